@@ -1,0 +1,109 @@
+"""The grid arms x seeds: what it takes, what the study already holds, and training the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import torch
+
+from attnres_cli import residual, train
+from attnres_cli.data import Tokens
+from attnres_cli.launch import Job, run_all
+from attnres_cli.model import Transformer
+from attnres_cli.plan import Arm, Plan
+from attnres_cli.recipe import Recipe
+from attnres_cli.run import Event, RunRecord, RunSpec, Status
+from attnres_cli.store import Store
+
+TIMED_STEPS = 4
+_NARROW = 256  # widths up to which two processes of one thread beat one of two on a CPU
+
+
+def resolve(specs: Sequence[str], recipe: Recipe, vocab_size: int) -> tuple[Arm, ...]:
+    """Arms from specs as they are typed, each design once, in the order given.
+
+    Raises:
+        VariantError: a spec that cannot be meant, or does not fit the recipe's sizes.
+
+    """
+    shape = recipe.model.shape(vocab_size)
+    arms: dict[str, Arm] = {}
+    for spec in specs:
+        typed = residual.parse(spec)
+        with torch.device("meta"):
+            design = typed.build(shape.d_model, shape.n_sublayers)
+            model = Transformer(shape, design)
+        name = str(typed.at_depth(shape.n_sublayers))
+        arms.setdefault(name, Arm(name, model.n_params(), model.flops_per_token()))
+    return tuple(arms.values())
+
+
+def make(
+    recipe: Recipe,
+    arms: tuple[Arm, ...],
+    seeds: tuple[int, ...],
+    fingerprint: str,
+    device: str,
+    workers: int | None,
+) -> Plan:
+    """The whole grid, and where it will be computed.
+
+    Without a number of workers: one per GPU; on a CPU one per core up to a width of 256, where
+    processes of one thread each pay most, else one with all cores.
+
+    Raises:
+        DeviceError: no such device here.
+
+    """
+    found, n_cores = train.devices(device), len(train.cores())
+    if workers is None:
+        on_cpu = n_cores if recipe.model.d_model <= _NARROW else 1
+        workers = on_cpu if found == ["cpu"] else len(found)
+        workers = min(workers, len(arms) * len(seeds))
+    shape = recipe.model.shape(vocab_size=1)
+    run_flops = 3.0 * shape.flops_per_token() * recipe.steps * recipe.tokens_per_step
+    settings = train.settings(recipe, found[0], max(1, n_cores // workers), run_flops)
+    devices = tuple(found[i % len(found)] for i in range(workers))
+    return Plan(recipe, arms, seeds, devices, settings, fingerprint)
+
+
+def timed(plan: Plan, tokens: Tokens) -> Plan:
+    """The plan with a few real training steps of every missing arm timed on its first device."""
+    torch.set_num_threads(plan.settings.threads)
+    settings = replace(plan.settings, compiled=False)
+    wanted = {arm.variant for arm, _ in plan.missing}
+    arms = []
+    for arm in plan.arms:
+        if arm.variant in wanted:
+            spec = RunSpec(plan.recipe, arm.variant, plan.seeds[0], plan.fingerprint)
+            seconds = train.seconds_per_step(spec, tokens, settings, plan.devices[0], TIMED_STEPS)
+            arm = replace(arm, step_s=seconds)
+        arms.append(arm)
+    return replace(plan, arms=tuple(arms))
+
+
+def without(plan: Plan, records: Sequence[RunRecord]) -> Plan:
+    """The plan less its runs that have ended, whatever came of them."""
+    waits = (Status.PENDING, Status.RUNNING)
+    held = {
+        (record.variant, record.seed)
+        for record in records
+        if record.status not in waits
+        and record.recipe_digest == plan.recipe.digest
+        and record.fingerprint == plan.fingerprint
+    }
+    return replace(plan, done=frozenset(held))
+
+
+def run(
+    plan: Plan,
+    study: str,
+    store: Store,
+    run_ids: Sequence[int],
+    on_event: Callable[[Event | None], None],
+) -> None:
+    """Train what is missing. Raises KeyboardInterrupt where the user stops it."""
+    run_all(
+        store, [Job(study, tuple(run_ids), name, plan.settings) for name in plan.devices], on_event
+    )

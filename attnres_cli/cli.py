@@ -1,0 +1,264 @@
+"""The command line: parse, call one function, print. The one place where errors become messages.
+
+Torch, sqlalchemy, scipy and all of ours but errors are imported inside commands, so that --help
+answers at once.
+"""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from attnres_cli import __version__
+from attnres_cli.errors import AttnresError, UsageError, unknown
+
+if TYPE_CHECKING:
+    from attnres_cli.report.comparison import Comparison
+    from attnres_cli.store import Store
+
+DONE, INTERNAL, BAD_INPUT, SOME_FAILED, INTERRUPTED = 0, 1, 2, 3, 130
+"""Exit codes."""
+
+DEFAULT_STUDY = "attnres.db"
+
+app = typer.Typer(
+    name="attnres",
+    help="Which residual connection should a Transformer be trained with, and how sure can one be?",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+_USAGE_ERROR: type[Exception] = typer.BadParameter.__mro__[1]  # typer keeps it private
+
+Study = Annotated[str, typer.Option(help="SQLite file that holds all runs.")]
+Baseline = Annotated[str, typer.Option(help="The arm the others are compared with.")]
+Format = Annotated[str, typer.Option("--format", help="table, json, markdown or csv.")]
+
+
+class _Format(StrEnum):
+    TABLE = "table"
+    JSON = "json"
+    MARKDOWN = "markdown"
+    CSV = "csv"
+
+
+@app.command()
+def ablate(
+    variants: Annotated[
+        list[str] | None,
+        typer.Argument(help="Arms, as `standard attnres:block_size=4`. Default: suite quick."),
+    ] = None,
+    suite: Annotated[
+        str | None, typer.Option(help="A named set of arms: quick, table4, fig6.")
+    ] = None,
+    recipe: Annotated[
+        str, typer.Option(help="Name of a recipe, or path to a YAML file.")
+    ] = "quick",
+    seeds: Annotated[str, typer.Option(help="How many seeds, or which: 5, or 0,3,7.")] = "3",
+    override: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="Change the recipe, as train.tokens=2M. Repeatable."),
+    ] = None,
+    study: Study = DEFAULT_STUDY,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Processes. Default: one per GPU, or as many as pay.")
+    ] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
+    baseline: Baseline = "standard",
+    output: Format = _Format.TABLE,
+    retry_failed: Annotated[bool, typer.Option(help="Train failed runs once more.")] = False,
+    dry_run: Annotated[bool, typer.Option(help="Print the plan and train nothing.")] = False,
+) -> None:
+    """Train every arm on every seed under one recipe; end with a verdict table.
+
+    What the study holds already is not trained again: the same command goes on where it stopped.
+    """
+    from attnres_cli import ablate as grid
+    from attnres_cli import data
+    from attnres_cli.recipe import load
+    from attnres_cli.recipe import suite as specs_of
+    from attnres_cli.report.progress import progress
+    from attnres_cli.report.terminal import print_plan
+    from attnres_cli.store import Store
+
+    form = _format(output)
+    if variants and suite:
+        raise UsageError("give either variants or --suite, not both")
+    specs = variants or specs_of(suite or "quick")
+    fixed = load(recipe, override or [])
+    numbers = _seeds(seeds)
+    tokens = data.load(fixed)
+    arms = grid.resolve(specs, fixed, tokens.vocab_size)
+    (base,) = grid.resolve([baseline], fixed, tokens.vocab_size)
+    plan = grid.make(fixed, arms, numbers, tokens.fingerprint, device, workers)
+    if dry_run:
+        held = Store.open(study, create=False).runs() if Path(study).exists() else []
+        plan = grid.timed(grid.without(plan, held), tokens)
+        print_plan(plan, sys.stdout)
+        return
+    store = Store.open(study, create=True)
+    records = store.plan(plan.specs, tokens.facts, retry_failed=retry_failed)
+    plan = grid.without(plan, records)
+    if plan.missing:
+        plan = grid.timed(plan, tokens)
+        print_plan(plan, sys.stderr)
+        with progress(plan, records) as on_event:
+            grid.run(plan, study, store, [record.id for record in records], on_event)
+    wanted = {base.variant, *(arm.variant for arm in arms)}
+    comparison = _compare(store, fixed.digest, tokens.fingerprint, base.variant, wanted)
+    _show(comparison, form)
+    if comparison.failed:
+        _say(
+            f"{len(comparison.failed)} runs failed; their errors are above, the same command with "
+            "--retry-failed trains them again"
+        )
+        raise typer.Exit(SOME_FAILED)
+
+
+@app.command()
+def report(
+    study: Study = DEFAULT_STUDY,
+    recipe: Annotated[
+        str | None, typer.Option(help="Name or digest. Default: the recipe run last.")
+    ] = None,
+    baseline: Baseline = "standard",
+    output: Format = _Format.TABLE,
+) -> None:
+    """Print the verdict from the study alone; nothing is trained."""
+    from attnres_cli.report.select import choose
+    from attnres_cli.store import Store
+
+    form = _format(output)
+    store = Store.open(study, create=False)
+    chosen = choose(store.runs(), study, recipe, baseline)
+    if chosen.others:
+        _say(f"the study also holds {chosen.others}; --recipe shows them")
+    _show(_compare(store, chosen.recipe_digest, chosen.fingerprint, chosen.baseline), form)
+
+
+@app.command()
+def variants(
+    name: Annotated[str | None, typer.Argument(help="A variant, to read all about it.")] = None,
+) -> None:
+    """List the residual designs, or print one: equation, options, start, source."""
+    from attnres_cli import residual
+    from attnres_cli.report.listing import print_variant, print_variants
+
+    known = residual.registry()
+    if name is None:
+        print_variants(known)
+        return
+    spec = residual.parse(name)
+    print_variant(spec.name, known[spec.name], residual.options_of(known[spec.name]))
+
+
+@app.command()
+def recipes(
+    name: Annotated[str | None, typer.Argument(help="A recipe, by name or path.")] = None,
+    override: Annotated[
+        list[str] | None, typer.Option("--set", help="Change it, as model.n_layers=8.")
+    ] = None,
+) -> None:
+    """List the recipes and suites, or print one recipe and what follows from it."""
+    from attnres_cli.report.listing import print_recipe, print_recipes
+
+    if name is None:
+        print_recipes()
+    else:
+        print_recipe(name, override or [])
+
+
+def _format(text: str) -> _Format:
+    if text not in list(_Format):
+        raise UsageError(unknown("format", text, list(_Format)))
+    return _Format(text)
+
+
+def _seeds(text: str) -> tuple[int, ...]:
+    """Seeds 0, 1, 2 for `3`; those listed for `0,3,7`."""
+    try:
+        numbers = tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise UsageError(f"--seeds takes a number or a list as 0,3,7, got '{text}'") from None
+    if "," in text:
+        if min(numbers) < 0 or len(set(numbers)) < len(numbers):
+            raise UsageError(f"--seeds takes different seeds from 0 up, got '{text}'")
+        return numbers
+    if numbers[0] < 1:
+        raise UsageError(f"--seeds must be at least 1, got {numbers[0]}")
+    return tuple(range(numbers[0]))
+
+
+def _compare(
+    store: Store, digest: str, fingerprint: str, baseline: str, wanted: set[str] | None = None
+) -> Comparison:
+    """The comparison of one recipe's runs, of all its arms or of those wanted."""
+    from attnres_cli.report.comparison import compare
+
+    records = [
+        record
+        for record in store.runs(recipe_digest=digest)
+        if record.fingerprint == fingerprint and (wanted is None or record.variant in wanted)
+    ]
+    return compare(records, store.data(fingerprint), baseline)
+
+
+def _show(comparison: Comparison, form: _Format) -> None:
+    from attnres_cli.report import export, terminal
+
+    if form is _Format.TABLE:
+        terminal.print_comparison(comparison)
+        return
+    write = {
+        _Format.JSON: export.to_json,
+        _Format.MARKDOWN: export.to_markdown,
+        _Format.CSV: export.to_csv,
+    }
+    sys.stdout.write(write[form](comparison).rstrip("\n") + "\n")
+
+
+def _say(message: str) -> None:
+    typer.echo(f"attnres: {message}", err=True)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"attnres {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    _asked: Annotated[
+        bool,
+        typer.Option("--version", callback=_version, is_eager=True, help="Print the version."),
+    ] = False,
+) -> None:
+    """Find out which residual connection a Transformer should be trained with, and how surely."""
+
+
+def _warn(message: Warning | str, *_where: object) -> None:
+    _say(f"warning: {message}")
+
+
+def main() -> None:
+    """The command `attnres`. What a user can cause is one line on stderr and an exit code."""
+    warnings.showwarning = _warn  # type: ignore[assignment]
+    try:
+        code = app(standalone_mode=False)
+    except AttnresError as error:
+        _say(str(error))
+        code = BAD_INPUT
+    except _USAGE_ERROR as error:
+        _say(str(getattr(error, "format_message", error.__str__)()))
+        code = BAD_INPUT
+    except (KeyboardInterrupt, typer.Abort):
+        _say("interrupted; what is done is in the study, the same command goes on")
+        code = INTERRUPTED
+    sys.exit(code)

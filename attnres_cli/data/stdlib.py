@@ -1,0 +1,42 @@
+"""The source of the running Python's standard library: real text on every machine, no download.
+
+Its content differs between Python versions; the fingerprint says which one a run saw.
+"""
+
+from __future__ import annotations
+
+import sysconfig
+from pathlib import Path
+
+from attnres_cli.data.tokens import Document
+from attnres_cli.errors import DataError
+
+_LEFT_OUT = {"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__"}
+_FEWEST_FILES = 100
+
+
+def documents() -> list[Document]:
+    """Every .py file of the standard library but tests, installed packages and build settings.
+
+    Raises:
+        DataError: this Python ships without its source.
+
+    """
+    root = Path(sysconfig.get_path("stdlib"))
+    found = [
+        Document(path.relative_to(root).as_posix(), path.read_bytes())
+        for path in sorted(root.rglob("*.py"))
+        if _belongs(path.relative_to(root)) and path.is_file() and not path.is_symlink()
+    ]
+    if len(found) < _FEWEST_FILES:
+        raise DataError(
+            f"this Python has only {len(found)} source files in {root}: "
+            "use your own text with --set data.source=text --set data.path=FILE_OR_FOLDER"
+        )
+    return found
+
+
+def _belongs(relative: Path) -> bool:
+    # config-3.11-... and _sysconfigdata_... record how this interpreter was built
+    settings = any(part.startswith(("config-", "_sysconfigdata")) for part in relative.parts)
+    return not settings and not _LEFT_OUT & set(relative.parts)

@@ -1,0 +1,53 @@
+"""What can go wrong by a user's hand. Caught once, in cli.py: one line on stderr, exit code 2.
+
+AttnresError
+  RecipeError     a recipe, suite or --set that cannot be meant
+  VariantError    an unknown variant or option, or options that exclude each other
+  DataError       tokens that are missing, too few, or not those the study holds
+  StudyError      a database that cannot be opened, or holds something else
+  DeviceError     a device that this machine does not have
+  UsageError      any other argument on the command line
+
+What only we can cause is no AttnresError: it shows its traceback.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class AttnresError(Exception):
+    """Base of all errors that a user can cause; `str(error)` is one line that says what to do."""
+
+
+class RecipeError(AttnresError):
+    """A recipe, suite or override that cannot be meant."""
+
+
+class VariantError(AttnresError):
+    """An unknown variant or option, a value out of range, or options that exclude each other."""
+
+
+class DataError(AttnresError):
+    """Tokens that are missing, too few, or not those that the study was made with."""
+
+
+class StudyError(AttnresError):
+    """A study that cannot be opened, read or written."""
+
+
+class DeviceError(AttnresError):
+    """A device that this machine does not have."""
+
+
+class UsageError(AttnresError):
+    """Any other argument on the command line that cannot be meant."""
+
+
+def unknown(what: str, name: str, known: Iterable[str]) -> str:
+    """`unknown recipe 'quik': did you mean 'quick'? Known: quick, smoke`, for any kind of name."""
+    names = sorted(known)
+    near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    hint = f": did you mean '{near[0]}'?" if near else "."
+    return f"unknown {what} '{name}'{hint} Known: {', '.join(names) or 'none'}"

@@ -1,0 +1,6 @@
+"""Where runs execute: worker processes on this machine, which take runs from the study."""
+
+from attnres_cli.launch.pool import run_all
+from attnres_cli.launch.worker import Job
+
+__all__ = ["Job", "run_all"]

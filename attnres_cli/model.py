@@ -1,0 +1,192 @@
+"""The trunk: a decoder-only Transformer around a residual design that it knows nothing about.
+
+Letters: B batch, T time, D width, H heads, K key-value heads.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from attnres_cli.residual import Hidden, Norms, Residual
+from attnres_cli.shape import Shape
+
+TIED_EMBEDDING_STD = 0.02
+HEAD_STD = 0.02
+
+
+class Rotary(nn.Module):
+    """Rotary positions (Su et al. 2021, arXiv 2104.09864), halves rotated against each other."""
+
+    cos: Tensor
+    sin: Tensor
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        half = shape.d_head // 2
+        frequency = shape.rope_theta ** (-torch.arange(half, dtype=torch.float64) / half)
+        angle = torch.arange(shape.seq_len, dtype=torch.float64)[:, None] * frequency
+        self.register_buffer("cos", angle.cos().float(), persistent=False)  # (T, d_head / 2)
+        self.register_buffer("sin", angle.sin().float(), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Rotate queries or keys x of shape (B, H, T, d_head)."""
+        cos, sin = self.cos[: x.shape[-2]].to(x.dtype), self.sin[: x.shape[-2]].to(x.dtype)
+        a, b = x.chunk(2, dim=-1)
+        return torch.cat((a * cos - b * sin, a * sin + b * cos), dim=-1)
+
+
+class Attention(nn.Module):
+    """Causal softmax attention, with fewer key-value heads than queries if the shape says so."""
+
+    def __init__(self, shape: Shape, rotary: Rotary) -> None:
+        super().__init__()
+        self.heads = (shape.n_heads, shape.n_kv_heads, shape.n_kv_heads)
+        self.d_head = shape.d_head
+        self.rotary = rotary
+        self.qkv = nn.Linear(shape.d_model, sum(self.heads) * shape.d_head, bias=False)
+        self.out = nn.Linear(shape.n_heads * shape.d_head, shape.d_model, bias=False)
+
+    def forward(self, h: Hidden) -> Hidden:
+        """(B, T, D) -> (B, T, D)."""
+        qkv = self.qkv(h).unflatten(-1, (-1, self.d_head)).transpose(1, 2)  # (B, H+2K, T, d_head)
+        q, k, v = qkv.split(self.heads, dim=1)
+        y = F.scaled_dot_product_attention(
+            self.rotary(q),
+            self.rotary(k),
+            v,
+            is_causal=True,
+            enable_gqa=self.heads[0] != self.heads[1],
+        )
+        return self.out(y.transpose(1, 2).flatten(-2))
+
+
+class SwiGLU(nn.Module):
+    """out(silu(gate h) * up h) (Shazeer 2020, arXiv 2002.05202)."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.gate_up = nn.Linear(shape.d_model, 2 * shape.d_ff, bias=False)
+        self.out = nn.Linear(shape.d_ff, shape.d_model, bias=False)
+
+    def forward(self, h: Hidden) -> Hidden:
+        """(B, T, D) -> (B, T, D)."""
+        gate, up = self.gate_up(h).chunk(2, dim=-1)
+        return self.out(F.silu(gate) * up)
+
+
+class GELU(nn.Module):
+    """out(gelu(up h))."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.up = nn.Linear(shape.d_model, shape.d_ff, bias=False)
+        self.out = nn.Linear(shape.d_ff, shape.d_model, bias=False)
+
+    def forward(self, h: Hidden) -> Hidden:
+        """(B, T, D) -> (B, T, D)."""
+        return self.out(F.gelu(self.up(h)))
+
+
+class Transformer(nn.Module):
+    """Embedding, 2 n_layers sublayers around a residual design, output norm, head."""
+
+    def __init__(self, shape: Shape, residual: Residual) -> None:
+        super().__init__()
+        self.shape = shape
+        self.embed = nn.Embedding(shape.vocab_size, shape.d_model)
+        rotary = Rotary(shape)
+        mlp = SwiGLU if shape.mlp == "swiglu" else GELU
+        parts = (
+            part for _ in range(shape.n_layers) for part in (Attention(shape, rotary), mlp(shape))
+        )
+        self.sublayers = nn.ModuleList(_with_norms(part, residual.norms, shape) for part in parts)
+        self.residual = residual
+        self.norm = nn.RMSNorm(shape.d_model, eps=shape.norm_eps)
+        self.head = nn.Linear(shape.d_model, shape.vocab_size, bias=False)
+        if shape.tie_embeddings:
+            self.head.weight = self.embed.weight
+        # x has unit variance either way. With small embeddings the eps of the norms, and not the
+        # design, would set designs that average their sources apart from `standard` at step 0.
+        self.embed_scale = 1 / TIED_EMBEDDING_STD if shape.tie_embeddings else 1.0
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Logits (B, T, vocab_size) of the next token, from tokens (B, T)."""
+        state = self.residual.start(self.embed(tokens) * self.embed_scale)
+        for l, f in enumerate(self.sublayers, 1):
+            h, state = self.residual.read(state, l)
+            state = self.residual.write(state, l, f(h))
+        return self.head(self.norm(self.residual.finish(state)))
+
+    def shared_parameters(self) -> dict[str, nn.Parameter]:
+        """The trunk's own parameters by name: those that every design shares."""
+        named = self.named_parameters()
+        return {name: p for name, p in named if not name.startswith("residual.")}
+
+    def n_params(self) -> int:
+        """Parameters in all, by formula: the trunk's, the design's, and a second norm's if any."""
+        norms = {Norms.NONE: -1, Norms.PRE: 0, Norms.PRE_AND_POST: 1}[self.residual.norms]
+        extra = self.residual.n_params() + norms * self.shape.n_sublayers * self.shape.d_model
+        return self.shape.n_params() + extra
+
+    def flops_per_token(self) -> int:
+        """FLOPs per trained token, forward and backward, trunk and design."""
+        return 3 * (self.shape.flops_per_token() + self.residual.extra_flops_per_token())
+
+
+def next_token_loss(logits: Tensor, targets: Tensor) -> Tensor:
+    """Mean cross-entropy in nats per token, in float32."""
+    return F.cross_entropy(logits.flatten(0, -2).float(), targets.flatten())
+
+
+def _with_norms(part: nn.Module, norms: Norms, shape: Shape) -> nn.Sequential:
+    def norm() -> nn.Module:
+        return nn.RMSNorm(shape.d_model, eps=shape.norm_eps)
+
+    before = [] if norms is Norms.NONE else [norm()]
+    after = [norm()] if norms is Norms.PRE_AND_POST else []
+    return nn.Sequential(*before, part, *after)
+
+
+@torch.no_grad()
+def init_weights(model: Transformer, seed: int) -> None:
+    """Draw the trunk's weights, each from a generator of its own, seeded by (seed, name).
+
+    So the parameters that designs share are equal bit for bit, whatever a design adds. A design
+    sets its own values in its constructor.
+
+    | parameter                     | distribution                                |
+    |-------------------------------|---------------------------------------------|
+    | embed, untied                 | N(0, 1)                                     |
+    | embed, tied to the head       | N(0, 0.02^2), scaled back to N(0, 1) in use |
+    | head, untied                  | N(0, 0.02^2)                                |
+    | qkv, gate_up, up              | N(0, 1 / fan_in)                            |
+    | out (attention and MLP)       | N(0, 1 / (fan_in 2 n_layers))               |
+    | norm gains                    | 1                                           |
+    """
+    for name, parameter in model.shared_parameters().items():
+        if parameter.ndim == 1:
+            parameter.fill_(1.0)
+            continue
+        generator = torch.Generator().manual_seed(_seed_of(seed, name))
+        drawn = torch.randn(parameter.shape, generator=generator)
+        parameter.copy_(drawn * _init_std(model.shape, name, parameter.shape[1]))
+
+
+def _init_std(shape: Shape, name: str, fan_in: int) -> float:
+    if name.startswith("embed"):
+        return TIED_EMBEDDING_STD if shape.tie_embeddings else 1.0
+    if name.startswith("head"):
+        return HEAD_STD
+    depth = shape.n_sublayers if name.endswith("out.weight") else 1
+    return 1 / math.sqrt(fan_in * depth)
+
+
+def _seed_of(seed: int, name: str) -> int:
+    """63 bits that depend on nothing but the seed and the parameter's name."""
+    digest = hashlib.sha256(f"{seed}:{name}".encode()).digest()
+    return int.from_bytes(digest[:8], "big") >> 1

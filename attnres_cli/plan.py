@@ -1,0 +1,75 @@
+"""Plan: a grid of runs before it is run, and what it will take. No torch."""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass
+
+from attnres_cli.recipe import Recipe
+from attnres_cli.run import RunSpec, Settings
+
+_EVAL_SHARE = 0.4  # of a training step's time per token: one forward pass of three, and a little
+_START_S = 4.0  # a worker's imports and data
+
+
+@dataclass(frozen=True)
+class Arm:
+    """A variant in this experiment; step_s (seconds per step) is None until it is timed."""
+
+    variant: str
+    n_params: int
+    flops_per_token: int
+    step_s: float | None = None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All that will be done, before it is done.
+
+    Attributes:
+        devices: one per worker process.
+        done: (variant, seed) of the runs that the study already holds.
+
+    """
+
+    recipe: Recipe
+    arms: tuple[Arm, ...]
+    seeds: tuple[int, ...]
+    devices: tuple[str, ...]
+    settings: Settings
+    fingerprint: str
+    done: frozenset[tuple[str, int]] = frozenset()
+
+    @property
+    def specs(self) -> list[RunSpec]:
+        """Every run, seed by seed, so that an interrupted grid is balanced."""
+        return [
+            RunSpec(self.recipe, arm.variant, seed, self.fingerprint)
+            for seed in self.seeds
+            for arm in self.arms
+        ]
+
+    @property
+    def missing(self) -> list[tuple[Arm, int]]:
+        """The runs that are still to be trained."""
+        pairs = [(arm, seed) for seed in self.seeds for arm in self.arms]
+        return [(arm, seed) for arm, seed in pairs if (arm.variant, seed) not in self.done]
+
+    @property
+    def flops(self) -> float:
+        """Training FLOPs of the missing runs."""
+        tokens = self.recipe.steps * self.recipe.tokens_per_step
+        return float(tokens * sum(arm.flops_per_token for arm, _ in self.missing))
+
+    @property
+    def seconds(self) -> float | None:
+        """Predicted wall time of the missing runs, None until their arms are timed."""
+        train_config = self.recipe.train
+        evaluations = (train_config.n_evals + 1) * train_config.eval_tokens * _EVAL_SHARE
+        steps = self.recipe.steps + evaluations / self.recipe.tokens_per_step
+        free_at = [_START_S] * len(self.devices)
+        for arm, _ in self.missing:
+            if arm.step_s is None:
+                return None
+            heapq.heapreplace(free_at, free_at[0] + steps * arm.step_s)
+        return max(free_at)

@@ -1,0 +1,160 @@
+"""A comparison as JSON, CSV or Markdown: for scripts, spreadsheets and pages."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from dataclasses import asdict
+from typing import Any
+
+from attnres_cli.report.comparison import RULE, ArmResult, Comparison
+
+METRIC, UNIT = "val_loss", "nats/token"
+
+
+def to_json(comparison: Comparison) -> str:
+    """The JSON that scripts rely on. A loss that is not finite is null."""
+    data = comparison.data
+    document = {
+        "recipe": comparison.recipe,
+        "recipe_digest": comparison.recipe_digest,
+        "data": {"source": data.source, "fingerprint": data.fingerprint, "bytes": data.n_bytes},
+        "baseline": comparison.baseline,
+        "metric": METRIC,
+        "unit": UNIT,
+        "reference": {
+            "unigram_entropy": data.unigram_entropy,
+            "bigram_entropy": data.bigram_entropy,
+        },
+        "versions": list(comparison.versions),
+        "settings": list(comparison.settings),
+        "arms": [_arm(arm) for arm in comparison.arms],
+        "failed": [asdict(failure) for failure in comparison.failed],
+    }
+    return json.dumps(document, indent=2, allow_nan=False)
+
+
+def _arm(arm: ArmResult) -> dict[str, Any]:
+    difference = arm.difference
+    return {
+        "variant": arm.variant,
+        "seeds": sorted(arm.losses),
+        "params": arm.n_params,
+        "params_delta": arm.params_delta,
+        "flops_per_token": arm.flops_per_token,
+        "tokens": arm.tokens,
+        "mean": _finite(arm.mean),
+        "sd": _finite(arm.sd),
+        "losses": {str(seed): _finite(loss) for seed, loss in arm.losses.items()},
+        "tokens_per_second": arm.tokens_per_second,
+        "step_ms": 1000 * arm.step_s,
+        "difference": asdict(difference) if difference is not None else None,
+        "verdict": arm.verdict,
+        "reason": arm.reason,
+    }
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
+
+
+_COLUMNS = (
+    "variant", "verdict", "reason", "n_seeds", "mean", "sd", "bits_per_byte", "difference",
+    "difference_sd", "ci95_low", "ci95_high", "p", "p_holm", "params", "params_delta",
+    "flops_per_token", "tokens", "step_ms", "tokens_per_second", "recipe", "recipe_digest",
+    "fingerprint", "baseline",
+)  # fmt: skip
+
+
+def to_csv(comparison: Comparison) -> str:
+    """One line per arm; empty where there is no value."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, _COLUMNS, lineterminator="\n")
+    writer.writeheader()
+    for arm in comparison.arms:
+        writer.writerow(_flat(arm, comparison))
+    return text.getvalue()
+
+
+def _flat(arm: ArmResult, comparison: Comparison) -> dict[str, Any]:
+    row = {key: value for key, value in _arm(arm).items() if key in _COLUMNS}
+    row |= {"n_seeds": len(arm.losses), "bits_per_byte": bits_per_byte(arm.mean)}
+    row |= {key: getattr(comparison, key) for key in ("recipe", "recipe_digest", "baseline")}
+    row["fingerprint"] = comparison.data.fingerprint
+    row["difference"] = None
+    if (difference := arm.difference) is not None:
+        row |= {"difference": difference.mean, "difference_sd": difference.sd}
+        row |= {"ci95_low": difference.ci95[0], "ci95_high": difference.ci95[1]}
+        row |= {"p": difference.p, "p_holm": difference.p_holm}
+    return row
+
+
+def to_markdown(comparison: Comparison) -> str:
+    """A table for a page, with the facts it rests on below."""
+    head = (
+        f"| variant | val loss ({UNIT}) | difference [95 % interval] | verdict | seeds "
+        "| parameters | ms/step |",
+        "|---|---|---|---|---|---|---|",
+    )
+    rows = [
+        f"| `{arm.variant}` | {loss_text(arm)} | {difference_text(arm)} | {verdict_text(arm)} "
+        f"| {len(arm.losses)} | {arm.n_params:,} | {1000 * arm.step_s:.1f} |"
+        for arm in comparison.arms
+    ]
+    failures = [f"- failed: `{f.variant}` seed {f.seed}: {f.error}" for f in comparison.failed]
+    facts = [f"- {line}" for line in facts_of(comparison)]
+    return "\n".join([*head, *rows, "", *failures, *facts]) + "\n"
+
+
+def bits_per_byte(loss: float) -> float:
+    """Nats per token in bits per byte; a token is a byte here."""
+    return loss / math.log(2)
+
+
+def loss_text(arm: ArmResult) -> str:
+    """Mean and standard deviation over seeds: `1.5721 ± 0.0041`."""
+    if math.isnan(arm.mean):
+        return "diverged"
+    return f"{arm.mean:.4f}" + (f" ± {arm.sd:.4f}" if arm.sd is not None else "")
+
+
+def difference_text(arm: ArmResult) -> str:
+    """Mean paired difference and its interval: `-0.0210 [-0.0312, -0.0108]`."""
+    if arm.difference is None:
+        return "-"
+    low, high = arm.difference.ci95
+    return f"{arm.difference.mean:+.4f} [{low:+.4f}, {high:+.4f}]"
+
+
+def verdict_text(arm: ArmResult) -> str:
+    """The word, and for a blocked verdict the gate."""
+    return f"blocked: {arm.reason}" if arm.verdict == "blocked" else arm.verdict
+
+
+def facts_of(comparison: Comparison) -> list[str]:
+    """What the numbers are of: recipe, tokens, data, reference lines, rule, versions."""
+    data, arms = comparison.data, comparison.arms
+    tokens = f"{arms[0].tokens:,} tokens per run" if arms else "no run has ended"
+    return [
+        f"recipe {comparison.recipe} ({comparison.recipe_digest}), {tokens}; loss: mean ± sd over "
+        f"seeds; difference from {comparison.baseline}, paired by seed",
+        f"data {data.source} ({data.fingerprint}), {data.n_bytes:,} bytes, "
+        f"{data.val_tokens:,} of them for validation",
+        f"reference: best table of next byte given this byte (bigram) {data.bigram_entropy:.4f}, "
+        f"byte frequencies (unigram) {data.unigram_entropy:.4f} {UNIT}",
+        *_unlearned(comparison),
+        RULE,
+        *(f"computed with {text}" for text in comparison.settings),
+        *comparison.versions,
+    ]
+
+
+def _unlearned(comparison: Comparison) -> list[str]:
+    base = next((arm for arm in comparison.arms if arm.verdict == "baseline"), None)
+    if base is None or not base.mean >= comparison.data.bigram_entropy:
+        return []
+    return [
+        "the baseline ends above the bigram line: models that have learned so little say little"
+    ]

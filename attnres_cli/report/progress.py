@@ -1,0 +1,113 @@
+"""Progress of a grid on stderr: a live table on a terminal, a plain line now and then elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rich.live import Live
+from rich.table import Table
+
+from attnres_cli.plan import Plan
+from attnres_cli.report.terminal import console, duration
+from attnres_cli.run import Event, RunRecord
+
+_LINE_EVERY_S = 10.0
+
+
+class _Tally:
+    """Which runs are under way and how far all of them are."""
+
+    def __init__(self, plan: Plan, records: list[RunRecord]) -> None:
+        self.steps = plan.recipe.steps
+        self.predicted = plan.seconds
+        self.names = {record.id: (record.variant, record.seed) for record in records}
+        self.total, self.ended = len(plan.missing), 0
+        self.running: dict[int, Event] = {}  # by worker
+        self.started = time.monotonic()
+
+    def take(self, event: Event | None) -> None:
+        if event is None:
+            return
+        if event.done:
+            self.ended += 1
+            self.running.pop(event.worker, None)
+        else:
+            self.running[event.worker] = event
+
+    @property
+    def share(self) -> float:
+        """Of the work, the part that is done, 0 to 1."""
+        under_way = sum(event.step / self.steps for event in self.running.values())
+        return min(1.0, (self.ended + under_way) / max(1, self.total))
+
+    def left(self) -> str:
+        """Time left: from the plan at first, from the pace once there is one."""
+        passed = time.monotonic() - self.started
+        if self.share > 0.05:
+            return duration(passed * (1 - self.share) / self.share)
+        return duration(max(0.0, (self.predicted or 0) - passed))
+
+    def line(self) -> str:
+        """`attnres: 3 of 15 runs, 22 %, about 4 min 1 s left; attnres seed 0 step 120/400 ...`."""
+        now = [
+            f"{variant} seed {seed} step {event.step}/{self.steps}"
+            + (f" loss {event.loss:.3f}" if event.loss is not None else "")
+            for event in self.running.values()
+            for variant, seed in [self.names[event.run_id]]
+        ]
+        return "; ".join([f"attnres: {self.head()}", *now])
+
+    def head(self) -> str:
+        """`3 of 15 runs, 22%, about 4 min 1 s left`."""
+        return f"{self.ended} of {self.total} runs, {self.share:.0%}, about {self.left()} left"
+
+
+class _Lines:
+    """A plain line every ten seconds, and one for each run that ends."""
+
+    def __init__(self, tally: _Tally) -> None:
+        self.tally, self.last = tally, time.monotonic()
+
+    def __call__(self, event: Event | None) -> None:
+        self.tally.take(event)
+        if event is not None and event.done:
+            variant, seed = self.tally.names[event.run_id]
+            loss = f"val loss {event.loss:.4f}" if event.loss is not None else "failed"
+            self._say(f"attnres: {variant} seed {seed}: {loss}")
+        elif time.monotonic() - self.last > _LINE_EVERY_S:
+            self.last = time.monotonic()
+            self._say(self.tally.line())
+
+    def _say(self, line: str) -> None:
+        print(line, file=sys.stderr, flush=True)  # noqa: T201  (progress is what stderr is for)
+
+
+def _table(tally: _Tally) -> Table:
+    """One row per worker."""
+    table = Table(title=tally.head(), title_justify="left")
+    for name in ("worker", "variant", "seed", "step", "train loss"):
+        table.add_column(name, justify="left" if name == "variant" else "right")
+    for worker, event in sorted(tally.running.items()):
+        variant, seed = tally.names[event.run_id]
+        loss = f"{event.loss:.3f}" if event.loss is not None else "-"
+        table.add_row(str(worker), variant, str(seed), f"{event.step}/{tally.steps}", loss)
+    return table
+
+
+@contextmanager
+def progress(plan: Plan, records: list[RunRecord]) -> Iterator[Callable[[Event | None], None]]:
+    """A display that fits where stderr goes, fed by calling it with every event."""
+    tally, stderr = _Tally(plan, records), console(sys.stderr)
+    if not stderr.is_terminal:
+        yield _Lines(tally)
+        return
+    with Live(_table(tally), console=stderr, refresh_per_second=4, transient=True) as live:
+
+        def show(event: Event | None) -> None:
+            tally.take(event)
+            live.update(_table(tally))
+
+        yield show

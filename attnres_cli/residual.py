@@ -1,0 +1,331 @@
+"""The contract of a residual design, its registry, and the grammar "attnres:block_size=4,heads=8".
+
+A design owns what is carried from depth to depth. The trunk (model.py) asks it four questions and
+never which design it is:
+
+    state = residual.start(x)
+    for l, f in enumerate(sublayers, 1):
+        h, state = residual.read(state, l)
+        state = residual.write(state, l, f(h))
+    out = residual.finish(state)
+
+Options are the keyword arguments of its constructor after `d_model` and `n_sublayers`; their names,
+types and defaults are declared nowhere else.
+"""
+
+from __future__ import annotations
+
+import enum
+import importlib
+import inspect
+import pkgutil
+import types
+import typing
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import entry_points
+from typing import Any, ClassVar, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from attnres_cli.errors import VariantError, unknown
+
+__all__ = ["Hidden", "Norms", "Residual", "Variant", "VariantError", "register"]
+
+Hidden = Tensor
+"""A float tensor of shape (batch, time, d_model)."""
+
+Value = int | float | bool | str | None
+"""What an option can be."""
+
+
+class Norms(enum.Enum):
+    """Which norms the trunk puts around a sublayer F."""
+
+    PRE = "F(N(h))"
+    NONE = "F(h)"
+    PRE_AND_POST = "N'(F(N(h)))"
+
+
+class Residual(nn.Module, ABC):
+    """What is carried from depth to depth, and how each sublayer reads and writes it.
+
+    The state is the design's own: a tensor, a history, a stack of streams. It is never changed in
+    place, so that a sublayer may be run twice (activation checkpointing).
+
+    Facts that tests read:
+        norms: the norms the trunk puts around each sublayer.
+        equals_standard_at_init: whether the untrained model computes the same function of the
+            shared weights as `standard`, gradients included.
+        token_wise: nothing moves between time steps (all designs here; a test proves it).
+    """
+
+    norms: ClassVar[Norms] = Norms.PRE
+    equals_standard_at_init: bool = False
+
+    def __init__(self, d_model: int, n_sublayers: int) -> None:
+        super().__init__()
+        self.d_model = d_model
+        self.n_sublayers = n_sublayers
+
+    @abstractmethod
+    def start(self, x: Hidden) -> Any:
+        """The state that holds the embedding x = v_0."""
+
+    @abstractmethod
+    def read(self, state: Any, l: int) -> tuple[Hidden, Any]:
+        """What sublayer l in 1..L sees, and the state with whatever write needs kept in it."""
+
+    @abstractmethod
+    def write(self, state: Any, l: int, y: Hidden) -> Any:
+        """The state after sublayer l has put out y."""
+
+    @abstractmethod
+    def finish(self, state: Any) -> Hidden:
+        """What the output norm sees."""
+
+    def n_params(self) -> int:
+        """Parameters that the design adds, by formula; a test compares it with the module."""
+        return 0
+
+    def extra_flops_per_token(self) -> int:
+        """Forward FLOPs per token beyond `standard` (a multiply-add is two)."""
+        return 0
+
+    def extra_bytes_per_token(self, itemsize: int) -> int:
+        """Forward reads and writes per token beyond the 3 d_model a sublayer of `standard`, with
+        every source read once where it is made and once at each site that sees it.
+        """
+        return 0
+
+    def dead_params(self) -> Mapping[str, Sequence[int]]:
+        """Rows (first axis) of parameters that can never receive a gradient, by name."""
+        return {}
+
+    def depth_mixing(self, values: Sequence[Hidden]) -> Tensor | None:
+        """M with h_l = sum_i M[l, i] v_i, or None where h is not linear in the v_i.
+
+        Args:
+            values: v_0 (the embedding) and the outputs v_1..v_L of the sublayers.
+
+        Returns:
+            (B, T, H, L+1, L+1): token, channel group, site l = 1..L+1, source i = 0..L. Axes along
+            which M is constant may have size 1. This default replays the design on unit vectors,
+            which is right wherever the weights do not depend on the values.
+
+        """
+        units = torch.eye(self.n_sublayers + 1, dtype=values[0].dtype, device=values[0].device)
+        state, rows = self.start(units[0].view(1, 1, -1)), []
+        for l in range(1, self.n_sublayers + 1):
+            h, state = self.read(state, l)
+            rows.append(h)
+            state = self.write(state, l, units[l].view(1, 1, -1))
+        return torch.stack([*rows, self.finish(state)], dim=2).unsqueeze(2)
+
+    @classmethod
+    def canonical_options(
+        cls, options: Mapping[str, Value], n_sublayers: int
+    ) -> Mapping[str, Value]:
+        """The options of the simplest spec of the same design at this depth."""
+        return options
+
+
+_REGISTRY: dict[str, type[Residual]] = {}
+
+
+R = TypeVar("R", bound=Residual)
+
+
+def register(name: str) -> Callable[[type[R]], type[R]]:
+    """Make a design known under `name`, as typed on the command line.
+
+    Raises:
+        VariantError: another module has taken the name, or the constructor takes **kwargs, which
+            would hide a mistyped option.
+
+    """
+
+    def known_as(cls: type[R]) -> type[R]:
+        holder = _REGISTRY.get(name)
+        if holder is not None and holder.__module__ != cls.__module__:
+            raise VariantError(
+                f"variant '{name}' is defined twice, by {holder.__module__} and {cls.__module__}: "
+                "rename one"
+            )
+        kinds = {parameter.kind for parameter in inspect.signature(cls).parameters.values()}
+        if kinds & {inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL}:
+            raise VariantError(f"variant '{name}' takes * or ** arguments: name every option")
+        _REGISTRY[name] = cls
+        return cls
+
+    return known_as
+
+
+@cache
+def _load_entry_points() -> None:
+    """Import every package or module of the entry-point group `attnres.variants`, once."""
+    for entry in entry_points(group="attnres.variants"):
+        module = entry.load()
+        for found in pkgutil.iter_modules(getattr(module, "__path__", [])):
+            importlib.import_module(f"{module.__name__}.{found.name}")
+
+
+def registry() -> Mapping[str, type[Residual]]:
+    """All known designs by name, `standard` first, then by alphabet."""
+    _load_entry_points()
+    return dict(sorted(_REGISTRY.items(), key=lambda item: (item[0] != "standard", item[0])))
+
+
+@dataclass(frozen=True)
+class Option:
+    """One option of a design, as its constructor's signature declares it."""
+
+    name: str
+    kind: Any  # a type, a Literal, or a union of a type and None
+    default: Value
+
+    def parse(self, text: str) -> Value:
+        """The value that `text` stands for.
+
+        Raises:
+            ValueError: no value of this option's type; the message says which are.
+
+        """
+        for read in (_read_none, _read_bool, _read_int, _read_float, _read_choice):
+            try:
+                return read(self.kind, text)
+            except ValueError:
+                continue
+        raise ValueError(f"must be {self.allowed()}, got '{text}'")
+
+    def default_text(self) -> str:
+        """The default as it is typed."""
+        return write_value(self.default)
+
+    def allowed(self) -> str:
+        """What may be typed, in words: `on or off`, `a whole number or none`."""
+        names = {bool: "on or off", int: "a whole number", float: "a number", type(None): "none"}
+        words = [names.get(part) or _choices(part) for part in _parts(self.kind)]
+        return " or ".join(words)
+
+
+def _parts(kind: Any) -> tuple[Any, ...]:
+    return typing.get_args(kind) if isinstance(kind, types.UnionType) else (kind,)
+
+
+def _choices(part: Any) -> str:
+    return " or ".join(typing.get_args(part))
+
+
+def _read_none(kind: Any, text: str) -> None:
+    if type(None) not in _parts(kind) or text != "none":
+        raise ValueError
+    return
+
+
+def _read_bool(kind: Any, text: str) -> bool:
+    if bool not in _parts(kind) or text not in ("on", "off"):
+        raise ValueError
+    return text == "on"
+
+
+def _read_int(kind: Any, text: str) -> int:
+    if int not in _parts(kind):
+        raise ValueError
+    return int(text)
+
+
+def _read_float(kind: Any, text: str) -> float:
+    if float not in _parts(kind):
+        raise ValueError
+    return float(text)
+
+
+def _read_choice(kind: Any, text: str) -> str:
+    if not any(text in typing.get_args(part) for part in _parts(kind)):
+        raise ValueError
+    return text
+
+
+def options_of(cls: type[Residual]) -> dict[str, Option]:
+    """The options of a design by name, read from its constructor's signature."""
+    hints = typing.get_type_hints(cls.__init__)
+    parameters = list(inspect.signature(cls).parameters.values())[2:]
+    return {p.name: Option(p.name, hints[p.name], p.default) for p in parameters}
+
+
+def write_value(value: Value) -> str:
+    """A value as it is typed: on, off, none, or itself."""
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return "none" if value is None else str(value)
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A residual design with its options; `str()` gives the spec with sorted options and without
+    defaults, so that equal designs have equal names.
+    """
+
+    name: str
+    options: tuple[tuple[str, Value], ...] = ()
+
+    def __str__(self) -> str:
+        options = ",".join(f"{key}={write_value(value)}" for key, value in self.options)
+        return f"{self.name}:{options}" if options else self.name
+
+    def build(self, d_model: int, n_sublayers: int) -> Residual:
+        """The design for one trunk.
+
+        Raises:
+            VariantError: options that exclude each other or do not fit these sizes.
+
+        """
+        cls = registry()[self.name]
+        try:
+            return cls(d_model, n_sublayers, **dict(self.options))
+        except VariantError as error:
+            raise VariantError(f"{self}: {error}") from error
+
+    def at_depth(self, n_sublayers: int) -> Variant:
+        """The simplest spec of the same design in a trunk of this depth."""
+        cls = registry()[self.name]
+        return _canonical(self.name, cls.canonical_options(dict(self.options), n_sublayers))
+
+
+def _canonical(name: str, options: Mapping[str, Value]) -> Variant:
+    known = options_of(registry()[name])
+    kept = {key: value for key, value in options.items() if value != known[key].default}
+    return Variant(name, tuple(sorted(kept.items())))
+
+
+def parse(text: str) -> Variant:
+    """Read a spec `name` or `name:option=value,option=value`.
+
+    Raises:
+        VariantError: an unknown name or option (with the nearest known one), a value that is not
+            of the option's type, an option given twice.
+
+    """
+    name, _, rest = text.strip().partition(":")
+    known = registry()
+    if name not in known:
+        raise VariantError(unknown("variant", name, known))
+    declared = options_of(known[name])
+    options: dict[str, Value] = {}
+    for part in rest.split(",") if rest else []:
+        key, equals, value = part.partition("=")
+        if not equals:
+            raise VariantError(f"{text}: expected option=value, got '{part}'")
+        if key not in declared:
+            raise VariantError(f"{text}: {unknown(f'option of {name}', key, declared)}")
+        if key in options:
+            raise VariantError(f"{text}: option '{key}' is given twice")
+        try:
+            options[key] = declared[key].parse(value)
+        except ValueError as error:
+            raise VariantError(f"{text}: {key} {error}") from None
+    return _canonical(name, options)

@@ -1,0 +1,129 @@
+"""What is run and what comes of it: frozen dataclasses, no torch, no SQL."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from attnres_cli.recipe import Recipe
+
+
+class Status(enum.StrEnum):
+    """Where a run stands. A diverged run is a result, a failed one is not."""
+
+    PENDING = "pending"
+    RUNNING = "running"
+    COMPLETE = "complete"
+    DIVERGED = "diverged"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True)
+class DataFacts:
+    """What is kept of the tokens a run saw. Entropies: of the validation stream, nats per token."""
+
+    fingerprint: str
+    source: str
+    n_bytes: int
+    vocab_size: int
+    train_tokens: int
+    val_tokens: int
+    unigram_entropy: float
+    bigram_entropy: float
+
+
+@dataclass(frozen=True)
+class RunSpec:
+    """All that decides a run: recipe x variant x seed, on the data with this fingerprint."""
+
+    recipe: Recipe
+    variant: str
+    seed: int
+    fingerprint: str
+
+
+@dataclass(frozen=True)
+class Point:
+    """One point of a run's curve, after `step` steps; losses in nats per token.
+
+    train_loss is the mean since the last point.
+    """
+
+    step: int
+    train_loss: float | None
+    val_loss: float | None
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the machine decided, not the recipe: where and how a run's numbers were computed."""
+
+    device: str  # "cpu", "cuda"
+    device_name: str
+    precision: str  # "fp32", "bf16"
+    compiled: bool
+    threads: int
+
+    @property
+    def numerics(self) -> str:
+        """Runs that differ in this are never paired: `cpu fp32 eager`."""
+        return f"{self.device} {self.precision} {'compiled' if self.compiled else 'eager'}"
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """What training one run gave.
+
+    Attributes:
+        val_loss: at the end, nats per token; nan where the run diverged.
+        step_s: median time of a training step, in seconds, evaluation not counted.
+        train_s: wall time of the whole run, in seconds.
+        peak_bytes: largest memory, of the device on CUDA, else of the process.
+
+    """
+
+    status: Status
+    val_loss: float
+    initial_loss: float
+    steps: int
+    tokens: int
+    step_s: float
+    tokens_per_second: float
+    train_s: float
+    peak_bytes: int
+    n_params: int
+    flops_per_token: int
+    settings: Settings
+    curve: tuple[Point, ...]
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """A run as the study holds it; `result` is None until it is complete or diverged."""
+
+    id: int
+    recipe: str
+    recipe_digest: str
+    variant: str
+    seed: int
+    fingerprint: str
+    status: Status
+    error: str | None = None
+    result: RunResult | None = None
+    versions: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Event:
+    """What a worker tells: a run has started (step 0), come further, or ended (done).
+
+    loss is the training loss while it runs, in nats per token; the validation loss at its end;
+    None where there is none.
+    """
+
+    worker: int
+    run_id: int
+    step: int = 0
+    loss: float | None = None
+    done: bool = False

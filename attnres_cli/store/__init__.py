@@ -1,0 +1,5 @@
+"""The study: every run with its recipe, data, curve, provenance. Rows never leave this package."""
+
+from attnres_cli.store.store import Store
+
+__all__ = ["Store"]

@@ -1,0 +1,183 @@
+"""Opening a study: find what is wrong with the file first, then connect, then migrate."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from alembic import command
+from alembic.config import Config
+from alembic.script import ScriptDirectory
+from sqlalchemy import (
+    Connection,
+    Engine,
+    column,
+    create_engine,
+    event,
+    inspect,
+    select,
+    table,
+    text,
+)
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.pool import NullPool
+
+from attnres_cli.errors import StudyError
+from attnres_cli.store.tables import PREFIX, VERSION_TABLE
+
+_HEADER = b"SQLite format 3\0"
+_OPTUNA = {"studies", "trials", "version_info", "alembic_version"}
+_BUSY_MS = 60_000
+
+
+def connect(study: str, *, create: bool) -> Engine:
+    """An engine on the study, its schema up to date.
+
+    Args:
+        study: a path, or sqlite:///path.
+        create: make the file if there is none, and upgrade it; without it nothing is written.
+
+    Raises:
+        StudyError: what is wrong with it and what to do.
+
+    """
+    path = _path_of(study)
+    _check_file(path, create)
+    engine = _engine(path, readonly=not create)
+    try:
+        with engine.connect() as connection:
+            _check_content(connection, path)
+            if create:
+                connection.commit()
+                _upgrade(connection)
+            elif _schema_of(connection) != _scripts().get_current_head():
+                raise StudyError(
+                    f"study {path} holds no runs of this version yet: `attnres ablate --study "
+                    f"{path}` upgrades it and trains"
+                )
+    except DBAPIError as error:
+        raise StudyError(f"study {path}: {error.orig}") from error
+    return engine
+
+
+def immediate(engine: Engine) -> Engine:
+    """The same engine for writing: its transactions take the write lock when they begin, since
+    SQLite fails at once, without waiting, where a transaction that has read starts to write.
+    """
+    return engine.execution_options(attnres_begin="BEGIN IMMEDIATE")
+
+
+def _path_of(study: str) -> Path:
+    if study.startswith("sqlite:///"):
+        return Path(study.removeprefix("sqlite:///"))
+    if "://" in study:
+        raise StudyError(
+            f"study {study.split('://')[0]}://...: this version keeps studies in SQLite files, "
+            "give --study a path"
+        )
+    return Path(study)
+
+
+def _check_file(path: Path, create: bool) -> None:
+    folder = path.absolute().parent
+    if not folder.is_dir():
+        raise StudyError(f"study {path}: folder {folder} does not exist, make it first")
+    if path.is_dir():
+        raise StudyError(f"study {path} is a folder: name a file in it, as {path / 'attnres.db'}")
+    if not path.exists():
+        if not create:
+            raise StudyError(f"no study at {path}: `attnres ablate` makes one, --study names it")
+        if not os.access(folder, os.W_OK):
+            raise StudyError(f"study {path}: folder {folder} cannot be written to")
+        return
+    if create and not os.access(path, os.W_OK):
+        raise StudyError(f"study {path} cannot be written to")
+    _check_header(path)
+
+
+def _check_header(path: Path) -> None:
+    """Refuse what is no SQLite file, or shorter than its own header says."""
+    try:
+        with path.open("rb") as file:
+            header = file.read(100)
+    except OSError as error:
+        raise StudyError(f"study {path} cannot be read: {error.strerror}") from error
+    if header and not header.startswith(_HEADER):
+        raise StudyError(f"study {path} is not a SQLite file: --study names another, or a new one")
+    if 0 < len(header) < 100:
+        raise StudyError(f"study {path} is truncated: restore a copy of it")
+
+
+def _engine(path: Path, *, readonly: bool) -> Engine:
+    mode = "ro" if readonly else "rwc"
+    engine = create_engine(
+        f"sqlite:///file:{path.absolute()}?mode={mode}&uri=true",
+        poolclass=NullPool,
+        connect_args={"timeout": _BUSY_MS / 1000},
+    )
+
+    @event.listens_for(engine, "connect")
+    def _pragmas(connection: Any, _record: Any) -> None:
+        connection.isolation_level = None  # or sqlite3 commits before each DDL statement
+        connection.execute(f"PRAGMA busy_timeout = {_BUSY_MS}")
+        connection.execute("PRAGMA foreign_keys = ON")
+        if not readonly:
+            connection.execute("PRAGMA journal_mode = WAL")
+            connection.execute("PRAGMA synchronous = NORMAL")
+
+    @event.listens_for(engine, "begin")
+    def _begin(connection: Connection) -> None:
+        connection.exec_driver_sql(connection.get_execution_options().get("attnres_begin", "BEGIN"))
+
+    return engine
+
+
+def _check_content(connection: Connection, path: Path) -> None:
+    findings = connection.execute(text("PRAGMA quick_check(1)")).scalars().all()
+    if findings != ["ok"]:
+        raise StudyError(f"study {path} is damaged ({findings[0]}): restore a copy of it")
+    tables = set(inspect(connection).get_table_names())
+    foreign = {name for name in tables if not name.startswith(PREFIX)}
+    if VERSION_TABLE not in tables and foreign and not foreign >= _OPTUNA:
+        raise StudyError(
+            f"study {path} is a database of something else (table '{min(foreign)}'): "
+            "--study names another, or a new one"
+        )
+    schema = _schema_of(connection)
+    if schema is not None and schema not in {
+        script.revision for script in _scripts().walk_revisions()
+    }:
+        raise StudyError(
+            f"study {path} was written by a newer attnres (schema {schema}): upgrade attnres"
+        )
+
+
+def _schema_of(connection: Connection) -> str | None:
+    if VERSION_TABLE not in inspect(connection).get_table_names():
+        return None
+    return connection.execute(
+        select(column("version_num")).select_from(table(VERSION_TABLE))
+    ).scalar()
+
+
+def _config() -> Config:
+    config = Config()
+    config.set_main_option("script_location", str(Path(__file__).parent / "migrations"))
+    config.set_main_option("path_separator", "os")
+    return config
+
+
+def _scripts() -> ScriptDirectory:
+    return ScriptDirectory.from_config(_config())
+
+
+def _upgrade(connection: Connection) -> None:
+    if _schema_of(connection) == _scripts().get_current_head():
+        connection.rollback()
+        return
+    connection.rollback()
+    config = _config()
+    config.attributes["connection"] = connection.execution_options(attnres_begin="BEGIN IMMEDIATE")
+    command.upgrade(config, "head")
+    connection.commit()

@@ -1,0 +1,1 @@
+"""One file per schema. A released one is never edited."""

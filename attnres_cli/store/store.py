@@ -1,0 +1,214 @@
+"""Store: what the laboratory asks of a study. Transactions are short and never span training."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from datetime import UTC, datetime
+
+from sqlalchemy import Connection, Engine, insert, select, update
+from sqlalchemy.exc import DBAPIError
+
+from attnres_cli.errors import StudyError
+from attnres_cli.recipe import Recipe
+from attnres_cli.run import DataFacts, Point, RunRecord, RunSpec, Status
+from attnres_cli.store import owner, rows
+from attnres_cli.store.engine import connect, immediate
+from attnres_cli.store.tables import curve, data, recipes, runs
+
+MAX_ATTEMPTS = 2
+"""How often a run whose worker process died is started again before it counts as failed."""
+
+
+class Store:
+    """One study.
+
+    Every run is in it once: (recipe digest, variant, seed, data fingerprint). A run is claimed by
+    one process at a time; a claim ends with the run, or with the process.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._writing = immediate(engine)
+
+    @classmethod
+    def open(cls, study: str, *, create: bool) -> Store:
+        """The study at that path; with `create` it is made or upgraded, without it only read.
+
+        Raises:
+            StudyError: it cannot be opened, is damaged, newer, or no study.
+
+        """
+        return cls(connect(study, create=create))
+
+    def plan(
+        self, specs: Sequence[RunSpec], facts: DataFacts, *, retry_failed: bool = False
+    ) -> list[RunRecord]:
+        """Make every spec a run of the study, unless it is one; the runs, in the order of specs.
+
+        Runs whose process is gone wait again; so do failed ones, if asked for.
+        """
+        with self._write() as connection:
+            _insert_missing(connection, data, "fingerprint", rows.of_data(facts))
+            for spec in specs:
+                _insert_missing(connection, recipes, "digest", rows.of_recipe(spec.recipe))
+            ids = [_run_id(connection, spec) for spec in specs]
+            _free_orphans(connection, ids)
+            if retry_failed:
+                failed = (runs.c.id.in_(ids), runs.c.status == Status.FAILED)
+                connection.execute(update(runs).where(*failed).values(**rows.WAITING, attempts=0))
+        return self.runs(ids=ids)
+
+    def claim(self, ids: Sequence[int]) -> RunRecord | None:
+        """The first of these runs that waits, now this process's; None if none waits."""
+        with self._write() as connection:
+            waiting = select(runs.c.id).where(runs.c.status == Status.PENDING)
+            free = set(connection.execute(waiting).scalars())
+            found = next((run_id for run_id in ids if run_id in free), None)
+            if found is None:
+                return None
+            connection.execute(
+                update(runs)
+                .where(runs.c.id == found)
+                .values(
+                    status=Status.RUNNING,
+                    owner=owner.this_process(),
+                    attempts=runs.c.attempts + 1,
+                    started_at=_now(),
+                )
+            )
+        return self.runs(ids=[found])[0]
+
+    def finish(self, record: RunRecord) -> None:
+        """Record the result of a run that this process has claimed, with its curve."""
+        assert record.result is not None
+        with self._write() as connection:
+            _end(connection, record.id, rows.of_result(record.result), record.versions)
+            points = [asdict(point) | {"run_id": record.id} for point in record.result.curve]
+            connection.execute(insert(curve), points)
+
+    def fail(self, run_id: int, error: str, versions: Mapping[str, str]) -> None:
+        """Record why a run that this process has claimed came to nothing."""
+        with self._write() as connection:
+            _end(connection, run_id, {"status": Status.FAILED, "error": error}, versions)
+
+    def release(self, ids: Sequence[int], *, cause: str | None = None) -> None:
+        """Let runs of processes that are gone wait again.
+
+        With a cause of death, those that have been started MAX_ATTEMPTS times fail instead.
+        """
+        with self._write() as connection:
+            for row in _free_orphans(connection, ids):
+                if cause is not None and row.attempts >= MAX_ATTEMPTS:
+                    failed = {"status": Status.FAILED, "error": cause}
+                    connection.execute(update(runs).where(runs.c.id == row.id).values(failed))
+                elif cause is None:
+                    again = {"attempts": 0}
+                    connection.execute(update(runs).where(runs.c.id == row.id).values(again))
+
+    def runs(
+        self, *, ids: Sequence[int] | None = None, recipe_digest: str | None = None
+    ) -> list[RunRecord]:
+        """Runs of the study, in the order of `ids` if given, else as they were planned."""
+        query = select(runs, recipes.c.name.label("recipe")).join(recipes)
+        if ids is not None:
+            query = query.where(runs.c.id.in_(ids))
+        if recipe_digest is not None:
+            query = query.where(runs.c.recipe_digest == recipe_digest)
+        with self._read() as connection:
+            found = connection.execute(query.order_by(runs.c.id)).all()
+            chosen = [row.id for row in found]
+            points = connection.execute(
+                select(curve).where(curve.c.run_id.in_(chosen)).order_by(curve.c.step)
+            ).all()
+        curves: dict[int, list[Point]] = defaultdict(list)
+        for point in points:
+            curves[point.run_id].append(rows.to_point(point))
+        records = {row.id: rows.to_record(row, curves[row.id]) for row in found}
+        return [records[run_id] for run_id in (chosen if ids is None else ids)]
+
+    def owners(self, ids: Sequence[int]) -> dict[int, str]:
+        """Which of these runs are running, and the process that runs each."""
+        query = select(runs.c.id, runs.c.owner).where(
+            runs.c.id.in_(ids), runs.c.status == Status.RUNNING
+        )
+        with self._read() as connection:
+            return {row.id: row.owner for row in connection.execute(query)}
+
+    def recipe(self, digest: str) -> Recipe:
+        """The resolved recipe of that digest."""
+        with self._read() as connection:
+            query = select(recipes.c.resolved).where(recipes.c.digest == digest)
+            return Recipe.model_validate(connection.execute(query).scalar_one())
+
+    def data(self, fingerprint: str) -> DataFacts:
+        """What is known of the data with that fingerprint."""
+        with self._read() as connection:
+            query = select(data).where(data.c.fingerprint == fingerprint)
+            return DataFacts(**connection.execute(query).mappings().one())
+
+    @contextmanager
+    def _write(self) -> Iterator[Connection]:
+        with _explained(), self._writing.begin() as connection:
+            yield connection
+
+    @contextmanager
+    def _read(self) -> Iterator[Connection]:
+        with _explained(), self._engine.connect() as connection:
+            yield connection
+
+
+@contextmanager
+def _explained() -> Iterator[None]:
+    """What the database refuses (disk full, locked for a minute, damaged), as a StudyError."""
+    try:
+        yield
+    except DBAPIError as error:
+        raise StudyError(f"the study cannot be used: {error.orig}") from error
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def _insert_missing(
+    connection: Connection, table: object, key: str, row: Mapping[str, object]
+) -> None:
+    column = table.c[key]  # type: ignore[attr-defined]
+    held = connection.execute(select(column).where(column == row[key])).first()
+    if held is None:
+        connection.execute(insert(table).values(**row))  # type: ignore[arg-type]
+
+
+def _run_id(connection: Connection, spec: RunSpec) -> int:
+    identity = rows.of_spec(spec)
+    same = [runs.c[name] == value for name, value in identity.items()]
+    held = connection.execute(select(runs.c.id).where(*same)).scalar()
+    if held is not None:
+        return held
+    made = insert(runs).values(**identity, **rows.WAITING, attempts=0, created_at=_now())
+    return connection.execute(made.returning(runs.c.id)).scalar_one()
+
+
+def _free_orphans(connection: Connection, ids: Sequence[int]) -> list[rows.Row]:
+    """Let the running runs whose process is gone wait again; their rows as they were."""
+    running = select(runs).where(runs.c.id.in_(ids), runs.c.status == Status.RUNNING)
+    orphans = [row for row in connection.execute(running).all() if not owner.is_alive(row.owner)]
+    freed = update(runs).where(runs.c.id.in_([row.id for row in orphans])).values(**rows.WAITING)
+    connection.execute(freed)
+    return orphans
+
+
+def _end(
+    connection: Connection, run_id: int, values: Mapping[str, object], versions: Mapping[str, str]
+) -> None:
+    """The one place where a run ends. Only the process that claimed it may end it."""
+    done = (
+        update(runs)
+        .where(runs.c.id == run_id, runs.c.owner == owner.this_process())
+        .values(**values, versions=dict(versions), owner=None, finished_at=_now())
+    )
+    if connection.execute(done).rowcount != 1:
+        raise StudyError(f"run {run_id} is no longer this process's: its result was not recorded")

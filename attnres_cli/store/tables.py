@@ -1,0 +1,90 @@
+"""The study's tables. Only migrations make them; a test holds that the two agree.
+
+Every name starts with attnres_, since Optuna keeps its tables in the same file.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    Boolean,
+    Column,
+    Float,
+    ForeignKey,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    Text,
+    UniqueConstraint,
+)
+
+PREFIX = "attnres_"
+VERSION_TABLE = "attnres_schema"
+
+metadata = MetaData()
+
+recipes = Table(
+    "attnres_recipes",
+    metadata,
+    Column("digest", String(12), primary_key=True),
+    Column("name", Text, nullable=False),
+    Column("resolved", JSON, nullable=False),
+)
+
+data = Table(
+    "attnres_data",
+    metadata,
+    Column("fingerprint", String(16), primary_key=True),
+    Column("source", Text, nullable=False),
+    Column("n_bytes", BigInteger, nullable=False),
+    Column("vocab_size", Integer, nullable=False),
+    Column("train_tokens", BigInteger, nullable=False),
+    Column("val_tokens", BigInteger, nullable=False),
+    Column("unigram_entropy", Float, nullable=False),  # nats per token
+    Column("bigram_entropy", Float, nullable=False),
+)
+
+runs = Table(
+    "attnres_runs",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("recipe_digest", ForeignKey("attnres_recipes.digest"), nullable=False),
+    Column("variant", Text, nullable=False),
+    Column("seed", Integer, nullable=False),
+    Column("fingerprint", ForeignKey("attnres_data.fingerprint"), nullable=False),
+    Column("status", String(16), nullable=False, index=True),
+    Column("owner", Text),  # host|boot id|process id|process start, while it is running
+    Column("attempts", Integer, nullable=False),
+    Column("created_at", String(32), nullable=False),  # UTC, ISO 8601
+    Column("started_at", String(32)),
+    Column("finished_at", String(32)),
+    Column("error", Text),
+    Column("val_loss", Float),  # nats per token; null until complete, and where it diverged
+    Column("initial_loss", Float),
+    Column("steps", Integer),
+    Column("tokens", BigInteger),
+    Column("step_s", Float),
+    Column("tokens_per_second", Float),
+    Column("train_s", Float),
+    Column("peak_bytes", BigInteger),
+    Column("n_params", BigInteger),
+    Column("flops_per_token", BigInteger),
+    Column("device", String(16)),
+    Column("device_name", Text),
+    Column("precision", String(8)),
+    Column("compiled", Boolean),
+    Column("threads", Integer),
+    Column("versions", JSON),
+    UniqueConstraint("recipe_digest", "variant", "seed", "fingerprint", name="attnres_one_run"),
+)
+
+curve = Table(
+    "attnres_curve",
+    metadata,
+    Column("run_id", ForeignKey("attnres_runs.id"), primary_key=True),
+    Column("step", Integer, primary_key=True),
+    Column("train_loss", Float),
+    Column("val_loss", Float),
+)

@@ -1,0 +1,6 @@
+"""Training one run. Knows no SQL."""
+
+from attnres_cli.train.device import cores, devices, settings
+from attnres_cli.train.loop import seconds_per_step, train
+
+__all__ = ["cores", "devices", "seconds_per_step", "settings", "train"]
