@@ -11,12 +11,11 @@ from attnres_cli import residual, train
 from attnres_cli.data import Tokens
 from attnres_cli.launch import Job, run_all
 from attnres_cli.model import Transformer
-from attnres_cli.plan import Arm, Plan
+from attnres_cli.plan import TIMED_STEPS, Arm, Plan
 from attnres_cli.recipe import Recipe
 from attnres_cli.run import Event, RunRecord, RunSpec, Status
 from attnres_cli.store import Store
 
-TIMED_STEPS = 4
 _NARROW = 256  # widths up to which two processes of one thread beat one of two on a CPU
 
 
@@ -69,18 +68,24 @@ def make(
 
 
 def timed(plan: Plan, tokens: Tokens) -> Plan:
-    """The plan with a few real training steps of every missing arm timed on its first device."""
+    """The plan with a few real training steps of every missing arm timed on its first device.
+
+    An arm that cannot be trained keeps step_s None: its run will fail, and be recorded with why.
+    """
     torch.set_num_threads(plan.settings.threads)
-    settings = replace(plan.settings, compiled=False)
     wanted = {arm.variant for arm, _ in plan.missing}
-    arms = []
-    for arm in plan.arms:
-        if arm.variant in wanted:
-            spec = RunSpec(plan.recipe, arm.variant, plan.seeds[0], plan.fingerprint)
-            seconds = train.seconds_per_step(spec, tokens, settings, plan.devices[0], TIMED_STEPS)
-            arm = replace(arm, step_s=seconds)
-        arms.append(arm)
+    arms = (_timed(arm, plan, tokens) if arm.variant in wanted else arm for arm in plan.arms)
     return replace(plan, arms=tuple(arms))
+
+
+def _timed(arm: Arm, plan: Plan, tokens: Tokens) -> Arm:
+    spec = RunSpec(plan.recipe, arm.variant, plan.seeds[0], plan.fingerprint)
+    eager = replace(plan.settings, compiled=False)
+    try:
+        seconds = train.seconds_per_step(spec, tokens, eager, plan.devices[0], TIMED_STEPS)
+    except Exception:  # a design may raise anything; the worker that runs it writes it down
+        return arm
+    return replace(arm, step_s=seconds)
 
 
 def without(plan: Plan, records: Sequence[RunRecord]) -> Plan:

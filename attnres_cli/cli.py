@@ -25,6 +25,7 @@ DONE, INTERNAL, BAD_INPUT, SOME_FAILED, INTERRUPTED = 0, 1, 2, 3, 130
 """Exit codes."""
 
 DEFAULT_STUDY = "attnres.db"
+_MOST_SEEDS = 1000
 
 app = typer.Typer(
     name="attnres",
@@ -187,11 +188,11 @@ def _seeds(text: str) -> tuple[int, ...]:
     except ValueError:
         raise UsageError(f"--seeds takes a number or a list as 0,3,7, got '{text}'") from None
     if "," in text:
-        if min(numbers) < 0 or len(set(numbers)) < len(numbers):
+        if len(set(numbers)) < len(numbers) or not 0 <= min(numbers) <= max(numbers) < 2**63:
             raise UsageError(f"--seeds takes different seeds from 0 up, got '{text}'")
         return numbers
-    if numbers[0] < 1:
-        raise UsageError(f"--seeds must be at least 1, got {numbers[0]}")
+    if not 1 <= numbers[0] <= _MOST_SEEDS:
+        raise UsageError(f"--seeds must be at least 1, at most {_MOST_SEEDS}, got {numbers[0]}")
     return tuple(range(numbers[0]))
 
 
@@ -258,7 +259,6 @@ def main() -> None:
     except _USAGE_ERROR as error:
         _say(str(getattr(error, "format_message", error.__str__)()))
         code = BAD_INPUT
-    except (KeyboardInterrupt, typer.Abort):
+    if code == INTERRUPTED:  # typer makes this of Ctrl-C
         _say("interrupted; what is done is in the study, the same command goes on")
-        code = INTERRUPTED
     sys.exit(code)

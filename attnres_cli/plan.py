@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from attnres_cli.recipe import Recipe
 from attnres_cli.run import RunSpec, Settings
 
+TIMED_STEPS = 4
+"""Training steps of each arm that a prediction rests on."""
+
 _EVAL_SHARE = 0.4  # of a training step's time per token: one forward pass of three, and a little
 _START_S = 4.0  # a worker's imports and data
 
@@ -63,7 +66,7 @@ class Plan:
 
     @property
     def seconds(self) -> float | None:
-        """Predicted wall time of the missing runs, None until their arms are timed."""
+        """Predicted wall time of the missing runs, None if an arm of theirs is not timed."""
         train_config = self.recipe.train
         evaluations = (train_config.n_evals + 1) * train_config.eval_tokens * _EVAL_SHARE
         steps = self.recipe.steps + evaluations / self.recipe.tokens_per_step

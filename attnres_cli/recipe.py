@@ -5,7 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from decimal import Decimal
 from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -16,20 +19,23 @@ from attnres_cli import strict_yaml
 from attnres_cli.errors import RecipeError, unknown
 from attnres_cli.shape import Mlp, Shape
 
+_COUNT = re.compile(r"([-+]?\d{1,12}(?:\.\d{1,12})?)([kMB])")
 _SUFFIX = {"k": 10**3, "M": 10**6, "B": 10**9}
 
 
 def parse_count(value: object) -> object:
     """1.5k -> 1500, 2M -> 2000000; anything that is not such a text is returned as it came."""
-    if isinstance(value, str) and value[-1:] in _SUFFIX:
-        try:
-            count = float(value[:-1]) * _SUFFIX[value[-1]]
-        except ValueError:
-            return value
-        return int(count) if count.is_integer() else value
+    if isinstance(value, str) and (match := _COUNT.fullmatch(value)):
+        count = Decimal(match[1]) * _SUFFIX[match[2]]
+        return int(count) if count == count.to_integral_value() else value
     if isinstance(value, float) and value.is_integer():
         return int(value)
     return value
+
+
+def _word(value: object) -> object:
+    """The words on and off, which YAML reads as booleans, where a choice has them."""
+    return ("off", "on")[value] if isinstance(value, bool) else value
 
 
 Count = Annotated[int, BeforeValidator(parse_count), Field(gt=0)]
@@ -98,6 +104,12 @@ class Data(Section):
     path: str | None = None
     val_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.05
 
+    @model_validator(mode="after")
+    def _path_is_read(self) -> Data:
+        if self.path is not None and self.source != "text":
+            raise ValueError(f"path is read with source: text only, got source: {self.source}")
+        return self
+
 
 class Optim(Section):
     """AdamW; lr rises over warmup_fraction of the steps, then falls to final_lr_fraction of lr."""
@@ -115,14 +127,18 @@ class Optim(Section):
 
 
 class Train(Section):
-    """How long and how. Tokens are rounded down to whole steps of batch_size x seq_len."""
+    """How long and how. Tokens are rounded down to whole steps of batch_size x seq_len.
+
+    precision auto: bf16 on CUDA devices that have it, else fp32. compile auto: where the run is
+    long enough to pay for it (train/device.py has the rule).
+    """
 
     tokens: Count
     batch_size: Count  # sequences per step
     eval_tokens: Count
     n_evals: Count = 4  # evaluations, evenly spaced, the last one at the end
     precision: Literal["auto", "fp32", "bf16"] = "auto"
-    compile: Literal["auto", "on", "off"] = "auto"
+    compile: Annotated[Literal["auto", "on", "off"], BeforeValidator(_word)] = "auto"
 
 
 class Recipe(Section):
@@ -164,7 +180,8 @@ class Recipe(Section):
         """12 hex digits over all that decides a run. Where the data lie does not: their
         fingerprint does.
         """
-        fixed = self.model_dump(exclude={"name": True, "description": True, "data": {"path"}})
+        fixed = self.model_dump(include={"data", "optim", "train"}, exclude={"data": {"path"}})
+        fixed["model"] = asdict(self.model.shape(vocab_size=1))  # however its sizes were given
         canonical = json.dumps(fixed, sort_keys=True)
         return hashlib.sha256(canonical.encode()).hexdigest()[:12]
 
@@ -227,7 +244,8 @@ def validate(values: Mapping[str, Any], origin: str) -> Recipe:
     try:
         return Recipe.model_validate(values)
     except ValidationError as error:
-        first, *more = error.errors()
+        # a misspelt key first: it is why another one is missing
+        first, *more = sorted(error.errors(), key=lambda e: e["type"] != "extra_forbidden")
         rest = f" (and {len(more)} more)" if more else ""
         raise RecipeError(f"{origin}: {_explain(first)}{rest}") from None
 
@@ -273,7 +291,8 @@ def _explain(problem: Any) -> str:
     where = ".".join(str(part) for part in problem["loc"])
     if problem["type"] == "extra_forbidden":
         *sections, key = problem["loc"]
-        return f"{'.'.join([*sections, ''])}{unknown('key', str(key), _keys(sections))}"
+        section = f"{'.'.join(sections)}: " if sections else ""
+        return section + unknown("key", str(key), _keys(sections))
     if problem["type"] == "missing":
         return f"{where} is missing"
     message = problem["msg"].removeprefix("Value error, ")

@@ -310,13 +310,13 @@ def parse(text: str) -> Variant:
             of the option's type, an option given twice.
 
     """
-    name, _, rest = text.strip().partition(":")
+    name, colon, rest = text.strip().partition(":")
     known = registry()
     if name not in known:
         raise VariantError(unknown("variant", name, known))
     declared = options_of(known[name])
     options: dict[str, Value] = {}
-    for part in rest.split(",") if rest else []:
+    for part in rest.split(",") if colon else []:
         key, equals, value = part.partition("=")
         if not equals:
             raise VariantError(f"{text}: expected option=value, got '{part}'")

@@ -22,12 +22,24 @@ class _Loader(yaml.SafeLoader):
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         keys = [self.construct_object(key, deep=True) for key, _ in node.value]
+        seen: set[str] = set()
         for key in keys:
             if not isinstance(key, str):
                 raise RecipeError(f"line {node.start_mark.line + 1}: key {key!r} must be a word")
-            if keys.count(key) > 1:
+            if key in seen:
                 raise RecipeError(f"line {node.start_mark.line + 1}: key '{key}' is given twice")
+            seen.add(key)
         return super().construct_mapping(node, deep)
+
+    def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
+        value = super().construct_yaml_int(node)
+        if value.bit_length() > 63:
+            line = node.start_mark.line + 1
+            raise RecipeError(f"line {line}: {node.value[:20]}... is too large a number")
+        return value
+
+
+_Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_yaml_int)
 
 
 _Loader.add_implicit_resolver(
@@ -54,6 +66,8 @@ def load(text: str, origin: str) -> Any:
         _refuse_deep_or_tagged(text)
         return yaml.load(text, _Loader)  # noqa: S506  (a SafeLoader)
     except RecipeError as error:
+        raise RecipeError(f"{origin}: {error}") from None
+    except ValueError as error:  # a date or number that does not exist, as 2020-99-99
         raise RecipeError(f"{origin}: {error}") from None
     except yaml.YAMLError as error:
         raise RecipeError(f"{origin}: {_one_line(error)}") from None

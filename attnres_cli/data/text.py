@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+from typing import NoReturn
 
 from attnres_cli.data.tokens import Document
 from attnres_cli.errors import DataError
@@ -17,9 +19,9 @@ def documents(path: Path | None) -> list[Document]:
     """
     if path is None:
         raise DataError("data.source text needs a file or folder: --set data.path=FILE_OR_FOLDER")
-    if not path.exists():
-        raise DataError(f"data.path {path} does not exist: --set data.path=FILE_OR_FOLDER")
     try:
+        if not path.exists():
+            raise DataError(f"data.path {path} does not exist: --set data.path=FILE_OR_FOLDER")
         found = _folder(path) if path.is_dir() else [Document(path.name, path.read_bytes())]
     except OSError as error:
         raise DataError(f"data.path {path} cannot be read: {error.strerror}") from error
@@ -30,6 +32,13 @@ def documents(path: Path | None) -> list[Document]:
 
 
 def _folder(root: Path) -> list[Document]:
-    relative = (path.relative_to(root) for path in sorted(root.rglob("*")) if path.is_file())
-    visible = (name for name in relative if not any(part[0] == "." for part in name.parts))
-    return [Document(name.as_posix(), (root / name).read_bytes()) for name in visible]
+    found = []
+    for folder, subfolders, files in os.walk(root, onerror=_refuse):  # rglob passes errors over
+        subfolders[:] = [name for name in subfolders if name[0] != "."]
+        found += [Path(folder, name) for name in files if name[0] != "."]
+    paths = sorted(path for path in found if path.is_file())
+    return [Document(path.relative_to(root).as_posix(), path.read_bytes()) for path in paths]
+
+
+def _refuse(error: OSError) -> NoReturn:
+    raise error

@@ -7,6 +7,7 @@ the same order, and a run can be continued at any step. Evaluation windows depen
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
@@ -47,7 +48,7 @@ class Tokens:
 
     def batch(self, seed: int, step: int, batch_size: int, seq_len: int) -> Windows:
         """(B, T + 1) training tokens of one step: random windows, drawn from (seed, step)."""
-        draw = np.random.Generator(np.random.Philox(key=[seed, step]))
+        draw = np.random.Generator(np.random.Philox(key=np.array([seed, step], dtype=np.uint64)))
         starts = draw.integers(0, len(self.train) - seq_len, size=batch_size)
         return _windows(self.train, starts, seq_len)
 
@@ -91,7 +92,8 @@ class Tokens:
 def split(source: str, documents: list[Document], val_fraction: float) -> Tokens:
     """Tokens from documents: whole files go to validation, in the order of their names' hashes,
     until they hold val_fraction of the bytes; of a single file, its end does. Files that would make
-    up more than a tenth of the validation stream stay in training, so that none dominates it.
+    up more than a tenth of the validation stream stay in training, so that none dominates it; where
+    the others do not hold enough, the smallest files go first.
     """
     ordered = sorted(documents, key=lambda document: document.name)
     wanted = val_fraction * sum(len(document.content) for document in ordered)
@@ -131,11 +133,17 @@ def _windows(stream: Stream, starts: NDArray[np.int64], seq_len: int) -> Windows
     return stream[starts[:, None] + np.arange(seq_len + 1)].astype(np.int64)
 
 
+def _name_hash(document: Document) -> bytes:
+    return hashlib.sha256(os.fsencode(document.name)).digest()
+
+
 def _validation_names(ordered: list[Document], wanted: float) -> set[str]:
     chosen: set[str] = set()
     held = 0
     small = [d for d in ordered if len(d.content) <= wanted / 10]
-    by_hash = sorted(small or ordered, key=lambda d: hashlib.sha256(d.name.encode()).digest())
+    by_hash = sorted(small, key=_name_hash)
+    if sum(len(d.content) for d in small) < wanted:
+        by_hash = sorted(ordered, key=lambda d: (len(d.content), _name_hash(d)))
     for document in by_hash:
         if held >= wanted or len(chosen) == len(ordered) - 1:  # one file stays for training
             break

@@ -76,9 +76,12 @@ def _scores(scoring: Scoring, v: Tensor, source: int) -> Mapping[int, Tensor]:
         return {}
     with torch.autocast(v.device.type, enabled=False):
         v = v.to(_accumulation_type(v))
-        queries = scoring.query[readers]
+        rows = slice(
+            readers.start, readers.stop
+        )  # a slice, since an index list would wait for CUDA
+        queries = scoring.query[rows]
         if scoring.gain is not None:
-            queries = queries * scoring.gain[readers]  # (R, D): folding the gain changes no score
+            queries = queries * scoring.gain[rows]  # (R, D): folding the gain changes no score
         queries = queries.to(v.dtype).unflatten(-1, (scoring.heads, -1))  # (R, H, D/H)
         if scoring.heads == 1:
             scores = (v @ queries.squeeze(1).t()).unsqueeze(-1)  # (B, T, R, 1)

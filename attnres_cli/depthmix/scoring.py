@@ -45,9 +45,10 @@ class Scoring:
         """How many (site, source) pairs there are."""
         return sum(len(sources) for sources in self.visible)
 
-    def readers(self, source: int) -> list[int]:
-        """The sites that read a source."""
-        return [site for site, sources in enumerate(self.visible) if source in sources]
+    def readers(self, source: int) -> range:
+        """The sites from the first to the last that reads a source; empty if none does."""
+        found = [site for site, sources in enumerate(self.visible) if source in sources]
+        return range(found[0], found[-1] + 1) if found else range(0)
 
     def pairs_of(self, site: int) -> slice:
         """The rows of `table` that belong to a site."""

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from typing import TextIO
 
+from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from attnres_cli.plan import Plan
+from attnres_cli.plan import TIMED_STEPS, Plan
 from attnres_cli.report.comparison import ArmResult, Comparison
 from attnres_cli.report.export import (
     bits_per_byte,
@@ -21,13 +23,14 @@ from attnres_cli.report.export import (
 )
 
 _STYLE = {"better": "green", "worse": "red", "blocked": "yellow", "baseline": "bold"}
-_PIPE_WIDTH = 120
+_PIPE_WIDTH = 140  # where nobody looks, so that a log holds every column
+_WIDE = 130
 
 
 def console(stream: TextIO) -> Console:
     """A console on stdout or stderr; rich itself respects NO_COLOR and TERM=dumb.
 
-    Where nobody looks, tables are 120 columns wide unless COLUMNS says otherwise.
+    Where it is no terminal, tables are 140 columns wide unless COLUMNS says otherwise.
     """
     width = None if stream.isatty() or "COLUMNS" in os.environ else _PIPE_WIDTH
     return Console(file=stream, width=width, highlight=False, soft_wrap=False)
@@ -36,34 +39,48 @@ def console(stream: TextIO) -> Console:
 def print_comparison(comparison: Comparison) -> None:
     """The verdict table on stdout, with the facts it rests on below."""
     out = console(sys.stdout)
-    table = Table(title=f"recipe {comparison.recipe}: validation loss, nats per byte token")
-    table.add_column("variant", overflow="fold", min_width=12)
-    for name in ("val loss", "bits/byte", f"vs {comparison.baseline} [95 %]"):
-        table.add_column(name, justify="right")
-    table.add_column("verdict", overflow="fold")
-    for name in ("n", "params", "ms/step"):
-        table.add_column(name, justify="right")
+    columns = _columns(comparison.baseline, wide=out.width >= _WIDE)
+    title = f"recipe {comparison.recipe}: validation loss, nats per token (mean ± sd over seeds)"
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for name, _ in columns:
+        is_text = name in ("variant", "verdict")
+        table.add_column(
+            name,
+            justify="left" if is_text else "right",
+            no_wrap=not is_text,
+            overflow="fold",
+            min_width=13 if is_text else None,
+        )
     for arm in comparison.arms:
-        table.add_row(*_cells(arm), style="bold" if arm.verdict == "baseline" else None)
+        style = "bold" if arm.verdict == "baseline" else None
+        table.add_row(*(cell(arm) for _, cell in columns), style=style)
     out.print(table)
     for failure in comparison.failed:
-        out.print(f"failed: {failure.variant} seed {failure.seed}: {failure.error}", markup=False)
+        out.print(Text(f"failed: {failure.variant} seed {failure.seed}: {failure.error}"))
     for line in facts_of(comparison):
         out.print(Text(line, style="dim"))
 
 
-def _cells(arm: ArmResult) -> list[Text | str]:
-    extra = f" ({arm.params_delta:+,})" if arm.params_delta else ""
-    return [
-        arm.variant,
-        loss_text(arm),
-        f"{bits_per_byte(arm.mean):.4f}",
-        difference_text(arm),
-        Text(verdict_text(arm), style=_STYLE.get(arm.verdict, "")),
-        str(len(arm.losses)),
-        f"{arm.n_params:,}{extra}",
-        f"{1000 * arm.step_s:.1f}",
+def _columns(baseline: str, *, wide: bool) -> list[tuple[str, Callable[[ArmResult], Text | str]]]:
+    """Titles and cells; what a narrow terminal leaves out is in every other format."""
+    columns: list[tuple[str, Callable[[ArmResult], Text | str]]] = [
+        ("variant", lambda arm: arm.variant),
+        ("val loss", loss_text),
+        (f"vs {baseline} [95 %]", difference_text),
+        ("verdict", lambda arm: Text(verdict_text(arm), style=_STYLE.get(arm.verdict, ""))),
     ]
+    if wide:
+        columns.insert(2, ("bits/byte", lambda arm: f"{bits_per_byte(arm.mean):.4f}"))
+        columns += [
+            ("n", lambda arm: str(len(arm.losses))),
+            ("params", _params),
+            ("ms/step", lambda arm: f"{1000 * arm.step_s:.1f}"),
+        ]
+    return columns
+
+
+def _params(arm: ArmResult) -> str:
+    return f"{arm.n_params:,}" + (f" ({arm.params_delta:+,})" if arm.params_delta else "")
 
 
 def print_plan(plan: Plan, stream: TextIO) -> None:
@@ -95,8 +112,8 @@ def _plan_lines(plan: Plan) -> list[str]:
     ]
     if plan.missing and plan.seconds is not None:
         lines.append(
-            f"predicted time {duration(plan.seconds)}: from a few training steps of each arm, "
-            "timed here one arm at a time"
+            f"predicted time {duration(plan.seconds)}, from {TIMED_STEPS} training steps of each "
+            "arm timed just now, one arm at a time"
         )
     return lines
 

@@ -1,0 +1,312 @@
+"""Files, folders and the standard library: what is found, what is left out, what is refused."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from attnres_cli import data, recipe
+from attnres_cli.data import stdlib, text
+from attnres_cli.data.tokens import Document, Tokens, split
+from attnres_cli.errors import DataError
+from attnres_cli.recipe import Recipe
+
+NOBODY = 65534
+
+
+@pytest.fixture
+def public() -> Iterator[Path]:
+    """A folder that everybody may enter, which a tmp_path is not."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        yield folder
+        for path in folder.iterdir():
+            path.chmod(0o755)
+
+
+@pytest.fixture(scope="module")
+def library() -> list[Document]:
+    return stdlib.documents()
+
+
+@contextmanager
+def as_nobody() -> Iterator[None]:
+    """Without root's right to read what the mode of a file or folder forbids."""
+    user = os.geteuid()
+    try:
+        if user == 0:
+            os.seteuid(NOBODY)
+    except OSError:
+        pytest.skip("this root cannot become another user")
+    try:
+        yield
+    finally:
+        os.seteuid(user)
+
+
+def refusal(path: Path | None) -> str:
+    """The one line that a user sees."""
+    with pytest.raises(DataError) as caught:
+        text.documents(path)
+
+    message = str(caught.value)
+    assert "\n" not in message
+    return message
+
+
+def load(tiny: Recipe, *overrides: str, path: Path) -> Tokens:
+    """The tokens that a recipe on this text sees."""
+    values = tiny.model_dump()
+    values["data"] |= {"source": "text", "path": str(path)}
+    for override in overrides:
+        key, _, value = override.partition("=")
+        section, _, key = key.partition(".")
+        values[section][key] = float(value)
+    return data.load(recipe.validate(values, "tiny"))
+
+
+# Text
+
+
+def test_a_file_is_read_as_the_bytes_it_holds(tmp_path: Path):
+    path = tmp_path / "a.txt"
+    path.write_bytes(b"caf\xc3\xa9\r\n\x00\xff")
+
+    assert text.documents(path) == [Document("a.txt", b"caf\xc3\xa9\r\n\x00\xff")]
+
+
+def test_a_folder_is_read_with_all_folders_below_under_names_that_do_not_move(tmp_path: Path):
+    (tmp_path / "deep/er").mkdir(parents=True)
+    (tmp_path / "deep/er/b.txt").write_text("b")
+    (tmp_path / "a.txt").write_text("a")
+
+    found = text.documents(tmp_path)
+
+    assert found == [Document("a.txt", b"a"), Document("deep/er/b.txt", b"b")]
+
+
+def test_hidden_files_and_folders_are_skipped(tmp_path: Path):
+    (tmp_path / ".git").mkdir()
+    (tmp_path / ".git/config").write_text("no")
+    (tmp_path / ".DS_Store").write_text("no")
+    (tmp_path / "a.txt").write_text("yes")
+
+    assert [document.name for document in text.documents(tmp_path)] == ["a.txt"]
+
+
+def test_a_folder_that_is_itself_hidden_is_read(tmp_path: Path):
+    (tmp_path / ".corpus").mkdir()
+    (tmp_path / ".corpus/a.txt").write_text("yes")
+
+    assert [document.name for document in text.documents(tmp_path / ".corpus")] == ["a.txt"]
+
+
+def test_empty_files_and_dangling_links_are_skipped(tmp_path: Path):
+    (tmp_path / "empty.txt").touch()
+    (tmp_path / "dangling.txt").symlink_to("nowhere")
+    (tmp_path / "a.txt").write_text("yes")
+
+    assert [document.name for document in text.documents(tmp_path)] == ["a.txt"]
+
+
+@pytest.mark.skipif(sys.platform == "darwin", reason="its file systems take UTF-8 names only")
+def test_a_file_name_that_is_no_utf_8_does_no_harm(tmp_path: Path):
+    (tmp_path / os.fsdecode(b"caf\xe9.txt")).write_text("a" * 100)
+    (tmp_path / "b.txt").write_text("b" * 100)
+
+    tokens = split("text", text.documents(tmp_path), val_fraction=0.5)
+
+    assert len(tokens.val) == 100
+
+
+def test_no_path_is_refused_with_the_option_that_gives_one():
+    assert "--set data.path=" in refusal(None)
+
+
+def test_a_missing_path_is_refused_with_its_name_and_the_option(tmp_path: Path):
+    message = refusal(tmp_path / "none.txt")
+
+    assert "none.txt" in message
+    assert "does not exist" in message
+    assert "--set data.path=" in message
+
+
+def test_an_empty_file_is_refused(tmp_path: Path):
+    (tmp_path / "empty.txt").touch()
+
+    message = refusal(tmp_path / "empty.txt")
+
+    assert "empty.txt" in message
+    assert "no text" in message
+
+
+@pytest.mark.parametrize("content", [None, ""])
+def test_a_folder_without_text_is_refused(tmp_path: Path, content: str | None):
+    folder = tmp_path / "corpus"
+    folder.mkdir()
+    if content is not None:
+        (folder / "a.txt").write_text(content)
+
+    message = refusal(folder)
+
+    assert "corpus" in message
+    assert "no text" in message
+
+
+def test_a_name_longer_than_the_system_allows_is_refused(tmp_path: Path):
+    assert "too long" in refusal(tmp_path / ("x" * 5000))
+
+
+def test_a_file_without_permission_is_refused_with_the_reason(public: Path):
+    path = public / "a.txt"
+    path.write_text("secret")
+    path.chmod(0)
+
+    with as_nobody():
+        message = refusal(path)
+
+    assert "a.txt" in message
+    assert "Permission denied" in message
+
+
+def test_a_file_without_permission_in_a_folder_is_refused_with_the_reason(public: Path):
+    (public / "a.txt").write_text("open")
+    (public / "b.txt").write_text("secret")
+    (public / "b.txt").chmod(0)
+
+    with as_nobody():
+        assert "Permission denied" in refusal(public)
+
+
+def test_a_path_through_a_closed_folder_is_refused_with_the_reason(public: Path):
+    (public / "closed").mkdir()
+    (public / "closed/a.txt").write_text("secret")
+    (public / "closed").chmod(0)
+
+    with as_nobody():
+        assert "Permission denied" in refusal(public / "closed/a.txt")
+
+
+def test_a_closed_folder_is_refused_with_the_reason(public: Path):
+    (public / "closed").mkdir()
+    (public / "closed").chmod(0)
+
+    with as_nobody():
+        assert "Permission denied" in refusal(public / "closed")
+
+
+def test_a_closed_folder_below_is_not_left_out_in_silence(public: Path):
+    (public / "a.txt").write_text("open")
+    (public / "closed").mkdir()
+    (public / "closed/b.txt").write_text("secret")
+    (public / "closed").chmod(0)
+
+    with as_nobody():
+        assert "Permission denied" in refusal(public)
+
+
+# From recipe to tokens
+
+
+def test_a_recipe_on_a_text_loads_its_tokens(tmp_path: Path, tiny_recipe: Recipe):
+    (tmp_path / "a.txt").write_bytes(bytes(range(100)) * 100)
+
+    tokens = load(tiny_recipe, path=tmp_path / "a.txt")
+
+    assert (len(tokens.train), len(tokens.val)) == (9500, 500)
+    assert tokens.source == "text"
+
+
+def test_a_moved_folder_keeps_its_fingerprint_and_a_changed_one_does_not(
+    tmp_path: Path, tiny_recipe: Recipe
+):
+    (tmp_path / "here").mkdir()
+    for number in range(40):
+        (tmp_path / f"here/{number}.txt").write_bytes(bytes([number]) * 500)
+    before = load(tiny_recipe, path=tmp_path / "here").fingerprint
+
+    there = (tmp_path / "here").rename(tmp_path / "there")
+    moved = load(tiny_recipe, path=there).fingerprint
+    (there / "7.txt").write_bytes(b"\xff" + bytes([7]) * 499)
+    changed = load(tiny_recipe, path=there).fingerprint
+
+    assert moved == before
+    assert changed != before
+
+
+def test_a_text_shorter_than_a_sequence_is_refused_with_both_sizes(
+    tmp_path: Path, tiny_recipe: Recipe
+):
+    (tmp_path / "a.txt").write_text("short")
+
+    with pytest.raises(DataError, match=r"training data hold 5 tokens.*17.*more data"):
+        load(tiny_recipe, path=tmp_path / "a.txt")
+
+
+def test_a_text_with_too_little_to_evaluate_on_is_refused_with_both_sizes(
+    tmp_path: Path, tiny_recipe: Recipe
+):
+    (tmp_path / "a.txt").write_text("x" * 5000)
+
+    with pytest.raises(DataError, match=r"validation data hold 250 tokens.*256.*more data"):
+        load(tiny_recipe, path=tmp_path / "a.txt")
+
+
+def test_the_validation_fraction_of_the_recipe_is_used(tmp_path: Path, tiny_recipe: Recipe):
+    (tmp_path / "a.txt").write_text("x" * 5000)
+
+    tokens = load(tiny_recipe, "data.val_fraction=0.2", path=tmp_path / "a.txt")
+
+    assert len(tokens.val) == 1000
+
+
+# The standard library
+
+
+def test_the_standard_library_has_more_than_a_hundred_files(library: list[Document]):
+    names = [document.name for document in library]
+
+    assert len(names) > 100
+    assert len(set(names)) == len(names)
+    assert all(name.endswith(".py") for name in names)
+    assert "json/decoder.py" in names
+
+
+def test_the_standard_library_comes_without_tests_packages_and_build_settings(
+    library: list[Document],
+):
+    parts = {part for document in library for part in document.name.split("/")}
+
+    assert not parts & {"test", "tests", "idle_test", "site-packages", "dist-packages"}
+    assert "__pycache__" not in parts
+    assert not any(part.startswith(("config-", "_sysconfigdata")) for part in parts)
+
+
+def test_the_standard_library_has_the_same_fingerprint_twice(library: list[Document]):
+    again = stdlib.documents()
+
+    first, second = (split("stdlib", found, 0.05) for found in (library, again))
+
+    assert first.fingerprint == second.fingerprint
+
+
+def test_the_standard_library_gives_validation_the_fraction_asked_for(library: list[Document]):
+    tokens = split("stdlib", library, 0.05)
+
+    share = len(tokens.val) / (len(tokens.val) + len(tokens.train))
+
+    assert share == pytest.approx(0.05, abs=0.005)
+
+
+def test_the_default_data_are_enough_for_the_quick_recipe():
+    tokens = data.load(recipe.load("quick"))
+
+    assert tokens.source == "stdlib"
+    assert 0 < tokens.facts.bigram_entropy < tokens.facts.unigram_entropy

@@ -1,0 +1,57 @@
+"""Every design that contract tests run over: found by itself, with nothing to add for a new one."""
+
+from __future__ import annotations
+
+import itertools
+import typing
+
+from attnres_cli import residual
+from attnres_cli.model import Transformer, init_weights
+from attnres_cli.residual import Option, Variant, VariantError
+from attnres_cli.shape import Shape
+
+D_MODEL, N_SUBLAYERS = 16, 6  # of conftest's tiny shape
+
+
+def _other_values(option: Option) -> list[object]:
+    """Values of an option that are not its default."""
+    values: list[object] = []
+    for part in typing.get_args(option.kind) or (option.kind,):
+        values += {bool: [True, False], int: [2, 3]}.get(part, [part])
+    return [v for v in values if v != option.default and not isinstance(v, type)]
+
+
+def _is_built(spec: str) -> bool:
+    try:
+        residual.parse(spec).build(D_MODEL, N_SUBLAYERS)
+    except VariantError:
+        return False
+    return True
+
+
+def all_specs() -> list[str]:
+    """Each design with default options, with one option changed, and with two, where allowed."""
+    specs = []
+    for name, cls in residual.registry().items():
+        changes = [
+            {option.name: value}
+            for option in residual.options_of(cls).values()
+            for value in _other_values(option)
+        ]
+        pairs = [a | b for a, b in itertools.combinations(changes, 2) if a.keys() != b.keys()]
+        for options in [{}, *changes, *pairs]:
+            specs.append(str(Variant(name, tuple(sorted(options.items())))))
+    return [spec for spec in specs if _is_built(spec)]
+
+
+SPECS = all_specs()
+SIMPLE = [spec for spec in SPECS if "," not in spec]
+"""At most one option changed: for what takes seconds each."""
+
+
+def build(spec: str, shape: Shape, seed: int = 0) -> Transformer:
+    """An untrained model around a design, its shared weights drawn from the seed."""
+    design = residual.parse(spec).build(shape.d_model, shape.n_sublayers)
+    model = Transformer(shape, design)
+    init_weights(model, seed)
+    return model

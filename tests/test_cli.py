@@ -1,0 +1,240 @@
+"""The command line as a user types it: results, messages, exit codes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from attnres_cli import cli
+
+
+@pytest.fixture(autouse=True)
+def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "140")
+
+
+def attnres(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    """Exit code, stdout and stderr of the command in this process."""
+    argv, sys.argv = sys.argv, ["attnres", *arguments]
+    try:
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+    finally:
+        sys.argv = argv
+    out, err = capsys.readouterr()
+    code = ended.value.code
+    return (code if isinstance(code, int) else 0), out, err
+
+
+SMOKE = ("ablate", "--recipe", "smoke")
+BAD = {
+    "variant": ([*SMOKE, "standart"], "did you mean 'standard'?"),
+    "variant option": ([*SMOKE, "attnres:blocksize=4"], "did you mean 'block_size'?"),
+    "option value": ([*SMOKE, "attnres:block_size=big"], "block_size must be a whole number"),
+    "option range": ([*SMOKE, "attnres:block_size=0"], "block_size must be at least 1"),
+    "options that clash": ([*SMOKE, "attnres:block_size=2,window=3"], "exclude each other"),
+    "heads": ([*SMOKE, "attnres:heads=5"], "heads must divide d_model 32, got 5"),
+    "baseline": ([*SMOKE, "--baseline", "standrad"], "did you mean 'standard'?"),
+    "suite": (["ablate", "--suite", "tabel4"], "did you mean 'table4'?"),
+    "suite and variants": ([*SMOKE, "standard", "--suite", "quick"], "not both"),
+    "recipe": (["ablate", "--recipe", "quik"], "did you mean 'quick'?"),
+    "recipe file": (["ablate", "--recipe", "./none.yaml"], "No such file"),
+    "key": ([*SMOKE, "--set", "train.tokns=2M"], "did you mean 'tokens'?"),
+    "section": ([*SMOKE, "--set", "trian.tokens=2M"], "did you mean 'train'?"),
+    "type": ([*SMOKE, "--set", "train.tokens=many"], "train.tokens"),
+    "range": ([*SMOKE, "--set", "optim.lr=-1"], "greater than 0"),
+    "set without value": ([*SMOKE, "--set", "train.tokens"], "section.key=value"),
+    "heads of the trunk": ([*SMOKE, "--set", "model.n_heads=5"], "d_model must be a multiple"),
+    "no seeds": ([*SMOKE, "--seeds", "0"], "--seeds must be at least 1, at most 1000, got 0"),
+    "seeds that are none": ([*SMOKE, "--seeds", "a,b"], "as 0,3,7"),
+    "equal seeds": ([*SMOKE, "--seeds", "1,1"], "different seeds"),
+    "workers": ([*SMOKE, "--workers", "0"], "workers"),
+    "format": ([*SMOKE, "--format", "jsno"], "did you mean 'json'?"),
+    "device": ([*SMOKE, "--device", "gpu"], "auto, cpu, cuda or cuda:N"),
+    "data path": (
+        [*SMOKE, "--set", "data.source=text", "--set", "data.path=none.txt"],
+        "none.txt does not exist",
+    ),
+    "no data path": ([*SMOKE, "--set", "data.source=text"], "--set data.path="),
+    "study folder": ([*SMOKE, "--study", "no/such/folder/a.db"], "does not exist"),
+    "read-only study folder": ([*SMOKE, "--study", "/proc/attnres.db"], "/proc"),
+    "study is a folder": ([*SMOKE, "--study", "."], "is a folder"),
+    "postgres": ([*SMOKE, "--study", "postgresql://h/db"], "SQLite"),
+    "no such study": (["report", "--study", "none.db"], "no study at none.db"),
+    "report format": (["report", "--format", "pdf"], "unknown format 'pdf'"),
+    "unknown variant page": (["variants", "atnres"], "did you mean 'attnres'?"),
+    "unknown recipe page": (["recipes", "smok"], "did you mean 'smoke'?"),
+    "unknown command": (["ablat"], "ablat"),
+    "unknown flag": (["ablate", "--recipes", "quick"], "--recipe"),
+}
+
+
+@pytest.mark.parametrize(("arguments", "words"), BAD.values(), ids=BAD)
+def test_bad_input_is_one_line_exit_code_2_and_nothing_written(
+    arguments: list[str],
+    words: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+):
+    code, out, err = attnres(capsys, *arguments)
+
+    assert code == 2
+    assert words in err
+    assert err.count("\n") == 1
+    assert out == ""
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has CUDA")
+def test_cuda_without_cuda_is_refused(capsys: pytest.CaptureFixture[str]):
+    code, _, err = attnres(capsys, *SMOKE, "--device", "cuda")
+
+    assert code == 2
+    assert "use --device cpu" in err
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"", "holds no text"),
+        (b"x" * 30, "training data hold"),
+        (b"x" * 5000, "validation data hold"),
+    ],
+)
+def test_data_that_are_too_short_are_refused(
+    content: bytes, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    path = tmp_path / "short.txt"
+    path.write_bytes(content)
+
+    code, _, err = attnres(
+        capsys, *SMOKE, "--set", "data.source=text", "--set", f"data.path={path}"
+    )
+
+    assert (code, err.count("\n")) == (2, 1)
+    assert words in err
+    assert not (tmp_path / "attnres.db").exists()
+
+
+@pytest.mark.parametrize("content", [b"my diary\n" * 100, b"SQLite format 3\0 cut"])
+def test_a_file_that_is_no_study_is_refused_and_left_as_it_was(
+    content: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    path = tmp_path / "attnres.db"
+    path.write_bytes(content)
+
+    codes = [attnres(capsys, *command)[0] for command in (SMOKE, ("report",))]
+
+    assert codes == [2, 2]
+    assert path.read_bytes() == content
+
+
+def test_a_dry_run_prints_the_plan_and_writes_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    code, out, _ = attnres(capsys, *SMOKE, "standard", "attnres", "--seeds", "2", "--dry-run")
+
+    assert code == 0
+    assert "4 runs (2 arms x 2 seeds), 4 to train" in out
+    assert "predicted time" in out
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_variants_lists_every_design_with_its_equation(capsys: pytest.CaptureFixture[str]):
+    code, out, _ = attnres(capsys, "variants")
+
+    assert code == 0
+    assert all(name in out for name in ("standard", "denseformer", "attnres"))
+    assert "h_{l+1} = h_l + f_l(h_l)" in out
+
+
+def test_a_variants_page_has_equation_options_start_and_source(
+    capsys: pytest.CaptureFixture[str],
+):
+    code, out, _ = attnres(capsys, "variants", "attnres")
+
+    assert code == 0
+    assert all(word in out for word in ("softmax_i", "Start: w = 0", "arXiv 2603.15031"))
+    assert all(word in out for word in ("block_size", "a whole number or none", "on or off"))
+
+
+def test_recipes_lists_recipes_and_suites(capsys: pytest.CaptureFixture[str]):
+    code, out, _ = attnres(capsys, "recipes")
+
+    assert code == 0
+    assert all(name in out for name in ("smoke", "quick", "small", "paper-436m", "table4", "fig6"))
+
+
+def test_a_recipes_page_has_its_text_and_what_follows_from_it(
+    capsys: pytest.CaptureFixture[str],
+):
+    code, out, _ = attnres(capsys, "recipes", "quick", "--set", "model.n_layers=3")
+
+    assert code == 0
+    assert "# Command:" in out
+    assert "parameters of the trunk" in out
+    assert "--set model.n_layers=3" in out
+
+
+def test_an_empty_study_says_what_to_type(capsys: pytest.CaptureFixture[str]):
+    from attnres_cli.store import Store
+
+    Store.open("attnres.db", create=True)
+
+    code, _, err = attnres(capsys, "report")
+
+    assert code == 2
+    assert "holds no runs yet: `attnres ablate" in err
+
+
+def test_version_and_help_answer(capsys: pytest.CaptureFixture[str]):
+    assert attnres(capsys, "--version")[1].startswith("attnres 0.")
+    for command in ((), ("ablate",), ("report",), ("variants",), ("recipes",)):
+        code, out, _ = attnres(capsys, *command, "--help")
+        assert (code, "Usage" in out) == (0, True)
+
+
+@pytest.mark.parametrize("module", ["attnres_cli.cli", "attnres_cli.report.terminal"])
+def test_nothing_heavy_is_imported_before_a_command_needs_it(module: str):
+    program = (
+        f"import sys, {module}\n"
+        "print(*sorted({'torch', 'optuna', 'matplotlib'} & sys.modules.keys()))"
+    )
+
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+
+    assert (done.stdout.split(), done.returncode) == ([], 0)
+
+
+def test_help_imports_no_database_either():
+    program = (
+        "import sys, attnres_cli.cli\n"
+        "heavy = {'torch', 'optuna', 'sqlalchemy', 'scipy', 'numpy', 'pydantic'}\n"
+        "print(*sorted(heavy & sys.modules.keys()))"
+    )
+
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+
+    assert (done.stdout.split(), done.returncode) == ([], 0)
+
+
+def test_a_report_needs_no_torch(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    attnres(capsys, *SMOKE, "standard", "--seeds", "1", "--set", "train.tokens=2k")
+    program = (
+        "import sys\n"
+        "sys.modules['torch'] = None  # importing it now raises\n"
+        "sys.argv = ['attnres', 'report', '--format', 'json']\n"
+        "from attnres_cli.cli import main\n"
+        "main()"
+    )
+
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["arms"][0]["variant"] == "standard"

@@ -1,0 +1,168 @@
+"""Training: fair by construction, deterministic, and honest about divergence."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from designs import SIMPLE
+from torch import Tensor
+
+from attnres_cli.data import Tokens, load
+from attnres_cli.data.tokens import Document, split
+from attnres_cli.recipe import Recipe, validate
+from attnres_cli.run import RunSpec, Settings, Status
+from attnres_cli.train import seconds_per_step, train
+from attnres_cli.train.loop import Trainer
+
+SETTINGS = Settings("cpu", "test", "fp32", compiled=False, threads=1)
+
+
+@pytest.fixture
+def tokens() -> Tokens:
+    text = np.random.default_rng(0).integers(97, 105, size=20_000).astype(np.uint8).tobytes()
+    return split("text", [Document("one", text)], val_fraction=0.1)
+
+
+def changed(recipe: Recipe, **sections: dict) -> Recipe:
+    values = recipe.model_dump()
+    for section, changes in sections.items():
+        values[section] |= changes
+    return validate(values, "test")
+
+
+def spec_of(recipe: Recipe, tokens: Tokens, variant: str = "standard", seed: int = 0) -> RunSpec:
+    return RunSpec(recipe, variant, seed, tokens.fingerprint)
+
+
+def quiet(step: int, loss: float) -> None:
+    """Nobody listens."""
+
+
+def batches_seen(spec: RunSpec, tokens: Tokens) -> tuple[list[Tensor], list[Tensor]]:
+    """The tokens that went through the model in three steps, and in an evaluation."""
+    trainer, seen = Trainer(spec, tokens, SETTINGS, torch.device("cpu")), []
+    trainer.model.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].clone()))
+    for step in range(3):
+        trainer.step(step)
+    trained = list(seen)
+    seen.clear()
+    trainer.evaluate()
+    return trained, seen
+
+
+@pytest.mark.parametrize("variant", SIMPLE)
+def test_every_arm_of_a_seed_sees_the_same_batches_in_the_same_order(
+    variant: str, tiny_recipe: Recipe, tokens: Tokens
+):
+    if "=3" in variant and "denseformer" in variant:
+        pytest.skip("the tiny recipe has two layers")
+    ours, ours_eval = batches_seen(spec_of(tiny_recipe, tokens, variant, seed=5), tokens)
+    theirs, theirs_eval = batches_seen(spec_of(tiny_recipe, tokens, "standard", seed=5), tokens)
+
+    assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(ours_eval, theirs_eval, strict=True))
+
+
+def test_another_seed_sees_other_batches_but_the_same_evaluation(
+    tiny_recipe: Recipe, tokens: Tokens
+):
+    one, one_eval = batches_seen(spec_of(tiny_recipe, tokens, seed=0), tokens)
+    other, other_eval = batches_seen(spec_of(tiny_recipe, tokens, seed=1), tokens)
+
+    assert not torch.equal(one[0], other[0])
+    assert not torch.equal(one[0], one[1])
+    assert all(torch.equal(a, b) for a, b in zip(one_eval, other_eval, strict=True))
+
+
+def test_the_same_run_twice_gives_the_same_curve_bit_for_bit(tiny_recipe: Recipe, tokens: Tokens):
+    spec = spec_of(tiny_recipe, tokens, "attnres:block_size=2")
+
+    one, two = (train(spec, tokens, SETTINGS, "cpu", quiet) for _ in range(2))
+
+    assert one.curve == two.curve
+    assert one.val_loss == two.val_loss
+
+
+def test_a_result_says_what_it_is_of(tiny_recipe: Recipe, tokens: Tokens):
+    result = train(spec_of(tiny_recipe, tokens), tokens, SETTINGS, "cpu", quiet)
+
+    assert result.status is Status.COMPLETE
+    assert (result.steps, result.tokens) == (6, 384)
+    assert result.initial_loss == pytest.approx(math.log(256), abs=0.2)
+    assert result.val_loss == result.curve[-1].val_loss < result.initial_loss
+    assert result.n_params == tiny_recipe.model.shape(256).n_params()
+    assert result.flops_per_token == 3 * tiny_recipe.model.shape(256).flops_per_token()
+    assert result.tokens_per_second == pytest.approx(64 / result.step_s)
+    assert 0 < result.step_s < result.train_s
+    assert result.peak_bytes > 10_000_000
+
+
+def test_the_curve_has_a_point_at_every_evaluation(tiny_recipe: Recipe, tokens: Tokens):
+    result = train(spec_of(tiny_recipe, tokens), tokens, SETTINGS, "cpu", quiet)
+
+    evaluated = [point.step for point in result.curve if point.val_loss is not None]
+    assert evaluated == [0, 3, 6]
+    assert [point.step for point in result.curve] == list(range(7))
+
+
+def test_progress_is_told_with_steps_and_losses(tiny_recipe: Recipe, tokens: Tokens):
+    told = []
+
+    train(spec_of(tiny_recipe, tokens), tokens, SETTINGS, "cpu", lambda *seen: told.append(seen))
+
+    assert [step for step, _ in told] == [1, 2, 3, 4, 5, 6]
+    assert all(math.isfinite(loss) for _, loss in told)
+
+
+def test_a_loss_that_is_not_finite_is_a_recorded_divergence(tiny_recipe: Recipe, tokens: Tokens):
+    wild = changed(tiny_recipe, optim={"lr": 1e30})
+
+    result = train(spec_of(wild, tokens), tokens, SETTINGS, "cpu", quiet)
+
+    assert result.status is Status.DIVERGED
+    assert math.isnan(result.val_loss)
+    assert result.steps < wild.steps or result.curve[-1].val_loss is None
+
+
+def test_bfloat16_trains_to_about_the_same_loss(tiny_recipe: Recipe, tokens: Tokens):
+    mixed = Settings("cpu", "test", "bf16", compiled=False, threads=1)
+    spec = spec_of(tiny_recipe, tokens, "attnres")
+
+    plain = train(spec, tokens, SETTINGS, "cpu", quiet)
+    result = train(spec, tokens, mixed, "cpu", quiet)
+
+    assert result.val_loss == pytest.approx(plain.val_loss, abs=0.05)
+    assert result.val_loss != plain.val_loss
+
+
+@pytest.mark.slow
+def test_a_compiled_run_ends_near_the_eager_one(tiny_recipe: Recipe, tokens: Tokens):
+    compiled = Settings("cpu", "test", "fp32", compiled=True, threads=1)
+    spec = spec_of(tiny_recipe, tokens, "attnres:block_size=2")
+
+    eager = train(spec, tokens, SETTINGS, "cpu", quiet)
+    result = train(spec, tokens, compiled, "cpu", quiet)
+
+    assert result.val_loss == pytest.approx(eager.val_loss, abs=1e-3)
+
+
+def test_a_plan_can_time_more_steps_than_a_run_has(tiny_recipe: Recipe, tokens: Tokens):
+    seconds = seconds_per_step(spec_of(tiny_recipe, tokens), tokens, SETTINGS, "cpu", n_steps=9)
+
+    assert 0 < seconds < 5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("variant", ["standard", "denseformer", "attnres", "attnres:block_size=4"])
+def test_real_training_learns_more_than_byte_frequencies(variant: str):
+    from attnres_cli.recipe import load as load_recipe
+
+    recipe = load_recipe("smoke")
+    tokens = load(recipe)
+
+    result = train(spec_of(recipe, tokens, variant), tokens, SETTINGS, "cpu", quiet)
+
+    assert result.val_loss < tokens.facts.unigram_entropy

@@ -1,0 +1,265 @@
+"""Attention residuals against slow loops written from the paper's equations, and its identities."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+import torch
+from designs import build
+from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
+
+from attnres_cli import residual
+from attnres_cli.depthmix import History, Scoring, reference
+from attnres_cli.errors import VariantError
+from attnres_cli.model import Transformer
+from attnres_cli.shape import Shape
+from variants.attnres import AttnRes
+
+OPTIONS = [
+    "attnres",
+    "attnres:block_size=2",
+    "attnres:block_size=4",
+    "attnres:block_size=6",
+    "attnres:heads=4",
+    "attnres:key_norm=off",
+    "attnres:norm=sigmoid",
+    "attnres:score=static",
+    "attnres:window=2",
+    "attnres:block_size=4,heads=2,key_norm=off",
+]
+
+
+def sources_of(values: list[Tensor], l: int, block_size: int, window: int | None) -> list[Tensor]:
+    """Equations 4 to 6: the embedding, the sums of finished blocks, the current block so far."""
+    if window is not None:
+        return [values[0], *values[max(1, l - window) : l]]
+    sources, block = [values[0]], []
+    for v in values[1:l]:
+        block.append(v)
+        if len(block) == block_size:
+            sources.append(sum(block))
+            block = []
+    return sources + ([sum(block)] if block else [])
+
+
+def slow_forward(model: Transformer, tokens: Tensor) -> Tensor:
+    """The whole model, one token and one source at a time, from the paper's equations."""
+    design = model.residual
+    assert isinstance(design, AttnRes)
+    window = next((len(s) - 1 for s in design.visible if len(s) < s[-1] + 1), None)
+    window = window if design.block_size == 1 else None
+    values, pairs = [model.embed(tokens)], 0
+    for l in range(1, design.n_sublayers + 2):
+        sources = sources_of(values, l, design.block_size, window)
+        h = torch.zeros_like(values[0])
+        for b in range(tokens.shape[0]):
+            for t in range(tokens.shape[1]):
+                h[b, t] = slow_site(design, [v[b, t] for v in sources], l - 1, pairs)
+        pairs += len(sources)
+        if l <= design.n_sublayers:
+            values.append(model.sublayers[l - 1](h))
+    return model.head(model.norm(h))
+
+
+def slow_site(design: AttnRes, sources: list[Tensor], site: int, pairs: int) -> Tensor:
+    d_slice = design.d_model // design.heads
+    out = []
+    for head in range(design.heads):
+        part = slice(head * d_slice, (head + 1) * d_slice)
+        scores = []
+        for i, v in enumerate(sources):
+            if design.table is not None:
+                scores.append(design.table[pairs + i, head])
+                continue
+            key = v
+            if design.gain is not None:
+                key = design.gain[site] * v / torch.sqrt((v**2).sum() / len(v) + 1e-6)
+            scores.append(sum(design.query[site, d] * key[d] for d in range(part.start, part.stop)))
+        exps = [torch.exp(s) for s in scores]
+        weights = [e / sum(exps) for e in exps]
+        if design.norm == "sigmoid":
+            weights = [1 / (1 + torch.exp(-s)) for s in scores]
+        out.append(sum(a * v[part] for a, v in zip(weights, sources, strict=True)))
+    return torch.cat(out)
+
+
+def shaken(spec: str, shape: Shape) -> Transformer:
+    model = build(spec, shape).double()
+    generator = torch.Generator().manual_seed(3)
+    with torch.no_grad():
+        for parameter in model.residual.parameters():
+            noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
+            parameter += 0.5 * noise
+    return model
+
+
+@pytest.mark.parametrize("spec", OPTIONS)
+def test_values_and_gradients_equal_a_slow_loop_from_the_paper(spec: str, tiny_shape: Shape):
+    model = shaken(spec, tiny_shape)
+    tokens = torch.randint(0, 11, (1, 3), generator=torch.Generator().manual_seed(0))
+    weight = torch.randn(11, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+
+    fast = model(tokens)
+    fast_gradients = torch.autograd.grad((fast * weight).sum(), list(model.parameters()))
+    slow = slow_forward(model, tokens)
+    slow_gradients = torch.autograd.grad(
+        (slow * weight).sum(), list(model.parameters()), materialize_grads=True
+    )
+
+    torch.testing.assert_close(fast, slow, rtol=1e-10, atol=1e-12)
+    for ours, theirs in zip(fast_gradients, slow_gradients, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-8, atol=1e-10)
+
+
+def visible(n_sublayers: int, **options: int) -> list[tuple[int, ...]]:
+    return list(AttnRes(16, n_sublayers, **options).visible)
+
+
+def test_full_sees_every_earlier_output_and_the_embedding():
+    assert visible(4) == [(0,), (0, 1), (0, 1, 2), (0, 1, 2, 3), (0, 1, 2, 3, 4)]
+
+
+def test_blocks_of_two_of_four_sublayers_see_what_figure_9_draws():
+    assert visible(4, block_size=2) == [(0,), (0, 1), (0, 2), (0, 2, 3), (0, 2, 4)]
+
+
+def test_a_last_block_may_be_shorter():
+    assert visible(5, block_size=2)[-2:] == [(0, 2, 4), (0, 2, 4, 5)]
+
+
+def test_one_block_over_all_sublayers_still_tells_the_embedding_from_the_sum():
+    assert visible(4, block_size=4) == [(0,), (0, 1), (0, 2), (0, 3), (0, 4)]
+
+
+def test_a_window_sees_the_embedding_and_the_newest_outputs():
+    assert visible(4, window=2) == [(0,), (0, 1), (0, 1, 2), (0, 2, 3), (0, 3, 4)]
+
+
+@pytest.mark.parametrize(("block_size", "attention", "mlp"), [(4, 80, 88), (1, 256, 272)])
+def test_source_counts_are_those_drawn_in_figure_8(block_size: int, attention: int, mlp: int):
+    counts = [len(sources) for sources in visible(32, block_size=block_size)[:-1]]
+
+    assert sum(counts[0::2]) == attention
+    assert sum(counts[1::2]) == mlp
+
+
+def test_the_48b_layout_has_ten_sources_at_its_deepest_sites():
+    assert max(len(sources) for sources in visible(54, block_size=6)) == 10
+
+
+def test_the_k3_layout_has_nine_states_at_the_output_site():
+    assert len(visible(186, block_size=24)[-1]) == 9
+
+
+@pytest.mark.parametrize(
+    ("n_layers", "d_model", "expected"), [(12, 640, 32_000), (48, 150, 29_100)]
+)
+def test_parameters_equal_published_counts(n_layers: int, d_model: int, expected: int):
+    assert AttnRes(d_model, 2 * n_layers).n_params() == expected
+
+
+def test_a_block_of_one_sublayer_is_full_and_has_its_name():
+    assert str(residual.parse("attnres:block_size=1,heads=1")) == "attnres"
+
+
+def test_a_window_over_all_sources_is_full(tiny_shape: Shape):
+    full, windowed = shaken("attnres", tiny_shape), shaken("attnres:window=6", tiny_shape)
+    tokens = torch.randint(0, 11, (2, 8), generator=torch.Generator().manual_seed(0))
+
+    assert torch.equal(full(tokens), windowed(tokens))
+    assert str(residual.parse("attnres:window=6").at_depth(6)) == "attnres"
+    assert str(residual.parse("attnres:window=5").at_depth(6)) == "attnres:window=5"
+
+
+def test_a_block_larger_than_the_model_has_the_name_of_one_that_fits():
+    assert str(residual.parse("attnres:block_size=99").at_depth(6)) == "attnres:block_size=6"
+
+
+def test_weights_sum_to_one_and_the_only_source_of_site_one_has_all_of_it():
+    design = AttnRes(16, 4)
+    torch.nn.init.normal_(design.query)
+    history = design.start(torch.randn(2, 3, 16))
+    for l in range(1, 5):
+        history = design.write(history, l, torch.randn(2, 3, 16))
+
+    for site in range(5):
+        total = history.weights(site).sum(dim=-2)
+        torch.testing.assert_close(total, torch.ones_like(total))
+    assert torch.equal(history.weights(0), torch.ones(2, 3, 1, 1))
+
+
+@pytest.mark.parametrize(("key_norm", "changes"), [(True, False), (False, True)])
+def test_scaling_a_source_leaves_its_weight_only_under_key_norm(key_norm: bool, changes: bool):
+    design = AttnRes(16, 2, key_norm=key_norm).double()
+    torch.nn.init.normal_(design.query)
+    x, y = torch.randn(1, 1, 16).double(), torch.randn(1, 1, 16).double()
+
+    plain = design.write(design.start(x), 1, y).weights(1)
+    scaled = design.write(design.start(x), 1, 7 * y).weights(1)
+
+    assert torch.allclose(plain, scaled, rtol=1e-5) != changes
+
+
+def test_equal_queries_in_every_head_are_not_one_head():
+    one, four = AttnRes(16, 2), AttnRes(16, 2, heads=4)
+    torch.nn.init.normal_(one.query)
+    four.load_state_dict(one.state_dict())
+    x, y = torch.randn(1, 1, 16), torch.randn(1, 1, 16)
+
+    read = [d.read(d.write(d.start(x), 1, y), 2)[0] for d in (one, four)]
+
+    assert not torch.allclose(read[0], read[1])
+
+
+@pytest.mark.parametrize(
+    ("spec", "reason"),
+    [
+        ("attnres:block_size=0", "at least 1"),
+        ("attnres:heads=3", "divide d_model 16"),
+        ("attnres:heads=0", "divide d_model 16"),
+        ("attnres:window=0", "at least 1"),
+        ("attnres:block_size=2,window=3", "exclude"),
+        ("attnres:key_norm=off,score=static", "no keys"),
+    ],
+)
+def test_nonsense_is_refused_with_the_reason(spec: str, reason: str):
+    with pytest.raises(VariantError, match=reason) as caught:
+        residual.parse(spec).build(16, 6)
+
+    assert str(caught.value).startswith(spec)
+
+
+@pytest.mark.oracle
+def test_a_read_equals_the_authors_public_operator():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that there is no GPU
+        naive = pytest.importorskip("fla.ops.attnres.naive", reason="needs fla-core and triton")
+    generator = torch.Generator().manual_seed(0)
+    query, gain = torch.randn(2, 32, generator=generator)
+    sources = list(torch.randn(6, 2, 5, 32, generator=generator))
+    scoring = Scoring(((0, 1, 2, 3, 4, 5),), "softmax", query=query[None], gain=gain[None])
+    history = History(scoring)
+    for v in sources:
+        history = history.append(v)
+
+    theirs = naive.naive_attnres(query, sources, gain, rms_eps=1e-6)
+
+    torch.testing.assert_close(history.read(0)[0], theirs, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(reference.mix(scoring, sources, 0), theirs, rtol=1e-5, atol=1e-5)
+
+
+def test_torch_counts_one_product_of_width_d_per_source_and_site(tiny_shape: Shape):
+    tokens = torch.zeros(1, 8, dtype=torch.int64)
+    counted = []
+    for spec in ("standard", "attnres"):
+        with FlopCounterMode(display=False) as counter:
+            build(spec, tiny_shape)(tokens)
+        counted.append(counter.get_total_flops())
+
+    pairs = sum(range(1, 8))
+
+    assert counted[1] - counted[0] == tokens.numel() * 2 * 16 * pairs
+    rms_and_sum = 2 * 16 * 7 + 2 * 16 * pairs
+    assert AttnRes(16, 6).extra_flops_per_token() == 2 * 16 * pairs + rms_and_sum
