@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
@@ -15,6 +16,7 @@ Verdict = Literal["better", "worse", "not separable", "blocked", "baseline"]
 
 ALPHA = 0.05
 _START_TOLERANCE = 1.0  # nats around ln(vocab) within which an untrained model's loss lies
+_NAMES_ERROR = re.compile(r"[\w.]+(Error|Exception)\b")
 RULE = (
     "better or worse: the paired t test over shared seeds has p < 0.05 after Holm's correction "
     "for the number of arms; else not separable"
@@ -91,8 +93,10 @@ def compare(records: Sequence[RunRecord], data: DataFacts, baseline: str) -> Com
 
 
 def last_line(error: str | None) -> str:
-    """The line of a traceback that names the error."""
-    return (error or "unknown").strip().splitlines()[-1]
+    """The line of a traceback that names the error; CUDA's go on with advice below it."""
+    lines = (error or "unknown").strip().splitlines()
+    named = [line for line in lines if _NAMES_ERROR.match(line)]
+    return (named or lines)[-1]
 
 
 def _version(record: RunRecord) -> str:

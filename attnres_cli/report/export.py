@@ -80,7 +80,7 @@ def to_csv(comparison: Comparison) -> str:
 
 def _flat(arm: ArmResult, comparison: Comparison) -> dict[str, Any]:
     row = {key: value for key, value in _arm(arm).items() if key in _COLUMNS}
-    row |= {"n_seeds": len(arm.losses), "bits_per_byte": bits_per_byte(arm.mean)}
+    row |= {"n_seeds": len(arm.losses), "bits_per_byte": _finite(bits_per_byte(arm.mean))}
     row |= {key: getattr(comparison, key) for key in ("recipe", "recipe_digest", "baseline")}
     row["fingerprint"] = comparison.data.fingerprint
     row["difference"] = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 from collections.abc import Callable
@@ -33,13 +34,13 @@ def console(stream: TextIO) -> Console:
     Where it is no terminal, tables are 140 columns wide unless COLUMNS says otherwise.
     """
     width = None if stream.isatty() or "COLUMNS" in os.environ else _PIPE_WIDTH
-    return Console(file=stream, width=width, highlight=False, soft_wrap=False)
+    return Console(file=stream, width=width, highlight=False, markup=False, emoji=False)
 
 
 def print_comparison(comparison: Comparison) -> None:
     """The verdict table on stdout, with the facts it rests on below."""
     out = console(sys.stdout)
-    columns = _columns(comparison.baseline, wide=out.width >= _WIDE)
+    columns = _columns(wide=out.width >= _WIDE)
     title = f"recipe {comparison.recipe}: validation loss, nats per token (mean ± sd over seeds)"
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for name, _ in columns:
@@ -61,22 +62,26 @@ def print_comparison(comparison: Comparison) -> None:
         out.print(Text(line, style="dim"))
 
 
-def _columns(baseline: str, *, wide: bool) -> list[tuple[str, Callable[[ArmResult], Text | str]]]:
+def _columns(*, wide: bool) -> list[tuple[str, Callable[[ArmResult], Text | str]]]:
     """Titles and cells; what a narrow terminal leaves out is in every other format."""
     columns: list[tuple[str, Callable[[ArmResult], Text | str]]] = [
         ("variant", lambda arm: arm.variant),
         ("val loss", loss_text),
-        (f"vs {baseline} [95 %]", difference_text),
+        ("vs baseline [95 %]", difference_text),
         ("verdict", lambda arm: Text(verdict_text(arm), style=_STYLE.get(arm.verdict, ""))),
     ]
     if wide:
-        columns.insert(2, ("bits/byte", lambda arm: f"{bits_per_byte(arm.mean):.4f}"))
+        columns.insert(2, ("bits/byte", _bits))
         columns += [
             ("n", lambda arm: str(len(arm.losses))),
             ("params", _params),
             ("ms/step", lambda arm: f"{1000 * arm.step_s:.1f}"),
         ]
     return columns
+
+
+def _bits(arm: ArmResult) -> str:
+    return f"{bits_per_byte(arm.mean):.4f}" if math.isfinite(arm.mean) else "-"
 
 
 def _params(arm: ArmResult) -> str:
@@ -119,7 +124,7 @@ def _plan_lines(plan: Plan) -> list[str]:
 
 
 def duration(seconds: float) -> str:
-    """75 -> `1 min 15 s`; 7300 -> `2 h 2 min`."""
+    """75 -> `1 min 15 s`; 7320 -> `2 h 2 min`."""
     whole = round(seconds)
     if whole < 60:
         return f"{whole} s"

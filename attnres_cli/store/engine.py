@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
+import sqlite3
+import time
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from alembic import command
 from alembic.config import Config
 from alembic.script import ScriptDirectory
 from sqlalchemy import (
+    URL,
     Connection,
     Engine,
     column,
@@ -50,6 +54,7 @@ def connect(study: str, *, create: bool) -> Engine:
             _check_content(connection, path)
             if create:
                 connection.commit()
+                _use_wal(connection, path)
                 _upgrade(connection)
             elif _schema_of(connection) != _scripts().get_current_head():
                 raise StudyError(
@@ -105,14 +110,27 @@ def _check_header(path: Path) -> None:
         raise StudyError(f"study {path} cannot be read: {error.strerror}") from error
     if header and not header.startswith(_HEADER):
         raise StudyError(f"study {path} is not a SQLite file: --study names another, or a new one")
-    if 0 < len(header) < 100:
+    if header and _is_cut(path, header):
         raise StudyError(f"study {path} is truncated: restore a copy of it")
 
 
+def _is_cut(path: Path, header: bytes) -> bool:
+    if len(header) < 100:
+        return True
+    if any(Path(f"{path}{end}").exists() for end in ("-wal", "-journal")):
+        return False  # pages may lie there
+    if header[24:28] != header[92:96]:
+        return False  # written by a SQLite that kept no count of pages
+    page_bytes, n_pages = (int.from_bytes(header[a:b], "big") for a, b in ((16, 18), (28, 32)))
+    return path.stat().st_size < n_pages * (65536 if page_bytes == 1 else page_bytes)
+
+
 def _engine(path: Path, *, readonly: bool) -> Engine:
-    mode = "ro" if readonly else "rwc"
+    # mode=ro would leave -wal and -shm beside the file; query_only cleans up behind itself.
+    mode = "rw" if readonly else "rwc"
+    name = f"file:{quote(str(path.absolute()))}"
     engine = create_engine(
-        f"sqlite:///file:{path.absolute()}?mode={mode}&uri=true",
+        URL.create("sqlite", database=name, query={"mode": mode, "uri": "true"}),
         poolclass=NullPool,
         connect_args={"timeout": _BUSY_MS / 1000},
     )
@@ -122,9 +140,7 @@ def _engine(path: Path, *, readonly: bool) -> Engine:
         connection.isolation_level = None  # or sqlite3 commits before each DDL statement
         connection.execute(f"PRAGMA busy_timeout = {_BUSY_MS}")
         connection.execute("PRAGMA foreign_keys = ON")
-        if not readonly:
-            connection.execute("PRAGMA journal_mode = WAL")
-            connection.execute("PRAGMA synchronous = NORMAL")
+        connection.execute(f"PRAGMA {'query_only = ON' if readonly else 'synchronous = NORMAL'}")
 
     @event.listens_for(engine, "begin")
     def _begin(connection: Connection) -> None:
@@ -136,7 +152,8 @@ def _engine(path: Path, *, readonly: bool) -> Engine:
 def _check_content(connection: Connection, path: Path) -> None:
     findings = connection.execute(text("PRAGMA quick_check(1)")).scalars().all()
     if findings != ["ok"]:
-        raise StudyError(f"study {path} is damaged ({findings[0]}): restore a copy of it")
+        finding = findings[0].splitlines()[-1]
+        raise StudyError(f"study {path} is damaged ({finding}): restore a copy of it")
     tables = set(inspect(connection).get_table_names())
     foreign = {name for name in tables if not name.startswith(PREFIX)}
     if VERSION_TABLE not in tables and foreign and not foreign >= _OPTUNA:
@@ -151,6 +168,20 @@ def _check_content(connection: Connection, path: Path) -> None:
         raise StudyError(
             f"study {path} was written by a newer attnres (schema {schema}): upgrade attnres"
         )
+
+
+def _use_wal(connection: Connection, path: Path) -> None:
+    """Let readers and the writer not wait for each other. The file keeps it: only for our own."""
+    driver: Any = connection.connection.driver_connection  # outside of any transaction
+    deadline = time.monotonic() + _BUSY_MS / 1000
+    while True:  # SQLite heeds no busy_timeout where two processes change the mode at once
+        try:
+            driver.execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if time.monotonic() > deadline:
+                raise StudyError(f"study {path}: {error}") from error
+            time.sleep(0.01)
 
 
 def _schema_of(connection: Connection) -> str | None:

@@ -87,7 +87,8 @@ class Store:
         with self._write() as connection:
             _end(connection, record.id, rows.of_result(record.result), record.versions)
             points = [asdict(point) | {"run_id": record.id} for point in record.result.curve]
-            connection.execute(insert(curve), points)
+            if points:
+                connection.execute(insert(curve), points)
 
     def fail(self, run_id: int, error: str, versions: Mapping[str, str]) -> None:
         """Record why a run that this process has claimed came to nothing."""

@@ -15,6 +15,7 @@ context.configure(
     target_metadata=metadata,
     version_table=VERSION_TABLE,
     include_name=_ours,
+    transactional_ddl=True,  # as engine.py begins it: all migrations are one transaction
 )
 with context.begin_transaction():
     context.run_migrations()

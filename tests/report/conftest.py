@@ -1,0 +1,86 @@
+"""Runs as a study would hold them, without training any: ln(256) nats at the start, then a loss."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+import pytest
+
+from attnres_cli.run import DataFacts, Point, RunRecord, RunResult, Settings, Status
+
+MakeRun = Callable[..., RunRecord]
+MakeArm = Callable[..., list[RunRecord]]
+
+SETTINGS = Settings("cpu", "Some CPU", "fp32", compiled=False, threads=1)
+VERSIONS = {"attnres": "0.1.0", "torch": "2.9.0", "python": "3.11.7"}
+RESULT = RunResult(
+    status=Status.COMPLETE,
+    val_loss=1.5,
+    initial_loss=math.log(256),
+    steps=400,
+    tokens=102_400,
+    step_s=0.01,
+    tokens_per_second=25_600.0,
+    train_s=5.0,
+    peak_bytes=10**9,
+    n_params=1_000_000,
+    flops_per_token=6_000_000,
+    settings=SETTINGS,
+    curve=(Point(0, None, math.log(256)), Point(400, 1.6, 1.5)),
+)
+
+
+@pytest.fixture
+def facts() -> DataFacts:
+    """1000 bytes of text."""
+    return DataFacts("0123456789abcdef", "stdlib", 1000, 256, 950, 50, 3.3, 2.4)
+
+
+@pytest.fixture
+def make_run() -> MakeRun:
+    """A function that makes one run; keywords beyond the record's own change its result."""
+    numbers = itertools.count(1)
+
+    def make(
+        variant: str,
+        seed: int,
+        *,
+        status: Status = Status.COMPLETE,
+        error: str | None = None,
+        recipe: tuple[str, str] = ("quick", "abcdef012345"),
+        fingerprint: str = "0123456789abcdef",
+        versions: Mapping[str, str] = VERSIONS,
+        settings: Mapping[str, object] | None = None,
+        **changes: object,
+    ) -> RunRecord:
+        if status is Status.DIVERGED:
+            changes = {"val_loss": math.nan, **changes}
+        result = replace(RESULT, status=status, settings=replace(SETTINGS, **(settings or {})))
+        ended = status in (Status.COMPLETE, Status.DIVERGED)
+        return RunRecord(
+            id=next(numbers),
+            recipe=recipe[0],
+            recipe_digest=recipe[1],
+            variant=variant,
+            seed=seed,
+            fingerprint=fingerprint,
+            status=status,
+            error=error,
+            result=replace(result, **changes) if ended else None,
+            versions=versions if ended else {},
+        )
+
+    return make
+
+
+@pytest.fixture
+def make_arm(make_run: MakeRun) -> MakeArm:
+    """A function that makes one complete run of a variant per loss, from seed 0 up."""
+
+    def make(variant: str, *losses: float, **changes: object) -> list[RunRecord]:
+        return [make_run(variant, seed, val_loss=v, **changes) for seed, v in enumerate(losses)]
+
+    return make

@@ -1,0 +1,371 @@
+"""What people see: tables that fit, progress lines, and which runs a report is of."""
+
+from __future__ import annotations
+
+import io
+import math
+import re
+import sys
+from collections.abc import Callable
+
+import pytest
+
+from attnres_cli.errors import StudyError, UsageError
+from attnres_cli.plan import Arm, Plan
+from attnres_cli.recipe import Recipe
+from attnres_cli.report import export, progress, terminal
+from attnres_cli.report.comparison import Comparison, compare
+from attnres_cli.report.select import Choice, choose
+from attnres_cli.run import Event, RunRecord, Settings, Status
+
+LONG = "attnres:block_size=4,heads=2,key_norm=off,norm=sigmoid"
+COLOUR = r"\x1b\[(?:\d+;)*[349][0-7]m"
+
+Show = Callable[[int | None], str]
+
+
+@pytest.fixture(autouse=True)
+def plain(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing in the environment decides about colours or widths."""
+    for name in ("COLUMNS", "LINES", "FORCE_COLOR", "NO_COLOR", "TTY_COMPATIBLE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+
+
+@pytest.fixture
+def comparison(make_arm, make_run, facts) -> Comparison:
+    """A baseline, arms of all verdicts with long and short names, and a failed run."""
+    records = [
+        *make_arm("standard", 1.50, 1.70, 1.60),
+        *make_arm(LONG, 1.39, 1.59, 1.50, n_params=123_456_789),
+        *make_arm("denseformer", 1.61, 1.80, 1.71),
+        *make_arm("hyper", 1.51, 1.68, 1.61),
+        make_run("gone", 0, status=Status.DIVERGED, steps=7),
+        make_run("broken", 0, status=Status.FAILED, error="ValueError: " + "no " * 60),
+    ]
+    return compare(records, facts, "standard")
+
+
+@pytest.fixture
+def show(
+    comparison: Comparison, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Show:
+    """A function that prints the comparison where COLUMNS has a value, or none."""
+
+    def printed(columns: int | None) -> str:
+        if columns is not None:
+            monkeypatch.setenv("COLUMNS", str(columns))
+        terminal.print_comparison(comparison)
+        return capsys.readouterr().out
+
+    return printed
+
+
+@pytest.fixture
+def plan(tiny_recipe: Recipe) -> Plan:
+    """Two arms, two seeds, half a second per step; one run is done."""
+    return Plan(
+        recipe=tiny_recipe,
+        arms=(Arm("standard", 1_234_567, 6_000_000, 0.5), Arm(LONG, 1_234_999, 7_000_000, 0.5)),
+        seeds=(0, 1),
+        devices=("cpu", "cpu"),
+        settings=Settings("cpu", "Some CPU", "fp32", compiled=False, threads=1),
+        fingerprint="0123456789abcdef",
+        done=frozenset({("standard", 0)}),
+    )
+
+
+@pytest.fixture
+def planned(make_run, plan: Plan) -> list[RunRecord]:
+    return [
+        make_run(variant, seed, status=Status.PENDING)
+        for variant, seed in [("standard", 1), (LONG, 0), (LONG, 1)]
+    ]
+
+
+@pytest.fixture
+def study(make_run) -> list[RunRecord]:
+    """Three groups of runs, planned one after the other."""
+    quick, small = ("quick", "aaaaaaaaaaaa"), ("small", "bbbbbbbbbbbb")
+    return [
+        make_run("standard", 0, recipe=quick),
+        make_run("denseformer", 0, recipe=quick),
+        make_run("standard", 0, recipe=quick, fingerprint="fedcba9876543210"),
+        make_run("standard", 0, recipe=small),
+        make_run("attnres:block_size=4,heads=2", 0, recipe=small),
+    ]
+
+
+class Terminal(io.StringIO):
+    """Text that is kept, where colours and cursor movements are welcome."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def stderr_of(capsys: pytest.CaptureFixture[str]) -> list[str]:
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    return captured.err.splitlines()
+
+
+@pytest.mark.parametrize("columns", [80, 100, 120, 140, 200])
+def test_the_verdict_fits_the_columns_there_are(columns: int, show: Show):
+    assert max(len(line) for line in show(columns).splitlines()) <= columns
+
+
+@pytest.mark.parametrize("columns", [80, 120, 140, None])
+def test_the_verdict_has_no_escape_codes_where_there_is_no_terminal(
+    columns: int | None, show: Show
+):
+    assert "\x1b" not in show(columns)
+
+
+@pytest.mark.parametrize("columns", [80, 120, 140, None])
+def test_the_verdict_holds_every_number_whole(
+    columns: int | None, show: Show, comparison: Comparison
+):
+    text = show(columns)
+
+    for arm in comparison.arms:
+        assert export.loss_text(arm) in text
+        assert export.difference_text(arm) in text
+
+
+@pytest.mark.parametrize("columns", [80, 120, None])
+def test_the_verdict_holds_every_name_whole_however_it_is_folded(columns: int | None, show: Show):
+    lines = show(columns).splitlines()
+
+    first_column = [line.removeprefix(" ").partition(" ")[0] for line in lines]
+    assert f"standard{LONG}" in "".join(first_column)
+
+
+def test_the_verdict_says_every_verdict_and_failure(show: Show):
+    text = show(200)
+
+    assert all(word in text for word in ("baseline", "better", "worse", "not separable"))
+    assert "blocked: seed 0 diverged at step 7" in text
+    assert "failed: broken seed 0: ValueError: no" in text
+
+
+def test_where_nobody_looks_the_verdict_has_every_column(show: Show):
+    text = show(None)
+
+    assert all(name in text for name in ("bits/byte", "params", "ms/step"))
+    assert "123,456,789 (+122,456,789)" in text
+
+
+def test_a_diverged_arm_has_no_nan_in_the_verdict(show: Show):
+    assert "nan" not in show(200)
+
+
+@pytest.mark.parametrize("columns", [80, 140])
+def test_a_long_name_of_the_baseline_cuts_nothing_else(
+    columns: int, make_arm, facts, capsys, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    records = make_arm(LONG, 1.50, 1.70, 1.60) + make_arm("standard", 1.39, 1.59, 1.50)
+
+    terminal.print_comparison(compare(records, facts, LONG))
+
+    text = capsys.readouterr().out
+    assert max(len(line) for line in text.splitlines()) <= columns
+    for whole in ("1.6000 ± 0.1000", "-0.1067 [-0.1210, -0.0923]", "baseline", "better"):
+        assert whole in text
+
+
+def test_a_terminal_gets_colours(comparison: Comparison, monkeypatch: pytest.MonkeyPatch):
+    screen = Terminal()
+    monkeypatch.setattr(sys, "stdout", screen)
+
+    terminal.print_comparison(comparison)
+
+    assert re.search(COLOUR, screen.getvalue())
+
+
+def test_no_color_is_respected(comparison: Comparison, monkeypatch: pytest.MonkeyPatch):
+    screen = Terminal()
+    monkeypatch.setattr(sys, "stdout", screen)
+    monkeypatch.setenv("NO_COLOR", "1")
+
+    terminal.print_comparison(comparison)
+
+    assert not re.search(COLOUR, screen.getvalue())
+
+
+def test_a_recipes_name_is_printed_as_it_is(make_arm, facts, capsys):
+    records = make_arm("standard", 1.5, 1.6, recipe=("a [bold]b[/i] :smile:", "abcdef012345"))
+
+    terminal.print_comparison(compare(records, facts, "standard"))
+
+    assert "recipe a [bold]b[/i] :smile:: validation loss" in capsys.readouterr().out
+
+
+def test_a_comparison_without_results_says_so(make_run, facts, capsys):
+    failed = make_run("standard", 0, status=Status.FAILED, error="no")
+
+    terminal.print_comparison(compare([failed], facts, "standard"))
+
+    assert "no run has ended" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+def test_the_plan_fits_and_has_no_escape_codes(
+    columns: int, plan: Plan, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    stream = io.StringIO()
+
+    terminal.print_plan(plan, stream)
+
+    assert max(len(line) for line in stream.getvalue().splitlines()) <= columns
+    assert "\x1b" not in stream.getvalue()
+
+
+def test_the_plan_says_what_is_to_train_and_how_long_it_takes(plan: Plan):
+    stream = io.StringIO()
+
+    terminal.print_plan(plan, stream)
+
+    text = stream.getvalue()
+    assert "4 runs (2 arms x 2 seeds), 3 to train; each 6 steps, 384 tokens" in text
+    assert "1 of 2" in text
+    assert "2 worker(s), 1 thread(s) each, cpu fp32 eager, Some CPU" in text
+    assert f"predicted time {terminal.duration(plan.seconds or math.nan)}" in text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0, "0 s"),
+        (59.4, "59 s"),
+        (59.6, "1 min 0 s"),
+        (75, "1 min 15 s"),
+        (3599.4, "59 min 59 s"),
+        (3599.6, "1 h 0 min"),
+        (7320, "2 h 2 min"),
+        (100_000, "27 h 46 min"),
+    ],
+)
+def test_a_duration_is_told_in_two_units(seconds: float, text: str):
+    assert terminal.duration(seconds) == text
+
+
+def test_a_run_that_ends_is_one_line_on_stderr(plan: Plan, planned: list[RunRecord], capsys):
+    with progress.progress(plan, planned) as on_event:
+        on_event(Event(0, planned[0].id, 6, 1.25, done=True))
+        on_event(Event(1, planned[1].id, done=True))
+
+    assert stderr_of(capsys) == [
+        "attnres: standard seed 1: val loss 1.2500",
+        f"attnres: {LONG} seed 0: failed",
+    ]
+
+
+def test_between_ends_there_is_a_line_only_now_and_then(
+    plan: Plan, planned: list[RunRecord], capsys
+):
+    with progress.progress(plan, planned) as on_event:
+        for step in range(6):
+            on_event(Event(0, planned[0].id, step, 2.0))
+            on_event(None)
+
+    assert stderr_of(capsys) == []
+
+
+def test_a_line_says_how_far_all_runs_are(
+    plan: Plan, planned: list[RunRecord], capsys, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(progress, "_LINE_EVERY_S", -1.0)
+    with progress.progress(plan, planned) as on_event:
+        on_event(Event(0, planned[0].id, 6, 1.25, done=True))
+        on_event(Event(1, planned[1].id, 3, 2.5))
+
+    line = stderr_of(capsys)[-1]
+    assert line.startswith("attnres: 1 of 3 runs, 50%, about ")
+    assert line.endswith(f" left; {LONG} seed 0 step 3/6 loss 2.500")
+
+
+def test_at_first_the_time_left_is_the_one_predicted(
+    plan: Plan, planned: list[RunRecord], capsys, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(progress, "_LINE_EVERY_S", -1.0)
+    with progress.progress(plan, planned) as on_event:
+        on_event(Event(0, planned[0].id))
+
+    line = stderr_of(capsys)[-1]
+    told = re.search(r"about (\d+) s left", line)
+    assert told is not None
+    assert int(told[1]) == pytest.approx(plan.seconds, abs=2)
+    assert line.endswith("standard seed 1 step 0/6")
+
+
+def test_a_terminal_shows_a_row_per_worker(
+    plan: Plan, planned: list[RunRecord], monkeypatch: pytest.MonkeyPatch
+):
+    screen = Terminal()
+    monkeypatch.setattr(sys, "stderr", screen)
+
+    with progress.progress(plan, planned) as on_event:
+        on_event(Event(0, planned[0].id, 3, 2.5))
+        on_event(Event(1, planned[1].id))
+
+    text = screen.getvalue()
+    assert "0 of 3 runs, 17%" in text
+    assert "3/6" in text
+    assert "2.500" in text
+
+
+def test_a_report_is_by_default_of_the_recipe_planned_last(study: list[RunRecord]):
+    chosen = choose(study, "attnres.db", None, "standard")
+
+    assert chosen == Choice(
+        recipe_digest="bbbbbbbbbbbb",
+        fingerprint="0123456789abcdef",
+        baseline="standard",
+        others="quick (aaaaaaaaaaaa) on data 0123456789abcdef, "
+        "quick (aaaaaaaaaaaa) on data fedcba9876543210",
+    )
+
+
+@pytest.mark.parametrize("recipe", ["quick", "aaaaaaaaaaaa"])
+def test_a_recipe_is_chosen_by_name_or_digest_on_the_data_used_last(
+    recipe: str, study: list[RunRecord]
+):
+    chosen = choose(study, "attnres.db", recipe, "standard")
+
+    assert (chosen.recipe_digest, chosen.fingerprint) == ("aaaaaaaaaaaa", "fedcba9876543210")
+
+
+def test_a_study_of_one_recipe_holds_no_others(study: list[RunRecord]):
+    assert choose(study[:2], "attnres.db", None, "standard").others == ""
+
+
+def test_a_study_without_runs_says_what_to_type():
+    with pytest.raises(StudyError, match=r"`attnres ablate --study my\.db`"):
+        choose([], "my.db", None, "standard")
+
+
+def test_an_unknown_recipe_comes_with_the_nearest_one(study: list[RunRecord]):
+    with pytest.raises(UsageError, match="'quik': did you mean 'quick'"):
+        choose(study, "attnres.db", "quik", "standard")
+
+
+def test_an_unknown_baseline_comes_with_the_nearest_one(study: list[RunRecord]):
+    with pytest.raises(UsageError, match="'denseforme': did you mean 'denseformer'"):
+        choose(study[:2], "attnres.db", None, "denseforme")
+
+
+def test_a_baseline_must_be_an_arm_of_the_recipe_chosen(study: list[RunRecord]):
+    with pytest.raises(UsageError, match="unknown baseline 'denseformer'"):
+        choose(study, "attnres.db", "small", "denseformer")
+
+
+def test_options_of_a_baseline_may_come_in_any_order(study: list[RunRecord]):
+    chosen = choose(study, "attnres.db", None, "attnres:heads=2,block_size=4")
+
+    assert chosen.baseline == "attnres:block_size=4,heads=2"
+
+
+def test_standard_is_a_baseline_even_where_it_has_not_run(study: list[RunRecord]):
+    assert choose(study[1:2], "attnres.db", None, "standard").baseline == "standard"

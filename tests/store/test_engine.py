@@ -1,0 +1,456 @@
+"""Opening a study: what is wrong with a file, migrations, and Optuna's tables beside ours."""
+
+from __future__ import annotations
+
+import gc
+import multiprocessing
+import sqlite3
+import threading
+from collections.abc import Callable, Iterator
+from multiprocessing.queues import Queue
+from multiprocessing.synchronize import Barrier
+from pathlib import Path
+
+import optuna
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.config import Config
+from alembic.migration import MigrationContext
+
+from attnres_cli.errors import StudyError
+from attnres_cli.recipe import Recipe
+from attnres_cli.run import DataFacts, RunRecord, RunSpec
+from attnres_cli.store import Store, engine
+from attnres_cli.store.tables import PREFIX, VERSION_TABLE, metadata
+
+FACTS = DataFacts("0123456789abcdef", "stdlib", 5000, 256, 4750, 250, 3.3, 2.4)
+OURS = {"attnres_recipes", "attnres_data", "attnres_runs", "attnres_curve", "attnres_schema"}
+HALF_A_MIGRATION = """
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0002"
+down_revision = "0001"
+
+def upgrade():
+    op.add_column("attnres_runs", sa.Column("half", sa.Text))
+    op.create_table("attnres_other", sa.Column("id", sa.Integer, primary_key=True))
+"""
+
+Plan = Callable[[Path], list[RunRecord]]
+
+
+@pytest.fixture
+def plan(tiny_recipe: Recipe) -> Plan:
+    """A function that opens a study and puts some runs into it."""
+    specs = [RunSpec(tiny_recipe, "standard", seed, FACTS.fingerprint) for seed in range(50)]
+    return lambda path: Store.open(str(path), create=True).plan(specs, FACTS)
+
+
+@pytest.fixture
+def optuna_study() -> Iterator[Callable[[Path], optuna.Study]]:
+    """A function that opens Optuna's study in a file; its connections are closed afterwards."""
+    opened: list[optuna.storages.RDBStorage] = []
+
+    def make(path: Path) -> optuna.Study:
+        opened.append(optuna.storages.RDBStorage(f"sqlite:///{path}"))
+        return optuna.create_study(storage=opened[-1], study_name="s", load_if_exists=True)
+
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    yield make
+    for storage in opened:
+        storage.remove_session()
+        storage.engine.dispose()
+    gc.collect()
+
+
+def try_x(trial: optuna.Trial) -> float:
+    return trial.suggest_float("x", 0, 1)
+
+
+def sql(path: Path, statement: str) -> list[tuple[object, ...]]:
+    connection = sqlite3.connect(path)
+    with connection:
+        found = connection.execute(statement).fetchall()
+    connection.close()
+    return found
+
+
+def tables_of(path: Path) -> set[str]:
+    return {str(name) for (name,) in sql(path, "SELECT name FROM sqlite_master WHERE type='table'")}
+
+
+def schema_of(path: Path) -> list[tuple[object, ...]]:
+    return sql(path, "SELECT name, sql FROM sqlite_master ORDER BY name")
+
+
+def refusal(path: Path | str, *, create: bool = True) -> str:
+    """The words with which a study is refused, which are one line and name it."""
+    with pytest.raises(StudyError) as caught:
+        Store.open(str(path), create=create)
+    words = str(caught.value)
+    assert "\n" not in words
+    return words
+
+
+def differences(path: Path) -> list[object]:
+    """What autogenerate would change to make the file's tables those of tables.py."""
+    options = {
+        "version_table": VERSION_TABLE,
+        "include_name": lambda name, kind, _: kind != "table" or str(name).startswith(PREFIX),
+    }
+    with engine.connect(str(path), create=False).connect() as connection:
+        return compare_metadata(MigrationContext.configure(connection, opts=options), metadata)
+
+
+def open_at_once(path: str, ready: Barrier, said: Queue[str]) -> None:
+    """Run in a process of its own."""
+    ready.wait()
+    try:
+        Store.open(path, create=True)
+        said.put("opened")
+    except Exception as error:
+        said.put(repr(error))
+
+
+def with_migration(folder: Path, source: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the engine find one migration more, in this folder."""
+    folder.mkdir()
+    (folder / "v0002_more.py").write_text(source, encoding="utf-8")
+    shipped, config_of = Path(engine.__file__).parent / "migrations" / "versions", engine._config
+
+    def config() -> Config:
+        extended = config_of()
+        extended.set_main_option("version_locations", f"{shipped}:{folder}")
+        return extended
+
+    monkeypatch.setattr(engine, "_config", config)
+
+
+def test_a_new_study_has_our_tables_alone(tmp_path: Path):
+    Store.open(str(tmp_path / "study.db"), create=True)
+
+    assert tables_of(tmp_path / "study.db") == OURS
+
+
+def test_a_study_is_opened_again_without_changing_it(tmp_path: Path, plan: Plan):
+    path = tmp_path / "study.db"
+    records = plan(path)
+    before = path.read_bytes()
+
+    store = Store.open(str(path), create=True)
+
+    assert path.read_bytes() == before
+    assert store.runs() == records
+
+
+def test_a_study_can_be_named_by_url(tmp_path: Path):
+    Store.open(f"sqlite:///{tmp_path}/study.db", create=True)
+
+    assert tables_of(tmp_path / "study.db") == OURS
+
+
+def test_a_study_can_be_named_by_a_path_from_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+
+    store = Store.open("study.db", create=True)
+    monkeypatch.chdir("/")
+
+    assert store.runs() == []
+    assert tables_of(tmp_path / "study.db") == OURS
+
+
+@pytest.mark.parametrize("name", ["a b.db", "é.db", "it's.db", "a#b.db", "a?b.db", "a%20b.db"])
+def test_a_study_lies_where_it_was_named_whatever_its_name(tmp_path: Path, name: str, plan: Plan):
+    path = tmp_path / name
+
+    records = plan(path)
+
+    assert [entry.name for entry in tmp_path.iterdir()] == [name]
+    assert Store.open(str(path), create=False).runs() == records
+
+
+def test_another_database_is_refused_without_showing_its_password():
+    words = refusal("postgresql://me:secret@host/db")
+
+    assert "give --study a path" in words
+    assert "secret" not in words
+
+
+def test_a_missing_folder_is_refused_and_not_made(tmp_path: Path):
+    words = refusal(tmp_path / "nowhere" / "study.db")
+
+    assert f"folder {tmp_path / 'nowhere'} does not exist" in words
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_is_refused_with_the_name_of_a_file_in_it(tmp_path: Path):
+    assert f"is a folder: name a file in it, as {tmp_path}/attnres.db" in refusal(tmp_path)
+
+
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="needs a folder that nobody can write to")
+def test_a_folder_that_cannot_be_written_to_is_refused():
+    assert refusal("/proc/attnres.db").startswith("study /proc/attnres.db")
+
+
+@pytest.mark.parametrize("create", [True, False])
+def test_a_text_file_is_refused_and_left_as_it_was(tmp_path: Path, create: bool):
+    path = tmp_path / "notes.txt"
+    path.write_text("remember the milk\n" * 100, encoding="utf-8")
+    before = path.read_bytes()
+
+    words = refusal(path, create=create)
+
+    assert "is not a SQLite file" in words
+    assert path.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("create", [True, False])
+@pytest.mark.parametrize("kept", [16, 99])
+def test_a_file_shorter_than_a_header_is_refused(
+    tmp_path: Path, plan: Plan, kept: int, create: bool
+):
+    path = tmp_path / "study.db"
+    plan(path)
+    path.write_bytes(path.read_bytes()[:kept])
+
+    assert "truncated: restore a copy" in refusal(path, create=create)
+
+
+@pytest.mark.parametrize("create", [True, False])
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.9999])
+def test_a_file_shorter_than_its_header_says_is_refused_and_left_as_it_was(
+    tmp_path: Path, plan: Plan, share: float, create: bool
+):
+    path = tmp_path / "study.db"
+    plan(path)
+    whole = path.read_bytes()
+    cut = whole[: int(share * len(whole))]
+    path.write_bytes(cut)
+
+    words = refusal(path, create=create)
+
+    assert f"study {path}" in words
+    assert "restore a copy" in words
+    assert path.read_bytes() == cut
+
+
+def test_a_damaged_page_is_refused_with_what_to_do(tmp_path: Path, plan: Plan):
+    path = tmp_path / "study.db"
+    plan(path)
+    content = bytearray(path.read_bytes())
+    content[-4096:] = b"\xff" * 4096
+    path.write_bytes(content)
+
+    assert "restore a copy" in refusal(path)
+
+
+@pytest.mark.parametrize("create", [True, False])
+def test_a_database_of_something_else_is_refused_and_left_as_it_was(tmp_path: Path, create: bool):
+    path = tmp_path / "notes.db"
+    sql(path, "CREATE TABLE notes (text TEXT)")
+    before = path.read_bytes()
+
+    words = refusal(path, create=create)
+
+    assert "is a database of something else (table 'notes')" in words
+    assert path.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("create", [True, False])
+def test_a_study_of_a_newer_attnres_is_refused_with_what_to_do(
+    tmp_path: Path, plan: Plan, create: bool
+):
+    path = tmp_path / "study.db"
+    plan(path)
+    sql(path, "UPDATE attnres_schema SET version_num = '9999'")
+
+    words = refusal(path, create=create)
+
+    assert "was written by a newer attnres (schema 9999): upgrade attnres" in words
+    assert sql(path, "SELECT version_num FROM attnres_schema") == [("9999",)]
+
+
+def test_an_empty_file_becomes_a_study(tmp_path: Path):
+    path = tmp_path / "study.db"
+    path.touch()
+
+    store = Store.open(str(path), create=True)
+
+    assert store.runs() == []
+
+
+def test_reading_no_study_says_what_to_type_and_makes_nothing(tmp_path: Path):
+    words = refusal(tmp_path / "study.db", create=False)
+
+    assert "`attnres ablate` makes one" in words
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_reading_an_empty_file_says_what_to_type_and_leaves_it_empty(tmp_path: Path):
+    path = tmp_path / "study.db"
+    path.touch()
+
+    words = refusal(path, create=False)
+
+    assert f"`attnres ablate --study {path}`" in words
+    assert path.read_bytes() == b""
+
+
+def test_reading_a_study_writes_nothing(tmp_path: Path, plan: Plan):
+    path = tmp_path / "study.db"
+    plan(path)
+    before = path.read_bytes()
+
+    Store.open(str(path), create=False).runs()
+
+    assert path.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_models_and_migrations_agree(tmp_path: Path, plan: Plan):
+    plan(tmp_path / "study.db")
+
+    assert differences(tmp_path / "study.db") == []
+
+
+def test_the_comparison_of_models_and_migrations_sees_a_missing_column(tmp_path: Path, plan: Plan):
+    plan(tmp_path / "study.db")
+    sql(tmp_path / "study.db", "ALTER TABLE attnres_runs DROP COLUMN threads")
+
+    assert len(differences(tmp_path / "study.db")) == 1
+
+
+def test_every_table_has_our_prefix():
+    assert all(name.startswith(PREFIX) for name in [*metadata.tables, VERSION_TABLE])
+
+
+def test_optuna_works_in_a_study_that_was_there_first(tmp_path: Path, plan: Plan, optuna_study):
+    path = tmp_path / "study.db"
+    records = plan(path)
+
+    optuna_study(path).optimize(try_x, n_trials=2)
+
+    assert Store.open(str(path), create=True).runs() == records
+    assert len(optuna_study(path).trials) == 2
+    assert differences(path) == []
+
+
+def test_a_study_works_in_a_file_of_optuna_that_was_there_first(
+    tmp_path: Path, plan: Plan, optuna_study
+):
+    path = tmp_path / "study.db"
+    searched = optuna_study(path)
+    searched.optimize(try_x, n_trials=1)
+    before = [row for row in schema_of(path) if not str(row[0]).startswith(PREFIX)]
+
+    records = plan(path)
+    searched.optimize(try_x, n_trials=1)
+
+    after = schema_of(path)
+    ours = [row for row in after if PREFIX in f"{row[0]}"]
+    assert [row for row in after if row not in ours] == before
+    assert Store.open(str(path), create=True).runs() == records
+    assert len(optuna_study(path).trials) == 2
+
+
+def test_optuna_writes_while_a_study_is_open_and_runs_are_claimed(
+    tmp_path: Path, plan: Plan, optuna_study
+):
+    path = tmp_path / "study.db"
+    ids = [record.id for record in plan(path)]
+    store = Store.open(str(path), create=True)
+
+    def claim_and_try(trial: optuna.Trial) -> float:
+        claimed = store.claim(ids)
+        assert claimed is not None
+        store.fail(claimed.id, "no", {})
+        return try_x(trial)
+
+    searched = optuna_study(path)
+    searched.optimize(claim_and_try, n_trials=3)
+
+    assert len(searched.trials) == 3
+    assert [record.status for record in store.runs(ids=ids[:4])] == [*["failed"] * 3, "pending"]
+
+
+def test_reading_a_file_that_holds_optunas_tables_alone_says_what_to_type(
+    tmp_path: Path, optuna_study
+):
+    path = tmp_path / "study.db"
+    optuna_study(path)
+
+    assert "holds no runs of this version yet: `attnres ablate" in refusal(path, create=False)
+
+
+def test_processes_that_make_a_study_at_once_all_open_it(tmp_path: Path):
+    context = multiprocessing.get_context("spawn")
+    ready, said = context.Barrier(3), context.Queue()
+    arguments = (str(tmp_path / "study.db"), ready, said)
+    processes = [context.Process(target=open_at_once, args=arguments) for _ in range(3)]
+
+    for process in processes:
+        process.start()
+    answers = [said.get(timeout=60) for _ in processes]
+    for process in processes:
+        process.join()
+
+    assert answers == ["opened"] * 3
+    assert sql(tmp_path / "study.db", "SELECT version_num FROM attnres_schema") == [("0001",)]
+
+
+@pytest.mark.parametrize("lock", ["BEGIN IMMEDIATE", "BEGIN EXCLUSIVE"])
+def test_a_file_that_is_locked_for_a_moment_is_waited_for(tmp_path: Path, lock: str):
+    path = tmp_path / "study.db"
+    other = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    other.execute(lock)
+    release = threading.Timer(0.2, other.execute, ["ROLLBACK"])
+    release.start()
+
+    store = Store.open(str(path), create=True)
+
+    release.join()
+    other.close()
+    assert store.runs() == []
+
+
+def test_an_upgrade_keeps_all_runs(tmp_path: Path, plan: Plan, monkeypatch: pytest.MonkeyPatch):
+    path = tmp_path / "study.db"
+    records = plan(path)
+    with_migration(tmp_path / "more", HALF_A_MIGRATION, monkeypatch)
+
+    assert "upgrades it" in refusal(path, create=False)
+    assert Store.open(str(path), create=True).runs() == records
+    assert sql(path, "SELECT version_num FROM attnres_schema") == [("0002",)]
+
+
+def test_a_migration_that_breaks_off_leaves_the_study_as_it_was(
+    tmp_path: Path, plan: Plan, monkeypatch: pytest.MonkeyPatch
+):
+    path = tmp_path / "study.db"
+    records = plan(path)
+    before = schema_of(path)
+    broken = HALF_A_MIGRATION + "    raise RuntimeError('half way')\n"
+
+    with monkeypatch.context() as patch:
+        with_migration(tmp_path / "more", broken, patch)
+        with pytest.raises(RuntimeError, match="half way"):
+            Store.open(str(path), create=True)
+
+    assert schema_of(path) == before
+    assert Store.open(str(path), create=True).runs() == records
+
+
+def test_a_migration_that_breaks_off_on_a_new_file_leaves_it_empty(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    path = tmp_path / "study.db"
+    broken = HALF_A_MIGRATION + "    raise RuntimeError('half way')\n"
+    with_migration(tmp_path / "more", broken, monkeypatch)
+
+    with pytest.raises(RuntimeError, match="half way"):
+        Store.open(str(path), create=True)
+
+    assert tables_of(path) == set()

@@ -1,0 +1,84 @@
+"""Whether the process that runs a run still lives, with real processes. Needs Linux's /proc."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from attnres_cli.store import owner
+
+pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs Linux's /proc")
+
+TELL = "from attnres_cli.store import owner; print(owner.this_process(), flush=True)"
+RENAME = "open('/proc/self/comm', 'w').write('a) Z (b'); "
+
+
+def started(script: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+
+
+def state_of(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0]
+
+
+def with_part(position: int, value: str) -> str:
+    """This process, with one of host, boot id, process id and start changed."""
+    parts = owner.this_process().split("|")
+    parts[position] = value
+    return "|".join(parts)
+
+
+def test_this_process_is_alive():
+    assert owner.is_alive(owner.this_process())
+
+
+def test_a_process_is_the_same_owner_every_time_it_is_asked():
+    assert owner.this_process() == owner.this_process()
+
+
+def test_a_process_that_has_ended_is_dead():
+    told = subprocess.run(
+        [sys.executable, "-c", TELL], check=True, capture_output=True, text=True
+    ).stdout.strip()
+
+    assert told != owner.this_process()
+    assert not owner.is_alive(told)
+
+
+def test_a_zombie_is_dead():
+    with started(TELL) as process:
+        assert process.stdout is not None
+        told = process.stdout.readline().strip()
+        while state_of(process.pid) != "Z":
+            time.sleep(0.01)
+
+        assert not owner.is_alive(told)
+
+
+def test_a_process_whose_name_holds_brackets_and_spaces_is_alive():
+    with started(RENAME + TELL + "; input()") as process:
+        assert process.stdout is not None
+        told = process.stdout.readline().strip()
+
+        alive = owner.is_alive(told)
+        process.communicate("\n")
+
+    assert alive
+
+
+def test_a_process_on_another_host_counts_as_alive():
+    assert owner.is_alive(with_part(0, "some-other-host"))
+
+
+def test_a_process_of_an_earlier_boot_is_dead():
+    assert not owner.is_alive(with_part(1, "00000000-0000-0000-0000-000000000000"))
+
+
+def test_a_later_process_with_the_same_id_is_not_the_owner():
+    assert not owner.is_alive(with_part(3, "1"))

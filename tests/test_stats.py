@@ -1,0 +1,161 @@
+"""The paired test and Holm's correction: against scipy, a hand-worked case, and simulated nulls."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import ttest_1samp
+
+from attnres_cli.stats import holm, mean_sd, paired
+
+P_VALUES = st.lists(st.floats(0, 1), max_size=12)
+
+
+def holm_by_definition(p: list[float]) -> list[float]:
+    """The largest, over all p up to this one, of p times how many are at least as large."""
+    return [min(1.0, max(q * sum(other >= q for other in p) for q in p if q <= mine)) for mine in p]
+
+
+@pytest.mark.parametrize("n", [2, 3, 5, 40])
+@pytest.mark.parametrize("shift", [0.0, -0.02, 3.0])
+def test_the_paired_test_agrees_with_scipy(n: int, shift: float):
+    values = np.random.default_rng(n).normal(shift, 0.1, n)
+
+    ours, theirs = paired(values.tolist()), ttest_1samp(values, 0)
+
+    interval = theirs.confidence_interval(0.95)
+    assert ours.p == pytest.approx(theirs.pvalue, rel=1e-9)
+    assert ours.ci95 == pytest.approx((interval.low, interval.high), rel=1e-9)
+    assert (ours.n, ours.mean, ours.sd) == pytest.approx((n, values.mean(), values.std(ddof=1)))
+
+
+def test_p_of_holm_is_p_until_it_is_corrected():
+    difference = paired([0.1, 0.3, 0.2])
+
+    assert difference.p_holm == difference.p
+
+
+@given(st.lists(st.floats(-10, 10).map(lambda x: round(x, 3)), min_size=2, max_size=8, unique=True))
+@settings(deadline=None)
+def test_the_interval_leaves_zero_out_exactly_where_p_is_below_a_twentieth(values: list[float]):
+    difference = paired(values)
+
+    low, high = difference.ci95
+    assert (low > 0 or high < 0) == (difference.p < 0.05)
+
+
+def test_turning_all_signs_turns_the_interval_and_keeps_p():
+    values = [0.1, 0.3, -0.2, 0.25]
+
+    plus, minus = paired(values), paired([-v for v in values])
+
+    assert minus.p == plus.p
+    assert minus.ci95 == (-plus.ci95[1], -plus.ci95[0])
+
+
+@pytest.mark.parametrize("values", [[], [0.1]])
+def test_fewer_than_two_differences_are_refused(values: list[float]):
+    with pytest.raises(ValueError, match=f"two shared seeds or more, got {len(values)}"):
+        paired(values)
+
+
+@given(st.floats(-100, 100).filter(bool), st.integers(2, 12))
+@settings(deadline=None)
+def test_differences_without_spread_are_refused(value: float, n: int):
+    with pytest.raises(ValueError, match="no spread"):
+        paired([value] * n)
+
+
+def test_differences_that_differ_by_rounding_alone_are_refused():
+    with pytest.raises(ValueError, match="no spread"):
+        paired([0.1, 0.1, np.nextafter(0.1, 1)])
+
+
+def test_differences_that_are_all_zero_give_p_one():
+    difference = paired([0.0, 0.0, 0.0])
+
+    assert (difference.p, difference.mean, difference.ci95) == (1.0, 0.0, (0.0, 0.0))
+
+
+def test_where_nothing_differs_one_study_in_twenty_says_it_does():
+    studies = np.random.default_rng(0).normal(0, 1, (6000, 5))
+
+    share = np.mean([paired(study).p < 0.05 for study in studies])
+
+    assert share == pytest.approx(0.05, abs=4 * math.sqrt(0.05 * 0.95 / len(studies)))
+
+
+def test_the_interval_holds_the_true_mean_in_nineteen_studies_of_twenty():
+    studies = np.random.default_rng(1).normal(0.7, 2, (6000, 3))
+
+    intervals = [paired(study).ci95 for study in studies]
+
+    share = np.mean([low < 0.7 < high for low, high in intervals])
+    assert share == pytest.approx(0.95, abs=4 * math.sqrt(0.05 * 0.95 / len(studies)))
+
+
+def test_where_no_arm_differs_at_most_one_study_in_twenty_names_one():
+    rng = np.random.default_rng(2)
+    losses = rng.normal(0, 0.01, (2000, 5, 3)) + rng.normal(0, 0.1, (2000, 1, 3))  # arm, seed
+    differences = losses[:, 1:] - losses[:, :1]
+
+    named = [min(holm([paired(arm).p for arm in study])) < 0.05 for study in differences]
+
+    assert np.mean(named) <= 0.05 + 4 * math.sqrt(0.05 * 0.95 / len(named))
+
+
+def test_holm_of_a_case_worked_by_hand():
+    p = [
+        0.01,
+        0.04,
+        0.03,
+        0.005,
+    ]  # ordered 0.005 x 4, 0.01 x 3, 0.03 x 2, 0.04 x 1 -> at least 0.06
+
+    assert holm(p) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+
+
+def test_holm_of_nothing_is_nothing():
+    assert holm([]) == []
+
+
+@given(P_VALUES)
+@settings(deadline=None)
+def test_holm_agrees_with_its_definition(p: list[float]):
+    assert holm(p) == pytest.approx(holm_by_definition(p))
+
+
+@given(P_VALUES)
+@settings(deadline=None)
+def test_holm_lies_between_p_and_one(p: list[float]):
+    corrected = holm(p)
+
+    assert all(before <= after <= 1 for before, after in zip(p, corrected, strict=True))
+
+
+@given(P_VALUES)
+@settings(deadline=None)
+def test_holm_never_reverses_the_order_of_two_arms(p: list[float]):
+    pairs = list(zip(p, holm(p), strict=True))
+
+    assert all(a[1] <= b[1] for a in pairs for b in pairs if a[0] <= b[0])
+
+
+@given(st.permutations([0.001, 0.012, 0.02, 0.04, 0.3]))
+@settings(deadline=None)
+def test_holm_does_not_depend_on_the_order_of_the_arms(p: list[float]):
+    expected = dict(zip(sorted(p), holm(sorted(p)), strict=True))
+
+    assert holm(p) == [expected[value] for value in p]
+
+
+def test_mean_and_sd_are_those_of_a_sample():
+    assert mean_sd([1.0, 2.0, 4.0]) == pytest.approx((7 / 3, math.sqrt(7 / 3)))
+
+
+def test_one_value_has_no_sd():
+    assert mean_sd([1.5]) == (1.5, None)
