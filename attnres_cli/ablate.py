@@ -10,7 +10,7 @@ import torch
 from attnres_cli import residual, train
 from attnres_cli.data import Tokens
 from attnres_cli.launch import Job, run_all
-from attnres_cli.model import Transformer
+from attnres_cli.model import n_params, train_flops_per_token
 from attnres_cli.plan import TIMED_STEPS, Arm, Plan
 from attnres_cli.recipe import Recipe
 from attnres_cli.run import Event, RunRecord, RunSpec, Status
@@ -32,9 +32,9 @@ def resolve(specs: Sequence[str], recipe: Recipe, vocab_size: int) -> tuple[Arm,
         typed = residual.parse(spec)
         with torch.device("meta"):
             design = typed.build(shape.d_model, shape.n_sublayers)
-            model = Transformer(shape, design)
         name = str(typed.at_depth(shape.n_sublayers))
-        arms.setdefault(name, Arm(name, model.n_params(), model.flops_per_token()))
+        counts = n_params(shape, design), train_flops_per_token(shape, design)
+        arms.setdefault(name, Arm(name, *counts))
     return tuple(arms.values())
 
 

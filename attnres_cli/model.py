@@ -127,15 +127,16 @@ class Transformer(nn.Module):
         named = self.named_parameters()
         return {name: p for name, p in named if not name.startswith("residual.")}
 
-    def n_params(self) -> int:
-        """Parameters in all, by formula: the trunk's, the design's, and a second norm's if any."""
-        norms = {Norms.NONE: -1, Norms.PRE: 0, Norms.PRE_AND_POST: 1}[self.residual.norms]
-        extra = self.residual.n_params() + norms * self.shape.n_sublayers * self.shape.d_model
-        return self.shape.n_params() + extra
 
-    def flops_per_token(self) -> int:
-        """FLOPs per trained token, forward and backward, trunk and design."""
-        return 3 * (self.shape.flops_per_token() + self.residual.extra_flops_per_token())
+def n_params(shape: Shape, residual: Residual) -> int:
+    """Parameters of a model by formula: the trunk's, the design's, and a second norm's if any."""
+    norms = {Norms.NONE: -1, Norms.PRE: 0, Norms.PRE_AND_POST: 1}[residual.norms]
+    return shape.n_params() + residual.n_params() + norms * shape.n_sublayers * shape.d_model
+
+
+def train_flops_per_token(shape: Shape, residual: Residual) -> int:
+    """FLOPs per trained token, forward and backward, trunk and design."""
+    return 3 * (shape.flops_per_token() + residual.extra_flops_per_token())
 
 
 def next_token_loss(logits: Tensor, targets: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ from designs import SIMPLE, SPECS, build
 from torch import Tensor
 
 from attnres_cli import residual
-from attnres_cli.model import Transformer, next_token_loss
+from attnres_cli.model import Transformer, n_params, next_token_loss
 from attnres_cli.recipe import Optim
 from attnres_cli.residual import Norms
 from attnres_cli.shape import Shape
@@ -103,7 +103,9 @@ def test_parameters_equal_their_formula(spec: str, tiny_shape: Shape):
     counted = sum(parameter.numel() for parameter in model.residual.parameters())
 
     assert model.residual.n_params() == counted
-    assert model.n_params() == sum(parameter.numel() for parameter in model.parameters())
+    assert n_params(model.shape, model.residual) == sum(
+        parameter.numel() for parameter in model.parameters()
+    )
 
 
 @every_design

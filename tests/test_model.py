@@ -13,7 +13,15 @@ from designs import SPECS, build
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from attnres_cli.model import Attention, Rotary, Transformer, init_weights, next_token_loss
+from attnres_cli.model import (
+    Attention,
+    Rotary,
+    Transformer,
+    init_weights,
+    n_params,
+    next_token_loss,
+    train_flops_per_token,
+)
 from attnres_cli.residual import Norms
 from attnres_cli.shape import Shape
 from variants.standard import Standard
@@ -38,7 +46,7 @@ def test_parameters_by_formula_equal_the_module_on_the_meta_device(
 
     counted = sum(parameter.numel() for parameter in model.parameters())
 
-    assert shape.n_params() == model.n_params() == counted
+    assert shape.n_params() == n_params(shape, model.residual) == counted
 
 
 @every_shape
@@ -56,7 +64,7 @@ def test_flops_by_formula_equal_those_that_torch_counts(changes: dict, tiny_shap
         backward = counter.get_total_flops()
 
     assert forward == tokens.numel() * shape.flops_per_token()
-    assert forward + backward == tokens.numel() * model.flops_per_token()
+    assert forward + backward == tokens.numel() * train_flops_per_token(shape, model.residual)
 
 
 @pytest.mark.parametrize("spec", SPECS)
@@ -136,7 +144,9 @@ def test_the_trunk_puts_the_norms_that_a_design_asks_for(norms: Norms, tiny_shap
     logits = model(torch.zeros(1, 4, dtype=torch.int64))
 
     assert torch.isfinite(logits).all()
-    assert model.n_params() == sum(parameter.numel() for parameter in model.parameters())
+    assert n_params(tiny_shape, model.residual) == sum(
+        parameter.numel() for parameter in model.parameters()
+    )
 
 
 def test_the_model_and_the_variants_import_nothing_heavy_but_torch():

@@ -11,6 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from attnres_cli.model import Transformer
+from variants.attnres import AttnRes
+
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 COMMANDS = re.findall(r"^\$ (.+?)(?:\s+#.*)?$", README, flags=re.MULTILINE)
@@ -99,7 +102,8 @@ def test_the_readmes_snippet_builds_a_model():
     exec(PYTHON[1], names)
 
     model = names["model"]
-    assert model.n_params() == sum(parameter.numel() for parameter in model.parameters())
+    assert isinstance(model, Transformer)
+    assert isinstance(model.residual, AttnRes)
 
 
 def test_the_readmes_tree_names_what_there_is():

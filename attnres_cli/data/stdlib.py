@@ -5,6 +5,7 @@ Its content differs between Python versions; the fingerprint says which one a ru
 
 from __future__ import annotations
 
+import os
 import sysconfig
 from pathlib import Path
 
@@ -23,10 +24,14 @@ def documents() -> list[Document]:
 
     """
     root = Path(sysconfig.get_path("stdlib"))
+    paths = []
+    for folder, subfolders, files in os.walk(root):
+        subfolders[:] = [name for name in subfolders if _belongs(name)]
+        paths += [Path(folder, name) for name in files if name.endswith(".py") and _belongs(name)]
     found = [
         Document(path.relative_to(root).as_posix(), path.read_bytes())
-        for path in sorted(root.rglob("*.py"))
-        if _belongs(path.relative_to(root)) and path.is_file() and not path.is_symlink()
+        for path in sorted(paths)
+        if not path.is_symlink()
     ]
     if len(found) < _FEWEST_FILES:
         raise DataError(
@@ -36,7 +41,6 @@ def documents() -> list[Document]:
     return found
 
 
-def _belongs(relative: Path) -> bool:
+def _belongs(name: str) -> bool:
     # config-3.11-... and _sysconfigdata_... record how this interpreter was built
-    settings = any(part.startswith(("config-", "_sysconfigdata")) for part in relative.parts)
-    return not settings and not _LEFT_OUT & set(relative.parts)
+    return name not in _LEFT_OUT and not name.startswith(("config-", "_sysconfigdata"))

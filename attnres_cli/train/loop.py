@@ -14,7 +14,12 @@ from torch import Tensor
 
 from attnres_cli import residual
 from attnres_cli.data import Tokens
-from attnres_cli.model import Transformer, init_weights, next_token_loss
+from attnres_cli.model import (
+    Transformer,
+    init_weights,
+    next_token_loss,
+    train_flops_per_token,
+)
 from attnres_cli.recipe import Recipe
 from attnres_cli.run import Point, RunResult, RunSpec, Settings, Status
 from attnres_cli.train.memory import peak_bytes, reset_peak
@@ -123,7 +128,7 @@ def train(
         train_s=time.perf_counter() - started,
         peak_bytes=peak_bytes(device),
         n_params=sum(parameter.numel() for parameter in trainer.model.parameters()),
-        flops_per_token=trainer.model.flops_per_token(),
+        flops_per_token=train_flops_per_token(trainer.model.shape, trainer.model.residual),
         settings=settings,
         curve=tuple(curve),
     )
