@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import torch
 
-from attnres_cli import residual, train
+from attnres_cli import train, variant
 from attnres_cli.data import Tokens
 from attnres_cli.launch import Job, run_all
 from attnres_cli.model import n_params, train_flops_per_token
@@ -29,7 +29,7 @@ def resolve(specs: Sequence[str], recipe: Recipe, vocab_size: int) -> tuple[Arm,
     shape = recipe.model.shape(vocab_size)
     arms: dict[str, Arm] = {}
     for spec in specs:
-        typed = residual.parse(spec)
+        typed = variant.parse(spec)
         with torch.device("meta"):
             design = typed.build(shape.d_model, shape.n_sublayers)
         name = str(typed.at_depth(shape.n_sublayers))

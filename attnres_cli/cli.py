@@ -148,15 +148,16 @@ def variants(
     name: Annotated[str | None, typer.Argument(help="A variant, to read all about it.")] = None,
 ) -> None:
     """List the residual designs, or print one: equation, options, start, source."""
-    from attnres_cli import residual
     from attnres_cli.report.listing import print_variant, print_variants
+    from attnres_cli.residual import registry
+    from attnres_cli.variant import options_of, parse
 
-    known = residual.registry()
+    known = registry()
     if name is None:
         print_variants(known)
         return
-    spec = residual.parse(name)
-    print_variant(spec.name, known[spec.name], residual.options_of(known[spec.name]))
+    spec = parse(name)
+    print_variant(spec.name, known[spec.name], options_of(known[spec.name]))
 
 
 @app.command()

@@ -1,4 +1,4 @@
-"""The contract of a residual design, its registry, and the grammar "attnres:block_size=4,heads=8".
+"""The contract of a residual design, and the registry of all known ones.
 
 A design owns what is carried from depth to depth. The trunk (model.py) asks it four questions and
 never which design it is:
@@ -10,7 +10,7 @@ never which design it is:
     out = residual.finish(state)
 
 Options are the keyword arguments of its constructor after `d_model` and `n_sublayers`; their names,
-types and defaults are declared nowhere else.
+types and defaults are declared nowhere else. variant.py reads them.
 """
 
 from __future__ import annotations
@@ -19,11 +19,8 @@ import enum
 import importlib
 import inspect
 import pkgutil
-import types
-import typing
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import entry_points
 from typing import Any, ClassVar, TypeVar
@@ -31,9 +28,9 @@ from typing import Any, ClassVar, TypeVar
 import torch
 from torch import Tensor, nn
 
-from attnres_cli.errors import VariantError, unknown
+from attnres_cli.errors import VariantError
 
-__all__ = ["Hidden", "Norms", "Residual", "Variant", "VariantError", "register"]
+__all__ = ["Hidden", "Norms", "Residual", "Value", "VariantError", "register", "registry"]
 
 Hidden = Tensor
 """A float tensor of shape (batch, time, d_model)."""
@@ -60,7 +57,8 @@ class Residual(nn.Module, ABC):
         norms: the norms the trunk puts around each sublayer.
         equals_standard_at_init: whether the untrained model computes the same function of the
             shared weights as `standard`, gradients included.
-        token_wise: nothing moves between time steps (all designs here; a test proves it).
+
+    Nothing may move between time steps: a test proves it for every design.
     """
 
     norms: ClassVar[Norms] = Norms.PRE
@@ -177,155 +175,3 @@ def registry() -> Mapping[str, type[Residual]]:
     """All known designs by name, `standard` first, then by alphabet."""
     _load_entry_points()
     return dict(sorted(_REGISTRY.items(), key=lambda item: (item[0] != "standard", item[0])))
-
-
-@dataclass(frozen=True)
-class Option:
-    """One option of a design, as its constructor's signature declares it."""
-
-    name: str
-    kind: Any  # a type, a Literal, or a union of a type and None
-    default: Value
-
-    def parse(self, text: str) -> Value:
-        """The value that `text` stands for.
-
-        Raises:
-            ValueError: no value of this option's type; the message says which are.
-
-        """
-        for read in (_read_none, _read_bool, _read_int, _read_float, _read_choice):
-            try:
-                return read(self.kind, text)
-            except ValueError:
-                continue
-        raise ValueError(f"must be {self.allowed()}, got '{text}'")
-
-    def default_text(self) -> str:
-        """The default as it is typed."""
-        return write_value(self.default)
-
-    def allowed(self) -> str:
-        """What may be typed, in words: `on or off`, `a whole number or none`."""
-        names = {bool: "on or off", int: "a whole number", float: "a number", type(None): "none"}
-        words = [names.get(part) or _choices(part) for part in _parts(self.kind)]
-        return " or ".join(words)
-
-
-def _parts(kind: Any) -> tuple[Any, ...]:
-    return typing.get_args(kind) if isinstance(kind, types.UnionType) else (kind,)
-
-
-def _choices(part: Any) -> str:
-    return " or ".join(typing.get_args(part))
-
-
-def _read_none(kind: Any, text: str) -> None:
-    if type(None) not in _parts(kind) or text != "none":
-        raise ValueError
-    return
-
-
-def _read_bool(kind: Any, text: str) -> bool:
-    if bool not in _parts(kind) or text not in ("on", "off"):
-        raise ValueError
-    return text == "on"
-
-
-def _read_int(kind: Any, text: str) -> int:
-    if int not in _parts(kind):
-        raise ValueError
-    return int(text)
-
-
-def _read_float(kind: Any, text: str) -> float:
-    if float not in _parts(kind):
-        raise ValueError
-    return float(text)
-
-
-def _read_choice(kind: Any, text: str) -> str:
-    if not any(text in typing.get_args(part) for part in _parts(kind)):
-        raise ValueError
-    return text
-
-
-def options_of(cls: type[Residual]) -> dict[str, Option]:
-    """The options of a design by name, read from its constructor's signature."""
-    hints = typing.get_type_hints(cls.__init__)
-    parameters = list(inspect.signature(cls).parameters.values())[2:]
-    return {p.name: Option(p.name, hints[p.name], p.default) for p in parameters}
-
-
-def write_value(value: Value) -> str:
-    """A value as it is typed: on, off, none, or itself."""
-    if isinstance(value, bool):
-        return "on" if value else "off"
-    return "none" if value is None else str(value)
-
-
-@dataclass(frozen=True)
-class Variant:
-    """A residual design with its options; `str()` gives the spec with sorted options and without
-    defaults, so that equal designs have equal names.
-    """
-
-    name: str
-    options: tuple[tuple[str, Value], ...] = ()
-
-    def __str__(self) -> str:
-        options = ",".join(f"{key}={write_value(value)}" for key, value in self.options)
-        return f"{self.name}:{options}" if options else self.name
-
-    def build(self, d_model: int, n_sublayers: int) -> Residual:
-        """The design for one trunk.
-
-        Raises:
-            VariantError: options that exclude each other or do not fit these sizes.
-
-        """
-        cls = registry()[self.name]
-        try:
-            return cls(d_model, n_sublayers, **dict(self.options))
-        except VariantError as error:
-            raise VariantError(f"{self}: {error}") from error
-
-    def at_depth(self, n_sublayers: int) -> Variant:
-        """The simplest spec of the same design in a trunk of this depth."""
-        cls = registry()[self.name]
-        return _canonical(self.name, cls.canonical_options(dict(self.options), n_sublayers))
-
-
-def _canonical(name: str, options: Mapping[str, Value]) -> Variant:
-    known = options_of(registry()[name])
-    kept = {key: value for key, value in options.items() if value != known[key].default}
-    return Variant(name, tuple(sorted(kept.items())))
-
-
-def parse(text: str) -> Variant:
-    """Read a spec `name` or `name:option=value,option=value`.
-
-    Raises:
-        VariantError: an unknown name or option (with the nearest known one), a value that is not
-            of the option's type, an option given twice.
-
-    """
-    name, colon, rest = text.strip().partition(":")
-    known = registry()
-    if name not in known:
-        raise VariantError(unknown("variant", name, known))
-    declared = options_of(known[name])
-    options: dict[str, Value] = {}
-    for part in rest.split(",") if colon else []:
-        key, equals, value = part.partition("=")
-        if not equals:
-            raise VariantError(f"{text}: expected option=value, got '{part}'")
-        if key not in declared:
-            raise VariantError(f"{text}: {unknown(f'option of {name}', key, declared)}")
-        if key in options:
-            raise VariantError(f"{text}: option '{key}' is given twice")
-        try:
-            options[key] = declared[key].parse(value)
-        except ValueError as error:
-            raise VariantError(f"{text}: {key} {error}") from None
-    return _canonical(name, options)

@@ -5,15 +5,15 @@ from __future__ import annotations
 import itertools
 import typing
 
-from attnres_cli import residual
+from attnres_cli import variant
 from attnres_cli.model import Transformer, init_weights
-from attnres_cli.residual import Option, Variant, VariantError
+from attnres_cli.residual import VariantError, registry
 from attnres_cli.shape import Shape
 
 D_MODEL, N_SUBLAYERS = 16, 6  # of conftest's tiny shape
 
 
-def _other_values(option: Option) -> list[object]:
+def _other_values(option: variant.Option) -> list[object]:
     """Values of an option that are not its default."""
     values: list[object] = []
     for part in typing.get_args(option.kind) or (option.kind,):
@@ -23,7 +23,7 @@ def _other_values(option: Option) -> list[object]:
 
 def _is_built(spec: str) -> bool:
     try:
-        residual.parse(spec).build(D_MODEL, N_SUBLAYERS)
+        variant.parse(spec).build(D_MODEL, N_SUBLAYERS)
     except VariantError:
         return False
     return True
@@ -32,15 +32,15 @@ def _is_built(spec: str) -> bool:
 def all_specs() -> list[str]:
     """Each design with default options, with one option changed, and with two, where allowed."""
     specs = []
-    for name, cls in residual.registry().items():
+    for name, cls in registry().items():
         changes = [
             {option.name: value}
-            for option in residual.options_of(cls).values()
+            for option in variant.options_of(cls).values()
             for value in _other_values(option)
         ]
         pairs = [a | b for a, b in itertools.combinations(changes, 2) if a.keys() != b.keys()]
         for options in [{}, *changes, *pairs]:
-            specs.append(str(Variant(name, tuple(sorted(options.items())))))
+            specs.append(str(variant.Variant(name, tuple(sorted(options.items())))))
     return [spec for spec in specs if _is_built(spec)]
 
 
@@ -51,7 +51,7 @@ SIMPLE = [spec for spec in SPECS if "," not in spec]
 
 def build(spec: str, shape: Shape, seed: int = 0) -> Transformer:
     """An untrained model around a design, its shared weights drawn from the seed."""
-    design = residual.parse(spec).build(shape.d_model, shape.n_sublayers)
+    design = variant.parse(spec).build(shape.d_model, shape.n_sublayers)
     model = Transformer(shape, design)
     init_weights(model, seed)
     return model

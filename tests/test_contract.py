@@ -9,7 +9,7 @@ import torch
 from designs import SIMPLE, SPECS, build
 from torch import Tensor
 
-from attnres_cli import residual
+from attnres_cli import residual, variant
 from attnres_cli.model import Transformer, n_params, next_token_loss
 from attnres_cli.recipe import Optim
 from attnres_cli.residual import Norms
@@ -218,7 +218,7 @@ def test_costs_beyond_standard_are_numbers_that_scale_with_the_type(spec: str, t
 
 @every_design
 def test_a_canonical_spec_reads_back_as_itself(spec: str):
-    assert str(residual.parse(spec)) == spec
+    assert str(variant.parse(spec)) == spec
 
 
 @every_design

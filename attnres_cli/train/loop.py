@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from attnres_cli import residual
+from attnres_cli import variant
 from attnres_cli.data import Tokens
 from attnres_cli.model import (
     Transformer,
@@ -44,7 +44,7 @@ class Trainer:
     def __post_init__(self) -> None:
         recipe = self.spec.recipe
         shape = recipe.model.shape(self.tokens.vocab_size)
-        design = residual.parse(self.spec.variant).build(shape.d_model, shape.n_sublayers)
+        design = variant.parse(self.spec.variant).build(shape.d_model, shape.n_sublayers)
         model = Transformer(shape, design)
         init_weights(model, self.spec.seed)
         self.model = model.to(self.device)

@@ -10,7 +10,7 @@ from designs import build
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from attnres_cli import residual
+from attnres_cli import variant
 from attnres_cli.depthmix import History, Scoring, reference
 from attnres_cli.errors import VariantError
 from attnres_cli.model import Transformer
@@ -161,7 +161,7 @@ def test_parameters_equal_published_counts(n_layers: int, d_model: int, expected
 
 
 def test_a_block_of_one_sublayer_is_full_and_has_its_name():
-    assert str(residual.parse("attnres:block_size=1,heads=1")) == "attnres"
+    assert str(variant.parse("attnres:block_size=1,heads=1")) == "attnres"
 
 
 def test_a_window_over_all_sources_is_full(tiny_shape: Shape):
@@ -169,12 +169,12 @@ def test_a_window_over_all_sources_is_full(tiny_shape: Shape):
     tokens = torch.randint(0, 11, (2, 8), generator=torch.Generator().manual_seed(0))
 
     assert torch.equal(full(tokens), windowed(tokens))
-    assert str(residual.parse("attnres:window=6").at_depth(6)) == "attnres"
-    assert str(residual.parse("attnres:window=5").at_depth(6)) == "attnres:window=5"
+    assert str(variant.parse("attnres:window=6").at_depth(6)) == "attnres"
+    assert str(variant.parse("attnres:window=5").at_depth(6)) == "attnres:window=5"
 
 
 def test_a_block_larger_than_the_model_has_the_name_of_one_that_fits():
-    assert str(residual.parse("attnres:block_size=99").at_depth(6)) == "attnres:block_size=6"
+    assert str(variant.parse("attnres:block_size=99").at_depth(6)) == "attnres:block_size=6"
 
 
 def test_weights_sum_to_one_and_the_only_source_of_site_one_has_all_of_it():
@@ -226,7 +226,7 @@ def test_equal_queries_in_every_head_are_not_one_head():
 )
 def test_nonsense_is_refused_with_the_reason(spec: str, reason: str):
     with pytest.raises(VariantError, match=reason) as caught:
-        residual.parse(spec).build(16, 6)
+        variant.parse(spec).build(16, 6)
 
     assert str(caught.value).startswith(spec)
 

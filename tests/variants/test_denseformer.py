@@ -7,7 +7,7 @@ import torch
 from designs import build
 from torch import Tensor
 
-from attnres_cli import residual
+from attnres_cli import variant
 from attnres_cli.errors import VariantError
 from attnres_cli.model import Transformer
 from attnres_cli.shape import Shape
@@ -70,4 +70,4 @@ def test_ten_layers_have_as_many_scalars_as_the_official_code(
 @pytest.mark.parametrize("option", ["dilation=0", "dilation=4", "period=0", "period=4"])
 def test_options_that_fit_no_layer_are_refused(option: str):
     with pytest.raises(VariantError, match=r"in 1\.\.3"):
-        residual.parse(f"denseformer:{option}").build(16, 6)
+        variant.parse(f"denseformer:{option}").build(16, 6)

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from attnres_cli import residual
-from attnres_cli.residual import Norms, Residual, VariantError, parse, register
+from attnres_cli.residual import Norms, Residual, VariantError, register
+from attnres_cli.variant import parse
 
 
 class Plain(Residual):
