@@ -71,7 +71,10 @@ def timed(plan: Plan, tokens: Tokens) -> Plan:
     """The plan with a few real training steps of every missing arm timed on its first device.
 
     An arm that cannot be trained keeps step_s None: its run will fail, and be recorded with why.
+    Of long steps a part of the batch is timed (see `Plan.timed_sequences`).
     """
+    if plan.timed_sequences == 0:
+        return plan
     torch.set_num_threads(plan.settings.threads)
     wanted = {arm.variant for arm, _ in plan.missing}
     arms = (_timed(arm, plan, tokens) if arm.variant in wanted else arm for arm in plan.arms)
@@ -79,13 +82,16 @@ def timed(plan: Plan, tokens: Tokens) -> Plan:
 
 
 def _timed(arm: Arm, plan: Plan, tokens: Tokens) -> Arm:
-    spec = RunSpec(plan.recipe, arm.variant, plan.seeds[0], plan.fingerprint)
+    sequences, batch_size = plan.timed_sequences, plan.recipe.train.batch_size
+    part = plan.recipe.train.model_copy(update={"batch_size": sequences})
+    recipe = plan.recipe.model_copy(update={"train": part})
+    spec = RunSpec(recipe, arm.variant, plan.seeds[0], plan.fingerprint)
     eager = replace(plan.settings, compiled=False)
     try:
         seconds = train.seconds_per_step(spec, tokens, eager, plan.devices[0], TIMED_STEPS)
     except Exception:  # a design may raise anything; the worker that runs it writes it down
         return arm
-    return replace(arm, step_s=seconds)
+    return replace(arm, step_s=seconds * batch_size / sequences)
 
 
 def without(plan: Plan, records: Sequence[RunRecord]) -> Plan:
@@ -99,6 +105,21 @@ def without(plan: Plan, records: Sequence[RunRecord]) -> Plan:
         and record.fingerprint == plan.fingerprint
     }
     return replace(plan, done=frozenset(held))
+
+
+def belonging(plan: Plan, records: Sequence[RunRecord], baseline: str) -> list[RunRecord]:
+    """The runs that the plan's verdict rests on: its arms and the baseline, with its seeds, and
+    with any other seed that has ended (one that only waits would block the verdict).
+    """
+    variants = {baseline, *(arm.variant for arm in plan.arms)}
+    return [
+        record
+        for record in records
+        if record.recipe_digest == plan.recipe.digest
+        and record.fingerprint == plan.fingerprint
+        and record.variant in variants
+        and (record.seed in plan.seeds or record.result is not None)
+    ]
 
 
 def run(

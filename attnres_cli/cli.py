@@ -19,8 +19,6 @@ from attnres_cli.errors import AttnresError, UsageError, unknown
 
 if TYPE_CHECKING:
     from attnres_cli.report.comparison import Comparison
-    from attnres_cli.store import Store
-
 DONE, INTERNAL, BAD_INPUT, SOME_FAILED, INTERRUPTED = 0, 1, 2, 3, 130
 """Exit codes."""
 
@@ -84,6 +82,7 @@ def ablate(
     from attnres_cli import data
     from attnres_cli.recipe import load
     from attnres_cli.recipe import suite as specs_of
+    from attnres_cli.report.comparison import compare
     from attnres_cli.report.progress import progress
     from attnres_cli.report.terminal import print_plan
     from attnres_cli.store import Store
@@ -100,19 +99,20 @@ def ablate(
     plan = grid.make(fixed, arms, numbers, tokens.fingerprint, device, workers)
     if dry_run:
         held = Store.open(study, create=False).runs() if Path(study).exists() else []
-        plan = grid.timed(grid.without(plan, held), tokens)
-        print_plan(plan, sys.stdout)
+        _say("timing a few training steps of every arm")
+        print_plan(grid.timed(grid.without(plan, held), tokens), sys.stdout)
         return
     store = Store.open(study, create=True)
     records = store.plan(plan.specs, tokens.facts, retry_failed=retry_failed)
     plan = grid.without(plan, records)
     if plan.missing:
+        _say("timing a few training steps of every arm")
         plan = grid.timed(plan, tokens)
         print_plan(plan, sys.stderr)
         with progress(plan, records) as on_event:
             grid.run(plan, study, store, [record.id for record in records], on_event)
-    wanted = {base.variant, *(arm.variant for arm in arms)}
-    comparison = _compare(store, fixed.digest, tokens.fingerprint, base.variant, wanted)
+    held = store.runs(recipe_digest=fixed.digest)
+    comparison = compare(grid.belonging(plan, held, base.variant), tokens.facts, base.variant)
     _show(comparison, form)
     if comparison.failed:
         _say(
@@ -132,6 +132,7 @@ def report(
     output: Format = _Format.TABLE,
 ) -> None:
     """Print the verdict from the study alone; nothing is trained."""
+    from attnres_cli.report.comparison import compare
     from attnres_cli.report.select import choose
     from attnres_cli.store import Store
 
@@ -140,7 +141,7 @@ def report(
     chosen = choose(store.runs(), study, recipe, baseline)
     if chosen.others:
         _say(f"the study also holds {chosen.others}; --recipe shows them")
-    _show(_compare(store, chosen.recipe_digest, chosen.fingerprint, chosen.baseline), form)
+    _show(compare(chosen.records, store.data(chosen.fingerprint), chosen.baseline), form)
 
 
 @app.command()
@@ -195,20 +196,6 @@ def _seeds(text: str) -> tuple[int, ...]:
     if not 1 <= numbers[0] <= _MOST_SEEDS:
         raise UsageError(f"--seeds must be at least 1, at most {_MOST_SEEDS}, got {numbers[0]}")
     return tuple(range(numbers[0]))
-
-
-def _compare(
-    store: Store, digest: str, fingerprint: str, baseline: str, wanted: set[str] | None = None
-) -> Comparison:
-    """The comparison of one recipe's runs, of all its arms or of those wanted."""
-    from attnres_cli.report.comparison import compare
-
-    records = [
-        record
-        for record in store.runs(recipe_digest=digest)
-        if record.fingerprint == fingerprint and (wanted is None or record.variant in wanted)
-    ]
-    return compare(records, store.data(fingerprint), baseline)
 
 
 def _show(comparison: Comparison, form: _Format) -> None:

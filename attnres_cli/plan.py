@@ -11,6 +11,9 @@ from attnres_cli.run import RunSpec, Settings
 TIMED_STEPS = 4
 """Training steps of each arm that a prediction rests on."""
 
+_TIMED_FLOPS = {"cpu": 5e10, "cuda": 2e13}
+"""What about a second's work is; longer steps are timed in part."""
+
 _EVAL_SHARE = 0.4  # of a training step's time per token: one forward pass of three, and a little
 _START_S = 4.0  # a worker's imports and data
 
@@ -63,6 +66,18 @@ class Plan:
         """Training FLOPs of the missing runs."""
         tokens = self.recipe.steps * self.recipe.tokens_per_step
         return float(tokens * sum(arm.flops_per_token for arm, _ in self.missing))
+
+    @property
+    def timed_sequences(self) -> int:
+        """Sequences of a batch that are timed: all where a step takes about a second or less.
+
+        0 where one sequence alone takes twenty times as long: then nothing is timed.
+        """
+        per_token = max(arm.flops_per_token for arm in self.arms)
+        affordable = _TIMED_FLOPS[self.settings.device] / (per_token * self.recipe.model.seq_len)
+        if affordable < 1:
+            return 1 if affordable > 1 / 20 else 0
+        return min(int(affordable), self.recipe.train.batch_size)
 
     @property
     def seconds(self) -> float | None:

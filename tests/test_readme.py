@@ -116,4 +116,4 @@ def test_the_readmes_tree_names_what_there_is():
     for name in files:
         assert (ROOT / "attnres_cli" / name).exists(), name
     listed = {path.name for path in (ROOT / "attnres_cli").iterdir() if path.name[0] != "_"}
-    assert listed <= {name.rstrip("/") for name in files} | {"errors.py"}
+    assert listed <= {name.rstrip("/") for name in files}

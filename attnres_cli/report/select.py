@@ -13,6 +13,7 @@ from attnres_cli.run import RunRecord
 class Choice:
     """The runs to compare; `others` names what the study holds besides, or is empty."""
 
+    records: list[RunRecord]
     recipe_digest: str
     fingerprint: str
     baseline: str
@@ -36,15 +37,13 @@ def choose(records: Sequence[RunRecord], study: str, recipe: str | None, baselin
     groups = {(r.recipe, r.recipe_digest, r.fingerprint) for r in records}
     groups.discard((last.recipe, last.recipe_digest, last.fingerprint))
     others = ", ".join(f"{name} ({digest}) on data {mark}" for name, digest, mark in sorted(groups))
-    arms = {
-        r.variant
-        for r in records
-        if (r.recipe_digest, r.fingerprint) == (last.recipe_digest, last.fingerprint)
-    }
+    same = (last.recipe_digest, last.fingerprint)
+    chosen = [r for r in records if (r.recipe_digest, r.fingerprint) == same]
+    arms = {r.variant for r in chosen}
     name = _sorted_options(baseline)
     if name not in arms and name != "standard":
         raise UsageError(unknown("baseline", baseline, arms))
-    return Choice(last.recipe_digest, last.fingerprint, name, others)
+    return Choice(chosen, *same, name, others)
 
 
 def _sorted_options(spec: str) -> str:

@@ -115,12 +115,22 @@ def _plan_lines(plan: Plan) -> list[str]:
         f"{len(plan.devices)} worker(s), {settings.threads} thread(s) each, {settings.numerics}, "
         f"{settings.device_name}",
     ]
-    if plan.missing and plan.seconds is not None:
-        lines.append(
-            f"predicted time {duration(plan.seconds)}, from {TIMED_STEPS} training steps of each "
-            "arm timed just now, one arm at a time"
-        )
+    if plan.missing:
+        lines.append(_prediction(plan))
     return lines
+
+
+def _prediction(plan: Plan) -> str:
+    if plan.timed_sequences == 0:
+        return f"no predicted time: on {plan.settings.device} one sequence alone takes too long"
+    if plan.seconds is None:
+        return "no predicted time: an arm could not be trained; its runs will say why"
+    text = f"predicted time {duration(plan.seconds)}, from {TIMED_STEPS} training steps of each arm"
+    batch_size = plan.recipe.train.batch_size
+    if plan.timed_sequences < batch_size:
+        text += f" ({plan.timed_sequences} of the batch's {batch_size} sequences)"
+    eager = ", not compiled yet" if plan.settings.compiled else ""
+    return f"{text} timed just now, one arm at a time{eager}"
 
 
 def duration(seconds: float) -> str:

@@ -264,3 +264,15 @@ def test_a_diverged_arm_is_a_result_that_blocks_its_verdict(tmp_path: Path):
     mine = json.loads(done.stdout)["arms"][1]
     assert (mine["verdict"], mine["mean"]) == ("blocked", None)
     assert "diverged" in mine["reason"]
+
+
+def test_fewer_seeds_than_were_begun_are_judged_without_those_that_wait(tmp_path: Path):
+    grid = start(tmp_path, *GRID)
+    wait_until(tmp_path, complete=4, running=0)
+    os.killpg(grid.pid, signal.SIGINT)
+    grid.communicate(timeout=60)
+
+    done = ablate(tmp_path, *GRID, "--seeds", "2")
+
+    verdicts = [arm["verdict"] for arm in json.loads(done.stdout)["arms"]]
+    assert "blocked" not in verdicts

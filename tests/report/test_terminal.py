@@ -320,6 +320,7 @@ def test_a_report_is_by_default_of_the_recipe_planned_last(study: list[RunRecord
     chosen = choose(study, "attnres.db", None, "standard")
 
     assert chosen == Choice(
+        records=[record for record in study if record.recipe_digest == "bbbbbbbbbbbb"],
         recipe_digest="bbbbbbbbbbbb",
         fingerprint="0123456789abcdef",
         baseline="standard",
