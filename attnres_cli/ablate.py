@@ -77,7 +77,9 @@ def timed(plan: Plan, tokens: Tokens) -> Plan:
         return plan
     torch.set_num_threads(plan.settings.threads)
     wanted = {arm.variant for arm, _ in plan.missing}
-    arms = (_timed(arm, plan, tokens) if arm.variant in wanted else arm for arm in plan.arms)
+    arms = [_timed(arm, plan, tokens) if arm.variant in wanted else arm for arm in plan.arms]
+    if torch.cuda.is_initialized():
+        torch.cuda.empty_cache()  # the workers need that memory
     return replace(plan, arms=tuple(arms))
 
 

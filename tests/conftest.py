@@ -29,7 +29,7 @@ def tiny_recipe() -> Recipe:
     """A recipe that trains six steps in a moment."""
     values = {
         "name": "tiny",
-        "model": {"n_layers": 2, "d_model": 16, "n_heads": 2, "seq_len": 16},
+        "model": {"n_layers": 3, "d_model": 16, "n_heads": 2, "seq_len": 16},
         "optim": {"lr": 1e-2},
         "train": {"tokens": 384, "batch_size": 4, "eval_tokens": 256, "n_evals": 2},
     }

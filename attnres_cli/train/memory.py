@@ -14,6 +14,7 @@ _STATUS = Path("/proc/self/status")
 def reset_peak(device: str) -> None:
     """Start counting anew, where the system allows it."""
     if torch.device(device).type == "cuda":
+        torch.cuda.init()  # the first use in this process may be this one
         torch.cuda.reset_peak_memory_stats(device)
     else:
         with contextlib.suppress(OSError):
