@@ -38,6 +38,13 @@ def resolve(specs: Sequence[str], recipe: Recipe, vocab_size: int) -> tuple[Arm,
     return tuple(arms.values())
 
 
+def renamed(specs: Sequence[str], recipe: Recipe) -> list[tuple[str, str]]:
+    """(spec, name) of the specs that are the same design as a simpler one at the recipe's depth."""
+    typed = [variant.parse(spec) for spec in specs]
+    names = [(str(spec), str(spec.at_depth(2 * recipe.model.n_layers))) for spec in typed]
+    return [(spec, name) for spec, name in names if spec != name]
+
+
 def make(
     recipe: Recipe,
     arms: tuple[Arm, ...],
@@ -109,11 +116,11 @@ def without(plan: Plan, records: Sequence[RunRecord]) -> Plan:
     return replace(plan, done=frozenset(held))
 
 
-def belonging(plan: Plan, records: Sequence[RunRecord], baseline: str) -> list[RunRecord]:
-    """The runs that the plan's verdict rests on: its arms and the baseline, with its seeds, and
-    with any other seed that has ended (one that only waits would block the verdict).
+def belonging(plan: Plan, records: Sequence[RunRecord]) -> list[RunRecord]:
+    """The runs that the plan's verdict rests on: its arms with its seeds, and with any other seed
+    that has ended (one that only waits would block the verdict).
     """
-    variants = {baseline, *(arm.variant for arm in plan.arms)}
+    variants = {arm.variant for arm in plan.arms}
     return [
         record
         for record in records

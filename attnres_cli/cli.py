@@ -6,10 +6,14 @@ answers at once.
 
 from __future__ import annotations
 
+import contextlib
+import io
+import os
+import re
 import sys
 import warnings
+from collections.abc import Sequence
 from enum import StrEnum
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -18,12 +22,17 @@ from attnres_cli import __version__
 from attnres_cli.errors import AttnresError, UsageError, unknown
 
 if TYPE_CHECKING:
+    from attnres_cli.data import Tokens
+    from attnres_cli.plan import Arm, Plan
+    from attnres_cli.recipe import Recipe
     from attnres_cli.report.comparison import Comparison
+
 DONE, INTERNAL, BAD_INPUT, SOME_FAILED, INTERRUPTED = 0, 1, 2, 3, 130
 """Exit codes."""
 
 DEFAULT_STUDY = "attnres.db"
 _MOST_SEEDS = 1000
+_LONGEST_LINE = 1000
 
 app = typer.Typer(
     name="attnres",
@@ -88,45 +97,65 @@ def ablate(
     from attnres_cli.store import Store
 
     form = _format(output)
-    if variants and suite:
+    if variants and suite is not None:
         raise UsageError("give either variants or --suite, not both")
-    specs = variants or specs_of(suite or "quick")
+    specs = variants or specs_of("quick" if suite is None else suite)
     fixed = load(recipe, override or [])
     numbers = _seeds(seeds)
     tokens = data.load(fixed)
-    arms = grid.resolve(specs, fixed, tokens.vocab_size)
-    (base,) = grid.resolve([baseline], fixed, tokens.vocab_size)
+    arms = _arms(specs, baseline, fixed, tokens.vocab_size)
     plan = grid.make(fixed, arms, numbers, tokens.fingerprint, device, workers)
     if dry_run:
-        held = Store.open(study, create=False).runs() if Path(study).exists() else []
-        _say("timing a few training steps of every arm")
-        print_plan(grid.timed(grid.without(plan, held), tokens), sys.stdout)
+        plan = grid.without(plan, Store.held(study))
+        print_plan(_timed(plan, tokens), sys.stdout)
         return
     store = Store.open(study, create=True)
     records = store.plan(plan.specs, tokens.facts, retry_failed=retry_failed)
     plan = grid.without(plan, records)
     if plan.missing:
-        _say("timing a few training steps of every arm")
-        plan = grid.timed(plan, tokens)
+        plan = _timed(plan, tokens)
         print_plan(plan, sys.stderr)
         with progress(plan, records) as on_event:
             grid.run(plan, study, store, [record.id for record in records], on_event)
-    held = store.runs(recipe_digest=fixed.digest)
-    comparison = compare(grid.belonging(plan, held, base.variant), tokens.facts, base.variant)
+    (base,) = grid.resolve([baseline], fixed, tokens.vocab_size)
+    mine = grid.belonging(plan, store.runs(recipe_digest=fixed.digest))
+    comparison = compare(mine, tokens.facts, base.variant)
     _show(comparison, form)
     if comparison.failed:
         _say(
-            f"{len(comparison.failed)} runs failed; their errors are above, the same command with "
-            "--retry-failed trains them again"
+            f"failed runs: {len(comparison.failed)}; the same command with --retry-failed trains "
+            "them again"
         )
         raise typer.Exit(SOME_FAILED)
+
+
+def _arms(specs: Sequence[str], baseline: str, recipe: Recipe, vocab_size: int) -> tuple[Arm, ...]:
+    """The arms of these specs with the baseline first; says where they are not what was typed."""
+    from attnres_cli import ablate as grid
+
+    for spec, name in grid.renamed(specs, recipe):
+        _say(f"{spec} is {name} in a model of {2 * recipe.model.n_layers} sublayers")
+    typed = grid.resolve(specs, recipe, vocab_size)
+    (base,) = grid.resolve([baseline], recipe, vocab_size)
+    if base.variant in {arm.variant for arm in typed}:
+        return typed
+    _say(f"the baseline {base.variant} is trained too: every verdict is a difference from it")
+    return (base, *typed)
+
+
+def _timed(plan: Plan, tokens: Tokens) -> Plan:
+    from attnres_cli import ablate as grid
+
+    if plan.missing:
+        _say("timing a few training steps of every arm")
+    return grid.timed(plan, tokens)
 
 
 @app.command()
 def report(
     study: Study = DEFAULT_STUDY,
     recipe: Annotated[
-        str | None, typer.Option(help="Name or digest. Default: the recipe run last.")
+        str | None, typer.Option(help="Name or digest. Default: the newest in the study.")
     ] = None,
     baseline: Baseline = "standard",
     output: Format = _Format.TABLE,
@@ -138,9 +167,15 @@ def report(
 
     form = _format(output)
     store = Store.open(study, create=False)
-    chosen = choose(store.runs(), study, recipe, baseline)
+
+    def canonical(spec: str, digest: str) -> str:
+        from attnres_cli.variant import parse
+
+        return str(parse(spec).at_depth(2 * store.recipe(digest).model.n_layers))
+
+    chosen = choose(store.runs(), study, recipe, baseline, canonical)
     if chosen.others:
-        _say(f"the study also holds {chosen.others}; --recipe shows them")
+        _say(f"the study also holds {chosen.others}: --recipe with what stands in brackets")
     _show(compare(chosen.records, store.data(chosen.fingerprint), chosen.baseline), form)
 
 
@@ -171,6 +206,8 @@ def recipes(
     """List the recipes and suites, or print one recipe and what follows from it."""
     from attnres_cli.report.listing import print_recipe, print_recipes
 
+    if name is None and override:
+        raise UsageError("--set changes one recipe: attnres recipes NAME --set ...")
     if name is None:
         print_recipes()
     else:
@@ -185,12 +222,11 @@ def _format(text: str) -> _Format:
 
 def _seeds(text: str) -> tuple[int, ...]:
     """Seeds 0, 1, 2 for `3`; those listed for `0,3,7`."""
-    try:
-        numbers = tuple(int(part) for part in text.split(","))
-    except ValueError:
-        raise UsageError(f"--seeds takes a number or a list as 0,3,7, got '{text}'") from None
+    if not re.fullmatch(r"-?[0-9]{1,18}(,-?[0-9]{1,18})*", text):
+        raise UsageError(f"--seeds takes a number or a list as 0,3,7, got '{text}'")
+    numbers = tuple(int(part) for part in text.split(","))
     if "," in text:
-        if len(set(numbers)) < len(numbers) or not 0 <= min(numbers) <= max(numbers) < 2**63:
+        if len(set(numbers)) < len(numbers) or min(numbers) < 0:
             raise UsageError(f"--seeds takes different seeds from 0 up, got '{text}'")
         return numbers
     if not 1 <= numbers[0] <= _MOST_SEEDS:
@@ -213,7 +249,10 @@ def _show(comparison: Comparison, form: _Format) -> None:
 
 
 def _say(message: str) -> None:
-    typer.echo(f"attnres: {message}", err=True)
+    """One line on stderr, whatever a file's name or content may hold."""
+    line = "".join(c if c.isprintable() else " " for c in message)
+    with contextlib.suppress(OSError):  # its reader may be gone
+        print(f"attnres: {line[:_LONGEST_LINE]}", file=sys.stderr, flush=True)  # noqa: T201
 
 
 def _version(asked: bool) -> None:
@@ -239,14 +278,32 @@ def _warn(message: Warning | str, *_where: object) -> None:
 def main() -> None:
     """The command `attnres`. What a user can cause is one line on stderr and an exit code."""
     warnings.showwarning = _warn  # type: ignore[assignment]
+    _mend_streams()
     try:
         code = app(standalone_mode=False)
+        sys.stdout.flush()
+    except BrokenPipeError:  # as in `attnres report | head -1`: its reader has seen enough
+        code = DONE
     except AttnresError as error:
         _say(str(error))
         code = BAD_INPUT
     except _USAGE_ERROR as error:
-        _say(str(getattr(error, "format_message", error.__str__)()))
+        message = str(getattr(error, "format_message", error.__str__)())
+        if message:  # there is none where no command was given: the help is printed then
+            _say(message)
         code = BAD_INPUT
     if code == INTERRUPTED:  # typer makes this of Ctrl-C
         _say("interrupted; what is done is in the study, the same command goes on")
+    with contextlib.suppress(OSError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # or Python complains once more at its end
     sys.exit(code)
+
+
+def _mend_streams() -> None:
+    """Let no output fail for a character, as plus-minus in ASCII, or for a closed stream."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115, PTH123
+        elif isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")

@@ -82,9 +82,9 @@ class Plan:
     @property
     def seconds(self) -> float | None:
         """Predicted wall time of the missing runs, None if an arm of theirs is not timed."""
-        train_config = self.recipe.train
-        evaluations = (train_config.n_evals + 1) * train_config.eval_tokens * _EVAL_SHARE
-        steps = self.recipe.steps + evaluations / self.recipe.tokens_per_step
+        n_evals = min(self.recipe.train.n_evals, self.recipe.steps) + 1
+        evaluated = n_evals * self.recipe.train.eval_tokens * _EVAL_SHARE
+        steps = self.recipe.steps + evaluated / self.recipe.tokens_per_step
         free_at = [_START_S] * len(self.devices)
         for arm, _ in self.missing:
             if arm.step_s is None:

@@ -38,7 +38,12 @@ def _word(value: object) -> object:
     return ("off", "on")[value] if isinstance(value, bool) else value
 
 
-Count = Annotated[int, BeforeValidator(parse_count), Field(gt=0)]
+def _path(value: object) -> object:
+    """A folder's name may be a number, which YAML reads as one."""
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+Count = Annotated[int, BeforeValidator(parse_count), Field(gt=0, lt=2**53)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
 
 
@@ -51,7 +56,7 @@ class Section(BaseModel):
 class Model(Section):
     """The trunk. What is left out follows from the rest; see `shape`."""
 
-    n_layers: Count
+    n_layers: Annotated[Count, Field(le=1000)]  # a history has n_layers^2 reads
     d_model: Count
     n_heads: Count
     n_kv_heads: Count | None = None  # None: n_heads
@@ -101,13 +106,16 @@ class Data(Section):
     """Where tokens come from: `stdlib` (the running Python's own source) or `text` (data.path)."""
 
     source: Literal["stdlib", "text"] = "stdlib"
-    path: str | None = None
+    path: Annotated[str | None, BeforeValidator(_path)] = None
     val_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.05
 
     @model_validator(mode="after")
     def _path_is_read(self) -> Data:
         if self.path is not None and self.source != "text":
-            raise ValueError(f"path is read with source: text only, got source: {self.source}")
+            raise ValueError(
+                f"path is read with source: text, got source: {self.source}; add "
+                "--set data.source=text"
+            )
         return self
 
 
@@ -202,8 +210,10 @@ def text_of(name: str) -> str:
         if name not in names():
             raise RecipeError(unknown("recipe", name, names()) + ", or a path to a .yaml file")
         return (files("recipes") / f"{name}.yaml").read_text(encoding="utf-8")
-    path = Path(name)
+    path = Path(name).expanduser()
     try:
+        if path.exists() and not (path.is_file() or path.is_dir()):
+            raise RecipeError(f"recipe {path} is no file")  # a pipe could be read for ever
         if path.stat().st_size > strict_yaml.MAX_BYTES:
             raise RecipeError(
                 f"recipe {path}: {path.stat().st_size} bytes, at most {strict_yaml.MAX_BYTES} "
@@ -226,7 +236,7 @@ def load(name: str, overrides: Sequence[str] = ()) -> Recipe:
     origin = f"recipe {name}"
     values = strict_yaml.load(text_of(name), origin)
     if not isinstance(values, dict):
-        raise RecipeError(f"{origin}: expected sections model, data, optim, train")
+        raise RecipeError(f"{origin}: expected sections model, data, optim, train, found none")
     for override in overrides:
         _override(values, override)
         origin = f"recipe {name} with --set"
@@ -295,7 +305,11 @@ def _explain(problem: Any) -> str:
         return section + unknown("key", str(key), _keys(sections))
     if problem["type"] == "missing":
         return f"{where} is missing"
+    if problem["type"] == "model_type":
+        return f"{where}: expected a section with keys, got {problem['input']!r}"
     message = problem["msg"].removeprefix("Value error, ")
+    if problem["type"] == "int_type":
+        message += " (as 2000000, 2M or 1.5k; k, M and B are known)"
     if problem["type"] == "value_error":
         return f"{where}: {message}" if where else message
     return f"{where}: {message[0].lower()}{message[1:]}, got {problem['input']!r}"

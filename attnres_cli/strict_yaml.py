@@ -1,7 +1,7 @@
 """YAML as people write recipes: plain mappings, lists and scalars, and nothing that surprises.
 
-Differs from YAML 1.1 in that 3e-4 is a number, and in what it refuses: object tags, anchors and
-aliases, a key given twice, deep nesting, large files.
+Differs from YAML 1.1 in that 3e-4 is a number and 010, 1:40 or 2020-01-01 is text; and in what it
+refuses: object tags, anchors and aliases, a key given twice, deep nesting, large files.
 """
 
 from __future__ import annotations
@@ -21,31 +21,34 @@ class _Loader(yaml.SafeLoader):
     """SafeLoader that reads 3e-4 as a float and refuses a key that is given twice."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
         seen: set[str] = set()
-        for key in keys:
+        for key_node, _ in node.value:
+            key, line = self.construct_object(key_node, deep=True), key_node.start_mark.line + 1
             if not isinstance(key, str):
-                raise RecipeError(f"line {node.start_mark.line + 1}: key {key!r} must be a word")
+                raise RecipeError(f"line {line}: key {key!r} must be a word")
             if key in seen:
-                raise RecipeError(f"line {node.start_mark.line + 1}: key '{key}' is given twice")
+                raise RecipeError(f"line {line}: key '{key}' is given twice")
             seen.add(key)
         return super().construct_mapping(node, deep)
 
-    def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
-        value = super().construct_yaml_int(node)
-        if value.bit_length() > 63:
-            line = node.start_mark.line + 1
-            raise RecipeError(f"line {line}: {node.value[:20]}... is too large a number")
-        return value
 
-
-_Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_yaml_int)
-
-
+# YAML 1.1 has octal 010, base 60 as 1:40 and dates besides; what is no plain decimal number stays
+# text, which a recipe refuses where it wants a number.
+_NUMBERS = ("int", "float", "timestamp")
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, words) for tag, words in known if tag.rpartition(":")[2] not in _NUMBERS]
+    for first, known in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:int", re.compile(r"[-+]?(0|[1-9][0-9_]{0,17})$"), list("-+0123456789")
+)
 _Loader.add_implicit_resolver(
     "tag:yaml.org,2002:float",
-    re.compile(r"^[-+]?(\d[\d_]*)(\.\d*)?[eE][-+]?\d+$"),
-    list("-+0123456789"),
+    re.compile(
+        r"[-+]?(?=[0-9_]*[.eE])([0-9][0-9_]*(\.[0-9]*)?|\.[0-9]+)([eE][-+]?[0-9]{1,4})?$"
+        r"|[-+]?\.inf$|\.nan$"
+    ),
+    list("-+.0123456789"),
 )
 
 
@@ -66,8 +69,6 @@ def load(text: str, origin: str) -> Any:
         _refuse_deep_or_tagged(text)
         return yaml.load(text, _Loader)  # noqa: S506  (a SafeLoader)
     except RecipeError as error:
-        raise RecipeError(f"{origin}: {error}") from None
-    except ValueError as error:  # a date or number that does not exist, as 2020-99-99
         raise RecipeError(f"{origin}: {error}") from None
     except yaml.YAMLError as error:
         raise RecipeError(f"{origin}: {_one_line(error)}") from None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 import types
 import typing
 from collections.abc import Mapping
@@ -67,7 +68,7 @@ def _read_bool(kind: Any, text: str) -> bool:
 
 
 def _read_int(kind: Any, text: str) -> int:
-    if int not in _parts(kind):
+    if int not in _parts(kind) or not re.fullmatch(r"-?[0-9]{1,18}", text):
         raise ValueError
     return int(text)
 
@@ -151,7 +152,7 @@ def parse(text: str) -> Variant:
     declared = options_of(known[name])
     options: dict[str, Value] = {}
     for part in rest.split(",") if colon else []:
-        key, equals, value = part.partition("=")
+        key, equals, value = part.strip().partition("=")
         if not equals:
             raise VariantError(f"{text}: expected option=value, got '{part}'")
         if key not in declared:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -65,6 +66,20 @@ BAD = {
     "study folder": ([*SMOKE, "--study", "no/such/folder/a.db"], "does not exist"),
     "read-only study folder": ([*SMOKE, "--study", "/proc/attnres.db"], "/proc"),
     "study is a folder": ([*SMOKE, "--study", "."], "is a folder"),
+    "study in memory": ([*SMOKE, "--study", ":memory:"], "SQLite files"),
+    "study is a device": ([*SMOKE, "--study", "/dev/null"], "is no file"),
+    "dry run, study folder": ([*SMOKE, "--dry-run", "--study", "no/a.db"], "does not exist"),
+    "recipe is a device": (["ablate", "--recipe", "/dev/zero"], "is no file"),
+    "data are a device": (
+        [*SMOKE, "--set", "data.source=text", "--set", "data.path=/dev/zero"],
+        "no file or folder",
+    ),
+    "count of a count": ([*SMOKE, "--set", "train.tokens=9999999999B"], "less than"),
+    "suffix": ([*SMOKE, "--set", "train.tokens=2G"], "k, M and B"),
+    "octal": ([*SMOKE, "--set", "train.tokens=010000"], "valid integer"),
+    "two lines": ([*SMOKE, "--set", "train.tokens=2M\nfoo: 3"], "--set"),
+    "empty suite": (["ablate", "--suite", ""], "unknown suite"),
+    "set without recipe": (["recipes", "--set", "model.n_layers=3"], "recipes NAME"),
     "postgres": ([*SMOKE, "--study", "postgresql://h/db"], "SQLite"),
     "no such study": (["report", "--study", "none.db"], "no study at none.db"),
     "report format": (["report", "--format", "pdf"], "unknown format 'pdf'"),
@@ -238,3 +253,75 @@ def test_a_report_needs_no_torch(tmp_path: Path, capsys: pytest.CaptureFixture[s
 
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["arms"][0]["variant"] == "standard"
+
+
+def trained(capsys: pytest.CaptureFixture[str], *arms: str) -> None:
+    short = ("--seeds", "2", "--set", "train.tokens=2k")
+    code, _, err = attnres(capsys, *SMOKE, *arms, *short)
+    assert code == 0, err
+
+
+def test_a_baseline_that_is_no_arm_is_trained_too(capsys: pytest.CaptureFixture[str]):
+    code, out, err = attnres(
+        capsys, *SMOKE, "attnres", "--seeds", "2", "--set", "train.tokens=2k", "--format", "json"
+    )
+
+    assert code == 0
+    assert "the baseline standard is trained too" in err
+    arms = {arm["variant"]: arm["verdict"] for arm in json.loads(out)["arms"]}
+    assert arms["standard"] == "baseline"
+    assert arms["attnres"] != "blocked"
+
+
+def test_a_spec_that_is_a_simpler_design_at_this_depth_says_so(capsys: pytest.CaptureFixture[str]):
+    code, out, err = attnres(capsys, *SMOKE, "standard", "attnres:window=8", "--dry-run")
+
+    assert code == 0
+    assert "attnres:window=8 is attnres in a model of 4 sublayers" in err
+    assert "attnres:window=8" not in out
+
+
+def test_a_report_takes_a_baseline_in_any_of_its_forms(capsys: pytest.CaptureFixture[str]):
+    trained(capsys, "standard", "attnres")
+
+    for spec in ("attnres", "attnres:heads=1", "attnres:window=9"):
+        code, out, _ = attnres(capsys, "report", "--baseline", spec, "--format", "json")
+        assert (code, json.loads(out)["baseline"]) == (0, "attnres")
+
+
+def test_a_report_survives_narrow_ascii_and_closed_outputs(capsys: pytest.CaptureFixture[str]):
+    trained(capsys, "standard", "attnres:block_size=2")
+    program = f"{sys.executable} -m attnres_cli report"
+
+    def shell(command: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            ["bash", "-c", "set -o pipefail; " + command],
+            capture_output=True,
+            text=True,
+            env=os.environ | environment,
+        )
+
+    narrow, ascii_only = shell(program, COLUMNS="40"), shell(program, PYTHONIOENCODING="ascii")
+    read_once, closed = shell(program + " | head -1"), shell(program + " >&-")
+
+    assert all(done.returncode == 0 for done in (narrow, ascii_only, read_once, closed))
+    assert all(done.stderr == "" for done in (narrow, ascii_only, read_once, closed))
+    assert "verdict" in narrow.stdout
+    assert "separable" in narrow.stdout
+    assert "attnres:block_size=2" in ascii_only.stdout
+
+
+def test_training_goes_on_when_nobody_reads_its_progress(capsys: pytest.CaptureFixture[str]):
+    command = f"{sys.executable} -m attnres_cli {' '.join(SMOKE)} standard --seeds 2 2>&1 >out.txt"
+
+    subprocess.run(["bash", "-c", command + " | head -1"], capture_output=True)
+
+    assert attnres(capsys, "report")[0] == 0
+    assert "standard" in Path("out.txt").read_text(encoding="utf-8")
+
+
+def test_no_command_prints_the_help(capsys: pytest.CaptureFixture[str]):
+    _, out, err = attnres(capsys)
+
+    assert "Usage" in out
+    assert err == ""

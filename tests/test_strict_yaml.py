@@ -66,12 +66,12 @@ def test_a_byte_order_mark_and_windows_line_ends_do_no_harm():
 @pytest.mark.parametrize(
     ("text", "line"),
     [
-        ("lr: 1\nlr: 2", 1),
-        ("optim:\n  lr: 1\n  eps: 1\n  lr: 2", 2),
+        ("lr: 1\nlr: 2", 2),
+        ("optim:\n  lr: 1\n  eps: 1\n  lr: 2", 4),
         ("all:\n- {lr: 1}\n- {lr: 1, lr: 2}", 3),
     ],
 )
-def test_a_key_given_twice_is_refused_with_the_line_of_its_section(text: str, line: int):
+def test_a_key_given_twice_is_refused_with_its_line(text: str, line: int):
     with pytest.raises(RecipeError) as caught:
         load(text)
 
@@ -82,7 +82,7 @@ def test_a_key_given_twice_is_refused_with_the_line_of_its_section(text: str, li
     assert "twice" in message
 
 
-@pytest.mark.parametrize("key", ["1", "3e-4", "yes", "null", "2020-01-01", "? [a]\n", "? {a: b}\n"])
+@pytest.mark.parametrize("key", ["1", "3e-4", "yes", "null", "? [a]\n", "? {a: b}\n"])
 def test_keys_that_are_no_words_are_refused(key: str):
     with pytest.raises(RecipeError, match=r"line 1.*must be a word"):
         load(f"{key}: value")
@@ -190,13 +190,11 @@ def test_control_characters_are_refused_in_one_line(character: str):
 
 
 @pytest.mark.parametrize(
-    "scalar", ["2020-99-99", "2001-02-30 25:61:61", "0b_", "0x_", "9" * 5000, "0x" + "f" * 5000]
+    "scalar",
+    ["2020-01-01", "2020-99-99", "0b_", "0x_", "0x1F", "010000", "1:40:00", "9" * 5000, "0o17"],
 )
-def test_a_scalar_that_no_python_value_can_hold_is_refused_and_shows_no_traceback(scalar: str):
-    with pytest.raises(RecipeError, match=r"lab\.yaml") as caught:
-        repr(load(f"a: {scalar}"))
-
-    assert "\n" not in str(caught.value)
+def test_what_is_no_plain_decimal_number_stays_text(scalar: str):
+    assert load(f"a: {scalar}") == {"a": scalar}
 
 
 @pytest.mark.parametrize("text", [".inf", "1e400"])

@@ -22,7 +22,7 @@ def load(recipe: Recipe) -> Tokens:
     if config.source == "stdlib":
         found = stdlib.documents()
     else:
-        found = text.documents(Path(config.path) if config.path is not None else None)
+        found = text.documents(Path(config.path).expanduser() if config.path is not None else None)
     tokens = split(config.source, found, config.val_fraction)
     tokens.check(recipe.model.seq_len, recipe.train.eval_tokens)
     return tokens

@@ -22,12 +22,16 @@ def documents(path: Path | None) -> list[Document]:
     try:
         if not path.exists():
             raise DataError(f"data.path {path} does not exist: --set data.path=FILE_OR_FOLDER")
+        if not (path.is_dir() or path.is_file()):
+            raise DataError(f"data.path {path} is no file or folder")
         found = _folder(path) if path.is_dir() else [Document(path.name, path.read_bytes())]
     except OSError as error:
         raise DataError(f"data.path {path} cannot be read: {error.strerror}") from error
     found = [document for document in found if document.content]
     if not found:
-        raise DataError(f"data.path {path} holds no text: every file in it is empty")
+        raise DataError(
+            f"data.path {path} holds no text: no file in it that is neither hidden nor empty"
+        )
     return found
 
 

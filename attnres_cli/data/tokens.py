@@ -70,7 +70,8 @@ class Tokens:
         if len(self.val) <= eval_tokens:
             raise DataError(
                 f"validation data hold {len(self.val)} tokens, train.eval_tokens asks for "
-                f"{eval_tokens} and one more: more data, or a smaller --set train.eval_tokens="
+                f"{eval_tokens} and one more: more data, a larger --set data.val_fraction=, or "
+                f"--set train.eval_tokens={seq_len} or more"
             )
 
     @cached_property
@@ -91,20 +92,20 @@ class Tokens:
 
 def split(source: str, documents: list[Document], val_fraction: float) -> Tokens:
     """Tokens from documents: whole files go to validation, in the order of their names' hashes,
-    until they hold val_fraction of the bytes; of a single file, its end does. Files that would make
-    up more than a tenth of the validation stream stay in training, so that none dominates it; where
-    the others do not hold enough, the smallest files go first.
+    until they hold val_fraction of the bytes. Files that would make up more than a tenth of the
+    validation stream stay in training, so that none dominates it; where the others do not hold
+    enough, the smallest files go first; where one file holds nearly all, its end does.
     """
     ordered = sorted(documents, key=lambda document: document.name)
     wanted = val_fraction * sum(len(document.content) for document in ordered)
-    if len(ordered) == 1:
-        content = ordered[0].content
-        cut = len(content) - round(wanted)
-        train, val = content[:cut], content[cut:]
-    else:
-        chosen = _validation_names(ordered, wanted)
-        train = b"".join(d.content for d in ordered if d.name not in chosen)
-        val = b"".join(d.content for d in ordered if d.name in chosen)
+    chosen = _validation_names(ordered, wanted)
+    val = b"".join(d.content for d in ordered if d.name in chosen)
+    train = b"".join(d.content for d in ordered if d.name not in chosen)
+    if len(val) < wanted / 2:  # one file, or one that holds nearly all
+        largest = max(ordered, key=lambda document: len(document.content))
+        cut = max(0, len(largest.content) - round(wanted))
+        train = b"".join(d.content for d in ordered if d is not largest) + largest.content[:cut]
+        val = largest.content[cut:]
     digest = hashlib.sha256(len(train).to_bytes(8, "big") + train + val).hexdigest()
     streams = [np.frombuffer(part, dtype=np.uint8) for part in (train, val)]
     return Tokens(source, streams[0], streams[1], fingerprint=digest[:16])

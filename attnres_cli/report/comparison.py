@@ -15,6 +15,11 @@ from attnres_cli.stats import Difference, holm, mean_sd, paired
 Verdict = Literal["better", "worse", "not separable", "blocked", "baseline"]
 
 ALPHA = 0.05
+_UNFINISHED = {
+    Status.PENDING: "is pending: the same ablate command goes on",
+    Status.RUNNING: "is running, or was killed: the same ablate command goes on",
+    Status.FAILED: "failed: the same ablate command with --retry-failed trains it again",
+}
 _START_TOLERANCE = 1.0  # nats around ln(vocab) within which an untrained model's loss lies
 _NAMES_ERROR = re.compile(r"[\w.]+(Error|Exception)\b")
 RULE = (
@@ -61,6 +66,8 @@ class Comparison:
     baseline: str
     arms: tuple[ArmResult, ...]
     failed: tuple[Failure, ...]
+    n_pending: int
+    n_running: int
     versions: tuple[str, ...]
     settings: tuple[str, ...]
 
@@ -85,6 +92,8 @@ def compare(records: Sequence[RunRecord], data: DataFacts, baseline: str) -> Com
         baseline=baseline,
         arms=tuple(arms),
         failed=tuple(Failure(r.variant, r.seed, last_line(r.error)) for r in failed),
+        n_pending=sum(record.status is Status.PENDING for record in records),
+        n_running=sum(record.status is Status.RUNNING for record in records),
         versions=tuple(sorted({_version(r) for r in records if r.result is not None})),
         settings=tuple(
             sorted({f"{r.settings.numerics} on {r.settings.device_name}" for r in results})
@@ -152,7 +161,7 @@ def _gate(runs: Sequence[RunRecord], data: DataFacts, whose: str = "") -> str | 
     for run in runs:
         seed, result = f"{whose}seed {run.seed}", run.result
         if result is None:
-            return f"{seed} is {run.status}" + (": go on" if run.status is Status.PENDING else "")
+            return f"{seed} {_UNFINISHED[run.status]}"
         if run.status is Status.DIVERGED:
             return f"{seed} diverged at step {result.steps}"
         start = math.log(data.vocab_size)

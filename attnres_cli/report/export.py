@@ -129,14 +129,15 @@ def difference_text(arm: ArmResult) -> str:
 
 
 def verdict_text(arm: ArmResult) -> str:
-    """The word, and for a blocked verdict the gate."""
-    return f"blocked: {arm.reason}" if arm.verdict == "blocked" else arm.verdict
+    """The word, and the gate of a blocked verdict or of the baseline's own runs."""
+    gated = arm.verdict in ("blocked", "baseline") and arm.reason
+    return f"{arm.verdict}: {arm.reason}" if gated else arm.verdict
 
 
 def facts_of(comparison: Comparison) -> list[str]:
     """What the numbers are of: recipe, tokens, data, reference lines, rule, versions."""
     data, arms = comparison.data, comparison.arms
-    tokens = f"{arms[0].tokens:,} tokens per run" if arms else "no run has ended"
+    tokens = f"{max(arm.tokens for arm in arms):,} tokens per run" if arms else "no run has ended"
     return [
         f"recipe {comparison.recipe} ({comparison.recipe_digest}), {tokens}; loss: mean ± sd over "
         f"seeds; difference from {comparison.baseline}, paired by seed",
@@ -144,11 +145,18 @@ def facts_of(comparison: Comparison) -> list[str]:
         f"{data.val_tokens:,} of them for validation",
         f"reference: best table of next byte given this byte (bigram) {data.bigram_entropy:.4f}, "
         f"byte frequencies (unigram) {data.unigram_entropy:.4f} {UNIT}",
+        *_unfinished(comparison),
         *_unlearned(comparison),
         RULE,
         *(f"computed with {text}" for text in comparison.settings),
         *comparison.versions,
     ]
+
+
+def _unfinished(comparison: Comparison) -> list[str]:
+    counts = {"pending": comparison.n_pending, "running, or killed": comparison.n_running}
+    named = [f"{count} {word}" for word, count in counts.items() if count]
+    return [f"runs {' and '.join(named)}: the same ablate command goes on"] if named else []
 
 
 def _unlearned(comparison: Comparison) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from rich.live import Live
 from rich.table import Table
@@ -82,7 +82,8 @@ class _Lines:
             self._say(self.tally.line())
 
     def _say(self, line: str) -> None:
-        print(line, file=sys.stderr, flush=True)  # noqa: T201  (progress is what stderr is for)
+        with suppress(OSError):  # its reader may be gone; training goes on
+            print(line, file=sys.stderr, flush=True)  # noqa: T201  (progress belongs on stderr)
 
 
 def _table(tally: _Tally) -> Table:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from attnres_cli.errors import StudyError, UsageError, unknown
@@ -20,8 +20,22 @@ class Choice:
     others: str
 
 
-def choose(records: Sequence[RunRecord], study: str, recipe: str | None, baseline: str) -> Choice:
-    """The runs of the recipe of that name or digest, by default of the one run last.
+def choose(
+    records: Sequence[RunRecord],
+    study: str,
+    recipe: str | None,
+    baseline: str,
+    canonical: Callable[[str, str], str] = lambda spec, _digest: spec,
+) -> Choice:
+    """The runs of one recipe on one fingerprint, by default the newest of the study.
+
+    Args:
+        records: all runs of the study.
+        study: what to call it in messages.
+        recipe: a name, the start of a digest, or digest@fingerprint.
+        baseline: a spec; options in any order.
+        canonical: the canonical form of a spec under the recipe of a digest, asked for where the
+            study holds no arm of the name as it is typed (to know it takes torch).
 
     Raises:
         StudyError: the study holds no run.
@@ -30,20 +44,28 @@ def choose(records: Sequence[RunRecord], study: str, recipe: str | None, baselin
     """
     if not records:
         raise StudyError(f"study {study} holds no runs yet: `attnres ablate --study {study}`")
-    of_recipe = [r for r in records if recipe in (None, r.recipe, r.recipe_digest)]
+    of_recipe = [record for record in records if recipe is None or _is_meant(record, recipe)]
     if not of_recipe:
-        raise UsageError(unknown("recipe in this study", str(recipe), {r.recipe for r in records}))
+        known = {name for r in records for name in (r.recipe, r.recipe_digest)}
+        raise UsageError(unknown("recipe in this study", str(recipe), known))
     last = of_recipe[-1]
-    groups = {(r.recipe, r.recipe_digest, r.fingerprint) for r in records}
-    groups.discard((last.recipe, last.recipe_digest, last.fingerprint))
-    others = ", ".join(f"{name} ({digest}) on data {mark}" for name, digest, mark in sorted(groups))
-    same = (last.recipe_digest, last.fingerprint)
-    chosen = [r for r in records if (r.recipe_digest, r.fingerprint) == same]
-    arms = {r.variant for r in chosen}
+    chosen = [record for record in records if _group(record) == _group(last)]
+    others = {f"{r.recipe} ({_group(r)})" for r in records if _group(r) != _group(last)}
+    arms = {record.variant for record in chosen}
     name = _sorted_options(baseline)
+    if name not in arms:
+        name = canonical(baseline, last.recipe_digest)
     if name not in arms and name != "standard":
         raise UsageError(unknown("baseline", baseline, arms))
-    return Choice(chosen, *same, name, others)
+    return Choice(chosen, last.recipe_digest, last.fingerprint, name, ", ".join(sorted(others)))
+
+
+def _group(record: RunRecord) -> str:
+    return f"{record.recipe_digest}@{record.fingerprint}"
+
+
+def _is_meant(record: RunRecord, recipe: str) -> bool:
+    return record.recipe == recipe or (len(recipe) >= 4 and _group(record).startswith(recipe))
 
 
 def _sorted_options(spec: str) -> str:

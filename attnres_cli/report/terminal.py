@@ -26,6 +26,7 @@ from attnres_cli.report.export import (
 _STYLE = {"better": "green", "worse": "red", "blocked": "yellow", "baseline": "bold"}
 _PIPE_WIDTH = 140  # where nobody looks, so that a log holds every column
 _WIDE = 130
+_NARROWEST = 80
 
 
 def console(stream: TextIO) -> Console:
@@ -34,7 +35,18 @@ def console(stream: TextIO) -> Console:
     Where it is no terminal, tables are 140 columns wide unless COLUMNS says otherwise.
     """
     width = None if stream.isatty() or "COLUMNS" in os.environ else _PIPE_WIDTH
-    return Console(file=stream, width=width, highlight=False, markup=False, emoji=False)
+    out = _Console(file=stream, width=width, highlight=False, markup=False, emoji=False)
+    if out.width < _NARROWEST:  # a line that wraps loses less than a table whose columns are cut
+        out.width = _NARROWEST
+    return out
+
+
+class _Console(Console):
+    """A console that falls silent, and ends nothing, when its reader has gone."""
+
+    def on_broken_pipe(self) -> None:
+        """Print no more."""
+        self.quiet = True
 
 
 def print_comparison(comparison: Comparison) -> None:

@@ -28,7 +28,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import NullPool
 
 from attnres_cli.errors import StudyError
-from attnres_cli.store.tables import PREFIX, VERSION_TABLE
+from attnres_cli.store.tables import PREFIX, VERSION_TABLE, metadata
 
 _HEADER = b"SQLite format 3\0"
 _OPTUNA = {"studies", "trials", "version_info", "alembic_version"}
@@ -56,14 +56,23 @@ def connect(study: str, *, create: bool) -> Engine:
                 connection.commit()
                 _use_wal(connection, path)
                 _upgrade(connection)
-            elif _schema_of(connection) != _scripts().get_current_head():
-                raise StudyError(
-                    f"study {path} holds no runs of this version yet: `attnres ablate --study "
-                    f"{path}` upgrades it and trains"
-                )
+            else:
+                _check_schema(connection, path)
     except DBAPIError as error:
         raise StudyError(f"study {path}: {error.orig}") from error
     return engine
+
+
+def exists(study: str) -> bool:
+    """Whether there is a study at that path; that one could be made there is checked too.
+
+    Raises:
+        StudyError: none could.
+
+    """
+    path = _path_of(study)
+    _check_file(path, create=True)
+    return path.exists() and path.stat().st_size > 0
 
 
 def immediate(engine: Engine) -> Engine:
@@ -75,21 +84,23 @@ def immediate(engine: Engine) -> Engine:
 
 def _path_of(study: str) -> Path:
     if study.startswith("sqlite:///"):
-        return Path(study.removeprefix("sqlite:///"))
-    if "://" in study:
+        study = study.removeprefix("sqlite:///")
+    if "://" in study or study.startswith("file:") or study in ("", ":memory:"):
         raise StudyError(
-            f"study {study.split('://')[0]}://...: this version keeps studies in SQLite files, "
+            f"study '{study.split('://')[0]}': this version keeps studies in SQLite files, "
             "give --study a path"
         )
-    return Path(study)
+    return Path(study).expanduser()
 
 
 def _check_file(path: Path, create: bool) -> None:
-    folder = path.absolute().parent
+    folder = path.resolve().parent
     if not folder.is_dir():
         raise StudyError(f"study {path}: folder {folder} does not exist, make it first")
     if path.is_dir():
         raise StudyError(f"study {path} is a folder: name a file in it, as {path / 'attnres.db'}")
+    if path.exists() and not path.is_file():
+        raise StudyError(f"study {path} is no file: --study names another, or a new one")
     if not path.exists():
         if not create:
             raise StudyError(f"no study at {path}: `attnres ablate` makes one, --study names it")
@@ -127,10 +138,13 @@ def _is_cut(path: Path, header: bytes) -> bool:
 
 def _engine(path: Path, *, readonly: bool) -> Engine:
     # mode=ro would leave -wal and -shm beside the file; query_only cleans up behind itself.
-    mode = "rw" if readonly else "rwc"
-    name = f"file:{quote(str(path.absolute()))}"
+    query = {"mode": "rw" if readonly else "rwc", "uri": "true"}
+    path = path.resolve()
+    writable = all(os.access(p, os.W_OK, effective_ids=True) for p in (path, path.parent))
+    if readonly and not writable and not Path(f"{path}-wal").exists():
+        query |= {"mode": "ro", "immutable": "1"}  # SQLite cannot make the files it would lock by
     engine = create_engine(
-        URL.create("sqlite", database=name, query={"mode": mode, "uri": "true"}),
+        URL.create("sqlite", database=f"file:{quote(str(path))}", query=query),
         poolclass=NullPool,
         connect_args={"timeout": _BUSY_MS / 1000},
     )
@@ -162,11 +176,26 @@ def _check_content(connection: Connection, path: Path) -> None:
             "--study names another, or a new one"
         )
     schema = _schema_of(connection)
+    is_newest = schema == _scripts().get_current_head()
+    lost = is_newest and not metadata.tables.keys() <= tables
+    if lost or (schema is None and VERSION_TABLE in tables):
+        raise StudyError(f"study {path} is damaged (tables are missing): restore a copy of it")
     if schema is not None and schema not in {
         script.revision for script in _scripts().walk_revisions()
     }:
         raise StudyError(
             f"study {path} was written by a newer attnres (schema {schema}): upgrade attnres"
+        )
+
+
+def _check_schema(connection: Connection, path: Path) -> None:
+    """Refuse to read a study whose tables are not those of this version."""
+    schema = _schema_of(connection)
+    if schema is None:
+        raise StudyError(f"study {path} holds no runs yet: `attnres ablate --study {path}`")
+    if schema != _scripts().get_current_head():
+        raise StudyError(
+            f"study {path} is of an older attnres: `attnres ablate --study {path}` upgrades it"
         )
 
 

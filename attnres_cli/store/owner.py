@@ -15,7 +15,10 @@ def this_process() -> str:
 
 def is_alive(owner: str) -> bool:
     """Whether that process may still be running. On another host it may, as far as we can know."""
-    host, boot, pid, start = owner.split("|")
+    parts = owner.split("|")
+    if len(parts) != 4 or not parts[2].isdecimal():
+        return False  # nobody of ours wrote this
+    host, boot, pid, start = parts
     if host != socket.gethostname():
         return True
     return boot == _boot_id() and start != "" and start == _start_of(int(pid))

@@ -9,6 +9,7 @@ from typing import Any
 
 from sqlalchemy import Row as SqlRow
 
+from attnres_cli.errors import StudyError
 from attnres_cli.recipe import Recipe
 from attnres_cli.run import DataFacts, Point, RunRecord, RunResult, RunSpec, Settings, Status
 
@@ -50,7 +51,10 @@ def of_result(result: RunResult) -> dict[str, Any]:
 
 def to_record(row: Row, points: Sequence[Point]) -> RunRecord:
     """A row of attnres_runs (with its recipe's name) and its curve."""
-    status = Status(row.status)
+    try:
+        status = Status(row.status)
+    except ValueError as error:
+        raise StudyError(f"run {row.id} is damaged ({error}): restore a copy of it") from error
     ended = status in (Status.COMPLETE, Status.DIVERGED)
     return RunRecord(
         id=row.id,

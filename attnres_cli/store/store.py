@@ -15,7 +15,7 @@ from attnres_cli.errors import StudyError
 from attnres_cli.recipe import Recipe
 from attnres_cli.run import DataFacts, Point, RunRecord, RunSpec, Status
 from attnres_cli.store import owner, rows
-from attnres_cli.store.engine import connect, immediate
+from attnres_cli.store.engine import connect, exists, immediate
 from attnres_cli.store.tables import curve, data, recipes, runs
 
 MAX_ATTEMPTS = 2
@@ -42,6 +42,16 @@ class Store:
 
         """
         return cls(connect(study, create=create))
+
+    @classmethod
+    def held(cls, study: str) -> list[RunRecord]:
+        """The runs of the study at that path, none if there is no study yet; nothing is written.
+
+        Raises:
+            StudyError: it cannot be opened, or could not be made there.
+
+        """
+        return cls.open(study, create=False).runs() if exists(study) else []
 
     def plan(
         self, specs: Sequence[RunSpec], facts: DataFacts, *, retry_failed: bool = False

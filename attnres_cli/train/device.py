@@ -37,9 +37,9 @@ def devices(text: str) -> list[str]:
     if text in every:
         return [text]
     if text == "cuda" or text.startswith("cuda:"):
-        has = f"{count} (cuda:0 to cuda:{count - 1})" if count else "none"
+        has = f"{count} CUDA devices (from cuda:0)" if count else "no CUDA device"
         raise DeviceError(
-            f"--device {text}: torch {torch.__version__} sees {has} CUDA devices here; "
+            f"--device {text}: torch {torch.__version__} sees {has} here; "
             f"use --device {'cuda' if count else 'cpu'}, or install torch's CUDA build"
         )
     raise DeviceError(f"--device takes auto, cpu, cuda or cuda:N, got '{text}'")

@@ -19,9 +19,15 @@ WORSE = (1.61, 1.80, 1.71, 1.50)
 EQUAL = (1.51, 1.68, 1.61, 1.40)
 
 GATES = [
-    ({"status": Status.PENDING}, "seed 1 is pending: go on"),
-    ({"status": Status.RUNNING}, "seed 1 is running"),
-    ({"status": Status.FAILED, "error": "no"}, "seed 1 is failed"),
+    ({"status": Status.PENDING}, "seed 1 is pending: the same ablate command goes on"),
+    (
+        {"status": Status.RUNNING},
+        "seed 1 is running, or was killed: the same ablate command goes on",
+    ),
+    (
+        {"status": Status.FAILED, "error": "no"},
+        "seed 1 failed: the same ablate command with --retry-failed trains it again",
+    ),
     ({"status": Status.DIVERGED, "steps": 120}, "seed 1 diverged at step 120"),
     ({"initial_loss": 6.6, "val_loss": 1.5}, "seed 1 starts at 6.60, not near ln(vocab) 5.55"),
     ({"initial_loss": 4.5, "val_loss": 1.5}, "seed 1 starts at 4.50, not near ln(vocab) 5.55"),

@@ -324,8 +324,7 @@ def test_a_report_is_by_default_of_the_recipe_planned_last(study: list[RunRecord
         recipe_digest="bbbbbbbbbbbb",
         fingerprint="0123456789abcdef",
         baseline="standard",
-        others="quick (aaaaaaaaaaaa) on data 0123456789abcdef, "
-        "quick (aaaaaaaaaaaa) on data fedcba9876543210",
+        others="quick (aaaaaaaaaaaa@0123456789abcdef), quick (aaaaaaaaaaaa@fedcba9876543210)",
     )
 
 

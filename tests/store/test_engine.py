@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import multiprocessing
+import os
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator
@@ -382,7 +383,7 @@ def test_reading_a_file_that_holds_optunas_tables_alone_says_what_to_type(
     path = tmp_path / "study.db"
     optuna_study(path)
 
-    assert "holds no runs of this version yet: `attnres ablate" in refusal(path, create=False)
+    assert "holds no runs yet: `attnres ablate" in refusal(path, create=False)
 
 
 def test_processes_that_make_a_study_at_once_all_open_it(tmp_path: Path):
@@ -454,3 +455,37 @@ def test_a_migration_that_breaks_off_on_a_new_file_leaves_it_empty(
         Store.open(str(path), create=True)
 
     assert tables_of(path) == set()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_a_study_in_a_folder_nobody_may_write_to_can_be_read(tmp_path: Path, plan: Plan):
+    records = plan(tmp_path / "study.db")
+    for part in (tmp_path, *list(tmp_path.parents)[:2]):
+        part.chmod(0o755)
+    (tmp_path / "study.db").chmod(0o444)
+    tmp_path.chmod(0o555)
+
+    os.seteuid(65534)
+    try:
+        found = Store.open(str(tmp_path / "study.db"), create=False).runs()
+    finally:
+        os.seteuid(0)
+
+    assert found == records
+
+
+def test_a_study_that_lost_a_table_is_refused(tmp_path: Path, plan: Plan):
+    path = tmp_path / "study.db"
+    plan(path)
+    sql(path, "DROP TABLE attnres_curve")
+
+    assert "tables are missing" in refusal(path, create=False)
+    assert "tables are missing" in refusal(path, create=True)
+
+
+def test_held_says_which_runs_there_are_and_makes_no_file(tmp_path: Path, plan: Plan):
+    records = plan(tmp_path / "study.db")
+
+    assert Store.held(f"sqlite:///{tmp_path}/study.db") == records
+    assert Store.held(str(tmp_path / "none.db")) == []
+    assert not (tmp_path / "none.db").exists()

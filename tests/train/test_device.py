@@ -22,7 +22,7 @@ def test_auto_is_the_cpu_where_there_is_no_gpu():
 @no_cuda
 @pytest.mark.parametrize("asked", ["cuda", "cuda:0"])
 def test_cuda_without_cuda_is_refused_with_what_to_type(asked: str):
-    with pytest.raises(DeviceError, match=r"none CUDA devices here; use --device cpu"):
+    with pytest.raises(DeviceError, match=r"sees no CUDA device here; use --device cpu"):
         devices(asked)
 
 
