@@ -6,9 +6,6 @@ answers at once.
 
 from __future__ import annotations
 
-import contextlib
-import io
-import os
 import re
 import sys
 import warnings
@@ -18,8 +15,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from attnres_cli import __version__
+from attnres_cli import __version__, streams
 from attnres_cli.errors import AttnresError, UsageError, unknown
+from attnres_cli.streams import say
 
 if TYPE_CHECKING:
     from attnres_cli.data import Tokens
@@ -32,7 +30,6 @@ DONE, INTERNAL, BAD_INPUT, SOME_FAILED, INTERRUPTED = 0, 1, 2, 3, 130
 
 DEFAULT_STUDY = "attnres.db"
 _MOST_SEEDS = 1000
-_LONGEST_LINE = 1000
 
 app = typer.Typer(
     name="attnres",
@@ -122,7 +119,7 @@ def ablate(
     comparison = compare(mine, tokens.facts, base.variant)
     _show(comparison, form)
     if comparison.failed:
-        _say(
+        say(
             f"failed runs: {len(comparison.failed)}; the same command with --retry-failed trains "
             "them again"
         )
@@ -134,12 +131,12 @@ def _arms(specs: Sequence[str], baseline: str, recipe: Recipe, vocab_size: int) 
     from attnres_cli import ablate as grid
 
     for spec, name in grid.renamed(specs, recipe):
-        _say(f"{spec} is {name} in a model of {2 * recipe.model.n_layers} sublayers")
+        say(f"{spec} is {name} in a model of {2 * recipe.model.n_layers} sublayers")
     typed = grid.resolve(specs, recipe, vocab_size)
     (base,) = grid.resolve([baseline], recipe, vocab_size)
     if base.variant in {arm.variant for arm in typed}:
         return typed
-    _say(f"the baseline {base.variant} is trained too: every verdict is a difference from it")
+    say(f"the baseline {base.variant} is trained too: every verdict is a difference from it")
     return (base, *typed)
 
 
@@ -147,7 +144,7 @@ def _timed(plan: Plan, tokens: Tokens) -> Plan:
     from attnres_cli import ablate as grid
 
     if plan.missing:
-        _say("timing a few training steps of every arm")
+        say("timing a few training steps of every arm")
     return grid.timed(plan, tokens)
 
 
@@ -175,7 +172,7 @@ def report(
 
     chosen = choose(store.runs(), study, recipe, baseline, canonical)
     if chosen.others:
-        _say(f"the study also holds {chosen.others}: --recipe with what stands in brackets")
+        say(f"the study also holds {chosen.others}: --recipe with what stands in brackets")
     _show(compare(chosen.records, store.data(chosen.fingerprint), chosen.baseline), form)
 
 
@@ -248,13 +245,6 @@ def _show(comparison: Comparison, form: _Format) -> None:
     sys.stdout.write(write[form](comparison).rstrip("\n") + "\n")
 
 
-def _say(message: str) -> None:
-    """One line on stderr, whatever a file's name or content may hold."""
-    line = "".join(c if c.isprintable() else " " for c in message)
-    with contextlib.suppress(OSError):  # its reader may be gone
-        print(f"attnres: {line[:_LONGEST_LINE]}", file=sys.stderr, flush=True)  # noqa: T201
-
-
 def _version(asked: bool) -> None:
     if asked:
         typer.echo(f"attnres {__version__}")
@@ -272,38 +262,27 @@ def _root(
 
 
 def _warn(message: Warning | str, *_where: object) -> None:
-    _say(f"warning: {message}")
+    say(f"warning: {message}")
 
 
 def main() -> None:
     """The command `attnres`. What a user can cause is one line on stderr and an exit code."""
     warnings.showwarning = _warn  # type: ignore[assignment]
-    _mend_streams()
+    streams.mend()
     try:
         code = app(standalone_mode=False)
         sys.stdout.flush()
     except BrokenPipeError:  # as in `attnres report | head -1`: its reader has seen enough
+        streams.mute(sys.stdout)
         code = DONE
     except AttnresError as error:
-        _say(str(error))
+        say(str(error))
         code = BAD_INPUT
     except _USAGE_ERROR as error:
         message = str(getattr(error, "format_message", error.__str__)())
         if message:  # there is none where no command was given: the help is printed then
-            _say(message)
+            say(message)
         code = BAD_INPUT
     if code == INTERRUPTED:  # typer makes this of Ctrl-C
-        _say("interrupted; what is done is in the study, the same command goes on")
-    with contextlib.suppress(OSError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # or Python complains once more at its end
+        say("interrupted; what is done is in the study, the same command goes on")
     sys.exit(code)
-
-
-def _mend_streams() -> None:
-    """Let no output fail for a character, as plus-minus in ASCII, or for a closed stream."""
-    for name in ("stdout", "stderr"):
-        stream = getattr(sys, name)
-        if stream is None:
-            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115, PTH123
-        elif isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")

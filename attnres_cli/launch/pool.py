@@ -102,12 +102,12 @@ def _bury(workers: dict[int, _Worker], store: Store, ids: Sequence[int]) -> None
             continue
         worker.events.close()
         del workers[number]
-        if code != 0 and not worker.has_claimed:
-            raise RuntimeError(f"a worker process ended with {_how(code)} before it could start")
         cause = f"the worker process ended with {_how(code)}"
         if code == -signal.SIGKILL:
             cause += ": out of memory? Lower train.batch_size or --workers"
-        store.release(ids, cause=cause)
+        freed = store.release(ids, cause=cause)
+        if code != 0 and not freed and not worker.has_claimed:
+            raise RuntimeError(f"a worker process ended with {_how(code)} before it could start")
 
 
 def _how(code: int) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 
 from rich.live import Live
 from rich.table import Table
@@ -13,6 +13,7 @@ from rich.table import Table
 from attnres_cli.plan import Plan
 from attnres_cli.report.terminal import console, duration
 from attnres_cli.run import Event, RunRecord
+from attnres_cli.streams import say
 
 _LINE_EVERY_S = 10.0
 
@@ -51,14 +52,14 @@ class _Tally:
         return duration(max(0.0, (self.predicted or 0) - passed))
 
     def line(self) -> str:
-        """`attnres: 3 of 15 runs, 22 %, about 4 min 1 s left; attnres seed 0 step 120/400 ...`."""
+        """`3 of 15 runs, 22 %, about 4 min 1 s left; attnres seed 0 step 120/400 ...`."""
         now = [
             f"{variant} seed {seed} step {event.step}/{self.steps}"
             + (f" loss {event.loss:.3f}" if event.loss is not None else "")
             for event in self.running.values()
             for variant, seed in [self.names[event.run_id]]
         ]
-        return "; ".join([f"attnres: {self.head()}", *now])
+        return "; ".join([self.head(), *now])
 
     def head(self) -> str:
         """`3 of 15 runs, 22%, about 4 min 1 s left`."""
@@ -76,14 +77,10 @@ class _Lines:
         if event is not None and event.done:
             variant, seed = self.tally.names[event.run_id]
             loss = f"val loss {event.loss:.4f}" if event.loss is not None else "failed"
-            self._say(f"attnres: {variant} seed {seed}: {loss}")
+            say(f"{variant} seed {seed}: {loss}")
         elif time.monotonic() - self.last > _LINE_EVERY_S:
             self.last = time.monotonic()
-            self._say(self.tally.line())
-
-    def _say(self, line: str) -> None:
-        with suppress(OSError):  # its reader may be gone; training goes on
-            print(line, file=sys.stderr, flush=True)  # noqa: T201  (progress belongs on stderr)
+            say(self.tally.line())
 
 
 def _table(tally: _Tally) -> Table:

@@ -22,6 +22,7 @@ from attnres_cli.report.export import (
     loss_text,
     verdict_text,
 )
+from attnres_cli.streams import mute
 
 _STYLE = {"better": "green", "worse": "red", "blocked": "yellow", "baseline": "bold"}
 _PIPE_WIDTH = 140  # where nobody looks, so that a log holds every column
@@ -46,7 +47,7 @@ class _Console(Console):
 
     def on_broken_pipe(self) -> None:
         """Print no more."""
-        self.quiet = True
+        mute(self.file)
 
 
 def print_comparison(comparison: Comparison) -> None:

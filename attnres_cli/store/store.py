@@ -105,19 +105,21 @@ class Store:
         with self._write() as connection:
             _end(connection, run_id, {"status": Status.FAILED, "error": error}, versions)
 
-    def release(self, ids: Sequence[int], *, cause: str | None = None) -> None:
-        """Let runs of processes that are gone wait again.
+    def release(self, ids: Sequence[int], *, cause: str | None = None) -> int:
+        """Let runs of processes that are gone wait again; how many there were.
 
         With a cause of death, those that have been started MAX_ATTEMPTS times fail instead.
         """
         with self._write() as connection:
-            for row in _free_orphans(connection, ids):
+            orphans = _free_orphans(connection, ids)
+            for row in orphans:
                 if cause is not None and row.attempts >= MAX_ATTEMPTS:
                     failed = {"status": Status.FAILED, "error": cause}
                     connection.execute(update(runs).where(runs.c.id == row.id).values(failed))
                 elif cause is None:
                     again = {"attempts": 0}
                     connection.execute(update(runs).where(runs.c.id == row.id).values(again))
+        return len(orphans)
 
     def runs(
         self, *, ids: Sequence[int] | None = None, recipe_digest: str | None = None

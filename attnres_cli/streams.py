@@ -1,0 +1,39 @@
+"""Standard output and error, made to outlive closed pipes and odd characters."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+from typing import IO
+
+_LONGEST_LINE = 1000
+
+
+def mend() -> None:
+    """Let no output fail for a character, as plus-minus in ASCII, or for a closed stream."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115, PTH123
+        elif isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
+
+
+def mute(stream: IO[str]) -> None:
+    """Send what a stream still holds, and all that follows, nowhere: its reader has gone.
+
+    Without it whoever flushes the stream next, as a worker's start does, meets the broken pipe.
+    """
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)
+
+
+def say(message: str) -> None:
+    """`attnres: message` on stderr, in one line, whatever a file's name or content may hold."""
+    line = "".join(c if c.isprintable() else " " for c in message)
+    try:
+        print(f"attnres: {line[:_LONGEST_LINE]}", file=sys.stderr, flush=True)  # noqa: T201
+    except BrokenPipeError:
+        mute(sys.stderr)
