@@ -100,7 +100,8 @@ def ablate(
     fixed = load(recipe, override or [])
     numbers = _seeds(seeds)
     tokens = data.load(fixed)
-    arms = _arms(specs, baseline, fixed, tokens.vocab_size)
+    (base,) = grid.resolve([baseline], fixed, tokens.vocab_size)
+    arms = _arms(specs, base, fixed, tokens.vocab_size)
     plan = grid.make(fixed, arms, numbers, tokens.fingerprint, device, workers)
     if dry_run:
         plan = grid.without(plan, Store.held(study))
@@ -114,7 +115,6 @@ def ablate(
         print_plan(plan, sys.stderr)
         with progress(plan, records) as on_event:
             grid.run(plan, study, store, [record.id for record in records], on_event)
-    (base,) = grid.resolve([baseline], fixed, tokens.vocab_size)
     mine = grid.belonging(plan, store.runs(recipe_digest=fixed.digest))
     comparison = compare(mine, tokens.facts, base.variant)
     _show(comparison, form)
@@ -126,14 +126,13 @@ def ablate(
         raise typer.Exit(SOME_FAILED)
 
 
-def _arms(specs: Sequence[str], baseline: str, recipe: Recipe, vocab_size: int) -> tuple[Arm, ...]:
-    """The arms of these specs with the baseline first; says where they are not what was typed."""
+def _arms(specs: Sequence[str], base: Arm, recipe: Recipe, vocab_size: int) -> tuple[Arm, ...]:
+    """The arms of these specs and the baseline; says where they are not what was typed."""
     from attnres_cli import ablate as grid
 
     for spec, name in grid.renamed(specs, recipe):
         say(f"{spec} is {name} in a model of {2 * recipe.model.n_layers} sublayers")
     typed = grid.resolve(specs, recipe, vocab_size)
-    (base,) = grid.resolve([baseline], recipe, vocab_size)
     if base.variant in {arm.variant for arm in typed}:
         return typed
     say(f"the baseline {base.variant} is trained too: every verdict is a difference from it")

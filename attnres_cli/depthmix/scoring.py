@@ -40,11 +40,6 @@ class Scoring:
     table: Tensor | None = None
     eps: float = 1e-6
 
-    @property
-    def n_pairs(self) -> int:
-        """How many (site, source) pairs there are."""
-        return sum(len(sources) for sources in self.visible)
-
     def readers(self, source: int) -> range:
         """The sites from the first to the last that reads a source; empty if none does."""
         found = [site for site, sources in enumerate(self.visible) if source in sources]
