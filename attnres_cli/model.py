@@ -1,17 +1,20 @@
 """The trunk: a decoder-only Transformer around a residual design that it knows nothing about.
 
-Letters: B batch, T time, D width, H heads, K key-value heads.
+Letters: B batch, T time, D width, H heads, K key-value heads, S time so far.
 """
 
 from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from attnres_cli.generate import Cache, generate
 from attnres_cli.residual import Hidden, Norms, Residual
 from attnres_cli.shape import Shape
 
@@ -33,9 +36,10 @@ class Rotary(nn.Module):
         self.register_buffer("cos", angle.cos().float(), persistent=False)  # (T, d_head / 2)
         self.register_buffer("sin", angle.sin().float(), persistent=False)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Rotate queries or keys x of shape (B, H, T, d_head)."""
-        cos, sin = self.cos[: x.shape[-2]].to(x.dtype), self.sin[: x.shape[-2]].to(x.dtype)
+    def forward(self, x: Tensor, start: int = 0) -> Tensor:
+        """Rotate queries or keys x of shape (B, H, T, d_head), the first at position `start`."""
+        here = slice(start, start + x.shape[-2])
+        cos, sin = self.cos[here].to(x.dtype), self.sin[here].to(x.dtype)
         a, b = x.chunk(2, dim=-1)
         return torch.cat((a * cos - b * sin, a * sin + b * cos), dim=-1)
 
@@ -51,18 +55,32 @@ class Attention(nn.Module):
         self.qkv = nn.Linear(shape.d_model, sum(self.heads) * shape.d_head, bias=False)
         self.out = nn.Linear(shape.n_heads * shape.d_head, shape.d_model, bias=False)
 
-    def forward(self, h: Hidden) -> Hidden:
-        """(B, T, D) -> (B, T, D)."""
+    def forward(self, h: Hidden, cache: Cache | None = None) -> Hidden:
+        """(B, T, D) -> (B, T, D); with a cache, h follows the tokens that the cache has seen."""
         qkv = self.qkv(h).unflatten(-1, (-1, self.d_head)).transpose(1, 2)  # (B, H+2K, T, d_head)
         q, k, v = qkv.split(self.heads, dim=1)
+        start = 0 if cache is None else cache.seen
+        q, k = self.rotary(q, start), self.rotary(k, start)
+        if cache is not None:
+            k, v = cache.extend(k, v)
         y = F.scaled_dot_product_attention(
-            self.rotary(q),
-            self.rotary(k),
+            q,
+            k,
             v,
-            is_causal=True,
+            attn_mask=_mask(start, q) if start else None,
+            is_causal=start == 0,
             enable_gqa=self.heads[0] != self.heads[1],
         )
         return self.out(y.transpose(1, 2).flatten(-2))
+
+
+def _mask(start: int, q: Tensor) -> Tensor | None:
+    """(T, S): which positions the queries from position `start` on see; None: one query, all."""
+    time = q.shape[-2]
+    if time == 1:
+        return None
+    ones = torch.ones(time, start + time, dtype=torch.bool, device=q.device)
+    return ones.tril(start)  # is_causal of torch would count from the first key
 
 
 class SwiGLU(nn.Module):
@@ -92,6 +110,16 @@ class GELU(nn.Module):
         return self.out(F.gelu(self.up(h)))
 
 
+class Sublayer(nn.Sequential):
+    """An attention or an MLP between the norms that the design asks for."""
+
+    def forward(self, h: Hidden, cache: Cache | None = None) -> Hidden:
+        """(B, T, D) -> (B, T, D); the cache is the attention's."""
+        for part in self:
+            h = part(h, cache) if isinstance(part, Attention) else part(h)
+        return h
+
+
 class Transformer(nn.Module):
     """Embedding, 2 n_layers sublayers around a residual design, output norm, head."""
 
@@ -116,11 +144,24 @@ class Transformer(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Logits (B, T, vocab_size) of the next token, from tokens (B, T)."""
+        return self.head(self.hidden(tokens))
+
+    def hidden(self, tokens: Tensor, caches: Sequence[Cache] = ()) -> Hidden:
+        """What the head sees (B, T, D), from tokens (B, T).
+
+        With caches, one per sublayer, the tokens follow those that the caches have seen, and are
+        added to them. The residual needs none: nothing in it moves between time steps.
+        """
         state = self.residual.start(self.embed(tokens) * self.embed_scale)
         for l, f in enumerate(self.sublayers, 1):
             h, state = self.residual.read(state, l)
-            state = self.residual.write(state, l, f(h))
-        return self.head(self.norm(self.residual.finish(state)))
+            y = f(h, caches[l - 1]) if caches else f(h)
+            state = self.residual.write(state, l, y)
+        return self.norm(self.residual.finish(state))
+
+    def generate(self, tokens: Tensor, n_new: int, **how: Any) -> Tensor:
+        """Tokens (B, T) and `n_new` more of each row; what else is asked as in generate.py."""
+        return generate(self, tokens, n_new, **how)
 
     def shared_parameters(self) -> dict[str, nn.Parameter]:
         """The trunk's own parameters by name: those that every design shares."""
@@ -144,13 +185,13 @@ def next_token_loss(logits: Tensor, targets: Tensor) -> Tensor:
     return F.cross_entropy(logits.flatten(0, -2).float(), targets.flatten())
 
 
-def _with_norms(part: nn.Module, norms: Norms, shape: Shape) -> nn.Sequential:
+def _with_norms(part: nn.Module, norms: Norms, shape: Shape) -> Sublayer:
     def norm() -> nn.Module:
         return nn.RMSNorm(shape.d_model, eps=shape.norm_eps)
 
     before = [] if norms is Norms.NONE else [norm()]
     after = [norm()] if norms is Norms.PRE_AND_POST else []
-    return nn.Sequential(*before, part, *after)
+    return Sublayer(*before, part, *after)
 
 
 @torch.no_grad()

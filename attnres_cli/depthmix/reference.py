@@ -3,37 +3,63 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from attnres_cli.depthmix.scoring import Scoring
+from attnres_cli.depthmix.ledger import Ledger
+from attnres_cli.depthmix.scoring import Scoring, wide
 
 
-def weights(scoring: Scoring, sources: Sequence[Tensor], site: int) -> Tensor:
-    """(S, B, T, H) weights of the visible sources at a site, in the sources' own type.
+def scores(
+    scoring: Scoring, sources: Sequence[Tensor], site: int, query: Tensor | None = None
+) -> Tensor:
+    """(S, B, T, H) scores of the visible sources at a site, in the sources' own type.
 
-    Attention Residuals (arXiv 2603.15031), equations 2 to 4.
+    Attention Residuals (arXiv 2603.15031), equations 2 to 4. Without a table or a query of the
+    scoring's own, `query` (B, T, D) is the one to use.
     """
     v = torch.stack([sources[i] for i in scoring.visible[site]])  # (S, B, T, D)
-    if scoring.query is not None:
-        keys = v
-        if scoring.gain is not None:
-            rms = torch.sqrt(v.pow(2).mean(dim=-1, keepdim=True) + scoring.eps)
-            keys = v / rms * scoring.gain[site]
-        products = keys * scoring.query[site]
-        scores = products.unflatten(-1, (scoring.heads, -1)).sum(dim=-1)
-    else:
-        assert scoring.table is not None
-        scores = scoring.table[scoring.pairs_of(site)][:, None, None, :]
-        scores = scores.expand(*v.shape[:3], scoring.heads)
-    if scoring.norm == "softmax":
-        return torch.softmax(scores, dim=0)
-    return torch.sigmoid(scores) if scoring.norm == "sigmoid" else scores
+    if scoring.table is not None:
+        table = scoring.table[scoring.pairs_of(site)][:, None, None, :]
+        return table.expand(*v.shape[:3], scoring.heads)
+    if query is None:
+        assert scoring.query is not None
+        query = scoring.query[site]
+    keys = v
+    if scoring.gain is not None:
+        rms = torch.sqrt(v.pow(2).mean(dim=-1, keepdim=True) + scoring.eps)
+        keys = v / rms * scoring.gain[site]
+    return (keys * query).unflatten(-1, (scoring.heads, -1)).sum(dim=-1)
 
 
-def mix(scoring: Scoring, sources: Sequence[Tensor], site: int) -> Tensor:
+def mix(
+    scoring: Scoring, sources: Sequence[Tensor], site: int, query: Tensor | None = None
+) -> Tensor:
     """(B, T, D) weighted sum of the sources that a site sees."""
+    weights = scoring.weights(scores(scoring, sources, site, query), dim=0)
     v = torch.stack([sources[i] for i in scoring.visible[site]])
     per_head = v.unflatten(-1, (scoring.heads, -1))  # (S, B, T, H, D/H)
-    return (weights(scoring, sources, site).unsqueeze(-1) * per_head).sum(dim=0).flatten(-2)
+    return (weights.unsqueeze(-1) * per_head).sum(dim=0).flatten(-2)
+
+
+class Reference:
+    """The formula as an engine, for `--engine reference`. It notes nothing."""
+
+    name = "reference"
+
+    def append(self, ledger: Ledger, v: Tensor) -> Ledger:
+        """One more source."""
+        return replace(ledger, sources=(*ledger.sources, v))
+
+    def read(self, ledger: Ledger, site: int, query: Tensor | None = None) -> tuple[Tensor, Ledger]:
+        """The mix, computed in float32 at least."""
+        sources = [v.to(wide(v)) for v in ledger.sources]
+        h = mix(ledger.scoring, sources, site, query)
+        return h.to(ledger.sources[0].dtype), ledger
+
+    def scores(self, ledger: Ledger, site: int) -> Tensor:
+        """(B, T, S, H) scores at a site."""
+        sources = [v.to(wide(v)) for v in ledger.sources]
+        return scores(ledger.scoring, sources, site).permute(1, 2, 0, 3)
