@@ -52,6 +52,7 @@ def make(
     fingerprint: str,
     device: str,
     workers: int | None,
+    engine: str = "auto",
 ) -> Plan:
     """The whole grid, and where it will be computed.
 
@@ -59,7 +60,8 @@ def make(
     processes of one thread each pay most, else one with all cores.
 
     Raises:
-        DeviceError: no such device here.
+        DeviceError: no such device here, or the engine does not run on it.
+        UsageError: no such engine, or the recipe's `compile` contradicts it.
 
     """
     found, n_cores = train.devices(device), len(train.cores())
@@ -69,7 +71,7 @@ def make(
         workers = min(workers, len(arms) * len(seeds))
     shape = recipe.model.shape(vocab_size=1)
     run_flops = 3.0 * shape.flops_per_token() * recipe.steps * recipe.tokens_per_step
-    settings = train.settings(recipe, found[0], max(1, n_cores // workers), run_flops)
+    settings = train.settings(recipe, found[0], max(1, n_cores // workers), run_flops, engine)
     devices = tuple(found[i % len(found)] for i in range(workers))
     return Plan(recipe, arms, seeds, devices, settings, fingerprint)
 
@@ -95,9 +97,9 @@ def _timed(arm: Arm, plan: Plan, tokens: Tokens) -> Arm:
     part = plan.recipe.train.model_copy(update={"batch_size": sequences})
     recipe = plan.recipe.model_copy(update={"train": part})
     spec = RunSpec(recipe, arm.variant, plan.seeds[0], plan.fingerprint)
-    eager = replace(plan.settings, compiled=False)
+    settings = plan.settings.uncompiled
     try:
-        seconds = train.seconds_per_step(spec, tokens, eager, plan.devices[0], TIMED_STEPS)
+        seconds = train.seconds_per_step(spec, tokens, settings, plan.devices[0], TIMED_STEPS)
     except Exception:  # a design may raise anything; the worker that runs it writes it down
         return arm
     return replace(arm, step_s=seconds * batch_size / sequences)

@@ -16,6 +16,7 @@ _TIMED_FLOPS = {"cpu": 5e10, "cuda": 2e13}
 
 _EVAL_SHARE = 0.4  # of a training step's time per token: one forward pass of three, and a little
 _START_S = 4.0  # a worker's imports and data
+_COMPILE_S = 60.0  # an arm, the first time
 
 
 @dataclass(frozen=True)
@@ -81,13 +82,19 @@ class Plan:
 
     @property
     def seconds(self) -> float | None:
-        """Predicted wall time of the missing runs, None if an arm of theirs is not timed."""
+        """Predicted wall time of the missing runs, None if an arm of theirs is not timed.
+
+        Compiling counts once per arm: another run of it finds most in the compiler's cache.
+        """
         n_evals = min(self.recipe.train.n_evals, self.recipe.steps) + 1
         evaluated = n_evals * self.recipe.train.eval_tokens * _EVAL_SHARE
         steps = self.recipe.steps + evaluated / self.recipe.tokens_per_step
         free_at = [_START_S] * len(self.devices)
+        to_compile = {arm for arm in self.arms if self.settings.compiled}
         for arm, _ in self.missing:
             if arm.step_s is None:
                 return None
-            heapq.heapreplace(free_at, free_at[0] + steps * arm.step_s)
+            compile_s = _COMPILE_S if arm in to_compile else 0.0
+            to_compile.discard(arm)
+            heapq.heapreplace(free_at, free_at[0] + compile_s + steps * arm.step_s)
         return max(free_at)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from attnres_cli.recipe import Recipe
 
@@ -64,11 +64,21 @@ class Settings:
     precision: str  # "fp32", "bf16"
     compiled: bool
     threads: int
+    engine: str  # of depth mixing in training steps, by name, never "auto"
 
     @property
     def numerics(self) -> str:
-        """Runs that differ in this are never paired: `cpu fp32 eager`."""
+        """Runs that differ in this are never paired: `cpu fp32 eager`.
+
+        The engine is no part of it: engines agree to rounding.
+        """
         return f"{self.device} {self.precision} {'compiled' if self.compiled else 'eager'}"
+
+    @property
+    def uncompiled(self) -> Settings:
+        """The same without the compiler: what is timed before a run, and evaluated in it."""
+        engine = "eager" if self.engine == "compile" else self.engine  # slow without a compiler
+        return replace(self, compiled=False, engine=engine)
 
 
 @dataclass(frozen=True)

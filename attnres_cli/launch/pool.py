@@ -42,7 +42,7 @@ def run_all(store: Store, jobs: Sequence[Job], on_event: OnEvent) -> list[RunRec
     workers: dict[int, _Worker] = {}
     before = signal.signal(signal.SIGTERM, _interrupt)
     try:
-        while unfinished := _unfinished(store, ids):
+        while (unfinished := _unfinished(store, ids)) or workers:  # last words may be on the way
             waiting = sum(record.status is Status.PENDING for record in unfinished)
             for number in [n for n in range(len(jobs)) if n not in workers][:waiting]:
                 workers[number] = _start(number, jobs[number])

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from statistics import median
 from typing import Literal
 
-from attnres_cli.run import DataFacts, RunRecord, RunResult, Status
+from attnres_cli.run import DataFacts, RunRecord, RunResult, Settings, Status
 from attnres_cli.stats import Difference, holm, mean_sd, paired
 
 Verdict = Literal["better", "worse", "not separable", "blocked", "baseline"]
@@ -42,6 +42,7 @@ class ArmResult:
     sd: float | None
     tokens_per_second: float
     step_s: float
+    engines: tuple[str, ...]  # of depth mixing; more than one where its runs differ
     difference: Difference | None
     verdict: Verdict
     reason: str
@@ -95,9 +96,7 @@ def compare(records: Sequence[RunRecord], data: DataFacts, baseline: str) -> Com
         n_pending=sum(record.status is Status.PENDING for record in records),
         n_running=sum(record.status is Status.RUNNING for record in records),
         versions=tuple(sorted({_version(r) for r in records if r.result is not None})),
-        settings=tuple(
-            sorted({f"{r.settings.numerics} on {r.settings.device_name}" for r in results})
-        ),
+        settings=tuple(sorted({_where(result.settings) for result in results})),
     )
 
 
@@ -111,6 +110,10 @@ def last_line(error: str | None) -> str:
 def _version(record: RunRecord) -> str:
     parts = [f"{name} {record.versions.get(name, '?')}" for name in ("attnres", "torch", "python")]
     return ", ".join(parts)
+
+
+def _where(settings: Settings) -> str:
+    return f"{settings.numerics} on {settings.device_name}, depth mixing by {settings.engine}"
 
 
 def _results(runs: Sequence[RunRecord]) -> dict[int, RunResult]:
@@ -134,6 +137,7 @@ def _judge(runs: Sequence[RunRecord], base_runs: Sequence[RunRecord], data: Data
         sd=sd,
         tokens_per_second=median(result.tokens_per_second for result in results.values()),
         step_s=median(result.step_s for result in results.values()),
+        engines=tuple(sorted({result.settings.engine for result in results.values()})),
         difference=None,
         verdict="blocked",
         reason="",

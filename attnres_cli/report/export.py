@@ -50,6 +50,7 @@ def _arm(arm: ArmResult) -> dict[str, Any]:
         "losses": {str(seed): _finite(loss) for seed, loss in arm.losses.items()},
         "tokens_per_second": arm.tokens_per_second,
         "step_ms": 1000 * arm.step_s,
+        "engines": list(arm.engines),
         "difference": asdict(difference) if difference is not None else None,
         "verdict": arm.verdict,
         "reason": arm.reason,
@@ -63,8 +64,8 @@ def _finite(value: float | None) -> float | None:
 _COLUMNS = (
     "variant", "verdict", "reason", "n_seeds", "mean", "sd", "bits_per_byte", "difference",
     "difference_sd", "ci95_low", "ci95_high", "p", "p_holm", "params", "params_delta",
-    "flops_per_token", "tokens", "step_ms", "tokens_per_second", "recipe", "recipe_digest",
-    "fingerprint", "baseline",
+    "flops_per_token", "tokens", "step_ms", "tokens_per_second", "engines", "recipe",
+    "recipe_digest", "fingerprint", "baseline",
 )  # fmt: skip
 
 
@@ -82,7 +83,7 @@ def _flat(arm: ArmResult, comparison: Comparison) -> dict[str, Any]:
     row = {key: value for key, value in _arm(arm).items() if key in _COLUMNS}
     row |= {"n_seeds": len(arm.losses), "bits_per_byte": _finite(bits_per_byte(arm.mean))}
     row |= {key: getattr(comparison, key) for key in ("recipe", "recipe_digest", "baseline")}
-    row["fingerprint"] = comparison.data.fingerprint
+    row |= {"fingerprint": comparison.data.fingerprint, "engines": " ".join(arm.engines)}
     row["difference"] = None
     if (difference := arm.difference) is not None:
         row |= {"difference": difference.mean, "difference_sd": difference.sd}
@@ -149,6 +150,7 @@ def facts_of(comparison: Comparison) -> list[str]:
         *_unlearned(comparison),
         RULE,
         *(f"computed with {text}" for text in comparison.settings),
+        *_mixed_engines(comparison),
         *comparison.versions,
     ]
 
@@ -157,6 +159,16 @@ def _unfinished(comparison: Comparison) -> list[str]:
     counts = {"pending": comparison.n_pending, "running, or killed": comparison.n_running}
     named = [f"{count} {word}" for word, count in counts.items() if count]
     return [f"runs {' and '.join(named)}: the same ablate command goes on"] if named else []
+
+
+def _mixed_engines(comparison: Comparison) -> list[str]:
+    by_engines: dict[str, list[str]] = {}
+    for arm in comparison.arms:
+        by_engines.setdefault(" and ".join(arm.engines), []).append(arm.variant)
+    if len({engine for arm in comparison.arms for engine in arm.engines}) < 2:
+        return []
+    named = "; ".join(f"{', '.join(arms)} by {engines}" for engines, arms in by_engines.items())
+    return [f"arms computed by different engines, which agree to rounding: {named}"]
 
 
 def _unlearned(comparison: Comparison) -> list[str]:

@@ -26,7 +26,9 @@ class _Tally:
         self.predicted = plan.seconds
         self.names = {record.id: (record.variant, record.seed) for record in records}
         self.total, self.ended = len(plan.missing), 0
+        self.compiles = plan.settings.compiled
         self.running: dict[int, Event] = {}  # by worker
+        self.begun: dict[int, float] = {}  # by worker, the time when its run was
         self.started = time.monotonic()
 
     def take(self, event: Event | None) -> None:
@@ -36,6 +38,8 @@ class _Tally:
             self.ended += 1
             self.running.pop(event.worker, None)
         else:
+            if event.step == 0:
+                self.begun[event.worker] = time.monotonic()
             self.running[event.worker] = event
 
     @property
@@ -51,10 +55,16 @@ class _Tally:
             return duration(passed * (1 - self.share) / self.share)
         return duration(max(0.0, (self.predicted or 0) - passed))
 
+    def step(self, event: Event) -> str:
+        """`step 120/400`; `compiling for 7 s`, which is most of what comes before a first step."""
+        if event.step == 0 and self.compiles:
+            return f"compiling for {duration(time.monotonic() - self.begun[event.worker])}"
+        return f"step {event.step}/{self.steps}"
+
     def line(self) -> str:
         """`3 of 15 runs, 22 %, about 4 min 1 s left; attnres seed 0 step 120/400 ...`."""
         now = [
-            f"{variant} seed {seed} step {event.step}/{self.steps}"
+            f"{variant} seed {seed} {self.step(event)}"
             + (f" loss {event.loss:.3f}" if event.loss is not None else "")
             for event in self.running.values()
             for variant, seed in [self.names[event.run_id]]
@@ -91,7 +101,8 @@ def _table(tally: _Tally) -> Table:
     for worker, event in sorted(tally.running.items()):
         variant, seed = tally.names[event.run_id]
         loss = f"{event.loss:.3f}" if event.loss is not None else "-"
-        table.add_row(str(worker), variant, str(seed), f"{event.step}/{tally.steps}", loss)
+        step = tally.step(event).removeprefix("step ")
+        table.add_row(str(worker), variant, str(seed), step, loss)
     return table
 
 

@@ -126,8 +126,10 @@ def _plan_lines(plan: Plan) -> list[str]:
         f"{runs} runs ({len(plan.arms)} arms x {len(plan.seeds)} seeds), {len(plan.missing)} to "
         f"train; each {recipe.steps:,} steps, {tokens:,} tokens; {plan.flops:.3g} FLOPs in all",
         f"{len(plan.devices)} worker(s), {settings.threads} thread(s) each, {settings.numerics}, "
-        f"{settings.device_name}",
+        f"{settings.device_name}, depth mixing by {settings.engine}",
     ]
+    if plan.missing and settings.compiled:
+        lines.append("compiling every arm: about a minute each the first time, seconds after that")
     if plan.missing:
         lines.append(_prediction(plan))
     return lines
@@ -142,7 +144,7 @@ def _prediction(plan: Plan) -> str:
     batch_size = plan.recipe.train.batch_size
     if plan.timed_sequences < batch_size:
         text += f" ({plan.timed_sequences} of the batch's {batch_size} sequences)"
-    eager = ", not compiled yet" if plan.settings.compiled else ""
+    eager = ", not compiled yet; a minute per arm is added" if plan.settings.compiled else ""
     return f"{text} timed just now, one arm at a time{eager}"
 
 

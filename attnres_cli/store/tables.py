@@ -76,6 +76,7 @@ runs = Table(
     Column("precision", String(8)),
     Column("compiled", Boolean),
     Column("threads", Integer),
+    Column("engine", String(16)),
     Column("versions", JSON),
     UniqueConstraint("recipe_digest", "variant", "seed", "fingerprint", name="attnres_one_run"),
 )

@@ -1,8 +1,7 @@
-"""Where and how a run is computed: device, precision, compiler. Decided once for all arms."""
+"""How a run is computed: device, precision, compiler, engine. Decided once for all arms."""
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import shutil
 import warnings
@@ -10,13 +9,20 @@ from pathlib import Path
 
 import torch
 
-from attnres_cli.errors import DeviceError
+from attnres_cli import depthmix
+from attnres_cli.depthmix.engines import has_triton, interprets_triton
+from attnres_cli.errors import DeviceError, UsageError, unknown
+from attnres_cli.measure import cpu_name
 from attnres_cli.recipe import Recipe
 from attnres_cli.run import Settings
 
 # Compiling costs about a minute per arm and saves a sixth of an eager step on a CPU, about two
 # fifths on a GPU. At some 5e10 and 5e13 FLOP/s it pays for runs longer than these (FLOPs).
 _COMPILE_PAYS_FROM = {"cpu": 3e13, "cuda": 1e16}
+
+
+_COMPILER = {"cpu": "a C++ compiler (g++)", "cuda": "Triton"}
+"""What torch.compile needs, by the device's kind."""
 
 
 def devices(text: str) -> list[str]:
@@ -45,7 +51,9 @@ def devices(text: str) -> list[str]:
     raise DeviceError(f"--device takes auto, cpu, cuda or cuda:N, got '{text}'")
 
 
-def settings(recipe: Recipe, device: str, threads: int, run_flops: float) -> Settings:
+def settings(
+    recipe: Recipe, device: str, threads: int, run_flops: float, engine: str = "auto"
+) -> Settings:
     """How runs of a recipe are computed on a device.
 
     `auto` depends on the device's kind and on the trunk's FLOPs alone, so that all arms of a
@@ -56,21 +64,31 @@ def settings(recipe: Recipe, device: str, threads: int, run_flops: float) -> Set
         device: as `devices` names it.
         threads: CPU threads of the process.
         run_flops: training FLOPs of the trunk over the whole run.
+        engine: of depth mixing, one of depthmix.NAMES.
+
+    Raises:
+        DeviceError: the engine does not run on this device or machine.
+        UsageError: no such engine, or the recipe's `compile` contradicts it.
 
     """
-    kind = torch.device(device).type
+    kind, wish = torch.device(device).type, str(recipe.train.compile)
+    _check_engine(engine, kind, wish)
     precision = recipe.train.precision
     if precision == "auto":
         precision = "bf16" if kind == "cuda" and torch.cuda.is_bf16_supported() else "fp32"
-    compiled = recipe.train.compile == "on"
-    if recipe.train.compile == "auto":
-        compiled = run_flops >= _COMPILE_PAYS_FROM[kind]
+    if wish == "auto":
+        pays = run_flops >= _COMPILE_PAYS_FROM[kind]
+        wish = {"compile": "on", "eager": "off"}.get(engine, "on" if pays else "off")
+    compiled = wish == "on"
     if compiled and not _has_compiler(kind):
-        missing = "a C++ compiler (g++)" if kind == "cpu" else "Triton"
-        warnings.warn(f"training is not compiled: {missing} is not installed", stacklevel=2)
+        text = f"training is not compiled: {_COMPILER[kind]} is not installed"
+        warnings.warn(text, stacklevel=2)
         compiled = False
-    name = torch.cuda.get_device_name(device) if kind == "cuda" else _cpu_name()
-    return Settings(kind, name, precision, compiled, threads)
+    if engine == "auto":
+        engine = "triton" if kind == "cuda" and has_triton() else "eager"
+        engine = "compile" if compiled and engine == "eager" else engine
+    name = torch.cuda.get_device_name(device) if kind == "cuda" else cpu_name()
+    return Settings(kind, name, precision, compiled, threads, engine)
 
 
 def cores() -> list[int]:
@@ -83,15 +101,31 @@ def cores() -> list[int]:
         return allowed
 
 
+def _check_engine(engine: str, kind: str, compile_wish: str) -> None:
+    """Refuse what cannot be computed, or contradicts the recipe's train.compile."""
+    if engine not in depthmix.NAMES:
+        raise UsageError(unknown("engine", engine, depthmix.NAMES))
+    if (engine, compile_wish) in (("compile", "off"), ("eager", "on")):
+        what, other = ("compiled", "on") if engine == "compile" else ("not compiled", "off")
+        raise UsageError(
+            f"--engine {engine} is for training that is {what}, and train.compile is "
+            f"{compile_wish}: --set train.compile={other}, or drop --engine"
+        )
+    if engine == "compile" and not _has_compiler(kind):
+        raise DeviceError(
+            f"--engine compile needs {_COMPILER[kind]}, which is not installed: install it, "
+            "or drop --engine"
+        )
+    if engine == "triton" and not has_triton():
+        raise DeviceError("--engine triton needs Triton: pip install triton, or drop --engine")
+    if engine == "triton" and kind != "cuda" and not interprets_triton():
+        raise DeviceError(
+            f"--engine triton needs a CUDA device, and this run is on {kind}: drop --engine, or "
+            "set TRITON_INTERPRET=1 to interpret its kernels, slowly, as tests do"
+        )
+
+
 def _has_compiler(kind: str) -> bool:
     if kind == "cuda":
-        return importlib.util.find_spec("triton") is not None
+        return has_triton()
     return shutil.which(os.environ.get("CXX", "g++")) is not None
-
-
-def _cpu_name() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return "cpu"
-    return next((line.partition(":")[2].strip() for line in lines if "model name" in line), "cpu")

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from attnres_cli import variant
+from attnres_cli import depthmix, variant
 from attnres_cli.data import Tokens
 from attnres_cli.model import (
     Transformer,
@@ -27,6 +27,11 @@ from attnres_cli.train.optim import lr_factor, make_optimizer
 
 OnStep = Callable[[int, float], None]
 """Called with (steps done, training loss in nats per token) some hundred times in a run."""
+
+_MOST_ARMS = 1024
+"""Arms that one process may compile. They share the code of one `forward`, and of the ninth form of
+it on torch would compile none, by default: those arms would be computed unlike the others.
+"""
 
 _POINTS = 100  # of the training curve; each costs one wait for the device
 
@@ -61,8 +66,7 @@ class Trainer:
             self.spec.seed, step, recipe.train.batch_size, recipe.model.seq_len
         )
         inputs, targets = self._on_device(torch.from_numpy(batch))
-        with self._autocast():
-            loss = next_token_loss(self.forward(inputs), targets)
+        loss = self._loss(self.forward, self.settings, inputs, targets)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), recipe.optim.clip)
         self.optimizer.step()
@@ -71,17 +75,32 @@ class Trainer:
 
     @torch.no_grad()
     def evaluate(self) -> float:
-        """Validation loss in nats per token over the recipe's evaluation tokens."""
-        recipe = self.spec.recipe
+        """Validation loss in nats per token over the recipe's evaluation tokens.
+
+        Never compiled: without gradients the model would be compiled once more, for little. The
+        engine is then one that is fast without a compiler.
+        """
+        recipe, settings = self.spec.recipe, self.settings.uncompiled
         total, count = torch.zeros((), dtype=torch.float64, device=self.device), 0
         for batch in self.tokens.eval_batches(
             recipe.train.eval_tokens, recipe.train.batch_size, recipe.model.seq_len
         ):
             inputs, targets = self._on_device(torch.from_numpy(batch))
-            with self._autocast():
-                total += next_token_loss(self.model(inputs), targets).double() * len(batch)
+            loss = self._loss(self.model, settings, inputs, targets)
+            total += loss.double() * len(batch)
             count += len(batch)
         return total.item() / count
+
+    def _loss(
+        self,
+        forward: Callable[[Tensor], Tensor],
+        settings: Settings,
+        inputs: Tensor,
+        targets: Tensor,
+    ) -> Tensor:
+        """The one place where a model is run: by these settings' engine and precision."""
+        with depthmix.use(settings.engine), self._autocast():
+            return next_token_loss(forward(inputs), targets)
 
     def _on_device(self, windows: Tensor) -> tuple[Tensor, Tensor]:
         windows = windows.to(self.device, non_blocking=True)
@@ -93,6 +112,9 @@ class Trainer:
         return torch.autocast(self.device.type, torch.bfloat16)
 
     def _compiled(self) -> Callable[[Tensor], Tensor]:
+        from torch._dynamo import config  # takes a second to import
+
+        config.recompile_limit = _MOST_ARMS
         return torch.compile(self.model, dynamic=False)
 
 
@@ -140,7 +162,10 @@ def _curve(trainer: Trainer, on_step: OnStep) -> Iterator[tuple[Point, float]]:
     for pause, evaluates in _pauses(recipe):
         started, total = time.perf_counter(), torch.zeros((), device=trainer.device)
         for step in range(done, pause):
-            total += trainer.step(step)
+            loss = trainer.step(step)
+            total += loss
+            if step == 0 and pause > 1:
+                on_step(1, loss.item())  # it has been compiled: whoever waited for that is told
         train_loss = total.item() / (pause - done)
         seconds = (time.perf_counter() - started) / (pause - done)
         done = pause

@@ -14,7 +14,7 @@ from attnres_cli.run import DataFacts, Point, RunRecord, RunResult, Settings, St
 MakeRun = Callable[..., RunRecord]
 MakeArm = Callable[..., list[RunRecord]]
 
-SETTINGS = Settings("cpu", "Some CPU", "fp32", compiled=False, threads=1)
+SETTINGS = Settings("cpu", "Some CPU", "fp32", compiled=False, threads=1, engine="eager")
 VERSIONS = {"attnres": "0.1.0", "torch": "2.9.0", "python": "3.11.7"}
 RESULT = RunResult(
     status=Status.COMPLETE,

@@ -189,6 +189,14 @@ def test_runs_on_another_machine_of_the_same_kind_are_paired(make_arm, facts):
     assert arm.verdict == "better"
 
 
+def test_runs_computed_by_another_engine_are_paired(make_arm, facts):
+    runs = make_arm("attnres", *BETTER, settings={"engine": "reference"})
+
+    arm = arm_of(compare(make_arm("standard", *BASE) + runs, facts, "standard"), "attnres")
+
+    assert (arm.verdict, arm.engines) == ("better", ("reference",))
+
+
 def test_without_runs_of_the_baseline_every_arm_is_blocked(make_arm, facts):
     records = make_arm("a", *BETTER) + make_arm("b", *WORSE)
 
@@ -333,7 +341,10 @@ def test_versions_and_settings_are_told_once_each(make_arm, make_run, facts):
         "attnres 0.1.0, torch 2.9.0, python 3.11.7",
         "attnres 0.2.0, torch 2.10.0, python 3.12.1",
     )
-    assert comparison.settings == ("cpu fp32 compiled on Some CPU", "cpu fp32 eager on Some CPU")
+    assert comparison.settings == (
+        "cpu fp32 compiled on Some CPU, depth mixing by eager",
+        "cpu fp32 eager on Some CPU, depth mixing by eager",
+    )
 
 
 def test_a_comparison_names_its_recipe_and_data(make_arm, facts):

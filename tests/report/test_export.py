@@ -26,6 +26,7 @@ ARM = {
     "losses": dict,
     "tokens_per_second": float,
     "step_ms": float,
+    "engines": list,
     "difference": dict,
     "verdict": str,
     "reason": str,
@@ -158,6 +159,17 @@ def test_json_lists_failed_runs_by_one_line(document: dict[str, Any]):
     assert document["failed"] == [{"variant": "broken", "seed": 0, "error": "ValueError: a, b"}]
 
 
+def test_json_and_csv_name_the_engines_of_an_arm(make_arm, make_run, facts):
+    runs = [*make_arm("a", 1.5, 1.4), make_run("a", 2, settings={"engine": "compile"})]
+    comparison = compare(runs, facts, "standard")
+
+    (arm,) = json.loads(export.to_json(comparison))["arms"]
+    (row,) = csv.DictReader(io.StringIO(export.to_csv(comparison)), strict=True)
+
+    assert arm["engines"] == ["compile", "eager"]
+    assert row["engines"] == "compile eager"
+
+
 def test_json_without_a_baseline_has_no_parameter_difference(make_arm, facts):
     comparison = compare(make_arm("attnres", 1.5, 1.4), facts, "standard")
 
@@ -245,6 +257,19 @@ def test_the_facts_say_when_the_baseline_has_learned_too_little(make_arm, facts)
 
     assert "above the bigram line" not in "\n".join(export.facts_of(well))
     assert "above the bigram line" in "\n".join(export.facts_of(badly))
+
+
+def test_the_facts_say_which_arms_another_engine_computed(make_arm, facts):
+    base = make_arm("standard", 1.5, 1.6)
+    alike = compare(base + make_arm("a", 1.4, 1.5), facts, "standard")
+    other = make_arm("a", 1.4, 1.5, settings={"engine": "compile"})
+    mixed = compare(base + other, facts, "standard")
+
+    assert "different engines" not in "\n".join(export.facts_of(alike))
+    assert (
+        "arms computed by different engines, which agree to rounding: standard by eager; "
+        "a by compile"
+    ) in export.facts_of(mixed)
 
 
 @pytest.mark.parametrize("write", [export.to_json, export.to_csv, export.to_markdown])

@@ -7,6 +7,7 @@ import math
 import re
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -69,7 +70,7 @@ def plan(tiny_recipe: Recipe) -> Plan:
         arms=(Arm("standard", 1_234_567, 6_000_000, 0.5), Arm(LONG, 1_234_999, 7_000_000, 0.5)),
         seeds=(0, 1),
         devices=("cpu", "cpu"),
-        settings=Settings("cpu", "Some CPU", "fp32", compiled=False, threads=1),
+        settings=Settings("cpu", "Some CPU", "fp32", compiled=False, threads=1, engine="eager"),
         fingerprint="0123456789abcdef",
         done=frozenset({("standard", 0)}),
     )
@@ -230,8 +231,20 @@ def test_the_plan_says_what_is_to_train_and_how_long_it_takes(plan: Plan):
     text = stream.getvalue()
     assert "4 runs (2 arms x 2 seeds), 3 to train; each 6 steps, 384 tokens" in text
     assert "1 of 2" in text
-    assert "2 worker(s), 1 thread(s) each, cpu fp32 eager, Some CPU" in text
+    assert "2 worker(s), 1 thread(s) each, cpu fp32 eager, Some CPU, depth mixing by eager" in text
     assert f"predicted time {terminal.duration(plan.seconds or math.nan)}" in text
+
+
+def test_a_compiled_plan_says_what_will_be_waited_for(plan: Plan):
+    stream = io.StringIO()
+    settings = replace(plan.settings, compiled=True, engine="compile")
+    compiled = replace(plan, settings=settings)
+
+    terminal.print_plan(compiled, stream)
+
+    assert "cpu fp32 compiled, Some CPU, depth mixing by compile" in stream.getvalue()
+    assert "compiling every arm: about a minute each the first time" in stream.getvalue()
+    assert compiled.seconds == pytest.approx((plan.seconds or math.nan) + 60)  # two at once
 
 
 @pytest.mark.parametrize(
@@ -284,6 +297,20 @@ def test_a_line_says_how_far_all_runs_are(
     line = stderr_of(capsys)[-1]
     assert line.startswith("attnres: 1 of 3 runs, 50%, about ")
     assert line.endswith(f" left; {LONG} seed 0 step 3/6 loss 2.500")
+
+
+def test_before_its_first_step_a_compiled_run_says_that_it_is_compiling(
+    plan: Plan, planned: list[RunRecord], capsys, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(progress, "_LINE_EVERY_S", -1.0)
+    compiled = replace(plan, settings=replace(plan.settings, compiled=True, engine="compile"))
+    with progress.progress(compiled, planned) as on_event:
+        on_event(Event(0, planned[0].id))
+        on_event(Event(0, planned[0].id, 1, 5.5))
+
+    first, second = stderr_of(capsys)
+    assert first.endswith("standard seed 1 compiling for 0 s")
+    assert second.endswith("standard seed 1 step 1/6 loss 5.500")
 
 
 def test_at_first_the_time_left_is_the_one_predicted(

@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import gc
+import json
 import multiprocessing
 import os
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import astuple
 from multiprocessing.queues import Queue
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
 
 import optuna
 import pytest
+from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.config import Config
 from alembic.migration import MigrationContext
+from sqlalchemy import create_engine
+from sqlalchemy.pool import NullPool
 
 from attnres_cli.errors import StudyError
 from attnres_cli.recipe import Recipe
-from attnres_cli.run import DataFacts, RunRecord, RunSpec
+from attnres_cli.run import DataFacts, Point, RunRecord, RunSpec, Settings, Status
 from attnres_cli.store import Store, engine
 from attnres_cli.store.tables import PREFIX, VERSION_TABLE, metadata
 
@@ -30,8 +35,8 @@ HALF_A_MIGRATION = """
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0002"
-down_revision = "0001"
+revision = "0003"
+down_revision = "0002"
 
 def upgrade():
     op.add_column("attnres_runs", sa.Column("half", sa.Text))
@@ -117,7 +122,7 @@ def open_at_once(path: str, ready: Barrier, said: Queue[str]) -> None:
 def with_migration(folder: Path, source: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the engine find one migration more, in this folder."""
     folder.mkdir()
-    (folder / "v0002_more.py").write_text(source, encoding="utf-8")
+    (folder / "v0003_more.py").write_text(source, encoding="utf-8")
     shipped, config_of = Path(engine.__file__).parent / "migrations" / "versions", engine._config
 
     def config() -> Config:
@@ -126,6 +131,27 @@ def with_migration(folder: Path, source: str, monkeypatch: pytest.MonkeyPatch) -
         return extended
 
     monkeypatch.setattr(engine, "_config", config)
+
+
+def of_first_schema(path: Path, recipe: Recipe) -> None:
+    """Make a study as the first schema had it: a complete run, one that diverged, one waiting."""
+    fresh = create_engine(f"sqlite:///{path}", poolclass=NullPool)
+    with fresh.connect() as connection:
+        config = engine._config()
+        config.attributes["connection"] = connection
+        command.upgrade(config, "0001")
+        connection.commit()
+    resolved = json.dumps(recipe.model_dump(mode="json"))
+    sql(path, f"INSERT INTO attnres_recipes VALUES ('{recipe.digest}', 'tiny', '{resolved}')")
+    sql(path, f"INSERT INTO attnres_data VALUES {astuple(FACTS)}")
+    run = f"INSERT INTO attnres_runs VALUES ({{}}, '{recipe.digest}', 'standard', {{}}, "
+    run += f"'{FACTS.fingerprint}', '{{}}', NULL, {{}}, '2026-01-01T00:00:00+00:00', "
+    ended = "NULL, NULL, NULL, {}, 5.5, 6, 384, 0.1, 640.0, 1.0, 1000, 99, 600, 'cpu', 'A CPU', "
+    ended += "'fp32', 0, 2, '{{\"torch\": \"2.9.0\"}}')"
+    sql(path, run.format(1, 0, "complete", 1) + ended.format(1.5))
+    sql(path, run.format(2, 1, "diverged", 1) + ended.format("NULL"))
+    sql(path, run.format(3, 2, "pending", 0) + ", ".join(["NULL"] * 19) + ")")
+    sql(path, "INSERT INTO attnres_curve VALUES (1, 0, NULL, 5.5), (1, 6, 2.0, 1.5)")
 
 
 def test_a_new_study_has_our_tables_alone(tmp_path: Path):
@@ -399,7 +425,7 @@ def test_processes_that_make_a_study_at_once_all_open_it(tmp_path: Path):
         process.join()
 
     assert answers == ["opened"] * 3
-    assert sql(tmp_path / "study.db", "SELECT version_num FROM attnres_schema") == [("0001",)]
+    assert sql(tmp_path / "study.db", "SELECT version_num FROM attnres_schema") == [("0002",)]
 
 
 @pytest.mark.parametrize("lock", ["BEGIN IMMEDIATE", "BEGIN EXCLUSIVE"])
@@ -417,6 +443,29 @@ def test_a_file_that_is_locked_for_a_moment_is_waited_for(tmp_path: Path, lock: 
     assert store.runs() == []
 
 
+def test_a_study_of_the_first_schema_is_upgraded_and_its_runs_were_the_list_forms(
+    tmp_path: Path, tiny_recipe: Recipe
+):
+    path = tmp_path / "study.db"
+    of_first_schema(path, tiny_recipe)
+
+    assert "upgrades it" in refusal(path, create=False)
+    runs = Store.open(str(path), create=True).runs()
+
+    complete, diverged, pending = runs
+    settings = Settings("cpu", "A CPU", "fp32", compiled=False, threads=2, engine="compile")
+    assert complete.result is not None
+    assert complete.result.val_loss == 1.5
+    assert complete.result.settings == settings
+    assert complete.result.curve == (Point(0, None, 5.5), Point(6, 2.0, 1.5))
+    assert complete.versions == {"torch": "2.9.0"}
+    assert diverged.result is not None
+    assert diverged.result.settings == settings
+    assert (pending.status, pending.result) == (Status.PENDING, None)
+    assert Store.open(str(path), create=False).runs() == runs
+    assert differences(path) == []
+
+
 def test_an_upgrade_keeps_all_runs(tmp_path: Path, plan: Plan, monkeypatch: pytest.MonkeyPatch):
     path = tmp_path / "study.db"
     records = plan(path)
@@ -424,7 +473,7 @@ def test_an_upgrade_keeps_all_runs(tmp_path: Path, plan: Plan, monkeypatch: pyte
 
     assert "upgrades it" in refusal(path, create=False)
     assert Store.open(str(path), create=True).runs() == records
-    assert sql(path, "SELECT version_num FROM attnres_schema") == [("0002",)]
+    assert sql(path, "SELECT version_num FROM attnres_schema") == [("0003",)]
 
 
 def test_a_migration_that_breaks_off_leaves_the_study_as_it_was(

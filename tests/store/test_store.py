@@ -23,7 +23,7 @@ from attnres_cli.store import Store, engine, owner
 
 FACTS = DataFacts("0123456789abcdef", "stdlib", 5_000_000_000, 256, 4_750_000_000, 7, 3.3, 2.4)
 VERSIONS = {"attnres": "0.1.0", "torch": "2.9.0", "git_dirty": "no"}
-SETTINGS = Settings("cuda", "NVIDIA H200", "bf16", compiled=True, threads=3)
+SETTINGS = Settings("cuda", "NVIDIA H200", "bf16", compiled=True, threads=3, engine="compile")
 CURVE = (Point(0, None, 5.5), Point(3, 4.25, None), Point(6, 2.5, 2.375))
 RESULT = RunResult(
     status=Status.COMPLETE,

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 
 import pytest
 import torch
 
-from attnres_cli.errors import DeviceError
-from attnres_cli.recipe import Recipe
-from attnres_cli.train import cores, devices, settings
+from attnres_cli import depthmix
+from attnres_cli.errors import DeviceError, UsageError
+from attnres_cli.recipe import Recipe, validate
+from attnres_cli.train import cores, device, devices, settings
 
+Machine = Callable[..., None]
 no_cuda = pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has CUDA")
 
 
@@ -58,9 +61,147 @@ def test_without_a_compiler_training_is_eager_with_one_warning(
     assert len(caught) == 1
 
 
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
+    """A function that pretends what is there, and a CUDA device whose name can be asked."""
+
+    def pretend(*, compiler: bool = True, triton: bool = True, interpret: bool = False) -> None:
+        monkeypatch.setenv("CXX", "sh" if compiler else "no-such-compiler")
+        monkeypatch.setattr(device, "has_triton", lambda: triton)
+        monkeypatch.setenv("TRITON_INTERPRET", str(int(interpret)))
+        monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "Some GPU")
+        monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda: True)
+
+    pretend()
+    return pretend
+
+
+def wishing(recipe: Recipe, compiling: str) -> Recipe:
+    values = recipe.model_dump()
+    values["train"] |= {"compile": compiling}
+    return validate(values, "test")
+
+
+SHORT, LONG = 1e12, 1e17
+RESOLVED = [
+    # asked, device, train.compile, FLOPs: compiled, engine
+    ("auto", "cpu", "auto", SHORT, False, "eager"),
+    ("auto", "cpu", "auto", LONG, True, "compile"),
+    ("auto", "cpu", "on", SHORT, True, "compile"),
+    ("auto", "cpu", "off", LONG, False, "eager"),
+    ("auto", "cuda", "auto", SHORT, False, "triton"),
+    ("auto", "cuda", "auto", LONG, True, "triton"),
+    ("eager", "cpu", "auto", LONG, False, "eager"),
+    ("eager", "cpu", "off", LONG, False, "eager"),
+    ("eager", "cuda", "auto", LONG, False, "eager"),
+    ("compile", "cpu", "auto", SHORT, True, "compile"),
+    ("compile", "cpu", "on", SHORT, True, "compile"),
+    ("compile", "cuda", "auto", SHORT, True, "compile"),
+    ("reference", "cpu", "auto", SHORT, False, "reference"),
+    ("reference", "cpu", "on", SHORT, True, "reference"),
+    ("triton", "cuda", "auto", SHORT, False, "triton"),
+    ("triton", "cuda", "on", SHORT, True, "triton"),
+]
+
+
+@pytest.mark.parametrize(("asked", "where", "wish", "flops", "compiled", "engine"), RESOLVED)
+def test_an_engine_is_resolved_by_device_and_compiler(
+    asked: str,
+    where: str,
+    wish: str,
+    flops: float,
+    compiled: bool,
+    engine: str,
+    tiny_recipe: Recipe,
+    machine: Machine,
+):
+    found = settings(wishing(tiny_recipe, wish), where, 1, flops, asked)
+
+    assert (found.compiled, found.engine) == (compiled, engine)
+
+
+def test_a_gpu_without_triton_is_left_to_the_eager_engine(tiny_recipe: Recipe, machine: Machine):
+    machine(triton=False)
+
+    assert settings(tiny_recipe, "cuda", 1, SHORT).engine == "eager"
+
+
+def test_what_cannot_be_compiled_after_all_is_computed_by_the_eager_engine(
+    tiny_recipe: Recipe, machine: Machine
+):
+    machine(compiler=False)
+
+    with pytest.warns(UserWarning, match="not compiled"):
+        found = settings(tiny_recipe, "cpu", 1, LONG)
+
+    assert (found.compiled, found.engine) == (False, "eager")
+
+
+def test_tritons_interpreter_computes_on_a_cpu(tiny_recipe: Recipe, machine: Machine):
+    machine(interpret=True)
+
+    assert settings(tiny_recipe, "cpu", 1, SHORT, "triton").engine == "triton"
+
+
+@pytest.mark.parametrize(
+    ("there", "asked", "where", "words"),
+    [
+        ({"compiler": False}, "compile", "cpu", r"needs a C\+\+ compiler \(g\+\+\).*drop --engine"),
+        ({"triton": False}, "compile", "cuda", "needs Triton, which is not installed: install it"),
+        ({"triton": False}, "triton", "cuda", "pip install triton, or drop --engine"),
+        ({}, "triton", "cpu", "needs a CUDA device, and this run is on cpu: drop --engine, or"),
+    ],
+)
+def test_an_engine_that_the_machine_does_not_have_is_refused_with_what_to_do(
+    there: dict[str, bool],
+    asked: str,
+    where: str,
+    words: str,
+    tiny_recipe: Recipe,
+    machine: Machine,
+):
+    machine(**there)
+
+    with pytest.raises(DeviceError, match=words):
+        settings(tiny_recipe, where, 1, SHORT, asked)
+
+
+@pytest.mark.parametrize(
+    ("asked", "wish", "words"),
+    [
+        ("compile", "off", "train.compile is off: --set train.compile=on, or drop --engine"),
+        ("eager", "on", "train.compile is on: --set train.compile=off, or drop --engine"),
+        ("egaer", "auto", "unknown engine 'egaer': did you mean 'eager'"),
+        ("", "auto", "unknown engine ''"),
+    ],
+)
+def test_an_engine_that_cannot_be_meant_is_refused_with_what_to_type(
+    asked: str, wish: str, words: str, tiny_recipe: Recipe, machine: Machine
+):
+    with pytest.raises(UsageError, match=words):
+        settings(wishing(tiny_recipe, wish), "cpu", 1, SHORT, asked)
+
+
+@pytest.mark.parametrize("asked", depthmix.NAMES)
+def test_what_runs_uncompiled_never_takes_the_list_form(
+    asked: str, tiny_recipe: Recipe, machine: Machine
+):
+    machine(interpret=True)
+    found = settings(tiny_recipe, "cpu", 1, LONG, asked)
+
+    assert not found.uncompiled.compiled
+    assert found.uncompiled.engine == {"compile": "eager"}.get(found.engine, found.engine)
+
+
 def test_cores_are_at_most_those_this_process_may_use():
     assert 1 <= len(cores()) <= len(os.sched_getaffinity(0))
 
 
 def test_numerics_name_what_makes_runs_incomparable(tiny_recipe: Recipe):
     assert settings(tiny_recipe, "cpu", 1, 0).numerics == "cpu fp32 eager"
+
+
+def test_the_engine_does_not_make_runs_incomparable(tiny_recipe: Recipe):
+    kinds = {settings(tiny_recipe, "cpu", 1, 0, name).numerics for name in ("eager", "reference")}
+
+    assert kinds == {"cpu fp32 eager"}

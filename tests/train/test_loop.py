@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -12,12 +15,13 @@ from torch import Tensor
 
 from attnres_cli.data import Tokens, load
 from attnres_cli.data.tokens import Document, split
+from attnres_cli.depthmix import engines
 from attnres_cli.recipe import Recipe, validate
 from attnres_cli.run import RunSpec, Settings, Status
 from attnres_cli.train import seconds_per_step, train
 from attnres_cli.train.loop import Trainer
 
-SETTINGS = Settings("cpu", "test", "fp32", compiled=False, threads=1)
+SETTINGS = Settings("cpu", "test", "fp32", compiled=False, threads=1, engine="eager")
 
 
 @pytest.fixture
@@ -115,6 +119,51 @@ def test_progress_is_told_with_steps_and_losses(tiny_recipe: Recipe, tokens: Tok
     assert all(math.isfinite(loss) for _, loss in told)
 
 
+def test_the_first_step_is_told_at_once(tiny_recipe: Recipe, tokens: Tokens):
+    told = []
+    longer = changed(tiny_recipe, train={"tokens": 64 * 250})
+
+    train(spec_of(longer, tokens), tokens, SETTINGS, "cpu", lambda *seen: told.append(seen))
+
+    assert [step for step, _ in told][:3] == [1, 2, 5]  # 2 or 3 steps between points
+
+
+@pytest.mark.parametrize("engine", ["reference", "eager", "compile"])
+def test_steps_and_evaluation_are_computed_by_the_engine_of_the_settings(
+    engine: str, tiny_recipe: Recipe, tokens: Tokens, monkeypatch: pytest.MonkeyPatch
+):
+    chosen: list[str] = []
+    choose = engines.choose
+
+    def spy(v: Tensor) -> engines.Engine:
+        chosen.append(choose(v).name)
+        return choose(v)
+
+    monkeypatch.setattr(engines, "choose", spy)
+    spec = spec_of(tiny_recipe, tokens, "attnres")
+    device, settings = torch.device("cpu"), replace(SETTINGS, engine=engine)
+    trainer = Trainer(spec, tokens, settings, device)
+
+    trainer.step(0)
+    trained = set(chosen)
+    chosen.clear()
+    trainer.evaluate()
+
+    assert trained == {engine}
+    assert set(chosen) == {"eager" if engine == "compile" else engine}  # it is never compiled
+
+
+@pytest.mark.parametrize("engine", ["reference", "compile"])
+def test_engines_agree_on_a_whole_run(engine: str, tiny_recipe: Recipe, tokens: Tokens):
+    spec = spec_of(tiny_recipe, tokens, "attnres:block_size=2")
+
+    one = train(spec, tokens, SETTINGS, "cpu", quiet)
+    other = train(spec, tokens, replace(SETTINGS, engine=engine), "cpu", quiet)
+
+    assert other.settings.engine == engine
+    assert other.val_loss == pytest.approx(one.val_loss, abs=1e-4)
+
+
 def test_a_loss_that_is_not_finite_is_a_recorded_divergence(tiny_recipe: Recipe, tokens: Tokens):
     wild = changed(tiny_recipe, optim={"lr": 1e30})
 
@@ -126,7 +175,7 @@ def test_a_loss_that_is_not_finite_is_a_recorded_divergence(tiny_recipe: Recipe,
 
 
 def test_bfloat16_trains_to_about_the_same_loss(tiny_recipe: Recipe, tokens: Tokens):
-    mixed = Settings("cpu", "test", "bf16", compiled=False, threads=1)
+    mixed = Settings("cpu", "test", "bf16", compiled=False, threads=1, engine="eager")
     spec = spec_of(tiny_recipe, tokens, "attnres")
 
     plain = train(spec, tokens, SETTINGS, "cpu", quiet)
@@ -138,13 +187,37 @@ def test_bfloat16_trains_to_about_the_same_loss(tiny_recipe: Recipe, tokens: Tok
 
 @pytest.mark.slow
 def test_a_compiled_run_ends_near_the_eager_one(tiny_recipe: Recipe, tokens: Tokens):
-    compiled = Settings("cpu", "test", "fp32", compiled=True, threads=1)
+    compiled = Settings("cpu", "test", "fp32", compiled=True, threads=1, engine="compile")
     spec = spec_of(tiny_recipe, tokens, "attnres:block_size=2")
 
     eager = train(spec, tokens, SETTINGS, "cpu", quiet)
     result = train(spec, tokens, compiled, "cpu", quiet)
 
     assert result.val_loss == pytest.approx(eager.val_loss, abs=1e-3)
+
+
+def test_a_process_compiles_every_arm_however_many_there_are(
+    tiny_recipe: Recipe, tokens: Tokens, monkeypatch: pytest.MonkeyPatch
+):
+    graphs: list[object] = []
+
+    def backend(graph: torch.fx.GraphModule, inputs: Sequence[Tensor]) -> Callable[..., object]:
+        graphs.append(graph)
+        return graph.forward
+
+    compile_with = partial(torch.compile, backend=backend)
+    monkeypatch.setattr(torch, "compile", compile_with)
+    torch.compiler.reset()
+    settings = replace(SETTINGS, compiled=True, engine="compile")
+    arms = ["standard", *(f"attnres:window={window}" for window in range(1, 6))]
+    arms += ["attnres", "attnres:heads=2", "attnres:norm=sigmoid", "attnres:key_norm=off"]
+
+    for arm in arms:
+        spec = spec_of(tiny_recipe, tokens, arm)
+        Trainer(spec, tokens, settings, torch.device("cpu")).step(0)
+
+    torch.compiler.reset()
+    assert len(graphs) == len(arms) == 10
 
 
 def test_a_plan_can_time_more_steps_than_a_run_has(tiny_recipe: Recipe, tokens: Tokens):
