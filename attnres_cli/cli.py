@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from attnres_cli import __version__, streams
+from attnres_cli import __version__, cli_bench, streams
 from attnres_cli.errors import AttnresError, UsageError, unknown
 from attnres_cli.streams import say
 
@@ -75,6 +75,9 @@ def ablate(
         int | None, typer.Option(min=1, help="Processes. Default: one per GPU, or as many as pay.")
     ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
+    engine: Annotated[
+        str, typer.Option(help="Of depth mixing: auto, reference, eager, compile or triton.")
+    ] = "auto",
     baseline: Baseline = "standard",
     output: Format = _Format.TABLE,
     retry_failed: Annotated[bool, typer.Option(help="Train failed runs once more.")] = False,
@@ -102,7 +105,7 @@ def ablate(
     tokens = data.load(fixed)
     (base,) = grid.resolve([baseline], fixed, tokens.vocab_size)
     arms = _arms(specs, base, fixed, tokens.vocab_size)
-    plan = grid.make(fixed, arms, numbers, tokens.fingerprint, device, workers)
+    plan = grid.make(fixed, arms, numbers, tokens.fingerprint, device, workers, engine)
     if dry_run:
         plan = grid.without(plan, Store.held(study))
         print_plan(_timed(plan, tokens), sys.stdout)
@@ -208,6 +211,9 @@ def recipes(
         print_recipes()
     else:
         print_recipe(name, override or [])
+
+
+app.add_typer(cli_bench.app, name="bench", help=cli_bench.HELP)
 
 
 def _format(text: str) -> _Format:

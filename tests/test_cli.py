@@ -58,6 +58,15 @@ BAD = {
     "workers": ([*SMOKE, "--workers", "0"], "workers"),
     "format": ([*SMOKE, "--format", "jsno"], "did you mean 'json'?"),
     "device": ([*SMOKE, "--device", "gpu"], "auto, cpu, cuda or cuda:N"),
+    "engine": ([*SMOKE, "--engine", "egaer"], "did you mean 'eager'?"),
+    "engine, not compiled": (
+        [*SMOKE, "--engine", "compile", "--set", "train.compile=off"],
+        "--set train.compile=on, or drop --engine",
+    ),
+    "engine, compiled": (
+        [*SMOKE, "--engine", "eager", "--set", "train.compile=on"],
+        "--set train.compile=off, or drop --engine",
+    ),
     "data path": (
         [*SMOKE, "--set", "data.source=text", "--set", "data.path=none.txt"],
         "none.txt does not exist",
@@ -112,6 +121,19 @@ def test_cuda_without_cuda_is_refused(capsys: pytest.CaptureFixture[str]):
 
     assert code == 2
     assert "use --device cpu" in err
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has CUDA")
+def test_tritons_engine_without_cuda_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+
+    code, _, err = attnres(capsys, *SMOKE, "--engine", "triton")
+
+    assert (code, err.count("\n")) == (2, 1)
+    assert "--engine triton needs" in err
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(
@@ -271,6 +293,25 @@ def test_a_baseline_that_is_no_arm_is_trained_too(capsys: pytest.CaptureFixture[
     arms = {arm["variant"]: arm["verdict"] for arm in json.loads(out)["arms"]}
     assert arms["standard"] == "baseline"
     assert arms["attnres"] != "blocked"
+
+
+def test_runs_are_computed_by_the_engine_asked_for_and_a_report_says_so(
+    capsys: pytest.CaptureFixture[str],
+):
+    short = ("--seeds", "1", "--set", "train.tokens=2k")
+    code, _, err = attnres(capsys, *SMOKE, "standard", "attnres", *short, "--engine", "reference")
+    assert code == 0, err
+    assert "depth mixing by reference" in err
+
+    attnres(capsys, *SMOKE, "standard", "attnres", "denseformer", *short)
+    document = json.loads(attnres(capsys, "report", "--format", "json")[1])
+    table = attnres(capsys, "report")[1]
+
+    engines = {arm["variant"]: arm["engines"] for arm in document["arms"]}
+    asked = ["reference"]
+    assert engines == {"standard": asked, "attnres": asked, "denseformer": ["eager"]}
+    assert any(text.endswith("depth mixing by reference") for text in document["settings"])
+    assert "arms computed by different engines, which agree to rounding:" in table
 
 
 def test_a_spec_that_is_a_simpler_design_at_this_depth_says_so(capsys: pytest.CaptureFixture[str]):

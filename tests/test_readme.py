@@ -104,6 +104,7 @@ def test_the_readmes_snippet_builds_a_model():
     model = names["model"]
     assert isinstance(model, Transformer)
     assert isinstance(model.residual, AttnRes)
+    assert names["tokens"].shape == (1, 17)
 
 
 def test_the_readmes_tree_names_what_there_is():

@@ -1,0 +1,167 @@
+"""The command `attnres bench`: what arms cost on this machine."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+import typer.core
+
+from attnres_cli.errors import UsageError, unknown
+from attnres_cli.streams import say
+
+if TYPE_CHECKING:
+    from attnres_cli.data import Tokens
+    from attnres_cli.plan import Plan
+
+DEFAULT_ARMS = ("standard", "attnres", "attnres:block_size=4", "denseformer")
+_SOME_WRONG, _INTERRUPTED = 3, 130  # exit codes, as in cli.py
+_MOST_ROUNDS = 10_000
+
+
+class _Steps(typer.core.TyperGroup):
+    """A group whose command is `step` where none is named: `attnres bench standard attnres`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """The arguments, with `step` before them if they begin with no command."""
+        named = args[:1] in (["step"], ["decode"])
+        return super().parse_args(ctx, args if named else ["step", *args])
+
+
+HELP = "Time training steps of every arm on this machine, or generation (bench decode)."
+
+app = typer.Typer(cls=_Steps, pretty_exceptions_enable=False)
+
+Variants = Annotated[
+    list[str] | None,
+    typer.Argument(help=f"Arms. Default: {' '.join(DEFAULT_ARMS)}."),
+]
+RecipeName = Annotated[
+    str, typer.Option(help="Name of a recipe, or path: shape, batch, precision, compile.")
+]
+Override = Annotated[
+    list[str] | None,
+    typer.Option("--set", help="Change the recipe, as model.d_model=256. Repeatable."),
+]
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
+Engine = Annotated[
+    str, typer.Option(help="Of depth mixing: auto, reference, eager, compile or triton.")
+]
+Baseline = Annotated[str, typer.Option(help="The arm the others are compared with.")]
+Rounds = Annotated[
+    int, typer.Option(min=1, max=_MOST_ROUNDS, help="Rounds in which the arms take turns.")
+]
+Format = Annotated[str, typer.Option("--format", help="table, json, markdown or csv.")]
+
+
+@app.command()
+def step(
+    variants: Variants = None,
+    recipe: RecipeName = "quick",
+    override: Override = None,
+    device: Device = "auto",
+    engine: Engine = "auto",
+    baseline: Baseline = "standard",
+    rounds: Rounds = 15,
+    output: Format = "table",
+) -> None:
+    """Time whole training steps of every arm, in turn, beside what each reads, writes and computes.
+
+    An arm whose loss or gradients are not those of the plain formula is reported as wrong, and not
+    timed. `attnres bench decode` times generation instead.
+    """
+    from attnres_cli import bench
+    from attnres_cli.report.costs import show
+
+    _check_format(output)
+    with _interruptible():
+        plan, tokens, base = _plan(variants, recipe, override, device, engine, baseline)
+        say(f"checking {len(plan.arms)} arms, then {rounds} rounds of training steps")
+        found = bench.steps(plan, tokens, rounds, base, say)
+    show(found, output)
+    _end([arm.variant for arm in found.arms if arm.wrong])
+
+
+@app.command()
+def decode(
+    variants: Variants = None,
+    recipe: RecipeName = "quick",
+    override: Override = None,
+    device: Device = "auto",
+    engine: Engine = "auto",
+    baseline: Baseline = "standard",
+    rounds: Rounds = 15,
+    batch: Annotated[
+        list[int] | None, typer.Option(min=1, help="Rows at once. Repeatable. Default: 1 and 16.")
+    ] = None,
+    n_new: Annotated[
+        int, typer.Option("--tokens", min=1, help="Tokens per row that are timed.")
+    ] = 32,
+    output: Format = "table",
+) -> None:
+    """Time generation by every arm, in turn: ms per token, beside the baseline's.
+
+    Half of the recipe's positions are the prompt. Nothing is compiled.
+    """
+    from attnres_cli import bench
+    from attnres_cli.report.costs import show
+
+    _check_format(output)
+    if engine == "compile":
+        raise UsageError("generation is not compiled: --engine eager, or drop --engine")
+    with _interruptible():
+        plan, tokens, base = _plan(variants, recipe, override, device, engine, baseline)
+        sizes = tuple(dict.fromkeys(batch or (1, 16)))
+        say(f"checking {len(plan.arms)} arms, then {rounds} rounds of generation")
+        found = bench.decode(plan, tokens, rounds, base, sizes, n_new)
+    show(found, output)
+    _end([arm.variant for arm in found.arms if arm.wrong])
+
+
+def _plan(
+    specs: list[str] | None,
+    recipe: str,
+    override: list[str] | None,
+    device: str,
+    engine: str,
+    baseline: str,
+) -> tuple[Plan, Tokens, str]:
+    """What is measured, and the name of the baseline, which is first if it was not asked for."""
+    from attnres_cli import ablate as grid
+    from attnres_cli import data
+    from attnres_cli.recipe import load
+
+    fixed = load(recipe, override or [])
+    tokens = data.load(fixed)
+    (base,) = grid.resolve([baseline], fixed, tokens.vocab_size)
+    arms = grid.resolve(specs or DEFAULT_ARMS, fixed, tokens.vocab_size)
+    if base.variant not in {arm.variant for arm in arms}:
+        say(f"the baseline {base.variant} is timed too: every ratio is to it")
+        arms = (base, *arms)
+    plan = grid.make(fixed, arms, (0,), tokens.fingerprint, device, 1, engine)
+    return plan, tokens, base.variant
+
+
+def _check_format(text: str) -> None:
+    from attnres_cli.report.costs import FORMATS
+
+    if text not in FORMATS:
+        raise UsageError(unknown("format", text, FORMATS))
+
+
+@contextlib.contextmanager
+def _interruptible() -> Iterator[None]:
+    try:
+        yield
+    except KeyboardInterrupt:
+        say("interrupted; nothing was kept")
+        sys.exit(_INTERRUPTED)
+
+
+def _end(wrong: list[str]) -> None:
+    if wrong:
+        say(f"wrong, and not timed: {', '.join(wrong)}")
+        raise typer.Exit(_SOME_WRONG)

@@ -1,0 +1,217 @@
+"""What a design costs: times and memory as measured, reads and writes as counted. No torch."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+
+class Spread(NamedTuple):
+    """A median and the quartiles around it."""
+
+    median: float
+    low: float
+    high: float
+
+
+def spread(values: Sequence[float]) -> Spread:
+    """The median of one or more values and their quartiles."""
+    if len(values) == 1:
+        return Spread(values[0], values[0], values[0])
+    low, median, high = statistics.quantiles(values, n=4, method="inclusive")
+    return Spread(median, low, high)
+
+
+def ratio(times: Sequence[float], baseline: Sequence[float]) -> Spread:
+    """How many times the baseline's time, from the ratios of each round's two times."""
+    return spread([mine / theirs for mine, theirs in zip(times, baseline, strict=True)])
+
+
+class TableOne(NamedTuple):
+    """Residual reads and writes per token and sublayer, in units of d_model, as the paper's Table 1
+    (arXiv 2603.15031) counts them: the input and output of the sublayer itself left out.
+
+    Attributes:
+        scheme: the row of the table.
+        here: at this number of sublayers.
+        groups: (S, N) it is computed with: sublayers per block, and blocks.
+        paper: at the paper's own point, 128 sublayers in 8 blocks of 16.
+
+    """
+
+    scheme: str
+    here: float
+    groups: tuple[int, int] | None
+    paper: float
+
+
+STANDARD_IO = 3.0
+PAPER_S, PAPER_N, PAPER_STREAMS = 16, 8, 4
+
+
+def full_io(s: int, n: int) -> float:
+    """Full in two phases: S + N."""
+    return float(s + n)
+
+
+def block_io(s: int, n: int) -> float:
+    """Block in two phases: N/S + 5."""
+    return n / s + 5
+
+
+def mhc_io(streams: int, d_model: int | None = None) -> float:
+    """mHC: (8m + 2) d + 2 m^2 + 4 m; without a width the few elements beside d are dropped."""
+    rest = 0.0 if d_model is None else (2 * streams**2 + 4 * streams) / d_model
+    return 8 * streams + 2 + rest
+
+
+_BLOCK_KEEPS = {"block_size", "heads", "key_norm"}
+"""Options under which a site still reads what the paper counts."""
+
+
+def table_one(name: str, options: Mapping[str, object], n_sublayers: int) -> TableOne | None:
+    """The paper's formula for a design, None where it has none.
+
+    Full has no blocks: S is the size of the groups in which the two phases read, and the one that
+    costs least is taken.
+    """
+    if name == "standard":
+        return TableOne("standard", STANDARD_IO, None, STANDARD_IO)
+    if name != "attnres" or set(options) - _BLOCK_KEEPS:
+        return None
+    size = options.get("block_size", 1)
+    assert isinstance(size, int)
+    if size == 1:
+        s, n = min(_groups(n_sublayers), key=sum)
+        return TableOne("Full", full_io(s, n), (s, n), full_io(PAPER_S, PAPER_N))
+    s, n = size, -(-n_sublayers // size)
+    return TableOne("Block", block_io(s, n), (s, n), block_io(PAPER_S, PAPER_N))
+
+
+def _groups(n_sublayers: int) -> list[tuple[int, int]]:
+    return [(s, -(-n_sublayers // s)) for s in range(1, n_sublayers + 1)]
+
+
+@dataclass(frozen=True)
+class ArmCost:
+    """One arm.
+
+    Attributes:
+        extra_flops: forward FLOPs per token beyond `standard`, by the design's own formula.
+        extra_bytes: forward reads and writes per token beyond `standard`, likewise.
+        io_per_sublayer: all of them, per sublayer and in units of d_model, `standard` being 3.
+        table_one: the paper's count, None where it has no formula.
+        wrong: why the arm was not timed, None if it was.
+        disagreement: relative differences from the reference engine, of loss and gradients.
+        start_s: seconds of the first forward and backward pass, compilation included.
+        seconds: one time per round; empty where it was not timed.
+        peak_bytes: the most memory held at once in a step, weights and optimiser included.
+
+    """
+
+    variant: str
+    n_params: int
+    extra_flops: int
+    extra_bytes: int
+    io_per_sublayer: float
+    table_one: TableOne | None
+    wrong: str | None = None
+    disagreement: tuple[float, float] | None = None
+    start_s: float | None = None
+    seconds: tuple[float, ...] = ()
+    peak_bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """What the numbers were taken on, as far as it is not an arm's.
+
+    Attributes:
+        computed: as `cpu fp32 eager`.
+        copy_speed: bytes per second that copying a large tensor reads and writes.
+
+    """
+
+    recipe: str
+    recipe_digest: str
+    shape: Mapping[str, object]
+    device: str
+    device_name: str
+    computed: str
+    precision: str
+    compiled: bool
+    engine: str
+    threads: int
+    versions: Mapping[str, str]
+    rounds: int
+    baseline: str
+    copy_speed: float
+
+
+@dataclass(frozen=True)
+class StepBench:
+    """Whole training steps of some arms, measured in turn."""
+
+    conditions: Conditions
+    tokens_per_step: int
+    arms: tuple[ArmCost, ...]
+
+    def times(self, variant: str) -> tuple[float, ...]:
+        """Seconds per step, one per round; empty where the arm was not timed."""
+        return next((arm.seconds for arm in self.arms if arm.variant == variant), ())
+
+    def versus(self, arm: ArmCost) -> Spread | None:
+        """Its ratio to the baseline, None where one of the two was not timed."""
+        base = self.times(self.conditions.baseline)
+        return ratio(arm.seconds, base) if arm.seconds and base else None
+
+    def extra_s_per_token(self, arm: ArmCost) -> float | None:
+        """Median seconds per trained token beyond the baseline, of the same round."""
+        base = self.times(self.conditions.baseline)
+        if not arm.seconds or not base:
+            return None
+        differences = [mine - theirs for mine, theirs in zip(arm.seconds, base, strict=True)]
+        return statistics.median(differences) / self.tokens_per_step
+
+
+@dataclass(frozen=True)
+class DecodeArm:
+    """One arm's generation.
+
+    Attributes:
+        wrong: why the arm was not timed, None if it was.
+        seconds: by batch size, seconds per generated token of each round; a step of batch size B
+            gives B tokens at once and counts as one.
+
+    """
+
+    variant: str
+    n_params: int
+    wrong: str | None
+    seconds: Mapping[int, tuple[float, ...]]
+
+
+@dataclass(frozen=True)
+class DecodeBench:
+    """Generation by some arms, measured in turn.
+
+    Attributes:
+        n_prompt: tokens that are there before the first one is generated.
+        n_new: tokens generated per row, less the one that the prompt's own pass gives.
+
+    """
+
+    conditions: Conditions
+    n_prompt: int
+    n_new: int
+    batch_sizes: tuple[int, ...]
+    arms: tuple[DecodeArm, ...]
+
+    def versus(self, arm: DecodeArm, batch_size: int) -> Spread | None:
+        """Its ratio to the baseline, None where one of the two was not timed."""
+        bases = [other for other in self.arms if other.variant == self.conditions.baseline]
+        mine = arm.seconds.get(batch_size, ())
+        base = bases[0].seconds.get(batch_size, ()) if bases else ()
+        return ratio(mine, base) if mine and base else None

@@ -1,0 +1,143 @@
+"""Activation memory of a forward and backward pass, over that of `standard`, by depth and engine.
+
+    python benchmarks/memory.py --json memory.json
+    python benchmarks/memory.py --device cuda --json memory_gpu.json
+
+Three counts of the same pass, in bytes:
+
+saved   unique storages that autograd saves for backward, by saved-tensor hooks, without what was
+        there before: parameters, buffers, tokens. Blind to what only Python objects hold.
+held    all tensors that are there after forward and were not before, by the allocator's account,
+        while the loss is held: whoever holds them, autograd or a Python object, so nothing can be
+        missed. It contains what was saved.
+peak    the most that was there at once in forward and backward, likewise: what decides whether a
+        model fits. Gradients of the weights are in it.
+
+`beyond_saved` in the results is held less saved: what the hooks did not see, if positive.
+Targets are of the peak at 16 layers. Loss and gradients are compared with the reference engine
+first. The reference engine stacks all sources at every site: for scale.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from common import Setting, Training, arguments, facts, failure, finish, save, shape_of, started
+
+from attnres_cli import measure
+
+FULL, BLOCK = "attnres", "attnres:block_size=4"
+TARGET = 1.15
+KINDS = ("saved", "held", "peak")
+
+
+def main() -> None:
+    """Every depth in turn; `standard` is the baseline of its own compiler setting."""
+    parser = arguments("activation memory, as ratios to `standard`", rounds=1)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--depths", type=int, nargs="+", default=[4, 8, 16], help="in layers")
+    parser.add_argument(
+        "--engines", nargs="+", help="default: eager reference compile, on CUDA triton too"
+    )
+    given = parser.parse_args()
+    device = started(given.threads, given.device)
+    cuda = device.type == "cuda"
+    engines = given.engines or [*(["triton"] if cuda else []), "eager", "reference", "compile"]
+    depths = [1, 2] if given.quick else given.depths
+    results: list[dict[str, Any]] = []
+    document = {"benchmark": "memory", "machine": facts(device, given.threads), "results": results}
+    for depth in depths:
+        for engine in engines:
+            results += _at(depth, engine, given.quick, device)
+            save(document, given.json)
+    wrong = [
+        f"{arm['variant']} ({arm['engine']}): {arm['wrong']}"
+        for arm in results
+        if arm["wrong"] and arm["engine"] != "reference"  # is for scale: it may find no memory
+    ]
+    finish(document, given.json, wrong)
+
+
+def _setting(depth: int, engine: str, quick: bool, device: torch.device) -> Setting:
+    if quick:
+        shape, batch_size = shape_of(depth, 32, 16, 64, d_head=16), 2
+    elif device.type == "cuda":
+        shape, batch_size = shape_of(depth, 1024, 2048, 32768), 8
+    else:
+        shape, batch_size = shape_of(depth, 256, 256, 256), 8
+    precision = "bf16" if device.type == "cuda" else "fp32"
+    arms = (("standard", engine), (FULL, engine), (BLOCK, engine))
+    return Setting(f"{depth} layers", shape, batch_size, precision, engine == "compile", arms)
+
+
+def _at(depth: int, engine: str, quick: bool, device: torch.device) -> list[dict[str, Any]]:
+    """All arms at one depth under one engine, with their ratios to `standard`."""
+    setting = _setting(depth, engine, quick, device)
+    measure.allow_compiling(len(setting.arms))
+    found = [_measured(spec, engine, setting, device) for spec, _ in setting.arms]
+    base = found[0]
+    for arm in found:
+        good = base["wrong"] is None and arm["wrong"] is None
+        ratios = {kind: arm[kind] / base[kind] for kind in KINDS if good}
+        arm |= {"layers": depth, "ratio": ratios, "target": TARGET, "setting": setting.described()}
+        told = "  ".join(f"{kind} {_mib(arm[kind])} {ratios[kind]:5.3f}" for kind in ratios)
+        print(
+            f"{depth:3} layers  {engine:10} {arm['variant']:22} {told or arm['wrong']}", flush=True
+        )
+    return found
+
+
+def _measured(spec: str, engine: str, setting: Setting, device: torch.device) -> dict[str, Any]:
+    """Counts of one arm, which is checked first."""
+    entry: dict[str, Any] = {"variant": spec, "engine": engine}
+    try:
+        training = Training(spec, engine, setting, device)
+        few = training.windows if setting.compiled else training.windows[:1]
+        found, _ = measure.check(training.model, training.forward, few, engine, setting.precision)
+        entry |= {"disagreement": found._asdict(), "wrong": found.complaint(setting.precision)}
+        return entry if entry["wrong"] else entry | _counted(training, device)
+    except Exception as error:  # stacking all sources may take more memory than there is
+        return entry | {"wrong": failure(error, device)}
+
+
+def _counted(training: Training, device: torch.device) -> dict[str, int]:
+    training.forward_backward()  # warms up: caches of casts, buffers of libraries
+    saved = _saved_bytes(training)
+    held = measure.held_bytes(training.loss, device)
+    peak = measure.peak_bytes(training.forward_backward, device)
+    return {"saved": saved, "held": held, "peak": peak, "beyond_saved": held - saved}
+
+
+def _saved_bytes(training: Training) -> int:
+    """Bytes of unique storages that autograd saves in a forward pass, parameters left out."""
+    model = training.model
+    there = (*model.parameters(), *model.buffers(), training.windows)
+    known = {x.untyped_storage().data_ptr() for x in there}
+    storages: dict[int, torch.UntypedStorage] = {}  # held, so that no address is used again
+
+    def pack(x: Tensor) -> Tensor:
+        storage = x.untyped_storage()
+        if storage.data_ptr() not in known:
+            storages[storage.data_ptr()] = storage
+        return x
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
+        loss = training.loss()
+    counted = sum(storage.nbytes() for storage in storages.values())
+    del loss
+    return counted
+
+
+def _mib(count: int) -> str:
+    return f"{count / 2**20:9.2f} MiB"
+
+
+if __name__ == "__main__":
+    main()

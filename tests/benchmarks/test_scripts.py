@@ -1,0 +1,129 @@
+"""Every benchmark runs, in tiny sizes, and writes what it promises. No time is asserted."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+FOLDER = Path(__file__).parent.parent.parent / "benchmarks"
+HEAVY = ("pydantic", "typer", "rich", "yaml", "sqlalchemy", "optuna", "scipy", "matplotlib")
+
+
+def run(
+    script: str, *arguments: str, folder: Path, program: str | None = None
+) -> tuple[subprocess.CompletedProcess[str], dict[str, Any]]:
+    """What the script did, and the JSON it wrote."""
+    path = folder / "out" / "result.json"
+    command = [str(FOLDER / script)] if program is None else ["-c", program]
+    done = subprocess.run(
+        [sys.executable, *command, "--quick", "--rounds", "2", "--json", str(path), *arguments],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=600,
+        env=os.environ | {"CUDA_VISIBLE_DEVICES": ""},
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    document = json.loads(path.read_text())
+    assert {"device", "torch", "python", "threads", "copy_speed"} <= document["machine"].keys()
+    return done, document
+
+
+def test_step_times_every_arm_beside_its_target(tmp_path: Path):
+    _, document = run("step.py", "cpu-eager", folder=tmp_path)
+
+    (result,) = document["results"]
+    arms = {arm["arm"]: arm for arm in result["arms"]}
+    assert list(arms) == [
+        "standard",
+        "attnres (eager)",
+        "attnres:block_size=4 (eager)",
+        "stacked",
+        "stacked:block_size=4",
+    ]
+    assert all(len(arm["seconds"]) == 2 and arm["wrong"] is None for arm in arms.values())
+    assert [arm["target"] for arm in arms.values()] == [None, 1.15, 1.08, None, None]
+    assert arms["standard"]["ratio"]["median"] == 1
+
+
+def test_step_needs_torch_alone_and_no_installation(tmp_path: Path):
+    program = (
+        "import importlib.metadata, runpy, sys\n"
+        f"sys.modules.update(dict.fromkeys({HEAVY}))\n"  # importing one now raises
+        "none = importlib.metadata.EntryPoints()\n"
+        "importlib.metadata.entry_points = lambda **_: none\n"
+        f"runpy.run_path({str(FOLDER / 'step.py')!r}, run_name='__main__')\n"
+    )
+
+    _, document = run("step.py", "cpu-eager", folder=tmp_path, program=program)
+
+    assert document["benchmark"] == "step"
+
+
+def test_step_on_a_gpu_says_so_where_there_is_none(tmp_path: Path):
+    done = subprocess.run(
+        [sys.executable, str(FOLDER / "step.py"), "gpu"],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"CUDA_VISIBLE_DEVICES": ""},
+    )
+
+    assert done.returncode == 1
+    assert "needs a CUDA device" in done.stderr
+
+
+@pytest.mark.slow
+def test_step_compiles(tmp_path: Path):
+    _, document = run("step.py", "cpu-compile-4", folder=tmp_path)
+
+    (result,) = document["results"]
+    assert result["setting"]["compiled"] is True
+    assert all(arm["start_s"] > 0 and arm["wrong"] is None for arm in result["arms"])
+
+
+def test_memory_counts_what_grows(tmp_path: Path):
+    _, document = run("memory.py", "--engines", "reference", "eager", folder=tmp_path)
+
+    found = {(arm["layers"], arm["engine"], arm["variant"]): arm for arm in document["results"]}
+    assert len(found) == 2 * 2 * 3
+    for arm in found.values():
+        assert arm["wrong"] is None
+        assert abs(arm["beyond_saved"]) < 0.01 * arm["held"]  # autograd's hooks saw everything
+        assert arm["peak"] >= arm["held"] > 0
+    full = found[2, "eager", "attnres"]["ratio"]
+    stacked = found[2, "reference", "attnres"]["ratio"]
+    assert 1 < full["saved"] < 1.2 < stacked["saved"]
+
+
+@pytest.mark.slow
+def test_memory_counts_what_is_compiled(tmp_path: Path):
+    _, document = run("memory.py", "--engines", "compile", "--depths", "1", folder=tmp_path)
+
+    assert all(arm["wrong"] is None for arm in document["results"])
+
+
+def test_mixing_compares_with_copying(tmp_path: Path):
+    _, document = run("mixing.py", "--engines", "reference", "eager", folder=tmp_path)
+
+    assert [arm["pattern"] for arm in document["results"][::2]] == [
+        "read of 3",
+        "Full 4",
+        "Block(2) 4",
+    ]
+    for arm in document["results"]:
+        assert arm["wrong"] is None
+        assert arm["forward"]["bytes"] > 0
+        assert set(arm["backward"]) == {"seconds", "bytes", "share", "target"}
+
+
+@pytest.mark.slow
+def test_mixing_compiles(tmp_path: Path):
+    _, document = run("mixing.py", "--engines", "compile", folder=tmp_path)
+
+    assert all(arm["wrong"] is None for arm in document["results"])
