@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from attnres_cli import __version__, cli_bench, streams
+from attnres_cli import __version__, cli_bench, stdio
 from attnres_cli.errors import AttnresError, UsageError, unknown
-from attnres_cli.streams import say
+from attnres_cli.stdio import say
 
 if TYPE_CHECKING:
     from attnres_cli.data import Tokens
@@ -273,12 +273,12 @@ def _warn(message: Warning | str, *_where: object) -> None:
 def main() -> None:
     """The command `attnres`. What a user can cause is one line on stderr and an exit code."""
     warnings.showwarning = _warn  # type: ignore[assignment]
-    streams.mend()
+    stdio.mend()
     try:
         code = app(standalone_mode=False)
         sys.stdout.flush()
     except BrokenPipeError:  # as in `attnres report | head -1`: its reader has seen enough
-        streams.mute(sys.stdout)
+        stdio.mute(sys.stdout)
         code = DONE
     except AttnresError as error:
         say(str(error))

@@ -11,7 +11,7 @@ import typer
 import typer.core
 
 from attnres_cli.errors import UsageError, unknown
-from attnres_cli.streams import say
+from attnres_cli.stdio import say
 
 if TYPE_CHECKING:
     from attnres_cli.data import Tokens

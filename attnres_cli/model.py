@@ -209,6 +209,8 @@ def init_weights(model: Transformer, seed: int) -> None:
     | qkv, gate_up, up              | N(0, 1 / fan_in)                            |
     | out (attention and MLP)       | N(0, 1 / (fan_in 2 n_layers))               |
     | norm gains                    | 1                                           |
+
+    v (the last rows of qkv), gate_up, up and out are multiplied by the design's `branch_scale`.
     """
     for name, parameter in model.shared_parameters().items():
         if parameter.ndim == 1:
@@ -217,6 +219,9 @@ def init_weights(model: Transformer, seed: int) -> None:
         generator = torch.Generator().manual_seed(_seed_of(seed, name))
         drawn = torch.randn(parameter.shape, generator=generator)
         parameter.copy_(drawn * _init_std(model.shape, name, parameter.shape[1]))
+        if name.startswith("sublayers"):
+            scaled = parameter[_query_key_rows(model.shape) :] if "qkv" in name else parameter
+            scaled.mul_(model.residual.branch_scale)
 
 
 def _init_std(shape: Shape, name: str, fan_in: int) -> float:
@@ -226,6 +231,10 @@ def _init_std(shape: Shape, name: str, fan_in: int) -> float:
         return HEAD_STD
     depth = shape.n_sublayers if name.endswith("out.weight") else 1
     return 1 / math.sqrt(fan_in * depth)
+
+
+def _query_key_rows(shape: Shape) -> int:
+    return (shape.n_heads + shape.n_kv_heads) * shape.d_head
 
 
 def _seed_of(seed: int, name: str) -> int:

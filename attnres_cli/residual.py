@@ -23,7 +23,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from importlib.metadata import entry_points
-from typing import Any, ClassVar, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -53,21 +53,31 @@ class Residual(nn.Module, ABC):
     The state is the design's own: a tensor, a history, a stack of streams. It is never changed in
     place, so that a sublayer may be run twice (activation checkpointing).
 
-    Facts that tests read:
+    Facts that the trunk and the proofs read, of the class or of the instance:
         norms: the norms the trunk puts around each sublayer.
+        branch_scale: a factor on the initial weights of values, MLPs and output projections.
         equals_standard_at_init: whether the untrained model computes the same function of the
             shared weights as `standard`, gradients included.
+        not_linear: why no sublayer sees a weighted sum of earlier outputs, one weight per slice
+            of the width; empty where each does (`depth_mixing` then gives the weights).
 
     Nothing may move between time steps: a test proves it for every design.
     """
 
-    norms: ClassVar[Norms] = Norms.PRE
+    norms: Norms = Norms.PRE
+    branch_scale: float = 1.0
     equals_standard_at_init: bool = False
+    not_linear: str = ""
 
     def __init__(self, d_model: int, n_sublayers: int) -> None:
         super().__init__()
         self.d_model = d_model
         self.n_sublayers = n_sublayers
+
+    @property
+    def n_layers(self) -> int:
+        """Transformer layers: an attention, the odd sublayer, and an MLP, the even one."""
+        return self.n_sublayers // 2
 
     @abstractmethod
     def start(self, x: Hidden) -> Any:
@@ -104,17 +114,20 @@ class Residual(nn.Module, ABC):
         return {}
 
     def depth_mixing(self, values: Sequence[Hidden]) -> Tensor | None:
-        """M with h_l = sum_i M[l, i] v_i, or None where h is not linear in the v_i.
+        """M with h_l = sum_i M[l, i] v_i, or None where `not_linear` says why there is none.
 
         Args:
             values: v_0 (the embedding) and the outputs v_1..v_L of the sublayers.
 
         Returns:
-            (B, T, H, L+1, L+1): token, channel group, site l = 1..L+1, source i = 0..L. Axes along
-            which M is constant may have size 1. This default replays the design on unit vectors,
-            which is right wherever the weights do not depend on the values.
+            (B, T, H, L+1, L+1): token, slice of the width, site l = 1..L+1, source i = 0..L; H is
+            D where every channel has weights of its own. B and T may be 1. This default replays
+            the design on unit vectors, which is right wherever the weights do not depend on the
+            values.
 
         """
+        if self.not_linear:
+            return None
         units = torch.eye(self.n_sublayers + 1, dtype=values[0].dtype, device=values[0].device)
         state, rows = self.start(units[0].view(1, 1, -1)), []
         for l in range(1, self.n_sublayers + 1):

@@ -149,6 +149,21 @@ def test_the_trunk_puts_the_norms_that_a_design_asks_for(norms: Norms, tiny_shap
     )
 
 
+def test_a_design_scales_the_initial_values_outputs_and_mlps_and_nothing_else(tiny_shape: Shape):
+    class Halved(Standard):
+        branch_scale = 0.5
+
+    plain, halved = Transformer(tiny_shape, Standard(16, 6)), Transformer(tiny_shape, Halved(16, 6))
+    for model in (plain, halved):
+        init_weights(model, 0)
+    scaled = {"qkv.weight": 32, "gate_up.weight": 0, "out.weight": 0}  # of qkv the last rows alone
+
+    for (name, a), b in zip(plain.named_parameters(), halved.parameters(), strict=True):
+        first = next((row for end, row in scaled.items() if name.endswith(end)), len(a))
+        assert torch.equal(a[:first], b[:first]), name
+        assert torch.equal(0.5 * a[first:], b[first:]), name
+
+
 def test_the_model_and_the_variants_import_nothing_heavy_but_torch():
     program = (
         "import sys, attnres_cli.model, variants.attnres\n"

@@ -13,7 +13,7 @@ from rich.table import Table
 from attnres_cli.plan import Plan
 from attnres_cli.report.terminal import console, duration
 from attnres_cli.run import Event, RunRecord
-from attnres_cli.streams import say
+from attnres_cli.stdio import say
 
 _LINE_EVERY_S = 10.0
 

@@ -22,7 +22,7 @@ from attnres_cli.report.export import (
     loss_text,
     verdict_text,
 )
-from attnres_cli.streams import mute
+from attnres_cli.stdio import mute
 
 _STYLE = {"better": "green", "worse": "red", "blocked": "yellow", "baseline": "bold"}
 _PIPE_WIDTH = 140  # where nobody looks, so that a log holds every column
