@@ -6,17 +6,28 @@ answers at once.
 
 from __future__ import annotations
 
-import re
 import sys
 import warnings
 from collections.abc import Sequence
-from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from attnres_cli import __version__, cli_bench, stdio
-from attnres_cli.errors import AttnresError, UsageError, unknown
+from attnres_cli import __version__, cli_bench, cli_designs, complete, stdio
+from attnres_cli.errors import AttnresError, UsageError
+from attnres_cli.options import (
+    Baseline,
+    Device,
+    Engine,
+    Format,
+    FormatName,
+    Override,
+    Plugins,
+    RecipeName,
+    Study,
+    read_format,
+    read_seeds,
+)
 from attnres_cli.stdio import say
 
 if TYPE_CHECKING:
@@ -29,7 +40,6 @@ DONE, INTERNAL, BAD_INPUT, SOME_FAILED, INTERRUPTED = 0, 1, 2, 3, 130
 """Exit codes."""
 
 DEFAULT_STUDY = "attnres.db"
-_MOST_SEEDS = 1000
 
 app = typer.Typer(
     name="attnres",
@@ -41,47 +51,37 @@ app = typer.Typer(
 
 _USAGE_ERROR: type[Exception] = typer.BadParameter.__mro__[1]  # typer keeps it private
 
-Study = Annotated[str, typer.Option(help="SQLite file that holds all runs.")]
-Baseline = Annotated[str, typer.Option(help="The arm the others are compared with.")]
-Format = Annotated[str, typer.Option("--format", help="table, json, markdown or csv.")]
-
-
-class _Format(StrEnum):
-    TABLE = "table"
-    JSON = "json"
-    MARKDOWN = "markdown"
-    CSV = "csv"
-
 
 @app.command()
 def ablate(
     variants: Annotated[
         list[str] | None,
-        typer.Argument(help="Arms, as `standard attnres:block_size=4`. Default: suite quick."),
+        typer.Argument(
+            help="Arms, as `standard attnres:block_size=4`. Default: the recipe's, or suite quick.",
+            shell_complete=complete.specs,
+        ),
     ] = None,
     suite: Annotated[
-        str | None, typer.Option(help="A named set of arms: quick, table4, fig6.")
+        str | None,
+        typer.Option(
+            help="A named set of arms, as table4 (attnres recipes lists them).",
+            shell_complete=complete.suites,
+        ),
     ] = None,
-    recipe: Annotated[
-        str, typer.Option(help="Name of a recipe, or path to a YAML file.")
-    ] = "quick",
+    recipe: RecipeName = "quick",
     seeds: Annotated[str, typer.Option(help="How many seeds, or which: 5, or 0,3,7.")] = "3",
-    override: Annotated[
-        list[str] | None,
-        typer.Option("--set", help="Change the recipe, as train.tokens=2M. Repeatable."),
-    ] = None,
+    override: Override = None,
     study: Study = DEFAULT_STUDY,
     workers: Annotated[
         int | None, typer.Option(min=1, help="Processes. Default: one per GPU, or as many as pay.")
     ] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
-    engine: Annotated[
-        str, typer.Option(help="Of depth mixing: auto, reference, eager, compile or triton.")
-    ] = "auto",
+    device: Device = "auto",
+    engine: Engine = "auto",
     baseline: Baseline = "standard",
-    output: Format = _Format.TABLE,
+    output: FormatName = Format.TABLE,
     retry_failed: Annotated[bool, typer.Option(help="Train failed runs once more.")] = False,
     dry_run: Annotated[bool, typer.Option(help="Print the plan and train nothing.")] = False,
+    _plugin: Plugins = None,
 ) -> None:
     """Train every arm on every seed under one recipe; end with a verdict table.
 
@@ -96,12 +96,12 @@ def ablate(
     from attnres_cli.report.terminal import print_plan
     from attnres_cli.store import Store
 
-    form = _format(output)
+    form = read_format(output)
     if variants and suite is not None:
         raise UsageError("give either variants or --suite, not both")
-    specs = variants or specs_of("quick" if suite is None else suite)
     fixed = load(recipe, override or [])
-    numbers = _seeds(seeds)
+    specs = variants or (specs_of(suite) if suite else list(fixed.variants) or specs_of("quick"))
+    numbers = read_seeds(seeds)
     tokens = data.load(fixed)
     (base,) = grid.resolve([baseline], fixed, tokens.vocab_size)
     arms = _arms(specs, base, fixed, tokens.vocab_size)
@@ -157,14 +157,15 @@ def report(
         str | None, typer.Option(help="Name or digest. Default: the newest in the study.")
     ] = None,
     baseline: Baseline = "standard",
-    output: Format = _Format.TABLE,
+    output: FormatName = Format.TABLE,
+    _plugin: Plugins = None,
 ) -> None:
     """Print the verdict from the study alone; nothing is trained."""
     from attnres_cli.report.comparison import compare
     from attnres_cli.report.select import choose
     from attnres_cli.store import Store
 
-    form = _format(output)
+    form = read_format(output)
     store = Store.open(study, create=False)
 
     def canonical(spec: str, digest: str) -> str:
@@ -178,74 +179,22 @@ def report(
     _show(compare(chosen.records, store.data(chosen.fingerprint), chosen.baseline), form)
 
 
-@app.command()
-def variants(
-    name: Annotated[str | None, typer.Argument(help="A variant, to read all about it.")] = None,
-) -> None:
-    """List the residual designs, or print one: equation, options, start, source."""
-    from attnres_cli.report.listing import print_variant, print_variants
-    from attnres_cli.residual import registry
-    from attnres_cli.variant import options_of, parse
-
-    known = registry()
-    if name is None:
-        print_variants(known)
-        return
-    spec = parse(name)
-    print_variant(spec.name, known[spec.name], options_of(known[spec.name]))
-
-
-@app.command()
-def recipes(
-    name: Annotated[str | None, typer.Argument(help="A recipe, by name or path.")] = None,
-    override: Annotated[
-        list[str] | None, typer.Option("--set", help="Change it, as model.n_layers=8.")
-    ] = None,
-) -> None:
-    """List the recipes and suites, or print one recipe and what follows from it."""
-    from attnres_cli.report.listing import print_recipe, print_recipes
-
-    if name is None and override:
-        raise UsageError("--set changes one recipe: attnres recipes NAME --set ...")
-    if name is None:
-        print_recipes()
-    else:
-        print_recipe(name, override or [])
-
-
+app.command()(cli_designs.variants)
+app.command()(cli_designs.check)
+app.command()(cli_designs.recipes)
 app.add_typer(cli_bench.app, name="bench", help=cli_bench.HELP)
 
 
-def _format(text: str) -> _Format:
-    if text not in list(_Format):
-        raise UsageError(unknown("format", text, list(_Format)))
-    return _Format(text)
-
-
-def _seeds(text: str) -> tuple[int, ...]:
-    """Seeds 0, 1, 2 for `3`; those listed for `0,3,7`."""
-    if not re.fullmatch(r"-?[0-9]{1,18}(,-?[0-9]{1,18})*", text):
-        raise UsageError(f"--seeds takes a number or a list as 0,3,7, got '{text}'")
-    numbers = tuple(int(part) for part in text.split(","))
-    if "," in text:
-        if len(set(numbers)) < len(numbers) or min(numbers) < 0:
-            raise UsageError(f"--seeds takes different seeds from 0 up, got '{text}'")
-        return numbers
-    if not 1 <= numbers[0] <= _MOST_SEEDS:
-        raise UsageError(f"--seeds must be at least 1, at most {_MOST_SEEDS}, got {numbers[0]}")
-    return tuple(range(numbers[0]))
-
-
-def _show(comparison: Comparison, form: _Format) -> None:
+def _show(comparison: Comparison, form: Format) -> None:
     from attnres_cli.report import export, terminal
 
-    if form is _Format.TABLE:
+    if form is Format.TABLE:
         terminal.print_comparison(comparison)
         return
     write = {
-        _Format.JSON: export.to_json,
-        _Format.MARKDOWN: export.to_markdown,
-        _Format.CSV: export.to_csv,
+        Format.JSON: export.to_json,
+        Format.MARKDOWN: export.to_markdown,
+        Format.CSV: export.to_csv,
     }
     sys.stdout.write(write[form](comparison).rstrip("\n") + "\n")
 

@@ -10,7 +10,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 import typer.core
 
-from attnres_cli.errors import UsageError, unknown
+from attnres_cli import complete
+from attnres_cli.errors import UsageError
+from attnres_cli.options import (
+    Baseline,
+    Device,
+    Engine,
+    FormatName,
+    Override,
+    Plugins,
+    RecipeName,
+    read_format,
+)
 from attnres_cli.stdio import say
 
 if TYPE_CHECKING:
@@ -37,24 +48,11 @@ app = typer.Typer(cls=_Steps, pretty_exceptions_enable=False)
 
 Variants = Annotated[
     list[str] | None,
-    typer.Argument(help=f"Arms. Default: {' '.join(DEFAULT_ARMS)}."),
+    typer.Argument(help=f"Arms. Default: {' '.join(DEFAULT_ARMS)}.", shell_complete=complete.specs),
 ]
-RecipeName = Annotated[
-    str, typer.Option(help="Name of a recipe, or path: shape, batch, precision, compile.")
-]
-Override = Annotated[
-    list[str] | None,
-    typer.Option("--set", help="Change the recipe, as model.d_model=256. Repeatable."),
-]
-Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
-Engine = Annotated[
-    str, typer.Option(help="Of depth mixing: auto, reference, eager, compile or triton.")
-]
-Baseline = Annotated[str, typer.Option(help="The arm the others are compared with.")]
 Rounds = Annotated[
     int, typer.Option(min=1, max=_MOST_ROUNDS, help="Rounds in which the arms take turns.")
 ]
-Format = Annotated[str, typer.Option("--format", help="table, json, markdown or csv.")]
 
 
 @app.command()
@@ -66,7 +64,8 @@ def step(
     engine: Engine = "auto",
     baseline: Baseline = "standard",
     rounds: Rounds = 15,
-    output: Format = "table",
+    output: FormatName = "table",
+    _plugin: Plugins = None,
 ) -> None:
     """Time whole training steps of every arm, in turn, beside what each reads, writes and computes.
 
@@ -76,7 +75,7 @@ def step(
     from attnres_cli import bench
     from attnres_cli.report.costs import show
 
-    _check_format(output)
+    read_format(output)
     with _interruptible():
         plan, tokens, base = _plan(variants, recipe, override, device, engine, baseline)
         say(f"checking {len(plan.arms)} arms, then {rounds} rounds of training steps")
@@ -100,7 +99,8 @@ def decode(
     n_new: Annotated[
         int, typer.Option("--tokens", min=1, help="Tokens per row that are timed.")
     ] = 32,
-    output: Format = "table",
+    output: FormatName = "table",
+    _plugin: Plugins = None,
 ) -> None:
     """Time generation by every arm, in turn: ms per token, beside the baseline's.
 
@@ -109,7 +109,7 @@ def decode(
     from attnres_cli import bench
     from attnres_cli.report.costs import show
 
-    _check_format(output)
+    read_format(output)
     if engine == "compile":
         raise UsageError("generation is not compiled: --engine eager, or drop --engine")
     with _interruptible():
@@ -143,13 +143,6 @@ def _plan(
         arms = (base, *arms)
     plan = grid.make(fixed, arms, (0,), tokens.fingerprint, device, 1, engine)
     return plan, tokens, base.variant
-
-
-def _check_format(text: str) -> None:
-    from attnres_cli.report.costs import FORMATS
-
-    if text not in FORMATS:
-        raise UsageError(unknown("format", text, FORMATS))
 
 
 @contextlib.contextmanager

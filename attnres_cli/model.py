@@ -185,12 +185,17 @@ def next_token_loss(logits: Tensor, targets: Tensor) -> Tensor:
     return F.cross_entropy(logits.flatten(0, -2).float(), targets.flatten())
 
 
-def _with_norms(part: nn.Module, norms: Norms, shape: Shape) -> Sublayer:
-    def norm() -> nn.Module:
-        return nn.RMSNorm(shape.d_model, eps=shape.norm_eps)
+class _PostNorm(nn.RMSNorm):
+    """The norm of a sublayer's output, which autocast has in fewer bits than the gain."""
 
-    before = [] if norms is Norms.NONE else [norm()]
-    after = [norm()] if norms is Norms.PRE_AND_POST else []
+    def forward(self, x: Hidden) -> Hidden:
+        return super().forward(x.to(self.weight.dtype))
+
+
+def _with_norms(part: nn.Module, norms: Norms, shape: Shape) -> Sublayer:
+    size, eps = shape.d_model, shape.norm_eps
+    before = [] if norms is Norms.NONE else [nn.RMSNorm(size, eps=eps)]
+    after = [_PostNorm(size, eps=eps)] if norms is Norms.PRE_AND_POST else []
     return Sublayer(*before, part, *after)
 
 

@@ -19,6 +19,7 @@ from attnres_cli import strict_yaml
 from attnres_cli.errors import RecipeError, unknown
 from attnres_cli.shape import Mlp, Shape
 
+_PAPER = "paper.yaml"  # lies beside the recipes and is none
 _COUNT = re.compile(r"([-+]?\d{1,12}(?:\.\d{1,12})?)([kMB])")
 _SUFFIX = {"k": 10**3, "M": 10**6, "B": 10**9}
 
@@ -41,6 +42,10 @@ def _word(value: object) -> object:
 def _path(value: object) -> object:
     """A folder's name may be a number, which YAML reads as one."""
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+def _tuple(value: object) -> object:
+    return tuple(value) if isinstance(value, list) else value
 
 
 Count = Annotated[int, BeforeValidator(parse_count), Field(gt=0, lt=2**53)]
@@ -154,6 +159,7 @@ class Recipe(Section):
 
     name: str = ""
     description: str = ""
+    variants: Annotated[tuple[str, ...], BeforeValidator(_tuple)] = ()  # arms, if none are typed
     model: Model
     data: Data = Data()
     optim: Optim
@@ -196,7 +202,8 @@ class Recipe(Section):
 
 def names() -> list[str]:
     """The recipes that come with the tool."""
-    return sorted(p.name.removesuffix(".yaml") for p in _shipped() if p.name.endswith(".yaml"))
+    yaml = [p.name for p in _shipped() if p.name.endswith(".yaml") and p.name != _PAPER]
+    return sorted(name.removesuffix(".yaml") for name in yaml)
 
 
 def text_of(name: str) -> str:
@@ -271,6 +278,21 @@ def suite(name: str) -> list[str]:
         raise RecipeError(unknown("suite", name, suite_names()))
     text = (files("recipes") / "suites" / f"{name}.yaml").read_text(encoding="utf-8")
     return list(strict_yaml.load(text, f"suite {name}")["variants"])
+
+
+def suite_description(name: str) -> str:
+    """What a suite is for, in a line."""
+    text = (files("recipes") / "suites" / f"{name}.yaml").read_text(encoding="utf-8")
+    return str(strict_yaml.load(text, f"suite {name}")["description"])
+
+
+def paper() -> dict[str, Any]:
+    """The losses that the Attention Residuals paper prints: `table4` (with Fig. 6) by spec,
+    `table2` by size and spec.
+    """
+    text = (files("recipes") / _PAPER).read_text(encoding="utf-8")
+    found: dict[str, Any] = strict_yaml.load(text, _PAPER)
+    return found
 
 
 def suite_names() -> list[str]:

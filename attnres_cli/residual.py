@@ -17,12 +17,17 @@ from __future__ import annotations
 
 import enum
 import importlib
+import importlib.util
 import inspect
+import os
 import pkgutil
+import sys
+import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from importlib.metadata import entry_points
+from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
@@ -30,7 +35,17 @@ from torch import Tensor, nn
 
 from attnres_cli.errors import VariantError
 
-__all__ = ["Hidden", "Norms", "Residual", "Value", "VariantError", "register", "registry"]
+__all__ = [
+    "Hidden",
+    "Norms",
+    "Residual",
+    "Value",
+    "VariantError",
+    "add_plugin",
+    "presets",
+    "register",
+    "registry",
+]
 
 Hidden = Tensor
 """A float tensor of shape (batch, time, d_model)."""
@@ -60,6 +75,7 @@ class Residual(nn.Module, ABC):
             shared weights as `standard`, gradients included.
         not_linear: why no sublayer sees a weighted sum of earlier outputs, one weight per slice
             of the width; empty where each does (`depth_mixing` then gives the weights).
+        unbounded: why huge parameters overflow in the published formula; empty where they do not.
 
     Nothing may move between time steps: a test proves it for every design.
     """
@@ -68,6 +84,7 @@ class Residual(nn.Module, ABC):
     branch_scale: float = 1.0
     equals_standard_at_init: bool = False
     not_linear: str = ""
+    unbounded: str = ""
 
     def __init__(self, d_model: int, n_sublayers: int) -> None:
         super().__init__()
@@ -145,13 +162,24 @@ class Residual(nn.Module, ABC):
 
 
 _REGISTRY: dict[str, type[Residual]] = {}
+_PRESETS: dict[str, tuple[str, Mapping[str, Value]]] = {}
 
+PLUGINS = "ATTNRES_PLUGINS"
+"""Environment variable: files of designs to load, separated as in PATH; worker processes inherit
+it.
+"""
 
 R = TypeVar("R", bound=Residual)
 
 
-def register(name: str) -> Callable[[type[R]], type[R]]:
+def register(
+    name: str, presets: Mapping[str, Mapping[str, Value]] | None = None
+) -> Callable[[type[R]], type[R]]:
     """Make a design known under `name`, as typed on the command line.
+
+    Args:
+        name: of the design.
+        presets: options by the name of a published model or layout, which may be typed alone.
 
     Raises:
         VariantError: another module has taken the name, or the constructor takes **kwargs, which
@@ -163,16 +191,81 @@ def register(name: str) -> Callable[[type[R]], type[R]]:
         holder = _REGISTRY.get(name)
         if holder is not None and holder.__module__ != cls.__module__:
             raise VariantError(
-                f"variant '{name}' is defined twice, by {holder.__module__} and {cls.__module__}: "
+                f"variant '{name}' is defined twice, by {_where(holder)} and {_where(cls)}: "
                 "rename one"
             )
+        if not issubclass(cls, Residual):
+            raise VariantError(f"variant '{name}': {cls.__name__} must be a subclass of Residual")
         kinds = {parameter.kind for parameter in inspect.signature(cls).parameters.values()}
         if kinds & {inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL}:
             raise VariantError(f"variant '{name}' takes * or ** arguments: name every option")
         _REGISTRY[name] = cls
+        for preset, options in (presets or {}).items():
+            _PRESETS[preset] = name, options
         return cls
 
     return known_as
+
+
+def add_plugin(path: str) -> None:
+    """Make the designs of a user's own file known here and in worker processes started later.
+
+    Raises:
+        VariantError: no such file, one that cannot be imported, or one that registers nothing.
+
+    """
+    file = Path(path).expanduser().resolve()
+    registry()  # so that a name taken twice is told of the plugin
+    _load_plugin(file)
+    listed = os.environ.get(PLUGINS, "").split(os.pathsep)
+    os.environ[PLUGINS] = os.pathsep.join(dict.fromkeys([*filter(None, listed), str(file)]))
+
+
+def _load_plugin(file: Path) -> None:
+    if file.suffix != ".py" or not file.is_file():
+        raise VariantError(f"--plugin takes a Python file, as my_variant.py; {file} is none")
+    name = f"attnres_plugins.{file.stem}"
+    loaded = sys.modules.get(name)
+    if loaded is not None:
+        if loaded.__file__ == str(file):
+            return
+        raise VariantError(f"two plugins are named {file.name}, {loaded.__file__} too: rename one")
+    spec = importlib.util.spec_from_file_location(name, file)
+    assert spec is not None
+    assert spec.loader is not None
+    before, module = dict(_REGISTRY), importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except VariantError as error:
+        del sys.modules[name]
+        raise VariantError(f"plugin {file}: {error}") from error
+    except Exception as error:  # a file may raise anything
+        del sys.modules[name]
+        raise VariantError(f"plugin {file}{_line_of(error, file)}: {_text_of(error)}") from error
+    if before == _REGISTRY:
+        raise VariantError(f'plugin {file} registers nothing: put @register("name") on its class')
+
+
+def _line_of(error: Exception, file: Path) -> str:
+    if isinstance(error, SyntaxError):
+        return f", line {error.lineno}"
+    lines = [
+        each for each in traceback.extract_tb(error.__traceback__) if each.filename == str(file)
+    ]
+    return f", line {lines[-1].lineno}" if lines else ""
+
+
+def _text_of(error: Exception) -> str:
+    text = error.msg if isinstance(error, SyntaxError) else " ".join(str(error).split())
+    return f"{type(error).__name__}: {text}"
+
+
+def _where(cls: type[Any]) -> str:
+    """A class's module, and its file where that is a plugin's."""
+    module = sys.modules.get(cls.__module__)
+    file = getattr(module, "__file__", None)
+    return str(file) if cls.__module__.startswith("attnres_plugins.") else cls.__module__
 
 
 @cache
@@ -184,7 +277,20 @@ def _load_entry_points() -> None:
             importlib.import_module(f"{module.__name__}.{found.name}")
 
 
+@cache
+def _load_plugins(listed: str) -> None:
+    for path in filter(None, listed.split(os.pathsep)):
+        _load_plugin(Path(path).expanduser().resolve())
+
+
 def registry() -> Mapping[str, type[Residual]]:
     """All known designs by name, `standard` first, then by alphabet."""
     _load_entry_points()
+    _load_plugins(os.environ.get(PLUGINS, ""))
     return dict(sorted(_REGISTRY.items(), key=lambda item: (item[0] != "standard", item[0])))
+
+
+def presets() -> Mapping[str, tuple[str, Mapping[str, Value]]]:
+    """(design, options) by the names of published models and layouts."""
+    registry()
+    return dict(sorted(_PRESETS.items()))

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from attnres_cli.errors import VariantError, unknown
-from attnres_cli.residual import Residual, Value, registry
+from attnres_cli.residual import Residual, Value, presets, registry
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,8 @@ def _canonical(name: str, options: Mapping[str, Value]) -> Variant:
 
 
 def parse(text: str) -> Variant:
-    """Read a spec `name` or `name:option=value,option=value`.
+    """Read a spec `name` or `name:option=value,option=value`; the name may be a preset's, whose
+    options then hold where no others are given.
 
     Raises:
         VariantError: an unknown name or option (with the nearest known one), a value that is not
@@ -146,9 +147,12 @@ def parse(text: str) -> Variant:
 
     """
     name, colon, rest = text.strip().partition(":")
-    known = registry()
-    if name not in known:
-        raise VariantError(unknown("variant", name, known))
+    known, preset = registry(), presets().get(name)
+    if name not in known and preset is None:
+        raise VariantError(unknown("variant", name, [*known, *presets()]))
+    held: Mapping[str, Value] = {}
+    if preset is not None:
+        name, held = preset
     declared = options_of(known[name])
     options: dict[str, Value] = {}
     for part in rest.split(",") if colon else []:
@@ -163,4 +167,4 @@ def parse(text: str) -> Variant:
             options[key] = declared[key].parse(value)
         except ValueError as error:
             raise VariantError(f"{text}: {key} {error}") from None
-    return _canonical(name, options)
+    return _canonical(name, {**held, **options})

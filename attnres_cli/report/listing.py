@@ -1,42 +1,15 @@
-"""What there is: variants and recipes, as lists and one by one."""
+"""The recipes and suites there are, and one recipe with what follows from it."""
 
 from __future__ import annotations
 
-import inspect
 import sys
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from rich.table import Table
 from rich.text import Text
 
 from attnres_cli import recipe as recipes
 from attnres_cli.report.terminal import console
-
-
-def print_variants(known: Mapping[str, Any]) -> None:
-    """One line per design: its name and its equation."""
-    out = console(sys.stdout)
-    table = Table(title="variants (attnres variants NAME tells all about one)")
-    table.add_column("name", no_wrap=True)
-    table.add_column("equation", overflow="fold")
-    for name, cls in known.items():
-        table.add_row(name, Text(_first_line(_documentation(cls)).removeprefix(f"{name}: ")))
-    out.print(table)
-
-
-def print_variant(name: str, cls: Any, options: Mapping[str, Any]) -> None:
-    """A design's own page: its module's docstring, and its options with types and defaults."""
-    out = console(sys.stdout)
-    out.print(Text(_documentation(cls).strip()))
-    if not options:
-        return
-    table = Table(title=f"options, as in attnres ablate {name}:option=value", title_justify="left")
-    for column in ("option", "takes", "default"):
-        table.add_column(column)
-    for option in options.values():
-        table.add_row(option.name, option.allowed(), option.default_text())
-    out.print(table)
 
 
 def print_recipes() -> None:
@@ -52,7 +25,8 @@ def print_recipes() -> None:
     suites.add_column("name", no_wrap=True)
     suites.add_column("variants", overflow="fold")
     for name in recipes.suite_names():
-        suites.add_row(name, "  ".join(recipes.suite(name)))
+        text = Text(f"{recipes.suite_description(name)}\n")
+        suites.add_row(name, text.append("  ".join(recipes.suite(name)), style="dim"))
     out.print(suites)
 
 
@@ -73,11 +47,3 @@ def print_recipe(name: str, overrides: Sequence[str]) -> None:
             f"{3 * shape.flops_per_token() * tokens:.3g} training FLOPs per run of standard"
         )
     )
-
-
-def _documentation(cls: Any) -> str:
-    return inspect.getdoc(inspect.getmodule(cls)) or inspect.getdoc(cls) or ""
-
-
-def _first_line(text: str) -> str:
-    return text.strip().partition("\n")[0]

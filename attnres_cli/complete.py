@@ -1,0 +1,141 @@
+"""Shell completion of variants, options, recipes and suites.
+
+It answers while somebody waits for a key, so designs are read from their source, not imported:
+torch alone takes two seconds.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import os
+from collections.abc import Iterator, Sequence
+from importlib.metadata import entry_points
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+_BREAKS = (":", "=")  # where bash ends a word within a spec
+
+
+def specs(_ctx: Any, _param: Any, incomplete: str) -> list[str]:
+    """Names of designs and presets; after a colon or a comma, options; after =, values."""
+    typed = _whole(incomplete)
+    return _as_bash_wants(_specs(typed), typed, incomplete)
+
+
+def recipes(_ctx: Any, _param: Any, incomplete: str) -> list[str]:
+    """Names of the shipped recipes."""
+    return [name for name in _stems("recipes", ".yaml") if name.startswith(incomplete)]
+
+
+def suites(_ctx: Any, _param: Any, incomplete: str) -> list[str]:
+    """Names of the shipped suites."""
+    return [name for name in _stems("recipes/suites", ".yaml") if name.startswith(incomplete)]
+
+
+def _stems(folder: str, suffix: str) -> list[str]:
+    package, _, inner = folder.partition("/")
+    listed = (files(package) / inner if inner else files(package)).iterdir()
+    names = sorted(each.name for each in listed if each.name.endswith(suffix))
+    return [name.removesuffix(suffix) for name in names if name != "paper.yaml"]
+
+
+def _specs(typed: str) -> list[str]:
+    designs = dict(_designs())
+    name, colon, rest = typed.partition(":")
+    if not colon:
+        return sorted(known for known in designs if known.startswith(typed))
+    options = designs.get(name, {})
+    *done, last = rest.split(",")
+    head = typed[: len(typed) - len(last)]
+    option, equals, value = last.partition("=")
+    if equals:
+        choices = options.get(option, [])
+        return [f"{head}{option}={choice}" for choice in choices if choice.startswith(value)]
+    taken = {each.partition("=")[0] for each in done}
+    return [f"{head}{key}=" for key in options if key.startswith(last) and key not in taken]
+
+
+def _designs() -> Iterator[tuple[str, dict[str, list[str]]]]:
+    """Names of designs and presets, each with its options and their values as far as listed."""
+    for file in _sources():
+        try:
+            tree = ast.parse(file.read_text(encoding="utf-8"))
+        except (OSError, SyntaxError, ValueError):
+            continue
+        for node in tree.body:
+            if isinstance(node, ast.ClassDef):
+                yield from ((name, _options(node)) for name in _registered(node))
+
+
+def _sources() -> list[Path]:
+    """Files of the packages that entry points name, and plugins."""
+    found: list[Path] = []
+    for entry in entry_points(group="attnres.variants"):
+        spec = importlib.util.find_spec(entry.module)
+        folders = spec.submodule_search_locations if spec is not None else None
+        if folders is not None:
+            found += [file for folder in folders for file in sorted(Path(folder).glob("*.py"))]
+        elif spec is not None and spec.origin:
+            found.append(Path(spec.origin))
+    plugins = os.environ.get("ATTNRES_PLUGINS", "")
+    return found + [Path(each) for each in plugins.split(os.pathsep) if each]
+
+
+def _registered(node: ast.ClassDef) -> Iterator[str]:
+    """What a class is registered as: its name, then its presets'."""
+    for call in node.decorator_list:
+        if not (isinstance(call, ast.Call) and getattr(call.func, "id", "") == "register"):
+            continue
+        yield from _texts(call.args[:1])
+        for keyword in [*call.args[1:], *(each.value for each in call.keywords)]:
+            if isinstance(keyword, ast.Dict):
+                yield from _texts(keyword.keys)
+
+
+def _options(node: ast.ClassDef) -> dict[str, list[str]]:
+    inits = [each for each in node.body if getattr(each, "name", "") == "__init__"]
+    for init in inits:
+        if isinstance(init, ast.FunctionDef):
+            return {each.arg: _values(each.annotation) for each in init.args.kwonlyargs}
+    return {}
+
+
+def _values(annotation: ast.expr | None) -> list[str]:
+    """What may be typed for a choice or a switch; nothing for numbers."""
+    if annotation is None:
+        return []
+    constants = [each for each in ast.walk(annotation) if isinstance(each, ast.Constant)]
+    found = [each.value for each in constants if isinstance(each.value, str)]
+    if any(getattr(each, "id", "") == "bool" for each in ast.walk(annotation)):
+        found += ["on", "off"]
+    if any(each.value is None for each in constants):
+        found.append("none")
+    return found
+
+
+def _texts(nodes: Sequence[ast.expr | None]) -> Iterator[str]:
+    for node in nodes:
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.value
+
+
+def _whole(incomplete: str) -> str:
+    """The word that is being typed. Bash gives the part after the last colon or = alone."""
+    words = os.environ.get("COMP_WORDS", "").split("\n")
+    if "complete_bash" not in os.environ.get("_ATTNRES_COMPLETE", "") or len(words) < 2:
+        return incomplete
+    parts = words[: int(os.environ.get("COMP_CWORD", "0")) + 1]
+    if not parts or parts[-1] != incomplete:
+        return incomplete
+    whole = parts.pop()
+    while parts and (parts[-1] in _BREAKS or whole[:1] in _BREAKS):
+        whole = parts.pop() + whole
+    return whole
+
+
+def _as_bash_wants(candidates: list[str], typed: str, incomplete: str) -> list[str]:
+    """Candidates less what stands on the line already; bash replaces its own word alone."""
+    replaced = "" if incomplete in _BREAKS else incomplete
+    return [each[len(typed) - len(replaced) :] for each in candidates]

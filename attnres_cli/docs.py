@@ -1,0 +1,85 @@
+"""What a design's module says of itself: its docstring, taken apart.
+
+name: equation
+
+Symbols: ...
+Options:
+    option  its meaning, which may
+            go on
+Start: ...
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+_HEADING = re.compile(r"^([A-Z][a-z]+(?: [a-z]+)?):(?:\s+|$)")
+_OPTION = re.compile(r"^    (\w+)\s+(.*)$")
+
+
+@dataclass(frozen=True)
+class Page:
+    """A design's own page.
+
+    Attributes:
+        equation: the first line without the name; empty where it does not read `name: equation`.
+        parts: the rest by heading, in order, each one paragraph or more of text.
+        options: meanings by option.
+        text: the whole docstring.
+
+    """
+
+    equation: str
+    parts: Mapping[str, str] = field(default_factory=dict)
+    options: Mapping[str, str] = field(default_factory=dict)
+    text: str = ""
+
+
+@cache
+def page_of(cls: type[Any]) -> Page:
+    """The page of a class: its module's docstring, or its own where that opens with an equation."""
+    pages = [_page(text) for text in (cls.__doc__, inspect.getdoc(inspect.getmodule(cls))) if text]
+    return next((page for page in pages if page.equation), pages[-1] if pages else Page(""))
+
+
+def _page(text: str) -> Page:
+    text = inspect.cleandoc(text).strip()
+    first, _, rest = text.partition("\n")
+    name, colon, equation = first.partition(": ")
+    named = bool(colon) and re.fullmatch(r"\w+", name) is not None
+    parts = _parts(rest)
+    return Page(equation if named else "", parts, _options(parts.get("Options", "")), text)
+
+
+def file_of(cls: type[Any]) -> str:
+    """The file that a class is defined in; empty where there is none."""
+    try:
+        return inspect.getfile(cls)
+    except (TypeError, OSError):
+        return ""
+
+
+def _parts(text: str) -> dict[str, str]:
+    parts: dict[str, list[str]] = {}
+    heading = ""
+    for line in text.splitlines():
+        if found := _HEADING.match(line):
+            heading, line = found[1], line[found.end() :]
+        parts.setdefault(heading, []).append(line)
+    joined = {name: "\n".join(lines).strip("\n") for name, lines in parts.items()}
+    return {name: body for name, body in joined.items() if name or body.strip()}
+
+
+def _options(text: str) -> dict[str, str]:
+    found: dict[str, list[str]] = {}
+    for line in text.splitlines():
+        if option := _OPTION.match(line):
+            found[option[1]] = [option[2]]
+        elif found and line.strip():
+            found[next(reversed(found))].append(line.strip())
+    return {name: " ".join(lines) for name, lines in found.items()}

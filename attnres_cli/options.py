@@ -1,0 +1,97 @@
+"""What several commands take: options and arguments with their help, and how they are read."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+from attnres_cli import complete
+from attnres_cli.errors import UsageError, unknown
+
+_MOST_SEEDS = 1000
+
+
+def _add_plugins(paths: list[str] | None) -> list[str] | None:
+    """Load plugins before anything else of the command is looked at."""
+    if paths:
+        from attnres_cli.residual import add_plugin
+
+        for path in paths:
+            add_plugin(path)
+    return paths
+
+
+Plugins = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--plugin",
+        help="Python file with a design of your own. Repeatable; or ATTNRES_PLUGINS.",
+        callback=_add_plugins,
+        is_eager=True,
+    ),
+]
+RecipeName = Annotated[
+    str,
+    typer.Option(help="Name of a recipe, or path to a YAML file.", shell_complete=complete.recipes),
+]
+Override = Annotated[
+    list[str] | None,
+    typer.Option("--set", help="Change the recipe, as train.tokens=2M. Repeatable."),
+]
+Study = Annotated[str, typer.Option(help="SQLite file that holds all runs.")]
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
+Engine = Annotated[
+    str, typer.Option(help="Of depth mixing: auto, reference, eager, compile or triton.")
+]
+Baseline = Annotated[
+    str,
+    typer.Option(help="The arm the others are compared with.", shell_complete=complete.specs),
+]
+FormatName = Annotated[str, typer.Option("--format", help="table, json, markdown or csv.")]
+
+
+class Format(StrEnum):
+    """What results are printed as."""
+
+    TABLE = "table"
+    JSON = "json"
+    MARKDOWN = "markdown"
+    CSV = "csv"
+
+
+def read_format(text: str, allowed: Sequence[Format] = tuple(Format)) -> Format:
+    """The format of that name. Raises UsageError, with the nearest known one."""
+    if text not in list(allowed):
+        raise UsageError(unknown("format", text, list(allowed)))
+    return Format(text)
+
+
+def read_seeds(text: str) -> tuple[int, ...]:
+    """Seeds 0, 1, 2 for `3`; those listed for `0,3,7`. Raises UsageError."""
+    if not re.fullmatch(r"-?[0-9]{1,18}(,-?[0-9]{1,18})*", text):
+        raise UsageError(f"--seeds takes a number or a list as 0,3,7, got '{text}'")
+    numbers = tuple(int(part) for part in text.split(","))
+    if "," in text:
+        if len(set(numbers)) < len(numbers) or min(numbers) < 0:
+            raise UsageError(f"--seeds takes different seeds from 0 up, got '{text}'")
+        return numbers
+    if not 1 <= numbers[0] <= _MOST_SEEDS:
+        raise UsageError(f"--seeds must be at least 1, at most {_MOST_SEEDS}, got {numbers[0]}")
+    return tuple(range(numbers[0]))
+
+
+def read_sizes(text: str) -> dict[str, int]:
+    """{n_layers: 16, d_model: 1024} for `n_layers=16,d_model=1024`. Raises UsageError."""
+    sizes = {"n_layers": 0, "d_model": 0}
+    for part in text.split(","):
+        name, equals, value = part.strip().partition("=")
+        if name not in sizes:
+            raise UsageError(f"--shape: {unknown('size', name, sizes)}")
+        if not equals or not re.fullmatch(r"[1-9][0-9]{0,6}", value):
+            raise UsageError(f"--shape takes whole numbers, as n_layers=16, got '{part}'")
+        sizes[name] = int(value)
+    return {name: value for name, value in sizes.items() if value}

@@ -1,0 +1,397 @@
+"""Scalars, gates and skips of one stream: rezero, layerscale, highway, laurel, x0, unet."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+import pytest
+import torch
+from designs import build
+from torch import Tensor
+
+from attnres_cli import variant
+from attnres_cli.errors import VariantError
+from attnres_cli.model import Transformer
+from attnres_cli.residual import Residual
+from attnres_cli.shape import Shape
+from variants.laurel import Laurel
+from variants.x0 import X0
+
+
+def tokens_of(batch: int = 2, time: int = 8) -> Tensor:
+    return torch.randint(0, 11, (batch, time), generator=torch.Generator().manual_seed(0))
+
+
+def shake(design: Residual) -> None:
+    generator = torch.Generator().manual_seed(3)
+    with torch.no_grad():
+        for parameter in design.parameters():
+            noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
+            parameter += 0.5 * noise
+
+
+def slow_rezero(model: Transformer, x: Tensor) -> Tensor:
+    scale, per_layer = model.residual.scale, len(model.residual.scale) == 3
+    for i, f in enumerate(model.sublayers):
+        x = x + f(x) * scale[i // 2 if per_layer else i, 0]
+    return x
+
+
+def slow_layerscale(model: Transformer, x: Tensor) -> Tensor:
+    for i, f in enumerate(model.sublayers):
+        y = f(x)
+        x = torch.stack([x[..., d] + model.residual.gain[i, d] * y[..., d] for d in range(16)], -1)
+    return x
+
+
+def slow_highway(model: Transformer, x: Tensor) -> Tensor:
+    weight, bias = model.residual.weight, model.residual.bias
+    for i, f in enumerate(model.sublayers):
+        y, new = f(x), torch.zeros_like(x)
+        for b in range(x.shape[0]):
+            for t in range(x.shape[1]):
+                for d in range(x.shape[2]):
+                    row = d if weight.shape[1] > 1 else 0
+                    logit = bias[i, row] + sum(weight[i, row, e] * x[b, t, e] for e in range(16))
+                    transform = 1 / (1 + torch.exp(-logit))
+                    carry = 1 - transform
+                    new[b, t, d] = transform * y[b, t, d] + carry * x[b, t, d]
+        x = new
+    return x
+
+
+def slow_laurel(model: Transformer, x: Tensor) -> Tensor:
+    """All kinds in the combined form, with the parts that a kind lacks left at a = b = c = 1."""
+    design, streams, pair = model.residual, [x], 0
+    for i, f in enumerate(model.sublayers):
+        h = streams[-1]
+        a = b = 1.0
+        if design.logits is not None:
+            p, q = torch.exp(design.logits[i, 0]), torch.exp(design.logits[i, 1])
+            a, b = 2 * p / (p + q), 2 * q / (p + q)
+        extra = torch.zeros_like(h)
+        if design.down is not None:
+            matrix = design.up[i] @ design.down[i]  # (D, D)
+            for j in range(min(design.kept, len(streams))):
+                c = 1.0
+                if design.past is not None:
+                    c, pair = design.past[pair, 0], pair + 1
+                extra = extra + c * torch.einsum("de,bte->btd", matrix, streams[-1 - j])
+        streams.append(a * f(h) + b * (h + extra))
+    return streams[-1]
+
+
+def slow_x0(model: Transformer, x: Tensor) -> Tensor:
+    stream = x
+    for b in range(3):
+        stream = model.residual.kept[b, 0] * stream + model.residual.added[b, 0] * x
+        for f in model.sublayers[2 * b : 2 * b + 2]:
+            stream = stream + f(stream)
+    return stream
+
+
+def slow_unet(model: Transformer, x: Tensor) -> Tensor:
+    """The published loop: an encoder that pushes, a decoder that pops."""
+    n, skips, stack = model.shape.n_layers, list(model.residual.skip), []
+    for b in range(n):
+        if b >= n - n // 2:
+            x = x + skips.pop(0) * stack.pop()
+        for f in model.sublayers[2 * b : 2 * b + 2]:
+            x = x + f(x)
+        if b < n // 2:
+            stack.append(x)
+    assert not stack
+    assert not skips
+    return x
+
+
+@pytest.mark.parametrize(
+    ("spec", "slow", "n_layers"),
+    [
+        ("rezero", slow_rezero, 3),
+        ("rezero:norm=on", slow_rezero, 3),
+        ("rezero:shared=off", slow_rezero, 3),
+        ("layerscale", slow_layerscale, 3),
+        ("highway", slow_highway, 3),
+        ("highway:gate=scalar", slow_highway, 3),
+        ("laurel", slow_laurel, 3),
+        ("laurel:kind=lr", slow_laurel, 3),
+        ("laurel:kind=pa", slow_laurel, 3),
+        ("laurel:kind=rw+lr,rank=3", slow_laurel, 3),
+        ("laurel:kind=rw+pa,previous=2,rank=5", slow_laurel, 3),
+        ("laurel:kind=pa,previous=9", slow_laurel, 3),
+        ("x0", slow_x0, 3),
+        ("unet", slow_unet, 2),
+        ("unet", slow_unet, 3),
+        ("unet", slow_unet, 4),
+    ],
+)
+def test_values_and_gradients_equal_a_slow_loop_from_the_paper(
+    spec: str, slow: Callable[[Transformer, Tensor], Tensor], n_layers: int, tiny_shape: Shape
+):
+    model = build(spec, dataclasses.replace(tiny_shape, n_layers=n_layers)).double()
+    shake(model.residual)
+    tokens = tokens_of(1, 3)
+
+    fast = model(tokens)
+    expected = model.head(model.norm(slow(model, model.embed(tokens))))
+
+    torch.testing.assert_close(fast, expected, rtol=1e-10, atol=1e-10)
+    parameters = list(model.parameters())
+    ours = torch.autograd.grad(fast.square().sum(), parameters)
+    theirs = torch.autograd.grad(expected.square().sum(), parameters)
+    for a, b in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-8, atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        "layerscale:scale=1.0",
+        "laurel",
+        "laurel:kind=lr",
+        "laurel:kind=rw+pa",
+        "x0:init=neutral",
+        "unet:init=0.0",
+    ],
+)
+def test_the_untrained_model_is_standard_bit_for_bit(spec: str, tiny_shape: Shape):
+    model, standard = build(spec, tiny_shape), build("standard", tiny_shape)
+
+    assert model.residual.equals_standard_at_init
+    assert torch.equal(model(tokens_of()), standard(tokens_of()))
+
+
+@pytest.mark.parametrize("spec", ["layerscale", "unet", "x0"])
+def test_other_initial_values_do_not_claim_to_be_standard(spec: str, tiny_shape: Shape):
+    assert not build(spec, tiny_shape).residual.equals_standard_at_init
+
+
+# rezero
+
+
+@pytest.mark.parametrize("spec", ["rezero", "rezero:norm=on", "rezero:shared=off"])
+def test_the_output_norm_of_untrained_rezero_sees_the_embedding(spec: str, tiny_shape: Shape):
+    model = build(spec, tiny_shape)
+
+    assert torch.equal(model(tokens_of()), model.head(model.norm(model.embed(tokens_of()))))
+
+
+def test_rezero_with_norms_and_scalars_of_one_is_standard(tiny_shape: Shape):
+    model, standard = build("rezero:norm=on", tiny_shape), build("standard", tiny_shape)
+    torch.nn.init.ones_(model.residual.scale)
+
+    assert torch.equal(model(tokens_of()), standard(tokens_of()))
+
+
+def test_one_scalar_for_each_layer_is_two_equal_ones_for_its_sublayers(tiny_shape: Shape):
+    shared, apart = build("rezero", tiny_shape), build("rezero:shared=off", tiny_shape)
+    with torch.no_grad():
+        shared.residual.scale.copy_(torch.tensor([[0.5], [-1.0], [2.0]]))
+        apart.residual.scale.copy_(shared.residual.scale.repeat_interleave(2, dim=0))
+
+    assert torch.equal(shared(tokens_of()), apart(tokens_of()))
+    assert (shared.residual.n_params(), apart.residual.n_params()) == (3, 6)
+
+
+# layerscale
+
+
+def test_m_of_layerscale_has_the_gains_of_each_channel_as_columns(tiny_shape: Shape):
+    model = build("layerscale", tiny_shape)
+    shake(model.residual)
+
+    mixing = model.residual.depth_mixing([torch.zeros(1, 1, 16)] * 7)
+
+    assert mixing.shape == (1, 1, 16, 7, 7)
+    assert torch.equal(mixing[..., 0], torch.ones(1, 1, 16, 7))
+    for i in range(1, 7):
+        expected = model.residual.gain[i - 1].unsqueeze(-1).expand(-1, 7 - i)
+        assert torch.equal(mixing[0, 0, :, i:, i], expected)
+        assert torch.count_nonzero(mixing[0, 0, :, :i, i]) == 0
+
+
+# highway
+
+
+@pytest.mark.parametrize("n_layers", [1, 3, 16])
+@pytest.mark.parametrize("gate", ["scalar", "vector"])
+def test_the_embedding_keeps_a_third_of_the_readout_at_any_depth(gate: str, n_layers: int):
+    n = 2 * n_layers
+    design = variant.parse(f"highway:gate={gate}").build(16, n).double()
+
+    mixing = design.depth_mixing([torch.zeros(1, 1, 16, dtype=torch.float64)] * (n + 1))
+
+    assert mixing[0, 0, 0, -1, 0].item() == pytest.approx((n / (n + 1)) ** n)
+    assert mixing[0, 0, 0, -1, 0].item() > 1 / 2.72
+    torch.testing.assert_close(mixing.sum(dim=-1), torch.ones_like(mixing[..., 0]))
+
+
+def test_scalar_gates_are_vector_gates_with_equal_rows(tiny_shape: Shape):
+    scalar = build("highway:gate=scalar", tiny_shape).double()
+    vector = build("highway", tiny_shape).double()
+    shake(scalar.residual)
+    with torch.no_grad():
+        vector.residual.weight.copy_(scalar.residual.weight.expand(-1, 16, -1))
+        vector.residual.bias.copy_(scalar.residual.bias.expand(-1, 16))
+
+    torch.testing.assert_close(scalar(tokens_of()), vector(tokens_of()), rtol=1e-12, atol=1e-12)
+
+
+def test_closed_gates_pass_the_embedding_and_open_gates_pass_the_last_output(tiny_shape: Shape):
+    closed = build("highway:bias=-100.0", tiny_shape).double()
+    opened = build("highway:bias=100.0", tiny_shape).double()
+    h = opened.embed(tokens_of())
+    for f in opened.sublayers:
+        h = f(h)
+
+    assert torch.equal(closed.hidden(tokens_of()), closed.norm(closed.embed(tokens_of())))
+    torch.testing.assert_close(opened.hidden(tokens_of()), opened.norm(h), rtol=1e-9, atol=1e-9)
+
+
+# laurel
+
+
+@pytest.mark.parametrize("previous", [1, 3])
+def test_previous_streams_of_weight_zero_leave_the_low_rank_kind(previous: int, tiny_shape: Shape):
+    low_rank = build("laurel:kind=lr", tiny_shape).double()
+    past = build(f"laurel:kind=pa,previous={previous}", tiny_shape).double()
+    shake(low_rank.residual)
+    past.load_state_dict(low_rank.state_dict(), strict=False)
+
+    torch.testing.assert_close(past(tokens_of()), low_rank(tokens_of()), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("kind", ["rw+lr", "rw+pa"])
+def test_without_its_low_rank_term_a_combined_kind_is_rw(kind: str, tiny_shape: Shape):
+    plain = build("laurel", tiny_shape)
+    combined = build(f"laurel:kind={kind}", tiny_shape)
+    shake(plain.residual)
+    combined.load_state_dict(plain.state_dict(), strict=False)  # B is still zero
+
+    assert torch.equal(combined(tokens_of()), plain(tokens_of()))
+
+
+@pytest.mark.parametrize("rank", [1, 3, 16])
+def test_the_low_rank_map_starts_with_orthonormal_rows_and_puts_out_nothing(rank: int):
+    design = Laurel(16, 6, kind="lr", rank=rank)
+
+    for down in design.down:
+        torch.testing.assert_close(down @ down.T, torch.eye(rank))
+    assert torch.count_nonzero(design.up) == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, 12),
+        ({"kind": "lr"}, 6 * 2 * 16 * 16),
+        ({"kind": "pa"}, 6 * 2 * 16 * 16 + 1 + 2 + 3 * 4),
+        ({"kind": "rw+pa", "rank": 2, "previous": 2}, 12 + 6 * 2 * 2 * 16 + 1 + 2 * 5),
+    ],
+)
+def test_laurel_has_as_many_parameters_as_its_kind_says(options: dict, expected: int):
+    assert Laurel(16, 6, **options).n_params() == expected
+
+
+def test_more_previous_streams_than_sublayers_are_as_many_as_sublayers():
+    spec = variant.parse("laurel:kind=pa,previous=99")
+
+    assert str(spec.at_depth(6)) == "laurel:kind=pa,previous=6"
+
+
+# x0
+
+
+def test_nanochats_schedule_falls_in_equal_steps_from_first_layer_to_last():
+    design = X0(16, n_sublayers=10)
+
+    assert design.kept.flatten().tolist() == pytest.approx([1.15, 1.125, 1.1, 1.075, 1.05])
+    assert design.added.flatten().tolist() == pytest.approx([0.2, 0.1625, 0.125, 0.0875, 0.05])
+
+
+def test_a_single_layer_has_the_schedule_of_a_first_one():
+    design = X0(16, n_sublayers=2)
+
+    assert design.kept.item() == pytest.approx(1.15)
+    assert design.added.item() == pytest.approx(0.2)
+
+
+def test_scalars_of_x0_act_before_attention_and_not_before_the_mlp(tiny_shape: Shape):
+    model = build("x0", tiny_shape)
+    with torch.no_grad():
+        model.residual.kept.fill_(0.5)
+        model.residual.added.fill_(0.25)
+
+    mixing = model.residual.depth_mixing([torch.zeros(1, 1, 16)] * 7)[0, 0, 0]
+
+    assert mixing[:, 0].tolist() == [0.75, 0.75, 0.625, 0.625, 0.5625, 0.5625, 0.5625]
+    assert mixing[-1].tolist() == [0.5625, 0.25, 0.25, 0.5, 0.5, 1.0, 1.0]
+
+
+# unet
+
+
+@pytest.mark.parametrize(
+    ("n_layers", "expected"),
+    [  # weights of the embedding at each layer's attention and at the readout
+        (2, [1, 1, 2, 2, 2]),
+        (3, [1, 1, 1, 1, 2, 2, 2]),
+        (4, [1, 1, 1, 1, 2, 2, 3, 3, 3]),
+        (5, [1, 1, 1, 1, 1, 1, 2, 2, 3, 3, 3]),
+    ],
+)
+def test_each_skip_adds_the_embedding_once_more(n_layers: int, expected: list[int]):
+    n = 2 * n_layers
+    design = variant.parse("unet").build(16, n)
+
+    mixing = design.depth_mixing([torch.zeros(1, 1, 16)] * (n + 1))[0, 0, 0]
+
+    assert mixing[:, 0].tolist() == expected
+
+
+def test_the_last_stream_pushed_is_the_first_one_added():
+    design = variant.parse("unet").build(16, 8)
+
+    mixing = design.depth_mixing([torch.zeros(1, 1, 16)] * 9)[0, 0, 0]
+
+    # outputs 1 and 2 are of layer 1, 3 and 4 of layer 2, the middle ones
+    assert mixing[4].tolist() == [2, 2, 2, 2, 2, 0, 0, 0, 0]  # X_2 + X_2
+    assert mixing[6].tolist() == [3, 3, 3, 2, 2, 1, 1, 0, 0]  # and X_1
+
+
+@pytest.mark.parametrize(("n_layers", "expected"), [(2, 1), (3, 1), (4, 2), (5, 2), (12, 6)])
+def test_half_of_the_layers_have_a_skip(n_layers: int, expected: int):
+    assert variant.parse("unet").build(16, 2 * n_layers).n_params() == expected
+
+
+# refused
+
+
+@pytest.mark.parametrize(
+    ("spec", "n_sublayers", "reason"),
+    [
+        ("layerscale:scale=-0.1", 6, "at least 0"),
+        ("layerscale:scale=inf", 6, "finite"),
+        ("highway:bias=nan", 6, "finite"),
+        ("laurel:rank=2", 6, "no low-rank map"),
+        ("laurel:kind=lr,rank=17", 6, r"in 1\.\.16"),
+        ("laurel:kind=lr,rank=0", 6, r"in 1\.\.16"),
+        ("laurel:kind=lr,previous=2", 6, "sees one stream"),
+        ("laurel:previous=2", 6, "sees one stream"),
+        ("laurel:kind=pa,previous=0", 6, "at least 1"),
+        ("unet", 2, "at least 2 layers"),
+        ("unet:init=inf", 6, "finite"),
+    ],
+)
+def test_nonsense_is_refused_with_the_reason(spec: str, n_sublayers: int, reason: str):
+    with pytest.raises(VariantError, match=reason) as caught:
+        variant.parse(spec).build(16, n_sublayers)
+
+    assert str(caught.value).startswith(spec)
+
+
+def test_a_width_below_the_default_rank_is_refused():
+    with pytest.raises(VariantError, match=r"in 1\.\.8"):
+        variant.parse("laurel:kind=lr").build(8, 6)

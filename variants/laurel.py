@@ -1,0 +1,149 @@
+"""laurel: h_{l+1} = a_l f_l(h_l) + b_l (h_l + B_l A_l sum_{j<k} c_lj h_{l-j}), h_1 = x.
+
+Symbols: x (B, T, D) the embedding; f_l sublayer l with its norm inside (PreNorm), l = 1..L; a_l
+and b_l learned scalars; A_l (r, D) and B_l (D, r) a learned map of low rank r; c_lj learned scalars
+for the k newest streams, h_l first (site l has no more than l of them).
+Options:
+    kind      which parts are learned. rw: a and b, and no low-rank term (B A = 0). lr: the low-rank
+              term of h_l alone (k = 1, c = 1), a = b = 1. pa: the whole low-rank term, a = b = 1.
+              rw+lr, rw+pa: both.
+    rank      r.
+    previous  k, for kinds with pa.
+Start: (a_l, b_l) = 2 softmax(w_l) with w = 0, so a = b = 1; B = 0; c = 1 for h_l and 0 for the
+older ones; row j of A has the same value for each channel i with i mod r = j, 0 elsewhere, and unit
+length, so that rows are orthogonal. The model is `standard` at step 0.
+Parameters: rw: 2 L. lr: 2 r D L. pa: 2 r D L + sum_l min(k, l). Sums of these for both.
+Cost: rw: 2 D FLOPs per sublayer, no bytes. lr: (4 r + 1) D FLOPs, and 3 D + 2 r numbers moved: the
+stream once more, the r inner values, the term. pa: 2 m D FLOPs and (m + 1) D numbers on top, m =
+min(k, l), for the weighted sum of streams.
+Depth mixing: for rw M[l, i] = a_i prod_{j = i + 1}^{l - 1} b_j, a_0 = 1. The other kinds mix
+channels, so that there is no weight per channel.
+Refused: a rank that rw does not have, or above the width; `previous` without pa.
+Source: Menghani, Kumar and Kumar 2024 (arXiv 2411.07501), section 2, with RW, LR, PA and
+their combination.
+Differences: the paper asks that a and b be bounded and names softmax; a plain softmax
+starts at 1/2, which halves the stream at every site, hence the factor 2. The start of A, B and c
+is our choice, as is one pair A, B for all streams of a site. The unit is a sublayer, the
+paper's is a layer. Gemma 3n maps the normalised attention input, normalises the result and divides
+the sum by sqrt 2, which is another design. Nothing bounds B A: large maps overflow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import reduce
+from itertools import accumulate
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from attnres_cli.residual import Hidden, Residual, Value, VariantError, register
+
+RANK, PREVIOUS = 16, 3
+Streams = tuple[Hidden, ...]
+
+
+@register("laurel")
+class Laurel(Residual):
+    """The state is the newest streams, h_l first: as many as the next site needs."""
+
+    equals_standard_at_init = True
+
+    def __init__(
+        self,
+        d_model: int,
+        n_sublayers: int,
+        *,
+        kind: Literal["rw", "lr", "pa", "rw+lr", "rw+pa"] = "rw",
+        rank: int = RANK,
+        previous: int = PREVIOUS,
+    ) -> None:
+        super().__init__(d_model, n_sublayers)
+        _refuse(d_model, kind, rank, previous)
+        self.rank = rank
+        self.kept = previous if "pa" in kind else 1
+        counts = [min(self.kept, l) for l in range(1, n_sublayers + 1)]
+        self.first = tuple(accumulate(counts, initial=0))  # of site l: row first[l - 1] of past
+        self.logits = self.down = self.up = self.past = None
+        if "rw" in kind:
+            self.logits = nn.Parameter(torch.zeros(n_sublayers, 2))
+        if kind != "rw":
+            self.down = nn.Parameter(_orthogonal(rank, d_model).repeat(n_sublayers, 1, 1))
+            self.up = nn.Parameter(torch.zeros(n_sublayers, d_model, rank))
+            self.not_linear = "the low-rank map of the stream mixes channels with each other"
+            self.unbounded = "nothing bounds the low-rank map that multiplies the stream"
+        if "pa" in kind:
+            newest = [float(j == 0) for count in counts for j in range(count)]
+            self.past = nn.Parameter(torch.tensor(newest).unsqueeze(-1))  # (pairs, 1)
+
+    def start(self, x: Hidden) -> Streams:
+        return (x,)
+
+    def read(self, state: Streams, l: int) -> tuple[Hidden, Streams]:
+        return state[0], state
+
+    def write(self, state: Streams, l: int, y: Hidden) -> Streams:
+        carried = self._carried(state, l)
+        if self.logits is not None:
+            a, b = (2 * self.logits[l - 1].softmax(dim=-1)).chunk(2)
+            y, carried = a * y, b * carried
+        return (y + carried, *state)[: self.kept]
+
+    def finish(self, state: Streams) -> Hidden:
+        return state[0]
+
+    def n_params(self) -> int:
+        scalars = 0 if self.logits is None else 2 * self.n_sublayers
+        maps = 0 if self.down is None else 2 * self.rank * self.d_model * self.n_sublayers
+        return scalars + maps + (0 if self.past is None else self.first[-1])
+
+    def extra_flops_per_token(self) -> int:
+        scalars = 0 if self.logits is None else 2 * self.n_sublayers
+        maps = 0 if self.down is None else (4 * self.rank + 1) * self.n_sublayers
+        return self.d_model * (scalars + maps + (0 if self.past is None else 2 * self.first[-1]))
+
+    def extra_bytes_per_token(self, itemsize: int) -> int:
+        if self.down is None:
+            return 0
+        maps = self.n_sublayers * (3 * self.d_model + 2 * self.rank)
+        sums = 0 if self.past is None else self.d_model * (self.first[-1] + self.n_sublayers)
+        return itemsize * (maps + sums)
+
+    @classmethod
+    def canonical_options(
+        cls, options: Mapping[str, Value], n_sublayers: int
+    ) -> Mapping[str, Value]:
+        """No site has more earlier streams than the last one."""
+        previous = options.get("previous")
+        if isinstance(previous, int):
+            return {**options, "previous": min(previous, n_sublayers)}
+        return options
+
+    def _carried(self, streams: Streams, l: int) -> Tensor:
+        """h_l, and the low-rank term of it and of the streams before it."""
+        h = seen = streams[0]
+        if self.down is None or self.up is None:
+            return h
+        if self.past is not None:
+            weights = self.past[self.first[l - 1] : self.first[l]]
+            seen = reduce(torch.add, [c * x for c, x in zip(weights, streams, strict=True)])
+        return h + F.linear(F.linear(seen, self.down[l - 1]), self.up[l - 1])
+
+
+def _orthogonal(rank: int, d_model: int) -> Tensor:
+    """(rank, d_model) with rows of unit length: row j has the channels i with i mod rank = j."""
+    rows = torch.arange(d_model) % rank == torch.arange(rank).unsqueeze(-1)
+    return F.normalize(rows.float(), dim=-1)
+
+
+def _refuse(d_model: int, kind: str, rank: int, previous: int) -> None:
+    if kind == "rw" and rank != RANK:
+        raise VariantError("kind=rw has no low-rank map, so rank means nothing: drop it")
+    if kind != "rw" and not 1 <= rank <= d_model:
+        raise VariantError(f"rank must be in 1..{d_model} (d_model), got {rank}")
+    if "pa" not in kind and previous != PREVIOUS:
+        raise VariantError(f"kind={kind} sees one stream, so previous means nothing: drop it")
+    if previous < 1:
+        raise VariantError(f"previous must be at least 1 stream, got {previous}")

@@ -1,0 +1,61 @@
+"""layerscale: h_{l+1} = h_l + g_l * f_l(h_l), h_1 = x.
+
+Symbols: x (B, T, D) the embedding; f_l sublayer l with its norm inside (PreNorm); g_l (D) learned
+gains of the output of sublayer l = 1..L, one per channel, * by channel.
+Options:
+    scale  the initial value of all g. 1 is `standard` at step 0.
+Start: g = scale = 1e-4, so that the stack is nearly the identity and every output grows from
+nothing at its own pace. Equal to `standard` at step 0 for scale=1 alone.
+Parameters: L D.
+Cost: one multiplication per channel and sublayer, D L FLOPs; no bytes.
+Depth mixing: M[l, i] = g_i for 1 <= i < l, by channel, and M[l, 0] = 1.
+Refused: a negative or infinite scale.
+Source: Touvron et al. 2021, "CaiT" (arXiv 2103.17239).
+Differences: 1e-4 is the default of the authors' code; for their deepest image models (24 layers
+and more) they go down to 1e-5 and 1e-6. No stochastic depth. The gains are never decayed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from attnres_cli.residual import Hidden, Residual, VariantError, register
+
+
+@register("layerscale")
+class LayerScale(Residual):
+    """The state is the stream itself."""
+
+    def __init__(self, d_model: int, n_sublayers: int, *, scale: float = 1e-4) -> None:
+        super().__init__(d_model, n_sublayers)
+        if not 0 <= scale < math.inf:
+            raise VariantError(f"scale must be a finite number of at least 0, got {scale}")
+        self.equals_standard_at_init = scale == 1
+        self.gain = nn.Parameter(torch.full((n_sublayers, d_model), scale))
+
+    def start(self, x: Hidden) -> Hidden:
+        return x
+
+    def read(self, state: Hidden, l: int) -> tuple[Hidden, Hidden]:
+        return state, state
+
+    def write(self, state: Hidden, l: int, y: Hidden) -> Hidden:
+        return state + self.gain[l - 1] * y
+
+    def finish(self, state: Hidden) -> Hidden:
+        return state
+
+    def n_params(self) -> int:
+        return self.n_sublayers * self.d_model
+
+    def extra_flops_per_token(self) -> int:
+        return self.n_sublayers * self.d_model
+
+    def depth_mixing(self, values: Sequence[Hidden]) -> Tensor:
+        weights = torch.cat([torch.ones_like(self.gain[:1]), self.gain]).to(values[0])  # (L + 1, D)
+        sites = torch.ones(len(weights), len(weights)).tril().to(values[0])  # site l sees i < l
+        return (sites * weights.T.unsqueeze(1))[None, None]  # (1, 1, D, L + 1, L + 1)

@@ -1,0 +1,82 @@
+"""unet: h_{2b-1} = X_{b-1} + s_b X_{n-b+1} for the last n // 2 of the n layers b, else X_{b-1}.
+
+Symbols: n = n_layers; X_b (B, T, D) the stream after Transformer layer b, X_0 = x the embedding;
+X_b = h_{2b-1} + f_{2b-1}(h_{2b-1}) + f_{2b}(h_{2b}) as usual, with f sublayers with their norm
+inside (PreNorm); s_b learned scalars. The first half of the layers push their streams on a stack,
+the second half pop them, the last pushed first: an even n begins by adding X_{n/2} to itself. The
+middle layer of an odd n neither pushes nor pops.
+Options:
+    init  the initial value of all s. 0 is `standard` at step 0.
+Start: s = init = 1, as published: each skip adds the early streams once more. Equal to `standard`
+at step 0 for init=0 alone.
+Parameters: n // 2.
+Cost: two FLOPs per channel and skip, 2 D (n // 2); both streams read and the sum written,
+3 D (n // 2) numbers. The streams of the first half stay in memory until they are popped.
+Depth mixing: M[l, i] = 1 for all i < l, plus, for each skip before site l, s_b times the weight
+that source i has in the stream that it adds, carried on as any other.
+Refused: one layer (there is nothing to skip), an infinite init.
+Source: Jordan et al., modded-nanogpt, record of 2024-11-10 (U-net skips).
+Differences: the record also adds the embedding before each layer (`x0` has that) and mixes the
+first layer's values into attention; neither is here. It has an even number of layers, and where
+the middle one of an odd number belongs is our choice.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import nn
+
+from attnres_cli.residual import Hidden, Residual, VariantError, register
+
+
+class State(NamedTuple):
+    """The stream, and the streams pushed and not yet popped."""
+
+    stream: Hidden
+    stack: tuple[Hidden, ...] = ()
+
+
+@register("unet")
+class UNet(Residual):
+    """Layers are counted from 0 here: layers 0..n_skips - 1 push, the last n_skips pop."""
+
+    def __init__(self, d_model: int, n_sublayers: int, *, init: float = 1.0) -> None:
+        super().__init__(d_model, n_sublayers)
+        self.n_skips = self.n_layers // 2
+        if self.n_skips == 0:
+            raise VariantError("long skips need at least 2 layers, got 1: use standard")
+        if not math.isfinite(init):
+            raise VariantError(f"init must be a finite number, got {init}")
+        self.equals_standard_at_init = init == 0
+        # (n, 1): products with a row are in float32 under autocast, those with a scalar are not
+        self.skip = nn.Parameter(torch.full((self.n_skips, 1), float(init)))
+
+    def start(self, x: Hidden) -> State:
+        return State(x)
+
+    def read(self, state: State, l: int) -> tuple[Hidden, State]:
+        skip = l // 2 - (self.n_layers - self.n_skips)
+        if l % 2 == 0 or skip < 0:
+            return state.stream, state
+        h = state.stream + self.skip[skip] * state.stack[-1]
+        return h, State(h, state.stack[:-1])
+
+    def write(self, state: State, l: int, y: Hidden) -> State:
+        stream = state.stream + y
+        ends_early_layer = l % 2 == 0 and l // 2 <= self.n_skips
+        return State(stream, (*state.stack, stream) if ends_early_layer else state.stack)
+
+    def finish(self, state: State) -> Hidden:
+        return state.stream
+
+    def n_params(self) -> int:
+        return self.n_skips
+
+    def extra_flops_per_token(self) -> int:
+        return 2 * self.d_model * self.n_skips
+
+    def extra_bytes_per_token(self, itemsize: int) -> int:
+        return itemsize * 3 * self.d_model * self.n_skips
