@@ -7,13 +7,15 @@ from dataclasses import replace
 
 import torch
 
-from attnres_cli import train, variant
+from attnres_cli import docs, proofs, train, variant
 from attnres_cli.data import Tokens
+from attnres_cli.errors import VariantError
 from attnres_cli.launch import Job, run_all
 from attnres_cli.model import n_params, train_flops_per_token
 from attnres_cli.plan import TIMED_STEPS, Arm, Plan
 from attnres_cli.recipe import Recipe
-from attnres_cli.run import Event, RunRecord, RunSpec, Status
+from attnres_cli.residual import comes_with_the_tool, registry
+from attnres_cli.run import CODE, Event, RunRecord, RunSpec, Status
 from attnres_cli.store import Store
 
 _NARROW = 256  # widths up to which two processes of one thread beat one of two on a CPU
@@ -23,7 +25,8 @@ def resolve(specs: Sequence[str], recipe: Recipe, vocab_size: int) -> tuple[Arm,
     """Arms from specs as they are typed, each design once, in the order given.
 
     Raises:
-        VariantError: a spec that cannot be meant, or does not fit the recipe's sizes.
+        VariantError: a spec that cannot be meant, or does not fit the recipe's sizes; a design of
+            the user's own that cannot be trained fairly (`proofs.admit`).
 
     """
     shape = recipe.model.shape(vocab_size)
@@ -32,6 +35,8 @@ def resolve(specs: Sequence[str], recipe: Recipe, vocab_size: int) -> tuple[Arm,
         typed = variant.parse(spec)
         with torch.device("meta"):
             design = typed.build(shape.d_model, shape.n_sublayers)
+        if not comes_with_the_tool(type(design)):
+            proofs.admit(typed, shape)
         name = str(typed.at_depth(shape.n_sublayers))
         counts = n_params(shape, design), train_flops_per_token(shape, design)
         arms.setdefault(name, Arm(name, *counts))
@@ -43,6 +48,23 @@ def renamed(specs: Sequence[str], recipe: Recipe) -> list[tuple[str, str]]:
     typed = [variant.parse(spec) for spec in specs]
     names = [(str(spec), str(spec.at_depth(2 * recipe.model.n_layers))) for spec in typed]
     return [(spec, name) for spec, name in names if spec != name]
+
+
+def check_code(plan: Plan, records: Sequence[RunRecord]) -> None:
+    """Raise VariantError where the study holds runs of a user's own design made by other code."""
+    for arm in plan.arms:
+        cls = registry()[variant.parse(arm.variant).name]
+        if comes_with_the_tool(cls):
+            continue
+        now = docs.code_digest(cls)
+        held = {
+            record.versions.get(CODE, now) for record in records if record.variant == arm.variant
+        }
+        if held - {now}:
+            raise VariantError(
+                f"{arm.variant}: {docs.file_of(cls)} has changed since the study's runs of it: "
+                "give the variant another name, or use another --study"
+            )
 
 
 def make(

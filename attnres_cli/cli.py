@@ -106,8 +106,10 @@ def ablate(
     (base,) = grid.resolve([baseline], fixed, tokens.vocab_size)
     arms = _arms(specs, base, fixed, tokens.vocab_size)
     plan = grid.make(fixed, arms, numbers, tokens.fingerprint, device, workers, engine)
+    held = Store.held(study)
+    grid.check_code(plan, held)
     if dry_run:
-        plan = grid.without(plan, Store.held(study))
+        plan = grid.without(plan, held)
         print_plan(_timed(plan, tokens), sys.stdout)
         return
     store = Store.open(study, create=True)

@@ -119,6 +119,6 @@ def _start(name: str) -> None:
     from attnres_cli.newfile import write
 
     file = write(name)
-    say(f"wrote {file}: change it, then")
+    typer.echo(f"wrote {file}: change it, then")
     for command in (f"check {name}", f"ablate standard {name}"):
-        say(f"  attnres {command} --plugin {file}")
+        typer.echo(f"  attnres {command} --plugin {file}")

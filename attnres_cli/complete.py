@@ -127,7 +127,7 @@ def _whole(incomplete: str) -> str:
     if "complete_bash" not in os.environ.get("_ATTNRES_COMPLETE", "") or len(words) < 2:
         return incomplete
     parts = words[: int(os.environ.get("COMP_CWORD", "0")) + 1]
-    if not parts or parts[-1] != incomplete:
+    if not parts or parts[-1] not in (incomplete, "="):  # typer gives = as nothing
         return incomplete
     whole = parts.pop()
     while parts and (parts[-1] in _BREAKS or whole[:1] in _BREAKS):

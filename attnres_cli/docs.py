@@ -1,4 +1,4 @@
-"""What a design's module says of itself: its docstring, taken apart.
+"""What a design's file says: its docstring, taken apart, and a digest of its code.
 
 name: equation
 
@@ -11,11 +11,14 @@ Start: ...
 
 from __future__ import annotations
 
+import ast
+import hashlib
 import inspect
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 _HEADING = re.compile(r"^([A-Z][a-z]+(?: [a-z]+)?):(?:\s+|$)")
@@ -62,6 +65,17 @@ def file_of(cls: type[Any]) -> str:
         return inspect.getfile(cls)
     except (TypeError, OSError):
         return ""
+
+
+def code_digest(cls: type[Any]) -> str:
+    """12 hex digits over the code of a class's file; comments and layout do not matter. Empty where
+    there is no file.
+    """
+    try:
+        tree = ast.parse(Path(file_of(cls)).read_text(encoding="utf-8"))
+    except (OSError, SyntaxError, ValueError):
+        return ""
+    return hashlib.sha256(ast.dump(tree).encode()).hexdigest()[:12]
 
 
 def _parts(text: str) -> dict[str, str]:

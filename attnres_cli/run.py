@@ -8,6 +8,9 @@ from dataclasses import dataclass, field, replace
 
 from attnres_cli.recipe import Recipe
 
+CODE = "variant_code"
+"""Among a run's versions, the digest of the code of its design."""
+
 
 class Status(enum.StrEnum):
     """Where a run stands. A diverged run is a result, a failed one is not."""

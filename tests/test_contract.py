@@ -14,6 +14,17 @@ from attnres_cli.residual import Norms
 from attnres_cli.shape import Shape
 from attnres_cli.train.optim import make_optimizer
 
+MEETING: tuple[Proof, ...] = (
+    proofs.is_token_wise,
+    proofs.learns,
+    proofs.counts_parameters,
+    proofs.counts_costs,
+    proofs.starts_as_standard,
+    proofs.mixes_as_it_says,
+    proofs.reads_back,
+)
+"""What two options can break that neither does alone."""
+
 every_design = pytest.mark.parametrize("spec", SPECS)
 
 
@@ -29,9 +40,15 @@ def test_the_designs_of_this_release_are_registered():
     assert len(SPECS) > 20
 
 
-@every_design
+@pytest.mark.parametrize("spec", SIMPLE)
 @pytest.mark.parametrize("proof", proofs.QUICK, ids=lambda proof: proof.__name__)
 def test_a_design_keeps_the_contract(spec: str, proof: Proof):
+    keeps(spec, proof)
+
+
+@pytest.mark.parametrize("spec", [spec for spec in SPECS if spec not in SIMPLE])
+@pytest.mark.parametrize("proof", MEETING, ids=lambda proof: proof.__name__)
+def test_two_options_together_keep_what_they_could_break(spec: str, proof: Proof):
     keeps(spec, proof)
 
 

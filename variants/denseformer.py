@@ -10,9 +10,15 @@ Options:
 
 Start: a_bb = 1, all others 0, so the model is exactly `standard` at step 0.
 Parameters: floor(b / dilation) + 1 for each layer b that mixes.
+Cost: for each such scalar D multiply-adds and D numbers read; D numbers written per layer that
+mixes.
+Depth mixing: the scalars act on cumulative states, so M[l, i] is a sum over the X_j that hold v_i;
+v_i that enter the same states share one weight.
+Refused: a dilation or period above the number of layers.
 
 Source: Pagliardini et al. 2024 (arXiv 2402.02622), depth-weighted averaging; dilation and period
-as in their code. Differences: the scalars are never decayed (their optimiser decays them, which
+as in their code.
+Differences: the scalars are never decayed (their optimiser decays them, which
 pulls the identity weight to 0). Table 4 of the Attention Residuals paper does not say which
 dilation and period it ran: 1 and 1 are assumed.
 """

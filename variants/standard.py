@@ -1,9 +1,13 @@
 """standard: h_{l+1} = h_l + f_l(h_l), h_1 = x.
 
-Symbols: x (B, T, D) the embedding; f_l sublayer l with its norm inside (PreNorm). One stream is
-carried, no parameter is added. Every output counts the same for ever: M is all ones below the
-diagonal. This is the baseline of every comparison, GPT-2's and Llama's residual connection.
+Symbols: x (B, T, D) the embedding; f_l sublayer l with its norm inside (PreNorm). This is the
+baseline of every comparison, the residual connection of GPT-2 and Llama.
 
+Start: the sublayers' own weights alone decide.
+Parameters: none.
+Cost: the 3 D numbers per sublayer that all other counts are beyond: the stream and the output are
+read, the stream is written.
+Depth mixing: every output counts the same for ever; M is all ones below the diagonal.
 Source: He et al. 2015 (arXiv 1512.03385); PreNorm: Xiong et al. 2020 (arXiv 2002.04745).
 """
 

@@ -9,13 +9,15 @@ from multiprocessing.connection import Connection
 
 import torch
 
-from attnres_cli import data
+from attnres_cli import data, docs
 from attnres_cli.data import Tokens
 from attnres_cli.errors import AttnresError, DataError
 from attnres_cli.launch.provenance import versions
-from attnres_cli.run import Event, RunRecord, RunSpec, Settings
+from attnres_cli.residual import registry
+from attnres_cli.run import CODE, Event, RunRecord, RunSpec, Settings
 from attnres_cli.store import Store
 from attnres_cli.train import train
+from attnres_cli.variant import parse
 
 
 @dataclass(frozen=True)
@@ -70,10 +72,16 @@ def _run(
     except BrokenPipeError:
         raise
     except Exception as error:
-        store.fail(claimed.id, _explain(error, spec), versions())
+        store.fail(claimed.id, _explain(error, spec), _versions(spec))
         return Event(worker, claimed.id, done=True)
-    store.finish(replace(claimed, status=result.status, result=result, versions=versions()))
+    store.finish(replace(claimed, status=result.status, result=result, versions=_versions(spec)))
     return Event(worker, claimed.id, result.steps, result.val_loss, done=True)
+
+
+def _versions(spec: RunSpec) -> dict[str, str]:
+    """Of everything, the design's own code included."""
+    cls = registry()[parse(spec.variant).name]
+    return versions() | {CODE: docs.code_digest(cls)}
 
 
 def _check_data(spec: RunSpec, tokens: Tokens) -> None:
