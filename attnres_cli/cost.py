@@ -67,7 +67,7 @@ def mhc_io(streams: int, d_model: int | None = None) -> float:
     return 8 * streams + 2 + rest
 
 
-_BLOCK_KEEPS = {"block_size", "heads", "key_norm"}
+_BLOCK_KEEPS = {"block_size", "heads", "key_norm", "prior"}
 """Options under which a site still reads what the paper counts."""
 
 
@@ -79,6 +79,10 @@ def table_one(name: str, options: Mapping[str, object], n_sublayers: int) -> Tab
     """
     if name == "standard":
         return TableOne("standard", STANDARD_IO, None, STANDARD_IO)
+    if name == "mhc":
+        streams = options.get("n_streams", PAPER_STREAMS)
+        assert isinstance(streams, int)
+        return TableOne("mHC", mhc_io(streams), None, mhc_io(PAPER_STREAMS))
     if name != "attnres" or set(options) - _BLOCK_KEEPS:
         return None
     size = options.get("block_size", 1)

@@ -24,6 +24,8 @@ def test_table_1_at_the_papers_own_point():
         ("attnres", {"block_size": 4}, 12, 5.75, (4, 3)),
         ("attnres", {"block_size": 16}, 128, 5.5, (16, 8)),
         ("attnres", {"block_size": 5}, 12, 5.6, (5, 3)),
+        ("mhc", {}, 12, 34, None),
+        ("mhc", {"n_streams": 2, "residual": "lite"}, 12, 18, None),
     ],
 )
 def test_the_formula_at_a_depth(
@@ -39,7 +41,7 @@ def test_the_formula_at_a_depth(
     if groups is None or n_sublayers != 128 or "block_size" in options:
         assert found.groups == groups
     assert found.here == pytest.approx(here)
-    assert found.paper in (3, 24, 5.5)
+    assert found.paper in (3, 24, 5.5, 34)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,81 @@
+"""The shipped suites and the paper's numbers: every spec is a design, every row is there."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from attnres_cli import recipe, variant
+from attnres_cli.ablate import resolve
+from attnres_cli.errors import RecipeError
+from attnres_cli.residual import registry
+
+PAPER = recipe.paper()
+
+
+def canonical(specs: list[str]) -> set[str]:
+    return {str(variant.parse(spec)) for spec in specs}
+
+
+@pytest.mark.parametrize("name", recipe.suite_names())
+def test_every_arm_of_a_suite_is_a_design_and_the_baseline_is_first(name: str):
+    specs = recipe.suite(name)
+
+    assert specs[0] == "standard"
+    assert len(canonical(specs)) == len(specs)
+    assert recipe.suite_description(name)
+
+
+def test_suite_all_holds_every_design_with_its_defaults():
+    assert recipe.suite("all") == list(registry())
+
+
+def test_table4_and_fig6_and_table2_hold_what_the_paper_prints():
+    rows = canonical(recipe.suite("table4")) | canonical(recipe.suite("fig6"))
+
+    assert canonical(list(PAPER["table4"])) == rows
+    assert len(recipe.suite("table4")) == 12
+    for row in PAPER["table2"].values():
+        assert canonical(list(row)) == canonical(recipe.suite("table2"))
+
+
+def test_every_arm_of_every_suite_fits_the_default_recipe():
+    for name in recipe.suite_names():
+        assert resolve(recipe.suite(name), recipe.load("quick"), 256)
+
+
+def test_a_recipe_may_name_its_arms_and_they_decide_no_run(tmp_path: Path):
+    path = tmp_path / "mine.yaml"
+    text = (recipe.text_of("smoke")).replace("variants:", "ignored:")
+    path.write_text(text + "\nvariants: [standard, attnres]\n")
+
+    loaded = recipe.load(str(path))
+
+    assert loaded.variants == ("standard", "attnres")
+    assert loaded.digest == recipe.load("smoke").digest
+    with pytest.raises(RecipeError, match="variants"):
+        recipe.load("smoke", ["variants=3"])
+
+
+@pytest.mark.slow
+def test_every_design_learns_more_than_how_often_bytes_occur(tmp_path: Path):
+    command = ["ablate", "--suite", "all", "--recipe", "smoke", "--seeds", "1", "--format", "json"]
+
+    done = subprocess.run(
+        [sys.executable, "-m", "attnres_cli", *command],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    losses = {arm["variant"]: arm["mean"] for arm in found["arms"]}
+    assert losses.keys() == registry().keys()
+    unigram = found["reference"]["unigram_entropy"]
+    assert {name: loss for name, loss in losses.items() if not loss < unigram - 0.2} == {}
