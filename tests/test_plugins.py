@@ -82,7 +82,10 @@ ABLATE = ("ablate", "standard", "mine", *BRIEFLY)
         (("y / 2", "y.roll(-1, dims=1)"), ABLATE, "it mixes tokens"),
         (("y / 2", "y / self.two"), ABLATE, "mine.py, line 17, in write)"),
     ],
-    ids="file nothing name syntax import class pair shape causal raises".split(),
+    ids=[
+        *("file", "nothing", "name", "syntax", "import"),
+        *("class", "pair", "shape", "causal", "raises"),
+    ],
 )  # fmt: skip
 def test_a_plugin_that_is_wrong_gets_one_line(
     change: tuple[str, str], command: tuple[str, ...], words: str, folder: Path
@@ -127,7 +130,7 @@ def test_a_new_variant_passes_its_check_as_it_is_written(folder: Path):
     assert code == 0
     assert "attnres check my_own --plugin my_own.py" in out
 
-    code, out, err = attnres("check", "my_own", "--plugin", "my_own.py")
+    code, out, _ = attnres("check", "my_own", "--plugin", "my_own.py")
 
     assert code == 0, out
     assert "FAILED" not in out

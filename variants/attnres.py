@@ -9,40 +9,83 @@ Options:
     block_size  sublayers (not layers) whose outputs are summed into one source; 1 is Full. The
                 embedding is a source of its own, the last block may be shorter. Sources are the
                 finished blocks and the running sum of the current one (eq. 5 and 6).
+    n_blocks    the same by number: block_size = ceil(L / n_blocks).
     heads       slices of the width with weights of their own; keys are normalised over the full
                 width before they are split (the paper does not say).
     key_norm    off: s_il = w_l . v_i. Scores then grow with the sources.
     norm        sigmoid: a_il = sigmoid(s_il), not renormalised (the paper does not say).
     score       static: a_il = softmax_i(b_il) with one learned scalar per site and source, no
                 query and no key (whether the paper normalises it, it does not say).
+    query       input: the query is w_l + W_l u / (rms(u) sqrt(D)), W_l (D, D), u the newest source
+                (the paper: a projection of the current hidden state; not which, nor how scaled).
+    rank        keys are the last `rank` channels of v_i, normalised over those without a gain, and
+                w_l has `rank` entries: LR-AttnRes, without its heads and priors.
     window      a site sees the embedding and the newest `window` outputs, older ones are dropped.
+    agg         what a block's source is, of its outputs: mean, of those so far; rmssum, once it is
+                finished, sum_j v_j / rms(v_j), before that the plain sum. The embedding stays raw.
+    prior       recency: a learned scalar per site is added to the newest source's score; count: the
+                log of the number of outputs in a source is added to its score, 0 for the embedding.
 
-Start: w = 0 (mandatory), g = 1, b = 0. All weights of a site are then equal, h_l is a positive
-multiple of the standard stream, and the sublayers' norms remove the multiple: the model is
-`standard` at step 0, but for `window`, which drops sources. The first site has one source: under
-softmax its w, g and b never receive a gradient (kept, so that counts match the paper's).
-Parameters: 2 D (L + 1); D (L + 1) without key norm; `heads` per site and source for static scores.
+Presets: kimi-48b, of 27 layers, has blocks of 6 sublayers; kimi-k3, of 93, blocks of 24 (12 layers,
+as its code counts) and eps 1e-5.
+Start: w = 0 (mandatory), g = 1, b = 0, W = 0, recency 0. All weights of a site are then equal, h_l
+is a positive multiple of the standard stream, and the sublayers' norms remove the multiple: the
+model is `standard` at step 0. It is not with `window`, which drops sources, with agg=rmssum, with
+agg=mean, where an output in a long block counts less, and with prior=count, but for agg=mean and
+prior=count together: n_i / sum(n) times a mean of n_i outputs is the sum over sum(n). The first
+site has one source: under softmax what it learns never receives a gradient (kept, so that counts
+match the paper's).
+Parameters: 2 D (L + 1); D (L + 1) without key norm; rank (L + 1) with a rank; `heads` per site and
+source for static scores; D^2 (L + 1) more with query=input, L + 1 more with prior=recency.
+Cost: per site and source 2 D FLOPs for the sum, 2 D (2 rank) for the score, none for a static one;
+per source 2 D (2 rank) for its rms; 2 D (D + 1) a site with query=input. A source is read where it
+is made and at each site that sees it.
+Depth mixing: a_il, the same for all outputs of a block, divided by their number for agg=mean and by
+rms(v_j) in a finished block for agg=rmssum.
+Refused: block_size with n_blocks, two names of one thing; window with blocks or agg, for it is one
+of outputs; static scores with what they have not (key_norm, query, rank) or have already (prior);
+rank with key_norm=off or query=input; agg=mean and prior=count where every source is one output;
+prior=count with norm=sigmoid, where log n does not multiply a weight by n.
 
-Source: Kimi Team 2026 (arXiv 2603.15031), sections 3 and 5.3, Table 4, Fig. 6. Differences: the
-output site reads the embedding too, as in the authors' public code; the paper's sentence names
-the blocks alone.
+Source: Kimi Team 2026 (arXiv 2603.15031), sections 3 and 5.3, Table 4, Fig. 6. rank: LR-AttnRes
+(arXiv 2607.09694), whose public code also has agg=mean and prior=count. agg=rmssum: public code
+named RMS-block.
+Differences: the output site reads the embedding too, as in the authors' public code; the paper's
+sentence names the blocks alone. Where the paper is silent is said with each option; without the
+sqrt(D) of query=input, one step of Adam with rate lr moves scores by lr D^2. LR-AttnRes has
+eps 2^-23 in its keys' norm, here it is 1e-6. A last block is finished at the output site, however
+short it is.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from attnres_cli.depthmix import History, Scoring
 from attnres_cli.residual import Hidden, Residual, Value, VariantError, register
 
+EPS = 1e-6
 
-@register("attnres")
+
+class State(NamedTuple):
+    """The sources, and for agg=rmssum the normalised outputs of the current block, summed."""
+
+    history: History
+    units: Hidden | None = None
+
+
+@register("attnres", {"kimi-48b": {"block_size": 6}, "kimi-k3": {"block_size": 24}})
 class AttnRes(Residual):
-    """Source j is the running sum of the block of sublayer j, up to j; for Full, v_j itself."""
+    """Source j is that of the block of sublayer j, up to j; for Full, v_j itself."""
+
+    newest: Tensor
+    counts: Tensor
 
     def __init__(
         self,
@@ -50,80 +93,192 @@ class AttnRes(Residual):
         n_sublayers: int,
         *,
         block_size: int = 1,
+        n_blocks: int | None = None,
         heads: int = 1,
         key_norm: bool = True,
         norm: Literal["softmax", "sigmoid"] = "softmax",
         score: Literal["query", "static"] = "query",
+        query: Literal["learned", "input"] = "learned",
+        rank: int | None = None,
         window: int | None = None,
+        agg: Literal["sum", "mean", "rmssum"] = "sum",
+        prior: Literal["none", "recency", "count"] = "none",
     ) -> None:
         super().__init__(d_model, n_sublayers)
-        _refuse(d_model, block_size, heads, key_norm, score, window)
+        _refuse_sizes(d_model, block_size, n_blocks, heads, rank)
+        if n_blocks is not None:
+            block_size = -(-n_sublayers // n_blocks)
+        _refuse_blocks(block_size, window, agg, prior, norm)
+        _refuse_scores(score, query, rank, prior, key_norm=key_norm)
         self.block_size, self.heads, self.norm = block_size, heads, norm
-        self.equals_standard_at_init = window is None or window >= n_sublayers
+        self.agg, self.prior, self.rank = agg, prior, rank
+        as_one_sum = (agg, prior) in {("sum", "none"), ("sum", "recency"), ("mean", "count")}
+        self.equals_standard_at_init = as_one_sum and (window is None or window >= n_sublayers)
         self.visible = tuple(_sources(l, block_size, window) for l in range(1, n_sublayers + 2))
-        self.query = self.gain = self.table = None
+        self._add_scores(score, query, rank, key_norm=key_norm)
+        self._add_prior(prior)
+
+    def _add_scores(self, score: str, query: str, rank: int | None, *, key_norm: bool) -> None:
+        sites, width = self.n_sublayers + 1, rank or self.d_model
+        self.query = self.gain = self.table = self.project = None
         if score == "static":
-            self.table = nn.Parameter(torch.zeros(sum(map(len, self.visible)), heads))
+            self.table = nn.Parameter(torch.zeros(self._n_pairs(), self.heads))
+            return
+        self.query = nn.Parameter(torch.zeros(sites, width))
+        if key_norm and rank is None:
+            self.gain = nn.Parameter(torch.ones(sites, width))
+        if query == "input":
+            self.project = nn.Parameter(torch.zeros(sites, width, width))
+
+    def _add_prior(self, prior: str) -> None:
+        self.recency = None
+        if prior == "recency":  # added to the last pair of each site
+            ends = itertools.accumulate(map(len, self.visible))
+            self.register_buffer("newest", torch.tensor([n - 1 for n in ends]), persistent=False)
+            self.recency = nn.Parameter(torch.zeros(self.n_sublayers + 1))
+        if prior == "count":  # of every pair
+            counts = [len(self._outputs(j)) for seen in self.visible for j in seen]
+            self.register_buffer("counts", torch.tensor(counts), persistent=False)
+
+    def start(self, x: Hidden) -> State:
+        query = self.query if self.project is None else None  # else reads bring theirs
+        gain: Tensor | None = self.gain
+        if self.rank is not None:  # the keys' norm has none
+            gain = torch.ones(self.n_sublayers + 1, self.rank, device=x.device)
+        scoring = Scoring(
+            self.visible, self.norm, self.heads, query, gain, self._biases(x), EPS, self.rank
+        )
+        return State(History(scoring).append(x))
+
+    def _biases(self, x: Hidden) -> Tensor | None:
+        """(pairs, heads) static scores, or what a prior adds to the others."""
+        if self.recency is not None:
+            biases = self.recency.new_zeros(self._n_pairs())
+            biases = biases.index_copy(0, self.newest, self.recency)
+            return biases.unsqueeze(-1).expand(-1, self.heads)
+        if self.prior == "count":
+            biases = self.counts.to(_wide(x).dtype).log()
+            return biases.unsqueeze(-1).expand(-1, self.heads)
+        return self.table
+
+    def read(self, state: State, l: int) -> tuple[Hidden, State]:
+        h, history = state.history.read(l - 1, self._query(state.history, l - 1))
+        return h, state._replace(history=history)
+
+    def _query(self, history: History, site: int) -> Tensor | None:
+        """The query of query=input: w_l + W_l u / (rms(u) sqrt(D))."""
+        if self.project is None or self.query is None:
+            return None
+        newest = _unit(history.sources[-1]).to(self.project.dtype) / self.d_model**0.5
+        return self.query[site] + F.linear(newest, self.project[site])
+
+    def write(self, state: State, l: int, y: Hidden) -> State:
+        n = self._place(l)
+        if self.agg == "rmssum":
+            units = _unit(y) if n == 1 or state.units is None else state.units + _unit(y)
+            if self._is_finished(l):
+                return State(state.history.append(units))
+            state = State(state.history, units)
+        if n == 1:
+            history = state.history.append(y)
+        elif self.agg == "mean":
+            mean = _wide(state.history.sources[-1])
+            history = state.history.accumulate((y - mean) / n)
         else:
-            self.query = nn.Parameter(torch.zeros(n_sublayers + 1, d_model))
-            self.gain = nn.Parameter(torch.ones(n_sublayers + 1, d_model)) if key_norm else None
+            history = state.history.accumulate(y)
+        return state._replace(history=history)
 
-    def start(self, x: Hidden) -> History:
-        scoring = Scoring(self.visible, self.norm, self.heads, self.query, self.gain, self.table)
-        return History(scoring).append(x)
+    def finish(self, state: State) -> Hidden:
+        return self.read(state, self.n_sublayers + 1)[0]
 
-    def read(self, state: History, l: int) -> tuple[Hidden, History]:
-        return state.read(l - 1)
+    def _place(self, l: int) -> int:
+        """1, 2, ...: of a sublayer in its block."""
+        return (l - 1) % self.block_size + 1
 
-    def write(self, state: History, l: int, y: Hidden) -> History:
-        starts_block = (l - 1) % self.block_size == 0
-        return state.append(y) if starts_block else state.accumulate(y)
+    def _is_finished(self, j: int) -> bool:
+        """Whether source j holds all outputs of its block."""
+        return self._place(j) == self.block_size or j == self.n_sublayers
 
-    def finish(self, state: History) -> Hidden:
-        return state.read(self.n_sublayers)[0]
+    def _outputs(self, j: int) -> range:
+        """The outputs that source j holds."""
+        return range(j - self._place(j) + 1 if j else 0, j + 1)
+
+    def weights(self, values: Sequence[Hidden]) -> list[Tensor]:
+        """For each site, the (B, T, S, H) weights of the sources that it sees; 1, 1 for static."""
+        state, found = self.start(values[0]), []
+        for site in range(self.n_sublayers + 1):
+            found.append(state.history.weights(site, self._query(state.history, site)))
+            if site < self.n_sublayers:
+                state = self.write(state, site + 1, values[site + 1])
+        return found
+
+    def depth_mixing(self, values: Sequence[Hidden]) -> Tensor:
+        batch, time, sites = *values[0].shape[:2], self.n_sublayers + 1
+        mixing = values[0].new_zeros(batch, time, self.heads, sites, sites)
+        for site, weights in enumerate(self.weights(values)):
+            for a, j in zip(weights.unbind(dim=-2), self.visible[site], strict=True):
+                for i in self._outputs(j):
+                    mixing[..., site, i] = a * self._share(values[i], j)
+        return mixing
+
+    def _share(self, v: Hidden, j: int) -> Tensor | float:
+        """What an output v is multiplied by in source j: a number, or (B, T, 1)."""
+        if self.agg == "mean":
+            return 1 / len(self._outputs(j))
+        if self.agg == "rmssum" and j > 0 and self._is_finished(j):
+            return _inverse_rms(v)
+        return 1.0
 
     def n_params(self) -> int:
+        sites, d = self.n_sublayers + 1, self.d_model
         if self.table is not None:
             return self.heads * self._n_pairs()
-        return self.d_model * (self.n_sublayers + 1) * (1 if self.gain is None else 2)
+        added = (self.gain is not None) * d + (self.project is not None) * d * d
+        return sites * ((self.rank or d) + added + (self.recency is not None))
 
     def extra_flops_per_token(self) -> int:
-        scores = 0 if self.table is not None else 2 * self.d_model * self._n_pairs()
-        rms = 0 if self.gain is None else 2 * self.d_model * (self.n_sublayers + 1)
-        return scores + rms + 2 * self.d_model * self._n_pairs()
+        d, sites = self.d_model, self.n_sublayers + 1
+        key = 0 if self.table is not None else self.rank or d
+        normalised = self.gain is not None or self.rank is not None
+        scores = 2 * key * (self._n_pairs() + sites * normalised)
+        if self.prior != "none":
+            scores += self.heads * self._n_pairs()
+        if self.project is not None:
+            scores += 2 * d * (d + 1) * sites
+        per_output = {"sum": 0, "mean": 2 * d, "rmssum": 4 * d}[self.agg]
+        return scores + 2 * d * self._n_pairs() + per_output * self.n_sublayers
 
     def extra_bytes_per_token(self, itemsize: int) -> int:
-        made = 0 if self.table is not None else self.n_sublayers + 1
-        moved = self._n_pairs() + made + (self.n_sublayers + 1) - 3 * self.n_sublayers
-        in_block = self.n_sublayers - len(range(0, self.n_sublayers, self.block_size))
-        return itemsize * self.d_model * (moved + 3 * in_block)
+        d, sites = self.d_model, self.n_sublayers + 1
+        key = 0 if self.table is not None else self.rank or d
+        moved = self._n_pairs() + sites - 3 * self.n_sublayers
+        outputs = range(1, sites)
+        moved += 3 * sum(self._place(l) > 1 for l in outputs)  # running sum and y in, sum out
+        if self.agg == "rmssum":  # the other sum: y or itself in, itself out
+            moved += 2 * sum(self._place(l) == 1 or not self._is_finished(l) for l in outputs)
+        if self.project is not None:  # a query is written and read
+            moved += 2 * sites
+        return itemsize * (d * moved + key * sites)
 
     def dead_params(self) -> Mapping[str, Sequence[int]]:
         if self.norm == "sigmoid":
             return {}
         return {name: (0,) for name, _ in self.named_parameters()}
 
-    def depth_mixing(self, values: Sequence[Hidden]) -> Tensor:
-        history = self.start(values[0])
-        for l, v in enumerate(values[1:], 1):
-            history = self.write(history, l, v)
-        batch, time, sites = *values[0].shape[:2], self.n_sublayers + 1
-        mixing = values[0].new_zeros(batch, time, self.heads, sites, sites)
-        for site, sources in enumerate(self.visible):
-            for a, j in zip(history.weights(site).unbind(dim=-2), sources, strict=True):
-                first = j if j == 0 else j - (j - 1) % self.block_size
-                mixing[..., site, first : j + 1] = a.unsqueeze(-1)
-        return mixing
-
     @classmethod
     def canonical_options(
         cls, options: Mapping[str, Value], n_sublayers: int
     ) -> Mapping[str, Value]:
-        """A window over all sources is none; one block over all sublayers is of size L."""
+        """A number of blocks is their size; one block over all sublayers is of size L; a window
+        over all sources is none.
+        """
         simple = dict(options)
-        window, block_size = simple.get("window"), simple.get("block_size")
+        window, n_blocks = simple.get("window"), simple.pop("n_blocks", None)
+        if isinstance(n_blocks, int):
+            simple["block_size"] = -(-n_sublayers // max(1, n_blocks))
         if isinstance(window, int) and window >= n_sublayers:
             del simple["window"]
+        block_size = simple.get("block_size")
         if isinstance(block_size, int):
             simple["block_size"] = min(block_size, n_sublayers)
         return simple
@@ -140,18 +295,76 @@ def _sources(l: int, block_size: int, window: int | None) -> tuple[int, ...]:
     return tuple(sorted({0, *finished, l - 1}))
 
 
-def _refuse(
-    d_model: int, block_size: int, heads: int, key_norm: bool, score: str, window: int | None
+def _wide(v: Tensor) -> Tensor:
+    """In float32 at least."""
+    return v.to(torch.promote_types(v.dtype, torch.float32))
+
+
+def _inverse_rms(v: Tensor) -> Tensor:
+    """(B, T, 1), in float32 at least."""
+    return torch.rsqrt(_wide(v).square().mean(dim=-1, keepdim=True) + EPS)
+
+
+def _unit(v: Tensor) -> Tensor:
+    """V / rms(v), in float32 at least."""
+    return v * _inverse_rms(v)
+
+
+def _refuse_sizes(
+    d_model: int, block_size: int, n_blocks: int | None, heads: int, rank: int | None
 ) -> None:
-    if block_size < 1:
-        raise VariantError(f"block_size must be at least 1 (1 is Full), got {block_size}")
-    if heads < 1 or d_model % heads:
-        raise VariantError(f"heads must divide d_model {d_model}, got {heads}")
-    if window is not None and window < 1:
-        raise VariantError(f"window must be at least 1 output, got {window}")
-    if window is not None and block_size > 1:
-        raise VariantError(
-            "window and block_size exclude each other: a window of outputs or of blocks? Drop one"
+    _refuse(
+        (block_size < 1, f"block_size must be at least 1 (1 is Full), got {block_size}"),
+        (n_blocks is not None and n_blocks < 1, f"n_blocks must be at least 1, got {n_blocks}"),
+        (n_blocks is not None and block_size > 1, "n_blocks sets block_size: give one of them"),
+        (heads < 1 or d_model % heads > 0, f"heads must divide d_model {d_model}, got {heads}"),
+    )
+    if rank is not None:
+        _refuse(
+            (not 1 <= rank <= d_model, f"rank must be in 1..{d_model} (d_model), got {rank}"),
+            (rank % heads > 0, f"heads slice the keys too, and {heads} do not divide rank {rank}"),
         )
-    if score == "static" and not key_norm:
-        raise VariantError("score=static has no keys, so key_norm=off means nothing: drop it")
+
+
+def _refuse_blocks(block_size: int, window: int | None, agg: str, prior: str, norm: str) -> None:
+    if window is not None:
+        exclude = "exclude each other: a window of outputs or of blocks? Drop one"
+        _refuse(
+            (window < 1, f"window must be at least 1 output, got {window}"),
+            (block_size > 1, f"window and block_size {exclude}"),
+            (agg != "sum", f"window and agg={agg} {exclude}"),
+        )
+    alone = "where every source is one output: set block_size or drop it"
+    _refuse(
+        (block_size == 1 and agg == "mean", f"agg=mean is agg=sum {alone}"),
+        (block_size == 1 and prior == "count", f"prior=count adds log 1 = 0 {alone}"),
+        (
+            norm == "sigmoid" and prior == "count",
+            "prior=count multiplies weights by n under a softmax, not under a sigmoid: drop one",
+        ),
+    )
+
+
+def _refuse_scores(score: str, query: str, rank: int | None, prior: str, *, key_norm: bool) -> None:
+    if score == "static":
+        _refuse(
+            (not key_norm, "score=static has no keys, so key_norm=off means nothing: drop it"),
+            (rank is not None, f"score=static has no keys, so rank={rank} means nothing: drop it"),
+            (query == "input", "score=static has no query, so query=input means nothing: drop it"),
+            (
+                prior != "none",
+                "score=static learns a scalar for every site and source, to which prior="
+                f"{prior} adds nothing: drop it",
+            ),
+        )
+    if rank is not None:
+        _refuse(
+            (not key_norm, "keys of low rank are always normalised: drop rank or key_norm=off"),
+            (query == "input", "keys of low rank have learned queries: drop rank or query=input"),
+        )
+
+
+def _refuse(*cases: tuple[bool, str]) -> None:
+    for refused, reason in cases:
+        if refused:
+            raise VariantError(reason)

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 from dataclasses import dataclass
 from functools import cache
 
 import torch
 from torch import Tensor
 
-from attnres_cli.depthmix import engines
+from attnres_cli.depthmix import engines, listform
 from attnres_cli.depthmix.ledger import Engine, Ledger
-from attnres_cli.depthmix.scoring import Layout, Scoring, Visible, layout_of, wide
+from attnres_cli.depthmix.scoring import Layout, Scoring, Visible, layout_of, no_autocast, wide
 
 
 @dataclass(frozen=True)
@@ -37,7 +36,7 @@ class History:
         """The history with one more source, v of shape (B, T, D)."""
         engine = self.engine or engines.choose(v)
         ledger = self.ledger or Ledger(self.scoring, _layout(self.scoring.visible))
-        with _no_autocast(v):
+        with no_autocast(v):
             return History(self.scoring, engine, engine.append(ledger, v))
 
     def accumulate(self, y: Tensor) -> History:
@@ -50,7 +49,7 @@ class History:
 
         Args:
             site: from 0.
-            query: (B, T, D), where the scoring has none of its own.
+            query: (B, T, D) of this read alone, in the place of the scoring's own.
 
         """
         seen = self.scoring.visible[site]
@@ -59,15 +58,26 @@ class History:
             return only.to(self.sources[0].dtype), self
         assert self.engine is not None
         assert self.ledger is not None
-        with _no_autocast(self.sources[0]):
+        with no_autocast(self.sources[0]):
             h, ledger = self.engine.read(self.ledger, site, query)
         return h, History(self.scoring, self.engine, ledger)
 
-    def weights(self, site: int) -> Tensor:
-        """(B, T, S, H) weights of the sources in `visible[site]`; B and T are 1 for a table."""
+    def weights(self, site: int, query: Tensor | None = None) -> Tensor:
+        """(B, T, S, H) weights of the sources in `visible[site]`; B and T are 1 for a table.
+
+        Args:
+            site: from 0.
+            query: as the read's.
+
+        """
         assert self.engine is not None
         assert self.ledger is not None
-        return self.scoring.weights(self.engine.scores(self.ledger, site), dim=-2)
+        with no_autocast(self.sources[0]):
+            if query is None:
+                scores = self.engine.scores(self.ledger, site)
+            else:
+                scores = listform.query_scores(self.ledger, site, query)
+        return self.scoring.weights(scores, dim=-2)
 
 
 _remembered = cache(layout_of)
@@ -76,11 +86,3 @@ _remembered = cache(layout_of)
 def _layout(visible: Visible) -> Layout:
     """The layout, remembered where no compiler is tracing: those warn of caches."""
     return layout_of(visible) if torch.compiler.is_compiling() else _remembered(visible)
-
-
-def _no_autocast(x: Tensor) -> contextlib.AbstractContextManager[object]:
-    """Scores and sums stay in float32. Entering torch's context where it is off costs 2 us."""
-    kind = x.device.type
-    if torch.is_autocast_enabled(kind):
-        return torch.autocast(kind, enabled=False)
-    return contextlib.nullcontext()

@@ -7,14 +7,14 @@ and one matrix product with the queries of all sites that will read it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from attnres_cli.depthmix.ledger import Ledger
-from attnres_cli.depthmix.scoring import wide
+from attnres_cli.depthmix.scoring import Scoring, wide
 
 
 class ListForm:
@@ -39,11 +39,19 @@ class ListForm:
 
     def scores(self, ledger: Ledger, site: int) -> Tensor:
         """(B, T, S, H) scores at a site, (1, 1, S, H) from a table."""
-        scoring = ledger.scoring
-        if scoring.table is not None:
-            table = scoring.table[scoring.pairs_of(site)]
-            return table.to(wide(table))[None, None]
-        return torch.stack([ledger.notes[i][site] for i in scoring.visible[site]], dim=-2)
+        return noted_scores(ledger.scoring, site, ledger.notes)
+
+
+def noted_scores(scoring: Scoring, site: int, noted: Sequence[Mapping[int, Tensor]]) -> Tensor:
+    """(B, T, S, H) scores at a site from those noted of each source, and the table's biases; these
+    alone, (1, 1, S, H), where there is no query.
+    """
+    biases = scoring.biases(site)
+    if scoring.query is None:
+        assert biases is not None
+        return biases
+    scores = torch.stack([noted[i][site] for i in scoring.visible[site]], dim=-2)
+    return scores if biases is None else scores + biases
 
 
 def weighted_sum(sources: Sequence[Tensor], weights: Tensor) -> Tensor:
@@ -64,6 +72,7 @@ def scores_of(ledger: Ledger, v: Tensor, source: int) -> dict[int, Tensor]:
     if scoring.query is None or source >= len(layout.readers) or not layout.readers[source]:
         return {}
     readers = layout.readers[source]
+    v = scoring.key(v)
     v = v.to(wide(v))
     rows = slice(readers.start, readers.stop)  # an index list would wait for CUDA
     queries = scoring.query[rows]
@@ -87,13 +96,14 @@ def query_scores(ledger: Ledger, site: int, query: Tensor) -> Tensor:
         query = query * scoring.gain[site]
     scores = []
     for i in scoring.visible[site]:
-        v = ledger.sources[i]
+        v = scoring.key(ledger.sources[i])
         v = v.to(wide(v))
         score = (query * v).unflatten(-1, (scoring.heads, -1)).sum(dim=-1)  # (B, T, H)
         if scoring.gain is not None:
             score = score * _inverse_rms(v, scoring.eps)
         scores.append(score)
-    return torch.stack(scores, dim=-2)
+    found, biases = torch.stack(scores, dim=-2), scoring.biases(site)
+    return found if biases is None else found + biases
 
 
 def _inverse_rms(v: Tensor, eps: float) -> Tensor:

@@ -20,7 +20,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from attnres_cli.depthmix import listform
 from attnres_cli.depthmix.ledger import Ledger
 from attnres_cli.depthmix.letters import (
     Arithmetic,
@@ -31,6 +30,7 @@ from attnres_cli.depthmix.letters import (
     group_of,
     is_shared,
 )
+from attnres_cli.depthmix.listform import ListForm, noted_scores, query_scores, weighted_sum
 from attnres_cli.depthmix.pull import parts, rows_for, scores_at, whole_leaf
 from attnres_cli.depthmix.scoring import Scoring, wide
 
@@ -66,7 +66,11 @@ class Note(NamedTuple):
 
 @dataclass(frozen=True)
 class Ports:
-    """The engine of fused kernels under torch.compile."""
+    """The engine of fused kernels under torch.compile.
+
+    No port brings back what plain scores learn by (Scoring.plain): these, and reads that all bring
+    queries of their own, are the list form's, notes and all.
+    """
 
     arithmetic: Arithmetic
 
@@ -78,6 +82,8 @@ class Ports:
     def append(self, ledger: Ledger, v: Tensor) -> Ledger:
         """One more source. Raises NotImplementedError where a history branches."""
         notes, number, scoring = ledger.notes, len(ledger.sources), ledger.scoring
+        if _is_listed(scoring):
+            return _LIST_FORM.append(ledger, v)
         layout = ledger.layout
         whole = notes[-1].whole if notes else whole_leaf(ledger, v)
         trail = notes[-1].trail if notes else Trail(-1, set())
@@ -126,6 +132,8 @@ class Ports:
         list form.
         """
         scoring, note, first = ledger.scoring, ledger.notes[-1], ledger.sources[0]
+        if _is_listed(scoring):
+            return _LIST_FORM.read(ledger, site, query)
         if query is not None or site in note.trail.read:
             return _read_plainly(ledger, site, query), ledger
         note.trail.read.add(site)
@@ -138,9 +146,18 @@ class Ports:
 
     def scores(self, ledger: Ledger, site: int) -> Tensor:
         """(B, T, S, H) scores at a site, without a gradient."""
+        if _is_listed(ledger.scoring):
+            return _LIST_FORM.scores(ledger, site)
         batch, time, _ = ledger.sources[0].shape
         z = torch.stack(scores_at(ledger, site), dim=1)
         return z.unflatten(0, (batch, time)) if len(z) == batch * time else z.unsqueeze(0)
+
+
+_LIST_FORM = ListForm()
+
+
+def _is_listed(scoring: Scoring) -> bool:
+    return scoring.plain or (scoring.query is None and scoring.table is None)
 
 
 class _Facts(NamedTuple):
@@ -305,16 +322,11 @@ def _letter(site: int, g: Tensor, info: Tensor, scoring: Scoring) -> Letter:
 
 def _read_plainly(ledger: Ledger, site: int, query: Tensor | None) -> Tensor:
     scoring = ledger.scoring
-    if query is None and scoring.table is not None:
-        table = scoring.table[scoring.pairs_of(site)]
-        scores = table.to(wide(table))[None, None]
-    else:
-        if query is None:
-            assert scoring.query is not None
-            query = scoring.query[site]
-        scores = listform.query_scores(ledger, site, query)
+    if query is None and scoring.query is not None:
+        query = scoring.query[site]
+    scores = noted_scores(scoring, site, ()) if query is None else query_scores(ledger, site, query)
     sources = [ledger.sources[i] for i in scoring.visible[site]]
-    h = listform.weighted_sum(sources, scoring.weights(scores, dim=-2))
+    h = weighted_sum(sources, scoring.weights(scores, dim=-2))
     return h.to(ledger.sources[0].dtype)
 
 

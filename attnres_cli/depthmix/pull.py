@@ -19,11 +19,14 @@ all; what it has gathered for the others goes on in parcels.
 Boxes are filled and emptied by backward alone, under the number of the backward pass, so one
 history may be read twice, branch, be recomputed by checkpointing, or go through backward again.
 A gradient of a gradient would be wrong silently, and is refused.
+
+Scores that a read brings along, of a query of its own or of a plain scoring (see Scoring.plain),
+are plain autograd's: its letter says the weights, and they are told their own gradients s_il.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -44,6 +47,7 @@ class Note(NamedTuple):
         whole: what all scores are learned by: (sites, D) folded queries or (pairs, H) table.
         token: orders backward; None where nothing needs a gradient.
         box: where reads of this ledger leave their letters.
+        plain: its scores under a plain scoring, by site (listform.scores_of).
 
     """
 
@@ -51,6 +55,7 @@ class Note(NamedTuple):
     whole: Tensor | None
     token: Tensor | None = None
     box: Box | None = None
+    plain: Mapping[int, Tensor] | None = None
 
 
 @dataclass(frozen=True)
@@ -87,13 +92,18 @@ class Pull:
         else:
             z, r = self.arithmetic.scores(flat, leaf, ledger.scoring)
             note = Note(Made(number, readers.start, flat, leaf, z, r), whole)
+        if ledger.scoring.plain:
+            note = note._replace(plain=listform.scores_of(ledger, v, number))
         return replace(ledger, sources=(*ledger.sources, v), notes=(*notes, note))
 
     def read(self, ledger: Ledger, site: int, query: Tensor | None = None) -> tuple[Tensor, Ledger]:
         """h_l = sum_i a_il v_i."""
         token = ledger.notes[-1].token if torch.is_grad_enabled() else None
         if query is not None:
-            return self._read_own(ledger, site, query, token), ledger
+            own = listform.query_scores(ledger, site, query)
+            return self._read_own(ledger, site, own, token), ledger
+        if ledger.scoring.plain:
+            return self._read_own(ledger, site, _plain_scores(ledger, site), token), ledger
         if token is None:
             return phases.read(ledger, site, self.arithmetic)
         first, scoring = ledger.sources[0], ledger.scoring
@@ -105,11 +115,10 @@ class Pull:
         )
         return h, ledger
 
-    def _read_own(self, ledger: Ledger, site: int, query: Tensor, token: Tensor | None) -> Tensor:
-        """The same by a query of the read's own."""
+    def _read_own(self, ledger: Ledger, site: int, own: Tensor, token: Tensor | None) -> Tensor:
+        """The same by scores (B, T, S, H) that are plain autograd's."""
         scoring, first = ledger.scoring, ledger.sources[0]
-        own = listform.query_scores(ledger, site, query)
-        if token is None:  # nothing but the query can learn
+        if token is None:  # no source learns; what scores are made of may
             whole = [ledger.sources[i] for i in scoring.visible[site]]
             mixed = listform.weighted_sum(whole, scoring.weights(own, dim=-2))
             return mixed.to(first.dtype)
@@ -121,6 +130,8 @@ class Pull:
 
     def scores(self, ledger: Ledger, site: int) -> Tensor:
         """(B, T, S, H) scores at a site, without a gradient."""
+        if ledger.scoring.plain:
+            return _plain_scores(ledger, site).detach()
         batch, time, _ = ledger.sources[0].shape
         z = torch.stack(scores_at(ledger, site), dim=1)
         return z.unflatten(0, (batch, time)) if len(z) == batch * time else z.unsqueeze(0)
@@ -219,7 +230,7 @@ class _Read(torch.autograd.Function):
 
 
 class _ReadOwn(torch.autograd.Function):
-    """(token, scores, h) -> h for a query of the read's own; its scores are plain autograd's."""
+    """(token, scores, h) -> h for scores that are plain autograd's."""
 
     @staticmethod
     def forward(
@@ -276,11 +287,16 @@ def scores_at(ledger: Ledger, site: int) -> list[Tensor]:
     return found
 
 
+def _plain_scores(ledger: Ledger, site: int) -> Tensor:
+    """(B, T, S, H) scores at a site under a plain scoring."""
+    return listform.noted_scores(ledger.scoring, site, [note.plain for note in ledger.notes])
+
+
 def whole_leaf(ledger: Ledger, first: Tensor) -> Tensor | None:
     """What scores are learned by: queries with the gain folded in, which changes no score."""
     scoring = ledger.scoring
     leaf = scoring.table if scoring.query is None else scoring.query
-    if leaf is None:
+    if leaf is None or scoring.plain:
         return None
     if scoring.query is not None and scoring.gain is not None:
         leaf = leaf * scoring.gain

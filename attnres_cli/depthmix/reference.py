@@ -17,21 +17,22 @@ def scores(
 ) -> Tensor:
     """(S, B, T, H) scores of the visible sources at a site, in the sources' own type.
 
-    Attention Residuals (arXiv 2603.15031), equations 2 to 4. Without a table or a query of the
-    scoring's own, `query` (B, T, D) is the one to use.
+    Attention Residuals (arXiv 2603.15031), equations 2 to 4. `query` (B, T, D) takes the place of
+    the scoring's own.
     """
     v = torch.stack([sources[i] for i in scoring.visible[site]])  # (S, B, T, D)
+    found = v.new_zeros(*v.shape[:3], scoring.heads)
     if scoring.table is not None:
-        table = scoring.table[scoring.pairs_of(site)][:, None, None, :]
-        return table.expand(*v.shape[:3], scoring.heads)
+        found = found + scoring.table[scoring.pairs_of(site)][:, None, None, :]
     if query is None:
-        assert scoring.query is not None
+        if scoring.query is None:
+            return found
         query = scoring.query[site]
-    keys = v
+    keys = v if scoring.rank is None else v[..., v.shape[-1] - scoring.rank :]
     if scoring.gain is not None:
-        rms = torch.sqrt(v.pow(2).mean(dim=-1, keepdim=True) + scoring.eps)
-        keys = v / rms * scoring.gain[site]
-    return (keys * query).unflatten(-1, (scoring.heads, -1)).sum(dim=-1)
+        rms = torch.sqrt(keys.pow(2).mean(dim=-1, keepdim=True) + scoring.eps)
+        keys = keys / rms * scoring.gain[site]
+    return found + (keys * query).unflatten(-1, (scoring.heads, -1)).sum(dim=-1)
 
 
 def mix(

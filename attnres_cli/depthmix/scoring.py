@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -16,22 +17,24 @@ Visible = tuple[tuple[int, ...], ...]
 class Scoring:
     """Weights of the sources i in visible[l] at site l.
 
-        a_il = norm_i(s_il),   s_il = query_l . (gain_l * v_i / rms(v_i))    (query given)
-                               s_il = table[pair (l, i)]                     (table given)
+        a_il = norm_i(s_il),   s_il = query_l . (gain_l * v_i / rms(v_i)) + table[pair (l, i)]
         h_l  = sum_i a_il v_i
 
-    with one weight per head, that is per contiguous slice of the width. Sources are numbered in
-    the order in which they are made, sites in the order in which they read.
+    with one weight per head, that is per contiguous slice of the width; of the two terms of s_il
+    either may be left out. Sources are numbered in the order in which they are made, sites in the
+    order in which they read.
 
     Attributes:
         visible: for each site, the numbers of the sources it reads, ascending.
         norm: softmax over the sources, sigmoid of each, or none (the score itself is the weight).
         heads: slices of the width that have weights of their own; the rms is over the full width.
-        query: (sites, d_model), or None.
+        query: (sites, d_model), or None: a read may then bring a query of its own, which may depend
+            on the input.
         gain: (sites, d_model) of the keys' RMSNorm; None: keys are the raw sources.
-        table: (pairs, heads), pairs in the order of `visible`, or None. Neither query nor table:
-            each read brings a query of its own, which may depend on the input.
+        table: (pairs, heads), pairs in the order of `visible`, or None.
         eps: of the keys' RMSNorm.
+        rank: keys are the last `rank` channels of a source, normalised over those; query and gain
+            are then (sites, rank), and heads slice both the width and the rank. None: all channels.
 
     """
 
@@ -42,6 +45,25 @@ class Scoring:
     gain: Tensor | None = None
     table: Tensor | None = None
     eps: float = 1e-6
+    rank: int | None = None
+
+    @property
+    def plain(self) -> bool:
+        """Whether scores are left to plain autograd: they are not of keys alone, or of parts of
+        them, which the engines' own scores and gradients are.
+        """
+        return self.query is not None and (self.table is not None or self.rank is not None)
+
+    def key(self, v: Tensor) -> Tensor:
+        """The channels of a source (..., d_model) that its key is made of."""
+        return v if self.rank is None else v[..., -self.rank :]
+
+    def biases(self, site: int) -> Tensor | None:
+        """(1, 1, S, H) what the table adds to a site's scores, in float32 at least."""
+        if self.table is None:
+            return None
+        table = self.table[self.pairs_of(site)]
+        return table.to(wide(table))[None, None]
 
     def pairs_of(self, site: int) -> slice:
         """The rows of `table` that belong to a site."""
@@ -87,3 +109,11 @@ def layout_of(visible: Visible) -> Layout:
 def wide(x: Tensor) -> torch.dtype:
     """The type that scores, weights and sums of x are computed in: float32 at least."""
     return torch.promote_types(x.dtype, torch.float32)
+
+
+def no_autocast(x: Tensor) -> contextlib.AbstractContextManager[object]:
+    """Scores and sums stay in float32. Entering torch's context where it is off costs 2 us."""
+    kind = x.device.type
+    if torch.is_autocast_enabled(kind):
+        return torch.autocast(kind, enabled=False)
+    return contextlib.nullcontext()

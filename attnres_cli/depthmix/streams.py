@@ -13,7 +13,6 @@ and so are the sums; streams keep their own type.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
@@ -21,7 +20,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from attnres_cli.depthmix.scoring import wide
+from attnres_cli.depthmix.scoring import no_autocast, wide
 
 EPS = 1e-6
 """Of the norm before the projections that maps are made of."""
@@ -96,14 +95,14 @@ def combine(weights: Tensor, x: Tensor) -> Tensor:
     x = x.to(weights.dtype)
     if torch.compiler.is_compiling():
         return (weights.unsqueeze(-1) * x.unsqueeze(-3)).sum(dim=-2)
-    with _no_autocast(x):
+    with no_autocast(x):
         return weights.contiguous() @ x  # a strided operand is copied matrix by matrix
 
 
 def project(x: Tensor, weight: Tensor, gain: Tensor | None = None) -> Tensor:
     """(..., K): RMSNorm(x) @ weight for x (..., S) and weight (S, K), in float32 at least."""
     kind = wide(x)
-    with _no_autocast(x):
+    with no_autocast(x):
         gain = None if gain is None else gain.to(kind)
         normed = F.rms_norm(x.to(kind), x.shape[-1:], gain, EPS)
         return normed @ weight.to(kind)
@@ -163,10 +162,3 @@ def depth_mixing(design: Design, values: Sequence[Tensor]) -> Tensor:
         x, rows = write(x, maps, values[l]), write(rows, maps, units[l])
     seen.append(read(rows, design.readout(x)))
     return torch.stack(seen, dim=-2).unsqueeze(-3)
-
-
-def _no_autocast(x: Tensor) -> contextlib.AbstractContextManager[object]:
-    kind = x.device.type
-    if torch.is_autocast_enabled(kind):
-        return torch.autocast(kind, enabled=False)
-    return contextlib.nullcontext()

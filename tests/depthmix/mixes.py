@@ -34,8 +34,9 @@ class Case:
         norm: of the weights.
         heads: of the width.
         d_head: width of one.
-        scored: by `keys` (normalised), `query` (raw sources), `table`, or a query of every read's
-            `own`, with `own keys` normalised.
+        scored: by `keys` (normalised), `query` (raw sources), `table`, `keys+table`, a `rank` of
+            last channels (`rank keys` normalised), or a query of every read's `own`, with `own
+            keys` normalised and `own+table` biased.
         size: batch and time.
         added: sources that are the one before plus something, by `accumulate`.
         chained: whether what a site reads goes into the next source.
@@ -56,6 +57,11 @@ class Case:
     @property
     def width(self) -> int:
         return self.heads * self.d_head
+
+    @property
+    def rank(self) -> int | None:
+        """About half of each head's share."""
+        return self.heads * ((self.d_head + 1) // 2) if "rank" in self.scored else None
 
 
 @dataclass
@@ -124,22 +130,21 @@ def draw_values(case: Case, dtype: torch.dtype, first: torch.dtype | None = None
 
     n, width, scale = len(case.visible), case.width, case.d_head**-0.5
     kinds = [first or dtype] + [dtype] * (n - 1)
-    own = case.scored.startswith("own")
-    learned = case.scored in {"keys", "query"}
+    own, key_width = case.scored.startswith("own"), case.rank or width
+    learned = not own and case.scored != "table"
     return Values(
         [draw(*case.size, width, kind=kind) for kind in kinds],
         [draw(*case.size, width, kind=kinds[0], scale=scale) for _ in range(n if own else 0)],
-        draw(n, width, scale=scale) if learned else None,
-        draw(n, width) if case.scored.endswith("keys") else None,
-        draw(sum(map(len, case.visible)), case.heads) if case.scored == "table" else None,
+        draw(n, key_width, scale=scale) if learned else None,
+        draw(n, key_width) if "keys" in case.scored else None,
+        draw(sum(map(len, case.visible)), case.heads) if "table" in case.scored else None,
         [draw(*case.size, width, kind=kinds[0]).detach() for _ in range(n)],
     )
 
 
 def scoring_of(case: Case, values: Values) -> Scoring:
-    return Scoring(
-        case.visible, case.norm, case.heads, values.query, values.gain, values.table, eps=1e-5
-    )
+    learned = (values.query, values.gain, values.table)
+    return Scoring(case.visible, case.norm, case.heads, *learned, eps=1e-5, rank=case.rank)
 
 
 def reads(engine: str, case: Case, values: Values) -> list[Tensor]:
@@ -209,7 +214,7 @@ def visibles(draw: st.DrawFn, most: int = 70) -> Visible:
 def cases(draw: st.DrawFn, most: int = 70, widest: int = 300, *, own: bool = False) -> Case:
     visible = draw(visibles(most))
     heads = draw(st.integers(1, 4))
-    scored = ["own", "own keys"] if own else ["keys", "query", "table"]
+    scored = ["own", "own keys", "own+table"] if own else [*SCORED, *PLAIN]
     added = draw(st.sets(st.integers(1, 70), max_size=4))
     return Case(
         visible,
@@ -225,9 +230,11 @@ def cases(draw: st.DrawFn, most: int = 70, widest: int = 300, *, own: bool = Fal
 
 NORMS = ("softmax", "sigmoid", "none")
 SCORED = ("keys", "query", "table")
+PLAIN = ("keys+table", "rank", "rank keys")
+"""Scores that are plain autograd's."""
 OPTIONS = [
     Case(blocks(5, 2), norm, heads, 3, scored)
-    for norm, heads, scored in itertools.product(NORMS, (1, 2), SCORED)
+    for norm, heads, scored in itertools.product(NORMS, (1, 2), (*SCORED, *PLAIN[::2]))
 ]
 """Every norm with every kind of score, one head and two, small."""
 

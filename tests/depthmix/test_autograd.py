@@ -172,7 +172,7 @@ FOLLOWED = {
 
 @PULLED
 @pytest.mark.parametrize("name", FOLLOWED)
-@pytest.mark.parametrize("scored", mixes.SCORED)
+@pytest.mark.parametrize("scored", [*mixes.SCORED, "keys+table"])
 def test_sites_read_twice_and_branches_learn_as_the_formula_says(
     engine: str, name: str, scored: str
 ):
@@ -436,6 +436,28 @@ def test_what_is_frozen_gets_nothing_and_the_rest_what_it_should(engine: str, na
 
 
 @PULLED
+@pytest.mark.parametrize("scored", ["keys+table", "rank keys"])
+@pytest.mark.parametrize("frozen", ["sources", "first sources", "learned", "table", "query"])
+def test_plain_scores_learn_by_what_is_not_frozen(engine: str, scored: str, frozen: str):
+    def run(engine: str, dtype: torch.dtype) -> list[Tensor]:
+        case = mixes.unchained(dataclasses.replace(CASE, scored=scored))
+        values = draw_values(case, torch.float32).to(dtype)
+        for x in {
+            "sources": values.sources,
+            "first sources": values.sources[:2],
+            "learned": [values.query, values.gain, values.table],
+            "table": [values.table],
+            "query": [values.query],
+        }[frozen]:
+            if x is not None:
+                x.requires_grad_(False)
+        loss = mixes.total(mixes.reads(engine, case, values))
+        return grads(loss, [x for x in values.leaves().values() if x.requires_grad])
+
+    close(run(engine, torch.float32), run("reference", torch.float64))
+
+
+@PULLED
 def test_a_history_of_frozen_things_has_no_gradient(engine: str):
     values = draw_values(CASE, torch.float32)
     for x in values.leaves().values():
@@ -449,7 +471,7 @@ def test_a_history_of_frozen_things_has_no_gradient(engine: str):
 
 
 @PULLED
-@pytest.mark.parametrize("scored", ["keys", "table", "own"])
+@pytest.mark.parametrize("scored", ["keys", "table", "own", "rank keys"])
 @pytest.mark.parametrize("linear", [False, True])
 def test_a_gradient_of_a_gradient_is_refused(engine: str, scored: str, linear: bool):
     """Where the loss is linear in what is read too, though its own gradient is then a constant."""

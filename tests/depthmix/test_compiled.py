@@ -96,8 +96,11 @@ class Mixer(nn.Module):
         super().__init__()
         self.case, self.follow = case, follow
 
-    def forward(self, query: Tensor, gain: Tensor, sources: list[Tensor]) -> list[Tensor]:
-        scoring = Scoring(self.case.visible, self.case.norm, self.case.heads, query, gain)
+    def forward(
+        self, query: Tensor, gain: Tensor, sources: list[Tensor], table: Tensor | None = None
+    ) -> list[Tensor]:
+        case = self.case
+        scoring = Scoring(case.visible, case.norm, case.heads, query, gain, table, rank=case.rank)
         return self.follow(History(scoring), sources)
 
 
@@ -107,7 +110,7 @@ def follow(engine: str, way: Callable[..., list[Tensor]], *, compiled: bool, cas
     if compiled:
         module = torch.compile(module, backend="aot_eager", fullgraph=True, dynamic=False)
     with use(engine):
-        found = module(values.query, values.gain, values.sources)
+        found = module(values.query, values.gain, values.sources, values.table)
     inputs = list(values.leaves().values())
     gradients = torch.autograd.grad(mixes.total(found), inputs, materialize_grads=True)
     return dict(enumerate((*(h.detach() for h in found), *gradients)))
@@ -154,6 +157,15 @@ def test_reads_of_any_kind_work_in_a_compiled_graph(engine: str, way: str, norm:
     expected = follow("reference", WAYS[way], compiled=False, case=case)
 
     assert_near(follow(engine, WAYS[way], compiled=True, case=case), expected, NEAR, least=1e-1)
+
+
+@COMPILED
+@pytest.mark.parametrize("scored", ["keys+table", "rank keys"])
+def test_plain_scores_are_read_and_learned_in_a_compiled_graph(engine: str, scored: str):
+    case = Case(mixes.full(4), "softmax", 2, 4, scored)
+    expected = follow("reference", _twice, compiled=False, case=case)
+
+    assert_near(follow(engine, _twice, compiled=True, case=case), expected, NEAR, least=1e-1)
 
 
 @COMPILED

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from mixes import DEVICE, EVERY, PULLED, TRITON, Case, assert_near, draw_values, outcome
 from torch import Tensor
 
-from attnres_cli.depthmix import History, Scoring, engines, use
+from attnres_cli.depthmix import History, Scoring, engines, reference, use
 
 LONG = settings(
     max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True
@@ -475,7 +475,7 @@ def test_gradients_may_lie_in_memory_as_they_like(
 
 
 @EVERY
-@pytest.mark.parametrize("scored", ["keys", "table", "own"])
+@pytest.mark.parametrize("scored", ["keys", "table", "own", "rank keys"])
 @pytest.mark.parametrize("norm", mixes.NORMS)
 def test_a_token_that_is_not_a_number_spoils_no_other(engine: str, scored: str, norm: str):
     case = Case(mixes.full(4), norm, 2, 6, scored, (2, 9))
@@ -541,6 +541,27 @@ def test_without_gradients_every_engine_reads_what_it_reads_with_them(
         found = mixes.reads(engine, case, values)
 
     assert_near(dict(enumerate(found)), dict(enumerate(expected)), SINGLE, least=1e-1)
+
+
+@EVERY
+@pytest.mark.parametrize("scored", [*mixes.SCORED, *mixes.PLAIN, "own keys", "own+table"])
+def test_weights_are_those_that_reads_mix_by(engine: str, scored: str):
+    case = Case(mixes.blocks(5, 2), "softmax", 2, 6, scored)
+    values = draw_values(case, torch.float32)
+    exact = values.to(torch.float64)
+
+    with use(engine):
+        history = History(mixes.scoring_of(case, values))
+        for v in values.sources:
+            history = history.append(v)
+
+    for site, query in enumerate(values.own or [None] * 5):
+        found = history.weights(site, query)
+        own = None if query is None else query.double()
+        scoring = mixes.scoring_of(case, exact)
+        theirs = reference.scores(scoring, exact.sources, site, own).softmax(dim=0)
+        theirs = theirs.permute(1, 2, 0, 3)
+        torch.testing.assert_close(found.double().expand_as(theirs), theirs, rtol=1e-4, atol=1e-6)
 
 
 def test_no_engine_of_another_name_can_be_asked_for():

@@ -28,7 +28,7 @@ SHAPE = Shape(
 TOKENS = 16
 VECTOR = 4 * TOKENS * SHAPE.d_model
 """Bytes of a tensor of full width."""
-SPECS = pytest.mark.parametrize("spec", ["attnres", "attnres:block_size=4"])
+SPECS = pytest.mark.parametrize("spec", ["attnres", "attnres:block_size=4", "attnres:rank=16"])
 DEPTHS = (4, 8, 16)
 SHALLOW = (2, 4, 8)
 """For compilers, which take seconds a layer."""
@@ -96,9 +96,11 @@ def check(
     for n_layers, found in zip(depths, beyond, strict=True):
         sublayers = 2 * n_layers
         # a score per site that may read a source, whether it does or not, and for each source its
-        # reciprocal rms and the softmax's two constants; a compiler may keep a few steps from
-        # score to weight, still an eighth of a vector of this width
-        per_pair = 8 if engine == "compile" else 1
+        # reciprocal rms and the softmax's two constants; plain scores are kept before and after
+        # their norm, with the weights; a compiler may keep a few steps from score to weight, still
+        # an eighth of a vector of this width
+        per_pair = 3 if "rank" in spec else 1
+        per_pair = 8 if bytes_of is compiled and (engine == "compile" or per_pair > 1) else per_pair
         per_token = per_pair * (sublayers + 1) * (sublayers + 2) // 2 + 4 * (sublayers + 1)
         queries = 2 * (sublayers + 1) * SHAPE.d_model  # with the gain folded in, for all tokens
         allowed = VECTOR * (sublayers + 1) + 4 * TOKENS * per_token + 4 * queries

@@ -57,19 +57,20 @@ def scoring_of(visible: tuple[tuple[int, ...], ...], norm: str, heads: int, scor
     def draw(*size: int) -> Tensor:
         return torch.randn(*size, generator=generator, dtype=torch.float64)
 
+    table = draw(sum(map(len, visible)), heads) if "table" in score else None
     if score == "table":
-        pairs = sum(map(len, visible))
-        return Scoring(visible, norm, heads, table=draw(pairs, heads)), draw
-    gain = draw(len(visible), 4 * heads) if score == "keys" else None
-    query = draw(len(visible), 4 * heads)
-    return Scoring(visible, norm, heads, query=query, gain=gain), draw
+        return Scoring(visible, norm, heads, table=table), draw
+    rank = 3 * heads if score == "rank" else None
+    gain = draw(len(visible), rank or 4 * heads) if score != "query" else None
+    query = draw(len(visible), rank or 4 * heads)
+    return Scoring(visible, norm, heads, query, gain, table, rank=rank), draw
 
 
 drawn = given(
     visible=visibles(),
     norm=st.sampled_from(["softmax", "sigmoid", "none"]),
     heads=st.integers(1, 3),
-    score=st.sampled_from(["keys", "query", "table"]),
+    score=st.sampled_from(["keys", "query", "table", "keys+table", "rank"]),
     size=st.sampled_from([(1, 1), (3, 1), (1, 2), (2, 5)]),
     seed=st.integers(0, 2**31),
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 
 import pytest
@@ -28,20 +29,50 @@ OPTIONS = [
     "attnres:score=static",
     "attnres:window=2",
     "attnres:block_size=4,heads=2,key_norm=off",
+    "attnres:n_blocks=2",
+    "attnres:query=input",
+    "attnres:block_size=4,heads=2,norm=sigmoid,query=input",
+    "attnres:block_size=2,key_norm=off,prior=count,query=input",
+    "attnres:rank=3",
+    "attnres:block_size=4,heads=2,rank=6",
+    "attnres:agg=mean,block_size=4",
+    "attnres:agg=mean,block_size=4,prior=count,rank=4",
+    "attnres:agg=mean,block_size=2,score=static",
+    "attnres:agg=rmssum",
+    "attnres:agg=rmssum,block_size=4,heads=2",
+    "attnres:agg=rmssum,block_size=3,prior=recency,query=input",
+    "attnres:prior=recency,window=2",
+    "attnres:block_size=4,heads=2,norm=sigmoid,prior=recency",
 ]
 
 
-def sources_of(values: list[Tensor], l: int, block_size: int, window: int | None) -> list[Tensor]:
-    """Equations 4 to 6: the embedding, the sums of finished blocks, the current block so far."""
-    if window is not None:
-        return [values[0], *values[max(1, l - window) : l]]
-    sources, block = [values[0]], []
+def sources_of(
+    values: list[Tensor], l: int, n_sublayers: int, block_size: int, window: int | None, agg: str
+) -> list[tuple[Tensor, int]]:
+    """Equations 4 to 6: the embedding, the sums of finished blocks, the current block so far; each
+    with its number of outputs.
+    """
+    blocks: list[list[Tensor]] = [[]]
     for v in values[1:l]:
-        block.append(v)
-        if len(block) == block_size:
-            sources.append(sum(block))
-            block = []
-    return sources + ([sum(block)] if block else [])
+        if len(blocks[-1]) == block_size:
+            blocks.append([])
+        blocks[-1].append(v)
+    blocks = [block for block in blocks if block]
+    if window is not None:
+        blocks = blocks[-window:]
+    sources = [(values[0], 1)]
+    for block in blocks:
+        source = sum(block)
+        if agg == "mean":
+            source = source / len(block)
+        if agg == "rmssum" and (len(block) == block_size or l > n_sublayers):
+            source = sum(v / rms(v) for v in block)
+        sources.append((source, len(block)))
+    return sources
+
+
+def rms(v: Tensor) -> Tensor:
+    return torch.sqrt((v**2).sum(dim=-1, keepdim=True) / v.shape[-1] + 1e-6)
 
 
 def slow_forward(model: Transformer, tokens: Tensor) -> Tensor:
@@ -52,37 +83,58 @@ def slow_forward(model: Transformer, tokens: Tensor) -> Tensor:
     window = window if design.block_size == 1 else None
     values, pairs = [model.embed(tokens)], 0
     for l in range(1, design.n_sublayers + 2):
-        sources = sources_of(values, l, design.block_size, window)
+        sources = sources_of(values, l, design.n_sublayers, design.block_size, window, design.agg)
+        counts = [n for _, n in sources]
         h = torch.zeros_like(values[0])
         for b in range(tokens.shape[0]):
             for t in range(tokens.shape[1]):
-                h[b, t] = slow_site(design, [v[b, t] for v in sources], l - 1, pairs)
+                h[b, t] = slow_site(design, [v[b, t] for v, _ in sources], counts, l - 1, pairs)
         pairs += len(sources)
         if l <= design.n_sublayers:
             values.append(model.sublayers[l - 1](h))
     return model.head(model.norm(h))
 
 
-def slow_site(design: AttnRes, sources: list[Tensor], site: int, pairs: int) -> Tensor:
-    d_slice = design.d_model // design.heads
-    out = []
+def slow_site(
+    design: AttnRes, sources: list[Tensor], counts: list[int], site: int, pairs: int
+) -> Tensor:
+    out, d_slice = [], design.d_model // design.heads
     for head in range(design.heads):
-        part = slice(head * d_slice, (head + 1) * d_slice)
         scores = []
-        for i, v in enumerate(sources):
+        for i, (v, count) in enumerate(zip(sources, counts, strict=True)):
             if design.table is not None:
                 scores.append(design.table[pairs + i, head])
                 continue
-            key = v
-            if design.gain is not None:
-                key = design.gain[site] * v / torch.sqrt((v**2).sum() / len(v) + 1e-6)
-            scores.append(sum(design.query[site, d] * key[d] for d in range(part.start, part.stop)))
+            score = slow_score(design, v, sources[-1], head, site)
+            if design.prior == "count":
+                score = score + math.log(count)
+            if design.prior == "recency" and i == len(sources) - 1:
+                score = score + design.recency[site]
+            scores.append(score)
         exps = [torch.exp(s) for s in scores]
         weights = [e / sum(exps) for e in exps]
         if design.norm == "sigmoid":
             weights = [1 / (1 + torch.exp(-s)) for s in scores]
+        part = slice(head * d_slice, (head + 1) * d_slice)
         out.append(sum(a * v[part] for a, v in zip(weights, sources, strict=True)))
     return torch.cat(out)
+
+
+def slow_score(design: AttnRes, v: Tensor, newest: Tensor, head: int, site: int) -> Tensor:
+    """A source's score in one head: a sum over the head's slice of the key."""
+    key = v if design.rank is None else v[len(v) - design.rank :]
+    if design.rank is not None:
+        key = key / rms(key)
+    elif design.gain is not None:
+        key = design.gain[site] * key / rms(key)
+    query = design.query[site]
+    if design.project is not None:
+        unit = newest / rms(newest)
+        projected = [(row * unit).sum() for row in design.project[site]]
+        query = query + torch.stack(projected) / math.sqrt(len(unit))
+    size = len(key) // design.heads
+    part = slice(head * size, (head + 1) * size)
+    return (query[part] * key[part]).sum()
 
 
 def shaken(spec: str, shape: Shape) -> Transformer:
@@ -98,7 +150,7 @@ def shaken(spec: str, shape: Shape) -> Transformer:
 @pytest.mark.parametrize("spec", OPTIONS)
 def test_values_and_gradients_equal_a_slow_loop_from_the_paper(spec: str, tiny_shape: Shape):
     model = shaken(spec, tiny_shape)
-    tokens = torch.randint(0, 11, (1, 3), generator=torch.Generator().manual_seed(0))
+    tokens = torch.randint(0, 11, (1, 2), generator=torch.Generator().manual_seed(0))
     weight = torch.randn(11, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
 
     fast = model(tokens)
@@ -177,17 +229,95 @@ def test_a_block_larger_than_the_model_has_the_name_of_one_that_fits():
     assert str(variant.parse("attnres:block_size=99").at_depth(6)) == "attnres:block_size=6"
 
 
-def test_weights_sum_to_one_and_the_only_source_of_site_one_has_all_of_it():
-    design = AttnRes(16, 4)
-    torch.nn.init.normal_(design.query)
-    history = design.start(torch.randn(2, 3, 16))
-    for l in range(1, 5):
-        history = design.write(history, l, torch.randn(2, 3, 16))
+@pytest.mark.parametrize(
+    ("n_blocks", "name"),
+    [(1, ":block_size=6"), (2, ":block_size=3"), (4, ":block_size=2"), (6, ""), (99, "")],
+)
+def test_a_number_of_blocks_is_their_size_at_a_depth(n_blocks: int, name: str):
+    spec = variant.parse(f"attnres:n_blocks={n_blocks}")
 
-    for site in range(5):
-        total = history.weights(site).sum(dim=-2)
+    assert str(spec.at_depth(6)) == f"attnres{name}"
+    assert spec.build(16, 6).visible == spec.at_depth(6).build(16, 6).visible
+
+
+@pytest.mark.parametrize("block_size", [2, 3, 4, 6])
+@pytest.mark.parametrize("rest", ["", ",rank=4", ",query=input", ",heads=2"])
+def test_means_with_the_prior_of_their_counts_are_standard_at_step_0(
+    block_size: int, rest: str, tiny_shape: Shape
+):
+    tokens = torch.randint(0, 11, (2, 8), generator=torch.Generator().manual_seed(0))
+    spec = f"attnres:agg=mean,block_size={block_size},prior=count{rest}"
+    model, standard = (build(name, tiny_shape).double() for name in (spec, "standard"))
+
+    assert model.residual.equals_standard_at_init
+    torch.testing.assert_close(model(tokens), standard(tokens), rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    "other", ["agg=mean", "prior=count", "agg=rmssum", "agg=rmssum,prior=count"]
+)
+def test_means_rms_sums_and_counts_alone_are_not_standard_at_step_0(other: str, tiny_shape: Shape):
+    tokens = torch.randint(0, 11, (2, 8), generator=torch.Generator().manual_seed(0))
+    spec = f"attnres:block_size=4,{other}"
+    model, standard = (build(name, tiny_shape).double() for name in (spec, "standard"))
+
+    assert not model.residual.equals_standard_at_init
+    assert not torch.allclose(model(tokens), standard(tokens), rtol=1e-3)
+
+
+@pytest.mark.parametrize("same", ["query=input", "prior=recency"])
+def test_what_starts_at_zero_adds_nothing_until_it_is_learned(same: str, tiny_shape: Shape):
+    plain, model = shaken("attnres", tiny_shape), build(f"attnres:{same}", tiny_shape).double()
+    model.load_state_dict(plain.state_dict(), strict=False)
+    tokens = torch.randint(0, 11, (2, 8), generator=torch.Generator().manual_seed(0))
+
+    torch.testing.assert_close(model(tokens), plain(tokens), rtol=1e-10, atol=1e-10)
+
+
+def test_keys_of_full_rank_are_those_of_attnres_with_its_gain_at_one(tiny_shape: Shape):
+    plain, low = (build(s, tiny_shape).double() for s in ("attnres", "attnres:rank=16"))
+    torch.nn.init.normal_(plain.residual.query)
+    low.load_state_dict(plain.state_dict(), strict=False)
+    tokens = torch.randint(0, 11, (2, 8), generator=torch.Generator().manual_seed(0))
+
+    torch.testing.assert_close(low(tokens), plain(tokens), rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"rank": 4}, 7 * 4),
+        ({"query": "input"}, 7 * (2 * 16 + 16 * 16)),
+        ({"query": "input", "key_norm": False}, 7 * (16 + 16 * 16)),
+        ({"prior": "recency"}, 7 * (2 * 16 + 1)),
+        ({"block_size": 2, "prior": "count"}, 7 * 2 * 16),
+    ],
+)
+def test_options_add_the_parameters_they_say(options: dict[str, object], expected: int):
+    assert AttnRes(16, 6, **options).n_params() == expected
+
+
+def test_the_mean_of_means_counts_every_output_as_its_part(tiny_shape: Shape):
+    values = [torch.zeros(1, 1, 16)] * 7
+
+    mixing = AttnRes(16, 6, block_size=4, agg="mean").depth_mixing(values)[0, 0, 0]
+
+    third = [1 / 3, *[1 / 12] * 4, *[1 / 6] * 2]
+    torch.testing.assert_close(mixing[6], torch.tensor(third))
+
+
+@pytest.mark.parametrize("query", ["learned", "input"])
+def test_weights_sum_to_one_and_the_only_source_of_site_one_has_all_of_it(query: str):
+    design = AttnRes(16, 4, query=query)
+    for parameter in design.parameters():
+        torch.nn.init.normal_(parameter)
+
+    weights = design.weights([torch.randn(2, 3, 16) for _ in range(5)])
+
+    for each in weights:
+        total = each.sum(dim=-2)
         torch.testing.assert_close(total, torch.ones_like(total))
-    assert torch.equal(history.weights(0), torch.ones(2, 3, 1, 1))
+    assert torch.equal(weights[0], torch.ones(2, 3, 1, 1))
 
 
 @pytest.mark.parametrize(("key_norm", "changes"), [(True, False), (False, True)])
@@ -196,8 +326,8 @@ def test_scaling_a_source_leaves_its_weight_only_under_key_norm(key_norm: bool, 
     torch.nn.init.normal_(design.query)
     x, y = torch.randn(1, 1, 16).double(), torch.randn(1, 1, 16).double()
 
-    plain = design.write(design.start(x), 1, y).weights(1)
-    scaled = design.write(design.start(x), 1, 7 * y).weights(1)
+    plain = design.weights([x, y, y])[1]
+    scaled = design.weights([x, 7 * y, y])[1]
 
     assert torch.allclose(plain, scaled, rtol=1e-5) != changes
 
@@ -221,7 +351,24 @@ def test_equal_queries_in_every_head_are_not_one_head():
         ("attnres:heads=0", "divide d_model 16"),
         ("attnres:window=0", "at least 1"),
         ("attnres:block_size=2,window=3", "exclude"),
+        ("attnres:n_blocks=0", "at least 1"),
+        ("attnres:block_size=2,n_blocks=2", "one of them"),
+        ("attnres:n_blocks=2,window=3", "exclude"),
+        ("attnres:agg=rmssum,window=3", "exclude"),
+        ("attnres:agg=mean", "agg=sum"),
+        ("attnres:agg=mean,n_blocks=6", "agg=sum"),
+        ("attnres:prior=count", "log 1 = 0"),
+        ("attnres:block_size=2,norm=sigmoid,prior=count", "sigmoid"),
         ("attnres:key_norm=off,score=static", "no keys"),
+        ("attnres:rank=4,score=static", "no keys"),
+        ("attnres:query=input,score=static", "no query"),
+        ("attnres:prior=recency,score=static", "every site and source"),
+        ("attnres:block_size=2,prior=count,score=static", "every site and source"),
+        ("attnres:rank=0", r"in 1\.\.16"),
+        ("attnres:rank=17", r"in 1\.\.16"),
+        ("attnres:heads=2,rank=3", "do not divide rank 3"),
+        ("attnres:key_norm=off,rank=4", "always normalised"),
+        ("attnres:query=input,rank=4", "learned queries"),
     ],
 )
 def test_nonsense_is_refused_with_the_reason(spec: str, reason: str):

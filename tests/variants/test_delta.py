@@ -1,0 +1,179 @@
+"""Delta attention residuals against a slow loop written from the equation, and their identities."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from designs import build
+from torch import Tensor
+
+from attnres_cli import variant
+from attnres_cli.errors import VariantError
+from attnres_cli.model import Transformer
+from attnres_cli.shape import Shape
+from variants.delta import Delta
+
+OPTIONS = [
+    "delta",
+    "delta:gate=scalar",
+    "delta:gate=vector",
+    "delta:null=on",
+    "delta:block_size=2",
+    "delta:block_size=4,gate=vector,null=on",
+    "delta:block_size=4,gate=scalar,partial=off",
+    "delta:block_size=2,null=on,partial=off",
+]
+
+
+def tokens_of(batch: int = 2, time: int = 8) -> Tensor:
+    return torch.randint(0, 11, (batch, time), generator=torch.Generator().manual_seed(0))
+
+
+def shaken(spec: str, shape: Shape) -> Transformer:
+    model = build(spec, shape).double()
+    generator = torch.Generator().manual_seed(3)
+    with torch.no_grad():
+        for parameter in model.residual.parameters():
+            noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
+            parameter += 0.5 * noise
+    return model
+
+
+def slow_forward(model: Transformer, tokens: Tensor, spec: str) -> Tensor:
+    """One token and one source at a time."""
+    asked = dict(variant.parse(spec).options)
+    size, partial = asked.get("block_size", 1), asked.get("partial", True)
+    design, x = model.residual, model.embed(tokens)
+    deltas, running = [x], []
+    for l, f in enumerate(model.sublayers, 1):
+        h = x
+        if l > 1:
+            sources = deltas + ([sum(running)] if running and partial else [])
+            if asked.get("null"):
+                sources = [torch.zeros_like(x), *sources]
+            h = torch.zeros_like(x)
+            for b in range(x.shape[0]):
+                for t in range(x.shape[1]):
+                    at = [d[b, t] for d in sources]
+                    h[b, t] = x[b, t] + slow_mix(design, at, x[b, t], l - 2, asked.get("gate"))
+        y = f(h)
+        x = x + y
+        running.append(y)
+        if len(running) == size:
+            deltas, running = [*deltas, sum(running)], []
+    return model.head(model.norm(x))
+
+
+def slow_mix(design: Delta, at: list[Tensor], x: Tensor, site: int, gate: object) -> Tensor:
+    exps = []
+    for d in at:
+        key = d / torch.sqrt((d * d).sum() / len(d) + 1e-6) * design.gain[site]
+        exps.append(torch.exp((design.query[site] * key).sum()))
+    mix = sum(e / sum(exps) * d for e, d in zip(exps, at, strict=True))
+    if gate == "scalar":
+        return mix / (1 + torch.exp(-design.bias[site, 0]))
+    if gate == "vector":
+        logits = [
+            (row * x).sum() + b
+            for row, b in zip(design.project[site], design.bias[site], strict=True)
+        ]
+        return mix / (1 + torch.exp(-torch.stack(logits)))
+    return mix
+
+
+@pytest.mark.parametrize("spec", OPTIONS)
+def test_values_and_gradients_equal_a_slow_loop_from_the_equation(spec: str, tiny_shape: Shape):
+    model, tokens = shaken(spec, tiny_shape), tokens_of(1, 2)
+    weight = torch.randn(11, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+
+    fast, slow = model(tokens), slow_forward(model, tokens, spec)
+
+    torch.testing.assert_close(fast, slow, rtol=1e-10, atol=1e-12)
+    parameters = list(model.parameters())
+    ours, theirs = (
+        torch.autograd.grad((x * weight).sum(), parameters, materialize_grads=True)
+        for x in (fast, slow)
+    )
+    for a, b in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-8, atol=1e-10)
+
+
+@pytest.mark.parametrize("spec", OPTIONS)
+def test_the_untrained_model_is_standard_where_all_outputs_are_in_a_source(
+    spec: str, tiny_shape: Shape
+):
+    model, standard = (build(name, tiny_shape).double() for name in (spec, "standard"))
+
+    same = torch.allclose(model(tokens_of()), standard(tokens_of()), rtol=1e-9, atol=1e-9)
+
+    assert same == ("partial=off" not in spec)
+
+
+@pytest.mark.parametrize("spec", ["delta:gate=scalar", "delta:gate=vector,null=on"])
+def test_a_closed_gate_leaves_standard_whatever_the_queries(spec: str, tiny_shape: Shape):
+    model, standard = shaken(spec, tiny_shape), build("standard", tiny_shape).double()
+    torch.nn.init.constant_(model.residual.bias, -1e4)
+
+    torch.testing.assert_close(model(tokens_of()), standard(tokens_of()), rtol=1e-12, atol=1e-12)
+
+
+def test_gates_start_nearly_closed():
+    for gate in ("scalar", "vector"):
+        design = Delta(16, 6, gate=gate)
+        x = torch.randn(1, 2, 16)
+        opened = design._gate(x, 0)
+
+        torch.testing.assert_close(opened, torch.full_like(opened, 0.1192), rtol=1e-3, atol=0)
+
+
+def test_blocks_of_one_output_are_the_design_without_blocks():
+    assert str(variant.parse("delta:block_size=1,gate=none,partial=on")) == "delta"
+
+
+def test_a_query_that_likes_nothing_leaves_all_to_the_null_source(tiny_shape: Shape):
+    design = Delta(16, 4, null=True)
+    x, y = torch.ones(1, 1, 16), torch.ones(1, 1, 16)
+    torch.nn.init.constant_(design.query, -100.0)
+
+    h, _ = design.read(design.write(design.start(x), 1, y), 2)
+
+    torch.testing.assert_close(h, x + y)
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, [(0, 1), (0, 1, 2), (0, 1, 2, 3)]),
+        ({"block_size": 2}, [(0, 1), (0, 2), (0, 2, 3)]),
+        ({"block_size": 2, "partial": False}, [(0,), (0, 2), (0, 2)]),
+    ],
+)
+def test_sites_see_the_embedding_finished_blocks_and_the_running_one(
+    options: dict[str, object], expected: list[tuple[int, ...]]
+):
+    assert Delta(16, 4, **options).seen == expected
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, 5 * 32),
+        ({"gate": "scalar"}, 5 * 33),
+        ({"gate": "vector"}, 5 * (32 + 256 + 16)),
+        ({"null": True, "block_size": 2}, 5 * 32),
+    ],
+)
+def test_parameters_are_those_of_the_sites_that_mix(options: dict[str, object], expected: int):
+    assert Delta(16, 6, **options).n_params() == expected
+
+
+@pytest.mark.parametrize(
+    ("spec", "reason"),
+    [
+        ("delta:block_size=0", "at least 1"),
+        ("delta:partial=off", "means nothing for blocks of one output"),
+    ],
+)
+def test_nonsense_is_refused_with_the_reason(spec: str, reason: str):
+    with pytest.raises(VariantError, match=reason):
+        variant.parse(spec).build(16, 6)

@@ -1,0 +1,175 @@
+"""delta: h_l = x_{l-1} + g_l sum_i a_il d_i, a_il = softmax_i(w_l . RMSNorm_l(d_i)).
+
+Symbols: x_l = x_{l-1} + v_l (B, T, D) the ordinary stream, x_0 the embedding; v_l = f_l(h_l) the
+output of sublayer l; d_i the sources, the embedding and the earlier outputs (or sums of blocks of
+them); w_l (D) one query per site, g'_l (D) the gain of its keys' norm; g_l a gate. The first site
+reads x_0 as it is.
+
+Options:
+    block_size  sublayers whose outputs are summed into one source.
+    partial     off: the running block's own sum is no source until the block is finished.
+    gate        none: g_l = 1; scalar: g_l = sigmoid(b_l); vector: g_l = sigmoid(W_l x_{l-1} + b_l).
+    null        a zero vector is one more source, with score 0, so that less may be added.
+
+Start: w = 0, g' = 1, W = 0, b = -2 (sigmoid 0.12). All weights of a site are equal and its sources
+sum to x_{l-1}, so that h_l is a positive multiple of x_{l-1}: `standard` at step 0. It is not with
+partial=off, where outputs of the running block count less. The output norm sees x_L.
+Parameters: 2 D (L - 1); L - 1 more for gate=scalar, (D^2 + D) (L - 1) for gate=vector.
+Cost: per site but the first and source 4 D FLOPs, per source 2 D for its rms, 2 D a site to gate
+and add, 2 D^2 more with gate=vector. A source is read where it is made and at each site that sees
+it.
+Depth mixing: 1 + g_l a_il, the same for all outputs of a block; 1 for those in no source; of every
+channel with gate=vector.
+Refused: partial=off with block_size=1, where every output is a finished block.
+
+Source: Delta Attention Residuals (arXiv 2605.18855) and its public code.
+Differences: d_i are outputs; the baselines that this line of work calls attention residuals mix
+cumulative states instead. The public code lists no running block (partial=off) and from the second
+block on subtracts an output instead of a state; here a block is the sum of its outputs. That the
+first site reads the embedding, having no earlier output, is from the code. The gates' b_l is
+learned for every site, of every channel with gate=vector; W_l sees x_{l-1} without a norm, as in
+the code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Literal, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from attnres_cli.depthmix import History, Scoring
+from attnres_cli.residual import Hidden, Residual, VariantError, register
+
+CLOSED = -2.0
+"""What gates start at, before the sigmoid."""
+
+
+class State(NamedTuple):
+    """The stream, and the sources: d_0, then for each output the running sum of its block."""
+
+    stream: Hidden
+    history: History
+
+
+@register("delta")
+class Delta(Residual):
+    """The engine's site l - 2 is sublayer l; with null its source 0 is zero, the others follow."""
+
+    def __init__(
+        self,
+        d_model: int,
+        n_sublayers: int,
+        *,
+        block_size: int = 1,
+        partial: bool = True,
+        gate: Literal["none", "scalar", "vector"] = "none",
+        null: bool = False,
+    ) -> None:
+        super().__init__(d_model, n_sublayers)
+        if block_size < 1:
+            raise VariantError(f"block_size must be at least 1, got {block_size}")
+        if block_size == 1 and not partial:
+            raise VariantError("partial=off means nothing for blocks of one output: drop it")
+        self.block_size, self.null = block_size, null
+        self.equals_standard_at_init = partial
+        self.seen = [_sources(l, block_size, partial=partial) for l in range(2, n_sublayers + 1)]
+        sites = n_sublayers - 1
+        self.query = nn.Parameter(torch.zeros(sites, d_model))
+        self.gain = nn.Parameter(torch.ones(sites, d_model))
+        self.bias = self.project = None
+        if gate == "scalar":
+            self.bias = nn.Parameter(torch.full((sites, 1), CLOSED))
+        if gate == "vector":
+            self.bias = nn.Parameter(torch.full((sites, d_model), CLOSED))
+            self.project = nn.Parameter(torch.zeros(sites, d_model, d_model))
+
+    def start(self, x: Hidden) -> State:
+        visible = tuple(self.seen)
+        if self.null:
+            visible = tuple((0, *(j + 1 for j in sources)) for sources in self.seen)
+        history = History(Scoring(visible, "softmax", query=self.query, gain=self.gain))
+        if self.null:
+            history = history.append(torch.zeros_like(x))
+        return State(x, history.append(x))
+
+    def read(self, state: State, l: int) -> tuple[Hidden, State]:
+        if l == 1:
+            return state.stream, state
+        mix, history = state.history.read(l - 2)
+        gate = self._gate(state.stream, l - 2)
+        added = mix if gate is None else (gate * mix).to(mix.dtype)
+        return state.stream + added, state._replace(history=history)
+
+    def _gate(self, stream: Hidden, site: int) -> Tensor | None:
+        """(1), or (B, T, D) with gate=vector."""
+        if self.bias is None:
+            return None
+        bias = self.bias[site].to(torch.promote_types(self.bias.dtype, torch.float32))
+        if self.project is None:
+            return torch.sigmoid(bias)
+        return torch.sigmoid(F.linear(stream, self.project[site]) + bias)
+
+    def write(self, state: State, l: int, y: Hidden) -> State:
+        stream, history = state.stream + y, state.history
+        if l < self.n_sublayers:  # nothing reads the last output but the stream
+            starts_block = (l - 1) % self.block_size == 0
+            history = history.append(y) if starts_block else history.accumulate(y)
+        return State(stream, history)
+
+    def finish(self, state: State) -> Hidden:
+        return state.stream
+
+    def depth_mixing(self, values: Sequence[Hidden]) -> Tensor:
+        sites = self.n_sublayers + 1
+        width = self.d_model if self.project is not None else 1
+        batch, time = values[0].shape[:2]
+        ones = torch.ones(sites, sites, dtype=values[0].dtype, device=values[0].device)
+        mixing = ones.tril().expand(batch, time, width, sites, sites).clone()
+        state = self.write(self.start(values[0]), 1, values[1])
+        for site, sources in enumerate(self.seen):
+            weights, gate = state.history.weights(site), self._gate(state.stream, site)
+            for j, a in zip(sources, weights.unbind(dim=-2)[self.null :], strict=True):
+                first = j - (j - 1) % self.block_size if j else 0
+                added = a if gate is None else gate * a  # (B, T, 1 or D)
+                mixing[..., site + 1, first : j + 1] += added.unsqueeze(-1)
+            state = self.write(state, site + 2, values[site + 2])
+        return mixing
+
+    def n_params(self) -> int:
+        gate = 0 if self.bias is None else self.bias.shape[1]
+        gate += 0 if self.project is None else self.d_model**2
+        return (2 * self.d_model + gate) * (self.n_sublayers - 1)
+
+    def extra_flops_per_token(self) -> int:
+        d, sites = self.d_model, self.n_sublayers - 1
+        project = 0 if self.project is None else 2 * d * d
+        return 4 * d * self._n_pairs() + 2 * d * self._n_scored() + (2 * d + project) * sites
+
+    def extra_bytes_per_token(self, itemsize: int) -> int:
+        sites = self.n_sublayers - 1
+        moved = self._n_pairs() + self._n_scored()
+        moved += 2 * sites  # the stream in, h out
+        moved += 3 * sum((l - 1) % self.block_size > 0 for l in range(1, self.n_sublayers))
+        if self.project is not None:  # the stream in, a gate out and in
+            moved += 3 * sites
+        return itemsize * self.d_model * moved
+
+    def dead_params(self) -> Mapping[str, Sequence[int]]:
+        """What sites of one source have: its weight is 1."""
+        dead = [site for site, seen in enumerate(self.seen) if len(seen) + self.null == 1]
+        return {"query": dead, "gain": dead} if dead else {}
+
+    def _n_pairs(self) -> int:
+        return sum(len(sources) + self.null for sources in self.seen)
+
+    def _n_scored(self) -> int:
+        return len(set().union(*self.seen)) + self.null
+
+
+def _sources(l: int, block_size: int, *, partial: bool) -> tuple[int, ...]:
+    """Embedding, last sublayer of each finished block, and with `partial` the newest."""
+    finished = range(block_size, l, block_size)
+    return tuple(sorted({0, *finished, *((l - 1,) if partial else ())}))
