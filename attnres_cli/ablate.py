@@ -14,7 +14,7 @@ from attnres_cli.launch import Job, run_all
 from attnres_cli.model import n_params, train_flops_per_token
 from attnres_cli.plan import TIMED_STEPS, Arm, Plan
 from attnres_cli.recipe import Recipe
-from attnres_cli.residual import comes_with_the_tool, registry
+from attnres_cli.residual import comes_with_the_tool, presets, registry
 from attnres_cli.run import CODE, Event, RunRecord, RunSpec, Status
 from attnres_cli.store import Store
 
@@ -44,10 +44,15 @@ def resolve(specs: Sequence[str], recipe: Recipe, vocab_size: int) -> tuple[Arm,
 
 
 def renamed(specs: Sequence[str], recipe: Recipe) -> list[tuple[str, str]]:
-    """(spec, name) of the specs that are the same design as a simpler one at the recipe's depth."""
-    typed = [variant.parse(spec) for spec in specs]
-    names = [(str(spec), str(spec.at_depth(2 * recipe.model.n_layers))) for spec in typed]
-    return [(spec, name) for spec, name in names if spec != name]
+    """(spec, name) of the specs that are presets, or the same design as a simpler one at the
+    recipe's depth.
+    """
+    found = []
+    for typed in specs:
+        spec = variant.parse(typed)
+        before = typed if typed.partition(":")[0] in presets() else str(spec)
+        found.append((before, str(spec.at_depth(2 * recipe.model.n_layers))))
+    return [(before, name) for before, name in found if before != name]
 
 
 def check_code(plan: Plan, records: Sequence[RunRecord]) -> None:

@@ -58,14 +58,14 @@ def ablate(
         list[str] | None,
         typer.Argument(
             help="Arms, as `standard attnres:block_size=4`. Default: the recipe's, or suite quick.",
-            shell_complete=complete.specs,
+            autocompletion=complete.specs,
         ),
     ] = None,
     suite: Annotated[
         str | None,
         typer.Option(
             help="A named set of arms, as table4 (attnres recipes lists them).",
-            shell_complete=complete.suites,
+            autocompletion=complete.suites,
         ),
     ] = None,
     recipe: RecipeName = "quick",
@@ -100,7 +100,8 @@ def ablate(
     if variants and suite is not None:
         raise UsageError("give either variants or --suite, not both")
     fixed = load(recipe, override or [])
-    specs = variants or (specs_of(suite) if suite else list(fixed.variants) or specs_of("quick"))
+    named = specs_of(suite) if suite is not None else fixed.variants or specs_of("quick")
+    specs = variants or list(named)
     numbers = read_seeds(seeds)
     tokens = data.load(fixed)
     (base,) = grid.resolve([baseline], fixed, tokens.vocab_size)

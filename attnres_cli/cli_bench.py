@@ -48,7 +48,7 @@ app = typer.Typer(cls=_Steps, pretty_exceptions_enable=False)
 
 Variants = Annotated[
     list[str] | None,
-    typer.Argument(help=f"Arms. Default: {' '.join(DEFAULT_ARMS)}.", shell_complete=complete.specs),
+    typer.Argument(help=f"Arms. Default: {' '.join(DEFAULT_ARMS)}.", autocompletion=complete.specs),
 ]
 Rounds = Annotated[
     int, typer.Option(min=1, max=_MOST_ROUNDS, help="Rounds in which the arms take turns.")

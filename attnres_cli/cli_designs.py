@@ -18,7 +18,7 @@ Spec = Annotated[
     str | None,
     typer.Argument(
         help="A variant, with options if it has any, to read all about it.",
-        shell_complete=complete.specs,
+        autocompletion=complete.specs,
     ),
 ]
 
@@ -43,12 +43,12 @@ def variants(
             raise UsageError("--shape is of one variant: attnres variants NAME --shape ...")
         _list()
     else:
-        _show(name, {**_SHAPE, **read_sizes(shape or "")})
+        _show(name, _SHAPE if shape is None else {**_SHAPE, **read_sizes(shape)})
 
 
 def check(
     name: Annotated[
-        str, typer.Argument(help="A variant, as it is typed.", shell_complete=complete.specs)
+        str, typer.Argument(help="A variant, as it is typed.", autocompletion=complete.specs)
     ],
     _plugin: Plugins = None,
 ) -> None:
@@ -74,7 +74,7 @@ def check(
 def recipes(
     name: Annotated[
         str | None,
-        typer.Argument(help="A recipe, by name or path.", shell_complete=complete.recipes),
+        typer.Argument(help="A recipe, by name or path.", autocompletion=complete.recipes),
     ] = None,
     override: Override = None,
 ) -> None:

@@ -13,23 +13,22 @@ from collections.abc import Iterator, Sequence
 from importlib.metadata import entry_points
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
 
 _BREAKS = (":", "=")  # where bash ends a word within a spec
 
 
-def specs(_ctx: Any, _param: Any, incomplete: str) -> list[str]:
+def specs(incomplete: str) -> list[str]:
     """Names of designs and presets; after a colon or a comma, options; after =, values."""
     typed = _whole(incomplete)
     return _as_bash_wants(_specs(typed), typed, incomplete)
 
 
-def recipes(_ctx: Any, _param: Any, incomplete: str) -> list[str]:
+def recipes(incomplete: str) -> list[str]:
     """Names of the shipped recipes."""
     return [name for name in _stems("recipes", ".yaml") if name.startswith(incomplete)]
 
 
-def suites(_ctx: Any, _param: Any, incomplete: str) -> list[str]:
+def suites(incomplete: str) -> list[str]:
     """Names of the shipped suites."""
     return [name for name in _stems("recipes/suites", ".yaml") if name.startswith(incomplete)]
 
@@ -138,4 +137,14 @@ def _whole(incomplete: str) -> str:
 def _as_bash_wants(candidates: list[str], typed: str, incomplete: str) -> list[str]:
     """Candidates less what stands on the line already; bash replaces its own word alone."""
     replaced = "" if incomplete in _BREAKS else incomplete
-    return [each[len(typed) - len(replaced) :] for each in candidates]
+    return [_Rest(each[len(typed) - len(replaced) :]) for each in candidates]
+
+
+class _Rest(str):
+    """The rest of a word. Typer drops what does not begin with bash's word, which may be a colon."""
+
+    __slots__ = ()
+
+    def startswith(self, *_: object) -> bool:
+        """Yes: it has been chosen already."""
+        return True

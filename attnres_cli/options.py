@@ -36,7 +36,7 @@ Plugins = Annotated[
 ]
 RecipeName = Annotated[
     str,
-    typer.Option(help="Name of a recipe, or path to a YAML file.", shell_complete=complete.recipes),
+    typer.Option(help="Name of a recipe, or path to a YAML file.", autocompletion=complete.recipes),
 ]
 Override = Annotated[
     list[str] | None,
@@ -49,7 +49,7 @@ Engine = Annotated[
 ]
 Baseline = Annotated[
     str,
-    typer.Option(help="The arm the others are compared with.", shell_complete=complete.specs),
+    typer.Option(help="The arm the others are compared with.", autocompletion=complete.specs),
 ]
 FormatName = Annotated[str, typer.Option("--format", help="table, json, markdown or csv.")]
 

@@ -93,6 +93,13 @@ BAD = {
     "no such study": (["report", "--study", "none.db"], "no study at none.db"),
     "report format": (["report", "--format", "pdf"], "unknown format 'pdf'"),
     "unknown variant page": (["variants", "atnres"], "did you mean 'attnres'?"),
+    "a shape that is none": (["variants", "attnres", "--shape", "n_layers=0"], "whole numbers"),
+    "an unknown size": (["variants", "attnres", "--shape", "depth=3"], "unknown size 'depth'"),
+    "a design that fits no width": (["variants", "attnres:heads=7"], "must divide d_model 1024"),
+    "a shape of none": (["variants", "--shape", "n_layers=3"], "attnres variants NAME --shape"),
+    "a new one and a page": (["variants", "attnres", "--new", "x"], "takes nothing else"),
+    "a new one that is there": (["variants", "--new", "standard"], "is there already"),
+    "check of none": (["check", "atnres"], "did you mean 'attnres'?"),
     "unknown recipe page": (["recipes", "smok"], "did you mean 'smoke'?"),
     "unknown command": (["ablat"], "ablat"),
     "unknown flag": (["ablate", "--recipes", "quick"], "--recipe"),
@@ -189,6 +196,28 @@ def test_variants_lists_every_design_with_its_equation(capsys: pytest.CaptureFix
     assert code == 0
     assert all(name in out for name in ("standard", "denseformer", "attnres"))
     assert "h_{l+1} = h_l + f_l(h_l)" in out
+
+
+def test_a_preset_is_the_design_that_it_stands_for(capsys: pytest.CaptureFixture[str]):
+    code, out, err = attnres(capsys, *SMOKE, "kimi-k3:heads=2", "--seeds", "1", "--dry-run")
+
+    assert code == 0
+    assert "kimi-k3:heads=2 is attnres:block_size=4,heads=2 in a model of 4 sublayers" in err
+    assert "attnres:block_size=4,heads=2" in out
+
+
+def test_a_variants_page_draws_who_reads_what_and_counts_at_a_shape(
+    capsys: pytest.CaptureFixture[str],
+):
+    shape = "n_layers=3,d_model=256"
+
+    code, out, _ = attnres(capsys, "variants", "attnres:block_size=2", "--shape", shape)
+
+    assert code == 0
+    assert "parameters     +3,584" in out  # 2 D (L + 1)
+    assert "   5 ██─█─\n   6 ██─█─█\n   7 ██─█─█─\n" in out
+    assert "1.746 nats per token (Table 4 and Fig. 6, 436M)" in out
+    assert "FAILED" not in out
 
 
 def test_a_variants_page_has_equation_options_start_and_source(

@@ -13,7 +13,7 @@ from attnres_cli.residual import presets, registry
 
 
 def offered(typed: str) -> list[str]:
-    return complete.specs(None, None, typed)
+    return complete.specs(typed)
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,7 @@ def test_what_is_typed_is_continued(typed: str, expected: list[str]):
 def test_every_design_and_every_preset_is_offered_without_importing_any():
     assert offered("") == sorted([*registry(), *presets()])
     show = (
-        "import sys; from attnres_cli import complete; complete.specs(None, None, 'attnres:');"
+        "import sys; from attnres_cli import complete; complete.specs('attnres:');"
         "print('torch' in sys.modules)"
     )
 
@@ -63,9 +63,9 @@ def test_a_plugins_design_is_offered(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_recipes_and_suites_are_offered():
-    assert complete.recipes(None, None, "qu") == ["quick"]
-    assert complete.suites(None, None, "table") == ["table2", "table4"]
-    assert "paper" not in complete.recipes(None, None, "")
+    assert complete.recipes("qu") == ["quick"]
+    assert complete.suites("table") == ["table2", "table4"]
+    assert "paper" not in complete.recipes("")
 
 
 def in_bash(*words: str) -> list[str]:
