@@ -141,7 +141,7 @@ def _as_bash_wants(candidates: list[str], typed: str, incomplete: str) -> list[s
 
 
 class _Rest(str):
-    """The rest of a word. Typer drops what does not begin with bash's word, which may be a colon."""
+    """The rest of a word. Typer drops what does not begin with bash's word, maybe a colon."""
 
     __slots__ = ()
 
