@@ -17,12 +17,9 @@ from __future__ import annotations
 
 import enum
 import importlib
-import importlib.util
 import inspect
 import os
 import pkgutil
-import sys
-import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
@@ -33,6 +30,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
+from attnres_cli import plugins
 from attnres_cli.errors import VariantError
 
 __all__ = [
@@ -223,50 +221,14 @@ def add_plugin(path: str) -> None:
 
 
 def _load_plugin(file: Path) -> None:
-    if file.suffix != ".py" or not file.is_file():
-        raise VariantError(f"--plugin takes a Python file, as my_variant.py; {file} is none")
-    name = f"attnres_plugins.{file.stem}"
-    loaded = sys.modules.get(name)
-    if loaded is not None:
-        if loaded.__file__ == str(file):
-            return
-        raise VariantError(f"two plugins are named {file.name}, {loaded.__file__} too: rename one")
-    spec = importlib.util.spec_from_file_location(name, file)
-    assert spec is not None
-    assert spec.loader is not None
-    before, module = dict(_REGISTRY), importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    try:
-        spec.loader.exec_module(module)
-    except VariantError as error:
-        del sys.modules[name]
-        raise VariantError(f"plugin {file}: {error}") from error
-    except Exception as error:  # a file may raise anything
-        del sys.modules[name]
-        raise VariantError(f"plugin {file}{_line_of(error, file)}: {_text_of(error)}") from error
-    if before == _REGISTRY:
+    before = dict(_REGISTRY)
+    if plugins.load(file) and before == _REGISTRY:
         raise VariantError(f'plugin {file} registers nothing: put @register("name") on its class')
-
-
-def _line_of(error: Exception, file: Path) -> str:
-    if isinstance(error, SyntaxError):
-        return f", line {error.lineno}"
-    lines = [
-        each for each in traceback.extract_tb(error.__traceback__) if each.filename == str(file)
-    ]
-    return f", line {lines[-1].lineno}" if lines else ""
-
-
-def _text_of(error: Exception) -> str:
-    text = error.msg if isinstance(error, SyntaxError) else " ".join(str(error).split())
-    return f"{type(error).__name__}: {text}"
 
 
 def _where(cls: type[Any]) -> str:
     """A class's module, and its file where that is a plugin's."""
-    module = sys.modules.get(cls.__module__)
-    file = getattr(module, "__file__", None)
-    return str(file) if cls.__module__.startswith("attnres_plugins.") else cls.__module__
+    return plugins.file_of(cls.__module__) or cls.__module__
 
 
 @cache
