@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from designs import SIMPLE, SPECS, build
+from designs import BRIEF, SIMPLE, SPECS, build
 
 from attnres_cli import proofs, residual, variant
 from attnres_cli.model import next_token_loss
@@ -53,7 +53,7 @@ def test_two_options_together_keep_what_they_could_break(spec: str, proof: Proof
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("spec", SIMPLE)
+@pytest.mark.parametrize("spec", BRIEF)
 def test_a_training_step_compiles_into_one_graph(spec: str):
     keeps(spec, proofs.compiles)
 
