@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any
 
@@ -193,10 +194,13 @@ class _PostNorm(nn.RMSNorm):
 
 
 def _with_norms(part: nn.Module, norms: Norms, shape: Shape) -> Sublayer:
-    size, eps = shape.d_model, shape.norm_eps
-    before = [] if norms is Norms.NONE else [nn.RMSNorm(size, eps=eps)]
-    after = [_PostNorm(size, eps=eps)] if norms is Norms.PRE_AND_POST else []
-    return Sublayer(*before, part, *after)
+    """The part is called 1 whatever stands around it: a weight is drawn by its name."""
+    parts = {"1": part}
+    if norms is not Norms.NONE:
+        parts = {"0": nn.RMSNorm(shape.d_model, eps=shape.norm_eps), **parts}
+    if norms is Norms.PRE_AND_POST:
+        parts["2"] = _PostNorm(shape.d_model, eps=shape.norm_eps)
+    return Sublayer(OrderedDict(parts))
 
 
 @torch.no_grad()

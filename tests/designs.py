@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import sys
 import typing
 
 from attnres_cli import variant
@@ -44,11 +45,19 @@ def all_specs() -> list[str]:
     return [spec for spec in specs if _is_built(spec)]
 
 
+def _mixes(spec: str) -> bool:
+    """Whether a design keeps a History: its module has the name."""
+    cls = registry()[variant.parse(spec).name]
+    return hasattr(sys.modules[cls.__module__], "History")
+
+
 SPECS = all_specs()
 SIMPLE = [spec for spec in SPECS if "," not in spec]
 """At most one option changed."""
 BRIEF = [spec for spec in SIMPLE if not spec.endswith("=3")]
 """And of whole numbers one value: for what takes seconds each."""
+MIXING = [spec for spec in BRIEF if _mixes(spec)]
+"""Those of them that a depth-mixing engine computes."""
 
 
 def build(spec: str, shape: Shape, seed: int = 0) -> Transformer:

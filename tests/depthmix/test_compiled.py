@@ -9,7 +9,7 @@ from typing import Any
 import mixes
 import pytest
 import torch
-from designs import SIMPLE, build
+from designs import MIXING, build
 from functorch.compile import make_boxed_func
 from mixes import DEVICE, TRITON, Case, assert_near, draw_values
 from torch import Tensor, fx, nn
@@ -77,7 +77,7 @@ def test_a_model_compiles_whole_and_learns_the_same(engine: str, spec: str):
 
 @pytest.mark.slow
 @COMPILED
-@pytest.mark.parametrize("spec", SIMPLE)
+@pytest.mark.parametrize("spec", MIXING)
 def test_every_design_compiles_whole_and_learns_the_same(engine: str, spec: str):
     compare(engine, spec, "aot_eager")
 

@@ -6,7 +6,7 @@ from unittest import mock
 
 import pytest
 import torch
-from designs import SIMPLE, build
+from designs import MIXING, build
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
@@ -180,7 +180,7 @@ def test_sources_of_two_types_are_mixed_in_float32_and_read_in_the_first_ones_ty
         torch.testing.assert_close(h.float(), expected, rtol=1e-2, atol=1e-2)
 
 
-@pytest.mark.parametrize("spec", SIMPLE)
+@pytest.mark.parametrize("spec", MIXING)
 def test_a_design_computes_the_same_with_and_without_gradients(spec: str, tiny_shape: Shape):
     model = build(spec, tiny_shape).double()
     generator = torch.Generator().manual_seed(1)
