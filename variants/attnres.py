@@ -10,14 +10,17 @@ Options:
                 embedding is a source of its own, the last block may be shorter. Sources are the
                 finished blocks and the running sum of the current one (eq. 5 and 6).
     n_blocks    the same by number: block_size = ceil(L / n_blocks).
-    heads       slices of the width with weights of their own; keys are normalised over the full
-                width before they are split (the paper does not say).
+    heads       slices of the width with weights of their own.
+    head_norm   on: keys are normalised in each head's slice, not over the full width before it is
+                split (the paper does not say which).
     key_norm    off: s_il = w_l . v_i. Scores then grow with the sources.
-    norm        sigmoid: a_il = sigmoid(s_il), not renormalised (the paper does not say).
-    score       static: a_il = softmax_i(b_il) with one learned scalar per site and source, no
-                query and no key (whether the paper normalises it, it does not say).
-    query       input: the query is w_l + W_l u / (rms(u) sqrt(D)), W_l (D, D), u the newest source
-                (the paper: a projection of the current hidden state; not which, nor how scaled).
+    norm        sigmoid: a_il = sigmoid(s_il); sigmoid_normalised: over their sum (the paper does
+                not say which); none, of static scores alone: a_il = b_il.
+    score       static: s_il = b_il, one learned scalar per site and source, no query and no key
+                (whether the paper normalises it, it does not say: by default with softmax).
+    query       input: the query is w_l + W_l u / (rms(u) sqrt(D)), W_l (D, D), u the newest
+                source; stream: u is the sum of the embedding and all outputs so far (the paper: a
+                projection of the current hidden state; not which, nor how scaled).
     rank        keys are the last `rank` channels of v_i, normalised over those without a gain, and
                 w_l has `rank` entries: LR-AttnRes, without its heads and priors.
     window      a site sees the embedding and the newest `window` outputs, older ones are dropped.
@@ -28,24 +31,27 @@ Options:
 
 Presets: kimi-48b, of 27 layers, has blocks of 6 sublayers; kimi-k3, of 93, blocks of 24 (12 layers,
 as its code counts) and eps 1e-5.
-Start: w = 0 (mandatory), g = 1, b = 0, W = 0, recency 0. All weights of a site are then equal, h_l
-is a positive multiple of the standard stream, and the sublayers' norms remove the multiple: the
-model is `standard` at step 0. It is not with `window`, which drops sources, with agg=rmssum, with
-agg=mean, where an output in a long block counts less, and with prior=count, but for agg=mean and
-prior=count together: n_i / sum(n) times a mean of n_i outputs is the sum over sum(n). The first
-site has one source: under softmax what it learns never receives a gradient (kept, so that counts
-match the paper's).
+Start: w = 0 (mandatory), g = 1, b = 0 (norm=none: 1), W = 0, recency 0. All weights of a site are
+then equal, h_l is a positive multiple of the standard stream, and the sublayers' norms remove the
+multiple: the model is `standard` at step 0. It is not with `window`, which drops sources, with
+agg=rmssum, with agg=mean, where an output in a long block counts less, and with prior=count, but
+for agg=mean and prior=count together: n_i / sum(n) times a mean of n_i outputs is the sum over
+sum(n). The first site has one source: under softmax what it learns never receives a gradient (kept,
+so that counts match the paper's).
 Parameters: 2 D (L + 1); D (L + 1) without key norm; rank (L + 1) with a rank; `heads` per site and
-source for static scores; D^2 (L + 1) more with query=input, L + 1 more with prior=recency.
+source for static scores; D^2 (L + 1) more with query=input or stream, L + 1 more with
+prior=recency.
 Cost: per site and source 2 D FLOPs for the sum, 2 D (2 rank) for the score, none for a static one;
-per source 2 D (2 rank) for its rms; 2 D (D + 1) a site with query=input. A source is read where it
-is made and at each site that sees it.
+per source 2 D (2 rank) for its rms; 2 D (D + 1) a site with query=input or stream. A source is read
+where it is made and at each site that sees it.
 Depth mixing: a_il, the same for all outputs of a block, divided by their number for agg=mean and by
 rms(v_j) in a finished block for agg=rmssum.
 Refused: block_size with n_blocks, two names of one thing; window with blocks or agg, for it is one
-of outputs; static scores with what they have not (key_norm, query, rank) or have already (prior);
-rank with key_norm=off or query=input; agg=mean and prior=count where every source is one output;
-prior=count with norm=sigmoid, where log n does not multiply a weight by n.
+of outputs; static scores with what they have not (keys, query, rank) or have already (prior);
+norm=none of queries, norm=sigmoid_normalised of static scores; head_norm with one head, or without
+normalised keys of full width; rank with key_norm=off, query=input or query=stream; agg=mean and
+prior=count where every source is one output; prior=count with a sigmoid, where log n does not
+multiply a weight by n.
 
 Source: Kimi Team 2026 (arXiv 2603.15031), sections 3 and 5.3, Table 4, Fig. 6. rank: LR-AttnRes
 (arXiv 2607.09694), whose public code also has agg=mean and prior=count. agg=rmssum: public code
@@ -74,10 +80,13 @@ EPS = 1e-6
 
 
 class State(NamedTuple):
-    """The sources, and for agg=rmssum the normalised outputs of the current block, summed."""
+    """The sources; for agg=rmssum the normalised outputs of the current block, summed; for
+    query=stream the sum of all.
+    """
 
     history: History
     units: Hidden | None = None
+    stream: Hidden | None = None
 
 
 @register("attnres", {"kimi-48b": {"block_size": 6}, "kimi-k3": {"block_size": 24}})
@@ -96,9 +105,10 @@ class AttnRes(Residual):
         n_blocks: int | None = None,
         heads: int = 1,
         key_norm: bool = True,
-        norm: Literal["softmax", "sigmoid"] = "softmax",
+        head_norm: bool = False,
+        norm: Literal["softmax", "sigmoid", "sigmoid_normalised", "none"] = "softmax",
         score: Literal["query", "static"] = "query",
-        query: Literal["learned", "input"] = "learned",
+        query: Literal["learned", "input", "stream"] = "learned",
         rank: int | None = None,
         window: int | None = None,
         agg: Literal["sum", "mean", "rmssum"] = "sum",
@@ -109,8 +119,10 @@ class AttnRes(Residual):
         if n_blocks is not None:
             block_size = -(-n_sublayers // n_blocks)
         _refuse_blocks(block_size, window, agg, prior, norm)
-        _refuse_scores(score, query, rank, prior, key_norm=key_norm)
-        self.block_size, self.heads, self.norm = block_size, heads, norm
+        _refuse_scores(score, query, rank, prior, norm, key_norm=key_norm)
+        _refuse_head_norm(heads, rank, score, on=head_norm, key_norm=key_norm)
+        self.block_size, self.heads, self.head_norm, self.norm = block_size, heads, head_norm, norm
+        self.query_of = query
         self.agg, self.prior, self.rank = agg, prior, rank
         as_one_sum = (agg, prior) in {("sum", "none"), ("sum", "recency"), ("mean", "count")}
         self.equals_standard_at_init = as_one_sum and (window is None or window >= n_sublayers)
@@ -122,12 +134,13 @@ class AttnRes(Residual):
         sites, width = self.n_sublayers + 1, rank or self.d_model
         self.query = self.gain = self.table = self.project = None
         if score == "static":
-            self.table = nn.Parameter(torch.zeros(self._n_pairs(), self.heads))
+            start = 1.0 if self.norm == "none" else 0.0
+            self.table = nn.Parameter(torch.full((self._n_pairs(), self.heads), start))
             return
         self.query = nn.Parameter(torch.zeros(sites, width))
         if key_norm and rank is None:
             self.gain = nn.Parameter(torch.ones(sites, width))
-        if query == "input":
+        if query != "learned":
             self.project = nn.Parameter(torch.zeros(sites, width, width))
 
     def _add_prior(self, prior: str) -> None:
@@ -145,10 +158,20 @@ class AttnRes(Residual):
         gain: Tensor | None = self.gain
         if self.rank is not None:  # the keys' norm has none
             gain = torch.ones(self.n_sublayers + 1, self.rank, device=x.device)
+        squashed = self.norm == "sigmoid_normalised"
         scoring = Scoring(
-            self.visible, self.norm, self.heads, query, gain, self._biases(x), EPS, self.rank
+            self.visible,
+            "softmax" if self.norm == "sigmoid_normalised" else self.norm,  # of log sigmoid(s)
+            self.heads,
+            query,
+            gain,
+            self._biases(x),
+            EPS,
+            self.rank,
+            self.head_norm,
+            squashed,
         )
-        return State(History(scoring).append(x))
+        return State(History(scoring).append(x), stream=x if self.query_of == "stream" else None)
 
     def _biases(self, x: Hidden) -> Tensor | None:
         """(pairs, heads) static scores, or what a prior adds to the others."""
@@ -162,23 +185,26 @@ class AttnRes(Residual):
         return self.table
 
     def read(self, state: State, l: int) -> tuple[Hidden, State]:
-        h, history = state.history.read(l - 1, self._query(state.history, l - 1))
+        h, history = state.history.read(l - 1, self._query(state, l - 1))
         return h, state._replace(history=history)
 
-    def _query(self, history: History, site: int) -> Tensor | None:
-        """The query of query=input: w_l + W_l u / (rms(u) sqrt(D))."""
+    def _query(self, state: State, site: int) -> Tensor | None:
+        """The query of query=input and stream: w_l + W_l u / (rms(u) sqrt(D))."""
         if self.project is None or self.query is None:
             return None
-        newest = _unit(history.sources[-1]).to(self.project.dtype) / self.d_model**0.5
-        return self.query[site] + F.linear(newest, self.project[site])
+        u = state.history.sources[-1] if state.stream is None else state.stream
+        unit = _unit(u).to(self.project.dtype) / self.d_model**0.5
+        return self.query[site] + F.linear(unit, self.project[site])
 
     def write(self, state: State, l: int, y: Hidden) -> State:
         n = self._place(l)
+        if state.stream is not None:
+            state = state._replace(stream=state.stream + y)
         if self.agg == "rmssum":
             units = _unit(y) if n == 1 or state.units is None else state.units + _unit(y)
             if self._is_finished(l):
-                return State(state.history.append(units))
-            state = State(state.history, units)
+                return state._replace(history=state.history.append(units), units=None)
+            state = state._replace(units=units)
         if n == 1:
             history = state.history.append(y)
         elif self.agg == "mean":
@@ -207,7 +233,7 @@ class AttnRes(Residual):
         """For each site, the (B, T, S, H) weights of the sources that it sees; 1, 1 for static."""
         state, found = self.start(values[0]), []
         for site in range(self.n_sublayers + 1):
-            found.append(state.history.weights(site, self._query(state.history, site)))
+            found.append(state.history.weights(site, self._query(state, site)))
             if site < self.n_sublayers:
                 state = self.write(state, site + 1, values[site + 1])
         return found
@@ -244,7 +270,7 @@ class AttnRes(Residual):
         if self.prior != "none":
             scores += self.heads * self._n_pairs()
         if self.project is not None:
-            scores += 2 * d * (d + 1) * sites
+            scores += 2 * d * (d + 1) * sites + d * self.n_sublayers * (self.query_of == "stream")
         per_output = {"sum": 0, "mean": 2 * d, "rmssum": 4 * d}[self.agg]
         return scores + 2 * d * self._n_pairs() + per_output * self.n_sublayers
 
@@ -257,11 +283,11 @@ class AttnRes(Residual):
         if self.agg == "rmssum":  # the other sum: y or itself in, itself out
             moved += 2 * sum(self._place(l) == 1 or not self._is_finished(l) for l in outputs)
         if self.project is not None:  # a query is written and read
-            moved += 2 * sites
+            moved += 2 * sites + (3 * self.n_sublayers + sites) * (self.query_of == "stream")
         return itemsize * (d * moved + key * sites)
 
     def dead_params(self) -> Mapping[str, Sequence[int]]:
-        if self.norm == "sigmoid":
+        if self.norm in ("sigmoid", "none"):
             return {}
         return {name: (0,) for name, _ in self.named_parameters()}
 
@@ -339,18 +365,27 @@ def _refuse_blocks(block_size: int, window: int | None, agg: str, prior: str, no
         (block_size == 1 and agg == "mean", f"agg=mean is agg=sum {alone}"),
         (block_size == 1 and prior == "count", f"prior=count adds log 1 = 0 {alone}"),
         (
-            norm == "sigmoid" and prior == "count",
+            norm.startswith("sigmoid") and prior == "count",
             "prior=count multiplies weights by n under a softmax, not under a sigmoid: drop one",
         ),
     )
 
 
-def _refuse_scores(score: str, query: str, rank: int | None, prior: str, *, key_norm: bool) -> None:
+def _refuse_scores(
+    score: str, query: str, rank: int | None, prior: str, norm: str, *, key_norm: bool
+) -> None:
+    _refuse(
+        (norm == "none" and score != "static", "norm=none is for score=static: queries need one"),
+        (
+            norm == "sigmoid_normalised" and score == "static",
+            "score=static is normalised by softmax, or not: norm=softmax, sigmoid or none",
+        ),
+    )
     if score == "static":
         _refuse(
             (not key_norm, "score=static has no keys, so key_norm=off means nothing: drop it"),
             (rank is not None, f"score=static has no keys, so rank={rank} means nothing: drop it"),
-            (query == "input", "score=static has no query, so query=input means nothing: drop it"),
+            (query != "learned", f"score=static has no query, so drop query={query}"),
             (
                 prior != "none",
                 "score=static learns a scalar for every site and source, to which prior="
@@ -360,7 +395,20 @@ def _refuse_scores(score: str, query: str, rank: int | None, prior: str, *, key_
     if rank is not None:
         _refuse(
             (not key_norm, "keys of low rank are always normalised: drop rank or key_norm=off"),
-            (query == "input", "keys of low rank have learned queries: drop rank or query=input"),
+            (query != "learned", f"keys of low rank have learned queries: drop query={query}"),
+        )
+
+
+def _refuse_head_norm(
+    heads: int, rank: int | None, score: str, *, on: bool, key_norm: bool
+) -> None:
+    if on:
+        _refuse(
+            (heads == 1, "head_norm=on normalises each head's slice: set heads, or drop it"),
+            (
+                not key_norm or score == "static" or rank is not None,
+                "head_norm=on is of keys of full width that are normalised: drop it",
+            ),
         )
 
 

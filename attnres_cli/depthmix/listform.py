@@ -51,7 +51,7 @@ def noted_scores(scoring: Scoring, site: int, noted: Sequence[Mapping[int, Tenso
         assert biases is not None
         return biases
     scores = torch.stack([noted[i][site] for i in scoring.visible[site]], dim=-2)
-    return scores if biases is None else scores + biases
+    return scoring.squash(scores if biases is None else scores + biases)
 
 
 def weighted_sum(sources: Sequence[Tensor], weights: Tensor) -> Tensor:
@@ -84,7 +84,7 @@ def scores_of(ledger: Ledger, v: Tensor, source: int) -> dict[int, Tensor]:
     else:
         scores = torch.einsum("bthd,rhd->btrh", v.unflatten(-1, (scoring.heads, -1)), queries)
     if scoring.gain is not None:
-        scores = scores * _inverse_rms(v, scoring.eps)[..., None]
+        scores = scores * _inverse_rms(v, scoring).unsqueeze(-2)
     return dict(zip(readers, scores.unbind(dim=-2), strict=True))
 
 
@@ -100,11 +100,15 @@ def query_scores(ledger: Ledger, site: int, query: Tensor) -> Tensor:
         v = v.to(wide(v))
         score = (query * v).unflatten(-1, (scoring.heads, -1)).sum(dim=-1)  # (B, T, H)
         if scoring.gain is not None:
-            score = score * _inverse_rms(v, scoring.eps)
+            score = score * _inverse_rms(v, scoring)
         scores.append(score)
     found, biases = torch.stack(scores, dim=-2), scoring.biases(site)
-    return found if biases is None else found + biases
+    return scoring.squash(found if biases is None else found + biases)
 
 
-def _inverse_rms(v: Tensor, eps: float) -> Tensor:
-    return torch.rsqrt(v.square().mean(dim=-1, keepdim=True) + eps)
+def _inverse_rms(v: Tensor, scoring: Scoring) -> Tensor:
+    """(B, T, 1), or (B, T, H) of each head's slice."""
+    if not scoring.head_norm:
+        return torch.rsqrt(v.square().mean(dim=-1, keepdim=True) + scoring.eps)
+    per_head = v.unflatten(-1, (scoring.heads, -1))
+    return torch.rsqrt(per_head.square().mean(dim=-1) + scoring.eps)

@@ -30,9 +30,11 @@ def scores(
         query = scoring.query[site]
     keys = v if scoring.rank is None else v[..., v.shape[-1] - scoring.rank :]
     if scoring.gain is not None:
-        rms = torch.sqrt(keys.pow(2).mean(dim=-1, keepdim=True) + scoring.eps)
-        keys = keys / rms * scoring.gain[site]
-    return found + (keys * query).unflatten(-1, (scoring.heads, -1)).sum(dim=-1)
+        slices = keys.unflatten(-1, (scoring.heads if scoring.head_norm else 1, -1))
+        rms = torch.sqrt(slices.pow(2).mean(dim=-1, keepdim=True) + scoring.eps)
+        keys = (slices / rms).flatten(-2) * scoring.gain[site]
+    found = found + (keys * query).unflatten(-1, (scoring.heads, -1)).sum(dim=-1)
+    return torch.log(torch.sigmoid(found)) if scoring.squashed else found
 
 
 def mix(

@@ -35,6 +35,8 @@ class Scoring:
         eps: of the keys' RMSNorm.
         rank: keys are the last `rank` channels of a source, normalised over those; query and gain
             are then (sites, rank), and heads slice both the width and the rank. None: all channels.
+        head_norm: the keys' rms is each head's own, not that of the full width.
+        squashed: scores go through log sigmoid, so that softmax gives sigmoid(s_il) over its sum.
 
     """
 
@@ -46,13 +48,20 @@ class Scoring:
     table: Tensor | None = None
     eps: float = 1e-6
     rank: int | None = None
+    head_norm: bool = False
+    squashed: bool = False
 
     @property
     def plain(self) -> bool:
-        """Whether scores are left to plain autograd: they are not of keys alone, or of parts of
-        them, which the engines' own scores and gradients are.
+        """Whether scores are left to plain autograd: they are other than what the engines' own
+        scores and gradients are for, a query times keys normalised over the width.
         """
-        return self.query is not None and (self.table is not None or self.rank is not None)
+        other = self.table is not None or self.rank is not None or self.head_norm or self.squashed
+        return self.query is not None and other
+
+    def squash(self, scores: Tensor) -> Tensor:
+        """What weights are made of, from scores."""
+        return torch.nn.functional.logsigmoid(scores) if self.squashed else scores
 
     def key(self, v: Tensor) -> Tensor:
         """The channels of a source (..., d_model) that its key is made of."""

@@ -35,7 +35,8 @@ class Case:
         heads: of the width.
         d_head: width of one.
         scored: by `keys` (normalised), `query` (raw sources), `table`, `keys+table`, a `rank` of
-            last channels (`rank keys` normalised), or a query of every read's `own`, with `own
+            last channels (`rank keys` normalised), `head keys` normalised in each head, scores
+            `squashed` by a sigmoid, or a query of every read's `own`, with `own
             keys` normalised and `own+table` biased.
         size: batch and time.
         added: sources that are the one before plus something, by `accumulate`.
@@ -144,7 +145,16 @@ def draw_values(case: Case, dtype: torch.dtype, first: torch.dtype | None = None
 
 def scoring_of(case: Case, values: Values) -> Scoring:
     learned = (values.query, values.gain, values.table)
-    return Scoring(case.visible, case.norm, case.heads, *learned, eps=1e-5, rank=case.rank)
+    return Scoring(
+        case.visible,
+        case.norm,
+        case.heads,
+        *learned,
+        eps=1e-5,
+        rank=case.rank,
+        head_norm="head" in case.scored,
+        squashed="squashed" in case.scored,
+    )
 
 
 def reads(engine: str, case: Case, values: Values) -> list[Tensor]:
@@ -230,7 +240,7 @@ def cases(draw: st.DrawFn, most: int = 70, widest: int = 300, *, own: bool = Fal
 
 NORMS = ("softmax", "sigmoid", "none")
 SCORED = ("keys", "query", "table")
-PLAIN = ("keys+table", "rank", "rank keys")
+PLAIN = ("keys+table", "rank", "rank keys", "head keys", "squashed keys")
 """Scores that are plain autograd's."""
 OPTIONS = [
     Case(blocks(5, 2), norm, heads, 3, scored)

@@ -43,6 +43,13 @@ OPTIONS = [
     "attnres:agg=rmssum,block_size=3,prior=recency,query=input",
     "attnres:prior=recency,window=2",
     "attnres:block_size=4,heads=2,norm=sigmoid,prior=recency",
+    "attnres:norm=sigmoid_normalised",
+    "attnres:block_size=2,heads=2,norm=sigmoid_normalised,query=stream",
+    "attnres:norm=none,score=static",
+    "attnres:query=stream",
+    "attnres:agg=rmssum,block_size=3,query=stream",
+    "attnres:head_norm=on,heads=4",
+    "attnres:block_size=4,head_norm=on,heads=2,prior=recency,query=input",
 ]
 
 
@@ -84,11 +91,13 @@ def slow_forward(model: Transformer, tokens: Tensor) -> Tensor:
     values, pairs = [model.embed(tokens)], 0
     for l in range(1, design.n_sublayers + 2):
         sources = sources_of(values, l, design.n_sublayers, design.block_size, window, design.agg)
+        u = sum(values) if design.query_of == "stream" else sources[-1][0]
         counts = [n for _, n in sources]
         h = torch.zeros_like(values[0])
         for b in range(tokens.shape[0]):
             for t in range(tokens.shape[1]):
-                h[b, t] = slow_site(design, [v[b, t] for v, _ in sources], counts, l - 1, pairs)
+                seen = [v[b, t] for v, _ in sources]
+                h[b, t] = slow_site(design, seen, u[b, t], counts, l - 1, pairs)
         pairs += len(sources)
         if l <= design.n_sublayers:
             values.append(model.sublayers[l - 1](h))
@@ -96,7 +105,7 @@ def slow_forward(model: Transformer, tokens: Tensor) -> Tensor:
 
 
 def slow_site(
-    design: AttnRes, sources: list[Tensor], counts: list[int], site: int, pairs: int
+    design: AttnRes, sources: list[Tensor], u: Tensor, counts: list[int], site: int, pairs: int
 ) -> Tensor:
     out, d_slice = [], design.d_model // design.heads
     for head in range(design.heads):
@@ -105,7 +114,7 @@ def slow_site(
             if design.table is not None:
                 scores.append(design.table[pairs + i, head])
                 continue
-            score = slow_score(design, v, sources[-1], head, site)
+            score = slow_score(design, v, u, head, site)
             if design.prior == "count":
                 score = score + math.log(count)
             if design.prior == "recency" and i == len(sources) - 1:
@@ -115,21 +124,28 @@ def slow_site(
         weights = [e / sum(exps) for e in exps]
         if design.norm == "sigmoid":
             weights = [1 / (1 + torch.exp(-s)) for s in scores]
+        if design.norm == "sigmoid_normalised":
+            gates = [1 / (1 + torch.exp(-s)) for s in scores]
+            weights = [g / sum(gates) for g in gates]
+        if design.norm == "none":
+            weights = scores
         part = slice(head * d_slice, (head + 1) * d_slice)
         out.append(sum(a * v[part] for a, v in zip(weights, sources, strict=True)))
     return torch.cat(out)
 
 
-def slow_score(design: AttnRes, v: Tensor, newest: Tensor, head: int, site: int) -> Tensor:
+def slow_score(design: AttnRes, v: Tensor, u: Tensor, head: int, site: int) -> Tensor:
     """A source's score in one head: a sum over the head's slice of the key."""
     key = v if design.rank is None else v[len(v) - design.rank :]
-    if design.rank is not None:
+    if design.head_norm:
+        key = design.gain[site] * torch.cat([part / rms(part) for part in key.chunk(design.heads)])
+    elif design.rank is not None:
         key = key / rms(key)
     elif design.gain is not None:
         key = design.gain[site] * key / rms(key)
     query = design.query[site]
     if design.project is not None:
-        unit = newest / rms(newest)
+        unit = u / rms(u)
         projected = [(row * unit).sum() for row in design.project[site]]
         query = query + torch.stack(projected) / math.sqrt(len(unit))
     size = len(key) // design.heads
@@ -265,7 +281,7 @@ def test_means_rms_sums_and_counts_alone_are_not_standard_at_step_0(other: str, 
     assert not torch.allclose(model(tokens), standard(tokens), rtol=1e-3)
 
 
-@pytest.mark.parametrize("same", ["query=input", "prior=recency"])
+@pytest.mark.parametrize("same", ["query=input", "query=stream", "prior=recency"])
 def test_what_starts_at_zero_adds_nothing_until_it_is_learned(same: str, tiny_shape: Shape):
     plain, model = shaken("attnres", tiny_shape), build(f"attnres:{same}", tiny_shape).double()
     model.load_state_dict(plain.state_dict(), strict=False)
@@ -369,6 +385,11 @@ def test_equal_queries_in_every_head_are_not_one_head():
         ("attnres:heads=2,rank=3", "do not divide rank 3"),
         ("attnres:key_norm=off,rank=4", "always normalised"),
         ("attnres:query=input,rank=4", "learned queries"),
+        ("attnres:norm=none", "is for score=static"),
+        ("attnres:norm=sigmoid_normalised,score=static", "by softmax, or not"),
+        ("attnres:head_norm=on", "set heads, or drop it"),
+        ("attnres:head_norm=on,heads=2,key_norm=off", "keys of full width that are normalised"),
+        ("attnres:block_size=2,norm=sigmoid_normalised,prior=count", "not under a sigmoid"),
     ],
 )
 def test_nonsense_is_refused_with_the_reason(spec: str, reason: str):
