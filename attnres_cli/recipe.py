@@ -1,157 +1,42 @@
-"""Recipe: all that is held fixed between arms. Strict, frozen; what people write passes here."""
+"""Recipe: all that is held fixed between arms. Strict and frozen."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from decimal import Decimal
 from importlib.resources import files
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ValidationError, model_validator
 
 from attnres_cli import strict_yaml
 from attnres_cli.errors import RecipeError, unknown
-from attnres_cli.shape import Mlp, Shape
+from attnres_cli.sections import Data, Model, Optim, Section, Train
+
+__all__ = [
+    "Data",
+    "Model",
+    "Optim",
+    "Recipe",
+    "Train",
+    "load",
+    "names",
+    "paper",
+    "suite",
+    "suite_description",
+    "suite_names",
+    "text_of",
+    "validate",
+]
 
 _PAPER = "paper.yaml"  # lies beside the recipes and is none
-_COUNT = re.compile(r"([-+]?\d{1,12}(?:\.\d{1,12})?)([kMB])")
-_SUFFIX = {"k": 10**3, "M": 10**6, "B": 10**9}
-
-
-def parse_count(value: object) -> object:
-    """1.5k -> 1500, 2M -> 2000000; anything that is not such a text is returned as it came."""
-    if isinstance(value, str) and (match := _COUNT.fullmatch(value)):
-        count = Decimal(match[1]) * _SUFFIX[match[2]]
-        return int(count) if count == count.to_integral_value() else value
-    if isinstance(value, float) and value.is_integer():
-        return int(value)
-    return value
-
-
-def _word(value: object) -> object:
-    """The words on and off, which YAML reads as booleans, where a choice has them."""
-    return ("off", "on")[value] if isinstance(value, bool) else value
-
-
-def _path(value: object) -> object:
-    """A folder's name may be a number, which YAML reads as one."""
-    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
 def _tuple(value: object) -> object:
     return tuple(value) if isinstance(value, list) else value
-
-
-Count = Annotated[int, BeforeValidator(parse_count), Field(gt=0, lt=2**53)]
-Fraction = Annotated[float, Field(ge=0, le=1)]
-
-
-class Section(BaseModel):
-    """Unknown keys and wrong types are refused, nothing can be changed afterwards."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
-
-
-class Model(Section):
-    """The trunk. What is left out follows from the rest; see `shape`."""
-
-    n_layers: Annotated[Count, Field(le=1000)]  # a history has n_layers^2 reads
-    d_model: Count
-    n_heads: Count
-    n_kv_heads: Count | None = None  # None: n_heads
-    d_head: Count | None = None  # None: d_model / n_heads
-    d_ff: Count | None = None  # None: 8/3 d_model for swiglu, 4 d_model for gelu
-    seq_len: Count
-    mlp: Mlp = "swiglu"
-    tie_embeddings: bool = False
-    rope_theta: Annotated[float, Field(gt=1)] = 10_000.0
-    norm_eps: Annotated[float, Field(gt=0)] = 1e-6
-
-    @model_validator(mode="after")
-    def _sizes_fit(self) -> Model:
-        self.shape(vocab_size=1)
-        return self
-
-    def shape(self, vocab_size: int) -> Shape:
-        """All sizes, given how many tokens the data has.
-
-        Raises:
-            ValueError: sizes that clash.
-
-        """
-        if self.d_head is None and self.d_model % self.n_heads:
-            raise ValueError(
-                f"d_model must be a multiple of n_heads (or give d_head), got {self.d_model} "
-                f"and {self.n_heads}"
-            )
-        wide = 4 * self.d_model if self.mlp == "gelu" else 8 * math.ceil(self.d_model / 3)
-        return Shape(
-            n_layers=self.n_layers,
-            d_model=self.d_model,
-            n_heads=self.n_heads,
-            n_kv_heads=self.n_kv_heads or self.n_heads,
-            d_head=self.d_head or self.d_model // self.n_heads,
-            d_ff=self.d_ff or wide,
-            vocab_size=vocab_size,
-            seq_len=self.seq_len,
-            mlp=self.mlp,
-            tie_embeddings=self.tie_embeddings,
-            rope_theta=self.rope_theta,
-            norm_eps=self.norm_eps,
-        )
-
-
-class Data(Section):
-    """Where tokens come from: `stdlib` (the running Python's own source) or `text` (data.path)."""
-
-    source: Literal["stdlib", "text"] = "stdlib"
-    path: Annotated[str | None, BeforeValidator(_path)] = None
-    val_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.05
-
-    @model_validator(mode="after")
-    def _path_is_read(self) -> Data:
-        if self.path is not None and self.source != "text":
-            raise ValueError(
-                f"path is read with source: text, got source: {self.source}; add "
-                "--set data.source=text"
-            )
-        return self
-
-
-class Optim(Section):
-    """AdamW; lr rises over warmup_fraction of the steps, then falls to final_lr_fraction of lr."""
-
-    lr: Annotated[float, Field(gt=0)]
-    beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9
-    beta2: Annotated[float, Field(ge=0, lt=1)] = 0.95
-    eps: Annotated[float, Field(gt=0)] = 1e-8
-    weight_decay: Annotated[float, Field(ge=0)] = 0.1
-    clip: Annotated[float, Field(gt=0)] = 1.0
-    schedule: Literal["cosine", "wsd"] = "cosine"
-    warmup_fraction: Fraction = 0.05
-    decay_fraction: Fraction = 0.2  # wsd: the last steps, in which lr falls
-    final_lr_fraction: Fraction = 0.1
-
-
-class Train(Section):
-    """How long and how. Tokens are rounded down to whole steps of batch_size x seq_len.
-
-    precision auto: bf16 on CUDA devices that have it, else fp32. compile auto: where the run is
-    long enough to pay for it (train/device.py has the rule).
-    """
-
-    tokens: Count
-    batch_size: Count  # sequences per step
-    eval_tokens: Count
-    n_evals: Count = 4  # evaluations, evenly spaced, the last one at the end
-    precision: Literal["auto", "fp32", "bf16"] = "auto"
-    compile: Annotated[Literal["auto", "on", "off"], BeforeValidator(_word)] = "auto"
 
 
 class Recipe(Section):
@@ -194,7 +79,7 @@ class Recipe(Section):
         """12 hex digits over all that decides a run. Where the data lie does not: their
         fingerprint does.
         """
-        fixed = self.model_dump(include={"data", "optim", "train"}, exclude={"data": {"path"}})
+        fixed = self.model_dump(include={"optim", "train"}) | {"data": self.data.fixed()}
         fixed["model"] = asdict(self.model.shape(vocab_size=1))  # however its sizes were given
         canonical = json.dumps(fixed, sort_keys=True)
         return hashlib.sha256(canonical.encode()).hexdigest()[:12]

@@ -23,6 +23,7 @@ train: {tokens: 1.5k, batch_size: 4, eval_tokens: 256}
 OTHER = {
     "name": "other",
     "description": "other",
+    "variants": "[standard]",
     "model.n_layers": "3",
     "model.d_model": "32",
     "model.n_heads": "4",
@@ -36,7 +37,24 @@ OTHER = {
     "model.norm_eps": "1e-5",
     "data.source": "text",
     "data.path": "elsewhere",
+    "data.val_path": "elsewhere",
     "data.val_fraction": "0.1",
+    "data.tokenizer": "words.json",
+    "data.vocab_size": "50257",
+    "data.dtype": "uint32",
+    "data.subset": "other",
+    "data.split": "other",
+    "data.val_split": "other",
+    "data.column": "other",
+    "data.rows": "100",
+    "data.streaming": "yes",
+    "data.nodes": "9",
+    "data.hops": "5",
+    "data.degree": "5",
+    "data.length": "5",
+    "data.pairs": "9",
+    "data.keys": "33",
+    "data.values": "33",
     "optim.lr": "4e-4",
     "optim.beta1": "0.8",
     "optim.beta2": "0.99",
@@ -54,7 +72,21 @@ OTHER = {
     "train.precision": "fp32",
     "train.compile": "'off'",
 }
-FREE = {"name", "description", "data.path"}
+FREE = {"name", "description", "variants", "data.path"}
+
+# A source that reads the key, where the default one does not.
+READ_BY = {
+    "data.val_path": "text",
+    "data.vocab_size": "nanogpt",
+    "data.dtype": "nanogpt",
+    **dict.fromkeys(
+        [f"data.{key}" for key in ("subset", "split", "val_split", "column", "rows", "streaming")],
+        "huggingface",
+    ),
+    **dict.fromkeys(["data.nodes", "data.hops"], "pointers"),
+    **dict.fromkeys(["data.degree", "data.length"], "permutations"),
+    **dict.fromkeys(["data.pairs", "data.keys", "data.values"], "recall"),
+}
 
 
 @pytest.fixture
@@ -212,7 +244,7 @@ def test_compile_takes_the_words_that_its_message_offers(lab: str, choice: str):
         ("model.tie_embeddings=1", "valid boolean", "1"),
         ("model.tie_embeddings='yes'", "valid boolean", "'yes'"),
         ("model.mlp=relu", "'swiglu' or 'gelu'", "'relu'"),
-        ("data.source=tex", "'stdlib' or 'text'", "'tex'"),
+        ("data.source=tex", "'stdlib', 'text', 'nanogpt'", "'tex'"),
         ("name=1", "valid string", "1"),
         ("model=3", "section with keys", "3"),
     ],
@@ -535,9 +567,10 @@ def test_a_path_that_would_not_be_read_is_refused(lab: str):
 
 @pytest.mark.parametrize("key", [key for key in OTHER if key not in FREE])
 def test_the_digest_sees_every_other_key(lab: str, key: str):
-    other = recipes.load(lab, [f"{key}={OTHER[key]}"])
+    source = f"data.source={READ_BY.get(key, 'stdlib')}"
+    other = recipes.load(lab, [source, f"{key}={OTHER[key]}"])
 
-    assert other.digest != recipes.load(lab).digest
+    assert other.digest != recipes.load(lab, [source]).digest
 
 
 @pytest.mark.parametrize(

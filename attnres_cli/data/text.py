@@ -10,8 +10,10 @@ from attnres_cli.data.tokens import Document
 from attnres_cli.errors import DataError
 
 
-def documents(path: Path | None) -> list[Document]:
+def documents(path: Path | None, key: str = "data.path") -> list[Document]:
     """The file itself, or every file below the folder whose name does not start with a dot.
+
+    `key` is what messages call the path.
 
     Raises:
         DataError: no path, nothing there, nothing in it, or no permission to read it.
@@ -21,16 +23,16 @@ def documents(path: Path | None) -> list[Document]:
         raise DataError("data.source text needs a file or folder: --set data.path=FILE_OR_FOLDER")
     try:
         if not path.exists():
-            raise DataError(f"data.path {path} does not exist: --set data.path=FILE_OR_FOLDER")
+            raise DataError(f"{key} {path} does not exist: --set {key}=FILE_OR_FOLDER")
         if not (path.is_dir() or path.is_file()):
-            raise DataError(f"data.path {path} is no file or folder")
+            raise DataError(f"{key} {path} is no file or folder")
         found = _folder(path) if path.is_dir() else [Document(path.name, path.read_bytes())]
     except OSError as error:
-        raise DataError(f"data.path {path} cannot be read: {error.strerror}") from error
+        raise DataError(f"{key} {path} cannot be read: {error.strerror}") from error
     found = [document for document in found if document.content]
     if not found:
         raise DataError(
-            f"data.path {path} holds no text: no file in it that is neither hidden nor empty"
+            f"{key} {path} holds no text: no file in it that is neither hidden nor empty"
         )
     return found
 

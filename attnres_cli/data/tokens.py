@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import hashlib
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,8 +20,19 @@ from numpy.typing import NDArray
 from attnres_cli.errors import DataError
 from attnres_cli.run import DataFacts
 
-Stream = NDArray[np.uint8]
+Array = NDArray[np.integer[Any]]
 Windows = NDArray[np.int64]  # (B, T + 1)
+
+_DENSE = 1024  # vocabularies up to which every pair of tokens has a place in a table
+_COUNTED = 2**22  # tokens of a stream of a larger vocabulary that entropies are counted on
+
+
+class Stream(Protocol):
+    """Tokens in a row: an array, or several of them that need not be in memory."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, part: slice, /) -> Array: ...
 
 
 @dataclass(frozen=True)
@@ -30,13 +43,43 @@ class Document:
     content: bytes
 
 
-@dataclass(frozen=True)
-class Tokens:
-    """Two streams of byte tokens that share no file, or no range of the one file there is.
+class Tokens(ABC):
+    """What a model is trained and evaluated on.
 
     Attributes:
         source: what the recipe calls it.
-        fingerprint: 16 hex digits of SHA-256 over both streams; equal data, equal digits.
+        fingerprint: 16 hex digits; equal data, equal digits.
+        vocab_size: every token is below it.
+        floor: mean loss, in nats per token, that no model gets below on evaluation windows, where
+            that is known.
+
+    """
+
+    source: str
+    fingerprint: str
+    vocab_size: int
+    floor: float | None = None
+
+    @abstractmethod
+    def batch(self, seed: int, step: int, batch_size: int, seq_len: int) -> Windows:
+        """(B, T + 1) training tokens of one step, drawn from (seed, step) alone."""
+
+    @abstractmethod
+    def eval_batches(self, n_tokens: int, batch_size: int, seq_len: int) -> Iterable[Windows]:
+        """Validation windows that predict n_tokens in all, the same for every seed."""
+
+    @property
+    @abstractmethod
+    def facts(self) -> DataFacts:
+        """What the study keeps of these tokens, with the entropies of the validation stream."""
+
+
+@dataclass(frozen=True)
+class Streams(Tokens):
+    """Two streams of tokens that share no file, or no range of the one file there is.
+
+    Attributes:
+        n_bytes: of the text they were, or of the files they lie in; None: one per token.
 
     """
 
@@ -45,19 +88,30 @@ class Tokens:
     val: Stream
     fingerprint: str
     vocab_size: int = 256
+    n_bytes: int | None = None
 
     def batch(self, seed: int, step: int, batch_size: int, seq_len: int) -> Windows:
-        """(B, T + 1) training tokens of one step: random windows, drawn from (seed, step)."""
+        """(B, T + 1) training tokens of one step: random windows, drawn from (seed, step).
+
+        Raises:
+            DataError: one of the tokens is beyond the vocabulary.
+
+        """
         draw = np.random.Generator(np.random.Philox(key=np.array([seed, step], dtype=np.uint64)))
         starts = draw.integers(0, len(self.train) - seq_len, size=batch_size)
-        return _windows(self.train, starts, seq_len)
+        return self._windows(self.train, starts, seq_len)
 
     def eval_batches(self, n_tokens: int, batch_size: int, seq_len: int) -> Iterable[Windows]:
-        """Validation windows of n_tokens in all, evenly spread, without overlap."""
+        """Validation windows of n_tokens in all, evenly spread, without overlap.
+
+        Raises:
+            DataError: one of the tokens is beyond the vocabulary.
+
+        """
         count = n_tokens // seq_len
         starts = np.linspace(0, len(self.val) - seq_len - 1, count).astype(np.int64)
         for first in range(0, count, batch_size):
-            yield _windows(self.val, starts[first : first + batch_size], seq_len)
+            yield self._windows(self.val, starts[first : first + batch_size], seq_len)
 
     def check(self, seq_len: int, eval_tokens: int) -> None:
         """Raise DataError where the streams are too short for a recipe."""
@@ -77,11 +131,12 @@ class Tokens:
     @cached_property
     def facts(self) -> DataFacts:
         """What the study keeps of these tokens, with the entropies of the validation stream."""
-        unigram, bigram = entropies(self.val)
+        unigram, bigram = entropies(self.val, self.vocab_size)
+        n_tokens = len(self.train) + len(self.val)
         return DataFacts(
             fingerprint=self.fingerprint,
             source=self.source,
-            n_bytes=len(self.train) + len(self.val),
+            n_bytes=n_tokens if self.n_bytes is None else self.n_bytes,
             vocab_size=self.vocab_size,
             train_tokens=len(self.train),
             val_tokens=len(self.val),
@@ -89,49 +144,93 @@ class Tokens:
             bigram_entropy=bigram,
         )
 
+    def _windows(self, stream: Stream, starts: NDArray[np.int64], seq_len: int) -> Windows:
+        found = np.stack([stream[start : start + seq_len + 1] for start in starts.tolist()])
+        refuse_beyond(found, self.vocab_size)  # of a huge file, only samples were read before
+        return found.astype(np.int64)
 
-def split(source: str, documents: list[Document], val_fraction: float) -> Tokens:
-    """Tokens from documents: whole files go to validation, in the order of their names' hashes,
+
+def refuse_beyond(tokens: Array, vocab_size: int, where: str = "the data") -> None:
+    """Raise DataError where a token is negative or not below vocab_size."""
+    if tokens.dtype.kind == "u" and np.iinfo(tokens.dtype).max < vocab_size:
+        return
+    low, high = int(tokens.min()), int(tokens.max())
+    if low < 0:
+        raise DataError(f"{where}: token {low} is negative: are these token numbers?")
+    if high >= vocab_size:
+        raise DataError(
+            f"{where}: token {high} is beyond the vocabulary of {vocab_size}: are these the files "
+            f"of another tokenizer? else --set data.vocab_size={high + 1} or more"
+        )
+
+
+def split(source: str, documents: list[Document], val_fraction: float) -> Streams:
+    """Tokens from documents, byte by byte; see `parts`."""
+    return of_bytes(source, *parts(documents, val_fraction))
+
+
+def of_bytes(source: str, train: list[Document], val: list[Document]) -> Streams:
+    """The bytes of these documents as tokens."""
+    joined = [b"".join(document.content for document in half) for half in (train, val)]
+    digest = hashlib.sha256(len(joined[0]).to_bytes(8, "big") + joined[0] + joined[1]).hexdigest()
+    streams = [np.frombuffer(half, dtype=np.uint8) for half in joined]
+    return Streams(source, streams[0], streams[1], fingerprint=digest[:16])
+
+
+def parts(documents: list[Document], val_fraction: float) -> tuple[list[Document], list[Document]]:
+    """Training and validation documents: whole files validate, in the order of their names' hashes,
     until they hold val_fraction of the bytes. Files that would make up more than a tenth of the
     validation stream stay in training, so that none dominates it; where the others do not hold
     enough, the smallest files go first; where one file holds nearly all, its end does.
     """
-    ordered = sorted(documents, key=lambda document: document.name)
+    ordered = by_path(documents)
     wanted = val_fraction * sum(len(document.content) for document in ordered)
     chosen = _validation_names(ordered, wanted)
-    val = b"".join(d.content for d in ordered if d.name in chosen)
-    train = b"".join(d.content for d in ordered if d.name not in chosen)
-    if len(val) < wanted / 2:  # one file, or one that holds nearly all
-        largest = max(ordered, key=lambda document: len(document.content))
-        cut = max(0, len(largest.content) - round(wanted))
-        train = b"".join(d.content for d in ordered if d is not largest) + largest.content[:cut]
-        val = largest.content[cut:]
-    digest = hashlib.sha256(len(train).to_bytes(8, "big") + train + val).hexdigest()
-    streams = [np.frombuffer(part, dtype=np.uint8) for part in (train, val)]
-    return Tokens(source, streams[0], streams[1], fingerprint=digest[:16])
+    val = [d for d in ordered if d.name in chosen]
+    if sum(len(d.content) for d in val) >= wanted / 2:
+        return [d for d in ordered if d.name not in chosen], val
+    largest = max(ordered, key=lambda document: len(document.content))  # it holds nearly all
+    cut = max(0, len(largest.content) - round(wanted))
+    start, end = (
+        Document(largest.name, content)
+        for content in (largest.content[:cut], largest.content[cut:])
+    )
+    return [*(d for d in ordered if d is not largest), start], [end]
 
 
-def entropies(stream: Stream) -> tuple[float, float]:
+def by_path(documents: list[Document]) -> list[Document]:
+    """The documents in the order of their names."""
+    return sorted(documents, key=lambda document: document.name)
+
+
+def entropies(stream: Stream, vocab_size: int = 256) -> tuple[float, float]:
     """Unigram and bigram entropy of a stream, in nats per token.
 
     They are the losses of the best fixed distribution and of the best table of next token given
-    this one, found in hindsight on the very stream: no such table does better on it.
+    this one, found in hindsight on the very stream: no such table does better on it. With more than
+    1024 tokens in the vocabulary, of the first 4 million tokens of the stream.
     """
-    pairs = stream[:-1].astype(np.int64) * 256 + stream[1:]
-    joint = np.bincount(pairs, minlength=256 * 256).reshape(256, 256)
-    if joint.sum() == 0:
+    if len(stream) < 2:
         return 0.0, 0.0
-    unigram = _entropy(joint.sum(axis=0))
-    return unigram, _entropy(joint.ravel()) - _entropy(joint.sum(axis=1))
+    if vocab_size <= _DENSE:
+        counts = np.zeros(vocab_size**2, dtype=np.int64)
+        for start in range(0, len(stream) - 1, _COUNTED):  # a piece at a time: it may be large
+            piece = stream[start : start + _COUNTED + 1].astype(np.int64)
+            counts += np.bincount(piece[:-1] * vocab_size + piece[1:], minlength=vocab_size**2)
+        joint = counts.reshape(vocab_size, vocab_size)
+        unigram = _entropy(joint.sum(axis=0))
+        return unigram, _entropy(joint.ravel()) - _entropy(joint.sum(axis=1))
+    head = stream[:_COUNTED].astype(np.int64)
+    here, pair, before = (
+        np.unique(each, return_counts=True)[1]
+        for each in (head[1:], head[:-1] * vocab_size + head[1:], head[:-1])
+    )
+    return _entropy(here), _entropy(pair) - _entropy(before)
 
 
 def _entropy(counts: NDArray[np.int64]) -> float:
     p = counts[counts > 0] / counts.sum()
     return float(-(p * np.log(p)).sum())
-
-
-def _windows(stream: Stream, starts: NDArray[np.int64], seq_len: int) -> Windows:
-    return stream[starts[:, None] + np.arange(seq_len + 1)].astype(np.int64)
 
 
 def _name_hash(document: Document) -> bytes:

@@ -267,6 +267,53 @@ def test_the_validation_fraction_of_the_recipe_is_used(tmp_path: Path, tiny_reci
     assert len(tokens.val) == 1000
 
 
+# Validation text of its own
+
+
+def separate(tmp_path: Path, tiny: Recipe) -> Tokens:
+    values = tiny.model_dump()
+    values["data"] |= {"source": "text", "path": str(tmp_path / "here")}
+    values["data"] |= {"val_path": str(tmp_path / "there")}
+    return data.load(recipe.validate(values, "tiny"))
+
+
+def test_a_validation_path_validates_and_all_of_the_path_trains(
+    tmp_path: Path, tiny_recipe: Recipe
+):
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here/b.txt").write_text("b" * 300)
+    (tmp_path / "here/a.txt").write_text("a" * 100)
+    (tmp_path / "there").write_text("c" * 500)
+
+    tokens = separate(tmp_path, tiny_recipe)
+
+    assert tokens.train.tobytes() == b"a" * 100 + b"b" * 300
+    assert tokens.val.tobytes() == b"c" * 500
+
+
+def test_a_validation_path_with_nothing_there_is_called_by_its_key(
+    tmp_path: Path, tiny_recipe: Recipe
+):
+    (tmp_path / "here").write_text("a" * 300)
+
+    with pytest.raises(DataError, match=r"data\.val_path .*there does not exist"):
+        separate(tmp_path, tiny_recipe)
+
+
+@pytest.mark.parametrize(("first", "second"), [("here", "here/b.txt"), ("here/b.txt", "here")])
+def test_a_validation_path_within_the_path_or_around_it_is_refused(
+    tmp_path: Path, tiny_recipe: Recipe, first: str, second: str
+):
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here/b.txt").write_text("b" * 300)
+    values = tiny_recipe.model_dump()
+    values["data"] |= {"source": "text", "path": str(tmp_path / first)}
+    values["data"] |= {"val_path": str(tmp_path / second)}
+
+    with pytest.raises(DataError, match="share files"):
+        data.load(recipe.validate(values, "tiny"))
+
+
 # The standard library
 
 

@@ -9,7 +9,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from attnres_cli.data.tokens import Document, Stream, Tokens, entropies, split
+from attnres_cli.data.tokens import Document, Stream, Streams, Tokens, entropies, split
 from attnres_cli.errors import DataError
 
 
@@ -20,7 +20,7 @@ def stream(content: bytes) -> Stream:
 def counting(n_train: int = 256, n_val: int = 256) -> Tokens:
     """Streams in which every token says where it stands."""
     every = bytes(range(256))
-    return Tokens("text", stream(every[:n_train]), stream(every[:n_val]), fingerprint="f" * 16)
+    return Streams("text", stream(every[:n_train]), stream(every[:n_val]), fingerprint="f" * 16)
 
 
 def noise(n_bytes: int = 4096, seed: int = 0) -> bytes:

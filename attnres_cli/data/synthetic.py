@@ -1,0 +1,148 @@
+"""Sequences of a generated task: fixed ones to evaluate on, others without end to train on.
+
+Training sequences are drawn anew at every step; one whose instance (the table, the permutations,
+the pairs) is among those of the evaluation sequences is drawn again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attnres_cli.data.tasks import Permutations, Pointers, Recall, Task
+from attnres_cli.data.tokens import Tokens, Windows, entropies
+from attnres_cli.errors import DataError
+from attnres_cli.recipe import Data
+from attnres_cli.run import DataFacts
+
+_VALIDATION = np.array([2**64 - 1] * 2, dtype=np.uint64)  # no seed and step are both so large
+_ROOM = 1000  # instances there are for every one that is evaluated on, at least
+_VERSION = 1  # of the sequences; another one has another fingerprint
+
+TASKS: dict[str, tuple[type[Task], Sequence[str]]] = {
+    "pointers": (Pointers, ("nodes", "hops")),
+    "permutations": (Permutations, ("degree", "length")),
+    "recall": (Recall, ("pairs", "keys", "values")),
+}
+"""Each task with the keys of a recipe's data that it takes."""
+
+
+@dataclass(frozen=True)
+class Episodes(Tokens):
+    """Sequences of a task, all of one length.
+
+    Attributes:
+        val: the evaluation sequences.
+        floor: nats per token; the loss, on every evaluation sequence, of a model that knows the
+            task.
+
+    """
+
+    source: str
+    task: Task
+    seq_len: int
+    val: Windows
+    fingerprint: str
+    vocab_size: int
+    floor: float
+
+    def batch(self, seed: int, step: int, batch_size: int, seq_len: int) -> Windows:
+        """(B, T + 1) tokens drawn from (seed, step), none of them an evaluation instance."""
+        assert seq_len == self.seq_len
+        draw = np.random.Generator(np.random.Philox(key=np.array([seed, step], dtype=np.uint64)))
+        found = self.task.draw(draw, batch_size, seq_len)
+        while (held := self._are_held(found)).any():
+            found[held] = self.task.draw(draw, int(held.sum()), seq_len)
+        return found
+
+    def eval_batches(self, n_tokens: int, batch_size: int, seq_len: int) -> Iterable[Windows]:
+        """The first of the evaluation sequences, n_tokens in all."""
+        assert seq_len == self.seq_len
+        count = n_tokens // seq_len
+        assert count <= len(self.val)
+        for first in range(0, count, batch_size):
+            yield self.val[first : min(first + batch_size, count)]
+
+    @cached_property
+    def facts(self) -> DataFacts:
+        """What the study keeps of them. Nothing lies on a disk: no bytes, no number of training
+        tokens.
+        """
+        unigram, bigram = entropies(self.val[:, 1:].ravel(), self.vocab_size)
+        return DataFacts(
+            fingerprint=self.fingerprint,
+            source=self.source,
+            n_bytes=0,
+            vocab_size=self.vocab_size,
+            train_tokens=0,
+            val_tokens=self.val[:, 1:].size,
+            unigram_entropy=unigram,
+            bigram_entropy=bigram,
+        )
+
+    def _are_held(self, sequences: Windows) -> NDArray[np.bool_]:
+        """Whose instance an evaluation sequence has; one in 2^50 or so that has none, too."""
+        hashes = self._hashes(sequences)
+        found: NDArray[np.bool_] = self._held[np.searchsorted(self._held[:-1], hashes)] == hashes
+        return found
+
+    @cached_property
+    def _held(self) -> NDArray[np.uint64]:
+        return np.sort(self._hashes(self.val))
+
+    def _hashes(self, sequences: Windows) -> NDArray[np.uint64]:
+        """A number for every instance; equal instances have equal ones."""
+        instances = self.task.instance(sequences).astype(np.uint64)
+        hashes: NDArray[np.uint64] = instances @ self._factors[: instances.shape[1]]
+        return hashes
+
+    @cached_property
+    def _factors(self) -> NDArray[np.uint64]:
+        draw = np.random.Generator(np.random.Philox(key=_VERSION))
+        factors: NDArray[np.uint64] = draw.integers(0, 2**64, self.seq_len + 1, dtype=np.uint64)
+        return factors | np.uint64(1)
+
+
+def episodes(config: Data, seq_len: int, eval_tokens: int) -> Episodes:
+    """The task of a recipe, with its evaluation sequences.
+
+    Raises:
+        DataError: sequences too short for a question, or so few instances that training on others
+            than those evaluated says little.
+
+    """
+    kind, keys = TASKS[config.source]
+    task = kind(**{key: getattr(config, key) for key in keys})
+    sizes = ", ".join(f"{key} {getattr(config, key)}" for key in keys)
+    if seq_len < task.shortest:
+        raise DataError(
+            f"data.source {config.source} with {sizes} takes sequences of {task.shortest} tokens "
+            f"or more, got {seq_len}: --set model.seq_len={task.shortest}, or an easier task"
+        )
+    count = eval_tokens // seq_len
+    if task.instances(seq_len) < math.log(_ROOM * count):
+        raise DataError(
+            f"data.source {config.source} with {sizes} has only "
+            f"{round(math.exp(task.instances(seq_len)))} different instances, evaluation takes "
+            f"{count}, and there must be {_ROOM} times as many: a harder task, or a lower "
+            "train.eval_tokens"
+        )
+    val = task.draw(np.random.Generator(np.random.Philox(key=_VALIDATION)), count, seq_len)
+    fixed = json.dumps([_VERSION, config.source, sizes, seq_len]).encode()
+    digest = hashlib.sha256(fixed + val.astype("<i8").tobytes()).hexdigest()
+    return Episodes(
+        config.source,
+        task,
+        seq_len,
+        val,
+        fingerprint=digest[:16],
+        vocab_size=task.vocab_size,
+        floor=task.entropy(seq_len) / seq_len,
+    )

@@ -1,0 +1,234 @@
+"""Files of tokens, mapped into memory and never read whole: nanogpt, llmc and npy.
+
+nanogpt: numbers without a header, little-endian uint16 or uint32. llmc: the shards of llm.c and
+modded-nanogpt, 256 int32 (magic, version, number of tokens) and then tokens. npy: NumPy arrays of
+one dimension and whole numbers; never pickles.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from attnres_cli.data.chain import Chain
+from attnres_cli.data.paths import divided, found
+from attnres_cli.data.tokens import Array, Streams, refuse_beyond
+from attnres_cli.errors import DataError
+from attnres_cli.recipe import Data
+
+_HEADERS = {20240520: (1, "<u2"), 20240801: (7, "<u4")}  # magic: version, type of a token
+_EVALUATIONS = 20240522  # llm.c keeps multiple-choice questions in files with this magic
+_HEADER_BYTES = 256 * 4
+_NPY = b"\x93NUMPY"
+
+_WHOLE = 2**28
+"""Bytes up to which all files of a stream are read once before training: fingerprint, vocabulary.
+Of more, only blocks: the first and the last one of every file, and others evenly between.
+"""
+_BLOCK = 2**16  # bytes
+_BLOCKS = 1024  # of all files together, where so many are read
+_FOUND_VOCABULARY = 2**20  # larger ones are more likely a mistake than found
+
+
+@dataclass(frozen=True)
+class _Shard:
+    """One file, mapped, and what reading it (or blocks of it) once has shown."""
+
+    path: Path
+    tokens: Array
+    digest: str
+    low: int
+    high: int
+
+
+def load(config: Data) -> Streams:
+    """The token files of a recipe: those of data.val_path validate, else those of a folder that are
+    called so (val.bin, x_val_000000.bin), else the end of all of them.
+
+    Raises:
+        DataError: files that are missing, unreadable, truncated or of another format; tokens beyond
+            the vocabulary; a vocabulary that cannot be found; a file that would train and validate.
+
+    """
+    suffix = ".npy" if config.source == "npy" else ".bin"
+    train_paths, val_paths = divided(found(config.path, suffix, "data.path"))
+    if config.val_path is not None:
+        given = found(config.val_path, suffix, "data.val_path")
+        val_paths = divided(given)[1] or given
+    paths = train_paths + val_paths
+    arrays = [_mapped(path, config) for path in paths]
+    shards = _read_once(paths, arrays)
+    train, val = shards[: len(train_paths)], shards[len(train_paths) :]
+    _refuse_shared(train, val)
+    vocab_size = config.vocab_size or _found_vocabulary(shards)
+    for shard in shards:
+        refuse_beyond(np.array([shard.low, shard.high]), vocab_size, f"token file {shard.path}")
+    streams = Chain([shard.tokens for shard in train]), Chain([shard.tokens for shard in val])
+    if not val:
+        streams = streams[0].cut(len(streams[0]) - round(config.val_fraction * len(streams[0])))
+    facts = [vocab_size, len(streams[0]), [[s.tokens.dtype.str, s.digest] for s in shards]]
+    return Streams(
+        config.source,
+        *streams,
+        fingerprint=hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16],
+        vocab_size=vocab_size,
+        n_bytes=sum(shard.tokens.nbytes for shard in shards),
+    )
+
+
+def _mapped(path: Path, config: Data) -> Array:
+    """The tokens of a file, as a read-only map of it.
+
+    Raises:
+        DataError: no tokens, no permission, or not the format that the source says.
+
+    """
+    try:
+        if path.stat().st_size == 0:
+            raise DataError(f"token file {path} is empty")
+        tokens = FORMATS[config.source](path, config)
+    except OSError as error:
+        raise DataError(f"token file {path} cannot be read: {error.strerror}") from error
+    if len(tokens) == 0:
+        raise DataError(f"token file {path} holds no tokens")
+    return tokens
+
+
+def _nanogpt(path: Path, config: Data) -> Array:
+    wide = config.vocab_size is not None and config.vocab_size > 2**16
+    dtype = np.dtype({"uint16": "<u2", "uint32": "<u4"}[config.dtype or ("uint16", "uint32")[wide]])
+    magic = _magic(path)
+    if magic in _HEADERS:
+        raise DataError(
+            f"token file {path} begins with magic {magic}: it is a shard of llm.c or "
+            "modded-nanogpt; --set data.source=llmc"
+        )
+    size = path.stat().st_size
+    if size % dtype.itemsize:
+        raise DataError(
+            f"token file {path} has {size} bytes, no multiple of {dtype.itemsize}: it is truncated "
+            f"or not {dtype.name} (data.dtype takes uint16 or uint32)"
+        )
+    tokens = np.asarray(np.memmap(path, dtype, mode="r"))
+    head = tokens[:4096]
+    if dtype.itemsize == 2 and len(head) > 64 and head[::2].any() and not head[1::2].any():
+        raise DataError(
+            f"token file {path} has a zero after every token: it looks like uint32; "
+            "--set data.dtype=uint32"
+        )
+    return tokens
+
+
+def _llmc(path: Path) -> Array:
+    magic, size = _magic(path), path.stat().st_size
+    if magic == _EVALUATIONS:
+        raise DataError(f"token file {path} holds llm.c's multiple-choice questions, no text")
+    if magic not in _HEADERS:
+        raise DataError(
+            f"token file {path} begins with {magic}, expected magic "
+            f"{' or '.join(map(str, _HEADERS))}; a nanoGPT file without header takes "
+            "--set data.source=nanogpt"
+        )
+    if size < _HEADER_BYTES:
+        raise DataError(f"token file {path} ends within its header, after {size} bytes")
+    header = np.fromfile(path, "<i4", count=256)
+    version, dtype = _HEADERS[magic][0], np.dtype(_HEADERS[magic][1])
+    if header[1] != version:
+        raise DataError(f"token file {path} is of version {header[1]}, expected {version}")
+    n_tokens, expected = int(header[2]), _HEADER_BYTES + int(header[2]) * dtype.itemsize
+    if size != expected or n_tokens < 0:
+        what = "it is truncated" if size < expected else "its header is wrong"
+        raise DataError(
+            f"token file {path} has {size} bytes, its header says {n_tokens} tokens, which take "
+            f"{expected}: {what}"
+        )
+    if n_tokens == 0:
+        return np.zeros(0, dtype)
+    return np.asarray(np.memmap(path, dtype, "r", offset=_HEADER_BYTES, shape=(n_tokens,)))
+
+
+def _npy(path: Path) -> Array:
+    with path.open("rb") as file:
+        start = file.read(len(_NPY))
+    if start != _NPY:
+        raise DataError(f"token file {path} is no .npy file: it begins with {start!r}")
+    try:
+        array = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (ValueError, EOFError) as error:  # cut off, a header of nonsense, Python objects
+        reason = str(error).partition("\n")[0]
+        raise DataError(f"token file {path} cannot be read as .npy: {reason}") from error
+    if array.ndim != 1 or array.dtype.kind not in "iu":
+        raise DataError(
+            f"token file {path} holds {array.dtype.name} of shape {array.shape}, expected whole "
+            "numbers in one dimension"
+        )
+    return np.asarray(array)
+
+
+FORMATS: dict[str, Callable[[Path, Data], Array]] = {
+    "nanogpt": _nanogpt,
+    "llmc": lambda path, _: _llmc(path),
+    "npy": lambda path, _: _npy(path),
+}
+
+
+def _magic(path: Path) -> int:
+    with path.open("rb") as file:
+        return int.from_bytes(file.read(4), "little", signed=True)
+
+
+def _read_once(paths: Sequence[Path], arrays: Sequence[Array]) -> list[_Shard]:
+    """Every file's digest and extremes: of all it holds, or of blocks where all hold too much."""
+    whole = sum(array.nbytes for array in arrays) <= _WHOLE
+    n_blocks = max(2, _BLOCKS // len(arrays))
+    shards = []
+    for path, array in zip(paths, arrays, strict=True):
+        digest = hashlib.sha256(len(array).to_bytes(8, "big"))
+        low, high = int(array[0]), int(array[0])
+        for block in _blocks(array, None if whole else n_blocks):
+            digest.update(np.ascontiguousarray(block).data)
+            low, high = min(low, int(block.min())), max(high, int(block.max()))
+        shards.append(_Shard(path, array, digest.hexdigest(), low, high))
+    return shards
+
+
+def _blocks(array: Array, count: int | None) -> Iterator[Array]:
+    """All of an array piece by piece, or `count` evenly spread blocks with its start and end."""
+    if count is None:
+        for start in range(0, len(array), 2**22):
+            yield array[start : start + 2**22]
+        return
+    length = _BLOCK // array.itemsize
+    last = max(0, len(array) - length)
+    for start in np.unique(np.linspace(0, last, count).astype(np.int64)).tolist():
+        yield array[start : start + length]
+
+
+def _refuse_shared(train: Sequence[_Shard], val: Sequence[_Shard]) -> None:
+    trained = {shard.digest: shard.path for shard in train}
+    for shard in val:
+        if shard.digest in trained:
+            raise DataError(
+                f"token file {shard.path} would validate what {trained[shard.digest]} trains: they "
+                "hold the same tokens"
+            )
+
+
+def _found_vocabulary(shards: Sequence[_Shard]) -> int:
+    n_bytes, high = sum(shard.tokens.nbytes for shard in shards), max(s.high for s in shards)
+    if n_bytes > _WHOLE:
+        raise DataError(
+            f"{n_bytes} bytes of tokens are too many to look for the largest one: give the "
+            "tokenizer's size, as --set data.vocab_size=50257"
+        )
+    if high >= _FOUND_VOCABULARY:
+        raise DataError(
+            f"the largest token is {high}: is data.dtype or the format another one? else give the "
+            f"vocabulary, --set data.vocab_size={high + 1}"
+        )
+    return high + 1

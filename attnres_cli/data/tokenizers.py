@@ -1,0 +1,117 @@
+"""From documents to tokens: bytes, a `tokenizers` JSON file, or an encoding of tiktoken."""
+
+from __future__ import annotations
+
+import codecs
+import hashlib
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from attnres_cli.data import extras
+from attnres_cli.data.tokens import Array, Document, Streams, of_bytes
+from attnres_cli.errors import DataError, unknown
+
+_TIKTOKEN = "tiktoken:"
+
+
+@dataclass(frozen=True)
+class Tokenizer:
+    """How many tokens there are, and the tokens of each of several texts."""
+
+    vocab_size: int
+    encode: Callable[[list[str]], Iterable[Sequence[int]]]
+
+
+def streams(
+    source: str, train: list[Document], val: list[Document], tokenizer: str | None
+) -> Streams:
+    """Both halves as tokens, without separators or special tokens; bytes where tokenizer is None.
+
+    Where one document was cut in two, a character that the cut divides is left out.
+
+    Raises:
+        DataError: no such tokenizer, its package is missing, or a document is no UTF-8.
+
+    """
+    if tokenizer is None or tokenizer == "bytes":
+        return of_bytes(source, train, val)
+    known = _open(tokenizer)
+    cut = {document.name for document in train} & {document.name for document in val}
+    halves = [_encoded(known, half, cut) for half in (train, val)]
+    digest = hashlib.sha256(b"%d %d " % (known.vocab_size, len(halves[0])))
+    for half in halves:
+        digest.update(half.data)
+    return Streams(
+        source,
+        halves[0],
+        halves[1],
+        fingerprint=digest.hexdigest()[:16],
+        vocab_size=known.vocab_size,
+        n_bytes=sum(len(document.content) for document in train + val),
+    )
+
+
+def _encoded(tokenizer: Tokenizer, documents: list[Document], cut: set[str]) -> Array:
+    dtype = np.uint16 if tokenizer.vocab_size <= 2**16 else np.uint32
+    texts = [_text(document, whole=document.name not in cut) for document in documents]
+    found = [np.array(tokens, dtype=dtype) for tokens in tokenizer.encode(texts)]
+    return np.concatenate([np.zeros(0, dtype), *found])
+
+
+def _text(document: Document, *, whole: bool) -> str:
+    content = document.content
+    if not whole:
+        content = content[:3].lstrip(bytes(range(0x80, 0xC0))) + content[3:]  # of a divided one
+    try:
+        return codecs.getincrementaldecoder("utf-8")().decode(content, final=whole)
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"{document.name} is no UTF-8 text at byte {error.start}, which a tokenizer needs: "
+            "convert it, or leave data.tokenizer out to train on bytes"
+        ) from error
+
+
+def _open(name: str) -> Tokenizer:
+    if name.startswith(_TIKTOKEN):
+        return _tiktoken(name.removeprefix(_TIKTOKEN))
+    if name.endswith(".json"):
+        return _json(name)
+    raise DataError(unknown("tokenizer", name, ["bytes", "FILE.json", "tiktoken:gpt2"]))
+
+
+def _json(name: str) -> Tokenizer:
+    path = Path(name).expanduser()
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is no UTF-8 text"
+        raise DataError(f"tokenizer {path} cannot be read: {reason}") from error
+    package = extras.load("tokenizers", f"tokenizer {path}")
+    try:
+        found = package.Tokenizer.from_str(text)
+    except Exception as error:  # the package raises nothing narrower
+        raise DataError(f"tokenizer {path} is none that `tokenizers` reads: {error}") from error
+    found.no_truncation()  # some files say how many tokens one of their models can take
+    found.no_padding()
+    return Tokenizer(
+        max(found.get_vocab().values(), default=0) + 1,  # their number, where none is left out
+        lambda texts: [e.ids for e in found.encode_batch_fast(texts, add_special_tokens=False)],
+    )
+
+
+def _tiktoken(name: str) -> Tokenizer:
+    package = extras.load("tiktoken", f"tokenizer tiktoken:{name}")
+    if name not in package.list_encoding_names():
+        raise DataError(unknown("tiktoken encoding", name, package.list_encoding_names()))
+    try:
+        found = package.get_encoding(name)
+    except Exception as error:  # it downloads what it has not kept, and anything may fail in that
+        reason = " ".join(str(error).split())[:160]
+        raise DataError(
+            f"tiktoken cannot load {name}, which it downloads once unless TIKTOKEN_CACHE_DIR holds "
+            f"it: {reason}"
+        ) from error
+    return Tokenizer(found.n_vocab, found.encode_ordinary_batch)
