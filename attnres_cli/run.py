@@ -35,6 +35,20 @@ class DataFacts:
     unigram_entropy: float
     bigram_entropy: float
 
+    @property
+    def is_bytes(self) -> bool:
+        """Whether a token is a byte of text, so that losses are those of bytes too."""
+        return self.vocab_size == 256 and self.n_bytes == self.train_tokens + self.val_tokens
+
+    @property
+    def size(self) -> str:
+        """How much there is, in words."""
+        if not self.train_tokens:
+            return f"generated without end, {self.val_tokens:,} tokens for validation"
+        unit = "bytes" if self.is_bytes else "tokens"
+        all_of_them = self.train_tokens + self.val_tokens
+        return f"{all_of_them:,} {unit}, {self.val_tokens:,} of them for validation"
+
 
 @dataclass(frozen=True)
 class RunSpec:

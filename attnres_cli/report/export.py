@@ -81,7 +81,8 @@ def to_csv(comparison: Comparison) -> str:
 
 def _flat(arm: ArmResult, comparison: Comparison) -> dict[str, Any]:
     row = {key: value for key, value in _arm(arm).items() if key in _COLUMNS}
-    row |= {"n_seeds": len(arm.losses), "bits_per_byte": _finite(bits_per_byte(arm.mean))}
+    bits = _finite(bits_per_byte(arm.mean)) if comparison.data.is_bytes else None
+    row |= {"n_seeds": len(arm.losses), "bits_per_byte": bits}
     row |= {key: getattr(comparison, key) for key in ("recipe", "recipe_digest", "baseline")}
     row |= {"fingerprint": comparison.data.fingerprint, "engines": " ".join(arm.engines)}
     row["difference"] = None
@@ -138,14 +139,15 @@ def verdict_text(arm: ArmResult) -> str:
 def facts_of(comparison: Comparison) -> list[str]:
     """What the numbers are of: recipe, tokens, data, reference lines, rule, versions."""
     data, arms = comparison.data, comparison.arms
+    token = "byte" if data.is_bytes else "token"
     tokens = f"{max(arm.tokens for arm in arms):,} tokens per run" if arms else "no run has ended"
     return [
         f"recipe {comparison.recipe} ({comparison.recipe_digest}), {tokens}; loss: mean ± sd over "
         f"seeds; difference from {comparison.baseline}, paired by seed",
-        f"data {data.source} ({data.fingerprint}), {data.n_bytes:,} bytes, "
-        f"{data.val_tokens:,} of them for validation",
-        f"reference: best table of next byte given this byte (bigram) {data.bigram_entropy:.4f}, "
-        f"byte frequencies (unigram) {data.unigram_entropy:.4f} {UNIT}",
+        f"data {data.source} ({data.fingerprint}), {data.size}",
+        f"reference: best table of next {token} given this {token} (bigram) "
+        f"{data.bigram_entropy:.4f}, {token} frequencies (unigram) {data.unigram_entropy:.4f} "
+        f"{UNIT}",
         *_unfinished(comparison),
         *_unlearned(comparison),
         RULE,

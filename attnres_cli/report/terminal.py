@@ -53,7 +53,7 @@ class _Console(Console):
 def print_comparison(comparison: Comparison) -> None:
     """The verdict table on stdout, with the facts it rests on below."""
     out = console(sys.stdout)
-    columns = _columns(wide=out.width >= _WIDE)
+    columns = _columns(wide=out.width >= _WIDE, of_bytes=comparison.data.is_bytes)
     title = f"recipe {comparison.recipe}: validation loss, nats per token (mean ± sd over seeds)"
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for name, _ in columns:
@@ -75,7 +75,7 @@ def print_comparison(comparison: Comparison) -> None:
         out.print(Text(line, style="dim"))
 
 
-def _columns(*, wide: bool) -> list[tuple[str, Callable[[ArmResult], Text | str]]]:
+def _columns(*, wide: bool, of_bytes: bool) -> list[tuple[str, Callable[[ArmResult], Text | str]]]:
     """Titles and cells; what a narrow terminal leaves out is in every other format."""
     columns: list[tuple[str, Callable[[ArmResult], Text | str]]] = [
         ("variant", lambda arm: arm.variant),
@@ -83,8 +83,9 @@ def _columns(*, wide: bool) -> list[tuple[str, Callable[[ArmResult], Text | str]
         ("vs baseline [95 %]", difference_text),
         ("verdict", lambda arm: Text(verdict_text(arm), style=_STYLE.get(arm.verdict, ""))),
     ]
-    if wide:
+    if wide and of_bytes:
         columns.insert(2, ("bits/byte", _bits))
+    if wide:
         columns += [
             ("n", lambda arm: str(len(arm.losses))),
             ("params", _params),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import io
 import json
 import math
@@ -10,7 +11,7 @@ from typing import Any, NoReturn
 
 import pytest
 
-from attnres_cli.report import export
+from attnres_cli.report import export, terminal
 from attnres_cli.report.comparison import Comparison, compare
 from attnres_cli.run import Status
 
@@ -277,3 +278,18 @@ def test_a_comparison_without_any_result_can_be_written(write, make_run, facts):
     comparison = compare([make_run("a", 0, status=Status.FAILED, error="no")], facts, "standard")
 
     assert write(comparison)
+
+
+def test_losses_of_tokens_that_are_no_bytes_are_not_said_to_be_of_bytes(make_run, facts, capsys):
+    tokens = dataclasses.replace(facts, source="nanogpt", n_bytes=2000, vocab_size=50257)
+    task = dataclasses.replace(facts, source="recall", n_bytes=0, train_tokens=0)
+
+    for data, size in ((tokens, "1,000 tokens, 50 of"), (task, "generated without end, 50 tokens")):
+        comparison = compare([make_run("standard", 0), make_run("standard", 1)], data, "standard")
+        terminal.print_comparison(comparison)
+        out = capsys.readouterr().out
+        assert "bits/byte" not in out
+        assert size in out
+        assert "next token given this token" in out
+        (row,) = csv.DictReader(export.to_csv(comparison).splitlines())
+        assert row["bits_per_byte"] == ""
