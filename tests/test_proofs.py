@@ -51,6 +51,11 @@ class MixesSequences(Plain):
         return state + y + 0.1 * y.mean(dim=0, keepdim=True)
 
 
+class GivesNan(Plain):
+    def write(self, state, l, y):
+        return state + y * float("nan")
+
+
 class Forgets(Plain):
     def finish(self, state):
         return torch.ones_like(state)
@@ -184,6 +189,7 @@ BROKEN: list[tuple[type[Residual], Proof, str]] = [
     (LooksAhead, proofs.is_token_wise, "site 1 sees another token 1 of sequence 1"),
     (LooksAhead, proofs.is_causal, "logits before the changed token at [0, 0, 0]"),
     (MixesSequences, proofs.is_token_wise, "site 2 sees another token 2 of sequence 0"),
+    (GivesNan, proofs.is_token_wise, "site 2 sees a number that is not finite"),
     (Forgets, proofs.is_causal, "do not depend on the tokens"),
     (Dices, proofs.repeats, "logits of a second run at"),
     (InPlace, proofs.keeps_states, "a second read for sublayer 1 at [0, 0, 0]"),

@@ -38,6 +38,8 @@ def is_token_wise(subject: Subject) -> None:
     changed[1, 2] += 1.0
     seen = [_all_reads(design, x) for x in (before, changed)]
     for l, (a, b) in enumerate(zip(*seen, strict=True), 1):
+        if not (torch.isfinite(a).all() and torch.isfinite(b).all()):
+            raise BrokenError(f"site {l} sees a number that is not finite")
         moved = (a != b).any(dim=-1)
         moved[1, 2] = False
         if moved.any():

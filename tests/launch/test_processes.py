@@ -196,7 +196,9 @@ def test_two_commands_at_once_share_the_runs(tmp_path: Path, undisturbed):
 
 
 def plugin(folder: Path, body: str) -> str:
-    """A package with a design `mine`, installed by entry point; the PYTHONPATH that has it."""
+    """A package with a design `mine` that does this in training alone, where no check sees it;
+    installed by entry point: the PYTHONPATH that has it.
+    """
     package, info = folder / "theirs", folder / "theirs-1.0.dist-info"
     package.mkdir()
     info.mkdir()
@@ -207,7 +209,9 @@ def plugin(folder: Path, body: str) -> str:
         "from variants.standard import Standard\n"
         "@register('mine')\n"
         "class Mine(Standard):\n"
-        f"    def write(self, state, l, y):\n        {body}\n"
+        "    def write(self, state, l, y):\n"
+        f"        if y.requires_grad:\n            {body}\n"
+        "        return state + y\n"
     )
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: theirs\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text("[attnres.variants]\ntheirs = theirs\n")
