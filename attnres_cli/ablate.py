@@ -62,10 +62,9 @@ def check_code(plan: Plan, records: Sequence[RunRecord]) -> None:
         if comes_with_the_tool(cls):
             continue
         now = docs.code_digest(cls)
-        held = {
-            record.versions.get(CODE, now) for record in records if record.variant == arm.variant
-        }
-        if held - {now}:
+        mine = [r for r in records if r.variant == arm.variant and r.result is not None]
+        mine = [r for r in mine if r.recipe_digest == plan.recipe.digest]
+        if {run.versions.get(CODE, now) for run in mine} - {now}:
             raise VariantError(
                 f"{arm.variant}: {docs.file_of(cls)} has changed since the study's runs of it: "
                 "give the variant another name, or use another --study"
