@@ -13,6 +13,7 @@ from attnres_cli import data, docs
 from attnres_cli.data import Tokens
 from attnres_cli.errors import AttnresError, DataError
 from attnres_cli.launch.provenance import versions
+from attnres_cli.recipe import Recipe
 from attnres_cli.residual import registry
 from attnres_cli.run import CODE, Event, RunRecord, RunSpec, Settings
 from attnres_cli.store import Store
@@ -22,12 +23,17 @@ from attnres_cli.variant import parse
 
 @dataclass(frozen=True)
 class Job:
-    """What a worker is told: which runs of which study, and where to compute them."""
+    """What a worker is told: which runs of which study, and where to compute them.
+
+    The recipe is that of all of them, with the data where they lie now: the study's copy has them
+    where they lay when it was first used.
+    """
 
     study: str
     run_ids: tuple[int, ...]
     device: str
     settings: Settings
+    recipe: Recipe
 
 
 def work(worker: int, job: Job, report: Connection) -> None:
@@ -38,18 +44,13 @@ def work(worker: int, job: Job, report: Connection) -> None:
         store, tokens = Store.open(job.study, create=True), None
         while (claimed := store.claim(job.run_ids)) is not None:
             report.send(Event(worker, claimed.id))
-            spec = _spec(store, claimed)
+            spec = RunSpec(job.recipe, claimed.variant, claimed.seed, claimed.fingerprint)
             tokens = tokens or data.load(spec.recipe)
             report.send(_run(worker, store, claimed, spec, tokens, job, report))
     except BrokenPipeError:
         return
     finally:
         report.close()
-
-
-def _spec(store: Store, claimed: RunRecord) -> RunSpec:
-    recipe = store.recipe(claimed.recipe_digest)
-    return RunSpec(recipe, claimed.variant, claimed.seed, claimed.fingerprint)
 
 
 def _run(
