@@ -167,6 +167,6 @@ def run(
     on_event: Callable[[Event | None], None],
 ) -> None:
     """Train what is missing. Raises KeyboardInterrupt where the user stops it."""
-    run_all(
-        store, [Job(study, tuple(run_ids), name, plan.settings) for name in plan.devices], on_event
-    )
+    ids = tuple(run_ids)
+    jobs = [Job(study, ids, name, plan.settings, plan.recipe) for name in plan.devices]
+    run_all(store, jobs, on_event)

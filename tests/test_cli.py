@@ -395,3 +395,18 @@ def test_no_command_prints_the_help(capsys: pytest.CaptureFixture[str]):
 
     assert "Usage" in out
     assert err == ""
+
+
+def test_data_that_have_moved_are_read_where_they_lie_now(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    text = "a text of my own, " * 9000
+    for name in ("before.txt", "after.txt"):
+        (tmp_path / name).write_text(text)
+        data = ["--set", "data.source=text", "--set", f"data.path={tmp_path / name}"]
+        design = "standard" if name == "before.txt" else "attnres"
+        code, _, err = attnres(
+            capsys, *SMOKE, design, *data, "--seeds", "1", "--set", "train.tokens=2k"
+        )
+        assert code == 0, err
+        (tmp_path / name).unlink()
