@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from attnres_cli import __version__, cli_bench, cli_designs, complete, stdio
+from attnres_cli import __version__, cli_bench, cli_designs, cli_runs, complete, stdio
 from attnres_cli.errors import AttnresError, UsageError
 from attnres_cli.options import (
     Baseline,
@@ -186,6 +186,7 @@ app.command()(cli_designs.variants)
 app.command()(cli_designs.check)
 app.command()(cli_designs.recipes)
 app.add_typer(cli_bench.app, name="bench", help=cli_bench.HELP)
+app.add_typer(cli_runs.app, name="runs", help=cli_runs.HELP)
 
 
 def _show(comparison: Comparison, form: Format) -> None:

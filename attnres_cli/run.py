@@ -142,6 +142,29 @@ class RunRecord:
 
 
 @dataclass(frozen=True)
+class Standing:
+    """Where a run stands at this moment; times are UTC, ISO 8601.
+
+    Attributes:
+        owner: host, boot, process and its start, while it is running.
+        is_alive: whether that process lives; None where there is none, or nobody here can know.
+        step: done so far, as its process last said; None before it first did.
+        attempts: how often it was started since it last came further.
+
+    """
+
+    run_id: int
+    owner: str | None
+    is_alive: bool | None
+    step: int | None
+    attempts: int
+    created_at: str
+    started_at: str | None
+    finished_at: str | None
+    heartbeat_at: str | None
+
+
+@dataclass(frozen=True)
 class Event:
     """What a worker tells: a run has started (step 0), come further, or ended (done).
 

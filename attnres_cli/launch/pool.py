@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
+import shutil
 import signal
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
+from typing import Any
 
-from attnres_cli.launch.worker import Job, work
+from attnres_cli.launch.worker import Job, checkpoint_s, work
 from attnres_cli.run import Event, RunRecord, Status
 from attnres_cli.store import Store
 
@@ -18,6 +21,8 @@ OnEvent = Callable[[Event | None], None]
 """Called with every event, and with None now and then so that a display can move on."""
 
 _TICK_S = 0.5
+_LOOK_S = 5.0  # between looks at the study while workers train
+_LAST_WORDS_S = 20.0  # for checkpoints, when all is to end
 
 
 @dataclass
@@ -25,44 +30,57 @@ class _Worker:
     process: SpawnProcess
     events: Connection
     has_claimed: bool = False
+    step: int = 0  # of the run it has
 
 
 def run_all(store: Store, jobs: Sequence[Job], on_event: OnEvent) -> list[RunRecord]:
     """Train all runs of the jobs, one worker process per job; the runs as they ended.
 
-    A worker that dies is replaced and its run tried once more. Runs that a process of another
-    command is training are waited for. All jobs name the same study and runs.
+    A worker that dies is replaced and its run goes on. Runs that a process of another command is
+    training are waited for, and taken over if it is gone. All jobs name the same study and runs.
 
     Raises:
-        KeyboardInterrupt: Ctrl-C or SIGTERM; the workers are ended, their runs wait again.
+        KeyboardInterrupt: Ctrl-C, SIGTERM or SIGHUP; the workers write their runs down and end,
+            the runs wait again.
         RuntimeError: a worker died before it could claim a run.
+        UsageError: the environment says no number of seconds between checkpoints.
 
     """
     ids = jobs[0].run_ids
+    checkpoint_s()
     workers: dict[int, _Worker] = {}
-    before = signal.signal(signal.SIGTERM, _interrupt)
+    before = _on_signals(_interrupt)
     try:
         while (unfinished := _unfinished(store, ids)) or workers:  # last words may be on the way
-            waiting = sum(record.status is Status.PENDING for record in unfinished)
+            waiting = sum(status is Status.PENDING for status in unfinished)
             for number in [n for n in range(len(jobs)) if n not in workers][:waiting]:
                 workers[number] = _start(number, jobs[number])
             _listen(workers, on_event)
             _bury(workers, store, ids)
-            if not workers:
-                store.release(ids)  # of another command that has died meanwhile
+            store.release(ids)  # of processes of another command that have died meanwhile
         return store.runs(ids=ids)
     finally:
         _end(workers)
         store.release(ids)
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        _sweep(store, ids)
+
+
+def _on_signals(handler: Callable[[int, object], None]) -> dict[int, Any]:
+    """Let SIGTERM and SIGHUP call it, unless they are ignored, as under nohup; what they did."""
+    numbers = (signal.SIGTERM, signal.SIGHUP)
+    heeded = [n for n in numbers if signal.getsignal(n) is not signal.SIG_IGN]
+    return {number: signal.signal(number, handler) for number in heeded}
 
 
 def _interrupt(_signal: int, _frame: object) -> None:
     raise KeyboardInterrupt
 
 
-def _unfinished(store: Store, ids: Sequence[int]) -> list[RunRecord]:
-    return [r for r in store.runs(ids=ids) if r.status in (Status.PENDING, Status.RUNNING)]
+def _unfinished(store: Store, ids: Sequence[int]) -> list[Status]:
+    found = store.statuses(ids).values()
+    return [status for status in found if status in (Status.PENDING, Status.RUNNING)]
 
 
 def _start(number: int, job: Job) -> _Worker:
@@ -75,11 +93,12 @@ def _start(number: int, job: Job) -> _Worker:
 
 
 def _listen(workers: dict[int, _Worker], on_event: OnEvent) -> None:
-    """Pass on events until a worker has ended; without workers, let some time pass."""
+    """Pass on events until a worker has ended, or it is time to look at the study again."""
     if not workers:
         time.sleep(_TICK_S)  # another command's process has our runs
         on_event(None)
-    while workers:
+    look_at = time.monotonic() + _LOOK_S
+    while workers and time.monotonic() < look_at:
         ready = wait([worker.events for worker in workers.values()], timeout=_TICK_S)
         on_event(None)
         for worker in workers.values():
@@ -90,7 +109,7 @@ def _listen(workers: dict[int, _Worker], on_event: OnEvent) -> None:
             except (EOFError, OSError):
                 worker.process.join()
                 return
-            worker.has_claimed = True
+            worker.has_claimed, worker.step = True, event.step
             on_event(event)
 
 
@@ -115,7 +134,28 @@ def _how(code: int) -> str:
 
 
 def _end(workers: dict[int, _Worker]) -> None:
+    """Let workers that have come somewhere write that down, for as long as they may; end all."""
+    try:
+        for worker in workers.values():
+            if worker.step:
+                worker.process.terminate()
+            else:
+                worker.process.kill()
+        deadline = time.monotonic() + _LAST_WORDS_S
+        for worker in workers.values():
+            worker.process.join(max(0.0, deadline - time.monotonic()))
+    except KeyboardInterrupt:  # asked twice
+        pass
     for worker in workers.values():
         worker.process.kill()
     for worker in workers.values():
         worker.process.join()
+
+
+def _sweep(store: Store, ids: Sequence[int]) -> None:
+    """Remove what runs that are over have left, where a process was killed before it could."""
+    for record in store.runs(ids=ids) if store.folder.exists() else ():
+        if record.result is not None:
+            shutil.rmtree(store.folder_of(record), ignore_errors=True)
+    with contextlib.suppress(OSError):  # not empty, or never there
+        store.folder.rmdir()

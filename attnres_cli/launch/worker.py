@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import traceback
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from multiprocessing.connection import Connection
 
 import torch
 
 from attnres_cli import data, docs
 from attnres_cli.data import Tokens
-from attnres_cli.errors import AttnresError, DataError
+from attnres_cli.errors import AttnresError, DataError, StudyError, UsageError
+from attnres_cli.launch.heart import Heart
 from attnres_cli.launch.provenance import versions
 from attnres_cli.recipe import Recipe
 from attnres_cli.residual import registry
-from attnres_cli.run import CODE, Event, RunRecord, RunSpec, Settings
+from attnres_cli.run import CODE, Event, RunRecord, RunResult, RunSpec, Settings
+from attnres_cli.stdio import say
 from attnres_cli.store import Store
-from attnres_cli.train import train
+from attnres_cli.train import Checkpoints, Keeper, Stop, Stopped, train
 from attnres_cli.variant import parse
+
+CHECKPOINT_S = "ATTNRES_CHECKPOINT_S"
+"""Environment variable: seconds between checkpoints; 0: one after every step."""
+
+_EVERY_S = 30.0
+_ANYWHERE = ("host", "platform")  # versions that decide no number
 
 
 @dataclass(frozen=True)
@@ -36,47 +45,131 @@ class Job:
     recipe: Recipe
 
 
+def checkpoint_s() -> float:
+    """Seconds between checkpoints. Raises UsageError where the environment says no number."""
+    text = os.environ.get(CHECKPOINT_S, str(_EVERY_S))
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not seconds >= 0:
+        raise UsageError(f"{CHECKPOINT_S} must be a number of seconds from 0 up, got '{text}'")
+    return seconds
+
+
 def work(worker: int, job: Job, report: Connection) -> None:
-    """Train runs of the job, one after the other. Ends at once where the launcher is gone."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the launcher, which ends us
+    """Train runs of the job, one after the other.
+
+    Ends early where it gets SIGTERM or SIGHUP, or the launcher is gone: its run is written down
+    and waits again.
+    """
+    stop = _heed_signals()
     torch.set_num_threads(job.settings.threads)
     try:
         store, tokens = Store.open(job.study, create=True), None
-        while (claimed := store.claim(job.run_ids)) is not None:
+        while not stop.wanted and (claimed := store.claim(job.run_ids)) is not None:
             report.send(Event(worker, claimed.id))
             spec = RunSpec(job.recipe, claimed.variant, claimed.seed, claimed.fingerprint)
             tokens = tokens or data.load(spec.recipe)
-            report.send(_run(worker, store, claimed, spec, tokens, job, report))
+            event = _Work(worker, store, claimed, spec, job, stop).do(tokens, report)
+            if event is not None:
+                report.send(event)
     except BrokenPipeError:
         return
+    except StudyError as error:  # as of a full disk; the run goes on from its last checkpoint
+        say(str(error))
+        raise SystemExit(1) from error
     finally:
         report.close()
 
 
-def _run(
-    worker: int,
-    store: Store,
-    claimed: RunRecord,
-    spec: RunSpec,
-    tokens: Tokens,
-    job: Job,
-    report: Connection,
-) -> Event:
-    """Train and record one run. Whatever goes wrong in it is recorded and ends this run alone."""
+def _heed_signals() -> Stop:
+    """What SIGTERM and SIGHUP set. Ctrl-C reaches the launcher, which ends us."""
+    stop = Stop()
 
-    def on_step(step: int, loss: float) -> None:
-        report.send(Event(worker, claimed.id, step, loss))
+    def wish(_signal: int, _frame: object) -> None:
+        stop.wanted = True
 
-    try:
-        _check_data(spec, tokens)
-        result = train(spec, tokens, job.settings, job.device, on_step)
-    except BrokenPipeError:
-        raise
-    except Exception as error:
-        store.fail(claimed.id, _explain(error, spec), _versions(spec))
-        return Event(worker, claimed.id, done=True)
-    store.finish(replace(claimed, status=result.status, result=result, versions=_versions(spec)))
-    return Event(worker, claimed.id, result.steps, result.val_loss, done=True)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
+            signal.signal(number, wish)
+    return stop
+
+
+@dataclass
+class _Work:
+    """One run, as this process trains and records it."""
+
+    worker: int
+    store: Store
+    claimed: RunRecord
+    spec: RunSpec
+    job: Job
+    stop: Stop
+
+    def do(self, tokens: Tokens, report: Connection) -> Event | None:
+        """Whatever goes wrong in the run is recorded and ends it alone; None: it has not ended."""
+        claimed, made_with = self.claimed, _versions(self.spec)
+        checkpoints = _checkpoints(self.store, claimed, self.job, made_with)
+        keeper = Keeper(checkpoints, checkpoint_s(), self.stop, on_trouble=self._trouble)
+        heart = Heart(self.store, claimed.id, keeper)
+        keeper.on_saved = heart.further
+
+        def on_step(step: int, loss: float | None) -> None:
+            try:
+                report.send(Event(self.worker, claimed.id, step, loss))
+            except BrokenPipeError:  # the launcher is gone
+                self.stop.wanted = True
+
+        try:
+            with heart:
+                _check_data(self.spec, tokens)
+                job = self.job
+                result = train(self.spec, tokens, job.settings, job.device, on_step, keeper)
+        except Stopped:
+            self.store.let_go(claimed.id)
+            return None
+        except Exception as error:
+            self.store.fail(claimed.id, _explain(error, self.spec), made_with, keeper.step)
+            return Event(self.worker, claimed.id, done=True)
+        return self._finish(result, made_with, checkpoints)
+
+    def _finish(
+        self, result: RunResult, made_with: dict[str, str], checkpoints: Checkpoints
+    ) -> Event | None:
+        ended = replace(self.claimed, status=result.status, result=result, versions=made_with)
+        try:
+            self.store.finish(ended)
+        except StudyError:
+            if self.store.owns(ended.id):
+                raise
+            say(f"{self._name} was taken over by another process, which records it")
+            return None
+        checkpoints.clear()
+        return Event(self.worker, ended.id, result.steps, result.val_loss, done=True)
+
+    def _trouble(self, error: OSError) -> None:
+        say(f"{self._name}: no checkpoint could be written ({error}); the run goes on without")
+
+    @property
+    def _name(self) -> str:
+        return f"{self.spec.variant} seed {self.spec.seed} (run {self.claimed.id})"
+
+
+def _checkpoints(
+    store: Store, claimed: RunRecord, job: Job, made_with: dict[str, str]
+) -> Checkpoints:
+    """Where a run's checkpoints lie, and what decides whether they may be gone on from."""
+    identity = {
+        "recipe": claimed.recipe_digest,
+        "variant": claimed.variant,
+        "seed": str(claimed.seed),
+        "data": claimed.fingerprint,
+    }
+    computed = {name: str(value) for name, value in asdict(job.settings).items()}
+    made = {name: value for name, value in made_with.items() if name not in _ANYWHERE}
+    return Checkpoints(store.folder_of(claimed), identity | computed | made)
 
 
 def _versions(spec: RunSpec) -> dict[str, str]:
@@ -94,14 +187,15 @@ def _check_data(spec: RunSpec, tokens: Tokens) -> None:
 
 
 def _explain(error: Exception, spec: RunSpec) -> str:
-    """What to write down of an error: one line where we know its cause, else the traceback."""
+    """What to write down of an error: the traceback, the last line being one that a list shows."""
+    if isinstance(error, AttnresError):
+        return str(error)
+    trace = "".join(traceback.format_exception(error)).strip()
     out_of_memory = isinstance(error, torch.OutOfMemoryError | MemoryError)
     if out_of_memory or "can't allocate memory" in str(error):
         size = spec.recipe.train.batch_size
-        return (
-            f"out of memory with train.batch_size {size}: lower it, as in "
+        trace += (
+            f"\nMemoryError: out of memory with train.batch_size {size}: lower it, as in "
             f"--set train.batch_size={max(1, size // 2)}"
         )
-    if isinstance(error, AttnresError):
-        return str(error)
-    return "".join(traceback.format_exception(error)).strip()
+    return trace

@@ -75,6 +75,12 @@ def exists(study: str) -> bool:
     return path.exists() and path.stat().st_size > 0
 
 
+def runs_folder(study: str) -> Path:
+    """Where runs of a study keep files: `attnres.runs` beside `attnres.db`."""
+    path = _path_of(study).resolve()
+    return path.with_name(path.name.removesuffix(".db") + ".runs")
+
+
 def immediate(engine: Engine) -> Engine:
     """The same engine for writing: its transactions take the write lock when they begin, since
     SQLite fails at once, without waiting, where a transaction that has read starts to write.

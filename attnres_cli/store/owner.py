@@ -1,16 +1,33 @@
-"""Who is running a run, and whether that process still lives."""
+"""Who is running a run, and whether that process still lives.
+
+Of a process on this host, the kernel knows. Of one on another host only its heartbeat tells, and
+that is judged by whether it moves, not by what it says: clocks of hosts differ.
+"""
 
 from __future__ import annotations
 
 import os
 import socket
+import time
 from pathlib import Path
+
+BEAT_S = 10.0
+"""Seconds between heartbeats."""
+
+STALE_S = 45.0
+"""A process on another host whose heartbeat has not moved for so many seconds is gone."""
 
 
 def this_process() -> str:
     """`host|boot id|process id|process start`: no other process, before or after, has the same."""
     pid = os.getpid()
-    return "|".join((socket.gethostname(), _boot_id(), str(pid), _start_of(pid)))
+    return "|".join((_host(), _boot_id(), str(pid), _start_of(pid)))
+
+
+def is_here(owner: str) -> bool:
+    """Whether that process is, or was, one of this host, so that `is_alive` knows of it."""
+    parts = owner.split("|")
+    return len(parts) != 4 or parts[0] == _host()
 
 
 def is_alive(owner: str) -> bool:
@@ -19,9 +36,35 @@ def is_alive(owner: str) -> bool:
     if len(parts) != 4 or not parts[2].isdecimal():
         return False  # nobody of ours wrote this
     host, boot, pid, start = parts
-    if host != socket.gethostname():
+    if host != _host():
         return True
     return boot == _boot_id() and start != "" and start == _start_of(int(pid))
+
+
+class Watch:
+    """Tells which owners are gone, having seen their heartbeats before."""
+
+    def __init__(self) -> None:
+        self._seen: dict[int, tuple[tuple[str, str | None], float]] = {}  # by run, and since when
+
+    def is_gone(self, run_id: int, owner: str, heartbeat: str | None) -> bool:
+        """Whether the process that runs a run is gone; called again and again."""
+        if is_here(owner):
+            return not is_alive(owner)
+        now, sign = time.monotonic(), (owner, heartbeat)
+        before, since = self._seen.get(run_id, (None, now))
+        if before != sign:
+            self._seen[run_id] = (sign, now)
+            return False
+        return now - since > STALE_S
+
+
+def _host() -> str:
+    """The name of the host and, since containers may share it, which process ids we see."""
+    try:
+        return f"{socket.gethostname()}/{Path('/proc/self/ns/pid').stat().st_ino}"
+    except OSError:
+        return socket.gethostname()
 
 
 def _boot_id() -> str:

@@ -11,7 +11,17 @@ from sqlalchemy import Row as SqlRow
 
 from attnres_cli.errors import StudyError
 from attnres_cli.recipe import Recipe
-from attnres_cli.run import DataFacts, Point, RunRecord, RunResult, RunSpec, Settings, Status
+from attnres_cli.run import (
+    DataFacts,
+    Point,
+    RunRecord,
+    RunResult,
+    RunSpec,
+    Settings,
+    Standing,
+    Status,
+)
+from attnres_cli.store import owner
 
 Row = SqlRow[Any]
 
@@ -46,6 +56,7 @@ def of_spec(spec: RunSpec) -> dict[str, Any]:
 def of_result(result: RunResult) -> dict[str, Any]:
     """A result as columns of attnres_runs. SQL has no nan: a loss that is none is null."""
     values = {name: getattr(result, name) for name in _PLAIN} | asdict(result.settings)
+    values["step"] = result.steps
     return {key: _null_if_nan(value) for key, value in values.items()}
 
 
@@ -68,6 +79,14 @@ def to_record(row: Row, points: Sequence[Point]) -> RunRecord:
         result=_to_result(row, points) if ended else None,
         versions=row.versions or {},
     )
+
+
+def to_standing(row: Row) -> Standing:
+    """A row of attnres_runs, with what the kernel knows of its process."""
+    is_known = row.owner is not None and owner.is_here(row.owner)
+    values = {f.name: getattr(row, f.name) for f in fields(Standing) if hasattr(row, f.name)}
+    alive = owner.is_alive(row.owner) if is_known else None
+    return Standing(run_id=row.id, is_alive=alive, **values)
 
 
 def to_point(row: Row) -> Point:

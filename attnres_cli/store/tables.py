@@ -61,6 +61,8 @@ runs = Table(
     Column("started_at", String(32)),
     Column("finished_at", String(32)),
     Column("error", Text),
+    Column("step", Integer),  # done so far, as its process last said
+    Column("heartbeat_at", String(32)),  # when it did
     Column("val_loss", Float),  # nats per token; null until complete, and where it diverged
     Column("initial_loss", Float),
     Column("steps", Integer),

@@ -1,6 +1,18 @@
 """Training one run. Knows no SQL."""
 
+from attnres_cli.train.checkpoint import Checkpoints
 from attnres_cli.train.device import cores, devices, settings
+from attnres_cli.train.keeper import Keeper, Stop, Stopped
 from attnres_cli.train.loop import seconds_per_step, train
 
-__all__ = ["cores", "devices", "seconds_per_step", "settings", "train"]
+__all__ = [
+    "Checkpoints",
+    "Keeper",
+    "Stop",
+    "Stopped",
+    "cores",
+    "devices",
+    "seconds_per_step",
+    "settings",
+    "train",
+]

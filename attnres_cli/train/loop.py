@@ -6,7 +6,7 @@ import contextlib
 import math
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
@@ -22,11 +22,14 @@ from attnres_cli.model import (
 )
 from attnres_cli.recipe import Recipe
 from attnres_cli.run import Point, RunResult, RunSpec, Settings, Status
+from attnres_cli.train.keeper import Keeper, Progress, Stopped, restore, tensors_of
 from attnres_cli.train.memory import peak_bytes, reset_peak
 from attnres_cli.train.optim import lr_factor, make_optimizer
 
-OnStep = Callable[[int, float], None]
-"""Called with (steps done, training loss in nats per token) some hundred times in a run."""
+OnStep = Callable[[int, float | None], None]
+"""Called with (steps done, training loss in nats per token) some hundred times in a run; with no
+loss where a run that is taken up again has not come to its first one.
+"""
 
 _MOST_ARMS = 1024
 """Arms that one process may compile. They share the code of one `forward`, and of the ninth form of
@@ -74,8 +77,10 @@ class Trainer:
         return loss.detach()
 
     @torch.no_grad()
-    def evaluate(self) -> float:
+    def evaluate(self, between: Callable[[], None] = lambda: None) -> float:
         """Validation loss in nats per token over the recipe's evaluation tokens.
+
+        `between` is called before every batch, and may end it by raising.
 
         Never compiled: without gradients the model would be compiled once more, for little. The
         engine is then one that is fast without a compiler.
@@ -85,6 +90,7 @@ class Trainer:
         for batch in self.tokens.eval_batches(
             recipe.train.eval_tokens, recipe.train.batch_size, recipe.model.seq_len
         ):
+            between()
             inputs, targets = self._on_device(torch.from_numpy(batch))
             loss = self._loss(self.model, settings, inputs, targets)
             total += loss.double() * len(batch)
@@ -119,61 +125,159 @@ class Trainer:
 
 
 def train(
-    spec: RunSpec, tokens: Tokens, settings: Settings, device: str, on_step: OnStep
+    spec: RunSpec,
+    tokens: Tokens,
+    settings: Settings,
+    device: str,
+    on_step: OnStep,
+    keeper: Keeper | None = None,
 ) -> RunResult:
-    """Train one run from start to end.
+    """Train one run to its end, from where its keeper has it, or from the start.
 
     A loss that is not finite ends the run as diverged: that is a result. What raises here is a
     failed run, for the caller to record.
+
+    Raises:
+        Stopped: the keeper's `stop` was wanted before the end.
+
     """
     started = time.perf_counter()
     reset_peak(device)
-    trainer = Trainer(spec, tokens, settings, torch.device(device))
-    initial = trainer.evaluate()
-    curve = [Point(0, None, initial)]
-    intervals: list[float] = []
-    for point, seconds_per_step in _curve(trainer, on_step):
-        curve.append(point)
-        intervals.append(seconds_per_step)
-    last = curve[-1].val_loss
+    torch.manual_seed(spec.seed)  # for a design that draws on its own, whatever ran here before
+    session = _Session(Trainer(spec, tokens, settings, torch.device(device)), on_step, keeper)
+    session.begin(started)
+    session.run()
+    return _result(session, settings)
+
+
+def _result(session: _Session, settings: Settings) -> RunResult:
+    progress, trainer = session.progress, session.trainer
+    initial, last = progress.curve[0].val_loss, progress.curve[-1].val_loss
     val_loss = math.nan if last is None else last
-    steps, per_step = curve[-1].step, spec.recipe.tokens_per_step
-    step_s = statistics.median(intervals[1:] or intervals)  # the first one warms up
+    steps, per_step = progress.step, trainer.spec.recipe.tokens_per_step
+    step_s = statistics.median(progress.times or progress.first_times)
     return RunResult(
         status=Status.COMPLETE if math.isfinite(val_loss) else Status.DIVERGED,
         val_loss=val_loss if math.isfinite(val_loss) else math.nan,
-        initial_loss=initial,
+        initial_loss=math.nan if initial is None else initial,
         steps=steps,
         tokens=steps * per_step,
         step_s=step_s,
         tokens_per_second=per_step / step_s,
-        train_s=time.perf_counter() - started,
-        peak_bytes=peak_bytes(device),
+        train_s=session.train_s,
+        peak_bytes=session.peak_bytes,
         n_params=sum(parameter.numel() for parameter in trainer.model.parameters()),
         flops_per_token=train_flops_per_token(trainer.model.shape, trainer.model.residual),
         settings=settings,
-        curve=tuple(curve),
+        curve=tuple(progress.curve),
     )
 
 
-def _curve(trainer: Trainer, on_step: OnStep) -> Iterator[tuple[Point, float]]:
-    """Train; yield a point at every pause, with the seconds per step since the last one."""
-    recipe, done = trainer.spec.recipe, 0
-    for pause, evaluates in _pauses(recipe):
-        started, total = time.perf_counter(), torch.zeros((), device=trainer.device)
-        for step in range(done, pause):
-            loss = trainer.step(step)
-            total += loss
-            if step == 0 and pause > 1:
-                on_step(1, loss.item())  # it has been compiled: whoever waited for that is told
-        train_loss = total.item() / (pause - done)
-        seconds = (time.perf_counter() - started) / (pause - done)
-        done = pause
-        on_step(done, train_loss)
-        finite = math.isfinite(train_loss)
-        yield Point(done, train_loss, trainer.evaluate() if finite and evaluates else None), seconds
-        if not finite:
+class _Session:
+    """What one process does of a run: all of it, or the part from a checkpoint to the next stop."""
+
+    def __init__(self, trainer: Trainer, on_step: OnStep, keeper: Keeper | None) -> None:
+        self.trainer, self.on_step, self.keeper = trainer, on_step, keeper
+        self.progress = Progress(torch.zeros((), device=trainer.device))
+        self.started = self.clock = time.perf_counter()
+        self.is_warm = False
+
+    @property
+    def train_s(self) -> float:
+        """Wall seconds of the run so far, those of earlier processes included."""
+        return self.progress.train_s + time.perf_counter() - self.started
+
+    @property
+    def peak_bytes(self) -> int:
+        """Of all processes that have worked on the run."""
+        return max(self.progress.peak_bytes, peak_bytes(str(self.trainer.device)))
+
+    def begin(self, started: float) -> None:
+        """Take the run up where its keeper has it, or evaluate it before its first step."""
+        self.started = started
+        found = self.keeper.load() if self.keeper else None
+        if found is None:
+            self.progress.curve.append(Point(0, None, self.trainer.evaluate(self.check)))
             return
+        state, tensors = found
+        trainer = self.trainer
+        restore(tensors, trainer.model, trainer.optimizer, trainer.device)
+        self.progress = Progress.from_state(state, tensors["total"].to(trainer.device))
+        self.on_step(self.progress.step, self.progress.curve[-1].train_loss)
+
+    def run(self) -> None:
+        """Train; add a point to the curve at every pause."""
+        progress = self.progress
+        for pause, evaluates in _pauses(self.trainer.spec.recipe):
+            if pause <= progress.curve[-1].step:
+                continue
+            self._steps_to(pause)
+            if not self._add_point(pause, evaluates):
+                return
+
+    def _steps_to(self, pause: int) -> None:
+        progress, keeper = self.progress, self.keeper
+        self.clock = time.perf_counter()
+        for step in range(progress.step, pause):
+            loss = self.trainer.step(step)
+            progress.total += loss
+            progress.step = step + 1
+            if step == 0 and pause > 1:
+                self.on_step(1, loss.item())  # it has been compiled: who waited for that is told
+            if keeper is not None:
+                keeper.step = progress.step
+                if keeper.is_due():
+                    self._save(keeper)
+
+    def _add_point(self, pause: int, evaluates: bool) -> bool:
+        """Close the interval that ends here; whether the run goes on.
+
+        Nothing of `progress` changes before the evaluation is through, so that a run which is
+        stopped in the middle of it finds all the losses again.
+        """
+        progress = self.progress
+        n_steps = pause - progress.curve[-1].step
+        train_loss = progress.total.item() / n_steps
+        progress.seconds += time.perf_counter() - self.clock
+        self.clock = time.perf_counter()
+        self.on_step(pause, train_loss)
+        finite = math.isfinite(train_loss)
+        val_loss = self.trainer.evaluate(self.check) if finite and evaluates else None
+        times = progress.times if self.is_warm else progress.first_times
+        times.append(progress.seconds / n_steps)
+        self.is_warm = True
+        progress.curve.append(Point(pause, train_loss, val_loss))
+        progress.seconds = 0.0
+        progress.total.zero_()
+        return finite
+
+    def check(self) -> None:
+        """Between batches of an evaluation: stop if that is wanted."""
+        keeper = self.keeper
+        if keeper is not None and keeper.stop.wanted:
+            self.clock = time.perf_counter()
+            self._save(keeper)
+
+    def _save(self, keeper: Keeper) -> None:
+        """Write the run down, outside of its step time; end it here if that is wanted.
+
+        Raises:
+            Stopped: it is.
+
+        """
+        progress, trainer = self.progress, self.trainer
+        progress.total.item()  # waits for the device: what it still computes is step time
+        progress.seconds += time.perf_counter() - self.clock
+        state = progress.state() | {"train_s": self.train_s, "peak_bytes": self.peak_bytes}
+
+        def tensors() -> dict[str, Tensor]:
+            found = tensors_of(trainer.model, trainer.optimizer, trainer.device)
+            return found | {"total": progress.total.cpu()}
+
+        keeper.save(state, tensors)
+        if keeper.stop.wanted:
+            raise Stopped
+        self.clock = time.perf_counter()
 
 
 def _pauses(recipe: Recipe) -> list[tuple[int, bool]]:

@@ -82,3 +82,60 @@ def test_a_process_of_an_earlier_boot_is_dead():
 
 def test_a_later_process_with_the_same_id_is_not_the_owner():
     assert not owner.is_alive(with_part(3, "1"))
+
+
+def elsewhere() -> str:
+    return with_part(0, "some-other-host/4026531836")
+
+
+def test_a_process_of_another_container_on_this_host_is_not_judged_by_its_id():
+    host, _, namespace = owner.this_process().split("|")[0].rpartition("/")
+
+    assert namespace.isdecimal()
+    assert owner.is_alive(with_part(0, f"{host}/1"))
+    assert not owner.is_here(with_part(0, f"{host}/1"))
+
+
+def test_on_another_host_a_process_is_gone_when_its_heartbeat_has_stood_still(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    now, watch = [1000.0], owner.Watch()
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+
+    def is_gone(heartbeat: str | None, after: float) -> bool:
+        now[0] += after
+        return watch.is_gone(7, elsewhere(), heartbeat)
+
+    assert not is_gone("a", 0)  # however old it looks: clocks differ
+    assert not is_gone("a", owner.STALE_S - 1)
+    assert not is_gone("b", 2)
+    assert not is_gone("b", owner.STALE_S - 1)
+    assert is_gone("b", 2)
+    assert owner.STALE_S + owner.BEAT_S < 60
+
+
+def test_a_process_that_never_beat_on_another_host_is_gone_after_a_while(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    now, watch = [1000.0], owner.Watch()
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+
+    assert not watch.is_gone(7, elsewhere(), None)
+    now[0] += owner.STALE_S + 1
+    assert watch.is_gone(7, elsewhere(), None)
+
+
+def test_a_new_owner_is_watched_anew(monkeypatch: pytest.MonkeyPatch):
+    now, watch = [1000.0], owner.Watch()
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    watch.is_gone(7, elsewhere(), "a")
+    now[0] += owner.STALE_S + 1
+
+    assert not watch.is_gone(7, elsewhere() + "0", "a")
+
+
+def test_on_this_host_the_kernel_is_asked_and_no_heartbeat():
+    watch = owner.Watch()
+
+    assert not watch.is_gone(7, owner.this_process(), None)
+    assert watch.is_gone(7, with_part(3, "1"), "just now")

@@ -127,7 +127,7 @@ def in_processes(n: int, function: Callable[..., object], *arguments: object) ->
     processes = [context.Process(target=say, args=call) for _ in range(n)]
     for process in processes:
         process.start()
-    answers = [said.get(timeout=60) for _ in processes]
+    answers = [said.get(timeout=120) for _ in processes]
     for process in processes:
         process.join()
     return answers
@@ -533,3 +533,157 @@ def test_the_store_does_not_import_torch():
     script = "import sys, attnres_cli.store; sys.exit('torch' in sys.modules)"
 
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
+
+
+def test_a_heartbeat_says_how_far_a_run_is(store: Store, ids: list[int]):
+    record = claimed(store, ids)
+
+    assert store.beat(record.id, 42)
+
+    standing = store.standings()[record.id]
+    assert (standing.step, standing.is_alive, standing.attempts) == (42, True, 1)
+    assert standing.owner == owner.this_process()
+    assert store.statuses(ids)[record.id] is Status.RUNNING
+    assert store.standings(ids[1:2])[ids[1]].is_alive is None
+
+
+def test_a_heartbeat_for_a_run_that_another_process_has_is_refused(
+    study: str, store: Store, ids: list[int]
+):
+    assert not store.beat(ids[0], 1)
+    claimed_by_a_process_that_is_killed(study, ids[0])
+
+    assert not store.beat(ids[0], 1)
+    assert not store.owns(ids[0])
+    store.let_go(ids[0])
+    assert status_of(store, ids[0]) is Status.RUNNING
+
+
+def test_a_run_that_comes_further_between_deaths_never_fails_of_them(
+    study: str, store: Store, ids: list[int]
+):
+    further = CLAIM_AND_DIE.replace(
+        "os.kill",
+        "Store.open(sys.argv[1], create=True).beat(int(sys.argv[2]), 9, further=True); os.kill",
+    )
+    for _ in range(4):
+        command = [sys.executable, "-c", further, study, str(ids[0])]
+        subprocess.run(command, check=False, capture_output=True)
+        store.release(ids, cause="it died")
+        assert status_of(store, ids[0]) is Status.PENDING
+
+
+def test_a_run_that_is_let_go_waits_again_and_counts_no_death(store: Store, ids: list[int]):
+    record = claimed(store, ids)
+    assert store.owns(record.id)
+
+    store.let_go(record.id)
+
+    assert status_of(store, record.id) is Status.PENDING
+    assert store.standings()[record.id].attempts == 0
+
+
+def test_a_failed_run_keeps_its_last_step(store: Store, ids: list[int]):
+    record = claimed(store, ids)
+
+    store.fail(record.id, "no", VERSIONS, 17)
+
+    assert store.standings()[record.id].step == 17
+
+
+def test_a_finished_run_has_come_to_its_last_step(store: Store, ids: list[int]):
+    record = finished(store, ids)
+
+    standing = store.standings()[record.id]
+    assert (standing.step, standing.owner) == (RESULT.steps, None)
+
+
+def elsewhere(study: str, run_id: int, heartbeat: str) -> None:
+    """Let a run be one of a process on another host."""
+    with sqlite3.connect(study) as connection:
+        connection.execute(
+            "UPDATE attnres_runs SET status = 'running', owner = 'other/1|boot|7|9', attempts = 1,"
+            " heartbeat_at = ? WHERE id = ?",
+            (heartbeat, run_id),
+        )
+    connection.close()
+
+
+def test_a_run_of_another_host_is_taken_over_when_its_heartbeat_stops_and_not_before(
+    study: str, store: Store, ids: list[int], monkeypatch: pytest.MonkeyPatch
+):
+    now = [1000.0]
+    monkeypatch.setattr(owner.time, "monotonic", lambda: now[0])
+    for minute in range(5):  # alive, with a clock that is years behind
+        elsewhere(study, ids[0], f"2001-01-01T00:0{minute}:00+00:00")
+        assert store.release(ids) == 0
+        now[0] += 40
+    now[0] += 10
+
+    assert store.release(ids) == 1
+    assert claimed(store, ids).id == ids[0]
+
+
+def test_runs_are_removed_with_their_curves(study: str, store: Store, ids: list[int]):
+    finished(store, ids)
+    kept = finished(store, ids)
+
+    store.remove(ids[:1])
+
+    assert [record.id for record in store.runs()] == ids[1:]
+    assert store.runs(ids=[kept.id]) == [kept]
+    with sqlite3.connect(study) as connection:
+        held = connection.execute("SELECT DISTINCT run_id FROM attnres_curve").fetchall()
+    connection.close()
+    assert held == [(kept.id,)]
+
+
+def test_a_run_that_may_be_running_is_not_removed(study: str, store: Store, ids: list[int]):
+    claimed(store, ids)
+    elsewhere(study, ids[1], store.standings()[ids[0]].heartbeat_at or "")
+    elsewhere(study, ids[2], "2001-01-01T00:00:00+00:00")
+
+    for run_id in ids[:2]:
+        with pytest.raises(StudyError, match=f"run {run_id} is running"):
+            store.remove([ids[5], run_id])
+    store.remove([ids[2]])
+
+    assert len(store.runs()) == len(ids) - 1
+
+
+def test_files_of_runs_lie_beside_the_study(store: Store, ids: list[int], tmp_path: Path):
+    one, other = store.runs(ids=ids[:2])
+
+    assert store.folder == tmp_path / "study.runs"
+    assert store.folder_of(one).parent == store.folder
+    assert store.folder_of(one) != store.folder_of(other)
+    assert store.folder_of(one).name.startswith(f"{one.id}-")
+
+
+def live_a_study(study: str, ids: list[int], ready: Barrier) -> list[int]:
+    """Claim, beat and end runs until none waits, as a worker does that trains in no time."""
+    ready.wait()
+    store, mine = Store.open(study, create=True), []
+    while (record := store.claim(ids)) is not None:
+        for step in range(5):
+            assert store.beat(record.id, step, further=step % 2 == 0)
+            store.release(ids)
+        ended = replace(record, status=Status.COMPLETE, result=RESULT, versions=VERSIONS)
+        store.finish(ended)
+        mine.append(record.id)
+    return mine
+
+
+@pytest.mark.slow
+def test_sixteen_processes_on_one_file_lose_nothing(study: str, store: Store, tiny_recipe: Recipe):
+    grid = [RunSpec(tiny_recipe, "standard", seed, FACTS.fingerprint) for seed in range(160)]
+    ids = [record.id for record in store.plan(grid, FACTS)]
+
+    said = in_processes(16, live_a_study, study, ids)
+
+    assert [type(mine) for mine in said] == [list] * 16, said
+    assert sorted(run_id for mine in said for run_id in mine) == ids
+    records = store.runs()
+    assert {record.status for record in records} == {Status.COMPLETE}
+    assert all(record.result and record.result.curve == CURVE for record in records)
+    assert {standing.attempts for standing in store.standings().values()} == {1}

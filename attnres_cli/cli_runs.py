@@ -1,0 +1,137 @@
+"""The commands `runs`, `runs show` and `runs rm`: what a study holds, run by run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+import typer.core
+
+from attnres_cli import complete
+from attnres_cli.errors import UsageError, unknown
+from attnres_cli.options import Format, FormatName, Study, read_format
+from attnres_cli.stdio import say
+
+if TYPE_CHECKING:
+    from attnres_cli.report.runs import Line
+    from attnres_cli.run import RunRecord
+    from attnres_cli.store import Store
+
+_STUDY = "attnres.db"
+_FORMATS = (Format.TABLE, Format.JSON)
+
+
+class _Runs(typer.core.TyperGroup):
+    """A group whose command is `list` where none is named: `attnres runs --status failed`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """The arguments, with `list` before them if they begin with an option, or are none."""
+        bare = not args or (args[0].startswith("-") and args[0] not in ("-h", "--help"))
+        return super().parse_args(ctx, ["list", *args] if bare else args)
+
+
+HELP = "List the runs of a study (runs list), show one (runs show ID), or forget some (runs rm ID)."
+
+app = typer.Typer(cls=_Runs, pretty_exceptions_enable=False)
+
+
+@app.command("list")
+def list_runs(
+    study: Study = _STUDY,
+    status: Annotated[
+        str | None, typer.Option(help="pending, running, complete, diverged or failed.")
+    ] = None,
+    variant: Annotated[
+        str | None,
+        typer.Option(help="A variant as the list has it.", autocompletion=complete.specs),
+    ] = None,
+    recipe: Annotated[str | None, typer.Option(help="Name, or start of a digest.")] = None,
+    output: FormatName = "table",
+) -> None:
+    """List the runs with status, progress and who runs them."""
+    from attnres_cli.report.runs import print_runs
+    from attnres_cli.run import Status
+    from attnres_cli.store import Store
+
+    form = read_format(output, _FORMATS)
+    if status is not None and status not in list(Status):
+        raise UsageError(unknown("status", status, list(Status)))
+    store = Store.open(study, create=False)
+    records = store.runs()
+    _check_known("variant in this study", variant, [{r.variant} for r in records])
+    names = [{r.recipe, r.recipe_digest} for r in records]
+    if recipe is not None and not any(r.recipe_digest.startswith(recipe) for r in records):
+        _check_known("recipe in this study", recipe, names)
+    chosen = [
+        record
+        for record in records
+        if (status is None or record.status == status)
+        and (variant is None or record.variant == variant)
+        and (recipe in (None, record.recipe) or record.recipe_digest.startswith(str(recipe)))
+    ]
+    print_runs(_lines(store, chosen), as_json=form is Format.JSON)
+
+
+@app.command()
+def show(
+    run: Annotated[int, typer.Argument(help="Its number, as the list has it.", metavar="ID")],
+    study: Study = _STUDY,
+    output: FormatName = "table",
+) -> None:
+    """Print all about one run: what it is, where it stands, what came of it, its curve."""
+    from attnres_cli.report.runs import print_run
+    from attnres_cli.store import Store
+
+    form = read_format(output, _FORMATS)
+    store = Store.open(study, create=False)
+    (line,) = _lines(store, _chosen(store, study, [run]))
+    print_run(line, as_json=form is Format.JSON)
+
+
+@app.command()
+def rm(
+    runs: Annotated[list[int], typer.Argument(help="Their numbers.", metavar="ID...")],
+    study: Study = _STUDY,
+) -> None:
+    """Forget runs, with their curves and checkpoints; one that is running is refused.
+
+    All of them are forgotten, or none. `attnres ablate` would train them again.
+    """
+    import shutil
+
+    from attnres_cli.store import Store
+
+    Store.open(study, create=False)  # rm makes no study
+    store = Store.open(study, create=True)
+    ids = list(dict.fromkeys(runs))
+    records = _chosen(store, study, ids)
+    store.remove(ids)
+    for record in records:
+        shutil.rmtree(store.folder_of(record), ignore_errors=True)
+    say(f"forgotten: {', '.join(str(run_id) for run_id in ids)}")
+
+
+def _check_known(what: str, name: str | None, known: Sequence[set[str]]) -> None:
+    names = set().union(*known)
+    if name is not None and name not in names:
+        raise UsageError(unknown(what, name, names))
+
+
+def _chosen(store: Store, study: str, ids: Sequence[int]) -> list[RunRecord]:
+    """The runs of these numbers. Raises UsageError where one is not there."""
+    known = store.standings(ids)
+    for run_id in ids:
+        if run_id not in known:
+            numbers = sorted(store.standings())
+            held = f"{numbers[0]} to {numbers[-1]}" if numbers else "none"
+            raise UsageError(f"no run {run_id} in study {study}, it holds {held}: attnres runs")
+    return store.runs(ids=ids)
+
+
+def _lines(store: Store, records: Sequence[RunRecord]) -> list[Line]:
+    from attnres_cli.report.runs import Line
+
+    standings = store.standings([record.id for record in records])
+    steps = {d: store.recipe(d).steps for d in {record.recipe_digest for record in records}}
+    return [Line(r, standings[r.id], steps[r.recipe_digest]) for r in records if r.id in standings]

@@ -1,0 +1,60 @@
+"""The heartbeat of a worker: a thread that tells the study that it lives and how far its run is.
+
+A thread, since a step, an evaluation or compiling may take longer than a heartbeat may stay out.
+"""
+
+from __future__ import annotations
+
+import threading
+from types import TracebackType
+
+from attnres_cli.errors import StudyError
+from attnres_cli.store import BEAT_S, Store
+from attnres_cli.train import Keeper
+
+
+class Heart:
+    """Beats while it is entered, for one run. `is_ours`: whether the run still is this process's.
+
+    Where it is not any more, training is asked to stop: another process has it.
+    """
+
+    def __init__(self, store: Store, run_id: int, keeper: Keeper) -> None:
+        self.is_ours = True
+        self._store, self._run_id, self._keeper = store, run_id, keeper
+        self._wake, self._is_over, self._is_further = threading.Event(), False, False
+        self._thread = threading.Thread(target=self._beat, name="heart", daemon=True)
+
+    def __enter__(self) -> Heart:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        _kind: type[BaseException] | None,
+        _error: BaseException | None,
+        _traceback: TracebackType | None,
+    ) -> None:
+        self._is_over = True
+        self._wake.set()
+        self._thread.join()
+
+    def further(self, _step: int) -> None:
+        """Beat at once: the run would go on from a later step now."""
+        self._is_further = True
+        self._wake.set()
+
+    def _beat(self) -> None:
+        while True:
+            self._wake.wait(BEAT_S)
+            self._wake.clear()
+            further, self._is_further = self._is_further, False
+            if self._is_over and not further:
+                return
+            try:
+                self.is_ours = self._store.beat(self._run_id, self._keeper.step, further=further)
+            except StudyError:  # locked for a minute, or a full disk: the next may get through
+                continue
+            if not self.is_ours:
+                self._keeper.stop.wanted = True
+                return

@@ -1,0 +1,171 @@
+"""Checkpoints of one run as files: written whole or not at all, and never believed unchecked.
+
+A checkpoint is two files, `000000400.safetensors` (tensors) and `000000400.json` (the rest, with
+the digests of both). The second is what makes it one: it is renamed into place last.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from attnres_cli.stdio import say
+
+FORMAT = 1
+_KEPT = 2  # one more than needed, for when the newest is damaged
+
+
+class _UnsoundError(Exception):
+    """Of one checkpoint: why it cannot be used. The one before it may be."""
+
+
+class _ForeignError(Exception):
+    """Of one checkpoint: which part of its making differs. So does that of all before it."""
+
+
+@dataclass(frozen=True)
+class Checkpoints:
+    """The newest checkpoints of one run.
+
+    Attributes:
+        folder: theirs alone; made when the first is written.
+        identity: all that decides the run's numbers. What was written under another one is not
+            gone on from: the numbers would be those of neither.
+
+    """
+
+    folder: Path
+    identity: Mapping[str, str]
+
+    def save(self, step: int, state: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
+        """Write one, then forget all but the newest two.
+
+        Raises:
+            OSError: it could not be written, as on a full disk; what was there is still there.
+
+        """
+        from safetensors import SafetensorError  # a run that needs no checkpoint needs none of it
+        from safetensors.torch import save_file
+
+        self.folder.mkdir(parents=True, exist_ok=True)
+        blob, note = self._files(step)
+        parts = {final: self.folder / f".{final.name}.{os.getpid()}" for final in (blob, note)}
+        try:
+            save_file(dict(tensors), parts[blob])
+            body = {
+                "format": FORMAT,
+                "step": step,
+                "identity": dict(self.identity),
+                "state": state,
+                "tensors_sha256": _sha256(parts[blob]),
+            }
+            parts[note].write_text(_signed(body), encoding="utf-8")
+            for final, part in parts.items():
+                _sync(part)
+                part.replace(final)
+            _sync(self.folder)
+        except SafetensorError as error:
+            raise OSError(str(error)) from error
+        finally:
+            for part in parts.values():
+                part.unlink(missing_ok=True)
+        self._prune()
+
+    def load(self) -> tuple[dict[str, Any], dict[str, Tensor]] | None:
+        """State and tensors of the newest one that is sound, None if there is none.
+
+        What is damaged is said on stderr, removed and passed over; what is of another identity is
+        removed, and so is all before it.
+        """
+        for note in self._notes():
+            try:
+                return self._read(note)
+            except _UnsoundError as error:
+                say(f"checkpoint {note} is damaged ({error}): going on from the one before")
+                note.unlink(missing_ok=True)
+            except _ForeignError as error:
+                say(f"checkpoint {note} was made with another {error}: the run starts again")
+                self.clear()
+                return None
+        return None
+
+    def clear(self) -> None:
+        """Remove them, and the folder of all runs if nothing else is in it."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+        try:
+            self.folder.parent.rmdir()
+        except OSError:  # other runs' are there, or it never was
+            return
+
+    def _read(self, note: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        from safetensors.torch import load_file
+
+        body = _unsigned(note)
+        theirs = body["identity"]
+        ours = dict(self.identity)
+        names = sorted(ours.keys() | theirs.keys())
+        different = [name for name in names if theirs.get(name) != ours.get(name)]
+        if different:
+            name = different[0]
+            raise _ForeignError(f"{name} ({theirs.get(name)}, now {ours.get(name)})")
+        blob = note.with_suffix(".safetensors")
+        try:
+            if _sha256(blob) != body["tensors_sha256"]:
+                raise _UnsoundError(f"{blob.name} is not as it was written")
+            return body["state"], load_file(blob)
+        except OSError as error:
+            raise _UnsoundError(f"{blob.name}: {error.strerror}") from error
+
+    def _files(self, step: int) -> tuple[Path, Path]:
+        return self.folder / f"{step:09d}.safetensors", self.folder / f"{step:09d}.json"
+
+    def _notes(self) -> list[Path]:
+        """The newest first."""
+        return sorted(self.folder.glob("[0-9]*.json"), reverse=True)
+
+    def _prune(self) -> None:
+        """Remove what is older, and what a killed process has left half written."""
+        kept = {note.stem for note in self._notes()[:_KEPT]}
+        for file in sorted(self.folder.iterdir()):  # .json before .safetensors, of each step
+            if file.stem not in kept:
+                file.unlink(missing_ok=True)
+
+
+def _signed(body: Mapping[str, Any]) -> str:
+    text = json.dumps(body, sort_keys=True)
+    return json.dumps({"sha256": hashlib.sha256(text.encode()).hexdigest(), "body": text})
+
+
+def _unsigned(note: Path) -> dict[str, Any]:
+    try:
+        outer = json.loads(note.read_text(encoding="utf-8"))
+        if hashlib.sha256(outer["body"].encode()).hexdigest() != outer["sha256"]:
+            raise _UnsoundError(f"{note.name} is not as it was written")
+        body: dict[str, Any] = json.loads(outer["body"])
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise _UnsoundError(f"{note.name} is no note of a checkpoint") from error
+    if body["format"] != FORMAT:
+        raise _UnsoundError(f"format {body['format']}, this version reads {FORMAT}")
+    return body
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _sync(path: Path) -> None:
+    """Let a file or folder be on the disk, not in memory alone."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,165 @@
+"""When a run is written down, and how it is taken up again."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from attnres_cli.run import Point
+from attnres_cli.train.checkpoint import Checkpoints
+
+_MOST_SHARE = 0.02
+"""Of a run's time, what writing checkpoints may take; large models are then written less often."""
+
+
+class Stopped(Exception):  # noqa: N818 - no error
+    """Training ended early because it was asked to; a checkpoint was written if one could be."""
+
+
+@dataclass
+class Stop:
+    """A wish that training end soon. A plain field, so that a signal's handler may set it."""
+
+    wanted: bool = False
+
+
+@dataclass
+class Progress:
+    """How far a run is: with model and optimiser, all that its continuation needs.
+
+    Attributes:
+        step: steps done.
+        total: sum of the losses since the last point of the curve, on the device.
+        seconds: that these steps took.
+        times: seconds per step, one for every point.
+        first_times: the same, of the first point in each process, which warms up.
+        train_s: wall time in processes before this one.
+        peak_bytes: the largest memory of these.
+
+    """
+
+    total: Tensor
+    step: int = 0
+    seconds: float = 0.0
+    curve: list[Point] = field(default_factory=list)
+    times: list[float] = field(default_factory=list)
+    first_times: list[float] = field(default_factory=list)
+    train_s: float = 0.0
+    peak_bytes: int = 0
+
+    def state(self) -> dict[str, Any]:
+        """All but the tensor, for JSON."""
+        plain = ("step", "seconds", "times", "first_times", "train_s", "peak_bytes")
+        curve = [[point.step, point.train_loss, point.val_loss] for point in self.curve]
+        return {name: getattr(self, name) for name in plain} | {"curve": curve}
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any], total: Tensor) -> Progress:
+        """What `state` was taken from."""
+        curve = [Point(*point) for point in state["curve"]]
+        return cls(total, **{**state, "curve": curve})
+
+
+@dataclass
+class Keeper:
+    """Keeps one run: writes it down every so many seconds, and when it is to stop.
+
+    Attributes:
+        every_s: seconds between checkpoints; where one takes long, more, so that no more than a
+            fiftieth of the run's time goes there. 0: one after every step, whatever it takes.
+        on_saved: called with the step of every checkpoint that was written.
+        on_trouble: called once, with why the first one that failed did.
+        step: steps done, for whoever watches from another thread.
+
+    """
+
+    checkpoints: Checkpoints
+    every_s: float
+    stop: Stop
+    on_saved: Callable[[int], None] = lambda _step: None
+    on_trouble: Callable[[OSError], None] = lambda _error: None
+    step: int = 0
+
+    def __post_init__(self) -> None:
+        self._next = time.monotonic() + self.every_s
+        self._saved_step = 0
+        self._had_trouble = False
+
+    def is_due(self) -> bool:
+        """Whether a checkpoint is to be written now. Costs a look at the clock."""
+        return self.stop.wanted or time.monotonic() >= self._next
+
+    def save(self, state: Mapping[str, Any], tensors: Callable[[], Mapping[str, Tensor]]) -> None:
+        """Write the run down as it is now, unless that has been done.
+
+        A disk that is full, or any other failure to write, is told and does not end the run.
+        """
+        step = int(state["step"])
+        if step == self._saved_step:
+            return
+        started = time.monotonic()
+        try:
+            self.checkpoints.save(step, state, tensors())
+        except OSError as error:
+            if not self._had_trouble:
+                self.on_trouble(error)
+            self._had_trouble = True
+        else:
+            self._saved_step = step
+            self.on_saved(step)
+        ended = time.monotonic()
+        if self.every_s:
+            self._next = ended + max(self.every_s, (ended - started) / _MOST_SHARE)
+
+    def load(self) -> tuple[dict[str, Any], dict[str, Tensor]] | None:
+        """The run as it was last written down; None: it starts from the beginning."""
+        found = self.checkpoints.load()
+        if found is not None:
+            self.step = self._saved_step = int(found[0]["step"])
+        return found
+
+
+def tensors_of(
+    model: torch.nn.Module, optimizer: torch.optim.Optimizer, device: torch.device
+) -> dict[str, Tensor]:
+    """Weights, buffers, the optimiser's state and the state of torch's generators, on the CPU."""
+    found = {f"model.{name}": tensor for name, tensor in _of_model(model).items()}
+    for index, values in optimizer.state_dict()["state"].items():
+        for name, value in values.items():
+            assert isinstance(value, Tensor), f"the optimiser's {name} is not kept"
+            found[f"optimizer.{index}.{name}"] = value
+    found["generator.cpu"] = torch.get_rng_state()
+    if device.type == "cuda":
+        found["generator.cuda"] = torch.cuda.get_rng_state(device)
+    return {name: tensor.detach().cpu().contiguous() for name, tensor in found.items()}
+
+
+@torch.no_grad()
+def restore(
+    tensors: Mapping[str, Tensor],
+    model: torch.nn.Module,
+    optimizer: torch.optim.Optimizer,
+    device: torch.device,
+) -> None:
+    """Undo what has happened to these since `tensors_of` was asked."""
+    for name, tensor in _of_model(model).items():
+        tensor.copy_(tensors[f"model.{name}"])
+    state: dict[int, dict[str, Tensor]] = {}
+    for key, value in tensors.items():
+        if key.startswith("optimizer."):
+            _, index, name = key.split(".", 2)
+            state.setdefault(int(index), {})[name] = value.clone()  # its own, aligned memory
+    optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
+    torch.set_rng_state(tensors["generator.cpu"].clone())
+    if device.type == "cuda":
+        torch.cuda.set_rng_state(tensors["generator.cuda"].clone(), device)
+
+
+def _of_model(model: torch.nn.Module) -> dict[str, Tensor]:
+    """Each once, whatever it is tied to; buffers too that no state dict holds."""
+    return {**dict(model.named_parameters()), **dict(model.named_buffers())}

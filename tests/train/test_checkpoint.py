@@ -1,0 +1,204 @@
+"""Checkpoints as files: whole or not at all, checked before they are believed."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from attnres_cli.train import Checkpoints
+
+IDENTITY = {"recipe": "abcdef012345", "variant": "attnres", "torch": "2.9.0"}
+TENSORS = {
+    "weights": torch.randn(3, 4),
+    "half": torch.randn(5).bfloat16(),
+    "step": torch.tensor(7.0),
+    "generator": torch.get_rng_state(),
+}
+STATE = {"curve": [[0, None, 5.5], [2, 0.1 + 0.2, float("inf")]], "times": [0.1]}
+
+
+@pytest.fixture
+def checkpoints(tmp_path: Path) -> Checkpoints:
+    return Checkpoints(tmp_path / "study.runs" / "7", IDENTITY)
+
+
+def save(checkpoints: Checkpoints, *steps: int) -> None:
+    for step in steps:
+        checkpoints.save(step, {**STATE, "step": step}, {**TENSORS, "step": torch.tensor(step)})
+
+
+def loaded_step(checkpoints: Checkpoints) -> int | None:
+    found = checkpoints.load()
+    if found is None:
+        return None
+    state, tensors = found
+    assert tensors["step"].item() == state["step"]
+    return state["step"]
+
+
+def names(checkpoints: Checkpoints) -> list[str]:
+    return sorted(file.name for file in checkpoints.folder.iterdir())
+
+
+def test_without_one_there_is_nothing_to_go_on_from(checkpoints: Checkpoints):
+    assert checkpoints.load() is None
+    assert not checkpoints.folder.exists()
+
+
+def test_what_was_saved_comes_back_bit_for_bit(checkpoints: Checkpoints):
+    checkpoints.save(400, STATE, TENSORS)
+
+    found = checkpoints.load()
+
+    assert found is not None
+    assert found[0] == STATE
+    assert found[1].keys() == TENSORS.keys()
+    assert all(same(found[1][name], tensor) for name, tensor in TENSORS.items())
+
+
+def same(one: Tensor, other: Tensor) -> bool:
+    return one.dtype == other.dtype and torch.equal(one, other)
+
+
+def test_the_newest_two_are_kept(checkpoints: Checkpoints):
+    save(checkpoints, 8, 9, 10)
+
+    assert loaded_step(checkpoints) == 10
+    assert names(checkpoints) == [
+        "000000009.json",
+        "000000009.safetensors",
+        "000000010.json",
+        "000000010.safetensors",
+    ]
+
+
+@pytest.mark.parametrize("suffix", [".json", ".safetensors"])
+@pytest.mark.parametrize("damage", ["cut", "empty", "a bit", "gone"])
+def test_a_damaged_one_is_said_and_the_one_before_is_used(
+    checkpoints: Checkpoints, suffix: str, damage: str, capsys: pytest.CaptureFixture[str]
+):
+    save(checkpoints, 1, 2)
+    file = checkpoints.folder / f"000000002{suffix}"
+    content = bytearray(file.read_bytes())
+    if damage == "gone":
+        file.unlink()
+    else:
+        content[len(content) // 2] ^= 1
+        file.write_bytes({"cut": content[:-9], "empty": b"", "a bit": content}[damage])
+
+    assert loaded_step(checkpoints) == 1
+    told = capsys.readouterr().err
+    assert ("is damaged" in told) == ((suffix, damage) != (".json", "gone"))
+    save(checkpoints, 2)
+    assert loaded_step(checkpoints) == 2
+
+
+def test_where_both_are_damaged_the_run_starts_again(
+    checkpoints: Checkpoints, capsys: pytest.CaptureFixture[str]
+):
+    save(checkpoints, 1, 2)
+    for file in checkpoints.folder.glob("*.safetensors"):
+        file.write_bytes(file.read_bytes()[:-1])
+
+    assert checkpoints.load() is None
+    assert capsys.readouterr().err.count("is damaged") == 2
+
+
+def test_what_was_made_otherwise_is_not_gone_on_from(
+    checkpoints: Checkpoints, capsys: pytest.CaptureFixture[str]
+):
+    save(checkpoints, 1, 2)
+    newer = Checkpoints(checkpoints.folder, {**IDENTITY, "torch": "2.10.0"})
+
+    assert newer.load() is None
+    assert "made with another torch (2.9.0, now 2.10.0): the run starts" in capsys.readouterr().err
+    assert not checkpoints.folder.exists()
+
+
+def test_one_of_a_later_format_is_not_read(
+    checkpoints: Checkpoints, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    with monkeypatch.context() as later:
+        later.setattr("attnres_cli.train.checkpoint.FORMAT", 2)
+        save(checkpoints, 1)
+
+    assert checkpoints.load() is None
+    assert "format 2, this version reads 1" in capsys.readouterr().err
+
+
+def test_a_note_is_json_that_anybody_can_read(checkpoints: Checkpoints):
+    save(checkpoints, 5)
+
+    outer = json.loads((checkpoints.folder / "000000005.json").read_text())
+
+    assert json.loads(outer["body"])["identity"] == IDENTITY
+
+
+def test_clearing_removes_the_run_and_leaves_others(checkpoints: Checkpoints):
+    other = Checkpoints(checkpoints.folder.parent / "8", IDENTITY)
+    save(checkpoints, 1)
+    save(other, 1)
+
+    checkpoints.clear()
+    assert names(other) == ["000000001.json", "000000001.safetensors"]
+    assert not checkpoints.folder.exists()
+
+    other.clear()
+    assert not other.folder.parent.exists()
+    other.clear()
+
+
+SAVE_AND_DIE = """
+import os, pathlib, signal, sys, torch
+from attnres_cli.train import Checkpoints
+
+folder, call, count = pathlib.Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+checkpoints = Checkpoints(folder, {"recipe": "a"})
+checkpoints.save(1, {"step": 1}, {"x": torch.ones(9)})
+
+def dies(function):
+    def call(*arguments, **keywords):
+        global count
+        count -= 1
+        if count == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return function(*arguments, **keywords)
+    return call
+
+if call == "fsync":
+    os.fsync = dies(os.fsync)
+elif call == "unlink":
+    pathlib.Path.unlink = dies(pathlib.Path.unlink)
+else:
+    pathlib.Path.replace = dies(pathlib.Path.replace)
+checkpoints.save(2, {"step": 2}, {"x": 2 * torch.ones(9)})
+checkpoints.save(3, {"step": 3}, {"x": 3 * torch.ones(9)})
+"""
+MOMENTS = [("fsync", 1, 1), ("replace", 1, 1), ("fsync", 2, 1), ("replace", 2, 1)]
+MOMENTS += [("fsync", 3, 2), ("unlink", 1, 2), ("fsync", 6, 3), ("unlink", 6, 3)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("call", "count", "expected"), MOMENTS)
+def test_a_process_killed_while_it_writes_leaves_a_sound_one(
+    tmp_path: Path, call: str, count: int, expected: int
+):
+    folder = tmp_path / "1"
+    command = [sys.executable, "-c", SAVE_AND_DIE, str(folder), call, str(count)]
+    assert subprocess.run(command, check=False, env=os.environ).returncode == -9
+
+    checkpoints = Checkpoints(folder, {"recipe": "a"})
+    found = checkpoints.load()
+
+    assert found is not None
+    assert found[0] == {"step": expected}
+    assert torch.equal(found[1]["x"], expected * torch.ones(9))
+    checkpoints.save(9, {"step": 9}, {"x": torch.ones(1)})
+    assert len(names(checkpoints)) == 4  # nothing half written is left
