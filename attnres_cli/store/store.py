@@ -7,7 +7,6 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
-from datetime import UTC, datetime
 from pathlib import Path
 
 from sqlalchemy import Connection, Engine, delete, insert, select, update
@@ -16,8 +15,8 @@ from sqlalchemy.exc import DBAPIError
 from attnres_cli.errors import StudyError
 from attnres_cli.recipe import Recipe
 from attnres_cli.run import DataFacts, Point, RunRecord, RunSpec, Standing, Status
-from attnres_cli.store import owner, rows
-from attnres_cli.store.engine import connect, exists, immediate, runs_folder
+from attnres_cli.store import claims, owner, rows
+from attnres_cli.store.engine import connect, exists, immediate, refusal, runs_folder
 from attnres_cli.store.tables import curve, data, recipes, runs
 
 MAX_ATTEMPTS = 2
@@ -73,7 +72,7 @@ class Store:
             for spec in specs:
                 _insert_missing(connection, recipes, "digest", rows.of_recipe(spec.recipe))
             ids = [_run_id(connection, spec) for spec in specs]
-            self._free_orphans(connection, ids)
+            claims.free(connection, claims.orphans(connection, ids, self._watch))
             if retry_failed:
                 failed = (runs.c.id.in_(ids), runs.c.status == Status.FAILED)
                 connection.execute(update(runs).where(*failed).values(**rows.WAITING, attempts=0))
@@ -82,22 +81,9 @@ class Store:
     def claim(self, ids: Sequence[int]) -> RunRecord | None:
         """The first of these runs that waits, now this process's; None if none waits."""
         with self._write() as connection:
-            waiting = select(runs.c.id).where(runs.c.status == Status.PENDING)
-            free = set(connection.execute(waiting).scalars())
-            found = next((run_id for run_id in ids if run_id in free), None)
-            if found is None:
-                return None
-            connection.execute(
-                update(runs)
-                .where(runs.c.id == found)
-                .values(
-                    status=Status.RUNNING,
-                    owner=owner.this_process(),
-                    attempts=runs.c.attempts + 1,
-                    started_at=_now(),
-                    heartbeat_at=_now(),
-                )
-            )
+            found = claims.take(connection, ids)
+        if found is None:
+            return None
         return self.runs(ids=[found])[0]
 
     def beat(self, run_id: int, step: int, *, further: bool = False) -> bool:
@@ -106,24 +92,22 @@ class Store:
         `further`: the run would go on from a later step than before, so that its process may die
         MAX_ATTEMPTS times more.
         """
-        said: dict[str, object] = {"step": step, "heartbeat_at": _now()}
+        said: dict[str, object] = {"step": step, "heartbeat_at": claims.now()}
         if further:
             said["attempts"] = 1
         with self._write() as connection:
-            ours = (runs.c.id == run_id, runs.c.owner == owner.this_process())
-            return connection.execute(update(runs).where(*ours).values(said)).rowcount == 1
+            return claims.change(connection, run_id, said)
 
     def let_go(self, run_id: int) -> None:
         """Let a run that this process has claimed wait again; no death of it is counted."""
         with self._write() as connection:
-            ours = (runs.c.id == run_id, runs.c.owner == owner.this_process())
-            connection.execute(update(runs).where(*ours).values(**rows.WAITING, attempts=0))
+            claims.change(connection, run_id, {**rows.WAITING, "attempts": 0})
 
     def finish(self, record: RunRecord) -> None:
         """Record the result of a run that this process has claimed, with its curve."""
         assert record.result is not None
         with self._write() as connection:
-            _end(connection, record.id, rows.of_result(record.result), record.versions)
+            claims.end(connection, record.id, rows.of_result(record.result), record.versions)
             points = [asdict(point) | {"run_id": record.id} for point in record.result.curve]
             if points:
                 connection.execute(insert(curve), points)
@@ -136,7 +120,7 @@ class Store:
         if step is not None:
             failed["step"] = step
         with self._write() as connection:
-            _end(connection, run_id, failed, versions)
+            claims.end(connection, run_id, failed, versions)
 
     def release(self, ids: Sequence[int], *, cause: str | None = None) -> int:
         """Let runs of processes that are gone wait again; how many there were.
@@ -146,17 +130,15 @@ class Store:
         without coming further fail instead.
         """
         with self._read() as connection:  # most often there is nothing to write
-            if not self._orphans(connection, ids):
+            if not claims.orphans(connection, ids, self._watch):
                 return 0
         with self._write() as connection:
-            orphans = self._free_orphans(connection, ids)
-            for row in orphans:
-                if cause is not None and row.attempts >= MAX_ATTEMPTS:
-                    failed = {"status": Status.FAILED, "error": cause}
-                    connection.execute(update(runs).where(runs.c.id == row.id).values(failed))
-                elif cause is None:
-                    again = {"attempts": 0}
-                    connection.execute(update(runs).where(runs.c.id == row.id).values(again))
+            orphans = claims.orphans(connection, ids, self._watch)
+            claims.free(connection, orphans, counts=cause is not None)
+            guilty = [row.id for row in orphans if row.attempts >= MAX_ATTEMPTS]
+            if cause is not None and guilty:
+                failed = {"status": Status.FAILED, "error": cause}
+                connection.execute(update(runs).where(runs.c.id.in_(guilty)).values(failed))
         return len(orphans)
 
     def runs(
@@ -204,7 +186,7 @@ class Store:
             for run_id in ids:
                 if run_id not in found:
                     raise StudyError(f"there is no run {run_id}: `attnres runs` lists them")
-                _check_is_idle(found[run_id])
+                claims.check_is_idle(found[run_id])
             connection.execute(delete(curve).where(curve.c.run_id.in_(ids)))
             connection.execute(delete(runs).where(runs.c.id.in_(ids)))
 
@@ -240,44 +222,24 @@ class Store:
             query = select(data).where(data.c.fingerprint == fingerprint)
             return DataFacts(**connection.execute(query).mappings().one())
 
-    def _orphans(self, connection: Connection, ids: Sequence[int]) -> list[rows.Row]:
-        """The running runs whose process is gone."""
-        running = select(runs).where(runs.c.id.in_(ids), runs.c.status == Status.RUNNING)
-        return [
-            row
-            for row in connection.execute(running).all()
-            if self._watch.is_gone(row.id, row.owner, row.heartbeat_at)
-        ]
-
-    def _free_orphans(self, connection: Connection, ids: Sequence[int]) -> list[rows.Row]:
-        """Let orphans wait again; their rows as they were."""
-        orphans = self._orphans(connection, ids)
-        freed = update(runs).where(runs.c.id.in_([row.id for row in orphans]))
-        connection.execute(freed.values(**rows.WAITING))
-        return orphans
-
     @contextmanager
     def _write(self) -> Iterator[Connection]:
-        with _explained(), self._writing.begin() as connection:
+        with self._explained(), self._writing.begin() as connection:
             yield connection
 
     @contextmanager
     def _read(self) -> Iterator[Connection]:
-        with _explained(), self._engine.connect() as connection:
+        with self._explained(), self._engine.connect() as connection:
             yield connection
 
-
-@contextmanager
-def _explained() -> Iterator[None]:
-    """What the database refuses (disk full, locked for a minute, damaged), as a StudyError."""
-    try:
-        yield
-    except DBAPIError as error:
-        raise StudyError(f"the study cannot be used: {error.orig}") from error
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        """What the database refuses (disk full, locked for a minute, damaged), as a StudyError."""
+        try:
+            yield
+        except DBAPIError as error:
+            where = self.folder.parent
+            raise refusal(f"the study in {where}", where, error) from error
 
 
 def _insert_missing(
@@ -295,34 +257,5 @@ def _run_id(connection: Connection, spec: RunSpec) -> int:
     held = connection.execute(select(runs.c.id).where(*same)).scalar()
     if held is not None:
         return held
-    made = insert(runs).values(**identity, **rows.WAITING, attempts=0, created_at=_now())
+    made = insert(runs).values(**identity, **rows.WAITING, attempts=0, created_at=claims.now())
     return connection.execute(made.returning(runs.c.id)).scalar_one()
-
-
-def _check_is_idle(row: rows.Row) -> None:
-    """Raise StudyError where a process may be running a run."""
-    if row.status != Status.RUNNING:
-        return
-    if owner.is_here(row.owner):
-        alive = owner.is_alive(row.owner)
-    else:  # one look cannot see whether a heartbeat moves
-        said = datetime.fromisoformat(row.heartbeat_at) if row.heartbeat_at else None
-        alive = said is not None and (datetime.now(UTC) - said).total_seconds() < 2 * owner.STALE_S
-    if alive:
-        host, _, pid, _ = row.owner.split("|")
-        raise StudyError(
-            f"run {row.id} is running (process {pid} on {host.partition('/')[0]}): stop that first"
-        )
-
-
-def _end(
-    connection: Connection, run_id: int, values: Mapping[str, object], versions: Mapping[str, str]
-) -> None:
-    """The one place where a run ends. Only the process that claimed it may end it."""
-    done = (
-        update(runs)
-        .where(runs.c.id == run_id, runs.c.owner == owner.this_process())
-        .values(**values, versions=dict(versions), owner=None, finished_at=_now())
-    )
-    if connection.execute(done).rowcount != 1:
-        raise StudyError(f"run {run_id} is no longer this process's: its result was not recorded")

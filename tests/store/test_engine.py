@@ -6,7 +6,10 @@ import gc
 import json
 import multiprocessing
 import os
+import shutil
 import sqlite3
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import astuple
@@ -464,6 +467,64 @@ def test_a_study_of_the_first_schema_is_upgraded_and_its_runs_were_the_list_form
     assert (pending.status, pending.result) == (Status.PENDING, None)
     assert Store.open(str(path), create=False).runs() == runs
     assert differences(path) == []
+
+
+OPEN_AND_DIE = """
+import itertools, os, shutil, signal, sys
+from sqlalchemy import Engine, event
+from attnres_cli.store import Store
+
+def die(*_arguments):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+def open_and_die(path, statement):
+    seen = []
+
+    def count(*_arguments):
+        seen.append(1)
+        if len(seen) == statement:
+            die()
+
+    event.listen(Engine, "before_cursor_execute", count)
+    if statement == 0:
+        event.listen(Engine, "commit", die)
+    Store.open(path, create=True)
+
+for number in itertools.count():
+    path = f"{sys.argv[2]}/{number}.db"
+    shutil.copy(sys.argv[1], path)
+    child = os.fork()
+    if child == 0:
+        open_and_die(path, number)
+        os._exit(0)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    print(code)
+    if code != -9:
+        break
+"""
+
+
+def test_an_upgrade_killed_anywhere_is_done_when_the_study_is_opened_again(
+    tmp_path: Path, tiny_recipe: Recipe
+):
+    older, whole = tmp_path / "older.db", tmp_path / "whole.db"
+    of_first_schema(older, tiny_recipe)
+    before = schema_of(older)
+    shutil.copy(older, whole)
+    runs, schema = Store.open(str(whole), create=True).runs(), schema_of(whole)
+    command = [sys.executable, "-c", OPEN_AND_DIE, str(older), str(tmp_path)]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+
+    *killed, last = done.stdout.split()  # before each statement there is, and before the commit
+    assert set(killed) == {"-9"}
+    assert len(killed) > 15
+    assert last == "0"
+    for number in range(len(killed)):
+        copy = tmp_path / f"{number}.db"
+        assert schema_of(copy) == before, f"at statement {number}"
+        assert Store.open(str(copy), create=True).runs() == runs
+        assert sql(copy, "PRAGMA integrity_check") == [("ok",)]
+        assert schema_of(copy) == schema
 
 
 def test_an_upgrade_keeps_all_runs(tmp_path: Path, plan: Plan, monkeypatch: pytest.MonkeyPatch):

@@ -436,6 +436,19 @@ def test_an_interruption_does_not_count_as_an_attempt(study: str, store: Store, 
     assert status_of(store, ids[0]) is Status.PENDING
 
 
+def test_the_death_of_all_processes_does_not_count_as_an_attempt(
+    study: str, store: Store, ids: list[int], specs: list[RunSpec]
+):
+    for _ in range(3):  # as when a machine goes, and the command is typed again
+        claimed_by_a_process_that_is_killed(study, ids[0])
+        store.plan(specs, FACTS)
+    claimed_by_a_process_that_is_killed(study, ids[0])
+
+    store.release(ids, cause="it died")
+
+    assert status_of(store, ids[0]) is Status.PENDING
+
+
 def test_a_retried_run_has_all_its_attempts_again(
     study: str, store: Store, ids: list[int], specs: list[RunSpec]
 ):
