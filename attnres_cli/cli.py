@@ -185,6 +185,7 @@ def report(
 app.command()(cli_designs.variants)
 app.command()(cli_designs.check)
 app.command()(cli_designs.recipes)
+app.command()(cli_runs.verify)
 app.add_typer(cli_bench.app, name="bench", help=cli_bench.HELP)
 app.add_typer(cli_runs.app, name="runs", help=cli_runs.HELP)
 

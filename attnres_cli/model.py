@@ -6,9 +6,11 @@ Letters: B batch, T time, D width, H heads, K key-value heads, S time so far.
 from __future__ import annotations
 
 import hashlib
+import json
 import math
 from collections import OrderedDict
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,6 +20,7 @@ from torch import Tensor, nn
 from attnres_cli.generate import Cache, generate
 from attnres_cli.residual import Hidden, Norms, Residual
 from attnres_cli.shape import Shape
+from attnres_cli.variant import parse
 
 TIED_EMBEDDING_STD = 0.02
 HEAD_STD = 0.02
@@ -168,6 +171,26 @@ class Transformer(nn.Module):
         """The trunk's own parameters by name: those that every design shares."""
         named = self.named_parameters()
         return {name: p for name, p in named if not name.startswith("residual.")}
+
+
+def load(folder: str | Path) -> Transformer:
+    """The model that `attnres runs export` wrote into a folder: float32, on the CPU, to evaluate.
+
+    Needs torch and safetensors alone.
+
+    Raises:
+        FileNotFoundError: the folder has no config.json or no model.safetensors.
+        VariantError: the design is not known here, as one of a plugin that is not loaded.
+
+    """
+    from safetensors.torch import load_model  # whoever only builds models needs none of it
+
+    config = json.loads((Path(folder) / "config.json").read_text(encoding="utf-8"))
+    shape = Shape(**config["shape"])
+    design = parse(config["variant"]).build(shape.d_model, shape.n_sublayers)
+    model = Transformer(shape, design)
+    load_model(model, Path(folder) / "model.safetensors")
+    return model.eval()
 
 
 def n_params(shape: Shape, residual: Residual) -> int:

@@ -17,6 +17,7 @@ _TIMED_FLOPS = {"cpu": 5e10, "cuda": 2e13}
 _EVAL_SHARE = 0.4  # of a training step's time per token: one forward pass of three, and a little
 _START_S = 4.0  # a worker's imports and data
 _COMPILE_S = 60.0  # an arm, the first time
+_WEIGHT_BYTES = 4  # float32, whatever the precision of a step
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,19 @@ class Plan:
         """Training FLOPs of the missing runs."""
         tokens = self.recipe.steps * self.recipe.tokens_per_step
         return float(tokens * sum(arm.flops_per_token for arm, _ in self.missing))
+
+    @property
+    def weights_bytes(self) -> int:
+        """Disk that the final weights of the missing runs will take."""
+        return _WEIGHT_BYTES * sum(arm.n_params for arm, _ in self.missing)
+
+    @property
+    def checkpoint_bytes(self) -> int:
+        """Disk that checkpoints take at most while the missing runs train: per worker the two that
+        are kept and one being written, each with the weights and both moments of AdamW.
+        """
+        largest = max((arm.n_params for arm, _ in self.missing), default=0)
+        return len(self.devices) * 3 * 3 * _WEIGHT_BYTES * largest
 
     @property
     def timed_sequences(self) -> int:

@@ -11,6 +11,9 @@ from attnres_cli.recipe import Recipe
 CODE = "variant_code"
 """Among a run's versions, the digest of the code of its design."""
 
+WEIGHTS = "weights.safetensors"
+"""In a run's folder, its final weights."""
+
 
 class Status(enum.StrEnum):
     """Where a run stands. A diverged run is a result, a failed one is not."""
@@ -162,6 +165,43 @@ class Standing:
     started_at: str | None
     finished_at: str | None
     heartbeat_at: str | None
+
+
+@dataclass(frozen=True)
+class Departure:
+    """The first point of a curve at which a second training was not the first one: both losses."""
+
+    step: int
+    what: str  # "training loss" or "validation loss"
+    recorded: float | None
+    now: float | None
+
+
+@dataclass(frozen=True)
+class Verification:
+    """A recorded run beside a second training of it.
+
+    Attributes:
+        result: of the second training.
+        departure: None where the curves are equal, bit for bit.
+        weights: names of the final weights that differ; None where the study keeps none.
+        changed: (name, recorded, now) of each part of the provenance that is another one now.
+
+    """
+
+    record: RunRecord
+    result: RunResult
+    departure: Departure | None
+    weights: tuple[str, ...] | None
+    changed: tuple[tuple[str, str, str], ...]
+
+    @property
+    def is_equal(self) -> bool:
+        """Whether all that can be compared is."""
+        recorded = self.record.result
+        assert recorded is not None
+        same_end = repr(recorded.val_loss) == repr(self.result.val_loss)  # nan is not nan
+        return self.departure is None and not self.weights and same_end
 
 
 @dataclass(frozen=True)

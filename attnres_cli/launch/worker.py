@@ -10,18 +10,16 @@ from multiprocessing.connection import Connection
 
 import torch
 
-from attnres_cli import data, docs
+from attnres_cli import data
 from attnres_cli.data import Tokens
 from attnres_cli.errors import AttnresError, DataError, StudyError, UsageError
 from attnres_cli.launch.heart import Heart
-from attnres_cli.launch.provenance import versions
+from attnres_cli.launch.provenance import made_with
 from attnres_cli.recipe import Recipe
-from attnres_cli.residual import registry
-from attnres_cli.run import CODE, Event, RunRecord, RunResult, RunSpec, Settings
+from attnres_cli.run import Event, RunRecord, RunResult, RunSpec, Settings
 from attnres_cli.stdio import say
 from attnres_cli.store import Store
 from attnres_cli.train import Checkpoints, Keeper, Stop, Stopped, train
-from attnres_cli.variant import parse
 
 CHECKPOINT_S = "ATTNRES_CHECKPOINT_S"
 """Environment variable: seconds between checkpoints; 0: one after every step."""
@@ -110,8 +108,8 @@ class _Work:
 
     def do(self, tokens: Tokens, report: Connection) -> Event | None:
         """Whatever goes wrong in the run is recorded and ends it alone; None: it has not ended."""
-        claimed, made_with = self.claimed, _versions(self.spec)
-        checkpoints = _checkpoints(self.store, claimed, self.job, made_with)
+        claimed, versions = self.claimed, made_with(self.spec)
+        checkpoints = _checkpoints(self.store, claimed, self.job, versions)
         keeper = Keeper(checkpoints, checkpoint_s(), self.stop, on_trouble=self._trouble)
         heart = Heart(self.store, claimed.id, keeper)
         keeper.on_saved = heart.further
@@ -131,14 +129,14 @@ class _Work:
             self.store.let_go(claimed.id)
             return None
         except Exception as error:
-            self.store.fail(claimed.id, _explain(error, self.spec), made_with, keeper.step)
+            self.store.fail(claimed.id, _explain(error, self.spec), versions, keeper.step)
             return Event(self.worker, claimed.id, done=True)
-        return self._finish(result, made_with, checkpoints)
+        return self._finish(result, versions, checkpoints)
 
     def _finish(
-        self, result: RunResult, made_with: dict[str, str], checkpoints: Checkpoints
+        self, result: RunResult, versions: dict[str, str], checkpoints: Checkpoints
     ) -> Event | None:
-        ended = replace(self.claimed, status=result.status, result=result, versions=made_with)
+        ended = replace(self.claimed, status=result.status, result=result, versions=versions)
         try:
             self.store.finish(ended)
         except StudyError:
@@ -149,8 +147,8 @@ class _Work:
         checkpoints.clear()
         return Event(self.worker, ended.id, result.steps, result.val_loss, done=True)
 
-    def _trouble(self, error: OSError) -> None:
-        say(f"{self._name}: no checkpoint could be written ({error}); the run goes on without")
+    def _trouble(self, text: str) -> None:
+        say(f"{self._name}: {text}")
 
     @property
     def _name(self) -> str:
@@ -158,7 +156,7 @@ class _Work:
 
 
 def _checkpoints(
-    store: Store, claimed: RunRecord, job: Job, made_with: dict[str, str]
+    store: Store, claimed: RunRecord, job: Job, versions: dict[str, str]
 ) -> Checkpoints:
     """Where a run's checkpoints lie, and what decides whether they may be gone on from."""
     identity = {
@@ -168,14 +166,8 @@ def _checkpoints(
         "data": claimed.fingerprint,
     }
     computed = {name: str(value) for name, value in asdict(job.settings).items()}
-    made = {name: value for name, value in made_with.items() if name not in _ANYWHERE}
+    made = {name: value for name, value in versions.items() if name not in _ANYWHERE}
     return Checkpoints(store.folder_of(claimed), identity | computed | made)
-
-
-def _versions(spec: RunSpec) -> dict[str, str]:
-    """Of everything, the design's own code included."""
-    cls = registry()[parse(spec.variant).name]
-    return versions() | {CODE: docs.code_digest(cls)}
 
 
 def _check_data(spec: RunSpec, tokens: Tokens) -> None:

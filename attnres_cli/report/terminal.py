@@ -132,8 +132,15 @@ def _plan_lines(plan: Plan) -> list[str]:
     if plan.missing and settings.compiled:
         lines.append("compiling every arm: about a minute each the first time, seconds after that")
     if plan.missing:
+        kept, written = _megabytes(plan.weights_bytes), _megabytes(plan.checkpoint_bytes)
+        lines.append(f"disk: {kept} for final weights; while it trains up to {written} more")
         lines.append(_prediction(plan))
     return lines
+
+
+def _megabytes(n_bytes: int) -> str:
+    """20 MB, 1.3 GB; never 0."""
+    return f"{n_bytes / 1e9:,.1f} GB" if n_bytes >= 1e9 else f"{max(1, round(n_bytes / 1e6))} MB"
 
 
 def _prediction(plan: Plan) -> str:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from attnres_cli.run import Point
+from attnres_cli.train import weights
 from attnres_cli.train.checkpoint import Checkpoints
 
 _MOST_SHARE = 0.02
@@ -73,7 +74,7 @@ class Keeper:
         every_s: seconds between checkpoints; where one takes long, more, so that no more than a
             fiftieth of the run's time goes there. 0: one after every step, whatever it takes.
         on_saved: called with the step of every checkpoint that was written.
-        on_trouble: called once, with why the first one that failed did.
+        on_trouble: called with what could not be written and why, once of checkpoints.
         step: steps done, for whoever watches from another thread.
 
     """
@@ -82,7 +83,7 @@ class Keeper:
     every_s: float
     stop: Stop
     on_saved: Callable[[int], None] = lambda _step: None
-    on_trouble: Callable[[OSError], None] = lambda _error: None
+    on_trouble: Callable[[str], None] = lambda _text: None
     step: int = 0
 
     def __post_init__(self) -> None:
@@ -107,7 +108,8 @@ class Keeper:
             self.checkpoints.save(step, state, tensors())
         except OSError as error:
             if not self._had_trouble:
-                self.on_trouble(error)
+                text = f"no checkpoint could be written ({error}); the run goes on without"
+                self.on_trouble(text)
             self._had_trouble = True
         else:
             self._saved_step = step
@@ -115,6 +117,15 @@ class Keeper:
         ended = time.monotonic()
         if self.every_s:
             self._next = ended + max(self.every_s, (ended - started) / _MOST_SHARE)
+
+    def keep_weights(self, model: torch.nn.Module) -> None:
+        """Write down what the run has come to; that it cannot be is told and fails no run."""
+        try:
+            weights.keep(model, self.checkpoints.folder)
+        except OSError as error:
+            self.on_trouble(
+                f"its final weights could not be written ({error}); its losses are kept"
+            )
 
     def load(self) -> tuple[dict[str, Any], dict[str, Tensor]] | None:
         """The run as it was last written down; None: it starts from the beginning."""

@@ -147,7 +147,10 @@ def train(
     session = _Session(Trainer(spec, tokens, settings, torch.device(device)), on_step, keeper)
     session.begin(started)
     session.run()
-    return _result(session, settings)
+    result = _result(session, settings)
+    if keeper is not None:
+        keeper.keep_weights(session.trainer.model)
+    return result
 
 
 def _result(session: _Session, settings: Settings) -> RunResult:
