@@ -22,6 +22,7 @@ from attnres_cli.model import (
 )
 from attnres_cli.recipe import Recipe
 from attnres_cli.run import Point, RunResult, RunSpec, Settings, Status
+from attnres_cli.train.divergence import has_diverged
 from attnres_cli.train.keeper import Keeper, Progress, Stopped, restore, tensors_of
 from attnres_cli.train.memory import peak_bytes, reset_peak
 from attnres_cli.train.optim import lr_factor, make_optimizer
@@ -134,8 +135,8 @@ def train(
 ) -> RunResult:
     """Train one run to its end, from where its keeper has it, or from the start.
 
-    A loss that is not finite ends the run as diverged: that is a result. What raises here is a
-    failed run, for the caller to record.
+    A loss that is not finite, or far too high for long (divergence.py), ends the run as diverged:
+    that is a result. What raises here is a failed run, for the caller to record.
 
     Raises:
         Stopped: the keeper's `stop` was wanted before the end.
@@ -244,15 +245,16 @@ class _Session:
         progress.seconds += time.perf_counter() - self.clock
         self.clock = time.perf_counter()
         self.on_step(pause, train_loss)
-        finite = math.isfinite(train_loss)
-        val_loss = self.trainer.evaluate(self.check) if finite and evaluates else None
+        steps, vocab_size = self.trainer.spec.recipe.steps, self.trainer.tokens.vocab_size
+        goes_on = not has_diverged(progress.curve, pause, train_loss, steps, vocab_size)
+        val_loss = self.trainer.evaluate(self.check) if goes_on and evaluates else None
         times = progress.times if self.is_warm else progress.first_times
         times.append(progress.seconds / n_steps)
         self.is_warm = True
         progress.curve.append(Point(pause, train_loss, val_loss))
         progress.seconds = 0.0
         progress.total.zero_()
-        return finite
+        return goes_on
 
     def check(self) -> None:
         """Between batches of an evaluation: stop if that is wanted."""
