@@ -11,6 +11,9 @@ from attnres_cli.recipe import Recipe
 CODE = "variant_code"
 """Among a run's versions, the digest of the code of its design."""
 
+FIRST_TUNING_SEED = 1_000_000
+"""Seeds from here up tune learning rates; runs of theirs are never compared."""
+
 
 class Status(enum.StrEnum):
     """Where a run stands. A diverged run is a result, a failed one is not."""
@@ -34,6 +37,7 @@ class DataFacts:
     val_tokens: int
     unigram_entropy: float
     bigram_entropy: float
+    floor: float | None = None  # the least possible loss, nats per token, where it is known
 
     @property
     def is_bytes(self) -> bool:
@@ -126,8 +130,29 @@ class RunResult:
 
 
 @dataclass(frozen=True)
+class Gate:
+    """One condition that an ended run had to meet; losses in nats per token.
+
+    Attributes:
+        value: what was held against it; None where that is no finite number.
+        low: the least it may be, None where nothing is too little.
+        high: the most, likewise.
+
+    """
+
+    name: str
+    passed: bool
+    value: float | None
+    low: float | None = None
+    high: float | None = None
+
+
+@dataclass(frozen=True)
 class RunRecord:
-    """A run as the study holds it; `result` is None until it is complete or diverged."""
+    """A run as the study holds it; `result` is None until it is complete or diverged.
+
+    gates is empty until then, and in runs of an attnres that did not write them down.
+    """
 
     id: int
     recipe: str
@@ -139,6 +164,7 @@ class RunRecord:
     error: str | None = None
     result: RunResult | None = None
     versions: Mapping[str, str] = field(default_factory=dict)
+    gates: tuple[Gate, ...] = ()
 
 
 @dataclass(frozen=True)

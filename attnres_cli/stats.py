@@ -69,3 +69,15 @@ def mean_sd(values: Sequence[float]) -> tuple[float, float | None]:
     """Mean and sample standard deviation; None for fewer than two values."""
     array = np.asarray(values, dtype=np.float64)
     return float(array.mean()), float(array.std(ddof=1)) if len(array) > 1 else None
+
+
+def parabola_vertex(x: Sequence[float], y: Sequence[float]) -> float | None:
+    """Where the parabola through three points with ascending x is least, None where it is nowhere.
+
+    With the middle point not above the others it lies between the outer ones.
+    """
+    left, right = (y[1] - y[0]) / (x[1] - x[0]), (y[2] - y[1]) / (x[2] - x[1])
+    bend = (right - left) / (x[2] - x[0])
+    if not bend > 0:
+        return None
+    return (x[0] + x[1]) / 2 - left / (2 * bend)

@@ -34,8 +34,8 @@ _ANYWHERE = ("host", "platform")  # versions that decide no number
 class Job:
     """What a worker is told: which runs of which study, and where to compute them.
 
-    The recipe is that of all of them, with the data where they lie now: the study's copy has them
-    where they lay when it was first used.
+    The recipe says where their data lie now: the study's copies of recipes have them where they
+    lay when first used. All else of a run's recipe is the study's.
     """
 
     study: str
@@ -69,7 +69,9 @@ def work(worker: int, job: Job, report: Connection) -> None:
         store, tokens = Store.open(job.study, create=True), None
         while not stop.wanted and (claimed := store.claim(job.run_ids)) is not None:
             report.send(Event(worker, claimed.id))
-            spec = RunSpec(job.recipe, claimed.variant, claimed.seed, claimed.fingerprint)
+            held = store.recipe(claimed.recipe_digest)
+            recipe = held.model_copy(update={"data": job.recipe.data})
+            spec = RunSpec(recipe, claimed.variant, claimed.seed, claimed.fingerprint)
             tokens = tokens or data.load(spec.recipe)
             event = _Work(worker, store, claimed, spec, job, stop).do(tokens, report)
             if event is not None:

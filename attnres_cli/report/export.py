@@ -9,15 +9,27 @@ import math
 from dataclasses import asdict
 from typing import Any
 
+from attnres_cli import gates
+from attnres_cli.report import terms
 from attnres_cli.report.comparison import RULE, ArmResult, Comparison
 
 METRIC, UNIT = "val_loss", "nats/token"
 
 
-def to_json(comparison: Comparison) -> str:
-    """The JSON that scripts rely on. A loss that is not finite is null."""
+def to_json(comparison: Comparison, *more: Comparison) -> str:
+    """The JSON that scripts rely on. A loss that is not finite is null.
+
+    Comparisons of the same recipe on other terms stand, in the same form, under `more`.
+    """
+    document = _document(comparison) | {"more": [_document(other) for other in more]}
+    return json.dumps(document, indent=2, allow_nan=False)
+
+
+def _document(comparison: Comparison) -> dict[str, Any]:
     data = comparison.data
-    document = {
+    return {
+        "title": terms.title(comparison),
+        "terms": asdict(comparison.terms),
         "recipe": comparison.recipe,
         "recipe_digest": comparison.recipe_digest,
         "data": {"source": data.source, "fingerprint": data.fingerprint, "bytes": data.n_bytes},
@@ -33,7 +45,6 @@ def to_json(comparison: Comparison) -> str:
         "arms": [_arm(arm) for arm in comparison.arms],
         "failed": [asdict(failure) for failure in comparison.failed],
     }
-    return json.dumps(document, indent=2, allow_nan=False)
 
 
 def _arm(arm: ArmResult) -> dict[str, Any]:
@@ -54,6 +65,9 @@ def _arm(arm: ArmResult) -> dict[str, Any]:
         "difference": asdict(difference) if difference is not None else None,
         "verdict": arm.verdict,
         "reason": arm.reason,
+        "recipe_digest": arm.recipe_digest,
+        "own": asdict(arm.own.how) if arm.own is not None else None,
+        "gates": {str(seed): [asdict(gate) for gate in met] for seed, met in arm.gates.items()},
     }
 
 
@@ -65,17 +79,18 @@ _COLUMNS = (
     "variant", "verdict", "reason", "n_seeds", "mean", "sd", "bits_per_byte", "difference",
     "difference_sd", "ci95_low", "ci95_high", "p", "p_holm", "params", "params_delta",
     "flops_per_token", "tokens", "step_ms", "tokens_per_second", "engines", "recipe",
-    "recipe_digest", "fingerprint", "baseline",
+    "recipe_digest", "fingerprint", "baseline", "terms", "own",
 )  # fmt: skip
 
 
-def to_csv(comparison: Comparison) -> str:
-    """One line per arm; empty where there is no value."""
+def to_csv(*comparisons: Comparison) -> str:
+    """One line per arm of every comparison; empty where there is no value."""
     text = io.StringIO()
     writer = csv.DictWriter(text, _COLUMNS, lineterminator="\n")
     writer.writeheader()
-    for arm in comparison.arms:
-        writer.writerow(_flat(arm, comparison))
+    for comparison in comparisons:
+        for arm in comparison.arms:
+            writer.writerow(_flat(arm, comparison))
     return text.getvalue()
 
 
@@ -83,7 +98,8 @@ def _flat(arm: ArmResult, comparison: Comparison) -> dict[str, Any]:
     row = {key: value for key, value in _arm(arm).items() if key in _COLUMNS}
     bits = _finite(bits_per_byte(arm.mean)) if comparison.data.is_bytes else None
     row |= {"n_seeds": len(arm.losses), "bits_per_byte": bits}
-    row |= {key: getattr(comparison, key) for key in ("recipe", "recipe_digest", "baseline")}
+    row |= {key: getattr(comparison, key) for key in ("recipe", "baseline")}
+    row |= {"terms": terms.name(comparison.terms), "own": arm.own.text if arm.own else None}
     row |= {"fingerprint": comparison.data.fingerprint, "engines": " ".join(arm.engines)}
     row["difference"] = None
     if (difference := arm.difference) is not None:
@@ -93,16 +109,22 @@ def _flat(arm: ArmResult, comparison: Comparison) -> dict[str, Any]:
     return row
 
 
-def to_markdown(comparison: Comparison) -> str:
-    """A table for a page, with the facts it rests on below."""
+def to_markdown(*comparisons: Comparison) -> str:
+    """A table for a page, with the facts it rests on below; one after the other."""
+    return "\n".join(_page(comparison) for comparison in comparisons)
+
+
+def _page(comparison: Comparison) -> str:
     head = (
+        f"### {terms.title(comparison)[0].upper()}{terms.title(comparison)[1:]}",
+        "",
         f"| variant | val loss ({UNIT}) | difference [95 % interval] | verdict | seeds "
         "| parameters | ms/step |",
         "|---|---|---|---|---|---|---|",
     )
     rows = [
-        f"| `{arm.variant}` | {loss_text(arm)} | {difference_text(arm)} | {verdict_text(arm)} "
-        f"| {len(arm.losses)} | {arm.n_params:,} | {1000 * arm.step_s:.1f} |"
+        f"| `{arm.variant}`{own_text(arm)} | {loss_text(arm)} | {difference_text(arm)} "
+        f"| {verdict_text(arm)} | {len(arm.losses)} | {arm.n_params:,} | {1000 * arm.step_s:.1f} |"
         for arm in comparison.arms
     ]
     failures = [f"- failed: `{f.variant}` seed {f.seed}: {f.error}" for f in comparison.failed]
@@ -113,6 +135,11 @@ def to_markdown(comparison: Comparison) -> str:
 def bits_per_byte(loss: float) -> float:
     """Nats per token in bits per byte; a token is a byte here."""
     return loss / math.log(2)
+
+
+def own_text(arm: ArmResult) -> str:
+    """What its recipe has of its own: ` (lr 0.0141)`, or nothing."""
+    return f" ({arm.own.text})" if arm.own is not None else ""
 
 
 def loss_text(arm: ArmResult) -> str:
@@ -140,16 +167,18 @@ def facts_of(comparison: Comparison) -> list[str]:
     """What the numbers are of: recipe, tokens, data, reference lines, rule, versions."""
     data, arms = comparison.data, comparison.arms
     token = "byte" if data.is_bytes else "token"
-    tokens = f"{max(arm.tokens for arm in arms):,} tokens per run" if arms else "no run has ended"
+    tokens = terms.tokens(comparison) if arms else "no run has ended"
     return [
         f"recipe {comparison.recipe} ({comparison.recipe_digest}), {tokens}; loss: mean ± sd over "
         f"seeds; difference from {comparison.baseline}, paired by seed",
+        *terms.lines(comparison),
         f"data {data.source} ({data.fingerprint}), {data.size}",
         f"reference: best table of next {token} given this {token} (bigram) "
         f"{data.bigram_entropy:.4f}, {token} frequencies (unigram) {data.unigram_entropy:.4f} "
         f"{UNIT}",
         *_unfinished(comparison),
         *_unlearned(comparison),
+        *_gates(comparison),
         RULE,
         *(f"computed with {text}" for text in comparison.settings),
         *_mixed_engines(comparison),
@@ -161,6 +190,16 @@ def _unfinished(comparison: Comparison) -> list[str]:
     counts = {"pending": comparison.n_pending, "running, or killed": comparison.n_running}
     named = [f"{count} {word}" for word, count in counts.items() if count]
     return [f"runs {' and '.join(named)}: the same ablate command goes on"] if named else []
+
+
+def _gates(comparison: Comparison) -> list[str]:
+    """How many gates were passed; where one was not, its arm's verdict says which."""
+    met = [gate for arm in comparison.arms for found in arm.gates.values() for gate in found]
+    if not met:
+        return []
+    passed, names = sum(gate.passed for gate in met), {gate.name for gate in met}
+    meanings = ", ".join(text for name, text in gates.MEANING.items() if name in names)
+    return [f"gates passed: {passed} of {len(met)} ({meanings})"]
 
 
 def _mixed_engines(comparison: Comparison) -> list[str]:

@@ -11,7 +11,7 @@ from rich.live import Live
 from rich.table import Table
 
 from attnres_cli.plan import Plan
-from attnres_cli.report.terminal import console, duration
+from attnres_cli.report.terminal import console, duration, own_text
 from attnres_cli.run import Event, RunRecord
 from attnres_cli.stdio import say
 
@@ -22,9 +22,14 @@ class _Tally:
     """Which runs are under way and how far all of them are."""
 
     def __init__(self, plan: Plan, records: list[RunRecord]) -> None:
-        self.steps = plan.recipe.steps
         self.predicted = plan.seconds
-        self.names = {record.id: (record.variant, record.seed) for record in records}
+        own = {recipe.digest: recipe for recipe in map(plan.recipe_of, plan.arms)}
+        recipes = {record.id: own.get(record.recipe_digest, plan.recipe) for record in records}
+        self.steps = {run_id: recipe.steps for run_id, recipe in recipes.items()}
+        self.names = {
+            r.id: (f"{r.variant} {own_text(recipes[r.id], plan.recipe)}".rstrip(), r.seed)
+            for r in records
+        }
         self.total, self.ended = len(plan.missing), 0
         self.compiles = plan.settings.compiled
         self.running: dict[int, Event] = {}  # by worker
@@ -45,7 +50,7 @@ class _Tally:
     @property
     def share(self) -> float:
         """Of the work, the part that is done, 0 to 1."""
-        under_way = sum(event.step / self.steps for event in self.running.values())
+        under_way = sum(event.step / self.steps[event.run_id] for event in self.running.values())
         return min(1.0, (self.ended + under_way) / max(1, self.total))
 
     def left(self) -> str:
@@ -59,7 +64,7 @@ class _Tally:
         """`step 120/400`; `compiling for 7 s`, which is most of what comes before a first step."""
         if event.step == 0 and self.compiles:
             return f"compiling for {duration(time.monotonic() - self.begun[event.worker])}"
-        return f"step {event.step}/{self.steps}"
+        return f"step {event.step}/{self.steps[event.run_id]}"
 
     def line(self) -> str:
         """`3 of 15 runs, 22 %, about 4 min 1 s left; attnres seed 0 step 120/400 ...`."""

@@ -10,9 +10,12 @@ from typing import Any
 from sqlalchemy import Row as SqlRow
 
 from attnres_cli.errors import StudyError
+from attnres_cli.fair import ArmRecipe, Matched, Terms, Tuned
+from attnres_cli.gates import MEANING
 from attnres_cli.recipe import Recipe
 from attnres_cli.run import (
     DataFacts,
+    Gate,
     Point,
     RunRecord,
     RunResult,
@@ -22,6 +25,7 @@ from attnres_cli.run import (
     Status,
 )
 from attnres_cli.store import owner
+from attnres_cli.store.tables import data
 
 Row = SqlRow[Any]
 
@@ -40,7 +44,7 @@ def of_recipe(recipe: Recipe) -> dict[str, Any]:
 
 def of_data(facts: DataFacts) -> dict[str, Any]:
     """Facts as a row of attnres_data."""
-    return asdict(facts)
+    return {name: value for name, value in asdict(facts).items() if name in data.c}
 
 
 def of_spec(spec: RunSpec) -> dict[str, Any]:
@@ -60,8 +64,40 @@ def of_result(result: RunResult) -> dict[str, Any]:
     return {key: _null_if_nan(value) for key, value in values.items()}
 
 
-def to_record(row: Row, points: Sequence[Point]) -> RunRecord:
-    """A row of attnres_runs (with its recipe's name) and its curve."""
+def of_arm_recipe(found: ArmRecipe) -> dict[str, Any]:
+    """An arm's recipe as a row of attnres_arm_recipes."""
+    return {
+        "base_digest": found.base_digest,
+        "fingerprint": found.fingerprint,
+        "variant": found.variant,
+        "matched": found.terms.match,
+        "baseline": found.terms.baseline,
+        "tuned": found.terms.is_tuned,
+        "digest": found.digest,
+        "how": asdict(found.how),
+    }
+
+
+def to_arm_recipe(row: Row) -> ArmRecipe:
+    """A row of attnres_arm_recipes."""
+    held: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in row.how.items()}
+    return ArmRecipe(
+        base_digest=row.base_digest,
+        fingerprint=row.fingerprint,
+        terms=Terms(row.matched, row.baseline, row.tuned),
+        variant=row.variant,
+        digest=row.digest,
+        how=Tuned(**held) if row.tuned else Matched(**held),
+    )
+
+
+def to_gate(row: Row) -> Gate:
+    """A row of attnres_gates."""
+    return Gate(row.name, row.passed, row.value, row.low, row.high)
+
+
+def to_record(row: Row, points: Sequence[Point], gates: Sequence[Gate] = ()) -> RunRecord:
+    """A row of attnres_runs (with its recipe's name), its curve and its gates."""
     try:
         status = Status(row.status)
     except ValueError as error:
@@ -78,6 +114,7 @@ def to_record(row: Row, points: Sequence[Point]) -> RunRecord:
         error=row.error,
         result=_to_result(row, points) if ended else None,
         versions=row.versions or {},
+        gates=tuple(sorted(gates, key=lambda gate: list(MEANING).index(gate.name))),
     )
 
 

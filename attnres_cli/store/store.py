@@ -13,10 +13,13 @@ from pathlib import Path
 from sqlalchemy import Connection, Engine, delete, insert, select, update
 from sqlalchemy.exc import DBAPIError
 
+from attnres_cli import gates
 from attnres_cli.errors import StudyError
+from attnres_cli.fair import ArmRecipe
+from attnres_cli.plan import Plan
 from attnres_cli.recipe import Recipe
-from attnres_cli.run import DataFacts, Point, RunRecord, RunSpec, Standing, Status
-from attnres_cli.store import owner, rows
+from attnres_cli.run import DataFacts, Gate, Point, RunRecord, RunSpec, Standing, Status
+from attnres_cli.store import owner, rows, tables
 from attnres_cli.store.engine import connect, exists, immediate, runs_folder
 from attnres_cli.store.tables import curve, data, recipes, runs
 
@@ -52,14 +55,14 @@ class Store:
         return cls(connect(study, create=create), runs_folder(study))
 
     @classmethod
-    def held(cls, study: str) -> list[RunRecord]:
-        """The runs of the study at that path, none if there is no study yet; nothing is written.
+    def existing(cls, study: str, *, upgrade: bool = False) -> Store | None:
+        """The study at that path, None if there is none yet; nothing is written, but to upgrade it.
 
         Raises:
             StudyError: it cannot be opened, or could not be made there.
 
         """
-        return cls.open(study, create=False).runs() if exists(study) else []
+        return cls.open(study, create=upgrade) if exists(study) else None
 
     def plan(
         self, specs: Sequence[RunSpec], facts: DataFacts, *, retry_failed: bool = False
@@ -120,13 +123,16 @@ class Store:
             connection.execute(update(runs).where(*ours).values(**rows.WAITING, attempts=0))
 
     def finish(self, record: RunRecord) -> None:
-        """Record the result of a run that this process has claimed, with its curve."""
+        """Record the result of a run that this process has claimed, with its curve and gates."""
         assert record.result is not None
         with self._write() as connection:
             _end(connection, record.id, rows.of_result(record.result), record.versions)
             points = [asdict(point) | {"run_id": record.id} for point in record.result.curve]
             if points:
                 connection.execute(insert(curve), points)
+            met = gates.of(record.result, _facts(connection, record.fingerprint))
+            written = [asdict(gate) | {"run_id": record.id} for gate in met]
+            connection.execute(insert(tables.gates), written)
 
     def fail(
         self, run_id: int, error: str, versions: Mapping[str, str], step: int | None = None
@@ -174,10 +180,16 @@ class Store:
             points = connection.execute(
                 select(curve).where(curve.c.run_id.in_(chosen)).order_by(curve.c.step)
             ).all()
+            met = connection.execute(
+                select(tables.gates).where(tables.gates.c.run_id.in_(chosen))
+            ).all()
         curves: dict[int, list[Point]] = defaultdict(list)
         for point in points:
             curves[point.run_id].append(rows.to_point(point))
-        records = {row.id: rows.to_record(row, curves[row.id]) for row in found}
+        of_run: dict[int, list[Gate]] = defaultdict(list)
+        for gate in met:
+            of_run[gate.run_id].append(rows.to_gate(gate))
+        records = {row.id: rows.to_record(row, curves[row.id], of_run[row.id]) for row in found}
         return [records[run_id] for run_id in (chosen if ids is None else ids)]
 
     def statuses(self, ids: Sequence[int]) -> dict[int, Status]:
@@ -205,7 +217,8 @@ class Store:
                 if run_id not in found:
                     raise StudyError(f"there is no run {run_id}: `attnres runs` lists them")
                 _check_is_idle(found[run_id])
-            connection.execute(delete(curve).where(curve.c.run_id.in_(ids)))
+            for table in (curve, tables.gates):
+                connection.execute(delete(table).where(table.c.run_id.in_(ids)))
             connection.execute(delete(runs).where(runs.c.id.in_(ids)))
 
     def owners(self, ids: Sequence[int]) -> dict[int, str]:
@@ -237,8 +250,44 @@ class Store:
     def data(self, fingerprint: str) -> DataFacts:
         """What is known of the data with that fingerprint."""
         with self._read() as connection:
-            query = select(data).where(data.c.fingerprint == fingerprint)
-            return DataFacts(**connection.execute(query).mappings().one())
+            return _facts(connection, fingerprint)
+
+    def arm_recipes(
+        self, base_digest: str | None = None, fingerprint: str | None = None
+    ) -> list[ArmRecipe]:
+        """The recipes of single arms, all of the study's or those derived from one recipe."""
+        of = tables.arm_recipes
+        query = select(of).order_by(of.c.matched, of.c.baseline, of.c.tuned, of.c.variant)
+        if base_digest is not None:
+            query = query.where(of.c.base_digest == base_digest, of.c.fingerprint == fingerprint)
+        with self._read() as connection:
+            return [rows.to_arm_recipe(row) for row in connection.execute(query)]
+
+    def keep_arm_recipes(self, plan: Plan, facts: DataFacts) -> list[ArmRecipe]:
+        """Write down the recipes that arms of a plan have of their own; what then stands.
+
+        What follows from the recipe and from runs of the study is written anew. What was matched
+        by time stays as it was first measured.
+        """
+        if not plan.arm_recipes:
+            return []
+        of, kept = tables.arm_recipes, []
+        with self._write() as connection:
+            _insert_missing(connection, data, "fingerprint", rows.of_data(facts))
+            for recipe in (plan.recipe, *(plan.recipe_of(arm) for arm in plan.arms)):
+                _insert_missing(connection, recipes, "digest", rows.of_recipe(recipe))
+            for found in plan.arm_recipes:
+                row = rows.of_arm_recipe(found)
+                same = [of.c[column.name] == row[column.name] for column in of.primary_key]
+                held = connection.execute(select(of).where(*same)).first()
+                if held is None:
+                    connection.execute(insert(of).values(row))
+                elif found.terms.match != "time" or found.terms.is_tuned:
+                    connection.execute(update(of).where(*same).values(row))
+                else:
+                    found = rows.to_arm_recipe(held)
+                kept.append(found)
+        return kept
 
     def _orphans(self, connection: Connection, ids: Sequence[int]) -> list[rows.Row]:
         """The running runs whose process is gone."""
@@ -274,6 +323,11 @@ def _explained() -> Iterator[None]:
         yield
     except DBAPIError as error:
         raise StudyError(f"the study cannot be used: {error.orig}") from error
+
+
+def _facts(connection: Connection, fingerprint: str) -> DataFacts:
+    query = select(data).where(data.c.fingerprint == fingerprint)
+    return DataFacts(**connection.execute(query).mappings().one())
 
 
 def _now() -> str:

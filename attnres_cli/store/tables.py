@@ -91,3 +91,27 @@ curve = Table(
     Column("train_loss", Float),
     Column("val_loss", Float),
 )
+
+arm_recipes = Table(
+    "attnres_arm_recipes",
+    metadata,
+    Column("base_digest", ForeignKey("attnres_recipes.digest"), primary_key=True),
+    Column("fingerprint", ForeignKey("attnres_data.fingerprint"), primary_key=True),
+    Column("variant", Text, primary_key=True),
+    Column("matched", String(8), primary_key=True),  # tokens, params, flops or time
+    Column("baseline", Text, primary_key=True),  # to which; empty for tokens
+    Column("tuned", Boolean, primary_key=True),
+    Column("digest", ForeignKey("attnres_recipes.digest"), nullable=False),
+    Column("how", JSON, nullable=False),
+)
+
+gates = Table(
+    "attnres_gates",
+    metadata,
+    Column("run_id", ForeignKey("attnres_runs.id"), primary_key=True),
+    Column("name", String(16), primary_key=True),
+    Column("passed", Boolean, nullable=False),
+    Column("value", Float),  # losses, nats per token
+    Column("low", Float),
+    Column("high", Float),
+)

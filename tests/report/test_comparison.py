@@ -34,7 +34,11 @@ GATES = [
     ({"val_loss": 5.6}, "seed 1 ends at 5.600, above its start: it has learned nothing"),
 ]
 UNEQUAL = [
-    ({"tokens": 51_200}, "seed 1 saw 51200 tokens, the baseline 102400"),
+    ({"tokens": 51_200, "steps": 200}, "seed 1 saw 51200 tokens, the baseline 102400"),
+    (
+        {"tokens": 51_200},
+        "seed 1 was trained with 128 tokens per step, the baseline with 256",
+    ),
     (
         {"settings": {"device": "cuda"}},
         "seed 1 was computed on cuda fp32 eager, the baseline on cpu fp32 eager",
@@ -169,7 +173,7 @@ def test_an_untrained_loss_within_one_nat_of_ln_vocab_passes(
 
 
 @pytest.mark.parametrize(
-    ("changes", "reason"), UNEQUAL, ids=["tokens", "device", "precision", "compiled"]
+    ("changes", "reason"), UNEQUAL, ids=["tokens", "step", "device", "precision", "compiled"]
 )
 def test_runs_that_are_not_alike_are_never_paired(changes, reason: str, make_arm, make_run, facts):
     runs = make_arm("attnres", *BETTER)

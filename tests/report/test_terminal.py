@@ -72,7 +72,7 @@ def plan(tiny_recipe: Recipe) -> Plan:
         devices=("cpu", "cpu"),
         settings=Settings("cpu", "Some CPU", "fp32", compiled=False, threads=1, engine="eager"),
         fingerprint="0123456789abcdef",
-        done=frozenset({("standard", 0)}),
+        done=frozenset({(tiny_recipe.digest, "standard", 0)}),
     )
 
 
@@ -199,7 +199,10 @@ def test_a_recipes_name_is_printed_as_it_is(make_arm, facts, capsys):
 
     terminal.print_comparison(compare(records, facts, "standard"))
 
-    assert "recipe a [bold]b[/i] :smile:: validation loss" in capsys.readouterr().out
+    assert (
+        "recipe a [bold]b[/i] :smile:, the same for every arm: validation loss"
+        in capsys.readouterr().out
+    )
 
 
 def test_a_comparison_without_results_says_so(make_run, facts, capsys):

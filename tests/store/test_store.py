@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from attnres_cli import gates
 from attnres_cli.errors import StudyError
 from attnres_cli.recipe import Recipe, validate
 from attnres_cli.run import DataFacts, Point, RunRecord, RunResult, RunSpec, Settings, Status
@@ -84,7 +85,7 @@ def finished(store: Store, ids: Sequence[int], result: RunResult = RESULT) -> Ru
     """The first waiting run, claimed here and ended with this result."""
     record = replace(claimed(store, ids), status=result.status, result=result, versions=VERSIONS)
     store.finish(record)
-    return record
+    return replace(record, gates=gates.of(result, FACTS))
 
 
 def status_of(store: Store, run_id: int) -> Status:
@@ -633,9 +634,10 @@ def test_runs_are_removed_with_their_curves(study: str, store: Store, ids: list[
     assert [record.id for record in store.runs()] == ids[1:]
     assert store.runs(ids=[kept.id]) == [kept]
     with sqlite3.connect(study) as connection:
-        held = connection.execute("SELECT DISTINCT run_id FROM attnres_curve").fetchall()
+        for table in ("attnres_curve", "attnres_gates"):
+            held = connection.execute(f"SELECT DISTINCT run_id FROM {table}").fetchall()
+            assert held == [(kept.id,)]
     connection.close()
-    assert held == [(kept.id,)]
 
 
 def test_a_run_that_may_be_running_is_not_removed(study: str, store: Store, ids: list[int]):
