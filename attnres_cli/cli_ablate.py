@@ -174,7 +174,7 @@ def _foresee(plan: Plan, records: Sequence[RunRecord], tokens: Tokens, tune_lr: 
         print_plan(_timed(grid.without(tuned, records), tokens), sys.stdout, _TUNED)
     else:
         runs = len(plan.arms) * len(plan.seeds)
-        print(f"then {runs} runs at most, each arm at the rate chosen for it")  # noqa: T201
+        sys.stdout.write(f"then {runs} runs at most, each arm at the rate chosen for it\n")
 
 
 @dataclass

@@ -18,6 +18,8 @@ import pytest
 
 from attnres_cli import gates
 from attnres_cli.errors import StudyError
+from attnres_cli.fair import Matched, Terms, Tuned
+from attnres_cli.plan import Arm, Plan
 from attnres_cli.recipe import Recipe, validate
 from attnres_cli.run import DataFacts, Point, RunRecord, RunResult, RunSpec, Settings, Status
 from attnres_cli.store import Store, engine, owner
@@ -689,3 +691,79 @@ def test_sixteen_processes_on_one_file_lose_nothing(study: str, store: Store, ti
     assert {record.status for record in records} == {Status.COMPLETE}
     assert all(record.result and record.result.curve == CURVE for record in records)
     assert {standing.attempts for standing in store.standings().values()} == {1}
+
+
+def tuned_plan(recipe: Recipe, lr: float) -> Plan:
+    """Two arms, the second at a learning rate of its own."""
+    own = recipe.model_copy(update={"optim": recipe.optim.model_copy(update={"lr": lr})})
+    how = Tuned(1e-2, (5e-3, 1e-2, 2e-2), (2.5, None, 2.25), (7, 8), lr, True, "as it is")
+    arms = (Arm("standard", 99, 600), Arm("attnres", 99, 600, recipe=own, how=how))
+    terms = Terms(is_tuned=True)
+    return Plan(recipe, arms, (0,), ("cpu",), SETTINGS, FACTS.fingerprint, terms=terms)
+
+
+def timed_plan(recipe: Recipe, tokens: int) -> Plan:
+    own = recipe.model_copy(update={"train": recipe.train.model_copy(update={"tokens": tokens})})
+    how = Matched("tokens", 384, tokens, 8.0, 4.0, 4.0, (2.0, 1.5, 2.5), 25, "A CPU")
+    arms = (Arm("standard", 99, 600), Arm("attnres", 99, 600, recipe=own, how=how))
+    terms = Terms("time", "standard")
+    return Plan(recipe, arms, (0,), ("cpu",), SETTINGS, FACTS.fingerprint, terms=terms)
+
+
+@pytest.mark.parametrize("make", [lambda r: tuned_plan(r, 2e-2), lambda r: timed_plan(r, 192)])
+def test_an_arms_own_recipe_comes_back_with_how_it_came_to_be(
+    make: Callable[[Recipe], Plan], study: str, store: Store, tiny_recipe: Recipe
+):
+    plan = make(tiny_recipe)
+
+    assert store.keep_arm_recipes(plan, FACTS) == plan.arm_recipes
+
+    held = Store.open(study, create=False)
+    assert held.arm_recipes() == plan.arm_recipes
+    assert held.arm_recipes(tiny_recipe.digest, FACTS.fingerprint) == plan.arm_recipes
+    assert held.arm_recipes(tiny_recipe.digest, "another") == []
+    (found,) = held.arm_recipes()
+    assert held.recipe(found.digest) == plan.recipe_of(plan.arms[1])
+
+
+def test_a_rate_that_is_chosen_again_takes_the_place_of_the_former(
+    store: Store, tiny_recipe: Recipe
+):
+    store.keep_arm_recipes(tuned_plan(tiny_recipe, 2e-2), FACTS)
+    again = tuned_plan(tiny_recipe, 3e-2)
+
+    store.keep_arm_recipes(again, FACTS)
+
+    assert store.arm_recipes() == again.arm_recipes
+
+
+def test_tokens_that_were_measured_first_stand(store: Store, tiny_recipe: Recipe):
+    first = timed_plan(tiny_recipe, 192)
+    store.keep_arm_recipes(first, FACTS)
+
+    kept = store.keep_arm_recipes(timed_plan(tiny_recipe, 256), FACTS)
+
+    assert kept == store.arm_recipes() == first.arm_recipes
+
+
+def test_gates_are_written_with_the_end_of_a_run(store: Store, ids: list[int]):
+    bad = replace(RESULT, val_loss=5.75)
+
+    finished(store, ids, bad)
+
+    (record,) = store.runs(ids=ids[:1])
+    assert [(gate.name, gate.passed) for gate in record.gates] == [
+        ("finite", True),
+        ("start", True),
+        ("learned", False),
+    ]
+    assert (record.gates[2].value, record.gates[2].high) == (5.75, 5.5)
+
+
+def test_a_run_that_may_not_be_ended_leaves_no_gates(study: str, store: Store, ids: list[int]):
+    record = finished(store, ids)
+
+    with pytest.raises(StudyError, match="no longer"):
+        store.finish(replace(record, result=replace(RESULT, val_loss=5.75)))
+
+    assert store.runs(ids=[record.id]) == [record]
