@@ -129,6 +129,7 @@ def test_an_arm_that_was_timed_before_keeps_its_tokens(recipe: Recipe, tokens: T
     assert found.arm_recipes[0].how == how
 
 
+@pytest.mark.slow
 def test_time_is_measured_in_turn_and_tokens_follow_from_it(recipe: Recipe, tokens: Tokens):
     plan = matched(plan_of(recipe, tokens, "mhc"), "time", tokens)
 
