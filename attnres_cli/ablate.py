@@ -120,7 +120,8 @@ def timed(plan: Plan, tokens: Tokens) -> Plan:
 
 def _timed(arm: Arm, plan: Plan, tokens: Tokens) -> Arm:
     sequences, batch_size = plan.timed_sequences, plan.recipe.train.batch_size
-    part = plan.recipe.train.model_copy(update={"batch_size": sequences})
+    less = {"batch_size": sequences, "micro_batch_size": None}
+    part = plan.recipe.train.model_copy(update=less)
     recipe = plan.recipe.model_copy(update={"train": part})
     spec = RunSpec(recipe, arm.variant, plan.seeds[0], plan.fingerprint)
     settings = plan.settings.uncompiled

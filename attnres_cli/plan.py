@@ -70,7 +70,7 @@ class Plan:
 
     @property
     def timed_sequences(self) -> int:
-        """Sequences of a batch that are timed: all where a step takes about a second or less.
+        """Sequences that are timed: a (micro-)batch where it takes about a second or less.
 
         0 where one sequence alone takes twenty times as long: then nothing is timed.
         """
@@ -78,7 +78,7 @@ class Plan:
         affordable = _TIMED_FLOPS[self.settings.device] / (per_token * self.recipe.model.seq_len)
         if affordable < 1:
             return 1 if affordable > 1 / 20 else 0
-        return min(int(affordable), self.recipe.train.batch_size)
+        return min(int(affordable), self.recipe.train.rows)
 
     @property
     def seconds(self) -> float | None:

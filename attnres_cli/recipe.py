@@ -79,7 +79,8 @@ class Recipe(Section):
         """12 hex digits over all that decides a run. Where the data lie does not: their
         fingerprint does.
         """
-        fixed = self.model_dump(include={"optim", "train"}) | {"data": self.data.fixed()}
+        parts = {"data": self.data, "optim": self.optim, "train": self.train}
+        fixed: dict[str, Any] = {name: part.fixed() for name, part in parts.items()}
         fixed["model"] = asdict(self.model.shape(vocab_size=1))  # however its sizes were given
         canonical = json.dumps(fixed, sort_keys=True)
         return hashlib.sha256(canonical.encode()).hexdigest()[:12]

@@ -7,7 +7,7 @@ import torch
 from designs import BRIEF, SIMPLE, SPECS, build
 
 from attnres_cli import proofs, residual, variant
-from attnres_cli.model import next_token_loss
+from attnres_cli.loss import next_token_loss
 from attnres_cli.proofs import NotApplicableError, Proof, Subject
 from attnres_cli.recipe import Optim
 from attnres_cli.residual import Norms

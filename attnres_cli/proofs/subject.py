@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from attnres_cli.model import Transformer, init_weights, next_token_loss
+from attnres_cli.loss import next_token_loss
+from attnres_cli.model import Transformer, init_weights
 from attnres_cli.residual import Residual
 from attnres_cli.shape import Shape
 from attnres_cli.variant import Variant

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -125,14 +125,15 @@ class Keeper:
 
 
 def tensors_of(
-    model: torch.nn.Module, optimizer: torch.optim.Optimizer, device: torch.device
+    model: torch.nn.Module, optimizers: Sequence[torch.optim.Optimizer], device: torch.device
 ) -> dict[str, Tensor]:
-    """Weights, buffers, the optimiser's state and the state of torch's generators, on the CPU."""
+    """Weights, buffers, the optimisers' states and the state of torch's generators, on the CPU."""
     found = {f"model.{name}": tensor for name, tensor in _of_model(model).items()}
-    for index, values in optimizer.state_dict()["state"].items():
-        for name, value in values.items():
-            assert isinstance(value, Tensor), f"the optimiser's {name} is not kept"
-            found[f"optimizer.{index}.{name}"] = value
+    for prefix, optimizer in _named(optimizers).items():
+        for index, values in optimizer.state_dict()["state"].items():
+            for name, value in values.items():
+                assert isinstance(value, Tensor), f"the optimiser's {name} is not kept"
+                found[f"{prefix}{index}.{name}"] = value
     found["generator.cpu"] = torch.get_rng_state()
     if device.type == "cuda":
         found["generator.cuda"] = torch.cuda.get_rng_state(device)
@@ -143,21 +144,27 @@ def tensors_of(
 def restore(
     tensors: Mapping[str, Tensor],
     model: torch.nn.Module,
-    optimizer: torch.optim.Optimizer,
+    optimizers: Sequence[torch.optim.Optimizer],
     device: torch.device,
 ) -> None:
     """Undo what has happened to these since `tensors_of` was asked."""
     for name, tensor in _of_model(model).items():
         tensor.copy_(tensors[f"model.{name}"])
-    state: dict[int, dict[str, Tensor]] = {}
-    for key, value in tensors.items():
-        if key.startswith("optimizer."):
-            _, index, name = key.split(".", 2)
-            state.setdefault(int(index), {})[name] = value.clone()  # its own, aligned memory
-    optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
+    for prefix, optimizer in _named(optimizers).items():
+        state: dict[int, dict[str, Tensor]] = {}
+        for key, value in tensors.items():
+            if key.startswith(prefix):
+                index, name = key.removeprefix(prefix).split(".", 1)
+                state.setdefault(int(index), {})[name] = value.clone()  # its own, aligned memory
+        optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
     torch.set_rng_state(tensors["generator.cpu"].clone())
     if device.type == "cuda":
         torch.cuda.set_rng_state(tensors["generator.cuda"].clone(), device)
+
+
+def _named(optimizers: Sequence[torch.optim.Optimizer]) -> dict[str, torch.optim.Optimizer]:
+    """By what the names of their tensors in a checkpoint begin with."""
+    return {f"{type(optimizer).__name__.lower()}.": optimizer for optimizer in optimizers}
 
 
 def _of_model(model: torch.nn.Module) -> dict[str, Tensor]:

@@ -2,126 +2,28 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import statistics
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
-from attnres_cli import depthmix, variant
 from attnres_cli.data import Tokens
-from attnres_cli.model import (
-    Transformer,
-    init_weights,
-    next_token_loss,
-    train_flops_per_token,
-)
+from attnres_cli.model import train_flops_per_token
 from attnres_cli.recipe import Recipe
 from attnres_cli.run import Point, RunResult, RunSpec, Settings, Status
 from attnres_cli.train.keeper import Keeper, Progress, Stopped, restore, tensors_of
 from attnres_cli.train.memory import peak_bytes, reset_peak
-from attnres_cli.train.optim import lr_factor, make_optimizer
+from attnres_cli.train.trainer import Trainer
 
 OnStep = Callable[[int, float | None], None]
 """Called with (steps done, training loss in nats per token) some hundred times in a run; with no
 loss where a run that is taken up again has not come to its first one.
 """
 
-_MOST_ARMS = 1024
-"""Arms that one process may compile. They share the code of one `forward`, and of the ninth form of
-it on torch would compile none, by default: those arms would be computed unlike the others.
-"""
-
 _POINTS = 100  # of the training curve; each costs one wait for the device
-
-
-@dataclass
-class Trainer:
-    """A model, its optimiser, and one step of training them on a recipe's batches."""
-
-    spec: RunSpec
-    tokens: Tokens
-    settings: Settings
-    device: torch.device
-    model: Transformer = field(init=False)
-
-    def __post_init__(self) -> None:
-        recipe = self.spec.recipe
-        shape = recipe.model.shape(self.tokens.vocab_size)
-        design = variant.parse(self.spec.variant).build(shape.d_model, shape.n_sublayers)
-        model = Transformer(shape, design)
-        init_weights(model, self.spec.seed)
-        self.model = model.to(self.device)
-        self.optimizer = make_optimizer(self.model, recipe.optim)
-        self.forward = self._compiled() if self.settings.compiled else self.model
-
-    def step(self, step: int) -> Tensor:
-        """Train on the batch of this step; its loss before the update, still on the device."""
-        recipe = self.spec.recipe
-        factor = lr_factor(recipe.optim, step, recipe.steps)
-        for group in self.optimizer.param_groups:
-            group["lr"] = recipe.optim.lr * factor
-        batch = self.tokens.batch(
-            self.spec.seed, step, recipe.train.batch_size, recipe.model.seq_len
-        )
-        inputs, targets = self._on_device(torch.from_numpy(batch))
-        loss = self._loss(self.forward, self.settings, inputs, targets)
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(self.model.parameters(), recipe.optim.clip)
-        self.optimizer.step()
-        self.optimizer.zero_grad()
-        return loss.detach()
-
-    @torch.no_grad()
-    def evaluate(self, between: Callable[[], None] = lambda: None) -> float:
-        """Validation loss in nats per token over the recipe's evaluation tokens.
-
-        `between` is called before every batch, and may end it by raising.
-
-        Never compiled: without gradients the model would be compiled once more, for little. The
-        engine is then one that is fast without a compiler.
-        """
-        recipe, settings = self.spec.recipe, self.settings.uncompiled
-        total, count = torch.zeros((), dtype=torch.float64, device=self.device), 0
-        for batch in self.tokens.eval_batches(
-            recipe.train.eval_tokens, recipe.train.batch_size, recipe.model.seq_len
-        ):
-            between()
-            inputs, targets = self._on_device(torch.from_numpy(batch))
-            loss = self._loss(self.model, settings, inputs, targets)
-            total += loss.double() * len(batch)
-            count += len(batch)
-        return total.item() / count
-
-    def _loss(
-        self,
-        forward: Callable[[Tensor], Tensor],
-        settings: Settings,
-        inputs: Tensor,
-        targets: Tensor,
-    ) -> Tensor:
-        """The one place where a model is run: by these settings' engine and precision."""
-        with depthmix.use(settings.engine), self._autocast():
-            return next_token_loss(forward(inputs), targets)
-
-    def _on_device(self, windows: Tensor) -> tuple[Tensor, Tensor]:
-        windows = windows.to(self.device, non_blocking=True)
-        return windows[:, :-1], windows[:, 1:]
-
-    def _autocast(self) -> contextlib.AbstractContextManager[object]:
-        if self.settings.precision == "fp32":
-            return contextlib.nullcontext()
-        return torch.autocast(self.device.type, torch.bfloat16)
-
-    def _compiled(self) -> Callable[[Tensor], Tensor]:
-        from torch._dynamo import config  # takes a second to import
-
-        config.recompile_limit = _MOST_ARMS
-        return torch.compile(self.model, dynamic=False)
 
 
 def train(
@@ -201,7 +103,7 @@ class _Session:
             return
         state, tensors = found
         trainer = self.trainer
-        restore(tensors, trainer.model, trainer.optimizer, trainer.device)
+        restore(tensors, trainer.model, trainer.optimizers, trainer.device)
         self.progress = Progress.from_state(state, tensors["total"].to(trainer.device))
         self.on_step(self.progress.step, self.progress.curve[-1].train_loss)
 
@@ -271,7 +173,7 @@ class _Session:
         state = progress.state() | {"train_s": self.train_s, "peak_bytes": self.peak_bytes}
 
         def tensors() -> dict[str, Tensor]:
-            found = tensors_of(trainer.model, trainer.optimizer, trainer.device)
+            found = tensors_of(trainer.model, trainer.optimizers, trainer.device)
             return found | {"total": progress.total.cpu()}
 
         keeper.save(state, tensors)
@@ -287,15 +189,3 @@ def _pauses(recipe: Recipe) -> list[tuple[int, bool]]:
     n_evals = min(recipe.train.n_evals, steps)
     evals = {round(steps * i / n_evals) for i in range(1, n_evals + 1)}
     return [(step, step in evals) for step in sorted((reads | evals) - {0})]
-
-
-def seconds_per_step(
-    spec: RunSpec, tokens: Tokens, settings: Settings, device: str, n_steps: int
-) -> float:
-    """Median seconds of n_steps training steps, after one to warm up; what a plan is made with."""
-    trainer, times = Trainer(spec, tokens, settings, torch.device(device)), []
-    for step in range(n_steps + 1):
-        started = time.perf_counter()
-        trainer.step(min(step, spec.recipe.steps - 1)).item()
-        times.append(time.perf_counter() - started)
-    return statistics.median(times[1:])

@@ -16,7 +16,8 @@ from torch import Tensor, fx, nn
 from torch._dynamo.backends.common import aot_autograd
 
 from attnres_cli.depthmix import History, Scoring, engines, use
-from attnres_cli.model import Transformer, next_token_loss
+from attnres_cli.loss import next_token_loss
+from attnres_cli.model import Transformer
 from attnres_cli.shape import Shape
 
 pytestmark = pytest.mark.filterwarnings(

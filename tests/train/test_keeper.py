@@ -18,7 +18,7 @@ from attnres_cli.recipe import Recipe, validate
 from attnres_cli.residual import register
 from attnres_cli.run import RunResult, RunSpec, Settings, Status
 from attnres_cli.train import Checkpoints, Keeper, Stop, Stopped, train
-from attnres_cli.train.loop import Trainer
+from attnres_cli.train.trainer import Trainer
 from variants.standard import Standard
 
 SETTINGS = Settings("cpu", "test", "fp32", compiled=False, threads=1, engine="eager")
@@ -77,12 +77,18 @@ def numbers(result: RunResult) -> tuple[object, ...]:
     return (result.status, result.val_loss, result.initial_loss, result.steps, result.curve)
 
 
+MUON = {"optim": {"optimizer": "muon"}, "train": {"micro_batch_size": 2}}
+
+
+@pytest.mark.parametrize("sections", [{}, MUON], ids=["adamw", "muon"])
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize("variant", ["standard", "attnres:block_size=2"])
 def test_a_run_stopped_again_and_again_ends_as_the_undisturbed_one(
-    variant: str, precision: str, longer: Recipe, tokens: Tokens, tmp_path: Path
+    variant: str, precision: str, sections: dict, longer: Recipe, tokens: Tokens, tmp_path: Path
 ):
-    spec, settings = RunSpec(longer, variant, 3, ""), replace(SETTINGS, precision=precision)
+    values = longer.model_dump()
+    recipe = validate({**values, **{k: values[k] | sections[k] for k in sections}}, "test")
+    spec, settings = RunSpec(recipe, variant, 3, ""), replace(SETTINGS, precision=precision)
     undisturbed = train(spec, tokens, settings, "cpu", quiet)
 
     for step in (1, 2, 3, 59, 60, 61, 120):  # at, before and after points and evaluations
