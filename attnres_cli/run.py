@@ -6,6 +6,7 @@ import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from attnres_cli import peaks
 from attnres_cli.recipe import Recipe
 
 CODE = "variant_code"
@@ -123,6 +124,13 @@ class RunResult:
     flops_per_token: int
     settings: Settings
     curve: tuple[Point, ...]
+
+    @property
+    def mfu(self) -> float | None:
+        """Share of the device's peak that the model's FLOPs took; None where none is known."""
+        on = self.settings
+        speed = self.tokens_per_second
+        return peaks.mfu(speed, self.flops_per_token, on.device_name, on.precision)
 
 
 @dataclass(frozen=True)

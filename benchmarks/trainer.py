@@ -40,6 +40,7 @@ from attnres_cli.store import Store
 from attnres_cli.train.trainer import Trainer
 
 TARGET = 0.97
+POINTS = 100  # of a run's curve, if it has as many steps
 SMALL = Config(
     n_layers=6, d_model=64, n_heads=4, d_ff=176, seq_len=64, vocab_size=256, mlp="swiglu",
     batch_size=16,
@@ -206,8 +207,7 @@ def main() -> None:
     for label, config in cases(given.kind, given.only):
         if given.quick:
             config = replace(config, n_layers=2, d_model=32, n_heads=2, d_ff=64, seq_len=16)
-        per_turn = 20 if config.d_model < 128 else 2
-        steps = max(100, (given.rounds + 2) * per_turn) if config.d_model < 128 else 102
+        steps = 4 * POINTS if config.d_model < 128 else given.rounds + 1  # 4 or 1 in a turn
         result = measured(replace(config, steps=steps), given.threads)
         ratio, cpu = cost.Spread(**result["ratio"]), cost.Spread(**result["cpu_ratio"])
         speed = result["tokens_per_second"]["median"]

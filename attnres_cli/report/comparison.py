@@ -46,6 +46,7 @@ class ArmResult:
     difference: Difference | None
     verdict: Verdict
     reason: str
+    mfu: float | None = None  # of the device's peak, where that is known
 
 
 @dataclass(frozen=True)
@@ -120,6 +121,11 @@ def _results(runs: Sequence[RunRecord]) -> dict[int, RunResult]:
     return {run.seed: run.result for run in runs if run.result is not None}
 
 
+def _shares(results: Mapping[int, RunResult]) -> list[float]:
+    """Of the device's peak, where it is known."""
+    return [result.mfu for result in results.values() if result.mfu is not None]
+
+
 def _judge(runs: Sequence[RunRecord], base_runs: Sequence[RunRecord], data: DataFacts) -> ArmResult:
     """The arm with its paired difference, uncorrected, and the gate that blocks it, if any."""
     results, base = _results(runs), _results(base_runs)
@@ -137,6 +143,7 @@ def _judge(runs: Sequence[RunRecord], base_runs: Sequence[RunRecord], data: Data
         sd=sd,
         tokens_per_second=median(result.tokens_per_second for result in results.values()),
         step_s=median(result.step_s for result in results.values()),
+        mfu=median(shares) if (shares := _shares(results)) else None,
         engines=tuple(sorted({result.settings.engine for result in results.values()})),
         difference=None,
         verdict="blocked",

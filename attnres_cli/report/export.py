@@ -10,6 +10,7 @@ from dataclasses import asdict
 from typing import Any
 
 from attnres_cli.report.comparison import RULE, ArmResult, Comparison
+from attnres_cli.run import RunResult
 
 METRIC, UNIT = "val_loss", "nats/token"
 
@@ -49,6 +50,7 @@ def _arm(arm: ArmResult) -> dict[str, Any]:
         "sd": _finite(arm.sd),
         "losses": {str(seed): _finite(loss) for seed, loss in arm.losses.items()},
         "tokens_per_second": arm.tokens_per_second,
+        "mfu": arm.mfu,
         "step_ms": 1000 * arm.step_s,
         "engines": list(arm.engines),
         "difference": asdict(difference) if difference is not None else None,
@@ -64,7 +66,7 @@ def _finite(value: float | None) -> float | None:
 _COLUMNS = (
     "variant", "verdict", "reason", "n_seeds", "mean", "sd", "bits_per_byte", "difference",
     "difference_sd", "ci95_low", "ci95_high", "p", "p_holm", "params", "params_delta",
-    "flops_per_token", "tokens", "step_ms", "tokens_per_second", "engines", "recipe",
+    "flops_per_token", "tokens", "step_ms", "tokens_per_second", "mfu", "engines", "recipe",
     "recipe_digest", "fingerprint", "baseline",
 )  # fmt: skip
 
@@ -152,6 +154,7 @@ def facts_of(comparison: Comparison) -> list[str]:
         *_unlearned(comparison),
         RULE,
         *(f"computed with {text}" for text in comparison.settings),
+        *_speed(comparison),
         *_mixed_engines(comparison),
         *comparison.versions,
     ]
@@ -171,6 +174,17 @@ def _mixed_engines(comparison: Comparison) -> list[str]:
         return []
     named = "; ".join(f"{', '.join(arms)} by {engines}" for engines, arms in by_engines.items())
     return [f"arms computed by different engines, which agree to rounding: {named}"]
+
+
+def _speed(comparison: Comparison) -> list[str]:
+    base = next((arm for arm in comparison.arms if arm.verdict == "baseline"), None)
+    return [] if base is None else [f"{base.variant}: {speed_text(base)}"]
+
+
+def speed_text(result: ArmResult | RunResult) -> str:
+    """`51,200 tokens/s, MFU 41.0 %`, the share where the device's peak is known."""
+    share = "" if result.mfu is None else f", MFU {100 * result.mfu:.1f} %"
+    return f"{result.tokens_per_second:,.0f} tokens/s{share}"
 
 
 def _unlearned(comparison: Comparison) -> list[str]:

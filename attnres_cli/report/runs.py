@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from attnres_cli.report.comparison import last_line
+from attnres_cli.report.export import speed_text
 from attnres_cli.report.terminal import console, duration
 from attnres_cli.run import Point, RunRecord, Standing, Status
 
@@ -119,6 +120,7 @@ def _facts(line: Line) -> list[tuple[str, str]]:
             ("tokens", f"{result.tokens:,}"),
             ("parameters", f"{result.n_params:,}"),
             ("training FLOPs", f"{result.flops_per_token:,} per token"),
+            ("speed", speed_text(result)),
             ("time", f"{duration(result.train_s)}, {1000 * result.step_s:.1f} ms per step"),
             ("peak memory", f"{result.peak_bytes / 2**20:,.0f} MiB"),
             ("computed with", f"{result.settings.numerics} on {result.settings.device_name}"),

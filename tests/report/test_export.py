@@ -26,6 +26,7 @@ ARM = {
     "sd": float,
     "losses": dict,
     "tokens_per_second": float,
+    "mfu": type(None),  # no peak of this device is known
     "step_ms": float,
     "engines": list,
     "difference": dict,
@@ -145,6 +146,17 @@ def test_json_gives_times_in_milliseconds(document: dict[str, Any]):
     assert named(document, WITH_OPTIONS)["step_ms"] == pytest.approx(12.5)
 
 
+def test_the_share_of_a_known_peak_is_told(make_arm, facts):
+    a100 = {"device_name": "NVIDIA A100-SXM4-80GB", "precision": "bf16"}
+    speeds = {"tokens_per_second": 1e6, "flops_per_token": 156_000_000, "settings": a100}
+    comparison = compare(make_arm("standard", 1.5, 1.4, **speeds), facts, "standard")
+
+    (arm,) = json.loads(export.to_json(comparison))["arms"]
+
+    assert arm["mfu"] == pytest.approx(0.5)
+    assert "standard: 1,000,000 tokens/s, MFU 50.0 %" in export.facts_of(comparison)
+
+
 def test_json_has_null_where_a_run_diverged(document: dict[str, Any]):
     arm = named(document, "denseformer")
 
@@ -189,7 +201,8 @@ def test_csv_has_one_line_per_arm_in_order(comparison: Comparison):
 
 
 def test_csv_fills_every_column_of_an_arm_that_was_compared(rows: dict[str, dict[str, str]]):
-    assert all(rows[WITH_OPTIONS].values())
+    unknown = {"mfu"}  # of this device
+    assert {key for key, value in rows[WITH_OPTIONS].items() if not value} == unknown
 
 
 def test_csv_has_the_numbers_of_the_comparison(

@@ -299,6 +299,31 @@ def test_a_line_says_how_far_all_runs_are(
     assert line.endswith(f" left; {LONG} seed 0 step 3/6 loss 2.500")
 
 
+@pytest.mark.parametrize(
+    ("device", "told"),
+    [("Some CPU", "32 tokens/s"), ("NVIDIA A100-SXM4-80GB", "32 tokens/s, MFU 50%")],
+)
+def test_a_line_says_how_fast_a_run_is_since_its_first_step(
+    device: str, told: str, plan: Plan, planned: list[RunRecord], capsys, monkeypatch
+):
+    clock = [100.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(progress, "_LINE_EVERY_S", -1.0)
+    arms = tuple(replace(arm, flops_per_token=int(19.5e12 / 64)) for arm in plan.arms)
+    settings = replace(plan.settings, device_name=device)
+    with progress.progress(replace(plan, arms=arms, settings=settings), planned) as on_event:
+        for step, second in ((0, 100.0), (1, 130.0), (2, 131.0), (3, 134.0)):  # 64 tokens each
+            clock[0] = second
+            on_event(Event(0, planned[0].id, step, 2.5))
+
+    lines = stderr_of(capsys)
+    assert "tokens/s" not in "".join(lines[:2])
+    assert lines[2].endswith(
+        "step 2/6 loss 2.500, " + told.replace("32", "64").replace("50", "100")
+    )
+    assert lines[3].endswith("step 3/6 loss 2.500, " + told)
+
+
 def test_before_its_first_step_a_compiled_run_says_that_it_is_compiling(
     plan: Plan, planned: list[RunRecord], capsys, monkeypatch: pytest.MonkeyPatch
 ):
