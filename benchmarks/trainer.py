@@ -4,9 +4,11 @@
     python benchmarks/trainer.py gpu --json trainer_gpu.json
 
 Ours is a worker as `attnres ablate` starts it, with all it does besides training: a study, a
-heartbeat, checkpoints, the curve, and whatever the loop records. At every point of its curve it
-stops for as long as the plain script takes for as many steps, so that the two take turns in one
-process, on equal shapes, equal data, the same optimiser; a ratio is that of neighbouring turns.
+heartbeat, checkpoints, the curve, and whatever the loop records. At every point of its curve (each
+step, where a run has up to a hundred) it stops for as long as the plain script takes for as many
+steps, so that the two take turns in one process, on equal shapes, equal data, the same optimiser;
+a ratio is that of neighbouring turns. CPU time is the process's own, which other programs do not
+lengthen.
 First the two are given the same weights, and must have the same loss. What a run does once (it is
 evaluated at its start and its end, and compiled) is not counted.
 
@@ -40,7 +42,6 @@ from attnres_cli.store import Store
 from attnres_cli.train.trainer import Trainer
 
 TARGET = 0.97
-POINTS = 100  # of a run's curve, if it has as many steps
 SMALL = Config(
     n_layers=6, d_model=64, n_heads=4, d_ff=176, seq_len=64, vocab_size=256, mlp="swiglu",
     batch_size=16,
@@ -196,7 +197,7 @@ def cases(kind: str, only: list[str] | None) -> Iterator[tuple[str, Config]]:
 
 def main() -> None:
     """Run every setting of a kind, one after the other."""
-    parser = arguments("tokens per second of `standard` over those of plain.py", rounds=40)
+    parser = arguments("tokens per second of `standard` over those of plain.py", rounds=99)
     parser.add_argument("kind", choices=KINDS)
     parser.add_argument("--only", nargs="+", help="words of the settings to run")
     given = parser.parse_args()
@@ -207,7 +208,7 @@ def main() -> None:
     for label, config in cases(given.kind, given.only):
         if given.quick:
             config = replace(config, n_layers=2, d_model=32, n_heads=2, d_ff=64, seq_len=16)
-        steps = 4 * POINTS if config.d_model < 128 else given.rounds + 1  # 4 or 1 in a turn
+        steps = given.rounds + 1
         result = measured(replace(config, steps=steps), given.threads)
         ratio, cpu = cost.Spread(**result["ratio"]), cost.Spread(**result["cpu_ratio"])
         speed = result["tokens_per_second"]["median"]
