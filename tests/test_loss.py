@@ -119,3 +119,22 @@ def test_parts_take_less_memory_than_all_at_once():
 
     assert peak(1) > 2 * logits
     assert peak(16) < logits / 2
+
+
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # by torch
+def test_in_parts_it_is_still_one_graph(tiny_shape: Shape, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(model, "MOST_LOGITS", 4 * 5 * tiny_shape.vocab_size)
+    trunk = build("standard", tiny_shape)
+    init_weights(trunk, seed=0)
+    tokens = torch.randint(tiny_shape.vocab_size, (2, tiny_shape.seq_len))
+    expected = trunk(tokens, tokens)
+    expected.backward()
+    gradient = trunk.head.weight.grad.clone()
+    trunk.zero_grad()
+
+    compiled = torch.compile(trunk, backend="aot_eager", fullgraph=True, dynamic=False)
+    loss = compiled(tokens, tokens)
+    loss.backward()
+
+    torch.testing.assert_close(loss, expected)
+    torch.testing.assert_close(trunk.head.weight.grad, gradient)
