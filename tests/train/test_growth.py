@@ -44,7 +44,7 @@ print(json.dumps(resident))
 @pytest.mark.slow
 @pytest.mark.parametrize("variant", ["standard", "attnres:block_size=2"])
 def test_resident_memory_is_flat_over_a_long_run(variant: str, tmp_path: Path):
-    steps = 4000
+    steps = 2000
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, variant, str(steps), str(tmp_path / "run")],
         check=True, capture_output=True, text=True,
