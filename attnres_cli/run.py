@@ -98,6 +98,32 @@ class Settings:
         return replace(self, compiled=False, engine=engine)
 
 
+Numbers = tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Probe:
+    """What was measured inside a model after `step` steps; train/probes.py has the formulas.
+
+    All have L+1 numbers. By output i = 0..L (0 is the embedding): output_rms, gradient_rms,
+    contribution. By site l = 1..L+1, the last before the output norm: all others. `mixing` is M,
+    a row per site, a column per output. Where there is no M, `no_mixing` says why, and what comes
+    of M is None.
+    """
+
+    step: int
+    output_rms: Numbers
+    gradient_rms: Numbers
+    input_rms: Numbers
+    newest_source_rms: Numbers | None = None
+    newest_share: Numbers | None = None
+    embedding_share: Numbers | None = None
+    entropy: Numbers | None = None  # nats
+    contribution: Numbers | None = None
+    mixing: tuple[Numbers, ...] | None = None
+    no_mixing: str = ""
+
+
 @dataclass(frozen=True)
 class RunResult:
     """What training one run gave.
@@ -107,6 +133,7 @@ class RunResult:
         step_s: median time of a training step, in seconds, evaluation not counted.
         train_s: wall time of the whole run, in seconds.
         peak_bytes: largest memory, of the device on CUDA, else of the process.
+        probes: in the order of their steps; the store reads them only when it is asked to.
 
     """
 
@@ -123,6 +150,7 @@ class RunResult:
     flops_per_token: int
     settings: Settings
     curve: tuple[Point, ...]
+    probes: tuple[Probe, ...] = ()
 
 
 @dataclass(frozen=True)

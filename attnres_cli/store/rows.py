@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, fields
 from typing import Any
 
+import numpy as np
 from sqlalchemy import Row as SqlRow
 
 from attnres_cli.errors import StudyError
@@ -14,6 +15,7 @@ from attnres_cli.recipe import Recipe
 from attnres_cli.run import (
     DataFacts,
     Point,
+    Probe,
     RunRecord,
     RunResult,
     RunSpec,
@@ -29,7 +31,11 @@ WAITING = {"status": Status.PENDING, "owner": None, "error": None}
 """What makes a run one that waits for a worker."""
 
 _SETTINGS = [field.name for field in fields(Settings)]
-_PLAIN = [field.name for field in fields(RunResult) if field.name not in ("settings", "curve")]
+_TEXT = "no_mixing"
+"""The one thing of a probe that is no number."""
+
+_TABLES = ("settings", "curve", "probes")
+_PLAIN = [field.name for field in fields(RunResult) if field.name not in _TABLES]
 
 
 def of_recipe(recipe: Recipe) -> dict[str, Any]:
@@ -58,6 +64,32 @@ def of_result(result: RunResult) -> dict[str, Any]:
     values = {name: getattr(result, name) for name in _PLAIN} | asdict(result.settings)
     values["step"] = result.steps
     return {key: _null_if_nan(value) for key, value in values.items()}
+
+
+def of_probe(run_id: int, probe: Probe) -> list[dict[str, Any]]:
+    """Rows of attnres_probes: one for each thing that was measured, none for what was not."""
+    found = []
+    for name, value in vars(probe).items():
+        if name == "step" or not value:
+            continue
+        array = np.frombuffer(value.encode(), np.uint8) if name == _TEXT else np.array(value, "<f4")
+        shape = [] if name == _TEXT else list(array.shape)
+        row = {"run_id": run_id, "step": probe.step, "name": name, "shape": shape}
+        found.append(row | {"data": array.tobytes()})
+    return found
+
+
+def to_probe(step: int, rows: Sequence[Row]) -> Probe:
+    """The rows of one run and step."""
+    return Probe(step, **{row.name: _measured(row) for row in rows})
+
+
+def _measured(row: Row) -> Any:
+    """The text, numbers or rows of numbers."""
+    if row.name == _TEXT:
+        return row.data.decode()
+    array = np.frombuffer(row.data, "<f4").reshape(row.shape)
+    return tuple(tuple(each) if array.ndim > 1 else each for each in array.tolist())
 
 
 def to_record(row: Row, points: Sequence[Point]) -> RunRecord:

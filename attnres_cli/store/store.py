@@ -15,10 +15,10 @@ from sqlalchemy.exc import DBAPIError
 
 from attnres_cli.errors import StudyError
 from attnres_cli.recipe import Recipe
-from attnres_cli.run import DataFacts, Point, RunRecord, RunSpec, Standing, Status
+from attnres_cli.run import DataFacts, Point, Probe, RunRecord, RunSpec, Standing, Status
 from attnres_cli.store import owner, rows
 from attnres_cli.store.engine import connect, exists, immediate, runs_folder
-from attnres_cli.store.tables import curve, data, recipes, runs
+from attnres_cli.store.tables import curve, data, probes, recipes, runs
 
 MAX_ATTEMPTS = 2
 """How often a run whose worker process died is started again before it counts as failed."""
@@ -120,13 +120,16 @@ class Store:
             connection.execute(update(runs).where(*ours).values(**rows.WAITING, attempts=0))
 
     def finish(self, record: RunRecord) -> None:
-        """Record the result of a run that this process has claimed, with its curve."""
+        """Record the result of a run that this process has claimed, with its curve and probes."""
         assert record.result is not None
         with self._write() as connection:
             _end(connection, record.id, rows.of_result(record.result), record.versions)
             points = [asdict(point) | {"run_id": record.id} for point in record.result.curve]
             if points:
                 connection.execute(insert(curve), points)
+            found = [row for each in record.result.probes for row in rows.of_probe(record.id, each)]
+            if found:
+                connection.execute(insert(probes), found)
 
     def fail(
         self, run_id: int, error: str, versions: Mapping[str, str], step: int | None = None
@@ -180,6 +183,21 @@ class Store:
         records = {row.id: rows.to_record(row, curves[row.id]) for row in found}
         return [records[run_id] for run_id in (chosen if ids is None else ids)]
 
+    def probes(self, ids: Sequence[int]) -> dict[int, tuple[Probe, ...]]:
+        """What was measured inside the models of these runs, in the order of steps.
+
+        `runs` leaves it out: of a thousand runs it is much more than all else.
+        """
+        query = select(probes).where(probes.c.run_id.in_(ids)).order_by(probes.c.step)
+        found: dict[int, dict[int, list[rows.Row]]] = {run_id: defaultdict(list) for run_id in ids}
+        with self._read() as connection:
+            for row in connection.execute(query):
+                found[row.run_id][row.step].append(row)
+        return {
+            run_id: tuple(rows.to_probe(step, measured) for step, measured in steps.items())
+            for run_id, steps in found.items()
+        }
+
     def statuses(self, ids: Sequence[int]) -> dict[int, Status]:
         """The status of each of these runs that is there: less to read than the runs."""
         query = select(runs.c.id, runs.c.status).where(runs.c.id.in_(ids))
@@ -205,7 +223,8 @@ class Store:
                 if run_id not in found:
                     raise StudyError(f"there is no run {run_id}: `attnres runs` lists them")
                 _check_is_idle(found[run_id])
-            connection.execute(delete(curve).where(curve.c.run_id.in_(ids)))
+            for table in (curve, probes):
+                connection.execute(delete(table).where(table.c.run_id.in_(ids)))
             connection.execute(delete(runs).where(runs.c.id.in_(ids)))
 
     def owners(self, ids: Sequence[int]) -> dict[int, str]:

@@ -13,6 +13,7 @@ from sqlalchemy import (
     Float,
     ForeignKey,
     Integer,
+    LargeBinary,
     MetaData,
     String,
     Table,
@@ -90,4 +91,14 @@ curve = Table(
     Column("step", Integer, primary_key=True),
     Column("train_loss", Float),
     Column("val_loss", Float),
+)
+
+probes = Table(
+    "attnres_probes",
+    metadata,
+    Column("run_id", ForeignKey("attnres_runs.id"), primary_key=True),
+    Column("step", Integer, primary_key=True),
+    Column("name", String(32), primary_key=True),  # a field of run.Probe
+    Column("shape", JSON, nullable=False),  # [L+1] or [L+1, L+1]; [] for text
+    Column("data", LargeBinary, nullable=False),  # float32, little-endian, by rows; or UTF-8
 )

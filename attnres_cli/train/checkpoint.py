@@ -19,7 +19,7 @@ from torch import Tensor
 
 from attnres_cli.stdio import say
 
-FORMAT = 1
+FORMAT = 2
 _KEPT = 2  # one more than needed, for when the newest is damaged
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from attnres_cli.run import Point
+from attnres_cli.run import Point, Probe
 from attnres_cli.train.checkpoint import Checkpoints
 
 _MOST_SHARE = 0.02
@@ -47,6 +47,7 @@ class Progress:
     step: int = 0
     seconds: float = 0.0
     curve: list[Point] = field(default_factory=list)
+    probes: list[Probe] = field(default_factory=list)
     times: list[float] = field(default_factory=list)
     first_times: list[float] = field(default_factory=list)
     train_s: float = 0.0
@@ -56,13 +57,15 @@ class Progress:
         """All but the tensor, for JSON."""
         plain = ("step", "seconds", "times", "first_times", "train_s", "peak_bytes")
         curve = [[point.step, point.train_loss, point.val_loss] for point in self.curve]
-        return {name: getattr(self, name) for name in plain} | {"curve": curve}
+        probes = [asdict(probe) for probe in self.probes]
+        return {name: getattr(self, name) for name in plain} | {"curve": curve, "probes": probes}
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any], total: Tensor) -> Progress:
         """What `state` was taken from."""
         curve = [Point(*point) for point in state["curve"]]
-        return cls(total, **{**state, "curve": curve})
+        probes = [Probe(**_as_tuples(probe)) for probe in state["probes"]]
+        return cls(total, **{**state, "curve": curve, "probes": probes})
 
 
 @dataclass
@@ -158,6 +161,13 @@ def restore(
     torch.set_rng_state(tensors["generator.cpu"].clone())
     if device.type == "cuda":
         torch.cuda.set_rng_state(tensors["generator.cuda"].clone(), device)
+
+
+def _as_tuples(value: Any) -> Any:
+    """What JSON holds, with tuples where there are lists."""
+    if isinstance(value, dict):
+        return {key: _as_tuples(each) for key, each in value.items()}
+    return tuple(_as_tuples(each) for each in value) if isinstance(value, list) else value
 
 
 def _of_model(model: torch.nn.Module) -> dict[str, Tensor]:

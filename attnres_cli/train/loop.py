@@ -21,7 +21,8 @@ from attnres_cli.model import (
     train_flops_per_token,
 )
 from attnres_cli.recipe import Recipe
-from attnres_cli.run import Point, RunResult, RunSpec, Settings, Status
+from attnres_cli.run import Point, Probe, RunResult, RunSpec, Settings, Status
+from attnres_cli.train import probes
 from attnres_cli.train.keeper import Keeper, Progress, Stopped, restore, tensors_of
 from attnres_cli.train.memory import peak_bytes, reset_peak
 from attnres_cli.train.optim import lr_factor, make_optimizer
@@ -97,6 +98,14 @@ class Trainer:
             count += len(batch)
         return total.item() / count
 
+    def probe(self, step: int) -> Probe:
+        """What is inside the model after that many steps; nothing of the trainer changes."""
+        windows = probes.windows_of(self.tokens, self.spec.recipe)
+        inputs, targets = self._on_device(torch.from_numpy(windows))
+        design = variant.parse(self.spec.variant)
+        with depthmix.use(self.settings.uncompiled.engine):
+            return probes.measure(self.model, design, inputs, targets, step, self._autocast())
+
     def _loss(
         self,
         forward: Callable[[Tensor], Tensor],
@@ -170,6 +179,7 @@ def _result(session: _Session, settings: Settings) -> RunResult:
         flops_per_token=train_flops_per_token(trainer.model.shape, trainer.model.residual),
         settings=settings,
         curve=tuple(progress.curve),
+        probes=tuple(progress.probes),
     )
 
 
@@ -198,6 +208,7 @@ class _Session:
         found = self.keeper.load() if self.keeper else None
         if found is None:
             self.progress.curve.append(Point(0, None, self.trainer.evaluate(self.check)))
+            self._probe(0)
             return
         state, tensors = found
         trainer = self.trainer
@@ -246,10 +257,17 @@ class _Session:
         times = progress.times if self.is_warm else progress.first_times
         times.append(progress.seconds / n_steps)
         self.is_warm = True
+        if finite:
+            self._probe(pause)
         progress.curve.append(Point(pause, train_loss, val_loss))
         progress.seconds = 0.0
         progress.total.zero_()
         return finite
+
+    def _probe(self, step: int) -> None:
+        """Look into the model, at a few steps; never within what is timed."""
+        if step in probes.steps_of(self.trainer.spec.recipe):
+            self.progress.probes.append(self.trainer.probe(step))
 
     def check(self) -> None:
         """Between batches of an evaluation: stop if that is wanted."""

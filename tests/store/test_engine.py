@@ -30,13 +30,14 @@ from attnres_cli.store import Store, engine
 from attnres_cli.store.tables import PREFIX, VERSION_TABLE, metadata
 
 FACTS = DataFacts("0123456789abcdef", "stdlib", 5000, 256, 4750, 250, 3.3, 2.4)
-OURS = {"attnres_recipes", "attnres_data", "attnres_runs", "attnres_curve", "attnres_schema"}
+OURS = {"attnres_recipes", "attnres_data", "attnres_runs", "attnres_curve", "attnres_probes"}
+OURS |= {"attnres_schema"}
 HALF_A_MIGRATION = """
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0004"
-down_revision = "0003"
+revision = "0005"
+down_revision = "0004"
 
 def upgrade():
     op.add_column("attnres_runs", sa.Column("half", sa.Text))
@@ -122,7 +123,7 @@ def open_at_once(path: str, ready: Barrier, said: Queue[str]) -> None:
 def with_migration(folder: Path, source: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the engine find one migration more, in this folder."""
     folder.mkdir()
-    (folder / "v0004_more.py").write_text(source, encoding="utf-8")
+    (folder / "v0005_more.py").write_text(source, encoding="utf-8")
     shipped, config_of = Path(engine.__file__).parent / "migrations" / "versions", engine._config
 
     def config() -> Config:
@@ -425,7 +426,7 @@ def test_processes_that_make_a_study_at_once_all_open_it(tmp_path: Path):
         process.join()
 
     assert answers == ["opened"] * 3
-    assert sql(tmp_path / "study.db", "SELECT version_num FROM attnres_schema") == [("0003",)]
+    assert sql(tmp_path / "study.db", "SELECT version_num FROM attnres_schema") == [("0004",)]
 
 
 @pytest.mark.parametrize("lock", ["BEGIN IMMEDIATE", "BEGIN EXCLUSIVE"])
@@ -473,7 +474,7 @@ def test_an_upgrade_keeps_all_runs(tmp_path: Path, plan: Plan, monkeypatch: pyte
 
     assert "upgrades it" in refusal(path, create=False)
     assert Store.open(str(path), create=True).runs() == records
-    assert sql(path, "SELECT version_num FROM attnres_schema") == [("0004",)]
+    assert sql(path, "SELECT version_num FROM attnres_schema") == [("0005",)]
 
 
 def test_a_migration_that_breaks_off_leaves_the_study_as_it_was(
