@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -79,13 +80,17 @@ def show(
     study: Study = _STUDY,
     output: FormatName = "table",
 ) -> None:
-    """Print all about one run: what it is, where it stands, what came of it, its curve."""
+    """Print all about one run: what it is, where it stands, its curve, what is in its model."""
     from attnres_cli.report.runs import print_run
     from attnres_cli.store import Store
 
     form = read_format(output, _FORMATS)
     store = Store.open(study, create=False)
-    (line,) = _lines(store, _chosen(store, study, [run]))
+    (record,) = _chosen(store, study, [run])
+    if record.result is not None:
+        probed = replace(record.result, probes=store.probes([run])[run])
+        record = replace(record, result=probed)
+    (line,) = _lines(store, [record])
     print_run(line, as_json=form is Format.JSON)
 
 

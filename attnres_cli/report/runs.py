@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from attnres_cli.report.comparison import last_line
+from attnres_cli.report.probes import print_probes
 from attnres_cli.report.terminal import console, duration
 from attnres_cli.run import Point, RunRecord, Standing, Status
 
@@ -94,6 +95,7 @@ def print_run(line: Line, *, as_json: bool) -> None:
         out.print(Text(record.error, style="red"))
     if record.result is not None:
         out.print(_curve(record.result.curve))
+        print_probes(out, record.result.probes)
 
 
 def _facts(line: Line) -> list[tuple[str, str]]:
