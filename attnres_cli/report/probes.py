@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from rich import box
@@ -78,7 +79,7 @@ def _inside(probe: Probe) -> Table:
         read = [""] * 4
         if i > 0:
             read = [_at(probe.input_rms, i - 1)] + [
-                _at(each, i - 1)
+                _share(each, i - 1)
                 for each in (probe.newest_share, probe.embedding_share, probe.entropy)
             ]
         written = [""] * 5
@@ -103,13 +104,21 @@ def _at(numbers: Numbers | None, i: int) -> str:
     return "-" if numbers is None else _number(numbers[i])
 
 
+def _share(numbers: Numbers | None, i: int) -> str:
+    return "-" if numbers is None else f"{numbers[i]:.2f}"
+
+
 def _percent(numbers: Numbers | None, i: int) -> str:
     return "-" if numbers is None else f"{numbers[i]:.1%}"
 
 
 def _number(x: float) -> str:
-    """Two or three digits."""
-    return f"{x:.2f}" if x == 0 or 0.1 <= abs(x) < 100 else f"{x:.2g}"
+    """Two or three digits, in six places."""
+    if x == 0 or 0.1 <= abs(x) < 1000:
+        return f"{x:.2f}"
+    if 0.001 <= abs(x) < 0.1 or not math.isfinite(x):
+        return f"{x:.2g}"
+    return f"{x:.1e}".replace("e-0", "e-").replace("e+0", "e")
 
 
 def _mean(numbers: Numbers | None) -> str:
