@@ -11,7 +11,7 @@ from attnres_cli.facts import Description
 from attnres_cli.model import n_params
 from attnres_cli.proofs import Subject
 from attnres_cli.shape import Shape
-from attnres_cli.sources import fitting_width, who_reads_what
+from attnres_cli.sources import fitting_width, joined, who_reads_what
 from attnres_cli.variant import Variant
 
 ITEMSIZE = 2
@@ -28,7 +28,7 @@ def describe(typed: Variant, n_layers: int, d_model: int) -> Description:
     shape = _trunk(n_layers, d_model)
     with torch.device("meta"):
         design = typed.build(d_model, shape.n_sublayers)
-    mixing, joined = who_reads_what(typed, 2 * n_layers) or (None, None)
+    sums = joined(typed, shape.n_sublayers)
     return Description(
         spec=str(typed.at_depth(shape.n_sublayers)),
         n_layers=n_layers,
@@ -39,8 +39,8 @@ def describe(typed: Variant, n_layers: int, d_model: int) -> Description:
         trunk_flops=shape.flops_per_token(),
         extra_bytes=design.extra_bytes_per_token(ITEMSIZE),
         equals_standard=design.equals_standard_at_init,
-        mixing=mixing,
-        joined=joined,
+        mixing=who_reads_what(typed, shape.n_sublayers),
+        joined=None if sums is None else sums.tolist(),
         not_linear=design.not_linear,
         findings=tuple(proofs.prove(small(typed), proofs.QUICK)),
     )

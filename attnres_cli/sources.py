@@ -8,38 +8,42 @@ from functools import cache
 import torch
 from torch import Tensor
 
+from attnres_cli import depthmix
 from attnres_cli.residual import Residual, VariantError
 from attnres_cli.variant import Variant
 
 
-def who_reads_what(
-    typed: Variant, n_sublayers: int
-) -> tuple[list[list[float]], list[list[bool]]] | None:
-    """M at step 0, site by source, a mean over random tokens and the width; and whether a source
-    has the weight of the one before it whatever the parameters are: then they are read as a sum.
-    None for a design that is not linear in its sources.
+def who_reads_what(typed: Variant, n_sublayers: int) -> list[list[float]] | None:
+    """M at step 0, site by source, a mean over random tokens and the width; None for a design that
+    is not linear in its sources.
     """
-    width = fitting_width(typed, n_sublayers)
-    design = typed.build(width, n_sublayers).double()
-    generator = torch.Generator().manual_seed(0)
-    size = (n_sublayers + 1, 1, 4, width)
-    values = list(torch.randn(size, generator=generator, dtype=torch.float64))
-    with torch.no_grad():
-        start = design.depth_mixing(values)
-        move(design, 0.5)
-        moved = design.depth_mixing(values)
-    if start is None or moved is None:
-        return None
-    steps = moved.diff(dim=-1, prepend=torch.full_like(moved[..., :1], torch.inf))
-    joined = (steps.abs() < 1e-12).flatten(0, 2).all(dim=0) & (moved != 0).flatten(0, 2).any(dim=0)
-    return start.mean(dim=(0, 1, 2)).tolist(), joined.tolist()
+    found = _mixing(typed, n_sublayers, noise=0.0)
+    return None if found is None else found.mean(dim=(0, 1, 2)).tolist()
 
 
 @cache
 def joined(typed: Variant, n_sublayers: int) -> Tensor | None:
-    """(L+1, L+1): whether, at a site, an output is read as a sum with the one before it."""
-    found = who_reads_what(typed, n_sublayers)
-    return None if found is None else torch.tensor(found[1])
+    """(L+1, L+1): whether, at a site, a source has the weight of the one before it whatever the
+    parameters are: then they are read as a sum. None for a design that is not linear.
+    """
+    found = _mixing(typed, n_sublayers, noise=0.5)
+    if found is None:
+        return None
+    steps = found.diff(dim=-1, prepend=torch.full_like(found[..., :1], torch.inf))
+    return (steps.abs() < 1e-12).flatten(0, 2).all(dim=0) & (found != 0).flatten(0, 2).any(dim=0)
+
+
+@torch.no_grad()
+def _mixing(typed: Variant, n_sublayers: int, noise: float) -> Tensor | None:
+    """(1, 4, H, L+1, L+1) of random values, of a narrow design with noise on its parameters."""
+    width = fitting_width(typed, n_sublayers)
+    design = typed.build(width, n_sublayers).double()
+    move(design, noise)
+    generator = torch.Generator().manual_seed(0)
+    size = (n_sublayers + 1, 1, 4, width)
+    values = list(torch.randn(size, generator=generator, dtype=torch.float64))
+    with depthmix.use("reference"):  # whatever a GPU nearby is computing with
+        return design.depth_mixing(values)
 
 
 def fitting_width(typed: Variant, n_sublayers: int) -> int:

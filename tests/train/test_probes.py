@@ -14,7 +14,7 @@ import torch
 from designs import BRIEF, SIMPLE, build
 from torch import Tensor
 
-from attnres_cli import depthmix, residual, variant
+from attnres_cli import depthmix, residual, sources, variant
 from attnres_cli.data import Tokens
 from attnres_cli.data.tokens import Document, split
 from attnres_cli.model import Transformer, next_token_loss
@@ -107,7 +107,8 @@ def watched(model: Transformer, shape: Shape) -> tuple[list[Tensor], list[Tensor
         for module in (*model.sublayers, model.norm)
     ]
     inputs, targets = windows(shape)
-    (next_token_loss(model(inputs), targets) * targets.numel()).backward()
+    logits = model.head(model.hidden(inputs))
+    (next_token_loss(logits, targets) * targets.numel()).backward()
     for hook in hooks:
         hook.remove()
     return values, seen
@@ -243,6 +244,24 @@ def test_standard_has_one_source_the_stream(tiny_shape: Shape):
     assert probe.newest_share == probe.embedding_share == (1.0,) * 7
     assert probe.entropy == (0.0,) * 7
     assert sum(probe.contribution or ()) == pytest.approx(1)
+
+
+def test_who_reads_sums_is_found_out_without_the_engine_of_the_run(
+    tiny_shape: Shape, monkeypatch: pytest.MonkeyPatch
+):
+    used: list[str] = []
+    made = depthmix.engines._made
+
+    def spy(name: str) -> object:
+        used.append(name)
+        return made(name)
+
+    monkeypatch.setattr(depthmix.engines, "_made", spy)
+    sources.joined.cache_clear()
+    with depthmix.use("eager"):  # on a GPU it may be one that knows no CPU
+        sources.joined(variant.parse("attnres"), 6)
+
+    assert set(used) == {"reference"}
 
 
 def test_equal_weights_at_step_0_do_not_make_sources_one(tiny_shape: Shape):
