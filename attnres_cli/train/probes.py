@@ -58,6 +58,9 @@ _SHARE = 0.004
 _MOST_TOKENS = 4096
 """Of one probe. Averages over more would move by less than seeds do."""
 
+_MOST_LOGITS = 2**26
+"""Of one probe: a quarter of a gigabyte."""
+
 _NUMBERS = 2**22
 """Of M at a time: 16 MB, so that a probe takes no more memory than a step of training."""
 
@@ -80,7 +83,8 @@ def windows_of(tokens: Tokens, recipe: Recipe) -> Windows:
     of training has, or an evaluation.
     """
     seq_len, train = recipe.model.seq_len, recipe.train
-    fair = min(train.tokens * _SHARE / len(_PARTS), _MOST_TOKENS) // seq_len
+    most = min(_MOST_TOKENS, _MOST_LOGITS // tokens.vocab_size)
+    fair = min(train.tokens * _SHARE / len(_PARTS), most) // seq_len
     count = max(1, min(int(fair), train.batch_size, train.eval_tokens // seq_len))
     return next(iter(tokens.eval_batches(count * seq_len, count, seq_len)))
 
