@@ -46,10 +46,12 @@ def query(folder: Path, sql: str) -> list[tuple]:
 
 
 def study(folder: Path) -> list[tuple]:
-    """Every number that training decides: losses of the runs, and their curves."""
+    """Every number that training decides: losses of the runs, their curves and probes."""
     runs = "SELECT id, variant, seed, status, steps, val_loss, initial_loss FROM attnres_runs"
     curve = "SELECT run_id, step, train_loss, val_loss FROM attnres_curve"
+    probes = "SELECT run_id, step, name, data FROM attnres_probes ORDER BY run_id, step, name"
     found = query(folder, f"{runs} ORDER BY id") + query(folder, f"{curve} ORDER BY run_id, step")
+    found += query(folder, probes)
     assert len(found) > 300
     return found
 
@@ -137,8 +139,9 @@ finish = Store.finish
 def finish_and_die(self, record):
     if where == "before the commit":
         event.listen(Engine, "commit", die)
-    elif where == "before the curve":
-        event.listen(Engine, "before_cursor_execute", lambda *a: "curve" in a[2] and die())
+    elif where in ("before the curve", "before the probes"):
+        table = where.split()[-1]
+        event.listen(Engine, "before_cursor_execute", lambda *a: table in a[2] and die())
     finish(self, record)
     die()
 
@@ -151,7 +154,9 @@ work(0, Job(sys.argv[1], (1,), "cpu", settings, recipe), sender)
 """
 
 
-@pytest.mark.parametrize("where", ["before the curve", "before the commit", "after the commit"])
+@pytest.mark.parametrize(
+    "where", ["before the curve", "before the probes", "before the commit", "after the commit"]
+)
 def test_a_worker_killed_as_it_records_its_run_records_it_whole_or_not_at_all(
     tmp_path: Path, undisturbed: list[tuple], where: str
 ):
