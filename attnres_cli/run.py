@@ -24,7 +24,16 @@ class Status(enum.StrEnum):
 
 @dataclass(frozen=True)
 class DataFacts:
-    """What is kept of the tokens a run saw. Entropies: of the validation stream, nats per token."""
+    """What is kept of the tokens a run saw. Entropies: of the validation stream, nats per token.
+
+    Attributes:
+        floor: the loss, nats per token, that no model gets below on evaluation windows, which is
+            known of generated tasks.
+        zlib_bits: bits per byte of the validation text, of its first MiB where it is longer, as
+            zlib packs it; None where the text is not known.
+        xz_bits: the same by xz.
+
+    """
 
     fingerprint: str
     source: str
@@ -34,6 +43,9 @@ class DataFacts:
     val_tokens: int
     unigram_entropy: float
     bigram_entropy: float
+    floor: float | None = None
+    zlib_bits: float | None = None
+    xz_bits: float | None = None
 
     @property
     def is_bytes(self) -> bool:

@@ -10,6 +10,7 @@ from dataclasses import asdict
 from typing import Any
 
 from attnres_cli.report.comparison import RULE, ArmResult, Comparison
+from attnres_cli.run import DataFacts
 
 METRIC, UNIT = "val_loss", "nats/token"
 
@@ -24,16 +25,23 @@ def to_json(comparison: Comparison) -> str:
         "baseline": comparison.baseline,
         "metric": METRIC,
         "unit": UNIT,
-        "reference": {
-            "unigram_entropy": data.unigram_entropy,
-            "bigram_entropy": data.bigram_entropy,
-        },
+        "reference": _reference(data),
         "versions": list(comparison.versions),
         "settings": list(comparison.settings),
         "arms": [_arm(arm) for arm in comparison.arms],
         "failed": [asdict(failure) for failure in comparison.failed],
     }
     return json.dumps(document, indent=2, allow_nan=False)
+
+
+def _reference(data: DataFacts) -> dict[str, float | None]:
+    return {
+        "unigram_entropy": data.unigram_entropy,
+        "bigram_entropy": data.bigram_entropy,
+        "floor": data.floor,
+        "zlib_bits_per_byte": data.zlib_bits,
+        "xz_bits_per_byte": data.xz_bits,
+    }
 
 
 def _arm(arm: ArmResult) -> dict[str, Any]:
@@ -65,7 +73,8 @@ _COLUMNS = (
     "variant", "verdict", "reason", "n_seeds", "mean", "sd", "bits_per_byte", "difference",
     "difference_sd", "ci95_low", "ci95_high", "p", "p_holm", "params", "params_delta",
     "flops_per_token", "tokens", "step_ms", "tokens_per_second", "engines", "recipe",
-    "recipe_digest", "fingerprint", "baseline",
+    "recipe_digest", "fingerprint", "baseline", "unigram_entropy", "bigram_entropy", "floor",
+    "zlib_bits_per_byte", "xz_bits_per_byte",
 )  # fmt: skip
 
 
@@ -85,7 +94,7 @@ def _flat(arm: ArmResult, comparison: Comparison) -> dict[str, Any]:
     row |= {"n_seeds": len(arm.losses), "bits_per_byte": bits}
     row |= {key: getattr(comparison, key) for key in ("recipe", "recipe_digest", "baseline")}
     row |= {"fingerprint": comparison.data.fingerprint, "engines": " ".join(arm.engines)}
-    row["difference"] = None
+    row |= _reference(comparison.data) | {"difference": None}
     if (difference := arm.difference) is not None:
         row |= {"difference": difference.mean, "difference_sd": difference.sd}
         row |= {"ci95_low": difference.ci95[0], "ci95_high": difference.ci95[1]}
@@ -139,15 +148,12 @@ def verdict_text(arm: ArmResult) -> str:
 def facts_of(comparison: Comparison) -> list[str]:
     """What the numbers are of: recipe, tokens, data, reference lines, rule, versions."""
     data, arms = comparison.data, comparison.arms
-    token = "byte" if data.is_bytes else "token"
     tokens = f"{max(arm.tokens for arm in arms):,} tokens per run" if arms else "no run has ended"
     return [
         f"recipe {comparison.recipe} ({comparison.recipe_digest}), {tokens}; loss: mean ± sd over "
         f"seeds; difference from {comparison.baseline}, paired by seed",
         f"data {data.source} ({data.fingerprint}), {data.size}",
-        f"reference: best table of next {token} given this {token} (bigram) "
-        f"{data.bigram_entropy:.4f}, {token} frequencies (unigram) {data.unigram_entropy:.4f} "
-        f"{UNIT}",
+        *_lines(data),
         *_unfinished(comparison),
         *_unlearned(comparison),
         RULE,
@@ -155,6 +161,26 @@ def facts_of(comparison: Comparison) -> list[str]:
         *_mixed_engines(comparison),
         *comparison.versions,
     ]
+
+
+def _lines(data: DataFacts) -> list[str]:
+    """The reference lines: what a loss is to be seen beside."""
+    token = "byte" if data.is_bytes else "token"
+    found = [
+        f"reference: best table of next {token} given this {token} (bigram) "
+        f"{data.bigram_entropy:.4f}, {token} frequencies (unigram) {data.unigram_entropy:.4f} "
+        f"{UNIT}"
+    ]
+    if data.floor is not None:
+        found.append(f"floor: a model that knows the task loses {data.floor:.4f} {UNIT}")
+    if data.zlib_bits is not None and data.xz_bits is not None:
+        packed = [
+            f"{name} {bits:.4f} bits/byte"
+            + (f" ({bits * math.log(2):.4f} {UNIT})" if data.is_bytes else "")
+            for name, bits in (("zlib", data.zlib_bits), ("xz", data.xz_bits))
+        ]
+        found.append(f"compressors, on at most a MiB of validation text: {', '.join(packed)}")
+    return found
 
 
 def _unfinished(comparison: Comparison) -> list[str]:

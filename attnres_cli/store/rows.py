@@ -28,6 +28,9 @@ Row = SqlRow[Any]
 WAITING = {"status": Status.PENDING, "owner": None, "error": None}
 """What makes a run one that waits for a worker."""
 
+LINES = ("floor", "zlib_bits", "xz_bits")
+"""Reference lines of data that a study may have been made without."""
+
 _SETTINGS = [field.name for field in fields(Settings)]
 _PLAIN = [field.name for field in fields(RunResult) if field.name not in ("settings", "curve")]
 

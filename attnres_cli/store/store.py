@@ -69,7 +69,7 @@ class Store:
         Runs whose process is gone wait again; so do failed ones, if asked for.
         """
         with self._write() as connection:
-            _insert_missing(connection, data, "fingerprint", rows.of_data(facts))
+            _keep_data(connection, facts)
             for spec in specs:
                 _insert_missing(connection, recipes, "digest", rows.of_recipe(spec.recipe))
             ids = [_run_id(connection, spec) for spec in specs]
@@ -287,6 +287,16 @@ def _insert_missing(
     held = connection.execute(select(column).where(column == row[key])).first()
     if held is None:
         connection.execute(insert(table).values(**row))  # type: ignore[arg-type]
+
+
+def _keep_data(connection: Connection, facts: DataFacts) -> None:
+    """The data as a row, with what an older attnres did not find out about them."""
+    row = rows.of_data(facts)
+    _insert_missing(connection, data, "fingerprint", row)
+    lines = {name: row[name] for name in rows.LINES if row[name] is not None}
+    if lines:
+        this = data.c.fingerprint == facts.fingerprint
+        connection.execute(update(data).where(this).values(**lines))
 
 
 def _run_id(connection: Connection, spec: RunSpec) -> int:

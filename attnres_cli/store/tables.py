@@ -44,6 +44,9 @@ data = Table(
     Column("val_tokens", BigInteger, nullable=False),
     Column("unigram_entropy", Float, nullable=False),  # nats per token
     Column("bigram_entropy", Float, nullable=False),
+    Column("floor", Float),  # nats per token; these are null where they are not known
+    Column("zlib_bits", Float),  # bits per byte of the validation text
+    Column("xz_bits", Float),
 )
 
 runs = Table(

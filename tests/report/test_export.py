@@ -189,7 +189,8 @@ def test_csv_has_one_line_per_arm_in_order(comparison: Comparison):
 
 
 def test_csv_fills_every_column_of_an_arm_that_was_compared(rows: dict[str, dict[str, str]]):
-    assert all(rows[WITH_OPTIONS].values())
+    unknown = {"floor", "zlib_bits_per_byte", "xz_bits_per_byte"}  # of these data
+    assert {name for name, value in rows[WITH_OPTIONS].items() if not value} == unknown
 
 
 def test_csv_has_the_numbers_of_the_comparison(
@@ -250,6 +251,46 @@ def test_the_facts_hold_the_reference_lines(comparison: Comparison):
 
     assert "(bigram) 2.4000" in text
     assert "(unigram) 3.3000" in text
+    assert "floor" not in text
+    assert "compressors" not in text
+
+
+def test_what_compressors_make_of_bytes_is_told_as_a_loss_too(make_arm, facts):
+    packed = dataclasses.replace(facts, zlib_bits=2.0, xz_bits=1.5)
+    comparison = compare(make_arm("standard", 1.5, 1.6), packed, "standard")
+
+    assert (
+        "compressors, on at most a MiB of validation text: zlib 2.0000 bits/byte (1.3863 "
+        "nats/token), xz 1.5000 bits/byte (1.0397 nats/token)"
+    ) in export.facts_of(comparison)
+
+
+def test_what_compressors_make_of_tokenised_text_is_told_per_byte_alone(make_arm, facts):
+    packed = dataclasses.replace(facts, vocab_size=50257, zlib_bits=2.0, xz_bits=1.5)
+    comparison = compare(make_arm("standard", 1.5, 1.6), packed, "standard")
+
+    (line,) = (line for line in export.facts_of(comparison) if "compressors" in line)
+    assert line.endswith("zlib 2.0000 bits/byte, xz 1.5000 bits/byte")
+
+
+def test_the_floor_of_a_task_is_told_in_every_format(make_arm, facts, capsys):
+    task = dataclasses.replace(facts, source="recall", n_bytes=0, train_tokens=0, floor=0.8125)
+    comparison = compare(make_arm("standard", 1.5, 1.6), task, "standard")
+    terminal.print_comparison(comparison)
+
+    line = "floor: a model that knows the task loses 0.8125 nats/token"
+    assert line in capsys.readouterr().out
+    assert f"- {line}" in export.to_markdown(comparison)
+    reference = json.loads(export.to_json(comparison))["reference"]
+    assert reference == {
+        "unigram_entropy": 3.3,
+        "bigram_entropy": 2.4,
+        "floor": 0.8125,
+        "zlib_bits_per_byte": None,
+        "xz_bits_per_byte": None,
+    }
+    (row,) = csv.DictReader(export.to_csv(comparison).splitlines())
+    assert (row["floor"], row["bigram_entropy"], row["xz_bits_per_byte"]) == ("0.8125", "2.4", "")
 
 
 def test_the_facts_say_when_the_baseline_has_learned_too_little(make_arm, facts):

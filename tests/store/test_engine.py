@@ -20,6 +20,7 @@ from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.config import Config
 from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
 from sqlalchemy import create_engine
 from sqlalchemy.pool import NullPool
 
@@ -31,12 +32,13 @@ from attnres_cli.store.tables import PREFIX, VERSION_TABLE, metadata
 
 FACTS = DataFacts("0123456789abcdef", "stdlib", 5000, 256, 4750, 250, 3.3, 2.4)
 OURS = {"attnres_recipes", "attnres_data", "attnres_runs", "attnres_curve", "attnres_schema"}
-HALF_A_MIGRATION = """
+HEAD = ScriptDirectory.from_config(engine._config()).get_current_head()
+HALF_A_MIGRATION = f"""
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0004"
-down_revision = "0003"
+revision = "9999"
+down_revision = "{HEAD}"
 
 def upgrade():
     op.add_column("attnres_runs", sa.Column("half", sa.Text))
@@ -122,7 +124,7 @@ def open_at_once(path: str, ready: Barrier, said: Queue[str]) -> None:
 def with_migration(folder: Path, source: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the engine find one migration more, in this folder."""
     folder.mkdir()
-    (folder / "v0004_more.py").write_text(source, encoding="utf-8")
+    (folder / "v9999_more.py").write_text(source, encoding="utf-8")
     shipped, config_of = Path(engine.__file__).parent / "migrations" / "versions", engine._config
 
     def config() -> Config:
@@ -143,7 +145,7 @@ def of_first_schema(path: Path, recipe: Recipe) -> None:
         connection.commit()
     resolved = json.dumps(recipe.model_dump(mode="json"))
     sql(path, f"INSERT INTO attnres_recipes VALUES ('{recipe.digest}', 'tiny', '{resolved}')")
-    sql(path, f"INSERT INTO attnres_data VALUES {astuple(FACTS)}")
+    sql(path, f"INSERT INTO attnres_data VALUES {astuple(FACTS)[:8]}")
     run = f"INSERT INTO attnres_runs VALUES ({{}}, '{recipe.digest}', 'standard', {{}}, "
     run += f"'{FACTS.fingerprint}', '{{}}', NULL, {{}}, '2026-01-01T00:00:00+00:00', "
     ended = "NULL, NULL, NULL, {}, 5.5, 6, 384, 0.1, 640.0, 1.0, 1000, 99, 600, 'cpu', 'A CPU', "
@@ -425,7 +427,7 @@ def test_processes_that_make_a_study_at_once_all_open_it(tmp_path: Path):
         process.join()
 
     assert answers == ["opened"] * 3
-    assert sql(tmp_path / "study.db", "SELECT version_num FROM attnres_schema") == [("0003",)]
+    assert sql(tmp_path / "study.db", "SELECT version_num FROM attnres_schema") == [(HEAD,)]
 
 
 @pytest.mark.parametrize("lock", ["BEGIN IMMEDIATE", "BEGIN EXCLUSIVE"])
@@ -473,7 +475,7 @@ def test_an_upgrade_keeps_all_runs(tmp_path: Path, plan: Plan, monkeypatch: pyte
 
     assert "upgrades it" in refusal(path, create=False)
     assert Store.open(str(path), create=True).runs() == records
-    assert sql(path, "SELECT version_num FROM attnres_schema") == [("0004",)]
+    assert sql(path, "SELECT version_num FROM attnres_schema") == [("9999",)]
 
 
 def test_a_migration_that_breaks_off_leaves_the_study_as_it_was(

@@ -490,6 +490,16 @@ def test_a_recipe_comes_back_equal_to_the_last_field(store: Store):
     assert store.recipe(recipe.digest).digest == recipe.digest
 
 
+def test_reference_lines_that_an_older_study_lacks_are_filled_in(store: Store, specs):
+    store.plan(specs, FACTS)
+    found = replace(FACTS, zlib_bits=1.9, xz_bits=1.5)
+
+    store.plan(specs, found)
+    store.plan(specs, FACTS)  # as of the same data in files whose text is not known
+
+    assert store.data(FACTS.fingerprint) == found
+
+
 def test_data_come_back_as_they_were(store: Store, ids: list[int]):
     assert store.data(FACTS.fingerprint) == FACTS
 
