@@ -133,7 +133,15 @@ def load(name: str, overrides: Sequence[str] = ()) -> Recipe:
         _override(values, override)
         origin = f"recipe {name} with --set"
     values.setdefault("name", Path(name).stem)
-    return validate(values, origin)
+    recipe = validate(values, origin)
+    typed = {override.partition("=")[0].strip() for override in overrides}
+    if "data.val_fraction" in typed and not recipe.data.is_divided:
+        raise RecipeError(
+            f"{origin}: data.val_fraction is not read where data.val_path or data.val_split says "
+            "what validates, nor by generated tasks, which have no end to be kept for it; leave "
+            "it out"
+        )
+    return recipe
 
 
 def validate(values: Mapping[str, Any], origin: str) -> Recipe:

@@ -140,13 +140,13 @@ class Data(Section):
     ] = "stdlib"  # fmt: skip
     path: Annotated[str | None, BeforeValidator(_path)] = None
     val_path: Annotated[str | None, BeforeValidator(_path)] = None  # else a part of path
-    val_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.05  # where there is no val_path
+    val_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.05  # where `is_divided`
     tokenizer: str | None = None  # None: bytes. FILE.json, or tiktoken:NAME
     vocab_size: Annotated[Count, Field(le=2**24)] | None = None  # None: found in short files
     dtype: Literal["uint16", "uint32"] | None = None  # None: uint32 where vocab_size needs it
     subset: str | None = None  # the dataset's configuration
     split: str | None = None
-    val_split: str | None = None  # None: val_fraction of the rows
+    val_split: str | None = None
     column: str | None = None  # that holds the text
     rows: Count | None = None  # None: all
     streaming: bool | None = None
@@ -182,6 +182,14 @@ class Data(Section):
                 f"--set data.keys={2 * self.pairs}"
             )
         return self
+
+    @property
+    def is_divided(self) -> bool:
+        """Whether val_fraction is read: no other key says what validates. Names of token files may
+        still say so, as val.bin.
+        """
+        given = self.val_path is not None or self.val_split is not None
+        return not given and self.source not in ("pointers", "permutations", "recall")
 
     def fixed(self) -> dict[str, Any]:
         """What a recipe's digest sees: all but places and what is not set. That validation data
