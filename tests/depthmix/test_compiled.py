@@ -85,9 +85,9 @@ def test_every_design_compiles_whole_and_learns_the_same(engine: str, spec: str)
 
 @pytest.mark.slow
 @BY_OPERATORS
-@pytest.mark.parametrize("spec", ["attnres", "attnres:block_size=2,heads=2", "denseformer"])
-def test_inductor_compiles_it_too(engine: str, spec: str):
-    compare(engine, spec, "inductor")
+def test_inductor_compiles_it_too(engine: str):
+    """With `compile`, the contract's tests show it."""
+    compare(engine, "attnres:block_size=2,heads=2", "inductor", replace(TINY, n_layers=2))
 
 
 class Mixer(nn.Module):
