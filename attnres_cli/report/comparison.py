@@ -154,7 +154,7 @@ def _judge(runs: Sequence[RunRecord], base_runs: Sequence[RunRecord], data: Data
         return replace(arm, reason=blocked)
     shared = sorted(results.keys() & base.keys())
     try:
-        difference = paired([losses[seed] - base[seed].val_loss for seed in shared])
+        difference = paired([losses[s] for s in shared], [base[s].val_loss for s in shared])
     except ValueError as error:
         return replace(arm, reason=str(error))
     return replace(arm, difference=difference)
