@@ -172,8 +172,8 @@ def suite_description(name: str) -> str:
 
 
 def paper() -> dict[str, Any]:
-    """The losses that the Attention Residuals paper prints: `table4` (with Fig. 6) by spec,
-    `table2` by size and spec.
+    """The numbers of the Attention Residuals paper: losses by spec in `table4` (with Fig. 6), by
+    size and spec in `table2`; the rest (`scaling`, `table3`, figures, `notes`) as the file says.
     """
     text = (files("recipes") / _PAPER).read_text(encoding="utf-8")
     found: dict[str, Any] = strict_yaml.load(text, _PAPER)
