@@ -11,7 +11,7 @@ ablate: $(STAMP)
 	$(BIN)/attnres ablate
 
 test: lint
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses=auto --maxprocesses=8 --dist=loadgroup
 
 lint: $(STAMP)
 	$(BIN)/ruff format --check .

@@ -14,8 +14,9 @@ from attnres_cli.launch import Job, run_all
 from attnres_cli.model import n_params, train_flops_per_token
 from attnres_cli.plan import TIMED_STEPS, Arm, Plan
 from attnres_cli.recipe import Recipe
-from attnres_cli.residual import comes_with_the_tool, presets, registry
-from attnres_cli.run import CODE, Event, RunRecord, RunSpec, Status
+from attnres_cli.residual import Residual, comes_with_the_tool, presets, registry
+from attnres_cli.run import CODE, FIRST_TUNING_SEED, Event, RunRecord, RunSpec, Status
+from attnres_cli.shape import Shape
 from attnres_cli.store import Store
 
 _NARROW = 256  # widths up to which two processes of one thread beat one of two on a CPU
@@ -38,9 +39,13 @@ def resolve(specs: Sequence[str], recipe: Recipe, vocab_size: int) -> tuple[Arm,
         if not comes_with_the_tool(type(design)):
             proofs.admit(typed, shape)
         name = str(typed.at_depth(shape.n_sublayers))
-        counts = n_params(shape, design), train_flops_per_token(shape, design)
-        arms.setdefault(name, Arm(name, *counts))
+        arms.setdefault(name, Arm(name, *counted(design, shape)))
     return tuple(arms.values())
+
+
+def counted(design: Residual, shape: Shape) -> tuple[int, int]:
+    """Parameters of a model with this design, and training FLOPs per token."""
+    return n_params(shape, design), train_flops_per_token(shape, design)
 
 
 def renamed(specs: Sequence[str], recipe: Recipe) -> list[tuple[str, str]]:
@@ -63,7 +68,8 @@ def check_code(plan: Plan, records: Sequence[RunRecord]) -> None:
             continue
         now = docs.code_digest(cls)
         mine = [r for r in records if r.variant == arm.variant and r.result is not None]
-        mine = [r for r in mine if r.recipe_digest == plan.recipe.digest]
+        digests = {digest for variant, digest in plan.digests if variant == arm.variant}
+        mine = [r for r in mine if r.recipe_digest in digests]
         if {run.versions.get(CODE, now) for run in mine} - {now}:
             raise VariantError(
                 f"{arm.variant}: {docs.file_of(cls)} has changed since the study's runs of it: "
@@ -111,51 +117,61 @@ def timed(plan: Plan, tokens: Tokens) -> Plan:
     if plan.timed_sequences == 0:
         return plan
     torch.set_num_threads(plan.settings.threads)
-    wanted = {arm.variant for arm, _ in plan.missing}
-    arms = [_timed(arm, plan, tokens) if arm.variant in wanted else arm for arm in plan.arms]
+    wanted = {arm.variant for arm, _ in plan.missing if arm.step_s is None}
+    times = {}  # arms that differ in their learning rates are as fast as each other
+    for arm in plan.arms:
+        alike = (arm.variant, plan.recipe_of(arm).model)
+        if arm.variant in wanted and alike not in times:
+            times[alike] = _step_s(arm, plan, tokens)
     if torch.cuda.is_initialized():
         torch.cuda.empty_cache()  # the workers need that memory
+    arms = [
+        replace(arm, step_s=times.get((arm.variant, plan.recipe_of(arm).model), arm.step_s))
+        for arm in plan.arms
+    ]
     return replace(plan, arms=tuple(arms))
 
 
-def _timed(arm: Arm, plan: Plan, tokens: Tokens) -> Arm:
-    sequences, batch_size = plan.timed_sequences, plan.recipe.train.batch_size
-    part = plan.recipe.train.model_copy(update={"batch_size": sequences})
-    recipe = plan.recipe.model_copy(update={"train": part})
+def _step_s(arm: Arm, plan: Plan, tokens: Tokens) -> float | None:
+    sequences, recipe = plan.timed_sequences, plan.recipe_of(arm)
+    batch_size = recipe.train.batch_size
+    less = {"batch_size": sequences, "micro_batch_size": None}
+    part = recipe.train.model_copy(update=less)
+    recipe = recipe.model_copy(update={"train": part})
     spec = RunSpec(recipe, arm.variant, plan.seeds[0], plan.fingerprint)
     settings = plan.settings.uncompiled
     try:
         seconds = train.seconds_per_step(spec, tokens, settings, plan.devices[0], TIMED_STEPS)
     except Exception:  # a design may raise anything; the worker that runs it writes it down
-        return arm
-    return replace(arm, step_s=seconds * batch_size / sequences)
+        return None
+    return seconds * batch_size / sequences
 
 
 def without(plan: Plan, records: Sequence[RunRecord]) -> Plan:
     """The plan less its runs that have ended, whatever came of them."""
     waits = (Status.PENDING, Status.RUNNING)
     held = {
-        (record.variant, record.seed)
+        (record.recipe_digest, record.variant, record.seed)
         for record in records
-        if record.status not in waits
-        and record.recipe_digest == plan.recipe.digest
-        and record.fingerprint == plan.fingerprint
+        if record.status not in waits and record.fingerprint == plan.fingerprint
     }
     return replace(plan, done=frozenset(held))
 
 
 def belonging(plan: Plan, records: Sequence[RunRecord]) -> list[RunRecord]:
     """The runs that the plan's verdict rests on: its arms with its seeds, and with any other seed
-    that has ended (one that only waits would block the verdict).
+    that has ended (one that only waits would block the verdict) and does not tune.
     """
-    variants = {arm.variant for arm in plan.arms}
+    digests = plan.digests
     return [
         record
         for record in records
-        if record.recipe_digest == plan.recipe.digest
+        if (record.variant, record.recipe_digest) in digests
         and record.fingerprint == plan.fingerprint
-        and record.variant in variants
-        and (record.seed in plan.seeds or record.result is not None)
+        and (
+            record.seed in plan.seeds
+            or (record.result is not None and record.seed < FIRST_TUNING_SEED)
+        )
     ]
 
 

@@ -19,7 +19,7 @@ from attnres_cli.generate import generate
 from attnres_cli.model import Transformer, init_weights
 from attnres_cli.plan import Arm, Plan
 from attnres_cli.run import RunSpec, Settings
-from attnres_cli.train.loop import Trainer
+from attnres_cli.train.trainer import Trainer
 
 Note = Callable[[str], None]
 """Told what takes long."""
@@ -94,7 +94,7 @@ def _checked(
     """The arm with what its check found, and its trainer if that was good."""
     recipe, settings = plan.recipe, plan.settings
     spec = RunSpec(recipe, counted.variant, plan.seeds[0], plan.fingerprint)
-    rows = recipe.train.batch_size
+    rows = recipe.train.rows
     if not settings.compiled:
         rows = min(rows, _CHECKED_ROWS)
     try:
@@ -130,8 +130,8 @@ def _stepping(trainer: Trainer) -> Callable[[], object]:
 
 def _held_bytes(trainer: Trainer) -> int:
     """Bytes of weights and optimiser state, which are there between steps."""
-    state = trainer.optimizer.state.values()
-    tensors = [value for values in state for value in values.values() if torch.is_tensor(value)]
+    states = [values for each in trainer.optimizers for values in each.state.values()]
+    tensors = [value for values in states for value in values.values() if torch.is_tensor(value)]
     return sum(tensor.nbytes for tensor in (*trainer.model.parameters(), *tensors))
 
 

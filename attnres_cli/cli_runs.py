@@ -1,8 +1,10 @@
-"""The commands `runs`, `runs show` and `runs rm`: what a study holds, run by run."""
+"""The commands `runs` (list, show, export, rm) and `verify`: what a study holds, run by run."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -10,7 +12,7 @@ import typer.core
 
 from attnres_cli import complete
 from attnres_cli.errors import UsageError, unknown
-from attnres_cli.options import Format, FormatName, Study, read_format
+from attnres_cli.options import Format, FormatName, Plugins, Study, read_format
 from attnres_cli.stdio import say
 
 if TYPE_CHECKING:
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
 
 _STUDY = "attnres.db"
 _FORMATS = (Format.TABLE, Format.JSON)
+_NOT_EQUAL = 3  # as where `check` finds a proof that fails
 
 
 class _Runs(typer.core.TyperGroup):
@@ -31,7 +34,9 @@ class _Runs(typer.core.TyperGroup):
         return super().parse_args(ctx, ["list", *args] if bare else args)
 
 
-HELP = "List the runs of a study (runs list), show one (runs show ID), or forget some (runs rm ID)."
+HELP = "List the runs of a study; show one, export its weights, or forget some: show, export, rm."
+
+_RunId = Annotated[int, typer.Argument(help="Its number, as the list has it.", metavar="ID")]
 
 app = typer.Typer(cls=_Runs, pretty_exceptions_enable=False)
 
@@ -75,18 +80,44 @@ def list_runs(
 
 @app.command()
 def show(
-    run: Annotated[int, typer.Argument(help="Its number, as the list has it.", metavar="ID")],
+    run: _RunId,
     study: Study = _STUDY,
     output: FormatName = "table",
 ) -> None:
-    """Print all about one run: what it is, where it stands, what came of it, its curve."""
+    """Print all about one run: what it is, where it stands, its curve, what is in its model."""
     from attnres_cli.report.runs import print_run
     from attnres_cli.store import Store
 
     form = read_format(output, _FORMATS)
     store = Store.open(study, create=False)
-    (line,) = _lines(store, _chosen(store, study, [run]))
+    (record,) = _chosen(store, study, [run])
+    if record.result is not None:
+        probed = replace(record.result, probes=store.probes([run])[run])
+        record = replace(record, result=probed)
+    (line,) = _lines(store, [record])
     print_run(line, as_json=form is Format.JSON)
+
+
+@app.command()
+def export(
+    run: _RunId,
+    output: Annotated[
+        Path | None, typer.Option(help="Folder to make. Default: run-ID.", show_default=False)
+    ] = None,
+    study: Study = _STUDY,
+) -> None:
+    """Write the final weights of a run and its configuration into a folder, to use elsewhere."""
+    from attnres_cli.export import FILES
+    from attnres_cli.export import export as write
+    from attnres_cli.store import Store
+
+    store = Store.open(study, create=False)
+    (record,) = _chosen(store, study, [run])
+    folder = output if output is not None else Path(f"run-{run}")
+    write(store, record, folder)
+    for name in FILES:
+        typer.echo(f"{folder / name}  {(folder / name).stat().st_size:,} bytes")
+    typer.echo(f"from attnres_cli.model import load; model = load({str(folder)!r})")
 
 
 @app.command()
@@ -94,11 +125,12 @@ def rm(
     runs: Annotated[list[int], typer.Argument(help="Their numbers.", metavar="ID...")],
     study: Study = _STUDY,
 ) -> None:
-    """Forget runs, with their curves and checkpoints; one that is running is refused.
+    """Forget runs, with their curves, weights and checkpoints; one that is running is refused.
 
     All of them are forgotten, or none. `attnres ablate` would train them again.
     """
     import shutil
+    from contextlib import suppress
 
     from attnres_cli.store import Store
 
@@ -109,7 +141,40 @@ def rm(
     store.remove(ids)
     for record in records:
         shutil.rmtree(store.folder_of(record), ignore_errors=True)
+    with suppress(OSError):  # other runs' files are there, or it never was
+        store.folder.rmdir()
     say(f"forgotten: {', '.join(str(run_id) for run_id in ids)}")
+
+
+def verify(
+    run: _RunId,
+    study: Study = _STUDY,
+    output: FormatName = "table",
+    _plugin: Plugins = None,
+) -> None:
+    """Train a run once more from what the study holds, and say whether every bit is the same.
+
+    The study is not changed. The exit code is 3 where the second training departs from the first.
+    """
+    from attnres_cli import data
+    from attnres_cli import verify as second
+    from attnres_cli.report.progress import progress
+    from attnres_cli.report.verification import print_verification
+    from attnres_cli.store import Store
+
+    form = read_format(output, _FORMATS)
+    store = Store.open(study, create=False)
+    (record,) = _chosen(store, study, [run])
+    recipe = store.recipe(record.recipe_digest)
+    tokens = data.load(recipe)
+    plan, changed = second.plan(record, recipe, tokens)
+    for name, old, new in changed:
+        say(f"changed since run {run}: {name}: {old}, now {new}")
+    with progress(plan, [record]) as on_event:
+        found = second.retrain(record, plan, changed, tokens, store.folder_of(record), on_event)
+    print_verification(found, as_json=form is Format.JSON)
+    if not found.is_equal:
+        raise typer.Exit(_NOT_EQUAL)
 
 
 def _check_known(what: str, name: str | None, known: Sequence[set[str]]) -> None:

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from attnres_cli import depthmix
-from attnres_cli.model import Transformer, next_token_loss
+from attnres_cli.model import Transformer
 
 Call = Callable[[], object]
 
@@ -155,7 +155,7 @@ Gradients = dict[str, Tensor]
 
 def loss_and_gradients(
     model: Transformer,
-    forward: Callable[[Tensor], Tensor],
+    forward: Callable[[Tensor, Tensor], Tensor],
     windows: Tensor,
     engine: str,
     precision: str,
@@ -165,7 +165,7 @@ def loss_and_gradients(
 
     Args:
         model: whose parameters they are of; it holds no gradients afterwards.
-        forward: the model, or what a compiler made of it.
+        forward: the model, or what a compiler made of it; tokens and targets to the mean loss.
         windows: on the model's device.
         engine: of depth mixing.
         precision: `bf16` for autocast, else `fp32`.
@@ -176,7 +176,7 @@ def loss_and_gradients(
     bf16 = torch.autocast(windows.device.type, torch.bfloat16)
     for part in parts:
         with depthmix.use(engine), bf16 if precision == "bf16" else contextlib.nullcontext():
-            loss = next_token_loss(forward(part[:, :-1]), part[:, 1:])
+            loss = forward(part[:, :-1], part[:, 1:])
         loss = loss * (len(part) / len(windows))
         loss.backward()
         total += loss.item()
@@ -213,7 +213,7 @@ def disagreement(
 
 def check(
     model: Transformer,
-    forward: Callable[[Tensor], Tensor],
+    forward: Callable[[Tensor, Tensor], Tensor],
     windows: Tensor,
     engine: str,
     precision: str,

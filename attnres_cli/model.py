@@ -6,21 +6,29 @@ Letters: B batch, T time, D width, H heads, K key-value heads, S time so far.
 from __future__ import annotations
 
 import hashlib
+import json
 import math
 from collections import OrderedDict
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from attnres_cli.generate import Cache, generate
+from attnres_cli.loss import chunked_loss, next_token_loss
 from attnres_cli.residual import Hidden, Norms, Residual
 from attnres_cli.shape import Shape
+from attnres_cli.variant import parse
 
 TIED_EMBEDDING_STD = 0.02
 HEAD_STD = 0.02
+
+MOST_LOGITS = 2**29
+"""Bytes of logits, in float32, that a loss may have in memory at once."""
 
 
 class Rotary(nn.Module):
@@ -122,11 +130,16 @@ class Sublayer(nn.Sequential):
 
 
 class Transformer(nn.Module):
-    """Embedding, 2 n_layers sublayers around a residual design, output norm, head."""
+    """Embedding, 2 n_layers sublayers around a residual design, output norm, head.
+
+    `checkpoints_activations`: training keeps of a sublayer what it reads, and computes the rest
+    again in the backward pass. False until it is set.
+    """
 
     def __init__(self, shape: Shape, residual: Residual) -> None:
         super().__init__()
         self.shape = shape
+        self.checkpoints_activations = False
         self.embed = nn.Embedding(shape.vocab_size, shape.d_model)
         rotary = Rotary(shape)
         mlp = SwiGLU if shape.mlp == "swiglu" else GELU
@@ -143,9 +156,19 @@ class Transformer(nn.Module):
         # design, would set designs that average their sources apart from `standard` at step 0.
         self.embed_scale = 1 / TIED_EMBEDDING_STD if shape.tie_embeddings else 1.0
 
-    def forward(self, tokens: Tensor) -> Tensor:
-        """Logits (B, T, vocab_size) of the next token, from tokens (B, T)."""
-        return self.head(self.hidden(tokens))
+    def forward(self, tokens: Tensor, targets: Tensor | None = None) -> Tensor:
+        """Logits (B, T, vocab_size) of the next token, from tokens (B, T).
+
+        With targets (B, T) instead their mean loss, in nats per token. Of a large vocabulary the
+        logits are then never all in memory at once.
+        """
+        hidden = self.hidden(tokens)
+        if targets is None:
+            return self.head(hidden)
+        n_chunks = -(-4 * targets.numel() * self.shape.vocab_size // MOST_LOGITS)
+        if n_chunks == 1:
+            return next_token_loss(self.head(hidden), targets)
+        return chunked_loss(hidden, self.head.weight, targets, n_chunks)
 
     def hidden(self, tokens: Tensor, caches: Sequence[Cache] = ()) -> Hidden:
         """What the head sees (B, T, D), from tokens (B, T).
@@ -156,9 +179,15 @@ class Transformer(nn.Module):
         state = self.residual.start(self.embed(tokens) * self.embed_scale)
         for l, f in enumerate(self.sublayers, 1):
             h, state = self.residual.read(state, l)
-            y = f(h, caches[l - 1]) if caches else f(h)
+            y = f(h, caches[l - 1]) if caches else self._output(f, h)
             state = self.residual.write(state, l, y)
         return self.norm(self.residual.finish(state))
+
+    def _output(self, f: nn.Module, h: Hidden) -> Hidden:
+        """f(h), of which backward may find nothing but h and compute the rest again."""
+        if not (self.checkpoints_activations and torch.is_grad_enabled()):
+            return f(h)
+        return checkpoint(f, h, use_reentrant=False, preserve_rng_state=False)  # nothing draws
 
     def generate(self, tokens: Tensor, n_new: int, **how: Any) -> Tensor:
         """Tokens (B, T) and `n_new` more of each row; what else is asked as in generate.py."""
@@ -170,6 +199,26 @@ class Transformer(nn.Module):
         return {name: p for name, p in named if not name.startswith("residual.")}
 
 
+def load(folder: str | Path) -> Transformer:
+    """The model that `attnres runs export` wrote into a folder: float32, on the CPU, to evaluate.
+
+    Needs torch and safetensors alone.
+
+    Raises:
+        FileNotFoundError: the folder has no config.json or no model.safetensors.
+        VariantError: the design is not known here, as one of a plugin that is not loaded.
+
+    """
+    from safetensors.torch import load_model  # whoever only builds models needs none of it
+
+    config = json.loads((Path(folder) / "config.json").read_text(encoding="utf-8"))
+    shape = Shape(**config["shape"])
+    design = parse(config["variant"]).build(shape.d_model, shape.n_sublayers)
+    model = Transformer(shape, design)
+    load_model(model, Path(folder) / "model.safetensors")
+    return model.eval()
+
+
 def n_params(shape: Shape, residual: Residual) -> int:
     """Parameters of a model by formula: the trunk's, the design's, and a second norm's if any."""
     norms = {Norms.NONE: -1, Norms.PRE: 0, Norms.PRE_AND_POST: 1}[residual.norms]
@@ -179,11 +228,6 @@ def n_params(shape: Shape, residual: Residual) -> int:
 def train_flops_per_token(shape: Shape, residual: Residual) -> int:
     """FLOPs per trained token, forward and backward, trunk and design."""
     return 3 * (shape.flops_per_token() + residual.extra_flops_per_token())
-
-
-def next_token_loss(logits: Tensor, targets: Tensor) -> Tensor:
-    """Mean cross-entropy in nats per token, in float32."""
-    return F.cross_entropy(logits.flatten(0, -2).float(), targets.flatten())
 
 
 class _PostNorm(nn.RMSNorm):

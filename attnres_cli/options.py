@@ -11,8 +11,10 @@ import typer
 
 from attnres_cli import complete
 from attnres_cli.errors import UsageError, unknown
+from attnres_cli.fair import MATCHES, Match
 
 _MOST_SEEDS = 1000
+_FIRST_TUNING_SEED = 1_000_000  # as in run.py, which takes pydantic to import
 
 
 def _add_plugins(paths: list[str] | None) -> list[str] | None:
@@ -54,6 +56,19 @@ Baseline = Annotated[
 FormatName = Annotated[str, typer.Option("--format", help="table, json, markdown or csv.")]
 
 
+Matching = Annotated[
+    str,
+    typer.Option(
+        "--match",
+        help="What arms have in common: tokens, or params, flops (by MLP width), time (by tokens).",
+    ),
+]
+TuneLr = Annotated[
+    bool,
+    typer.Option("--tune-lr", help="Also compare each arm at a learning rate tuned for it."),
+]
+
+
 class Format(StrEnum):
     """What results are printed as."""
 
@@ -78,10 +93,22 @@ def read_seeds(text: str) -> tuple[int, ...]:
     if "," in text:
         if len(set(numbers)) < len(numbers) or min(numbers) < 0:
             raise UsageError(f"--seeds takes different seeds from 0 up, got '{text}'")
+        if max(numbers) >= _FIRST_TUNING_SEED:
+            raise UsageError(
+                f"--seeds: those from {_FIRST_TUNING_SEED} up are kept for --tune-lr, got '{text}'"
+            )
         return numbers
     if not 1 <= numbers[0] <= _MOST_SEEDS:
         raise UsageError(f"--seeds must be at least 1, at most {_MOST_SEEDS}, got {numbers[0]}")
     return tuple(range(numbers[0]))
+
+
+def read_match(text: str) -> Match:
+    """What is to be matched. Raises UsageError, with the nearest there is."""
+    for match in MATCHES:
+        if text == match:
+            return match
+    raise UsageError(unknown("--match", text, MATCHES))
 
 
 def read_sizes(text: str) -> dict[str, int]:

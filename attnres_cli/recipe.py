@@ -79,7 +79,8 @@ class Recipe(Section):
         """12 hex digits over all that decides a run. Where the data lie does not: their
         fingerprint does.
         """
-        fixed = self.model_dump(include={"optim", "train"}) | {"data": self.data.fixed()}
+        parts = {"data": self.data, "optim": self.optim, "train": self.train}
+        fixed: dict[str, Any] = {name: part.fixed() for name, part in parts.items()}
         fixed["model"] = asdict(self.model.shape(vocab_size=1))  # however its sizes were given
         canonical = json.dumps(fixed, sort_keys=True)
         return hashlib.sha256(canonical.encode()).hexdigest()[:12]
@@ -133,7 +134,15 @@ def load(name: str, overrides: Sequence[str] = ()) -> Recipe:
         _override(values, override)
         origin = f"recipe {name} with --set"
     values.setdefault("name", Path(name).stem)
-    return validate(values, origin)
+    recipe = validate(values, origin)
+    typed = {override.partition("=")[0].strip() for override in overrides}
+    if "data.val_fraction" in typed and not recipe.data.is_divided:
+        raise RecipeError(
+            f"{origin}: data.val_fraction is not read where data.val_path or data.val_split says "
+            "what validates, nor by generated tasks, which have no end to be kept for it; leave "
+            "it out"
+        )
+    return recipe
 
 
 def validate(values: Mapping[str, Any], origin: str) -> Recipe:
@@ -172,8 +181,8 @@ def suite_description(name: str) -> str:
 
 
 def paper() -> dict[str, Any]:
-    """The losses that the Attention Residuals paper prints: `table4` (with Fig. 6) by spec,
-    `table2` by size and spec.
+    """The numbers of the Attention Residuals paper: losses by spec in `table4` (with Fig. 6), by
+    size and spec in `table2`; the rest (`scaling`, `table3`, figures, `notes`) as the file says.
     """
     text = (files("recipes") / _PAPER).read_text(encoding="utf-8")
     found: dict[str, Any] = strict_yaml.load(text, _PAPER)

@@ -6,10 +6,17 @@ import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from attnres_cli import peaks
 from attnres_cli.recipe import Recipe
 
 CODE = "variant_code"
 """Among a run's versions, the digest of the code of its design."""
+
+FIRST_TUNING_SEED = 1_000_000
+"""Seeds from here up tune learning rates; runs of theirs are never compared."""
+
+WEIGHTS = "weights.safetensors"
+"""In a run's folder, its final weights."""
 
 
 class Status(enum.StrEnum):
@@ -24,7 +31,16 @@ class Status(enum.StrEnum):
 
 @dataclass(frozen=True)
 class DataFacts:
-    """What is kept of the tokens a run saw. Entropies: of the validation stream, nats per token."""
+    """What is kept of the tokens a run saw. Entropies: of the validation stream, nats per token.
+
+    Attributes:
+        floor: the loss, nats per token, that no model gets below on evaluation windows, which is
+            known of generated tasks.
+        zlib_bits: bits per byte of the validation text, of its first MiB where it is longer, as
+            zlib packs it; None where the text is not known.
+        xz_bits: the same by xz.
+
+    """
 
     fingerprint: str
     source: str
@@ -34,6 +50,9 @@ class DataFacts:
     val_tokens: int
     unigram_entropy: float
     bigram_entropy: float
+    floor: float | None = None
+    zlib_bits: float | None = None
+    xz_bits: float | None = None
 
     @property
     def is_bytes(self) -> bool:
@@ -98,6 +117,32 @@ class Settings:
         return replace(self, compiled=False, engine=engine)
 
 
+Numbers = tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Probe:
+    """What was measured inside a model after `step` steps; train/probes.py has the formulas.
+
+    All have L+1 numbers. By output i = 0..L (0 is the embedding): output_rms, gradient_rms,
+    contribution. By site l = 1..L+1, the last before the output norm: all others. `mixing` is M,
+    a row per site, a column per output. Where there is no M, `no_mixing` says why, and what comes
+    of M is None.
+    """
+
+    step: int
+    output_rms: Numbers
+    gradient_rms: Numbers
+    input_rms: Numbers
+    newest_source_rms: Numbers | None = None
+    newest_share: Numbers | None = None
+    embedding_share: Numbers | None = None
+    entropy: Numbers | None = None  # nats
+    contribution: Numbers | None = None
+    mixing: tuple[Numbers, ...] | None = None
+    no_mixing: str = ""
+
+
 @dataclass(frozen=True)
 class RunResult:
     """What training one run gave.
@@ -107,6 +152,7 @@ class RunResult:
         step_s: median time of a training step, in seconds, evaluation not counted.
         train_s: wall time of the whole run, in seconds.
         peak_bytes: largest memory, of the device on CUDA, else of the process.
+        probes: in the order of their steps; the store reads them only when it is asked to.
 
     """
 
@@ -123,11 +169,40 @@ class RunResult:
     flops_per_token: int
     settings: Settings
     curve: tuple[Point, ...]
+    probes: tuple[Probe, ...] = ()
+
+    @property
+    def mfu(self) -> float | None:
+        """Share of the device's peak that the model's FLOPs took; None where none is known."""
+        on = self.settings
+        speed = self.tokens_per_second
+        return peaks.mfu(speed, self.flops_per_token, on.device_name, on.precision)
+
+
+@dataclass(frozen=True)
+class Gate:
+    """One condition that an ended run had to meet; losses in nats per token.
+
+    Attributes:
+        value: what was held against it; None where that is no finite number.
+        low: the least it may be, None where nothing is too little.
+        high: the most, likewise.
+
+    """
+
+    name: str
+    passed: bool
+    value: float | None
+    low: float | None = None
+    high: float | None = None
 
 
 @dataclass(frozen=True)
 class RunRecord:
-    """A run as the study holds it; `result` is None until it is complete or diverged."""
+    """A run as the study holds it; `result` is None until it is complete or diverged.
+
+    gates is empty until then, and in runs of an attnres that did not write them down.
+    """
 
     id: int
     recipe: str
@@ -139,6 +214,7 @@ class RunRecord:
     error: str | None = None
     result: RunResult | None = None
     versions: Mapping[str, str] = field(default_factory=dict)
+    gates: tuple[Gate, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -162,6 +238,43 @@ class Standing:
     started_at: str | None
     finished_at: str | None
     heartbeat_at: str | None
+
+
+@dataclass(frozen=True)
+class Departure:
+    """The first point of a curve at which a second training was not the first one: both losses."""
+
+    step: int
+    what: str  # "training loss" or "validation loss"
+    recorded: float | None
+    now: float | None
+
+
+@dataclass(frozen=True)
+class Verification:
+    """A recorded run beside a second training of it.
+
+    Attributes:
+        result: of the second training.
+        departure: None where the curves are equal, bit for bit.
+        weights: names of the final weights that differ; None where the study keeps none.
+        changed: (name, recorded, now) of each part of the provenance that is another one now.
+
+    """
+
+    record: RunRecord
+    result: RunResult
+    departure: Departure | None
+    weights: tuple[str, ...] | None
+    changed: tuple[tuple[str, str, str], ...]
+
+    @property
+    def is_equal(self) -> bool:
+        """Whether all that can be compared is."""
+        recorded = self.record.result
+        assert recorded is not None
+        same_end = repr(recorded.val_loss) == repr(self.result.val_loss)  # nan is not nan
+        return self.departure is None and not self.weights and same_end
 
 
 @dataclass(frozen=True)

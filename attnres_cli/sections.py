@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from decimal import Decimal
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
@@ -43,6 +43,17 @@ class Section(BaseModel):
     """Unknown keys and wrong types are refused, nothing can be changed afterwards."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
+
+    _LATER: ClassVar[tuple[str, ...]] = ()
+    """Keys that were added when studies were kept already. Where they are not set, a recipe means
+    what it meant then, and its digest is the same.
+    """
+
+    def fixed(self) -> dict[str, Any]:
+        """What a recipe's digest sees."""
+        held = self.model_dump()
+        unset = [key for key in self._LATER if held[key] == type(self).model_fields[key].default]
+        return {key: value for key, value in held.items() if key not in unset}
 
 
 class Model(Section):
@@ -140,13 +151,13 @@ class Data(Section):
     ] = "stdlib"  # fmt: skip
     path: Annotated[str | None, BeforeValidator(_path)] = None
     val_path: Annotated[str | None, BeforeValidator(_path)] = None  # else a part of path
-    val_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.05  # where there is no val_path
+    val_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.05  # where `is_divided`
     tokenizer: str | None = None  # None: bytes. FILE.json, or tiktoken:NAME
     vocab_size: Annotated[Count, Field(le=2**24)] | None = None  # None: found in short files
     dtype: Literal["uint16", "uint32"] | None = None  # None: uint32 where vocab_size needs it
     subset: str | None = None  # the dataset's configuration
     split: str | None = None
-    val_split: str | None = None  # None: val_fraction of the rows
+    val_split: str | None = None
     column: str | None = None  # that holds the text
     rows: Count | None = None  # None: all
     streaming: bool | None = None
@@ -183,6 +194,14 @@ class Data(Section):
             )
         return self
 
+    @property
+    def is_divided(self) -> bool:
+        """Whether val_fraction is read: no other key says what validates. Names of token files may
+        still say so, as val.bin.
+        """
+        given = self.val_path is not None or self.val_split is not None
+        return not given and self.source not in ("pointers", "permutations", "recall")
+
     def fixed(self) -> dict[str, Any]:
         """What a recipe's digest sees: all but places and what is not set. That validation data
         lie apart is seen, where they lie is not.
@@ -192,8 +211,15 @@ class Data(Section):
 
 
 class Optim(Section):
-    """AdamW; lr rises over warmup_fraction of the steps, then falls to final_lr_fraction of lr."""
+    """lr rises over warmup_fraction of the steps, then falls to final_lr_fraction of lr.
 
+    optimizer muon: torch's own for the matrices inside of sublayers, at the same lr, since its
+    updates are scaled to the size of AdamW's; AdamW for all else, and for all that a design adds.
+    """
+
+    _LATER = ("optimizer",)
+
+    optimizer: Literal["adamw", "muon"] = "adamw"
     lr: Annotated[float, Field(gt=0)]
     beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9
     beta2: Annotated[float, Field(ge=0, lt=1)] = 0.95
@@ -210,12 +236,33 @@ class Train(Section):
     """How long and how. Tokens are rounded down to whole steps of batch_size x seq_len.
 
     precision auto: bf16 on CUDA devices that have it, else fp32. compile auto: where the run is
-    long enough to pay for it (train/device.py has the rule).
+    long enough to pay for it (train/device.py has the rule). A batch that does not fit into memory
+    goes through the model in parts of micro_batch_size sequences, or keeps less of each sublayer
+    with checkpoint_activations, which computes its forward pass twice.
     """
+
+    _LATER = ("micro_batch_size", "checkpoint_activations")
 
     tokens: Count
     batch_size: Count  # sequences per step
+    micro_batch_size: Count | None = None  # sequences at a time; None: batch_size
+    checkpoint_activations: bool = False
     eval_tokens: Count
     n_evals: Count = 4  # evaluations, evenly spaced, the last one at the end
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     compile: Annotated[Literal["auto", "on", "off"], BeforeValidator(_word)] = "auto"
+
+    @model_validator(mode="after")
+    def _micro_batches_are_equal(self) -> Train:
+        if self.batch_size % self.rows:
+            fitting = math.gcd(self.batch_size, self.rows)
+            raise ValueError(
+                f"micro_batch_size must divide batch_size {self.batch_size}, got {self.rows}; "
+                f"--set train.micro_batch_size={fitting}"
+            )
+        return self
+
+    @property
+    def rows(self) -> int:
+        """Sequences that go through the model at a time."""
+        return self.micro_batch_size or self.batch_size

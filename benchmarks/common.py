@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import variants
 from attnres_cli import depthmix, measure, variant
 from attnres_cli.cost import Spread
-from attnres_cli.model import Transformer, init_weights, next_token_loss
+from attnres_cli.model import Transformer, init_weights
 from attnres_cli.shape import Shape
 
 for found in pkgutil.iter_modules(variants.__path__):  # where it is not installed, no entry point
@@ -76,7 +76,7 @@ class Training:
         self.setting, self.engine = setting, engine
         self.model = built(spec, setting.shape, device)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-4, fused=True)
-        self.forward: Callable[[Tensor], Tensor] = self.model
+        self.forward: Callable[[Tensor, Tensor], Tensor] = self.model
         if setting.compiled:
             self.forward = torch.compile(self.model, dynamic=False)
         self.windows = tokens(setting.shape, setting.batch_size, device)
@@ -86,7 +86,7 @@ class Training:
         bf16 = torch.autocast(self.windows.device.type, torch.bfloat16)
         precision = bf16 if self.setting.precision == "bf16" else contextlib.nullcontext()
         with depthmix.use(self.engine), precision:
-            return next_token_loss(self.forward(self.windows[:, :-1]), self.windows[:, 1:])
+            return self.forward(self.windows[:, :-1], self.windows[:, 1:])
 
     def forward_backward(self) -> None:
         """Without clip and optimiser."""

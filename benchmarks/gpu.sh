@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Every GPU check and measurement in one call of under ten minutes, with torch and Triton alone.
+# Every GPU check and measurement in one call of some ten minutes, with torch and Triton alone; the
+# last part, which trains as `attnres ablate` does, needs attnres installed and fails without.
 #
 #   benchmarks/gpu.sh OUT_FOLDER
 #
@@ -27,11 +28,12 @@ part mixing 60 "$python" benchmarks/mixing.py --device cuda --json "$out/mixing.
 part step 240 "$python" benchmarks/step.py gpu --engines triton --json "$out/step.json" --rounds 15
 part memory 60 "$python" benchmarks/memory.py --device cuda --depths 16 --engines triton --json "$out/memory.json"
 part rivals 90 "$python" benchmarks/rivals.py --json "$out/rivals.json" --rounds 15
+part trainer 150 "$python" benchmarks/trainer.py gpu --json "$out/trainer.json" --rounds 20 # attnres installed
 rm -rf "$out/inductor"
 
 echo
 echo "== summary"
-for name in check mixing step memory rivals; do
+for name in check mixing step memory rivals trainer; do
   case ${ended[$name]} in
     0) state=ok ;;
     124) state="out of time" ;;
@@ -40,4 +42,4 @@ for name in check mixing step memory rivals; do
   printf '%-8s %s\n' "$name" "$state"
 done
 grep -h WRONG "$out/check.log" || true
-grep -hE "target|ours over" "$out"/{step,mixing,memory,rivals}.log 2>/dev/null || true
+grep -hE "target|ours over" "$out"/{step,mixing,memory,rivals,trainer}.log 2>/dev/null || true

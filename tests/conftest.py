@@ -2,10 +2,33 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
 import pytest
 
 from attnres_cli.recipe import Recipe, validate
 from attnres_cli.shape import Shape
+
+if "PYTEST_XDIST_WORKER" in os.environ:  # one of several: torch, here and in what we start,
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # would else use all cores in each
+
+_TESTS = Path(__file__).parent
+_APART = ("launch", "test_install.py", "test_readme.py", "test_measure.py")
+"""Files whose tests start processes that take all cores, time things, or share a study that takes
+long to make: one process runs them, one after the other.
+"""
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the marks
+def pytest_collection_modifyitems(config: pytest.Config, items: Sequence[pytest.Item]) -> None:
+    """Group what must not run at the same time, where tests run in several processes."""
+    if not config.pluginmanager.hasplugin("xdist"):
+        return
+    for item in items:
+        if item.path.relative_to(_TESTS).parts[0] in _APART:
+            item.add_marker(pytest.mark.xdist_group("apart"))
 
 
 @pytest.fixture

@@ -55,6 +55,12 @@ BAD = {
     "no seeds": ([*SMOKE, "--seeds", "0"], "--seeds must be at least 1, at most 1000, got 0"),
     "seeds that are none": ([*SMOKE, "--seeds", "a,b"], "as 0,3,7"),
     "equal seeds": ([*SMOKE, "--seeds", "1,1"], "different seeds"),
+    "seeds kept for tuning": ([*SMOKE, "--seeds", "0,1000000"], "are kept for --tune-lr"),
+    "match": ([*SMOKE, "--match", "parms"], "did you mean 'params'?"),
+    "no such match": (
+        [*SMOKE, "standard", "mhc", "--match", "flops"],
+        "mhc cannot be brought within 0.5% of standard: the nearest is d_ff 1",
+    ),
     "workers": ([*SMOKE, "--workers", "0"], "workers"),
     "format": ([*SMOKE, "--format", "jsno"], "did you mean 'json'?"),
     "device": ([*SMOKE, "--device", "gpu"], "auto, cpu, cuda or cuda:N"),

@@ -13,13 +13,13 @@ from designs import SPECS, build
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
+from attnres_cli.loss import next_token_loss
 from attnres_cli.model import (
     Attention,
     Rotary,
     Transformer,
     init_weights,
     n_params,
-    next_token_loss,
     train_flops_per_token,
 )
 from attnres_cli.residual import Norms

@@ -107,6 +107,19 @@ def test_the_readmes_snippet_builds_a_model():
     assert names["tokens"].shape == (1, 17)
 
 
+@pytest.mark.slow
+def test_the_readmes_exported_run_is_loaded(folder: Path, monkeypatch: pytest.MonkeyPatch):
+    if not (folder / "winner").exists():
+        done = run("attnres runs export 2 --output winner", folder)
+        assert done.returncode == 0, done.stderr
+    monkeypatch.chdir(folder)
+    names: dict[str, object] = {}
+
+    exec(PYTHON[2], names)
+
+    assert isinstance(names["model"], Transformer)
+
+
 def test_the_readmes_tree_names_what_there_is():
     tree = README.split("## Where things are")[1].split("```")[1]
     named = re.findall(r"^  ([\w/.]+(?:  [\w/.]+)?)  ", tree, flags=re.MULTILINE)

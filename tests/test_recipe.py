@@ -55,6 +55,7 @@ OTHER = {
     "data.pairs": "9",
     "data.keys": "33",
     "data.values": "33",
+    "optim.optimizer": "muon",
     "optim.lr": "4e-4",
     "optim.beta1": "0.8",
     "optim.beta2": "0.99",
@@ -67,6 +68,8 @@ OTHER = {
     "optim.final_lr_fraction": "0",
     "train.tokens": "2k",
     "train.batch_size": "2",
+    "train.micro_batch_size": "1",
+    "train.checkpoint_activations": "true",
     "train.eval_tokens": "512",
     "train.n_evals": "2",
     "train.precision": "fp32",
@@ -585,6 +588,12 @@ def test_the_digest_does_not_see_the_order_of_keys(write: Callable[..., str]):
     backward = recipes.load(write("\n".join(reversed(TEXT.splitlines())))).digest
 
     assert forward == backward
+
+
+def test_studies_of_before_later_keys_were_added_stay_comparable(lab: str):
+    assert recipes.load(lab).digest == "2f5c6e35054b"  # as of the first version that kept studies
+    said = ["optim.optimizer=adamw", "train.checkpoint_activations=false"]
+    assert recipes.load(lab, said).digest == "2f5c6e35054b"
 
 
 def test_the_digest_is_twelve_hex_digits(lab: str):

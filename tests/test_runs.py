@@ -16,12 +16,14 @@ from typer.testing import CliRunner, Result
 from attnres_cli import cli_runs
 from attnres_cli.errors import AttnresError, StudyError, UsageError
 from attnres_cli.recipe import Recipe
-from attnres_cli.run import DataFacts, Point, RunResult, RunSpec, Settings, Status
+from attnres_cli.run import DataFacts, Point, Probe, RunResult, RunSpec, Settings, Status
 from attnres_cli.store import Store
 
 FACTS = DataFacts("0123456789abcdef", "stdlib", 5000, 256, 4750, 250, 3.3, 2.4)
 SETTINGS = Settings("cpu", "A CPU", "fp32", compiled=False, threads=1, engine="eager")
 CURVE = (Point(0, None, 5.5), *(Point(i, 5.5 - i / 20, None) for i in range(1, 50)))
+THIRD = (0.25, 0.5, 0.75)
+PROBES = tuple(Probe(step, *[THIRD] * 8, mixing=(THIRD,) * 3) for step in (0, 50))
 RESULT = RunResult(
     status=Status.COMPLETE,
     val_loss=2.375,
@@ -36,6 +38,7 @@ RESULT = RunResult(
     flops_per_token=5678,
     settings=SETTINGS,
     curve=(*CURVE, Point(50, 3.0, 2.375)),
+    probes=PROBES,
 )
 CLAIM_AND_WAIT = """
 import sys
@@ -66,7 +69,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tiny_recipe: Recipe) 
     store.fail(2, "Traceback ...\nValueError: not today", {"torch": "2.9"}, step=4)
     third = store.claim(ids)
     assert third is not None
-    nan = replace(RESULT, status=Status.DIVERGED, val_loss=float("nan"), steps=4)
+    nan = replace(RESULT, status=Status.DIVERGED, val_loss=float("nan"), steps=4, probes=())
     store.finish(replace(third, status=Status.DIVERGED, result=nan))
     for record in store.runs(ids=[1, 2]):
         folder = store.folder_of(record)
@@ -163,7 +166,8 @@ def test_one_run_is_shown_with_all_about_it_and_a_small_curve():
 
     for words in ("2.3750, at first 5.5000", "1 min 15 s, 12.5 ms per step", "A CPU", "torch"):
         assert words in shown
-    points = [line.split() for line in shown.split("curve")[1].splitlines()]
+    curve = shown.split("curve")[1].partition("inside")[0]
+    points = [line.split() for line in curve.splitlines()]
     points = [point for point in points if len(point) == 3 and point[0].isdigit()]
     assert points[0] == ["0", "-", "5.5000"]
     assert points[-1] == ["50", "3.0000", "2.3750"]
@@ -185,6 +189,17 @@ def test_shown_as_json_a_run_has_its_whole_curve_and_null_for_no_loss():
     assert complete["result"]["settings"]["device_name"] == "A CPU"
     assert complete["versions"] == {"torch": "2.9"}
     assert (diverged["val_loss"], diverged["result"]["val_loss"]) == (None, None)
+
+
+def test_what_was_measured_inside_the_model_is_shown_and_told_in_whole_as_json():
+    shown = runs("show", "1").stdout
+    told = json.loads(runs("show", "1", "--format", "json").stdout)
+
+    assert "inside the model after step 50" in shown
+    assert shown.splitlines()[-1].split() == ["3", "░░▓▓██"]
+    assert [probe["step"] for probe in told["result"]["probes"]] == [0, 50]
+    assert told["result"]["probes"][1]["mixing"] == [list(THIRD)] * 3
+    assert "inside the model" not in runs("show", "3").stdout
 
 
 def test_removed_runs_are_gone_with_curves_and_files_and_others_stay(store: Store):

@@ -43,6 +43,31 @@ def test_table4_and_fig6_and_table2_hold_what_the_paper_prints():
         assert canonical(list(row)) == canonical(recipe.suite("table2"))
 
 
+def test_every_series_of_the_paper_has_a_value_for_every_size():
+    assert {len(series) for series in PAPER["scaling"].values()} == {len(PAPER["table2"])}
+    assert {len(series) for series in PAPER["figure5"].values()} == {27}
+
+
+def test_attnres_is_better_than_the_baseline_in_every_cell_of_figure_7():
+    cells = PAPER["figure7"]
+    gains = [
+        theirs - ours
+        for row, other in zip(cells["standard"], cells["attnres"], strict=True)
+        for theirs, ours in zip(row, other, strict=True)
+    ]
+
+    assert len(gains) == len(cells["width_per_layer"]) * len(cells["heads_per_layer"])
+    assert (min(gains), max(gains)) == pytest.approx((0.019, 0.063))
+
+
+@pytest.mark.parametrize("site", ["attention", "mlp"])
+def test_rows_of_figure_8_weigh_all_earlier_sources(site: str):
+    rows = PAPER["figure8"][f"full_{site}"]
+
+    assert [len(row) for row in rows] == [1 + 2 * layer + (site == "mlp") for layer in range(16)]
+    assert all(sum(row) == pytest.approx(1, abs=0.05) for row in rows)  # two digits of each
+
+
 def test_every_arm_of_every_suite_fits_the_default_recipe():
     for name in recipe.suite_names():
         assert resolve(recipe.suite(name), recipe.load("quick"), 256)

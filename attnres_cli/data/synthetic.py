@@ -85,6 +85,7 @@ class Episodes(Tokens):
             val_tokens=self.val[:, 1:].size,
             unigram_entropy=unigram,
             bigram_entropy=bigram,
+            floor=self.floor,
         )
 
     def _are_held(self, sequences: Windows) -> NDArray[np.bool_]:

@@ -6,11 +6,13 @@ import codecs
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
 
-from attnres_cli.data import extras
+from attnres_cli.data import cache, extras
+from attnres_cli.data.compression import MOST
 from attnres_cli.data.tokens import Array, Document, Streams, of_bytes
 from attnres_cli.errors import DataError, unknown
 
@@ -19,8 +21,12 @@ _TIKTOKEN = "tiktoken:"
 
 @dataclass(frozen=True)
 class Tokenizer:
-    """How many tokens there are, and the tokens of each of several texts."""
+    """How many tokens there are, and the tokens of each of several texts.
 
+    Tokenizers of one identity make the same of every text.
+    """
+
+    identity: str
     vocab_size: int
     encode: Callable[[list[str]], Iterable[Sequence[int]]]
 
@@ -30,7 +36,8 @@ def streams(
 ) -> Streams:
     """Both halves as tokens, without separators or special tokens; bytes where tokenizer is None.
 
-    Where one document was cut in two, a character that the cut divides is left out.
+    What a tokenizer makes is kept (cache.py): the next process maps it. Where one document was cut
+    in two, a character that the cut divides is left out.
 
     Raises:
         DataError: no such tokenizer, its package is missing, or a document is no UTF-8.
@@ -40,18 +47,41 @@ def streams(
         return of_bytes(source, train, val)
     known = _open(tokenizer)
     cut = {document.name for document in train} & {document.name for document in val}
-    halves = [_encoded(known, half, cut) for half in (train, val)]
-    digest = hashlib.sha256(b"%d %d " % (known.vocab_size, len(halves[0])))
-    for half in halves:
-        digest.update(half.data)
+    key = _key(known, train, val)
+    halves = cache.find(key, known.vocab_size)
+    if halves is None:
+        halves = _encoded(known, train, cut), _encoded(known, val, cut)
+        cache.keep(key, known.vocab_size, halves)
+        halves = cache.find(key, known.vocab_size) or halves  # maps need less memory
     return Streams(
         source,
-        halves[0],
-        halves[1],
-        fingerprint=digest.hexdigest()[:16],
+        *halves,
+        fingerprint=cache.fingerprint(known.vocab_size, halves),
         vocab_size=known.vocab_size,
         n_bytes=sum(len(document.content) for document in train + val),
+        val_text=_beginning(val),
     )
+
+
+def _key(tokenizer: Tokenizer, train: list[Document], val: list[Document]) -> str:
+    """32 hex digits over all that decides the tokens: the tokenizer and every document."""
+    digest = hashlib.sha256(tokenizer.identity.encode(errors="surrogatepass"))
+    for document in (*train, None, *val):
+        content = b"" if document is None else document.content
+        name = "" if document is None else document.name  # one in both halves is cut in two
+        digest.update(b"%d %d " % (len(name), len(content)))
+        digest.update(name.encode(errors="surrogateescape") + content)
+    return digest.hexdigest()[:32]
+
+
+def _beginning(documents: list[Document]) -> bytes:
+    """As much of their text as compressors are shown."""
+    found = bytearray()
+    for document in documents:
+        found += document.content[: MOST - len(found)]
+        if len(found) == MOST:
+            break
+    return bytes(found)
 
 
 def _encoded(tokenizer: Tokenizer, documents: list[Document], cut: set[str]) -> Array:
@@ -97,6 +127,7 @@ def _json(name: str) -> Tokenizer:
     found.no_truncation()  # some files say how many tokens one of their models can take
     found.no_padding()
     return Tokenizer(
+        f"tokenizers {package.__version__} {text}",
         max(found.get_vocab().values(), default=0) + 1,  # their number, where none is left out
         lambda texts: [e.ids for e in found.encode_batch_fast(texts, add_special_tokens=False)],
     )
@@ -114,4 +145,11 @@ def _tiktoken(name: str) -> Tokenizer:
             f"tiktoken cannot load {name}, which it downloads once unless TIKTOKEN_CACHE_DIR holds "
             f"it: {reason}"
         ) from error
-    return Tokenizer(found.n_vocab, found.encode_ordinary_batch)
+    parts = [
+        name,
+        version("tiktoken"),
+        found.n_vocab,
+        getattr(found, "_pat_str", None),
+        hashlib.sha256(b"\0".join(found.token_byte_values())).hexdigest(),
+    ]
+    return Tokenizer(f"tiktoken {parts}", found.n_vocab, found.encode_ordinary_batch)

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from attnres_cli.data.compression import bits_per_byte
 from attnres_cli.errors import DataError
 from attnres_cli.run import DataFacts
 
@@ -80,6 +81,7 @@ class Streams(Tokens):
 
     Attributes:
         n_bytes: of the text they were, or of the files they lie in; None: one per token.
+        val_text: the validation text, or as much of it as compressors are shown; None: unknown.
 
     """
 
@@ -89,6 +91,7 @@ class Streams(Tokens):
     fingerprint: str
     vocab_size: int = 256
     n_bytes: int | None = None
+    val_text: bytes | None = None
 
     def batch(self, seed: int, step: int, batch_size: int, seq_len: int) -> Windows:
         """(B, T + 1) training tokens of one step: random windows, drawn from (seed, step).
@@ -130,8 +133,9 @@ class Streams(Tokens):
 
     @cached_property
     def facts(self) -> DataFacts:
-        """What the study keeps of these tokens, with the entropies of the validation stream."""
+        """What the study keeps of these tokens, with the reference lines of the validation data."""
         unigram, bigram = entropies(self.val, self.vocab_size)
+        bits = (None, None) if self.val_text is None else bits_per_byte(self.val_text)
         n_tokens = len(self.train) + len(self.val)
         return DataFacts(
             fingerprint=self.fingerprint,
@@ -142,6 +146,8 @@ class Streams(Tokens):
             val_tokens=len(self.val),
             unigram_entropy=unigram,
             bigram_entropy=bigram,
+            zlib_bits=bits[0],
+            xz_bits=bits[1],
         )
 
     def _windows(self, stream: Stream, starts: NDArray[np.int64], seq_len: int) -> Windows:
@@ -174,7 +180,7 @@ def of_bytes(source: str, train: list[Document], val: list[Document]) -> Streams
     joined = [b"".join(document.content for document in half) for half in (train, val)]
     digest = hashlib.sha256(len(joined[0]).to_bytes(8, "big") + joined[0] + joined[1]).hexdigest()
     streams = [np.frombuffer(half, dtype=np.uint8) for half in joined]
-    return Streams(source, streams[0], streams[1], fingerprint=digest[:16])
+    return Streams(source, streams[0], streams[1], fingerprint=digest[:16], val_text=joined[1])
 
 
 def parts(documents: list[Document], val_fraction: float) -> tuple[list[Document], list[Document]]:

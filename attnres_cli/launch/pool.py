@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import multiprocessing
-import shutil
 import signal
 import time
 from collections.abc import Callable, Sequence
@@ -16,6 +14,7 @@ from typing import Any
 from attnres_cli.launch.worker import Job, checkpoint_s, work
 from attnres_cli.run import Event, RunRecord, Status
 from attnres_cli.store import Store
+from attnres_cli.train import clear
 
 OnEvent = Callable[[Event | None], None]
 """Called with every event, and with None now and then so that a display can move on."""
@@ -156,6 +155,4 @@ def _sweep(store: Store, ids: Sequence[int]) -> None:
     """Remove what runs that are over have left, where a process was killed before it could."""
     for record in store.runs(ids=ids) if store.folder.exists() else ():
         if record.result is not None:
-            shutil.rmtree(store.folder_of(record), ignore_errors=True)
-    with contextlib.suppress(OSError):  # not empty, or never there
-        store.folder.rmdir()
+            clear(store.folder_of(record))

@@ -11,6 +11,10 @@ from pathlib import Path
 import torch
 
 import attnres_cli
+from attnres_cli import docs
+from attnres_cli.residual import registry
+from attnres_cli.run import CODE, RunSpec
+from attnres_cli.variant import parse
 
 
 @cache
@@ -24,6 +28,7 @@ def versions() -> dict[str, str]:
         "python": platform.python_version(),
         "torch": torch.__version__,
         "cuda": torch.version.cuda or "",
+        "cpu_capability": torch.backends.cpu.get_cpu_capability(),
         "platform": platform.platform(),
         "host": socket.gethostname(),
     }
@@ -32,6 +37,12 @@ def versions() -> dict[str, str]:
         found["git_revision"] = revision
         found["git_dirty"] = "yes" if _git("status", "--porcelain") else "no"
     return found
+
+
+def made_with(spec: RunSpec) -> dict[str, str]:
+    """The versions of everything that a run is made with, the design's own code included."""
+    cls = registry()[parse(spec.variant).name]
+    return versions() | {CODE: docs.code_digest(cls)}
 
 
 def _git(*arguments: str) -> str | None:

@@ -10,18 +10,16 @@ from multiprocessing.connection import Connection
 
 import torch
 
-from attnres_cli import data, docs
+from attnres_cli import data
 from attnres_cli.data import Tokens
 from attnres_cli.errors import AttnresError, DataError, StudyError, UsageError
 from attnres_cli.launch.heart import Heart
-from attnres_cli.launch.provenance import versions
+from attnres_cli.launch.provenance import made_with
 from attnres_cli.recipe import Recipe
-from attnres_cli.residual import registry
-from attnres_cli.run import CODE, Event, RunRecord, RunResult, RunSpec, Settings
+from attnres_cli.run import Event, RunRecord, RunResult, RunSpec, Settings
 from attnres_cli.stdio import say
 from attnres_cli.store import Store
 from attnres_cli.train import Checkpoints, Keeper, Stop, Stopped, train
-from attnres_cli.variant import parse
 
 CHECKPOINT_S = "ATTNRES_CHECKPOINT_S"
 """Environment variable: seconds between checkpoints; 0: one after every step."""
@@ -34,8 +32,8 @@ _ANYWHERE = ("host", "platform")  # versions that decide no number
 class Job:
     """What a worker is told: which runs of which study, and where to compute them.
 
-    The recipe is that of all of them, with the data where they lie now: the study's copy has them
-    where they lay when it was first used.
+    The recipe says where their data lie now: the study's copies of recipes have them where they
+    lay when first used. All else of a run's recipe is the study's.
     """
 
     study: str
@@ -69,7 +67,9 @@ def work(worker: int, job: Job, report: Connection) -> None:
         store, tokens = Store.open(job.study, create=True), None
         while not stop.wanted and (claimed := store.claim(job.run_ids)) is not None:
             report.send(Event(worker, claimed.id))
-            spec = RunSpec(job.recipe, claimed.variant, claimed.seed, claimed.fingerprint)
+            held = store.recipe(claimed.recipe_digest)
+            recipe = held.model_copy(update={"data": job.recipe.data})
+            spec = RunSpec(recipe, claimed.variant, claimed.seed, claimed.fingerprint)
             tokens = tokens or data.load(spec.recipe)
             event = _Work(worker, store, claimed, spec, job, stop).do(tokens, report)
             if event is not None:
@@ -110,8 +110,8 @@ class _Work:
 
     def do(self, tokens: Tokens, report: Connection) -> Event | None:
         """Whatever goes wrong in the run is recorded and ends it alone; None: it has not ended."""
-        claimed, made_with = self.claimed, _versions(self.spec)
-        checkpoints = _checkpoints(self.store, claimed, self.job, made_with)
+        claimed, versions = self.claimed, made_with(self.spec)
+        checkpoints = _checkpoints(self.store, claimed, self.job, versions)
         keeper = Keeper(checkpoints, checkpoint_s(), self.stop, on_trouble=self._trouble)
         heart = Heart(self.store, claimed.id, keeper)
         keeper.on_saved = heart.further
@@ -131,14 +131,14 @@ class _Work:
             self.store.let_go(claimed.id)
             return None
         except Exception as error:
-            self.store.fail(claimed.id, _explain(error, self.spec), made_with, keeper.step)
+            self.store.fail(claimed.id, _explain(error, self.spec), versions, keeper.step)
             return Event(self.worker, claimed.id, done=True)
-        return self._finish(result, made_with, checkpoints)
+        return self._finish(result, versions, checkpoints)
 
     def _finish(
-        self, result: RunResult, made_with: dict[str, str], checkpoints: Checkpoints
+        self, result: RunResult, versions: dict[str, str], checkpoints: Checkpoints
     ) -> Event | None:
-        ended = replace(self.claimed, status=result.status, result=result, versions=made_with)
+        ended = replace(self.claimed, status=result.status, result=result, versions=versions)
         try:
             self.store.finish(ended)
         except StudyError:
@@ -149,8 +149,8 @@ class _Work:
         checkpoints.clear()
         return Event(self.worker, ended.id, result.steps, result.val_loss, done=True)
 
-    def _trouble(self, error: OSError) -> None:
-        say(f"{self._name}: no checkpoint could be written ({error}); the run goes on without")
+    def _trouble(self, text: str) -> None:
+        say(f"{self._name}: {text}")
 
     @property
     def _name(self) -> str:
@@ -158,7 +158,7 @@ class _Work:
 
 
 def _checkpoints(
-    store: Store, claimed: RunRecord, job: Job, made_with: dict[str, str]
+    store: Store, claimed: RunRecord, job: Job, versions: dict[str, str]
 ) -> Checkpoints:
     """Where a run's checkpoints lie, and what decides whether they may be gone on from."""
     identity = {
@@ -168,14 +168,8 @@ def _checkpoints(
         "data": claimed.fingerprint,
     }
     computed = {name: str(value) for name, value in asdict(job.settings).items()}
-    made = {name: value for name, value in made_with.items() if name not in _ANYWHERE}
+    made = {name: value for name, value in versions.items() if name not in _ANYWHERE}
     return Checkpoints(store.folder_of(claimed), identity | computed | made)
-
-
-def _versions(spec: RunSpec) -> dict[str, str]:
-    """Of everything, the design's own code included."""
-    cls = registry()[parse(spec.variant).name]
-    return versions() | {CODE: docs.code_digest(cls)}
 
 
 def _check_data(spec: RunSpec, tokens: Tokens) -> None:

@@ -41,10 +41,10 @@ from attnres_cli.proofs.subject import (
     NotApplicableError,
     Proof,
     Subject,
-    move,
 )
 from attnres_cli.residual import registry
 from attnres_cli.shape import Shape
+from attnres_cli.sources import move
 from attnres_cli.variant import Variant
 
 __all__ = [

@@ -9,7 +9,8 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from attnres_cli.generate import generate
-from attnres_cli.model import n_params, next_token_loss
+from attnres_cli.loss import next_token_loss
+from attnres_cli.model import n_params
 from attnres_cli.proofs.subject import (
     BrokenError,
     NotApplicableError,

@@ -8,9 +8,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from attnres_cli.model import Transformer, init_weights, next_token_loss
+from attnres_cli.loss import next_token_loss
+from attnres_cli.model import Transformer, init_weights
 from attnres_cli.residual import Residual
 from attnres_cli.shape import Shape
+from attnres_cli.sources import move
 from attnres_cli.variant import Variant
 
 SHAPE = Shape(
@@ -62,14 +64,6 @@ class Subject:
 
 
 Proof = Callable[[Subject], None]
-
-
-def move(design: Residual, scale: float) -> None:
-    """Add noise of this size to a design's parameters, always the same."""
-    generator = torch.Generator().manual_seed(1)
-    with torch.no_grad():
-        for parameter in design.parameters():
-            parameter.add_(scale * torch.randn(parameter.shape, generator=generator))
 
 
 def design_of(subject: Subject) -> Residual:

@@ -5,22 +5,22 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Literal
 
-from attnres_cli.run import DataFacts, RunRecord, RunResult, Settings, Status
-from attnres_cli.stats import Difference, holm, mean_sd, paired
+from attnres_cli import gates
+from attnres_cli.fair import SHARED, ArmRecipe, Terms
+from attnres_cli.run import DataFacts, Gate, RunRecord, RunResult, Settings, Status
+from attnres_cli.stats import ALPHA, Difference, judged, mean_sd, paired, word
 
 Verdict = Literal["better", "worse", "not separable", "blocked", "baseline"]
 
-ALPHA = 0.05
 _UNFINISHED = {
     Status.PENDING: "is pending: the same ablate command goes on",
     Status.RUNNING: "is running, or was killed: the same ablate command goes on",
     Status.FAILED: "failed: the same ablate command with --retry-failed trains it again",
 }
-_START_TOLERANCE = 1.0  # nats around ln(vocab) within which an untrained model's loss lies
 _NAMES_ERROR = re.compile(r"[\w.]+(Error|Exception)\b")
 RULE = (
     "better or worse: the paired t test over shared seeds has p < 0.05 after Holm's correction "
@@ -46,6 +46,10 @@ class ArmResult:
     difference: Difference | None
     verdict: Verdict
     reason: str
+    recipe_digest: str = ""
+    own: ArmRecipe | None = None  # where its recipe is not the shared one
+    gates: Mapping[int, tuple[Gate, ...]] = field(default_factory=dict)  # by seed
+    mfu: float | None = None  # of the device's peak, where that is known
 
 
 @dataclass(frozen=True)
@@ -59,7 +63,10 @@ class Failure:
 
 @dataclass(frozen=True)
 class Comparison:
-    """All arms of one recipe on one fingerprint of data, the baseline first, then by loss."""
+    """All arms of one recipe on one fingerprint of data, the baseline first, then by loss.
+
+    Under some terms arms have recipes of their own, which come of that recipe.
+    """
 
     recipe: str
     recipe_digest: str
@@ -71,24 +78,45 @@ class Comparison:
     n_running: int
     versions: tuple[str, ...]
     settings: tuple[str, ...]
+    terms: Terms = SHARED
 
 
-def compare(records: Sequence[RunRecord], data: DataFacts, baseline: str) -> Comparison:
-    """Compare the arms of these runs, which are of one recipe and one fingerprint.
+def compare(
+    records: Sequence[RunRecord],
+    data: DataFacts,
+    baseline: str,
+    terms: Terms = SHARED,
+    own: Sequence[ArmRecipe] = (),
+) -> Comparison:
+    """Compare the arms of these runs, which are of one fingerprint.
 
     Without runs of the baseline every arm is blocked for that reason.
+
+    Args:
+        records: one run or more, an arm's all under one recipe.
+        data: facts of that fingerprint.
+        baseline: the canonical name of an arm.
+        terms: what was held equal between the arms.
+        own: recipes of arms that were changed for these terms; of all others it is the shared one.
+
     """
+    own_of = {found.variant: found for found in own}
     by_arm: dict[str, list[RunRecord]] = {}
     for record in records:
         by_arm.setdefault(record.variant, []).append(record)
     base = by_arm.get(baseline, [])
-    arms = _correct([_judge(runs, base, data) for runs in by_arm.values() if _results(runs)])
+    found = [
+        replace(_judge(runs, base, data, terms), own=own_of.get(runs[0].variant))
+        for runs in by_arm.values()
+        if _results(runs)
+    ]
+    arms = _correct(found, _results(base))
     arms.sort(key=lambda arm: (arm.variant != baseline, math.isnan(arm.mean), arm.mean))
     failed = [record for record in records if record.status is Status.FAILED]
     results = [record.result for record in records if record.result is not None]
     return Comparison(
         recipe=records[0].recipe,
-        recipe_digest=records[0].recipe_digest,
+        recipe_digest=own[0].base_digest if own else records[0].recipe_digest,
         data=data,
         baseline=baseline,
         arms=tuple(arms),
@@ -97,6 +125,7 @@ def compare(records: Sequence[RunRecord], data: DataFacts, baseline: str) -> Com
         n_running=sum(record.status is Status.RUNNING for record in records),
         versions=tuple(sorted({_version(r) for r in records if r.result is not None})),
         settings=tuple(sorted({_where(result.settings) for result in results})),
+        terms=terms,
     )
 
 
@@ -120,7 +149,14 @@ def _results(runs: Sequence[RunRecord]) -> dict[int, RunResult]:
     return {run.seed: run.result for run in runs if run.result is not None}
 
 
-def _judge(runs: Sequence[RunRecord], base_runs: Sequence[RunRecord], data: DataFacts) -> ArmResult:
+def _shares(results: Mapping[int, RunResult]) -> list[float]:
+    """Of the device's peak, where it is known."""
+    return [result.mfu for result in results.values() if result.mfu is not None]
+
+
+def _judge(
+    runs: Sequence[RunRecord], base_runs: Sequence[RunRecord], data: DataFacts, terms: Terms
+) -> ArmResult:
     """The arm with its paired difference, uncorrected, and the gate that blocks it, if any."""
     results, base = _results(runs), _results(base_runs)
     one = next(iter(results.values()))
@@ -137,50 +173,66 @@ def _judge(runs: Sequence[RunRecord], base_runs: Sequence[RunRecord], data: Data
         sd=sd,
         tokens_per_second=median(result.tokens_per_second for result in results.values()),
         step_s=median(result.step_s for result in results.values()),
+        mfu=median(shares) if (shares := _shares(results)) else None,
         engines=tuple(sorted({result.settings.engine for result in results.values()})),
         difference=None,
         verdict="blocked",
         reason="",
+        recipe_digest=runs[0].recipe_digest,
+        gates={run.seed: _gates(run, data) for run in runs if run.result is not None},
     )
     if runs is base_runs:
         return replace(arm, verdict="baseline", reason=_gate(runs, data) or "")
     blocked = (
         _gate(runs, data)
         or _gate(base_runs, data, "the baseline's ")
-        or _unequal(results, base)
+        or _unequal(results, base, terms)
         or (None if base_runs else "no runs of the baseline in this comparison")
     )
     if blocked:
         return replace(arm, reason=blocked)
-    shared = sorted(results.keys() & base.keys())
     try:
-        difference = paired([losses[seed] - base[seed].val_loss for seed in shared])
+        return replace(arm, difference=paired(*_pairs(arm, base)))
     except ValueError as error:
         return replace(arm, reason=str(error))
-    return replace(arm, difference=difference)
+
+
+def _pairs(arm: ArmResult, base: Mapping[int, RunResult]) -> tuple[list[float], list[float]]:
+    """Losses of the arm and of the baseline, of the seeds that both have."""
+    shared = sorted(arm.losses.keys() & base.keys())
+    return [arm.losses[seed] for seed in shared], [base[seed].val_loss for seed in shared]
 
 
 def _gate(runs: Sequence[RunRecord], data: DataFacts, whose: str = "") -> str | None:
-    """Why an arm's runs may not be judged: unfinished, failed, diverged, or nothing learned."""
+    """Why an arm's runs may not be judged: unfinished, failed, or stopped at a gate."""
     for run in runs:
-        seed, result = f"{whose}seed {run.seed}", run.result
-        if result is None:
+        seed = f"{whose}seed {run.seed}"
+        if run.result is None:
             return f"{seed} {_UNFINISHED[run.status]}"
-        if run.status is Status.DIVERGED:
-            return f"{seed} diverged at step {result.steps}"
-        start = math.log(data.vocab_size)
-        if abs(result.initial_loss - start) > _START_TOLERANCE:
-            return f"{seed} starts at {result.initial_loss:.2f}, not near ln(vocab) {start:.2f}"
-        if result.val_loss >= result.initial_loss:
-            return f"{seed} ends at {result.val_loss:.3f}, above its start: it has learned nothing"
+        for gate in _gates(run, data):
+            if not gate.passed:
+                return f"{seed} {gates.explain(gate, run.result)}"
     return None
 
 
-def _unequal(results: Mapping[int, RunResult], base: Mapping[int, RunResult]) -> str | None:
+def _gates(run: RunRecord, data: DataFacts) -> tuple[Gate, ...]:
+    """Those of an ended run, as the study has them."""
+    assert run.result is not None
+    return run.gates or gates.of(run.result, data)
+
+
+def _unequal(
+    results: Mapping[int, RunResult], base: Mapping[int, RunResult], terms: Terms
+) -> str | None:
     """Why the runs of an arm may not be paired with the baseline's."""
     for seed in sorted(results.keys() & base.keys()):
         ours, theirs = results[seed], base[seed]
-        if ours.tokens != theirs.tokens:
+        if ours.tokens * theirs.steps != theirs.tokens * ours.steps:
+            return (
+                f"seed {seed} was trained with {ours.tokens // ours.steps} tokens per step, the "
+                f"baseline with {theirs.tokens // theirs.steps}"
+            )
+        if ours.tokens != theirs.tokens and terms.match != "time":
             return f"seed {seed} saw {ours.tokens} tokens, the baseline {theirs.tokens}"
         if ours.settings.numerics != theirs.settings.numerics:
             return (
@@ -190,25 +242,18 @@ def _unequal(results: Mapping[int, RunResult], base: Mapping[int, RunResult]) ->
     return None
 
 
-def _correct(arms: Sequence[ArmResult]) -> list[ArmResult]:
-    """The arms with Holm's p over all that have a difference, and the word that follows."""
-    tested = [arm for arm in arms if arm.difference is not None]
-    p_holm = dict(
-        zip(
-            [arm.variant for arm in tested],
-            holm([arm.difference.p for arm in tested if arm.difference is not None]),
-            strict=True,
-        )
-    )
-    return [_word(arm, p_holm[arm.variant]) if arm.variant in p_holm else arm for arm in arms]
+def _correct(arms: Sequence[ArmResult], base: Mapping[int, RunResult]) -> list[ArmResult]:
+    """The arms with p corrected over all that have a difference, and the word that follows."""
+    tested = [arm.variant for arm in arms if arm.difference is not None]
+    pairs = [_pairs(arm, base) for arm in arms if arm.difference is not None]
+    found = dict(zip(tested, judged(pairs), strict=True))
+    return [_worded(arm, found[arm.variant]) if arm.variant in found else arm for arm in arms]
 
 
-def _word(arm: ArmResult, p_holm: float) -> ArmResult:
-    assert arm.difference is not None
-    difference = replace(arm.difference, p_holm=p_holm)
-    verdict: Verdict = "not separable"
-    if p_holm < ALPHA:
-        verdict = "better" if difference.mean < 0 else "worse"
-    sign = "<" if p_holm < ALPHA else ">="
-    reason = f"p {p_holm:.2g} {sign} {ALPHA} over {difference.n} shared seeds"
+def _worded(arm: ArmResult, difference: Difference) -> ArmResult:
+    verdict, p = word(difference), difference.p_holm
+    sign = "<" if p < ALPHA else ">="
+    reason = f"p {p:.2g} {sign} {ALPHA} over {difference.n} shared seeds"
+    if verdict == "not separable" and difference.seeds_needed is not None:
+        reason += f"; to find such a difference takes about {difference.seeds_needed} seeds"
     return replace(arm, difference=difference, verdict=verdict, reason=reason)

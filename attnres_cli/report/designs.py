@@ -88,9 +88,8 @@ def print_drawing(described: Description) -> None:
     )
     assert described.joined is not None
     for l, (row, joined) in enumerate(zip(described.mixing, described.joined, strict=True), 1):
-        largest = max(map(abs, row)) or 1.0
-        shades = [_shade(abs(weight) / largest) for weight in row]
-        cells = ["─" if goes else shade for shade, goes in zip(shades, joined, strict=True)]
+        shades = zip(shades_of(row), joined, strict=True)
+        cells = ["─" if goes else shade for shade, goes in shades]
         out.print(Text(f"{l:4d} {''.join(cells).rstrip()}"))
 
 
@@ -138,6 +137,12 @@ def _facts(described: Description, paper: Sequence[tuple[str, float]]) -> list[s
     return facts + [
         f"  paper          {loss:.3f} nats per token ({where})" for where, loss in paper
     ]
+
+
+def shades_of(row: Sequence[float]) -> str:
+    """One mark per weight: the darker, the larger it is in its row."""
+    largest = max(map(abs, row)) or 1.0
+    return "".join(_shade(abs(weight) / largest) for weight in row)
 
 
 def _shade(share: float) -> str:

@@ -9,31 +9,51 @@ import math
 from dataclasses import asdict
 from typing import Any
 
+from attnres_cli import gates
+from attnres_cli.report import terms
 from attnres_cli.report.comparison import RULE, ArmResult, Comparison
+from attnres_cli.run import DataFacts, RunResult
 
 METRIC, UNIT = "val_loss", "nats/token"
+_EXACT_FROM = 6  # pairs: there are 2^n ways to flip signs, and 2 / 2^6 = 0.031
 
 
-def to_json(comparison: Comparison) -> str:
-    """The JSON that scripts rely on. A loss that is not finite is null."""
+def to_json(comparison: Comparison, *more: Comparison) -> str:
+    """The JSON that scripts rely on. A loss that is not finite is null.
+
+    Comparisons of the same recipe on other terms stand, in the same form, under `more`.
+    """
+    document = _document(comparison) | {"more": [_document(other) for other in more]}
+    return json.dumps(document, indent=2, allow_nan=False)
+
+
+def _document(comparison: Comparison) -> dict[str, Any]:
     data = comparison.data
-    document = {
+    return {
+        "title": terms.title(comparison),
+        "terms": asdict(comparison.terms),
         "recipe": comparison.recipe,
         "recipe_digest": comparison.recipe_digest,
         "data": {"source": data.source, "fingerprint": data.fingerprint, "bytes": data.n_bytes},
         "baseline": comparison.baseline,
         "metric": METRIC,
         "unit": UNIT,
-        "reference": {
-            "unigram_entropy": data.unigram_entropy,
-            "bigram_entropy": data.bigram_entropy,
-        },
+        "reference": _reference(data),
         "versions": list(comparison.versions),
         "settings": list(comparison.settings),
         "arms": [_arm(arm) for arm in comparison.arms],
         "failed": [asdict(failure) for failure in comparison.failed],
     }
-    return json.dumps(document, indent=2, allow_nan=False)
+
+
+def _reference(data: DataFacts) -> dict[str, float | None]:
+    return {
+        "unigram_entropy": data.unigram_entropy,
+        "bigram_entropy": data.bigram_entropy,
+        "floor": data.floor,
+        "zlib_bits_per_byte": data.zlib_bits,
+        "xz_bits_per_byte": data.xz_bits,
+    }
 
 
 def _arm(arm: ArmResult) -> dict[str, Any]:
@@ -49,11 +69,15 @@ def _arm(arm: ArmResult) -> dict[str, Any]:
         "sd": _finite(arm.sd),
         "losses": {str(seed): _finite(loss) for seed, loss in arm.losses.items()},
         "tokens_per_second": arm.tokens_per_second,
+        "mfu": arm.mfu,
         "step_ms": 1000 * arm.step_s,
         "engines": list(arm.engines),
         "difference": asdict(difference) if difference is not None else None,
         "verdict": arm.verdict,
         "reason": arm.reason,
+        "recipe_digest": arm.recipe_digest,
+        "own": asdict(arm.own.how) if arm.own is not None else None,
+        "gates": {str(seed): [asdict(gate) for gate in met] for seed, met in arm.gates.items()},
     }
 
 
@@ -64,18 +88,20 @@ def _finite(value: float | None) -> float | None:
 _COLUMNS = (
     "variant", "verdict", "reason", "n_seeds", "mean", "sd", "bits_per_byte", "difference",
     "difference_sd", "ci95_low", "ci95_high", "p", "p_holm", "params", "params_delta",
-    "flops_per_token", "tokens", "step_ms", "tokens_per_second", "engines", "recipe",
-    "recipe_digest", "fingerprint", "baseline",
+    "flops_per_token", "tokens", "step_ms", "tokens_per_second", "mfu", "engines", "recipe",
+    "recipe_digest", "fingerprint", "baseline", "terms", "own", "unigram_entropy",
+    "bigram_entropy", "floor", "zlib_bits_per_byte", "xz_bits_per_byte",
 )  # fmt: skip
 
 
-def to_csv(comparison: Comparison) -> str:
-    """One line per arm; empty where there is no value."""
+def to_csv(*comparisons: Comparison) -> str:
+    """One line per arm of every comparison; empty where there is no value."""
     text = io.StringIO()
     writer = csv.DictWriter(text, _COLUMNS, lineterminator="\n")
     writer.writeheader()
-    for arm in comparison.arms:
-        writer.writerow(_flat(arm, comparison))
+    for comparison in comparisons:
+        for arm in comparison.arms:
+            writer.writerow(_flat(arm, comparison))
     return text.getvalue()
 
 
@@ -83,9 +109,10 @@ def _flat(arm: ArmResult, comparison: Comparison) -> dict[str, Any]:
     row = {key: value for key, value in _arm(arm).items() if key in _COLUMNS}
     bits = _finite(bits_per_byte(arm.mean)) if comparison.data.is_bytes else None
     row |= {"n_seeds": len(arm.losses), "bits_per_byte": bits}
-    row |= {key: getattr(comparison, key) for key in ("recipe", "recipe_digest", "baseline")}
+    row |= {key: getattr(comparison, key) for key in ("recipe", "baseline")}
+    row |= {"terms": terms.name(comparison.terms), "own": arm.own.text if arm.own else None}
     row |= {"fingerprint": comparison.data.fingerprint, "engines": " ".join(arm.engines)}
-    row["difference"] = None
+    row |= _reference(comparison.data) | {"difference": None}
     if (difference := arm.difference) is not None:
         row |= {"difference": difference.mean, "difference_sd": difference.sd}
         row |= {"ci95_low": difference.ci95[0], "ci95_high": difference.ci95[1]}
@@ -93,16 +120,22 @@ def _flat(arm: ArmResult, comparison: Comparison) -> dict[str, Any]:
     return row
 
 
-def to_markdown(comparison: Comparison) -> str:
-    """A table for a page, with the facts it rests on below."""
+def to_markdown(*comparisons: Comparison) -> str:
+    """A table for a page, with the facts it rests on below; one after the other."""
+    return "\n".join(_page(comparison) for comparison in comparisons)
+
+
+def _page(comparison: Comparison) -> str:
     head = (
+        f"### {terms.title(comparison)[0].upper()}{terms.title(comparison)[1:]}",
+        "",
         f"| variant | val loss ({UNIT}) | difference [95 % interval] | verdict | seeds "
         "| parameters | ms/step |",
         "|---|---|---|---|---|---|---|",
     )
     rows = [
-        f"| `{arm.variant}` | {loss_text(arm)} | {difference_text(arm)} | {verdict_text(arm)} "
-        f"| {len(arm.losses)} | {arm.n_params:,} | {1000 * arm.step_s:.1f} |"
+        f"| `{arm.variant}`{own_text(arm)} | {loss_text(arm)} | {difference_text(arm)} "
+        f"| {verdict_text(arm)} | {len(arm.losses)} | {arm.n_params:,} | {1000 * arm.step_s:.1f} |"
         for arm in comparison.arms
     ]
     failures = [f"- failed: `{f.variant}` seed {f.seed}: {f.error}" for f in comparison.failed]
@@ -113,6 +146,11 @@ def to_markdown(comparison: Comparison) -> str:
 def bits_per_byte(loss: float) -> float:
     """Nats per token in bits per byte; a token is a byte here."""
     return loss / math.log(2)
+
+
+def own_text(arm: ArmResult) -> str:
+    """What its recipe has of its own: ` (lr 0.0141)`, or nothing."""
+    return f" ({arm.own.text})" if arm.own is not None else ""
 
 
 def loss_text(arm: ArmResult) -> str:
@@ -139,21 +177,53 @@ def verdict_text(arm: ArmResult) -> str:
 def facts_of(comparison: Comparison) -> list[str]:
     """What the numbers are of: recipe, tokens, data, reference lines, rule, versions."""
     data, arms = comparison.data, comparison.arms
-    token = "byte" if data.is_bytes else "token"
-    tokens = f"{max(arm.tokens for arm in arms):,} tokens per run" if arms else "no run has ended"
+    tokens = terms.tokens(comparison) if arms else "no run has ended"
     return [
         f"recipe {comparison.recipe} ({comparison.recipe_digest}), {tokens}; loss: mean ± sd over "
         f"seeds; difference from {comparison.baseline}, paired by seed",
+        *terms.lines(comparison),
         f"data {data.source} ({data.fingerprint}), {data.size}",
-        f"reference: best table of next {token} given this {token} (bigram) "
-        f"{data.bigram_entropy:.4f}, {token} frequencies (unigram) {data.unigram_entropy:.4f} "
-        f"{UNIT}",
+        *_lines(data),
         *_unfinished(comparison),
         *_unlearned(comparison),
+        *_gates(comparison),
         RULE,
+        *_few_seeds(comparison),
         *(f"computed with {text}" for text in comparison.settings),
+        *_speed(comparison),
         *_mixed_engines(comparison),
         *comparison.versions,
+    ]
+
+
+def _lines(data: DataFacts) -> list[str]:
+    """The reference lines: what a loss is to be seen beside."""
+    token = "byte" if data.is_bytes else "token"
+    found = [
+        f"reference: best table of next {token} given this {token} (bigram) "
+        f"{data.bigram_entropy:.4f}, {token} frequencies (unigram) {data.unigram_entropy:.4f} "
+        f"{UNIT}"
+    ]
+    if data.floor is not None:
+        found.append(f"floor: a model that knows the task loses {data.floor:.4f} {UNIT}")
+    if data.zlib_bits is not None and data.xz_bits is not None:
+        packed = [
+            f"{name} {bits:.4f} bits/byte"
+            + (f" ({bits * math.log(2):.4f} {UNIT})" if data.is_bytes else "")
+            for name, bits in (("zlib", data.zlib_bits), ("xz", data.xz_bits))
+        ]
+        found.append(f"compressors, on at most a MiB of validation text: {', '.join(packed)}")
+    return found
+
+
+def _few_seeds(comparison: Comparison) -> list[str]:
+    """What the t test rests on where no exact test could say the same."""
+    n = [arm.difference.n for arm in comparison.arms if arm.difference is not None]
+    if not n or min(n) >= _EXACT_FROM:
+        return []
+    return [
+        f"with fewer than {_EXACT_FROM} shared seeds no exact test reaches p < 0.05: the t test "
+        "takes the differences as normal"
     ]
 
 
@@ -161,6 +231,16 @@ def _unfinished(comparison: Comparison) -> list[str]:
     counts = {"pending": comparison.n_pending, "running, or killed": comparison.n_running}
     named = [f"{count} {word}" for word, count in counts.items() if count]
     return [f"runs {' and '.join(named)}: the same ablate command goes on"] if named else []
+
+
+def _gates(comparison: Comparison) -> list[str]:
+    """How many gates were passed; where one was not, its arm's verdict says which."""
+    met = [gate for arm in comparison.arms for found in arm.gates.values() for gate in found]
+    if not met:
+        return []
+    passed, names = sum(gate.passed for gate in met), {gate.name for gate in met}
+    meanings = ", ".join(text for name, text in gates.MEANING.items() if name in names)
+    return [f"gates passed: {passed} of {len(met)} ({meanings})"]
 
 
 def _mixed_engines(comparison: Comparison) -> list[str]:
@@ -171,6 +251,17 @@ def _mixed_engines(comparison: Comparison) -> list[str]:
         return []
     named = "; ".join(f"{', '.join(arms)} by {engines}" for engines, arms in by_engines.items())
     return [f"arms computed by different engines, which agree to rounding: {named}"]
+
+
+def _speed(comparison: Comparison) -> list[str]:
+    base = next((arm for arm in comparison.arms if arm.verdict == "baseline"), None)
+    return [] if base is None else [f"{base.variant}: {speed_text(base)}"]
+
+
+def speed_text(result: ArmResult | RunResult) -> str:
+    """`51,200 tokens/s, MFU 41.0 %`, the share where the device's peak is known."""
+    share = "" if result.mfu is None else f", MFU {100 * result.mfu:.1f} %"
+    return f"{result.tokens_per_second:,.0f} tokens/s{share}"
 
 
 def _unlearned(comparison: Comparison) -> list[str]:

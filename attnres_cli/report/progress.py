@@ -10,8 +10,9 @@ from contextlib import contextmanager
 from rich.live import Live
 from rich.table import Table
 
+from attnres_cli import peaks
 from attnres_cli.plan import Plan
-from attnres_cli.report.terminal import console, duration
+from attnres_cli.report.terminal import console, duration, own_text
 from attnres_cli.run import Event, RunRecord
 from attnres_cli.stdio import say
 
@@ -22,11 +23,20 @@ class _Tally:
     """Which runs are under way and how far all of them are."""
 
     def __init__(self, plan: Plan, records: list[RunRecord]) -> None:
-        self.steps = plan.recipe.steps
         self.predicted = plan.seconds
-        self.names = {record.id: (record.variant, record.seed) for record in records}
+        own = {recipe.digest: recipe for recipe in map(plan.recipe_of, plan.arms)}
+        recipes = {record.id: own.get(record.recipe_digest, plan.recipe) for record in records}
+        self.steps = {run_id: recipe.steps for run_id, recipe in recipes.items()}
+        self.names = {
+            r.id: (f"{r.variant} {own_text(recipes[r.id], plan.recipe)}".rstrip(), r.seed)
+            for r in records
+        }
         self.total, self.ended = len(plan.missing), 0
         self.compiles = plan.settings.compiled
+        self.settings = plan.settings
+        self.flops = {arm.variant: arm.flops_per_token for arm in plan.arms}
+        self.per_step = plan.recipe.tokens_per_step
+        self.stepped: dict[int, tuple[float, int]] = {}  # by worker, when it told its first step
         self.running: dict[int, Event] = {}  # by worker
         self.begun: dict[int, float] = {}  # by worker, the time when its run was
         self.started = time.monotonic()
@@ -40,12 +50,15 @@ class _Tally:
         else:
             if event.step == 0:
                 self.begun[event.worker] = time.monotonic()
+                self.stepped.pop(event.worker, None)
+            else:
+                self.stepped.setdefault(event.worker, (time.monotonic(), event.step))
             self.running[event.worker] = event
 
     @property
     def share(self) -> float:
         """Of the work, the part that is done, 0 to 1."""
-        under_way = sum(event.step / self.steps for event in self.running.values())
+        under_way = sum(event.step / self.steps[event.run_id] for event in self.running.values())
         return min(1.0, (self.ended + under_way) / max(1, self.total))
 
     def left(self) -> str:
@@ -59,13 +72,27 @@ class _Tally:
         """`step 120/400`; `compiling for 7 s`, which is most of what comes before a first step."""
         if event.step == 0 and self.compiles:
             return f"compiling for {duration(time.monotonic() - self.begun[event.worker])}"
-        return f"step {event.step}/{self.steps}"
+        return f"step {event.step}/{self.steps[event.run_id]}"
+
+    def speed(self, event: Event) -> str:
+        """`51,200 tokens/s, MFU 41 %`, of a run since its first step, evaluations included; the
+        share where the device's peak is known. Empty as long as there is none.
+        """
+        at, step = self.stepped.get(event.worker, (0.0, event.step))
+        if event.step <= step:
+            return ""
+        speed = (event.step - step) * self.per_step / max(1e-9, time.monotonic() - at)
+        variant, _ = self.names[event.run_id]
+        on = self.settings
+        share = peaks.mfu(speed, self.flops.get(variant, 0), on.device_name, on.precision)
+        return f"{speed:,.0f} tokens/s" + ("" if share is None else f", MFU {share:.0%}")
 
     def line(self) -> str:
         """`3 of 15 runs, 22 %, about 4 min 1 s left; attnres seed 0 step 120/400 ...`."""
         now = [
             f"{variant} seed {seed} {self.step(event)}"
             + (f" loss {event.loss:.3f}" if event.loss is not None else "")
+            + (f", {speed}" if (speed := self.speed(event)) else "")
             for event in self.running.values()
             for variant, seed in [self.names[event.run_id]]
         ]
@@ -96,13 +123,13 @@ class _Lines:
 def _table(tally: _Tally) -> Table:
     """One row per worker."""
     table = Table(title=tally.head(), title_justify="left")
-    for name in ("worker", "variant", "seed", "step", "train loss"):
+    for name in ("worker", "variant", "seed", "step", "train loss", "speed"):
         table.add_column(name, justify="left" if name == "variant" else "right")
     for worker, event in sorted(tally.running.items()):
         variant, seed = tally.names[event.run_id]
         loss = f"{event.loss:.3f}" if event.loss is not None else "-"
         step = tally.step(event).removeprefix("step ")
-        table.add_row(str(worker), variant, str(seed), step, loss)
+        table.add_row(str(worker), variant, str(seed), step, loss, tally.speed(event) or "-")
     return table
 
 

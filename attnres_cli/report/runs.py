@@ -15,6 +15,8 @@ from rich.table import Table
 from rich.text import Text
 
 from attnres_cli.report.comparison import last_line
+from attnres_cli.report.export import speed_text
+from attnres_cli.report.probes import print_probes
 from attnres_cli.report.terminal import console, duration
 from attnres_cli.run import Point, RunRecord, Standing, Status
 
@@ -94,6 +96,7 @@ def print_run(line: Line, *, as_json: bool) -> None:
         out.print(Text(record.error, style="red"))
     if record.result is not None:
         out.print(_curve(record.result.curve))
+        print_probes(out, record.result.probes)
 
 
 def _facts(line: Line) -> list[tuple[str, str]]:
@@ -119,6 +122,7 @@ def _facts(line: Line) -> list[tuple[str, str]]:
             ("tokens", f"{result.tokens:,}"),
             ("parameters", f"{result.n_params:,}"),
             ("training FLOPs", f"{result.flops_per_token:,} per token"),
+            ("speed", speed_text(result)),
             ("time", f"{duration(result.train_s)}, {1000 * result.step_s:.1f} ms per step"),
             ("peak memory", f"{result.peak_bytes / 2**20:,.0f} MiB"),
             ("computed with", f"{result.settings.numerics} on {result.settings.device_name}"),

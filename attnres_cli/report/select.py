@@ -1,4 +1,4 @@
-"""Which runs of a study a report is of: one recipe, one fingerprint of data."""
+"""Which runs of a study a report is of: one recipe with those made of it, one fingerprint."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from attnres_cli.errors import StudyError, UsageError, unknown
-from attnres_cli.run import RunRecord
+from attnres_cli.fair import SHARED, ArmRecipe, Terms
+from attnres_cli.run import FIRST_TUNING_SEED, RunRecord
 
 
 @dataclass(frozen=True)
 class Choice:
-    """The runs to compare; `others` names what the study holds besides, or is empty."""
+    """The runs to compare under the shared recipe; `others` names what the study holds besides,
+    or is empty.
+    """
 
     records: list[RunRecord]
     recipe_digest: str
@@ -26,8 +29,10 @@ def choose(
     recipe: str | None,
     baseline: str,
     canonical: Callable[[str, str], str] = lambda spec, _digest: spec,
+    own: Sequence[ArmRecipe] = (),
 ) -> Choice:
-    """The runs of one recipe on one fingerprint, by default the newest of the study.
+    """The runs of one recipe on one fingerprint, by default the newest of the study. Runs that
+    tuned a learning rate are left out.
 
     Args:
         records: all runs of the study.
@@ -36,28 +41,80 @@ def choose(
         baseline: a spec; options in any order.
         canonical: the canonical form of a spec under the recipe of a digest, asked for where the
             study holds no arm of the name as it is typed (to know it takes torch).
+        own: the recipes of single arms, which are reported with the one they were made of; by its
+            digest such a recipe can be asked for too.
 
     Raises:
         StudyError: the study holds no run.
         UsageError: no such recipe or baseline in it, with the nearest there is.
 
     """
+    records = [record for record in records if record.seed < FIRST_TUNING_SEED]
     if not records:
         raise StudyError(f"study {study} holds no runs yet: `attnres ablate --study {study}`")
-    of_recipe = [record for record in records if recipe is None or _is_meant(record, recipe)]
+    derived = {found.digest for found in own} - {found.base_digest for found in own}
+    whole = [record for record in records if record.recipe_digest not in derived] or records
+    of_recipe = [record for record in whole if recipe is None or _is_meant(record, recipe)]
+    if not of_recipe:
+        of_recipe = [record for record in records if _is_meant(record, str(recipe))]
     if not of_recipe:
         known = {name for r in records for name in (r.recipe, r.recipe_digest)}
         raise UsageError(unknown("recipe in this study", str(recipe), known))
     last = of_recipe[-1]
     chosen = [record for record in records if _group(record) == _group(last)]
-    others = {f"{r.recipe} ({_group(r)})" for r in records if _group(r) != _group(last)}
+    others = {f"{r.recipe} ({_group(r)})" for r in whole if _group(r) != _group(last)}
     arms = {record.variant for record in chosen}
+    arms |= {found.variant for found in own if found.base_digest == last.recipe_digest}
     name = _sorted_options(baseline)
     if name not in arms:
         name = canonical(baseline, last.recipe_digest)
     if name not in arms and name != "standard":
         raise UsageError(unknown("baseline", baseline, arms))
     return Choice(chosen, last.recipe_digest, last.fingerprint, name, ", ".join(sorted(others)))
+
+
+def told(
+    chosen: Choice, records: Sequence[RunRecord], own: Sequence[ArmRecipe]
+) -> list[tuple[list[RunRecord], Terms, list[ArmRecipe]]]:
+    """What a report compares: the runs under the shared recipe, and under each of the terms on
+    which arms got recipes of their own those runs and recipes.
+
+    The former is left out where only the baseline was trained under the shared recipe.
+
+    Args:
+        chosen: the shared recipe, and the baseline.
+        records: all runs of the study.
+        own: the recipes of single arms.
+
+    """
+    base = (chosen.recipe_digest, chosen.fingerprint)
+    own = [each for each in own if (each.base_digest, each.fingerprint) == base]
+    found = []
+    for terms in dict.fromkeys(each.terms for each in own):
+        mine = [each for each in own if each.terms == terms]
+        runs = _on(terms, mine, records, chosen)
+        if runs and terms.baseline in ("", chosen.baseline):
+            found.append((runs, terms, mine))
+    if not found or {record.variant for record in chosen.records} != {chosen.baseline}:
+        shared: list[ArmRecipe] = []
+        found.insert(0, (chosen.records, SHARED, shared))
+    return found
+
+
+def _on(
+    terms: Terms, own: Sequence[ArmRecipe], records: Sequence[RunRecord], chosen: Choice
+) -> list[RunRecord]:
+    """The runs that these recipes of arms are compared by."""
+    digests = {each.variant: each.digest for each in own}
+    if not terms.is_tuned:  # the baseline, to which the others are made equal, keeps the recipe
+        digests[terms.baseline] = chosen.recipe_digest
+    return [
+        record
+        for record in records
+        if digests.get(record.variant) == record.recipe_digest
+        and record.fingerprint == chosen.fingerprint
+        and record.seed < FIRST_TUNING_SEED
+    ]
 
 
 def _group(record: RunRecord) -> str:

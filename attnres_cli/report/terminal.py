@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TextIO
 
 from rich import box
@@ -13,7 +13,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from attnres_cli.plan import TIMED_STEPS, Plan
+from attnres_cli.fair import SHARED
+from attnres_cli.plan import TIMED_STEPS, Arm, Plan, n_tokens
+from attnres_cli.recipe import Recipe
+from attnres_cli.report import terms
 from attnres_cli.report.comparison import ArmResult, Comparison
 from attnres_cli.report.export import (
     bits_per_byte,
@@ -54,7 +57,9 @@ def print_comparison(comparison: Comparison) -> None:
     """The verdict table on stdout, with the facts it rests on below."""
     out = console(sys.stdout)
     columns = _columns(wide=out.width >= _WIDE, of_bytes=comparison.data.is_bytes)
-    title = f"recipe {comparison.recipe}: validation loss, nats per token (mean ± sd over seeds)"
+    if comparison.terms != SHARED:
+        columns.insert(1, ("its own", lambda arm: arm.own.text if arm.own else "-"))
+    title = f"{terms.title(comparison)}: validation loss, nats per token (mean ± sd over seeds)"
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for name, _ in columns:
         is_text = name in ("variant", "verdict")
@@ -102,38 +107,77 @@ def _params(arm: ArmResult) -> str:
     return f"{arm.n_params:,}" + (f" ({arm.params_delta:+,})" if arm.params_delta else "")
 
 
-def print_plan(plan: Plan, stream: TextIO) -> None:
+def print_plan(plan: Plan, stream: TextIO, title: str = "") -> None:
     """What will be done: per arm its size and speed, in all the runs, FLOPs and time."""
     out = console(stream)
-    table = Table(title=f"plan: recipe {plan.recipe.name}")
+    table = Table(title=f"plan: recipe {plan.recipe.name}" + (title and f", {title}"))
     table.add_column("variant", overflow="fold")
-    for name in ("params", "FLOPs/token", "ms/step", "to train"):
+    has_own = any(arm.recipe is not None for arm in plan.arms)
+    names = ("params", "FLOPs/token", "ms/step", "to train")
+    for name in ("its own", *names) if has_own else names:
         table.add_column(name, justify="right")
-    to_train = [arm.variant for arm, _ in plan.missing]
+    by_variant: dict[str, list[Arm]] = {}
     for arm in plan.arms:
+        by_variant.setdefault(arm.variant, []).append(arm)
+    to_train = [arm.variant for arm, _ in plan.missing]
+    for variant, arms in by_variant.items():
+        arm, mine = arms[0], [own_text(plan.recipe_of(arm), plan.recipe) for arm in arms]
         speed = f"{1000 * arm.step_s:.1f}" if arm.step_s is not None else "-"
-        left = f"{to_train.count(arm.variant)} of {len(plan.seeds)}"
-        table.add_row(arm.variant, f"{arm.n_params:,}", f"{arm.flops_per_token:.3g}", speed, left)
+        left = f"{to_train.count(variant)} of {len(arms) * len(plan.seeds)}"
+        between = f"{mine[0]} to {mine[-1]}" if len(arms) > 1 else mine[0]
+        cells = (f"{arm.n_params:,}", f"{arm.flops_per_token:.3g}", speed, left)
+        table.add_row(variant, *([between] if has_own else []), *cells)
     out.print(table)
     for line in _plan_lines(plan):
         out.print(Text(line))
 
 
+def own_text(recipe: Recipe, shared: Recipe) -> str:
+    """What an arm's recipe has of its own: `lr 0.0141, d_ff 87`; empty where it has nothing."""
+    numbers = (
+        ("lr", recipe.optim.lr, shared.optim.lr),
+        ("d_ff", recipe.model.shape(1).d_ff, shared.model.shape(1).d_ff),
+        ("tokens", n_tokens(recipe), n_tokens(shared)),
+    )
+    return ", ".join(
+        f"{name} {mine:,}" if isinstance(mine, int) else f"{name} {mine:g}"
+        for name, mine, theirs in numbers
+        if mine != theirs
+    )
+
+
 def _plan_lines(plan: Plan) -> list[str]:
-    recipe, settings = plan.recipe, plan.settings
-    tokens = recipe.steps * recipe.tokens_per_step
+    settings = plan.settings
     runs = len(plan.arms) * len(plan.seeds)
+    steps = _range([plan.recipe_of(arm).steps for arm in plan.arms])
+    tokens = _range([n_tokens(plan.recipe_of(arm)) for arm in plan.arms])
+    arms = len({arm.variant for arm in plan.arms})
+    rates = len(plan.arms) // arms
+    grid = f"{rates} learning rates x " if rates > 1 else ""
     lines = [
-        f"{runs} runs ({len(plan.arms)} arms x {len(plan.seeds)} seeds), {len(plan.missing)} to "
-        f"train; each {recipe.steps:,} steps, {tokens:,} tokens; {plan.flops:.3g} FLOPs in all",
+        f"{runs} runs ({arms} arms x {grid}{len(plan.seeds)} seeds), {len(plan.missing)} to "
+        f"train; each {steps} steps, {tokens} tokens; {plan.flops:.3g} FLOPs in all",
         f"{len(plan.devices)} worker(s), {settings.threads} thread(s) each, {settings.numerics}, "
         f"{settings.device_name}, depth mixing by {settings.engine}",
+        *terms.remaining(plan.arm_recipes),
     ]
     if plan.missing and settings.compiled:
         lines.append("compiling every arm: about a minute each the first time, seconds after that")
     if plan.missing:
+        kept, written = _megabytes(plan.weights_bytes), _megabytes(plan.checkpoint_bytes)
+        lines.append(f"disk: {kept} for final weights; while it trains up to {written} more")
         lines.append(_prediction(plan))
     return lines
+
+
+def _range(numbers: Sequence[int]) -> str:
+    low, high = min(numbers), max(numbers)
+    return f"{low:,}" if low == high else f"{low:,} to {high:,}"
+
+
+def _megabytes(n_bytes: int) -> str:
+    """20 MB, 1.3 GB; never 0."""
+    return f"{n_bytes / 1e9:,.1f} GB" if n_bytes >= 1e9 else f"{max(1, round(n_bytes / 1e6))} MB"
 
 
 def _prediction(plan: Plan) -> str:

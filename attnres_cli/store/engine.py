@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sqlite3
 import time
 from pathlib import Path
@@ -33,6 +34,7 @@ from attnres_cli.store.tables import PREFIX, VERSION_TABLE, metadata
 _HEADER = b"SQLite format 3\0"
 _OPTUNA = {"studies", "trials", "version_info", "alembic_version"}
 _BUSY_MS = 60_000
+_LITTLE_BYTES = 2**17  # free, where a write of a few pages may fail
 
 
 def connect(study: str, *, create: bool) -> Engine:
@@ -59,7 +61,7 @@ def connect(study: str, *, create: bool) -> Engine:
             else:
                 _check_schema(connection, path)
     except DBAPIError as error:
-        raise StudyError(f"study {path}: {error.orig}") from error
+        raise refusal(f"study {path}", path.resolve().parent, error) from error
     return engine
 
 
@@ -79,6 +81,18 @@ def runs_folder(study: str) -> Path:
     """Where runs of a study keep files: `attnres.runs` beside `attnres.db`."""
     path = _path_of(study).resolve()
     return path.with_name(path.name.removesuffix(".db") + ".runs")
+
+
+def refusal(study: str, folder: Path, error: DBAPIError) -> StudyError:
+    """What the database refused of a study in that folder, in words that say what to do."""
+    said = str(error.orig)
+    cramped = "disk I/O" in said and shutil.disk_usage(folder).free < _LITTLE_BYTES
+    if "disk is full" in said or cramped:
+        return StudyError(
+            f"{study}: the disk ({folder}) is full: free some space, and the same command goes on; "
+            "what is recorded stays"
+        )
+    return StudyError(f"{study}: {said}")
 
 
 def immediate(engine: Engine) -> Engine:

@@ -7,13 +7,18 @@ from collections.abc import Sequence
 from dataclasses import asdict, fields
 from typing import Any
 
+import numpy as np
 from sqlalchemy import Row as SqlRow
 
 from attnres_cli.errors import StudyError
+from attnres_cli.fair import ArmRecipe, Matched, Terms, Tuned
+from attnres_cli.gates import MEANING
 from attnres_cli.recipe import Recipe
 from attnres_cli.run import (
     DataFacts,
+    Gate,
     Point,
+    Probe,
     RunRecord,
     RunResult,
     RunSpec,
@@ -28,8 +33,15 @@ Row = SqlRow[Any]
 WAITING = {"status": Status.PENDING, "owner": None, "error": None}
 """What makes a run one that waits for a worker."""
 
+LINES = ("floor", "zlib_bits", "xz_bits")
+"""Reference lines of data that a study may have been made without."""
+
 _SETTINGS = [field.name for field in fields(Settings)]
-_PLAIN = [field.name for field in fields(RunResult) if field.name not in ("settings", "curve")]
+_TEXT = "no_mixing"
+"""The one thing of a probe that is no number."""
+
+_TABLES = ("settings", "curve", "probes")
+_PLAIN = [field.name for field in fields(RunResult) if field.name not in _TABLES]
 
 
 def of_recipe(recipe: Recipe) -> dict[str, Any]:
@@ -60,8 +72,66 @@ def of_result(result: RunResult) -> dict[str, Any]:
     return {key: _null_if_nan(value) for key, value in values.items()}
 
 
-def to_record(row: Row, points: Sequence[Point]) -> RunRecord:
-    """A row of attnres_runs (with its recipe's name) and its curve."""
+def of_probe(run_id: int, probe: Probe) -> list[dict[str, Any]]:
+    """Rows of attnres_probes: one for each thing that was measured, none for what was not."""
+    found = []
+    for name, value in vars(probe).items():
+        if name == "step" or not value:
+            continue
+        array = np.frombuffer(value.encode(), np.uint8) if name == _TEXT else np.array(value, "<f4")
+        shape = [] if name == _TEXT else list(array.shape)
+        row = {"run_id": run_id, "step": probe.step, "name": name, "shape": shape}
+        found.append(row | {"data": array.tobytes()})
+    return found
+
+
+def to_probe(step: int, rows: Sequence[Row]) -> Probe:
+    """The rows of one run and step."""
+    return Probe(step, **{row.name: _measured(row) for row in rows})
+
+
+def _measured(row: Row) -> Any:
+    """The text, numbers or rows of numbers."""
+    if row.name == _TEXT:
+        return row.data.decode()
+    array = np.frombuffer(row.data, "<f4").reshape(row.shape)
+    return tuple(tuple(each) if array.ndim > 1 else each for each in array.tolist())
+
+
+def of_arm_recipe(found: ArmRecipe) -> dict[str, Any]:
+    """An arm's recipe as a row of attnres_arm_recipes."""
+    return {
+        "base_digest": found.base_digest,
+        "fingerprint": found.fingerprint,
+        "variant": found.variant,
+        "matched": found.terms.match,
+        "baseline": found.terms.baseline,
+        "tuned": found.terms.is_tuned,
+        "digest": found.digest,
+        "how": asdict(found.how),
+    }
+
+
+def to_arm_recipe(row: Row) -> ArmRecipe:
+    """A row of attnres_arm_recipes."""
+    held: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in row.how.items()}
+    return ArmRecipe(
+        base_digest=row.base_digest,
+        fingerprint=row.fingerprint,
+        terms=Terms(row.matched, row.baseline, row.tuned),
+        variant=row.variant,
+        digest=row.digest,
+        how=Tuned(**held) if row.tuned else Matched(**held),
+    )
+
+
+def to_gate(row: Row) -> Gate:
+    """A row of attnres_gates."""
+    return Gate(row.name, row.passed, row.value, row.low, row.high)
+
+
+def to_record(row: Row, points: Sequence[Point], gates: Sequence[Gate] = ()) -> RunRecord:
+    """A row of attnres_runs (with its recipe's name), its curve and its gates."""
     try:
         status = Status(row.status)
     except ValueError as error:
@@ -78,6 +148,7 @@ def to_record(row: Row, points: Sequence[Point]) -> RunRecord:
         error=row.error,
         result=_to_result(row, points) if ended else None,
         versions=row.versions or {},
+        gates=tuple(sorted(gates, key=lambda gate: list(MEANING).index(gate.name))),
     )
 
 

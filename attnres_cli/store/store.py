@@ -7,17 +7,19 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
-from datetime import UTC, datetime
 from pathlib import Path
 
 from sqlalchemy import Connection, Engine, delete, insert, select, update
 from sqlalchemy.exc import DBAPIError
 
+from attnres_cli import gates
 from attnres_cli.errors import StudyError
+from attnres_cli.fair import ArmRecipe
+from attnres_cli.plan import Plan
 from attnres_cli.recipe import Recipe
-from attnres_cli.run import DataFacts, Point, RunRecord, RunSpec, Standing, Status
-from attnres_cli.store import owner, rows
-from attnres_cli.store.engine import connect, exists, immediate, runs_folder
+from attnres_cli.run import DataFacts, Gate, Point, Probe, RunRecord, RunSpec, Standing, Status
+from attnres_cli.store import claims, owner, rows, tables
+from attnres_cli.store.engine import connect, exists, immediate, refusal, runs_folder
 from attnres_cli.store.tables import curve, data, recipes, runs
 
 MAX_ATTEMPTS = 2
@@ -52,14 +54,14 @@ class Store:
         return cls(connect(study, create=create), runs_folder(study))
 
     @classmethod
-    def held(cls, study: str) -> list[RunRecord]:
-        """The runs of the study at that path, none if there is no study yet; nothing is written.
+    def existing(cls, study: str, *, upgrade: bool = False) -> Store | None:
+        """The study at that path, None if there is none yet; nothing is written, but to upgrade it.
 
         Raises:
             StudyError: it cannot be opened, or could not be made there.
 
         """
-        return cls.open(study, create=False).runs() if exists(study) else []
+        return cls.open(study, create=upgrade) if exists(study) else None
 
     def plan(
         self, specs: Sequence[RunSpec], facts: DataFacts, *, retry_failed: bool = False
@@ -69,11 +71,11 @@ class Store:
         Runs whose process is gone wait again; so do failed ones, if asked for.
         """
         with self._write() as connection:
-            _insert_missing(connection, data, "fingerprint", rows.of_data(facts))
+            _keep_data(connection, facts)
             for spec in specs:
                 _insert_missing(connection, recipes, "digest", rows.of_recipe(spec.recipe))
             ids = [_run_id(connection, spec) for spec in specs]
-            self._free_orphans(connection, ids)
+            claims.free(connection, claims.orphans(connection, ids, self._watch))
             if retry_failed:
                 failed = (runs.c.id.in_(ids), runs.c.status == Status.FAILED)
                 connection.execute(update(runs).where(*failed).values(**rows.WAITING, attempts=0))
@@ -82,22 +84,9 @@ class Store:
     def claim(self, ids: Sequence[int]) -> RunRecord | None:
         """The first of these runs that waits, now this process's; None if none waits."""
         with self._write() as connection:
-            waiting = select(runs.c.id).where(runs.c.status == Status.PENDING)
-            free = set(connection.execute(waiting).scalars())
-            found = next((run_id for run_id in ids if run_id in free), None)
-            if found is None:
-                return None
-            connection.execute(
-                update(runs)
-                .where(runs.c.id == found)
-                .values(
-                    status=Status.RUNNING,
-                    owner=owner.this_process(),
-                    attempts=runs.c.attempts + 1,
-                    started_at=_now(),
-                    heartbeat_at=_now(),
-                )
-            )
+            found = claims.take(connection, ids)
+        if found is None:
+            return None
         return self.runs(ids=[found])[0]
 
     def beat(self, run_id: int, step: int, *, further: bool = False) -> bool:
@@ -106,27 +95,31 @@ class Store:
         `further`: the run would go on from a later step than before, so that its process may die
         MAX_ATTEMPTS times more.
         """
-        said: dict[str, object] = {"step": step, "heartbeat_at": _now()}
+        said: dict[str, object] = {"step": step, "heartbeat_at": claims.now()}
         if further:
             said["attempts"] = 1
         with self._write() as connection:
-            ours = (runs.c.id == run_id, runs.c.owner == owner.this_process())
-            return connection.execute(update(runs).where(*ours).values(said)).rowcount == 1
+            return claims.change(connection, run_id, said)
 
     def let_go(self, run_id: int) -> None:
         """Let a run that this process has claimed wait again; no death of it is counted."""
         with self._write() as connection:
-            ours = (runs.c.id == run_id, runs.c.owner == owner.this_process())
-            connection.execute(update(runs).where(*ours).values(**rows.WAITING, attempts=0))
+            claims.change(connection, run_id, {**rows.WAITING, "attempts": 0})
 
     def finish(self, record: RunRecord) -> None:
-        """Record the result of a run that this process has claimed, with its curve."""
+        """Record the result of a run that this process has claimed: curve, gates, probes."""
         assert record.result is not None
         with self._write() as connection:
-            _end(connection, record.id, rows.of_result(record.result), record.versions)
+            claims.end(connection, record.id, rows.of_result(record.result), record.versions)
             points = [asdict(point) | {"run_id": record.id} for point in record.result.curve]
             if points:
                 connection.execute(insert(curve), points)
+            found = [row for each in record.result.probes for row in rows.of_probe(record.id, each)]
+            if found:
+                connection.execute(insert(tables.probes), found)
+            met = gates.of(record.result, _facts(connection, record.fingerprint))
+            written = [asdict(gate) | {"run_id": record.id} for gate in met]
+            connection.execute(insert(tables.gates), written)
 
     def fail(
         self, run_id: int, error: str, versions: Mapping[str, str], step: int | None = None
@@ -136,7 +129,7 @@ class Store:
         if step is not None:
             failed["step"] = step
         with self._write() as connection:
-            _end(connection, run_id, failed, versions)
+            claims.end(connection, run_id, failed, versions)
 
     def release(self, ids: Sequence[int], *, cause: str | None = None) -> int:
         """Let runs of processes that are gone wait again; how many there were.
@@ -146,17 +139,15 @@ class Store:
         without coming further fail instead.
         """
         with self._read() as connection:  # most often there is nothing to write
-            if not self._orphans(connection, ids):
+            if not claims.orphans(connection, ids, self._watch):
                 return 0
         with self._write() as connection:
-            orphans = self._free_orphans(connection, ids)
-            for row in orphans:
-                if cause is not None and row.attempts >= MAX_ATTEMPTS:
-                    failed = {"status": Status.FAILED, "error": cause}
-                    connection.execute(update(runs).where(runs.c.id == row.id).values(failed))
-                elif cause is None:
-                    again = {"attempts": 0}
-                    connection.execute(update(runs).where(runs.c.id == row.id).values(again))
+            orphans = claims.orphans(connection, ids, self._watch)
+            claims.free(connection, orphans, counts=cause is not None)
+            guilty = [row.id for row in orphans if row.attempts >= MAX_ATTEMPTS]
+            if cause is not None and guilty:
+                failed = {"status": Status.FAILED, "error": cause}
+                connection.execute(update(runs).where(runs.c.id.in_(guilty)).values(failed))
         return len(orphans)
 
     def runs(
@@ -174,11 +165,33 @@ class Store:
             points = connection.execute(
                 select(curve).where(curve.c.run_id.in_(chosen)).order_by(curve.c.step)
             ).all()
+            met = connection.execute(
+                select(tables.gates).where(tables.gates.c.run_id.in_(chosen))
+            ).all()
         curves: dict[int, list[Point]] = defaultdict(list)
         for point in points:
             curves[point.run_id].append(rows.to_point(point))
-        records = {row.id: rows.to_record(row, curves[row.id]) for row in found}
+        of_run: dict[int, list[Gate]] = defaultdict(list)
+        for gate in met:
+            of_run[gate.run_id].append(rows.to_gate(gate))
+        records = {row.id: rows.to_record(row, curves[row.id], of_run[row.id]) for row in found}
         return [records[run_id] for run_id in (chosen if ids is None else ids)]
+
+    def probes(self, ids: Sequence[int]) -> dict[int, tuple[Probe, ...]]:
+        """What was measured inside the models of these runs, in the order of steps.
+
+        `runs` leaves it out: of a thousand runs it is much more than all else.
+        """
+        probes = tables.probes
+        query = select(probes).where(probes.c.run_id.in_(ids)).order_by(probes.c.step)
+        found: dict[int, dict[int, list[rows.Row]]] = {run_id: defaultdict(list) for run_id in ids}
+        with self._read() as connection:
+            for row in connection.execute(query):
+                found[row.run_id][row.step].append(row)
+        return {
+            run_id: tuple(rows.to_probe(step, measured) for step, measured in steps.items())
+            for run_id, steps in found.items()
+        }
 
     def statuses(self, ids: Sequence[int]) -> dict[int, Status]:
         """The status of each of these runs that is there: less to read than the runs."""
@@ -204,8 +217,9 @@ class Store:
             for run_id in ids:
                 if run_id not in found:
                     raise StudyError(f"there is no run {run_id}: `attnres runs` lists them")
-                _check_is_idle(found[run_id])
-            connection.execute(delete(curve).where(curve.c.run_id.in_(ids)))
+                claims.check_is_idle(found[run_id])
+            for table in (curve, tables.probes, tables.gates):
+                connection.execute(delete(table).where(table.c.run_id.in_(ids)))
             connection.execute(delete(runs).where(runs.c.id.in_(ids)))
 
     def owners(self, ids: Sequence[int]) -> dict[int, str]:
@@ -237,47 +251,68 @@ class Store:
     def data(self, fingerprint: str) -> DataFacts:
         """What is known of the data with that fingerprint."""
         with self._read() as connection:
-            query = select(data).where(data.c.fingerprint == fingerprint)
-            return DataFacts(**connection.execute(query).mappings().one())
+            return _facts(connection, fingerprint)
 
-    def _orphans(self, connection: Connection, ids: Sequence[int]) -> list[rows.Row]:
-        """The running runs whose process is gone."""
-        running = select(runs).where(runs.c.id.in_(ids), runs.c.status == Status.RUNNING)
-        return [
-            row
-            for row in connection.execute(running).all()
-            if self._watch.is_gone(row.id, row.owner, row.heartbeat_at)
-        ]
+    def arm_recipes(
+        self, base_digest: str | None = None, fingerprint: str | None = None
+    ) -> list[ArmRecipe]:
+        """The recipes of single arms, all of the study's or those derived from one recipe."""
+        of = tables.arm_recipes
+        query = select(of).order_by(of.c.matched, of.c.baseline, of.c.tuned, of.c.variant)
+        if base_digest is not None:
+            query = query.where(of.c.base_digest == base_digest, of.c.fingerprint == fingerprint)
+        with self._read() as connection:
+            return [rows.to_arm_recipe(row) for row in connection.execute(query)]
 
-    def _free_orphans(self, connection: Connection, ids: Sequence[int]) -> list[rows.Row]:
-        """Let orphans wait again; their rows as they were."""
-        orphans = self._orphans(connection, ids)
-        freed = update(runs).where(runs.c.id.in_([row.id for row in orphans]))
-        connection.execute(freed.values(**rows.WAITING))
-        return orphans
+    def keep_arm_recipes(self, plan: Plan, facts: DataFacts) -> list[ArmRecipe]:
+        """Write down the recipes that arms of a plan have of their own; what then stands.
+
+        What follows from the recipe and from runs of the study is written anew. What was matched
+        by time stays as it was first measured.
+        """
+        if not plan.arm_recipes:
+            return []
+        of, kept = tables.arm_recipes, []
+        with self._write() as connection:
+            _insert_missing(connection, data, "fingerprint", rows.of_data(facts))
+            for recipe in (plan.recipe, *(plan.recipe_of(arm) for arm in plan.arms)):
+                _insert_missing(connection, recipes, "digest", rows.of_recipe(recipe))
+            for found in plan.arm_recipes:
+                row = rows.of_arm_recipe(found)
+                same = [of.c[column.name] == row[column.name] for column in of.primary_key]
+                held = connection.execute(select(of).where(*same)).first()
+                if held is None:
+                    connection.execute(insert(of).values(row))
+                elif found.terms.match != "time" or found.terms.is_tuned:
+                    connection.execute(update(of).where(*same).values(row))
+                else:
+                    found = rows.to_arm_recipe(held)
+                kept.append(found)
+        return kept
 
     @contextmanager
     def _write(self) -> Iterator[Connection]:
-        with _explained(), self._writing.begin() as connection:
+        with self._explained(), self._writing.begin() as connection:
             yield connection
 
     @contextmanager
     def _read(self) -> Iterator[Connection]:
-        with _explained(), self._engine.connect() as connection:
+        with self._explained(), self._engine.connect() as connection:
             yield connection
 
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        """What the database refuses (disk full, locked for a minute, damaged), as a StudyError."""
+        try:
+            yield
+        except DBAPIError as error:
+            where = self.folder.parent
+            raise refusal(f"the study in {where}", where, error) from error
 
-@contextmanager
-def _explained() -> Iterator[None]:
-    """What the database refuses (disk full, locked for a minute, damaged), as a StudyError."""
-    try:
-        yield
-    except DBAPIError as error:
-        raise StudyError(f"the study cannot be used: {error.orig}") from error
 
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")
+def _facts(connection: Connection, fingerprint: str) -> DataFacts:
+    query = select(data).where(data.c.fingerprint == fingerprint)
+    return DataFacts(**connection.execute(query).mappings().one())
 
 
 def _insert_missing(
@@ -289,40 +324,21 @@ def _insert_missing(
         connection.execute(insert(table).values(**row))  # type: ignore[arg-type]
 
 
+def _keep_data(connection: Connection, facts: DataFacts) -> None:
+    """The data as a row, with what an older attnres did not find out about them."""
+    row = rows.of_data(facts)
+    _insert_missing(connection, data, "fingerprint", row)
+    lines = {name: row[name] for name in rows.LINES if row[name] is not None}
+    if lines:
+        this = data.c.fingerprint == facts.fingerprint
+        connection.execute(update(data).where(this).values(**lines))
+
+
 def _run_id(connection: Connection, spec: RunSpec) -> int:
     identity = rows.of_spec(spec)
     same = [runs.c[name] == value for name, value in identity.items()]
     held = connection.execute(select(runs.c.id).where(*same)).scalar()
     if held is not None:
         return held
-    made = insert(runs).values(**identity, **rows.WAITING, attempts=0, created_at=_now())
+    made = insert(runs).values(**identity, **rows.WAITING, attempts=0, created_at=claims.now())
     return connection.execute(made.returning(runs.c.id)).scalar_one()
-
-
-def _check_is_idle(row: rows.Row) -> None:
-    """Raise StudyError where a process may be running a run."""
-    if row.status != Status.RUNNING:
-        return
-    if owner.is_here(row.owner):
-        alive = owner.is_alive(row.owner)
-    else:  # one look cannot see whether a heartbeat moves
-        said = datetime.fromisoformat(row.heartbeat_at) if row.heartbeat_at else None
-        alive = said is not None and (datetime.now(UTC) - said).total_seconds() < 2 * owner.STALE_S
-    if alive:
-        host, _, pid, _ = row.owner.split("|")
-        raise StudyError(
-            f"run {row.id} is running (process {pid} on {host.partition('/')[0]}): stop that first"
-        )
-
-
-def _end(
-    connection: Connection, run_id: int, values: Mapping[str, object], versions: Mapping[str, str]
-) -> None:
-    """The one place where a run ends. Only the process that claimed it may end it."""
-    done = (
-        update(runs)
-        .where(runs.c.id == run_id, runs.c.owner == owner.this_process())
-        .values(**values, versions=dict(versions), owner=None, finished_at=_now())
-    )
-    if connection.execute(done).rowcount != 1:
-        raise StudyError(f"run {run_id} is no longer this process's: its result was not recorded")

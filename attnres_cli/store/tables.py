@@ -13,6 +13,7 @@ from sqlalchemy import (
     Float,
     ForeignKey,
     Integer,
+    LargeBinary,
     MetaData,
     String,
     Table,
@@ -44,6 +45,9 @@ data = Table(
     Column("val_tokens", BigInteger, nullable=False),
     Column("unigram_entropy", Float, nullable=False),  # nats per token
     Column("bigram_entropy", Float, nullable=False),
+    Column("floor", Float),  # nats per token; these are null where they are not known
+    Column("zlib_bits", Float),  # bits per byte of the validation text
+    Column("xz_bits", Float),
 )
 
 runs = Table(
@@ -90,4 +94,38 @@ curve = Table(
     Column("step", Integer, primary_key=True),
     Column("train_loss", Float),
     Column("val_loss", Float),
+)
+
+probes = Table(
+    "attnres_probes",
+    metadata,
+    Column("run_id", ForeignKey("attnres_runs.id"), primary_key=True),
+    Column("step", Integer, primary_key=True),
+    Column("name", String(32), primary_key=True),  # a field of run.Probe
+    Column("shape", JSON, nullable=False),  # [L+1] or [L+1, L+1]; [] for text
+    Column("data", LargeBinary, nullable=False),  # float32, little-endian, by rows; or UTF-8
+)
+
+arm_recipes = Table(
+    "attnres_arm_recipes",
+    metadata,
+    Column("base_digest", ForeignKey("attnres_recipes.digest"), primary_key=True),
+    Column("fingerprint", ForeignKey("attnres_data.fingerprint"), primary_key=True),
+    Column("variant", Text, primary_key=True),
+    Column("matched", String(8), primary_key=True),  # tokens, params, flops or time
+    Column("baseline", Text, primary_key=True),  # to which; empty for tokens
+    Column("tuned", Boolean, primary_key=True),
+    Column("digest", ForeignKey("attnres_recipes.digest"), nullable=False),
+    Column("how", JSON, nullable=False),
+)
+
+gates = Table(
+    "attnres_gates",
+    metadata,
+    Column("run_id", ForeignKey("attnres_runs.id"), primary_key=True),
+    Column("name", String(16), primary_key=True),
+    Column("passed", Boolean, nullable=False),
+    Column("value", Float),  # losses, nats per token
+    Column("low", Float),
+    Column("high", Float),
 )

@@ -9,17 +9,18 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import shutil
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
+from attnres_cli.run import WEIGHTS
 from attnres_cli.stdio import say
 
-FORMAT = 1
+FORMAT = 2
 _KEPT = 2  # one more than needed, for when the newest is damaged
 
 
@@ -69,9 +70,9 @@ class Checkpoints:
             }
             parts[note].write_text(_signed(body), encoding="utf-8")
             for final, part in parts.items():
-                _sync(part)
+                sync(part)
                 part.replace(final)
-            _sync(self.folder)
+            sync(self.folder)
         except SafetensorError as error:
             raise OSError(str(error)) from error
         finally:
@@ -98,12 +99,8 @@ class Checkpoints:
         return None
 
     def clear(self) -> None:
-        """Remove them, and the folder of all runs if nothing else is in it."""
-        shutil.rmtree(self.folder, ignore_errors=True)
-        try:
-            self.folder.parent.rmdir()
-        except OSError:  # other runs' are there, or it never was
-            return
+        """Remove them; the run's final weights stay."""
+        clear(self.folder)
 
     def _read(self, note: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
         from safetensors.torch import load_file
@@ -139,6 +136,19 @@ class Checkpoints:
                 file.unlink(missing_ok=True)
 
 
+def clear(folder: Path) -> None:
+    """Remove all checkpoints of a run's folder and what a killed process has left half written,
+    not its final weights; folders that are empty then, too.
+    """
+    with suppress(FileNotFoundError):
+        for file in list(folder.iterdir()):
+            if file.name != WEIGHTS:
+                file.unlink(missing_ok=True)
+    for empty in (folder, folder.parent):
+        with suppress(OSError):  # something else is there, or it never was
+            empty.rmdir()
+
+
 def _signed(body: Mapping[str, Any]) -> str:
     text = json.dumps(body, sort_keys=True)
     return json.dumps({"sha256": hashlib.sha256(text.encode()).hexdigest(), "body": text})
@@ -162,7 +172,7 @@ def _sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _sync(path: Path) -> None:
+def sync(path: Path) -> None:
     """Let a file or folder be on the disk, not in memory alone."""
     descriptor = os.open(path, os.O_RDONLY)
     try:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from attnres_cli.run import Point
+from attnres_cli.run import Point, Probe
+from attnres_cli.train import weights
 from attnres_cli.train.checkpoint import Checkpoints
 
 _MOST_SHARE = 0.02
@@ -47,6 +48,7 @@ class Progress:
     step: int = 0
     seconds: float = 0.0
     curve: list[Point] = field(default_factory=list)
+    probes: list[Probe] = field(default_factory=list)
     times: list[float] = field(default_factory=list)
     first_times: list[float] = field(default_factory=list)
     train_s: float = 0.0
@@ -56,13 +58,15 @@ class Progress:
         """All but the tensor, for JSON."""
         plain = ("step", "seconds", "times", "first_times", "train_s", "peak_bytes")
         curve = [[point.step, point.train_loss, point.val_loss] for point in self.curve]
-        return {name: getattr(self, name) for name in plain} | {"curve": curve}
+        probes = [asdict(probe) for probe in self.probes]
+        return {name: getattr(self, name) for name in plain} | {"curve": curve, "probes": probes}
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any], total: Tensor) -> Progress:
         """What `state` was taken from."""
         curve = [Point(*point) for point in state["curve"]]
-        return cls(total, **{**state, "curve": curve})
+        probes = [Probe(**_as_tuples(probe)) for probe in state["probes"]]
+        return cls(total, **{**state, "curve": curve, "probes": probes})
 
 
 @dataclass
@@ -73,7 +77,7 @@ class Keeper:
         every_s: seconds between checkpoints; where one takes long, more, so that no more than a
             fiftieth of the run's time goes there. 0: one after every step, whatever it takes.
         on_saved: called with the step of every checkpoint that was written.
-        on_trouble: called once, with why the first one that failed did.
+        on_trouble: called with what could not be written and why, once of checkpoints.
         step: steps done, for whoever watches from another thread.
 
     """
@@ -82,7 +86,7 @@ class Keeper:
     every_s: float
     stop: Stop
     on_saved: Callable[[int], None] = lambda _step: None
-    on_trouble: Callable[[OSError], None] = lambda _error: None
+    on_trouble: Callable[[str], None] = lambda _text: None
     step: int = 0
 
     def __post_init__(self) -> None:
@@ -107,7 +111,8 @@ class Keeper:
             self.checkpoints.save(step, state, tensors())
         except OSError as error:
             if not self._had_trouble:
-                self.on_trouble(error)
+                text = f"no checkpoint could be written ({error}); the run goes on without"
+                self.on_trouble(text)
             self._had_trouble = True
         else:
             self._saved_step = step
@@ -115,6 +120,15 @@ class Keeper:
         ended = time.monotonic()
         if self.every_s:
             self._next = ended + max(self.every_s, (ended - started) / _MOST_SHARE)
+
+    def keep_weights(self, model: torch.nn.Module) -> None:
+        """Write down what the run has come to; that it cannot be is told and fails no run."""
+        try:
+            weights.keep(model, self.checkpoints.folder)
+        except OSError as error:
+            self.on_trouble(
+                f"its final weights could not be written ({error}); its losses are kept"
+            )
 
     def load(self) -> tuple[dict[str, Any], dict[str, Tensor]] | None:
         """The run as it was last written down; None: it starts from the beginning."""
@@ -125,14 +139,15 @@ class Keeper:
 
 
 def tensors_of(
-    model: torch.nn.Module, optimizer: torch.optim.Optimizer, device: torch.device
+    model: torch.nn.Module, optimizers: Sequence[torch.optim.Optimizer], device: torch.device
 ) -> dict[str, Tensor]:
-    """Weights, buffers, the optimiser's state and the state of torch's generators, on the CPU."""
+    """Weights, buffers, the optimisers' states and the state of torch's generators, on the CPU."""
     found = {f"model.{name}": tensor for name, tensor in _of_model(model).items()}
-    for index, values in optimizer.state_dict()["state"].items():
-        for name, value in values.items():
-            assert isinstance(value, Tensor), f"the optimiser's {name} is not kept"
-            found[f"optimizer.{index}.{name}"] = value
+    for prefix, optimizer in _named(optimizers).items():
+        for index, values in optimizer.state_dict()["state"].items():
+            for name, value in values.items():
+                assert isinstance(value, Tensor), f"the optimiser's {name} is not kept"
+                found[f"{prefix}{index}.{name}"] = value
     found["generator.cpu"] = torch.get_rng_state()
     if device.type == "cuda":
         found["generator.cuda"] = torch.cuda.get_rng_state(device)
@@ -143,21 +158,34 @@ def tensors_of(
 def restore(
     tensors: Mapping[str, Tensor],
     model: torch.nn.Module,
-    optimizer: torch.optim.Optimizer,
+    optimizers: Sequence[torch.optim.Optimizer],
     device: torch.device,
 ) -> None:
     """Undo what has happened to these since `tensors_of` was asked."""
     for name, tensor in _of_model(model).items():
         tensor.copy_(tensors[f"model.{name}"])
-    state: dict[int, dict[str, Tensor]] = {}
-    for key, value in tensors.items():
-        if key.startswith("optimizer."):
-            _, index, name = key.split(".", 2)
-            state.setdefault(int(index), {})[name] = value.clone()  # its own, aligned memory
-    optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
+    for prefix, optimizer in _named(optimizers).items():
+        state: dict[int, dict[str, Tensor]] = {}
+        for key, value in tensors.items():
+            if key.startswith(prefix):
+                index, name = key.removeprefix(prefix).split(".", 1)
+                state.setdefault(int(index), {})[name] = value.clone()  # its own, aligned memory
+        optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
     torch.set_rng_state(tensors["generator.cpu"].clone())
     if device.type == "cuda":
         torch.cuda.set_rng_state(tensors["generator.cuda"].clone(), device)
+
+
+def _as_tuples(value: Any) -> Any:
+    """What JSON holds, with tuples where there are lists."""
+    if isinstance(value, dict):
+        return {key: _as_tuples(each) for key, each in value.items()}
+    return tuple(_as_tuples(each) for each in value) if isinstance(value, list) else value
+
+
+def _named(optimizers: Sequence[torch.optim.Optimizer]) -> dict[str, torch.optim.Optimizer]:
+    """By what the names of their tensors in a checkpoint begin with."""
+    return {f"{type(optimizer).__name__.lower()}.": optimizer for optimizer in optimizers}
 
 
 def _of_model(model: torch.nn.Module) -> dict[str, Tensor]:

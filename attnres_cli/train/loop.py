@@ -2,126 +2,30 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import statistics
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
-from attnres_cli import depthmix, variant
 from attnres_cli.data import Tokens
-from attnres_cli.model import (
-    Transformer,
-    init_weights,
-    next_token_loss,
-    train_flops_per_token,
-)
+from attnres_cli.model import train_flops_per_token
 from attnres_cli.recipe import Recipe
 from attnres_cli.run import Point, RunResult, RunSpec, Settings, Status
+from attnres_cli.train import probes
+from attnres_cli.train.divergence import has_diverged
 from attnres_cli.train.keeper import Keeper, Progress, Stopped, restore, tensors_of
 from attnres_cli.train.memory import peak_bytes, reset_peak
-from attnres_cli.train.optim import lr_factor, make_optimizer
+from attnres_cli.train.trainer import Trainer
 
 OnStep = Callable[[int, float | None], None]
 """Called with (steps done, training loss in nats per token) some hundred times in a run; with no
 loss where a run that is taken up again has not come to its first one.
 """
 
-_MOST_ARMS = 1024
-"""Arms that one process may compile. They share the code of one `forward`, and of the ninth form of
-it on torch would compile none, by default: those arms would be computed unlike the others.
-"""
-
 _POINTS = 100  # of the training curve; each costs one wait for the device
-
-
-@dataclass
-class Trainer:
-    """A model, its optimiser, and one step of training them on a recipe's batches."""
-
-    spec: RunSpec
-    tokens: Tokens
-    settings: Settings
-    device: torch.device
-    model: Transformer = field(init=False)
-
-    def __post_init__(self) -> None:
-        recipe = self.spec.recipe
-        shape = recipe.model.shape(self.tokens.vocab_size)
-        design = variant.parse(self.spec.variant).build(shape.d_model, shape.n_sublayers)
-        model = Transformer(shape, design)
-        init_weights(model, self.spec.seed)
-        self.model = model.to(self.device)
-        self.optimizer = make_optimizer(self.model, recipe.optim)
-        self.forward = self._compiled() if self.settings.compiled else self.model
-
-    def step(self, step: int) -> Tensor:
-        """Train on the batch of this step; its loss before the update, still on the device."""
-        recipe = self.spec.recipe
-        factor = lr_factor(recipe.optim, step, recipe.steps)
-        for group in self.optimizer.param_groups:
-            group["lr"] = recipe.optim.lr * factor
-        batch = self.tokens.batch(
-            self.spec.seed, step, recipe.train.batch_size, recipe.model.seq_len
-        )
-        inputs, targets = self._on_device(torch.from_numpy(batch))
-        loss = self._loss(self.forward, self.settings, inputs, targets)
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(self.model.parameters(), recipe.optim.clip)
-        self.optimizer.step()
-        self.optimizer.zero_grad()
-        return loss.detach()
-
-    @torch.no_grad()
-    def evaluate(self, between: Callable[[], None] = lambda: None) -> float:
-        """Validation loss in nats per token over the recipe's evaluation tokens.
-
-        `between` is called before every batch, and may end it by raising.
-
-        Never compiled: without gradients the model would be compiled once more, for little. The
-        engine is then one that is fast without a compiler.
-        """
-        recipe, settings = self.spec.recipe, self.settings.uncompiled
-        total, count = torch.zeros((), dtype=torch.float64, device=self.device), 0
-        for batch in self.tokens.eval_batches(
-            recipe.train.eval_tokens, recipe.train.batch_size, recipe.model.seq_len
-        ):
-            between()
-            inputs, targets = self._on_device(torch.from_numpy(batch))
-            loss = self._loss(self.model, settings, inputs, targets)
-            total += loss.double() * len(batch)
-            count += len(batch)
-        return total.item() / count
-
-    def _loss(
-        self,
-        forward: Callable[[Tensor], Tensor],
-        settings: Settings,
-        inputs: Tensor,
-        targets: Tensor,
-    ) -> Tensor:
-        """The one place where a model is run: by these settings' engine and precision."""
-        with depthmix.use(settings.engine), self._autocast():
-            return next_token_loss(forward(inputs), targets)
-
-    def _on_device(self, windows: Tensor) -> tuple[Tensor, Tensor]:
-        windows = windows.to(self.device, non_blocking=True)
-        return windows[:, :-1], windows[:, 1:]
-
-    def _autocast(self) -> contextlib.AbstractContextManager[object]:
-        if self.settings.precision == "fp32":
-            return contextlib.nullcontext()
-        return torch.autocast(self.device.type, torch.bfloat16)
-
-    def _compiled(self) -> Callable[[Tensor], Tensor]:
-        from torch._dynamo import config  # takes a second to import
-
-        config.recompile_limit = _MOST_ARMS
-        return torch.compile(self.model, dynamic=False)
 
 
 def train(
@@ -134,8 +38,8 @@ def train(
 ) -> RunResult:
     """Train one run to its end, from where its keeper has it, or from the start.
 
-    A loss that is not finite ends the run as diverged: that is a result. What raises here is a
-    failed run, for the caller to record.
+    A loss that is not finite, or far too high for long (divergence.py), ends the run as diverged:
+    that is a result. What raises here is a failed run, for the caller to record.
 
     Raises:
         Stopped: the keeper's `stop` was wanted before the end.
@@ -147,7 +51,10 @@ def train(
     session = _Session(Trainer(spec, tokens, settings, torch.device(device)), on_step, keeper)
     session.begin(started)
     session.run()
-    return _result(session, settings)
+    result = _result(session, settings)
+    if keeper is not None:
+        keeper.keep_weights(session.trainer.model)
+    return result
 
 
 def _result(session: _Session, settings: Settings) -> RunResult:
@@ -170,6 +77,7 @@ def _result(session: _Session, settings: Settings) -> RunResult:
         flops_per_token=train_flops_per_token(trainer.model.shape, trainer.model.residual),
         settings=settings,
         curve=tuple(progress.curve),
+        probes=tuple(progress.probes),
     )
 
 
@@ -198,10 +106,11 @@ class _Session:
         found = self.keeper.load() if self.keeper else None
         if found is None:
             self.progress.curve.append(Point(0, None, self.trainer.evaluate(self.check)))
+            self._probe(0)
             return
         state, tensors = found
         trainer = self.trainer
-        restore(tensors, trainer.model, trainer.optimizer, trainer.device)
+        restore(tensors, trainer.model, trainer.optimizers, trainer.device)
         self.progress = Progress.from_state(state, tensors["total"].to(trainer.device))
         self.on_step(self.progress.step, self.progress.curve[-1].train_loss)
 
@@ -241,15 +150,23 @@ class _Session:
         progress.seconds += time.perf_counter() - self.clock
         self.clock = time.perf_counter()
         self.on_step(pause, train_loss)
-        finite = math.isfinite(train_loss)
-        val_loss = self.trainer.evaluate(self.check) if finite and evaluates else None
+        steps, vocab_size = self.trainer.spec.recipe.steps, self.trainer.tokens.vocab_size
+        goes_on = not has_diverged(progress.curve, pause, train_loss, steps, vocab_size)
+        val_loss = self.trainer.evaluate(self.check) if goes_on and evaluates else None
         times = progress.times if self.is_warm else progress.first_times
         times.append(progress.seconds / n_steps)
         self.is_warm = True
+        if goes_on:
+            self._probe(pause)
         progress.curve.append(Point(pause, train_loss, val_loss))
         progress.seconds = 0.0
         progress.total.zero_()
-        return finite
+        return goes_on
+
+    def _probe(self, step: int) -> None:
+        """Look into the model, at a few steps; never within what is timed."""
+        if step in probes.steps_of(self.trainer.spec.recipe):
+            self.progress.probes.append(self.trainer.probe(step))
 
     def check(self) -> None:
         """Between batches of an evaluation: stop if that is wanted."""
@@ -271,7 +188,7 @@ class _Session:
         state = progress.state() | {"train_s": self.train_s, "peak_bytes": self.peak_bytes}
 
         def tensors() -> dict[str, Tensor]:
-            found = tensors_of(trainer.model, trainer.optimizer, trainer.device)
+            found = tensors_of(trainer.model, trainer.optimizers, trainer.device)
             return found | {"total": progress.total.cpu()}
 
         keeper.save(state, tensors)
@@ -287,15 +204,3 @@ def _pauses(recipe: Recipe) -> list[tuple[int, bool]]:
     n_evals = min(recipe.train.n_evals, steps)
     evals = {round(steps * i / n_evals) for i in range(1, n_evals + 1)}
     return [(step, step in evals) for step in sorted((reads | evals) - {0})]
-
-
-def seconds_per_step(
-    spec: RunSpec, tokens: Tokens, settings: Settings, device: str, n_steps: int
-) -> float:
-    """Median seconds of n_steps training steps, after one to warm up; what a plan is made with."""
-    trainer, times = Trainer(spec, tokens, settings, torch.device(device)), []
-    for step in range(n_steps + 1):
-        started = time.perf_counter()
-        trainer.step(min(step, spec.recipe.steps - 1)).item()
-        times.append(time.perf_counter() - started)
-    return statistics.median(times[1:])

@@ -127,3 +127,52 @@ def test_mixing_compiles(tmp_path: Path):
     _, document = run("mixing.py", "--engines", "compile", folder=tmp_path)
 
     assert all(arm["wrong"] is None for arm in document["results"])
+
+
+def test_trainer_takes_turns_with_the_plain_script(tmp_path: Path):
+    _, document = run(
+        "trainer.py", "cpu", "--threads", "1", "--only", "middle", "eager", folder=tmp_path
+    )
+
+    assert [each["setting"] for each in document["results"]] == [
+        "middle eager float32",
+        "middle eager bfloat16",
+    ]
+    for each in document["results"]:
+        assert each["wrong"] is None  # equal weights had equal losses
+        assert each["target"] == 0.97
+        assert len(each["seconds"]) == each["turns"] == len(each["steps"]) > 0
+        assert each["ratio"]["median"] > 0
+        assert each["tokens_per_second"]["median"] > 0
+
+
+def test_the_plain_script_runs_alone(tmp_path: Path):
+    data = tmp_path / "tokens.bin"
+    data.write_bytes(bytes(range(64)) * 200)  # uint16 up to 0x3f3e
+
+    done = subprocess.run(
+        [sys.executable, str(FOLDER / "plain.py"), str(data), "--vocab-size", "16384", "--steps",
+         "4", "--log-every", "2", "--d-model", "16", "--d-ff", "32", "--seq-len", "8"],
+        check=True, capture_output=True, text=True,
+    )  # fmt: skip
+
+    first, last = done.stdout.splitlines()
+    assert first.startswith("step 2 loss 9.")  # about ln 16384
+    assert last.endswith("tokens/s")
+
+
+def test_workers_compares_processes(tmp_path: Path):
+    _, document = run("workers.py", "--threads", "1", folder=tmp_path)
+
+    (result,) = document["results"]
+    assert len(result["one_s"]) == len(result["many_s"]) == 2
+    assert result["faster"]["median"] > 0
+
+
+@pytest.mark.slow
+def test_ways_compares_compiled_and_bf16(tmp_path: Path):
+    _, document = run("ways.py", "--threads", "1", folder=tmp_path)
+
+    ways = {each["way"]: each for each in document["results"]}
+    assert ways["eager float32"]["faster"]["median"] == 1
+    assert ways["compiled bfloat16"]["target"] == 1.9

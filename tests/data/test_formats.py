@@ -187,3 +187,20 @@ def test_a_key_that_the_source_does_not_read_is_refused_with_one_that_does(
 )
 def test_an_impossible_value_is_refused_with_its_key(overrides: list[str]):
     assert overrides[1].split("=")[0].removeprefix("data.") in refusal(*overrides)
+
+
+@pytest.mark.parametrize(
+    "others",
+    [
+        ["data.source=recall"],
+        ["data.source=text", "data.path=a", "data.val_path=b"],
+        ["data.source=huggingface", "data.path=a", "data.val_split=test"],
+    ],
+)
+def test_a_fraction_for_validation_is_refused_where_something_else_validates(others: list[str]):
+    assert "data.val_fraction is not read" in refusal(*others, "data.val_fraction=0.1")
+    assert recipe.load("smoke", others)
+
+
+def test_a_recipe_with_a_fraction_takes_validation_data_that_are_typed():
+    assert recipe.load("paper-436m", ["data.path=a", "data.val_path=b"]).data.val_fraction == 0.001

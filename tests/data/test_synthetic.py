@@ -120,6 +120,8 @@ def test_no_table_of_the_next_token_is_below_the_floor(source: str):
 
     assert 0 < tokens.floor < tokens.facts.bigram_entropy < tokens.facts.unigram_entropy
     assert tokens.facts.unigram_entropy < math.log(tokens.vocab_size)
+    assert tokens.facts.floor == tokens.floor
+    assert tokens.facts.zlib_bits is None
 
 
 @pytest.mark.parametrize("source", LENGTHS)

@@ -341,3 +341,16 @@ def test_facts_say_what_the_streams_hold():
     assert (facts.source, facts.fingerprint) == ("text", tokens.fingerprint)
     assert facts.vocab_size == 256
     assert (facts.unigram_entropy, facts.bigram_entropy) == entropies(tokens.val)
+    assert facts.floor is None
+
+
+def test_facts_say_how_far_the_validation_text_alone_can_be_packed():
+    held = [Document("a", noise(90_000)), Document("b", bytes(4000)), Document("c", bytes(6000))]
+
+    facts = split("text", held, val_fraction=0.05).facts
+
+    assert facts.val_tokens < 90_000
+    assert facts.zlib_bits is not None
+    assert facts.xz_bits is not None
+    assert 0 < facts.zlib_bits < 0.5
+    assert 0 < facts.xz_bits < 0.5

@@ -20,7 +20,8 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
 from attnres_cli.depthmix import History, use
-from attnres_cli.model import Transformer, next_token_loss
+from attnres_cli.loss import next_token_loss
+from attnres_cli.model import Transformer
 from attnres_cli.shape import Shape
 
 TINY = Shape(

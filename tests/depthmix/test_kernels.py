@@ -8,17 +8,17 @@ from collections.abc import Callable
 import pytest
 import torch
 from mixes import DEVICE
+from sampling import in_pairs
 from torch import Tensor
 
 pytest.importorskip("triton")
 
 from attnres_cli.depthmix.fused import kernels, ops
 
-SIZES = pytest.mark.parametrize(
-    ("n", "heads", "d_head"), [(1, 1, 5), (15, 3, 7), (16, 2, 33), (17, 1, 16), (33, 2, 5)]
-)
-NORM = pytest.mark.parametrize("norm", ["softmax", "sigmoid", "none"])
-TYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+SIZES = {"n,heads,d_head": [(1, 1, 5), (15, 3, 7), (16, 2, 33), (17, 1, 16), (33, 2, 5)]}
+NORMS = {"norm": ["softmax", "sigmoid", "none"]}
+TYPES = {"dtype": [torch.float32, torch.bfloat16, torch.float16]}
+NORM = pytest.mark.parametrize("norm", NORMS["norm"])
 
 
 def drawer(seed: int = 0) -> Callable[..., Tensor]:
@@ -57,9 +57,7 @@ def mixed(vs: list[Tensor], z: Tensor, norm: str) -> Tensor:
     return (weights_of(z.double(), norm).unsqueeze(-1) * v).sum(dim=0).flatten(-2)
 
 
-@SIZES
-@TYPES
-@pytest.mark.parametrize(("n_rows", "normalise"), [(1, True), (5, False), (17, True)])
+@in_pairs(SIZES | TYPES | {"n_rows,normalise": [(1, True), (5, False), (17, True)]})
 def test_scores_are_dot_products_with_normalised_keys(
     n: int, heads: int, d_head: int, dtype: torch.dtype, n_rows: int, normalise: bool
 ):
@@ -78,10 +76,7 @@ def test_scores_are_dot_products_with_normalised_keys(
     close(z[:, :n], expected)
 
 
-@SIZES
-@NORM
-@pytest.mark.parametrize("n_sources", [1, 3, 4, 5, 9])
-@pytest.mark.parametrize("table", [False, True])
+@in_pairs(SIZES | NORMS | {"n_sources": [1, 3, 4, 5, 9], "table": [False, True]})
 def test_a_mix_is_the_weighted_sum_of_its_sources(
     n: int, heads: int, d_head: int, norm: str, n_sources: int, table: bool
 ):
@@ -114,10 +109,7 @@ def test_a_mix_takes_sources_of_any_type_together_and_gives_the_type_asked_for(
     close(h, mixed(vs, torch.stack(zs), norm), bits=dtype)
 
 
-@SIZES
-@NORM
-@pytest.mark.parametrize("n_sites", [1, 2, 3, 4, 5])
-@pytest.mark.parametrize("table", [False, True])
+@in_pairs(SIZES | NORMS | {"n_sites": [1, 2, 3, 4, 5], "table": [False, True]})
 def test_phase_one_and_the_mix_that_goes_on_from_it_are_one_mix(
     n: int, heads: int, d_head: int, norm: str, n_sites: int, table: bool
 ):
@@ -156,10 +148,7 @@ def test_a_mix_goes_on_from_sums_of_any_magnitude(old: float, new: float):
     torch.testing.assert_close(h.double(), mixed(vs, torch.cat(zs), "softmax"), rtol=0, atol=2e-3)
 
 
-@SIZES
-@NORM
-@pytest.mark.parametrize("n_sources", [1, 2, 3, 4])
-@pytest.mark.parametrize("starts", [False, True])
+@in_pairs(SIZES | NORMS | {"n_sources": [1, 2, 3, 4], "starts": [False, True]})
 def test_gather_sums_what_letters_give_and_differentiates_their_scores(
     n: int, heads: int, d_head: int, norm: str, n_sources: int, starts: bool
 ):
@@ -212,10 +201,7 @@ def gathered(
         close(ds[p, :, :n], slopes)
 
 
-@SIZES
-@TYPES
-@pytest.mark.parametrize("n_rows", [1, 5, 17])
-@pytest.mark.parametrize("normalised", [True, False])
+@in_pairs(SIZES | TYPES | {"n_rows": [1, 5, 17], "normalised": [True, False]})
 def test_finish_is_the_derivative_of_scores(
     n: int, heads: int, d_head: int, dtype: torch.dtype, n_rows: int, normalised: bool
 ):

@@ -9,7 +9,8 @@ from torch import Tensor
 
 from attnres_cli.depthmix import streams
 from attnres_cli.depthmix.streams import Maps
-from attnres_cli.model import Transformer, next_token_loss
+from attnres_cli.loss import next_token_loss
+from attnres_cli.model import Transformer
 from attnres_cli.shape import Shape
 
 WITH_COPIES = [

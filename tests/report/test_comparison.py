@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 from scipy.stats import ttest_rel
 
+from attnres_cli.fair import ArmRecipe, Terms, Tuned
 from attnres_cli.report.comparison import ArmResult, Comparison, compare
-from attnres_cli.run import DataFacts, RunRecord, Status
+from attnres_cli.run import DataFacts, Gate, RunRecord, Status
 from attnres_cli.stats import holm
 
 BASE = (1.50, 1.70, 1.60, 1.40)  # seeds that differ more than the arms below do
@@ -34,7 +36,11 @@ GATES = [
     ({"val_loss": 5.6}, "seed 1 ends at 5.600, above its start: it has learned nothing"),
 ]
 UNEQUAL = [
-    ({"tokens": 51_200}, "seed 1 saw 51200 tokens, the baseline 102400"),
+    ({"tokens": 51_200, "steps": 200}, "seed 1 saw 51200 tokens, the baseline 102400"),
+    (
+        {"tokens": 51_200},
+        "seed 1 was trained with 128 tokens per step, the baseline with 256",
+    ),
     (
         {"settings": {"device": "cuda"}},
         "seed 1 was computed on cuda fp32 eager, the baseline on cpu fp32 eager",
@@ -169,7 +175,7 @@ def test_an_untrained_loss_within_one_nat_of_ln_vocab_passes(
 
 
 @pytest.mark.parametrize(
-    ("changes", "reason"), UNEQUAL, ids=["tokens", "device", "precision", "compiled"]
+    ("changes", "reason"), UNEQUAL, ids=["tokens", "step", "device", "precision", "compiled"]
 )
 def test_runs_that_are_not_alike_are_never_paired(changes, reason: str, make_arm, make_run, facts):
     runs = make_arm("attnres", *BETTER)
@@ -178,6 +184,63 @@ def test_runs_that_are_not_alike_are_never_paired(changes, reason: str, make_arm
     arm = arm_of(compare(make_arm("standard", *BASE) + runs, facts, "standard"), "attnres")
 
     assert (arm.verdict, arm.reason, arm.difference) == ("blocked", reason, None)
+
+
+def test_where_time_is_matched_runs_of_other_token_counts_are_paired(make_arm, facts):
+    runs = make_arm("attnres", *BETTER, tokens=51_200, steps=200)
+    records = make_arm("standard", *BASE) + runs
+
+    matched = compare(records, facts, "standard", Terms("time", "standard"))
+    alike = compare(records, facts, "standard", Terms("params", "standard"))
+
+    assert arm_of(matched, "attnres").verdict == "better"
+    assert "51200 tokens" in arm_of(alike, "attnres").reason
+
+
+def test_other_tokens_per_step_are_refused_even_where_time_is_matched(make_arm, facts):
+    records = make_arm("standard", *BASE) + make_arm("attnres", *BETTER, tokens=51_200)
+
+    comparison = compare(records, facts, "standard", Terms("time", "standard"))
+
+    assert arm_of(comparison, "attnres").verdict == "blocked"
+    assert "128 tokens per step" in arm_of(comparison, "attnres").reason
+
+
+def test_a_loss_below_the_least_possible_one_blocks(make_arm, facts: DataFacts):
+    records = make_arm("standard", *BASE) + make_arm("attnres", *BETTER)
+
+    comparison = compare(records, replace(facts, floor=1.35), "standard")
+
+    reason = "seed 3 ends at 1.3100, below the least possible loss 1.3500: something leaks"
+    assert arm_of(comparison, "attnres").reason == reason
+    assert arm_of(comparison, "standard").reason == ""
+
+
+def test_gates_are_read_from_the_study_where_it_has_them(make_arm, facts):
+    runs = make_arm("attnres", *BETTER)
+    runs[1] = replace(runs[1], gates=(Gate("learned", False, 1.59, high=1.5),))
+
+    comparison = compare(make_arm("standard", *BASE) + runs, facts, "standard")
+
+    arm = arm_of(comparison, "attnres")
+    assert arm.reason == "seed 1 ends at 1.590, above its start: it has learned nothing"
+    assert arm.gates[1] == runs[1].gates
+    assert [gate.name for gate in arm.gates[0]] == ["finite", "start", "learned"]
+
+
+def test_an_arms_own_recipe_stands_with_it_and_the_shared_one_with_all(make_arm, facts):
+    shared, own = ("quick", "aaaaaaaaaaaa"), ("quick", "bbbbbbbbbbbb")
+    how = Tuned(0.01, (0.01,), (1.5,), (7,), 0.0141, False, "")
+    terms = Terms(is_tuned=True)
+    tuned = ArmRecipe(shared[1], facts.fingerprint, terms, "attnres", own[1], how)
+    records = make_arm("standard", *BASE, recipe=shared) + make_arm("attnres", *BETTER, recipe=own)
+
+    comparison = compare(records, facts, "standard", terms, [tuned])
+
+    assert (comparison.terms, comparison.recipe_digest) == (terms, shared[1])
+    assert arm_of(comparison, "attnres").own == tuned
+    assert arm_of(comparison, "attnres").recipe_digest == own[1]
+    assert arm_of(comparison, "standard").own is None
 
 
 def test_runs_on_another_machine_of_the_same_kind_are_paired(make_arm, facts):
@@ -354,7 +417,9 @@ def test_a_comparison_names_its_recipe_and_data(make_arm, facts):
     assert comparison.data == facts
 
 
-@pytest.mark.parametrize("module", ["comparison", "export", "select", "terminal", "progress"])
+@pytest.mark.parametrize(
+    "module", ["comparison", "export", "select", "terminal", "progress", "terms"]
+)
 def test_a_report_does_not_import_torch(module: str):
     script = f"import sys, attnres_cli.report.{module}; sys.exit('torch' in sys.modules)"
 

@@ -26,11 +26,15 @@ ARM = {
     "sd": float,
     "losses": dict,
     "tokens_per_second": float,
+    "mfu": type(None),  # no peak of this device is known
     "step_ms": float,
     "engines": list,
     "difference": dict,
     "verdict": str,
     "reason": str,
+    "recipe_digest": str,
+    "own": type(None),
+    "gates": dict,
 }
 DIFFERENCE = {
     "n": int,
@@ -39,6 +43,12 @@ DIFFERENCE = {
     "ci95": list,
     "p": float,
     "p_holm": float,
+    "p_sign_flip": float,
+    "bca95": type(None),  # below six seeds
+    "correlation": float,
+    "gain": float,
+    "detectable": float,
+    "seeds_needed": int,
 }
 PROMISED = {
     "recipe": str,
@@ -145,6 +155,17 @@ def test_json_gives_times_in_milliseconds(document: dict[str, Any]):
     assert named(document, WITH_OPTIONS)["step_ms"] == pytest.approx(12.5)
 
 
+def test_the_share_of_a_known_peak_is_told(make_arm, facts):
+    a100 = {"device_name": "NVIDIA A100-SXM4-80GB", "precision": "bf16"}
+    speeds = {"tokens_per_second": 1e6, "flops_per_token": 156_000_000, "settings": a100}
+    comparison = compare(make_arm("standard", 1.5, 1.4, **speeds), facts, "standard")
+
+    (arm,) = json.loads(export.to_json(comparison))["arms"]
+
+    assert arm["mfu"] == pytest.approx(0.5)
+    assert "standard: 1,000,000 tokens/s, MFU 50.0 %" in export.facts_of(comparison)
+
+
 def test_json_has_null_where_a_run_diverged(document: dict[str, Any]):
     arm = named(document, "denseformer")
 
@@ -189,7 +210,10 @@ def test_csv_has_one_line_per_arm_in_order(comparison: Comparison):
 
 
 def test_csv_fills_every_column_of_an_arm_that_was_compared(rows: dict[str, dict[str, str]]):
-    assert all(rows[WITH_OPTIONS].values())
+    unknown = {"floor", "zlib_bits_per_byte", "xz_bits_per_byte"}  # of these data
+    unknown |= {"own", "mfu"}  # its recipe is the shared one, its device's peak is not known
+
+    assert {name for name, value in rows[WITH_OPTIONS].items() if not value} == unknown
 
 
 def test_csv_has_the_numbers_of_the_comparison(
@@ -250,6 +274,46 @@ def test_the_facts_hold_the_reference_lines(comparison: Comparison):
 
     assert "(bigram) 2.4000" in text
     assert "(unigram) 3.3000" in text
+    assert "floor" not in text
+    assert "compressors" not in text
+
+
+def test_what_compressors_make_of_bytes_is_told_as_a_loss_too(make_arm, facts):
+    packed = dataclasses.replace(facts, zlib_bits=2.0, xz_bits=1.5)
+    comparison = compare(make_arm("standard", 1.5, 1.6), packed, "standard")
+
+    assert (
+        "compressors, on at most a MiB of validation text: zlib 2.0000 bits/byte (1.3863 "
+        "nats/token), xz 1.5000 bits/byte (1.0397 nats/token)"
+    ) in export.facts_of(comparison)
+
+
+def test_what_compressors_make_of_tokenised_text_is_told_per_byte_alone(make_arm, facts):
+    packed = dataclasses.replace(facts, vocab_size=50257, zlib_bits=2.0, xz_bits=1.5)
+    comparison = compare(make_arm("standard", 1.5, 1.6), packed, "standard")
+
+    (line,) = (line for line in export.facts_of(comparison) if "compressors" in line)
+    assert line.endswith("zlib 2.0000 bits/byte, xz 1.5000 bits/byte")
+
+
+def test_the_floor_of_a_task_is_told_in_every_format(make_arm, facts, capsys):
+    task = dataclasses.replace(facts, source="recall", n_bytes=0, train_tokens=0, floor=0.8125)
+    comparison = compare(make_arm("standard", 1.5, 1.6), task, "standard")
+    terminal.print_comparison(comparison)
+
+    line = "floor: a model that knows the task loses 0.8125 nats/token"
+    assert line in capsys.readouterr().out
+    assert f"- {line}" in export.to_markdown(comparison)
+    reference = json.loads(export.to_json(comparison))["reference"]
+    assert reference == {
+        "unigram_entropy": 3.3,
+        "bigram_entropy": 2.4,
+        "floor": 0.8125,
+        "zlib_bits_per_byte": None,
+        "xz_bits_per_byte": None,
+    }
+    (row,) = csv.DictReader(export.to_csv(comparison).splitlines())
+    assert (row["floor"], row["bigram_entropy"], row["xz_bits_per_byte"]) == ("0.8125", "2.4", "")
 
 
 def test_the_facts_say_when_the_baseline_has_learned_too_little(make_arm, facts):

@@ -72,7 +72,7 @@ def plan(tiny_recipe: Recipe) -> Plan:
         devices=("cpu", "cpu"),
         settings=Settings("cpu", "Some CPU", "fp32", compiled=False, threads=1, engine="eager"),
         fingerprint="0123456789abcdef",
-        done=frozenset({("standard", 0)}),
+        done=frozenset({(tiny_recipe.digest, "standard", 0)}),
     )
 
 
@@ -199,7 +199,10 @@ def test_a_recipes_name_is_printed_as_it_is(make_arm, facts, capsys):
 
     terminal.print_comparison(compare(records, facts, "standard"))
 
-    assert "recipe a [bold]b[/i] :smile:: validation loss" in capsys.readouterr().out
+    assert (
+        "recipe a [bold]b[/i] :smile:, the same for every arm: validation loss"
+        in capsys.readouterr().out
+    )
 
 
 def test_a_comparison_without_results_says_so(make_run, facts, capsys):
@@ -233,6 +236,7 @@ def test_the_plan_says_what_is_to_train_and_how_long_it_takes(plan: Plan):
     assert "1 of 2" in text
     assert "2 worker(s), 1 thread(s) each, cpu fp32 eager, Some CPU, depth mixing by eager" in text
     assert f"predicted time {terminal.duration(plan.seconds or math.nan)}" in text
+    assert "disk: 15 MB for final weights; while it trains up to 89 MB more" in text
 
 
 def test_a_compiled_plan_says_what_will_be_waited_for(plan: Plan):
@@ -297,6 +301,31 @@ def test_a_line_says_how_far_all_runs_are(
     line = stderr_of(capsys)[-1]
     assert line.startswith("attnres: 1 of 3 runs, 50%, about ")
     assert line.endswith(f" left; {LONG} seed 0 step 3/6 loss 2.500")
+
+
+@pytest.mark.parametrize(
+    ("device", "told"),
+    [("Some CPU", "32 tokens/s"), ("NVIDIA A100-SXM4-80GB", "32 tokens/s, MFU 50%")],
+)
+def test_a_line_says_how_fast_a_run_is_since_its_first_step(
+    device: str, told: str, plan: Plan, planned: list[RunRecord], capsys, monkeypatch
+):
+    clock = [100.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(progress, "_LINE_EVERY_S", -1.0)
+    arms = tuple(replace(arm, flops_per_token=int(19.5e12 / 64)) for arm in plan.arms)
+    settings = replace(plan.settings, device_name=device)
+    with progress.progress(replace(plan, arms=arms, settings=settings), planned) as on_event:
+        for step, second in ((0, 100.0), (1, 130.0), (2, 131.0), (3, 134.0)):  # 64 tokens each
+            clock[0] = second
+            on_event(Event(0, planned[0].id, step, 2.5))
+
+    lines = stderr_of(capsys)
+    assert "tokens/s" not in "".join(lines[:2])
+    assert lines[2].endswith(
+        "step 2/6 loss 2.500, " + told.replace("32", "64").replace("50", "100")
+    )
+    assert lines[3].endswith("step 3/6 loss 2.500, " + told)
 
 
 def test_before_its_first_step_a_compiled_run_says_that_it_is_compiling(

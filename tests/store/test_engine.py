@@ -6,7 +6,10 @@ import gc
 import json
 import multiprocessing
 import os
+import shutil
 import sqlite3
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import astuple
@@ -30,13 +33,15 @@ from attnres_cli.store import Store, engine
 from attnres_cli.store.tables import PREFIX, VERSION_TABLE, metadata
 
 FACTS = DataFacts("0123456789abcdef", "stdlib", 5000, 256, 4750, 250, 3.3, 2.4)
-OURS = {"attnres_recipes", "attnres_data", "attnres_runs", "attnres_curve", "attnres_schema"}
-HALF_A_MIGRATION = """
+OURS = {"attnres_recipes", "attnres_data", "attnres_runs", "attnres_curve", "attnres_probes"}
+OURS |= {"attnres_arm_recipes", "attnres_gates", "attnres_schema"}
+HEAD = engine._scripts().get_current_head()
+HALF_A_MIGRATION = f"""
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0004"
-down_revision = "0003"
+revision = "9999"
+down_revision = "{HEAD}"
 
 def upgrade():
     op.add_column("attnres_runs", sa.Column("half", sa.Text))
@@ -122,7 +127,7 @@ def open_at_once(path: str, ready: Barrier, said: Queue[str]) -> None:
 def with_migration(folder: Path, source: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the engine find one migration more, in this folder."""
     folder.mkdir()
-    (folder / "v0004_more.py").write_text(source, encoding="utf-8")
+    (folder / "v9999_more.py").write_text(source, encoding="utf-8")
     shipped, config_of = Path(engine.__file__).parent / "migrations" / "versions", engine._config
 
     def config() -> Config:
@@ -143,7 +148,7 @@ def of_first_schema(path: Path, recipe: Recipe) -> None:
         connection.commit()
     resolved = json.dumps(recipe.model_dump(mode="json"))
     sql(path, f"INSERT INTO attnres_recipes VALUES ('{recipe.digest}', 'tiny', '{resolved}')")
-    sql(path, f"INSERT INTO attnres_data VALUES {astuple(FACTS)}")
+    sql(path, f"INSERT INTO attnres_data VALUES {astuple(FACTS)[:8]}")
     run = f"INSERT INTO attnres_runs VALUES ({{}}, '{recipe.digest}', 'standard', {{}}, "
     run += f"'{FACTS.fingerprint}', '{{}}', NULL, {{}}, '2026-01-01T00:00:00+00:00', "
     ended = "NULL, NULL, NULL, {}, 5.5, 6, 384, 0.1, 640.0, 1.0, 1000, 99, 600, 'cpu', 'A CPU', "
@@ -425,7 +430,7 @@ def test_processes_that_make_a_study_at_once_all_open_it(tmp_path: Path):
         process.join()
 
     assert answers == ["opened"] * 3
-    assert sql(tmp_path / "study.db", "SELECT version_num FROM attnres_schema") == [("0003",)]
+    assert sql(tmp_path / "study.db", "SELECT version_num FROM attnres_schema") == [(HEAD,)]
 
 
 @pytest.mark.parametrize("lock", ["BEGIN IMMEDIATE", "BEGIN EXCLUSIVE"])
@@ -466,6 +471,64 @@ def test_a_study_of_the_first_schema_is_upgraded_and_its_runs_were_the_list_form
     assert differences(path) == []
 
 
+OPEN_AND_DIE = """
+import itertools, os, shutil, signal, sys
+from sqlalchemy import Engine, event
+from attnres_cli.store import Store
+
+def die(*_arguments):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+def open_and_die(path, statement):
+    seen = []
+
+    def count(*_arguments):
+        seen.append(1)
+        if len(seen) == statement:
+            die()
+
+    event.listen(Engine, "before_cursor_execute", count)
+    if statement == 0:
+        event.listen(Engine, "commit", die)
+    Store.open(path, create=True)
+
+for number in itertools.count():
+    path = f"{sys.argv[2]}/{number}.db"
+    shutil.copy(sys.argv[1], path)
+    child = os.fork()
+    if child == 0:
+        open_and_die(path, number)
+        os._exit(0)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    print(code)
+    if code != -9:
+        break
+"""
+
+
+def test_an_upgrade_killed_anywhere_is_done_when_the_study_is_opened_again(
+    tmp_path: Path, tiny_recipe: Recipe
+):
+    older, whole = tmp_path / "older.db", tmp_path / "whole.db"
+    of_first_schema(older, tiny_recipe)
+    before = schema_of(older)
+    shutil.copy(older, whole)
+    runs, schema = Store.open(str(whole), create=True).runs(), schema_of(whole)
+    command = [sys.executable, "-c", OPEN_AND_DIE, str(older), str(tmp_path)]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+
+    *killed, last = done.stdout.split()  # before each statement there is, and before the commit
+    assert set(killed) == {"-9"}
+    assert len(killed) > 15
+    assert last == "0"
+    for number in range(len(killed)):
+        copy = tmp_path / f"{number}.db"
+        assert schema_of(copy) == before, f"at statement {number}"
+        assert Store.open(str(copy), create=True).runs() == runs
+        assert sql(copy, "PRAGMA integrity_check") == [("ok",)]
+        assert schema_of(copy) == schema
+
+
 def test_an_upgrade_keeps_all_runs(tmp_path: Path, plan: Plan, monkeypatch: pytest.MonkeyPatch):
     path = tmp_path / "study.db"
     records = plan(path)
@@ -473,7 +536,7 @@ def test_an_upgrade_keeps_all_runs(tmp_path: Path, plan: Plan, monkeypatch: pyte
 
     assert "upgrades it" in refusal(path, create=False)
     assert Store.open(str(path), create=True).runs() == records
-    assert sql(path, "SELECT version_num FROM attnres_schema") == [("0004",)]
+    assert sql(path, "SELECT version_num FROM attnres_schema") == [("9999",)]
 
 
 def test_a_migration_that_breaks_off_leaves_the_study_as_it_was(
@@ -532,9 +595,25 @@ def test_a_study_that_lost_a_table_is_refused(tmp_path: Path, plan: Plan):
     assert "tables are missing" in refusal(path, create=True)
 
 
-def test_held_says_which_runs_there_are_and_makes_no_file(tmp_path: Path, plan: Plan):
+def test_an_existing_study_is_opened_and_none_is_made(tmp_path: Path, plan: Plan):
     records = plan(tmp_path / "study.db")
 
-    assert Store.held(f"sqlite:///{tmp_path}/study.db") == records
-    assert Store.held(str(tmp_path / "none.db")) == []
+    held = Store.existing(f"sqlite:///{tmp_path}/study.db")
+    assert held is not None
+    assert held.runs() == records
+    assert Store.existing(str(tmp_path / "none.db")) is None
     assert not (tmp_path / "none.db").exists()
+
+
+def test_an_existing_study_of_an_older_attnres_is_upgraded_where_it_may_be(
+    tmp_path: Path, tiny_recipe: Recipe
+):
+    path = tmp_path / "study.db"
+    of_first_schema(path, tiny_recipe)
+
+    with pytest.raises(StudyError, match="upgrades it"):
+        Store.existing(str(path))
+    held = Store.existing(str(path), upgrade=True)
+
+    assert held is not None
+    assert len(held.runs()) == 3

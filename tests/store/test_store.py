@@ -16,7 +16,10 @@ from typing import Any
 
 import pytest
 
+from attnres_cli import gates
 from attnres_cli.errors import StudyError
+from attnres_cli.fair import Matched, Terms, Tuned
+from attnres_cli.plan import Arm, Plan
 from attnres_cli.recipe import Recipe, validate
 from attnres_cli.run import DataFacts, Point, RunRecord, RunResult, RunSpec, Settings, Status
 from attnres_cli.store import Store, engine, owner
@@ -84,7 +87,7 @@ def finished(store: Store, ids: Sequence[int], result: RunResult = RESULT) -> Ru
     """The first waiting run, claimed here and ended with this result."""
     record = replace(claimed(store, ids), status=result.status, result=result, versions=VERSIONS)
     store.finish(record)
-    return record
+    return replace(record, gates=gates.of(result, FACTS))
 
 
 def status_of(store: Store, run_id: int) -> Status:
@@ -436,6 +439,19 @@ def test_an_interruption_does_not_count_as_an_attempt(study: str, store: Store, 
     assert status_of(store, ids[0]) is Status.PENDING
 
 
+def test_the_death_of_all_processes_does_not_count_as_an_attempt(
+    study: str, store: Store, ids: list[int], specs: list[RunSpec]
+):
+    for _ in range(3):  # as when a machine goes, and the command is typed again
+        claimed_by_a_process_that_is_killed(study, ids[0])
+        store.plan(specs, FACTS)
+    claimed_by_a_process_that_is_killed(study, ids[0])
+
+    store.release(ids, cause="it died")
+
+    assert status_of(store, ids[0]) is Status.PENDING
+
+
 def test_a_retried_run_has_all_its_attempts_again(
     study: str, store: Store, ids: list[int], specs: list[RunSpec]
 ):
@@ -488,6 +504,16 @@ def test_a_recipe_comes_back_equal_to_the_last_field(store: Store):
 
     assert store.recipe(recipe.digest) == recipe
     assert store.recipe(recipe.digest).digest == recipe.digest
+
+
+def test_reference_lines_that_an_older_study_lacks_are_filled_in(store: Store, specs):
+    store.plan(specs, FACTS)
+    found = replace(FACTS, zlib_bits=1.9, xz_bits=1.5)
+
+    store.plan(specs, found)
+    store.plan(specs, FACTS)  # as of the same data in files whose text is not known
+
+    assert store.data(FACTS.fingerprint) == found
 
 
 def test_data_come_back_as_they_were(store: Store, ids: list[int]):
@@ -633,9 +659,10 @@ def test_runs_are_removed_with_their_curves(study: str, store: Store, ids: list[
     assert [record.id for record in store.runs()] == ids[1:]
     assert store.runs(ids=[kept.id]) == [kept]
     with sqlite3.connect(study) as connection:
-        held = connection.execute("SELECT DISTINCT run_id FROM attnres_curve").fetchall()
+        for table in ("attnres_curve", "attnres_gates"):
+            held = connection.execute(f"SELECT DISTINCT run_id FROM {table}").fetchall()
+            assert held == [(kept.id,)]
     connection.close()
-    assert held == [(kept.id,)]
 
 
 def test_a_run_that_may_be_running_is_not_removed(study: str, store: Store, ids: list[int]):
@@ -687,3 +714,79 @@ def test_sixteen_processes_on_one_file_lose_nothing(study: str, store: Store, ti
     assert {record.status for record in records} == {Status.COMPLETE}
     assert all(record.result and record.result.curve == CURVE for record in records)
     assert {standing.attempts for standing in store.standings().values()} == {1}
+
+
+def tuned_plan(recipe: Recipe, lr: float) -> Plan:
+    """Two arms, the second at a learning rate of its own."""
+    own = recipe.model_copy(update={"optim": recipe.optim.model_copy(update={"lr": lr})})
+    how = Tuned(1e-2, (5e-3, 1e-2, 2e-2), (2.5, None, 2.25), (7, 8), lr, True, "as it is")
+    arms = (Arm("standard", 99, 600), Arm("attnres", 99, 600, recipe=own, how=how))
+    terms = Terms(is_tuned=True)
+    return Plan(recipe, arms, (0,), ("cpu",), SETTINGS, FACTS.fingerprint, terms=terms)
+
+
+def timed_plan(recipe: Recipe, tokens: int) -> Plan:
+    own = recipe.model_copy(update={"train": recipe.train.model_copy(update={"tokens": tokens})})
+    how = Matched("tokens", 384, tokens, 8.0, 4.0, 4.0, (2.0, 1.5, 2.5), 25, "A CPU")
+    arms = (Arm("standard", 99, 600), Arm("attnres", 99, 600, recipe=own, how=how))
+    terms = Terms("time", "standard")
+    return Plan(recipe, arms, (0,), ("cpu",), SETTINGS, FACTS.fingerprint, terms=terms)
+
+
+@pytest.mark.parametrize("make", [lambda r: tuned_plan(r, 2e-2), lambda r: timed_plan(r, 192)])
+def test_an_arms_own_recipe_comes_back_with_how_it_came_to_be(
+    make: Callable[[Recipe], Plan], study: str, store: Store, tiny_recipe: Recipe
+):
+    plan = make(tiny_recipe)
+
+    assert store.keep_arm_recipes(plan, FACTS) == plan.arm_recipes
+
+    held = Store.open(study, create=False)
+    assert held.arm_recipes() == plan.arm_recipes
+    assert held.arm_recipes(tiny_recipe.digest, FACTS.fingerprint) == plan.arm_recipes
+    assert held.arm_recipes(tiny_recipe.digest, "another") == []
+    (found,) = held.arm_recipes()
+    assert held.recipe(found.digest) == plan.recipe_of(plan.arms[1])
+
+
+def test_a_rate_that_is_chosen_again_takes_the_place_of_the_former(
+    store: Store, tiny_recipe: Recipe
+):
+    store.keep_arm_recipes(tuned_plan(tiny_recipe, 2e-2), FACTS)
+    again = tuned_plan(tiny_recipe, 3e-2)
+
+    store.keep_arm_recipes(again, FACTS)
+
+    assert store.arm_recipes() == again.arm_recipes
+
+
+def test_tokens_that_were_measured_first_stand(store: Store, tiny_recipe: Recipe):
+    first = timed_plan(tiny_recipe, 192)
+    store.keep_arm_recipes(first, FACTS)
+
+    kept = store.keep_arm_recipes(timed_plan(tiny_recipe, 256), FACTS)
+
+    assert kept == store.arm_recipes() == first.arm_recipes
+
+
+def test_gates_are_written_with_the_end_of_a_run(store: Store, ids: list[int]):
+    bad = replace(RESULT, val_loss=5.75)
+
+    finished(store, ids, bad)
+
+    (record,) = store.runs(ids=ids[:1])
+    assert [(gate.name, gate.passed) for gate in record.gates] == [
+        ("finite", True),
+        ("start", True),
+        ("learned", False),
+    ]
+    assert (record.gates[2].value, record.gates[2].high) == (5.75, 5.5)
+
+
+def test_a_run_that_may_not_be_ended_leaves_no_gates(study: str, store: Store, ids: list[int]):
+    record = finished(store, ids)
+
+    with pytest.raises(StudyError, match="no longer"):
+        store.finish(replace(record, result=replace(RESULT, val_loss=5.75)))
+
+    assert store.runs(ids=[record.id]) == [record]

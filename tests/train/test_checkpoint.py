@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from attnres_cli.train import Checkpoints
+from attnres_cli.train.checkpoint import FORMAT
 
 IDENTITY = {"recipe": "abcdef012345", "variant": "attnres", "torch": "2.9.0"}
 TENSORS = {
@@ -126,11 +127,11 @@ def test_one_of_a_later_format_is_not_read(
     checkpoints: Checkpoints, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     with monkeypatch.context() as later:
-        later.setattr("attnres_cli.train.checkpoint.FORMAT", 2)
+        later.setattr("attnres_cli.train.checkpoint.FORMAT", FORMAT + 1)
         save(checkpoints, 1)
 
     assert checkpoints.load() is None
-    assert "format 2, this version reads 1" in capsys.readouterr().err
+    assert f"format {FORMAT + 1}, this version reads {FORMAT}" in capsys.readouterr().err
 
 
 def test_a_note_is_json_that_anybody_can_read(checkpoints: Checkpoints):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import subprocess
 import sys
@@ -16,9 +17,8 @@ from attnres_cli.data import Tokens
 from attnres_cli.data.tokens import Document, split
 from attnres_cli.recipe import Recipe, validate
 from attnres_cli.residual import register
-from attnres_cli.run import RunResult, RunSpec, Settings, Status
-from attnres_cli.train import Checkpoints, Keeper, Stop, Stopped, train
-from attnres_cli.train.loop import Trainer
+from attnres_cli.run import WEIGHTS, RunResult, RunSpec, Settings, Status
+from attnres_cli.train import Checkpoints, Keeper, Stop, Stopped, Trainer, differing, train
 from variants.standard import Standard
 
 SETTINGS = Settings("cpu", "test", "fp32", compiled=False, threads=1, engine="eager")
@@ -77,13 +77,19 @@ def numbers(result: RunResult) -> tuple[object, ...]:
     return (result.status, result.val_loss, result.initial_loss, result.steps, result.curve)
 
 
+MUON = {"optim": {"optimizer": "muon"}, "train": {"micro_batch_size": 2}}
+
+
+@pytest.mark.parametrize("sections", [{}, MUON], ids=["adamw", "muon"])
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize("variant", ["standard", "attnres:block_size=2"])
 def test_a_run_stopped_again_and_again_ends_as_the_undisturbed_one(
-    variant: str, precision: str, longer: Recipe, tokens: Tokens, tmp_path: Path
+    variant: str, precision: str, sections: dict, longer: Recipe, tokens: Tokens, tmp_path: Path
 ):
-    spec, settings = RunSpec(longer, variant, 3, ""), replace(SETTINGS, precision=precision)
-    undisturbed = train(spec, tokens, settings, "cpu", quiet)
+    values = longer.model_dump()
+    recipe = validate({**values, **{k: values[k] | sections[k] for k in sections}}, "test")
+    spec, settings = RunSpec(recipe, variant, 3, ""), replace(SETTINGS, precision=precision)
+    undisturbed = train(spec, tokens, settings, "cpu", quiet, keeper_of(tmp_path / "whole"))
 
     for step in (1, 2, 3, 59, 60, 61, 120):  # at, before and after points and evaluations
         assert stopped_at(spec, tokens, keeper_of(tmp_path), step, settings) == step
@@ -94,6 +100,8 @@ def test_a_run_stopped_again_and_again_ends_as_the_undisturbed_one(
 
     assert numbers(result) == numbers(undisturbed)
     assert {step for step, _ in told} == {120}  # nothing was left to train
+    both = (folder / "run" / WEIGHTS for folder in (tmp_path, tmp_path / "whole"))
+    assert differing(*both) == []
 
 
 def test_a_checkpoint_at_every_step_changes_no_number(
@@ -168,14 +176,17 @@ def test_stopping_before_the_first_step_leaves_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(("lr", "is_a_number"), [(3e4, False), (10.0, True)])
 def test_a_diverged_run_that_was_stopped_diverges_alike(
-    longer: Recipe, tokens: Tokens, tmp_path: Path
+    lr: float, is_a_number: bool, longer: Recipe, tokens: Tokens, tmp_path: Path
 ):
     values = longer.model_dump()
-    values["optim"] |= {"lr": 3e4}
+    values["optim"] |= {"lr": lr}
     spec = RunSpec(validate(values, "test"), "standard", 0, "")
     undisturbed = train(spec, tokens, SETTINGS, "cpu", quiet)
-    assert undisturbed.status is Status.DIVERGED
+    assert (undisturbed.status, math.isnan(undisturbed.val_loss)) == (Status.DIVERGED, True)
+    assert undisturbed.steps < STEPS / 2
+    assert math.isfinite(undisturbed.curve[-1].train_loss or 0.0) is is_a_number
 
     stopped_at(spec, tokens, keeper_of(tmp_path), undisturbed.steps // 2, SETTINGS)
     result = train(spec, tokens, SETTINGS, "cpu", quiet, keeper_of(tmp_path))
@@ -183,14 +194,14 @@ def test_a_diverged_run_that_was_stopped_diverges_alike(
     assert repr(numbers(result)) == repr(numbers(undisturbed))  # nan is not nan
 
 
-def test_a_run_shorter_than_the_interval_writes_nothing(
+def test_a_run_shorter_than_the_interval_writes_its_weights_alone(
     tiny_recipe: Recipe, tokens: Tokens, tmp_path: Path
 ):
     spec = RunSpec(tiny_recipe, "standard", 0, "")
 
     train(spec, tokens, SETTINGS, "cpu", quiet, keeper_of(tmp_path, every_s=30))
 
-    assert list(tmp_path.iterdir()) == []
+    assert [file.name for file in (tmp_path / "run").iterdir()] == ["weights.safetensors"]
 
 
 def test_times_and_memory_are_those_of_all_processes(

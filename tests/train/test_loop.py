@@ -19,7 +19,7 @@ from attnres_cli.depthmix import engines
 from attnres_cli.recipe import Recipe, validate
 from attnres_cli.run import RunSpec, Settings, Status
 from attnres_cli.train import seconds_per_step, train
-from attnres_cli.train.loop import Trainer
+from attnres_cli.train.trainer import Trainer
 
 SETTINGS = Settings("cpu", "test", "fp32", compiled=False, threads=1, engine="eager")
 

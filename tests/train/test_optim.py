@@ -7,7 +7,7 @@ from designs import build
 
 from attnres_cli.recipe import Optim
 from attnres_cli.shape import Shape
-from attnres_cli.train.optim import lr_factor, make_optimizer
+from attnres_cli.train.optim import lr_factor, make_optimizers
 
 
 def factors(optim: Optim, steps: int) -> list[float]:
@@ -44,7 +44,7 @@ def test_matrices_are_decayed_and_embeddings_and_gains_are_not(tiny_shape: Shape
     model = build("standard", tiny_shape)
     names = {id(parameter): name for name, parameter in model.named_parameters()}
 
-    decayed, rest = make_optimizer(model, Optim(lr=1e-3)).param_groups
+    decayed, rest = make_optimizers(model, Optim(lr=1e-3))[0].param_groups
 
     assert {names[id(p)].split(".")[-2] for p in decayed["params"]} == {
         "qkv", "out", "gate_up", "head",

@@ -1,4 +1,4 @@
-"""The paired test and Holm's correction: against scipy, a hand-worked case, and simulated nulls."""
+"""Paired tests, intervals and Holm's correction: against scipy, and cases worked by hand."""
 
 from __future__ import annotations
 
@@ -8,11 +8,16 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.stats import ttest_1samp
+from scipy.stats import bootstrap, permutation_test, ttest_1samp
 
-from attnres_cli.stats import holm, mean_sd, paired
+from attnres_cli.stats import Difference, bca, holm, judged, mean_sd, sign_flip, word
+from attnres_cli.stats import paired as paired_losses
 
 P_VALUES = st.lists(st.floats(0, 1), max_size=12)
+
+
+def paired(differences: list[float]) -> Difference:
+    return paired_losses(differences, [0.0] * len(differences))
 
 
 def holm_by_definition(p: list[float]) -> list[float]:
@@ -81,31 +86,99 @@ def test_differences_that_are_all_zero_give_p_one():
     assert (difference.p, difference.mean, difference.ci95) == (1.0, 0.0, (0.0, 0.0))
 
 
-def test_where_nothing_differs_one_study_in_twenty_says_it_does():
-    studies = np.random.default_rng(0).normal(0, 1, (6000, 5))
+@pytest.mark.parametrize("n", [2, 5, 6, 9])
+@pytest.mark.parametrize("shift", [0.0, 0.4, 3.0])
+def test_the_sign_flip_test_agrees_with_scipy(n: int, shift: float):
+    values = np.random.default_rng(n).normal(shift, 1, n)
 
-    share = np.mean([paired(study).p < 0.05 for study in studies])
+    theirs = permutation_test(
+        (values, np.zeros(n)), lambda a, b: np.mean(a - b), permutation_type="samples"
+    )
 
-    assert share == pytest.approx(0.05, abs=4 * math.sqrt(0.05 * 0.95 / len(studies)))
-
-
-def test_the_interval_holds_the_true_mean_in_nineteen_studies_of_twenty():
-    studies = np.random.default_rng(1).normal(0.7, 2, (6000, 3))
-
-    intervals = [paired(study).ci95 for study in studies]
-
-    share = np.mean([low < 0.7 < high for low, high in intervals])
-    assert share == pytest.approx(0.95, abs=4 * math.sqrt(0.05 * 0.95 / len(studies)))
+    assert sign_flip(values) == pytest.approx(theirs.pvalue)
 
 
-def test_where_no_arm_differs_at_most_one_study_in_twenty_names_one():
-    rng = np.random.default_rng(2)
-    losses = rng.normal(0, 0.01, (2000, 5, 3)) + rng.normal(0, 0.1, (2000, 1, 3))  # arm, seed
-    differences = losses[:, 1:] - losses[:, :1]
+@given(st.lists(st.floats(0.1, 10), min_size=2, max_size=10))
+@settings(deadline=None)
+def test_no_sign_flip_test_says_more_than_its_number_of_pairs_can(values: list[float]):
+    assert sign_flip(values) == pytest.approx(2 / 2 ** len(values))
 
-    named = [min(holm([paired(arm).p for arm in study])) < 0.05 for study in differences]
 
-    assert np.mean(named) <= 0.05 + 4 * math.sqrt(0.05 * 0.95 / len(named))
+def test_fewer_than_six_pairs_cannot_reach_five_percent_exactly():
+    assert sign_flip([1.0] * 5) > 0.05 > sign_flip([1.0] * 6)
+
+
+def test_the_sign_flip_test_of_many_pairs_is_near_the_t_test():
+    values = np.random.default_rng(3).normal(0.3, 1, 60)
+
+    assert sign_flip(values) == pytest.approx(paired(values.tolist()).p, abs=0.003)
+
+
+@pytest.mark.parametrize("n", [6, 12, 40])
+@pytest.mark.parametrize("draw", ["normal", "exponential"])
+def test_the_bootstrap_interval_agrees_with_scipy(n: int, draw: str):
+    values = getattr(np.random.default_rng(n), draw)(size=n)
+
+    theirs = bootstrap((values,), np.mean, n_resamples=20_000, rng=np.random.default_rng(1))
+
+    width = theirs.confidence_interval.high - theirs.confidence_interval.low
+    expected = (theirs.confidence_interval.low, theirs.confidence_interval.high)
+    assert bca(values) == pytest.approx(expected, abs=0.04 * width)
+
+
+def test_what_pairing_buys_is_the_variance_it_takes_away():
+    random = np.random.default_rng(4)
+    seeds = random.normal(0, 1, 4000)
+    arm, base = seeds + random.normal(0, 0.5, 4000), seeds + random.normal(0, 0.5, 4000)
+
+    found = paired_losses(arm.tolist(), base.tolist())
+
+    assert found.correlation == pytest.approx(np.corrcoef(arm, base)[0, 1])
+    assert found.correlation == pytest.approx(0.8, abs=0.02)
+    assert found.gain == pytest.approx(1 / (1 - 0.8), rel=0.1)
+
+
+def test_losses_that_differ_by_rounding_of_their_own_size_are_refused():
+    base = [1.6, 1.7, 1.8]
+    with pytest.raises(ValueError, match="no spread"):
+        paired_losses([loss + 1e-3 for loss in base], base)
+
+
+def test_a_judged_comparison_holds_every_arm_with_all_that_is_known_of_it():
+    base = np.random.default_rng(5).normal(1.6, 0.02, 6)
+    near, far = base - [0.01, 0.0, -0.01, 0.02, 0.01, 0.0], base - [0.1, 0.11, 0.1, 0.09, 0.1, 0.1]
+
+    first, second = judged([(near, base), (far, base)])
+
+    assert (word(first), word(second)) == ("not separable", "better")
+    assert [first.p_holm, second.p_holm] == holm([first.p, second.p])
+    assert (first.p_sign_flip, second.p_sign_flip) == (sign_flip(near - base), 2 / 64)
+    assert second.bca95 == bca(far - base)
+    assert first.detectable is not None
+    assert first.detectable > abs(first.mean)
+    assert first.seeds_needed is not None
+    assert first.seeds_needed > 6 > (second.seeds_needed or 99)
+
+
+def test_five_pairs_have_no_bootstrap_interval():
+    (found,) = judged([([1.0, 2.0, 1.5, 1.2, 1.1], [0.9, 1.8, 1.6, 1.1, 1.0])])
+
+    assert found.bca95 is None
+
+
+def test_an_arm_that_is_the_baseline_is_not_separable_from_it():
+    losses = [1.6, 1.7, 1.65]
+
+    (found,) = judged([(losses, losses)])
+
+    assert word(found) == "not separable"
+    assert (found.detectable, found.seeds_needed, found.p_sign_flip) == (None, None, 1.0)
+
+
+def test_more_loss_is_worse():
+    (found,) = judged([([2.0, 2.1, 2.0, 2.1], [1.0, 1.0, 1.01, 1.0])])
+
+    assert word(found) == "worse"
 
 
 def test_holm_of_a_case_worked_by_hand():

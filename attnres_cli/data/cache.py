@@ -1,0 +1,73 @@
+"""Tokens that a tokenizer has made of a text, kept on disk: it takes seconds, mapping them none.
+
+One .npy file for a text and a tokenizer, in $XDG_CACHE_HOME/attnres/tokens or in ~/.cache. It
+appears whole or not at all, any number of processes may make it at once, and its name has the
+fingerprint of what it holds: a file that holds something else is not used, and made again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import re
+from pathlib import Path
+
+import numpy as np
+
+from attnres_cli.data.tokens import Array
+
+Halves = tuple[Array, Array]  # training tokens, validation tokens
+
+_NAME = re.compile(r"[0-9a-f]{32}-(\d+)-([0-9a-f]{16})\.npy")
+
+
+def fingerprint(vocab_size: int, halves: Halves) -> str:
+    """16 hex digits over both halves, where the cut between them is, and the vocabulary."""
+    digest = hashlib.sha256(b"%d %d " % (vocab_size, len(halves[0])))
+    for half in halves:
+        digest.update(np.ascontiguousarray(half).data)
+    return digest.hexdigest()[:16]
+
+
+def find(key: str, vocab_size: int) -> Halves | None:
+    """What was kept under a key of 32 hex digits, as maps of its file; None where nothing was, or
+    where it is no longer what it was.
+    """
+    with contextlib.suppress(OSError, RuntimeError):  # no permission; nobody's home is known
+        for path in _folder().glob(f"{key}-*.npy"):
+            if (name := _NAME.fullmatch(path.name)) is None:
+                continue
+            halves = _mapped(path, int(name[1]))
+            if halves is not None and fingerprint(vocab_size, halves) == name[2]:
+                return halves
+    return None
+
+
+def keep(key: str, vocab_size: int, halves: Halves) -> None:
+    """Keep both halves under a key; nothing is kept where the disk does not take it."""
+    name = f"{key}-{len(halves[0])}-{fingerprint(vocab_size, halves)}.npy"
+    with contextlib.suppress(OSError, RuntimeError):
+        folder = _folder()
+        folder.mkdir(parents=True, exist_ok=True)
+        unfinished = folder / f".{key}-{os.getpid()}"
+        try:
+            with unfinished.open("wb") as file:
+                np.save(file, np.concatenate(halves), allow_pickle=False)
+            unfinished.replace(folder / name)
+        finally:
+            unfinished.unlink(missing_ok=True)
+
+
+def _folder() -> Path:
+    given = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    root = given if given.is_absolute() else Path("~/.cache").expanduser()
+    return root / "attnres" / "tokens"
+
+
+def _mapped(path: Path, n_train: int) -> Halves | None:
+    try:
+        tokens = np.asarray(np.load(path, mmap_mode="r", allow_pickle=False))
+    except (OSError, ValueError, EOFError):  # gone meanwhile, cut off, of nonsense
+        return None
+    return (tokens[:n_train], tokens[n_train:]) if tokens.ndim == 1 else None

@@ -1,0 +1,106 @@
+"""On what terms arms are compared, and how an arm came to a recipe of its own. No torch, no SQL."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Match = Literal["tokens", "params", "flops", "time"]
+"""What arms have in common: the tokens they see, their parameters, the FLOPs of a token, or the
+time their training takes.
+"""
+
+MATCHES: tuple[Match, ...] = ("tokens", "params", "flops", "time")
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What one comparison holds equal.
+
+    Attributes:
+        baseline: the arm that the others are made equal to; empty where match is tokens, for which
+            nothing has to be changed.
+        is_tuned: whether each arm has a learning rate of its own.
+
+    """
+
+    match: Match = "tokens"
+    baseline: str = ""
+    is_tuned: bool = False
+
+
+SHARED = Terms()
+"""One recipe for every arm."""
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """How an arm's learning rate was found.
+
+    Attributes:
+        shared: the recipe's.
+        rates: the grid, the same for every arm of the recipe.
+        losses: at each rate the mean validation loss over the seeds, None where a run diverged.
+        lr: the one chosen.
+        is_on_edge: whether it is the smallest or largest of the grid, so that a better one may
+            lie beyond.
+        fit: how it was chosen, in words.
+
+    """
+
+    shared: float
+    rates: tuple[float, ...]
+    losses: tuple[float | None, ...]
+    seeds: tuple[int, ...]
+    lr: float
+    is_on_edge: bool
+    fit: str
+
+
+@dataclass(frozen=True)
+class Matched:
+    """How an arm was made equal to the baseline.
+
+    Attributes:
+        changed: which number of the recipe was.
+        before: that number in the shared recipe, and `after` in the arm's own.
+        unmatched: the arm's parameters, FLOPs per token or seconds of training under the shared
+            recipe; `value` those under its own, `target` the baseline's.
+        step_ratio: for time, the arm's step time as a multiple of the baseline's: median and
+            quartiles of `rounds` rounds in which the two took turns on `device_name`.
+
+    """
+
+    changed: Literal["d_ff", "tokens"]
+    before: int
+    after: int
+    unmatched: float
+    value: float
+    target: float
+    step_ratio: tuple[float, float, float] | None = None
+    rounds: int = 0
+    device_name: str = ""
+
+    @property
+    def remains(self) -> float:
+        """What is left of the difference, as a part of the baseline's."""
+        return self.value / self.target - 1
+
+
+@dataclass(frozen=True)
+class ArmRecipe:
+    """The recipe (`digest`) of one arm where the shared one (`base_digest`) is changed for it."""
+
+    base_digest: str
+    fingerprint: str
+    terms: Terms
+    variant: str
+    digest: str
+    how: Tuned | Matched
+
+    @property
+    def text(self) -> str:
+        """What is its own, as `lr 0.0141`, `d_ff 87`."""
+        if isinstance(self.how, Tuned):
+            return f"lr {self.how.lr:g}"
+        return f"{self.how.changed} {self.how.after:,}"

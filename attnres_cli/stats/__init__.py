@@ -1,0 +1,58 @@
+"""Statistics of a comparison: arrays in, values out. No torch, no SQL.
+
+pairs: is an arm better than the baseline; power: could this study have seen it, and how many seeds
+would; scaling: how much compute an arm is worth; curves: the rest.
+"""
+
+from attnres_cli.stats.curves import parabola_vertex
+from attnres_cli.stats.pairs import (
+    ALPHA,
+    CONFIDENCE,
+    Difference,
+    Word,
+    bca,
+    holm,
+    judged,
+    mean_sd,
+    paired,
+    sign_flip,
+    word,
+)
+from attnres_cli.stats.power import POWER, Noise, detectable, noise, power, seeds_needed
+from attnres_cli.stats.scaling import (
+    Multiplier,
+    PowerLaw,
+    adjusted,
+    fit,
+    fit_floor,
+    multiplier,
+    multiplier_of,
+)
+
+__all__ = [
+    "ALPHA",
+    "CONFIDENCE",
+    "POWER",
+    "Difference",
+    "Multiplier",
+    "Noise",
+    "PowerLaw",
+    "Word",
+    "adjusted",
+    "bca",
+    "detectable",
+    "fit",
+    "fit_floor",
+    "holm",
+    "judged",
+    "mean_sd",
+    "multiplier",
+    "multiplier_of",
+    "noise",
+    "paired",
+    "parabola_vertex",
+    "power",
+    "seeds_needed",
+    "sign_flip",
+    "word",
+]

@@ -1,0 +1,97 @@
+"""Power: what a study of so many seeds can see, and how many seeds a difference takes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.special import chdtri, ndtr, stdtrit
+
+POWER = 0.8
+"""The share of studies that should find a difference which is there."""
+
+_MOST_SEEDS = 10_000
+
+# The noncentral t as a normal over a chi: a mean over the latter's quantiles (Gauss-Legendre).
+# scipy's nctdtr gives nan from a centre of about 20 up.
+_NODES, _HALVES = np.polynomial.legendre.leggauss(400)
+_TAILS, _WEIGHTS = (_NODES + 1) / 2, _HALVES / 2
+
+
+@dataclass(frozen=True)
+class Noise:
+    """How far runs that differ in their seed alone lie apart, in the unit of the losses.
+
+    ci95 is of the standard deviation, for normal losses (chi-square).
+    """
+
+    n: int
+    mean: float
+    sd: float
+    ci95: tuple[float, float]
+
+
+def noise(losses: Sequence[float]) -> Noise:
+    """The noise floor from runs of one arm.
+
+    Raises:
+        ValueError: fewer than two losses.
+
+    """
+    values = np.asarray(losses, dtype=np.float64)
+    n = len(values)
+    if n < 2:
+        raise ValueError(f"a noise floor takes two seeds or more, got {n}")
+    sd = float(values.std(ddof=1))
+    low, high = (sd * math.sqrt((n - 1) / float(chdtri(n - 1, tail))) for tail in (0.025, 0.975))
+    return Noise(n, float(values.mean()), sd, (low, high))
+
+
+def power(n: int, effect: float, alpha: float) -> float:
+    """The chance that a paired t test of n seeds has p < alpha, of normal differences.
+
+    Args:
+        n: pairs, from two up.
+        effect: mean over standard deviation of the differences, without sign.
+        alpha: two-sided.
+
+    """
+    edge, centre = float(stdtrit(n - 1, 1 - alpha / 2)), effect * math.sqrt(n)
+    edges = edge * np.sqrt(chdtri(n - 1, _TAILS) / (n - 1))  # in true standard errors
+    return float(_WEIGHTS @ (ndtr(centre - edges) + ndtr(-centre - edges)))
+
+
+def seeds_needed(mean: float, sd: float, alpha: float) -> int | None:
+    """Least number of pairs with which such a difference is found with a power of 80 %.
+
+    None where ten thousand pairs are too few.
+    """
+    if mean == 0:
+        return None
+    effect = abs(mean) / sd
+    if power(_MOST_SEEDS, effect, alpha) < POWER:
+        return None
+    low, high = 1, _MOST_SEEDS  # too few, enough
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if power(middle, effect, alpha) >= POWER else (middle, high)
+    return high
+
+
+def detectable(n: int, sd: float, alpha: float) -> float:
+    """The least difference that n pairs find with a power of 80 %, in the unit of sd."""
+    high = 1.0
+    while power(n, high, alpha) < POWER:
+        high *= 2
+    return sd * _least(lambda effect: power(n, effect, alpha) >= POWER, high)
+
+
+def _least(is_enough: Callable[[float], bool], high: float) -> float:
+    """The least number up to high for which it is enough, to a millionth of high."""
+    low = 0.0
+    for _ in range(20):
+        middle = (low + high) / 2
+        low, high = (low, middle) if is_enough(middle) else (middle, high)
+    return high

@@ -1,0 +1,220 @@
+"""Scaling: loss over compute as a power law, and what an arm is worth in the baseline's compute."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Losses = Mapping[float, Mapping[int, float]]
+"""By compute, the losses by seed."""
+
+_FLOOR_POINTS = 4  # a floor is a third parameter: fewer points leave nothing to check it with
+_RESAMPLES = 2_000
+_STEEPEST = 3.0  # alpha; the paper's are 0.06, with a floor 0.3 is common
+
+
+@dataclass(frozen=True)
+class PowerLaw:
+    """L(C) = E + A C^-alpha, E being 0 where it was not fitted. rmse: of the logs of the losses."""
+
+    a: float
+    alpha: float
+    floor: float
+    rmse: float
+
+    def loss(self, compute: float) -> float:
+        """The loss at this compute, in the unit of the losses it was fitted to."""
+        return self.floor + self.a * float(compute**-self.alpha)
+
+    def compute(self, loss: float) -> float:
+        """The compute at which the loss is reached; infinite where it never is."""
+        if loss <= self.floor or self.alpha <= 0:
+            return math.inf
+        return float((self.a / (loss - self.floor)) ** (1 / self.alpha))
+
+
+@dataclass(frozen=True)
+class Multiplier:
+    """How much more compute the baseline takes to the arm's loss: 1.25 is a quarter more.
+
+    Attributes:
+        compute: where it holds, in the unit of what was fitted.
+        ci95: by bootstrap over seeds; None with one seed at any size.
+        left_out: the least and the greatest where one size is left out; None below three sizes.
+
+    """
+
+    value: float
+    compute: float
+    ci95: tuple[float, float] | None = None
+    left_out: tuple[float, float] | None = None
+
+
+def fit(compute: Sequence[float], losses: Sequence[float]) -> PowerLaw:
+    """L = A C^-alpha by least squares in logs; of two points, the line through them.
+
+    Raises:
+        ValueError: fewer than two different budgets, or a number that has no logarithm.
+
+    """
+    x, y = _logs(compute, losses, 2)
+    slope, intercept = (float(each) for each in _line(x, y))
+    return PowerLaw(math.exp(intercept), -slope, 0.0, _rms(y - (slope * x + intercept)))
+
+
+def fit_floor(compute: Sequence[float], losses: Sequence[float]) -> PowerLaw:
+    """L = E + A C^-alpha with E >= 0 by variable projection: for each alpha the best E and A are
+    those of a line, so that one number is searched and no start has to be guessed.
+
+    Raises:
+        ValueError: fewer than four different budgets, or a number that has no logarithm.
+
+    """
+    x, _ = _logs(compute, losses, _FLOOR_POINTS)
+    values = np.asarray(losses, dtype=np.float64)
+
+    def at(alpha: float) -> tuple[float, float, float]:
+        """(squared error, E, A) of the best line in C^-alpha."""
+        z = np.exp(-alpha * x)
+        a, floor = (float(each) for each in _line(z, values))
+        if floor < 0:  # then the best that is allowed has none
+            a, floor = float(z @ values / (z @ z)), 0.0
+        return float(np.sum((values - floor - a * z) ** 2)), floor, a
+
+    grid = np.geomspace(1e-3, _STEEPEST, 100)
+    best = int(np.argmin([at(alpha)[0] for alpha in grid]))
+    around = float(grid[max(0, best - 1)]), float(grid[min(len(grid) - 1, best + 1)])
+    from scipy.optimize import minimize_scalar  # takes a fifth of a second to import
+
+    found = minimize_scalar(
+        lambda alpha: at(alpha)[0], bounds=around, method="bounded", options={"xatol": 1e-8}
+    )
+    _, floor, a = at(float(found.x))
+    fitted = floor + a * np.exp(-found.x * x)
+    return PowerLaw(a, float(found.x), floor, _rms(np.log(values) - np.log(fitted)))
+
+
+def multiplier_of(baseline: PowerLaw, loss: float, compute: float) -> float:
+    """How many times this compute the baseline takes to the loss that an arm has with it."""
+    return baseline.compute(loss) / compute
+
+
+def adjusted(value: float, arm_speed: float, baseline_speed: float) -> float:
+    """A multiplier of compute as one of time, by FLOPs (or, for equal sizes, tokens) per second."""
+    return value * arm_speed / baseline_speed
+
+
+def multiplier(arm: Losses, baseline: Losses, compute: float, floor: bool = False) -> Multiplier:
+    """What the arm is worth at this compute, by a fit to each, with how sure that is.
+
+    The sizes of both are paired in their order, and so are the seeds of a size.
+
+    Args:
+        arm: losses by seed, by compute.
+        baseline: the same; its compute may differ from the arm's.
+        compute: of the arm.
+        floor: whether to fit E, which takes four sizes.
+
+    Raises:
+        ValueError: too few sizes (`fit`, `fit_floor`), or a baseline that no compute brings to the
+            arm's loss, as where its loss does not fall.
+
+    """
+    ladder = _Ladder(sorted(arm), sorted(baseline), compute, floor)
+    ours, theirs = _means(arm), _means(baseline)
+    n = len(ours)
+    if n != len(theirs):
+        raise ValueError(f"the arm has {n} sizes, the baseline {len(theirs)}")
+    value = ladder.value(ours, theirs)
+    if math.isinf(value):
+        raise ValueError("the baseline does not reach the arm's loss with any compute")
+    left = []
+    if n > (_FLOOR_POINTS if floor else 2):
+        kept = [[i for i in range(n) if i != skip] for skip in range(n)]
+        left = [ladder.value(ours, theirs, keep) for keep in kept]
+    drawn = _drawn(arm, baseline, _RESAMPLES // (10 if floor else 1))
+    ends = None if drawn is None else np.quantile(ladder.values(*drawn), (0.025, 0.975)).tolist()
+    return Multiplier(
+        value,
+        compute,
+        ci95=(ends[0], ends[1]) if ends else None,
+        left_out=(min(left), max(left)) if left else None,
+    )
+
+
+@dataclass(frozen=True)
+class _Ladder:
+    """The compute of both arms' sizes, and where and how they are compared."""
+
+    arm: list[float]
+    baseline: list[float]
+    compute: float
+    floor: bool
+
+    def value(self, ours: Floats, theirs: Floats, keep: Sequence[int] | None = None) -> float:
+        """The multiplier from one loss per size of both, or from those of some sizes alone."""
+        law, kept = fit_floor if self.floor else fit, list(keep or range(len(ours)))
+        reached = law([self.arm[i] for i in kept], ours[kept].tolist()).loss(self.compute)
+        fitted = law([self.baseline[i] for i in kept], theirs[kept].tolist())
+        return multiplier_of(fitted, reached, self.compute)
+
+    def values(self, ours: Floats, theirs: Floats) -> Floats:
+        """`value` of many draws, each a row; at once but where floors are fitted."""
+        if self.floor:
+            return np.array([self.value(*pair) for pair in zip(ours, theirs, strict=True)])
+        slope, intercept = _line(np.log(self.arm), np.log(ours))
+        reached = slope * math.log(self.compute) + intercept
+        slope, intercept = _line(np.log(self.baseline), np.log(theirs))
+        with np.errstate(divide="ignore", over="ignore"):
+            needed = np.where(slope < 0, np.exp((reached - intercept) / slope), math.inf)
+        return needed / self.compute
+
+
+def _means(losses: Losses) -> Floats:
+    """The mean loss of each size, in order."""
+    return np.array([float(np.mean(list(losses[size].values()))) for size in sorted(losses)])
+
+
+def _drawn(arm: Losses, baseline: Losses, n: int) -> tuple[Floats, Floats] | None:
+    """Mean losses of both arms, draw x size, as they might have come out with other seeds.
+
+    Around its mean, each size's pairs are drawn with replacement, stretched by sqrt(n / (n - 1)):
+    a sample of n lies that much closer to its own mean than to the truth. None where some size
+    has one shared seed, which shows no spread.
+    """
+    random, columns = np.random.default_rng(0), []
+    for ours, theirs in zip(sorted(arm), sorted(baseline), strict=True):
+        shared = sorted(arm[ours].keys() & baseline[theirs].keys())
+        if len(shared) < 2:
+            return None
+        pairs = np.array([[arm[ours][seed], baseline[theirs][seed]] for seed in shared])
+        stretched = (pairs - pairs.mean(axis=0)) * math.sqrt(len(shared) / (len(shared) - 1))
+        chosen = random.integers(0, len(shared), (n, len(shared)))
+        columns.append(pairs.mean(axis=0) + stretched[chosen].mean(axis=1))
+    table = np.stack(columns, axis=1)  # draw, size, arm
+    return table[:, :, 0], table[:, :, 1]
+
+
+def _logs(compute: Sequence[float], losses: Sequence[float], least: int) -> tuple[Floats, Floats]:
+    x, y = (np.asarray(values, dtype=np.float64) for values in (compute, losses))
+    if len(set(x.tolist())) < least:
+        raise ValueError(f"a fit takes {least} budgets or more, got {len(set(x.tolist()))}")
+    if not (np.isfinite(x).all() and np.isfinite(y).all() and (x > 0).all() and (y > 0).all()):
+        raise ValueError("a fit takes positive finite losses and budgets")
+    return np.log(x), np.log(y)
+
+
+def _line(x: Floats, y: Floats) -> tuple[Floats, Floats]:
+    """Slope and intercept by least squares, of each row of y."""
+    away = x - x.mean()
+    slope = y @ away / (away @ away)
+    return slope, y.mean(axis=-1) - slope * x.mean()
+
+
+def _rms(residuals: Floats) -> float:
+    return math.sqrt(float(np.mean(residuals**2)))

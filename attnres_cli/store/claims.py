@@ -1,0 +1,89 @@
+"""Whose a run is, inside a transaction: taking it, letting it go, ending it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+
+from sqlalchemy import Connection, select, update
+
+from attnres_cli.errors import StudyError
+from attnres_cli.run import Status
+from attnres_cli.store import owner, rows
+from attnres_cli.store.tables import runs
+
+
+def now() -> str:
+    """The time as the study holds it: UTC, ISO 8601, whole seconds."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def take(connection: Connection, ids: Sequence[int]) -> int | None:
+    """The first of these runs that waits, now this process's; None if none waits."""
+    waiting = select(runs.c.id).where(runs.c.status == Status.PENDING)
+    free = set(connection.execute(waiting).scalars())
+    found = next((run_id for run_id in ids if run_id in free), None)
+    if found is not None:
+        mine = update(runs).where(runs.c.id == found)
+        connection.execute(
+            mine.values(
+                status=Status.RUNNING,
+                owner=owner.this_process(),
+                attempts=runs.c.attempts + 1,
+                started_at=now(),
+                heartbeat_at=now(),
+            )
+        )
+    return found
+
+
+def change(connection: Connection, run_id: int, values: Mapping[str, object]) -> bool:
+    """Change a run that is this process's; whether it is."""
+    ours = (runs.c.id == run_id, runs.c.owner == owner.this_process())
+    return connection.execute(update(runs).where(*ours).values(values)).rowcount == 1
+
+
+def end(
+    connection: Connection, run_id: int, values: Mapping[str, object], versions: Mapping[str, str]
+) -> None:
+    """The one place where a run ends. Only the process that claimed it may end it.
+
+    Raises:
+        StudyError: another one has it, or it has ended.
+
+    """
+    done = {**values, "versions": dict(versions), "owner": None, "finished_at": now()}
+    if not change(connection, run_id, done):
+        raise StudyError(f"run {run_id} is no longer this process's: its result was not recorded")
+
+
+def orphans(connection: Connection, ids: Sequence[int], watch: owner.Watch) -> list[rows.Row]:
+    """The running ones of these runs whose process is gone."""
+    running = select(runs).where(runs.c.id.in_(ids), runs.c.status == Status.RUNNING)
+    return [
+        row
+        for row in connection.execute(running).all()
+        if watch.is_gone(row.id, row.owner, row.heartbeat_at)
+    ]
+
+
+def free(connection: Connection, orphaned: Sequence[rows.Row], *, counts: bool = False) -> None:
+    """Let these runs wait again; with all their attempts, unless these deaths count."""
+    freed = update(runs).where(runs.c.id.in_([row.id for row in orphaned]))
+    connection.execute(freed.values(**rows.WAITING, **({} if counts else {"attempts": 0})))
+
+
+def check_is_idle(row: rows.Row) -> None:
+    """Raise StudyError where a process may be running a run."""
+    if row.status != Status.RUNNING:
+        return
+    if owner.is_here(row.owner):
+        alive = owner.is_alive(row.owner)
+    else:  # one look cannot see whether a heartbeat moves
+        said = datetime.fromisoformat(row.heartbeat_at) if row.heartbeat_at else None
+        alive = said is not None and (datetime.now(UTC) - said).total_seconds() < 2 * owner.STALE_S
+    if alive:
+        host, _, pid, _ = row.owner.split("|")
+        raise StudyError(
+            f"run {row.id} is running (process {pid} on {host.partition('/')[0]}): stop that first"
+        )

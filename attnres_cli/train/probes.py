@@ -1,0 +1,234 @@
+"""What is measured inside a model at a few points of its training: for every design the same.
+
+All of it is on the same few evaluation tokens for every arm and seed. v_0 is the embedding,
+v_1..v_L are the outputs of the sublayers, h_l is what site l = 1..L+1 sees, the last site being the
+output norm's. An rms is the root of the mean square over tokens and width.
+
+| measure           | of       | definition                                                        |
+|-------------------|----------|-------------------------------------------------------------------|
+| output_rms        | output i | rms of v_i                                                        |
+| gradient_rms      | output i | rms of d loss / d v_i, the loss being a sum over tokens, in nats  |
+| input_rms         | site l   | rms of h_l                                                        |
+| newest_source_rms | site l   | rms of the newest source, see below                               |
+| newest_share      | site l   | p of the newest source                                            |
+| embedding_share   | site l   | p of the source that holds the embedding                          |
+| entropy           | site l   | -sum p log p over the sources, in nats                            |
+| contribution      | output i | rms(M[L+1, i] v_i) / sum_j rms(M[L+1, j] v_j)                     |
+| mixing            | l, i     | M[l, i], with h_l = sum_i M[l, i] v_i                             |
+
+A source is an output, or the sum of neighbouring outputs that a design reads with one weight
+whatever its parameters are (sources.py finds out): all of them for `standard`, a block's for
+`attnres:block_size=4`. Its weight is M's, and p is its share in a token's absolute weights, so that
+p is the softmax's weight in Attention Residuals and is defined where weights are negative or sum to
+anything. p, entropy and M are taken per token, and per head or channel where those have weights of
+their own, then averaged.
+
+The paper (arXiv 2603.15031) plots magnitudes and gradients per layer (Fig. 5) without saying of
+which tensor or in which norm; its series of magnitudes rises and falls as newest_source_rms does.
+Its Fig. 8 is M. A contribution that shrinks with depth is what it calls PreNorm's dilution.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from attnres_cli.data import Tokens
+from attnres_cli.data.tokens import Windows
+from attnres_cli.depthmix.scoring import wide
+from attnres_cli.loss import next_token_loss
+from attnres_cli.model import Transformer
+from attnres_cli.recipe import Recipe
+from attnres_cli.run import Numbers, Probe
+from attnres_cli.sources import joined
+from attnres_cli.variant import Variant
+
+_PARTS = (0.0, 0.25, 0.5, 1.0)
+"""Of a run's steps, after which it is probed."""
+
+_SHORT = 200
+"""Steps below which a run is probed at its end alone: a probe takes the time of half a step."""
+
+_SHARE = 0.004
+"""Of a run's training tokens, how many go through probes in all."""
+
+_MOST_TOKENS = 4096
+"""Of one probe. Averages over more would move by less than seeds do."""
+
+_MOST_LOGITS = 2**26
+"""Of one probe: a quarter of a gigabyte."""
+
+_NUMBERS = 2**22
+"""Of M at a time: 16 MB, so that a probe takes no more memory than a step of training."""
+
+_OFF = 0.1
+"""How far M may be off what the output site saw; bfloat16 is off by a hundredth."""
+
+_SHARES = ("newest_share", "embedding_share", "entropy")
+
+
+def steps_of(recipe: Recipe) -> frozenset[int]:
+    """The steps after which a run of this recipe is probed."""
+    steps = recipe.steps
+    return frozenset(round(steps * part) for part in (_PARTS if steps >= _SHORT else _PARTS[-1:]))
+
+
+def windows_of(tokens: Tokens, recipe: Recipe) -> Windows:
+    """(B, T + 1) evaluation tokens, the same at every step, for every arm and seed.
+
+    One window at least, else as many as make up a fixed share of the run; never more than a step
+    of training has, or an evaluation.
+    """
+    seq_len, train = recipe.model.seq_len, recipe.train
+    most = min(_MOST_TOKENS, _MOST_LOGITS // tokens.vocab_size)
+    fair = min(train.tokens * _SHARE / len(_PARTS), most) // seq_len
+    count = max(1, min(int(fair), train.rows, train.eval_tokens // seq_len))
+    return next(iter(tokens.eval_batches(count * seq_len, count, seq_len)))
+
+
+def measure(
+    model: Transformer,
+    design: Variant,
+    inputs: Tensor,
+    targets: Tensor,
+    step: int,
+    autocast: AbstractContextManager[object],
+) -> Probe:
+    """All of the above, by one forward and one backward pass, never compiled.
+
+    The model's weights, its gradients and torch's generators are as they were.
+
+    Args:
+        model: after `step` steps.
+        design: what its residual was built from.
+        inputs: (B, T) tokens.
+        targets: (B, T), the next of each.
+        step: recorded with it.
+        autocast: the precision of the forward pass.
+
+    """
+    devices = [inputs.device] if inputs.device.type == "cuda" else []
+    with torch.random.fork_rng(devices=devices), torch.enable_grad():
+        with autocast:
+            values, seen, loss = _forward(model, inputs, targets)
+        total = loss * targets.numel()
+        gradients = torch.autograd.grad(total, values, materialize_grads=True)
+        with torch.no_grad():
+            values, seen = ([_flat(x) for x in each] for each in (values, seen))
+            try:
+                mixed = _mixed(model, design, values, seen)
+            except Exception as error:  # a diagnostic costs nobody a run; `attnres check` tells
+                mixed = {"no_mixing": f"depth_mixing raised {type(error).__name__}: {error}"}
+    return Probe(step, _rms_of(values), _rms_of(gradients), _rms_of(seen), **mixed)
+
+
+def _forward(
+    model: Transformer, inputs: Tensor, targets: Tensor
+) -> tuple[list[Tensor], list[Tensor], Tensor]:
+    """v_0..v_L, h_1..h_L+1 and the loss: Transformer.forward, with what is in it kept."""
+    values, seen = [model.embed(inputs) * model.embed_scale], []
+    state = model.residual.start(values[0])
+    for l, f in enumerate(model.sublayers, 1):
+        h, state = model.residual.read(state, l)
+        seen.append(h)
+        values.append(f(h))
+        state = model.residual.write(state, l, values[-1])
+    seen.append(model.residual.finish(state))
+    return values, seen, next_token_loss(model.head(model.norm(seen[-1])), targets)
+
+
+def _flat(x: Tensor) -> Tensor:
+    """(1, N, D), in float32 at least: designs know no order among tokens."""
+    return x.detach().flatten(0, 1).unsqueeze(0).to(wide(x))
+
+
+def _rms(x: Tensor) -> Tensor:
+    return x.to(wide(x)).square().mean().sqrt()
+
+
+def _rms_of(vectors: Sequence[Tensor]) -> Numbers:
+    return _numbers(torch.stack([_rms(x) for x in vectors]))
+
+
+def _numbers(x: Tensor) -> Numbers:
+    return tuple(x.tolist())
+
+
+def _mixed(
+    model: Transformer, design: Variant, values: Sequence[Tensor], seen: Sequence[Tensor]
+) -> dict[str, Any]:
+    """What comes of M, by name; or why there is no M."""
+    residual = model.residual
+    sums = None if residual.not_linear else joined(design, residual.n_sublayers)
+    if sums is None:
+        return {"no_mixing": residual.not_linear or "depth_mixing gives None"}
+    begins = (~sums).to(values[0])
+    _, n_tokens, slices = values[0].shape  # of the width: so many at most, until M is known
+    total: dict[str, Tensor] = {}
+    start = 0
+    while start < n_tokens:
+        end = min(n_tokens, start + max(1, _NUMBERS // (slices * len(values) ** 2)))
+        v = torch.stack([value[0, start:end] for value in values])
+        mixing = residual.depth_mixing(list(v.unsqueeze(1)))
+        assert mixing is not None
+        for name, x in _sums(mixing[0], begins, v, seen[-1][0, start:end]).items():
+            total[name] = total[name] + x if name in total else x
+        start, slices = end, mixing.shape[2]
+    off = (total["off"] / total["out"]).sqrt().item()
+    if off > _OFF:
+        return {"no_mixing": f"M is off what the output site saw by {off:.0%}"}
+    sizes = total["energy"].sqrt()
+    return {
+        **{name: _numbers(total[name] / n_tokens) for name in _SHARES},
+        "newest_source_rms": _newest_rms(values, sums),
+        "contribution": _numbers(sizes / sizes.sum()),
+        "mixing": tuple(tuple(row) for row in (total["mixing"] / n_tokens).tolist()),
+    }
+
+
+def _sums(mixing: Tensor, begins: Tensor, v: Tensor, out: Tensor) -> dict[str, Tensor]:
+    """Sums over N tokens of what comes of M.
+
+    Args:
+        mixing: (N or 1, H, L+1, L+1).
+        begins: (L+1, L+1), at each site 1 where a source begins: the others are counted there.
+        v: (L+1, N, D).
+        out: (N, D), what the output site saw.
+
+    """
+    weights = mixing.abs()
+    whole = (weights * begins).sum(dim=-1, keepdim=True)
+    p = weights / whole.clamp_min(torch.finfo(whole.dtype).tiny)  # (N or 1, H, L+1, L+1)
+    means = {
+        "newest_share": p.diagonal(dim1=-2, dim2=-1),
+        "embedding_share": p[..., 0],
+        "entropy": torch.special.entr(p * begins).sum(dim=-1),
+        "mixing": mixing,
+    }
+    at_output = mixing[..., -1, :].expand(len(out), -1, -1)  # (N, H, S)
+    v = v.unflatten(-1, (at_output.shape[1], -1))  # (S, N, H, D/H)
+    replayed = torch.einsum("nhs,snhd->nhd", at_output, v).flatten(-2)
+    return {
+        **{name: len(out) * x.mean(dim=(0, 1)) for name, x in means.items()},
+        "energy": torch.einsum("nhs,snh->s", at_output.square(), v.square().sum(dim=-1)),
+        "off": (replayed - out).square().sum(),
+        "out": out.square().sum(),
+    }
+
+
+def _newest_rms(values: Sequence[Tensor], sums: Tensor) -> Numbers:
+    """The rms of the newest source at every site: the sum of outputs that ends with the newest."""
+    found, held, first = [], torch.zeros(()), -1
+    for site, row in enumerate(sums.tolist()):
+        start = site
+        while row[start]:
+            start -= 1
+        same = start == first
+        held = held + values[site] if same else torch.stack(list(values[start : site + 1])).sum(0)
+        first = start
+        found.append(_rms(held))
+    return _numbers(torch.stack(found))

@@ -1,0 +1,142 @@
+"""A model, its optimisers, and one step of training them."""
+
+from __future__ import annotations
+
+import contextlib
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from attnres_cli import depthmix, variant
+from attnres_cli.data import Tokens
+from attnres_cli.model import Transformer, init_weights
+from attnres_cli.run import Probe, RunSpec, Settings
+from attnres_cli.train import probes
+from attnres_cli.train.batches import Batches
+from attnres_cli.train.optim import lr_factor, make_optimizers
+
+Forward = Callable[[Tensor, Tensor], Tensor]
+"""Tokens and targets (B, T) to the mean loss in nats per token."""
+
+_MOST_ARMS = 1024
+"""Arms that one process may compile. They share the code of one `forward`, and of the ninth form of
+it on torch would compile none, by default: those arms would be computed unlike the others.
+"""
+
+
+@dataclass
+class Trainer:
+    """A model, its optimisers, and one step of training them on a recipe's batches.
+
+    Nothing in a step waits for the device.
+    """
+
+    spec: RunSpec
+    tokens: Tokens
+    settings: Settings
+    device: torch.device
+    model: Transformer = field(init=False)
+    forward: Forward = field(init=False)
+
+    def __post_init__(self) -> None:
+        recipe = self.spec.recipe
+        shape = recipe.model.shape(self.tokens.vocab_size)
+        design = variant.parse(self.spec.variant).build(shape.d_model, shape.n_sublayers)
+        model = Transformer(shape, design)
+        model.checkpoints_activations = recipe.train.checkpoint_activations
+        init_weights(model, self.spec.seed)
+        self.model = model.to(self.device)
+        self.optimizers = make_optimizers(self.model, recipe.optim)
+        self.batches = Batches(self.spec, self.tokens, self.device)
+        self.forward = self._compiled() if self.settings.compiled else self.model
+        self._parameters = list(self.model.parameters())
+
+    def step(self, step: int) -> Tensor:
+        """Train on the batch of this step; its loss before the update, still on the device."""
+        recipe = self.spec.recipe
+        lr = recipe.optim.lr * lr_factor(recipe.optim, step, recipe.steps)
+        for optimizer in self.optimizers:
+            for group in optimizer.param_groups:
+                group["lr"] = lr
+        loss = self._backward(self._on_device(self.batches.take(step)))
+        torch.nn.utils.clip_grad_norm_(self._parameters, recipe.optim.clip)
+        for optimizer in self.optimizers:
+            optimizer.step()
+            optimizer.zero_grad()
+        return loss
+
+    @torch.no_grad()
+    def evaluate(self, between: Callable[[], None] = lambda: None) -> float:
+        """Validation loss in nats per token over the recipe's evaluation tokens.
+
+        `between` is called before every batch, and may end it by raising.
+
+        Never compiled: without gradients the model would be compiled once more, for little. The
+        engine is then one that is fast without a compiler.
+        """
+        recipe, settings = self.spec.recipe, self.settings.uncompiled
+        total, count = torch.zeros((), dtype=torch.float64, device=self.device), 0
+        for batch in self.tokens.eval_batches(
+            recipe.train.eval_tokens, recipe.train.rows, recipe.model.seq_len
+        ):
+            between()
+            loss = self._loss(self.model, settings, self._on_device(torch.from_numpy(batch)))
+            total += loss.double() * len(batch)
+            count += len(batch)
+        return total.item() / count
+
+    def probe(self, step: int) -> Probe:
+        """What is inside the model after that many steps; nothing of the trainer changes."""
+        windows = self._on_device(
+            torch.from_numpy(probes.windows_of(self.tokens, self.spec.recipe))
+        )
+        design = variant.parse(self.spec.variant)
+        with depthmix.use(self.settings.uncompiled.engine):
+            return probes.measure(
+                self.model, design, windows[:, :-1], windows[:, 1:], step, self._autocast()
+            )
+
+    def _backward(self, windows: Tensor) -> Tensor:
+        """Add the gradients of the mean loss of a batch, micro-batch by micro-batch; that loss."""
+        parts = windows.split(self.spec.recipe.train.rows)
+        losses = []
+        for part in parts:
+            loss = self._loss(self.forward, self.settings, part) / len(parts)
+            loss.backward()
+            losses.append(loss.detach())
+        return torch.stack(losses).sum() if len(losses) > 1 else losses[0]
+
+    def _loss(self, forward: Forward, settings: Settings, windows: Tensor) -> Tensor:
+        """The one place where a model is run: by these settings' engine and precision."""
+        with depthmix.use(settings.engine), self._autocast():
+            return forward(windows[:, :-1], windows[:, 1:])
+
+    def _on_device(self, windows: Tensor) -> Tensor:
+        return windows.to(self.device, non_blocking=True)
+
+    def _autocast(self) -> contextlib.AbstractContextManager[object]:
+        if self.settings.precision == "fp32":
+            return contextlib.nullcontext()
+        return torch.autocast(self.device.type, torch.bfloat16)
+
+    def _compiled(self) -> Forward:
+        from torch._dynamo import config  # takes a second to import
+
+        config.recompile_limit = _MOST_ARMS
+        return torch.compile(self.model, dynamic=False)
+
+
+def seconds_per_step(
+    spec: RunSpec, tokens: Tokens, settings: Settings, device: str, n_steps: int
+) -> float:
+    """Median seconds of n_steps training steps, after one to warm up; what a plan is made with."""
+    trainer, times = Trainer(spec, tokens, settings, torch.device(device)), []
+    for step in range(n_steps + 1):
+        started = time.perf_counter()
+        trainer.step(min(step, spec.recipe.steps - 1)).item()
+        times.append(time.perf_counter() - started)
+    return statistics.median(times[1:])

@@ -1,0 +1,178 @@
+"""Kept tokens: mapped again as they were, and never used where they are not."""
+
+from __future__ import annotations
+
+import multiprocessing
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from attnres_cli.data import cache, tokenizers
+from attnres_cli.data.tokenizers import Tokenizer, streams
+from attnres_cli.data.tokens import Document
+
+KEY = "0123456789abcdef" * 2
+HALVES = np.arange(5000, dtype=np.uint16), np.arange(7, dtype=np.uint16)
+
+
+@pytest.fixture
+def folder(kept_tokens: Path) -> Path:
+    return kept_tokens
+
+
+def the_file(folder: Path) -> Path:
+    (path,) = folder.iterdir()
+    return path
+
+
+def equal(found: cache.Halves | None) -> bool:
+    return found is not None and all(map(np.array_equal, found, HALVES))
+
+
+def test_what_is_kept_is_found_and_mapped(folder: Path):
+    assert cache.find(KEY, 5000) is None
+
+    cache.keep(KEY, 5000, HALVES)
+
+    found = cache.find(KEY, 5000)
+    assert equal(found)
+    assert found is not None
+    assert found[0].dtype == np.uint16
+    assert isinstance(found[0].base.base, np.memmap)
+    assert not found[0].flags.writeable
+
+
+def test_another_text_and_another_vocabulary_are_something_else(folder: Path):
+    cache.keep(KEY, 5000, HALVES)
+
+    assert cache.find(KEY[::-1], 5000) is None
+    assert cache.find(KEY, 6000) is None
+
+
+@pytest.mark.parametrize("at", [0, 1, 7, 70, 128, 2000, -1])
+def test_a_changed_byte_is_seen(folder: Path, at: int):
+    cache.keep(KEY, 5000, HALVES)
+    content = bytearray(the_file(folder).read_bytes())
+    content[at] ^= 1
+    the_file(folder).write_bytes(content)
+
+    found = cache.find(KEY, 5000)
+
+    assert found is None or equal(found)  # spaces of the header hold nothing
+    assert found is None or at == 70
+
+
+@pytest.mark.parametrize("size", [0, 5, 60, 128, 129, 5000])
+def test_a_truncated_file_is_not_used_and_made_again(folder: Path, size: int):
+    cache.keep(KEY, 5000, HALVES)
+    path = the_file(folder)
+    path.write_bytes(path.read_bytes()[:size])
+
+    assert cache.find(KEY, 5000) is None
+    cache.keep(KEY, 5000, HALVES)
+    assert equal(cache.find(KEY, 5000))
+
+
+def test_a_pickle_in_its_place_is_never_loaded(folder: Path):
+    cache.keep(KEY, 5000, HALVES)
+    the_file(folder).write_bytes(pickle.dumps(HALVES))
+
+    assert cache.find(KEY, 5000) is None
+
+
+def test_a_folder_that_cannot_be_made_only_means_that_nothing_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+
+    cache.keep(KEY, 5000, HALVES)
+
+    assert cache.find(KEY, 5000) is None
+
+
+def _keep_and_find(number: int) -> bool:
+    """Run in a process of its own."""
+    for _ in range(20):
+        cache.keep(KEY, 5000, HALVES)
+        if not equal(cache.find(KEY, 5000)):
+            return False
+    return number >= 0
+
+
+def test_processes_that_keep_the_same_at_once_all_find_it_whole(folder: Path):
+    with multiprocessing.get_context("spawn").Pool(6) as pool:
+        assert all(pool.map(_keep_and_find, range(12), chunksize=1))
+
+    assert equal(cache.find(KEY, 5000))
+    assert the_file(folder)  # no other one is left
+
+
+class Counting:
+    """A tokenizer of words by their length, that counts how often it is used."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.used, self.identity = 0, "words 1"
+        monkeypatch.setattr(tokenizers, "_open", lambda _: self.tokenizer)
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        return Tokenizer(self.identity, 100, self.encode)
+
+    def encode(self, texts: list[str]) -> list[list[int]]:
+        self.used += 1
+        return [[len(word) for word in text.split()] for text in texts]
+
+
+def texts(*contents: str) -> list[Document]:
+    return [Document(str(number), text.encode()) for number, text in enumerate(contents)]
+
+
+def test_a_text_is_tokenised_once_and_again_where_anything_changed(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+):
+    counting = Counting(monkeypatch)
+    train, val = texts("a bb", "ccc"), texts("dddd e")
+    first = streams("text", train, val, "t.json")
+    assert counting.used == 2
+
+    again = streams("text", train, val, "t.json")
+
+    assert counting.used == 2
+    assert again.fingerprint == first.fingerprint
+    assert np.asarray(again.train).tolist() == [1, 2, 3]
+    assert np.asarray(again.val).tolist() == [4, 1]
+    streams("text", texts("a bb", "cc c"), val, "t.json")
+    assert counting.used == 4
+    streams("text", texts("a bb"), texts("ccc", "dddd e"), "t.json")
+    assert counting.used == 6
+    counting.identity = "words 2"
+    streams("text", train, val, "t.json")
+    assert counting.used == 8
+
+
+def test_a_spoilt_file_is_made_again_with_the_same_tokens(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+):
+    counting = Counting(monkeypatch)
+    first = streams("text", texts("a bb ccc"), texts("dddd"), "t.json")
+    the_file(folder).write_bytes(b"nonsense")
+
+    again = streams("text", texts("a bb ccc"), texts("dddd"), "t.json")
+
+    assert counting.used == 4
+    assert (again.fingerprint, len(again.train)) == (first.fingerprint, 3)
+
+
+def test_the_facts_of_tokenised_text_say_how_far_it_can_be_packed(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+):
+    Counting(monkeypatch)
+
+    facts = streams("text", texts("a b"), texts("la " * 5000, "lo " * 5000), "t.json").facts
+
+    assert facts.zlib_bits is not None
+    assert facts.zlib_bits < 0.1
+    assert not facts.is_bytes

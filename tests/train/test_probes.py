@@ -1,0 +1,514 @@
+"""What is measured inside models: each number against a slow, plain one; training unchanged."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from designs import BRIEF, SIMPLE, build
+from torch import Tensor
+
+from attnres_cli import depthmix, residual, sources, variant
+from attnres_cli.data import Tokens
+from attnres_cli.data.tokens import Document, split
+from attnres_cli.loss import next_token_loss
+from attnres_cli.model import Transformer
+from attnres_cli.recipe import Recipe, load, validate
+from attnres_cli.run import Probe, RunSpec, Settings, Status
+from attnres_cli.shape import Shape
+from attnres_cli.sources import move
+from attnres_cli.train import Checkpoints, Keeper, Stop, Stopped, probes, train
+from attnres_cli.train.loop import Trainer
+from variants.attnres import AttnRes
+from variants.standard import Standard
+
+SETTINGS = Settings("cpu", "test", "fp32", compiled=False, threads=1, engine="eager")
+SEVERAL = [
+    "standard",
+    "attnres",
+    "attnres:block_size=2",
+    "attnres:block_size=4,heads=2",
+    "attnres:window=2",
+    "attnres:norm=sigmoid",
+    "attnres:score=static",
+    "denseformer",
+    "delta:block_size=2",
+    "hc",
+    "mhc",
+    "highway",
+    "layerscale",
+    "postnorm",
+    "unet",
+    "x0",
+]
+RMS = ("output_rms", "gradient_rms", "input_rms")
+
+
+@pytest.fixture(autouse=True)
+def _one_thread():
+    """Models this small only wait for a second one."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def tokens() -> Tokens:
+    text = np.random.default_rng(0).integers(97, 105, size=20_000).astype(np.uint8).tobytes()
+    return split("text", [Document("one", text)], val_fraction=0.1)
+
+
+@pytest.fixture
+def longer(tiny_recipe: Recipe) -> Recipe:
+    """200 steps, probed after 0, 50, 100 and 200, evaluated after 0, 100 and 200."""
+    values = tiny_recipe.model_dump()
+    values["train"] |= {"tokens": 64 * 200}
+    return validate(values, "test")
+
+
+def moved(spec: str, shape: Shape) -> Transformer:
+    """In float64, away from its initial values."""
+    model = build(spec, shape).double()
+    move(model.residual, 0.3)
+    return model
+
+
+def windows(shape: Shape) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    drawn = torch.randint(0, shape.vocab_size, (3, shape.seq_len + 1), generator=generator)
+    return drawn[:, :-1], drawn[:, 1:]
+
+
+def probe_of(model: Transformer, spec: str, shape: Shape) -> Probe:
+    inputs, targets = windows(shape)
+    exact = contextlib.nullcontext()
+    return probes.measure(model, variant.parse(spec), inputs, targets, 7, exact)
+
+
+def watched(model: Transformer, shape: Shape) -> tuple[list[Tensor], list[Tensor]]:
+    """v_0..v_L with their gradients, and h_1..h_L+1, of an ordinary pass through the model."""
+    values, seen = [], []
+
+    def keep(_module: object, _inputs: object, output: Tensor) -> Tensor:
+        scaled = output * model.embed_scale if not values else output
+        scaled.retain_grad()
+        values.append(scaled)
+        return output if len(values) > 1 else scaled / model.embed_scale
+
+    hooks = [module.register_forward_hook(keep) for module in (model.embed, *model.sublayers)]
+    hooks += [
+        module.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+        for module in (*model.sublayers, model.norm)
+    ]
+    inputs, targets = windows(shape)
+    logits = model.head(model.hidden(inputs))
+    (next_token_loss(logits, targets) * targets.numel()).backward()
+    for hook in hooks:
+        hook.remove()
+    return values, seen
+
+
+def rms(x: Tensor) -> float:
+    return math.sqrt(sum(number**2 for number in x.flatten().tolist()) / x.numel())
+
+
+@pytest.mark.parametrize(
+    ("spec", "engine"),
+    [(spec, "eager") for spec in SIMPLE] + [(spec, "reference") for spec in SEVERAL],
+)
+def test_magnitudes_and_gradients_are_those_of_plain_autograd(
+    spec: str, engine: str, tiny_shape: Shape
+):
+    model = moved(spec, tiny_shape)
+    with depthmix.use(engine):
+        probe = probe_of(model, spec, tiny_shape)
+    with depthmix.use("reference"):
+        values, seen = watched(model, tiny_shape)
+
+    zero = torch.zeros(1)
+    gradients = [zero if v.grad is None else v.grad for v in values]
+    # next_token_loss is in float32, and so is what flows back from it
+    assert probe.output_rms == pytest.approx([rms(v) for v in values], rel=1e-9)
+    assert probe.gradient_rms == pytest.approx([rms(g) for g in gradients], rel=1e-5, abs=1e-12)
+    assert probe.input_rms == pytest.approx([rms(h) for h in seen], rel=1e-9)
+
+
+def plain_measures(model: Transformer, probe: Probe, shape: Shape) -> dict[str, list[float]]:
+    """From M of one token at a time, in Python's own arithmetic."""
+    values, _ = watched(model, shape)
+    values = [v.detach().flatten(0, 1) for v in values]
+    n_tokens, sites = len(values[0]), len(values)
+    found = {name: [0.0] * sites for name in ("newest_share", "embedding_share", "entropy")}
+    parts = [0.0] * sites
+    for token in range(n_tokens):
+        with torch.no_grad():
+            m = model.residual.depth_mixing([v[token].view(1, 1, -1) for v in values])[0, 0]
+        width = len(values[0][token]) // len(m)
+        for part, rows in enumerate(m.tolist()):
+            for site, row in enumerate(rows):
+                groups = groups_of(row, site)
+                weights = [abs(row[group[0]]) for group in groups]
+                shares = [weight / sum(weights) for weight in weights]
+                scale = 1 / n_tokens / len(m)
+                found["newest_share"][site] += shares[-1] * scale
+                found["embedding_share"][site] += shares[0] * scale
+                found["entropy"][site] -= scale * sum(p * math.log(p) for p in shares if p)
+            for i, v in enumerate(values):
+                mine = v[token][part * width : (part + 1) * width]
+                parts[i] += rows[-1][i] ** 2 * mine.square().sum().item()
+    sizes = [math.sqrt(part) for part in parts]
+    return found | {"contribution": [size / sum(sizes) for size in sizes]}
+
+
+def groups_of(row: list[float], site: int) -> list[list[int]]:
+    """The outputs before a site, by equal weights: parameters here are such that no others are."""
+    groups = [[0]]
+    for i in range(1, site + 1):
+        if row[i] and math.isclose(row[i], row[i - 1], rel_tol=1e-12):
+            groups[-1].append(i)
+        else:
+            groups.append([i])
+    return groups
+
+
+@pytest.mark.parametrize("spec", SEVERAL)
+def test_what_comes_of_m_is_what_plain_arithmetic_token_by_token_gives(
+    spec: str, tiny_shape: Shape
+):
+    model = moved(spec, tiny_shape)
+    probe = probe_of(model, spec, tiny_shape)
+
+    assert probe.no_mixing == ""
+    for name, expected in plain_measures(model, probe, tiny_shape).items():
+        assert getattr(probe, name) == pytest.approx(expected, rel=1e-9, abs=1e-12), name
+
+
+@pytest.mark.parametrize("spec", SEVERAL)
+def test_m_is_the_mean_over_tokens_and_slices_of_the_width(spec: str, tiny_shape: Shape):
+    model = moved(spec, tiny_shape)
+    probe = probe_of(model, spec, tiny_shape)
+    values, _ = watched(model, tiny_shape)
+
+    with torch.no_grad():
+        exact = model.residual.depth_mixing([v.detach() for v in values]).mean(dim=(0, 1, 2))
+
+    assert probe.mixing is not None
+    torch.testing.assert_close(torch.tensor(probe.mixing), exact.float(), rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("options", [{}, {"block_size": 2}, {"block_size": 4, "heads": 4}])
+def test_shares_of_attention_residuals_are_the_weights_of_its_softmax(
+    options: dict, tiny_shape: Shape
+):
+    spec = str(variant.Variant("attnres", tuple(options.items())))
+    model = moved(spec, tiny_shape)
+    probe = probe_of(model, spec, tiny_shape)
+    values, _ = watched(model, tiny_shape)
+    assert isinstance(model.residual, AttnRes)
+
+    with torch.no_grad():
+        sites = [a.flatten(0, 1) for a in model.residual.weights([v.detach() for v in values])]
+
+    newest, first = ([a[:, i].mean().item() for a in sites] for i in (-1, 0))
+    entropy = [-(a * a.log()).sum(dim=1).mean().item() for a in sites]
+    assert probe.newest_share == pytest.approx(newest)
+    assert probe.embedding_share == pytest.approx(first)
+    assert probe.entropy == pytest.approx(entropy, abs=1e-12)
+
+
+@pytest.mark.parametrize("spec", ["attnres", "attnres:block_size=2", "attnres:block_size=4"])
+def test_the_newest_source_is_the_one_that_the_design_holds(spec: str, tiny_shape: Shape):
+    model = moved(spec, tiny_shape)
+    probe = probe_of(model, spec, tiny_shape)
+    values, _ = watched(model, tiny_shape)
+
+    state = model.residual.start(values[0])
+    held = [rms(state.history.sources[-1])]
+    for l, v in enumerate(values[1:], 1):
+        state = model.residual.write(state, l, v)
+        held.append(rms(state.history.sources[-1]))
+
+    assert probe.newest_source_rms == pytest.approx(held, rel=1e-9)
+
+
+def test_standard_has_one_source_the_stream(tiny_shape: Shape):
+    probe = probe_of(build("standard", tiny_shape), "standard", tiny_shape)
+
+    assert probe.newest_source_rms == pytest.approx(probe.input_rms, rel=1e-6)
+    assert probe.newest_share == probe.embedding_share == (1.0,) * 7
+    assert probe.entropy == (0.0,) * 7
+    assert sum(probe.contribution or ()) == pytest.approx(1)
+
+
+def test_who_reads_sums_is_found_out_without_the_engine_of_the_run(
+    tiny_shape: Shape, monkeypatch: pytest.MonkeyPatch
+):
+    used: list[str] = []
+    made = depthmix.engines._made
+
+    def spy(name: str) -> object:
+        used.append(name)
+        return made(name)
+
+    monkeypatch.setattr(depthmix.engines, "_made", spy)
+    sources.joined.cache_clear()
+    with depthmix.use("eager"):  # on a GPU it may be one that knows no CPU
+        sources.joined(variant.parse("attnres"), 6)
+
+    assert set(used) == {"reference"}
+
+
+def test_equal_weights_at_step_0_do_not_make_sources_one(tiny_shape: Shape):
+    probe = probe_of(build("attnres", tiny_shape), "attnres", tiny_shape)
+
+    assert probe.newest_share == pytest.approx([1 / n for n in range(1, 8)])
+    assert probe.entropy == pytest.approx([math.log(n) for n in range(1, 8)], abs=1e-6)
+
+
+def test_a_design_that_is_not_linear_says_so_and_has_the_rest(tiny_shape: Shape):
+    model = moved("laurel:kind=lr", tiny_shape)
+    probe = probe_of(model, "laurel:kind=lr", tiny_shape)
+
+    assert probe.no_mixing == model.residual.not_linear != ""
+    assert (probe.mixing, probe.entropy, probe.contribution) == (None, None, None)
+    assert len(probe.output_rms) == len(probe.gradient_rms) == len(probe.input_rms) == 7
+
+
+@pytest.mark.parametrize("spec", ["attnres:block_size=2", "mhc", "postnorm", "standard"])
+def test_m_taken_some_tokens_at_a_time_is_the_same(
+    spec: str, tiny_shape: Shape, monkeypatch: pytest.MonkeyPatch
+):
+    model = moved(spec, tiny_shape)
+    whole = probe_of(model, spec, tiny_shape)
+    monkeypatch.setattr(probes, "_NUMBERS", 7 * 49)  # one token, then seven, of 24
+
+    pieces = probe_of(model, spec, tiny_shape)
+
+    for name, value in vars(whole).items():
+        if isinstance(value, tuple):
+            torch.testing.assert_close(
+                torch.tensor(value), torch.tensor(getattr(pieces, name)), rtol=1e-6, atol=1e-7
+            )
+
+
+@pytest.mark.parametrize("spec", BRIEF)
+def test_every_design_is_measured_under_autocast(spec: str, tiny_shape: Shape):
+    model = build(spec, tiny_shape)
+    move(model.residual, 0.1)
+    inputs, targets = windows(tiny_shape)
+    rough = torch.autocast("cpu", torch.bfloat16)
+
+    probe = probes.measure(model, variant.parse(spec), inputs, targets, 0, rough)
+    exact = probe_of(model, spec, tiny_shape)
+
+    assert probe.no_mixing == exact.no_mixing == model.residual.not_linear
+    for name in ("output_rms", "gradient_rms", "input_rms", "newest_share", "contribution"):
+        if getattr(exact, name) is not None:
+            assert getattr(probe, name) == pytest.approx(getattr(exact, name), rel=0.1, abs=1e-3)
+
+
+@pytest.fixture
+def registered(monkeypatch: pytest.MonkeyPatch):
+    """A function that makes a design known, for one test."""
+    residual.registry()
+    monkeypatch.setattr(residual, "_REGISTRY", dict(residual._REGISTRY))
+    return lambda name, cls: residual.register(name)(cls)
+
+
+def test_a_wrong_m_is_not_believed(tiny_shape: Shape, registered):
+    class Lying(Standard):
+        def depth_mixing(self, values):
+            return 2 * super().depth_mixing(values)
+
+    registered("lying", Lying)
+    probe = probe_of(build("lying", tiny_shape), "lying", tiny_shape)
+
+    assert probe.no_mixing == "M is off what the output site saw by 100%"
+    assert probe.mixing is None
+
+
+def test_a_design_that_cannot_say_its_m_is_trained_all_the_same(
+    tiny_recipe: Recipe, tokens: Tokens, registered
+):
+    class Mute(Standard):
+        def depth_mixing(self, values):
+            raise ZeroDivisionError("no M today")
+
+    registered("mute", Mute)
+    result = train(RunSpec(tiny_recipe, "mute", 0, ""), tokens, SETTINGS, "cpu", quiet)
+
+    assert result.status is Status.COMPLETE
+    assert result.probes[0].no_mixing == "depth_mixing raised ZeroDivisionError: no M today"
+
+
+def quiet(step: int, loss: float | None) -> None:
+    """Nobody listens."""
+
+
+class Noisy(Standard):
+    """Draws from torch's generator, as dropout does."""
+
+    def write(self, state, l, y):
+        return state + torch.nn.functional.dropout(y, 0.1, self.training)
+
+
+@pytest.mark.parametrize("spec", ["standard", "attnres:block_size=2", "mhc", "noisy"])
+def test_a_probe_leaves_weights_gradients_optimiser_and_generators_alone(
+    spec: str, longer: Recipe, tokens: Tokens, registered
+):
+    registered("noisy", Noisy)
+    plain, probed = (
+        Trainer(RunSpec(longer, spec, 0, ""), tokens, SETTINGS, torch.device("cpu"))
+        for _ in range(2)
+    )
+
+    losses: list[list[float]] = [[], []]
+    for trainer, found in zip((plain, probed), losses, strict=True):
+        torch.manual_seed(5)
+        for step in range(5):
+            found.append(trainer.step(step).item())
+            if trainer is probed:
+                drawn, numpy_drawn = torch.get_rng_state(), np.random.get_state()[1].tolist()
+                trainer.probe(step)
+                assert torch.equal(torch.get_rng_state(), drawn)
+                assert np.random.get_state()[1].tolist() == numpy_drawn
+
+    assert losses[0] == losses[1]
+    for (name, a), b in zip(plain.model.named_parameters(), probed.model.parameters(), strict=True):
+        assert torch.equal(a, b), name
+        assert (a.grad is None, b.grad is None, b.requires_grad) == (True, True, True)
+        for key, value in plain.optimizers[0].state[a].items():
+            assert torch.equal(value, probed.optimizers[0].state[b][key]), key
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("spec", ["attnres", "delta", "noisy"])
+def test_a_run_with_probes_is_the_run_without_bit_for_bit(
+    spec: str,
+    precision: str,
+    longer: Recipe,
+    tokens: Tokens,
+    registered,
+    monkeypatch: pytest.MonkeyPatch,
+):
+    registered("noisy", Noisy)
+    run = RunSpec(longer, spec, 1, "")
+    with_probes = train(run, tokens, replace(SETTINGS, precision=precision), "cpu", quiet)
+    monkeypatch.setattr(probes, "steps_of", lambda recipe: frozenset())
+    without = train(run, tokens, replace(SETTINGS, precision=precision), "cpu", quiet)
+
+    assert [probe.step for probe in with_probes.probes] == [0, 50, 100, 200]
+    assert without.probes == ()
+    assert with_probes.curve == without.curve
+    assert with_probes.val_loss == without.val_loss
+
+
+@pytest.mark.parametrize("spec", ["attnres:block_size=2", "laurel:kind=lr"])
+def test_a_run_that_is_stopped_and_taken_up_keeps_its_probes(
+    spec: str, longer: Recipe, tokens: Tokens, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    run = RunSpec(longer, spec, 1, "")
+    undisturbed = train(run, tokens, SETTINGS, "cpu", quiet)
+    taken, keepers = Trainer.step, []
+
+    def stopping(self: Trainer, step: int) -> Tensor:
+        keepers[-1].stop.wanted = step + 1 in (1, 49, 50, 51, 100, 130, 200)
+        return taken(self, step)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "step", stopping)
+        for _ in range(7):
+            keepers.append(Keeper(Checkpoints(tmp_path / "run", {}), 1e9, Stop()))
+            with pytest.raises(Stopped):
+                train(run, tokens, SETTINGS, "cpu", quiet, keepers[-1])
+    keeper = Keeper(Checkpoints(tmp_path / "run", {}), 1e9, Stop())
+    result = train(run, tokens, SETTINGS, "cpu", quiet, keeper)
+
+    assert [keeper.step for keeper in keepers] == [1, 49, 50, 51, 100, 130, 200]
+    assert result.curve == undisturbed.curve
+    assert result.probes == undisturbed.probes
+    assert len(result.probes) == 4
+
+
+def test_a_run_that_diverges_keeps_the_probes_it_came_to(longer: Recipe, tokens: Tokens):
+    values = longer.model_dump()
+    values["optim"] |= {"lr": 3e4}
+
+    run = RunSpec(validate(values, "test"), "standard", 0, "")
+    result = train(run, tokens, SETTINGS, "cpu", quiet)
+
+    assert result.status is Status.DIVERGED
+    assert result.probes[0].step == 0
+    assert all(probe.step <= result.steps for probe in result.probes)
+
+
+def test_a_short_run_is_probed_at_its_end_alone(tiny_recipe: Recipe, tokens: Tokens):
+    result = train(RunSpec(tiny_recipe, "standard", 0, ""), tokens, SETTINGS, "cpu", quiet)
+
+    assert [probe.step for probe in result.probes] == [6]
+
+
+def test_probes_are_no_part_of_what_a_step_takes(
+    tiny_recipe: Recipe, tokens: Tokens, monkeypatch: pytest.MonkeyPatch
+):
+    measure = probes.measure
+
+    def slow(*arguments: object) -> Probe:
+        time.sleep(0.25)
+        return measure(*arguments)
+
+    monkeypatch.setattr(probes, "measure", slow)
+    monkeypatch.setattr(probes, "steps_of", lambda recipe: frozenset(range(7)))
+
+    result = train(RunSpec(tiny_recipe, "standard", 0, ""), tokens, SETTINGS, "cpu", quiet)
+
+    assert len(result.probes) == 7
+    assert result.step_s < 0.2
+    assert result.train_s > 7 * 0.25
+
+
+@pytest.mark.parametrize("name", ["smoke", "quick", "small"])
+def test_probes_see_few_evaluation_tokens_the_same_for_every_arm_and_seed(
+    name: str, tokens: Tokens
+):
+    recipe = load(name)
+    (sequences, length), seen = probes.windows_of(tokens, recipe).shape, []
+    for spec, seed in (("standard", 0), ("attnres", 7)):
+        run = RunSpec(replace_model(recipe), spec, seed, "")
+        trainer = Trainer(run, tokens, SETTINGS, torch.device("cpu"))
+        trainer.model.embed.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+        trainer.probe(3)
+
+    assert length == recipe.model.seq_len + 1
+    n_probes = len(probes.steps_of(recipe))
+    assert sequences == 1 or sequences * (length - 1) * n_probes <= 0.004 * recipe.train.tokens
+    assert sequences <= recipe.train.batch_size
+    assert torch.equal(seen[0], seen[1])
+
+
+def replace_model(recipe: Recipe) -> Recipe:
+    """The same with a model that is quick to run."""
+    values = recipe.model_dump()
+    values["model"] |= {"n_layers": 1, "d_model": 16, "n_heads": 2}
+    return validate(values, "test")
+
+
+@pytest.mark.slow
+def test_a_compiled_run_is_measured_as_an_eager_one_is(longer: Recipe, tokens: Tokens):
+    run = RunSpec(longer, "attnres:block_size=2", 0, "")
+    compiled = replace(SETTINGS, compiled=True, engine="compile")
+
+    torch.compiler.reset()
+    ours = train(run, tokens, compiled, "cpu", quiet)
+    theirs = train(run, tokens, SETTINGS, "cpu", quiet)
+
+    for name in RMS:
+        found, expected = (getattr(result.probes[1], name) for result in (ours, theirs))
+        assert found == pytest.approx(expected, rel=1e-2)
