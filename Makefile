@@ -11,7 +11,8 @@ ablate: $(STAMP)
 	$(BIN)/attnres ablate
 
 test: lint
-	$(BIN)/python -m pytest --numprocesses=auto --maxprocesses=8 --dist=loadgroup
+	$(BIN)/python -m pytest -m alone
+	$(BIN)/python -m pytest -m 'not alone' --numprocesses=auto --maxprocesses=8
 
 lint: $(STAMP)
 	$(BIN)/ruff format --check .

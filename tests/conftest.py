@@ -12,23 +12,21 @@ from attnres_cli.recipe import Recipe, validate
 from attnres_cli.shape import Shape
 
 if "PYTEST_XDIST_WORKER" in os.environ:  # one of several: torch, here and in what we start,
-    os.environ.setdefault("OMP_NUM_THREADS", "1")  # would else use all cores in each
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # would else use all cores in each,
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # and threads that wait would keep them
 
 _TESTS = Path(__file__).parent
-_APART = ("launch", "test_install.py", "test_readme.py", "test_measure.py")
-"""Files whose tests start processes that take all cores, time things, or share a study that takes
-long to make: one process runs them, one after the other.
+_ALONE = ("launch", "test_install.py", "test_readme.py", "test_measure.py")
+"""Files whose tests start processes that take all cores, kill them at certain moments, time things,
+or share a study that takes long to make.
 """
 
 
-@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the marks
-def pytest_collection_modifyitems(config: pytest.Config, items: Sequence[pytest.Item]) -> None:
-    """Group what must not run at the same time, where tests run in several processes."""
-    if not config.pluginmanager.hasplugin("xdist"):
-        return
+def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
+    """Mark what `make test` runs alone, before all the rest shares the cores."""
     for item in items:
-        if item.path.relative_to(_TESTS).parts[0] in _APART:
-            item.add_marker(pytest.mark.xdist_group("apart"))
+        if item.path.relative_to(_TESTS).parts[0] in _ALONE:
+            item.add_marker(pytest.mark.alone)
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from attnres_cli.proofs import SHAPE, NotApplicableError, Proof, Subject
 from attnres_cli.recipe import Optim
 from attnres_cli.residual import Norms
 from attnres_cli.shape import Shape
-from attnres_cli.train.optim import make_optimizer
+from attnres_cli.train.optim import make_optimizers
 
 MEETING: tuple[Proof, ...] = (
     proofs.is_token_wise,
@@ -64,7 +64,8 @@ def test_a_training_step_compiles_into_one_graph(spec: str):
 def test_nothing_that_a_design_adds_is_decayed(spec: str, tiny_shape: Shape):
     model = build(spec, tiny_shape)
 
-    decayed, rest = make_optimizer(model, Optim(lr=1e-3)).param_groups
+    (adamw,) = make_optimizers(model, Optim(lr=1e-3))
+    decayed, rest = adamw.param_groups
 
     added = {id(parameter) for parameter in model.residual.parameters()}
     assert decayed["weight_decay"] > 0
