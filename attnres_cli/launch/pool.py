@@ -11,7 +11,8 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from typing import Any
 
-from attnres_cli.launch.worker import Job, checkpoint_s, work
+from attnres_cli.errors import StudyError
+from attnres_cli.launch.worker import NO_STUDY, Job, checkpoint_s, work
 from attnres_cli.run import Event, RunRecord, Status
 from attnres_cli.store import Store
 from attnres_cli.train import clear
@@ -42,6 +43,7 @@ def run_all(store: Store, jobs: Sequence[Job], on_event: OnEvent) -> list[RunRec
         KeyboardInterrupt: Ctrl-C, SIGTERM or SIGHUP; the workers write their runs down and end,
             the runs wait again.
         RuntimeError: a worker died before it could claim a run.
+        StudyError: a worker could not use the study, as on a full disk; no run is to blame.
         UsageError: the environment says no number of seconds between checkpoints.
 
     """
@@ -120,6 +122,8 @@ def _bury(workers: dict[int, _Worker], store: Store, ids: Sequence[int]) -> None
             continue
         worker.events.close()
         del workers[number]
+        if code == NO_STUDY:
+            raise StudyError("a worker could not use the study (above); the same command goes on")
         cause = f"the worker process ended with {_how(code)}"
         if code == -signal.SIGKILL:
             cause += ": out of memory? Lower train.batch_size or --workers"

@@ -24,6 +24,9 @@ from attnres_cli.train import Checkpoints, Keeper, Stop, Stopped, train
 CHECKPOINT_S = "ATTNRES_CHECKPOINT_S"
 """Environment variable: seconds between checkpoints; 0: one after every step."""
 
+NO_STUDY = 74
+"""Exit code of a worker that could not use the study, which is no fault of its run."""
+
 _EVERY_S = 30.0
 _ANYWHERE = ("host", "platform")  # versions that decide no number
 
@@ -78,7 +81,7 @@ def work(worker: int, job: Job, report: Connection) -> None:
         return
     except StudyError as error:  # as of a full disk; the run goes on from its last checkpoint
         say(str(error))
-        raise SystemExit(1) from error
+        raise SystemExit(NO_STUDY) from error
     finally:
         report.close()
 
