@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TextIO
 
 import typer
 
@@ -114,20 +114,22 @@ def ablate(
         raise typer.Exit(_SOME_FAILED)
 
 
-def show(comparisons: Sequence[Comparison], form: Format) -> None:
-    """Print comparisons of one recipe on stdout."""
-    from attnres_cli.report import export, terminal
+def show(comparisons: Sequence[Comparison], form: Format, out: TextIO | None = None) -> None:
+    """Print comparisons of one recipe, on stdout unless a stream is given; html is no form here."""
+    from attnres_cli.report import export, latex, terminal
 
+    out = out or sys.stdout
     if form is Format.TABLE:
         for comparison in comparisons:
-            terminal.print_comparison(comparison)
+            terminal.print_comparison(comparison, out)
         return
     write: dict[Format, Callable[..., str]] = {
         Format.JSON: export.to_json,
         Format.MARKDOWN: export.to_markdown,
         Format.CSV: export.to_csv,
+        Format.LATEX: latex.to_latex,
     }
-    sys.stdout.write(write[form](*comparisons).rstrip("\n") + "\n")
+    out.write(write[form](*comparisons).rstrip("\n") + "\n")
 
 
 def _named(suite: str | None, recipe: Recipe) -> list[str]:

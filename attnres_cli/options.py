@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from enum import StrEnum
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -54,6 +55,19 @@ Baseline = Annotated[
     typer.Option(help="The arm the others are compared with.", autocompletion=complete.specs),
 ]
 FormatName = Annotated[str, typer.Option("--format", help="table, json, markdown or csv.")]
+AnyFormatName = Annotated[
+    str, typer.Option("--format", help="table, json, markdown, csv, latex or html.")
+]
+Output = Annotated[
+    Path | None, typer.Option(help="File to write instead of printing.", show_default=False)
+]
+Figures = Annotated[
+    str | None,
+    typer.Option(
+        help="Folder to draw figures into, as SVG; or folder/name.png, .pdf or .svg.",
+        show_default=False,
+    ),
+]
 
 
 Matching = Annotated[
@@ -76,10 +90,18 @@ class Format(StrEnum):
     JSON = "json"
     MARKDOWN = "markdown"
     CSV = "csv"
+    LATEX = "latex"
+    HTML = "html"
 
 
-def read_format(text: str, allowed: Sequence[Format] = tuple(Format)) -> Format:
+PRINTED = (Format.TABLE, Format.JSON, Format.MARKDOWN, Format.CSV)
+"""What every command with a comparison prints; `attnres report` has the others too."""
+
+
+def read_format(text: str, allowed: Sequence[Format] = PRINTED) -> Format:
     """The format of that name. Raises UsageError, with the nearest known one."""
+    if text in list(Format)[len(PRINTED) :] and text not in list(allowed):
+        raise UsageError(f"--format {text}: `attnres report --format {text}` prints it")
     if text not in list(allowed):
         raise UsageError(unknown("format", text, list(allowed)))
     return Format(text)

@@ -53,9 +53,9 @@ class _Console(Console):
         mute(self.file)
 
 
-def print_comparison(comparison: Comparison) -> None:
-    """The verdict table on stdout, with the facts it rests on below."""
-    out = console(sys.stdout)
+def print_comparison(comparison: Comparison, stream: TextIO | None = None) -> None:
+    """The verdict table, on stdout unless a stream is given, with the facts it rests on below."""
+    out = console(stream or sys.stdout)
     columns = _columns(wide=out.width >= _WIDE, of_bytes=comparison.data.is_bytes)
     if comparison.terms != SHARED:
         columns.insert(1, ("its own", lambda arm: arm.own.text if arm.own else "-"))

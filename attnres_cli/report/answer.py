@@ -1,0 +1,101 @@
+"""The question and its answer, each a sentence or two: what a page begins with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from attnres_cli.report import terms
+from attnres_cli.report.chapter import Chapter
+from attnres_cli.report.comparison import ArmResult, Comparison
+
+
+def question(chapter: Chapter) -> str:
+    """What was asked, with the model's size and the tokens."""
+    recipe, size = chapter.recipe, ""
+    if recipe is not None:
+        size = f" with {recipe.model.n_layers} layers of width {recipe.model.d_model}"
+    tokens = f", on {terms.tokens(chapter.comparison)}" if chapter.comparison.arms else ""
+    return f"Which residual connection should a Transformer{size} be trained with{tokens}?"
+
+
+def answer(comparison: Comparison) -> str:
+    """What the study says to that, and what it takes to say more; never more than it may say."""
+    base, arms = comparison.baseline, comparison.arms
+    others = [arm for arm in arms if arm.variant != base]
+    if not arms:
+        return _nothing(comparison)
+    if base not in {arm.variant for arm in arms}:
+        return (
+            f"No run of the baseline {base} has ended, and every verdict is a difference from it: "
+            f"`attnres ablate {base}` trains it, or --baseline names another arm."
+        )
+    if not others:
+        return (
+            f"Only the baseline {base} has been trained: another arm is what it can be compared "
+            f"with, as by `attnres ablate {base} attnres`."
+        )
+    by_verdict = {word: [arm for arm in others if arm.verdict == word] for word in _WORDS}
+    return " ".join(
+        sentence(comparison, by_verdict[word])
+        for word, sentence in _WORDS.items()
+        if by_verdict[word]
+    )
+
+
+def _nothing(comparison: Comparison) -> str:
+    failed, waits = len(comparison.failed), comparison.n_pending + comparison.n_running
+    told = [f"{failed} failed" if failed else "", f"{waits} wait or are running" if waits else ""]
+    counts = ", ".join(part for part in told if part)
+    return f"No answer: no run has ended ({counts}). The same ablate command goes on" + (
+        ", with --retry-failed it trains failed runs again." if failed else "."
+    )
+
+
+def _better(comparison: Comparison, arms: Sequence[ArmResult]) -> str:
+    return f"Better than {comparison.baseline}: {_named(arms)}."
+
+
+def _worse(comparison: Comparison, arms: Sequence[ArmResult]) -> str:
+    return f"Worse than {comparison.baseline}: {_named(arms)}."
+
+
+def _not_separable(comparison: Comparison, arms: Sequence[ArmResult]) -> str:
+    names = _joined([arm.variant for arm in arms])
+    seeds = sorted({arm.difference.n for arm in arms if arm.difference is not None})
+    text = f"{names}: not separable from {comparison.baseline} with {seeds[0]} seeds"
+    needed = {
+        arm.difference.seeds_needed: arm.variant
+        for arm in arms
+        if arm.difference is not None and arm.difference.seeds_needed is not None
+    }
+    if not needed:
+        return f"{text}."
+    least = min(needed)
+    return f"{text}; the difference of {needed[least]} would take about {least} seeds to find."
+
+
+def _blocked(arms: Sequence[ArmResult]) -> str:
+    return "No verdict: " + "; ".join(f"{arm.variant} ({arm.reason})" for arm in arms) + "."
+
+
+_WORDS: dict[str, Callable[[Comparison, Sequence[ArmResult]], str]] = {
+    "better": _better,
+    "worse": _worse,
+    "not separable": _not_separable,
+    "blocked": lambda _, arms: _blocked(arms),
+}
+
+
+def _named(arms: Sequence[ArmResult]) -> str:
+    """`attnres by 0.0210 [0.0108, 0.0312] nats per token`."""
+    parts = []
+    for arm in arms:
+        assert arm.difference is not None
+        sign = -1 if arm.difference.mean < 0 else 1
+        low, high = sorted(sign * end for end in arm.difference.ci95)
+        parts.append(f"{arm.variant} by {abs(arm.difference.mean):.4f} [{low:.4f}, {high:.4f}]")
+    return _joined(parts) + " nats per token"
+
+
+def _joined(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

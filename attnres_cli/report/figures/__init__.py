@@ -1,0 +1,73 @@
+"""Figures of a comparison. Each module draws one from a chapter, and knows when there is nothing
+to draw. Matplotlib's objects alone: no pyplot, no state; imported where figures are asked for.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+
+from attnres_cli.report import terms
+from attnres_cli.report.chapter import Chapter
+from attnres_cli.report.figures import blocks, cost, curves, depth, forest, mixing
+from attnres_cli.report.figures.style import Drawing, house_style
+
+__all__ = ["SUFFIXES", "Drawing", "drawings", "picture"]
+
+SUFFIXES = (".svg", ".png", ".pdf")
+"""Of the files that figures can be written to."""
+
+
+def drawings(chapter: Chapter) -> list[Drawing]:
+    """The figures that this comparison has something for, in the order of a page."""
+    if not chapter.comparison.arms:
+        return []
+    of = _of(chapter)
+    kinds = (
+        ("forest", "Paired differences from the baseline", forest.draw, forest.CAPTION),
+        ("curves", "Loss curves", curves.draw, curves.CAPTION),
+        ("cost", "Cost beside gain", cost.draw, cost.CAPTION),
+        ("blocks", "Loss against block size", blocks.draw, blocks.CAPTION),
+        ("depth", "Outputs and gradients over depth", depth.draw, depth.CAPTION),
+        ("mixing", "Depth mixing: who reads what", mixing.draw, mixing.caption(chapter)),
+    )
+    with house_style():
+        drawn = [(name, title, draw(chapter), caption) for name, title, draw, caption in kinds]
+    return [
+        Drawing(name, title, f"{caption} {of}", figure)
+        for name, title, figure, caption in drawn
+        if figure is not None
+    ]
+
+
+def picture(drawing: Drawing, suffix: str) -> bytes:
+    """The file that a figure is, of one of SUFFIXES; the same bytes whenever it is drawn.
+
+    SVG and PDF say within what they show, PNG has no such place that readers look at.
+    """
+    out, kind = io.BytesIO(), suffix.removeprefix(".")
+    told = {
+        "svg": {"Title": drawing.title, "Description": drawing.caption, "Date": None},
+        "pdf": {"Title": drawing.title, "Subject": drawing.caption, "CreationDate": None},
+        "png": {"Title": drawing.title, "Description": drawing.caption},
+    }
+    with house_style():
+        drawing.figure.savefig(out, format=kind, metadata=told[kind])
+    return out.getvalue()
+
+
+def _of(chapter: Chapter) -> str:
+    """What the numbers are of: `Recipe quick (5821f707fa1b); 3 seeds per arm; attnres 0.1.0`."""
+    comparison = chapter.comparison
+    counts = sorted({len(arm.losses) for arm in comparison.arms})
+    seeds = f"{_range(counts)} seed{'' if counts == [1] else 's'} per arm"
+    versions = sorted({text.split(",")[0] for text in comparison.versions})
+    title = terms.title(comparison)
+    return (
+        f"{title[0].upper()}{title[1:]} ({comparison.recipe_digest}); {seeds}; "
+        f"{terms.tokens(comparison)}; {', '.join(versions)}."
+    )
+
+
+def _range(counts: Sequence[int]) -> str:
+    return str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"

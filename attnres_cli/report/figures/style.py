@@ -1,0 +1,137 @@
+"""How every figure looks: one type size, one width, and a style for every variant that it keeps."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from matplotlib import rc_context
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from attnres_cli import recipe
+
+WIDTH = 5.4  # inches: on a phone it shrinks by a third, and 10 pt type is still read
+_PALETTE = (
+    "#CC6677", "#332288", "#44AA99", "#AA4499", "#999933", "#88CCEE", "#882255", "#117733",
+    "#DDCC77",
+)  # fmt: skip
+"""Paul Tol's `muted`, told apart with any colour vision (technical note SRON/EPS/TN/09-002)."""
+_BASELINE = "#222222"
+_DASHES = ("-", "--", ":", "-.")
+_MARKERS = "osD^vP*X<"
+_LONGEST = 56
+_SETTINGS: dict[Any, Any] = {
+    "font.family": "sans-serif",
+    "font.sans-serif": ["DejaVu Sans"],
+    "font.size": 10,
+    "axes.titlesize": 10,
+    "axes.labelsize": 10,
+    "xtick.labelsize": 9,
+    "ytick.labelsize": 9,
+    "legend.fontsize": 9,
+    "legend.frameon": False,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.edgecolor": "#555555",
+    "axes.grid": True,
+    "grid.color": "#E4E4E4",
+    "axes.axisbelow": True,
+    "axes.unicode_minus": True,
+    "figure.facecolor": "white",
+    "savefig.facecolor": "white",
+    "savefig.dpi": 200,
+    "svg.fonttype": "none",  # text stays text: it can be searched, copied and read aloud
+    "svg.hashsalt": "attnres",  # the same figure is the same file
+    "pdf.fonttype": 42,
+}
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """A figure with what it is called (a word, for a file) and what stands above and below it."""
+
+    name: str
+    title: str
+    caption: str
+    figure: Figure
+
+
+@dataclass(frozen=True)
+class Style:
+    """How a variant is drawn; colour, dashes and marker say the same thing three times."""
+
+    colour: str
+    dashes: str = "-"
+    marker: str = "o"
+
+
+@contextmanager
+def house_style() -> Iterator[None]:
+    """Draw and save within this, whatever the user's matplotlibrc says."""
+    with rc_context(_SETTINGS):
+        yield
+
+
+def styles(variants: Iterable[str], baseline: str) -> dict[str, Style]:
+    """A style for each variant: the baseline near black, the others by their names.
+
+    A variant of the suites has the colour of its place among them, any other one that its name
+    decides. Two variants share a colour only where a report has more of them than there are
+    colours; then dashes tell them apart.
+    """
+    places, n = _places(), len(_PALETTE)
+    others = sorted(set(variants) - {baseline}, key=lambda name: (places.get(name, 1000), name))
+    found, taken = {baseline: Style(_BASELINE)}, [0] * n
+    for name in others:
+        own = places.get(name, zlib.crc32(name.encode())) % n
+        index = min(range(n), key=lambda i: (taken[i], (i - own) % n))
+        dashes = _DASHES[taken[index] % len(_DASHES)]
+        taken[index] += 1
+        found[name] = Style(_PALETTE[index], dashes, _MARKERS[index % len(_MARKERS)])
+    return found
+
+
+@cache
+def _places() -> dict[str, int]:
+    """Every variant of a suite, numbered as they first come; the default suite first."""
+    suites = sorted(recipe.suite_names(), key=lambda name: (name != "quick", name != "table4"))
+    named = [spec for suite in suites for spec in recipe.suite(suite) if spec != "standard"]
+    return {spec: place for place, spec in enumerate(dict.fromkeys(named))}
+
+
+def canvas(
+    height: float,
+    rows: int = 1,
+    columns: int = 1,
+    *,
+    sharex: bool = False,
+    sharey: bool = False,
+) -> tuple[Figure, list[Axes]]:
+    """A figure of the common width, `height` inches high, and its axes row by row."""
+    figure = Figure(figsize=(WIDTH, height), layout="constrained")
+    axes = figure.subplots(rows, columns, squeeze=False, sharex=sharex, sharey=sharey)
+    return figure, list(axes.flat)
+
+
+def legend(figure: Figure, axes: Axes) -> None:
+    """The names of what is drawn, below the axes, where they cover nothing."""
+    handles, labels = axes.get_legend_handles_labels()
+    if not labels:
+        return
+    columns = 2 if max(len(label) for label in labels) <= 26 else 1
+    figure.legend(handles, labels, loc="outside lower left", ncols=columns)
+    lines = -(-len(labels) // columns)
+    figure.set_figheight(figure.get_figheight() + 0.21 * lines + 0.1)
+
+
+def short(name: str, longest: int = _LONGEST) -> str:
+    """A variant's name, its middle left out where it has more than so many characters."""
+    if len(name) <= longest:
+        return name
+    half = (longest - 1) // 2
+    return f"{name[:half]}…{name[-half:]}"
