@@ -63,6 +63,11 @@ BAD = {
     ),
     "workers": ([*SMOKE, "--workers", "0"], "workers"),
     "format": ([*SMOKE, "--format", "jsno"], "did you mean 'json'?"),
+    "format of a report": (
+        [*SMOKE, "--format", "html"],
+        "--format html: `attnres report --format html` prints it",
+    ),
+    "format that a report has not": (["report", "--format", "htlm"], "did you mean 'html'?"),
     "device": ([*SMOKE, "--device", "gpu"], "auto, cpu, cuda or cuda:N"),
     "engine": ([*SMOKE, "--engine", "egaer"], "did you mean 'eager'?"),
     "engine, not compiled": (

@@ -44,7 +44,7 @@ def answer(comparison: Comparison) -> str:
 
 def _nothing(comparison: Comparison) -> str:
     failed, waits = len(comparison.failed), comparison.n_pending + comparison.n_running
-    told = [f"{failed} failed" if failed else "", f"{waits} wait or are running" if waits else ""]
+    told = [f"{failed} failed" if failed else "", f"{waits} waiting or running" if waits else ""]
     counts = ", ".join(part for part in told if part)
     return f"No answer: no run has ended ({counts}). The same ablate command goes on" + (
         ", with --retry-failed it trains failed runs again." if failed else "."

@@ -119,7 +119,9 @@ def _figure(drawing: Drawing, prefix: str) -> str:
     name = prefix + drawing.name
     svg = svg[svg.index("<svg ") :]
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, count=1, flags=re.DOTALL)
-    # Every file numbers its parts from 1 on; in one page names must differ.
+    # Every file numbers its parts from 1 on; in one page names must differ, and few are needed.
+    used = set(re.findall(r'(?:href="#|url\(#)([^")]+)', svg))
+    svg = re.sub(r'\bid="([^"]+)"', lambda match: match[0] if match[1] in used else "", svg)
     svg = re.sub(r'\b(id="|href="#|url\(#)', rf"\g<1>{name}-", svg)
     open_tag = (
         f"<svg role='img' aria-labelledby='{name}-title {name}-told' "

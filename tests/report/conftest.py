@@ -6,10 +6,14 @@ import itertools
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from attnres_cli.run import DataFacts, Point, RunRecord, RunResult, Settings, Status
+from attnres_cli.recipe import load
+from attnres_cli.report.chapter import Chapter
+from attnres_cli.report.comparison import compare
+from attnres_cli.run import DataFacts, Point, Probe, RunRecord, RunResult, Settings, Status
 
 MakeRun = Callable[..., RunRecord]
 MakeArm = Callable[..., list[RunRecord]]
@@ -29,7 +33,17 @@ RESULT = RunResult(
     n_params=1_000_000,
     flops_per_token=6_000_000,
     settings=SETTINGS,
-    curve=(Point(0, None, math.log(256)), Point(400, 1.6, 1.5)),
+    curve=(Point(0, None, math.log(256)), Point(200, 2.0, 1.9), Point(400, 1.6, 1.5)),
+)
+PROBE = Probe(
+    step=400,
+    output_rms=(1.0, 0.5, 2.0),
+    gradient_rms=(0.08, 0.002, 0.04),
+    input_rms=(1.0, 1.25, 1.75),
+    newest_share=(1.0, 0.75, 0.25),
+    embedding_share=(1.0, 0.25, 0.05),
+    entropy=(0.0, 0.5, 1.5),
+    mixing=((1.0, 0.0, 0.0), (0.25, 0.75, 0.0), (0.05, 0.7, 0.25)),
 )
 
 
@@ -82,5 +96,25 @@ def make_arm(make_run: MakeRun) -> MakeArm:
 
     def make(variant: str, *losses: float, **changes: object) -> list[RunRecord]:
         return [make_run(variant, seed, val_loss=v, **changes) for seed, v in enumerate(losses)]
+
+    return make
+
+
+MakeChapter = Callable[..., Chapter]
+
+
+@pytest.fixture
+def make_chapter(facts: DataFacts) -> MakeChapter:
+    """A function that makes a chapter of runs, looked into at their end unless told not to."""
+
+    def make(runs: list[RunRecord], *, probed: bool = True, **changes: Any) -> Chapter:
+        ended = [run for run in runs if run.result is not None] if probed else []
+        return Chapter(
+            comparison=compare(runs, facts, changes.pop("baseline", "standard")),
+            runs=runs,
+            probes={run.id: PROBE for run in ended},
+            recipes={"abcdef012345": load("smoke")},
+            study="my.db",
+        )
 
     return make

@@ -15,7 +15,7 @@ CAPTION = (
 )
 
 
-_LONGEST = 44  # characters of a name that leave room for its verdict
+_LONGEST = 38  # characters of a name that leave room for its verdict
 
 
 def draw(chapter: Chapter) -> Figure | None:

@@ -1,0 +1,253 @@
+"""Figures: what they show is what was measured, and they say what it is of."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.text import Text
+from matplotlib.transforms import Bbox
+
+from attnres_cli import recipe
+from attnres_cli.report.figures import (
+    SUFFIXES,
+    blocks,
+    cost,
+    curves,
+    depth,
+    drawings,
+    forest,
+    mixing,
+    picture,
+)
+from attnres_cli.report.figures.style import house_style, short, styles
+from attnres_cli.run import Point, Status
+
+LONG = "attnres:block_size=4,heads=16,key_norm=off,norm=sigmoid,score=static"
+
+
+def texts(figure: Figure) -> list[str]:
+    """All words in a figure, once it has been drawn."""
+    figure.draw_without_rendering()
+    return [text.get_text() for text in figure.findobj(lambda it: hasattr(it, "get_text"))]
+
+
+@pytest.fixture
+def study(make_arm):
+    """A baseline, a better arm and one with blocks of each of two sizes; three seeds."""
+    return [
+        *make_arm("standard", 1.50, 1.70, 1.60),
+        *make_arm("attnres", 1.39, 1.59, 1.50, step_s=0.0125),
+        *make_arm("attnres:block_size=2", 1.44, 1.61, 1.55, step_s=0.012),
+        *make_arm("attnres:block_size=4", 1.47, 1.66, 1.58, step_s=0.011),
+    ]
+
+
+def test_a_forest_has_each_arms_mean_interval_seeds_and_verdict(make_chapter, study):
+    chapter = make_chapter(study)
+    arm = next(arm for arm in chapter.comparison.arms if arm.variant == "attnres")
+
+    figure = forest.draw(chapter)
+
+    lines = [np.asarray(line.get_xdata(), float).tolist() for line in figure.axes[0].lines]
+    assert list(arm.difference.ci95) in lines
+    assert [arm.difference.mean] in lines
+    assert pytest.approx([-0.11, -0.11, -0.10]) in lines
+    assert {arm.variant, arm.verdict} <= set(texts(figure))
+
+
+def test_curves_are_means_over_seeds_with_bands_of_one_sd(make_run):
+    runs = [
+        make_run("standard", seed, curve=(Point(0, None, 5.5), Point(400, 1.6, loss)))
+        for seed, loss in enumerate((1.0, 2.0))
+    ]
+
+    found = curves.curve_of(runs)
+
+    assert found == [(0.0, 5.5, 0.0), (102_400.0, 1.5, pytest.approx(math.sqrt(0.5)))]
+
+
+def test_a_curve_that_is_not_finite_ends_there(make_run):
+    points = (Point(0, None, 5.5), Point(7, 9.0, math.nan))
+
+    assert curves.curve_of([make_run("standard", 0, curve=points)]) == [(0.0, 5.5, 0.0)]
+
+
+def test_cost_is_beside_gain_by_time_and_by_flops(make_chapter, study):
+    figure = cost.draw(make_chapter(study))
+
+    by_time, by_flops = figure.axes
+    points = {c.get_label(): c.lines[0].get_xdata().tolist() for c in by_time.containers}
+    assert points["attnres"] == [12.5]
+    assert points["standard"] == [10.0]
+    assert by_flops.containers[0].lines[0].get_xdata().tolist() == [6_000_000 * 102_400]
+
+
+def test_block_sizes_stand_in_order_between_the_lines_of_full_and_baseline(make_chapter, study):
+    figure = blocks.draw(make_chapter(study))
+
+    (line,) = (c.lines[0] for c in figure.axes[0].containers)
+    assert line.get_xdata().tolist() == [2, 4]
+    assert line.get_ydata().tolist() == pytest.approx([(1.44 + 1.61 + 1.55) / 3, 4.71 / 3])
+    assert {"standard (baseline)", "attnres (Full)"} <= set(texts(figure))
+
+
+def test_one_size_of_block_is_no_figure(make_chapter, make_arm):
+    runs = [*make_arm("standard", 1.5, 1.6), *make_arm("attnres:block_size=4", 1.4, 1.5)]
+
+    assert blocks.draw(make_chapter(runs)) is None
+
+
+def test_magnitudes_over_depth_are_means_over_seeds(make_chapter, make_arm):
+    runs = make_arm("standard", 1.5, 1.6)
+    chapter = make_chapter(runs)
+    first = chapter.probes[runs[0].id]
+    probes = {**chapter.probes, runs[0].id: replace(first, output_rms=(3.0, 1.5, 4.0))}
+
+    figure = depth.draw(replace(chapter, probes=probes))
+
+    outputs, gradients = figure.axes
+    assert outputs.lines[0].get_ydata() == pytest.approx([2.0, 1.0, 3.0])
+    assert gradients.lines[0].get_ydata() == pytest.approx([0.08, 0.002, 0.04])
+    assert gradients.get_yscale() == "log"
+
+
+def test_a_heat_map_shows_m_below_its_diagonal_and_the_caption_sums_it_up(make_chapter, study):
+    chapter = make_chapter(study)
+
+    figure, caption = mixing.draw(chapter), mixing.caption(chapter)
+
+    shown = figure.axes[0].images[0].get_array()
+    assert np.ma.getmaskarray(shown).tolist() == np.triu(np.ones((3, 3), bool), 1).tolist()
+    assert shown[2].tolist() == pytest.approx([0.05, 0.7, 0.25])
+    assert "newest source (the diagonal) 0.50, of the embedding 0.15, entropy 1.00 nats" in caption
+
+
+def test_an_arm_without_m_has_its_reason_in_the_caption(make_chapter, make_arm):
+    runs = make_arm("standard", 1.5, 1.6)
+    chapter = make_chapter(runs)
+    without = replace(chapter.probes[runs[0].id], mixing=None, no_mixing="it is not linear")
+    chapter = replace(chapter, probes={run.id: without for run in runs})
+
+    assert mixing.draw(chapter) is None
+    assert "standard: no matrix, it is not linear" in mixing.caption(chapter)
+
+
+def test_the_baseline_is_black_and_every_other_arm_of_a_suite_has_a_look_of_its_own():
+    for suite in recipe.suite_names():
+        arms = recipe.suite(suite)
+
+        found = styles(arms, "standard")
+
+        assert found["standard"].colour == styles(["x"], "x")["x"].colour
+        assert len({(style.colour, style.dashes) for style in found.values()}) == len(arms)
+
+
+@pytest.mark.parametrize("suite", ["quick", "table4", "fig6"])
+def test_a_variant_keeps_its_colour_when_others_join(suite: str):
+    few, many = ["standard", "attnres", "denseformer"], recipe.suite(suite)
+
+    before, after = styles(few, "standard"), styles(many, "standard")
+
+    assert {name: before[name] for name in few if name in after} == {
+        name: after[name] for name in few if name in after
+    }
+
+
+def test_every_figure_says_recipe_seeds_tokens_and_version(make_chapter, study):
+    drawn = drawings(make_chapter(study))
+
+    assert [d.name for d in drawn] == ["forest", "curves", "cost", "blocks", "depth", "mixing"]
+    for drawing in drawn:
+        assert "Recipe quick, the same for every arm (abcdef012345); 3 seeds per" in drawing.caption
+        assert "102,400 tokens per run; attnres 0.1.0." in drawing.caption
+
+
+def test_no_words_are_clipped_or_lie_over_each_other(make_chapter, make_arm):
+    runs = [
+        *make_arm("standard", 1.50, 1.70, 1.60),
+        *(run for n in range(11) for run in make_arm(f"{LONG}{n}", 1.4 + n / 99, 1.6, 1.5)),
+    ]
+
+    with house_style():
+        for drawing in drawings(make_chapter(runs)):
+            assert_words_are_apart(drawing.figure, drawing.name)
+
+
+def assert_words_are_apart(figure: Figure, name: str) -> None:
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()
+    renderer = canvas.get_renderer()
+    words = [text for text in words_of(figure) if text.get_text().strip()]
+    boxes = [(text.get_text(), text.get_window_extent(renderer)) for text in words]
+    assert len(boxes) > 5
+    for text, box in boxes:
+        assert min(box.x0, box.y0) >= -1, (name, text)
+        assert box.x1 <= figure.bbox.x1 + 1, (name, text)
+        assert box.y1 <= figure.bbox.y1 + 1, (name, text)
+    for (text, box), (other, beside) in itertools.combinations(boxes, 2):
+        shared = Bbox.intersection(box, beside)
+        assert shared is None or min(shared.width, shared.height) < 2, (name, text, other)
+
+
+def words_of(figure: Figure) -> Iterator[Text]:
+    """All that is drawn of a figure's words; ticks beyond an axis keep theirs, which are not."""
+    yield from figure.texts
+    for legend in figure.legends:
+        yield from legend.get_texts()
+    for axes in figure.axes:
+        if not axes.get_visible():
+            continue
+        yield from (axes.title, *axes.texts, axes.xaxis.label, axes.yaxis.label)
+        for axis in (axes.xaxis, axes.yaxis):
+            yield axis.get_offset_text()
+            low, high = sorted(axis.get_view_interval())
+            for tick in axis.get_major_ticks():
+                if low <= tick.get_loc() <= high:
+                    yield from (each for each in (tick.label1, tick.label2) if each.get_visible())
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_a_figure_is_the_same_file_whenever_it_is_drawn(suffix: str, make_chapter, study):
+    one, two = (picture(drawings(make_chapter(study))[0], suffix) for _ in range(2))
+
+    begin = {".svg": b"<?xml", ".png": b"\x89PNG", ".pdf": b"%PDF"}
+    assert one.startswith(begin[suffix])
+    assert one == two
+
+
+def test_nothing_is_drawn_where_no_run_has_ended(make_chapter, make_run):
+    runs = [make_run("standard", 0, status=Status.FAILED, error="boom")]
+
+    assert drawings(make_chapter(runs)) == []
+
+
+def test_one_seed_without_probes_has_its_curve_alone(make_chapter, make_arm):
+    runs = [*make_arm("standard", 1.5), *make_arm("attnres", 1.4)]
+
+    assert [d.name for d in drawings(make_chapter(runs, probed=False))] == ["curves"]
+
+
+def test_a_name_too_long_for_a_figure_keeps_both_its_ends():
+    assert len(short(LONG)) <= 50
+    assert short(LONG).startswith("attnres:block_size=4")
+    assert short(LONG).endswith("score=static")
+
+
+def test_no_figure_imports_pyplot_or_torch():
+    code = (
+        "import sys; from attnres_cli.report import page, files, latex; "
+        "print([name for name in ('torch', 'matplotlib.pyplot') if name in sys.modules])"
+    )
+
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,91 @@
+"""Reports as files, and as LaTeX."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from attnres_cli.errors import UsageError
+from attnres_cli.report.files import places, save_figures, write
+from attnres_cli.report.latex import escaped, to_latex
+
+
+def test_a_file_is_replaced_whole_and_nothing_is_left_beside_it(tmp_path: Path):
+    path = tmp_path / "new" / "page.html"
+    write(path, b"old, and longer", "--output")
+
+    write(path, b"new", "--output")
+
+    assert path.read_bytes() == b"new"
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_a_file_that_cannot_be_written_leaves_the_old_one(tmp_path: Path):
+    (tmp_path / "folder").mkdir()
+
+    with pytest.raises(UsageError, match=r"--output .*folder cannot be written: "):
+        write(tmp_path / "folder", b"new", "--output")
+
+    assert list(tmp_path.iterdir()) == [tmp_path / "folder"]
+
+
+@pytest.mark.parametrize(
+    ("where", "found"),
+    [
+        ("out", ("out", "", ".svg")),
+        ("out/v1.2/", ("out/v1.2", "", ".svg")),
+        ("out/run.png", ("out", "run-", ".png")),
+        ("run.pdf", (".", "run-", ".pdf")),
+    ],
+)
+def test_the_suffix_says_what_figures_are_drawn_as(where: str, found: tuple[str, str, str]):
+    folder, begin, suffix = places(where)
+
+    assert (str(folder), begin, suffix) == found
+
+
+def test_a_suffix_of_no_figure_is_refused():
+    with pytest.raises(UsageError, match=r"ends in \.svg, \.png or \.pdf, got 'out/a\.jpg'"):
+        places("out/a.jpg")
+
+
+def test_figures_of_one_comparison_are_named_after_what_they_show(
+    tmp_path: Path, make_chapter, make_arm
+):
+    chapter = make_chapter([*make_arm("standard", 1.5, 1.6), *make_arm("attnres", 1.4, 1.6)])
+
+    written = save_figures([chapter], str(tmp_path / "run.png"))
+
+    names = ["run-forest.png", "run-curves.png", "run-cost.png", "run-depth.png", "run-mixing.png"]
+    assert [path.name for path in written] == names
+    assert {path.name for path in tmp_path.iterdir()} == set(names)
+
+
+def test_a_latex_table_has_a_row_per_arm_and_its_rules(make_chapter, make_arm):
+    comparison = make_chapter(
+        [*make_arm("standard", 1.5, 1.6), *make_arm("attnres:block_size=4", 1.4, 1.6)]
+    ).comparison
+
+    text = to_latex(comparison)
+
+    for rule in ("toprule", "midrule", "bottomrule"):
+        assert text.count(rf"\{rule}") == 1
+    rows = re.findall(r"^    (.*) \\\\$", text, flags=re.MULTILINE)
+    assert [row.count(" & ") for row in rows] == [6, 6, 6]
+    assert r"\texttt{attnres:block\_size=4} & 1.5000 $\pm$ 0.1414" in rows[2]
+    for begin in re.findall(r"\\begin\{(\w+)\}", text):
+        assert text.count(rf"\end{{{begin}}}") == 1
+
+
+def test_a_latex_table_of_nothing_says_so(make_chapter, make_run):
+    comparison = make_chapter([make_run("standard", 0, status="pending")]).comparison
+
+    assert r"\multicolumn{7}{l}{no run has ended} \\" in to_latex(comparison)
+
+
+def test_what_latex_takes_for_commands_is_written_out():
+    assert escaped("a_b 50% $x$ {y} \\z & #1 ~^ ±") == (
+        r"a\_b 50\% \$x\$ \{y\} \textbackslash{}z \& \#1 \textasciitilde{}\textasciicircum{} $\pm$"
+    )

@@ -1,0 +1,249 @@
+"""The page: well-formed, whole in one file, open to everyone, and never saying more than it may."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import shlex
+from dataclasses import replace
+from html.parser import HTMLParser
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from attnres_cli.cli import app
+from attnres_cli.fair import ArmRecipe, Terms, Tuned
+from attnres_cli.recipe import Recipe, load, validate
+from attnres_cli.report.answer import answer, question
+from attnres_cli.report.chapter import overrides_of
+from attnres_cli.report.page import to_html
+from attnres_cli.run import Status
+
+VOID = {"meta", "br", "link", "img"}
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+class Page(HTMLParser):
+    """Elements of a page in their order; every one has to be closed where it was opened."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.open: list[str] = []
+        self.feed(text)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag, attrs):
+        self.elements.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.elements.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def all(self, *tags: str) -> list[dict[str, str | None]]:
+        return [attributes for tag, attributes in self.elements if tag in tags]
+
+
+@pytest.fixture
+def study(make_arm, make_run):
+    """A baseline, a better arm, blocks of two sizes, and a failed run with an unkind error."""
+    return [
+        *make_arm("standard", 1.50, 1.70, 1.60),
+        *make_arm("attnres", 1.39, 1.59, 1.50),
+        *make_arm("attnres:block_size=2", 1.44, 1.69, 1.55),
+        *make_arm("attnres:block_size=4", 1.47, 1.66, 1.63),
+        make_run("broken", 0, status=Status.FAILED, error="ValueError: <script>alert(1)</script>"),
+    ]
+
+
+@pytest.fixture
+def page(make_chapter, study) -> str:
+    return to_html([make_chapter(study)])
+
+
+def test_a_page_is_well_formed_and_no_name_is_given_twice(page: str):
+    found = Page(page)
+
+    names = [held["id"] for _, held in found.elements if "id" in held]
+    assert len(names) == len(set(names))
+    used = re.findall(r"(?:href=\"#|url\(#)([^\")]+)", page)
+    assert used
+    assert set(used) <= set(names)
+
+
+def test_nothing_on_a_page_comes_from_elsewhere(page: str):
+    found = Page(page)
+
+    sources = [
+        value or ""
+        for tag, held in found.elements
+        for name, value in held.items()
+        if name in ("src", "href", "xlink:href", "data", "action", "srcset", "poster")
+    ]
+    assert all(source.startswith(("#", "data:image/png;base64,")) for source in sources)
+    assert not found.all("script", "link", "iframe", "object", "embed", "img")
+    assert "@import" not in page
+    assert set(re.findall(r"url\((.)", page)) <= {"#"}
+
+
+def test_what_people_named_is_text_and_never_markup(page: str):
+    assert "<script>" not in page
+    assert "ValueError: &lt;script&gt;alert(1)&lt;/script&gt;" in page
+
+
+def test_every_figure_has_a_title_and_words_for_who_cannot_see_it(page: str):
+    figures = re.findall(r"<figure id='c1-(\w+)'>.*?(<svg.*?</svg>)", page, flags=re.DOTALL)
+
+    assert [name for name, _ in figures] == [
+        "forest",
+        "curves",
+        "cost",
+        "blocks",
+        "depth",
+        "mixing",
+    ]
+    for name, svg in figures:
+        root = ET.fromstring(svg)
+        title, told = root.find(f"{SVG}title"), root.find(f"{SVG}desc")
+        assert root.get("role") == "img"
+        assert root.get("aria-labelledby") == f"{title.get('id')} {told.get('id')}"
+        assert title.text
+        assert "102,400 tokens per run" in told.text, name
+
+
+def test_every_table_has_a_caption_and_headers_for_rows_and_columns(page: str):
+    tables = re.findall(r"<table.*?</table>", page, flags=re.DOTALL)
+
+    assert len(tables) == 5  # verdicts, failures, gates, recipe, commands
+    for table in tables:
+        head = re.findall(r"<th scope='col'>([^<]+)</th>", table)
+        assert re.search(r"<caption><span>\S", table)
+        for row in re.findall(r"<tr>(.*?)</tr>", table, flags=re.DOTALL)[1:]:
+            assert row.startswith("<th scope='row'>")
+            assert len(re.findall(r"<t[hd]\b", row)) == len(head)
+
+
+def test_headings_go_down_one_level_at_a_time(page: str):
+    levels = [int(tag[1]) for tag, _ in Page(page).elements if re.fullmatch(r"h\d", tag)]
+
+    assert levels[0] == 1
+    assert levels.count(1) == 1
+    assert all(after - before <= 1 for before, after in itertools.pairwise(levels))
+
+
+def test_the_answer_names_who_is_better_and_by_how_much(make_chapter, study):
+    chapter = make_chapter(study)
+    arm = next(arm for arm in chapter.comparison.arms if arm.variant == "attnres")
+    low, high = (-end for end in reversed(arm.difference.ci95))
+
+    text = answer(chapter.comparison)
+
+    assert f"Better than standard: attnres by 0.1067 [{low:.4f}, {high:.4f}] nats" in text
+    assert "not separable from standard with 3 seeds" in text
+    assert question(replace(chapter, recipes={})).startswith("Which residual connection should")
+
+
+@pytest.mark.parametrize(
+    ("runs", "words"),
+    [
+        ({}, "Only the baseline standard has been trained"),
+        ({"attnres": [1.4]}, "attnres (a paired test takes two shared seeds or more, got 1)"),
+    ],
+)
+def test_a_study_too_small_for_a_verdict_says_what_is_missing(runs, words, make_chapter, make_arm):
+    records = make_arm("standard", 1.5)
+    for variant, losses in runs.items():
+        records += make_arm(variant, *losses)
+
+    text = to_html([make_chapter(records)])
+
+    Page(text)
+    assert words in text
+
+
+def test_a_study_without_its_baseline_says_how_to_train_it(make_chapter, make_arm):
+    text = to_html([make_chapter(make_arm("attnres", 1.4, 1.5))])
+
+    Page(text)
+    assert "No run of the baseline standard has ended" in text
+    assert "<code>attnres ablate standard</code>" in text
+
+
+def test_a_study_of_failures_is_a_page_that_lists_them(make_chapter, make_run):
+    runs = [make_run("standard", 0, status=Status.FAILED, error="Traceback\nValueError: why")]
+
+    text = to_html([make_chapter(runs)])
+
+    Page(text)
+    assert "No answer: no run has ended (1 failed)" in text
+    assert "ValueError: why" in text
+    assert "<figure" not in text
+
+
+def test_terms_stand_one_after_the_other_with_names_of_their_own(make_chapter, study):
+    shared = make_chapter(study)
+    tuned = replace(shared, comparison=replace(shared.comparison, terms=Terms(is_tuned=True)))
+
+    text = to_html([shared, tuned])
+
+    names = [held["id"] for _, held in Page(text).elements if "id" in held]
+    assert len(names) == len(set(names))
+    assert "<h2>Recipe quick, the same for every arm</h2>" in text
+    assert "<h2>Recipe quick, each arm at its own tuned learning rate</h2>" in text
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        [],
+        ["train.tokens=48k", "optim.lr=3.3e-3"],
+        ["data.source=recall", "data.pairs=4", "train.compile=off"],
+        ["data.source=text", "data.path=my text/0.txt", "model.tie_embeddings=true"],
+    ],
+)
+def test_the_command_of_a_row_makes_the_recipe_of_its_runs(overrides: list[str]):
+    recipe = load("smoke", overrides)
+
+    name, found = overrides_of(recipe)
+
+    assert load(name, found).digest == recipe.digest
+    assert load(name, found).data == recipe.data
+
+
+def test_the_command_of_a_recipe_of_ones_own_starts_from_a_shipped_one(tiny_recipe: Recipe):
+    mine = validate(tiny_recipe.model_dump() | {"name": "mine"}, "mine")
+
+    name, found = overrides_of(mine)
+
+    assert load(name, found).digest == mine.digest
+
+
+def test_a_rows_command_is_one_that_can_be_typed(make_chapter, study):
+    chapter = make_chapter(study)
+    arm = chapter.comparison.arms[1]
+
+    words = shlex.split(chapter.command(arm))
+
+    assert words[:4] == ["attnres", "ablate", "standard", arm.variant]
+    assert words[words.index("--seeds") + 1] == "3"
+    commands = {command.callback.__name__: command for command in app.registered_commands}
+    known = commands["ablate"].callback.__annotations__
+    assert {word[2:] for word in words if word.startswith("--")} - {"set"} <= set(known)
+
+
+def test_an_arm_with_a_rate_of_its_own_is_reproduced_at_it(make_chapter, study):
+    chapter, mine = make_chapter(study), load("smoke", ["optim.lr=0.0141"])
+    how = Tuned(0.02, (0.01, 0.02), (1.4, 1.5), (1_000_000,), 0.0141, is_on_edge=False, fit="best")
+    terms = Terms(is_tuned=True)
+    own = ArmRecipe("abcdef012345", "0123456789abcdef", terms, "attnres", mine.digest, how)
+    arm = replace(chapter.comparison.arms[1], recipe_digest=mine.digest, own=own)
+
+    command = replace(chapter, recipes={mine.digest: mine}).command(arm)
+
+    assert command.startswith("attnres ablate attnres --recipe smoke --set optim.lr=0.0141")
+    assert "--baseline attnres" in command
