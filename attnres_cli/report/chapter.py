@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -49,6 +50,11 @@ class Chapter:
     def recipe(self) -> Recipe | None:
         """The shared recipe, None where it is not known."""
         return self.recipes.get(self.comparison.recipe_digest)
+
+    @property
+    def study_name(self) -> str:
+        """The study as a page may show it to anyone: of a URL, without its password."""
+        return re.sub(r"(://[^:/@]*):[^/]*@", r"\1:***@", self.study)
 
     def command(self, arm: ArmResult) -> str:
         """What trains an arm's runs again, in a study of their own: beside the baseline, or alone

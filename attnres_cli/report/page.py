@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterable, Sequence
 from html import escape
 from importlib.resources import files
@@ -42,7 +43,7 @@ def to_html(chapters: Sequence[Chapter]) -> str:
         f"<title>{escape(title)}</title>\n<style>\n{style}</style>\n</head>\n<body>\n<main>\n"
         f"<h1>{escape(answer.question(first))}</h1>\n{''.join(answers)}\n{body}"
         f"</main>\n<footer><p>Made by attnres {__version__} from the study "
-        f"{escape(first.study)}.</p></footer>\n</body>\n</html>\n"
+        f"{escape(first.study_name)}.</p></footer>\n</body>\n</html>\n"
     )
 
 
@@ -195,8 +196,9 @@ def _commands(chapter: Chapter) -> str:
     rows = []
     for arm in chapter.comparison.arms:
         runs = chapter.runs_of(arm.variant)
-        study = "" if chapter.study == "attnres.db" else f" --study {chapter.study}"
-        checks = "<br>".join(f"<code>attnres verify {run.id}{escape(study)}</code>" for run in runs)
+        where = [] if chapter.study == "attnres.db" else ["--study", chapter.study_name]
+        typed = [shlex.join(["attnres", "verify", str(run.id), *where]) for run in runs]
+        checks = "<br>".join(f"<code>{escape(command)}</code>" for command in typed)
         name = f"<code>{escape(arm.variant)}</code>"
         rows.append((name, f"<code>{escape(chapter.command(arm))}</code>", checks))
     caption = (

@@ -185,6 +185,15 @@ def test_a_study_of_failures_is_a_page_that_lists_them(make_chapter, make_run):
     assert "<figure" not in text
 
 
+def test_a_page_for_everyone_holds_no_password(make_chapter, study):
+    chapter = replace(make_chapter(study), study="postgresql+psycopg://me:s3cr@t@host:5432/lab")
+
+    text = to_html([chapter])
+
+    assert "s3cr" not in text
+    assert "attnres verify 1 --study &#x27;postgresql+psycopg://me:***@host:5432/lab&#x27;" in text
+
+
 def test_terms_stand_one_after_the_other_with_names_of_their_own(make_chapter, study):
     shared = make_chapter(study)
     tuned = replace(shared, comparison=replace(shared.comparison, terms=Terms(is_tuned=True)))

@@ -37,7 +37,9 @@ def draw(chapter: Chapter) -> Figure | None:
             single, [row] * len(single), "o", ms=3, mfc="white", mec=colour, mew=0.8, zorder=4
         )
         axes.plot(mean, row, look[arm.variant].marker, ms=8, color=colour)
+        clear = {"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 0.5}
         where: dict[str, Any] = {
+            "bbox": clear,
             "transform": axes.get_yaxis_transform(),
             "va": "bottom",
             "fontsize": 9,
