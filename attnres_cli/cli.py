@@ -111,7 +111,8 @@ def _draw(chapters: Sequence[Chapter], where: str) -> None:
     from attnres_cli.report.files import save_figures
 
     written = save_figures(chapters, where)
-    say(f"figures: {', '.join(map(str, written)) or 'none, no run has ended'}")
+    names = ", ".join(path.name for path in written)
+    say(f"figures in {written[0].parent}: {names}" if written else "no figures: no run has ended")
 
 
 def _write(

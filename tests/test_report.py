@@ -52,7 +52,7 @@ def test_a_trained_study_becomes_a_page_figures_and_a_table(
     names = {path.name for path in (tmp_path / "out" / "figures").iterdir()}
     assert names == {f"{n}.svg" for n in ("forest", "curves", "cost", "depth", "mixing")}
     assert json.loads(drawn[1])["arms"][0]["variant"] == "standard"
-    assert "out/figures/forest.svg" in drawn[2]
+    assert "figures in out/figures: forest.svg, curves.svg" in drawn[2]
     written = (tmp_path / "out" / "table.txt").read_text(encoding="utf-8")
     assert "recipe smoke, the same for every arm" in written
 
@@ -75,7 +75,7 @@ def test_a_study_in_which_nothing_has_ended_is_a_page_too(
 
     assert [code for code, *_ in found] == [0] * 6
     assert "No answer: no run has ended (1 waiting or running)" in found[0][1]
-    assert all("figures: none, no run has ended" in err for *_, err in found)
+    assert all("no figures: no run has ended" in err for *_, err in found)
 
 
 def test_an_empty_study_says_what_fills_it(

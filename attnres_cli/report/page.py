@@ -188,7 +188,11 @@ def _provenance(chapter: Chapter) -> str:
         for section, held in values.items()
         if isinstance(held, dict)
     ]
-    table = _table("The recipe, as every run has it.", ("section", "settings"), rows, prose=True)
+    has_own = any(arm.own is not None for arm in chapter.comparison.arms)
+    own = "; what an arm has of its own stands beside its name" if has_own else ""
+    table = _table(
+        f"The recipe that all arms share{own}.", ("section", "settings"), rows, prose=True
+    )
     return f"<ul>{items}</ul>\n{table}"
 
 
@@ -202,8 +206,9 @@ def _commands(chapter: Chapter) -> str:
         name = f"<code>{escape(arm.variant)}</code>"
         rows.append((name, f"<code>{escape(chapter.command(arm))}</code>", checks))
     caption = (
-        "What trains the runs of a row again in a study of their own, and what trains a single run "
-        "again from this one and compares every bit."
+        "What trains the runs of a row again in a study of their own, equal to rounding (another "
+        "number of threads adds in another order); and what trains a single run again as this "
+        "study has it and compares every bit."
     )
     return _table(caption, ("variant", "again", "bit for bit"), rows, prose=True)
 
