@@ -251,3 +251,15 @@ def test_no_figure_imports_pyplot_or_torch():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
     assert done.stdout.strip() == "[]"
+
+
+def test_a_report_without_figures_does_not_import_matplotlib():
+    code = (
+        "import sys; from attnres_cli import cli; "
+        "from attnres_cli.report import answer, comparison, export, files, latex, terminal; "
+        "print('matplotlib' in sys.modules)"
+    )
+
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert done.stdout.strip() == "False"
