@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from attnres_cli import __version__, cli_ablate, cli_bench, cli_designs, cli_runs, stdio
+from attnres_cli import __version__, cli_ablate, cli_bench, cli_designs, cli_plan, cli_runs, stdio
 from attnres_cli.errors import AttnresError
 from attnres_cli.options import Baseline, Format, FormatName, Plugins, Study, read_format
 from attnres_cli.stdio import say
@@ -69,6 +69,7 @@ def report(
     cli_ablate.show(found, form)
 
 
+app.command()(cli_plan.plan)
 app.command()(cli_designs.variants)
 app.command()(cli_designs.check)
 app.command()(cli_designs.recipes)
