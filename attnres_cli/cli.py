@@ -14,7 +14,16 @@ import typer
 
 from attnres_cli import __version__, cli_ablate, cli_bench, cli_designs, cli_plan, cli_runs, stdio
 from attnres_cli.errors import AttnresError
-from attnres_cli.options import Baseline, Format, FormatName, Plugins, Study, read_format
+from attnres_cli.options import (
+    Against,
+    Baseline,
+    Format,
+    FormatName,
+    Plugins,
+    Study,
+    read_against,
+    read_format,
+)
 from attnres_cli.stdio import say
 
 DONE, INTERNAL, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
@@ -42,6 +51,7 @@ def report(
     ] = None,
     baseline: Baseline = "standard",
     output: FormatName = Format.TABLE,
+    against: Against = None,
     _plugin: Plugins = None,
 ) -> None:
     """Print the verdict from the study alone; nothing is trained."""
@@ -50,6 +60,7 @@ def report(
     from attnres_cli.store import Store
 
     form = read_format(output)
+    read_against(against)
     store = Store.open(study, create=False)
 
     def canonical(spec: str, digest: str) -> str:
@@ -66,6 +77,12 @@ def report(
         compare(runs, facts, chosen.baseline, terms, mine)
         for runs, terms, mine in told(chosen, records, own)
     ]
+    if against is not None:
+        from attnres_cli.recipe import paper
+        from attnres_cli.report.against import show
+
+        show(found, form, paper())
+        return
     cli_ablate.show(found, form)
 
 

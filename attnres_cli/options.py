@@ -54,7 +54,10 @@ Baseline = Annotated[
     typer.Option(help="The arm the others are compared with.", autocompletion=complete.specs),
 ]
 FormatName = Annotated[str, typer.Option("--format", help="table, json, markdown or csv.")]
-
+Against = Annotated[
+    str | None,
+    typer.Option("--against", help="paper: its numbers beside yours, in the same format."),
+]
 
 Matching = Annotated[
     str,
@@ -83,6 +86,12 @@ def read_format(text: str, allowed: Sequence[Format] = tuple(Format)) -> Format:
     if text not in list(allowed):
         raise UsageError(unknown("format", text, list(allowed)))
     return Format(text)
+
+
+def read_against(text: str | None) -> None:
+    """Refuse what there are no numbers of. Raises UsageError."""
+    if text not in (None, "paper"):
+        raise UsageError(unknown("--against", str(text), ["paper"]))
 
 
 def read_seeds(text: str) -> tuple[int, ...]:
