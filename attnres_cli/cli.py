@@ -20,6 +20,7 @@ from attnres_cli.options import (
     Format,
     FormatName,
     Plugins,
+    Scaling,
     Study,
     read_against,
     read_format,
@@ -52,6 +53,7 @@ def report(
     baseline: Baseline = "standard",
     output: FormatName = Format.TABLE,
     against: Against = None,
+    scaling: Scaling = False,
     _plugin: Plugins = None,
 ) -> None:
     """Print the verdict from the study alone; nothing is trained."""
@@ -73,6 +75,14 @@ def report(
     if chosen.others:
         say(f"the study also holds {chosen.others}: --recipe with what stands in brackets")
     facts = store.data(chosen.fingerprint)
+    if scaling:
+        from attnres_cli.report.ladder import ladder
+        from attnres_cli.report.scaling import show as show_scaling
+
+        name = chosen.records[-1].recipe
+        sizes = ladder(records, name, facts, chosen.baseline, store.recipe, own)
+        show_scaling(sizes, form)
+        return
     found = [
         compare(runs, facts, chosen.baseline, terms, mine)
         for runs, terms, mine in told(chosen, records, own)

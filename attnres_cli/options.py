@@ -58,6 +58,10 @@ Against = Annotated[
     str | None,
     typer.Option("--against", help="paper: its numbers beside yours, in the same format."),
 ]
+Scaling = Annotated[
+    bool,
+    typer.Option("--scaling", help="Fits over the sizes of this recipe: what an arm is worth."),
+]
 
 Matching = Annotated[
     str,

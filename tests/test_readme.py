@@ -64,6 +64,11 @@ def test_a_command_of_the_readme_runs(command: str, folder: Path):
         prepared = run("attnres ablate standard" + BRIEFLY.replace("seeds 1", "seeds 2"), folder)
         assert prepared.returncode == 0, prepared.stderr
         command += " --recipe smoke"
+    if "--scaling" in command:
+        for depth in (2, 4):
+            sized = BRIEFLY.replace("seeds 1", "seeds 2") + f" --set model.n_layers={depth}"
+            prepared = run("attnres ablate standard attnres" + sized, folder)
+            assert prepared.returncode == 0, prepared.stderr
 
     done = run(command + (BRIEFLY if trains else ""), folder)
 
