@@ -8,11 +8,21 @@ from __future__ import annotations
 
 import sys
 import warnings
+from dataclasses import replace
 from typing import Annotated
 
 import typer
 
-from attnres_cli import __version__, cli_ablate, cli_bench, cli_designs, cli_plan, cli_runs, stdio
+from attnres_cli import (
+    __version__,
+    cli_ablate,
+    cli_bench,
+    cli_designs,
+    cli_plan,
+    cli_preregister,
+    cli_runs,
+    stdio,
+)
 from attnres_cli.errors import AttnresError
 from attnres_cli.options import (
     Against,
@@ -20,6 +30,7 @@ from attnres_cli.options import (
     Format,
     FormatName,
     Plugins,
+    Preregister,
     Scaling,
     Study,
     read_against,
@@ -54,15 +65,20 @@ def report(
     output: FormatName = Format.TABLE,
     against: Against = None,
     scaling: Scaling = False,
+    preregister: Preregister = None,
     _plugin: Plugins = None,
 ) -> None:
     """Print the verdict from the study alone; nothing is trained."""
     from attnres_cli.report.comparison import compare
+    from attnres_cli.report.registered import EXPLORATORY, labelled
     from attnres_cli.report.select import choose, told
     from attnres_cli.store import Store
 
     form = read_format(output)
     read_against(against)
+    if preregister is not None:
+        cli_preregister.keep(preregister, study)
+        return
     store = Store.open(study, create=False)
 
     def canonical(spec: str, digest: str) -> str:
@@ -81,12 +97,14 @@ def report(
 
         name = chosen.records[-1].recipe
         sizes = ladder(records, name, facts, chosen.baseline, store.recipe, own)
-        show_scaling(sizes, form)
+        label = EXPLORATORY if store.registrations() else ""
+        show_scaling(replace(sizes, registered=label), form)
         return
     found = [
         compare(runs, facts, chosen.baseline, terms, mine)
         for runs, terms, mine in told(chosen, records, own)
     ]
+    found = labelled(found, records, facts, store.registrations())
     if against is not None:
         from attnres_cli.recipe import paper
         from attnres_cli.report.against import show

@@ -82,6 +82,7 @@ def ablate(
     from attnres_cli import data
     from attnres_cli import match as matching
     from attnres_cli.recipe import load
+    from attnres_cli.report.registered import labelled
     from attnres_cli.store import Store
 
     form, quantity = read_format(output), read_match(match)
@@ -105,7 +106,8 @@ def ablate(
     kept = store.keep_arm_recipes(plan, tokens.facts)  # of two commands one was first to time arms
     plan = matching.matched(shared, quantity, base.variant, tokens, kept, say)
     laboratory = _Laboratory(study, store, tokens, base.variant, retry_failed)
-    show(laboratory.compared(plan, tune_lr), form)
+    found = laboratory.compared(plan, tune_lr)
+    show(labelled(found, store.runs(), tokens.facts, store.registrations()), form)
     if laboratory.failed:
         say(
             f"failed runs: {len(laboratory.failed)}; the same command with --retry-failed trains "

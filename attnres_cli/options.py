@@ -62,6 +62,10 @@ Scaling = Annotated[
     bool,
     typer.Option("--scaling", help="Fits over the sizes of this recipe: what an arm is worth."),
 ]
+Preregister = Annotated[
+    str | None,
+    typer.Option("--preregister", help="YAML file that fixes a comparison before its first run."),
+]
 
 Matching = Annotated[
     str,

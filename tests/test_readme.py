@@ -64,6 +64,9 @@ def test_a_command_of_the_readme_runs(command: str, folder: Path):
         prepared = run("attnres ablate standard" + BRIEFLY.replace("seeds 1", "seeds 2"), folder)
         assert prepared.returncode == 0, prepared.stderr
         command += " --recipe smoke"
+    if "plan.yaml" in command:
+        fixed = re.findall(r"```yaml\n(.*?)```", README, flags=re.DOTALL)[0]
+        (folder / "plan.yaml").write_text(fixed)
     if "--scaling" in command:
         for depth in (2, 4):
             sized = BRIEFLY.replace("seeds 1", "seeds 2") + f" --set model.n_layers={depth}"

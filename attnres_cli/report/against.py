@@ -223,7 +223,7 @@ def _to_markdown(rows: Sequence[_Row], paper: Mapping[str, Any]) -> str:
 _COLUMNS = (
     "variant", "paper_loss", "paper_difference", "paper_rank", "difference", "ci95_low",
     "ci95_high", "n_seeds", "rank", "beside_paper", "reason", "verdict", "baseline", "recipe",
-    "recipe_digest", "fingerprint", "terms",
+    "recipe_digest", "fingerprint", "terms", "registered",
 )  # fmt: skip
 
 
@@ -248,6 +248,7 @@ def _flat(row: Beside, comparison: Comparison) -> dict[str, Any]:
         "recipe_digest": comparison.recipe_digest,
         "fingerprint": comparison.data.fingerprint,
         "terms": terms.name(comparison.terms),
+        "registered": comparison.registered,
     }
 
 

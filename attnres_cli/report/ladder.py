@@ -81,6 +81,7 @@ class Ladder:
     rungs: tuple[Rung, ...]
     arms: tuple[Scaled, ...]
     left_out: tuple[str, ...]
+    registered: str = ""  # exploratory, where the study has preregistrations
 
 
 def compute(arm: ArmResult) -> float:

@@ -95,7 +95,8 @@ def _notes(found: Ladder) -> list[str]:
 
 def _title(found: Ladder) -> str:
     comparison = found.rungs[0].comparison
-    return f"scaling of recipe {comparison.recipe}, {len(found.rungs)} sizes, never pooled"
+    label = f" [{found.registered}]" if found.registered else ""
+    return f"scaling of recipe {comparison.recipe}, {len(found.rungs)} sizes, never pooled{label}"
 
 
 def _print(found: Ladder) -> None:
@@ -162,7 +163,7 @@ _CSV = (
     "variant", "a", "alpha", "rmse", "compute", "multiplier", "ci95_low", "ci95_high",
     "left_out_low", "left_out_high", "multiplier_in_time", "floor", "floor_a", "floor_alpha",
     "floor_multiplier", "trend", "trend_low", "trend_high", "n_sizes", "baseline", "recipe",
-    "fingerprint",
+    "fingerprint", "registered",
 )  # fmt: skip
 
 
@@ -182,5 +183,6 @@ def _to_csv(found: Ladder) -> str:
             + [*ends, *left, arm.in_time, *above]
             + [arm.floor_worth.value if arm.floor_worth else None, *over, len(found.rungs)]
             + [comparison.baseline, comparison.recipe, comparison.data.fingerprint]
+            + [found.registered]
         )
     return text.getvalue()
