@@ -91,6 +91,8 @@ def read(path: str, canonical: Callable[[str, Recipe], str]) -> tuple[Registrati
     if len(set(said.seeds)) < len(said.seeds):
         raise RecipeError(f"{origin}: seeds: different ones are needed, got {list(said.seeds)}")
     recipe = recipes.load(said.recipe, said.set)
+    if recipe.ladder:
+        raise RecipeError(f"{origin}: recipe {said.recipe} is a ladder: only one size can be fixed")
     baseline = canonical(said.baseline, recipe)
     arms = dict.fromkeys([baseline, *(canonical(spec, recipe) for spec in said.arms)])
     if len(arms) < 2:

@@ -65,7 +65,7 @@ def test_a_command_of_the_readme_runs(command: str, folder: Path):
         assert prepared.returncode == 0, prepared.stderr
         command += " --recipe smoke"
     if "plan.yaml" in command:
-        fixed = re.findall(r"```yaml\n(.*?)```", README, flags=re.DOTALL)[0]
+        fixed = re.findall(r"```yaml\n(.*?)```", README, flags=re.DOTALL)[-1]
         (folder / "plan.yaml").write_text(fixed)
     if "--scaling" in command:
         for depth in (2, 4):

@@ -39,6 +39,7 @@ def show(found: Ladder, form: str) -> None:
         raise UsageError(f"--scaling is printed as table, markdown, csv or json, not {form}")
 
 
+_ROUGH_BELOW = 6  # seeds: a bootstrap of fewer has too few different resamples
 _RUNGS = ("recipe", "layers", "width", "tokens", "FLOPs", "loss")
 _ARMS = ("variant", "A", "alpha", "multiplier [95 %]", "one size left out", "in time", "trend")
 
@@ -84,6 +85,8 @@ def _notes(found: Ladder) -> list[str]:
             "trend: change of the difference per doubling of layers, mean over seeds [95 %]; "
             "whatever else differs between the sizes is in it"
         )
+    if min(len(rung.baseline.losses) for rung in found.rungs) < _ROUGH_BELOW:
+        lines.append(f"of fewer than {_ROUGH_BELOW} seeds that interval is too narrow")
     for arm in found.arms:
         if arm.floor is not None:
             worth = f", multiplier {_worth(arm.floor_worth)}" if arm.floor_worth else ""
