@@ -8,31 +8,22 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TextIO
+from typing import Annotated
 
 import typer
 
-from attnres_cli import __version__, cli_ablate, cli_bench, cli_designs, cli_runs, stdio
-from attnres_cli.errors import AttnresError
-from attnres_cli.options import (
-    AnyFormatName,
-    Baseline,
-    Figures,
-    Format,
-    Output,
-    Plugins,
-    Study,
-    read_format,
+from attnres_cli import (
+    __version__,
+    cli_ablate,
+    cli_bench,
+    cli_designs,
+    cli_plan,
+    cli_report,
+    cli_runs,
+    stdio,
 )
+from attnres_cli.errors import AttnresError
 from attnres_cli.stdio import say
-
-if TYPE_CHECKING:
-    from attnres_cli.report.chapter import Chapter
-    from attnres_cli.report.comparison import Comparison
-    from attnres_cli.run import RunRecord
-    from attnres_cli.store import Store
 
 DONE, INTERNAL, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
 """Exit codes."""
@@ -49,93 +40,8 @@ _USAGE_ERROR: type[Exception] = typer.BadParameter.__mro__[1]  # typer keeps it 
 
 
 app.command()(cli_ablate.ablate)
-
-
-@app.command()
-def report(
-    study: Study = cli_ablate.DEFAULT_STUDY,
-    recipe: Annotated[
-        str | None, typer.Option(help="Name or digest. Default: the newest in the study.")
-    ] = None,
-    baseline: Baseline = "standard",
-    form_name: AnyFormatName = Format.TABLE,
-    output: Output = None,
-    figures: Figures = None,
-    _plugin: Plugins = None,
-) -> None:
-    """Print the verdict from the study alone, or write it, with figures; nothing is trained."""
-    from attnres_cli.report.comparison import compare
-    from attnres_cli.report.select import choose, told
-    from attnres_cli.store import Store
-
-    form = read_format(form_name, tuple(Format))
-    store = Store.open(study, create=False)
-
-    def canonical(spec: str, digest: str) -> str:
-        from attnres_cli.variant import parse
-
-        return str(parse(spec).at_depth(2 * store.recipe(digest).model.n_layers))
-
-    records, own = store.runs(), store.arm_recipes()
-    chosen = choose(records, study, recipe, baseline, canonical, own)
-    if chosen.others:
-        say(f"the study also holds {chosen.others}: --recipe with what stands in brackets")
-    facts = store.data(chosen.fingerprint)
-    compared = told(chosen, records, own)
-    found = [compare(runs, facts, chosen.baseline, terms, mine) for runs, terms, mine in compared]
-    chapters = []
-    if figures is not None or form is Format.HTML:
-        runs_of = [runs for runs, _, _ in compared]
-        chapters = [
-            _chapter(one, runs, store, study) for one, runs in zip(found, runs_of, strict=True)
-        ]
-    if figures is not None:
-        _draw(chapters, figures)
-    _write(found, chapters, form, output)
-
-
-def _chapter(
-    comparison: Comparison, runs: Sequence[RunRecord], store: Store, study: str
-) -> Chapter:
-    """A comparison with all that figures and pages show of its runs."""
-    from attnres_cli.report.chapter import Chapter
-
-    measured = store.probes([run.id for run in runs])
-    last = {number: probes[-1] for number, probes in measured.items() if probes}
-    digests = {run.recipe_digest for run in runs} | {comparison.recipe_digest}
-    recipes = {digest: store.recipe(digest) for digest in digests}
-    return Chapter(comparison, tuple(runs), last, recipes, study)
-
-
-def _draw(chapters: Sequence[Chapter], where: str) -> None:
-    from attnres_cli.report.files import save_figures
-
-    written = save_figures(chapters, where)
-    names = ", ".join(path.name for path in written)
-    say(f"figures in {written[0].parent}: {names}" if written else "no figures: no run has ended")
-
-
-def _write(
-    found: Sequence[Comparison], chapters: Sequence[Chapter], form: Format, output: Path | None
-) -> None:
-    """Print comparisons, or the page of their chapters; with a path write it and say so."""
-    from io import StringIO
-
-    out: TextIO = sys.stdout if output is None else StringIO()
-    if form is Format.HTML:
-        from attnres_cli.report.page import to_html
-
-        out.write(to_html(chapters))
-    else:
-        cli_ablate.show(found, form, out)
-    if output is not None and isinstance(out, StringIO):
-        from attnres_cli.report.files import write
-
-        content = out.getvalue().encode()
-        write(output, content, "--output")
-        typer.echo(f"{output}  {len(content):,} bytes")
-
-
+app.command()(cli_report.report)
+app.command()(cli_plan.plan)
 app.command()(cli_designs.variants)
 app.command()(cli_designs.check)
 app.command()(cli_designs.recipes)

@@ -32,7 +32,7 @@ from attnres_cli.stdio import say
 if TYPE_CHECKING:
     from attnres_cli.data import Tokens
     from attnres_cli.plan import Arm, Plan
-    from attnres_cli.recipe import Recipe
+    from attnres_cli.recipe import Recipe, Rung
     from attnres_cli.report.comparison import Comparison
     from attnres_cli.run import RunRecord
     from attnres_cli.store import Store
@@ -81,41 +81,59 @@ def ablate(
     from attnres_cli import ablate as grid
     from attnres_cli import data
     from attnres_cli import match as matching
-    from attnres_cli.recipe import load
+    from attnres_cli.recipe import load, rungs
+    from attnres_cli.report.registered import labelled
     from attnres_cli.store import Store
 
     form, quantity = read_format(output), read_match(match)
     if variants and suite is not None:
         raise UsageError("give either variants or --suite, not both")
-    fixed = load(recipe, override or [])
-    specs, numbers = variants or _named(suite, fixed), read_seeds(seeds)
-    tokens = data.load(fixed)
-    (base,) = grid.resolve([baseline], fixed, tokens.vocab_size)
-    arms = _arms(specs, base, fixed, tokens.vocab_size)
-    shared = grid.make(fixed, arms, numbers, tokens.fingerprint, device, workers, engine)
-    held = Store.existing(study, upgrade=not dry_run)
-    own = held.arm_recipes(fixed.digest, tokens.fingerprint) if held else []
-    plan = matching.matched(shared, quantity, base.variant, tokens, own, say)
-    records = held.runs() if held else []
-    grid.check_code(plan, records)
+    whole = load(recipe, override or [])
+    specs, numbers, sizes = variants or _named(suite, whole), read_seeds(seeds), rungs(whole)
+    for fixed in sizes[1:]:  # what does not fit one size is refused before another is trained
+        grid.resolve([baseline, *specs], fixed, vocab_size=256)
+    found: list[Comparison] = []
+    failed = 0
+    for number, fixed in enumerate(sizes, 1):
+        if len(sizes) > 1:
+            say(f"size {number} of {len(sizes)}: {_rung_text(whole.ladder[number - 1])}")
+        tokens = data.load(fixed)
+        (base,) = grid.resolve([baseline], fixed, tokens.vocab_size)
+        arms = _arms(specs, base, fixed, tokens.vocab_size)
+        shared = grid.make(fixed, arms, numbers, tokens.fingerprint, device, workers, engine)
+        held = Store.existing(study, upgrade=not dry_run)
+        own = held.arm_recipes(fixed.digest, tokens.fingerprint) if held else []
+        plan = matching.matched(shared, quantity, base.variant, tokens, own, say)
+        records = held.runs() if held else []
+        grid.check_code(plan, records)
+        if dry_run:
+            _foresee(plan, records, tokens, tune_lr)
+            continue
+        store = Store.open(study, create=True)
+        kept = store.keep_arm_recipes(plan, tokens.facts)  # of two commands one was first to time
+        plan = matching.matched(shared, quantity, base.variant, tokens, kept, say)
+        laboratory = _Laboratory(study, store, tokens, base.variant, retry_failed)
+        compared = laboratory.compared(plan, tune_lr)
+        found += labelled(compared, store.runs(), tokens.facts, store.registrations())
+        failed += len(laboratory.failed)
     if dry_run:
-        _foresee(plan, records, tokens, tune_lr)
         return
-    store = Store.open(study, create=True)
-    kept = store.keep_arm_recipes(plan, tokens.facts)  # of two commands one was first to time arms
-    plan = matching.matched(shared, quantity, base.variant, tokens, kept, say)
-    laboratory = _Laboratory(study, store, tokens, base.variant, retry_failed)
-    show(laboratory.compared(plan, tune_lr), form)
-    if laboratory.failed:
-        say(
-            f"failed runs: {len(laboratory.failed)}; the same command with --retry-failed trains "
-            "them again"
-        )
+    show(found, form)
+    if len(sizes) > 1:
+        say(f"what each arm is worth over these sizes: attnres report --scaling --study {study}")
+    if failed:
+        say(f"failed runs: {failed}; the same command with --retry-failed trains them again")
         raise typer.Exit(_SOME_FAILED)
 
 
+def _rung_text(rung: Rung) -> str:
+    return ", ".join(f"{key}={value}" for key, value in rung)
+
+
 def show(comparisons: Sequence[Comparison], form: Format, out: TextIO | None = None) -> None:
-    """Print comparisons of one recipe, on stdout unless a stream is given; html is no form here."""
+    """Print comparisons of one recipe, or of the sizes of its ladder, on stdout unless a stream is
+    given; html is no form here.
+    """
     from attnres_cli.report import export, latex, terminal
 
     out = out or sys.stdout

@@ -69,6 +69,18 @@ Figures = Annotated[
     ),
 ]
 
+Against = Annotated[
+    str | None,
+    typer.Option("--against", help="paper: its numbers beside yours, in the same format."),
+]
+Scaling = Annotated[
+    bool,
+    typer.Option("--scaling", help="Fits over the sizes of this recipe: what an arm is worth."),
+]
+Preregister = Annotated[
+    str | None,
+    typer.Option("--preregister", help="YAML file that fixes a comparison before its first run."),
+]
 
 Matching = Annotated[
     str,
@@ -105,6 +117,12 @@ def read_format(text: str, allowed: Sequence[Format] = PRINTED) -> Format:
     if text not in list(allowed):
         raise UsageError(unknown("format", text, list(allowed)))
     return Format(text)
+
+
+def read_against(text: str | None) -> None:
+    """Refuse what there are no numbers of. Raises UsageError."""
+    if text not in (None, "paper"):
+        raise UsageError(unknown("--against", str(text), ["paper"]))
 
 
 def read_seeds(text: str) -> tuple[int, ...]:

@@ -25,6 +25,7 @@ __all__ = [
     "load",
     "names",
     "paper",
+    "rungs",
     "suite",
     "suite_description",
     "suite_names",
@@ -32,6 +33,7 @@ __all__ = [
     "validate",
 ]
 
+_GROWN = ("model", "optim", "train")  # what may differ over a ladder; the data may not
 _PAPER = "paper.yaml"  # lies beside the recipes and is none
 
 
@@ -39,12 +41,33 @@ def _tuple(value: object) -> object:
     return tuple(value) if isinstance(value, list) else value
 
 
+Rung = tuple[tuple[str, str | int | float | bool | None], ...]
+"""What one size of a ladder changes: keys as --set takes them, and values."""
+
+
+def _rungs(value: object) -> object:
+    """Mappings as pairs, which can be hashed; a study holds them as pairs."""
+    if not isinstance(value, list | tuple):
+        return value
+    found = []
+    for each in value:
+        pairs = list(each.items()) if isinstance(each, dict) else each
+        if not isinstance(pairs, list | tuple):
+            raise ValueError(f"each size is a mapping as {{model.n_layers: 4}}, got {each!r}")
+        found.append(tuple(tuple(pair) if isinstance(pair, list) else pair for pair in pairs))
+    return tuple(found)
+
+
 class Recipe(Section):
-    """One recipe; `digest` says whether two recipes hold the same things fixed."""
+    """One recipe; `digest` says whether two recipes hold the same things fixed.
+
+    One with a ladder stands for several, `rungs`, each with a digest of its own.
+    """
 
     name: str = ""
     description: str = ""
     variants: Annotated[tuple[str, ...], BeforeValidator(_tuple)] = ()  # arms, if none are typed
+    ladder: Annotated[tuple[Rung, ...], BeforeValidator(_rungs)] = ()
     model: Model
     data: Data = Data()
     optim: Optim
@@ -142,7 +165,33 @@ def load(name: str, overrides: Sequence[str] = ()) -> Recipe:
             "what validates, nor by generated tasks, which have no end to be kept for it; leave "
             "it out"
         )
+    rungs(recipe, origin)
     return recipe
+
+
+def rungs(recipe: Recipe, origin: str = "") -> list[Recipe]:
+    """The recipes that a ladder stands for, in its order: the recipe alone where it has none. All
+    have its name, by which a study knows that they belong together.
+
+    Raises:
+        RecipeError: a size that cannot be meant, or is there twice.
+
+    """
+    found = []
+    for number, rung in enumerate(recipe.ladder, 1):
+        where = f"{origin}: ladder, size {number}" if origin else f"ladder, size {number}"
+        values = recipe.model_dump(exclude={"ladder"})
+        for key, value in rung:
+            section, _, name = key.partition(".")
+            if section not in _GROWN or not name:
+                raise RecipeError(
+                    f"{where}: expected keys of {', '.join(_GROWN)}, as model.n_layers, got '{key}'"
+                )
+            values[section][name] = value
+        found.append(validate(values, where))
+    if len({each.digest for each in found}) < len(found):
+        raise RecipeError(f"{origin}: ladder: two sizes are the same")
+    return found or [recipe]
 
 
 def validate(values: Mapping[str, Any], origin: str) -> Recipe:

@@ -60,6 +60,18 @@ def test_a_command_of_the_readme_runs(command: str, folder: Path):
     trains = command.startswith("attnres ablate") and "--dry-run" not in command
     if "table4" in command:  # its 16 heads fit the width of recipe quick
         command += " --seeds 1"
+    if command.startswith("attnres plan"):  # after seeds of the baseline, as the reader has by then
+        prepared = run("attnres ablate standard" + BRIEFLY.replace("seeds 1", "seeds 2"), folder)
+        assert prepared.returncode == 0, prepared.stderr
+        command += " --recipe smoke"
+    if "plan.yaml" in command:
+        fixed = re.findall(r"```yaml\n(.*?)```", README, flags=re.DOTALL)[-1]
+        (folder / "plan.yaml").write_text(fixed)
+    if "--scaling" in command:
+        for depth in (2, 4):
+            sized = BRIEFLY.replace("seeds 1", "seeds 2") + f" --set model.n_layers={depth}"
+            prepared = run("attnres ablate standard attnres" + sized, folder)
+            assert prepared.returncode == 0, prepared.stderr
 
     done = run(command + (BRIEFLY if trains else ""), folder)
 

@@ -24,6 +24,7 @@ OTHER = {
     "name": "other",
     "description": "other",
     "variants": "[standard]",
+    "ladder": "[{optim.lr: 2e-3}]",
     "model.n_layers": "3",
     "model.d_model": "32",
     "model.n_heads": "4",
@@ -75,7 +76,7 @@ OTHER = {
     "train.precision": "fp32",
     "train.compile": "'off'",
 }
-FREE = {"name", "description", "variants", "data.path"}
+FREE = {"name", "description", "variants", "ladder", "data.path"}
 
 # A source that reads the key, where the default one does not.
 READ_BY = {

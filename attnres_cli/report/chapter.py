@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,7 +14,7 @@ from attnres_cli.recipe import Recipe
 from attnres_cli.report.comparison import ArmResult, Comparison
 from attnres_cli.run import Probe, RunRecord
 
-_NOT_HELD = ("name", "description", "variants")
+_NOT_HELD = ("name", "description", "variants", "ladder")
 """Of a recipe, what decides nothing about a run."""
 
 
@@ -75,6 +75,19 @@ class Chapter:
         settings = runs[0].result.settings
         words += ["--device", settings.device, "--engine", settings.engine, "--study", "again.db"]
         return shlex.join(words)
+
+
+def chapter(comparison: Comparison, records: Iterable[RunRecord], study: str) -> Chapter:
+    """A comparison with its own runs out of all of the study; without an ended run, with those of
+    its recipe that did not come so far.
+    """
+    arms = {(arm.variant, arm.recipe_digest): arm.losses for arm in comparison.arms}
+    runs = [run for run in records if run.fingerprint == comparison.data.fingerprint]
+    if not arms:
+        mine = [run for run in runs if run.recipe_digest == comparison.recipe_digest]
+        return Chapter(comparison, mine, study=study)
+    mine = [run for run in runs if run.seed in arms.get((run.variant, run.recipe_digest), {})]
+    return Chapter(comparison, mine, study=study)
 
 
 def overrides_of(recipe: Recipe) -> tuple[str, list[str]]:

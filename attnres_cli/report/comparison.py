@@ -79,6 +79,7 @@ class Comparison:
     versions: tuple[str, ...]
     settings: tuple[str, ...]
     terms: Terms = SHARED
+    registered: str = ""  # preregistered, or exploratory; where the study has preregistrations
 
 
 def compare(

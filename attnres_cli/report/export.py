@@ -32,6 +32,7 @@ def _document(comparison: Comparison) -> dict[str, Any]:
     return {
         "title": terms.title(comparison),
         "terms": asdict(comparison.terms),
+        "registered": comparison.registered,
         "recipe": comparison.recipe,
         "recipe_digest": comparison.recipe_digest,
         "data": {"source": data.source, "fingerprint": data.fingerprint, "bytes": data.n_bytes},
@@ -90,7 +91,7 @@ _COLUMNS = (
     "difference_sd", "ci95_low", "ci95_high", "p", "p_holm", "params", "params_delta",
     "flops_per_token", "tokens", "step_ms", "tokens_per_second", "mfu", "engines", "recipe",
     "recipe_digest", "fingerprint", "baseline", "terms", "own", "unigram_entropy",
-    "bigram_entropy", "floor", "zlib_bits_per_byte", "xz_bits_per_byte",
+    "bigram_entropy", "floor", "zlib_bits_per_byte", "xz_bits_per_byte", "registered",
 )  # fmt: skip
 
 
@@ -109,7 +110,7 @@ def _flat(arm: ArmResult, comparison: Comparison) -> dict[str, Any]:
     row = {key: value for key, value in _arm(arm).items() if key in _COLUMNS}
     bits = _finite(bits_per_byte(arm.mean)) if comparison.data.is_bytes else None
     row |= {"n_seeds": len(arm.losses), "bits_per_byte": bits}
-    row |= {key: getattr(comparison, key) for key in ("recipe", "baseline")}
+    row |= {key: getattr(comparison, key) for key in ("recipe", "baseline", "registered")}
     row |= {"terms": terms.name(comparison.terms), "own": arm.own.text if arm.own else None}
     row |= {"fingerprint": comparison.data.fingerprint, "engines": " ".join(arm.engines)}
     row |= _reference(comparison.data) | {"difference": None}

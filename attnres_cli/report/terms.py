@@ -23,7 +23,8 @@ def title(comparison: Comparison) -> str:
         parts.append(f"each arm of {terms.baseline}'s {_MATCHED[terms.match]}")
     if terms.is_tuned:
         parts.append("each arm at its own tuned learning rate")
-    return ", ".join(parts if len(parts) > 1 else [*parts, "the same for every arm"])
+    named = ", ".join(parts if len(parts) > 1 else [*parts, "the same for every arm"])
+    return f"{named} [{comparison.registered}]" if comparison.registered else named
 
 
 def tokens(comparison: Comparison) -> str:

@@ -1,7 +1,8 @@
 """Statistics of a comparison: arrays in, values out. No torch, no SQL.
 
 pairs: is an arm better than the baseline; power: could this study have seen it, and how many seeds
-would; scaling: how much compute an arm is worth; curves: the rest.
+would; seeds: the same before arms are trained; scaling: how much compute an arm is worth; curves:
+the rest.
 """
 
 from attnres_cli.stats.curves import parabola_vertex
@@ -18,7 +19,15 @@ from attnres_cli.stats.pairs import (
     sign_flip,
     word,
 )
-from attnres_cli.stats.power import POWER, Noise, detectable, noise, power, seeds_needed
+from attnres_cli.stats.power import (
+    POWER,
+    Noise,
+    detectable,
+    noise,
+    power,
+    sd_interval,
+    seeds_needed,
+)
 from attnres_cli.stats.scaling import (
     Multiplier,
     PowerLaw,
@@ -28,17 +37,22 @@ from attnres_cli.stats.scaling import (
     multiplier,
     multiplier_of,
 )
+from attnres_cli.stats.seeds import ASSUMED, SEEDS, Pairing, assumed, measured, seconds
 
 __all__ = [
     "ALPHA",
+    "ASSUMED",
     "CONFIDENCE",
     "POWER",
+    "SEEDS",
     "Difference",
     "Multiplier",
     "Noise",
+    "Pairing",
     "PowerLaw",
     "Word",
     "adjusted",
+    "assumed",
     "bca",
     "detectable",
     "fit",
@@ -46,12 +60,15 @@ __all__ = [
     "holm",
     "judged",
     "mean_sd",
+    "measured",
     "multiplier",
     "multiplier_of",
     "noise",
     "paired",
     "parabola_vertex",
     "power",
+    "sd_interval",
+    "seconds",
     "seeds_needed",
     "sign_flip",
     "word",

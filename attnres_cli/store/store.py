@@ -16,6 +16,7 @@ from attnres_cli import gates
 from attnres_cli.errors import StudyError
 from attnres_cli.fair import ArmRecipe
 from attnres_cli.plan import Plan
+from attnres_cli.preregister import Registration, of_document
 from attnres_cli.recipe import Recipe
 from attnres_cli.run import DataFacts, Gate, Point, Probe, RunRecord, RunSpec, Standing, Status
 from attnres_cli.store import claims, owner, rows, tables
@@ -289,6 +290,54 @@ class Store:
                     found = rows.to_arm_recipe(held)
                 kept.append(found)
         return kept
+
+    def register(self, found: Registration, recipe: Recipe) -> None:
+        """Fix what a comparison under this recipe will be. The same once more changes nothing.
+
+        Raises:
+            StudyError: the study holds runs of the recipe, or another preregistration of it.
+
+        """
+        of = tables.registrations
+        with self._write() as connection:
+            _insert_missing(connection, recipes, "digest", rows.of_recipe(recipe))
+            held = connection.execute(
+                select(of.c.digest).where(of.c.recipe_digest == recipe.digest)
+            ).scalar()
+            if held == found.digest:
+                return
+            if held is not None:
+                raise StudyError(
+                    f"recipe {recipe.name} ({recipe.digest}) is preregistered already, as {held}: "
+                    "what is fixed stays; take another --study"
+                )
+            mine = runs.c.recipe_digest == recipe.digest
+            if connection.execute(select(runs.c.id).where(mine)).first() is not None:
+                raise StudyError(
+                    f"the study holds runs of recipe {recipe.name} ({recipe.digest}): only what "
+                    "has no runs can be preregistered; take another --study"
+                )
+            row = {"recipe_digest": recipe.digest, "digest": found.digest}
+            document = asdict(found)
+            connection.execute(insert(of).values(**row, made_at=claims.now(), document=document))
+
+    def registrations(self) -> list[Registration]:
+        """All preregistrations of the study.
+
+        Raises:
+            StudyError: one has been changed since.
+
+        """
+        with self._read() as connection:
+            held = connection.execute(select(tables.registrations)).all()
+        found = [of_document(row.document) for row in held]
+        for row, one in zip(held, found, strict=True):
+            if (row.digest, row.recipe_digest) != (one.digest, one.recipe_digest):
+                raise StudyError(
+                    f"preregistration {row.digest} is not what was written: restore a copy of the "
+                    "study"
+                )
+        return found
 
     @contextmanager
     def _write(self) -> Iterator[Connection]:

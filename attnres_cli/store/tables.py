@@ -119,6 +119,15 @@ arm_recipes = Table(
     Column("how", JSON, nullable=False),
 )
 
+registrations = Table(
+    "attnres_registrations",
+    metadata,
+    Column("recipe_digest", ForeignKey("attnres_recipes.digest"), primary_key=True),
+    Column("digest", String(12), nullable=False),
+    Column("made_at", String(32), nullable=False),  # UTC, ISO 8601
+    Column("document", JSON, nullable=False),
+)
+
 gates = Table(
     "attnres_gates",
     metadata,

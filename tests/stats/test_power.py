@@ -8,6 +8,7 @@ from scipy.special import stdtrit
 from scipy.stats import nct
 
 from attnres_cli.stats import ALPHA, POWER, detectable, noise, power, seeds_needed
+from attnres_cli.stats.power import _gauss_legendre
 
 
 @pytest.mark.parametrize("n", [2, 3, 6, 10, 100])
@@ -71,3 +72,11 @@ def test_the_noise_floor_holds_the_true_spread_in_nineteen_studies_of_twenty():
 def test_one_run_has_no_noise_floor():
     with pytest.raises(ValueError, match="two seeds or more, got 1"):
         noise([1.0])
+
+
+def test_the_nodes_of_the_quadrature_are_numpys():
+    nodes, weights = _gauss_legendre(400)
+
+    expected = np.polynomial.legendre.leggauss(400)
+    np.testing.assert_allclose(nodes, expected[0], atol=1e-15)
+    np.testing.assert_allclose(weights, expected[1], rtol=1e-9)

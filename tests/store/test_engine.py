@@ -35,7 +35,7 @@ from attnres_cli.store.tables import PREFIX, VERSION_TABLE, metadata
 
 FACTS = DataFacts("0123456789abcdef", "stdlib", 5000, 256, 4750, 250, 3.3, 2.4)
 OURS = {"attnres_recipes", "attnres_data", "attnres_runs", "attnres_curve", "attnres_probes"}
-OURS |= {"attnres_arm_recipes", "attnres_gates", "attnres_schema"}
+OURS |= {"attnres_arm_recipes", "attnres_gates", "attnres_registrations", "attnres_schema"}
 HEAD = engine._scripts().get_current_head()
 HALF_A_MIGRATION = f"""
 import sqlalchemy as sa

@@ -1,0 +1,190 @@
+"""Scaling fits over a ladder, as a table, Markdown, CSV or JSON."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from dataclasses import asdict
+from typing import Any, TextIO
+
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from attnres_cli.errors import UsageError
+from attnres_cli.report.ladder import Ladder, Rung, Scaled, compute, is_sound
+from attnres_cli.report.terminal import console
+from attnres_cli.stats import Multiplier
+
+
+def show(found: Ladder, form: str, out: TextIO) -> None:
+    """Print a ladder into a stream, as table, markdown, csv or json.
+
+    Raises:
+        UsageError: another form.
+
+    """
+    if form == "table":
+        _print(found, out)
+    elif form == "json":
+        out.write(json.dumps(_document(found), indent=2, allow_nan=False) + "\n")
+    elif form == "csv":
+        out.write(_to_csv(found))
+    elif form == "markdown":
+        out.write(_to_markdown(found))
+    else:
+        raise UsageError(f"--scaling is printed as table, markdown, csv or json, not {form}")
+
+
+_ROUGH_BELOW = 6  # seeds: a bootstrap of fewer has too few different resamples
+_RUNGS = ("recipe", "layers", "width", "tokens", "FLOPs", "loss")
+_ARMS = ("variant", "A", "alpha", "multiplier [95 %]", "one size left out", "in time", "trend")
+
+
+def _rung_cells(rung: Rung) -> list[str]:
+    base, model = rung.baseline, rung.recipe.model
+    flops = f"{base.flops_per_token * base.tokens:.3g}"
+    sizes = [str(model.n_layers), str(model.d_model), f"{base.tokens:,}"]
+    return [rung.recipe.digest, *sizes, flops, f"{base.mean:.4f}"]
+
+
+def _arm_cells(arm: Scaled) -> list[str]:
+    cells = [arm.variant, f"{arm.law.a:.4g}", f"{arm.law.alpha:.4f}"]
+    if arm.worth is None:
+        cells += ["-", "-", "-"]
+    else:
+        left, time = arm.worth.left_out, arm.in_time
+        ends = f"{left[0]:.3f} to {left[1]:.3f}" if left else "-"
+        cells += [_worth(arm.worth), ends, "-" if time is None else f"{time:.3f}"]
+    trend = arm.trend
+    if trend is None:
+        return [*cells, "-"]
+    return [*cells, f"{trend.mean:+.4f} [{trend.ci95[0]:+.4f}, {trend.ci95[1]:+.4f}]"]
+
+
+def _worth(found: Multiplier) -> str:
+    ends = f" [{found.ci95[0]:.3f}, {found.ci95[1]:.3f}]" if found.ci95 else ""
+    return f"{found.value:.3f}{ends}"
+
+
+def _notes(found: Ladder) -> list[str]:
+    first = found.rungs[0]
+    lines = [
+        f"L = A C^-alpha by least squares in logs of each arm's mean losses over {len(found.rungs)}"
+        " sizes, C in PFLOP/s-days of training, by count"
+        + (": through two points, so that nothing checks it" if len(found.rungs) == 2 else ""),
+        f"multiplier: how much more compute {first.comparison.baseline} takes to the arm's loss at "
+        "the largest size; interval by bootstrap over seeds, which does not hold the error of the "
+        "law; in time: by FLOPs per second as measured there",
+    ]
+    if any(arm.trend for arm in found.arms):
+        lines.append(
+            "trend: change of the difference per doubling of layers, mean over seeds [95 %]; "
+            "whatever else differs between the sizes is in it"
+        )
+    if min(len(rung.baseline.losses) for rung in found.rungs) < _ROUGH_BELOW:
+        lines.append(f"of fewer than {_ROUGH_BELOW} seeds that interval is too narrow")
+    for arm in found.arms:
+        if arm.floor is not None:
+            worth = f", multiplier {_worth(arm.floor_worth)}" if arm.floor_worth else ""
+            law = f"E {arm.floor.floor:.4f}, A {arm.floor.a:.4g}, alpha {arm.floor.alpha:.4f}"
+            lines.append(f"with a floor, {arm.variant}: {law}{worth}")
+    lines += [f"no multiplier of {arm.variant}: {arm.reason}" for arm in found.arms if arm.reason]
+    return lines + [f"left out: {text}" for text in found.left_out]
+
+
+def _title(found: Ladder) -> str:
+    comparison = found.rungs[0].comparison
+    label = f" [{found.registered}]" if found.registered else ""
+    return f"scaling of recipe {comparison.recipe}, {len(found.rungs)} sizes, never pooled{label}"
+
+
+def _print(found: Ladder, stream: TextIO) -> None:
+    out = console(stream)
+    baseline = found.rungs[0].comparison.baseline
+    tables = (
+        (f"{_title(found)}; loss of {baseline}", _RUNGS, [_rung_cells(r) for r in found.rungs]),
+        ("what each arm is worth", _ARMS, [_arm_cells(arm) for arm in found.arms]),
+    )
+    for title, names, rows in tables:
+        table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+        for name in names:
+            table.add_column(name, justify="left" if name == names[0] else "right", overflow="fold")
+        for row in rows:
+            table.add_row(*row)
+        out.print(table)
+    for line in _notes(found):
+        out.print(Text(line, style="dim"))
+
+
+def _to_markdown(found: Ladder) -> str:
+    title, lines = _title(found), []
+    for names, rows in (
+        (_RUNGS, [_rung_cells(rung) for rung in found.rungs]),
+        (_ARMS, [_arm_cells(arm) for arm in found.arms]),
+    ):
+        lines += [f"| {' | '.join(names)} |", "|" + "---|" * len(names)]
+        lines += [f"| {' | '.join(row)} |" for row in rows] + [""]
+    facts = [f"- {line}" for line in _notes(found)]
+    return "\n".join([f"### {title[0].upper()}{title[1:]}", "", *lines, *facts]) + "\n"
+
+
+def _document(found: Ladder) -> dict[str, Any]:
+    comparison = found.rungs[0].comparison
+    rungs = [
+        {
+            "recipe_digest": rung.recipe.digest,
+            "n_layers": rung.recipe.model.n_layers,
+            "d_model": rung.recipe.model.d_model,
+            "arms": {
+                arm.variant: {"compute": compute(arm), "tokens": arm.tokens, "mean": arm.mean}
+                for arm in rung.comparison.arms
+                if is_sound(arm)
+            },
+        }
+        for rung in found.rungs
+    ]
+    head = {"title": _title(found), "recipe": comparison.recipe, "baseline": comparison.baseline}
+    head |= {"fingerprint": comparison.data.fingerprint, "compute_unit": "PFLOP/s-days"}
+    arms = [_plain(asdict(arm)) for arm in found.arms]
+    return head | {"rungs": rungs, "arms": arms, "notes": _notes(found)}
+
+
+def _plain(value: Any) -> Any:
+    """Without infinities, which JSON has not: an interval's end may be one."""
+    if isinstance(value, dict):
+        return {key: _plain(each) for key, each in value.items()}
+    if isinstance(value, tuple):
+        return [_plain(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+_CSV = (
+    "variant", "a", "alpha", "rmse", "compute", "multiplier", "ci95_low", "ci95_high",
+    "left_out_low", "left_out_high", "multiplier_in_time", "floor", "floor_a", "floor_alpha",
+    "floor_multiplier", "trend", "trend_low", "trend_high", "n_sizes", "baseline", "recipe",
+    "fingerprint", "registered",
+)  # fmt: skip
+
+
+def _to_csv(found: Ladder) -> str:
+    text, comparison = io.StringIO(), found.rungs[0].comparison
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(_CSV)
+    for arm in found.arms:
+        law, worth, floor, trend = arm.law, arm.worth, arm.floor, arm.trend
+        ends = (*((worth and worth.ci95) or (None, None)),)
+        left = (*((worth and worth.left_out) or (None, None)),)
+        above = (floor.floor, floor.a, floor.alpha) if floor else (None,) * 3
+        over = (trend.mean, *trend.ci95) if trend else (None,) * 3
+        writer.writerow(
+            [arm.variant, law.a, law.alpha, law.rmse]
+            + ([worth.compute, worth.value] if worth else [None, None])
+            + [*ends, *left, arm.in_time, *above]
+            + [arm.floor_worth.value if arm.floor_worth else None, *over, len(found.rungs)]
+            + [comparison.baseline, comparison.recipe, comparison.data.fingerprint]
+            + [found.registered]
+        )
+    return text.getvalue()

@@ -1,0 +1,168 @@
+"""`report --scaling`: what an arm is worth over recipes of one name, and what is never pooled."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from studies import fill
+
+from attnres_cli import cli
+from attnres_cli.errors import StudyError
+from attnres_cli.recipe import Recipe, validate
+from attnres_cli.report.ladder import Ladder, ladder
+from attnres_cli.stats import PowerLaw
+
+WORTH, TOKENS = 1.3, 10_000
+LAW = PowerLaw(1.5, 0.05, 0.0, 0.0)
+NOISE = [0.004, -0.003, 0.001]
+UNIT = 8.64e19  # FLOPs of a PFLOP/s-day
+
+
+def sized(n_layers: int) -> Recipe:
+    return validate(
+        {
+            "name": "grown",
+            "model": {"n_layers": n_layers, "d_model": 16, "n_heads": 2, "seq_len": 16},
+            "optim": {"lr": 1e-2},
+            "train": {"tokens": 384, "batch_size": 4, "eval_tokens": 256},
+        },
+        "grown",
+    )
+
+
+def losses(n_layers: int, steps: list[float] = NOISE) -> tuple[int, dict[str, list[float]]]:
+    """FLOPs per token, and losses: an arm that is worth 1.3 of its compute, noise of seeds shared
+    up to the law's steepness.
+    """
+    flops = 10**9 * n_layers**2
+    at = flops * TOKENS / UNIT
+    base, arm = LAW.loss(at), LAW.loss(WORTH * at)
+    return flops, {
+        "standard": [base * (1 + step) for step in steps],
+        "attnres": [arm * (1 + step) for step in steps],
+        "mhc": [base * (1 + step) + 0.01 * n_layers * (1 + step) for step in steps],
+    }
+
+
+@pytest.fixture
+def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "140")
+    return tmp_path / "attnres.db"
+
+
+def grow(study: Path, *depths: int) -> Ladder:
+    for depth in depths:
+        flops, values = losses(depth)
+        fast = {"flops_per_token": flops, "tokens": TOKENS}
+        store = fill(study, sized(depth), values, **fast)
+    facts = store.data("0123456789abcdef")
+    return ladder(store.runs(), "grown", facts, "standard", store.recipe)
+
+
+@pytest.mark.parametrize("depths", [(2, 8), (2, 4, 8), (2, 4, 8, 16)])
+def test_an_arm_of_known_worth_is_found_to_be_worth_that(depths: tuple[int, ...], study: Path):
+    found = grow(study, *depths)
+
+    standard, attnres, _ = found.arms
+    assert standard.variant == "standard"
+    assert standard.law.alpha == pytest.approx(LAW.alpha, rel=1e-6)
+    assert attnres.worth.value == pytest.approx(WORTH, rel=1e-4)
+    assert attnres.worth.ci95[0] <= WORTH <= attnres.worth.ci95[1]
+    assert (attnres.worth.left_out is None) == (len(depths) == 2)
+    assert (attnres.floor is None) == (len(depths) < 4)
+    assert attnres.in_time == pytest.approx(WORTH, rel=1e-4)  # as fast as the baseline
+
+
+def test_the_rungs_are_in_order_of_compute_and_each_is_compared_for_itself(study: Path):
+    found = grow(study, 8, 2, 4)
+
+    assert [rung.recipe.model.n_layers for rung in found.rungs] == [2, 4, 8]
+    assert all({len(arm.losses) for arm in rung.comparison.arms} == {3} for rung in found.rungs)
+
+
+def test_the_trend_over_depth_is_the_slope_that_was_put_in(study: Path):
+    found = grow(study, 2, 4, 8)
+
+    mhc = found.arms[-1]
+    # 0.02, 0.04 and 0.08 over depths one doubling apart: (0.08 - 0.02) / 2 per doubling
+    assert mhc.trend.mean == pytest.approx(0.03, abs=1e-4)
+    assert mhc.trend.ci95[0] < 0.03 < mhc.trend.ci95[1]
+
+
+def test_two_depths_have_no_trend(study: Path):
+    assert grow(study, 2, 4).arms[-1].trend is None
+
+
+def test_an_arm_that_a_size_lacks_is_left_out_by_name(study: Path):
+    grow(study, 2, 4)
+    flops, values = losses(8)
+    del values["mhc"]
+    store = fill(study, sized(8), values, flops_per_token=flops, tokens=TOKENS)
+
+    facts = store.data("0123456789abcdef")
+    found = ladder(store.runs(), "grown", facts, "standard", store.recipe)
+
+    assert [arm.variant for arm in found.arms] == ["standard", "attnres"]
+    assert found.left_out == (f"mhc: not comparable under recipe {sized(8).digest}",)
+
+
+def test_of_two_recipes_of_one_compute_the_newer_counts_and_the_other_is_named(study: Path):
+    grow(study, 2, 4)
+    flops, values = losses(4)
+    other = validate(sized(4).model_dump() | {"optim": {"lr": 2e-2}}, "other")
+    store = fill(study, other, values, flops_per_token=flops, tokens=TOKENS)
+
+    facts = store.data("0123456789abcdef")
+    found = ladder(store.runs(), "grown", facts, "standard", store.recipe)
+
+    assert [rung.recipe.digest for rung in found.rungs] == [sized(2).digest, other.digest]
+    assert found.left_out == (f"recipe {sized(4).digest}: {other.digest} has the same compute",)
+
+
+def test_one_size_is_no_ladder(study: Path):
+    with pytest.raises(StudyError, match=r"1 size\(s\) of recipe grown.*attnres ablate"):
+        grow(study, 2)
+
+
+def report(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    sys.argv = ["attnres", "report", "--scaling", *arguments]
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    out, err = capsys.readouterr()
+    return int(str(ended.value.code or 0)), out, err
+
+
+def test_every_format_has_the_multiplier(study: Path, capsys):
+    grow(study, 2, 4, 8, 16)
+
+    code, table, _ = report(capsys)
+    _, text, _ = report(capsys, "--format", "json")
+    _, lines, _ = report(capsys, "--format", "csv")
+    _, page, _ = report(capsys, "--format", "markdown")
+
+    assert code == 0
+    arms = {arm["variant"]: arm for arm in json.loads(text)["arms"]}
+    rows = {row["variant"]: row for row in csv.DictReader(io.StringIO(lines))}
+    assert arms["attnres"]["worth"]["value"] == pytest.approx(WORTH, rel=1e-4)
+    assert float(rows["attnres"]["multiplier"]) == arms["attnres"]["worth"]["value"]
+    assert rows["standard"]["multiplier"] == ""
+    for printed in (table, page):
+        assert "1.300 [" in printed
+        assert "with a floor, attnres: E" in printed
+        assert all(sized(depth).digest in printed for depth in (2, 4, 8, 16))
+
+
+def test_one_size_alone_is_one_line(study: Path, capsys, tiny_recipe: Recipe):
+    fill(study, tiny_recipe, {"standard": [1.5, 1.6]})
+
+    code, out, err = report(capsys)
+
+    assert (code, out) == (2, "")
+    assert "takes two or more" in err
+    assert err.count("\n") == 1

@@ -1,0 +1,49 @@
+"""Studies as training would leave them, written through the store without training."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from attnres_cli.recipe import Recipe
+from attnres_cli.run import DataFacts, Point, RunResult, RunSpec, Settings, Status
+from attnres_cli.store import Store
+
+FACTS = DataFacts("0123456789abcdef", "stdlib", 5000, 256, 4750, 250, 3.3, 2.4)
+SETTINGS = Settings("cpu", "A CPU", "fp32", compiled=False, threads=1, engine="eager")
+VERSIONS = {"attnres": "0.1.0", "torch": "2.9.0", "python": "3.11.7"}
+RESULT = RunResult(
+    status=Status.COMPLETE,
+    val_loss=1.5,
+    initial_loss=math.log(256),
+    steps=10,
+    tokens=10_000,
+    step_s=0.01,
+    tokens_per_second=25_600.0,
+    train_s=60.0,
+    peak_bytes=10**9,
+    n_params=1_000_000,
+    flops_per_token=6_000_000,
+    settings=SETTINGS,
+    curve=(Point(0, None, math.log(256)), Point(10, 1.6, 1.5)),
+)
+
+
+def fill(
+    path: Path, recipe: Recipe, losses: Mapping[str, Sequence[float]], **changes: object
+) -> Store:
+    """The study at that path with one complete run per loss, of seeds from 0 up; a nan diverged."""
+    store = Store.open(str(path), create=True)
+    seeds = {
+        (variant, seed): loss for variant, all_ in losses.items() for seed, loss in enumerate(all_)
+    }
+    specs = [RunSpec(recipe, variant, seed, FACTS.fingerprint) for variant, seed in seeds]
+    ids = [record.id for record in store.plan(specs, FACTS)]
+    while (record := store.claim(ids)) is not None:
+        loss = seeds[record.variant, record.seed]
+        status = Status.DIVERGED if math.isnan(loss) else Status.COMPLETE
+        result = replace(RESULT, val_loss=loss, status=status, **changes)
+        store.finish(replace(record, status=status, result=result, versions=VERSIONS))
+    return store
