@@ -172,7 +172,14 @@ def difference_text(arm: ArmResult) -> str:
 def verdict_text(arm: ArmResult) -> str:
     """The word, and the gate of a blocked verdict or of the baseline's own runs."""
     gated = arm.verdict in ("blocked", "baseline") and arm.reason
-    return f"{arm.verdict}: {arm.reason}" if gated else arm.verdict
+    return f"{arm.verdict}: {arm.reason}" if gated else word_text(arm)
+
+
+def word_text(arm: ArmResult) -> str:
+    """The word; of what is not separable with the seeds that such a difference would take."""
+    needed = arm.difference.seeds_needed if arm.difference is not None else None
+    is_open = arm.verdict == "not separable" and needed is not None
+    return f"{arm.verdict} (~{needed:,} seeds)" if is_open else arm.verdict
 
 
 def facts_of(comparison: Comparison) -> list[str]:

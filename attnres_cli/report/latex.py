@@ -6,6 +6,7 @@ import math
 
 from attnres_cli.report import terms
 from attnres_cli.report.comparison import ArmResult, Comparison
+from attnres_cli.report.export import word_text
 
 _ESCAPED = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_",
@@ -53,7 +54,7 @@ def _cells(arm: ArmResult) -> list[str]:
         f"\\texttt{{{escaped(arm.variant)}}}{own}",
         loss,
         difference,
-        escaped(arm.verdict),
+        escaped(word_text(arm)),
         str(len(arm.losses)),
         f"{arm.n_params:,}",
         f"{1000 * arm.step_s:.1f}",

@@ -222,10 +222,10 @@ def _facts(found: Foresight) -> list[str]:
         )
     else:
         lines.append("no arm of this study shares two seeds with the baseline: nothing measured")
-    others = f", an arm {duration(max(time for _, time in arms))} at most" if arms else ""
+    others = f", an arm {_time(max(time for _, time in arms))} at most" if arms else ""
     lines.append(
         f"time: from {found.n_timed} runs of this study; a run of the baseline takes "
-        f"{duration(base[1])}{others}; {found.workers} worker(s), {found.numerics}"
+        f"{_time(base[1])}{others}; {found.workers} worker(s), {found.numerics}"
     )
     if found.left_out:
         lines.append(
@@ -234,3 +234,8 @@ def _facts(found: Foresight) -> list[str]:
         )
     gated = next((arm.reason for arm in found.comparison.arms if arm.verdict == "baseline"), "")
     return lines + ([f"warning: {gated}"] if gated else [])
+
+
+def _time(seconds: float) -> str:
+    """Of one run: tenths where a second is much."""
+    return duration(seconds) if seconds >= 10 else f"{seconds:.1f} s"
