@@ -51,6 +51,7 @@ class ArmResult:
     own: ArmRecipe | None = None  # where its recipe is not the shared one
     gates: Mapping[int, tuple[Gate, ...]] = field(default_factory=dict)  # by seed
     mfu: float | None = None  # of the device's peak, where that is known
+    mixed: tuple[int, ...] = ()  # seeds whose baseline other versions of the software trained
 
 
 @dataclass(frozen=True)
@@ -182,6 +183,7 @@ def _judge(
         reason="",
         recipe_digest=runs[0].recipe_digest,
         gates={run.seed: _gates(run, data) for run in runs if run.result is not None},
+        mixed=_mixed(runs, base_runs),
     )
     if runs is base_runs:
         return replace(arm, verdict="baseline", reason=_gate(runs, data) or "")
@@ -242,6 +244,21 @@ def _unequal(
                 f"{theirs.settings.numerics}"
             )
     return None
+
+
+_NUMERIC = ("attnres", "torch")
+"""Software that decides a run's numbers beyond rounding."""
+
+
+def _mixed(runs: Sequence[RunRecord], base_runs: Sequence[RunRecord]) -> tuple[int, ...]:
+    """The seeds on which an arm and the baseline were trained by different versions."""
+
+    def by_seed(runs: Sequence[RunRecord]) -> dict[int, list[str | None]]:
+        ended = [run for run in runs if run.result is not None]
+        return {run.seed: [run.versions.get(name) for name in _NUMERIC] for run in ended}
+
+    ours, base = by_seed(runs), by_seed(base_runs)
+    return tuple(seed for seed in sorted(ours.keys() & base.keys()) if ours[seed] != base[seed])
 
 
 def _correct(arms: Sequence[ArmResult], base: Mapping[int, RunResult]) -> list[ArmResult]:

@@ -200,6 +200,7 @@ def facts_of(comparison: Comparison) -> list[str]:
         *(f"computed with {text}" for text in comparison.settings),
         *_speed(comparison),
         *_mixed_engines(comparison),
+        *_mixed_versions(comparison),
         *comparison.versions,
     ]
 
@@ -259,6 +260,20 @@ def _mixed_engines(comparison: Comparison) -> list[str]:
         return []
     named = "; ".join(f"{', '.join(arms)} by {engines}" for engines, arms in by_engines.items())
     return [f"arms computed by different engines, which agree to rounding: {named}"]
+
+
+def _mixed_versions(comparison: Comparison) -> list[str]:
+    named = "; ".join(
+        f"{arm.variant} on seed {', '.join(map(str, arm.mixed))}"
+        for arm in comparison.arms
+        if arm.mixed
+    )
+    if not named:
+        return []
+    return [
+        "trained by other versions than the baseline, so that a part of the difference may be the "
+        f"software's: {named}; a new --study trains all by one"
+    ]
 
 
 def _speed(comparison: Comparison) -> list[str]:

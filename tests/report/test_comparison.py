@@ -12,6 +12,7 @@ from scipy.stats import ttest_rel
 
 from attnres_cli.fair import ArmRecipe, Terms, Tuned
 from attnres_cli.report.comparison import ArmResult, Comparison, compare
+from attnres_cli.report.export import facts_of
 from attnres_cli.run import DataFacts, Gate, RunRecord, Status
 from attnres_cli.stats import holm
 
@@ -388,6 +389,31 @@ def test_the_baseline_comes_first_then_arms_by_loss_and_diverged_ones_last(
     comparison = compare(records, facts, "standard")
 
     assert names_of(comparison) == ["standard", "lone", "better", "worse", "gone"]
+
+
+def test_runs_paired_over_versions_are_named_and_those_of_one_version_are_not(
+    make_arm, make_run, facts
+):
+    newer = {"attnres": "0.1.0", "torch": "2.10.0", "python": "3.11.7"}
+    other_python = {"attnres": "0.1.0", "torch": "2.9.0", "python": "3.12.1"}
+    records = [
+        *make_arm("standard", *BASE),
+        make_run("attnres", 0, versions=newer),
+        make_run("attnres", 1),
+        make_run("attnres", 2, versions=newer),
+        make_run("window", 0, versions=other_python),
+        make_run("window", 1),
+    ]
+
+    comparison = compare(records, facts, "standard")
+
+    assert {arm.variant: arm.mixed for arm in comparison.arms} == {
+        "standard": (),
+        "attnres": (0, 2),
+        "window": (),
+    }
+    (line,) = [line for line in facts_of(comparison) if "other versions" in line]
+    assert "attnres on seed 0, 2;" in line
 
 
 def test_versions_and_settings_are_told_once_each(make_arm, make_run, facts):
