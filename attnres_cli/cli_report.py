@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, TextIO
 import typer
 
 from attnres_cli import cli_ablate, cli_preregister
+from attnres_cli.errors import StudyError
 from attnres_cli.options import (
     Against,
     AnyFormatName,
@@ -29,6 +30,7 @@ from attnres_cli.stdio import say
 
 if TYPE_CHECKING:
     from attnres_cli.report.chapter import Chapter
+    from attnres_cli.report.ladder import Ladder
     from attnres_cli.report.select import Choice
     from attnres_cli.store import Store
 
@@ -48,7 +50,7 @@ def report(
     _plugin: Plugins = None,
 ) -> None:
     """Print the verdict from the study alone, or write it, with figures; nothing is trained."""
-    from attnres_cli.report.select import choose
+    from attnres_cli.report.select import choose, every
     from attnres_cli.store import Store
 
     form = read_format(form_name, tuple(Format))
@@ -63,25 +65,46 @@ def report(
 
         return str(parse(spec).at_depth(2 * store.recipe(digest).model.n_layers))
 
-    chosen = choose(store.runs(), study, recipe, baseline, canonical, store.arm_recipes())
-    if chosen.others:
+    records, own = store.runs(), store.arm_recipes()
+    chosen = choose(records, study, recipe, baseline, canonical, own)
+    shown = [chosen]
+    if form is Format.HTML and not scaling and against is None:
+        shown = every(chosen, records, recipe, baseline, canonical, own)
+    elif chosen.others:
         say(f"the study also holds {chosen.others}: --recipe with what stands in brackets")
     out: TextIO = sys.stdout if output is None else StringIO()
     if scaling:
-        _show_scaling(store, chosen, form, out)
+        _show_scaling(store, chosen, form, figures, study, out)
     else:
-        chapters = _chapters(store, chosen, study)
-        if figures is not None or form is Format.HTML:
-            chapters = [_seen(chapter, store) for chapter in chapters]
-        if figures is not None:
-            _draw(chapters, figures)
-        _show(chapters, form, against, out)
+        _show_comparisons(store, shown, form, figures, against, study, out)
     if output is not None and isinstance(out, StringIO):
         from attnres_cli.report.files import write
 
         content = out.getvalue().encode()
         write(output, content, "--output")
         typer.echo(f"{output}  {len(content):,} bytes")
+
+
+def _show_comparisons(
+    store: Store,
+    shown: Sequence[Choice],
+    form: Format,
+    figures: str | None,
+    against: str | None,
+    study: str,
+    out: TextIO,
+) -> None:
+    """Print, write or draw the comparisons of one recipe or of several."""
+    from attnres_cli.report.groups import split
+
+    chapters = [each for chosen in shown for each in _chapters(store, chosen, study)]
+    if figures is None and form is not Format.HTML:
+        return _show(chapters, (), form, against, out)
+    chapters = [_seen(chapter, store) for chapter in chapters]
+    ladders = _ladders(store, shown)
+    if figures is not None:
+        _draw(split(chapters)[0], ladders, figures)
+    return _show(chapters, ladders, form, against, out)
 
 
 def _chapters(store: Store, chosen: Choice, study: str) -> list[Chapter]:
@@ -110,36 +133,83 @@ def _seen(chapter: Chapter, store: Store) -> Chapter:
     return replace(chapter, probes=last, recipes=recipes)
 
 
-def _draw(chapters: Sequence[Chapter], where: str) -> None:
+def _ladders(store: Store, shown: Sequence[Choice]) -> list[Ladder]:
+    """Of each recipe's name and data, what its sizes say together; those of one size have none."""
+    found, seen = [], set()
+    for chosen in reversed(shown):
+        key = (chosen.records[-1].recipe, chosen.fingerprint)
+        if key not in seen:
+            seen.add(key)
+            try:
+                found.append(_ladder(store, chosen))
+            except StudyError:  # one size
+                continue
+    return found
+
+
+def _ladder(store: Store, chosen: Choice) -> Ladder:
+    """All sizes of a recipe's name. Raises StudyError where there is but one."""
+    from attnres_cli.report.ladder import ladder
+    from attnres_cli.report.registered import EXPLORATORY
+
+    name, facts = chosen.records[-1].recipe, store.data(chosen.fingerprint)
+    sizes = ladder(store.runs(), name, facts, chosen.baseline, store.recipe, store.arm_recipes())
+    return replace(sizes, registered=EXPLORATORY if store.registrations() else "")
+
+
+def _draw(chapters: Sequence[Chapter], ladders: Sequence[Ladder], where: str) -> None:
     from attnres_cli.report.files import save_figures
 
-    written = save_figures(chapters, where)
+    written = save_figures(chapters, where, ladders)
     names = ", ".join(path.name for path in written)
     say(f"figures in {written[0].parent}: {names}" if written else "no figures: no run has ended")
 
 
-def _show(chapters: Sequence[Chapter], form: Format, against: str | None, out: TextIO) -> None:
+def _show(
+    chapters: Sequence[Chapter],
+    ladders: Sequence[Ladder],
+    form: Format,
+    against: str | None,
+    out: TextIO,
+) -> None:
     found = [chapter.comparison for chapter in chapters]
     if against is not None:
-        from attnres_cli.recipe import paper
-        from attnres_cli.report.against import show
-
-        show(found, form, paper(), out)
+        _show_against(chapters, form, out)
     elif form is Format.HTML:
         from attnres_cli.report.page import to_html
 
-        out.write(to_html(chapters))
+        out.write(to_html(chapters, ladders))
     else:
         cli_ablate.show(found, form, out)
 
 
-def _show_scaling(store: Store, chosen: Choice, form: Format, out: TextIO) -> None:
-    from attnres_cli.report.ladder import ladder
-    from attnres_cli.report.registered import EXPLORATORY
-    from attnres_cli.report.scaling import show
+def _show_against(chapters: Sequence[Chapter], form: Format, out: TextIO) -> None:
+    from attnres_cli.recipe import paper
 
-    name, facts = chosen.records[-1].recipe, store.data(chosen.fingerprint)
-    own = store.arm_recipes()
-    sizes = ladder(store.runs(), name, facts, chosen.baseline, store.recipe, own)
-    label = EXPLORATORY if store.registrations() else ""
-    show(replace(sizes, registered=label), form, out)
+    if form is Format.HTML:
+        from attnres_cli.report.page_parts import paper_page
+
+        out.write(paper_page(chapters, paper()))
+    else:
+        from attnres_cli.report.against import show
+
+        show([chapter.comparison for chapter in chapters], form, paper(), out)
+
+
+def _show_scaling(
+    store: Store, chosen: Choice, form: Format, figures: str | None, study: str, out: TextIO
+) -> None:
+    from attnres_cli.report.chapter import Chapter
+
+    found = _ladder(store, chosen)
+    if figures is not None:
+        _draw([], [found], figures)
+    if form is Format.HTML:
+        from attnres_cli.report.page_parts import scaling_page
+
+        name = Chapter(found.rungs[-1].comparison, (), study=study).study_name
+        out.write(scaling_page(found, name))
+    else:
+        from attnres_cli.report.scaling import show
+
+        show(found, form, out)
