@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from attnres_cli.report.select import Choice
     from attnres_cli.store import Store
 
+_OTHERS = 3  # recipes that a report names besides its own
+
 
 def report(
     study: Study = cli_ablate.DEFAULT_STUDY,
@@ -70,8 +72,8 @@ def report(
     shown = [chosen]
     if form is Format.HTML and not scaling and against is None:
         shown = every(chosen, records, recipe, baseline, canonical, own)
-    elif chosen.others:
-        say(f"the study also holds {chosen.others}: --recipe with what stands in brackets")
+    elif not scaling:
+        _say_others(chosen.others)
     out: TextIO = sys.stdout if output is None else StringIO()
     if scaling:
         _show_scaling(store, chosen, form, figures, study, out)
@@ -83,6 +85,14 @@ def report(
         content = out.getvalue().encode()
         write(output, content, "--output")
         typer.echo(f"{output}  {len(content):,} bytes")
+
+
+def _say_others(others: Sequence[str]) -> None:
+    """What else could be reported, a line each, which fits a terminal."""
+    for each in others[:_OTHERS]:
+        say(f"also in the study: --recipe {each}")
+    if len(others) > _OTHERS:
+        say(f"and {len(others) - _OTHERS} recipes more, which a page names (--format html)")
 
 
 def _show_comparisons(

@@ -17,7 +17,7 @@ from rich.text import Text
 from attnres_cli.report import latex
 from attnres_cli.report.answer import multiplier_text, trend_text
 from attnres_cli.report.ladder import Ladder, Rung, Scaled, compute, is_sound
-from attnres_cli.report.terminal import console
+from attnres_cli.report.terminal import WIDE, console
 
 
 def show(found: Ladder, form: str, out: TextIO) -> None:
@@ -32,6 +32,8 @@ def show(found: Ladder, form: str, out: TextIO) -> None:
 _ROUGH_BELOW = 6  # seeds: a bootstrap of fewer has too few different resamples
 _RUNGS = ("recipe", "layers", "width", "tokens", "FLOPs", "loss")
 _ARMS = ("variant", "A", "alpha", "multiplier [95 %]", "one size left out", "in time", "trend")
+_WORTH, _FIT = (0, 3, 4, 5), (0, 1, 2, 6)
+"""Of the columns about arms, what stands in one table where there is no room for all."""
 
 Part = tuple[str, Sequence[str], list[list[str]]]
 """A table: what it is of, its columns, its rows."""
@@ -86,6 +88,9 @@ def notes(found: Ladder) -> list[str]:
         )
     if min(len(rung.baseline.losses) for rung in found.rungs) < _ROUGH_BELOW:
         lines.append(f"of fewer than {_ROUGH_BELOW} seeds that interval is too narrow")
+    ends = [arm.worth.ci95 for arm in found.arms if arm.worth is not None and arm.worth.ci95]
+    if any(math.isinf(high) for _, high in ends):
+        lines.append(f"inf: with other seeds {first.comparison.baseline} might never reach it")
     for arm in found.arms:
         if arm.floor is not None:
             worth = f", multiplier {multiplier_text(arm.floor_worth)}" if arm.floor_worth else ""
@@ -108,13 +113,22 @@ def _print(found: Ladder, stream: TextIO) -> None:
     out = console(stream)
     out.print(Text(title(found), style="italic"))
     for name, columns, rows in tables(found):
-        table = Table(title=name, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-        for column in columns:
-            first = column == columns[0]
-            table.add_column(column, justify="left" if first else "right", overflow="fold")
-        for row in rows:
-            table.add_row(*row)
-        out.print(table)
+        halves = [tuple(range(len(columns)))]
+        if columns is _ARMS and out.width < WIDE:  # intervals would be broken over three lines
+            halves = [_WORTH, _FIT]
+        for half in halves:
+            table = Table(
+                title=name if half is halves[0] else None,
+                title_justify="left",
+                box=box.SIMPLE_HEAD,
+                padding=(0, 1, 0, 0),
+            )
+            table.add_column(columns[0], overflow="fold", min_width=13)
+            for i in half[1:]:
+                table.add_column(columns[i], justify="right", no_wrap=True)
+            for row in rows:
+                table.add_row(*(row[i] for i in half))
+            out.print(table)
     for line in notes(found):
         out.print(Text(line, style="dim"))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from attnres_cli.errors import AttnresError, StudyError, UsageError, unknown
 from attnres_cli.fair import SHARED, ArmRecipe, Terms
@@ -15,15 +15,15 @@ Canonical = Callable[[str, str], str]
 
 @dataclass(frozen=True)
 class Choice:
-    """The runs to compare under the shared recipe; `others` names what the study holds besides,
-    or is empty.
+    """The runs to compare under the shared recipe; `others` is what --recipe would take for what
+    the study holds besides, each with its name.
     """
 
     records: list[RunRecord]
     recipe_digest: str
     fingerprint: str
     baseline: str
-    others: str
+    others: tuple[str, ...] = ()
 
 
 def choose(
@@ -64,12 +64,12 @@ def choose(
         known = {name for r in records for name in (r.recipe, r.recipe_digest)}
         raise UsageError(unknown("recipe in this study", str(recipe), known))
     last = of_recipe[-1]
-    others = {f"{r.recipe} ({_group(r)})" for r in whole if _group(r) != _group(last)}
+    others = {f"{_group(r)} ({r.recipe})" for r in whole if _group(r) != _group(last)}
     arms = _arms(records, last, own)
     name = _named(baseline, last, arms, canonical)
     if name not in arms and name != "standard":
         raise UsageError(unknown("baseline", baseline, arms))
-    return _of(last, records, name, ", ".join(sorted(others)))
+    return replace(_of(last, records, name), others=tuple(sorted(others)))
 
 
 def every(
@@ -106,9 +106,9 @@ def every(
     return [*found, newest]
 
 
-def _of(last: RunRecord, records: Sequence[RunRecord], baseline: str, others: str = "") -> Choice:
+def _of(last: RunRecord, records: Sequence[RunRecord], baseline: str) -> Choice:
     chosen = [record for record in records if _group(record) == _group(last)]
-    return Choice(chosen, last.recipe_digest, last.fingerprint, baseline, others)
+    return Choice(chosen, last.recipe_digest, last.fingerprint, baseline)
 
 
 def _arms(records: Sequence[RunRecord], last: RunRecord, own: Sequence[ArmRecipe]) -> set[str]:

@@ -138,11 +138,10 @@ def multiplier(arm: Losses, baseline: Losses, compute: float, floor: bool = Fals
         kept = [[i for i in range(n) if i != skip] for skip in range(n)]
         left = [ladder.value(ours, theirs, keep) for keep in kept]
     drawn = _drawn(arm, baseline, _RESAMPLES // (10 if floor else 1))
-    ends = None if drawn is None else np.quantile(ladder.values(*drawn), (0.025, 0.975)).tolist()
     return Multiplier(
         value,
         compute,
-        ci95=(ends[0], ends[1]) if ends else None,
+        ci95=None if drawn is None else _central(ladder.values(*drawn)),
         left_out=(min(left), max(left)) if left else None,
     )
 
@@ -173,6 +172,14 @@ class _Ladder:
         with np.errstate(divide="ignore", over="ignore"):
             needed = np.where(slope < 0, np.exp((reached - intercept) / slope), math.inf)
         return needed / self.compute
+
+
+def _central(values: Floats) -> tuple[float, float]:
+    """The interval that holds 95 % of the values. Its ends are among them: between two infinite
+    ones nothing can be interpolated.
+    """
+    low = np.quantile(values, 0.025, method="lower")
+    return float(low), float(np.quantile(values, 0.975, method="higher"))
 
 
 def _means(losses: Losses) -> Floats:

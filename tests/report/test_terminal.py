@@ -394,7 +394,7 @@ def test_a_recipe_is_chosen_by_name_or_digest_on_the_data_used_last(
 
 
 def test_a_study_of_one_recipe_holds_no_others(study: list[RunRecord]):
-    assert choose(study[:2], "attnres.db", None, "standard").others == ""
+    assert choose(study[:2], "attnres.db", None, "standard").others == ()
 
 
 def test_a_study_without_runs_says_what_to_type():

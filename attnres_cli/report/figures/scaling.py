@@ -61,7 +61,8 @@ def caption(found: Ladder) -> str:
             "loss at the largest size, with the 95 % interval by bootstrap over seeds."
         )
     label = f" [{found.registered}]" if found.registered else ""
-    seeds = sorted({len(arm.losses) for rung in found.rungs for arm in rung.comparison.arms})
+    drawn = [rung.arm(arm.variant) for rung in found.rungs for arm in found.arms]
+    seeds = sorted({len(arm.losses) for arm in drawn if arm is not None})
     counts = str(seeds[0]) if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
     tokens = sorted({rung.baseline.tokens for rung in found.rungs})
     told = f"{tokens[0]:,}" if len(tokens) == 1 else f"{tokens[0]:,} to {tokens[-1]:,}"
