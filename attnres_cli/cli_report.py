@@ -105,9 +105,12 @@ def _show_comparisons(
     out: TextIO,
 ) -> None:
     """Print, write or draw the comparisons of one recipe or of several."""
+    from attnres_cli.report.answer import unanswerable
     from attnres_cli.report.groups import split
 
     chapters = [each for chosen in shown for each in _chapters(store, chosen, study)]
+    if form is not Format.HTML and (why := unanswerable(chapters[0].comparison)):
+        say(why)  # a table of nothing does not, and a page begins with it
     if figures is None and form is not Format.HTML:
         return _show(chapters, (), form, against, out)
     chapters = [_seen(chapter, store) for chapter in chapters]

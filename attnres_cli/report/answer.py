@@ -33,26 +33,31 @@ def _between(numbers: set[int]) -> str:
 
 def answer(comparison: Comparison) -> str:
     """What the study says to that, and what it takes to say more; never more than it may say."""
-    base, arms = comparison.baseline, comparison.arms
-    others = [arm for arm in arms if arm.variant != base]
-    if not arms:
-        return _nothing(comparison)
-    if base not in {arm.variant for arm in arms}:
-        return (
-            f"No run of the baseline {base} has ended, and every verdict is a difference from it: "
-            f"`attnres ablate {base}` trains it, or --baseline names another arm."
-        )
-    if not others:
-        return (
-            f"Only the baseline {base} has been trained: another arm is what it can be compared "
-            f"with, as by `attnres ablate {base} attnres`."
-        )
+    others = [arm for arm in comparison.arms if arm.variant != comparison.baseline]
     by_verdict = {word: [arm for arm in others if arm.verdict == word] for word in _WORDS}
-    return " ".join(
+    return unanswerable(comparison) or " ".join(
         sentence(comparison, by_verdict[word])
         for word, sentence in _WORDS.items()
         if by_verdict[word]
     )
+
+
+def unanswerable(comparison: Comparison) -> str:
+    """Why no two arms stand beside each other, and what to type; empty where they do."""
+    base, variants = comparison.baseline, {arm.variant for arm in comparison.arms}
+    if not variants:
+        return _nothing(comparison)
+    if base not in variants:
+        return (
+            f"No run of the baseline {base} has ended, and every verdict is a difference from it: "
+            f"`attnres ablate {base}` trains it, or --baseline names another arm."
+        )
+    if variants == {base}:
+        return (
+            f"Only the baseline {base} has been trained: another arm is what it can be compared "
+            f"with, as by `attnres ablate {base} attnres`."
+        )
+    return ""
 
 
 def _nothing(comparison: Comparison) -> str:

@@ -73,9 +73,13 @@ def paper_page(chapters: Sequence[Chapter], paper: Mapping[str, Any]) -> str:
         against.beside(comparison, paper)
     titles = [title(comparison) for comparison in comparisons]
     first, baseline = chapters[0], comparisons[0].baseline
-    html = beside_paper(chapters, titles, paper, "paper") or (
-        f"<p class='answer'>The paper has none of these arms besides {code(f'`{baseline}`')}: "
-        "<code>attnres ablate --suite table4</code> trains those that it has.</p>\n"
-    )
+    html = beside_paper(chapters, titles, paper, "paper")
+    why = answer.unanswerable(comparisons[0])
+    if not html and not why:
+        why = (
+            f"The paper has none of these arms besides `{baseline}`: `attnres ablate --suite "
+            "table4` trains those that it has."
+        )
+    html = (f"<p class='answer'>{code(why)}</p>\n" if why else "") + html
     heading = f"Do these differences from {baseline} agree with the paper's?"
     return document(f"attnres: {titles[0]}, beside the paper", heading, html, first.study_name)
