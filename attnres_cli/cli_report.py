@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from io import StringIO
 from typing import TYPE_CHECKING, Annotated, TextIO
 
@@ -29,12 +29,26 @@ from attnres_cli.options import (
 from attnres_cli.stdio import say
 
 if TYPE_CHECKING:
+    from attnres_cli.fair import ArmRecipe
+    from attnres_cli.preregister import Registration
     from attnres_cli.report.chapter import Chapter
     from attnres_cli.report.ladder import Ladder
     from attnres_cli.report.select import Choice
+    from attnres_cli.run import RunRecord
     from attnres_cli.store import Store
 
 _OTHERS = 3  # recipes that a report names besides its own
+
+
+@dataclass(frozen=True)
+class _Held:
+    """What a study holds, read once; a page of many recipes would else read it for each."""
+
+    store: Store
+    study: str  # as it was typed
+    records: list[RunRecord]
+    own: list[ArmRecipe]
+    registrations: list[Registration]
 
 
 def report(
@@ -67,18 +81,18 @@ def report(
 
         return str(parse(spec).at_depth(2 * store.recipe(digest).model.n_layers))
 
-    records, own = store.runs(), store.arm_recipes()
-    chosen = choose(records, study, recipe, baseline, canonical, own)
+    held = _Held(store, study, store.runs(), store.arm_recipes(), store.registrations())
+    chosen = choose(held.records, study, recipe, baseline, canonical, held.own)
     shown = [chosen]
     if form is Format.HTML and not scaling and against is None:
-        shown = every(chosen, records, recipe, baseline, canonical, own)
+        shown = every(chosen, held.records, recipe, baseline, canonical, held.own)
     elif not scaling:
         _say_others(chosen.others)
     out: TextIO = sys.stdout if output is None else StringIO()
     if scaling:
-        _show_scaling(store, chosen, form, figures, study, out)
+        _show_scaling(held, chosen, form, figures, out)
     else:
-        _show_comparisons(store, shown, form, figures, against, study, out)
+        _show_comparisons(held, shown, form, figures, against, out)
     if output is not None and isinstance(out, StringIO):
         from attnres_cli.report.files import write
 
@@ -96,45 +110,43 @@ def _say_others(others: Sequence[str]) -> None:
 
 
 def _show_comparisons(
-    store: Store,
+    held: _Held,
     shown: Sequence[Choice],
     form: Format,
     figures: str | None,
     against: str | None,
-    study: str,
     out: TextIO,
 ) -> None:
     """Print, write or draw the comparisons of one recipe or of several."""
     from attnres_cli.report.answer import unanswerable
     from attnres_cli.report.groups import split
 
-    chapters = [each for chosen in shown for each in _chapters(store, chosen, study)]
+    chapters = [each for chosen in shown for each in _chapters(held, chosen)]
     if form is not Format.HTML and (why := unanswerable(chapters[0].comparison)):
         say(why)  # a table of nothing does not, and a page begins with it
     if figures is None and form is not Format.HTML:
         return _show(chapters, (), form, against, out)
-    chapters = [_seen(chapter, store) for chapter in chapters]
-    ladders = _ladders(store, shown)
+    chapters = [_seen(chapter, held.store) for chapter in chapters]
+    ladders = _ladders(held, shown)
     if figures is not None:
         _draw(split(chapters)[0], ladders, figures)
     return _show(chapters, ladders, form, against, out)
 
 
-def _chapters(store: Store, chosen: Choice, study: str) -> list[Chapter]:
+def _chapters(held: _Held, chosen: Choice) -> list[Chapter]:
     """The comparisons of a recipe, the preregistered one first, each with its runs."""
     from attnres_cli.report.chapter import chapter
     from attnres_cli.report.comparison import compare
     from attnres_cli.report.registered import labelled
     from attnres_cli.report.select import told
 
-    records, own = store.runs(), store.arm_recipes()
-    facts = store.data(chosen.fingerprint)
+    facts = held.store.data(chosen.fingerprint)
     found = [
         compare(runs, facts, chosen.baseline, terms, mine)
-        for runs, terms, mine in told(chosen, records, own)
+        for runs, terms, mine in told(chosen, held.records, held.own)
     ]
-    found = labelled(found, records, facts, store.registrations())
-    return [chapter(one, records, study) for one in found]
+    found = labelled(found, held.records, facts, held.registrations)
+    return [chapter(one, held.records, held.study) for one in found]
 
 
 def _seen(chapter: Chapter, store: Store) -> Chapter:
@@ -146,7 +158,7 @@ def _seen(chapter: Chapter, store: Store) -> Chapter:
     return replace(chapter, probes=last, recipes=recipes)
 
 
-def _ladders(store: Store, shown: Sequence[Choice]) -> list[Ladder]:
+def _ladders(held: _Held, shown: Sequence[Choice]) -> list[Ladder]:
     """Of each recipe's name and data, what its sizes say together; those of one size have none."""
     found, seen = [], set()
     for chosen in reversed(shown):
@@ -154,20 +166,20 @@ def _ladders(store: Store, shown: Sequence[Choice]) -> list[Ladder]:
         if key not in seen:
             seen.add(key)
             try:
-                found.append(_ladder(store, chosen))
+                found.append(_ladder(held, chosen))
             except StudyError:  # one size
                 continue
     return found
 
 
-def _ladder(store: Store, chosen: Choice) -> Ladder:
+def _ladder(held: _Held, chosen: Choice) -> Ladder:
     """All sizes of a recipe's name. Raises StudyError where there is but one."""
     from attnres_cli.report.ladder import ladder
     from attnres_cli.report.registered import EXPLORATORY
 
-    name, facts = chosen.records[-1].recipe, store.data(chosen.fingerprint)
-    sizes = ladder(store.runs(), name, facts, chosen.baseline, store.recipe, store.arm_recipes())
-    return replace(sizes, registered=EXPLORATORY if store.registrations() else "")
+    name, facts = chosen.records[-1].recipe, held.store.data(chosen.fingerprint)
+    sizes = ladder(held.records, name, facts, chosen.baseline, held.store.recipe, held.own)
+    return replace(sizes, registered=EXPLORATORY if held.registrations else "")
 
 
 def _draw(chapters: Sequence[Chapter], ladders: Sequence[Ladder], where: str) -> None:
@@ -210,17 +222,17 @@ def _show_against(chapters: Sequence[Chapter], form: Format, out: TextIO) -> Non
 
 
 def _show_scaling(
-    store: Store, chosen: Choice, form: Format, figures: str | None, study: str, out: TextIO
+    held: _Held, chosen: Choice, form: Format, figures: str | None, out: TextIO
 ) -> None:
     from attnres_cli.report.chapter import Chapter
 
-    found = _ladder(store, chosen)
+    found = _ladder(held, chosen)
     if figures is not None:
         _draw([], [found], figures)
     if form is Format.HTML:
         from attnres_cli.report.page_parts import scaling_page
 
-        name = Chapter(found.rungs[-1].comparison, (), study=study).study_name
+        name = Chapter(found.rungs[-1].comparison, (), study=held.study).study_name
         out.write(scaling_page(found, name))
     else:
         from attnres_cli.report.scaling import show

@@ -195,6 +195,7 @@ def _to_latex(rows: Sequence[_Row], paper: Mapping[str, Any]) -> str:
             COLUMNS,
             [[row.arm.variant, *cells(row)] for row in found],
             notes(comparison, paper),
+            left=COLUMNS[-1:],
         )
         for comparison, found in rows
     ]

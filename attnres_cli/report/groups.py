@@ -37,8 +37,9 @@ def split(chapters: Sequence[Chapter]) -> tuple[list[Chapter], list[Chapter]]:
         return other, name, comparison.data.fingerprint, size, comparison.recipe_digest
 
     ordered = sorted(chapters, key=place)
-    whole = [chapter for chapter in ordered if of(chapter) in {*judged, of(last)}]
-    return whole, [chapter for chapter in ordered if chapter not in whole]
+    told = {*judged, of(last)}
+    whole = [chapter for chapter in ordered if of(chapter) in told]
+    return whole, [chapter for chapter in ordered if of(chapter) not in told]
 
 
 def names(chapters: Sequence[Chapter]) -> list[str]:
@@ -61,7 +62,7 @@ def names(chapters: Sequence[Chapter]) -> list[str]:
 
 
 def _words(recipe: Recipe, others: Sequence[Recipe]) -> list[str]:
-    mine, theirs = _settings(recipe), [_settings(other) for other in others]
+    mine, theirs = settings(recipe), [settings(other) for other in others]
     model = recipe.model
     parts = [f"{model.n_layers} layers of width {model.d_model}"]
     for key, value in mine.items():
@@ -71,7 +72,14 @@ def _words(recipe: Recipe, others: Sequence[Recipe]) -> list[str]:
     return parts
 
 
-def _settings(recipe: Recipe) -> Mapping[str, Any]:
+def differing(recipes: Sequence[Recipe]) -> list[str]:
+    """The settings, as section.key, that are not the same in all."""
+    held = [settings(recipe) for recipe in recipes]
+    keys = dict.fromkeys(key for values in held for key in values)
+    return [key for key in keys if any(each.get(key) != held[0].get(key) for each in held)]
+
+
+def settings(recipe: Recipe) -> Mapping[str, Any]:
     """By section.key, all that decides about a run and is set."""
     held = recipe.model_dump(mode="json", exclude_none=True)
     return {

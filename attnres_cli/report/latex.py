@@ -31,15 +31,20 @@ def document(*tables: str) -> str:
 
 
 def table(
-    caption: str, head: Sequence[str], rows: Sequence[Sequence[str]], notes: Sequence[str] = ()
+    caption: str,
+    head: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    notes: Sequence[str] = (),
+    left: Sequence[str] = (),
 ) -> str:
-    """A floating table of plain text: names on the left, the other columns on the right.
+    """A floating table of plain text: names on the left, numbers on the right.
 
     Args:
         caption: what it is of.
         head: a title per column.
         rows: their cells.
         notes: lines that stand below the table.
+        left: titles of columns besides the first that hold words.
 
     """
     names = [escaped(name) for name in head]
@@ -47,7 +52,7 @@ def table(
         [rf"\texttt{{{escaped(first)}}}", *(_number(cell) for cell in rest)]
         for first, *rest in rows
     ]
-    columns = "l" + "r" * (len(head) - 1)
+    columns = "l" + "".join("l" if name in left else "r" for name in head[1:])
     return _floating(escaped(capital(caption)), columns, names, cells, notes)
 
 

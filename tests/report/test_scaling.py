@@ -19,7 +19,7 @@ from attnres_cli.recipe import Recipe, validate
 from attnres_cli.report.figures import of_sizes
 from attnres_cli.report.ladder import Ladder, compute, ladder
 from attnres_cli.report.page_parts import scaling_page
-from attnres_cli.report.scaling import show
+from attnres_cli.report.scaling import notes, show
 from attnres_cli.stats import PowerLaw
 
 WORTH, TOKENS = 1.3, 10_000
@@ -242,6 +242,19 @@ def test_a_page_has_a_part_for_every_size_and_one_over_them(study: Path, capsys)
     assert page.count("<figure id='s1-scaling'>") == 1
     names = {path.name for path in (study.parent / "drawn").iterdir()}
     assert {f"grown-{sized(depth).digest}-forest.svg" for depth in (2, 4, 8)} <= names
+
+
+def test_what_differs_between_the_sizes_is_said(study: Path):
+    found = grow(study, 2, 4)
+    flops, values = losses(8)
+    faster = sized(8).model_copy(update={"optim": sized(8).optim.model_copy(update={"lr": 0.02})})
+    store = fill(study, faster, values, flops_per_token=flops, tokens=TOKENS)
+    facts = store.data("0123456789abcdef")
+
+    mixed = ladder(store.runs(), "grown", facts, "standard", store.recipe)
+
+    assert "what differs between the sizes: model.n_layers" in notes(found)
+    assert "what differs between the sizes: model.n_layers, optim.lr" in notes(mixed)
 
 
 def test_scaling_in_a_study_with_preregistrations_is_labelled_in_every_format(study: Path, capsys):
