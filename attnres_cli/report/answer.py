@@ -65,7 +65,7 @@ def _nothing(comparison: Comparison) -> str:
     told = [f"{failed} failed" if failed else "", f"{waits} waiting or running" if waits else ""]
     counts = ", ".join(part for part in told if part)
     return f"No answer: no run has ended ({counts}). The same ablate command goes on" + (
-        ", with --retry-failed it trains failed runs again." if failed else "."
+        ", with `--retry-failed` it trains failed runs again." if failed else "."
     )
 
 
