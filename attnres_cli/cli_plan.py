@@ -40,7 +40,7 @@ def plan(
     if not (math.isfinite(gap) and gap > 0):
         raise UsageError(f"--gap takes a difference in loss above 0, as 0.01, got {gap:g}")
     store = Store.open(study, create=False)
-    records = store.runs()
+    records = store.runs(curves=False)
     if recipe in names() and recipe not in {record.recipe for record in records}:
         raise need(study, str(recipe), baseline, 0)
 

@@ -30,6 +30,7 @@ from attnres_cli.stdio import say
 if TYPE_CHECKING:
     from attnres_cli.report.chapter import Chapter
     from attnres_cli.report.select import Choice
+    from attnres_cli.run import RunRecord
     from attnres_cli.store import Store
 
 
@@ -57,20 +58,21 @@ def report(
         cli_preregister.keep(preregister, study)
         return
     store = Store.open(study, create=False)
+    records = store.runs(curves=False)
 
     def canonical(spec: str, digest: str) -> str:
         from attnres_cli.variant import parse
 
         return str(parse(spec).at_depth(2 * store.recipe(digest).model.n_layers))
 
-    chosen = choose(store.runs(), study, recipe, baseline, canonical, store.arm_recipes())
+    chosen = choose(records, study, recipe, baseline, canonical, store.arm_recipes())
     if chosen.others:
         say(f"the study also holds {chosen.others}: --recipe with what stands in brackets")
     out: TextIO = sys.stdout if output is None else StringIO()
     if scaling:
-        _show_scaling(store, chosen, form, out)
+        _show_scaling(store, records, chosen, form, out)
     else:
-        chapters = _chapters(store, chosen, study)
+        chapters = _chapters(store, records, chosen, study)
         if figures is not None or form is Format.HTML:
             chapters = [_seen(chapter, store) for chapter in chapters]
         if figures is not None:
@@ -84,15 +86,16 @@ def report(
         typer.echo(f"{output}  {len(content):,} bytes")
 
 
-def _chapters(store: Store, chosen: Choice, study: str) -> list[Chapter]:
+def _chapters(
+    store: Store, records: Sequence[RunRecord], chosen: Choice, study: str
+) -> list[Chapter]:
     """The comparisons of a recipe, the preregistered one first, each with its runs."""
     from attnres_cli.report.chapter import chapter
     from attnres_cli.report.comparison import compare
     from attnres_cli.report.registered import labelled
     from attnres_cli.report.select import told
 
-    records, own = store.runs(), store.arm_recipes()
-    facts = store.data(chosen.fingerprint)
+    facts, own = store.data(chosen.fingerprint), store.arm_recipes()
     found = [
         compare(runs, facts, chosen.baseline, terms, mine)
         for runs, terms, mine in told(chosen, records, own)
@@ -102,12 +105,13 @@ def _chapters(store: Store, chosen: Choice, study: str) -> list[Chapter]:
 
 
 def _seen(chapter: Chapter, store: Store) -> Chapter:
-    """A chapter with what pages and figures show besides: recipes and the last probes."""
-    measured = store.probes([run.id for run in chapter.runs])
+    """A chapter with what pages and figures show besides: curves, recipes, the last probes."""
+    ids = [run.id for run in chapter.runs]
+    measured = store.probes(ids)
     last = {number: probes[-1] for number, probes in measured.items() if probes}
     digests = {run.recipe_digest for run in chapter.runs} | {chapter.comparison.recipe_digest}
     recipes = {digest: store.recipe(digest) for digest in digests}
-    return replace(chapter, probes=last, recipes=recipes)
+    return replace(chapter, runs=store.runs(ids=ids), probes=last, recipes=recipes)
 
 
 def _draw(chapters: Sequence[Chapter], where: str) -> None:
@@ -133,13 +137,15 @@ def _show(chapters: Sequence[Chapter], form: Format, against: str | None, out: T
         cli_ablate.show(found, form, out)
 
 
-def _show_scaling(store: Store, chosen: Choice, form: Format, out: TextIO) -> None:
+def _show_scaling(
+    store: Store, records: Sequence[RunRecord], chosen: Choice, form: Format, out: TextIO
+) -> None:
     from attnres_cli.report.ladder import ladder
     from attnres_cli.report.registered import EXPLORATORY
     from attnres_cli.report.scaling import show
 
     name, facts = chosen.records[-1].recipe, store.data(chosen.fingerprint)
     own = store.arm_recipes()
-    sizes = ladder(store.runs(), name, facts, chosen.baseline, store.recipe, own)
+    sizes = ladder(records, name, facts, chosen.baseline, store.recipe, own)
     label = EXPLORATORY if store.registrations() else ""
     show(replace(sizes, registered=label), form, out)

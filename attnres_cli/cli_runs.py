@@ -63,7 +63,7 @@ def list_runs(
     if status is not None and status not in list(Status):
         raise UsageError(unknown("status", status, list(Status)))
     store = Store.open(study, create=False)
-    records = store.runs()
+    records = store.runs(curves=False)
     _check_known("variant in this study", variant, [{r.variant} for r in records])
     names = [{r.recipe, r.recipe_digest} for r in records]
     if recipe is not None and not any(r.recipe_digest.startswith(recipe) for r in records):

@@ -23,7 +23,7 @@ class Chapter:
     """One comparison and all that is shown with it.
 
     Attributes:
-        runs: the runs that were compared, with their curves.
+        runs: the runs that were compared; with their curves where these are shown.
         probes: by the number of a run, what was measured inside its model at the end.
         recipes: by digest, the resolved recipes of these runs.
         study: the file or URL that they are of, as it was typed.

@@ -7,12 +7,9 @@ import shutil
 import sqlite3
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from alembic import command
-from alembic.config import Config
-from alembic.script import ScriptDirectory
 from sqlalchemy import (
     URL,
     Connection,
@@ -29,7 +26,11 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import NullPool
 
 from attnres_cli.errors import StudyError
+from attnres_cli.store.migrations import SCHEMAS
 from attnres_cli.store.tables import PREFIX, VERSION_TABLE, metadata
+
+if TYPE_CHECKING:
+    from alembic.config import Config
 
 _HEADER = b"SQLite format 3\0"
 _OPTUNA = {"studies", "trials", "version_info", "alembic_version"}
@@ -196,13 +197,11 @@ def _check_content(connection: Connection, path: Path) -> None:
             "--study names another, or a new one"
         )
     schema = _schema_of(connection)
-    is_newest = schema == _scripts().get_current_head()
+    is_newest = schema == SCHEMAS[-1]
     lost = is_newest and not metadata.tables.keys() <= tables
     if lost or (schema is None and VERSION_TABLE in tables):
         raise StudyError(f"study {path} is damaged (tables are missing): restore a copy of it")
-    if schema is not None and schema not in {
-        script.revision for script in _scripts().walk_revisions()
-    }:
+    if schema is not None and schema not in SCHEMAS:
         raise StudyError(
             f"study {path} was written by a newer attnres (schema {schema}): upgrade attnres"
         )
@@ -213,7 +212,7 @@ def _check_schema(connection: Connection, path: Path) -> None:
     schema = _schema_of(connection)
     if schema is None:
         raise StudyError(f"study {path} holds no runs yet: `attnres ablate --study {path}`")
-    if schema != _scripts().get_current_head():
+    if schema != SCHEMAS[-1]:
         raise StudyError(
             f"study {path} is of an older attnres: `attnres ablate --study {path}` upgrades it"
         )
@@ -242,21 +241,21 @@ def _schema_of(connection: Connection) -> str | None:
 
 
 def _config() -> Config:
+    from alembic.config import Config
+
     config = Config()
     config.set_main_option("script_location", str(Path(__file__).parent / "migrations"))
     config.set_main_option("path_separator", "os")
     return config
 
 
-def _scripts() -> ScriptDirectory:
-    return ScriptDirectory.from_config(_config())
-
-
 def _upgrade(connection: Connection) -> None:
-    if _schema_of(connection) == _scripts().get_current_head():
+    if _schema_of(connection) == SCHEMAS[-1]:
         connection.rollback()
         return
     connection.rollback()
+    from alembic import command  # takes a quarter of a second, which reading need not wait for
+
     config = _config()
     config.attributes["connection"] = connection.execution_options(attnres_begin="BEGIN IMMEDIATE")
     command.upgrade(config, "head")

@@ -160,11 +160,6 @@ def to_standing(row: Row) -> Standing:
     return Standing(run_id=row.id, is_alive=alive, **values)
 
 
-def to_point(row: Row) -> Point:
-    """A row of attnres_curve."""
-    return Point(row.step, row.train_loss, row.val_loss)
-
-
 def _to_result(row: Row, points: Sequence[Point]) -> RunResult:
     values = {name: getattr(row, name) for name in _PLAIN}
     values["status"] = Status(row.status)

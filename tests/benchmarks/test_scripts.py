@@ -176,3 +176,12 @@ def test_ways_compares_compiled_and_bf16(tmp_path: Path):
     ways = {each["way"]: each for each in document["results"]}
     assert ways["eager float32"]["faster"]["median"] == 1
     assert ways["compiled bfloat16"]["target"] == 1.9
+
+
+def test_report_times_the_command_on_a_study_that_it_makes(tmp_path: Path):
+    done, document = run("report.py", folder=tmp_path)
+
+    assert "100 runs" in done.stdout  # ten sizes, five arms, two seeds
+    nothing, report = document["results"]
+    assert (report["command"], report["target_s"]) == ("report", 1.0)
+    assert report["processor_s"]["median"] > nothing["processor_s"]["median"] > 0

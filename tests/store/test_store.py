@@ -282,6 +282,16 @@ def test_a_point_that_is_nan_comes_back_as_no_loss(store: Store, ids: list[int])
     assert record.result.curve == (Point(3, None, None),)
 
 
+def test_runs_without_curves_are_else_the_same(store: Store, ids: list[int]):
+    record = finished(store, ids, RESULT)
+
+    (bare,) = store.runs(ids=[record.id], curves=False)
+
+    assert record.result is not None
+    assert record.gates
+    assert bare == replace(record, result=replace(record.result, curve=()))
+
+
 def test_a_run_without_a_curve_can_be_recorded(store: Store, ids: list[int]):
     record = finished(store, ids, replace(RESULT, curve=()))
 
