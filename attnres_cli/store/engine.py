@@ -26,6 +26,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import NullPool
 
 from attnres_cli.errors import StudyError
+from attnres_cli.store import backup
 from attnres_cli.store.migrations import SCHEMAS
 from attnres_cli.store.tables import PREFIX, VERSION_TABLE, metadata
 
@@ -256,7 +257,11 @@ def _upgrade(connection: Connection) -> None:
     connection.rollback()
     from alembic import command  # takes a quarter of a second, which reading need not wait for
 
+    connection.execution_options(attnres_begin="BEGIN IMMEDIATE").begin()
+    schema = _schema_of(connection)  # another process may have been first
+    if schema is not None and schema != SCHEMAS[-1]:
+        backup.keep(connection, schema)
     config = _config()
-    config.attributes["connection"] = connection.execution_options(attnres_begin="BEGIN IMMEDIATE")
+    config.attributes["connection"] = connection
     command.upgrade(config, "head")
     connection.commit()

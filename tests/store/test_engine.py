@@ -550,6 +550,8 @@ def test_an_upgrade_killed_anywhere_is_done_when_the_study_is_opened_again(
         assert Store.open(str(copy), create=True).runs() == runs
         assert sql(copy, "PRAGMA integrity_check") == [("ok",)]
         assert schema_of(copy) == schema
+        (kept,) = tmp_path.glob(f"{number}.schema-*")  # the same, however often it was begun
+        assert schema_of(kept) == before
 
 
 def test_an_upgrade_keeps_all_runs(tmp_path: Path, plan: Plan, monkeypatch: pytest.MonkeyPatch):
