@@ -58,7 +58,9 @@ def ablate(
         ),
     ] = None,
     recipe: RecipeName = "quick",
-    seeds: Annotated[str, typer.Option(help="How many seeds, or which: 5, or 0,3,7.")] = "3",
+    seeds: Annotated[
+        str, typer.Option(help="How many seeds, or which: 5, or 0,3,7; one alone: 7,")
+    ] = "3",
     override: Override = None,
     match: Matching = "tokens",
     tune_lr: TuneLr = False,

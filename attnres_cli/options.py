@@ -126,10 +126,13 @@ def read_against(text: str | None) -> None:
 
 
 def read_seeds(text: str) -> tuple[int, ...]:
-    """Seeds 0, 1, 2 for `3`; those listed for `0,3,7`. Raises UsageError."""
-    if not re.fullmatch(r"-?[0-9]{1,18}(,-?[0-9]{1,18})*", text):
-        raise UsageError(f"--seeds takes a number or a list as 0,3,7, got '{text}'")
-    numbers = tuple(int(part) for part in text.split(","))
+    """Seeds 0, 1, 2 for `3`; those listed for `0,3,7`; seed 7 alone for `7,`. Raises UsageError."""
+    if not re.fullmatch(r"-?[0-9]{1,18}(,-?[0-9]{1,18})*,?", text):
+        raise UsageError(
+            f"--seeds takes a number, a list as 0,3,7, or one seed as 7, (with its comma), "
+            f"got '{text}'"
+        )
+    numbers = tuple(int(part) for part in text.removesuffix(",").split(","))
     if "," in text:
         if len(set(numbers)) < len(numbers) or min(numbers) < 0:
             raise UsageError(f"--seeds takes different seeds from 0 up, got '{text}'")

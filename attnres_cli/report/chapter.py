@@ -112,10 +112,10 @@ def overrides_of(recipe: Recipe) -> tuple[str, list[str]]:
 
 
 def _seeds(seeds: list[int]) -> str:
-    """As --seeds takes them: `3` for 0, 1, 2, else a list, which has two or more."""
+    """As --seeds takes them: `3` for 0, 1, 2; else a list, `7,` where it is of one."""
     if seeds == list(range(len(seeds))):
         return str(len(seeds))
-    return ",".join(str(seed) for seed in (seeds if len(seeds) > 1 else [0, *seeds]))
+    return ",".join(str(seed) for seed in seeds) + ("," if len(seeds) == 1 else "")
 
 
 def _scalar(value: Any) -> str:

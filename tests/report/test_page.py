@@ -13,6 +13,7 @@ import pytest
 
 from attnres_cli.cli import app
 from attnres_cli.fair import ArmRecipe, Terms, Tuned
+from attnres_cli.options import read_seeds
 from attnres_cli.recipe import Recipe, load, validate
 from attnres_cli.report.answer import answer, question
 from attnres_cli.report.chapter import overrides_of
@@ -243,6 +244,16 @@ def test_a_rows_command_is_one_that_can_be_typed(make_chapter, study):
     commands = {command.callback.__name__: command for command in app.registered_commands}
     known = commands["ablate"].callback.__annotations__
     assert {word[2:] for word in words if word.startswith("--")} - {"set"} <= set(known)
+
+
+@pytest.mark.parametrize("seeds", [(7,), (0,), (0, 1, 2), (3, 8)])
+def test_a_rows_command_trains_its_seeds_and_no_others(make_chapter, make_run, seeds):
+    runs = [make_run(arm, seed, val_loss=1.5) for arm in ("standard", "attnres") for seed in seeds]
+    chapter = make_chapter(runs)
+
+    words = shlex.split(chapter.command(chapter.comparison.arms[1]))
+
+    assert read_seeds(words[words.index("--seeds") + 1]) == seeds
 
 
 def test_an_arm_with_a_rate_of_its_own_is_reproduced_at_it(make_chapter, study):
