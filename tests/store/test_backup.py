@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import multiprocessing
 import sqlite3
 import subprocess
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ import pytest
 from alembic import command
 from sqlalchemy import create_engine
 from sqlalchemy.pool import NullPool
-from test_engine import differences, of_first_schema, sql
+from test_engine import differences, of_first_schema, open_at_once, sql
 
 from attnres_cli.errors import StudyError
 from attnres_cli.recipe import Recipe
@@ -142,6 +143,24 @@ def test_what_holds_no_data_or_is_up_to_date_is_not_copied(
 
     assert {path.name for path in tmp_path.iterdir()} == {"new.db", "empty.db", "current.db"}
     assert capfd.readouterr().err == ""
+
+
+def test_processes_that_upgrade_a_study_at_once_keep_one_copy(tmp_path: Path, tiny_recipe: Recipe):
+    path, context = tmp_path / "study.db", multiprocessing.get_context("spawn")
+    older(path, "0005", tiny_recipe)
+    before, ready, said = lines_of(path), context.Barrier(3), context.Queue()
+    arguments = (str(path), ready, said)
+    processes = [context.Process(target=open_at_once, args=arguments) for _ in range(3)]
+
+    for process in processes:
+        process.start()
+    answers = [said.get(timeout=120) for _ in processes]
+    for process in processes:
+        process.join()
+
+    assert answers == ["opened"] * 3
+    assert {each.name for each in tmp_path.glob("*.db")} == {"study.db", "study.schema-0005.db"}
+    assert lines_of(tmp_path / "study.schema-0005.db") == before
 
 
 def test_a_copy_of_another_study_is_not_written_over(tmp_path: Path, tiny_recipe: Recipe):
