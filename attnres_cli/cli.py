@@ -20,6 +20,7 @@ from attnres_cli import (
     cli_plan,
     cli_report,
     cli_runs,
+    cli_search,
     stdio,
 )
 from attnres_cli.errors import AttnresError
@@ -40,6 +41,7 @@ _USAGE_ERROR: type[Exception] = typer.BadParameter.__mro__[1]  # typer keeps it 
 
 
 app.command()(cli_ablate.ablate)
+app.command()(cli_search.search)
 app.command()(cli_report.report)
 app.command()(cli_plan.plan)
 app.command()(cli_designs.variants)

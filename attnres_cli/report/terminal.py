@@ -134,7 +134,9 @@ def print_plan(plan: Plan, stream: TextIO, title: str = "") -> None:
 
 def own_text(recipe: Recipe, shared: Recipe) -> str:
     """What an arm's recipe has of its own: `lr 0.0141, d_ff 87`; empty where it has nothing."""
+    sizes = ("n_layers", "d_model", "n_heads")
     numbers = (
+        *((name, getattr(recipe.model, name), getattr(shared.model, name)) for name in sizes),
         ("lr", recipe.optim.lr, shared.optim.lr),
         ("d_ff", recipe.model.shape(1).d_ff, shared.model.shape(1).d_ff),
         ("tokens", n_tokens(recipe), n_tokens(shared)),
