@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
@@ -20,7 +20,7 @@ from attnres_cli.errors import UsageError, VariantError
 from attnres_cli.model import n_params
 from attnres_cli.recipe import Recipe
 from attnres_cli.residual import Residual, Value
-from attnres_cli.search.budget import TOLERANCE, Budget
+from attnres_cli.search.budget import TOLERANCE, Budget, write
 from attnres_cli.search.shapes import Trunk, kv_heads, shapes
 from attnres_cli.search.space import Space
 from attnres_cli.shape import Shape
@@ -33,12 +33,12 @@ MOST_POINTS = 20_000
 Options = tuple[tuple[str, Value], ...]
 
 _LEAST_D_FF = 0.5  # of the trunk's: what a design may take from the MLPs at most
-_STEP, _MOST_STEPS = 1.02, 466  # between budgets that are tried, up to ten thousand times one
+_STEP, _MOST_STEPS = 1.1, 73  # between budgets that are tried, up to a thousand times one
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Point:
-    """One feasible proposal.
+    """One feasible proposal; there is one object of each in a process.
 
     Attributes:
         trunk: the shape, which other variants of the search have too.
@@ -55,7 +55,7 @@ class Point:
     steps: int
     n_params: int
     flops_per_token: int
-    base: Recipe = field(compare=False)
+    base: Recipe
 
     @cached_property
     def recipe(self) -> Recipe:
@@ -159,6 +159,8 @@ def _common(
     made = {
         spec: {trunk: maker.points(trunk) for trunk in trunks} for spec, maker in makers.items()
     }
+    for maker in makers.values() if trunks else ():
+        maker.check_ends()
     shared = [trunk for trunk in trunks if all(points[trunk] for points in made.values())]
     if trunks and not shared:
         for maker in makers.values():
@@ -181,6 +183,7 @@ class _Maker:
             tuple(zip(self.searched, values, strict=True))
             for values in itertools.product(*(each.values for each in self.searched.values()))
         ]
+        self.accepted: set[Options] = set()
         self.refused: VariantError | None = None
         self.designs: dict[tuple[Options, int, int], tuple[str, Residual | None]] = {}
 
@@ -193,6 +196,16 @@ class _Maker:
                 "narrow a range, or give it a step"
             )
 
+    def check_ends(self) -> None:
+        """Raise UsageError where the least or most of an option fits no shape."""
+        for place, (name, dimension) in enumerate(self.searched.items()):
+            for end in (dimension.values[0], dimension.values[-1]):
+                if all(choice[place][1] != end for choice in self.accepted):
+                    raise UsageError(
+                        f"--space {name}={dimension.text}: {write_value(end)} fits no shape of the "
+                        f"budget: {self.refused}"
+                    )
+
     def complain(self) -> None:
         """Raise the design's own reason where it refused every choice of options."""
         if self.refused is not None:
@@ -203,6 +216,8 @@ class _Maker:
         found: dict[str, list[Point]] = {}
         for options in self.choices:
             name, design = self._built(options, trunk.d_model, 2 * trunk.n_layers)
+            if design is not None:
+                self.accepted.add(options)
             if design is not None and name not in found:
                 found[name] = self._points(trunk, design, name, options)
         return [point for points in found.values() for point in points]
@@ -270,26 +285,41 @@ def _impossible(
 ) -> str:
     """Why there is no shape, with the nearest budget that has one."""
     start = f"no shape of the space has --budget {budget.text} within {TOLERANCE:.1%}"
+    scaled = _near(specs, space, budget, recipe, vocab_size)
 
     def has_one(factor: float) -> bool:
-        scaled = budget.scaled(factor)
-        return any(_common(specs, space, scaled, recipe, vocab_size).values())
+        return any(_common(specs, space, scaled(factor), recipe, vocab_size).values())
 
     for k in range(1, _MOST_STEPS):
         for step in (1 / _STEP, _STEP):
             if has_one(step**k):
                 near, far = step ** (k - 1), step**k
-                for _ in range(6):
+                for _ in range(8):
                     middle = math.sqrt(near * far)
                     near, far = (near, middle) if has_one(middle) else (middle, far)
-                nearest = budget.scaled(far).text
+                nearest = scaled(far).text
                 return f"{start} ({space.text}); the nearest that has one is --budget {nearest}"
     return f"{start}, nor any other budget: {space.text} contradicts itself"
 
 
-def by_shape(points: Sequence[Point]) -> Mapping[Trunk, list[Point]]:
-    """The points of each shape."""
-    found: dict[Trunk, list[Point]] = {}
-    for point in points:
-        found.setdefault(point.trunk, []).append(point)
-    return found
+def _near(
+    specs: Sequence[Variant], space: Space, budget: Budget, recipe: Recipe, vocab_size: int
+) -> Callable[[float], Budget]:
+    """Budgets around this one, by a factor: of FLOPs alone, from one step up, where there are
+    shapes of its parameters.
+    """
+    params, flops = budget.params, budget.flops
+    if params is None or flops is None:
+        return budget.scaled
+    loose = Budget(write(params, None), params, None)
+    found = _common(specs, space, loose, recipe, vocab_size).values()
+    steps = [p.flops_per_token * recipe.tokens_per_step for points in found for p in points]
+    if not steps:
+        return budget.scaled
+    least = max(flops, float(min(steps)))
+
+    def scaled(factor: float) -> Budget:
+        times = float(f"{least * factor:.4g}")
+        return Budget(write(params, times), params, times)
+
+    return scaled

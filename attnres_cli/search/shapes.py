@@ -11,11 +11,15 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from attnres_cli.errors import UsageError
 from attnres_cli.search.space import Dimension, Space
 from attnres_cli.shape import Shape
 
 SLACK = 0.1
 """The share by which d_ff / d_model of the trunk may leave its ratio to hold the budget."""
+
+MOST_SHAPES = 5_000
+"""Of one size. More are refused: nobody could try them, and listing them would take minutes."""
 
 _EIGHTS = 8  # widths of heads that GPUs like, taken where the slack allows
 
@@ -68,14 +72,38 @@ def shapes(space: Space, sizes: tuple[int, ...], recipe: Shape) -> list[Trunk]:
 
 def _of_size(space: Space, params: int, ratio: float, recipe: Shape) -> Iterator[Trunk]:
     depth, heads = space.trunk.get("n_layers"), space.trunk.get("n_heads")
+    n_found = 0
     for n_layers in _whole(depth, 1000):
         widest = _width(n_layers, 1.0, params, ratio, recipe)
         if widest < 2:
             return
+        if not _is_near(space, n_layers, widest):
+            continue
         for n_heads in _whole(heads, int(widest * (1 + SLACK)) // 2):
             trunk = _trunk(space, n_layers, n_heads, params, ratio, recipe)
             if trunk is not None:
+                n_found += 1
+                if n_found > MOST_SHAPES:
+                    raise UsageError(
+                        f"--space: more than {MOST_SHAPES:,} shapes of {params:,} parameters: "
+                        "narrow a range, or give it a step"
+                    )
                 yield trunk
+
+
+def _is_near(space: Space, n_layers: int, widest: float) -> bool:
+    """Whether a width about this one may be in the space: a look before each is looked at."""
+    for name, value in (("d_model", widest), ("aspect", widest / n_layers)):
+        dimension = space.trunk.get(name)
+        if dimension is None:
+            continue
+        low, high = dimension.low, dimension.high
+        if dimension.values:
+            numbers = [float(str(number)) for number in dimension.values]
+            low, high = min(numbers) / 2, max(numbers) * 2
+        if not low * (1 - 2 * SLACK) <= value <= high * (1 + 2 * SLACK):
+            return False
+    return True
 
 
 def _whole(dimension: Dimension | None, most: int) -> Iterator[int]:
