@@ -58,6 +58,9 @@ def test_the_readme_shows_commands():
 @pytest.mark.parametrize("command", ATTNRES)
 def test_a_command_of_the_readme_runs(command: str, folder: Path):
     trains = command.startswith("attnres ablate") and "--dry-run" not in command
+    if command.startswith("attnres search") and "--dry-run" not in command:
+        command += BRIEFLY + " --budget params=60k --trials 2 --confirm 1"
+        command = command.replace("--budget params=700k", "")
     if "table4" in command:  # its 16 heads fit the width of recipe quick
         command += " --seeds 1"
     if command.startswith("attnres plan"):  # after seeds of the baseline, as the reader has by then
