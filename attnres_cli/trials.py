@@ -31,6 +31,7 @@ class Trial:
         recipe_digest: of the recipe with these sizes: with variant, seed and fingerprint this
             names its runs in the study.
         values: of each objective, in their order, on the first look's seed; empty until complete.
+            A loss is infinite where training diverged.
 
     """
 
@@ -50,8 +51,10 @@ class Family:
 
     Attributes:
         sampler: Optuna's sampler and why: `grid: 24 shapes, 40 trials`.
-        importance: share of the losses' variance by dimension (Optuna's), empty where too few
-            trials are complete.
+        trials: as many as were asked for, failed ones beside them, and shapes that were best for
+            another variant and were confirmed for this one too.
+        importance: by dimension, summing to 1: how much it tells the best trials from the others
+            (Optuna's PED-ANOVA); empty where fewer than ten trials are complete.
 
     """
 
