@@ -12,6 +12,7 @@ import math
 import os
 import sqlite3
 import time
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, fields
@@ -289,5 +290,7 @@ def _importance(trials: Sequence[FrozenTrial]) -> dict[str, float]:
                 params=trial.params, distributions=trial.distributions, value=trial.values[0]
             )
         )
-    found = get_param_importances(alone, evaluator=PedAnovaImportanceEvaluator())
+    with warnings.catch_warnings():  # of Optuna 4, where it is called experimental
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        found = get_param_importances(alone, evaluator=PedAnovaImportanceEvaluator())
     return {name: share for name, share in found.items() if math.isfinite(share)}
