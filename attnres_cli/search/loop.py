@@ -123,8 +123,20 @@ class Laboratory:
                 with explained():
                     waiting |= self._next(family)
             if not waiting:
-                return
+                break
             self._train(list(waiting.values()), (self.first_seed,), list(waiting))
+        lost = {
+            (point.recipe.digest, point.variant, self.first_seed)
+            for family in families
+            for trial, point in family.kept()
+            if trial.state is TrialState.FAIL
+        }
+        records = self.store.runs() if lost else []  # those of earlier processes too
+        found = [r for r in records if (r.recipe_digest, r.variant, r.seed) in lost]
+        self._count_failed(found)
+
+    def _count_failed(self, records: Sequence[RunRecord]) -> None:
+        self.failed |= {record.id for record in records if record.status is Status.FAILED}
 
     def confirm(self, families: Sequence[Family], k: int, seeds: Sequence[int]) -> None:
         """The k best shapes of every family, for all families, on fresh seeds.
@@ -140,6 +152,7 @@ class Laboratory:
         points = [point for found in chosen.values() for point in found]
         all_seeds = tuple(dict.fromkeys((self.first_seed, *seeds)))
         records = self._records(points, all_seeds)
+        self._count_failed(records)
         missing = [record.id for record in records if record.status in _WAITS]
         if missing:
             self.note(
@@ -200,7 +213,6 @@ class Laboratory:
     def _tell(self, family: Family, number: int, record: RunRecord) -> None:
         values = values_of(record, self.objectives)
         if values is None:
-            self.failed.add(record.id)
             family.study.tell(number, state=TrialState.FAIL, skip_if_finished=True)
         else:
             family.study.tell(number, values, skip_if_finished=True)
@@ -265,8 +277,7 @@ class Laboratory:
             for name in plan.devices[:n_devices]
         ]
         with self.progress(plan, records) as on_event:
-            ended = run_all(self.store, jobs, on_event)
-        self.failed |= {record.id for record in ended if record.status is Status.FAILED}
+            self._count_failed(run_all(self.store, jobs, on_event))
 
     def _at(self, family: Family, trunks: Sequence[Trunk]) -> list[Point]:
         """The family's point at each of these shapes."""

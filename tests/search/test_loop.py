@@ -182,6 +182,7 @@ def test_failed_trials_are_listed_and_do_not_count(bench):
     assert states.count(State.FAILED) == 3
     assert states.count(State.COMPLETE) >= 12
     assert len(done.laboratory.failed) == 3
+    assert len(bench().run().laboratory.failed) == 3  # and the next time
 
 
 def test_a_search_in_which_everything_fails_ends(bench):
