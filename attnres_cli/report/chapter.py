@@ -54,7 +54,7 @@ class Chapter:
     @property
     def study_name(self) -> str:
         """The study as a page may show it to anyone: of a URL, without its password."""
-        return re.sub(r"(://[^:/@]*):[^/]*@", r"\1:***@", self.study)
+        return without_password(self.study)
 
     def command(self, arm: ArmResult) -> str:
         """What trains an arm's runs again, in a study of their own: beside the baseline, or alone
@@ -70,7 +70,7 @@ class Chapter:
         base = arm.variant if alone else self.comparison.baseline
         words = ["attnres", "ablate", *dict.fromkeys([base, arm.variant]), "--recipe", name]
         words += [part for override in overrides for part in ("--set", override)]
-        words += ["--seeds", _seeds(sorted(arm.losses))]
+        words += ["--seeds", seeds_typed(sorted(arm.losses))]
         words += [] if base == "standard" else ["--baseline", base]
         settings = runs[0].result.settings
         words += ["--device", settings.device, "--engine", settings.engine, "--study", "again.db"]
@@ -88,6 +88,11 @@ def chapter(comparison: Comparison, records: Iterable[RunRecord], study: str) ->
         return Chapter(comparison, mine, study=study)
     mine = [run for run in runs if run.seed in arms.get((run.variant, run.recipe_digest), {})]
     return Chapter(comparison, mine, study=study)
+
+
+def without_password(study: str) -> str:
+    """The study as anyone may see it: of a URL all but its password."""
+    return re.sub(r"(://[^:/@]*):[^/]*@", r"\1:***@", study)
 
 
 def overrides_of(recipe: Recipe) -> tuple[str, list[str]]:
@@ -111,7 +116,7 @@ def overrides_of(recipe: Recipe) -> tuple[str, list[str]]:
     return name, found
 
 
-def _seeds(seeds: list[int]) -> str:
+def seeds_typed(seeds: list[int]) -> str:
     """As --seeds takes them: `3` for 0, 1, 2, else a list, which has two or more."""
     if seeds == list(range(len(seeds))):
         return str(len(seeds))

@@ -1,0 +1,287 @@
+"""`show`: what a search has found, as a table, Markdown, CSV, JSON, LaTeX or a page."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any, TextIO
+
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from attnres_cli.recipe import Recipe
+from attnres_cli.report.latex import escaped
+from attnres_cli.report.markup import capital
+from attnres_cli.report.optima import Finding, Pair, find
+from attnres_cli.report.search_words import (
+    again,
+    answer,
+    best_text,
+    failures,
+    fresh_text,
+    lacking,
+    notes,
+    options_text,
+    shape_text,
+    surprise_text,
+    title,
+)
+from attnres_cli.report.shapes import Optimum, Shape, front, options
+from attnres_cli.report.terminal import console
+from attnres_cli.run import RunRecord
+from attnres_cli.trials import Search, Trial
+
+_WIDE = 150
+SHAPE = ("shape", "heads")
+LOSSES = ("aspect", "first look", "fresh seeds [95 %]", "change", "best")
+COSTS = ("d_ff", "h/layer", "params", "tokens", "FLOPs", "ms/step", "options")
+
+
+def show(
+    search: Search,
+    runs: Sequence[RunRecord],
+    form: str,
+    out: TextIO,
+    recipes: Mapping[str, Recipe] | None = None,
+    study: str = "",
+) -> None:
+    """Print a search into a stream, as table, markdown, csv, json, latex or html.
+
+    Args:
+        search: with its trials.
+        runs: of the study; those of the search are taken.
+        form: a format's name.
+        out: where to.
+        recipes: resolved recipes by digest, by which shapes are reproduced; without them only
+            those that are a shipped recipe with other sizes.
+        study: the file or URL, as it was typed.
+
+    """
+    found, known = find(search, runs), recipes or {}
+    if form == "table":
+        _print(found, known, study, out)
+    elif form == "json":
+        out.write(json.dumps(document(found, known), indent=2, allow_nan=False) + "\n")
+    elif form == "csv":
+        out.write(_to_csv(found))
+    elif form == "markdown":
+        out.write(_to_markdown(found, known, study))
+    elif form == "latex":
+        out.write(_to_latex(found))
+    else:
+        from attnres_cli.report.search_page import to_html
+
+        out.write(to_html([found], known, study))
+
+
+def cells(shape: Shape) -> list[str]:
+    """The cells of SHAPE, LOSSES and COSTS."""
+    trial, held = shape.trial, shape.trial.dimensions
+    return [
+        shape_text(trial),
+        str(held["n_heads"]),
+        f"{float(held['aspect']):.3g}",
+        f"{shape.promised:.4f}",
+        fresh_text(shape),
+        surprise_text(shape),
+        best_text(shape),
+        str(held["d_ff"]),
+        f"{float(held['heads_per_layer']):.3g}",
+        f"{trial.n_params:,}",
+        f"{int(held['tokens']):,}",
+        f"{trial.flops:.2e}".replace("e+", "e"),
+        "-" if shape.step_s is None else f"{1000 * shape.step_s:.1f}",
+        options_text(trial),
+    ]
+
+
+def table_of(one: Optimum) -> tuple[list[str], list[list[str]]]:
+    """Titles and rows of a variant's listed shapes, without the columns that nothing is in."""
+    head, rows = (*SHAPE, *LOSSES, *COSTS), [cells(shape) for shape in one.listed]
+    kept = [i for i in range(len(head)) if any(row[i] != "-" for row in rows)]
+    return [head[i] for i in kept], [[row[i] for i in kept] for row in rows]
+
+
+def heading(one: Optimum) -> str:
+    """What a table of one variant shows."""
+    which = "shapes trained with fresh seeds" if one.confirmed else "the best of one seed"
+    return f"{one.family.variant}: {which}; validation loss, nats per token"
+
+
+def commands(finding: Finding, known: Mapping[str, Recipe], study: str) -> list[tuple[str, str]]:
+    """What can be typed, each with what for: the best shape of a variant again, in a study of its
+    own; and the runs that are missing for a comparison, in this study.
+    """
+    found = [(one, again(finding.search, one.best, known)) for one in finding.optima if one.best]
+    typed = [(f"{one.family.variant} again", words) for one, words in found if words]
+    return typed + [("to compare", words) for words in lacking(finding, known, study)]
+
+
+def _print(finding: Finding, known: Mapping[str, Recipe], study: str, stream: TextIO) -> None:
+    out = console(stream)
+    out.print(Text(title(finding.search), style="bold"))
+    out.print(Text(answer(finding)))
+    out.print()
+    for one in finding.optima:
+        head, rows = table_of(one)
+        costs = next((i for i, name in enumerate(head) if name in COSTS), 0)
+        places = list(range(len(head)))
+        parts = [places] if out.width >= _WIDE else [places[:costs], [0, 1, *places[costs:]]]
+        for number, part in enumerate(parts if rows else []):
+            out.print(_rich("" if number else heading(one), head, rows, part))
+    for variant, shape, error in failures(finding):
+        out.print(Text(f"failed: {variant} at {shape}: {error}"))
+    for line in notes(finding):
+        out.print(Text(line, style="dim"))
+    for name, typed in commands(finding, known, study):
+        out.print(Text(f"{name}: {typed}"))
+
+
+def _rich(
+    name: str, head: Sequence[str], rows: Sequence[Sequence[str]], columns: Sequence[int]
+) -> Table:
+    table = Table(
+        title=name or None, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0)
+    )
+    for title_ in (head[i] for i in columns):
+        folds, is_text = title_ in ("fresh seeds [95 %]", "options"), title_ in ("options", "best")
+        table.add_column(
+            title_, justify="left" if is_text else "right", no_wrap=not folds, overflow="fold"
+        )
+    for row in rows:
+        table.add_row(*(row[i] for i in columns))
+    return table
+
+
+def _to_markdown(finding: Finding, known: Mapping[str, Recipe], study: str) -> str:
+    name = title(finding.search)
+    lines = [f"### {capital(name)}", "", answer(finding), ""]
+    for one in (each for each in finding.optima if each.shapes):
+        head, rows = table_of(one)
+        lines += [f"**{heading(one)}**", "", f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
+        lines += [f"| {' | '.join(row)} |" for row in rows] + [""]
+    lines += [f"- failed: `{v}` at {shape}: {error}" for v, shape, error in failures(finding)]
+    lines += [f"- {line}" for line in notes(finding)]
+    lines += [f"- {name}: `{typed}`" for name, typed in commands(finding, known, study)]
+    return "\n".join(lines) + "\n"
+
+
+def _to_latex(finding: Finding) -> str:
+    parts = ["% needs \\usepackage{booktabs}"]
+    for one in (each for each in finding.optima if each.shapes):
+        head, rows = table_of(one)
+        body = [" & ".join(escaped(cell) for cell in row) + r" \\" for row in (head, *rows)]
+        caption = escaped(f"{capital(title(finding.search))}. {heading(one)}. {answer(finding)}")
+        parts += [r"\begin{table}", r"  \centering", rf"  \caption{{{caption}}}"]
+        parts += [rf"  \begin{{tabular}}{{@{{}}{'r' * len(head)}@{{}}}}", r"    \toprule"]
+        parts += [f"    {body[0]}", r"    \midrule", *(f"    {row}" for row in body[1:])]
+        parts += [r"    \bottomrule", r"  \end{tabular}", r"\end{table}", ""]
+    return "\n".join(parts)
+
+
+_CSV = (
+    "search", "family", "number", "state", "variant", "n_layers", "d_model", "n_heads", "d_ff",
+    "aspect", "heads_per_layer", "tokens", "options", "n_params", "flops", "first_look",
+    "second_objective", "on_front", "fresh_mean", "fresh_low", "fresh_high", "n_fresh", "change",
+    "best", "step_ms", "error", "recipe", "recipe_digest", "fingerprint", "budget",
+)  # fmt: skip
+
+
+def _to_csv(finding: Finding) -> str:
+    """One line per trial of every family; empty where there is no value."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, _CSV, lineterminator="\n")
+    writer.writeheader()
+    for one in finding.optima:
+        for trial in one.family.trials:
+            writer.writerow(_flat(finding, one, trial))
+    return text.getvalue()
+
+
+def _flat(finding: Finding, one: Optimum, trial: Trial) -> dict[str, Any]:
+    search, row = finding.search, _trial(one, trial)
+    held, shape, values = row.pop("dimensions"), row.pop("shape"), row.pop("values")
+    row |= {name: held[name] for name in held if name in _CSV}
+    row |= {
+        "search": search.name,
+        "family": one.family.variant,
+        "options": row["options"] and options_text(trial),
+    }
+    row |= {"first_look": next(iter(values), None), "second_objective": (*values, None, None)[1]}
+    row |= {"recipe": search.recipe, "budget": search.budget, "fingerprint": search.fingerprint}
+    if shape is not None:
+        low, high = shape["ci95"] or (None, None)
+        row |= {"fresh_mean": shape["mean"], "fresh_low": low, "fresh_high": high}
+        row |= {"n_fresh": len(shape["fresh"]), "change": shape["change"]}
+        row |= {"best": shape["best"], "step_ms": shape["step_ms"]}
+    return {name: row.get(name) for name in _CSV}
+
+
+def document(finding: Finding, known: Mapping[str, Recipe]) -> dict[str, Any]:
+    """All of a search for scripts; a loss that is not finite is null."""
+    head = asdict(finding.search)
+    del head["families"]
+    families = []
+    for one in finding.optima:
+        best = one.best
+        families.append(
+            {
+                "variant": one.family.variant,
+                "sampler": one.family.sampler,
+                "importance": dict(one.family.importance),
+                "counts": dict(one.counts),
+                "best": best.trial.number if best else None,
+                "command": again(finding.search, best, known) if best else "",
+                "reason": one.reason,
+                "trials": [_trial(one, trial) for trial in one.family.trials],
+            }
+        )
+    return {
+        "title": title(finding.search),
+        "answer": answer(finding),
+        "search": head,
+        "families": families,
+        "pairs": [_pair(finding, pair) for pair in finding.pairs],
+        "settings": list(finding.settings),
+        "versions": list(finding.versions),
+        "notes": notes(finding),
+    }
+
+
+def _trial(one: Optimum, trial: Trial) -> dict[str, Any]:
+    """A trial, and the shape that it is of, if that is complete."""
+    shape = next((s for s in one.shapes if s.trial.number == trial.number), None)
+    errors = {failed.number: error for failed, error in one.failed}
+    found = asdict(trial) | {"dimensions": dict(trial.dimensions), "options": options(trial)}
+    found |= {"values": [v if abs(v) < float("inf") else None for v in trial.values]}
+    found |= {"error": errors.get(trial.number), "on_front": trial in front(one), "shape": None}
+    if shape is not None:
+        found["shape"] = {
+            "first_look": shape.promised,
+            "fresh": {str(seed): loss for seed, loss in shape.fresh.items()},
+            "missing": list(shape.missing),
+            "mean": shape.mean,
+            "ci95": shape.ci95,
+            "change": shape.surprise,
+            "best": None if shape.may_be_best is None else best_text(shape),
+            "step_ms": None if shape.step_s is None else 1000 * shape.step_s,
+        }
+    return found
+
+
+def _pair(finding: Finding, pair: Pair) -> dict[str, Any]:
+    return {
+        "variants": [finding.optima[i].family.variant for i in (pair.ours, pair.theirs)],
+        "differ": pair.differ if pair.test is not None else None,
+        "p_holm": pair.p,
+        "test": asdict(pair.test) if pair.test is not None else None,
+        "shapes": [list(cell) for cell in pair.cells],
+        "chosen": [shape.trial.number for shape in pair.choices],
+        "reason": pair.reason,
+        "seeds_needed": pair.needed,
+        "lacking": [{"variant": t.variant, "number": t.number} for t in pair.lacking],
+    }

@@ -1,0 +1,88 @@
+"""A search as part of a page, and as a page of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from html import escape
+
+from attnres_cli.recipe import Recipe
+from attnres_cli.report import markup
+from attnres_cli.report.chapter import without_password
+from attnres_cli.report.figures.search import drawings
+from attnres_cli.report.optima import Finding
+from attnres_cli.report.search import commands, heading, table_of
+from attnres_cli.report.search_words import answer, failures, notes, question, title
+from attnres_cli.report.shapes import Optimum
+
+_WORDS = ("best", "options")
+
+
+def to_html(findings: Sequence[Finding], known: Mapping[str, Recipe], study: str) -> str:
+    """A page of one search or several.
+
+    Args:
+        findings: one or more.
+        known: resolved recipes by digest.
+        study: the file or URL, as it was typed.
+
+    """
+    heads = [question(finding) for finding in findings]
+    answers = "".join(
+        f"<p class='answer'>{markup.code(answer(finding))}</p>\n" for finding in findings
+    )
+    parts = [part(each, known, study, number) for number, each in enumerate(findings, 1)]
+    return markup.document(
+        f"attnres: {title(findings[0].search)}",
+        heads[0] if len(findings) == 1 else f"{len(findings)} searches of shapes",
+        answers + "".join(parts),
+        without_password(study),
+    )
+
+
+def part(finding: Finding, known: Mapping[str, Recipe], study: str, number: int) -> str:
+    """A search as a part of any page: tables, figures, what they rest on, how to reproduce.
+
+    Args:
+        finding: of the search.
+        known: resolved recipes by digest.
+        study: the file or URL, as it was typed.
+        number: of the part on its page; its names begin with `s` and the number.
+
+    """
+    failed = [
+        (f"<code>{escape(variant)}</code>", escape(shape), escape(error))
+        for variant, shape, error in failures(finding)
+    ]
+    drawn = markup.figures(drawings(finding), f"s{number}-")
+    typed = [
+        (escape(name), f"<code>{escape(words)}</code>")
+        for name, words in commands(finding, known, study)
+    ]
+    told = (
+        "What trains the best shape of a variant again, on all seeds, in a study of its own; and "
+        "what trains runs that are missing, in this one."
+    )
+    html = [
+        *(_table(one) for one in finding.optima),
+        markup.section("Figures", drawn) if drawn else "",
+        markup.section(
+            "Failed trials",
+            markup.table("Trials that came to nothing.", ("variant", "shape", "error"), failed),
+        )
+        if failed
+        else "",
+        markup.section("What this rests on", markup.listed(notes(finding))),
+        markup.section("Reproduce", markup.table(told, ("what", "command"), typed, prose=True))
+        if typed
+        else "",
+    ]
+    return markup.part(title(finding.search), "".join(html), f"s{number}")
+
+
+def _table(one: Optimum) -> str:
+    head, rows = table_of(one)
+    if not rows:
+        return f"<p>No trial of <code>{escape(one.family.variant)}</code> is complete.</p>\n"
+    caption = f"{markup.capital(heading(one))}; 95 % t interval over fresh seeds."
+    escaped = [[escape(cell) for cell in row] for row in rows]
+    return markup.table(caption, head, escaped, left=_WORDS)
