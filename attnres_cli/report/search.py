@@ -38,7 +38,8 @@ from attnres_cli.trials import Search, Trial
 _WIDE = 150
 SHAPE = ("shape", "heads")
 LOSSES = ("aspect", "first look", "fresh seeds [95 %]", "change", "best")
-COSTS = ("d_ff", "h/layer", "params", "tokens", "FLOPs", "ms/step", "options")
+COSTS = ("d_ff", "h/layer", "params", "tokens", "FLOPs", "ms/step")
+MORE = ("options",)
 
 
 def show(
@@ -79,7 +80,7 @@ def show(
 
 
 def cells(shape: Shape) -> list[str]:
-    """The cells of SHAPE, LOSSES and COSTS."""
+    """The cells of SHAPE, LOSSES, COSTS and MORE."""
     trial, held = shape.trial, shape.trial.dimensions
     return [
         shape_text(trial),
@@ -101,15 +102,15 @@ def cells(shape: Shape) -> list[str]:
 
 def table_of(one: Optimum) -> tuple[list[str], list[list[str]]]:
     """Titles and rows of a variant's listed shapes, without the columns that nothing is in."""
-    head, rows = (*SHAPE, *LOSSES, *COSTS), [cells(shape) for shape in one.listed]
+    head, rows = (*SHAPE, *LOSSES, *COSTS, *MORE), [cells(shape) for shape in one.listed]
     kept = [i for i in range(len(head)) if any(row[i] != "-" for row in rows)]
     return [head[i] for i in kept], [[row[i] for i in kept] for row in rows]
 
 
 def heading(one: Optimum) -> str:
     """What a table of one variant shows."""
-    which = "shapes trained with fresh seeds" if one.confirmed else "the best of one seed"
-    return f"{one.family.variant}: {which}; validation loss, nats per token"
+    which = "trained with fresh seeds" if one.confirmed else "of the lowest first look, one seed"
+    return f"Shapes of {one.family.variant} {which}; validation loss, nats per token"
 
 
 def commands(finding: Finding, known: Mapping[str, Recipe], study: str) -> list[tuple[str, str]]:
@@ -128,9 +129,7 @@ def _print(finding: Finding, known: Mapping[str, Recipe], study: str, stream: Te
     out.print()
     for one in finding.optima:
         head, rows = table_of(one)
-        costs = next((i for i, name in enumerate(head) if name in COSTS), 0)
-        places = list(range(len(head)))
-        parts = [places] if out.width >= _WIDE else [places[:costs], [0, 1, *places[costs:]]]
+        parts = [list(range(len(head)))] if out.width >= _WIDE else _narrow(head)
         for number, part in enumerate(parts if rows else []):
             out.print(_rich("" if number else heading(one), head, rows, part))
     for variant, shape, error in failures(finding):
@@ -139,6 +138,15 @@ def _print(finding: Finding, known: Mapping[str, Recipe], study: str, stream: Te
         out.print(Text(line, style="dim"))
     for name, typed in commands(finding, known, study):
         out.print(Text(f"{name}: {typed}"))
+
+
+def _narrow(head: Sequence[str]) -> list[list[int]]:
+    """The columns of the tables that a wide one becomes, each with those that name a shape."""
+    found = []
+    for names in (LOSSES, COSTS, MORE):
+        places = [i for i, name in enumerate(head) if name in names]
+        found += [[0, 1, *places]] if places else []
+    return found
 
 
 def _rich(
@@ -209,7 +217,7 @@ def _flat(finding: Finding, one: Optimum, trial: Trial) -> dict[str, Any]:
     row |= {
         "search": search.name,
         "family": one.family.variant,
-        "options": row["options"] and options_text(trial),
+        "options": options_text(trial) if row["options"] else None,
     }
     row |= {"first_look": next(iter(values), None), "second_objective": (*values, None, None)[1]}
     row |= {"recipe": search.recipe, "budget": search.budget, "fingerprint": search.fingerprint}

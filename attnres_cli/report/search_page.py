@@ -67,7 +67,12 @@ def part(finding: Finding, known: Mapping[str, Recipe], study: str, number: int)
         markup.section("Figures", drawn) if drawn else "",
         markup.section(
             "Failed trials",
-            markup.table("Trials that came to nothing.", ("variant", "shape", "error"), failed),
+            markup.table(
+                "Trials that came to nothing.",
+                ("variant", "shape", "error"),
+                failed,
+                left=("shape", "error"),
+            ),
         )
         if failed
         else "",
@@ -83,6 +88,6 @@ def _table(one: Optimum) -> str:
     head, rows = table_of(one)
     if not rows:
         return f"<p>No trial of <code>{escape(one.family.variant)}</code> is complete.</p>\n"
-    caption = f"{markup.capital(heading(one))}; 95 % t interval over fresh seeds."
+    caption = f"{heading(one)}; 95 % t interval over fresh seeds."
     escaped = [[escape(cell) for cell in row] for row in rows]
     return markup.table(caption, head, escaped, left=_WORDS)

@@ -49,6 +49,7 @@ def valley(n_shapes: int, best: int, depth: float) -> Floats:
     return depth * np.abs(np.arange(n_shapes) - best).astype(np.float64)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tails", ["normal", "heavy"])
 @pytest.mark.parametrize("shared", [0.0, 0.8])
 @pytest.mark.parametrize("n_shapes", [2, 3, 6])
@@ -83,14 +84,17 @@ def test_a_steep_and_a_flat_valley_with_one_optimum_interact_and_their_optima_do
     assert np.mean(gaps) > 0.8  # what the sentence would wrongly rest on
 
 
-def test_the_rate_of_error_is_reached_where_one_design_is_far_from_sharing_the_shape():
-    """One shape is best for both, the other design's choice is as good: a single test decides."""
-    means = np.array([[0.0, 50.0], [0.0, 0.0]])
+@pytest.mark.parametrize("n_seeds", [3, 8])
+def test_in_the_worst_case_the_rate_of_error_is_that_of_one_test(n_seeds):
+    """Each design has a shape as good as the one that is best for both, the other one has not.
 
-    said = differ(studies(means, 4, 0.5, seed=3))
+    Both choose the common one in a quarter of the searches; else a single test stands in the way.
+    """
+    means = np.array([[0.0, 0.0, 50.0, 50.0], [0.0, 50.0, 0.0, 50.0]])
 
-    # the design without a preference chooses wrongly half of the time; then a test of its level
-    assert said == pytest.approx(ALPHA / 2, abs=limit(ALPHA / 2))
+    said = differ(studies(means, n_seeds, 0.5, seed=3))
+
+    assert said == pytest.approx(0.75 * ALPHA, abs=limit(0.75 * ALPHA))
 
 
 @pytest.mark.parametrize("n_shapes", [2, 4, 6])
