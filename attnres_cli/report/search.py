@@ -15,7 +15,6 @@ from rich.text import Text
 
 from attnres_cli.recipe import Recipe
 from attnres_cli.report.latex import escaped
-from attnres_cli.report.markup import capital
 from attnres_cli.report.optima import Finding, Pair, find
 from attnres_cli.report.search_words import (
     again,
@@ -167,7 +166,7 @@ def _rich(
 
 def _to_markdown(finding: Finding, known: Mapping[str, Recipe], study: str) -> str:
     name = title(finding.search)
-    lines = [f"### {capital(name)}", "", answer(finding), ""]
+    lines = [f"### {name}", "", answer(finding), ""]
     for one in (each for each in finding.optima if each.shapes):
         head, rows = table_of(one)
         lines += [f"**{heading(one)}**", "", f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
@@ -183,7 +182,7 @@ def _to_latex(finding: Finding) -> str:
     for one in (each for each in finding.optima if each.shapes):
         head, rows = table_of(one)
         body = [" & ".join(escaped(cell) for cell in row) + r" \\" for row in (head, *rows)]
-        caption = escaped(f"{capital(title(finding.search))}. {heading(one)}. {answer(finding)}")
+        caption = escaped(f"{title(finding.search)}. {heading(one)}. {answer(finding)}")
         parts += [r"\begin{table}", r"  \centering", rf"  \caption{{{caption}}}"]
         parts += [rf"  \begin{{tabular}}{{@{{}}{'r' * len(head)}@{{}}}}", r"    \toprule"]
         parts += [f"    {body[0]}", r"    \midrule", *(f"    {row}" for row in body[1:])]

@@ -27,9 +27,9 @@ SET_RULE = (
 
 
 def title(search: Search) -> str:
-    """`search 5ea4c0ffee12: recipe quick, params=2M within 2 %`."""
+    """`Search 5ea4c0ffee12: recipe quick, params=2M within 2 %`."""
     return (
-        f"search {search.name}: recipe {search.recipe}, {search.budget} within "
+        f"Search {search.name}: recipe {search.recipe}, {search.budget} within "
         f"{100 * search.tolerance:.3g} %"
     )
 
@@ -98,7 +98,7 @@ def _pair_text(finding: Finding, pair: Pair) -> str:
 
 def _hardest(pair: Pair) -> str:
     assert pair.test is not None
-    n_layers, d_model, n_heads, _ = pair.cells[pair.test.hardest]
+    n_layers, d_model, n_heads, *_ = pair.cells[pair.test.hardest]
     return f"{n_layers} layers of width {d_model} with {n_heads} heads"
 
 

@@ -18,15 +18,18 @@ from attnres_cli.run import RunRecord, Settings, Status
 from attnres_cli.stats import ALPHA, may_be_best, mean_interval
 from attnres_cli.trials import Family, Search, State, Trial, Value
 
-SIZES = ("n_layers", "d_model", "n_heads", "d_ff")
-"""What two trials have in common that are of the same shape."""
+SIZES = ("n_layers", "d_model", "n_heads", "mlp_ratio", "params")
+"""What two trials have in common that are of the same shape, the last two where they were searched.
 
-_NOT_OPTIONS = {*SIZES, "aspect", "heads_per_layer", "tokens"}
+d_ff is none of it: it takes up what a variant's own parameters change of the budget.
+"""
+
+_NOT_OPTIONS = {*SIZES[:3], "d_ff", "aspect", "heads_per_layer", "tokens"}
 _WAITS = {Status.PENDING: "is pending", Status.RUNNING: "is running, or was killed"}
 _UNCONFIRMED_SHOWN = 5
 
-Cell = tuple[Value, ...]
-"""The sizes of a shape, in the order of SIZES."""
+Cell = tuple[Value | None, ...]
+"""The sizes of a shape, in the order of SIZES; None where one was not searched."""
 
 
 Runs = Mapping[tuple[str, str, int], RunRecord]
@@ -124,7 +127,7 @@ class Optimum:
 
 def cell(trial: Trial) -> Cell:
     """The sizes of a trial, by which trials of two variants are of one shape."""
-    return tuple(trial.dimensions[name] for name in SIZES)
+    return tuple(trial.dimensions.get(name) for name in SIZES)
 
 
 def options(trial: Trial) -> dict[str, Value]:

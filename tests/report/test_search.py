@@ -62,7 +62,7 @@ def test_one_valley_for_both_cannot_be_told_apart_and_names_the_shape_that_may_b
     (pair,) = finding.pairs
 
     assert not pair.differ
-    n_layers, d_model, n_heads, _ = pair.cells[pair.test.hardest]
+    n_layers, d_model, n_heads, *_ = pair.cells[pair.test.hardest]
     assert (
         f"the optima cannot be told apart (p {pair.p:.2g}): {n_layers} layers of width {d_model} "
         f"with {n_heads} heads may be best for both"
@@ -76,6 +76,20 @@ def test_searches_without_any_interaction_say_that_optima_differ_at_most_at_the_
     ]
 
     assert np.mean(said) <= ALPHA + 3 * math.sqrt(ALPHA * (1 - ALPHA) / len(said))
+
+
+def test_shapes_are_the_same_whatever_a_design_takes_from_the_mlps_to_hold_the_budget():
+    search, runs = searches.valleys()
+    ours = search.families[1]
+    narrower = tuple(
+        replace(t, dimensions=t.dimensions | {"d_ff": int(t.dimensions["d_ff"]) - 3})
+        for t in ours.trials
+    )
+    families = (search.families[0], replace(ours, trials=narrower))
+
+    finding = find(replace(search, families=families), runs)
+
+    assert finding.pairs[0].p == find(search, runs).pairs[0].p
 
 
 def test_fresh_seeds_alone_judge(clear):

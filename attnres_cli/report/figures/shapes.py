@@ -143,9 +143,6 @@ _ASPECT, _HEADS = "d_model / n_layers", "n_heads / n_layers"
 _READINGS: dict[str, Reading] = {
     _HEADS: _dimension("heads_per_layer"),
     "n_heads": _dimension("n_heads"),
-    "d_ff / d_model": lambda shape: (
-        float(shape.trial.dimensions["d_ff"]) / float(shape.trial.dimensions["d_model"])
-    ),
 }
 """What may stand upwards, in the order of choice; then whatever else was searched."""
 
