@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any, TextIO
 
@@ -13,10 +13,10 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from attnres_cli.recipe import Recipe
 from attnres_cli.report.latex import escaped
 from attnres_cli.report.optima import Finding, Pair, find
 from attnres_cli.report.search_words import (
+    RecipeOf,
     again,
     answer,
     best_text,
@@ -46,7 +46,7 @@ def show(
     runs: Sequence[RunRecord],
     form: str,
     out: TextIO,
-    recipes: Mapping[str, Recipe] | None = None,
+    recipe_of: RecipeOf | None = None,
     study: str = "",
 ) -> None:
     """Print a search into a stream, as table, markdown, csv, json, latex or html.
@@ -56,12 +56,12 @@ def show(
         runs: of the study; those of the search are taken.
         form: a format's name.
         out: where to.
-        recipes: resolved recipes by digest, by which shapes are reproduced; without them only
-            those that are a shipped recipe with other sizes.
+        recipe_of: gives the study's recipe of a digest (`Store.recipe`), by which shapes are
+            reproduced; without it only those that are a shipped recipe with other sizes.
         study: the file or URL, as it was typed.
 
     """
-    found, known = find(search, runs), recipes or {}
+    found, known = find(search, runs), recipe_of
     if form == "table":
         _print(found, known, study, out)
     elif form == "json":
@@ -93,7 +93,7 @@ def cells(shape: Shape) -> list[str]:
         f"{float(held['heads_per_layer']):.3g}",
         f"{trial.n_params:,}",
         f"{int(held['tokens']):,}",
-        f"{trial.flops:.2e}".replace("e+", "e"),
+        f"{trial.flops:.2e}".replace("e+0", "e").replace("e+", "e"),
         "-" if shape.step_s is None else f"{1000 * shape.step_s:.1f}",
         options_text(trial),
     ]
@@ -112,7 +112,7 @@ def heading(one: Optimum) -> str:
     return f"Shapes of {one.family.variant} {which}; validation loss, nats per token"
 
 
-def commands(finding: Finding, known: Mapping[str, Recipe], study: str) -> list[tuple[str, str]]:
+def commands(finding: Finding, known: RecipeOf | None, study: str) -> list[tuple[str, str]]:
     """What can be typed, each with what for: the best shape of a variant again, in a study of its
     own; and the runs that are missing for a comparison, in this study.
     """
@@ -121,7 +121,7 @@ def commands(finding: Finding, known: Mapping[str, Recipe], study: str) -> list[
     return typed + [("to compare", words) for words in lacking(finding, known, study)]
 
 
-def _print(finding: Finding, known: Mapping[str, Recipe], study: str, stream: TextIO) -> None:
+def _print(finding: Finding, known: RecipeOf | None, study: str, stream: TextIO) -> None:
     out = console(stream)
     out.print(Text(title(finding.search), style="bold"))
     out.print(Text(answer(finding)))
@@ -164,7 +164,7 @@ def _rich(
     return table
 
 
-def _to_markdown(finding: Finding, known: Mapping[str, Recipe], study: str) -> str:
+def _to_markdown(finding: Finding, known: RecipeOf | None, study: str) -> str:
     name = title(finding.search)
     lines = [f"### {name}", "", answer(finding), ""]
     for one in (each for each in finding.optima if each.shapes):
@@ -228,7 +228,7 @@ def _flat(finding: Finding, one: Optimum, trial: Trial) -> dict[str, Any]:
     return {name: row.get(name) for name in _CSV}
 
 
-def document(finding: Finding, known: Mapping[str, Recipe]) -> dict[str, Any]:
+def document(finding: Finding, known: RecipeOf | None) -> dict[str, Any]:
     """All of a search for scripts; a loss that is not finite is null."""
     head = asdict(finding.search)
     del head["families"]

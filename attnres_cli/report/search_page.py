@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from html import escape
 
-from attnres_cli.recipe import Recipe
 from attnres_cli.report import markup
 from attnres_cli.report.chapter import without_password
 from attnres_cli.report.figures.search import drawings
 from attnres_cli.report.optima import Finding
 from attnres_cli.report.search import commands, heading, table_of
-from attnres_cli.report.search_words import answer, failures, notes, question, title
+from attnres_cli.report.search_words import RecipeOf, answer, failures, notes, question, title
 from attnres_cli.report.shapes import Optimum
 
 _WORDS = ("best", "options")
 
 
-def to_html(findings: Sequence[Finding], known: Mapping[str, Recipe], study: str) -> str:
+def to_html(findings: Sequence[Finding], known: RecipeOf | None, study: str) -> str:
     """A page of one search or several.
 
     Args:
         findings: one or more.
-        known: resolved recipes by digest.
+        known: gives the study's recipe of a digest.
         study: the file or URL, as it was typed.
 
     """
@@ -39,12 +38,12 @@ def to_html(findings: Sequence[Finding], known: Mapping[str, Recipe], study: str
     )
 
 
-def part(finding: Finding, known: Mapping[str, Recipe], study: str, number: int) -> str:
+def part(finding: Finding, known: RecipeOf | None, study: str, number: int) -> str:
     """A search as a part of any page: tables, figures, what they rest on, how to reproduce.
 
     Args:
         finding: of the search.
-        known: resolved recipes by digest.
+        known: gives the study's recipe of a digest.
         study: the file or URL, as it was typed.
         number: of the part on its page; its names begin with `s` and the number.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 from attnres_cli import recipe as recipes
 from attnres_cli.errors import RecipeError
@@ -13,6 +13,9 @@ from attnres_cli.report.optima import Finding, Pair
 from attnres_cli.report.shapes import Optimum, Shape, named, options
 from attnres_cli.stats import ALPHA
 from attnres_cli.trials import Search, Trial
+
+RecipeOf = Callable[[str], Recipe]
+"""The recipe of a digest, as a study holds it."""
 
 RULE = (
     f"the optima differ: for every shape that both have all fresh seeds of, the t test that it is "
@@ -228,14 +231,14 @@ def options_text(trial: Trial) -> str:
     return ", ".join(texts) or "-"
 
 
-def again(search: Search, shape: Shape, known: Mapping[str, Recipe]) -> str:
+def again(search: Search, shape: Shape, known: RecipeOf | None) -> str:
     """What trains a shape's runs again in a study of their own; empty where it is not known to be
     the same recipe.
 
     Args:
         search: that it was a trial of.
         shape: with its trial.
-        known: resolved recipes by digest, as the study holds them.
+        known: gives the study's recipe of a digest.
 
     """
     words = _ablate(search, shape.trial, known)
@@ -244,7 +247,7 @@ def again(search: Search, shape: Shape, known: Mapping[str, Recipe]) -> str:
     return shlex.join([*words, "--study", "again.db"]) if words else ""
 
 
-def lacking(finding: Finding, known: Mapping[str, Recipe], study: str) -> list[str]:
+def lacking(finding: Finding, known: RecipeOf | None, study: str) -> list[str]:
     """What trains, in the same study, the runs without which two optima cannot be compared."""
     trials = [trial for pair in finding.pairs for trial in pair.lacking]
     where = [] if study in ("", "attnres.db") else ["--study", without_password(study)]
@@ -252,9 +255,9 @@ def lacking(finding: Finding, known: Mapping[str, Recipe], study: str) -> list[s
     return list(dict.fromkeys(shlex.join([*words, *where]) for words in found if words))
 
 
-def _ablate(search: Search, trial: Trial, known: Mapping[str, Recipe]) -> list[str]:
+def _ablate(search: Search, trial: Trial, known: RecipeOf | None) -> list[str]:
     """The command that trains all seeds of a trial's shape, without its study."""
-    found = _typed(search, trial, known.get(trial.recipe_digest))
+    found = _typed(search, trial, known(trial.recipe_digest) if known else None)
     if found is None:
         return []
     name, overrides = found

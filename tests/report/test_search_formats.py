@@ -174,9 +174,9 @@ def real(**changes):
 @pytest.mark.parametrize("is_known", [True, False])
 def test_the_best_shape_is_reproduced_by_a_command_with_the_same_recipe(is_known):
     search, runs, recipe = real()
-    known = {recipe.digest: recipe} if is_known else {}
+    known = {recipe.digest: recipe}.__getitem__ if is_known else None
 
-    found = json.loads(shown("json", search, runs, recipes=known))
+    found = json.loads(shown("json", search, runs, recipe_of=known))
 
     words = shlex.split(found["families"][0]["command"])
     sets = [words[i + 1] for i, word in enumerate(words) if word == "--set"]
