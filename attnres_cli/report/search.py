@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import csv
-import io
-import json
 from collections.abc import Sequence
-from dataclasses import asdict
-from typing import Any, TextIO
+from typing import TextIO
 
 from rich import box
 from rich.table import Table
 from rich.text import Text
 
 from attnres_cli.report.latex import escaped
-from attnres_cli.report.optima import Finding, Pair, find
+from attnres_cli.report.optima import Finding, find
+from attnres_cli.report.search_export import to_csv, to_json
 from attnres_cli.report.search_words import (
     RecipeOf,
     again,
@@ -29,10 +26,10 @@ from attnres_cli.report.search_words import (
     surprise_text,
     title,
 )
-from attnres_cli.report.shapes import Optimum, Shape, front, options
+from attnres_cli.report.shapes import Optimum, Shape
 from attnres_cli.report.terminal import console
 from attnres_cli.run import RunRecord
-from attnres_cli.trials import Search, Trial
+from attnres_cli.trials import Search
 
 _WIDE = 150
 SHAPE = ("shape", "heads")
@@ -65,9 +62,9 @@ def show(
     if form == "table":
         _print(found, known, study, out)
     elif form == "json":
-        out.write(json.dumps(document(found, known), indent=2, allow_nan=False) + "\n")
+        out.write(to_json(found, known) + "\n")
     elif form == "csv":
-        out.write(_to_csv(found))
+        out.write(to_csv(found))
     elif form == "markdown":
         out.write(_to_markdown(found, known, study))
     elif form == "latex":
@@ -188,107 +185,3 @@ def _to_latex(finding: Finding) -> str:
         parts += [f"    {body[0]}", r"    \midrule", *(f"    {row}" for row in body[1:])]
         parts += [r"    \bottomrule", r"  \end{tabular}", r"\end{table}", ""]
     return "\n".join(parts)
-
-
-_CSV = (
-    "search", "family", "number", "state", "variant", "n_layers", "d_model", "n_heads", "d_ff",
-    "aspect", "heads_per_layer", "tokens", "options", "n_params", "flops", "first_look",
-    "second_objective", "on_front", "fresh_mean", "fresh_low", "fresh_high", "n_fresh", "change",
-    "best", "step_ms", "error", "recipe", "recipe_digest", "fingerprint", "budget",
-)  # fmt: skip
-
-
-def _to_csv(finding: Finding) -> str:
-    """One line per trial of every family; empty where there is no value."""
-    text = io.StringIO()
-    writer = csv.DictWriter(text, _CSV, lineterminator="\n")
-    writer.writeheader()
-    for one in finding.optima:
-        for trial in one.family.trials:
-            writer.writerow(_flat(finding, one, trial))
-    return text.getvalue()
-
-
-def _flat(finding: Finding, one: Optimum, trial: Trial) -> dict[str, Any]:
-    search, row = finding.search, _trial(one, trial)
-    held, shape, values = row.pop("dimensions"), row.pop("shape"), row.pop("values")
-    row |= {name: held[name] for name in held if name in _CSV}
-    row |= {
-        "search": search.name,
-        "family": one.family.variant,
-        "options": options_text(trial) if row["options"] else None,
-    }
-    row |= {"first_look": next(iter(values), None), "second_objective": (*values, None, None)[1]}
-    row |= {"recipe": search.recipe, "budget": search.budget, "fingerprint": search.fingerprint}
-    if shape is not None:
-        low, high = shape["ci95"] or (None, None)
-        row |= {"fresh_mean": shape["mean"], "fresh_low": low, "fresh_high": high}
-        row |= {"n_fresh": len(shape["fresh"]), "change": shape["change"]}
-        row |= {"best": shape["best"], "step_ms": shape["step_ms"]}
-    return {name: row.get(name) for name in _CSV}
-
-
-def document(finding: Finding, known: RecipeOf | None) -> dict[str, Any]:
-    """All of a search for scripts; a loss that is not finite is null."""
-    head = asdict(finding.search)
-    del head["families"]
-    families = []
-    for one in finding.optima:
-        best = one.best
-        families.append(
-            {
-                "variant": one.family.variant,
-                "sampler": one.family.sampler,
-                "importance": dict(one.family.importance),
-                "counts": dict(one.counts),
-                "best": best.trial.number if best else None,
-                "command": again(finding.search, best, known) if best else "",
-                "reason": one.reason,
-                "trials": [_trial(one, trial) for trial in one.family.trials],
-            }
-        )
-    return {
-        "title": title(finding.search),
-        "answer": answer(finding),
-        "search": head,
-        "families": families,
-        "pairs": [_pair(finding, pair) for pair in finding.pairs],
-        "settings": list(finding.settings),
-        "versions": list(finding.versions),
-        "notes": notes(finding),
-    }
-
-
-def _trial(one: Optimum, trial: Trial) -> dict[str, Any]:
-    """A trial, and the shape that it is of, if that is complete."""
-    shape = next((s for s in one.shapes if s.trial.number == trial.number), None)
-    errors = {failed.number: error for failed, error in one.failed}
-    found = asdict(trial) | {"dimensions": dict(trial.dimensions), "options": options(trial)}
-    found |= {"values": [v if abs(v) < float("inf") else None for v in trial.values]}
-    found |= {"error": errors.get(trial.number), "on_front": trial in front(one), "shape": None}
-    if shape is not None:
-        found["shape"] = {
-            "first_look": shape.promised,
-            "fresh": {str(seed): loss for seed, loss in shape.fresh.items()},
-            "missing": list(shape.missing),
-            "mean": shape.mean,
-            "ci95": shape.ci95,
-            "change": shape.surprise,
-            "best": None if shape.may_be_best is None else best_text(shape),
-            "step_ms": None if shape.step_s is None else 1000 * shape.step_s,
-        }
-    return found
-
-
-def _pair(finding: Finding, pair: Pair) -> dict[str, Any]:
-    return {
-        "variants": [finding.optima[i].family.variant for i in (pair.ours, pair.theirs)],
-        "differ": pair.differ if pair.test is not None else None,
-        "p_holm": pair.p,
-        "test": asdict(pair.test) if pair.test is not None else None,
-        "shapes": [list(cell) for cell in pair.cells],
-        "chosen": [shape.trial.number for shape in pair.choices],
-        "reason": pair.reason,
-        "seeds_needed": pair.needed,
-        "lacking": [{"variant": t.variant, "number": t.number} for t in pair.lacking],
-    }

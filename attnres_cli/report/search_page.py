@@ -1,13 +1,16 @@
-"""A search as part of a page, and as a page of its own."""
+"""A search as part of a page, as a page of its own, and as figures in files."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from html import escape
+from pathlib import Path
 
 from attnres_cli.report import markup
 from attnres_cli.report.chapter import without_password
+from attnres_cli.report.figures import picture
 from attnres_cli.report.figures.search import drawings
+from attnres_cli.report.files import places, write
 from attnres_cli.report.optima import Finding
 from attnres_cli.report.search import commands, heading, table_of
 from attnres_cli.report.search_words import RecipeOf, answer, failures, notes, question, title
@@ -36,6 +39,26 @@ def to_html(findings: Sequence[Finding], known: RecipeOf | None, study: str) -> 
         answers + "".join(parts),
         without_password(study),
     )
+
+
+def save_figures(findings: Sequence[Finding], where: str) -> list[Path]:
+    """Draw all figures of all searches into files, `search-shapes.svg` and so on; their paths.
+
+    The name of a search stands in those of its files where there are several searches.
+
+    Raises:
+        UsageError: as `files.places` and `files.write`.
+
+    """
+    folder, begin, suffix = places(where)
+    written = []
+    for finding in findings:
+        of = f"search-{finding.search.name}-" if len(findings) > 1 else "search-"
+        for drawing in drawings(finding):
+            path = folder / f"{begin}{of}{drawing.name}{suffix}"
+            write(path, picture(drawing, suffix), "--figures")
+            written.append(path)
+    return written
 
 
 def part(finding: Finding, known: RecipeOf | None, study: str, number: int) -> str:

@@ -17,6 +17,7 @@ from test_page import Page
 from attnres_cli.recipe import load
 from attnres_cli.report.optima import find
 from attnres_cli.report.search import show
+from attnres_cli.report.search_page import save_figures
 from attnres_cli.report.search_words import answer, notes
 from attnres_cli.trials import State
 
@@ -143,6 +144,22 @@ def test_the_page_is_well_formed_and_escapes_what_people_wrote():
         "aspect",
         "importance",
     ]
+
+
+def test_figures_are_files_with_the_name_of_their_search_where_there_are_several(tmp_path, finding):
+    other = replace(finding, search=replace(finding.search, name="0therone"))
+
+    one = save_figures([finding], f"{tmp_path}/one/")
+    two = save_figures([finding, other], f"{tmp_path}/two/all.pdf")
+
+    names = ["shapes", "shapes-paper", "aspect", "importance"]
+    assert [path.name for path in one] == [f"search-{name}.svg" for name in names]
+    assert [path.name for path in two] == [
+        f"all-search-{search}-{name}.pdf"
+        for search in ("5ea4c0ffee12", "0therone")
+        for name in names
+    ]
+    assert all(path.stat().st_size > 1000 for path in [*one, *two])
 
 
 @pytest.mark.parametrize("form", FORMATS)
