@@ -122,6 +122,9 @@ def _pair(search: Search, optima: Sequence[Optimum], ours: int, theirs: int) -> 
         test = common_best(losses[0], losses[1], places[0], places[1])
     except ValueError as error:
         return replace(found, choices=chosen, reason=str(error))
+    if test.p < ALPHA and both[0].confirmed[0].cell == both[1].confirmed[0].cell:
+        why = "both are lowest at one shape, with options that a first look did not choose"
+        return replace(found, choices=chosen, reason=why)
     return replace(found, test=test, cells=tuple(common), choices=chosen)
 
 

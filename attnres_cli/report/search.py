@@ -22,11 +22,10 @@ from attnres_cli.report.search_words import (
     lacking,
     notes,
     options_text,
-    shape_text,
     surprise_text,
     title,
 )
-from attnres_cli.report.shapes import Optimum, Shape
+from attnres_cli.report.shapes import Optimum, Shape, layers_by_width
 from attnres_cli.report.terminal import console
 from attnres_cli.run import RunRecord
 from attnres_cli.trials import Search
@@ -79,7 +78,7 @@ def cells(shape: Shape) -> list[str]:
     """The cells of SHAPE, LOSSES, COSTS and MORE."""
     trial, held = shape.trial, shape.trial.dimensions
     return [
-        shape_text(trial),
+        layers_by_width(trial),
         str(held["n_heads"]),
         f"{float(held['aspect']):.3g}",
         f"{shape.promised:.4f}",

@@ -10,7 +10,7 @@ from attnres_cli.errors import RecipeError
 from attnres_cli.recipe import Recipe
 from attnres_cli.report.chapter import overrides_of, seeds_typed, without_password
 from attnres_cli.report.optima import Finding, Pair
-from attnres_cli.report.shapes import Optimum, Shape, named, options
+from attnres_cli.report.shapes import Optimum, Shape, brief, named, options, sizes
 from attnres_cli.stats import ALPHA
 from attnres_cli.trials import Search, Trial
 
@@ -93,16 +93,20 @@ def _pair_text(finding: Finding, pair: Pair) -> str:
             f"{which} differ (p {pair.p:.2g}): none of the {n} shapes that both were trained at "
             "with fresh seeds can be best for both"
         )
-    text = f"{which} cannot be told apart (p {pair.p:.2g}): {_hardest(pair)} may be best for both"
+    shared = _shared(finding, pair)
+    text = f"{which} cannot be told apart (p {pair.p:.2g}): {shared} may be best for both"
     if pair.needed is not None:
         text += f", to rule that out would take about {pair.needed} fresh seeds"
     return text
 
 
-def _hardest(pair: Pair) -> str:
+def _shared(finding: Finding, pair: Pair) -> str:
+    """The shape that may be best for both: that which is lowest for both, if there is one, else
+    the one that is hardest to rule out.
+    """
     assert pair.test is not None
-    n_layers, d_model, n_heads, *_ = pair.cells[pair.test.hardest]
-    return f"{n_layers} layers of width {d_model} with {n_heads} heads"
+    ours, theirs = (finding.optima[i].confirmed[0].cell for i in (pair.ours, pair.theirs))
+    return sizes(ours if ours == theirs else pair.cells[pair.test.hardest])
 
 
 def ranges(finding: Finding) -> list[str]:
@@ -189,16 +193,6 @@ def failures(finding: Finding) -> list[tuple[str, str, str]]:
         for one in finding.optima
         for trial, error in one.failed
     ]
-
-
-def brief(trial: Trial) -> str:
-    """`6 x 354, 2 heads`."""
-    return f"{shape_text(trial)}, {trial.dimensions['n_heads']} heads"
-
-
-def shape_text(trial: Trial) -> str:
-    """Layers and width: `6 x 354`."""
-    return f"{trial.dimensions['n_layers']} x {trial.dimensions['d_model']}"
 
 
 def best_text(shape: Shape) -> str:

@@ -156,13 +156,29 @@ def _dominates(ours: Sequence[float], theirs: Sequence[float]) -> bool:
     return tuple(ours) != tuple(theirs) and all(a <= b for a, b in zip(ours, theirs, strict=True))
 
 
-def named(shape: Shape | Trial) -> str:
+def named(shape: Shape) -> str:
     """`6 layers of width 160 with 4 heads (aspect 26.7)`."""
-    held = (shape.trial if isinstance(shape, Shape) else shape).dimensions
-    return (
-        f"{held['n_layers']} layers of width {held['d_model']} with {held['n_heads']} heads "
-        f"(aspect {float(held['aspect']):.3g})"
-    )
+    return f"{sizes(shape.cell)} (aspect {float(shape.trial.dimensions['aspect']):.3g})"
+
+
+def sizes(of: Cell) -> str:
+    """`6 layers of width 160 with 4 heads`."""
+    n_layers, d_model, n_heads, *_ = of
+    return f"{_plural(n_layers, 'layer')} of width {d_model} with {_plural(n_heads, 'head')}"
+
+
+def brief(trial: Trial) -> str:
+    """`6 x 354, 2 heads`."""
+    return f"{layers_by_width(trial)}, {_plural(trial.dimensions['n_heads'], 'head')}"
+
+
+def layers_by_width(trial: Trial) -> str:
+    """`6 x 354`."""
+    return f"{trial.dimensions['n_layers']} x {trial.dimensions['d_model']}"
+
+
+def _plural(n: Value | None, word: str) -> str:
+    return f"{n} {word}{'' if n == 1 else 's'}"
 
 
 def optimum(search: Search, family: Family, runs: Runs) -> Optimum:

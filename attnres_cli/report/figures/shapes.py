@@ -144,23 +144,22 @@ _READINGS: dict[str, Reading] = {
     _HEADS: _dimension("heads_per_layer"),
     "n_heads": _dimension("n_heads"),
 }
-"""What may stand upwards, in the order of choice; then whatever else was searched."""
+"""What may stand upwards; and whatever else was searched."""
 
 
 def axes_of(finding: Finding) -> tuple[Axis, Axis] | None:
-    """Width per layer, and the first other dimension of which shapes of one aspect have several;
-    None where there is none, or fewer than two aspects.
+    """Width per layer, and the other dimension over which the map has the fewest empty cells, of
+    those of which shapes of one aspect have several; None where there is none, or one aspect.
     """
     shapes = [shape for one in finding.optima for shape in one.shapes]
     x = Axis(_ASPECT, _aspect, _groups([_aspect(shape) for shape in shapes]))
-    if len(x.groups) < 2:
-        return None
-    for label, read in (_READINGS | _searched(shapes)).items():
+    found: list[tuple[float, Axis]] = []
+    for label, read in (_READINGS | _searched(shapes)).items() if len(x.groups) > 1 else ():
         y = Axis(label, read, _groups([read(shape) for shape in shapes]))
-        cells = {(x.place(shape), y.place(shape)) for shape in shapes}
-        if len(y.groups) > 1 and len(cells) > max(len(x.groups), len(y.groups)):
-            return x, y
-    return None
+        cells = len({(x.place(shape), y.place(shape)) for shape in shapes})
+        if len(y.groups) > 1 and cells > max(len(x.groups), len(y.groups)):
+            found.append((cells / len(y.groups), y))
+    return (x, max(found, key=lambda each: each[0])[1]) if found else None
 
 
 def _searched(shapes: Sequence[Shape]) -> dict[str, Reading]:
@@ -225,6 +224,7 @@ def _maps(
     figure.supylabel(labels[1], fontsize=9.5)
     bar = figure.colorbar(image, ax=axes, location="bottom", shrink=0.7, aspect=40, pad=0.02)
     bar.ax.tick_params(labelsize=8)
+    bar.ax.locator_params(nbins=5)
     bar.outline.set_visible(False)
     return figure
 
