@@ -13,7 +13,7 @@ from attnres_cli.report.optima import Finding, find
 from attnres_cli.report.search_words import answer, counts, failures, notes
 from attnres_cli.report.shapes import front, sizes
 from attnres_cli.run import Gate, Status
-from attnres_cli.stats import ALPHA
+from attnres_cli.stats import ALPHA, common_best, may_be_best
 from attnres_cli.trials import State
 
 SAME = {"standard": 45.0, "attnres": 45.0}
@@ -124,6 +124,29 @@ def test_shapes_are_the_same_whatever_a_design_takes_from_the_mlps_to_hold_the_b
     finding = find(replace(search, families=families), runs)
 
     assert finding.pairs[0].p == find(search, runs).pairs[0].p
+
+
+def test_the_first_look_chooses_what_all_shapes_are_held_against(clear):
+    """And never the seeds that judge, even where they prefer another shape."""
+    (pair,) = clear.pairs
+    for one, choice in zip(clear.optima, pair.choices, strict=True):
+        assert choice.promised == min(shape.promised for shape in one.confirmed)
+        losses = np.array([list(shape.fresh.values()) for shape in one.confirmed])
+        p = may_be_best(losses, one.confirmed.index(choice))
+        assert [shape.may_be_best for shape in one.confirmed] == [value >= ALPHA for value in p]
+    assert pair.choices[0] is not clear.optima[0].best
+
+    ours, theirs = (
+        np.array(
+            [
+                list(next(s for s in one.confirmed if s.cell == cell).fresh.values())
+                for cell in pair.cells
+            ]
+        )
+        for one in clear.optima
+    )
+    places = [pair.cells.index(choice.cell) for choice in pair.choices]
+    assert pair.test == common_best(ours, theirs, *places)
 
 
 def test_fresh_seeds_alone_judge(clear):

@@ -105,7 +105,9 @@ def draw_aspect(finding: Finding) -> Figure | None:
     axes.set_xscale("log")
     ticks = Axis("", _aspect, _groups([_aspect(shape) for shape in everything]))
     middles = [math.sqrt(group[0] * group[-1]) for group in ticks.groups]
-    axes.set_xticks(middles, [f"{value:.2g}" for value in middles])
+    axes.set_xticks(
+        middles, [f"{value:.0f}" if value >= 10 else f"{value:.2g}" for value in middles]
+    )
     axes.minorticks_off()
     axes.set_xlabel(_ASPECT)
     axes.set_ylabel("validation loss (nats/token)")
@@ -124,7 +126,7 @@ def _fresh(axes: Axes, one: Optimum, aside: float, look: tuple[str, str]) -> Non
 
 def _envelope(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
     """The lowest point of each group of aspects."""
-    groups = _groups([aspect for aspect, _ in points])
+    groups = _groups([aspect for aspect, _ in points], 2 * _MOST)
     return [
         min((p for p in points if group[0] <= p[0] <= group[-1]), key=lambda p: p[1])
         for group in groups
@@ -177,13 +179,13 @@ def _number(value: float) -> str:
     return f"{value:.3g}" if value >= 1 else f"{value:.2g}"
 
 
-def _groups(values: Sequence[float]) -> tuple[tuple[float, ...], ...]:
-    """Values above zero in groups of those that are near, ascending; at most _MOST groups."""
+def _groups(values: Sequence[float], most: int = _MOST) -> tuple[tuple[float, ...], ...]:
+    """Values above zero in groups of those that are near, ascending; at most so many groups."""
     found = [[value] for value in sorted(set(values))]
     while len(found) > 1:
         gaps = [after[-1] / before[0] for before, after in itertools.pairwise(found)]
         least = min(range(len(gaps)), key=gaps.__getitem__)
-        if len(found) <= _MOST and gaps[least] > _ALIKE:
+        if len(found) <= most and gaps[least] > _ALIKE:
             break
         found[least : least + 2] = [found[least] + found[least + 1]]
     return tuple(tuple(group) for group in found)
