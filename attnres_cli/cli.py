@@ -22,6 +22,7 @@ from attnres_cli import (
     cli_runs,
     stdio,
 )
+from attnres_cli.address import hidden
 from attnres_cli.errors import AttnresError
 from attnres_cli.stdio import say
 
@@ -81,12 +82,12 @@ def main() -> None:
         stdio.mute(sys.stdout)
         code = DONE
     except AttnresError as error:
-        say(str(error))
+        say(hidden(str(error)))
         code = BAD_INPUT
     except _USAGE_ERROR as error:
         message = str(getattr(error, "format_message", error.__str__)())
         if message:  # there is none where no command was given: the help is printed then
-            say(message)
+            say(hidden(message))
         code = BAD_INPUT
     if code == INTERRUPTED:  # typer makes this of Ctrl-C
         say("interrupted; what is done is in the study, the same command goes on")

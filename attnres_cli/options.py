@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from attnres_cli import complete
+from attnres_cli.address import withhold
 from attnres_cli.errors import UsageError, unknown
 from attnres_cli.fair import MATCHES, Match
 
@@ -45,7 +46,13 @@ Override = Annotated[
     list[str] | None,
     typer.Option("--set", help="Change the recipe, as train.tokens=2M. Repeatable."),
 ]
-Study = Annotated[str, typer.Option(help="SQLite file that holds all runs.")]
+Study = Annotated[
+    str,
+    typer.Option(
+        help="SQLite file that holds all runs, or postgresql+psycopg://user@host/database.",
+        callback=withhold,
+    ),
+]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
 Engine = Annotated[
     str, typer.Option(help="Of depth mixing: auto, reference, eager, compile or triton.")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from attnres_cli import address
 from attnres_cli import recipe as recipes
 from attnres_cli.errors import RecipeError
 from attnres_cli.recipe import Recipe
@@ -54,7 +54,7 @@ class Chapter:
     @property
     def study_name(self) -> str:
         """The study as a page may show it to anyone: of a URL, without its password."""
-        return re.sub(r"(://[^:/@]*):[^/]*@", r"\1:***@", self.study)
+        return address.parted(self.study)[0]
 
     def command(self, arm: ArmResult) -> str:
         """What trains an arm's runs again, in a study of their own: beside the baseline, or alone

@@ -204,9 +204,10 @@ def test_a_study_lies_where_it_was_named_whatever_its_name(tmp_path: Path, name:
 
 
 def test_another_database_is_refused_without_showing_its_password():
-    words = refusal("postgresql://me:secret@host/db")
+    words = refusal("mysql://me:secret@host/db")
 
-    assert "give --study a path" in words
+    assert "unknown kind of study 'mysql'" in words
+    assert "or the path of a file" in words
     assert "secret" not in words
 
 
