@@ -210,6 +210,14 @@ def _engine(path: Path, *, readonly: bool) -> Engine:
         poolclass=NullPool,
         connect_args={"timeout": _BUSY_MS / 1000},
     )
+    set_up(engine, readonly=readonly)
+    return engine
+
+
+def set_up(engine: Engine, *, readonly: bool = False, begin: str = "BEGIN") -> None:
+    """Let connections to a file wait for each other, and transactions begin as they are told to:
+    by `begin`, or by the option attnres_begin.
+    """
 
     @event.listens_for(engine, "connect")
     def _pragmas(connection: Any, _record: Any) -> None:
@@ -220,9 +228,7 @@ def _engine(path: Path, *, readonly: bool) -> Engine:
 
     @event.listens_for(engine, "begin")
     def _begin(connection: Connection) -> None:
-        connection.exec_driver_sql(connection.get_execution_options().get("attnres_begin", "BEGIN"))
-
-    return engine
+        connection.exec_driver_sql(connection.get_execution_options().get("attnres_begin", begin))
 
 
 def _check_pages(connection: Connection, path: Path) -> None:

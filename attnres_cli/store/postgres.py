@@ -56,10 +56,26 @@ def url_of(study: str) -> URL:
 def engine_of(study: str, *, readonly: bool) -> Engine:
     """An engine on the server; nothing is connected yet.
 
+    Raises:
+        StudyError: it is no such URL, or the driver is not installed.
+
+    """
+    url, arguments = connection_of(study, readonly=readonly)
+    try:
+        return create_engine(url, **arguments)
+    except ImportError as error:
+        raise StudyError(
+            "a study on PostgreSQL needs psycopg: pip install 'attnres-cli[postgres]'"
+        ) from error
+
+
+def connection_of(study: str, *, readonly: bool) -> tuple[URL, dict[str, Any]]:
+    """The URL, and what else `create_engine` is told.
+
     Connections last as long as a transaction: of a hundred workers that train, none keeps one.
 
     Raises:
-        StudyError: it is no such URL, or the driver is not installed.
+        StudyError: it is no such URL.
 
     """
     url = url_of(study)
@@ -68,19 +84,13 @@ def engine_of(study: str, *, readonly: bool) -> Engine:
     typed = url.query.get("options", "")
     options = [f"-c {name}={value}" for name, value in settings.items()]
     options += [typed] if isinstance(typed, str) else list(typed)
-    arguments: dict[str, Any] = {
+    arguments = {
         "connect_timeout": _CONNECT_S, "application_name": "attnres", "client_encoding": "utf8",
-        "tcp_user_timeout": 1000 * _WAIT_S, "options": " ".join(options).strip(),
+        "tcp_user_timeout": 1000 * _WAIT_S,
     }  # fmt: skip
-    given = {name: value for name, value in arguments.items() if name not in url.query}
-    given["options"] = arguments["options"]
-    url = url.difference_update_query(["options"])
-    try:
-        return create_engine(url, poolclass=NullPool, connect_args=given)
-    except ImportError as error:
-        raise StudyError(
-            "a study on PostgreSQL needs psycopg: pip install 'attnres-cli[postgres]'"
-        ) from error
+    given: dict[str, Any] = {k: value for k, value in arguments.items() if k not in url.query}
+    given["options"] = " ".join(options).strip()
+    return url.difference_update_query(["options"]), {"poolclass": NullPool, "connect_args": given}
 
 
 def alone(connection: Connection) -> None:
