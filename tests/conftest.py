@@ -91,3 +91,13 @@ def any_study(request: pytest.FixtureRequest, tmp_path: Path) -> str:
         return str(tmp_path / "study.db")
     server, name = request.getfixturevalue("database")
     return server.url(name)
+
+
+@pytest.fixture
+def own_server() -> Iterator[Server]:
+    """A server that a test may stop."""
+    folder = programs()
+    if folder is None:
+        pytest.skip("PostgreSQL is not installed: initdb and pg_ctl are not found")
+    with running(folder) as server:
+        yield server

@@ -139,6 +139,7 @@ class Store:
         self, run_id: int, error: str, versions: Mapping[str, str], step: int | None = None
     ) -> None:
         """Record why a run that this process has claimed came to nothing, and after which step."""
+        error = error.replace("\0", "")  # PostgreSQL has no such character
         failed: dict[str, object] = {"status": Status.FAILED, "error": error}
         if step is not None:
             failed["step"] = step
