@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from servers import PASSWORD, Server
 
 FOLDER = Path(__file__).parent.parent.parent / "benchmarks"
 HEAVY = ("pydantic", "typer", "rich", "yaml", "sqlalchemy", "optuna", "scipy", "matplotlib")
@@ -176,3 +177,24 @@ def test_ways_compares_compiled_and_bf16(tmp_path: Path):
     ways = {each["way"]: each for each in document["results"]}
     assert ways["eager float32"]["faster"]["median"] == 1
     assert ways["compiled bfloat16"]["target"] == 1.9
+
+
+@pytest.mark.slow
+def test_study_counts_every_trial_in_a_file_and_on_a_server(
+    database: tuple[Server, str], tmp_path: Path
+):
+    server, name = database
+
+    done, document = run("study.py", "--study", server.url(name), folder=tmp_path)
+
+    results = {(each["study"], each["what"]): each for each in document["results"]}
+    assert list(results) == [
+        ("sqlite", "trials"),
+        ("sqlite", "claims"),
+        ("postgresql", "trials"),
+        ("postgresql", "claims"),
+    ]
+    assert all(len(each["with_s"]) == 2 for each in results.values() if "with_s" in each)
+    assert all(len(each["per_minute"]) == 2 for each in results.values() if "per_minute" in each)
+    assert done.stdout.count("none lost, none twice") == 4
+    assert PASSWORD not in done.stdout + json.dumps(document)
