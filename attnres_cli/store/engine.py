@@ -42,19 +42,20 @@ _BUSY_MS = 60_000
 _LITTLE_BYTES = 2**17  # free, where a write of a few pages may fail
 
 
-def connect(study: str, *, create: bool) -> Engine:
+def connect(study: str, *, create: bool, keeps: bool = False) -> Engine:
     """An engine on the study, its schema up to date.
 
     Args:
         study: a path, sqlite:///path, or the URL of a database on PostgreSQL.
         create: make what is not there, and upgrade it; without it nothing is written.
+        keeps: on a server, keep a connection, until `pool.dispose`.
 
     Raises:
         StudyError: what is wrong with it and what to do.
 
     """
     if address.is_url(study):
-        return _connect_server(study, create)
+        return _connect_server(study, create, keeps)
     path = _path_of(study)
     _check_file(path, create)
     engine = _engine(path, readonly=not create)
@@ -74,9 +75,10 @@ def connect(study: str, *, create: bool) -> Engine:
     return engine
 
 
-def _connect_server(study: str, create: bool) -> Engine:
+def _connect_server(study: str, create: bool, keeps: bool) -> Engine:
     """The same, on a server: of commands that start at once one makes the tables."""
-    engine, (shown, _) = postgres.engine_of(study, readonly=not create), address.parted(study)
+    engine = postgres.engine_of(study, readonly=not create, keeps=keeps)
+    shown, _ = address.parted(study)
     try:
         with engine.connect() as connection:
             if create:
@@ -86,7 +88,10 @@ def _connect_server(study: str, create: bool) -> Engine:
                 _upgrade(connection)
             else:
                 _check_schema(connection, shown)
-    except DBAPIError as error:
+    except (DBAPIError, StudyError) as error:
+        engine.pool.dispose()
+        if isinstance(error, StudyError):
+            raise
         raise postgres.refusal(shown, error, opened=False) from error
     return engine
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from sqlalchemy import URL, Connection, Engine, create_engine, func, make_url, select
 from sqlalchemy.exc import ArgumentError, DBAPIError
-from sqlalchemy.pool import NullPool
+from sqlalchemy.pool import NullPool, QueuePool
 
 from attnres_cli import address
 from attnres_cli.errors import AwayError, StudyError, unknown
@@ -53,14 +53,23 @@ def url_of(study: str) -> URL:
     return url
 
 
-def engine_of(study: str, *, readonly: bool) -> Engine:
+def engine_of(study: str, *, readonly: bool, keeps: bool = False) -> Engine:
     """An engine on the server; nothing is connected yet.
+
+    Args:
+        study: its URL.
+        readonly: refuse to write.
+        keeps: a connection is kept for the next transaction, until `pool.dispose`: to connect
+            costs more than to claim a run. Else it ends with the transaction.
 
     Raises:
         StudyError: it is no such URL, or the driver is not installed.
 
     """
     url, arguments = connection_of(study, readonly=readonly)
+    if keeps:
+        kept = {"pool_size": 1, "max_overflow": -1, "pool_pre_ping": True}
+        arguments |= {"poolclass": QueuePool, **kept}
     try:
         return create_engine(url, **arguments)
     except ImportError as error:
@@ -71,8 +80,6 @@ def engine_of(study: str, *, readonly: bool) -> Engine:
 
 def connection_of(study: str, *, readonly: bool) -> tuple[URL, dict[str, Any]]:
     """The URL, and what else `create_engine` is told.
-
-    Connections last as long as a transaction: of a hundred workers that train, none keeps one.
 
     Raises:
         StudyError: it is no such URL.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import weakref
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -50,6 +51,7 @@ class Store:
         self._reading = engine if is_file else postgres.snapshots(engine)
         self._writing = immediate(engine) if is_file else engine
         self._watch = owner.Watch()
+        weakref.finalize(self, engine.pool.dispose)
 
     @classmethod
     def open(cls, study: str, *, create: bool) -> Store:
@@ -63,7 +65,9 @@ class Store:
 
         """
         folder = runs_folder(study)
-        engine = patiently(lambda: connect(study, create=create), retry_s(), only_up=True)
+        engine = patiently(
+            lambda: connect(study, create=create, keeps=True), retry_s(), only_up=True
+        )
         return cls(engine, folder, address.parted(study)[0])
 
     @classmethod
@@ -110,8 +114,11 @@ class Store:
         said: dict[str, object] = {"step": step, "heartbeat_at": claims.now()}
         if further:
             said["attempts"] = 1
-        with self._write() as connection:
-            return claims.change(connection, run_id, said)
+        try:
+            with self._write() as connection:
+                return claims.change(connection, run_id, said)
+        finally:  # who trains for long keeps no connection: a server has a hundred or so
+            self._writing.pool.dispose()
 
     def let_go(self, run_id: int) -> None:
         """Let a run that this process has claimed wait again; no death of it is counted."""

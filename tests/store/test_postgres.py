@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from servers import PASSWORD, Server
-from test_store import FACTS, in_processes, live_a_study
+from test_store import FACTS, in_processes
 
 from attnres_cli.errors import AwayError, StudyError, UsageError
 from attnres_cli.recipe import Recipe
@@ -172,20 +172,6 @@ def open_at_once(study: str, ready: Barrier) -> str:
 @pytest.mark.slow
 def test_commands_that_start_at_once_make_one_study(study: str):
     assert in_processes(8, open_at_once, study) == ["opened"] * 8
-
-
-@pytest.mark.slow
-def test_sixteen_processes_lose_nothing_and_take_nothing_twice(study: str, tiny_recipe: Recipe):
-    grid = [RunSpec(tiny_recipe, "standard", seed, FACTS.fingerprint) for seed in range(160)]
-    ids = [record.id for record in Store.open(study, create=True).plan(grid, FACTS)]
-
-    said = in_processes(16, live_a_study, study, ids)
-
-    assert [type(mine) for mine in said] == [list] * 16, said
-    assert sorted(run_id for mine in said for run_id in mine) == ids
-    store = Store.open(study, create=False)
-    assert {record.status for record in store.runs()} == {Status.COMPLETE}
-    assert {standing.attempts for standing in store.standings().values()} == {1}
 
 
 ON_ANOTHER_HOST = """
