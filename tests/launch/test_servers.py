@@ -15,6 +15,8 @@ from pathlib import Path
 import pytest
 from servers import PASSWORD, QUOTED, Server
 
+from attnres_cli import train
+from attnres_cli.launch.cores import shares
 from attnres_cli.run import Status
 from attnres_cli.store import Store, owner
 
@@ -131,6 +133,7 @@ def test_commands_at_once_some_killed_equal_a_file_and_tell_nobody_the_password(
             told = Path(f"/proc/{pid}/cmdline").read_bytes()
             assert PASSWORD.encode() not in told
             assert QUOTED.encode() not in told
+            assert os.sched_getaffinity(pid) in map(set, shares(train.cores(), 2))
             os.kill(pid, signal.SIGKILL)
         one.die()
         two.succeed()
