@@ -155,7 +155,7 @@ def immediate(engine: Engine) -> Engine:
 
 def _path_of(study: str) -> Path:
     path = address.file_of(study)
-    if study.startswith("file:") or str(path) in (".", ":memory:") or ":memory:" in study:
+    if study.startswith("file:") or study == "" or study.endswith(("///", ":memory:")):
         raise StudyError(f"study '{study}': give --study the path of a file, or a URL")
     return path
 
