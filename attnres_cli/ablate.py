@@ -10,7 +10,7 @@ import torch
 from attnres_cli import docs, proofs, train, variant
 from attnres_cli.data import Tokens
 from attnres_cli.errors import VariantError
-from attnres_cli.launch import Job, run_all
+from attnres_cli.launch import Job, cores, run_all
 from attnres_cli.model import n_params, train_flops_per_token
 from attnres_cli.plan import TIMED_STEPS, Arm, Plan
 from attnres_cli.recipe import Recipe
@@ -184,5 +184,9 @@ def run(
 ) -> None:
     """Train what is missing. Raises KeyboardInterrupt where the user stops it."""
     ids = tuple(run_ids)
-    jobs = [Job(study, ids, name, plan.settings, plan.recipe) for name in plan.devices]
+    bound = cores.shares(train.cores(), len(plan.devices))
+    jobs = [
+        Job(study, ids, name, plan.settings, plan.recipe, mine if name == "cpu" else ())
+        for name, mine in zip(plan.devices, bound, strict=True)
+    ]
     run_all(store, jobs, on_event)

@@ -20,8 +20,10 @@ from attnres_cli import (
     cli_plan,
     cli_report,
     cli_runs,
+    cli_search,
     stdio,
 )
+from attnres_cli.address import hidden
 from attnres_cli.errors import AttnresError
 from attnres_cli.stdio import say
 
@@ -40,6 +42,7 @@ _USAGE_ERROR: type[Exception] = typer.BadParameter.__mro__[1]  # typer keeps it 
 
 
 app.command()(cli_ablate.ablate)
+app.command()(cli_search.search)
 app.command()(cli_report.report)
 app.command()(cli_plan.plan)
 app.command()(cli_designs.variants)
@@ -81,12 +84,12 @@ def main() -> None:
         stdio.mute(sys.stdout)
         code = DONE
     except AttnresError as error:
-        say(str(error))
+        say(hidden(str(error)))
         code = BAD_INPUT
     except _USAGE_ERROR as error:
         message = str(getattr(error, "format_message", error.__str__)())
         if message:  # there is none where no command was given: the help is printed then
-            say(message)
+            say(hidden(message))
         code = BAD_INPUT
     if code == INTERRUPTED:  # typer makes this of Ctrl-C
         say("interrupted; what is done is in the study, the same command goes on")

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from attnres_cli.errors import UsageError
-from attnres_cli.options import Baseline, Study
+from attnres_cli.options import Baseline, Format, FormatName, Study, read_format
 
 _STUDY = "attnres.db"
 
@@ -30,17 +30,20 @@ def plan(
     workers: Annotated[
         int | None, typer.Option(min=1, help="Processes. Default: as the study's runs were made.")
     ] = None,
+    output: FormatName = Format.TABLE,
 ) -> None:
     """Tell the noise floor, and how many seeds a gap takes at what cost; nothing is trained."""
     from attnres_cli.recipe import names
+    from attnres_cli.report import foresight
     from attnres_cli.report.seeds import foresee, need, print_foresight
     from attnres_cli.report.select import choose
     from attnres_cli.store import Store
 
+    form = read_format(output)
     if not (math.isfinite(gap) and gap > 0):
         raise UsageError(f"--gap takes a difference in loss above 0, as 0.01, got {gap:g}")
     store = Store.open(study, create=False)
-    records = store.runs()
+    records = store.runs(curves=False)
     if recipe in names() and recipe not in {record.recipe for record in records}:
         raise need(study, str(recipe), baseline, 0)
 
@@ -55,4 +58,12 @@ def plan(
     if found is None:
         ended = [r for r in chosen.records if r.variant == chosen.baseline and r.result is not None]
         raise need(study, chosen.records[-1].recipe, chosen.baseline, len(ended))
-    print_foresight(found)
+    if form is Format.TABLE:
+        print_foresight(found)
+        return
+    write = {
+        Format.JSON: foresight.to_json,
+        Format.MARKDOWN: foresight.to_markdown,
+        Format.CSV: foresight.to_csv,
+    }
+    typer.echo(write[form](found).rstrip("\n"))

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from io import StringIO
 from typing import TYPE_CHECKING, Annotated, TextIO
 
 import typer
 
 from attnres_cli import cli_ablate, cli_preregister
+from attnres_cli.errors import StudyError
 from attnres_cli.options import (
     Against,
     AnyFormatName,
@@ -28,9 +29,26 @@ from attnres_cli.options import (
 from attnres_cli.stdio import say
 
 if TYPE_CHECKING:
+    from attnres_cli.fair import ArmRecipe
+    from attnres_cli.preregister import Registration
     from attnres_cli.report.chapter import Chapter
+    from attnres_cli.report.ladder import Ladder
     from attnres_cli.report.select import Choice
+    from attnres_cli.run import RunRecord
     from attnres_cli.store import Store
+
+_OTHERS = 3  # recipes that a report names besides its own
+
+
+@dataclass(frozen=True)
+class _Held:
+    """What a study holds, read once; a page of many recipes would else read it for each."""
+
+    store: Store
+    study: str  # as it was typed
+    records: list[RunRecord]
+    own: list[ArmRecipe]
+    registrations: list[Registration]
 
 
 def report(
@@ -48,7 +66,7 @@ def report(
     _plugin: Plugins = None,
 ) -> None:
     """Print the verdict from the study alone, or write it, with figures; nothing is trained."""
-    from attnres_cli.report.select import choose
+    from attnres_cli.report.select import choose, every
     from attnres_cli.store import Store
 
     form = read_format(form_name, tuple(Format))
@@ -63,19 +81,19 @@ def report(
 
         return str(parse(spec).at_depth(2 * store.recipe(digest).model.n_layers))
 
-    chosen = choose(store.runs(), study, recipe, baseline, canonical, store.arm_recipes())
-    if chosen.others:
-        say(f"the study also holds {chosen.others}: --recipe with what stands in brackets")
+    records = store.runs(curves=False)
+    held = _Held(store, study, records, store.arm_recipes(), store.registrations())
+    chosen = choose(held.records, study, recipe, baseline, canonical, held.own)
+    shown = [chosen]
+    if form is Format.HTML and not scaling and against is None:
+        shown = every(chosen, held.records, recipe, baseline, canonical, held.own)
+    elif not scaling:
+        _say_others(chosen.others)
     out: TextIO = sys.stdout if output is None else StringIO()
     if scaling:
-        _show_scaling(store, chosen, form, out)
+        _show_scaling(held, chosen, form, figures, out)
     else:
-        chapters = _chapters(store, chosen, study)
-        if figures is not None or form is Format.HTML:
-            chapters = [_seen(chapter, store) for chapter in chapters]
-        if figures is not None:
-            _draw(chapters, figures)
-        _show(chapters, form, against, out)
+        _show_comparisons(held, shown, form, figures, against, out)
     if output is not None and isinstance(out, StringIO):
         from attnres_cli.report.files import write
 
@@ -84,62 +102,141 @@ def report(
         typer.echo(f"{output}  {len(content):,} bytes")
 
 
-def _chapters(store: Store, chosen: Choice, study: str) -> list[Chapter]:
+def _say_others(others: Sequence[str]) -> None:
+    """What else could be reported, a line each, which fits a terminal."""
+    for each in others[:_OTHERS]:
+        say(f"also in the study: --recipe {each}")
+    if len(others) > _OTHERS:
+        say(f"and {len(others) - _OTHERS} recipes more, which a page names (--format html)")
+
+
+def _show_comparisons(
+    held: _Held,
+    shown: Sequence[Choice],
+    form: Format,
+    figures: str | None,
+    against: str | None,
+    out: TextIO,
+) -> None:
+    """Print, write or draw the comparisons of one recipe or of several."""
+    from attnres_cli.report.answer import unanswerable
+    from attnres_cli.report.groups import split
+
+    chapters = [each for chosen in shown for each in _chapters(held, chosen)]
+    if form is not Format.HTML and (why := unanswerable(chapters[0].comparison)):
+        say(why)  # a table of nothing does not, and a page begins with it
+    if figures is None and form is not Format.HTML:
+        return _show(chapters, (), form, against, out)
+    chapters = [_seen(chapter, held.store) for chapter in chapters]
+    ladders = _ladders(held, shown)
+    if figures is not None:
+        _draw(split(chapters)[0], ladders, figures)
+    return _show(chapters, ladders, form, against, out)
+
+
+def _chapters(held: _Held, chosen: Choice) -> list[Chapter]:
     """The comparisons of a recipe, the preregistered one first, each with its runs."""
     from attnres_cli.report.chapter import chapter
     from attnres_cli.report.comparison import compare
     from attnres_cli.report.registered import labelled
     from attnres_cli.report.select import told
 
-    records, own = store.runs(), store.arm_recipes()
-    facts = store.data(chosen.fingerprint)
+    facts = held.store.data(chosen.fingerprint)
     found = [
         compare(runs, facts, chosen.baseline, terms, mine)
-        for runs, terms, mine in told(chosen, records, own)
+        for runs, terms, mine in told(chosen, held.records, held.own)
     ]
-    found = labelled(found, records, facts, store.registrations())
-    return [chapter(one, records, study) for one in found]
+    found = labelled(found, held.records, facts, held.registrations)
+    return [chapter(one, held.records, held.study) for one in found]
 
 
 def _seen(chapter: Chapter, store: Store) -> Chapter:
-    """A chapter with what pages and figures show besides: recipes and the last probes."""
-    measured = store.probes([run.id for run in chapter.runs])
+    """A chapter with what pages and figures show besides: curves, recipes, the last probes."""
+    ids = [run.id for run in chapter.runs]
+    measured = store.probes(ids)
     last = {number: probes[-1] for number, probes in measured.items() if probes}
     digests = {run.recipe_digest for run in chapter.runs} | {chapter.comparison.recipe_digest}
     recipes = {digest: store.recipe(digest) for digest in digests}
-    return replace(chapter, probes=last, recipes=recipes)
+    return replace(chapter, runs=store.runs(ids=ids), probes=last, recipes=recipes)
 
 
-def _draw(chapters: Sequence[Chapter], where: str) -> None:
+def _ladders(held: _Held, shown: Sequence[Choice]) -> list[Ladder]:
+    """Of each recipe's name and data, what its sizes say together; those of one size have none."""
+    found, seen = [], set()
+    for chosen in reversed(shown):
+        key = (chosen.records[-1].recipe, chosen.fingerprint)
+        if key not in seen:
+            seen.add(key)
+            try:
+                found.append(_ladder(held, chosen))
+            except StudyError:  # one size
+                continue
+    return found
+
+
+def _ladder(held: _Held, chosen: Choice) -> Ladder:
+    """All sizes of a recipe's name. Raises StudyError where there is but one."""
+    from attnres_cli.report.ladder import ladder
+    from attnres_cli.report.registered import EXPLORATORY
+
+    name, facts = chosen.records[-1].recipe, held.store.data(chosen.fingerprint)
+    sizes = ladder(held.records, name, facts, chosen.baseline, held.store.recipe, held.own)
+    return replace(sizes, registered=EXPLORATORY if held.registrations else "")
+
+
+def _draw(chapters: Sequence[Chapter], ladders: Sequence[Ladder], where: str) -> None:
     from attnres_cli.report.files import save_figures
 
-    written = save_figures(chapters, where)
+    written = save_figures(chapters, where, ladders)
     names = ", ".join(path.name for path in written)
     say(f"figures in {written[0].parent}: {names}" if written else "no figures: no run has ended")
 
 
-def _show(chapters: Sequence[Chapter], form: Format, against: str | None, out: TextIO) -> None:
+def _show(
+    chapters: Sequence[Chapter],
+    ladders: Sequence[Ladder],
+    form: Format,
+    against: str | None,
+    out: TextIO,
+) -> None:
     found = [chapter.comparison for chapter in chapters]
     if against is not None:
-        from attnres_cli.recipe import paper
-        from attnres_cli.report.against import show
-
-        show(found, form, paper(), out)
+        _show_against(chapters, form, out)
     elif form is Format.HTML:
         from attnres_cli.report.page import to_html
 
-        out.write(to_html(chapters))
+        out.write(to_html(chapters, ladders))
     else:
         cli_ablate.show(found, form, out)
 
 
-def _show_scaling(store: Store, chosen: Choice, form: Format, out: TextIO) -> None:
-    from attnres_cli.report.ladder import ladder
-    from attnres_cli.report.registered import EXPLORATORY
-    from attnres_cli.report.scaling import show
+def _show_against(chapters: Sequence[Chapter], form: Format, out: TextIO) -> None:
+    from attnres_cli.recipe import paper
 
-    name, facts = chosen.records[-1].recipe, store.data(chosen.fingerprint)
-    own = store.arm_recipes()
-    sizes = ladder(store.runs(), name, facts, chosen.baseline, store.recipe, own)
-    label = EXPLORATORY if store.registrations() else ""
-    show(replace(sizes, registered=label), form, out)
+    if form is Format.HTML:
+        from attnres_cli.report.page_parts import paper_page
+
+        out.write(paper_page(chapters, paper()))
+    else:
+        from attnres_cli.report.against import show
+
+        show([chapter.comparison for chapter in chapters], form, paper(), out)
+
+
+def _show_scaling(
+    held: _Held, chosen: Choice, form: Format, figures: str | None, out: TextIO
+) -> None:
+    from attnres_cli.report.chapter import Chapter
+
+    found = _ladder(held, chosen)
+    if figures is not None:
+        _draw([], [found], figures)
+    if form is Format.HTML:
+        from attnres_cli.report.page_parts import scaling_page
+
+        name = Chapter(found.rungs[-1].comparison, (), study=held.study).study_name
+        out.write(scaling_page(found, name))
+    else:
+        from attnres_cli.report.scaling import show
+
+        show(found, form, out)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -37,6 +38,14 @@ class _Runs(typer.core.TyperGroup):
 HELP = "List the runs of a study; show one, export its weights, or forget some: show, export, rm."
 
 _RunId = Annotated[int, typer.Argument(help="Its number, as the list has it.", metavar="ID")]
+_Status = Annotated[
+    str | None, typer.Option(help="pending, running, complete, diverged or failed.")
+]
+_Variant = Annotated[
+    str | None,
+    typer.Option(help="A variant as the list has it.", autocompletion=complete.specs),
+]
+_Recipe = Annotated[str | None, typer.Option(help="Name, or start of a digest.")]
 
 app = typer.Typer(cls=_Runs, pretty_exceptions_enable=False)
 
@@ -44,37 +53,18 @@ app = typer.Typer(cls=_Runs, pretty_exceptions_enable=False)
 @app.command("list")
 def list_runs(
     study: Study = _STUDY,
-    status: Annotated[
-        str | None, typer.Option(help="pending, running, complete, diverged or failed.")
-    ] = None,
-    variant: Annotated[
-        str | None,
-        typer.Option(help="A variant as the list has it.", autocompletion=complete.specs),
-    ] = None,
-    recipe: Annotated[str | None, typer.Option(help="Name, or start of a digest.")] = None,
+    status: _Status = None,
+    variant: _Variant = None,
+    recipe: _Recipe = None,
     output: FormatName = "table",
 ) -> None:
     """List the runs with status, progress and who runs them."""
     from attnres_cli.report.runs import print_runs
-    from attnres_cli.run import Status
     from attnres_cli.store import Store
 
     form = read_format(output, _FORMATS)
-    if status is not None and status not in list(Status):
-        raise UsageError(unknown("status", status, list(Status)))
     store = Store.open(study, create=False)
-    records = store.runs()
-    _check_known("variant in this study", variant, [{r.variant} for r in records])
-    names = [{r.recipe, r.recipe_digest} for r in records]
-    if recipe is not None and not any(r.recipe_digest.startswith(recipe) for r in records):
-        _check_known("recipe in this study", recipe, names)
-    chosen = [
-        record
-        for record in records
-        if (status is None or record.status == status)
-        and (variant is None or record.variant == variant)
-        and (recipe in (None, record.recipe) or record.recipe_digest.startswith(str(recipe)))
-    ]
+    chosen = _filtered(store, status, variant, recipe)
     print_runs(_lines(store, chosen), as_json=form is Format.JSON)
 
 
@@ -100,24 +90,72 @@ def show(
 
 @app.command()
 def export(
-    run: _RunId,
+    run: Annotated[
+        int | None,
+        typer.Argument(help="Its number, as the list has it.", metavar="[ID]", show_default=False),
+    ] = None,
     output: Annotated[
         Path | None, typer.Option(help="Folder to make. Default: run-ID.", show_default=False)
     ] = None,
+    tensorboard: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder to make, with TensorBoard's event files of ID, or of all runs.",
+            show_default=False,
+        ),
+    ] = None,
     study: Study = _STUDY,
+    status: _Status = None,
+    variant: _Variant = None,
+    recipe: _Recipe = None,
 ) -> None:
-    """Write the final weights of a run and its configuration into a folder, to use elsewhere."""
+    """Write the final weights of a run and its configuration into a folder, to use elsewhere; or
+    curves, probes and final values of many runs for TensorBoard.
+    """
     from attnres_cli.export import FILES
     from attnres_cli.export import export as write
     from attnres_cli.store import Store
 
+    filters = {"--status": status, "--variant": variant, "--recipe": recipe}
+    _check_export(run, output, tensorboard, [name for name, value in filters.items() if value])
     store = Store.open(study, create=False)
+    if tensorboard is not None:
+        chosen = [run] if run is not None else _ids(_filtered(store, status, variant, recipe))
+        _export_events(store, _chosen(store, study, chosen), tensorboard)
+        return
+    assert run is not None
     (record,) = _chosen(store, study, [run])
     folder = output if output is not None else Path(f"run-{run}")
     write(store, record, folder)
     for name in FILES:
         typer.echo(f"{folder / name}  {(folder / name).stat().st_size:,} bytes")
     typer.echo(f"from attnres_cli.model import load; model = load({str(folder)!r})")
+
+
+def _check_export(
+    run: int | None, output: Path | None, tensorboard: Path | None, filters: Sequence[str]
+) -> None:
+    """Refuse what does not go together. Raises UsageError."""
+    if tensorboard is None and run is None:
+        raise UsageError(
+            "runs export takes the number of a run (attnres runs lists them), or --tensorboard DIR "
+            "for all of them"
+        )
+    if tensorboard is None and filters:
+        raise UsageError(f"{filters[0]} chooses runs for --tensorboard DIR; ID names one to export")
+    if tensorboard is not None and output is not None:
+        raise UsageError("--output is for the weights of one run: give it or --tensorboard")
+    if run is not None and filters:
+        raise UsageError(f"give ID or {filters[0]}, not both")
+
+
+def _export_events(store: Store, records: Sequence[RunRecord], folder: Path) -> None:
+    from attnres_cli.events import write
+
+    written = write(store, records, folder)
+    left_out = len(records) - len(written)
+    typer.echo(f"{folder}  {len(written)} runs" + (f", {left_out} not ended" if left_out else ""))
+    typer.echo(f"tensorboard --logdir {shlex.quote(str(folder))}")
 
 
 @app.command()
@@ -181,6 +219,32 @@ def _check_known(what: str, name: str | None, known: Sequence[set[str]]) -> None
     names = set().union(*known)
     if name is not None and name not in names:
         raise UsageError(unknown(what, name, names))
+
+
+def _filtered(
+    store: Store, status: str | None, variant: str | None, recipe: str | None
+) -> list[RunRecord]:
+    """The runs of the study that a filter leaves, without curves. Raises UsageError."""
+    from attnres_cli.run import Status
+
+    if status is not None and status not in list(Status):
+        raise UsageError(unknown("status", status, list(Status)))
+    records = store.runs(curves=False)
+    _check_known("variant in this study", variant, [{r.variant} for r in records])
+    names = [{r.recipe, r.recipe_digest} for r in records]
+    if recipe is not None and not any(r.recipe_digest.startswith(recipe) for r in records):
+        _check_known("recipe in this study", recipe, names)
+    return [
+        record
+        for record in records
+        if (status is None or record.status == status)
+        and (variant is None or record.variant == variant)
+        and (recipe in (None, record.recipe) or record.recipe_digest.startswith(str(recipe)))
+    ]
+
+
+def _ids(records: Sequence[RunRecord]) -> list[int]:
+    return [record.id for record in records]
 
 
 def _chosen(store: Store, study: str, ids: Sequence[int]) -> list[RunRecord]:

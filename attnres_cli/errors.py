@@ -5,6 +5,7 @@ AttnresError
   VariantError    an unknown variant or option, or options that exclude each other
   DataError       tokens that are missing, too few, or not those the study holds
   StudyError      a database that cannot be opened, or holds something else
+    AwayError     its server is not there at this moment
   DeviceError     a device that this machine does not have
   UsageError      any other argument on the command line
 
@@ -35,6 +36,19 @@ class DataError(AttnresError):
 
 class StudyError(AttnresError):
     """A study that cannot be opened, read or written."""
+
+
+class AwayError(StudyError):
+    """The server did not answer, or hung up: it may be there again in a moment.
+
+    Attributes:
+        is_up: it answered, but for a moment it takes no connection or cannot do this.
+
+    """
+
+    def __init__(self, words: str, *, is_up: bool = False) -> None:
+        super().__init__(words)
+        self.is_up = is_up
 
 
 class DeviceError(AttnresError):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import shutil
+import socket
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,12 @@ def export(store: Store, record: RunRecord, folder: Path) -> None:
             "was typed trains it" + (", with --retry-failed" if record.error else "")
         )
     if not kept.exists():
+        host = record.versions.get("host", socket.gethostname())
+        if host != socket.gethostname():
+            raise UsageError(
+                f"the final weights of run {record.id} lie on the machine that trained it, {host}: "
+                "type this there"
+            )
         raise UsageError(
             f"the final weights of run {record.id} are not kept (expected {kept}): "
             f"`attnres runs rm {record.id}`, and `attnres ablate` as it was typed trains it again"

@@ -79,7 +79,7 @@ def _by_width(arm: Arm, base: Arm, recipe: Recipe, match: Match, tokens: Tokens)
         return counted(design, replace(shape, d_ff=d_ff))[match == "flops"]
 
     target = base.flops_per_token if match == "flops" else base.n_params
-    d_ff = _width(count, shape, target)
+    d_ff = width(count, shape, target)
     how = Matched("d_ff", shape.d_ff, d_ff, count(shape.d_ff), count(d_ff), target)
     _check(arm, base, how, match)
     if d_ff == shape.d_ff:
@@ -90,7 +90,7 @@ def _by_width(arm: Arm, base: Arm, recipe: Recipe, match: Match, tokens: Tokens)
     return replace(arm, n_params=n_params, flops_per_token=flops, recipe=own, how=how)
 
 
-def _width(count: Callable[[int], int], shape: Shape, target: int) -> int:
+def width(count: Callable[[int], int], shape: Shape, target: int) -> int:
     """The d_ff with the count nearest to the target; the count grows by the same with each."""
     per_unit = count(shape.d_ff + 1) - count(shape.d_ff)
     exact = shape.d_ff + (target - count(shape.d_ff)) / per_unit

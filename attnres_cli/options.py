@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from attnres_cli import complete
+from attnres_cli.address import withhold
 from attnres_cli.errors import UsageError, unknown
 from attnres_cli.fair import MATCHES, Match
 
@@ -45,7 +46,13 @@ Override = Annotated[
     list[str] | None,
     typer.Option("--set", help="Change the recipe, as train.tokens=2M. Repeatable."),
 ]
-Study = Annotated[str, typer.Option(help="SQLite file that holds all runs.")]
+Study = Annotated[
+    str,
+    typer.Option(
+        help="SQLite file that holds all runs, or postgresql+psycopg://user@host/database.",
+        callback=withhold,
+    ),
+]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
 Engine = Annotated[
     str, typer.Option(help="Of depth mixing: auto, reference, eager, compile or triton.")
@@ -126,10 +133,13 @@ def read_against(text: str | None) -> None:
 
 
 def read_seeds(text: str) -> tuple[int, ...]:
-    """Seeds 0, 1, 2 for `3`; those listed for `0,3,7`. Raises UsageError."""
-    if not re.fullmatch(r"-?[0-9]{1,18}(,-?[0-9]{1,18})*", text):
-        raise UsageError(f"--seeds takes a number or a list as 0,3,7, got '{text}'")
-    numbers = tuple(int(part) for part in text.split(","))
+    """Seeds 0, 1, 2 for `3`; those listed for `0,3,7`; seed 7 alone for `7,`. Raises UsageError."""
+    if not re.fullmatch(r"-?[0-9]{1,18}(,-?[0-9]{1,18})*,?", text):
+        raise UsageError(
+            f"--seeds takes a number, a list as 0,3,7, or one seed as 7, (with its comma), "
+            f"got '{text}'"
+        )
+    numbers = tuple(int(part) for part in text.removesuffix(",").split(","))
     if "," in text:
         if len(set(numbers)) < len(numbers) or min(numbers) < 0:
             raise UsageError(f"--seeds takes different seeds from 0 up, got '{text}'")

@@ -29,6 +29,7 @@ __all__ = [
     "suite",
     "suite_description",
     "suite_names",
+    "suite_space",
     "text_of",
     "validate",
 ]
@@ -221,6 +222,19 @@ def suite(name: str) -> list[str]:
         raise RecipeError(unknown("suite", name, suite_names()))
     text = (files("recipes") / "suites" / f"{name}.yaml").read_text(encoding="utf-8")
     return list(strict_yaml.load(text, f"suite {name}")["variants"])
+
+
+def suite_space(name: str) -> str:
+    """What `attnres search` searches for a suite, as --space takes it; empty where it says nothing.
+
+    Raises:
+        RecipeError: an unknown suite, with the nearest known one.
+
+    """
+    if name not in suite_names():
+        raise RecipeError(unknown("suite", name, suite_names()))
+    text = (files("recipes") / "suites" / f"{name}.yaml").read_text(encoding="utf-8")
+    return str(strict_yaml.load(text, f"suite {name}").get("space", ""))
 
 
 def suite_description(name: str) -> str:

@@ -4,7 +4,7 @@
 
 Each round the one process trains as many steps of `standard` as the others do together, and then
 the others do; the ratio is that of their times. What `attnres ablate` chooses by: up to which width
-several workers pay. Processes are not bound to cores: two commands at once would then share one.
+several workers pay. Processes here are not bound to cores, as its workers are.
 """
 
 from __future__ import annotations

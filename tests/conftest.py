@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+import uuid
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
+from servers import Server, programs, running
 
 from attnres_cli.recipe import Recipe, validate
 from attnres_cli.shape import Shape
@@ -55,3 +57,47 @@ def tiny_recipe() -> Recipe:
         "train": {"tokens": 384, "batch_size": 4, "eval_tokens": 256, "n_evals": 2},
     }
     return validate(values, "tiny")
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Server]:
+    """A PostgreSQL server of our own."""
+    folder = programs()
+    if folder is None:
+        pytest.skip("PostgreSQL is not installed: initdb and pg_ctl are not found")
+    pytest.importorskip("psycopg", reason="psycopg is not installed")
+    with running(folder) as server:
+        yield server
+
+
+@pytest.fixture
+def database(
+    postgres: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[tuple[Server, str]]:
+    """That server and the name of a new, empty database on it; files of runs go to `tmp_path`."""
+    name = f"lab_{uuid.uuid4().hex[:12]}"
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("PGPASSWORD", "none")  # a command may set it: put back afterwards
+    monkeypatch.delenv("PGPASSWORD")
+    postgres.sql(f"CREATE DATABASE {name}")
+    yield postgres, name
+    postgres.sql(f"DROP DATABASE {name} WITH (FORCE)")
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def any_study(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Where to make a study, once in a file and once on PostgreSQL."""
+    if request.param == "sqlite":
+        return str(tmp_path / "study.db")
+    server, name = request.getfixturevalue("database")
+    return server.url(name)
+
+
+@pytest.fixture
+def own_server() -> Iterator[Server]:
+    """A server that a test may stop."""
+    folder = programs()
+    if folder is None:
+        pytest.skip("PostgreSQL is not installed: initdb and pg_ctl are not found")
+    with running(folder) as server:
+        yield server

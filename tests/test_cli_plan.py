@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import csv
+import json
 import re
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from studies import RESULT, SETTINGS, fill
 
@@ -70,6 +73,62 @@ def test_arms_of_the_study_give_the_correlation(folder: Path, tiny_recipe: Recip
     assert int(row(out, "1.00 measured")[2]) < 4
 
 
+def test_as_json_all_numbers_are_there(folder: Path, tiny_recipe: Recipe, capsys):
+    fill(folder, tiny_recipe, {"standard": LOSSES, "attnres": LOSSES[::-1]})
+
+    code, out, _ = planned(
+        capsys, "--gap", "0.02", "--arms", "4", "--workers", "1", "--format", "json"
+    )
+
+    assert code == 0
+    document, floor = json.loads(out), noise(LOSSES)
+    assert document["noise"] == {
+        "runs": 5,
+        "mean": floor.mean,
+        "sd": floor.sd,
+        "sd_ci95": list(floor.ci95),
+    }
+    assert (document["gap"], document["arms"], document["alpha"]) == (0.02, 4, ALPHA / 4)
+    first, *assumed = document["pairings"]
+    assert first["is_measured"]
+    assert first["correlation"] == pytest.approx(np.corrcoef(LOSSES, LOSSES[::-1])[0, 1])
+    assert [(row["is_measured"], row["correlation"]) for row in assumed] == [
+        (False, 0.0),
+        (False, 0.5),
+        (False, 0.8),
+    ]
+    half = assumed[1]
+    assert half["seeds"] == seeds_needed(0.02, floor.sd, ALPHA / 4)
+    assert half["to_train"] == half["runs"] - 10 == 5 * half["seeds"] - 10
+    assert half["seconds"] == 60 * half["to_train"]
+    assert half["detectable"]["2"] == detectable(2, floor.sd, ALPHA / 4)
+
+
+def test_seeds_that_no_study_has_are_null(folder: Path, tiny_recipe: Recipe, capsys):
+    fill(folder, tiny_recipe, {"standard": [1.5, 2.5]})
+
+    _, out, _ = planned(capsys, "--gap", "0.0001", "--format", "json")
+
+    (row, *_) = json.loads(out)["pairings"]
+    assert (row["seeds"], row["runs"], row["seconds"]) == (None, None, None)
+
+
+def test_csv_and_markdown_have_a_row_for_each_correlation(
+    folder: Path, tiny_recipe: Recipe, capsys
+):
+    fill(folder, tiny_recipe, {"standard": LOSSES})
+
+    rows = list(csv.DictReader(planned(capsys, "--format", "csv")[1].splitlines()))
+    page = planned(capsys, "--format", "markdown")[1]
+
+    assert [row["correlation"] for row in rows] == ["0.0", "0.5", "0.8"]
+    assert float(rows[1]["noise_sd"]) == float(rows[1]["sd"]) == noise(LOSSES).sd
+    assert page.startswith("noise floor: 5 runs of standard")
+    assert page.count("| 0.80 assumed |") == 2
+    assert "### seeds to separate 0.01 from standard, 1 arm beside the baseline" in page
+    assert "- rule: found in 80 % of studies" in page
+
+
 def test_no_line_is_wider_than_a_terminal(folder: Path, tiny_recipe: Recipe, capsys):
     fill(folder, tiny_recipe, {"standard": [1.5, 2.5], "attnres": [1.0, 2.8]})
 
@@ -100,6 +159,7 @@ def test_runs_that_diverged_or_were_computed_otherwise_are_left_out(
         ({"standard": [1.5]}, [], "1 run of standard"),
         ({"standard": [1.5, 1.6]}, ["--recipe", "smoke"], "--recipe smoke --seeds 5"),
         ({"standard": [1.5, 1.6]}, ["--gap", "0"], "above 0, as 0.01"),
+        ({"standard": [1.5, 1.6]}, ["--format", "jsn"], "did you mean 'json'"),
         ({"standard": [1.5, 1.6]}, ["--gap", "nan"], "above 0, as 0.01"),
         ({"standard": [1.5, 1.6]}, ["--recipe", "qick"], "unknown recipe in this study"),
     ],

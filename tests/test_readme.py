@@ -20,6 +20,7 @@ COMMANDS = re.findall(r"^\$ (.+?)(?:\s+#.*)?$", README, flags=re.MULTILINE)
 ATTNRES = [line for line in COMMANDS if line.startswith("attnres ")]
 MAKE = [line for line in COMMANDS if line.startswith("make ")]
 PYTHON = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
+SERVER = "postgresql+psycopg://lab@db.example/lab"
 BRIEFLY = " --recipe smoke --seeds 1 --set train.tokens=2k"
 
 
@@ -34,6 +35,16 @@ def run(command: str, folder: Path, **environment: str) -> subprocess.CompletedP
         timeout=300,
         env=os.environ | {"PATH": path, "COLUMNS": "140"} | environment,
     )
+
+
+def with_study(command: str, folder: Path, request: pytest.FixtureRequest) -> str:
+    """The command on a server of ours, in whose database something has been trained."""
+    server, name = request.getfixturevalue("database")
+    study = server.url(name)
+    if not command.startswith("attnres ablate"):
+        done = run(f"attnres ablate standard --study {study}{BRIEFLY}", folder)
+        assert done.returncode == 0, done.stderr
+    return command.replace(SERVER, study)
 
 
 @pytest.fixture(scope="module")
@@ -56,8 +67,13 @@ def test_the_readme_shows_commands():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("command", ATTNRES)
-def test_a_command_of_the_readme_runs(command: str, folder: Path):
+def test_a_command_of_the_readme_runs(command: str, folder: Path, request: pytest.FixtureRequest):
+    if SERVER in command:
+        command = with_study(command, folder, request)
     trains = command.startswith("attnres ablate") and "--dry-run" not in command
+    if command.startswith("attnres search") and "--dry-run" not in command:
+        command += BRIEFLY + " --budget params=60k --trials 2 --confirm 1"
+        command = command.replace("--budget params=700k", "")
     if "table4" in command:  # its 16 heads fit the width of recipe quick
         command += " --seeds 1"
     if command.startswith("attnres plan"):  # after seeds of the baseline, as the reader has by then

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from studies import FACTS, VERSIONS, fill
 
 from attnres_cli import cli
 from attnres_cli.recipe import Recipe
@@ -89,3 +90,75 @@ def test_an_empty_study_says_what_fills_it(
     assert (code, out) == (2, "")
     assert "study attnres.db holds no runs yet: `attnres ablate --study attnres.db`" in err
     assert not (tmp_path / "page.html").exists()
+
+
+FORMS = ("table", "markdown", "csv", "json", "latex", "html")
+STUDIES: dict[str, tuple[dict[str, list[float]], str]] = {
+    "one arm": ({"standard": [1.5, 1.6]}, "Only the baseline standard has been trained"),
+    "one seed": ({"standard": [1.5], "attnres": [1.4]}, "two shared seeds or more, got 1"),
+    "no baseline": ({"attnres": [1.5, 1.6]}, "No run of the baseline standard has ended"),
+    "only failures": ({}, "No answer: no run has ended (2 failed)"),
+}
+
+
+def made(path: Path, recipe: Recipe, losses: dict[str, list[float]]) -> None:
+    """A study of these losses, or of two runs that failed where there are none."""
+    if losses:
+        fill(path, recipe, losses)
+        return
+    store = Store.open(str(path), create=True)
+    specs = [RunSpec(recipe, arm, 0, FACTS.fingerprint) for arm in ("standard", "attnres")]
+    for record in store.plan(specs, FACTS):
+        claimed = store.claim([record.id])
+        assert claimed is not None
+        store.fail(claimed.id, "Traceback\nRuntimeError: the GPU has left", VERSIONS)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("case", STUDIES)
+def test_a_study_that_cannot_answer_says_why_in_every_format(
+    case: str,
+    form: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tiny_recipe: Recipe,
+):
+    monkeypatch.chdir(tmp_path)
+    losses, words = STUDIES[case]
+    made(tmp_path / "attnres.db", tiny_recipe, losses)
+
+    code, out, err = attnres(capsys, "report", "--format", form)
+    beside = attnres(capsys, "report", "--format", form, "--against", "paper")
+    scaling = attnres(capsys, "report", "--format", form, "--scaling")
+
+    assert code == 0
+    assert words in " ".join((out + err).split())
+    if case == "only failures" and form != "csv":
+        assert "attnres" in out
+        assert ("the GPU has left" in out) == (form != "latex")
+    assert beside[0] == 0
+    assert words in " ".join((beside[1] + beside[2]).split())
+    assert scaling[:2] == (2, "")
+    assert "size(s) of recipe tiny with runs of standard, scaling takes two or more" in scaling[2]
+    assert scaling[2].count("\n") == 1
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("more", [(), ("--scaling",), ("--against", "paper")])
+def test_an_unknown_arm_is_one_line_with_the_nearest_in_every_format(
+    form: str,
+    more: tuple[str, ...],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tiny_recipe: Recipe,
+):
+    monkeypatch.chdir(tmp_path)
+    fill(tmp_path / "attnres.db", tiny_recipe, {"standard": [1.5], "attnres": [1.4]})
+
+    code, out, err = attnres(capsys, "report", "--baseline", "atnres", "--format", form, *more)
+
+    assert (code, out) == (2, "")
+    assert "did you mean 'attnres'?" in err
+    assert err.count("\n") == 1

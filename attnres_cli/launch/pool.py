@@ -6,13 +6,14 @@ import multiprocessing
 import signal
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from typing import Any
 
-from attnres_cli.errors import StudyError
-from attnres_cli.launch.worker import NO_STUDY, Job, checkpoint_s, work
+from attnres_cli.errors import AwayError, StudyError
+from attnres_cli.launch.worker import AWAY, NO_STUDY, Job, checkpoint_s, work
 from attnres_cli.run import Event, RunRecord, Status
 from attnres_cli.store import Store
 from attnres_cli.train import clear
@@ -44,13 +45,14 @@ def run_all(store: Store, jobs: Sequence[Job], on_event: OnEvent) -> list[RunRec
             the runs wait again.
         RuntimeError: a worker died before it could claim a run.
         StudyError: a worker could not use the study, as on a full disk; no run is to blame.
+            `AwayError`: its server stayed away.
         UsageError: the environment says no number of seconds between checkpoints.
 
     """
     ids = jobs[0].run_ids
     checkpoint_s()
     workers: dict[int, _Worker] = {}
-    before = _on_signals(_interrupt)
+    before, patience_s = _on_signals(_interrupt), store.patience_s
     try:
         while (unfinished := _unfinished(store, ids)) or workers:  # last words may be on the way
             waiting = sum(status is Status.PENDING for status in unfinished)
@@ -61,11 +63,14 @@ def run_all(store: Store, jobs: Sequence[Job], on_event: OnEvent) -> list[RunRec
             store.release(ids)  # of processes of another command that have died meanwhile
         return store.runs(ids=ids)
     finally:
+        store.patience_s = 0.0  # nobody waits for a server in order to end
         _end(workers)
-        store.release(ids)
         for number, handler in before.items():
             signal.signal(number, handler)
-        _sweep(store, ids)
+        with suppress(AwayError):  # the next command finds that our workers are gone
+            store.release(ids)
+            _sweep(store, ids)
+        store.patience_s = patience_s
 
 
 def _on_signals(handler: Callable[[int, object], None]) -> dict[int, Any]:
@@ -124,6 +129,9 @@ def _bury(workers: dict[int, _Worker], store: Store, ids: Sequence[int]) -> None
         del workers[number]
         if code == NO_STUDY:
             raise StudyError("a worker could not use the study (above); the same command goes on")
+        if code == AWAY:
+            store.release(ids)
+            continue
         cause = f"the worker process ended with {_how(code)}"
         if code == -signal.SIGKILL:
             cause += ": out of memory? Lower train.batch_size or --workers"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import traceback
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from multiprocessing.connection import Connection
 
@@ -12,13 +13,14 @@ import torch
 
 from attnres_cli import data
 from attnres_cli.data import Tokens
-from attnres_cli.errors import AttnresError, DataError, StudyError, UsageError
+from attnres_cli.errors import AttnresError, AwayError, DataError, StudyError, UsageError
+from attnres_cli.launch.cores import bind
 from attnres_cli.launch.heart import Heart
 from attnres_cli.launch.provenance import made_with
 from attnres_cli.recipe import Recipe
 from attnres_cli.run import Event, RunRecord, RunResult, RunSpec, Settings
 from attnres_cli.stdio import say
-from attnres_cli.store import Store
+from attnres_cli.store import Store, patiently, retry_s
 from attnres_cli.train import Checkpoints, Keeper, Stop, Stopped, train
 
 CHECKPOINT_S = "ATTNRES_CHECKPOINT_S"
@@ -26,6 +28,9 @@ CHECKPOINT_S = "ATTNRES_CHECKPOINT_S"
 
 NO_STUDY = 74
 """Exit code of a worker that could not use the study, which is no fault of its run."""
+
+AWAY = 75
+"""The same, where its server stayed away; the launcher sees that itself, and says it once."""
 
 _EVERY_S = 30.0
 _ANYWHERE = ("host", "platform")  # versions that decide no number
@@ -37,6 +42,10 @@ class Job:
 
     The recipe says where their data lie now: the study's copies of recipes have them where they
     lay when first used. All else of a run's recipe is the study's.
+
+    Attributes:
+        cores: the CPU cores that it is bound to; empty: none.
+
     """
 
     study: str
@@ -44,6 +53,7 @@ class Job:
     device: str
     settings: Settings
     recipe: Recipe
+    cores: tuple[int, ...] = ()
 
 
 def checkpoint_s() -> float:
@@ -65,9 +75,11 @@ def work(worker: int, job: Job, report: Connection) -> None:
     and waits again.
     """
     stop = _heed_signals()
+    bind(job.cores)  # before there are threads
     torch.set_num_threads(job.settings.threads)
     try:
-        store, tokens = Store.open(job.study, create=True), None
+        store = patiently(lambda: Store.open(job.study, create=True), retry_s())
+        tokens = None
         while not stop.wanted and (claimed := store.claim(job.run_ids)) is not None:
             report.send(Event(worker, claimed.id))
             held = store.recipe(claimed.recipe_digest)
@@ -80,6 +92,8 @@ def work(worker: int, job: Job, report: Connection) -> None:
     except BrokenPipeError:
         return
     except StudyError as error:  # as of a full disk; the run goes on from its last checkpoint
+        if isinstance(error, AwayError):
+            raise SystemExit(AWAY) from error
         say(str(error))
         raise SystemExit(NO_STUDY) from error
     finally:
@@ -131,7 +145,8 @@ class _Work:
                 job = self.job
                 result = train(self.spec, tokens, job.settings, job.device, on_step, keeper)
         except Stopped:
-            self.store.let_go(claimed.id)
+            with suppress(AwayError):  # it waits again when it is seen that we are gone
+                self.store.let_go(claimed.id)
             return None
         except Exception as error:
             self.store.fail(claimed.id, _explain(error, self.spec), versions, keeper.step)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, TextIO
 
@@ -14,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from attnres_cli.errors import UsageError, unknown
-from attnres_cli.report import terms
+from attnres_cli.report import latex, terms
 from attnres_cli.report.comparison import ArmResult, Comparison
 from attnres_cli.report.export import UNIT, difference_text
 from attnres_cli.report.terminal import console
@@ -93,6 +94,13 @@ def beside(comparison: Comparison, paper: Mapping[str, Any]) -> list[Beside]:
     return found
 
 
+def is_known(comparison: Comparison, paper: Mapping[str, Any]) -> bool:
+    """Whether the paper has the baseline and some other arm of a comparison."""
+    arms = {arm.variant for arm in comparison.arms} | {comparison.baseline}
+    known = arms & losses(paper).keys()
+    return comparison.baseline in known and len(known) > 1
+
+
 def _gap(arm: ArmResult) -> float | None:
     """The paired difference, 0 of the baseline itself; None where the arm is blocked."""
     if arm.verdict == "baseline":
@@ -134,7 +142,12 @@ def notes(comparison: Comparison, paper: Mapping[str, Any]) -> list[str]:
     ]
     if comparison.baseline in next(iter(paper["table2"].values())):
         lines.append(_sizes(comparison.baseline, paper))
-    return lines + [f"the paper, {place}: {text}" for place, text in paper["notes"].items()]
+    return lines + [f"the paper, {_place(key)}: {text}" for key, text in paper["notes"].items()]
+
+
+def _place(key: str) -> str:
+    """`Fig. 4` for figure4, `Table 2` for table2."""
+    return re.sub(r"^table(?=\d)", "Table ", re.sub(r"^figure(?=\d)", "Fig. ", key))
 
 
 def _sizes(baseline: str, paper: Mapping[str, Any]) -> str:
@@ -154,10 +167,10 @@ _Row = tuple[Comparison, Sequence[Beside]]
 def show(
     comparisons: Sequence[Comparison], form: str, paper: Mapping[str, Any], out: TextIO
 ) -> None:
-    """Print comparisons beside the paper into a stream, as table, markdown, csv or json.
+    """Print comparisons beside the paper into a stream; html is no form here.
 
     Raises:
-        UsageError: as `beside`, or another form.
+        UsageError: as `beside`.
 
     """
     rows = [(each, beside(each, paper)) for each in comparisons]
@@ -165,18 +178,34 @@ def show(
         for comparison, found in rows:
             _print(comparison, found, paper, out)
         return
-    if form == "json":
-        text = _to_json(rows, paper)
-    elif form == "csv":
-        text = _to_csv(rows)
-    elif form == "markdown":
-        text = _to_markdown(rows, paper)
-    else:
-        raise UsageError(f"--against paper is printed as table, markdown, csv or json, not {form}")
-    out.write(text.rstrip("\n") + "\n")
+    write: dict[str, Callable[[Sequence[_Row], Mapping[str, Any]], str]] = {
+        "json": _to_json,
+        "csv": lambda rows, _: _to_csv(rows),
+        "markdown": _to_markdown,
+        "latex": _to_latex,
+    }
+    out.write(write[form](rows, paper).rstrip("\n") + "\n")
 
 
-def _cells(row: Beside) -> list[str]:
+def _to_latex(rows: Sequence[_Row], paper: Mapping[str, Any]) -> str:
+    tables = [
+        latex.table(
+            f"{terms.title(comparison)}, beside the paper: differences from "
+            f"{comparison.baseline}, {UNIT}.",
+            COLUMNS,
+            [[row.arm.variant, *cells(row)] for row in found],
+            notes(comparison, paper),
+            left=COLUMNS[-1:],
+        )
+        for comparison, found in rows
+    ]
+    return latex.document(*tables)
+
+
+COLUMNS = ("variant", "paper", "yours [95 %]", "ranks", "beside the paper")
+
+
+def cells(row: Beside) -> list[str]:
     """The paper's gap, the user's, both ranks, the word."""
     gap = "-" if row.paper_gap is None else f"{row.paper_gap:+.3f}"
     ranks = ["-" if rank is None else str(rank) for rank in (row.paper_rank, row.rank)]
@@ -193,14 +222,15 @@ def _print(
     out = console(stream)
     title = f"{terms.title(comparison)}: difference from {comparison.baseline}, {UNIT}"
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    table.add_column("variant", overflow="fold", min_width=13)
-    for name in ("paper", "yours [95 %]", "ranks"):
+    first, *middle, last = COLUMNS
+    table.add_column(first, overflow="fold", min_width=13)
+    for name in middle:
         table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("beside the paper", overflow="fold", min_width=13)
+    table.add_column(last, overflow="fold", min_width=13)
     for row in rows:
-        *cells, word = _cells(row)
+        *numbers, word = cells(row)
         style = "bold" if row.said == "baseline" else None
-        table.add_row(row.arm.variant, *cells, Text(word, _STYLE.get(row.said, "")), style=style)
+        table.add_row(row.arm.variant, *numbers, Text(word, _STYLE.get(row.said, "")), style=style)
     out.print(table)
     for line in notes(comparison, paper):
         out.print(Text(line, style="dim"))
@@ -217,7 +247,7 @@ def _to_markdown(rows: Sequence[_Row], paper: Mapping[str, Any]) -> str:
             "| beside the paper |",
             "|---|---|---|---|---|",
         ]
-        body = [f"| `{row.arm.variant}` | {' | '.join(_cells(row))} |" for row in found]
+        body = [f"| `{row.arm.variant}` | {' | '.join(cells(row))} |" for row in found]
         facts = [f"- {line}" for line in notes(comparison, paper)]
         pages.append("\n".join([*head, *body, "", *facts]) + "\n")
     return "\n".join(pages)

@@ -7,39 +7,57 @@ from collections.abc import Callable, Sequence
 from attnres_cli.report import terms
 from attnres_cli.report.chapter import Chapter
 from attnres_cli.report.comparison import ArmResult, Comparison
+from attnres_cli.report.ladder import Ladder
+from attnres_cli.stats import Difference, Multiplier
 
 
-def question(chapter: Chapter) -> str:
-    """What was asked, with the model's size and the tokens."""
-    recipe, size = chapter.recipe, ""
-    if recipe is not None:
-        size = f" with {recipe.model.n_layers} layers of width {recipe.model.d_model}"
-    tokens = f", on {terms.tokens(chapter.comparison)}" if chapter.comparison.arms else ""
-    return f"Which residual connection should a Transformer{size} be trained with{tokens}?"
+def question(chapters: Sequence[Chapter]) -> str:
+    """What was asked, with the models' size and the tokens."""
+    models = [chapter.recipe.model for chapter in chapters if chapter.recipe is not None]
+    size, tokens = "", [arm.tokens for each in chapters for arm in each.comparison.arms]
+    if models:
+        layers, widths = ({m.n_layers for m in models}, {m.d_model for m in models})
+        size = f" with {_between(layers)} layers of width {_between(widths)}"
+    told = ""
+    if tokens:
+        alone = chapters[0].comparison if len(chapters) == 1 else None
+        told = terms.tokens(alone) if alone else f"{_between(set(tokens))} tokens per run"
+        told = f", on {told}"
+    return f"Which residual connection should a Transformer{size} be trained with{told}?"
+
+
+def _between(numbers: set[int]) -> str:
+    low, high = min(numbers), max(numbers)
+    return f"{low:,}" if low == high else f"{low:,} to {high:,}"
 
 
 def answer(comparison: Comparison) -> str:
     """What the study says to that, and what it takes to say more; never more than it may say."""
-    base, arms = comparison.baseline, comparison.arms
-    others = [arm for arm in arms if arm.variant != base]
-    if not arms:
-        return _nothing(comparison)
-    if base not in {arm.variant for arm in arms}:
-        return (
-            f"No run of the baseline {base} has ended, and every verdict is a difference from it: "
-            f"`attnres ablate {base}` trains it, or --baseline names another arm."
-        )
-    if not others:
-        return (
-            f"Only the baseline {base} has been trained: another arm is what it can be compared "
-            f"with, as by `attnres ablate {base} attnres`."
-        )
+    others = [arm for arm in comparison.arms if arm.variant != comparison.baseline]
     by_verdict = {word: [arm for arm in others if arm.verdict == word] for word in _WORDS}
-    return " ".join(
+    return unanswerable(comparison) or " ".join(
         sentence(comparison, by_verdict[word])
         for word, sentence in _WORDS.items()
         if by_verdict[word]
     )
+
+
+def unanswerable(comparison: Comparison) -> str:
+    """Why no two arms stand beside each other, and what to type; empty where they do."""
+    base, variants = comparison.baseline, {arm.variant for arm in comparison.arms}
+    if not variants:
+        return _nothing(comparison)
+    if base not in variants:
+        return (
+            f"No run of the baseline {base} has ended, and every verdict is a difference from it: "
+            f"`attnres ablate {base}` trains it, or --baseline names another arm."
+        )
+    if variants == {base}:
+        return (
+            f"Only the baseline {base} has been trained: another arm is what it can be compared "
+            f"with, as by `attnres ablate {base} attnres`."
+        )
+    return ""
 
 
 def _nothing(comparison: Comparison) -> str:
@@ -47,7 +65,7 @@ def _nothing(comparison: Comparison) -> str:
     told = [f"{failed} failed" if failed else "", f"{waits} waiting or running" if waits else ""]
     counts = ", ".join(part for part in told if part)
     return f"No answer: no run has ended ({counts}). The same ablate command goes on" + (
-        ", with --retry-failed it trains failed runs again." if failed else "."
+        ", with `--retry-failed` it trains failed runs again." if failed else "."
     )
 
 
@@ -95,6 +113,34 @@ def _named(arms: Sequence[ArmResult]) -> str:
         low, high = sorted(sign * end for end in arm.difference.ci95)
         parts.append(f"{arm.variant} by {abs(arm.difference.mean):.4f} [{low:.4f}, {high:.4f}]")
     return _joined(parts) + " nats per token"
+
+
+def over_sizes(found: Ladder) -> str:
+    """What each arm is worth in the baseline's compute, and how its difference goes with depth."""
+    baseline = found.rungs[0].comparison.baseline
+    worth = [f"{arm.variant} {multiplier_text(arm.worth)}" for arm in found.arms if arm.worth]
+    if not worth:
+        return f"No arm has a multiplier of {baseline}'s compute; the notes below say why."
+    points = ", by lines through two points" if len(found.rungs) == 2 else ""
+    parts = [
+        f"At the largest size {baseline} needs this many times an arm's compute to reach its loss"
+        f"{points}: {_joined(worth)}."
+    ]
+    trends = [f"{arm.variant} {trend_text(arm.trend)}" for arm in found.arms if arm.trend]
+    if trends:
+        parts.append(f"Per doubling of layers the difference changes by: {_joined(trends)}.")
+    return " ".join(parts)
+
+
+def multiplier_text(found: Multiplier) -> str:
+    """`1.253 [1.101, 1.402]`; without the interval where there is none."""
+    ends = f" [{found.ci95[0]:.3f}, {found.ci95[1]:.3f}]" if found.ci95 else ""
+    return f"{found.value:.3f}{ends}"
+
+
+def trend_text(found: Difference) -> str:
+    """`-0.0031 [-0.0042, -0.0020]`, nats per token and doubling."""
+    return f"{found.mean:+.4f} [{found.ci95[0]:+.4f}, {found.ci95[1]:+.4f}]"
 
 
 def _joined(names: Sequence[str]) -> str:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from attnres_cli import address
 from attnres_cli import recipe as recipes
 from attnres_cli.errors import RecipeError
 from attnres_cli.recipe import Recipe
@@ -23,7 +23,7 @@ class Chapter:
     """One comparison and all that is shown with it.
 
     Attributes:
-        runs: the runs that were compared, with their curves.
+        runs: the runs that were compared; with their curves where these are shown.
         probes: by the number of a run, what was measured inside its model at the end.
         recipes: by digest, the resolved recipes of these runs.
         study: the file or URL that they are of, as it was typed.
@@ -54,7 +54,7 @@ class Chapter:
     @property
     def study_name(self) -> str:
         """The study as a page may show it to anyone: of a URL, without its password."""
-        return re.sub(r"(://[^:/@]*):[^/]*@", r"\1:***@", self.study)
+        return address.parted(self.study)[0]
 
     def command(self, arm: ArmResult) -> str:
         """What trains an arm's runs again, in a study of their own: beside the baseline, or alone
@@ -70,7 +70,7 @@ class Chapter:
         base = arm.variant if alone else self.comparison.baseline
         words = ["attnres", "ablate", *dict.fromkeys([base, arm.variant]), "--recipe", name]
         words += [part for override in overrides for part in ("--set", override)]
-        words += ["--seeds", _seeds(sorted(arm.losses))]
+        words += ["--seeds", seeds_typed(sorted(arm.losses))]
         words += [] if base == "standard" else ["--baseline", base]
         settings = runs[0].result.settings
         words += ["--device", settings.device, "--engine", settings.engine, "--study", "again.db"]
@@ -111,11 +111,11 @@ def overrides_of(recipe: Recipe) -> tuple[str, list[str]]:
     return name, found
 
 
-def _seeds(seeds: list[int]) -> str:
-    """As --seeds takes them: `3` for 0, 1, 2, else a list, which has two or more."""
+def seeds_typed(seeds: list[int]) -> str:
+    """As --seeds takes them: `3` for 0, 1, 2; else a list, `7,` where it is of one."""
     if seeds == list(range(len(seeds))):
         return str(len(seeds))
-    return ",".join(str(seed) for seed in (seeds if len(seeds) > 1 else [0, *seeds]))
+    return ",".join(str(seed) for seed in seeds) + ("," if len(seeds) == 1 else "")
 
 
 def _scalar(value: Any) -> str:

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from attnres_cli.errors import UsageError
-from attnres_cli.report import terms
+from attnres_cli.report import groups, terms
 from attnres_cli.report.chapter import Chapter
+from attnres_cli.report.ladder import Ladder
+
+if TYPE_CHECKING:
+    from attnres_cli.report.figures import Drawing
 
 
 def write(path: Path, content: bytes, option: str) -> None:
@@ -51,24 +57,45 @@ def places(where: str) -> tuple[Path, str, str]:
     return path.parent, f"{path.stem}-", path.suffix
 
 
-def save_figures(chapters: Sequence[Chapter], where: str) -> list[Path]:
-    """Draw all figures of all chapters into files as `places` says; their paths.
+def save_figures(
+    chapters: Sequence[Chapter], where: str, ladders: Sequence[Ladder] = ()
+) -> list[Path]:
+    """Draw all figures of all chapters and ladders into files as `places` says; their paths.
 
-    The terms stand in the names where there are several chapters.
+    The recipe stands in the names where there are several, the terms where there are several.
 
     Raises:
         UsageError: as `places` and `write`.
 
     """
-    from attnres_cli.report.figures import drawings, picture
+    from attnres_cli.report.figures import drawings, of_sizes, picture
 
     folder, begin, suffix = places(where)
-    written = []
+    recipes = {groups.of(chapter) for chapter in chapters}
+    drawn: dict[str, Drawing] = {}
     for chapter in chapters:
-        of = terms.name(chapter.comparison.terms).replace(", ", "-").replace(" ", "-")
-        name = f"{begin}{of}-" if len(chapters) > 1 else begin
-        for drawing in drawings(chapter):
-            path = folder / f"{name}{drawing.name}{suffix}"
-            write(path, picture(drawing, suffix), "--figures")
-            written.append(path)
-    return written
+        comparison = chapter.comparison
+        named = [f"{comparison.recipe}-{comparison.recipe_digest}"] if len(recipes) > 1 else []
+        if len(recipes) < len(chapters):
+            named.append(terms.name(comparison.terms).replace(", ", "-").replace(" ", "-"))
+        _add(drawn, named, drawings(chapter))
+    for found in ladders:
+        named = [found.rungs[0].comparison.recipe] if len(ladders) > 1 else []
+        _add(drawn, named, [of_sizes(found)])
+    paths = [folder / f"{begin}{name}{suffix}" for name in drawn]
+    for path, drawing in zip(paths, drawn.values(), strict=True):
+        write(path, picture(drawing, suffix), "--figures")
+    return paths
+
+
+def _add(drawn: dict[str, Drawing], named: Sequence[str], drawings: Sequence[Drawing]) -> None:
+    """Drawings under names that none has yet: two comparisons on the same terms are numbered, as
+    a preregistered one and what is exploratory.
+    """
+    for drawing in drawings:
+        for again in itertools.count(1):
+            number = [str(again)] if again > 1 else []
+            name = "-".join([*named, *number, drawing.name])
+            if name not in drawn:
+                drawn[name] = drawing
+                break

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from html import escape
-from importlib.resources import files
 
-from attnres_cli import __version__, gates
-from attnres_cli.report import answer, terms
+from attnres_cli import gates
+from attnres_cli.recipe import paper
+from attnres_cli.report import answer, groups, terms
 from attnres_cli.report.chapter import Chapter
 from attnres_cli.report.comparison import ArmResult, Comparison
 from attnres_cli.report.export import (
@@ -20,57 +19,93 @@ from attnres_cli.report.export import (
     own_text,
     verdict_text,
 )
-from attnres_cli.report.figures import Drawing, drawings, picture
+from attnres_cli.report.figures import drawings
+from attnres_cli.report.ladder import Ladder
+from attnres_cli.report.markup import (
+    Cells,
+    code,
+    document,
+    figures,
+    listed,
+    part,
+    section,
+    table,
+)
+from attnres_cli.report.page_parts import beside_paper, over_sizes
+from attnres_cli.report.terms import capital
 
-Cells = Sequence[str]
-"""Of a table's row, already HTML."""
 
+def to_html(chapters: Sequence[Chapter], ladders: Sequence[Ladder] = ()) -> str:
+    """The page of a study's comparisons, one chapter after the other, never pooled.
 
-def to_html(chapters: Sequence[Chapter]) -> str:
-    """The page of one recipe's comparisons, one chapter after the other."""
-    first = chapters[0]
-    style = (files("attnres_cli.report") / "page.css").read_text(encoding="utf-8")
-    title = f"attnres: {terms.title(first.comparison)}"
-    answers = [
-        f"<p class='answer'>{_lead(chapter, alone=len(chapters) == 1)}"
-        f"{_code(answer.answer(chapter.comparison))}</p>"
-        for chapter in chapters
+    Args:
+        chapters: of one recipe or of several, the newest last.
+        ladders: what recipes of one name that differ in size say together.
+
+    """
+    whole, brief = groups.split(chapters)
+    every = [*whole, *brief]
+    names = dict(zip(map(id, every), groups.names(every), strict=True))
+    titles = [_title(chapter, names[id(chapter)]) for chapter in whole]
+    numbered = list(enumerate(zip(whole, titles, strict=True), 1))
+    body = [
+        _answer(chapter, "" if len(whole) == 1 else title, f"c{number}")
+        for number, (chapter, title) in numbered
     ]
-    body = "".join(_chapter(chapter, number) for number, chapter in enumerate(chapters, 1))
-    return (
-        "<!DOCTYPE html>\n<html lang='en'>\n<head>\n<meta charset='utf-8'>\n"
-        "<meta name='viewport' content='width=device-width, initial-scale=1'>\n"
-        f"<title>{escape(title)}</title>\n<style>\n{style}</style>\n</head>\n<body>\n<main>\n"
-        f"<h1>{escape(answer.question(first))}</h1>\n{''.join(answers)}\n{body}"
-        f"</main>\n<footer><p>Made by attnres {__version__} from the study "
-        f"{escape(first.study_name)}.</p></footer>\n</body>\n</html>\n"
-    )
+    body += [_of_sizes(found, f"s{number}") for number, found in enumerate(ladders, 1)]
+    body += [over_sizes(found, f"s{number}") for number, found in enumerate(ladders, 1)]
+    body += [_chapter(chapter, title, f"c{number}") for number, (chapter, title) in numbered]
+    body.append(beside_paper(whole, titles, paper(), "paper"))
+    body += [_without(brief, [_title(each, names[id(each)]) for each in brief])] if brief else []
+    n_recipes, study = len({groups.of(chapter) for chapter in every}), every[0].study_name
+    several = f"{n_recipes} recipes of {study}, never pooled"
+    title = f"attnres: {titles[0] if n_recipes == 1 else several}"
+    return document(title, answer.question(whole), "".join(body), study)
 
 
-def _lead(chapter: Chapter, *, alone: bool) -> str:
-    title = terms.title(chapter.comparison)
-    return "" if alone else f"<strong>{escape(title[0].upper() + title[1:])}.</strong> "
+def _without(chapters: Sequence[Chapter], titles: Sequence[str]) -> str:
+    """Recipes in which nothing can be said, each in a row."""
+    rows = [
+        (escape(capital(title)), code(answer.answer(chapter.comparison)))
+        for chapter, title in zip(chapters, titles, strict=True)
+    ]
+    caption = "What else the study holds; `attnres report --recipe DIGEST` shows one of them."
+    html = table(caption, ("recipe", "answer"), rows, prose=True)
+    return part("recipes without a verdict", html, "without")
 
 
-def _chapter(chapter: Chapter, number: int) -> str:
+def _title(chapter: Chapter, name: str) -> str:
+    """The terms, with what tells the recipe from others on the page."""
     comparison = chapter.comparison
-    title = terms.title(comparison)
-    drawn = "".join(_figure(drawing, f"c{number}-") for drawing in drawings(chapter))
+    title, recipe = terms.title(comparison), f"recipe {comparison.recipe}"
+    if not name:
+        return title
+    return title.replace(recipe, f"{recipe} ({comparison.recipe_digest}), {name}", 1)
+
+
+def _answer(chapter: Chapter, title: str, name: str) -> str:
+    """The answer of a chapter, below its title where there are several."""
+    lead = f"<strong><a href='#{name}'>{escape(capital(title))}</a>.</strong> " if title else ""
+    return f"<p class='answer'>{lead}{code(answer.answer(chapter.comparison))}</p>\n"
+
+
+def _of_sizes(found: Ladder, name: str) -> str:
+    lead = f"<strong><a href='#{name}'>Over {len(found.rungs)} sizes</a>.</strong> "
+    return f"<p class='answer'>{lead}{code(answer.over_sizes(found))}</p>\n"
+
+
+def _chapter(chapter: Chapter, title: str, name: str) -> str:
+    comparison = chapter.comparison
+    drawn = figures(drawings(chapter), f"{name}-")
     parts = [
-        f"<section>\n<h2>{escape(title[0].upper() + title[1:])}</h2>\n",
         _verdicts(comparison) if comparison.arms else "",
         _failures(comparison),
-        _section("Figures", f"<div class='figures'>{drawn}</div>") if drawn else "",
-        _section("Gates", _gates(comparison)) if comparison.arms else "",
-        _section("Provenance", _provenance(chapter)),
-        _section("Reproduce a row", _commands(chapter)) if comparison.arms else "",
-        "</section>\n",
+        section("Figures", drawn) if drawn else "",
+        section("Gates", _gates(comparison)) if comparison.arms else "",
+        section("Provenance", _provenance(chapter)),
+        section("Reproduce a row", _commands(chapter)) if comparison.arms else "",
     ]
-    return "".join(parts)
-
-
-def _section(title: str, html: str) -> str:
-    return f"<h3>{title}</h3>\n{html}\n"
+    return part(title, "".join(parts), name)
 
 
 def _verdicts(comparison: Comparison) -> str:
@@ -82,17 +117,18 @@ def _verdicts(comparison: Comparison) -> str:
         "Validation loss in nats per token, mean ± standard deviation over seeds; difference from "
         f"{comparison.baseline}, paired by seed: less is better."
     )
-    return _table(caption, head, rows)
+    return table(caption, head, rows, left=("verdict",))
 
 
 def _verdict(arm: ArmResult, *, of_bytes: bool) -> Cells:
     kind = arm.verdict.replace(" ", "-")
+    verdict = escape(verdict_text(arm)).replace(" (~", "<br>(~")  # the table fits a desktop so
     delta = f" ({arm.params_delta:+,})" if arm.params_delta else ""
     cells = [
         f"<code>{escape(arm.variant)}</code>{escape(own_text(arm))}",
         loss_text(arm),
         difference_text(arm),
-        f"<span class='{kind}'>{escape(verdict_text(arm))}</span>",
+        f"<span class='{kind}'>{verdict}</span>",
         str(len(arm.losses)),
         f"{arm.n_params:,}{delta}",
         f"{arm.flops_per_token:.3g}",
@@ -111,32 +147,8 @@ def _failures(comparison: Comparison) -> str:
         for f in comparison.failed
     ]
     caption = "Runs that failed; `attnres runs show` has the whole traceback."
-    return _section("Failed runs", _table(caption, ("variant", "seed", "error"), rows))
-
-
-def _figure(drawing: Drawing, prefix: str) -> str:
-    """A figure in its page: its title and caption are also read aloud in its place."""
-    svg = picture(drawing, ".svg").decode()
-    name = prefix + drawing.name
-    svg = svg[svg.index("<svg ") :]
-    svg = re.sub(r"<metadata>.*?</metadata>", "", svg, count=1, flags=re.DOTALL)
-    # Every file numbers its parts from 1 on; in one page names must differ, and few are needed.
-    used = set(re.findall(r'(?:href="#|url\(#)([^")]+)', svg))
-    svg = re.sub(r'\bid="([^"]+)"', lambda match: match[0] if match[1] in used else "", svg)
-    svg = re.sub(r'\b(id="|href="#|url\(#)', rf"\g<1>{name}-", svg)
-    open_tag = (
-        f"<svg role='img' aria-labelledby='{name}-title {name}-told' "
-        f"style='max-width:{drawing.figure.get_figwidth() * 96:.0f}px' "
-    )
-    told = (
-        f"<title id='{name}-title'>{escape(drawing.title)}</title>"
-        f"<desc id='{name}-told'>{escape(drawing.caption)}</desc>"
-    )
-    svg = svg.replace("<svg ", open_tag, 1)
-    end = svg.index(">") + 1
-    return (
-        f"<figure id='{name}'><h4>{escape(drawing.title)}</h4>\n{svg[:end]}{told}{svg[end:]}"
-        f"<figcaption>{_code(drawing.caption)}</figcaption></figure>\n"
+    return section(
+        "Failed runs", table(caption, ("variant", "seed", "error"), rows, left=("error",))
     )
 
 
@@ -162,7 +174,8 @@ def _gates(comparison: Comparison) -> str:
     head = ("variant", "seed", "condition", "loss", "allowed", "outcome")
     summary = f"<summary>{passed} of {n} passed</summary>"
     is_open = "" if passed == n else " open"
-    return f"<details{is_open}>{summary}{_table(caption, head, rows)}</details>"
+    found = table(caption, head, rows, left=("condition", "outcome"))
+    return f"<details{is_open}>{summary}{found}</details>"
 
 
 def _number(value: float | None) -> str:
@@ -170,30 +183,30 @@ def _number(value: float | None) -> str:
 
 
 def _provenance(chapter: Chapter) -> str:
-    items = "".join(f"<li>{escape(line)}</li>" for line in facts_of(chapter.comparison))
+    lines = facts_of(chapter.comparison)
     made = {key: set[str]() for key in ("git_revision", "git_dirty", "platform", "cuda")}
     for run in chapter.runs:
         for key, found in made.items():
             if run.versions.get(key):
                 found.add(run.versions[key])
-    for key, found in made.items():
-        if found:
-            items += f"<li>{key.replace('_', ' ')}: {escape(', '.join(sorted(found)))}</li>"
+    lines += [
+        f"{key.replace('_', ' ')}: {', '.join(sorted(found))}"
+        for key, found in made.items()
+        if found
+    ]
     recipe = chapter.recipe
     if recipe is None:
-        return f"<ul>{items}</ul>"
+        return listed(lines)
     values = recipe.model_dump(mode="json", exclude_none=True)
     rows = [
-        (section, escape(", ".join(f"{key} {value}" for key, value in held.items())))
-        for section, held in values.items()
+        (name, escape(", ".join(f"{key} {value}" for key, value in held.items())))
+        for name, held in values.items()
         if isinstance(held, dict)
     ]
     has_own = any(arm.own is not None for arm in chapter.comparison.arms)
     own = "; what an arm has of its own stands beside its name" if has_own else ""
-    table = _table(
-        f"The recipe that all arms share{own}.", ("section", "settings"), rows, prose=True
-    )
-    return f"<ul>{items}</ul>\n{table}"
+    caption = f"The recipe that all arms share{own}."
+    return listed(lines) + table(caption, ("section", "settings"), rows, prose=True)
 
 
 def _commands(chapter: Chapter) -> str:
@@ -210,24 +223,4 @@ def _commands(chapter: Chapter) -> str:
         "number of threads adds in another order); and what trains a single run again as this "
         "study has it and compares every bit."
     )
-    return _table(caption, ("variant", "again", "bit for bit"), rows, prose=True)
-
-
-def _table(caption: str, head: Cells, rows: Iterable[Cells], *, prose: bool = False) -> str:
-    """A table whose first column names its rows; it scrolls by itself where it is too wide."""
-    columns = "".join(f"<th scope='col'>{name}</th>" for name in head)
-    body = "".join(
-        f"<tr><th scope='row'>{first}</th>{''.join(f'<td>{cell}</td>' for cell in rest)}</tr>\n"
-        for first, *rest in rows
-    )
-    kind = " class='prose'" if prose else ""
-    return (
-        f"<div class='wide' role='region' aria-label='{escape(caption, quote=True)}' tabindex='0'>"
-        f"<table{kind}><caption><span>{_code(caption)}</span></caption>\n<thead><tr>{columns}</tr></thead>\n"
-        f"<tbody>\n{body}</tbody></table></div>\n"
-    )
-
-
-def _code(text: str) -> str:
-    """Text as HTML, with what stands in backquotes as code."""
-    return re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(text))
+    return table(caption, ("variant", "again", "bit for bit"), rows, prose=True)

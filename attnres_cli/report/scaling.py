@@ -1,4 +1,4 @@
-"""Scaling fits over a ladder, as a table, Markdown, CSV or JSON."""
+"""Scaling fits over a ladder, as a table, Markdown, CSV, JSON or LaTeX."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any, TextIO
 
@@ -13,34 +14,42 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from attnres_cli.errors import UsageError
+from attnres_cli.report import groups, latex
+from attnres_cli.report.answer import multiplier_text, trend_text
 from attnres_cli.report.ladder import Ladder, Rung, Scaled, compute, is_sound
-from attnres_cli.report.terminal import console
-from attnres_cli.stats import Multiplier
+from attnres_cli.report.terminal import WIDE, console
 
 
 def show(found: Ladder, form: str, out: TextIO) -> None:
-    """Print a ladder into a stream, as table, markdown, csv or json.
-
-    Raises:
-        UsageError: another form.
-
-    """
+    """Print a ladder into a stream; html is no form here."""
     if form == "table":
         _print(found, out)
-    elif form == "json":
-        out.write(json.dumps(_document(found), indent=2, allow_nan=False) + "\n")
-    elif form == "csv":
-        out.write(_to_csv(found))
-    elif form == "markdown":
-        out.write(_to_markdown(found))
-    else:
-        raise UsageError(f"--scaling is printed as table, markdown, csv or json, not {form}")
+        return
+    write = {"json": _to_json, "csv": _to_csv, "markdown": _to_markdown, "latex": _to_latex}
+    out.write(write[form](found))
 
 
 _ROUGH_BELOW = 6  # seeds: a bootstrap of fewer has too few different resamples
 _RUNGS = ("recipe", "layers", "width", "tokens", "FLOPs", "loss")
 _ARMS = ("variant", "A", "alpha", "multiplier [95 %]", "one size left out", "in time", "trend")
+_WORTH, _FIT = (0, 3, 4, 5), (0, 1, 2, 6)
+"""Of the columns about arms, what stands in one table where there is no room for all."""
+
+Part = tuple[str, Sequence[str], list[list[str]]]
+"""A table: what it is of, its columns, its rows."""
+
+
+def tables(found: Ladder) -> tuple[Part, Part]:
+    """The sizes with the baseline's losses, and what each arm is worth; both as text."""
+    baseline = found.rungs[0].comparison.baseline
+    return (
+        (f"the sizes, and the loss of {baseline}", _RUNGS, [_rung_cells(r) for r in found.rungs]),
+        (
+            f"what each arm is worth in the compute of {baseline}",
+            _ARMS,
+            [_arm_cells(arm) for arm in found.arms],
+        ),
+    )
 
 
 def _rung_cells(rung: Rung) -> list[str]:
@@ -57,19 +66,12 @@ def _arm_cells(arm: Scaled) -> list[str]:
     else:
         left, time = arm.worth.left_out, arm.in_time
         ends = f"{left[0]:.3f} to {left[1]:.3f}" if left else "-"
-        cells += [_worth(arm.worth), ends, "-" if time is None else f"{time:.3f}"]
-    trend = arm.trend
-    if trend is None:
-        return [*cells, "-"]
-    return [*cells, f"{trend.mean:+.4f} [{trend.ci95[0]:+.4f}, {trend.ci95[1]:+.4f}]"]
+        cells += [multiplier_text(arm.worth), ends, "-" if time is None else f"{time:.3f}"]
+    return [*cells, "-" if arm.trend is None else trend_text(arm.trend)]
 
 
-def _worth(found: Multiplier) -> str:
-    ends = f" [{found.ci95[0]:.3f}, {found.ci95[1]:.3f}]" if found.ci95 else ""
-    return f"{found.value:.3f}{ends}"
-
-
-def _notes(found: Ladder) -> list[str]:
+def notes(found: Ladder) -> list[str]:
+    """What the numbers are, what they rest on, and what was left out."""
     first = found.rungs[0]
     lines = [
         f"L = A C^-alpha by least squares in logs of each arm's mean losses over {len(found.rungs)}"
@@ -79,6 +81,8 @@ def _notes(found: Ladder) -> list[str]:
         "the largest size; interval by bootstrap over seeds, which does not hold the error of the "
         "law; in time: by FLOPs per second as measured there",
     ]
+    differing = groups.differing([rung.recipe for rung in found.rungs])
+    lines.append(f"what differs between the sizes: {', '.join(differing)}")
     if any(arm.trend for arm in found.arms):
         lines.append(
             "trend: change of the difference per doubling of layers, mean over seeds [95 %]; "
@@ -86,16 +90,22 @@ def _notes(found: Ladder) -> list[str]:
         )
     if min(len(rung.baseline.losses) for rung in found.rungs) < _ROUGH_BELOW:
         lines.append(f"of fewer than {_ROUGH_BELOW} seeds that interval is too narrow")
+    ends = [arm.worth.ci95 for arm in found.arms if arm.worth is not None and arm.worth.ci95]
+    if any(math.isinf(high) for _, high in ends):
+        lines.append(f"inf: with other seeds {first.comparison.baseline} might never reach it")
     for arm in found.arms:
         if arm.floor is not None:
-            worth = f", multiplier {_worth(arm.floor_worth)}" if arm.floor_worth else ""
+            worth = f", multiplier {multiplier_text(arm.floor_worth)}" if arm.floor_worth else ""
             law = f"E {arm.floor.floor:.4f}, A {arm.floor.a:.4g}, alpha {arm.floor.alpha:.4f}"
             lines.append(f"with a floor, {arm.variant}: {law}{worth}")
-    lines += [f"no multiplier of {arm.variant}: {arm.reason}" for arm in found.arms if arm.reason]
+    for reason in dict.fromkeys(arm.reason for arm in found.arms if arm.reason):
+        named = ", ".join(arm.variant for arm in found.arms if arm.reason == reason)
+        lines.append(f"no multiplier of {named}: {reason}")
     return lines + [f"left out: {text}" for text in found.left_out]
 
 
-def _title(found: Ladder) -> str:
+def title(found: Ladder) -> str:
+    """`scaling of recipe grown, 4 sizes, never pooled`, with its label where it has one."""
     comparison = found.rungs[0].comparison
     label = f" [{found.registered}]" if found.registered else ""
     return f"scaling of recipe {comparison.recipe}, {len(found.rungs)} sizes, never pooled{label}"
@@ -103,32 +113,46 @@ def _title(found: Ladder) -> str:
 
 def _print(found: Ladder, stream: TextIO) -> None:
     out = console(stream)
-    baseline = found.rungs[0].comparison.baseline
-    tables = (
-        (f"{_title(found)}; loss of {baseline}", _RUNGS, [_rung_cells(r) for r in found.rungs]),
-        ("what each arm is worth", _ARMS, [_arm_cells(arm) for arm in found.arms]),
-    )
-    for title, names, rows in tables:
-        table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-        for name in names:
-            table.add_column(name, justify="left" if name == names[0] else "right", overflow="fold")
-        for row in rows:
-            table.add_row(*row)
-        out.print(table)
-    for line in _notes(found):
+    out.print(Text(title(found), style="italic"))
+    for name, columns, rows in tables(found):
+        halves = [tuple(range(len(columns)))]
+        if columns is _ARMS and out.width < WIDE:  # intervals would be broken over three lines
+            halves = [_WORTH, _FIT]
+        for half in halves:
+            table = Table(
+                title=name if half is halves[0] else None,
+                title_justify="left",
+                box=box.SIMPLE_HEAD,
+                padding=(0, 1, 0, 0),
+            )
+            table.add_column(columns[0], overflow="fold", min_width=13)
+            for i in half[1:]:
+                table.add_column(columns[i], justify="right", no_wrap=True)
+            for row in rows:
+                table.add_row(*(row[i] for i in half))
+            out.print(table)
+    for line in notes(found):
         out.print(Text(line, style="dim"))
 
 
 def _to_markdown(found: Ladder) -> str:
-    title, lines = _title(found), []
-    for names, rows in (
-        (_RUNGS, [_rung_cells(rung) for rung in found.rungs]),
-        (_ARMS, [_arm_cells(arm) for arm in found.arms]),
-    ):
+    lines = [f"### {title(found)[0].upper()}{title(found)[1:]}", ""]
+    for _, names, rows in tables(found):
         lines += [f"| {' | '.join(names)} |", "|" + "---|" * len(names)]
         lines += [f"| {' | '.join(row)} |" for row in rows] + [""]
-    facts = [f"- {line}" for line in _notes(found)]
-    return "\n".join([f"### {title[0].upper()}{title[1:]}", "", *lines, *facts]) + "\n"
+    return "\n".join([*lines, *(f"- {line}" for line in notes(found))]) + "\n"
+
+
+def _to_latex(found: Ladder) -> str:
+    sizes, arms = tables(found)
+    return latex.document(
+        latex.table(f"{title(found)}: {sizes[0]}.", sizes[1], sizes[2]),
+        latex.table(f"{title(found)}: {arms[0]}.", arms[1], arms[2], notes(found)),
+    )
+
+
+def _to_json(found: Ladder) -> str:
+    return json.dumps(_document(found), indent=2, allow_nan=False) + "\n"
 
 
 def _document(found: Ladder) -> dict[str, Any]:
@@ -146,10 +170,10 @@ def _document(found: Ladder) -> dict[str, Any]:
         }
         for rung in found.rungs
     ]
-    head = {"title": _title(found), "recipe": comparison.recipe, "baseline": comparison.baseline}
+    head = {"title": title(found), "recipe": comparison.recipe, "baseline": comparison.baseline}
     head |= {"fingerprint": comparison.data.fingerprint, "compute_unit": "PFLOP/s-days"}
     arms = [_plain(asdict(arm)) for arm in found.arms]
-    return head | {"rungs": rungs, "arms": arms, "notes": _notes(found)}
+    return head | {"rungs": rungs, "arms": arms, "notes": notes(found)}
 
 
 def _plain(value: Any) -> Any:

@@ -151,46 +151,60 @@ def need(study: str, recipe: str, baseline: str, held: int) -> StudyError:
 
 def print_foresight(found: Foresight) -> None:
     """Noise floor, seeds needed with their cost, detectable differences; on stdout."""
-    out, comparison, floor = console(sys.stdout), found.comparison, found.noise
-    low, high = floor.ci95
-    out.print(
-        Text(
-            f"noise floor: {floor.n} runs of {comparison.baseline} under recipe "
-            f"{comparison.recipe} ({comparison.recipe_digest}) end at {floor.mean:.4f}, sd "
-            f"{floor.sd:.4f} [{low:.4f}, {high:.4f}] nats per token"
-        )
-    )
-    out.print(_needed_table(found))
-    out.print(_detectable_table(found))
-    for line in _facts(found):
+    out = console(sys.stdout)
+    out.print(Text(headline(found)))
+    for title, names, rows in tables(found):
+        table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+        table.add_column(names[0], no_wrap=True)
+        for name in names[1:]:
+            table.add_column(name, justify="right", no_wrap=name.isdecimal())
+        for row in rows:
+            table.add_row(*row)
+        out.print(table)
+    for line in facts_of(found):
         out.print(Text(line, style="dim"))
 
 
-def _needed_table(found: Foresight) -> Table:
-    title = f"seeds to separate {found.gap:g} from {found.comparison.baseline}, {_arms(found)}"
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    table.add_column("correlation", no_wrap=True)
-    for name in ("sd of difference", "seeds [95 %]", "runs", "to train", "time"):
-        table.add_column(name, justify="right")
+def headline(found: Foresight) -> str:
+    """The noise floor, in a sentence."""
+    comparison, floor = found.comparison, found.noise
+    low, high = floor.ci95
+    return (
+        f"noise floor: {floor.n} runs of {comparison.baseline} under recipe "
+        f"{comparison.recipe} ({comparison.recipe_digest}) end at {floor.mean:.4f}, sd "
+        f"{floor.sd:.4f} [{low:.4f}, {high:.4f}] nats per token"
+    )
+
+
+Rows = list[tuple[str, ...]]
+
+
+def tables(found: Foresight) -> list[tuple[str, tuple[str, ...], Rows]]:
+    """Seeds that the gap takes with their cost, and detectable differences: title, columns, rows;
+    a row for each correlation.
+    """
+    arms = f"{found.n_arms} arm" + ("s" if found.n_arms > 1 else "") + " beside the baseline"
+    needed: Rows = []
     for row in found.pairings:
         cells = ("-", "-", "-")
         if row.needed is not None:
             runs, left, took = seconds(row.needed, found.runs, found.workers)
             cells = (f"{runs:,}", f"{left:,}", duration(took))
         ends = "{}-{}".format(*(_count(n) for n in row.range))
-        table.add_row(_name(row), f"{row.sd:.4f}", f"{_count(row.needed)} [{ends}]", *cells)
-    return table
-
-
-def _detectable_table(found: Foresight) -> Table:
-    title = f"least difference that so many seeds separate, {_arms(found)}"
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    table.add_column("correlation", no_wrap=True)
-    for n in SEEDS:
-        table.add_column(str(n), justify="right", no_wrap=True)
-    for row in found.pairings:
-        table.add_row(_name(row), *(f"{value:.3f}" for value in row.detectable))
-    return table
+        needed.append((_name(row), f"{row.sd:.4f}", f"{_count(row.needed)} [{ends}]", *cells))
+    found_by = [(_name(row), *(f"{v:.3f}" for v in row.detectable)) for row in found.pairings]
+    return [
+        (
+            f"seeds to separate {found.gap:g} from {found.comparison.baseline}, {arms}",
+            ("correlation", "sd of difference", "seeds [95 %]", "runs", "to train", "time"),
+            needed,
+        ),
+        (
+            f"least difference that so many seeds separate, {arms}",
+            ("correlation", *(str(n) for n in SEEDS)),
+            [tuple(row) for row in found_by],
+        ),
+    ]
 
 
 def _name(row: Pairing) -> str:
@@ -202,11 +216,8 @@ def _count(seeds: int | None) -> str:
     return "over 10,000" if seeds is None else f"{seeds:,}"
 
 
-def _arms(found: Foresight) -> str:
-    return f"{found.n_arms} arm" + ("s" if found.n_arms > 1 else "") + " beside the baseline"
-
-
-def _facts(found: Foresight) -> list[str]:
+def facts_of(found: Foresight) -> list[str]:
+    """The rule, and what the numbers rest on."""
     first, (base, *arms) = found.pairings[0], found.runs
     lines = [
         f"rule: found in 80 % of studies by the paired t test with p < 0.05 / {found.n_arms} "

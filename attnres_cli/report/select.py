@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from attnres_cli.errors import StudyError, UsageError, unknown
+from attnres_cli.errors import AttnresError, StudyError, UsageError, unknown
 from attnres_cli.fair import SHARED, ArmRecipe, Terms
 from attnres_cli.run import FIRST_TUNING_SEED, RunRecord
+
+Canonical = Callable[[str, str], str]
+"""A spec and a recipe's digest in, the spec's canonical form under that recipe out."""
 
 
 @dataclass(frozen=True)
 class Choice:
-    """The runs to compare under the shared recipe; `others` names what the study holds besides,
-    or is empty.
+    """The runs to compare under the shared recipe; `others` is what --recipe would take for what
+    the study holds besides, each with its name.
     """
 
     records: list[RunRecord]
     recipe_digest: str
     fingerprint: str
     baseline: str
-    others: str
+    others: tuple[str, ...] = ()
 
 
 def choose(
@@ -28,7 +31,7 @@ def choose(
     study: str,
     recipe: str | None,
     baseline: str,
-    canonical: Callable[[str, str], str] = lambda spec, _digest: spec,
+    canonical: Canonical = lambda spec, _digest: spec,
     own: Sequence[ArmRecipe] = (),
 ) -> Choice:
     """The runs of one recipe on one fingerprint, by default the newest of the study. Runs that
@@ -61,16 +64,63 @@ def choose(
         known = {name for r in records for name in (r.recipe, r.recipe_digest)}
         raise UsageError(unknown("recipe in this study", str(recipe), known))
     last = of_recipe[-1]
-    chosen = [record for record in records if _group(record) == _group(last)]
-    others = {f"{r.recipe} ({_group(r)})" for r in whole if _group(r) != _group(last)}
-    arms = {record.variant for record in chosen}
-    arms |= {found.variant for found in own if found.base_digest == last.recipe_digest}
-    name = _sorted_options(baseline)
-    if name not in arms:
-        name = canonical(baseline, last.recipe_digest)
+    others = {f"{_group(r)} ({r.recipe})" for r in whole if _group(r) != _group(last)}
+    arms = _arms(records, last, own)
+    name = _named(baseline, last, arms, canonical)
     if name not in arms and name != "standard":
         raise UsageError(unknown("baseline", baseline, arms))
-    return Choice(chosen, last.recipe_digest, last.fingerprint, name, ", ".join(sorted(others)))
+    return replace(_of(last, records, name), others=tuple(sorted(others)))
+
+
+def every(
+    newest: Choice,
+    records: Sequence[RunRecord],
+    recipe: str | None,
+    baseline: str,
+    canonical: Canonical,
+    own: Sequence[ArmRecipe] = (),
+) -> list[Choice]:
+    """The runs of each recipe on each data that `recipe` can mean, by default all of the study;
+    the newest, which `choose` has found, is the last. One that lacks the baseline is among them.
+
+    Args:
+        newest: what `choose` returned.
+        records: all runs of the study.
+        recipe: as for `choose`, and so are the others.
+        baseline: the same.
+        canonical: the same.
+        own: the same.
+
+    """
+    records = [record for record in records if record.seed < FIRST_TUNING_SEED]
+    derived = {found.digest for found in own} - {found.base_digest for found in own}
+    last = {_group(r): r for r in records if recipe is None or _is_meant(r, recipe)}
+    found = []
+    for group, record in last.items():
+        if record.recipe_digest not in derived and group != _group(newest.records[-1]):
+            try:
+                name = _named(baseline, record, _arms(records, record, own), canonical)
+            except AttnresError:  # a spec that does not fit this depth has no runs at it
+                name = baseline
+            found.append(_of(record, records, name))
+    return [*found, newest]
+
+
+def _of(last: RunRecord, records: Sequence[RunRecord], baseline: str) -> Choice:
+    chosen = [record for record in records if _group(record) == _group(last)]
+    return Choice(chosen, last.recipe_digest, last.fingerprint, baseline)
+
+
+def _arms(records: Sequence[RunRecord], last: RunRecord, own: Sequence[ArmRecipe]) -> set[str]:
+    """The arms of a recipe, those of recipes made of it too."""
+    arms = {record.variant for record in records if _group(record) == _group(last)}
+    return arms | {found.variant for found in own if found.base_digest == last.recipe_digest}
+
+
+def _named(baseline: str, last: RunRecord, arms: set[str], canonical: Canonical) -> str:
+    """The baseline's canonical name under a recipe; torch is asked only if no arm has its name."""
+    name = _sorted_options(baseline)
+    return name if name in arms else canonical(baseline, last.recipe_digest)
 
 
 def told(

@@ -29,7 +29,8 @@ from attnres_cli.stdio import mute
 
 _STYLE = {"better": "green", "worse": "red", "blocked": "yellow", "baseline": "bold"}
 _PIPE_WIDTH = 140  # where nobody looks, so that a log holds every column
-_WIDE = 130
+WIDE = 130
+"""Columns from which on tables have everything."""
 _NARROWEST = 80
 
 
@@ -56,7 +57,7 @@ class _Console(Console):
 def print_comparison(comparison: Comparison, stream: TextIO | None = None) -> None:
     """The verdict table, on stdout unless a stream is given, with the facts it rests on below."""
     out = console(stream or sys.stdout)
-    columns = _columns(wide=out.width >= _WIDE, of_bytes=comparison.data.is_bytes)
+    columns = _columns(wide=out.width >= WIDE, of_bytes=comparison.data.is_bytes)
     if comparison.terms != SHARED:
         columns.insert(1, ("its own", lambda arm: arm.own.text if arm.own else "-"))
     title = f"{terms.title(comparison)}: validation loss, nats per token (mean ± sd over seeds)"
@@ -134,7 +135,9 @@ def print_plan(plan: Plan, stream: TextIO, title: str = "") -> None:
 
 def own_text(recipe: Recipe, shared: Recipe) -> str:
     """What an arm's recipe has of its own: `lr 0.0141, d_ff 87`; empty where it has nothing."""
+    sizes = ("n_layers", "d_model", "n_heads")
     numbers = (
+        *((name, getattr(recipe.model, name), getattr(shared.model, name)) for name in sizes),
         ("lr", recipe.optim.lr, shared.optim.lr),
         ("d_ff", recipe.model.shape(1).d_ff, shared.model.shape(1).d_ff),
         ("tokens", n_tokens(recipe), n_tokens(shared)),

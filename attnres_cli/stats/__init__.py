@@ -1,11 +1,12 @@
 """Statistics of a comparison: arrays in, values out. No torch, no SQL.
 
 pairs: is an arm better than the baseline; power: could this study have seen it, and how many seeds
-would; seeds: the same before arms are trained; scaling: how much compute an arm is worth; curves:
-the rest.
+would; seeds: the same before arms are trained; scaling: how much compute an arm is worth; optima:
+which shape may be best, and whether two designs share theirs; curves: the rest.
 """
 
 from attnres_cli.stats.curves import parabola_vertex
+from attnres_cli.stats.optima import CommonBest, above_zero, common_best, may_be_best, mean_interval
 from attnres_cli.stats.pairs import (
     ALPHA,
     CONFIDENCE,
@@ -45,20 +46,25 @@ __all__ = [
     "CONFIDENCE",
     "POWER",
     "SEEDS",
+    "CommonBest",
     "Difference",
     "Multiplier",
     "Noise",
     "Pairing",
     "PowerLaw",
     "Word",
+    "above_zero",
     "adjusted",
     "assumed",
     "bca",
+    "common_best",
     "detectable",
     "fit",
     "fit_floor",
     "holm",
     "judged",
+    "may_be_best",
+    "mean_interval",
     "mean_sd",
     "measured",
     "multiplier",

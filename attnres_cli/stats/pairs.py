@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -20,7 +19,9 @@ ALPHA = 0.05
 
 _BOOTSTRAP_FROM = 6  # pairs; of fewer there are too few different resamples for a 2.5 % tail
 _RESAMPLES = 10_000
-_ALL_SIGNS_TO = 16  # pairs; 65,536 ways to set the signs
+_ALL_SIGNS_TO = 32  # pairs; 2^32 ways to set the signs, as 2^16 of each half
+_TABLE = 16  # pairs whose 65,536 sums are looked up where ways are drawn
+_DRAWN = 100_000
 
 Floats = NDArray[np.float64]
 Word = Literal["better", "worse", "not separable"]
@@ -35,8 +36,10 @@ class Difference:
         bca95: the same by bootstrap (BCa); None below six pairs.
         p: two-sided, of the paired t test.
         p_holm: p of the t test corrected for all arms of the comparison (Holm 1979).
-        p_sign_flip: two-sided, exact to 16 pairs, of the test that flips signs. It assumes
+        p_sign_flip: two-sided, exact to 32 pairs, of the test that flips signs. It assumes
             symmetry alone, and cannot be below 2 / 2^n: 0.03 of six pairs, 0.06 of five.
+        p_sign_flip_is_exact: whether every way to set the signs was counted; of more than 32 pairs
+            100,000 are drawn.
         correlation: of the two arms' losses over seeds; None where one does not vary.
         gain: what pairing bought: by how much the variance of the mean difference is less than
             that of unpaired arms; 1: nothing, 2: half the seeds saved. None without spread.
@@ -56,6 +59,7 @@ class Difference:
     correlation: float | None
     gain: float | None
     p_sign_flip: float | None = None
+    p_sign_flip_is_exact: bool = True
     bca95: tuple[float, float] | None = None
     detectable: float | None = None
     seeds_needed: int | None = None
@@ -115,6 +119,7 @@ def judged(arms: Sequence[tuple[Sequence[float], Sequence[float]]]) -> list[Diff
                 one,
                 p_holm=p,
                 p_sign_flip=sign_flip(values),
+                p_sign_flip_is_exact=one.n <= _ALL_SIGNS_TO,
                 bca95=bca(values) if varies and one.n >= _BOOTSTRAP_FROM else None,
                 detectable=detectable(one.n, one.sd, alpha) if varies else None,
                 seeds_needed=seeds_needed(one.mean, one.sd, alpha) if varies else None,
@@ -141,21 +146,39 @@ def holm(p: Sequence[float]) -> list[float]:
 
 
 def sign_flip(values: Sequence[float] | Floats) -> float:
-    """Two-sided p of mean 0 against every way to set the values' signs; exact to 16 values.
+    """Two-sided p of mean 0 against every way to set the values' signs; exact to 32 values.
 
-    Of more, 100,000 ways are drawn, always the same, and the one that was seen is counted among
+    The sums of one half are met with the sorted sums of the other (Horowitz and Sahni 1974). Of
+    more values 100,000 ways are drawn, always the same, and the one that was seen is counted among
     them, so that p is never too small (Phipson and Smyth 2010).
     """
     magnitudes = np.abs(np.asarray(values, dtype=np.float64))
-    n, seen = len(magnitudes), abs(float(np.sum(values)))
-    if n <= _ALL_SIGNS_TO:
-        ways = np.array(list(itertools.product((-1.0, 1.0), repeat=n)))
-        sums, extra = ways @ magnitudes, 0
-    else:
-        signs = np.random.default_rng(0).integers(0, 2, (100_000, n), dtype=np.int8)
-        sums, extra = (2.0 * signs - 1.0) @ magnitudes, 1
-    slack = 1e-9 * float(magnitudes.sum())  # sums in another order differ by rounding
-    return float((np.sum(np.abs(sums) >= seen - slack) + extra) / (len(sums) + extra))
+    n, slack = len(magnitudes), 1e-9 * float(magnitudes.sum())  # sums in another order differ
+    least = abs(float(np.sum(values))) - slack
+    if least <= 0:
+        return 1.0
+    if n > _ALL_SIGNS_TO:
+        return float((np.sum(np.abs(_drawn_sums(magnitudes)) >= least) + 1) / (_DRAWN + 1))
+    ours, theirs = _signed_sums(magnitudes[: n // 2]), np.sort(_signed_sums(magnitudes[n // 2 :]))
+    beyond = len(ours) * len(theirs) - int(np.searchsorted(theirs, least - ours).sum())
+    return 2 * beyond / 2.0**n  # as many lie as far on the other side
+
+
+def _signed_sums(magnitudes: Floats) -> Floats:
+    """(2^n) sums of n values, one for each way to set their signs."""
+    sums = np.zeros(1)
+    for magnitude in magnitudes:
+        sums = np.concatenate((sums + magnitude, sums - magnitude))
+    return sums
+
+
+def _drawn_sums(magnitudes: Floats) -> Floats:
+    """(100,000) sums of ways to set the signs, drawn with seed 0."""
+    generator, sums = np.random.default_rng(0), np.zeros(_DRAWN)
+    for first in range(0, len(magnitudes), _TABLE):
+        table = _signed_sums(magnitudes[first : first + _TABLE])
+        sums += table[generator.integers(len(table), size=_DRAWN)]
+    return sums
 
 
 def bca(values: Sequence[float] | Floats) -> tuple[float, float]:

@@ -15,7 +15,8 @@ Losses = Mapping[float, Mapping[int, float]]
 
 _FLOOR_POINTS = 4  # a floor is a third parameter: fewer points leave nothing to check it with
 _RESAMPLES = 2_000
-_STEEPEST = 3.0  # alpha; the paper's are 0.06, with a floor 0.3 is common
+_FLATTEST, _STEEPEST = 1e-3, 3.0  # alpha; the paper's are 0.06, with a floor 0.3 is common
+_GRID, _ROUNDS = 100, 6  # of alphas at a time; each round looks 50 times closer
 
 
 @dataclass(frozen=True)
@@ -77,26 +78,26 @@ def fit_floor(compute: Sequence[float], losses: Sequence[float]) -> PowerLaw:
     """
     x, _ = _logs(compute, losses, _FLOOR_POINTS)
     values = np.asarray(losses, dtype=np.float64)
+    low, high = _FLATTEST, _STEEPEST
+    for _ in range(_ROUNDS):
+        grid = np.geomspace(low, high, _GRID)
+        best = int(np.argmin(_projected(grid, x, values)[0]))
+        low, high = float(grid[max(0, best - 1)]), float(grid[min(_GRID - 1, best + 1)])
+    alpha = float(grid[best])
+    _, floor, a = (float(each[best]) for each in _projected(grid, x, values))
+    fitted = floor + a * np.exp(-alpha * x)
+    return PowerLaw(a, alpha, floor, _rms(np.log(values) - np.log(fitted)))
 
-    def at(alpha: float) -> tuple[float, float, float]:
-        """(squared error, E, A) of the best line in C^-alpha."""
-        z = np.exp(-alpha * x)
-        a, floor = (float(each) for each in _line(z, values))
-        if floor < 0:  # then the best that is allowed has none
-            a, floor = float(z @ values / (z @ z)), 0.0
-        return float(np.sum((values - floor - a * z) ** 2)), floor, a
 
-    grid = np.geomspace(1e-3, _STEEPEST, 100)
-    best = int(np.argmin([at(alpha)[0] for alpha in grid]))
-    around = float(grid[max(0, best - 1)]), float(grid[min(len(grid) - 1, best + 1)])
-    from scipy.optimize import minimize_scalar  # takes a fifth of a second to import
-
-    found = minimize_scalar(
-        lambda alpha: at(alpha)[0], bounds=around, method="bounded", options={"xatol": 1e-8}
-    )
-    _, floor, a = at(float(found.x))
-    fitted = floor + a * np.exp(-found.x * x)
-    return PowerLaw(a, float(found.x), floor, _rms(np.log(values) - np.log(fitted)))
+def _projected(alphas: Floats, x: Floats, values: Floats) -> tuple[Floats, Floats, Floats]:
+    """Squared error, E and A of the best line in C^-alpha, for each alpha; x are logs of C."""
+    z = np.exp(-alphas[:, None] * x)
+    away = z - z.mean(axis=1, keepdims=True)
+    a = away @ values / (away * away).sum(axis=1)
+    floor = values.mean() - a * z.mean(axis=1)
+    a = np.where(floor < 0, z @ values / (z * z).sum(axis=1), a)  # then the best has no floor
+    floor = np.maximum(floor, 0.0)
+    return ((values - floor[:, None] - a[:, None] * z) ** 2).sum(axis=1), floor, a
 
 
 def multiplier_of(baseline: PowerLaw, loss: float, compute: float) -> float:
@@ -138,11 +139,10 @@ def multiplier(arm: Losses, baseline: Losses, compute: float, floor: bool = Fals
         kept = [[i for i in range(n) if i != skip] for skip in range(n)]
         left = [ladder.value(ours, theirs, keep) for keep in kept]
     drawn = _drawn(arm, baseline, _RESAMPLES // (10 if floor else 1))
-    ends = None if drawn is None else np.quantile(ladder.values(*drawn), (0.025, 0.975)).tolist()
     return Multiplier(
         value,
         compute,
-        ci95=(ends[0], ends[1]) if ends else None,
+        ci95=None if drawn is None else _central(ladder.values(*drawn)),
         left_out=(min(left), max(left)) if left else None,
     )
 
@@ -173,6 +173,14 @@ class _Ladder:
         with np.errstate(divide="ignore", over="ignore"):
             needed = np.where(slope < 0, np.exp((reached - intercept) / slope), math.inf)
         return needed / self.compute
+
+
+def _central(values: Floats) -> tuple[float, float]:
+    """The interval that holds 95 % of the values. Its ends are among them: between two infinite
+    ones nothing can be interpolated.
+    """
+    low = np.quantile(values, 0.025, method="lower")
+    return float(low), float(np.quantile(values, 0.975, method="higher"))
 
 
 def _means(losses: Losses) -> Floats:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
-from sqlalchemy import Connection, select, update
+from sqlalchemy import ARRAY, Connection, Integer, func, literal, select, update
 
 from attnres_cli.errors import StudyError
 from attnres_cli.run import Status
@@ -20,9 +20,7 @@ def now() -> str:
 
 def take(connection: Connection, ids: Sequence[int]) -> int | None:
     """The first of these runs that waits, now this process's; None if none waits."""
-    waiting = select(runs.c.id).where(runs.c.status == Status.PENDING)
-    free = set(connection.execute(waiting).scalars())
-    found = next((run_id for run_id in ids if run_id in free), None)
+    found = _waiting(connection, ids)
     if found is not None:
         mine = update(runs).where(runs.c.id == found)
         connection.execute(
@@ -35,6 +33,21 @@ def take(connection: Connection, ids: Sequence[int]) -> int | None:
             )
         )
     return found
+
+
+def _waiting(connection: Connection, ids: Sequence[int]) -> int | None:
+    """The first of these runs that waits, and that nobody else takes before we do: SQLite has one
+    writer at a time, on PostgreSQL the row is locked and those that others have locked are passed.
+    """
+    waiting = select(runs.c.id).where(runs.c.status == Status.PENDING)
+    if connection.dialect.name == "sqlite":
+        free = set(connection.execute(waiting).scalars())
+        return next((run_id for run_id in ids if run_id in free), None)
+    wanted = literal(list(ids), ARRAY(Integer))
+    mine = waiting.where(runs.c.id == func.any(wanted)).order_by(
+        func.array_position(wanted, runs.c.id)
+    )
+    return connection.execute(mine.limit(1).with_for_update(skip_locked=True)).scalar()
 
 
 def change(connection: Connection, run_id: int, values: Mapping[str, object]) -> bool:
@@ -57,9 +70,15 @@ def end(
         raise StudyError(f"run {run_id} is no longer this process's: its result was not recorded")
 
 
-def orphans(connection: Connection, ids: Sequence[int], watch: owner.Watch) -> list[rows.Row]:
-    """The running ones of these runs whose process is gone."""
+def orphans(
+    connection: Connection, ids: Sequence[int], watch: owner.Watch, *, lock: bool = False
+) -> list[rows.Row]:
+    """The running ones of these runs whose process is gone; with `lock` nobody changes them, or
+    frees them too, before the transaction ends.
+    """
     running = select(runs).where(runs.c.id.in_(ids), runs.c.status == Status.RUNNING)
+    if lock:  # not those that somebody is changing right now: their processes live
+        running = running.order_by(runs.c.id).with_for_update(skip_locked=True)
     return [
         row
         for row in connection.execute(running).all()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
 from typing import Any
 
@@ -66,10 +66,20 @@ def of_spec(spec: RunSpec) -> dict[str, Any]:
 
 
 def of_result(result: RunResult) -> dict[str, Any]:
-    """A result as columns of attnres_runs. SQL has no nan: a loss that is none is null."""
+    """A result as columns of attnres_runs."""
     values = {name: getattr(result, name) for name in _PLAIN} | asdict(result.settings)
     values["step"] = result.steps
-    return {key: _null_if_nan(value) for key, value in values.items()}
+    return _without_nan(values)
+
+
+def of_point(run_id: int, point: Point) -> dict[str, Any]:
+    """A point as a row of attnres_curve."""
+    return _without_nan(asdict(point) | {"run_id": run_id})
+
+
+def of_gate(run_id: int, gate: Gate) -> dict[str, Any]:
+    """A gate as a row of attnres_gates."""
+    return _without_nan(asdict(gate) | {"run_id": run_id})
 
 
 def of_probe(run_id: int, probe: Probe) -> list[dict[str, Any]]:
@@ -160,11 +170,6 @@ def to_standing(row: Row) -> Standing:
     return Standing(run_id=row.id, is_alive=alive, **values)
 
 
-def to_point(row: Row) -> Point:
-    """A row of attnres_curve."""
-    return Point(row.step, row.train_loss, row.val_loss)
-
-
 def _to_result(row: Row, points: Sequence[Point]) -> RunResult:
     values = {name: getattr(row, name) for name in _PLAIN}
     values["status"] = Status(row.status)
@@ -174,5 +179,9 @@ def _to_result(row: Row, points: Sequence[Point]) -> RunResult:
     return RunResult(**values, settings=settings, curve=tuple(points))
 
 
-def _null_if_nan(value: Any) -> Any:
-    return None if isinstance(value, float) and math.isnan(value) else value
+def _without_nan(values: Mapping[str, Any]) -> dict[str, Any]:
+    """SQLite has no nan, PostgreSQL has: a loss that is none is null in both."""
+    is_nan = {
+        key for key, value in values.items() if isinstance(value, float) and math.isnan(value)
+    }
+    return {key: None if key in is_nan else value for key, value in values.items()}

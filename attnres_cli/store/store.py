@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import hashlib
+import weakref
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 
-from sqlalchemy import Connection, Engine, delete, insert, select, update
+from sqlalchemy import ColumnElement, Connection, Engine, delete, insert, select, update
 from sqlalchemy.exc import DBAPIError
 
-from attnres_cli import gates
+from attnres_cli import address, gates
 from attnres_cli.errors import StudyError
 from attnres_cli.fair import ArmRecipe
 from attnres_cli.plan import Plan
 from attnres_cli.preregister import Registration, of_document
 from attnres_cli.recipe import Recipe
 from attnres_cli.run import DataFacts, Gate, Point, Probe, RunRecord, RunSpec, Standing, Status
-from attnres_cli.store import claims, owner, rows, tables
+from attnres_cli.store import claims, owner, planned, postgres, rows, tables
 from attnres_cli.store.engine import connect, exists, immediate, refusal, runs_folder
+from attnres_cli.store.patience import patient, patiently, retry_s
 from attnres_cli.store.tables import curve, data, recipes, runs
 
 MAX_ATTEMPTS = 2
@@ -34,36 +36,52 @@ class Store:
     one process at a time; a claim ends with the run, or with the process.
 
     Attributes:
-        folder: where its runs keep files, which may not be there.
+        folder: where its runs keep files on this machine, which may not be there.
+        patience_s: for how many seconds all but `beat` and `let_go` is tried again while a server
+            is away; then they raise `AwayError`.
 
     """
 
-    def __init__(self, engine: Engine, folder: Path) -> None:
+    def __init__(self, engine: Engine, folder: Path, name: str) -> None:
         self.folder = folder
-        self._engine = engine
-        self._writing = immediate(engine)
+        self.patience_s = retry_s()
+        self._name = name
+        is_file = engine.dialect.name == "sqlite"
+        self._place = folder.parent if is_file else None
+        self._reading = engine if is_file else postgres.snapshots(engine)
+        self._writing = immediate(engine) if is_file else engine
         self._watch = owner.Watch()
+        weakref.finalize(self, engine.pool.dispose)
 
     @classmethod
     def open(cls, study: str, *, create: bool) -> Store:
-        """The study at that path; with `create` it is made or upgraded, without it only read.
+        """The study of that path or URL; with `create` it is made or upgraded, without it only
+        read.
 
         Raises:
-            StudyError: it cannot be opened, is damaged, newer, or no study.
+            StudyError: it cannot be opened, is damaged, newer, or no study; `AwayError`: its server
+                cannot be reached at this moment.
+            UsageError: the environment says no number of seconds to try again.
 
         """
-        return cls(connect(study, create=create), runs_folder(study))
+        folder = runs_folder(study)
+        engine = patiently(
+            lambda: connect(study, create=create, keeps=True), retry_s(), only_up=True
+        )
+        return cls(engine, folder, address.parted(study)[0])
 
     @classmethod
     def existing(cls, study: str, *, upgrade: bool = False) -> Store | None:
-        """The study at that path, None if there is none yet; nothing is written, but to upgrade it.
+        """The study of that path or URL, None if there is none yet; only an upgrade writes.
 
         Raises:
             StudyError: it cannot be opened, or could not be made there.
 
         """
-        return cls.open(study, create=upgrade) if exists(study) else None
+        there = patiently(lambda: exists(study), retry_s(), only_up=True)
+        return cls.open(study, create=upgrade) if there else None
 
+    @patient
     def plan(
         self, specs: Sequence[RunSpec], facts: DataFacts, *, retry_failed: bool = False
     ) -> list[RunRecord]:
@@ -71,24 +89,21 @@ class Store:
 
         Runs whose process is gone wait again; so do failed ones, if asked for.
         """
-        with self._write() as connection:
-            _keep_data(connection, facts)
-            for spec in specs:
-                _insert_missing(connection, recipes, "digest", rows.of_recipe(spec.recipe))
-            ids = [_run_id(connection, spec) for spec in specs]
-            claims.free(connection, claims.orphans(connection, ids, self._watch))
+        with self._alone() as connection:
+            planned.keep_data(connection, facts)
+            ids = planned.run_ids(connection, specs)
+            claims.free(connection, claims.orphans(connection, ids, self._watch, lock=True))
             if retry_failed:
                 failed = (runs.c.id.in_(ids), runs.c.status == Status.FAILED)
                 connection.execute(update(runs).where(*failed).values(**rows.WAITING, attempts=0))
         return self.runs(ids=ids)
 
+    @patient
     def claim(self, ids: Sequence[int]) -> RunRecord | None:
         """The first of these runs that waits, now this process's; None if none waits."""
         with self._write() as connection:
             found = claims.take(connection, ids)
-        if found is None:
-            return None
-        return self.runs(ids=[found])[0]
+            return None if found is None else _records(connection, runs.c.id == found)[0]
 
     def beat(self, run_id: int, step: int, *, further: bool = False) -> bool:
         """Say that this process lives and how far its run is; whether the run is still its own.
@@ -99,39 +114,46 @@ class Store:
         said: dict[str, object] = {"step": step, "heartbeat_at": claims.now()}
         if further:
             said["attempts"] = 1
-        with self._write() as connection:
-            return claims.change(connection, run_id, said)
+        try:
+            with self._write() as connection:
+                return claims.change(connection, run_id, said)
+        finally:  # who trains for long keeps no connection: a server has a hundred or so
+            self._writing.pool.dispose()
 
     def let_go(self, run_id: int) -> None:
         """Let a run that this process has claimed wait again; no death of it is counted."""
         with self._write() as connection:
             claims.change(connection, run_id, {**rows.WAITING, "attempts": 0})
 
+    @patient
     def finish(self, record: RunRecord) -> None:
         """Record the result of a run that this process has claimed: curve, gates, probes."""
         assert record.result is not None
         with self._write() as connection:
             claims.end(connection, record.id, rows.of_result(record.result), record.versions)
-            points = [asdict(point) | {"run_id": record.id} for point in record.result.curve]
+            points = [rows.of_point(record.id, point) for point in record.result.curve]
             if points:
                 connection.execute(insert(curve), points)
             found = [row for each in record.result.probes for row in rows.of_probe(record.id, each)]
             if found:
                 connection.execute(insert(tables.probes), found)
             met = gates.of(record.result, _facts(connection, record.fingerprint))
-            written = [asdict(gate) | {"run_id": record.id} for gate in met]
+            written = [rows.of_gate(record.id, gate) for gate in met]
             connection.execute(insert(tables.gates), written)
 
+    @patient
     def fail(
         self, run_id: int, error: str, versions: Mapping[str, str], step: int | None = None
     ) -> None:
         """Record why a run that this process has claimed came to nothing, and after which step."""
+        error = error.replace("\0", "")  # PostgreSQL has no such character
         failed: dict[str, object] = {"status": Status.FAILED, "error": error}
         if step is not None:
             failed["step"] = step
         with self._write() as connection:
             claims.end(connection, run_id, failed, versions)
 
+    @patient
     def release(self, ids: Sequence[int], *, cause: str | None = None) -> int:
         """Let runs of processes that are gone wait again; how many there were.
 
@@ -143,7 +165,7 @@ class Store:
             if not claims.orphans(connection, ids, self._watch):
                 return 0
         with self._write() as connection:
-            orphans = claims.orphans(connection, ids, self._watch)
+            orphans = claims.orphans(connection, ids, self._watch, lock=True)
             claims.free(connection, orphans, counts=cause is not None)
             guilty = [row.id for row in orphans if row.attempts >= MAX_ATTEMPTS]
             if cause is not None and guilty:
@@ -151,33 +173,27 @@ class Store:
                 connection.execute(update(runs).where(runs.c.id.in_(guilty)).values(failed))
         return len(orphans)
 
+    @patient
     def runs(
-        self, *, ids: Sequence[int] | None = None, recipe_digest: str | None = None
+        self,
+        *,
+        ids: Sequence[int] | None = None,
+        recipe_digest: str | None = None,
+        curves: bool = True,
     ) -> list[RunRecord]:
-        """Runs of the study, in the order of `ids` if given, else as they were planned."""
-        query = select(runs, recipes.c.name.label("recipe")).join(recipes)
-        if ids is not None:
-            query = query.where(runs.c.id.in_(ids))
-        if recipe_digest is not None:
-            query = query.where(runs.c.recipe_digest == recipe_digest)
-        with self._read() as connection:
-            found = connection.execute(query.order_by(runs.c.id)).all()
-            chosen = [row.id for row in found]
-            points = connection.execute(
-                select(curve).where(curve.c.run_id.in_(chosen)).order_by(curve.c.step)
-            ).all()
-            met = connection.execute(
-                select(tables.gates).where(tables.gates.c.run_id.in_(chosen))
-            ).all()
-        curves: dict[int, list[Point]] = defaultdict(list)
-        for point in points:
-            curves[point.run_id].append(rows.to_point(point))
-        of_run: dict[int, list[Gate]] = defaultdict(list)
-        for gate in met:
-            of_run[gate.run_id].append(rows.to_gate(gate))
-        records = {row.id: rows.to_record(row, curves[row.id], of_run[row.id]) for row in found}
-        return [records[run_id] for run_id in (chosen if ids is None else ids)]
+        """Runs of the study, in the order of `ids` if given, else as they were planned.
 
+        Without curves they are there ten times as fast: of a study, curves are most of the rows.
+        """
+        wanted: list[ColumnElement[bool]] = [] if ids is None else [runs.c.id.in_(ids)]
+        if recipe_digest is not None:
+            wanted.append(runs.c.recipe_digest == recipe_digest)
+        with self._read() as connection:
+            found = _records(connection, *wanted, curves=curves)
+        records = {record.id: record for record in found}
+        return found if ids is None else [records[run_id] for run_id in ids]
+
+    @patient
     def probes(self, ids: Sequence[int]) -> dict[int, tuple[Probe, ...]]:
         """What was measured inside the models of these runs, in the order of steps.
 
@@ -194,18 +210,21 @@ class Store:
             for run_id, steps in found.items()
         }
 
+    @patient
     def statuses(self, ids: Sequence[int]) -> dict[int, Status]:
         """The status of each of these runs that is there: less to read than the runs."""
         query = select(runs.c.id, runs.c.status).where(runs.c.id.in_(ids))
         with self._read() as connection:
             return {row.id: Status(row.status) for row in connection.execute(query)}
 
+    @patient
     def standings(self, ids: Sequence[int] | None = None) -> dict[int, Standing]:
         """Where runs stand at this moment, all of the study's if none are named."""
         query = select(runs) if ids is None else select(runs).where(runs.c.id.in_(ids))
         with self._read() as connection:
             return {row.id: rows.to_standing(row) for row in connection.execute(query)}
 
+    @patient
     def remove(self, ids: Sequence[int]) -> None:
         """Forget these runs with their curves: all of them, or none.
 
@@ -214,7 +233,8 @@ class Store:
 
         """
         with self._write() as connection:
-            found = {r.id: r for r in connection.execute(select(runs).where(runs.c.id.in_(ids)))}
+            query = select(runs).where(runs.c.id.in_(ids)).order_by(runs.c.id).with_for_update()
+            found = {row.id: row for row in connection.execute(query)}
             for run_id in ids:
                 if run_id not in found:
                     raise StudyError(f"there is no run {run_id}: `attnres runs` lists them")
@@ -223,6 +243,7 @@ class Store:
                 connection.execute(delete(table).where(table.c.run_id.in_(ids)))
             connection.execute(delete(runs).where(runs.c.id.in_(ids)))
 
+    @patient
     def owners(self, ids: Sequence[int]) -> dict[int, str]:
         """Which of these runs are running, and the process that runs each."""
         query = select(runs.c.id, runs.c.owner).where(
@@ -243,17 +264,20 @@ class Store:
         digest = hashlib.sha256(repr(identity).encode()).hexdigest()
         return self.folder / f"{record.id}-{digest[:8]}"
 
+    @patient
     def recipe(self, digest: str) -> Recipe:
         """The resolved recipe of that digest."""
         with self._read() as connection:
             query = select(recipes.c.resolved).where(recipes.c.digest == digest)
             return Recipe.model_validate(connection.execute(query).scalar_one())
 
+    @patient
     def data(self, fingerprint: str) -> DataFacts:
         """What is known of the data with that fingerprint."""
         with self._read() as connection:
             return _facts(connection, fingerprint)
 
+    @patient
     def arm_recipes(
         self, base_digest: str | None = None, fingerprint: str | None = None
     ) -> list[ArmRecipe]:
@@ -265,6 +289,7 @@ class Store:
         with self._read() as connection:
             return [rows.to_arm_recipe(row) for row in connection.execute(query)]
 
+    @patient
     def keep_arm_recipes(self, plan: Plan, facts: DataFacts) -> list[ArmRecipe]:
         """Write down the recipes that arms of a plan have of their own; what then stands.
 
@@ -274,10 +299,10 @@ class Store:
         if not plan.arm_recipes:
             return []
         of, kept = tables.arm_recipes, []
-        with self._write() as connection:
-            _insert_missing(connection, data, "fingerprint", rows.of_data(facts))
+        with self._alone() as connection:
+            planned.insert_missing(connection, data, rows.of_data(facts))
             for recipe in (plan.recipe, *(plan.recipe_of(arm) for arm in plan.arms)):
-                _insert_missing(connection, recipes, "digest", rows.of_recipe(recipe))
+                planned.insert_missing(connection, recipes, rows.of_recipe(recipe))
             for found in plan.arm_recipes:
                 row = rows.of_arm_recipe(found)
                 same = [of.c[column.name] == row[column.name] for column in of.primary_key]
@@ -291,6 +316,7 @@ class Store:
                 kept.append(found)
         return kept
 
+    @patient
     def register(self, found: Registration, recipe: Recipe) -> None:
         """Fix what a comparison under this recipe will be. The same once more changes nothing.
 
@@ -299,8 +325,8 @@ class Store:
 
         """
         of = tables.registrations
-        with self._write() as connection:
-            _insert_missing(connection, recipes, "digest", rows.of_recipe(recipe))
+        with self._alone() as connection:
+            planned.insert_missing(connection, recipes, rows.of_recipe(recipe))
             held = connection.execute(
                 select(of.c.digest).where(of.c.recipe_digest == recipe.digest)
             ).scalar()
@@ -321,6 +347,7 @@ class Store:
             document = asdict(found)
             connection.execute(insert(of).values(**row, made_at=claims.now(), document=document))
 
+    @patient
     def registrations(self) -> list[Registration]:
         """All preregistrations of the study.
 
@@ -345,8 +372,16 @@ class Store:
             yield connection
 
     @contextmanager
+    def _alone(self) -> Iterator[Connection]:
+        """Write what others may be about to write too. SQLite has one writer at a time anyway."""
+        with self._write() as connection:
+            if connection.dialect.name == "postgresql":
+                postgres.alone(connection)
+            yield connection
+
+    @contextmanager
     def _read(self) -> Iterator[Connection]:
-        with self._explained(), self._engine.connect() as connection:
+        with self._explained(), self._reading.connect() as connection:
             yield connection
 
     @contextmanager
@@ -355,8 +390,8 @@ class Store:
         try:
             yield
         except DBAPIError as error:
-            where = self.folder.parent
-            raise refusal(f"the study in {where}", where, error) from error
+            self._watch = owner.Watch()  # no heartbeat could be seen: nobody is gone for that
+            raise refusal(self._name, error, self._place) from error
 
 
 def _facts(connection: Connection, fingerprint: str) -> DataFacts:
@@ -364,30 +399,18 @@ def _facts(connection: Connection, fingerprint: str) -> DataFacts:
     return DataFacts(**connection.execute(query).mappings().one())
 
 
-def _insert_missing(
-    connection: Connection, table: object, key: str, row: Mapping[str, object]
-) -> None:
-    column = table.c[key]  # type: ignore[attr-defined]
-    held = connection.execute(select(column).where(column == row[key])).first()
-    if held is None:
-        connection.execute(insert(table).values(**row))  # type: ignore[arg-type]
-
-
-def _keep_data(connection: Connection, facts: DataFacts) -> None:
-    """The data as a row, with what an older attnres did not find out about them."""
-    row = rows.of_data(facts)
-    _insert_missing(connection, data, "fingerprint", row)
-    lines = {name: row[name] for name in rows.LINES if row[name] is not None}
-    if lines:
-        this = data.c.fingerprint == facts.fingerprint
-        connection.execute(update(data).where(this).values(**lines))
-
-
-def _run_id(connection: Connection, spec: RunSpec) -> int:
-    identity = rows.of_spec(spec)
-    same = [runs.c[name] == value for name, value in identity.items()]
-    held = connection.execute(select(runs.c.id).where(*same)).scalar()
-    if held is not None:
-        return held
-    made = insert(runs).values(**identity, **rows.WAITING, attempts=0, created_at=claims.now())
-    return connection.execute(made.returning(runs.c.id)).scalar_one()
+def _records(
+    connection: Connection, *wanted: ColumnElement[bool], curves: bool = True
+) -> list[RunRecord]:
+    """The runs that are all of this, with gates, and curves if they are asked for, by number."""
+    query = select(runs, recipes.c.name.label("recipe")).join(recipes).where(*wanted)
+    losses = select(curve.c.run_id, curve.c.step, curve.c.train_loss, curve.c.val_loss)
+    losses = losses.join(runs).where(*wanted).order_by(curve.c.run_id, curve.c.step)
+    found = connection.execute(query.order_by(runs.c.id)).all()
+    of_curve: dict[int, list[Point]] = defaultdict(list)
+    for run_id, *losses_at in connection.execute(losses).all() if curves else []:
+        of_curve[run_id].append(Point(*losses_at))
+    of_run: dict[int, list[Gate]] = defaultdict(list)
+    for gate in connection.execute(select(tables.gates).join(runs).where(*wanted)):
+        of_run[gate.run_id].append(rows.to_gate(gate))
+    return [rows.to_record(row, of_curve[row.id], of_run[row.id]) for row in found]

@@ -6,10 +6,12 @@ the digests of both). The second is what makes it one: it is renamed into place 
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+import shutil
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +23,7 @@ from attnres_cli.run import WEIGHTS
 from attnres_cli.stdio import say
 
 FORMAT = 2
+_SPARE_BYTES = 2**20
 _KEPT = 2  # one more than needed, for when the newest is damaged
 
 
@@ -57,6 +60,7 @@ class Checkpoints:
         from safetensors.torch import save_file
 
         self.folder.mkdir(parents=True, exist_ok=True)
+        check_room(self.folder, tensors.values())
         blob, note = self._files(step)
         parts = {final: self.folder / f".{final.name}.{os.getpid()}" for final in (blob, note)}
         try:
@@ -170,6 +174,15 @@ def _unsigned(note: Path) -> dict[str, Any]:
 def _sha256(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def check_room(folder: Path, tensors: Iterable[Tensor]) -> None:
+    """Raise OSError where these would not leave a MiB of the folder's disk, on which the study most
+    often lies too: what it records of a run is worth more than being able to go on with one.
+    """
+    n_bytes = sum(tensor.nbytes for tensor in tensors)
+    if shutil.disk_usage(folder).free < n_bytes + _SPARE_BYTES:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def sync(path: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from attnres_cli.run import WEIGHTS
-from attnres_cli.train.checkpoint import sync
+from attnres_cli.train.checkpoint import check_room, sync
 
 
 def keep(model: torch.nn.Module, folder: Path) -> None:
@@ -26,6 +26,7 @@ def keep(model: torch.nn.Module, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     final, part = folder / WEIGHTS, folder / f".{WEIGHTS}.{os.getpid()}"
     final.unlink(missing_ok=True)  # of an attempt that was not recorded: nobody else's may stay
+    check_room(folder, [*model.parameters(), *model.buffers()])
     try:
         save_model(model, str(part))
         sync(part)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from servers import PASSWORD, Server
 
 FOLDER = Path(__file__).parent.parent.parent / "benchmarks"
 HEAVY = ("pydantic", "typer", "rich", "yaml", "sqlalchemy", "optuna", "scipy", "matplotlib")
@@ -176,3 +177,33 @@ def test_ways_compares_compiled_and_bf16(tmp_path: Path):
     ways = {each["way"]: each for each in document["results"]}
     assert ways["eager float32"]["faster"]["median"] == 1
     assert ways["compiled bfloat16"]["target"] == 1.9
+
+
+def test_report_times_the_command_on_a_study_that_it_makes(tmp_path: Path):
+    done, document = run("report.py", folder=tmp_path)
+
+    assert "100 runs" in done.stdout  # ten sizes, five arms, two seeds
+    nothing, report = document["results"]
+    assert (report["command"], report["target_s"]) == ("report", 1.0)
+    assert report["processor_s"]["median"] > nothing["processor_s"]["median"] > 0
+
+
+@pytest.mark.slow
+def test_study_counts_every_trial_in_a_file_and_on_a_server(
+    database: tuple[Server, str], tmp_path: Path
+):
+    server, name = database
+
+    done, document = run("study.py", "--study", server.url(name), folder=tmp_path)
+
+    results = {(each["study"], each["what"]): each for each in document["results"]}
+    assert list(results) == [
+        ("sqlite", "trials"),
+        ("sqlite", "claims"),
+        ("postgresql", "trials"),
+        ("postgresql", "claims"),
+    ]
+    assert all(len(each["with_s"]) == 2 for each in results.values() if "with_s" in each)
+    assert all(len(each["per_minute"]) == 2 for each in results.values() if "per_minute" in each)
+    assert done.stdout.count("none lost, none twice") == 4
+    assert PASSWORD not in done.stdout + json.dumps(document)

@@ -319,10 +319,12 @@ def test_runs_of_a_silent_command_are_left_to_it_and_those_of_a_dead_one_taken_a
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A folder on a disk of 1.2 megabytes: room for the study, and for one checkpoint."""
+    """A folder on a disk of three megabytes: room for the study, three checkpoints of half a
+    megabyte, and the one that is to stay free.
+    """
     folder = tmp_path / "disk"
     folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=1200k", "tmpfs", str(folder)]
+    mount = ["mount", "-t", "tmpfs", "-o", "size=3000k", "tmpfs", str(folder)]
     if subprocess.run(mount, check=False, capture_output=True).returncode != 0:
         pytest.skip("only root can mount a small disk")
     yield folder

@@ -15,6 +15,7 @@ from attnres_cli import cli
 from attnres_cli.recipe import Recipe, paper
 from attnres_cli.report.against import beside, losses, notes
 from attnres_cli.report.comparison import compare
+from attnres_cli.report.latex import escaped
 
 BASE = [1.50, 1.70, 1.60, 1.55]
 STEADY = [0.001, -0.001, 0.0005, -0.0005]
@@ -123,6 +124,8 @@ def test_every_format_says_the_same(study: Path, capsys):
     _, text, _ = report(capsys, "paper", "--format", "json")
     _, lines, _ = report(capsys, "paper", "--format", "csv")
     _, page, _ = report(capsys, "paper", "--format", "markdown")
+    _, latex, _ = report(capsys, "paper", "--format", "latex")
+    _, html, _ = report(capsys, "paper", "--format", "html")
 
     assert code == 0
     assert max(map(len, table.splitlines())) <= 80
@@ -135,10 +138,26 @@ def test_every_format_says_the_same(study: Path, capsys):
     for name, arm in arms.items():
         (line,) = [line for line in page.splitlines() if line.startswith(f"| `{name}` |")]
         assert arm["beside_paper"] in line
+        (row,) = [row for row in html.split("<tr>") if f"<code>{name}</code>" in row]
+        assert f"<td class='word'>{arm['beside_paper']}" in row
+        assert rf"\texttt{{{escaped(name)}}} & " in latex
         assert name[:13] in table
         assert arm["beside_paper"].split()[0] in table
-    assert "coefficients are rounded" in page
+    assert all("coefficients are rounded" in written for written in (page, latex, html))
     assert any("coefficients are rounded" in note for note in document["notes"])
+
+
+def test_arms_that_the_paper_lacks_are_a_page_that_says_so(
+    tmp_path, monkeypatch, tiny_recipe, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    fill(tmp_path / "attnres.db", tiny_recipe, {"standard": BASE, "laurel": shifted(0.1)})
+
+    code, page, _ = report(capsys, "paper", "--format", "html")
+
+    assert code == 0
+    assert "The paper has none of these arms besides <code>standard</code>" in page
+    assert "<table" not in page
 
 
 @pytest.mark.parametrize(

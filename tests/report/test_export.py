@@ -44,6 +44,7 @@ DIFFERENCE = {
     "p": float,
     "p_holm": float,
     "p_sign_flip": float,
+    "p_sign_flip_is_exact": bool,
     "bca95": type(None),  # below six seeds
     "correlation": float,
     "gain": float,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -61,6 +62,34 @@ def test_figures_of_one_comparison_are_named_after_what_they_show(
     names = ["run-forest.png", "run-curves.png", "run-cost.png", "run-depth.png", "run-mixing.png"]
     assert [path.name for path in written] == names
     assert {path.name for path in tmp_path.iterdir()} == set(names)
+
+
+def test_figures_of_two_comparisons_on_the_same_terms_are_both_kept(
+    tmp_path: Path, make_chapter, make_arm
+):
+    chapter = make_chapter([*make_arm("standard", 1.5, 1.6), *make_arm("attnres", 1.4, 1.6)])
+    labels = ("preregistered 0123", "exploratory: not as preregistered (0123)")
+    both = [
+        replace(chapter, comparison=replace(chapter.comparison, registered=label))
+        for label in labels
+    ]
+
+    written = save_figures(both, str(tmp_path / "run.svg"))
+
+    assert len(written) == len(set(written)) == 10
+    assert {"run-shared-forest.svg", "run-shared-2-forest.svg"} <= {path.name for path in written}
+    assert labels[0] in (tmp_path / "run-shared-forest.svg").read_text()
+    assert "exploratory" in (tmp_path / "run-shared-2-forest.svg").read_text()
+
+
+def test_a_latex_table_says_what_was_registered_and_what_is_blocked(make_chapter, make_arm):
+    runs = [*make_arm("standard", 1.5, 1.6), *make_arm("attnres", 1.4)]
+    comparison = replace(make_chapter(runs).comparison, registered="preregistered 0123")
+
+    text = to_latex(comparison)
+
+    assert "the same for every arm [preregistered 0123]" in text
+    assert "Blocked: attnres (a paired test takes two shared seeds or more, got 1)" in text
 
 
 def test_a_latex_table_has_a_row_per_arm_and_its_rules(make_chapter, make_arm):

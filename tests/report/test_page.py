@@ -13,6 +13,7 @@ import pytest
 
 from attnres_cli.cli import app
 from attnres_cli.fair import ArmRecipe, Terms, Tuned
+from attnres_cli.options import read_seeds
 from attnres_cli.recipe import Recipe, load, validate
 from attnres_cli.report.answer import answer, question
 from attnres_cli.report.chapter import overrides_of
@@ -119,9 +120,9 @@ def test_every_figure_has_a_title_and_words_for_who_cannot_see_it(page: str):
 def test_every_table_has_a_caption_and_headers_for_rows_and_columns(page: str):
     tables = re.findall(r"<table.*?</table>", page, flags=re.DOTALL)
 
-    assert len(tables) == 5  # verdicts, failures, gates, recipe, commands
+    assert len(tables) == 6  # verdicts, failures, gates, recipe, commands, the paper's
     for table in tables:
-        head = re.findall(r"<th scope='col'>([^<]+)</th>", table)
+        head = re.findall(r"<th scope='col'[^>]*>([^<]+)</th>", table)
         assert re.search(r"<caption><span>\S", table)
         for row in re.findall(r"<tr>(.*?)</tr>", table, flags=re.DOTALL)[1:]:
             assert row.startswith("<th scope='row'>")
@@ -145,7 +146,7 @@ def test_the_answer_names_who_is_better_and_by_how_much(make_chapter, study):
 
     assert f"Better than standard: attnres by 0.1067 [{low:.4f}, {high:.4f}] nats" in text
     assert "not separable from standard with 3 seeds" in text
-    assert question(replace(chapter, recipes={})).startswith("Which residual connection should")
+    assert question([replace(chapter, recipes={})]).startswith("Which residual connection should")
 
 
 @pytest.mark.parametrize(
@@ -191,7 +192,7 @@ def test_a_page_for_everyone_holds_no_password(make_chapter, study):
     text = to_html([chapter])
 
     assert "s3cr" not in text
-    assert "attnres verify 1 --study &#x27;postgresql+psycopg://me:***@host:5432/lab&#x27;" in text
+    assert "attnres verify 1 --study postgresql+psycopg://me@host:5432/lab" in text
 
 
 def test_terms_stand_one_after_the_other_with_names_of_their_own(make_chapter, study):
@@ -204,6 +205,67 @@ def test_terms_stand_one_after_the_other_with_names_of_their_own(make_chapter, s
     assert len(names) == len(set(names))
     assert "<h2>Recipe quick, the same for every arm</h2>" in text
     assert "<h2>Recipe quick, each arm at its own tuned learning rate</h2>" in text
+
+
+def test_what_was_registered_stands_over_its_comparison(make_chapter, study):
+    chapter = make_chapter(study)
+    label = "exploratory: not as preregistered (0123)"
+
+    text = to_html([replace(chapter, comparison=replace(chapter.comparison, registered=label))])
+
+    assert f"<h2>Recipe quick, the same for every arm [{label}]</h2>" in text
+
+
+def test_the_paper_stands_beside_arms_that_it_has(page: str, make_chapter, make_arm):
+    other = [*make_arm("standard", 1.5, 1.6), *make_arm("laurel", 1.4, 1.6)]
+
+    assert "<h2>Beside the paper</h2>" in page
+    assert page.count("coefficients are rounded") == 1
+    assert "Beside the paper" not in to_html([make_chapter(other)])
+
+
+@pytest.fixture
+def sizes(make_chapter, make_arm):
+    """Three recipes: one with a verdict at 4 layers, one at 2, and one with a single seed."""
+
+    def chapter(digest: str, overrides: list[str], *losses: float):
+        runs = make_arm("standard", *losses, recipe=("smoke", digest))
+        runs += make_arm("attnres", *[v - 0.1 * v for v in losses], recipe=("smoke", digest))
+        return replace(make_chapter(runs), recipes={digest: load("smoke", overrides)})
+
+    return [
+        chapter("aaaaaaaaaaaa", ["model.n_layers=4", "optim.lr=0.01"], 1.4, 1.5, 1.45),
+        chapter("bbbbbbbbbbbb", ["train.tokens=8k"], 1.3),
+        chapter("cccccccccccc", [], 1.6, 1.7, 1.65),
+    ]
+
+
+def test_recipes_of_one_study_stand_one_after_the_other_by_size(sizes):
+    text = to_html(sizes)
+
+    heads = re.findall(r"<h2>(.*?)</h2>", text)
+    assert heads == [
+        "Recipe smoke (cccccccccccc), 2 layers of width 32, lr 0.02, tokens 16,000, the same for "
+        "every arm",
+        "Recipe smoke (aaaaaaaaaaaa), 4 layers of width 32, lr 0.01, tokens 16,000, the same for "
+        "every arm",
+        "Beside the paper",
+        "Recipes without a verdict",
+    ]
+    assert text.count("<p class='answer'>") == 2
+    names = [held["id"] for _, held in Page(text).elements if "id" in held]
+    assert len(names) == len(set(names))
+    links = {held["href"] for held in Page(text).all("a")}
+    assert links == {"#c1", "#c2"} <= {f"#{name}" for name in names}
+
+
+def test_a_recipe_without_a_verdict_is_a_row_and_never_pooled(sizes):
+    text = to_html(sizes)
+
+    (row,) = re.findall(r"<tr><th scope='row'>Recipe smoke \(bbbb.*?</tr>", text, flags=re.DOTALL)
+    assert "a paired test takes two shared seeds or more, got 1" in row
+    assert "<title>attnres: 3 recipes of my.db, never pooled</title>" in text
+    assert "with 2 to 4 layers of width 32" in text
 
 
 @pytest.mark.parametrize(
@@ -243,6 +305,16 @@ def test_a_rows_command_is_one_that_can_be_typed(make_chapter, study):
     commands = {command.callback.__name__: command for command in app.registered_commands}
     known = commands["ablate"].callback.__annotations__
     assert {word[2:] for word in words if word.startswith("--")} - {"set"} <= set(known)
+
+
+@pytest.mark.parametrize("seeds", [(7,), (0,), (0, 1, 2), (3, 8)])
+def test_a_rows_command_trains_its_seeds_and_no_others(make_chapter, make_run, seeds):
+    runs = [make_run(arm, seed, val_loss=1.5) for arm in ("standard", "attnres") for seed in seeds]
+    chapter = make_chapter(runs)
+
+    words = shlex.split(chapter.command(chapter.comparison.arms[1]))
+
+    assert read_seeds(words[words.index("--seeds") + 1]) == seeds
 
 
 def test_an_arm_with_a_rate_of_its_own_is_reproduced_at_it(make_chapter, study):

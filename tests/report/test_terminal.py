@@ -16,7 +16,7 @@ from attnres_cli.plan import Arm, Plan
 from attnres_cli.recipe import Recipe
 from attnres_cli.report import export, progress, terminal
 from attnres_cli.report.comparison import Comparison, compare
-from attnres_cli.report.select import Choice, choose
+from attnres_cli.report.select import Choice, choose, every
 from attnres_cli.run import Event, RunRecord, Settings, Status
 
 LONG = "attnres:block_size=4,heads=2,key_norm=off,norm=sigmoid"
@@ -380,7 +380,10 @@ def test_a_report_is_by_default_of_the_recipe_planned_last(study: list[RunRecord
         recipe_digest="bbbbbbbbbbbb",
         fingerprint="0123456789abcdef",
         baseline="standard",
-        others="quick (aaaaaaaaaaaa@0123456789abcdef), quick (aaaaaaaaaaaa@fedcba9876543210)",
+        others=(
+            "aaaaaaaaaaaa@0123456789abcdef (quick)",
+            "aaaaaaaaaaaa@fedcba9876543210 (quick)",
+        ),
     )
 
 
@@ -393,8 +396,26 @@ def test_a_recipe_is_chosen_by_name_or_digest_on_the_data_used_last(
     assert (chosen.recipe_digest, chosen.fingerprint) == ("aaaaaaaaaaaa", "fedcba9876543210")
 
 
+def test_a_page_is_of_every_recipe_on_every_data_the_newest_last(study: list[RunRecord]):
+    newest = choose(study, "attnres.db", None, "standard")
+
+    def fails(spec: str, digest: str) -> str:
+        raise UsageError("no such arm at this depth")
+
+    found = every(newest, study, None, "standard", fails)
+
+    of = [(each.recipe_digest, each.fingerprint) for each in found]
+    assert sorted(of[:-1]) == [
+        ("aaaaaaaaaaaa", "0123456789abcdef"),
+        ("aaaaaaaaaaaa", "fedcba9876543210"),
+    ]
+    assert found[-1] is newest
+    assert sum(len(each.records) for each in found) == len(study)
+    assert {each.baseline for each in found} == {"standard"}
+
+
 def test_a_study_of_one_recipe_holds_no_others(study: list[RunRecord]):
-    assert choose(study[:2], "attnres.db", None, "standard").others == ""
+    assert choose(study[:2], "attnres.db", None, "standard").others == ()
 
 
 def test_a_study_without_runs_says_what_to_type():

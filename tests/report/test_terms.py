@@ -64,7 +64,7 @@ def test_the_shared_recipe_is_the_newest_and_those_made_of_it_are_told_with_it(s
 
     found = told(chosen, study, recipes)
 
-    assert (chosen.recipe_digest, chosen.others) == (BASE, "")
+    assert (chosen.recipe_digest, chosen.others) == (BASE, ())
     assert [terms for _, terms, _ in found] == [SHARED, AT_OWN_RATE, IN_PARAMS]
     digests = [{(run.variant, run.recipe_digest) for run in runs} for runs, _, _ in found]
     assert digests == [

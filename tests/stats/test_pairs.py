@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.stats import bootstrap, permutation_test, ttest_1samp
+from scipy.stats import binomtest, bootstrap, permutation_test, ttest_1samp
 
 from attnres_cli.stats import Difference, bca, holm, judged, mean_sd, sign_flip, word
 from attnres_cli.stats import paired as paired_losses
@@ -96,6 +97,40 @@ def test_the_sign_flip_test_agrees_with_scipy(n: int, shift: float):
     )
 
     assert sign_flip(values) == pytest.approx(theirs.pvalue)
+
+
+@pytest.mark.parametrize("n", [1, 2, 7, 15])
+@pytest.mark.parametrize("shift", [0.0, 0.2, 1.0])
+def test_the_sign_flip_test_counts_what_setting_every_sign_gives(n: int, shift: float):
+    values = np.random.default_rng(n).normal(shift, 1, n)
+
+    signs = np.array(list(itertools.product((-1.0, 1.0), repeat=n)))
+    as_far = np.abs(signs @ np.abs(values)) >= abs(values.sum()) - 1e-9
+
+    assert sign_flip(values) == as_far.mean()
+
+
+def test_the_sign_flip_test_of_equal_differences_is_the_binomial_test_up_to_32_pairs():
+    values = np.array([1.0] * 21 + [-1.0] * 11)
+
+    assert sign_flip(values) == pytest.approx(binomtest(21, 32).pvalue, rel=1e-12)
+
+
+def test_above_32_pairs_signs_are_drawn_and_that_is_said():
+    random = np.random.default_rng(5)
+    ours, theirs = random.normal(0.4, 1, 33), random.normal(0, 1, 33)
+
+    drawn, exact = judged([(ours, theirs), (ours[:32], theirs[:32])])
+
+    assert (exact.p_sign_flip_is_exact, drawn.p_sign_flip_is_exact) == (True, False)
+    assert drawn.p_sign_flip == sign_flip(ours - theirs)  # the same draws each time
+    assert drawn.p_sign_flip == pytest.approx(exact.p_sign_flip, abs=0.05)
+
+
+def test_drawn_signs_give_nearly_what_counting_all_gives():
+    values = np.array([1.0] * 38 + [-1.0] * 22)
+
+    assert sign_flip(values) == pytest.approx(binomtest(38, 60).pvalue, abs=0.003)
 
 
 @given(st.lists(st.floats(0.1, 10), min_size=2, max_size=10))

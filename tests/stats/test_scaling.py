@@ -122,6 +122,17 @@ def test_a_baseline_that_more_compute_makes_worse_has_no_multiplier():
         multiplier(single(TABLE_2["block"]), rising, 1.0)
 
 
+def test_an_interval_may_be_open_where_some_draws_never_reach_the_loss():
+    arm = {1.0: {0: 2.00, 1: 2.04}, 2.0: {0: 1.90, 1: 1.96}}
+    baseline = {1.0: {0: 2.01, 1: 2.05}, 2.0: {0: 1.99, 1: 2.03}}
+
+    found = multiplier(arm, baseline, 2.0)
+
+    assert found.ci95 is not None
+    assert found.ci95[0] < found.value < found.ci95[1]
+    assert math.isinf(found.ci95[1])
+
+
 @pytest.mark.parametrize(("n_seeds", "least"), [(3, 0.88), (5, 0.91), (10, 0.93)])
 def test_the_interval_holds_the_true_multiplier_about_as_often_as_it_says(
     n_seeds: int, least: float

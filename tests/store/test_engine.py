@@ -24,6 +24,7 @@ from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.config import Config
 from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
 from sqlalchemy import create_engine
 from sqlalchemy.pool import NullPool
 
@@ -31,12 +32,13 @@ from attnres_cli.errors import StudyError
 from attnres_cli.recipe import Recipe
 from attnres_cli.run import DataFacts, Point, RunRecord, RunSpec, Settings, Status
 from attnres_cli.store import Store, engine
+from attnres_cli.store.migrations import SCHEMAS
 from attnres_cli.store.tables import PREFIX, VERSION_TABLE, metadata
 
 FACTS = DataFacts("0123456789abcdef", "stdlib", 5000, 256, 4750, 250, 3.3, 2.4)
 OURS = {"attnres_recipes", "attnres_data", "attnres_runs", "attnres_curve", "attnres_probes"}
 OURS |= {"attnres_arm_recipes", "attnres_gates", "attnres_registrations", "attnres_schema"}
-HEAD = engine._scripts().get_current_head()
+HEAD = SCHEMAS[-1]
 HALF_A_MIGRATION = f"""
 import sqlalchemy as sa
 from alembic import op
@@ -137,6 +139,7 @@ def with_migration(folder: Path, source: str, monkeypatch: pytest.MonkeyPatch) -
         return extended
 
     monkeypatch.setattr(engine, "_config", config)
+    monkeypatch.setattr(engine, "SCHEMAS", (*SCHEMAS, "9999"))
 
 
 def of_first_schema(path: Path, recipe: Recipe) -> None:
@@ -204,9 +207,10 @@ def test_a_study_lies_where_it_was_named_whatever_its_name(tmp_path: Path, name:
 
 
 def test_another_database_is_refused_without_showing_its_password():
-    words = refusal("postgresql://me:secret@host/db")
+    words = refusal("mysql://me:secret@host/db")
 
-    assert "give --study a path" in words
+    assert "unknown kind of study 'mysql'" in words
+    assert "or the path of a file" in words
     assert "secret" not in words
 
 
@@ -341,6 +345,25 @@ def test_reading_a_study_writes_nothing(tmp_path: Path, plan: Plan):
 
     assert path.read_bytes() == before
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_the_schemas_are_the_migrations_in_their_order():
+    scripts = ScriptDirectory.from_config(engine._config())
+
+    assert tuple(script.revision for script in scripts.walk_revisions())[::-1] == SCHEMAS
+
+
+def test_a_study_is_read_without_what_makes_studies(tmp_path: Path, plan: Plan):
+    plan(tmp_path / "study.db")
+    code = (
+        "import sys; from attnres_cli.store import Store; "
+        "print(len(Store.open(sys.argv[1], create=False).runs()), 'alembic' in sys.modules)"
+    )
+
+    command = [sys.executable, "-c", code, str(tmp_path / "study.db")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+
+    assert done.stdout.split() == ["50", "False"]
 
 
 def test_models_and_migrations_agree(tmp_path: Path, plan: Plan):
@@ -528,6 +551,8 @@ def test_an_upgrade_killed_anywhere_is_done_when_the_study_is_opened_again(
         assert Store.open(str(copy), create=True).runs() == runs
         assert sql(copy, "PRAGMA integrity_check") == [("ok",)]
         assert schema_of(copy) == schema
+        (kept,) = tmp_path.glob(f"{number}.schema-*")  # the same, however often it was begun
+        assert schema_of(kept) == before
 
 
 def test_an_upgrade_keeps_all_runs(tmp_path: Path, plan: Plan, monkeypatch: pytest.MonkeyPatch):

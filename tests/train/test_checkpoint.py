@@ -203,3 +203,21 @@ def test_a_process_killed_while_it_writes_leaves_a_sound_one(
     assert torch.equal(found[1]["x"], expected * torch.ones(9))
     checkpoints.save(9, {"step": 9}, {"x": torch.ones(1)})
     assert len(names(checkpoints)) == 4  # nothing half written is left
+
+
+def test_checkpoints_leave_a_mebibyte_of_a_small_disk_to_the_study(tmp_path: Path):
+    mount = ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(tmp_path)]
+    if subprocess.run(mount, check=False, capture_output=True).returncode != 0:
+        pytest.skip("only root can mount a small disk")
+    try:
+        checkpoints = Checkpoints(tmp_path / "run", {})
+        checkpoints.save(1, {"step": 1}, {"x": torch.ones(100_000)})
+        with pytest.raises(OSError, match="No space left on device"):  # 0.9 of 2.1 MB would be free
+            checkpoints.save(2, {"step": 2}, {"x": torch.ones(200_000)})
+
+        found = checkpoints.load()
+
+        assert found is not None
+        assert found[0] == {"step": 1}
+    finally:
+        subprocess.run(["umount", "--lazy", str(tmp_path)], check=True)

@@ -1,4 +1,4 @@
-"""Figures of a comparison. Each module draws one from a chapter, and knows when there is nothing
+"""Figures of a comparison, or of a ladder. Each module draws one, and knows when there is nothing
 to draw. Matplotlib's objects alone: no pyplot, no state; imported where figures are asked for.
 """
 
@@ -9,10 +9,11 @@ from collections.abc import Sequence
 
 from attnres_cli.report import terms
 from attnres_cli.report.chapter import Chapter
-from attnres_cli.report.figures import blocks, cost, curves, depth, forest, mixing
+from attnres_cli.report.figures import blocks, cost, curves, depth, forest, mixing, scaling
 from attnres_cli.report.figures.style import Drawing, house_style
+from attnres_cli.report.ladder import Ladder
 
-__all__ = ["SUFFIXES", "Drawing", "drawings", "picture"]
+__all__ = ["SUFFIXES", "Drawing", "drawings", "of_sizes", "picture"]
 
 SUFFIXES = (".svg", ".png", ".pdf")
 """Of the files that figures can be written to."""
@@ -38,6 +39,13 @@ def drawings(chapter: Chapter) -> list[Drawing]:
         for name, title, figure, caption in drawn
         if figure is not None
     ]
+
+
+def of_sizes(found: Ladder) -> Drawing:
+    """The figure of a ladder: loss over compute."""
+    with house_style():
+        figure = scaling.draw(found)
+    return Drawing("scaling", "Loss over compute", scaling.caption(found), figure)
 
 
 def picture(drawing: Drawing, suffix: str) -> bytes:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +16,10 @@ from studies import fill
 from attnres_cli import cli
 from attnres_cli.errors import StudyError
 from attnres_cli.recipe import Recipe, validate
-from attnres_cli.report.ladder import Ladder, ladder
+from attnres_cli.report.figures import of_sizes
+from attnres_cli.report.ladder import Ladder, compute, ladder
+from attnres_cli.report.page_parts import scaling_page
+from attnres_cli.report.scaling import notes, show
 from attnres_cli.stats import PowerLaw
 
 WORTH, TOKENS = 1.3, 10_000
@@ -145,6 +150,8 @@ def test_every_format_has_the_multiplier(study: Path, capsys):
     _, text, _ = report(capsys, "--format", "json")
     _, lines, _ = report(capsys, "--format", "csv")
     _, page, _ = report(capsys, "--format", "markdown")
+    _, latex, _ = report(capsys, "--format", "latex")
+    _, html, _ = report(capsys, "--format", "html")
 
     assert code == 0
     arms = {arm["variant"]: arm for arm in json.loads(text)["arms"]}
@@ -152,7 +159,7 @@ def test_every_format_has_the_multiplier(study: Path, capsys):
     assert arms["attnres"]["worth"]["value"] == pytest.approx(WORTH, rel=1e-4)
     assert float(rows["attnres"]["multiplier"]) == arms["attnres"]["worth"]["value"]
     assert rows["standard"]["multiplier"] == ""
-    for printed in (table, page):
+    for printed in (table, page, latex, html):
         assert "1.300 [" in printed
         assert "with a floor, attnres: E" in printed
         assert all(sized(depth).digest in printed for depth in (2, 4, 8, 16))
@@ -166,3 +173,94 @@ def test_one_size_alone_is_one_line(study: Path, capsys, tiny_recipe: Recipe):
     assert (code, out) == (2, "")
     assert "takes two or more" in err
     assert err.count("\n") == 1
+
+
+def test_the_figure_has_every_seed_the_laws_and_an_arrow_as_long_as_the_multiplier(study: Path):
+    found = grow(study, 2, 4, 8, 16)
+
+    drawing = of_sizes(found)
+
+    (axes,) = drawing.figure.axes
+    drawn = [(line.get_xdata(), line.get_ydata()) for line in axes.lines]
+    arm = found.rungs[0].arm("attnres")
+    at = compute(arm) * UNIT
+    assert ([at] * 3, list(arm.losses.values())) in [(list(x), list(y)) for x, y in drawn]
+    laws = {line.get_label(): line for line in axes.lines if line.get_label()[0] != "_"}
+    assert list(laws) == ["standard", *(each for each in laws if each != "standard")]
+    (label,) = (each for each in laws if each.startswith("attnres"))
+    assert "1.30" in label
+    x, y = laws[label].get_data()
+    shift = 1 + sum(NOISE) / len(NOISE)
+    assert y == pytest.approx([shift * LAW.loss(WORTH * flops / UNIT) for flops in x], rel=1e-5)
+    arrow = next(text for text in axes.texts if text.arrow_patch is not None)
+    assert arrow.xy[0] / arrow.xyann[0] == pytest.approx(WORTH, rel=1e-4)
+    assert arrow.xy[1] == arrow.xyann[1]
+    assert arrow.xy[1] == pytest.approx(shift * LAW.loss(arrow.xy[0] / UNIT), rel=1e-4)
+    assert "4 sizes; 3 seeds per arm and size; 10,000 tokens per run" in drawing.caption
+
+
+def test_an_arm_worth_less_than_the_baseline_has_no_arrow(study: Path):
+    for depth in (2, 4):
+        flops, values = losses(depth)
+        worse = {"standard": values["standard"], "mhc": values["mhc"]}
+        store = fill(study, sized(depth), worse, flops_per_token=flops, tokens=TOKENS)
+    facts = store.data("0123456789abcdef")
+    found = ladder(store.runs(), "grown", facts, "standard", store.recipe)
+
+    drawing = of_sizes(found)
+
+    assert not drawing.figure.axes[0].texts
+    assert "two points, so that nothing checks it" in drawing.caption
+
+
+def test_figures_of_a_study_with_sizes_have_loss_over_compute(study: Path, capsys):
+    grow(study, 2, 4)
+
+    _, _, alone = report(capsys, "--figures", "alone/run.png")
+    sys.argv = ["attnres", "report", "--figures", "all"]
+    with pytest.raises(SystemExit):
+        cli.main()
+
+    assert "figures in alone: run-scaling.png" in alone
+    assert {path.name for path in (study.parent / "alone").iterdir()} == {"run-scaling.png"}
+    names = {path.name for path in (study.parent / "all").iterdir()}
+    assert {"scaling.svg", "forest.svg"} <= names
+
+
+def test_a_page_has_a_part_for_every_size_and_one_over_them(study: Path, capsys):
+    grow(study, 8, 2, 4)
+    sys.argv = ["attnres", "report", "--format", "html", "--figures", "drawn"]
+    with pytest.raises(SystemExit):
+        cli.main()
+
+    page = capsys.readouterr().out
+
+    heads = re.findall(r"<h2>(.*?)</h2>", page)
+    assert heads[0] == "Scaling of recipe grown, 3 sizes, never pooled"
+    assert [re.findall(r"(\d+) layers", head) for head in heads[1:4]] == [["2"], ["4"], ["8"]]
+    assert "Per doubling of layers the difference changes by" in page
+    assert page.count("<figure id='s1-scaling'>") == 1
+    names = {path.name for path in (study.parent / "drawn").iterdir()}
+    assert {f"grown-{sized(depth).digest}-forest.svg" for depth in (2, 4, 8)} <= names
+
+
+def test_what_differs_between_the_sizes_is_said(study: Path):
+    found = grow(study, 2, 4)
+    flops, values = losses(8)
+    faster = sized(8).model_copy(update={"optim": sized(8).optim.model_copy(update={"lr": 0.02})})
+    store = fill(study, faster, values, flops_per_token=flops, tokens=TOKENS)
+    facts = store.data("0123456789abcdef")
+
+    mixed = ladder(store.runs(), "grown", facts, "standard", store.recipe)
+
+    assert "what differs between the sizes: model.n_layers" in notes(found)
+    assert "what differs between the sizes: model.n_layers, optim.lr" in notes(mixed)
+
+
+def test_scaling_in_a_study_with_preregistrations_is_labelled_in_every_format(study: Path, capsys):
+    labelled = replace(grow(study, 2, 4), registered="exploratory")
+
+    for form in ("table", "markdown", "latex", "json", "csv"):
+        show(labelled, form, sys.stdout)
+        assert "exploratory" in capsys.readouterr().out, form
+    assert "[exploratory]</h2>" in scaling_page(labelled, "my.db")

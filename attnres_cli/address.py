@@ -1,0 +1,78 @@
+"""Where a study is: in a file, or on a server under a URL, whose password nobody gets to see.
+
+A command takes the password out of the URL before anything else has it (`withhold`): what is
+printed, stored or handed to workers is the URL without it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from urllib.parse import unquote
+
+from attnres_cli.errors import StudyError
+
+_SQLITE = re.compile(r"sqlite(\+pysqlite)?:///")
+_USER = re.compile(r"(?P<user>[^:/?]*)(?::(?P<password>.*))?@(?P<place>[^@]*)")  # to the last @
+_HIDDEN = re.compile(r"(://[^:/@?\s]*):\S*@")
+_SECRET_WORDS = ("password", "secret")
+
+
+def is_url(study: str) -> bool:
+    """Whether a study is on a server, not in a file; `sqlite:///path` is a file."""
+    return "://" in study and _SQLITE.match(study) is None
+
+
+def file_of(study: str) -> Path:
+    """The path of a study in a file, typed as such or as a SQLite URL."""
+    return Path(_SQLITE.sub("", study, count=1)).expanduser()
+
+
+def parted(study: str) -> tuple[str, str | None]:
+    """A study without its password, as anyone may see it; and the password, None without one.
+
+    Raises:
+        StudyError: there is another secret in the URL.
+
+    """
+    if not is_url(study):
+        return study, None
+    scheme, rest = study.split("://", 1)
+    match, user, password = _USER.fullmatch(rest), "", None
+    if match is not None:
+        user, password, rest = f"{match['user']}@", match["password"], match["place"]
+    place, mark, query = rest.partition("?")
+    kept = []
+    for part in query.split("&"):
+        name, _, value = part.partition("=")
+        if name.lower() == "password":
+            password = value
+        elif any(word in name.lower() for word in _SECRET_WORDS):
+            raise StudyError(
+                f"--study: {name} does not belong into a URL: put it into ~/.pg_service.conf and "
+                "name that, as ?service=NAME"
+            )
+        else:
+            kept.append(part)
+    shown = f"{scheme}://{user}{place}" + (mark + "&".join(kept) if any(kept) else "")
+    return shown, unquote(password) if password else None
+
+
+def withhold(study: str) -> str:
+    """The study without its password, which moves to where PostgreSQL's client and this command's
+    workers find it, and where other users of the machine do not.
+
+    Raises:
+        StudyError: there is another secret in the URL.
+
+    """
+    shown, password = parted(study)
+    if password is not None:
+        os.environ["PGPASSWORD"] = password
+    return shown
+
+
+def hidden(text: str) -> str:
+    """A message without the passwords of URLs that somebody typed where no study goes."""
+    return _HIDDEN.sub(r"\1@", text)

@@ -1,0 +1,47 @@
+"""Which cores of a CPU each worker is bound to."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+
+_TOPOLOGY = Path("/sys/devices/system/cpu")
+
+
+def shares(cores: Sequence[int], n_workers: int) -> list[tuple[int, ...]]:
+    """The cores of each worker: all are used, as evenly as can be, and the two threads of one
+    physical core are next to each other. More workers than cores take turns.
+    """
+    order = sorted(cores, key=_place)
+    n = len(order)
+    if n_workers >= n:
+        return [(order[worker % n],) for worker in range(n_workers)]
+    ends = [n * worker // n_workers for worker in range(n_workers + 1)]
+    return [tuple(order[a:b]) for a, b in pairwise(ends)]
+
+
+def bind(cores: Sequence[int]) -> None:
+    """Run this process, and threads that it starts from now on, on these cores only; where the
+    system does not let it, on any.
+    """
+    if not cores or not hasattr(os, "sched_setaffinity"):
+        return
+    try:
+        os.sched_setaffinity(0, cores)
+    except OSError:  # as where cores were taken away from us meanwhile
+        return
+
+
+def _place(core: int) -> tuple[int, int, int]:
+    """Socket, physical core and number, so far as the system says."""
+    folder = _TOPOLOGY / f"cpu{core}" / "topology"
+    try:
+        socket, physical = (
+            int((folder / name).read_text(encoding="ascii"))
+            for name in ("physical_package_id", "core_id")
+        )
+    except (OSError, ValueError):
+        return 0, core, core
+    return socket, physical, core

@@ -1,0 +1,141 @@
+"""Loss over compute (paper, Fig. 4): every arm at every size, the power laws through them, and how
+much more compute the baseline takes to the loss of the best arm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import EngFormatter, MaxNLocator, NullLocator, ScalarFormatter
+
+from attnres_cli.report.figures.style import Style, canvas, legend, short, styles
+from attnres_cli.report.ladder import PFLOP_S_DAY, Ladder, Scaled, compute
+
+_LONGEST = 34  # characters of a name that leave room for its multiplier
+_FARTHEST = 5.0  # a multiplier whose arrow would leave little room for the rest
+_TIMES = "\N{MULTIPLICATION SIGN}"
+_NEAREST = 1.05  # one whose arrow would be no longer than its heads
+
+
+def draw(found: Ladder) -> Figure:
+    """Losses and fitted laws over training FLOPs, both on logarithmic axes."""
+    baseline = found.rungs[0].comparison.baseline
+    look = styles([arm.variant for arm in found.arms], baseline)
+    figure, (axes,) = canvas(3.6)
+    for arm in found.arms:
+        _points(axes, found, arm.variant, look[arm.variant])
+        _laws(axes, found, arm, look[arm.variant])
+    _arrow(axes, found, look)
+    sizes = [compute(rung.baseline) * PFLOP_S_DAY for rung in found.rungs]
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    ticks = _apart(sizes)
+    axes.set_xticks(ticks, [EngFormatter(sep="")(float(f"{tick:.2g}")) for tick in ticks])
+    axes.margins(y=0.1)
+    axes.yaxis.set_major_locator(MaxNLocator(5))
+    axes.yaxis.set_major_formatter(ScalarFormatter())
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_minor_locator(NullLocator())
+    axes.set_xlabel("training FLOPs of a run")
+    axes.set_ylabel("validation loss (nats/token)")
+    legend(figure, axes)
+    return figure
+
+
+def caption(found: Ladder) -> str:
+    """What is drawn, and of what: recipe, sizes, seeds, tokens, versions."""
+    comparison, n = found.rungs[0].comparison, len(found.rungs)
+    parts = [
+        "Large points: mean over seeds; small ones: single seeds; lines: L = A C^-alpha by least "
+        "squares in logs of the means"
+        + (", here through two points, so that nothing checks it." if n == 2 else "."),
+    ]
+    if any(arm.floor for arm in found.arms):
+        parts.append("Dotted: the same with a floor, L = E + A C^-alpha.")
+    if any(arm.worth for arm in found.arms):
+        parts.append(
+            f"Beside a name: how many times an arm's compute {comparison.baseline} takes to its "
+            "loss at the largest size, with the 95 % interval by bootstrap over seeds."
+        )
+    label = f" [{found.registered}]" if found.registered else ""
+    drawn = [rung.arm(arm.variant) for rung in found.rungs for arm in found.arms]
+    seeds = sorted({len(arm.losses) for arm in drawn if arm is not None})
+    counts = str(seeds[0]) if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
+    tokens = sorted({rung.baseline.tokens for rung in found.rungs})
+    told = f"{tokens[0]:,}" if len(tokens) == 1 else f"{tokens[0]:,} to {tokens[-1]:,}"
+    versions = {text.split(",")[0] for rung in found.rungs for text in rung.comparison.versions}
+    parts.append(
+        f"Recipe {comparison.recipe}, {n} sizes{label}; {counts} seed{'' if counts == '1' else 's'}"
+        f" per arm and size; {told} tokens per run; {', '.join(sorted(versions))}."
+    )
+    return " ".join(parts)
+
+
+def _points(axes: Axes, found: Ladder, variant: str, style: Style) -> None:
+    """Every seed of every size, and their means."""
+    for rung in found.rungs:
+        arm = rung.arm(variant)
+        assert arm is not None
+        at, losses = compute(arm) * PFLOP_S_DAY, list(arm.losses.values())
+        axes.plot([at] * len(losses), losses, "o", ms=2.5, mfc="white", mec=style.colour, mew=0.7)
+        axes.plot(at, arm.mean, style.marker, ms=6, color=style.colour, zorder=4)
+
+
+def _laws(axes: Axes, found: Ladder, arm: Scaled, style: Style) -> None:
+    """The line of the law over the arm's sizes, and the curve with a floor."""
+    own = [rung.arm(arm.variant) for rung in found.rungs]
+    sizes = [compute(each) for each in own if each is not None]
+    label = short(arm.variant, _LONGEST)
+    if arm.worth is not None:
+        ends = f" [{arm.worth.ci95[0]:.2f}, {arm.worth.ci95[1]:.2f}]" if arm.worth.ci95 else ""
+        label += f"  {arm.worth.value:.2f}{_TIMES}{ends}"
+    x = np.geomspace(min(sizes), max(sizes), 50)
+    y = [arm.law.loss(at) for at in x]
+    axes.plot(x * PFLOP_S_DAY, y, style.dashes, color=style.colour, lw=1.5, label=label)
+    if arm.floor is not None:
+        y = [arm.floor.loss(at) for at in x]
+        axes.plot(x * PFLOP_S_DAY, y, ":", color=style.colour, lw=1.1)
+
+
+def _arrow(axes: Axes, found: Ladder, look: dict[str, Style]) -> None:
+    """From the best arm's loss at the largest size to where the baseline's law has it."""
+    base = next(arm for arm in found.arms if arm.variant == found.rungs[0].comparison.baseline)
+    worth = [arm for arm in found.arms if arm.worth is not None]
+    best = max(worth, key=lambda arm: arm.worth.value if arm.worth else 0.0, default=None)
+    if best is None or best.worth is None or not _NEAREST <= best.worth.value <= _FARTHEST:
+        return
+    start, end = best.worth.compute, best.worth.compute * best.worth.value
+    loss = best.law.loss(start)
+    last = max(compute(rung.baseline) for rung in found.rungs)
+    ends = np.array([last, end]) * PFLOP_S_DAY
+    axes.plot(ends, [base.law.loss(last), loss], "--", color=look[base.variant].colour, lw=1)
+    colour = look[best.variant].colour
+    axes.annotate(
+        "",
+        xy=(end * PFLOP_S_DAY, loss),
+        xytext=(start * PFLOP_S_DAY, loss),
+        arrowprops={"arrowstyle": "->", "color": colour, "lw": 1.4, "shrinkA": 4, "shrinkB": 0},
+    )
+    axes.annotate(
+        f"{best.worth.value:.2f}{_TIMES}",
+        xy=(end * PFLOP_S_DAY, loss),
+        xytext=(0, -4),
+        textcoords="offset points",
+        ha="right",
+        va="top",
+        color=colour,
+        weight="bold",
+    )
+
+
+def _apart(sizes: Sequence[float]) -> list[float]:
+    """Those of the sizes whose labels do not run into each other."""
+    kept: list[float] = []
+    room = 0.14 * np.log(sizes[-1] / sizes[0])
+    for size in reversed(sizes):
+        if not kept or np.log(kept[-1] / size) > room:
+            kept.append(size)
+    return kept[::-1]

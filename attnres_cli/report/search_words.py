@@ -1,0 +1,285 @@
+"""What a search has found, in words and cells: one text for every format."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Sequence
+
+from attnres_cli import address
+from attnres_cli import recipe as recipes
+from attnres_cli.errors import RecipeError
+from attnres_cli.recipe import Recipe
+from attnres_cli.report.chapter import overrides_of, seeds_typed
+from attnres_cli.report.optima import Finding, Pair
+from attnres_cli.report.shapes import Optimum, Shape, brief, named, options, sizes
+from attnres_cli.stats import ALPHA
+from attnres_cli.trials import Search, Trial
+
+RecipeOf = Callable[[str], Recipe]
+"""The recipe of a digest, as a study holds it."""
+
+RULE = (
+    f"the optima differ: for every shape that both have all fresh seeds of, the t test that it is "
+    f"best for both has p < {ALPHA} (one-sided, paired by seed; Holm over pairs of variants), "
+    "against the shapes that the first look chose; else they cannot be told apart"
+)
+SET_RULE = (
+    "shape: layers x width; change: fresh mean minus first look; best: `lowest` has the lowest "
+    "mean over fresh seeds, `may be` cannot be told from the best: these shapes hold the best of "
+    "the confirmed ones with 95 % confidence; `no`: it is not; `-`: not tested"
+)
+
+
+def title(search: Search) -> str:
+    """`Search 5ea4c0ffee12: recipe quick, params=2M within 2 %`."""
+    return (
+        f"Search {search.name}: recipe {search.recipe}, {search.budget} within "
+        f"{100 * search.tolerance:.3g} %"
+    )
+
+
+def question(finding: Finding) -> str:
+    """What was asked."""
+    variants = _joined([one.family.variant for one in finding.optima])
+    return f"At {finding.search.budget}, which shape should {variants} have?"
+
+
+def answer(finding: Finding) -> str:
+    """The verdict: what each variant prefers and whether that differs, and no more."""
+    search = finding.search
+    if not any(one.shapes for one in finding.optima):
+        return f"No answer: no trial of {search.budget} is complete."
+    verdicts = [_prefers(one) for one in finding.optima if one.confirmed]
+    verdicts = [f"within {search.budget}, {', '.join(verdicts)}"] if verdicts else []
+    verdicts += [_pair_text(finding, pair) for pair in finding.pairs]
+    sentences = [f"{'; '.join(verdicts)}."] if verdicts else []
+    for one in finding.optima:
+        if not one.shapes:
+            sentences.append(f"No trial of {one.family.variant} is complete.")
+        elif not one.confirmed:
+            sentences.append(
+                f"{_who(one)} has the lowest first look at {named(one.shapes[0])}: of one seed, "
+                f"the best of {len(one.shapes)}, which is no verdict."
+            )
+    text = " ".join(sentences)
+    return text[0].upper() + text[1:]
+
+
+def _prefers(one: Optimum) -> str:
+    """`standard prefers 6 layers of width 160 ..., or one of 2 others with 4 to 8 layers`."""
+    best, others = one.confirmed[0], [s for s in one.confirmed[1:] if s.may_be_best]
+    if one.reason:
+        return f"{_who(one)} is lowest, which was not tested, at {named(best)}"
+    text = f"{_who(one)} prefers {named(best)}"
+    if not others:
+        return text
+    depths = _span([float(s.trial.dimensions["n_layers"]) for s in others])
+    which = "another" if len(others) == 1 else f"one of {len(others)} others"
+    return f"{text} or {which} with {depths} layers"
+
+
+def _who(one: Optimum) -> str:
+    """The variant, with its options where those were searched."""
+    return one.best.trial.variant if one.best is not None else one.family.variant
+
+
+def _pair_text(finding: Finding, pair: Pair) -> str:
+    ours, theirs = (finding.optima[i].family.variant for i in (pair.ours, pair.theirs))
+    which = "the optima" if len(finding.pairs) == 1 else f"the optima of {ours} and {theirs}"
+    if pair.test is None or pair.p is None:
+        return f"whether {which} differ is not known ({pair.reason})"
+    n = len(pair.cells)
+    if pair.differ:
+        return (
+            f"{which} differ (p {pair.p:.2g}): none of the {n} shapes that both were trained at "
+            "with fresh seeds can be best for both"
+        )
+    shared = _shared(finding, pair)
+    text = f"{which} cannot be told apart (p {pair.p:.2g}): {shared} may be best for both"
+    if pair.needed is not None:
+        text += f", to rule that out would take about {pair.needed} fresh seeds"
+    return text
+
+
+def _shared(finding: Finding, pair: Pair) -> str:
+    """The shape that may be best for both: that which is lowest for both, if there is one, else
+    the one that is hardest to rule out.
+    """
+    assert pair.test is not None
+    ours, theirs = (finding.optima[i].confirmed[0].cell for i in (pair.ours, pair.theirs))
+    return sizes(ours if ours == theirs else pair.cells[pair.test.hardest])
+
+
+def ranges(finding: Finding) -> list[str]:
+    """For each variant the sizes among which its best confirmed shape may be."""
+    lines = []
+    for one in finding.optima:
+        confirmed, name = one.confirmed, one.family.variant
+        held = [shape for shape in confirmed if shape.may_be_best]
+        if one.reason:
+            lines.append(f"{name}: which shapes may be best is not known: {one.reason}")
+        elif len(confirmed) == 1:
+            lines.append(f"{name}: one shape alone has fresh seeds, so that no other was refuted")
+        elif held:
+            of = ", ".join(
+                f"{word} {_span([float(s.trial.dimensions[key]) for s in held])}"
+                for key, word in (
+                    ("n_layers", "layers"),
+                    ("d_model", "width"),
+                    ("aspect", "aspect"),
+                )
+            )
+            lines.append(
+                f"{name}: {len(held)} of {len(confirmed)} confirmed shapes may be its best (95 %): "
+                f"{of}"
+            )
+    return lines
+
+
+def _span(values: Sequence[float]) -> str:
+    low, high = f"{min(values):.3g}", f"{max(values):.3g}"
+    return low if low == high else f"{low} to {high}"
+
+
+def notes(finding: Finding) -> list[str]:
+    """What the tables rest on: seeds, trials, rules, provenance."""
+    search = finding.search
+    fresh = ", ".join(map(str, search.confirm_seeds))
+    of_seeds = (
+        f"first look: one seed ({search.first_seed}), so that the lowest of many is lucky; fresh "
+        f"seeds: {fresh}, which chose nothing; pruned and failed trials are in no verdict"
+        if fresh
+        else f"every loss is of one seed ({search.first_seed}): the lowest of many is lucky, and "
+        "no verdict rests on it"
+    )
+    lines = [*ranges(finding), *(_interaction(finding, pair) for pair in finding.pairs)]
+    lines = [line for line in lines if line]
+    lines += [of_seeds] + ([SET_RULE, RULE] if fresh else [])
+    lines += [counts(one, search) for one in finding.optima]
+    lines += [f"space {search.space}; learning rate: {search.learning_rate}"]
+    lines += [f"{search.recipe} ({search.recipe_digest}) on data {search.fingerprint}"]
+    if finding.settings:
+        lines.append(f"computed with {'; '.join(finding.settings)}")
+    return lines + list(finding.versions)
+
+
+def counts(one: Optimum, search: Search) -> str:
+    """`standard: 38 trials complete, 1 failed, of 40 asked for; 24 different shapes; grid: ...`."""
+    held = [f"{n} {word}" for word, n in one.counts.items() if n and word != "complete"]
+    text = ", ".join([f"{one.counts['complete']} trials complete", *held])
+    return (
+        f"{one.family.variant}: {text}, of {search.n_trials} asked for; "
+        f"{len(one.shapes)} different shapes; {one.family.sampler}"
+    )
+
+
+def _interaction(finding: Finding, pair: Pair) -> str:
+    """What it costs to exchange the shapes that the first look chose."""
+    if pair.test is None or pair.choices[0].cell == pair.choices[1].cell:
+        return ""
+    found = pair.test.interaction
+    ours, theirs = (finding.optima[i].family.variant for i in (pair.ours, pair.theirs))
+    return (
+        f"{ours} and {theirs} exchanging the shapes that their first looks chose "
+        f"({brief(pair.choices[0].trial)}; {brief(pair.choices[1].trial)}) changes their losses, "
+        f"added up, by {found.mean:+.4f} [{found.ci95[0]:+.4f}, {found.ci95[1]:+.4f}] over "
+        f"{found.n} fresh seeds"
+    )
+
+
+def failures(finding: Finding) -> list[tuple[str, str, str]]:
+    """Variant, shape and error of every trial that failed or diverged."""
+    return [
+        (trial.variant, brief(trial), error)
+        for one in finding.optima
+        for trial, error in one.failed
+    ]
+
+
+def best_text(shape: Shape) -> str:
+    """Whether it may be the best: `lowest`, `may be`, `no`, or `-` where that is not tested."""
+    if shape.may_be_best is None:
+        return "-"
+    return "lowest" if shape.is_lowest else "may be" if shape.may_be_best else "no"
+
+
+def fresh_text(shape: Shape) -> str:
+    """`1.6021 [1.5911, 1.6131]`; where seeds are missing how many there are."""
+    if shape.mean is None:
+        return "one seed"
+    text = f"{shape.mean:.4f}"
+    if shape.ci95 is not None:
+        text += f" [{shape.ci95[0]:.4f}, {shape.ci95[1]:.4f}]"
+    n, all_ = len(shape.fresh), len(shape.fresh) + len(shape.missing)
+    return f"{text} ({n} of {all_} seeds)" if shape.missing else text
+
+
+def surprise_text(shape: Shape) -> str:
+    """Fresh minus first look; `-` without fresh seeds."""
+    return "-" if shape.surprise is None else f"{shape.surprise:+.4f}"
+
+
+def options_text(trial: Trial) -> str:
+    """`n_blocks=4, lr=0.01`, or `-`."""
+    held = options(trial).items()
+    texts = [f"{name}={v:.4g}" if isinstance(v, float) else f"{name}={v}" for name, v in held]
+    return ", ".join(texts) or "-"
+
+
+def again(search: Search, shape: Shape, known: RecipeOf | None) -> str:
+    """What trains a shape's runs again in a study of their own; empty where it is not known to be
+    the same recipe.
+
+    Args:
+        search: that it was a trial of.
+        shape: with its trial.
+        known: gives the study's recipe of a digest.
+
+    """
+    words = _ablate(search, shape.trial, known)
+    if words and shape.settings is not None:
+        words += ["--device", shape.settings.device, "--engine", shape.settings.engine]
+    return shlex.join([*words, "--study", "again.db"]) if words else ""
+
+
+def lacking(finding: Finding, known: RecipeOf | None, study: str) -> list[str]:
+    """What trains, in the same study, the runs without which two optima cannot be compared."""
+    trials = [trial for pair in finding.pairs for trial in pair.lacking]
+    where = [] if study in ("", "attnres.db") else ["--study", address.parted(study)[0]]
+    found = [_ablate(finding.search, trial, known) for trial in trials]
+    return list(dict.fromkeys(shlex.join([*words, *where]) for words in found if words))
+
+
+def _ablate(search: Search, trial: Trial, known: RecipeOf | None) -> list[str]:
+    """The command that trains all seeds of a trial's shape, without its study."""
+    found = _typed(search, trial, known(trial.recipe_digest) if known else None)
+    if found is None:
+        return []
+    name, overrides = found
+    seeds = sorted({search.first_seed, *search.confirm_seeds})
+    words = ["attnres", "ablate", trial.variant, "--recipe", name]
+    words += [part for override in overrides for part in ("--set", override)]
+    words += ["--seeds", seeds_typed(seeds)]
+    return words + ([] if trial.variant == "standard" else ["--baseline", trial.variant])
+
+
+def _typed(search: Search, trial: Trial, recipe: Recipe | None) -> tuple[str, list[str]] | None:
+    """Recipe and overrides of a trial: those of the recipe that the study holds, else the sizes set
+    on the recipe of that name, if that has the same digest.
+    """
+    if recipe is not None:
+        return overrides_of(recipe)
+    held = trial.dimensions
+    sets = [f"model.{name}={held[name]}" for name in ("n_layers", "d_model", "n_heads", "d_ff")]
+    sets += [f"optim.lr={held['lr']}"] if "lr" in held else []
+    for more in ([], [f"train.tokens={held['tokens']}"]):
+        try:
+            if recipes.load(search.recipe, sets + more).digest == trial.recipe_digest:
+                return search.recipe, sets + more
+        except RecipeError:
+            continue
+    return None
+
+
+def _joined(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

@@ -1,0 +1,202 @@
+"""All shapes of a trunk that a budget has: one enumeration, in order of depth, then of heads.
+
+Depth, heads and the MLP's ratio are free, the width follows from the budget: the d_model = n_heads
+d_head, d_head even, at which the trunk with that ratio has the budget's parameters; d_ff takes up
+what remains of it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from attnres_cli.errors import UsageError
+from attnres_cli.search.space import Dimension, Space
+from attnres_cli.shape import Shape
+
+SLACK = 0.1
+"""The share by which d_ff / d_model of the trunk may leave its ratio to hold the budget."""
+
+MOST_SHAPES = 5_000
+"""Of one size. More are refused: nobody could try them, and listing them would take minutes."""
+
+_EIGHTS = 8  # widths of heads that GPUs like, taken where the slack allows
+
+
+@dataclass(frozen=True)
+class Trunk:
+    """One shape. d_ff of a model is what holds its variant to the budget; here the trunk's own.
+
+    Attributes:
+        mlp_ratio: what d_ff / d_model aims at.
+        params: the budget it was made for.
+
+    """
+
+    n_layers: int
+    d_model: int
+    n_heads: int
+    d_ff: int
+    mlp_ratio: float
+    params: int
+
+    @property
+    def aspect(self) -> float:
+        """Width over depth, d_model / n_layers."""
+        return float(f"{self.d_model / self.n_layers:.6g}")
+
+    @property
+    def heads_per_layer(self) -> float:
+        """n_heads / n_layers."""
+        return float(f"{self.n_heads / self.n_layers:.6g}")
+
+
+def shapes(space: Space, sizes: tuple[int, ...], recipe: Shape) -> list[Trunk]:
+    """The trunks of the space, of each size; for a listed ratio the one that is nearest to it.
+
+    Args:
+        space: of which the trunk's dimensions are read.
+        sizes: parameters of the budget.
+        recipe: what is not searched, with the ratio of the MLP where the space has none.
+
+    """
+    ratios = space.trunk.get("mlp_ratio")
+    found = []
+    for params in sizes:
+        for ratio in ratios.values if ratios else (recipe.d_ff / recipe.d_model,):
+            assert isinstance(ratio, int | float)
+            found += _nearest(space, list(_of_size(space, params, float(ratio), recipe)))
+    return found
+
+
+def _of_size(space: Space, params: int, ratio: float, recipe: Shape) -> Iterator[Trunk]:
+    depth, heads = space.trunk.get("n_layers"), space.trunk.get("n_heads")
+    n_found = 0
+    for n_layers in _whole(depth, 1000):
+        widest = _width(n_layers, 1.0, params, ratio, recipe)
+        if widest < 2:
+            return
+        if not _is_near(space, n_layers, widest):
+            continue
+        for n_heads in _whole(heads, int(widest * (1 + SLACK)) // 2):
+            trunk = _trunk(space, n_layers, n_heads, params, ratio, recipe)
+            if trunk is not None:
+                n_found += 1
+                if n_found > MOST_SHAPES:
+                    raise UsageError(
+                        f"--space: more than {MOST_SHAPES:,} shapes of {params:,} parameters: "
+                        "narrow a range, or give it a step"
+                    )
+                yield trunk
+
+
+def _is_near(space: Space, n_layers: int, widest: float) -> bool:
+    """Whether a width about this one may be in the space: a look before each is looked at."""
+    for name, value in (("d_model", widest), ("aspect", widest / n_layers)):
+        dimension = space.trunk.get(name)
+        if dimension is None:
+            continue
+        low, high = dimension.low, dimension.high
+        if dimension.values:
+            numbers = [float(str(number)) for number in dimension.values]
+            low, high = min(numbers) / 2, max(numbers) * 2
+        if not low * (1 - 2 * SLACK) <= value <= high * (1 + 2 * SLACK):
+            return False
+    return True
+
+
+def _whole(dimension: Dimension | None, most: int) -> Iterator[int]:
+    """The whole numbers from 1 that a dimension allows."""
+    if dimension is not None and dimension.values:
+        yield from (int(str(value)) for value in dimension.values if int(str(value)) <= most)
+        return
+    low, high = (1, most) if dimension is None else (dimension.low, min(most, dimension.high))
+    yield from range(math.ceil(low), math.floor(high) + 1)
+
+
+def _width(n_layers: int, share: float, params: int, ratio: float, recipe: Shape) -> float:
+    """The d_model at which a trunk has the parameters; `share`: key-value heads over heads."""
+    products = 3 if recipe.mlp == "swiglu" else 2
+    squared = n_layers * (2 + 2 * share + products * ratio)
+    linear = 2 * n_layers + 1 + recipe.vocab_size * (1 if recipe.tie_embeddings else 2)
+    return (-linear + math.sqrt(linear**2 + 4 * squared * params)) / (2 * squared)
+
+
+def _trunk(
+    space: Space, n_layers: int, n_heads: int, params: int, ratio: float, recipe: Shape
+) -> Trunk | None:
+    """The trunk of this depth and these heads that comes nearest to the ratio, None if none may."""
+    n_kv_heads = kv_heads(n_heads, recipe)
+    if n_heads % n_kv_heads or not _may_be(space, "heads_per_layer", n_heads / n_layers):
+        return None
+    exact = _width(n_layers, n_kv_heads / n_heads, params, ratio, recipe)
+    best: tuple[tuple[bool, float], Trunk] | None = None
+    around = range(2 * int(exact * (1 - SLACK) / n_heads / 2), int(exact * 1.1 / n_heads) + 3, 2)
+    for d_head in around:
+        d_model = n_heads * d_head
+        if d_head < 2 or not _fits(space, n_layers, d_model, d_head):
+            continue
+        d_ff = _d_ff(n_layers, d_model, n_heads, params, recipe)
+        off = abs(d_ff / d_model / ratio - 1)
+        if d_ff < 1 or off > SLACK:
+            continue
+        rank = (d_head % _EIGHTS != 0, off)
+        if best is None or rank < best[0]:
+            best = rank, Trunk(n_layers, d_model, n_heads, d_ff, ratio, params)
+    return best[1] if best else None
+
+
+def kv_heads(n_heads: int, recipe: Shape) -> int:
+    """Key-value heads: as many as heads, or the recipe's number where it has fewer."""
+    return n_heads if recipe.n_kv_heads == recipe.n_heads else recipe.n_kv_heads
+
+
+def _d_ff(n_layers: int, d_model: int, n_heads: int, params: int, recipe: Shape) -> int:
+    """The width of the MLPs with which the trunk comes nearest to the parameters."""
+    products = 3 if recipe.mlp == "swiglu" else 2
+    tables = recipe.vocab_size * d_model * (1 if recipe.tie_embeddings else 2)
+    attention = d_model * d_model * (2 + 2 * kv_heads(n_heads, recipe) / n_heads)
+    rest = params - tables - (2 * n_layers + 1) * d_model - n_layers * attention
+    return round(rest / (n_layers * products * d_model))
+
+
+def _fits(space: Space, n_layers: int, d_model: int, d_head: int) -> bool:
+    """Whether the dimensions that follow from the width allow it."""
+    for name, value in (("d_model", d_model), ("d_head", d_head)):
+        if name in space.trunk and not space.trunk[name].holds(value):
+            return False
+    return _may_be(space, "aspect", d_model / n_layers)
+
+
+def _may_be(space: Space, name: str, value: float) -> bool:
+    """Whether a ratio is in its range, or stands for one of those listed."""
+    dimension = space.trunk.get(name)
+    if dimension is None:
+        return True
+    if dimension.values:
+        return dimension.nearest(value) is not None
+    return dimension.low * (1 - 1e-9) <= value <= dimension.high * (1 + 1e-9)
+
+
+def _nearest(space: Space, trunks: list[Trunk]) -> list[Trunk]:
+    """Of trunks that stand for the same listed ratios only the one that is nearest to them."""
+    listed = [name for name in ("aspect", "heads_per_layer") if _is_listed(space, name)]
+    best: dict[tuple[object, ...], tuple[float, Trunk]] = {}
+    for trunk in trunks:
+        own = {"aspect": trunk.aspect, "heads_per_layer": trunk.heads_per_layer}
+        key: dict[str, object] = {"aspect": trunk.n_layers, "heads_per_layer": trunk.n_heads}
+        off = 0.0
+        for name in listed:
+            nearest = space.trunk[name].nearest(own[name])
+            assert nearest is not None
+            key[name] = nearest
+            off += abs(math.log(own[name] / nearest))
+        held = best.get(tuple(key.values()))
+        if held is None or off < held[0]:
+            best[tuple(key.values())] = off, trunk
+    return [trunk for _, trunk in best.values()]
+
+
+def _is_listed(space: Space, name: str) -> bool:
+    return name in space.trunk and bool(space.trunk[name].values)

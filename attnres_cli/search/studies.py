@@ -1,0 +1,296 @@
+"""Searches as Optuna's studies hold them, in the study's own database; read back without torch.
+
+One study of Optuna per variant, `attnres-<name of the search>-<variant>`. User attributes of the
+study define the search, those of a trial name its run; no table of ours is needed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import sqlite3
+import time
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from attnres_cli.errors import StudyError
+from attnres_cli.trials import Family, Search, State, Trial
+
+if TYPE_CHECKING:
+    from optuna import Study
+    from optuna.storages import RDBStorage
+    from optuna.trial import FrozenTrial
+
+PREFIX = "attnres-"
+VOID = "void"
+"""Of a trial that never had a run, with the reason."""
+
+EXTRA = "extra"
+"""Of a trial beyond those asked for: a shape that was best for another variant."""
+
+_DEFINED, _ASKED, _RUN = "attnres", "attnres_asked", "attnres_run"
+_STATES = {
+    "RUNNING": State.RUNNING,
+    "WAITING": State.RUNNING,
+    "COMPLETE": State.COMPLETE,
+    "PRUNED": State.PRUNED,
+    "FAIL": State.FAILED,
+}
+_BUSY_S = 60.0
+_LEAST_TRIALS = 10  # to tell the importance of a dimension
+_GROWS = ("n_trials", "confirm_seeds")  # of a search, without making it another one
+_NO_PART = ("name", "families", *_GROWS)
+
+
+def name_of(search: Search, variants: Sequence[str]) -> str:
+    """What a search is known by: a digest of all that decides what it may try and how it judges."""
+    decides = {key: value for key, value in asdict(search).items() if key not in _NO_PART}
+    text = json.dumps([decides, list(variants)], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+
+def storage_of(study: str) -> RDBStorage:
+    """Optuna's storage in a study that is there, to write to.
+
+    Raises:
+        StudyError: it cannot be used.
+
+    """
+    from optuna.storages import RDBStorage
+    from sqlalchemy import event
+
+    with explained():
+        if _is_server(study):
+            return RDBStorage(study, engine_kwargs={"pool_pre_ping": True})
+        path = _path_of(study)
+        url, arguments = f"sqlite:///{path}", {"connect_args": {"timeout": _BUSY_S}}
+        storage = _patiently(lambda: RDBStorage(url, engine_kwargs=arguments))
+
+        @event.listens_for(storage.engine, "connect")
+        def _pragmas(connection: Any, _record: Any) -> None:
+            connection.execute("PRAGMA synchronous = NORMAL")  # the file is in WAL mode: our store
+
+        storage.engine.dispose()
+        return storage
+
+
+def _patiently(make: Any) -> Any:
+    """What `make` makes; once more where another process made the tables in the same moment."""
+    from sqlalchemy.exc import DBAPIError
+
+    for _ in range(20):
+        try:
+            return make()
+        except DBAPIError:
+            time.sleep(0.1)
+    return make()
+
+
+def _is_server(study: str) -> bool:
+    return "://" in study and not study.startswith("sqlite:///")
+
+
+def _path_of(study: str) -> Path:
+    return Path(study.removeprefix("sqlite:///")).expanduser().resolve()
+
+
+@contextmanager
+def explained() -> Iterator[None]:
+    """What Optuna or its database refuses, as a StudyError in one line, without its address."""
+    from optuna.exceptions import StorageInternalError
+    from sqlalchemy.exc import DBAPIError
+
+    try:
+        yield
+    except DBAPIError as error:
+        raise StudyError(f"the search's study: {_line(error.orig)}") from error
+    except StorageInternalError as error:
+        cause = error.__cause__
+        found = cause.orig if isinstance(cause, DBAPIError) else error
+        raise StudyError(f"the search's study: {_line(found)}") from error
+    except RuntimeError as error:
+        if "schema" not in str(error):
+            raise
+        raise StudyError(
+            "the search's study was written by another version of Optuna: " + _line(error)
+        ) from error
+
+
+def _line(error: object) -> str:
+    return " ".join(str(error).split())
+
+
+def open_study(storage: RDBStorage, search: Search, variants: Sequence[str], spec: str) -> Study:
+    """Optuna's study of one variant, made if it is not there; it keeps what defines the search."""
+    import optuna
+
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    found = optuna.create_study(
+        storage=storage,
+        study_name=f"{PREFIX}{search.name}-{spec}",
+        directions=["minimize"] * len(search.objectives),
+        load_if_exists=True,
+    )
+    defined = {key: value for key, value in asdict(search).items() if key not in ("families",)}
+    defined |= {"variant": spec, "variants": list(variants)}
+    if _DEFINED not in found.user_attrs:
+        found.set_user_attr(_DEFINED, {k: v for k, v in defined.items() if k not in _GROWS})
+    return found
+
+
+def keep_asked(study: Study, search: Search, sampler: str) -> None:
+    """Write down what was asked last: trials, seeds of the confirmation, sampler."""
+    asked = {key: getattr(search, key) for key in _GROWS} | {"sampler": sampler}
+    if study.user_attrs.get(_ASKED) != json.loads(json.dumps(asked)):
+        study.set_user_attr(_ASKED, asked)
+
+
+def run_attributes(trial: Trial) -> dict[str, Any]:
+    """What a trial of Optuna says of its run."""
+    kept = ("dimensions", "variant", "recipe_digest", "n_params", "flops")
+    return {_RUN: {name: getattr(trial, name) for name in kept}}
+
+
+def has_run(trial: FrozenTrial) -> bool:
+    """Whether it says which run is its own."""
+    return _RUN in trial.user_attrs and VOID not in trial.user_attrs
+
+
+def read(study: str) -> list[Search]:
+    """The searches of a study, in the order in which they were begun; empty where there are none.
+
+    Raises:
+        StudyError: it cannot be read.
+
+    """
+    if not _is_server(study) and not _path_of(study).exists():
+        return []
+    with explained():
+        return _read(study)
+
+
+def _read(study: str) -> list[Search]:
+    import optuna
+    from optuna.storages import RDBStorage
+    from sqlalchemy import inspect
+
+    if _is_server(study):
+        url, arguments = study, {}
+    else:
+        url, arguments = "sqlite://", {"creator": lambda: _reading(_path_of(study))}
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    engine = _engine(url, arguments)
+    try:
+        if "studies" not in inspect(engine).get_table_names():
+            return []
+    finally:
+        engine.dispose()
+    storage = RDBStorage(url, engine_kwargs=arguments, skip_table_creation=True)
+    try:
+        names = [n for n in optuna.get_all_study_names(storage) if n.startswith(PREFIX)]
+        studies = [optuna.load_study(study_name=name, storage=storage) for name in names]
+        return _searches([found for found in studies if _DEFINED in found.user_attrs])
+    finally:
+        storage.remove_session()
+        storage.engine.dispose()
+
+
+def _engine(url: str, arguments: Mapping[str, Any]) -> Any:
+    from sqlalchemy import create_engine
+
+    return create_engine(url, **arguments)
+
+
+def _reading(path: Path) -> sqlite3.Connection:
+    """A connection that can write nothing, on a disk that may not be written to either."""
+    where = f"file:{quote(str(path))}?mode=rw"
+    writable = all(os.access(each, os.W_OK) for each in (path, path.parent))
+    if not writable and not Path(f"{path}-wal").exists():
+        where = f"file:{quote(str(path))}?mode=ro&immutable=1"
+    found = sqlite3.connect(where, uri=True, timeout=_BUSY_S, check_same_thread=False)
+    found.execute("PRAGMA query_only = ON")
+    return found
+
+
+def _searches(studies: Sequence[Study]) -> list[Search]:
+    by_name: dict[str, dict[str, Study]] = {}
+    for study in studies:
+        defined = study.user_attrs[_DEFINED]
+        by_name.setdefault(defined["name"], {})[defined["variant"]] = study
+    return [_search(found) for found in by_name.values()]
+
+
+def _search(studies: Mapping[str, Study]) -> Search:
+    defined = dict(next(iter(studies.values())).user_attrs[_DEFINED])
+    order, _ = defined.pop("variants"), defined.pop("variant")
+    found = {spec: studies[spec] for spec in order if spec in studies}
+    asked = [study.user_attrs.get(_ASKED, {}) for study in found.values()]
+    known = {field.name for field in fields(Search)}
+    return Search(
+        **{key: _tupled(value) for key, value in defined.items() if key in known},
+        n_trials=max((each.get("n_trials", 0) for each in asked), default=0),
+        confirm_seeds=_most(asked),
+        families=tuple(_family(spec, study) for spec, study in found.items()),
+    )
+
+
+def _most(asked: Sequence[Mapping[str, Any]]) -> tuple[int, ...]:
+    """The seeds of the confirmation that was asked for last, or by most."""
+    found: list[tuple[int, ...]] = [tuple(each.get("confirm_seeds", ())) for each in asked]
+    return max(found, key=lambda seeds: len(seeds), default=())
+
+
+def _tupled(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _family(spec: str, study: Study) -> Family:
+    found = [trial for trial in study.get_trials(deepcopy=False) if has_run(trial)]
+    first: dict[str, FrozenTrial] = {}  # of a race of two processes one has won
+    for trial in found:
+        key = json.dumps([trial.user_attrs[_RUN][name] for name in ("recipe_digest", "variant")])
+        held = first.get(key)
+        if held is None or _rank(trial) < _rank(held):
+            first[key] = trial
+    kept = sorted(first.values(), key=lambda trial: trial.number)
+    trials = tuple(_trial(trial) for trial in kept)
+    sampler = study.user_attrs.get(_ASKED, {}).get("sampler", "")
+    return Family(spec, trials, sampler, _importance(kept))
+
+
+def _rank(trial: FrozenTrial) -> tuple[bool, int]:
+    return _STATES[trial.state.name] is not State.COMPLETE, trial.number
+
+
+def _trial(trial: FrozenTrial) -> Trial:
+    state = _STATES[trial.state.name]
+    values = tuple(trial.values or ()) if state is State.COMPLETE else ()
+    return Trial(trial.number, state, **trial.user_attrs[_RUN], values=values)
+
+
+def _importance(trials: Sequence[FrozenTrial]) -> dict[str, float]:
+    """By Optuna's PED-ANOVA; empty where fewer than ten trials are complete."""
+    import optuna
+    from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
+
+    ended = [t for t in trials if t.values and math.isfinite(t.values[0])]
+    if len(ended) < _LEAST_TRIALS or not ended[0].params:
+        return {}
+    alone = optuna.create_study()
+    for trial in ended:
+        alone.add_trial(
+            optuna.trial.create_trial(
+                params=trial.params, distributions=trial.distributions, value=trial.values[0]
+            )
+        )
+    with warnings.catch_warnings():  # of Optuna 4, where it is called experimental
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        found = get_param_importances(alone, evaluator=PedAnovaImportanceEvaluator())
+    return {name: share for name, share in found.items() if math.isfinite(share)}

@@ -1,0 +1,126 @@
+"""Optima: which of some shapes may be the best, and whether two designs can share theirs.
+
+Of many noisy trials the lowest is lucky, and a difference between two such optima is lucky twice.
+All tests here compare with a shape that was chosen beforehand, on other seeds: on the seeds that
+they look at nothing was chosen, so that each is an ordinary t test of its level.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import stdtr, stdtrit
+
+from attnres_cli.stats.pairs import CONFIDENCE, Difference, paired
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class CommonBest:
+    """Whether one shape can be the best of two designs.
+
+    Attributes:
+        p: that some shape is the best of both: the greatest of `shapes`.
+        shapes: for each shape p that it is: of the one-sided t test that its excess over the two
+            designs' chosen shapes, added up, is not above zero.
+        hardest: the shape of that greatest p.
+        mean: its excess, mean over seeds, in the unit of the losses; sd: its standard deviation.
+        interaction: what it costs the two designs, added up, to exchange their chosen shapes;
+            without bias by choice, since no seed of it has chosen anything.
+
+    """
+
+    p: float
+    shapes: tuple[float, ...]
+    hardest: int
+    mean: float
+    sd: float
+    interaction: Difference
+
+
+def common_best(ours: Floats, theirs: Floats, our_choice: int, their_choice: int) -> CommonBest:
+    """Test that no shape is the best of both designs.
+
+    If shape c is best for both, ours[c] - ours[our_choice] + theirs[c] - theirs[their_choice] is
+    not above zero on average, whichever shapes were chosen. All shapes must be ruled out, the true
+    one, if there is one, too: so the rate of error is at most that of a single test, whatever
+    their number (an intersection-union test, Berger 1982). That the designs weigh two shapes
+    differently is not enough: the interaction alone may be large where both optima are one.
+
+    Args:
+        ours: losses of one design, shapes x seeds.
+        theirs: of the other, the same shapes and seeds.
+        our_choice: index of the shape that its first look chose, on other seeds.
+        their_choice: likewise.
+
+    Raises:
+        ValueError: fewer than two seeds, or differences without any spread.
+
+    """
+    excess = ours - ours[our_choice] + theirs - theirs[their_choice]
+    shapes = tuple(above_zero(row) for row in excess)
+    hardest = int(np.argmax(shapes))
+    exchanged, kept = (
+        ours[their_choice] + theirs[our_choice],
+        ours[our_choice] + theirs[their_choice],
+    )
+    return CommonBest(
+        p=shapes[hardest],
+        shapes=shapes,
+        hardest=hardest,
+        mean=float(excess[hardest].mean()),
+        sd=float(excess[hardest].std(ddof=1)),
+        interaction=paired(exchanged.tolist(), kept.tolist()),
+    )
+
+
+def may_be_best(losses: Floats, choice: int) -> list[float]:
+    """For each shape p that it is the best: those with p >= alpha hold the best one with a
+    confidence of 1 - alpha, whatever their number.
+
+    Of each shape it is tested whether it is above the chosen one; of the chosen one, whether it is
+    above any other, corrected for their number (Bonferroni).
+
+    Args:
+        losses: shapes x seeds.
+        choice: index of the shape that was chosen on other seeds.
+
+    Raises:
+        ValueError: fewer than two seeds.
+
+    """
+    found = [above_zero(row - losses[choice]) for row in losses]
+    below = [above_zero(losses[choice] - row) for i, row in enumerate(losses) if i != choice]
+    found[choice] = min([1.0, *(len(below) * p for p in below)])
+    return found
+
+
+def above_zero(values: Floats) -> float:
+    """One-sided p of the t test that the mean is not above zero; 1 where nothing varies.
+
+    Raises:
+        ValueError: fewer than two values.
+
+    """
+    n = len(values)
+    if n < 2:
+        raise ValueError(f"a test takes two seeds or more, got {n}")
+    mean, sd = float(values.mean()), float(values.std(ddof=1))
+    # Differences of losses near 1 that are equal but for rounding have about this much spread.
+    if sd <= 8 * np.finfo(np.float64).eps * max(1.0, abs(mean)):
+        return 1.0
+    return float(stdtr(n - 1, -mean / (sd / math.sqrt(n))))
+
+
+def mean_interval(values: Floats) -> tuple[float, float] | None:
+    """Two-sided 95 % t interval of the mean; None of fewer than two values."""
+    n = len(values)
+    if n < 2:
+        return None
+    mean, error = float(values.mean()), float(values.std(ddof=1)) / math.sqrt(n)
+    half = float(stdtrit(n - 1, 0.5 + CONFIDENCE / 2)) * error
+    return mean - half, mean + half

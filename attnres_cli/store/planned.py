@@ -1,0 +1,53 @@
+"""What a plan puts into a study: recipes, data and runs that are not there yet.
+
+Only a transaction that is alone calls these: what is not there stays so until it is put there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from sqlalchemy import Connection, Table, insert, select, update
+
+from attnres_cli.run import DataFacts, RunSpec
+from attnres_cli.store import claims, rows
+from attnres_cli.store.tables import data, recipes, runs
+
+
+def insert_missing(connection: Connection, table: Table, row: Mapping[str, object]) -> None:
+    """Put a row there unless its primary key, one column, is."""
+    (key,) = table.primary_key
+    held = connection.execute(select(key).where(key == row[key.name])).first()
+    if held is None:
+        connection.execute(insert(table).values(**row))
+
+
+def keep_data(connection: Connection, facts: DataFacts) -> None:
+    """The data as a row, with what an older attnres did not find out about them."""
+    row = rows.of_data(facts)
+    insert_missing(connection, data, row)
+    lines = {name: row[name] for name in rows.LINES if row[name] is not None}
+    if lines:
+        this = data.c.fingerprint == facts.fingerprint
+        connection.execute(update(data).where(this).values(**lines))
+
+
+def run_ids(connection: Connection, specs: Sequence[RunSpec]) -> list[int]:
+    """The numbers of the runs of these specs, which are made where there are none."""
+    for recipe in {spec.recipe.digest: spec.recipe for spec in specs}.values():
+        insert_missing(connection, recipes, rows.of_recipe(recipe))
+    wanted = {tuple(identity.values()): identity for identity in map(rows.of_spec, specs)}
+    held = _held(connection, {spec.recipe.digest for spec in specs})
+    fresh = {"attempts": 0, "created_at": claims.now(), **rows.WAITING}
+    missing = [identity | fresh for key, identity in wanted.items() if key not in held]
+    if missing:
+        connection.execute(insert(runs), missing)
+        held = _held(connection, {spec.recipe.digest for spec in specs})
+    return [held[tuple(rows.of_spec(spec).values())] for spec in specs]
+
+
+def _held(connection: Connection, digests: set[str]) -> dict[tuple[object, ...], int]:
+    """Runs of these recipes: number by identity."""
+    identity = (runs.c.recipe_digest, runs.c.variant, runs.c.seed, runs.c.fingerprint)
+    query = select(*identity, runs.c.id).where(runs.c.recipe_digest.in_(digests))
+    return {tuple(row[:-1]): row.id for row in connection.execute(query)}

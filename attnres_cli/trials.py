@@ -1,0 +1,95 @@
+"""What a search proposes and finds: frozen dataclasses, no torch, no optuna, no SQL."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+Value = int | float | str
+"""Of one dimension of a proposal."""
+
+
+class State(enum.StrEnum):
+    """Where a trial stands. A failed or pruned one is no answer, and in no verdict."""
+
+    RUNNING = "running"
+    COMPLETE = "complete"
+    PRUNED = "pruned"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One proposal of Optuna, and the run that answers it.
+
+    Attributes:
+        dimensions: what was searched and what follows of it, by name: always n_layers, d_model,
+            n_heads, d_ff, aspect (d_model / n_layers), heads_per_layer (n_heads / n_layers) and
+            tokens; options of the variant, lr and others where they are searched.
+        variant: the arm's canonical name at this depth, with its options.
+        recipe_digest: of the recipe with these sizes: with variant, seed and fingerprint this
+            names its runs in the study.
+        values: of each objective, in their order, on the first look's seed; empty until complete.
+            A loss is infinite where training diverged.
+
+    """
+
+    number: int
+    state: State
+    dimensions: Mapping[str, Value]
+    variant: str
+    recipe_digest: str
+    n_params: int
+    flops: float  # of the whole training
+    values: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
+class Family:
+    """The search of one variant, as it was typed, with what the study says of each dimension.
+
+    Attributes:
+        sampler: Optuna's sampler and why: `grid: 24 shapes, 40 trials`.
+        trials: as many as were asked for, failed ones beside them, and shapes that were best for
+            another variant and were confirmed for this one too.
+        importance: by dimension, summing to 1: how much it tells the best trials from the others
+            (Optuna's PED-ANOVA); empty where fewer than ten trials are complete.
+
+    """
+
+    variant: str
+    trials: tuple[Trial, ...]
+    sampler: str
+    importance: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Search:
+    """One search of the study: what was asked, and a family for each variant.
+
+    Attributes:
+        name: how it can be asked for: the digest of all that decides it.
+        recipe: its name; recipe_digest is of the recipe as it was before any size was changed.
+        budget: as typed, `params=2M`; tolerance: the share by which a shape may miss it.
+        space: as typed or by default, `aspect=15..75,heads_per_layer=0.3..0.7`.
+        objectives: `val_loss` first, then step_time, params, flops or memory.
+        learning_rate: the rule that was used, in words.
+        first_seed: of every trial; confirm_seeds: of the best shapes, none of them first_seed.
+        n_trials: asked for, per family.
+
+    """
+
+    name: str
+    recipe: str
+    recipe_digest: str
+    fingerprint: str
+    budget: str
+    tolerance: float
+    space: str
+    objectives: tuple[str, ...]
+    learning_rate: str
+    first_seed: int
+    confirm_seeds: tuple[int, ...]
+    n_trials: int
+    families: tuple[Family, ...]

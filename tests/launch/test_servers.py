@@ -1,0 +1,196 @@
+"""Real commands on a study on PostgreSQL: several at once, killed, and without their server."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+from servers import PASSWORD, QUOTED, Server
+
+from attnres_cli import train
+from attnres_cli.launch.cores import shares
+from attnres_cli.run import Status
+from attnres_cli.store import Store, owner
+
+PATIENCE_S = 600
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(2 * PATIENCE_S)]
+
+ARMS = ["standard", "attnres:block_size=2"]
+GRID = [*ARMS, "--seeds", "2", "--recipe", "smoke", "--workers", "2"]
+GRID += ["--set", "train.tokens=60k"]  # 117 steps
+N_RUNS = 4
+
+
+class Command:
+    """`attnres ablate` on a study, in a session of its own, with all it says in files."""
+
+    def __init__(self, folder: Path, name: str, study: str, **environment: str) -> None:
+        self.out, self.err = folder / f"{name}.out", folder / f"{name}.err"
+        with self.out.open("w") as out, self.err.open("w") as err:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "attnres_cli", "ablate", *GRID, "--study", study],
+                cwd=folder,
+                stdout=out,
+                stderr=err,
+                env=os.environ
+                | {"ATTNRES_CHECKPOINT_S": "0", "OMP_NUM_THREADS": "1"}
+                | environment,
+                start_new_session=True,
+            )
+
+    def end(self) -> int:
+        return self.process.wait(PATIENCE_S)
+
+    def succeed(self) -> None:
+        assert self.end() == 0, self.err.read_text()
+
+    def die(self) -> None:
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.end()
+
+
+@contextmanager
+def ablate(folder: Path, name: str, study: str, **environment: str) -> Iterator[Command]:
+    command = Command(folder, name, study, **environment)
+    try:
+        yield command
+    finally:
+        command.die()
+
+
+def wait_until(holds: Callable[[], object], command: Command) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not holds():
+        assert time.monotonic() < deadline
+        assert command.process.poll() is None, command.err.read_text()
+        time.sleep(0.05)
+
+
+def workers(study: str) -> list[int]:
+    """Process ids of those that have come to a checkpoint in a run."""
+    store = Store.existing(study)
+    if store is None:
+        return []
+    records = {record.id: store.folder_of(record) for record in store.runs()}
+    owners = store.owners(list(records))
+    return [
+        int(name.split("|")[2])
+        for run_id, name in owners.items()
+        if owner.is_alive(name) and any(records[run_id].glob("0*.json"))
+    ]
+
+
+def numbers(study: str) -> list[object]:
+    """All that training decides, bit for bit, with final weights; every run is there once."""
+    store = Store.open(study, create=False)
+    records = store.runs()
+    assert len(records) == N_RUNS
+    assert {record.status for record in records} == {Status.COMPLETE}
+    found = []
+    probes = store.probes([record.id for record in records])
+    for record in sorted(records, key=lambda record: (record.variant, record.seed)):
+        (weights,) = [path for path in store.folder_of(record).iterdir() if path.is_file()]
+        assert record.result is not None
+        result = record.result
+        found.append((record.variant, record.seed, result.val_loss, result.initial_loss))
+        found.append((result.curve, probes[record.id], result.steps, result.tokens))
+        found.append((weights.name, hashlib.sha256(weights.read_bytes()).hexdigest()))
+    return found
+
+
+def everything(folder: Path) -> Iterator[tuple[Path, bytes]]:
+    for path in sorted(folder.rglob("*")):
+        if path.is_file():
+            yield path, path.read_bytes()
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory: pytest.TempPathFactory) -> list[object]:
+    """The numbers of the same grid in a file, undisturbed."""
+    folder = tmp_path_factory.mktemp("file")
+    with ablate(folder, "file", "study.db") as command:
+        command.succeed()
+    return numbers(str(folder / "study.db"))
+
+
+def test_commands_at_once_some_killed_equal_a_file_and_tell_nobody_the_password(
+    database: tuple[Server, str], tmp_path: Path, reference: list[object]
+):
+    server, name = database
+    study = server.url(name)
+    with ablate(tmp_path, "one", study) as one, ablate(tmp_path, "two", study) as two:
+        wait_until(lambda: workers(study), two)
+        for pid in workers(study)[:1]:
+            told = Path(f"/proc/{pid}/cmdline").read_bytes()
+            assert PASSWORD.encode() not in told
+            assert QUOTED.encode() not in told
+            assert os.sched_getaffinity(pid) in map(set, shares(train.cores(), 2))
+            os.kill(pid, signal.SIGKILL)
+        one.die()
+        two.succeed()
+    with ablate(tmp_path, "again", study) as again:
+        again.succeed()
+    for arguments in (["report"], ["report", "--format", "html", "--output", "page.html"],
+                      ["runs"], ["runs", "show", "1"], ["plan"]):  # fmt: skip
+        done = subprocess.run(
+            [sys.executable, "-m", "attnres_cli", *arguments, "--study", study],
+            cwd=tmp_path, check=False, capture_output=True, text=True,
+        )  # fmt: skip
+        (tmp_path / f"{arguments[-1]}.said").write_text(done.stdout + done.stderr)
+        assert done.returncode == 0, done.stderr
+
+    assert numbers(study) == reference
+    (tmp_path / "dump").write_text(server.dump(name))
+    (tmp_path / "log").write_bytes(server.log.read_bytes())
+    assert b"attnres_runs" in (tmp_path / "dump").read_bytes()
+    for path, content in everything(tmp_path):
+        assert PASSWORD.encode() not in content, path
+        assert QUOTED.encode() not in content, path
+
+
+def test_a_server_that_goes_and_comes_back_costs_nothing(
+    own_server: Server, tmp_path: Path, monkeypatch, reference: list[object]
+):
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "home"))
+    study = own_server.url()
+    with ablate(tmp_path, "patient", study) as command:
+        for _ in range(2):
+            wait_until(lambda: workers(study), command)
+            own_server.stop()
+            time.sleep(4)
+            own_server.start()
+        command.succeed()
+
+    assert numbers(study) == reference
+    standings = Store.open(study, create=False).standings().values()
+    assert {standing.attempts for standing in standings} == {1}
+
+
+def test_a_server_that_stays_away_ends_the_command_with_a_line_and_it_goes_on_later(
+    own_server: Server, tmp_path: Path, monkeypatch, reference: list[object]
+):
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "home"))
+    study = own_server.url()
+    with ablate(tmp_path, "hasty", study, ATTNRES_RETRY_S="1") as command:
+        wait_until(lambda: workers(study), command)
+        own_server.stop()
+        code = command.end()
+    own_server.start()
+    with ablate(tmp_path, "later", study) as later:
+        later.succeed()
+
+    said = command.err.read_text()
+    assert code == 2, said
+    assert "Traceback" not in said
+    assert said.splitlines()[-1].startswith("attnres: study postgresql+psycopg://lab@127.0.0.1")
+    assert "cannot be reached" in said.splitlines()[-1]
+    assert numbers(study) == reference

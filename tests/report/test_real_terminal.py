@@ -1,0 +1,121 @@
+"""Reports in a terminal of 80 and of 160 columns: nothing wider than it, nothing cut."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from studies import fill
+
+from attnres_cli.recipe import validate
+
+pty = pytest.importorskip("pty", reason="this system has no pseudo-terminals")
+
+pytestmark = pytest.mark.slow
+
+LONG = "attnres:block_size=4,heads=16,key_norm=off,score=sigmoid"
+LOSSES = {
+    "standard": [1.50, 1.70, 1.60],
+    "attnres": [1.401, 1.600, 1.500],
+    LONG: [1.602, 1.801, 1.700],
+    "attnres:block_size=4": [1.45, 1.72, 1.63],
+    "mhc:residual=lite": [1.5],
+}
+WORDS = {
+    (): ("better", "worse", "not separable", "shared seeds or"),
+    ("--scaling",): ("multiplier [95 %]", "one size left out", "with a floor"),
+    ("--against", "paper"): ("same sign", "within noise", "not in the paper", "coefficients are"),
+}
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Four sizes, arms with long names, every verdict."""
+    path = tmp_path_factory.mktemp("terminal") / "attnres.db"
+    for n_layers in (2, 4, 8, 16):
+        values = {
+            "name": "grown",
+            "model": {"n_layers": n_layers, "d_model": 16, "n_heads": 2, "seq_len": 16},
+            "optim": {"lr": 1e-2},
+            "train": {"tokens": 384, "batch_size": 4, "eval_tokens": 256},
+        }
+        losses = {name: [loss / n_layers**0.1 for loss in of] for name, of in LOSSES.items()}
+        flops = 10**9 * n_layers**2
+        fill(path, validate(values, "grown"), losses, flops_per_token=flops)
+    return path
+
+
+def shown(study: Path, columns: int, *options: str, **environment: str) -> str:
+    """What a terminal of so many columns gets to see of `attnres report`, both streams."""
+    import fcntl
+    import struct
+    import termios
+
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
+    kept = {key: os.environ[key] for key in os.environ.keys() - {"COLUMNS", "LINES", "NO_COLOR"}}
+    running = subprocess.Popen(
+        [sys.executable, "-m", "attnres_cli", "report", "--study", str(study), *options],
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        env=kept | {"TERM": "xterm-256color"} | environment,
+    )
+    os.close(theirs)
+    found = b""
+    try:
+        while read := os.read(ours, 65536):
+            found += read
+    except OSError:  # how Linux says that the other end was closed
+        pass
+    finally:
+        os.close(ours)
+    assert running.wait() == 0, found.decode()
+    return found.decode().replace("\r", "")
+
+
+def plain(text: str) -> list[str]:
+    """Its lines without what sets colours and styles."""
+    return re.sub(r"\x1b\[[0-9;]*m", "", text).splitlines()
+
+
+def has(lines: list[str], name: str) -> bool:
+    """Whether a name stands in a first column, on one line or folded over several."""
+    for start in range(len(lines)):
+        rest = name
+        for line in lines[start:]:
+            piece = os.path.commonprefix([rest, line.strip()])  # noqa: RUF071 - letters are meant
+            rest = rest[len(piece) :]
+            if not piece or not rest:
+                break
+        if not rest:
+            return True
+    return False
+
+
+@pytest.mark.parametrize("columns", [80, 160])
+@pytest.mark.parametrize("options", WORDS, ids=" ".join)
+def test_a_terminal_shows_names_and_verdicts_whole(options, columns: int, study: Path):
+    text = shown(study, columns, *options)
+
+    lines = plain(text)
+    assert max(map(len, lines)) <= columns
+    assert "…" not in text
+    arms = [name for name in LOSSES if options != ("--scaling",) or len(LOSSES[name]) > 1]
+    assert [name for name in arms if not has(lines, name)] == []
+    flat = " ".join(" ".join(lines).split())
+    assert [words for words in WORDS[options] if words not in flat] == []
+    assert len(re.findall(r"\[[+-]?[0-9.]+, [+-]?[0-9.]+\]", text)) >= 3  # unbroken intervals
+
+
+def test_verdicts_are_coloured_unless_colour_is_not_wanted(study: Path):
+    coloured, plain_ = shown(study, 80), shown(study, 80, NO_COLOR="1")
+
+    colour = re.compile(r"\x1b\[(?:[0-9;]*;)?3[0-7](?:;[0-9]+)*m")
+    assert colour.search(coloured)
+    assert not colour.search(plain_)
+    assert plain(coloured) == plain(plain_)

@@ -1,0 +1,376 @@
+"""What a search has found: a first look chooses, fresh seeds judge, and no word says more."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import searches
+
+from attnres_cli.report.optima import Finding, find
+from attnres_cli.report.search_words import answer, counts, failures, notes
+from attnres_cli.report.shapes import front, sizes
+from attnres_cli.run import Gate, Status
+from attnres_cli.stats import ALPHA, common_best, may_be_best
+from attnres_cli.trials import State
+
+SAME = {"standard": 45.0, "attnres": 45.0}
+
+
+def of(finding: Finding, variant: str):
+    return next(one for one in finding.optima if one.family.variant == variant)
+
+
+@pytest.fixture
+def clear() -> Finding:
+    """Valleys far apart."""
+    return find(*searches.valleys())
+
+
+def test_the_best_shape_is_the_lowest_over_fresh_seeds_not_the_lucky_first_look(clear):
+    one = of(clear, "standard")
+    promised = min(one.shapes, key=lambda s: s.promised)
+
+    assert one.best is one.confirmed[0]
+    assert one.best.mean == min(s.mean for s in one.confirmed)
+    assert one.best is not promised  # in this search they are two
+    assert one.best.mean == pytest.approx(np.mean(list(one.best.fresh.values())))
+    assert one.best.surprise == one.best.mean - one.best.promised
+    assert set(one.best.fresh) == {1, 2, 3}
+
+
+def test_valleys_far_apart_have_optima_that_differ(clear):
+    (pair,) = clear.pairs
+
+    assert pair.differ
+    assert [clear.optima[i].family.variant for i in (pair.ours, pair.theirs)] == [
+        "standard",
+        "attnres",
+    ]
+    assert pair.choices[0].trial.dimensions["n_layers"] == 6
+    assert pair.choices[1].trial.dimensions["n_layers"] == 9
+    text = answer(clear)
+    assert text.startswith("Within params=9M, standard prefers 6 layers of width 354")
+    assert "attnres prefers 9 layers of width 288" in text
+    assert f"the optima differ (p {pair.p:.2g}): none of the 6 shapes" in text
+
+
+def test_one_valley_for_both_cannot_be_told_apart_and_names_the_shape_that_may_be_best():
+    finding = find(*searches.valleys(SAME, seed=8))
+    (pair,) = finding.pairs
+
+    assert not pair.differ
+    ours, theirs = (one.best.cell for one in finding.optima)
+    assert ours != theirs  # each its own lowest, which is luck
+    assert (
+        f"the optima cannot be told apart (p {pair.p:.2g}): {sizes(pair.cells[pair.test.hardest])} "
+        "may be best for both"
+    ) in answer(finding)
+
+
+def test_the_shape_that_is_lowest_for_both_is_named_as_what_may_be_best_for_both():
+    finding = find(*searches.valleys(SAME, noise=0.001))
+
+    ours, theirs = (one.best.cell for one in finding.optima)
+    assert ours == theirs
+    assert f"{sizes(ours)} may be best for both" in answer(finding)
+
+
+def test_optima_at_one_shape_never_differ_whatever_options_the_first_look_chose():
+    """Fresh seeds find a design best where the other is, with options that looked worse at first:
+    the test, which takes the first look's, would rule that shape out.
+    """
+    search, runs = searches.valleys()
+    lowest = of(find(search, runs), "standard").best.trial.recipe_digest
+    ours = search.families[1]
+    spec, shape = "attnres:n_blocks=2", next(t for t in ours.trials if t.recipe_digest == lowest)
+    better = replace(shape, variant=spec, number=99, values=(1.7,))
+    more = [
+        replace(r, id=1000 + r.id, variant=spec, result=replace(r.result, val_loss=loss))
+        for r in runs
+        if (r.variant, r.recipe_digest) == ("attnres", lowest)
+        for loss in [1.2 + 0.01 * r.seed if r.seed else 1.7]
+    ]
+    families = (search.families[0], replace(ours, trials=(*ours.trials, better)))
+
+    finding = find(replace(search, families=families), [*runs, *more])
+
+    assert [one.best.trial.variant for one in finding.optima] == ["standard", spec]
+    assert len({one.best.cell for one in finding.optima}) == 1
+    assert not finding.pairs[0].differ
+    assert "both are lowest at one shape" in answer(finding)
+
+
+def test_searches_without_any_interaction_say_that_optima_differ_at_most_at_the_nominal_rate():
+    said = [
+        find(*searches.valleys(SAME, noise=0.02, seed=seed, confirmed=2)).pairs[0].differ
+        for seed in range(200)
+    ]
+
+    assert np.mean(said) <= ALPHA + 3 * math.sqrt(ALPHA * (1 - ALPHA) / len(said))
+
+
+def test_shapes_are_the_same_whatever_a_design_takes_from_the_mlps_to_hold_the_budget():
+    search, runs = searches.valleys()
+    ours = search.families[1]
+    narrower = tuple(
+        replace(t, dimensions=t.dimensions | {"d_ff": int(t.dimensions["d_ff"]) - 3})
+        for t in ours.trials
+    )
+    families = (search.families[0], replace(ours, trials=narrower))
+
+    finding = find(replace(search, families=families), runs)
+
+    assert finding.pairs[0].p == find(search, runs).pairs[0].p
+
+
+def test_the_first_look_chooses_what_all_shapes_are_held_against(clear):
+    """And never the seeds that judge, even where they prefer another shape."""
+    (pair,) = clear.pairs
+    for one, choice in zip(clear.optima, pair.choices, strict=True):
+        assert choice.promised == min(shape.promised for shape in one.confirmed)
+        losses = np.array([list(shape.fresh.values()) for shape in one.confirmed])
+        p = may_be_best(losses, one.confirmed.index(choice))
+        assert [shape.may_be_best for shape in one.confirmed] == [value >= ALPHA for value in p]
+    assert pair.choices[0] is not clear.optima[0].best
+
+    ours, theirs = (
+        np.array(
+            [
+                list(next(s for s in one.confirmed if s.cell == cell).fresh.values())
+                for cell in pair.cells
+            ]
+        )
+        for one in clear.optima
+    )
+    places = [pair.cells.index(choice.cell) for choice in pair.choices]
+    assert pair.test == common_best(ours, theirs, *places)
+
+
+def test_fresh_seeds_alone_judge(clear):
+    """Losses of the first seed, and of seeds that the search did not ask for, change nothing."""
+    search, runs = searches.valleys()
+    more = [
+        replace(run, id=1000 + run.id, seed=seed, result=replace(run.result, val_loss=0.1))
+        for run in runs[:15]
+        for seed in (7, 8)
+    ]
+    elsewhere = [replace(run, fingerprint="another") for run in more]
+    at_first = [
+        replace(run, result=replace(run.result, val_loss=0.1))
+        if run.seed == 0 and run.result
+        else run
+        for run in runs
+    ]
+
+    assert find(search, [*runs, *more, *elsewhere]).pairs == clear.pairs
+    assert find(search, at_first).pairs[0].p == clear.pairs[0].p
+
+
+def test_the_shapes_that_may_be_best_are_a_range_that_holds_the_lowest(clear):
+    for one in clear.optima:
+        held = [shape for shape in one.confirmed if shape.may_be_best]
+
+        assert one.best in held
+        assert [shape for shape in one.shapes if shape.is_lowest] == [one.best]
+        assert len(held) < len(one.confirmed)
+    assert (
+        "attnres: 3 of 6 confirmed shapes may be its best (95 %): layers 9, width 288"
+        in "\n".join(notes(clear))
+    )
+
+
+def test_a_shape_that_the_other_variant_was_not_trained_at_is_asked_for():
+    search, runs = searches.valleys()
+    best = of(find(search, runs), "attnres").shapes[0].trial
+    kept = [
+        r
+        for r in runs
+        if (r.variant, r.recipe_digest) != ("standard", best.recipe_digest) or r.seed == 0
+    ]
+
+    finding = find(search, kept)
+
+    (pair,) = finding.pairs
+    assert pair.test is None
+    assert [(t.variant, t.recipe_digest) for t in pair.lacking] == [
+        ("standard", best.recipe_digest)
+    ]
+    assert (
+        "whether the optima differ is not known (standard has not been trained with all fresh "
+        "seeds at 9 layers of width 288"
+    ) in answer(finding)
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"status": Status.RUNNING, "result": None}, "seed 2 is running, or was killed"),
+        ({"status": Status.FAILED, "result": None, "error": "x\nOSError: full"}, "seed 2 failed: "),
+        ({"gates": (Gate("learned", passed=False, value=5.0),)}, "seed 2 did not pass the gate"),
+        ({"status": Status.DIVERGED}, "seed 2 diverged"),
+        (None, "seed 2 was not trained"),
+    ],
+)
+def test_a_shape_that_lacks_a_seed_is_listed_and_judged_by_none(change, why):
+    search, runs = searches.valleys()
+    best = of(find(search, runs), "standard").best.trial
+    place = next(
+        i
+        for i, run in enumerate(runs)
+        if (run.variant, run.recipe_digest, run.seed) == ("standard", best.recipe_digest, 2)
+    )
+    changed = runs[:place] + runs[place + 1 :]
+    changed += [] if change is None else [replace(runs[place], **change)]
+
+    one = of(find(search, changed), "standard")
+
+    shape = next(s for s in one.shapes if s.trial == best)
+    assert why in shape.missing[0]
+    assert not shape.is_confirmed
+    assert shape.may_be_best is None
+    assert set(shape.fresh) == {1, 3}
+    assert shape in one.listed
+    assert shape is not one.best
+
+
+def test_runs_that_were_computed_in_different_ways_are_not_paired():
+    search, runs = searches.valleys()
+    bf16 = [
+        replace(r, result=replace(r.result, settings=replace(r.result.settings, precision="bf16")))
+        if r.variant == "attnres" and r.seed == 2 and r.result
+        else r
+        for r in runs
+    ]
+
+    finding = find(search, bf16)
+
+    assert finding.pairs[0].test is None
+    assert "computed in different ways: cpu bf16 eager, cpu fp32 eager" in answer(finding)
+
+
+def test_one_seed_is_never_a_preference():
+    finding = find(*searches.valleys(seeds=()))
+
+    text = answer(finding)
+    assert "prefer" not in text
+    assert "of one seed, the best of 14, which is no verdict" in text
+    assert "whether the optima differ is not known" in text.lower()
+    assert all(shape.may_be_best is None for one in finding.optima for shape in one.shapes)
+    assert all(len(one.listed) == 5 for one in finding.optima)
+    assert "every loss is of one seed (0)" in "\n".join(notes(finding))
+
+
+def test_one_fresh_seed_is_no_test_either():
+    finding = find(*searches.valleys(seeds=(1,)))
+
+    assert finding.pairs[0].test is None
+    assert "a test takes two fresh seeds or more, this search has one" in answer(finding)
+    assert "is lowest, which was not tested" in answer(finding)
+
+
+def test_every_trial_is_counted_for_what_became_of_it_and_failures_have_their_error(clear):
+    search = clear.search
+    one = of(clear, "standard")
+
+    assert one.counts == {"complete": 15, "failed": 1, "pruned": 1, "running": 1, "diverged": 0}
+    assert counts(one, search) == (
+        "standard: 15 trials complete, 1 running, 1 pruned, 1 failed, of 18 asked for; 14 "
+        "different shapes; grid: 15 shapes, 18 trials"
+    )
+    assert failures(clear)[0] == (
+        "standard",
+        "4 x 96, 2 heads",
+        "RuntimeError: out of memory on <device 0>",
+    )
+
+
+def test_a_trial_that_diverged_is_no_shape_and_no_error_of_ours():
+    search, runs = searches.valleys()
+    family = search.families[0]
+    trials = (replace(family.trials[0], values=(math.nan,)), *family.trials[1:])
+
+    one = find(replace(search, families=(replace(family, trials=trials),)), runs).optima[0]
+
+    assert one.counts["diverged"] == 1
+    assert one.counts["complete"] == 14
+    assert (trials[0], "diverged") in one.failed
+    assert trials[0] not in [shape.trial for shape in one.shapes]
+
+
+def test_of_a_shape_with_several_options_the_first_look_says_which_one_is_compared():
+    search, runs = searches.valleys(confirmed=15)
+    ours = search.families[1]
+    blocks = [
+        replace(
+            t,
+            number=100 + t.number,
+            variant="attnres:n_blocks=4",
+            dimensions=t.dimensions | {"n_blocks": 4},
+            values=(t.values[0] - 0.001,),
+        )
+        for t in ours.trials
+        if t.state is State.COMPLETE
+    ]
+    again = [
+        replace(r, id=1000 + r.id, variant="attnres:n_blocks=4")
+        for r in runs
+        if r.variant == "attnres"
+    ]
+    both = replace(ours, trials=(*ours.trials, *blocks))
+
+    finding = find(replace(search, families=(search.families[0], both)), [*runs, *again])
+
+    (pair,) = finding.pairs
+    assert pair.choices[1].trial.variant == "attnres:n_blocks=4"
+    assert len(pair.cells) == 14
+
+
+def test_three_variants_are_three_pairs_whose_p_is_corrected():
+    search, runs = searches.valleys({"standard": 60.0, "attnres": 30.0, "hc": 32.0})
+
+    finding = find(search, runs)
+
+    assert [(p.ours, p.theirs) for p in finding.pairs] == [(0, 1), (0, 2), (1, 2)]
+    least = min(finding.pairs, key=lambda pair: pair.test.p)
+    assert least.p == pytest.approx(3 * least.test.p)
+    assert [pair.differ for pair in finding.pairs] == [True, True, False]
+    assert "the optima of attnres and hc cannot be told apart" in answer(finding)
+
+
+def test_a_difference_that_was_not_found_says_how_many_seeds_would_find_it():
+    finding = find(*searches.valleys({"standard": 60.0, "attnres": 45.0}, noise=0.006, seed=4))
+
+    (pair,) = finding.pairs
+    assert pair.needed is not None
+    assert pair.needed > 3
+    assert f"would take about {pair.needed} fresh seeds" in answer(finding)
+
+
+def test_the_front_is_what_no_other_trial_is_better_than_in_both():
+    random = np.random.default_rng(3)
+    trials = [
+        searches.trial(i, "standard", sizes, values=tuple(random.integers(0, 6, 2).astype(float)))
+        for i, sizes in enumerate(searches.SHAPES)
+    ]
+    one = find(searches.search([searches.family("standard", trials)]), []).optima[0]
+
+    kept = front(one)
+
+    for trial in trials:
+        beaten = any(
+            all(a <= b for a, b in zip(other.values, trial.values, strict=True))
+            and other.values != trial.values
+            for other in trials
+        )
+        assert (trial in kept) != beaten
+
+
+def test_a_search_without_a_complete_trial_has_no_answer():
+    trials = [searches.trial(0, "standard", (4, 96, 2), state=State.RUNNING, values=())]
+    finding = find(searches.search([searches.family("standard", trials)]), [])
+
+    assert answer(finding) == "No answer: no trial of params=9M is complete."
+    assert finding.optima[0].best is None

@@ -1,0 +1,210 @@
+"""The figures of a search show its numbers, and are left out where they would show nothing."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import searches
+
+from attnres_cli.recipe import paper
+from attnres_cli.report.figures import picture
+from attnres_cli.report.figures.search import drawings
+from attnres_cli.report.figures.shapes import axes_of, best_losses
+from attnres_cli.report.optima import Finding, find
+from attnres_cli.report.shapes import front
+from attnres_cli.trials import State
+
+
+@pytest.fixture
+def finding() -> Finding:
+    return find(*searches.valleys())
+
+
+def two_goals() -> Finding:
+    """A search for a low loss and a short step."""
+    search, runs = searches.valleys()
+    families = [
+        replace(
+            family,
+            trials=tuple(
+                replace(t, values=(*t.values, 0.004 * t.dimensions["n_layers"])) if t.values else t
+                for t in family.trials
+            ),
+        )
+        for family in search.families
+    ]
+    goals = ("val_loss", "step_time")
+    return find(replace(search, families=tuple(families), objectives=goals), runs)
+
+
+def drawn(finding: Finding) -> dict:
+    return {drawing.name: drawing for drawing in drawings(finding)}
+
+
+def texts(axes) -> list[str]:
+    return [text.get_text() for text in axes.texts]
+
+
+def test_a_map_holds_the_lowest_loss_of_each_cell_and_blanks_where_nothing_was_trained(finding):
+    x, y = axes_of(finding)
+    one = finding.optima[0]
+
+    losses = best_losses(one, x, y)
+
+    assert losses.shape == (len(y.groups), len(x.groups))
+    assert np.nanmin(losses) == min(shape.promised for shape in one.shapes)
+    cells = {(y.place(s), x.place(s)) for s in one.shapes}
+    assert np.isfinite(losses).sum() == len(cells) < losses.size
+    for shape in one.shapes:
+        assert losses[y.place(shape), x.place(shape)] <= shape.promised
+
+
+def test_maps_stand_beside_each_other_on_one_scale_with_the_optimum_starred(finding):
+    figure = drawn(finding)["shapes"].figure
+    maps = [axes for axes in figure.axes if axes.images]
+    by_name = {axes.get_title(): axes for axes in maps}
+
+    assert set(by_name) == {"standard", "attnres"}
+    assert maps[0].images[0].norm is maps[1].images[0].norm
+    for one in finding.optima:
+        starred = [t for t in texts(by_name[one.family.variant]) if "★" in t]
+        assert starred == [f"{min(s.promised for s in one.shapes):.3f}\n★"]
+
+
+def test_the_papers_maps_are_its_numbers_and_say_that_they_are_the_papers(finding):
+    drawing = drawn(finding)["shapes-paper"]
+    maps = {axes.get_title(): axes for axes in drawing.figure.axes if axes.images}
+
+    shown = {t.split("\n")[0] for t in texts(maps["AttnRes (paper)"])}
+    assert shown == {f"{loss:.3f}" for row in paper()["figure7"]["attnres"] for loss in row}
+    best = next(t for t in maps["baseline (paper)"].texts if "★" in t.get_text())
+    assert best.get_text().startswith("1.847")
+    assert best.get_position() == (3, 0)  # 60 wide per layer, 0.3 heads
+    assert "Attention Residuals paper" in drawing.caption
+    assert "quick" not in drawing.caption
+
+
+def test_captions_say_recipe_budget_seeds_tokens_trials_and_the_rule_of_the_rate(finding):
+    for name, drawing in drawn(finding).items():
+        if name == "shapes-paper":
+            continue
+        for words in (
+            "Recipe quick (5821f707fa1b)",
+            "params=9M within 2 %",
+            "first look on seed 0, fresh seeds 1, 2, 3",
+            "439,296 tokens",
+            "standard 15 of 18 trials complete",
+            "learning rate: the recipe's 0.01",
+        ):
+            assert words in drawing.caption
+
+
+def test_many_sizes_share_columns_and_every_shape_falls_into_one(finding):
+    random = np.random.default_rng(0)
+    trials = [
+        searches.trial(
+            i,
+            "standard",
+            (int(n), 8 * int(random.integers(10, 60)), int(random.integers(1, 9))),
+            values=(float(random.normal(2, 0.1)),),
+            recipe_digest=f"{i:012x}",
+        )
+        for i, n in enumerate(random.integers(2, 30, 60))
+    ]
+    found = find(searches.search([searches.family("standard", trials)]), [])
+
+    x, y = axes_of(found)
+
+    assert 2 <= len(x.groups) <= 6
+    assert 2 <= len(y.groups) <= 6
+    flat = [value for group in x.groups for value in group]
+    assert flat == sorted(set(flat))
+    assert len({(x.place(s), y.place(s)) for s in found.optima[0].shapes}) > 6
+    assert "shapes" in drawn(found)
+
+
+def test_where_heads_follow_from_the_width_another_dimension_stands_upwards():
+    trials = [
+        replace(made, dimensions=made.dimensions | {"lr": lr, "heads_per_layer": 1.0})
+        for i, (n, d) in enumerate(((2, 96), (3, 96), (4, 96), (6, 96)))
+        for lr in (0.01, 0.02, 0.04)
+        for made in [searches.trial(i, "standard", (n, d, n), recipe_digest=f"{i}{lr}")]
+    ]
+    found = find(searches.search([searches.family("standard", trials)]), [])
+
+    _, y = axes_of(found)
+
+    assert y.label == "lr"
+    assert y.names == ["0.01", "0.02", "0.04"]
+
+
+def test_a_search_of_one_aspect_has_no_map_and_no_curve():
+    trials = [
+        searches.trial(i, "standard", (4, 96, heads), recipe_digest=str(heads))
+        for i, heads in enumerate((2, 3, 4))
+    ]
+
+    assert set(drawn(find(searches.search([searches.family("standard", trials)]), []))) == {
+        "importance"
+    }
+
+
+def test_nothing_is_drawn_of_nothing():
+    trials = [searches.trial(0, "standard", (4, 96, 2), state=State.RUNNING, values=())]
+    family = searches.family("standard", trials, importance={})
+
+    assert drawings(find(searches.search([family]), [])) == []
+
+
+def test_the_front_is_drawn_where_there_are_two_goals_and_only_there(finding):
+    assert "pareto" not in drawn(finding)
+    two = two_goals()
+
+    (axes,) = drawn(two)["pareto"].figure.axes
+
+    lines = {line.get_label(): line for line in axes.lines}
+    for one in two.optima:
+        expected = sorted((1000 * t.values[1], t.values[0]) for t in front(one))
+        assert np.column_stack(lines[one.family.variant].get_data()) == pytest.approx(
+            np.array(expected)
+        )
+        losses = [loss for _, loss in expected]
+        assert losses == sorted(losses, reverse=True)
+
+
+def test_losses_over_the_aspect_have_bars_where_seeds_are_fresh(finding):
+    (axes,) = drawn(finding)["aspect"].figure.axes
+
+    confirmed = sum(len(one.confirmed) for one in finding.optima)
+    assert len(axes.containers) == confirmed
+    assert axes.get_xscale() == "log"
+
+
+def test_importance_has_a_bar_per_dimension_and_variant(finding):
+    (axes,) = drawn(finding)["importance"].figure.axes
+
+    assert [tick.get_text() for tick in axes.get_yticklabels()] == ["aspect", "heads_per_layer"]
+    assert sorted(bar.get_width() for bar in axes.patches) == [0.19, 0.19, 0.81, 0.81]
+
+
+def test_a_loss_far_above_all_others_does_not_wash_out_the_map():
+    search, runs = searches.valleys()
+    family = search.families[0]
+    high = replace(family.trials[0], values=(9.0,))
+    one = replace(family, trials=(high, *family.trials[1:]))
+
+    figure = drawn(find(replace(search, families=(one,)), runs))["shapes"].figure
+
+    norm = next(axes.images[0].norm for axes in figure.axes if axes.images)
+    assert norm.vmax < 3
+    assert math.isclose(norm.vmin, min(t.values[0] for t in one.trials if t.values))
+
+
+@pytest.mark.parametrize("suffix", [".svg", ".png", ".pdf"])
+def test_figures_are_the_same_bytes_whenever_they_are_drawn(suffix, finding):
+    first, second = (drawn(finding)["shapes"] for _ in range(2))
+
+    assert picture(first, suffix) == picture(second, suffix)

@@ -1,0 +1,228 @@
+"""A search in every format: the same numbers, nothing cut off, commands that can be typed."""
+
+from __future__ import annotations
+
+import csv
+import io
+import itertools
+import json
+import re
+import shlex
+from dataclasses import replace
+
+import pytest
+import searches
+from test_page import Page
+
+from attnres_cli.recipe import load
+from attnres_cli.report.optima import find
+from attnres_cli.report.search import show
+from attnres_cli.report.search_page import save_figures
+from attnres_cli.report.search_words import answer, notes
+from attnres_cli.trials import State
+
+FORMATS = ("table", "markdown", "csv", "json", "latex", "html")
+
+
+def shown(form: str, search=None, runs=None, **more) -> str:
+    made = searches.valleys()
+    out = io.StringIO()
+    show(search or made[0], made[1] if runs is None else runs, form, out, **more)
+    return out.getvalue()
+
+
+@pytest.fixture
+def finding():
+    return find(*searches.valleys())
+
+
+def test_at_80_columns_no_line_is_wider_and_no_number_is_broken(monkeypatch, finding):
+    monkeypatch.setenv("COLUMNS", "80")
+
+    text = shown("table")
+
+    assert max(map(len, text.splitlines())) <= 80
+    for one in finding.optima:
+        for shape in one.listed:
+            low, high = shape.ci95
+            assert f"{shape.promised:.4f}  {shape.mean:.4f} [{low:.4f}, {high:.4f}]  " in text
+            assert f"{shape.trial.n_params:,}" in text
+
+
+def test_options_have_a_column_where_they_were_searched_and_none_elsewhere(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    search, runs = searches.valleys()
+    families = [
+        replace(
+            family,
+            trials=tuple(
+                replace(t, dimensions=t.dimensions | {"n_blocks": 4, "lr": 0.0123})
+                for t in family.trials
+            ),
+        )
+        for family in search.families
+    ]
+
+    text = shown("table", replace(search, families=tuple(families)), runs)
+
+    assert "options" not in shown("table")
+    assert max(map(len, text.splitlines())) <= 80
+    assert "n_blocks=4, lr=0.0123" in text
+
+
+def test_every_text_has_the_answer_and_all_that_it_rests_on(monkeypatch, finding):
+    monkeypatch.setenv("COLUMNS", "4000")
+    for form in ("table", "markdown"):
+        text = shown(form)
+
+        assert answer(finding) in text
+        for line in notes(finding):
+            assert line in text
+        assert "RuntimeError: out of memory" in text
+
+
+def test_json_is_strict_and_has_every_trial_with_its_fresh_losses(finding):
+    found = json.loads(shown("json"), parse_constant=lambda name: pytest.fail(name))
+
+    assert found["answer"] == answer(finding)
+    (pair,) = found["pairs"]
+    assert pair["variants"] == ["standard", "attnres"]
+    assert pair["differ"] is True
+    assert pair["p_holm"] == finding.pairs[0].p
+    best = finding.optima[0].best
+    family = found["families"][0]
+    assert family["best"] == best.trial.number
+    assert len(family["trials"]) == 18
+    trial = family["trials"][best.trial.number]
+    assert trial["shape"]["fresh"] == {str(seed): loss for seed, loss in best.fresh.items()}
+    assert trial["shape"]["best"] == "lowest"
+    assert {t["state"] for t in family["trials"]} == {"complete", "failed", "pruned", "running"}
+
+
+def test_csv_has_a_line_per_trial_and_empty_cells_for_what_is_not_known(finding):
+    rows = list(csv.DictReader(io.StringIO(shown("csv"))))
+
+    assert len(rows) == 36
+    best = finding.optima[1].best
+    row = next(r for r in rows if (r["family"], r["number"]) == ("attnres", str(best.trial.number)))
+    assert float(row["fresh_mean"]) == best.mean
+    assert float(row["first_look"]) == best.promised
+    assert row["n_fresh"] == "3"
+    failed = next(r for r in rows if r["state"] == "failed")
+    assert failed["first_look"] == failed["fresh_mean"] == failed["best"] == failed["options"] == ""
+    assert failed["error"] == "RuntimeError: out of memory on <device 0>"
+
+
+def test_latex_has_as_many_cells_in_every_row_as_columns():
+    text = shown("latex")
+
+    for table in re.findall(r"\\begin\{tabular\}.*?\\end\{tabular\}", text, flags=re.DOTALL):
+        columns = re.search(r"@\{\}(r+)@\{\}", table)[1]
+        rows = [line for line in table.splitlines() if line.endswith(r"\\")]
+        assert len(rows) == 7
+        assert all(len(row.split(" & ")) == len(columns) for row in rows)
+    assert not re.search(r"(?<!\\)[%_](?! needs)", text.split("\n", 1)[1])
+
+
+def test_the_page_is_well_formed_and_escapes_what_people_wrote():
+    page = shown("html", study="postgresql+psycopg://me:s3cret@host/lab")
+
+    found = Page(page)
+    names = [held["id"] for _, held in found.elements if "id" in held]
+    assert len(names) == len(set(names))
+    used = re.findall(r"(?:href=\"#|url\(#)([^\")]+)", page)
+    assert set(used) <= set(names)
+    assert not found.all("script", "link", "iframe", "img")
+    assert "on &lt;device 0&gt;" in page
+    assert "s3cret" not in page
+    levels = [int(tag[1]) for tag, _ in found.elements if re.fullmatch(r"h\d", tag)]
+    assert levels[0] == 1
+    assert all(after - before <= 1 for before, after in itertools.pairwise(levels))
+    assert re.findall(r"<figure id='s1-([\w-]+)'>", page) == [
+        "shapes",
+        "shapes-paper",
+        "aspect",
+        "importance",
+    ]
+
+
+def test_figures_are_files_with_the_name_of_their_search_where_there_are_several(tmp_path, finding):
+    other = replace(finding, search=replace(finding.search, name="0therone"))
+
+    one = save_figures([finding], f"{tmp_path}/one/")
+    two = save_figures([finding, other], f"{tmp_path}/two/all.pdf")
+
+    names = ["shapes", "shapes-paper", "aspect", "importance"]
+    assert [path.name for path in one] == [f"search-{name}.svg" for name in names]
+    assert [path.name for path in two] == [
+        f"all-search-{search}-{name}.pdf"
+        for search in ("5ea4c0ffee12", "0therone")
+        for name in names
+    ]
+    assert all(path.stat().st_size > 1000 for path in [*one, *two])
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_a_search_of_which_nothing_is_complete_is_told_in_every_format(form):
+    trials = [searches.trial(0, "standard", (4, 96, 2), state=State.RUNNING, values=())]
+
+    text = shown(form, searches.search([searches.family("standard", trials)]), [])
+
+    if form == "csv":
+        assert text.splitlines()[1].startswith("5ea4c0ffee12,standard,0,running,")
+    elif form != "latex":
+        assert "No answer: no trial of params=9M is complete." in text
+    assert "nan" not in text
+
+
+def real(**changes):
+    """A search of smoke, one shape of which is a recipe that can be loaded."""
+    sets = ["model.n_layers=2", "model.d_model=48", "model.n_heads=3", "model.d_ff=100"]
+    recipe = load("smoke", [*sets, "train.tokens=20k"])
+    trials = [
+        searches.trial(0, "attnres", (2, 48, 3), values=(2.5,), recipe_digest=recipe.digest),
+    ]
+    trials[0] = replace(trials[0], dimensions=trials[0].dimensions | {"d_ff": 100, "tokens": 20000})
+    runs = [searches.run(trials[0], seed, 2.5 + seed / 100) for seed in range(4)]
+    families = [searches.family("attnres", trials)]
+    return searches.search(families, recipe="smoke", **changes), runs, recipe
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+def test_the_best_shape_is_reproduced_by_a_command_with_the_same_recipe(is_known):
+    search, runs, recipe = real()
+    known = {recipe.digest: recipe}.__getitem__ if is_known else None
+
+    found = json.loads(shown("json", search, runs, recipe_of=known))
+
+    words = shlex.split(found["families"][0]["command"])
+    sets = [words[i + 1] for i, word in enumerate(words) if word == "--set"]
+    assert load(words[words.index("--recipe") + 1], sets).digest == recipe.digest
+    assert words[:3] == ["attnres", "ablate", "attnres"]
+    assert words[words.index("--seeds") + 1] == "4"
+    assert words[words.index("--baseline") + 1] == "attnres"
+    assert words[words.index("--device") + 1] == "cpu"
+
+
+def test_a_command_that_would_train_another_recipe_is_not_given():
+    search, runs, _ = real()
+    trial = replace(search.families[0].trials[0], recipe_digest="0123456789ab")
+    other = replace(search, families=(searches.family("attnres", [trial]),))
+
+    assert json.loads(shown("json", other, runs))["families"][0]["command"] == ""
+
+
+def test_what_is_missing_for_a_comparison_is_a_command_on_this_study():
+    search, runs, _ = real()
+    ours = search.families[0].trials[0]
+    theirs = replace(ours, variant="standard")
+    better = searches.trial(1, "standard", (3, 36, 2), values=(2.0,))
+    runs += [searches.run(better, seed, 2.0 + seed / 50) for seed in range(4)]
+    both = (searches.family("standard", [theirs, better]), search.families[0])
+
+    text = shown("markdown", replace(search, families=both), runs, study="my studies/a.db")
+
+    assert "standard has not been trained with all fresh seeds at 2 layers of width 48" in text
+    command = re.search(r"- to compare: `(.*)`", text)[1]
+    assert shlex.split(command)[-2:] == ["--study", "my studies/a.db"]
+    assert "--set model.d_model=48" in command

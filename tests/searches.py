@@ -1,0 +1,174 @@
+"""Searches as Optuna and training would leave them, written down without training: losses with a
+valley over the aspect, the noise of a seed, and that seed's own luck, which all shapes share.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from attnres_cli.run import RunRecord, RunResult, Settings, Status
+from attnres_cli.trials import Family, Search, State, Trial
+
+FINGERPRINT = "0123456789abcdef"
+SHAPES = tuple(
+    (n_layers, d_model, max(1, round(n_layers * heads)))
+    for n_layers, d_model in ((14, 232), (9, 288), (7, 328), (6, 354), (5, 384))
+    for heads in (0.3, 0.5, 0.7)
+)
+"""Layers, width and heads."""
+
+SETTINGS = Settings("cpu", "Some CPU", "fp32", compiled=False, threads=1, engine="eager")
+RESULT = RunResult(
+    status=Status.COMPLETE,
+    val_loss=1.5,
+    initial_loss=math.log(256),
+    steps=400,
+    tokens=439_296,
+    step_s=0.05,
+    tokens_per_second=25_600.0,
+    train_s=5.0,
+    peak_bytes=10**9,
+    n_params=9_000_000,
+    flops_per_token=19_000_000,
+    settings=SETTINGS,
+    curve=(),
+)
+VERSIONS = {"attnres": "0.1.0", "torch": "2.9.0", "python": "3.11.7"}
+OPTIMA = {"standard": 60.0, "attnres": 30.0}
+"""By variant the aspect at which its valley is deepest."""
+
+
+def trial(number: int, variant: str, sizes: tuple[int, int, int], **changes: object) -> Trial:
+    """A complete trial of these layers, this width and so many heads."""
+    n_layers, d_model, n_heads = sizes
+    dimensions: dict[str, int | float | str] = {
+        "n_layers": n_layers,
+        "d_model": d_model,
+        "n_heads": n_heads,
+        "d_ff": 8 * d_model // 3,
+        "aspect": d_model / n_layers,
+        "heads_per_layer": n_heads / n_layers,
+        "tokens": 439_296,
+    }
+    made = Trial(
+        number=number,
+        state=State.COMPLETE,
+        dimensions=dimensions,
+        variant=variant,
+        recipe_digest=f"{n_layers:04x}{d_model:04x}{n_heads:04x}",
+        n_params=12 * n_layers * d_model**2 + 256 * d_model,
+        flops=72.0 * n_layers * d_model**2 * 439_296,
+        values=(1.7,),
+    )
+    return replace(made, **changes)
+
+
+def run(of: Trial, seed: int, loss: float, **changes: object) -> RunRecord:
+    """The ended run of a trial's shape on a seed; a nan diverged."""
+    status = Status.DIVERGED if math.isnan(loss) else Status.COMPLETE
+    step_s = 0.004 * float(of.dimensions["n_layers"]) + 0.02 * (of.variant != "standard")
+    made = RunRecord(
+        id=1,
+        recipe="quick",
+        recipe_digest=of.recipe_digest,
+        variant=of.variant,
+        seed=seed,
+        fingerprint=FINGERPRINT,
+        status=status,
+        result=replace(RESULT, val_loss=loss, status=status, step_s=step_s),
+        versions=VERSIONS,
+    )
+    return replace(made, **changes)
+
+
+def search(families: Iterable[Family], **changes: object) -> Search:
+    """A search of quick at nine million parameters."""
+    made = Search(
+        name="5ea4c0ffee12",
+        recipe="quick",
+        recipe_digest="5821f707fa1b",
+        fingerprint=FINGERPRINT,
+        budget="params=9M",
+        tolerance=0.02,
+        space="aspect=15..75,heads_per_layer=0.3..0.7",
+        objectives=("val_loss",),
+        learning_rate="the recipe's 0.01 at every shape: not scaled with width",
+        first_seed=0,
+        confirm_seeds=(1, 2, 3),
+        n_trials=18,
+        families=tuple(families),
+    )
+    return replace(made, **changes)
+
+
+def family(variant: str, trials: Sequence[Trial], **changes: object) -> Family:
+    """A family searched by a grid."""
+    importance = {"aspect": 0.81, "heads_per_layer": 0.19}
+    made = Family(variant, tuple(trials), "grid: 15 shapes, 18 trials", importance)
+    return replace(made, **changes)
+
+
+def valleys(
+    optima: Mapping[str, float] = OPTIMA,
+    *,
+    depth: float = 0.15,
+    noise: float = 0.004,
+    confirmed: int = 3,
+    seeds: tuple[int, ...] = (1, 2, 3),
+    seed: int = 0,
+) -> tuple[Search, list[RunRecord]]:
+    """A search with a valley for each variant, in log(aspect), all of its runs, and besides a
+    failed, a pruned and a running trial. The best by first look of any variant are trained with
+    fresh seeds for all of them.
+    """
+    random = np.random.default_rng(seed)
+    luck = {s: random.normal(0, 0.02) for s in (0, *seeds)}
+    found: dict[str, list[Trial]] = {}
+    records: list[RunRecord] = []
+
+    def loss(of: Trial, variant: str, s: int) -> float:
+        away = math.log(float(of.dimensions["aspect"]) / optima[variant])
+        heads = 0.03 * (float(of.dimensions["heads_per_layer"]) - 0.3)
+        lower = 0.03 * (variant != "standard")
+        return 1.6 - lower + depth * away**2 + heads + luck[s] + random.normal(0, noise)
+
+    for variant in optima:
+        trials = [trial(number, variant, sizes) for number, sizes in enumerate(SHAPES)]
+        losses = {t.recipe_digest: loss(t, variant, 0) for t in trials}  # once for each shape
+        trials = [replace(t, values=(losses[t.recipe_digest],)) for t in trials]
+        records += [run(t, 0, t.values[0]) for t in trials]
+        found[variant] = trials
+    sizes = {
+        t.recipe_digest
+        for trials in found.values()
+        for t in sorted(trials, key=lambda t: t.values[0])[:confirmed]
+    }
+    for variant, trials in found.items():
+        for t, s in itertools.product(trials, seeds):
+            if t.recipe_digest in sizes:
+                records.append(run(t, s, loss(t, variant, s)))
+    families = [family(variant, _with_others(trials)) for variant, trials in found.items()]
+    for other in families:
+        records.append(_failure(other.trials[-3]))
+    numbered = [replace(record, id=number) for number, record in enumerate(records, 1)]
+    return search(families, confirm_seeds=seeds), numbered
+
+
+def _with_others(trials: Sequence[Trial]) -> list[Trial]:
+    """And three that are no answer: one failed, one pruned, one running."""
+    states = {State.FAILED: (4, 96, 2), State.PRUNED: (20, 120, 6), State.RUNNING: (16, 144, 8)}
+    more = [
+        trial(len(trials) + i, trials[0].variant, sizes, state=state, values=())
+        for i, (state, sizes) in enumerate(states.items())
+    ]
+    return [*trials, *more]
+
+
+def _failure(of: Trial) -> RunRecord:
+    error = "Traceback (most recent call last):\nRuntimeError: out of memory on <device 0>"
+    return run(of, 0, 1.0, status=Status.FAILED, error=error, result=None, versions={})

@@ -1,0 +1,174 @@
+"""Optima, over simulated searches: a first look chooses, fresh seeds judge, and errors are rare."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from attnres_cli.stats import ALPHA, above_zero, common_best, may_be_best, mean_interval, paired
+
+STUDIES = 1500
+SLACK = 4  # standard errors of a share of so many studies: a right share fails once in 30,000
+
+Floats = NDArray[np.float64]
+
+
+def limit(rate: float) -> float:
+    return SLACK * math.sqrt(rate * (1 - rate) / STUDIES)
+
+
+def studies(means: Floats, n_seeds: int, shared: float, seed: int, tails: str = "normal") -> Floats:
+    """Studies x designs x shapes x (the first look's seed and the fresh ones); of the unit variance
+    the share `shared` is the seed's own.
+    """
+    random = np.random.default_rng(seed)
+
+    def noise(*size: int) -> Floats:
+        return random.normal(0, 1, size) if tails == "normal" else random.standard_t(3, size)
+
+    own = noise(STUDIES, *means.shape, n_seeds + 1)
+    common = noise(STUDIES, 1, 1, n_seeds + 1)
+    return means[:, :, None] + math.sqrt(shared) * common + math.sqrt(1 - shared) * own
+
+
+def p_of(study: Floats) -> float:
+    """P that one shape is best for both; the first seed chooses, all others are tested."""
+    choices = study[:, :, 0].argmin(axis=1)
+    return common_best(study[0, :, 1:], study[1, :, 1:], int(choices[0]), int(choices[1])).p
+
+
+def differ(found: Floats) -> float:
+    """The share of studies that say that the optima differ."""
+    return float(np.mean([p_of(study) < ALPHA for study in found]))
+
+
+def valley(n_shapes: int, best: int, depth: float) -> Floats:
+    return depth * np.abs(np.arange(n_shapes) - best).astype(np.float64)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("tails", ["normal", "heavy"])
+@pytest.mark.parametrize("shared", [0.0, 0.8])
+@pytest.mark.parametrize("n_shapes", [2, 3, 6])
+@pytest.mark.parametrize("n_seeds", [3, 5, 8])
+def test_without_any_interaction_one_search_in_twenty_at_most_says_that_optima_differ(
+    n_seeds, n_shapes, shared, tails
+):
+    for depth in (0.0, 1.0):
+        means = np.stack([valley(n_shapes, n_shapes // 2, depth)] * 2)
+        means[1] -= 0.5  # one design is better everywhere, by the same
+
+        found = studies(means, n_seeds, shared, seed=n_seeds + 100 * n_shapes, tails=tails)
+
+        assert differ(found) <= ALPHA + limit(ALPHA)
+
+
+@pytest.mark.parametrize("n_seeds", [3, 8])
+def test_a_steep_and_a_flat_valley_with_one_optimum_interact_and_their_optima_do_not_differ(
+    n_seeds,
+):
+    means = np.stack([valley(4, 1, 6.0), valley(4, 1, 0.1)])
+    found = studies(means, n_seeds, 0.5, seed=n_seeds)
+
+    gaps = []
+    for study in found:
+        a, b = study[:, :, 0].argmin(axis=1)
+        if a != b:
+            test = common_best(study[0, :, 1:], study[1, :, 1:], int(a), int(b))
+            gaps.append(test.interaction.p < ALPHA and test.interaction.mean > 0)
+
+    assert differ(found) <= ALPHA + limit(ALPHA)
+    assert np.mean(gaps) > 0.8  # what the sentence would wrongly rest on
+
+
+@pytest.mark.parametrize("n_seeds", [3, 8])
+def test_in_the_worst_case_the_rate_of_error_is_that_of_one_test(n_seeds):
+    """Each design has a shape as good as the one that is best for both, the other one has not.
+
+    Both choose the common one in a quarter of the searches; else a single test stands in the way.
+    """
+    means = np.array([[0.0, 0.0, 50.0, 50.0], [0.0, 50.0, 0.0, 50.0]])
+
+    said = differ(studies(means, n_seeds, 0.5, seed=3))
+
+    assert said == pytest.approx(0.75 * ALPHA, abs=limit(0.75 * ALPHA))
+
+
+@pytest.mark.parametrize("n_shapes", [2, 4, 6])
+@pytest.mark.parametrize("n_seeds", [3, 5])
+def test_optima_that_lie_clearly_apart_are_said_to_differ(n_seeds, n_shapes):
+    means = np.stack([valley(n_shapes, 0, 5.0), valley(n_shapes, n_shapes - 1, 5.0)])
+
+    assert differ(studies(means, n_seeds, 0.8, seed=5)) > 0.9
+
+
+@pytest.mark.parametrize("n_shapes", [2, 4, 8])
+def test_the_shapes_that_may_be_best_hold_the_best_one_in_nineteen_searches_of_twenty(n_shapes):
+    means = valley(n_shapes, n_shapes - 1, 0.7)[None]
+
+    held, kept = [], []
+    for study in studies(means, 4, 0.5, seed=n_shapes):
+        p = may_be_best(study[0, :, 1:], int(study[0, :, 0].argmin()))
+        held.append(p[-1] >= ALPHA)
+        kept.append(sum(value >= ALPHA for value in p))
+
+    assert np.mean(held) >= 1 - ALPHA - limit(ALPHA)
+    assert min(kept) >= 1  # never none at all
+    assert np.mean(kept) < n_shapes
+
+
+def test_a_choice_that_fresh_seeds_refute_is_no_longer_among_the_best():
+    losses = np.array([[3.0, 3.1, 2.9, 3.0], [1.0, 1.2, 0.9, 1.1], [2.0, 2.1, 2.2, 1.9]])
+
+    p = may_be_best(losses, 0)
+
+    assert p[0] < ALPHA <= p[1]
+    assert p[0] == pytest.approx(2 * min(above_zero(losses[0] - row) for row in losses[1:]))
+
+
+def test_the_interaction_is_the_paired_difference_of_exchanged_and_kept_shapes():
+    ours = np.array([[1.0, 1.1, 1.3], [1.5, 1.4, 1.9]])
+    theirs = np.array([[1.2, 1.3, 1.5], [1.0, 1.2, 1.1]])
+
+    found = common_best(ours, theirs, 0, 1)
+
+    by_seed = (ours[1] - ours[0]) + (theirs[0] - theirs[1])
+    assert found.interaction.mean == pytest.approx(by_seed.mean())
+    assert found.interaction.ci95 == pytest.approx(paired(by_seed, [0, 0, 0]).ci95)
+    assert found.p == max(found.shapes)
+    assert found.shapes == pytest.approx(
+        (above_zero(theirs[0] - theirs[1]), above_zero(ours[1] - ours[0]))
+    )
+
+
+def test_one_shape_that_both_chose_is_the_best_of_both():
+    losses = np.array([[1.0, 1.1], [2.0, 2.3]])
+
+    found = common_best(losses, losses, 0, 0)
+
+    assert found.p == 1
+    assert found.hardest == 0
+
+
+def test_less_than_two_seeds_are_no_test_and_no_interval():
+    one = np.array([[1.0], [2.0]])
+
+    with pytest.raises(ValueError, match="two seeds or more, got 1"):
+        may_be_best(one, 0)
+    with pytest.raises(ValueError, match="got 1"):
+        common_best(one, one, 0, 1)
+    assert mean_interval(one[0]) is None
+
+
+def test_the_interval_of_a_mean_is_that_of_its_t_test():
+    values = np.array([1.0, 1.5, 1.2])
+
+    assert mean_interval(values) == pytest.approx(paired(values, [0, 0, 0]).ci95)
+
+
+def test_what_does_not_vary_is_no_evidence():
+    assert above_zero(np.array([0.2, 0.2, 0.2])) == 1
+    assert above_zero(np.array([0.1 + 0.2, 0.3, 0.3])) == 1

@@ -1,0 +1,105 @@
+"""Optuna beside our tables in one database, asked and told by several processes at once."""
+
+from __future__ import annotations
+
+import multiprocessing
+from multiprocessing.synchronize import Barrier
+from pathlib import Path
+
+import optuna
+import pytest
+from optuna.trial import TrialState
+
+from attnres_cli.errors import StudyError
+from attnres_cli.store import Store
+from attnres_cli.store.optuna import optuna_storage
+
+N, EACH = 8, 5
+QUEUED = 20
+
+
+def take_part(study: str, ready: Barrier) -> None:
+    """Ask and tell, and claim nothing twice; run in a process of its own."""
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    ready.wait(120)
+    storage = optuna_storage(study)
+    search = optuna.create_study(storage=storage, study_name="s", load_if_exists=True)
+    for _ in range(EACH):
+        trial = search.ask()
+        trial.report(trial.suggest_float("x", 0, 1), step=1)
+        search.tell(trial, trial.params["x"] ** 2)
+    storage.remove_session()
+
+
+@pytest.mark.slow
+def test_processes_that_start_and_ask_at_once_lose_no_trial_and_get_none_twice(any_study: str):
+    context = multiprocessing.get_context("spawn")
+    ready = context.Barrier(N)
+    processes = [context.Process(target=take_part, args=(any_study, ready)) for _ in range(N)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(300)
+
+    assert [process.exitcode for process in processes] == [0] * N
+    storage = optuna_storage(any_study)
+    trials = optuna.load_study(storage=storage, study_name="s").trials
+    storage.remove_session()
+    assert sorted(trial.number for trial in trials) == list(range(N * EACH))
+    assert {trial.state for trial in trials} == {TrialState.COMPLETE}
+    assert all(trial.value == trial.params["x"] ** 2 for trial in trials)
+
+
+def take_queued(study: str, ready: Barrier, found: multiprocessing.Queue) -> None:
+    """Take trials that somebody enqueued, as long as there are some."""
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    storage = optuna_storage(study)
+    search = optuna.load_study(storage=storage, study_name="s")
+    ready.wait(120)
+    taken = []
+    while search.get_trials(deepcopy=False, states=(TrialState.WAITING,)):
+        trial = search.ask()
+        if trial.suggest_int("cell", 0, 10**6) < QUEUED:
+            taken.append((trial.number, trial.params["cell"]))
+        search.tell(trial, 0.0)
+    storage.remove_session()
+    found.put(taken)
+
+
+@pytest.mark.slow
+def test_a_trial_that_waits_is_taken_by_one_process_alone(any_study: str):
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    storage = optuna_storage(any_study)
+    search = optuna.create_study(storage=storage, study_name="s")
+    for cell in range(QUEUED):
+        search.enqueue_trial({"cell": cell})
+    storage.remove_session()
+    context = multiprocessing.get_context("spawn")
+    ready, found = context.Barrier(4), context.Queue()
+    arguments = (any_study, ready, found)
+    processes = [context.Process(target=take_queued, args=arguments) for _ in range(4)]
+    for process in processes:
+        process.start()
+    taken = [one for _ in processes for one in found.get(timeout=300)]
+    for process in processes:
+        process.join()
+
+    assert sorted(taken) == [(cell, cell) for cell in range(QUEUED)]
+
+
+def test_our_tables_and_optunas_do_not_clash(any_study: str):
+    optuna_storage(any_study).remove_session()
+    store = Store.open(any_study, create=True)
+    storage = optuna_storage(any_study)
+
+    assert store.runs() == []
+    assert storage.get_current_version() == storage.get_head_version()
+    storage.remove_session()
+    assert Store.open(any_study, create=False).runs() == []
+
+
+def test_what_is_no_study_is_refused_as_ever(tmp_path: Path):
+    (tmp_path / "notes.txt").write_text("remember the milk\n" * 100, encoding="utf-8")
+
+    with pytest.raises(StudyError, match="is not a SQLite file"):
+        optuna_storage(str(tmp_path / "notes.txt"))

@@ -1,0 +1,350 @@
+"""What only a study on a server knows: its refusals, starts at once, outages, other hosts."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import threading
+import time
+from multiprocessing.synchronize import Barrier
+from pathlib import Path
+
+import pytest
+from servers import PASSWORD, Server
+from test_store import FACTS, in_processes
+
+from attnres_cli.errors import AwayError, StudyError, UsageError
+from attnres_cli.recipe import Recipe
+from attnres_cli.run import RunSpec, Status
+from attnres_cli.store import Store, engine, owner, postgres
+from attnres_cli.store.patience import RETRY_S, patiently
+
+Lab = tuple[Server, str]
+NOWHERE = "postgresql+psycopg://me@127.0.0.1:1/lab"
+OURS = "SELECT count(*) FROM pg_tables WHERE tablename LIKE 'attnres%'"
+
+
+@pytest.fixture
+def specs(tiny_recipe: Recipe) -> list[RunSpec]:
+    return [RunSpec(tiny_recipe, "standard", seed, FACTS.fingerprint) for seed in range(6)]
+
+
+@pytest.fixture
+def study(database: Lab) -> str:
+    server, name = database
+    return server.url(name)
+
+
+def refusal(study: str, *, create: bool = True) -> str:
+    """The words with which a study is refused: one line, without the password."""
+    with pytest.raises(StudyError) as caught:
+        Store.open(study, create=create)
+    words = str(caught.value)
+    assert "\n" not in words
+    assert PASSWORD not in words
+    return words
+
+
+def test_a_missing_database_is_refused_with_what_makes_it(postgres: Server):
+    words = refusal(postgres.url("nowhere"))
+
+    assert words.endswith(
+        f"there is no such database: createdb -h 127.0.0.1 -p {postgres.port} -U lab nowhere"
+    )
+
+
+@pytest.mark.parametrize(("user", "password"), [("lab", "wrong"), ("nobody", "x")])
+def test_wrong_credentials_are_refused_with_where_they_are_looked_for(
+    postgres: Server, user: str, password: str
+):
+    words = refusal(postgres.url(user=user, password=password))
+
+    assert f'password authentication failed for user "{user}"' in words
+    assert "PGPASSWORD, in ~/.pgpass" in words
+
+
+def test_a_missing_password_is_refused(database: Lab, monkeypatch: pytest.MonkeyPatch):
+    server, name = database
+    monkeypatch.setenv("PGPASSFILE", "/nonexistent")
+
+    assert "no password supplied" in refusal(server.url(name).replace(":s3cret-%25-word", ""))
+
+
+@pytest.mark.parametrize("place", ["127.0.0.1:1", "no-such-host.invalid"])
+def test_a_server_that_is_not_there_is_away(place: str):
+    began = time.monotonic()
+
+    words = refusal(f"postgresql+psycopg://me:s3cret@{place}/lab")
+
+    assert f"study postgresql+psycopg://me@{place}/lab cannot be reached" in words
+    assert time.monotonic() - began < 60  # a wrong address is not tried again and again
+
+
+@pytest.mark.parametrize(
+    ("study", "expected"),
+    [
+        ("mysql://me@host/lab", "unknown kind of study 'mysql'"),
+        ("postgresql+asyncpg://me@host/lab", "did you mean 'postgresql+psycopg'?"),
+        ("postgres://me@host/lab", "Known: postgresql+psycopg, sqlite"),
+        ("postgresql+psycopg://me@host:port/lab", "expected postgresql+psycopg://user@host:port/"),
+        ("postgresql+psycopg://me@host", "name a database"),
+        ("postgresql+psycopg://me@host/lab?conect_timeout=3", "conect_timeout"),
+    ],
+)
+def test_a_url_that_cannot_be_meant_is_refused(study: str, expected: str):
+    assert expected in refusal(study)
+
+
+def test_a_missing_driver_is_refused_with_what_to_install(
+    study: str, monkeypatch: pytest.MonkeyPatch
+):
+    with monkeypatch.context() as without:
+        without.setitem(sys.modules, "psycopg", None)  # importing it now raises
+
+        assert refusal(study).endswith("needs psycopg: pip install 'attnres-cli[postgres]'")
+
+
+@pytest.mark.parametrize("create", [True, False])
+def test_a_database_of_a_newer_attnres_is_refused(database: Lab, study: str, create: bool):
+    server, name = database
+    Store.open(study, create=True)
+    server.sql("UPDATE attnres_schema SET version_num = '9999'", name)
+
+    assert "was written by a newer attnres (schema 9999): upgrade" in refusal(study, create=create)
+
+
+def test_a_database_of_something_else_is_refused_and_left_as_it_was(database: Lab, study: str):
+    server, name = database
+    server.sql("CREATE TABLE notes (text TEXT)", name)
+
+    assert "is a database of something else (table 'notes')" in refusal(study)
+    assert server.sql(OURS, name) == [(0,)]
+
+
+def test_a_user_who_may_make_no_tables_is_refused(database: Lab):
+    server, name = database
+    server.sql("DROP ROLE IF EXISTS guest")
+    server.sql("CREATE ROLE guest LOGIN PASSWORD 'x'")
+
+    words = refusal(server.url(name, user="guest", password="x"))
+
+    assert "permission denied for schema public: take a database of your own" in words
+
+
+def test_reading_makes_nothing(database: Lab, study: str):
+    server, name = database
+
+    assert Store.existing(study) is None
+    assert "holds no runs yet: `attnres ablate --study postgresql" in refusal(study, create=False)
+    assert server.sql(OURS, name) == [(0,)]
+
+
+def test_a_schema_of_ones_own_can_be_named(database: Lab, study: str):
+    server, name = database
+    server.sql("CREATE SCHEMA mine", name)
+
+    Store.open(f"{study}?options=-csearch_path%3Dmine", create=True)
+
+    assert server.sql(f"{OURS} AND schemaname = 'mine'", name) == [(9,)]
+    assert server.sql(f"{OURS} AND schemaname = 'public'", name) == [(0,)]
+
+
+def test_migrations_make_what_the_tables_say(study: str):
+    from alembic.autogenerate import compare_metadata
+    from alembic.migration import MigrationContext
+
+    from attnres_cli.store.tables import VERSION_TABLE, metadata
+
+    Store.open(study, create=True)
+    options = {"version_table": VERSION_TABLE}
+    with engine.connect(study, create=False).connect() as connection:
+        context = MigrationContext.configure(connection, opts=options)
+        assert compare_metadata(context, metadata) == []
+
+
+def open_at_once(study: str, ready: Barrier) -> str:
+    ready.wait()
+    Store.open(study, create=True)
+    return "opened"
+
+
+@pytest.mark.slow
+def test_commands_that_start_at_once_make_one_study(study: str):
+    assert in_processes(8, open_at_once, study) == ["opened"] * 8
+
+
+ON_ANOTHER_HOST = """
+import sys, time
+from attnres_cli.store import Store, owner
+owner._host = lambda: "elsewhere/1"
+store = Store.open(sys.argv[1], create=True)
+record = store.claim([int(sys.argv[2])])
+while True:
+    assert store.beat(record.id, 1)
+    print("beat", flush=True)
+    time.sleep(0.3)
+"""
+
+
+@pytest.mark.slow
+def test_a_run_of_another_host_is_taken_over_when_its_heartbeat_stops(
+    study: str, specs: list[RunSpec], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(owner, "STALE_S", 3.0)
+    store = Store.open(study, create=True)
+    ids = [record.id for record in store.plan(specs, FACTS)]
+    program = [sys.executable, "-c", ON_ANOTHER_HOST, study, str(ids[0])]
+    with subprocess.Popen(program, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        lively = time.monotonic() + 5
+        while time.monotonic() < lively:  # heartbeats are told in whole seconds
+            assert store.release(ids) == 0
+            time.sleep(0.2)
+        process.send_signal(signal.SIGKILL)
+    deadline = time.monotonic() + 30
+    while not store.release(ids):
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+
+    record = store.claim(ids)
+    assert record is not None
+    assert record.id == ids[0]
+    assert store.owns(ids[0])
+
+
+def test_two_who_look_free_a_dead_ones_run_once(database: Lab, study: str, specs: list[RunSpec]):
+    server, name = database
+    store = Store.open(study, create=True)
+    ids = [record.id for record in store.plan(specs, FACTS)]
+    server.sql(
+        "UPDATE attnres_runs SET status = 'running', owner = 'nobody' WHERE id = 1", name
+    )  # whom nobody of ours has written is gone
+    other = Store.open(study, create=True)
+    with engine.connect(study, create=True).begin() as connection:
+        connection.exec_driver_sql("SELECT * FROM attnres_runs WHERE id = 1 FOR UPDATE")
+
+        assert store.release(ids) == 0  # somebody is at it
+
+    assert other.release(ids) == 1
+    assert store.release(ids) == 0
+
+
+def test_a_waiting_run_that_another_is_taking_is_passed(study: str, specs: list[RunSpec]):
+    store = Store.open(study, create=True)
+    ids = [record.id for record in store.plan(specs, FACTS)]
+    with engine.connect(study, create=True).begin() as connection:
+        connection.exec_driver_sql("SELECT * FROM attnres_runs WHERE id = 1 FOR UPDATE")
+
+        record = store.claim(ids)
+
+    assert record is not None
+    assert record.id == ids[1]
+
+
+def test_runs_are_taken_in_the_order_asked_for(study: str, specs: list[RunSpec]):
+    store = Store.open(study, create=True)
+    ids = [record.id for record in store.plan(specs, FACTS)]
+    order = [ids[4], ids[1], ids[5]]
+
+    assert [getattr(store.claim(order), "id", None) for _ in range(4)] == [*order, None]
+
+
+@pytest.mark.slow
+def test_a_store_waits_for_a_server_that_comes_back(own_server: Server, specs: list[RunSpec]):
+    store = Store.open(own_server.url(), create=True)
+    ids = [record.id for record in store.plan(specs, FACTS)]
+    own_server.stop()
+    later = threading.Timer(2.0, own_server.start)
+    later.start()
+
+    with pytest.raises(AwayError):  # a heartbeat does not wait: the next one comes soon
+        store.beat(ids[0], 1)
+    record = store.claim(ids)
+
+    later.join()
+    assert record is not None
+    assert store.owns(record.id)
+
+
+@pytest.mark.slow
+def test_a_store_gives_up_after_its_patience(own_server: Server, specs: list[RunSpec], capfd):
+    store = Store.open(own_server.url(), create=True)
+    ids = [record.id for record in store.plan(specs, FACTS)]
+    store.patience_s = 1.0
+    own_server.stop()
+
+    with pytest.raises(AwayError, match="cannot be reached"):
+        store.claim(ids)
+    own_server.start()
+
+    assert capfd.readouterr().err.count("trying again for 1 s") == 1
+    assert set(store.statuses(ids).values()) == {Status.PENDING}
+
+
+def test_an_outage_takes_nobodys_run(study: str, specs: list[RunSpec], monkeypatch):
+    now = [1000.0]
+    monkeypatch.setattr(owner.time, "monotonic", lambda: now[0])
+    store = Store.open(study, create=True)
+    ids = [record.id for record in store.plan(specs, FACTS)]
+    with engine.connect(study, create=True).begin() as connection:
+        connection.exec_driver_sql(
+            "UPDATE attnres_runs SET status = 'running', owner = 'other/1|boot|7|9', "
+            "heartbeat_at = '2026-01-01T00:00:00+00:00' WHERE id = 1"
+        )
+    assert store.release(ids) == 0
+    now[0] += 40
+    store.patience_s = 0.0
+    there, store._reading = store._reading, postgres.engine_of(NOWHERE, readonly=True)
+    with pytest.raises(AwayError):
+        store.release(ids)
+    store._reading = there
+    now[0] += 10
+
+    assert store.release(ids) == 0  # 50 s after the first look, but nothing could be seen
+
+
+def test_a_server_that_takes_no_more_connections_is_tried_again():
+    tries = []
+
+    def work() -> str:
+        tries.append(time.monotonic())
+        if len(tries) < 3:
+            raise AwayError("too many clients already", is_up=True)
+        return "done"
+
+    assert patiently(work, 10.0, only_up=True) == "done"
+    assert len(tries) == 3
+
+
+@pytest.mark.parametrize("text", ["soon", "-1", "nan", "inf"])
+def test_a_patience_that_is_no_number_of_seconds_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
+):
+    monkeypatch.setenv(RETRY_S, text)
+
+    with pytest.raises(UsageError, match="ATTNRES_RETRY_S must be a number of seconds"):
+        Store.open(str(tmp_path / "study.db"), create=True)
+
+
+def test_text_that_the_server_cannot_hold_is_kept_without_it(study: str, specs: list[RunSpec]):
+    store = Store.open(study, create=True)
+    ids = [record.id for record in store.plan(specs, FACTS)]
+    record = store.claim(ids)
+    assert record is not None
+
+    store.fail(record.id, "what\0came", {"host": "a"})
+
+    assert store.runs(ids=[record.id])[0].error == "whatcame"
+
+
+def test_files_of_runs_lie_in_the_users_data_folder_by_server_and_database(
+    study: str, tmp_path: Path
+):
+    folder = Store.open(study, create=True).folder
+    others = [study.replace("127.0.0.1", "localhost"), study.replace("/lab_", "/other_")]
+
+    assert folder.parent == tmp_path / "home" / "attnres"
+    assert folder == engine.runs_folder(study.replace("lab:s3cret-%25-word@", "you@"))
+    assert len({folder, *map(engine.runs_folder, others)}) == 3

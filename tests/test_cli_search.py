@@ -1,0 +1,163 @@
+"""`attnres search` as a user types it."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from attnres_cli import cli
+from attnres_cli.search import read
+from attnres_cli.trials import State
+
+SMALL = ["--recipe", "smoke", "--set", "train.tokens=2k", "--budget", "params=40k"]
+SMALL += ["--space", "n_layers=2|4,n_heads=2", "--workers", "1"]
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
+    return tmp_path
+
+
+def searched(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    sys.argv = ["attnres", "search", *arguments]
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    out, err = capsys.readouterr()
+    return int(str(ended.value.code or 0)), out, err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ("standard --space n_layer=2..4", "did you mean 'n_layers'"),
+        ("standard --space n_layers=8..2", "is empty: the smaller number first"),
+        ("standard --space n_blocks=2..4", "no variant of this search has it (standard)"),
+        ("standard --space n_layers=0..4", "from 1 up to 1000"),
+        ("standard --trials 0", "--trials must be at least 1, got 0"),
+        ("standard --budget params=1000", "the nearest that has one is --budget params="),
+        ("standard --budget param=2M", "did you mean 'params'"),
+        ("standard --objective val_los", "did you mean 'val_loss'"),
+        ("standard --objective params,val_loss", "val_loss, or val_loss and one more"),
+        ("standard --objective val_loss,params,flops", "val_loss, or val_loss and one more"),
+        ("standard --budget params=2M --sampler tpee", "did you mean 'tpe'"),
+        ("standard --seeds 0,1", "seed 0 is the first look's"),
+        ("standard --seeds none", "--seeds takes a number or a list"),
+        ("standard --suite fig7", "either variants or --suite"),
+        ("--suite fig9", "did you mean 'fig7'"),
+        ("standrad", "did you mean 'standard'"),
+        ("standard --study no/such/folder.db --budget params=2M", "does not exist, make it first"),
+        ("standard --format yaml", "unknown format 'yaml'"),
+        ("standard --recipe quik", "did you mean 'quick'"),
+    ],
+)
+def test_what_cannot_be_meant_is_one_line_and_leaves_nothing_behind(
+    arguments: str, says: str, capsys: pytest.CaptureFixture[str], folder: Path
+):
+    code, out, err = searched(capsys, *arguments.split())
+
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert says in err
+    assert list(folder.iterdir()) == []
+
+
+def test_a_recipe_with_a_ladder_is_refused(capsys: pytest.CaptureFixture[str], folder: Path):
+    from attnres_cli.recipe import text_of
+
+    text = text_of("smoke") + "ladder:\n  - {model.n_layers: 2}\n  - {model.n_layers: 4}\n"
+    (folder / "grown.yaml").write_text(text)
+
+    code, _, err = searched(capsys, "standard", "--recipe", "grown.yaml")
+
+    assert code == 2
+    assert "has a ladder of sizes: a search has one budget" in err
+
+
+def test_a_dry_run_says_what_would_be_tried_and_trains_nothing(
+    capsys: pytest.CaptureFixture[str], folder: Path
+):
+    code, out, _ = searched(capsys, "standard", "attnres", *SMALL, "--dry-run")
+
+    assert code == 0
+    assert "2 shapes, the same for every design, each within 0.5% of the budget" in out
+    assert "standard: 2 trials; grid: 2 points, 40 trials" in out
+    assert "learning rate: 0.02 x 32 / d_model, the recipe's scaled with the width (muP)" in out
+    assert "predicted time" in out
+    assert list(folder.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_a_search_trains_confirms_and_is_there_at_once_the_second_time(
+    capsys: pytest.CaptureFixture[str], folder: Path
+):
+    command = ["standard", "attnres:block_size=2", *SMALL, "--confirm", "1", "--seeds", "5,6"]
+
+    code, out, err = searched(capsys, *command, "--format", "json")
+    again, same, silence = searched(capsys, *command, "--format", "json")
+
+    assert (code, again, silence) == (0, 0, "")
+    assert same == out
+    assert "confirming" in err
+    assert json.loads(out)
+    (search,) = read("attnres.db")
+    assert (search.n_trials, search.confirm_seeds, search.first_seed) == (40, (5, 6), 0)
+    assert search.budget == "params=40000"
+    for family in search.families:
+        assert [trial.state for trial in family.trials] == [State.COMPLETE] * 2
+        assert {trial.dimensions["n_layers"] for trial in family.trials} == {2, 4}
+    connection = sqlite3.connect(folder / "attnres.db")
+    n_runs, n_first = connection.execute(
+        "SELECT count(*), sum(seed = 0) FROM attnres_runs WHERE status = 'complete'"
+    ).fetchone()
+    assert n_first == 4
+    assert n_runs in (4 + 4, 4 + 8)  # one shape that is best for both, or two
+    names = {row[0] for row in connection.execute("SELECT study_name FROM studies")}
+    assert names == {f"attnres-{search.name}-{variant}" for variant in (command[0], command[1])}
+    connection.close()
+
+
+@pytest.mark.slow
+def test_what_ablate_has_trained_is_answered_from_the_study(
+    capsys: pytest.CaptureFixture[str], folder: Path
+):
+    sizes = [f"--set=model.{key}" for key in ("n_layers=2", "n_heads=2", "d_model=32", "d_ff=80")]
+    sys.argv = ["attnres", "ablate", "standard", *SMALL[:4], *sizes, "--seeds", "1"]
+    with pytest.raises(SystemExit):
+        cli.main()
+    capsys.readouterr()
+
+    code, _, err = searched(
+        capsys, "standard", *SMALL, "--space", "n_layers=2,n_heads=2", "--confirm", "0"
+    )
+
+    assert code == 0, err
+    assert "val loss" not in err  # nothing was trained
+    (search,) = read("attnres.db")
+    ((trial,),) = [family.trials for family in search.families]
+    assert trial.state is State.COMPLETE
+    connection = sqlite3.connect(folder / "attnres.db")
+    ((loss,),) = connection.execute("SELECT val_loss FROM attnres_runs").fetchall()
+    connection.close()
+    assert trial.values == (loss,)
+
+
+def test_help_needs_neither_torch_nor_optuna():
+    code = "import sys; from attnres_cli import cli; "
+    code += "sys.exit(sum(name in sys.modules for name in ('torch', 'optuna', 'sqlalchemy')))"
+
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_reading_searches_needs_no_torch_and_finds_none_where_there_are_none(tmp_path: Path):
+    code = "import sys; from attnres_cli.search import read; print(read('no.db')); "
+    code += "sys.exit('torch' in sys.modules)"
+
+    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
+
+    assert (done.returncode, done.stdout) == (0, "[]\n")
