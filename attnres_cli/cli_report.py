@@ -6,6 +6,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from io import StringIO
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TextIO
 
 import typer
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from attnres_cli.report.select import Choice
     from attnres_cli.run import RunRecord
     from attnres_cli.store import Store
+    from attnres_cli.trials import Search
 
 _OTHERS = 3  # recipes that a report names besides its own
 
@@ -54,7 +56,8 @@ class _Held:
 def report(
     study: Study = cli_ablate.DEFAULT_STUDY,
     recipe: Annotated[
-        str | None, typer.Option(help="Name or digest. Default: the newest in the study.")
+        str | None,
+        typer.Option(help="Name or digest, or name of a search. Default: the newest recipe."),
     ] = None,
     baseline: Baseline = "standard",
     form_name: AnyFormatName = Format.TABLE,
@@ -67,7 +70,9 @@ def report(
 ) -> None:
     """Print the verdict from the study alone, or write it, with figures; nothing is trained."""
     from attnres_cli.report.select import choose, every
+    from attnres_cli.search.studies import read
     from attnres_cli.store import Store
+    from attnres_cli.trials import is_searched
 
     form = read_format(form_name, tuple(Format))
     read_against(against)
@@ -82,24 +87,61 @@ def report(
         return str(parse(spec).at_depth(2 * store.recipe(digest).model.n_layers))
 
     records = store.runs(curves=False)
+    searches = read(study) if store.has_searches() else []
+    out: TextIO = sys.stdout if output is None else StringIO()
+    if asked := _asked_for(searches, recipe, records):
+        _show_search(asked, store, study, form, figures, out)
+        _keep(out, output)
+        return
+    if recipe is None:
+        records = [record for record in records if not is_searched(record.recipe)]
     held = _Held(store, study, records, store.arm_recipes(), store.registrations())
     chosen = choose(held.records, study, recipe, baseline, canonical, held.own)
     shown = [chosen]
     if form is Format.HTML and not scaling and against is None:
         shown = every(chosen, held.records, recipe, baseline, canonical, held.own)
     elif not scaling:
-        _say_others(chosen.others)
-    out: TextIO = sys.stdout if output is None else StringIO()
+        _say_others((*chosen.others, *(f"{each.name} (a search)" for each in searches)))
     if scaling:
         _show_scaling(held, chosen, form, figures, out)
     else:
         _show_comparisons(held, shown, form, figures, against, out)
+    _keep(out, output)
+
+
+def _keep(out: TextIO, output: Path | None) -> None:
+    """Write what was not printed into its file, and say so."""
     if output is not None and isinstance(out, StringIO):
         from attnres_cli.report.files import write
 
         content = out.getvalue().encode()
         write(output, content, "--output")
         typer.echo(f"{output}  {len(content):,} bytes")
+
+
+def _asked_for(
+    searches: Sequence[Search], recipe: str | None, records: Sequence[RunRecord]
+) -> Search | None:
+    """The search of that name; without a name the newest, where the study holds nothing else."""
+    from attnres_cli.trials import is_searched
+
+    if recipe is not None:
+        return next((each for each in searches if each.name == recipe), None)
+    return searches[-1] if searches and all(is_searched(r.recipe) for r in records) else None
+
+
+def _show_search(
+    search: Search, store: Store, study: str, form: Format, figures: str | None, out: TextIO
+) -> None:
+    from attnres_cli.report.optima import find
+    from attnres_cli.report.search import show
+
+    runs = store.runs()
+    if figures is not None:
+        from attnres_cli.report.search_page import save_figures
+
+        _say_drawn(save_figures([find(search, runs)], figures))
+    show(search, runs, form, out, store.recipe, study)
 
 
 def _say_others(others: Sequence[str]) -> None:
@@ -187,7 +229,10 @@ def _ladder(held: _Held, chosen: Choice) -> Ladder:
 def _draw(chapters: Sequence[Chapter], ladders: Sequence[Ladder], where: str) -> None:
     from attnres_cli.report.files import save_figures
 
-    written = save_figures(chapters, where, ladders)
+    _say_drawn(save_figures(chapters, where, ladders))
+
+
+def _say_drawn(written: Sequence[Path]) -> None:
     names = ", ".join(path.name for path in written)
     say(f"figures in {written[0].parent}: {names}" if written else "no figures: no run has ended")
 

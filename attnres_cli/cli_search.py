@@ -179,11 +179,12 @@ def _run(
     from attnres_cli.report.progress import progress
     from attnres_cli.search import loop, proposals, studies
     from attnres_cli.store import Store
+    from attnres_cli.store.optuna import optuna_storage
 
     search, variants = wanted.search, list(wanted.points)
     store = Store.open(study, create=True)
     ablate.check_code(plan, store.runs())
-    storage = studies.storage_of(study)
+    storage = optuna_storage(study)
     families = []
     for spec, points in wanted.points.items():
         kind, text = samplers[spec]

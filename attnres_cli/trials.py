@@ -9,6 +9,25 @@ from dataclasses import dataclass
 Value = int | float | str
 """Of one dimension of a proposal."""
 
+_SEARCHED = "/search"
+
+
+def searched_name(recipe: str) -> str:
+    """What a recipe is called with the sizes of a trial: `quick/search`. A report of recipes leaves
+    such out, since a trial's run is compared with none; once `ablate` trains it, it has its name.
+    """
+    return recipe.removesuffix(_SEARCHED) + _SEARCHED
+
+
+def plain_name(recipe: str) -> str:
+    """The name of the recipe that a trial's was made of; of others their own."""
+    return recipe.removesuffix(_SEARCHED)
+
+
+def is_searched(recipe: str) -> bool:
+    """Whether that is the name of a trial's recipe."""
+    return recipe.endswith(_SEARCHED)
+
 
 class State(enum.StrEnum):
     """Where a trial stands. A failed or pruned one is no answer, and in no verdict."""

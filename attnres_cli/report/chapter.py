@@ -13,6 +13,7 @@ from attnres_cli.errors import RecipeError
 from attnres_cli.recipe import Recipe
 from attnres_cli.report.comparison import ArmResult, Comparison
 from attnres_cli.run import Probe, RunRecord
+from attnres_cli.trials import plain_name
 
 _NOT_HELD = ("name", "description", "variants", "ladder")
 """Of a recipe, what decides nothing about a run."""
@@ -95,7 +96,8 @@ def overrides_of(recipe: Recipe) -> tuple[str, list[str]]:
 
     It is the recipe of that name where there is one, else `quick`.
     """
-    name = recipe.name if recipe.name in recipes.names() else "quick"
+    name = plain_name(recipe.name)
+    name = name if name in recipes.names() else "quick"
     wanted, shipped = recipe.model_dump(mode="json"), recipes.load(name).model_dump(mode="json")
     found = [
         f"{section}.{key}={_scalar(value)}"

@@ -25,6 +25,7 @@ from attnres_cli.search.shapes import Trunk, kv_heads, shapes
 from attnres_cli.search.space import Space
 from attnres_cli.shape import Shape
 from attnres_cli.trials import Value as Found
+from attnres_cli.trials import searched_name
 from attnres_cli.variant import Variant, write_value
 
 MOST_POINTS = 20_000
@@ -70,6 +71,7 @@ class Point:
         }
         optim = base.optim.model_copy(update={"lr": self.rate})
         parts: dict[str, object] = {
+            "name": searched_name(base.name),
             "model": base.model.model_copy(update=sizes),
             "optim": optim,
         }

@@ -11,7 +11,6 @@ import json
 import math
 import os
 import sqlite3
-import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -20,7 +19,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+from attnres_cli import address
 from attnres_cli.errors import StudyError
+from attnres_cli.store import postgres
 from attnres_cli.trials import Family, Search, State, Trial
 
 if TYPE_CHECKING:
@@ -54,51 +55,6 @@ def name_of(search: Search, variants: Sequence[str]) -> str:
     decides = {key: value for key, value in asdict(search).items() if key not in _NO_PART}
     text = json.dumps([decides, list(variants)], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:8]
-
-
-def storage_of(study: str) -> RDBStorage:
-    """Optuna's storage in a study that is there, to write to.
-
-    Raises:
-        StudyError: it cannot be used.
-
-    """
-    from optuna.storages import RDBStorage
-    from sqlalchemy import event
-
-    with explained():
-        if _is_server(study):
-            return RDBStorage(study, engine_kwargs={"pool_pre_ping": True})
-        path = _path_of(study)
-        url, arguments = f"sqlite:///{path}", {"connect_args": {"timeout": _BUSY_S}}
-        storage = _patiently(lambda: RDBStorage(url, engine_kwargs=arguments))
-
-        @event.listens_for(storage.engine, "connect")
-        def _pragmas(connection: Any, _record: Any) -> None:
-            connection.execute("PRAGMA synchronous = NORMAL")  # the file is in WAL mode: our store
-
-        storage.engine.dispose()
-        return storage
-
-
-def _patiently(make: Any) -> Any:
-    """What `make` makes; once more where another process made the tables in the same moment."""
-    from sqlalchemy.exc import DBAPIError
-
-    for _ in range(20):
-        try:
-            return make()
-        except DBAPIError:
-            time.sleep(0.1)
-    return make()
-
-
-def _is_server(study: str) -> bool:
-    return "://" in study and not study.startswith("sqlite:///")
-
-
-def _path_of(study: str) -> Path:
-    return Path(study.removeprefix("sqlite:///")).expanduser().resolve()
 
 
 @contextmanager
@@ -170,7 +126,7 @@ def read(study: str) -> list[Search]:
         StudyError: it cannot be read.
 
     """
-    if not _is_server(study) and not _path_of(study).exists():
+    if not address.is_url(study) and not address.file_of(study).exists():
         return []
     with explained():
         return _read(study)
@@ -181,10 +137,12 @@ def _read(study: str) -> list[Search]:
     from optuna.storages import RDBStorage
     from sqlalchemy import inspect
 
-    if _is_server(study):
-        url, arguments = study, {}
+    if address.is_url(study):
+        server, arguments = postgres.connection_of(study, readonly=True)
+        url = server.render_as_string(hide_password=False)
     else:
-        url, arguments = "sqlite://", {"creator": lambda: _reading(_path_of(study))}
+        path = address.file_of(study).resolve()
+        url, arguments = "sqlite://", {"creator": lambda: _reading(path)}
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     engine = _engine(url, arguments)
     try:

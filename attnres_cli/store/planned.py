@@ -12,6 +12,7 @@ from sqlalchemy import Connection, Table, insert, select, update
 from attnres_cli.run import DataFacts, RunSpec
 from attnres_cli.store import claims, rows
 from attnres_cli.store.tables import data, recipes, runs
+from attnres_cli.trials import is_searched, searched_name
 
 
 def insert_missing(connection: Connection, table: Table, row: Mapping[str, object]) -> None:
@@ -36,6 +37,9 @@ def run_ids(connection: Connection, specs: Sequence[RunSpec]) -> list[int]:
     """The numbers of the runs of these specs, which are made where there are none."""
     for recipe in {spec.recipe.digest: spec.recipe for spec in specs}.values():
         insert_missing(connection, recipes, rows.of_recipe(recipe))
+        if not is_searched(recipe.name):  # what a search tried is now trained for its own sake
+            mine = (recipes.c.digest == recipe.digest, recipes.c.name == searched_name(recipe.name))
+            connection.execute(update(recipes).where(*mine).values(name=recipe.name))
     wanted = {tuple(identity.values()): identity for identity in map(rows.of_spec, specs)}
     held = _held(connection, {spec.recipe.digest for spec in specs})
     fresh = {"attempts": 0, "created_at": claims.now(), **rows.WAITING}

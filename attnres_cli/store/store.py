@@ -10,7 +10,19 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 
-from sqlalchemy import ColumnElement, Connection, Engine, delete, insert, select, update
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Engine,
+    String,
+    column,
+    delete,
+    insert,
+    inspect,
+    select,
+    table,
+    update,
+)
 from sqlalchemy.exc import DBAPIError
 
 from attnres_cli import address, gates
@@ -192,6 +204,16 @@ class Store:
             found = _records(connection, *wanted, curves=curves)
         records = {record.id: record for record in found}
         return found if ids is None else [records[run_id] for run_id in ids]
+
+    @patient
+    def has_searches(self) -> bool:
+        """Whether Optuna's tables, beside ours, hold a search; Optuna itself is not asked."""
+        name = column("study_name", String)
+        ours = select(name).select_from(table("studies", name)).where(name.startswith("attnres-"))
+        with self._read() as connection:
+            if not inspect(connection).has_table("studies"):
+                return False
+            return connection.execute(ours.limit(1)).first() is not None
 
     @patient
     def probes(self, ids: Sequence[int]) -> dict[int, tuple[Probe, ...]]:
