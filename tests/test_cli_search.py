@@ -48,7 +48,7 @@ def searched(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, 
         ("standard --objective val_loss,params,flops", "val_loss, or val_loss and one more"),
         ("standard --budget params=2M --sampler tpee", "did you mean 'tpe'"),
         ("standard --seeds 0,1", "seed 0 is the first look's"),
-        ("standard --seeds none", "--seeds takes a number or a list"),
+        ("standard --seeds none", "--seeds takes a number, a list as 0,3,7"),
         ("standard --suite fig7", "either variants or --suite"),
         ("--suite fig9", "did you mean 'fig7'"),
         ("standrad", "did you mean 'standard'"),
@@ -120,6 +120,43 @@ def test_a_search_trains_confirms_and_is_there_at_once_the_second_time(
     names = {row[0] for row in connection.execute("SELECT study_name FROM studies")}
     assert names == {f"attnres-{search.name}-{variant}" for variant in (command[0], command[1])}
     connection.close()
+
+
+def reported(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[str, str]:
+    sys.argv = ["attnres", "report", *arguments]
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert not ended.value.code
+    out, err = capsys.readouterr()
+    return out, err
+
+
+@pytest.mark.slow
+def test_a_study_of_a_search_alone_is_reported_as_that_and_a_recipe_trained_later_before_it(
+    capsys: pytest.CaptureFixture[str], folder: Path
+):
+    sizes = ["n_layers=2", "n_heads=2", "d_model=32", "d_ff=80"]
+    typed = ["standard", *SMALL[:4], *(f"--set=model.{size}" for size in sizes), "--seeds", "2"]
+    code, printed, _ = searched(capsys, "standard", *SMALL, "--confirm", "0")
+    assert code == 0
+    (search,) = read("attnres.db")
+
+    alone, _ = reported(capsys)
+    written, _ = reported(capsys, "--format", "html", "--output", "search.html")
+    sys.argv = ["attnres", "ablate", *typed]
+    with pytest.raises(SystemExit):
+        cli.main()
+    ablated = capsys.readouterr()
+    after, said = reported(capsys)
+    named, _ = reported(capsys, "--recipe", search.name)
+
+    assert alone == named == printed
+    assert "bytes" in written
+    assert f"earch {search.name}" in (folder / "search.html").read_text()
+    assert "seed 1: val loss" in ablated.err
+    assert "seed 0: val loss" not in ablated.err
+    assert after.startswith("recipe smoke, the same for every arm")  # its own name again
+    assert f"also in the study: --recipe {search.name} (a search)" in said
 
 
 @pytest.mark.slow

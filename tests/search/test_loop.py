@@ -23,6 +23,7 @@ from attnres_cli.search import budget, points, proposals, read, space, studies
 from attnres_cli.search.loop import Family, Laboratory
 from attnres_cli.search.points import Point
 from attnres_cli.store import Store
+from attnres_cli.store.optuna import optuna_storage
 from attnres_cli.trials import Search, State
 
 SPECS = ("standard", "attnres")
@@ -59,7 +60,7 @@ class Bench:
         recipe = load("smoke")
         grid = points.grid(typed, asked, budget.parse(["params=60k"], 1), recipe, 256)
         self.store = Store.open(self.path, create=True)
-        self.storage = studies.storage_of(self.path)
+        self.storage = optuna_storage(self.path)
         objectives = ("val_loss", "flops")[:goals]
         self.search = replace(SEARCH, n_trials=n_trials, objectives=objectives)
         self.families = []
