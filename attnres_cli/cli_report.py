@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from attnres_cli.preregister import Registration
     from attnres_cli.report.chapter import Chapter
     from attnres_cli.report.ladder import Ladder
+    from attnres_cli.report.optima import Finding
     from attnres_cli.report.select import Choice
     from attnres_cli.run import RunRecord
     from attnres_cli.store import Store
@@ -51,6 +52,7 @@ class _Held:
     records: list[RunRecord]
     own: list[ArmRecipe]
     registrations: list[Registration]
+    searches: list[Search]
 
 
 def report(
@@ -95,7 +97,8 @@ def report(
         return
     if recipe is None:
         records = [record for record in records if not is_searched(record.recipe)]
-    held = _Held(store, study, records, store.arm_recipes(), store.registrations())
+    own, registrations = store.arm_recipes(), store.registrations()
+    held = _Held(store, study, records, own, registrations, searches if recipe is None else [])
     chosen = choose(held.records, study, recipe, baseline, canonical, held.own)
     shown = [chosen]
     if form is Format.HTML and not scaling and against is None:
@@ -136,11 +139,9 @@ def _show_search(
     from attnres_cli.report.optima import find
     from attnres_cli.report.search import show
 
-    runs = store.runs()
+    runs = store.runs(curves=False)
     if figures is not None:
-        from attnres_cli.report.search_page import save_figures
-
-        _say_drawn(save_figures([find(search, runs)], figures))
+        _draw_searches([find(search, runs)], figures)
     show(search, runs, form, out, store.recipe, study)
 
 
@@ -167,13 +168,20 @@ def _show_comparisons(
     chapters = [each for chosen in shown for each in _chapters(held, chosen)]
     if form is not Format.HTML and (why := unanswerable(chapters[0].comparison)):
         say(why)  # a table of nothing does not, and a page begins with it
-    if figures is None and form is not Format.HTML:
-        return _show(chapters, (), form, against, out)
+    is_page = form is Format.HTML and against is None
+    if figures is None and not is_page:
+        return _show(chapters, form, against, out)
     chapters = [_seen(chapter, held.store) for chapter in chapters]
-    ladders = _ladders(held, shown)
+    ladders, findings = _ladders(held, shown), _findings(held)
     if figures is not None:
         _draw(split(chapters)[0], ladders, figures)
-    return _show(chapters, ladders, form, against, out)
+        _draw_searches(findings, figures)
+    if not is_page:
+        return _show(chapters, form, against, out)
+    from attnres_cli.report.page import to_html
+
+    out.write(to_html(chapters, ladders, findings, held.store.recipe))
+    return None
 
 
 def _chapters(held: _Held, chosen: Choice) -> list[Chapter]:
@@ -237,22 +245,25 @@ def _say_drawn(written: Sequence[Path]) -> None:
     say(f"figures in {written[0].parent}: {names}" if written else "no figures: no run has ended")
 
 
-def _show(
-    chapters: Sequence[Chapter],
-    ladders: Sequence[Ladder],
-    form: Format,
-    against: str | None,
-    out: TextIO,
-) -> None:
-    found = [chapter.comparison for chapter in chapters]
+def _draw_searches(findings: Sequence[Finding], where: str) -> None:
+    from attnres_cli.report.search_page import save_figures
+
+    if findings:
+        _say_drawn(save_figures(findings, where))
+
+
+def _findings(held: _Held) -> list[Finding]:
+    from attnres_cli.report.optima import find
+
+    runs = held.store.runs(curves=False) if held.searches else []
+    return [find(search, runs) for search in held.searches]
+
+
+def _show(chapters: Sequence[Chapter], form: Format, against: str | None, out: TextIO) -> None:
     if against is not None:
         _show_against(chapters, form, out)
-    elif form is Format.HTML:
-        from attnres_cli.report.page import to_html
-
-        out.write(to_html(chapters, ladders))
     else:
-        cli_ablate.show(found, form, out)
+        cli_ablate.show([chapter.comparison for chapter in chapters], form, out)
 
 
 def _show_against(chapters: Sequence[Chapter], form: Format, out: TextIO) -> None:

@@ -149,6 +149,7 @@ def test_a_study_of_a_search_alone_is_reported_as_that_and_a_recipe_trained_late
     ablated = capsys.readouterr()
     after, said = reported(capsys)
     named, _ = reported(capsys, "--recipe", search.name)
+    reported(capsys, "--format", "html", "--output", "all.html", "--figures", "drawn/")
 
     assert alone == named == printed
     assert "bytes" in written
@@ -157,6 +158,11 @@ def test_a_study_of_a_search_alone_is_reported_as_that_and_a_recipe_trained_late
     assert "seed 0: val loss" not in ablated.err
     assert after.startswith("recipe smoke, the same for every arm")  # its own name again
     assert f"also in the study: --recipe {search.name} (a search)" in said
+    page = (folder / "all.html").read_text()
+    assert page.count(f">Search {search.name}: recipe smoke") == 2  # its answer and its part
+    assert "Recipe smoke" in page
+    drawn = {path.name for path in (folder / "drawn").iterdir()}
+    assert {"curves.svg", "search-aspect.svg"} <= drawn
 
 
 @pytest.mark.slow

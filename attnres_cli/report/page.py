@@ -31,16 +31,27 @@ from attnres_cli.report.markup import (
     section,
     table,
 )
+from attnres_cli.report.optima import Finding
 from attnres_cli.report.page_parts import beside_paper, over_sizes
+from attnres_cli.report.search_page import of_page as search_answer
+from attnres_cli.report.search_page import part as search_part
+from attnres_cli.report.search_words import RecipeOf
 from attnres_cli.report.terms import capital
 
 
-def to_html(chapters: Sequence[Chapter], ladders: Sequence[Ladder] = ()) -> str:
+def to_html(
+    chapters: Sequence[Chapter],
+    ladders: Sequence[Ladder] = (),
+    findings: Sequence[Finding] = (),
+    known: RecipeOf | None = None,
+) -> str:
     """The page of a study's comparisons, one chapter after the other, never pooled.
 
     Args:
         chapters: of one recipe or of several, the newest last.
         ladders: what recipes of one name that differ in size say together.
+        findings: of the searches of the study.
+        known: gives the study's recipe of a digest, by which their shapes are reproduced.
 
     """
     whole, brief = groups.split(chapters)
@@ -53,11 +64,15 @@ def to_html(chapters: Sequence[Chapter], ladders: Sequence[Ladder] = ()) -> str:
         for number, (chapter, title) in numbered
     ]
     body += [_of_sizes(found, f"s{number}") for number, found in enumerate(ladders, 1)]
+    first = len(ladders) + 1
+    body += [search_answer(found, f"s{number}") for number, found in enumerate(findings, first)]
     body += [over_sizes(found, f"s{number}") for number, found in enumerate(ladders, 1)]
     body += [_chapter(chapter, title, f"c{number}") for number, (chapter, title) in numbered]
+    study = every[0].study_name
+    body += [search_part(found, known, study, n) for n, found in enumerate(findings, first)]
     body.append(beside_paper(whole, titles, paper(), "paper"))
     body += [_without(brief, [_title(each, names[id(each)]) for each in brief])] if brief else []
-    n_recipes, study = len({groups.of(chapter) for chapter in every}), every[0].study_name
+    n_recipes = len({groups.of(chapter) for chapter in every})
     several = f"{n_recipes} recipes of {study}, never pooled"
     title = f"attnres: {titles[0] if n_recipes == 1 else several}"
     return document(title, answer.question(whole), "".join(body), study)

@@ -61,6 +61,12 @@ def save_figures(findings: Sequence[Finding], where: str) -> list[Path]:
     return written
 
 
+def of_page(finding: Finding, name: str) -> str:
+    """The answer of a search at the beginning of a page that has its part under that name."""
+    lead = f"<strong><a href='#{name}'>{escape(title(finding.search))}</a>.</strong> "
+    return f"<p class='answer'>{lead}{markup.code(answer(finding))}</p>\n"
+
+
 def part(finding: Finding, known: RecipeOf | None, study: str, number: int) -> str:
     """A search as a part of any page: tables, figures, what they rest on, how to reproduce.
 
