@@ -8,8 +8,8 @@ trials of one search.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
@@ -213,9 +213,9 @@ class Laboratory:
     def _tell(self, family: Family, number: int, record: RunRecord) -> None:
         values = values_of(record, self.objectives)
         if values is None:
-            family.study.tell(number, state=TrialState.FAIL, skip_if_finished=True)
+            _end(family.study, number, TrialState.FAIL)
         else:
-            family.study.tell(number, values, skip_if_finished=True)
+            _end(family.study, number, TrialState.COMPLETE, values)
 
     def _ask(self, family: Family) -> int:
         """Ask for the next trials: those drawn before anything is learnt at once, then as many as
@@ -253,7 +253,7 @@ class Laboratory:
 
     def _void(self, family: Family, number: int, reason: str) -> None:
         self._write(family, number, VOID, reason)
-        family.study.tell(number, state=TrialState.FAIL, skip_if_finished=True)
+        _end(family.study, number, TrialState.FAIL)
 
     def _write_run(self, family: Family, number: int, point: Point) -> None:
         for key, value in run_attributes(trial_of(point, family.points)).items():
@@ -263,7 +263,8 @@ class Laboratory:
         study_id = self.storage.get_study_id_from_name(family.study.study_name)
         trial_id = self.storage.get_trial_id_from_study_id_trial_number(study_id, number)
         if self.storage.get_trial(trial_id).state is TrialState.RUNNING:
-            self.storage.set_trial_user_attr(trial_id, key, value)
+            with unless_ended():
+                self.storage.set_trial_user_attr(trial_id, key, value)
 
     def _train(self, points: Sequence[Point], seeds: Sequence[int], ids: Sequence[int]) -> None:
         """Train these runs; those that other processes have are waited for."""
@@ -305,6 +306,23 @@ class Laboratory:
                 user_attrs={**run_attributes(trial_of(point, family.points)), EXTRA: True},
             )
             family.study.add_trial(trial)
+
+
+@contextmanager
+def unless_ended() -> Iterator[None]:
+    """Pass over a trial that another process, which saw the same run, has ended in this moment."""
+    try:
+        yield
+    except RuntimeError as error:  # of a class of its own only in newer versions of Optuna
+        if "already finished" not in str(error):
+            raise
+
+
+def _end(
+    study: Study, number: int, state: TrialState, values: Sequence[float] | None = None
+) -> None:
+    with unless_ended():
+        study.tell(number, values, state=state, skip_if_finished=True)
 
 
 def _shapes(points: Sequence[Point], k: int) -> list[Trunk]:

@@ -20,7 +20,7 @@ from attnres_cli.plan import Plan
 from attnres_cli.recipe import load
 from attnres_cli.run import RunRecord, Status
 from attnres_cli.search import budget, points, proposals, read, space, studies
-from attnres_cli.search.loop import Family, Laboratory
+from attnres_cli.search.loop import Family, Laboratory, unless_ended
 from attnres_cli.search.points import Point
 from attnres_cli.store import Store
 from attnres_cli.store.optuna import optuna_storage
@@ -273,3 +273,22 @@ def test_how_much_a_dimension_matters_is_told_where_there_are_enough_trials(benc
     importance = many.families[1].importance
     assert set(importance) == {"aspect", "heads_per_layer", "n_blocks"}
     assert sum(importance.values()) == pytest.approx(1)
+
+
+def test_a_trial_that_another_process_has_just_ended_stays_as_it_is(bench):
+    made = bench()
+    study, storage = made.families[0].study, made.storage
+    number = study.ask(made.families[0].points.distributions).number
+    study_id = storage.get_study_id_from_name(study.study_name)
+    trial_id = storage.get_trial_id_from_study_id_trial_number(study_id, number)
+    study.tell(number, 2.5)
+
+    with unless_ended():
+        storage.set_trial_state_values(trial_id, TrialState.FAIL)
+    with unless_ended():
+        storage.set_trial_user_attr(trial_id, "void", "too late")
+
+    (kept,) = study.get_trials()
+    assert (kept.state, kept.value, kept.user_attrs) == (TrialState.COMPLETE, 2.5, {})
+    with pytest.raises(RuntimeError, match="another reason"), unless_ended():
+        raise RuntimeError("another reason")
