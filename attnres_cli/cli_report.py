@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, TextIO
 import typer
 
 from attnres_cli import cli_ablate, cli_preregister
-from attnres_cli.errors import StudyError
+from attnres_cli.errors import StudyError, UsageError
 from attnres_cli.options import (
     Against,
     AnyFormatName,
@@ -92,6 +92,7 @@ def report(
     searches = read(study) if store.has_searches() else []
     out: TextIO = sys.stdout if output is None else StringIO()
     if asked := _asked_for(searches, recipe, records):
+        _refuse(asked, scaling=scaling, against=against)
         _show_search(asked, store, study, form, figures, out)
         _keep(out, output)
         return
@@ -131,6 +132,15 @@ def _asked_for(
     if recipe is not None:
         return next((each for each in searches if each.name == recipe), None)
     return searches[-1] if searches and all(is_searched(r.recipe) for r in records) else None
+
+
+def _refuse(search: Search, *, scaling: bool, against: str | None) -> None:
+    """Raise UsageError where a search is asked for what only recipes have."""
+    if scaling or against is not None:
+        raise UsageError(
+            f"{'--scaling' if scaling else '--against'} is of recipes, and {search.name} is a "
+            "search: --recipe names one that `attnres ablate` has trained"
+        )
 
 
 def _show_search(

@@ -152,6 +152,15 @@ def test_a_study_of_a_search_alone_is_reported_as_that_and_a_recipe_trained_late
     reported(capsys, "--format", "html", "--output", "all.html", "--figures", "drawn/")
 
     assert alone == named == printed
+    for option in (["--scaling"], ["--against", "paper"]):
+        sys.argv = ["attnres", "report", "--recipe", search.name, *option]
+        with pytest.raises(SystemExit) as refused:
+            cli.main()
+        assert refused.value.code == 2
+        assert (
+            f"{option[0]} is of recipes, and {search.name} is a search" in capsys.readouterr().err
+        )
+
     assert "bytes" in written
     assert f"earch {search.name}" in (folder / "search.html").read_text()
     assert "seed 1: val loss" in ablated.err
