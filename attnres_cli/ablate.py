@@ -183,10 +183,13 @@ def run(
     on_event: Callable[[Event | None], None],
 ) -> None:
     """Train what is missing. Raises KeyboardInterrupt where the user stops it."""
-    ids = tuple(run_ids)
+    run_all(store, jobs(plan, study), lambda _n_free: run_ids, on_event)
+
+
+def jobs(plan: Plan, study: str) -> list[Job]:
+    """One for each of the plan's workers; on a CPU each is bound to cores of its own."""
     bound = cores.shares(train.cores(), len(plan.devices))
-    jobs = [
-        Job(study, ids, name, plan.settings, plan.recipe, mine if name == "cpu" else ())
+    return [
+        Job(study, name, plan.settings, plan.recipe, mine if name == "cpu" else ())
         for name, mine in zip(plan.devices, bound, strict=True)
     ]
-    run_all(store, jobs, on_event)

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from attnres_cli.plan import Plan
     from attnres_cli.recipe import Recipe
     from attnres_cli.search.points import Point
+    from attnres_cli.search.pruning import Pruning
     from attnres_cli.search.wanted import Wanted
 
 _SOME_FAILED = 3  # exit code, as in cli.py
@@ -68,6 +69,10 @@ def search(
     sampler: Annotated[
         str, typer.Option(help="auto, tpe, gp, nsga2, grid, brute or random.")
     ] = "auto",
+    pruner: Annotated[
+        str,
+        typer.Option(help="none, median or hyperband: end poor trials early, within a design."),
+    ] = "none",
     confirm: Annotated[
         int, typer.Option(min=0, help="How many best shapes of each design to confirm.")
     ] = 2,
@@ -92,7 +97,8 @@ def search(
     """
     from attnres_cli.recipe import load
     from attnres_cli.report.search import show
-    from attnres_cli.search import loop, proposals, read
+    from attnres_cli.search import proposals, pruning, read
+    from attnres_cli.search.speeds import speeds
     from attnres_cli.search.wanted import make
     from attnres_cli.store import Store
 
@@ -102,6 +108,7 @@ def search(
     if variants and suite is not None:
         raise UsageError("give either variants or --suite, not both")
     fixed, specs, ranges = _asked(load(recipe, override or []), variants, suite, space)
+    prunes = pruning.asked(pruner, fixed, goals)
     wanted = make(fixed, specs, budget or [], ranges, goals, _FIRST_SEED, fresh, trials)
     samplers = {
         spec: proposals.chosen(sampler, len(points), trials, len(goals))
@@ -109,10 +116,10 @@ def search(
     }
     plan = _plan(wanted, device, workers, engine)
     if dry_run:
-        speed = loop.speeds(list(wanted.points.values()), plan, wanted.tokens)
-        _print_plan(wanted, samplers, plan, confirm, speed, sys.stdout)
+        speed = speeds(list(wanted.points.values()), plan, wanted.tokens)
+        _print_plan(wanted, samplers, prunes, plan, confirm, speed, sys.stdout)
         return
-    n_failed = _run(wanted, samplers, plan, study, confirm)
+    n_failed = _run(wanted, samplers, prunes, plan, study, confirm)
     (found,) = [each for each in read(study) if each.name == wanted.search.name]
     store = Store.open(study, create=False)
     show(found, store.runs(), form, sys.stdout, store.recipe, study)
@@ -172,12 +179,19 @@ def _plan(wanted: Wanted, device: str, workers: int | None, engine: str) -> Plan
 
 
 def _run(
-    wanted: Wanted, samplers: Mapping[str, tuple[str, str]], plan: Plan, study: str, k: int
+    wanted: Wanted,
+    samplers: Mapping[str, tuple[str, str]],
+    prunes: Pruning | None,
+    plan: Plan,
+    study: str,
+    k: int,
 ) -> int:
     """Do what the study lacks of a search; how many runs of it failed."""
     from attnres_cli import ablate
-    from attnres_cli.report.progress import progress
+    from attnres_cli.report.progress import seeking
+    from attnres_cli.search import families as of
     from attnres_cli.search import loop, proposals, studies
+    from attnres_cli.search.speeds import speeds
     from attnres_cli.store import Store
     from attnres_cli.store.optuna import optuna_storage
 
@@ -189,28 +203,29 @@ def _run(
     for spec, points in wanted.points.items():
         kind, text = samplers[spec]
         found = studies.open_study(storage, search, variants, spec)
-        studies.keep_asked(found, search, text)
+        studies.keep_asked(found, search, text, prunes.text if prunes else "")
         mapped, startup = proposals.Points(points), proposals.n_startup(kind, search.n_trials)
         seed = int(search.name, 16)
         found.sampler = proposals.Feasible(mapped, kind, seed, startup)
-        families.append(loop.Family(spec, mapped, found, startup))
+        ends = prunes.make() if prunes else None
+        families.append(of.Family(spec, mapped, found, storage, startup, ends))
     speed: Callable[[Point], float | None] = _no_speed
     if any(family.lacks(search.n_trials) for family in families):
         say("timing a few training steps of the shallowest and the deepest shape of each design")
-        speed = loop.speeds(list(wanted.points.values()), plan, wanted.tokens)
-        _print_plan(wanted, samplers, plan, k, speed, sys.stderr)
+        speed = speeds(list(wanted.points.values()), plan, wanted.tokens)
+        _print_plan(wanted, samplers, prunes, plan, k, speed, sys.stderr)
     laboratory = loop.Laboratory(
         study=study,
         store=store,
-        storage=storage,
         tokens=wanted.tokens,
         plan=plan,
         objectives=search.objectives,
         n_trials=search.n_trials,
         first_seed=search.first_seed,
-        progress=progress,
+        progress=seeking,
         step_s=speed,
         note=say,
+        pruning=prunes,
     )
     try:
         laboratory.look(families)
@@ -228,6 +243,7 @@ def _no_speed(_point: Point) -> None:
 def _print_plan(
     wanted: Wanted,
     samplers: Mapping[str, tuple[str, str]],
+    prunes: Pruning | None,
     plan: Plan,
     k: int,
     speed: Callable[[Point], float | None],
@@ -254,6 +270,8 @@ def _print_plan(
             seconds += n_runs * sum(each) / len(each)
         else:
             seconds = None
+    if prunes:
+        stream.write(f"pruner {prunes.text}\n")
     stream.write(f"objective {', '.join(search.objectives)}; first look on seed {_FIRST_SEED}")
     if search.confirm_seeds:
         stream.write(f"; the {k} best shapes of each design are then trained for all designs ")

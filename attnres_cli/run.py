@@ -282,7 +282,7 @@ class Event:
     """What a worker tells: a run has started (step 0), come further, or ended (done).
 
     loss is the training loss while it runs, in nats per token; the validation loss at its end;
-    None where there is none.
+    None where there is none. One that is halted has been let go before its end.
     """
 
     worker: int
@@ -290,3 +290,4 @@ class Event:
     step: int = 0
     loss: float | None = None
     done: bool = False
+    halted: bool = False

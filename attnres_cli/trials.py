@@ -74,6 +74,7 @@ class Family:
             another variant and were confirmed for this one too.
         importance: by dimension, summing to 1: how much it tells the best trials from the others
             (Optuna's PED-ANOVA); empty where fewer than ten trials are complete.
+        pruner: what ended trials early, in words; empty: nothing did.
 
     """
 
@@ -81,6 +82,7 @@ class Family:
     trials: tuple[Trial, ...]
     sampler: str
     importance: Mapping[str, float]
+    pruner: str = ""
 
 
 @dataclass(frozen=True)

@@ -58,9 +58,10 @@ KINDS = {"cpu": {"quick": SMALL, "middle": MIDDLE}, "gpu": {"large": LARGE}}
 
 @dataclass
 class Turns:
-    """What a worker reports to; every report of the curve is the plain script's turn.
+    """What a worker asks and reports to; every report of the curve is the plain script's turn.
 
     Attributes:
+        run_id: of the one run that it is given.
         steps: that a turn takes, as the curve's points lie.
         seconds: of ours and of plain's, one each per turn.
         cpu_seconds: the same of the process's CPU time, which other programs do not lengthen.
@@ -68,17 +69,27 @@ class Turns:
     """
 
     plain: Plain
+    run_id: int
     step: int = 0
     last: tuple[float, float] | None = None
     steps: list[int] = field(default_factory=list)
     seconds: list[tuple[float, float]] = field(default_factory=list)
     cpu_seconds: list[tuple[float, float]] = field(default_factory=list)
 
-    def send(self, event: Event) -> None:
+    def recv(self) -> tuple[int, ...]:
+        """The run, and none after it."""
+        return (self.run_id,) if self.last is None else ()
+
+    def poll(self) -> bool:
+        """Nothing is said before it is asked for."""
+        return False
+
+    def send(self, event: Event | None) -> None:
         """A turn ends here, if this is a point of the curve after the first."""
-        now, n_steps = clocks(), event.step - self.step
-        if event.done or event.step == 0:
+        now = clocks()
+        if event is None or event.done or event.step == 0:
             return
+        n_steps = event.step - self.step
         self.step = event.step
         if self.last is not None:
             before = clocks()
@@ -138,8 +149,8 @@ def measured(config: Config, threads: int) -> dict[str, Any]:
         store = Store.open(study, create=True)
         (record,) = store.plan([spec], tokens.facts)
         plain.train(3)
-        turns = Turns(plain)
-        work(0, Job(study, (record.id,), config.device, settings, recipe), turns)
+        turns = Turns(plain, record.id)
+        work(0, Job(study, config.device, settings, recipe), turns)
         (ended,) = store.runs(ids=[record.id])
     if ended.status is not Status.COMPLETE:
         raise RuntimeError(f"the run ended as {ended.status}: {ended.error}")

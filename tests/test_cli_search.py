@@ -47,6 +47,8 @@ def searched(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, 
         ("standard --objective params,val_loss", "val_loss, or val_loss and one more"),
         ("standard --objective val_loss,params,flops", "val_loss, or val_loss and one more"),
         ("standard --budget params=2M --sampler tpee", "did you mean 'tpe'"),
+        ("standard --pruner medain", "did you mean 'median'"),
+        ("standard --pruner median", "--set optim.schedule=wsd keeps it until the last 20%"),
         ("standard --seeds 0,1", "seed 0 is the first look's"),
         ("standard --seeds none", "--seeds takes a number, a list as 0,3,7"),
         ("standard --suite fig7", "either variants or --suite"),
@@ -120,6 +122,35 @@ def test_a_search_trains_confirms_and_is_there_at_once_the_second_time(
     names = {row[0] for row in connection.execute("SELECT study_name FROM studies")}
     assert names == {f"attnres-{search.name}-{variant}" for variant in (command[0], command[1])}
     connection.close()
+
+
+@pytest.mark.slow
+def test_poor_trials_are_ended_early_and_leave_nothing_but_that(
+    capsys: pytest.CaptureFixture[str], folder: Path
+):
+    command = ["standard", "--recipe", "smoke", "--set", "optim.schedule=wsd", "--workers", "1"]
+    command += ["--budget", "params=60k", "--space", "n_layers=1..6,n_heads=1|2|4"]
+    command += ["--pruner", "median", "--trials", "8", "--confirm", "1", "--seeds", "1"]
+
+    code, out, err = searched(capsys, *command)
+    again, same, silence = searched(capsys, *command)
+
+    assert (code, again, silence) == (0, 0, "")
+    assert same == out
+    assert "pruner median: by the training loss, from 10% to 80% of a run" in err
+    (search,) = read("attnres.db")
+    (family,) = search.families
+    states = [trial.state for trial in family.trials]
+    n_pruned = states.count(State.PRUNED)
+    assert n_pruned >= 1
+    assert states.count(State.COMPLETE) == 8 - n_pruned
+    assert err.count(": pruned after step ") == n_pruned
+    assert f"{n_pruned} pruned" in out
+    connection = sqlite3.connect(folder / "attnres.db")
+    runs = connection.execute("SELECT status, count(*) FROM attnres_runs GROUP BY status")
+    assert dict(runs.fetchall()) == {"complete": 8 - n_pruned + 1, "pending": n_pruned}
+    connection.close()
+    assert not list((folder / "attnres.runs").glob("*/*.json"))  # no checkpoint of any
 
 
 def reported(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[str, str]:

@@ -13,14 +13,22 @@ from multiprocessing.context import SpawnProcess
 from typing import Any
 
 from attnres_cli.errors import AwayError, StudyError
-from attnres_cli.launch.worker import AWAY, NO_STUDY, Job, checkpoint_s, work
-from attnres_cli.run import Event, RunRecord, Status
+from attnres_cli.launch.worker import AWAY, NO_STUDY, Job, Orders, checkpoint_s, work
+from attnres_cli.run import Event, Status
 from attnres_cli.store import Store
 from attnres_cli.train import clear
 
 OnEvent = Callable[[Event | None], None]
 """Called with every event, and with None now and then so that a display can move on."""
 
+Wanted = Callable[[int], Sequence[int]]
+"""Called with how many workers are free: the runs that are to be trained, the first ones first.
+
+Asked before every run of a worker, so that what is wanted may follow from what has ended. Runs that
+have ended may stand among them; where none is left that has not, all is done.
+"""
+
+_WAITS = (Status.PENDING, Status.RUNNING)
 _TICK_S = 0.5
 _LOOK_S = 5.0  # between looks at the study while workers train
 _LAST_WORDS_S = 20.0  # for checkpoints, when all is to end
@@ -29,16 +37,31 @@ _LAST_WORDS_S = 20.0  # for checkpoints, when all is to end
 @dataclass
 class _Worker:
     process: SpawnProcess
-    events: Connection
-    has_claimed: bool = False
+    line: Connection
+    has_claimed: bool = False  # ever
+    is_busy: bool = False  # with a run now
     step: int = 0  # of the run it has
 
 
-def run_all(store: Store, jobs: Sequence[Job], on_event: OnEvent) -> list[RunRecord]:
-    """Train all runs of the jobs, one worker process per job; the runs as they ended.
+def run_all(
+    store: Store,
+    jobs: Sequence[Job],
+    wanted: Wanted,
+    on_event: OnEvent,
+    goes_on: Callable[[Event], bool] = lambda _event: True,
+) -> None:
+    """Train all wanted runs, one worker process per job, each for as long as there is a run for it.
 
     A worker that dies is replaced and its run goes on. Runs that a process of another command is
-    training are waited for, and taken over if it is gone. All jobs name the same study and runs.
+    training are waited for, and taken over if it is gone.
+
+    Args:
+        store: the study that holds the runs, opened by this process.
+        jobs: all of the same study.
+        wanted: names the runs.
+        on_event: for whoever watches.
+        goes_on: of an event of a run that has not ended, whether the run is to be trained further;
+            if not, it is let go, and may not be wanted again.
 
     Raises:
         KeyboardInterrupt: Ctrl-C, SIGTERM or SIGHUP; the workers write their runs down and end,
@@ -49,28 +72,118 @@ def run_all(store: Store, jobs: Sequence[Job], on_event: OnEvent) -> list[RunRec
         UsageError: the environment says no number of seconds between checkpoints.
 
     """
-    ids = jobs[0].run_ids
     checkpoint_s()
-    workers: dict[int, _Worker] = {}
+    pool = _Pool(store, jobs, wanted, on_event, goes_on)
     before, patience_s = _on_signals(_interrupt), store.patience_s
     try:
-        while (unfinished := _unfinished(store, ids)) or workers:  # last words may be on the way
-            waiting = sum(status is Status.PENDING for status in unfinished)
-            for number in [n for n in range(len(jobs)) if n not in workers][:waiting]:
-                workers[number] = _start(number, jobs[number])
-            _listen(workers, on_event)
-            _bury(workers, store, ids)
-            store.release(ids)  # of processes of another command that have died meanwhile
-        return store.runs(ids=ids)
+        pool.work()
     finally:
         store.patience_s = 0.0  # nobody waits for a server in order to end
-        _end(workers)
+        _end(pool.workers)
         for number, handler in before.items():
             signal.signal(number, handler)
+        ids = list(pool.seen)
         with suppress(AwayError):  # the next command finds that our workers are gone
             store.release(ids)
             _sweep(store, ids)
         store.patience_s = patience_s
+
+
+class _Pool:
+    """The workers of one call, by the number of their job; the runs that were ever wanted."""
+
+    def __init__(
+        self,
+        store: Store,
+        jobs: Sequence[Job],
+        wanted: Wanted,
+        on_event: OnEvent,
+        goes_on: Callable[[Event], bool],
+    ) -> None:
+        self.workers: dict[int, _Worker] = {}
+        self.seen: dict[int, None] = {}  # in their order
+        self._store, self._jobs, self._wanted = store, jobs, wanted
+        self._on_event, self._goes_on = on_event, goes_on
+
+    def work(self) -> None:
+        """Until no run is left and all workers have ended: last words may be on the way."""
+        while True:
+            free = [number for number in range(len(self._jobs)) if number not in self.workers]
+            unfinished = self._unfinished(len(free))
+            if not unfinished and not self.workers:
+                return
+            waiting = sum(status is Status.PENDING for status in unfinished.values())
+            idle = sum(not worker.is_busy for worker in self.workers.values())  # they will ask
+            for number in free[: max(0, waiting - idle)]:
+                self.workers[number] = _start(number, self._jobs[number])
+            self._listen()
+            self._bury()
+            self._store.release(list(self.seen))  # of another command's processes that have died
+
+    def _unfinished(self, n_free: int) -> dict[int, Status]:
+        """Wanted runs that have not ended, by id, in their order."""
+        ids = self._wanted(n_free)
+        self.seen |= dict.fromkeys(ids)
+        found = self._store.statuses(ids)
+        return {run_id: found[run_id] for run_id in ids if found.get(run_id) in _WAITS}
+
+    def _listen(self) -> None:
+        """Answer workers until one has ended, or it is time to look at the study again."""
+        if not self.workers:
+            time.sleep(_TICK_S)  # another command's process has our runs
+            self._on_event(None)
+        look_at = time.monotonic() + _LOOK_S
+        while self.workers and time.monotonic() < look_at:
+            ready = wait([worker.line for worker in self.workers.values()], timeout=_TICK_S)
+            self._on_event(None)
+            for worker in [each for each in self.workers.values() if each.line in ready]:
+                try:
+                    event = worker.line.recv()
+                except (EOFError, OSError):
+                    worker.process.join()
+                    return
+                self._answer(worker, event)
+
+    def _answer(self, worker: _Worker, event: Event | None) -> None:
+        orders: Orders | None = None
+        if event is None:
+            worker.is_busy, worker.step = False, 0
+            unfinished = self._unfinished(1).items()
+            orders = tuple(n for n, status in unfinished if status is Status.PENDING)
+        else:
+            worker.has_claimed = worker.is_busy = True
+            worker.step = event.step
+            self._on_event(event)
+            if not event.done and not self._goes_on(event):
+                orders = event.run_id
+        if orders is not None:
+            with suppress(OSError):  # it has died: that is seen where it is listened to
+                worker.line.send(orders)
+
+    def _bury(self) -> None:
+        """Forget workers that have ended; let the runs of those that died wait again."""
+        for number, worker in list(self.workers.items()):
+            code = worker.process.exitcode
+            if code is None:
+                continue
+            worker.line.close()
+            del self.workers[number]
+            if code == NO_STUDY:
+                raise StudyError(
+                    "a worker could not use the study (above); the same command goes on"
+                )
+            ids = list(self.seen)
+            if code == AWAY:
+                self._store.release(ids)
+                continue
+            cause = f"the worker process ended with {_how(code)}"
+            if code == -signal.SIGKILL:
+                cause += ": out of memory? Lower train.batch_size or --workers"
+            freed = self._store.release(ids, cause=cause)
+            if code != 0 and not freed and not worker.has_claimed:
+                raise RuntimeError(
+                    f"a worker process ended with {_how(code)} before it could start"
+                )
 
 
 def _on_signals(handler: Callable[[int, object], None]) -> dict[int, Any]:
@@ -84,60 +197,13 @@ def _interrupt(_signal: int, _frame: object) -> None:
     raise KeyboardInterrupt
 
 
-def _unfinished(store: Store, ids: Sequence[int]) -> list[Status]:
-    found = store.statuses(ids).values()
-    return [status for status in found if status in (Status.PENDING, Status.RUNNING)]
-
-
 def _start(number: int, job: Job) -> _Worker:
     context = multiprocessing.get_context("spawn")  # CUDA does not survive a fork
-    events, report = context.Pipe(duplex=False)
-    process = context.Process(target=work, args=(number, job, report), daemon=True)
+    line, theirs = context.Pipe()
+    process = context.Process(target=work, args=(number, job, theirs), daemon=True)
     process.start()
-    report.close()  # ours; the worker's end alone keeps the pipe open
-    return _Worker(process, events)
-
-
-def _listen(workers: dict[int, _Worker], on_event: OnEvent) -> None:
-    """Pass on events until a worker has ended, or it is time to look at the study again."""
-    if not workers:
-        time.sleep(_TICK_S)  # another command's process has our runs
-        on_event(None)
-    look_at = time.monotonic() + _LOOK_S
-    while workers and time.monotonic() < look_at:
-        ready = wait([worker.events for worker in workers.values()], timeout=_TICK_S)
-        on_event(None)
-        for worker in workers.values():
-            if worker.events not in ready:
-                continue
-            try:
-                event = worker.events.recv()
-            except (EOFError, OSError):
-                worker.process.join()
-                return
-            worker.has_claimed, worker.step = True, event.step
-            on_event(event)
-
-
-def _bury(workers: dict[int, _Worker], store: Store, ids: Sequence[int]) -> None:
-    """Forget workers that have ended; let the runs of those that died wait again."""
-    for number, worker in list(workers.items()):
-        code = worker.process.exitcode
-        if code is None:
-            continue
-        worker.events.close()
-        del workers[number]
-        if code == NO_STUDY:
-            raise StudyError("a worker could not use the study (above); the same command goes on")
-        if code == AWAY:
-            store.release(ids)
-            continue
-        cause = f"the worker process ended with {_how(code)}"
-        if code == -signal.SIGKILL:
-            cause += ": out of memory? Lower train.batch_size or --workers"
-        freed = store.release(ids, cause=cause)
-        if code != 0 and not freed and not worker.has_claimed:
-            raise RuntimeError(f"a worker process ended with {_how(code)} before it could start")
+    theirs.close()  # the worker's own alone keeps the pipe open
+    return _Worker(process, line)
 
 
 def _how(code: int) -> str:

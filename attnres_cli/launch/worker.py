@@ -1,4 +1,4 @@
-"""One worker process: claims runs from the study and trains them until none is left."""
+"""One worker process: asks which runs there are, claims one, trains it, until none is left."""
 
 from __future__ import annotations
 
@@ -36,9 +36,19 @@ _EVERY_S = 30.0
 _ANYWHERE = ("host", "platform")  # versions that decide no number
 
 
+Orders = tuple[int, ...] | int
+"""What a launcher sends: the runs that wait, as often as a worker asks for them by sending None,
+none if it is to end; or the id of a run that is to be let go before its end.
+"""
+
+
+class Halted(Exception):  # noqa: N818 - no error
+    """A run is to be let go; nothing of it is kept."""
+
+
 @dataclass(frozen=True)
 class Job:
-    """What a worker is told: which runs of which study, and where to compute them.
+    """What a worker is told at its start: whose runs, and where to compute them.
 
     The recipe says where their data lie now: the study's copies of recipes have them where they
     lay when first used. All else of a run's recipe is the study's.
@@ -49,7 +59,6 @@ class Job:
     """
 
     study: str
-    run_ids: tuple[int, ...]
     device: str
     settings: Settings
     recipe: Recipe
@@ -68,8 +77,8 @@ def checkpoint_s() -> float:
     return seconds
 
 
-def work(worker: int, job: Job, report: Connection) -> None:
-    """Train runs of the job, one after the other.
+def work(worker: int, job: Job, line: Connection) -> None:
+    """Train the runs that the launcher names, one after the other.
 
     Ends early where it gets SIGTERM or SIGHUP, or the launcher is gone: its run is written down
     and waits again.
@@ -80,16 +89,19 @@ def work(worker: int, job: Job, report: Connection) -> None:
     try:
         store = patiently(lambda: Store.open(job.study, create=True), retry_s())
         tokens = None
-        while not stop.wanted and (claimed := store.claim(job.run_ids)) is not None:
-            report.send(Event(worker, claimed.id))
+        while not stop.wanted and (ids := _asked(line)):
+            claimed = store.claim(ids)
+            if claimed is None:  # others were first
+                continue
+            line.send(Event(worker, claimed.id))
             held = store.recipe(claimed.recipe_digest)
             recipe = held.model_copy(update={"data": job.recipe.data})
             spec = RunSpec(recipe, claimed.variant, claimed.seed, claimed.fingerprint)
             tokens = tokens or data.load(spec.recipe)
-            event = _Work(worker, store, claimed, spec, job, stop).do(tokens, report)
+            event = _Work(worker, store, claimed, spec, job, stop).do(tokens, line)
             if event is not None:
-                report.send(event)
-    except BrokenPipeError:
+                line.send(event)
+    except (BrokenPipeError, EOFError):
         return
     except StudyError as error:  # as of a full disk; the run goes on from its last checkpoint
         if isinstance(error, AwayError):
@@ -97,7 +109,15 @@ def work(worker: int, job: Job, report: Connection) -> None:
         say(str(error))
         raise SystemExit(NO_STUDY) from error
     finally:
-        report.close()
+        line.close()
+
+
+def _asked(line: Connection) -> tuple[int, ...]:
+    """The runs that wait, none where this is the end."""
+    line.send(None)
+    while isinstance(orders := line.recv(), int):  # of a run that has ended meanwhile
+        pass
+    return tuple(orders)
 
 
 def _heed_signals() -> Stop:
@@ -125,7 +145,7 @@ class _Work:
     job: Job
     stop: Stop
 
-    def do(self, tokens: Tokens, report: Connection) -> Event | None:
+    def do(self, tokens: Tokens, line: Connection) -> Event | None:
         """Whatever goes wrong in the run is recorded and ends it alone; None: it has not ended."""
         claimed, versions = self.claimed, made_with(self.spec)
         checkpoints = _checkpoints(self.store, claimed, self.job, versions)
@@ -135,8 +155,11 @@ class _Work:
 
         def on_step(step: int, loss: float | None) -> None:
             try:
-                report.send(Event(self.worker, claimed.id, step, loss))
-            except BrokenPipeError:  # the launcher is gone
+                line.send(Event(self.worker, claimed.id, step, loss))
+                while line.poll():
+                    if line.recv() == claimed.id:
+                        raise Halted
+            except (BrokenPipeError, EOFError):  # the launcher is gone
                 self.stop.wanted = True
 
         try:
@@ -144,6 +167,12 @@ class _Work:
                 _check_data(self.spec, tokens)
                 job = self.job
                 result = train(self.spec, tokens, job.settings, job.device, on_step, keeper)
+        except Halted:
+            checkpoints.clear()
+            with suppress(AwayError):
+                self.store.beat(claimed.id, 0)
+                self.store.let_go(claimed.id)
+            return Event(self.worker, claimed.id, keeper.step, done=True, halted=True)
         except Stopped:
             with suppress(AwayError):  # it waits again when it is seen that we are gone
                 self.store.let_go(claimed.id)

@@ -1,93 +1,50 @@
 """Ask, train, tell: trials of a search until there are as many as asked for, then confirmation.
 
-A trial is answered by a run of the study. Whoever sees that the run has ended tells Optuna, so
-that trials of processes that are gone are taken over with their runs; several commands share the
-trials of one search.
+A trial is answered by a run of the study. Trials of processes that are gone are taken over with
+their runs; several commands share the trials of one search.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
-
-from optuna import Study
-from optuna.storages import RDBStorage
-from optuna.trial import FrozenTrial, TrialState, create_trial
+from functools import partial
+from typing import Protocol, TypeVar
 
 from attnres_cli import ablate
 from attnres_cli.data import Tokens
-from attnres_cli.launch import Job, run_all
+from attnres_cli.launch import run_all
 from attnres_cli.plan import Arm, Plan
-from attnres_cli.run import Event, RunRecord, RunSpec, Status
+from attnres_cli.recipe import Recipe
+from attnres_cli.run import Event, RunRecord, RunSpec, Settings, Status
+from attnres_cli.search import pruning
+from attnres_cli.search.families import Family
 from attnres_cli.search.points import Point
-from attnres_cli.search.proposals import Points
 from attnres_cli.search.shapes import Trunk
-from attnres_cli.search.studies import EXTRA, VOID, explained, has_run, run_attributes
-from attnres_cli.store import Store
-from attnres_cli.trials import State, Trial
+from attnres_cli.search.studies import explained
+from attnres_cli.store import Store, patiently
 
-_BOTH_ENDED = (Status.COMPLETE, Status.DIVERGED)
+_ENDED = (Status.COMPLETE, Status.DIVERGED)
 _WAITS = (Status.PENDING, Status.RUNNING)
-_STALE = timedelta(minutes=5)  # of a trial whose process died before it was written
-
-Progress = Callable[[Plan, list[RunRecord]], AbstractContextManager[Callable[[Event | None], None]]]
 
 
-@dataclass
-class Family:
-    """The search of one variant while it goes on."""
+class Display(Protocol):
+    """What shows how far runs are."""
 
-    spec: str
-    points: Points
-    study: Study
-    n_startup: int
+    def __call__(self, event: Event | None) -> None:
+        """Take an event; None now and then."""
 
-    def kept(self) -> list[tuple[FrozenTrial, Point]]:
-        """Its trials that try something, each point once: the first to be there has it."""
-        found: dict[Point, FrozenTrial] = {}
-        for trial in self.study.get_trials(deepcopy=False):
-            point = self.points.of_trial(trial)
-            if point is not None:
-                found.setdefault(point, trial)
-        return [(trial, point) for point, trial in found.items()]
-
-    def counted(self) -> list[tuple[FrozenTrial, Point]]:
-        """Those that count: failed ones do not, nor those beyond what was asked for."""
-        return [
-            (trial, point)
-            for trial, point in self.kept()
-            if trial.state is not TrialState.FAIL and EXTRA not in trial.user_attrs
-        ]
-
-    def lacks(self, n_trials: int) -> bool:
-        """Whether trials are left to be asked for or to be ended."""
-        counted = self.counted()
-        running = any(trial.state is TrialState.RUNNING for trial, _ in counted)
-        return running or len(counted) < min(n_trials, len(self.points))
-
-    def best(self) -> list[Point]:
-        """The points that are complete and finite, best first; of two goals only those that no
-        other one beats in both.
-        """
-        ended = [
-            (tuple(trial.values), point)
-            for trial, point in self.kept()
-            if trial.state is TrialState.COMPLETE and all(map(math.isfinite, trial.values))
-        ]
-        front = [
-            (values, point)
-            for values, point in ended
-            if not any(_beats(other, values) for other, _ in ended)
-        ]
-        chosen = front if ended and len(ended[0][0]) > 1 else ended
-        return [point for _, point in sorted(chosen, key=lambda each: each[0])]
+    def know(self, record: RunRecord, recipe: Recipe, base: Recipe, flops_per_token: int) -> None:
+        """Take a run, of whose recipe only what `base` has not is shown."""
 
 
-def _beats(a: tuple[float, ...], b: tuple[float, ...]) -> bool:
-    return a != b and all(x <= y for x, y in zip(a, b, strict=True))
+T = TypeVar("T")
+
+Progress = Callable[[int, float | None, Settings], AbstractContextManager[Display]]
+"""Of so many runs, predicted to take so many seconds."""
 
 
 @dataclass
@@ -98,13 +55,13 @@ class Laboratory:
         study: path or URL of the study, as workers open it.
         plan: the recipe, devices and settings of every run; its arms and seeds are not read.
         objectives: of a trial, val_loss first.
+        pruning: which trials are ended early, None where none is.
         failed: run ids.
 
     """
 
     study: str
     store: Store
-    storage: RDBStorage
     tokens: Tokens
     plan: Plan
     objectives: tuple[str, ...]
@@ -113,94 +70,54 @@ class Laboratory:
     progress: Progress
     step_s: Callable[[Point], float | None]
     note: Callable[[str], None]
+    pruning: pruning.Pruning | None = None
     failed: set[int] = field(default_factory=set)
 
     def look(self, families: Sequence[Family]) -> None:
         """Trials of every family, until each has as many as asked for or has tried all points."""
-        while True:
-            waiting: dict[int, Point] = {}
-            for family in families:
-                with explained():
-                    waiting |= self._next(family)
-            if not waiting:
-                break
-            self._train(list(waiting.values()), (self.first_seed,), list(waiting))
-        lost = {
-            (point.recipe.digest, point.variant, self.first_seed)
-            for family in families
-            for trial, point in family.kept()
-            if trial.state is TrialState.FAIL
-        }
-        records = self.store.runs() if lost else []  # those of earlier processes too
-        found = [r for r in records if (r.recipe_digest, r.variant, r.seed) in lost]
-        self._count_failed(found)
-
-    def _count_failed(self, records: Sequence[RunRecord]) -> None:
-        self.failed |= {record.id for record in records if record.status is Status.FAILED}
+        looking = _Look(self, families)
+        total = self.patiently(lambda: sum(each.n_left(self.n_trials) for each in families))
+        if total:
+            seconds = self._predicted(families)
+            with self.progress(total, seconds, self.plan.settings) as display:
+                looking.display = display
+                self.train(looking.wanted, display, looking.goes_on)
+        self.failed |= looking.failed()
 
     def confirm(self, families: Sequence[Family], k: int, seeds: Sequence[int]) -> None:
         """The k best shapes of every family, for all families, on fresh seeds.
 
-        A shape that a family has not tried is tried now, with the options of its own best point,
-        beyond the trials asked for.
+        A shape that a family has not tried to the end is trained now, with the options of its own
+        best point, beyond the trials asked for.
         """
         best = [trunk for family in families for trunk in _shapes(family.best(), k)]
         trunks = list(dict.fromkeys(best))
-        chosen = {family.spec: self._at(family, trunks) for family in families}
+        chosen = {family.spec: [family.at(trunk) for trunk in trunks] for family in families}
         if not seeds or not trunks:
             return
-        points = [point for found in chosen.values() for point in found]
+        points = list(dict.fromkeys(point for found in chosen.values() for point in found))
         all_seeds = tuple(dict.fromkeys((self.first_seed, *seeds)))
-        records = self._records(points, all_seeds)
+        records = self.records(points, all_seeds)
         self._count_failed(records)
-        missing = [record.id for record in records if record.status in _WAITS]
-        if missing:
+        if any(record.status in _WAITS for record in records):
+            shapes = "1 shape, the" if len(trunks) == 1 else f"{len(trunks)} shapes, the {k}"
             self.note(
-                f"confirming {len(trunks)} shapes, the {k} best of each variant, on seeds "
-                f"{', '.join(map(str, seeds))}"
+                f"confirming {shapes} best of each variant, on seeds {', '.join(map(str, seeds))}"
             )
-            self._train(points, all_seeds, missing)
+            self._train_all(points, all_seeds, records)
         for family in families:
-            with explained():
-                self._add_extra(family, chosen[family.spec])
+            self.patiently(partial(self._add_extra, family, chosen[family.spec]))
 
-    def arm(self, point: Point) -> Arm:
-        """A point as an arm of a plan."""
-        step_s = self.step_s(point)
-        return Arm(point.variant, point.n_params, point.flops_per_token, step_s, point.recipe)
+    def patiently(self, work: Callable[[], T]) -> T:
+        """What `work` returns, which asks Optuna; tried again while the study's server is away."""
 
-    def _next(self, family: Family) -> dict[int, Point]:
-        """Runs that are to be trained for the next trials, by id; empty where there are no more."""
-        while True:
-            waiting = self._settle(family)
-            mine = {run.id: point for run, point in waiting if run.status is Status.PENDING}
-            if mine:
-                return mine
-            asked = self._ask(family)
-            if not asked:
-                return {run.id: point for run, point in waiting}  # another process has them
+        def explains() -> T:
+            with explained(self.study):
+                return work()
 
-    def _settle(self, family: Family) -> list[tuple[RunRecord, Point]]:
-        """Tell Optuna what came of its trials; the runs of those that still wait."""
-        running = []
-        for trial in family.study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
-            point = family.points.of_trial(trial)
-            if point is not None:
-                running.append((trial, point))
-            elif trial.datetime_start is None or datetime.now() - trial.datetime_start > _STALE:
-                self._void(family, trial.number, "its process died before it had a run")
-        found = []
-        records = self._records([point for _, point in running], (self.first_seed,))
-        for (trial, point), record in zip(running, records, strict=True):
-            if not has_run(trial):
-                self._write_run(family, trial.number, point)
-            if record.status in _WAITS:
-                found.append((record, point))
-            else:
-                self._tell(family, trial.number, record)
-        return found
+        return patiently(explains, self.store.patience_s)
 
-    def _records(self, points: Sequence[Point], seeds: Sequence[int]) -> list[RunRecord]:
+    def records(self, points: Sequence[Point], seeds: Sequence[int]) -> list[RunRecord]:
         """The runs of these points in the study; those that it lacks wait there now."""
         fingerprint = self.tokens.fingerprint
         specs = [
@@ -210,119 +127,164 @@ class Laboratory:
         ]
         return self.store.plan(specs, self.tokens.facts) if specs else []
 
-    def _tell(self, family: Family, number: int, record: RunRecord) -> None:
-        values = values_of(record, self.objectives)
-        if values is None:
-            _end(family.study, number, TrialState.FAIL)
-        else:
-            _end(family.study, number, TrialState.COMPLETE, values)
+    def train(
+        self,
+        wanted: Callable[[int], Sequence[int]],
+        display: Display,
+        goes_on: Callable[[Event], bool] = lambda _event: True,
+    ) -> None:
+        """Train what is wanted, until nothing is; what other processes have is waited for."""
+        run_all(self.store, ablate.jobs(self.plan, self.study), wanted, display, goes_on)
 
-    def _ask(self, family: Family) -> int:
-        """Ask for the next trials: those drawn before anything is learnt at once, then as many as
-        there are workers. How many there were.
-        """
-        asked = 0
-        while True:
-            counted, tried = family.counted(), len(family.kept())
-            n_failed = sum(trial.state is TrialState.FAIL for trial, _ in family.kept())
-            is_done = len(counted) >= self.n_trials or tried >= len(family.points)
-            if is_done or n_failed > self.n_trials:
-                return asked
-            at_once = max(family.n_startup - len(counted), len(self.plan.devices) - asked)
-            if at_once <= 0:
-                return asked
-            trial = family.study.ask(family.points.distributions)
-            asked += self._keep(family, trial.number)
+    def _train_all(
+        self, points: Sequence[Point], seeds: Sequence[int], records: Sequence[RunRecord]
+    ) -> None:
+        arms = tuple(self._arm(point) for point in points)
+        plan = ablate.without(replace(self.plan, arms=arms, seeds=tuple(seeds)), records)
+        with self.progress(len(plan.missing), plan.seconds, plan.settings) as display:
+            self.know(display, records, [point for _ in seeds for point in points])
+            ids = [record.id for record in records]
+            self.train(lambda _n_free: ids, display)
+        self._count_failed(self.store.runs(ids=ids, curves=False))
 
-    def _keep(self, family: Family, number: int) -> bool:
-        """Whether a trial just asked for is to be had: another process may have asked for the same
-        point, or for the last of the trials, in the same moment.
-        """
-        earlier = {point: t for t, point in family.kept() if t.number < number}
-        (trial,) = [t for t in family.study.get_trials(deepcopy=False) if t.number == number]
-        point = family.points.of_trial(trial)
-        counted = [t for t, _ in family.counted() if t.number < number]
-        if point is None or point in earlier:
-            self._void(family, number, "another trial has its point")
-        elif len(counted) >= self.n_trials:
-            self._void(family, number, "there were as many as asked for")
-        else:
-            self._write_run(family, number, point)
-            return True
-        return False
+    def know(self, display: Display, records: Sequence[RunRecord], points: Sequence[Point]) -> None:
+        """Let a display know of these runs, each of its point."""
+        for record, point in zip(records, points, strict=True):
+            display.know(record, point.recipe, self.plan.recipe, point.flops_per_token)
 
-    def _void(self, family: Family, number: int, reason: str) -> None:
-        self._write(family, number, VOID, reason)
-        _end(family.study, number, TrialState.FAIL)
+    def _arm(self, point: Point) -> Arm:
+        step_s = self.step_s(point)
+        return Arm(point.variant, point.n_params, point.flops_per_token, step_s, point.recipe)
 
-    def _write_run(self, family: Family, number: int, point: Point) -> None:
-        for key, value in run_attributes(trial_of(point, family.points)).items():
-            self._write(family, number, key, value)
+    def _predicted(self, families: Sequence[Family]) -> float | None:
+        """Seconds of the trials that are left, each like the mean of its variant's points."""
+        total = 0.0
+        for family in families:
+            each = [(self.step_s(point), point.steps) for point in family.points.points]
+            took = [step_s * steps for step_s, steps in each if step_s is not None]
+            if len(took) < len(each):
+                return None
+            total += family.n_left(self.n_trials) * sum(took) / len(took)
+        return total / len(self.plan.devices)
 
-    def _write(self, family: Family, number: int, key: str, value: object) -> None:
-        study_id = self.storage.get_study_id_from_name(family.study.study_name)
-        trial_id = self.storage.get_trial_id_from_study_id_trial_number(study_id, number)
-        if self.storage.get_trial(trial_id).state is TrialState.RUNNING:
-            with unless_ended():
-                self.storage.set_trial_user_attr(trial_id, key, value)
-
-    def _train(self, points: Sequence[Point], seeds: Sequence[int], ids: Sequence[int]) -> None:
-        """Train these runs; those that other processes have are waited for."""
-        arms = tuple(dict.fromkeys(self.arm(point) for point in points))
-        plan = replace(self.plan, arms=arms, seeds=tuple(seeds))
-        records = self.store.runs(ids=ids)
-        plan = ablate.without(plan, self._records(points, seeds))
-        n_devices = min(len(plan.devices), len(ids))
-        jobs = [
-            Job(self.study, tuple(ids), name, plan.settings, plan.recipe)
-            for name in plan.devices[:n_devices]
-        ]
-        with self.progress(plan, records) as on_event:
-            self._count_failed(run_all(self.store, jobs, on_event))
-
-    def _at(self, family: Family, trunks: Sequence[Trunk]) -> list[Point]:
-        """The family's point at each of these shapes."""
-        best = family.best()
-        found = []
-        for trunk in trunks:
-            there = [point for point in best if point.trunk == trunk]
-            there += [p for p in family.points.points if p.trunk == trunk and _is_like(p, best)]
-            there += [point for point in family.points.points if point.trunk == trunk]
-            found.append(there[0])
-        return found
+    def _count_failed(self, records: Sequence[RunRecord]) -> None:
+        self.failed |= {record.id for record in records if record.status is Status.FAILED}
 
     def _add_extra(self, family: Family, points: Sequence[Point]) -> None:
         """Let Optuna know what was trained beyond the trials asked for."""
-        tried = {point for _, point in family.kept()}
-        new = [point for point in points if point not in tried]
-        for point, record in zip(new, self._records(new, (self.first_seed,)), strict=True):
+        complete = family.complete()
+        new = [point for point in points if point not in complete]
+        for point, record in zip(new, self.records(new, (self.first_seed,)), strict=True):
             values = values_of(record, self.objectives)
-            if values is None:
-                continue
-            trial = create_trial(
-                params=family.points.params_of(point),
-                distributions=family.points.distributions,
-                values=list(values),
-                user_attrs={**run_attributes(trial_of(point, family.points)), EXTRA: True},
-            )
-            family.study.add_trial(trial)
+            if values is not None:
+                family.add(point, values)
 
 
-@contextmanager
-def unless_ended() -> Iterator[None]:
-    """Pass over a trial that another process, which saw the same run, has ended in this moment."""
-    try:
-        yield
-    except RuntimeError as error:  # of a class of its own only in newer versions of Optuna
-        if "already finished" not in str(error):
-            raise
+@dataclass
+class _Look:
+    """The first look while it goes on: which run answers which trial."""
+
+    laboratory: Laboratory
+    families: Sequence[Family]
+    display: Display | None = None
+    _runs: dict[tuple[str, int], int] = field(default_factory=dict)  # of trials
+    _trials: dict[int, list[tuple[Family, int, Point]]] = field(default_factory=dict)  # of runs
+    _losses: dict[int, list[tuple[int, float]]] = field(default_factory=lambda: defaultdict(list))
+
+    def wanted(self, n_free: int) -> list[int]:
+        """The runs of the trials that have not ended; of new trials too, as long as fewer than
+        n_free wait and there are trials left: of the variant that has the fewest.
+        """
+        return self.laboratory.patiently(lambda: self._wanted(n_free))
+
+    def _wanted(self, n_free: int) -> list[int]:
+        n_trials = self.laboratory.n_trials
+        while True:
+            statuses = self._settled()
+            n_waiting = sum(status is Status.PENDING for status in statuses.values())
+            if n_waiting >= n_free:
+                return list(statuses)
+            asked = sum(family.ask(n_trials, 0) for family in self.families)
+            by_need = sorted(self.families, key=lambda each: len(each.counted()))
+            if not asked and not any(family.ask(n_trials, 1) for family in by_need):
+                return list(statuses)
+
+    def _settled(self) -> Mapping[int, Status]:
+        """Tell Optuna what came of its trials; the runs of those that still wait."""
+        trials = [
+            (family, trial.number, point)
+            for family in self.families
+            for trial, point in family.running()
+        ]
+        trials.sort(key=lambda each: each[1])  # of all variants in turn
+        self._find_runs(trials)
+        ids = [self._runs[family.spec, number] for family, number, _ in trials]
+        statuses = self.laboratory.store.statuses(ids)
+        ended = [n for n, status in statuses.items() if status not in _WAITS]
+        for record in self.laboratory.store.runs(ids=ended) if ended else ():
+            for family, number, point in self._trials.pop(record.id):
+                self._tell(family, number, point, record)
+        for key in [key for key, run_id in self._runs.items() if run_id not in statuses]:
+            del self._runs[key]  # it has ended, or another command has removed it
+        return {n: statuses[n] for n in ids if statuses.get(n) in _WAITS}
+
+    def goes_on(self, event: Event) -> bool:
+        """Whether a run is to be trained further, as the pruner of its variant sees it."""
+        judged, trials = self.laboratory.pruning, self._trials.get(event.run_id)
+        if judged is None or trials is None or event.loss is None:
+            return True
+        before, steps = self._losses[event.run_id], trials[0][2].steps
+        losses = [each for each in before if each[0] < event.step]  # it may have gone back
+        self._losses[event.run_id] = [*losses, (event.step, event.loss)]
+        found = pruning.looks(self._losses[event.run_id], steps)
+        now = [look for look in found if pruning.end(look, steps) == event.step]
+        if not now or not judged.first <= now[0] <= judged.last:
+            return True
+        return self.laboratory.patiently(lambda: not _pruned(trials, now[0], found[now[0]]))
+
+    def failed(self) -> set[int]:
+        """Runs of failed trials, those of earlier processes too."""
+        first_seed = self.laboratory.first_seed
+        lost = {
+            (point.recipe.digest, point.variant, first_seed)
+            for family in self.families
+            for trial, point in family.kept()
+            if trial.state.name == "FAIL"
+        }
+        records = self.laboratory.store.runs(curves=False) if lost else []
+        return {
+            r.id
+            for r in records
+            if r.status is Status.FAILED and (r.recipe_digest, r.variant, r.seed) in lost
+        }
+
+    def _find_runs(self, trials: Sequence[tuple[Family, int, Point]]) -> None:
+        """Make a run of the study of each trial that has none here yet."""
+        new = [each for each in trials if (each[0].spec, each[1]) not in self._runs]
+        points = [point for _, _, point in new]
+        records = self.laboratory.records(points, (self.laboratory.first_seed,))
+        for (family, number, point), record in zip(new, records, strict=True):
+            self._runs[family.spec, number] = record.id
+            self._trials.setdefault(record.id, []).append((family, number, point))
+        if self.display is not None:
+            self.laboratory.know(self.display, records, points)
+
+    def _tell(self, family: Family, number: int, point: Point, record: RunRecord) -> None:
+        """End a trial, with what its run came to at the looks, which later trials are held to."""
+        result, judged = record.result, self.laboratory.pruning
+        if judged is not None and result is not None:
+            curve = [(p.step, p.train_loss) for p in result.curve if p.train_loss is not None]
+            for look, loss in pruning.looks(curve, point.steps).items():
+                if judged.first <= look <= judged.last:
+                    family.report(number, look, loss)
+        family.tell(number, values_of(record, self.laboratory.objectives))
 
 
-def _end(
-    study: Study, number: int, state: TrialState, values: Sequence[float] | None = None
-) -> None:
-    with unless_ended():
-        study.tell(number, values, state=state, skip_if_finished=True)
+def _pruned(trials: Sequence[tuple[Family, int, Point]], look: int, loss: float) -> bool:
+    """Whether all of these trials, which one run answers, are ended at this look."""
+    for family, number, _ in trials:
+        family.report(number, look, loss)
+    return all([family.prunes(number) for family, number, _ in trials])  # noqa: C419 - each is
 
 
 def _shapes(points: Sequence[Point], k: int) -> list[Trunk]:
@@ -330,32 +292,12 @@ def _shapes(points: Sequence[Point], k: int) -> list[Trunk]:
     return list(dict.fromkeys(point.trunk for point in points))[:k]
 
 
-def _is_like(point: Point, best: Sequence[Point]) -> bool:
-    return bool(best) and (point.options, point.lr) == (best[0].options, best[0].lr)
-
-
-def trial_of(point: Point, points: Points) -> Trial:
-    """A point as a trial that has just begun; its number is not known here."""
-    kept = ("n_layers", "d_model", "n_heads", "d_ff", "aspect", "heads_per_layer", "tokens")
-    names = [*kept, *(name for name in points.names if name not in kept)]
-    names += [name for name, _ in point.options if name not in names]
-    return Trial(
-        number=-1,
-        state=State.RUNNING,
-        dimensions={name: point.dimensions[name] for name in names},
-        variant=point.variant,
-        recipe_digest=point.recipe.digest,
-        n_params=point.n_params,
-        flops=point.flops,
-    )
-
-
 def values_of(record: RunRecord, objectives: Sequence[str]) -> tuple[float, ...] | None:
     """What a run has of each objective, None where it has failed. A loss that diverged is infinite:
     it is an answer, and the worst.
     """
     result = record.result
-    if result is None or record.status not in _BOTH_ENDED:
+    if result is None or record.status not in _ENDED:
         return None
     known = {
         "val_loss": result.val_loss if math.isfinite(result.val_loss) else math.inf,
@@ -365,29 +307,3 @@ def values_of(record: RunRecord, objectives: Sequence[str]) -> tuple[float, ...]
         "memory": float(result.peak_bytes),
     }
     return tuple(known[name] for name in objectives)
-
-
-def speeds(
-    families: Sequence[Sequence[Point]], plan: Plan, tokens: Tokens
-) -> Callable[[Point], float | None]:
-    """Seconds per step that a point is predicted to take, from a few timed steps of the shallowest
-    and the deepest one of its variant; None where one of those cannot be trained.
-    """
-    slopes: dict[str, tuple[tuple[int, float | None], tuple[int, float | None]]] = {}
-    for points in families:
-        by_depth = sorted(points, key=lambda point: point.trunk.n_layers)
-        ends = (by_depth[0], by_depth[-1])
-        arms = [Arm(p.variant, p.n_params, p.flops_per_token, None, p.recipe) for p in ends]
-        timed = ablate.timed(replace(plan, arms=tuple(arms)), tokens).arms
-        per_flop = [arm.step_s and arm.step_s / arm.flops_per_token for arm in timed]
-        shallow, deep = zip((p.trunk.n_layers for p in ends), per_flop, strict=True)
-        slopes |= dict.fromkeys((point.variant for point in points), (shallow, deep))
-
-    def step_s(point: Point) -> float | None:
-        (shallow, fast), (deep, slow) = slopes[point.variant]
-        if fast is None or slow is None:
-            return None
-        share = (point.trunk.n_layers - shallow) / max(1, deep - shallow)
-        return (fast + share * (slow - fast)) * point.flops_per_token
-
-    return step_s

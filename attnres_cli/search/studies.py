@@ -58,19 +58,24 @@ def name_of(search: Search, variants: Sequence[str]) -> str:
 
 
 @contextmanager
-def explained() -> Iterator[None]:
-    """What Optuna or its database refuses, as a StudyError in one line, without its address."""
+def explained(study: str) -> Iterator[None]:
+    """What Optuna or its database refuses, as a StudyError in one line, without a password.
+
+    Raises:
+        StudyError: that; `AwayError`: the study's server is away.
+
+    """
     from optuna.exceptions import StorageInternalError
     from sqlalchemy.exc import DBAPIError
 
     try:
         yield
-    except DBAPIError as error:
-        raise StudyError(f"the search's study: {_line(error.orig)}") from error
-    except StorageInternalError as error:
-        cause = error.__cause__
-        found = cause.orig if isinstance(cause, DBAPIError) else error
-        raise StudyError(f"the search's study: {_line(found)}") from error
+    except (DBAPIError, StorageInternalError) as error:
+        found = error if isinstance(error, DBAPIError) else error.__cause__
+        if isinstance(found, DBAPIError) and address.is_url(study):
+            raise postgres.refusal(address.parted(study)[0], found, opened=True) from error
+        cause = found.orig if isinstance(found, DBAPIError) else error
+        raise StudyError(f"the search's study: {_line(cause)}") from error
     except RuntimeError as error:
         if "schema" not in str(error):
             raise
@@ -101,9 +106,12 @@ def open_study(storage: RDBStorage, search: Search, variants: Sequence[str], spe
     return found
 
 
-def keep_asked(study: Study, search: Search, sampler: str) -> None:
-    """Write down what was asked last: trials, seeds of the confirmation, sampler."""
+def keep_asked(study: Study, search: Search, sampler: str, pruner: str = "") -> None:
+    """Write down what was asked last: trials, seeds of the confirmation, sampler, and pruner, which
+    stays where there was one and is none now, since trials that it ended stay so.
+    """
     asked = {key: getattr(search, key) for key in _GROWS} | {"sampler": sampler}
+    asked["pruner"] = pruner or study.user_attrs.get(_ASKED, {}).get("pruner", "")
     if study.user_attrs.get(_ASKED) != json.loads(json.dumps(asked)):
         study.set_user_attr(_ASKED, asked)
 
@@ -128,7 +136,7 @@ def read(study: str) -> list[Search]:
     """
     if not address.is_url(study) and not address.file_of(study).exists():
         return []
-    with explained():
+    with explained(study):
         return _read(study)
 
 
@@ -219,8 +227,9 @@ def _family(spec: str, study: Study) -> Family:
             first[key] = trial
     kept = sorted(first.values(), key=lambda trial: trial.number)
     trials = tuple(_trial(trial) for trial in kept)
-    sampler = study.user_attrs.get(_ASKED, {}).get("sampler", "")
-    return Family(spec, trials, sampler, _importance(kept))
+    asked = study.user_attrs.get(_ASKED, {})
+    texts = {name: asked.get(name, "") for name in ("sampler", "pruner")}
+    return Family(spec, trials, importance=_importance(kept), **texts)
 
 
 def _rank(trial: FrozenTrial) -> tuple[bool, int]:
@@ -238,7 +247,8 @@ def _importance(trials: Sequence[FrozenTrial]) -> dict[str, float]:
     import optuna
     from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
 
-    ended = [t for t in trials if t.values and math.isfinite(t.values[0])]
+    complete = [t for t in trials if _STATES[t.state.name] is State.COMPLETE]
+    ended = [t for t in complete if t.values and math.isfinite(t.values[0])]
     if len(ended) < _LEAST_TRIALS or not ended[0].params:
         return {}
     alone = optuna.create_study()

@@ -233,11 +233,12 @@ def finish_and_die(self, record):
 
 Store.finish = finish_and_die
 settings = Settings("cpu", "A CPU", "fp32", False, 1, "eager")
-receiver, sender = Pipe(duplex=False)
+ours, theirs = Pipe()
 store = Store.open(sys.argv[1], create=True)
 store.release([1])
 recipe = store.recipe(store.runs()[0].recipe_digest)
-work(0, Job(sys.argv[1], (1,), "cpu", settings, recipe), sender)
+ours.send((1,))  # the run that it will ask for
+work(0, Job(sys.argv[1], "cpu", settings, recipe), theirs)
 """
 
 

@@ -8,7 +8,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -18,25 +19,34 @@ from servers import PASSWORD, QUOTED, Server
 from attnres_cli import train
 from attnres_cli.launch.cores import shares
 from attnres_cli.run import Status
+from attnres_cli.search import read
 from attnres_cli.store import Store, owner
+from attnres_cli.trials import State
 
 PATIENCE_S = 600
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(2 * PATIENCE_S)]
 
 ARMS = ["standard", "attnres:block_size=2"]
-GRID = [*ARMS, "--seeds", "2", "--recipe", "smoke", "--workers", "2"]
+GRID = ["ablate", *ARMS, "--seeds", "2", "--recipe", "smoke", "--workers", "2"]
 GRID += ["--set", "train.tokens=60k"]  # 117 steps
 N_RUNS = 4
 
+SEARCH = ["search", "standard", "attnres", "--recipe", "smoke", "--budget", "params=60k"]
+SEARCH += ["--space", "n_layers=1..6,n_heads=1|2|4,n_blocks=1..6", "--sampler", "tpe"]
+SEARCH += ["--trials", "5", "--confirm", "1", "--seeds", "1", "--set", "train.tokens=8k"]
+SEARCH += ["--format", "json"]
+
 
 class Command:
-    """`attnres ablate` on a study, in a session of its own, with all it says in files."""
+    """A command on a study, in a session of its own, with all it says in files."""
 
-    def __init__(self, folder: Path, name: str, study: str, **environment: str) -> None:
+    def __init__(
+        self, folder: Path, name: str, study: str, typed: Sequence[str], **environment: str
+    ) -> None:
         self.out, self.err = folder / f"{name}.out", folder / f"{name}.err"
         with self.out.open("w") as out, self.err.open("w") as err:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "attnres_cli", "ablate", *GRID, "--study", study],
+                [sys.executable, "-m", "attnres_cli", *typed, "--study", study],
                 cwd=folder,
                 stdout=out,
                 stderr=err,
@@ -59,8 +69,10 @@ class Command:
 
 
 @contextmanager
-def ablate(folder: Path, name: str, study: str, **environment: str) -> Iterator[Command]:
-    command = Command(folder, name, study, **environment)
+def ablate(
+    folder: Path, name: str, study: str, typed: Sequence[str] = GRID, **environment: str
+) -> Iterator[Command]:
+    command = Command(folder, name, study, typed, **environment)
     try:
         yield command
     finally:
@@ -194,3 +206,43 @@ def test_a_server_that_stays_away_ends_the_command_with_a_line_and_it_goes_on_la
     assert said.splitlines()[-1].startswith("attnres: study postgresql+psycopg://lab@127.0.0.1")
     assert "cannot be reached" in said.splitlines()[-1]
     assert numbers(study) == reference
+
+
+def test_two_searches_share_trials_while_some_are_killed_and_the_server_goes_and_comes_back(
+    own_server: Server, tmp_path: Path, monkeypatch
+):
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "home"))
+    study = own_server.url()
+
+    def n_ended() -> int:
+        store = Store.existing(study)
+        found = store.runs(curves=False) if store else []
+        return sum(run.status is Status.COMPLETE for run in found)
+
+    with ablate(tmp_path, "one", study, SEARCH) as one, ablate(tmp_path, "two", study, SEARCH) as _:
+        wait_until(lambda: n_ended() >= 2, one)
+        one.die()
+    with ablate(tmp_path, "three", study, SEARCH) as three:
+        victims: list[int] = []
+        wait_until(lambda: victims.extend(workers(study)) or victims, three)
+        os.kill(victims[0], signal.SIGKILL)
+        wait_until(lambda: n_ended() >= 5, three)
+        own_server.stop()
+        time.sleep(4)
+        own_server.start()
+        three.succeed()
+    with ablate(tmp_path, "four", study, SEARCH) as four:
+        four.succeed()
+
+    assert (tmp_path / "four.out").read_bytes() == (tmp_path / "three.out").read_bytes()
+    assert (tmp_path / "four.err").read_text() == ""
+    (search,) = read(study)
+    for family in search.families:
+        assert {trial.state for trial in family.trials} == {State.COMPLETE}
+        assert len(family.trials) in (5, 6)  # and a shape that was best for the other variant
+        assert len({(t.recipe_digest, t.variant) for t in family.trials}) == len(family.trials)
+    runs = Store.open(study, create=False).runs(curves=False)
+    assert {run.status for run in runs} == {Status.COMPLETE}
+    seeds = Counter(run.seed for run in runs)
+    assert seeds[0] == sum(len(family.trials) for family in search.families)
+    assert set(seeds) == {0, 1}

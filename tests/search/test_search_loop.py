@@ -5,7 +5,8 @@ through the store, as workers end them.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,12 +17,16 @@ from optuna.trial import TrialState
 from studies import FACTS, RESULT, SETTINGS, VERSIONS
 
 from attnres_cli import variant
+from attnres_cli.launch.pool import Wanted
 from attnres_cli.plan import Plan
 from attnres_cli.recipe import load
-from attnres_cli.run import RunRecord, Status
+from attnres_cli.report.progress import Display, Tally
+from attnres_cli.run import Event, RunRecord, Settings, Status
+from attnres_cli.run import Point as CurvePoint
 from attnres_cli.search import budget, points, proposals, read, space, studies
-from attnres_cli.search.loop import Family, Laboratory, unless_ended
-from attnres_cli.search.points import Point
+from attnres_cli.search.families import Family, unless_ended
+from attnres_cli.search.loop import Laboratory
+from attnres_cli.search.pruning import Pruning
 from attnres_cli.store import Store
 from attnres_cli.store.optuna import optuna_storage
 from attnres_cli.trials import Search, State
@@ -50,11 +55,23 @@ def deep_is_good(run: RunRecord) -> float:
     return 2.0 + int(run.recipe_digest, 16) % 1000 / 1000
 
 
+@contextmanager
+def silent(_total: int, _seconds: float | None, _settings: Settings) -> Iterator[Display]:
+    yield Display(Tally(0, None, SETTINGS), lambda _event: None)
+
+
 class Bench:
     """A study with a search in it, and a process that does its runs without training."""
 
-    def __init__(self, path: Path, n_trials: int = 6, kind: str = "tpe", goals: int = 1) -> None:
-        self.path, self.trained = str(path), []
+    def __init__(
+        self,
+        path: Path,
+        n_trials: int = 6,
+        kind: str = "tpe",
+        goals: int = 1,
+        pruning: Pruning | None = None,
+    ) -> None:
+        self.path, self.trained, self.pruned = str(path), [], []
         typed = [variant.parse(spec) for spec in SPECS]
         asked = space.parse("n_layers=1..6,n_heads=1|2|4,n_blocks=1..4", typed)
         recipe = load("smoke")
@@ -69,33 +86,43 @@ class Bench:
             studies.keep_asked(study, self.search, f"{kind}: as asked")
             mapped, startup = proposals.Points(found), proposals.n_startup(kind, n_trials)
             study.sampler = proposals.Feasible(mapped, kind, 7, startup)
-            self.families.append(Family(spec, mapped, study, startup))
+            ends = pruning.make() if pruning else None
+            self.families.append(Family(spec, mapped, study, self.storage, startup, ends))
         tokens: Any = SimpleNamespace(fingerprint=FACTS.fingerprint, facts=FACTS)
         plan = Plan(recipe, (), (0,), ("cpu", "cpu"), SETTINGS, FACTS.fingerprint)
         self.laboratory = Laboratory(
             study=self.path,
             store=self.store,
-            storage=self.storage,
             tokens=tokens,
             plan=plan,
             objectives=objectives,
             n_trials=n_trials,
             first_seed=0,
-            progress=None,  # type: ignore[arg-type]  # nothing is trained
+            progress=silent,
             step_s=lambda _point: None,
             note=lambda _line: None,
+            pruning=pruning,
         )
 
     def run(self, outcome: Outcome = deep_is_good, stop_after: int | None = None) -> Bench:
         """Search and confirm; with `stop_after` so many runs, then die."""
 
-        def train(_points: Sequence[Point], _seeds: Sequence[int], ids: Sequence[int]) -> None:
-            while (record := self.store.claim(ids)) is not None:
+        def train(
+            wanted: Wanted,
+            _display: Display,
+            goes_on: Callable[[Event], bool] = lambda _event: True,
+        ) -> None:
+            while (record := self.store.claim(wanted(1))) is not None:
                 if len(self.trained) == stop_after:
                     raise KeyboardInterrupt
-                self.end(record, outcome(record))
+                loss, steps = outcome(record), self.store.recipe(record.recipe_digest).steps
+                if all(goes_on(Event(0, record.id, n, loss)) for n in range(1, steps)):
+                    self.end(record, loss)
+                else:
+                    self.pruned.append((record.recipe_digest, record.variant))
+                    self.store.let_go(record.id)
 
-        self.laboratory._train = train  # type: ignore[method-assign]
+        self.laboratory.train = train  # type: ignore[method-assign]
         self.laboratory.look(self.families)
         self.laboratory.confirm(self.families, 1, self.search.confirm_seeds)
         return self
@@ -106,7 +133,9 @@ class Bench:
             self.store.fail(record.id, "it failed", VERSIONS)
             return
         status = Status.DIVERGED if math.isnan(loss) else Status.COMPLETE
-        result = replace(RESULT, val_loss=loss, status=status)
+        steps = self.store.recipe(record.recipe_digest).steps
+        curve = tuple(CurvePoint(n, loss if n else None, None) for n in range(steps + 1))
+        result = replace(RESULT, val_loss=loss, status=status, curve=curve)
         self.store.finish(replace(record, status=status, result=result, versions=VERSIONS))
 
     def close(self) -> None:
@@ -214,7 +243,7 @@ def test_what_the_study_holds_is_answered_without_training(bench, tmp_path: Path
     (tmp_path / "attnres.db").rename(tmp_path / "whole.db")
     other = bench()
     for family in other.families:  # as an ablation may have left them
-        for record in other.laboratory._records(family.points.points, (0,)):
+        for record in other.laboratory.records(family.points.points, (0,)):
             claimed = other.store.claim([record.id])
             if claimed is not None:
                 other.end(claimed, deep_is_good(claimed))
@@ -228,11 +257,11 @@ def test_what_the_study_holds_is_answered_without_training(bench, tmp_path: Path
 def test_a_trial_of_a_dead_process_without_a_run_is_void_after_a_while(bench, monkeypatch):
     from datetime import timedelta
 
-    from attnres_cli.search import loop
+    from attnres_cli.search import families
 
     dying = bench()
     dying.families[0].study.ask()  # it dies before it has asked for any dimension
-    monkeypatch.setattr(loop, "_STALE", timedelta(0))
+    monkeypatch.setattr(families, "_STALE", timedelta(0))
 
     done = bench().run()
 
@@ -292,3 +321,74 @@ def test_a_trial_that_another_process_has_just_ended_stays_as_it_is(bench):
     assert (kept.state, kept.value, kept.user_attrs) == (TrialState.COMPLETE, 2.5, {})
     with pytest.raises(RuntimeError, match="another reason"), unless_ended():
         raise RuntimeError("another reason")
+
+
+MEDIAN = Pruning("median", 2, 16)
+HYPERBAND = Pruning("hyperband", 2, 16)
+
+
+@pytest.mark.parametrize("pruning", [MEDIAN, HYPERBAND], ids=lambda each: each.kind)
+def test_poor_trials_end_early_count_as_tried_and_are_in_no_verdict(bench, pruning):
+    done = bench(n_trials=12, pruning=pruning).run()
+
+    assert done.pruned
+    for family, kept in zip(done.found.families, done.families, strict=True):
+        states = {(t.recipe_digest, t.variant): t.state for t in family.trials}
+        asked = [trial for trial, _ in kept.counted()]
+        assert len(asked) == min(12, len(kept.points))
+        mine = [key for key in done.pruned if key in states]
+        assert {states[key] for key in mine} <= {State.PRUNED, State.COMPLETE}
+        for trial in family.trials:
+            assert bool(trial.values) == (trial.state is State.COMPLETE)
+    confirmed = {(digest, name) for digest, name, seed in done.trained if seed}
+    ended = {(digest, name) for digest, name, seed in done.trained if seed == 0}
+    assert confirmed <= ended
+    assert any(key not in ended for key in done.pruned)
+    runs = {(r.recipe_digest, r.variant): r.status for r in done.store.runs() if r.seed == 0}
+    waiting = {key for key, status in runs.items() if status is Status.PENDING}
+    assert waiting == set(done.pruned) - ended
+
+
+def test_a_trial_is_held_against_its_own_variant_alone(bench):
+    def outcome(run: RunRecord) -> float:  # a variant that is worse everywhere
+        return deep_is_good(run) / 1000 + (9.0 if run.variant == "standard" else 1.0)
+
+    done = bench(n_trials=12, pruning=MEDIAN).run(outcome)
+
+    standard = done.found.families[0]
+    assert sum(trial.state is State.COMPLETE for trial in standard.trials) >= 6
+
+
+def test_a_pruned_shape_is_trained_after_all_if_it_is_the_best_of_another_variant(bench):
+    made = bench(n_trials=1, pruning=MEDIAN)
+    standard, attnres = made.families
+    assert standard.ask(1, 1) == 1
+    ((trial, point),) = standard.counted()
+    standard.study.tell(trial.number, state=TrialState.PRUNED)
+    attnres.add(attnres.at(point.trunk), (1.0,))
+    assert (standard.complete(), standard.best(), standard.n_left(1)) == ({}, [], 0)
+
+    made.run()
+
+    assert standard.best() == [point]
+    assert [each.state for each, _ in standard.counted()] == [TrialState.PRUNED]
+    ((found,), _) = [family.trials for family in made.found.families]
+    assert (found.state, found.recipe_digest) == (State.COMPLETE, point.recipe.digest)
+    seeds = [seed for digest, name, seed in made.trained if name == "standard"]
+    assert sorted(seeds) == [0, 1, 2]
+
+
+def test_runs_that_were_there_before_are_what_later_trials_are_held_to(bench):
+    made = bench(pruning=MEDIAN)
+    for family in made.families:  # as an ablation may have left them
+        for record in made.laboratory.records(family.points.points, (0,)):
+            claimed = made.store.claim([record.id])
+            if claimed is not None:
+                made.end(claimed, 2.0)
+
+    made.run()
+
+    for family in made.families:
+        for trial, _ in family.counted():
+            assert trial.state is TrialState.COMPLETE
+            assert trial.intermediate_values == dict.fromkeys(range(2, 17), 2.0)

@@ -1,0 +1,240 @@
+"""Family: the search of one variant while it goes on, as Optuna's study of it holds it.
+
+Several processes may share one. Whoever sees that a trial's run has ended tells Optuna.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from optuna import Study
+from optuna.pruners import BasePruner
+from optuna.storages import RDBStorage
+from optuna.trial import FrozenTrial, TrialState, create_trial
+
+from attnres_cli.search.points import Point
+from attnres_cli.search.proposals import Points
+from attnres_cli.search.shapes import Trunk
+from attnres_cli.search.studies import EXTRA, VOID, has_run, run_attributes
+from attnres_cli.trials import State, Trial
+
+_STALE = timedelta(minutes=5)  # of a trial whose process died before it was written
+
+
+@dataclass
+class Family:
+    """The trials of one variant.
+
+    Attributes:
+        n_startup: trials that are drawn before anything is learnt.
+        pruner: None where no trial is ended early.
+
+    """
+
+    spec: str
+    points: Points
+    study: Study
+    storage: RDBStorage
+    n_startup: int
+    pruner: BasePruner | None = None
+    _ids: dict[int, int] = field(default_factory=dict)  # of trials in the storage, by number
+
+    def kept(self) -> list[tuple[FrozenTrial, Point]]:
+        """Its trials that try something, each point once: the first to be there has it."""
+        found: dict[Point, FrozenTrial] = {}
+        for trial in self.study.get_trials(deepcopy=False):
+            point = self.points.of_trial(trial)
+            if point is not None:
+                found.setdefault(point, trial)
+        return [(trial, point) for point, trial in found.items()]
+
+    def complete(self) -> dict[Point, tuple[float, ...]]:
+        """The points that have values, one that was pruned and then trained after all too."""
+        ended = self.study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
+        points = {trial.number: self.points.of_trial(trial) for trial in ended}
+        return {
+            point: tuple(trial.values)
+            for trial in reversed(ended)
+            if (point := points[trial.number]) is not None
+        }
+
+    def counted(self) -> list[tuple[FrozenTrial, Point]]:
+        """Those that count: failed ones do not, nor those beyond what was asked for."""
+        return [
+            (trial, point)
+            for trial, point in self.kept()
+            if trial.state is not TrialState.FAIL and EXTRA not in trial.user_attrs
+        ]
+
+    def lacks(self, n_trials: int) -> bool:
+        """Whether trials are left to be asked for or to be ended."""
+        return self.n_left(n_trials) > 0
+
+    def n_left(self, n_trials: int) -> int:
+        """Trials that are left to be asked for or to be ended, if none fails."""
+        counted = self.counted()
+        running = sum(trial.state is TrialState.RUNNING for trial, _ in counted)
+        return running + max(0, min(n_trials, len(self.points)) - len(counted))
+
+    def best(self) -> list[Point]:
+        """The points that are complete and finite, best first; of two goals only those that no
+        other one beats in both.
+        """
+        complete = self.complete().items()
+        ended = [(values, point) for point, values in complete if all(map(math.isfinite, values))]
+        front = [
+            (values, point)
+            for values, point in ended
+            if not any(_beats(other, values) for other, _ in ended)
+        ]
+        chosen = front if ended and len(ended[0][0]) > 1 else ended
+        order = {point: place for place, point in enumerate(self.points.points)}
+        return [point for _, point in sorted(chosen, key=lambda each: (each[0], order[each[1]]))]
+
+    def at(self, trunk: Trunk) -> Point:
+        """Its point of that shape: the best that it has tried, else one with the options and the
+        learning rate of its best, else the first.
+        """
+        best, there = self.best(), [p for p in self.points.points if p.trunk == trunk]
+        tried = [point for point in best if point.trunk == trunk]
+        alike = [p for p in there if best and (p.options, p.lr) == (best[0].options, best[0].lr)]
+        return [*tried, *alike, *there][0]
+
+    def running(self) -> list[tuple[FrozenTrial, Point]]:
+        """Its trials that have not ended. Those whose process died before it had a run are void."""
+        found = []
+        for trial in self.study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
+            point = self.points.of_trial(trial)
+            if point is not None:
+                found.append((trial, point))
+                if not has_run(trial):
+                    self._write_run(trial.number, point)
+            elif trial.datetime_start is None or datetime.now() - trial.datetime_start > _STALE:
+                self._void(trial.number, "its process died before it had a run")
+        return found
+
+    def ask(self, n_trials: int, n_wanted: int) -> int:
+        """Ask for so many trials, and for all that are drawn before anything is learnt; how many
+        there were: fewer where n_trials have been asked for, or all points are tried.
+        """
+        asked = 0
+        while True:
+            counted, tried = self.counted(), self.kept()
+            n_failed = sum(trial.state is TrialState.FAIL for trial, _ in tried)
+            is_done = len(counted) >= n_trials or len(tried) >= len(self.points)
+            if is_done or n_failed > n_trials:
+                return asked
+            if max(self.n_startup - len(counted), n_wanted - asked) <= 0:
+                return asked
+            trial = self.study.ask(self.points.distributions)
+            asked += self._keep(trial.number, n_trials)
+
+    def tell(self, number: int, values: Sequence[float] | None) -> None:
+        """End a trial: with its values, or as failed."""
+        if values is None:
+            self._end(number, TrialState.FAIL)
+        else:
+            self._end(number, TrialState.COMPLETE, values)
+
+    def report(self, number: int, look: int, loss: float) -> None:
+        """Write down what a trial's run has come to at a look, unless that is there."""
+        trial_id = self._id(number)
+        if look not in self.storage.get_trial(trial_id).intermediate_values:
+            with unless_ended():
+                self.storage.set_trial_intermediate_value(trial_id, look, loss)
+
+    def prunes(self, number: int) -> bool:
+        """Whether the pruner ends that trial now; then it has ended."""
+        trial = self.storage.get_trial(self._id(number))
+        if self.pruner is None or trial.state is not TrialState.RUNNING:
+            return False
+        pruned = self.pruner.prune(self.study, trial)
+        if pruned:
+            self._end(number, TrialState.PRUNED)
+        return pruned
+
+    def add(self, point: Point, values: Sequence[float]) -> None:
+        """Let Optuna know of a point that was trained beyond the trials asked for."""
+        trial = create_trial(
+            params=self.points.params_of(point),
+            distributions=self.points.distributions,
+            values=list(values),
+            user_attrs={**run_attributes(trial_of(point, self.points)), EXTRA: True},
+        )
+        self.study.add_trial(trial)
+
+    def _keep(self, number: int, n_trials: int) -> bool:
+        """Whether a trial just asked for is to be had: another process may have asked for the same
+        point, or for the last of the trials, in the same moment.
+        """
+        earlier = {point: t for t, point in self.kept() if t.number < number}
+        (trial,) = [t for t in self.study.get_trials(deepcopy=False) if t.number == number]
+        point = self.points.of_trial(trial)
+        counted = [t for t, _ in self.counted() if t.number < number]
+        if point is None or point in earlier:
+            self._void(number, "another trial has its point")
+        elif len(counted) >= n_trials:
+            self._void(number, "there were as many as asked for")
+        else:
+            self._write_run(number, point)
+            return True
+        return False
+
+    def _void(self, number: int, reason: str) -> None:
+        self._write(number, VOID, reason)
+        self._end(number, TrialState.FAIL)
+
+    def _write_run(self, number: int, point: Point) -> None:
+        for key, value in run_attributes(trial_of(point, self.points)).items():
+            self._write(number, key, value)
+
+    def _write(self, number: int, key: str, value: object) -> None:
+        trial_id = self._id(number)
+        if self.storage.get_trial(trial_id).state is TrialState.RUNNING:
+            with unless_ended():
+                self.storage.set_trial_user_attr(trial_id, key, value)
+
+    def _end(self, number: int, state: TrialState, values: Sequence[float] | None = None) -> None:
+        with unless_ended():
+            self.study.tell(number, values, state=state, skip_if_finished=True)
+
+    def _id(self, number: int) -> int:
+        if number not in self._ids:
+            study_id = self.storage.get_study_id_from_name(self.study.study_name)
+            found = self.storage.get_trial_id_from_study_id_trial_number(study_id, number)
+            self._ids[number] = found
+        return self._ids[number]
+
+
+def _beats(a: tuple[float, ...], b: tuple[float, ...]) -> bool:
+    return a != b and all(x <= y for x, y in zip(a, b, strict=True))
+
+
+@contextmanager
+def unless_ended() -> Iterator[None]:
+    """Pass over a trial that another process, which saw the same run, has ended in this moment."""
+    try:
+        yield
+    except RuntimeError as error:  # of a class of its own only in newer versions of Optuna
+        if "already finished" not in str(error):
+            raise
+
+
+def trial_of(point: Point, points: Points) -> Trial:
+    """A point as a trial that has just begun; its number is not known here."""
+    kept = ("n_layers", "d_model", "n_heads", "d_ff", "aspect", "heads_per_layer", "tokens")
+    names = [*kept, *(name for name in points.names if name not in kept)]
+    names += [name for name, _ in point.options if name not in names]
+    return Trial(
+        number=-1,
+        state=State.RUNNING,
+        dimensions={name: point.dimensions[name] for name in names},
+        variant=point.variant,
+        recipe_digest=point.recipe.digest,
+        n_params=point.n_params,
+        flops=point.flops,
+    )

@@ -1,0 +1,37 @@
+"""How long the points of a search are predicted to take."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from attnres_cli import ablate
+from attnres_cli.data import Tokens
+from attnres_cli.plan import Arm, Plan
+from attnres_cli.search.points import Point
+
+
+def speeds(
+    families: Sequence[Sequence[Point]], plan: Plan, tokens: Tokens
+) -> Callable[[Point], float | None]:
+    """Seconds per step that a point is predicted to take, from a few timed steps of the shallowest
+    and the deepest one of its variant; None where one of those cannot be trained.
+    """
+    slopes: dict[str, tuple[tuple[int, float | None], tuple[int, float | None]]] = {}
+    for points in families:
+        by_depth = sorted(points, key=lambda point: point.trunk.n_layers)
+        ends = (by_depth[0], by_depth[-1])
+        arms = [Arm(p.variant, p.n_params, p.flops_per_token, None, p.recipe) for p in ends]
+        timed = ablate.timed(replace(plan, arms=tuple(arms)), tokens).arms
+        per_flop = [arm.step_s and arm.step_s / arm.flops_per_token for arm in timed]
+        shallow, deep = zip((p.trunk.n_layers for p in ends), per_flop, strict=True)
+        slopes |= dict.fromkeys((point.variant for point in points), (shallow, deep))
+
+    def step_s(point: Point) -> float | None:
+        (shallow, fast), (deep, slow) = slopes[point.variant]
+        if fast is None or slow is None:
+            return None
+        share = (point.trunk.n_layers - shallow) / max(1, deep - shallow)
+        return (fast + share * (slow - fast)) * point.flops_per_token
+
+    return step_s
