@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
+from dataclasses import replace
+
 import pytest
 import torch
 
 from attnres_cli import variant
-from attnres_cli.errors import UsageError
+from attnres_cli.errors import UsageError, VariantError
 from attnres_cli.model import Transformer, train_flops_per_token
 from attnres_cli.recipe import Recipe, load
 from attnres_cli.search import budget, points, space
 from attnres_cli.search.points import Point
+from attnres_cli.search.shapes import Trunk, shapes
+from attnres_cli.shape import Shape
 
 VOCAB = 256
 BOTH = ("standard", "attnres:block_size=4")
@@ -30,6 +35,62 @@ def built(point: Point) -> Transformer:
     with torch.device("meta"):
         design = variant.parse(point.variant).build(shape.d_model, shape.n_sublayers)
         return Transformer(shape, design)
+
+
+def slowly(spec: str, n_params: int, text: str) -> dict[tuple, int]:
+    """Of every point of one variant the width of its MLPs, found one by one: each choice of options
+    built anew, its parameters counted in its module, and each width tried.
+    """
+    typed, base = variant.parse(spec), load("quick").model.shape(VOCAB)
+    wanted = space.parse(text, [typed])
+    searched = {name: each.values for name, each in wanted.of(typed).items()}
+    found: dict[tuple, int] = {}
+    for trunk in shapes(wanted, (n_params,), base):
+        names: set[str] = set()
+        for values in itertools.product(*searched.values()):
+            options = {**dict(typed.options), **dict(zip(searched, values, strict=True))}
+            made = variant.Variant(typed.name, tuple(sorted(options.items())))
+            try:
+                design = made.build(trunk.d_model, 2 * trunk.n_layers)
+            except VariantError:
+                continue
+            name = str(made.at_depth(2 * trunk.n_layers))
+            missed = by_width(trunk, base, sum(p.numel() for p in design.parameters()))
+            near = min(missed, key=missed.__getitem__)
+            if name not in names and missed[near] <= budget.TOLERANCE:
+                found[trunk, name, values] = near
+            names.add(name)
+    return found
+
+
+def by_width(trunk: Trunk, base: Shape, extra: int) -> dict[int, float]:
+    """By d_ff the share by which a model with so many parameters more misses its size."""
+    sizes = {"n_layers": trunk.n_layers, "d_model": trunk.d_model, "n_heads": trunk.n_heads}
+    sizes |= {"n_kv_heads": trunk.n_heads, "d_head": trunk.d_model // trunk.n_heads}
+    return {
+        d_ff: abs((replace(base, **sizes, d_ff=d_ff).n_params() + extra) / trunk.params - 1)
+        for d_ff in range(-(-trunk.d_ff // 2), trunk.d_ff + 8)
+    }
+
+
+@pytest.mark.parametrize(
+    ("spec", "n_params", "text"),
+    [
+        ("standard", 300_000, "n_layers=1..8,n_heads=1..4"),
+        ("attnres", 300_000, "n_layers=1..6,n_heads=2,n_blocks=1..5,heads=1|2|3"),
+        ("hc", 200_000, "n_layers=2..6,n_heads=1|2"),
+    ],
+)
+def test_the_points_are_those_that_are_found_one_by_one(spec: str, n_params: int, text: str):
+    expected = slowly(spec, n_params, text)
+
+    (found,) = grid(f"params={n_params}", text, (spec,)).values()
+
+    widths = {(p.trunk, p.variant, tuple(v for _, v in p.options)): p.d_ff for p in found}
+    assert len(found) == len(widths) > 5
+    assert set(widths) == set(expected)
+    for point, d_ff in widths.items():  # one that GPUs like may stand for the nearest
+        assert d_ff == expected[point] or (d_ff % 8 == 0 and abs(d_ff - expected[point]) < 8)
 
 
 @pytest.mark.parametrize("asked", [2_000_000, 700_000])
