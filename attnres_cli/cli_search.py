@@ -234,21 +234,24 @@ def _print_plan(
     stream: TextIO,
 ) -> None:
     """What a search will try, and how long its first look takes at most."""
+    from attnres_cli.report.shapes import plural
     from attnres_cli.report.terminal import duration
 
     search, settings = wanted.search, plan.settings
     stream.write(f"search {search.name}: recipe {search.recipe}, --budget {search.budget}\n")
     every = [point for points in wanted.points.values() for point in points]
-    stream.write(f"space {search.space}: {wanted.n_shapes} shapes, the same for every design, ")
+    n_shapes = plural(wanted.n_shapes, "shape")
+    stream.write(f"space {search.space}: {n_shapes}, the same for every design, ")
     stream.write(f"each within {search.tolerance:.1%} of the budget:\n")
     for name, low, high in _ranges(every):
         stream.write(f"  {name} {low:,g} to {high:,g}\n")
+    stream.write(f"{search.absent}\n" if search.absent else "")
     stream.write(f"learning rate: {search.learning_rate}\n")
     seconds: float | None = 0.0
     for spec, points in wanted.points.items():
         n_runs = min(search.n_trials, len(points))
         took = [speed(point) for point in points]
-        stream.write(f"{spec}: {n_runs} trials; {samplers[spec][1]}\n")
+        stream.write(f"{spec}: {plural(n_runs, 'trial')}; {samplers[spec][1]}\n")
         if seconds is not None and None not in took:
             each = [t * p.steps for t, p in zip(took, points, strict=True) if t is not None]
             seconds += n_runs * sum(each) / len(each)

@@ -11,9 +11,11 @@ from attnres_cli.errors import RecipeError
 from attnres_cli.recipe import Recipe
 from attnres_cli.report.chapter import overrides_of, seeds_typed
 from attnres_cli.report.optima import Finding, Pair
-from attnres_cli.report.shapes import Optimum, Shape, brief, named, options, sizes
+from attnres_cli.report.shapes import Optimum, Shape, brief, named, options, plural, sizes
 from attnres_cli.stats import ALPHA
 from attnres_cli.trials import Search, Trial
+
+_APART = ("complete", "extra")  # of what became of trials: said with words of their own
 
 RecipeOf = Callable[[str], Recipe]
 """The recipe of a digest, as a study holds it."""
@@ -59,7 +61,7 @@ def answer(finding: Finding) -> str:
         elif not one.confirmed:
             sentences.append(
                 f"{_who(one)} has the lowest first look at {named(one.shapes[0])}: of one seed, "
-                f"the best of {len(one.shapes)}, which is no verdict."
+                f"the best of {plural(len(one.shapes), 'shape')}, which is no verdict."
             )
     text = " ".join(sentences)
     return text[0].upper() + text[1:]
@@ -157,6 +159,7 @@ def notes(finding: Finding) -> list[str]:
     lines += [of_seeds] + ([SET_RULE, RULE] if fresh else [])
     lines += [counts(one, search) for one in finding.optima]
     lines += [f"space {search.space}; learning rate: {search.learning_rate}"]
+    lines += [search.absent] if search.absent else []
     lines += [f"{search.recipe} ({search.recipe_digest}) on data {search.fingerprint}"]
     if finding.settings:
         lines.append(f"computed with {'; '.join(finding.settings)}")
@@ -164,12 +167,27 @@ def notes(finding: Finding) -> list[str]:
 
 
 def counts(one: Optimum, search: Search) -> str:
-    """`standard: 38 trials complete, 1 failed, of 40 asked for; 24 different shapes; grid: ...`."""
-    held = [f"{n} {word}" for word, n in one.counts.items() if n and word != "complete"]
-    text = ", ".join([f"{one.counts['complete']} trials complete", *held])
+    """`standard: 38 of 40 trials complete, 1 failed; 24 different shapes; grid: ...`."""
+    pruner = [f"pruner {one.family.pruner}"] if one.family.pruner else []
+    shapes = plural(len(one.shapes), "different shape")
+    return "; ".join(
+        [f"{one.family.variant}: {trials_text(one, search)}", shapes, one.family.sampler, *pruner]
+    )
+
+
+def trials_text(one: Optimum, search: Search) -> str:
+    """`38 of 40 trials complete, 1 failed, and 2 shapes beyond them that ...`."""
+    held = [f"{n} {word}" for word, n in one.counts.items() if n and word not in _APART]
+    text = ", ".join(
+        [f"{one.counts['complete']} of {plural(search.n_trials, 'trial')} complete", *held]
+    )
+    extra = one.counts["extra"]
+    if not extra:
+        return text
+    them = "it" if search.n_trials == 1 else "them"
+    verb = "was" if extra == 1 else "were"
     return (
-        f"{one.family.variant}: {text}, of {search.n_trials} asked for; "
-        f"{len(one.shapes)} different shapes; {one.family.sampler}"
+        f"{text}, and {plural(extra, 'shape')} beyond {them} that {verb} best for another variant"
     )
 
 

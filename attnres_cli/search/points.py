@@ -248,7 +248,7 @@ class _Maker:
             d_model=trunk.d_model,
             n_heads=trunk.n_heads,
             n_kv_heads=kv_heads(trunk.n_heads, self.base),
-            d_head=trunk.d_model // trunk.n_heads,
+            d_head=trunk.d_head,
             d_ff=trunk.d_ff,
         )
         d_ff = match.width(

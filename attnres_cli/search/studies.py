@@ -47,7 +47,7 @@ _STATES = {
 _BUSY_S = 60.0
 _LEAST_TRIALS = 10  # to tell the importance of a dimension
 _GROWS = ("n_trials", "confirm_seeds")  # of a search, without making it another one
-_NO_PART = ("name", "families", *_GROWS)
+_NO_PART = ("name", "families", "absent", *_GROWS)
 
 
 def name_of(search: Search, variants: Sequence[str]) -> str:
@@ -230,7 +230,8 @@ def _rank(trial: FrozenTrial) -> tuple[bool, int]:
 def _trial(trial: FrozenTrial) -> Trial:
     state = _STATES[trial.state.name]
     values = tuple(trial.values or ()) if state is State.COMPLETE else ()
-    return Trial(trial.number, state, **trial.user_attrs[_RUN], values=values)
+    is_extra = EXTRA in trial.user_attrs
+    return Trial(trial.number, state, **trial.user_attrs[_RUN], values=values, is_extra=is_extra)
 
 
 def _importance(trials: Sequence[FrozenTrial]) -> dict[str, float]:
@@ -238,7 +239,8 @@ def _importance(trials: Sequence[FrozenTrial]) -> dict[str, float]:
     import optuna
     from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
 
-    ended = [t for t in trials if t.values and math.isfinite(t.values[0])]
+    complete = [t for t in trials if _STATES[t.state.name] is State.COMPLETE]
+    ended = [t for t in complete if t.values and math.isfinite(t.values[0])]
     if len(ended) < _LEAST_TRIALS or not ended[0].params:
         return {}
     alone = optuna.create_study()

@@ -14,7 +14,7 @@ from attnres_cli.model import Transformer, train_flops_per_token
 from attnres_cli.recipe import Recipe, load
 from attnres_cli.search import budget, points, space
 from attnres_cli.search.points import Point
-from attnres_cli.search.shapes import Trunk, shapes
+from attnres_cli.search.shapes import Trunk, absent, shapes
 from attnres_cli.shape import Shape
 
 VOCAB = 256
@@ -153,6 +153,46 @@ def test_a_listed_ratio_gets_one_shape_each_the_nearest_that_the_budget_has():
         for heads in (0.3, 0.7):
             near = [a for a, h in ratios if abs(h / heads - 1) < 0.12 and abs(a / aspect - 1) < 0.1]
             assert len(near) == 1
+
+
+@pytest.mark.parametrize(
+    ("asked", "text", "says"),
+    [
+        ("params=2M", "n_layers=4|6,n_heads=2|4|8", ""),
+        ("params=2M", "n_layers=4,n_heads=2", ""),
+        (
+            "params=10M",
+            "aspect=15|30|45|60|75,heads_per_layer=0.3|0.4|0.5|0.6|0.7",
+            "5 of 25 listed have no shape within the budget: aspect=60,heads_per_layer=0.4|0.6; "
+            "aspect=75,heads_per_layer=0.3|0.5|0.7",
+        ),
+        (
+            "params=2M",
+            "n_layers=2|4,n_heads=11..13..1",
+            "4 of 6 listed have no shape within the budget: n_layers=2,n_heads=11|12|13; "
+            "n_layers=4,n_heads=13",
+        ),
+    ],
+)
+def test_what_is_listed_and_has_no_shape_is_named(asked: str, text: str, says: str):
+    typed = [variant.parse(spec) for spec in BOTH]
+    found = grid(asked, text)
+
+    trunks = {point.trunk for held in found.values() for point in held}
+    assert absent(space.parse(text, typed), trunks) == says
+
+
+def test_of_a_long_list_without_shapes_the_first_ten_are_named():
+    text = "aspect=15..75..1,heads_per_layer=0.3..0.7..0.01"
+    typed = [variant.parse(spec) for spec in BOTH]
+    trunks = {point.trunk for held in grid("params=700k", text).values() for point in held}
+
+    said = absent(space.parse(text, typed), trunks)
+
+    n_listed = 61 * 41
+    assert said.startswith(f"{n_listed - len(trunks):,} of {n_listed:,} listed have no shape ")
+    assert said.endswith(f"; {n_listed - len(trunks) - 10:,} more")
+    assert len(said) < 250
 
 
 def test_designs_that_are_the_same_at_a_depth_are_tried_once():
