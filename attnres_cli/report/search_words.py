@@ -17,6 +17,8 @@ from attnres_cli.trials import Search, Trial
 
 _APART = ("complete", "extra")  # of what became of trials: said with words of their own
 
+LOWEST = "lowest"  # of the confirmed shapes
+
 RecipeOf = Callable[[str], Recipe]
 """The recipe of a digest, as a study holds it."""
 
@@ -218,7 +220,7 @@ def best_text(shape: Shape) -> str:
     """Whether it may be the best: `lowest`, `may be`, `no`, or `-` where that is not tested."""
     if shape.may_be_best is None:
         return "-"
-    return "lowest" if shape.is_lowest else "may be" if shape.may_be_best else "no"
+    return LOWEST if shape.is_lowest else "may be" if shape.may_be_best else "no"
 
 
 def fresh_text(shape: Shape) -> str:

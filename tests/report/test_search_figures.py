@@ -89,6 +89,33 @@ def test_a_map_marks_what_was_tried_and_has_no_loss_and_gives_it_none(finding):
         assert np.isfinite(losses).sum() == len(axes.texts) - len(marked)
 
 
+def test_a_map_frames_the_cell_of_the_lowest_mean_over_fresh_seeds(finding):
+    x, y = axes_of(finding)
+    maps = {axes.get_title(): axes for axes in drawn(finding)["shapes"].figure.axes if axes.images}
+
+    for one in finding.optima:
+        frames = {tuple(p.get_center()) for p in maps[one.family.variant].patches}
+        best = one.best.trial
+        assert frames == {(x.place(best), y.place(best))}
+    unconfirmed = drawn(find(*searches.valleys(seeds=())))["shapes"]
+    assert not any(axes.patches for axes in unconfirmed.figure.axes if axes.images)
+
+
+def test_intervals_of_two_seeds_do_not_press_the_losses_into_a_line():
+    search, runs = searches.valleys(seeds=(1, 2), depth=0.01)
+    finding = find(search, runs)
+    losses = [s.promised for one in finding.optima for s in one.shapes]
+    losses += [s.mean for one in finding.optima for s in one.confirmed]
+    longest = max(s.ci95[1] - s.ci95[0] for one in finding.optima for s in one.confirmed)
+
+    (axes,) = drawn(finding)["aspect"].figure.axes
+
+    low, high = axes.get_ylim()
+    assert longest > 2 * (max(losses) - min(losses))
+    assert low < min(losses) < max(losses) < high
+    assert high - low <= 3.001 * (max(losses) - min(losses))
+
+
 def test_a_shape_pruned_beside_a_loss_of_its_cell_is_not_marked(finding):
     x, y = axes_of(finding)
     one = finding.optima[0]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from attnres_cli.report.figures import importance, pareto, shapes
+from attnres_cli.report.figures import aspect, importance, pareto, shapes
 from attnres_cli.report.figures.style import Drawing, house_style
 from attnres_cli.report.optima import Finding
 from attnres_cli.report.search_words import trials_text
@@ -14,7 +14,7 @@ def drawings(finding: Finding) -> list[Drawing]:
     kinds = (
         ("shapes", "Loss by shape", shapes.draw, shapes.CAPTION, of),
         ("shapes-paper", "The paper's own shapes", shapes.draw_paper, shapes.PAPER_CAPTION, ""),
-        ("aspect", "Loss over width per layer", shapes.draw_aspect, shapes.ASPECT_CAPTION, of),
+        ("aspect", "Loss over width per layer", aspect.draw, aspect.CAPTION, of),
         ("pareto", "What is given up for what", pareto.draw, pareto.CAPTION, of),
         ("importance", "What the loss depends on", importance.draw, importance.CAPTION, of),
     )
