@@ -229,7 +229,9 @@ def test_a_point_of_the_recipes_own_sizes_is_the_recipes_own_run():
     assert [point.recipe.digest for point in found] == [recipe.digest]
 
 
-@pytest.mark.parametrize("asked", ["params=1000", "params=20000", "params=2M,flops=1e6"])
+@pytest.mark.parametrize(
+    "asked", ["params=1000", "params=20000", "params=2M,flops=1e6", "params=10", "flops=1"]
+)
 def test_a_budget_that_nothing_has_is_refused_with_the_nearest_that_something_has(asked: str):
     with pytest.raises(UsageError, match="the nearest that has one is --budget ") as refused:
         grid(asked)
@@ -242,8 +244,34 @@ def test_a_budget_that_nothing_has_is_refused_with_the_nearest_that_something_ha
     assert all(found.values())
 
 
+def test_the_least_flops_at_a_size_are_those_of_one_step():
+    (found,) = grid("params=2M", "", ("standard",)).values()
+    least = min(p.flops_per_token * p.recipe.tokens_per_step for p in found)
+
+    with pytest.raises(UsageError, match="nearest that has one") as refused:
+        grid("params=2M,flops=1e6", "", ("standard",))
+
+    assert str(refused.value).endswith(f" --budget params=2000000,flops={least:.4g}")
+
+
+def test_the_nearest_budget_may_lie_far_below():
+    with pytest.raises(UsageError, match="--budget params=") as refused:
+        grid("params=2000M", "n_layers=1..2,d_model=2..32,n_heads=1,mlp_ratio=1..4", ("standard",))
+
+    nearest = int(str(refused.value).rpartition("params=")[2])
+    assert nearest < 2e9 / 10_000
+
+
+def test_parameters_are_searched_under_flops_alone_and_that_is_said():
+    with pytest.raises(UsageError, match="as --budget flops=1e15"):
+        grid("params=2M", "params=1M..4M")
+
+    (found,) = grid("flops=1e13", "params=200k|400k", ("standard",)).values()
+    assert {point.trunk.params for point in found} == {200_000, 400_000}
+
+
 def test_a_space_that_contradicts_itself_is_refused():
-    with pytest.raises(UsageError, match="contradicts itself"):
+    with pytest.raises(UsageError, match="d_model=64,n_heads=3,d_head=16, whose dimensions may"):
         grid("params=2M", "n_heads=3,d_head=16,d_model=64")
 
 

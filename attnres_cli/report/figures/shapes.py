@@ -23,9 +23,9 @@ from attnres_cli.trials import Trial
 CAPTION = (
     "Validation loss of the first look, nats per token: one run each, the lowest where a cell "
     "holds several shapes; a star marks the lowest of all, which is lucky, a frame the cell of the "
-    "lowest mean over fresh seeds. All maps are on one colour scale, whose light end also holds all "
-    "that is above it. Cells with p, f or d hold no loss: all their shapes were pruned, failed or "
-    "diverged; empty ones were not tried."
+    "lowest mean over fresh seeds. All maps are on one colour scale, whose light end also holds "
+    "all that is above it. Cells with p, f or d hold no loss: all their shapes were pruned, "
+    "failed or diverged; empty ones were not tried."
 )
 PAPER_CAPTION = (
     "The Attention Residuals paper, Fig. 7: validation losses of single runs at 6.5e19 FLOPs and "
