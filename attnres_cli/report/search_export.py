@@ -9,9 +9,8 @@ from dataclasses import asdict
 from typing import Any
 
 from attnres_cli.report.optima import Finding, Pair
+from attnres_cli.report.search_commands import RecipeOf, again
 from attnres_cli.report.search_words import (
-    RecipeOf,
-    again,
     answer,
     best_text,
     notes,

@@ -12,10 +12,10 @@ from attnres_cli.report.figures import picture
 from attnres_cli.report.figures.search import drawings
 from attnres_cli.report.files import places, write
 from attnres_cli.report.optima import Finding
-from attnres_cli.report.search import commands, heading, table_of
+from attnres_cli.report.search import heading, table_of
+from attnres_cli.report.search_commands import RecipeOf, commands
 from attnres_cli.report.search_words import (
     LOWEST,
-    RecipeOf,
     answer,
     failures,
     notes,

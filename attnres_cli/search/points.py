@@ -7,7 +7,7 @@ what the design's own parameters change, so that all variants have the budget at
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -19,8 +19,8 @@ from attnres_cli.errors import UsageError, VariantError
 from attnres_cli.model import n_params
 from attnres_cli.recipe import Recipe
 from attnres_cli.residual import Residual, Value
-from attnres_cli.search.budget import TOLERANCE, Budget, write
-from attnres_cli.search.nearest import LARGEST, nearest
+from attnres_cli.search.budget import TOLERANCE, Budget
+from attnres_cli.search.nearest import impossible
 from attnres_cli.search.shapes import Trunk, kv_heads, shapes
 from attnres_cli.search.space import Space
 from attnres_cli.shape import Shape
@@ -141,7 +141,14 @@ def grid(
     """
     found = _common(specs, space, budget, recipe, vocab_size)
     if not any(found.values()):
-        raise UsageError(_impossible(specs, space, budget, recipe, vocab_size))
+        raise UsageError(
+            impossible(
+                budget,
+                space.text,
+                lambda other: _common(specs, space, other, recipe, vocab_size),
+                lambda other: _has_one(specs, space, other, recipe, vocab_size),
+            )
+        )
     return found
 
 
@@ -291,23 +298,6 @@ def _typed(value: Value) -> Found:
     return write_value(value)
 
 
-def _impossible(
-    specs: Sequence[Variant], space: Space, budget: Budget, recipe: Recipe, vocab_size: int
-) -> str:
-    """Why there is no shape, with the nearest budget that has one."""
-    start = f"no shape of the space has --budget {budget.text} within {TOLERANCE:.1%}"
-    found = nearest(
-        _scaling(specs, space, budget, recipe, vocab_size),
-        lambda other: _has_one(specs, space, other, recipe, vocab_size),
-    )
-    if found is not None:
-        return f"{start} ({space.text}); the nearest that has one is --budget {found.text}"
-    return (
-        f"{start}, nor has any other that was tried, up to {LARGEST:,} parameters: widen "
-        f"{space.text}, whose dimensions may contradict each other"
-    )
-
-
 def _has_one(
     specs: Sequence[Variant], space: Space, budget: Budget, recipe: Recipe, vocab_size: int
 ) -> bool:
@@ -319,26 +309,3 @@ def _has_one(
     except UsageError:  # more than are ever listed
         return True
     return any(all(maker.points(trunk) for maker in makers) for trunk in trunks)
-
-
-def _scaling(
-    specs: Sequence[Variant], space: Space, budget: Budget, recipe: Recipe, vocab_size: int
-) -> Callable[[float], Budget]:
-    """Budgets around this one, by a factor: of FLOPs alone, from one step up, where there are
-    shapes of its parameters.
-    """
-    params, flops = budget.params, budget.flops
-    if params is None or flops is None:
-        return budget.scaled
-    loose = Budget(write(params, None), params, None)
-    found = _common(specs, space, loose, recipe, vocab_size).values()
-    steps = [p.flops_per_token * recipe.tokens_per_step for points in found for p in points]
-    if not steps:
-        return budget.scaled
-    least = max(flops, float(min(steps)))
-
-    def scaled(factor: float) -> Budget:
-        times = float(f"{least * factor:.4g}")
-        return Budget(write(params, times), params, times)
-
-    return scaled
