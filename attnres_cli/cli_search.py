@@ -244,7 +244,7 @@ def _print_plan(
     stream.write(f"space {search.space}: {n_shapes}, the same for every design, ")
     stream.write(f"each within {search.tolerance:.1%} of the budget:\n")
     for name, low, high in _ranges(every):
-        stream.write(f"  {name} {low:,g} to {high:,g}\n")
+        stream.write(f"  {name} {low}" + (f" to {high}\n" if high != low else "\n"))
     stream.write(f"{search.absent}\n" if search.absent else "")
     stream.write(f"learning rate: {search.learning_rate}\n")
     seconds: float | None = 0.0
@@ -270,12 +270,16 @@ def _print_plan(
         stream.write(f"predicted time of the training steps of the first look: {text}\n")
 
 
-def _ranges(points: Sequence[Point]) -> list[tuple[str, float, float]]:
+def _ranges(points: Sequence[Point]) -> list[tuple[str, str, str]]:
     """(name, least, most) of what the points have."""
     names = ("n_layers", "d_model", "n_heads", "d_ff", "aspect", "heads_per_layer", "lr", "tokens")
     found = []
     for name in names:
         values = [float(point.dimensions[name]) for point in points]
-        found.append((name, min(values), max(values)))
-    counts = [float(point.n_params) for point in points]
-    return [*found, ("params", min(counts), max(counts))]
+        found.append((name, values))
+    found.append(("params", [float(point.n_params) for point in points]))
+    return [(name, _number(min(values)), _number(max(values))) for name, values in found]
+
+
+def _number(value: float) -> str:
+    return f"{int(value):,}" if value == int(value) else f"{value:.3g}"
