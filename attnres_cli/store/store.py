@@ -32,8 +32,8 @@ from attnres_cli.plan import Plan
 from attnres_cli.preregister import Registration, of_document
 from attnres_cli.recipe import Recipe
 from attnres_cli.run import DataFacts, Gate, Point, Probe, RunRecord, RunSpec, Standing, Status
-from attnres_cli.store import claims, owner, planned, postgres, rows, tables
-from attnres_cli.store.engine import connect, exists, immediate, refusal, runs_folder
+from attnres_cli.store import claims, owner, planned, postgres, rows, sqlite, tables
+from attnres_cli.store.engine import connect, exists, refusal, runs_folder
 from attnres_cli.store.patience import patient, patiently, retry_s
 from attnres_cli.store.tables import curve, data, recipes, runs
 
@@ -61,7 +61,7 @@ class Store:
         is_file = engine.dialect.name == "sqlite"
         self._place = folder.parent if is_file else None
         self._reading = engine if is_file else postgres.snapshots(engine)
-        self._writing = immediate(engine) if is_file else engine
+        self._writing = sqlite.immediate(engine) if is_file else engine
         self._watch = owner.Watch()
         weakref.finalize(self, engine.pool.dispose)
 
