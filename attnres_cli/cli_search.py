@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, TextIO
 import typer
 
 from attnres_cli import complete
-from attnres_cli.errors import UsageError, unknown
+from attnres_cli.errors import SOME_FAILED, UsageError, unknown
 from attnres_cli.options import (
     Device,
     Engine,
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from attnres_cli.search.points import Point
     from attnres_cli.search.wanted import Wanted
 
-_SOME_FAILED = 3  # exit code, as in cli.py
 _FIRST_SEED = 0
 _DEFAULT_STUDY = "attnres.db"
 _GOALS = ("val_loss", "step_time", "params", "flops", "memory")
@@ -118,7 +117,7 @@ def search(
     show(found, store.runs(), form, sys.stdout, store.recipe, study)
     if n_failed:
         say(f"failed runs: {n_failed}; `attnres runs` lists them")
-        raise typer.Exit(_SOME_FAILED)
+        raise typer.Exit(SOME_FAILED)
 
 
 def _goals(text: str) -> tuple[str, ...]:
