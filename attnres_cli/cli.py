@@ -24,11 +24,8 @@ from attnres_cli import (
     stdio,
 )
 from attnres_cli.address import hidden
-from attnres_cli.errors import AttnresError
+from attnres_cli.errors import BAD_INPUT, DONE, INTERRUPTED, AttnresError
 from attnres_cli.stdio import say
-
-DONE, INTERNAL, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
-"""Exit codes."""
 
 app = typer.Typer(
     name="attnres",

@@ -10,7 +10,7 @@ import typer
 
 from attnres_cli import complete
 from attnres_cli.comparing import Asked, foresee, sized
-from attnres_cli.errors import UsageError
+from attnres_cli.errors import SOME_FAILED, UsageError
 from attnres_cli.options import (
     Baseline,
     Device,
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from attnres_cli.report.comparison import Comparison
 
 DEFAULT_STUDY = "attnres.db"
-_SOME_FAILED = 3  # exit code, as in cli.py
 
 
 def ablate(
@@ -107,7 +106,7 @@ def ablate(
         say(f"what each arm is worth over these sizes: attnres report --scaling --study {study}")
     if failed:
         say(f"failed runs: {failed}; the same command with --retry-failed trains them again")
-        raise typer.Exit(_SOME_FAILED)
+        raise typer.Exit(SOME_FAILED)
 
 
 def _rung_text(rung: Rung) -> str:

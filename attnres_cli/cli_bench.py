@@ -11,7 +11,7 @@ import typer
 import typer.core
 
 from attnres_cli import complete
-from attnres_cli.errors import UsageError
+from attnres_cli.errors import INTERRUPTED, SOME_FAILED, UsageError
 from attnres_cli.options import (
     Baseline,
     Device,
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from attnres_cli.plan import Plan
 
 DEFAULT_ARMS = ("standard", "attnres", "attnres:block_size=4", "denseformer")
-_SOME_WRONG, _INTERRUPTED = 3, 130  # exit codes, as in cli.py
 _MOST_ROUNDS = 10_000
 
 
@@ -151,10 +150,10 @@ def _interruptible() -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         say("interrupted; nothing was kept")
-        sys.exit(_INTERRUPTED)
+        sys.exit(INTERRUPTED)
 
 
 def _end(wrong: list[str]) -> None:
     if wrong:
         say(f"wrong, and not timed: {', '.join(wrong)}")
-        raise typer.Exit(_SOME_WRONG)
+        raise typer.Exit(SOME_FAILED)

@@ -7,12 +7,11 @@ from typing import Annotated
 import typer
 
 from attnres_cli import complete
-from attnres_cli.errors import UsageError
+from attnres_cli.errors import SOME_FAILED, UsageError
 from attnres_cli.options import Override, Plugins, read_sizes
 from attnres_cli.stdio import say
 
 _SHAPE = {"n_layers": 8, "d_model": 1024}
-_SOME_FAILED = 3  # exit code, as in cli.py
 
 Spec = Annotated[
     str | None,
@@ -68,7 +67,7 @@ def check(
     failed = sum(finding.outcome == "failed" for finding in findings)
     if failed:
         say(f"{failed} of {len(findings)} proofs failed")
-        raise typer.Exit(_SOME_FAILED)
+        raise typer.Exit(SOME_FAILED)
 
 
 def recipes(

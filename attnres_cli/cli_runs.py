@@ -12,7 +12,7 @@ import typer
 import typer.core
 
 from attnres_cli import complete
-from attnres_cli.errors import UsageError, unknown
+from attnres_cli.errors import SOME_FAILED, UsageError, unknown
 from attnres_cli.options import Format, FormatName, Plugins, Study, read_format
 from attnres_cli.stdio import say
 
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 _STUDY = "attnres.db"
 _FORMATS = (Format.TABLE, Format.JSON)
-_NOT_EQUAL = 3  # as where `check` finds a proof that fails
 
 
 class _Runs(typer.core.TyperGroup):
@@ -212,7 +211,7 @@ def verify(
         found = second.retrain(record, plan, changed, tokens, store.folder_of(record), on_event)
     print_verification(found, as_json=form is Format.JSON)
     if not found.is_equal:
-        raise typer.Exit(_NOT_EQUAL)
+        raise typer.Exit(SOME_FAILED)
 
 
 def _check_known(what: str, name: str | None, known: Sequence[set[str]]) -> None:

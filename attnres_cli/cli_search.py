@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, TextIO
 import typer
 
 from attnres_cli import complete
-from attnres_cli.errors import UsageError, unknown
+from attnres_cli.errors import SOME_FAILED, UsageError, unknown
 from attnres_cli.options import (
     Device,
     Engine,
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from attnres_cli.search.pruning import Pruning
     from attnres_cli.search.wanted import Wanted
 
-_SOME_FAILED = 3  # exit code, as in cli.py
 _FIRST_SEED = 0
 _DEFAULT_STUDY = "attnres.db"
 _GOALS = ("val_loss", "step_time", "params", "flops", "memory")
@@ -125,7 +124,7 @@ def search(
     show(found, store.runs(), form, sys.stdout, store.recipe, study)
     if n_failed:
         say(f"failed runs: {n_failed}; `attnres runs` lists them")
-        raise typer.Exit(_SOME_FAILED)
+        raise typer.Exit(SOME_FAILED)
 
 
 def _goals(text: str) -> tuple[str, ...]:
@@ -250,21 +249,24 @@ def _print_plan(
     stream: TextIO,
 ) -> None:
     """What a search will try, and how long its first look takes at most."""
+    from attnres_cli.report.shapes import plural
     from attnres_cli.report.terminal import duration
 
     search, settings = wanted.search, plan.settings
     stream.write(f"search {search.name}: recipe {search.recipe}, --budget {search.budget}\n")
     every = [point for points in wanted.points.values() for point in points]
-    stream.write(f"space {search.space}: {wanted.n_shapes} shapes, the same for every design, ")
+    n_shapes = plural(wanted.n_shapes, "shape")
+    stream.write(f"space {search.space}: {n_shapes}, the same for every design, ")
     stream.write(f"each within {search.tolerance:.1%} of the budget:\n")
     for name, low, high in _ranges(every):
-        stream.write(f"  {name} {low:,g} to {high:,g}\n")
+        stream.write(f"  {name} {low}" + (f" to {high}\n" if high != low else "\n"))
+    stream.write(f"{search.absent}\n" if search.absent else "")
     stream.write(f"learning rate: {search.learning_rate}\n")
     seconds: float | None = 0.0
     for spec, points in wanted.points.items():
         n_runs = min(search.n_trials, len(points))
         took = [speed(point) for point in points]
-        stream.write(f"{spec}: {n_runs} trials; {samplers[spec][1]}\n")
+        stream.write(f"{spec}: {plural(n_runs, 'trial')}; {samplers[spec][1]}\n")
         if seconds is not None and None not in took:
             each = [t * p.steps for t, p in zip(took, points, strict=True) if t is not None]
             seconds += n_runs * sum(each) / len(each)
@@ -285,12 +287,16 @@ def _print_plan(
         stream.write(f"predicted time of the training steps of the first look: {text}\n")
 
 
-def _ranges(points: Sequence[Point]) -> list[tuple[str, float, float]]:
+def _ranges(points: Sequence[Point]) -> list[tuple[str, str, str]]:
     """(name, least, most) of what the points have."""
     names = ("n_layers", "d_model", "n_heads", "d_ff", "aspect", "heads_per_layer", "lr", "tokens")
     found = []
     for name in names:
         values = [float(point.dimensions[name]) for point in points]
-        found.append((name, min(values), max(values)))
-    counts = [float(point.n_params) for point in points]
-    return [*found, ("params", min(counts), max(counts))]
+        found.append((name, values))
+    found.append(("params", [float(point.n_params) for point in points]))
+    return [(name, _number(min(values)), _number(max(values))) for name, values in found]
+
+
+def _number(value: float) -> str:
+    return f"{int(value):,}" if value == int(value) else f"{value:.3g}"

@@ -10,12 +10,26 @@ AttnresError
   UsageError      any other argument on the command line
 
 What only we can cause is no AttnresError: it shows its traceback.
+
+Exit codes stand here too, for every command; 1 is Python's own, after a traceback.
 """
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+
+DONE = 0
+BAD_INPUT = 2
+"""An AttnresError, or a command line that cannot be parsed."""
+
+SOME_FAILED = 3
+"""The command did its work, and some of it came to nothing good: a run failed, a proof of a design
+does not hold, an arm of a benchmark is wrong, a run trained once more departs from the first.
+"""
+
+INTERRUPTED = 130
+"""By Ctrl-C."""
 
 
 class AttnresError(Exception):

@@ -51,6 +51,7 @@ class Trial:
             names its runs in the study.
         values: of each objective, in their order, on the first look's seed; empty until complete.
             A loss is infinite where training diverged.
+        is_extra: beyond those asked for: a shape that was best for another variant.
 
     """
 
@@ -62,6 +63,7 @@ class Trial:
     n_params: int
     flops: float  # of the whole training
     values: tuple[float, ...] = ()
+    is_extra: bool = False
 
 
 @dataclass(frozen=True)
@@ -98,6 +100,8 @@ class Search:
         learning_rate: the rule that was used, in words.
         first_seed: of every trial; confirm_seeds: of the best shapes, none of them first_seed.
         n_trials: asked for, per family.
+        absent: how much of what the space lists no shape of the budget has, and what, in words;
+            empty where all of it has one.
 
     """
 
@@ -114,3 +118,4 @@ class Search:
     confirm_seeds: tuple[int, ...]
     n_trials: int
     families: tuple[Family, ...]
+    absent: str = ""

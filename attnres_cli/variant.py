@@ -8,6 +8,7 @@ import types
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from attnres_cli.errors import VariantError, unknown
@@ -85,11 +86,13 @@ def _read_choice(kind: Any, text: str) -> str:
     return text
 
 
-def options_of(cls: type[Residual]) -> dict[str, Option]:
+@cache
+def options_of(cls: type[Residual]) -> Mapping[str, Option]:
     """The options of a design by name, read from its constructor's signature."""
     hints = typing.get_type_hints(cls.__init__)
     parameters = list(inspect.signature(cls).parameters.values())[2:]
-    return {p.name: Option(p.name, hints[p.name], p.default) for p in parameters}
+    found = {p.name: Option(p.name, hints[p.name], p.default) for p in parameters}
+    return types.MappingProxyType(found)
 
 
 def write_value(value: Value) -> str:

@@ -3,11 +3,15 @@
     python benchmarks/study.py --json study.json
     python benchmarks/study.py --study postgresql+psycopg://user@host/empty --json study_server.json
 
-In a file (and then on the server, where one is given) sixteen processes share 320 trials: each is
+In a file (and then on each server that is given) sixteen processes share 320 trials: each is
 claimed, trained for ten steps of the recipe `smoke`, and recorded with a curve of ten points. In
 turn with that, the same processes train the same trials without a study; the ratio is that of
-neighbouring times. After each round every trial must be there once, as it was trained. On the
-server, besides, runs are claimed and recorded without any training. It needs a database of its own.
+neighbouring times. After each round every trial must be there once, as it was trained. Besides,
+runs are claimed and recorded without any training. A server needs an empty database; what it does
+before it says that a transaction is kept (fsync, synchronous_commit) stands with its results. Give
+`--study` twice to compare two servers, or one that waits for its disk with one that does not:
+
+    ... --study URL/one --study "URL/other?options=-c%20synchronous_commit%3Doff"
 
 Needs attnres installed.
 """
@@ -27,6 +31,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from sqlalchemy import text
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
@@ -37,7 +42,7 @@ from trainer import recipe_of
 from attnres_cli import address, cost, data, train
 from attnres_cli.recipe import Recipe
 from attnres_cli.run import DataFacts, Point, RunResult, RunSpec, Settings, Status
-from attnres_cli.store import Store
+from attnres_cli.store import Store, postgres
 from attnres_cli.train import Trainer
 
 TINY = Config(
@@ -209,10 +214,20 @@ def claims(
     }  # fmt: skip
 
 
+def of_server(study: str) -> dict[str, str]:
+    """Version of a server, and what it does before it says that a transaction is kept."""
+    names = ("server_version", "fsync", "synchronous_commit")
+    with postgres.engine_of(study, readonly=True).connect() as connection:
+        return {name: connection.execute(text(f"SHOW {name}")).scalar_one() for name in names}
+
+
 def main() -> None:
-    """A file, then the server if there is one."""
+    """A file, then the servers if there are any."""
     parser = arguments("what a study costs beside trials, and how fast it gives them out", rounds=3)
-    parser.add_argument("--study", type=address.withhold, help="URL of an empty database, besides")
+    parser.add_argument(
+        "--study", type=address.withhold, action="append", default=[],
+        help="URL of an empty database, besides; several, of one password, one after the other",
+    )  # fmt: skip
     given = parser.parse_args()
     n, n_trials = (2, 6) if given.quick else (N_PROCESSES, N_TRIALS)
     device = started(given.threads, "cpu")
@@ -226,13 +241,14 @@ def main() -> None:
         files = [str(Path(folder) / f"{number}.db") for number in range(given.rounds)]
         results.append(beside_trials("sqlite", crew, n, files, path, n_trials))
         results.append(claims("sqlite", crew, n, f"{folder}/c.db", path, n_trials, 0, given.rounds))
-        if given.study:
-            servers = [given.study] * given.rounds
-            results.append(beside_trials("postgresql", crew, n, servers, path, n_trials))
-            first = given.rounds * n_trials
-            results.append(
-                claims("postgresql", crew, n, given.study, path, n_trials, first, given.rounds)
-            )
+        for study in given.study:
+            server, rounds = of_server(study), given.rounds
+            print(", ".join(f"{name} {value}" for name, value in server.items()))
+            found = [
+                beside_trials("postgresql", crew, n, [study] * rounds, path, n_trials),
+                claims("postgresql", crew, n, study, path, n_trials, rounds * n_trials, rounds),
+            ]
+            results.extend(each | {"server": server} for each in found)
         crew.end()
     save(document, given.json)
     finish(document, given.json, [])

@@ -12,7 +12,7 @@ from attnres_cli.run import DataFacts, Point, RunResult, RunSpec, Settings, Stat
 from attnres_cli.store import Store
 
 FACTS = DataFacts("0123456789abcdef", "stdlib", 5000, 256, 4750, 250, 3.3, 2.4)
-SETTINGS = Settings("cpu", "A CPU", "fp32", compiled=False, threads=1, engine="eager")
+SETTINGS = Settings("cpu", "Some CPU", "fp32", compiled=False, threads=1, engine="eager")
 VERSIONS = {"attnres": "0.1.0", "torch": "2.9.0", "python": "3.11.7"}
 RESULT = RunResult(
     status=Status.COMPLETE,

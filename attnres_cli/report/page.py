@@ -33,9 +33,9 @@ from attnres_cli.report.markup import (
 )
 from attnres_cli.report.optima import Finding
 from attnres_cli.report.page_parts import beside_paper, over_sizes
+from attnres_cli.report.search_commands import RecipeOf
 from attnres_cli.report.search_page import of_page as search_answer
 from attnres_cli.report.search_page import part as search_part
-from attnres_cli.report.search_words import RecipeOf
 from attnres_cli.report.terms import capital
 
 

@@ -11,15 +11,13 @@ from rich.text import Text
 
 from attnres_cli.report.latex import escaped
 from attnres_cli.report.optima import Finding, find
+from attnres_cli.report.search_commands import RecipeOf, commands
 from attnres_cli.report.search_export import to_csv, to_json
 from attnres_cli.report.search_words import (
-    RecipeOf,
-    again,
     answer,
     best_text,
     failures,
     fresh_text,
-    lacking,
     notes,
     options_text,
     surprise_text,
@@ -106,15 +104,6 @@ def heading(one: Optimum) -> str:
     """What a table of one variant shows."""
     which = "trained with fresh seeds" if one.confirmed else "of the lowest first look, one seed"
     return f"Shapes of {one.family.variant} {which}; validation loss, nats per token"
-
-
-def commands(finding: Finding, known: RecipeOf | None, study: str) -> list[tuple[str, str]]:
-    """What can be typed, each with what for: the best shape of a variant again, in a study of its
-    own; and the runs that are missing for a comparison, in this study.
-    """
-    found = [(one, again(finding.search, one.best, known)) for one in finding.optima if one.best]
-    typed = [(f"{one.family.variant} again", words) for one, words in found if words]
-    return typed + [("to compare", words) for words in lacking(finding, known, study)]
 
 
 def _print(finding: Finding, known: RecipeOf | None, study: str, stream: TextIO) -> None:

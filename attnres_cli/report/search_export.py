@@ -9,9 +9,8 @@ from dataclasses import asdict
 from typing import Any
 
 from attnres_cli.report.optima import Finding, Pair
+from attnres_cli.report.search_commands import RecipeOf, again
 from attnres_cli.report.search_words import (
-    RecipeOf,
-    again,
     answer,
     best_text,
     notes,
@@ -19,10 +18,11 @@ from attnres_cli.report.search_words import (
     title,
 )
 from attnres_cli.report.shapes import Optimum, Shape, front, options
-from attnres_cli.trials import Trial
+from attnres_cli.trials import State, Trial
 
 _CSV = (
-    "search", "family", "number", "state", "variant", "n_layers", "d_model", "n_heads", "d_ff",
+    "search", "family", "number", "state", "is_extra", "pruner", "variant",
+    "n_layers", "d_model", "n_heads", "d_ff",
     "aspect", "heads_per_layer", "tokens", "options", "n_params", "flops", "first_look",
     "second_objective", "on_front", "fresh_mean", "fresh_low", "fresh_high", "n_fresh", "change",
     "best", "step_ms", "error", "recipe", "recipe_digest", "fingerprint", "budget",
@@ -47,6 +47,7 @@ def _flat(finding: Finding, one: Optimum, trial: Trial, row: dict[str, Any]) -> 
     row |= {
         "search": search.name,
         "family": one.family.variant,
+        "pruner": one.family.pruner if trial.state is State.PRUNED else None,
         "options": options_text(trial) if row["options"] else None,
     }
     row |= {"first_look": next(iter(values), None), "second_objective": (*values, None, None)[1]}
@@ -75,6 +76,7 @@ def document(finding: Finding, known: RecipeOf | None) -> dict[str, Any]:
             {
                 "variant": one.family.variant,
                 "sampler": one.family.sampler,
+                "pruner": one.family.pruner,
                 "importance": dict(one.family.importance),
                 "counts": dict(one.counts),
                 "best": best.trial.number if best else None,

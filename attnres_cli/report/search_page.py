@@ -12,8 +12,16 @@ from attnres_cli.report.figures import picture
 from attnres_cli.report.figures.search import drawings
 from attnres_cli.report.files import places, write
 from attnres_cli.report.optima import Finding
-from attnres_cli.report.search import commands, heading, table_of
-from attnres_cli.report.search_words import RecipeOf, answer, failures, notes, question, title
+from attnres_cli.report.search import heading, table_of
+from attnres_cli.report.search_commands import RecipeOf, commands
+from attnres_cli.report.search_words import (
+    LOWEST,
+    answer,
+    failures,
+    notes,
+    question,
+    title,
+)
 from attnres_cli.report.shapes import Optimum
 
 _WORDS = ("best", "options")
@@ -113,9 +121,13 @@ def part(finding: Finding, known: RecipeOf | None, study: str, number: int) -> s
 
 
 def _table(one: Optimum) -> str:
-    head, rows = table_of(one)
+    name, (head, rows) = one.family.variant, table_of(one)
     if not rows:
-        return f"<p>No trial of <code>{escape(one.family.variant)}</code> is complete.</p>\n"
+        return f"<p>No trial of <code>{escape(name)}</code> is complete.</p>\n"
     caption = f"{heading(one)}; 95 % t interval over fresh seeds."
-    escaped = [[escape(cell) for cell in row] for row in rows]
-    return markup.table(caption, head, escaped, left=_WORDS)
+    escaped = [[_cell(cell) for cell in row] for row in rows]
+    return markup.section(name, markup.table(caption, head, escaped, left=_WORDS))
+
+
+def _cell(text: str) -> str:
+    return f"<strong>{text}</strong>" if text == LOWEST else escape(text)

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-from attnres_cli import address
-from attnres_cli import recipe as recipes
-from attnres_cli.errors import RecipeError
-from attnres_cli.recipe import Recipe
-from attnres_cli.report.chapter import overrides_of, seeds_typed
 from attnres_cli.report.optima import Finding, Pair
-from attnres_cli.report.shapes import Optimum, Shape, brief, named, options, sizes
+from attnres_cli.report.shapes import Optimum, Shape, brief, named, options, plural, sizes
 from attnres_cli.stats import ALPHA
 from attnres_cli.trials import Search, Trial
 
-RecipeOf = Callable[[str], Recipe]
-"""The recipe of a digest, as a study holds it."""
+_APART = ("complete", "extra")  # of what became of trials: said with words of their own
+
+LOWEST = "lowest"  # of the confirmed shapes
 
 RULE = (
     f"the optima differ: for every shape that both have all fresh seeds of, the t test that it is "
@@ -59,7 +54,7 @@ def answer(finding: Finding) -> str:
         elif not one.confirmed:
             sentences.append(
                 f"{_who(one)} has the lowest first look at {named(one.shapes[0])}: of one seed, "
-                f"the best of {len(one.shapes)}, which is no verdict."
+                f"the best of {plural(len(one.shapes), 'shape')}, which is no verdict."
             )
     text = " ".join(sentences)
     return text[0].upper() + text[1:]
@@ -157,6 +152,7 @@ def notes(finding: Finding) -> list[str]:
     lines += [of_seeds] + ([SET_RULE, RULE] if fresh else [])
     lines += [counts(one, search) for one in finding.optima]
     lines += [f"space {search.space}; learning rate: {search.learning_rate}"]
+    lines += [search.absent] if search.absent else []
     lines += [f"{search.recipe} ({search.recipe_digest}) on data {search.fingerprint}"]
     if finding.settings:
         lines.append(f"computed with {'; '.join(finding.settings)}")
@@ -164,12 +160,27 @@ def notes(finding: Finding) -> list[str]:
 
 
 def counts(one: Optimum, search: Search) -> str:
-    """`standard: 38 trials complete, 1 failed, of 40 asked for; 24 different shapes; grid: ...`."""
-    held = [f"{n} {word}" for word, n in one.counts.items() if n and word != "complete"]
-    text = ", ".join([f"{one.counts['complete']} trials complete", *held])
+    """`standard: 38 of 40 trials complete, 1 failed; 24 different shapes; grid: ...`."""
+    pruner = [f"pruner {one.family.pruner}"] if one.family.pruner else []
+    shapes = plural(len(one.shapes), "different shape")
+    return "; ".join(
+        [f"{one.family.variant}: {trials_text(one, search)}", shapes, one.family.sampler, *pruner]
+    )
+
+
+def trials_text(one: Optimum, search: Search) -> str:
+    """`38 of 40 trials complete, 1 failed, and 2 shapes beyond them that ...`."""
+    held = [f"{n} {word}" for word, n in one.counts.items() if n and word not in _APART]
+    text = ", ".join(
+        [f"{one.counts['complete']} of {plural(search.n_trials, 'trial')} complete", *held]
+    )
+    extra = one.counts["extra"]
+    if not extra:
+        return text
+    them = "it" if search.n_trials == 1 else "them"
+    verb = "was" if extra == 1 else "were"
     return (
-        f"{one.family.variant}: {text}, of {search.n_trials} asked for; "
-        f"{len(one.shapes)} different shapes; {one.family.sampler}"
+        f"{text}, and {plural(extra, 'shape')} beyond {them} that {verb} best for another variant"
     )
 
 
@@ -200,7 +211,7 @@ def best_text(shape: Shape) -> str:
     """Whether it may be the best: `lowest`, `may be`, `no`, or `-` where that is not tested."""
     if shape.may_be_best is None:
         return "-"
-    return "lowest" if shape.is_lowest else "may be" if shape.may_be_best else "no"
+    return LOWEST if shape.is_lowest else "may be" if shape.may_be_best else "no"
 
 
 def fresh_text(shape: Shape) -> str:
@@ -224,61 +235,6 @@ def options_text(trial: Trial) -> str:
     held = options(trial).items()
     texts = [f"{name}={v:.4g}" if isinstance(v, float) else f"{name}={v}" for name, v in held]
     return ", ".join(texts) or "-"
-
-
-def again(search: Search, shape: Shape, known: RecipeOf | None) -> str:
-    """What trains a shape's runs again in a study of their own; empty where it is not known to be
-    the same recipe.
-
-    Args:
-        search: that it was a trial of.
-        shape: with its trial.
-        known: gives the study's recipe of a digest.
-
-    """
-    words = _ablate(search, shape.trial, known)
-    if words and shape.settings is not None:
-        words += ["--device", shape.settings.device, "--engine", shape.settings.engine]
-    return shlex.join([*words, "--study", "again.db"]) if words else ""
-
-
-def lacking(finding: Finding, known: RecipeOf | None, study: str) -> list[str]:
-    """What trains, in the same study, the runs without which two optima cannot be compared."""
-    trials = [trial for pair in finding.pairs for trial in pair.lacking]
-    where = [] if study in ("", "attnres.db") else ["--study", address.parted(study)[0]]
-    found = [_ablate(finding.search, trial, known) for trial in trials]
-    return list(dict.fromkeys(shlex.join([*words, *where]) for words in found if words))
-
-
-def _ablate(search: Search, trial: Trial, known: RecipeOf | None) -> list[str]:
-    """The command that trains all seeds of a trial's shape, without its study."""
-    found = _typed(search, trial, known(trial.recipe_digest) if known else None)
-    if found is None:
-        return []
-    name, overrides = found
-    seeds = sorted({search.first_seed, *search.confirm_seeds})
-    words = ["attnres", "ablate", trial.variant, "--recipe", name]
-    words += [part for override in overrides for part in ("--set", override)]
-    words += ["--seeds", seeds_typed(seeds)]
-    return words + ([] if trial.variant == "standard" else ["--baseline", trial.variant])
-
-
-def _typed(search: Search, trial: Trial, recipe: Recipe | None) -> tuple[str, list[str]] | None:
-    """Recipe and overrides of a trial: those of the recipe that the study holds, else the sizes set
-    on the recipe of that name, if that has the same digest.
-    """
-    if recipe is not None:
-        return overrides_of(recipe)
-    held = trial.dimensions
-    sets = [f"model.{name}={held[name]}" for name in ("n_layers", "d_model", "n_heads", "d_ff")]
-    sets += [f"optim.lr={held['lr']}"] if "lr" in held else []
-    for more in ([], [f"train.tokens={held['tokens']}"]):
-        try:
-            if recipes.load(search.recipe, sets + more).digest == trial.recipe_digest:
-                return search.recipe, sets + more
-        except RecipeError:
-            continue
-    return None
 
 
 def _joined(names: Sequence[str]) -> str:

@@ -91,7 +91,8 @@ class Optimum:
 
     Attributes:
         failed: trials that came to nothing, with their error in a line, or that they diverged.
-        counts: trials by what became of them; diverged ones are apart.
+        counts: trials that were asked for by what became of them, diverged ones apart; and `extra`,
+            those beyond them.
         reason: why it is not said which shapes may be best; empty where it is.
 
     """
@@ -111,6 +112,13 @@ class Optimum:
     def best(self) -> Shape | None:
         """The lowest mean over fresh seeds; without those the lowest first look; None of none."""
         return next(iter(self.confirmed or self.shapes), None)
+
+    @property
+    def unmeasured(self) -> list[tuple[Trial, str]]:
+        """Trials that ended without a loss, with why: `pruned`, `failed` or `diverged`."""
+        ended = {State.PRUNED: "pruned", State.FAILED: "failed", State.COMPLETE: "diverged"}
+        trials = self.family.trials
+        return [(t, ended[t.state]) for t in trials if t.state in ended and not is_sound(t)]
 
     @property
     def listed(self) -> list[Shape]:
@@ -164,12 +172,12 @@ def named(shape: Shape) -> str:
 def sizes(of: Cell) -> str:
     """`6 layers of width 160 with 4 heads`."""
     n_layers, d_model, n_heads, *_ = of
-    return f"{_plural(n_layers, 'layer')} of width {d_model} with {_plural(n_heads, 'head')}"
+    return f"{plural(n_layers, 'layer')} of width {d_model} with {plural(n_heads, 'head')}"
 
 
 def brief(trial: Trial) -> str:
     """`6 x 354, 2 heads`."""
-    return f"{layers_by_width(trial)}, {_plural(trial.dimensions['n_heads'], 'head')}"
+    return f"{layers_by_width(trial)}, {plural(trial.dimensions['n_heads'], 'head')}"
 
 
 def layers_by_width(trial: Trial) -> str:
@@ -177,7 +185,8 @@ def layers_by_width(trial: Trial) -> str:
     return f"{trial.dimensions['n_layers']} x {trial.dimensions['d_model']}"
 
 
-def _plural(n: Value | None, word: str) -> str:
+def plural(n: Value | None, word: str) -> str:
+    """`1 head`, `2 heads`."""
     return f"{n} {word}{'' if n == 1 else 's'}"
 
 
@@ -199,8 +208,11 @@ def optimum(search: Search, family: Family, runs: Runs) -> Optimum:
         if trial.state is State.FAILED:
             run = runs.get((trial.variant, trial.recipe_digest, search.first_seed))
             failed.append((trial, last_line(run.error if run else None)))
-    counts = {s.value: sum(t.state is s for t in family.trials) for s in State}
-    counts |= {"complete": counts["complete"] - len(diverged), "diverged": len(diverged)}
+    asked = [t for t in family.trials if not t.is_extra]
+    counts = {s.value: sum(t.state is s for t in asked) for s in State}
+    n_diverged = sum(not t.is_extra for t in diverged)
+    counts |= {"complete": counts["complete"] - n_diverged, "diverged": n_diverged}
+    counts["extra"] = len(family.trials) - len(asked)
     found = Optimum(family, tuple(shapes), tuple(failed), counts)
     return _set_of_best(found, search)
 

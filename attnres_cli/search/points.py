@@ -7,8 +7,7 @@ what the design's own parameters change, so that all variants have the budget at
 from __future__ import annotations
 
 import itertools
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -20,7 +19,8 @@ from attnres_cli.errors import UsageError, VariantError
 from attnres_cli.model import n_params
 from attnres_cli.recipe import Recipe
 from attnres_cli.residual import Residual, Value
-from attnres_cli.search.budget import TOLERANCE, Budget, write
+from attnres_cli.search.budget import TOLERANCE, Budget
+from attnres_cli.search.nearest import impossible
 from attnres_cli.search.shapes import Trunk, kv_heads, shapes
 from attnres_cli.search.space import Space
 from attnres_cli.shape import Shape
@@ -34,7 +34,6 @@ MOST_POINTS = 20_000
 Options = tuple[tuple[str, Value], ...]
 
 _LEAST_D_FF = 0.5  # of the trunk's: what a design may take from the MLPs at most
-_STEP, _MOST_STEPS = 1.1, 73  # between budgets that are tried, up to a thousand times one
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,7 +141,14 @@ def grid(
     """
     found = _common(specs, space, budget, recipe, vocab_size)
     if not any(found.values()):
-        raise UsageError(_impossible(specs, space, budget, recipe, vocab_size))
+        raise UsageError(
+            impossible(
+                budget,
+                space.text,
+                lambda other: _common(specs, space, other, recipe, vocab_size),
+                lambda other: _has_one(specs, space, other, recipe, vocab_size),
+            )
+        )
     return found
 
 
@@ -150,11 +156,12 @@ def _common(
     specs: Sequence[Variant], space: Space, budget: Budget, recipe: Recipe, vocab_size: int
 ) -> dict[Variant, list[Point]]:
     base = recipe.model.shape(vocab_size)
-    listed = space.trunk.get("params")
-    if listed is not None and budget.params is not None:
-        raise UsageError("--space params: the budget says how many; leave it out of one of both")
-    sizes = tuple(int(str(v)) for v in listed.values) if listed else budget.sizes()
-    trunks = shapes(space, sizes, base)
+    if "params" in space.trunk and budget.params is not None:
+        raise UsageError(
+            f"--space params: --budget {budget.text} says how many; leave params out of --space, "
+            "or search them under FLOPs alone, as --budget flops=1e15"
+        )
+    trunks = shapes(space, _sizes(space, budget), base)
     makers = {spec: _Maker(spec, space, budget, recipe, base) for spec in specs}
     for maker in makers.values():
         maker.check(trunks)
@@ -168,6 +175,12 @@ def _common(
         for maker in makers.values():
             maker.complain()
     return {spec: [p for trunk in shared for p in points[trunk]] for spec, points in made.items()}
+
+
+def _sizes(space: Space, budget: Budget) -> tuple[int, ...]:
+    """Parameters that are tried: those that are searched, else the budget's own."""
+    listed = space.trunk.get("params")
+    return tuple(int(str(v)) for v in listed.values) if listed else budget.sizes()
 
 
 class _Maker:
@@ -211,7 +224,10 @@ class _Maker:
     def complain(self) -> None:
         """Raise the design's own reason where it refused every choice of options."""
         if self.refused is not None:
-            raise UsageError(f"--space: no shape of the budget fits {self.refused}")
+            raise UsageError(
+                f"--space: no shape of the budget fits {self.refused}; leave {self.spec} out, or "
+                "search widths that it fits, as d_model=64..256..32"
+            )
 
     def points(self, trunk: Trunk) -> list[Point]:
         """Its points at one shape, equal designs once."""
@@ -248,7 +264,7 @@ class _Maker:
             d_model=trunk.d_model,
             n_heads=trunk.n_heads,
             n_kv_heads=kv_heads(trunk.n_heads, self.base),
-            d_head=trunk.d_model // trunk.n_heads,
+            d_head=trunk.d_head,
             d_ff=trunk.d_ff,
         )
         d_ff = match.width(
@@ -282,46 +298,14 @@ def _typed(value: Value) -> Found:
     return write_value(value)
 
 
-def _impossible(
+def _has_one(
     specs: Sequence[Variant], space: Space, budget: Budget, recipe: Recipe, vocab_size: int
-) -> str:
-    """Why there is no shape, with the nearest budget that has one."""
-    start = f"no shape of the space has --budget {budget.text} within {TOLERANCE:.1%}"
-    scaled = _near(specs, space, budget, recipe, vocab_size)
-
-    def has_one(factor: float) -> bool:
-        return any(_common(specs, space, scaled(factor), recipe, vocab_size).values())
-
-    for k in range(1, _MOST_STEPS):
-        for step in (1 / _STEP, _STEP):
-            if has_one(step**k):
-                near, far = step ** (k - 1), step**k
-                for _ in range(8):
-                    middle = math.sqrt(near * far)
-                    near, far = (near, middle) if has_one(middle) else (middle, far)
-                nearest = scaled(far).text
-                return f"{start} ({space.text}); the nearest that has one is --budget {nearest}"
-    return f"{start}, nor any other budget: {space.text} contradicts itself"
-
-
-def _near(
-    specs: Sequence[Variant], space: Space, budget: Budget, recipe: Recipe, vocab_size: int
-) -> Callable[[float], Budget]:
-    """Budgets around this one, by a factor: of FLOPs alone, from one step up, where there are
-    shapes of its parameters.
-    """
-    params, flops = budget.params, budget.flops
-    if params is None or flops is None:
-        return budget.scaled
-    loose = Budget(write(params, None), params, None)
-    found = _common(specs, space, loose, recipe, vocab_size).values()
-    steps = [p.flops_per_token * recipe.tokens_per_step for points in found for p in points]
-    if not steps:
-        return budget.scaled
-    least = max(flops, float(min(steps)))
-
-    def scaled(factor: float) -> Budget:
-        times = float(f"{least * factor:.4g}")
-        return Budget(write(params, times), params, times)
-
-    return scaled
+) -> bool:
+    """Whether there is a shape that all variants can have, found without listing the others."""
+    base = recipe.model.shape(vocab_size)
+    makers = [_Maker(spec, space, budget, recipe, base) for spec in specs]
+    try:
+        trunks = shapes(space, _sizes(space, budget), base)
+    except UsageError:  # more than are ever listed
+        return True
+    return any(all(maker.points(trunk) for maker in makers) for trunk in trunks)

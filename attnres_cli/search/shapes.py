@@ -7,12 +7,13 @@ what remains of it.
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from attnres_cli.errors import UsageError
-from attnres_cli.search.space import Dimension, Space
+from attnres_cli.search.space import RATIOS, Dimension, Space
 from attnres_cli.shape import Shape
 
 SLACK = 0.1
@@ -21,6 +22,7 @@ SLACK = 0.1
 MOST_SHAPES = 5_000
 """Of one size. More are refused: nobody could try them, and listing them would take minutes."""
 
+_MOST_NAMED = 10
 _EIGHTS = 8  # widths of heads that GPUs like, taken where the slack allows
 
 
@@ -40,6 +42,11 @@ class Trunk:
     d_ff: int
     mlp_ratio: float
     params: int
+
+    @property
+    def d_head(self) -> int:
+        """Width of a head."""
+        return self.d_model // self.n_heads
 
     @property
     def aspect(self) -> float:
@@ -200,3 +207,36 @@ def _nearest(space: Space, trunks: list[Trunk]) -> list[Trunk]:
 
 def _is_listed(space: Space, name: str) -> bool:
     return name in space.trunk and bool(space.trunk[name].values)
+
+
+def absent(space: Space, trunks: Iterable[Trunk]) -> str:
+    """What the space lists and none of these trunks stands for, with how much of it that is:
+    `2 of 25 listed have no shape within the budget: aspect=60,heads_per_layer=0.3|0.4`.
+
+    Of many the first few are named. Empty where all that is listed has a trunk.
+    """
+    listed = {n: d.values for n, d in space.trunk.items() if n != "lr" and len(d.values) > 1}
+    held = {tuple(_stands_for(space.trunk[n], trunk) for n in listed) for trunk in trunks}
+    n_listed = math.prod(len(values) for values in listed.values())
+    n_absent = n_listed - len(held)
+    if not n_absent:
+        return ""
+    missing = (cell for cell in itertools.product(*listed.values()) if cell not in held)
+    named: dict[str, list[str]] = {}
+    for *others, last in itertools.islice(missing, _MOST_NAMED):
+        fixed = [
+            f"{name}={float(str(value)):.9g}," for name, value in zip(listed, others, strict=False)
+        ]
+        named.setdefault("".join(fixed), []).append(f"{float(str(last)):.9g}")
+    texts = [f"{fixed}{[*listed][-1]}={'|'.join(values)}" for fixed, values in named.items()]
+    more = [f"{n_absent - _MOST_NAMED:,} more"] if n_absent > _MOST_NAMED else []
+    verb = "has" if n_absent == 1 else "have"
+    return f"{n_absent:,} of {n_listed:,} listed {verb} no shape within the budget: " + "; ".join(
+        texts + more
+    )
+
+
+def _stands_for(dimension: Dimension, trunk: Trunk) -> float | None:
+    """The listed value that a trunk has, or is the nearest to."""
+    value = float(getattr(trunk, dimension.name))
+    return dimension.nearest(value) if dimension.name in RATIOS else value

@@ -167,7 +167,8 @@ def _number(name: str, text: str, *, whole: bool) -> float:
         kind = "a whole number" if whole else "a number"
         above = f"from {least} up" if least else "above 0"
         limit = f" to {most}" if name in _MOST else ""
-        raise UsageError(f"--space {name}: expected {kind} {above}{limit}, got '{text}'")
+        ends = ", or a range with both ends as 2..8" if ".." in text else ""
+        raise UsageError(f"--space {name}: expected {kind} {above}{limit}{ends}, got '{text}'")
     if whole and number != int(number):
         raise UsageError(f"--space {name}: expected a whole number, got '{text}'")
     return int(number) if whole else number

@@ -9,19 +9,16 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import os
-import sqlite3
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, fields
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote
 
 from attnres_cli import address
 from attnres_cli.errors import StudyError
 from attnres_cli.store import postgres
+from attnres_cli.store.optuna import to_read
 from attnres_cli.trials import Family, Search, State, Trial
 
 if TYPE_CHECKING:
@@ -44,10 +41,9 @@ _STATES = {
     "PRUNED": State.PRUNED,
     "FAIL": State.FAILED,
 }
-_BUSY_S = 60.0
 _LEAST_TRIALS = 10  # to tell the importance of a dimension
 _GROWS = ("n_trials", "confirm_seeds")  # of a search, without making it another one
-_NO_PART = ("name", "families", *_GROWS)
+_NO_PART = ("name", "families", "absent", *_GROWS)
 
 
 def name_of(search: Search, variants: Sequence[str]) -> str:
@@ -143,16 +139,11 @@ def read(study: str) -> list[Search]:
 def _read(study: str) -> list[Search]:
     import optuna
     from optuna.storages import RDBStorage
-    from sqlalchemy import inspect
+    from sqlalchemy import create_engine, inspect
 
-    if address.is_url(study):
-        server, arguments = postgres.connection_of(study, readonly=True)
-        url = server.render_as_string(hide_password=False)
-    else:
-        path = address.file_of(study).resolve()
-        url, arguments = "sqlite://", {"creator": lambda: _reading(path)}
+    url, arguments = to_read(study)
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    engine = _engine(url, arguments)
+    engine = create_engine(url, **arguments)
     try:
         if "studies" not in inspect(engine).get_table_names():
             return []
@@ -166,23 +157,6 @@ def _read(study: str) -> list[Search]:
     finally:
         storage.remove_session()
         storage.engine.dispose()
-
-
-def _engine(url: str, arguments: Mapping[str, Any]) -> Any:
-    from sqlalchemy import create_engine
-
-    return create_engine(url, **arguments)
-
-
-def _reading(path: Path) -> sqlite3.Connection:
-    """A connection that can write nothing, on a disk that may not be written to either."""
-    where = f"file:{quote(str(path))}?mode=rw"
-    writable = all(os.access(each, os.W_OK) for each in (path, path.parent))
-    if not writable and not Path(f"{path}-wal").exists():
-        where = f"file:{quote(str(path))}?mode=ro&immutable=1"
-    found = sqlite3.connect(where, uri=True, timeout=_BUSY_S, check_same_thread=False)
-    found.execute("PRAGMA query_only = ON")
-    return found
 
 
 def _searches(studies: Sequence[Study]) -> list[Search]:
@@ -221,25 +195,30 @@ def _family(spec: str, study: Study) -> Family:
     found = [trial for trial in study.get_trials(deepcopy=False) if has_run(trial)]
     first: dict[str, FrozenTrial] = {}  # of a race of two processes one has won
     for trial in found:
-        key = json.dumps([trial.user_attrs[_RUN][name] for name in ("recipe_digest", "variant")])
-        held = first.get(key)
-        if held is None or _rank(trial) < _rank(held):
-            first[key] = trial
+        held = first.setdefault(_key(trial), trial)
+        if _rank(trial) < _rank(held):
+            first[_key(trial)] = trial
     kept = sorted(first.values(), key=lambda trial: trial.number)
-    trials = tuple(_trial(trial) for trial in kept)
+    wanted = {_key(trial) for trial in found if EXTRA not in trial.user_attrs}  # some pruned first
+    trials = tuple(_trial(trial, is_extra=_key(trial) not in wanted) for trial in kept)
     asked = study.user_attrs.get(_ASKED, {})
     texts = {name: asked.get(name, "") for name in ("sampler", "pruner")}
     return Family(spec, trials, importance=_importance(kept), **texts)
+
+
+def _key(trial: FrozenTrial) -> str:
+    """What tells its run from those of other points."""
+    return json.dumps([trial.user_attrs[_RUN][name] for name in ("recipe_digest", "variant")])
 
 
 def _rank(trial: FrozenTrial) -> tuple[bool, int]:
     return _STATES[trial.state.name] is not State.COMPLETE, trial.number
 
 
-def _trial(trial: FrozenTrial) -> Trial:
+def _trial(trial: FrozenTrial, *, is_extra: bool) -> Trial:
     state = _STATES[trial.state.name]
     values = tuple(trial.values or ()) if state is State.COMPLETE else ()
-    return Trial(trial.number, state, **trial.user_attrs[_RUN], values=values)
+    return Trial(trial.number, state, **trial.user_attrs[_RUN], values=values, is_extra=is_extra)
 
 
 def _importance(trials: Sequence[FrozenTrial]) -> dict[str, float]:

@@ -13,6 +13,7 @@ from attnres_cli.residual import comes_with_the_tool, registry
 from attnres_cli.search import budget as budgets
 from attnres_cli.search import space as spaces
 from attnres_cli.search.points import Point, grid, lr_rule
+from attnres_cli.search.shapes import absent
 from attnres_cli.search.studies import name_of
 from attnres_cli.trials import Search
 
@@ -87,6 +88,7 @@ def make(
         confirm_seeds=confirm_seeds,
         n_trials=n_trials,
         families=(),
+        absent=absent(found, {point.trunk for held in points.values() for point in held}),
     )
     search = replace(search, name=name_of(search, names))
     return Wanted(search, recipe, tokens, {str(spec): points[spec] for spec in specs})

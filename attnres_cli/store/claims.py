@@ -1,16 +1,16 @@
-"""Whose a run is, inside a transaction: taking it, letting it go, ending it."""
+"""Whose a run is, inside a transaction: taking it, letting it go, ending it, forgetting it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
-from sqlalchemy import ARRAY, Connection, Integer, func, literal, select, update
+from sqlalchemy import ARRAY, Connection, Integer, delete, func, literal, select, update
 
 from attnres_cli.errors import StudyError
 from attnres_cli.run import Status
 from attnres_cli.store import owner, rows
-from attnres_cli.store.tables import runs
+from attnres_cli.store.tables import curve, gates, probes, runs
 
 
 def now() -> str:
@@ -92,7 +92,25 @@ def free(connection: Connection, orphaned: Sequence[rows.Row], *, counts: bool =
     connection.execute(freed.values(**rows.WAITING, **({} if counts else {"attempts": 0})))
 
 
-def check_is_idle(row: rows.Row) -> None:
+def remove(connection: Connection, ids: Sequence[int]) -> None:
+    """Forget these runs with all that was written of them.
+
+    Raises:
+        StudyError: one is not there, or its process may be running it.
+
+    """
+    query = select(runs).where(runs.c.id.in_(ids)).order_by(runs.c.id).with_for_update()
+    found = {row.id: row for row in connection.execute(query)}
+    for run_id in ids:
+        if run_id not in found:
+            raise StudyError(f"there is no run {run_id}: `attnres runs` lists them")
+        _check_is_idle(found[run_id])
+    for table in (curve, probes, gates):
+        connection.execute(delete(table).where(table.c.run_id.in_(ids)))
+    connection.execute(delete(runs).where(runs.c.id.in_(ids)))
+
+
+def _check_is_idle(row: rows.Row) -> None:
     """Raise StudyError where a process may be running a run."""
     if row.status != Status.RUNNING:
         return

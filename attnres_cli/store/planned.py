@@ -9,8 +9,10 @@ from collections.abc import Mapping, Sequence
 
 from sqlalchemy import Connection, Table, insert, select, update
 
+from attnres_cli.fair import ArmRecipe
+from attnres_cli.plan import Plan
 from attnres_cli.run import DataFacts, RunSpec
-from attnres_cli.store import claims, rows
+from attnres_cli.store import claims, rows, tables
 from attnres_cli.store.tables import data, recipes, runs
 from attnres_cli.trials import is_searched, searched_name
 
@@ -48,6 +50,30 @@ def run_ids(connection: Connection, specs: Sequence[RunSpec]) -> list[int]:
         connection.execute(insert(runs), missing)
         held = _held(connection, {spec.recipe.digest for spec in specs})
     return [held[tuple(rows.of_spec(spec).values())] for spec in specs]
+
+
+def keep_arm_recipes(connection: Connection, plan: Plan, facts: DataFacts) -> list[ArmRecipe]:
+    """Write down the recipes that arms of a plan have of their own; what then stands.
+
+    What follows from the recipe and from runs of the study is written anew. What was matched by
+    time stays as it was first measured.
+    """
+    insert_missing(connection, data, rows.of_data(facts))
+    for recipe in (plan.recipe, *(plan.recipe_of(arm) for arm in plan.arms)):
+        insert_missing(connection, recipes, rows.of_recipe(recipe))
+    of, kept = tables.arm_recipes, []
+    for found in plan.arm_recipes:
+        row = rows.of_arm_recipe(found)
+        same = [of.c[column.name] == row[column.name] for column in of.primary_key]
+        held = connection.execute(select(of).where(*same)).first()
+        if held is None:
+            connection.execute(insert(of).values(row))
+        elif found.terms.match != "time" or found.terms.is_tuned:
+            connection.execute(update(of).where(*same).values(row))
+        else:
+            found = rows.to_arm_recipe(held)
+        kept.append(found)
+    return kept
 
 
 def _held(connection: Connection, digests: set[str]) -> dict[tuple[object, ...], int]:

@@ -4,38 +4,22 @@ from __future__ import annotations
 
 import hashlib
 import weakref
-from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from sqlalchemy import (
-    ColumnElement,
-    Connection,
-    Engine,
-    String,
-    column,
-    delete,
-    insert,
-    inspect,
-    select,
-    table,
-    update,
-)
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy import ColumnElement, Engine, insert, select, update
 
 from attnres_cli import address, gates
-from attnres_cli.errors import StudyError
 from attnres_cli.fair import ArmRecipe
 from attnres_cli.plan import Plan
-from attnres_cli.preregister import Registration, of_document
+from attnres_cli.preregister import Registration
 from attnres_cli.recipe import Recipe
-from attnres_cli.run import DataFacts, Gate, Point, Probe, RunRecord, RunSpec, Standing, Status
-from attnres_cli.store import claims, owner, planned, postgres, rows, tables
-from attnres_cli.store.engine import connect, exists, immediate, refusal, runs_folder
+from attnres_cli.run import DataFacts, Probe, RunRecord, RunSpec, Standing, Status
+from attnres_cli.store import claims, owner, planned, queries, registered, rows, tables
+from attnres_cli.store.engine import connect, exists, runs_folder
 from attnres_cli.store.patience import patient, patiently, retry_s
-from attnres_cli.store.tables import curve, data, recipes, runs
+from attnres_cli.store.tables import curve, runs
+from attnres_cli.store.transactions import Transactions
 
 MAX_ATTEMPTS = 2
 """How often a run whose worker process died is started again before it counts as failed."""
@@ -57,12 +41,7 @@ class Store:
     def __init__(self, engine: Engine, folder: Path, name: str) -> None:
         self.folder = folder
         self.patience_s = retry_s()
-        self._name = name
-        is_file = engine.dialect.name == "sqlite"
-        self._place = folder.parent if is_file else None
-        self._reading = engine if is_file else postgres.snapshots(engine)
-        self._writing = immediate(engine) if is_file else engine
-        self._watch = owner.Watch()
+        self._study = Transactions(engine, name, folder.parent)
         weakref.finalize(self, engine.pool.dispose)
 
     @classmethod
@@ -101,10 +80,10 @@ class Store:
 
         Runs whose process is gone wait again; so do failed ones, if asked for.
         """
-        with self._alone() as connection:
+        with self._study.alone() as connection:
             planned.keep_data(connection, facts)
             ids = planned.run_ids(connection, specs)
-            claims.free(connection, claims.orphans(connection, ids, self._watch, lock=True))
+            claims.free(connection, claims.orphans(connection, ids, self._study.watch, lock=True))
             if retry_failed:
                 failed = (runs.c.id.in_(ids), runs.c.status == Status.FAILED)
                 connection.execute(update(runs).where(*failed).values(**rows.WAITING, attempts=0))
@@ -113,9 +92,9 @@ class Store:
     @patient
     def claim(self, ids: Sequence[int]) -> RunRecord | None:
         """The first of these runs that waits, now this process's; None if none waits."""
-        with self._write() as connection:
+        with self._study.write() as connection:
             found = claims.take(connection, ids)
-            return None if found is None else _records(connection, runs.c.id == found)[0]
+            return None if found is None else queries.records(connection, runs.c.id == found)[0]
 
     def beat(self, run_id: int, step: int, *, further: bool = False) -> bool:
         """Say that this process lives and how far its run is; whether the run is still its own.
@@ -127,21 +106,21 @@ class Store:
         if further:
             said["attempts"] = 1
         try:
-            with self._write() as connection:
+            with self._study.write() as connection:
                 return claims.change(connection, run_id, said)
         finally:  # who trains for long keeps no connection: a server has a hundred or so
-            self._writing.pool.dispose()
+            self._study.hang_up()
 
     def let_go(self, run_id: int) -> None:
         """Let a run that this process has claimed wait again; no death of it is counted."""
-        with self._write() as connection:
+        with self._study.write() as connection:
             claims.change(connection, run_id, {**rows.WAITING, "attempts": 0})
 
     @patient
     def finish(self, record: RunRecord) -> None:
         """Record the result of a run that this process has claimed: curve, gates, probes."""
         assert record.result is not None
-        with self._write() as connection:
+        with self._study.write() as connection:
             claims.end(connection, record.id, rows.of_result(record.result), record.versions)
             points = [rows.of_point(record.id, point) for point in record.result.curve]
             if points:
@@ -149,7 +128,7 @@ class Store:
             found = [row for each in record.result.probes for row in rows.of_probe(record.id, each)]
             if found:
                 connection.execute(insert(tables.probes), found)
-            met = gates.of(record.result, _facts(connection, record.fingerprint))
+            met = gates.of(record.result, queries.facts(connection, record.fingerprint))
             written = [rows.of_gate(record.id, gate) for gate in met]
             connection.execute(insert(tables.gates), written)
 
@@ -162,7 +141,7 @@ class Store:
         failed: dict[str, object] = {"status": Status.FAILED, "error": error}
         if step is not None:
             failed["step"] = step
-        with self._write() as connection:
+        with self._study.write() as connection:
             claims.end(connection, run_id, failed, versions)
 
     @patient
@@ -173,11 +152,11 @@ class Store:
         this now and then. With a cause of death, runs that have been started MAX_ATTEMPTS times
         without coming further fail instead.
         """
-        with self._read() as connection:  # most often there is nothing to write
-            if not claims.orphans(connection, ids, self._watch):
+        with self._study.read() as connection:  # most often there is nothing to write
+            if not claims.orphans(connection, ids, self._study.watch):
                 return 0
-        with self._write() as connection:
-            orphans = claims.orphans(connection, ids, self._watch, lock=True)
+        with self._study.write() as connection:
+            orphans = claims.orphans(connection, ids, self._study.watch, lock=True)
             claims.free(connection, orphans, counts=cause is not None)
             guilty = [row.id for row in orphans if row.attempts >= MAX_ATTEMPTS]
             if cause is not None and guilty:
@@ -200,20 +179,16 @@ class Store:
         wanted: list[ColumnElement[bool]] = [] if ids is None else [runs.c.id.in_(ids)]
         if recipe_digest is not None:
             wanted.append(runs.c.recipe_digest == recipe_digest)
-        with self._read() as connection:
-            found = _records(connection, *wanted, curves=curves)
+        with self._study.read() as connection:
+            found = queries.records(connection, *wanted, curves=curves)
         records = {record.id: record for record in found}
         return found if ids is None else [records[run_id] for run_id in ids]
 
     @patient
     def has_searches(self) -> bool:
         """Whether Optuna's tables, beside ours, hold a search; Optuna itself is not asked."""
-        name = column("study_name", String)
-        ours = select(name).select_from(table("studies", name)).where(name.startswith("attnres-"))
-        with self._read() as connection:
-            if not inspect(connection).has_table("studies"):
-                return False
-            return connection.execute(ours.limit(1)).first() is not None
+        with self._study.read() as connection:
+            return queries.has_searches(connection)
 
     @patient
     def probes(self, ids: Sequence[int]) -> dict[int, tuple[Probe, ...]]:
@@ -221,29 +196,21 @@ class Store:
 
         `runs` leaves it out: of a thousand runs it is much more than all else.
         """
-        probes = tables.probes
-        query = select(probes).where(probes.c.run_id.in_(ids)).order_by(probes.c.step)
-        found: dict[int, dict[int, list[rows.Row]]] = {run_id: defaultdict(list) for run_id in ids}
-        with self._read() as connection:
-            for row in connection.execute(query):
-                found[row.run_id][row.step].append(row)
-        return {
-            run_id: tuple(rows.to_probe(step, measured) for step, measured in steps.items())
-            for run_id, steps in found.items()
-        }
+        with self._study.read() as connection:
+            return queries.probes(connection, ids)
 
     @patient
     def statuses(self, ids: Sequence[int]) -> dict[int, Status]:
         """The status of each of these runs that is there: less to read than the runs."""
         query = select(runs.c.id, runs.c.status).where(runs.c.id.in_(ids))
-        with self._read() as connection:
+        with self._study.read() as connection:
             return {row.id: Status(row.status) for row in connection.execute(query)}
 
     @patient
     def standings(self, ids: Sequence[int] | None = None) -> dict[int, Standing]:
         """Where runs stand at this moment, all of the study's if none are named."""
         query = select(runs) if ids is None else select(runs).where(runs.c.id.in_(ids))
-        with self._read() as connection:
+        with self._study.read() as connection:
             return {row.id: rows.to_standing(row) for row in connection.execute(query)}
 
     @patient
@@ -254,16 +221,8 @@ class Store:
             StudyError: one is not there, or its process may be running it.
 
         """
-        with self._write() as connection:
-            query = select(runs).where(runs.c.id.in_(ids)).order_by(runs.c.id).with_for_update()
-            found = {row.id: row for row in connection.execute(query)}
-            for run_id in ids:
-                if run_id not in found:
-                    raise StudyError(f"there is no run {run_id}: `attnres runs` lists them")
-                claims.check_is_idle(found[run_id])
-            for table in (curve, tables.probes, tables.gates):
-                connection.execute(delete(table).where(table.c.run_id.in_(ids)))
-            connection.execute(delete(runs).where(runs.c.id.in_(ids)))
+        with self._study.write() as connection:
+            claims.remove(connection, ids)
 
     @patient
     def owners(self, ids: Sequence[int]) -> dict[int, str]:
@@ -271,7 +230,7 @@ class Store:
         query = select(runs.c.id, runs.c.owner).where(
             runs.c.id.in_(ids), runs.c.status == Status.RUNNING
         )
-        with self._read() as connection:
+        with self._study.read() as connection:
             return {row.id: row.owner for row in connection.execute(query)}
 
     def owns(self, run_id: int) -> bool:
@@ -289,27 +248,22 @@ class Store:
     @patient
     def recipe(self, digest: str) -> Recipe:
         """The resolved recipe of that digest."""
-        with self._read() as connection:
-            query = select(recipes.c.resolved).where(recipes.c.digest == digest)
-            return Recipe.model_validate(connection.execute(query).scalar_one())
+        with self._study.read() as connection:
+            return queries.recipe(connection, digest)
 
     @patient
     def data(self, fingerprint: str) -> DataFacts:
         """What is known of the data with that fingerprint."""
-        with self._read() as connection:
-            return _facts(connection, fingerprint)
+        with self._study.read() as connection:
+            return queries.facts(connection, fingerprint)
 
     @patient
     def arm_recipes(
         self, base_digest: str | None = None, fingerprint: str | None = None
     ) -> list[ArmRecipe]:
         """The recipes of single arms, all of the study's or those derived from one recipe."""
-        of = tables.arm_recipes
-        query = select(of).order_by(of.c.matched, of.c.baseline, of.c.tuned, of.c.variant)
-        if base_digest is not None:
-            query = query.where(of.c.base_digest == base_digest, of.c.fingerprint == fingerprint)
-        with self._read() as connection:
-            return [rows.to_arm_recipe(row) for row in connection.execute(query)]
+        with self._study.read() as connection:
+            return queries.arm_recipes(connection, base_digest, fingerprint)
 
     @patient
     def keep_arm_recipes(self, plan: Plan, facts: DataFacts) -> list[ArmRecipe]:
@@ -320,23 +274,8 @@ class Store:
         """
         if not plan.arm_recipes:
             return []
-        of, kept = tables.arm_recipes, []
-        with self._alone() as connection:
-            planned.insert_missing(connection, data, rows.of_data(facts))
-            for recipe in (plan.recipe, *(plan.recipe_of(arm) for arm in plan.arms)):
-                planned.insert_missing(connection, recipes, rows.of_recipe(recipe))
-            for found in plan.arm_recipes:
-                row = rows.of_arm_recipe(found)
-                same = [of.c[column.name] == row[column.name] for column in of.primary_key]
-                held = connection.execute(select(of).where(*same)).first()
-                if held is None:
-                    connection.execute(insert(of).values(row))
-                elif found.terms.match != "time" or found.terms.is_tuned:
-                    connection.execute(update(of).where(*same).values(row))
-                else:
-                    found = rows.to_arm_recipe(held)
-                kept.append(found)
-        return kept
+        with self._study.alone() as connection:
+            return planned.keep_arm_recipes(connection, plan, facts)
 
     @patient
     def register(self, found: Registration, recipe: Recipe) -> None:
@@ -346,28 +285,8 @@ class Store:
             StudyError: the study holds runs of the recipe, or another preregistration of it.
 
         """
-        of = tables.registrations
-        with self._alone() as connection:
-            planned.insert_missing(connection, recipes, rows.of_recipe(recipe))
-            held = connection.execute(
-                select(of.c.digest).where(of.c.recipe_digest == recipe.digest)
-            ).scalar()
-            if held == found.digest:
-                return
-            if held is not None:
-                raise StudyError(
-                    f"recipe {recipe.name} ({recipe.digest}) is preregistered already, as {held}: "
-                    "what is fixed stays; take another --study"
-                )
-            mine = runs.c.recipe_digest == recipe.digest
-            if connection.execute(select(runs.c.id).where(mine)).first() is not None:
-                raise StudyError(
-                    f"the study holds runs of recipe {recipe.name} ({recipe.digest}): only what "
-                    "has no runs can be preregistered; take another --study"
-                )
-            row = {"recipe_digest": recipe.digest, "digest": found.digest}
-            document = asdict(found)
-            connection.execute(insert(of).values(**row, made_at=claims.now(), document=document))
+        with self._study.alone() as connection:
+            registered.register(connection, found, recipe)
 
     @patient
     def registrations(self) -> list[Registration]:
@@ -377,62 +296,5 @@ class Store:
             StudyError: one has been changed since.
 
         """
-        with self._read() as connection:
-            held = connection.execute(select(tables.registrations)).all()
-        found = [of_document(row.document) for row in held]
-        for row, one in zip(held, found, strict=True):
-            if (row.digest, row.recipe_digest) != (one.digest, one.recipe_digest):
-                raise StudyError(
-                    f"preregistration {row.digest} is not what was written: restore a copy of the "
-                    "study"
-                )
-        return found
-
-    @contextmanager
-    def _write(self) -> Iterator[Connection]:
-        with self._explained(), self._writing.begin() as connection:
-            yield connection
-
-    @contextmanager
-    def _alone(self) -> Iterator[Connection]:
-        """Write what others may be about to write too. SQLite has one writer at a time anyway."""
-        with self._write() as connection:
-            if connection.dialect.name == "postgresql":
-                postgres.alone(connection)
-            yield connection
-
-    @contextmanager
-    def _read(self) -> Iterator[Connection]:
-        with self._explained(), self._reading.connect() as connection:
-            yield connection
-
-    @contextmanager
-    def _explained(self) -> Iterator[None]:
-        """What the database refuses (disk full, locked for a minute, damaged), as a StudyError."""
-        try:
-            yield
-        except DBAPIError as error:
-            self._watch = owner.Watch()  # no heartbeat could be seen: nobody is gone for that
-            raise refusal(self._name, error, self._place) from error
-
-
-def _facts(connection: Connection, fingerprint: str) -> DataFacts:
-    query = select(data).where(data.c.fingerprint == fingerprint)
-    return DataFacts(**connection.execute(query).mappings().one())
-
-
-def _records(
-    connection: Connection, *wanted: ColumnElement[bool], curves: bool = True
-) -> list[RunRecord]:
-    """The runs that are all of this, with gates, and curves if they are asked for, by number."""
-    query = select(runs, recipes.c.name.label("recipe")).join(recipes).where(*wanted)
-    losses = select(curve.c.run_id, curve.c.step, curve.c.train_loss, curve.c.val_loss)
-    losses = losses.join(runs).where(*wanted).order_by(curve.c.run_id, curve.c.step)
-    found = connection.execute(query.order_by(runs.c.id)).all()
-    of_curve: dict[int, list[Point]] = defaultdict(list)
-    for run_id, *losses_at in connection.execute(losses).all() if curves else []:
-        of_curve[run_id].append(Point(*losses_at))
-    of_run: dict[int, list[Gate]] = defaultdict(list)
-    for gate in connection.execute(select(tables.gates).join(runs).where(*wanted)):
-        of_run[gate.run_id].append(rows.to_gate(gate))
-    return [rows.to_record(row, of_curve[row.id], of_run[row.id]) for row in found]
+        with self._study.read() as connection:
+            return registered.registrations(connection)

@@ -193,17 +193,18 @@ def test_study_counts_every_trial_in_a_file_and_on_a_server(
     database: tuple[Server, str], tmp_path: Path
 ):
     server, name = database
+    server.sql(f"CREATE DATABASE {name}_2")
+    late = server.url(f"{name}_2") + "?options=-c%20synchronous_commit%3Doff"
 
-    done, document = run("study.py", "--study", server.url(name), folder=tmp_path)
+    done, document = run("study.py", "--study", server.url(name), "--study", late, folder=tmp_path)
+    server.sql(f"DROP DATABASE {name}_2 WITH (FORCE)")
 
-    results = {(each["study"], each["what"]): each for each in document["results"]}
-    assert list(results) == [
-        ("sqlite", "trials"),
-        ("sqlite", "claims"),
-        ("postgresql", "trials"),
-        ("postgresql", "claims"),
-    ]
-    assert all(len(each["with_s"]) == 2 for each in results.values() if "with_s" in each)
-    assert all(len(each["per_minute"]) == 2 for each in results.values() if "per_minute" in each)
-    assert done.stdout.count("none lost, none twice") == 4
+    results = document["results"]
+    of = [(each["study"], each.get("server", {}).get("synchronous_commit")) for each in results]
+    assert of[::2] == of[1::2] == [("sqlite", None), ("postgresql", "on"), ("postgresql", "off")]
+    assert [each["what"] for each in results] == ["trials", "claims"] * 3
+    assert {each["server"]["fsync"] for each in results if "server" in each} == {"off"}
+    assert all(len(each["with_s"]) == 2 for each in results if "with_s" in each)
+    assert all(len(each["per_minute"]) == 2 for each in results if "per_minute" in each)
+    assert done.stdout.count("none lost, none twice") == 6
     assert PASSWORD not in done.stdout + json.dumps(document)

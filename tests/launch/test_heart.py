@@ -84,7 +84,7 @@ def test_training_is_stopped_where_another_process_has_the_run(store: Store, kee
 def test_a_study_that_is_locked_for_a_while_ends_no_heart(
     store: Store, keeper: Keeper, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("attnres_cli.store.engine._BUSY_MS", 20)
+    monkeypatch.setattr("attnres_cli.store.sqlite._BUSY_MS", 20)
     other = sqlite3.connect(store.folder.with_suffix(".db"), isolation_level=None)
     with Heart(store, 1, keeper):
         other.execute("BEGIN IMMEDIATE")

@@ -9,30 +9,22 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import studies
+from studies import SETTINGS, VERSIONS
 
 from attnres_cli.recipe import load
 from attnres_cli.report.chapter import Chapter
 from attnres_cli.report.comparison import compare
-from attnres_cli.run import DataFacts, Point, Probe, RunRecord, RunResult, Settings, Status
+from attnres_cli.run import DataFacts, Point, Probe, RunRecord, Status
 
 MakeRun = Callable[..., RunRecord]
 MakeArm = Callable[..., list[RunRecord]]
 
-SETTINGS = Settings("cpu", "Some CPU", "fp32", compiled=False, threads=1, engine="eager")
-VERSIONS = {"attnres": "0.1.0", "torch": "2.9.0", "python": "3.11.7"}
-RESULT = RunResult(
-    status=Status.COMPLETE,
-    val_loss=1.5,
-    initial_loss=math.log(256),
+RESULT = replace(
+    studies.RESULT,
     steps=400,
     tokens=102_400,
-    step_s=0.01,
-    tokens_per_second=25_600.0,
     train_s=5.0,
-    peak_bytes=10**9,
-    n_params=1_000_000,
-    flops_per_token=6_000_000,
-    settings=SETTINGS,
     curve=(Point(0, None, math.log(256)), Point(200, 2.0, 1.9), Point(400, 1.6, 1.5)),
 )
 PROBE = Probe(

@@ -12,10 +12,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import searches
 from studies import fill
 
 from attnres_cli import cli
 from attnres_cli.recipe import validate
+from attnres_cli.report.optima import find
+from attnres_cli.report.search_page import to_html
 from attnres_cli.run import Probe
 
 pytestmark = pytest.mark.slow
@@ -36,6 +39,7 @@ PAGES: dict[str, tuple[str, ...]] = {
     "scaling": ("--scaling",),
     "paper": ("--against", "paper"),
 }
+SEARCH = "search"  # besides, of a search with failed and pruned trials
 WIDTHS = {"desktop": 1280, "phone": 390}
 PRINTED = 680  # CSS pixels: A4 less margins of 15 mm
 
@@ -86,6 +90,8 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, options in PAGES.items():
         output = ["--format", "html", "--output", str(folder / f"{name}.html")]
         attnres("report", *options, "--study", str(study), *output)
+    search = to_html([find(*searches.valleys())], None, "my.db")
+    (folder / f"{SEARCH}.html").write_text(search, encoding="utf-8")
     return folder
 
 
@@ -140,7 +146,7 @@ class Visit:
         self.page.goto(path.as_uri())
 
 
-@pytest.fixture(params=PAGES)
+@pytest.fixture(params=(*PAGES, SEARCH))
 def path(request: pytest.FixtureRequest, pages: Path) -> Path:
     return pages / f"{request.param}.html"
 
@@ -172,7 +178,9 @@ def test_every_figure_is_drawn(visit: Visit, path: Path):
         assert figure["marks"] > 5, figure
     kinds = {figure["name"].partition("-")[2] for figure in figures}
     every = {"forest", "curves", "cost", "blocks", "depth", "mixing", "scaling"}
-    assert kinds == {"page": every, "scaling": {"scaling"}, "paper": set()}[path.stem]
+    shapes = {"shapes", "shapes-paper", "aspect", "importance"}
+    expected = {"page": every, "scaling": {"scaling"}, "paper": set(), SEARCH: shapes}
+    assert kinds == expected[path.stem]
 
 
 def test_nothing_is_asked_for_and_nothing_goes_wrong(visit: Visit, path: Path):

@@ -12,7 +12,7 @@ import searches
 from attnres_cli.recipe import paper
 from attnres_cli.report.figures import picture
 from attnres_cli.report.figures.search import drawings
-from attnres_cli.report.figures.shapes import axes_of, best_losses
+from attnres_cli.report.figures.shapes import axes_of, best_losses, lost_cells
 from attnres_cli.report.optima import Finding, find
 from attnres_cli.report.shapes import front
 from attnres_cli.trials import State
@@ -56,10 +56,10 @@ def test_a_map_holds_the_lowest_loss_of_each_cell_and_blanks_where_nothing_was_t
 
     assert losses.shape == (len(y.groups), len(x.groups))
     assert np.nanmin(losses) == min(shape.promised for shape in one.shapes)
-    cells = {(y.place(s), x.place(s)) for s in one.shapes}
+    cells = {(y.place(s.trial), x.place(s.trial)) for s in one.shapes}
     assert np.isfinite(losses).sum() == len(cells) < losses.size
     for shape in one.shapes:
-        assert losses[y.place(shape), x.place(shape)] <= shape.promised
+        assert losses[y.place(shape.trial), x.place(shape.trial)] <= shape.promised
 
 
 def test_maps_stand_beside_each_other_on_one_scale_with_the_optimum_starred(finding):
@@ -72,6 +72,70 @@ def test_maps_stand_beside_each_other_on_one_scale_with_the_optimum_starred(find
     for one in finding.optima:
         starred = [t for t in texts(by_name[one.family.variant]) if "★" in t]
         assert starred == [f"{min(s.promised for s in one.shapes):.3f}\n★"]
+
+
+def test_a_map_marks_what_was_tried_and_has_no_loss_and_gives_it_none(finding):
+    x, y = axes_of(finding)
+    maps = {axes.get_title(): axes for axes in drawn(finding)["shapes"].figure.axes if axes.images}
+
+    for one in finding.optima:
+        axes = maps[one.family.variant]
+        marked = {t.get_position()[::-1]: t.get_text() for t in axes.texts if len(t.get_text()) < 4}
+        losses = np.asarray(axes.images[0].get_array().filled(np.nan))
+        lost = {(y.place(t), x.place(t)): why[0] for t, why in one.unmeasured}
+        assert {why for _, why in one.unmeasured} == {"pruned", "failed"}
+        assert marked == {cell: letter for cell, letter in lost.items() if np.isnan(losses[cell])}
+        assert marked
+        assert np.isfinite(losses).sum() == len(axes.texts) - len(marked)
+
+
+def test_a_map_frames_the_cell_of_the_lowest_mean_over_fresh_seeds(finding):
+    x, y = axes_of(finding)
+    maps = {axes.get_title(): axes for axes in drawn(finding)["shapes"].figure.axes if axes.images}
+
+    for one in finding.optima:
+        frames = {tuple(p.get_center()) for p in maps[one.family.variant].patches}
+        best = one.best.trial
+        assert frames == {(x.place(best), y.place(best))}
+    unconfirmed = drawn(find(*searches.valleys(seeds=())))["shapes"]
+    assert not any(axes.patches for axes in unconfirmed.figure.axes if axes.images)
+
+
+def test_intervals_of_two_seeds_do_not_press_the_losses_into_a_line():
+    search, runs = searches.valleys(seeds=(1, 2), depth=0.01)
+    finding = find(search, runs)
+    losses = [s.promised for one in finding.optima for s in one.shapes]
+    losses += [s.mean for one in finding.optima for s in one.confirmed]
+    longest = max(s.ci95[1] - s.ci95[0] for one in finding.optima for s in one.confirmed)
+
+    (axes,) = drawn(finding)["aspect"].figure.axes
+
+    low, high = axes.get_ylim()
+    assert longest > 2 * (max(losses) - min(losses))
+    assert low < min(losses) < max(losses) < high
+    assert high - low <= 3.001 * (max(losses) - min(losses))
+
+
+def test_a_shape_pruned_beside_a_loss_of_its_cell_is_not_marked(finding):
+    x, y = axes_of(finding)
+    one = finding.optima[0]
+    beside = replace(one.shapes[0].trial, number=99, state=State.PRUNED, values=())
+    family = replace(one.family, trials=(*one.family.trials, beside))
+
+    before = lost_cells(one, x, y)
+
+    assert lost_cells(replace(one, family=family), x, y) == before
+
+
+def test_losses_over_the_aspect_have_a_cross_for_each_trial_without_one(finding):
+    (axes,) = drawn(finding)["aspect"].figure.axes
+
+    crosses = [line for line in axes.lines if line.get_marker() == "x"]
+    for one, line in zip(finding.optima, crosses, strict=True):
+        assert list(line.get_xdata()) == [t.dimensions["aspect"] for t, _ in one.unmeasured]
+        assert line.get_transform().transform((40, 0.5))[1] == pytest.approx(
+            axes.transAxes.transform((0, 0.5))[1]
+        )
 
 
 def test_the_papers_maps_are_its_numbers_and_say_that_they_are_the_papers(finding):
@@ -122,7 +186,7 @@ def test_many_sizes_share_columns_and_every_shape_falls_into_one(finding):
     assert 2 <= len(y.groups) <= 6
     flat = [value for group in x.groups for value in group]
     assert flat == sorted(set(flat))
-    assert len({(x.place(s), y.place(s)) for s in found.optima[0].shapes}) > 6
+    assert len({(x.place(s.trial), y.place(s.trial)) for s in found.optima[0].shapes}) > 6
     assert "shapes" in drawn(found)
 
 

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
+from dataclasses import replace
+
 import pytest
 import torch
 
 from attnres_cli import variant
-from attnres_cli.errors import UsageError
+from attnres_cli.errors import UsageError, VariantError
 from attnres_cli.model import Transformer, train_flops_per_token
 from attnres_cli.recipe import Recipe, load
 from attnres_cli.search import budget, points, space
 from attnres_cli.search.points import Point
+from attnres_cli.search.shapes import Trunk, absent, shapes
+from attnres_cli.shape import Shape
 
 VOCAB = 256
 BOTH = ("standard", "attnres:block_size=4")
@@ -30,6 +35,62 @@ def built(point: Point) -> Transformer:
     with torch.device("meta"):
         design = variant.parse(point.variant).build(shape.d_model, shape.n_sublayers)
         return Transformer(shape, design)
+
+
+def slowly(spec: str, n_params: int, text: str) -> dict[tuple, int]:
+    """Of every point of one variant the width of its MLPs, found one by one: each choice of options
+    built anew, its parameters counted in its module, and each width tried.
+    """
+    typed, base = variant.parse(spec), load("quick").model.shape(VOCAB)
+    wanted = space.parse(text, [typed])
+    searched = {name: each.values for name, each in wanted.of(typed).items()}
+    found: dict[tuple, int] = {}
+    for trunk in shapes(wanted, (n_params,), base):
+        names: set[str] = set()
+        for values in itertools.product(*searched.values()):
+            options = {**dict(typed.options), **dict(zip(searched, values, strict=True))}
+            made = variant.Variant(typed.name, tuple(sorted(options.items())))
+            try:
+                design = made.build(trunk.d_model, 2 * trunk.n_layers)
+            except VariantError:
+                continue
+            name = str(made.at_depth(2 * trunk.n_layers))
+            missed = by_width(trunk, base, sum(p.numel() for p in design.parameters()))
+            near = min(missed, key=missed.__getitem__)
+            if name not in names and missed[near] <= budget.TOLERANCE:
+                found[trunk, name, values] = near
+            names.add(name)
+    return found
+
+
+def by_width(trunk: Trunk, base: Shape, extra: int) -> dict[int, float]:
+    """By d_ff the share by which a model with so many parameters more misses its size."""
+    sizes = {"n_layers": trunk.n_layers, "d_model": trunk.d_model, "n_heads": trunk.n_heads}
+    sizes |= {"n_kv_heads": trunk.n_heads, "d_head": trunk.d_model // trunk.n_heads}
+    return {
+        d_ff: abs((replace(base, **sizes, d_ff=d_ff).n_params() + extra) / trunk.params - 1)
+        for d_ff in range(-(-trunk.d_ff // 2), trunk.d_ff + 8)
+    }
+
+
+@pytest.mark.parametrize(
+    ("spec", "n_params", "text"),
+    [
+        ("standard", 300_000, "n_layers=1..8,n_heads=1..4"),
+        ("attnres", 300_000, "n_layers=1..6,n_heads=2,n_blocks=1..5,heads=1|2|3"),
+        ("hc", 200_000, "n_layers=2..6,n_heads=1|2"),
+    ],
+)
+def test_the_points_are_those_that_are_found_one_by_one(spec: str, n_params: int, text: str):
+    expected = slowly(spec, n_params, text)
+
+    (found,) = grid(f"params={n_params}", text, (spec,)).values()
+
+    widths = {(p.trunk, p.variant, tuple(v for _, v in p.options)): p.d_ff for p in found}
+    assert len(found) == len(widths) > 5
+    assert set(widths) == set(expected)
+    for point, d_ff in widths.items():  # one that GPUs like may stand for the nearest
+        assert d_ff == expected[point] or (d_ff % 8 == 0 and abs(d_ff - expected[point]) < 8)
 
 
 @pytest.mark.parametrize("asked", [2_000_000, 700_000])
@@ -94,6 +155,46 @@ def test_a_listed_ratio_gets_one_shape_each_the_nearest_that_the_budget_has():
             assert len(near) == 1
 
 
+@pytest.mark.parametrize(
+    ("asked", "text", "says"),
+    [
+        ("params=2M", "n_layers=4|6,n_heads=2|4|8", ""),
+        ("params=2M", "n_layers=4,n_heads=2", ""),
+        (
+            "params=10M",
+            "aspect=15|30|45|60|75,heads_per_layer=0.3|0.4|0.5|0.6|0.7",
+            "5 of 25 listed have no shape within the budget: aspect=60,heads_per_layer=0.4|0.6; "
+            "aspect=75,heads_per_layer=0.3|0.5|0.7",
+        ),
+        (
+            "params=2M",
+            "n_layers=2|4,n_heads=11..13..1",
+            "4 of 6 listed have no shape within the budget: n_layers=2,n_heads=11|12|13; "
+            "n_layers=4,n_heads=13",
+        ),
+    ],
+)
+def test_what_is_listed_and_has_no_shape_is_named(asked: str, text: str, says: str):
+    typed = [variant.parse(spec) for spec in BOTH]
+    found = grid(asked, text)
+
+    trunks = {point.trunk for held in found.values() for point in held}
+    assert absent(space.parse(text, typed), trunks) == says
+
+
+def test_of_a_long_list_without_shapes_the_first_ten_are_named():
+    text = "aspect=15..75..1,heads_per_layer=0.3..0.7..0.01"
+    typed = [variant.parse(spec) for spec in BOTH]
+    trunks = {point.trunk for held in grid("params=700k", text).values() for point in held}
+
+    said = absent(space.parse(text, typed), trunks)
+
+    n_listed = 61 * 41
+    assert said.startswith(f"{n_listed - len(trunks):,} of {n_listed:,} listed have no shape ")
+    assert said.endswith(f"; {n_listed - len(trunks) - 10:,} more")
+    assert len(said) < 250
+
+
 def test_designs_that_are_the_same_at_a_depth_are_tried_once():
     found = grid("params=700k", "n_layers=3,n_heads=2,n_blocks=1..9", ("attnres",))["attnres"]
 
@@ -128,7 +229,9 @@ def test_a_point_of_the_recipes_own_sizes_is_the_recipes_own_run():
     assert [point.recipe.digest for point in found] == [recipe.digest]
 
 
-@pytest.mark.parametrize("asked", ["params=1000", "params=20000", "params=2M,flops=1e6"])
+@pytest.mark.parametrize(
+    "asked", ["params=1000", "params=20000", "params=2M,flops=1e6", "params=10", "flops=1"]
+)
 def test_a_budget_that_nothing_has_is_refused_with_the_nearest_that_something_has(asked: str):
     with pytest.raises(UsageError, match="the nearest that has one is --budget ") as refused:
         grid(asked)
@@ -141,8 +244,34 @@ def test_a_budget_that_nothing_has_is_refused_with_the_nearest_that_something_ha
     assert all(found.values())
 
 
+def test_the_least_flops_at_a_size_are_those_of_one_step():
+    (found,) = grid("params=2M", "", ("standard",)).values()
+    least = min(p.flops_per_token * p.recipe.tokens_per_step for p in found)
+
+    with pytest.raises(UsageError, match="nearest that has one") as refused:
+        grid("params=2M,flops=1e6", "", ("standard",))
+
+    assert str(refused.value).endswith(f" --budget params=2000000,flops={least:.4g}")
+
+
+def test_the_nearest_budget_may_lie_far_below():
+    with pytest.raises(UsageError, match="--budget params=") as refused:
+        grid("params=2000M", "n_layers=1..2,d_model=2..32,n_heads=1,mlp_ratio=1..4", ("standard",))
+
+    nearest = int(str(refused.value).rpartition("params=")[2])
+    assert nearest < 2e9 / 10_000
+
+
+def test_parameters_are_searched_under_flops_alone_and_that_is_said():
+    with pytest.raises(UsageError, match="as --budget flops=1e15"):
+        grid("params=2M", "params=1M..4M")
+
+    (found,) = grid("flops=1e13", "params=200k|400k", ("standard",)).values()
+    assert {point.trunk.params for point in found} == {200_000, 400_000}
+
+
 def test_a_space_that_contradicts_itself_is_refused():
-    with pytest.raises(UsageError, match="contradicts itself"):
+    with pytest.raises(UsageError, match="d_model=64,n_heads=3,d_head=16, whose dimensions may"):
         grid("params=2M", "n_heads=3,d_head=16,d_model=64")
 
 

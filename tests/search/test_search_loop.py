@@ -372,8 +372,10 @@ def test_a_pruned_shape_is_trained_after_all_if_it_is_the_best_of_another_varian
 
     assert standard.best() == [point]
     assert [each.state for each, _ in standard.counted()] == [TrialState.PRUNED]
-    ((found,), _) = [family.trials for family in made.found.families]
+    (found,), others = [family.trials for family in made.found.families]
     assert (found.state, found.recipe_digest) == (State.COMPLETE, point.recipe.digest)
+    assert not found.is_extra
+    assert sorted(trial.is_extra for trial in others) == [False, True]
     seeds = [seed for digest, name, seed in made.trained if name == "standard"]
     assert sorted(seeds) == [0, 1, 2]
 

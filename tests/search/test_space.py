@@ -84,6 +84,7 @@ def test_an_option_is_searched_for_the_variants_that_have_it_and_leave_it_open()
         ("n_layers=0..4", "from 1 up to 1000"),
         ("n_layers=4..2000", "from 1 up to 1000"),
         ("n_layers=2.5", "whole number"),
+        ("n_layers=2..", "or a range with both ends as 2..8, got '2..'"),
         ("lr=0..1e-2", "above 0"),
         ("aspect=wide", "expected a number"),
         ("aspect", "takes dimension=values"),

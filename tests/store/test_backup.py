@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import multiprocessing
 import sqlite3
 import subprocess
 from collections.abc import Iterator
@@ -14,7 +13,7 @@ import pytest
 from alembic import command
 from sqlalchemy import create_engine
 from sqlalchemy.pool import NullPool
-from test_engine import differences, of_first_schema, open_at_once, sql
+from test_engine import differences, of_first_schema, opened_at_once, sql
 
 from attnres_cli.errors import StudyError
 from attnres_cli.recipe import Recipe
@@ -146,17 +145,11 @@ def test_what_holds_no_data_or_is_up_to_date_is_not_copied(
 
 
 def test_processes_that_upgrade_a_study_at_once_keep_one_copy(tmp_path: Path, tiny_recipe: Recipe):
-    path, context = tmp_path / "study.db", multiprocessing.get_context("spawn")
+    path = tmp_path / "study.db"
     older(path, "0005", tiny_recipe)
-    before, ready, said = lines_of(path), context.Barrier(3), context.Queue()
-    arguments = (str(path), ready, said)
-    processes = [context.Process(target=open_at_once, args=arguments) for _ in range(3)]
+    before = lines_of(path)
 
-    for process in processes:
-        process.start()
-    answers = [said.get(timeout=120) for _ in processes]
-    for process in processes:
-        process.join()
+    answers = opened_at_once(path)
 
     assert answers == ["opened"] * 3
     assert {each.name for each in tmp_path.glob("*.db")} == {"study.db", "study.schema-0005.db"}

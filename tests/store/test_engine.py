@@ -27,15 +27,15 @@ from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import create_engine
 from sqlalchemy.pool import NullPool
+from studies import FACTS
 
 from attnres_cli.errors import StudyError
 from attnres_cli.recipe import Recipe
-from attnres_cli.run import DataFacts, Point, RunRecord, RunSpec, Settings, Status
+from attnres_cli.run import Point, RunRecord, RunSpec, Settings, Status
 from attnres_cli.store import Store, engine
 from attnres_cli.store.migrations import SCHEMAS
 from attnres_cli.store.tables import PREFIX, VERSION_TABLE, metadata
 
-FACTS = DataFacts("0123456789abcdef", "stdlib", 5000, 256, 4750, 250, 3.3, 2.4)
 OURS = {"attnres_recipes", "attnres_data", "attnres_runs", "attnres_curve", "attnres_probes"}
 OURS |= {"attnres_arm_recipes", "attnres_gates", "attnres_registrations", "attnres_schema"}
 HEAD = SCHEMAS[-1]
@@ -117,7 +117,21 @@ def differences(path: Path) -> list[object]:
         return compare_metadata(MigrationContext.configure(connection, opts=options), metadata)
 
 
-def open_at_once(path: str, ready: Barrier, said: Queue[str]) -> None:
+def opened_at_once(path: Path, n: int = 3) -> list[str]:
+    """What so many processes say that open a study at the same moment."""
+    context = multiprocessing.get_context("spawn")
+    ready, said = context.Barrier(n), context.Queue()
+    arguments = (str(path), ready, said)
+    processes = [context.Process(target=_open_at_once, args=arguments) for _ in range(n)]
+    for process in processes:
+        process.start()
+    answers = [said.get(timeout=120) for _ in processes]
+    for process in processes:
+        process.join()
+    return answers
+
+
+def _open_at_once(path: str, ready: Barrier, said: Queue[str]) -> None:
     """Run in a process of its own."""
     ready.wait()
     try:
@@ -442,18 +456,7 @@ def test_reading_a_file_that_holds_optunas_tables_alone_says_what_to_type(
 
 
 def test_processes_that_make_a_study_at_once_all_open_it(tmp_path: Path):
-    context = multiprocessing.get_context("spawn")
-    ready, said = context.Barrier(3), context.Queue()
-    arguments = (str(tmp_path / "study.db"), ready, said)
-    processes = [context.Process(target=open_at_once, args=arguments) for _ in range(3)]
-
-    for process in processes:
-        process.start()
-    answers = [said.get(timeout=60) for _ in processes]
-    for process in processes:
-        process.join()
-
-    assert answers == ["opened"] * 3
+    assert opened_at_once(tmp_path / "study.db") == ["opened"] * 3
     assert sql(tmp_path / "study.db", "SELECT version_num FROM attnres_schema") == [(HEAD,)]
 
 

@@ -11,22 +11,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from studies import FACTS, SETTINGS
 
 from attnres_cli.recipe import Recipe
-from attnres_cli.run import (
-    DataFacts,
-    Point,
-    Probe,
-    RunRecord,
-    RunResult,
-    RunSpec,
-    Settings,
-    Status,
-)
+from attnres_cli.run import Point, Probe, RunRecord, RunResult, RunSpec, Status
 from attnres_cli.store import Store
-
-FACTS = DataFacts("0123456789abcdef", "stdlib", 5000, 256, 4750, 250, 3.3, 2.4)
-SETTINGS = Settings("cpu", "A CPU", "fp32", compiled=False, threads=1, engine="eager")
 
 
 def probe(step: int, sites: int = 3, **changes: object) -> Probe:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import multiprocessing
+import sqlite3
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
 
 import optuna
 import pytest
 from optuna.trial import TrialState
+from sqlalchemy import text
 
 from attnres_cli.errors import StudyError
-from attnres_cli.store import Store
+from attnres_cli.search import read
+from attnres_cli.store import Store, engine, sqlite
 from attnres_cli.store.optuna import optuna_storage
 
 N, EACH = 8, 5
@@ -103,3 +106,37 @@ def test_what_is_no_study_is_refused_as_ever(tmp_path: Path):
 
     with pytest.raises(StudyError, match="is not a SQLite file"):
         optuna_storage(str(tmp_path / "notes.txt"))
+
+
+@pytest.mark.parametrize(
+    ("schema", "advice"),
+    [("v9.0.0.a", "pip install -U optuna"), ("v3.0.0.d", "optuna storage upgrade")],
+)
+def test_tables_of_another_optuna_are_refused_in_a_line_that_says_what_to_do(
+    any_study: str, schema: str, advice: str
+):
+    optuna_storage(any_study).remove_session()
+    with engine.connect(any_study, create=True).begin() as connection:
+        connection.execute(text("UPDATE alembic_version SET version_num = :v"), {"v": schema})
+
+    for use in (optuna_storage, read):
+        with pytest.raises(StudyError, match="written by another version of Optuna: ") as refused:
+            use(any_study)
+
+        assert advice in str(refused.value)
+        assert str(refused.value).count("\n") == 0
+    assert Store.open(any_study, create=False).runs() == []
+
+
+def test_a_connection_to_read_writes_nothing(tmp_path: Path):
+    path = tmp_path / "study.db"
+    optuna_storage(str(path)).remove_session()
+    before = path.read_bytes()
+    connection = sqlite.connection_to_read(path)
+
+    with pytest.raises(sqlite3.OperationalError, match="readonly"):
+        connection.execute("CREATE TABLE t (x)")
+    connection.close()
+
+    assert path.read_bytes() == before
+    assert {each.name for each in tmp_path.iterdir()} == {"study.db"}

@@ -296,10 +296,10 @@ def test_an_outage_takes_nobodys_run(study: str, specs: list[RunSpec], monkeypat
     assert store.release(ids) == 0
     now[0] += 40
     store.patience_s = 0.0
-    there, store._reading = store._reading, postgres.engine_of(NOWHERE, readonly=True)
+    there, store._study._reading = store._study._reading, postgres.engine_of(NOWHERE, readonly=True)
     with pytest.raises(AwayError):
         store.release(ids)
-    store._reading = there
+    store._study._reading = there
     now[0] += 10
 
     assert store.release(ids) == 0  # 50 s after the first look, but nothing could be seen

@@ -22,7 +22,7 @@ from attnres_cli.fair import Matched, Terms, Tuned
 from attnres_cli.plan import Arm, Plan
 from attnres_cli.recipe import Recipe, validate
 from attnres_cli.run import DataFacts, Point, RunRecord, RunResult, RunSpec, Settings, Status
-from attnres_cli.store import Store, engine, owner
+from attnres_cli.store import Store, engine, owner, sqlite
 
 FACTS = DataFacts("0123456789abcdef", "stdlib", 5_000_000_000, 256, 4_750_000_000, 7, 3.3, 2.4)
 VERSIONS = {"attnres": "0.1.0", "torch": "2.9.0", "git_dirty": "no"}
@@ -544,7 +544,7 @@ def test_data_come_back_as_they_were(store: Store, ids: list[int]):
 
 
 def test_a_study_can_be_read_while_another_process_writes(study: str, store: Store, ids: list[int]):
-    with engine.immediate(engine.connect(study, create=True)).connect() as other:
+    with sqlite.immediate(engine.connect(study, create=True)).connect() as other:
         other.exec_driver_sql("UPDATE attnres_runs SET status = 'failed'")
 
         seen = {record.status for record in Store.open(study, create=False).runs()}
@@ -556,7 +556,7 @@ def test_a_study_can_be_read_while_another_process_writes(study: str, store: Sto
 def test_a_file_that_stays_locked_is_a_study_error(
     file_study: str, specs: list[RunSpec], monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(engine, "_BUSY_MS", 50)
+    monkeypatch.setattr(sqlite, "_BUSY_MS", 50)
     store = Store.open(file_study, create=True)
     with sqlite3.connect(file_study, isolation_level=None) as other:
         other.execute("BEGIN IMMEDIATE")

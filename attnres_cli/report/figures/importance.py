@@ -8,8 +8,9 @@ from attnres_cli.report.figures.style import canvas, legend, short, styles
 from attnres_cli.report.optima import Finding
 
 CAPTION = (
-    "Share of the variance of first-look losses that Optuna's estimate gives to each dimension, "
-    "within each variant: a hint at what to search further, no test; noise counts too."
+    "Share of the variance of complete trials' first-look losses that Optuna's estimate gives to "
+    "each dimension, within each variant: a hint at what to search further, no test; noise counts "
+    "too."
 )
 
 

@@ -13,7 +13,7 @@ from attnres_cli.report.shapes import Optimum, front, is_sound
 CAPTION = (
     "Filled, joined by steps: the front, trials that no other one of the same variant is better "
     "than in both; hollow: all others. Every point is one run of the first look, so that a front "
-    "holds the lucky ones."
+    "holds the lucky ones; pruned, failed and diverged ones have no values and are not drawn."
 )
 _LABELS = {
     "step_time": ("training step (ms)", 1000.0),

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from attnres_cli.report.figures import importance, pareto, shapes
+from attnres_cli.report.figures import aspect, importance, pareto, shapes
 from attnres_cli.report.figures.style import Drawing, house_style
 from attnres_cli.report.optima import Finding
+from attnres_cli.report.search_words import trials_text
 
 
 def drawings(finding: Finding) -> list[Drawing]:
@@ -13,7 +14,7 @@ def drawings(finding: Finding) -> list[Drawing]:
     kinds = (
         ("shapes", "Loss by shape", shapes.draw, shapes.CAPTION, of),
         ("shapes-paper", "The paper's own shapes", shapes.draw_paper, shapes.PAPER_CAPTION, ""),
-        ("aspect", "Loss over width per layer", shapes.draw_aspect, shapes.ASPECT_CAPTION, of),
+        ("aspect", "Loss over width per layer", aspect.draw, aspect.CAPTION, of),
         ("pareto", "What is given up for what", pareto.draw, pareto.CAPTION, of),
         ("importance", "What the loss depends on", importance.draw, importance.CAPTION, of),
     )
@@ -37,8 +38,7 @@ def _of(finding: Finding) -> str:
     tokens = sorted({int(t.dimensions["tokens"]) for t in trials}) or [0]
     seen = f"{tokens[0]:,}" + (f" to {tokens[-1]:,}" if tokens[-1] != tokens[0] else "")
     complete = "; ".join(
-        f"{one.family.variant} {one.counts['complete']} of {search.n_trials} trials complete"
-        for one in finding.optima
+        f"{one.family.variant} {trials_text(one, search)}" for one in finding.optima
     )
     return (
         f"Recipe {search.recipe} ({search.recipe_digest}); {search.budget} within "

@@ -1,0 +1,82 @@
+"""What can be typed after a search: its best shapes again, and the runs that a comparison lacks."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable
+
+from attnres_cli import address
+from attnres_cli import recipe as recipes
+from attnres_cli.errors import RecipeError
+from attnres_cli.recipe import Recipe
+from attnres_cli.report.chapter import overrides_of, seeds_typed
+from attnres_cli.report.optima import Finding
+from attnres_cli.report.shapes import Shape
+from attnres_cli.trials import Search, Trial
+
+RecipeOf = Callable[[str], Recipe]
+"""The recipe of a digest, as a study holds it."""
+
+
+def commands(finding: Finding, known: RecipeOf | None, study: str) -> list[tuple[str, str]]:
+    """What can be typed, each with what for: the best shape of a variant again, in a study of its
+    own; and the runs that are missing for a comparison, in this study.
+    """
+    found = [(one, again(finding.search, one.best, known)) for one in finding.optima if one.best]
+    typed = [(f"{one.family.variant} again", words) for one, words in found if words]
+    return typed + [("to compare", words) for words in lacking(finding, known, study)]
+
+
+def again(search: Search, shape: Shape, known: RecipeOf | None) -> str:
+    """What trains a shape's runs again in a study of their own; empty where it is not known to be
+    the same recipe.
+
+    Args:
+        search: that it was a trial of.
+        shape: with its trial.
+        known: gives the study's recipe of a digest.
+
+    """
+    words = _ablate(search, shape.trial, known)
+    if words and shape.settings is not None:
+        words += ["--device", shape.settings.device, "--engine", shape.settings.engine]
+    return shlex.join([*words, "--study", "again.db"]) if words else ""
+
+
+def lacking(finding: Finding, known: RecipeOf | None, study: str) -> list[str]:
+    """What trains, in the same study, the runs without which two optima cannot be compared."""
+    trials = [trial for pair in finding.pairs for trial in pair.lacking]
+    where = [] if study in ("", "attnres.db") else ["--study", address.parted(study)[0]]
+    found = [_ablate(finding.search, trial, known) for trial in trials]
+    return list(dict.fromkeys(shlex.join([*words, *where]) for words in found if words))
+
+
+def _ablate(search: Search, trial: Trial, known: RecipeOf | None) -> list[str]:
+    """The command that trains all seeds of a trial's shape, without its study."""
+    found = _typed(search, trial, known(trial.recipe_digest) if known else None)
+    if found is None:
+        return []
+    name, overrides = found
+    seeds = sorted({search.first_seed, *search.confirm_seeds})
+    words = ["attnres", "ablate", trial.variant, "--recipe", name]
+    words += [part for override in overrides for part in ("--set", override)]
+    words += ["--seeds", seeds_typed(seeds)]
+    return words + ([] if trial.variant == "standard" else ["--baseline", trial.variant])
+
+
+def _typed(search: Search, trial: Trial, recipe: Recipe | None) -> tuple[str, list[str]] | None:
+    """Recipe and overrides of a trial: those of the recipe that the study holds, else the sizes set
+    on the recipe of that name, if that has the same digest.
+    """
+    if recipe is not None:
+        return overrides_of(recipe)
+    held = trial.dimensions
+    sets = [f"model.{name}={held[name]}" for name in ("n_layers", "d_model", "n_heads", "d_ff")]
+    sets += [f"optim.lr={held['lr']}"] if "lr" in held else []
+    for more in ([], [f"train.tokens={held['tokens']}"]):
+        try:
+            if recipes.load(search.recipe, sets + more).digest == trial.recipe_digest:
+                return search.recipe, sets + more
+        except RecipeError:
+            continue
+    return None

@@ -1,0 +1,173 @@
+"""A study in a file: what is wrong with it, how to connect, and what SQLite's refusals mean."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+import time
+from functools import partial
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from sqlalchemy import Connection, Engine, create_engine, event, text
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.pool import NullPool
+
+from attnres_cli import address
+from attnres_cli.errors import StudyError
+
+_HEADER = b"SQLite format 3\0"
+_BUSY_MS = 60_000
+_LITTLE_BYTES = 2**17  # free, where a write of a few pages may fail
+
+
+def path_of(study: str) -> Path:
+    """Where the file of a study is. Raises StudyError where this names none."""
+    path = address.file_of(study)
+    if study.startswith("file:") or study == "" or study.endswith(("///", ":memory:")):
+        raise StudyError(f"study '{study}': give --study the path of a file, or a URL")
+    return path
+
+
+def check_file(path: Path, create: bool) -> None:
+    """Refuse what is no SQLite file, or could not be made there. Raises StudyError."""
+    folder = path.resolve().parent
+    if not folder.is_dir():
+        raise StudyError(f"study {path}: folder {folder} does not exist, make it first")
+    if path.is_dir():
+        raise StudyError(f"study {path} is a folder: name a file in it, as {path / 'attnres.db'}")
+    if path.exists() and not path.is_file():
+        raise StudyError(f"study {path} is no file: --study names another, or a new one")
+    if not path.exists():
+        if not create:
+            raise StudyError(f"no study at {path}: `attnres ablate` makes one, --study names it")
+        if not os.access(folder, os.W_OK):
+            raise StudyError(f"study {path}: folder {folder} cannot be written to")
+        return
+    if create and not os.access(path, os.W_OK):
+        raise StudyError(f"study {path} cannot be written to")
+    _check_header(path)
+
+
+def _check_header(path: Path) -> None:
+    """Refuse what is no SQLite file, or shorter than its own header says."""
+    try:
+        with path.open("rb") as file:
+            header = file.read(100)
+    except OSError as error:
+        raise StudyError(f"study {path} cannot be read: {error.strerror}") from error
+    if header and not header.startswith(_HEADER):
+        raise StudyError(f"study {path} is not a SQLite file: --study names another, or a new one")
+    if header and _is_cut(path, header):
+        raise StudyError(f"study {path} is truncated: restore a copy of it")
+
+
+def _is_cut(path: Path, header: bytes) -> bool:
+    if len(header) < 100:
+        return True
+    if any(Path(f"{path}{end}").exists() for end in ("-wal", "-journal")):
+        return False  # pages may lie there
+    if header[24:28] != header[92:96]:
+        return False  # written by a SQLite that kept no count of pages
+    page_bytes, n_pages = (int.from_bytes(header[a:b], "big") for a, b in ((16, 18), (28, 32)))
+    return path.stat().st_size < n_pages * (65536 if page_bytes == 1 else page_bytes)
+
+
+def check_pages(connection: Connection, path: Path) -> None:
+    """Refuse a file with damaged pages. Raises StudyError."""
+    findings = connection.execute(text("PRAGMA quick_check(1)")).scalars().all()
+    if findings != ["ok"]:
+        finding = findings[0].splitlines()[-1]
+        raise StudyError(f"study {path} is damaged ({finding}): restore a copy of it")
+
+
+def engine_of(path: Path, *, readonly: bool) -> Engine:
+    """An engine on the file; nothing is opened yet."""
+    engine = create_engine(
+        "sqlite://",
+        creator=partial(connection_to_read if readonly else _connection, path.resolve()),
+        poolclass=NullPool,
+    )
+    set_up(engine, readonly=readonly)
+    return engine
+
+
+def connection_to_read(path: Path) -> sqlite3.Connection:
+    """A connection that can write nothing, on a disk that may not be written to either."""
+    # mode=ro would leave -wal and -shm beside the file; query_only cleans up behind itself.
+    mode = "rw"
+    writable = all(os.access(p, os.W_OK, effective_ids=True) for p in (path, path.parent))
+    if not writable and not Path(f"{path}-wal").exists():
+        mode = "ro&immutable=1"  # SQLite cannot make the files it would lock by
+    found = _connection(path, mode)
+    found.execute("PRAGMA query_only = ON")
+    return found
+
+
+def _connection(path: Path, mode: str = "rwc") -> sqlite3.Connection:
+    return sqlite3.connect(
+        f"file:{quote(str(path))}?mode={mode}",
+        uri=True,
+        timeout=_BUSY_MS / 1000,
+        check_same_thread=False,
+    )
+
+
+def set_up(engine: Engine, *, readonly: bool = False, begin: str = "BEGIN") -> None:
+    """Let connections to a file wait for each other, and transactions begin as they are told to:
+    by `begin`, or by the option attnres_begin.
+    """
+
+    @event.listens_for(engine, "connect")
+    def _pragmas(connection: Any, _record: Any) -> None:
+        connection.isolation_level = None  # or sqlite3 commits before each DDL statement
+        connection.execute(f"PRAGMA busy_timeout = {_BUSY_MS}")
+        connection.execute("PRAGMA foreign_keys = ON")
+        if not readonly:
+            connection.execute("PRAGMA synchronous = NORMAL")
+
+    @event.listens_for(engine, "begin")
+    def _begin(connection: Connection) -> None:
+        connection.exec_driver_sql(connection.get_execution_options().get("attnres_begin", begin))
+
+
+def immediate(engine: Engine) -> Engine:
+    """The same engine for writing: its transactions take the write lock when they begin, since
+    SQLite fails at once, without waiting, where a transaction that has read starts to write.
+    """
+    return engine.execution_options(attnres_begin="BEGIN IMMEDIATE")
+
+
+def use_wal(connection: Connection, path: Path) -> None:
+    """Let readers and the writer not wait for each other. The file keeps it: only for our own."""
+    driver: Any = connection.connection.driver_connection  # outside of any transaction
+    deadline = time.monotonic() + _BUSY_MS / 1000
+    while True:  # SQLite heeds no busy_timeout where two processes change the mode at once
+        try:
+            driver.execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if time.monotonic() > deadline:
+                raise StudyError(f"study {path}: {error}") from error
+            time.sleep(0.01)
+
+
+def refusal(study: str, error: DBAPIError, folder: Path) -> StudyError:
+    """What SQLite refused of an open study, in one line that says what to do.
+
+    Args:
+        study: its name, as it may be shown.
+        error: what it said.
+        folder: where it lies.
+
+    """
+    said = str(error.orig)
+    cramped = "disk I/O" in said and shutil.disk_usage(folder).free < _LITTLE_BYTES
+    if "disk is full" in said or cramped:
+        return StudyError(
+            f"study {study}: the disk ({folder}) is full: free some space, and the same command "
+            "goes on; what is recorded stays"
+        )
+    return StudyError(f"study {study}: {said}")
