@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, TextIO
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -26,13 +25,11 @@ from attnres_cli.options import (
 from attnres_cli.stdio import say
 
 if TYPE_CHECKING:
-    from attnres_cli.plan import Plan
+
     from attnres_cli.recipe import Recipe
-    from attnres_cli.search.points import Point
-    from attnres_cli.search.pruning import Pruning
-    from attnres_cli.search.wanted import Wanted
 
 _FIRST_SEED = 0
+_N_FRESH = "3"
 _DEFAULT_STUDY = "attnres.db"
 _GOALS = ("val_loss", "step_time", "params", "flops", "memory")
 _DEFAULT_SUITE = "fig7"
@@ -59,8 +56,12 @@ def search(
         ),
     ] = None,
     space: Annotated[
-        str, typer.Option(help="What is searched, as aspect=15..75,n_heads=2|4,n_blocks=2..16.")
-    ] = "",
+        list[str] | None,
+        typer.Option(
+            help="What is searched, as aspect=15..75,n_heads=2|4,n_blocks=2..16.",
+            show_default=False,
+        ),
+    ] = None,
     trials: Annotated[int, typer.Option(help="Of each design, in all.")] = 40,
     objective: Annotated[
         str, typer.Option(help="val_loss; a second: step_time, params, flops or memory.")
@@ -76,8 +77,9 @@ def search(
         int, typer.Option(min=0, help="How many best shapes of each design to confirm.")
     ] = 2,
     seeds: Annotated[
-        str, typer.Option(help="Fresh seeds that confirm: how many, or which: 3, or 5,6,7.")
-    ] = "3",
+        str | None,
+        typer.Option(help="Fresh seeds that confirm: how many, or which, as 5,6,7. Default: 3."),
+    ] = None,
     override: Override = None,
     study: Study = _DEFAULT_STUDY,
     workers: Annotated[
@@ -99,26 +101,29 @@ def search(
     from attnres_cli.search import proposals, pruning, read
     from attnres_cli.search.speeds import speeds
     from attnres_cli.search.wanted import make
+    from attnres_cli.searching import planned, print_search, run
     from attnres_cli.store import Store
 
-    form, goals, fresh = read_format(output), _goals(objective), _fresh(seeds) if confirm else ()
+    form, goals, fresh = read_format(output), _goals(objective), _fresh(seeds, confirm)
     if trials < 1:
         raise UsageError(f"--trials must be at least 1, got {trials}")
     if variants and suite is not None:
         raise UsageError("give either variants or --suite, not both")
-    fixed, specs, ranges = _asked(load(recipe, override or []), variants, suite, space)
+    fixed, specs, ranges = _asked(
+        load(recipe, override or []), variants, suite, ",".join(space or [])
+    )
     prunes = pruning.asked(pruner, fixed, goals)
     wanted = make(fixed, specs, budget or [], ranges, goals, _FIRST_SEED, fresh, trials)
     samplers = {
         spec: proposals.chosen(sampler, len(points), trials, len(goals))
         for spec, points in wanted.points.items()
     }
-    plan = _plan(wanted, device, workers, engine)
+    plan = planned(wanted, device, workers, engine)
     if dry_run:
         speed = speeds(list(wanted.points.values()), plan, wanted.tokens)
-        _print_plan(wanted, samplers, prunes, plan, confirm, speed, sys.stdout)
+        print_search(wanted, samplers, prunes, plan, confirm, speed, sys.stdout)
         return
-    n_failed = _run(wanted, samplers, prunes, plan, study, confirm)
+    n_failed = run(wanted, samplers, prunes, plan, study, confirm)
     (found,) = [each for each in read(study) if each.name == wanted.search.name]
     store = Store.open(study, create=False)
     show(found, store.runs(), form, sys.stdout, store.recipe, study)
@@ -140,8 +145,13 @@ def _goals(text: str) -> tuple[str, ...]:
     return found
 
 
-def _fresh(text: str) -> tuple[int, ...]:
-    """Seeds 1, 2, 3 for `3`; those listed. Raises UsageError."""
+def _fresh(asked: str | None, n_confirmed: int) -> tuple[int, ...]:
+    """Seeds 1, 2, 3 for `3`; those listed; none where nothing is confirmed. Raises UsageError."""
+    if not n_confirmed:
+        if asked is not None:
+            raise UsageError("--confirm 0 confirms no shape: leave --seeds out")
+        return ()
+    text = asked or _N_FRESH
     found = read_seeds(text)
     if "," not in text:
         return tuple(seed + _FIRST_SEED + 1 for seed in found)
@@ -159,144 +169,3 @@ def _asked(
 
     specs = list(variants or specs_of(suite or _DEFAULT_SUITE))
     return recipe, specs, space or (suite_space(suite) if suite else "")
-
-
-def _plan(wanted: Wanted, device: str, workers: int | None, engine: str) -> Plan:
-    """Where runs are computed, as the largest of them wants it; it has no arms yet."""
-    from attnres_cli import ablate
-    from attnres_cli.plan import Arm
-
-    largest = wanted.largest
-    arms = tuple(
-        Arm(point.variant, point.n_params, point.flops_per_token, None, point.recipe)
-        for points in wanted.points.values()
-        for point in points
-    )
-    fingerprint = wanted.tokens.fingerprint
-    made = ablate.make(largest.recipe, arms, (_FIRST_SEED,), fingerprint, device, workers, engine)
-    return replace(made, recipe=wanted.recipe)
-
-
-def _run(
-    wanted: Wanted,
-    samplers: Mapping[str, tuple[str, str]],
-    prunes: Pruning | None,
-    plan: Plan,
-    study: str,
-    k: int,
-) -> int:
-    """Do what the study lacks of a search; how many runs of it failed."""
-    from attnres_cli import ablate
-    from attnres_cli.report.progress import seeking
-    from attnres_cli.search import families as of
-    from attnres_cli.search import loop, proposals, studies
-    from attnres_cli.search.speeds import speeds
-    from attnres_cli.store import Store
-    from attnres_cli.store.optuna import optuna_storage
-
-    search, variants = wanted.search, list(wanted.points)
-    store = Store.open(study, create=True)
-    ablate.check_code(plan, store.runs())
-    storage = optuna_storage(study)
-    families = []
-    for spec, points in wanted.points.items():
-        kind, text = samplers[spec]
-        found = studies.open_study(storage, search, variants, spec)
-        studies.keep_asked(found, search, text, prunes.text if prunes else "")
-        mapped, startup = proposals.Points(points), proposals.n_startup(kind, search.n_trials)
-        seed = int(search.name, 16)
-        found.sampler = proposals.Feasible(mapped, kind, seed, startup)
-        ends = prunes.make() if prunes else None
-        families.append(of.Family(spec, mapped, found, storage, startup, ends))
-    speed: Callable[[Point], float | None] = _no_speed
-    if any(family.lacks(search.n_trials) for family in families):
-        say("timing a few training steps of the shallowest and the deepest shape of each design")
-        speed = speeds(list(wanted.points.values()), plan, wanted.tokens)
-        _print_plan(wanted, samplers, prunes, plan, k, speed, sys.stderr)
-    laboratory = loop.Laboratory(
-        study=study,
-        store=store,
-        tokens=wanted.tokens,
-        plan=plan,
-        objectives=search.objectives,
-        n_trials=search.n_trials,
-        first_seed=search.first_seed,
-        progress=seeking,
-        step_s=speed,
-        note=say,
-        pruning=prunes,
-    )
-    try:
-        laboratory.look(families)
-        laboratory.confirm(families, k, search.confirm_seeds)
-    finally:
-        storage.remove_session()
-        storage.engine.dispose()
-    return len(laboratory.failed)
-
-
-def _no_speed(_point: Point) -> None:
-    """Nothing was timed."""
-
-
-def _print_plan(
-    wanted: Wanted,
-    samplers: Mapping[str, tuple[str, str]],
-    prunes: Pruning | None,
-    plan: Plan,
-    k: int,
-    speed: Callable[[Point], float | None],
-    stream: TextIO,
-) -> None:
-    """What a search will try, and how long its first look takes at most."""
-    from attnres_cli.report.shapes import plural
-    from attnres_cli.report.terminal import duration
-
-    search, settings = wanted.search, plan.settings
-    stream.write(f"search {search.name}: recipe {search.recipe}, --budget {search.budget}\n")
-    every = [point for points in wanted.points.values() for point in points]
-    n_shapes = plural(wanted.n_shapes, "shape")
-    stream.write(f"space {search.space}: {n_shapes}, the same for every design, ")
-    stream.write(f"each within {search.tolerance:.1%} of the budget:\n")
-    for name, low, high in _ranges(every):
-        stream.write(f"  {name} {low}" + (f" to {high}\n" if high != low else "\n"))
-    stream.write(f"{search.absent}\n" if search.absent else "")
-    stream.write(f"learning rate: {search.learning_rate}\n")
-    seconds: float | None = 0.0
-    for spec, points in wanted.points.items():
-        n_runs = min(search.n_trials, len(points))
-        took = [speed(point) for point in points]
-        stream.write(f"{spec}: {plural(n_runs, 'trial')}; {samplers[spec][1]}\n")
-        if seconds is not None and None not in took:
-            each = [t * p.steps for t, p in zip(took, points, strict=True) if t is not None]
-            seconds += n_runs * sum(each) / len(each)
-        else:
-            seconds = None
-    if prunes:
-        stream.write(f"pruner {prunes.text}\n")
-    stream.write(f"objective {', '.join(search.objectives)}; first look on seed {_FIRST_SEED}")
-    if search.confirm_seeds:
-        stream.write(f"; the {k} best shapes of each design are then trained for all designs ")
-        stream.write(f"on seeds {', '.join(map(str, search.confirm_seeds))}")
-    stream.write(
-        f"\n{len(plan.devices)} worker(s), {settings.threads} thread(s) each, {settings.numerics}, "
-        f"{settings.device_name}, depth mixing by {settings.engine}\n"
-    )
-    if seconds is not None:
-        text = duration(seconds / len(plan.devices))
-        stream.write(f"predicted time of the training steps of the first look: {text}\n")
-
-
-def _ranges(points: Sequence[Point]) -> list[tuple[str, str, str]]:
-    """(name, least, most) of what the points have."""
-    names = ("n_layers", "d_model", "n_heads", "d_ff", "aspect", "heads_per_layer", "lr", "tokens")
-    found = []
-    for name in names:
-        values = [float(point.dimensions[name]) for point in points]
-        found.append((name, values))
-    found.append(("params", [float(point.n_params) for point in points]))
-    return [(name, _number(min(values)), _number(max(values))) for name, values in found]
-
-
-def _number(value: float) -> str:
-    return f"{int(value):,}" if value == int(value) else f"{value:.3g}"

@@ -49,6 +49,8 @@ def searched(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, 
         ("standard --budget params=2M --sampler tpee", "did you mean 'tpe'"),
         ("standard --pruner medain", "did you mean 'median'"),
         ("standard --pruner median", "--set optim.schedule=wsd keeps it until the last 20%"),
+        ("standard --confirm 0 --seeds 5,6", "--confirm 0 confirms no shape: leave --seeds out"),
+        ("standard --space n_layers=2..4 --space n_layers=3", "'n_layers' is given twice"),
         ("standard --seeds 0,1", "seed 0 is the first look's"),
         ("standard --seeds none", "--seeds takes a number, a list as 0,3,7"),
         ("standard --suite fig7", "either variants or --suite"),
@@ -88,7 +90,7 @@ def test_a_dry_run_says_what_would_be_tried_and_trains_nothing(
 
     assert code == 0
     assert "2 shapes, the same for every design, each within 0.5% of the budget" in out
-    assert "standard: 2 trials; grid: 2 points, 40 trials" in out
+    assert "standard: 2 trials; grid: 2 points, no more than trials" in out
     assert "learning rate: 0.02 x 32 / d_model, the recipe's scaled with the width (muP)" in out
     assert "predicted time" in out
     assert list(folder.iterdir()) == []
@@ -215,9 +217,8 @@ def test_what_ablate_has_trained_is_answered_from_the_study(
         cli.main()
     capsys.readouterr()
 
-    code, _, err = searched(
-        capsys, "standard", *SMALL, "--space", "n_layers=2,n_heads=2", "--confirm", "0"
-    )
+    one = ["--space", "n_layers=2,n_heads=2", "--confirm", "0"]
+    code, _, err = searched(capsys, "standard", *SMALL[:6], *one)
 
     assert code == 0, err
     assert "val loss" not in err  # nothing was trained

@@ -124,7 +124,8 @@ class Tally:
 
     def head(self) -> str:
         """`3 of 15 runs, 22%, about 4 min 1 s left`."""
-        text = f"{self.ended} of {self.total} runs, {self.share:.0%}{self.left()}"
+        runs = "1 run" if self.total == 1 else f"{self.total} runs"
+        text = f"{self.ended} of {runs}, {self.share:.0%}{self.left()}"
         return (
             text
             if self.lowest is None

@@ -206,6 +206,7 @@ def chosen(asked: str, n_points: int, n_trials: int, n_objectives: int) -> tuple
         UsageError: an unknown sampler, or one that does not fit.
 
     """
+    points = "1 point" if n_points == 1 else f"{n_points} points"
     if asked not in SAMPLERS:
         raise UsageError(unknown("sampler", asked, SAMPLERS))
     if asked == "grid" and n_trials < n_points:
@@ -216,12 +217,12 @@ def chosen(asked: str, n_points: int, n_trials: int, n_objectives: int) -> tuple
     if asked == "nsga2" and n_objectives == 1:
         raise UsageError("--sampler nsga2 is for two objectives, as --objective val_loss,params")
     if asked != "auto":
-        return asked, f"{asked}: as asked; {n_points} points, {n_trials} trials"
+        return asked, f"{asked}: as asked; {points}, {n_trials} trials at most"
     if n_points <= n_trials:
-        return "grid", f"grid: {n_points} points, {n_trials} trials"
+        return "grid", f"grid: {points}, no more than trials"
     if n_objectives > 1:
-        return "nsga2", f"nsga2: {n_points} points, {n_trials} trials, {n_objectives} objectives"
-    return "tpe", f"tpe: {n_points} points are more than {n_trials} trials"
+        return "nsga2", f"nsga2: {points}, more than trials, and {n_objectives} objectives"
+    return "tpe", f"tpe: {points}, more than trials"
 
 
 def n_startup(kind: str, n_trials: int) -> int:

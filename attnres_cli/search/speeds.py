@@ -15,11 +15,14 @@ def speeds(
     families: Sequence[Sequence[Point]], plan: Plan, tokens: Tokens
 ) -> Callable[[Point], float | None]:
     """Seconds per step that a point is predicted to take, from a few timed steps of the shallowest
-    and the deepest one of its variant; None where one of those cannot be trained.
+    and the deepest one of its variant among those of the fewest parameters, which take the least
+    time; None where one of those cannot be trained.
     """
     slopes: dict[str, tuple[tuple[int, float | None], tuple[int, float | None]]] = {}
     for points in families:
-        by_depth = sorted(points, key=lambda point: point.trunk.n_layers)
+        least = min(point.trunk.params for point in points)
+        small = [point for point in points if point.trunk.params == least]
+        by_depth = sorted(small, key=lambda point: point.trunk.n_layers)
         ends = (by_depth[0], by_depth[-1])
         arms = [Arm(p.variant, p.n_params, p.flops_per_token, None, p.recipe) for p in ends]
         timed = ablate.timed(replace(plan, arms=tuple(arms)), tokens).arms

@@ -1,0 +1,200 @@
+"""What `attnres search` does: plan, try shapes, confirm the best."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import TextIO
+
+from optuna.storages import RDBStorage
+
+from attnres_cli import ablate
+from attnres_cli.plan import Arm, Plan
+from attnres_cli.report.progress import seeking
+from attnres_cli.report.shapes import plural
+from attnres_cli.report.terminal import duration
+from attnres_cli.search import proposals, studies
+from attnres_cli.search.families import Family
+from attnres_cli.search.loop import Laboratory
+from attnres_cli.search.points import Point
+from attnres_cli.search.pruning import Pruning
+from attnres_cli.search.speeds import speeds
+from attnres_cli.search.wanted import Wanted
+from attnres_cli.stdio import say
+from attnres_cli.store import Store
+from attnres_cli.store.optuna import optuna_storage
+
+
+def planned(wanted: Wanted, device: str, workers: int | None, engine: str) -> Plan:
+    """Where the runs of a search are computed, as the largest of them wants it; it has no arms yet.
+
+    Raises:
+        DeviceError: no such device here, or the engine does not run on it.
+        UsageError: no such engine, or the recipe's `compile` contradicts it.
+
+    """
+    largest = wanted.largest
+    arms = tuple(
+        Arm(point.variant, point.n_params, point.flops_per_token, None, point.recipe)
+        for points in wanted.points.values()
+        for point in points
+    )
+    fingerprint = wanted.tokens.fingerprint
+    made = ablate.make(
+        largest.recipe, arms, (wanted.search.first_seed,), fingerprint, device, workers, engine
+    )
+    return replace(made, recipe=wanted.recipe)
+
+
+def run(
+    wanted: Wanted,
+    samplers: Mapping[str, tuple[str, str]],
+    prunes: Pruning | None,
+    plan: Plan,
+    study: str,
+    k: int,
+) -> int:
+    """Do what the study lacks of a search; how many runs of it failed.
+
+    Args:
+        wanted: the search, with its points.
+        samplers: of each variant by its spec, the sampler's kind and what is said of it.
+        prunes: what ends trials early, None where nothing does.
+        plan: where its runs are computed.
+        study: path or URL.
+        k: shapes of each variant that are to be confirmed.
+
+    Raises:
+        StudyError: the study cannot be used.
+        VariantError: the study's runs of a user's own design were made by other code.
+
+    """
+    search = wanted.search
+    store = Store.open(study, create=True)
+    ablate.check_code(plan, store.runs())
+    storage = optuna_storage(study)
+    families = _families(wanted, samplers, prunes, storage, study)
+    speed: Callable[[Point], float | None] = _no_speed
+    if any(family.lacks(search.n_trials) for family in families):
+        say("timing a few training steps of the shallowest and the deepest shape of each design")
+        speed = speeds(list(wanted.points.values()), plan, wanted.tokens)
+        print_search(wanted, samplers, prunes, plan, k, speed, sys.stderr)
+    laboratory = Laboratory(
+        study=study,
+        store=store,
+        tokens=wanted.tokens,
+        plan=plan,
+        objectives=search.objectives,
+        n_trials=search.n_trials,
+        first_seed=search.first_seed,
+        progress=seeking,
+        step_s=speed,
+        note=say,
+        pruning=prunes,
+    )
+    try:
+        laboratory.look(families)
+        laboratory.confirm(families, k, search.confirm_seeds)
+    finally:
+        storage.remove_session()
+        storage.engine.dispose()
+    return len(laboratory.failed)
+
+
+def print_search(
+    wanted: Wanted,
+    samplers: Mapping[str, tuple[str, str]],
+    prunes: Pruning | None,
+    plan: Plan,
+    k: int,
+    speed: Callable[[Point], float | None],
+    stream: TextIO,
+) -> None:
+    """Print what a search will try, and how long its first look takes at most.
+
+    Args:
+        wanted: the search, with its points.
+        samplers: of each variant by its spec, the sampler's kind and what is said of it.
+        prunes: what ends trials early, None where nothing does.
+        plan: where its runs are computed.
+        k: shapes of each variant that are to be confirmed.
+        speed: seconds per step of a point, None where that is not known.
+        stream: where to.
+
+    """
+    search, settings = wanted.search, plan.settings
+    stream.write(f"search {search.name}: recipe {search.recipe}, --budget {search.budget}\n")
+    every = [point for points in wanted.points.values() for point in points]
+    n_shapes = plural(wanted.n_shapes, "shape")
+    stream.write(f"space {search.space}: {n_shapes}, the same for every design, ")
+    stream.write(f"each within {search.tolerance:.1%} of the budget:\n")
+    for name, low, high in _ranges(every):
+        stream.write(f"  {name} {low}" + (f" to {high}\n" if high != low else "\n"))
+    stream.write(f"{search.absent}\n" if search.absent else "")
+    stream.write(f"learning rate: {search.learning_rate}\n")
+    seconds: float | None = 0.0
+    for spec, points in wanted.points.items():
+        n_runs = min(search.n_trials, len(points))
+        took = [speed(point) for point in points]
+        stream.write(f"{spec}: {plural(n_runs, 'trial')}; {samplers[spec][1]}\n")
+        if seconds is not None and None not in took:
+            each = [t * p.steps for t, p in zip(took, points, strict=True) if t is not None]
+            seconds += n_runs * sum(each) / len(each)
+        else:
+            seconds = None
+    if prunes:
+        stream.write(f"pruner {prunes.text}\n")
+    stream.write(
+        f"objective {', '.join(search.objectives)}; first look on seed {search.first_seed}"
+    )
+    if search.confirm_seeds:
+        stream.write(f"; the {k} best shapes of each design are then trained for all designs ")
+        stream.write(f"on seeds {', '.join(map(str, search.confirm_seeds))}")
+    stream.write(
+        f"\n{len(plan.devices)} worker(s), {settings.threads} thread(s) each, {settings.numerics}, "
+        f"{settings.device_name}, depth mixing by {settings.engine}\n"
+    )
+    if seconds is not None:
+        text = duration(seconds / len(plan.devices))
+        stream.write(f"predicted time of the training steps of the first look: {text}\n")
+
+
+def _families(
+    wanted: Wanted,
+    samplers: Mapping[str, tuple[str, str]],
+    prunes: Pruning | None,
+    storage: RDBStorage,
+    study: str,
+) -> list[Family]:
+    """The search of each design, as the study holds it or begun now."""
+    search, found = wanted.search, []
+    for spec, points in wanted.points.items():
+        kind, text = samplers[spec]
+        with studies.explained(study):
+            held = studies.open_study(storage, search, list(wanted.points), spec)
+            studies.keep_asked(held, search, text, prunes.text if prunes else "")
+        mapped, startup = proposals.Points(points), proposals.n_startup(kind, search.n_trials)
+        held.sampler = proposals.Feasible(mapped, kind, int(search.name, 16), startup)
+        pruner = prunes.make() if prunes else None
+        found.append(Family(spec, mapped, held, storage, startup, pruner))
+    return found
+
+
+def _no_speed(_point: Point) -> None:
+    """Nothing was timed."""
+
+
+def _ranges(points: Sequence[Point]) -> list[tuple[str, str, str]]:
+    """(name, least, most) of what the points have."""
+    names = ("n_layers", "d_model", "n_heads", "d_ff", "aspect", "heads_per_layer", "lr", "tokens")
+    found = []
+    for name in names:
+        values = [float(point.dimensions[name]) for point in points]
+        found.append((name, values))
+    found.append(("params", [float(point.n_params) for point in points]))
+    return [(name, _number(min(values)), _number(max(values))) for name, values in found]
+
+
+def _number(value: float) -> str:
+    return f"{int(value):,}" if value == int(value) else f"{value:.3g}"
