@@ -25,7 +25,6 @@ from attnres_cli.options import (
 from attnres_cli.stdio import say
 
 if TYPE_CHECKING:
-
     from attnres_cli.recipe import Recipe
 
 _FIRST_SEED = 0
