@@ -70,7 +70,9 @@ def search(
     ] = "auto",
     pruner: Annotated[
         str,
-        typer.Option(help="none, median or hyperband: end poor trials early, within a design."),
+        typer.Option(
+            help="End poor trials early, within a design: none, median, hyperband:until=0.5."
+        ),
     ] = "none",
     confirm: Annotated[
         int, typer.Option(min=0, help="How many best shapes of each design to confirm.")

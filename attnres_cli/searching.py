@@ -20,6 +20,7 @@ from attnres_cli.search.loop import Laboratory
 from attnres_cli.search.points import Point
 from attnres_cli.search.pruning import Pruning
 from attnres_cli.search.speeds import speeds
+from attnres_cli.search.studies import explained
 from attnres_cli.search.wanted import Wanted
 from attnres_cli.stdio import say
 from attnres_cli.store import Store
@@ -76,7 +77,9 @@ def run(
     storage = optuna_storage(study)
     families = _families(wanted, samplers, prunes, storage, study)
     speed: Callable[[Point], float | None] = _no_speed
-    if any(family.lacks(search.n_trials) for family in families):
+    with explained(study):
+        lacks = any(family.n_left(search.n_trials) for family in families)
+    if lacks:
         say("timing a few training steps of the shallowest and the deepest shape of each design")
         speed = speeds(list(wanted.points.values()), plan, wanted.tokens)
         print_search(wanted, samplers, prunes, plan, k, speed, sys.stderr)
@@ -171,7 +174,7 @@ def _families(
     search, found = wanted.search, []
     for spec, points in wanted.points.items():
         kind, text = samplers[spec]
-        with studies.explained(study):
+        with explained(study):
             held = studies.open_study(storage, search, list(wanted.points), spec)
             studies.keep_asked(held, search, text, prunes.text if prunes else "")
         mapped, startup = proposals.Points(points), proposals.n_startup(kind, search.n_trials)

@@ -71,7 +71,7 @@ class Family:
     """The search of one variant, as it was typed, with what the study says of each dimension.
 
     Attributes:
-        sampler: Optuna's sampler and why: `grid: 24 shapes, 40 trials`.
+        sampler: Optuna's sampler and why: `grid: 24 points, no more than trials`.
         trials: as many as were asked for, failed ones beside them, and shapes that were best for
             another variant and were confirmed for this one too.
         importance: by dimension, summing to 1: how much it tells the best trials from the others

@@ -152,7 +152,7 @@ class _Pool:
             orders = tuple(n for n, status in unfinished if status is Status.PENDING)
         else:
             worker.has_claimed = worker.is_busy = True
-            worker.step = event.step
+            worker.step = 0 if event.done else event.step  # what there is to write down
             self._on_event(event)
             if not event.done and not self._goes_on(event):
                 orders = event.run_id
@@ -231,6 +231,7 @@ def _end(workers: dict[int, _Worker]) -> None:
 
 def _sweep(store: Store, ids: Sequence[int]) -> None:
     """Remove what runs that are over have left, where a process was killed before it could."""
-    for record in store.runs(ids=ids) if store.folder.exists() else ():
+    there = store.statuses(ids) if store.folder.exists() else ()  # some may have been removed
+    for record in store.runs(ids=list(there), curves=False) if there else ():
         if record.result is not None:
             clear(store.folder_of(record))

@@ -101,7 +101,7 @@ def work(worker: int, job: Job, line: Connection) -> None:
             event = _Work(worker, store, claimed, spec, job, stop).do(tokens, line)
             if event is not None:
                 line.send(event)
-    except (BrokenPipeError, EOFError):
+    except (ConnectionError, EOFError):
         return
     except StudyError as error:  # as of a full disk; the run goes on from its last checkpoint
         if isinstance(error, AwayError):
@@ -159,7 +159,7 @@ class _Work:
                 while line.poll():
                     if line.recv() == claimed.id:
                         raise Halted
-            except (BrokenPipeError, EOFError):  # the launcher is gone
+            except (ConnectionError, EOFError):  # the launcher is gone
                 self.stop.wanted = True
 
         try:
@@ -169,9 +169,7 @@ class _Work:
                 result = train(self.spec, tokens, job.settings, job.device, on_step, keeper)
         except Halted:
             checkpoints.clear()
-            with suppress(AwayError):
-                self.store.beat(claimed.id, 0)
-                self.store.let_go(claimed.id)
+            patiently(self._forget, self.store.patience_s)  # this process lives on
             return Event(self.worker, claimed.id, keeper.step, done=True, halted=True)
         except Stopped:
             with suppress(AwayError):  # it waits again when it is seen that we are gone
@@ -195,6 +193,11 @@ class _Work:
             return None
         checkpoints.clear()
         return Event(self.worker, ended.id, result.steps, result.val_loss, done=True)
+
+    def _forget(self) -> None:
+        """Let the run wait again, from its start."""
+        self.store.beat(self.claimed.id, 0)
+        self.store.let_go(self.claimed.id)
 
     def _trouble(self, text: str) -> None:
         say(f"{self._name}: {text}")

@@ -52,6 +52,10 @@ class Tally:
         per_step = recipe.tokens_per_step
         self.runs[record.id] = _Run(name, record.seed, recipe.steps, per_step, flops_per_token)
 
+    def expect(self, n_left: int) -> None:
+        """Take how many runs are left, where others train some of them, or one more is needed."""
+        self.total = self.ended + n_left
+
     def take(self, event: Event | None) -> None:
         """Take an event; None: a moment has passed."""
         if event is None:
@@ -59,7 +63,7 @@ class Tally:
         if event.done:
             self.ended += 1
             self.running.pop(event.worker, None)
-            if self.seeks and event.loss is not None and not event.loss >= self.least:
+            if self.seeks and event.loss is not None and event.loss < self.least:
                 self.lowest = event.loss, self.runs[event.run_id].name
         else:
             if event.step == 0:
@@ -181,7 +185,7 @@ class Display:
     """Shows a tally, fed by calling it with every event."""
 
     def __init__(self, tally: Tally, show: Callable[[Event | None], None]) -> None:
-        self.know, self._show = tally.know, show
+        self.know, self.expect, self._show = tally.know, tally.expect, show
 
     def __call__(self, event: Event | None) -> None:
         """Take an event; None: a moment has passed."""

@@ -70,15 +70,11 @@ class Family:
             if trial.state is not TrialState.FAIL and EXTRA not in trial.user_attrs
         ]
 
-    def lacks(self, n_trials: int) -> bool:
-        """Whether trials are left to be asked for or to be ended."""
-        return self.n_left(n_trials) > 0
-
     def n_left(self, n_trials: int) -> int:
         """Trials that are left to be asked for or to be ended, if none fails."""
-        counted = self.counted()
+        counted, n_tried = self.counted(), len(self.kept())
         running = sum(trial.state is TrialState.RUNNING for trial, _ in counted)
-        return running + max(0, min(n_trials, len(self.points)) - len(counted))
+        return running + max(0, min(n_trials - len(counted), len(self.points) - n_tried))
 
     def best(self) -> list[Point]:
         """The points that are complete and finite, best first; of two goals only those that no
@@ -148,11 +144,13 @@ class Family:
                 self.storage.set_trial_intermediate_value(trial_id, look, loss)
 
     def prunes(self, number: int) -> bool:
-        """Whether the pruner ends that trial now; then it has ended."""
+        """Whether the pruner ends that trial now, or has; then it has ended."""
         trial = self.storage.get_trial(self._id(number))
         if self.pruner is None or trial.state is not TrialState.RUNNING:
-            return False
-        pruned = self.pruner.prune(self.study, trial)
+            return trial.state is TrialState.PRUNED
+        pruned = False
+        with unless_ended():  # hyperband writes down what it saw
+            pruned = self.pruner.prune(self.study, trial)
         if pruned:
             self._end(number, TrialState.PRUNED)
         return pruned

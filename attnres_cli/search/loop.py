@@ -40,6 +40,9 @@ class Display(Protocol):
     def know(self, record: RunRecord, recipe: Recipe, base: Recipe, flops_per_token: int) -> None:
         """Take a run, of whose recipe only what `base` has not is shown."""
 
+    def expect(self, n_left: int) -> None:
+        """Take how many runs are left."""
+
 
 T = TypeVar("T")
 
@@ -76,13 +79,13 @@ class Laboratory:
     def look(self, families: Sequence[Family]) -> None:
         """Trials of every family, until each has as many as asked for or has tried all points."""
         looking = _Look(self, families)
-        total = self.patiently(lambda: sum(each.n_left(self.n_trials) for each in families))
+        total = self.patiently(looking.n_left)
         if total:
-            seconds = self._predicted(families)
+            seconds = self.patiently(partial(self._predicted, families))
             with self.progress(total, seconds, self.plan.settings) as display:
                 looking.display = display
                 self.train(looking.wanted, display, looking.goes_on)
-        self.failed |= looking.failed()
+        self.failed |= self.patiently(looking.failed)
 
     def confirm(self, families: Sequence[Family], k: int, seeds: Sequence[int]) -> None:
         """The k best shapes of every family, for all families, on fresh seeds.
@@ -90,9 +93,8 @@ class Laboratory:
         A shape that a family has not tried to the end is trained now, with the options of its own
         best point, beyond the trials asked for.
         """
-        best = [trunk for family in families for trunk in _shapes(family.best(), k)]
-        trunks = list(dict.fromkeys(best))
-        chosen = {family.spec: [family.at(trunk) for trunk in trunks] for family in families}
+        chosen = self.patiently(partial(_chosen, families, k))
+        trunks = list(dict.fromkeys(p.trunk for points in chosen.values() for p in points))
         if not seeds or not trunks:
             return
         points = list(dict.fromkeys(point for found in chosen.values() for point in found))
@@ -145,7 +147,8 @@ class Laboratory:
             self.know(display, records, [point for _ in seeds for point in points])
             ids = [record.id for record in records]
             self.train(lambda _n_free: ids, display)
-        self._count_failed(self.store.runs(ids=ids, curves=False))
+        there = self.store.statuses(ids)  # some may have been removed
+        self._count_failed(self.store.runs(ids=list(there), curves=False))
 
     def know(self, display: Display, records: Sequence[RunRecord], points: Sequence[Point]) -> None:
         """Let a display know of these runs, each of its point."""
@@ -188,14 +191,21 @@ class _Look:
     families: Sequence[Family]
     display: Display | None = None
     _runs: dict[tuple[str, int], int] = field(default_factory=dict)  # of trials
-    _trials: dict[int, list[tuple[Family, int, Point]]] = field(default_factory=dict)  # of runs
+    _trials: Mapping[int, list[tuple[Family, int, Point]]] = field(default_factory=dict)  # of runs
     _losses: dict[int, list[tuple[int, float]]] = field(default_factory=lambda: defaultdict(list))
 
     def wanted(self, n_free: int) -> list[int]:
         """The runs of the trials that have not ended; of new trials too, as long as fewer than
         n_free wait and there are trials left: of the variant that has the fewest.
         """
-        return self.laboratory.patiently(lambda: self._wanted(n_free))
+        found = self.laboratory.patiently(lambda: self._wanted(n_free))
+        if self.display is not None:
+            self.display.expect(self.laboratory.patiently(self.n_left))
+        return found
+
+    def n_left(self) -> int:
+        """Trials that are left to be asked for or to be ended, if none fails."""
+        return sum(family.n_left(self.laboratory.n_trials) for family in self.families)
 
     def _wanted(self, n_free: int) -> list[int]:
         n_trials = self.laboratory.n_trials
@@ -218,20 +228,25 @@ class _Look:
         ]
         trials.sort(key=lambda each: each[1])  # of all variants in turn
         self._find_runs(trials)
-        ids = [self._runs[family.spec, number] for family, number, _ in trials]
-        statuses = self.laboratory.store.statuses(ids)
+        answers = defaultdict(list)
+        for family, number, point in trials:
+            answers[self._runs[family.spec, number]].append((family, number, point))
+        self._trials = answers
+        statuses = self.laboratory.store.statuses(list(answers))
         ended = [n for n, status in statuses.items() if status not in _WAITS]
         for record in self.laboratory.store.runs(ids=ended) if ended else ():
-            for family, number, point in self._trials.pop(record.id):
+            for family, number, point in answers[record.id]:
                 self._tell(family, number, point, record)
         for key in [key for key, run_id in self._runs.items() if run_id not in statuses]:
             del self._runs[key]  # it has ended, or another command has removed it
-        return {n: statuses[n] for n in ids if statuses.get(n) in _WAITS}
+        return {n: statuses[n] for n in answers if statuses.get(n) in _WAITS}
 
     def goes_on(self, event: Event) -> bool:
         """Whether a run is to be trained further, as the pruner of its variant sees it."""
         judged, trials = self.laboratory.pruning, self._trials.get(event.run_id)
         if judged is None or trials is None or event.loss is None:
+            return True
+        if not math.isfinite(event.loss):  # it diverges, which is a result
             return True
         before, steps = self._losses[event.run_id], trials[0][2].steps
         losses = [each for each in before if each[0] < event.step]  # it may have gone back
@@ -263,14 +278,13 @@ class _Look:
         new = [each for each in trials if (each[0].spec, each[1]) not in self._runs]
         points = [point for _, _, point in new]
         records = self.laboratory.records(points, (self.laboratory.first_seed,))
-        for (family, number, point), record in zip(new, records, strict=True):
+        for (family, number, _), record in zip(new, records, strict=True):
             self._runs[family.spec, number] = record.id
-            self._trials.setdefault(record.id, []).append((family, number, point))
         if self.display is not None:
             self.laboratory.know(self.display, records, points)
 
     def _tell(self, family: Family, number: int, point: Point, record: RunRecord) -> None:
-        """End a trial, with what its run came to at the looks, which later trials are held to."""
+        """End a trial, with what its run came to at the looks, which the median is taken of."""
         result, judged = record.result, self.laboratory.pruning
         if judged is not None and result is not None:
             curve = [(p.step, p.train_loss) for p in result.curve if p.train_loss is not None]
@@ -285,6 +299,13 @@ def _pruned(trials: Sequence[tuple[Family, int, Point]], look: int, loss: float)
     for family, number, _ in trials:
         family.report(number, look, loss)
     return all([family.prunes(number) for family, number, _ in trials])  # noqa: C419 - each is
+
+
+def _chosen(families: Sequence[Family], k: int) -> dict[str, list[Point]]:
+    """The points of every family, by its spec, at the k best shapes of each."""
+    best = [trunk for family in families for trunk in _shapes(family.best(), k)]
+    trunks = list(dict.fromkeys(best))
+    return {family.spec: [family.at(trunk) for trunk in trunks] for family in families}
 
 
 def _shapes(points: Sequence[Point], k: int) -> list[Trunk]:

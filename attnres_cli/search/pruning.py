@@ -35,13 +35,14 @@ class Pruning:
 
     @property
     def text(self) -> str:
-        """`median: held against ..., from 10 % to 80 % of a run`."""
-        how = {
-            "median": "worse than the median of its variant's trials there",
-            "hyperband": "not in the best third of its bracket's trials there",
+        """`median: by the training loss, from 10% to 80% of a run: ended where ...`."""
+        rule = {
+            "median": "its best so far is above the median of its variant's complete trials there, "
+            f"once there are {_LEAST_COMPLETE}",
+            "hyperband": "it is not in the best third of its bracket",
         }
         span = f"from {self.first / LOOKS:.0%} to {self.last / LOOKS:.0%} of a run"
-        return f"{self.kind}: by the training loss, {span}, {how[self.kind]}"
+        return f"{self.kind}: by the training loss, {span}: ended where {rule[self.kind]}"
 
     def make(self) -> BasePruner:
         """Optuna's pruner, for one variant."""

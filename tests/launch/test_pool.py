@@ -39,7 +39,7 @@ class Grid:
 
     def ended(self) -> list[int]:
         statuses = self.store.statuses(self.ids)
-        return [n for n in self.ids if statuses[n] is Status.COMPLETE]
+        return [n for n in self.ids if statuses.get(n) is Status.COMPLETE]
 
 
 @pytest.fixture
@@ -83,3 +83,14 @@ def test_a_run_that_is_let_go_waits_again_and_leaves_no_checkpoint(
     (halted,) = [event for event in grid.events if event.halted]
     assert (halted.run_id, halted.loss, halted.done) == (first, None, True)
     assert 10 <= halted.step < grid.plan.recipe.steps
+
+
+def test_a_run_that_another_command_removes_meanwhile_is_no_trouble(grid: Grid):
+    def wanted(_n_free: int) -> list[int]:
+        if grid.ended() and len(grid.store.statuses(grid.ids)) == 3:
+            grid.store.remove(grid.ids[2:])
+        return grid.ids
+
+    run_all(grid.store, ablate.jobs(grid.plan, grid.path), wanted, grid.hear)
+
+    assert grid.store.statuses(grid.ids) == dict.fromkeys(grid.ids[:2], Status.COMPLETE)

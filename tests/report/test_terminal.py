@@ -300,6 +300,22 @@ def test_a_search_names_the_lowest_loss_so_far_and_the_trials_that_were_pruned(
     assert re.fullmatch(r"attnres: 3 of 40 runs, 8%, about .* left, lowest 1\.2500: standard", line)
 
 
+def test_a_run_that_diverged_is_never_the_lowest(
+    plan: Plan, planned: list[RunRecord], capsys, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(progress, "_LINE_EVERY_S", -1.0)
+    with progress.seeking(3, None, plan.settings) as display:
+        for record, loss in zip(planned[:3], (1.5, math.nan, 1.75), strict=True):
+            display.know(record, plan.recipe, plan.recipe, 6)
+            display(Event(0, record.id, 6, loss, done=True))
+        display.expect(7)
+        display(None)
+
+    line = stderr_of(capsys)[-1]
+    assert "lowest 1.5000: standard" in line
+    assert "3 of 10 runs" in line
+
+
 def test_a_prediction_that_has_not_held_is_not_told(
     plan: Plan, planned: list[RunRecord], capsys, monkeypatch: pytest.MonkeyPatch
 ):

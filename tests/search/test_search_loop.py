@@ -47,6 +47,7 @@ SEARCH = Search(
     n_trials=6,
     families=(),
 )
+MEDIAN, HYPERBAND = Pruning("median", 2, 16), Pruning("hyperband", 2, 16)
 Outcome = Callable[[RunRecord], float | None]
 """The loss of a run, None where it fails."""
 
@@ -238,6 +239,13 @@ def test_a_run_that_diverged_is_the_worst_answer_and_is_not_confirmed(bench):
     assert all(digest != first[0] for digest, _, seed in done.trained if seed)
 
 
+def test_a_run_that_diverges_is_not_pruned(bench):
+    done = bench(n_trials=2, pruning=MEDIAN).run(lambda _run: math.nan)
+
+    trials = [trial for family in done.found.families for trial in family.trials]
+    assert {(trial.state, trial.values) for trial in trials} == {(State.COMPLETE, (math.inf,))}
+
+
 def test_what_the_study_holds_is_answered_without_training(bench, tmp_path: Path):
     bench().run()
     (tmp_path / "attnres.db").rename(tmp_path / "whole.db")
@@ -321,10 +329,6 @@ def test_a_trial_that_another_process_has_just_ended_stays_as_it_is(bench):
     assert (kept.state, kept.value, kept.user_attrs) == (TrialState.COMPLETE, 2.5, {})
     with pytest.raises(RuntimeError, match="another reason"), unless_ended():
         raise RuntimeError("another reason")
-
-
-MEDIAN = Pruning("median", 2, 16)
-HYPERBAND = Pruning("hyperband", 2, 16)
 
 
 @pytest.mark.parametrize("pruning", [MEDIAN, HYPERBAND], ids=lambda each: each.kind)
