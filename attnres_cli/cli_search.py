@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -27,7 +28,6 @@ from attnres_cli.stdio import say
 if TYPE_CHECKING:
     from attnres_cli.recipe import Recipe
 
-_FIRST_SEED = 0
 _N_FRESH = "3"
 _DEFAULT_STUDY = "attnres.db"
 _GOALS = ("val_loss", "step_time", "params", "flops", "memory")
@@ -99,11 +99,11 @@ def search(
     """
     from attnres_cli.recipe import load
     from attnres_cli.report.search import show
-    from attnres_cli.search import proposals, pruning, read
+    from attnres_cli.search import read
     from attnres_cli.search.speeds import speeds
-    from attnres_cli.search.wanted import make
+    from attnres_cli.search.wanted import Asked, make
     from attnres_cli.searching import planned, print_search, run
-    from attnres_cli.store import Store
+    from attnres_cli.store import Store, patiently, retry_s
 
     form, goals, fresh = read_format(output), _goals(objective), _fresh(seeds, confirm)
     if trials < 1:
@@ -113,19 +113,16 @@ def search(
     fixed, specs, ranges = _asked(
         load(recipe, override or []), variants, suite, ",".join(space or [])
     )
-    prunes = pruning.asked(pruner, fixed, goals)
-    wanted = make(fixed, specs, budget or [], ranges, goals, _FIRST_SEED, fresh, trials)
-    samplers = {
-        spec: proposals.chosen(sampler, len(points), trials, len(goals))
-        for spec, points in wanted.points.items()
-    }
+    asked = Asked(specs, budget or [], ranges, goals, trials, sampler, pruner, confirm, fresh)
+    wanted = make(fixed, asked)
     plan = planned(wanted, device, workers, engine)
     if dry_run:
         speed = speeds(list(wanted.points.values()), plan, wanted.tokens)
-        print_search(wanted, samplers, prunes, plan, confirm, speed, sys.stdout)
+        print_search(wanted, plan, speed, sys.stdout)
         return
-    n_failed = run(wanted, samplers, prunes, plan, study, confirm)
-    (found,) = [each for each in read(study) if each.name == wanted.search.name]
+    n_failed = run(wanted, plan, study)
+    searches = patiently(partial(read, study), retry_s())
+    (found,) = [each for each in searches if each.name == wanted.search.name]
     store = Store.open(study, create=False)
     show(found, store.runs(), form, sys.stdout, store.recipe, study)
     if n_failed:
@@ -152,12 +149,14 @@ def _fresh(asked: str | None, n_confirmed: int) -> tuple[int, ...]:
         if asked is not None:
             raise UsageError("--confirm 0 confirms no shape: leave --seeds out")
         return ()
+    from attnres_cli.search.wanted import FIRST_SEED
+
     text = asked or _N_FRESH
     found = read_seeds(text)
     if "," not in text:
-        return tuple(seed + _FIRST_SEED + 1 for seed in found)
-    if _FIRST_SEED in found:
-        raise UsageError(f"--seeds: seed {_FIRST_SEED} is the first look's, it confirms nothing")
+        return tuple(seed + FIRST_SEED + 1 for seed in found)
+    if FIRST_SEED in found:
+        raise UsageError(f"--seeds: seed {FIRST_SEED} is the first look's, it confirms nothing")
     return found
 
 

@@ -216,6 +216,11 @@ class RunRecord:
     versions: Mapping[str, str] = field(default_factory=dict)
     gates: tuple[Gate, ...] = ()
 
+    @property
+    def identity(self) -> tuple[str, str, int, str]:
+        """What tells it from every other run: recipe digest, variant, seed, data."""
+        return self.recipe_digest, self.variant, self.seed, self.fingerprint
+
 
 @dataclass(frozen=True)
 class Standing:

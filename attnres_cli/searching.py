@@ -3,28 +3,28 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TextIO
 
+from optuna import Study
 from optuna.storages import RDBStorage
 
 from attnres_cli import ablate
 from attnres_cli.plan import Arm, Plan
 from attnres_cli.report.progress import seeking
-from attnres_cli.report.shapes import plural
-from attnres_cli.report.terminal import duration
+from attnres_cli.report.terminal import computing
+from attnres_cli.report.words import duration, plural
 from attnres_cli.search import proposals, studies
 from attnres_cli.search.families import Family
 from attnres_cli.search.loop import Laboratory
 from attnres_cli.search.points import Point
-from attnres_cli.search.pruning import Pruning
 from attnres_cli.search.speeds import speeds
-from attnres_cli.search.studies import explained
 from attnres_cli.search.wanted import Wanted
 from attnres_cli.stdio import say
-from attnres_cli.store import Store
-from attnres_cli.store.optuna import optuna_storage
+from attnres_cli.store import Store, retry_s
+from attnres_cli.store.optuna import asking, optuna_storage
 
 
 def planned(wanted: Wanted, device: str, workers: int | None, engine: str) -> Plan:
@@ -48,42 +48,44 @@ def planned(wanted: Wanted, device: str, workers: int | None, engine: str) -> Pl
     return replace(made, recipe=wanted.recipe)
 
 
-def run(
-    wanted: Wanted,
-    samplers: Mapping[str, tuple[str, str]],
-    prunes: Pruning | None,
-    plan: Plan,
-    study: str,
-    k: int,
-) -> int:
+def run(wanted: Wanted, plan: Plan, study: str) -> int:
     """Do what the study lacks of a search; how many runs of it failed.
 
     Args:
         wanted: the search, with its points.
-        samplers: of each variant by its spec, the sampler's kind and what is said of it.
-        prunes: what ends trials early, None where nothing does.
         plan: where its runs are computed.
         study: path or URL.
-        k: shapes of each variant that are to be confirmed.
 
     Raises:
         StudyError: the study cannot be used.
         VariantError: the study's runs of a user's own design were made by other code.
 
     """
-    search = wanted.search
     store = Store.open(study, create=True)
     ablate.check_code(plan, store.runs())
-    storage = optuna_storage(study)
-    families = _families(wanted, samplers, prunes, storage, study)
+    with optuna_storage(study) as storage:
+        families = _families(wanted, storage, study)
+        laboratory = _laboratory(wanted, families, plan, store, study)
+        laboratory.look(families)
+        laboratory.confirm(families, wanted.n_confirmed, wanted.search.confirm_seeds)
+    return len(laboratory.failed)
+
+
+def _laboratory(
+    wanted: Wanted, families: Sequence[Family], plan: Plan, store: Store, study: str
+) -> Laboratory:
+    """Where the search is done; what is to be done there, and for how long, is told on stderr."""
+    search = wanted.search
     speed: Callable[[Point], float | None] = _no_speed
-    with explained(study):
-        lacks = any(family.n_left(search.n_trials) for family in families)
-    if lacks:
+
+    def n_left() -> int:
+        return sum(family.n_left(search.n_trials) for family in families)
+
+    if asking(study, n_left, store.patience_s):
         say("timing a few training steps of the shallowest and the deepest shape of each design")
         speed = speeds(list(wanted.points.values()), plan, wanted.tokens)
-        print_search(wanted, samplers, prunes, plan, k, speed, sys.stderr)
-    laboratory = Laboratory(
+        print_search(wanted, plan, speed, sys.stderr)
+    return Laboratory(
         study=study,
         store=store,
         tokens=wanted.tokens,
@@ -94,23 +96,13 @@ def run(
         progress=seeking,
         step_s=speed,
         note=say,
-        pruning=prunes,
+        pruning=wanted.pruning,
     )
-    try:
-        laboratory.look(families)
-        laboratory.confirm(families, k, search.confirm_seeds)
-    finally:
-        storage.remove_session()
-        storage.engine.dispose()
-    return len(laboratory.failed)
 
 
 def print_search(
     wanted: Wanted,
-    samplers: Mapping[str, tuple[str, str]],
-    prunes: Pruning | None,
     plan: Plan,
-    k: int,
     speed: Callable[[Point], float | None],
     stream: TextIO,
 ) -> None:
@@ -118,15 +110,12 @@ def print_search(
 
     Args:
         wanted: the search, with its points.
-        samplers: of each variant by its spec, the sampler's kind and what is said of it.
-        prunes: what ends trials early, None where nothing does.
         plan: where its runs are computed.
-        k: shapes of each variant that are to be confirmed.
         speed: seconds per step of a point, None where that is not known.
         stream: where to.
 
     """
-    search, settings = wanted.search, plan.settings
+    search = wanted.search
     stream.write(f"search {search.name}: recipe {search.recipe}, --budget {search.budget}\n")
     every = [point for points in wanted.points.values() for point in points]
     n_shapes = plural(wanted.n_shapes, "shape")
@@ -140,48 +129,49 @@ def print_search(
     for spec, points in wanted.points.items():
         n_runs = min(search.n_trials, len(points))
         took = [speed(point) for point in points]
-        stream.write(f"{spec}: {plural(n_runs, 'trial')}; {samplers[spec][1]}\n")
+        stream.write(f"{spec}: {plural(n_runs, 'trial')}; {wanted.samplers[spec][1]}\n")
         if seconds is not None and None not in took:
             each = [t * p.steps for t, p in zip(took, points, strict=True) if t is not None]
             seconds += n_runs * sum(each) / len(each)
         else:
             seconds = None
-    if prunes:
-        stream.write(f"pruner {prunes.text}\n")
+    if wanted.pruning:
+        stream.write(f"pruner {wanted.pruning.text}\n")
     stream.write(
         f"objective {', '.join(search.objectives)}; first look on seed {search.first_seed}"
     )
     if search.confirm_seeds:
-        stream.write(f"; the {k} best shapes of each design are then trained for all designs ")
-        stream.write(f"on seeds {', '.join(map(str, search.confirm_seeds))}")
-    stream.write(
-        f"\n{len(plan.devices)} worker(s), {settings.threads} thread(s) each, {settings.numerics}, "
-        f"{settings.device_name}, depth mixing by {settings.engine}\n"
-    )
+        n = wanted.n_confirmed
+        best, seeds = "" if n == 1 else f"{n} ", ", ".join(map(str, search.confirm_seeds))
+        shapes = "shape of each design is" if n == 1 else "shapes of each design are"
+        stream.write(f"; the {best}best {shapes} then trained for all designs on seeds {seeds}")
+    stream.write(f"\n{computing(plan)}\n")
     if seconds is not None:
         text = duration(seconds / len(plan.devices))
         stream.write(f"predicted time of the training steps of the first look: {text}\n")
 
 
-def _families(
-    wanted: Wanted,
-    samplers: Mapping[str, tuple[str, str]],
-    prunes: Pruning | None,
-    storage: RDBStorage,
-    study: str,
-) -> list[Family]:
+def _families(wanted: Wanted, storage: RDBStorage, study: str) -> list[Family]:
     """The search of each design, as the study holds it or begun now."""
-    search, found = wanted.search, []
+    search, prunes, found = wanted.search, wanted.pruning, []
     for spec, points in wanted.points.items():
-        kind, text = samplers[spec]
-        with explained(study):
-            held = studies.open_study(storage, search, list(wanted.points), spec)
-            studies.keep_asked(held, search, text, prunes.text if prunes else "")
+        kind, _ = wanted.samplers[spec]
+        begin = partial(_begun, wanted, storage, spec)
+        held = asking(study, begin, retry_s())
         mapped, startup = proposals.Points(points), proposals.n_startup(kind, search.n_trials)
         held.sampler = proposals.Feasible(mapped, kind, int(search.name, 16), startup)
         pruner = prunes.make() if prunes else None
         found.append(Family(spec, mapped, held, storage, startup, pruner))
     return found
+
+
+def _begun(wanted: Wanted, storage: RDBStorage, spec: str) -> Study:
+    """Optuna's study of a design, which says what was asked for last."""
+    search, prunes = wanted.search, wanted.pruning
+    held = studies.open_study(storage, search, list(wanted.points), spec)
+    _, text = wanted.samplers[spec]
+    studies.keep_asked(held, search, text, prunes.text if prunes else "")
+    return held
 
 
 def _no_speed(_point: Point) -> None:

@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 USER, PASSWORD = "lab", "s3cret-%-word"  # as a URL has to quote it
 QUOTED = "s3cret-%25-word"
@@ -84,6 +85,16 @@ class Server:
         ) as connection:  # fmt: skip
             found = connection.execute(statement)
             return found.fetchall() if found.description else []
+
+    def hang_up(self, connection: Any) -> None:
+        """Cut a connection of psycopg, which finds out with what it sends next."""
+        self.sql(f"SELECT pg_terminate_backend({connection.info.backend_pid}, 5000)")
+
+    def commit_unanswered(self, connection: Any) -> None:
+        """Commit, and be gone before saying so. Raises psycopg's OperationalError."""
+        connection.commit()
+        self.hang_up(connection)
+        connection.execute("SELECT 1")
 
     def dump(self, database: str) -> str:
         """All of a database as text."""

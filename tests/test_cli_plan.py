@@ -69,7 +69,7 @@ def test_arms_of_the_study_give_the_correlation(folder: Path, tiny_recipe: Recip
     assert code == 0
     assert "1.00 measured" in out
     assert "2 arms beside the baseline" in out
-    assert "measured over 2 arm(s)" in out
+    assert "measured over 2 arms" in out
     assert int(row(out, "1.00 measured")[2]) < 4
 
 
@@ -148,7 +148,7 @@ def test_runs_that_diverged_or_were_computed_otherwise_are_left_out(
     _, out, _ = planned(capsys)
 
     assert f"{len(LOSSES)} runs of standard" in out
-    assert "left out: 2 run(s)" in out
+    assert "left out: 2 runs" in out
     assert RESULT.settings.numerics in out
 
 

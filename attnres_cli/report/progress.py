@@ -15,7 +15,8 @@ from rich.table import Table
 from attnres_cli import peaks
 from attnres_cli.plan import Plan
 from attnres_cli.recipe import Recipe
-from attnres_cli.report.terminal import console, duration, own_text
+from attnres_cli.report.terminal import console, own_text
+from attnres_cli.report.words import duration
 from attnres_cli.run import Event, RunRecord, Settings
 from attnres_cli.stdio import say
 

@@ -17,7 +17,8 @@ from rich.text import Text
 from attnres_cli.report.comparison import last_line
 from attnres_cli.report.export import speed_text
 from attnres_cli.report.probes import print_probes
-from attnres_cli.report.terminal import console, duration
+from attnres_cli.report.terminal import console
+from attnres_cli.report.words import duration
 from attnres_cli.run import Point, RunRecord, Standing, Status
 
 _STYLE = {Status.FAILED: "red", Status.DIVERGED: "yellow", Status.RUNNING: "green"}

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from attnres_cli.report.optima import Finding, Pair
-from attnres_cli.report.shapes import Optimum, Shape, brief, named, options, plural, sizes
+from attnres_cli.report.shapes import Optimum, Shape, brief, named, options, sizes
+from attnres_cli.report.words import plural
 from attnres_cli.stats import ALPHA
 from attnres_cli.trials import Search, Trial
 

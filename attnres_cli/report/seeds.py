@@ -14,7 +14,8 @@ from rich.text import Text
 
 from attnres_cli.errors import StudyError
 from attnres_cli.report.comparison import Comparison, compare
-from attnres_cli.report.terminal import console, duration
+from attnres_cli.report.terminal import console
+from attnres_cli.report.words import duration, plural
 from attnres_cli.run import DataFacts, RunRecord
 from attnres_cli.stats import (
     ASSUMED,
@@ -228,7 +229,7 @@ def facts_of(found: Foresight) -> list[str]:
     ]
     if first.n_arms:
         lines.append(
-            f"measured over {first.n_arms} arm(s) of this study, which share at most "
+            f"measured over {plural(first.n_arms, 'arm')} of this study, which share at most "
             f"{first.n_pairs} seeds with the baseline"
         )
     else:
@@ -236,12 +237,12 @@ def facts_of(found: Foresight) -> list[str]:
     others = f", an arm {_time(max(time for _, time in arms))} at most" if arms else ""
     lines.append(
         f"time: from {found.n_timed} runs of this study; a run of the baseline takes "
-        f"{_time(base[1])}{others}; {found.workers} worker(s), {found.numerics}"
+        f"{_time(base[1])}{others}; {plural(found.workers, 'worker')}, {found.numerics}"
     )
     if found.left_out:
         lines.append(
-            f"left out: {found.left_out} run(s) of the baseline, diverged or not computed on "
-            f"{found.numerics}"
+            f"left out: {plural(found.left_out, 'run')} of the baseline, diverged or not computed "
+            f"on {found.numerics}"
         )
     gated = next((arm.reason for arm in found.comparison.arms if arm.verdict == "baseline"), "")
     return lines + ([f"warning: {gated}"] if gated else [])

@@ -14,6 +14,7 @@ from statistics import median
 import numpy as np
 
 from attnres_cli.report.comparison import last_line
+from attnres_cli.report.words import plural
 from attnres_cli.run import RunRecord, Settings, Status
 from attnres_cli.stats import ALPHA, may_be_best, mean_interval
 from attnres_cli.trials import Family, Search, State, Trial, Value
@@ -183,11 +184,6 @@ def brief(trial: Trial) -> str:
 def layers_by_width(trial: Trial) -> str:
     """`6 x 354`."""
     return f"{trial.dimensions['n_layers']} x {trial.dimensions['d_model']}"
-
-
-def plural(n: Value | None, word: str) -> str:
-    """`1 head`, `2 heads`."""
-    return f"{n} {word}{'' if n == 1 else 's'}"
 
 
 def optimum(search: Search, family: Family, runs: Runs) -> Optimum:

@@ -25,6 +25,7 @@ from attnres_cli.report.export import (
     loss_text,
     verdict_text,
 )
+from attnres_cli.report.words import duration, plural
 from attnres_cli.stdio import mute
 
 _STYLE = {"better": "green", "worse": "red", "blocked": "yellow", "baseline": "bold"}
@@ -108,6 +109,15 @@ def _params(arm: ArmResult) -> str:
     return f"{arm.n_params:,}" + (f" ({arm.params_delta:+,})" if arm.params_delta else "")
 
 
+def computing(plan: Plan) -> str:
+    """How the runs of a plan are computed: `2 workers, 1 thread each, cpu fp32 eager, ...`."""
+    settings = plan.settings
+    hands = plural(len(plan.devices), "worker") + f", {plural(settings.threads, 'thread')} each"
+    return (
+        f"{hands}, {settings.numerics}, {settings.device_name}, depth mixing by {settings.engine}"
+    )
+
+
 def print_plan(plan: Plan, stream: TextIO, title: str = "") -> None:
     """What will be done: per arm its size and speed, in all the runs, FLOPs and time."""
     out = console(stream)
@@ -150,7 +160,6 @@ def own_text(recipe: Recipe, shared: Recipe) -> str:
 
 
 def _plan_lines(plan: Plan) -> list[str]:
-    settings = plan.settings
     runs = len(plan.arms) * len(plan.seeds)
     steps = _range([plan.recipe_of(arm).steps for arm in plan.arms])
     tokens = _range([n_tokens(plan.recipe_of(arm)) for arm in plan.arms])
@@ -160,11 +169,10 @@ def _plan_lines(plan: Plan) -> list[str]:
     lines = [
         f"{runs} runs ({arms} arms x {grid}{len(plan.seeds)} seeds), {len(plan.missing)} to "
         f"train; each {steps} steps, {tokens} tokens; {plan.flops:.3g} FLOPs in all",
-        f"{len(plan.devices)} worker(s), {settings.threads} thread(s) each, {settings.numerics}, "
-        f"{settings.device_name}, depth mixing by {settings.engine}",
+        computing(plan),
         *terms.remaining(plan.arm_recipes),
     ]
-    if plan.missing and settings.compiled:
+    if plan.missing and plan.settings.compiled:
         lines.append("compiling every arm: about a minute each the first time, seconds after that")
     if plan.missing:
         kept, written = _megabytes(plan.weights_bytes), _megabytes(plan.checkpoint_bytes)
@@ -194,13 +202,3 @@ def _prediction(plan: Plan) -> str:
         text += f" ({plan.timed_sequences} of the batch's {batch_size} sequences)"
     eager = ", not compiled yet; a minute per arm is added" if plan.settings.compiled else ""
     return f"{text} timed just now, one arm at a time{eager}"
-
-
-def duration(seconds: float) -> str:
-    """75 -> `1 min 15 s`; 7320 -> `2 h 2 min`."""
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60} s"
-    return f"{whole // 3600} h {whole % 3600 // 60} min"

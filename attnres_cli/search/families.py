@@ -6,7 +6,7 @@ Several processes may share one. Whoever sees that a trial's run has ended tells
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -23,6 +23,7 @@ from attnres_cli.search.studies import EXTRA, VOID, has_run, run_attributes
 from attnres_cli.trials import State, Trial
 
 _STALE = timedelta(minutes=5)  # of a trial whose process died before it was written
+_Tried = tuple[FrozenTrial, Point]
 
 
 @dataclass
@@ -43,7 +44,7 @@ class Family:
     pruner: BasePruner | None = None
     _ids: dict[int, int] = field(default_factory=dict)  # of trials in the storage, by number
 
-    def kept(self) -> list[tuple[FrozenTrial, Point]]:
+    def kept(self) -> list[_Tried]:
         """Its trials that try something, each point once: the first to be there has it."""
         found: dict[Point, FrozenTrial] = {}
         for trial in self.study.get_trials(deepcopy=False):
@@ -62,19 +63,16 @@ class Family:
             if (point := points[trial.number]) is not None
         }
 
-    def counted(self) -> list[tuple[FrozenTrial, Point]]:
+    def counted(self) -> list[_Tried]:
         """Those that count: failed ones do not, nor those beyond what was asked for."""
-        return [
-            (trial, point)
-            for trial, point in self.kept()
-            if trial.state is not TrialState.FAIL and EXTRA not in trial.user_attrs
-        ]
+        return _counting(self.kept())
 
     def n_left(self, n_trials: int) -> int:
         """Trials that are left to be asked for or to be ended, if none fails."""
-        counted, n_tried = self.counted(), len(self.kept())
+        tried = self.kept()
+        counted = _counting(tried)
         running = sum(trial.state is TrialState.RUNNING for trial, _ in counted)
-        return running + max(0, min(n_trials - len(counted), len(self.points) - n_tried))
+        return running + max(0, min(n_trials - len(counted), len(self.points) - len(tried)))
 
     def best(self) -> list[Point]:
         """The points that are complete and finite, best first; of two goals only those that no
@@ -100,7 +98,7 @@ class Family:
         alike = [p for p in there if best and (p.options, p.lr) == (best[0].options, best[0].lr)]
         return [*tried, *alike, *there][0]
 
-    def running(self) -> list[tuple[FrozenTrial, Point]]:
+    def running(self) -> list[_Tried]:
         """Its trials that have not ended. Those whose process died before it had a run are void."""
         found = []
         for trial in self.study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
@@ -119,7 +117,8 @@ class Family:
         """
         asked = 0
         while True:
-            counted, tried = self.counted(), self.kept()
+            tried = self.kept()
+            counted = _counting(tried)
             n_failed = sum(trial.state is TrialState.FAIL for trial, _ in tried)
             is_done = len(counted) >= n_trials or len(tried) >= len(self.points)
             if is_done or n_failed > n_trials:
@@ -136,12 +135,13 @@ class Family:
         else:
             self._end(number, TrialState.COMPLETE, values)
 
-    def report(self, number: int, look: int, loss: float) -> None:
-        """Write down what a trial's run has come to at a look, unless that is there."""
+    def report(self, number: int, losses: Mapping[int, float]) -> None:
+        """Write down what a trial's run has come to at each look, unless that is there."""
         trial_id = self._id(number)
-        if look not in self.storage.get_trial(trial_id).intermediate_values:
+        known = self.storage.get_trial(trial_id).intermediate_values
+        for look in sorted(losses.keys() - known.keys()):
             with unless_ended():
-                self.storage.set_trial_intermediate_value(trial_id, look, loss)
+                self.storage.set_trial_intermediate_value(trial_id, look, losses[look])
 
     def prunes(self, number: int) -> bool:
         """Whether the pruner ends that trial now, or has; then it has ended."""
@@ -169,16 +169,14 @@ class Family:
         """Whether a trial just asked for is to be had: another process may have asked for the same
         point, or for the last of the trials, in the same moment.
         """
-        earlier = {point: t for t, point in self.kept() if t.number < number}
-        (trial,) = [t for t in self.study.get_trials(deepcopy=False) if t.number == number]
-        point = self.points.of_trial(trial)
-        counted = [t for t, _ in self.counted() if t.number < number]
-        if point is None or point in earlier:
+        tried = self.kept()
+        points = [point for trial, point in tried if trial.number == number]
+        if not points:
             self._void(number, "another trial has its point")
-        elif len(counted) >= n_trials:
+        elif sum(trial.number < number for trial, _ in _counting(tried)) >= n_trials:
             self._void(number, "there were as many as asked for")
         else:
-            self._write_run(number, point)
+            self._write_run(number, points[0])
             return True
         return False
 
@@ -206,6 +204,15 @@ class Family:
             found = self.storage.get_trial_id_from_study_id_trial_number(study_id, number)
             self._ids[number] = found
         return self._ids[number]
+
+
+def _counting(tried: Sequence[_Tried]) -> list[_Tried]:
+    """Those that are neither failed nor beyond what was asked for."""
+    return [
+        (trial, point)
+        for trial, point in tried
+        if trial.state is not TrialState.FAIL and EXTRA not in trial.user_attrs
+    ]
 
 
 def _beats(a: tuple[float, ...], b: tuple[float, ...]) -> bool:

@@ -24,8 +24,8 @@ from attnres_cli.search import pruning
 from attnres_cli.search.families import Family
 from attnres_cli.search.points import Point
 from attnres_cli.search.shapes import Trunk
-from attnres_cli.search.studies import explained
-from attnres_cli.store import Store, patiently
+from attnres_cli.store import Store
+from attnres_cli.store.optuna import asking
 
 _ENDED = (Status.COMPLETE, Status.DIVERGED)
 _WAITS = (Status.PENDING, Status.RUNNING)
@@ -102,9 +102,11 @@ class Laboratory:
         records = self.records(points, all_seeds)
         self._count_failed(records)
         if any(record.status in _WAITS for record in records):
-            shapes = "1 shape, the" if len(trunks) == 1 else f"{len(trunks)} shapes, the {k}"
+            shapes = "1 shape" if len(trunks) == 1 else f"{len(trunks)} shapes"
+            best = "best" if k == 1 else f"{k} best"
             self.note(
-                f"confirming {shapes} best of each variant, on seeds {', '.join(map(str, seeds))}"
+                f"confirming {shapes}, the {best} of each variant, on seeds "
+                f"{', '.join(map(str, seeds))}"
             )
             self._train_all(points, all_seeds, records)
         for family in families:
@@ -112,12 +114,7 @@ class Laboratory:
 
     def patiently(self, work: Callable[[], T]) -> T:
         """What `work` returns, which asks Optuna; tried again while the study's server is away."""
-
-        def explains() -> T:
-            with explained(self.study):
-                return work()
-
-        return patiently(explains, self.store.patience_s)
+        return asking(self.study, work, self.store.patience_s)
 
     def records(self, points: Sequence[Point], seeds: Sequence[int]) -> list[RunRecord]:
         """The runs of these points in the study; those that it lacks wait there now."""
@@ -288,16 +285,16 @@ class _Look:
         result, judged = record.result, self.laboratory.pruning
         if judged is not None and result is not None:
             curve = [(p.step, p.train_loss) for p in result.curve if p.train_loss is not None]
-            for look, loss in pruning.looks(curve, point.steps).items():
-                if judged.first <= look <= judged.last:
-                    family.report(number, look, loss)
+            found = pruning.looks(curve, point.steps).items()
+            looks = {n: loss for n, loss in found if judged.first <= n <= judged.last}
+            family.report(number, looks)
         family.tell(number, values_of(record, self.laboratory.objectives))
 
 
 def _pruned(trials: Sequence[tuple[Family, int, Point]], look: int, loss: float) -> bool:
     """Whether all of these trials, which one run answers, are ended at this look."""
     for family, number, _ in trials:
-        family.report(number, look, loss)
+        family.report(number, {look: loss})
     return all([family.prunes(number) for family, number, _ in trials])  # noqa: C419 - each is
 
 

@@ -10,15 +10,12 @@ import hashlib
 import json
 import math
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any
 
 from attnres_cli import address
-from attnres_cli.errors import StudyError
-from attnres_cli.store import postgres
-from attnres_cli.store.optuna import to_read
+from attnres_cli.store.optuna import explained, to_read
 from attnres_cli.trials import Family, Search, State, Trial
 
 if TYPE_CHECKING:
@@ -53,42 +50,11 @@ def name_of(search: Search, variants: Sequence[str]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
-@contextmanager
-def explained(study: str) -> Iterator[None]:
-    """What Optuna or its database refuses, as a StudyError in one line, without a password.
-
-    Raises:
-        StudyError: that; `AwayError`: the study's server is away.
-
-    """
-    from optuna.exceptions import StorageInternalError
-    from sqlalchemy.exc import DBAPIError
-
-    try:
-        yield
-    except (DBAPIError, StorageInternalError) as error:
-        found = error if isinstance(error, DBAPIError) else error.__cause__
-        if isinstance(found, DBAPIError) and address.is_url(study):
-            raise postgres.refusal(address.parted(study)[0], found, opened=True) from error
-        cause = found.orig if isinstance(found, DBAPIError) else error
-        raise StudyError(f"the search's study: {_line(cause)}") from error
-    except RuntimeError as error:
-        if "schema" not in str(error):
-            raise
-        raise StudyError(
-            "the search's study was written by another version of Optuna: " + _line(error)
-        ) from error
-
-
-def _line(error: object) -> str:
-    return " ".join(str(error).split())
-
-
 def open_study(storage: RDBStorage, search: Search, variants: Sequence[str], spec: str) -> Study:
     """Optuna's study of one variant, made if it is not there; it keeps what defines the search."""
     import optuna
 
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    optuna.logging.set_verbosity(optuna.logging.ERROR)  # a lost connection is told by us
     found = optuna.create_study(
         storage=storage,
         study_name=f"{PREFIX}{search.name}-{spec}",
@@ -142,7 +108,7 @@ def _read(study: str) -> list[Search]:
     from sqlalchemy import create_engine, inspect
 
     url, arguments = to_read(study)
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    optuna.logging.set_verbosity(optuna.logging.ERROR)  # a lost connection is told by us
     engine = create_engine(url, **arguments)
     try:
         if "studies" not in inspect(engine).get_table_names():

@@ -11,11 +11,44 @@ from attnres_cli.errors import UsageError
 from attnres_cli.recipe import Recipe
 from attnres_cli.residual import comes_with_the_tool, registry
 from attnres_cli.search import budget as budgets
+from attnres_cli.search import proposals, pruning
 from attnres_cli.search import space as spaces
 from attnres_cli.search.points import Point, grid, lr_rule
+from attnres_cli.search.pruning import Pruning
 from attnres_cli.search.shapes import absent
 from attnres_cli.search.studies import name_of
 from attnres_cli.trials import Search
+
+FIRST_SEED = 0
+"""Of the first look."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a user types of a search, beside the recipe.
+
+    Attributes:
+        variants: to be searched, each for itself.
+        budget: as `params=2M`; the recipe's own parameters where there is none.
+        space: as `aspect=15..75,n_blocks=2..16`.
+        objectives: val_loss first.
+        n_trials: of each variant, in all.
+        sampler: as `auto`.
+        pruner: as `median:until=0.5`.
+        n_confirmed: best shapes of each variant that are then trained on fresh seeds.
+        confirm_seeds: those.
+
+    """
+
+    variants: Sequence[str]
+    budget: Sequence[str]
+    space: str
+    objectives: tuple[str, ...]
+    n_trials: int
+    sampler: str
+    pruner: str
+    n_confirmed: int
+    confirm_seeds: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -25,6 +58,9 @@ class Wanted:
     Attributes:
         search: without families, which are what has been done.
         points: of each variant, by its spec as the user may type it.
+        samplers: of each variant, the sampler's kind, and what is said of it.
+        pruning: what ends trials early, None where nothing does.
+        n_confirmed: best shapes of each variant that are then trained on fresh seeds.
 
     """
 
@@ -32,6 +68,9 @@ class Wanted:
     recipe: Recipe
     tokens: Tokens
     points: Mapping[str, Sequence[Point]]
+    samplers: Mapping[str, tuple[str, str]]
+    pruning: Pruning | None
+    n_confirmed: int
 
     @property
     def n_shapes(self) -> int:
@@ -45,53 +84,57 @@ class Wanted:
         return max(every, key=lambda point: point.flops)
 
 
-def make(
-    recipe: Recipe,
-    typed: Sequence[str],
-    budget: Sequence[str],
-    space: str,
-    objectives: tuple[str, ...],
-    first_seed: int,
-    confirm_seeds: tuple[int, ...],
-    n_trials: int,
-) -> Wanted:
-    """The search of these variants. Loads the data, whose vocabulary is a part of every model.
+def make(recipe: Recipe, asked: Asked) -> Wanted:
+    """The search that is asked for. Loads the data, whose vocabulary is a part of every model.
 
     Raises:
-        UsageError: a budget or space that cannot be meant, or without any shape.
+        UsageError: a budget or space that cannot be meant, or without any shape; a sampler or
+            pruner that cannot be meant, or does not fit.
         VariantError: an unknown variant, or a design of the user's own that is unfair.
         DataError: the recipe's data cannot be had.
 
     """
     if recipe.ladder:
         raise UsageError(f"recipe {recipe.name} has a ladder of sizes: a search has one budget")
-    specs = list(dict.fromkeys(variant.parse(spec) for spec in typed))
-    found = spaces.parse(space, specs)
-    asked = budgets.parse(budget, 1)
+    prunes = pruning.asked(asked.pruner, recipe, asked.objectives)
+    specs = list(dict.fromkeys(variant.parse(spec) for spec in asked.variants))
+    space = spaces.parse(asked.space, specs)
+    budget = budgets.parse(asked.budget, 1)
     tokens = data.load(recipe)
-    if not budget:
-        asked = budgets.parse((), recipe.model.shape(tokens.vocab_size).n_params())
-    points = grid(specs, found, asked, recipe, tokens.vocab_size)
+    if not asked.budget:
+        budget = budgets.parse((), recipe.model.shape(tokens.vocab_size).n_params())
+    points = grid(specs, space, budget, recipe, tokens.vocab_size)
     _admit(points, tokens.vocab_size)
-    names = [str(spec) for spec in specs]
     search = Search(
         name="",
         recipe=recipe.name,
         recipe_digest=recipe.digest,
         fingerprint=tokens.fingerprint,
-        budget=asked.text,
+        budget=budget.text,
         tolerance=budgets.TOLERANCE,
-        space=found.text,
-        objectives=objectives,
-        learning_rate=lr_rule(found, recipe),
-        first_seed=first_seed,
-        confirm_seeds=confirm_seeds,
-        n_trials=n_trials,
+        space=space.text,
+        objectives=asked.objectives,
+        learning_rate=lr_rule(space, recipe),
+        first_seed=FIRST_SEED,
+        confirm_seeds=asked.confirm_seeds,
+        n_trials=asked.n_trials,
         families=(),
-        absent=absent(found, {point.trunk for held in points.values() for point in held}),
+        absent=absent(space, {point.trunk for held in points.values() for point in held}),
     )
-    search = replace(search, name=name_of(search, names))
-    return Wanted(search, recipe, tokens, {str(spec): points[spec] for spec in specs})
+    search = replace(search, name=name_of(search, [str(spec) for spec in specs]))
+    goals = len(asked.objectives)
+    return Wanted(
+        search=search,
+        recipe=recipe,
+        tokens=tokens,
+        points={str(spec): points[spec] for spec in specs},
+        samplers={
+            str(spec): proposals.chosen(asked.sampler, len(points[spec]), asked.n_trials, goals)
+            for spec in specs
+        },
+        pruning=prunes,
+        n_confirmed=asked.n_confirmed,
+    )
 
 
 def _admit(points: Mapping[variant.Variant, Sequence[Point]], vocab_size: int) -> None:

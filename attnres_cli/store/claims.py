@@ -58,16 +58,22 @@ def change(connection: Connection, run_id: int, values: Mapping[str, object]) ->
 
 def end(
     connection: Connection, run_id: int, values: Mapping[str, object], versions: Mapping[str, str]
-) -> None:
+) -> bool:
     """The one place where a run ends. Only the process that claimed it may end it.
 
+    Returns False where it has ended so before: the server did it, and was gone before it said so.
+
     Raises:
-        StudyError: another one has it, or it has ended.
+        StudyError: another one has it, or it has ended otherwise.
 
     """
-    done = {**values, "versions": dict(versions), "owner": None, "finished_at": now()}
-    if not change(connection, run_id, done):
-        raise StudyError(f"run {run_id} is no longer this process's: its result was not recorded")
+    done = {**values, "versions": dict(versions), "owner": None}
+    if change(connection, run_id, {**done, "finished_at": now()}):
+        return True
+    row = connection.execute(select(runs).where(runs.c.id == run_id)).mappings().one_or_none()
+    if row is not None and all(row[name] == value for name, value in done.items()):
+        return False
+    raise StudyError(f"run {run_id} is no longer this process's: its result was not recorded")
 
 
 def orphans(

@@ -4,27 +4,31 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.pool import NullPool
 
 from attnres_cli import address
 from attnres_cli.errors import StudyError
 from attnres_cli.store import engine, postgres, sqlite
+from attnres_cli.store.patience import patiently, retry_s
 
 if TYPE_CHECKING:
     from optuna.storages import RDBStorage
 
 _WAIT_S = 60.0  # for a lock
+T = TypeVar("T")
 
 
-def optuna_storage(study: str) -> RDBStorage:
-    """Optuna's storage in the database of a study, which is made if it is not there.
+@contextmanager
+def optuna_storage(study: str) -> Iterator[RDBStorage]:
+    """Optuna's storage in the database of a study, which is made if it is not there. On a server it
+    keeps one connection until the end: it asks a hundred things to find what to try next.
 
     In a file, every transaction of Optuna takes the write lock when it begins: Optuna reads before
     it writes, and where two processes do so at once both would get one waiting trial.
@@ -33,24 +37,88 @@ def optuna_storage(study: str) -> RDBStorage:
         StudyError: the study cannot be opened, or its searches are another Optuna's.
 
     """
+    storage = patiently(partial(_storage, study), retry_s())
+    try:
+        yield storage
+    finally:
+        storage.remove_session()
+        storage.engine.dispose()
+
+
+def _storage(study: str) -> RDBStorage:
     from optuna.storages import RDBStorage
 
     ours = engine.connect(study, create=True)
     if not address.is_url(study):
         path = address.file_of(study).resolve()
         waits: dict[str, Any] = {"poolclass": NullPool, "connect_args": {"timeout": _WAIT_S}}
-        with _alone_in(path.parent), _of_this_version(str(path)):
+        with _alone_in(path.parent), explained(study):
             found = RDBStorage(f"sqlite:///{path}", waits)
         sqlite.set_up(found.engine, begin="BEGIN IMMEDIATE")
         return found
     url, arguments = postgres.connection_of(study, readonly=False)
+    text = url.render_as_string(hide_password=False)
+    _, keeping = postgres.connection_of(study, readonly=False, keeps=True)
+    with explained(study):
+        with ours.begin() as connection:
+            postgres.alone(connection)
+            RDBStorage(text, arguments)  # makes the tables, or refuses those of another Optuna
+        return RDBStorage(text, keeping, skip_compatibility_check=True, skip_table_creation=True)
+
+
+@contextmanager
+def explained(study: str) -> Iterator[None]:
+    """What Optuna or its database refuses, as a StudyError in one line, without a password.
+
+    Raises:
+        StudyError: that; `AwayError`: the study's server is away.
+
+    """
+    from optuna.exceptions import StorageInternalError
+
     shown, _ = address.parted(study)
     try:
-        with ours.begin() as connection, _of_this_version(shown):
-            postgres.alone(connection)
-            return RDBStorage(url.render_as_string(hide_password=False), arguments)
-    except DBAPIError as error:
-        raise postgres.refusal(shown, error, opened=True) from error
+        yield
+    except (SQLAlchemyError, StorageInternalError) as error:
+        refused = _refused(error)
+        if refused is not None and address.is_url(study):
+            raise postgres.refusal(shown, refused, opened=True) from error
+        cause = error if refused is None else refused.orig
+        raise StudyError(f"the searches of study {shown}: {_line(cause)}") from error
+    except RuntimeError as error:
+        if "schema" not in str(error):
+            raise
+        raise StudyError(
+            f"study {shown}: its searches were written by another version of Optuna: {_line(error)}"
+        ) from error
+
+
+def _refused(error: BaseException | None) -> DBAPIError | None:
+    """What the database itself said, however often it was wrapped or tripped over since: Optuna
+    sends some queries once more on the session whose connection has just gone.
+    """
+    while error is not None and not isinstance(error, DBAPIError):
+        error = error.__cause__ or error.__context__
+    return error
+
+
+def _line(error: object) -> str:
+    return " ".join(str(error).split())
+
+
+def asking(study: str, work: Callable[[], T], patience_s: float) -> T:
+    """What `work` returns, which asks Optuna; tried again while the study's server is away.
+
+    Raises:
+        StudyError: Optuna or its database refuse; `AwayError`: the server stayed away.
+
+    """
+
+    def explains() -> T:
+        with explained(study):
+            return work()
+
+    return patiently(explains, patience_s)
 
 
 def to_read(study: str) -> tuple[str, dict[str, Any]]:
@@ -62,19 +130,6 @@ def to_read(study: str) -> tuple[str, dict[str, Any]]:
         return url.render_as_string(hide_password=False), arguments
     path = address.file_of(study).resolve()
     return "sqlite://", {"creator": partial(sqlite.connection_to_read, path)}
-
-
-@contextmanager
-def _of_this_version(study: str) -> Iterator[None]:
-    """What Optuna says of tables that another version has made, as a StudyError."""
-    try:
-        yield
-    except RuntimeError as error:
-        if "table schema" not in str(error):
-            raise
-        raise StudyError(
-            f"study {study}: its searches were written by another version of Optuna: {error}"
-        ) from error
 
 
 @contextmanager

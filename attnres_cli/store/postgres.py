@@ -59,17 +59,13 @@ def engine_of(study: str, *, readonly: bool, keeps: bool = False) -> Engine:
     Args:
         study: its URL.
         readonly: refuse to write.
-        keeps: a connection is kept for the next transaction, until `pool.dispose`: to connect
-            costs more than to claim a run. Else it ends with the transaction.
+        keeps: as for `connection_of`.
 
     Raises:
         StudyError: it is no such URL, or the driver is not installed.
 
     """
-    url, arguments = connection_of(study, readonly=readonly)
-    if keeps:
-        kept = {"pool_size": 1, "max_overflow": -1, "pool_pre_ping": True}
-        arguments |= {"poolclass": QueuePool, **kept}
+    url, arguments = connection_of(study, readonly=readonly, keeps=keeps)
     try:
         return create_engine(url, **arguments)
     except ImportError as error:
@@ -78,8 +74,14 @@ def engine_of(study: str, *, readonly: bool, keeps: bool = False) -> Engine:
         ) from error
 
 
-def connection_of(study: str, *, readonly: bool) -> tuple[URL, dict[str, Any]]:
+def connection_of(study: str, *, readonly: bool, keeps: bool = False) -> tuple[URL, dict[str, Any]]:
     """The URL, and what else `create_engine` is told.
+
+    Args:
+        study: its URL.
+        readonly: refuse to write.
+        keeps: a connection is kept for the next transaction, until `pool.dispose`: to connect
+            costs more than to claim a run. Else it ends with the transaction.
 
     Raises:
         StudyError: it is no such URL.
@@ -97,7 +99,9 @@ def connection_of(study: str, *, readonly: bool) -> tuple[URL, dict[str, Any]]:
     }  # fmt: skip
     given: dict[str, Any] = {k: value for k, value in arguments.items() if k not in url.query}
     given["options"] = " ".join(options).strip()
-    return url.difference_update_query(["options"]), {"poolclass": NullPool, "connect_args": given}
+    kept = {"poolclass": QueuePool, "pool_size": 1, "max_overflow": -1, "pool_pre_ping": True}
+    pool: dict[str, Any] = kept if keeps else {"poolclass": NullPool}
+    return url.difference_update_query(["options"]), {**pool, "connect_args": given}
 
 
 def alone(connection: Connection) -> None:

@@ -121,7 +121,9 @@ class Store:
         """Record the result of a run that this process has claimed: curve, gates, probes."""
         assert record.result is not None
         with self._study.write() as connection:
-            claims.end(connection, record.id, rows.of_result(record.result), record.versions)
+            values = rows.of_result(record.result)
+            if not claims.end(connection, record.id, values, record.versions):
+                return
             points = [rows.of_point(record.id, point) for point in record.result.curve]
             if points:
                 connection.execute(insert(curve), points)
@@ -241,8 +243,7 @@ class Store:
         """Where that run keeps files. Its name has more than the id: studies of nearly one name
         may share `folder`.
         """
-        identity = (record.recipe_digest, record.variant, record.seed, record.fingerprint)
-        digest = hashlib.sha256(repr(identity).encode()).hexdigest()
+        digest = hashlib.sha256(repr(record.identity).encode()).hexdigest()
         return self.folder / f"{record.id}-{digest[:8]}"
 
     @patient

@@ -234,7 +234,7 @@ def test_the_plan_says_what_is_to_train_and_how_long_it_takes(plan: Plan):
     text = stream.getvalue()
     assert "4 runs (2 arms x 2 seeds), 3 to train; each 6 steps, 384 tokens" in text
     assert "1 of 2" in text
-    assert "2 worker(s), 1 thread(s) each, cpu fp32 eager, Some CPU, depth mixing by eager" in text
+    assert "2 workers, 1 thread each, cpu fp32 eager, Some CPU, depth mixing by eager" in text
     assert f"predicted time {terminal.duration(plan.seconds or math.nan)}" in text
     assert "disk: 15 MB for final weights; while it trains up to 89 MB more" in text
 

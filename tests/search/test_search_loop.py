@@ -6,147 +6,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from optuna.trial import TrialState
-from studies import FACTS, RESULT, SETTINGS, VERSIONS
+from untrained import HYPERBAND, MEDIAN, Bench, deep_is_good
 
-from attnres_cli import variant
-from attnres_cli.launch.pool import Wanted
-from attnres_cli.plan import Plan
-from attnres_cli.recipe import load
-from attnres_cli.report.progress import Display, Tally
-from attnres_cli.run import Event, RunRecord, Settings, Status
-from attnres_cli.run import Point as CurvePoint
-from attnres_cli.search import budget, points, proposals, read, space, studies
-from attnres_cli.search.families import Family, unless_ended
-from attnres_cli.search.loop import Laboratory
-from attnres_cli.search.pruning import Pruning
-from attnres_cli.store import Store
-from attnres_cli.store.optuna import optuna_storage
-from attnres_cli.trials import Search, State
-
-SPECS = ("standard", "attnres")
-SEARCH = Search(
-    name="0123abcd",
-    recipe="smoke",
-    recipe_digest="0" * 12,
-    fingerprint=FACTS.fingerprint,
-    budget="params=60000",
-    tolerance=0.005,
-    space="",
-    objectives=("val_loss",),
-    learning_rate="as it is",
-    first_seed=0,
-    confirm_seeds=(1, 2),
-    n_trials=6,
-    families=(),
-)
-MEDIAN, HYPERBAND = Pruning("median", 2, 16), Pruning("hyperband", 2, 16)
-Outcome = Callable[[RunRecord], float | None]
-"""The loss of a run, None where it fails."""
-
-
-def deep_is_good(run: RunRecord) -> float:
-    return 2.0 + int(run.recipe_digest, 16) % 1000 / 1000
-
-
-@contextmanager
-def silent(_total: int, _seconds: float | None, _settings: Settings) -> Iterator[Display]:
-    yield Display(Tally(0, None, SETTINGS), lambda _event: None)
-
-
-class Bench:
-    """A study with a search in it, and a process that does its runs without training."""
-
-    def __init__(
-        self,
-        path: Path,
-        n_trials: int = 6,
-        kind: str = "tpe",
-        goals: int = 1,
-        pruning: Pruning | None = None,
-    ) -> None:
-        self.path, self.trained, self.pruned = str(path), [], []
-        typed = [variant.parse(spec) for spec in SPECS]
-        asked = space.parse("n_layers=1..6,n_heads=1|2|4,n_blocks=1..4", typed)
-        recipe = load("smoke")
-        grid = points.grid(typed, asked, budget.parse(["params=60k"], 1), recipe, 256)
-        self.store = Store.open(self.path, create=True)
-        self.storage = optuna_storage(self.path)
-        objectives = ("val_loss", "flops")[:goals]
-        self.search = replace(SEARCH, n_trials=n_trials, objectives=objectives)
-        self.families = []
-        for spec, found in zip(SPECS, grid.values(), strict=True):
-            study = studies.open_study(self.storage, self.search, SPECS, spec)
-            studies.keep_asked(study, self.search, f"{kind}: as asked")
-            mapped, startup = proposals.Points(found), proposals.n_startup(kind, n_trials)
-            study.sampler = proposals.Feasible(mapped, kind, 7, startup)
-            ends = pruning.make() if pruning else None
-            self.families.append(Family(spec, mapped, study, self.storage, startup, ends))
-        tokens: Any = SimpleNamespace(fingerprint=FACTS.fingerprint, facts=FACTS)
-        plan = Plan(recipe, (), (0,), ("cpu", "cpu"), SETTINGS, FACTS.fingerprint)
-        self.laboratory = Laboratory(
-            study=self.path,
-            store=self.store,
-            tokens=tokens,
-            plan=plan,
-            objectives=objectives,
-            n_trials=n_trials,
-            first_seed=0,
-            progress=silent,
-            step_s=lambda _point: None,
-            note=lambda _line: None,
-            pruning=pruning,
-        )
-
-    def run(self, outcome: Outcome = deep_is_good, stop_after: int | None = None) -> Bench:
-        """Search and confirm; with `stop_after` so many runs, then die."""
-
-        def train(
-            wanted: Wanted,
-            _display: Display,
-            goes_on: Callable[[Event], bool] = lambda _event: True,
-        ) -> None:
-            while (record := self.store.claim(wanted(1))) is not None:
-                if len(self.trained) == stop_after:
-                    raise KeyboardInterrupt
-                loss, steps = outcome(record), self.store.recipe(record.recipe_digest).steps
-                if all(goes_on(Event(0, record.id, n, loss)) for n in range(1, steps)):
-                    self.end(record, loss)
-                else:
-                    self.pruned.append((record.recipe_digest, record.variant))
-                    self.store.let_go(record.id)
-
-        self.laboratory.train = train  # type: ignore[method-assign]
-        self.laboratory.look(self.families)
-        self.laboratory.confirm(self.families, 1, self.search.confirm_seeds)
-        return self
-
-    def end(self, record: RunRecord, loss: float | None) -> None:
-        self.trained.append((record.recipe_digest, record.variant, record.seed))
-        if loss is None:
-            self.store.fail(record.id, "it failed", VERSIONS)
-            return
-        status = Status.DIVERGED if math.isnan(loss) else Status.COMPLETE
-        steps = self.store.recipe(record.recipe_digest).steps
-        curve = tuple(CurvePoint(n, loss if n else None, None) for n in range(steps + 1))
-        result = replace(RESULT, val_loss=loss, status=status, curve=curve)
-        self.store.finish(replace(record, status=status, result=result, versions=VERSIONS))
-
-    def close(self) -> None:
-        self.storage.remove_session()
-        self.storage.engine.dispose()
-
-    @property
-    def found(self) -> Search:
-        (search,) = read(self.path)
-        return search
+from attnres_cli.run import RunRecord, Status
+from attnres_cli.search import studies
+from attnres_cli.search.families import unless_ended
+from attnres_cli.trials import State
 
 
 @pytest.fixture
@@ -154,7 +24,7 @@ def bench(tmp_path: Path) -> Iterator[Callable[..., Bench]]:
     made = []
 
     def make(**asked: Any) -> Bench:
-        made.append(Bench(tmp_path / "attnres.db", **asked))
+        made.append(Bench(str(tmp_path / "attnres.db"), **asked))
         return made[-1]
 
     yield make

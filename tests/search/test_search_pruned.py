@@ -32,12 +32,10 @@ def ended(number: int, state: TrialState, loss: float, **more: object) -> Frozen
 
 def family(path: Path, trials: list[FrozenTrial]) -> Family:
     """What the report reads of a study with these trials."""
-    storage = optuna_storage(str(path))
-    study = open_study(storage, searches.search(()), ["standard"], "standard")
-    for trial in trials:
-        study.add_trial(trial)
-    storage.remove_session()
-    storage.engine.dispose()
+    with optuna_storage(str(path)) as storage:
+        study = open_study(storage, searches.search(()), ["standard"], "standard")
+        for trial in trials:
+            study.add_trial(trial)
     (search,) = read(str(path))
     return search.families[0]
 
@@ -82,17 +80,15 @@ def test_a_trial_beyond_those_asked_for_is_read_as_that(
 
 
 def test_what_optuna_tells_of_a_pruned_trial_is_not_a_loss(tmp_path: Path):
-    storage = optuna_storage(str(tmp_path / "told.db"))
-    study = open_study(storage, searches.search(()), ["standard"], "standard")
-    trial = study.ask(DEPTHS)
-    trial.report(0.1, 1)
-    number = trial.number
-    for key, value in run_attributes(searches.trial(0, "standard", (4, 96, 2))).items():
-        trial.set_user_attr(key, value)
-    study.tell(number, state=optuna.trial.TrialState.PRUNED)
-    assert study.trials[0].value == 0.1
-    storage.remove_session()
-    storage.engine.dispose()
+    with optuna_storage(str(tmp_path / "told.db")) as storage:
+        study = open_study(storage, searches.search(()), ["standard"], "standard")
+        trial = study.ask(DEPTHS)
+        trial.report(0.1, 1)
+        number = trial.number
+        for key, value in run_attributes(searches.trial(0, "standard", (4, 96, 2))).items():
+            trial.set_user_attr(key, value)
+        study.tell(number, state=optuna.trial.TrialState.PRUNED)
+        assert study.trials[0].value == 0.1
 
     (search,) = read(str(tmp_path / "told.db"))
 

@@ -109,8 +109,9 @@ def test_removed_runs_leave_no_probes(tmp_path: Path, store: Store, tiny_recipe:
 
 def test_a_result_that_is_not_recorded_leaves_no_probes(store: Store, tiny_recipe: Recipe):
     record = ended(store, tiny_recipe, 0, probe(1))
+    other = replace(result(probe(5)), train_s=result().train_s + 1)
     with pytest.raises(Exception, match="no longer this process's"):
-        store.finish(replace(record, result=result(probe(5))))
+        store.finish(replace(record, result=other))
 
     assert store.probes([record.id]) == {record.id: (probe(1),)}
 

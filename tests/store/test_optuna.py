@@ -21,17 +21,22 @@ N, EACH = 8, 5
 QUEUED = 20
 
 
+def make_tables(study: str) -> None:
+    """Open Optuna's storage there, and close it."""
+    with optuna_storage(study):
+        pass
+
+
 def take_part(study: str, ready: Barrier) -> None:
     """Ask and tell, and claim nothing twice; run in a process of its own."""
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     ready.wait(120)
-    storage = optuna_storage(study)
-    search = optuna.create_study(storage=storage, study_name="s", load_if_exists=True)
-    for _ in range(EACH):
-        trial = search.ask()
-        trial.report(trial.suggest_float("x", 0, 1), step=1)
-        search.tell(trial, trial.params["x"] ** 2)
-    storage.remove_session()
+    with optuna_storage(study) as storage:
+        search = optuna.create_study(storage=storage, study_name="s", load_if_exists=True)
+        for _ in range(EACH):
+            trial = search.ask()
+            trial.report(trial.suggest_float("x", 0, 1), step=1)
+            search.tell(trial, trial.params["x"] ** 2)
 
 
 @pytest.mark.slow
@@ -45,9 +50,8 @@ def test_processes_that_start_and_ask_at_once_lose_no_trial_and_get_none_twice(a
         process.join(300)
 
     assert [process.exitcode for process in processes] == [0] * N
-    storage = optuna_storage(any_study)
-    trials = optuna.load_study(storage=storage, study_name="s").trials
-    storage.remove_session()
+    with optuna_storage(any_study) as storage:
+        trials = optuna.load_study(storage=storage, study_name="s").trials
     assert sorted(trial.number for trial in trials) == list(range(N * EACH))
     assert {trial.state for trial in trials} == {TrialState.COMPLETE}
     assert all(trial.value == trial.params["x"] ** 2 for trial in trials)
@@ -56,27 +60,25 @@ def test_processes_that_start_and_ask_at_once_lose_no_trial_and_get_none_twice(a
 def take_queued(study: str, ready: Barrier, found: multiprocessing.Queue) -> None:
     """Take trials that somebody enqueued, as long as there are some."""
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    storage = optuna_storage(study)
-    search = optuna.load_study(storage=storage, study_name="s")
-    ready.wait(120)
     taken = []
-    while search.get_trials(deepcopy=False, states=(TrialState.WAITING,)):
-        trial = search.ask()
-        if trial.suggest_int("cell", 0, 10**6) < QUEUED:
-            taken.append((trial.number, trial.params["cell"]))
-        search.tell(trial, 0.0)
-    storage.remove_session()
+    with optuna_storage(study) as storage:
+        search = optuna.load_study(storage=storage, study_name="s")
+        ready.wait(120)
+        while search.get_trials(deepcopy=False, states=(TrialState.WAITING,)):
+            trial = search.ask()
+            if trial.suggest_int("cell", 0, 10**6) < QUEUED:
+                taken.append((trial.number, trial.params["cell"]))
+            search.tell(trial, 0.0)
     found.put(taken)
 
 
 @pytest.mark.slow
 def test_a_trial_that_waits_is_taken_by_one_process_alone(any_study: str):
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    storage = optuna_storage(any_study)
-    search = optuna.create_study(storage=storage, study_name="s")
-    for cell in range(QUEUED):
-        search.enqueue_trial({"cell": cell})
-    storage.remove_session()
+    with optuna_storage(any_study) as storage:
+        search = optuna.create_study(storage=storage, study_name="s")
+        for cell in range(QUEUED):
+            search.enqueue_trial({"cell": cell})
     context = multiprocessing.get_context("spawn")
     ready, found = context.Barrier(4), context.Queue()
     arguments = (any_study, ready, found)
@@ -91,13 +93,12 @@ def test_a_trial_that_waits_is_taken_by_one_process_alone(any_study: str):
 
 
 def test_our_tables_and_optunas_do_not_clash(any_study: str):
-    optuna_storage(any_study).remove_session()
+    make_tables(any_study)
     store = Store.open(any_study, create=True)
-    storage = optuna_storage(any_study)
 
     assert store.runs() == []
-    assert storage.get_current_version() == storage.get_head_version()
-    storage.remove_session()
+    with optuna_storage(any_study) as storage:
+        assert storage.get_current_version() == storage.get_head_version()
     assert Store.open(any_study, create=False).runs() == []
 
 
@@ -105,7 +106,7 @@ def test_what_is_no_study_is_refused_as_ever(tmp_path: Path):
     (tmp_path / "notes.txt").write_text("remember the milk\n" * 100, encoding="utf-8")
 
     with pytest.raises(StudyError, match="is not a SQLite file"):
-        optuna_storage(str(tmp_path / "notes.txt"))
+        make_tables(str(tmp_path / "notes.txt"))
 
 
 @pytest.mark.parametrize(
@@ -115,11 +116,11 @@ def test_what_is_no_study_is_refused_as_ever(tmp_path: Path):
 def test_tables_of_another_optuna_are_refused_in_a_line_that_says_what_to_do(
     any_study: str, schema: str, advice: str
 ):
-    optuna_storage(any_study).remove_session()
+    make_tables(any_study)
     with engine.connect(any_study, create=True).begin() as connection:
         connection.execute(text("UPDATE alembic_version SET version_num = :v"), {"v": schema})
 
-    for use in (optuna_storage, read):
+    for use in (make_tables, read):
         with pytest.raises(StudyError, match="written by another version of Optuna: ") as refused:
             use(any_study)
 
@@ -130,7 +131,7 @@ def test_tables_of_another_optuna_are_refused_in_a_line_that_says_what_to_do(
 
 def test_a_connection_to_read_writes_nothing(tmp_path: Path):
     path = tmp_path / "study.db"
-    optuna_storage(str(path)).remove_session()
+    make_tables(str(path))
     before = path.read_bytes()
     connection = sqlite.connection_to_read(path)
 

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import math
 import signal
 import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
+from typing import Any
 
 import pytest
 from servers import PASSWORD, Server
+from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
+from studies import RESULT, VERSIONS
 from test_store import FACTS, in_processes
 
 from attnres_cli.errors import AwayError, StudyError, UsageError
@@ -266,6 +271,42 @@ def test_a_store_waits_for_a_server_that_comes_back(own_server: Server, specs: l
     later.join()
     assert record is not None
     assert store.owns(record.id)
+
+
+@pytest.mark.parametrize("val_loss", [1.5, math.nan])
+def test_a_result_whose_commit_was_not_answered_is_recorded_once(
+    database: Lab, specs: list[RunSpec], monkeypatch, val_loss: float
+):
+    server, name = database
+    store = Store.open(server.url(name), create=True)
+    ids = [record.id for record in store.plan(specs, FACTS)]
+    ended, failed = (store.claim(ids), store.claim(ids))
+    assert ended is not None
+    assert failed is not None
+    status = Status.DIVERGED if math.isnan(val_loss) else Status.COMPLETE
+    result = replace(RESULT, val_loss=val_loss, status=status)
+    unanswered, commit = [], PGDialect_psycopg.do_commit
+
+    def once(dialect: Any, pooled: Any) -> None:
+        if not unanswered:
+            unanswered.append(pooled)
+            server.commit_unanswered(pooled.dbapi_connection)
+        commit(dialect, pooled)
+
+    monkeypatch.setattr(PGDialect_psycopg, "do_commit", once)
+    store.finish(replace(ended, status=status, result=result, versions=VERSIONS))
+    assert unanswered
+    unanswered.clear()
+    store.fail(failed.id, "out of memory", VERSIONS, 7)
+    assert unanswered
+
+    statuses = {run.id: run.status for run in store.runs()}
+    assert (statuses[ended.id], statuses[failed.id]) == (status, Status.FAILED)
+    (held,) = store.runs(ids=[ended.id])
+    assert held.result is not None
+    assert len(held.result.curve) == len(result.curve)
+    with pytest.raises(StudyError, match="its result was not recorded"):
+        store.fail(ended.id, "another end", VERSIONS)
 
 
 @pytest.mark.slow
