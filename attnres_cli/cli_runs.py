@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,7 +13,7 @@ import typer
 import typer.core
 
 from attnres_cli import complete
-from attnres_cli.errors import SOME_FAILED, UsageError, unknown
+from attnres_cli.errors import SOME_FAILED, StudyError, UsageError, unknown
 from attnres_cli.options import Format, FormatName, Plugins, Study, read_format
 from attnres_cli.stdio import say
 
@@ -64,7 +65,7 @@ def list_runs(
     form = read_format(output, _FORMATS)
     store = Store.open(study, create=False)
     chosen = _filtered(store, status, variant, recipe)
-    print_runs(_lines(store, chosen), as_json=form is Format.JSON)
+    print_runs(_lines(store, study, chosen), as_json=form is Format.JSON)
 
 
 @app.command()
@@ -83,7 +84,7 @@ def show(
     if record.result is not None:
         probed = replace(record.result, probes=store.probes([run])[run])
         record = replace(record, result=probed)
-    (line,) = _lines(store, [record])
+    (line,) = _lines(store, study, [record])
     print_run(line, as_json=form is Format.JSON)
 
 
@@ -257,9 +258,26 @@ def _chosen(store: Store, study: str, ids: Sequence[int]) -> list[RunRecord]:
     return store.runs(ids=ids)
 
 
-def _lines(store: Store, records: Sequence[RunRecord]) -> list[Line]:
+def _lines(store: Store, study: str, records: Sequence[RunRecord]) -> list[Line]:
     from attnres_cli.report.runs import Line
+    from attnres_cli.run import Status
 
     standings = store.standings([record.id for record in records])
     steps = {d: store.recipe(d).steps for d in {record.recipe_digest for record in records}}
-    return [Line(r, standings[r.id], steps[r.recipe_digest]) for r in records if r.id in standings]
+    by: dict[tuple[str, str, int, str], str] = {}
+    if any(record.status is Status.PENDING for record in records) and store.has_searches():
+        from attnres_cli.search import read
+        from attnres_cli.trials import pruned
+
+        with suppress(StudyError):  # as of another Optuna: runs are listed all the same
+            by = pruned(read(study))
+    return [
+        Line(
+            record,
+            standings[record.id],
+            steps[record.recipe_digest],
+            by.get(record.identity, "") if record.status is Status.PENDING else "",
+        )
+        for record in records
+        if record.id in standings
+    ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 Value = int | float | str
@@ -119,3 +119,16 @@ class Search:
     n_trials: int
     families: tuple[Family, ...]
     absent: str = ""
+
+
+def pruned(searches: Iterable[Search]) -> dict[tuple[str, str, int, str], str]:
+    """By recipe digest, variant, seed and data, the runs that were ended early, and the name of the
+    search that did so. One may have been trained after all since.
+    """
+    return {
+        (trial.recipe_digest, trial.variant, search.first_seed, search.fingerprint): search.name
+        for search in searches
+        for family in search.families
+        for trial in family.trials
+        if trial.state is State.PRUNED
+    }

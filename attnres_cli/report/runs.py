@@ -27,11 +27,14 @@ _MOST_POINTS = 12
 
 @dataclass(frozen=True)
 class Line:
-    """A run, where it stands, and how many steps its recipe has."""
+    """A run, where it stands, how many steps its recipe has, and the search that ended it early,
+    where nobody has trained it since.
+    """
 
     record: RunRecord
     standing: Standing
     steps: int
+    pruned_by: str = ""
 
     @property
     def progress(self) -> str:
@@ -52,7 +55,9 @@ class Line:
 
     @property
     def outcome(self) -> str:
-        """The validation loss, or what went wrong."""
+        """The validation loss, or what went wrong; of a run that waits, whether it was pruned."""
+        if self.pruned_by:
+            return f"pruned by search {self.pruned_by}"
         if self.record.status is Status.FAILED:
             return last_line(self.record.error)
         result = self.record.result
@@ -105,6 +110,7 @@ def _facts(line: Line) -> list[tuple[str, str]]:
     found = [
         ("run", str(record.id)),
         ("status", str(record.status)),
+        ("pruned by", line.pruned_by and f"search {line.pruned_by}"),
         ("recipe", f"{record.recipe} ({record.recipe_digest})"),
         ("variant", record.variant),
         ("seed", str(record.seed)),
@@ -167,6 +173,7 @@ def _short(line: Line) -> dict[str, Any]:
         "steps": line.steps,
         "val_loss": _finite(result.val_loss) if result else None,
         "error": record.error,
+        "pruned_by": line.pruned_by or None,
         **standing,
     }
 

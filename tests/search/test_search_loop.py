@@ -4,6 +4,7 @@ through the store, as workers end them.
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,11 +12,15 @@ from typing import Any
 
 import pytest
 from optuna.trial import TrialState
+from sqlalchemy import text
+from typer.testing import CliRunner
 from untrained import HYPERBAND, MEDIAN, Bench, deep_is_good
 
+from attnres_cli import cli_runs
 from attnres_cli.run import RunRecord, Status
 from attnres_cli.search import studies
 from attnres_cli.search.families import unless_ended
+from attnres_cli.store import engine
 from attnres_cli.trials import State
 
 
@@ -221,6 +226,39 @@ def test_poor_trials_end_early_count_as_tried_and_are_in_no_verdict(bench, pruni
     runs = {(r.recipe_digest, r.variant): r.status for r in done.store.runs() if r.seed == 0}
     waiting = {key for key, status in runs.items() if status is Status.PENDING}
     assert waiting == set(done.pruned) - ended
+
+
+def test_a_run_that_waits_because_it_was_pruned_says_so_until_it_is_trained(bench, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "140")
+    done = bench(n_trials=12, pruning=MEDIAN).run()
+    waiting = {r.id for r in done.store.runs() if r.status is Status.PENDING}
+
+    def said(*arguments: str) -> str:
+        result = CliRunner().invoke(cli_runs.app, [*arguments, "--study", done.study])
+        assert result.exit_code == 0
+        return result.stdout
+
+    listed = json.loads(said("--format", "json"))
+    assert waiting
+    assert {run["id"] for run in listed if run["pruned_by"]} == waiting
+    assert said().count("pruned by search 0123abcd") == len(waiting)
+    assert f"{len(waiting)} pending" in said()
+    assert "search 0123abcd" in said("show", str(min(waiting)))
+    trained = done.store.claim([min(waiting)])
+    assert trained is not None
+    done.end(trained, 2.0)
+    assert said().count("pruned by search 0123abcd") == len(waiting) - 1
+
+
+def test_runs_are_listed_where_the_searches_are_those_of_another_optuna(bench):
+    done = bench(n_trials=12, pruning=MEDIAN).run()
+    with engine.connect(done.study, create=True).begin() as connection:
+        connection.execute(text("UPDATE alembic_version SET version_num = 'v9.0.0.a'"))
+
+    result = CliRunner().invoke(cli_runs.app, ["--study", done.study])
+
+    assert result.exit_code == 0
+    assert "pending" in result.stdout
 
 
 def test_a_trial_is_held_against_its_own_variant_alone(bench):
