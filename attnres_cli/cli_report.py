@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, TextIO
 import typer
 
 from attnres_cli import cli_ablate, cli_preregister
-from attnres_cli.errors import StudyError, UsageError
+from attnres_cli.errors import AwayError, StudyError, UsageError
 from attnres_cli.options import (
     Against,
     AnyFormatName,
@@ -72,7 +72,6 @@ def report(
 ) -> None:
     """Print the verdict from the study alone, or write it, with figures; nothing is trained."""
     from attnres_cli.report.select import choose, every
-    from attnres_cli.search.studies import read
     from attnres_cli.store import Store
     from attnres_cli.trials import is_searched
 
@@ -89,7 +88,7 @@ def report(
         return str(parse(spec).at_depth(2 * store.recipe(digest).model.n_layers))
 
     records = store.runs(curves=False)
-    searches = read(study) if store.has_searches() else []
+    searches = _searches(store, study, records)
     out: TextIO = sys.stdout if output is None else StringIO()
     if asked := _asked_for(searches, recipe, records):
         _refuse(asked, scaling=scaling, against=against)
@@ -121,6 +120,22 @@ def _keep(out: TextIO, output: Path | None) -> None:
         content = out.getvalue().encode()
         write(output, content, "--output")
         typer.echo(f"{output}  {len(content):,} bytes")
+
+
+def _searches(store: Store, study: str, records: Sequence[RunRecord]) -> list[Search]:
+    """The searches of the study; none where they cannot be read, which is said, if it has more."""
+    from attnres_cli.search.studies import read
+    from attnres_cli.trials import is_searched
+
+    if not store.has_searches():
+        return []
+    try:
+        return read(study)
+    except StudyError as error:  # as of another Optuna
+        if isinstance(error, AwayError) or all(is_searched(each.recipe) for each in records):
+            raise
+        say(f"{error}; reported without")
+        return []
 
 
 def _asked_for(

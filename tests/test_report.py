@@ -6,13 +6,16 @@ import json
 import sys
 from pathlib import Path
 
+import optuna
 import pytest
+from sqlalchemy import text
 from studies import FACTS, VERSIONS, fill
 
 from attnres_cli import cli
 from attnres_cli.recipe import Recipe
 from attnres_cli.run import DataFacts, RunSpec
-from attnres_cli.store import Store
+from attnres_cli.store import Store, engine
+from attnres_cli.store.optuna import optuna_storage
 
 ARMS = ["standard", "attnres", "hc"]
 
@@ -162,3 +165,25 @@ def test_an_unknown_arm_is_one_line_with_the_nearest_in_every_format(
     assert (code, out) == (2, "")
     assert "did you mean 'attnres'?" in err
     assert err.count("\n") == 1
+
+
+def test_runs_are_reported_where_the_searches_are_those_of_another_optuna(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tiny_recipe: Recipe,
+):
+    monkeypatch.chdir(tmp_path)
+    made(tmp_path / "attnres.db", tiny_recipe, {"standard": [3.0, 3.1], "attnres": [2.9, 3.0]})
+    _, before, _ = attnres(capsys, "report")
+    with optuna_storage("attnres.db") as storage:
+        optuna.create_study(storage=storage, study_name="attnres-0123abcd-standard")
+    with engine.connect("attnres.db", create=True).begin() as connection:
+        connection.execute(text("UPDATE alembic_version SET version_num = 'v9.0.0.a'"))
+
+    code, out, err = attnres(capsys, "report")
+
+    assert (code, out) == (0, before)
+    assert err.count("\n") == 1
+    assert "its searches were written by another version of Optuna" in err
+    assert err.endswith("; reported without\n")
