@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import uuid
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -16,6 +17,9 @@ from attnres_cli.shape import Shape
 if "PYTEST_XDIST_WORKER" in os.environ:  # one of several: torch, here and in what we start,
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # would else use all cores in each,
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # and threads that wait would keep them
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in the background of a script: commands
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # that we start would not heed Ctrl-C
 
 _TESTS = Path(__file__).parent
 _ALONE = ("launch", "test_install.py", "test_readme.py", "test_measure.py")
