@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -103,7 +102,7 @@ def search(
     from attnres_cli.search.speeds import speeds
     from attnres_cli.search.wanted import Asked, make
     from attnres_cli.searching import planned, print_search, run
-    from attnres_cli.store import Store, patiently, retry_s
+    from attnres_cli.store import Store
 
     form, goals, fresh = read_format(output), _goals(objective), _fresh(seeds, confirm)
     if trials < 1:
@@ -121,8 +120,7 @@ def search(
         print_search(wanted, plan, speed, sys.stdout)
         return
     n_failed = run(wanted, plan, study)
-    searches = patiently(partial(read, study), retry_s())
-    (found,) = [each for each in searches if each.name == wanted.search.name]
+    (found,) = [each for each in read(study) if each.name == wanted.search.name]
     store = Store.open(study, create=False)
     show(found, store.runs(), form, sys.stdout, store.recipe, study)
     if n_failed:

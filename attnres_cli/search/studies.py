@@ -12,10 +12,12 @@ import math
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from attnres_cli import address
-from attnres_cli.store.optuna import explained, to_read
+from attnres_cli.store.optuna import asking, to_read
+from attnres_cli.store.patience import retry_s
 from attnres_cli.trials import Family, Search, State, Trial
 
 if TYPE_CHECKING:
@@ -92,14 +94,15 @@ def has_run(trial: FrozenTrial) -> bool:
 def read(study: str) -> list[Search]:
     """The searches of a study, in the order in which they were begun; empty where there are none.
 
+    A server that is away is asked again for a while.
+
     Raises:
         StudyError: it cannot be read.
 
     """
     if not address.is_url(study) and not address.file_of(study).exists():
         return []
-    with explained(study):
-        return _read(study)
+    return asking(study, partial(_read, study), retry_s())
 
 
 def _read(study: str) -> list[Search]:

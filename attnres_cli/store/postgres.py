@@ -26,7 +26,13 @@ _REFUSED = (
     "password authentication failed", "no password supplied", "authentication failed",
     "no pg_hba.conf entry", "is not permitted to log in",
 )  # fmt: skip
-_BUSY = ("too many clients", "connection slots", "starting up", "too many connections")
+_BUSY = (
+    "terminating connection",
+    "too many clients",
+    "connection slots",
+    "starting up",
+    "too many connections",
+)
 _GONE = re.compile("08|57P0|53300|40001|40P01|55P03")
 """SQLSTATEs of what may go well when it is tried again: the connection was lost or refused, or the
 transaction was in another's way."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import random
 from collections import Counter
@@ -9,6 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from commands import attnres
 from servers import Server
 from sqlalchemy import Engine, event
 from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
@@ -112,3 +114,28 @@ def test_a_search_outlives_connections_that_are_cut_at_any_moment(
     left = [run.status for run in bench.store.runs() if run.status is not Status.COMPLETE]
     assert left == [Status.PENDING] * len(left)
     assert len(left) <= len(bench.pruned)
+
+
+@pytest.mark.slow
+def test_a_report_outlives_connections_that_are_cut(
+    database: tuple[Server, str],
+    cuts: Cuts,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr(patience, "_LAST_S", 0.05)
+    server, name = database
+    report = ("report", "--study", server.url(name), "--format", "json")
+    bench = Bench(server.url(name)).run()
+    bench.close()
+
+    _, calm, _ = attnres(capsys, *report)
+    cuts.begin()
+    torn = [attnres(capsys, *report) for _ in range(10)]
+    cuts.end()
+
+    assert json.loads(calm)["search"]
+    assert [(code, err) for code, _, err in torn if code] == []
+    assert {out for _, out, _ in torn} == {calm}
+    assert len(cuts.seen) > 3
+    assert "trying again" in "".join(err for _, _, err in torn)
