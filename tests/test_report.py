@@ -143,7 +143,7 @@ def test_a_study_that_cannot_answer_says_why_in_every_format(
     assert beside[0] == 0
     assert words in " ".join((beside[1] + beside[2]).split())
     assert scaling[:2] == (2, "")
-    assert "size(s) of recipe tiny with runs of standard, scaling takes two or more" in scaling[2]
+    assert "of recipe tiny with runs of standard, scaling takes two or more" in scaling[2]
     assert scaling[2].count("\n") == 1
 
 

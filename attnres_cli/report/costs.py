@@ -29,6 +29,7 @@ from attnres_cli.cost import (
     spread,
 )
 from attnres_cli.report.terminal import console
+from attnres_cli.report.words import plural
 
 Bench = StepBench | DecodeBench
 Rows = list[dict[str, str]]
@@ -118,9 +119,9 @@ def _where(conditions: Conditions) -> list[str]:
         f"width {shape['d_model']}, {shape['n_heads']} heads, {shape['mlp']} {shape['d_ff']}, "
         f"sequences of {shape['seq_len']}, batch {shape['batch_size']}, "
         f"vocabulary {shape['vocab_size']}",
-        f"computed with {conditions.computed}, engine {conditions.engine}, {conditions.threads} "
-        f"thread(s), on {conditions.device_name} ({conditions.device}), which copies "
-        f"{conditions.copy_speed / 1e9:.1f} GB/s",
+        f"computed with {conditions.computed}, engine {conditions.engine}, "
+        f"{plural(conditions.threads, 'thread')}, on {conditions.device_name} "
+        f"({conditions.device}), which copies {conditions.copy_speed / 1e9:.1f} GB/s",
         versions,
     ]
 

@@ -10,6 +10,7 @@ from attnres_cli.errors import StudyError
 from attnres_cli.fair import ArmRecipe
 from attnres_cli.recipe import Recipe
 from attnres_cli.report.comparison import ArmResult, Comparison, compare
+from attnres_cli.report.words import plural
 from attnres_cli.run import FIRST_TUNING_SEED, DataFacts, RunRecord
 from attnres_cli.stats import (
     Difference,
@@ -122,8 +123,9 @@ def ladder(
         rungs[at] = rung
     if len(rungs) < 2:
         raise StudyError(
-            f"the study holds {len(rungs)} size(s) of recipe {name} with runs of {baseline}, "
-            f"scaling takes two or more: `attnres ablate --recipe {name} --set model.n_layers=...`"
+            f"the study holds {plural(len(rungs), 'size')} of recipe {name} with runs of "
+            f"{baseline}, scaling takes two or more: "
+            f"`attnres ablate --recipe {name} --set model.n_layers=...`"
         )
     ordered = tuple(rungs[at] for at in sorted(rungs))
     names = dict.fromkeys(arm.variant for rung in ordered for arm in rung.comparison.arms)

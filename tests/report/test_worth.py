@@ -131,7 +131,7 @@ def test_of_two_recipes_of_one_compute_the_newer_counts_and_the_other_is_named(s
 
 
 def test_one_size_is_no_ladder(study: Path):
-    with pytest.raises(StudyError, match=r"1 size\(s\) of recipe grown.*attnres ablate"):
+    with pytest.raises(StudyError, match=r"1 size of recipe grown.*attnres ablate"):
         grow(study, 2)
 
 
