@@ -6,15 +6,15 @@ import csv
 import io
 import json
 import re
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from commands import attnres
 from torch import Tensor
 
-from attnres_cli import bench, cli, measure
+from attnres_cli import bench, measure
 from attnres_cli.depthmix import History
 
 TINY = ("--recipe", "smoke", "--rounds", "2", "--set", "model.d_model=16")
@@ -31,15 +31,7 @@ def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
     """Exit code, stdout and stderr of `attnres bench` in this process."""
-    argv, sys.argv = sys.argv, ["attnres", "bench", *arguments]
-    try:
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-    finally:
-        sys.argv = argv
-    out, err = capsys.readouterr()
-    code = ended.value.code
-    return (code if isinstance(code, int) else 0), out, err
+    return attnres(capsys, "bench", *arguments)
 
 
 def arms_of(out: str) -> dict[str, dict[str, Any]]:

@@ -10,27 +10,13 @@ from pathlib import Path
 
 import pytest
 import torch
-
-from attnres_cli import cli
+from commands import attnres
 
 
 @pytest.fixture(autouse=True)
 def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "140")
-
-
-def attnres(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
-    """Exit code, stdout and stderr of the command in this process."""
-    argv, sys.argv = sys.argv, ["attnres", *arguments]
-    try:
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-    finally:
-        sys.argv = argv
-    out, err = capsys.readouterr()
-    code = ended.value.code
-    return (code if isinstance(code, int) else 0), out, err
 
 
 SMOKE = ("ablate", "--recipe", "smoke")

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from commands import attnres
 from studies import RESULT, SETTINGS, fill
 
-from attnres_cli import cli
 from attnres_cli.recipe import Recipe
 from attnres_cli.stats import ALPHA, detectable, noise, seeds_needed
 
@@ -29,11 +29,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def planned(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
-    sys.argv = ["attnres", "plan", *arguments]
-    with pytest.raises(SystemExit) as ended:
-        cli.main()
-    out, err = capsys.readouterr()
-    return int(str(ended.value.code or 0)), out, err
+    return attnres(capsys, "plan", *arguments)
 
 
 def row(out: str, name: str) -> list[str]:

@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from commands import attnres
 
-from attnres_cli import cli
 from attnres_cli.search import read
 from attnres_cli.trials import State
 
@@ -26,11 +26,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def searched(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
-    sys.argv = ["attnres", "search", *arguments]
-    with pytest.raises(SystemExit) as ended:
-        cli.main()
-    out, err = capsys.readouterr()
-    return int(str(ended.value.code or 0)), out, err
+    return attnres(capsys, "search", *arguments)
 
 
 @pytest.mark.parametrize(
@@ -156,11 +152,8 @@ def test_poor_trials_are_ended_early_and_leave_nothing_but_that(
 
 
 def reported(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[str, str]:
-    sys.argv = ["attnres", "report", *arguments]
-    with pytest.raises(SystemExit) as ended:
-        cli.main()
-    assert not ended.value.code
-    out, err = capsys.readouterr()
+    code, out, err = attnres(capsys, "report", *arguments)
+    assert code == 0
     return out, err
 
 
@@ -176,28 +169,21 @@ def test_a_study_of_a_search_alone_is_reported_as_that_and_a_recipe_trained_late
 
     alone, _ = reported(capsys)
     written, _ = reported(capsys, "--format", "html", "--output", "search.html")
-    sys.argv = ["attnres", "ablate", *typed]
-    with pytest.raises(SystemExit):
-        cli.main()
-    ablated = capsys.readouterr()
+    _, _, ablated = attnres(capsys, "ablate", *typed)
     after, said = reported(capsys)
     named, _ = reported(capsys, "--recipe", search.name)
     reported(capsys, "--format", "html", "--output", "all.html", "--figures", "drawn/")
 
     assert alone == named == printed
     for option in (["--scaling"], ["--against", "paper"]):
-        sys.argv = ["attnres", "report", "--recipe", search.name, *option]
-        with pytest.raises(SystemExit) as refused:
-            cli.main()
-        assert refused.value.code == 2
-        assert (
-            f"{option[0]} is of recipes, and {search.name} is a search" in capsys.readouterr().err
-        )
+        code, _, err = attnres(capsys, "report", "--recipe", search.name, *option)
+        assert code == 2
+        assert f"{option[0]} is of recipes, and {search.name} is a search" in err
 
     assert "bytes" in written
     assert f"earch {search.name}" in (folder / "search.html").read_text()
-    assert "seed 1: val loss" in ablated.err
-    assert "seed 0: val loss" not in ablated.err
+    assert "seed 1: val loss" in ablated
+    assert "seed 0: val loss" not in ablated
     assert after.startswith("recipe smoke, the same for every arm")  # its own name again
     assert f"also in the study: --recipe {search.name} (a search)" in said
     page = (folder / "all.html").read_text()
@@ -212,10 +198,7 @@ def test_what_ablate_has_trained_is_answered_from_the_study(
     capsys: pytest.CaptureFixture[str], folder: Path
 ):
     sizes = [f"--set=model.{key}" for key in ("n_layers=2", "n_heads=2", "d_model=32", "d_ff=80")]
-    sys.argv = ["attnres", "ablate", "standard", *SMALL[:4], *sizes, "--seeds", "1"]
-    with pytest.raises(SystemExit):
-        cli.main()
-    capsys.readouterr()
+    attnres(capsys, "ablate", "standard", *SMALL[:4], *sizes, "--seeds", "1")
 
     one = ["--space", "n_layers=2,n_heads=2", "--confirm", "0"]
     code, _, err = searched(capsys, "standard", *SMALL[:6], *one)

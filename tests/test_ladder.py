@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
+from commands import attnres
 
-from attnres_cli import cli
 from attnres_cli.errors import RecipeError
 from attnres_cli.recipe import Recipe, load, rungs
 from attnres_cli.run import Status
@@ -79,14 +78,6 @@ def test_what_cannot_be_meant_is_one_line(ladder: str, words: str, write):
 
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
-
-
-def attnres(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
-    sys.argv = ["attnres", *arguments]
-    with pytest.raises(SystemExit) as ended:
-        cli.main()
-    out, err = capsys.readouterr()
-    return int(str(ended.value.code or 0)), out, err
 
 
 def test_what_does_not_fit_one_size_is_refused_before_another_is_trained(write, capsys):

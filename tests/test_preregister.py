@@ -6,13 +6,12 @@ import csv
 import io
 import json
 import sqlite3
-import sys
 from pathlib import Path
 
 import pytest
+from commands import attnres
 from studies import fill
 
-from attnres_cli import cli
 from attnres_cli.errors import StudyError
 from attnres_cli.recipe import Recipe, load
 from attnres_cli.store import Store
@@ -44,11 +43,7 @@ def recipe() -> Recipe:
 
 
 def report(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
-    sys.argv = ["attnres", "report", *arguments]
-    with pytest.raises(SystemExit) as ended:
-        cli.main()
-    out, err = capsys.readouterr()
-    return int(str(ended.value.code or 0)), out, err
+    return attnres(capsys, "report", *arguments)
 
 
 def block(recipe: Recipe) -> str:

@@ -3,34 +3,20 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import optuna
 import pytest
+from commands import attnres
 from sqlalchemy import text
 from studies import FACTS, VERSIONS, fill
 
-from attnres_cli import cli
 from attnres_cli.recipe import Recipe
 from attnres_cli.run import DataFacts, RunSpec
 from attnres_cli.store import Store, engine
 from attnres_cli.store.optuna import optuna_storage
 
 ARMS = ["standard", "attnres", "hc"]
-
-
-def attnres(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
-    """Exit code, stdout and stderr of the command in this process."""
-    argv, sys.argv = sys.argv, ["attnres", *arguments]
-    try:
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-    finally:
-        sys.argv = argv
-    out, err = capsys.readouterr()
-    code = ended.value.code
-    return (code if isinstance(code, int) else 0), out, err
 
 
 def test_a_trained_study_becomes_a_page_figures_and_a_table(

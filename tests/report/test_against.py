@@ -5,13 +5,12 @@ from __future__ import annotations
 import csv
 import io
 import json
-import sys
 from pathlib import Path
 
 import pytest
+from commands import attnres
 from studies import fill
 
-from attnres_cli import cli
 from attnres_cli.recipe import Recipe, paper
 from attnres_cli.report.against import beside, losses, notes
 from attnres_cli.report.comparison import compare
@@ -112,11 +111,7 @@ def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tiny_recipe: Recipe) 
 
 
 def report(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
-    sys.argv = ["attnres", "report", "--against", *arguments]
-    with pytest.raises(SystemExit) as ended:
-        cli.main()
-    out, err = capsys.readouterr()
-    return int(str(ended.value.code or 0)), out, err
+    return attnres(capsys, "report", "--against", *arguments)
 
 
 def test_every_format_says_the_same(study: Path, capsys):

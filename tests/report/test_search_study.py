@@ -6,13 +6,12 @@ import io
 import json
 import re
 import shlex
-import sys
 from pathlib import Path
 
 import pytest
 import searches
+from commands import attnres
 
-from attnres_cli import cli
 from attnres_cli.recipe import load
 from attnres_cli.report.search import show
 from attnres_cli.run import RunRecord
@@ -23,16 +22,11 @@ SIZES = ((2, 32, 2), (3, 24, 2))
 VARIANTS = ("standard", "attnres")
 
 
-def attnres(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    """What the command prints in this process; it has to end well."""
-    argv, sys.argv = sys.argv, ["attnres", *arguments]
-    try:
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-    finally:
-        sys.argv = argv
-    assert not ended.value.code
-    return "".join(capsys.readouterr())
+def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """What the command prints; it has to end well."""
+    code, out, err = attnres(capsys, *arguments)
+    assert code == 0
+    return out + err
 
 
 def overrides(sizes: tuple[int, int, int]) -> list[str]:
@@ -68,7 +62,7 @@ def test_a_trained_search_is_told_and_its_command_trains_nothing_new(
     for sizes in SIZES:
         sets = [part for override in overrides(sizes) for part in ("--set", override)]
         brief = ("--recipe", "smoke", "--seeds", "3", "--workers", "1")
-        attnres(capsys, "ablate", *VARIANTS, *sets, *brief)
+        printed(capsys, "ablate", *VARIANTS, *sets, *brief)
     store = Store.open("attnres.db", create=False)
     runs = store.runs()
     search = search_of(runs)
@@ -88,5 +82,5 @@ def test_a_trained_search_is_told_and_its_command_trains_nothing_new(
     assert found["pairs"][0]["test"]["p"] <= 1
     assert re.search(r"the optima (differ|cannot be told apart) \(p ", found["answer"])
     typed = shlex.split(found["families"][1]["command"])[1:]
-    planned = attnres(capsys, *typed[: typed.index("--study")], "--dry-run")
+    planned = printed(capsys, *typed[: typed.index("--study")], "--dry-run")
     assert "3 runs (1 arms x 3 seeds), 0 to train" in planned

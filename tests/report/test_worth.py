@@ -11,9 +11,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from commands import attnres
 from studies import fill
 
-from attnres_cli import cli
 from attnres_cli.errors import StudyError
 from attnres_cli.recipe import Recipe, validate
 from attnres_cli.report.figures import of_sizes
@@ -136,11 +136,7 @@ def test_one_size_is_no_ladder(study: Path):
 
 
 def report(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
-    sys.argv = ["attnres", "report", "--scaling", *arguments]
-    with pytest.raises(SystemExit) as ended:
-        cli.main()
-    out, err = capsys.readouterr()
-    return int(str(ended.value.code or 0)), out, err
+    return attnres(capsys, "report", "--scaling", *arguments)
 
 
 def test_every_format_has_the_multiplier(study: Path, capsys):
@@ -217,9 +213,7 @@ def test_figures_of_a_study_with_sizes_have_loss_over_compute(study: Path, capsy
     grow(study, 2, 4)
 
     _, _, alone = report(capsys, "--figures", "alone/run.png")
-    sys.argv = ["attnres", "report", "--figures", "all"]
-    with pytest.raises(SystemExit):
-        cli.main()
+    attnres(capsys, "report", "--figures", "all")
 
     assert "figures in alone: run-scaling.png" in alone
     assert {path.name for path in (study.parent / "alone").iterdir()} == {"run-scaling.png"}
@@ -229,11 +223,8 @@ def test_figures_of_a_study_with_sizes_have_loss_over_compute(study: Path, capsy
 
 def test_a_page_has_a_part_for_every_size_and_one_over_them(study: Path, capsys):
     grow(study, 8, 2, 4)
-    sys.argv = ["attnres", "report", "--format", "html", "--figures", "drawn"]
-    with pytest.raises(SystemExit):
-        cli.main()
 
-    page = capsys.readouterr().out
+    _, page, _ = attnres(capsys, "report", "--format", "html", "--figures", "drawn")
 
     heads = re.findall(r"<h2>(.*?)</h2>", page)
     assert heads[0] == "Scaling of recipe grown, 3 sizes, never pooled"
