@@ -18,8 +18,9 @@ if "PYTEST_XDIST_WORKER" in os.environ:  # one of several: torch, here and in wh
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # would else use all cores in each,
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # and threads that wait would keep them
 
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in the background of a script: commands
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # that we start would not heed Ctrl-C
+for _number, _usual in (signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL):
+    if signal.getsignal(_number) is signal.SIG_IGN:  # in the background of a script, under nohup:
+        signal.signal(_number, _usual)  # commands that we start would not heed it either
 
 _TESTS = Path(__file__).parent
 _ALONE = ("launch", "test_install.py", "test_readme.py", "test_measure.py")
