@@ -78,7 +78,9 @@ def search(
     ] = 2,
     seeds: Annotated[
         str | None,
-        typer.Option(help="Fresh seeds that confirm: how many, or which, as 5,6,7. Default: 3."),
+        typer.Option(
+            help="Fresh seeds that confirm, beside earlier ones: how many, or 5,6,7. Default: 3."
+        ),
     ] = None,
     override: Override = None,
     study: Study = _DEFAULT_STUDY,

@@ -18,13 +18,14 @@ from attnres_cli.report.terminal import computing
 from attnres_cli.report.words import duration, plural
 from attnres_cli.search import proposals, studies
 from attnres_cli.search.families import Family
-from attnres_cli.search.loop import Laboratory
+from attnres_cli.search.loop import COMMON, Laboratory
 from attnres_cli.search.points import Point
 from attnres_cli.search.speeds import speeds
 from attnres_cli.search.wanted import Wanted
 from attnres_cli.stdio import say
 from attnres_cli.store import Store, retry_s
 from attnres_cli.store.optuna import asking, optuna_storage
+from attnres_cli.trials import fresh_seeds
 
 
 def planned(wanted: Wanted, device: str, workers: int | None, engine: str) -> Plan:
@@ -67,8 +68,16 @@ def run(wanted: Wanted, plan: Plan, study: str) -> int:
         families = _families(wanted, storage, study)
         laboratory = _laboratory(wanted, families, plan, store, study)
         laboratory.look(families)
-        laboratory.confirm(families, wanted.n_confirmed, wanted.search.confirm_seeds)
+        seeds = _fresh_seeds(wanted.search.name, store, study)
+        laboratory.confirm(families, wanted.n_confirmed, seeds)
     return len(laboratory.failed)
+
+
+def _fresh_seeds(name: str, store: Store, study: str) -> tuple[int, ...]:
+    """The seeds that were asked for now, and those that an earlier command has trained."""
+    (search,) = [each for each in studies.read(study) if each.name == name]
+    ended = [run for run in store.runs(curves=False) if run.result is not None]
+    return fresh_seeds(search, {(run.variant, run.recipe_digest, run.seed) for run in ended})
 
 
 def _laboratory(
@@ -142,9 +151,12 @@ def print_search(
     )
     if search.confirm_seeds:
         n = wanted.n_confirmed
-        best, seeds = "" if n == 1 else f"{n} ", ", ".join(map(str, search.confirm_seeds))
-        shapes = "shape of each design is" if n == 1 else "shapes of each design are"
-        stream.write(f"; the {best}best {shapes} then trained for all designs on seeds {seeds}")
+        seeds = ", ".join(map(str, search.confirm_seeds))
+        shapes = "the best shape" if n == 1 else f"the {n} best shapes"
+        stream.write(f"; {shapes} of each design")
+        if len(wanted.points) > 1:
+            stream.write(f", and the {COMMON} best of each two together, for all designs")
+        stream.write(f": then trained on seeds {seeds}")
     stream.write(f"\n{computing(plan)}\n")
     if seconds is not None:
         text = duration(seconds / len(plan.devices))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 Value = int | float | str
@@ -98,7 +98,9 @@ class Search:
         space: as typed or by default, `aspect=15..75,heads_per_layer=0.3..0.7`.
         objectives: `val_loss` first, then step_time, params, flops or memory.
         learning_rate: the rule that was used, in words.
-        first_seed: of every trial; confirm_seeds: of the best shapes, none of them first_seed.
+        first_seed: of every trial; confirm_seeds: of the best shapes, none of them first_seed, as
+            asked for last.
+        earlier_seeds: of the best shapes, as asked for before.
         n_trials: asked for, per family.
         absent: how much of what the space lists no shape of the budget has, and what, in words;
             empty where all of it has one.
@@ -119,6 +121,22 @@ class Search:
     n_trials: int
     families: tuple[Family, ...]
     absent: str = ""
+    earlier_seeds: tuple[int, ...] = ()
+
+
+def fresh_seeds(search: Search, trained: Collection[tuple[str, str, int]]) -> tuple[int, ...]:
+    """The seeds that confirm a search's best shapes: those asked for last, and of those asked for
+    before every one that has trained a shape of it, so that no choice of seeds hides another.
+
+    Args:
+        search: with its trials.
+        trained: variant, recipe digest and seed of the runs that have ended, of any.
+
+    """
+    shapes = {(t.variant, t.recipe_digest) for f in search.families for t in f.trials}
+    held = {seed for variant, digest, seed in trained if (variant, digest) in shapes}
+    earlier = [seed for seed in search.earlier_seeds if seed in held]
+    return tuple(dict.fromkeys([*earlier, *search.confirm_seeds]))
 
 
 def pruned(searches: Iterable[Search]) -> dict[tuple[str, str, int, str], str]:

@@ -11,7 +11,7 @@ import numpy as np
 from attnres_cli.report.shapes import Cell, Optimum, Shape, named, optimum, untested
 from attnres_cli.run import RunRecord
 from attnres_cli.stats import ALPHA, CommonBest, common_best, holm, seeds_needed
-from attnres_cli.trials import Search, Trial
+from attnres_cli.trials import Search, Trial, fresh_seeds
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,8 @@ class Pair:
     Attributes:
         ours: index of the one among the optima; theirs: of the other.
         test: None where there can be none; then `reason` says why.
-        cells: the shapes that were tested, in the test's order.
+        cells: the shapes that were tested, in the test's order; n_tried: how many there are that
+            one of the two or both have tried.
         choices: what the first look chose for each, among its confirmed shapes.
         lacking: trials whose fresh seeds would make the test possible.
         p: of the test, corrected for the number of pairs (Holm).
@@ -33,6 +34,7 @@ class Pair:
     theirs: int
     test: CommonBest | None = None
     cells: tuple[Cell, ...] = ()
+    n_tried: int = 0
     choices: tuple[Shape, ...] = ()
     reason: str = ""
     lacking: tuple[Trial, ...] = ()
@@ -69,6 +71,8 @@ def find(search: Search, runs: Sequence[RunRecord]) -> Finding:
         for run in runs
         if run.fingerprint == search.fingerprint
     }
+    ended = [key for key, run in mine.items() if run.result is not None]
+    search = replace(search, confirm_seeds=fresh_seeds(search, ended))
     optima = tuple(optimum(search, family, mine) for family in search.families)
     pairs = [
         _pair(search, optima, ours, theirs)
@@ -113,6 +117,9 @@ def _pair(search: Search, optima: Sequence[Optimum], ours: int, theirs: int) -> 
     if told:
         return replace(found, choices=chosen, reason="; ".join(told), lacking=tuple(lacking))
     common = [shape for shape in cells[0] if shape in cells[1]]
+    n_tried = len({shape.cell for one in both for shape in one.shapes})
+    if len(common) < 2:
+        return replace(found, choices=chosen, reason=_alone(n_tried))
     losses = [
         np.array([[by_cell[c].fresh[seed] for seed in search.confirm_seeds] for c in common])
         for by_cell in cells
@@ -125,7 +132,14 @@ def _pair(search: Search, optima: Sequence[Optimum], ours: int, theirs: int) -> 
     if test.p < ALPHA and both[0].confirmed[0].cell == both[1].confirmed[0].cell:
         why = "both are lowest at one shape, with options that a first look did not choose"
         return replace(found, choices=chosen, reason=why)
-    return replace(found, test=test, cells=tuple(common), choices=chosen)
+    return replace(found, test=test, cells=tuple(common), n_tried=n_tried, choices=chosen)
+
+
+def _alone(n_tried: int) -> str:
+    """Why two optima cannot differ where both have one confirmed shape, the same."""
+    if n_tried < 2:
+        return "both have one shape alone"
+    return f"one shape of {n_tried} has fresh seeds for both, `--confirm 2` gives it a rival"
 
 
 def _by_cell(shapes: Sequence[Shape]) -> dict[Cell, Shape]:

@@ -15,9 +15,10 @@ _APART = ("complete", "extra")  # of what became of trials: said with words of t
 LOWEST = "lowest"  # of the confirmed shapes
 
 RULE = (
-    f"the optima differ: for every shape that both have all fresh seeds of, the t test that it is "
-    f"best for both has p < {ALPHA} (one-sided, paired by seed; Holm over pairs of variants), "
-    "against the shapes that the first look chose; else they cannot be told apart"
+    f"the optima of the confirmed shapes differ: for each of them, the t test that it is best for "
+    f"both has p < {ALPHA} (one-sided, paired by seed; Holm over pairs of variants), against the "
+    "shapes that the first look chose; else they cannot be told apart. Shapes without fresh seeds "
+    "are not tested: the likeliest to be best for both, by the first look, are among the confirmed"
 )
 SET_RULE = (
     "shape: layers x width; change: fresh mean minus first look; best: `lowest` has the lowest "
@@ -66,6 +67,9 @@ def _prefers(one: Optimum) -> str:
     best, others = one.confirmed[0], [s for s in one.confirmed[1:] if s.may_be_best]
     if one.reason:
         return f"{_who(one)} is lowest, which was not tested, at {named(best)}"
+    if len(one.confirmed) == 1:
+        rivals = "" if len({s.cell for s in one.shapes}) == 1 else ", which alone has fresh seeds"
+        return f"{_who(one)} has {'' if rivals else 'but '}{named(best)}{rivals}"
     text = f"{_who(one)} prefers {named(best)}"
     if not others:
         return text
@@ -81,20 +85,31 @@ def _who(one: Optimum) -> str:
 
 def _pair_text(finding: Finding, pair: Pair) -> str:
     ours, theirs = (finding.optima[i].family.variant for i in (pair.ours, pair.theirs))
-    which = "the optima" if len(finding.pairs) == 1 else f"the optima of {ours} and {theirs}"
+    of_two = "" if len(finding.pairs) == 1 else f" of {ours} and {theirs}"
+    which = f"the optima{of_two}"
     if pair.test is None or pair.p is None:
         return f"whether {which} differ is not known ({pair.reason})"
     n = len(pair.cells)
     if pair.differ:
         return (
-            f"{which} differ (p {pair.p:.2g}): none of the {n} shapes that both were trained at "
-            "with fresh seeds can be best for both"
+            f"of the {n} confirmed shapes (of {pair.n_tried} tried)"
+            f"{_options_clause(finding, pair)} {which} differ (p {pair.p:.2g}): none of them can "
+            "be best for both"
         )
     shared = _shared(finding, pair)
     text = f"{which} cannot be told apart (p {pair.p:.2g}): {shared} may be best for both"
     if pair.needed is not None:
         text += f", to rule that out would take about {pair.needed} fresh seeds"
     return text
+
+
+def _options_clause(finding: Finding, pair: Pair) -> str:
+    """`, each at the best lr and n_blocks that was tried there,`; empty where shapes alone were
+    searched.
+    """
+    both = [finding.optima[pair.ours], finding.optima[pair.theirs]]
+    names = dict.fromkeys(name for one in both for s in one.shapes for name in options(s.trial))
+    return f", each at the best {_joined(list(names))} that was tried there," if names else ""
 
 
 def _shared(finding: Finding, pair: Pair) -> str:
@@ -143,7 +158,9 @@ def notes(finding: Finding) -> list[str]:
     fresh = ", ".join(map(str, search.confirm_seeds))
     of_seeds = (
         f"first look: one seed ({search.first_seed}), so that the lowest of many is lucky; fresh "
-        f"seeds: {fresh}, which chose nothing; pruned and failed trials are in no verdict"
+        f"seeds: {fresh}, which did not choose what is confirmed; the shape called {LOWEST} is "
+        "chosen by them, so that its own mean and interval are a little lucky; pruned and failed "
+        "trials are in no verdict"
         if fresh
         else f"every loss is of one seed ({search.first_seed}): the lowest of many is lucky, and "
         "no verdict rests on it"

@@ -89,6 +89,16 @@ class Family:
         order = {point: place for place, point in enumerate(self.points.points)}
         return [point for _, point in sorted(chosen, key=lambda each: (each[0], order[each[1]]))]
 
+    def lowest(self) -> dict[Trunk, float]:
+        """The lowest loss of every shape that it has tried, in the order of the space."""
+        losses: dict[Trunk, float] = {}
+        complete = self.complete()
+        for point in self.points.points:
+            loss = complete[point][0] if point in complete else math.inf
+            if loss < losses.get(point.trunk, math.inf):
+                losses[point.trunk] = loss
+        return losses
+
     def at(self, trunk: Trunk) -> Point:
         """Its point of that shape: the best that it has tried, else one with the options and the
         learning rate of its best, else the first.

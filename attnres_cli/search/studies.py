@@ -42,7 +42,8 @@ _STATES = {
 }
 _LEAST_TRIALS = 10  # to tell the importance of a dimension
 _GROWS = ("n_trials", "confirm_seeds")  # of a search, without making it another one
-_NO_PART = ("name", "families", "absent", *_GROWS)
+_ASKED_FOR = (*_GROWS, "earlier_seeds")
+_NO_PART = ("name", "families", "absent", *_ASKED_FOR)
 
 
 def name_of(search: Search, variants: Sequence[str]) -> str:
@@ -66,7 +67,7 @@ def open_study(storage: RDBStorage, search: Search, variants: Sequence[str], spe
     defined = {key: value for key, value in asdict(search).items() if key not in ("families",)}
     defined |= {"variant": spec, "variants": list(variants)}
     if _DEFINED not in found.user_attrs:
-        found.set_user_attr(_DEFINED, {k: v for k, v in defined.items() if k not in _GROWS})
+        found.set_user_attr(_DEFINED, {k: v for k, v in defined.items() if k not in _ASKED_FOR})
     return found
 
 
@@ -74,8 +75,11 @@ def keep_asked(study: Study, search: Search, sampler: str, pruner: str = "") -> 
     """Write down what was asked last: trials, seeds of the confirmation, sampler, and pruner, which
     stays where there was one and is none now, since trials that it ended stay so.
     """
+    before = study.user_attrs.get(_ASKED, {})
     asked = {key: getattr(search, key) for key in _GROWS} | {"sampler": sampler}
-    asked["pruner"] = pruner or study.user_attrs.get(_ASKED, {}).get("pruner", "")
+    asked["pruner"] = pruner or before.get("pruner", "")
+    now = search.confirm_seeds
+    asked["earlier_seeds"] = [seed for seed in _seeds_of(before) if seed not in now]
     if study.user_attrs.get(_ASKED) != json.loads(json.dumps(asked)):
         study.set_user_attr(_ASKED, asked)
 
@@ -141,19 +145,28 @@ def _search(studies: Mapping[str, Study]) -> Search:
     order, _ = defined.pop("variants"), defined.pop("variant")
     found = {spec: studies[spec] for spec in order if spec in studies}
     asked = [study.user_attrs.get(_ASKED, {}) for study in found.values()]
+    seeds = _most([each.get("confirm_seeds", []) for each in asked])
+    ever = dict.fromkeys(seed for each in asked for seed in _seeds_of(each))
     known = {field.name for field in fields(Search)}
     return Search(
         **{key: _tupled(value) for key, value in defined.items() if key in known},
         n_trials=max((each.get("n_trials", 0) for each in asked), default=0),
-        confirm_seeds=_most(asked),
+        confirm_seeds=seeds,
+        earlier_seeds=tuple(seed for seed in ever if seed not in seeds),
         families=tuple(_family(spec, study) for spec, study in found.items()),
     )
 
 
-def _most(asked: Sequence[Mapping[str, Any]]) -> tuple[int, ...]:
-    """The seeds of the confirmation that was asked for last, or by most."""
-    found: list[tuple[int, ...]] = [tuple(each.get("confirm_seeds", ())) for each in asked]
-    return max(found, key=lambda seeds: len(seeds), default=())
+def _most(found: Sequence[list[int]]) -> tuple[int, ...]:
+    """Of the seeds that each study says the most: a command may have died before it told all."""
+    most: list[int] = max(found, key=len, default=[])
+    return tuple(most)
+
+
+def _seeds_of(asked: Mapping[str, Any]) -> list[int]:
+    """All seeds that have ever been asked for, to confirm."""
+    every = [*asked.get("earlier_seeds", ()), *asked.get("confirm_seeds", ())]
+    return list(dict.fromkeys(every))
 
 
 def _tupled(value: Any) -> Any:

@@ -54,7 +54,9 @@ def test_valleys_far_apart_have_optima_that_differ(clear):
     text = answer(clear)
     assert text.startswith("Within params=9M, standard prefers 6 layers of width 354")
     assert "attnres prefers 9 layers of width 288" in text
-    assert f"the optima differ (p {pair.p:.2g}): none of the 6 shapes" in text
+    assert (
+        f"of the 6 confirmed shapes (of 14 tried) the optima differ (p {pair.p:.2g}): none" in text
+    )
 
 
 def test_one_valley_for_both_cannot_be_told_apart_and_names_the_shape_that_may_be_best():
@@ -261,6 +263,28 @@ def test_one_seed_is_never_a_preference():
     assert all(shape.may_be_best is None for one in finding.optima for shape in one.shapes)
     assert all(len(one.listed) == 5 for one in finding.optima)
     assert "every loss is of one seed (0)" in "\n".join(notes(finding))
+
+
+def test_a_shape_without_a_rival_is_not_called_preferred():
+    search, runs = searches.valleys(SAME, noise=0.001, confirmed=1)
+    one_shape = tuple(
+        replace(f, trials=tuple(t for t in f.trials if t.recipe_digest == best.recipe_digest))
+        for f in search.families
+        for best in [min(search.families[0].trials[:14], key=lambda t: t.values)]
+    )
+
+    beside_others = answer(find(search, runs))
+    alone = answer(find(replace(search, families=one_shape), runs))
+
+    for text in (beside_others, alone):
+        assert "prefers" not in text
+        assert "whether the optima differ is not known" in text
+    assert "which alone has fresh seeds" in beside_others
+    assert (
+        "one shape of 14 has fresh seeds for both, `--confirm 2` gives it a rival" in beside_others
+    )
+    assert "standard has but " in alone
+    assert "both have one shape alone" in alone
 
 
 def test_one_fresh_seed_is_no_test_either():

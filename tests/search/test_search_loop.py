@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +15,16 @@ import pytest
 from optuna.trial import TrialState
 from sqlalchemy import text
 from typer.testing import CliRunner
-from untrained import HYPERBAND, MEDIAN, Bench, deep_is_good
+from untrained import HYPERBAND, MEDIAN, SEARCH, Bench, deep_is_good
 
 from attnres_cli import cli_runs
+from attnres_cli.report.optima import find
 from attnres_cli.run import RunRecord, Status
 from attnres_cli.search import studies
 from attnres_cli.search.families import unless_ended
+from attnres_cli.search.loop import likeliest_common
 from attnres_cli.store import engine
-from attnres_cli.trials import State
+from attnres_cli.trials import State, fresh_seeds
 
 
 @pytest.fixture
@@ -167,6 +170,40 @@ def test_the_best_shapes_of_each_are_confirmed_for_all_on_fresh_seeds(bench):
         design = name.partition(":")[0]
         by_design[design] = by_design.get(design, 0) + 1
     assert by_design["standard"] == by_design["attnres"]
+
+
+def test_the_shapes_whose_first_looks_add_up_to_the_least_are_confirmed_too(bench):
+    """Each family is best at an end, and next best in the middle."""
+    losses = [{1: 1.0, 2: 3.0, 3: 2.2, 4: 5.0}, {4: 1.0, 3: 2.0, 2: 2.9, 1: 5.0}]
+    assert likeliest_common(*losses) == [3, 2]
+    assert likeliest_common(losses[0], {4: 1.0}) == [4]  # the other has not tried the others
+
+    done = bench().run(lambda run: deep_is_good(run) * (1 if run.variant == "standard" else -1) + 9)
+
+    first = [family.lowest() for family in done.families]
+    fresh = {digest for digest, _, seed in done.trained if seed == 1}
+    digests = {p.trunk: p.recipe.digest for p in done.families[0].points.points}
+    common = likeliest_common(*first)
+    assert len(common) == 2
+    assert {digests[trunk] for trunk in common} <= fresh
+
+
+def test_seeds_that_were_trained_once_stay_in_the_verdict_whichever_are_typed_later(bench):
+    first, second = replace(SEARCH, confirm_seeds=(1, 2)), replace(SEARCH, confirm_seeds=(2, 3))
+    done = bench().run()
+    kept = done.families[0].study
+    studies.keep_asked(kept, first, "grid: all")
+
+    studies.keep_asked(kept, second, "grid: all")
+    studies.keep_asked(kept, second, "grid: all")
+
+    found = done.found
+    assert (found.confirm_seeds, found.earlier_seeds) == ((2, 3), (1,))
+    shape = found.families[0].trials[0]
+    assert fresh_seeds(found, {(shape.variant, shape.recipe_digest, 1)}) == (1, 2, 3)
+    assert fresh_seeds(found, {(shape.variant, "0" * 12, 1)}) == (2, 3)  # 1 trained nothing of it
+    judged = find(found, done.store.runs())
+    assert judged.search.confirm_seeds == (1, 2, 3)
 
 
 def test_two_goals_are_kept_in_their_order(bench):

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from attnres_cli.search.loop import likeliest_common
 from attnres_cli.stats import ALPHA, above_zero, common_best, may_be_best, mean_interval, paired
 
 STUDIES = 1500
@@ -95,6 +96,38 @@ def test_in_the_worst_case_the_rate_of_error_is_that_of_one_test(n_seeds):
     said = differ(studies(means, n_seeds, 0.5, seed=3))
 
     assert said == pytest.approx(0.75 * ALPHA, abs=limit(0.75 * ALPHA))
+
+
+def confirmed(firsts: Floats, k: int) -> list[int]:
+    """What a search confirms after these first looks, designs x shapes."""
+    best = [int(i) for first in firsts for i in first.argsort()[:k]]
+    ours, theirs = (dict(enumerate(map(float, first))) for first in firsts)
+    return list(dict.fromkeys([*best, *likeliest_common(ours, theirs)]))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("n_shapes", [11, 24])
+@pytest.mark.parametrize("steep", [1.0, 3.0])
+@pytest.mark.parametrize("n_seeds", [3, 8])
+@pytest.mark.parametrize("k", [1, 2])
+def test_a_best_shape_that_is_among_the_best_of_neither_first_look_is_ruled_out_as_rarely(
+    k, n_seeds, steep, n_shapes
+):
+    """One design loses much below that shape and next to nothing above it, the other the reverse:
+    first looks put dozens of shapes before it, and only some are ever trained with fresh seeds.
+    """
+    away = np.arange(n_shapes) - n_shapes // 2
+    ours = np.where(away < 0, -away * steep, 0.1 * away)
+    found = studies(
+        np.stack([ours, np.where(away > 0, away * steep, -0.1 * away)]), n_seeds, 0.5, 7
+    )
+
+    said = []
+    for study in found:
+        kept = confirmed(study[:, :, 0], k)
+        said.append(p_of(study[:, kept]) < ALPHA)
+
+    assert np.mean(said) <= ALPHA + limit(ALPHA)
 
 
 @pytest.mark.parametrize("n_shapes", [2, 4, 6])
