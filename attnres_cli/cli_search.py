@@ -90,6 +90,7 @@ def search(
     device: Device = "auto",
     engine: Engine = "auto",
     output: FormatName = Format.TABLE,
+    retry_failed: Annotated[bool, typer.Option(help="Train failed runs once more.")] = False,
     dry_run: Annotated[bool, typer.Option(help="Print the plan and train nothing.")] = False,
     _plugin: Plugins = None,
 ) -> None:
@@ -121,12 +122,13 @@ def search(
         speed = speeds(list(wanted.points.values()), plan, wanted.tokens)
         print_search(wanted, plan, speed, sys.stdout)
         return
-    n_failed = run(wanted, plan, study)
+    n_failed = run(wanted, plan, study, retry_failed=retry_failed)
     (found,) = [each for each in read(study) if each.name == wanted.search.name]
     store = Store.open(study, create=False)
     show(found, store.runs(), form, sys.stdout, store.recipe, study)
     if n_failed:
-        say(f"failed runs: {n_failed}; `attnres runs` lists them")
+        again = "the same command with --retry-failed trains them again"
+        say(f"failed runs: {n_failed}; `attnres runs` lists them, {again}")
         raise typer.Exit(SOME_FAILED)
 
 

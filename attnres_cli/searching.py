@@ -49,13 +49,14 @@ def planned(wanted: Wanted, device: str, workers: int | None, engine: str) -> Pl
     return replace(made, recipe=wanted.recipe)
 
 
-def run(wanted: Wanted, plan: Plan, study: str) -> int:
+def run(wanted: Wanted, plan: Plan, study: str, *, retry_failed: bool = False) -> int:
     """Do what the study lacks of a search; how many runs of it failed.
 
     Args:
         wanted: the search, with its points.
         plan: where its runs are computed.
         study: path or URL.
+        retry_failed: whether its runs that failed before are trained once more.
 
     Raises:
         StudyError: the study cannot be used.
@@ -66,7 +67,11 @@ def run(wanted: Wanted, plan: Plan, study: str) -> int:
     ablate.check_code(plan, store.runs())
     with optuna_storage(study) as storage:
         families = _families(wanted, storage, study)
-        laboratory = _laboratory(wanted, families, plan, store, study)
+        laboratory = _laboratory(wanted, plan, store, study)
+        if retry_failed:
+            laboratory.retry_failed = True
+            laboratory.retry(families)
+        _foretell(wanted, families, laboratory)
         laboratory.look(families)
         seeds = _fresh_seeds(wanted.search.name, store, study)
         laboratory.confirm(families, wanted.n_confirmed, seeds)
@@ -80,20 +85,22 @@ def _fresh_seeds(name: str, store: Store, study: str) -> tuple[int, ...]:
     return fresh_seeds(search, {(run.variant, run.recipe_digest, run.seed) for run in ended})
 
 
-def _laboratory(
-    wanted: Wanted, families: Sequence[Family], plan: Plan, store: Store, study: str
-) -> Laboratory:
-    """Where the search is done; what is to be done there, and for how long, is told on stderr."""
-    search = wanted.search
-    speed: Callable[[Point], float | None] = _no_speed
+def _foretell(wanted: Wanted, families: Sequence[Family], laboratory: Laboratory) -> None:
+    """Tell on stderr what is to be done, and for how long."""
 
     def n_left() -> int:
-        return sum(family.n_left(search.n_trials) for family in families)
+        return sum(family.n_left(wanted.search.n_trials) for family in families)
 
-    if asking(study, n_left, store.patience_s):
+    if laboratory.patiently(n_left):
         say("timing a few training steps of the shallowest and the deepest shape of each design")
-        speed = speeds(list(wanted.points.values()), plan, wanted.tokens)
-        print_search(wanted, plan, speed, sys.stderr)
+        plan = laboratory.plan
+        laboratory.step_s = speeds(list(wanted.points.values()), plan, wanted.tokens)
+        print_search(wanted, plan, laboratory.step_s, sys.stderr)
+
+
+def _laboratory(wanted: Wanted, plan: Plan, store: Store, study: str) -> Laboratory:
+    """Where the search is done; nothing is timed yet."""
+    search = wanted.search
     return Laboratory(
         study=study,
         store=store,
@@ -103,7 +110,7 @@ def _laboratory(
         n_trials=search.n_trials,
         first_seed=search.first_seed,
         progress=seeking,
-        step_s=speed,
+        step_s=_no_speed,
         note=say,
         pruning=wanted.pruning,
     )

@@ -214,6 +214,52 @@ def test_what_ablate_has_trained_is_answered_from_the_study(
     assert trial.values == (loss,)
 
 
+FLAKY = """
+from pathlib import Path
+from attnres_cli.residual import register
+from variants.standard import Standard
+
+@register("flaky")
+class Flaky(Standard):
+    def __init__(self, d_model, n_sublayers):
+        super().__init__(d_model, n_sublayers)
+        self.breaks = n_sublayers == 8
+
+    def write(self, state, l, y):
+        if self.breaks and y.requires_grad and Path("broken").exists():
+            raise OSError("not today")
+        return super().write(state, l, y)
+"""
+
+
+@pytest.mark.slow
+def test_failed_runs_are_named_and_with_retry_failed_trained_again(folder: Path):
+    (folder / "flaky.py").write_text(FLAKY)
+    (folder / "broken").touch()
+    command = ["search", "standard", "flaky", *SMALL, "--plugin", "flaky.py", "--confirm", "2"]
+    command += ["--seeds", "2", "--study", "f.db"]
+
+    def typed(*more: str) -> tuple[int, str, str]:
+        line = [sys.executable, "-m", "attnres_cli", *command, *more]
+        done = subprocess.run(line, check=False, capture_output=True, text=True)
+        return done.returncode, done.stdout, done.stderr
+
+    code, out, err = typed()
+    (folder / "broken").unlink()
+    same, unchanged, silence = typed()
+    again, mended, _ = typed("--retry-failed")
+
+    assert (code, same, again) == (3, 3, 0)
+    assert "failed runs: 3; `attnres runs` lists them, the same command with --retry-failed" in err
+    for seed in range(3):
+        assert f"seed {seed}: OSError: not today" in out
+    assert out.count("failed: flaky at 4 x ") == 3
+    assert unchanged == out
+    assert "val loss" not in silence
+    assert "failed: " not in mended
+    assert "flaky: 2 of 40 trials complete; 2 different shapes; grid" in mended
+
+
 def test_help_needs_neither_torch_nor_optuna():
     code = "import sys; from attnres_cli import cli; "
     code += "sys.exit(sum(name in sys.modules for name in ('torch', 'optuna', 'sqlalchemy')))"

@@ -102,7 +102,13 @@ class Bench:
             pruning=pruning,
         )
 
-    def run(self, outcome: Outcome = deep_is_good, stop_after: int | None = None) -> Bench:
+    def run(
+        self,
+        outcome: Outcome = deep_is_good,
+        stop_after: int | None = None,
+        *,
+        retry_failed: bool = False,
+    ) -> Bench:
         """Search and confirm; with `stop_after` so many runs, then die."""
 
         def train(
@@ -126,6 +132,9 @@ class Bench:
                     self._let_go([record.id])
 
         self.laboratory.train = train  # type: ignore[method-assign]
+        self.laboratory.retry_failed = retry_failed
+        if retry_failed:
+            self.laboratory.retry(self.families)
         self.laboratory.look(self.families)
         self.laboratory.confirm(self.families, 1, self.search.confirm_seeds)
         return self

@@ -102,9 +102,9 @@ def part(finding: Finding, known: RecipeOf | None, study: str, number: int) -> s
         *(_table(one) for one in finding.optima),
         markup.section("Figures", drawn) if drawn else "",
         markup.section(
-            "Failed trials",
+            "Failed runs",
             markup.table(
-                "Trials that came to nothing.",
+                "Runs that came to nothing: first looks, and of fresh seeds.",
                 ("variant", "shape", "error"),
                 failed,
                 left=("shape", "error"),

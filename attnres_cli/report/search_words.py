@@ -217,12 +217,21 @@ def _interaction(finding: Finding, pair: Pair) -> str:
 
 
 def failures(finding: Finding) -> list[tuple[str, str, str]]:
-    """Variant, shape and error of every trial that failed or diverged."""
-    return [
-        (trial.variant, brief(trial), error)
-        for one in finding.optima
-        for trial, error in one.failed
-    ]
+    """Variant, point with its seed, and error of every trial that failed or diverged, and of every
+    other run that failed.
+    """
+    first, found = finding.search.first_seed, []
+    for one in finding.optima:
+        runs = [*((trial, first, error) for trial, error in one.failed), *one.failed_runs]
+        found += [(t.variant, f"{_point(t)}, seed {seed}", error) for t, seed, error in runs]
+    return found
+
+
+def _point(trial: Trial) -> str:
+    """`6 x 354, 2 heads, lr=0.01`, without the options that the variant's name says."""
+    named_there = trial.variant.partition(":")[2].split(",")
+    held = [text for text in _options(trial) if text not in named_there]
+    return ", ".join([brief(trial), *held])
 
 
 def best_text(shape: Shape) -> str:
@@ -250,9 +259,12 @@ def surprise_text(shape: Shape) -> str:
 
 def options_text(trial: Trial) -> str:
     """`n_blocks=4, lr=0.01`, or `-`."""
+    return ", ".join(_options(trial)) or "-"
+
+
+def _options(trial: Trial) -> list[str]:
     held = options(trial).items()
-    texts = [f"{name}={v:.4g}" if isinstance(v, float) else f"{name}={v}" for name, v in held]
-    return ", ".join(texts) or "-"
+    return [f"{name}={v:.4g}" if isinstance(v, float) else f"{name}={v}" for name, v in held]
 
 
 def _joined(names: Sequence[str]) -> str:

@@ -92,6 +92,7 @@ class Optimum:
 
     Attributes:
         failed: trials that came to nothing, with their error in a line, or that they diverged.
+        failed_runs: runs of other trials that failed, with seed and error: most of fresh seeds.
         counts: trials that were asked for by what became of them, diverged ones apart; and `extra`,
             those beyond them.
         reason: why it is not said which shapes may be best; empty where it is.
@@ -103,6 +104,7 @@ class Optimum:
     failed: tuple[tuple[Trial, str], ...]
     counts: Mapping[str, int]
     reason: str = ""
+    failed_runs: tuple[tuple[Trial, int, str], ...] = ()
 
     @property
     def confirmed(self) -> list[Shape]:
@@ -209,8 +211,21 @@ def optimum(search: Search, family: Family, runs: Runs) -> Optimum:
     n_diverged = sum(not t.is_extra for t in diverged)
     counts |= {"complete": counts["complete"] - n_diverged, "diverged": n_diverged}
     counts["extra"] = len(family.trials) - len(asked)
-    found = Optimum(family, tuple(shapes), tuple(failed), counts)
+    others = _failed_runs(search, family, runs)
+    found = Optimum(family, tuple(shapes), tuple(failed), counts, failed_runs=others)
     return _set_of_best(found, search)
+
+
+def _failed_runs(search: Search, family: Family, runs: Runs) -> tuple[tuple[Trial, int, str], ...]:
+    """Failed runs of any seed, without the first looks of trials that failed themselves."""
+    found = []
+    for trial in family.trials:
+        for seed in (search.first_seed, *search.confirm_seeds):
+            run = runs.get((trial.variant, trial.recipe_digest, seed))
+            is_own = seed == search.first_seed and trial.state is State.FAILED
+            if run is not None and run.status is Status.FAILED and not is_own:
+                found.append((trial, seed, last_line(run.error)))
+    return tuple(found)
 
 
 def _shape(search: Search, trial: Trial, runs: Runs) -> Shape:

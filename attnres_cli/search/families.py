@@ -45,12 +45,16 @@ class Family:
     _ids: dict[int, int] = field(default_factory=dict)  # of trials in the storage, by number
 
     def kept(self) -> list[_Tried]:
-        """Its trials that try something, each point once: the first to be there has it."""
+        """Its trials that try something, each point once: the first to be there that has not
+        failed has it, else the first.
+        """
         found: dict[Point, FrozenTrial] = {}
         for trial in self.study.get_trials(deepcopy=False):
             point = self.points.of_trial(trial)
-            if point is not None:
-                found.setdefault(point, trial)
+            if point is None:
+                continue
+            if _failed(found.setdefault(point, trial)) and not _failed(trial):
+                found[point] = trial
         return [(trial, point) for point, trial in found.items()]
 
     def complete(self) -> dict[Point, tuple[float, ...]]:
@@ -71,7 +75,7 @@ class Family:
         """Trials that are left to be asked for or to be ended, if none fails."""
         tried = self.kept()
         counted = _counting(tried)
-        running = sum(trial.state is TrialState.RUNNING for trial, _ in counted)
+        running = sum(trial.state is TrialState.RUNNING for trial, _ in tried)
         return running + max(0, min(n_trials - len(counted), len(self.points) - len(tried)))
 
     def best(self) -> list[Point]:
@@ -129,7 +133,7 @@ class Family:
         while True:
             tried = self.kept()
             counted = _counting(tried)
-            n_failed = sum(trial.state is TrialState.FAIL for trial, _ in tried)
+            n_failed = sum(_failed(trial) for trial, _ in tried if EXTRA not in trial.user_attrs)
             is_done = len(counted) >= n_trials or len(tried) >= len(self.points)
             if is_done or n_failed > n_trials:
                 return asked
@@ -165,13 +169,33 @@ class Family:
             self._end(number, TrialState.PRUNED)
         return pruned
 
-    def add(self, point: Point, values: Sequence[float]) -> None:
-        """Let Optuna know of a point that was trained beyond the trials asked for."""
+    def add(self, point: Point, values: Sequence[float] | None) -> None:
+        """Let Optuna know of a point that was trained beyond the trials asked for, or failed."""
+        state = TrialState.FAIL if values is None else TrialState.COMPLETE
+        self._add(point, state, values, {EXTRA: True})
+
+    def failed(self) -> list[_Tried]:
+        """Those that failed, and have not been tried again since."""
+        return [(trial, point) for trial, point in self.kept() if _failed(trial)]
+
+    def try_again(self, trial: FrozenTrial, point: Point) -> None:
+        """Begin a trial in the place of one that failed, which Optuna keeps as it is."""
+        extra = {EXTRA: True} if EXTRA in trial.user_attrs else {}
+        self._add(point, TrialState.RUNNING, None, extra)
+
+    def _add(
+        self,
+        point: Point,
+        state: TrialState,
+        values: Sequence[float] | None,
+        more: Mapping[str, object],
+    ) -> None:
         trial = create_trial(
+            state=state,
             params=self.points.params_of(point),
             distributions=self.points.distributions,
-            values=list(values),
-            user_attrs={**run_attributes(trial_of(point, self.points)), EXTRA: True},
+            values=None if values is None else list(values),
+            user_attrs={**run_attributes(trial_of(point, self.points)), **more},
         )
         self.study.add_trial(trial)
 
@@ -221,8 +245,12 @@ def _counting(tried: Sequence[_Tried]) -> list[_Tried]:
     return [
         (trial, point)
         for trial, point in tried
-        if trial.state is not TrialState.FAIL and EXTRA not in trial.user_attrs
+        if not _failed(trial) and EXTRA not in trial.user_attrs
     ]
+
+
+def _failed(trial: FrozenTrial) -> bool:
+    return trial.state is TrialState.FAIL
 
 
 def _beats(a: tuple[float, ...], b: tuple[float, ...]) -> bool:

@@ -67,6 +67,7 @@ class Laboratory:
         plan: the recipe, devices and settings of every run; its arms and seeds are not read.
         objectives: of a trial, val_loss first.
         pruning: which trials are ended early, None where none is.
+        retry_failed: whether runs that failed before are trained once more.
         failed: run ids.
 
     """
@@ -82,7 +83,16 @@ class Laboratory:
     step_s: Callable[[Point], float | None]
     note: Callable[[str], None]
     pruning: pruning.Pruning | None = None
+    retry_failed: bool = False
     failed: set[int] = field(default_factory=set)
+
+    def retry(self, families: Sequence[Family]) -> None:
+        """Let trials that failed wait again: their runs, and a new trial in the place of each."""
+        for family in families:
+            failed = self.patiently(family.failed)
+            self.records([point for _, point in failed], (self.first_seed,))
+            for trial, point in failed:
+                self.patiently(partial(family.try_again, trial, point))
 
     def look(self, families: Sequence[Family]) -> None:
         """Trials of every family, until each has as many as asked for or has tried all points."""
@@ -109,7 +119,7 @@ class Laboratory:
         points = list(dict.fromkeys(point for found in chosen.values() for point in found))
         all_seeds = tuple(dict.fromkeys((self.first_seed, *seeds)))
         records = self.records(points, all_seeds)
-        self._count_failed(records)
+        self.count_failed(records)
         if any(record.status in _WAITS for record in records):
             shapes = "1 shape" if len(trunks) == 1 else f"{len(trunks)} shapes"
             best = "best" if k == 1 else f"{k} best"
@@ -127,14 +137,25 @@ class Laboratory:
         return asking(self.study, work, self.store.patience_s)
 
     def records(self, points: Sequence[Point], seeds: Sequence[int]) -> list[RunRecord]:
-        """The runs of these points in the study; those that it lacks wait there now."""
+        """The runs of these points in the study; those that it lacks wait there now, and so do
+        those that failed before this command, if they are to be trained once more.
+        """
         fingerprint = self.tokens.fingerprint
         specs = [
             RunSpec(point.recipe, point.variant, seed, fingerprint)
             for seed in seeds
             for point in points
         ]
-        return self.store.plan(specs, self.tokens.facts) if specs else []
+        records = self.store.plan(specs, self.tokens.facts) if specs else []
+        again = [
+            spec
+            for spec, record in zip(specs, records, strict=True)
+            if record.status is Status.FAILED and record.id not in self.failed
+        ]
+        if not self.retry_failed or not again:
+            return records
+        self.store.plan(again, self.tokens.facts, retry_failed=True)
+        return self.store.plan(specs, self.tokens.facts)
 
     def train(
         self,
@@ -155,7 +176,7 @@ class Laboratory:
             ids = [record.id for record in records]
             self.train(lambda _n_free: ids, display)
         there = self.store.statuses(ids)  # some may have been removed
-        self._count_failed(self.store.runs(ids=list(there), curves=False))
+        self.count_failed(self.store.runs(ids=list(there), curves=False))
 
     def know(self, display: Display, records: Sequence[RunRecord], points: Sequence[Point]) -> None:
         """Let a display know of these runs, each of its point."""
@@ -177,16 +198,18 @@ class Laboratory:
             total += family.n_left(self.n_trials) * sum(took) / len(took)
         return total / len(self.plan.devices)
 
-    def _count_failed(self, records: Sequence[RunRecord]) -> None:
+    def count_failed(self, records: Sequence[RunRecord]) -> None:
+        """Keep the numbers of those of these runs that failed."""
         self.failed |= {record.id for record in records if record.status is Status.FAILED}
 
     def _add_extra(self, family: Family, points: Sequence[Point]) -> None:
-        """Let Optuna know what was trained beyond the trials asked for."""
-        complete = family.complete()
+        """Let Optuna know what was trained beyond the trials asked for, or failed there."""
+        complete, tried = family.complete(), {point for _, point in family.kept()}
         new = [point for point in points if point not in complete]
         for point, record in zip(new, self.records(new, (self.first_seed,)), strict=True):
             values = values_of(record, self.objectives)
-            if values is not None:
+            is_lost = record.status is Status.FAILED and point not in tried
+            if values is not None or is_lost:
                 family.add(point, values)
 
 
@@ -298,6 +321,7 @@ class _Look:
             found = pruning.looks(curve, point.steps).items()
             looks = {n: loss for n, loss in found if judged.first <= n <= judged.last}
             family.report(number, looks)
+        self.laboratory.count_failed([record])
         family.tell(number, values_of(record, self.laboratory.objectives))
 
 

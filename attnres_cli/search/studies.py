@@ -193,8 +193,10 @@ def _key(trial: FrozenTrial) -> str:
     return json.dumps([trial.user_attrs[_RUN][name] for name in ("recipe_digest", "variant")])
 
 
-def _rank(trial: FrozenTrial) -> tuple[bool, int]:
-    return _STATES[trial.state.name] is not State.COMPLETE, trial.number
+def _rank(trial: FrozenTrial) -> tuple[int, int]:
+    """A complete one first; one that failed last, since it may have been tried again."""
+    order = {State.COMPLETE: 0, State.FAILED: 2}
+    return order.get(_STATES[trial.state.name], 1), trial.number
 
 
 def _trial(trial: FrozenTrial, *, is_extra: bool) -> Trial:

@@ -307,9 +307,24 @@ def test_every_trial_is_counted_for_what_became_of_it_and_failures_have_their_er
     )
     assert failures(clear)[0] == (
         "standard",
-        "4 x 96, 2 heads",
+        "4 x 96, 2 heads, seed 0",
         "RuntimeError: out of memory on <device 0>",
     )
+
+
+def test_failed_runs_of_fresh_seeds_are_listed_beside_failed_trials():
+    search, runs = searches.valleys()
+    before = failures(find(search, runs))
+    lost = next(run for run in runs if run.seed == 2 and run.variant == "standard")
+    error = "Traceback (most recent call last):\nOSError: the disk is full"
+    failed = replace(lost, status=Status.FAILED, result=None, error=error)
+
+    found = failures(find(search, [failed if run is lost else run for run in runs]))
+
+    (more,) = set(found) - set(before)
+    assert len(found) == len(before) + 1
+    assert (more[0], more[2]) == ("standard", "OSError: the disk is full")
+    assert more[1].endswith(" heads, seed 2")
 
 
 def test_shapes_beyond_those_asked_for_are_no_part_of_them():
