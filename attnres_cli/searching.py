@@ -8,7 +8,6 @@ from dataclasses import replace
 from functools import partial
 from typing import TextIO
 
-from optuna import Study
 from optuna.storages import RDBStorage
 
 from attnres_cli import ablate
@@ -175,22 +174,23 @@ def _families(wanted: Wanted, storage: RDBStorage, study: str) -> list[Family]:
     search, prunes, found = wanted.search, wanted.pruning, []
     for spec, points in wanted.points.items():
         kind, _ = wanted.samplers[spec]
-        begin = partial(_begun, wanted, storage, spec)
+        begin = partial(studies.open_study, storage, search, list(wanted.points), spec)
         held = asking(study, begin, retry_s())
         mapped, startup = proposals.Points(points), proposals.n_startup(kind, search.n_trials)
         held.sampler = proposals.Feasible(mapped, kind, int(search.name, 16), startup)
         pruner = prunes.make() if prunes else None
         found.append(Family(spec, mapped, held, storage, startup, pruner))
+        asking(study, partial(_keep_asked, wanted, found[-1]), retry_s())
     return found
 
 
-def _begun(wanted: Wanted, storage: RDBStorage, spec: str) -> Study:
-    """Optuna's study of a design, which says what was asked for last."""
+def _keep_asked(wanted: Wanted, family: Family) -> None:
+    """Let Optuna's study of a design say what was asked for last; the sampler if it has anything
+    to propose.
+    """
     search, prunes = wanted.search, wanted.pruning
-    held = studies.open_study(storage, search, list(wanted.points), spec)
-    _, text = wanted.samplers[spec]
-    studies.keep_asked(held, search, text, prunes.text if prunes else "")
-    return held
+    text = wanted.samplers[family.spec][1] if family.n_to_ask(search.n_trials) else ""
+    studies.keep_asked(family.study, search, text, prunes.text if prunes else "")
 
 
 def _no_speed(_point: Point) -> None:

@@ -260,6 +260,19 @@ def test_failed_runs_are_named_and_with_retry_failed_trained_again(folder: Path)
     assert "flaky: 2 of 40 trials complete; 2 different shapes; grid" in mended
 
 
+@pytest.mark.slow
+def test_a_smaller_total_is_told_as_what_is_there_and_who_proposed_it(
+    capsys: pytest.CaptureFixture[str],
+):
+    arguments = ["standard", *SMALL, "--confirm", "0"]
+    searched(capsys, *arguments)
+
+    code, out, _ = searched(capsys, *arguments, "--trials", "1")
+
+    assert code == 0
+    assert "standard: 2 of 2 trials complete; 2 different shapes; grid: 2 points, no more" in out
+
+
 def test_help_needs_neither_torch_nor_optuna():
     code = "import sys; from attnres_cli import cli; "
     code += "sys.exit(sum(name in sys.modules for name in ('torch', 'optuna', 'sqlalchemy')))"

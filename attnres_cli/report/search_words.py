@@ -180,7 +180,9 @@ def notes(finding: Finding) -> list[str]:
 def counts(one: Optimum, search: Search) -> str:
     """`standard: 38 of 40 trials complete, 1 failed; 24 different shapes; grid: ...`."""
     pruner = [f"pruner {one.family.pruner}"] if one.family.pruner else []
-    shapes = plural(len(one.shapes), "different shape")
+    shapes = plural(one.n_shapes, "different shape")
+    if one.n_shapes < len(one.shapes):
+        shapes += f" ({plural(len(one.shapes), 'point')})"
     return "; ".join(
         [f"{one.family.variant}: {trials_text(one, search)}", shapes, one.family.sampler, *pruner]
     )
@@ -189,13 +191,13 @@ def counts(one: Optimum, search: Search) -> str:
 def trials_text(one: Optimum, search: Search) -> str:
     """`38 of 40 trials complete, 1 failed, and 2 shapes beyond them that ...`."""
     held = [f"{n} {word}" for word, n in one.counts.items() if n and word not in _APART]
-    text = ", ".join(
-        [f"{one.counts['complete']} of {plural(search.n_trials, 'trial')} complete", *held]
-    )
+    n_tried = sum(n for word, n in one.counts.items() if word not in ("failed", "extra"))
+    n_trials = max(search.n_trials, n_tried)
+    text = ", ".join([f"{one.counts['complete']} of {plural(n_trials, 'trial')} complete", *held])
     extra = one.counts["extra"]
     if not extra:
         return text
-    them = "it" if search.n_trials == 1 else "them"
+    them = "it" if n_trials == 1 else "them"
     verb = "was" if extra == 1 else "were"
     return (
         f"{text}, and {plural(extra, 'shape')} beyond {them} that {verb} best for another variant"

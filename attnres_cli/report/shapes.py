@@ -88,7 +88,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class Optimum:
-    """One variant's search: every different shape that is complete, by its first look.
+    """One variant's search: every different point that is complete, by its first look.
 
     Attributes:
         failed: trials that came to nothing, with their error in a line, or that they diverged.
@@ -105,6 +105,11 @@ class Optimum:
     counts: Mapping[str, int]
     reason: str = ""
     failed_runs: tuple[tuple[Trial, int, str], ...] = ()
+
+    @property
+    def n_shapes(self) -> int:
+        """How many different shapes; learning rates and options do not tell them apart."""
+        return len({shape.cell for shape in self.shapes})
 
     @property
     def confirmed(self) -> list[Shape]:

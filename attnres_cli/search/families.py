@@ -73,10 +73,13 @@ class Family:
 
     def n_left(self, n_trials: int) -> int:
         """Trials that are left to be asked for or to be ended, if none fails."""
+        running = sum(trial.state is TrialState.RUNNING for trial, _ in self.kept())
+        return running + self.n_to_ask(n_trials)
+
+    def n_to_ask(self, n_trials: int) -> int:
+        """Trials that are left to be asked for, if none fails."""
         tried = self.kept()
-        counted = _counting(tried)
-        running = sum(trial.state is TrialState.RUNNING for trial, _ in tried)
-        return running + max(0, min(n_trials - len(counted), len(self.points) - len(tried)))
+        return max(0, min(n_trials - len(_counting(tried)), len(self.points) - len(tried)))
 
     def best(self) -> list[Point]:
         """The points that are complete and finite, best first; of two goals only those that no

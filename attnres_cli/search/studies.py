@@ -72,15 +72,16 @@ def open_study(storage: RDBStorage, search: Search, variants: Sequence[str], spe
 
 
 def keep_asked(study: Study, search: Search, sampler: str, pruner: str = "") -> None:
-    """Write down what was asked last: trials, seeds of the confirmation, sampler, and pruner, which
-    stays where there was one and is none now, since trials that it ended stay so.
+    """Write down what was asked last: trials, seeds of the confirmation, sampler, and pruner. Those
+    two stay where there is none now, since trials that they proposed and ended stay so.
     """
     before = study.user_attrs.get(_ASKED, {})
-    asked = {key: getattr(search, key) for key in _GROWS} | {"sampler": sampler}
-    asked["pruner"] = pruner or before.get("pruner", "")
-    now = search.confirm_seeds
-    asked["earlier_seeds"] = [seed for seed in _seeds_of(before) if seed not in now]
-    if study.user_attrs.get(_ASKED) != json.loads(json.dumps(asked)):
+    asked = {key: getattr(search, key) for key in _GROWS}
+    for key, now in (("sampler", sampler), ("pruner", pruner)):
+        asked[key] = now or before.get(key, "")
+    earlier = [seed for seed in _seeds_of(before) if seed not in search.confirm_seeds]
+    asked["earlier_seeds"] = earlier
+    if before != json.loads(json.dumps(asked)):
         study.set_user_attr(_ASKED, asked)
 
 

@@ -327,6 +327,41 @@ def test_failed_runs_of_fresh_seeds_are_listed_beside_failed_trials():
     assert more[1].endswith(" heads, seed 2")
 
 
+def test_points_of_one_shape_are_one_shape_and_a_failure_says_which_point_it_is():
+    sizes = (2, 32, 2)
+    points = [
+        searches.trial(
+            number,
+            "attnres:n_blocks=4",
+            sizes,
+            recipe_digest=f"{number:012x}",
+            values=(loss,),
+            dimensions={**searches.trial(0, "", sizes).dimensions, "lr": lr, "n_blocks": 4},
+        )
+        for number, (lr, loss) in enumerate(((1e-9, 5.5), (0.02, 2.5), (1e9, math.inf)))
+    ]
+    family = searches.family("attnres", points)
+    search = searches.search([family], n_trials=3, confirm_seeds=())
+
+    finding = find(search, [searches.run(t, 0, t.values[0]) for t in points])
+
+    assert "2 of 3 trials complete, 1 diverged; 1 different shape (2 points); " in counts(
+        finding.optima[0], search
+    )
+    what = "2 x 32, 2 heads, lr=1e+09, seed 0"
+    assert failures(finding) == [("attnres:n_blocks=4", what, "diverged")]
+
+
+def test_no_fewer_trials_are_said_to_be_asked_for_than_there_are():
+    search, runs = searches.valleys()
+
+    one = find(replace(search, n_trials=1), runs).optima[0]
+
+    assert counts(one, replace(search, n_trials=1)).startswith(
+        "standard: 15 of 17 trials complete, 1 running, 1 pruned, 1 failed; "
+    )
+
+
 def test_shapes_beyond_those_asked_for_are_no_part_of_them():
     search, runs = searches.valleys()
     family = search.families[0]

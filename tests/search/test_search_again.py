@@ -16,6 +16,7 @@ from untrained import Bench, deep_is_good
 from attnres_cli.report.optima import find
 from attnres_cli.report.search_words import failures
 from attnres_cli.run import RunRecord
+from attnres_cli.search import studies
 from attnres_cli.trials import State
 
 
@@ -120,3 +121,12 @@ def test_a_failed_shape_that_was_best_for_another_variant_is_listed_and_tried_ag
     (extra,) = [t for t in again.found.families[0].trials if t.is_extra]
     assert extra.state is State.COMPLETE
     assert listed(again) == []
+
+
+def test_the_sampler_that_is_told_is_the_last_that_had_something_to_propose(bench):
+    done = bench(n_trials=2, kind="grid").run()
+
+    studies.keep_asked(done.families[0].study, done.search, "")
+
+    assert done.families[0].n_to_ask(2) == 0
+    assert done.found.families[0].sampler == "grid: as asked"
