@@ -62,7 +62,11 @@ def search(
     ] = None,
     trials: Annotated[int, typer.Option(help="Of each design, in all.")] = 40,
     objective: Annotated[
-        str, typer.Option(help="val_loss; a second: step_time, params, flops or memory.")
+        str,
+        typer.Option(
+            help="val_loss; a second: step_time, params or flops if the budget does not fix it, "
+            "memory on a GPU."
+        ),
     ] = "val_loss",
     sampler: Annotated[
         str, typer.Option(help="auto, tpe, gp, nsga2, grid, brute or random.")

@@ -11,6 +11,7 @@ from typing import TextIO
 from optuna.storages import RDBStorage
 
 from attnres_cli import ablate
+from attnres_cli.errors import UsageError
 from attnres_cli.plan import Arm, Plan
 from attnres_cli.report.progress import seeking
 from attnres_cli.report.terminal import computing
@@ -32,7 +33,8 @@ def planned(wanted: Wanted, device: str, workers: int | None, engine: str) -> Pl
 
     Raises:
         DeviceError: no such device here, or the engine does not run on it.
-        UsageError: no such engine, or the recipe's `compile` contradicts it.
+        UsageError: no such engine, or the recipe's `compile` contradicts it; memory is a goal, and
+            not measured there.
 
     """
     largest = wanted.largest
@@ -45,6 +47,11 @@ def planned(wanted: Wanted, device: str, workers: int | None, engine: str) -> Pl
     made = ablate.make(
         largest.recipe, arms, (wanted.search.first_seed,), fingerprint, device, workers, engine
     )
+    if "memory" in wanted.search.objectives and "cpu" in made.devices:
+        raise UsageError(
+            "--objective memory: on a CPU the peak is that of the whole process, with the "
+            "interpreter and what it trained before; take step_time, or a GPU"
+        )
     return replace(made, recipe=wanted.recipe)
 
 
@@ -159,7 +166,8 @@ def print_search(
         n = wanted.n_confirmed
         seeds = ", ".join(map(str, search.confirm_seeds))
         shapes = "the best shape" if n == 1 else f"the {n} best shapes"
-        stream.write(f"; {shapes} of each design")
+        of = "each design" if len(search.objectives) == 1 else "the front of each design"
+        stream.write(f"; {shapes} of {of}")
         if len(wanted.points) > 1:
             stream.write(f", and the {COMMON} best of each two together, for all designs")
         stream.write(f": then trained on seeds {seeds}")

@@ -14,8 +14,9 @@ from commands import attnres
 from attnres_cli.search import read
 from attnres_cli.trials import State
 
-SMALL = ["--recipe", "smoke", "--set", "train.tokens=2k", "--budget", "params=40k"]
-SMALL += ["--space", "n_layers=2|4,n_heads=2", "--workers", "1"]
+FREE = ["--recipe", "smoke", "--set", "train.tokens=2k", "--workers", "1"]
+FREE += ["--space", "n_layers=2|4,n_heads=2"]
+SMALL = [*FREE, "--budget", "params=40k"]
 
 
 @pytest.fixture(autouse=True)
@@ -42,6 +43,13 @@ def searched(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, 
         ("standard --objective val_los", "did you mean 'val_loss'"),
         ("standard --objective params,val_loss", "val_loss, or val_loss and one more"),
         ("standard --objective val_loss,params,flops", "val_loss, or val_loss and one more"),
+        ("standard --objective val_loss,params", "the recipe's params, fixes it"),
+        ("standard --objective val_loss,params --budget params=2M", "take step_time, flops, or"),
+        ("standard --objective val_loss,flops --budget flops=1e13", "take step_time, params, or"),
+        (
+            "standard --objective val_loss,params --budget flops=1e13 --space params=1M",
+            "fixes it for every shape, but for rounding; take step_time, or on a GPU memory",
+        ),
         ("standard --budget params=2M --sampler tpee", "did you mean 'tpe'"),
         ("standard --pruner medain", "did you mean 'median'"),
         ("standard --pruner median", "--set optim.schedule=wsd keeps it until the last 20%"),
@@ -65,6 +73,34 @@ def test_what_cannot_be_meant_is_one_line_and_leaves_nothing_behind(
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert says in err
     assert list(folder.iterdir()) == []
+
+
+def test_memory_is_no_goal_on_a_cpu_whose_peak_is_that_of_all_the_process_did(
+    capsys: pytest.CaptureFixture[str], folder: Path
+):
+    goals = ["--objective", "val_loss,memory", "--device", "cpu"]
+
+    code, out, err = searched(capsys, "standard", *SMALL, *goals)
+
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert "--objective memory: on a CPU the peak is that of the whole process" in err
+    assert list(folder.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("budget", "goal"),
+    [("params=40k", "flops"), ("flops=4e8", "params"), ("flops=4e8", "step_time")],
+)
+def test_a_goal_that_the_budget_leaves_free_is_searched(
+    budget: str, goal: str, capsys: pytest.CaptureFixture[str]
+):
+    goals = ["--budget", budget, "--objective", f"val_loss,{goal}"]
+
+    code, out, _ = searched(capsys, "standard", *FREE, *goals, "--dry-run")
+
+    assert code == 0
+    assert f"objective val_loss, {goal}; first look on seed 0; the 2 best" in out
+    assert "shapes of the front of each design are then trained for all designs" in out
 
 
 def test_a_recipe_with_a_ladder_is_refused(capsys: pytest.CaptureFixture[str], folder: Path):

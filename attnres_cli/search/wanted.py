@@ -88,8 +88,8 @@ def make(recipe: Recipe, asked: Asked) -> Wanted:
     """The search that is asked for. Loads the data, whose vocabulary is a part of every model.
 
     Raises:
-        UsageError: a budget or space that cannot be meant, or without any shape; a sampler or
-            pruner that cannot be meant, or does not fit.
+        UsageError: a budget or space that cannot be meant, or without any shape; a goal that the
+            budget fixes; a sampler or pruner that cannot be meant, or does not fit.
         VariantError: an unknown variant, or a design of the user's own that is unfair.
         DataError: the recipe's data cannot be had.
 
@@ -100,6 +100,7 @@ def make(recipe: Recipe, asked: Asked) -> Wanted:
     specs = list(dict.fromkeys(variant.parse(spec) for spec in asked.variants))
     space = spaces.parse(asked.space, specs)
     budget = budgets.parse(asked.budget, 1)
+    _check_goals(asked, space, budget)
     tokens = data.load(recipe)
     if not asked.budget:
         budget = budgets.parse((), recipe.model.shape(tokens.vocab_size).n_params())
@@ -135,6 +136,20 @@ def make(recipe: Recipe, asked: Asked) -> Wanted:
         pruning=prunes,
         n_confirmed=asked.n_confirmed,
     )
+
+
+def _check_goals(asked: Asked, space: spaces.Space, budget: budgets.Budget) -> None:
+    """Refuse a goal that every shape reaches alike: rounding alone would decide who is better."""
+    sizes = space.trunk["params"].values if "params" in space.trunk else budget.sizes()
+    fixed = {"params": len(sizes) == 1, "flops": budget.flops is not None}
+    by = "the budget" if asked.budget else "the default budget, the recipe's params,"
+    for goal in asked.objectives:
+        if fixed.get(goal):
+            others = [name for name, is_fixed in fixed.items() if not is_fixed]
+            raise UsageError(
+                f"--objective {goal}: {by} fixes it for every shape, but for rounding; take "
+                f"{', '.join(['step_time', *others])}, or on a GPU memory"
+            )
 
 
 def _admit(points: Mapping[variant.Variant, Sequence[Point]], vocab_size: int) -> None:

@@ -25,7 +25,7 @@ SEARCH = ["search", "--recipe", "smoke", "--set", "train.tokens=2k", "--workers"
 SEARCH += ["--set", "train.eval_tokens=512", "--set", "train.n_evals=1", "--confirm", "0"]
 SEARCH += ["--budget", "params=40k", "--space", "n_layers=1..2,n_heads=1|2|4"]  # six points
 ONE_GOAL = [*SEARCH, "standard", "attnres:block_size=2"]
-TWO_GOALS = [*SEARCH, "standard", "--objective", "val_loss,params", "--trials", "5"]
+TWO_GOALS = [*SEARCH, "standard", "--objective", "val_loss,flops", "--trials", "5"]
 MAIN = """
 import sys
 from attnres_cli.cli import main
@@ -109,7 +109,7 @@ def test_a_search_goes_on_under_another_optuna_and_both_read_it_alike(old: Old, 
     assert {t.state for s in (one_goal, two_goals) for f in s.families for t in f.trials} == {
         State.COMPLETE
     }
-    assert all(trial.values[1] == trial.n_params for trial in two_goals.families[0].trials)
+    assert all(trial.values[1] == trial.flops for trial in two_goals.families[0].trials)
     (grown,) = [s for s in read(str(tmp_path / "attnres.db")) if s.name == one_goal.name]
     for before, after in zip(one_goal.families, grown.families, strict=True):
         assert after.trials[:2] == before.trials
