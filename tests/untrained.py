@@ -108,8 +108,9 @@ class Bench:
         stop_after: int | None = None,
         *,
         retry_failed: bool = False,
+        confirmed: int = 1,
     ) -> Bench:
-        """Search and confirm; with `stop_after` so many runs, then die."""
+        """Search, confirm so many shapes of each; with `stop_after` so many runs, then die."""
 
         def train(
             wanted: Wanted,
@@ -136,7 +137,7 @@ class Bench:
         if retry_failed:
             self.laboratory.retry(self.families)
         self.laboratory.look(self.families)
-        self.laboratory.confirm(self.families, 1, self.search.confirm_seeds)
+        self.laboratory.confirm(self.families, confirmed, self.search.confirm_seeds)
         return self
 
     def _let_go(self, ids: Collection[int]) -> int:

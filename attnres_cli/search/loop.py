@@ -122,12 +122,11 @@ class Laboratory:
         self.count_failed(records)
         if any(record.status in _WAITS for record in records):
             shapes = "1 shape" if len(trunks) == 1 else f"{len(trunks)} shapes"
-            best = "best" if k == 1 else f"{k} best"
-            together = f" and the {COMMON} best of every two together" if len(families) > 1 else ""
-            self.note(
-                f"confirming {shapes}, the {best} of each variant{together}, on seeds "
-                f"{', '.join(map(str, seeds))}"
-            )
+            n_found = self.patiently(lambda: [len(_shapes(each.best(), k)) for each in families])
+            which = _which(k, n_found, len(self.objectives))
+            if len(families) > 1:
+                which += f", and the {COMMON} best of each two together"
+            self.note(f"confirming {shapes}, {which}, on seeds {', '.join(map(str, seeds))}")
             self._train_all(points, all_seeds, records)
         for family in families:
             self.patiently(partial(self._add_extra, family, chosen[family.spec]))
@@ -354,6 +353,17 @@ def likeliest_common(ours: Mapping[S, float], theirs: Mapping[S, float]) -> list
 def _shapes(points: Sequence[Point], k: int) -> list[Trunk]:
     """The first k different shapes."""
     return list(dict.fromkeys(point.trunk for point in points))[:k]
+
+
+def _which(k: int, n_found: Sequence[int], n_goals: int) -> str:
+    """Which shapes are confirmed, of variants that have so many of the k wanted."""
+    one_goal = n_goals == 1
+    if max(n_found) < k:
+        every = "all that each variant has" if one_goal else "all on the front of each variant"
+        return f"{every}, fewer than the {k} wanted"
+    best = f"the {'best' if k == 1 else f'{k} best'} of"
+    best += " each variant" if one_goal else " the front of each variant"
+    return best if min(n_found) == k else f"{best}, or all where there are fewer"
 
 
 def values_of(record: RunRecord, objectives: Sequence[str]) -> tuple[float, ...] | None:
