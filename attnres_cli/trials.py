@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 Value = int | float | str
@@ -137,6 +137,15 @@ def fresh_seeds(search: Search, trained: Collection[tuple[str, str, int]]) -> tu
     held = {seed for variant, digest, seed in trained if (variant, digest) in shapes}
     earlier = [seed for seed in search.earlier_seeds if seed in held]
     return tuple(dict.fromkeys([*earlier, *search.confirm_seeds]))
+
+
+def on_front(values: Sequence[tuple[float, ...]]) -> list[bool]:
+    """Of each whether no other one is nowhere above it and somewhere below: less is better."""
+
+    def beats(a: tuple[float, ...], b: tuple[float, ...]) -> bool:
+        return a != b and all(x <= y for x, y in zip(a, b, strict=True))
+
+    return [not any(beats(other, each) for other in values) for each in values]
 
 
 def pruned(searches: Iterable[Search]) -> dict[tuple[str, str, int, str], str]:

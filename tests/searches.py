@@ -159,6 +159,21 @@ def valleys(
     return search(families, confirm_seeds=seeds), numbered
 
 
+def timed(made: Search) -> Search:
+    """That search for a short step too: 4 ms per layer."""
+    families = [
+        replace(
+            held,
+            trials=tuple(
+                replace(t, values=(*t.values, 0.004 * t.dimensions["n_layers"])) if t.values else t
+                for t in held.trials
+            ),
+        )
+        for held in made.families
+    ]
+    return replace(made, families=tuple(families), objectives=("val_loss", "step_time"))
+
+
 def _with_others(trials: Sequence[Trial]) -> list[Trial]:
     """And three that are no answer: one failed, one pruned, one running."""
     states = {State.FAILED: (4, 96, 2), State.PRUNED: (20, 120, 6), State.RUNNING: (16, 144, 8)}

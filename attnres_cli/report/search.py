@@ -9,6 +9,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from attnres_cli.report import goals
 from attnres_cli.report.latex import escaped
 from attnres_cli.report.optima import Finding, find
 from attnres_cli.report.search_commands import RecipeOf, commands
@@ -29,6 +30,7 @@ from attnres_cli.run import RunRecord
 from attnres_cli.trials import Search
 
 _WIDE = 150
+_WORDS = ("best", "front", "options")
 SHAPE = ("shape", "heads")
 LOSSES = ("aspect", "first look", "fresh seeds [95 %]", "change", "best")
 COSTS = ("d_ff", "h/layer", "params", "tokens", "FLOPs", "ms/step")
@@ -72,8 +74,8 @@ def show(
         out.write(to_html([found], known, study))
 
 
-def cells(shape: Shape) -> list[str]:
-    """The cells of SHAPE, LOSSES, COSTS and MORE."""
+def cells(shape: Shape, goal: tuple[str, ...] = ()) -> list[str]:
+    """The cells of SHAPE, LOSSES, those of a second objective, COSTS and MORE."""
     trial, held = shape.trial, shape.trial.dimensions
     return [
         layers_by_width(trial),
@@ -83,6 +85,7 @@ def cells(shape: Shape) -> list[str]:
         fresh_text(shape),
         surprise_text(shape),
         best_text(shape),
+        *goal,
         str(held["d_ff"]),
         f"{float(held['heads_per_layer']):.3g}",
         f"{trial.n_params:,}",
@@ -93,29 +96,33 @@ def cells(shape: Shape) -> list[str]:
     ]
 
 
-def table_of(one: Optimum) -> tuple[list[str], list[list[str]]]:
+def table_of(one: Optimum, search: Search) -> tuple[list[str], list[list[str]]]:
     """Titles and rows of a variant's listed shapes, without the columns that nothing is in."""
-    head, rows = (*SHAPE, *LOSSES, *COSTS, *MORE), [cells(shape) for shape in one.listed]
+    head = (*SHAPE, *LOSSES, *goals.columns(search), *COSTS, *MORE)
+    rows = [cells(*each) for each in zip(one.listed, goals.cells(one, search), strict=True)]
     kept = [i for i in range(len(head)) if any(row[i] != "-" for row in rows)]
     return [head[i] for i in kept], [[row[i] for i in kept] for row in rows]
 
 
-def heading(one: Optimum) -> str:
+def heading(one: Optimum, search: Search) -> str:
     """What a table of one variant shows."""
+    front = f", or on the front of {goals.both(search)}" if goals.second(search) else ""
     which = "trained with fresh seeds" if one.confirmed else "of the lowest first look, one seed"
-    return f"Shapes of {one.family.variant} {which}; validation loss, nats per token"
+    return f"Shapes of {one.family.variant} {which}{front}; validation loss, nats per token"
 
 
 def _print(finding: Finding, known: RecipeOf | None, study: str, stream: TextIO) -> None:
-    out = console(stream)
-    out.print(Text(title(finding.search), style="bold"))
+    out, search = console(stream), finding.search
+    second = goals.columns(search)
+    wide = _WIDE + len(" ".join(second))
+    out.print(Text(title(search), style="bold"))
     out.print(Text(answer(finding)))
     out.print()
     for one in finding.optima:
-        head, rows = table_of(one)
-        parts = [list(range(len(head)))] if out.width >= _WIDE else _narrow(head)
+        head, rows = table_of(one, search)
+        parts = [list(range(len(head)))] if out.width >= wide else _narrow(head, second)
         for number, part in enumerate(parts if rows else []):
-            out.print(_rich("" if number else heading(one), head, rows, part))
+            out.print(_rich("" if number else heading(one, search), head, rows, part))
     for variant, shape, error in failures(finding):
         out.print(Text(f"failed: {variant} at {shape}: {error}"))
     for line in notes(finding):
@@ -124,10 +131,10 @@ def _print(finding: Finding, known: RecipeOf | None, study: str, stream: TextIO)
         out.print(Text(f"{name}: {typed}"))
 
 
-def _narrow(head: Sequence[str]) -> list[list[int]]:
+def _narrow(head: Sequence[str], second: Sequence[str]) -> list[list[int]]:
     """The columns of the tables that a wide one becomes, each with those that name a shape."""
     found = []
-    for names in (LOSSES, COSTS, MORE):
+    for names in (LOSSES, ("first look", *second) if second else (), COSTS, MORE):
         places = [i for i, name in enumerate(head) if name in names]
         found += [[0, 1, *places]] if places else []
     return found
@@ -140,7 +147,7 @@ def _rich(
         title=name or None, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0)
     )
     for title_ in (head[i] for i in columns):
-        folds, is_text = title_ in ("fresh seeds [95 %]", "options"), title_ in ("options", "best")
+        folds, is_text = title_ in ("fresh seeds [95 %]", "options"), title_ in _WORDS
         table.add_column(
             title_, justify="left" if is_text else "right", no_wrap=not folds, overflow="fold"
         )
@@ -150,11 +157,12 @@ def _rich(
 
 
 def _to_markdown(finding: Finding, known: RecipeOf | None, study: str) -> str:
-    name = title(finding.search)
-    lines = [f"### {name}", "", answer(finding), ""]
+    search = finding.search
+    lines = [f"### {title(search)}", "", answer(finding), ""]
     for one in (each for each in finding.optima if each.shapes):
-        head, rows = table_of(one)
-        lines += [f"**{heading(one)}**", "", f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
+        head, rows = table_of(one, search)
+        lines += [f"**{heading(one, search)}**", "", f"| {' | '.join(head)} |"]
+        lines += ["|" + "---|" * len(head)]
         lines += [f"| {' | '.join(row)} |" for row in rows] + [""]
     lines += [f"- failed: `{v}` at {shape}: {error}" for v, shape, error in failures(finding)]
     lines += [f"- {line}" for line in notes(finding)]
@@ -163,11 +171,13 @@ def _to_markdown(finding: Finding, known: RecipeOf | None, study: str) -> str:
 
 
 def _to_latex(finding: Finding) -> str:
-    parts = ["% needs \\usepackage{booktabs}"]
+    parts, search = ["% needs \\usepackage{booktabs}"], finding.search
+    more = [f"{note[0].upper()}{note[1:]}." for note in goals.notes(search, finding.optima)]
+    told = " ".join([answer(finding), *more])
     for one in (each for each in finding.optima if each.shapes):
-        head, rows = table_of(one)
+        head, rows = table_of(one, search)
         body = [" & ".join(escaped(cell) for cell in row) + r" \\" for row in (head, *rows)]
-        caption = escaped(f"{title(finding.search)}. {heading(one)}. {answer(finding)}")
+        caption = escaped(f"{title(search)}. {heading(one, search)}. {told}")
         parts += [r"\begin{table}", r"  \centering", rf"  \caption{{{caption}}}"]
         parts += [rf"  \begin{{tabular}}{{@{{}}{'r' * len(head)}@{{}}}}", r"    \toprule"]
         parts += [f"    {body[0]}", r"    \midrule", *(f"    {row}" for row in body[1:])]

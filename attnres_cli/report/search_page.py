@@ -23,8 +23,9 @@ from attnres_cli.report.search_words import (
     title,
 )
 from attnres_cli.report.shapes import Optimum
+from attnres_cli.trials import Search
 
-_WORDS = ("best", "options")
+_WORDS = ("best", "front", "options")
 
 
 def to_html(findings: Sequence[Finding], known: RecipeOf | None, study: str) -> str:
@@ -99,7 +100,7 @@ def part(finding: Finding, known: RecipeOf | None, study: str, number: int) -> s
         "what trains runs that are missing, in this one."
     )
     html = [
-        *(_table(one) for one in finding.optima),
+        *(_table(one, finding.search) for one in finding.optima),
         markup.section("Figures", drawn) if drawn else "",
         markup.section(
             "Failed runs",
@@ -120,11 +121,11 @@ def part(finding: Finding, known: RecipeOf | None, study: str, number: int) -> s
     return markup.part(title(finding.search), "".join(html), f"s{number}")
 
 
-def _table(one: Optimum) -> str:
-    name, (head, rows) = one.family.variant, table_of(one)
+def _table(one: Optimum, search: Search) -> str:
+    name, (head, rows) = one.family.variant, table_of(one, search)
     if not rows:
         return f"<p>No trial of <code>{escape(name)}</code> is complete.</p>\n"
-    caption = f"{heading(one)}; 95 % t interval over fresh seeds."
+    caption = f"{heading(one, search)}; 95 % t interval over fresh seeds."
     escaped = [[_cell(cell) for cell in row] for row in rows]
     return markup.section(name, markup.table(caption, head, escaped, left=_WORDS))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from attnres_cli.report import goals
 from attnres_cli.report.optima import Finding, Pair
 from attnres_cli.report.shapes import Optimum, Shape, brief, named, options, sizes
 from attnres_cli.report.words import plural
@@ -28,10 +29,13 @@ SET_RULE = (
 
 
 def title(search: Search) -> str:
-    """`Search 5ea4c0ffee12: recipe quick, params=2M within 2 %`."""
+    """`Search 5ea4c0ffee12: recipe quick, params=2M within 2 %`, and where there is a second
+    objective `, for val_loss and step_time`.
+    """
+    second = goals.second(search)
     return (
         f"Search {search.name}: recipe {search.recipe}, {search.budget} within "
-        f"{100 * search.tolerance:.3g} %"
+        f"{100 * search.tolerance:.3g} %{f', for {goals.both(search)}' if second else ''}"
     )
 
 
@@ -171,6 +175,7 @@ def notes(finding: Finding) -> list[str]:
     lines += [counts(one, search) for one in finding.optima]
     lines += [f"space {search.space}; learning rate: {search.learning_rate}"]
     lines += [search.absent] if search.absent else []
+    lines += goals.notes(search, finding.optima)
     lines += [f"{search.recipe} ({search.recipe_digest}) on data {search.fingerprint}"]
     if finding.settings:
         lines.append(f"computed with {'; '.join(finding.settings)}")

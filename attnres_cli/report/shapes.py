@@ -17,7 +17,7 @@ from attnres_cli.report.comparison import last_line
 from attnres_cli.report.words import plural
 from attnres_cli.run import RunRecord, Settings, Status
 from attnres_cli.stats import ALPHA, may_be_best, mean_interval
-from attnres_cli.trials import Family, Search, State, Trial, Value
+from attnres_cli.trials import Family, Search, State, Trial, Value, on_front
 
 SIZES = ("n_layers", "d_model", "n_heads", "mlp_ratio", "params")
 """What two trials have in common that are of the same shape, the last two where they were searched.
@@ -131,14 +131,14 @@ class Optimum:
     @property
     def listed(self) -> list[Shape]:
         """What a table shows: confirmed shapes, those with a part of the seeds, and the best of
-        the first look; without any fresh seed the five best of it.
+        the first look; without any fresh seed the five best of it. Of two goals the front too.
         """
         begun = [s for s in self.shapes if s.missing and (s.fresh or s in self.shapes[:1])]
-        return (
-            self.confirmed + begun
-            if self.confirmed
-            else [s for s in self.shapes if s in begun or s in self.shapes[:_UNCONFIRMED_SHOWN]]
-        )
+        kept = {trial.number for trial in front(self)}
+        more = [s for s in self.shapes if s in begun or s.trial.number in kept]
+        if self.confirmed:
+            return self.confirmed + [s for s in more if not s.is_confirmed]
+        return [s for s in self.shapes if s in more or s in self.shapes[:_UNCONFIRMED_SHOWN]]
 
 
 def cell(trial: Trial) -> Cell:
@@ -163,13 +163,8 @@ def front(one: Optimum) -> list[Trial]:
     sound = [t for t in one.family.trials if is_sound(t) and all(map(math.isfinite, t.values))]
     if not sound or len(sound[0].values) < 2:
         return []
-    kept = [t for t in sound if not any(_dominates(other.values, t.values) for other in sound)]
-    return sorted(kept, key=lambda t: t.values)
-
-
-def _dominates(ours: Sequence[float], theirs: Sequence[float]) -> bool:
-    """Whether the one is nowhere above the other, and not equal: less is better everywhere."""
-    return tuple(ours) != tuple(theirs) and all(a <= b for a, b in zip(ours, theirs, strict=True))
+    kept = zip(sound, on_front([tuple(t.values) for t in sound]), strict=True)
+    return sorted((t for t, is_kept in kept if is_kept), key=lambda t: t.values)
 
 
 def named(shape: Shape) -> str:

@@ -20,7 +20,7 @@ from attnres_cli.search.points import Point
 from attnres_cli.search.proposals import Points
 from attnres_cli.search.shapes import Trunk
 from attnres_cli.search.studies import EXTRA, VOID, has_run, run_attributes
-from attnres_cli.trials import State, Trial
+from attnres_cli.trials import State, Trial, on_front
 
 _STALE = timedelta(minutes=5)  # of a trial whose process died before it was written
 _Tried = tuple[FrozenTrial, Point]
@@ -87,11 +87,8 @@ class Family:
         """
         complete = self.complete().items()
         ended = [(values, point) for point, values in complete if all(map(math.isfinite, values))]
-        front = [
-            (values, point)
-            for values, point in ended
-            if not any(_beats(other, values) for other, _ in ended)
-        ]
+        kept = on_front([values for values, _ in ended])
+        front = [each for each, is_kept in zip(ended, kept, strict=True) if is_kept]
         chosen = front if ended and len(ended[0][0]) > 1 else ended
         order = {point: place for place, point in enumerate(self.points.points)}
         return [point for _, point in sorted(chosen, key=lambda each: (each[0], order[each[1]]))]
@@ -254,10 +251,6 @@ def _counting(tried: Sequence[_Tried]) -> list[_Tried]:
 
 def _failed(trial: FrozenTrial) -> bool:
     return trial.state is TrialState.FAIL
-
-
-def _beats(a: tuple[float, ...], b: tuple[float, ...]) -> bool:
-    return a != b and all(x <= y for x, y in zip(a, b, strict=True))
 
 
 @contextmanager

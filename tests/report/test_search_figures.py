@@ -26,18 +26,7 @@ def finding() -> Finding:
 def two_goals() -> Finding:
     """A search for a low loss and a short step."""
     search, runs = searches.valleys()
-    families = [
-        replace(
-            family,
-            trials=tuple(
-                replace(t, values=(*t.values, 0.004 * t.dimensions["n_layers"])) if t.values else t
-                for t in family.trials
-            ),
-        )
-        for family in search.families
-    ]
-    goals = ("val_loss", "step_time")
-    return find(replace(search, families=tuple(families), objectives=goals), runs)
+    return find(searches.timed(search), runs)
 
 
 def drawn(finding: Finding) -> dict:

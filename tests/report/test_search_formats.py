@@ -17,9 +17,10 @@ from test_page import Page
 
 from attnres_cli.recipe import load
 from attnres_cli.report.optima import find
-from attnres_cli.report.search import show
+from attnres_cli.report.search import show, table_of
 from attnres_cli.report.search_page import save_figures
 from attnres_cli.report.search_words import answer, notes
+from attnres_cli.report.shapes import front, layers_by_width
 from attnres_cli.trials import State
 
 FORMATS = ("table", "markdown", "csv", "json", "latex", "html")
@@ -48,6 +49,60 @@ def test_at_80_columns_no_line_is_wider_and_no_number_is_broken(monkeypatch, fin
             low, high = shape.ci95
             assert f"{shape.promised:.4f}  {shape.mean:.4f} [{low:.4f}, {high:.4f}]  " in text
             assert f"{shape.trial.n_params:,}" in text
+
+
+@pytest.mark.parametrize("form", ["table", "markdown", "latex", "html", "json"])
+def test_a_second_goal_is_in_the_title_and_in_what_is_said_of_the_verdict(form, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "400")
+    search, runs = searches.valleys()
+
+    text = html.unescape(shown(form, searches.timed(search), runs)).replace("\\_", "_")
+    alone = shown(form)
+
+    assert "params=9M within 2" in text
+    assert ", for val_loss and step_time" in text
+    assert "he verdict is of val_loss alone: step_time is that of the first look on Some C" in text
+    assert "ront: by the first look (seed 0 alone" in text
+    assert not any(word in alone for word in ("ront: ", "goal: ", "for val_loss"))
+
+
+def test_the_second_goal_and_the_front_are_columns_that_list_every_shape_of_the_front():
+    search, runs = searches.valleys()
+    search = searches.timed(search)
+
+    found = find(search, runs)
+
+    for one in found.optima:
+        head, rows = table_of(one, search)
+        goal, on, heads = (head.index(t) for t in ("goal: step_time (ms)", "front", "heads"))
+        listed = {(row[0], row[heads]): (row[goal], row[on]) for row in rows}
+        best = {(layers_by_width(t), str(t.dimensions["n_heads"])): t for t in front(one)}
+        assert len(best) >= 2
+        assert {name for name, (_, is_on) in listed.items() if is_on == "yes"} == set(best)
+        assert all(listed[name][0] == f"{1000 * t.values[1]:.2f}" for name, t in best.items())
+        assert {is_on for _, is_on in listed.values()} == {"yes", "no"}
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+def test_two_goals_have_a_table_of_their_own_in_a_narrow_terminal(columns, monkeypatch):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    search, runs = searches.valleys()
+
+    lines = shown("table", searches.timed(search), runs).splitlines()
+
+    assert max(map(len, lines)) <= columns
+    heads = [" ".join(line.split()) for line in lines if "goal: step_time (ms)" in line]
+    assert heads == ["shape heads first look goal: step_time (ms) front"] * 2
+
+
+def test_goals_that_were_measured_on_two_devices_are_said_not_to_be_comparable():
+    search, runs = searches.valleys()
+    other = replace(searches.SETTINGS, device_name="Other CPU")
+    runs[0] = replace(runs[0], result=replace(runs[0].result, settings=other))
+
+    lines = notes(find(searches.timed(search), runs))
+
+    assert any(line.endswith("Other CPU and Some CPU, which cannot be compared") for line in lines)
 
 
 def test_options_have_a_column_where_they_were_searched_and_none_elsewhere(monkeypatch):
