@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from attnres_cli.report.shapes import Optimum, Shape, front
 from attnres_cli.trials import Search
 
-_UNITS = {"step_time": "ms", "memory": "MB"}
-_MEASURED = tuple(_UNITS)
+_UNITS = {"step_time": "ms", "memory": "MB"}  # of what is measured on a device
 
 
 def second(search: Search) -> str:
@@ -52,7 +51,7 @@ def notes(search: Search, optima: Sequence[Optimum]) -> list[str]:
     name, shapes = second(search), [shape for one in optima for shape in one.shapes]
     if not name:
         return []
-    where = f" on {_devices(shapes)}" if shapes and name in _MEASURED else ""
+    where = f" on {_devices(shapes)}" if shapes and name in _UNITS else ""
     return [
         f"the verdict is of val_loss alone: {name} is that of the first look{where}",
         f"front: by the first look (seed {search.first_seed} alone, so that lucky losses are on "
