@@ -178,11 +178,12 @@ def test_poor_trials_are_ended_early_and_leave_nothing_but_that(
     n_pruned = states.count(State.PRUNED)
     assert n_pruned >= 1
     assert states.count(State.COMPLETE) == 8 - n_pruned
-    assert err.count(": pruned after step ") == n_pruned
+    n_stopped = err.count(": pruned after step ")
+    assert 1 <= n_stopped <= n_pruned  # on a busy machine a run may end before it is told to stop
     assert f"{n_pruned} pruned" in out
     connection = sqlite3.connect(folder / "attnres.db")
     runs = connection.execute("SELECT status, count(*) FROM attnres_runs GROUP BY status")
-    assert dict(runs.fetchall()) == {"complete": 8 - n_pruned + 1, "pending": n_pruned}
+    assert dict(runs.fetchall()) == {"complete": 8 - n_stopped + 1, "pending": n_stopped}
     connection.close()
     assert not list((folder / "attnres.runs").glob("*/*.json"))  # no checkpoint of any
 
