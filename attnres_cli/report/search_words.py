@@ -60,20 +60,28 @@ def answer(finding: Finding) -> str:
         elif not one.confirmed:
             sentences.append(
                 f"{_who(one)} has the lowest first look at {named(one.shapes[0])}: of one seed, "
-                f"the best of {plural(len(one.shapes), 'shape')}, which is no verdict."
+                f"the best of {plural(one.n_shapes, 'shape')}, which is no verdict."
             )
     text = " ".join(sentences)
     return text[0].upper() + text[1:]
 
 
 def _prefers(one: Optimum) -> str:
-    """`standard prefers 6 layers of width 160 ..., or one of 2 others with 4 to 8 layers`."""
+    """`standard prefers 6 layers of width 160 ... or one of 2 others with 4 to 8 layers`; preferred
+    is only what another confirmed shape is refuted against.
+    """
     best, others = one.confirmed[0], [s for s in one.confirmed[1:] if s.may_be_best]
     if one.reason:
         return f"{_who(one)} is lowest, which was not tested, at {named(best)}"
     if len(one.confirmed) == 1:
-        rivals = "" if len({s.cell for s in one.shapes}) == 1 else ", which alone has fresh seeds"
+        rivals = "" if one.n_shapes == 1 else ", which alone has fresh seeds"
         return f"{_who(one)} has {'' if rivals else 'but '}{named(best)}{rivals}"
+    if len(others) == len(one.confirmed) - 1:
+        depths = _span([float(s.trial.dimensions["n_layers"]) for s in one.confirmed])
+        return (
+            f"{_who(one)} may be best at any of its {len(one.confirmed)} confirmed shapes with "
+            f"{depths} layers, and is lowest at {named(best)}"
+        )
     text = f"{_who(one)} prefers {named(best)}"
     if not others:
         return text

@@ -11,7 +11,7 @@ import searches
 
 from attnres_cli.report.optima import Finding, find
 from attnres_cli.report.search_words import answer, counts, failures, notes
-from attnres_cli.report.shapes import front, sizes
+from attnres_cli.report.shapes import front, named, sizes
 from attnres_cli.run import Gate, Status
 from attnres_cli.stats import ALPHA, common_best, may_be_best
 from attnres_cli.trials import State
@@ -263,6 +263,18 @@ def test_one_seed_is_never_a_preference():
     assert all(shape.may_be_best is None for one in finding.optima for shape in one.shapes)
     assert all(len(one.listed) == 5 for one in finding.optima)
     assert "every loss is of one seed (0)" in "\n".join(notes(finding))
+
+
+def test_nothing_is_called_preferred_where_no_confirmed_shape_is_refuted():
+    finding = find(*searches.valleys(SAME, noise=0.5))
+
+    text = answer(finding)
+
+    assert "prefers" not in text
+    for one in finding.optima:
+        n, lowest = len(one.confirmed), named(one.confirmed[0])
+        assert f"{one.family.variant} may be best at any of its {n} confirmed shapes" in text
+        assert f"and is lowest at {lowest}" in text
 
 
 def test_a_shape_without_a_rival_is_not_called_preferred():
