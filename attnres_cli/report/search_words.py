@@ -16,10 +16,10 @@ _APART = ("complete", "extra")  # of what became of trials: said with words of t
 LOWEST = "lowest"  # of the confirmed shapes
 
 RULE = (
-    f"the optima of the confirmed shapes differ: for each of them, the t test that it is best for "
-    f"both has p < {ALPHA} (one-sided, paired by seed; Holm over pairs of variants), against the "
-    "shapes that the first look chose; else they cannot be told apart. Shapes without fresh seeds "
-    "are not tested: the likeliest to be best for both, by the first look, are among the confirmed"
+    "`differ` is said of the optima of the confirmed shapes if for each of them the t test that it "
+    f"is best for both has p < {ALPHA} (one-sided, paired by seed; Holm over pairs of variants), "
+    "against the shapes that the first look chose; else they cannot be told apart. Shapes without "
+    "fresh seeds are not tested: the likeliest to be best for both are among the confirmed"
 )
 SET_RULE = (
     "shape: layers x width; change: fresh mean minus first look; best: `lowest` has the lowest "
