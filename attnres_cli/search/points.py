@@ -20,7 +20,7 @@ from attnres_cli.model import n_params
 from attnres_cli.recipe import Recipe
 from attnres_cli.residual import Residual, Value
 from attnres_cli.search.budget import TOLERANCE, Budget
-from attnres_cli.search.nearest import impossible
+from attnres_cli.search.nearest import Near, impossible
 from attnres_cli.search.shapes import Trunk, kv_heads, shapes
 from attnres_cli.search.space import Space
 from attnres_cli.shape import Shape
@@ -144,9 +144,12 @@ def grid(
         raise UsageError(
             impossible(
                 budget,
-                space.text,
-                lambda other: _common(specs, space, other, recipe, vocab_size),
-                lambda other: _has_one(specs, space, other, recipe, vocab_size),
+                Near(
+                    space,
+                    recipe.model.shape(vocab_size),
+                    lambda other: _common(specs, space, other, recipe, vocab_size),
+                    lambda other: _has_one(specs, space, other, recipe, vocab_size),
+                ),
             )
         )
     return found

@@ -122,7 +122,7 @@ def _whole(dimension: Dimension | None, most: int) -> Iterator[int]:
     yield from range(math.ceil(low), math.floor(high) + 1)
 
 
-def _width(n_layers: int, share: float, params: int, ratio: float, recipe: Shape) -> float:
+def _width(n_layers: int, share: float, params: float, ratio: float, recipe: Shape) -> float:
     """The d_model at which a trunk has the parameters; `share`: key-value heads over heads."""
     products = 3 if recipe.mlp == "swiglu" else 2
     squared = n_layers * (2 + 2 * share + products * ratio)
@@ -139,10 +139,9 @@ def _trunk(
         return None
     exact = _width(n_layers, n_kv_heads / n_heads, params, ratio, recipe)
     best: tuple[tuple[bool, float], Trunk] | None = None
-    around = range(2 * int(exact * (1 - SLACK) / n_heads / 2), int(exact * 1.1 / n_heads) + 3, 2)
-    for d_head in around:
+    for d_head in _heads_about(exact, exact, n_heads):
         d_model = n_heads * d_head
-        if d_head < 2 or not _fits(space, n_layers, d_model, d_head):
+        if not _fits(space, n_layers, d_model, d_head):
             continue
         d_ff = _d_ff(n_layers, d_model, n_heads, params, recipe)
         off = abs(d_ff / d_model / ratio - 1)
@@ -154,6 +153,53 @@ def _trunk(
     return best[1] if best else None
 
 
+def _heads_about(low: float, high: float, n_heads: int) -> range:
+    """Even widths of heads with which a model is about so wide."""
+    least = 2 * int(low * (1 - SLACK) / n_heads / 2)
+    return range(max(2, least), int(high * (1 + SLACK) / n_heads) + 3, 2)
+
+
+def spans(
+    space: Space, low: float, high: float, recipe: Shape
+) -> Iterator[tuple[float, float, float]]:
+    """Of each depth, heads and width that the space may have between two sizes: the parameters from
+    which and up to which its d_ff is near enough to the ratio, and those of one more of d_ff.
+    """
+    ratios = space.trunk.get("mlp_ratio")
+    for ratio in ratios.values if ratios else (recipe.d_ff / recipe.d_model,):
+        assert isinstance(ratio, int | float)
+        for n_layers in _whole(space.trunk.get("n_layers"), 1000):
+            widths = [_width(n_layers, 1.0, size, ratio, recipe) for size in (low, high)]
+            if widths[1] < 2:
+                break
+            if any(_is_near(space, n_layers, width) for width in widths):
+                found = _spans(space, n_layers, low, high, float(ratio), recipe)
+                yield from (span for span in found if span[0] <= high and span[1] >= low)
+
+
+def _spans(
+    space: Space, n_layers: int, low: float, high: float, ratio: float, recipe: Shape
+) -> Iterator[tuple[float, float, float]]:
+    products = 3 if recipe.mlp == "swiglu" else 2
+    widest = _width(n_layers, 1.0, high, ratio, recipe)
+    for n_heads in _whole(space.trunk.get("n_heads"), int(widest * (1 + SLACK)) // 2):
+        n_kv_heads = kv_heads(n_heads, recipe)
+        if n_heads % n_kv_heads or not _may_be(space, "heads_per_layer", n_heads / n_layers):
+            continue
+        share = n_kv_heads / n_heads
+        narrow, wide = (_width(n_layers, share, size, ratio, recipe) for size in (low, high))
+        for d_head in _heads_about(narrow, wide, n_heads):
+            d_model = n_heads * d_head
+            least = max(1, math.ceil(d_model * ratio * (1 - SLACK) - 1e-9))
+            most = math.floor(d_model * ratio * (1 + SLACK) + 1e-9)
+            if most >= least and _fits(space, n_layers, d_model, d_head):
+                rest, unit = (
+                    _rest(n_layers, d_model, n_heads, recipe),
+                    n_layers * products * d_model,
+                )
+                yield rest + (least - 0.5) * unit, rest + (most + 0.5) * unit, unit
+
+
 def kv_heads(n_heads: int, recipe: Shape) -> int:
     """Key-value heads: as many as heads, or the recipe's number where it has fewer."""
     return n_heads if recipe.n_kv_heads == recipe.n_heads else recipe.n_kv_heads
@@ -162,10 +208,15 @@ def kv_heads(n_heads: int, recipe: Shape) -> int:
 def _d_ff(n_layers: int, d_model: int, n_heads: int, params: int, recipe: Shape) -> int:
     """The width of the MLPs with which the trunk comes nearest to the parameters."""
     products = 3 if recipe.mlp == "swiglu" else 2
+    rest = params - _rest(n_layers, d_model, n_heads, recipe)
+    return round(rest / (n_layers * products * d_model))
+
+
+def _rest(n_layers: int, d_model: int, n_heads: int, recipe: Shape) -> float:
+    """The parameters of a trunk beside its MLPs."""
     tables = recipe.vocab_size * d_model * (1 if recipe.tie_embeddings else 2)
     attention = d_model * d_model * (2 + 2 * kv_heads(n_heads, recipe) / n_heads)
-    rest = params - tables - (2 * n_layers + 1) * d_model - n_layers * attention
-    return round(rest / (n_layers * products * d_model))
+    return tables + (2 * n_layers + 1) * d_model + n_layers * attention
 
 
 def _fits(space: Space, n_layers: int, d_model: int, d_head: int) -> bool:

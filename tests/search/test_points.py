@@ -236,22 +236,73 @@ def test_a_budget_that_nothing_has_is_refused_with_the_nearest_that_something_ha
     with pytest.raises(UsageError, match="the nearest that has one is --budget ") as refused:
         grid(asked)
 
-    nearest = str(refused.value).rpartition("--budget ")[2]
-    typed = [variant.parse(spec) for spec in BOTH]
-    found = points.grid(
-        typed, space.parse("", typed), budget.parse([nearest], 1), load("quick"), VOCAB
-    )
-    assert all(found.values())
+    assert all(grid(str(refused.value).rpartition("--budget ")[2]).values())
 
 
-def test_the_least_flops_at_a_size_are_those_of_one_step():
+FIG7 = "aspect=15|30|45|60|75,heads_per_layer=0.3|0.4|0.5|0.6|0.7"
+SMALL = "n_layers=2..4,n_heads=2|4"
+
+
+def has_shapes(params: int, text: str, specs: tuple[str, ...]) -> bool:
+    try:
+        return all(grid(f"params={params}", text, specs, load("smoke")).values())
+    except UsageError:
+        return False
+
+
+@pytest.mark.parametrize(
+    ("asked", "text", "specs", "nearest"),
+    [
+        (30_000, "n_layers=2,n_heads=2,d_model=32", ("standard",), 40_000),
+        (70_000, "n_layers=2,n_heads=2,d_model=32", ("standard",), 43_264),
+        (35_000, FIG7, ("standard", "attnres"), 34_944),
+        (10_000, SMALL, ("standard",), 9_984),
+        (1_000, SMALL, ("standard",), 2_424),
+        (3_000, "", ("standard",), 36_121),
+        (7_000, "n_layers=1..3,n_heads=1|2,d_model=8..24", ("standard", "attnres", "hc"), 6_681),
+    ],
+)
+def test_the_nearest_parameters_have_a_shape_and_none_that_are_nearer_do(
+    asked: int, text: str, specs: tuple[str, ...], nearest: int
+):
+    with pytest.raises(UsageError, match=f"the nearest that has one is --budget params={nearest}$"):
+        grid(f"params={asked}", text, specs, load("smoke"))
+
+    assert has_shapes(nearest, text, specs)
+    inner = range(min(asked, nearest), max(asked, nearest) + 1)
+    some = {*inner[1 : -1 : len(inner) // 20 + 1], *inner[1:8], *inner[-8:-1]}
+    mirrored = {round(asked * asked / params) for params in some}  # as near, on the other side
+    assert not [p for p in some | mirrored if p != nearest and has_shapes(p, text, specs)]
+
+
+def test_between_one_step_and_two_the_nearest_flops_are_those_of_the_nearer():
+    one = "n_layers=4,n_heads=2"
+    (found,) = grid("params=700k", one, ("standard",)).values()
+    (cost,) = {point.flops_per_token * point.base.tokens_per_step for point in found}
+
+    for steps, nearest in ((1.2, 1 / 0.995), (1.9, 2 / 1.005)):
+        with pytest.raises(UsageError, match="nearest that has one") as refused:
+            grid(f"params=700k,flops={steps * cost:.6g}", one, ("standard",))
+        named = str(refused.value).rpartition("--budget ")[2]
+        assert float(named.rpartition("flops=")[2]) == pytest.approx(nearest * cost, rel=1e-3)
+        assert all(grid(named, one, ("standard",)).values())
+
+
+def test_the_nearest_budget_that_is_refused_for_its_options_says_why():
+    with pytest.raises(UsageError, match=r"params=\d+, but there --space n_blocks=0..4: 0"):
+        grid("params=3k", "n_layers=4,n_heads=2,n_blocks=0..4", ("attnres",))
+
+
+def test_the_least_flops_at_a_size_are_those_of_one_step_less_the_tolerance():
     (found,) = grid("params=2M", "", ("standard",)).values()
     least = min(p.flops_per_token * p.recipe.tokens_per_step for p in found)
 
     with pytest.raises(UsageError, match="nearest that has one") as refused:
         grid("params=2M,flops=1e6", "", ("standard",))
 
-    assert str(refused.value).endswith(f" --budget params=2000000,flops={least:.4g}")
+    start, _, flops = str(refused.value).rpartition(",flops=")
+    assert start.endswith(" --budget params=2000000")
+    assert 0 <= float(flops) * 1.005 / least - 1 < 1e-3
 
 
 def test_the_nearest_budget_may_lie_far_below():
