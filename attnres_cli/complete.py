@@ -9,7 +9,8 @@ from __future__ import annotations
 import ast
 import importlib.util
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
 from importlib.metadata import entry_points
 from importlib.resources import files
 from pathlib import Path
@@ -41,7 +42,7 @@ def _stems(folder: str, suffix: str) -> list[str]:
 
 
 def _specs(typed: str) -> list[str]:
-    designs = dict(_designs())
+    designs = dict(_designs([*_installed(), *_plugins()]))
     name, colon, rest = typed.partition(":")
     if not colon:
         return sorted(known for known in designs if known.startswith(typed))
@@ -56,9 +57,32 @@ def _specs(typed: str) -> list[str]:
     return [f"{head}{key}=" for key in options if key.startswith(last) and key not in taken]
 
 
-def _designs() -> Iterator[tuple[str, dict[str, list[str]]]]:
+def plugins_of(specs: Iterable[str]) -> list[Path | None]:
+    """The plugins that designs come from, None for those of a file that is not known here; nothing
+    for those that are installed.
+    """
+    installed, files = _installed_names(), {file: _names([file]) for file in _plugins()}
+    names = {spec.partition(":")[0]: None for spec in specs}
+    origins = {
+        name: next((file for file, held in files.items() if name in held), None)
+        for name in names
+        if name not in installed
+    }
+    return list(dict.fromkeys(origins.values()))
+
+
+@cache
+def _installed_names() -> frozenset[str]:
+    return frozenset(_names(_installed()))
+
+
+def _names(sources: Iterable[Path]) -> set[str]:
+    return {name for name, _ in _designs(sources)}
+
+
+def _designs(sources: Iterable[Path]) -> Iterator[tuple[str, dict[str, list[str]]]]:
     """Names of designs and presets, each with its options and their values as far as listed."""
-    for file in _sources():
+    for file in sources:
         try:
             tree = ast.parse(file.read_text(encoding="utf-8"))
         except (OSError, SyntaxError, ValueError):
@@ -68,8 +92,14 @@ def _designs() -> Iterator[tuple[str, dict[str, list[str]]]]:
                 yield from ((name, _options(node)) for name in _registered(node))
 
 
-def _sources() -> list[Path]:
-    """Files of the packages that entry points name, and plugins."""
+def _plugins() -> list[Path]:
+    """Those of `--plugin` too, once they are loaded."""
+    listed = os.environ.get("ATTNRES_PLUGINS", "")
+    return [Path(each) for each in listed.split(os.pathsep) if each]
+
+
+def _installed() -> list[Path]:
+    """Files of the packages that entry points name."""
     found: list[Path] = []
     for entry in entry_points(group="attnres.variants"):
         spec = importlib.util.find_spec(entry.module)
@@ -78,14 +108,17 @@ def _sources() -> list[Path]:
             found += [file for folder in folders for file in sorted(Path(folder).glob("*.py"))]
         elif spec is not None and spec.origin:
             found.append(Path(spec.origin))
-    plugins = os.environ.get("ATTNRES_PLUGINS", "")
-    return found + [Path(each) for each in plugins.split(os.pathsep) if each]
+    return found
 
 
 def _registered(node: ast.ClassDef) -> Iterator[str]:
     """What a class is registered as: its name, then its presets'."""
     for call in node.decorator_list:
-        if not (isinstance(call, ast.Call) and getattr(call.func, "id", "") == "register"):
+        func = call.func if isinstance(call, ast.Call) else None
+        if not isinstance(call, ast.Call) or "register" not in (
+            getattr(func, "id", ""),
+            getattr(func, "attr", ""),
+        ):
             continue
         yield from _texts(call.args[:1])
         for keyword in [*call.args[1:], *(each.value for each in call.keywords)]:

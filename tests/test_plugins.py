@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -109,6 +110,28 @@ def test_a_plugin_is_compared_by_workers_of_their_own_and_never_mixed_with_other
     code, _, err = attnres(*compare)
     assert (code, err.count("\n")) == (2, 1)
     assert "has changed since the study's runs of it: give the variant another name" in err
+
+
+@pytest.mark.slow
+def test_the_line_that_trains_a_plugins_design_again_can_be_typed(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("COLUMNS", "400")
+    (folder / "plugins").mkdir()
+    (folder / "plugins" / "mine.py").write_text(SOUND)
+    typed = "search mine --recipe smoke --set train.tokens=2k --workers 1 --confirm 0 "
+    typed += "--space n_layers=2,n_heads=2 --budget params=40k --plugin plugins/mine.py"
+
+    code, out, err = attnres(*typed.split())
+    assert code == 0, err
+    (line,) = [line for line in out.splitlines() if line.startswith("mine again: attnres ")]
+    _, unknown, _ = attnres("report")
+
+    assert "--plugin plugins/mine.py --device" in line
+    code, out, err = attnres(*shlex.split(line)[3:])
+    assert code == 0, err
+    assert "mine again (FILE: the plugin that has it): attnres ablate mine" in unknown
+    assert " --plugin FILE --device" in unknown
 
 
 @pytest.mark.slow

@@ -5,9 +5,10 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
-from attnres_cli import address
+from attnres_cli import address, complete
 from attnres_cli import recipe as recipes
 from attnres_cli.errors import RecipeError
 from attnres_cli.recipe import Recipe
@@ -73,6 +74,7 @@ class Chapter:
         words += [part for override in overrides for part in ("--set", override)]
         words += ["--seeds", seeds_typed(sorted(arm.losses))]
         words += [] if base == "standard" else ["--baseline", base]
+        words += plugins_typed([base, arm.variant])
         settings = runs[0].result.settings
         words += ["--device", settings.device, "--engine", settings.engine, "--study", "again.db"]
         return shlex.join(words)
@@ -111,6 +113,24 @@ def overrides_of(recipe: Recipe) -> tuple[str, list[str]]:
     except RecipeError:  # as a file of the user's own that is not known to this version
         return recipe.name, []
     return name, found
+
+
+PLUGIN = "FILE"
+"""In a command, for the file of a plugin that is not known here."""
+
+
+def plugins_typed(variants: Iterable[str]) -> list[str]:
+    """The `--plugin` options without which a command does not know these designs, from the folder
+    in which it is typed: none for installed designs.
+    """
+    here, words = Path.cwd(), []
+    for file in complete.plugins_of(variants):
+        if file is None:
+            words += ["--plugin", PLUGIN]
+        else:
+            path = file.relative_to(here) if file.is_relative_to(here) else file
+            words += ["--plugin", str(path)]
+    return words
 
 
 def seeds_typed(seeds: list[int]) -> str:

@@ -9,7 +9,7 @@ from html import escape
 from attnres_cli import gates
 from attnres_cli.recipe import paper
 from attnres_cli.report import answer, groups, terms
-from attnres_cli.report.chapter import Chapter
+from attnres_cli.report.chapter import PLUGIN, Chapter, plugins_typed
 from attnres_cli.report.comparison import ArmResult, Comparison
 from attnres_cli.report.export import (
     bits_per_byte,
@@ -229,6 +229,7 @@ def _commands(chapter: Chapter) -> str:
     for arm in chapter.comparison.arms:
         runs = chapter.runs_of(arm.variant)
         where = [] if chapter.study == "attnres.db" else ["--study", chapter.study_name]
+        where += plugins_typed([arm.variant])
         typed = [shlex.join(["attnres", "verify", str(run.id), *where]) for run in runs]
         checks = "<br>".join(f"<code>{escape(command)}</code>" for command in typed)
         name = f"<code>{escape(arm.variant)}</code>"
@@ -238,4 +239,6 @@ def _commands(chapter: Chapter) -> str:
         "number of threads adds in another order); and what trains a single run again as this "
         "study has it and compares every bit."
     )
+    if any(f"--plugin {PLUGIN}" in again for _, again, _ in rows):
+        caption += f" {PLUGIN} stands for the plugin that has the design."
     return table(caption, ("variant", "again", "bit for bit"), rows, prose=True)

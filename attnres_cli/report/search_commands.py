@@ -9,7 +9,7 @@ from attnres_cli import address
 from attnres_cli import recipe as recipes
 from attnres_cli.errors import RecipeError
 from attnres_cli.recipe import Recipe
-from attnres_cli.report.chapter import overrides_of, seeds_typed
+from attnres_cli.report.chapter import PLUGIN, overrides_of, plugins_typed, seeds_typed
 from attnres_cli.report.optima import Finding
 from attnres_cli.report.shapes import Shape
 from attnres_cli.trials import Search, Trial
@@ -24,7 +24,9 @@ def commands(finding: Finding, known: RecipeOf | None, study: str) -> list[tuple
     """
     found = [(one, again(finding.search, one.best, known)) for one in finding.optima if one.best]
     typed = [(f"{one.family.variant} again", words) for one, words in found if words]
-    return typed + [("to compare", words) for words in lacking(finding, known, study)]
+    typed += [("to compare", words) for words in lacking(finding, known, study)]
+    told = f" ({PLUGIN}: the plugin that has it)"
+    return [(f"{n}{told if f'--plugin {PLUGIN}' in words else ''}", words) for n, words in typed]
 
 
 def again(search: Search, shape: Shape, known: RecipeOf | None) -> str:
@@ -61,7 +63,8 @@ def _ablate(search: Search, trial: Trial, known: RecipeOf | None) -> list[str]:
     words = ["attnres", "ablate", trial.variant, "--recipe", name]
     words += [part for override in overrides for part in ("--set", override)]
     words += ["--seeds", seeds_typed(seeds)]
-    return words + ([] if trial.variant == "standard" else ["--baseline", trial.variant])
+    words += [] if trial.variant == "standard" else ["--baseline", trial.variant]
+    return words + plugins_typed([trial.variant])
 
 
 def _typed(search: Search, trial: Trial, recipe: Recipe | None) -> tuple[str, list[str]] | None:

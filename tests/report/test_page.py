@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import itertools
 import re
 import shlex
@@ -315,6 +316,28 @@ def test_a_rows_command_trains_its_seeds_and_no_others(make_chapter, make_run, s
     words = shlex.split(chapter.command(chapter.comparison.arms[1]))
 
     assert read_seeds(words[words.index("--seeds") + 1]) == seeds
+
+
+def test_the_commands_of_a_plugins_design_name_its_file(
+    make_chapter, make_run, tmp_path, monkeypatch
+):
+    runs = [make_run(arm, s, val_loss=1.5) for arm in ("standard", "mine:x=2") for s in (0, 1)]
+    chapter = make_chapter(runs)
+    base, mine = chapter.comparison.arms
+    assert " --plugin FILE --device " in chapter.command(mine)
+    assert "FILE stands for the plugin" in to_html([chapter])
+
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    for file, typed in (("here/my own.py", "'my own.py'"), ("a.py", str(tmp_path / "a.py"))):
+        (tmp_path / file).write_text("@own.register('mine')\nclass Mine:\n    pass\n")
+        monkeypatch.setenv("ATTNRES_PLUGINS", str(tmp_path / file))
+        page = html.unescape(to_html([chapter]))
+
+        assert f" --plugin {typed} --device " in chapter.command(mine)
+        assert page.count(f" --plugin {typed}") == 1 + 2  # and in those that verify its runs
+        assert "--plugin" not in chapter.command(base)
+        assert "FILE stands for" not in page
 
 
 def test_an_arm_with_a_rate_of_its_own_is_reproduced_at_it(make_chapter, study):
