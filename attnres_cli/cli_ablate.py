@@ -26,6 +26,7 @@ from attnres_cli.options import (
     read_format,
     read_match,
     read_seeds,
+    refuse_format,
 )
 from attnres_cli.stdio import say
 
@@ -78,6 +79,8 @@ def ablate(
     from attnres_cli.recipe import load, rungs
 
     form, quantity = read_format(output), read_match(match)
+    if dry_run:
+        refuse_format(form)
     if variants and suite is not None:
         raise UsageError("give either variants or --suite, not both")
     whole = load(recipe, override or [])

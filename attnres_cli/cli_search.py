@@ -21,6 +21,7 @@ from attnres_cli.options import (
     Study,
     read_format,
     read_seeds,
+    refuse_format,
 )
 from attnres_cli.stdio import say
 
@@ -112,6 +113,8 @@ def search(
     from attnres_cli.store import Store
 
     form, goals, fresh = read_format(output), _goals(objective), _fresh(seeds, confirm)
+    if dry_run:
+        refuse_format(form)
     if trials < 1:
         raise UsageError(f"--trials must be at least 1, got {trials}")
     if variants and suite is not None:

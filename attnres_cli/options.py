@@ -126,6 +126,12 @@ def read_format(text: str, allowed: Sequence[Format] = PRINTED) -> Format:
     return Format(text)
 
 
+def refuse_format(form: Format) -> None:
+    """Of a dry run, which prints a plan. Raises UsageError where it is not the default."""
+    if form is not Format.TABLE:
+        raise UsageError(f"--format {form}: --dry-run prints its plan as text, leave --format out")
+
+
 def read_against(text: str | None) -> None:
     """Refuse what there are no numbers of. Raises UsageError."""
     if text not in (None, "paper"):

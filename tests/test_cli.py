@@ -74,6 +74,10 @@ BAD = {
     "study is a folder": ([*SMOKE, "--study", "."], "is a folder"),
     "study in memory": ([*SMOKE, "--study", ":memory:"], "the path of a file"),
     "study is a device": ([*SMOKE, "--study", "/dev/null"], "is no file"),
+    "dry run, format": (
+        [*SMOKE, "--dry-run", "--format", "csv"],
+        "--format csv: --dry-run prints its plan as text, leave --format out",
+    ),
     "dry run, study folder": ([*SMOKE, "--dry-run", "--study", "no/a.db"], "does not exist"),
     "recipe is a device": (["ablate", "--recipe", "/dev/zero"], "is no file"),
     "data are a device": (

@@ -46,12 +46,16 @@ class Budget:
 
 
 def parse(texts: Sequence[str], recipe_params: int) -> Budget:
-    """The budget of `params=2M`, `flops=1e17` or both; the recipe's own size where there is none.
+    """The budget of `params=2M`, `flops=1e17` or both; the recipe's own size where none is typed.
 
     Raises:
-        UsageError: an unknown key, twice the same, no number.
+        UsageError: an empty text, an unknown key, twice the same, no number.
 
     """
+    if any(not text.strip(" ,") for text in texts):
+        raise UsageError(
+            "--budget is empty: leave it out for the recipe's own size, or give one, as params=2M"
+        )
     found: dict[str, float] = {}
     for part in [part.strip() for text in texts for part in text.split(",") if part.strip()]:
         key, _, value = part.partition("=")
