@@ -240,7 +240,7 @@ def test_what_ablate_has_trained_is_answered_from_the_study(
     attnres(capsys, "ablate", "standard", *SMALL[:4], *sizes, "--seeds", "1")
 
     one = ["--space", "n_layers=2,n_heads=2", "--confirm", "0"]
-    code, _, err = searched(capsys, "standard", *SMALL[:6], *one)
+    code, _, err = searched(capsys, "standard", *SMALL[:4], *SMALL[-2:], *one)
 
     assert code == 0, err
     assert "val loss" not in err  # nothing was trained
