@@ -18,10 +18,11 @@ from attnres_cli.report.terminal import computing
 from attnres_cli.report.words import duration, plural
 from attnres_cli.search import proposals, studies
 from attnres_cli.search.families import Family
-from attnres_cli.search.loop import COMMON, Laboratory
+from attnres_cli.search.loop import Laboratory
 from attnres_cli.search.points import Point
 from attnres_cli.search.speeds import speeds
 from attnres_cli.search.wanted import Wanted
+from attnres_cli.stats import COMMON
 from attnres_cli.stdio import say
 from attnres_cli.store import Store, retry_s
 from attnres_cli.store.optuna import asking, optuna_storage

@@ -12,6 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from attnres_cli.run import RunRecord, RunResult, Settings, Status
+from attnres_cli.stats import likeliest_common
 from attnres_cli.trials import Family, Search, State, Trial
 
 FINGERPRINT = "0123456789abcdef"
@@ -123,8 +124,8 @@ def valleys(
     seed: int = 0,
 ) -> tuple[Search, list[RunRecord]]:
     """A search with a valley for each variant, in log(aspect), all of its runs, and besides a
-    failed, a pruned and a running trial. The best by first look of any variant are trained with
-    fresh seeds for all of them.
+    failed, a pruned and a running trial. The best by first look of any variant, and those likeliest
+    to be best for two, are trained with fresh seeds for all of them.
     """
     random = np.random.default_rng(seed)
     luck = {s: random.normal(0, 0.02) for s in (0, *seeds)}
@@ -148,10 +149,13 @@ def valleys(
         for trials in found.values()
         for t in sorted(trials, key=lambda t: t.values[0])[:confirmed]
     }
-    for variant, trials in found.items():
-        for t, s in itertools.product(trials, seeds):
-            if t.recipe_digest in sizes:
-                records.append(run(t, s, loss(t, variant, s)))
+    first = [{t.recipe_digest: t.values[0] for t in trials} for trials in found.values()]
+    common = {d for two in itertools.combinations(first, 2) for d in likeliest_common(*two)}
+    for digests in (sizes, common - sizes):
+        for variant, trials in found.items():
+            for t, s in itertools.product(trials, seeds):
+                if t.recipe_digest in digests:
+                    records.append(run(t, s, loss(t, variant, s)))
     families = [family(variant, _with_others(trials)) for variant, trials in found.items()]
     for other in families:
         records.append(_failure(other.trials[-3]))

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from attnres_cli.report.shapes import Cell, Optimum, Shape, named, optimum, untested
+from attnres_cli.report.shapes import Cell, Optimum, Shape, named, optimum, sizes, untested
 from attnres_cli.run import RunRecord
-from attnres_cli.stats import ALPHA, CommonBest, common_best, holm, seeds_needed
+from attnres_cli.stats import ALPHA, CommonBest, common_best, holm, likeliest_common, seeds_needed
 from attnres_cli.trials import Search, Trial, fresh_seeds
 
 
@@ -116,23 +116,46 @@ def _pair(search: Search, optima: Sequence[Optimum], ours: int, theirs: int) -> 
             told.append(f"{one.family.variant} has not been trained with {what} at {named(other)}")
     if told:
         return replace(found, choices=chosen, reason="; ".join(told), lacking=tuple(lacking))
+    return _tested(replace(found, choices=chosen), search, both, cells)
+
+
+def _tested(
+    found: Pair, search: Search, both: Sequence[Optimum], cells: Sequence[Mapping[Cell, Shape]]
+) -> Pair:
+    """The test of the confirmed shapes of two variants, by their cells, against those chosen."""
     common = [shape for shape in cells[0] if shape in cells[1]]
     n_tried = len({shape.cell for one in both for shape in one.shapes})
     if len(common) < 2:
-        return replace(found, choices=chosen, reason=_alone(n_tried))
+        return replace(found, reason=_alone(n_tried))
     losses = [
         np.array([[by_cell[c].fresh[seed] for seed in search.confirm_seeds] for c in common])
         for by_cell in cells
     ]
-    places = [common.index(shape.cell) for shape in chosen]
+    places = [common.index(shape.cell) for shape in found.choices]
     try:
         test = common_best(losses[0], losses[1], places[0], places[1])
     except ValueError as error:
-        return replace(found, choices=chosen, reason=str(error))
-    if test.p < ALPHA and both[0].confirmed[0].cell == both[1].confirmed[0].cell:
-        why = "both are lowest at one shape, with options that a first look did not choose"
-        return replace(found, choices=chosen, reason=why)
-    return replace(found, test=test, cells=tuple(common), n_tried=n_tried, choices=chosen)
+        return replace(found, reason=str(error))
+    if test.p < ALPHA:
+        reason, lacking = _unruled(both, common)
+        if reason:
+            return replace(found, reason=reason, lacking=lacking)
+    return replace(found, test=test, cells=tuple(common), n_tried=n_tried)
+
+
+def _unruled(both: Sequence[Optimum], common: Sequence[Cell]) -> tuple[str, tuple[Trial, ...]]:
+    """Why the optima of confirmed shapes, which differ, may be one, and the trials whose fresh
+    seeds would tell; an empty text where nothing speaks for that.
+    """
+    if both[0].confirmed[0].cell == both[1].confirmed[0].cell:
+        return "both are lowest at one shape, with options that a first look did not choose", ()
+    tried = [_by_cell(one.shapes) for one in both]
+    first = [{cell: shape.promised for cell, shape in by_cell.items()} for by_cell in tried]
+    likely = [cell for cell in likeliest_common(first[0], first[1]) if cell not in common]
+    if not likely:
+        return "", ()
+    lacking = tuple(by_cell[cell].trial for by_cell in tried for cell in likely)
+    return f"{sizes(likely[0])} may be best for both and lacks fresh seeds", lacking
 
 
 def _alone(n_tried: int) -> str:

@@ -25,17 +25,12 @@ from attnres_cli.search import pruning
 from attnres_cli.search.families import Family
 from attnres_cli.search.points import Point
 from attnres_cli.search.shapes import Trunk
+from attnres_cli.stats import COMMON, likeliest_common
 from attnres_cli.store import Store
 from attnres_cli.store.optuna import asking
 
 _ENDED = (Status.COMPLETE, Status.DIVERGED)
 _WAITS = (Status.PENDING, Status.RUNNING)
-
-COMMON = 2
-"""Shapes that are confirmed because they may be best for two families at once. Of simulated
-searches where one shape is best for both, but stands out in neither first look, up to 50 in 100
-said without such shapes that the optima differ; with one of them up to 13, with two up to 4.
-"""
 
 
 class Display(Protocol):
@@ -52,7 +47,6 @@ class Display(Protocol):
 
 
 T = TypeVar("T")
-S = TypeVar("S")
 
 Progress = Callable[[int, float | None, Settings], AbstractContextManager[Display]]
 """Of so many runs, predicted to take so many seconds."""
@@ -340,14 +334,6 @@ def _chosen(families: Sequence[Family], k: int) -> dict[str, list[Point]]:
             trunks += likeliest_common(ours, theirs)
     trunks = list(dict.fromkeys(trunks))
     return {family.spec: [family.at(trunk) for trunk in trunks] for family in families}
-
-
-def likeliest_common(ours: Mapping[S, float], theirs: Mapping[S, float]) -> list[S]:
-    """The shapes whose first looks in two families add up to the least: the likeliest to be best
-    for both, which fresh seeds have to rule out before it is said that the optima differ.
-    """
-    both = [shape for shape in ours if shape in theirs]
-    return sorted(both, key=lambda shape: ours[shape] + theirs[shape])[:COMMON]
 
 
 def _shapes(points: Sequence[Point], k: int) -> list[Trunk]:

@@ -6,7 +6,15 @@ which shape may be best, and whether two designs share theirs; curves: the rest.
 """
 
 from attnres_cli.stats.curves import parabola_vertex
-from attnres_cli.stats.optima import CommonBest, above_zero, common_best, may_be_best, mean_interval
+from attnres_cli.stats.optima import (
+    COMMON,
+    CommonBest,
+    above_zero,
+    common_best,
+    likeliest_common,
+    may_be_best,
+    mean_interval,
+)
 from attnres_cli.stats.pairs import (
     ALPHA,
     CONFIDENCE,
@@ -43,6 +51,7 @@ from attnres_cli.stats.seeds import ASSUMED, SEEDS, Pairing, assumed, measured, 
 __all__ = [
     "ALPHA",
     "ASSUMED",
+    "COMMON",
     "CONFIDENCE",
     "POWER",
     "SEEDS",
@@ -63,6 +72,7 @@ __all__ = [
     "fit_floor",
     "holm",
     "judged",
+    "likeliest_common",
     "may_be_best",
     "mean_interval",
     "mean_sd",

@@ -8,7 +8,9 @@ they look at nothing was chosen, so that each is an ordinary t test of its level
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +19,13 @@ from scipy.special import stdtr, stdtrit
 from attnres_cli.stats.pairs import CONFIDENCE, Difference, paired
 
 Floats = NDArray[np.float64]
+Shape = TypeVar("Shape")
+
+COMMON = 2
+"""Shapes that a search confirms because they may be best for two designs at once. Of simulated
+searches where one shape is best for both, but stands out in neither first look, up to 50 in 100
+said without such shapes that the optima differ; with one of them up to 13, with two up to 4.
+"""
 
 
 @dataclass(frozen=True)
@@ -76,6 +85,19 @@ def common_best(ours: Floats, theirs: Floats, our_choice: int, their_choice: int
         sd=float(excess[hardest].std(ddof=1)),
         interaction=paired(exchanged.tolist(), kept.tolist()),
     )
+
+
+def likeliest_common(ours: Mapping[Shape, float], theirs: Mapping[Shape, float]) -> list[Shape]:
+    """The shapes whose first looks in two designs add up to the least: the likeliest to be best
+    for both, which fresh seeds have to rule out before it is said that the optima differ.
+
+    Args:
+        ours: losses of the first look of one design, by shape.
+        theirs: of the other.
+
+    """
+    both = [shape for shape in ours if shape in theirs]
+    return sorted(both, key=lambda shape: ours[shape] + theirs[shape])[:COMMON]
 
 
 def may_be_best(losses: Floats, choice: int) -> list[float]:

@@ -210,7 +210,7 @@ def test_latex_has_as_many_cells_in_every_row_as_columns():
     for table in re.findall(r"\\begin\{tabular\}.*?\\end\{tabular\}", text, flags=re.DOTALL):
         columns = re.search(r"@\{\}(r+)@\{\}", table)[1]
         rows = [line for line in table.splitlines() if line.endswith(r"\\")]
-        assert len(rows) == 7
+        assert len(rows) == 8
         assert all(len(row.split(" & ")) == len(columns) for row in rows)
     assert not re.search(r"(?<!\\)[%_](?! needs)", text.split("\n", 1)[1])
 

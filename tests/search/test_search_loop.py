@@ -22,7 +22,7 @@ from attnres_cli.report.optima import find
 from attnres_cli.run import RunRecord, Status
 from attnres_cli.search import studies
 from attnres_cli.search.families import unless_ended
-from attnres_cli.search.loop import likeliest_common
+from attnres_cli.stats import likeliest_common
 from attnres_cli.store import engine
 from attnres_cli.trials import State, fresh_seeds
 

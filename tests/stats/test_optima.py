@@ -8,8 +8,15 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from attnres_cli.search.loop import likeliest_common
-from attnres_cli.stats import ALPHA, above_zero, common_best, may_be_best, mean_interval, paired
+from attnres_cli.stats import (
+    ALPHA,
+    above_zero,
+    common_best,
+    likeliest_common,
+    may_be_best,
+    mean_interval,
+    paired,
+)
 
 STUDIES = 1500
 SLACK = 4  # standard errors of a share of so many studies: a right share fails once in 30,000
