@@ -6,7 +6,6 @@ their runs; several commands share the trials of one search.
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -21,11 +20,9 @@ from attnres_cli.launch import run_all
 from attnres_cli.plan import Arm, Plan
 from attnres_cli.recipe import Recipe
 from attnres_cli.run import Event, RunRecord, RunSpec, Settings, Status
-from attnres_cli.search import pruning
+from attnres_cli.search import confirmation, pruning
 from attnres_cli.search.families import Family
 from attnres_cli.search.points import Point
-from attnres_cli.search.shapes import Trunk
-from attnres_cli.stats import COMMON, likeliest_common
 from attnres_cli.store import Store
 from attnres_cli.store.optuna import asking
 
@@ -106,7 +103,7 @@ class Laboratory:
         A shape that a family has not tried to the end is trained now, with the options of its own
         best point, beyond the trials asked for.
         """
-        chosen = self.patiently(partial(_chosen, families, k))
+        chosen = self.patiently(partial(confirmation.chosen, families, k))
         trunks = list(dict.fromkeys(p.trunk for points in chosen.values() for p in points))
         if not seeds or not trunks:
             return
@@ -116,10 +113,7 @@ class Laboratory:
         self.count_failed(records)
         if any(record.status in _WAITS for record in records):
             shapes = "1 shape" if len(trunks) == 1 else f"{len(trunks)} shapes"
-            n_found = self.patiently(lambda: [len(_shapes(each.best(), k)) for each in families])
-            which = _which(k, n_found, len(self.objectives))
-            if len(families) > 1:
-                which += f", and the {COMMON} best of each two together"
+            which = self.patiently(partial(confirmation.which, families, k, len(self.objectives)))
             self.note(f"confirming {shapes}, {which}, on seeds {', '.join(map(str, seeds))}")
             self._train_all(points, all_seeds, records)
         for family in families:
@@ -323,33 +317,6 @@ def _pruned(trials: Sequence[tuple[Family, int, Point]], look: int, loss: float)
     for family, number, _ in trials:
         family.report(number, {look: loss})
     return all([family.prunes(number) for family, number, _ in trials])  # noqa: C419 - each is
-
-
-def _chosen(families: Sequence[Family], k: int) -> dict[str, list[Point]]:
-    """The points of every family, by its spec, at the k best shapes of each."""
-    trunks = [trunk for family in families for trunk in _shapes(family.best(), k)]
-    if k:
-        lowest = [family.lowest() for family in families]
-        for ours, theirs in itertools.combinations(lowest, 2):
-            trunks += likeliest_common(ours, theirs)
-    trunks = list(dict.fromkeys(trunks))
-    return {family.spec: [family.at(trunk) for trunk in trunks] for family in families}
-
-
-def _shapes(points: Sequence[Point], k: int) -> list[Trunk]:
-    """The first k different shapes."""
-    return list(dict.fromkeys(point.trunk for point in points))[:k]
-
-
-def _which(k: int, n_found: Sequence[int], n_goals: int) -> str:
-    """Which shapes are confirmed, of variants that have so many of the k wanted."""
-    one_goal = n_goals == 1
-    if max(n_found) < k:
-        every = "all that each variant has" if one_goal else "all on the front of each variant"
-        return f"{every}, fewer than the {k} wanted"
-    best = f"the {'best' if k == 1 else f'{k} best'} of"
-    best += " each variant" if one_goal else " the front of each variant"
-    return best if min(n_found) == k else f"{best}, or all where there are fewer"
 
 
 def values_of(record: RunRecord, objectives: Sequence[str]) -> tuple[float, ...] | None:
