@@ -279,10 +279,21 @@ def test_what_is_interrupted_goes_on_where_it_was(tmp_path: Path, undisturbed):
     assert study(tmp_path) == undisturbed
 
 
+def stand_still(group: int) -> bool:
+    """Whether every thread of a process group has been stopped, or has ended."""
+    states = set()
+    for file in Path("/proc").glob("[0-9]*/task/[0-9]*/stat"):
+        with suppress(OSError):
+            state, _, its_group, *_ = file.read_text().rpartition(")")[2].split()
+            states |= {state} if int(its_group) == group else set()
+    return states <= set("TZX")
+
+
 def halt(command: Grid, folder: Path) -> None:
     """Stop all its processes, at a moment when none of them holds the study's lock."""
     while True:
         command.signal(signal.SIGSTOP)
+        wait_for(lambda: stand_still(command.process.pid), command)  # else one may yet take it
         connection = sqlite3.connect(folder / "attnres.db", timeout=1, isolation_level=None)
         try:
             connection.execute("BEGIN IMMEDIATE")
