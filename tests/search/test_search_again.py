@@ -5,11 +5,8 @@ No training here: runs are ended through the store, as workers end them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable
 
-import pytest
 from optuna.trial import TrialState
 from untrained import Bench, deep_is_good
 
@@ -18,19 +15,6 @@ from attnres_cli.report.search_words import failures
 from attnres_cli.run import RunRecord
 from attnres_cli.search import studies
 from attnres_cli.trials import State
-
-
-@pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Callable[..., Bench]]:
-    made = []
-
-    def make(**asked: Any) -> Bench:
-        made.append(Bench(str(tmp_path / "attnres.db"), **asked))
-        return made[-1]
-
-    yield make
-    for each in made:
-        each.close()
 
 
 def fails(*seeds: int) -> Callable[[RunRecord], float | None]:

@@ -6,10 +6,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from optuna.trial import TrialState
@@ -25,19 +23,6 @@ from attnres_cli.search.families import unless_ended
 from attnres_cli.stats import likeliest_common
 from attnres_cli.store import engine
 from attnres_cli.trials import State, fresh_seeds
-
-
-@pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Callable[..., Bench]]:
-    made = []
-
-    def make(**asked: Any) -> Bench:
-        made.append(Bench(str(tmp_path / "attnres.db"), **asked))
-        return made[-1]
-
-    yield make
-    for each in made:
-        each.close()
 
 
 def looked(bench: Bench) -> dict[str, list[tuple[str, str]]]:
