@@ -76,7 +76,6 @@ def run(wanted: Wanted, plan: Plan, study: str, *, retry_failed: bool = False) -
         families = _families(wanted, storage, study)
         laboratory = _laboratory(wanted, plan, store, study)
         if retry_failed:
-            laboratory.retry_failed = True
             laboratory.retry(families)
         _foretell(wanted, families, laboratory)
         laboratory.look(families)
@@ -88,8 +87,8 @@ def run(wanted: Wanted, plan: Plan, study: str, *, retry_failed: bool = False) -
 def _fresh_seeds(name: str, store: Store, study: str) -> tuple[int, ...]:
     """The seeds that were asked for now, and those that an earlier command has trained."""
     (search,) = [each for each in studies.read(study) if each.name == name]
-    ended = [run for run in store.runs(curves=False) if run.result is not None]
-    return fresh_seeds(search, {(run.variant, run.recipe_digest, run.seed) for run in ended})
+    runs = store.runs(curves=False)
+    return fresh_seeds(search, {run.identity for run in runs if run.result is not None})
 
 
 def _foretell(wanted: Wanted, families: Sequence[Family], laboratory: Laboratory) -> None:

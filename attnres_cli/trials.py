@@ -124,17 +124,18 @@ class Search:
     earlier_seeds: tuple[int, ...] = ()
 
 
-def fresh_seeds(search: Search, trained: Collection[tuple[str, str, int]]) -> tuple[int, ...]:
+def fresh_seeds(search: Search, trained: Collection[tuple[str, str, int, str]]) -> tuple[int, ...]:
     """The seeds that confirm a search's best shapes: those asked for last, and of those asked for
     before every one that has trained a shape of it, so that no choice of seeds hides another.
 
     Args:
         search: with its trials.
-        trained: variant, recipe digest and seed of the runs that have ended, of any.
+        trained: recipe digest, variant, seed and data of the runs that have ended, of any.
 
     """
-    shapes = {(t.variant, t.recipe_digest) for f in search.families for t in f.trials}
-    held = {seed for variant, digest, seed in trained if (variant, digest) in shapes}
+    data = search.fingerprint
+    shapes = {(t.recipe_digest, t.variant, data) for f in search.families for t in f.trials}
+    held = {seed for digest, variant, seed, on in trained if (digest, variant, on) in shapes}
     earlier = [seed for seed in search.earlier_seeds if seed in held]
     return tuple(dict.fromkeys([*earlier, *search.confirm_seeds]))
 

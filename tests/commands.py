@@ -9,14 +9,17 @@ import pytest
 from attnres_cli import cli
 
 
-def attnres(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
-    """Exit code, stdout and stderr."""
+def ended(*arguments: str) -> int:
+    """The exit code; what was printed stays where it went."""
     argv, sys.argv = sys.argv, ["attnres", *arguments]
     try:
-        with pytest.raises(SystemExit) as ended:
+        with pytest.raises(SystemExit) as told:
             cli.main()
     finally:
         sys.argv = argv
-    out, err = capsys.readouterr()
-    code = ended.value.code
-    return (code if isinstance(code, int) else 0), out, err
+    return told.value.code if isinstance(told.value.code, int) else 0
+
+
+def attnres(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    """Exit code, stdout and stderr."""
+    return ended(*arguments), *capsys.readouterr()

@@ -133,7 +133,6 @@ class Bench:
                     self._let_go([record.id])
 
         self.laboratory.train = train  # type: ignore[method-assign]
-        self.laboratory.retry_failed = retry_failed
         if retry_failed:
             self.laboratory.retry(self.families)
         self.laboratory.look(self.families)

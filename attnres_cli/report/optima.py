@@ -71,7 +71,7 @@ def find(search: Search, runs: Sequence[RunRecord]) -> Finding:
         for run in runs
         if run.fingerprint == search.fingerprint
     }
-    ended = [key for key, run in mine.items() if run.result is not None]
+    ended = {run.identity for run in mine.values() if run.result is not None}
     search = replace(search, confirm_seeds=fresh_seeds(search, ended))
     optima = tuple(optimum(search, family, mine) for family in search.families)
     pairs = [

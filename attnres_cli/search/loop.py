@@ -58,7 +58,7 @@ class Laboratory:
         plan: the recipe, devices and settings of every run; its arms and seeds are not read.
         objectives: of a trial, val_loss first.
         pruning: which trials are ended early, None where none is.
-        retry_failed: whether runs that failed before are trained once more.
+        retry_failed: whether runs that failed before are trained once more; set by `retry`.
         failed: run ids.
 
     """
@@ -78,7 +78,10 @@ class Laboratory:
     failed: set[int] = field(default_factory=set)
 
     def retry(self, families: Sequence[Family]) -> None:
-        """Let trials that failed wait again: their runs, and a new trial in the place of each."""
+        """From now on train failed runs once more: those of trials that failed wait again, and a
+        new trial takes the place of each.
+        """
+        self.retry_failed = True
         for family in families:
             failed = self.patiently(family.failed)
             self.records([point for _, point in failed], (self.first_seed,))

@@ -23,8 +23,9 @@ Shape = TypeVar("Shape")
 
 COMMON = 2
 """Shapes that a search confirms because they may be best for two designs at once. Of simulated
-searches where one shape is best for both, but stands out in neither first look, up to 50 in 100
-said without such shapes that the optima differ; with one of them up to 13, with two up to 4.
+searches where one shape is best for both, but stands out in neither first look, more than 20 in
+100 said without such shapes that the optima differ, with two at most 5
+(tests/stats/test_optima.py).
 """
 
 

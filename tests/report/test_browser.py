@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import math
 import shutil
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import searches
+from commands import ended
 from studies import fill
 
-from attnres_cli import cli
 from attnres_cli.recipe import validate
 from attnres_cli.report.optima import find
 from attnres_cli.report.search_page import to_html
@@ -89,7 +88,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
         fill(study, validate(values, "grown"), losses, **measured)
     for name, options in PAGES.items():
         output = ["--format", "html", "--output", str(folder / f"{name}.html")]
-        attnres("report", *options, "--study", str(study), *output)
+        assert ended("report", *options, "--study", str(study), *output) == 0
     search = to_html([find(*searches.valleys())], None, "my.db")
     (folder / f"{SEARCH}.html").write_text(search, encoding="utf-8")
     return folder
@@ -108,16 +107,6 @@ def probe(n_layers: int) -> Probe:
         entropy=tuple(math.log(1 + i) for i in range(n)),
         mixing=tuple(tuple(1 / (1 + i) if j <= i else 0.0 for j in range(n)) for i in range(n)),
     )
-
-
-def attnres(*arguments: str) -> None:
-    argv, sys.argv = sys.argv, ["attnres", *arguments]
-    try:
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-    finally:
-        sys.argv = argv
-    assert ended.value.code in (None, 0)
 
 
 @pytest.fixture(scope="module")
