@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from attnres_cli import address
 from attnres_cli.store.optuna import asking, to_read
 from attnres_cli.store.patience import retry_s
+from attnres_cli.store.queries import has_searches
 from attnres_cli.trials import Family, Search, State, Trial
 
 if TYPE_CHECKING:
@@ -113,14 +114,15 @@ def read(study: str) -> list[Search]:
 def _read(study: str) -> list[Search]:
     import optuna
     from optuna.storages import RDBStorage
-    from sqlalchemy import create_engine, inspect
+    from sqlalchemy import create_engine
 
     url, arguments = to_read(study)
     optuna.logging.set_verbosity(optuna.logging.ERROR)  # a lost connection is told by us
     engine = create_engine(url, **arguments)
     try:
-        if "studies" not in inspect(engine).get_table_names():
-            return []
+        with engine.connect() as connection:
+            if not has_searches(connection):  # nor may all of Optuna's tables be there yet
+                return []
     finally:
         engine.dispose()
     storage = RDBStorage(url, engine_kwargs=arguments, skip_table_creation=True)

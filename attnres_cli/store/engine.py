@@ -60,8 +60,9 @@ def _connect_server(study: str, create: bool, keeps: bool) -> Engine:
     """The same, on a server: of commands that start at once one makes the tables."""
     engine = postgres.engine_of(study, readonly=not create, keeps=keeps)
     shown, _ = address.parted(study)
+    looking = engine if create else postgres.snapshots(engine)  # another may be making the tables
     try:
-        with engine.connect() as connection:
+        with looking.connect() as connection:
             if create:
                 postgres.alone(connection)
             _check_content(connection, shown)
@@ -89,7 +90,8 @@ def exists(study: str) -> bool:
         sqlite.check_file(path, create=True)
         return path.exists() and path.stat().st_size > 0
     try:
-        with postgres.engine_of(study, readonly=True).connect() as connection:
+        looking = postgres.snapshots(postgres.engine_of(study, readonly=True))
+        with looking.connect() as connection:
             _check_content(connection, address.parted(study)[0])
             return _schema_of(connection) is not None
     except DBAPIError as error:

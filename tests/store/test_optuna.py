@@ -27,6 +27,20 @@ def make_tables(study: str) -> None:
         pass
 
 
+def test_a_study_whose_tables_of_optuna_are_only_just_made_has_no_searches(any_study: str):
+    make_tables(any_study)
+    opened = engine.connect(any_study, create=True)
+    with opened.begin() as connection:  # which Optuna writes last, each in its own transaction
+        connection.execute(text("DELETE FROM version_info"))
+        connection.execute(text("DELETE FROM alembic_version"))
+
+    assert read(any_study) == []
+    with opened.connect() as connection:
+        assert connection.execute(text("SELECT count(*) FROM version_info")).scalar() == 0
+    make_tables(any_study)
+    assert read(any_study) == []
+
+
 def take_part(study: str, ready: Barrier) -> None:
     """Ask and tell, and claim nothing twice; run in a process of its own."""
     optuna.logging.set_verbosity(optuna.logging.ERROR)

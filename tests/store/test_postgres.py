@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Any
 
 import pytest
 from servers import PASSWORD, Server
+from sqlalchemy import Engine, event
 from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
 from studies import RESULT, VERSIONS
 from test_store import FACTS, in_processes
@@ -177,6 +179,49 @@ def open_at_once(study: str, ready: Barrier) -> str:
 @pytest.mark.slow
 def test_commands_that_start_at_once_make_one_study(study: str):
     assert in_processes(8, open_at_once, study) == ["opened"] * 8
+
+
+@pytest.fixture
+def between() -> Iterator[Callable[[Callable[[], object]], list[str]]]:
+    """Lets a thing be done between the first two queries by which a study is looked at."""
+
+    def arrange(work: Callable[[], object]) -> list[str]:
+        asked: list[str] = []
+
+        def after(_c: object, _cursor: object, statement: str, *_rest: object) -> None:
+            if "pg_catalog.pg_class" not in statement or threading.current_thread() is not looking:
+                return
+            asked.append(statement)
+            if len(asked) == 1:
+                maker = threading.Thread(target=work)
+                maker.start()
+                maker.join()
+
+        looking = threading.current_thread()
+        event.listen(Engine, "after_cursor_execute", after)
+        listening.append(after)
+        return asked
+
+    listening: list[Callable[..., None]] = []
+    yield arrange
+    for after in listening:
+        event.remove(Engine, "after_cursor_execute", after)
+
+
+def test_a_study_that_is_made_while_one_looks_is_not_damaged(study: str, between):
+    asked = between(lambda: Store.open(study, create=True))
+
+    assert Store.existing(study) is None
+    assert len(asked) > 1
+    assert Store.existing(study) is not None
+
+
+def test_a_study_that_is_made_while_one_opens_it_holds_no_runs_yet(study: str, between):
+    asked = between(lambda: Store.open(study, create=True))
+
+    assert "holds no runs yet" in refusal(study, create=False)
+    assert len(asked) > 1
+    Store.open(study, create=False)
 
 
 ON_ANOTHER_HOST = """
