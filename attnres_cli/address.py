@@ -13,10 +13,20 @@ from urllib.parse import unquote
 
 from attnres_cli.errors import StudyError
 
+DEFAULT = "attnres.db"
+"""The study where none is named."""
+
 _SQLITE = re.compile(r"sqlite(\+pysqlite)?:///")
 _USER = re.compile(r"(?P<user>[^:/?]*)(?::(?P<password>.*))?@(?P<place>[^@]*)")  # to the last @
 _HIDDEN = re.compile(r"(://[^:/@?\s]*):\S*@")
 _SECRET_WORDS = ("password", "secret")
+
+
+def typed(study: str) -> list[str]:
+    """The words of a command line that name this study, without its password; none need to where it
+    is the default.
+    """
+    return [] if study in ("", DEFAULT) else ["--study", parted(study)[0]]
 
 
 def is_url(study: str) -> bool:

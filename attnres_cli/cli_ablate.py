@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Annotated, TextIO
 
 import typer
 
-from attnres_cli import complete
+from attnres_cli import address, complete
 from attnres_cli.comparing import Asked, foresee, sized
 from attnres_cli.errors import SOME_FAILED, UsageError
 from attnres_cli.options import (
     Baseline,
     Device,
+    DryRun,
     Engine,
     Format,
     FormatName,
@@ -21,8 +22,10 @@ from attnres_cli.options import (
     Override,
     Plugins,
     RecipeName,
+    RetryFailed,
     Study,
     TuneLr,
+    Workers,
     read_format,
     read_match,
     read_seeds,
@@ -33,8 +36,6 @@ from attnres_cli.stdio import say
 if TYPE_CHECKING:
     from attnres_cli.recipe import Recipe, Rung
     from attnres_cli.report.comparison import Comparison
-
-DEFAULT_STUDY = "attnres.db"
 
 
 def ablate(
@@ -59,16 +60,14 @@ def ablate(
     override: Override = None,
     match: Matching = "tokens",
     tune_lr: TuneLr = False,
-    study: Study = DEFAULT_STUDY,
-    workers: Annotated[
-        int | None, typer.Option(min=1, help="Processes. Default: one per GPU, or as many as pay.")
-    ] = None,
+    study: Study = address.DEFAULT,
+    workers: Workers = None,
     device: Device = "auto",
     engine: Engine = "auto",
     baseline: Baseline = "standard",
     output: FormatName = Format.TABLE,
-    retry_failed: Annotated[bool, typer.Option(help="Train failed runs once more.")] = False,
-    dry_run: Annotated[bool, typer.Option(help="Print the plan and train nothing.")] = False,
+    retry_failed: RetryFailed = False,
+    dry_run: DryRun = False,
     _plugin: Plugins = None,
 ) -> None:
     """Train every arm on every seed under one recipe; end with a verdict table.

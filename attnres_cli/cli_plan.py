@@ -8,10 +8,9 @@ from typing import Annotated
 
 import typer
 
+from attnres_cli import address
 from attnres_cli.errors import UsageError
 from attnres_cli.options import Baseline, Format, FormatName, Study, read_format
-
-_STUDY = "attnres.db"
 
 
 def plan(
@@ -26,7 +25,7 @@ def plan(
     recipe: Annotated[
         str | None, typer.Option(help="Name or digest. Default: the newest in the study.")
     ] = None,
-    study: Study = _STUDY,
+    study: Study = address.DEFAULT,
     workers: Annotated[
         int | None, typer.Option(min=1, help="Processes. Default: as the study's runs were made.")
     ] = None,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, TextIO
 
 import typer
 
-from attnres_cli import cli_ablate, cli_preregister
+from attnres_cli import address, cli_ablate, cli_preregister
 from attnres_cli.errors import AwayError, StudyError, UsageError
 from attnres_cli.options import (
     Against,
@@ -56,7 +56,7 @@ class _Held:
 
 
 def report(
-    study: Study = cli_ablate.DEFAULT_STUDY,
+    study: Study = address.DEFAULT,
     recipe: Annotated[
         str | None,
         typer.Option(help="Name or digest, or name of a search. Default: the newest recipe."),

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 import typer.core
 
-from attnres_cli import complete
+from attnres_cli import address, complete
 from attnres_cli.errors import SOME_FAILED, StudyError, UsageError, unknown
 from attnres_cli.options import Format, FormatName, Plugins, Study, read_format
 from attnres_cli.stdio import say
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from attnres_cli.run import RunRecord
     from attnres_cli.store import Store
 
-_STUDY = "attnres.db"
 _FORMATS = (Format.TABLE, Format.JSON)
 
 
@@ -52,7 +51,7 @@ app = typer.Typer(cls=_Runs, pretty_exceptions_enable=False)
 
 @app.command("list")
 def list_runs(
-    study: Study = _STUDY,
+    study: Study = address.DEFAULT,
     status: _Status = None,
     variant: _Variant = None,
     recipe: _Recipe = None,
@@ -71,7 +70,7 @@ def list_runs(
 @app.command()
 def show(
     run: _RunId,
-    study: Study = _STUDY,
+    study: Study = address.DEFAULT,
     output: FormatName = "table",
 ) -> None:
     """Print all about one run: what it is, where it stands, its curve, what is in its model."""
@@ -104,7 +103,7 @@ def export(
             show_default=False,
         ),
     ] = None,
-    study: Study = _STUDY,
+    study: Study = address.DEFAULT,
     status: _Status = None,
     variant: _Variant = None,
     recipe: _Recipe = None,
@@ -161,7 +160,7 @@ def _export_events(store: Store, records: Sequence[RunRecord], folder: Path) -> 
 @app.command()
 def rm(
     runs: Annotated[list[int], typer.Argument(help="Their numbers.", metavar="ID...")],
-    study: Study = _STUDY,
+    study: Study = address.DEFAULT,
 ) -> None:
     """Forget runs, with their curves, weights and checkpoints; one that is running is refused.
 
@@ -186,7 +185,7 @@ def rm(
 
 def verify(
     run: _RunId,
-    study: Study = _STUDY,
+    study: Study = address.DEFAULT,
     output: FormatName = "table",
     _plugin: Plugins = None,
 ) -> None:

@@ -53,6 +53,11 @@ Study = Annotated[
         callback=withhold,
     ),
 ]
+Workers = Annotated[
+    int | None, typer.Option(min=1, help="Processes. Default: one per GPU, or as many as pay.")
+]
+RetryFailed = Annotated[bool, typer.Option(help="Train failed runs once more.")]
+DryRun = Annotated[bool, typer.Option(help="Print the plan and train nothing.")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
 Engine = Annotated[
     str, typer.Option(help="Of depth mixing: auto, reference, eager, compile or triton.")

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from typing import TextIO
 
 from optuna.storages import RDBStorage
@@ -18,9 +19,10 @@ from attnres_cli.report.terminal import computing
 from attnres_cli.report.words import duration, plural
 from attnres_cli.search import proposals, studies
 from attnres_cli.search.families import Family
-from attnres_cli.search.loop import Laboratory
+from attnres_cli.search.first_look import first_look
+from attnres_cli.search.laboratory import Laboratory
 from attnres_cli.search.points import Point
-from attnres_cli.search.speeds import speeds
+from attnres_cli.search.speeds import Speed, predicted_s, speeds
 from attnres_cli.search.wanted import Wanted
 from attnres_cli.stats import COMMON
 from attnres_cli.stdio import say
@@ -78,7 +80,7 @@ def run(wanted: Wanted, plan: Plan, study: str, *, retry_failed: bool = False) -
         if retry_failed:
             laboratory.retry(families)
         _foretell(wanted, families, laboratory)
-        laboratory.look(families)
+        first_look(laboratory, families)
         seeds = _fresh_seeds(wanted.search.name, store, study)
         laboratory.confirm(families, wanted.n_confirmed, seeds)
     return len(laboratory.failed)
@@ -122,12 +124,7 @@ def _laboratory(wanted: Wanted, plan: Plan, store: Store, study: str) -> Laborat
     )
 
 
-def print_search(
-    wanted: Wanted,
-    plan: Plan,
-    speed: Callable[[Point], float | None],
-    stream: TextIO,
-) -> None:
+def print_search(wanted: Wanted, plan: Plan, speed: Speed, stream: TextIO) -> None:
     """Print what a search will try, and how long its first look takes at most.
 
     Args:
@@ -138,43 +135,39 @@ def print_search(
 
     """
     search = wanted.search
-    stream.write(f"search {search.name}: recipe {search.recipe}, --budget {search.budget}\n")
-    every = [point for points in wanted.points.values() for point in points]
     n_shapes = plural(wanted.n_shapes, "shape")
+    stream.write(f"search {search.name}: recipe {search.recipe}, --budget {search.budget}\n")
     stream.write(f"space {search.space}: {n_shapes}, the same for every design, ")
     stream.write(f"each within {search.tolerance:.1%} of the budget:\n")
-    for name, low, high in _ranges(every):
+    for name, low, high in _ranges(list(chain(*wanted.points.values()))):
         stream.write(f"  {name} {low}" + (f" to {high}\n" if high != low else "\n"))
     stream.write(f"{search.absent}\n" if search.absent else "")
     stream.write(f"learning rate: {search.learning_rate}\n")
-    seconds: float | None = 0.0
     for spec, points in wanted.points.items():
         n_runs = min(search.n_trials, len(points))
-        took = [speed(point) for point in points]
         stream.write(f"{spec}: {plural(n_runs, 'trial')}; {wanted.samplers[spec][1]}\n")
-        if seconds is not None and None not in took:
-            each = [t * p.steps for t, p in zip(took, points, strict=True) if t is not None]
-            seconds += n_runs * sum(each) / len(each)
-        else:
-            seconds = None
     if wanted.pruning:
         stream.write(f"pruner {wanted.pruning.text}\n")
-    stream.write(
-        f"objective {', '.join(search.objectives)}; first look on seed {search.first_seed}"
-    )
-    if search.confirm_seeds:
-        n = wanted.n_confirmed
-        seeds = ", ".join(map(str, search.confirm_seeds))
-        shapes = "the best shape" if n == 1 else f"the {n} best shapes"
-        of = "each design" if len(search.objectives) == 1 else "the front of each design"
-        stream.write(f"; {shapes} of {of}")
-        if len(wanted.points) > 1:
-            stream.write(f", and the {COMMON} best of each two together, for all designs")
-        stream.write(f": then trained on seeds {seeds}")
-    stream.write(f"\n{computing(plan)}\n")
+    stream.write(f"objective {', '.join(search.objectives)}; first look on seed ")
+    stream.write(f"{search.first_seed}{_confirming(wanted)}\n{computing(plan)}\n")
+    trials = [(min(search.n_trials, len(points)), points) for points in wanted.points.values()]
+    seconds = predicted_s(trials, speed, len(plan.devices))
     if seconds is not None:
-        text = duration(seconds / len(plan.devices))
-        stream.write(f"predicted time of the training steps of the first look: {text}\n")
+        text = f"predicted time of the training steps of the first look: {duration(seconds)}"
+        stream.write(f"{text}\n")
+
+
+def _confirming(wanted: Wanted) -> str:
+    """What follows the first look."""
+    search, n = wanted.search, wanted.n_confirmed
+    if not search.confirm_seeds:
+        return ""
+    shapes = "the best shape" if n == 1 else f"the {n} best shapes"
+    of = "each design" if len(search.objectives) == 1 else "the front of each design"
+    common = f", and the {COMMON} best of each two together, for all designs"
+    seeds = ", ".join(map(str, search.confirm_seeds))
+    shared = common if len(wanted.points) > 1 else ""
+    return f"; {shapes} of {of}{shared}: then trained on seeds {seeds}"
 
 
 def _families(wanted: Wanted, storage: RDBStorage, study: str) -> list[Family]:

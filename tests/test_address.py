@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from attnres_cli.address import file_of, hidden, is_url, parted, withhold
+from attnres_cli.address import DEFAULT, file_of, hidden, is_url, parted, typed, withhold
 from attnres_cli.errors import StudyError
 
 URL = "postgresql+psycopg://me{}@host:5432/lab"
@@ -16,6 +16,21 @@ URL = "postgresql+psycopg://me{}@host:5432/lab"
 def test_a_path_is_no_url_and_neither_is_that_of_a_file(path: str):
     assert not is_url(path)
     assert str(file_of(path)) == path.removeprefix("sqlite:///")
+
+
+@pytest.mark.parametrize(
+    ("study", "words"),
+    [
+        (DEFAULT, []),
+        ("", []),
+        ("other.db", ["--study", "other.db"]),
+        (URL.format(":s3cret"), ["--study", URL.format("")]),
+    ],
+)
+def test_a_study_is_typed_where_it_is_not_the_default_without_its_password(
+    study: str, words: list[str]
+):
+    assert typed(study) == words
 
 
 @pytest.mark.parametrize("scheme", ["postgresql", "postgresql+psycopg", "mysql", "no+such"])

@@ -289,7 +289,8 @@ def test_failed_runs_are_named_and_with_retry_failed_trained_again(folder: Path)
     again, mended, _ = typed("--retry-failed")
 
     assert (code, same, again) == (3, 3, 0)
-    assert "failed runs: 3; `attnres runs` lists them, the same command with --retry-failed" in err
+    assert "failed runs: 3; `attnres runs --status failed --study f.db` lists them" in err
+    assert "the same command with --retry-failed" in err
     for seed in range(3):
         assert f"seed {seed}: OSError: not today" in out
     assert out.count("failed: flaky at 4 x ") == 3

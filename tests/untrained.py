@@ -21,7 +21,8 @@ from attnres_cli.run import Event, RunRecord, Settings, Status
 from attnres_cli.run import Point as CurvePoint
 from attnres_cli.search import budget, points, proposals, read, space, studies
 from attnres_cli.search.families import Family
-from attnres_cli.search.loop import Laboratory
+from attnres_cli.search.first_look import first_look
+from attnres_cli.search.laboratory import Laboratory
 from attnres_cli.search.pruning import Pruning
 from attnres_cli.store import Store, patiently
 from attnres_cli.store.optuna import optuna_storage
@@ -135,7 +136,7 @@ class Bench:
         self.laboratory.train = train  # type: ignore[method-assign]
         if retry_failed:
             self.laboratory.retry(self.families)
-        self.laboratory.look(self.families)
+        first_look(self.laboratory, self.families)
         self.laboratory.confirm(self.families, confirmed, self.search.confirm_seeds)
         return self
 

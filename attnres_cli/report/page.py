@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Sequence
 from html import escape
 
-from attnres_cli import gates
+from attnres_cli import address, gates
 from attnres_cli.recipe import paper
 from attnres_cli.report import answer, groups, terms
 from attnres_cli.report.chapter import PLUGIN, Chapter, plugins_typed
@@ -228,8 +228,7 @@ def _commands(chapter: Chapter) -> str:
     rows = []
     for arm in chapter.comparison.arms:
         runs = chapter.runs_of(arm.variant)
-        where = [] if chapter.study == "attnres.db" else ["--study", chapter.study_name]
-        where += plugins_typed([arm.variant])
+        where = address.typed(chapter.study) + plugins_typed([arm.variant])
         typed = [shlex.join(["attnres", "verify", str(run.id), *where]) for run in runs]
         checks = "<br>".join(f"<code>{escape(command)}</code>" for command in typed)
         name = f"<code>{escape(arm.variant)}</code>"

@@ -48,8 +48,8 @@ def again(search: Search, shape: Shape, known: RecipeOf | None) -> str:
 def lacking(finding: Finding, known: RecipeOf | None, study: str) -> list[str]:
     """What trains, in the same study, the runs without which two optima cannot be compared."""
     trials = [trial for pair in finding.pairs for trial in pair.lacking]
-    where = [] if study in ("", "attnres.db") else ["--study", address.parted(study)[0]]
     found = [_ablate(finding.search, trial, known) for trial in trials]
+    where = address.typed(study)
     return list(dict.fromkeys(shlex.join([*words, *where]) for words in found if words))
 
 

@@ -10,10 +10,27 @@ from attnres_cli.data import Tokens
 from attnres_cli.plan import Arm, Plan
 from attnres_cli.search.points import Point
 
+Speed = Callable[[Point], float | None]
+"""Seconds per step of a point, None where it cannot be timed."""
 
-def speeds(
-    families: Sequence[Sequence[Point]], plan: Plan, tokens: Tokens
-) -> Callable[[Point], float | None]:
+
+def predicted_s(
+    trials: Sequence[tuple[int, Sequence[Point]]], step_s: Speed, n_workers: int
+) -> float | None:
+    """Seconds of so many trials of each of these families of points, every one like the mean of its
+    family's, at so many workers; None where one cannot be timed.
+    """
+    total = 0.0
+    for n_trials, points in trials:
+        took = [(step_s(point), point.steps) for point in points]
+        each = [per_step * steps for per_step, steps in took if per_step is not None]
+        if len(each) < len(took):
+            return None
+        total += n_trials * sum(each) / len(each)
+    return total / n_workers
+
+
+def speeds(families: Sequence[Sequence[Point]], plan: Plan, tokens: Tokens) -> Speed:
     """Seconds per step that a point is predicted to take, from a few timed steps of the shallowest
     and the deepest one of its variant among those of the fewest parameters, which take the least
     time; None where one of those cannot be trained.

@@ -1,14 +1,9 @@
-"""Ask, train, tell: trials of a search until there are as many as asked for, then confirmation.
-
-A trial is answered by a run of the study. Trials of processes that are gone are taken over with
-their runs; several commands share the trials of one search.
-"""
+"""Where the runs of a search are trained, and its best shapes confirmed on fresh seeds."""
 
 from __future__ import annotations
 
 import math
-from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -23,11 +18,12 @@ from attnres_cli.run import Event, RunRecord, RunSpec, Settings, Status
 from attnres_cli.search import confirmation, pruning
 from attnres_cli.search.families import Family
 from attnres_cli.search.points import Point
+from attnres_cli.search.speeds import Speed
 from attnres_cli.store import Store
 from attnres_cli.store.optuna import asking
 
 _ENDED = (Status.COMPLETE, Status.DIVERGED)
-_WAITS = (Status.PENDING, Status.RUNNING)
+WAITS = (Status.PENDING, Status.RUNNING)
 
 
 class Display(Protocol):
@@ -71,7 +67,7 @@ class Laboratory:
     n_trials: int
     first_seed: int
     progress: Progress
-    step_s: Callable[[Point], float | None]
+    step_s: Speed
     note: Callable[[str], None]
     pruning: pruning.Pruning | None = None
     retry_failed: bool = False
@@ -88,17 +84,6 @@ class Laboratory:
             for trial, point in failed:
                 self.patiently(partial(family.try_again, trial, point))
 
-    def look(self, families: Sequence[Family]) -> None:
-        """Trials of every family, until each has as many as asked for or has tried all points."""
-        looking = _Look(self, families)
-        total = self.patiently(looking.n_left)
-        if total:
-            seconds = self.patiently(partial(self._predicted, families))
-            with self.progress(total, seconds, self.plan.settings) as display:
-                looking.display = display
-                self.train(looking.wanted, display, looking.goes_on)
-        self.failed |= self.patiently(looking.failed)
-
     def confirm(self, families: Sequence[Family], k: int, seeds: Sequence[int]) -> None:
         """The k best shapes of every family, and the COMMON best of every two together, for all
         families, on fresh seeds.
@@ -114,7 +99,7 @@ class Laboratory:
         all_seeds = tuple(dict.fromkeys((self.first_seed, *seeds)))
         records = self.records(points, all_seeds)
         self.count_failed(records)
-        if any(record.status in _WAITS for record in records):
+        if any(record.status in WAITS for record in records):
             shapes = "1 shape" if len(trunks) == 1 else f"{len(trunks)} shapes"
             which = self.patiently(partial(confirmation.which, families, k, len(self.objectives)))
             self.note(f"confirming {shapes}, {which}, on seeds {', '.join(map(str, seeds))}")
@@ -177,17 +162,6 @@ class Laboratory:
         step_s = self.step_s(point)
         return Arm(point.variant, point.n_params, point.flops_per_token, step_s, point.recipe)
 
-    def _predicted(self, families: Sequence[Family]) -> float | None:
-        """Seconds of the trials that are left, each like the mean of its variant's points."""
-        total = 0.0
-        for family in families:
-            each = [(self.step_s(point), point.steps) for point in family.points.points]
-            took = [step_s * steps for step_s, steps in each if step_s is not None]
-            if len(took) < len(each):
-                return None
-            total += family.n_left(self.n_trials) * sum(took) / len(took)
-        return total / len(self.plan.devices)
-
     def count_failed(self, records: Sequence[RunRecord]) -> None:
         """Keep the numbers of those of these runs that failed."""
         self.failed |= {record.id for record in records if record.status is Status.FAILED}
@@ -201,125 +175,6 @@ class Laboratory:
             is_lost = record.status is Status.FAILED and point not in tried
             if values is not None or is_lost:
                 family.add(point, values)
-
-
-@dataclass
-class _Look:
-    """The first look while it goes on: which run answers which trial."""
-
-    laboratory: Laboratory
-    families: Sequence[Family]
-    display: Display | None = None
-    _runs: dict[tuple[str, int], int] = field(default_factory=dict)  # of trials
-    _trials: Mapping[int, list[tuple[Family, int, Point]]] = field(default_factory=dict)  # of runs
-    _losses: dict[int, list[tuple[int, float]]] = field(default_factory=lambda: defaultdict(list))
-
-    def wanted(self, n_free: int) -> list[int]:
-        """The runs of the trials that have not ended; of new trials too, as long as fewer than
-        n_free wait and there are trials left: of the variant that has the fewest.
-        """
-        found = self.laboratory.patiently(lambda: self._wanted(n_free))
-        if self.display is not None:
-            self.display.expect(self.laboratory.patiently(self.n_left))
-        return found
-
-    def n_left(self) -> int:
-        """Trials that are left to be asked for or to be ended, if none fails."""
-        return sum(family.n_left(self.laboratory.n_trials) for family in self.families)
-
-    def _wanted(self, n_free: int) -> list[int]:
-        n_trials = self.laboratory.n_trials
-        while True:
-            statuses = self._settled()
-            n_waiting = sum(status is Status.PENDING for status in statuses.values())
-            if n_waiting >= n_free:
-                return list(statuses)
-            asked = sum(family.ask(n_trials, 0) for family in self.families)
-            by_need = sorted(self.families, key=lambda each: len(each.counted()))
-            if not asked and not any(family.ask(n_trials, 1) for family in by_need):
-                return list(statuses)
-
-    def _settled(self) -> Mapping[int, Status]:
-        """Tell Optuna what came of its trials; the runs of those that still wait."""
-        trials = [
-            (family, trial.number, point)
-            for family in self.families
-            for trial, point in family.running()
-        ]
-        trials.sort(key=lambda each: each[1])  # of all variants in turn
-        self._find_runs(trials)
-        answers = defaultdict(list)
-        for family, number, point in trials:
-            answers[self._runs[family.spec, number]].append((family, number, point))
-        self._trials = answers
-        statuses = self.laboratory.store.statuses(list(answers))
-        ended = [n for n, status in statuses.items() if status not in _WAITS]
-        for record in self.laboratory.store.runs(ids=ended) if ended else ():
-            for family, number, point in answers[record.id]:
-                self._tell(family, number, point, record)
-        for key in [key for key, run_id in self._runs.items() if run_id not in statuses]:
-            del self._runs[key]  # it has ended, or another command has removed it
-        return {n: statuses[n] for n in answers if statuses.get(n) in _WAITS}
-
-    def goes_on(self, event: Event) -> bool:
-        """Whether a run is to be trained further, as the pruner of its variant sees it."""
-        judged, trials = self.laboratory.pruning, self._trials.get(event.run_id)
-        if judged is None or trials is None or event.loss is None:
-            return True
-        if not math.isfinite(event.loss):  # it diverges, which is a result
-            return True
-        before, steps = self._losses[event.run_id], trials[0][2].steps
-        losses = [each for each in before if each[0] < event.step]  # it may have gone back
-        self._losses[event.run_id] = [*losses, (event.step, event.loss)]
-        found = pruning.looks(self._losses[event.run_id], steps)
-        now = [look for look in found if pruning.end(look, steps) == event.step]
-        if not now or not judged.first <= now[0] <= judged.last:
-            return True
-        return self.laboratory.patiently(lambda: not _pruned(trials, now[0], found[now[0]]))
-
-    def failed(self) -> set[int]:
-        """Runs of failed trials, those of earlier processes too."""
-        first_seed = self.laboratory.first_seed
-        lost = {
-            (point.recipe.digest, point.variant, first_seed)
-            for family in self.families
-            for trial, point in family.kept()
-            if trial.state.name == "FAIL"
-        }
-        records = self.laboratory.store.runs(curves=False) if lost else []
-        return {
-            r.id
-            for r in records
-            if r.status is Status.FAILED and (r.recipe_digest, r.variant, r.seed) in lost
-        }
-
-    def _find_runs(self, trials: Sequence[tuple[Family, int, Point]]) -> None:
-        """Make a run of the study of each trial that has none here yet."""
-        new = [each for each in trials if (each[0].spec, each[1]) not in self._runs]
-        points = [point for _, _, point in new]
-        records = self.laboratory.records(points, (self.laboratory.first_seed,))
-        for (family, number, _), record in zip(new, records, strict=True):
-            self._runs[family.spec, number] = record.id
-        if self.display is not None:
-            self.laboratory.know(self.display, records, points)
-
-    def _tell(self, family: Family, number: int, point: Point, record: RunRecord) -> None:
-        """End a trial, with what its run came to at the looks, which the median is taken of."""
-        result, judged = record.result, self.laboratory.pruning
-        if judged is not None and result is not None:
-            curve = [(p.step, p.train_loss) for p in result.curve if p.train_loss is not None]
-            found = pruning.looks(curve, point.steps).items()
-            looks = {n: loss for n, loss in found if judged.first <= n <= judged.last}
-            family.report(number, looks)
-        self.laboratory.count_failed([record])
-        family.tell(number, values_of(record, self.laboratory.objectives))
-
-
-def _pruned(trials: Sequence[tuple[Family, int, Point]], look: int, loss: float) -> bool:
-    """Whether all of these trials, which one run answers, are ended at this look."""
-    for family, number, _ in trials:
-        family.report(number, {look: loss})
-    return all([family.prunes(number) for family, number, _ in trials])  # noqa: C419 - each is
 
 
 def values_of(record: RunRecord, objectives: Sequence[str]) -> tuple[float, ...] | None:
