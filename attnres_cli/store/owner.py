@@ -1,7 +1,8 @@
 """Who is running a run, and whether that process still lives.
 
 Of a process on this host, the kernel knows. Of one on another host only its heartbeat tells, and
-that is judged by whether it moves, not by what it says: clocks of hosts differ.
+that is judged by whether it moves, not by what it says: clocks of hosts differ. A host is the same
+one until it boots again: many machines may have one name.
 """
 
 from __future__ import annotations
@@ -25,9 +26,9 @@ def this_process() -> str:
 
 
 def is_here(owner: str) -> bool:
-    """Whether that process is, or was, one of this host, so that `is_alive` knows of it."""
+    """Whether that process is, or was, one of this host since it booted: `is_alive` knows of it."""
     parts = owner.split("|")
-    return len(parts) != 4 or parts[0] == _host()
+    return len(parts) != 4 or parts[:2] == [_host(), _boot_id()]
 
 
 def is_alive(owner: str) -> bool:
@@ -35,10 +36,10 @@ def is_alive(owner: str) -> bool:
     parts = owner.split("|")
     if len(parts) != 4 or not parts[2].isdecimal():
         return False  # nobody of ours wrote this
-    host, boot, pid, start = parts
-    if host != _host():
+    if not is_here(owner):
         return True
-    return boot == _boot_id() and start != "" and start == _start_of(int(pid))
+    _, _, pid, start = parts
+    return start != "" and start == _start_of(int(pid))
 
 
 class Watch:

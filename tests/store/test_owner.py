@@ -76,8 +76,11 @@ def test_a_process_on_another_host_counts_as_alive():
     assert owner.is_alive(with_part(0, "some-other-host"))
 
 
-def test_a_process_of_an_earlier_boot_is_dead():
-    assert not owner.is_alive(with_part(1, "00000000-0000-0000-0000-000000000000"))
+def test_a_process_of_another_boot_may_be_one_of_another_machine_of_this_name():
+    other = with_part(1, "00000000-0000-0000-0000-000000000000")
+
+    assert not owner.is_here(other)
+    assert owner.is_alive(other)
 
 
 def test_a_later_process_with_the_same_id_is_not_the_owner():
