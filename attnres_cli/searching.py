@@ -27,8 +27,8 @@ from attnres_cli.search.wanted import Wanted
 from attnres_cli.stats import COMMON
 from attnres_cli.stdio import say
 from attnres_cli.store import Store, retry_s
-from attnres_cli.store.optuna import asking, optuna_storage
-from attnres_cli.trials import fresh_seeds
+from attnres_cli.store.optuna import Turn, asking, optuna_storage, turns
+from attnres_cli.trials import Search, fresh_seeds
 
 
 def planned(wanted: Wanted, device: str, workers: int | None, engine: str) -> Plan:
@@ -74,21 +74,25 @@ def run(wanted: Wanted, plan: Plan, study: str, *, retry_failed: bool = False) -
     """
     store = Store.open(study, create=True)
     ablate.check_code(plan, store.runs())
-    with optuna_storage(study) as storage:
-        families = _families(wanted, storage, study)
+    with optuna_storage(study) as storage, turns(study) as alone:
+        families = _families(wanted, storage, study, alone)
         laboratory = _laboratory(wanted, plan, store, study)
         if retry_failed:
             laboratory.retry(families)
         _foretell(wanted, families, laboratory)
         first_look(laboratory, families)
-        seeds = _fresh_seeds(wanted.search.name, store, study)
+        seeds = _fresh_seeds(wanted.search, store, study)
         laboratory.confirm(families, wanted.n_confirmed, seeds)
     return len(laboratory.failed)
 
 
-def _fresh_seeds(name: str, store: Store, study: str) -> tuple[int, ...]:
-    """The seeds that were asked for now, and those that an earlier command has trained."""
-    (search,) = [each for each in studies.read(study) if each.name == name]
+def _fresh_seeds(asked: Search, store: Store, study: str) -> tuple[int, ...]:
+    """The seeds that were asked for now, and those that another command has trained, which may have
+    asked since.
+    """
+    (held,) = [each for each in studies.read(study) if each.name == asked.name]
+    others = (*held.earlier_seeds, *held.confirm_seeds)
+    search = replace(held, confirm_seeds=asked.confirm_seeds, earlier_seeds=others)
     runs = store.runs(curves=False)
     return fresh_seeds(search, {run.identity for run in runs if run.result is not None})
 
@@ -170,7 +174,7 @@ def _confirming(wanted: Wanted) -> str:
     return f"; {shapes} of {of}{shared}: then trained on seeds {seeds}"
 
 
-def _families(wanted: Wanted, storage: RDBStorage, study: str) -> list[Family]:
+def _families(wanted: Wanted, storage: RDBStorage, study: str, alone: Turn) -> list[Family]:
     """The search of each design, as the study holds it or begun now."""
     search, prunes, found = wanted.search, wanted.pruning, []
     for spec, points in wanted.points.items():
@@ -180,7 +184,7 @@ def _families(wanted: Wanted, storage: RDBStorage, study: str) -> list[Family]:
         mapped, startup = proposals.Points(points), proposals.n_startup(kind, search.n_trials)
         held.sampler = proposals.Feasible(mapped, kind, int(search.name, 16), startup)
         pruner = prunes.make() if prunes else None
-        found.append(Family(spec, mapped, held, storage, startup, pruner))
+        found.append(Family(spec, mapped, held, storage, alone, startup, pruner))
         asking(study, partial(_keep_asked, wanted, found[-1]), retry_s())
     return found
 
@@ -191,7 +195,8 @@ def _keep_asked(wanted: Wanted, family: Family) -> None:
     """
     search, prunes = wanted.search, wanted.pruning
     text = wanted.samplers[family.spec][1] if family.n_to_ask(search.n_trials) else ""
-    studies.keep_asked(family.study, search, text, prunes.text if prunes else "")
+    with family.alone():
+        studies.keep_asked(family.study, search, text, prunes.text if prunes else "")
 
 
 def _no_speed(_point: Point) -> None:

@@ -25,7 +25,7 @@ from attnres_cli.search.first_look import first_look
 from attnres_cli.search.laboratory import Laboratory
 from attnres_cli.search.pruning import Pruning
 from attnres_cli.store import Store, patiently
-from attnres_cli.store.optuna import optuna_storage
+from attnres_cli.store.optuna import optuna_storage, turns
 from attnres_cli.trials import Search
 
 SPECS = ("standard", "attnres")
@@ -77,6 +77,7 @@ class Bench:
         self.store = Store.open(self.study, create=True)
         self._open = ExitStack()
         self.storage = self._open.enter_context(optuna_storage(self.study))
+        self.alone = self._open.enter_context(turns(self.study))
         objectives = ("val_loss", "flops")[:goals]
         self.search = replace(SEARCH, n_trials=n_trials, objectives=objectives)
         self.families = []
@@ -86,7 +87,9 @@ class Bench:
             mapped, startup = proposals.Points(found), proposals.n_startup(kind, n_trials)
             study.sampler = proposals.Feasible(mapped, kind, 7, startup)
             ends = pruning.make() if pruning else None
-            self.families.append(Family(spec, mapped, study, self.storage, startup, ends))
+            self.families.append(
+                Family(spec, mapped, study, self.storage, self.alone, startup, ends)
+            )
         tokens: Any = SimpleNamespace(fingerprint=FACTS.fingerprint, facts=FACTS)
         plan = Plan(recipe, (), (0,), ("cpu", "cpu"), SETTINGS, FACTS.fingerprint)
         self.laboratory = Laboratory(

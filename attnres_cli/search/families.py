@@ -9,7 +9,6 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
 
 from optuna import Study
 from optuna.pruners import BasePruner
@@ -20,9 +19,9 @@ from attnres_cli.search.points import Point
 from attnres_cli.search.proposals import Points
 from attnres_cli.search.shapes import Trunk
 from attnres_cli.search.studies import EXTRA, VOID, has_run, run_attributes
+from attnres_cli.store.optuna import Turn
 from attnres_cli.trials import State, Trial, on_front
 
-_STALE = timedelta(minutes=5)  # of a trial whose process died before it was written
 _Tried = tuple[FrozenTrial, Point]
 
 
@@ -31,6 +30,7 @@ class Family:
     """The trials of one variant.
 
     Attributes:
+        alone: lets one command at a time ask for a trial.
         n_startup: trials that are drawn before anything is learnt.
         pruner: None where no trial is ended early.
 
@@ -40,6 +40,7 @@ class Family:
     points: Points
     study: Study
     storage: RDBStorage
+    alone: Turn
     n_startup: int
     pruner: BasePruner | None = None
     _ids: dict[int, int] = field(default_factory=dict)  # of trials in the storage, by number
@@ -113,7 +114,7 @@ class Family:
         return [*tried, *alike, *there][0]
 
     def running(self) -> list[_Tried]:
-        """Its trials that have not ended. Those whose process died before it had a run are void."""
+        """Its trials that have not ended, but those that are just being asked for."""
         found = []
         for trial in self.study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
             point = self.points.of_trial(trial)
@@ -121,8 +122,6 @@ class Family:
                 found.append((trial, point))
                 if not has_run(trial):
                     self._write_run(trial.number, point)
-            elif trial.datetime_start is None or datetime.now() - trial.datetime_start > _STALE:
-                self._void(trial.number, "its process died before it had a run")
         return found
 
     def ask(self, n_trials: int, n_wanted: int) -> int:
@@ -130,17 +129,23 @@ class Family:
         there were: fewer where n_trials have been asked for, or all points are tried.
         """
         asked = 0
-        while True:
-            tried = self.kept()
-            counted = _counting(tried)
-            n_failed = sum(_failed(trial) for trial, _ in tried if EXTRA not in trial.user_attrs)
-            is_done = len(counted) >= n_trials or len(tried) >= len(self.points)
-            if is_done or n_failed > n_trials:
-                return asked
-            if max(self.n_startup - len(counted), n_wanted - asked) <= 0:
-                return asked
-            trial = self.study.ask(self.points.distributions)
-            asked += self._keep(trial.number, n_trials)
+        while self._lacks(n_trials, n_wanted - asked):
+            with self.alone():
+                self._void_abandoned()
+                if self._lacks(n_trials, n_wanted - asked):
+                    asked += self._ask()
+        return asked
+
+    def _lacks(self, n_trials: int, n_wanted: int) -> bool:
+        tried = self.kept()
+        counted = _counting(tried)
+        n_failed = sum(_failed(trial) for trial, _ in tried if EXTRA not in trial.user_attrs)
+        is_done = len(counted) >= n_trials or len(tried) >= len(self.points)
+        return (
+            not is_done
+            and n_failed <= n_trials
+            and max(self.n_startup - len(counted), n_wanted) > 0
+        )
 
     def tell(self, number: int, values: Sequence[float] | None) -> None:
         """End a trial: with its values, or as failed."""
@@ -199,20 +204,24 @@ class Family:
         )
         self.study.add_trial(trial)
 
-    def _keep(self, number: int, n_trials: int) -> bool:
-        """Whether a trial just asked for is to be had: another process may have asked for the same
-        point, or for the last of the trials, in the same moment.
-        """
-        tried = self.kept()
-        points = [point for trial, point in tried if trial.number == number]
-        if not points:
+    def _ask(self) -> bool:
+        """Ask for a trial; whether it is to be had: another command may have added its point."""
+        with unless_ended():  # whoever was let in, our connection being lost, has given it up
+            number = self.study.ask(self.points.distributions).number
+            for trial, point in self.kept():
+                if trial.number == number:
+                    self._write_run(number, point)
+                    return True
             self._void(number, "another trial has its point")
-        elif sum(trial.number < number for trial, _ in _counting(tried)) >= n_trials:
-            self._void(number, "there were as many as asked for")
-        else:
-            self._write_run(number, points[0])
-            return True
         return False
+
+    def _void_abandoned(self) -> None:
+        """End trials whose process died before all was written that they try: nobody else is let in
+        while a trial is asked for.
+        """
+        for trial in self.study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
+            if self.points.of_trial(trial) is None:
+                self._void(trial.number, "its process died before it had a run")
 
     def _void(self, number: int, reason: str) -> None:
         self._write(number, VOID, reason)

@@ -86,14 +86,28 @@ class _Look:
         for family, number, point in trials:
             answers[self._runs[family.spec, number]].append((family, number, point))
         self._trials = answers
-        statuses = self.laboratory.store.statuses(list(answers))
-        ended = [n for n, status in statuses.items() if status not in WAITS]
-        for record in self.laboratory.store.runs(ids=ended) if ended else ():
-            for family, number, point in answers[record.id]:
-                self._tell(family, number, point, record)
+        statuses = self._told(answers)
         for key in [key for key, run_id in self._runs.items() if run_id not in statuses]:
             del self._runs[key]  # it has ended, or another command has removed it
-        return {n: statuses[n] for n in answers if statuses.get(n) in WAITS}
+        if any(n not in statuses for n in answers):
+            return self._settled()  # which makes again what was removed
+        return {n: statuses[n] for n in answers if statuses[n] in WAITS}
+
+    def _told(
+        self, answers: Mapping[int, Sequence[tuple[Family, int, Point]]]
+    ) -> dict[int, Status]:
+        """The statuses of the runs that are there; Optuna is told of those that have ended."""
+        store = self.laboratory.store
+        statuses = store.statuses(list(answers))
+        ended = [n for n, status in statuses.items() if status not in WAITS]
+        for n in ended:
+            del statuses[n]
+        for record in store.runs(ids=ended) if ended else ():
+            statuses[record.id] = record.status  # it may wait again by now: --retry-failed
+            if record.status not in WAITS:
+                for family, number, point in answers[record.id]:
+                    self._tell(family, number, point, record)
+        return statuses
 
     def goes_on(self, event: Event) -> bool:
         """Whether a run is to be trained further, as the pruner of its variant sees it."""

@@ -16,9 +16,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from attnres_cli import address
-from attnres_cli.store.optuna import asking, to_read
+from attnres_cli.store.optuna import asking, explained, to_read
 from attnres_cli.store.patience import retry_s
 from attnres_cli.store.queries import has_searches
+from attnres_cli.store.sqlite import unchanged
 from attnres_cli.trials import Family, Search, State, Trial
 
 if TYPE_CHECKING:
@@ -106,9 +107,15 @@ def read(study: str) -> list[Search]:
         StudyError: it cannot be read.
 
     """
-    if not address.is_url(study) and not address.file_of(study).exists():
-        return []
-    return asking(study, partial(_read, study), retry_s())
+    if address.is_url(study):
+        return asking(study, partial(_read, study), retry_s())
+    path = address.file_of(study).resolve()
+
+    def read_file() -> list[Search]:
+        with unchanged(path), explained(study):
+            return _read(study)
+
+    return asking(study, read_file, retry_s()) if path.exists() else []
 
 
 def _read(study: str) -> list[Search]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -21,8 +21,8 @@ from attnres_cli.store.patience import patiently, retry_s
 if TYPE_CHECKING:
     from optuna.storages import RDBStorage
 
-_WAIT_S = 60.0  # for a lock
 T = TypeVar("T")
+Turn = Callable[[], AbstractContextManager[None]]
 
 
 @contextmanager
@@ -45,23 +45,44 @@ def optuna_storage(study: str) -> Iterator[RDBStorage]:
         storage.engine.dispose()
 
 
+@contextmanager
+def turns(study: str) -> Iterator[Turn]:
+    """Gives what a command enters to change the searches of a study alone, as long as it is there:
+    another that enters waits. It is let in as soon as the first one is done, or dead.
+    """
+    if not address.is_url(study):
+        yield partial(_alone_in, address.file_of(study).resolve().parent)
+        return
+    lock = postgres.engine_of(study, readonly=False, keeps=True)
+
+    @contextmanager
+    def alone() -> Iterator[None]:
+        with lock.begin() as connection:
+            postgres.alone(connection)
+            yield
+
+    try:
+        yield alone
+    finally:
+        lock.dispose()
+
+
 def _storage(study: str) -> RDBStorage:
     from optuna.storages import RDBStorage
 
-    ours = engine.connect(study, create=True)
+    engine.connect(study, create=True)
     if not address.is_url(study):
         path = address.file_of(study).resolve()
-        waits: dict[str, Any] = {"poolclass": NullPool, "connect_args": {"timeout": _WAIT_S}}
+        opens = {"poolclass": NullPool, "creator": partial(sqlite.connection_to_create, path)}
         with _alone_in(path.parent), explained(study):
-            found = RDBStorage(f"sqlite:///{path}", waits)
+            found = RDBStorage(f"sqlite:///{path}", opens)
         sqlite.set_up(found.engine, begin="BEGIN IMMEDIATE")
         return found
     url, arguments = postgres.connection_of(study, readonly=False)
     text = url.render_as_string(hide_password=False)
     _, keeping = postgres.connection_of(study, readonly=False, keeps=True)
     with explained(study):
-        with ours.begin() as connection:
-            postgres.alone(connection)
+        with turns(study) as alone, alone():
             RDBStorage(text, arguments)  # makes the tables, or refuses those of another Optuna
         return RDBStorage(text, keeping, skip_compatibility_check=True, skip_table_creation=True)
 
@@ -134,7 +155,7 @@ def to_read(study: str) -> tuple[str, dict[str, Any]]:
 
 @contextmanager
 def _alone_in(folder: Path) -> Iterator[None]:
-    """Wait for others who make Optuna's tables in a file there, who would get in each other's way.
+    """Wait for others who change the searches of a file there, or make Optuna's tables in it.
 
     The folder is locked, since to close the file would lose SQLite's own locks.
     """

@@ -6,6 +6,8 @@ import os
 import shutil
 import sqlite3
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,7 +18,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import NullPool
 
 from attnres_cli import address
-from attnres_cli.errors import StudyError
+from attnres_cli.errors import AwayError, StudyError
 
 _HEADER = b"SQLite format 3\0"
 _BUSY_MS = 60_000
@@ -94,15 +96,77 @@ def engine_of(path: Path, *, readonly: bool) -> Engine:
     return engine
 
 
+@contextmanager
+def unchanged(path: Path) -> Iterator[None]:
+    """Read a file, of which a user who may not write there locks nothing: others write meanwhile.
+
+    Raises:
+        AwayError: they did, so that what was read may be of two moments; in a moment it is one.
+
+    """
+    before = _signature(path)
+    try:
+        yield
+    except (DBAPIError, StudyError) as error:
+        if _signature(path) != before:
+            raise _changed(path) from error
+        raise
+    if _signature(path) != before:
+        raise _changed(path)
+
+
+def _signature(path: Path) -> tuple[object, ...]:
+    """What differs when the file has been written to; empty where that is no concern."""
+    try:
+        state = path.stat()
+    except FileNotFoundError:
+        return ()
+    if _may_be_written(path):
+        return ()
+    return state.st_mtime_ns, state.st_size, Path(f"{path}-wal").exists()
+
+
+def _changed(path: Path) -> AwayError:
+    return AwayError(f"study {path} was written to while it was read", is_up=True)
+
+
+def _may_be_written(path: Path) -> bool:
+    return all(os.access(each, os.W_OK, effective_ids=True) for each in (path, path.parent))
+
+
 def connection_to_read(path: Path) -> sqlite3.Connection:
     """A connection that can write nothing, on a disk that may not be written to either."""
     # mode=ro would leave -wal and -shm beside the file; query_only cleans up behind itself.
     mode = "rw"
-    writable = all(os.access(p, os.W_OK, effective_ids=True) for p in (path, path.parent))
-    if not writable and not Path(f"{path}-wal").exists():
+    if not _may_be_written(path) and not Path(f"{path}-wal").exists():
         mode = "ro&immutable=1"  # SQLite cannot make the files it would lock by
     found = _connection(path, mode)
     found.execute("PRAGMA query_only = ON")
+    return found
+
+
+class _Cursor(sqlite3.Cursor):
+    def execute(self, sql: str, parameters: Any = (), /) -> _Cursor:
+        reads = sql.lstrip().upper().startswith(("SELECT", "PRAGMA", "BEGIN"))
+        if not reads and not self.connection.in_transaction:
+            super().execute("BEGIN IMMEDIATE")
+        super().execute(sql, parameters)
+        return self
+
+
+class _Creating(sqlite3.Connection):
+    def cursor(self, factory: Any = _Cursor, /) -> Any:
+        return super().cursor(factory)
+
+
+def connection_to_create(path: Path) -> sqlite3.Connection:
+    """A connection for a library that makes tables in transactions of which it tells nobody: they
+    are begun before the first statement that writes, so that a kill leaves all of them or none.
+    """
+    found = sqlite3.connect(
+        path, timeout=_BUSY_MS / 1000, check_same_thread=False, factory=_Creating
+    )
+    found.isolation_level = None  # or sqlite3 commits before each DDL statement
     return found
 
 

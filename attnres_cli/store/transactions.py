@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError
 
+from attnres_cli import address
 from attnres_cli.store import owner, postgres, sqlite
 from attnres_cli.store.engine import refusal
 
@@ -29,6 +30,7 @@ class Transactions:
     def __init__(self, engine: Engine, name: str, folder: Path) -> None:
         is_file = engine.dialect.name == "sqlite"
         self._name, self._folder = name, folder if is_file else None
+        self._file = address.file_of(name).resolve() if is_file else None
         self._reading = engine if is_file else postgres.snapshots(engine)
         self._writing = sqlite.immediate(engine) if is_file else engine
         self.watch = owner.Watch()
@@ -36,7 +38,8 @@ class Transactions:
     @contextmanager
     def read(self) -> Iterator[Connection]:
         """See the study at one moment. Raises StudyError."""
-        with self._explained(), self._reading.connect() as connection:
+        unchanged = sqlite.unchanged(self._file) if self._file else nullcontext()
+        with self._explained(), unchanged, self._reading.connect() as connection:
             yield connection
 
     @contextmanager

@@ -89,6 +89,6 @@ def test_a_search_killed_in_the_middle_goes_on_to_as_many_trials_as_were_asked_f
     states = {row[0] for row in connection.execute("SELECT status FROM attnres_runs")}
     connection.close()
     assert seeds[0] == sum(len(family.trials) for family in search.families)
-    assert 2 <= seeds[1] <= 4
+    assert seeds[1] in (2, 4, 6, 8)  # up to two bests and two of both together, for each of two
     assert states == {"complete"}
     assert json.loads((tmp_path / "out").read_text())

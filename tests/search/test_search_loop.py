@@ -6,20 +6,28 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from threading import Event, Thread
+from time import sleep
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from optuna.trial import TrialState
 from sqlalchemy import text
+from studies import FACTS
 from typer.testing import CliRunner
 from untrained import HYPERBAND, MEDIAN, SEARCH, Bench, deep_is_good
 
-from attnres_cli import cli_runs
+from attnres_cli import cli_runs, searching
+from attnres_cli.recipe import load
 from attnres_cli.report.optima import find
-from attnres_cli.run import RunRecord, Status
+from attnres_cli.run import RunRecord, RunSpec, Status
 from attnres_cli.search import studies
 from attnres_cli.search.families import unless_ended
+from attnres_cli.search.proposals import Feasible
 from attnres_cli.stats import likeliest_common
 from attnres_cli.store import engine
 from attnres_cli.trials import State, fresh_seeds
@@ -125,14 +133,35 @@ def test_what_the_study_holds_is_answered_without_training(bench, tmp_path: Path
     assert [seed for *_, seed in other.trained if seed == 0] == []
 
 
-def test_a_trial_of_a_dead_process_without_a_run_is_void_after_a_while(bench, monkeypatch):
-    from datetime import timedelta
+def test_a_trial_whose_run_is_removed_meanwhile_gets_a_new_one_and_never_anothers(bench):
+    searching = bench(n_trials=3)
+    store, gone = searching.store, []
 
-    from attnres_cli.search import families
+    def outcome(run: RunRecord) -> float:
+        waiting = [r for r in store.runs() if r.status is Status.PENDING]
+        if waiting and not gone:  # what another command may do while this one trains
+            gone.append(waiting[-1].id)
+            store.remove(gone)
+            spec = RunSpec(load("smoke"), "rezero", 7, FACTS.fingerprint)
+            (other,) = store.plan([spec], FACTS)
+            claimed = store.claim([other.id])
+            assert claimed is not None
+            searching.end(claimed, 0.001)
+        return deep_is_good(run)
 
+    searching.run(outcome)
+
+    assert gone
+    for family in searching.found.families:
+        assert [trial.state for trial in family.trials if not trial.is_extra] == [
+            State.COMPLETE
+        ] * 3
+        assert min(trial.values[0] for trial in family.trials) > 2.0
+
+
+def test_a_trial_of_a_dead_process_without_a_run_is_void(bench):
     dying = bench()
     dying.families[0].study.ask()  # it dies before it has asked for any dimension
-    monkeypatch.setattr(families, "_STALE", timedelta(0))
 
     done = bench().run()
 
@@ -141,6 +170,65 @@ def test_a_trial_of_a_dead_process_without_a_run_is_void_after_a_while(bench, mo
     assert studies.VOID in trials[0].user_attrs
     assert 0 not in [trial.number for trial in done.found.families[0].trials]
     assert len([t for t in trials if t.state is TrialState.COMPLETE]) in (6, 7)
+
+
+def test_two_commands_that_ask_at_once_ask_for_as_many_as_are_wanted(bench):
+    one, other = bench(n_trials=3), bench(n_trials=3)
+    one.families[0].ask(2, 2)
+    asking, asked, sample = Event(), [], Feasible.sample_relative
+    thread = Thread(target=lambda: asked.append(other.families[0].ask(3, 1)))
+
+    def slow(*arguments: Any) -> dict[str, Any]:
+        if not asking.is_set():
+            asking.set()
+            thread.start()
+            other.families[0].running()  # which leaves alone what is being asked for
+            thread.join(0.5)
+            assert not asked  # it waits
+        return sample(*arguments)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Feasible, "sample_relative", slow)
+        assert one.families[0].ask(3, 1) == 1
+    thread.join()
+
+    assert asked == [0]
+    trials = one.families[0].study.get_trials()
+    assert [trial.state for trial in trials] == [TrialState.RUNNING] * 3
+
+
+def test_a_command_confirms_on_its_own_seeds_whatever_another_asks_for_meanwhile(bench):
+    one = bench().run(confirmed=0)
+    for others in ((), (8, 9)):
+        (family, _) = one.families
+        studies.keep_asked(family.study, replace(one.search, confirm_seeds=others), "tpe")
+
+        assert searching._fresh_seeds(one.search, one.store, one.study) == (1, 2)
+
+
+def test_commands_that_ask_for_other_seeds_at_once_forget_none(bench, monkeypatch):
+    made, read = [bench(), bench()], studies._seeds_of
+
+    def slowly(asked: Mapping[str, Any]) -> list[int]:
+        found = read(asked)
+        sleep(0.2)
+        return found
+
+    def ask(one: Bench, seeds: tuple[int, ...]) -> None:
+        search = replace(one.search, confirm_seeds=seeds)
+        samplers = {"standard": ("grid", "grid")}
+        wanted: Any = SimpleNamespace(search=search, pruning=None, samplers=samplers)
+        searching._keep_asked(wanted, one.families[0])
+
+    monkeypatch.setattr(studies, "_seeds_of", slowly)
+    threads = [Thread(target=ask, args=each) for each in zip(made, [(5, 6), (8, 9)], strict=True)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    held = made[0].found
+    assert {*held.earlier_seeds, *held.confirm_seeds} == {1, 2, 5, 6, 8, 9}
 
 
 def test_the_best_shapes_of_each_are_confirmed_for_all_on_fresh_seeds(bench):

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import multiprocessing
+import signal
 import sqlite3
+import subprocess
+import sys
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
 
@@ -41,10 +44,36 @@ def test_a_study_whose_tables_of_optuna_are_only_just_made_has_no_searches(any_s
     assert read(any_study) == []
 
 
+KILLED = """
+import os, sys
+from sqlalchemy import Engine, event
+from attnres_cli.store.optuna import optuna_storage
+
+@event.listens_for(Engine, "before_cursor_execute")
+def kill(_connection, _cursor, statement, *_rest):
+    if "ix_studies_study_name" in statement and "CREATE" in statement:
+        os.kill(os.getpid(), 9)
+
+with optuna_storage(sys.argv[1]):
+    pass
+"""
+
+
+def test_a_kill_while_tables_of_optuna_are_made_leaves_none_of_them_or_all(any_study: str):
+    killed = subprocess.run([sys.executable, "-c", KILLED, any_study], check=False)
+    with optuna_storage(any_study) as storage:
+        for _ in range(2):
+            optuna.create_study(storage=storage, study_name="s", load_if_exists=True)
+        n_studies = len(optuna.get_all_study_names(storage))
+
+    assert killed.returncode == -signal.SIGKILL
+    assert n_studies == 1
+
+
 def take_part(study: str, ready: Barrier) -> None:
     """Ask and tell, and claim nothing twice; run in a process of its own."""
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    ready.wait(120)
+    ready.wait(600)
     with optuna_storage(study) as storage:
         search = optuna.create_study(storage=storage, study_name="s", load_if_exists=True)
         for _ in range(EACH):
@@ -77,7 +106,7 @@ def take_queued(study: str, ready: Barrier, found: multiprocessing.Queue) -> Non
     taken = []
     with optuna_storage(study) as storage:
         search = optuna.load_study(storage=storage, study_name="s")
-        ready.wait(120)
+        ready.wait(600)
         while search.get_trials(deepcopy=False, states=(TrialState.WAITING,)):
             trial = search.ask()
             if trial.suggest_int("cell", 0, 10**6) < QUEUED:
@@ -130,7 +159,8 @@ def test_what_is_no_study_is_refused_as_ever(tmp_path: Path):
 def test_tables_of_another_optuna_are_refused_in_a_line_that_says_what_to_do(
     any_study: str, schema: str, advice: str
 ):
-    make_tables(any_study)
+    with optuna_storage(any_study) as storage:
+        optuna.create_study(storage=storage, study_name="attnres-0123abcd-standard")
     with engine.connect(any_study, create=True).begin() as connection:
         connection.execute(text("UPDATE alembic_version SET version_num = :v"), {"v": schema})
 
