@@ -232,7 +232,9 @@ def _seen(chapter: Chapter, store: Store) -> Chapter:
     last = {number: probes[-1] for number, probes in measured.items() if probes}
     digests = {run.recipe_digest for run in chapter.runs} | {chapter.comparison.recipe_digest}
     recipes = {digest: store.recipe(digest) for digest in digests}
-    return replace(chapter, runs=store.runs(ids=ids), probes=last, recipes=recipes)
+    curved = {run.id: run for run in store.runs(ids=ids)}  # without those removed just now
+    runs = [curved.get(run.id, run) for run in chapter.runs]
+    return replace(chapter, runs=runs, probes=last, recipes=recipes)
 
 
 def _ladders(held: _Held, shown: Sequence[Choice]) -> list[Ladder]:

@@ -83,8 +83,8 @@ def show(
     if record.result is not None:
         probed = replace(record.result, probes=store.probes([run])[run])
         record = replace(record, result=probed)
-    (line,) = _lines(store, study, [record])
-    print_run(line, as_json=form is Format.JSON)
+    for line in _lines(store, study, [record]):
+        print_run(line, as_json=form is Format.JSON)
 
 
 @app.command()
@@ -248,13 +248,12 @@ def _ids(records: Sequence[RunRecord]) -> list[int]:
 
 def _chosen(store: Store, study: str, ids: Sequence[int]) -> list[RunRecord]:
     """The runs of these numbers. Raises UsageError where one is not there."""
-    known = store.standings(ids)
-    for run_id in ids:
-        if run_id not in known:
-            numbers = sorted(store.standings())
-            held = f"{numbers[0]} to {numbers[-1]}" if numbers else "none"
-            raise UsageError(f"no run {run_id} in study {study}, it holds {held}: attnres runs")
-    return store.runs(ids=ids)
+    found = store.runs(ids=ids)
+    for run_id in sorted(set(ids) - {record.id for record in found}):
+        numbers = sorted(store.standings())
+        held = f"{numbers[0]} to {numbers[-1]}" if numbers else "none"
+        raise UsageError(f"no run {run_id} in study {study}, it holds {held}: attnres runs")
+    return found
 
 
 def _lines(store: Store, study: str, records: Sequence[RunRecord]) -> list[Line]:

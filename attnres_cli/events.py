@@ -47,6 +47,7 @@ def write(store: Store, records: Sequence[RunRecord], folder: Path) -> list[Path
     if not ended:
         raise UsageError("--tensorboard: none of these runs has ended, there is nothing to draw")
     probes, times = store.probes([run.id for run in ended]), store.standings([r.id for r in ended])
+    ended = [run for run in ended if run.id in times]  # others were removed just now
     recipes = {digest: store.recipe(digest) for digest in {run.recipe_digest for run in ended}}
     written = []
     try:

@@ -131,10 +131,18 @@ def _server_user() -> pwd.struct_passwd | None:
     raise LookupError("no user postgres or nobody to run a server as")
 
 
+def open_to_all() -> str | None:
+    """Where to make a folder that every user can reach, which pytest's are not; None: where Python
+    makes them.
+    """
+    usual = Path(tempfile.gettempdir())
+    return None if all(each.stat().st_mode & 1 for each in (usual, *usual.parents)) else "/tmp"
+
+
 @contextmanager
 def running(programs: Path) -> Iterator[Server]:
     """A server that runs; it and its data are gone afterwards."""
-    folder = Path(tempfile.mkdtemp(prefix="attnres-pg-"))  # pytest's are closed to other users
+    folder = Path(tempfile.mkdtemp(prefix="attnres-pg-", dir=open_to_all()))
     try:
         server = Server(folder, programs)
         server.start()

@@ -150,8 +150,7 @@ class Laboratory:
             self.know(display, records, [point for _ in seeds for point in points])
             ids = [record.id for record in records]
             self.train(lambda _n_free: ids, display)
-        there = self.store.statuses(ids)  # some may have been removed
-        self.count_failed(self.store.runs(ids=list(there), curves=False))
+        self.count_failed(self.store.runs(ids=ids, curves=False))
 
     def know(self, display: Display, records: Sequence[RunRecord], points: Sequence[Point]) -> None:
         """Let a display know of these runs, each of its point."""

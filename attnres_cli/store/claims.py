@@ -9,7 +9,7 @@ from sqlalchemy import ARRAY, Connection, Integer, delete, func, literal, select
 
 from attnres_cli.errors import StudyError
 from attnres_cli.run import Status
-from attnres_cli.store import owner, rows
+from attnres_cli.store import numbers, owner, rows
 from attnres_cli.store.tables import curve, gates, probes, runs
 
 
@@ -99,18 +99,16 @@ def free(connection: Connection, orphaned: Sequence[rows.Row], *, counts: bool =
 
 
 def remove(connection: Connection, ids: Sequence[int]) -> None:
-    """Forget these runs with all that was written of them.
+    """Forget these runs with all that was written of them; those that are gone are passed over.
 
     Raises:
-        StudyError: one is not there, or its process may be running it.
+        StudyError: the process of one may be running it.
 
     """
     query = select(runs).where(runs.c.id.in_(ids)).order_by(runs.c.id).with_for_update()
-    found = {row.id: row for row in connection.execute(query)}
-    for run_id in ids:
-        if run_id not in found:
-            raise StudyError(f"there is no run {run_id}: `attnres runs` lists them")
-        _check_is_idle(found[run_id])
+    for row in connection.execute(query).all():
+        _check_is_idle(row)
+    numbers.retire(connection)
     for table in (curve, probes, gates):
         connection.execute(delete(table).where(table.c.run_id.in_(ids)))
     connection.execute(delete(runs).where(runs.c.id.in_(ids)))

@@ -41,7 +41,7 @@ def connect(study: str, *, create: bool, keeps: bool = False) -> Engine:
     sqlite.check_file(path, create)
     engine = sqlite.engine_of(path, readonly=not create)
     try:
-        with engine.connect() as connection:
+        with sqlite.unchanged(path.resolve()), engine.connect() as connection:
             sqlite.check_pages(connection, path)
             _check_content(connection, str(path))
             if create:
@@ -86,9 +86,7 @@ def exists(study: str) -> bool:
 
     """
     if not address.is_url(study):
-        path = sqlite.path_of(study)
-        sqlite.check_file(path, create=True)
-        return path.exists() and path.stat().st_size > 0
+        return _is_in_file(sqlite.path_of(study))
     try:
         looking = postgres.snapshots(postgres.engine_of(study, readonly=True))
         with looking.connect() as connection:
@@ -96,6 +94,18 @@ def exists(study: str) -> bool:
             return _schema_of(connection) is not None
     except DBAPIError as error:
         raise postgres.refusal(address.parted(study)[0], error, opened=False) from error
+
+
+def _is_in_file(path: Path) -> bool:
+    sqlite.check_file(path, create=True)
+    if not path.exists():
+        return False
+    try:
+        with sqlite.engine_of(path, readonly=True).connect() as connection:
+            _check_content(connection, str(path))
+            return _schema_of(connection) is not None
+    except DBAPIError:  # `connect` says what is wrong with the file
+        return True
 
 
 def runs_folder(study: str) -> Path:

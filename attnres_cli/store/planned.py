@@ -12,7 +12,7 @@ from sqlalchemy import Connection, Table, insert, select, update
 from attnres_cli.fair import ArmRecipe
 from attnres_cli.plan import Plan
 from attnres_cli.run import DataFacts, RunSpec
-from attnres_cli.store import claims, rows, tables
+from attnres_cli.store import claims, numbers, rows, tables
 from attnres_cli.store.tables import data, recipes, runs
 from attnres_cli.trials import is_searched, searched_name
 
@@ -47,7 +47,7 @@ def run_ids(connection: Connection, specs: Sequence[RunSpec]) -> list[int]:
     fresh = {"attempts": 0, "created_at": claims.now(), **rows.WAITING}
     missing = [identity | fresh for key, identity in wanted.items() if key not in held]
     if missing:
-        connection.execute(insert(runs), missing)
+        connection.execute(insert(runs), numbers.numbered(connection, missing))
         held = _held(connection, {spec.recipe.digest for spec in specs})
     return [held[tuple(rows.of_spec(spec).values())] for spec in specs]
 

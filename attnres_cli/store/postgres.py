@@ -31,6 +31,9 @@ _BUSY = (
     "too many clients",
     "connection slots",
     "starting up",
+    "shutting down",
+    "in recovery mode",
+    "not yet accepting connections",
     "too many connections",
 )
 _GONE = re.compile("08|57P0|53300|40001|40P01|55P03")

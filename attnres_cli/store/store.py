@@ -87,7 +87,10 @@ class Store:
             if retry_failed:
                 failed = (runs.c.id.in_(ids), runs.c.status == Status.FAILED)
                 connection.execute(update(runs).where(*failed).values(**rows.WAITING, attempts=0))
-        return self.runs(ids=ids)
+        found = self.runs(ids=ids)  # curves are not read while nobody else may write
+        if len(found) < len(ids):  # another command has removed one just now
+            return self.plan(specs, facts)
+        return found
 
     @patient
     def claim(self, ids: Sequence[int]) -> RunRecord | None:
@@ -176,7 +179,8 @@ class Store:
     ) -> list[RunRecord]:
         """Runs of the study, in the order of `ids` if given, else as they were planned.
 
-        Without curves they are there ten times as fast: of a study, curves are most of the rows.
+        One that has been removed is not among them. Without curves they are there ten times as
+        fast: of a study, curves are most of the rows.
         """
         wanted: list[ColumnElement[bool]] = [] if ids is None else [runs.c.id.in_(ids)]
         if recipe_digest is not None:
@@ -184,7 +188,7 @@ class Store:
         with self._study.read() as connection:
             found = queries.records(connection, *wanted, curves=curves)
         records = {record.id: record for record in found}
-        return found if ids is None else [records[run_id] for run_id in ids]
+        return found if ids is None else [records[n] for n in ids if n in records]
 
     @patient
     def has_searches(self) -> bool:
@@ -219,8 +223,11 @@ class Store:
     def remove(self, ids: Sequence[int]) -> None:
         """Forget these runs with their curves: all of them, or none.
 
+        Those that are gone already are passed over: the server may have removed them, and been away
+        before it said so.
+
         Raises:
-            StudyError: one is not there, or its process may be running it.
+            StudyError: the process of one may be running it.
 
         """
         with self._study.write() as connection:

@@ -13,10 +13,12 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import astuple
 from multiprocessing.queues import Queue
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
+from typing import Any
 
 import optuna
 import pytest
@@ -25,6 +27,7 @@ from alembic.autogenerate import compare_metadata
 from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
+from servers import open_to_all
 from sqlalchemy import create_engine
 from sqlalchemy.pool import NullPool
 from studies import FACTS
@@ -32,7 +35,7 @@ from studies import FACTS
 from attnres_cli.errors import StudyError
 from attnres_cli.recipe import Recipe
 from attnres_cli.run import Point, RunRecord, RunSpec, Settings, Status
-from attnres_cli.store import Store, engine
+from attnres_cli.store import Store, engine, queries
 from attnres_cli.store.migrations import SCHEMAS
 from attnres_cli.store.tables import PREFIX, VERSION_TABLE, metadata
 
@@ -122,10 +125,12 @@ def opened_at_once(path: Path, n: int = 3) -> list[str]:
     context = multiprocessing.get_context("spawn")
     ready, said = context.Barrier(n), context.Queue()
     arguments = (str(path), ready, said)
-    processes = [context.Process(target=_open_at_once, args=arguments) for _ in range(n)]
+    processes = [
+        context.Process(target=_open_at_once, args=arguments, daemon=True) for _ in range(n)
+    ]
     for process in processes:
         process.start()
-    answers = [said.get(timeout=120) for _ in processes]
+    answers = [said.get(timeout=800) for _ in processes]
     for process in processes:
         process.join()
     return answers
@@ -348,6 +353,17 @@ def test_reading_an_empty_file_says_what_to_type_and_leaves_it_empty(tmp_path: P
 
     assert f"`attnres ablate --study {path}`" in words
     assert path.read_bytes() == b""
+
+
+def test_a_study_that_is_only_just_made_is_none_yet(tmp_path: Path):
+    path = tmp_path / "study.db"
+    with closing(sqlite3.connect(path)) as connection:  # the first thing that is done to it
+        connection.execute("PRAGMA journal_mode = WAL")
+
+    assert path.stat().st_size > 0
+    assert Store.existing(str(path)) is None
+    Store.open(str(path), create=True)
+    assert Store.existing(str(path)) is not None
 
 
 def test_reading_a_study_writes_nothing(tmp_path: Path, plan: Plan):
@@ -598,23 +614,59 @@ def test_a_migration_that_breaks_off_on_a_new_file_leaves_it_empty(
     assert tables_of(path) == set()
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
-def test_a_study_in_a_folder_nobody_may_write_to_can_be_read(tmp_path: Path, plan: Plan):
-    records = plan(tmp_path / "study.db")
-    for part in (tmp_path, *tmp_path.parents):
-        if part == Path(tempfile.gettempdir()):
-            break
-        part.chmod(0o755)
-    (tmp_path / "study.db").chmod(0o444)
-    tmp_path.chmod(0o555)
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    """A folder that every user can enter, and nobody but this one write to."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can become another user")
+    with tempfile.TemporaryDirectory(prefix="attnres-", dir=open_to_all()) as name:
+        Path(name).chmod(0o755)
+        yield Path(name)
 
+
+@contextmanager
+def another_user() -> Iterator[None]:
     os.seteuid(65534)
     try:
-        found = Store.open(str(tmp_path / "study.db"), create=False).runs()
+        yield
     finally:
         os.seteuid(0)
 
+
+def test_a_study_in_a_folder_nobody_may_write_to_can_be_read(open_folder: Path, plan: Plan):
+    records = plan(open_folder / "study.db")
+    (open_folder / "study.db").chmod(0o444)
+    open_folder.chmod(0o555)
+
+    with another_user():
+        found = Store.open(str(open_folder / "study.db"), create=False).runs()
+
     assert found == records
+
+
+def test_who_may_not_write_reads_again_where_a_study_is_written_to_meanwhile(
+    open_folder: Path, plan: Plan, monkeypatch: pytest.MonkeyPatch
+):
+    path = open_folder / "study.db"
+    before, read, written = plan(path), queries.records, []
+    path.chmod(0o644)
+    removed = [record.id for record in before[:20]]
+
+    def meanwhile(*arguments: Any, **wanted: Any) -> list[RunRecord]:
+        found = read(*arguments, **wanted)
+        if not written:
+            os.seteuid(0)
+            Store.open(str(path), create=True).remove(removed)
+            written.extend(before[20:])
+            os.seteuid(65534)
+        return found
+
+    with another_user():
+        store = Store.open(str(path), create=False)
+        monkeypatch.setattr(queries, "records", meanwhile)
+        found = store.runs()
+
+    assert found == written
 
 
 def test_a_study_that_lost_a_table_is_refused(tmp_path: Path, plan: Plan):

@@ -18,6 +18,7 @@ import pytest
 from servers import PASSWORD, Server
 from sqlalchemy import Engine, event
 from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
+from sqlalchemy.exc import OperationalError
 from studies import RESULT, VERSIONS
 from test_store import FACTS, in_processes
 
@@ -241,19 +242,19 @@ while True:
 def test_a_run_of_another_host_is_taken_over_when_its_heartbeat_stops(
     study: str, specs: list[RunSpec], monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(owner, "STALE_S", 3.0)
+    monkeypatch.setattr(owner, "STALE_S", 10.0)
     store = Store.open(study, create=True)
     ids = [record.id for record in store.plan(specs, FACTS)]
     program = [sys.executable, "-c", ON_ANOTHER_HOST, study, str(ids[0])]
     with subprocess.Popen(program, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         process.stdout.readline()
-        lively = time.monotonic() + 5
+        lively = time.monotonic() + 13
         while time.monotonic() < lively:  # heartbeats are told in whole seconds
             assert store.release(ids) == 0
             time.sleep(0.2)
         process.send_signal(signal.SIGKILL)
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while not store.release(ids):
         assert time.monotonic() < deadline
         time.sleep(0.2)
@@ -306,16 +307,46 @@ def test_a_store_waits_for_a_server_that_comes_back(own_server: Server, specs: l
     store = Store.open(own_server.url(), create=True)
     ids = [record.id for record in store.plan(specs, FACTS)]
     own_server.stop()
-    later = threading.Timer(2.0, own_server.start)
-    later.start()
-
     with pytest.raises(AwayError):  # a heartbeat does not wait: the next one comes soon
         store.beat(ids[0], 1)
+    later = threading.Timer(2.0, own_server.start)
+    later.start()
     record = store.claim(ids)
 
     later.join()
     assert record is not None
     assert store.owns(record.id)
+
+
+def one_unanswered(server: Server, monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """Lets the server do the next commit, and go before it says so; whether it has, and once more
+    when that is cleared.
+    """
+    unanswered: list[object] = []
+    commit = PGDialect_psycopg.do_commit
+
+    def once(dialect: Any, pooled: Any) -> None:
+        if not unanswered:
+            unanswered.append(pooled)
+            server.commit_unanswered(pooled.dbapi_connection)
+        commit(dialect, pooled)
+
+    monkeypatch.setattr(PGDialect_psycopg, "do_commit", once)
+    return unanswered
+
+
+def test_runs_whose_removal_was_not_answered_are_removed(
+    database: Lab, specs: list[RunSpec], monkeypatch
+):
+    server, name = database
+    store = Store.open(server.url(name), create=True)
+    ids = [record.id for record in store.plan(specs, FACTS)]
+    unanswered = one_unanswered(server, monkeypatch)
+
+    store.remove(ids[:2])
+
+    assert unanswered
+    assert [record.id for record in store.runs()] == ids[2:]
 
 
 @pytest.mark.parametrize("val_loss", [1.5, math.nan])
@@ -330,15 +361,7 @@ def test_a_result_whose_commit_was_not_answered_is_recorded_once(
     assert failed is not None
     status = Status.DIVERGED if math.isnan(val_loss) else Status.COMPLETE
     result = replace(RESULT, val_loss=val_loss, status=status)
-    unanswered, commit = [], PGDialect_psycopg.do_commit
-
-    def once(dialect: Any, pooled: Any) -> None:
-        if not unanswered:
-            unanswered.append(pooled)
-            server.commit_unanswered(pooled.dbapi_connection)
-        commit(dialect, pooled)
-
-    monkeypatch.setattr(PGDialect_psycopg, "do_commit", once)
+    unanswered = one_unanswered(server, monkeypatch)
     store.finish(replace(ended, status=status, result=result, versions=VERSIONS))
     assert unanswered
     unanswered.clear()
@@ -402,6 +425,19 @@ def test_a_server_that_takes_no_more_connections_is_tried_again():
 
     assert patiently(work, 10.0, only_up=True) == "done"
     assert len(tries) == 3
+
+
+@pytest.mark.parametrize(
+    "state",
+    ["starting up", "shutting down", "in recovery mode", "not yet accepting connections"],
+)
+def test_a_server_that_starts_or_ends_is_there_in_a_moment(state: str):
+    error = OperationalError("", {}, Exception(f"FATAL:  the database system is {state}"))
+
+    refused = postgres.refusal("postgresql://me@host/lab", error, opened=False)
+
+    assert isinstance(refused, AwayError)
+    assert refused.is_up
 
 
 @pytest.mark.parametrize("text", ["soon", "-1", "nan", "inf"])

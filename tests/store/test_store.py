@@ -140,10 +140,10 @@ def in_processes(n: int, function: Callable[..., object], *arguments: object) ->
     context = multiprocessing.get_context("spawn")
     ready, said = context.Barrier(n), context.Queue()
     call = (said, function, *arguments, ready)
-    processes = [context.Process(target=say, args=call) for _ in range(n)]
+    processes = [context.Process(target=say, args=call, daemon=True) for _ in range(n)]
     for process in processes:
         process.start()
-    answers = [said.get(timeout=120) for _ in processes]
+    answers = [said.get(timeout=800) for _ in processes]
     for process in processes:
         process.join()
     return answers
@@ -679,6 +679,43 @@ def test_runs_are_removed_with_their_curves(study: str, store: Store, ids: list[
     assert store.runs(ids=[kept.id]) == [kept]
     for table in ("attnres_curve", "attnres_gates"):
         assert sql(study, f"SELECT DISTINCT run_id FROM {table}") == [(kept.id,)]
+
+
+def test_a_removed_run_is_passed_over_and_left_out(store: Store, ids: list[int]):
+    store.remove([*ids[:2], 99])
+
+    assert [record.id for record in store.runs(ids=ids)] == ids[2:]
+    store.remove(ids[:2])
+    assert [record.id for record in store.runs()] == ids[2:]
+
+
+def test_the_number_of_a_removed_run_is_never_another_runs(
+    store: Store, specs: list[RunSpec], ids: list[int]
+):
+    had = set(ids)
+    for removed in (ids[-1:], ids[:2], ids):
+        store.remove(removed)
+        new = {record.id for record in store.plan(specs, FACTS)} - had
+        assert len(new) >= len(removed)
+        assert min(new) > max(had)
+        had |= new
+
+
+def test_a_run_that_is_removed_while_it_is_planned_is_made_again(
+    store: Store, specs: list[RunSpec], ids: list[int], monkeypatch: pytest.MonkeyPatch
+):
+    read = Store.runs
+
+    def removed_just_before(self: Store, **wanted: Any) -> list[RunRecord]:
+        monkeypatch.undo()
+        self.remove(ids[:1])
+        return read(self, **wanted)
+
+    monkeypatch.setattr(Store, "runs", removed_just_before)
+    records = store.plan(specs, FACTS)
+
+    assert [(r.variant, r.seed) for r in records] == [(s.variant, s.seed) for s in specs]
+    assert records == store.runs(ids=[record.id for record in records])
 
 
 def test_a_run_that_may_be_running_is_not_removed(study: str, store: Store, ids: list[int]):
