@@ -54,6 +54,9 @@ class Heart:
             try:
                 self.is_ours = self._store.beat(self._run_id, self._keeper.step, further=further)
             except StudyError:  # locked for a minute, or a full disk: the next may get through
+                if self._is_over:
+                    return
+                self._is_further |= further
                 continue
             if not self.is_ours:
                 self._keeper.stop.wanted = True

@@ -8,12 +8,13 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from typing import Any
 
-from attnres_cli.errors import AwayError, StudyError
-from attnres_cli.launch.worker import AWAY, NO_STUDY, Job, Orders, checkpoint_s, work
+from attnres_cli.errors import AwayError, DataError, StudyError
+from attnres_cli.launch.worker import AWAY, NO_DATA, NO_STUDY, Job, Orders, checkpoint_s, work
 from attnres_cli.run import Event, Status
 from attnres_cli.store import Store
 from attnres_cli.train import clear
@@ -31,6 +32,7 @@ have ended may stand among them; where none is left that has not, all is done.
 _WAITS = (Status.PENDING, Status.RUNNING)
 _TICK_S = 0.5
 _LOOK_S = 5.0  # between looks at the study while workers train
+_GOES_ON = "(above); the same command goes on"
 _LAST_WORDS_S = 20.0  # for checkpoints, when all is to end
 
 
@@ -69,6 +71,7 @@ def run_all(
         RuntimeError: a worker died before it could claim a run.
         StudyError: a worker could not use the study, as on a full disk; no run is to blame.
             `AwayError`: its server stayed away.
+        DataError: a worker could not load the data; no run is to blame either.
         UsageError: the environment says no number of seconds between checkpoints.
 
     """
@@ -169,9 +172,9 @@ class _Pool:
             worker.line.close()
             del self.workers[number]
             if code == NO_STUDY:
-                raise StudyError(
-                    "a worker could not use the study (above); the same command goes on"
-                )
+                raise StudyError(f"a worker could not use the study {_GOES_ON}")
+            if code == NO_DATA:
+                raise DataError(f"a worker could not load the data {_GOES_ON}")
             ids = list(self.seen)
             if code == AWAY:
                 self._store.release(ids)
@@ -201,7 +204,12 @@ def _start(number: int, job: Job) -> _Worker:
     context = multiprocessing.get_context("spawn")  # CUDA does not survive a fork
     line, theirs = context.Pipe()
     process = context.Process(target=work, args=(number, job, theirs), daemon=True)
-    process.start()
+    resource_tracker.ensure_running()  # which process.start() would do, and let Ctrl-C through
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        process.start()  # Ctrl-C reaches it too, and is held up there until it knows to ignore it
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
     theirs.close()  # the worker's own alone keeps the pipe open
     return _Worker(process, line)
 
@@ -231,7 +239,6 @@ def _end(workers: dict[int, _Worker]) -> None:
 
 def _sweep(store: Store, ids: Sequence[int]) -> None:
     """Remove what runs that are over have left, where a process was killed before it could."""
-    there = store.statuses(ids) if store.folder.exists() else ()  # some may have been removed
-    for record in store.runs(ids=list(there), curves=False) if there else ():
+    for record in store.runs(ids=ids, curves=False) if ids and store.folder.exists() else ():
         if record.result is not None:
             clear(store.folder_of(record))

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import signal
 import traceback
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from multiprocessing.connection import Connection
 
 import torch
@@ -18,7 +20,7 @@ from attnres_cli.launch.cores import bind
 from attnres_cli.launch.heart import Heart
 from attnres_cli.launch.provenance import made_with
 from attnres_cli.recipe import Recipe
-from attnres_cli.run import Event, RunRecord, RunResult, RunSpec, Settings
+from attnres_cli.run import Event, RunRecord, RunSpec, Settings
 from attnres_cli.stdio import say
 from attnres_cli.store import Store, patiently, retry_s
 from attnres_cli.train import Checkpoints, Keeper, Stop, Stopped, train
@@ -28,6 +30,9 @@ CHECKPOINT_S = "ATTNRES_CHECKPOINT_S"
 
 NO_STUDY = 74
 """Exit code of a worker that could not use the study, which is no fault of its run."""
+
+NO_DATA = 73
+"""The same of a worker that could not load the data, as where their file is gone."""
 
 AWAY = 75
 """The same, where its server stayed away; the launcher sees that itself, and says it once."""
@@ -90,6 +95,7 @@ def work(worker: int, job: Job, line: Connection) -> None:
         store = patiently(lambda: Store.open(job.study, create=True), retry_s())
         tokens = None
         while not stop.wanted and (ids := _asked(line)):
+            tokens = tokens or data.load(job.recipe)  # before a run is claimed: none is to blame
             claimed = store.claim(ids)
             if claimed is None:  # others were first
                 continue
@@ -97,17 +103,16 @@ def work(worker: int, job: Job, line: Connection) -> None:
             held = store.recipe(claimed.recipe_digest)
             recipe = held.model_copy(update={"data": job.recipe.data})
             spec = RunSpec(recipe, claimed.variant, claimed.seed, claimed.fingerprint)
-            tokens = tokens or data.load(spec.recipe)
             event = _Work(worker, store, claimed, spec, job, stop).do(tokens, line)
             if event is not None:
                 line.send(event)
     except (ConnectionError, EOFError):
         return
-    except StudyError as error:  # as of a full disk; the run goes on from its last checkpoint
-        if isinstance(error, AwayError):
-            raise SystemExit(AWAY) from error
+    except AwayError as error:
+        raise SystemExit(AWAY) from error
+    except (StudyError, DataError) as error:  # as of a full disk; a run goes on from a checkpoint
         say(str(error))
-        raise SystemExit(NO_STUDY) from error
+        raise SystemExit(NO_STUDY if isinstance(error, StudyError) else NO_DATA) from error
     finally:
         line.close()
 
@@ -128,6 +133,7 @@ def _heed_signals() -> Stop:
         stop.wanted = True
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # held up while we were starting
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
             signal.signal(number, wish)
@@ -176,23 +182,25 @@ class _Work:
                 self.store.let_go(claimed.id)
             return None
         except Exception as error:
-            self.store.fail(claimed.id, _explain(error, self.spec), versions, keeper.step)
-            return Event(self.worker, claimed.id, done=True)
-        return self._finish(result, versions, checkpoints)
-
-    def _finish(
-        self, result: RunResult, versions: dict[str, str], checkpoints: Checkpoints
-    ) -> Event | None:
-        ended = replace(self.claimed, status=result.status, result=result, versions=versions)
-        try:
-            self.store.finish(ended)
-        except StudyError:
-            if self.store.owns(ended.id):
-                raise
-            say(f"{self._name} was taken over by another process, which records it")
+            cause = _explain(error, self.spec)
+            fail = partial(self.store.fail, claimed.id, cause, versions, keeper.step)
+            return Event(self.worker, claimed.id, done=True) if self._record(fail) else None
+        ended = replace(claimed, status=result.status, result=result, versions=versions)
+        if not self._record(partial(self.store.finish, ended)):
             return None
         checkpoints.clear()
         return Event(self.worker, ended.id, result.steps, result.val_loss, done=True)
+
+    def _record(self, end: Callable[[], None]) -> bool:
+        """Write down how the run has ended; whether it still was this process's."""
+        try:
+            end()
+        except StudyError:
+            if self.store.owns(self.claimed.id):
+                raise
+            say(f"{self._name} was taken over by another process, which records it")
+            return False
+        return True
 
     def _forget(self) -> None:
         """Let the run wait again, from its start."""

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from attnres_cli import ablate, data, variant
+from attnres_cli.errors import DataError
 from attnres_cli.launch import run_all
 from attnres_cli.plan import Plan
 from attnres_cli.recipe import Recipe, load
@@ -60,9 +61,12 @@ def test_what_is_wanted_may_follow_from_what_has_ended_and_one_process_trains_it
 
 
 def test_a_run_that_is_let_go_waits_again_and_leaves_no_checkpoint(
-    grid: Grid, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setenv("ATTNRES_CHECKPOINT_S", "0")
+    grid = Grid(
+        tmp_path, 2, load("smoke", ["train.tokens=200k"])
+    )  # so that no order comes too late
     first, let_go = grid.ids[0], []
 
     def goes_on(event: Event) -> bool:
@@ -83,6 +87,21 @@ def test_a_run_that_is_let_go_waits_again_and_leaves_no_checkpoint(
     (halted,) = [event for event in grid.events if event.halted]
     assert (halted.run_id, halted.loss, halted.done) == (first, None, True)
     assert 10 <= halted.step < grid.plan.recipe.steps
+
+
+def test_where_the_data_are_gone_the_command_ends_and_no_run_is_to_blame(tmp_path: Path, capfd):
+    text = tmp_path / "text.txt"
+    text.write_text("The quick brown fox jumps over the lazy dog. " * 2000)
+    recipe = load("smoke", ["data.source=text", f"data.path={text}"])
+    grid = Grid(tmp_path, 2, recipe)
+    text.unlink()
+
+    with pytest.raises(DataError, match=r"could not load the data \(above\); the same command"):
+        run_all(grid.store, ablate.jobs(grid.plan, grid.path), lambda _: grid.ids, grid.hear)
+
+    assert str(text) in capfd.readouterr().err
+    assert grid.store.statuses(grid.ids) == dict.fromkeys(grid.ids, Status.PENDING)
+    assert grid.events == []
 
 
 def test_a_run_that_another_command_removes_meanwhile_is_no_trouble(grid: Grid):

@@ -62,18 +62,24 @@ def statuses(folder: Path) -> list[str]:
         return []
 
 
-def wait_until(folder: Path, *, complete: int, running: int) -> None:
-    deadline = time.monotonic() + 120
+def wait_until(folder: Path, *, complete: int) -> list[int]:
+    """Process ids of the workers that run something, as soon as one does and so many have ended;
+    none where nothing is left to run.
+    """
+    deadline = time.monotonic() + 600
     while time.monotonic() < deadline:
-        now = statuses(folder)
-        if now.count("complete") >= complete and now.count("running") >= running:
-            return
+        pids, now = worker_pids(folder), statuses(folder)
+        if now.count("complete") >= complete and (pids or {*now} == {"complete"}):
+            return pids
         time.sleep(0.05)
-    raise AssertionError(f"after two minutes: {statuses(folder)}")
+    raise AssertionError(f"after ten minutes: {statuses(folder)}")
 
 
 def worker_pids(folder: Path) -> list[int]:
-    owners = query(folder, "SELECT owner FROM attnres_runs WHERE status = 'running'")
+    try:
+        owners = query(folder, "SELECT owner FROM attnres_runs WHERE status = 'running'")
+    except sqlite3.OperationalError:  # the tables are not there yet
+        return []
     return [int(owner.split("|")[2]) for (owner,) in owners]
 
 
@@ -102,7 +108,7 @@ def test_a_second_command_prints_the_same_and_trains_nothing(tmp_path: Path, und
 
 def test_a_killed_grid_goes_on_and_trains_nothing_twice(tmp_path: Path, undisturbed):
     grid = start(tmp_path, *GRID)
-    wait_until(tmp_path, complete=1, running=1)
+    wait_until(tmp_path, complete=1)
     os.killpg(grid.pid, signal.SIGKILL)
     grid.communicate()
     done = query(
@@ -120,13 +126,12 @@ def test_a_killed_grid_goes_on_and_trains_nothing_twice(tmp_path: Path, undistur
 
 def test_workers_end_when_only_their_launcher_is_killed(tmp_path: Path):
     grid = start(tmp_path, *GRID, "--set", "train.tokens=2M")
-    wait_until(tmp_path, complete=0, running=1)
-    pids = worker_pids(tmp_path)
+    pids = wait_until(tmp_path, complete=0)
 
     os.kill(grid.pid, signal.SIGKILL)
     grid.communicate()
 
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while any(_lives(pid) for pid in pids) and time.monotonic() < deadline:
         time.sleep(0.1)
     assert not any(_lives(pid) for pid in pids)
@@ -141,10 +146,10 @@ def _lives(pid: int) -> bool:
 
 def test_a_worker_that_is_killed_does_not_end_the_others(tmp_path: Path, undisturbed):
     grid = start(tmp_path, *GRID, "--format", "json")
-    wait_until(tmp_path, complete=1, running=1)
+    pids = wait_until(tmp_path, complete=1)
 
-    os.kill(worker_pids(tmp_path)[0], signal.SIGKILL)
-    out, err = grid.communicate(timeout=300)
+    os.kill(pids[0], signal.SIGKILL)
+    out, err = grid.communicate(timeout=600)
 
     assert grid.returncode == 0, err
     assert losses(out) == undisturbed
@@ -154,10 +159,9 @@ def test_a_run_whose_worker_dies_twice_fails_and_the_others_are_done(tmp_path: P
     longer = ["--seeds", "1", "--set", "train.tokens=400k"]  # so that no kill comes too late
     grid = start(tmp_path, *GRID, *longer, "--workers", "1")
     for _ in range(2):
-        wait_until(tmp_path, complete=0, running=1)
+        pids = wait_until(tmp_path, complete=0)
         (first,) = query(tmp_path, "SELECT id FROM attnres_runs WHERE status = 'running'")
         assert first == (1,)
-        pids = worker_pids(tmp_path)
         os.kill(pids[0], signal.SIGKILL)
         while worker_pids(tmp_path) == pids:
             time.sleep(0.05)
@@ -171,8 +175,7 @@ def test_a_run_whose_worker_dies_twice_fails_and_the_others_are_done(tmp_path: P
 
 def test_ctrl_c_ends_all_with_130_and_the_study_goes_on(tmp_path: Path, undisturbed):
     grid = start(tmp_path, *GRID)
-    wait_until(tmp_path, complete=1, running=1)
-    pids = worker_pids(tmp_path)
+    pids = wait_until(tmp_path, complete=1)
 
     os.killpg(grid.pid, signal.SIGINT)
     _, err = grid.communicate(timeout=60)
@@ -183,6 +186,26 @@ def test_ctrl_c_ends_all_with_130_and_the_study_goes_on(tmp_path: Path, undistur
     assert not any(_lives(pid) for pid in pids)
     assert "running" not in statuses(tmp_path)
     assert losses(ablate(tmp_path, *GRID).stdout) == undisturbed
+
+
+@pytest.mark.parametrize("after_s", [0.1, 1.0, 2.0])
+def test_ctrl_c_while_workers_start_ends_all_with_a_line(tmp_path: Path, after_s: float):
+    grid = start(tmp_path, *GRID)
+    children = Path(f"/proc/{grid.pid}/task/{grid.pid}/children")
+    started = f"pgrep --parent {grid.pid} --full spawn_main".split()
+    deadline = time.monotonic() + 600
+    while not subprocess.run(started, check=False, capture_output=True).stdout:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    time.sleep(after_s)
+
+    os.killpg(grid.pid, signal.SIGINT)
+    _, err = grid.communicate(timeout=600)
+
+    assert not children.exists()
+    assert grid.returncode == 130
+    assert "Traceback" not in err
+    assert "running" not in statuses(tmp_path)
 
 
 def test_two_commands_at_once_share_the_runs(tmp_path: Path, undisturbed):
@@ -273,7 +296,7 @@ def test_a_diverged_arm_is_a_result_that_blocks_its_verdict(tmp_path: Path):
 
 def test_fewer_seeds_than_were_begun_are_judged_without_those_that_wait(tmp_path: Path):
     grid = start(tmp_path, *GRID)
-    wait_until(tmp_path, complete=4, running=0)
+    wait_until(tmp_path, complete=4)
     os.killpg(grid.pid, signal.SIGINT)
     grid.communicate(timeout=60)
 
