@@ -22,6 +22,10 @@ for _number, _usual in (signal.SIGINT, signal.default_int_handler), (signal.SIGH
     if signal.getsignal(_number) is signal.SIG_IGN:  # in the background of a script, under nohup:
         signal.signal(_number, _usual)  # commands that we start would not heed it either
 
+for _name in ("FORCE_COLOR", "NO_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE",
+              "ATTNRES_RETRY_S", "ATTNRES_CHECKPOINT_S", "ATTNRES_PLUGINS"):  # fmt: skip
+    os.environ.pop(_name, None)  # whoever tests may have set them, and would see other output
+
 _TESTS = Path(__file__).parent
 _ALONE = ("launch", "test_install.py", "test_readme.py", "test_measure.py")
 """Files whose tests start processes that take all cores, kill them at certain moments, time things,

@@ -369,7 +369,7 @@ def test_a_report_survives_narrow_ascii_and_closed_outputs(capsys: pytest.Captur
             ["bash", "-c", "set -o pipefail; " + command],
             capture_output=True,
             text=True,
-            env=os.environ | environment,
+            env=os.environ | {"LC_ALL": "C.UTF-8"} | environment,
         )
 
     narrow, ascii_only = shell(program, COLUMNS="40"), shell(program, PYTHONIOENCODING="ascii")

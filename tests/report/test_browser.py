@@ -23,6 +23,7 @@ from attnres_cli.run import Probe
 pytestmark = pytest.mark.slow
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "google-chrome"))), None)
+PATIENCE_MS = 300_000
 LOSSES = {
     "standard": [1.50, 1.70, 1.60],
     "attnres": [1.401, 1.600, 1.500],
@@ -117,7 +118,11 @@ def browser() -> Iterator[object]:
     sync_api = pytest.importorskip("playwright.sync_api", reason="pip install -e '.[dev]'")
     with sync_api.sync_playwright() as playwright:
         # Whoever builds as root in a container has no user namespaces for the sandbox.
-        launched = playwright.chromium.launch(executable_path=BROWSER, args=["--no-sandbox"])
+        launched = playwright.chromium.launch(
+            executable_path=BROWSER,
+            args=["--no-sandbox", "--disable-dev-shm-usage"],
+            timeout=PATIENCE_MS,
+        )
         yield launched
         launched.close()
 
@@ -127,6 +132,7 @@ class Visit:
 
     def __init__(self, browser, path: Path, width: int) -> None:
         self.page = browser.new_page(viewport={"width": width, "height": 900})
+        self.page.set_default_timeout(PATIENCE_MS)
         self.requests: list[str] = []
         self.complaints: list[str] = []
         self.page.on("request", lambda request: self.requests.append(request.url))
