@@ -130,7 +130,11 @@ def test_an_arm_that_was_timed_before_keeps_its_tokens(recipe: Recipe, tokens: T
 
 
 @pytest.mark.slow
-def test_time_is_measured_in_turn_and_tokens_follow_from_it(recipe: Recipe, tokens: Tokens):
+@pytest.mark.alone
+def test_time_is_measured_in_turn_and_tokens_follow_from_it(tokens: Tokens):
+    recipe = load(
+        "smoke", ["train.tokens=640k"]
+    )  # so that whole steps can come near, if it is slow
     plan = matched(plan_of(recipe, tokens, "mhc"), "time", tokens)
 
     how = how_of(plan.arms[1])
