@@ -19,7 +19,7 @@ from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from attnres_cli.depthmix import History, Scoring, use
+from attnres_cli.nn.depthmix import History, Scoring, use
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 
@@ -121,7 +121,7 @@ def agree(case: tuple, dtype: torch.dtype, device: str, engine: str) -> str | No
 
 def beyond_31_bits(device: str) -> str | None:
     """One source of more than 2^31 numbers: the last tokens are mixed right."""
-    from attnres_cli.depthmix.fused import ops
+    from attnres_cli.nn.depthmix.fused import ops
 
     tokens, width = 2**21 + 5, 1024
     v = torch.zeros(tokens, width, dtype=torch.bfloat16, device=device)
@@ -157,7 +157,7 @@ def captured(device: str) -> str | None:
 
 def not_recompiled(device: str) -> str | None:
     """Other token counts compile no kernel anew."""
-    from attnres_cli.depthmix.fused import kernels
+    from attnres_cli.nn.depthmix.fused import kernels
 
     def compiled() -> int:
         found = [getattr(kernels, name) for name in dir(kernels) if name.endswith("_kernel")]

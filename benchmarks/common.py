@@ -22,10 +22,10 @@ from torch import Tensor
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import variants
-from attnres_cli import depthmix, measure, variant
-from attnres_cli.cost import Spread
-from attnres_cli.model import Transformer, init_weights
-from attnres_cli.shape import Shape
+from attnres_cli.nn import depthmix, measure, variant
+from attnres_cli.nn.cost import Spread
+from attnres_cli.nn.model import Transformer, init_weights
+from attnres_cli.nn.shape import Shape
 
 for found in pkgutil.iter_modules(variants.__path__):  # where it is not installed, no entry point
     importlib.import_module(f"variants.{found.name}")  # does this

@@ -31,7 +31,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from common import Setting, Training, arguments, facts, failure, finish, save, shape_of, started
 
-from attnres_cli import measure
+from attnres_cli.nn import measure
 
 FULL, BLOCK = "attnres", "attnres:block_size=4"
 TARGET = 1.15

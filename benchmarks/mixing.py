@@ -30,8 +30,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from common import arguments, facts, failure, finish, save, spread_text, started
 
-from attnres_cli import cost, depthmix, measure
-from attnres_cli.depthmix import History, Scoring
+from attnres_cli.nn import cost, depthmix, measure
+from attnres_cli.nn.depthmix import History, Scoring
 
 TARGETS = {"forward": 0.80, "backward": 0.65}
 """Shares of copy speed, for fused kernels on a GPU."""

@@ -16,12 +16,12 @@ from collections.abc import Mapping
 
 import optuna
 
-from attnres_cli.recipe import Recipe
-from attnres_cli.run import RunResult
-from attnres_cli.search import pruning, read
-from attnres_cli.search.pruning import LOOKS, Pruning
+from attnres_cli.config.recipe import Recipe
+from attnres_cli.lab.search import pruning, read
+from attnres_cli.lab.search.pruning import LOOKS, Pruning
+from attnres_cli.records.run import RunResult
+from attnres_cli.records.search_records import Family, Search
 from attnres_cli.store import Store
-from attnres_cli.trials import Family, Search
 
 N_BEST = 5
 KINDS = ("median", "hyperband")

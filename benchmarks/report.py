@@ -28,9 +28,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from common import arguments, facts, finish, save, spread_text, started
 
-from attnres_cli import cost
-from attnres_cli.recipe import Recipe, load, suite
-from attnres_cli.run import DataFacts, Point, Probe, RunResult, RunSpec, Settings, Status
+from attnres_cli.config.recipe import Recipe, load, suite
+from attnres_cli.nn import cost
+from attnres_cli.records.run import DataFacts, Point, Probe, RunResult, RunSpec, Settings, Status
 from attnres_cli.store import Store
 
 TARGET_S = 1.0

@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from common import Setting, arguments, facts, finish, shape_of, started
 from step import FULL, NAIVE, measured
 
-from attnres_cli.residual import Hidden, Residual, register
+from attnres_cli.nn.residual import Hidden, Residual, register
 
 
 class _Theirs(Residual):

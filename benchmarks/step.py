@@ -36,8 +36,8 @@ from common import (
     started,
 )
 
-from attnres_cli import cost, measure
-from attnres_cli.residual import Hidden, Residual, register
+from attnres_cli.nn import cost, measure
+from attnres_cli.nn.residual import Hidden, Residual, register
 
 FULL, BLOCK = "attnres", "attnres:block_size=4"
 NAIVE = {"stacked": FULL, "stacked:block_size=4": BLOCK}

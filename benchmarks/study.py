@@ -39,9 +39,11 @@ from common import arguments, facts, finish, save, spread_text, started
 from plain import Config
 from trainer import recipe_of
 
-from attnres_cli import address, cost, data, train
-from attnres_cli.recipe import Recipe
-from attnres_cli.run import DataFacts, Point, RunResult, RunSpec, Settings, Status
+from attnres_cli import data, train
+from attnres_cli.config import address
+from attnres_cli.config.recipe import Recipe
+from attnres_cli.nn import cost
+from attnres_cli.records.run import DataFacts, Point, RunResult, RunSpec, Settings, Status
 from attnres_cli.store import Store, postgres
 from attnres_cli.train import Trainer
 

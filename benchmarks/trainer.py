@@ -34,10 +34,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from common import arguments, facts, finish, save, spread_text, started
 from plain import Config, Plain
 
-from attnres_cli import cost, data, measure, train
-from attnres_cli.launch.worker import Job, work
-from attnres_cli.recipe import Recipe, validate
-from attnres_cli.run import Event, RunSpec, Settings, Status
+from attnres_cli import data, train
+from attnres_cli.config.recipe import Recipe, validate
+from attnres_cli.lab.workers.worker import Job, work
+from attnres_cli.nn import cost, measure
+from attnres_cli.records.run import Event, RunSpec, Settings, Status
 from attnres_cli.store import Store
 from attnres_cli.train.trainer import Trainer
 

@@ -25,8 +25,9 @@ from common import arguments, facts, finish, spread_text, started
 from plain import Config
 from trainer import LARGE, MIDDLE, WAYS, recipe_of
 
-from attnres_cli import cost, data, measure, train
-from attnres_cli.run import RunSpec
+from attnres_cli import data, train
+from attnres_cli.nn import cost, measure
+from attnres_cli.records.run import RunSpec
 from attnres_cli.train import Trainer
 
 TARGETS = {("cpu", "compiled bfloat16"): 1.9}

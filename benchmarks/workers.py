@@ -26,8 +26,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from common import arguments, facts, finish, save, spread_text, started
 from trainer import SMALL, recipe_of
 
-from attnres_cli import cost, data, train
-from attnres_cli.run import RunSpec
+from attnres_cli import data, train
+from attnres_cli.nn import cost
+from attnres_cli.records.run import RunSpec
 from attnres_cli.train import Trainer
 
 TARGET = 1.5

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from attnres_cli import cli
+from attnres_cli.cli import app
 
 
 def ended(*arguments: str) -> int:
@@ -14,7 +14,7 @@ def ended(*arguments: str) -> int:
     argv, sys.argv = sys.argv, ["attnres", *arguments]
     try:
         with pytest.raises(SystemExit) as told:
-            cli.main()
+            app.main()
     finally:
         sys.argv = argv
     return told.value.code if isinstance(told.value.code, int) else 0

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from servers import Server, programs, running
 
-from attnres_cli.recipe import Recipe, validate
-from attnres_cli.shape import Shape
+from attnres_cli.config.recipe import Recipe, validate
+from attnres_cli.nn.shape import Shape
 
 if "PYTEST_XDIST_WORKER" in os.environ:  # one of several: torch, here and in what we start,
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # would else use all cores in each,
@@ -26,8 +26,10 @@ for _name in ("FORCE_COLOR", "NO_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE",
               "ATTNRES_RETRY_S", "ATTNRES_CHECKPOINT_S", "ATTNRES_PLUGINS"):  # fmt: skip
     os.environ.pop(_name, None)  # whoever tests may have set them, and would see other output
 
+pytest_plugins = ["comparisons"]  # fixtures that tests of verdicts and of reports share
+
 _TESTS = Path(__file__).parent
-_ALONE = ("launch", "test_install.py", "test_readme.py", "test_measure.py")
+_ALONE = ("workers", "test_install.py", "test_readme.py", "test_measure.py")
 """Files whose tests start processes that take all cores, kill them at certain moments, time things,
 or share a study that takes long to make.
 """
@@ -36,7 +38,7 @@ or share a study that takes long to make.
 def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
     """Mark what `make test` runs alone, before all the rest shares the cores."""
     for item in items:
-        if item.path.relative_to(_TESTS).parts[0] in _ALONE:
+        if set(item.path.relative_to(_TESTS).parts) & set(_ALONE):
             item.add_marker(pytest.mark.alone)
 
 

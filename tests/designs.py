@@ -6,10 +6,10 @@ import itertools
 import sys
 import typing
 
-from attnres_cli import variant
-from attnres_cli.model import Transformer, init_weights
-from attnres_cli.residual import VariantError, registry
-from attnres_cli.shape import Shape
+from attnres_cli.nn import variant
+from attnres_cli.nn.model import Transformer, init_weights
+from attnres_cli.nn.residual import VariantError, registry
+from attnres_cli.nn.shape import Shape
 
 D_MODEL, N_SUBLAYERS = 16, 6  # of conftest's tiny shape
 

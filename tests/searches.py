@@ -11,9 +11,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from attnres_cli.run import RunRecord, RunResult, Settings, Status
+from attnres_cli.records.run import RunRecord, RunResult, Settings, Status
+from attnres_cli.records.search_records import Family, Search, State, Trial
 from attnres_cli.stats import likeliest_common
-from attnres_cli.trials import Family, Search, State, Trial
 
 FINGERPRINT = "0123456789abcdef"
 SHAPES = tuple(

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from attnres_cli.recipe import Recipe
-from attnres_cli.run import DataFacts, Point, RunResult, RunSpec, Settings, Status
+from attnres_cli.config.recipe import Recipe
+from attnres_cli.records.run import DataFacts, Point, RunResult, RunSpec, Settings, Status
 from attnres_cli.store import Store
 
 FACTS = DataFacts("0123456789abcdef", "stdlib", 5000, 256, 4750, 250, 3.3, 2.4)

@@ -69,7 +69,7 @@ def test_the_installed_command_trains_and_reports(attnres: Path, tmp_path: Path)
 
 
 def test_the_installed_command_is_the_wheels_own(attnres: Path, tmp_path: Path):
-    program = "import attnres_cli, variants, recipes; print(attnres_cli.__file__)"
+    program = "import attnres_cli, attnres_variants, attnres_recipes; print(attnres_cli.__file__)"
 
     where = run(attnres.with_name("python"), "-c", program, cwd=tmp_path)
 

@@ -10,9 +10,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from attnres_variants.attnres import AttnRes
 
-from attnres_cli.model import Transformer
-from variants.attnres import AttnRes
+from attnres_cli.nn.model import Transformer
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")

@@ -12,21 +12,21 @@ from typing import Any
 
 from studies import FACTS, RESULT, SETTINGS, VERSIONS
 
-from attnres_cli import variant
-from attnres_cli.launch.pool import Wanted
-from attnres_cli.plan import Plan
-from attnres_cli.recipe import load
+from attnres_cli.config.recipe import load
+from attnres_cli.lab.search import budget, points, proposals, read, space, studies
+from attnres_cli.lab.search.families import Family
+from attnres_cli.lab.search.pruning import Pruning
+from attnres_cli.lab.search.screening import first_look
+from attnres_cli.lab.search.trial_runner import Laboratory
+from attnres_cli.lab.workers.pool import Wanted
+from attnres_cli.nn import variant
+from attnres_cli.records.plan import Plan
+from attnres_cli.records.run import Event, RunRecord, Settings, Status
+from attnres_cli.records.run import Point as CurvePoint
+from attnres_cli.records.search_records import Search
 from attnres_cli.report.progress import Display, Tally
-from attnres_cli.run import Event, RunRecord, Settings, Status
-from attnres_cli.run import Point as CurvePoint
-from attnres_cli.search import budget, points, proposals, read, space, studies
-from attnres_cli.search.families import Family
-from attnres_cli.search.first_look import first_look
-from attnres_cli.search.laboratory import Laboratory
-from attnres_cli.search.pruning import Pruning
 from attnres_cli.store import Store, patiently
 from attnres_cli.store.optuna import optuna_storage, turns
-from attnres_cli.trials import Search
 
 SPECS = ("standard", "attnres")
 SEARCH = Search(

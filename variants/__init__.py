@@ -1,1 +1,1 @@
-"""The science: one file per residual design. The contract is attnres_cli.residual.Residual."""
+"""The science: one file per residual design. The contract is attnres_cli.nn.residual.Residual."""

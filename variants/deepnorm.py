@@ -24,7 +24,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from attnres_cli.residual import Hidden, Norms, Residual, register
+from attnres_cli.nn.residual import Hidden, Norms, Residual, register
 
 
 @register("deepnorm")

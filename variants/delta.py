@@ -40,8 +40,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from attnres_cli.depthmix import History, Scoring
-from attnres_cli.residual import Hidden, Residual, VariantError, register
+from attnres_cli.nn.depthmix import History, Scoring
+from attnres_cli.nn.residual import Hidden, Residual, VariantError, register
 
 CLOSED = -2.0
 """What gates start at, before the sigmoid."""

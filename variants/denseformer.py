@@ -30,8 +30,8 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
-from attnres_cli.depthmix import History, Scoring
-from attnres_cli.residual import Hidden, Residual, VariantError, register
+from attnres_cli.nn.depthmix import History, Scoring
+from attnres_cli.nn.residual import Hidden, Residual, VariantError, register
 
 
 class State(NamedTuple):

@@ -35,9 +35,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from attnres_cli.depthmix import streams
-from attnres_cli.depthmix.streams import Maps, State
-from attnres_cli.residual import Hidden, Residual, VariantError, register
+from attnres_cli.nn.depthmix import streams
+from attnres_cli.nn.depthmix.streams import Maps, State
+from attnres_cli.nn.residual import Hidden, Residual, VariantError, register
 
 
 @register("hc")

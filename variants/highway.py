@@ -33,7 +33,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from attnres_cli.residual import Hidden, Residual, VariantError, register
+from attnres_cli.nn.residual import Hidden, Residual, VariantError, register
 
 
 @register("highway")

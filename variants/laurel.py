@@ -39,7 +39,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from attnres_cli.residual import Hidden, Residual, Value, VariantError, register
+from attnres_cli.nn.residual import Hidden, Residual, Value, VariantError, register
 
 RANK, PREVIOUS = 16, 3
 Streams = tuple[Hidden, ...]

@@ -23,7 +23,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from attnres_cli.residual import Hidden, Residual, VariantError, register
+from attnres_cli.nn.residual import Hidden, Residual, VariantError, register
 
 
 @register("layerscale")

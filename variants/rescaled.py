@@ -16,7 +16,7 @@ averaging, and what this one gains or loses over `standard` is noise.
 
 from __future__ import annotations
 
-from attnres_cli.residual import Hidden, Residual, register
+from attnres_cli.nn.residual import Hidden, Residual, register
 
 
 @register("rescaled")

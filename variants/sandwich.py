@@ -17,7 +17,7 @@ have the trunk's eps.
 
 from __future__ import annotations
 
-from attnres_cli.residual import Hidden, Norms, Residual, register
+from attnres_cli.nn.residual import Hidden, Norms, Residual, register
 
 
 @register("sandwich")

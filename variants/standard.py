@@ -13,7 +13,7 @@ Source: He et al. 2015 (arXiv 1512.03385); PreNorm: Xiong et al. 2020 (arXiv 200
 
 from __future__ import annotations
 
-from attnres_cli.residual import Hidden, Residual, register
+from attnres_cli.nn.residual import Hidden, Residual, register
 
 
 @register("standard")

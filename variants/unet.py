@@ -29,7 +29,7 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
-from attnres_cli.residual import Hidden, Residual, VariantError, register
+from attnres_cli.nn.residual import Hidden, Residual, VariantError, register
 
 
 class State(NamedTuple):

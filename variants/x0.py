@@ -29,7 +29,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import nn
 
-from attnres_cli.residual import Hidden, Residual, register
+from attnres_cli.nn.residual import Hidden, Residual, register
 
 
 class State(NamedTuple):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from attnres_cli.config.recipe import Data, Recipe
 from attnres_cli.data import huggingface, stdlib, synthetic, text, tokenfiles, tokenizers
 from attnres_cli.data.tokens import Streams, Tokens, by_path, entropies, parts
 from attnres_cli.errors import DataError
-from attnres_cli.recipe import Data, Recipe
 
 __all__ = ["Tokens", "entropies", "load"]
 

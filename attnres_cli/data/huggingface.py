@@ -9,10 +9,10 @@ import itertools
 from pathlib import Path
 from typing import Any
 
+from attnres_cli.config.recipe import Data
 from attnres_cli.data import extras
 from attnres_cli.data.tokens import Document
 from attnres_cli.errors import DataError, unknown
-from attnres_cli.recipe import Data
 
 _SAVED = ("dataset_dict.json", "dataset_info.json")
 

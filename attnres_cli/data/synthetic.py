@@ -16,11 +16,11 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from attnres_cli.config.recipe import Data
 from attnres_cli.data.tasks import Permutations, Pointers, Recall, Task
 from attnres_cli.data.tokens import Tokens, Windows, entropies
 from attnres_cli.errors import DataError
-from attnres_cli.recipe import Data
-from attnres_cli.run import DataFacts
+from attnres_cli.records.run import DataFacts
 
 _VALIDATION = np.array([2**64 - 1] * 2, dtype=np.uint64)  # no seed and step are both so large
 _ROOM = 1000  # instances there are for every one that is evaluated on, at least

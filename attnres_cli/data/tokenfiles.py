@@ -15,11 +15,11 @@ from pathlib import Path
 
 import numpy as np
 
+from attnres_cli.config.recipe import Data
 from attnres_cli.data.chain import Chain
 from attnres_cli.data.paths import divided, found
 from attnres_cli.data.tokens import Array, Streams, refuse_beyond
 from attnres_cli.errors import DataError
-from attnres_cli.recipe import Data
 
 _HEADERS = {20240520: (1, "<u2"), 20240801: (7, "<u4")}  # magic: version, type of a token
 _EVALUATIONS = 20240522  # llm.c keeps multiple-choice questions in files with this magic

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from attnres_cli.data.compression import bits_per_byte
 from attnres_cli.errors import DataError
-from attnres_cli.run import DataFacts
+from attnres_cli.records.run import DataFacts
 
 Array = NDArray[np.integer[Any]]
 Windows = NDArray[np.int64]  # (B, T + 1)

@@ -15,10 +15,11 @@ from rich.table import Table
 from rich.text import Text
 
 from attnres_cli.errors import UsageError, unknown
-from attnres_cli.report import latex, terms
-from attnres_cli.report.comparison import ArmResult, Comparison
+from attnres_cli.report import latex
 from attnres_cli.report.export import UNIT, difference_text
 from attnres_cli.report.terminal import console
+from attnres_cli.verdict import labels
+from attnres_cli.verdict.comparison import ArmResult, Comparison
 
 _SIZE = "436M"  # of Table 2: the model of Table 4
 _BLOCKS = "attnres:n_blocks=8"  # of 32 sublayers: block_size=4, which Table 4 has too
@@ -190,7 +191,7 @@ def show(
 def _to_latex(rows: Sequence[_Row], paper: Mapping[str, Any]) -> str:
     tables = [
         latex.table(
-            f"{terms.title(comparison)}, beside the paper: differences from "
+            f"{labels.title(comparison)}, beside the paper: differences from "
             f"{comparison.baseline}, {UNIT}.",
             COLUMNS,
             [[row.arm.variant, *cells(row)] for row in found],
@@ -220,7 +221,7 @@ def _print(
     comparison: Comparison, rows: Sequence[Beside], paper: Mapping[str, Any], stream: TextIO
 ) -> None:
     out = console(stream)
-    title = f"{terms.title(comparison)}: difference from {comparison.baseline}, {UNIT}"
+    title = f"{labels.title(comparison)}: difference from {comparison.baseline}, {UNIT}"
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     first, *middle, last = COLUMNS
     table.add_column(first, overflow="fold", min_width=13)
@@ -239,7 +240,7 @@ def _print(
 def _to_markdown(rows: Sequence[_Row], paper: Mapping[str, Any]) -> str:
     pages = []
     for comparison, found in rows:
-        title = terms.title(comparison)
+        title = labels.title(comparison)
         head = [
             f"### {title[0].upper()}{title[1:]}, beside the paper",
             "",
@@ -280,7 +281,7 @@ def _flat(row: Beside, comparison: Comparison) -> dict[str, Any]:
         "recipe": comparison.recipe,
         "recipe_digest": comparison.recipe_digest,
         "fingerprint": comparison.data.fingerprint,
-        "terms": terms.name(comparison.terms),
+        "terms": labels.name(comparison.terms),
         "registered": comparison.registered,
     }
 
@@ -297,7 +298,7 @@ def _to_csv(rows: Sequence[_Row]) -> str:
 def _to_json(rows: Sequence[_Row], paper: Mapping[str, Any]) -> str:
     documents = []
     for comparison, found in rows:
-        head = {"title": terms.title(comparison)}
+        head = {"title": labels.title(comparison)}
         arms = [_flat(row, comparison) | {"terms": asdict(comparison.terms)} for row in found]
         documents.append(head | {"unit": UNIT, "arms": arms, "notes": notes(comparison, paper)})
     first, *more = documents

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from attnres_cli.report import terms
-from attnres_cli.report.chapter import Chapter
-from attnres_cli.report.comparison import ArmResult, Comparison
-from attnres_cli.report.ladder import Ladder
 from attnres_cli.stats import Difference, Multiplier
+from attnres_cli.verdict import labels
+from attnres_cli.verdict.chapter import Chapter
+from attnres_cli.verdict.comparison import ArmResult, Comparison
+from attnres_cli.verdict.ladder import Ladder
 
 
 def question(chapters: Sequence[Chapter]) -> str:
@@ -21,7 +21,7 @@ def question(chapters: Sequence[Chapter]) -> str:
     told = ""
     if tokens:
         alone = chapters[0].comparison if len(chapters) == 1 else None
-        told = terms.tokens(alone) if alone else f"{_between(set(tokens))} tokens per run"
+        told = labels.tokens(alone) if alone else f"{_between(set(tokens))} tokens per run"
         told = f", on {told}"
     return f"Which residual connection should a Transformer{size} be trained with{told}?"
 

@@ -15,7 +15,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from attnres_cli.cost import (
+from attnres_cli.nn.cost import (
     PAPER_N,
     PAPER_S,
     PAPER_STREAMS,
@@ -29,7 +29,7 @@ from attnres_cli.cost import (
     spread,
 )
 from attnres_cli.report.terminal import console
-from attnres_cli.report.words import plural
+from attnres_cli.verdict.format import plural
 
 Bench = StepBench | DecodeBench
 Rows = list[dict[str, str]]

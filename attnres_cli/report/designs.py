@@ -9,8 +9,8 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from attnres_cli import docs
-from attnres_cli.facts import Description, Finding
+from attnres_cli.nn import design_page
+from attnres_cli.nn.descriptions import Description, Finding
 from attnres_cli.report.terminal import console
 
 _SHADES = " ·░▒▓█"
@@ -29,7 +29,7 @@ def print_variants(
     table.add_column("paper", justify="right")
     for name, cls in known.items():
         loss = f"{paper[name]:.3f}" if name in paper else ""
-        table.add_row(name, Text(docs.page_of(cls).equation), loss)
+        table.add_row(name, Text(design_page.page_of(cls).equation), loss)
     for name, spec in presets.items():
         table.add_row(name, Text(f"a preset: {spec}"), "")
     out.print(table)
@@ -49,7 +49,7 @@ def print_variant(
     described: Description,
 ) -> None:
     """A design's own page: equation, options, start, source; costs at a size; proofs; a drawing."""
-    out, page = console(sys.stdout), docs.page_of(cls)
+    out, page = console(sys.stdout), design_page.page_of(cls)
     out.print(Text(page.text.partition("\n")[0], style="bold"))
     for heading, body in page.parts.items():
         if heading == "Options" and options:

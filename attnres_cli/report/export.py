@@ -9,10 +9,10 @@ import math
 from dataclasses import asdict
 from typing import Any
 
-from attnres_cli import gates
-from attnres_cli.report import terms
-from attnres_cli.report.comparison import RULE, ArmResult, Comparison
-from attnres_cli.run import DataFacts, RunResult
+from attnres_cli.records import gates
+from attnres_cli.records.run import DataFacts, RunResult
+from attnres_cli.verdict import labels
+from attnres_cli.verdict.comparison import RULE, ArmResult, Comparison
 
 METRIC, UNIT = "val_loss", "nats/token"
 _EXACT_FROM = 6  # pairs: there are 2^n ways to flip signs, and 2 / 2^6 = 0.031
@@ -30,7 +30,7 @@ def to_json(comparison: Comparison, *more: Comparison) -> str:
 def _document(comparison: Comparison) -> dict[str, Any]:
     data = comparison.data
     return {
-        "title": terms.title(comparison),
+        "title": labels.title(comparison),
         "terms": asdict(comparison.terms),
         "registered": comparison.registered,
         "recipe": comparison.recipe,
@@ -111,7 +111,7 @@ def _flat(arm: ArmResult, comparison: Comparison) -> dict[str, Any]:
     bits = _finite(bits_per_byte(arm.mean)) if comparison.data.is_bytes else None
     row |= {"n_seeds": len(arm.losses), "bits_per_byte": bits}
     row |= {key: getattr(comparison, key) for key in ("recipe", "baseline", "registered")}
-    row |= {"terms": terms.name(comparison.terms), "own": arm.own.text if arm.own else None}
+    row |= {"terms": labels.name(comparison.terms), "own": arm.own.text if arm.own else None}
     row |= {"fingerprint": comparison.data.fingerprint, "engines": " ".join(arm.engines)}
     row |= _reference(comparison.data) | {"difference": None}
     if (difference := arm.difference) is not None:
@@ -128,7 +128,7 @@ def to_markdown(*comparisons: Comparison) -> str:
 
 def _page(comparison: Comparison) -> str:
     head = (
-        f"### {terms.title(comparison)[0].upper()}{terms.title(comparison)[1:]}",
+        f"### {labels.title(comparison)[0].upper()}{labels.title(comparison)[1:]}",
         "",
         f"| variant | val loss ({UNIT}) | difference [95 % interval] | verdict | seeds "
         "| parameters | ms/step |",
@@ -185,11 +185,11 @@ def word_text(arm: ArmResult) -> str:
 def facts_of(comparison: Comparison) -> list[str]:
     """What the numbers are of: recipe, tokens, data, reference lines, rule, versions."""
     data, arms = comparison.data, comparison.arms
-    tokens = terms.tokens(comparison) if arms else "no run has ended"
+    tokens = labels.tokens(comparison) if arms else "no run has ended"
     return [
         f"recipe {comparison.recipe} ({comparison.recipe_digest}), {tokens}; loss: mean ± sd over "
         f"seeds; difference from {comparison.baseline}, paired by seed",
-        *terms.lines(comparison),
+        *labels.lines(comparison),
         f"data {data.source} ({data.fingerprint}), {data.size}",
         *_lines(data),
         *_unfinished(comparison),

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from attnres_cli.errors import UsageError
-from attnres_cli.report import groups, terms
-from attnres_cli.report.chapter import Chapter
-from attnres_cli.report.ladder import Ladder
+from attnres_cli.verdict import labels, recipe_order
+from attnres_cli.verdict.chapter import Chapter
+from attnres_cli.verdict.ladder import Ladder
 
 if TYPE_CHECKING:
     from attnres_cli.report.figures import Drawing
@@ -71,13 +71,13 @@ def save_figures(
     from attnres_cli.report.figures import drawings, of_sizes, picture
 
     folder, begin, suffix = places(where)
-    recipes = {groups.of(chapter) for chapter in chapters}
+    recipes = {recipe_order.of(chapter) for chapter in chapters}
     drawn: dict[str, Drawing] = {}
     for chapter in chapters:
         comparison = chapter.comparison
         named = [f"{comparison.recipe}-{comparison.recipe_digest}"] if len(recipes) > 1 else []
         if len(recipes) < len(chapters):
-            named.append(terms.name(comparison.terms).replace(", ", "-").replace(" ", "-"))
+            named.append(labels.name(comparison.terms).replace(", ", "-").replace(" ", "-"))
         _add(drawn, named, drawings(chapter))
     for found in ladders:
         named = [found.rungs[0].comparison.recipe] if len(ladders) > 1 else []

@@ -6,10 +6,10 @@ import math
 import re
 from collections.abc import Sequence
 
-from attnres_cli.report import terms
-from attnres_cli.report.comparison import ArmResult, Comparison
 from attnres_cli.report.export import word_text
-from attnres_cli.report.terms import capital
+from attnres_cli.verdict import labels
+from attnres_cli.verdict.comparison import ArmResult, Comparison
+from attnres_cli.verdict.labels import capital
 
 _ESCAPED = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_",
@@ -110,8 +110,8 @@ def _cells(arm: ArmResult) -> list[str]:
 
 
 def _caption(comparison: Comparison) -> str:
-    title = terms.title(comparison)
-    tokens = f" {terms.tokens(comparison)};" if comparison.arms else ""
+    title = labels.title(comparison)
+    tokens = f" {labels.tokens(comparison)};" if comparison.arms else ""
     of = f"{capital(title)} ({comparison.recipe_digest});{tokens}"
     gated = "; ".join(f"{arm.variant} ({arm.reason})" for arm in comparison.arms if arm.reason)
     told = [

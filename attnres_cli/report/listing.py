@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from rich.table import Table
 from rich.text import Text
 
-from attnres_cli import recipe as recipes
+from attnres_cli.config import recipe as recipes
 from attnres_cli.report.terminal import console
 
 

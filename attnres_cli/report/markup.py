@@ -9,7 +9,7 @@ from importlib.resources import files
 from typing import TYPE_CHECKING
 
 from attnres_cli import __version__
-from attnres_cli.report.terms import capital
+from attnres_cli.verdict.labels import capital
 
 if TYPE_CHECKING:
     from attnres_cli.report.figures import Drawing

@@ -6,11 +6,10 @@ import shlex
 from collections.abc import Sequence
 from html import escape
 
-from attnres_cli import address, gates
-from attnres_cli.recipe import paper
-from attnres_cli.report import answer, groups, terms
-from attnres_cli.report.chapter import PLUGIN, Chapter, plugins_typed
-from attnres_cli.report.comparison import ArmResult, Comparison
+from attnres_cli.config import address
+from attnres_cli.config.recipe import paper
+from attnres_cli.records import gates
+from attnres_cli.report import answer
 from attnres_cli.report.export import (
     bits_per_byte,
     difference_text,
@@ -20,23 +19,17 @@ from attnres_cli.report.export import (
     verdict_text,
 )
 from attnres_cli.report.figures import drawings
-from attnres_cli.report.ladder import Ladder
-from attnres_cli.report.markup import (
-    Cells,
-    code,
-    document,
-    figures,
-    listed,
-    part,
-    section,
-    table,
-)
-from attnres_cli.report.optima import Finding
+from attnres_cli.report.markup import Cells, code, document, figures, listed, part, section, table
 from attnres_cli.report.page_parts import beside_paper, over_sizes
 from attnres_cli.report.search_commands import RecipeOf
 from attnres_cli.report.search_page import of_page as search_answer
 from attnres_cli.report.search_page import part as search_part
-from attnres_cli.report.terms import capital
+from attnres_cli.verdict import labels, recipe_order
+from attnres_cli.verdict.chapter import PLUGIN, Chapter, plugins_typed
+from attnres_cli.verdict.comparison import ArmResult, Comparison
+from attnres_cli.verdict.labels import capital
+from attnres_cli.verdict.ladder import Ladder
+from attnres_cli.verdict.optima import Finding
 
 
 def to_html(
@@ -54,9 +47,9 @@ def to_html(
         known: gives the study's recipe of a digest, by which their shapes are reproduced.
 
     """
-    whole, brief = groups.split(chapters)
+    whole, brief = recipe_order.split(chapters)
     every = [*whole, *brief]
-    names = dict(zip(map(id, every), groups.names(every), strict=True))
+    names = dict(zip(map(id, every), recipe_order.names(every), strict=True))
     titles = [_title(chapter, names[id(chapter)]) for chapter in whole]
     numbered = list(enumerate(zip(whole, titles, strict=True), 1))
     body = [
@@ -72,7 +65,7 @@ def to_html(
     body += [search_part(found, known, study, n) for n, found in enumerate(findings, first)]
     body.append(beside_paper(whole, titles, paper(), "paper"))
     body += [_without(brief, [_title(each, names[id(each)]) for each in brief])] if brief else []
-    n_recipes = len({groups.of(chapter) for chapter in every})
+    n_recipes = len({recipe_order.of(chapter) for chapter in every})
     several = f"{n_recipes} recipes of {study}, never pooled"
     title = f"attnres: {titles[0] if n_recipes == 1 else several}"
     return document(title, answer.question(whole), "".join(body), study)
@@ -92,7 +85,7 @@ def _without(chapters: Sequence[Chapter], titles: Sequence[str]) -> str:
 def _title(chapter: Chapter, name: str) -> str:
     """The terms, with what tells the recipe from others on the page."""
     comparison = chapter.comparison
-    title, recipe = terms.title(comparison), f"recipe {comparison.recipe}"
+    title, recipe = labels.title(comparison), f"recipe {comparison.recipe}"
     if not name:
         return title
     return title.replace(recipe, f"{recipe} ({comparison.recipe_digest}), {name}", 1)

@@ -9,11 +9,11 @@ from html import escape
 from typing import Any
 
 from attnres_cli.report import against, answer, scaling
-from attnres_cli.report.chapter import Chapter
 from attnres_cli.report.figures import of_sizes
-from attnres_cli.report.ladder import Ladder
 from attnres_cli.report.markup import code, document, figures, listed, part, section, table
-from attnres_cli.report.terms import capital, title
+from attnres_cli.verdict.chapter import Chapter
+from attnres_cli.verdict.labels import capital, title
+from attnres_cli.verdict.ladder import Ladder
 
 
 def over_sizes(found: Ladder, name: str) -> str:

@@ -10,8 +10,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from attnres_cli.records.run import Numbers, Probe
 from attnres_cli.report.designs import shades_of
-from attnres_cli.run import Numbers, Probe
 
 _MOST_COLUMNS = 74
 _BAR = 4

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from rich.live import Live
 from rich.table import Table
 
-from attnres_cli import peaks
-from attnres_cli.plan import Plan
-from attnres_cli.recipe import Recipe
+from attnres_cli.config.recipe import Recipe
+from attnres_cli.console import say
+from attnres_cli.records import device_flops
+from attnres_cli.records.plan import Plan
+from attnres_cli.records.run import Event, RunRecord, Settings
 from attnres_cli.report.terminal import console, own_text
-from attnres_cli.report.words import duration
-from attnres_cli.run import Event, RunRecord, Settings
-from attnres_cli.stdio import say
+from attnres_cli.verdict.format import duration
 
 _LINE_EVERY_S = 10.0
 _PACE = 0.05  # of the work, after which it tells how long the rest takes
@@ -113,7 +113,7 @@ class Tally:
             return ""
         run, on = self.runs[event.run_id], self.settings
         speed = (event.step - step) * run.per_step / max(1e-9, time.monotonic() - at)
-        share = peaks.mfu(speed, run.flops_per_token, on.device_name, on.precision)
+        share = device_flops.mfu(speed, run.flops_per_token, on.device_name, on.precision)
         return f"{speed:,.0f} tokens/s" + ("" if share is None else f", MFU {share:.0%}")
 
     def line(self) -> str:

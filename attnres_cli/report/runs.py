@@ -14,12 +14,12 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from attnres_cli.report.comparison import last_line
+from attnres_cli.records.run import Point, RunRecord, Standing, Status
 from attnres_cli.report.export import speed_text
 from attnres_cli.report.probes import print_probes
 from attnres_cli.report.terminal import console
-from attnres_cli.report.words import duration
-from attnres_cli.run import Point, RunRecord, Standing, Status
+from attnres_cli.verdict.comparison import last_line
+from attnres_cli.verdict.format import duration
 
 _STYLE = {Status.FAILED: "red", Status.DIVERGED: "yellow", Status.RUNNING: "green"}
 _MOST_POINTS = 12

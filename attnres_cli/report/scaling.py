@@ -14,10 +14,11 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from attnres_cli.report import groups, latex
+from attnres_cli.report import latex
 from attnres_cli.report.answer import multiplier_text, trend_text
-from attnres_cli.report.ladder import Ladder, Rung, Scaled, compute, is_sound
 from attnres_cli.report.terminal import WIDE, console
+from attnres_cli.verdict import recipe_order
+from attnres_cli.verdict.ladder import Ladder, Rung, Scaled, compute, is_sound
 
 
 def show(found: Ladder, form: str, out: TextIO) -> None:
@@ -81,7 +82,7 @@ def notes(found: Ladder) -> list[str]:
         "the largest size; interval by bootstrap over seeds, which does not hold the error of the "
         "law; in time: by FLOPs per second as measured there",
     ]
-    differing = groups.differing([rung.recipe for rung in found.rungs])
+    differing = recipe_order.differing([rung.recipe for rung in found.rungs])
     lines.append(f"what differs between the sizes: {', '.join(differing)}")
     if any(arm.trend for arm in found.arms):
         lines.append(

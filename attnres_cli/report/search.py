@@ -9,9 +9,10 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from attnres_cli.report import goals
+from attnres_cli.records.run import RunRecord
+from attnres_cli.records.search_records import Search
+from attnres_cli.report import second_objective
 from attnres_cli.report.latex import escaped
-from attnres_cli.report.optima import Finding, find
 from attnres_cli.report.search_commands import RecipeOf, commands
 from attnres_cli.report.search_export import to_csv, to_json
 from attnres_cli.report.search_words import (
@@ -24,10 +25,9 @@ from attnres_cli.report.search_words import (
     surprise_text,
     title,
 )
-from attnres_cli.report.shapes import Optimum, Shape, layers_by_width
 from attnres_cli.report.terminal import console
-from attnres_cli.run import RunRecord
-from attnres_cli.trials import Search
+from attnres_cli.verdict.optima import Finding, find
+from attnres_cli.verdict.shape_results import Optimum, Shape, layers_by_width
 
 _WIDE = 150
 _WORDS = ("best", "front", "options")
@@ -98,22 +98,25 @@ def cells(shape: Shape, goal: tuple[str, ...] = ()) -> list[str]:
 
 def table_of(one: Optimum, search: Search) -> tuple[list[str], list[list[str]]]:
     """Titles and rows of a variant's listed shapes, without the columns that nothing is in."""
-    head = (*SHAPE, *LOSSES, *goals.columns(search), *COSTS, *MORE)
-    rows = [cells(*each) for each in zip(one.listed, goals.cells(one, search), strict=True)]
+    head = (*SHAPE, *LOSSES, *second_objective.columns(search), *COSTS, *MORE)
+    rows = [
+        cells(*each) for each in zip(one.listed, second_objective.cells(one, search), strict=True)
+    ]
     kept = [i for i in range(len(head)) if any(row[i] != "-" for row in rows)]
     return [head[i] for i in kept], [[row[i] for i in kept] for row in rows]
 
 
 def heading(one: Optimum, search: Search) -> str:
     """What a table of one variant shows."""
-    front = f", or on the front of {goals.both(search)}" if goals.second(search) else ""
+    both = second_objective.both(search) if second_objective.second(search) else ""
+    front = f", or on the front of {both}" if both else ""
     which = "trained with fresh seeds" if one.confirmed else "of the lowest first look, one seed"
     return f"Shapes of {one.family.variant} {which}{front}; validation loss, nats per token"
 
 
 def _print(finding: Finding, known: RecipeOf | None, study: str, stream: TextIO) -> None:
     out, search = console(stream), finding.search
-    second = goals.columns(search)
+    second = second_objective.columns(search)
     wide = _WIDE + len(" ".join(second))
     out.print(Text(title(search), style="bold"))
     out.print(Text(answer(finding)))
@@ -172,7 +175,9 @@ def _to_markdown(finding: Finding, known: RecipeOf | None, study: str) -> str:
 
 def _to_latex(finding: Finding) -> str:
     parts, search = ["% needs \\usepackage{booktabs}"], finding.search
-    more = [f"{note[0].upper()}{note[1:]}." for note in goals.notes(search, finding.optima)]
+    more = [
+        f"{note[0].upper()}{note[1:]}." for note in second_objective.notes(search, finding.optima)
+    ]
     told = " ".join([answer(finding), *more])
     for one in (each for each in finding.optima if each.shapes):
         head, rows = table_of(one, search)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable
 
-from attnres_cli import address
-from attnres_cli import recipe as recipes
+from attnres_cli.config import address
+from attnres_cli.config import recipe as recipes
+from attnres_cli.config.recipe import Recipe
 from attnres_cli.errors import RecipeError
-from attnres_cli.recipe import Recipe
-from attnres_cli.report.chapter import PLUGIN, overrides_of, plugins_typed, seeds_typed
-from attnres_cli.report.optima import Finding
-from attnres_cli.report.shapes import Shape
-from attnres_cli.trials import Search, Trial
+from attnres_cli.records.search_records import Search, Trial
+from attnres_cli.verdict.chapter import PLUGIN, overrides_of, plugins_typed, seeds_typed
+from attnres_cli.verdict.optima import Finding
+from attnres_cli.verdict.shape_results import Shape
 
 RecipeOf = Callable[[str], Recipe]
 """The recipe of a digest, as a study holds it."""

@@ -8,17 +8,11 @@ import json
 from dataclasses import asdict
 from typing import Any
 
-from attnres_cli.report.optima import Finding, Pair
+from attnres_cli.records.search_records import State, Trial
 from attnres_cli.report.search_commands import RecipeOf, again
-from attnres_cli.report.search_words import (
-    answer,
-    best_text,
-    notes,
-    options_text,
-    title,
-)
-from attnres_cli.report.shapes import Optimum, Shape, front, options
-from attnres_cli.trials import State, Trial
+from attnres_cli.report.search_words import answer, best_text, notes, options_text, title
+from attnres_cli.verdict.optima import Finding, Pair
+from attnres_cli.verdict.shape_results import Optimum, Shape, front, options
 
 _CSV = (
     "search", "family", "number", "state", "is_extra", "pruner", "variant",

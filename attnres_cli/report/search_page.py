@@ -6,24 +6,17 @@ from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 
-from attnres_cli import address
+from attnres_cli.config import address
+from attnres_cli.records.search_records import Search
 from attnres_cli.report import markup
 from attnres_cli.report.figures import picture
 from attnres_cli.report.figures.search import drawings
 from attnres_cli.report.files import places, write
-from attnres_cli.report.optima import Finding
 from attnres_cli.report.search import heading, table_of
 from attnres_cli.report.search_commands import RecipeOf, commands
-from attnres_cli.report.search_words import (
-    LOWEST,
-    answer,
-    failures,
-    notes,
-    question,
-    title,
-)
-from attnres_cli.report.shapes import Optimum
-from attnres_cli.trials import Search
+from attnres_cli.report.search_words import LOWEST, answer, failures, notes, question, title
+from attnres_cli.verdict.optima import Finding
+from attnres_cli.verdict.shape_results import Optimum
 
 _WORDS = ("best", "front", "options")
 

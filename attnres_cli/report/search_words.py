@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from attnres_cli.report import goals
-from attnres_cli.report.optima import Finding, Pair
-from attnres_cli.report.shapes import Optimum, Shape, brief, named, options, sizes
-from attnres_cli.report.words import plural
+from attnres_cli.records.search_records import Search, Trial
+from attnres_cli.report import second_objective
 from attnres_cli.stats import ALPHA
-from attnres_cli.trials import Search, Trial
+from attnres_cli.verdict.format import plural
+from attnres_cli.verdict.optima import Finding, Pair
+from attnres_cli.verdict.shape_results import Optimum, Shape, brief, named, options, sizes
 
 _APART = ("complete", "extra")  # of what became of trials: said with words of their own
 
@@ -32,10 +32,11 @@ def title(search: Search) -> str:
     """`Search 5ea4c0ffee12: recipe quick, params=2M within 2 %`, and where there is a second
     objective `, for val_loss and step_time`.
     """
-    second = goals.second(search)
+    second = second_objective.second(search)
     return (
         f"Search {search.name}: recipe {search.recipe}, {search.budget} within "
-        f"{100 * search.tolerance:.3g} %{f', for {goals.both(search)}' if second else ''}"
+        f"{100 * search.tolerance:.3g} %"
+        f"{f', for {second_objective.both(search)}' if second else ''}"
     )
 
 
@@ -183,7 +184,7 @@ def notes(finding: Finding) -> list[str]:
     lines += [counts(one, search) for one in finding.optima]
     lines += [f"space {search.space}; learning rate: {search.learning_rate}"]
     lines += [search.absent] if search.absent else []
-    lines += goals.notes(search, finding.optima)
+    lines += second_objective.notes(search, finding.optima)
     lines += [f"{search.recipe} ({search.recipe_digest}) on data {search.fingerprint}"]
     if finding.settings:
         lines.append(f"computed with {'; '.join(finding.settings)}")

@@ -13,11 +13,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from attnres_cli.fair import SHARED
-from attnres_cli.plan import TIMED_STEPS, Arm, Plan, n_tokens
-from attnres_cli.recipe import Recipe
-from attnres_cli.report import terms
-from attnres_cli.report.comparison import ArmResult, Comparison
+from attnres_cli.config.recipe import Recipe
+from attnres_cli.console import mute
+from attnres_cli.records.comparison_terms import SHARED
+from attnres_cli.records.plan import TIMED_STEPS, Arm, Plan, n_tokens
 from attnres_cli.report.export import (
     bits_per_byte,
     difference_text,
@@ -25,8 +24,9 @@ from attnres_cli.report.export import (
     loss_text,
     verdict_text,
 )
-from attnres_cli.report.words import duration, plural
-from attnres_cli.stdio import mute
+from attnres_cli.verdict import labels
+from attnres_cli.verdict.comparison import ArmResult, Comparison
+from attnres_cli.verdict.format import duration, plural
 
 _STYLE = {"better": "green", "worse": "red", "blocked": "yellow", "baseline": "bold"}
 _PIPE_WIDTH = 140  # where nobody looks, so that a log holds every column
@@ -61,7 +61,7 @@ def print_comparison(comparison: Comparison, stream: TextIO | None = None) -> No
     columns = _columns(wide=out.width >= WIDE, of_bytes=comparison.data.is_bytes)
     if comparison.terms != SHARED:
         columns.insert(1, ("its own", lambda arm: arm.own.text if arm.own else "-"))
-    title = f"{terms.title(comparison)}: validation loss, nats per token (mean ± sd over seeds)"
+    title = f"{labels.title(comparison)}: validation loss, nats per token (mean ± sd over seeds)"
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for name, _ in columns:
         is_text = name in ("variant", "verdict")
@@ -170,7 +170,7 @@ def _plan_lines(plan: Plan) -> list[str]:
         f"{runs} runs ({arms} arms x {grid}{len(plan.seeds)} seeds), {len(plan.missing)} to "
         f"train; each {steps} steps, {tokens} tokens; {plan.flops:.3g} FLOPs in all",
         computing(plan),
-        *terms.remaining(plan.arm_recipes),
+        *labels.remaining(plan.arm_recipes),
     ]
     if plan.missing and plan.settings.compiled:
         lines.append("compiling every arm: about a minute each the first time, seconds after that")

@@ -9,8 +9,8 @@ from typing import Any
 
 from rich.text import Text
 
+from attnres_cli.records.run import Verification
 from attnres_cli.report.terminal import console
-from attnres_cli.run import Verification
 
 _MOST_NAMES = 3
 

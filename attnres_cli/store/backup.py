@@ -11,8 +11,8 @@ from pathlib import Path
 
 from sqlalchemy import Connection, inspect, literal, select, table, text
 
+from attnres_cli.console import say
 from attnres_cli.errors import StudyError
-from attnres_cli.stdio import say
 from attnres_cli.store.tables import PREFIX, VERSION_TABLE
 
 

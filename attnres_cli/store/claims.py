@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from sqlalchemy import ARRAY, Connection, Integer, delete, func, literal, select, update
 
 from attnres_cli.errors import StudyError
-from attnres_cli.run import Status
+from attnres_cli.records.run import Status
 from attnres_cli.store import numbers, owner, rows
 from attnres_cli.store.tables import curve, gates, probes, runs
 

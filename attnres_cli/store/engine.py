@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from sqlalchemy import Connection, Engine, column, inspect, select, table
 from sqlalchemy.exc import DBAPIError
 
-from attnres_cli import address
+from attnres_cli.config import address
 from attnres_cli.errors import StudyError
 from attnres_cli.store import backup, postgres, sqlite
 from attnres_cli.store.migrations import SCHEMAS

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.pool import NullPool
 
-from attnres_cli import address
+from attnres_cli.config import address
 from attnres_cli.errors import StudyError
 from attnres_cli.store import engine, postgres, sqlite
-from attnres_cli.store.patience import patiently, retry_s
+from attnres_cli.store.retry import patiently, retry_s
 
 if TYPE_CHECKING:
     from optuna.storages import RDBStorage

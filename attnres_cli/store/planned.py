@@ -9,12 +9,12 @@ from collections.abc import Mapping, Sequence
 
 from sqlalchemy import Connection, Table, insert, select, update
 
-from attnres_cli.fair import ArmRecipe
-from attnres_cli.plan import Plan
-from attnres_cli.run import DataFacts, RunSpec
+from attnres_cli.records.comparison_terms import ArmRecipe
+from attnres_cli.records.plan import Plan
+from attnres_cli.records.run import DataFacts, RunSpec
+from attnres_cli.records.search_records import is_searched, searched_name
 from attnres_cli.store import claims, numbers, rows, tables
 from attnres_cli.store.tables import data, recipes, runs
-from attnres_cli.trials import is_searched, searched_name
 
 
 def insert_missing(connection: Connection, table: Table, row: Mapping[str, object]) -> None:

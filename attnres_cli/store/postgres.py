@@ -12,7 +12,7 @@ from sqlalchemy import URL, Connection, Engine, create_engine, func, make_url, s
 from sqlalchemy.exc import ArgumentError, DBAPIError
 from sqlalchemy.pool import NullPool, QueuePool
 
-from attnres_cli import address
+from attnres_cli.config import address
 from attnres_cli.errors import AwayError, StudyError, unknown
 
 _SCHEME = "postgresql+psycopg"

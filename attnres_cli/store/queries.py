@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 from sqlalchemy import ColumnElement, Connection, String, column, inspect, select, table
 
-from attnres_cli.fair import ArmRecipe
-from attnres_cli.recipe import Recipe
-from attnres_cli.run import DataFacts, Gate, Point, Probe, RunRecord
+from attnres_cli.config.recipe import Recipe
+from attnres_cli.records.comparison_terms import ArmRecipe
+from attnres_cli.records.run import DataFacts, Gate, Point, Probe, RunRecord
 from attnres_cli.store import rows, tables
 from attnres_cli.store.tables import curve, data, recipes, runs
 

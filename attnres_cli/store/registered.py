@@ -6,9 +6,9 @@ from dataclasses import asdict
 
 from sqlalchemy import Connection, insert, select
 
+from attnres_cli.config.recipe import Recipe
 from attnres_cli.errors import StudyError
-from attnres_cli.preregister import Registration, of_document
-from attnres_cli.recipe import Recipe
+from attnres_cli.records.preregister import Registration, of_document
 from attnres_cli.store import claims, planned, rows, tables
 from attnres_cli.store.tables import recipes, runs
 

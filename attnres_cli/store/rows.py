@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 from sqlalchemy import Row as SqlRow
 
+from attnres_cli.config.recipe import Recipe
 from attnres_cli.errors import StudyError
-from attnres_cli.fair import ArmRecipe, Matched, Terms, Tuned
-from attnres_cli.gates import MEANING
-from attnres_cli.recipe import Recipe
-from attnres_cli.run import (
+from attnres_cli.records.comparison_terms import ArmRecipe, Matched, Terms, Tuned
+from attnres_cli.records.gates import MEANING
+from attnres_cli.records.run import (
     DataFacts,
     Gate,
     Point,

@@ -17,7 +17,7 @@ from sqlalchemy import Connection, Engine, create_engine, event, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import NullPool
 
-from attnres_cli import address
+from attnres_cli.config import address
 from attnres_cli.errors import AwayError, StudyError
 
 _HEADER = b"SQLite format 3\0"

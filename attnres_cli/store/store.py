@@ -9,15 +9,16 @@ from pathlib import Path
 
 from sqlalchemy import ColumnElement, Engine, insert, select, update
 
-from attnres_cli import address, gates
-from attnres_cli.fair import ArmRecipe
-from attnres_cli.plan import Plan
-from attnres_cli.preregister import Registration
-from attnres_cli.recipe import Recipe
-from attnres_cli.run import DataFacts, Probe, RunRecord, RunSpec, Standing, Status
+from attnres_cli.config import address
+from attnres_cli.config.recipe import Recipe
+from attnres_cli.records import gates
+from attnres_cli.records.comparison_terms import ArmRecipe
+from attnres_cli.records.plan import Plan
+from attnres_cli.records.preregister import Registration
+from attnres_cli.records.run import DataFacts, Probe, RunRecord, RunSpec, Standing, Status
 from attnres_cli.store import claims, owner, planned, queries, registered, rows, tables
 from attnres_cli.store.engine import connect, exists, runs_folder
-from attnres_cli.store.patience import patient, patiently, retry_s
+from attnres_cli.store.retry import patient, patiently, retry_s
 from attnres_cli.store.tables import curve, runs
 from attnres_cli.store.transactions import Transactions
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError
 
-from attnres_cli import address
+from attnres_cli.config import address
 from attnres_cli.store import owner, postgres, sqlite
 from attnres_cli.store.engine import refusal
 

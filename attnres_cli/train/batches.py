@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from attnres_cli.data import Tokens
-from attnres_cli.run import RunSpec
+from attnres_cli.records.run import RunSpec
 
 
 class Batches:

@@ -19,8 +19,8 @@ from typing import Any
 
 from torch import Tensor
 
-from attnres_cli.run import WEIGHTS
-from attnres_cli.stdio import say
+from attnres_cli.console import say
+from attnres_cli.records.run import WEIGHTS
 
 FORMAT = 2
 _SPARE_BYTES = 2**20

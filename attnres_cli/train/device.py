@@ -9,12 +9,12 @@ from pathlib import Path
 
 import torch
 
-from attnres_cli import depthmix
-from attnres_cli.depthmix.engines import has_triton, interprets_triton
+from attnres_cli.config.recipe import Recipe
 from attnres_cli.errors import DeviceError, UsageError, unknown
-from attnres_cli.measure import cpu_name
-from attnres_cli.recipe import Recipe
-from attnres_cli.run import Settings
+from attnres_cli.nn import depthmix
+from attnres_cli.nn.depthmix.engines import has_triton, interprets_triton
+from attnres_cli.nn.measure import cpu_name
+from attnres_cli.records.run import Settings
 
 # Compiling costs about a minute per arm and saves a sixth of an eager step on a CPU, about two
 # fifths on a GPU. At some 5e10 and 5e13 FLOP/s it pays for runs longer than these (FLOPs).

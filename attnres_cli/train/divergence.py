@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from attnres_cli.run import Point
+from attnres_cli.records.run import Point
 
 MARGIN = 1.0
 """Nats per token above a guess that knows nothing, ln(vocab): a model there is sure of what is

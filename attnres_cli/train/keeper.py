@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attnres_cli.run import Point, Probe
+from attnres_cli.records.run import Point, Probe
 from attnres_cli.train import weights
 from attnres_cli.train.checkpoint import Checkpoints
 

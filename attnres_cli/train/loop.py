@@ -10,10 +10,10 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from attnres_cli.config.recipe import Recipe
 from attnres_cli.data import Tokens
-from attnres_cli.model import train_flops_per_token
-from attnres_cli.recipe import Recipe
-from attnres_cli.run import Point, RunResult, RunSpec, Settings, Status
+from attnres_cli.nn.model import train_flops_per_token
+from attnres_cli.records.run import Point, RunResult, RunSpec, Settings, Status
 from attnres_cli.train import probes
 from attnres_cli.train.divergence import has_diverged
 from attnres_cli.train.keeper import Keeper, Progress, Stopped, restore, tensors_of

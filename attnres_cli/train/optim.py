@@ -6,8 +6,8 @@ import math
 
 import torch
 
-from attnres_cli.model import Transformer
-from attnres_cli.recipe import Optim
+from attnres_cli.config.recipe import Optim
+from attnres_cli.nn.model import Transformer
 
 
 def make_optimizers(model: Transformer, optim: Optim) -> list[torch.optim.Optimizer]:

@@ -37,15 +37,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from attnres_cli.config.recipe import Recipe
 from attnres_cli.data import Tokens
 from attnres_cli.data.tokens import Windows
-from attnres_cli.depthmix.scoring import wide
-from attnres_cli.loss import next_token_loss
-from attnres_cli.model import Transformer
-from attnres_cli.recipe import Recipe
-from attnres_cli.run import Numbers, Probe
-from attnres_cli.sources import joined
-from attnres_cli.variant import Variant
+from attnres_cli.nn.depthmix.scoring import wide
+from attnres_cli.nn.loss import next_token_loss
+from attnres_cli.nn.model import Transformer
+from attnres_cli.nn.source_groups import joined
+from attnres_cli.nn.variant import Variant
+from attnres_cli.records.run import Numbers, Probe
 
 _PARTS = (0.0, 0.25, 0.5, 1.0)
 """Of a run's steps, after which it is probed."""

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from attnres_cli import depthmix, variant
 from attnres_cli.data import Tokens
-from attnres_cli.model import Transformer, init_weights
-from attnres_cli.run import Probe, RunSpec, Settings
+from attnres_cli.nn import depthmix, variant
+from attnres_cli.nn.model import Transformer, init_weights
+from attnres_cli.records.run import Probe, RunSpec, Settings
 from attnres_cli.train import probes
 from attnres_cli.train.batches import Batches
 from attnres_cli.train.optim import lr_factor, make_optimizers

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from attnres_cli.run import WEIGHTS
+from attnres_cli.records.run import WEIGHTS
 from attnres_cli.train.checkpoint import check_room, sync
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from attnres_cli import recipe
+from attnres_cli.config import recipe
 from attnres_cli.data import stdlib
 from attnres_cli.errors import RecipeError
 

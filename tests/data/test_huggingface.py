@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from attnres_cli.config.recipe import Data
 from attnres_cli.data import huggingface
 from attnres_cli.data.tokens import Document
 from attnres_cli.errors import DataError
-from attnres_cli.recipe import Data
 
 ROWS = {"train": ["one", "two\n\nlines", "caf\u00e9"], "test": ["four"]}
 

@@ -11,11 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from attnres_cli import data, recipe
+from attnres_cli import data
+from attnres_cli.config import recipe
+from attnres_cli.config.recipe import Recipe
 from attnres_cli.data import stdlib, text
 from attnres_cli.data.tokens import Document, Tokens, split
 from attnres_cli.errors import DataError
-from attnres_cli.recipe import Recipe
 
 NOBODY = 65534
 

@@ -9,11 +9,11 @@ from collections import Counter
 import numpy as np
 import pytest
 
+from attnres_cli.config.recipe import Data
 from attnres_cli.data import synthetic
 from attnres_cli.data.synthetic import Episodes, episodes
 from attnres_cli.data.tasks import Permutations, Pointers, Recall, Task
 from attnres_cli.errors import DataError
-from attnres_cli.recipe import Data
 
 LENGTHS = {"pointers": 64, "permutations": 40, "recall": 61}
 

@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from attnres_cli.config.recipe import Data
 from attnres_cli.data import tokenfiles
 from attnres_cli.data.chain import Chain
 from attnres_cli.data.tokens import Streams
 from attnres_cli.errors import DataError
-from attnres_cli.recipe import Data
 
 COUNTING = np.arange(1000)
 

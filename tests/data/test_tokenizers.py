@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from attnres_cli import data, recipe
+from attnres_cli import data
+from attnres_cli.config import recipe
 from attnres_cli.data.tokenizers import streams
 from attnres_cli.data.tokens import Document, Streams, parts
 from attnres_cli.errors import DataError

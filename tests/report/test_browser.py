@@ -15,10 +15,10 @@ import searches
 from commands import ended
 from studies import fill
 
-from attnres_cli.recipe import validate
-from attnres_cli.report.optima import find
+from attnres_cli.config.recipe import validate
+from attnres_cli.records.run import Probe
 from attnres_cli.report.search_page import to_html
-from attnres_cli.run import Probe
+from attnres_cli.verdict.optima import find
 
 pytestmark = pytest.mark.slow
 

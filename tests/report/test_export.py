@@ -11,9 +11,9 @@ from typing import Any, NoReturn
 
 import pytest
 
+from attnres_cli.records.run import Status
 from attnres_cli.report import export, terminal
-from attnres_cli.report.comparison import Comparison, compare
-from attnres_cli.run import Status
+from attnres_cli.verdict.comparison import Comparison, compare
 
 ARM = {
     "variant": str,

@@ -16,7 +16,8 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 from matplotlib.transforms import Bbox
 
-from attnres_cli import recipe
+from attnres_cli.config import recipe
+from attnres_cli.records.run import Point, Status
 from attnres_cli.report.figures import (
     SUFFIXES,
     blocks,
@@ -29,7 +30,6 @@ from attnres_cli.report.figures import (
     picture,
 )
 from attnres_cli.report.figures.style import house_style, short, styles
-from attnres_cli.run import Point, Status
 
 LONG = "attnres:block_size=4,heads=16,key_norm=off,norm=sigmoid,score=static"
 
@@ -255,7 +255,7 @@ def test_no_figure_imports_pyplot_or_torch():
 
 def test_a_report_without_figures_does_not_import_matplotlib():
     code = (
-        "import sys; from attnres_cli import cli; "
+        "import sys; from attnres_cli.cli import app as cli; "
         "from attnres_cli.report import answer, comparison, export, files, latex, terminal; "
         "print('matplotlib' in sys.modules)"
     )

@@ -8,9 +8,9 @@ from dataclasses import replace
 
 import pytest
 
+from attnres_cli.records.run import Probe
 from attnres_cli.report.probes import print_probes
 from attnres_cli.report.terminal import console
-from attnres_cli.run import Probe
 
 M = ((1.0, 0.0, 0.0), (0.5, 1.0, 0.0), (0.25, 0.5, -1.0))
 PROBE = Probe(

@@ -12,14 +12,14 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from attnres_cli.cli import app
-from attnres_cli.fair import ArmRecipe, Terms, Tuned
-from attnres_cli.options import read_seeds
-from attnres_cli.recipe import Recipe, load, validate
+from attnres_cli.cli.app import app
+from attnres_cli.cli.options import read_seeds
+from attnres_cli.config.recipe import Recipe, load, validate
+from attnres_cli.records.comparison_terms import ArmRecipe, Terms, Tuned
+from attnres_cli.records.run import Status
 from attnres_cli.report.answer import answer, question
-from attnres_cli.report.chapter import overrides_of
 from attnres_cli.report.page import to_html
-from attnres_cli.run import Status
+from attnres_cli.verdict.chapter import overrides_of
 
 VOID = {"meta", "br", "link", "img"}
 SVG = "{http://www.w3.org/2000/svg}"

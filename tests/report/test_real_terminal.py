@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from studies import fill
 
-from attnres_cli.recipe import validate
+from attnres_cli.config.recipe import validate
 
 pty = pytest.importorskip("pty", reason="this system has no pseudo-terminals")
 

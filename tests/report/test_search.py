@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import searches
 
-from attnres_cli.report.optima import Finding, find
+from attnres_cli.records.run import Gate, Status
+from attnres_cli.records.search_records import State
 from attnres_cli.report.search_words import answer, counts, failures, notes
-from attnres_cli.report.shapes import cell, front, named, sizes
-from attnres_cli.run import Gate, Status
 from attnres_cli.stats import ALPHA, common_best, likeliest_common, may_be_best
-from attnres_cli.trials import State
+from attnres_cli.verdict.optima import Finding, find
+from attnres_cli.verdict.shape_results import cell, front, named, sizes
 
 SAME = {"standard": 45.0, "attnres": 45.0}
 

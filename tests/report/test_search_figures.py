@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 import searches
 
-from attnres_cli.recipe import paper
+from attnres_cli.config.recipe import paper
+from attnres_cli.records.search_records import State
 from attnres_cli.report.figures import picture
+from attnres_cli.report.figures.heatmap import axes_of, best_losses, lost_cells
 from attnres_cli.report.figures.search import drawings
-from attnres_cli.report.figures.shapes import axes_of, best_losses, lost_cells
-from attnres_cli.report.optima import Finding, find
-from attnres_cli.report.shapes import front
-from attnres_cli.trials import State
+from attnres_cli.verdict.optima import Finding, find
+from attnres_cli.verdict.shape_results import front
 
 
 @pytest.fixture

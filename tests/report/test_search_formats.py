@@ -15,13 +15,13 @@ import pytest
 import searches
 from test_page import Page
 
-from attnres_cli.recipe import load
-from attnres_cli.report.optima import find
+from attnres_cli.config.recipe import load
+from attnres_cli.records.search_records import State
 from attnres_cli.report.search import show, table_of
 from attnres_cli.report.search_page import save_figures
 from attnres_cli.report.search_words import answer, notes
-from attnres_cli.report.shapes import front, layers_by_width
-from attnres_cli.trials import State
+from attnres_cli.verdict.optima import find
+from attnres_cli.verdict.shape_results import front, layers_by_width
 
 FORMATS = ("table", "markdown", "csv", "json", "latex", "html")
 

@@ -11,13 +11,13 @@ from dataclasses import replace
 
 import pytest
 
+from attnres_cli.config.recipe import Recipe
 from attnres_cli.errors import StudyError, UsageError
-from attnres_cli.plan import Arm, Plan
-from attnres_cli.recipe import Recipe
+from attnres_cli.records.plan import Arm, Plan
+from attnres_cli.records.run import Event, RunRecord, Settings, Status
 from attnres_cli.report import export, progress, terminal
-from attnres_cli.report.comparison import Comparison, compare
-from attnres_cli.report.select import Choice, choose, every
-from attnres_cli.run import Event, RunRecord, Settings, Status
+from attnres_cli.verdict.comparison import Comparison, compare
+from attnres_cli.verdict.select import Choice, choose, every
 
 LONG = "attnres:block_size=4,heads=2,key_norm=off,norm=sigmoid"
 COLOUR = r"\x1b\[(?:\d+;)*[349][0-7]m"

@@ -14,13 +14,13 @@ import pytest
 from commands import attnres
 from studies import fill
 
+from attnres_cli.config.recipe import Recipe, validate
 from attnres_cli.errors import StudyError
-from attnres_cli.recipe import Recipe, validate
 from attnres_cli.report.figures import of_sizes
-from attnres_cli.report.ladder import Ladder, compute, ladder
 from attnres_cli.report.page_parts import scaling_page
 from attnres_cli.report.scaling import notes, show
 from attnres_cli.stats import PowerLaw
+from attnres_cli.verdict.ladder import Ladder, compute, ladder
 
 WORTH, TOKENS = 1.3, 10_000
 LAW = PowerLaw(1.5, 0.05, 0.0, 0.0)

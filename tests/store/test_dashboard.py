@@ -19,7 +19,7 @@ import optuna
 import pytest
 from studies import fill
 
-from attnres_cli.recipe import Recipe
+from attnres_cli.config.recipe import Recipe
 from attnres_cli.store import Store
 
 pytestmark = [

@@ -32,9 +32,9 @@ from sqlalchemy import create_engine
 from sqlalchemy.pool import NullPool
 from studies import FACTS
 
+from attnres_cli.config.recipe import Recipe
 from attnres_cli.errors import StudyError
-from attnres_cli.recipe import Recipe
-from attnres_cli.run import Point, RunRecord, RunSpec, Settings, Status
+from attnres_cli.records.run import Point, RunRecord, RunSpec, Settings, Status
 from attnres_cli.store import Store, engine, queries
 from attnres_cli.store.migrations import SCHEMAS
 from attnres_cli.store.tables import PREFIX, VERSION_TABLE, metadata

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from studies import FACTS, SETTINGS
 
-from attnres_cli.recipe import Recipe
-from attnres_cli.run import Point, Probe, RunRecord, RunResult, RunSpec, Status
+from attnres_cli.config.recipe import Recipe
+from attnres_cli.records.run import Point, Probe, RunRecord, RunResult, RunSpec, Status
 from attnres_cli.store import Store
 
 

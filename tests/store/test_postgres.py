@@ -22,11 +22,11 @@ from sqlalchemy.exc import OperationalError
 from studies import RESULT, VERSIONS
 from test_store import FACTS, in_processes
 
+from attnres_cli.config.recipe import Recipe
 from attnres_cli.errors import AwayError, StudyError, UsageError
-from attnres_cli.recipe import Recipe
-from attnres_cli.run import RunSpec, Status
+from attnres_cli.records.run import RunSpec, Status
 from attnres_cli.store import Store, engine, owner, postgres
-from attnres_cli.store.patience import RETRY_S, patiently
+from attnres_cli.store.retry import RETRY_S, patiently
 
 Lab = tuple[Server, str]
 NOWHERE = "postgresql+psycopg://me@127.0.0.1:1/lab"

@@ -16,12 +16,20 @@ from typing import Any
 
 import pytest
 
-from attnres_cli import gates
+from attnres_cli.config.recipe import Recipe, validate
 from attnres_cli.errors import StudyError
-from attnres_cli.fair import Matched, Terms, Tuned
-from attnres_cli.plan import Arm, Plan
-from attnres_cli.recipe import Recipe, validate
-from attnres_cli.run import DataFacts, Point, RunRecord, RunResult, RunSpec, Settings, Status
+from attnres_cli.records import gates
+from attnres_cli.records.comparison_terms import Matched, Terms, Tuned
+from attnres_cli.records.plan import Arm, Plan
+from attnres_cli.records.run import (
+    DataFacts,
+    Point,
+    RunRecord,
+    RunResult,
+    RunSpec,
+    Settings,
+    Status,
+)
 from attnres_cli.store import Store, engine, owner, sqlite
 
 FACTS = DataFacts("0123456789abcdef", "stdlib", 5_000_000_000, 256, 4_750_000_000, 7, 3.3, 2.4)

@@ -8,9 +8,9 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from attnres_cli import depthmix
+from attnres_cli.config.recipe import Recipe, validate
 from attnres_cli.errors import DeviceError, UsageError
-from attnres_cli.recipe import Recipe, validate
+from attnres_cli.nn import depthmix
 from attnres_cli.train import cores, device, devices, settings
 
 Machine = Callable[..., None]

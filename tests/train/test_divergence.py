@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from attnres_cli.run import Point
+from attnres_cli.records.run import Point
 from attnres_cli.train.divergence import LONG, MARGIN, SHORTEST, has_diverged
 
 VOCAB = 256

@@ -15,8 +15,8 @@ import numpy as np
 import torch
 torch.set_num_threads(1)
 from attnres_cli.data.tokens import Document, split
-from attnres_cli.recipe import validate
-from attnres_cli.run import RunSpec, Settings
+from attnres_cli.config.recipe import validate
+from attnres_cli.records.run import RunSpec, Settings
 from attnres_cli.train import Checkpoints, Keeper, Stop, train
 from pathlib import Path
 

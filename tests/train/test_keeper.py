@@ -12,14 +12,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from attnres_variants.standard import Standard
 
+from attnres_cli.config.recipe import Recipe, validate
 from attnres_cli.data import Tokens
 from attnres_cli.data.tokens import Document, split
-from attnres_cli.recipe import Recipe, validate
-from attnres_cli.residual import register
-from attnres_cli.run import WEIGHTS, RunResult, RunSpec, Settings, Status
+from attnres_cli.nn.residual import register
+from attnres_cli.records.run import WEIGHTS, RunResult, RunSpec, Settings, Status
 from attnres_cli.train import Checkpoints, Keeper, Stop, Stopped, Trainer, differing, train
-from variants.standard import Standard
 
 SETTINGS = Settings("cpu", "test", "fp32", compiled=False, threads=1, engine="eager")
 STEPS = 120  # one or two between the points of the curve, evaluated after 60 and 120
@@ -121,7 +121,7 @@ def test_a_checkpoint_at_every_step_changes_no_number(
 def test_the_generators_of_a_design_that_draws_go_on_where_they_were(
     longer: Recipe, tokens: Tokens, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    from attnres_cli import residual
+    from attnres_cli.nn import residual
 
     residual.registry()
     monkeypatch.setattr(residual, "_REGISTRY", dict(residual._REGISTRY))

@@ -13,11 +13,11 @@ import torch
 from designs import SIMPLE
 from torch import Tensor
 
+from attnres_cli.config.recipe import Recipe, validate
 from attnres_cli.data import Tokens, load
 from attnres_cli.data.tokens import Document, split
-from attnres_cli.depthmix import engines
-from attnres_cli.recipe import Recipe, validate
-from attnres_cli.run import RunSpec, Settings, Status
+from attnres_cli.nn.depthmix import engines
+from attnres_cli.records.run import RunSpec, Settings, Status
 from attnres_cli.train import seconds_per_step, train
 from attnres_cli.train.trainer import Trainer
 
@@ -229,7 +229,7 @@ def test_a_plan_can_time_more_steps_than_a_run_has(tiny_recipe: Recipe, tokens: 
 @pytest.mark.slow
 @pytest.mark.parametrize("variant", ["standard", "denseformer", "attnres", "attnres:block_size=4"])
 def test_real_training_learns_more_than_byte_frequencies(variant: str):
-    from attnres_cli.recipe import load as load_recipe
+    from attnres_cli.config.recipe import load as load_recipe
 
     recipe = load_recipe("smoke")
     tokens = load(recipe)

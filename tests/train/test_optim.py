@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from designs import build
 
-from attnres_cli.recipe import Optim
-from attnres_cli.shape import Shape
+from attnres_cli.config.recipe import Optim
+from attnres_cli.nn.shape import Shape
 from attnres_cli.train.optim import lr_factor, make_optimizers
 
 

@@ -11,22 +11,22 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from attnres_variants.attnres import AttnRes
+from attnres_variants.standard import Standard
 from designs import BRIEF, SIMPLE, build
 from torch import Tensor
 
-from attnres_cli import depthmix, residual, sources, variant
+from attnres_cli.config.recipe import Recipe, load, validate
 from attnres_cli.data import Tokens
 from attnres_cli.data.tokens import Document, split
-from attnres_cli.loss import next_token_loss
-from attnres_cli.model import Transformer
-from attnres_cli.recipe import Recipe, load, validate
-from attnres_cli.run import Probe, RunSpec, Settings, Status
-from attnres_cli.shape import Shape
-from attnres_cli.sources import move
+from attnres_cli.nn import depthmix, residual, source_groups, variant
+from attnres_cli.nn.loss import next_token_loss
+from attnres_cli.nn.model import Transformer
+from attnres_cli.nn.shape import Shape
+from attnres_cli.nn.source_groups import move
+from attnres_cli.records.run import Probe, RunSpec, Settings, Status
 from attnres_cli.train import Checkpoints, Keeper, Stop, Stopped, probes, train
 from attnres_cli.train.loop import Trainer
-from variants.attnres import AttnRes
-from variants.standard import Standard
 
 SETTINGS = Settings("cpu", "test", "fp32", compiled=False, threads=1, engine="eager")
 SEVERAL = [
@@ -258,9 +258,9 @@ def test_who_reads_sums_is_found_out_without_the_engine_of_the_run(
         return made(name)
 
     monkeypatch.setattr(depthmix.engines, "_made", spy)
-    sources.joined.cache_clear()
+    source_groups.joined.cache_clear()
     with depthmix.use("eager"):  # on a GPU it may be one that knows no CPU
-        sources.joined(variant.parse("attnres"), 6)
+        source_groups.joined(variant.parse("attnres"), 6)
 
     assert set(used) == {"reference"}
 

@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from attnres_cli import measure
+from attnres_cli.config.recipe import Recipe, validate
 from attnres_cli.data import Tokens
 from attnres_cli.data.tokens import Document, split
 from attnres_cli.errors import DataError, RecipeError
-from attnres_cli.recipe import Recipe, validate
-from attnres_cli.run import RunSpec, Settings
+from attnres_cli.nn import measure
+from attnres_cli.records.run import RunSpec, Settings
 from attnres_cli.train import Trainer
 from attnres_cli.train.batches import Batches
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from attnres_cli.run import WEIGHTS
+from attnres_cli.records.run import WEIGHTS
 from attnres_cli.train import Checkpoints, clear, differing, weights
 
 

@@ -7,16 +7,16 @@ import warnings
 
 import pytest
 import torch
+from attnres_variants.attnres import AttnRes
 from designs import build
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from attnres_cli import variant
-from attnres_cli.depthmix import History, Scoring, reference
 from attnres_cli.errors import VariantError
-from attnres_cli.model import Transformer
-from attnres_cli.shape import Shape
-from variants.attnres import AttnRes
+from attnres_cli.nn import variant
+from attnres_cli.nn.depthmix import History, Scoring, reference
+from attnres_cli.nn.model import Transformer
+from attnres_cli.nn.shape import Shape
 
 OPTIONS = [
     "attnres",

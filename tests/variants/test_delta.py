@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 import torch
+from attnres_variants.delta import Delta
 from designs import build
 from torch import Tensor
 
-from attnres_cli import variant
 from attnres_cli.errors import VariantError
-from attnres_cli.model import Transformer
-from attnres_cli.shape import Shape
-from variants.delta import Delta
+from attnres_cli.nn import variant
+from attnres_cli.nn.model import Transformer
+from attnres_cli.nn.shape import Shape
 
 OPTIONS = [
     "delta",

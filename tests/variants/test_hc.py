@@ -6,14 +6,14 @@ import warnings
 
 import pytest
 import torch
+from attnres_variants.hc import HyperConnections
 from designs import build
 from torch import Tensor
 
-from attnres_cli import variant
 from attnres_cli.errors import VariantError
-from attnres_cli.model import Transformer
-from attnres_cli.shape import Shape
-from variants.hc import HyperConnections
+from attnres_cli.nn import variant
+from attnres_cli.nn.model import Transformer
+from attnres_cli.nn.shape import Shape
 
 SPECS = ["hc", "hc:n_streams=3", "hc:n_streams=1", "hc:dynamic=off", "hc:dynamic=off,n_streams=2"]
 

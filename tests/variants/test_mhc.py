@@ -7,14 +7,14 @@ import warnings
 
 import pytest
 import torch
+from attnres_variants.mhc import ManifoldHyperConnections, sinkhorn
 from designs import build
 from torch import Tensor
 
-from attnres_cli import variant
 from attnres_cli.errors import VariantError
-from attnres_cli.model import Transformer
-from attnres_cli.shape import Shape
-from variants.mhc import ManifoldHyperConnections, sinkhorn
+from attnres_cli.nn import variant
+from attnres_cli.nn.model import Transformer
+from attnres_cli.nn.shape import Shape
 
 SPECS = [
     "mhc",

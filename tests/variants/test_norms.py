@@ -6,13 +6,13 @@ import dataclasses
 
 import pytest
 import torch
+from attnres_variants.deepnorm import DeepNorm
 from designs import build
 from torch import Tensor
 
-from attnres_cli import variant
-from attnres_cli.model import Transformer, init_weights, n_params
-from attnres_cli.shape import Shape
-from variants.deepnorm import DeepNorm
+from attnres_cli.nn import variant
+from attnres_cli.nn.model import Transformer, init_weights, n_params
+from attnres_cli.nn.shape import Shape
 
 
 def tokens_of(batch: int = 2, time: int = 8) -> Tensor:

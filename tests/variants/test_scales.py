@@ -7,16 +7,16 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from attnres_variants.laurel import Laurel
+from attnres_variants.x0 import X0
 from designs import build
 from torch import Tensor
 
-from attnres_cli import variant
 from attnres_cli.errors import VariantError
-from attnres_cli.model import Transformer
-from attnres_cli.residual import Residual
-from attnres_cli.shape import Shape
-from variants.laurel import Laurel
-from variants.x0 import X0
+from attnres_cli.nn import variant
+from attnres_cli.nn.model import Transformer
+from attnres_cli.nn.residual import Residual
+from attnres_cli.nn.shape import Shape
 
 
 def tokens_of(batch: int = 2, time: int = 8) -> Tensor:

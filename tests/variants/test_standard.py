@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from designs import build
 
-from attnres_cli.shape import Shape
+from attnres_cli.nn.shape import Shape
 
 
 def test_standard_is_the_plain_prenorm_loop_bit_for_bit(tiny_shape: Shape):

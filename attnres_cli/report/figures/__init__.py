@@ -7,11 +7,11 @@ from __future__ import annotations
 import io
 from collections.abc import Sequence
 
-from attnres_cli.report import terms
-from attnres_cli.report.chapter import Chapter
 from attnres_cli.report.figures import blocks, cost, curves, depth, forest, mixing, scaling
 from attnres_cli.report.figures.style import Drawing, house_style
-from attnres_cli.report.ladder import Ladder
+from attnres_cli.verdict import labels
+from attnres_cli.verdict.chapter import Chapter
+from attnres_cli.verdict.ladder import Ladder
 
 __all__ = ["SUFFIXES", "Drawing", "drawings", "of_sizes", "picture"]
 
@@ -70,10 +70,10 @@ def _of(chapter: Chapter) -> str:
     counts = sorted({len(arm.losses) for arm in comparison.arms})
     seeds = f"{_range(counts)} seed{'' if counts == [1] else 's'} per arm"
     versions = sorted({text.split(",")[0] for text in comparison.versions})
-    title = terms.title(comparison)
+    title = labels.title(comparison)
     return (
         f"{title[0].upper()}{title[1:]} ({comparison.recipe_digest}); {seeds}; "
-        f"{terms.tokens(comparison)}; {', '.join(versions)}."
+        f"{labels.tokens(comparison)}; {', '.join(versions)}."
     )
 
 

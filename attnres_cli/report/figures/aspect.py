@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from attnres_cli.report.figures.shapes import ASPECT, MOST, aspect, groups
+from attnres_cli.report.figures.heatmap import ASPECT, MOST, aspect, groups
 from attnres_cli.report.figures.style import canvas, legend, short, styles
-from attnres_cli.report.optima import Finding
-from attnres_cli.report.shapes import Optimum
+from attnres_cli.verdict.optima import Finding
+from attnres_cli.verdict.shape_results import Optimum
 
 CAPTION = (
     "Hollow: first look, one seed; the line goes through the lowest at about the same aspect. "

@@ -6,9 +6,9 @@ from __future__ import annotations
 
 from matplotlib.figure import Figure
 
-from attnres_cli.report.chapter import Chapter
-from attnres_cli.report.comparison import ArmResult
 from attnres_cli.report.figures.style import canvas, legend, short, styles
+from attnres_cli.verdict.chapter import Chapter
+from attnres_cli.verdict.comparison import ArmResult
 
 CAPTION = "Points and lines: mean over seeds; bars: one standard deviation to each side."
 _OPTION = "block_size="

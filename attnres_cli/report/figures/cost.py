@@ -5,8 +5,8 @@ from __future__ import annotations
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 
-from attnres_cli.report.chapter import Chapter
 from attnres_cli.report.figures.style import canvas, legend, short, styles
+from attnres_cli.verdict.chapter import Chapter
 
 CAPTION = (
     "Down is better, left is cheaper; bars: 95 % t interval of the paired difference. Step times "

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 
-from attnres_cli.report.chapter import Chapter
+from attnres_cli.records.run import RunRecord
 from attnres_cli.report.figures.style import canvas, legend, short, styles
-from attnres_cli.run import RunRecord
 from attnres_cli.stats import mean_sd
+from attnres_cli.verdict.chapter import Chapter
 
 CAPTION = "Lines: mean over seeds; bands: one standard deviation to each side."
 _SHOWN_FROM = 0.25  # of the tokens: the fall from ln(vocab) would leave the rest flat

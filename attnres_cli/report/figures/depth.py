@@ -9,8 +9,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from attnres_cli.report.chapter import Chapter
 from attnres_cli.report.figures.style import Style, canvas, legend, short, styles
+from attnres_cli.verdict.chapter import Chapter
 
 CAPTION = (
     "Root mean square over evaluation tokens and width, mean over seeds, at the end of training: "

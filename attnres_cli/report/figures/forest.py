@@ -6,8 +6,8 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from attnres_cli.report.chapter import Chapter
 from attnres_cli.report.figures.style import canvas, short, styles
+from attnres_cli.verdict.chapter import Chapter
 
 CAPTION = (
     "Large dots: mean over seeds of arm minus baseline, paired by seed; bars: its 95 % t interval, "

@@ -5,7 +5,7 @@ from __future__ import annotations
 from matplotlib.figure import Figure
 
 from attnres_cli.report.figures.style import canvas, legend, short, styles
-from attnres_cli.report.optima import Finding
+from attnres_cli.verdict.optima import Finding
 
 CAPTION = (
     "Share of the variance of complete trials' first-look losses that Optuna's estimate gives to "

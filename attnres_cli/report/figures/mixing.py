@@ -10,10 +10,10 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
-from attnres_cli.report.chapter import Chapter
+from attnres_cli.records.run import Numbers, Probe
 from attnres_cli.report.figures.depth import mean
 from attnres_cli.report.figures.style import canvas, short
-from attnres_cli.run import Numbers, Probe
+from attnres_cli.verdict.chapter import Chapter
 
 _COLUMNS, _ROW = 2, 2.5
 _LONGEST_TITLE = 30

@@ -7,8 +7,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 
 from attnres_cli.report.figures.style import Style, canvas, legend, short, styles
-from attnres_cli.report.optima import Finding
-from attnres_cli.report.shapes import Optimum, front, is_sound
+from attnres_cli.verdict.optima import Finding
+from attnres_cli.verdict.shape_results import Optimum, front, is_sound
 
 CAPTION = (
     "Filled, joined by steps: the front, trials that no other one of the same variant is better "

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, MaxNLocator, NullLocator, ScalarFormatter
 
 from attnres_cli.report.figures.style import Style, canvas, legend, short, styles
-from attnres_cli.report.ladder import PFLOP_S_DAY, Ladder, Scaled, compute
+from attnres_cli.verdict.ladder import PFLOP_S_DAY, Ladder, Scaled, compute
 
 _LONGEST = 34  # characters of a name that leave room for its multiplier
 _FARTHEST = 5.0  # a multiplier whose arrow would leave little room for the rest

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from attnres_cli.report.figures import aspect, importance, pareto, shapes
+from attnres_cli.report.figures import aspect, heatmap, importance, pareto
 from attnres_cli.report.figures.style import Drawing, house_style
-from attnres_cli.report.optima import Finding
 from attnres_cli.report.search_words import trials_text
+from attnres_cli.verdict.optima import Finding
 
 
 def drawings(finding: Finding) -> list[Drawing]:
     """The figures that this search has something for; none before a trial is complete."""
     of = _of(finding)
     kinds = (
-        ("shapes", "Loss by shape", shapes.draw, shapes.CAPTION, of),
-        ("shapes-paper", "The paper's own shapes", shapes.draw_paper, shapes.PAPER_CAPTION, ""),
+        ("shapes", "Loss by shape", heatmap.draw, heatmap.CAPTION, of),
+        ("shapes-paper", "The paper's own shapes", heatmap.draw_paper, heatmap.PAPER_CAPTION, ""),
         ("aspect", "Loss over width per layer", aspect.draw, aspect.CAPTION, of),
         ("pareto", "What is given up for what", pareto.draw, pareto.CAPTION, of),
         ("importance", "What the loss depends on", importance.draw, importance.CAPTION, of),

@@ -13,7 +13,7 @@ from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from attnres_cli import recipe
+from attnres_cli.config import recipe
 
 WIDTH = 4.8  # inches: on a phone it shrinks by a quarter, and 10 pt type is still read
 _PALETTE = (

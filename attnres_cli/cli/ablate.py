@@ -1,0 +1,142 @@
+"""The command `attnres ablate`: train what is missing of a comparison, and judge it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Annotated, TextIO
+
+import typer
+
+from attnres_cli.cli.options import (
+    Baseline,
+    Device,
+    DryRun,
+    Engine,
+    Format,
+    FormatName,
+    Matching,
+    Override,
+    Plugins,
+    RecipeName,
+    RetryFailed,
+    Study,
+    TuneLr,
+    Workers,
+    read_format,
+    read_match,
+    read_seeds,
+    refuse_format,
+)
+from attnres_cli.config import address, complete
+from attnres_cli.console import say
+from attnres_cli.errors import SOME_FAILED, UsageError
+from attnres_cli.lab.comparing import Asked, foresee, sized
+
+if TYPE_CHECKING:
+    from attnres_cli.config.recipe import Recipe, Rung
+    from attnres_cli.verdict.comparison import Comparison
+
+
+def ablate(
+    variants: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="Arms, as `standard attnres:block_size=4`. Default: the recipe's, or suite quick.",
+            autocompletion=complete.specs,
+        ),
+    ] = None,
+    suite: Annotated[
+        str | None,
+        typer.Option(
+            help="A named set of arms, as table4 (attnres recipes lists them).",
+            autocompletion=complete.suites,
+        ),
+    ] = None,
+    recipe: RecipeName = "quick",
+    seeds: Annotated[
+        str, typer.Option(help="How many seeds, or which: 5, or 0,3,7; one alone: 7,")
+    ] = "3",
+    override: Override = None,
+    match: Matching = "tokens",
+    tune_lr: TuneLr = False,
+    study: Study = address.DEFAULT,
+    workers: Workers = None,
+    device: Device = "auto",
+    engine: Engine = "auto",
+    baseline: Baseline = "standard",
+    output: FormatName = Format.TABLE,
+    retry_failed: RetryFailed = False,
+    dry_run: DryRun = False,
+    _plugin: Plugins = None,
+) -> None:
+    """Train every arm on every seed under one recipe; end with a verdict table.
+
+    What the study holds already is not trained again: the same command goes on where it stopped.
+    """
+    from attnres_cli.config.recipe import load, rungs
+    from attnres_cli.lab import grid
+
+    form, quantity = read_format(output), read_match(match)
+    if dry_run:
+        refuse_format(form)
+    if variants and suite is not None:
+        raise UsageError("give either variants or --suite, not both")
+    whole = load(recipe, override or [])
+    specs, numbers, sizes = variants or _named(suite, whole), read_seeds(seeds), rungs(whole)
+    for fixed in sizes[1:]:  # what does not fit one size is refused before another is trained
+        grid.resolve([baseline, *specs], fixed, vocab_size=256)
+    asked = Asked(
+        specs, numbers, baseline, quantity, tune_lr, study, workers, device, engine, retry_failed
+    )
+    found: list[Comparison] = []
+    failed = 0
+    for number, fixed in enumerate(sizes, 1):
+        if len(sizes) > 1:
+            say(f"size {number} of {len(sizes)}: {_rung_text(whole.ladder[number - 1])}")
+        size = sized(asked, fixed)
+        plan, records = size.planned(upgrade=not dry_run)
+        if dry_run:
+            foresee(plan, records, size.tokens, tune_lr)
+            continue
+        compared, n_failed = size.compared(plan)
+        found, failed = [*found, *compared], failed + n_failed
+    if dry_run:
+        return
+    show(found, form)
+    if len(sizes) > 1:
+        say(f"what each arm is worth over these sizes: attnres report --scaling --study {study}")
+    if failed:
+        say(f"failed runs: {failed}; the same command with --retry-failed trains them again")
+        raise typer.Exit(SOME_FAILED)
+
+
+def _rung_text(rung: Rung) -> str:
+    return ", ".join(f"{key}={value}" for key, value in rung)
+
+
+def show(comparisons: Sequence[Comparison], form: Format, out: TextIO | None = None) -> None:
+    """Print comparisons of one recipe, or of the sizes of its ladder, on stdout unless a stream is
+    given; html is no form here.
+    """
+    from attnres_cli.report import export, latex, terminal
+
+    out = out or sys.stdout
+    if form is Format.TABLE:
+        for comparison in comparisons:
+            terminal.print_comparison(comparison, out)
+        return
+    write: dict[Format, Callable[..., str]] = {
+        Format.JSON: export.to_json,
+        Format.MARKDOWN: export.to_markdown,
+        Format.CSV: export.to_csv,
+        Format.LATEX: latex.to_latex,
+    }
+    out.write(write[form](*comparisons).rstrip("\n") + "\n")
+
+
+def _named(suite: str | None, recipe: Recipe) -> list[str]:
+    """The arms where none are typed."""
+    from attnres_cli.config.recipe import suite as specs_of
+
+    return list(specs_of(suite) if suite is not None else recipe.variants or specs_of("quick"))

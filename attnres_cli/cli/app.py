@@ -1,0 +1,84 @@
+"""The command line: parse, call one function, print. The one place where errors become messages.
+
+Torch, sqlalchemy, scipy and all of ours but errors are imported inside commands, so that --help
+answers at once.
+"""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from typing import Annotated
+
+import typer
+
+from attnres_cli import __version__, console
+from attnres_cli.cli import ablate, bench, designs, plan, report, runs, search
+from attnres_cli.config.address import hidden
+from attnres_cli.console import say
+from attnres_cli.errors import BAD_INPUT, DONE, INTERRUPTED, AttnresError
+
+app = typer.Typer(
+    name="attnres",
+    help="Which residual connection should a Transformer be trained with, and how sure can one be?",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+_USAGE_ERROR: type[Exception] = typer.BadParameter.__mro__[1]  # typer keeps it private
+
+
+app.command()(ablate.ablate)
+app.command()(search.search)
+app.command()(report.report)
+app.command()(plan.plan)
+app.command()(designs.variants)
+app.command()(designs.check)
+app.command()(designs.recipes)
+app.command()(runs.verify)
+app.add_typer(bench.app, name="bench", help=bench.HELP)
+app.add_typer(runs.app, name="runs", help=runs.HELP)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"attnres {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    _asked: Annotated[
+        bool,
+        typer.Option("--version", callback=_version, is_eager=True, help="Print the version."),
+    ] = False,
+) -> None:
+    """Find out which residual connection a Transformer should be trained with, and how surely."""
+
+
+def _warn(message: Warning | str, *_where: object) -> None:
+    say(f"warning: {message}")
+
+
+def main() -> None:
+    """The command `attnres`. What a user can cause is one line on stderr and an exit code."""
+    warnings.showwarning = _warn  # type: ignore[assignment]
+    console.mend()
+    try:
+        code = app(standalone_mode=False)
+        sys.stdout.flush()
+    except BrokenPipeError:  # as in `attnres report | head -1`: its reader has seen enough
+        console.mute(sys.stdout)
+        code = DONE
+    except AttnresError as error:
+        say(hidden(str(error)))
+        code = BAD_INPUT
+    except _USAGE_ERROR as error:
+        message = str(getattr(error, "format_message", error.__str__)())
+        if message:  # there is none where no command was given: the help is printed then
+            say(hidden(message))
+        code = BAD_INPUT
+    if code == INTERRUPTED:  # typer makes this of Ctrl-C
+        say("interrupted; what is done is in the study, the same command goes on")
+    sys.exit(code)

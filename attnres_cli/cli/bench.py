@@ -1,0 +1,159 @@
+"""The command `attnres bench`: what arms cost on this machine."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+import typer.core
+
+from attnres_cli.cli.options import (
+    Baseline,
+    Device,
+    Engine,
+    FormatName,
+    Override,
+    Plugins,
+    RecipeName,
+    read_format,
+)
+from attnres_cli.config import complete
+from attnres_cli.console import say
+from attnres_cli.errors import INTERRUPTED, SOME_FAILED, UsageError
+
+if TYPE_CHECKING:
+    from attnres_cli.data import Tokens
+    from attnres_cli.records.plan import Plan
+
+DEFAULT_ARMS = ("standard", "attnres", "attnres:block_size=4", "denseformer")
+_MOST_ROUNDS = 10_000
+
+
+class _Steps(typer.core.TyperGroup):
+    """A group whose command is `step` where none is named: `attnres bench standard attnres`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """The arguments, with `step` before them if they begin with no command."""
+        named = args[:1] in (["step"], ["decode"])
+        return super().parse_args(ctx, args if named else ["step", *args])
+
+
+HELP = "Time training steps of every arm on this machine, or generation (bench decode)."
+
+app = typer.Typer(cls=_Steps, pretty_exceptions_enable=False)
+
+Variants = Annotated[
+    list[str] | None,
+    typer.Argument(help=f"Arms. Default: {' '.join(DEFAULT_ARMS)}.", autocompletion=complete.specs),
+]
+Rounds = Annotated[
+    int, typer.Option(min=1, max=_MOST_ROUNDS, help="Rounds in which the arms take turns.")
+]
+
+
+@app.command()
+def step(
+    variants: Variants = None,
+    recipe: RecipeName = "quick",
+    override: Override = None,
+    device: Device = "auto",
+    engine: Engine = "auto",
+    baseline: Baseline = "standard",
+    rounds: Rounds = 15,
+    output: FormatName = "table",
+    _plugin: Plugins = None,
+) -> None:
+    """Time whole training steps of every arm, in turn, beside what each reads, writes and computes.
+
+    An arm whose loss or gradients are not those of the plain formula is reported as wrong, and not
+    timed. `attnres bench decode` times generation instead.
+    """
+    from attnres_cli.lab import bench
+    from attnres_cli.report.costs import show
+
+    read_format(output)
+    with _interruptible():
+        plan, tokens, base = _plan(variants, recipe, override, device, engine, baseline)
+        say(f"checking {len(plan.arms)} arms, then {rounds} rounds of training steps")
+        found = bench.steps(plan, tokens, rounds, base, say)
+    show(found, output)
+    _end([arm.variant for arm in found.arms if arm.wrong])
+
+
+@app.command()
+def decode(
+    variants: Variants = None,
+    recipe: RecipeName = "quick",
+    override: Override = None,
+    device: Device = "auto",
+    engine: Engine = "auto",
+    baseline: Baseline = "standard",
+    rounds: Rounds = 15,
+    batch: Annotated[
+        list[int] | None, typer.Option(min=1, help="Rows at once. Repeatable. Default: 1 and 16.")
+    ] = None,
+    n_new: Annotated[
+        int, typer.Option("--tokens", min=1, help="Tokens per row that are timed.")
+    ] = 32,
+    output: FormatName = "table",
+    _plugin: Plugins = None,
+) -> None:
+    """Time generation by every arm, in turn: ms per token, beside the baseline's.
+
+    Half of the recipe's positions are the prompt. Nothing is compiled.
+    """
+    from attnres_cli.lab import bench
+    from attnres_cli.report.costs import show
+
+    read_format(output)
+    if engine == "compile":
+        raise UsageError("generation is not compiled: --engine eager, or drop --engine")
+    with _interruptible():
+        plan, tokens, base = _plan(variants, recipe, override, device, engine, baseline)
+        sizes = tuple(dict.fromkeys(batch or (1, 16)))
+        say(f"checking {len(plan.arms)} arms, then {rounds} rounds of generation")
+        found = bench.decode(plan, tokens, rounds, base, sizes, n_new)
+    show(found, output)
+    _end([arm.variant for arm in found.arms if arm.wrong])
+
+
+def _plan(
+    specs: list[str] | None,
+    recipe: str,
+    override: list[str] | None,
+    device: str,
+    engine: str,
+    baseline: str,
+) -> tuple[Plan, Tokens, str]:
+    """What is measured, and the name of the baseline, which is first if it was not asked for."""
+    from attnres_cli import data
+    from attnres_cli.config.recipe import load
+    from attnres_cli.lab import grid
+
+    fixed = load(recipe, override or [])
+    tokens = data.load(fixed)
+    (base,) = grid.resolve([baseline], fixed, tokens.vocab_size)
+    arms = grid.resolve(specs or DEFAULT_ARMS, fixed, tokens.vocab_size)
+    if base.variant not in {arm.variant for arm in arms}:
+        say(f"the baseline {base.variant} is timed too: every ratio is to it")
+        arms = (base, *arms)
+    plan = grid.make(fixed, arms, (0,), tokens.fingerprint, device, 1, engine)
+    return plan, tokens, base.variant
+
+
+@contextlib.contextmanager
+def _interruptible() -> Iterator[None]:
+    try:
+        yield
+    except KeyboardInterrupt:
+        say("interrupted; nothing was kept")
+        sys.exit(INTERRUPTED)
+
+
+def _end(wrong: list[str]) -> None:
+    if wrong:
+        say(f"wrong, and not timed: {', '.join(wrong)}")
+        raise typer.Exit(SOME_FAILED)

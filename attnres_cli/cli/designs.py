@@ -1,0 +1,123 @@
+"""The commands `variants`, `check` and `recipes`: what there is, and whether a design is sound."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from attnres_cli.cli.options import Override, Plugins, read_sizes
+from attnres_cli.config import complete
+from attnres_cli.console import say
+from attnres_cli.errors import SOME_FAILED, UsageError
+
+_SHAPE = {"n_layers": 8, "d_model": 1024}
+
+Spec = Annotated[
+    str | None,
+    typer.Argument(
+        help="A variant, with options if it has any, to read all about it.",
+        autocompletion=complete.specs,
+    ),
+]
+
+
+def variants(
+    name: Spec = None,
+    shape: Annotated[
+        str | None, typer.Option(help="Sizes for counts and drawing: n_layers=16,d_model=1024.")
+    ] = None,
+    new: Annotated[
+        str | None, typer.Option(help="Write a starting file for a variant of this name.")
+    ] = None,
+    _plugin: Plugins = None,
+) -> None:
+    """List the residual designs, print one (equation, options, costs, proofs), or begin one."""
+    if new is not None:
+        if name is not None or shape is not None:
+            raise UsageError("--new writes a file and takes nothing else: attnres variants --new X")
+        _start(new)
+    elif name is None:
+        if shape is not None:
+            raise UsageError("--shape is of one variant: attnres variants NAME --shape ...")
+        _list()
+    else:
+        _show(name, _SHAPE if shape is None else {**_SHAPE, **read_sizes(shape)})
+
+
+def check(
+    name: Annotated[
+        str, typer.Argument(help="A variant, as it is typed.", autocompletion=complete.specs)
+    ],
+    _plugin: Plugins = None,
+) -> None:
+    """Prove that a design keeps the contract: causal, sound gradients, counts, start, and the rest.
+
+    The exit code is 3 where a proof fails.
+    """
+    from attnres_cli.nn import proofs
+    from attnres_cli.nn.describe import small
+    from attnres_cli.nn.variant import parse
+    from attnres_cli.report.designs import print_findings
+
+    subject = small(parse(name))
+    say(f"checking {subject.variant}; compiling it takes longest")
+    findings = list(proofs.prove(subject, proofs.ALL))
+    print_findings(str(subject.variant), findings)
+    failed = sum(finding.outcome == "failed" for finding in findings)
+    if failed:
+        say(f"{failed} of {len(findings)} proofs failed")
+        raise typer.Exit(SOME_FAILED)
+
+
+def recipes(
+    name: Annotated[
+        str | None,
+        typer.Argument(help="A recipe, by name or path.", autocompletion=complete.recipes),
+    ] = None,
+    override: Override = None,
+) -> None:
+    """List the recipes and suites, or print one recipe and what follows from it."""
+    from attnres_cli.report.listing import print_recipe, print_recipes
+
+    if name is None and override:
+        raise UsageError("--set changes one recipe: attnres recipes NAME --set ...")
+    if name is None:
+        print_recipes()
+    else:
+        print_recipe(name, override or [])
+
+
+def _list() -> None:
+    from attnres_cli.config.recipe import paper
+    from attnres_cli.nn.residual import presets, registry
+    from attnres_cli.nn.variant import parse
+    from attnres_cli.report.designs import print_variants
+
+    named = {name: str(parse(name)) for name in presets()}
+    print_variants(registry(), named, paper()["table4"])
+
+
+def _show(name: str, sizes: dict[str, int]) -> None:
+    from attnres_cli.config.recipe import paper
+    from attnres_cli.nn.describe import describe
+    from attnres_cli.nn.residual import registry
+    from attnres_cli.nn.variant import options_of, parse
+    from attnres_cli.report.designs import print_variant
+
+    typed = parse(name)
+    cls, said = registry()[typed.name], paper()
+    losses = [("Table 4 and Fig. 6, 436M", said["table4"].get(str(typed)))]
+    losses += [(f"Table 2, {size}", row.get(str(typed))) for size, row in said["table2"].items()]
+    found = [(where, loss) for where, loss in losses if loss is not None]
+    described = describe(typed, sizes["n_layers"], sizes["d_model"])
+    print_variant(str(typed), cls, options_of(cls), found, described)
+
+
+def _start(name: str) -> None:
+    from attnres_cli.cli.scaffold import write
+
+    file = write(name)
+    typer.echo(f"wrote {file}: change it, then")
+    for command in (f"check {name}", f"ablate standard {name}"):
+        typer.echo(f"  attnres {command} --plugin {file}")

@@ -1,0 +1,185 @@
+"""What several commands take: options and arguments with their help, and how they are read."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from attnres_cli.config import complete
+from attnres_cli.config.address import withhold
+from attnres_cli.errors import UsageError, unknown
+from attnres_cli.records.comparison_terms import MATCHES, Match
+
+_MOST_SEEDS = 1000
+_FIRST_TUNING_SEED = 1_000_000  # as in run.py, which takes pydantic to import
+
+
+def _add_plugins(paths: list[str] | None) -> list[str] | None:
+    """Load plugins before anything else of the command is looked at."""
+    if paths:
+        from attnres_cli.nn.residual import add_plugin
+
+        for path in paths:
+            add_plugin(path)
+    return paths
+
+
+Plugins = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--plugin",
+        help="Python file with a design of your own. Repeatable; or ATTNRES_PLUGINS.",
+        callback=_add_plugins,
+        is_eager=True,
+    ),
+]
+RecipeName = Annotated[
+    str,
+    typer.Option(help="Name of a recipe, or path to a YAML file.", autocompletion=complete.recipes),
+]
+Override = Annotated[
+    list[str] | None,
+    typer.Option("--set", help="Change the recipe, as train.tokens=2M. Repeatable."),
+]
+Study = Annotated[
+    str,
+    typer.Option(
+        help="SQLite file that holds all runs, or postgresql+psycopg://user@host/database.",
+        callback=withhold,
+    ),
+]
+Workers = Annotated[
+    int | None, typer.Option(min=1, help="Processes. Default: one per GPU, or as many as pay.")
+]
+RetryFailed = Annotated[bool, typer.Option(help="Train failed runs once more.")]
+DryRun = Annotated[bool, typer.Option(help="Print the plan and train nothing.")]
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
+Engine = Annotated[
+    str, typer.Option(help="Of depth mixing: auto, reference, eager, compile or triton.")
+]
+Baseline = Annotated[
+    str,
+    typer.Option(help="The arm the others are compared with.", autocompletion=complete.specs),
+]
+FormatName = Annotated[str, typer.Option("--format", help="table, json, markdown or csv.")]
+AnyFormatName = Annotated[
+    str, typer.Option("--format", help="table, json, markdown, csv, latex or html.")
+]
+Output = Annotated[
+    Path | None, typer.Option(help="File to write instead of printing.", show_default=False)
+]
+Figures = Annotated[
+    str | None,
+    typer.Option(
+        help="Folder to draw figures into, as SVG; or folder/name.png, .pdf or .svg.",
+        show_default=False,
+    ),
+]
+
+Against = Annotated[
+    str | None,
+    typer.Option("--against", help="paper: its numbers beside yours, in the same format."),
+]
+Scaling = Annotated[
+    bool,
+    typer.Option("--scaling", help="Fits over the sizes of this recipe: what an arm is worth."),
+]
+Preregister = Annotated[
+    str | None,
+    typer.Option("--preregister", help="YAML file that fixes a comparison before its first run."),
+]
+
+Matching = Annotated[
+    str,
+    typer.Option(
+        "--match",
+        help="What arms have in common: tokens, or params, flops (by MLP width), time (by tokens).",
+    ),
+]
+TuneLr = Annotated[
+    bool,
+    typer.Option("--tune-lr", help="Also compare each arm at a learning rate tuned for it."),
+]
+
+
+class Format(StrEnum):
+    """What results are printed as."""
+
+    TABLE = "table"
+    JSON = "json"
+    MARKDOWN = "markdown"
+    CSV = "csv"
+    LATEX = "latex"
+    HTML = "html"
+
+
+PRINTED = (Format.TABLE, Format.JSON, Format.MARKDOWN, Format.CSV)
+"""What every command with a comparison prints; `attnres report` has the others too."""
+
+
+def read_format(text: str, allowed: Sequence[Format] = PRINTED) -> Format:
+    """The format of that name. Raises UsageError, with the nearest known one."""
+    if text in list(Format)[len(PRINTED) :] and text not in list(allowed):
+        raise UsageError(f"--format {text}: `attnres report --format {text}` prints it")
+    if text not in list(allowed):
+        raise UsageError(unknown("format", text, list(allowed)))
+    return Format(text)
+
+
+def refuse_format(form: Format) -> None:
+    """Of a dry run, which prints a plan. Raises UsageError where it is not the default."""
+    if form is not Format.TABLE:
+        raise UsageError(f"--format {form}: --dry-run prints its plan as text, leave --format out")
+
+
+def read_against(text: str | None) -> None:
+    """Refuse what there are no numbers of. Raises UsageError."""
+    if text not in (None, "paper"):
+        raise UsageError(unknown("--against", str(text), ["paper"]))
+
+
+def read_seeds(text: str) -> tuple[int, ...]:
+    """Seeds 0, 1, 2 for `3`; those listed for `0,3,7`; seed 7 alone for `7,`. Raises UsageError."""
+    if not re.fullmatch(r"-?[0-9]{1,18}(,-?[0-9]{1,18})*,?", text):
+        raise UsageError(
+            f"--seeds takes a number, a list as 0,3,7, or one seed as 7, (with its comma), "
+            f"got '{text}'"
+        )
+    numbers = tuple(int(part) for part in text.removesuffix(",").split(","))
+    if "," in text:
+        if len(set(numbers)) < len(numbers) or min(numbers) < 0:
+            raise UsageError(f"--seeds takes different seeds from 0 up, got '{text}'")
+        if max(numbers) >= _FIRST_TUNING_SEED:
+            raise UsageError(
+                f"--seeds: those from {_FIRST_TUNING_SEED} up are kept for --tune-lr, got '{text}'"
+            )
+        return numbers
+    if not 1 <= numbers[0] <= _MOST_SEEDS:
+        raise UsageError(f"--seeds must be at least 1, at most {_MOST_SEEDS}, got {numbers[0]}")
+    return tuple(range(numbers[0]))
+
+
+def read_match(text: str) -> Match:
+    """What is to be matched. Raises UsageError, with the nearest there is."""
+    for match in MATCHES:
+        if text == match:
+            return match
+    raise UsageError(unknown("--match", text, MATCHES))
+
+
+def read_sizes(text: str) -> dict[str, int]:
+    """{n_layers: 16, d_model: 1024} for `n_layers=16,d_model=1024`. Raises UsageError."""
+    sizes = {"n_layers": 0, "d_model": 0}
+    for part in text.split(","):
+        name, equals, value = part.strip().partition("=")
+        if name not in sizes:
+            raise UsageError(f"--shape: {unknown('size', name, sizes)}")
+        if not equals or not re.fullmatch(r"[1-9][0-9]{0,6}", value):
+            raise UsageError(f"--shape takes whole numbers, as n_layers=16, got '{part}'")
+        sizes[name] = int(value)
+    return {name: value for name, value in sizes.items() if value}

@@ -1,0 +1,68 @@
+"""The command `attnres plan`: how many seeds a gap takes, from the baseline's runs in the study."""
+
+from __future__ import annotations
+
+import math
+import os
+from typing import Annotated
+
+import typer
+
+from attnres_cli.cli.options import Baseline, Format, FormatName, Study, read_format
+from attnres_cli.config import address
+from attnres_cli.errors import UsageError
+
+
+def plan(
+    baseline: Baseline = "standard",
+    gap: Annotated[
+        float, typer.Option(help="Difference in loss to separate, nats per token.")
+    ] = 0.01,
+    arms: Annotated[
+        int | None,
+        typer.Option(min=1, help="Arms beside the baseline. Default: those in the study."),
+    ] = None,
+    recipe: Annotated[
+        str | None, typer.Option(help="Name or digest. Default: the newest in the study.")
+    ] = None,
+    study: Study = address.DEFAULT,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Processes. Default: as the study's runs were made.")
+    ] = None,
+    output: FormatName = Format.TABLE,
+) -> None:
+    """Tell the noise floor, and how many seeds a gap takes at what cost; nothing is trained."""
+    from attnres_cli.config.recipe import names
+    from attnres_cli.report import foresight
+    from attnres_cli.store import Store
+    from attnres_cli.verdict.seeds import foresee, need, print_foresight
+    from attnres_cli.verdict.select import choose
+
+    form = read_format(output)
+    if not (math.isfinite(gap) and gap > 0):
+        raise UsageError(f"--gap takes a difference in loss above 0, as 0.01, got {gap:g}")
+    store = Store.open(study, create=False)
+    records = store.runs(curves=False)
+    if recipe in names() and recipe not in {record.recipe for record in records}:
+        raise need(study, str(recipe), baseline, 0)
+
+    def canonical(spec: str, digest: str) -> str:
+        from attnres_cli.nn.variant import parse
+
+        return str(parse(spec).at_depth(2 * store.recipe(digest).model.n_layers))
+
+    chosen = choose(records, study, recipe, baseline, canonical, store.arm_recipes())
+    facts, n_cores = store.data(chosen.fingerprint), len(os.sched_getaffinity(0))
+    found = foresee(chosen.records, facts, chosen.baseline, gap, arms, workers, n_cores)
+    if found is None:
+        ended = [r for r in chosen.records if r.variant == chosen.baseline and r.result is not None]
+        raise need(study, chosen.records[-1].recipe, chosen.baseline, len(ended))
+    if form is Format.TABLE:
+        print_foresight(found)
+        return
+    write = {
+        Format.JSON: foresight.to_json,
+        Format.MARKDOWN: foresight.to_markdown,
+        Format.CSV: foresight.to_csv,
+    }
+    typer.echo(write[form](found).rstrip("\n"))

@@ -1,0 +1,327 @@
+"""`attnres report`: the verdict from the study alone, printed, written or drawn."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from io import StringIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, TextIO
+
+import typer
+
+from attnres_cli.cli import ablate
+from attnres_cli.cli import preregister as cli_preregister
+from attnres_cli.cli.options import (
+    Against,
+    AnyFormatName,
+    Baseline,
+    Figures,
+    Format,
+    Output,
+    Plugins,
+    Preregister,
+    Scaling,
+    Study,
+    read_against,
+    read_format,
+)
+from attnres_cli.config import address
+from attnres_cli.console import say
+from attnres_cli.errors import AwayError, StudyError, UsageError
+
+if TYPE_CHECKING:
+    from attnres_cli.records.comparison_terms import ArmRecipe
+    from attnres_cli.records.preregister import Registration
+    from attnres_cli.records.run import RunRecord
+    from attnres_cli.records.search_records import Search
+    from attnres_cli.store import Store
+    from attnres_cli.verdict.chapter import Chapter
+    from attnres_cli.verdict.ladder import Ladder
+    from attnres_cli.verdict.optima import Finding
+    from attnres_cli.verdict.select import Choice
+
+_OTHERS = 3  # recipes that a report names besides its own
+
+
+@dataclass(frozen=True)
+class _Held:
+    """What a study holds, read once; a page of many recipes would else read it for each."""
+
+    store: Store
+    study: str  # as it was typed
+    records: list[RunRecord]
+    own: list[ArmRecipe]
+    registrations: list[Registration]
+    searches: list[Search]
+
+
+def report(
+    study: Study = address.DEFAULT,
+    recipe: Annotated[
+        str | None,
+        typer.Option(help="Name or digest, or name of a search. Default: the newest recipe."),
+    ] = None,
+    baseline: Baseline = "standard",
+    form_name: AnyFormatName = Format.TABLE,
+    output: Output = None,
+    figures: Figures = None,
+    against: Against = None,
+    scaling: Scaling = False,
+    preregister: Preregister = None,
+    _plugin: Plugins = None,
+) -> None:
+    """Print the verdict from the study alone, or write it, with figures; nothing is trained."""
+    from attnres_cli.records.search_records import is_searched
+    from attnres_cli.store import Store
+    from attnres_cli.verdict.select import choose, every
+
+    form = read_format(form_name, tuple(Format))
+    read_against(against)
+    if preregister is not None:
+        cli_preregister.keep(preregister, study)
+        return
+    store = Store.open(study, create=False)
+
+    def canonical(spec: str, digest: str) -> str:
+        from attnres_cli.nn.variant import parse
+
+        return str(parse(spec).at_depth(2 * store.recipe(digest).model.n_layers))
+
+    records = store.runs(curves=False)
+    searches = _searches(store, study, records)
+    out: TextIO = sys.stdout if output is None else StringIO()
+    if asked := _asked_for(searches, recipe, records):
+        _refuse(asked, scaling=scaling, against=against)
+        _show_search(asked, store, study, form, figures, out)
+        _keep(out, output)
+        return
+    if recipe is None:
+        records = [record for record in records if not is_searched(record.recipe)]
+    own, registrations = store.arm_recipes(), store.registrations()
+    held = _Held(store, study, records, own, registrations, searches if recipe is None else [])
+    chosen = choose(held.records, study, recipe, baseline, canonical, held.own)
+    shown = [chosen]
+    if form is Format.HTML and not scaling and against is None:
+        shown = every(chosen, held.records, recipe, baseline, canonical, held.own)
+    elif not scaling:
+        _say_others((*chosen.others, *(f"{each.name} (a search)" for each in searches)))
+    if scaling:
+        _show_scaling(held, chosen, form, figures, out)
+    else:
+        _show_comparisons(held, shown, form, figures, against, out)
+    _keep(out, output)
+
+
+def _keep(out: TextIO, output: Path | None) -> None:
+    """Write what was not printed into its file, and say so."""
+    if output is not None and isinstance(out, StringIO):
+        from attnres_cli.report.files import write
+
+        content = out.getvalue().encode()
+        write(output, content, "--output")
+        typer.echo(f"{output}  {len(content):,} bytes")
+
+
+def _searches(store: Store, study: str, records: Sequence[RunRecord]) -> list[Search]:
+    """The searches of the study; none where they cannot be read, which is said, if it has more."""
+    from attnres_cli.lab.search.studies import read
+    from attnres_cli.records.search_records import is_searched
+
+    if not store.has_searches():
+        return []
+    try:
+        return read(study)
+    except StudyError as error:  # as of another Optuna
+        if isinstance(error, AwayError) or all(is_searched(each.recipe) for each in records):
+            raise
+        say(f"{error}; reported without")
+        return []
+
+
+def _asked_for(
+    searches: Sequence[Search], recipe: str | None, records: Sequence[RunRecord]
+) -> Search | None:
+    """The search of that name; without a name the newest, where the study holds nothing else."""
+    from attnres_cli.records.search_records import is_searched
+
+    if recipe is not None:
+        return next((each for each in searches if each.name == recipe), None)
+    return searches[-1] if searches and all(is_searched(r.recipe) for r in records) else None
+
+
+def _refuse(search: Search, *, scaling: bool, against: str | None) -> None:
+    """Raise UsageError where a search is asked for what only recipes have."""
+    if scaling or against is not None:
+        raise UsageError(
+            f"{'--scaling' if scaling else '--against'} is of recipes, and {search.name} is a "
+            "search: --recipe names one that `attnres ablate` has trained"
+        )
+
+
+def _show_search(
+    search: Search, store: Store, study: str, form: Format, figures: str | None, out: TextIO
+) -> None:
+    from attnres_cli.report.search import show
+    from attnres_cli.verdict.optima import find
+
+    runs = store.runs(curves=False)
+    if figures is not None:
+        _draw_searches([find(search, runs)], figures)
+    show(search, runs, form, out, store.recipe, study)
+
+
+def _say_others(others: Sequence[str]) -> None:
+    """What else could be reported, a line each, which fits a terminal."""
+    for each in others[:_OTHERS]:
+        say(f"also in the study: --recipe {each}")
+    if len(others) > _OTHERS:
+        say(f"and {len(others) - _OTHERS} recipes more, which a page names (--format html)")
+
+
+def _show_comparisons(
+    held: _Held,
+    shown: Sequence[Choice],
+    form: Format,
+    figures: str | None,
+    against: str | None,
+    out: TextIO,
+) -> None:
+    """Print, write or draw the comparisons of one recipe or of several."""
+    from attnres_cli.report.answer import unanswerable
+    from attnres_cli.verdict.recipe_order import split
+
+    chapters = [each for chosen in shown for each in _chapters(held, chosen)]
+    if form is not Format.HTML and (why := unanswerable(chapters[0].comparison)):
+        say(why)  # a table of nothing does not, and a page begins with it
+    is_page = form is Format.HTML and against is None
+    if figures is None and not is_page:
+        return _show(chapters, form, against, out)
+    chapters = [_seen(chapter, held.store) for chapter in chapters]
+    ladders, findings = _ladders(held, shown), _findings(held)
+    if figures is not None:
+        _draw(split(chapters)[0], ladders, figures)
+        _draw_searches(findings, figures)
+    if not is_page:
+        return _show(chapters, form, against, out)
+    from attnres_cli.report.page import to_html
+
+    out.write(to_html(chapters, ladders, findings, held.store.recipe))
+    return None
+
+
+def _chapters(held: _Held, chosen: Choice) -> list[Chapter]:
+    """The comparisons of a recipe, the preregistered one first, each with its runs."""
+    from attnres_cli.verdict.chapter import chapter
+    from attnres_cli.verdict.comparison import compare
+    from attnres_cli.verdict.registered import labelled
+    from attnres_cli.verdict.select import told
+
+    facts = held.store.data(chosen.fingerprint)
+    found = [
+        compare(runs, facts, chosen.baseline, terms, mine)
+        for runs, terms, mine in told(chosen, held.records, held.own)
+    ]
+    found = labelled(found, held.records, facts, held.registrations)
+    return [chapter(one, held.records, held.study) for one in found]
+
+
+def _seen(chapter: Chapter, store: Store) -> Chapter:
+    """A chapter with what pages and figures show besides: curves, recipes, the last probes."""
+    ids = [run.id for run in chapter.runs]
+    measured = store.probes(ids)
+    last = {number: probes[-1] for number, probes in measured.items() if probes}
+    digests = {run.recipe_digest for run in chapter.runs} | {chapter.comparison.recipe_digest}
+    recipes = {digest: store.recipe(digest) for digest in digests}
+    curved = {run.id: run for run in store.runs(ids=ids)}  # without those removed just now
+    runs = [curved.get(run.id, run) for run in chapter.runs]
+    return replace(chapter, runs=runs, probes=last, recipes=recipes)
+
+
+def _ladders(held: _Held, shown: Sequence[Choice]) -> list[Ladder]:
+    """Of each recipe's name and data, what its sizes say together; those of one size have none."""
+    found, seen = [], set()
+    for chosen in reversed(shown):
+        key = (chosen.records[-1].recipe, chosen.fingerprint)
+        if key not in seen:
+            seen.add(key)
+            try:
+                found.append(_ladder(held, chosen))
+            except StudyError:  # one size
+                continue
+    return found
+
+
+def _ladder(held: _Held, chosen: Choice) -> Ladder:
+    """All sizes of a recipe's name. Raises StudyError where there is but one."""
+    from attnres_cli.verdict.ladder import ladder
+    from attnres_cli.verdict.registered import EXPLORATORY
+
+    name, facts = chosen.records[-1].recipe, held.store.data(chosen.fingerprint)
+    sizes = ladder(held.records, name, facts, chosen.baseline, held.store.recipe, held.own)
+    return replace(sizes, registered=EXPLORATORY if held.registrations else "")
+
+
+def _draw(chapters: Sequence[Chapter], ladders: Sequence[Ladder], where: str) -> None:
+    from attnres_cli.report.files import save_figures
+
+    _say_drawn(save_figures(chapters, where, ladders))
+
+
+def _say_drawn(written: Sequence[Path]) -> None:
+    names = ", ".join(path.name for path in written)
+    say(f"figures in {written[0].parent}: {names}" if written else "no figures: no run has ended")
+
+
+def _draw_searches(findings: Sequence[Finding], where: str) -> None:
+    from attnres_cli.report.search_page import save_figures
+
+    if findings:
+        _say_drawn(save_figures(findings, where))
+
+
+def _findings(held: _Held) -> list[Finding]:
+    from attnres_cli.verdict.optima import find
+
+    runs = held.store.runs(curves=False) if held.searches else []
+    return [find(search, runs) for search in held.searches]
+
+
+def _show(chapters: Sequence[Chapter], form: Format, against: str | None, out: TextIO) -> None:
+    if against is not None:
+        _show_against(chapters, form, out)
+    else:
+        ablate.show([chapter.comparison for chapter in chapters], form, out)
+
+
+def _show_against(chapters: Sequence[Chapter], form: Format, out: TextIO) -> None:
+    from attnres_cli.config.recipe import paper
+
+    if form is Format.HTML:
+        from attnres_cli.report.page_parts import paper_page
+
+        out.write(paper_page(chapters, paper()))
+    else:
+        from attnres_cli.report.against import show
+
+        show([chapter.comparison for chapter in chapters], form, paper(), out)
+
+
+def _show_scaling(
+    held: _Held, chosen: Choice, form: Format, figures: str | None, out: TextIO
+) -> None:
+    from attnres_cli.verdict.chapter import Chapter
+
+    found = _ladder(held, chosen)
+    if figures is not None:
+        _draw([], [found], figures)
+    if form is Format.HTML:
+        from attnres_cli.report.page_parts import scaling_page
+
+        name = Chapter(found.rungs[-1].comparison, (), study=held.study).study_name
+        out.write(scaling_page(found, name))
+    else:
+        from attnres_cli.report.scaling import show
+
+        show(found, form, out)

@@ -1,0 +1,281 @@
+"""The commands `runs` (list, show, export, rm) and `verify`: what a study holds, run by run."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+import typer.core
+
+from attnres_cli.cli.options import Format, FormatName, Plugins, Study, read_format
+from attnres_cli.config import address, complete
+from attnres_cli.console import say
+from attnres_cli.errors import SOME_FAILED, StudyError, UsageError, unknown
+
+if TYPE_CHECKING:
+    from attnres_cli.records.run import RunRecord
+    from attnres_cli.report.runs import Line
+    from attnres_cli.store import Store
+
+_FORMATS = (Format.TABLE, Format.JSON)
+
+
+class _Runs(typer.core.TyperGroup):
+    """A group whose command is `list` where none is named: `attnres runs --status failed`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """The arguments, with `list` before them if they begin with an option, or are none."""
+        bare = not args or (args[0].startswith("-") and args[0] not in ("-h", "--help"))
+        return super().parse_args(ctx, ["list", *args] if bare else args)
+
+
+HELP = "List the runs of a study; show one, export its weights, or forget some: show, export, rm."
+
+_RunId = Annotated[int, typer.Argument(help="Its number, as the list has it.", metavar="ID")]
+_Status = Annotated[
+    str | None, typer.Option(help="pending, running, complete, diverged or failed.")
+]
+_Variant = Annotated[
+    str | None,
+    typer.Option(help="A variant as the list has it.", autocompletion=complete.specs),
+]
+_Recipe = Annotated[str | None, typer.Option(help="Name, or start of a digest.")]
+
+app = typer.Typer(cls=_Runs, pretty_exceptions_enable=False)
+
+
+@app.command("list")
+def list_runs(
+    study: Study = address.DEFAULT,
+    status: _Status = None,
+    variant: _Variant = None,
+    recipe: _Recipe = None,
+    output: FormatName = "table",
+) -> None:
+    """List the runs with status, progress and who runs them."""
+    from attnres_cli.report.runs import print_runs
+    from attnres_cli.store import Store
+
+    form = read_format(output, _FORMATS)
+    store = Store.open(study, create=False)
+    chosen = _filtered(store, status, variant, recipe)
+    print_runs(_lines(store, study, chosen), as_json=form is Format.JSON)
+
+
+@app.command()
+def show(
+    run: _RunId,
+    study: Study = address.DEFAULT,
+    output: FormatName = "table",
+) -> None:
+    """Print all about one run: what it is, where it stands, its curve, what is in its model."""
+    from attnres_cli.report.runs import print_run
+    from attnres_cli.store import Store
+
+    form = read_format(output, _FORMATS)
+    store = Store.open(study, create=False)
+    (record,) = _chosen(store, study, [run])
+    if record.result is not None:
+        probed = replace(record.result, probes=store.probes([run])[run])
+        record = replace(record, result=probed)
+    for line in _lines(store, study, [record]):
+        print_run(line, as_json=form is Format.JSON)
+
+
+@app.command()
+def export(
+    run: Annotated[
+        int | None,
+        typer.Argument(help="Its number, as the list has it.", metavar="[ID]", show_default=False),
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option(help="Folder to make. Default: run-ID.", show_default=False)
+    ] = None,
+    tensorboard: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder to make, with TensorBoard's event files of ID, or of all runs.",
+            show_default=False,
+        ),
+    ] = None,
+    study: Study = address.DEFAULT,
+    status: _Status = None,
+    variant: _Variant = None,
+    recipe: _Recipe = None,
+) -> None:
+    """Write the final weights of a run and its configuration into a folder, to use elsewhere; or
+    curves, probes and final values of many runs for TensorBoard.
+    """
+    from attnres_cli.lab.export import FILES
+    from attnres_cli.lab.export import export as write
+    from attnres_cli.store import Store
+
+    filters = {"--status": status, "--variant": variant, "--recipe": recipe}
+    _check_export(run, output, tensorboard, [name for name, value in filters.items() if value])
+    store = Store.open(study, create=False)
+    if tensorboard is not None:
+        chosen = [run] if run is not None else _ids(_filtered(store, status, variant, recipe))
+        _export_events(store, _chosen(store, study, chosen), tensorboard)
+        return
+    assert run is not None
+    (record,) = _chosen(store, study, [run])
+    folder = output if output is not None else Path(f"run-{run}")
+    write(store, record, folder)
+    for name in FILES:
+        typer.echo(f"{folder / name}  {(folder / name).stat().st_size:,} bytes")
+    typer.echo(f"from attnres_cli.nn.model import load; model = load({str(folder)!r})")
+
+
+def _check_export(
+    run: int | None, output: Path | None, tensorboard: Path | None, filters: Sequence[str]
+) -> None:
+    """Refuse what does not go together. Raises UsageError."""
+    if tensorboard is None and run is None:
+        raise UsageError(
+            "runs export takes the number of a run (attnres runs lists them), or --tensorboard DIR "
+            "for all of them"
+        )
+    if tensorboard is None and filters:
+        raise UsageError(f"{filters[0]} chooses runs for --tensorboard DIR; ID names one to export")
+    if tensorboard is not None and output is not None:
+        raise UsageError("--output is for the weights of one run: give it or --tensorboard")
+    if run is not None and filters:
+        raise UsageError(f"give ID or {filters[0]}, not both")
+
+
+def _export_events(store: Store, records: Sequence[RunRecord], folder: Path) -> None:
+    from attnres_cli.lab.events import write
+
+    written = write(store, records, folder)
+    left_out = len(records) - len(written)
+    typer.echo(f"{folder}  {len(written)} runs" + (f", {left_out} not ended" if left_out else ""))
+    typer.echo(f"tensorboard --logdir {shlex.quote(str(folder))}")
+
+
+@app.command()
+def rm(
+    runs: Annotated[list[int], typer.Argument(help="Their numbers.", metavar="ID...")],
+    study: Study = address.DEFAULT,
+) -> None:
+    """Forget runs, with their curves, weights and checkpoints; one that is running is refused.
+
+    All of them are forgotten, or none. `attnres ablate` would train them again.
+    """
+    import shutil
+    from contextlib import suppress
+
+    from attnres_cli.store import Store
+
+    Store.open(study, create=False)  # rm makes no study
+    store = Store.open(study, create=True)
+    ids = list(dict.fromkeys(runs))
+    records = _chosen(store, study, ids)
+    store.remove(ids)
+    for record in records:
+        shutil.rmtree(store.folder_of(record), ignore_errors=True)
+    with suppress(OSError):  # other runs' files are there, or it never was
+        store.folder.rmdir()
+    say(f"forgotten: {', '.join(str(run_id) for run_id in ids)}")
+
+
+def verify(
+    run: _RunId,
+    study: Study = address.DEFAULT,
+    output: FormatName = "table",
+    _plugin: Plugins = None,
+) -> None:
+    """Train a run once more from what the study holds, and say whether every bit is the same.
+
+    The study is not changed. The exit code is 3 where the second training departs from the first.
+    """
+    from attnres_cli import data
+    from attnres_cli.lab import verify as second
+    from attnres_cli.report.progress import progress
+    from attnres_cli.report.verification import print_verification
+    from attnres_cli.store import Store
+
+    form = read_format(output, _FORMATS)
+    store = Store.open(study, create=False)
+    (record,) = _chosen(store, study, [run])
+    recipe = store.recipe(record.recipe_digest)
+    tokens = data.load(recipe)
+    plan, changed = second.plan(record, recipe, tokens)
+    for name, old, new in changed:
+        say(f"changed since run {run}: {name}: {old}, now {new}")
+    with progress(plan, [record]) as on_event:
+        found = second.retrain(record, plan, changed, tokens, store.folder_of(record), on_event)
+    print_verification(found, as_json=form is Format.JSON)
+    if not found.is_equal:
+        raise typer.Exit(SOME_FAILED)
+
+
+def _check_known(what: str, name: str | None, known: Sequence[set[str]]) -> None:
+    names = set().union(*known)
+    if name is not None and name not in names:
+        raise UsageError(unknown(what, name, names))
+
+
+def _filtered(
+    store: Store, status: str | None, variant: str | None, recipe: str | None
+) -> list[RunRecord]:
+    """The runs of the study that a filter leaves, without curves. Raises UsageError."""
+    from attnres_cli.records.run import Status
+
+    if status is not None and status not in list(Status):
+        raise UsageError(unknown("status", status, list(Status)))
+    records = store.runs(curves=False)
+    _check_known("variant in this study", variant, [{r.variant} for r in records])
+    names = [{r.recipe, r.recipe_digest} for r in records]
+    if recipe is not None and not any(r.recipe_digest.startswith(recipe) for r in records):
+        _check_known("recipe in this study", recipe, names)
+    return [
+        record
+        for record in records
+        if (status is None or record.status == status)
+        and (variant is None or record.variant == variant)
+        and (recipe in (None, record.recipe) or record.recipe_digest.startswith(str(recipe)))
+    ]
+
+
+def _ids(records: Sequence[RunRecord]) -> list[int]:
+    return [record.id for record in records]
+
+
+def _chosen(store: Store, study: str, ids: Sequence[int]) -> list[RunRecord]:
+    """The runs of these numbers. Raises UsageError where one is not there."""
+    found = store.runs(ids=ids)
+    for run_id in sorted(set(ids) - {record.id for record in found}):
+        numbers = sorted(store.standings())
+        held = f"{numbers[0]} to {numbers[-1]}" if numbers else "none"
+        raise UsageError(f"no run {run_id} in study {study}, it holds {held}: attnres runs")
+    return found
+
+
+def _lines(store: Store, study: str, records: Sequence[RunRecord]) -> list[Line]:
+    from attnres_cli.records.run import Status
+    from attnres_cli.report.runs import Line
+
+    standings = store.standings([record.id for record in records])
+    steps = {d: store.recipe(d).steps for d in {record.recipe_digest for record in records}}
+    by: dict[tuple[str, str, int, str], str] = {}
+    if any(record.status is Status.PENDING for record in records) and store.has_searches():
+        from attnres_cli.lab.search import read
+        from attnres_cli.records.search_records import pruned
+
+        with suppress(StudyError):  # as of another Optuna: runs are listed all the same
+            by = pruned(read(study))
+    return [
+        Line(
+            record,
+            standings[record.id],
+            steps[record.recipe_digest],
+            by.get(record.identity, "") if record.status is Status.PENDING else "",
+        )
+        for record in records
+        if record.id in standings
+    ]

@@ -1,0 +1,173 @@
+"""The command `attnres search`: which shape a budget should have, for each design."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from typing import Annotated
+
+import typer
+
+from attnres_cli.cli.options import (
+    Device,
+    DryRun,
+    Engine,
+    Format,
+    FormatName,
+    Override,
+    Plugins,
+    RecipeName,
+    RetryFailed,
+    Study,
+    Workers,
+    read_format,
+    read_seeds,
+    refuse_format,
+)
+from attnres_cli.config import address, complete
+from attnres_cli.console import say
+from attnres_cli.errors import SOME_FAILED, UsageError, unknown
+
+_N_FRESH = "3"
+_GOALS = ("val_loss", "step_time", "params", "flops", "memory")
+_DEFAULT_SUITE = "fig7"
+
+Variants = Annotated[
+    list[str] | None,
+    typer.Argument(
+        help="Designs, each searched for its own best shape. Default: standard attnres.",
+        autocompletion=complete.specs,
+    ),
+]
+Suite = Annotated[
+    str | None,
+    typer.Option(help="Designs and space of a suite, as fig7.", autocompletion=complete.suites),
+]
+Budget = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="What every shape costs: params=2M, flops=1e17, or both. Default: the recipe's.",
+        show_default=False,
+    ),
+]
+Space = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="What is searched, as aspect=15..75,n_heads=2|4,n_blocks=2..16.",
+        show_default=False,
+    ),
+]
+Objective = Annotated[
+    str,
+    typer.Option(
+        help="val_loss; a second: step_time, params or flops if the budget does not fix it, "
+        "memory on a GPU."
+    ),
+]
+Sampler = Annotated[str, typer.Option(help="auto, tpe, gp, nsga2, grid, brute or random.")]
+Pruner = Annotated[
+    str,
+    typer.Option(help="End poor trials early, within a design: none, median, hyperband:until=0.5."),
+]
+Confirm = Annotated[
+    int, typer.Option(min=0, help="How many best shapes of each design to confirm.")
+]
+FreshSeeds = Annotated[
+    str | None,
+    typer.Option(
+        help="Fresh seeds that confirm, beside earlier ones: how many, or 5,6,7. Default: 3."
+    ),
+]
+
+
+def search(
+    variants: Variants = None,
+    suite: Suite = None,
+    recipe: RecipeName = "quick",
+    budget: Budget = None,
+    space: Space = None,
+    trials: Annotated[int, typer.Option(help="Of each design, in all.")] = 40,
+    objective: Objective = "val_loss",
+    sampler: Sampler = "auto",
+    pruner: Pruner = "none",
+    confirm: Confirm = 2,
+    seeds: FreshSeeds = None,
+    override: Override = None,
+    study: Study = address.DEFAULT,
+    workers: Workers = None,
+    device: Device = "auto",
+    engine: Engine = "auto",
+    output: FormatName = Format.TABLE,
+    retry_failed: RetryFailed = False,
+    dry_run: DryRun = False,
+    _plugin: Plugins = None,
+) -> None:
+    """Find the best shape under an exact budget, for each design, and confirm it on fresh seeds.
+
+    Every trial is a run of the study: what it holds is not trained again, and the same command goes
+    on where it stopped.
+    """
+    from attnres_cli.config.recipe import load, suite_space
+    from attnres_cli.config.recipe import suite as specs_of
+    from attnres_cli.lab.search import read
+    from attnres_cli.lab.search.request import Asked, make
+    from attnres_cli.lab.search.time_model import speeds
+    from attnres_cli.lab.searching import planned, print_search, run
+    from attnres_cli.report.search import show
+    from attnres_cli.store import Store
+
+    form, goals, fresh = read_format(output), _goals(objective), _fresh(seeds, confirm)
+    if dry_run:
+        refuse_format(form)
+    if trials < 1:
+        raise UsageError(f"--trials must be at least 1, got {trials}")
+    if variants and suite is not None:
+        raise UsageError("give either variants or --suite, not both")
+    specs = list(variants or specs_of(suite or _DEFAULT_SUITE))
+    ranges = ",".join(space or []) or (suite_space(suite) if suite else "")
+    asked = Asked(specs, budget or [], ranges, goals, trials, sampler, pruner, confirm, fresh)
+    wanted = make(load(recipe, override or []), asked)
+    plan = planned(wanted, device, workers, engine)
+    if dry_run:
+        speed = speeds(list(wanted.points.values()), plan, wanted.tokens)
+        print_search(wanted, plan, speed, sys.stdout)
+        return
+    n_failed = run(wanted, plan, study, retry_failed=retry_failed)
+    (found,) = [each for each in read(study) if each.name == wanted.search.name]
+    store = Store.open(study, create=False)
+    show(found, store.runs(), form, sys.stdout, store.recipe, study)
+    if n_failed:
+        listed = shlex.join(["attnres", "runs", "--status", "failed", *address.typed(study)])
+        again = "the same command with --retry-failed trains them again"
+        say(f"failed runs: {n_failed}; `{listed}` lists them, {again}")
+        raise typer.Exit(SOME_FAILED)
+
+
+def _goals(text: str) -> tuple[str, ...]:
+    """The objectives. Raises UsageError."""
+    found = tuple(part.strip() for part in text.split(","))
+    for goal in found:
+        if goal not in _GOALS:
+            raise UsageError("--objective: " + unknown("objective", goal, _GOALS))
+    if found[0] != "val_loss" or len(found) > 2 or len(set(found)) < len(found):
+        raise UsageError(
+            f"--objective takes val_loss, or val_loss and one more as val_loss,params, got '{text}'"
+        )
+    return found
+
+
+def _fresh(asked: str | None, n_confirmed: int) -> tuple[int, ...]:
+    """Seeds 1, 2, 3 for `3`; those listed; none where nothing is confirmed. Raises UsageError."""
+    if not n_confirmed:
+        if asked is not None:
+            raise UsageError("--confirm 0 confirms no shape: leave --seeds out")
+        return ()
+    from attnres_cli.lab.search.request import FIRST_SEED
+
+    text = asked or _N_FRESH
+    found = read_seeds(text)
+    if "," not in text:
+        return tuple(seed + FIRST_SEED + 1 for seed in found)
+    if FIRST_SEED in found:
+        raise UsageError(f"--seeds: seed {FIRST_SEED} is the first look's, it confirms nothing")
+    return found

@@ -1,0 +1,301 @@
+"""Recipe: all that is held fixed between arms. Strict and frozen."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from importlib.resources import files
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ValidationError, model_validator
+
+from attnres_cli.config import strict_yaml
+from attnres_cli.config.sections import Data, Model, Optim, Section, Train
+from attnres_cli.errors import RecipeError, unknown
+
+__all__ = [
+    "Data",
+    "Model",
+    "Optim",
+    "Recipe",
+    "Train",
+    "load",
+    "names",
+    "paper",
+    "rungs",
+    "suite",
+    "suite_description",
+    "suite_names",
+    "suite_space",
+    "text_of",
+    "validate",
+]
+
+_GROWN = ("model", "optim", "train")  # what may differ over a ladder; the data may not
+_PAPER = "paper.yaml"  # lies beside the recipes and is none
+
+
+def _tuple(value: object) -> object:
+    return tuple(value) if isinstance(value, list) else value
+
+
+Rung = tuple[tuple[str, str | int | float | bool | None], ...]
+"""What one size of a ladder changes: keys as --set takes them, and values."""
+
+
+def _rungs(value: object) -> object:
+    """Mappings as pairs, which can be hashed; a study holds them as pairs."""
+    if not isinstance(value, list | tuple):
+        return value
+    found = []
+    for each in value:
+        pairs = list(each.items()) if isinstance(each, dict) else each
+        if not isinstance(pairs, list | tuple):
+            raise ValueError(f"each size is a mapping as {{model.n_layers: 4}}, got {each!r}")
+        found.append(tuple(tuple(pair) if isinstance(pair, list) else pair for pair in pairs))
+    return tuple(found)
+
+
+class Recipe(Section):
+    """One recipe; `digest` says whether two recipes hold the same things fixed.
+
+    One with a ladder stands for several, `rungs`, each with a digest of its own.
+    """
+
+    name: str = ""
+    description: str = ""
+    variants: Annotated[tuple[str, ...], BeforeValidator(_tuple)] = ()  # arms, if none are typed
+    ladder: Annotated[tuple[Rung, ...], BeforeValidator(_rungs)] = ()
+    model: Model
+    data: Data = Data()
+    optim: Optim
+    train: Train
+
+    @model_validator(mode="after")
+    def _a_step_fits(self) -> Recipe:
+        if self.train.tokens < self.tokens_per_step:
+            raise ValueError(
+                f"train.tokens must be at least one step of {self.tokens_per_step} tokens "
+                f"(train.batch_size x model.seq_len), got {self.train.tokens}"
+            )
+        if self.train.eval_tokens < self.model.seq_len:
+            raise ValueError(
+                f"train.eval_tokens must be at least model.seq_len {self.model.seq_len}, "
+                f"got {self.train.eval_tokens}"
+            )
+        return self
+
+    @property
+    def tokens_per_step(self) -> int:
+        """Tokens of one optimiser step."""
+        return self.train.batch_size * self.model.seq_len
+
+    @property
+    def steps(self) -> int:
+        """Optimiser steps of one run."""
+        return self.train.tokens // self.tokens_per_step
+
+    @property
+    def digest(self) -> str:
+        """12 hex digits over all that decides a run. Where the data lie does not: their
+        fingerprint does.
+        """
+        parts = {"data": self.data, "optim": self.optim, "train": self.train}
+        fixed: dict[str, Any] = {name: part.fixed() for name, part in parts.items()}
+        fixed["model"] = asdict(self.model.shape(vocab_size=1))  # however its sizes were given
+        canonical = json.dumps(fixed, sort_keys=True)
+        return hashlib.sha256(canonical.encode()).hexdigest()[:12]
+
+
+def names() -> list[str]:
+    """The recipes that come with the tool."""
+    yaml = [p.name for p in _shipped() if p.name.endswith(".yaml") and p.name != _PAPER]
+    return sorted(name.removesuffix(".yaml") for name in yaml)
+
+
+def text_of(name: str) -> str:
+    """The YAML of a recipe, by the name of a shipped one or by path.
+
+    Raises:
+        RecipeError: an unknown name, a missing file, a file that is no text.
+
+    """
+    if "/" not in name and not name.endswith((".yaml", ".yml")):
+        if name not in names():
+            raise RecipeError(unknown("recipe", name, names()) + ", or a path to a .yaml file")
+        return (files("attnres_recipes") / f"{name}.yaml").read_text(encoding="utf-8")
+    path = Path(name).expanduser()
+    try:
+        if path.exists() and not (path.is_file() or path.is_dir()):
+            raise RecipeError(f"recipe {path} is no file")  # a pipe could be read for ever
+        if path.stat().st_size > strict_yaml.MAX_BYTES:
+            raise RecipeError(
+                f"recipe {path}: {path.stat().st_size} bytes, at most {strict_yaml.MAX_BYTES} "
+                "are read: is it a recipe?"
+            )
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise RecipeError(f"recipe {path} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise RecipeError(f"recipe {path} is not UTF-8 text") from error
+
+
+def load(name: str, overrides: Sequence[str] = ()) -> Recipe:
+    """The recipe of that name or path, with `section.key=value` overrides on top.
+
+    Raises:
+        RecipeError: with file, key, value and what is allowed.
+
+    """
+    origin = f"recipe {name}"
+    values = strict_yaml.load(text_of(name), origin)
+    if not isinstance(values, dict):
+        raise RecipeError(f"{origin}: expected sections model, data, optim, train, found none")
+    for override in overrides:
+        _override(values, override)
+        origin = f"recipe {name} with --set"
+    values.setdefault("name", Path(name).stem)
+    recipe = validate(values, origin)
+    typed = {override.partition("=")[0].strip() for override in overrides}
+    if "data.val_fraction" in typed and not recipe.data.is_divided:
+        raise RecipeError(
+            f"{origin}: data.val_fraction is not read where data.val_path or data.val_split says "
+            "what validates, nor by generated tasks, which have no end to be kept for it; leave "
+            "it out"
+        )
+    rungs(recipe, origin)
+    return recipe
+
+
+def rungs(recipe: Recipe, origin: str = "") -> list[Recipe]:
+    """The recipes that a ladder stands for, in its order: the recipe alone where it has none. All
+    have its name, by which a study knows that they belong together.
+
+    Raises:
+        RecipeError: a size that cannot be meant, or is there twice.
+
+    """
+    found = []
+    for number, rung in enumerate(recipe.ladder, 1):
+        where = f"{origin}: ladder, size {number}" if origin else f"ladder, size {number}"
+        values = recipe.model_dump(exclude={"ladder"})
+        for key, value in rung:
+            section, _, name = key.partition(".")
+            if section not in _GROWN or not name:
+                raise RecipeError(
+                    f"{where}: expected keys of {', '.join(_GROWN)}, as model.n_layers, got '{key}'"
+                )
+            values[section][name] = value
+        found.append(validate(values, where))
+    if len({each.digest for each in found}) < len(found):
+        raise RecipeError(f"{origin}: ladder: two sizes are the same")
+    return found or [recipe]
+
+
+def validate(values: Mapping[str, Any], origin: str) -> Recipe:
+    """The recipe that these values make.
+
+    Raises:
+        RecipeError: the first thing wrong with them, and how many more there are.
+
+    """
+    try:
+        return Recipe.model_validate(values)
+    except ValidationError as error:
+        # a misspelt key first: it is why another one is missing
+        first, *more = sorted(error.errors(), key=lambda e: e["type"] != "extra_forbidden")
+        rest = f" (and {len(more)} more)" if more else ""
+        raise RecipeError(f"{origin}: {_explain(first)}{rest}") from None
+
+
+def suite(name: str) -> list[str]:
+    """The specs of a suite of variants that comes with the tool.
+
+    Raises:
+        RecipeError: an unknown suite, with the nearest known one.
+
+    """
+    if name not in suite_names():
+        raise RecipeError(unknown("suite", name, suite_names()))
+    text = (files("attnres_recipes") / "suites" / f"{name}.yaml").read_text(encoding="utf-8")
+    return list(strict_yaml.load(text, f"suite {name}")["variants"])
+
+
+def suite_space(name: str) -> str:
+    """What `attnres search` searches for a suite, as --space takes it; empty where it says nothing.
+
+    Raises:
+        RecipeError: an unknown suite, with the nearest known one.
+
+    """
+    if name not in suite_names():
+        raise RecipeError(unknown("suite", name, suite_names()))
+    text = (files("attnres_recipes") / "suites" / f"{name}.yaml").read_text(encoding="utf-8")
+    return str(strict_yaml.load(text, f"suite {name}").get("space", ""))
+
+
+def suite_description(name: str) -> str:
+    """What a suite is for, in a line."""
+    text = (files("attnres_recipes") / "suites" / f"{name}.yaml").read_text(encoding="utf-8")
+    return str(strict_yaml.load(text, f"suite {name}")["description"])
+
+
+def paper() -> dict[str, Any]:
+    """The numbers of the Attention Residuals paper: losses by spec in `table4` (with Fig. 6), by
+    size and spec in `table2`; the rest (`scaling`, `table3`, figures, `notes`) as the file says.
+    """
+    text = (files("attnres_recipes") / _PAPER).read_text(encoding="utf-8")
+    found: dict[str, Any] = strict_yaml.load(text, _PAPER)
+    return found
+
+
+def suite_names() -> list[str]:
+    """The suites that come with the tool."""
+    suites = (files("attnres_recipes") / "suites").iterdir()
+    return sorted(p.name.removesuffix(".yaml") for p in suites if p.name.endswith(".yaml"))
+
+
+def _shipped() -> list[Any]:
+    return list(files("attnres_recipes").iterdir())
+
+
+def _override(values: dict[str, Any], override: str) -> None:
+    path, equals, text = override.partition("=")
+    *sections, key = path.strip().split(".")
+    if not equals or not key:
+        raise RecipeError(f"--set takes section.key=value, got '{override}'")
+    inner = values
+    for section in sections:
+        inner = inner.setdefault(section, {})
+        if not isinstance(inner, dict):
+            raise RecipeError(f"--set {override}: '{section}' holds no keys")
+    inner[key] = strict_yaml.load(text, f"--set {override}")
+
+
+def _explain(problem: Any) -> str:
+    """One of pydantic's findings as `key: what is wrong, what came`."""
+    where = ".".join(str(part) for part in problem["loc"])
+    if problem["type"] == "extra_forbidden":
+        *sections, key = problem["loc"]
+        section = f"{'.'.join(sections)}: " if sections else ""
+        return section + unknown("key", str(key), _keys(sections))
+    if problem["type"] == "missing":
+        return f"{where} is missing"
+    if problem["type"] == "model_type":
+        return f"{where}: expected a section with keys, got {problem['input']!r}"
+    message = problem["msg"].removeprefix("Value error, ")
+    if problem["type"] == "int_type":
+        message += " (as 2000000, 2M or 1.5k; k, M and B are known)"
+    if problem["type"] == "value_error":
+        return f"{where}: {message}" if where else message
+    return f"{where}: {message[0].lower()}{message[1:]}, got {problem['input']!r}"
+
+
+def _keys(sections: Sequence[Any]) -> list[str]:
+    level: type[BaseModel] = Recipe
+    for section in sections:
+        level = level.model_fields[section].annotation  # type: ignore[assignment]
+    return list(level.model_fields)

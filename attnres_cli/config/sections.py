@@ -1,0 +1,268 @@
+"""The sections of a recipe: model, data, optim, train. What people write passes here."""
+
+from __future__ import annotations
+
+import math
+import re
+from decimal import Decimal
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+from attnres_cli.nn.shape import Mlp, Shape
+
+_COUNT = re.compile(r"([-+]?\d{1,12}(?:\.\d{1,12})?)([kMB])")
+_SUFFIX = {"k": 10**3, "M": 10**6, "B": 10**9}
+
+
+def parse_count(value: object) -> object:
+    """1.5k -> 1500, 2M -> 2000000; anything that is not such a text is returned as it came."""
+    if isinstance(value, str) and (match := _COUNT.fullmatch(value)):
+        count = Decimal(match[1]) * _SUFFIX[match[2]]
+        return int(count) if count == count.to_integral_value() else value
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    return value
+
+
+def _word(value: object) -> object:
+    """The words on and off, which YAML reads as booleans, where a choice has them."""
+    return ("off", "on")[value] if isinstance(value, bool) else value
+
+
+def _path(value: object) -> object:
+    """A folder's name may be a number, which YAML reads as one."""
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+Count = Annotated[int, BeforeValidator(parse_count), Field(gt=0, lt=2**53)]
+Fraction = Annotated[float, Field(ge=0, le=1)]
+
+
+class Section(BaseModel):
+    """Unknown keys and wrong types are refused, nothing can be changed afterwards."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
+
+    _LATER: ClassVar[tuple[str, ...]] = ()
+    """Keys that were added when studies were kept already. Where they are not set, a recipe means
+    what it meant then, and its digest is the same.
+    """
+
+    def fixed(self) -> dict[str, Any]:
+        """What a recipe's digest sees."""
+        held = self.model_dump()
+        unset = [key for key in self._LATER if held[key] == type(self).model_fields[key].default]
+        return {key: value for key, value in held.items() if key not in unset}
+
+
+class Model(Section):
+    """The trunk. What is left out follows from the rest; see `shape`."""
+
+    n_layers: Annotated[Count, Field(le=1000)]  # a history has n_layers^2 reads
+    d_model: Count
+    n_heads: Count
+    n_kv_heads: Count | None = None  # None: n_heads
+    d_head: Count | None = None  # None: d_model / n_heads
+    d_ff: Count | None = None  # None: 8/3 d_model for swiglu, 4 d_model for gelu
+    seq_len: Count
+    mlp: Mlp = "swiglu"
+    tie_embeddings: bool = False
+    rope_theta: Annotated[float, Field(gt=1)] = 10_000.0
+    norm_eps: Annotated[float, Field(gt=0)] = 1e-6
+
+    @model_validator(mode="after")
+    def _sizes_fit(self) -> Model:
+        self.shape(vocab_size=1)
+        return self
+
+    def shape(self, vocab_size: int) -> Shape:
+        """All sizes, given how many tokens the data has.
+
+        Raises:
+            ValueError: sizes that clash.
+
+        """
+        if self.d_head is None and self.d_model % self.n_heads:
+            raise ValueError(
+                f"d_model must be a multiple of n_heads (or give d_head), got {self.d_model} "
+                f"and {self.n_heads}"
+            )
+        wide = 4 * self.d_model if self.mlp == "gelu" else 8 * math.ceil(self.d_model / 3)
+        return Shape(
+            n_layers=self.n_layers,
+            d_model=self.d_model,
+            n_heads=self.n_heads,
+            n_kv_heads=self.n_kv_heads or self.n_heads,
+            d_head=self.d_head or self.d_model // self.n_heads,
+            d_ff=self.d_ff or wide,
+            vocab_size=vocab_size,
+            seq_len=self.seq_len,
+            mlp=self.mlp,
+            tie_embeddings=self.tie_embeddings,
+            rope_theta=self.rope_theta,
+            norm_eps=self.norm_eps,
+        )
+
+
+_FILES = ("nanogpt", "llmc", "npy")
+_READ_BY = {
+    "path": ("text", *_FILES, "huggingface"),
+    "val_path": ("text", *_FILES),
+    "vocab_size": _FILES,
+    "dtype": ("nanogpt",),
+    "tokenizer": ("stdlib", "text", "huggingface"),
+    "subset": ("huggingface",),
+    "split": ("huggingface",),
+    "val_split": ("huggingface",),
+    "column": ("huggingface",),
+    "rows": ("huggingface",),
+    "streaming": ("huggingface",),
+    "nodes": ("pointers",),
+    "hops": ("pointers",),
+    "degree": ("permutations",),
+    "length": ("permutations",),
+    "pairs": ("recall",),
+    "keys": ("recall",),
+    "values": ("recall",),
+}
+"""Keys that mean something to some sources only, and to which."""
+
+_FILLED_IN: dict[str, dict[str, Any]] = {
+    "huggingface": {"split": "train", "column": "text"},
+    "pointers": {"nodes": 8, "hops": 4},
+    "permutations": {"degree": 4, "length": 4},
+    "recall": {"pairs": 8, "keys": 32, "values": 32},
+}
+"""What such a key is where a recipe does not say; a key of another source stays None."""
+
+
+class Data(Section):
+    """Where tokens come from.
+
+    stdlib: the source of the running Python; text: a file or folder. nanogpt, llmc, npy: token
+    files, a folder of them or a pattern such as shards/*.bin. huggingface: a dataset by name or
+    saved to disk. pointers, permutations, recall: tasks that are generated (data/synthetic.py).
+    """
+
+    source: Literal[
+        "stdlib", "text", "nanogpt", "llmc", "npy", "huggingface", "pointers", "permutations",
+        "recall",
+    ] = "stdlib"  # fmt: skip
+    path: Annotated[str | None, BeforeValidator(_path)] = None
+    val_path: Annotated[str | None, BeforeValidator(_path)] = None  # else a part of path
+    val_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.05  # where `is_divided`
+    tokenizer: str | None = None  # None: bytes. FILE.json, or tiktoken:NAME
+    vocab_size: Annotated[Count, Field(le=2**24)] | None = None  # None: found in short files
+    dtype: Literal["uint16", "uint32"] | None = None  # None: uint32 where vocab_size needs it
+    subset: str | None = None  # the dataset's configuration
+    split: str | None = None
+    val_split: str | None = None
+    column: str | None = None  # that holds the text
+    rows: Count | None = None  # None: all
+    streaming: bool | None = None
+    nodes: Annotated[Count, Field(ge=2, le=4096)] | None = None
+    hops: Annotated[Count, Field(le=4096)] | None = None  # a query follows 1 to this many
+    degree: Annotated[Count, Field(ge=2, le=6)] | None = None  # degree! tokens
+    length: Annotated[Count, Field(le=256)] | None = None  # products of 1 to this many
+    pairs: Annotated[Count, Field(ge=2, le=65536)] | None = None
+    keys: Annotated[Count, Field(le=65536)] | None = None
+    values: Annotated[Count, Field(ge=2, le=65536)] | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_in(cls, values: Any) -> Any:
+        if not isinstance(values, dict):
+            return values
+        source = values.get("source")
+        defaults = _FILLED_IN.get(source, {}) if isinstance(source, str) else {}
+        given = {k: v for k, v in values.items() if not (v is None and k in defaults)}
+        return defaults | given
+
+    @model_validator(mode="after")
+    def _keys_are_read(self) -> Data:
+        for key, sources in _READ_BY.items():
+            if getattr(self, key) is not None and self.source not in sources:
+                raise ValueError(
+                    f"{key} is read with source: {' or '.join(sources)}, got source: "
+                    f"{self.source}; add --set data.source={sources[0]}"
+                )
+        if self.pairs is not None and self.keys is not None and self.keys < self.pairs:
+            raise ValueError(
+                f"recall asks for {self.pairs} pairs with different keys, got {self.keys} keys; "
+                f"--set data.keys={2 * self.pairs}"
+            )
+        return self
+
+    @property
+    def is_divided(self) -> bool:
+        """Whether val_fraction is read: no other key says what validates. Names of token files may
+        still say so, as val.bin.
+        """
+        given = self.val_path is not None or self.val_split is not None
+        return not given and self.source not in ("pointers", "permutations", "recall")
+
+    def fixed(self) -> dict[str, Any]:
+        """What a recipe's digest sees: all but places and what is not set. That validation data
+        lie apart is seen, where they lie is not.
+        """
+        held = self.model_dump(exclude={"path", "val_path"}, exclude_none=True)
+        return held | ({} if self.val_path is None else {"val_path": True})
+
+
+class Optim(Section):
+    """lr rises over warmup_fraction of the steps, then falls to final_lr_fraction of lr.
+
+    optimizer muon: torch's own for the matrices inside of sublayers, at the same lr, since its
+    updates are scaled to the size of AdamW's; AdamW for all else, and for all that a design adds.
+    """
+
+    _LATER = ("optimizer",)
+
+    optimizer: Literal["adamw", "muon"] = "adamw"
+    lr: Annotated[float, Field(gt=0)]
+    beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    beta2: Annotated[float, Field(ge=0, lt=1)] = 0.95
+    eps: Annotated[float, Field(gt=0)] = 1e-8
+    weight_decay: Annotated[float, Field(ge=0)] = 0.1
+    clip: Annotated[float, Field(gt=0)] = 1.0
+    schedule: Literal["cosine", "wsd"] = "cosine"
+    warmup_fraction: Fraction = 0.05
+    decay_fraction: Fraction = 0.2  # wsd: the last steps, in which lr falls
+    final_lr_fraction: Fraction = 0.1
+
+
+class Train(Section):
+    """How long and how. Tokens are rounded down to whole steps of batch_size x seq_len.
+
+    precision auto: bf16 on CUDA devices that have it, else fp32. compile auto: where the run is
+    long enough to pay for it (train/device.py has the rule). A batch that does not fit into memory
+    goes through the model in parts of micro_batch_size sequences, or keeps less of each sublayer
+    with checkpoint_activations, which computes its forward pass twice.
+    """
+
+    _LATER = ("micro_batch_size", "checkpoint_activations")
+
+    tokens: Count
+    batch_size: Count  # sequences per step
+    micro_batch_size: Count | None = None  # sequences at a time; None: batch_size
+    checkpoint_activations: bool = False
+    eval_tokens: Count
+    n_evals: Count = 4  # evaluations, evenly spaced, the last one at the end
+    precision: Literal["auto", "fp32", "bf16"] = "auto"
+    compile: Annotated[Literal["auto", "on", "off"], BeforeValidator(_word)] = "auto"
+
+    @model_validator(mode="after")
+    def _micro_batches_are_equal(self) -> Train:
+        if self.batch_size % self.rows:
+            fitting = math.gcd(self.batch_size, self.rows)
+            raise ValueError(
+                f"micro_batch_size must divide batch_size {self.batch_size}, got {self.rows}; "
+                f"--set train.micro_batch_size={fitting}"
+            )
+        return self
+
+    @property
+    def rows(self) -> int:
+        """Sequences that go through the model at a time."""
+        return self.micro_batch_size or self.batch_size

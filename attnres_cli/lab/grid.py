@@ -1,0 +1,196 @@
+"""The grid arms x seeds: what it takes, what the study already holds, and training the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import torch
+
+from attnres_cli import train
+from attnres_cli.config.recipe import Recipe
+from attnres_cli.data import Tokens
+from attnres_cli.errors import VariantError
+from attnres_cli.lab.workers import Job, cores, run_all
+from attnres_cli.nn import design_page, proofs, variant
+from attnres_cli.nn.model import n_params, train_flops_per_token
+from attnres_cli.nn.residual import Residual, comes_with_the_tool, presets, registry
+from attnres_cli.nn.shape import Shape
+from attnres_cli.records.plan import TIMED_STEPS, Arm, Plan
+from attnres_cli.records.run import CODE, FIRST_TUNING_SEED, Event, RunRecord, RunSpec, Status
+from attnres_cli.store import Store
+
+_NARROW = 256  # widths up to which two processes of one thread beat one of two on a CPU
+
+
+def resolve(specs: Sequence[str], recipe: Recipe, vocab_size: int) -> tuple[Arm, ...]:
+    """Arms from specs as they are typed, each design once, in the order given.
+
+    Raises:
+        VariantError: a spec that cannot be meant, or does not fit the recipe's sizes; a design of
+            the user's own that cannot be trained fairly (`proofs.admit`).
+
+    """
+    shape = recipe.model.shape(vocab_size)
+    arms: dict[str, Arm] = {}
+    for spec in specs:
+        typed = variant.parse(spec)
+        with torch.device("meta"):
+            design = typed.build(shape.d_model, shape.n_sublayers)
+        if not comes_with_the_tool(type(design)):
+            proofs.admit(typed, shape)
+        name = str(typed.at_depth(shape.n_sublayers))
+        arms.setdefault(name, Arm(name, *counted(design, shape)))
+    return tuple(arms.values())
+
+
+def counted(design: Residual, shape: Shape) -> tuple[int, int]:
+    """Parameters of a model with this design, and training FLOPs per token."""
+    return n_params(shape, design), train_flops_per_token(shape, design)
+
+
+def renamed(specs: Sequence[str], recipe: Recipe) -> list[tuple[str, str]]:
+    """(spec, name) of the specs that are presets, or the same design as a simpler one at the
+    recipe's depth.
+    """
+    found = []
+    for typed in specs:
+        spec = variant.parse(typed)
+        before = typed if typed.partition(":")[0] in presets() else str(spec)
+        found.append((before, str(spec.at_depth(2 * recipe.model.n_layers))))
+    return [(before, name) for before, name in found if before != name]
+
+
+def check_code(plan: Plan, records: Sequence[RunRecord]) -> None:
+    """Raise VariantError where the study holds runs of a user's own design made by other code."""
+    for arm in plan.arms:
+        cls = registry()[variant.parse(arm.variant).name]
+        if comes_with_the_tool(cls):
+            continue
+        now = design_page.code_digest(cls)
+        mine = [r for r in records if r.variant == arm.variant and r.result is not None]
+        digests = {digest for variant, digest in plan.digests if variant == arm.variant}
+        mine = [r for r in mine if r.recipe_digest in digests]
+        if {run.versions.get(CODE, now) for run in mine} - {now}:
+            raise VariantError(
+                f"{arm.variant}: {design_page.file_of(cls)} has changed since the study's runs "
+                "of it: give the variant another name, or use another --study"
+            )
+
+
+def make(
+    recipe: Recipe,
+    arms: tuple[Arm, ...],
+    seeds: tuple[int, ...],
+    fingerprint: str,
+    device: str,
+    workers: int | None,
+    engine: str = "auto",
+) -> Plan:
+    """The whole grid, and where it will be computed.
+
+    Without a number of workers: one per GPU; on a CPU one per core up to a width of 256, where
+    processes of one thread each pay most, else one with all cores.
+
+    Raises:
+        DeviceError: no such device here, or the engine does not run on it.
+        UsageError: no such engine, or the recipe's `compile` contradicts it.
+
+    """
+    found, n_cores = train.devices(device), len(train.cores())
+    if workers is None:
+        on_cpu = n_cores if recipe.model.d_model <= _NARROW else 1
+        workers = on_cpu if found == ["cpu"] else len(found)
+        workers = min(workers, len(arms) * len(seeds))
+    shape = recipe.model.shape(vocab_size=1)
+    run_flops = 3.0 * shape.flops_per_token() * recipe.steps * recipe.tokens_per_step
+    settings = train.settings(recipe, found[0], max(1, n_cores // workers), run_flops, engine)
+    devices = tuple(found[i % len(found)] for i in range(workers))
+    return Plan(recipe, arms, seeds, devices, settings, fingerprint)
+
+
+def timed(plan: Plan, tokens: Tokens) -> Plan:
+    """The plan with a few real training steps of every missing arm timed on its first device.
+
+    An arm that cannot be trained keeps step_s None: its run will fail, and be recorded with why.
+    Of long steps a part of the batch is timed (see `Plan.timed_sequences`).
+    """
+    if plan.timed_sequences == 0:
+        return plan
+    torch.set_num_threads(plan.settings.threads)
+    wanted = {arm.variant for arm, _ in plan.missing if arm.step_s is None}
+    times = {}  # arms that differ in their learning rates are as fast as each other
+    for arm in plan.arms:
+        alike = (arm.variant, plan.recipe_of(arm).model)
+        if arm.variant in wanted and alike not in times:
+            times[alike] = _step_s(arm, plan, tokens)
+    if torch.cuda.is_initialized():
+        torch.cuda.empty_cache()  # the workers need that memory
+    arms = [
+        replace(arm, step_s=times.get((arm.variant, plan.recipe_of(arm).model), arm.step_s))
+        for arm in plan.arms
+    ]
+    return replace(plan, arms=tuple(arms))
+
+
+def _step_s(arm: Arm, plan: Plan, tokens: Tokens) -> float | None:
+    sequences, recipe = plan.timed_sequences, plan.recipe_of(arm)
+    batch_size = recipe.train.batch_size
+    less = {"batch_size": sequences, "micro_batch_size": None}
+    part = recipe.train.model_copy(update=less)
+    recipe = recipe.model_copy(update={"train": part})
+    spec = RunSpec(recipe, arm.variant, plan.seeds[0], plan.fingerprint)
+    settings = plan.settings.uncompiled
+    try:
+        seconds = train.seconds_per_step(spec, tokens, settings, plan.devices[0], TIMED_STEPS)
+    except Exception:  # a design may raise anything; the worker that runs it writes it down
+        return None
+    return seconds * batch_size / sequences
+
+
+def without(plan: Plan, records: Sequence[RunRecord]) -> Plan:
+    """The plan less its runs that have ended, whatever came of them."""
+    waits = (Status.PENDING, Status.RUNNING)
+    held = {
+        (record.recipe_digest, record.variant, record.seed)
+        for record in records
+        if record.status not in waits and record.fingerprint == plan.fingerprint
+    }
+    return replace(plan, done=frozenset(held))
+
+
+def belonging(plan: Plan, records: Sequence[RunRecord]) -> list[RunRecord]:
+    """The runs that the plan's verdict rests on: its arms with its seeds, and with any other seed
+    that has ended (one that only waits would block the verdict) and does not tune.
+    """
+    digests = plan.digests
+    return [
+        record
+        for record in records
+        if (record.variant, record.recipe_digest) in digests
+        and record.fingerprint == plan.fingerprint
+        and (
+            record.seed in plan.seeds
+            or (record.result is not None and record.seed < FIRST_TUNING_SEED)
+        )
+    ]
+
+
+def run(
+    plan: Plan,
+    study: str,
+    store: Store,
+    run_ids: Sequence[int],
+    on_event: Callable[[Event | None], None],
+) -> None:
+    """Train what is missing. Raises KeyboardInterrupt where the user stops it."""
+    run_all(store, jobs(plan, study), lambda _n_free: run_ids, on_event)
+
+
+def jobs(plan: Plan, study: str) -> list[Job]:
+    """One for each of the plan's workers; on a CPU each is bound to cores of its own."""
+    bound = cores.shares(train.cores(), len(plan.devices))
+    return [
+        Job(study, name, plan.settings, plan.recipe, mine if name == "cpu" else ())
+        for name, mine in zip(plan.devices, bound, strict=True)
+    ]

@@ -1,0 +1,234 @@
+"""What Optuna proposes, moved to what the budget has: every proposal is a point not yet tried.
+
+Optuna's samplers see the dimensions of the points as they are: numbers in their order. What they
+propose is moved to the nearest point, and that is what they are told was tried.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import random
+import warnings
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+
+import optuna
+from optuna.distributions import (
+    BaseDistribution,
+    CategoricalDistribution,
+    FloatDistribution,
+    IntDistribution,
+)
+from optuna.samplers import BaseSampler
+from optuna.trial import FrozenTrial
+
+from attnres_cli.errors import UsageError, unknown
+from attnres_cli.lab.search.points import Point
+from attnres_cli.lab.search.studies import VOID
+from attnres_cli.records.search_records import Value
+
+SAMPLERS = ("auto", "tpe", "gp", "nsga2", "grid", "brute", "random")
+
+STARTUP = 10
+"""Trials of a variant that TPE and GP draw at random before they learn; half of them where few
+trials are asked for.
+"""
+
+Key = tuple[Value, ...]
+_Space = Mapping[str, BaseDistribution]
+
+
+class Points:
+    """The points of one variant, as Optuna sees them.
+
+    Attributes:
+        names: of the dimensions that have more than one value.
+        distributions: of those, for Optuna.
+
+    """
+
+    def __init__(self, points: Sequence[Point]) -> None:
+        self.points = tuple(points)
+        self.names = _searched(self.points)
+        columns = {name: [point.dimensions[name] for point in points] for name in self.names}
+        self.distributions = {name: _distribution(values) for name, values in columns.items()}
+        self.of_key = {self._key(point.dimensions): point for point in self.points}
+
+    def __len__(self) -> int:
+        return len(self.points)
+
+    def _key(self, params: Mapping[str, Value]) -> Key:
+        return tuple(_rounded(params[name]) for name in self.names)
+
+    def of_trial(self, trial: FrozenTrial) -> Point | None:
+        """What a trial tries; None where it is void, or its process died before it was written."""
+        if VOID in trial.user_attrs or any(name not in trial.params for name in self.names):
+            return None
+        return self.of_key.get(self._key(trial.params))
+
+    def tried(self, trials: Sequence[FrozenTrial]) -> set[Point]:
+        """The points of these trials."""
+        return {point for trial in trials if (point := self.of_trial(trial)) is not None}
+
+    def params_of(self, point: Point) -> dict[str, Value]:
+        """What Optuna is told of a point."""
+        return {name: point.dimensions[name] for name in self.names}
+
+    def nearest(self, params: Mapping[str, Any], tried: Collection[Point]) -> Point:
+        """The nearest point that is not tried; the first in their order of several. One that is
+        tried where all are.
+        """
+        free = [point for point in self.points if point not in tried] or list(self.points)
+        return min(free, key=lambda point: self._distance(params, point))
+
+    def _distance(self, params: Mapping[str, Any], point: Point) -> float:
+        return sum(
+            _apart(params[name], point.dimensions[name], distribution) ** 2
+            for name, distribution in self.distributions.items()
+        )
+
+
+def _searched(points: Sequence[Point]) -> list[str]:
+    """The dimensions that tell the points apart."""
+    trunk = ("aspect", "heads_per_layer", "mlp_ratio", "params")
+    options = [name for name, _ in points[0].options] if points else []
+    lr = ["lr"] if any(point.lr is not None for point in points) else []
+    found = []
+    for name in (*trunk, *lr, *options):
+        if len({point.dimensions[name] for point in points}) > 1:
+            found.append(name)
+    return found
+
+
+def _distribution(values: Sequence[Value]) -> BaseDistribution:
+    numbers = [value for value in values if isinstance(value, int | float)]
+    if len(numbers) < len(values):
+        return CategoricalDistribution(list(dict.fromkeys(values)))
+    low, high = min(numbers), max(numbers)
+    if all(isinstance(number, int) for number in numbers):
+        return IntDistribution(int(low), int(high), log=low > 0)
+    return FloatDistribution(float(low), float(high), log=low > 0)
+
+
+def _rounded(value: Value) -> Value:
+    return float(f"{value:.6g}") if isinstance(value, float) else value
+
+
+def _apart(a: Any, b: Any, distribution: BaseDistribution) -> float:
+    """From 0 to 1: logarithms of numbers by their range, words as equal or not."""
+    if isinstance(distribution, FloatDistribution | IntDistribution):
+        low, high = distribution.low, distribution.high
+        if distribution.log:
+            return abs(math.log(a / b)) / math.log(high / low)
+        return abs(a - b) / (high - low)
+    return float(a != b)
+
+
+class Feasible(BaseSampler):
+    """A sampler of Optuna that proposes points, seeded by (study, trial number), so that a search
+    that was interrupted goes on instead of repeating its first proposals.
+
+    `grid` takes the points in their order, `brute` at random; both need no more of Optuna, whose
+    own forget cells of failed trials and repeat some in parallel.
+    """
+
+    def __init__(self, points: Points, kind: str, seed: int, n_startup: int) -> None:
+        self._points, self._kind, self._seed, self._n_startup = points, kind, seed, n_startup
+
+    def infer_relative_search_space(
+        self, study: optuna.Study, trial: FrozenTrial
+    ) -> dict[str, BaseDistribution]:
+        """Every dimension, always."""
+        return dict(self._points.distributions)
+
+    def sample_relative(
+        self, study: optuna.Study, trial: FrozenTrial, search_space: _Space
+    ) -> dict[str, Any]:
+        """The point nearest to what the sampler proposes that is not tried yet."""
+        others = [each for each in study.get_trials(deepcopy=False) if each.number != trial.number]
+        tried = self._points.tried(others)
+        if self._kind in ("grid", "brute"):
+            free = [point for point in self._points.points if point not in tried]
+            drawn = random.Random(_seed(self._seed, trial.number))  # noqa: S311
+            point = (
+                free[0 if self._kind == "grid" else drawn.randrange(len(free))] if free else None
+            )
+            return self._points.params_of(point or self._points.points[0])
+        proposed = self._proposed(study, trial)
+        return self._points.params_of(self._points.nearest(proposed, tried))
+
+    def _proposed(self, study: optuna.Study, trial: FrozenTrial) -> dict[str, Any]:
+        sampler = _sampler(self._kind, _seed(self._seed, trial.number), self._n_startup)
+        space = sampler.infer_relative_search_space(study, trial)
+        found = dict(sampler.sample_relative(study, trial, space))
+        for name, distribution in self._points.distributions.items():
+            if name not in found:
+                found[name] = sampler.sample_independent(study, trial, name, distribution)
+        return found
+
+    def sample_independent(
+        self,
+        study: optuna.Study,
+        trial: FrozenTrial,
+        param_name: str,
+        param_distribution: BaseDistribution,
+    ) -> Any:
+        """Never asked: all dimensions are relative."""
+        raise AssertionError(param_name)
+
+
+def _sampler(kind: str, seed: int, n_startup: int) -> BaseSampler:
+    make: dict[str, Callable[[], BaseSampler]] = {
+        "tpe": lambda: optuna.samplers.TPESampler(
+            seed=seed, n_startup_trials=n_startup, multivariate=True, constant_liar=True
+        ),
+        "gp": lambda: optuna.samplers.GPSampler(
+            seed=seed, n_startup_trials=n_startup, deterministic_objective=False
+        ),
+        "nsga2": lambda: optuna.samplers.NSGAIISampler(seed=seed, population_size=n_startup),
+        "random": lambda: optuna.samplers.RandomSampler(seed=seed),
+    }
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        return make[kind]()
+
+
+def _seed(study_seed: int, number: int) -> int:
+    digest = hashlib.sha256(f"{study_seed}:{number}".encode()).digest()
+    return int.from_bytes(digest[:4], "big")
+
+
+def chosen(asked: str, n_points: int, n_trials: int, n_objectives: int) -> tuple[str, str]:
+    """The sampler, and it with the reason in words.
+
+    Raises:
+        UsageError: an unknown sampler, or one that does not fit.
+
+    """
+    points = "1 point" if n_points == 1 else f"{n_points} points"
+    if asked not in SAMPLERS:
+        raise UsageError(unknown("sampler", asked, SAMPLERS))
+    if asked == "grid" and n_trials < n_points:
+        raise UsageError(
+            f"--sampler grid tries all points of the space: --trials {n_points}, or brute, which "
+            f"tries {n_trials} of them"
+        )
+    if asked == "nsga2" and n_objectives == 1:
+        raise UsageError("--sampler nsga2 is for two objectives, as --objective val_loss,params")
+    if asked != "auto":
+        return asked, f"{asked}: as asked; {points}, {n_trials} trials at most"
+    if n_points <= n_trials:
+        return "grid", f"grid: {points}, no more than trials"
+    if n_objectives > 1:
+        return "nsga2", f"nsga2: {points}, more than trials, and {n_objectives} objectives"
+    return "tpe", f"tpe: {points}, more than trials"
+
+
+def n_startup(kind: str, n_trials: int) -> int:
+    """Trials that are drawn without looking at results; for nsga2 the size of a population."""
+    if kind in ("grid", "brute", "random"):
+        return n_trials
+    if kind == "nsga2":
+        return max(4, min(50, n_trials // 4))
+    return max(1, min(STARTUP, n_trials // 2))

@@ -1,0 +1,162 @@
+"""A search as it was asked for: its points, and all that defines it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from attnres_cli import data
+from attnres_cli.config.recipe import Recipe
+from attnres_cli.data import Tokens
+from attnres_cli.errors import UsageError
+from attnres_cli.lab.search import budget as budgets
+from attnres_cli.lab.search import proposals, pruning
+from attnres_cli.lab.search import space as spaces
+from attnres_cli.lab.search.points import Point, grid, lr_rule
+from attnres_cli.lab.search.pruning import Pruning
+from attnres_cli.lab.search.studies import name_of
+from attnres_cli.lab.search.trunk_grid import absent
+from attnres_cli.nn import proofs, variant
+from attnres_cli.nn.residual import comes_with_the_tool, registry
+from attnres_cli.records.search_records import Search
+
+FIRST_SEED = 0
+"""Of the first look."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a user types of a search, beside the recipe.
+
+    Attributes:
+        variants: to be searched, each for itself.
+        budget: as `params=2M`; the recipe's own parameters where there is none.
+        space: as `aspect=15..75,n_blocks=2..16`.
+        objectives: val_loss first.
+        n_trials: of each variant, in all.
+        sampler: as `auto`.
+        pruner: as `median:until=0.5`.
+        n_confirmed: best shapes of each variant that are then trained on fresh seeds.
+        confirm_seeds: those.
+
+    """
+
+    variants: Sequence[str]
+    budget: Sequence[str]
+    space: str
+    objectives: tuple[str, ...]
+    n_trials: int
+    sampler: str
+    pruner: str
+    n_confirmed: int
+    confirm_seeds: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What is to be done.
+
+    Attributes:
+        search: without families, which are what has been done.
+        points: of each variant, by its spec as the user may type it.
+        samplers: of each variant, the sampler's kind, and what is said of it.
+        pruning: what ends trials early, None where nothing does.
+        n_confirmed: best shapes of each variant that are then trained on fresh seeds.
+
+    """
+
+    search: Search
+    recipe: Recipe
+    tokens: Tokens
+    points: Mapping[str, Sequence[Point]]
+    samplers: Mapping[str, tuple[str, str]]
+    pruning: Pruning | None
+    n_confirmed: int
+
+    @property
+    def n_shapes(self) -> int:
+        """Shapes that all variants have in common."""
+        return len({point.trunk for points in self.points.values() for point in points})
+
+    @property
+    def largest(self) -> Point:
+        """The point whose training takes the most FLOPs, which decides how runs are computed."""
+        every = [point for points in self.points.values() for point in points]
+        return max(every, key=lambda point: point.flops)
+
+
+def make(recipe: Recipe, asked: Asked) -> Wanted:
+    """The search that is asked for. Loads the data, whose vocabulary is a part of every model.
+
+    Raises:
+        UsageError: a budget or space that cannot be meant, or without any shape; a goal that the
+            budget fixes; a sampler or pruner that cannot be meant, or does not fit.
+        VariantError: an unknown variant, or a design of the user's own that is unfair.
+        DataError: the recipe's data cannot be had.
+
+    """
+    if recipe.ladder:
+        raise UsageError(f"recipe {recipe.name} has a ladder of sizes: a search has one budget")
+    prunes = pruning.asked(asked.pruner, recipe, asked.objectives)
+    specs = list(dict.fromkeys(variant.parse(spec) for spec in asked.variants))
+    space = spaces.parse(asked.space, specs)
+    budget = budgets.parse(asked.budget, 1)
+    _check_goals(asked, space, budget)
+    tokens = data.load(recipe)
+    if not asked.budget:
+        budget = budgets.parse((), recipe.model.shape(tokens.vocab_size).n_params())
+    points = grid(specs, space, budget, recipe, tokens.vocab_size)
+    _admit(points, tokens.vocab_size)
+    search = Search(
+        name="",
+        recipe=recipe.name,
+        recipe_digest=recipe.digest,
+        fingerprint=tokens.fingerprint,
+        budget=budget.text,
+        tolerance=budgets.TOLERANCE,
+        space=space.text,
+        objectives=asked.objectives,
+        learning_rate=lr_rule(space, recipe),
+        first_seed=FIRST_SEED,
+        confirm_seeds=asked.confirm_seeds,
+        n_trials=asked.n_trials,
+        families=(),
+        absent=absent(space, {point.trunk for held in points.values() for point in held}),
+    )
+    search = replace(search, name=name_of(search, [str(spec) for spec in specs]))
+    goals = len(asked.objectives)
+    return Wanted(
+        search=search,
+        recipe=recipe,
+        tokens=tokens,
+        points={str(spec): points[spec] for spec in specs},
+        samplers={
+            str(spec): proposals.chosen(asked.sampler, len(points[spec]), asked.n_trials, goals)
+            for spec in specs
+        },
+        pruning=prunes,
+        n_confirmed=asked.n_confirmed,
+    )
+
+
+def _check_goals(asked: Asked, space: spaces.Space, budget: budgets.Budget) -> None:
+    """Refuse a goal that every shape reaches alike: rounding alone would decide who is better."""
+    sizes = space.trunk["params"].values if "params" in space.trunk else budget.sizes()
+    fixed = {"params": len(sizes) == 1, "flops": budget.flops is not None}
+    by = "the budget" if asked.budget else "the default budget, the recipe's params,"
+    for goal in asked.objectives:
+        if fixed.get(goal):
+            others = [name for name, is_fixed in fixed.items() if not is_fixed]
+            raise UsageError(
+                f"--objective {goal}: {by} fixes it for every shape, but for rounding; take "
+                f"{', '.join(['step_time', *others])}, or on a GPU memory"
+            )
+
+
+def _admit(points: Mapping[variant.Variant, Sequence[Point]], vocab_size: int) -> None:
+    """Refuse a design of the user's own that cannot be trained fairly (`proofs.admit`)."""
+    for spec, found in points.items():
+        if comes_with_the_tool(registry()[spec.name]):
+            continue
+        model = found[0].recipe.model
+        proofs.admit(variant.parse(found[0].variant), model.shape(vocab_size))

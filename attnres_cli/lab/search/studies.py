@@ -1,0 +1,237 @@
+"""Searches as Optuna's studies hold them, in the study's own database; read back without torch.
+
+One study of Optuna per variant, `attnres-<name of the search>-<variant>`. User attributes of the
+study define the search, those of a trial name its run; no table of ours is needed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, fields
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from attnres_cli.config import address
+from attnres_cli.records.search_records import Family, Search, State, Trial
+from attnres_cli.store.optuna import asking, explained, to_read
+from attnres_cli.store.queries import has_searches
+from attnres_cli.store.retry import retry_s
+from attnres_cli.store.sqlite import unchanged
+
+if TYPE_CHECKING:
+    from optuna import Study
+    from optuna.storages import RDBStorage
+    from optuna.trial import FrozenTrial
+
+PREFIX = "attnres-"
+VOID = "void"
+"""Of a trial that never had a run, with the reason."""
+
+EXTRA = "extra"
+"""Of a trial beyond those asked for: a shape that was best for another variant."""
+
+_DEFINED, _ASKED, _RUN = "attnres", "attnres_asked", "attnres_run"
+_STATES = {
+    "RUNNING": State.RUNNING,
+    "WAITING": State.RUNNING,
+    "COMPLETE": State.COMPLETE,
+    "PRUNED": State.PRUNED,
+    "FAIL": State.FAILED,
+}
+_LEAST_TRIALS = 10  # to tell the importance of a dimension
+_GROWS = ("n_trials", "confirm_seeds")  # of a search, without making it another one
+_ASKED_FOR = (*_GROWS, "earlier_seeds")
+_NO_PART = ("name", "families", "absent", *_ASKED_FOR)
+
+
+def name_of(search: Search, variants: Sequence[str]) -> str:
+    """What a search is known by: a digest of all that decides what it may try and how it judges."""
+    decides = {key: value for key, value in asdict(search).items() if key not in _NO_PART}
+    text = json.dumps([decides, list(variants)], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+
+def open_study(storage: RDBStorage, search: Search, variants: Sequence[str], spec: str) -> Study:
+    """Optuna's study of one variant, made if it is not there; it keeps what defines the search."""
+    import optuna
+
+    optuna.logging.set_verbosity(optuna.logging.ERROR)  # a lost connection is told by us
+    found = optuna.create_study(
+        storage=storage,
+        study_name=f"{PREFIX}{search.name}-{spec}",
+        directions=["minimize"] * len(search.objectives),
+        load_if_exists=True,
+    )
+    defined = {key: value for key, value in asdict(search).items() if key not in ("families",)}
+    defined |= {"variant": spec, "variants": list(variants)}
+    if _DEFINED not in found.user_attrs:
+        found.set_user_attr(_DEFINED, {k: v for k, v in defined.items() if k not in _ASKED_FOR})
+    return found
+
+
+def keep_asked(study: Study, search: Search, sampler: str, pruner: str = "") -> None:
+    """Write down what was asked last: trials, seeds of the confirmation, sampler, and pruner. Those
+    two stay where there is none now, since trials that they proposed and ended stay so.
+    """
+    before = study.user_attrs.get(_ASKED, {})
+    asked = {key: getattr(search, key) for key in _GROWS}
+    for key, now in (("sampler", sampler), ("pruner", pruner)):
+        asked[key] = now or before.get(key, "")
+    earlier = [seed for seed in _seeds_of(before) if seed not in search.confirm_seeds]
+    asked["earlier_seeds"] = earlier
+    if before != json.loads(json.dumps(asked)):
+        study.set_user_attr(_ASKED, asked)
+
+
+def run_attributes(trial: Trial) -> dict[str, Any]:
+    """What a trial of Optuna says of its run."""
+    kept = ("dimensions", "variant", "recipe_digest", "n_params", "flops")
+    return {_RUN: {name: getattr(trial, name) for name in kept}}
+
+
+def has_run(trial: FrozenTrial) -> bool:
+    """Whether it says which run is its own."""
+    return _RUN in trial.user_attrs and VOID not in trial.user_attrs
+
+
+def read(study: str) -> list[Search]:
+    """The searches of a study, in the order in which they were begun; empty where there are none.
+
+    A server that is away is asked again for a while.
+
+    Raises:
+        StudyError: it cannot be read.
+
+    """
+    if address.is_url(study):
+        return asking(study, partial(_read, study), retry_s())
+    path = address.file_of(study).resolve()
+
+    def read_file() -> list[Search]:
+        with unchanged(path), explained(study):
+            return _read(study)
+
+    return asking(study, read_file, retry_s()) if path.exists() else []
+
+
+def _read(study: str) -> list[Search]:
+    import optuna
+    from optuna.storages import RDBStorage
+    from sqlalchemy import create_engine
+
+    url, arguments = to_read(study)
+    optuna.logging.set_verbosity(optuna.logging.ERROR)  # a lost connection is told by us
+    engine = create_engine(url, **arguments)
+    try:
+        with engine.connect() as connection:
+            if not has_searches(connection):  # nor may all of Optuna's tables be there yet
+                return []
+    finally:
+        engine.dispose()
+    storage = RDBStorage(url, engine_kwargs=arguments, skip_table_creation=True)
+    try:
+        names = [n for n in optuna.get_all_study_names(storage) if n.startswith(PREFIX)]
+        studies = [optuna.load_study(study_name=name, storage=storage) for name in names]
+        return _searches([found for found in studies if _DEFINED in found.user_attrs])
+    finally:
+        storage.remove_session()
+        storage.engine.dispose()
+
+
+def _searches(studies: Sequence[Study]) -> list[Search]:
+    by_name: dict[str, dict[str, Study]] = {}
+    for study in studies:
+        defined = study.user_attrs[_DEFINED]
+        by_name.setdefault(defined["name"], {})[defined["variant"]] = study
+    return [_search(found) for found in by_name.values()]
+
+
+def _search(studies: Mapping[str, Study]) -> Search:
+    defined = dict(next(iter(studies.values())).user_attrs[_DEFINED])
+    order, _ = defined.pop("variants"), defined.pop("variant")
+    found = {spec: studies[spec] for spec in order if spec in studies}
+    asked = [study.user_attrs.get(_ASKED, {}) for study in found.values()]
+    seeds = _most([each.get("confirm_seeds", []) for each in asked])
+    ever = dict.fromkeys(seed for each in asked for seed in _seeds_of(each))
+    known = {field.name for field in fields(Search)}
+    return Search(
+        **{key: _tupled(value) for key, value in defined.items() if key in known},
+        n_trials=max((each.get("n_trials", 0) for each in asked), default=0),
+        confirm_seeds=seeds,
+        earlier_seeds=tuple(seed for seed in ever if seed not in seeds),
+        families=tuple(_family(spec, study) for spec, study in found.items()),
+    )
+
+
+def _most(found: Sequence[list[int]]) -> tuple[int, ...]:
+    """Of the seeds that each study says the most: a command may have died before it told all."""
+    most: list[int] = max(found, key=len, default=[])
+    return tuple(most)
+
+
+def _seeds_of(asked: Mapping[str, Any]) -> list[int]:
+    """All seeds that have ever been asked for, to confirm."""
+    every = [*asked.get("earlier_seeds", ()), *asked.get("confirm_seeds", ())]
+    return list(dict.fromkeys(every))
+
+
+def _tupled(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _family(spec: str, study: Study) -> Family:
+    found = [trial for trial in study.get_trials(deepcopy=False) if has_run(trial)]
+    first: dict[str, FrozenTrial] = {}  # of a race of two processes one has won
+    for trial in found:
+        held = first.setdefault(_key(trial), trial)
+        if _rank(trial) < _rank(held):
+            first[_key(trial)] = trial
+    kept = sorted(first.values(), key=lambda trial: trial.number)
+    wanted = {_key(trial) for trial in found if EXTRA not in trial.user_attrs}  # some pruned first
+    trials = tuple(_trial(trial, is_extra=_key(trial) not in wanted) for trial in kept)
+    asked = study.user_attrs.get(_ASKED, {})
+    texts = {name: asked.get(name, "") for name in ("sampler", "pruner")}
+    return Family(spec, trials, importance=_importance(kept), **texts)
+
+
+def _key(trial: FrozenTrial) -> str:
+    """What tells its run from those of other points."""
+    return json.dumps([trial.user_attrs[_RUN][name] for name in ("recipe_digest", "variant")])
+
+
+def _rank(trial: FrozenTrial) -> tuple[int, int]:
+    """A complete one first; one that failed last, since it may have been tried again."""
+    order = {State.COMPLETE: 0, State.FAILED: 2}
+    return order.get(_STATES[trial.state.name], 1), trial.number
+
+
+def _trial(trial: FrozenTrial, *, is_extra: bool) -> Trial:
+    state = _STATES[trial.state.name]
+    values = tuple(trial.values or ()) if state is State.COMPLETE else ()
+    return Trial(trial.number, state, **trial.user_attrs[_RUN], values=values, is_extra=is_extra)
+
+
+def _importance(trials: Sequence[FrozenTrial]) -> dict[str, float]:
+    """By Optuna's PED-ANOVA; empty where fewer than ten trials are complete."""
+    import optuna
+    from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
+
+    complete = [t for t in trials if _STATES[t.state.name] is State.COMPLETE]
+    ended = [t for t in complete if t.values and math.isfinite(t.values[0])]
+    if len(ended) < _LEAST_TRIALS or not ended[0].params:
+        return {}
+    alone = optuna.create_study()
+    for trial in ended:
+        alone.add_trial(
+            optuna.trial.create_trial(
+                params=trial.params, distributions=trial.distributions, value=trial.values[0]
+            )
+        )
+    with warnings.catch_warnings():  # of Optuna 4, where it is called experimental
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        found = get_param_importances(alone, evaluator=PedAnovaImportanceEvaluator())
+    return {name: share for name, share in found.items() if math.isfinite(share)}

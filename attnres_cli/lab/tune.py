@@ -1,0 +1,114 @@
+"""A learning rate for every arm: the same grid, at the same budget, on seeds kept for it alone.
+
+That every arm is trained at the baseline's best rate is the commonest way in which comparisons of
+architectures are unfair (arXiv 2509.02046).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+from attnres_cli.config.recipe import Recipe
+from attnres_cli.records.comparison_terms import Tuned
+from attnres_cli.records.plan import Arm, Plan
+from attnres_cli.records.run import FIRST_TUNING_SEED, RunRecord
+from attnres_cli.stats import mean_sd, parabola_vertex
+
+SEEDS = (FIRST_TUNING_SEED, FIRST_TUNING_SEED + 1)
+"""Of the tuning runs; `--seeds` takes none of them."""
+
+_N_RATES = 5
+_FACTOR = math.sqrt(2)
+
+
+def rates(lr: float) -> tuple[float, ...]:
+    """The grid around a recipe's learning rate: 0.01 -> 0.005, 0.00707, 0.01, 0.0141, 0.02."""
+    steps = range(-(_N_RATES // 2), _N_RATES // 2 + 1)
+    return tuple(_rounded(lr * _FACTOR**step) if step else lr for step in steps)
+
+
+def grid(plan: Plan) -> Plan:
+    """Every arm of the plan at every rate, on the tuning seeds; the baseline is one of the arms."""
+    arms = [
+        replace(arm, recipe=_at(plan.recipe_of(arm), lr), how=None)
+        for lr in rates(plan.recipe.optim.lr)
+        for arm in plan.arms
+    ]
+    return replace(plan, arms=tuple(arms), seeds=SEEDS, done=frozenset())
+
+
+def tuned(plan: Plan, records: Sequence[RunRecord]) -> Plan:
+    """The plan with each arm at the rate that its tuning runs speak for.
+
+    Arms whose tuning runs have not all ended are left out: nobody knows their rate.
+    """
+    losses = {
+        (record.recipe_digest, record.variant, record.seed): record.result.val_loss
+        for record in records
+        if record.result is not None and record.fingerprint == plan.fingerprint
+    }
+    arms = [_tuned(arm, plan, losses) for arm in plan.arms]
+    terms = replace(plan.terms, is_tuned=True)
+    found = tuple(arm for arm in arms if arm is not None)
+    return replace(plan, arms=found, terms=terms, done=frozenset())
+
+
+def _tuned(arm: Arm, plan: Plan, losses: dict[tuple[str, str, int], float]) -> Arm | None:
+    own = plan.recipe_of(arm)
+    shared, means = own.optim.lr, []
+    grid = rates(shared)
+    for lr in grid:
+        digest = _at(own, lr).digest
+        found = [losses.get((digest, arm.variant, seed)) for seed in SEEDS]
+        known = [loss for loss in found if loss is not None]
+        if len(known) < len(SEEDS):
+            return None
+        mean, _ = mean_sd(known)
+        means.append(mean if math.isfinite(mean) else None)
+    lr, is_on_edge, fit = choose(grid, means, shared)
+    how = Tuned(shared, grid, tuple(means), SEEDS, lr, is_on_edge, fit)
+    return replace(arm, recipe=_at(own, lr), how=how)
+
+
+def choose(
+    grid: Sequence[float], losses: Sequence[float | None], shared: float
+) -> tuple[float, bool, str]:
+    """A learning rate, whether it is at the grid's edge, and how it was chosen.
+
+    The vertex of the parabola in log(lr) through the best rate of the grid and its two neighbours,
+    which lies between these. The best rate itself where it has no two neighbours that trained, or
+    all three are equal; the shared one where no rate trained.
+
+    Args:
+        grid: rates in ascending order.
+        losses: at each of them, None where training diverged.
+        shared: the recipe's rate.
+
+    """
+    trained = [(loss, i) for i, loss in enumerate(losses) if loss is not None]
+    if not trained:
+        return shared, False, "training diverged at every rate: the shared one is kept"
+    _, best = min(trained)
+    if best in (0, len(grid) - 1):
+        word = "largest" if best else "smallest"
+        return grid[best], True, f"the best is the {word} of the grid: a better one may lie beyond"
+    low, middle, high = losses[best - 1 : best + 2]
+    if low is None or high is None:
+        return grid[best], False, "the best of the grid: the rate next to it diverged"
+    assert middle is not None
+    logs = [math.log(lr) for lr in grid[best - 1 : best + 2]]
+    vertex = parabola_vertex(logs, [low, middle, high])
+    if vertex is None:
+        return grid[best], False, "the best of the grid: its neighbours are as good"
+    return _rounded(math.exp(vertex)), False, "parabola through the best of the grid and next to it"
+
+
+def _at(recipe: Recipe, lr: float) -> Recipe:
+    return recipe.model_copy(update={"optim": recipe.optim.model_copy(update={"lr": lr})})
+
+
+def _rounded(lr: float) -> float:
+    """To three digits, so that a rate can be read and typed."""
+    return float(f"{lr:.3g}")

@@ -1,0 +1,125 @@
+"""Training a recorded run once more, from what the study holds alone, and comparing every bit."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import tempfile
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import torch
+
+from attnres_cli import train
+from attnres_cli.config.recipe import Recipe
+from attnres_cli.data import Tokens
+from attnres_cli.errors import DataError, DeviceError, UsageError
+from attnres_cli.lab.workers import made_with
+from attnres_cli.records.plan import Arm, Plan
+from attnres_cli.records.run import (
+    WEIGHTS,
+    Departure,
+    Event,
+    Point,
+    RunRecord,
+    RunSpec,
+    Settings,
+    Verification,
+)
+
+Changed = tuple[tuple[str, str, str], ...]
+
+
+def plan(record: RunRecord, recipe: Recipe, tokens: Tokens) -> tuple[Plan, Changed]:
+    """One run to train, computed as the record says; what of its provenance is another one here.
+
+    Raises:
+        DataError: the data are not those of the run.
+        DeviceError: the run's device or engine is not here.
+        UsageError: the run has not ended, so that there is nothing to compare with.
+
+    """
+    result = record.result
+    if result is None:
+        raise UsageError(f"run {record.id} is {record.status}: only what has ended is verified")
+    if tokens.fingerprint != record.fingerprint:
+        python = record.versions.get("python", "unknown")
+        raise DataError(
+            f"run {record.id} was trained on data {record.fingerprint}, which are now "
+            f"{tokens.fingerprint} (recorded with Python {python}): verify needs the same"
+        )
+    device, settings = _here(record.id, recipe, result.settings)
+    arm = Arm(record.variant, result.n_params, result.flops_per_token, result.step_s)
+    one = Plan(recipe, (arm,), (record.seed,), (device,), settings, record.fingerprint)
+    return one, _changed(record, one.specs[0], settings)
+
+
+def retrain(
+    record: RunRecord,
+    plan: Plan,
+    changed: Changed,
+    tokens: Tokens,
+    kept: Path,
+    on_event: Callable[[Event | None], None],
+) -> Verification:
+    """Train it, and hold it against the record; nothing of the study is written.
+
+    `kept` is the study's folder of the run, whose final weights are compared where it has them.
+    """
+    torch.set_num_threads(plan.settings.threads)
+
+    def on_step(step: int, loss: float | None) -> None:
+        on_event(Event(0, record.id, step, loss))
+
+    with tempfile.TemporaryDirectory(prefix="attnres-verify-") as folder:
+        again = Path(folder) / "run"
+        keeper = train.Keeper(train.Checkpoints(again, {}), math.inf, train.Stop())
+        on_event(Event(0, record.id))
+        result = train.train(plan.specs[0], tokens, plan.settings, plan.devices[0], on_step, keeper)
+        on_event(Event(0, record.id, result.steps, result.val_loss, done=True))
+        weights = None
+        if (kept / WEIGHTS).exists():
+            weights = tuple(train.differing(kept / WEIGHTS, again / WEIGHTS))
+    assert record.result is not None
+    departure = departs(record.result.curve, result.curve)
+    return Verification(record, result, departure, weights, changed)
+
+
+def departs(recorded: tuple[Point, ...], now: tuple[Point, ...]) -> Departure | None:
+    """Where two curves are first not the same; where one ends early, its losses are None."""
+    for ours, theirs in itertools.zip_longest(recorded, now):
+        step = (ours or theirs).step
+        before, after = _losses(ours), _losses(theirs)
+        for what, one, other in zip(("training", "validation"), before, after, strict=True):
+            if one != other:
+                return Departure(step, f"{what} loss", one, other)
+    return None
+
+
+def _losses(point: Point | None) -> tuple[float | None, float | None]:
+    """Training and validation loss; None for nan, which the study does not hold."""
+    found = (None, None) if point is None else (point.train_loss, point.val_loss)
+    train_loss, val_loss = (None if loss is None or math.isnan(loss) else loss for loss in found)
+    return train_loss, val_loss
+
+
+def _here(run_id: int, recipe: Recipe, recorded: Settings) -> tuple[str, Settings]:
+    """A device of the recorded kind, and the recorded settings with its name."""
+    try:
+        device = train.devices(recorded.device)[0]
+        found = train.settings(recipe, device, recorded.threads, 0.0, recorded.engine)
+    except (DeviceError, UsageError) as error:
+        raise DeviceError(
+            f"run {run_id} was computed with {recorded.numerics}, depth mixing by "
+            f"{recorded.engine}, on {recorded.device_name}, which this machine cannot: {error}"
+        ) from error
+    return device, replace(recorded, device_name=found.device_name)
+
+
+def _changed(record: RunRecord, spec: RunSpec, settings: Settings) -> Changed:
+    assert record.result is not None
+    before = asdict(record.result.settings) | dict(record.versions)
+    after = asdict(settings) | made_with(spec)
+    pairs = ((name, str(before[name]), str(after.get(name, "none"))) for name in before)
+    return tuple((name, old, new) for name, old, new in pairs if old != new)

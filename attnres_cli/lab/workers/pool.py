@@ -1,0 +1,244 @@
+"""Worker processes on this machine: start them, listen to them, replace the ones that die."""
+
+from __future__ import annotations
+
+import multiprocessing
+import signal
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from multiprocessing import resource_tracker
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import SpawnProcess
+from typing import Any
+
+from attnres_cli.errors import AwayError, DataError, StudyError
+from attnres_cli.lab.workers.worker import AWAY, NO_DATA, NO_STUDY, Job, Orders, checkpoint_s, work
+from attnres_cli.records.run import Event, Status
+from attnres_cli.store import Store
+from attnres_cli.train import clear
+
+OnEvent = Callable[[Event | None], None]
+"""Called with every event, and with None now and then so that a display can move on."""
+
+Wanted = Callable[[int], Sequence[int]]
+"""Called with how many workers are free: the runs that are to be trained, the first ones first.
+
+Asked before every run of a worker, so that what is wanted may follow from what has ended. Runs that
+have ended may stand among them; where none is left that has not, all is done.
+"""
+
+_WAITS = (Status.PENDING, Status.RUNNING)
+_TICK_S = 0.5
+_LOOK_S = 5.0  # between looks at the study while workers train
+_GOES_ON = "(above); the same command goes on"
+_LAST_WORDS_S = 20.0  # for checkpoints, when all is to end
+
+
+@dataclass
+class _Worker:
+    process: SpawnProcess
+    line: Connection
+    has_claimed: bool = False  # ever
+    is_busy: bool = False  # with a run now
+    step: int = 0  # of the run it has
+
+
+def run_all(
+    store: Store,
+    jobs: Sequence[Job],
+    wanted: Wanted,
+    on_event: OnEvent,
+    goes_on: Callable[[Event], bool] = lambda _event: True,
+) -> None:
+    """Train all wanted runs, one worker process per job, each for as long as there is a run for it.
+
+    A worker that dies is replaced and its run goes on. Runs that a process of another command is
+    training are waited for, and taken over if it is gone.
+
+    Args:
+        store: the study that holds the runs, opened by this process.
+        jobs: all of the same study.
+        wanted: names the runs.
+        on_event: for whoever watches.
+        goes_on: of an event of a run that has not ended, whether the run is to be trained further;
+            if not, it is let go, and may not be wanted again.
+
+    Raises:
+        KeyboardInterrupt: Ctrl-C, SIGTERM or SIGHUP; the workers write their runs down and end,
+            the runs wait again.
+        RuntimeError: a worker died before it could claim a run.
+        StudyError: a worker could not use the study, as on a full disk; no run is to blame.
+            `AwayError`: its server stayed away.
+        DataError: a worker could not load the data; no run is to blame either.
+        UsageError: the environment says no number of seconds between checkpoints.
+
+    """
+    checkpoint_s()
+    pool = _Pool(store, jobs, wanted, on_event, goes_on)
+    before, patience_s = _on_signals(_interrupt), store.patience_s
+    try:
+        pool.work()
+    finally:
+        store.patience_s = 0.0  # nobody waits for a server in order to end
+        _end(pool.workers)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        ids = list(pool.seen)
+        with suppress(AwayError):  # the next command finds that our workers are gone
+            store.release(ids)
+            _sweep(store, ids)
+        store.patience_s = patience_s
+
+
+class _Pool:
+    """The workers of one call, by the number of their job; the runs that were ever wanted."""
+
+    def __init__(
+        self,
+        store: Store,
+        jobs: Sequence[Job],
+        wanted: Wanted,
+        on_event: OnEvent,
+        goes_on: Callable[[Event], bool],
+    ) -> None:
+        self.workers: dict[int, _Worker] = {}
+        self.seen: dict[int, None] = {}  # in their order
+        self._store, self._jobs, self._wanted = store, jobs, wanted
+        self._on_event, self._goes_on = on_event, goes_on
+
+    def work(self) -> None:
+        """Until no run is left and all workers have ended: last words may be on the way."""
+        while True:
+            free = [number for number in range(len(self._jobs)) if number not in self.workers]
+            unfinished = self._unfinished(len(free))
+            if not unfinished and not self.workers:
+                return
+            waiting = sum(status is Status.PENDING for status in unfinished.values())
+            idle = sum(not worker.is_busy for worker in self.workers.values())  # they will ask
+            for number in free[: max(0, waiting - idle)]:
+                self.workers[number] = _start(number, self._jobs[number])
+            self._listen()
+            self._bury()
+            self._store.release(list(self.seen))  # of another command's processes that have died
+
+    def _unfinished(self, n_free: int) -> dict[int, Status]:
+        """Wanted runs that have not ended, by id, in their order."""
+        ids = self._wanted(n_free)
+        self.seen |= dict.fromkeys(ids)
+        found = self._store.statuses(ids)
+        return {run_id: found[run_id] for run_id in ids if found.get(run_id) in _WAITS}
+
+    def _listen(self) -> None:
+        """Answer workers until one has ended, or it is time to look at the study again."""
+        if not self.workers:
+            time.sleep(_TICK_S)  # another command's process has our runs
+            self._on_event(None)
+        look_at = time.monotonic() + _LOOK_S
+        while self.workers and time.monotonic() < look_at:
+            ready = wait([worker.line for worker in self.workers.values()], timeout=_TICK_S)
+            self._on_event(None)
+            for worker in [each for each in self.workers.values() if each.line in ready]:
+                try:
+                    event = worker.line.recv()
+                except (EOFError, OSError):
+                    worker.process.join()
+                    return
+                self._answer(worker, event)
+
+    def _answer(self, worker: _Worker, event: Event | None) -> None:
+        orders: Orders | None = None
+        if event is None:
+            worker.is_busy, worker.step = False, 0
+            unfinished = self._unfinished(1).items()
+            orders = tuple(n for n, status in unfinished if status is Status.PENDING)
+        else:
+            worker.has_claimed = worker.is_busy = True
+            worker.step = 0 if event.done else event.step  # what there is to write down
+            self._on_event(event)
+            if not event.done and not self._goes_on(event):
+                orders = event.run_id
+        if orders is not None:
+            with suppress(OSError):  # it has died: that is seen where it is listened to
+                worker.line.send(orders)
+
+    def _bury(self) -> None:
+        """Forget workers that have ended; let the runs of those that died wait again."""
+        for number, worker in list(self.workers.items()):
+            code = worker.process.exitcode
+            if code is None:
+                continue
+            worker.line.close()
+            del self.workers[number]
+            if code == NO_STUDY:
+                raise StudyError(f"a worker could not use the study {_GOES_ON}")
+            if code == NO_DATA:
+                raise DataError(f"a worker could not load the data {_GOES_ON}")
+            ids = list(self.seen)
+            if code == AWAY:
+                self._store.release(ids)
+                continue
+            cause = f"the worker process ended with {_how(code)}"
+            if code == -signal.SIGKILL:
+                cause += ": out of memory? Lower train.batch_size or --workers"
+            freed = self._store.release(ids, cause=cause)
+            if code != 0 and not freed and not worker.has_claimed:
+                raise RuntimeError(
+                    f"a worker process ended with {_how(code)} before it could start"
+                )
+
+
+def _on_signals(handler: Callable[[int, object], None]) -> dict[int, Any]:
+    """Let SIGTERM and SIGHUP call it, unless they are ignored, as under nohup; what they did."""
+    numbers = (signal.SIGTERM, signal.SIGHUP)
+    heeded = [n for n in numbers if signal.getsignal(n) is not signal.SIG_IGN]
+    return {number: signal.signal(number, handler) for number in heeded}
+
+
+def _interrupt(_signal: int, _frame: object) -> None:
+    raise KeyboardInterrupt
+
+
+def _start(number: int, job: Job) -> _Worker:
+    context = multiprocessing.get_context("spawn")  # CUDA does not survive a fork
+    line, theirs = context.Pipe()
+    process = context.Process(target=work, args=(number, job, theirs), daemon=True)
+    resource_tracker.ensure_running()  # which process.start() would do, and let Ctrl-C through
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        process.start()  # Ctrl-C reaches it too, and is held up there until it knows to ignore it
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    theirs.close()  # the worker's own alone keeps the pipe open
+    return _Worker(process, line)
+
+
+def _how(code: int) -> str:
+    return f"exit code {code}" if code >= 0 else f"signal {signal.Signals(-code).name}"
+
+
+def _end(workers: dict[int, _Worker]) -> None:
+    """Let workers that have come somewhere write that down, for as long as they may; end all."""
+    try:
+        for worker in workers.values():
+            if worker.step:
+                worker.process.terminate()
+            else:
+                worker.process.kill()
+        deadline = time.monotonic() + _LAST_WORDS_S
+        for worker in workers.values():
+            worker.process.join(max(0.0, deadline - time.monotonic()))
+    except KeyboardInterrupt:  # asked twice
+        pass
+    for worker in workers.values():
+        worker.process.kill()
+    for worker in workers.values():
+        worker.process.join()
+
+
+def _sweep(store: Store, ids: Sequence[int]) -> None:
+    """Remove what runs that are over have left, where a process was killed before it could."""
+    for record in store.runs(ids=ids, curves=False) if ids and store.folder.exists() else ():
+        if record.result is not None:
+            clear(store.folder_of(record))

@@ -1,0 +1,62 @@
+"""With what a run was made: versions, source revision, machine."""
+
+from __future__ import annotations
+
+import platform
+import socket
+import subprocess
+from functools import cache
+from pathlib import Path
+
+import torch
+
+import attnres_cli
+from attnres_cli.nn import design_page
+from attnres_cli.nn.residual import registry
+from attnres_cli.nn.variant import parse
+from attnres_cli.records.run import CODE, RunSpec
+
+
+@cache
+def versions() -> dict[str, str]:
+    """Names and versions that the study keeps with every run.
+
+    `git_revision` and `git_dirty` are there where the package lies in a git checkout.
+    """
+    found = {
+        "attnres": attnres_cli.__version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "cuda": torch.version.cuda or "",
+        "cpu_capability": torch.backends.cpu.get_cpu_capability(),
+        "platform": platform.platform(),
+        "host": socket.gethostname(),
+    }
+    revision = _git("rev-parse", "HEAD")
+    if revision is not None:
+        found["git_revision"] = revision
+        found["git_dirty"] = "yes" if _git("status", "--porcelain") else "no"
+    return found
+
+
+def made_with(spec: RunSpec) -> dict[str, str]:
+    """The versions of everything that a run is made with, the design's own code included."""
+    cls = registry()[parse(spec.variant).name]
+    return versions() | {CODE: design_page.code_digest(cls)}
+
+
+def _git(*arguments: str) -> str | None:
+    root = Path(attnres_cli.__file__).parent.parent
+    if not (root / ".git").exists():
+        return None
+    try:
+        done = subprocess.run(  # noqa: S603
+            ["git", "-C", str(root), *arguments],  # noqa: S607
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=10,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip()

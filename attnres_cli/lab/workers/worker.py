@@ -1,0 +1,253 @@
+"""One worker process: asks which runs there are, claims one, trains it, until none is left."""
+
+from __future__ import annotations
+
+import os
+import signal
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from multiprocessing.connection import Connection
+
+import torch
+
+from attnres_cli import data
+from attnres_cli.config.recipe import Recipe
+from attnres_cli.console import say
+from attnres_cli.data import Tokens
+from attnres_cli.errors import AttnresError, AwayError, DataError, StudyError, UsageError
+from attnres_cli.lab.workers.cores import bind
+from attnres_cli.lab.workers.heartbeat import Heart
+from attnres_cli.lab.workers.provenance import made_with
+from attnres_cli.records.run import Event, RunRecord, RunSpec, Settings
+from attnres_cli.store import Store, patiently, retry_s
+from attnres_cli.train import Checkpoints, Keeper, Stop, Stopped, train
+
+CHECKPOINT_S = "ATTNRES_CHECKPOINT_S"
+"""Environment variable: seconds between checkpoints; 0: one after every step."""
+
+NO_STUDY = 74
+"""Exit code of a worker that could not use the study, which is no fault of its run."""
+
+NO_DATA = 73
+"""The same of a worker that could not load the data, as where their file is gone."""
+
+AWAY = 75
+"""The same, where its server stayed away; the launcher sees that itself, and says it once."""
+
+_EVERY_S = 30.0
+_ANYWHERE = ("host", "platform")  # versions that decide no number
+
+
+Orders = tuple[int, ...] | int
+"""What a launcher sends: the runs that wait, as often as a worker asks for them by sending None,
+none if it is to end; or the id of a run that is to be let go before its end.
+"""
+
+
+class Halted(Exception):  # noqa: N818 - no error
+    """A run is to be let go; nothing of it is kept."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a worker is told at its start: whose runs, and where to compute them.
+
+    The recipe says where their data lie now: the study's copies of recipes have them where they
+    lay when first used. All else of a run's recipe is the study's.
+
+    Attributes:
+        cores: the CPU cores that it is bound to; empty: none.
+
+    """
+
+    study: str
+    device: str
+    settings: Settings
+    recipe: Recipe
+    cores: tuple[int, ...] = ()
+
+
+def checkpoint_s() -> float:
+    """Seconds between checkpoints. Raises UsageError where the environment says no number."""
+    text = os.environ.get(CHECKPOINT_S, str(_EVERY_S))
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not seconds >= 0:
+        raise UsageError(f"{CHECKPOINT_S} must be a number of seconds from 0 up, got '{text}'")
+    return seconds
+
+
+def work(worker: int, job: Job, line: Connection) -> None:
+    """Train the runs that the launcher names, one after the other.
+
+    Ends early where it gets SIGTERM or SIGHUP, or the launcher is gone: its run is written down
+    and waits again.
+    """
+    stop = _heed_signals()
+    bind(job.cores)  # before there are threads
+    torch.set_num_threads(job.settings.threads)
+    try:
+        store = patiently(lambda: Store.open(job.study, create=True), retry_s())
+        tokens = None
+        while not stop.wanted and (ids := _asked(line)):
+            tokens = tokens or data.load(job.recipe)  # before a run is claimed: none is to blame
+            claimed = store.claim(ids)
+            if claimed is None:  # others were first
+                continue
+            line.send(Event(worker, claimed.id))
+            held = store.recipe(claimed.recipe_digest)
+            recipe = held.model_copy(update={"data": job.recipe.data})
+            spec = RunSpec(recipe, claimed.variant, claimed.seed, claimed.fingerprint)
+            event = _Work(worker, store, claimed, spec, job, stop).do(tokens, line)
+            if event is not None:
+                line.send(event)
+    except (ConnectionError, EOFError):
+        return
+    except AwayError as error:
+        raise SystemExit(AWAY) from error
+    except (StudyError, DataError) as error:  # as of a full disk; a run goes on from a checkpoint
+        say(str(error))
+        raise SystemExit(NO_STUDY if isinstance(error, StudyError) else NO_DATA) from error
+    finally:
+        line.close()
+
+
+def _asked(line: Connection) -> tuple[int, ...]:
+    """The runs that wait, none where this is the end."""
+    line.send(None)
+    while isinstance(orders := line.recv(), int):  # of a run that has ended meanwhile
+        pass
+    return tuple(orders)
+
+
+def _heed_signals() -> Stop:
+    """What SIGTERM and SIGHUP set. Ctrl-C reaches the launcher, which ends us."""
+    stop = Stop()
+
+    def wish(_signal: int, _frame: object) -> None:
+        stop.wanted = True
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # held up while we were starting
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
+            signal.signal(number, wish)
+    return stop
+
+
+@dataclass
+class _Work:
+    """One run, as this process trains and records it."""
+
+    worker: int
+    store: Store
+    claimed: RunRecord
+    spec: RunSpec
+    job: Job
+    stop: Stop
+
+    def do(self, tokens: Tokens, line: Connection) -> Event | None:
+        """Whatever goes wrong in the run is recorded and ends it alone; None: it has not ended."""
+        claimed, versions = self.claimed, made_with(self.spec)
+        checkpoints = _checkpoints(self.store, claimed, self.job, versions)
+        keeper = Keeper(checkpoints, checkpoint_s(), self.stop, on_trouble=self._trouble)
+        heart = Heart(self.store, claimed.id, keeper)
+        keeper.on_saved = heart.further
+
+        def on_step(step: int, loss: float | None) -> None:
+            try:
+                line.send(Event(self.worker, claimed.id, step, loss))
+                while line.poll():
+                    if line.recv() == claimed.id:
+                        raise Halted
+            except (ConnectionError, EOFError):  # the launcher is gone
+                self.stop.wanted = True
+
+        try:
+            with heart:
+                _check_data(self.spec, tokens)
+                job = self.job
+                result = train(self.spec, tokens, job.settings, job.device, on_step, keeper)
+        except Halted:
+            checkpoints.clear()
+            patiently(self._forget, self.store.patience_s)  # this process lives on
+            return Event(self.worker, claimed.id, keeper.step, done=True, halted=True)
+        except Stopped:
+            with suppress(AwayError):  # it waits again when it is seen that we are gone
+                self.store.let_go(claimed.id)
+            return None
+        except Exception as error:
+            cause = _explain(error, self.spec)
+            fail = partial(self.store.fail, claimed.id, cause, versions, keeper.step)
+            return Event(self.worker, claimed.id, done=True) if self._record(fail) else None
+        ended = replace(claimed, status=result.status, result=result, versions=versions)
+        if not self._record(partial(self.store.finish, ended)):
+            return None
+        checkpoints.clear()
+        return Event(self.worker, ended.id, result.steps, result.val_loss, done=True)
+
+    def _record(self, end: Callable[[], None]) -> bool:
+        """Write down how the run has ended; whether it still was this process's."""
+        try:
+            end()
+        except StudyError:
+            if self.store.owns(self.claimed.id):
+                raise
+            say(f"{self._name} was taken over by another process, which records it")
+            return False
+        return True
+
+    def _forget(self) -> None:
+        """Let the run wait again, from its start."""
+        self.store.beat(self.claimed.id, 0)
+        self.store.let_go(self.claimed.id)
+
+    def _trouble(self, text: str) -> None:
+        say(f"{self._name}: {text}")
+
+    @property
+    def _name(self) -> str:
+        return f"{self.spec.variant} seed {self.spec.seed} (run {self.claimed.id})"
+
+
+def _checkpoints(
+    store: Store, claimed: RunRecord, job: Job, versions: dict[str, str]
+) -> Checkpoints:
+    """Where a run's checkpoints lie, and what decides whether they may be gone on from."""
+    identity = {
+        "recipe": claimed.recipe_digest,
+        "variant": claimed.variant,
+        "seed": str(claimed.seed),
+        "data": claimed.fingerprint,
+    }
+    computed = {name: str(value) for name, value in asdict(job.settings).items()}
+    made = {name: value for name, value in versions.items() if name not in _ANYWHERE}
+    return Checkpoints(store.folder_of(claimed), identity | computed | made)
+
+
+def _check_data(spec: RunSpec, tokens: Tokens) -> None:
+    if tokens.fingerprint != spec.fingerprint:
+        raise DataError(
+            f"the data changed while the study ran: fingerprint {tokens.fingerprint}, the run was "
+            f"planned on {spec.fingerprint}"
+        )
+
+
+def _explain(error: Exception, spec: RunSpec) -> str:
+    """What to write down of an error: the traceback, the last line being one that a list shows."""
+    if isinstance(error, AttnresError):
+        return str(error)
+    trace = "".join(traceback.format_exception(error)).strip()
+    out_of_memory = isinstance(error, torch.OutOfMemoryError | MemoryError)
+    if out_of_memory or "can't allocate memory" in str(error):
+        size = spec.recipe.train.batch_size
+        trace += (
+            f"\nMemoryError: out of memory with train.batch_size {size}: lower it, as in "
+            f"--set train.batch_size={max(1, size // 2)}"
+        )
+    return trace

@@ -1,0 +1,88 @@
+"""History: the sources made so far, mixed without ever being stacked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+
+import torch
+from torch import Tensor
+
+from attnres_cli.nn.depthmix import engines, unrolled
+from attnres_cli.nn.depthmix.engine_state import Engine, Ledger
+from attnres_cli.nn.depthmix.scoring import Layout, Scoring, Visible, layout_of, no_autocast, wide
+
+
+@dataclass(frozen=True)
+class History:
+    """Sources v_0..v_j and the engine that mixes them.
+
+    Never changed in place: `append`, `accumulate` and `read` return a new history. Scores, weights
+    and sums are in float32 at least, whatever the sources' type; a read returns the type of v_0.
+
+    The engine is chosen when the first source comes (see `engines.choose`).
+    """
+
+    scoring: Scoring
+    engine: Engine | None = None
+    ledger: Ledger | None = None
+
+    @property
+    def sources(self) -> tuple[Tensor, ...]:
+        """v_0..v_j, each (B, T, D)."""
+        return () if self.ledger is None else self.ledger.sources
+
+    def append(self, v: Tensor) -> History:
+        """The history with one more source, v of shape (B, T, D)."""
+        engine = self.engine or engines.choose(v)
+        ledger = self.ledger or Ledger(self.scoring, _layout(self.scoring.visible))
+        with no_autocast(v):
+            return History(self.scoring, engine, engine.append(ledger, v))
+
+    def accumulate(self, y: Tensor) -> History:
+        """The history with one more source: the newest one plus y, summed in float32 at least."""
+        newest = self.sources[-1]
+        return self.append(newest.to(wide(newest)) + y)
+
+    def read(self, site: int, query: Tensor | None = None) -> tuple[Tensor, History]:
+        """The weighted sum (B, T, D) that a site sees, and the history to go on with.
+
+        Args:
+            site: from 0.
+            query: (B, T, D) of this read alone, in the place of the scoring's own.
+
+        """
+        seen = self.scoring.visible[site]
+        if len(seen) == 1 and self.scoring.norm == "softmax":
+            only = self.sources[seen[0]]  # the softmax of one score is 1
+            return only.to(self.sources[0].dtype), self
+        assert self.engine is not None
+        assert self.ledger is not None
+        with no_autocast(self.sources[0]):
+            h, ledger = self.engine.read(self.ledger, site, query)
+        return h, History(self.scoring, self.engine, ledger)
+
+    def weights(self, site: int, query: Tensor | None = None) -> Tensor:
+        """(B, T, S, H) weights of the sources in `visible[site]`; B and T are 1 for a table.
+
+        Args:
+            site: from 0.
+            query: as the read's.
+
+        """
+        assert self.engine is not None
+        assert self.ledger is not None
+        with no_autocast(self.sources[0]):
+            if query is None:
+                scores = self.engine.scores(self.ledger, site)
+            else:
+                scores = unrolled.query_scores(self.ledger, site, query)
+        return self.scoring.weights(scores, dim=-2)
+
+
+_remembered = cache(layout_of)
+
+
+def _layout(visible: Visible) -> Layout:
+    """The layout, remembered where no compiler is tracing: those warn of caches."""
+    return layout_of(visible) if torch.compiler.is_compiling() else _remembered(visible)

@@ -1,0 +1,114 @@
+"""The list form: plain PyTorch on a list of sources that is never stacked.
+
+What torch.compile fuses best: a read becomes one pass over its sources together with whatever
+comes after it, and so does its gradient. Scores are taken when a source is made: its rms once,
+and one matrix product with the queries of all sites that will read it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from attnres_cli.nn.depthmix.engine_state import Ledger
+from attnres_cli.nn.depthmix.scoring import Scoring, wide
+
+
+class ListForm:
+    """Notes of a source: {site: (B, T, H) scores}."""
+
+    name = "compile"
+
+    def append(self, ledger: Ledger, v: Tensor) -> Ledger:
+        """One more source, scored at every site that will read it."""
+        notes = scores_of(ledger, v, len(ledger.sources))
+        return replace(ledger, sources=(*ledger.sources, v), notes=(*ledger.notes, notes))
+
+    def read(self, ledger: Ledger, site: int, query: Tensor | None = None) -> tuple[Tensor, Ledger]:
+        """h_l = sum_i a_il v_i, one multiply-add per source."""
+        seen = [ledger.sources[i] for i in ledger.scoring.visible[site]]
+        if query is None:
+            weights = ledger.scoring.weights(self.scores(ledger, site), dim=-2)
+        else:
+            weights = ledger.scoring.weights(query_scores(ledger, site, query), dim=-2)
+        h = weighted_sum(seen, weights)
+        return h.to(ledger.sources[0].dtype), ledger
+
+    def scores(self, ledger: Ledger, site: int) -> Tensor:
+        """(B, T, S, H) scores at a site, (1, 1, S, H) from a table."""
+        return noted_scores(ledger.scoring, site, ledger.notes)
+
+
+def noted_scores(scoring: Scoring, site: int, noted: Sequence[Mapping[int, Tensor]]) -> Tensor:
+    """(B, T, S, H) scores at a site from those noted of each source, and the table's biases; these
+    alone, (1, 1, S, H), where there is no query.
+    """
+    biases = scoring.biases(site)
+    if scoring.query is None:
+        assert biases is not None
+        return biases
+    scores = torch.stack([noted[i][site] for i in scoring.visible[site]], dim=-2)
+    return scoring.squash(scores if biases is None else scores + biases)
+
+
+def weighted_sum(sources: Sequence[Tensor], weights: Tensor) -> Tensor:
+    """Sum over S of weights (B, T, S, H) times sources (B, T, D), in the weights' type."""
+    heads = weights.shape[-1]
+    h: Tensor | None = None
+    for a, v in zip(weights.unbind(dim=-2), sources, strict=True):
+        v = v.unflatten(-1, (heads, -1))  # (B, T, H, D/H)
+        a = a.unsqueeze(-1)
+        h = a * v if h is None else torch.addcmul(h, a, v.to(a.dtype))
+    assert h is not None
+    return h.flatten(-2)
+
+
+def scores_of(ledger: Ledger, v: Tensor, source: int) -> dict[int, Tensor]:
+    """Scores of a source at every site that will read it: r_i (v_i . (query * gain))."""
+    scoring, layout = ledger.scoring, ledger.layout
+    if scoring.query is None or source >= len(layout.readers) or not layout.readers[source]:
+        return {}
+    readers = layout.readers[source]
+    v = scoring.key(v)
+    v = v.to(wide(v))
+    rows = slice(readers.start, readers.stop)  # an index list would wait for CUDA
+    queries = scoring.query[rows]
+    if scoring.gain is not None:
+        queries = queries * scoring.gain[rows]  # (R, D): folding the gain changes no score
+    queries = queries.to(v.dtype).unflatten(-1, (scoring.heads, -1))  # (R, H, D/H)
+    if scoring.heads == 1:
+        scores = (v @ queries.squeeze(1).t()).unsqueeze(-1)  # (B, T, R, 1)
+    else:
+        scores = torch.einsum("bthd,rhd->btrh", v.unflatten(-1, (scoring.heads, -1)), queries)
+    if scoring.gain is not None:
+        scores = scores * _inverse_rms(v, scoring).unsqueeze(-2)
+    return dict(zip(readers, scores.unbind(dim=-2), strict=True))
+
+
+def query_scores(ledger: Ledger, site: int, query: Tensor) -> Tensor:
+    """(B, T, S, H) scores of the visible sources with a query (B, T, D) of this read alone."""
+    scoring = ledger.scoring
+    query = query.to(wide(query))
+    if scoring.gain is not None:
+        query = query * scoring.gain[site]
+    scores = []
+    for i in scoring.visible[site]:
+        v = scoring.key(ledger.sources[i])
+        v = v.to(wide(v))
+        score = (query * v).unflatten(-1, (scoring.heads, -1)).sum(dim=-1)  # (B, T, H)
+        if scoring.gain is not None:
+            score = score * _inverse_rms(v, scoring)
+        scores.append(score)
+    found, biases = torch.stack(scores, dim=-2), scoring.biases(site)
+    return scoring.squash(found if biases is None else found + biases)
+
+
+def _inverse_rms(v: Tensor, scoring: Scoring) -> Tensor:
+    """(B, T, 1), or (B, T, H) of each head's slice."""
+    if not scoring.head_norm:
+        return torch.rsqrt(v.square().mean(dim=-1, keepdim=True) + scoring.eps)
+    per_head = v.unflatten(-1, (scoring.heads, -1))
+    return torch.rsqrt(per_head.square().mean(dim=-1) + scoring.eps)

@@ -1,0 +1,262 @@
+"""What benchmarks measure with: clock, memory, machine, and whether an engine is right.
+
+Torch alone, so that a machine without this package's other needs can be measured.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import itertools
+import os
+import platform
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from attnres_cli.nn import depthmix
+from attnres_cli.nn.model import Transformer
+
+Call = Callable[[], object]
+
+TOLERANCE = {"fp32": 1e-3, "bf16": 8e-2}
+"""Relative difference of a loss or gradient from the reference's, which is in float32."""
+
+
+def seconds(call: Call, device: torch.device) -> float:
+    """Seconds of a call, the device's work in it included."""
+    _wait(device)
+    started = time.perf_counter()
+    call()
+    _wait(device)
+    return time.perf_counter() - started
+
+
+def in_turn(
+    calls: Mapping[str, Call], rounds: int, device: torch.device
+) -> dict[str, tuple[float, ...]]:
+    """Seconds of every call in every round; each other round goes backwards, so that none always
+    follows the same one.
+    """
+    times: dict[str, list[float]] = {name: [] for name in calls}
+    for number in range(rounds):
+        for name in list(calls) if number % 2 == 0 else list(calls)[::-1]:
+            times[name].append(seconds(calls[name], device))
+    return {name: tuple(values) for name, values in times.items()}
+
+
+def peak_bytes(call: Call, device: torch.device) -> int:
+    """The most bytes of tensors that a call holds at once, beyond those there before it.
+
+    On CUDA the allocator's own count; on a CPU every allocation that torch's profiler reports.
+    """
+    if device.type == "cuda":
+        _wait(device)
+        torch.cuda.reset_peak_memory_stats(device)
+        before = torch.cuda.memory_allocated(device)
+        call()
+        _wait(device)
+        return torch.cuda.max_memory_allocated(device) - before
+    return max(_allocations(call))
+
+
+def held_bytes(call: Call, device: torch.device) -> int:
+    """Bytes of tensors that are there after a call and were not before, while what it returned is
+    still held. Whoever holds them counts: autograd, or a Python object.
+    """
+    if device.type == "cuda":
+        _wait(device)
+        before = torch.cuda.memory_allocated(device)
+        kept = call()
+        _wait(device)
+        held = torch.cuda.memory_allocated(device) - before
+        del kept
+        return held
+    return _allocations(call)[-1]
+
+
+def _allocations(call: Call) -> list[int]:
+    """Bytes of CPU tensors beyond those at the start, after every allocation and release."""
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # else it writes to stderr
+    with torch.profiler.profile(
+        activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True
+    ) as profile:
+        kept = call()
+    results = profile.profiler.kineto_results
+    events = [event for event in results.events() if event.name() == "[memory]"]
+    ordered = sorted(events, key=lambda event: event.start_ns())
+    del kept
+    return list(itertools.accumulate((event.nbytes() for event in ordered), initial=0))
+
+
+def copy_speed(device: torch.device, n_bytes: int | None = None) -> float:
+    """Bytes per second read and written by a copy within the device's memory, median of five."""
+    if n_bytes is None:
+        n_bytes = 2**30 if device.type == "cuda" else 2**27  # beyond most caches
+    source = torch.ones(n_bytes // 4, device=device)
+    target = torch.zeros_like(source)
+    times = [seconds(lambda: target.copy_(source), device) for _ in range(7)]
+    return 2 * n_bytes / statistics.median(times[2:])
+
+
+def machine(device: torch.device) -> dict[str, str]:
+    """The device's name, and versions."""
+    found = {
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else cpu_name(),
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "system": platform.platform(),
+    }
+    if device.type == "cuda":
+        found["cuda"] = torch.version.cuda or ""
+    if importlib.util.find_spec("triton") is not None:
+        found["triton"] = importlib.import_module("triton").__version__
+    return found
+
+
+class Disagreement(NamedTuple):
+    """Relative differences from the reference engine; `where` is the parameter that is worst."""
+
+    loss: float
+    gradient: float
+    where: str
+
+    def complaint(self, precision: str) -> str | None:
+        """What is wrong, None where both are within the tolerance of a precision."""
+        most = TOLERANCE[precision]
+        if not self.loss <= most:
+            return f"its loss is off the reference's by {self.loss:.2g}, {most:g} at most"
+        if not self.gradient <= most:
+            return (
+                f"its gradient of {self.where} is off the reference's by {self.gradient:.2g}, "
+                f"{most:g} at most"
+            )
+        return None
+
+
+def stir(module: nn.Module, seed: int = 0) -> None:
+    """Move every parameter of a design off its start, where weights of sources are all equal and
+    much that is wrong would not show.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in module.parameters():
+            noise = torch.randn(parameter.shape, generator=generator)
+            parameter.add_(noise.to(parameter) * 0.3 / parameter.shape[-1] ** 0.5)
+
+
+Gradients = dict[str, Tensor]
+
+
+def loss_and_gradients(
+    model: Transformer,
+    forward: Callable[[Tensor, Tensor], Tensor],
+    windows: Tensor,
+    engine: str,
+    precision: str,
+    rows: int | None = None,
+) -> tuple[float, Gradients]:
+    """Loss (nats per token) and gradients by name of tokens (B, T + 1).
+
+    Args:
+        model: whose parameters they are of; it holds no gradients afterwards.
+        forward: the model, or what a compiler made of it; tokens and targets to the mean loss.
+        windows: on the model's device.
+        engine: of depth mixing.
+        precision: `bf16` for autocast, else `fp32`.
+        rows: sequences that go through the model at a time; all of them if None.
+
+    """
+    parts, total = windows.split(rows or len(windows)), 0.0
+    bf16 = torch.autocast(windows.device.type, torch.bfloat16)
+    for part in parts:
+        with depthmix.use(engine), bf16 if precision == "bf16" else contextlib.nullcontext():
+            loss = forward(part[:, :-1], part[:, 1:])
+        loss = loss * (len(part) / len(windows))
+        loss.backward()
+        total += loss.item()
+    named = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+    model.zero_grad()
+    return total, named
+
+
+def disagreement(
+    found: tuple[float, Gradients], reference: tuple[float, Gradients]
+) -> Disagreement:
+    """How far loss and gradients are from the reference's.
+
+    A gradient is compared in norm, with its own or a thousandth of the norm of all together,
+    whichever is larger. One that is missing counts as zero.
+    """
+    off_loss = abs(found[0] - reference[0]) / max(abs(reference[0]), 1e-12)
+    total = sum(float(g.double().square().sum()) for g in reference[1].values()) ** 0.5
+    worst, where = 0.0, ""
+    for name in reference[1].keys() | found[1].keys():
+        mine, right = found[1].get(name), reference[1].get(name)
+        known = mine if right is None else right
+        assert known is not None
+        zero = torch.zeros_like(known)
+        mine, right = zero if mine is None else mine, zero if right is None else right
+        size = max(float(right.double().norm()), 1e-3 * total, 1e-30)
+        error = float((mine.double() - right.double()).norm()) / size
+        if not error <= worst:
+            worst, where = error, name
+            if error != error:
+                break
+    return Disagreement(off_loss, worst, where)
+
+
+def check(
+    model: Transformer,
+    forward: Callable[[Tensor, Tensor], Tensor],
+    windows: Tensor,
+    engine: str,
+    precision: str,
+    oracle: Transformer | None = None,
+) -> tuple[Disagreement, float]:
+    """How far an engine is from the reference engine in float32, and the seconds of its own first
+    pass, compilation included. The reference sees one sequence at a time, which bounds its memory.
+
+    Args:
+        model: see `loss_and_gradients`, as for all that follow.
+        forward: the model, or what a compiler made of it.
+        windows: tokens (B, T + 1) on the model's device.
+        engine: of depth mixing.
+        precision: `bf16` for autocast, else `fp32`.
+        oracle: the same function with the same parameters, for the reference engine to compute;
+            None: the model itself.
+
+    """
+    plain = model if oracle is None else oracle
+    reference = loss_and_gradients(plain, plain, windows, "reference", "fp32", rows=1)
+    _wait(windows.device)
+    started = time.perf_counter()
+    found = loss_and_gradients(model, forward, windows, engine, precision)
+    _wait(windows.device)
+    elapsed = time.perf_counter() - started
+    return disagreement(found, reference), elapsed
+
+
+def allow_compiling(n_models: int) -> None:
+    """Let torch.compile keep this many models: beyond its limit it silently runs them eagerly."""
+    config = torch._dynamo.config  # noqa: SLF001
+    config.recompile_limit = max(config.recompile_limit, 2 * n_models)
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def cpu_name() -> str:
+    """The processor's name, as Linux gives it."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            if "model name" in line:
+                return line.partition(":")[2].strip()
+    return platform.machine()

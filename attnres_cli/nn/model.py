@@ -1,0 +1,296 @@
+"""The trunk: a decoder-only Transformer around a residual design that it knows nothing about.
+
+Letters: B batch, T time, D width, H heads, K key-value heads, S time so far.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections import OrderedDict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from attnres_cli.nn.generate import Cache, generate
+from attnres_cli.nn.loss import chunked_loss, next_token_loss
+from attnres_cli.nn.residual import Hidden, Norms, Residual
+from attnres_cli.nn.shape import Shape
+from attnres_cli.nn.variant import parse
+
+TIED_EMBEDDING_STD = 0.02
+HEAD_STD = 0.02
+
+MOST_LOGITS = 2**29
+"""Bytes of logits, in float32, that a loss may have in memory at once."""
+
+
+class Rotary(nn.Module):
+    """Rotary positions (Su et al. 2021, arXiv 2104.09864), halves rotated against each other."""
+
+    cos: Tensor
+    sin: Tensor
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        half = shape.d_head // 2
+        frequency = shape.rope_theta ** (-torch.arange(half, dtype=torch.float64) / half)
+        angle = torch.arange(shape.seq_len, dtype=torch.float64)[:, None] * frequency
+        self.register_buffer("cos", angle.cos().float(), persistent=False)  # (T, d_head / 2)
+        self.register_buffer("sin", angle.sin().float(), persistent=False)
+
+    def forward(self, x: Tensor, start: int = 0) -> Tensor:
+        """Rotate queries or keys x of shape (B, H, T, d_head), the first at position `start`."""
+        here = slice(start, start + x.shape[-2])
+        cos, sin = self.cos[here].to(x.dtype), self.sin[here].to(x.dtype)
+        a, b = x.chunk(2, dim=-1)
+        return torch.cat((a * cos - b * sin, a * sin + b * cos), dim=-1)
+
+
+class Attention(nn.Module):
+    """Causal softmax attention, with fewer key-value heads than queries if the shape says so."""
+
+    def __init__(self, shape: Shape, rotary: Rotary) -> None:
+        super().__init__()
+        self.heads = (shape.n_heads, shape.n_kv_heads, shape.n_kv_heads)
+        self.d_head = shape.d_head
+        self.rotary = rotary
+        self.qkv = nn.Linear(shape.d_model, sum(self.heads) * shape.d_head, bias=False)
+        self.out = nn.Linear(shape.n_heads * shape.d_head, shape.d_model, bias=False)
+
+    def forward(self, h: Hidden, cache: Cache | None = None) -> Hidden:
+        """(B, T, D) -> (B, T, D); with a cache, h follows the tokens that the cache has seen."""
+        qkv = self.qkv(h).unflatten(-1, (-1, self.d_head)).transpose(1, 2)  # (B, H+2K, T, d_head)
+        q, k, v = qkv.split(self.heads, dim=1)
+        start = 0 if cache is None else cache.seen
+        q, k = self.rotary(q, start), self.rotary(k, start)
+        if cache is not None:
+            k, v = cache.extend(k, v)
+        y = F.scaled_dot_product_attention(
+            q,
+            k,
+            v,
+            attn_mask=_mask(start, q) if start else None,
+            is_causal=start == 0,
+            enable_gqa=self.heads[0] != self.heads[1],
+        )
+        return self.out(y.transpose(1, 2).flatten(-2))
+
+
+def _mask(start: int, q: Tensor) -> Tensor | None:
+    """(T, S): which positions the queries from position `start` on see; None: one query, all."""
+    time = q.shape[-2]
+    if time == 1:
+        return None
+    ones = torch.ones(time, start + time, dtype=torch.bool, device=q.device)
+    return ones.tril(start)  # is_causal of torch would count from the first key
+
+
+class SwiGLU(nn.Module):
+    """out(silu(gate h) * up h) (Shazeer 2020, arXiv 2002.05202)."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.gate_up = nn.Linear(shape.d_model, 2 * shape.d_ff, bias=False)
+        self.out = nn.Linear(shape.d_ff, shape.d_model, bias=False)
+
+    def forward(self, h: Hidden) -> Hidden:
+        """(B, T, D) -> (B, T, D)."""
+        gate, up = self.gate_up(h).chunk(2, dim=-1)
+        return self.out(F.silu(gate) * up)
+
+
+class GELU(nn.Module):
+    """out(gelu(up h))."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.up = nn.Linear(shape.d_model, shape.d_ff, bias=False)
+        self.out = nn.Linear(shape.d_ff, shape.d_model, bias=False)
+
+    def forward(self, h: Hidden) -> Hidden:
+        """(B, T, D) -> (B, T, D)."""
+        return self.out(F.gelu(self.up(h)))
+
+
+class Sublayer(nn.Sequential):
+    """An attention or an MLP between the norms that the design asks for."""
+
+    def forward(self, h: Hidden, cache: Cache | None = None) -> Hidden:
+        """(B, T, D) -> (B, T, D); the cache is the attention's."""
+        for part in self:
+            h = part(h, cache) if isinstance(part, Attention) else part(h)
+        return h
+
+
+class Transformer(nn.Module):
+    """Embedding, 2 n_layers sublayers around a residual design, output norm, head.
+
+    `checkpoints_activations`: training keeps of a sublayer what it reads, and computes the rest
+    again in the backward pass. False until it is set.
+    """
+
+    def __init__(self, shape: Shape, residual: Residual) -> None:
+        super().__init__()
+        self.shape = shape
+        self.checkpoints_activations = False
+        self.embed = nn.Embedding(shape.vocab_size, shape.d_model)
+        rotary = Rotary(shape)
+        mlp = SwiGLU if shape.mlp == "swiglu" else GELU
+        parts = (
+            part for _ in range(shape.n_layers) for part in (Attention(shape, rotary), mlp(shape))
+        )
+        self.sublayers = nn.ModuleList(_with_norms(part, residual.norms, shape) for part in parts)
+        self.residual = residual
+        self.norm = nn.RMSNorm(shape.d_model, eps=shape.norm_eps)
+        self.head = nn.Linear(shape.d_model, shape.vocab_size, bias=False)
+        if shape.tie_embeddings:
+            self.head.weight = self.embed.weight
+        # x has unit variance either way. With small embeddings the eps of the norms, and not the
+        # design, would set designs that average their sources apart from `standard` at step 0.
+        self.embed_scale = 1 / TIED_EMBEDDING_STD if shape.tie_embeddings else 1.0
+
+    def forward(self, tokens: Tensor, targets: Tensor | None = None) -> Tensor:
+        """Logits (B, T, vocab_size) of the next token, from tokens (B, T).
+
+        With targets (B, T) instead their mean loss, in nats per token. Of a large vocabulary the
+        logits are then never all in memory at once.
+        """
+        hidden = self.hidden(tokens)
+        if targets is None:
+            return self.head(hidden)
+        n_chunks = -(-4 * targets.numel() * self.shape.vocab_size // MOST_LOGITS)
+        if n_chunks == 1:
+            return next_token_loss(self.head(hidden), targets)
+        return chunked_loss(hidden, self.head.weight, targets, n_chunks)
+
+    def hidden(self, tokens: Tensor, caches: Sequence[Cache] = ()) -> Hidden:
+        """What the head sees (B, T, D), from tokens (B, T).
+
+        With caches, one per sublayer, the tokens follow those that the caches have seen, and are
+        added to them. The residual needs none: nothing in it moves between time steps.
+        """
+        state = self.residual.start(self.embed(tokens) * self.embed_scale)
+        for l, f in enumerate(self.sublayers, 1):
+            h, state = self.residual.read(state, l)
+            y = f(h, caches[l - 1]) if caches else self._output(f, h)
+            state = self.residual.write(state, l, y)
+        return self.norm(self.residual.finish(state))
+
+    def _output(self, f: nn.Module, h: Hidden) -> Hidden:
+        """f(h), of which backward may find nothing but h and compute the rest again."""
+        if not (self.checkpoints_activations and torch.is_grad_enabled()):
+            return f(h)
+        return checkpoint(f, h, use_reentrant=False, preserve_rng_state=False)  # nothing draws
+
+    def generate(self, tokens: Tensor, n_new: int, **how: Any) -> Tensor:
+        """Tokens (B, T) and `n_new` more of each row; what else is asked as in generate.py."""
+        return generate(self, tokens, n_new, **how)
+
+    def shared_parameters(self) -> dict[str, nn.Parameter]:
+        """The trunk's own parameters by name: those that every design shares."""
+        named = self.named_parameters()
+        return {name: p for name, p in named if not name.startswith("residual.")}
+
+
+def load(folder: str | Path) -> Transformer:
+    """The model that `attnres runs export` wrote into a folder: float32, on the CPU, to evaluate.
+
+    Needs torch and safetensors alone.
+
+    Raises:
+        FileNotFoundError: the folder has no config.json or no model.safetensors.
+        VariantError: the design is not known here, as one of a plugin that is not loaded.
+
+    """
+    from safetensors.torch import load_model  # whoever only builds models needs none of it
+
+    config = json.loads((Path(folder) / "config.json").read_text(encoding="utf-8"))
+    shape = Shape(**config["shape"])
+    design = parse(config["variant"]).build(shape.d_model, shape.n_sublayers)
+    model = Transformer(shape, design)
+    load_model(model, Path(folder) / "model.safetensors")
+    return model.eval()
+
+
+def n_params(shape: Shape, residual: Residual) -> int:
+    """Parameters of a model by formula: the trunk's, the design's, and a second norm's if any."""
+    norms = {Norms.NONE: -1, Norms.PRE: 0, Norms.PRE_AND_POST: 1}[residual.norms]
+    return shape.n_params() + residual.n_params() + norms * shape.n_sublayers * shape.d_model
+
+
+def train_flops_per_token(shape: Shape, residual: Residual) -> int:
+    """FLOPs per trained token, forward and backward, trunk and design."""
+    return 3 * (shape.flops_per_token() + residual.extra_flops_per_token())
+
+
+class _PostNorm(nn.RMSNorm):
+    """The norm of a sublayer's output, which autocast has in fewer bits than the gain."""
+
+    def forward(self, x: Hidden) -> Hidden:
+        return super().forward(x.to(self.weight.dtype))
+
+
+def _with_norms(part: nn.Module, norms: Norms, shape: Shape) -> Sublayer:
+    """The part is called 1 whatever stands around it: a weight is drawn by its name."""
+    parts = {"1": part}
+    if norms is not Norms.NONE:
+        parts = {"0": nn.RMSNorm(shape.d_model, eps=shape.norm_eps), **parts}
+    if norms is Norms.PRE_AND_POST:
+        parts["2"] = _PostNorm(shape.d_model, eps=shape.norm_eps)
+    return Sublayer(OrderedDict(parts))
+
+
+@torch.no_grad()
+def init_weights(model: Transformer, seed: int) -> None:
+    """Draw the trunk's weights, each from a generator of its own, seeded by (seed, name).
+
+    So the parameters that designs share are equal bit for bit, whatever a design adds. A design
+    sets its own values in its constructor.
+
+    | parameter                     | distribution                                |
+    |-------------------------------|---------------------------------------------|
+    | embed, untied                 | N(0, 1)                                     |
+    | embed, tied to the head       | N(0, 0.02^2), scaled back to N(0, 1) in use |
+    | head, untied                  | N(0, 0.02^2)                                |
+    | qkv, gate_up, up              | N(0, 1 / fan_in)                            |
+    | out (attention and MLP)       | N(0, 1 / (fan_in 2 n_layers))               |
+    | norm gains                    | 1                                           |
+
+    v (the last rows of qkv), gate_up, up and out are multiplied by the design's `branch_scale`.
+    """
+    for name, parameter in model.shared_parameters().items():
+        if parameter.ndim == 1:
+            parameter.fill_(1.0)
+            continue
+        generator = torch.Generator().manual_seed(_seed_of(seed, name))
+        drawn = torch.randn(parameter.shape, generator=generator)
+        parameter.copy_(drawn * _init_std(model.shape, name, parameter.shape[1]))
+        if name.startswith("sublayers"):
+            scaled = parameter[_query_key_rows(model.shape) :] if "qkv" in name else parameter
+            scaled.mul_(model.residual.branch_scale)
+
+
+def _init_std(shape: Shape, name: str, fan_in: int) -> float:
+    if name.startswith("embed"):
+        return TIED_EMBEDDING_STD if shape.tie_embeddings else 1.0
+    if name.startswith("head"):
+        return HEAD_STD
+    depth = shape.n_sublayers if name.endswith("out.weight") else 1
+    return 1 / math.sqrt(fan_in * depth)
+
+
+def _query_key_rows(shape: Shape) -> int:
+    return (shape.n_heads + shape.n_kv_heads) * shape.d_head
+
+
+def _seed_of(seed: int, name: str) -> int:
+    """63 bits that depend on nothing but the seed and the parameter's name."""
+    digest = hashlib.sha256(f"{seed}:{name}".encode()).digest()
+    return int.from_bytes(digest[:8], "big") >> 1

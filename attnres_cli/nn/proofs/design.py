@@ -1,0 +1,117 @@
+"""Proofs on a design alone, without a trunk around it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from attnres_cli.nn import design_page
+from attnres_cli.nn.proofs.subject import BrokenError, Subject, agree, design_of, values_for
+from attnres_cli.nn.residual import Residual, registry
+from attnres_cli.nn.variant import options_of, parse
+
+
+def keeps_shape(subject: Subject) -> None:
+    """Every sublayer sees a tensor of the embedding's shape."""
+    design = design_of(subject)
+    x = values_for(subject, 1)[0]
+    state = design.start(x)
+    for l in range(1, design.n_sublayers + 1):
+        back: Any = design.read(state, l)
+        if not (isinstance(back, tuple) and len(back) == 2):
+            raise BrokenError(
+                f"read must return the pair (h, state), sublayer {l} got {_kind(back)}"
+            )
+        h, state = back
+        _has_shape(h, x, f"read for sublayer {l}")
+        state = design.write(state, l, _branch(h, l))
+    _has_shape(design.finish(state), x, "finish")
+
+
+def is_token_wise(subject: Subject) -> None:
+    """A token changes what no other token's sublayers see, in no sequence."""
+    design = design_of(subject)
+    before = values_for(subject, 1)[0]
+    changed = before.clone()
+    changed[1, 2] += 1.0
+    seen = [_all_reads(design, x) for x in (before, changed)]
+    for l, (a, b) in enumerate(zip(*seen, strict=True), 1):
+        if not (torch.isfinite(a).all() and torch.isfinite(b).all()):
+            raise BrokenError(f"site {l} sees a number that is not finite")
+        moved = (a != b).any(dim=-1)
+        moved[1, 2] = False
+        if moved.any():
+            row, time = moved.nonzero()[0].tolist()
+            raise BrokenError(
+                f"it mixes tokens: token 2 of sequence 1 was changed, and site {l} sees another "
+                f"token {time} of sequence {row}; a design may move nothing between tokens"
+            )
+
+
+def keeps_states(subject: Subject) -> None:
+    """A state is not changed in place: it can be read and written twice."""
+    design = design_of(subject)
+    x, *outputs = values_for(subject, design.n_sublayers + 1)
+    state = design.start(x)
+    for l, y in enumerate(outputs, 1):
+        once, after_read = design.read(state, l)
+        first = once.clone()
+        design.write(after_read, l, y + 1.0)
+        again, after_read = design.read(state, l)
+        agree(f"a second read for sublayer {l}", again, first, 0, 0)
+        state = design.write(after_read, l, y)
+
+
+def counts_costs(subject: Subject) -> None:
+    """FLOPs beyond `standard` are none or more, and bytes grow with the type's size."""
+    design = subject.untrained().residual
+    if design.extra_flops_per_token() < 0:
+        raise BrokenError(f"extra_flops_per_token() gives {design.extra_flops_per_token()}")
+    two, four = (design.extra_bytes_per_token(size) for size in (2, 4))
+    if four != 2 * two:
+        raise BrokenError(f"extra_bytes_per_token(2) gives {two} and (4) gives {four}")
+
+
+def reads_back(subject: Subject) -> None:
+    """Its canonical spec reads back as itself."""
+    if str(parse(str(subject.variant))) != str(subject.variant):
+        raise BrokenError(f"'{subject.variant}' reads back as '{parse(str(subject.variant))}'")
+
+
+def is_documented(subject: Subject) -> None:
+    """Its docstring opens with the equation and explains every option."""
+    cls = registry()[subject.variant.name]
+    page = design_page.page_of(cls)
+    if not page.equation:
+        raise BrokenError(f"the first line must read '{subject.variant.name}: h_l = ...'")
+    for name in options_of(cls):
+        if name not in page.options:
+            raise BrokenError(f"under 'Options:' there is no line for {name}")
+
+
+def _branch(h: Tensor, l: int) -> Tensor:
+    """A stand-in for sublayer l that moves nothing between tokens."""
+    return torch.tanh(h.roll(l, dims=-1))
+
+
+@torch.no_grad()
+def _all_reads(design: Residual, x: Tensor) -> list[Tensor]:
+    state, seen = design.start(x), []
+    for l in range(1, design.n_sublayers + 1):
+        h, state = design.read(state, l)
+        seen.append(h)
+        state = design.write(state, l, _branch(h, l))
+    return [*seen, design.finish(state)]
+
+
+def _has_shape(h: Any, x: Tensor, who: str) -> None:
+    if not isinstance(h, Tensor):
+        raise BrokenError(f"{who} must give a tensor (batch, time, d_model), got {_kind(h)}")
+    if h.shape != x.shape:
+        raise BrokenError(f"{who} gives shape {tuple(h.shape)}, expected {tuple(x.shape)}")
+
+
+def _kind(value: Any) -> str:
+    return f"a tuple of {len(value)}" if isinstance(value, tuple) else f"a {type(value).__name__}"

@@ -1,0 +1,106 @@
+"""What a proof is given, and how it says what it found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from attnres_cli.nn.loss import next_token_loss
+from attnres_cli.nn.model import Transformer, init_weights
+from attnres_cli.nn.residual import Residual
+from attnres_cli.nn.shape import Shape
+from attnres_cli.nn.source_groups import move
+from attnres_cli.nn.variant import Variant
+
+SHAPE = Shape(
+    n_layers=3,
+    d_model=16,
+    n_heads=2,
+    n_kv_heads=2,
+    d_head=8,
+    d_ff=24,
+    vocab_size=11,
+    seq_len=8,
+    norm_eps=1e-12,  # too small to matter: with a real one, designs that average differ by it
+)
+"""The trunk that proofs run on: three layers, six sublayers."""
+
+
+class BrokenError(Exception):
+    """The contract is broken; the message is the first thing wrong."""
+
+
+class NotApplicableError(Exception):
+    """The proof means nothing for this design; the message says why."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is proven: a design with its options, and the trunk to prove it on."""
+
+    variant: Variant
+    shape: Shape = SHAPE
+
+    def untrained(self, variant: Variant | None = None) -> Transformer:
+        """A model at step 0; of another design if one is given."""
+        design = (variant or self.variant).build(self.shape.d_model, self.shape.n_sublayers)
+        model = Transformer(self.shape, design)
+        init_weights(model, seed=0)
+        return model
+
+    def moved(self, scale: float = 0.5) -> Transformer:
+        """A model whose design has left its initial values."""
+        model = self.untrained()
+        move(model.residual, scale)
+        return model
+
+    def tokens(self) -> Tensor:
+        """Two random rows."""
+        generator = torch.Generator().manual_seed(0)
+        return torch.randint(0, self.shape.vocab_size, (2, self.shape.seq_len), generator=generator)
+
+
+Proof = Callable[[Subject], None]
+
+
+def design_of(subject: Subject) -> Residual:
+    """The design alone, away from its initial values, in float64."""
+    design = subject.variant.build(subject.shape.d_model, subject.shape.n_sublayers).double()
+    move(design, 0.5)
+    return design
+
+
+def values_for(subject: Subject, n: int) -> list[Tensor]:
+    """So many tensors (2, 4, D) in float64."""
+    generator = torch.Generator().manual_seed(2)
+    size = (n, 2, 4, subject.shape.d_model)
+    return list(torch.randn(size, generator=generator, dtype=torch.float64))
+
+
+def loss_of(model: Transformer, tokens: Tensor) -> Tensor:
+    """The loss of these tokens, each to be told from those before it, in float32."""
+    return next_token_loss(model(tokens), tokens.roll(-1, dims=1))
+
+
+def gradients(model: Transformer, tokens: Tensor) -> dict[str, Tensor]:
+    """Gradients by parameter, in the model's own type; none where a parameter has none."""
+    model.zero_grad()
+    logits = model(tokens).flatten(0, -2)
+    torch.nn.functional.cross_entropy(logits, tokens.roll(-1, dims=1).flatten()).backward()
+    return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+
+
+def agree(what: str, found: Tensor, expected: Tensor, rtol: float, atol: float) -> None:
+    """Raise BrokenError with the first number that differs."""
+    if found.shape != expected.shape:
+        raise BrokenError(f"{what}: shape {tuple(found.shape)}, expected {tuple(expected.shape)}")
+    wrong = ~torch.isclose(found, expected, rtol=rtol, atol=atol)
+    if wrong.any():
+        at = tuple(wrong.nonzero()[0].tolist())
+        where = f" at {list(at)}" if at else ""
+        raise BrokenError(
+            f"{what}{where}: {found[at].item():.9g}, expected {expected[at].item():.9g}"
+        )

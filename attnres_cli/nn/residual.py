@@ -1,0 +1,264 @@
+"""The contract of a residual design, and the registry of all known ones.
+
+A design owns what is carried from depth to depth. The trunk (model.py) asks it four questions and
+never which design it is:
+
+    state = residual.start(x)
+    for l, f in enumerate(sublayers, 1):
+        h, state = residual.read(state, l)
+        state = residual.write(state, l, f(h))
+    out = residual.finish(state)
+
+Options are the keyword arguments of its constructor after `d_model` and `n_sublayers`; their names,
+types and defaults are declared nowhere else. variant.py reads them.
+"""
+
+from __future__ import annotations
+
+import enum
+import importlib
+import inspect
+import os
+import pkgutil
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from attnres_cli.errors import VariantError
+from attnres_cli.nn import plugins
+
+__all__ = [
+    "Hidden",
+    "Norms",
+    "Residual",
+    "Value",
+    "VariantError",
+    "add_plugin",
+    "comes_with_the_tool",
+    "presets",
+    "register",
+    "registry",
+]
+
+Hidden = Tensor
+"""A float tensor of shape (batch, time, d_model)."""
+
+Value = int | float | bool | str | None
+"""What an option can be."""
+
+
+class Norms(enum.Enum):
+    """Which norms the trunk puts around a sublayer F."""
+
+    PRE = "F(N(h))"
+    NONE = "F(h)"
+    PRE_AND_POST = "N'(F(N(h)))"
+
+
+class Residual(nn.Module, ABC):
+    """What is carried from depth to depth, and how each sublayer reads and writes it.
+
+    The state is the design's own: a tensor, a history, a stack of streams. It is never changed in
+    place, so that a sublayer may be run twice (activation checkpointing).
+
+    Facts that the trunk and the proofs read, of the class or of the instance:
+        norms: the norms the trunk puts around each sublayer.
+        branch_scale: a factor on the initial weights of values, MLPs and output projections.
+        equals_standard_at_init: whether the untrained model computes the same function of the
+            shared weights as `standard`, gradients included.
+        not_linear: why no sublayer sees a weighted sum of earlier outputs, one weight per slice
+            of the width; empty where each does (`depth_mixing` then gives the weights).
+        unbounded: why huge parameters overflow in the published formula; empty where they do not.
+
+    Nothing may move between time steps: a test proves it for every design.
+    """
+
+    norms: Norms = Norms.PRE
+    branch_scale: float = 1.0
+    equals_standard_at_init: bool = False
+    not_linear: str = ""
+    unbounded: str = ""
+
+    def __init__(self, d_model: int, n_sublayers: int) -> None:
+        super().__init__()
+        self.d_model = d_model
+        self.n_sublayers = n_sublayers
+
+    @property
+    def n_layers(self) -> int:
+        """Transformer layers: an attention, the odd sublayer, and an MLP, the even one."""
+        return self.n_sublayers // 2
+
+    @abstractmethod
+    def start(self, x: Hidden) -> Any:
+        """The state that holds the embedding x = v_0."""
+
+    @abstractmethod
+    def read(self, state: Any, l: int) -> tuple[Hidden, Any]:
+        """What sublayer l in 1..L sees, and the state with whatever write needs kept in it."""
+
+    @abstractmethod
+    def write(self, state: Any, l: int, y: Hidden) -> Any:
+        """The state after sublayer l has put out y."""
+
+    @abstractmethod
+    def finish(self, state: Any) -> Hidden:
+        """What the output norm sees."""
+
+    def n_params(self) -> int:
+        """Parameters that the design adds, by formula; a test compares it with the module."""
+        return 0
+
+    def extra_flops_per_token(self) -> int:
+        """Forward FLOPs per token beyond `standard` (a multiply-add is two)."""
+        return 0
+
+    def extra_bytes_per_token(self, itemsize: int) -> int:
+        """Forward reads and writes per token beyond the 3 d_model a sublayer of `standard`, with
+        every source read once where it is made and once at each site that sees it.
+        """
+        return 0
+
+    def dead_params(self) -> Mapping[str, Sequence[int]]:
+        """Rows (first axis) of parameters that can never receive a gradient, by name."""
+        return {}
+
+    def depth_mixing(self, values: Sequence[Hidden]) -> Tensor | None:
+        """M with h_l = sum_i M[l, i] v_i, or None where `not_linear` says why there is none.
+
+        Args:
+            values: v_0 (the embedding) and the outputs v_1..v_L of the sublayers.
+
+        Returns:
+            (B, T, H, L+1, L+1): token, slice of the width, site l = 1..L+1, source i = 0..L; H is
+            D where every channel has weights of its own. B and T may be 1. This default replays
+            the design on unit vectors, which is right wherever the weights do not depend on the
+            values.
+
+        """
+        if self.not_linear:
+            return None
+        units = torch.eye(self.n_sublayers + 1, dtype=values[0].dtype, device=values[0].device)
+        state, rows = self.start(units[0].view(1, 1, -1)), []
+        for l in range(1, self.n_sublayers + 1):
+            h, state = self.read(state, l)
+            rows.append(h)
+            state = self.write(state, l, units[l].view(1, 1, -1))
+        return torch.stack([*rows, self.finish(state)], dim=2).unsqueeze(2)
+
+    @classmethod
+    def canonical_options(
+        cls, options: Mapping[str, Value], n_sublayers: int
+    ) -> Mapping[str, Value]:
+        """The options of the simplest spec of the same design at this depth."""
+        return options
+
+
+_REGISTRY: dict[str, type[Residual]] = {}
+_PRESETS: dict[str, tuple[str, Mapping[str, Value]]] = {}
+
+PLUGINS = "ATTNRES_PLUGINS"
+"""Environment variable: files of designs to load, separated as in PATH; worker processes inherit
+it.
+"""
+
+R = TypeVar("R", bound=Residual)
+
+
+def register(
+    name: str, presets: Mapping[str, Mapping[str, Value]] | None = None
+) -> Callable[[type[R]], type[R]]:
+    """Make a design known under `name`, as typed on the command line.
+
+    Args:
+        name: of the design.
+        presets: options by the name of a published model or layout, which may be typed alone.
+
+    Raises:
+        VariantError: another module has taken the name, or the constructor takes **kwargs, which
+            would hide a mistyped option.
+
+    """
+
+    def known_as(cls: type[R]) -> type[R]:
+        holder = _REGISTRY.get(name)
+        if holder is not None and holder.__module__ != cls.__module__:
+            raise VariantError(
+                f"variant '{name}' is defined twice, by {_where(holder)} and {_where(cls)}: "
+                "rename one"
+            )
+        if not issubclass(cls, Residual):
+            raise VariantError(f"variant '{name}': {cls.__name__} must be a subclass of Residual")
+        kinds = {parameter.kind for parameter in inspect.signature(cls).parameters.values()}
+        if kinds & {inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL}:
+            raise VariantError(f"variant '{name}' takes * or ** arguments: name every option")
+        _REGISTRY[name] = cls
+        for preset, options in (presets or {}).items():
+            _PRESETS[preset] = name, options
+        return cls
+
+    return known_as
+
+
+def add_plugin(path: str) -> None:
+    """Make the designs of a user's own file known here and in worker processes started later.
+
+    Raises:
+        VariantError: no such file, one that cannot be imported, or one that registers nothing.
+
+    """
+    file = Path(path).expanduser().resolve()
+    registry()  # so that a name taken twice is told of the plugin
+    _load_plugin(file)
+    listed = os.environ.get(PLUGINS, "").split(os.pathsep)
+    os.environ[PLUGINS] = os.pathsep.join(dict.fromkeys([*filter(None, listed), str(file)]))
+
+
+def _load_plugin(file: Path) -> None:
+    before = dict(_REGISTRY)
+    if plugins.load(file) and before == _REGISTRY:
+        raise VariantError(f'plugin {file} registers nothing: put @register("name") on its class')
+
+
+def _where(cls: type[Any]) -> str:
+    """A class's module, and its file where that is a plugin's."""
+    return plugins.file_of(cls.__module__) or cls.__module__
+
+
+@cache
+def _load_entry_points() -> None:
+    """Import every package or module of the entry-point group `attnres.variants`, once."""
+    for entry in entry_points(group="attnres.variants"):
+        module = entry.load()
+        for found in pkgutil.iter_modules(getattr(module, "__path__", [])):
+            importlib.import_module(f"{module.__name__}.{found.name}")
+
+
+@cache
+def _load_plugins(listed: str) -> None:
+    for path in filter(None, listed.split(os.pathsep)):
+        _load_plugin(Path(path).expanduser().resolve())
+
+
+def registry() -> Mapping[str, type[Residual]]:
+    """All known designs by name, `standard` first, then by alphabet."""
+    _load_entry_points()
+    _load_plugins(os.environ.get(PLUGINS, ""))
+    return dict(sorted(_REGISTRY.items(), key=lambda item: (item[0] != "standard", item[0])))
+
+
+def comes_with_the_tool(cls: type[Residual]) -> bool:
+    """Whether a design is one of this release's, which our own tests prove."""
+    return cls.__module__.partition(".")[0] == "attnres_variants"
+
+
+def presets() -> Mapping[str, tuple[str, Mapping[str, Value]]]:
+    """(design, options) by the names of published models and layouts."""
+    registry()
+    return dict(sorted(_PRESETS.items()))

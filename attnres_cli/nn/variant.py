@@ -1,0 +1,173 @@
+"""The grammar of designs as they are typed: "attnres:block_size=4,heads=8" and back."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from attnres_cli.errors import VariantError, unknown
+from attnres_cli.nn.residual import Residual, Value, presets, registry
+
+
+@dataclass(frozen=True)
+class Option:
+    """One option of a design, as its constructor's signature declares it."""
+
+    name: str
+    kind: Any  # a type, a Literal, or a union of a type and None
+    default: Value
+
+    def parse(self, text: str) -> Value:
+        """The value that `text` stands for.
+
+        Raises:
+            ValueError: no value of this option's type; the message says which are.
+
+        """
+        for read in (_read_none, _read_bool, _read_int, _read_float, _read_choice):
+            try:
+                return read(self.kind, text)
+            except ValueError:
+                continue
+        raise ValueError(f"must be {self.allowed()}, got '{text}'")
+
+    def default_text(self) -> str:
+        """The default as it is typed."""
+        return write_value(self.default)
+
+    def allowed(self) -> str:
+        """What may be typed, in words: `on or off`, `a whole number or none`."""
+        names = {bool: "on or off", int: "a whole number", float: "a number", type(None): "none"}
+        words = [names.get(part) or _choices(part) for part in _parts(self.kind)]
+        return " or ".join(words)
+
+
+def _parts(kind: Any) -> tuple[Any, ...]:
+    return typing.get_args(kind) if isinstance(kind, types.UnionType) else (kind,)
+
+
+def _choices(part: Any) -> str:
+    return " or ".join(typing.get_args(part))
+
+
+def _read_none(kind: Any, text: str) -> None:
+    if type(None) not in _parts(kind) or text != "none":
+        raise ValueError
+    return
+
+
+def _read_bool(kind: Any, text: str) -> bool:
+    if bool not in _parts(kind) or text not in ("on", "off"):
+        raise ValueError
+    return text == "on"
+
+
+def _read_int(kind: Any, text: str) -> int:
+    if int not in _parts(kind) or not re.fullmatch(r"-?[0-9]{1,18}", text):
+        raise ValueError
+    return int(text)
+
+
+def _read_float(kind: Any, text: str) -> float:
+    if float not in _parts(kind):
+        raise ValueError
+    return float(text)
+
+
+def _read_choice(kind: Any, text: str) -> str:
+    if not any(text in typing.get_args(part) for part in _parts(kind)):
+        raise ValueError
+    return text
+
+
+@cache
+def options_of(cls: type[Residual]) -> Mapping[str, Option]:
+    """The options of a design by name, read from its constructor's signature."""
+    hints = typing.get_type_hints(cls.__init__)
+    parameters = list(inspect.signature(cls).parameters.values())[2:]
+    found = {p.name: Option(p.name, hints[p.name], p.default) for p in parameters}
+    return types.MappingProxyType(found)
+
+
+def write_value(value: Value) -> str:
+    """A value as it is typed: on, off, none, or itself."""
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return "none" if value is None else str(value)
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A residual design with its options; `str()` gives the spec with sorted options and without
+    defaults, so that equal designs have equal names.
+    """
+
+    name: str
+    options: tuple[tuple[str, Value], ...] = ()
+
+    def __str__(self) -> str:
+        options = ",".join(f"{key}={write_value(value)}" for key, value in self.options)
+        return f"{self.name}:{options}" if options else self.name
+
+    def build(self, d_model: int, n_sublayers: int) -> Residual:
+        """The design for one trunk.
+
+        Raises:
+            VariantError: options that exclude each other or do not fit these sizes.
+
+        """
+        cls = registry()[self.name]
+        try:
+            return cls(d_model, n_sublayers, **dict(self.options))
+        except VariantError as error:
+            raise VariantError(f"{self}: {error}") from error
+
+    def at_depth(self, n_sublayers: int) -> Variant:
+        """The simplest spec of the same design in a trunk of this depth."""
+        cls = registry()[self.name]
+        return _canonical(self.name, cls.canonical_options(dict(self.options), n_sublayers))
+
+
+def _canonical(name: str, options: Mapping[str, Value]) -> Variant:
+    known = options_of(registry()[name])
+    kept = {key: value for key, value in options.items() if value != known[key].default}
+    return Variant(name, tuple(sorted(kept.items())))
+
+
+def parse(text: str) -> Variant:
+    """Read a spec `name` or `name:option=value,option=value`; the name may be a preset's, whose
+    options then hold where no others are given.
+
+    Raises:
+        VariantError: an unknown name or option (with the nearest known one), a value that is not
+            of the option's type, an option given twice.
+
+    """
+    name, colon, rest = text.strip().partition(":")
+    known, preset = registry(), presets().get(name)
+    if name not in known and preset is None:
+        raise VariantError(unknown("variant", name, [*known, *presets()]))
+    held: Mapping[str, Value] = {}
+    if preset is not None:
+        name, held = preset
+    declared = options_of(known[name])
+    options: dict[str, Value] = {}
+    for part in rest.split(",") if colon else []:
+        key, equals, value = part.strip().partition("=")
+        if not equals:
+            raise VariantError(f"{text}: expected option=value, got '{part}'")
+        if key not in declared:
+            raise VariantError(f"{text}: {unknown(f'option of {name}', key, declared)}")
+        if key in options:
+            raise VariantError(f"{text}: option '{key}' is given twice")
+        try:
+            options[key] = declared[key].parse(value)
+        except ValueError as error:
+            raise VariantError(f"{text}: {key} {error}") from None
+    return _canonical(name, {**held, **options})

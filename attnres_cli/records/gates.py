@@ -1,0 +1,59 @@
+"""Gates: what an ended run must meet before it may be judged, as numbers that the study keeps.
+
+That runs are finished, and that two of them had equal budgets on equal data, is a matter of the
+comparison.
+"""
+
+from __future__ import annotations
+
+import math
+
+from attnres_cli.records.run import DataFacts, Gate, RunResult, Status
+
+FINITE, START, LEARNED, FLOOR = "finite", "start", "learned", "floor"
+
+MEANING = {
+    FINITE: "the loss stayed finite",
+    START: "the untrained loss is within 1 nat of ln(vocab)",
+    LEARNED: "the final loss is below the untrained one",
+    FLOOR: "and not below the least possible one",
+}
+"""In words, in the order in which they are held against a run."""
+
+_NEAR_START = 1.0  # nats
+_BELOW_FLOOR = 0.01  # nats that rounding, and luck over the evaluation tokens, may give
+
+
+def of(result: RunResult, data: DataFacts) -> tuple[Gate, ...]:
+    """The gates of a run. One that diverged has no final loss to hold against the later ones."""
+    first, last = _finite(result.initial_loss), _finite(result.val_loss)
+    start = math.log(data.vocab_size)
+    low, high = start - _NEAR_START, start + _NEAR_START
+    found = [
+        Gate(FINITE, result.status is not Status.DIVERGED, last),
+        Gate(START, first is not None and low <= first <= high, first, low, high),
+    ]
+    if last is not None and first is not None:
+        found.append(Gate(LEARNED, last < first, last, high=first))
+    if last is not None and data.floor is not None:
+        least = data.floor - _BELOW_FLOOR
+        found.append(Gate(FLOOR, last >= least, last, low=least))
+    return tuple(found)
+
+
+def explain(gate: Gate, result: RunResult) -> str:
+    """How a run failed at this gate: `ends at 5.600, above its start: it has learned nothing`."""
+    value = math.nan if gate.value is None else gate.value
+    if gate.name == START and gate.low is not None:
+        middle = gate.low + _NEAR_START
+        return f"starts at {value:.2f}, not near ln(vocab) {middle:.2f}"
+    if gate.name == LEARNED:
+        return f"ends at {value:.3f}, above its start: it has learned nothing"
+    if gate.name == FLOOR and gate.low is not None:
+        least = gate.low + _BELOW_FLOOR
+        return f"ends at {value:.4f}, below the least possible loss {least:.4f}: something leaks"
+    return f"diverged at step {result.steps}"
+
+
+def _finite(loss: float) -> float | None:
+    return loss if math.isfinite(loss) else None

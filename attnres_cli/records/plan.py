@@ -1,0 +1,165 @@
+"""Plan: a grid of runs before it is run, and what it will take. No torch."""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass
+
+from attnres_cli.config.recipe import Recipe
+from attnres_cli.records.comparison_terms import SHARED, ArmRecipe, Matched, Terms, Tuned
+from attnres_cli.records.run import RunSpec, Settings
+
+TIMED_STEPS = 4
+"""Training steps of each arm that a prediction rests on."""
+
+_TIMED_FLOPS = {"cpu": 5e10, "cuda": 2e13}
+"""What about a second's work is; longer steps are timed in part."""
+
+_EVAL_SHARE = 0.4  # of a training step's time per token: one forward pass of three, and a little
+_START_S = 4.0  # a worker's imports and data
+_COMPILE_S = 60.0  # an arm, the first time
+_WEIGHT_BYTES = 4  # float32, whatever the precision of a step
+
+
+@dataclass(frozen=True)
+class Arm:
+    """A variant in this experiment; step_s (seconds per step) is None until it is timed.
+
+    Attributes:
+        recipe: its own, None where it is the plan's.
+        how: what that recipe was made for.
+
+    """
+
+    variant: str
+    n_params: int
+    flops_per_token: int
+    step_s: float | None = None
+    recipe: Recipe | None = None
+    how: Matched | Tuned | None = None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All that will be done, before it is done.
+
+    Attributes:
+        recipe: of every arm that has none of its own.
+        devices: one per worker process.
+        done: (recipe digest, variant, seed) of the runs that the study already holds.
+        terms: on which its arms are compared.
+
+    """
+
+    recipe: Recipe
+    arms: tuple[Arm, ...]
+    seeds: tuple[int, ...]
+    devices: tuple[str, ...]
+    settings: Settings
+    fingerprint: str
+    done: frozenset[tuple[str, str, int]] = frozenset()
+    terms: Terms = SHARED
+
+    def recipe_of(self, arm: Arm) -> Recipe:
+        """What an arm is trained under."""
+        return arm.recipe or self.recipe
+
+    @property
+    def digests(self) -> set[tuple[str, str]]:
+        """(variant, recipe digest) of every arm."""
+        return {(arm.variant, self.recipe_of(arm).digest) for arm in self.arms}
+
+    @property
+    def specs(self) -> list[RunSpec]:
+        """Every run, seed by seed, so that an interrupted grid is balanced."""
+        return [
+            RunSpec(self.recipe_of(arm), arm.variant, seed, self.fingerprint)
+            for seed in self.seeds
+            for arm in self.arms
+        ]
+
+    @property
+    def missing(self) -> list[tuple[Arm, int]]:
+        """The runs that are still to be trained."""
+        digests = {arm: self.recipe_of(arm).digest for arm in self.arms}
+        pairs = [(arm, seed) for seed in self.seeds for arm in self.arms]
+        return [
+            (arm, seed) for arm, seed in pairs if (digests[arm], arm.variant, seed) not in self.done
+        ]
+
+    @property
+    def arm_recipes(self) -> list[ArmRecipe]:
+        """The recipes that arms have of their own, and how they came to them."""
+        return [
+            ArmRecipe(
+                base_digest=self.recipe.digest,
+                fingerprint=self.fingerprint,
+                terms=self.terms,
+                variant=arm.variant,
+                digest=self.recipe_of(arm).digest,
+                how=arm.how,
+            )
+            for arm in self.arms
+            if arm.how is not None
+        ]
+
+    @property
+    def flops(self) -> float:
+        """Training FLOPs of the missing runs."""
+        return float(
+            sum(arm.flops_per_token * n_tokens(self.recipe_of(arm)) for arm, _ in self.missing)
+        )
+
+    @property
+    def weights_bytes(self) -> int:
+        """Disk that the final weights of the missing runs will take."""
+        return _WEIGHT_BYTES * sum(arm.n_params for arm, _ in self.missing)
+
+    @property
+    def checkpoint_bytes(self) -> int:
+        """Disk that checkpoints take at most while the missing runs train: per worker the two that
+        are kept and one being written, each with the weights and both moments of AdamW.
+        """
+        largest = max((arm.n_params for arm, _ in self.missing), default=0)
+        return len(self.devices) * 3 * 3 * _WEIGHT_BYTES * largest
+
+    @property
+    def timed_sequences(self) -> int:
+        """Sequences that are timed: a (micro-)batch where it takes about a second or less.
+
+        0 where one sequence alone takes twenty times as long: then nothing is timed.
+        """
+        per_token = max(arm.flops_per_token for arm in self.arms)
+        affordable = _TIMED_FLOPS[self.settings.device] / (per_token * self.recipe.model.seq_len)
+        if affordable < 1:
+            return 1 if affordable > 1 / 20 else 0
+        return min(int(affordable), self.recipe.train.rows)
+
+    @property
+    def seconds(self) -> float | None:
+        """Predicted wall time of the missing runs, None if an arm of theirs is not timed.
+
+        Compiling counts once per arm: another run of it finds most in the compiler's cache.
+        """
+        free_at = [_START_S] * len(self.devices)
+        to_compile = {arm.variant for arm in self.arms if self.settings.compiled}
+        for arm, _ in self.missing:
+            if arm.step_s is None:
+                return None
+            compile_s = _COMPILE_S if arm.variant in to_compile else 0.0
+            to_compile.discard(arm.variant)
+            run_s = compile_s + _steps(self.recipe_of(arm)) * arm.step_s
+            heapq.heapreplace(free_at, free_at[0] + run_s)
+        return max(free_at)
+
+
+def n_tokens(recipe: Recipe) -> int:
+    """Tokens that a run of the recipe trains on."""
+    return recipe.steps * recipe.tokens_per_step
+
+
+def _steps(recipe: Recipe) -> float:
+    """Steps of a run, its evaluations counted as steps of the same time."""
+    n_evals = min(recipe.train.n_evals, recipe.steps) + 1
+    evaluated = n_evals * recipe.train.eval_tokens * _EVAL_SHARE
+    return recipe.steps + evaluated / recipe.tokens_per_step

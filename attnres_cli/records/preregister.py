@@ -1,0 +1,127 @@
+"""Preregistration: what a comparison will be, fixed before its first run. No torch, no SQL."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, ValidationError
+
+from attnres_cli.config import recipe as recipes
+from attnres_cli.config.recipe import Recipe
+from attnres_cli.config.sections import Section
+from attnres_cli.config.strict_yaml import load
+from attnres_cli.errors import RecipeError, unknown
+from attnres_cli.records.run import FIRST_TUNING_SEED
+
+Metric = Literal["val_loss"]
+Test = Literal["paired-t-holm"]
+Seed = Annotated[int, Field(ge=0, lt=FIRST_TUNING_SEED)]
+
+
+def _tuple(value: object) -> object:
+    return tuple(value) if isinstance(value, list) else value
+
+
+class _File(Section):
+    """What a user writes. All that decides a verdict has to be said."""
+
+    hypothesis: str = ""
+    recipe: str
+    set: Annotated[tuple[str, ...], BeforeValidator(_tuple)] = ()
+    arms: Annotated[tuple[str, ...], BeforeValidator(_tuple), Field(min_length=1)]
+    baseline: str
+    seeds: Annotated[tuple[Seed, ...], BeforeValidator(_tuple), Field(min_length=2)]
+    metric: Metric
+    test: Test
+
+
+@dataclass(frozen=True)
+class Registration:
+    """Arms (the baseline among them), seeds, metric and test of one recipe."""
+
+    recipe_digest: str
+    arms: tuple[str, ...]
+    baseline: str
+    seeds: tuple[int, ...]
+    metric: Metric
+    test: Test
+    hypothesis: str
+
+    @property
+    def digest(self) -> str:
+        """12 hex digits over all of it."""
+        canonical = json.dumps(asdict(self), sort_keys=True)
+        return hashlib.sha256(canonical.encode()).hexdigest()[:12]
+
+    @property
+    def n_runs(self) -> int:
+        """Runs that it takes."""
+        return len(self.arms) * len(self.seeds)
+
+
+def read(path: str, canonical: Callable[[str, Recipe], str]) -> tuple[Registration, Recipe]:
+    """What a file says, and its recipe.
+
+    Args:
+        path: of a YAML file with recipe (and set, as --set), arms, baseline, seeds, metric, test
+            and, if wanted, hypothesis.
+        canonical: the canonical name of a spec under a recipe.
+
+    Raises:
+        RecipeError: no such file, or it cannot be meant; with the key and what is allowed.
+        VariantError: of `canonical`.
+
+    """
+    origin = f"preregistration {path}"
+    try:
+        values = load(Path(path).expanduser().read_text(encoding="utf-8"), origin)
+    except (OSError, UnicodeDecodeError) as error:
+        raise RecipeError(f"{origin} cannot be read: {error}") from error
+    if not isinstance(values, dict):
+        raise RecipeError(f"{origin}: expected keys {', '.join(_File.model_fields)}")
+    try:
+        said = _File.model_validate(values)
+    except ValidationError as error:
+        raise RecipeError(f"{origin}: {_explain(error.errors()[0])}") from None
+    if len(set(said.seeds)) < len(said.seeds):
+        raise RecipeError(f"{origin}: seeds: different ones are needed, got {list(said.seeds)}")
+    recipe = recipes.load(said.recipe, said.set)
+    if recipe.ladder:
+        raise RecipeError(f"{origin}: recipe {said.recipe} is a ladder: only one size can be fixed")
+    baseline = canonical(said.baseline, recipe)
+    arms = dict.fromkeys([baseline, *(canonical(spec, recipe) for spec in said.arms)])
+    if len(arms) < 2:
+        raise RecipeError(f"{origin}: arms: one beside the baseline {baseline} is needed")
+    found = Registration(
+        recipe_digest=recipe.digest,
+        arms=tuple(arms),
+        baseline=baseline,
+        seeds=tuple(sorted(said.seeds)),
+        metric=said.metric,
+        test=said.test,
+        hypothesis=said.hypothesis,
+    )
+    return found, recipe
+
+
+def of_document(document: dict[str, Any]) -> Registration:
+    """What `asdict` made a document of."""
+    held: dict[str, Any] = {
+        key: tuple(v) if isinstance(v, list) else v for key, v in document.items()
+    }
+    return Registration(**held)
+
+
+def _explain(problem: Any) -> str:
+    where = ".".join(str(part) for part in problem["loc"])
+    if problem["type"] == "extra_forbidden":
+        return unknown("key", where, _File.model_fields)
+    if problem["type"] == "missing":
+        return f"{where} is missing"
+    message = problem["msg"]
+    return f"{where}: {message[0].lower()}{message[1:]}, got {problem['input']!r}"

@@ -1,0 +1,298 @@
+"""What is run and what comes of it: frozen dataclasses, no torch, no SQL."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from attnres_cli.config.recipe import Recipe
+from attnres_cli.records import device_flops
+
+CODE = "variant_code"
+"""Among a run's versions, the digest of the code of its design."""
+
+FIRST_TUNING_SEED = 1_000_000
+"""Seeds from here up tune learning rates; runs of theirs are never compared."""
+
+WEIGHTS = "weights.safetensors"
+"""In a run's folder, its final weights."""
+
+
+class Status(enum.StrEnum):
+    """Where a run stands. A diverged run is a result, a failed one is not."""
+
+    PENDING = "pending"
+    RUNNING = "running"
+    COMPLETE = "complete"
+    DIVERGED = "diverged"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True)
+class DataFacts:
+    """What is kept of the tokens a run saw. Entropies: of the validation stream, nats per token.
+
+    Attributes:
+        floor: the loss, nats per token, that no model gets below on evaluation windows, which is
+            known of generated tasks.
+        zlib_bits: bits per byte of the validation text, of its first MiB where it is longer, as
+            zlib packs it; None where the text is not known.
+        xz_bits: the same by xz.
+
+    """
+
+    fingerprint: str
+    source: str
+    n_bytes: int
+    vocab_size: int
+    train_tokens: int
+    val_tokens: int
+    unigram_entropy: float
+    bigram_entropy: float
+    floor: float | None = None
+    zlib_bits: float | None = None
+    xz_bits: float | None = None
+
+    @property
+    def is_bytes(self) -> bool:
+        """Whether a token is a byte of text, so that losses are those of bytes too."""
+        return self.vocab_size == 256 and self.n_bytes == self.train_tokens + self.val_tokens
+
+    @property
+    def size(self) -> str:
+        """How much there is, in words."""
+        if not self.train_tokens:
+            return f"generated without end, {self.val_tokens:,} tokens for validation"
+        unit = "bytes" if self.is_bytes else "tokens"
+        all_of_them = self.train_tokens + self.val_tokens
+        return f"{all_of_them:,} {unit}, {self.val_tokens:,} of them for validation"
+
+
+@dataclass(frozen=True)
+class RunSpec:
+    """All that decides a run: recipe x variant x seed, on the data with this fingerprint."""
+
+    recipe: Recipe
+    variant: str
+    seed: int
+    fingerprint: str
+
+
+@dataclass(frozen=True)
+class Point:
+    """One point of a run's curve, after `step` steps; losses in nats per token.
+
+    train_loss is the mean since the last point.
+    """
+
+    step: int
+    train_loss: float | None
+    val_loss: float | None
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the machine decided, not the recipe: where and how a run's numbers were computed."""
+
+    device: str  # "cpu", "cuda"
+    device_name: str
+    precision: str  # "fp32", "bf16"
+    compiled: bool
+    threads: int
+    engine: str  # of depth mixing in training steps, by name, never "auto"
+
+    @property
+    def numerics(self) -> str:
+        """Runs that differ in this are never paired: `cpu fp32 eager`.
+
+        The engine is no part of it: engines agree to rounding.
+        """
+        return f"{self.device} {self.precision} {'compiled' if self.compiled else 'eager'}"
+
+    @property
+    def uncompiled(self) -> Settings:
+        """The same without the compiler: what is timed before a run, and evaluated in it."""
+        engine = "eager" if self.engine == "compile" else self.engine  # slow without a compiler
+        return replace(self, compiled=False, engine=engine)
+
+
+Numbers = tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Probe:
+    """What was measured inside a model after `step` steps; train/probes.py has the formulas.
+
+    All have L+1 numbers. By output i = 0..L (0 is the embedding): output_rms, gradient_rms,
+    contribution. By site l = 1..L+1, the last before the output norm: all others. `mixing` is M,
+    a row per site, a column per output. Where there is no M, `no_mixing` says why, and what comes
+    of M is None.
+    """
+
+    step: int
+    output_rms: Numbers
+    gradient_rms: Numbers
+    input_rms: Numbers
+    newest_source_rms: Numbers | None = None
+    newest_share: Numbers | None = None
+    embedding_share: Numbers | None = None
+    entropy: Numbers | None = None  # nats
+    contribution: Numbers | None = None
+    mixing: tuple[Numbers, ...] | None = None
+    no_mixing: str = ""
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """What training one run gave.
+
+    Attributes:
+        val_loss: at the end, nats per token; nan where the run diverged.
+        step_s: median time of a training step, in seconds, evaluation not counted.
+        train_s: wall time of the whole run, in seconds.
+        peak_bytes: largest memory, of the device on CUDA, else of the process.
+        probes: in the order of their steps; the store reads them only when it is asked to.
+
+    """
+
+    status: Status
+    val_loss: float
+    initial_loss: float
+    steps: int
+    tokens: int
+    step_s: float
+    tokens_per_second: float
+    train_s: float
+    peak_bytes: int
+    n_params: int
+    flops_per_token: int
+    settings: Settings
+    curve: tuple[Point, ...]
+    probes: tuple[Probe, ...] = ()
+
+    @property
+    def mfu(self) -> float | None:
+        """Share of the device's peak that the model's FLOPs took; None where none is known."""
+        on = self.settings
+        speed = self.tokens_per_second
+        return device_flops.mfu(speed, self.flops_per_token, on.device_name, on.precision)
+
+
+@dataclass(frozen=True)
+class Gate:
+    """One condition that an ended run had to meet; losses in nats per token.
+
+    Attributes:
+        value: what was held against it; None where that is no finite number.
+        low: the least it may be, None where nothing is too little.
+        high: the most, likewise.
+
+    """
+
+    name: str
+    passed: bool
+    value: float | None
+    low: float | None = None
+    high: float | None = None
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """A run as the study holds it; `result` is None until it is complete or diverged.
+
+    gates is empty until then, and in runs of an attnres that did not write them down.
+    """
+
+    id: int
+    recipe: str
+    recipe_digest: str
+    variant: str
+    seed: int
+    fingerprint: str
+    status: Status
+    error: str | None = None
+    result: RunResult | None = None
+    versions: Mapping[str, str] = field(default_factory=dict)
+    gates: tuple[Gate, ...] = ()
+
+    @property
+    def identity(self) -> tuple[str, str, int, str]:
+        """What tells it from every other run: recipe digest, variant, seed, data."""
+        return self.recipe_digest, self.variant, self.seed, self.fingerprint
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Where a run stands at this moment; times are UTC, ISO 8601.
+
+    Attributes:
+        owner: host, boot, process and its start, while it is running.
+        is_alive: whether that process lives; None where there is none, or nobody here can know.
+        step: done so far, as its process last said; None before it first did.
+        attempts: how often it was started since it last came further.
+
+    """
+
+    run_id: int
+    owner: str | None
+    is_alive: bool | None
+    step: int | None
+    attempts: int
+    created_at: str
+    started_at: str | None
+    finished_at: str | None
+    heartbeat_at: str | None
+
+
+@dataclass(frozen=True)
+class Departure:
+    """The first point of a curve at which a second training was not the first one: both losses."""
+
+    step: int
+    what: str  # "training loss" or "validation loss"
+    recorded: float | None
+    now: float | None
+
+
+@dataclass(frozen=True)
+class Verification:
+    """A recorded run beside a second training of it.
+
+    Attributes:
+        result: of the second training.
+        departure: None where the curves are equal, bit for bit.
+        weights: names of the final weights that differ; None where the study keeps none.
+        changed: (name, recorded, now) of each part of the provenance that is another one now.
+
+    """
+
+    record: RunRecord
+    result: RunResult
+    departure: Departure | None
+    weights: tuple[str, ...] | None
+    changed: tuple[tuple[str, str, str], ...]
+
+    @property
+    def is_equal(self) -> bool:
+        """Whether all that can be compared is."""
+        recorded = self.record.result
+        assert recorded is not None
+        same_end = repr(recorded.val_loss) == repr(self.result.val_loss)  # nan is not nan
+        return self.departure is None and not self.weights and same_end
+
+
+@dataclass(frozen=True)
+class Event:
+    """What a worker tells: a run has started (step 0), come further, or ended (done).
+
+    loss is the training loss while it runs, in nats per token; the validation loss at its end;
+    None where there is none. One that is halted has been let go before its end.
+    """
+
+    worker: int
+    run_id: int
+    step: int = 0
+    loss: float | None = None
+    done: bool = False
+    halted: bool = False

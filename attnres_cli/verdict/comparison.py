@@ -1,0 +1,278 @@
+"""Comparison: what the runs of one recipe say about each arm, and whether they may say it."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from statistics import median
+from typing import Literal
+
+from attnres_cli.records import gates
+from attnres_cli.records.comparison_terms import SHARED, ArmRecipe, Terms
+from attnres_cli.records.run import DataFacts, Gate, RunRecord, RunResult, Settings, Status
+from attnres_cli.stats import ALPHA, Difference, judged, mean_sd, paired, word
+
+Verdict = Literal["better", "worse", "not separable", "blocked", "baseline"]
+
+_UNFINISHED = {
+    Status.PENDING: "is pending: the same ablate command goes on",
+    Status.RUNNING: "is running, or was killed: the same ablate command goes on",
+    Status.FAILED: "failed: the same ablate command with --retry-failed trains it again",
+}
+_NAMES_ERROR = re.compile(r"[\w.]+(Error|Exception)\b")
+RULE = (
+    "better or worse: the paired t test over shared seeds has p < 0.05 after Holm's correction "
+    "for the number of arms; else not separable (in brackets about how many seeds would find the "
+    "difference seen, with 80 % power, if it is the true one)"
+)
+
+
+@dataclass(frozen=True)
+class ArmResult:
+    """One arm: its runs, its difference from the baseline, the verdict and why."""
+
+    variant: str
+    losses: Mapping[int, float]  # by seed, nats per token; nan where it diverged
+    n_params: int
+    params_delta: int | None
+    flops_per_token: int
+    tokens: int
+    mean: float
+    sd: float | None
+    tokens_per_second: float
+    step_s: float
+    engines: tuple[str, ...]  # of depth mixing; more than one where its runs differ
+    difference: Difference | None
+    verdict: Verdict
+    reason: str
+    recipe_digest: str = ""
+    own: ArmRecipe | None = None  # where its recipe is not the shared one
+    gates: Mapping[int, tuple[Gate, ...]] = field(default_factory=dict)  # by seed
+    mfu: float | None = None  # of the device's peak, where that is known
+    mixed: tuple[int, ...] = ()  # seeds whose baseline other versions of the software trained
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A run that came to nothing; error is one line."""
+
+    variant: str
+    seed: int
+    error: str
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """All arms of one recipe on one fingerprint of data, the baseline first, then by loss.
+
+    Under some terms arms have recipes of their own, which come of that recipe.
+    """
+
+    recipe: str
+    recipe_digest: str
+    data: DataFacts
+    baseline: str
+    arms: tuple[ArmResult, ...]
+    failed: tuple[Failure, ...]
+    n_pending: int
+    n_running: int
+    versions: tuple[str, ...]
+    settings: tuple[str, ...]
+    terms: Terms = SHARED
+    registered: str = ""  # preregistered, or exploratory; where the study has preregistrations
+
+
+def compare(
+    records: Sequence[RunRecord],
+    data: DataFacts,
+    baseline: str,
+    terms: Terms = SHARED,
+    own: Sequence[ArmRecipe] = (),
+) -> Comparison:
+    """Compare the arms of these runs, which are of one fingerprint.
+
+    Without runs of the baseline every arm is blocked for that reason.
+
+    Args:
+        records: one run or more, an arm's all under one recipe.
+        data: facts of that fingerprint.
+        baseline: the canonical name of an arm.
+        terms: what was held equal between the arms.
+        own: recipes of arms that were changed for these terms; of all others it is the shared one.
+
+    """
+    own_of = {found.variant: found for found in own}
+    by_arm: dict[str, list[RunRecord]] = {}
+    for record in records:
+        by_arm.setdefault(record.variant, []).append(record)
+    base = by_arm.get(baseline, [])
+    found = [
+        replace(_judge(runs, base, data, terms), own=own_of.get(runs[0].variant))
+        for runs in by_arm.values()
+        if _results(runs)
+    ]
+    arms = _correct(found, _results(base))
+    arms.sort(key=lambda arm: (arm.variant != baseline, math.isnan(arm.mean), arm.mean))
+    failed = [record for record in records if record.status is Status.FAILED]
+    results = [record.result for record in records if record.result is not None]
+    return Comparison(
+        recipe=records[0].recipe,
+        recipe_digest=own[0].base_digest if own else records[0].recipe_digest,
+        data=data,
+        baseline=baseline,
+        arms=tuple(arms),
+        failed=tuple(Failure(r.variant, r.seed, last_line(r.error)) for r in failed),
+        n_pending=sum(record.status is Status.PENDING for record in records),
+        n_running=sum(record.status is Status.RUNNING for record in records),
+        versions=tuple(sorted({_version(r) for r in records if r.result is not None})),
+        settings=tuple(sorted({_where(result.settings) for result in results})),
+        terms=terms,
+    )
+
+
+def last_line(error: str | None) -> str:
+    """The line of a traceback that names the error; CUDA's go on with advice below it."""
+    lines = (error or "unknown").strip().splitlines()
+    named = [line for line in lines if _NAMES_ERROR.match(line)]
+    return (named or lines)[-1]
+
+
+def _version(record: RunRecord) -> str:
+    parts = [f"{name} {record.versions.get(name, '?')}" for name in ("attnres", "torch", "python")]
+    return ", ".join(parts)
+
+
+def _where(settings: Settings) -> str:
+    return f"{settings.numerics} on {settings.device_name}, depth mixing by {settings.engine}"
+
+
+def _results(runs: Sequence[RunRecord]) -> dict[int, RunResult]:
+    return {run.seed: run.result for run in runs if run.result is not None}
+
+
+def _shares(results: Mapping[int, RunResult]) -> list[float]:
+    """Of the device's peak, where it is known."""
+    return [result.mfu for result in results.values() if result.mfu is not None]
+
+
+def _judge(
+    runs: Sequence[RunRecord], base_runs: Sequence[RunRecord], data: DataFacts, terms: Terms
+) -> ArmResult:
+    """The arm with its paired difference, uncorrected, and the gate that blocks it, if any."""
+    results, base = _results(runs), _results(base_runs)
+    one = next(iter(results.values()))
+    losses = {seed: result.val_loss for seed, result in sorted(results.items())}
+    mean, sd = mean_sd(list(losses.values()))
+    arm = ArmResult(
+        variant=runs[0].variant,
+        losses=losses,
+        n_params=one.n_params,
+        params_delta=one.n_params - next(iter(base.values())).n_params if base else None,
+        flops_per_token=one.flops_per_token,
+        tokens=one.tokens,
+        mean=mean,
+        sd=sd,
+        tokens_per_second=median(result.tokens_per_second for result in results.values()),
+        step_s=median(result.step_s for result in results.values()),
+        mfu=median(shares) if (shares := _shares(results)) else None,
+        engines=tuple(sorted({result.settings.engine for result in results.values()})),
+        difference=None,
+        verdict="blocked",
+        reason="",
+        recipe_digest=runs[0].recipe_digest,
+        gates={run.seed: _gates(run, data) for run in runs if run.result is not None},
+        mixed=_mixed(runs, base_runs),
+    )
+    if runs is base_runs:
+        return replace(arm, verdict="baseline", reason=_gate(runs, data) or "")
+    blocked = (
+        _gate(runs, data)
+        or _gate(base_runs, data, "the baseline's ")
+        or _unequal(results, base, terms)
+        or (None if base_runs else "no runs of the baseline in this comparison")
+    )
+    if blocked:
+        return replace(arm, reason=blocked)
+    try:
+        return replace(arm, difference=paired(*_pairs(arm, base)))
+    except ValueError as error:
+        return replace(arm, reason=str(error))
+
+
+def _pairs(arm: ArmResult, base: Mapping[int, RunResult]) -> tuple[list[float], list[float]]:
+    """Losses of the arm and of the baseline, of the seeds that both have."""
+    shared = sorted(arm.losses.keys() & base.keys())
+    return [arm.losses[seed] for seed in shared], [base[seed].val_loss for seed in shared]
+
+
+def _gate(runs: Sequence[RunRecord], data: DataFacts, whose: str = "") -> str | None:
+    """Why an arm's runs may not be judged: unfinished, failed, or stopped at a gate."""
+    for run in runs:
+        seed = f"{whose}seed {run.seed}"
+        if run.result is None:
+            return f"{seed} {_UNFINISHED[run.status]}"
+        for gate in _gates(run, data):
+            if not gate.passed:
+                return f"{seed} {gates.explain(gate, run.result)}"
+    return None
+
+
+def _gates(run: RunRecord, data: DataFacts) -> tuple[Gate, ...]:
+    """Those of an ended run, as the study has them."""
+    assert run.result is not None
+    return run.gates or gates.of(run.result, data)
+
+
+def _unequal(
+    results: Mapping[int, RunResult], base: Mapping[int, RunResult], terms: Terms
+) -> str | None:
+    """Why the runs of an arm may not be paired with the baseline's."""
+    for seed in sorted(results.keys() & base.keys()):
+        ours, theirs = results[seed], base[seed]
+        if ours.tokens * theirs.steps != theirs.tokens * ours.steps:
+            return (
+                f"seed {seed} was trained with {ours.tokens // ours.steps} tokens per step, the "
+                f"baseline with {theirs.tokens // theirs.steps}"
+            )
+        if ours.tokens != theirs.tokens and terms.match != "time":
+            return f"seed {seed} saw {ours.tokens} tokens, the baseline {theirs.tokens}"
+        if ours.settings.numerics != theirs.settings.numerics:
+            return (
+                f"seed {seed} was computed on {ours.settings.numerics}, the baseline on "
+                f"{theirs.settings.numerics}"
+            )
+    return None
+
+
+_NUMERIC = ("attnres", "torch")
+"""Software that decides a run's numbers beyond rounding."""
+
+
+def _mixed(runs: Sequence[RunRecord], base_runs: Sequence[RunRecord]) -> tuple[int, ...]:
+    """The seeds on which an arm and the baseline were trained by different versions."""
+
+    def by_seed(runs: Sequence[RunRecord]) -> dict[int, list[str | None]]:
+        ended = [run for run in runs if run.result is not None]
+        return {run.seed: [run.versions.get(name) for name in _NUMERIC] for run in ended}
+
+    ours, base = by_seed(runs), by_seed(base_runs)
+    return tuple(seed for seed in sorted(ours.keys() & base.keys()) if ours[seed] != base[seed])
+
+
+def _correct(arms: Sequence[ArmResult], base: Mapping[int, RunResult]) -> list[ArmResult]:
+    """The arms with p corrected over all that have a difference, and the word that follows."""
+    tested = [arm.variant for arm in arms if arm.difference is not None]
+    pairs = [_pairs(arm, base) for arm in arms if arm.difference is not None]
+    found = dict(zip(tested, judged(pairs), strict=True))
+    return [_worded(arm, found[arm.variant]) if arm.variant in found else arm for arm in arms]
+
+
+def _worded(arm: ArmResult, difference: Difference) -> ArmResult:
+    verdict, p = word(difference), difference.p_holm
+    sign = "<" if p < ALPHA else ">="
+    reason = f"p {p:.2g} {sign} {ALPHA} over {difference.n} shared seeds"
+    if verdict == "not separable" and difference.seeds_needed is not None:
+        reason += f"; to find such a difference takes about {difference.seeds_needed} seeds"
+    return replace(arm, difference=difference, verdict=verdict, reason=reason)

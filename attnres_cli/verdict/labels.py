@@ -1,0 +1,103 @@
+"""On what terms a comparison was made, in words: its title, and what each arm has of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from attnres_cli.records.comparison_terms import ArmRecipe, Matched, Terms, Tuned
+from attnres_cli.verdict.comparison import Comparison
+
+_MATCHED = {"params": "parameters", "flops": "FLOPs per token", "time": "training time"}
+
+
+def name(terms: Terms) -> str:
+    """For a column of a table: `shared`, `tuned`, `params matched to standard, tuned`."""
+    named = [] if terms.match == "tokens" else [f"{terms.match} matched to {terms.baseline}"]
+    return ", ".join(named + (["tuned"] if terms.is_tuned else [])) or "shared"
+
+
+def title(comparison: Comparison) -> str:
+    """`recipe quick, the same for every arm`, or what each arm has of its own instead."""
+    terms, parts = comparison.terms, [f"recipe {comparison.recipe}"]
+    if terms.match != "tokens":
+        parts.append(f"each arm of {terms.baseline}'s {_MATCHED[terms.match]}")
+    if terms.is_tuned:
+        parts.append("each arm at its own tuned learning rate")
+    named = ", ".join(parts if len(parts) > 1 else [*parts, "the same for every arm"])
+    return f"{named} [{comparison.registered}]" if comparison.registered else named
+
+
+def capital(text: str) -> str:
+    """Text as a sentence begins."""
+    return text[:1].upper() + text[1:]
+
+
+def tokens(comparison: Comparison) -> str:
+    """`439,296 tokens per run`; a range where time is matched. One that diverged saw fewer."""
+    numbers = [arm.tokens for arm in comparison.arms]
+    low, high = min(numbers), max(numbers)
+    if comparison.terms.match != "time" or low == high:
+        return f"{high:,} tokens per run"
+    return f"{low:,} to {high:,} tokens per run, on purpose: training time is matched"
+
+
+def lines(comparison: Comparison) -> list[str]:
+    """How each arm came to its recipe, with the numbers that decided, and what remains unequal."""
+    own = [arm.own for arm in comparison.arms if arm.own is not None]
+    tuned = [each for each in own if isinstance(each.how, Tuned)]
+    return remaining(own) + ([_grid(tuned[0].how)] if tuned else []) + [_rate(e) for e in tuned]
+
+
+def remaining(own: Sequence[ArmRecipe]) -> list[str]:
+    """For each matched arm, what was changed and what is left of the difference."""
+    return [
+        f"{each.variant}: {_change(each.how, each.terms)}"
+        for each in own
+        if isinstance(each.how, Matched)
+    ]
+
+
+def warnings(own: Sequence[ArmRecipe]) -> list[str]:
+    """A line for each arm whose best rate is at the edge of the grid."""
+    return [
+        f"{each.variant}: {each.how.fit}; lr {each.how.lr:g} is taken. Another --set optim.lr "
+        "moves the grid of every arm"
+        for each in own
+        if isinstance(each.how, Tuned) and each.how.is_on_edge
+    ]
+
+
+def _change(how: Matched, terms: Terms) -> str:
+    kept = how.before == how.after
+    change = f"{how.changed} {how.before:,} " + ("kept" if kept else f"-> {how.after:,}")
+    if how.step_ratio is None:
+        what = f"{_MATCHED[terms.match]} {how.unmatched:,.0f}"
+        what += "" if kept else f" -> {how.value:,.0f}"
+    else:
+        median, low, high = how.step_ratio
+        what = (
+            f"a step takes {median:.3f} [{low:.3f}, {high:.3f}] times {terms.baseline}'s (median "
+            f"and quartiles of {how.rounds} rounds in turn on {how.device_name})"
+        )
+    unit = _MATCHED[terms.match] if how.step_ratio else ""
+    remains = f"{how.remains:+.3%}" + (f" {unit}" if unit else "")
+    return f"{change}, {what}; remains {remains} of {terms.baseline}'s"
+
+
+def _grid(how: Tuned | Matched) -> str:
+    assert isinstance(how, Tuned)
+    return (
+        f"learning rates: {len(how.rates)} for every arm, a factor of about 1.41 apart, over the "
+        f"whole budget on seeds {', '.join(map(str, how.seeds))}, which no comparison uses; mean "
+        "losses"
+    )
+
+
+def _rate(each: ArmRecipe) -> str:
+    how = each.how
+    assert isinstance(how, Tuned)
+    points = ", ".join(
+        f"{lr:g} {'diverged' if loss is None else f'{loss:.4f}'}"
+        for lr, loss in zip(how.rates, how.losses, strict=True)
+    )
+    return f"{each.variant}: {points}; lr {how.lr:g} ({how.fit})"

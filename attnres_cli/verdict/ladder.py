@@ -1,0 +1,192 @@
+"""What an arm is worth in the baseline's compute, over recipes of one name that differ in size."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from attnres_cli.config.recipe import Recipe
+from attnres_cli.errors import StudyError
+from attnres_cli.records.comparison_terms import ArmRecipe
+from attnres_cli.records.run import FIRST_TUNING_SEED, DataFacts, RunRecord
+from attnres_cli.stats import (
+    Difference,
+    Multiplier,
+    PowerLaw,
+    adjusted,
+    fit,
+    fit_floor,
+    multiplier,
+    paired,
+)
+from attnres_cli.verdict.comparison import ArmResult, Comparison, compare
+from attnres_cli.verdict.format import plural
+
+PFLOP_S_DAY = 8.64e19
+"""The paper's unit of compute, in FLOPs."""
+
+_FLOOR_RUNGS = 4
+_TREND_DEPTHS = 3
+
+
+@dataclass(frozen=True)
+class Rung:
+    """One recipe of a ladder and the comparison of its arms."""
+
+    recipe: Recipe
+    comparison: Comparison
+
+    @property
+    def baseline(self) -> ArmResult:
+        """The arm that the others are compared with."""
+        return next(arm for arm in self.comparison.arms if arm.verdict == "baseline")
+
+    def arm(self, variant: str) -> ArmResult | None:
+        """That arm, None where it may not be compared here."""
+        arms = (arm for arm in self.comparison.arms if arm.variant == variant)
+        return next((arm for arm in arms if is_sound(arm)), None)
+
+
+@dataclass(frozen=True)
+class Scaled:
+    """One arm over the rungs; compute in PFLOP/s-days, losses in nats per token.
+
+    Attributes:
+        worth: how much more compute the baseline takes to the arm's loss at the largest rung; None
+            for the baseline, and where `reason` says why.
+        in_time: the same by measured FLOPs per second at that rung.
+        floor: the fit with E, of four rungs or more; `floor_worth` by it.
+        trend: how the difference from the baseline changes per doubling of n_layers, from the
+            slope of every seed that all depths share; None below three depths or two seeds.
+
+    """
+
+    variant: str
+    law: PowerLaw
+    worth: Multiplier | None = None
+    in_time: float | None = None
+    floor: PowerLaw | None = None
+    floor_worth: Multiplier | None = None
+    trend: Difference | None = None
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Ladder:
+    """The rungs, by compute of the baseline; arms that all of them have, the baseline first.
+
+    left_out: arms that a rung lacks, and recipes of the same compute as a newer one, with why.
+    """
+
+    rungs: tuple[Rung, ...]
+    arms: tuple[Scaled, ...]
+    left_out: tuple[str, ...]
+    registered: str = ""  # exploratory, where the study has preregistrations
+
+
+def compute(arm: ArmResult) -> float:
+    """Training FLOPs of a run, by count, in PFLOP/s-days."""
+    return arm.flops_per_token * arm.tokens / PFLOP_S_DAY
+
+
+def ladder(
+    records: Sequence[RunRecord],
+    name: str,
+    facts: DataFacts,
+    baseline: str,
+    recipe_of: Callable[[str], Recipe],
+    own: Sequence[ArmRecipe] = (),
+) -> Ladder:
+    """The recipes of that name on those data, each compared for itself, and what they say together.
+
+    Raises:
+        StudyError: fewer than two sizes with the baseline.
+
+    """
+    derived = {found.digest for found in own} - {found.base_digest for found in own}
+    by_digest: dict[str, list[RunRecord]] = {}
+    for run in records:
+        same = run.recipe == name and run.fingerprint == facts.fingerprint
+        if same and run.recipe_digest not in derived and run.seed < FIRST_TUNING_SEED:
+            by_digest.setdefault(run.recipe_digest, []).append(run)
+    rungs: dict[float, Rung] = {}
+    left_out = []
+    for digest, runs in by_digest.items():
+        rung = Rung(recipe_of(digest), compare(runs, facts, baseline))
+        if not any(is_sound(arm) and arm.verdict == "baseline" for arm in rung.comparison.arms):
+            left_out.append(f"recipe {digest}: no sound runs of {baseline}")
+            continue
+        at = compute(rung.baseline)
+        if at in rungs:
+            left_out.append(f"recipe {rungs[at].recipe.digest}: {digest} has the same compute")
+        rungs[at] = rung
+    if len(rungs) < 2:
+        raise StudyError(
+            f"the study holds {plural(len(rungs), 'size')} of recipe {name} with runs of "
+            f"{baseline}, scaling takes two or more: "
+            f"`attnres ablate --recipe {name} --set model.n_layers=...`"
+        )
+    ordered = tuple(rungs[at] for at in sorted(rungs))
+    names = dict.fromkeys(arm.variant for rung in ordered for arm in rung.comparison.arms)
+    found = []
+    for variant in sorted(names, key=lambda each: each != baseline):
+        missing = [rung.recipe.digest for rung in ordered if rung.arm(variant) is None]
+        if missing:
+            left_out.append(f"{variant}: not comparable under recipe {', '.join(missing)}")
+        else:
+            found.append(_scaled(variant, baseline, ordered))
+    return Ladder(ordered, tuple(found), tuple(left_out))
+
+
+def is_sound(arm: ArmResult) -> bool:
+    """Whether its losses may be used: judged, or the baseline with no gate in the way."""
+    if arm.verdict == "baseline":
+        return not arm.reason and math.isfinite(arm.mean)
+    return arm.difference is not None
+
+
+def _scaled(variant: str, baseline: str, rungs: Sequence[Rung]) -> Scaled:
+    ours = [arm for rung in rungs if (arm := rung.arm(variant)) is not None]
+    theirs, deep = [rung.baseline for rung in rungs], len(rungs) >= _FLOOR_RUNGS
+    sizes, means = [compute(arm) for arm in ours], [arm.mean for arm in ours]
+    law, floor = fit(sizes, means), fit_floor(sizes, means) if deep else None
+    if variant == baseline:
+        return Scaled(variant, law, floor=floor)
+    losses = {compute(arm): dict(arm.losses) for arm in ours}
+    base = {compute(arm): dict(arm.losses) for arm in theirs}
+    trend = _trend(rungs, ours, theirs)
+    try:
+        worth = multiplier(losses, base, sizes[-1])
+    except ValueError as error:
+        return Scaled(variant, law, floor=floor, trend=trend, reason=str(error))
+    speeds = [arm.tokens_per_second * arm.flops_per_token for arm in (ours[-1], theirs[-1])]
+    try:
+        with_floor = multiplier(losses, base, sizes[-1], floor=True) if deep else None
+    except ValueError:  # the baseline's floor lies above the arm's loss
+        with_floor = None
+    return Scaled(variant, law, worth, adjusted(worth.value, *speeds), floor, with_floor, trend)
+
+
+def _trend(
+    rungs: Sequence[Rung], ours: Sequence[ArmResult], theirs: Sequence[ArmResult]
+) -> Difference | None:
+    depths = [math.log2(rung.recipe.model.n_layers) for rung in rungs]
+    pairs = list(zip(ours, theirs, strict=True))
+    shared = set.intersection(*(set(a.losses) & set(b.losses) for a, b in pairs))
+    if len(set(depths)) < _TREND_DEPTHS or len(shared) < 2:
+        return None
+    centre = sum(depths) / len(depths)
+    scale = sum((depth - centre) ** 2 for depth in depths)
+    slopes = [
+        sum(
+            (depth - centre) * (a.losses[seed] - b.losses[seed])
+            for depth, (a, b) in zip(depths, pairs, strict=True)
+        )
+        / scale
+        for seed in sorted(shared)
+    ]
+    try:
+        return paired(slopes, [0.0] * len(slopes))
+    except ValueError:  # no spread at all
+        return None

@@ -1,0 +1,78 @@
+"""Which comparisons were preregistered, and which are exploratory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from attnres_cli.records.comparison_terms import SHARED
+from attnres_cli.records.preregister import Registration
+from attnres_cli.records.run import DataFacts, RunRecord
+from attnres_cli.verdict.comparison import Comparison, compare
+
+EXPLORATORY = "exploratory"
+
+
+def labelled(
+    found: Sequence[Comparison],
+    records: Sequence[RunRecord],
+    facts: DataFacts,
+    registrations: Sequence[Registration],
+) -> list[Comparison]:
+    """The comparisons, each with what it is; unchanged where the study has no preregistration.
+
+    Where their recipe has one, the registered arms on the registered seeds come first, compared
+    with each other alone; any comparison that holds more, or other terms, is exploratory. Only the
+    data of the recipe's first run count, since data are not fixed before.
+
+    Args:
+        found: comparisons of one recipe.
+        records: all runs of the study.
+        facts: of the data that they are of.
+        registrations: all of the study.
+
+    """
+    if not registrations or not found:
+        return list(found)
+    digest = found[0].recipe_digest
+    mine = next((each for each in registrations if each.recipe_digest == digest), None)
+    if mine is None:
+        return _explore(found, "this recipe is not preregistered")
+    of_recipe = [record for record in records if record.recipe_digest == digest]
+    if of_recipe and of_recipe[0].fingerprint != facts.fingerprint:
+        return _explore(
+            found, f"other data than of the first runs of preregistration {mine.digest}"
+        )
+    runs = [
+        record
+        for record in of_recipe
+        if record.fingerprint == facts.fingerprint
+        and record.variant in mine.arms
+        and record.seed in mine.seeds
+    ]
+    if not runs:
+        return _explore(found, f"nothing of preregistration {mine.digest} has been planned")
+    first = compare(runs, facts, mine.baseline)
+    ended = sum(record.result is not None for record in runs)
+    label = f"preregistered {mine.digest}"
+    if ended < mine.n_runs:
+        label = f"{EXPLORATORY} until all runs of preregistration {mine.digest} have ended: "
+        label += f"{ended} of {mine.n_runs}"
+    others = [other for other in found if not _is_same(other, first)]
+    return [
+        replace(first, registered=label),
+        *_explore(others, f"not as preregistered ({mine.digest})"),
+    ]
+
+
+def _explore(found: Sequence[Comparison], why: str) -> list[Comparison]:
+    return [replace(each, registered=f"{EXPLORATORY}: {why}") for each in found]
+
+
+def _is_same(one: Comparison, other: Comparison) -> bool:
+    """Whether they compare the same runs in the same way."""
+
+    def runs(comparison: Comparison) -> set[tuple[str, int]]:
+        return {(arm.variant, seed) for arm in comparison.arms for seed in arm.losses}
+
+    return one.terms == SHARED and one.baseline == other.baseline and runs(one) == runs(other)

@@ -1,0 +1,181 @@
+"""Which runs of a study a report is of: one recipe with those made of it, one fingerprint."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from attnres_cli.errors import AttnresError, StudyError, UsageError, unknown
+from attnres_cli.records.comparison_terms import SHARED, ArmRecipe, Terms
+from attnres_cli.records.run import FIRST_TUNING_SEED, RunRecord
+
+Canonical = Callable[[str, str], str]
+"""A spec and a recipe's digest in, the spec's canonical form under that recipe out."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The runs to compare under the shared recipe; `others` is what --recipe would take for what
+    the study holds besides, each with its name.
+    """
+
+    records: list[RunRecord]
+    recipe_digest: str
+    fingerprint: str
+    baseline: str
+    others: tuple[str, ...] = ()
+
+
+def choose(
+    records: Sequence[RunRecord],
+    study: str,
+    recipe: str | None,
+    baseline: str,
+    canonical: Canonical = lambda spec, _digest: spec,
+    own: Sequence[ArmRecipe] = (),
+) -> Choice:
+    """The runs of one recipe on one fingerprint, by default the newest of the study. Runs that
+    tuned a learning rate are left out.
+
+    Args:
+        records: all runs of the study.
+        study: what to call it in messages.
+        recipe: a name, the start of a digest, or digest@fingerprint.
+        baseline: a spec; options in any order.
+        canonical: the canonical form of a spec under the recipe of a digest, asked for where the
+            study holds no arm of the name as it is typed (to know it takes torch).
+        own: the recipes of single arms, which are reported with the one they were made of; by its
+            digest such a recipe can be asked for too.
+
+    Raises:
+        StudyError: the study holds no run.
+        UsageError: no such recipe or baseline in it, with the nearest there is.
+
+    """
+    records = [record for record in records if record.seed < FIRST_TUNING_SEED]
+    if not records:
+        raise StudyError(f"study {study} holds no runs yet: `attnres ablate --study {study}`")
+    derived = {found.digest for found in own} - {found.base_digest for found in own}
+    whole = [record for record in records if record.recipe_digest not in derived] or records
+    of_recipe = [record for record in whole if recipe is None or _is_meant(record, recipe)]
+    if not of_recipe:
+        of_recipe = [record for record in records if _is_meant(record, str(recipe))]
+    if not of_recipe:
+        known = {name for r in records for name in (r.recipe, r.recipe_digest)}
+        raise UsageError(unknown("recipe in this study", str(recipe), known))
+    last = of_recipe[-1]
+    others = {f"{_group(r)} ({r.recipe})" for r in whole if _group(r) != _group(last)}
+    arms = _arms(records, last, own)
+    name = _named(baseline, last, arms, canonical)
+    if name not in arms and name != "standard":
+        raise UsageError(unknown("baseline", baseline, arms))
+    return replace(_of(last, records, name), others=tuple(sorted(others)))
+
+
+def every(
+    newest: Choice,
+    records: Sequence[RunRecord],
+    recipe: str | None,
+    baseline: str,
+    canonical: Canonical,
+    own: Sequence[ArmRecipe] = (),
+) -> list[Choice]:
+    """The runs of each recipe on each data that `recipe` can mean, by default all of the study;
+    the newest, which `choose` has found, is the last. One that lacks the baseline is among them.
+
+    Args:
+        newest: what `choose` returned.
+        records: all runs of the study.
+        recipe: as for `choose`, and so are the others.
+        baseline: the same.
+        canonical: the same.
+        own: the same.
+
+    """
+    records = [record for record in records if record.seed < FIRST_TUNING_SEED]
+    derived = {found.digest for found in own} - {found.base_digest for found in own}
+    last = {_group(r): r for r in records if recipe is None or _is_meant(r, recipe)}
+    found = []
+    for group, record in last.items():
+        if record.recipe_digest not in derived and group != _group(newest.records[-1]):
+            try:
+                name = _named(baseline, record, _arms(records, record, own), canonical)
+            except AttnresError:  # a spec that does not fit this depth has no runs at it
+                name = baseline
+            found.append(_of(record, records, name))
+    return [*found, newest]
+
+
+def _of(last: RunRecord, records: Sequence[RunRecord], baseline: str) -> Choice:
+    chosen = [record for record in records if _group(record) == _group(last)]
+    return Choice(chosen, last.recipe_digest, last.fingerprint, baseline)
+
+
+def _arms(records: Sequence[RunRecord], last: RunRecord, own: Sequence[ArmRecipe]) -> set[str]:
+    """The arms of a recipe, those of recipes made of it too."""
+    arms = {record.variant for record in records if _group(record) == _group(last)}
+    return arms | {found.variant for found in own if found.base_digest == last.recipe_digest}
+
+
+def _named(baseline: str, last: RunRecord, arms: set[str], canonical: Canonical) -> str:
+    """The baseline's canonical name under a recipe; torch is asked only if no arm has its name."""
+    name = _sorted_options(baseline)
+    return name if name in arms else canonical(baseline, last.recipe_digest)
+
+
+def told(
+    chosen: Choice, records: Sequence[RunRecord], own: Sequence[ArmRecipe]
+) -> list[tuple[list[RunRecord], Terms, list[ArmRecipe]]]:
+    """What a report compares: the runs under the shared recipe, and under each of the terms on
+    which arms got recipes of their own those runs and recipes.
+
+    The former is left out where only the baseline was trained under the shared recipe.
+
+    Args:
+        chosen: the shared recipe, and the baseline.
+        records: all runs of the study.
+        own: the recipes of single arms.
+
+    """
+    base = (chosen.recipe_digest, chosen.fingerprint)
+    own = [each for each in own if (each.base_digest, each.fingerprint) == base]
+    found = []
+    for terms in dict.fromkeys(each.terms for each in own):
+        mine = [each for each in own if each.terms == terms]
+        runs = _on(terms, mine, records, chosen)
+        if runs and terms.baseline in ("", chosen.baseline):
+            found.append((runs, terms, mine))
+    if not found or {record.variant for record in chosen.records} != {chosen.baseline}:
+        shared: list[ArmRecipe] = []
+        found.insert(0, (chosen.records, SHARED, shared))
+    return found
+
+
+def _on(
+    terms: Terms, own: Sequence[ArmRecipe], records: Sequence[RunRecord], chosen: Choice
+) -> list[RunRecord]:
+    """The runs that these recipes of arms are compared by."""
+    digests = {each.variant: each.digest for each in own}
+    if not terms.is_tuned:  # the baseline, to which the others are made equal, keeps the recipe
+        digests[terms.baseline] = chosen.recipe_digest
+    return [
+        record
+        for record in records
+        if digests.get(record.variant) == record.recipe_digest
+        and record.fingerprint == chosen.fingerprint
+        and record.seed < FIRST_TUNING_SEED
+    ]
+
+
+def _group(record: RunRecord) -> str:
+    return f"{record.recipe_digest}@{record.fingerprint}"
+
+
+def _is_meant(record: RunRecord, recipe: str) -> bool:
+    return record.recipe == recipe or (len(recipe) >= 4 and _group(record).startswith(recipe))
+
+
+def _sorted_options(spec: str) -> str:
+    """A spec with its options sorted: as near to its canonical form as one comes without torch."""
+    name, colon, options = spec.strip().partition(":")
+    return name + colon + ",".join(sorted(options.split(",")))

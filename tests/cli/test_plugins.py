@@ -1,0 +1,199 @@
+"""A design of a user's own: begun, checked, compared; and what is said when it is wrong."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from attnres_cli.nn import residual
+
+SOUND = '''"""mine: h_{l+1} = h_l + f_l(h_l) / 2."""
+
+from attnres_cli.nn.residual import Residual, register
+
+
+@register("mine")
+class Mine(Residual):
+    equals_standard_at_init = False
+
+    def start(self, x):
+        return x
+
+    def read(self, state, l):
+        return state, state
+
+    def write(self, state, l, y):
+        return state + y / 2
+
+    def finish(self, state):
+        return state
+'''
+BRIEFLY = ("--recipe", "smoke", "--seeds", "1", "--set", "train.tokens=2k")
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "140")
+    monkeypatch.delenv("ATTNRES_PLUGINS", raising=False)
+    return tmp_path
+
+
+def attnres(*arguments: str) -> tuple[int, str, str]:
+    """Exit code, stdout and stderr of the command in a process of its own."""
+    done = subprocess.run(
+        [sys.executable, "-m", "attnres_cli", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+def refused(folder: Path, text: str, *command: str) -> str:
+    """The one line that a command answers a plugin of this text with."""
+    (folder / "mine.py").write_text(text)
+    code, out, err = attnres(*(command or ("variants",)), "--plugin", "mine.py")
+    assert (code, out) == (2, ""), err
+    assert err.count("\n") == 1, err
+    assert not (folder / "attnres.db").exists()
+    return err
+
+
+ABLATE = ("ablate", "standard", "mine", *BRIEFLY)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("change", "command", "words"),
+    [
+        (("", ""), ("variants", "--plugin", "none.py"), "none.py is none"),
+        (('@register("mine")\n', ""), (), 'registers nothing: put @register("name")'),
+        (('"mine"', '"standard"'), (), "twice, by attnres_variants.standard and /"),
+        (("def start(self, x):", "def start(self, x)"), (), "mine.py, line 10: SyntaxError"),
+        (("import Residual", "import Residul"), (), "mine.py, line 3: ImportError"),
+        (("(Residual)", ""), (), "must be a subclass of Residual"),
+        (("return state, state", "return state"), ABLATE, "read must return the pair (h, state)"),
+        (("return state, state", "return state[:, 1:], state"), ABLATE, "expected (2, 4, 32)"),
+        (("y / 2", "y.roll(-1, dims=1)"), ABLATE, "it mixes tokens"),
+        (("y / 2", "y / self.two"), ABLATE, "mine.py, line 17, in write)"),
+    ],
+    ids=[
+        *("file", "nothing", "name", "syntax", "import"),
+        *("class", "pair", "shape", "causal", "raises"),
+    ],
+)  # fmt: skip
+def test_a_plugin_that_is_wrong_gets_one_line(
+    change: tuple[str, str], command: tuple[str, ...], words: str, folder: Path
+):
+    assert words in refused(folder, SOUND.replace(*change), *command)
+
+
+@pytest.mark.slow
+def test_a_plugin_is_compared_by_workers_of_their_own_and_never_mixed_with_other_code(folder: Path):
+    (folder / "mine.py").write_text(SOUND)
+    compare = ("ablate", "standard", "mine", *BRIEFLY, "--plugin", "mine.py")
+
+    code, out, err = attnres(*compare)
+    assert code == 0, err
+    assert "mine" in out
+
+    (folder / "mine.py").write_text(SOUND + "# a remark\n")
+    assert attnres(*compare)[0] == 0  # the same code
+
+    (folder / "mine.py").write_text(SOUND.replace("/ 2", "/ 3"))
+    code, _, err = attnres(*compare)
+    assert (code, err.count("\n")) == (2, 1)
+    assert "has changed since the study's runs of it: give the variant another name" in err
+
+
+@pytest.mark.slow
+def test_the_line_that_trains_a_plugins_design_again_can_be_typed(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("COLUMNS", "400")
+    (folder / "plugins").mkdir()
+    (folder / "plugins" / "mine.py").write_text(SOUND)
+    typed = "search mine --recipe smoke --set train.tokens=2k --workers 1 --confirm 0 "
+    typed += "--space n_layers=2,n_heads=2 --budget params=40k --plugin plugins/mine.py"
+
+    code, out, err = attnres(*typed.split())
+    assert code == 0, err
+    (line,) = [line for line in out.splitlines() if line.startswith("mine again: attnres ")]
+    _, unknown, _ = attnres("report")
+
+    assert "--plugin plugins/mine.py --device" in line
+    code, out, err = attnres(*shlex.split(line)[3:])
+    assert code == 0, err
+    assert "mine again (FILE: the plugin that has it): attnres ablate mine" in unknown
+    assert " --plugin FILE --device" in unknown
+
+
+@pytest.mark.slow
+def test_check_prints_what_failed_with_the_first_wrong_number(folder: Path):
+    claims = SOUND.replace("at_init = False", "at_init = True")
+    (folder / "mine.py").write_text(claims)
+
+    code, out, err = attnres("check", "mine", "--plugin", "mine.py")
+
+    assert code == 3
+    assert "1 of 18 proofs failed" in err
+    assert "FAILED" in out
+    assert "equals_standard_at_init is True, but gradient of" in out
+
+
+@pytest.mark.slow
+def test_a_new_variant_passes_its_check_as_it_is_written(folder: Path):
+    code, out, _ = attnres("variants", "--new", "my_own")
+    assert code == 0
+    assert "attnres check my_own --plugin my_own.py" in out
+
+    code, out, _ = attnres("check", "my_own", "--plugin", "my_own.py")
+
+    assert code == 0, out
+    assert "FAILED" not in out
+    assert "class MyOwn(Residual)" in (folder / "my_own.py").read_text()
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("standard", "is there already"),
+        ("kimi-k3", "a word of a-z, 0-9 and _"),
+        ("My", "a word of a-z"),
+        ("held", "held.py is there already"),
+    ],
+)
+def test_a_new_file_never_takes_the_place_of_another(name: str, words: str, folder: Path):
+    from attnres_cli.cli.scaffold import write
+    from attnres_cli.errors import VariantError
+
+    (folder / "held.py").write_text("mine")
+
+    with pytest.raises(VariantError, match=words):
+        write(name)
+
+    assert [each.name for each in folder.iterdir()] == ["held.py"]
+    assert (folder / "held.py").read_text() == "mine"
+
+
+def test_two_plugins_of_one_name_are_refused(folder: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(residual, "_REGISTRY", dict(residual._REGISTRY))
+    monkeypatch.setenv("ATTNRES_PLUGINS", "")
+    for number in (1, 2):
+        (folder / str(number)).mkdir()
+        text = SOUND.replace('"mine"', f'"mine{number}"')
+        (folder / str(number) / "twice.py").write_text(text)
+    residual.add_plugin("1/twice.py")
+
+    with pytest.raises(residual.VariantError, match=r"two plugins are named twice\.py"):
+        residual.add_plugin("2/twice.py")
+
+    assert os.environ["ATTNRES_PLUGINS"] == str(folder / "1" / "twice.py")
+    residual.add_plugin("1/twice.py")  # once more, which changes nothing
+    assert os.environ["ATTNRES_PLUGINS"] == str(folder / "1" / "twice.py")

@@ -1,0 +1,240 @@
+"""`attnres runs`: what a study holds, run by run, as a user types it."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner, Result
+
+from attnres_cli.cli import runs as cli_runs
+from attnres_cli.config.recipe import Recipe
+from attnres_cli.errors import AttnresError, StudyError, UsageError
+from attnres_cli.records.run import DataFacts, Point, Probe, RunResult, RunSpec, Settings, Status
+from attnres_cli.store import Store
+
+FACTS = DataFacts("0123456789abcdef", "stdlib", 5000, 256, 4750, 250, 3.3, 2.4)
+SETTINGS = Settings("cpu", "A CPU", "fp32", compiled=False, threads=1, engine="eager")
+CURVE = (Point(0, None, 5.5), *(Point(i, 5.5 - i / 20, None) for i in range(1, 50)))
+THIRD = (0.25, 0.5, 0.75)
+PROBES = tuple(Probe(step, *[THIRD] * 8, mixing=(THIRD,) * 3) for step in (0, 50))
+RESULT = RunResult(
+    status=Status.COMPLETE,
+    val_loss=2.375,
+    initial_loss=5.5,
+    steps=50,
+    tokens=384,
+    step_s=0.0125,
+    tokens_per_second=5120.0,
+    train_s=75.0,
+    peak_bytes=2**30,
+    n_params=1234,
+    flops_per_token=5678,
+    settings=SETTINGS,
+    curve=(*CURVE, Point(50, 3.0, 2.375)),
+    probes=PROBES,
+)
+CLAIM_AND_WAIT = """
+import sys
+from attnres_cli.store import Store
+store = Store.open("attnres.db", create=True)
+store.beat(store.claim([4]).id, 3)
+print(flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture(autouse=True)
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tiny_recipe: Recipe) -> Store:
+    """Runs 1 to 6: complete, failed, diverged, and three that wait; some files of the first two."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "140")
+    specs = [
+        RunSpec(tiny_recipe, variant, seed, FACTS.fingerprint)
+        for seed in range(3)
+        for variant in ("standard", "attnres:block_size=2")
+    ]
+    store = Store.open("attnres.db", create=True)
+    ids = [record.id for record in store.plan(specs, FACTS)]
+    first = store.claim(ids)
+    assert first is not None
+    store.finish(replace(first, status=Status.COMPLETE, result=RESULT, versions={"torch": "2.9"}))
+    store.claim(ids)
+    store.fail(2, "Traceback ...\nValueError: not today", {"torch": "2.9"}, step=4)
+    third = store.claim(ids)
+    assert third is not None
+    nan = replace(RESULT, status=Status.DIVERGED, val_loss=float("nan"), steps=4, probes=())
+    store.finish(replace(third, status=Status.DIVERGED, result=nan))
+    for record in store.runs(ids=[1, 2]):
+        folder = store.folder_of(record)
+        folder.mkdir(parents=True)
+        (folder / "000000001.json").write_text("{}")
+    return store
+
+
+def runs(*arguments: str) -> Result:
+    """What the command prints. What is refused is raised."""
+    app = typer.Typer()
+    app.add_typer(cli_runs.app, name="runs")
+
+    @app.command()
+    def other() -> None:
+        """Two commands make a group."""
+
+    result = CliRunner().invoke(app, ["runs", *arguments])
+    if isinstance(result.exception, AttnresError):
+        raise result.exception
+    assert result.exit_code == 0, result.output
+    return result
+
+
+def listed(*arguments: str) -> list[dict]:
+    return json.loads(runs(*arguments, "--format", "json").stdout)
+
+
+def test_all_runs_are_listed_with_status_progress_and_outcome():
+    lines = runs().stdout.splitlines()
+
+    rows = {line.split()[0]: line for line in lines if line[:5].strip().isdigit()}
+    assert set(rows) == {"1", "2", "3", "4", "5", "6"}
+    assert "complete" in rows["1"]
+    assert "50/6" in rows["1"]
+    assert "2.3750" in rows["1"]
+    assert "4/6" in rows["2"]
+    assert "ValueError: not today" in rows["2"]
+    assert "diverged" in rows["3"]
+    assert "0/6" in rows["4"]
+    assert lines[-1] == "6 runs: 3 pending, 1 complete, 1 diverged, 1 failed"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["--status", "failed"], [2]),
+        (["--status", "running"], []),
+        (["--variant", "standard"], [1, 3, 5]),
+        (["--variant", "standard", "--status", "pending"], [5]),
+        (["--recipe", "tiny"], [1, 2, 3, 4, 5, 6]),
+        (["list", "--status", "complete"], [1]),
+    ],
+)
+def test_filters_leave_the_runs_that_all_of_them_let_through(
+    arguments: list[str], expected: list[int]
+):
+    assert [run["id"] for run in listed(*arguments)] == expected
+
+
+def test_a_recipe_can_be_named_by_the_start_of_its_digest(tiny_recipe: Recipe):
+    assert len(listed("--recipe", tiny_recipe.digest[:5])) == 6
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--status", "done"], "unknown status 'done'"),
+        (["--status", "fialed"], "did you mean 'failed'?"),
+        (["--variant", "standrad"], "did you mean 'standard'?"),
+        (["--recipe", "tinny"], "did you mean 'tiny'?"),
+        (["--format", "csv"], "unknown format 'csv'"),
+        (["show", "17"], "no run 17 in study attnres.db, it holds 1 to 6"),
+        (["rm", "17"], "no run 17 in study attnres.db, it holds 1 to 6"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_with_what_there_is(arguments: list[str], words: str):
+    with pytest.raises(UsageError) as caught:
+        runs(*arguments)
+
+    assert words in str(caught.value)
+
+
+def test_no_study_is_not_made_by_looking_or_removing(tmp_path: Path):
+    for command in (["list"], ["show", "1"], ["rm", "1"]):
+        with pytest.raises(StudyError, match="no study at other"):
+            runs(*command, "--study", "other.db")
+
+    assert not (tmp_path / "other.db").exists()
+
+
+def test_one_run_is_shown_with_all_about_it_and_a_small_curve():
+    shown = runs("show", "1").stdout
+
+    for words in ("2.3750, at first 5.5000", "1 min 15 s, 12.5 ms per step", "A CPU", "torch"):
+        assert words in shown
+    curve = shown.split("curve")[1].partition("inside")[0]
+    points = [line.split() for line in curve.splitlines()]
+    points = [point for point in points if len(point) == 3 and point[0].isdigit()]
+    assert points[0] == ["0", "-", "5.5000"]
+    assert points[-1] == ["50", "3.0000", "2.3750"]
+    assert len(points) < 16
+
+
+def test_a_failed_run_is_shown_with_its_traceback_and_last_step():
+    shown = runs("show", "2").stdout
+
+    assert "Traceback ...\nValueError: not today" in shown
+    assert "4/6" in shown
+
+
+def test_shown_as_json_a_run_has_its_whole_curve_and_null_for_no_loss():
+    complete = json.loads(runs("show", "1", "--format", "json").stdout)
+    diverged = json.loads(runs("show", "3", "--format", "json").stdout)
+
+    assert len(complete["result"]["curve"]) == 51
+    assert complete["result"]["settings"]["device_name"] == "A CPU"
+    assert complete["versions"] == {"torch": "2.9"}
+    assert (diverged["val_loss"], diverged["result"]["val_loss"]) == (None, None)
+
+
+def test_what_was_measured_inside_the_model_is_shown_and_told_in_whole_as_json():
+    shown = runs("show", "1").stdout
+    told = json.loads(runs("show", "1", "--format", "json").stdout)
+
+    assert "inside the model after step 50" in shown
+    assert shown.splitlines()[-1].split() == ["3", "░░▓▓██"]
+    assert [probe["step"] for probe in told["result"]["probes"]] == [0, 50]
+    assert told["result"]["probes"][1]["mixing"] == [list(THIRD)] * 3
+    assert "inside the model" not in runs("show", "3").stdout
+
+
+def test_removed_runs_are_gone_with_curves_and_files_and_others_stay(store: Store):
+    runs("rm", "1", "3")
+
+    assert [run["id"] for run in listed()] == [2, 4, 5, 6]
+    connection = sqlite3.connect("attnres.db")
+    assert connection.execute("SELECT COUNT(*) FROM attnres_curve").fetchone() == (0,)
+    connection.close()
+    assert [folder.name[:2] for folder in store.folder.iterdir()] == ["2-"]
+
+
+def test_where_one_number_is_unknown_nothing_is_removed():
+    with pytest.raises(UsageError):
+        runs("rm", "1", "99")
+
+    assert len(listed()) == 6
+
+
+def test_a_run_of_a_living_process_is_listed_as_its_and_not_removed(store: Store):
+    command = [sys.executable, "-c", CLAIM_AND_WAIT]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(command, **pipes) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+
+        (run,) = listed("--status", "running")
+        table = runs("--status", "running").stdout
+        with pytest.raises(StudyError, match=f"run 4 is running \\(process {process.pid} on"):
+            runs("rm", "5", "4")
+        process.communicate()
+
+    assert (run["id"], run["step"], run["is_alive"]) == (4, 3, True)
+    assert f"process {process.pid} on" in table
+    assert "(gone)" in runs("--status", "running").stdout
+    assert len(listed()) == 6
+    runs("rm", "4")
+    assert len(listed()) == 5

@@ -1,0 +1,112 @@
+"""Runs as a study would hold them, without training any: ln(256) nats at the start, then a loss."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import studies
+from studies import SETTINGS, VERSIONS
+
+from attnres_cli.config.recipe import load
+from attnres_cli.records.run import DataFacts, Point, Probe, RunRecord, Status
+from attnres_cli.verdict.chapter import Chapter
+from attnres_cli.verdict.comparison import compare
+
+MakeRun = Callable[..., RunRecord]
+MakeArm = Callable[..., list[RunRecord]]
+
+RESULT = replace(
+    studies.RESULT,
+    steps=400,
+    tokens=102_400,
+    train_s=5.0,
+    curve=(Point(0, None, math.log(256)), Point(200, 2.0, 1.9), Point(400, 1.6, 1.5)),
+)
+PROBE = Probe(
+    step=400,
+    output_rms=(1.0, 0.5, 2.0),
+    gradient_rms=(0.08, 0.002, 0.04),
+    input_rms=(1.0, 1.25, 1.75),
+    newest_share=(1.0, 0.75, 0.25),
+    embedding_share=(1.0, 0.25, 0.05),
+    entropy=(0.0, 0.5, 1.5),
+    mixing=((1.0, 0.0, 0.0), (0.25, 0.75, 0.0), (0.05, 0.7, 0.25)),
+)
+
+
+@pytest.fixture
+def facts() -> DataFacts:
+    """1000 bytes of text."""
+    return DataFacts("0123456789abcdef", "stdlib", 1000, 256, 950, 50, 3.3, 2.4)
+
+
+@pytest.fixture
+def make_run() -> MakeRun:
+    """A function that makes one run; keywords beyond the record's own change its result."""
+    numbers = itertools.count(1)
+
+    def make(
+        variant: str,
+        seed: int,
+        *,
+        status: Status = Status.COMPLETE,
+        error: str | None = None,
+        recipe: tuple[str, str] = ("quick", "abcdef012345"),
+        fingerprint: str = "0123456789abcdef",
+        versions: Mapping[str, str] = VERSIONS,
+        settings: Mapping[str, object] | None = None,
+        **changes: object,
+    ) -> RunRecord:
+        if status is Status.DIVERGED:
+            changes = {"val_loss": math.nan, **changes}
+        result = replace(RESULT, status=status, settings=replace(SETTINGS, **(settings or {})))
+        ended = status in (Status.COMPLETE, Status.DIVERGED)
+        return RunRecord(
+            id=next(numbers),
+            recipe=recipe[0],
+            recipe_digest=recipe[1],
+            variant=variant,
+            seed=seed,
+            fingerprint=fingerprint,
+            status=status,
+            error=error,
+            result=replace(result, **changes) if ended else None,
+            versions=versions if ended else {},
+        )
+
+    return make
+
+
+@pytest.fixture
+def make_arm(make_run: MakeRun) -> MakeArm:
+    """A function that makes one complete run of a variant per loss, from seed 0 up."""
+
+    def make(variant: str, *losses: float, **changes: object) -> list[RunRecord]:
+        return [make_run(variant, seed, val_loss=v, **changes) for seed, v in enumerate(losses)]
+
+    return make
+
+
+MakeChapter = Callable[..., Chapter]
+
+
+@pytest.fixture
+def make_chapter(facts: DataFacts) -> MakeChapter:
+    """A function that makes a chapter of runs, looked into at their end unless told not to."""
+
+    def make(runs: list[RunRecord], *, probed: bool = True, **changes: Any) -> Chapter:
+        ended = [run for run in runs if run.result is not None] if probed else []
+        return Chapter(
+            comparison=compare(runs, facts, changes.pop("baseline", "standard")),
+            runs=runs,
+            probes={run.id: PROBE for run in ended},
+            recipes={"abcdef012345": load("smoke")},
+            study="my.db",
+        )
+
+    return make

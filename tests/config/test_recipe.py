@@ -1,0 +1,616 @@
+"""Recipes: what is accepted, what is refused and with which words, and what the digest sees."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import BaseModel, ValidationError
+
+from attnres_cli.config import recipe as recipes
+from attnres_cli.config.recipe import Recipe
+from attnres_cli.errors import RecipeError
+
+TEXT = """\
+model: {n_layers: 2, d_model: 16, n_heads: 2, seq_len: 16}
+optim: {lr: 3e-4}
+train: {tokens: 1.5k, batch_size: 4, eval_tokens: 256}
+"""
+
+# One value for every key, none of them the one that TEXT or the default gives.
+OTHER = {
+    "name": "other",
+    "description": "other",
+    "variants": "[standard]",
+    "ladder": "[{optim.lr: 2e-3}]",
+    "model.n_layers": "3",
+    "model.d_model": "32",
+    "model.n_heads": "4",
+    "model.n_kv_heads": "1",
+    "model.d_head": "4",
+    "model.d_ff": "24",
+    "model.seq_len": "8",
+    "model.mlp": "gelu",
+    "model.tie_embeddings": "yes",
+    "model.rope_theta": "5e5",
+    "model.norm_eps": "1e-5",
+    "data.source": "text",
+    "data.path": "elsewhere",
+    "data.val_path": "elsewhere",
+    "data.val_fraction": "0.1",
+    "data.tokenizer": "words.json",
+    "data.vocab_size": "50257",
+    "data.dtype": "uint32",
+    "data.subset": "other",
+    "data.split": "other",
+    "data.val_split": "other",
+    "data.column": "other",
+    "data.rows": "100",
+    "data.streaming": "yes",
+    "data.nodes": "9",
+    "data.hops": "5",
+    "data.degree": "5",
+    "data.length": "5",
+    "data.pairs": "9",
+    "data.keys": "33",
+    "data.values": "33",
+    "optim.optimizer": "muon",
+    "optim.lr": "4e-4",
+    "optim.beta1": "0.8",
+    "optim.beta2": "0.99",
+    "optim.eps": "1e-9",
+    "optim.weight_decay": "0",
+    "optim.clip": "0.5",
+    "optim.schedule": "wsd",
+    "optim.warmup_fraction": "0.1",
+    "optim.decay_fraction": "0.1",
+    "optim.final_lr_fraction": "0",
+    "train.tokens": "2k",
+    "train.batch_size": "2",
+    "train.micro_batch_size": "1",
+    "train.checkpoint_activations": "true",
+    "train.eval_tokens": "512",
+    "train.n_evals": "2",
+    "train.precision": "fp32",
+    "train.compile": "'off'",
+}
+FREE = {"name", "description", "variants", "ladder", "data.path"}
+
+# A source that reads the key, where the default one does not.
+READ_BY = {
+    "data.val_path": "text",
+    "data.vocab_size": "nanogpt",
+    "data.dtype": "nanogpt",
+    **dict.fromkeys(
+        [f"data.{key}" for key in ("subset", "split", "val_split", "column", "rows", "streaming")],
+        "huggingface",
+    ),
+    **dict.fromkeys(["data.nodes", "data.hops"], "pointers"),
+    **dict.fromkeys(["data.degree", "data.length"], "permutations"),
+    **dict.fromkeys(["data.pairs", "data.keys", "data.values"], "recall"),
+}
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Callable[..., str]:
+    """Writes a recipe to lab.yaml and gives its path."""
+
+    def writer(text: str | bytes = TEXT, name: str = "lab.yaml") -> str:
+        path = tmp_path / name
+        path.write_bytes(text if isinstance(text, bytes) else text.encode())
+        return str(path)
+
+    return writer
+
+
+@pytest.fixture
+def lab(write: Callable[..., str]) -> str:
+    """The path of a recipe that is in order."""
+    return write()
+
+
+def refusal(path: str, *overrides: str) -> str:
+    """The one line that a user sees."""
+    with pytest.raises(RecipeError) as caught:
+        recipes.load(path, overrides)
+
+    message = str(caught.value)
+    assert "\n" not in message
+    return message
+
+
+def leaves(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
+    """Every key that a recipe can hold, as --set names it."""
+    for name, field in model.model_fields.items():
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            yield from leaves(field.annotation, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}"
+
+
+# What is read
+
+
+def test_a_file_is_read_with_its_numbers_counts_and_defaults(lab: str):
+    recipe = recipes.load(lab)
+
+    assert recipe.optim.lr == 3e-4
+    assert recipe.train.tokens == 1500
+    assert recipe.optim.beta2 == 0.95
+    assert recipe.data.source == "stdlib"
+
+
+def test_a_recipe_is_called_as_its_file_unless_it_says_otherwise(write: Callable[..., str]):
+    assert recipes.load(write(TEXT)).name == "lab"
+    assert recipes.load(write("name: mine\n" + TEXT)).name == "mine"
+
+
+@pytest.mark.parametrize("name", recipes.names())
+def test_every_shipped_recipe_loads_under_its_name(name: str):
+    recipe = recipes.load(name)
+
+    assert recipe.name == name
+    assert recipe.description
+    assert recipe.steps >= recipe.train.n_evals
+
+
+def test_there_is_a_quick_recipe_and_a_quick_suite():
+    assert "quick" in recipes.names()
+    assert "quick" in recipes.suite_names()
+
+
+@pytest.mark.parametrize("name", recipes.suite_names())
+def test_every_shipped_suite_lists_different_variants_with_the_baseline(name: str):
+    specs = recipes.suite(name)
+
+    assert len(specs) > 1
+    assert len(set(specs)) == len(specs)
+    assert all(isinstance(spec, str) for spec in specs)
+    assert "standard" in specs
+
+
+def test_tokens_are_rounded_down_to_whole_steps(lab: str):
+    recipe = recipes.load(lab)
+
+    assert recipe.tokens_per_step == 4 * 16
+    assert recipe.steps == 1500 // 64
+
+
+# Counts
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ("1500", 1500),
+        ("1.5k", 1500),
+        ("2M", 2_000_000),
+        ("0.5B", 500_000_000),
+        ("1e3", 1000),
+        ("1_000", 1000),
+        ("440k", 440_000),
+        ("1.001k", 1001),
+        ("2.01M", 2_010_000),
+        ("16.1M", 16_100_000),
+    ],
+)
+def test_counts_are_read_exactly(lab: str, text: str, count: int):
+    assert recipes.load(lab, [f"train.tokens={text}"]).train.tokens == count
+
+
+@pytest.mark.parametrize(
+    "text", ["1.55555k", "2.5", "k", "2K", "2kk", "infk", "nank", "1e400k", ".inf", ".nan", "two"]
+)
+def test_what_is_no_whole_number_is_refused_as_a_count(lab: str, text: str):
+    message = refusal(lab, f"train.tokens={text}")
+
+    assert "train.tokens" in message
+    assert "integer" in message
+    assert text.strip(".") in message
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "-2k", "0M"])
+def test_a_count_is_greater_than_zero(lab: str, text: str):
+    message = refusal(lab, f"model.n_layers={text}")
+
+    assert "model.n_layers" in message
+    assert "greater than 0" in message
+    assert text in message
+
+
+# Types and ranges
+
+
+@pytest.mark.parametrize(("text", "value"), [("yes", True), ("no", False), ("true", True)])
+def test_a_switch_takes_yes_and_no(lab: str, text: str, value: bool):
+    override = f"model.tie_embeddings={text}"
+
+    assert recipes.load(lab, [override]).model.tie_embeddings is value
+
+
+@pytest.mark.parametrize("choice", ["auto", "on", "off"])
+def test_compile_takes_the_words_that_its_message_offers(lab: str, choice: str):
+    assert recipes.load(lab, [f"train.compile={choice}"]).train.compile == choice
+
+
+@pytest.mark.parametrize(
+    ("override", "expected", "got"),
+    [
+        ("optim.lr=fast", "valid number", "'fast'"),
+        ("optim.lr=yes", "valid number", "True"),
+        ("optim.lr=", "valid number", "None"),
+        ("optim.lr='0.1'", "valid number", "'0.1'"),
+        ("optim.lr=[0.1]", "valid number", "[0.1]"),
+        ("model.n_layers=yes", "valid integer", "True"),
+        ("model.n_layers='2'", "valid integer", "'2'"),
+        ("model.tie_embeddings=1", "valid boolean", "1"),
+        ("model.tie_embeddings='yes'", "valid boolean", "'yes'"),
+        ("model.mlp=relu", "'swiglu' or 'gelu'", "'relu'"),
+        ("data.source=tex", "'stdlib', 'text', 'nanogpt'", "'tex'"),
+        ("name=1", "valid string", "1"),
+        ("model=3", "section with keys", "3"),
+    ],
+)
+def test_a_wrong_type_is_refused_with_key_and_both_sides(
+    lab: str, override: str, expected: str, got: str
+):
+    message = refusal(lab, override)
+
+    assert override.partition("=")[0] in message
+    assert expected in message
+    assert f"got {got}" in message
+
+
+@pytest.mark.parametrize(
+    ("override", "expected"),
+    [
+        ("optim.lr=0", "greater than 0"),
+        ("optim.lr=-1", "greater than 0"),
+        ("optim.lr=1e400", "finite"),
+        ("optim.lr=.nan", "finite"),
+        ("optim.beta1=1", "less than 1"),
+        ("optim.beta2=-0.1", "greater than or equal to 0"),
+        ("optim.weight_decay=-1", "greater than or equal to 0"),
+        ("optim.clip=0", "greater than 0"),
+        ("optim.warmup_fraction=1.5", "less than or equal to 1"),
+        ("data.val_fraction=0", "greater than 0"),
+        ("data.val_fraction=1", "less than 1"),
+        ("model.rope_theta=1", "greater than 1"),
+        ("model.norm_eps=0", "greater than 0"),
+    ],
+)
+def test_a_value_out_of_range_is_refused_with_key_and_bound(lab: str, override: str, expected: str):
+    message = refusal(lab, override)
+
+    assert override.partition("=")[0] in message
+    assert expected in message
+    assert "got" in message
+
+
+@pytest.mark.parametrize("text", ["2020-99-99", "9" * 5000, "0x" + "f" * 5000])
+def test_a_value_that_no_python_value_can_hold_is_refused_and_shows_no_traceback(
+    lab: str, text: str
+):
+    assert "--set" in refusal(lab, f"optim.lr={text}")
+
+
+# Sizes that clash
+
+
+def test_a_width_that_the_heads_do_not_divide_is_refused_with_both_and_the_remedy(lab: str):
+    message = refusal(lab, "model.n_heads=3")
+
+    assert "d_model must be a multiple of n_heads" in message
+    assert "give d_head" in message
+    assert "got 16 and 3" in message
+
+
+def test_a_given_d_head_frees_the_width_from_the_heads(lab: str):
+    recipe = recipes.load(lab, ["model.n_heads=3", "model.d_head=4"])
+
+    assert recipe.model.shape(vocab_size=11).d_head == 4
+
+
+@pytest.mark.parametrize("override", ["model.d_head=7", "model.d_model=6"])
+def test_an_odd_head_is_refused_with_its_size(lab: str, override: str):
+    message = refusal(lab, override)
+
+    assert "d_head must be even" in message
+    assert f"got {'7' if 'd_head' in override else '3'}" in message
+
+
+def test_key_value_heads_that_do_not_divide_the_heads_are_refused(lab: str):
+    assert "n_kv_heads, got 2 and 4" in refusal(lab, "model.n_kv_heads=4")
+
+
+@pytest.mark.parametrize(("mlp", "d_ff"), [("swiglu", 48), ("gelu", 64)])
+def test_sizes_that_are_left_out_follow_from_the_width(lab: str, mlp: str, d_ff: int):
+    shape = recipes.load(lab, [f"model.mlp={mlp}"]).model.shape(vocab_size=11)
+
+    assert (shape.n_kv_heads, shape.d_head, shape.d_ff) == (2, 8, d_ff)
+    assert shape.vocab_size == 11
+
+
+def test_sizes_that_are_given_are_taken(lab: str):
+    given = ["model.n_kv_heads=1", "model.d_head=6", "model.d_ff=20"]
+
+    shape = recipes.load(lab, given).model.shape(vocab_size=11)
+
+    assert (shape.n_kv_heads, shape.d_head, shape.d_ff) == (1, 6, 20)
+
+
+def test_fewer_tokens_than_one_step_are_refused_with_both(lab: str):
+    message = refusal(lab, "train.tokens=63")
+
+    assert "train.tokens" in message
+    assert "64" in message
+    assert "got 63" in message
+
+
+def test_fewer_evaluation_tokens_than_one_sequence_are_refused_with_both(lab: str):
+    message = refusal(lab, "train.eval_tokens=15")
+
+    assert "train.eval_tokens" in message
+    assert "model.seq_len 16" in message
+    assert "got 15" in message
+
+
+# Keys
+
+
+@pytest.mark.parametrize(("key", "misspelt"), [("clip", "clipp"), ("lr", "lrr")])
+def test_an_unknown_key_is_refused_with_file_section_and_the_nearest(
+    write: Callable[..., str], key: str, misspelt: str
+):
+    text = TEXT.replace("{lr: 3e-4}", "{lr: 3e-4, clip: 1}").replace(f"{key}:", f"{misspelt}:")
+
+    message = refusal(write(text))
+
+    assert "lab.yaml" in message
+    assert "optim" in message
+    assert f"'{misspelt}'" in message
+    assert f"did you mean '{key}'" in message
+
+
+def test_an_unknown_section_is_refused_with_file_and_the_nearest(write: Callable[..., str]):
+    message = refusal(write(TEXT.replace("model:", "modle:")))
+
+    assert "lab.yaml" in message
+    assert "'modle'" in message
+    assert "did you mean 'model'" in message
+
+
+def test_of_several_mistakes_the_number_of_the_others_is_told(lab: str):
+    assert "(and 2 more)" in refusal(lab, "optim.lr=0", "optim.clip=0", "optim.eps=0")
+
+
+def test_a_missing_key_is_named(write: Callable[..., str]):
+    message = refusal(write(TEXT.replace("lr: 3e-4", "")))
+
+    assert "lab.yaml" in message
+    assert "optim.lr is missing" in message
+
+
+def test_a_key_given_twice_is_refused(write: Callable[..., str]):
+    message = refusal(write(TEXT + "optim: {lr: 1}\n"))
+
+    assert "lab.yaml" in message
+    assert "'optim' is given twice" in message
+
+
+@pytest.mark.parametrize("text", ["", "# empty\n", "- model\n", "quick\n", "3\n"])
+def test_a_file_without_sections_is_told_which_are_expected(write: Callable[..., str], text: str):
+    message = refusal(write(text))
+
+    assert "lab.yaml" in message
+    assert "model, data, optim, train" in message
+
+
+# Files
+
+
+def test_a_megabyte_is_refused_unread_with_its_size_and_the_limit(write: Callable[..., str]):
+    message = refusal(write("#" * 1_000_000))
+
+    assert "lab.yaml" in message
+    assert "1000000 bytes" in message
+    assert "65536" in message
+
+
+def test_a_file_that_is_no_utf_8_is_refused(write: Callable[..., str]):
+    message = refusal(write("description: caf\u00e9\n".encode("latin-1") + TEXT.encode()))
+
+    assert "lab.yaml" in message
+    assert "UTF-8" in message
+
+
+def test_a_missing_file_is_refused(tmp_path: Path):
+    message = refusal(str(tmp_path / "none.yaml"))
+
+    assert "none.yaml" in message
+    assert "No such file" in message
+
+
+@pytest.mark.parametrize("name", ["folder.yaml", "folder/"])
+def test_a_folder_is_refused(tmp_path: Path, name: str):
+    (tmp_path / name).mkdir()
+
+    message = refusal(f"{tmp_path}/{name}")
+
+    assert "folder" in message
+    assert "directory" in message
+
+
+def test_a_path_through_a_file_is_refused(lab: str):
+    assert "Not a directory" in refusal(f"{lab}/inner.yaml")
+
+
+def test_an_unknown_recipe_is_refused_with_the_nearest_and_the_way_to_a_file():
+    message = refusal("quik")
+
+    assert "'quik'" in message
+    assert "did you mean 'quick'" in message
+    assert ".yaml" in message
+
+
+def test_an_unknown_suite_is_refused_with_the_nearest():
+    with pytest.raises(RecipeError, match=r"suite 'quikc'.*did you mean 'quick'"):
+        recipes.suite("quikc")
+
+
+@pytest.mark.parametrize("name", ["../quick", "suites/quick", "quick.yaml", ""])
+def test_a_suite_has_a_name_and_no_path(name: str):
+    with pytest.raises(RecipeError, match="unknown suite"):
+        recipes.suite(name)
+
+
+# --set
+
+
+def test_overrides_replace_values_and_the_last_one_wins(lab: str):
+    recipe = recipes.load(lab, ["optim.lr=1e-3", "model.n_layers=4", "optim.lr = 2e-3"])
+
+    assert recipe.optim.lr == 2e-3
+    assert recipe.model.n_layers == 4
+    assert recipe.model.d_model == 16
+
+
+def test_an_override_reaches_a_section_that_the_file_leaves_out(lab: str):
+    assert recipes.load(lab, ["data.val_fraction=0.2"]).data.val_fraction == 0.2
+
+
+def test_an_override_may_be_a_whole_section(lab: str):
+    recipe = recipes.load(lab, ["optim={lr: 1e-3, clip: 2}"])
+
+    assert (recipe.optim.lr, recipe.optim.clip) == (1e-3, 2)
+
+
+def test_an_override_keeps_what_follows_the_first_equals_sign(lab: str):
+    assert recipes.load(lab, ["description=a=b"]).description == "a=b"
+
+
+@pytest.mark.parametrize("override", ["", "=", "=3", ".=3", "optim.=3", "optim.lr", "optim"])
+def test_an_override_without_key_or_equals_sign_is_told_the_form(lab: str, override: str):
+    message = refusal(lab, override)
+
+    assert "--set" in message
+    assert "section.key=value" in message
+    assert f"'{override}'" in message
+
+
+@pytest.mark.parametrize(
+    ("override", "unknown", "nearest"),
+    [
+        ("optim.lrr=1", "'lrr'", "'lr'"),
+        ("model.n_layer=3", "'n_layer'", "'n_layers'"),
+        ("optin.lr=1", "'optin'", "'optim'"),
+        ("modle.n_layers=3", "'modle'", "'model'"),
+        ("trian={}", "'trian'", "'train'"),
+    ],
+)
+def test_an_override_of_an_unknown_key_is_refused_with_the_nearest(
+    lab: str, override: str, unknown: str, nearest: str
+):
+    message = refusal(lab, override)
+
+    assert "--set" in message
+    assert unknown in message
+    assert f"did you mean {nearest}" in message
+
+
+@pytest.mark.parametrize("override", ["zzz.y=1", "a.b.c.d=1", "optim..lr=1", ".lr=1", "lr=1"])
+def test_an_override_of_nothing_near_is_told_what_there_is(lab: str, override: str):
+    message = refusal(lab, override)
+
+    assert "--set" in message
+    assert "unknown key" in message
+    assert "optim" in message
+
+
+def test_an_override_below_a_value_is_refused(lab: str):
+    message = refusal(lab, "model.n_layers.deep=3")
+
+    assert "--set model.n_layers.deep=3" in message
+    assert "'n_layers'" in message
+
+
+@pytest.mark.parametrize("value", ["[", "!!python/name:os.system", "&a 1", "[[[[[[[[[1]]]]]]]]]"])
+def test_the_value_of_an_override_passes_the_same_yaml(lab: str, value: str):
+    assert f"--set optim.lr={value}: line 1" in refusal(lab, f"optim.lr={value}")
+
+
+# Identity
+
+
+def test_every_key_has_another_value_in_these_tests():
+    assert set(leaves(Recipe)) == set(OTHER)
+
+
+@pytest.mark.parametrize("key", sorted(FREE))
+def test_the_digest_does_not_see_names_and_places(lab: str, key: str):
+    text = "data.source=text"
+    other = recipes.load(lab, [text, f"{key}={OTHER[key]}"])
+
+    assert other != recipes.load(lab, [text])
+    assert other.digest == recipes.load(lab, [text]).digest
+
+
+def test_the_digest_does_not_see_how_equal_sizes_are_given(lab: str):
+    plain = recipes.load(lab)
+    heads = plain.model.n_heads
+    given = [f"model.n_kv_heads={heads}", f"model.d_head={plain.model.d_model // heads}"]
+
+    assert recipes.load(lab, given).digest == plain.digest
+
+
+def test_a_path_that_would_not_be_read_is_refused(lab: str):
+    assert "source: text" in refusal(lab, "data.path=my.txt")
+
+
+@pytest.mark.parametrize("key", [key for key in OTHER if key not in FREE])
+def test_the_digest_sees_every_other_key(lab: str, key: str):
+    source = f"data.source={READ_BY.get(key, 'stdlib')}"
+    other = recipes.load(lab, [source, f"{key}={OTHER[key]}"])
+
+    assert other.digest != recipes.load(lab, [source]).digest
+
+
+@pytest.mark.parametrize(
+    "override", ["optim.lr=0.0003", "train.tokens=1500", "optim.clip=1", "data={}"]
+)
+def test_the_digest_does_not_see_how_a_value_is_written(lab: str, override: str):
+    assert recipes.load(lab, [override]).digest == recipes.load(lab).digest
+
+
+def test_the_digest_does_not_see_the_order_of_keys(write: Callable[..., str]):
+    forward = recipes.load(write(TEXT)).digest
+    backward = recipes.load(write("\n".join(reversed(TEXT.splitlines())))).digest
+
+    assert forward == backward
+
+
+def test_studies_of_before_later_keys_were_added_stay_comparable(lab: str):
+    assert recipes.load(lab).digest == "2f5c6e35054b"  # as of the first version that kept studies
+    said = ["optim.optimizer=adamw", "train.checkpoint_activations=false"]
+    assert recipes.load(lab, said).digest == "2f5c6e35054b"
+
+
+def test_the_digest_is_twelve_hex_digits(lab: str):
+    digest = recipes.load(lab).digest
+
+    assert len(digest) == 12
+    assert int(digest, 16) >= 0
+
+
+@pytest.mark.parametrize(
+    ("section", "key", "value"),
+    [("", "name", "x"), ("", "model", None), ("model", "n_layers", 3), ("optim", "lr", 1.0)],
+)
+def test_a_recipe_cannot_be_changed(lab: str, section: str, key: str, value: Any):
+    recipe = recipes.load(lab)
+    held = getattr(recipe, section) if section else recipe
+
+    with pytest.raises(ValidationError, match="frozen"):
+        setattr(held, key, value)

@@ -1,0 +1,135 @@
+"""What Optuna proposes is always a point, never one tried before, and goes on after a stop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import optuna
+import pytest
+
+from attnres_cli.config.recipe import load
+from attnres_cli.errors import UsageError
+from attnres_cli.lab.search import budget, points, space
+from attnres_cli.lab.search.points import Point
+from attnres_cli.lab.search.proposals import Feasible, Points, chosen, n_startup
+from attnres_cli.nn import variant
+
+optuna.logging.set_verbosity(optuna.logging.WARNING)
+
+
+def of(text: str, spec: str = "attnres") -> Points:
+    typed = [variant.parse(spec)]
+    found = points.grid(
+        typed, space.parse(text, typed), budget.parse(["params=2M"], 1), load("quick"), 256
+    )
+    return Points(found[typed[0]])
+
+
+WIDE = of("aspect=4..80,heads_per_layer=0.1..1,n_blocks=2..8,norm=softmax|sigmoid")
+SMALL = of("n_layers=3..6,n_heads=2|4")
+
+
+def loss(point: Point) -> float:
+    """A bowl: the deeper the better up to 9 layers, the best number of blocks is 4."""
+    return abs(point.trunk.n_layers - 9) + abs(int(point.dimensions["n_blocks"]) - 4)
+
+
+def searched(
+    found: Points,
+    kind: str,
+    n: int,
+    seed: int = 1,
+    storage: optuna.storages.BaseStorage | None = None,
+    loss: Callable[[Point], float] = loss,
+    n_goals: int = 1,
+) -> list[Point]:
+    study = optuna.create_study(
+        storage=storage, study_name="s", load_if_exists=True, directions=["minimize"] * n_goals
+    )
+    study.sampler = Feasible(found, kind, seed, n_startup(kind, 24))
+    for _ in range(n):
+        trial = study.ask(found.distributions)
+        point = found.of_key[found._key(trial.params)]
+        study.tell(trial, [loss(point), point.flops][:n_goals])
+    tried = [found.of_trial(trial) for trial in study.trials]
+    return [point for point in tried if point is not None]
+
+
+def test_there_is_one_point_for_every_choice_of_parameters():
+    assert len(WIDE.of_key) == len(WIDE) > 200
+    assert list(WIDE.names) == ["aspect", "heads_per_layer", "n_blocks", "norm"]
+
+
+@pytest.mark.parametrize("kind", ["tpe", "random", "brute", "grid"])
+def test_no_point_is_proposed_twice(kind: str):
+    tried = searched(WIDE, kind, 40)
+
+    assert len(set(tried)) == 40
+
+
+@pytest.mark.parametrize("kind", ["tpe", "gp", "random", "brute", "grid"])
+def test_a_small_space_is_tried_to_its_last_point(kind: str):
+    tried = searched(SMALL, kind, len(SMALL), loss=lambda point: float(point.trunk.n_layers))
+
+    assert set(tried) == set(SMALL.points)
+
+
+def test_two_goals_are_searched_by_nsga2_over_several_generations():
+    tried = searched(WIDE, "nsga2", 24, n_goals=2)
+
+    assert len(set(tried)) == 24
+
+
+@pytest.mark.parametrize("kind", ["tpe", "random", "brute", "grid"])
+def test_a_search_that_was_interrupted_goes_on_as_if_it_had_not_been(kind: str):
+    storage = optuna.storages.InMemoryStorage()
+    searched(WIDE, kind, 9, storage=storage)
+
+    continued = searched(WIDE, kind, 15, storage=storage)
+
+    assert continued == searched(WIDE, kind, 24)
+
+
+def test_another_study_has_other_proposals():
+    assert searched(WIDE, "random", 5, seed=1) != searched(WIDE, "random", 5, seed=2)
+
+
+def test_tpe_comes_nearer_to_the_best_than_chance():
+    def mean_of_last(kind: str) -> float:
+        losses = [
+            loss(point) for seed in range(3) for point in searched(WIDE, kind, 40, seed)[-15:]
+        ]
+        return sum(losses) / len(losses)
+
+    assert mean_of_last("tpe") < 0.8 * mean_of_last("random")
+
+
+@pytest.mark.parametrize(
+    ("asked", "n_points", "n_goals", "kind", "why"),
+    [
+        ("auto", 24, 1, "grid", "grid: 24 points, no more than trials"),
+        ("auto", 41, 1, "tpe", "tpe: 41 points, more than trials"),
+        ("auto", 24, 2, "grid", "grid: 24 points, no more than trials"),
+        ("auto", 41, 2, "nsga2", "nsga2: 41 points, more than trials, and 2 objectives"),
+        ("gp", 41, 1, "gp", "gp: as asked; 41 points, 40 trials at most"),
+    ],
+)
+def test_the_sampler_is_chosen_with_a_reason(
+    asked: str, n_points: int, n_goals: int, kind: str, why: str
+):
+    assert chosen(asked, n_points, 40, n_goals) == (kind, why)
+
+
+@pytest.mark.parametrize(
+    ("asked", "n_goals", "says"),
+    [
+        ("tpee", 1, "did you mean 'tpe'"),
+        ("grid", 1, "--trials 41, or brute"),
+        ("nsga2", 1, "two objectives"),
+    ],
+)
+def test_a_sampler_that_does_not_fit_is_refused(asked: str, n_goals: int, says: str):
+    with pytest.raises(UsageError) as refused:
+        chosen(asked, 41, 40, n_goals)
+
+    assert says in str(refused.value)

@@ -1,0 +1,116 @@
+"""Runs of a search that failed are trained once more, if asked for.
+
+No training here: runs are ended through the store, as workers end them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from optuna.trial import TrialState
+from untrained import Bench, deep_is_good
+
+from attnres_cli.lab.search import studies
+from attnres_cli.records.run import RunRecord
+from attnres_cli.records.search_records import State
+from attnres_cli.report.search_words import failures
+from attnres_cli.verdict.optima import find
+
+
+def fails(*seeds: int) -> Callable[[RunRecord], float | None]:
+    """A standard that cannot be trained with these seeds."""
+
+    def outcome(run: RunRecord) -> float | None:
+        return None if run.variant == "standard" and run.seed in seeds else deep_is_good(run)
+
+    return outcome
+
+
+def listed(bench: Bench) -> list[tuple[str, str, str]]:
+    return failures(find(bench.found, bench.store.runs()))
+
+
+def standard(bench: Bench) -> list[State]:
+    return [trial.state for trial in bench.found.families[0].trials]
+
+
+def test_failed_first_looks_are_tried_again_and_then_count_as_complete(bench):
+    failed = bench(n_trials=2).run(fails(0))
+    digests = {t.recipe_digest for t in failed.found.families[0].trials}
+    assert set(standard(failed)) == {State.FAILED}
+    assert len(listed(failed)) == len(failed.laboratory.failed) == len(digests)
+
+    untouched = bench(n_trials=2).run()
+    again = bench(n_trials=2).run(retry_failed=True)
+
+    assert digests.isdisjoint(digest for digest, _, seed in untouched.trained if seed == 0)
+    assert State.FAILED not in standard(again)
+    assert digests <= {digest for digest, _, seed in again.trained if seed == 0}
+    assert (listed(again), again.laboratory.failed) == ([], set())
+    family = again.families[0]
+    assert digests <= {p.recipe.digest for t, p in family.kept() if t.state is TrialState.COMPLETE}
+    assert bench(n_trials=2).run().trained == []
+
+
+def test_what_fails_again_is_failed_still_and_is_trained_once(bench):
+    failed = bench(n_trials=2).run(fails(0))
+
+    again = bench(n_trials=2).run(fails(0), retry_failed=True)
+
+    runs = [run for run in again.trained if run[1] == "standard"]
+    assert len(runs) == len(set(runs))
+    assert set(standard(again)) == {State.FAILED}
+    assert listed(again)[: len(listed(failed))] == listed(failed)
+    assert len(listed(again)) == len(again.laboratory.failed)
+
+
+def test_failed_confirmations_are_listed_and_trained_again(bench):
+    failed = bench().run(fails(2))
+    lost = listed(failed)
+    assert len(lost) == len(failed.laboratory.failed) > 0
+    assert all(name == "standard" and point.endswith(", seed 2") for name, point, _ in lost)
+    assert {error for *_, error in lost} == {"it failed"}
+
+    untouched = bench().run()
+    assert (untouched.trained, len(untouched.laboratory.failed)) == ([], len(lost))
+    again = bench().run(retry_failed=True)
+
+    assert {(name, seed) for _, name, seed in again.trained} == {("standard", 2)}
+    assert len(again.trained) == len(lost)
+    assert (listed(again), again.laboratory.failed) == ([], set())
+
+
+def test_a_failed_shape_that_was_best_for_another_variant_is_listed_and_tried_again(bench):
+    made = bench(n_trials=1)
+    tried, attnres = made.families
+    assert tried.ask(1, 1) == 1
+    ((_, point),) = tried.counted()
+    attnres.add(attnres.at(next(p.trunk for p in tried.points.points if p is not point)), (1.0,))
+    first = point.recipe.digest
+
+    def outcome(run: RunRecord) -> float | None:
+        return None if run.variant == "standard" and run.recipe_digest != first else 2.0
+
+    made.run(outcome)
+
+    (extra,) = [t for t in made.found.families[0].trials if t.is_extra]
+    assert extra.state is State.FAILED
+    assert len(listed(made)) == len(made.laboratory.failed) == 3  # the first look, two fresh seeds
+    assert bench(n_trials=1).run().trained == []
+    assert len(tried.study.get_trials()) == 2  # it is written down once
+
+    again = bench(n_trials=1).run(retry_failed=True)
+
+    assert sorted(seed for _, _, seed in again.trained) == [0, 1, 2]
+    (extra,) = [t for t in again.found.families[0].trials if t.is_extra]
+    assert extra.state is State.COMPLETE
+    assert listed(again) == []
+
+
+def test_the_sampler_that_is_told_is_the_last_that_had_something_to_propose(bench):
+    done = bench(n_trials=2, kind="grid").run()
+
+    studies.keep_asked(done.families[0].study, done.search, "")
+
+    assert done.families[0].n_to_ask(2) == 0
+    assert done.found.families[0].sampler == "grid: as asked"

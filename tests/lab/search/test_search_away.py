@@ -1,0 +1,142 @@
+"""A search whose connections to PostgreSQL are cut, at one statement after the other."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from commands import attnres
+from servers import Server
+from sqlalchemy import Engine, event
+from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
+from untrained import MEDIAN, Bench, deep_is_good
+
+from attnres_cli.lab.search import read
+from attnres_cli.lab.search.pruning import Pruning
+from attnres_cli.records.run import RunRecord, Status
+from attnres_cli.records.search_records import State
+from attnres_cli.store import retry
+
+APART = 200  # a look at the trials, which is done again as a whole, has fifty to a hundred
+
+
+class Cuts:
+    """The server hangs up now and then: before a statement, before a commit, or after it.
+
+    Args:
+        server: of the database.
+
+    Attributes:
+        seen: what was cut, by its first word.
+
+    """
+
+    def __init__(self, server: Server) -> None:
+        self.seen, self._server = list[str](), server
+        self._random, self._left = random.Random(8), math.inf
+
+    def begin(self) -> None:
+        """From now on."""
+        self._left = 1
+
+    def end(self) -> None:
+        """From now on none."""
+        self._left = math.inf
+
+    def is_now(self, moment: str) -> bool:
+        """Whether it hangs up, after 1 to APART moments at which it might have."""
+        self._left -= 1
+        if self._left > 0:
+            return False
+        self._left = self._random.randint(1, APART)
+        self.seen.append(moment)
+        return True
+
+    def statement(self, pooled: Any, _cursor: object, text: str, *_rest: object) -> None:
+        if self.is_now(text.split()[0]):
+            self._server.hang_up(pooled.connection.dbapi_connection)
+
+    def commit(self, _dialect: object, pooled: Any) -> None:
+        connection = pooled.dbapi_connection
+        if self.is_now("before a commit"):
+            self._server.hang_up(connection)
+        if self.is_now("after a commit"):
+            self._server.commit_unanswered(connection)
+        connection.commit()
+
+
+@pytest.fixture
+def cuts(database: tuple[Server, str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Cuts]:
+    """On every connection to that database that this process makes through SQLAlchemy."""
+    server, _ = database
+    made = Cuts(server)
+    event.listen(Engine, "before_cursor_execute", made.statement)
+    monkeypatch.setattr(
+        PGDialect_psycopg, "do_commit", lambda dialect, pooled: made.commit(dialect, pooled)
+    )
+    yield made
+    event.remove(Engine, "before_cursor_execute", made.statement)
+
+
+def odd_is_poor(run: RunRecord) -> float:
+    return deep_is_good(run) + 5 * (int(run.recipe_digest, 16) % 2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("pruning", [None, MEDIAN], ids=["all to their end", "pruned"])
+def test_a_search_outlives_connections_that_are_cut_at_any_moment(
+    database: tuple[Server, str], cuts: Cuts, pruning: Pruning | None, monkeypatch
+):
+    monkeypatch.setattr(retry, "_LAST_S", 0.05)  # seconds between two tries
+    server, name = database
+    bench = Bench(server.url(name), pruning=pruning)
+    try:
+        cuts.begin()
+        bench.run(odd_is_poor)
+    finally:
+        cuts.end()
+        bench.close()
+
+    assert {"SELECT", "before a commit", "after a commit"} <= set(cuts.seen)
+    assert {"INSERT", "UPDATE"} & set(cuts.seen)
+    assert len(cuts.seen) > 20
+    (search,) = read(server.url(name))
+    for family in search.families:
+        assert Counter(trial.state for trial in family.trials)[State.COMPLETE] >= 3
+        assert {trial.state for trial in family.trials} <= {State.COMPLETE, State.PRUNED}
+        assert len(family.trials) in (6, 7)  # and the shape that was best for the other
+        assert len({(t.recipe_digest, t.variant) for t in family.trials}) == len(family.trials)
+    assert len(set(bench.trained)) == len(bench.trained)
+    left = [run.status for run in bench.store.runs() if run.status is not Status.COMPLETE]
+    assert left == [Status.PENDING] * len(left)
+    assert len(left) <= len(bench.pruned)
+
+
+@pytest.mark.slow
+def test_a_report_outlives_connections_that_are_cut(
+    database: tuple[Server, str],
+    cuts: Cuts,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr(retry, "_LAST_S", 0.05)
+    server, name = database
+    report = ("report", "--study", server.url(name), "--format", "json")
+    bench = Bench(server.url(name)).run()
+    bench.close()
+
+    _, calm, _ = attnres(capsys, *report)
+    cuts.begin()
+    torn = [attnres(capsys, *report) for _ in range(10)]
+    cuts.end()
+
+    assert json.loads(calm)["search"]
+    assert [(code, err) for code, _, err in torn if code] == []
+    assert {out for _, out, _ in torn} == {calm}
+    assert len(cuts.seen) > 3
+    assert "trying again" in "".join(err for _, _, err in torn)

@@ -1,0 +1,443 @@
+"""Trials and their runs: total, failures, processes that die. No training here: runs are ended
+through the store, as workers end them.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from threading import Event, Thread
+from time import sleep
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from optuna.trial import TrialState
+from sqlalchemy import text
+from studies import FACTS
+from typer.testing import CliRunner
+from untrained import HYPERBAND, MEDIAN, SEARCH, Bench, deep_is_good
+
+from attnres_cli.cli import runs as cli_runs
+from attnres_cli.config.recipe import load
+from attnres_cli.lab import searching
+from attnres_cli.lab.search import studies
+from attnres_cli.lab.search.families import unless_ended
+from attnres_cli.lab.search.proposals import Feasible
+from attnres_cli.records.run import RunRecord, RunSpec, Status
+from attnres_cli.records.search_records import State, fresh_seeds
+from attnres_cli.stats import likeliest_common
+from attnres_cli.store import engine
+from attnres_cli.verdict.optima import find
+
+
+def looked(bench: Bench) -> dict[str, list[tuple[str, str]]]:
+    return {
+        f.variant: [(t.recipe_digest, t.variant) for t in f.trials] for f in bench.found.families
+    }
+
+
+def test_every_family_gets_as_many_trials_as_were_asked_for_and_no_run_twice(bench):
+    done = bench().run()
+
+    assert len(set(done.trained)) == len(done.trained)
+    for family in done.found.families:
+        assert len(family.trials) in (6, 7)  # and the shape that was best for the other
+        assert {trial.state for trial in family.trials} == {State.COMPLETE}
+        assert family.sampler == "tpe: as asked"
+
+
+def test_the_total_is_what_was_asked_for_not_what_is_added(bench):
+    bench().run()
+
+    again, more = bench().run(), bench(n_trials=8).run()
+
+    assert again.trained == []
+    assert 2 <= len([seed for *_, seed in more.trained if seed == 0]) <= 2 * 2
+    assert more.found.n_trials == 8
+
+
+def test_a_search_that_died_goes_on_as_one_that_did_not(bench, tmp_path: Path):
+    whole = bench().run()
+    expected = looked(whole)
+    (tmp_path / "attnres.db").rename(tmp_path / "whole.db")
+
+    for _ in range(4):
+        dying = bench()
+        with pytest.raises(KeyboardInterrupt):
+            dying.run(stop_after=1)
+        left = [run.id for run in dying.store.runs() if run.status is Status.RUNNING]
+        for run in left:  # its process is gone
+            dying.store.let_go(run)
+    bench().run()
+
+    assert looked(bench()) == expected
+
+
+def test_failed_trials_are_listed_and_do_not_count(bench):
+    outcomes = iter([None, None, None])
+    done = bench().run(lambda run: next(outcomes, deep_is_good(run)))
+
+    states = [trial.state for family in done.found.families for trial in family.trials]
+    assert states.count(State.FAILED) == 3
+    assert states.count(State.COMPLETE) >= 12
+    assert len(done.laboratory.failed) == 3
+    assert len(bench().run().laboratory.failed) == 3  # and the next time
+
+
+def test_a_search_in_which_everything_fails_ends(bench):
+    done = bench(n_trials=2).run(lambda _run: None)
+
+    trials = [trial for family in done.found.families for trial in family.trials]
+    assert {trial.state for trial in trials} == {State.FAILED}
+    assert len(trials) <= 2 * 4
+
+
+def test_a_run_that_diverged_is_the_worst_answer_and_is_not_confirmed(bench):
+    first: list[str] = []
+
+    def outcome(run: RunRecord) -> float:
+        first.append(run.recipe_digest)
+        return math.nan if run.recipe_digest == first[0] else deep_is_good(run)
+
+    done = bench().run(outcome)
+
+    standard = done.found.families[0]
+    (diverged,) = [trial for trial in standard.trials if trial.recipe_digest == first[0]]
+    assert diverged.values == (math.inf,)
+    assert all(digest != first[0] for digest, _, seed in done.trained if seed)
+
+
+def test_a_run_that_diverges_is_not_pruned(bench):
+    done = bench(n_trials=2, pruning=MEDIAN).run(lambda _run: math.nan)
+
+    trials = [trial for family in done.found.families for trial in family.trials]
+    assert {(trial.state, trial.values) for trial in trials} == {(State.COMPLETE, (math.inf,))}
+
+
+def test_what_the_study_holds_is_answered_without_training(bench, tmp_path: Path):
+    bench().run()
+    (tmp_path / "attnres.db").rename(tmp_path / "whole.db")
+    other = bench()
+    for family in other.families:  # as an ablation may have left them
+        for record in other.laboratory.records(family.points.points, (0,)):
+            claimed = other.store.claim([record.id])
+            if claimed is not None:
+                other.end(claimed, deep_is_good(claimed))
+    other.trained.clear()
+
+    other.run()
+
+    assert [seed for *_, seed in other.trained if seed == 0] == []
+
+
+def test_a_trial_whose_run_is_removed_meanwhile_gets_a_new_one_and_never_anothers(bench):
+    searching = bench(n_trials=3)
+    store, gone = searching.store, []
+
+    def outcome(run: RunRecord) -> float:
+        waiting = [r for r in store.runs() if r.status is Status.PENDING]
+        if waiting and not gone:  # what another command may do while this one trains
+            gone.append(waiting[-1].id)
+            store.remove(gone)
+            spec = RunSpec(load("smoke"), "rezero", 7, FACTS.fingerprint)
+            (other,) = store.plan([spec], FACTS)
+            claimed = store.claim([other.id])
+            assert claimed is not None
+            searching.end(claimed, 0.001)
+        return deep_is_good(run)
+
+    searching.run(outcome)
+
+    assert gone
+    for family in searching.found.families:
+        assert [trial.state for trial in family.trials if not trial.is_extra] == [
+            State.COMPLETE
+        ] * 3
+        assert min(trial.values[0] for trial in family.trials) > 2.0
+
+
+def test_a_trial_of_a_dead_process_without_a_run_is_void(bench):
+    dying = bench()
+    dying.families[0].study.ask()  # it dies before it has asked for any dimension
+
+    done = bench().run()
+
+    trials = done.families[0].study.get_trials()
+    assert trials[0].state is TrialState.FAIL
+    assert studies.VOID in trials[0].user_attrs
+    assert 0 not in [trial.number for trial in done.found.families[0].trials]
+    assert len([t for t in trials if t.state is TrialState.COMPLETE]) in (6, 7)
+
+
+def test_two_commands_that_ask_at_once_ask_for_as_many_as_are_wanted(bench):
+    one, other = bench(n_trials=3), bench(n_trials=3)
+    one.families[0].ask(2, 2)
+    asking, asked, sample = Event(), [], Feasible.sample_relative
+    thread = Thread(target=lambda: asked.append(other.families[0].ask(3, 1)))
+
+    def slow(*arguments: Any) -> dict[str, Any]:
+        if not asking.is_set():
+            asking.set()
+            thread.start()
+            other.families[0].running()  # which leaves alone what is being asked for
+            thread.join(0.5)
+            assert not asked  # it waits
+        return sample(*arguments)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Feasible, "sample_relative", slow)
+        assert one.families[0].ask(3, 1) == 1
+    thread.join()
+
+    assert asked == [0]
+    trials = one.families[0].study.get_trials()
+    assert [trial.state for trial in trials] == [TrialState.RUNNING] * 3
+
+
+def test_a_command_confirms_on_its_own_seeds_whatever_another_asks_for_meanwhile(bench):
+    one = bench().run(confirmed=0)
+    for others in ((), (8, 9)):
+        (family, _) = one.families
+        studies.keep_asked(family.study, replace(one.search, confirm_seeds=others), "tpe")
+
+        assert searching._fresh_seeds(one.search, one.store, one.study) == (1, 2)
+
+
+def test_commands_that_ask_for_other_seeds_at_once_forget_none(bench, monkeypatch):
+    made, read = [bench(), bench()], studies._seeds_of
+
+    def slowly(asked: Mapping[str, Any]) -> list[int]:
+        found = read(asked)
+        sleep(0.2)
+        return found
+
+    def ask(one: Bench, seeds: tuple[int, ...]) -> None:
+        search = replace(one.search, confirm_seeds=seeds)
+        samplers = {"standard": ("grid", "grid")}
+        wanted: Any = SimpleNamespace(search=search, pruning=None, samplers=samplers)
+        searching._keep_asked(wanted, one.families[0])
+
+    monkeypatch.setattr(studies, "_seeds_of", slowly)
+    threads = [Thread(target=ask, args=each) for each in zip(made, [(5, 6), (8, 9)], strict=True)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    held = made[0].found
+    assert {*held.earlier_seeds, *held.confirm_seeds} == {1, 2, 5, 6, 8, 9}
+
+
+def test_the_best_shapes_of_each_are_confirmed_for_all_on_fresh_seeds(bench):
+    done = bench().run()
+
+    confirmed = {(digest, name) for digest, name, seed in done.trained if seed in (1, 2)}
+    for family in done.found.families:
+        best = min(family.trials, key=lambda trial: trial.values)
+        assert (best.recipe_digest, best.variant) in confirmed
+    by_design: dict[str, int] = {}
+    for _, name in confirmed:
+        design = name.partition(":")[0]
+        by_design[design] = by_design.get(design, 0) + 1
+    assert by_design["standard"] == by_design["attnres"]
+
+
+def test_the_shapes_whose_first_looks_add_up_to_the_least_are_confirmed_too(bench):
+    """Each family is best at an end, and next best in the middle."""
+    losses = [{1: 1.0, 2: 3.0, 3: 2.2, 4: 5.0}, {4: 1.0, 3: 2.0, 2: 2.9, 1: 5.0}]
+    assert likeliest_common(*losses) == [3, 2]
+    assert likeliest_common(losses[0], {4: 1.0}) == [4]  # the other has not tried the others
+
+    done = bench().run(lambda run: deep_is_good(run) * (1 if run.variant == "standard" else -1) + 9)
+
+    first = [family.lowest() for family in done.families]
+    fresh = {digest for digest, _, seed in done.trained if seed == 1}
+    digests = {p.trunk: p.recipe.digest for p in done.families[0].points.points}
+    common = likeliest_common(*first)
+    assert len(common) == 2
+    assert {digests[trunk] for trunk in common} <= fresh
+
+
+def test_seeds_that_were_trained_once_stay_in_the_verdict_whichever_are_typed_later(bench):
+    first, second = replace(SEARCH, confirm_seeds=(1, 2)), replace(SEARCH, confirm_seeds=(2, 3))
+    done = bench().run()
+    kept = done.families[0].study
+    studies.keep_asked(kept, first, "grid: all")
+
+    studies.keep_asked(kept, second, "grid: all")
+    studies.keep_asked(kept, second, "grid: all")
+
+    found = done.found
+    assert (found.confirm_seeds, found.earlier_seeds) == ((2, 3), (1,))
+    shape = found.families[0].trials[0]
+    held = (shape.recipe_digest, shape.variant)
+    assert fresh_seeds(found, {(*held, 1, found.fingerprint)}) == (1, 2, 3)
+    assert fresh_seeds(found, {(*held, 1, "other data")}) == (2, 3)
+    assert fresh_seeds(found, {("0" * 12, shape.variant, 1, found.fingerprint)}) == (2, 3)
+    judged = find(found, done.store.runs())
+    assert judged.search.confirm_seeds == (1, 2, 3)
+
+
+def test_two_goals_are_kept_in_their_order(bench):
+    done = bench(kind="nsga2", goals=2).run()
+
+    for family in done.found.families:
+        for trial in family.trials:
+            assert len(trial.values) == 2
+            assert 2 <= trial.values[0] < 3
+
+
+@pytest.mark.parametrize(
+    ("goals", "confirmed", "told"),
+    [
+        (1, 1, ", the best of each variant"),
+        (1, 2, ", the 2 best of each variant"),
+        (1, 99, ", all that each variant has, fewer than the 99 wanted"),
+        (2, 1, ", the best of the front of each variant"),
+        (2, 2, ", all on the front of each variant, fewer than the 2 wanted"),
+    ],
+)
+def test_what_is_confirmed_is_told_as_it_is_where_fewer_shapes_are_there_than_wanted(
+    goals: int, confirmed: int, told: str, bench
+):
+    searching, lines = bench(kind="nsga2" if goals == 2 else "tpe", goals=goals), []
+    searching.laboratory.note = lines.append  # every run takes as many FLOPs: one is on the front
+
+    searching.run(confirmed=confirmed)
+
+    assert lines[-1].startswith("confirming ")
+    assert lines[-1].endswith(f"{told}, and the 2 best of each two together, on seeds 1, 2")
+
+
+def test_how_much_a_dimension_matters_is_told_where_there_are_enough_trials(bench):
+    few, many = bench().run().found, bench(n_trials=12).run().found
+
+    assert few.families[0].importance == {}
+    importance = many.families[1].importance
+    assert set(importance) == {"aspect", "heads_per_layer", "n_blocks"}
+    assert sum(importance.values()) == pytest.approx(1)
+
+
+def test_a_trial_that_another_process_has_just_ended_stays_as_it_is(bench):
+    made = bench()
+    study, storage = made.families[0].study, made.storage
+    number = study.ask(made.families[0].points.distributions).number
+    study_id = storage.get_study_id_from_name(study.study_name)
+    trial_id = storage.get_trial_id_from_study_id_trial_number(study_id, number)
+    study.tell(number, 2.5)
+
+    with unless_ended():
+        storage.set_trial_state_values(trial_id, TrialState.FAIL)
+    with unless_ended():
+        storage.set_trial_user_attr(trial_id, "void", "too late")
+
+    (kept,) = study.get_trials()
+    assert (kept.state, kept.value, kept.user_attrs) == (TrialState.COMPLETE, 2.5, {})
+    with pytest.raises(RuntimeError, match="another reason"), unless_ended():
+        raise RuntimeError("another reason")
+
+
+@pytest.mark.parametrize("pruning", [MEDIAN, HYPERBAND], ids=lambda each: each.kind)
+def test_poor_trials_end_early_count_as_tried_and_are_in_no_verdict(bench, pruning):
+    done = bench(n_trials=12, pruning=pruning).run()
+
+    assert done.pruned
+    for family, kept in zip(done.found.families, done.families, strict=True):
+        states = {(t.recipe_digest, t.variant): t.state for t in family.trials}
+        asked = [trial for trial, _ in kept.counted()]
+        assert len(asked) == min(12, len(kept.points))
+        mine = [key for key in done.pruned if key in states]
+        assert {states[key] for key in mine} <= {State.PRUNED, State.COMPLETE}
+        for trial in family.trials:
+            assert bool(trial.values) == (trial.state is State.COMPLETE)
+    confirmed = {(digest, name) for digest, name, seed in done.trained if seed}
+    ended = {(digest, name) for digest, name, seed in done.trained if seed == 0}
+    assert confirmed <= ended
+    assert any(key not in ended for key in done.pruned)
+    runs = {(r.recipe_digest, r.variant): r.status for r in done.store.runs() if r.seed == 0}
+    waiting = {key for key, status in runs.items() if status is Status.PENDING}
+    assert waiting == set(done.pruned) - ended
+
+
+def test_a_run_that_waits_because_it_was_pruned_says_so_until_it_is_trained(bench, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "140")
+    done = bench(n_trials=12, pruning=MEDIAN).run()
+    waiting = {r.id for r in done.store.runs() if r.status is Status.PENDING}
+
+    def said(*arguments: str) -> str:
+        result = CliRunner().invoke(cli_runs.app, [*arguments, "--study", done.study])
+        assert result.exit_code == 0
+        return result.stdout
+
+    listed = json.loads(said("--format", "json"))
+    assert waiting
+    assert {run["id"] for run in listed if run["pruned_by"]} == waiting
+    assert said().count("pruned by search 0123abcd") == len(waiting)
+    assert f"{len(waiting)} pending" in said()
+    assert "search 0123abcd" in said("show", str(min(waiting)))
+    trained = done.store.claim([min(waiting)])
+    assert trained is not None
+    done.end(trained, 2.0)
+    assert said().count("pruned by search 0123abcd") == len(waiting) - 1
+
+
+def test_runs_are_listed_where_the_searches_are_those_of_another_optuna(bench):
+    done = bench(n_trials=12, pruning=MEDIAN).run()
+    with engine.connect(done.study, create=True).begin() as connection:
+        connection.execute(text("UPDATE alembic_version SET version_num = 'v9.0.0.a'"))
+
+    result = CliRunner().invoke(cli_runs.app, ["--study", done.study])
+
+    assert result.exit_code == 0
+    assert "pending" in result.stdout
+
+
+def test_a_trial_is_held_against_its_own_variant_alone(bench):
+    def outcome(run: RunRecord) -> float:  # a variant that is worse everywhere
+        return deep_is_good(run) / 1000 + (9.0 if run.variant == "standard" else 1.0)
+
+    done = bench(n_trials=12, pruning=MEDIAN).run(outcome)
+
+    standard = done.found.families[0]
+    assert sum(trial.state is State.COMPLETE for trial in standard.trials) >= 6
+
+
+def test_a_pruned_shape_is_trained_after_all_if_it_is_the_best_of_another_variant(bench):
+    made = bench(n_trials=1, pruning=MEDIAN)
+    standard, attnres = made.families
+    assert standard.ask(1, 1) == 1
+    ((trial, point),) = standard.counted()
+    standard.study.tell(trial.number, state=TrialState.PRUNED)
+    attnres.add(attnres.at(point.trunk), (1.0,))
+    assert (standard.complete(), standard.best(), standard.n_left(1)) == ({}, [], 0)
+
+    made.run()
+
+    assert standard.best() == [point]
+    assert [each.state for each, _ in standard.counted()] == [TrialState.PRUNED]
+    (found,), others = [family.trials for family in made.found.families]
+    assert (found.state, found.recipe_digest) == (State.COMPLETE, point.recipe.digest)
+    assert not found.is_extra
+    assert sorted(trial.is_extra for trial in others) == [False, True]
+    seeds = [seed for digest, name, seed in made.trained if name == "standard"]
+    assert sorted(seeds) == [0, 1, 2]
+
+
+def test_runs_that_were_there_before_are_what_later_trials_are_held_to(bench):
+    made = bench(pruning=MEDIAN)
+    for family in made.families:  # as an ablation may have left them
+        for record in made.laboratory.records(family.points.points, (0,)):
+            claimed = made.store.claim([record.id])
+            if claimed is not None:
+                made.end(claimed, 2.0)
+
+    made.run()
+
+    for family in made.families:
+        for trial, _ in family.counted():
+            assert trial.state is TrialState.COMPLETE
+            assert trial.intermediate_values == dict.fromkeys(range(2, 17), 2.0)

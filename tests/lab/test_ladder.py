@@ -1,0 +1,115 @@
+"""`ladder:` in a recipe: sizes that belong together, each an ordinary recipe."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from commands import attnres
+
+from attnres_cli.config.recipe import Recipe, load, rungs
+from attnres_cli.errors import RecipeError
+from attnres_cli.records.run import Status
+from attnres_cli.store import Store
+
+TEXT = """
+model: {n_layers: 1, d_model: 16, n_heads: 2, seq_len: 16}
+optim: {lr: 1e-2}
+train: {tokens: 640, batch_size: 4, eval_tokens: 256, n_evals: 2}
+variants: [standard, attnres]
+"""
+LADDER = (
+    "ladder: [{model.n_layers: 1}, {model.n_layers: 2, model.d_model: 24, train.tokens: 1.28k}]"
+)
+
+
+@pytest.fixture
+def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+
+    def written(ladder: str) -> str:
+        (tmp_path / "grown.yaml").write_text(f"{TEXT}{ladder}\n")
+        return "grown.yaml"
+
+    return written
+
+
+def test_every_size_is_an_ordinary_recipe_of_the_same_name(write):
+    whole = load(write(LADDER), ["optim.lr=2e-2"])
+
+    sizes = rungs(whole)
+
+    assert [each.name for each in sizes] == ["grown", "grown"]
+    numbers = [(each.model.n_layers, each.model.d_model, each.train.tokens) for each in sizes]
+    assert numbers == [(1, 16, 640), (2, 24, 1280)]
+    assert {each.optim.lr for each in sizes} == {2e-2}
+    assert [each.ladder for each in sizes] == [(), ()]
+    assert sizes[0].digest == load(write(""), ["optim.lr=2e-2"]).digest
+
+
+def test_a_recipe_without_a_ladder_is_its_own_only_size(tiny_recipe: Recipe):
+    assert rungs(tiny_recipe) == [tiny_recipe]
+
+
+def test_a_ladder_is_kept_as_json_and_can_be_a_key(write):
+    whole = load(write(LADDER))
+
+    assert Recipe.model_validate_json(whole.model_dump_json()) == whole
+    assert Recipe.model_validate(whole.model_dump(mode="json")) == whole
+    assert hash(whole) == hash(load(write(LADDER)))
+
+
+@pytest.mark.parametrize(
+    ("ladder", "words"),
+    [
+        ("ladder: [{model.n_layer: 2}]", "size 1: model: unknown key 'n_layer': did you mean"),
+        ("ladder: [{model.n_layers: 0}]", "size 1: model.n_layers"),
+        ("ladder: [{data.source: text}]", "expected keys of model, optim, train"),
+        ("ladder: [{n_layers: 2}]", "as model.n_layers, got 'n_layers'"),
+        ("ladder: [{optim.lr: 1e-3}, {optim.lr: 1e-3}]", "two sizes are the same"),
+        ("ladder: [quick]", "each size is a mapping as {model.n_layers: 4}, got 'quick'"),
+        ("ladder: [{model.n_layers: [1, 2]}]", "ladder"),
+        ("ladder: 3", "ladder"),
+    ],
+)
+def test_what_cannot_be_meant_is_one_line(ladder: str, words: str, write):
+    with pytest.raises(RecipeError) as caught:
+        load(write(ladder))
+
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_what_does_not_fit_one_size_is_refused_before_another_is_trained(write, capsys):
+    name = write("ladder: [{model.d_model: 16}, {model.d_model: 20}]")
+
+    code, out, err = attnres(capsys, "ablate", "attnres:heads=8", "--recipe", name)
+
+    assert (code, out) == (2, "")
+    assert "heads" in err
+    assert not Path("attnres.db").exists()
+
+
+def test_a_dry_run_plans_every_size(write, capsys):
+    code, out, err = attnres(capsys, "ablate", "--recipe", write(LADDER), "--dry-run")
+
+    assert code == 0
+    assert out.count("plan: recipe grown") == 2
+    assert "size 2 of 2: model.n_layers=2, model.d_model=24, train.tokens=1.28k" in err
+
+
+@pytest.mark.slow
+def test_every_size_is_trained_and_the_report_fits_them(write, capsys):
+    grid = ("ablate", "--recipe", write(LADDER), "--seeds", "2")
+
+    code, out, _ = attnres(capsys, *grid, "--format", "csv")
+    again, same, _ = attnres(capsys, *grid, "--format", "csv")
+    scaled, fitted, _ = attnres(capsys, "report", "--scaling", "--format", "markdown")
+
+    assert (code, again, scaled) == (0, 0, 0)
+    assert out == same
+    assert len(out.splitlines()) == 1 + 2 * 2  # header; two sizes of two arms
+    records = Store.open("attnres.db", create=False).runs()
+    assert len(records) == 8
+    assert {run.status for run in records} == {Status.COMPLETE}
+    assert all(each.digest in fitted for each in rungs(load("grown.yaml")))

@@ -1,0 +1,201 @@
+"""A learning rate for every arm: the grid, what is chosen from it, and when nothing can be."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from attnres_cli.config.recipe import Recipe
+from attnres_cli.lab import tune
+from attnres_cli.records.comparison_terms import Tuned
+from attnres_cli.records.plan import Arm, Plan
+from attnres_cli.records.run import (
+    FIRST_TUNING_SEED,
+    RunRecord,
+    RunResult,
+    RunSpec,
+    Settings,
+    Status,
+)
+
+SETTINGS = Settings("cpu", "A CPU", "fp32", compiled=False, threads=1, engine="eager")
+RESULT = RunResult(
+    Status.COMPLETE, 1.5, 5.5, 6, 384, 0.1, 640.0, 1.0, 1000, 99, 600, SETTINGS, curve=()
+)
+GRID = tune.rates(0.01)
+
+
+@pytest.fixture
+def plan(tiny_recipe: Recipe) -> Plan:
+    arms = (Arm("standard", 99, 600), Arm("attnres", 99, 600))
+    return Plan(tiny_recipe, arms, (0, 1), ("cpu",), SETTINGS, "0123456789abcdef")
+
+
+def parabola(best: float, bend: float = 0.1) -> list[float | None]:
+    """Losses at the rates of the grid that are least at `best`."""
+    return [2 + bend * math.log(lr / best) ** 2 for lr in GRID]
+
+
+def ended(plan: Plan, losses: dict[str, list[float | None]]) -> list[RunRecord]:
+    """The tuning runs of a plan, with these losses at the five rates; nan diverged."""
+    records = []
+    for number, spec in enumerate(tune.grid(plan).specs):
+        loss = losses[spec.variant][tune.rates(plan.recipe.optim.lr).index(spec.recipe.optim.lr)]
+        if loss is not None:
+            status = Status.COMPLETE if math.isfinite(loss) else Status.DIVERGED
+            result = replace(RESULT, val_loss=loss, status=status)
+            records.append(record_of(number, spec, result))
+    return records
+
+
+def record_of(number: int, spec: RunSpec, result: RunResult) -> RunRecord:
+    return RunRecord(
+        id=number,
+        recipe=spec.recipe.name,
+        recipe_digest=spec.recipe.digest,
+        variant=spec.variant,
+        seed=spec.seed,
+        fingerprint=spec.fingerprint,
+        status=result.status,
+        result=result,
+    )
+
+
+def how_of(plan: Plan, variant: str) -> Tuned:
+    (arm,) = [arm for arm in plan.arms if arm.variant == variant]
+    assert isinstance(arm.how, Tuned)
+    return arm.how
+
+
+def test_the_grid_has_the_recipes_rate_in_its_middle_and_a_factor_of_root_two_between():
+    assert GRID == (0.005, 0.00707, 0.01, 0.0141, 0.02)
+
+
+@pytest.mark.parametrize("lr", [0.012345678, 3e-4, 1.0])
+def test_the_rate_in_the_middle_is_the_recipes_own_whatever_its_digits(lr: float):
+    assert tune.rates(lr)[2] == lr
+
+
+@pytest.mark.parametrize("best", [0.0065, 0.0085, 0.01, 0.0115, 0.0165])
+def test_the_vertex_of_a_parabola_is_found_between_the_rates_of_the_grid(best: float):
+    lr, is_on_edge, _ = tune.choose(GRID, parabola(best), 0.01)
+
+    assert lr == pytest.approx(best, rel=1e-2)
+    assert not is_on_edge
+
+
+@pytest.mark.parametrize(("best", "chosen"), [(0.001, 0.005), (0.2, 0.02)])
+def test_a_best_rate_on_the_edge_is_taken_as_it_is_and_said(best: float, chosen: float):
+    lr, is_on_edge, fit = tune.choose(GRID, parabola(best), 0.01)
+
+    assert (lr, is_on_edge) == (chosen, True)
+    assert "may lie beyond" in fit
+
+
+def test_rates_that_diverged_are_left_out():
+    lr, is_on_edge, _ = tune.choose(GRID, [*parabola(0.0085)[:4], None], 0.01)
+
+    assert lr == pytest.approx(0.0085, rel=1e-2)
+    assert not is_on_edge
+
+
+def test_next_to_a_rate_that_diverged_nothing_is_fitted():
+    lr, is_on_edge, fit = tune.choose(GRID, [*parabola(0.02)[:4], None], 0.01)
+
+    assert (lr, is_on_edge) == (0.0141, False)
+    assert "diverged" in fit
+
+
+def test_where_every_rate_diverged_the_shared_one_is_kept():
+    lr, _, fit = tune.choose(GRID, [None] * 5, 0.01)
+
+    assert lr == 0.01
+    assert "every rate" in fit
+
+
+def test_losses_that_are_all_equal_give_no_rate_beyond_the_grid():
+    lr, _, _ = tune.choose(GRID, [2.0] * 5, 0.01)
+
+    assert lr in GRID
+
+
+def test_three_equal_losses_in_the_middle_give_the_first_best():
+    lr, is_on_edge, fit = tune.choose(GRID, [3.0, 2.0, 2.0, 2.0, 3.0], 0.01)
+
+    assert GRID[0] < lr < GRID[2]
+    assert not is_on_edge
+    assert "parabola" in fit
+
+
+def test_every_arm_is_tried_at_the_same_rates_on_the_same_seeds_at_the_same_budget(plan: Plan):
+    specs = tune.grid(plan).specs
+
+    tried = {
+        name: [(s.recipe.optim.lr, s.seed, s.recipe.train) for s in specs if s.variant == name]
+        for name in ("standard", "attnres")
+    }
+    assert tried["standard"] == tried["attnres"]
+    assert len(specs) == 2 * 5 * len(tune.SEEDS)
+    assert {train for _, _, train in tried["standard"]} == {plan.recipe.train}
+
+
+def test_seeds_of_tuning_are_none_that_a_comparison_takes(plan: Plan):
+    seeds = {spec.seed for spec in tune.grid(plan).specs}
+
+    assert min(seeds) >= FIRST_TUNING_SEED > max(plan.seeds)
+
+
+def test_each_arm_gets_the_rate_that_its_own_runs_speak_for(plan: Plan):
+    records = ended(plan, {"standard": parabola(0.0085), "attnres": parabola(0.0115)})
+
+    tuned = tune.tuned(plan, records)
+
+    assert [tuned.recipe_of(arm).optim.lr for arm in tuned.arms] == [
+        pytest.approx(0.0085, rel=1e-2),
+        pytest.approx(0.0115, rel=1e-2),
+    ]
+    assert tuned.seeds == plan.seeds
+    assert how_of(tuned, "attnres").losses == pytest.approx(parabola(0.0115))
+
+
+def test_an_arm_whose_best_rate_is_the_shared_one_keeps_the_recipe_and_its_runs(plan: Plan):
+    records = ended(plan, {name: parabola(0.01) for name in ("standard", "attnres")})
+
+    tuned = tune.tuned(plan, records)
+
+    assert tuned.specs == plan.specs
+
+
+def test_a_rate_at_which_one_seed_diverged_counts_as_diverged(plan: Plan):
+    losses = {name: parabola(0.0085) for name in ("standard", "attnres")}
+    records = ended(plan, losses)
+    last = next(r for r in records if r.variant == "attnres" and r.seed == tune.SEEDS[1])
+    assert last.result is not None
+    records.remove(last)
+    gone = replace(last.result, status=Status.DIVERGED, val_loss=math.nan)
+    records.append(replace(last, result=gone))
+
+    found = how_of(tune.tuned(plan, records), "attnres").losses
+
+    assert found[0] is None
+    assert None not in found[1:]
+
+
+def test_an_arm_with_a_tuning_run_that_has_not_ended_is_left_out(plan: Plan):
+    records = ended(plan, {"standard": parabola(0.01), "attnres": [*parabola(0.01)[:4], None]})
+
+    assert [arm.variant for arm in tune.tuned(plan, records).arms] == ["standard"]
+
+
+def test_an_arm_of_its_own_width_is_tuned_at_that_width(plan: Plan):
+    model = plan.recipe.model.model_copy(update={"d_ff": 40})
+    own = plan.recipe.model_copy(update={"model": model})
+    plan = replace(plan, arms=(plan.arms[0], replace(plan.arms[1], recipe=own)))
+
+    tuned = tune.tuned(plan, ended(plan, {v: parabola(0.0085) for v in ("standard", "attnres")}))
+
+    widths = [tuned.recipe_of(arm).model.d_ff for arm in tuned.arms]
+    assert widths == [None, 40]
+    assert {spec.recipe.model.d_ff for spec in tune.grid(plan).specs} == {None, 40}

@@ -1,0 +1,68 @@
+"""Workers on a CPU share its cores evenly, and stay on their own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from attnres_cli import train
+from attnres_cli.lab.workers import cores
+from attnres_cli.lab.workers.cores import shares
+
+
+@pytest.fixture
+def two_threads_a_core(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Eight CPUs, of which 0 and 4, 1 and 5 and so on are one core, as Linux numbers them."""
+    for number in range(8):
+        folder = tmp_path / f"cpu{number}" / "topology"
+        folder.mkdir(parents=True)
+        (folder / "physical_package_id").write_text("0\n")
+        (folder / "core_id").write_text(f"{number % 4}\n")
+    monkeypatch.setattr(cores, "_TOPOLOGY", tmp_path)
+
+
+def test_threads_of_one_core_go_to_one_worker(two_threads_a_core):
+    assert shares(range(8), 2) == [(0, 4, 1, 5), (2, 6, 3, 7)]
+    assert shares([0, 4, 3], 2) == [(0,), (4, 3)]
+
+
+@pytest.mark.parametrize("n_cores", [1, 2, 3, 5, 8, 64])
+@pytest.mark.parametrize("n_workers", [1, 2, 3, 4, 7, 16])
+def test_every_core_is_used_and_as_evenly_as_can_be(n_cores: int, n_workers: int):
+    found = shares(range(n_cores), n_workers)
+
+    assert len(found) == n_workers
+    assert {core for share in found for core in share} == set(range(min(n_cores, 10**3)))
+    used = [sum(core in share for share in found) for core in range(n_cores)]
+    assert max(used) - min(used) <= 1
+    assert max(map(len, found)) - min(map(len, found)) <= 1
+
+
+@pytest.mark.skipif(len(train.cores()) < 2, reason="there is one core")
+def test_a_bound_process_and_its_threads_run_on_its_cores_alone():
+    mine = train.cores()[-1]
+    program = (
+        "import os, sys, threading\n"
+        "from attnres_cli.lab.workers.cores import bind\n"
+        "bind([int(sys.argv[1])])\n"
+        "told = []\n"
+        "t = threading.Thread(target=lambda: told.append(os.sched_getaffinity(0)))\n"
+        "t.start(); t.join()\n"
+        "print(told[0] == os.sched_getaffinity(0) == {int(sys.argv[1])})\n"
+    )
+    command = [sys.executable, "-c", program, str(mine)]
+
+    assert subprocess.check_output(command, text=True).strip() == "True"
+
+
+def test_cores_that_may_not_be_used_any_more_bind_to_nothing():
+    before = os.sched_getaffinity(0)
+
+    cores.bind([4095])
+    cores.bind([])
+
+    assert os.sched_getaffinity(0) == before

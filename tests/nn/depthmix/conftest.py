@@ -1,0 +1,53 @@
+"""Triton's kernels run on a GPU where there is one, elsewhere in Triton's interpreter.
+
+Triton decides between the two when a kernel is defined, its own included, and asks again while one
+runs. So it is imported here, when tests are collected and before any of them runs, and the
+environment says so only during the tests of this folder: the others, and the processes they start,
+find it as they would without this folder.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from attnres_cli.nn.depthmix import engines
+
+INTERPRETED = engines.has_triton() and (
+    engines.interprets_triton() or not torch.cuda.is_available()
+)
+
+if INTERPRETED:
+    with pytest.MonkeyPatch.context() as _patch:
+        _patch.setenv("TRITON_INTERPRET", "1")
+        import triton.language
+        from triton.runtime.interpreter import InterpretedFunction
+
+        from attnres_cli.nn.depthmix.fused import kernels
+
+        for _function in (triton.language.sum, kernels.mix_kernel):
+            if not isinstance(_function, InterpretedFunction):
+                raise pytest.UsageError(
+                    "Triton was imported before tests/depthmix could ask for its interpreter: "
+                    "set TRITON_INTERPRET=1"
+                )
+
+
+@pytest.fixture(autouse=True, scope="module")
+def interpreter() -> Iterator[None]:
+    """Triton's interpreter, where there is no GPU, for the tests of one file."""
+    with pytest.MonkeyPatch.context() as patch:
+        if INTERPRETED:
+            patch.setenv("TRITON_INTERPRET", "1")
+        yield
+
+
+@pytest.fixture(autouse=True)
+def same_settings() -> Iterator[None]:
+    """Fails where a test leaves the environment changed."""
+    before = os.environ.get("TRITON_INTERPRET")
+    yield
+    assert os.environ.get("TRITON_INTERPRET") == before

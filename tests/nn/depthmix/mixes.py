@@ -1,0 +1,273 @@
+"""Random histories, run as a model runs them, and what comes out with every gradient."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import pytest
+import torch
+from hypothesis import strategies as st
+from torch import Tensor
+
+from attnres_cli.nn.depthmix import History, Scoring, engines, use
+
+DEVICE = "cuda" if torch.cuda.is_available() and not engines.interprets_triton() else "cpu"
+
+TRITON = pytest.param(
+    "triton", marks=pytest.mark.skipif(not engines.has_triton(), reason="needs triton")
+)
+PULLED = pytest.mark.parametrize("engine", ["eager", TRITON])
+"""The engines with a custom backward."""
+EVERY = pytest.mark.parametrize("engine", ["reference", "eager", "compile", TRITON])
+
+Visible = tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A history by its options. Site l reads when sources 0..l are made.
+
+    Attributes:
+        visible: who reads what.
+        norm: of the weights.
+        heads: of the width.
+        d_head: width of one.
+        scored: by `keys` (normalised), `query` (raw sources), `table`, `keys+table`, a `rank` of
+            last channels (`rank keys` normalised), `head keys` normalised in each head, scores
+            `squashed` by a sigmoid, or a query of every read's `own`, with `own
+            keys` normalised and `own+table` biased.
+        size: batch and time.
+        added: sources that are the one before plus something, by `accumulate`.
+        chained: whether what a site reads goes into the next source.
+        seed: of all values.
+
+    """
+
+    visible: Visible
+    norm: str = "softmax"
+    heads: int = 1
+    d_head: int = 8
+    scored: str = "keys"
+    size: tuple[int, int] = (2, 3)
+    added: frozenset[int] = frozenset()
+    chained: bool = True
+    seed: int = 0
+
+    @property
+    def width(self) -> int:
+        return self.heads * self.d_head
+
+    @property
+    def rank(self) -> int | None:
+        """About half of each head's share."""
+        return self.heads * ((self.d_head + 1) // 2) if "rank" in self.scored else None
+
+
+@dataclass
+class Values:
+    """What a case is computed from: leaves, in the types that a run is asked for."""
+
+    sources: list[Tensor]
+    own: list[Tensor]
+    query: Tensor | None
+    gain: Tensor | None
+    table: Tensor | None
+    cotangents: list[Tensor]
+
+    def leaves(self) -> dict[str, Tensor]:
+        named = {f"source {i}": x for i, x in enumerate(self.sources)}
+        named |= {f"own query {i}": x for i, x in enumerate(self.own)}
+        named |= {"query": self.query, "gain": self.gain, "table": self.table}
+        return {name: x for name, x in named.items() if x is not None}
+
+    def to(self, dtype: torch.dtype) -> Values:
+        """Leaves of their own with the same values in one type."""
+
+        def cast(x: Tensor | None) -> Tensor | None:
+            return None if x is None else x.detach().to(dtype).requires_grad_(x.requires_grad)
+
+        return Values(
+            [cast(x) for x in self.sources],
+            [cast(x) for x in self.own],
+            cast(self.query),
+            cast(self.gain),
+            cast(self.table),
+            [x.to(dtype) for x in self.cotangents],
+        )
+
+
+def full(n: int) -> Visible:
+    return tuple(tuple(range(l + 1)) for l in range(n))
+
+
+def windows(n: int, window: int) -> Visible:
+    return tuple(tuple(sorted({0, *range(max(0, l + 1 - window), l + 1)})) for l in range(n))
+
+
+def blocks(n: int, size: int) -> Visible:
+    return tuple(tuple(sorted({0, l, *range(size, l, size)})) for l in range(n))
+
+
+def every_other(n: int, step: int) -> Visible:
+    """A source is read by sites that do not follow each other."""
+    return tuple(tuple(range(l % step, l + 1, step)) for l in range(n))
+
+
+def ones(n: int) -> Visible:
+    """Sites that see one source each, now and then two."""
+    return tuple((l,) if l % 3 else tuple(sorted({0, l})) for l in range(n))
+
+
+def draw_values(case: Case, dtype: torch.dtype, first: torch.dtype | None = None) -> Values:
+    """Values of a case, sources in one type but for the first; parameters in float32 at least."""
+    generator = torch.Generator().manual_seed(case.seed)
+    wide = torch.promote_types(dtype, torch.float32)
+
+    def draw(*size: int, kind: torch.dtype = wide, scale: float = 1.0) -> Tensor:
+        drawn = scale * torch.randn(*size, generator=generator, dtype=torch.float64)
+        return drawn.to(DEVICE, kind).requires_grad_()
+
+    n, width, scale = len(case.visible), case.width, case.d_head**-0.5
+    kinds = [first or dtype] + [dtype] * (n - 1)
+    own, key_width = case.scored.startswith("own"), case.rank or width
+    learned = not own and case.scored != "table"
+    return Values(
+        [draw(*case.size, width, kind=kind) for kind in kinds],
+        [draw(*case.size, width, kind=kinds[0], scale=scale) for _ in range(n if own else 0)],
+        draw(n, key_width, scale=scale) if learned else None,
+        draw(n, key_width) if "keys" in case.scored else None,
+        draw(sum(map(len, case.visible)), case.heads) if "table" in case.scored else None,
+        [draw(*case.size, width, kind=kinds[0]).detach() for _ in range(n)],
+    )
+
+
+def scoring_of(case: Case, values: Values) -> Scoring:
+    learned = (values.query, values.gain, values.table)
+    return Scoring(
+        case.visible,
+        case.norm,
+        case.heads,
+        *learned,
+        eps=1e-5,
+        rank=case.rank,
+        head_norm="head" in case.scored,
+        squashed="squashed" in case.scored,
+    )
+
+
+def reads(engine: str, case: Case, values: Values) -> list[Tensor]:
+    """What each site reads, every source made from what was read before it, as a model does."""
+    with use(engine):
+        return _reads(History(scoring_of(case, values)), case, values)
+
+
+def _reads(history: History, case: Case, values: Values) -> list[Tensor]:
+    found: list[Tensor] = []
+    for site, x in enumerate(values.sources):
+        v = x
+        if found and case.chained:  # so much that gradients through all sites neither grow nor end
+            v = x + (found[-1].sin() / (site + 1)).to(x.dtype)
+        history = history.accumulate(v) if site in case.added else history.append(v)
+        query = (values.own[site],) if values.own else ()
+        h, history = history.read(site, *query)
+        found.append(h)
+    return found
+
+
+def outcome(engine: str, case: Case, values: Values) -> dict[str, Tensor]:
+    """Reads and gradients by name."""
+    found, leaves = reads(engine, case, values), values.leaves()
+    gradients = torch.autograd.grad(
+        found, list(leaves.values()), values.cotangents, allow_unused=True, materialize_grads=True
+    )
+    named = {f"read {l}": h.detach() for l, h in enumerate(found)}
+    return named | {f"d {name}": g for name, g in zip(leaves, gradients, strict=True)}
+
+
+def assert_equal_bits(a: dict[str, Tensor], b: dict[str, Tensor]) -> None:
+    assert a.keys() == b.keys()
+    for name in a:
+        assert torch.equal(a[name], b[name]), name
+
+
+def assert_near(
+    ours: dict[str, Tensor], exact: dict[str, Tensor], relative: float, least: float = 0.0
+) -> None:
+    """Every number within `relative` times the largest of its tensor (or `least`, if larger)."""
+    assert ours.keys() == exact.keys()
+    for name, theirs in exact.items():
+        mine = ours[name].to(theirs.dtype)
+        assert mine.shape == theirs.shape, name
+        allowed = relative * max(theirs.abs().max().item(), least)
+        error = (mine - theirs).abs().max().item()
+        assert error <= allowed, f"{name}: off by {error:.3g}, allowed {allowed:.3g}"
+
+
+@st.composite
+def visibles(draw: st.DrawFn, most: int = 70) -> Visible:
+    """Patterns of every kind, for 1 to `most` sites."""
+    n = draw(st.integers(1, most))
+    kind = draw(st.sampled_from(["full", "blocks", "window", "gaps", "ones", "any"]))
+    if kind == "any":  # each site sees the newest source, and of the others some
+        generator = torch.Generator().manual_seed(draw(st.integers(0, 2**31)))
+        kept = torch.rand(n, n, generator=generator) < draw(st.floats(0.1, 0.9))
+        return tuple((*(i for i in range(l) if kept[l, i]), l) for l in range(n))
+    if kind in {"full", "ones"}:
+        return {"full": full, "ones": ones}[kind](n)
+    size = draw(st.integers(2, 5))
+    return {"blocks": blocks, "window": windows, "gaps": every_other}[kind](n, size)
+
+
+@st.composite
+def cases(draw: st.DrawFn, most: int = 70, widest: int = 300, *, own: bool = False) -> Case:
+    visible = draw(visibles(most))
+    heads = draw(st.integers(1, 4))
+    scored = ["own", "own keys", "own+table"] if own else [*SCORED, *PLAIN]
+    added = draw(st.sets(st.integers(1, 70), max_size=4))
+    return Case(
+        visible,
+        draw(st.sampled_from(["softmax", "sigmoid", "none"])),
+        heads,
+        draw(st.integers(1, widest // heads)),
+        draw(st.sampled_from(scored)),
+        draw(st.sampled_from([(1, 1), (1, 2), (2, 3), (1, 7), (3, 11)])),
+        frozenset(added),
+        seed=draw(st.integers(0, 2**31)),
+    )
+
+
+NORMS = ("softmax", "sigmoid", "none")
+SCORED = ("keys", "query", "table")
+PLAIN = ("keys+table", "rank", "rank keys", "head keys", "squashed keys")
+"""Scores that are plain autograd's."""
+OPTIONS = [
+    Case(blocks(5, 2), norm, heads, 3, scored)
+    for norm, heads, scored in itertools.product(NORMS, (1, 2), (*SCORED, *PLAIN[::2]))
+]
+"""Every norm with every kind of score, one head and two, small."""
+
+
+EACH_OPTION = pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(case, id=f"{case.norm}-{case.scored}-{case.heads}", marks=marks)
+        for case in OPTIONS
+        for marks in [[pytest.mark.slow] if case.heads == 1 else []]
+    ],
+)
+"""All of them, those of one head marked slow: the formula is that of two."""
+
+
+def named(case: Case) -> str:
+    return f"{case.norm}-{case.scored}-{case.heads}"
+
+
+def unchained(case: Case) -> Case:
+    return replace(case, chained=False)
+
+
+def total(tensors: Sequence[Tensor]) -> Tensor:
+    """A loss that no two of these enter alike."""
+    return torch.stack([((k + 1) * x.double()).sin().sum() for k, x in enumerate(tensors)]).sum()

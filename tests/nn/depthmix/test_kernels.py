@@ -1,0 +1,280 @@
+"""Each operator of the kernels alone, against a formula in float64."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+
+import pytest
+import torch
+from mixes import DEVICE
+from sampling import in_pairs
+from torch import Tensor
+
+pytest.importorskip("triton")
+
+from attnres_cli.nn.depthmix.fused import kernels, ops
+
+SIZES = {"n,heads,d_head": [(1, 1, 5), (15, 3, 7), (16, 2, 33), (17, 1, 16), (33, 2, 5)]}
+NORMS = {"norm": ["softmax", "sigmoid", "none"]}
+TYPES = {"dtype": [torch.float32, torch.bfloat16, torch.float16]}
+NORM = pytest.mark.parametrize("norm", NORMS["norm"])
+
+
+def drawer(seed: int = 0) -> Callable[..., Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+
+    def draw(*size: int, dtype: torch.dtype = torch.float32) -> Tensor:
+        return torch.randn(*size, generator=generator).to(DEVICE, dtype)
+
+    return draw
+
+
+def close(ours: Tensor, theirs: Tensor, *, bits: torch.dtype = torch.float32) -> None:
+    """Within some roundings of the type that the numbers were stored in last."""
+    assert torch.isfinite(ours).all()
+    eps = torch.finfo(bits).eps
+    near = 20 * eps if bits == torch.float32 else eps
+    torch.testing.assert_close(
+        ours.double(), theirs, rtol=near, atol=near * max(1e-3, theirs.abs().max().item())
+    )
+
+
+def split(x: Tensor, heads: int) -> Tensor:
+    return x.unflatten(-1, (heads, -1))
+
+
+def weights_of(z: Tensor, norm: str) -> Tensor:
+    """Weights of scores (S, ..., N, H)."""
+    if norm == "softmax":
+        return torch.softmax(z, dim=0)
+    return torch.sigmoid(z) if norm == "sigmoid" else z
+
+
+def mixed(vs: list[Tensor], z: Tensor, norm: str) -> Tensor:
+    """(N, D) in float64 of sources (N, D) under scores (S, N, H), (S, 1, H) of a table."""
+    v = split(torch.stack([v.double() for v in vs]), z.shape[-1])
+    return (weights_of(z.double(), norm).unsqueeze(-1) * v).sum(dim=0).flatten(-2)
+
+
+@in_pairs(SIZES | TYPES | {"n_rows,normalise": [(1, True), (5, False), (17, True)]})
+def test_scores_are_dot_products_with_normalised_keys(
+    n: int, heads: int, d_head: int, dtype: torch.dtype, n_rows: int, normalise: bool
+):
+    draw = drawer()
+    v, w = draw(n, heads * d_head, dtype=dtype), draw(n_rows, heads * d_head)
+
+    z, r = ops.scores(v, w, heads, normalise, 1e-3)
+
+    key = v.double()
+    inverse = (key.square().mean(dim=-1) + 1e-3).rsqrt()
+    expected = torch.einsum("nhd,rhd->rnh", split(key, heads), split(w.double(), heads))
+    assert z.shape == (n_rows, (n + 15) // 16 * 16, heads)
+    if normalise:
+        expected = expected * inverse[None, :, None]
+        close(r, inverse)
+    close(z[:, :n], expected)
+
+
+@in_pairs(SIZES | NORMS | {"n_sources": [1, 3, 4, 5, 9], "table": [False, True]})
+def test_a_mix_is_the_weighted_sum_of_its_sources(
+    n: int, heads: int, d_head: int, norm: str, n_sources: int, table: bool
+):
+    draw = drawer()
+    vs = [draw(n, heads * d_head) for _ in range(n_sources)]
+    zs = [3 * draw(1 if table else n, heads) for _ in range(n_sources)]
+
+    h, constants = ops.mix(vs, zs, ops.NORMS[norm], torch.float32)
+
+    z = torch.stack(zs)
+    close(h, mixed(vs, z, norm))
+    if norm == "softmax":
+        z = z.double().expand(-1, n, -1)
+        close(constants[0], z.amax(dim=0))
+        close(constants[1], 1 / (z - z.amax(dim=0)).exp().sum(dim=0))
+
+
+@NORM
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+def test_a_mix_takes_sources_of_any_type_together_and_gives_the_type_asked_for(
+    norm: str, dtype: torch.dtype
+):
+    draw = drawer()
+    vs = [draw(7, 12, dtype=kind) for kind in (torch.bfloat16, torch.float16, torch.float32)]
+    zs = [draw(7, 2) for _ in vs]
+
+    h, _ = ops.mix(vs, zs, ops.NORMS[norm], dtype)
+
+    assert h.dtype == dtype
+    close(h, mixed(vs, torch.stack(zs), norm), bits=dtype)
+
+
+@in_pairs(SIZES | NORMS | {"n_sites": [1, 2, 3, 4, 5], "table": [False, True]})
+def test_phase_one_and_the_mix_that_goes_on_from_it_are_one_mix(
+    n: int, heads: int, d_head: int, norm: str, n_sites: int, table: bool
+):
+    draw = drawer()
+    vs = [draw(n, heads * d_head) for _ in range(5)]
+    zs = [3 * draw(n_sites, 1 if table else n, heads) for _ in range(5)]
+    number = ops.NORMS[norm]
+
+    partial, score = ops.phase_one(vs[:3], zs[:3], number)
+
+    assert partial.shape == (n_sites, n, heads * d_head)
+    for site in range(n_sites):
+        z = torch.stack([z[site] for z in zs])
+        close(partial[site], mixed(vs[:3], z[:3], norm))
+        if norm == "softmax":
+            close(score[site], z[:3].double().expand(-1, n, -1).logsumexp(dim=0))
+            h, constants = ops.mix(
+                [partial[site], *vs[3:]], [score[site], *z[3:]], number, torch.float32
+            )
+            close(h, mixed(vs, z, norm))
+            scores = torch.cat((score[site][None].double(), z[3:].double().expand(-1, n, -1)))
+            close(constants[0], scores.amax(dim=0))
+            close(constants[1], 1 / (scores - scores.amax(dim=0)).exp().sum(dim=0))
+
+
+@pytest.mark.parametrize(("old", "new"), [(1e4, -1e4), (-1e4, 1e4), (1e4, 1e4)])
+def test_a_mix_goes_on_from_sums_of_any_magnitude(old: float, new: float):
+    draw = drawer()
+    vs = [draw(3, 4) for _ in range(4)]
+    zs = [torch.full((1, 3, 1), score, device=DEVICE) for score in (old, old, new, new)]
+
+    partial, score = ops.phase_one(vs[:2], zs[:2], 0)
+    h, _ = ops.mix([partial[0], *vs[2:]], [score[0], *(z[0] for z in zs[2:])], 0, torch.float32)
+
+    # the one score that stands for two is 1e4 + log 2, to 1e-3 in float32
+    torch.testing.assert_close(h.double(), mixed(vs, torch.cat(zs), "softmax"), rtol=0, atol=2e-3)
+
+
+@in_pairs(SIZES | NORMS | {"n_sources": [1, 2, 3, 4], "starts": [False, True]})
+def test_gather_sums_what_letters_give_and_differentiates_their_scores(
+    n: int, heads: int, d_head: int, norm: str, n_sources: int, starts: bool
+):
+    gathered(n, heads, d_head, norm, n_sources, 5, starts=starts, table=False)
+
+
+@NORM
+@pytest.mark.parametrize("n_letters", [1, 4, 9])
+@pytest.mark.parametrize("table", [False, True])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_gather_takes_any_number_of_letters(
+    norm: str, n_letters: int, table: bool, dtype: torch.dtype
+):
+    gathered(6, 2, 5, norm, 3, n_letters, starts=True, table=table, dtype=dtype)
+
+
+def gathered(
+    n: int, heads: int, d_head: int, norm: str, n_sources: int, n_letters: int,
+    *, starts: bool, table: bool, dtype: torch.dtype = torch.float32,
+) -> None:  # fmt: skip
+    draw = drawer()
+    width = heads * d_head
+    vs = [draw(n, width, dtype=dtype) for _ in range(n_sources)]
+    zs = [draw(n_letters, 1 if table else n, heads) for _ in vs]
+    gs = [draw(n, width, dtype=dtype) for _ in range(n_letters)]
+    soft = norm == "softmax"
+    largest = torch.stack(zs).amax(dim=0).expand(-1, n, -1)  # of these sources; others were read
+    constants = [
+        torch.stack((most + draw(n, heads).abs(), draw(n, heads).exp())) for most in largest if soft
+    ]
+    deltas = [draw(n, heads) for _ in gs] if soft else []
+    start = draw(n_sources, n, width) if starts else None
+
+    acc, ds = ops.gather(vs, zs, gs, constants, deltas, start, ops.NORMS[norm])
+
+    assert ds.shape == (n_sources, n_letters, (n + 15) // 16 * 16, heads)
+    g = split(torch.stack(gs).double(), heads)
+    for p, (v, z) in enumerate(zip(vs, zs, strict=True)):
+        z = z.double()
+        dots = (g * split(v.double(), heads)).sum(dim=-1)  # (K, N, H)
+        if norm == "softmax":
+            pairs = torch.stack(constants).double()
+            a = (z - pairs[:, 0]).exp() * pairs[:, 1]
+            slopes = a * (dots - torch.stack(deltas).double())
+        else:
+            a = weights_of(z, norm).expand(-1, n, -1)
+            slopes = dots * a * (1 - a) if norm == "sigmoid" else dots
+        total = (a.unsqueeze(-1) * g).sum(dim=0).flatten(-2)
+        close(acc[p], total + (start[p].double() if starts else 0))
+        close(ds[p, :, :n], slopes)
+
+
+@in_pairs(SIZES | TYPES | {"n_rows": [1, 5, 17], "normalised": [True, False]})
+def test_finish_is_the_derivative_of_scores(
+    n: int, heads: int, d_head: int, dtype: torch.dtype, n_rows: int, normalised: bool
+):
+    draw = drawer()
+    v, w = draw(n, heads * d_head, dtype=dtype), draw(n_rows, heads * d_head)
+    acc, ds = draw(n, heads * d_head), 0.1 * draw(n_rows, n, heads)
+    x, q = v.double().requires_grad_(), w.double().requires_grad_()
+    z = torch.einsum("nhd,rhd->rnh", split(x, heads), split(q, heads))
+    r = (x.square().mean(dim=-1) + 1e-3).rsqrt()
+    if normalised:
+        z = z * r[None, :, None]
+    expected = torch.autograd.grad(z, (x, q), ds.double())
+
+    dv, dw = ops.finish(
+        acc, v, z.detach().float().contiguous(), r.detach().float() if normalised else None, w, ds
+    )
+
+    assert dv.dtype == dtype
+    close(dv, expected[0] + acc.double(), bits=dtype)
+    close(dw, expected[1])
+
+
+def test_finish_adds_up_more_tokens_than_it_has_parts(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(ops, "PARTS", 2)
+
+    test_finish_is_the_derivative_of_scores(161, 2, 3, torch.float32, 3, True)
+
+
+def test_operators_read_rows_at_any_distance():
+    draw = drawer()
+    wide = [draw(17, 40) for _ in range(3)]
+    parts, dense = [x[:, 3:15] for x in wide], [x[:, 3:15].contiguous() for x in wide]
+    w, z = draw(4, 12), draw(4, 17, 2)
+    zs = [z[0], z[1], z[2]]
+
+    for one, other in (
+        (ops.scores(parts[0], w, 2, True, 1e-6), ops.scores(dense[0], w, 2, True, 1e-6)),
+        (ops.mix(parts, zs, 0, w.dtype), ops.mix(dense, zs, 0, w.dtype)),
+        (ops.phase_one(parts, [z] * 3, 0), ops.phase_one(dense, [z] * 3, 0)),
+        (
+            ops.gather(parts[:2], [z[:1]] * 2, parts[2:], [], [], None, 2),
+            ops.gather(dense[:2], [z[:1]] * 2, dense[2:], [], [], None, 2),
+        ),
+        (
+            ops.finish(parts[1], parts[0], z, None, w, z),
+            ops.finish(dense[1], dense[0], z, None, w, z),
+        ),
+    ):
+        for a, b in zip(one, other, strict=True):
+            if a.dim() > 2:  # scores beyond the tokens are not defined
+                a, b = a[..., :17, :], b[..., :17, :]
+            assert torch.equal(a, b)
+
+
+KERNELS = ["scores", "mix", "phase_one", "gather", "finish"]
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_no_kernel_is_compiled_anew_for_another_number_of_tokens_or_sources(name: str):
+    """Triton compiles for every integer that is 1 or divisible by 16 anew, unless told not to."""
+    kernel = getattr(kernels, f"{name}_kernel")
+    arguments = list(inspect.signature(kernel.fn).parameters)
+    constants = {a for a in arguments if a.isupper()}
+    pointers = {a for a in arguments if a in POINTERS}
+    integers = set(arguments) - constants - pointers - {"eps"}
+
+    told = set(getattr(kernel, "do_not_specialize", None) or kernel.kwargs["do_not_specialize"])
+
+    # rows of sources and gradients are divisible by 16 or not whatever the number of tokens
+    assert told == {a for a in integers if a not in {"v_row", "rows", "v_rows", "g_rows"}}
+
+
+POINTERS = {
+    "v", "w", "z", "r", "sources", "scores", "mixed", "score", "out", "constants", "g", "deltas",
+    "start", "acc", "ds", "dv", "dw",
+}  # fmt: skip

@@ -1,0 +1,129 @@
+"""What is kept for backward: a vector per source and token, numbers per pair, linear in depth."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+from designs import build
+from functorch.compile import make_boxed_func
+from mixes import DEVICE, PULLED, TRITON
+from torch import Tensor, fx
+from torch._dynamo.backends.common import aot_autograd
+from torch._functorch.partitioners import min_cut_rematerialization_partition
+
+from attnres_cli.nn.depthmix import use
+from attnres_cli.nn.shape import Shape
+
+pytestmark = pytest.mark.filterwarnings(
+    # by torch, tracing any autograd function
+    r"ignore:.*should not be instantiated.*:DeprecationWarning"
+)
+SHAPE = Shape(
+    n_layers=4, d_model=64, n_heads=1, n_kv_heads=1, d_head=64, d_ff=64, vocab_size=11, seq_len=16
+)
+TOKENS = 16
+VECTOR = 4 * TOKENS * SHAPE.d_model
+"""Bytes of a tensor of full width."""
+SPECS = pytest.mark.parametrize("spec", ["attnres", "attnres:block_size=4", "attnres:rank=16"])
+DEPTHS = (4, 8, 16)
+SHALLOW = (2, 4, 8)
+"""For compilers, which take seconds a layer."""
+
+
+def tokens() -> Tensor:
+    return torch.arange(TOKENS, device=DEVICE)[None] % SHAPE.vocab_size
+
+
+def saved(engine: str, spec: str, n_layers: int) -> int:
+    """Bytes of the storages that autograd keeps for backward, parameters left out."""
+    model = build(spec, dataclasses.replace(SHAPE, n_layers=n_layers)).to(DEVICE)
+    known = {p.untyped_storage().data_ptr() for p in model.parameters()}
+    kept: dict[int, Tensor] = {}
+
+    def keep(x: Tensor) -> Tensor:
+        kept[x.untyped_storage().data_ptr()] = x
+        return x
+
+    with use(engine), torch.autograd.graph.saved_tensors_hooks(keep, lambda x: x):
+        logits = model(tokens())
+    assert logits.grad_fn is not None
+    return sum(x.untyped_storage().nbytes() for at, x in kept.items() if at not in known)
+
+
+def compiled(engine: str, spec: str, n_layers: int) -> int:
+    """Bytes of the storages that a compiled forward hands to its backward, inputs left out."""
+    torch.compiler.reset()
+    model = build(spec, dataclasses.replace(SHAPE, n_layers=n_layers)).to(DEVICE)
+    found: list[int] = []
+
+    def count(graph: fx.GraphModule, _: Sequence[Any]) -> Callable[..., Any]:
+        outputs = graph.graph.output_node().args[0]
+        inputs = {storage(node) for node in graph.graph.find_nodes(op="placeholder")}
+        made = {storage(node): node for node in outputs if isinstance(node, fx.Node)}
+        sizes = [
+            node.meta["val"].untyped_storage().nbytes()
+            for at, node in made.items()
+            if at is not None and at not in inputs
+        ]
+        found.append(sum(sizes))
+        return make_boxed_func(graph.forward)
+
+    def storage(node: fx.Node) -> int | None:
+        value = node.meta.get("val")
+        return value.untyped_storage()._cdata if isinstance(value, Tensor) else None
+
+    backend = aot_autograd(
+        fw_compiler=count,
+        bw_compiler=lambda graph, _: make_boxed_func(graph.forward),
+        partition_fn=min_cut_rematerialization_partition,
+    )
+    with use(engine):
+        torch.compile(model, backend=backend, fullgraph=True, dynamic=False)(tokens()).sum()
+    assert len(found) == 1
+    return found[0]
+
+
+def check(
+    bytes_of: Callable[[str, str, int], int], engine: str, spec: str, depths: Sequence[int] = DEPTHS
+) -> None:
+    beyond = [bytes_of(engine, spec, n) - bytes_of(engine, "standard", n) for n in depths]
+
+    numbers = []
+    for n_layers, found in zip(depths, beyond, strict=True):
+        sublayers = 2 * n_layers
+        # a score per site that may read a source, whether it does or not, and for each source its
+        # reciprocal rms and the softmax's two constants; plain scores are kept before and after
+        # their norm, with the weights; a compiler may keep a few steps from score to weight, still
+        # an eighth of a vector of this width
+        per_pair = 3 if "rank" in spec else 1
+        per_pair = 8 if bytes_of is compiled and (engine == "compile" or per_pair > 1) else per_pair
+        per_token = per_pair * (sublayers + 1) * (sublayers + 2) // 2 + 4 * (sublayers + 1)
+        queries = 2 * (sublayers + 1) * SHAPE.d_model  # with the gain folded in, for all tokens
+        allowed = VECTOR * (sublayers + 1) + 4 * TOKENS * per_token + 4 * queries
+        assert 0 < found <= allowed
+        numbers.append((found - 4 * TOKENS * per_token) / sublayers)
+    # per sublayer no more at any depth, but for numbers per pair: what grows with the square of the
+    # depth would double from one of these depths to the next
+    assert max(numbers) - numbers[0] < VECTOR / 2
+
+
+@PULLED
+@SPECS
+def test_a_sublayer_keeps_one_vector_per_token_beyond_standard(engine: str, spec: str):
+    check(saved, engine, spec)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ["compile", TRITON])
+@SPECS
+def test_a_compiled_sublayer_keeps_one_vector_per_token_beyond_standard(engine: str, spec: str):
+    check(compiled, engine, spec, SHALLOW)
+
+
+def test_the_formula_written_plainly_would_be_caught():
+    with pytest.raises(AssertionError):
+        check(saved, "reference", "attnres")

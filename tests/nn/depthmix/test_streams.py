@@ -1,0 +1,150 @@
+"""Streams against plain loops, and what holds for every design that has several."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from designs import build
+from torch import Tensor
+
+from attnres_cli.nn.depthmix import streams
+from attnres_cli.nn.depthmix.streams import Maps
+from attnres_cli.nn.loss import next_token_loss
+from attnres_cli.nn.model import Transformer
+from attnres_cli.nn.shape import Shape
+
+WITH_COPIES = [
+    "hc",
+    "hc:dynamic=off",
+    "hc:n_streams=2",
+    "mhc",
+    "mhc:n_streams=2",
+    "mhc:residual=lite",
+    "mhc:init=lite",
+    "mhc:readout=sigmoid",
+]
+
+
+def random(*size: int, seed: int = 0) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(size, generator=generator, dtype=torch.float64)
+
+
+def maps_of(k: int, n: int) -> Maps:
+    return Maps(random(2, 3, k, n, seed=1), random(2, 3, n, n, seed=2), random(2, 3, n, 1, seed=3))
+
+
+@pytest.mark.parametrize(("k", "n"), [(1, 1), (1, 4), (3, 3)])
+def test_a_read_joins_the_weighted_sums_of_the_streams(k: int, n: int):
+    x, maps = random(2, 3, n, 5), maps_of(k, n)
+
+    h = streams.read(x, maps.read)
+
+    assert h.shape == (2, 3, 5 * k)
+    for b, t, i in torch.cartesian_prod(torch.arange(2), torch.arange(3), torch.arange(k)):
+        expected = sum(maps.read[b, t, i, j] * x[b, t, j] for j in range(n))
+        torch.testing.assert_close(h[b, t, 5 * i : 5 * i + 5], expected)
+
+
+@pytest.mark.parametrize(("k", "n"), [(1, 1), (1, 4), (3, 3)])
+def test_a_write_mixes_the_streams_and_gives_each_its_share(k: int, n: int):
+    x, y, maps = random(2, 3, n, 5), random(2, 3, 5 * k, seed=4), maps_of(k, n)
+
+    after = streams.write(x, maps, y)
+
+    for b, t, i in torch.cartesian_prod(torch.arange(2), torch.arange(3), torch.arange(n)):
+        mine = y[b, t, 5 * i : 5 * i + 5] if k == n else y[b, t]
+        kept = sum(maps.mix[b, t, i, j] * x[b, t, j] for j in range(n))
+        torch.testing.assert_close(after[b, t, i], kept + maps.write[b, t, i] * mine)
+
+
+def test_compiled_sums_equal_eager_ones():
+    x, weights = random(2, 3, 4, 5), random(2, 3, 4, 4, seed=1)
+
+    compiled = torch.compile(streams.combine, backend="aot_eager", fullgraph=True)
+
+    torch.testing.assert_close(compiled(weights, x), streams.combine(weights, x))
+
+
+def test_bfloat16_streams_keep_their_type_and_are_summed_in_float32():
+    x, y = torch.ones(1, 1, 4, 8).bfloat16(), torch.zeros(1, 1, 8).bfloat16()
+    third = Maps(torch.full((1, 4), 1 / 3), torch.full((4, 4), 1 / 3), torch.ones(4, 1))
+
+    h, after = streams.read(x, third.read), streams.write(x, third, y)
+
+    assert h.dtype == after.dtype == torch.bfloat16
+    assert torch.equal(h, torch.full((1, 1, 8), 4 / 3).bfloat16())
+    assert torch.equal(after, torch.full((1, 1, 4, 8), 4 / 3).bfloat16())
+
+
+def test_autocast_does_not_reach_the_projections():
+    x, weight = random(2, 3, 8).float(), random(8, 4, seed=1).float()
+    exact = streams.project(x, weight)
+
+    with torch.autocast("cpu", torch.bfloat16):
+        found = streams.project(x, weight)
+
+    assert torch.equal(found, exact)
+
+
+def test_fractions_and_copies_of_an_embedding_give_it_back():
+    x = random(2, 3, 8)
+
+    assert torch.equal(streams.fractions(x, 4).x.flatten(-2), x)
+    assert torch.equal(
+        streams.read(streams.copies(x, 4).x, streams.total(streams.copies(x, 4).x)), 4 * x
+    )
+
+
+def test_changing_a_read_state_leaves_the_one_before_it(tiny_shape: Shape):
+    design = build("hc", tiny_shape).double().residual
+    before = design.start(random(1, 2, 16))
+    kept = before.x.clone()
+
+    _, after_read = design.read(before, 1)
+    design.write(after_read, 1, random(1, 2, 16))
+
+    assert before.maps is None
+    assert torch.equal(before.x, kept)
+
+
+def last_streams(model: Transformer, tokens: Tensor) -> Tensor:
+    """The streams (B, T, n, D) after the last sublayer."""
+    state = model.residual.start(model.embed(tokens))
+    for l, f in enumerate(model.sublayers, 1):
+        h, state = model.residual.read(state, l)
+        state = model.residual.write(state, l, f(h))
+    return state.x
+
+
+def spread(model: Transformer, tokens: Tensor) -> float:
+    """How far the streams are from their mean, by the size of it."""
+    x = last_streams(model, tokens)
+    mean = x.mean(dim=-2, keepdim=True)
+    return ((x - mean).norm() / mean.norm()).item()
+
+
+@pytest.mark.parametrize("spec", WITH_COPIES)
+def test_one_step_of_training_sets_the_streams_apart(spec: str, tiny_shape: Shape):
+    model = build(spec, tiny_shape).double()
+    tokens = torch.randint(0, 11, (2, 8), generator=torch.Generator().manual_seed(0))
+    before = spread(model, tokens)
+
+    next_token_loss(model(tokens), tokens.roll(-1, dims=1)).backward()
+    torch.optim.SGD(model.parameters(), lr=0.1).step()
+
+    assert "init=lite" in spec or before < 1e-14
+    assert spread(model, tokens) > max(1e-6, 1.0001 * before)
+
+
+def test_streams_read_alike_would_stay_equal_for_ever(tiny_shape: Shape):
+    model = build("mhc", tiny_shape).double()
+    torch.nn.init.zeros_(model.residual.bias)
+    tokens = torch.randint(0, 11, (2, 8), generator=torch.Generator().manual_seed(0))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(3):
+        optimizer.zero_grad()
+        next_token_loss(model(tokens), tokens.roll(-1, dims=1)).backward()
+        optimizer.step()
+
+    assert spread(model, tokens) < 1e-12

@@ -1,0 +1,180 @@
+"""Generation: the cache changes nothing but speed, and what is asked for is what is drawn."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+from designs import SIMPLE, build
+from torch import Tensor
+
+from attnres_cli.nn.generate import draw, generate
+from attnres_cli.nn.model import Cache, Transformer
+from attnres_cli.nn.shape import Shape
+
+SHAPES = {
+    "swiglu": {},
+    "gelu": {"mlp": "gelu"},
+    "tied": {"tie_embeddings": True},
+    "grouped": {"n_kv_heads": 1},
+}
+
+
+def perturbed(spec: str, shape: Shape) -> Transformer:
+    """A model whose design has left its initial values."""
+    model = build(spec, shape).double()
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for parameter in model.residual.parameters():
+            parameter += 0.5 * torch.randn(parameter.shape, generator=generator)
+    return model
+
+
+def tokens_for(shape: Shape, time: int, batch: int = 2) -> Tensor:
+    generator = torch.Generator().manual_seed(0)
+    return torch.randint(0, shape.vocab_size, (batch, time), generator=generator)
+
+
+def in_chunks(model: Transformer, tokens: Tensor, chunks: list[int]) -> Tensor:
+    """Logits of all tokens, put in piece by piece."""
+    caches = [Cache(tokens.shape[1]) for _ in model.sublayers]
+    return torch.cat(
+        [model.head(model.hidden(part, caches)) for part in tokens.split(chunks, dim=1)], dim=1
+    )
+
+
+@pytest.mark.parametrize("chunks", [[8], [1] * 8, [5, 1, 1, 1], [2, 3, 3], [3, 1, 4]])
+@pytest.mark.parametrize("spec", SIMPLE)
+@torch.no_grad()
+def test_tokens_in_pieces_have_the_logits_of_one_forward(
+    spec: str, chunks: list[int], tiny_shape: Shape
+):
+    model, tokens = perturbed(spec, tiny_shape), tokens_for(tiny_shape, 8)
+
+    pieces = in_chunks(model, tokens, chunks)
+
+    torch.testing.assert_close(pieces, model(tokens), rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize("changes", SHAPES.values(), ids=SHAPES)
+@torch.no_grad()
+def test_tokens_in_pieces_have_the_logits_of_one_forward_in_every_trunk(
+    changes: dict, tiny_shape: Shape
+):
+    shape = dataclasses.replace(tiny_shape, **changes)
+    model, tokens = perturbed("attnres", shape), tokens_for(shape, 8)
+
+    pieces = in_chunks(model, tokens, [3, 2, 1, 1, 1])
+
+    torch.testing.assert_close(pieces, model(tokens), rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize("spec", SIMPLE)
+@pytest.mark.parametrize("chunk", [2, 512])
+def test_greedy_tokens_are_the_likeliest_of_repeated_full_forwards(
+    spec: str, chunk: int, tiny_shape: Shape
+):
+    model, tokens = perturbed(spec, tiny_shape), tokens_for(tiny_shape, 3)
+    expected = tokens
+    for _ in range(5):
+        likeliest = model(expected)[:, -1:].argmax(dim=-1)
+        expected = torch.cat((expected, likeliest), dim=1)
+
+    found = generate(model, tokens, 5, temperature=0, chunk=chunk)
+
+    assert torch.equal(found, expected)
+
+
+def test_a_seeded_generator_draws_the_same_tokens_again_and_another_seed_others(
+    tiny_shape: Shape,
+):
+    shape = dataclasses.replace(tiny_shape, seq_len=64)
+    model, tokens = build("attnres:block_size=2", shape), tokens_for(shape, 3)
+
+    first, again, other = (
+        generate(model, tokens, 40, generator=torch.Generator().manual_seed(seed))
+        for seed in (7, 7, 8)
+    )
+
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+    assert torch.equal(first[:, :3], tokens)
+
+
+def test_draws_follow_the_softmax_at_the_temperature():
+    logits = torch.tensor([0.0, 1.0, 3.0])
+    rows = logits.expand(20_000, 3)
+
+    drawn = draw(rows, temperature=2.0, generator=torch.Generator().manual_seed(0))
+
+    shares = torch.bincount(drawn, minlength=3) / len(rows)
+    torch.testing.assert_close(shares, torch.softmax(logits / 2, 0), rtol=0, atol=0.02)
+
+
+def test_only_the_likeliest_k_are_drawn():
+    logits = torch.tensor([0.0, 3.0, 1.0, 2.0]).expand(1000, 4)
+
+    drawn = draw(logits, top_k=2, generator=torch.Generator().manual_seed(0))
+
+    assert set(drawn.tolist()) == {1, 3}
+
+
+def test_one_candidate_or_a_low_temperature_is_greedy():
+    logits = torch.randn(50, 11, generator=torch.Generator().manual_seed(0))
+
+    assert torch.equal(draw(logits, top_k=1), logits.argmax(-1))
+    assert torch.equal(draw(1e4 * logits, temperature=1e-30), logits.argmax(-1))
+    assert draw(logits, top_k=99).shape == (50,)
+
+
+def test_the_model_comes_back_in_the_modes_it_had(tiny_shape: Shape):
+    model = build("attnres", tiny_shape).train()
+    model.sublayers[0].eval()
+    modes = [module.training for module in model.modules()]
+    seen = []
+    model.head.register_forward_hook(lambda module, *_: seen.append(module.training))
+
+    generate(model, tokens_for(tiny_shape, 3), 2)
+
+    assert seen == [False, False]
+    assert [module.training for module in model.modules()] == modes
+
+
+def test_generated_tokens_can_be_trained_on(tiny_shape: Shape):
+    model = build("attnres", tiny_shape)
+
+    tokens = generate(model, tokens_for(tiny_shape, 3), 5)
+    model(tokens).sum().backward()
+
+    assert tokens.dtype == torch.int64
+    assert model.embed.weight.grad is not None
+
+
+def test_all_positions_may_be_used_and_no_new_token_is_a_copy(tiny_shape: Shape):
+    model, tokens = build("standard", tiny_shape), tokens_for(tiny_shape, 8)
+
+    assert generate(model, tokens[:, :1], 7).shape == (2, 8)
+    assert torch.equal(generate(model, tokens, 0), tokens)
+    assert generate(model, tokens, 0).data_ptr() != tokens.data_ptr()
+
+
+@pytest.mark.parametrize(
+    ("time", "options", "message"),
+    [
+        (5, {"n_new": 4}, "5 tokens and 4 new ones are 9, but the model has 8 positions"),
+        (0, {"n_new": 1}, r"tokens must be \(batch, at least one\), got \(2, 0\)"),
+        (1, {"n_new": -1}, "n_new must be at least 0, got -1"),
+        (1, {"n_new": 1, "temperature": -0.5}, "temperature must be at least 0"),
+        (1, {"n_new": 1, "temperature": float("nan")}, "temperature must be at least 0"),
+        (1, {"n_new": 1, "top_k": 0}, "top_k must be at least 1, got 0"),
+        (1, {"n_new": 1, "chunk": 0}, "chunk must be at least 1 token, got 0"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_words(
+    time: int, options: dict, message: str, tiny_shape: Shape
+):
+    model = build("standard", tiny_shape)
+
+    with pytest.raises(ValueError, match=message):
+        generate(model, tokens_for(tiny_shape, time), **options)

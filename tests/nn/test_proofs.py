@@ -1,0 +1,266 @@
+"""Each proof finds what it is there to find: a design that breaks the contract in one way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from attnres_cli.nn import proofs, residual
+from attnres_cli.nn.proofs import Finding, Proof, Subject, admit, prove
+from attnres_cli.nn.residual import Residual, VariantError, register
+from attnres_cli.nn.variant import parse
+
+
+class Plain(Residual):
+    equals_standard_at_init = True
+
+    def start(self, x):
+        return x
+
+    def read(self, state, l):
+        return state, state
+
+    def write(self, state, l, y):
+        return state + y
+
+    def finish(self, state):
+        return state
+
+
+class TooNarrow(Plain):
+    def read(self, state, l):
+        return state[..., :8], state
+
+
+class NoPair(Plain):
+    def read(self, state, l):
+        return state
+
+
+class LooksAhead(Plain):
+    def read(self, state, l):
+        return state + 0.1 * state.roll(-1, dims=1), state
+
+
+class MixesSequences(Plain):
+    def write(self, state, l, y):
+        return state + y + 0.1 * y.mean(dim=0, keepdim=True)
+
+
+class GivesNan(Plain):
+    def write(self, state, l, y):
+        return state + y * float("nan")
+
+
+class Forgets(Plain):
+    def finish(self, state):
+        return torch.ones_like(state)
+
+
+class Dices(Plain):
+    def write(self, state, l, y):
+        return state + y * (1 + 0.1 * torch.rand(1, dtype=y.dtype))
+
+
+class InPlace(Plain):
+    def start(self, x):
+        return x.clone()
+
+    def write(self, state, l, y):
+        return state.add_(y)
+
+
+class WithScale(Plain):
+    """One scalar per sublayer."""
+
+    start_value = 1.0
+
+    def __init__(self, d_model: int, n_sublayers: int) -> None:
+        super().__init__(d_model, n_sublayers)
+        self.scale = nn.Parameter(torch.full((n_sublayers,), self.start_value))
+
+    def write(self, state, l, y):
+        return state + self.scale[l - 1] * y
+
+    def n_params(self) -> int:
+        return self.n_sublayers
+
+
+class Unused(WithScale):
+    def write(self, state, l, y):
+        return state + self.scale[0] * y
+
+
+class CallsDeadWhatLearns(WithScale):
+    def dead_params(self) -> Mapping[str, Sequence[int]]:
+        return {"scale": (2,)}
+
+
+class Miscounted(WithScale):
+    def n_params(self) -> int:
+        return 1
+
+
+class Gains(Plain):
+    def extra_flops_per_token(self) -> int:
+        return -1
+
+
+class CountsBytesOnce(Plain):
+    def extra_bytes_per_token(self, itemsize: int) -> int:
+        return 100
+
+
+class OtherwiseStarted(WithScale):
+    start_value = 0.5
+
+
+class StandardUnclaimed(Plain):
+    equals_standard_at_init = False
+
+
+class Overflows(WithScale):
+    def finish(self, state):
+        return state * torch.exp(self.scale.abs().sum())
+
+
+class HalvedInAutocast(Plain):
+    def write(self, state, l, y):
+        return state + (y / 2 if y.dtype == torch.bfloat16 else y)
+
+
+class Squares(WithScale):
+    def write(self, state, l, y):
+        return state + y * y
+
+
+class SaysNothing(Plain):
+    def depth_mixing(self, values: Sequence[Tensor]) -> None:
+        return None
+
+
+class Counts(Plain):
+    """Another function at each call."""
+
+    calls = 0
+
+    def read(self, state, l):
+        return state, state
+
+    def write(self, state, l, y):
+        Counts.calls += 1
+        return state + y * (1 + 1e-3 * (Counts.calls % 7))
+
+
+class NeedsFourTokens(Plain):
+    def read(self, state, l):
+        return state * (1.0 if state.shape[1] >= 3 else 3.0 * l), state
+
+    def write(self, state, l, y):
+        return state + y * (1.0 if y.shape[1] >= 3 else -3.0 * l)
+
+
+class Asks(Plain):
+    def write(self, state, l, y):
+        return state + (y if y.sum().item() > -1e9 else -y)
+
+
+class Raises(Plain):
+    def read(self, state, l):
+        if l == 3:
+            raise RuntimeError("no such sublayer")
+        return state, state
+
+
+class Undocumented(Plain):
+    """broken: h_l = x."""
+
+    def __init__(self, d_model: int, n_sublayers: int, *, strength: float = 1.0) -> None:
+        super().__init__(d_model, n_sublayers)
+
+
+BROKEN: list[tuple[type[Residual], Proof, str]] = [
+    (TooNarrow, proofs.keeps_shape, "sublayer 1 gives shape (2, 4, 8), expected (2, 4, 16)"),
+    (NoPair, proofs.keeps_shape, "the pair (h, state), sublayer 1 got a Tensor"),
+    (LooksAhead, proofs.is_token_wise, "site 1 sees another token 1 of sequence 1"),
+    (LooksAhead, proofs.is_causal, "logits before the changed token at [0, 0, 0]"),
+    (MixesSequences, proofs.is_token_wise, "site 2 sees another token 2 of sequence 0"),
+    (GivesNan, proofs.is_token_wise, "site 2 sees a number that is not finite"),
+    (Forgets, proofs.is_causal, "do not depend on the tokens"),
+    (Dices, proofs.repeats, "logits of a second run at"),
+    (InPlace, proofs.keeps_states, "a second read for sublayer 1 at [0, 0, 0]"),
+    (Unused, proofs.learns, "residual.scale, row 1, has no gradient; dead_params does not say"),
+    (CallsDeadWhatLearns, proofs.learns, "residual.scale, row 2, has a gradient of"),
+    (Miscounted, proofs.counts_parameters, "n_params() gives 1, the module has 6"),
+    (Gains, proofs.counts_costs, "extra_flops_per_token() gives -1"),
+    (CountsBytesOnce, proofs.counts_costs, "(2) gives 100 and (4) gives 100"),
+    (OtherwiseStarted, proofs.starts_as_standard, "is True, but gradient of"),
+    (StandardUnclaimed, proofs.starts_as_standard, "it is standard at step 0"),
+    (Overflows, proofs.stays_finite, "a logit is nan"),
+    (HalvedInAutocast, proofs.runs_in_autocast, "what the head sees is off by"),
+    (HalvedInAutocast, proofs.runs_in_bfloat16, "what the head sees is off by"),
+    (Squares, proofs.mixes_as_it_says, "M at site 2 at"),
+    (SaysNothing, proofs.mixes_as_it_says, "not_linear does not say why"),
+    (Counts, proofs.repeats, "logits of a second run at"),
+    (NeedsFourTokens, proofs.generates, "generated tokens at [0, "),
+    (Asks, proofs.compiles, "it raised"),
+    (Raises, proofs.keeps_shape, "it raised RuntimeError: no such sublayer"),
+    (Plain, proofs.is_documented, "the first line must read 'broken: h_l = ...'"),
+    (Undocumented, proofs.is_documented, "under 'Options:' there is no line for strength"),
+]  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def _registry_as_it_was(monkeypatch: pytest.MonkeyPatch):
+    residual.registry()
+    monkeypatch.setattr(residual, "_REGISTRY", dict(residual._REGISTRY))
+
+
+def found_by(proof: Proof, cls: type[Residual]) -> Finding:
+    register("broken")(cls)
+    (finding,) = prove(Subject(parse("broken")), [proof])
+    return finding
+
+
+@pytest.mark.parametrize(
+    ("cls", "proof", "words"), BROKEN, ids=[f"{cls.__name__}-{p.__name__}" for cls, p, _ in BROKEN]
+)
+def test_a_proof_finds_what_breaks_it(cls: type[Residual], proof: Proof, words: str):
+    finding = found_by(proof, cls)
+
+    assert finding.outcome == "failed"
+    assert words in finding.detail, finding.detail
+
+
+def test_what_a_design_raises_is_shown_with_its_line():
+    finding = found_by(proofs.keeps_shape, Raises)
+
+    assert "test_proofs.py, line" in finding.detail
+    assert "in read)" in finding.detail
+
+
+def test_every_proof_has_a_design_that_it_refuses():
+    exempt: set[Callable[..., Any]] = {proofs.recomputes, proofs.reads_back}
+
+    assert set(proofs.ALL) - exempt == {proof for _, proof, _ in BROKEN}
+
+
+def test_a_design_that_says_why_may_overflow():
+    class Unbounded(Overflows):
+        unbounded = "it multiplies by an exponential"
+
+    finding = found_by(proofs.stays_finite, Unbounded)
+
+    assert finding == Finding(finding.proof, "not applicable", "it multiplies by an exponential")
+
+
+def test_a_sound_design_is_admitted_and_a_broken_one_is_not():
+    admit(parse("attnres:block_size=2"), proofs.SHAPE)
+    register("broken")(LooksAhead)
+
+    with pytest.raises(VariantError, match=r"broken: it mixes tokens: .*attnres check broken"):
+        admit(parse("broken"), proofs.SHAPE)

@@ -1,0 +1,90 @@
+"""The arithmetic of sizes, against numbers worked out by hand."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import replace
+
+import pytest
+
+from attnres_cli.nn.shape import Shape
+
+
+@pytest.fixture
+def shape() -> Shape:
+    """Two layers of width 4; two heads of 2 share one key-value head; ten tokens, context 3."""
+    return Shape(
+        n_layers=2,
+        d_model=4,
+        n_heads=2,
+        n_kv_heads=1,
+        d_head=2,
+        d_ff=6,
+        vocab_size=10,
+        seq_len=3,
+    )
+
+
+def test_a_layer_is_two_sublayers(shape: Shape):
+    assert shape.n_sublayers == 4
+
+
+def test_parameters_of_a_swiglu_trunk(shape: Shape):
+    queries, keys, values, output = 4 * 4, 4 * 2, 4 * 2, 4 * 4
+    gate, up, down = 4 * 6, 4 * 6, 6 * 4
+    layer = queries + keys + values + output + gate + up + down
+    norms = 5 * 4  # before each of four sublayers, and the last one
+    embedding, head = 10 * 4, 10 * 4
+
+    assert shape.n_params() == 2 * layer + norms + embedding + head == 340
+
+
+def test_a_gelu_mlp_has_no_gate(shape: Shape):
+    assert replace(shape, mlp="gelu").n_params() == 340 - 2 * 4 * 6
+
+
+def test_tied_embeddings_count_once(shape: Shape):
+    assert replace(shape, tie_embeddings=True).n_params() == 340 - 10 * 4
+
+
+def test_more_key_value_heads_cost_their_two_matrices(shape: Shape):
+    assert replace(shape, n_kv_heads=2).n_params() == 340 + 2 * (2 * 4 * 2)
+
+
+def test_flops_count_each_multiply_add_as_two(shape: Shape):
+    matrices = 2 * 2 * 120  # two layers of 120 weights
+    scores = 2 * (2 * 3 * 2 * 2)  # per layer: 3 positions, 2 heads of 2
+    mixing = scores  # the weighted sum of values takes as much
+    head = 2 * 4 * 10
+
+    assert shape.flops_per_token() == matrices + scores + mixing + head == 656
+
+
+def test_flops_of_a_gelu_mlp_lack_the_gate(shape: Shape):
+    assert replace(shape, mlp="gelu").flops_per_token() == 656 - 2 * 2 * 4 * 6
+
+
+def test_tied_embeddings_save_no_flops(shape: Shape):
+    assert replace(shape, tie_embeddings=True).flops_per_token() == 656
+
+
+def test_only_attention_grows_with_the_context(shape: Shape):
+    assert replace(shape, seq_len=6).flops_per_token() == 656 + 2 * 48
+
+
+def test_an_odd_head_is_refused_with_its_size(shape: Shape):
+    with pytest.raises(ValueError, match=r"d_head must be even.*got 3"):
+        replace(shape, d_head=3)
+
+
+@pytest.mark.parametrize("n_kv_heads", [3, 4])
+def test_key_value_heads_that_do_not_divide_the_heads_are_refused_with_both(
+    shape: Shape, n_kv_heads: int
+):
+    with pytest.raises(ValueError, match=f"multiple of n_kv_heads, got 2 and {n_kv_heads}"):
+        replace(shape, n_kv_heads=n_kv_heads)
+
+
+def test_a_shape_cannot_be_changed(shape: Shape):
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        shape.d_model = 8  # type: ignore[misc]  # that is the point

@@ -1,0 +1,128 @@
+"""The registry and the grammar of specs."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from attnres_cli.nn import residual
+from attnres_cli.nn.residual import Norms, Residual, VariantError, register
+from attnres_cli.nn.variant import parse
+
+
+class Plain(Residual):
+    """A design of a user's own."""
+
+    def start(self, x):
+        return x
+
+    def read(self, state, l):
+        return state, state
+
+    def write(self, state, l, y):
+        return state + y
+
+    def finish(self, state):
+        return state
+
+
+@pytest.fixture(autouse=True)
+def _registry_as_it_was(monkeypatch: pytest.MonkeyPatch):
+    residual.registry()
+    monkeypatch.setattr(residual, "_REGISTRY", dict(residual._REGISTRY))
+
+
+def test_options_are_sorted_and_defaults_dropped():
+    assert str(parse("attnres:heads=8,block_size=4,key_norm=on")) == "attnres:block_size=4,heads=8"
+
+
+def test_spaces_around_a_spec_do_not_matter():
+    assert str(parse(" standard ")) == "standard"
+
+
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        ("standart", ["unknown variant 'standart'", "did you mean 'standard'?"]),
+        ("attnres:blok_size=4", ["unknown option of attnres 'blok_size'", "'block_size'"]),
+        ("attnres:block_size=four", ["block_size", "a whole number", "'four'"]),
+        ("attnres:block_size=4.5", ["block_size", "a whole number", "'4.5'"]),
+        ("attnres:key_norm=true", ["key_norm", "on or off", "'true'"]),
+        ("attnres:norm=softmin", ["norm", "softmax or sigmoid", "'softmin'"]),
+        ("attnres:window=wide", ["window", "a whole number or none", "'wide'"]),
+        ("attnres:block_size", ["option=value", "'block_size'"]),
+        ("attnres:heads=2,heads=4", ["'heads'", "twice"]),
+        ("attnres:", ["expected option=value"]),
+        ("", ["unknown variant ''"]),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_with_what_can(spec: str, words: list[str]):
+    with pytest.raises(VariantError) as caught:
+        parse(spec)
+
+    assert all(word in str(caught.value) for word in words), caught.value
+    assert "\n" not in str(caught.value)
+
+
+def test_a_window_may_be_given_as_none():
+    assert str(parse("attnres:window=none")) == "attnres"
+
+
+def test_a_name_taken_by_another_module_names_both():
+    Plain.__module__ = "my_variant"
+
+    with pytest.raises(VariantError, match=r"'standard'.*variants\.standard and my_variant"):
+        register("standard")(Plain)
+
+
+def test_a_design_that_swallows_options_is_refused():
+    class Swallows(Plain):
+        def __init__(self, d_model: int, n_sublayers: int, **options: int) -> None:
+            super().__init__(d_model, n_sublayers)
+
+    with pytest.raises(VariantError, match="name every option"):
+        register("swallows")(Swallows)
+
+
+def test_a_registered_design_is_parsed_with_its_own_options():
+    class Scaled(Plain):
+        norms = Norms.PRE_AND_POST
+
+        def __init__(self, d_model: int, n_sublayers: int, *, scale: float = 1.0) -> None:
+            super().__init__(d_model, n_sublayers)
+            self.scale = scale
+
+    register("scaled")(Scaled)
+
+    assert parse("scaled:scale=3e-1").build(8, 2).scale == 0.3
+    assert str(parse("scaled:scale=1")) == "scaled"
+
+
+def test_a_file_dropped_into_an_entry_points_package_is_found(tmp_path: Path):
+    package = tmp_path / "their_variants"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "mine.py").write_text(
+        "from attnres_cli.nn.residual import register\n"
+        "from attnres_variants.standard import Standard\n"
+        "@register('mine')\nclass Mine(Standard):\n    pass\n"
+    )
+    info = tmp_path / "theirs-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: theirs\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[attnres.variants]\ntheirs = their_variants\n")
+    show = "from attnres_cli.nn import residual; print(*residual.registry())"
+
+    found = subprocess.run(
+        [sys.executable, "-c", show],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={"PYTHONPATH": str(tmp_path)},
+    ).stdout.split()
+
+    assert found[0] == "standard"
+    assert {"attnres", "denseformer", "mine"} <= set(found)

@@ -1,0 +1,75 @@
+"""What an ended run must meet, with the numbers that decide."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from attnres_cli.records import gates
+from attnres_cli.records.run import DataFacts, RunResult, Settings, Status
+
+SETTINGS = Settings("cpu", "A CPU", "fp32", compiled=False, threads=1, engine="eager")
+GOOD = RunResult(
+    Status.COMPLETE, 1.5, math.log(256), 6, 384, 0.1, 640.0, 1.0, 1000, 99, 600, SETTINGS, curve=()
+)
+TEXT = DataFacts("0123456789abcdef", "stdlib", 1000, 256, 950, 50, 3.3, 2.4)
+TASK = replace(TEXT, floor=1.4)
+
+
+def outcome(result: RunResult, data: DataFacts = TEXT) -> dict[str, bool]:
+    return {gate.name: gate.passed for gate in gates.of(result, data)}
+
+
+def test_a_run_that_learned_passes_them_all():
+    assert outcome(GOOD) == {"finite": True, "start": True, "learned": True}
+    assert outcome(GOOD, TASK) == outcome(GOOD) | {"floor": True}
+
+
+@pytest.mark.parametrize(
+    ("changes", "gate", "words"),
+    [
+        ({"initial_loss": 6.6}, "start", "starts at 6.60, not near ln(vocab) 5.55"),
+        ({"initial_loss": 4.4}, "start", "starts at 4.40, not near ln(vocab) 5.55"),
+        ({"val_loss": 5.6}, "learned", "ends at 5.600, above its start"),
+        ({"val_loss": math.log(256)}, "learned", "it has learned nothing"),
+        ({"val_loss": 1.38}, "floor", "ends at 1.3800, below the least possible loss 1.4000"),
+    ],
+)
+def test_a_run_fails_at_one_gate_and_says_how(changes: dict[str, float], gate: str, words: str):
+    result = replace(GOOD, **changes)
+
+    failed = [each for each in gates.of(result, TASK) if not each.passed]
+
+    assert [each.name for each in failed] == [gate]
+    assert words in gates.explain(failed[0], result)
+
+
+def test_a_diverged_run_fails_as_such_and_has_no_final_loss_to_hold_against_more():
+    result = replace(GOOD, status=Status.DIVERGED, val_loss=math.nan, steps=120)
+
+    assert outcome(result, TASK) == {"finite": False, "start": True}
+    assert gates.explain(gates.of(result, TASK)[0], result) == "diverged at step 120"
+
+
+def test_a_start_that_is_no_number_fails():
+    assert not outcome(replace(GOOD, initial_loss=math.nan))["start"]
+
+
+def test_rounding_below_the_floor_is_let_through():
+    assert outcome(replace(GOOD, val_loss=1.3999), TASK)["floor"]
+
+
+def test_every_gate_has_its_number_and_its_limits():
+    found = {gate.name: (gate.value, gate.low, gate.high) for gate in gates.of(GOOD, TASK)}
+
+    start = math.log(256)
+    assert found["start"] == (start, start - 1, start + 1)
+    assert found["learned"] == (1.5, None, start)
+    assert found["floor"] == (1.5, pytest.approx(1.39), None)
+    assert found["finite"] == (1.5, None, None)
+
+
+def test_every_gate_is_explained_in_words():
+    assert {gate.name for gate in gates.of(GOOD, TASK)} == set(gates.MEANING)

@@ -1,0 +1,202 @@
+"""What a report tells of arms with recipes of their own: which runs, in which words."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+
+import pytest
+
+from attnres_cli.errors import StudyError
+from attnres_cli.records.comparison_terms import SHARED, ArmRecipe, Matched, Terms, Tuned
+from attnres_cli.records.run import FIRST_TUNING_SEED, DataFacts, RunRecord
+from attnres_cli.report import export, terminal
+from attnres_cli.verdict import labels as terms
+from attnres_cli.verdict.comparison import Comparison, compare
+from attnres_cli.verdict.select import choose, told
+
+BASE, TUNED, WIDE = "aaaaaaaaaaaa", "bbbbbbbbbbbb", "cccccccccccc"
+DATA = "0123456789abcdef"
+AT_OWN_RATE = Terms(is_tuned=True)
+IN_PARAMS = Terms("params", "standard")
+HOW = Tuned(0.01, (0.005, 0.01, 0.02), (1.9, 1.5, None), (7, 8), 0.02, True, "the largest")
+NARROWER = Matched("d_ff", 88, 86, 41_952, 41_568, 41_632)
+SLOWER = Matched("tokens", 64_000, 51_200, 5.0, 4.0, 4.0, (1.25, 1.2, 1.3), 25, "Some CPU")
+
+
+def own(terms: Terms, variant: str, digest: str, how: Tuned | Matched) -> ArmRecipe:
+    return ArmRecipe(BASE, DATA, terms, variant, digest, how)
+
+
+@pytest.fixture
+def recipes() -> list[ArmRecipe]:
+    """Both arms tuned, the baseline to the shared rate; attnres matched in parameters."""
+    return [
+        own(AT_OWN_RATE, "standard", BASE, HOW),
+        own(AT_OWN_RATE, "attnres", TUNED, HOW),
+        own(IN_PARAMS, "attnres", WIDE, NARROWER),
+    ]
+
+
+@pytest.fixture
+def study(make_arm, make_run) -> list[RunRecord]:
+    """The arms under the shared recipe, attnres under two of its own, and a tuning run."""
+    return [
+        *make_arm("standard", 1.5, 1.7, 1.6, recipe=("quick", BASE)),
+        *make_arm("attnres", 1.39, 1.59, 1.5, recipe=("quick", BASE)),
+        make_run("attnres", FIRST_TUNING_SEED, recipe=("quick", BASE), val_loss=9.0),
+        *make_arm("attnres", 1.3, 1.4, 1.5, recipe=("quick", TUNED)),
+        *make_arm("attnres", 1.4, 1.6, 1.5, recipe=("quick", WIDE)),
+    ]
+
+
+@pytest.fixture
+def comparisons(study, recipes, facts: DataFacts) -> list[Comparison]:
+    chosen = choose(study, "attnres.db", None, "standard", own=recipes)
+    return [
+        compare(runs, facts, chosen.baseline, terms, mine)
+        for runs, terms, mine in told(chosen, study, recipes)
+    ]
+
+
+def test_the_shared_recipe_is_the_newest_and_those_made_of_it_are_told_with_it(study, recipes):
+    chosen = choose(study, "attnres.db", None, "standard", own=recipes)
+
+    found = told(chosen, study, recipes)
+
+    assert (chosen.recipe_digest, chosen.others) == (BASE, ())
+    assert [terms for _, terms, _ in found] == [SHARED, AT_OWN_RATE, IN_PARAMS]
+    digests = [{(run.variant, run.recipe_digest) for run in runs} for runs, _, _ in found]
+    assert digests == [
+        {("standard", BASE), ("attnres", BASE)},
+        {("standard", BASE), ("attnres", TUNED)},
+        {("standard", BASE), ("attnres", WIDE)},
+    ]
+
+
+def test_runs_that_tuned_are_in_no_comparison(study, recipes):
+    chosen = choose(study, "attnres.db", None, "standard", own=recipes)
+
+    seeds = {run.seed for runs, *_ in told(chosen, study, recipes) for run in runs}
+
+    assert seeds == {0, 1, 2}
+
+
+def test_a_study_of_tuning_runs_alone_holds_nothing_to_compare(make_run):
+    with pytest.raises(StudyError, match="holds no runs yet"):
+        choose([make_run("standard", FIRST_TUNING_SEED)], "attnres.db", None, "standard")
+
+
+def test_what_is_matched_to_one_baseline_is_not_told_for_another(study, recipes):
+    chosen = choose(study, "attnres.db", None, "attnres", own=recipes)
+
+    assert [terms for _, terms, _ in told(chosen, study, recipes)] == [SHARED, AT_OWN_RATE]
+
+
+def test_where_only_the_baseline_has_the_shared_recipe_that_is_no_comparison(study, recipes):
+    runs = [run for run in study if run.variant == "standard" or run.recipe_digest == WIDE]
+    chosen = choose(runs, "attnres.db", None, "standard", own=recipes[2:])
+
+    assert [terms for _, terms, _ in told(chosen, runs, recipes[2:])] == [IN_PARAMS]
+
+
+def test_an_arms_own_recipe_can_be_asked_for_by_its_digest(study, recipes):
+    chosen = choose(study, "attnres.db", TUNED, "attnres", own=recipes)
+
+    assert chosen.recipe_digest == TUNED
+
+
+def test_every_table_says_what_it_is_of(comparisons, capsys):
+    for comparison in comparisons:
+        terminal.print_comparison(comparison)
+
+    text = capsys.readouterr().out
+    assert "recipe quick, the same for every arm: validation loss" in text
+    assert "recipe quick, each arm at its own tuned learning rate: validation loss" in text
+    assert "recipe quick, each arm of standard's parameters: validation loss" in text
+    assert "lr 0.02" in text
+    assert "d_ff 86" in text
+
+
+def test_json_has_the_other_comparisons_under_more(comparisons):
+    document = json.loads(export.to_json(*comparisons))
+
+    assert [other["terms"]["match"] for other in document["more"]] == ["tokens", "params"]
+    assert document["more"][0]["terms"]["is_tuned"]
+    assert document["recipe_digest"] == document["more"][0]["recipe_digest"] == BASE
+    tuned = {arm["variant"]: arm for arm in document["more"][0]["arms"]}
+    assert tuned["attnres"]["own"]["lr"] == 0.02
+    assert tuned["attnres"]["recipe_digest"] == TUNED
+    assert all(arm["own"] is None for arm in document["arms"])
+
+
+def test_json_has_every_gate_with_its_numbers(comparisons):
+    document = json.loads(export.to_json(comparisons[0]))
+
+    learned = document["arms"][0]["gates"]["0"][2]
+    assert learned == {
+        "name": "learned",
+        "passed": True,
+        "value": 1.5,
+        "low": None,
+        "high": pytest.approx(5.545, abs=1e-3),
+    }
+
+
+def test_csv_names_the_terms_of_every_line(comparisons):
+    rows = list(csv.DictReader(io.StringIO(export.to_csv(*comparisons))))
+
+    assert [(row["variant"], row["terms"], row["own"]) for row in rows] == [
+        ("standard", "shared", ""),
+        ("attnres", "shared", ""),
+        ("standard", "tuned", "lr 0.02"),
+        ("attnres", "tuned", "lr 0.02"),
+        ("standard", "params matched to standard", ""),
+        ("attnres", "params matched to standard", "d_ff 86"),
+    ]
+
+
+def test_markdown_has_a_heading_over_every_table(comparisons):
+    headings = [line for line in export.to_markdown(*comparisons).splitlines() if line[:1] == "#"]
+
+    assert headings == [
+        "### Recipe quick, the same for every arm",
+        "### Recipe quick, each arm at its own tuned learning rate",
+        "### Recipe quick, each arm of standard's parameters",
+    ]
+
+
+def test_the_facts_say_how_rates_were_found(comparisons):
+    text = "\n".join(export.facts_of(comparisons[1]))
+
+    assert "on seeds 7, 8, which no comparison uses" in text
+    assert "attnres: 0.005 1.9000, 0.01 1.5000, 0.02 diverged; lr 0.02 (the largest)" in text
+
+
+def test_the_facts_say_what_was_changed_and_what_remains(comparisons):
+    facts = export.facts_of(comparisons[2])
+
+    line = "attnres: d_ff 88 -> 86, parameters 41,952 -> 41,568; remains -0.154% of standard's"
+    assert line in facts
+
+
+def test_matched_time_says_what_was_measured():
+    (line,) = terms.remaining([own(Terms("time", "standard"), "attnres", WIDE, SLOWER)])
+
+    assert line.startswith("attnres: tokens 64,000 -> 51,200, a step takes 1.250 [1.200, 1.300]")
+    assert "25 rounds in turn on Some CPU" in line
+    assert "remains +0.000% training time of standard's" in line
+
+
+def test_a_best_rate_on_the_edge_is_warned_of(recipes):
+    lines = terms.warnings(recipes)
+
+    assert len(lines) == 2
+    assert "lr 0.02 is taken" in lines[1]
+
+
+def test_passed_gates_are_one_line(comparisons):
+    (line,) = [line for line in export.facts_of(comparisons[0]) if line.startswith("gates")]
+
+    assert line.startswith("gates passed: 18 of 18 (the loss stayed finite, ")
