@@ -21,7 +21,7 @@ from attnres_cli.lab.search import pruning, read
 from attnres_cli.lab.search.pruning import LOOKS, Pruning
 from attnres_cli.records.run import RunResult
 from attnres_cli.records.search_records import Family, Search
-from attnres_cli.store import Store
+from attnres_cli.store.store import Store
 
 N_BEST = 5
 KINDS = ("median", "hyperband")

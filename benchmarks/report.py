@@ -31,7 +31,7 @@ from common import arguments, facts, finish, save, spread_text, started
 from attnres_cli.config.recipe import Recipe, load, suite
 from attnres_cli.nn import cost
 from attnres_cli.records.run import DataFacts, Point, Probe, RunResult, RunSpec, Settings, Status
-from attnres_cli.store import Store
+from attnres_cli.store.store import Store
 
 TARGET_S = 1.0
 ROOT = Path(__file__).resolve().parent.parent

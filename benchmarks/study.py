@@ -39,13 +39,15 @@ from common import arguments, facts, finish, save, spread_text, started
 from plain import Config
 from trainer import recipe_of
 
-from attnres_cli import data, train
+from attnres_cli import data
 from attnres_cli.config import address
 from attnres_cli.config.recipe import Recipe
 from attnres_cli.nn import cost
 from attnres_cli.records.run import DataFacts, Point, RunResult, RunSpec, Settings, Status
-from attnres_cli.store import Store, postgres
-from attnres_cli.train import Trainer
+from attnres_cli.store import postgres
+from attnres_cli.store.store import Store
+from attnres_cli.train.device import settings as settings_of
+from attnres_cli.train.trainer import Trainer
 
 TINY = Config(
     n_layers=2, d_model=32, n_heads=2, d_ff=88, seq_len=32, vocab_size=256, mlp="swiglu",
@@ -73,7 +75,7 @@ def trials(path: Path, pipe: Connection) -> None:
     torch.set_num_threads(1)
     recipe = recipe_of(TINY, path)
     tokens = data.load(recipe)
-    settings = train.settings(recipe, "cpu", 1, run_flops=0.0)
+    settings = settings_of(recipe, "cpu", 1, run_flops=0.0)
 
     def trained(seed: int, is_real: bool = True) -> RunResult:
         if not is_real:

@@ -34,12 +34,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from common import arguments, facts, finish, save, spread_text, started
 from plain import Config, Plain
 
-from attnres_cli import data, train
+from attnres_cli import data
 from attnres_cli.config.recipe import Recipe, validate
 from attnres_cli.lab.workers.worker import Job, work
 from attnres_cli.nn import cost, measure
 from attnres_cli.records.run import Event, RunSpec, Settings, Status
-from attnres_cli.store import Store
+from attnres_cli.store.store import Store
+from attnres_cli.train.device import settings as settings_of
 from attnres_cli.train.trainer import Trainer
 
 TARGET = 0.97
@@ -141,7 +142,7 @@ def measured(config: Config, threads: int) -> dict[str, Any]:
         drawn = np.random.default_rng(0).integers(config.vocab_size, size=4_000_000)
         drawn.astype(np.uint16).tofile(path)
         recipe = recipe_of(config, path)
-        settings = train.settings(recipe, config.device, threads, run_flops=0.0)
+        settings = settings_of(recipe, config.device, threads, run_flops=0.0)
         tokens = data.load(recipe)
         spec = RunSpec(recipe, "standard", 0, tokens.fingerprint)
         plain = Plain(config, path)

@@ -25,10 +25,11 @@ from common import arguments, facts, finish, spread_text, started
 from plain import Config
 from trainer import LARGE, MIDDLE, WAYS, recipe_of
 
-from attnres_cli import data, train
+from attnres_cli import data
 from attnres_cli.nn import cost, measure
 from attnres_cli.records.run import RunSpec
-from attnres_cli.train import Trainer
+from attnres_cli.train.device import settings as settings_of
+from attnres_cli.train.trainer import Trainer
 
 TARGETS = {("cpu", "compiled bfloat16"): 1.9}
 
@@ -71,7 +72,7 @@ def measured(
     calls: dict[str, Callable[[], object]] = {}
     for compiled, dtype in WAYS:
         recipe = recipe_of(replace(config, compile=compiled, dtype=dtype, steps=1000), path)
-        settings = train.settings(recipe, config.device, threads, run_flops=0.0)
+        settings = settings_of(recipe, config.device, threads, run_flops=0.0)
         tokens = data.load(recipe)
         spec = RunSpec(recipe, "standard", 0, tokens.fingerprint)
         trainer = Trainer(spec, tokens, settings, measure.torch.device(config.device))

@@ -26,10 +26,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from common import arguments, facts, finish, save, spread_text, started
 from trainer import SMALL, recipe_of
 
-from attnres_cli import data, train
+from attnres_cli import data
 from attnres_cli.nn import cost
 from attnres_cli.records.run import RunSpec
-from attnres_cli.train import Trainer
+from attnres_cli.train.device import cores
+from attnres_cli.train.device import settings as settings_of
+from attnres_cli.train.trainer import Trainer
 
 TARGET = 1.5
 WIDTHS = (64, 128, 256)
@@ -43,7 +45,7 @@ def trains(width: int, threads: int, path: Path, pipe: Connection) -> None:
     config = replace(SMALL, d_model=width, d_ff=8 * -(-width // 3), steps=10_000)
     recipe = recipe_of(config, path)
     tokens = data.load(recipe)
-    settings = train.settings(recipe, "cpu", threads, run_flops=0.0)
+    settings = settings_of(recipe, "cpu", threads, run_flops=0.0)
     spec = RunSpec(recipe, "standard", 0, tokens.fingerprint)
     trainer, step = Trainer(spec, tokens, settings, torch.device("cpu")), 0
     while n_steps := pipe.recv():
@@ -97,7 +99,7 @@ def main() -> None:
     """All widths, one after the other."""
     parser = arguments("a process per core over one process, by width", rounds=15)
     given = parser.parse_args()
-    device, n_cores = started(given.threads, "cpu"), len(train.cores())
+    device, n_cores = started(given.threads, "cpu"), len(cores())
     results: list[dict[str, Any]] = []
     machine = facts(device, given.threads) | {"cores": n_cores}
     document = {"benchmark": "workers", "machine": machine, "results": results}

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from attnres_cli.config.recipe import Recipe
 from attnres_cli.records.run import DataFacts, Point, RunResult, RunSpec, Settings, Status
-from attnres_cli.store import Store
+from attnres_cli.store.store import Store
 
 FACTS = DataFacts("0123456789abcdef", "stdlib", 5000, 256, 4750, 250, 3.3, 2.4)
 SETTINGS = Settings("cpu", "Some CPU", "fp32", compiled=False, threads=1, engine="eager")

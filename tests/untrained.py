@@ -25,8 +25,9 @@ from attnres_cli.records.run import Event, RunRecord, Settings, Status
 from attnres_cli.records.run import Point as CurvePoint
 from attnres_cli.records.search_records import Search
 from attnres_cli.report.progress import Display, Tally
-from attnres_cli.store import Store, patiently
 from attnres_cli.store.optuna import optuna_storage, turns
+from attnres_cli.store.retry import patiently
+from attnres_cli.store.store import Store
 
 SPECS = ("standard", "attnres")
 SEARCH = Search(

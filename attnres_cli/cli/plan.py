@@ -34,7 +34,7 @@ def plan(
     """Tell the noise floor, and how many seeds a gap takes at what cost; nothing is trained."""
     from attnres_cli.config.recipe import names
     from attnres_cli.report import foresight
-    from attnres_cli.store import Store
+    from attnres_cli.store.store import Store
     from attnres_cli.verdict.seeds import foresee, need, print_foresight
     from attnres_cli.verdict.select import choose
 

@@ -19,7 +19,7 @@ def keep(path: str, study: str) -> None:
 
     """
     from attnres_cli.records.preregister import read
-    from attnres_cli.store import Store
+    from attnres_cli.store.store import Store
 
     found, recipe = read(path, _canonical)
     Store.open(study, create=True).register(found, recipe)

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from attnres_cli.records.preregister import Registration
     from attnres_cli.records.run import RunRecord
     from attnres_cli.records.search_records import Search
-    from attnres_cli.store import Store
+    from attnres_cli.store.store import Store
     from attnres_cli.verdict.chapter import Chapter
     from attnres_cli.verdict.ladder import Ladder
     from attnres_cli.verdict.optima import Finding
@@ -74,7 +74,7 @@ def report(
 ) -> None:
     """Print the verdict from the study alone, or write it, with figures; nothing is trained."""
     from attnres_cli.records.search_records import is_searched
-    from attnres_cli.store import Store
+    from attnres_cli.store.store import Store
     from attnres_cli.verdict.select import choose, every
 
     form = read_format(form_name, tuple(Format))

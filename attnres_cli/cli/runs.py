@@ -20,7 +20,7 @@ from attnres_cli.errors import SOME_FAILED, StudyError, UsageError, unknown
 if TYPE_CHECKING:
     from attnres_cli.records.run import RunRecord
     from attnres_cli.report.runs import Line
-    from attnres_cli.store import Store
+    from attnres_cli.store.store import Store
 
 _FORMATS = (Format.TABLE, Format.JSON)
 
@@ -59,7 +59,7 @@ def list_runs(
 ) -> None:
     """List the runs with status, progress and who runs them."""
     from attnres_cli.report.runs import print_runs
-    from attnres_cli.store import Store
+    from attnres_cli.store.store import Store
 
     form = read_format(output, _FORMATS)
     store = Store.open(study, create=False)
@@ -75,7 +75,7 @@ def show(
 ) -> None:
     """Print all about one run: what it is, where it stands, its curve, what is in its model."""
     from attnres_cli.report.runs import print_run
-    from attnres_cli.store import Store
+    from attnres_cli.store.store import Store
 
     form = read_format(output, _FORMATS)
     store = Store.open(study, create=False)
@@ -113,7 +113,7 @@ def export(
     """
     from attnres_cli.lab.export import FILES
     from attnres_cli.lab.export import export as write
-    from attnres_cli.store import Store
+    from attnres_cli.store.store import Store
 
     filters = {"--status": status, "--variant": variant, "--recipe": recipe}
     _check_export(run, output, tensorboard, [name for name, value in filters.items() if value])
@@ -169,7 +169,7 @@ def rm(
     import shutil
     from contextlib import suppress
 
-    from attnres_cli.store import Store
+    from attnres_cli.store.store import Store
 
     Store.open(study, create=False)  # rm makes no study
     store = Store.open(study, create=True)
@@ -197,7 +197,7 @@ def verify(
     from attnres_cli.lab import verify as second
     from attnres_cli.report.progress import progress
     from attnres_cli.report.verification import print_verification
-    from attnres_cli.store import Store
+    from attnres_cli.store.store import Store
 
     form = read_format(output, _FORMATS)
     store = Store.open(study, create=False)

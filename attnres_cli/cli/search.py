@@ -114,7 +114,7 @@ def search(
     from attnres_cli.lab.search.time_model import speeds
     from attnres_cli.lab.searching import planned, print_search, run
     from attnres_cli.report.search import show
-    from attnres_cli.store import Store
+    from attnres_cli.store.store import Store
 
     form, goals, fresh = read_format(output), _goals(objective), _fresh(seeds, confirm)
     if dry_run:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from attnres_cli.records.comparison_terms import ArmRecipe, Match
     from attnres_cli.records.plan import Arm, Plan
     from attnres_cli.records.run import RunRecord
-    from attnres_cli.store import Store
+    from attnres_cli.store.store import Store
     from attnres_cli.verdict.comparison import Comparison
 
 _TUNING, _TUNED = "learning rates, on seeds kept for them", "each arm at its own learning rate"
@@ -61,7 +61,7 @@ class Size:
     def planned(self, *, upgrade: bool) -> tuple[Plan, list[RunRecord]]:
         """What is to be done, and the runs that the study holds, which is at most upgraded."""
         from attnres_cli.lab import grid
-        from attnres_cli.store import Store
+        from attnres_cli.store.store import Store
 
         held, recipe = Store.existing(self.asked.study, upgrade=upgrade), self.shared.recipe
         own = held.arm_recipes(recipe.digest, self.tokens.fingerprint) if held else []
@@ -71,7 +71,7 @@ class Size:
 
     def compared(self, plan: Plan) -> tuple[list[Comparison], int]:
         """The comparisons after all that was missing of them is trained, and how many failed."""
-        from attnres_cli.store import Store
+        from attnres_cli.store.store import Store
         from attnres_cli.verdict.registered import labelled
 
         store, facts = Store.open(self.asked.study, create=True), self.tokens.facts

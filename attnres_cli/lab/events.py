@@ -18,7 +18,7 @@ from typing import Any
 from attnres_cli.config.recipe import Recipe
 from attnres_cli.errors import UsageError
 from attnres_cli.records.run import Probe, RunRecord, Status
-from attnres_cli.store import Store
+from attnres_cli.store.store import Store
 
 Scalars = tuple[int, dict[str, float]]
 """A step, and values by tag."""

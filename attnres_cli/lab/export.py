@@ -12,7 +12,7 @@ from typing import Any
 
 from attnres_cli.errors import UsageError
 from attnres_cli.records.run import WEIGHTS, RunRecord
-from attnres_cli.store import Store
+from attnres_cli.store.store import Store
 
 FILES = ("model.safetensors", "config.json")
 

@@ -7,18 +7,21 @@ from dataclasses import replace
 
 import torch
 
-from attnres_cli import train
 from attnres_cli.config.recipe import Recipe
 from attnres_cli.data import Tokens
 from attnres_cli.errors import VariantError
-from attnres_cli.lab.workers import Job, cores, run_all
+from attnres_cli.lab.workers import cores
+from attnres_cli.lab.workers.pool import run_all
+from attnres_cli.lab.workers.worker import Job
 from attnres_cli.nn import design_page, proofs, variant
 from attnres_cli.nn.model import n_params, train_flops_per_token
 from attnres_cli.nn.residual import Residual, comes_with_the_tool, presets, registry
 from attnres_cli.nn.shape import Shape
 from attnres_cli.records.plan import TIMED_STEPS, Arm, Plan
 from attnres_cli.records.run import CODE, FIRST_TUNING_SEED, Event, RunRecord, RunSpec, Status
-from attnres_cli.store import Store
+from attnres_cli.store.store import Store
+from attnres_cli.train import device as computing
+from attnres_cli.train.trainer import seconds_per_step
 
 _NARROW = 256  # widths up to which two processes of one thread beat one of two on a CPU
 
@@ -97,14 +100,14 @@ def make(
         UsageError: no such engine, or the recipe's `compile` contradicts it.
 
     """
-    found, n_cores = train.devices(device), len(train.cores())
+    found, n_cores = computing.devices(device), len(computing.cores())
     if workers is None:
         on_cpu = n_cores if recipe.model.d_model <= _NARROW else 1
         workers = on_cpu if found == ["cpu"] else len(found)
         workers = min(workers, len(arms) * len(seeds))
     shape = recipe.model.shape(vocab_size=1)
     run_flops = 3.0 * shape.flops_per_token() * recipe.steps * recipe.tokens_per_step
-    settings = train.settings(recipe, found[0], max(1, n_cores // workers), run_flops, engine)
+    settings = computing.settings(recipe, found[0], max(1, n_cores // workers), run_flops, engine)
     devices = tuple(found[i % len(found)] for i in range(workers))
     return Plan(recipe, arms, seeds, devices, settings, fingerprint)
 
@@ -142,7 +145,7 @@ def _step_s(arm: Arm, plan: Plan, tokens: Tokens) -> float | None:
     spec = RunSpec(recipe, arm.variant, plan.seeds[0], plan.fingerprint)
     settings = plan.settings.uncompiled
     try:
-        seconds = train.seconds_per_step(spec, tokens, settings, plan.devices[0], TIMED_STEPS)
+        seconds = seconds_per_step(spec, tokens, settings, plan.devices[0], TIMED_STEPS)
     except Exception:  # a design may raise anything; the worker that runs it writes it down
         return None
     return seconds * batch_size / sequences
@@ -189,7 +192,7 @@ def run(
 
 def jobs(plan: Plan, study: str) -> list[Job]:
     """One for each of the plan's workers; on a CPU each is bound to cores of its own."""
-    bound = cores.shares(train.cores(), len(plan.devices))
+    bound = cores.shares(computing.cores(), len(plan.devices))
     return [
         Job(study, name, plan.settings, plan.recipe, mine if name == "cpu" else ())
         for name, mine in zip(plan.devices, bound, strict=True)

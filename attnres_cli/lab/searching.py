@@ -26,8 +26,9 @@ from attnres_cli.records.search_records import Search, fresh_seeds
 from attnres_cli.report.progress import seeking
 from attnres_cli.report.terminal import computing
 from attnres_cli.stats import COMMON
-from attnres_cli.store import Store, retry_s
 from attnres_cli.store.optuna import Turn, asking, optuna_storage, turns
+from attnres_cli.store.retry import retry_s
+from attnres_cli.store.store import Store
 from attnres_cli.verdict.format import duration, plural
 
 

@@ -11,11 +11,10 @@ from pathlib import Path
 
 import torch
 
-from attnres_cli import train
 from attnres_cli.config.recipe import Recipe
 from attnres_cli.data import Tokens
 from attnres_cli.errors import DataError, DeviceError, UsageError
-from attnres_cli.lab.workers import made_with
+from attnres_cli.lab.workers.provenance import made_with
 from attnres_cli.records.plan import Arm, Plan
 from attnres_cli.records.run import (
     WEIGHTS,
@@ -27,6 +26,11 @@ from attnres_cli.records.run import (
     Settings,
     Verification,
 )
+from attnres_cli.train.checkpoint import Checkpoints
+from attnres_cli.train.device import devices, settings
+from attnres_cli.train.keeper import Keeper, Stop
+from attnres_cli.train.loop import train
+from attnres_cli.train.weights import differing
 
 Changed = tuple[tuple[str, str, str], ...]
 
@@ -74,13 +78,13 @@ def retrain(
 
     with tempfile.TemporaryDirectory(prefix="attnres-verify-") as folder:
         again = Path(folder) / "run"
-        keeper = train.Keeper(train.Checkpoints(again, {}), math.inf, train.Stop())
+        keeper = Keeper(Checkpoints(again, {}), math.inf, Stop())
         on_event(Event(0, record.id))
-        result = train.train(plan.specs[0], tokens, plan.settings, plan.devices[0], on_step, keeper)
+        result = train(plan.specs[0], tokens, plan.settings, plan.devices[0], on_step, keeper)
         on_event(Event(0, record.id, result.steps, result.val_loss, done=True))
         weights = None
         if (kept / WEIGHTS).exists():
-            weights = tuple(train.differing(kept / WEIGHTS, again / WEIGHTS))
+            weights = tuple(differing(kept / WEIGHTS, again / WEIGHTS))
     assert record.result is not None
     departure = departs(record.result.curve, result.curve)
     return Verification(record, result, departure, weights, changed)
@@ -107,8 +111,8 @@ def _losses(point: Point | None) -> tuple[float | None, float | None]:
 def _here(run_id: int, recipe: Recipe, recorded: Settings) -> tuple[str, Settings]:
     """A device of the recorded kind, and the recorded settings with its name."""
     try:
-        device = train.devices(recorded.device)[0]
-        found = train.settings(recipe, device, recorded.threads, 0.0, recorded.engine)
+        device = devices(recorded.device)[0]
+        found = settings(recipe, device, recorded.threads, 0.0, recorded.engine)
     except (DeviceError, UsageError) as error:
         raise DeviceError(
             f"run {run_id} was computed with {recorded.numerics}, depth mixing by "

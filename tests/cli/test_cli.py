@@ -250,7 +250,7 @@ def test_a_recipes_page_has_its_text_and_what_follows_from_it(
 
 
 def test_an_empty_study_says_what_to_type(capsys: pytest.CaptureFixture[str]):
-    from attnres_cli.store import Store
+    from attnres_cli.store.store import Store
 
     Store.open("attnres.db", create=True)
 

@@ -14,7 +14,7 @@ from studies import fill
 
 from attnres_cli.config.recipe import Recipe, load
 from attnres_cli.errors import StudyError
-from attnres_cli.store import Store
+from attnres_cli.store.store import Store
 
 FILE = """
 hypothesis: Full beats standard at this depth

@@ -13,8 +13,9 @@ from studies import FACTS, VERSIONS, fill
 
 from attnres_cli.config.recipe import Recipe
 from attnres_cli.records.run import DataFacts, RunSpec
-from attnres_cli.store import Store, engine
+from attnres_cli.store import engine
 from attnres_cli.store.optuna import optuna_storage
+from attnres_cli.store.store import Store
 
 ARMS = ["standard", "attnres", "hc"]
 

@@ -17,7 +17,7 @@ from attnres_cli.cli import runs as cli_runs
 from attnres_cli.config.recipe import Recipe
 from attnres_cli.errors import AttnresError, StudyError, UsageError
 from attnres_cli.records.run import DataFacts, Point, Probe, RunResult, RunSpec, Settings, Status
-from attnres_cli.store import Store
+from attnres_cli.store.store import Store
 
 FACTS = DataFacts("0123456789abcdef", "stdlib", 5000, 256, 4750, 250, 3.3, 2.4)
 SETTINGS = Settings("cpu", "A CPU", "fp32", compiled=False, threads=1, engine="eager")
@@ -42,7 +42,7 @@ RESULT = RunResult(
 )
 CLAIM_AND_WAIT = """
 import sys
-from attnres_cli.store import Store
+from attnres_cli.store.store import Store
 store = Store.open("attnres.db", create=True)
 store.beat(store.claim([4]).id, 3)
 print(flush=True)

@@ -20,7 +20,7 @@ from attnres_cli.config.recipe import Recipe, load
 from attnres_cli.errors import UsageError
 from attnres_cli.lab.events import names
 from attnres_cli.records.run import Point, Probe, RunSpec, Status
-from attnres_cli.store import Store
+from attnres_cli.store.store import Store
 
 CURVE = (Point(0, None, 5.5), Point(5, 2.5, None), Point(10, 1.75, 1.5))
 ROW = (1.0, 0.5, 0.25)
@@ -207,7 +207,8 @@ def test_without_the_package_one_line_says_what_to_install(tmp_path: Path):
 def test_writing_events_imports_neither_torch_nor_tensorflow():
     program = (
         "import sys; from pathlib import Path; from attnres_cli.lab import events; "
-        "from attnres_cli.store import Store; store = Store.open('attnres.db', create=False); "
+        "from attnres_cli.store.store import Store; "
+        "store = Store.open('attnres.db', create=False); "
         "events.write(store, store.runs(), Path('boards')); "
         "print([name for name in ('torch', 'tensorflow') if name in sys.modules])"
     )

@@ -10,7 +10,7 @@ from commands import attnres
 from attnres_cli.config.recipe import Recipe, load, rungs
 from attnres_cli.errors import RecipeError
 from attnres_cli.records.run import Status
-from attnres_cli.store import Store
+from attnres_cli.store.store import Store
 
 TEXT = """
 model: {n_layers: 1, d_model: 16, n_heads: 2, seq_len: 16}

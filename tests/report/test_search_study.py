@@ -16,7 +16,7 @@ from attnres_cli.config.recipe import load
 from attnres_cli.records.run import RunRecord
 from attnres_cli.records.search_records import Family, Search
 from attnres_cli.report.search import show
-from attnres_cli.store import Store
+from attnres_cli.store.store import Store
 
 SIZES = ((2, 32, 2), (3, 24, 2))
 VARIANTS = ("standard", "attnres")

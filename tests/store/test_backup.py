@@ -17,8 +17,9 @@ from test_engine import differences, of_first_schema, opened_at_once, sql
 
 from attnres_cli.config.recipe import Recipe
 from attnres_cli.errors import StudyError
-from attnres_cli.store import Store, engine
+from attnres_cli.store import engine
 from attnres_cli.store.migrations import SCHEMAS
+from attnres_cli.store.store import Store
 from attnres_cli.store.tables import PREFIX
 
 OLDER = SCHEMAS[:-1]

@@ -20,7 +20,7 @@ import pytest
 from studies import fill
 
 from attnres_cli.config.recipe import Recipe
-from attnres_cli.store import Store
+from attnres_cli.store.store import Store
 
 pytestmark = [
     pytest.mark.slow,

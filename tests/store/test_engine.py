@@ -35,8 +35,9 @@ from studies import FACTS
 from attnres_cli.config.recipe import Recipe
 from attnres_cli.errors import StudyError
 from attnres_cli.records.run import Point, RunRecord, RunSpec, Settings, Status
-from attnres_cli.store import Store, engine, queries
+from attnres_cli.store import engine, queries
 from attnres_cli.store.migrations import SCHEMAS
+from attnres_cli.store.store import Store
 from attnres_cli.store.tables import PREFIX, VERSION_TABLE, metadata
 
 OURS = {"attnres_recipes", "attnres_data", "attnres_runs", "attnres_curve", "attnres_probes"}
@@ -386,7 +387,7 @@ def test_the_schemas_are_the_migrations_in_their_order():
 def test_a_study_is_read_without_what_makes_studies(tmp_path: Path, plan: Plan):
     plan(tmp_path / "study.db")
     code = (
-        "import sys; from attnres_cli.store import Store; "
+        "import sys; from attnres_cli.store.store import Store; "
         "print(len(Store.open(sys.argv[1], create=False).runs()), 'alembic' in sys.modules)"
     )
 
@@ -517,7 +518,7 @@ def test_a_study_of_the_first_schema_is_upgraded_and_its_runs_were_the_list_form
 OPEN_AND_DIE = """
 import itertools, os, shutil, signal, sys
 from sqlalchemy import Engine, event
-from attnres_cli.store import Store
+from attnres_cli.store.store import Store
 
 def die(*_arguments):
     os.kill(os.getpid(), signal.SIGKILL)

@@ -15,7 +15,7 @@ from studies import FACTS, SETTINGS
 
 from attnres_cli.config.recipe import Recipe
 from attnres_cli.records.run import Point, Probe, RunRecord, RunResult, RunSpec, Status
-from attnres_cli.store import Store
+from attnres_cli.store.store import Store
 
 
 def probe(step: int, sites: int = 3, **changes: object) -> Probe:

@@ -17,8 +17,9 @@ from sqlalchemy import text
 
 from attnres_cli.errors import StudyError
 from attnres_cli.lab.search import read
-from attnres_cli.store import Store, engine, sqlite
+from attnres_cli.store import engine, sqlite
 from attnres_cli.store.optuna import optuna_storage
+from attnres_cli.store.store import Store
 
 N, EACH = 8, 5
 QUEUED = 20

@@ -25,8 +25,9 @@ from test_store import FACTS, in_processes
 from attnres_cli.config.recipe import Recipe
 from attnres_cli.errors import AwayError, StudyError, UsageError
 from attnres_cli.records.run import RunSpec, Status
-from attnres_cli.store import Store, engine, owner, postgres
+from attnres_cli.store import engine, owner, postgres
 from attnres_cli.store.retry import RETRY_S, patiently
+from attnres_cli.store.store import Store
 
 Lab = tuple[Server, str]
 NOWHERE = "postgresql+psycopg://me@127.0.0.1:1/lab"
@@ -227,7 +228,8 @@ def test_a_study_that_is_made_while_one_opens_it_holds_no_runs_yet(study: str, b
 
 ON_ANOTHER_HOST = """
 import sys, time
-from attnres_cli.store import Store, owner
+from attnres_cli.store.store import Store
+from attnres_cli.store import owner
 owner._host = lambda: "elsewhere/1"
 store = Store.open(sys.argv[1], create=True)
 record = store.claim([int(sys.argv[2])])

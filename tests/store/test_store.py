@@ -30,7 +30,8 @@ from attnres_cli.records.run import (
     Settings,
     Status,
 )
-from attnres_cli.store import Store, engine, owner, sqlite
+from attnres_cli.store import engine, owner, sqlite
+from attnres_cli.store.store import Store
 
 FACTS = DataFacts("0123456789abcdef", "stdlib", 5_000_000_000, 256, 4_750_000_000, 7, 3.3, 2.4)
 VERSIONS = {"attnres": "0.1.0", "torch": "2.9.0", "git_dirty": "no"}
@@ -53,7 +54,7 @@ RESULT = RunResult(
 )
 CLAIM = """
 import os, signal, sys
-from attnres_cli.store import Store
+from attnres_cli.store.store import Store
 print(Store.open(sys.argv[1], create=True).claim([int(sys.argv[2])]).id, flush=True)
 """
 CLAIM_AND_DIE = CLAIM + "os.kill(os.getpid(), signal.SIGKILL)"
@@ -585,7 +586,7 @@ def test_what_is_opened_for_reading_cannot_be_written(
 
 
 def test_the_store_does_not_import_torch():
-    script = "import sys, attnres_cli.store; sys.exit('torch' in sys.modules)"
+    script = "import sys, attnres_cli.store.store; sys.exit('torch' in sys.modules)"
 
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
 

@@ -12,8 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from attnres_cli.train import Checkpoints
-from attnres_cli.train.checkpoint import FORMAT
+from attnres_cli.train.checkpoint import FORMAT, Checkpoints
 
 IDENTITY = {"recipe": "abcdef012345", "variant": "attnres", "torch": "2.9.0"}
 TENSORS = {
@@ -158,7 +157,7 @@ def test_clearing_removes_the_run_and_leaves_others(checkpoints: Checkpoints):
 
 SAVE_AND_DIE = """
 import os, pathlib, signal, sys, torch
-from attnres_cli.train import Checkpoints
+from attnres_cli.train.checkpoint import Checkpoints
 
 folder, call, count = pathlib.Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 checkpoints = Checkpoints(folder, {"recipe": "a"})

@@ -17,7 +17,9 @@ torch.set_num_threads(1)
 from attnres_cli.data.tokens import Document, split
 from attnres_cli.config.recipe import validate
 from attnres_cli.records.run import RunSpec, Settings
-from attnres_cli.train import Checkpoints, Keeper, Stop, train
+from attnres_cli.train.checkpoint import Checkpoints
+from attnres_cli.train.keeper import Keeper, Stop
+from attnres_cli.train.loop import train
 from pathlib import Path
 
 variant, steps = sys.argv[1], int(sys.argv[2])

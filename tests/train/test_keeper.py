@@ -19,7 +19,11 @@ from attnres_cli.data import Tokens
 from attnres_cli.data.tokens import Document, split
 from attnres_cli.nn.residual import register
 from attnres_cli.records.run import WEIGHTS, RunResult, RunSpec, Settings, Status
-from attnres_cli.train import Checkpoints, Keeper, Stop, Stopped, Trainer, differing, train
+from attnres_cli.train.checkpoint import Checkpoints
+from attnres_cli.train.keeper import Keeper, Stop, Stopped
+from attnres_cli.train.loop import train
+from attnres_cli.train.trainer import Trainer
+from attnres_cli.train.weights import differing
 
 SETTINGS = Settings("cpu", "test", "fp32", compiled=False, threads=1, engine="eager")
 STEPS = 120  # one or two between the points of the curve, evaluated after 60 and 120
@@ -245,7 +249,8 @@ import resource, sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 import torch
-from attnres_cli.train import Checkpoints, Keeper, Stop
+from attnres_cli.train.checkpoint import Checkpoints
+from attnres_cli.train.keeper import Keeper, Stop
 told = []
 keeper = Keeper(Checkpoints(Path(sys.argv[2]), {}), 0, Stop(), on_trouble=told.append)
 keeper.save({"step": 1}, lambda: {"x": torch.ones(10)})

@@ -18,8 +18,8 @@ from attnres_cli.data import Tokens, load
 from attnres_cli.data.tokens import Document, split
 from attnres_cli.nn.depthmix import engines
 from attnres_cli.records.run import RunSpec, Settings, Status
-from attnres_cli.train import seconds_per_step, train
-from attnres_cli.train.trainer import Trainer
+from attnres_cli.train.loop import train
+from attnres_cli.train.trainer import Trainer, seconds_per_step
 
 SETTINGS = Settings("cpu", "test", "fp32", compiled=False, threads=1, engine="eager")
 

@@ -25,8 +25,10 @@ from attnres_cli.nn.model import Transformer
 from attnres_cli.nn.shape import Shape
 from attnres_cli.nn.source_groups import move
 from attnres_cli.records.run import Probe, RunSpec, Settings, Status
-from attnres_cli.train import Checkpoints, Keeper, Stop, Stopped, probes, train
-from attnres_cli.train.loop import Trainer
+from attnres_cli.train import probes
+from attnres_cli.train.checkpoint import Checkpoints
+from attnres_cli.train.keeper import Keeper, Stop, Stopped
+from attnres_cli.train.loop import Trainer, train
 
 SETTINGS = Settings("cpu", "test", "fp32", compiled=False, threads=1, engine="eager")
 SEVERAL = [

@@ -17,8 +17,8 @@ from attnres_cli.data.tokens import Document, split
 from attnres_cli.errors import DataError, RecipeError
 from attnres_cli.nn import measure
 from attnres_cli.records.run import RunSpec, Settings
-from attnres_cli.train import Trainer
 from attnres_cli.train.batches import Batches
+from attnres_cli.train.trainer import Trainer
 
 SETTINGS = Settings("cpu", "test", "fp32", compiled=False, threads=1, engine="eager")
 CPU = torch.device("cpu")

@@ -12,7 +12,9 @@ import torch
 from safetensors.torch import load_file
 
 from attnres_cli.records.run import WEIGHTS
-from attnres_cli.train import Checkpoints, clear, differing, weights
+from attnres_cli.train import weights
+from attnres_cli.train.checkpoint import Checkpoints, clear
+from attnres_cli.train.weights import differing
 
 
 def linear(value: float = 0.5) -> torch.nn.Module:
@@ -103,7 +105,8 @@ import resource, sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 import torch
-from attnres_cli.train import Checkpoints, Keeper, Stop
+from attnres_cli.train.checkpoint import Checkpoints
+from attnres_cli.train.keeper import Keeper, Stop
 told = []
 keeper = Keeper(Checkpoints(Path(sys.argv[2]), {}), 30, Stop(), on_trouble=told.append)
 resource.setrlimit(resource.RLIMIT_FSIZE, (5_000, 5_000))

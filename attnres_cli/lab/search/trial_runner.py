@@ -16,11 +16,11 @@ from attnres_cli.lab.search import confirmation, pruning
 from attnres_cli.lab.search.families import Family
 from attnres_cli.lab.search.points import Point
 from attnres_cli.lab.search.time_model import Speed
-from attnres_cli.lab.workers import run_all
+from attnres_cli.lab.workers.pool import run_all
 from attnres_cli.records.plan import Arm, Plan
 from attnres_cli.records.run import Event, RunRecord, RunSpec, Settings, Status
-from attnres_cli.store import Store
 from attnres_cli.store.optuna import asking
+from attnres_cli.store.store import Store
 
 _ENDED = (Status.COMPLETE, Status.DIVERGED)
 WAITS = (Status.PENDING, Status.RUNNING)

@@ -9,8 +9,9 @@ import threading
 from types import TracebackType
 
 from attnres_cli.errors import StudyError
-from attnres_cli.store import BEAT_S, Store
-from attnres_cli.train import Keeper
+from attnres_cli.store.owner import BEAT_S
+from attnres_cli.store.store import Store
+from attnres_cli.train.keeper import Keeper
 
 
 class Heart:

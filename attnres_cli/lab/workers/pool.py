@@ -16,8 +16,8 @@ from typing import Any
 from attnres_cli.errors import AwayError, DataError, StudyError
 from attnres_cli.lab.workers.worker import AWAY, NO_DATA, NO_STUDY, Job, Orders, checkpoint_s, work
 from attnres_cli.records.run import Event, Status
-from attnres_cli.store import Store
-from attnres_cli.train import clear
+from attnres_cli.store.store import Store
+from attnres_cli.train.checkpoint import clear
 
 OnEvent = Callable[[Event | None], None]
 """Called with every event, and with None now and then so that a display can move on."""

@@ -22,8 +22,11 @@ from attnres_cli.lab.workers.cores import bind
 from attnres_cli.lab.workers.heartbeat import Heart
 from attnres_cli.lab.workers.provenance import made_with
 from attnres_cli.records.run import Event, RunRecord, RunSpec, Settings
-from attnres_cli.store import Store, patiently, retry_s
-from attnres_cli.train import Checkpoints, Keeper, Stop, Stopped, train
+from attnres_cli.store.retry import patiently, retry_s
+from attnres_cli.store.store import Store
+from attnres_cli.train.checkpoint import Checkpoints
+from attnres_cli.train.keeper import Keeper, Stop, Stopped
+from attnres_cli.train.loop import train
 
 CHECKPOINT_S = "ATTNRES_CHECKPOINT_S"
 """Environment variable: seconds between checkpoints; 0: one after every step."""

@@ -214,7 +214,7 @@ from multiprocessing import Pipe
 from sqlalchemy import Engine, event
 from attnres_cli.lab.workers.worker import Job, work
 from attnres_cli.records.run import Settings
-from attnres_cli.store import Store
+from attnres_cli.store.store import Store
 
 def die(*_arguments):
     os.kill(os.getpid(), signal.SIGKILL)

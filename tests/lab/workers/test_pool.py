@@ -10,11 +10,11 @@ from attnres_cli import data
 from attnres_cli.config.recipe import Recipe, load
 from attnres_cli.errors import DataError
 from attnres_cli.lab import grid as ablate
-from attnres_cli.lab.workers import run_all
+from attnres_cli.lab.workers.pool import run_all
 from attnres_cli.nn import variant
 from attnres_cli.records.plan import Plan
 from attnres_cli.records.run import Event, RunSpec, Settings, Status
-from attnres_cli.store import Store
+from attnres_cli.store.store import Store
 
 pytestmark = pytest.mark.slow
 
