@@ -30,12 +30,22 @@ from common import arguments, facts, finish, save, spread_text, started
 
 from attnres_cli.config.recipe import Recipe, load, suite
 from attnres_cli.nn import cost
-from attnres_cli.records.run import DataFacts, Point, Probe, RunResult, RunSpec, Settings, Status
+from attnres_cli.records.run import (
+    DataDescription,
+    Point,
+    Probe,
+    RunResult,
+    RunSpec,
+    Settings,
+    Status,
+)
 from attnres_cli.store.store import Store
 
 TARGET_S = 1.0
 ROOT = Path(__file__).resolve().parent.parent
-FACTS = DataFacts("0123456789abcdef", "stdlib", 12_079_736, 256, 11_462_018, 617_718, 3.36, 2.39)
+FACTS = DataDescription(
+    "0123456789abcdef", "stdlib", 12_079_736, 256, 11_462_018, 617_718, 3.36, 2.39
+)
 SETTINGS = Settings("cpu", "A CPU", "fp32", compiled=False, threads=1, engine="eager")
 VERSIONS = {"attnres": "0.1.0", "torch": "2.13.0", "python": "3.11.7"}
 STUDIES = {"10 sizes x 5 arms x 20 seeds": (10, 20), "1 size x 5 arms x 200 seeds": (1, 200)}

@@ -39,11 +39,11 @@ from common import arguments, facts, finish, save, spread_text, started
 from plain import Config
 from trainer import recipe_of
 
-from attnres_cli import data
 from attnres_cli.config import address
 from attnres_cli.config.recipe import Recipe
+from attnres_cli.data import sources
 from attnres_cli.nn import cost
-from attnres_cli.records.run import DataFacts, Point, RunResult, RunSpec, Settings, Status
+from attnres_cli.records.run import DataDescription, Point, RunResult, RunSpec, Settings, Status
 from attnres_cli.store import postgres
 from attnres_cli.store.store import Store
 from attnres_cli.train.device import settings as settings_of
@@ -74,7 +74,7 @@ def trials(path: Path, pipe: Connection) -> None:
     """A process: does what it is ordered until it is told None, and says what it has done."""
     torch.set_num_threads(1)
     recipe = recipe_of(TINY, path)
-    tokens = data.load(recipe)
+    tokens = sources.load(recipe)
     settings = settings_of(recipe, "cpu", 1, run_flops=0.0)
 
     def trained(seed: int, is_real: bool = True) -> RunResult:
@@ -146,7 +146,7 @@ class Crew:
             pipe.send(None)
 
 
-def planned(study: str, recipe: Recipe, known: DataFacts, seeds: range) -> tuple[int, ...]:
+def planned(study: str, recipe: Recipe, known: DataDescription, seeds: range) -> tuple[int, ...]:
     """The numbers of waiting runs, one for each seed."""
     specs = [RunSpec(recipe, "standard", seed, known.fingerprint) for seed in seeds]
     return tuple(record.id for record in Store.open(study, create=True).plan(specs, known))
@@ -171,7 +171,7 @@ def beside_trials(
 ) -> dict[str, Any]:
     """Trials with a study over the same without one, round by round, a study each."""
     recipe = recipe_of(TINY, path)
-    known = data.load(recipe).facts
+    known = sources.load(recipe).description
     with_s, without_s = [], []
     for number, study in enumerate(studies):
         seeds = range(number * n_trials, (number + 1) * n_trials)
@@ -199,7 +199,7 @@ def claims(
 ) -> dict[str, Any]:
     """Runs claimed and recorded, each with a curve of ten points, without training."""
     recipe = recipe_of(TINY, path)
-    known, per_minute = data.load(recipe).facts, []
+    known, per_minute = sources.load(recipe).description, []
     for number in range(rounds):
         begin = first_seed + number * n_runs
         ids = planned(study, recipe, known, range(begin, begin + n_runs))

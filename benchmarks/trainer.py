@@ -34,8 +34,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from common import arguments, facts, finish, save, spread_text, started
 from plain import Config, Plain
 
-from attnres_cli import data
 from attnres_cli.config.recipe import Recipe, validate
+from attnres_cli.data import sources
+from attnres_cli.data.tokens import Tokens
 from attnres_cli.lab.workers.worker import Job, work
 from attnres_cli.nn import cost, measure
 from attnres_cli.records.run import Event, RunSpec, Settings, Status
@@ -143,13 +144,13 @@ def measured(config: Config, threads: int) -> dict[str, Any]:
         drawn.astype(np.uint16).tofile(path)
         recipe = recipe_of(config, path)
         settings = settings_of(recipe, config.device, threads, run_flops=0.0)
-        tokens = data.load(recipe)
+        tokens = sources.load(recipe)
         spec = RunSpec(recipe, "standard", 0, tokens.fingerprint)
         plain = Plain(config, path)
         off = difference(plain, spec, tokens, settings)
         study = f"{folder}/study.db"
         store = Store.open(study, create=True)
-        (record,) = store.plan([spec], tokens.facts)
+        (record,) = store.plan([spec], tokens.description)
         plain.train(3)
         turns = Turns(plain, record.id)
         work(0, Job(study, config.device, settings, recipe), turns)
@@ -186,7 +187,7 @@ def result_of(config: Config, turns: Turns, off: float) -> dict[str, Any]:
 
 
 @torch.no_grad()
-def difference(plain: Plain, spec: RunSpec, tokens: data.Tokens, settings: Settings) -> float:
+def difference(plain: Plain, spec: RunSpec, tokens: Tokens, settings: Settings) -> float:
     """The relative difference of the two losses of one batch, by equal weights, in float32."""
     trainer = Trainer(
         spec, tokens, replace(settings, precision="fp32", compiled=False, engine="eager"),

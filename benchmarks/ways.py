@@ -25,7 +25,7 @@ from common import arguments, facts, finish, spread_text, started
 from plain import Config
 from trainer import LARGE, MIDDLE, WAYS, recipe_of
 
-from attnres_cli import data
+from attnres_cli.data import sources
 from attnres_cli.nn import cost, measure
 from attnres_cli.records.run import RunSpec
 from attnres_cli.train.device import settings as settings_of
@@ -73,7 +73,7 @@ def measured(
     for compiled, dtype in WAYS:
         recipe = recipe_of(replace(config, compile=compiled, dtype=dtype, steps=1000), path)
         settings = settings_of(recipe, config.device, threads, run_flops=0.0)
-        tokens = data.load(recipe)
+        tokens = sources.load(recipe)
         spec = RunSpec(recipe, "standard", 0, tokens.fingerprint)
         trainer = Trainer(spec, tokens, settings, measure.torch.device(config.device))
         numbers = itertools.count()

@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from common import arguments, facts, finish, save, spread_text, started
 from trainer import SMALL, recipe_of
 
-from attnres_cli import data
+from attnres_cli.data import sources
 from attnres_cli.nn import cost
 from attnres_cli.records.run import RunSpec
 from attnres_cli.train.device import cores
@@ -44,7 +44,7 @@ def trains(width: int, threads: int, path: Path, pipe: Connection) -> None:
     torch.set_num_threads(threads)
     config = replace(SMALL, d_model=width, d_ff=8 * -(-width // 3), steps=10_000)
     recipe = recipe_of(config, path)
-    tokens = data.load(recipe)
+    tokens = sources.load(recipe)
     settings = settings_of(recipe, "cpu", threads, run_flops=0.0)
     spec = RunSpec(recipe, "standard", 0, tokens.fingerprint)
     trainer, step = Trainer(spec, tokens, settings, torch.device("cpu")), 0

@@ -13,7 +13,7 @@ import studies
 from studies import SETTINGS, VERSIONS
 
 from attnres_cli.config.recipe import load
-from attnres_cli.records.run import DataFacts, Point, Probe, RunRecord, Status
+from attnres_cli.records.run import DataDescription, Point, Probe, RunRecord, Status
 from attnres_cli.verdict.chapter import Chapter
 from attnres_cli.verdict.comparison import compare
 
@@ -40,9 +40,9 @@ PROBE = Probe(
 
 
 @pytest.fixture
-def facts() -> DataFacts:
+def facts() -> DataDescription:
     """1000 bytes of text."""
-    return DataFacts("0123456789abcdef", "stdlib", 1000, 256, 950, 50, 3.3, 2.4)
+    return DataDescription("0123456789abcdef", "stdlib", 1000, 256, 950, 50, 3.3, 2.4)
 
 
 @pytest.fixture
@@ -96,7 +96,7 @@ MakeChapter = Callable[..., Chapter]
 
 
 @pytest.fixture
-def make_chapter(facts: DataFacts) -> MakeChapter:
+def make_chapter(facts: DataDescription) -> MakeChapter:
     """A function that makes a chapter of runs, looked into at their end unless told not to."""
 
     def make(runs: list[RunRecord], *, probed: bool = True, **changes: Any) -> Chapter:

@@ -13,7 +13,7 @@ import numpy as np
 
 from attnres_cli.records.run import RunRecord, RunResult, Settings, Status
 from attnres_cli.records.search_records import Family, Search, State, Trial
-from attnres_cli.stats import likeliest_common
+from attnres_cli.stats.optima import likeliest_common
 
 FINGERPRINT = "0123456789abcdef"
 SHAPES = tuple(

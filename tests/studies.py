@@ -8,10 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from attnres_cli.config.recipe import Recipe
-from attnres_cli.records.run import DataFacts, Point, RunResult, RunSpec, Settings, Status
+from attnres_cli.records.run import DataDescription, Point, RunResult, RunSpec, Settings, Status
 from attnres_cli.store.store import Store
 
-FACTS = DataFacts("0123456789abcdef", "stdlib", 5000, 256, 4750, 250, 3.3, 2.4)
+FACTS = DataDescription("0123456789abcdef", "stdlib", 5000, 256, 4750, 250, 3.3, 2.4)
 SETTINGS = Settings("cpu", "Some CPU", "fp32", compiled=False, threads=1, engine="eager")
 VERSIONS = {"attnres": "0.1.0", "torch": "2.9.0", "python": "3.11.7"}
 RESULT = RunResult(

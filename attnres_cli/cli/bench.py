@@ -25,7 +25,7 @@ from attnres_cli.console import say
 from attnres_cli.errors import INTERRUPTED, SOME_FAILED, UsageError
 
 if TYPE_CHECKING:
-    from attnres_cli.data import Tokens
+    from attnres_cli.data.tokens import Tokens
     from attnres_cli.records.plan import Plan
 
 DEFAULT_ARMS = ("standard", "attnres", "attnres:block_size=4", "denseformer")
@@ -129,12 +129,12 @@ def _plan(
     baseline: str,
 ) -> tuple[Plan, Tokens, str]:
     """What is measured, and the name of the baseline, which is first if it was not asked for."""
-    from attnres_cli import data
     from attnres_cli.config.recipe import load
+    from attnres_cli.data import sources
     from attnres_cli.lab import grid
 
     fixed = load(recipe, override or [])
-    tokens = data.load(fixed)
+    tokens = sources.load(fixed)
     (base,) = grid.resolve([baseline], fixed, tokens.vocab_size)
     arms = grid.resolve(specs or DEFAULT_ARMS, fixed, tokens.vocab_size)
     if base.variant not in {arm.variant for arm in arms}:

@@ -193,7 +193,7 @@ def verify(
 
     The study is not changed. The exit code is 3 where the second training departs from the first.
     """
-    from attnres_cli import data
+    from attnres_cli.data import sources
     from attnres_cli.lab import verify as second
     from attnres_cli.report.progress import progress
     from attnres_cli.report.verification import print_verification
@@ -203,7 +203,7 @@ def verify(
     store = Store.open(study, create=False)
     (record,) = _chosen(store, study, [run])
     recipe = store.recipe(record.recipe_digest)
-    tokens = data.load(recipe)
+    tokens = sources.load(recipe)
     plan, changed = second.plan(record, recipe, tokens)
     for name, old, new in changed:
         say(f"changed since run {run}: {name}: {old}, now {new}")

@@ -20,7 +20,7 @@ from attnres_cli.config.recipe import Data
 from attnres_cli.data.tasks import Permutations, Pointers, Recall, Task
 from attnres_cli.data.tokens import Tokens, Windows, entropies
 from attnres_cli.errors import DataError
-from attnres_cli.records.run import DataFacts
+from attnres_cli.records.run import DataDescription
 
 _VALIDATION = np.array([2**64 - 1] * 2, dtype=np.uint64)  # no seed and step are both so large
 _ROOM = 1000  # instances there are for every one that is evaluated on, at least
@@ -71,12 +71,12 @@ class Episodes(Tokens):
             yield self.val[first : min(first + batch_size, count)]
 
     @cached_property
-    def facts(self) -> DataFacts:
+    def description(self) -> DataDescription:
         """What the study keeps of them. Nothing lies on a disk: no bytes, no number of training
         tokens.
         """
         unigram, bigram = entropies(self.val[:, 1:].ravel(), self.vocab_size)
-        return DataFacts(
+        return DataDescription(
             fingerprint=self.fingerprint,
             source=self.source,
             n_bytes=0,

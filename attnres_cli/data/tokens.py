@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from attnres_cli.data.compression import bits_per_byte
 from attnres_cli.errors import DataError
-from attnres_cli.records.run import DataFacts
+from attnres_cli.records.run import DataDescription
 
 Array = NDArray[np.integer[Any]]
 Windows = NDArray[np.int64]  # (B, T + 1)
@@ -71,7 +71,7 @@ class Tokens(ABC):
 
     @property
     @abstractmethod
-    def facts(self) -> DataFacts:
+    def description(self) -> DataDescription:
         """What the study keeps of these tokens, with the entropies of the validation stream."""
 
 
@@ -132,12 +132,12 @@ class Streams(Tokens):
             )
 
     @cached_property
-    def facts(self) -> DataFacts:
+    def description(self) -> DataDescription:
         """What the study keeps of these tokens, with the reference lines of the validation data."""
         unigram, bigram = entropies(self.val, self.vocab_size)
         bits = (None, None) if self.val_text is None else bits_per_byte(self.val_text)
         n_tokens = len(self.train) + len(self.val)
-        return DataFacts(
+        return DataDescription(
             fingerprint=self.fingerprint,
             source=self.source,
             n_bytes=n_tokens if self.n_bytes is None else self.n_bytes,

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 import attnres_cli
-from attnres_cli.data import Tokens
+from attnres_cli.data.tokens import Tokens
 from attnres_cli.errors import UsageError
 from attnres_cli.nn import cost, depthmix, measure, variant
 from attnres_cli.nn.cost import ArmCost, Conditions, DecodeArm, DecodeBench, StepBench

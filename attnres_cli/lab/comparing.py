@@ -11,7 +11,7 @@ from attnres_cli.console import say
 
 if TYPE_CHECKING:
     from attnres_cli.config.recipe import Recipe
-    from attnres_cli.data import Tokens
+    from attnres_cli.data.tokens import Tokens
     from attnres_cli.records.comparison_terms import ArmRecipe, Match
     from attnres_cli.records.plan import Arm, Plan
     from attnres_cli.records.run import RunRecord
@@ -74,7 +74,7 @@ class Size:
         from attnres_cli.store.store import Store
         from attnres_cli.verdict.registered import labelled
 
-        store, facts = Store.open(self.asked.study, create=True), self.tokens.facts
+        store, facts = Store.open(self.asked.study, create=True), self.tokens.description
         kept = store.keep_arm_recipes(plan, facts)  # of two commands one was first to time
         laboratory = _Laboratory(self.asked, store, self.tokens, self.baseline)
         found = laboratory.compared(self.matched(kept))
@@ -84,10 +84,10 @@ class Size:
 
 def sized(asked: Asked, recipe: Recipe) -> Size:
     """What was asked for, under one recipe; its data are loaded."""
-    from attnres_cli import data
+    from attnres_cli.data import sources
     from attnres_cli.lab import grid
 
-    tokens = data.load(recipe)
+    tokens = sources.load(recipe)
     (base,) = grid.resolve([asked.baseline], recipe, tokens.vocab_size)
     arms = _arms(asked.specs, base, recipe, tokens.vocab_size)
     on = (asked.device, asked.workers, asked.engine)
@@ -155,7 +155,7 @@ class _Laboratory:
             return found
         tuning = self._trained(tune.grid(plan), _TUNING)
         tuned = tune.tuned(plan, self._runs(tuning))
-        self.store.keep_arm_recipes(tuned, self.tokens.facts)
+        self.store.keep_arm_recipes(tuned, self.tokens.description)
         chosen = {arm.variant for arm in tuned.arms}
         for variant in [arm.variant for arm in plan.arms if arm.variant not in chosen]:
             say(f"{variant}: no learning rate of its own, its tuning runs have not all ended well")
@@ -171,7 +171,7 @@ class _Laboratory:
         from attnres_cli.report.progress import progress
         from attnres_cli.report.terminal import print_plan
 
-        facts = self.tokens.facts
+        facts = self.tokens.description
         records = self.store.plan(plan.specs, facts, retry_failed=self.asked.retry_failed)
         plan = grid.without(plan, records)
         if plan.missing:
@@ -193,5 +193,5 @@ class _Laboratory:
     def _judged(self, plan: Plan) -> Comparison:
         from attnres_cli.verdict.comparison import compare
 
-        facts = self.tokens.facts
+        facts = self.tokens.description
         return compare(self._runs(plan), facts, self.baseline, plan.terms, plan.arm_recipes)

@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 
 from attnres_cli.config.recipe import Recipe
-from attnres_cli.data import Tokens
+from attnres_cli.data.tokens import Tokens
 from attnres_cli.errors import VariantError
 from attnres_cli.lab.workers import cores
 from attnres_cli.lab.workers.pool import run_all

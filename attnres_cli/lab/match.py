@@ -13,7 +13,7 @@ from dataclasses import replace
 import torch
 
 from attnres_cli.config.recipe import Recipe
-from attnres_cli.data import Tokens
+from attnres_cli.data.tokens import Tokens
 from attnres_cli.errors import UsageError
 from attnres_cli.lab import bench
 from attnres_cli.lab.grid import counted

@@ -25,7 +25,7 @@ from attnres_cli.records.plan import Arm, Plan
 from attnres_cli.records.search_records import Search, fresh_seeds
 from attnres_cli.report.progress import seeking
 from attnres_cli.report.terminal import computing
-from attnres_cli.stats import COMMON
+from attnres_cli.stats.optima import COMMON
 from attnres_cli.store.optuna import Turn, asking, optuna_storage, turns
 from attnres_cli.store.retry import retry_s
 from attnres_cli.store.store import Store

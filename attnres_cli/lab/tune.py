@@ -14,7 +14,8 @@ from attnres_cli.config.recipe import Recipe
 from attnres_cli.records.comparison_terms import Tuned
 from attnres_cli.records.plan import Arm, Plan
 from attnres_cli.records.run import FIRST_TUNING_SEED, RunRecord
-from attnres_cli.stats import mean_sd, parabola_vertex
+from attnres_cli.stats.optima import parabola_vertex
+from attnres_cli.stats.pairs import mean_sd
 
 SEEDS = (FIRST_TUNING_SEED, FIRST_TUNING_SEED + 1)
 """Of the tuning runs; `--seeds` takes none of them."""

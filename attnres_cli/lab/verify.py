@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 
 from attnres_cli.config.recipe import Recipe
-from attnres_cli.data import Tokens
+from attnres_cli.data.tokens import Tokens
 from attnres_cli.errors import DataError, DeviceError, UsageError
 from attnres_cli.lab.workers.provenance import made_with
 from attnres_cli.records.plan import Arm, Plan

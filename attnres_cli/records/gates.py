@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 
-from attnres_cli.records.run import DataFacts, Gate, RunResult, Status
+from attnres_cli.records.run import DataDescription, Gate, RunResult, Status
 
 FINITE, START, LEARNED, FLOOR = "finite", "start", "learned", "floor"
 
@@ -24,7 +24,7 @@ _NEAR_START = 1.0  # nats
 _BELOW_FLOOR = 0.01  # nats that rounding, and luck over the evaluation tokens, may give
 
 
-def of(result: RunResult, data: DataFacts) -> tuple[Gate, ...]:
+def of(result: RunResult, data: DataDescription) -> tuple[Gate, ...]:
     """The gates of a run. One that diverged has no final loss to hold against the later ones."""
     first, last = _finite(result.initial_loss), _finite(result.val_loss)
     start = math.log(data.vocab_size)

@@ -30,7 +30,7 @@ class Status(enum.StrEnum):
 
 
 @dataclass(frozen=True)
-class DataFacts:
+class DataDescription:
     """What is kept of the tokens a run saw. Entropies: of the validation stream, nats per token.
 
     Attributes:

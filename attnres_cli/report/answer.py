@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from attnres_cli.stats import Difference, Multiplier
+from attnres_cli.stats.pairs import Difference
+from attnres_cli.stats.scaling import Multiplier
 from attnres_cli.verdict import labels
 from attnres_cli.verdict.chapter import Chapter
 from attnres_cli.verdict.comparison import ArmResult, Comparison

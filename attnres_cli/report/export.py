@@ -10,7 +10,7 @@ from dataclasses import asdict
 from typing import Any
 
 from attnres_cli.records import gates
-from attnres_cli.records.run import DataFacts, RunResult
+from attnres_cli.records.run import DataDescription, RunResult
 from attnres_cli.verdict import labels
 from attnres_cli.verdict.comparison import RULE, ArmResult, Comparison
 
@@ -47,7 +47,7 @@ def _document(comparison: Comparison) -> dict[str, Any]:
     }
 
 
-def _reference(data: DataFacts) -> dict[str, float | None]:
+def _reference(data: DataDescription) -> dict[str, float | None]:
     return {
         "unigram_entropy": data.unigram_entropy,
         "bigram_entropy": data.bigram_entropy,
@@ -205,7 +205,7 @@ def facts_of(comparison: Comparison) -> list[str]:
     ]
 
 
-def _lines(data: DataFacts) -> list[str]:
+def _lines(data: DataDescription) -> list[str]:
     """The reference lines: what a loss is to be seen beside."""
     token = "byte" if data.is_bytes else "token"
     found = [

@@ -8,7 +8,7 @@ they look at nothing was chosen, so that each is an ordinary t test of its level
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -147,3 +147,15 @@ def mean_interval(values: Floats) -> tuple[float, float] | None:
     mean, error = float(values.mean()), float(values.std(ddof=1)) / math.sqrt(n)
     half = float(stdtrit(n - 1, 0.5 + CONFIDENCE / 2)) * error
     return mean - half, mean + half
+
+
+def parabola_vertex(x: Sequence[float], y: Sequence[float]) -> float | None:
+    """Where the parabola through three points with ascending x is least, None where it is nowhere.
+
+    With the middle point not above the others it lies between the outer ones.
+    """
+    left, right = (y[1] - y[0]) / (x[1] - x[0]), (y[2] - y[1]) / (x[2] - x[1])
+    bend = (right - left) / (x[2] - x[0])
+    if not bend > 0:
+        return None
+    return (x[0] + x[1]) / 2 - left / (2 * bend)

@@ -11,11 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri, stdtr, stdtrit
 
-from attnres_cli.stats.power import detectable, seeds_needed
+from attnres_cli.stats.power import ALPHA, detectable, seeds_needed
 
 CONFIDENCE = 0.95
-ALPHA = 0.05
-"""The rate at which a study without any difference may call any of its arms better or worse."""
 
 _BOOTSTRAP_FROM = 6  # pairs; of fewer there are too few different resamples for a 2.5 % tail
 _RESAMPLES = 10_000

@@ -11,7 +11,7 @@ from sqlalchemy import Connection, Table, insert, select, update
 
 from attnres_cli.records.comparison_terms import ArmRecipe
 from attnres_cli.records.plan import Plan
-from attnres_cli.records.run import DataFacts, RunSpec
+from attnres_cli.records.run import DataDescription, RunSpec
 from attnres_cli.records.search_records import is_searched, searched_name
 from attnres_cli.store import claims, numbers, rows, tables
 from attnres_cli.store.tables import data, recipes, runs
@@ -25,7 +25,7 @@ def insert_missing(connection: Connection, table: Table, row: Mapping[str, objec
         connection.execute(insert(table).values(**row))
 
 
-def keep_data(connection: Connection, facts: DataFacts) -> None:
+def keep_data(connection: Connection, facts: DataDescription) -> None:
     """The data as a row, with what an older attnres did not find out about them."""
     row = rows.of_data(facts)
     insert_missing(connection, data, row)
@@ -52,7 +52,7 @@ def run_ids(connection: Connection, specs: Sequence[RunSpec]) -> list[int]:
     return [held[tuple(rows.of_spec(spec).values())] for spec in specs]
 
 
-def keep_arm_recipes(connection: Connection, plan: Plan, facts: DataFacts) -> list[ArmRecipe]:
+def keep_arm_recipes(connection: Connection, plan: Plan, facts: DataDescription) -> list[ArmRecipe]:
     """Write down the recipes that arms of a plan have of their own; what then stands.
 
     What follows from the recipe and from runs of the study is written anew. What was matched by

@@ -9,7 +9,7 @@ from sqlalchemy import ColumnElement, Connection, String, column, inspect, selec
 
 from attnres_cli.config.recipe import Recipe
 from attnres_cli.records.comparison_terms import ArmRecipe
-from attnres_cli.records.run import DataFacts, Gate, Point, Probe, RunRecord
+from attnres_cli.records.run import DataDescription, Gate, Point, Probe, RunRecord
 from attnres_cli.store import rows, tables
 from attnres_cli.store.tables import curve, data, recipes, runs
 
@@ -44,10 +44,10 @@ def probes(connection: Connection, ids: Sequence[int]) -> dict[int, tuple[Probe,
     }
 
 
-def facts(connection: Connection, fingerprint: str) -> DataFacts:
+def facts(connection: Connection, fingerprint: str) -> DataDescription:
     """What is known of the data with that fingerprint."""
     query = select(data).where(data.c.fingerprint == fingerprint)
-    return DataFacts(**connection.execute(query).mappings().one())
+    return DataDescription(**connection.execute(query).mappings().one())
 
 
 def recipe(connection: Connection, digest: str) -> Recipe:

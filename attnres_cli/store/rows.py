@@ -15,7 +15,7 @@ from attnres_cli.errors import StudyError
 from attnres_cli.records.comparison_terms import ArmRecipe, Matched, Terms, Tuned
 from attnres_cli.records.gates import MEANING
 from attnres_cli.records.run import (
-    DataFacts,
+    DataDescription,
     Gate,
     Point,
     Probe,
@@ -50,7 +50,7 @@ def of_recipe(recipe: Recipe) -> dict[str, Any]:
     return {"digest": recipe.digest, "name": recipe.name, "resolved": resolved}
 
 
-def of_data(facts: DataFacts) -> dict[str, Any]:
+def of_data(facts: DataDescription) -> dict[str, Any]:
     """Facts as a row of attnres_data."""
     return asdict(facts)
 

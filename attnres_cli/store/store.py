@@ -15,7 +15,7 @@ from attnres_cli.records import gates
 from attnres_cli.records.comparison_terms import ArmRecipe
 from attnres_cli.records.plan import Plan
 from attnres_cli.records.preregister import Registration
-from attnres_cli.records.run import DataFacts, Probe, RunRecord, RunSpec, Standing, Status
+from attnres_cli.records.run import DataDescription, Probe, RunRecord, RunSpec, Standing, Status
 from attnres_cli.store import claims, owner, planned, queries, registered, rows, tables
 from attnres_cli.store.engine import connect, exists, runs_folder
 from attnres_cli.store.retry import patient, patiently, retry_s
@@ -75,7 +75,7 @@ class Store:
 
     @patient
     def plan(
-        self, specs: Sequence[RunSpec], facts: DataFacts, *, retry_failed: bool = False
+        self, specs: Sequence[RunSpec], facts: DataDescription, *, retry_failed: bool = False
     ) -> list[RunRecord]:
         """Make every spec a run of the study, unless it is one; the runs, in the order of specs.
 
@@ -261,7 +261,7 @@ class Store:
             return queries.recipe(connection, digest)
 
     @patient
-    def data(self, fingerprint: str) -> DataFacts:
+    def data(self, fingerprint: str) -> DataDescription:
         """What is known of the data with that fingerprint."""
         with self._study.read() as connection:
             return queries.facts(connection, fingerprint)
@@ -275,7 +275,7 @@ class Store:
             return queries.arm_recipes(connection, base_digest, fingerprint)
 
     @patient
-    def keep_arm_recipes(self, plan: Plan, facts: DataFacts) -> list[ArmRecipe]:
+    def keep_arm_recipes(self, plan: Plan, facts: DataDescription) -> list[ArmRecipe]:
         """Write down the recipes that arms of a plan have of their own; what then stands.
 
         What follows from the recipe and from runs of the study is written anew. What was matched

@@ -7,7 +7,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import torch
 from torch import Tensor
 
-from attnres_cli.data import Tokens
+from attnres_cli.data.tokens import Tokens
 from attnres_cli.records.run import RunSpec
 
 

@@ -38,8 +38,7 @@ import torch
 from torch import Tensor
 
 from attnres_cli.config.recipe import Recipe
-from attnres_cli.data import Tokens
-from attnres_cli.data.tokens import Windows
+from attnres_cli.data.tokens import Tokens, Windows
 from attnres_cli.nn.depthmix.scoring import wide
 from attnres_cli.nn.loss import next_token_loss
 from attnres_cli.nn.model import Transformer

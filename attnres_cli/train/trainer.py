@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from attnres_cli.data import Tokens
+from attnres_cli.data.tokens import Tokens
 from attnres_cli.nn import depthmix, variant
 from attnres_cli.nn.model import Transformer, init_weights
 from attnres_cli.records.run import Probe, RunSpec, Settings

@@ -11,8 +11,9 @@ from typing import Literal
 
 from attnres_cli.records import gates
 from attnres_cli.records.comparison_terms import SHARED, ArmRecipe, Terms
-from attnres_cli.records.run import DataFacts, Gate, RunRecord, RunResult, Settings, Status
-from attnres_cli.stats import ALPHA, Difference, judged, mean_sd, paired, word
+from attnres_cli.records.run import DataDescription, Gate, RunRecord, RunResult, Settings, Status
+from attnres_cli.stats.pairs import Difference, judged, mean_sd, paired, word
+from attnres_cli.stats.power import ALPHA
 
 Verdict = Literal["better", "worse", "not separable", "blocked", "baseline"]
 
@@ -72,7 +73,7 @@ class Comparison:
 
     recipe: str
     recipe_digest: str
-    data: DataFacts
+    data: DataDescription
     baseline: str
     arms: tuple[ArmResult, ...]
     failed: tuple[Failure, ...]
@@ -86,7 +87,7 @@ class Comparison:
 
 def compare(
     records: Sequence[RunRecord],
-    data: DataFacts,
+    data: DataDescription,
     baseline: str,
     terms: Terms = SHARED,
     own: Sequence[ArmRecipe] = (),
@@ -158,7 +159,7 @@ def _shares(results: Mapping[int, RunResult]) -> list[float]:
 
 
 def _judge(
-    runs: Sequence[RunRecord], base_runs: Sequence[RunRecord], data: DataFacts, terms: Terms
+    runs: Sequence[RunRecord], base_runs: Sequence[RunRecord], data: DataDescription, terms: Terms
 ) -> ArmResult:
     """The arm with its paired difference, uncorrected, and the gate that blocks it, if any."""
     results, base = _results(runs), _results(base_runs)
@@ -207,7 +208,7 @@ def _pairs(arm: ArmResult, base: Mapping[int, RunResult]) -> tuple[list[float], 
     return [arm.losses[seed] for seed in shared], [base[seed].val_loss for seed in shared]
 
 
-def _gate(runs: Sequence[RunRecord], data: DataFacts, whose: str = "") -> str | None:
+def _gate(runs: Sequence[RunRecord], data: DataDescription, whose: str = "") -> str | None:
     """Why an arm's runs may not be judged: unfinished, failed, or stopped at a gate."""
     for run in runs:
         seed = f"{whose}seed {run.seed}"
@@ -219,7 +220,7 @@ def _gate(runs: Sequence[RunRecord], data: DataFacts, whose: str = "") -> str | 
     return None
 
 
-def _gates(run: RunRecord, data: DataFacts) -> tuple[Gate, ...]:
+def _gates(run: RunRecord, data: DataDescription) -> tuple[Gate, ...]:
     """Those of an ended run, as the study has them."""
     assert run.result is not None
     return run.gates or gates.of(run.result, data)

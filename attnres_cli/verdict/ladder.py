@@ -9,17 +9,9 @@ from dataclasses import dataclass
 from attnres_cli.config.recipe import Recipe
 from attnres_cli.errors import StudyError
 from attnres_cli.records.comparison_terms import ArmRecipe
-from attnres_cli.records.run import FIRST_TUNING_SEED, DataFacts, RunRecord
-from attnres_cli.stats import (
-    Difference,
-    Multiplier,
-    PowerLaw,
-    adjusted,
-    fit,
-    fit_floor,
-    multiplier,
-    paired,
-)
+from attnres_cli.records.run import FIRST_TUNING_SEED, DataDescription, RunRecord
+from attnres_cli.stats.pairs import Difference, paired
+from attnres_cli.stats.scaling import Multiplier, PowerLaw, adjusted, fit, fit_floor, multiplier
 from attnres_cli.verdict.comparison import ArmResult, Comparison, compare
 from attnres_cli.verdict.format import plural
 
@@ -93,7 +85,7 @@ def compute(arm: ArmResult) -> float:
 def ladder(
     records: Sequence[RunRecord],
     name: str,
-    facts: DataFacts,
+    facts: DataDescription,
     baseline: str,
     recipe_of: Callable[[str], Recipe],
     own: Sequence[ArmRecipe] = (),

@@ -10,7 +10,9 @@ import numpy as np
 
 from attnres_cli.records.run import RunRecord
 from attnres_cli.records.search_records import Search, Trial, fresh_seeds
-from attnres_cli.stats import ALPHA, CommonBest, common_best, holm, likeliest_common, seeds_needed
+from attnres_cli.stats.optima import CommonBest, common_best, likeliest_common
+from attnres_cli.stats.pairs import holm
+from attnres_cli.stats.power import ALPHA, seeds_needed
 from attnres_cli.verdict.shape_results import Cell, Optimum, Shape, named, optimum, sizes, untested
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from attnres_cli.records.comparison_terms import SHARED
 from attnres_cli.records.preregister import Registration
-from attnres_cli.records.run import DataFacts, RunRecord
+from attnres_cli.records.run import DataDescription, RunRecord
 from attnres_cli.verdict.comparison import Comparison, compare
 
 EXPLORATORY = "exploratory"
@@ -16,7 +16,7 @@ EXPLORATORY = "exploratory"
 def labelled(
     found: Sequence[Comparison],
     records: Sequence[RunRecord],
-    facts: DataFacts,
+    facts: DataDescription,
     registrations: Sequence[Registration],
 ) -> list[Comparison]:
     """The comparisons, each with what it is; unchanged where the study has no preregistration.

@@ -13,9 +13,18 @@ from rich.table import Table
 from rich.text import Text
 
 from attnres_cli.errors import StudyError
-from attnres_cli.records.run import DataFacts, RunRecord
+from attnres_cli.records.run import DataDescription, RunRecord
 from attnres_cli.report.terminal import console
-from attnres_cli.stats import ASSUMED, SEEDS, Noise, Pairing, assumed, measured, noise, seconds
+from attnres_cli.stats.power import (
+    ASSUMED,
+    SEEDS,
+    Noise,
+    Pairing,
+    assumed,
+    measured,
+    noise,
+    seconds,
+)
 from attnres_cli.verdict.comparison import Comparison, compare
 from attnres_cli.verdict.format import duration, plural
 
@@ -50,7 +59,7 @@ class Foresight:
 
 def foresee(
     records: Sequence[RunRecord],
-    facts: DataFacts,
+    facts: DataDescription,
     baseline: str,
     gap: float,
     n_arms: int | None,

@@ -16,7 +16,7 @@ from commands import attnres
 from studies import RESULT, SETTINGS, fill
 
 from attnres_cli.config.recipe import Recipe
-from attnres_cli.stats import ALPHA, detectable, noise, seeds_needed
+from attnres_cli.stats.power import ALPHA, detectable, noise, seeds_needed
 
 LOSSES = [1.50, 1.52, 1.47, 1.51, 1.53]
 

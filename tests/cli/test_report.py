@@ -12,7 +12,7 @@ from sqlalchemy import text
 from studies import FACTS, VERSIONS, fill
 
 from attnres_cli.config.recipe import Recipe
-from attnres_cli.records.run import DataFacts, RunSpec
+from attnres_cli.records.run import DataDescription, RunSpec
 from attnres_cli.store import engine
 from attnres_cli.store.optuna import optuna_storage
 from attnres_cli.store.store import Store
@@ -55,7 +55,7 @@ def test_a_study_in_which_nothing_has_ended_is_a_page_too(
     tiny_recipe: Recipe,
 ):
     monkeypatch.chdir(tmp_path)
-    facts = DataFacts("0123456789abcdef", "stdlib", 5000, 256, 4750, 250, 3.3, 2.4)
+    facts = DataDescription("0123456789abcdef", "stdlib", 5000, 256, 4750, 250, 3.3, 2.4)
     spec = RunSpec(tiny_recipe, "standard", 0, facts.fingerprint)
     Store.open("attnres.db", create=True).plan([spec], facts)
 

@@ -16,10 +16,18 @@ from typer.testing import CliRunner, Result
 from attnres_cli.cli import runs as cli_runs
 from attnres_cli.config.recipe import Recipe
 from attnres_cli.errors import AttnresError, StudyError, UsageError
-from attnres_cli.records.run import DataFacts, Point, Probe, RunResult, RunSpec, Settings, Status
+from attnres_cli.records.run import (
+    DataDescription,
+    Point,
+    Probe,
+    RunResult,
+    RunSpec,
+    Settings,
+    Status,
+)
 from attnres_cli.store.store import Store
 
-FACTS = DataFacts("0123456789abcdef", "stdlib", 5000, 256, 4750, 250, 3.3, 2.4)
+FACTS = DataDescription("0123456789abcdef", "stdlib", 5000, 256, 4750, 250, 3.3, 2.4)
 SETTINGS = Settings("cpu", "A CPU", "fp32", compiled=False, threads=1, engine="eager")
 CURVE = (Point(0, None, 5.5), *(Point(i, 5.5 - i / 20, None) for i in range(1, 50)))
 THIRD = (0.25, 0.5, 0.75)

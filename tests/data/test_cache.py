@@ -171,7 +171,7 @@ def test_the_facts_of_tokenised_text_say_how_far_it_can_be_packed(
 ):
     Counting(monkeypatch)
 
-    facts = streams("text", texts("a b"), texts("la " * 5000, "lo " * 5000), "t.json").facts
+    facts = streams("text", texts("a b"), texts("la " * 5000, "lo " * 5000), "t.json").description
 
     assert facts.zlib_bits is not None
     assert facts.zlib_bits < 0.1

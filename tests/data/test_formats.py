@@ -73,9 +73,9 @@ def test_the_same_tokens_in_another_format_give_the_same_run(files: Path):
 @pytest.mark.slow
 @pytest.mark.parametrize("source", ["pointers", "permutations", "recall"])
 def test_a_generated_task_is_learned_and_stays_above_its_floor(files: Path, source: str):
-    from attnres_cli import data
+    from attnres_cli.data import sources
 
-    tokens = data.load(recipe.load("smoke", [f"data.source={source}", EVALUATED]))
+    tokens = sources.load(recipe.load("smoke", [f"data.source={source}", EVALUATED]))
 
     (loss,) = losses(files, f"data.source={source}")
 

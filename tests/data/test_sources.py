@@ -11,10 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from attnres_cli import data
 from attnres_cli.config import recipe
 from attnres_cli.config.recipe import Recipe
-from attnres_cli.data import stdlib, text
+from attnres_cli.data import sources, stdlib, text
 from attnres_cli.data.tokens import Document, Tokens, split
 from attnres_cli.errors import DataError
 
@@ -70,7 +69,7 @@ def load(tiny: Recipe, *overrides: str, path: Path) -> Tokens:
         key, _, value = override.partition("=")
         section, _, key = key.partition(".")
         values[section][key] = float(value)
-    return data.load(recipe.validate(values, "tiny"))
+    return sources.load(recipe.validate(values, "tiny"))
 
 
 # Text
@@ -275,7 +274,7 @@ def separate(tmp_path: Path, tiny: Recipe) -> Tokens:
     values = tiny.model_dump()
     values["data"] |= {"source": "text", "path": str(tmp_path / "here")}
     values["data"] |= {"val_path": str(tmp_path / "there")}
-    return data.load(recipe.validate(values, "tiny"))
+    return sources.load(recipe.validate(values, "tiny"))
 
 
 def test_a_validation_path_validates_and_all_of_the_path_trains(
@@ -312,7 +311,7 @@ def test_a_validation_path_within_the_path_or_around_it_is_refused(
     values["data"] |= {"val_path": str(tmp_path / second)}
 
     with pytest.raises(DataError, match="share files"):
-        data.load(recipe.validate(values, "tiny"))
+        sources.load(recipe.validate(values, "tiny"))
 
 
 # The standard library
@@ -354,7 +353,7 @@ def test_the_standard_library_gives_validation_the_fraction_asked_for(library: l
 
 
 def test_the_default_data_are_enough_for_the_quick_recipe():
-    tokens = data.load(recipe.load("quick"))
+    tokens = sources.load(recipe.load("quick"))
 
     assert tokens.source == "stdlib"
-    assert 0 < tokens.facts.bigram_entropy < tokens.facts.unigram_entropy
+    assert 0 < tokens.description.bigram_entropy < tokens.description.unigram_entropy

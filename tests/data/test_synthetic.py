@@ -118,10 +118,10 @@ def test_all_sequences_are_equally_likely_and_the_floor_is_the_logarithm_of_thei
 def test_no_table_of_the_next_token_is_below_the_floor(source: str):
     tokens = of(source, eval_tokens=2**19)
 
-    assert 0 < tokens.floor < tokens.facts.bigram_entropy < tokens.facts.unigram_entropy
-    assert tokens.facts.unigram_entropy < math.log(tokens.vocab_size)
-    assert tokens.facts.floor == tokens.floor
-    assert tokens.facts.zlib_bits is None
+    assert 0 < tokens.floor < tokens.description.bigram_entropy < tokens.description.unigram_entropy
+    assert tokens.description.unigram_entropy < math.log(tokens.vocab_size)
+    assert tokens.description.floor == tokens.floor
+    assert tokens.description.zlib_bits is None
 
 
 @pytest.mark.parametrize("source", LENGTHS)
@@ -205,7 +205,7 @@ def test_no_instance_is_trained_on_that_is_evaluated(
 @pytest.mark.parametrize("source", LENGTHS)
 def test_equal_tasks_have_equal_fingerprints(source: str):
     assert of(source).fingerprint == of(source).fingerprint
-    assert of(source).facts.fingerprint == of(source).fingerprint
+    assert of(source).description.fingerprint == of(source).fingerprint
 
 
 def test_another_difficulty_length_or_task_is_another_fingerprint():

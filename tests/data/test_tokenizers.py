@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from attnres_cli import data
 from attnres_cli.config import recipe
+from attnres_cli.data import sources
 from attnres_cli.data.tokenizers import streams
-from attnres_cli.data.tokens import Document, Streams, parts
+from attnres_cli.data.tokens import Document, Streams, of_bytes, parts
 from attnres_cli.errors import DataError
 
 WORDS = {"<unk>": 0, "the": 1, "cat": 2, "sat": 3, "caf\u00e9": 4, "\u00e9\u00e9": 5}
@@ -75,7 +75,7 @@ def test_a_tokenizer_file_is_used_for_whole_documents_in_order(words: str):
 
     assert held(tokens) == ([1, 2, 3, 1, 0], [4])
     assert tokens.vocab_size == 6
-    assert tokens.facts.n_bytes == len("the cat satthe dog") + len("caf\u00e9".encode())
+    assert tokens.description.n_bytes == len("the cat satthe dog") + len("caf\u00e9".encode())
 
 
 def test_the_vocabulary_reaches_to_the_largest_token(tmp_path: Path, words: str):
@@ -103,7 +103,7 @@ def test_a_document_that_is_cut_within_a_character_loses_that_one_alone(words: s
 def test_the_same_documents_validate_as_with_bytes(words: str):
     many = documents(*["the cat sat"] * 30, *["caf\u00e9 cat"] * 30)
 
-    plain = data.tokens.of_bytes("text", *parts(many, 0.2))
+    plain = of_bytes("text", *parts(many, 0.2))
     tokens = streams("text", *parts(many, 0.2), words)
 
     assert np.asarray(tokens.val).tobytes().count(b"\4") == bytes(plain.val).count(b"caf")
@@ -200,6 +200,7 @@ def test_a_recipe_with_a_tokenizer_loads_its_tokens(tmp_path: Path, words: str):
     (tmp_path / "a.txt").write_text("the cat sat " * 3000)
     sets = ["data.source=text", f"data.path={tmp_path}/a.txt", f"data.tokenizer={words}"]
 
-    tokens = data.load(recipe.load("smoke", [*sets, "train.eval_tokens=256"]))
+    tokens = sources.load(recipe.load("smoke", [*sets, "train.eval_tokens=256"]))
 
-    assert tokens.facts.train_tokens + tokens.facts.val_tokens == pytest.approx(9000, abs=2)
+    held = tokens.description
+    assert held.train_tokens + held.val_tokens == pytest.approx(9000, abs=2)

@@ -335,7 +335,7 @@ def test_the_best_table_in_hindsight_loses_exactly_the_bigram_entropy():
 def test_facts_say_what_the_streams_hold():
     tokens = split("text", [Document("a", b"ab" * 500)], val_fraction=0.1)
 
-    facts = tokens.facts
+    facts = tokens.description
 
     assert (facts.train_tokens, facts.val_tokens, facts.n_bytes) == (900, 100, 1000)
     assert (facts.source, facts.fingerprint) == ("text", tokens.fingerprint)
@@ -347,7 +347,7 @@ def test_facts_say_what_the_streams_hold():
 def test_facts_say_how_far_the_validation_text_alone_can_be_packed():
     held = [Document("a", noise(90_000)), Document("b", bytes(4000)), Document("c", bytes(6000))]
 
-    facts = split("text", held, val_fraction=0.05).facts
+    facts = split("text", held, val_fraction=0.05).description
 
     assert facts.val_tokens < 90_000
     assert facts.zlib_bits is not None

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from attnres_cli import data
 from attnres_cli.config.recipe import Recipe, load
-from attnres_cli.data import Tokens
+from attnres_cli.data import sources
+from attnres_cli.data.tokens import Tokens
 from attnres_cli.errors import UsageError
 from attnres_cli.lab import grid, match
 from attnres_cli.nn import variant
@@ -24,7 +24,7 @@ def recipe() -> Recipe:
 
 @pytest.fixture(scope="module")
 def tokens(recipe: Recipe) -> Tokens:
-    return data.load(recipe)
+    return sources.load(recipe)
 
 
 def plan_of(recipe: Recipe, tokens: Tokens, *specs: str) -> Plan:

@@ -16,9 +16,9 @@ import torch
 from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner, Result
 
-from attnres_cli import data
 from attnres_cli.cli.app import app
 from attnres_cli.config.recipe import validate
+from attnres_cli.data import sources
 from attnres_cli.errors import AttnresError, DataError, DeviceError, UsageError
 from attnres_cli.lab.verify import departs
 from attnres_cli.nn import model
@@ -199,7 +199,7 @@ def test_an_exported_run_is_the_model_that_was_trained(folder: Path, run: int):
     config = json.loads((folder / "mine" / "model" / "config.json").read_text())
     recipe = validate(config["recipe"], "config.json")
     assert recipe.digest == config["recipe_digest"]
-    tokens = data.load(recipe)
+    tokens = sources.load(recipe)
     assert tokens.fingerprint == config["data"]["fingerprint"]
     total, count = 0.0, 0
     torch.set_num_threads(config["computed_with"]["threads"])

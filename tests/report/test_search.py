@@ -12,7 +12,8 @@ import searches
 from attnres_cli.records.run import Gate, Status
 from attnres_cli.records.search_records import State
 from attnres_cli.report.search_words import answer, counts, failures, notes
-from attnres_cli.stats import ALPHA, common_best, likeliest_common, may_be_best
+from attnres_cli.stats.optima import common_best, likeliest_common, may_be_best
+from attnres_cli.stats.power import ALPHA
 from attnres_cli.verdict.optima import Finding, find
 from attnres_cli.verdict.shape_results import cell, front, named, sizes
 

@@ -19,7 +19,7 @@ from attnres_cli.errors import StudyError
 from attnres_cli.report.figures import of_sizes
 from attnres_cli.report.page_parts import scaling_page
 from attnres_cli.report.scaling import notes, show
-from attnres_cli.stats import PowerLaw
+from attnres_cli.stats.scaling import PowerLaw
 from attnres_cli.verdict.ladder import Ladder, compute, ladder
 
 WORTH, TOKENS = 1.3, 10_000

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from attnres_cli.stats import ALPHA, POWER, detectable, holm, paired, word
+from attnres_cli.stats.pairs import holm, paired, word
+from attnres_cli.stats.power import ALPHA, POWER, detectable
 
 STUDIES = 1500
 SLACK = 4  # standard errors of a share of so many studies: a right share fails once in 30,000

@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from attnres_cli.stats import (
-    ALPHA,
+from attnres_cli.stats.optima import (
     above_zero,
     common_best,
     likeliest_common,
     may_be_best,
     mean_interval,
-    paired,
 )
+from attnres_cli.stats.pairs import paired
+from attnres_cli.stats.power import ALPHA
 
 STUDIES = 1500
 SLACK = 4  # standard errors of a share of so many studies: a right share fails once in 30,000

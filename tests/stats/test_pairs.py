@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import binomtest, bootstrap, permutation_test, ttest_1samp
 
-from attnres_cli.stats import Difference, bca, holm, judged, mean_sd, sign_flip, word
-from attnres_cli.stats import paired as paired_losses
+from attnres_cli.stats.pairs import Difference, bca, holm, judged, mean_sd, sign_flip, word
+from attnres_cli.stats.pairs import paired as paired_losses
 
 P_VALUES = st.lists(st.floats(0, 1), max_size=12)
 

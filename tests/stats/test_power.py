@@ -7,8 +7,15 @@ import pytest
 from scipy.special import stdtrit
 from scipy.stats import nct
 
-from attnres_cli.stats import ALPHA, POWER, detectable, noise, power, seeds_needed
-from attnres_cli.stats.power import _gauss_legendre
+from attnres_cli.stats.power import (
+    ALPHA,
+    POWER,
+    _gauss_legendre,
+    detectable,
+    noise,
+    power,
+    seeds_needed,
+)
 
 
 @pytest.mark.parametrize("n", [2, 3, 6, 10, 100])

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from attnres_cli.stats import PowerLaw, adjusted, fit, fit_floor, multiplier, multiplier_of
+from attnres_cli.stats.scaling import PowerLaw, adjusted, fit, fit_floor, multiplier, multiplier_of
 
 COMPUTE = [0.6915, 1.0405, 1.6937, 3.3531, 5.5985]  # PFLOP/s-days, read off the paper's Fig. 4
 TABLE_2 = {

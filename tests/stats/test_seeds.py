@@ -8,19 +8,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from attnres_cli.stats import (
+from attnres_cli.stats.pairs import holm, paired, word
+from attnres_cli.stats.power import (
     ALPHA,
     ASSUMED,
     POWER,
     SEEDS,
     assumed,
-    holm,
     measured,
     noise,
-    paired,
     seconds,
     seeds_needed,
-    word,
 )
 
 LOSSES = [1.50, 1.52, 1.47, 1.51, 1.53]

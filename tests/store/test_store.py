@@ -22,7 +22,7 @@ from attnres_cli.records import gates
 from attnres_cli.records.comparison_terms import Matched, Terms, Tuned
 from attnres_cli.records.plan import Arm, Plan
 from attnres_cli.records.run import (
-    DataFacts,
+    DataDescription,
     Point,
     RunRecord,
     RunResult,
@@ -33,7 +33,9 @@ from attnres_cli.records.run import (
 from attnres_cli.store import engine, owner, sqlite
 from attnres_cli.store.store import Store
 
-FACTS = DataFacts("0123456789abcdef", "stdlib", 5_000_000_000, 256, 4_750_000_000, 7, 3.3, 2.4)
+FACTS = DataDescription(
+    "0123456789abcdef", "stdlib", 5_000_000_000, 256, 4_750_000_000, 7, 3.3, 2.4
+)
 VERSIONS = {"attnres": "0.1.0", "torch": "2.9.0", "git_dirty": "no"}
 SETTINGS = Settings("cuda", "NVIDIA H200", "bf16", compiled=True, threads=3, engine="compile")
 CURVE = (Point(0, None, 5.5), Point(3, 4.25, None), Point(6, 2.5, 2.375))

@@ -15,8 +15,7 @@ import torch
 from attnres_variants.standard import Standard
 
 from attnres_cli.config.recipe import Recipe, validate
-from attnres_cli.data import Tokens
-from attnres_cli.data.tokens import Document, split
+from attnres_cli.data.tokens import Document, Tokens, split
 from attnres_cli.nn.residual import register
 from attnres_cli.records.run import WEIGHTS, RunResult, RunSpec, Settings, Status
 from attnres_cli.train.checkpoint import Checkpoints

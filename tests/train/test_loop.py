@@ -14,8 +14,8 @@ from designs import SIMPLE
 from torch import Tensor
 
 from attnres_cli.config.recipe import Recipe, validate
-from attnres_cli.data import Tokens, load
-from attnres_cli.data.tokens import Document, split
+from attnres_cli.data.sources import load
+from attnres_cli.data.tokens import Document, Tokens, split
 from attnres_cli.nn.depthmix import engines
 from attnres_cli.records.run import RunSpec, Settings, Status
 from attnres_cli.train.loop import train
@@ -236,4 +236,4 @@ def test_real_training_learns_more_than_byte_frequencies(variant: str):
 
     result = train(spec_of(recipe, tokens, variant), tokens, SETTINGS, "cpu", quiet)
 
-    assert result.val_loss < tokens.facts.unigram_entropy
+    assert result.val_loss < tokens.description.unigram_entropy

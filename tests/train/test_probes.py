@@ -17,8 +17,7 @@ from designs import BRIEF, SIMPLE, build
 from torch import Tensor
 
 from attnres_cli.config.recipe import Recipe, load, validate
-from attnres_cli.data import Tokens
-from attnres_cli.data.tokens import Document, split
+from attnres_cli.data.tokens import Document, Tokens, split
 from attnres_cli.nn import depthmix, residual, source_groups, variant
 from attnres_cli.nn.loss import next_token_loss
 from attnres_cli.nn.model import Transformer

@@ -12,8 +12,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from attnres_cli.config.recipe import Recipe, validate
-from attnres_cli.data import Tokens
-from attnres_cli.data.tokens import Document, split
+from attnres_cli.data.tokens import Document, Tokens, split
 from attnres_cli.errors import DataError, RecipeError
 from attnres_cli.nn import measure
 from attnres_cli.records.run import RunSpec, Settings

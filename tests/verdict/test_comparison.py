@@ -11,9 +11,9 @@ import pytest
 from scipy.stats import ttest_rel
 
 from attnres_cli.records.comparison_terms import ArmRecipe, Terms, Tuned
-from attnres_cli.records.run import DataFacts, Gate, RunRecord, Status
+from attnres_cli.records.run import DataDescription, Gate, RunRecord, Status
 from attnres_cli.report.export import facts_of
-from attnres_cli.stats import holm
+from attnres_cli.stats.pairs import holm
 from attnres_cli.verdict.comparison import ArmResult, Comparison, compare
 
 BASE = (1.50, 1.70, 1.60, 1.40)  # seeds that differ more than the arms below do
@@ -165,7 +165,7 @@ def test_a_gate_that_stops_the_baseline_blocks_every_arm(
 
 @pytest.mark.parametrize("nats", [-0.99, 0.99])
 def test_an_untrained_loss_within_one_nat_of_ln_vocab_passes(
-    nats: float, make_arm, facts: DataFacts
+    nats: float, make_arm, facts: DataDescription
 ):
     start = math.log(facts.vocab_size) + nats
     runs = make_arm("attnres", *BETTER, initial_loss=start)
@@ -207,7 +207,7 @@ def test_other_tokens_per_step_are_refused_even_where_time_is_matched(make_arm, 
     assert "128 tokens per step" in arm_of(comparison, "attnres").reason
 
 
-def test_a_loss_below_the_least_possible_one_blocks(make_arm, facts: DataFacts):
+def test_a_loss_below_the_least_possible_one_blocks(make_arm, facts: DataDescription):
     records = make_arm("standard", *BASE) + make_arm("attnres", *BETTER)
 
     comparison = compare(records, replace(facts, floor=1.35), "standard")

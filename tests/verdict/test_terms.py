@@ -10,7 +10,7 @@ import pytest
 
 from attnres_cli.errors import StudyError
 from attnres_cli.records.comparison_terms import SHARED, ArmRecipe, Matched, Terms, Tuned
-from attnres_cli.records.run import FIRST_TUNING_SEED, DataFacts, RunRecord
+from attnres_cli.records.run import FIRST_TUNING_SEED, DataDescription, RunRecord
 from attnres_cli.report import export, terminal
 from attnres_cli.verdict import labels as terms
 from attnres_cli.verdict.comparison import Comparison, compare
@@ -52,7 +52,7 @@ def study(make_arm, make_run) -> list[RunRecord]:
 
 
 @pytest.fixture
-def comparisons(study, recipes, facts: DataFacts) -> list[Comparison]:
+def comparisons(study, recipes, facts: DataDescription) -> list[Comparison]:
     chosen = choose(study, "attnres.db", None, "standard", own=recipes)
     return [
         compare(runs, facts, chosen.baseline, terms, mine)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from attnres_cli.lab.search.families import Family
 from attnres_cli.lab.search.points import Point
 from attnres_cli.lab.search.trunk_grid import Trunk
-from attnres_cli.stats import COMMON, likeliest_common
+from attnres_cli.stats.optima import COMMON, likeliest_common
 
 
 def chosen(families: Sequence[Family], k: int) -> dict[str, list[Point]]:

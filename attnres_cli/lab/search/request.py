@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from attnres_cli import data
 from attnres_cli.config.recipe import Recipe
-from attnres_cli.data import Tokens
+from attnres_cli.data import sources
+from attnres_cli.data.tokens import Tokens
 from attnres_cli.errors import UsageError
 from attnres_cli.lab.search import budget as budgets
 from attnres_cli.lab.search import proposals, pruning
@@ -102,7 +102,7 @@ def make(recipe: Recipe, asked: Asked) -> Wanted:
     space = spaces.parse(asked.space, specs)
     budget = budgets.parse(asked.budget, 1)
     _check_goals(asked, space, budget)
-    tokens = data.load(recipe)
+    tokens = sources.load(recipe)
     if not asked.budget:
         budget = budgets.parse((), recipe.model.shape(tokens.vocab_size).n_params())
     points = grid(specs, space, budget, recipe, tokens.vocab_size)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from attnres_cli.data import Tokens
+from attnres_cli.data.tokens import Tokens
 from attnres_cli.lab import grid
 from attnres_cli.lab.search.points import Point
 from attnres_cli.records.plan import Arm, Plan

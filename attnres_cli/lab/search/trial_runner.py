@@ -10,7 +10,7 @@ from functools import partial
 from typing import Protocol, TypeVar
 
 from attnres_cli.config.recipe import Recipe
-from attnres_cli.data import Tokens
+from attnres_cli.data.tokens import Tokens
 from attnres_cli.lab import grid
 from attnres_cli.lab.search import confirmation, pruning
 from attnres_cli.lab.search.families import Family
@@ -121,7 +121,7 @@ class Laboratory:
             for seed in seeds
             for point in points
         ]
-        records = self.store.plan(specs, self.tokens.facts) if specs else []
+        records = self.store.plan(specs, self.tokens.description) if specs else []
         again = [
             spec
             for spec, record in zip(specs, records, strict=True)
@@ -129,8 +129,8 @@ class Laboratory:
         ]
         if not self.retry_failed or not again:
             return records
-        self.store.plan(again, self.tokens.facts, retry_failed=True)
-        return self.store.plan(specs, self.tokens.facts)
+        self.store.plan(again, self.tokens.description, retry_failed=True)
+        return self.store.plan(specs, self.tokens.description)
 
     def train(
         self,

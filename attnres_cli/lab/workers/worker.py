@@ -13,10 +13,10 @@ from multiprocessing.connection import Connection
 
 import torch
 
-from attnres_cli import data
 from attnres_cli.config.recipe import Recipe
 from attnres_cli.console import say
-from attnres_cli.data import Tokens
+from attnres_cli.data import sources
+from attnres_cli.data.tokens import Tokens
 from attnres_cli.errors import AttnresError, AwayError, DataError, StudyError, UsageError
 from attnres_cli.lab.workers.cores import bind
 from attnres_cli.lab.workers.heartbeat import Heart
@@ -98,7 +98,7 @@ def work(worker: int, job: Job, line: Connection) -> None:
         store = patiently(lambda: Store.open(job.study, create=True), retry_s())
         tokens = None
         while not stop.wanted and (ids := _asked(line)):
-            tokens = tokens or data.load(job.recipe)  # before a run is claimed: none is to blame
+            tokens = tokens or sources.load(job.recipe)  # before a run is claimed: none is to blame
             claimed = store.claim(ids)
             if claimed is None:  # others were first
                 continue

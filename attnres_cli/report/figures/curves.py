@@ -11,7 +11,7 @@ from matplotlib.ticker import EngFormatter
 
 from attnres_cli.records.run import RunRecord
 from attnres_cli.report.figures.style import canvas, legend, short, styles
-from attnres_cli.stats import mean_sd
+from attnres_cli.stats.pairs import mean_sd
 from attnres_cli.verdict.chapter import Chapter
 
 CAPTION = "Lines: mean over seeds; bands: one standard deviation to each side."

@@ -29,7 +29,7 @@ from attnres_cli.lab.search.families import unless_ended
 from attnres_cli.lab.search.proposals import Feasible
 from attnres_cli.records.run import RunRecord, RunSpec, Status
 from attnres_cli.records.search_records import State, fresh_seeds
-from attnres_cli.stats import likeliest_common
+from attnres_cli.stats.optima import likeliest_common
 from attnres_cli.store import engine
 from attnres_cli.verdict.optima import find
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from attnres_cli import data
 from attnres_cli.config.recipe import Recipe, load
+from attnres_cli.data import sources
 from attnres_cli.errors import DataError
 from attnres_cli.lab import grid as ablate
 from attnres_cli.lab.workers.pool import run_all
@@ -27,10 +27,10 @@ class Grid:
     def __init__(self, folder: Path, n_seeds: int, recipe: Recipe) -> None:
         self.path = str(folder / "attnres.db")
         self.store = Store.open(self.path, create=True)
-        tokens = data.load(recipe)
+        tokens = sources.load(recipe)
         spec = str(variant.parse("standard"))
         specs = [RunSpec(recipe, spec, seed, tokens.fingerprint) for seed in range(n_seeds)]
-        self.ids = [record.id for record in self.store.plan(specs, tokens.facts)]
+        self.ids = [record.id for record in self.store.plan(specs, tokens.description)]
         self.plan = Plan(recipe, (), (0,), ("cpu",), SETTINGS, tokens.fingerprint)
         self.events: list[Event] = []
         self.owners: dict[int, str] = {}

@@ -1,0 +1,59 @@
+"""Where tokens come from: one file per source; `load` is the only door."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from attnres_cli.config.recipe import Data, Recipe
+from attnres_cli.data import huggingface, stdlib, synthetic, text, tokenfiles, tokenizers
+from attnres_cli.data.tokens import Streams, Tokens, by_path, entropies, parts
+from attnres_cli.errors import DataError
+
+__all__ = ["Tokens", "entropies", "load"]
+
+
+def load(recipe: Recipe) -> Tokens:
+    """The tokens that a recipe names, checked to be long enough for it.
+
+    Raises:
+        DataError: missing, unreadable, not of the format named, with tokens beyond the vocabulary,
+            or shorter than the recipe needs.
+
+    """
+    config = recipe.data
+    if config.source in synthetic.TASKS:
+        return synthetic.episodes(config, recipe.model.seq_len, recipe.train.eval_tokens)
+    tokens = tokenfiles.load(config) if config.source in tokenfiles.FORMATS else _texts(config)
+    tokens.check(recipe.model.seq_len, recipe.train.eval_tokens)
+    return tokens
+
+
+def _texts(config: Data) -> Streams:
+    """Documents, split whole, as bytes or by the tokenizer."""
+    path, val_path = _given(config.path), _given(config.val_path)
+    if config.source == "huggingface":
+        train, val = huggingface.documents(config)
+    elif config.source == "stdlib":
+        train, val = stdlib.documents(), None
+    elif val_path is None:
+        train, val = text.documents(path), None
+    else:
+        train, val = text.documents(path), text.documents(val_path, "data.val_path")
+        _refuse_nested(path, val_path)
+    halves = parts(train, config.val_fraction) if val is None else (by_path(train), by_path(val))
+    return tokenizers.streams(config.source, *halves, config.tokenizer)
+
+
+def _given(path: str | None) -> Path | None:
+    return None if path is None else Path(path).expanduser()
+
+
+def _refuse_nested(path: Path | None, val_path: Path) -> None:
+    """Raise DataError where a file below one of them lies below the other too."""
+    assert path is not None
+    one, other = path.resolve(), val_path.resolve()
+    if one.is_relative_to(other) or other.is_relative_to(one):
+        raise DataError(
+            f"data.path {path} and data.val_path {val_path} share files: validation on what was "
+            "trained on says nothing; move the validation text beside, not below"
+        )
