@@ -17,7 +17,9 @@ Exit codes stand here too, for every command; 1 is Python's own, after a traceba
 from __future__ import annotations
 
 import difflib
+import importlib
 from collections.abc import Iterable
+from typing import Any
 
 DONE = 0
 BAD_INPUT = 2
@@ -79,3 +81,14 @@ def unknown(what: str, name: str, known: Iterable[str]) -> str:
     near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
     hint = f": did you mean '{near[0]}'?" if near else "."
     return f"unknown {what} '{name}'{hint} Known: {', '.join(names) or 'none'}"
+
+
+def required(package: str, extra: str, what: str, error: type[AttnresError]) -> Any:
+    """The package, imported; `error` with the command that installs it where it cannot be."""
+    try:
+        return importlib.import_module(package)
+    except ImportError as reason:
+        raise error(
+            f"{what} needs the package {extra}, which cannot be imported ({reason}): "
+            f"pip install 'attnres-cli[{extra}]'"
+        ) from reason

@@ -128,7 +128,7 @@ def export(
     write(store, record, folder)
     for name in FILES:
         typer.echo(f"{folder / name}  {(folder / name).stat().st_size:,} bytes")
-    typer.echo(f"from attnres_cli.nn.model import load; model = load({str(folder)!r})")
+    typer.echo(f"from attnres_cli import load; model = load({str(folder)!r})")
 
 
 def _check_export(

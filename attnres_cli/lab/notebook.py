@@ -1,0 +1,167 @@
+"""A study in a notebook: its runs, curves and verdicts as plain records, or as pandas data frames.
+
+    study = open_study("attnres.db")
+    study.frame("verdicts")[["variant", "loss", "difference", "p_holm", "verdict"]]
+
+A record is a dictionary of numbers and text, one per row of such a frame. Losses are in nats per
+token, times in seconds.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+from attnres_cli.config import address
+from attnres_cli.errors import UsageError, required, unknown
+from attnres_cli.store.store import Store
+from attnres_cli.verdict.comparison import ArmResult, Comparison, compare
+from attnres_cli.verdict.registered import labelled
+from attnres_cli.verdict.select import choose, every, told
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Record = dict[str, Any]
+Table = Literal["runs", "curves", "verdicts"]
+
+
+def open_study(study: str = address.DEFAULT) -> Study:
+    """The study in that SQLite file, or under that URL.
+
+    Raises:
+        StudyError: it is not there, or is no study.
+
+    """
+    return Study(address.withhold(str(study)))
+
+
+class Study:
+    """What a study holds at the moment it is asked."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._store = Store.open(name, create=False)
+
+    def runs(self) -> list[Record]:
+        """A record per run: what it is, where it stands, and what came of it, if it has ended."""
+        found = []
+        for run in self._store.runs(curves=False):
+            record = {
+                "run": run.id,
+                "recipe": run.recipe,
+                "recipe_digest": run.recipe_digest,
+                "variant": run.variant,
+                "seed": run.seed,
+                "data": run.fingerprint,
+                "status": str(run.status),
+                "error": run.error,
+            }
+            result = run.result
+            names = _RESULT if result is not None else ()
+            found.append(record | {name: getattr(result, name) for name in names})
+        return found
+
+    def curves(self) -> list[Record]:
+        """A record per point of every run's curve; a loss that was not measured there is None."""
+        return [
+            {
+                "run": run.id,
+                "recipe": run.recipe,
+                "variant": run.variant,
+                "seed": run.seed,
+                "step": point.step,
+                "train_loss": point.train_loss,
+                "val_loss": point.val_loss,
+            }
+            for run in self._store.runs()
+            if run.result is not None
+            for point in run.result.curve
+        ]
+
+    def verdicts(self, baseline: str = "standard", recipe: str | None = None) -> list[Record]:
+        """A record per arm of every comparison, those of the newest recipe last.
+
+        Args:
+            baseline: the arm that the others are compared with.
+            recipe: a name or digest; None: all recipes of the study.
+
+        Raises:
+            StudyError: the study holds no runs.
+            UsageError: no such recipe or baseline in it.
+
+        """
+        found = self._comparisons(baseline, recipe)
+        return [_verdict(comparison, arm) for comparison in found for arm in comparison.arms]
+
+    def frame(self, table: Table = "verdicts") -> pd.DataFrame:
+        """The records of `runs`, `curves` or `verdicts` as a data frame.
+
+        Raises:
+            UsageError: pandas is not installed, or there is no such table.
+
+        """
+        tables = {"runs": self.runs, "curves": self.curves, "verdicts": self.verdicts}
+        if table not in tables:
+            raise UsageError(unknown("table", table, tables))
+        library = required("pandas", "pandas", "a data frame", UsageError)
+        frame: pd.DataFrame = library.DataFrame(tables[table]())
+        return frame
+
+    def _comparisons(self, baseline: str, recipe: str | None) -> list[Comparison]:
+        store, own = self._store, self._store.arm_recipes()
+        records, registrations = store.runs(curves=False), store.registrations()
+
+        def canonical(spec: str, digest: str) -> str:
+            from attnres_cli.nn.variant import parse
+
+            return str(parse(spec).at_depth(2 * store.recipe(digest).model.n_layers))
+
+        newest = choose(records, self.name, recipe, baseline, canonical, own)
+        found = []
+        for chosen in every(newest, records, recipe, baseline, canonical, own):
+            data = store.data(chosen.fingerprint)
+            each = [
+                compare(r, data, chosen.baseline, t, o) for r, t, o in told(chosen, records, own)
+            ]
+            found += labelled(each, records, data, registrations)
+        return found
+
+
+_RESULT = (
+    "val_loss",
+    "initial_loss",
+    "steps",
+    "tokens",
+    "step_s",
+    "tokens_per_second",
+    "train_s",
+    "peak_bytes",
+    "n_params",
+    "flops_per_token",
+)
+
+
+def _verdict(comparison: Comparison, arm: ArmResult) -> Record:
+    terms, found = comparison.terms, arm.difference
+    return {
+        "recipe": comparison.recipe,
+        "recipe_digest": comparison.recipe_digest,
+        "data": comparison.data.fingerprint,
+        "match": terms.match,
+        "tuned": terms.is_tuned,
+        "registered": comparison.registered,
+        "baseline": comparison.baseline,
+        "variant": arm.variant,
+        "seeds": len(arm.losses),
+        "loss": arm.mean,
+        "sd": arm.sd,
+        "difference": None if found is None else found.mean,
+        "ci_low": None if found is None else found.ci95[0],
+        "ci_high": None if found is None else found.ci95[1],
+        "p_holm": None if found is None else found.p_holm,
+        "verdict": arm.verdict,
+        "reason": arm.reason,
+        "n_params": arm.n_params,
+        "flops_per_token": arm.flops_per_token,
+        "step_s": arm.step_s,
+    }
