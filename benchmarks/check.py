@@ -19,7 +19,9 @@ from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from attnres_cli.nn.depthmix import History, Scoring, use
+from attnres_cli.nn.depthmix.engines import use
+from attnres_cli.nn.depthmix.history import History
+from attnres_cli.nn.depthmix.scoring import Scoring
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 

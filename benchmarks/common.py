@@ -22,8 +22,9 @@ from torch import Tensor
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import variants
-from attnres_cli.nn import depthmix, measure, variant
+from attnres_cli.nn import measure, variant
 from attnres_cli.nn.cost import Spread
+from attnres_cli.nn.depthmix import engines
 from attnres_cli.nn.model import Transformer, init_weights
 from attnres_cli.nn.shape import Shape
 
@@ -85,7 +86,7 @@ class Training:
         """The loss of the batch, with its graph."""
         bf16 = torch.autocast(self.windows.device.type, torch.bfloat16)
         precision = bf16 if self.setting.precision == "bf16" else contextlib.nullcontext()
-        with depthmix.use(self.engine), precision:
+        with engines.use(self.engine), precision:
             return self.forward(self.windows[:, :-1], self.windows[:, 1:])
 
     def forward_backward(self) -> None:

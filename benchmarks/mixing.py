@@ -30,8 +30,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from common import arguments, facts, failure, finish, save, spread_text, started
 
-from attnres_cli.nn import cost, depthmix, measure
-from attnres_cli.nn.depthmix import History, Scoring
+from attnres_cli.nn import cost, measure
+from attnres_cli.nn.depthmix import engines
+from attnres_cli.nn.depthmix.history import History
+from attnres_cli.nn.depthmix.scoring import Scoring
 
 TARGETS = {"forward": 0.80, "backward": 0.65}
 """Shares of copy speed, for fused kernels on a GPU."""
@@ -115,7 +117,7 @@ class Mixing:
 
     def forward(self) -> Mixed:
         """All mixes, with their graph."""
-        with depthmix.use(self.engine):
+        with engines.use(self.engine):
             return self.call()
 
     def forward_backward(self) -> None:

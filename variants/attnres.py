@@ -73,7 +73,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from attnres_cli.nn.depthmix import History, Scoring
+from attnres_cli.nn.depthmix.history import History
+from attnres_cli.nn.depthmix.scoring import Scoring
 from attnres_cli.nn.residual import Hidden, Residual, Value, VariantError, register
 
 EPS = 1e-6

@@ -30,7 +30,8 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
-from attnres_cli.nn.depthmix import History, Scoring
+from attnres_cli.nn.depthmix.history import History
+from attnres_cli.nn.depthmix.scoring import Scoring
 from attnres_cli.nn.residual import Hidden, Residual, VariantError, register
 
 

@@ -26,7 +26,7 @@ from attnres_cli.nn.residual import Hidden, Residual, VariantError, register
 class MyVariant(Residual):
     """The state is the stream. Any value may be one; it is never changed in place.
 
-    Depth-mixing designs keep an attnres_cli.nn.depthmix.History instead: variants/attnres.py.
+    Depth-mixing designs keep a History instead: see variants/attnres.py.
     """
 
     def __init__(self, d_model: int, n_sublayers: int, *, strength: float = 1.0) -> None:

@@ -13,8 +13,9 @@ from torch import Tensor
 import attnres_cli
 from attnres_cli.data.tokens import Tokens
 from attnres_cli.errors import UsageError
-from attnres_cli.nn import cost, depthmix, measure, variant
+from attnres_cli.nn import cost, measure, variant
 from attnres_cli.nn.cost import ArmCost, Conditions, DecodeArm, DecodeBench, StepBench
+from attnres_cli.nn.depthmix import engines
 from attnres_cli.nn.generate import generate
 from attnres_cli.nn.model import Transformer, init_weights
 from attnres_cli.records.plan import Arm, Plan
@@ -234,7 +235,7 @@ def _per_token(
 
 def _drawing(model: Transformer, prompt: Tensor, n_new: int, engine: str) -> Callable[[], Tensor]:
     def draw() -> Tensor:
-        with depthmix.use(engine):
+        with engines.use(engine):
             return generate(model, prompt, n_new, temperature=0.0)
 
     return draw
@@ -266,7 +267,7 @@ def _not_the_likeliest(
     """What is wrong with greedily generated tokens: for the reference engine, which sees the whole
     sequence at once, each must be the likeliest, to rounding.
     """
-    with depthmix.use("reference"):
+    with engines.use("reference"):
         logits = model(out[:, :-1])[:, n_prompt - 1 :].float()
     chosen = logits.gather(-1, out[:, n_prompt:, None]).squeeze(-1)
     short = float(((logits.amax(dim=-1) - chosen) / logits.std(dim=-1)).max())

@@ -19,7 +19,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from attnres_cli.nn import depthmix
+from attnres_cli.nn.depthmix import engines
 from attnres_cli.nn.model import Transformer
 
 Call = Callable[[], object]
@@ -175,7 +175,7 @@ def loss_and_gradients(
     parts, total = windows.split(rows or len(windows)), 0.0
     bf16 = torch.autocast(windows.device.type, torch.bfloat16)
     for part in parts:
-        with depthmix.use(engine), bf16 if precision == "bf16" else contextlib.nullcontext():
+        with engines.use(engine), bf16 if precision == "bf16" else contextlib.nullcontext():
             loss = forward(part[:, :-1], part[:, 1:])
         loss = loss * (len(part) / len(windows))
         loss.backward()

@@ -8,7 +8,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from attnres_cli.nn import depthmix
+from attnres_cli.nn.depthmix import engines
 from attnres_cli.nn.residual import Residual, VariantError
 from attnres_cli.nn.variant import Variant
 
@@ -42,7 +42,7 @@ def _mixing(typed: Variant, n_sublayers: int, noise: float) -> Tensor | None:
     generator = torch.Generator().manual_seed(0)
     size = (n_sublayers + 1, 1, 4, width)
     values = list(torch.randn(size, generator=generator, dtype=torch.float64))
-    with depthmix.use("reference"):  # whatever a GPU nearby is computing with
+    with engines.use("reference"):  # whatever a GPU nearby is computing with
         return design.depth_mixing(values)
 
 

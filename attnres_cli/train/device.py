@@ -11,8 +11,7 @@ import torch
 
 from attnres_cli.config.recipe import Recipe
 from attnres_cli.errors import DeviceError, UsageError, unknown
-from attnres_cli.nn import depthmix
-from attnres_cli.nn.depthmix.engines import has_triton, interprets_triton
+from attnres_cli.nn.depthmix.engines import NAMES, has_triton, interprets_triton
 from attnres_cli.nn.measure import cpu_name
 from attnres_cli.records.run import Settings
 
@@ -64,7 +63,7 @@ def settings(
         device: as `devices` names it.
         threads: CPU threads of the process.
         run_flops: training FLOPs of the trunk over the whole run.
-        engine: of depth mixing, one of depthmix.NAMES.
+        engine: of depth mixing, one of NAMES.
 
     Raises:
         DeviceError: the engine does not run on this device or machine.
@@ -103,8 +102,8 @@ def cores() -> list[int]:
 
 def _check_engine(engine: str, kind: str, compile_wish: str) -> None:
     """Refuse what cannot be computed, or contradicts the recipe's train.compile."""
-    if engine not in depthmix.NAMES:
-        raise UsageError(unknown("engine", engine, depthmix.NAMES))
+    if engine not in NAMES:
+        raise UsageError(unknown("engine", engine, NAMES))
     if (engine, compile_wish) in (("compile", "off"), ("eager", "on")):
         what, other = ("compiled", "on") if engine == "compile" else ("not compiled", "off")
         raise UsageError(

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from attnres_cli.data.tokens import Tokens
-from attnres_cli.nn import depthmix, variant
+from attnres_cli.nn import variant
+from attnres_cli.nn.depthmix import engines
 from attnres_cli.nn.model import Transformer, init_weights
 from attnres_cli.records.run import Probe, RunSpec, Settings
 from attnres_cli.train import probes
@@ -95,7 +96,7 @@ class Trainer:
             torch.from_numpy(probes.windows_of(self.tokens, self.spec.recipe))
         )
         design = variant.parse(self.spec.variant)
-        with depthmix.use(self.settings.uncompiled.engine):
+        with engines.use(self.settings.uncompiled.engine):
             return probes.measure(
                 self.model, design, windows[:, :-1], windows[:, 1:], step, self._autocast()
             )
@@ -112,7 +113,7 @@ class Trainer:
 
     def _loss(self, forward: Forward, settings: Settings, windows: Tensor) -> Tensor:
         """The one place where a model is run: by these settings' engine and precision."""
-        with depthmix.use(settings.engine), self._autocast():
+        with engines.use(settings.engine), self._autocast():
             return forward(windows[:, :-1], windows[:, 1:])
 
     def _on_device(self, windows: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from attnres_cli.lab import bench
 from attnres_cli.nn import measure
-from attnres_cli.nn.depthmix import History
+from attnres_cli.nn.depthmix.history import History
 
 TINY = ("--recipe", "smoke", "--rounds", "2", "--set", "model.d_model=16")
 TINY = (*TINY, "--set", "train.batch_size=2", "--set", "train.tokens=1k")

@@ -10,7 +10,7 @@ import torch
 
 from attnres_cli.config.recipe import Recipe, validate
 from attnres_cli.errors import DeviceError, UsageError
-from attnres_cli.nn import depthmix
+from attnres_cli.nn.depthmix import engines
 from attnres_cli.train import device
 from attnres_cli.train.device import cores, devices, settings
 
@@ -183,7 +183,7 @@ def test_an_engine_that_cannot_be_meant_is_refused_with_what_to_type(
         settings(wishing(tiny_recipe, wish), "cpu", 1, SHORT, asked)
 
 
-@pytest.mark.parametrize("asked", depthmix.NAMES)
+@pytest.mark.parametrize("asked", engines.NAMES)
 def test_what_runs_uncompiled_never_takes_the_list_form(
     asked: str, tiny_recipe: Recipe, machine: Machine
 ):

@@ -18,7 +18,8 @@ from torch import Tensor
 
 from attnres_cli.config.recipe import Recipe, load, validate
 from attnres_cli.data.tokens import Document, Tokens, split
-from attnres_cli.nn import depthmix, residual, source_groups, variant
+from attnres_cli.nn import residual, source_groups, variant
+from attnres_cli.nn.depthmix import engines
 from attnres_cli.nn.loss import next_token_loss
 from attnres_cli.nn.model import Transformer
 from attnres_cli.nn.shape import Shape
@@ -128,9 +129,9 @@ def test_magnitudes_and_gradients_are_those_of_plain_autograd(
     spec: str, engine: str, tiny_shape: Shape
 ):
     model = moved(spec, tiny_shape)
-    with depthmix.use(engine):
+    with engines.use(engine):
         probe = probe_of(model, spec, tiny_shape)
-    with depthmix.use("reference"):
+    with engines.use("reference"):
         values, seen = watched(model, tiny_shape)
 
     zero = torch.zeros(1)
@@ -252,15 +253,15 @@ def test_who_reads_sums_is_found_out_without_the_engine_of_the_run(
     tiny_shape: Shape, monkeypatch: pytest.MonkeyPatch
 ):
     used: list[str] = []
-    made = depthmix.engines._made
+    made = engines._made
 
     def spy(name: str) -> object:
         used.append(name)
         return made(name)
 
-    monkeypatch.setattr(depthmix.engines, "_made", spy)
+    monkeypatch.setattr(engines, "_made", spy)
     source_groups.joined.cache_clear()
-    with depthmix.use("eager"):  # on a GPU it may be one that knows no CPU
+    with engines.use("eager"):  # on a GPU it may be one that knows no CPU
         source_groups.joined(variant.parse("attnres"), 6)
 
     assert set(used) == {"reference"}

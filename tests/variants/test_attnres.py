@@ -14,7 +14,9 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from attnres_cli.errors import VariantError
 from attnres_cli.nn import variant
-from attnres_cli.nn.depthmix import History, Scoring, reference
+from attnres_cli.nn.depthmix import reference
+from attnres_cli.nn.depthmix.history import History
+from attnres_cli.nn.depthmix.scoring import Scoring
 from attnres_cli.nn.model import Transformer
 from attnres_cli.nn.shape import Shape
 

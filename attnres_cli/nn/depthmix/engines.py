@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import os
+import threading
 from collections.abc import Iterator
 
 import torch
@@ -16,25 +17,35 @@ NAMES = ("auto", "reference", "eager", "compile", "triton")
 """What an engine can be asked for by."""
 
 _TRITON_TYPES = (torch.float32, torch.bfloat16, torch.float16)
-_forced = "auto"  # a plain global, which compilers can guard on
+
+
+class _Asked(threading.local):
+    """The engine that a thread has asked for; a compiler guards on it."""
+
+    def __init__(self) -> None:
+        self.name = "auto"
+
+
+_asked = _Asked()
 
 
 @contextlib.contextmanager
 def use(name: str) -> Iterator[None]:
-    """Histories started inside are computed by this engine; `auto` chooses.
+    """Histories that this thread starts inside are computed by this engine; `auto` chooses.
+
+    A history keeps its engine: other threads may read it, or run its backward.
 
     Raises:
         ValueError: no engine has this name.
 
     """
-    global _forced
     if name not in NAMES:
         raise ValueError(f"no engine '{name}': {', '.join(NAMES)}")
-    before, _forced = _forced, name
+    before, _asked.name = _asked.name, name
     try:
         yield
     finally:
-        _forced = before
+        _asked.name = before
 
 
 def choose(v: Tensor) -> Engine:
@@ -43,7 +54,7 @@ def choose(v: Tensor) -> Engine:
     Under a compiler the list form or Triton's operators, which it takes whole; else the custom
     autograd, with Triton's kernels where there is a GPU.
     """
-    name = _forced
+    name = _asked.name
     if name == "auto":
         name = "triton" if _suits_triton(v) else "eager"
     if name == "eager" and torch.compiler.is_compiling():

@@ -11,7 +11,10 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
-from attnres_cli.nn.depthmix import History, Scoring, engines, use
+from attnres_cli.nn.depthmix import engines
+from attnres_cli.nn.depthmix.engines import use
+from attnres_cli.nn.depthmix.history import History
+from attnres_cli.nn.depthmix.scoring import Scoring
 
 DEVICE = "cuda" if torch.cuda.is_available() and not engines.interprets_triton() else "cpu"
 

@@ -19,7 +19,8 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
-from attnres_cli.nn.depthmix import History, use
+from attnres_cli.nn.depthmix.engines import use
+from attnres_cli.nn.depthmix.history import History
 from attnres_cli.nn.loss import next_token_loss
 from attnres_cli.nn.model import Transformer
 from attnres_cli.nn.shape import Shape
@@ -538,17 +539,18 @@ def test_models_that_learn_in_two_threads_do_not_mix(engine: str):
             start.wait()
             for _ in range(3):
                 models[number].zero_grad()
-                loss_of(models[number], tokens_of(seed=number)).backward()
+                with use(engine):
+                    loss = loss_of(models[number], tokens_of(seed=number))
+                loss.backward()
                 found.setdefault(number, []).append(gradients(models[number]))
         except Exception as error:
             failed.append(error)
 
-    with use(engine):  # one for the process
-        threads = [threading.Thread(target=train, args=(number,)) for number in seeds]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+    threads = [threading.Thread(target=train, args=(number,)) for number in seeds]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
 
     assert not failed
     for number in seeds:

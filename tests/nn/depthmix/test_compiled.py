@@ -17,7 +17,10 @@ from sampling import in_pairs
 from torch import Tensor, fx, nn
 from torch._dynamo.backends.common import aot_autograd
 
-from attnres_cli.nn.depthmix import History, Scoring, engines, use
+from attnres_cli.nn.depthmix import engines
+from attnres_cli.nn.depthmix.engines import use
+from attnres_cli.nn.depthmix.history import History
+from attnres_cli.nn.depthmix.scoring import Scoring
 from attnres_cli.nn.loss import next_token_loss
 from attnres_cli.nn.model import Transformer
 from attnres_cli.nn.shape import Shape

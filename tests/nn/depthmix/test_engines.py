@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -13,7 +14,10 @@ from hypothesis import strategies as st
 from mixes import DEVICE, EVERY, PULLED, TRITON, Case, assert_near, draw_values, outcome
 from torch import Tensor
 
-from attnres_cli.nn.depthmix import History, Scoring, engines, reference, use
+from attnres_cli.nn.depthmix import engines, reference
+from attnres_cli.nn.depthmix.engines import use
+from attnres_cli.nn.depthmix.history import History
+from attnres_cli.nn.depthmix.scoring import Scoring
 
 LONG = settings(
     max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True
@@ -577,3 +581,34 @@ def test_a_history_keeps_the_engine_that_it_was_started_with(engine: str):
 
     assert history.engine.name == engine
     assert history.append(torch.ones(1, 1, 4, device=DEVICE)).engine is history.engine
+
+
+def test_an_engine_is_chosen_for_one_thread_alone():
+    """Also by a compiled function, which asks again in every thread."""
+
+    def started(x: Tensor) -> History:
+        return History(Scoring(((0,),), "none", table=torch.ones(1, 1))).append(x)
+
+    compiled = torch.compile(
+        lambda x: x + (engines.choose(x).name == "reference"), backend="eager", fullgraph=True
+    )
+    found: dict[str, list[str | float]] = {}
+    both_inside = threading.Barrier(2, timeout=60)
+
+    def choose(engine: str) -> None:
+        with use(engine):
+            both_inside.wait()
+            names: list[str | float] = [started(torch.ones(1, 1, 4)).engine.name]
+            both_inside.wait()
+            found[engine] = [*names, compiled(torch.zeros(1, 1, 1)).item()]
+        both_inside.wait()
+
+    threads = [threading.Thread(target=choose, args=(name,)) for name in ("reference", "compile")]
+    for thread in threads:
+        thread.start()
+    with use("eager"):
+        for thread in threads:
+            thread.join()
+        assert started(torch.ones(1, 1, 4)).engine.name == "eager"
+
+    assert found == {"reference": ["reference", 1.0], "compile": ["compile", 0.0]}

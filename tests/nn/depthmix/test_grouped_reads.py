@@ -11,7 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from attnres_cli.nn.depthmix import History, Scoring, eager, grouped_reads, reference, use
+from attnres_cli.nn.depthmix import eager, grouped_reads, reference
+from attnres_cli.nn.depthmix.engines import use
+from attnres_cli.nn.depthmix.history import History
+from attnres_cli.nn.depthmix.scoring import Scoring
 from attnres_cli.nn.shape import Shape
 
 FULL = tuple(tuple(range(site + 1)) for site in range(70))

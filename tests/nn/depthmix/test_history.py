@@ -8,7 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from attnres_cli.nn.depthmix import History, Scoring, reference
+from attnres_cli.nn.depthmix import reference
+from attnres_cli.nn.depthmix.history import History
+from attnres_cli.nn.depthmix.scoring import Scoring
 
 
 def scoring_for(

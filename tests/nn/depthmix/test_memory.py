@@ -15,7 +15,7 @@ from torch import Tensor, fx
 from torch._dynamo.backends.common import aot_autograd
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 
-from attnres_cli.nn.depthmix import use
+from attnres_cli.nn.depthmix.engines import use
 from attnres_cli.nn.shape import Shape
 
 pytestmark = pytest.mark.filterwarnings(

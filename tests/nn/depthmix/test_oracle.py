@@ -11,7 +11,9 @@ import torch
 from mixes import DEVICE, EVERY, Case, assert_near, draw_values
 from torch import Tensor
 
-from attnres_cli.nn.depthmix import History, Scoring, use
+from attnres_cli.nn.depthmix.engines import use
+from attnres_cli.nn.depthmix.history import History
+from attnres_cli.nn.depthmix.scoring import Scoring
 
 pytestmark = pytest.mark.oracle
 
