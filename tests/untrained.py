@@ -15,14 +15,13 @@ from studies import FACTS, RESULT, SETTINGS, VERSIONS
 from attnres_cli.config.recipe import load
 from attnres_cli.lab.search import budget, points, proposals, read, space, studies
 from attnres_cli.lab.search.families import Family
-from attnres_cli.lab.search.pruning import Pruning
 from attnres_cli.lab.search.screening import first_look
 from attnres_cli.lab.search.trial_runner import Laboratory
 from attnres_cli.lab.workers.pool import Wanted
 from attnres_cli.nn import variant
 from attnres_cli.records.plan import Plan
-from attnres_cli.records.run import Event, RunRecord, Settings, Status
 from attnres_cli.records.run import Point as CurvePoint
+from attnres_cli.records.run import RunRecord, Settings, Status
 from attnres_cli.records.search_records import Search
 from attnres_cli.report.progress import Display, Tally
 from attnres_cli.store.optuna import optuna_storage, turns
@@ -45,7 +44,6 @@ SEARCH = Search(
     n_trials=6,
     families=(),
 )
-MEDIAN, HYPERBAND = Pruning("median", 2, 16), Pruning("hyperband", 2, 16)
 Outcome = Callable[[RunRecord], float | None]
 """The loss of a run, None where it fails."""
 
@@ -68,9 +66,8 @@ class Bench:
         n_trials: int = 6,
         kind: str = "tpe",
         goals: int = 1,
-        pruning: Pruning | None = None,
     ) -> None:
-        self.study, self.trained, self.pruned = study, [], []
+        self.study, self.trained = study, []
         typed = [variant.parse(spec) for spec in SPECS]
         asked = space.parse("n_layers=1..6,n_heads=1|2|4,n_blocks=1..4", typed)
         recipe = load("smoke")
@@ -87,10 +84,7 @@ class Bench:
             studies.keep_asked(study, self.search, f"{kind}: as asked")
             mapped, startup = proposals.Points(found), proposals.n_startup(kind, n_trials)
             study.sampler = proposals.Feasible(mapped, kind, 7, startup)
-            ends = pruning.make() if pruning else None
-            self.families.append(
-                Family(spec, mapped, study, self.storage, self.alone, startup, ends)
-            )
+            self.families.append(Family(spec, mapped, study, self.storage, self.alone, startup))
         tokens: Any = SimpleNamespace(fingerprint=FACTS.fingerprint, facts=FACTS)
         plan = Plan(recipe, (), (0,), ("cpu", "cpu"), SETTINGS, FACTS.fingerprint)
         self.laboratory = Laboratory(
@@ -104,7 +98,6 @@ class Bench:
             progress=silent,
             step_s=lambda _point: None,
             note=lambda _line: None,
-            pruning=pruning,
         )
 
     def run(
@@ -117,11 +110,7 @@ class Bench:
     ) -> Bench:
         """Search, confirm so many shapes of each; with `stop_after` so many runs, then die."""
 
-        def train(
-            wanted: Wanted,
-            _display: Display,
-            goes_on: Callable[[Event], bool] = lambda _event: True,
-        ) -> None:
+        def train(wanted: Wanted, _display: Display) -> None:
             while (ids := wanted(1)) is not None:
                 record = self.store.claim(ids)
                 if record is None:
@@ -130,12 +119,7 @@ class Bench:
                     continue
                 if len(self.trained) == stop_after:
                     raise KeyboardInterrupt
-                loss, steps = outcome(record), self.store.recipe(record.recipe_digest).steps
-                if all(goes_on(Event(0, record.id, n, loss)) for n in range(1, steps)):
-                    self.end(record, loss)
-                else:
-                    self.pruned.append((record.recipe_digest, record.variant))
-                    self._let_go([record.id])
+                self.end(record, outcome(record))
 
         self.laboratory.train = train  # type: ignore[method-assign]
         if retry_failed:

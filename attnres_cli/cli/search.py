@@ -65,10 +65,6 @@ Objective = Annotated[
     ),
 ]
 Sampler = Annotated[str, typer.Option(help="auto, tpe, gp, nsga2, grid, brute or random.")]
-Pruner = Annotated[
-    str,
-    typer.Option(help="End poor trials early, within a design: none, median, hyperband:until=0.5."),
-]
 Confirm = Annotated[
     int, typer.Option(min=0, help="How many best shapes of each design to confirm.")
 ]
@@ -89,7 +85,6 @@ def search(
     trials: Annotated[int, typer.Option(help="Of each design, in all.")] = 40,
     objective: Objective = "val_loss",
     sampler: Sampler = "auto",
-    pruner: Pruner = "none",
     confirm: Confirm = 2,
     seeds: FreshSeeds = None,
     override: Override = None,
@@ -125,7 +120,7 @@ def search(
         raise UsageError("give either variants or --suite, not both")
     specs = list(variants or specs_of(suite or _DEFAULT_SUITE))
     ranges = ",".join(space or []) or (suite_space(suite) if suite else "")
-    asked = Asked(specs, budget or [], ranges, goals, trials, sampler, pruner, confirm, fresh)
+    asked = Asked(specs, budget or [], ranges, goals, trials, sampler, confirm, fresh)
     wanted = make(load(recipe, override or []), asked)
     plan = planned(wanted, device, workers, engine)
     if dry_run:

@@ -125,7 +125,6 @@ def _laboratory(wanted: Wanted, plan: Plan, store: Store, study: str) -> Laborat
         progress=seeking,
         step_s=_no_speed,
         note=say,
-        pruning=wanted.pruning,
     )
 
 
@@ -151,8 +150,6 @@ def print_search(wanted: Wanted, plan: Plan, speed: Speed, stream: TextIO) -> No
     for spec, points in wanted.points.items():
         n_runs = min(search.n_trials, len(points))
         stream.write(f"{spec}: {plural(n_runs, 'trial')}; {wanted.samplers[spec][1]}\n")
-    if wanted.pruning:
-        stream.write(f"pruner {wanted.pruning.text}\n")
     stream.write(f"objective {', '.join(search.objectives)}; first look on seed ")
     stream.write(f"{search.first_seed}{_confirming(wanted)}\n{computing(plan)}\n")
     trials = [(min(search.n_trials, len(points)), points) for points in wanted.points.values()]
@@ -177,15 +174,14 @@ def _confirming(wanted: Wanted) -> str:
 
 def _families(wanted: Wanted, storage: RDBStorage, study: str, alone: Turn) -> list[Family]:
     """The search of each design, as the study holds it or begun now."""
-    search, prunes, found = wanted.search, wanted.pruning, []
+    search, found = wanted.search, []
     for spec, points in wanted.points.items():
         kind, _ = wanted.samplers[spec]
         begin = partial(studies.open_study, storage, search, list(wanted.points), spec)
         held = asking(study, begin, retry_s())
         mapped, startup = proposals.Points(points), proposals.n_startup(kind, search.n_trials)
         held.sampler = proposals.Feasible(mapped, kind, int(search.name, 16), startup)
-        pruner = prunes.make() if prunes else None
-        found.append(Family(spec, mapped, held, storage, alone, startup, pruner))
+        found.append(Family(spec, mapped, held, storage, alone, startup))
         asking(study, partial(_keep_asked, wanted, found[-1]), retry_s())
     return found
 
@@ -194,10 +190,10 @@ def _keep_asked(wanted: Wanted, family: Family) -> None:
     """Let Optuna's study of a design say what was asked for last; the sampler if it has anything
     to propose.
     """
-    search, prunes = wanted.search, wanted.pruning
+    search = wanted.search
     text = wanted.samplers[family.spec][1] if family.n_to_ask(search.n_trials) else ""
     with family.alone():
-        studies.keep_asked(family.study, search, text, prunes.text if prunes else "")
+        studies.keep_asked(family.study, search, text)
 
 
 def _no_speed(_point: Point) -> None:

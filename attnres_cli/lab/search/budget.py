@@ -40,7 +40,7 @@ class Budget:
 
     def scaled(self, factor: float) -> Budget:
         """That many times this budget; of both parameters and FLOPs."""
-        params = None if self.params is None else max(1, round(self.params * factor))
+        params = None if self.params is None else max(1, int(float(f"{self.params * factor:.3g}")))
         flops = None if self.flops is None else float(f"{self.flops * factor:.4g}")
         return Budget(write(params, flops), params, flops)
 

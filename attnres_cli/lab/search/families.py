@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from optuna import Study
-from optuna.pruners import BasePruner
 from optuna.storages import RDBStorage
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
@@ -32,7 +31,6 @@ class Family:
     Attributes:
         alone: lets one command at a time ask for a trial.
         n_startup: trials that are drawn before anything is learnt.
-        pruner: None where no trial is ended early.
 
     """
 
@@ -42,7 +40,6 @@ class Family:
     storage: RDBStorage
     alone: Turn
     n_startup: int
-    pruner: BasePruner | None = None
     _ids: dict[int, int] = field(default_factory=dict)  # of trials in the storage, by number
 
     def kept(self) -> list[_Tried]:
@@ -153,26 +150,6 @@ class Family:
             self._end(number, TrialState.FAIL)
         else:
             self._end(number, TrialState.COMPLETE, values)
-
-    def report(self, number: int, losses: Mapping[int, float]) -> None:
-        """Write down what a trial's run has come to at each look, unless that is there."""
-        trial_id = self._id(number)
-        known = self.storage.get_trial(trial_id).intermediate_values
-        for look in sorted(losses.keys() - known.keys()):
-            with unless_ended():
-                self.storage.set_trial_intermediate_value(trial_id, look, losses[look])
-
-    def prunes(self, number: int) -> bool:
-        """Whether the pruner ends that trial now, or has; then it has ended."""
-        trial = self.storage.get_trial(self._id(number))
-        if self.pruner is None or trial.state is not TrialState.RUNNING:
-            return trial.state is TrialState.PRUNED
-        pruned = False
-        with unless_ended():  # hyperband writes down what it saw
-            pruned = self.pruner.prune(self.study, trial)
-        if pruned:
-            self._end(number, TrialState.PRUNED)
-        return pruned
 
     def add(self, point: Point, values: Sequence[float] | None) -> None:
         """Let Optuna know of a point that was trained beyond the trials asked for, or failed."""

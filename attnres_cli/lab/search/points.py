@@ -7,7 +7,7 @@ what the design's own parameters change, so that all variants have the budget at
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -17,10 +17,9 @@ from attnres_cli.config.recipe import Recipe
 from attnres_cli.errors import UsageError, VariantError
 from attnres_cli.lab import match
 from attnres_cli.lab.grid import counted
-from attnres_cli.lab.search.budget import TOLERANCE, Budget
-from attnres_cli.lab.search.nearest import Near, impossible
+from attnres_cli.lab.search.budget import TOLERANCE, Budget, write
 from attnres_cli.lab.search.space import Space
-from attnres_cli.lab.search.trunk_grid import Trunk, kv_heads, shapes
+from attnres_cli.lab.search.trunk_grid import Trunk, shapes
 from attnres_cli.nn.model import n_params
 from attnres_cli.nn.residual import Residual, Value
 from attnres_cli.nn.shape import Shape
@@ -33,6 +32,9 @@ MOST_POINTS = 20_000
 
 Options = tuple[tuple[str, Value], ...]
 
+_FINE_STEPS = 100  # from here on whole steps hold any FLOPs within the tolerance
+_N_NEAR = 3
+_FACTORS = [1.2**step for n in range(1, 26) for step in (-n, n)]  # nearest first
 _LEAST_D_FF = 0.5  # of the trunk's: what a design may take from the MLPs at most
 
 
@@ -135,24 +137,48 @@ def grid(
     """The points of each variant, at the shapes that all of them can have, in one order.
 
     Raises:
-        UsageError: no shape holds the budget (with the nearest budget of the space that one does),
-            or too many points; the options of a variant fit no shape.
+        UsageError: no shape holds the budget (with some near ones that one does), or too many
+            points; the options of a variant fit no shape.
 
     """
-    found = _common(specs, space, budget, recipe, vocab_size)
+
+    def at(other: Budget) -> dict[Variant, list[Point]]:
+        return _common(specs, space, other, recipe, vocab_size)
+
+    found = at(budget)
     if not any(found.values()):
-        raise UsageError(
-            impossible(
-                budget,
-                Near(
-                    space,
-                    recipe.model.shape(vocab_size),
-                    lambda other: _common(specs, space, other, recipe, vocab_size),
-                    lambda other: _has_one(specs, space, other, recipe, vocab_size),
-                ),
-            )
-        )
+        raise UsageError(_impossible(space, budget, at))
     return found
+
+
+def _impossible(
+    space: Space, budget: Budget, at: Callable[[Budget], Mapping[Variant, Sequence[Point]]]
+) -> str:
+    """Why a budget has no shape, with up to three near ones that have."""
+    start = (
+        f"no shape of the space has --budget {budget.text} within {TOLERANCE:.1%} ({space.text})"
+    )
+    if budget.flops is not None and budget.params is not None:
+        points = [p for held in at(Budget("", budget.params, None)).values() for p in held]
+        if points:
+            least = min(p.flops_per_token * p.base.tokens_per_step for p in points)
+            return (
+                f"{start}: one training step takes {least:.4g} FLOPs or more, and a run has whole "
+                f"steps; {_FINE_STEPS} of them fit any budget: "
+                f"--budget {write(budget.params, float(f'{_FINE_STEPS * least:.3g}'))}"
+            )
+    near = []
+    for factor in _FACTORS:
+        other = budget.scaled(factor)
+        try:
+            near += [other.text] if any(at(other).values()) else []
+        except UsageError:  # of too many shapes, or of options that fit none of them
+            continue
+        if len(near) == _N_NEAR:
+            break
+    if near:
+        return f"{start}; near ones that have one: {'; '.join(near)}"
+    return f"{start}, nor have budgets about it: widen it, its dimensions may contradict each other"
 
 
 def _common(
@@ -283,15 +309,7 @@ class _Maker:
         return self.designs[key]
 
     def _points(self, trunk: Trunk, design: Residual, name: str, options: Options) -> list[Point]:
-        shape = replace(
-            self.base,
-            n_layers=trunk.n_layers,
-            d_model=trunk.d_model,
-            n_heads=trunk.n_heads,
-            n_kv_heads=kv_heads(trunk.n_heads, self.base),
-            d_head=trunk.d_head,
-            d_ff=trunk.d_ff,
-        )
+        shape = trunk.shape(self.base)
         d_ff = match.width(
             lambda d_ff: n_params(replace(shape, d_ff=d_ff), design), shape, trunk.params
         )
@@ -321,16 +339,3 @@ def _typed(value: Value) -> Found:
     if isinstance(value, int | float) and not isinstance(value, bool):
         return value
     return write_value(value)
-
-
-def _has_one(
-    specs: Sequence[Variant], space: Space, budget: Budget, recipe: Recipe, vocab_size: int
-) -> bool:
-    """Whether there is a shape that all variants can have, found without listing the others."""
-    base = recipe.model.shape(vocab_size)
-    makers = [_Maker(spec, space, budget, recipe, base) for spec in specs]
-    try:
-        trunks = shapes(space, _sizes(space, budget), base)
-    except UsageError:  # more than are ever listed
-        return True
-    return any(all(maker.points(trunk) for maker in makers) for trunk in trunks)

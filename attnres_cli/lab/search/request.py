@@ -10,10 +10,9 @@ from attnres_cli.data import sources
 from attnres_cli.data.tokens import Tokens
 from attnres_cli.errors import UsageError
 from attnres_cli.lab.search import budget as budgets
-from attnres_cli.lab.search import proposals, pruning
+from attnres_cli.lab.search import proposals
 from attnres_cli.lab.search import space as spaces
 from attnres_cli.lab.search.points import Point, grid, lr_rule
-from attnres_cli.lab.search.pruning import Pruning
 from attnres_cli.lab.search.studies import name_of
 from attnres_cli.lab.search.trunk_grid import absent
 from attnres_cli.nn import proofs, variant
@@ -35,7 +34,6 @@ class Asked:
         objectives: val_loss first.
         n_trials: of each variant, in all.
         sampler: as `auto`.
-        pruner: as `median:until=0.5`.
         n_confirmed: best shapes of each variant that are then trained on fresh seeds.
         confirm_seeds: those.
 
@@ -47,7 +45,6 @@ class Asked:
     objectives: tuple[str, ...]
     n_trials: int
     sampler: str
-    pruner: str
     n_confirmed: int
     confirm_seeds: tuple[int, ...]
 
@@ -60,7 +57,6 @@ class Wanted:
         search: without families, which are what has been done.
         points: of each variant, by its spec as the user may type it.
         samplers: of each variant, the sampler's kind, and what is said of it.
-        pruning: what ends trials early, None where nothing does.
         n_confirmed: best shapes of each variant that are then trained on fresh seeds.
 
     """
@@ -70,7 +66,6 @@ class Wanted:
     tokens: Tokens
     points: Mapping[str, Sequence[Point]]
     samplers: Mapping[str, tuple[str, str]]
-    pruning: Pruning | None
     n_confirmed: int
 
     @property
@@ -90,14 +85,13 @@ def make(recipe: Recipe, asked: Asked) -> Wanted:
 
     Raises:
         UsageError: a budget or space that cannot be meant, or without any shape; a goal that the
-            budget fixes; a sampler or pruner that cannot be meant, or does not fit.
+            budget fixes; a sampler that cannot be meant, or does not fit.
         VariantError: an unknown variant, or a design of the user's own that is unfair.
         DataError: the recipe's data cannot be had.
 
     """
     if recipe.ladder:
         raise UsageError(f"recipe {recipe.name} has a ladder of sizes: a search has one budget")
-    prunes = pruning.asked(asked.pruner, recipe, asked.objectives)
     specs = list(dict.fromkeys(variant.parse(spec) for spec in asked.variants))
     space = spaces.parse(asked.space, specs)
     budget = budgets.parse(asked.budget, 1)
@@ -134,7 +128,6 @@ def make(recipe: Recipe, asked: Asked) -> Wanted:
             str(spec): proposals.chosen(asked.sampler, len(points[spec]), asked.n_trials, goals)
             for spec in specs
         },
-        pruning=prunes,
         n_confirmed=asked.n_confirmed,
     )
 

@@ -6,17 +6,15 @@ their runs; several commands share the trials of one search.
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from attnres_cli.lab.search import pruning
 from attnres_cli.lab.search.families import Family
 from attnres_cli.lab.search.points import Point
 from attnres_cli.lab.search.time_model import predicted_s
 from attnres_cli.lab.search.trial_runner import WAITS, Display, Laboratory, values_of
-from attnres_cli.records.run import Event, RunRecord, Status
+from attnres_cli.records.run import RunRecord, Status
 
 
 def first_look(laboratory: Laboratory, families: Sequence[Family]) -> None:
@@ -28,7 +26,7 @@ def first_look(laboratory: Laboratory, families: Sequence[Family]) -> None:
         seconds = predicted_s(left, laboratory.step_s, len(plan.devices))
         with laboratory.progress(total, seconds, plan.settings) as display:
             looking.display = display
-            laboratory.train(looking.wanted, display, looking.goes_on)
+            laboratory.train(looking.wanted, display)
     laboratory.failed |= laboratory.patiently(looking.failed)
 
 
@@ -40,8 +38,6 @@ class _Look:
     families: Sequence[Family]
     display: Display | None = None
     _runs: dict[tuple[str, int], int] = field(default_factory=dict)  # of trials
-    _trials: Mapping[int, list[tuple[Family, int, Point]]] = field(default_factory=dict)  # of runs
-    _losses: dict[int, list[tuple[int, float]]] = field(default_factory=lambda: defaultdict(list))
 
     def wanted(self, n_free: int) -> list[int]:
         """The runs of the trials that have not ended; of new trials too, as long as fewer than
@@ -83,9 +79,8 @@ class _Look:
         trials.sort(key=lambda each: each[1])  # of all variants in turn
         self._find_runs(trials)
         answers = defaultdict(list)
-        for family, number, point in trials:
-            answers[self._runs[family.spec, number]].append((family, number, point))
-        self._trials = answers
+        for family, number, _ in trials:
+            answers[self._runs[family.spec, number]].append((family, number))
         statuses = self._told(answers)
         for key in [key for key, run_id in self._runs.items() if run_id not in statuses]:
             del self._runs[key]  # it has ended, or another command has removed it
@@ -93,9 +88,7 @@ class _Look:
             return self._settled()  # which makes again what was removed
         return {n: statuses[n] for n in answers if statuses[n] in WAITS}
 
-    def _told(
-        self, answers: Mapping[int, Sequence[tuple[Family, int, Point]]]
-    ) -> dict[int, Status]:
+    def _told(self, answers: Mapping[int, Sequence[tuple[Family, int]]]) -> dict[int, Status]:
         """The statuses of the runs that are there; Optuna is told of those that have ended."""
         store = self.laboratory.store
         statuses = store.statuses(list(answers))
@@ -105,25 +98,9 @@ class _Look:
         for record in store.runs(ids=ended) if ended else ():
             statuses[record.id] = record.status  # it may wait again by now: --retry-failed
             if record.status not in WAITS:
-                for family, number, point in answers[record.id]:
-                    self._tell(family, number, point, record)
+                for family, number in answers[record.id]:
+                    self._tell(family, number, record)
         return statuses
-
-    def goes_on(self, event: Event) -> bool:
-        """Whether a run is to be trained further, as the pruner of its variant sees it."""
-        judged, trials = self.laboratory.pruning, self._trials.get(event.run_id)
-        if judged is None or trials is None or event.loss is None:
-            return True
-        if not math.isfinite(event.loss):  # it diverges, which is a result
-            return True
-        before, steps = self._losses[event.run_id], trials[0][2].steps
-        losses = [each for each in before if each[0] < event.step]  # it may have gone back
-        self._losses[event.run_id] = [*losses, (event.step, event.loss)]
-        found = pruning.looks(self._losses[event.run_id], steps)
-        now = [look for look in found if pruning.end(look, steps) == event.step]
-        if not now or not judged.first <= now[0] <= judged.last:
-            return True
-        return self.laboratory.patiently(lambda: not _pruned(trials, now[0], found[now[0]]))
 
     def failed(self) -> set[int]:
         """Runs of failed trials, those of earlier processes too."""
@@ -151,20 +128,7 @@ class _Look:
         if self.display is not None:
             self.laboratory.know(self.display, records, points)
 
-    def _tell(self, family: Family, number: int, point: Point, record: RunRecord) -> None:
-        """End a trial, with what its run came to at the looks, which the median is taken of."""
-        result, judged = record.result, self.laboratory.pruning
-        if judged is not None and result is not None:
-            curve = [(p.step, p.train_loss) for p in result.curve if p.train_loss is not None]
-            found = pruning.looks(curve, point.steps).items()
-            looks = {n: loss for n, loss in found if judged.first <= n <= judged.last}
-            family.report(number, looks)
+    def _tell(self, family: Family, number: int, record: RunRecord) -> None:
+        """End a trial with what its run came to."""
         self.laboratory.count_failed([record])
         family.tell(number, values_of(record, self.laboratory.objectives))
-
-
-def _pruned(trials: Sequence[tuple[Family, int, Point]], look: int, loss: float) -> bool:
-    """Whether all of these trials, which one run answers, are ended at this look."""
-    for family, number, _ in trials:
-        family.report(number, {look: loss})
-    return all([family.prunes(number) for family, number, _ in trials])  # noqa: C419 - each is

@@ -73,14 +73,13 @@ def open_study(storage: RDBStorage, search: Search, variants: Sequence[str], spe
     return found
 
 
-def keep_asked(study: Study, search: Search, sampler: str, pruner: str = "") -> None:
-    """Write down what was asked last: trials, seeds of the confirmation, sampler, and pruner. Those
-    two stay where there is none now, since trials that they proposed and ended stay so.
+def keep_asked(study: Study, search: Search, sampler: str) -> None:
+    """Write down what was asked last: trials, seeds of the confirmation, and the sampler, which
+    stays where it has nothing to propose now. An older study may name a pruner: it stays too.
     """
     before = study.user_attrs.get(_ASKED, {})
-    asked = {key: getattr(search, key) for key in _GROWS}
-    for key, now in (("sampler", sampler), ("pruner", pruner)):
-        asked[key] = now or before.get(key, "")
+    asked = {**before, **{key: getattr(search, key) for key in _GROWS}}
+    asked["sampler"] = sampler or before.get("sampler", "")
     earlier = [seed for seed in _seeds_of(before) if seed not in search.confirm_seeds]
     asked["earlier_seeds"] = earlier
     if before != json.loads(json.dumps(asked)):

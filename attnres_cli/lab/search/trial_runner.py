@@ -12,7 +12,7 @@ from typing import Protocol, TypeVar
 from attnres_cli.config.recipe import Recipe
 from attnres_cli.data.tokens import Tokens
 from attnres_cli.lab import grid
-from attnres_cli.lab.search import confirmation, pruning
+from attnres_cli.lab.search import confirmation
 from attnres_cli.lab.search.families import Family
 from attnres_cli.lab.search.points import Point
 from attnres_cli.lab.search.time_model import Speed
@@ -53,7 +53,6 @@ class Laboratory:
         study: path or URL of the study, as workers open it.
         plan: the recipe, devices and settings of every run; its arms and seeds are not read.
         objectives: of a trial, val_loss first.
-        pruning: which trials are ended early, None where none is.
         retry_failed: whether runs that failed before are trained once more; set by `retry`.
         failed: run ids.
 
@@ -69,7 +68,6 @@ class Laboratory:
     progress: Progress
     step_s: Speed
     note: Callable[[str], None]
-    pruning: pruning.Pruning | None = None
     retry_failed: bool = False
     failed: set[int] = field(default_factory=set)
 
@@ -136,10 +134,9 @@ class Laboratory:
         self,
         wanted: Callable[[int], Sequence[int]],
         display: Display,
-        goes_on: Callable[[Event], bool] = lambda _event: True,
     ) -> None:
         """Train what is wanted, until nothing is; what other processes have is waited for."""
-        run_all(self.store, grid.jobs(self.plan, self.study), wanted, display, goes_on)
+        run_all(self.store, grid.jobs(self.plan, self.study), wanted, display)
 
     def _train_all(
         self, points: Sequence[Point], seeds: Sequence[int], records: Sequence[RunRecord]

@@ -1,16 +1,16 @@
 """All shapes of a trunk that a budget has: one enumeration, in order of depth, then of heads.
 
-Depth, heads and the MLP's ratio are free, the width follows from the budget: the d_model = n_heads
-d_head, d_head even, at which the trunk with that ratio has the budget's parameters; d_ff takes up
-what remains of it.
+Depth, heads and the MLP's ratio are free. The width follows from the budget: the d_model = n_heads
+d_head, d_head even, at which the trunk with that ratio has the budget's parameters. d_ff takes up
+what remains.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from attnres_cli.errors import UsageError
 from attnres_cli.lab.search.space import RATIOS, Dimension, Space
@@ -22,7 +22,6 @@ SLACK = 0.1
 MOST_SHAPES = 5_000
 """Of one size. More are refused: nobody could try them, and listing them would take minutes."""
 
-_MOST_NAMED = 10
 _EIGHTS = 8  # widths of heads that GPUs like, taken where the slack allows
 
 
@@ -44,11 +43,6 @@ class Trunk:
     params: int
 
     @property
-    def d_head(self) -> int:
-        """Width of a head."""
-        return self.d_model // self.n_heads
-
-    @property
     def aspect(self) -> float:
         """Width over depth, d_model / n_layers."""
         return float(f"{self.d_model / self.n_layers:.6g}")
@@ -58,8 +52,20 @@ class Trunk:
         """n_heads / n_layers."""
         return float(f"{self.n_heads / self.n_layers:.6g}")
 
+    def shape(self, recipe: Shape) -> Shape:
+        """The sizes of a model; what is not searched is the recipe's."""
+        return replace(
+            recipe,
+            n_layers=self.n_layers,
+            d_model=self.d_model,
+            n_heads=self.n_heads,
+            n_kv_heads=_kv_heads(self.n_heads, recipe),
+            d_head=self.d_model // self.n_heads,
+            d_ff=self.d_ff,
+        )
 
-def shapes(space: Space, sizes: tuple[int, ...], recipe: Shape) -> list[Trunk]:
+
+def shapes(space: Space, sizes: Sequence[int], recipe: Shape) -> list[Trunk]:
     """The trunks of the space, of each size; for a listed ratio the one that is nearest to it.
 
     Args:
@@ -68,25 +74,24 @@ def shapes(space: Space, sizes: tuple[int, ...], recipe: Shape) -> list[Trunk]:
         recipe: what is not searched, with the ratio of the MLP where the space has none.
 
     """
-    ratios = space.trunk.get("mlp_ratio")
+    searched = space.trunk.get("mlp_ratio")
+    ratios = searched.values if searched else (recipe.d_ff / recipe.d_model,)
     found = []
-    for params in sizes:
-        for ratio in ratios.values if ratios else (recipe.d_ff / recipe.d_model,):
-            assert isinstance(ratio, int | float)
-            found += _nearest(space, list(_of_size(space, params, float(ratio), recipe)))
+    for params, ratio in itertools.product(sizes, ratios):
+        trunks = list(_of_size(space, params, float(str(ratio)), recipe))
+        found += _nearest_to_listed(space, trunks)
     return found
 
 
 def _of_size(space: Space, params: int, ratio: float, recipe: Shape) -> Iterator[Trunk]:
-    depth, heads = space.trunk.get("n_layers"), space.trunk.get("n_heads")
     n_found = 0
-    for n_layers in _whole(depth, 1000):
+    for n_layers in _whole(space.trunk.get("n_layers"), 1000):
         widest = _width(n_layers, 1.0, params, ratio, recipe)
         if widest < 2:
             return
         if not _is_near(space, n_layers, widest):
             continue
-        for n_heads in _whole(heads, int(widest * (1 + SLACK)) // 2):
+        for n_heads in _whole(space.trunk.get("n_heads"), int(widest * (1 + SLACK)) // 2):
             trunk = _trunk(space, n_layers, n_heads, params, ratio, recipe)
             if trunk is not None:
                 n_found += 1
@@ -134,16 +139,17 @@ def _trunk(
     space: Space, n_layers: int, n_heads: int, params: int, ratio: float, recipe: Shape
 ) -> Trunk | None:
     """The trunk of this depth and these heads that comes nearest to the ratio, None if none may."""
-    n_kv_heads = kv_heads(n_heads, recipe)
+    n_kv_heads = _kv_heads(n_heads, recipe)
     if n_heads % n_kv_heads or not _may_be(space, "heads_per_layer", n_heads / n_layers):
         return None
     exact = _width(n_layers, n_kv_heads / n_heads, params, ratio, recipe)
     best: tuple[tuple[bool, float], Trunk] | None = None
-    for d_head in _heads_about(exact, exact, n_heads):
+    least = 2 * int(exact * (1 - SLACK) / n_heads / 2)
+    for d_head in range(max(2, least), int(exact * (1 + SLACK) / n_heads) + 3, 2):
         d_model = n_heads * d_head
         if not _fits(space, n_layers, d_model, d_head):
             continue
-        d_ff = _d_ff(n_layers, d_model, n_heads, params, recipe)
+        d_ff = _d_ff(Trunk(n_layers, d_model, n_heads, 0, ratio, params), recipe)
         off = abs(d_ff / d_model / ratio - 1)
         if d_ff < 1 or off > SLACK:
             continue
@@ -153,70 +159,16 @@ def _trunk(
     return best[1] if best else None
 
 
-def _heads_about(low: float, high: float, n_heads: int) -> range:
-    """Even widths of heads with which a model is about so wide."""
-    least = 2 * int(low * (1 - SLACK) / n_heads / 2)
-    return range(max(2, least), int(high * (1 + SLACK) / n_heads) + 3, 2)
-
-
-def spans(
-    space: Space, low: float, high: float, recipe: Shape
-) -> Iterator[tuple[float, float, float]]:
-    """Of each depth, heads and width that the space may have between two sizes: the parameters from
-    which and up to which its d_ff is near enough to the ratio, and those of one more of d_ff.
-    """
-    ratios = space.trunk.get("mlp_ratio")
-    for ratio in ratios.values if ratios else (recipe.d_ff / recipe.d_model,):
-        assert isinstance(ratio, int | float)
-        for n_layers in _whole(space.trunk.get("n_layers"), 1000):
-            widths = [_width(n_layers, 1.0, size, ratio, recipe) for size in (low, high)]
-            if widths[1] < 2:
-                break
-            if any(_is_near(space, n_layers, width) for width in widths):
-                found = _spans(space, n_layers, low, high, float(ratio), recipe)
-                yield from (span for span in found if span[0] <= high and span[1] >= low)
-
-
-def _spans(
-    space: Space, n_layers: int, low: float, high: float, ratio: float, recipe: Shape
-) -> Iterator[tuple[float, float, float]]:
-    products = 3 if recipe.mlp == "swiglu" else 2
-    widest = _width(n_layers, 1.0, high, ratio, recipe)
-    for n_heads in _whole(space.trunk.get("n_heads"), int(widest * (1 + SLACK)) // 2):
-        n_kv_heads = kv_heads(n_heads, recipe)
-        if n_heads % n_kv_heads or not _may_be(space, "heads_per_layer", n_heads / n_layers):
-            continue
-        share = n_kv_heads / n_heads
-        narrow, wide = (_width(n_layers, share, size, ratio, recipe) for size in (low, high))
-        for d_head in _heads_about(narrow, wide, n_heads):
-            d_model = n_heads * d_head
-            least = max(1, math.ceil(d_model * ratio * (1 - SLACK) - 1e-9))
-            most = math.floor(d_model * ratio * (1 + SLACK) + 1e-9)
-            if most >= least and _fits(space, n_layers, d_model, d_head):
-                rest, unit = (
-                    _rest(n_layers, d_model, n_heads, recipe),
-                    n_layers * products * d_model,
-                )
-                yield rest + (least - 0.5) * unit, rest + (most + 0.5) * unit, unit
-
-
-def kv_heads(n_heads: int, recipe: Shape) -> int:
+def _kv_heads(n_heads: int, recipe: Shape) -> int:
     """Key-value heads: as many as heads, or the recipe's number where it has fewer."""
     return n_heads if recipe.n_kv_heads == recipe.n_heads else recipe.n_kv_heads
 
 
-def _d_ff(n_layers: int, d_model: int, n_heads: int, params: int, recipe: Shape) -> int:
-    """The width of the MLPs with which the trunk comes nearest to the parameters."""
-    products = 3 if recipe.mlp == "swiglu" else 2
-    rest = params - _rest(n_layers, d_model, n_heads, recipe)
-    return round(rest / (n_layers * products * d_model))
-
-
-def _rest(n_layers: int, d_model: int, n_heads: int, recipe: Shape) -> float:
-    """The parameters of a trunk beside its MLPs."""
-    tables = recipe.vocab_size * d_model * (1 if recipe.tie_embeddings else 2)
-    attention = d_model * d_model * (2 + 2 * kv_heads(n_heads, recipe) / n_heads)
-    return tables + (2 * n_layers + 1) * d_model + n_layers * attention
+def _d_ff(trunk: Trunk, recipe: Shape) -> int:
+    """The width of the MLPs with which a trunk comes nearest to the parameters."""
+    without = trunk.shape(recipe).n_params()
+    per_unit = replace(trunk, d_ff=1).shape(recipe).n_params() - without
+    return round((trunk.params - without) / per_unit)
 
 
 def _fits(space: Space, n_layers: int, d_model: int, d_head: int) -> bool:
@@ -237,57 +189,37 @@ def _may_be(space: Space, name: str, value: float) -> bool:
     return dimension.low * (1 - 1e-9) <= value <= dimension.high * (1 + 1e-9)
 
 
-def _nearest(space: Space, trunks: list[Trunk]) -> list[Trunk]:
+def _nearest_to_listed(space: Space, trunks: list[Trunk]) -> list[Trunk]:
     """Of trunks that stand for the same listed ratios only the one that is nearest to them."""
-    listed = [name for name in ("aspect", "heads_per_layer") if _is_listed(space, name)]
-    best: dict[tuple[object, ...], tuple[float, Trunk]] = {}
+    best: dict[tuple[float, ...], tuple[float, Trunk]] = {}
     for trunk in trunks:
-        own = {"aspect": trunk.aspect, "heads_per_layer": trunk.heads_per_layer}
-        key: dict[str, object] = {"aspect": trunk.n_layers, "heads_per_layer": trunk.n_heads}
-        off = 0.0
-        for name in listed:
-            nearest = space.trunk[name].nearest(own[name])
-            assert nearest is not None
-            key[name] = nearest
-            off += abs(math.log(own[name] / nearest))
-        held = best.get(tuple(key.values()))
+        key, off = [], 0.0
+        for name, size in (("aspect", trunk.n_layers), ("heads_per_layer", trunk.n_heads)):
+            listed = _stands_for(space, name, trunk) if name in space.trunk else None
+            key.append(size if listed is None else listed)
+            off += 0.0 if listed is None else abs(math.log(float(getattr(trunk, name)) / listed))
+        held = best.get(tuple(key))
         if held is None or off < held[0]:
-            best[tuple(key.values())] = off, trunk
+            best[tuple(key)] = off, trunk
     return [trunk for _, trunk in best.values()]
 
 
-def _is_listed(space: Space, name: str) -> bool:
-    return name in space.trunk and bool(space.trunk[name].values)
-
-
 def absent(space: Space, trunks: Iterable[Trunk]) -> str:
-    """What the space lists and none of these trunks stands for, with how much of it that is:
-    `2 of 25 listed have no shape within the budget: aspect=60,heads_per_layer=0.3|0.4`.
-
-    Of many the first few are named. Empty where all that is listed has a trunk.
-    """
+    """How much of what the space lists no shape stands for; empty where all of it has one."""
     listed = {n: d.values for n, d in space.trunk.items() if n != "lr" and len(d.values) > 1}
-    held = {tuple(_stands_for(space.trunk[n], trunk) for n in listed) for trunk in trunks}
+    held = {tuple(_stands_for(space, name, trunk) for name in listed) for trunk in trunks}
     n_listed = math.prod(len(values) for values in listed.values())
     n_absent = n_listed - len(held)
     if not n_absent:
         return ""
-    missing = (cell for cell in itertools.product(*listed.values()) if cell not in held)
-    named: dict[str, list[str]] = {}
-    for *others, last in itertools.islice(missing, _MOST_NAMED):
-        fixed = [
-            f"{name}={float(str(value)):.9g}," for name, value in zip(listed, others, strict=False)
-        ]
-        named.setdefault("".join(fixed), []).append(f"{float(str(last)):.9g}")
-    texts = [f"{fixed}{[*listed][-1]}={'|'.join(values)}" for fixed, values in named.items()]
-    more = [f"{n_absent - _MOST_NAMED:,} more"] if n_absent > _MOST_NAMED else []
     verb = "has" if n_absent == 1 else "have"
-    return f"{n_absent:,} of {n_listed:,} listed {verb} no shape within the budget: " + "; ".join(
-        texts + more
-    )
+    return f"{n_absent:,} of {n_listed:,} listed {verb} no shape within the budget"
 
 
-def _stands_for(dimension: Dimension, trunk: Trunk) -> float | None:
-    """The listed value that a trunk has, or is the nearest to."""
-    value = float(getattr(trunk, dimension.name))
-    return dimension.nearest(value) if dimension.name in RATIOS else value
+def _stands_for(space: Space, name: str, trunk: Trunk) -> float | None:
+    """The listed value that a trunk has, or is the nearest to; None where there is a range."""
+    dimension = space.trunk[name]
+    if not dimension.values:
+        return None
+    value = float(getattr(trunk, name))
+    return dimension.nearest(value) if name in RATIOS else value

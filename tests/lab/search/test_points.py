@@ -163,36 +163,16 @@ def test_a_listed_ratio_gets_one_shape_each_the_nearest_that_the_budget_has():
         (
             "params=10M",
             "aspect=15|30|45|60|75,heads_per_layer=0.3|0.4|0.5|0.6|0.7",
-            "5 of 25 listed have no shape within the budget: aspect=60,heads_per_layer=0.4|0.6; "
-            "aspect=75,heads_per_layer=0.3|0.5|0.7",
-        ),
-        (
-            "params=2M",
-            "n_layers=2|4,n_heads=11..13..1",
-            "4 of 6 listed have no shape within the budget: n_layers=2,n_heads=11|12|13; "
-            "n_layers=4,n_heads=13",
+            "5 of 25 listed have no shape within the budget",
         ),
     ],
 )
-def test_what_is_listed_and_has_no_shape_is_named(asked: str, text: str, says: str):
+def test_how_much_is_listed_and_has_no_shape_is_said(asked: str, text: str, says: str):
     typed = [variant.parse(spec) for spec in BOTH]
     found = grid(asked, text)
 
     trunks = {point.trunk for held in found.values() for point in held}
     assert absent(space.parse(text, typed), trunks) == says
-
-
-def test_of_a_long_list_without_shapes_the_first_ten_are_named():
-    text = "aspect=15..75..1,heads_per_layer=0.3..0.7..0.01"
-    typed = [variant.parse(spec) for spec in BOTH]
-    trunks = {point.trunk for held in grid("params=700k", text).values() for point in held}
-
-    said = absent(space.parse(text, typed), trunks)
-
-    n_listed = 61 * 41
-    assert said.startswith(f"{n_listed - len(trunks):,} of {n_listed:,} listed have no shape ")
-    assert said.endswith(f"; {n_listed - len(trunks) - 10:,} more")
-    assert len(said) < 250
 
 
 def test_designs_that_are_the_same_at_a_depth_are_tried_once():
@@ -229,88 +209,22 @@ def test_a_point_of_the_recipes_own_sizes_is_the_recipes_own_run():
     assert [point.recipe.digest for point in found] == [recipe.digest]
 
 
-@pytest.mark.parametrize(
-    "asked", ["params=1000", "params=20000", "params=2M,flops=1e6", "params=10", "flops=1"]
-)
-def test_a_budget_that_nothing_has_is_refused_with_the_nearest_that_something_has(asked: str):
-    with pytest.raises(UsageError, match="the nearest that has one is --budget ") as refused:
+@pytest.mark.parametrize("asked", ["params=20000", "flops=1e10"])
+def test_a_budget_that_nothing_has_is_refused_with_near_ones_that_something_has(asked: str):
+    with pytest.raises(UsageError, match="; near ones that have one: ") as refused:
         grid(asked)
 
+    named = str(refused.value).rpartition(": ")[2].split("; ")
+    assert len(named) == 3
+    for each in named:
+        assert all(grid(each).values())
+
+
+def test_flops_below_a_step_are_refused_with_some_that_whole_steps_hold():
+    with pytest.raises(UsageError, match="one training step takes") as refused:
+        grid("params=2M,flops=1e6")
+
     assert all(grid(str(refused.value).rpartition("--budget ")[2]).values())
-
-
-FIG7 = "aspect=15|30|45|60|75,heads_per_layer=0.3|0.4|0.5|0.6|0.7"
-SMALL = "n_layers=2..4,n_heads=2|4"
-
-
-def has_shapes(params: int, text: str, specs: tuple[str, ...]) -> bool:
-    try:
-        return all(grid(f"params={params}", text, specs, load("smoke")).values())
-    except UsageError:
-        return False
-
-
-@pytest.mark.parametrize(
-    ("asked", "text", "specs", "nearest"),
-    [
-        (30_000, "n_layers=2,n_heads=2,d_model=32", ("standard",), 40_000),
-        (70_000, "n_layers=2,n_heads=2,d_model=32", ("standard",), 43_264),
-        (35_000, FIG7, ("standard", "attnres"), 34_944),
-        (10_000, SMALL, ("standard",), 9_984),
-        (1_000, SMALL, ("standard",), 2_424),
-        (3_000, "", ("standard",), 36_121),
-        (7_000, "n_layers=1..3,n_heads=1|2,d_model=8..24", ("standard", "attnres", "hc"), 6_681),
-    ],
-)
-def test_the_nearest_parameters_have_a_shape_and_none_that_are_nearer_do(
-    asked: int, text: str, specs: tuple[str, ...], nearest: int
-):
-    with pytest.raises(UsageError, match=f"the nearest that has one is --budget params={nearest}$"):
-        grid(f"params={asked}", text, specs, load("smoke"))
-
-    assert has_shapes(nearest, text, specs)
-    inner = range(min(asked, nearest), max(asked, nearest) + 1)
-    some = {*inner[1 : -1 : len(inner) // 20 + 1], *inner[1:8], *inner[-8:-1]}
-    mirrored = {round(asked * asked / params) for params in some}  # as near, on the other side
-    assert not [p for p in some | mirrored if p != nearest and has_shapes(p, text, specs)]
-
-
-def test_between_one_step_and_two_the_nearest_flops_are_those_of_the_nearer():
-    one = "n_layers=4,n_heads=2"
-    (found,) = grid("params=700k", one, ("standard",)).values()
-    (cost,) = {point.flops_per_token * point.base.tokens_per_step for point in found}
-
-    for steps, nearest in ((1.2, 1 / 0.995), (1.9, 2 / 1.005)):
-        with pytest.raises(UsageError, match="nearest that has one") as refused:
-            grid(f"params=700k,flops={steps * cost:.6g}", one, ("standard",))
-        named = str(refused.value).rpartition("--budget ")[2]
-        assert float(named.rpartition("flops=")[2]) == pytest.approx(nearest * cost, rel=1e-3)
-        assert all(grid(named, one, ("standard",)).values())
-
-
-def test_the_nearest_budget_that_is_refused_for_its_options_says_why():
-    with pytest.raises(UsageError, match=r"params=\d+, but there --space n_blocks=0..4: 0"):
-        grid("params=3k", "n_layers=4,n_heads=2,n_blocks=0..4", ("attnres",))
-
-
-def test_the_least_flops_at_a_size_are_those_of_one_step_less_the_tolerance():
-    (found,) = grid("params=2M", "", ("standard",)).values()
-    least = min(p.flops_per_token * p.recipe.tokens_per_step for p in found)
-
-    with pytest.raises(UsageError, match="nearest that has one") as refused:
-        grid("params=2M,flops=1e6", "", ("standard",))
-
-    start, _, flops = str(refused.value).rpartition(",flops=")
-    assert start.endswith(" --budget params=2000000")
-    assert 0 <= float(flops) * 1.005 / least - 1 < 1e-3
-
-
-def test_the_nearest_budget_may_lie_far_below():
-    with pytest.raises(UsageError, match="--budget params=") as refused:
-        grid("params=2000M", "n_layers=1..2,d_model=2..32,n_heads=1,mlp_ratio=1..4", ("standard",))
-
-    nearest = int(str(refused.value).rpartition("params=")[2])
-    assert nearest < 2e9 / 10_000
 
 
 def test_parameters_are_searched_under_flops_alone_and_that_is_said():
@@ -322,7 +236,7 @@ def test_parameters_are_searched_under_flops_alone_and_that_is_said():
 
 
 def test_a_space_that_contradicts_itself_is_refused():
-    with pytest.raises(UsageError, match="d_model=64,n_heads=3,d_head=16, whose dimensions may"):
+    with pytest.raises(UsageError, match="nor have budgets about it: widen it"):
         grid("params=2M", "n_heads=3,d_head=16,d_model=64")
 
 

@@ -19,7 +19,7 @@ from optuna.trial import TrialState
 from sqlalchemy import text
 from studies import FACTS
 from typer.testing import CliRunner
-from untrained import HYPERBAND, MEDIAN, SEARCH, Bench, deep_is_good
+from untrained import SEARCH, Bench, deep_is_good
 
 from attnres_cli.cli import runs as cli_runs
 from attnres_cli.config.recipe import load
@@ -109,13 +109,6 @@ def test_a_run_that_diverged_is_the_worst_answer_and_is_not_confirmed(bench):
     (diverged,) = [trial for trial in standard.trials if trial.recipe_digest == first[0]]
     assert diverged.values == (math.inf,)
     assert all(digest != first[0] for digest, _, seed in done.trained if seed)
-
-
-def test_a_run_that_diverges_is_not_pruned(bench):
-    done = bench(n_trials=2, pruning=MEDIAN).run(lambda _run: math.nan)
-
-    trials = [trial for family in done.found.families for trial in family.trials]
-    assert {(trial.state, trial.values) for trial in trials} == {(State.COMPLETE, (math.inf,))}
 
 
 def test_what_the_study_holds_is_answered_without_training(bench, tmp_path: Path):
@@ -218,7 +211,7 @@ def test_commands_that_ask_for_other_seeds_at_once_forget_none(bench, monkeypatc
     def ask(one: Bench, seeds: tuple[int, ...]) -> None:
         search = replace(one.search, confirm_seeds=seeds)
         samplers = {"standard": ("grid", "grid")}
-        wanted: Any = SimpleNamespace(search=search, pruning=None, samplers=samplers)
+        wanted: Any = SimpleNamespace(search=search, samplers=samplers)
         searching._keep_asked(wanted, one.families[0])
 
     monkeypatch.setattr(studies, "_seeds_of", slowly)
@@ -341,31 +334,14 @@ def test_a_trial_that_another_process_has_just_ended_stays_as_it_is(bench):
         raise RuntimeError("another reason")
 
 
-@pytest.mark.parametrize("pruning", [MEDIAN, HYPERBAND], ids=lambda each: each.kind)
-def test_poor_trials_end_early_count_as_tried_and_are_in_no_verdict(bench, pruning):
-    done = bench(n_trials=12, pruning=pruning).run()
-
-    assert done.pruned
-    for family, kept in zip(done.found.families, done.families, strict=True):
-        states = {(t.recipe_digest, t.variant): t.state for t in family.trials}
-        asked = [trial for trial, _ in kept.counted()]
-        assert len(asked) == min(12, len(kept.points))
-        mine = [key for key in done.pruned if key in states]
-        assert {states[key] for key in mine} <= {State.PRUNED, State.COMPLETE}
-        for trial in family.trials:
-            assert bool(trial.values) == (trial.state is State.COMPLETE)
-    confirmed = {(digest, name) for digest, name, seed in done.trained if seed}
-    ended = {(digest, name) for digest, name, seed in done.trained if seed == 0}
-    assert confirmed <= ended
-    assert any(key not in ended for key in done.pruned)
-    runs = {(r.recipe_digest, r.variant): r.status for r in done.store.runs() if r.seed == 0}
-    waiting = {key for key, status in runs.items() if status is Status.PENDING}
-    assert waiting == set(done.pruned) - ended
-
-
 def test_a_run_that_waits_because_it_was_pruned_says_so_until_it_is_trained(bench, monkeypatch):
     monkeypatch.setenv("COLUMNS", "140")
-    done = bench(n_trials=12, pruning=MEDIAN).run()
+    done = bench(n_trials=2)
+    for family in done.families:  # as the tool once did, which could end trials early
+        family.ask(2, 2)
+        for trial, point in family.running():
+            done.laboratory.records([point], (0,))
+            family.study.tell(trial.number, state=TrialState.PRUNED)
     waiting = {r.id for r in done.store.runs() if r.status is Status.PENDING}
 
     def said(*arguments: str) -> str:
@@ -386,28 +362,18 @@ def test_a_run_that_waits_because_it_was_pruned_says_so_until_it_is_trained(benc
 
 
 def test_runs_are_listed_where_the_searches_are_those_of_another_optuna(bench):
-    done = bench(n_trials=12, pruning=MEDIAN).run()
+    done = bench(n_trials=2).run()
     with engine.connect(done.study, create=True).begin() as connection:
         connection.execute(text("UPDATE alembic_version SET version_num = 'v9.0.0.a'"))
 
     result = CliRunner().invoke(cli_runs.app, ["--study", done.study])
 
     assert result.exit_code == 0
-    assert "pending" in result.stdout
-
-
-def test_a_trial_is_held_against_its_own_variant_alone(bench):
-    def outcome(run: RunRecord) -> float:  # a variant that is worse everywhere
-        return deep_is_good(run) / 1000 + (9.0 if run.variant == "standard" else 1.0)
-
-    done = bench(n_trials=12, pruning=MEDIAN).run(outcome)
-
-    standard = done.found.families[0]
-    assert sum(trial.state is State.COMPLETE for trial in standard.trials) >= 6
+    assert "complete" in result.stdout
 
 
 def test_a_pruned_shape_is_trained_after_all_if_it_is_the_best_of_another_variant(bench):
-    made = bench(n_trials=1, pruning=MEDIAN)
+    made = bench(n_trials=1)
     standard, attnres = made.families
     assert standard.ask(1, 1) == 1
     ((trial, point),) = standard.counted()
@@ -425,19 +391,3 @@ def test_a_pruned_shape_is_trained_after_all_if_it_is_the_best_of_another_varian
     assert sorted(trial.is_extra for trial in others) == [False, True]
     seeds = [seed for digest, name, seed in made.trained if name == "standard"]
     assert sorted(seeds) == [0, 1, 2]
-
-
-def test_runs_that_were_there_before_are_what_later_trials_are_held_to(bench):
-    made = bench(pruning=MEDIAN)
-    for family in made.families:  # as an ablation may have left them
-        for record in made.laboratory.records(family.points.points, (0,)):
-            claimed = made.store.claim([record.id])
-            if claimed is not None:
-                made.end(claimed, 2.0)
-
-    made.run()
-
-    for family in made.families:
-        for trial, _ in family.counted():
-            assert trial.state is TrialState.COMPLETE
-            assert trial.intermediate_values == dict.fromkeys(range(2, 17), 2.0)
