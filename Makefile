@@ -1,25 +1,36 @@
-# make ablate   set up .venv, then run the main job: five arms, three seeds, a verdict
-# make test     set up .venv, then lint, types, import contracts and every test
+# make ablate     set up .venv, then run the main job: five arms, three seeds, a verdict
+# make test       set up .venv, then lint, types, import contracts and every quick test
+# make test-all   the same, and the tests marked slow
+# make pictures   draw the pictures of docs/images again (STUDY=attnres.db)
 
 PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
+STUDY ?= attnres.db
 
-.PHONY: ablate test lint clean
+# Typer vendors its own Click, so that nothing may import another one
+LINT := $(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/mypy && $(BIN)/lint-imports \
+	&& ! grep -rnE '^(\S+ )?import click|^from click' attnres_cli variants tests
+QUICK := $(BIN)/python -m pytest -m 'not slow' --numprocesses=auto --maxprocesses=8 --dist=worksteal
+# the slow ones one after the other: some take all cores, or time things
+SLOW := $(BIN)/python -m pytest -m slow
+
+.PHONY: ablate test test-all lint pictures clean
 
 ablate: $(STAMP)
 	$(BIN)/attnres ablate
 
-test: lint
-	$(BIN)/python -m pytest -m alone
-	$(BIN)/python -m pytest -m 'not alone' --numprocesses=auto --maxprocesses=8
+test: $(STAMP)
+	failed=0; ($(LINT)) || failed=1; $(QUICK) || failed=1; exit $$failed
+
+test-all: $(STAMP)
+	failed=0; ($(LINT)) || failed=1; $(QUICK) || failed=1; $(SLOW) || failed=1; exit $$failed
 
 lint: $(STAMP)
-	$(BIN)/ruff format --check .
-	$(BIN)/ruff check .
-	$(BIN)/mypy
-	$(BIN)/lint-imports
-	@! grep -rnE '^(\S+ )?import click|^from click' attnres_cli variants tests  # Typer vendors its own
+	$(LINT)
+
+pictures: $(STAMP)
+	$(BIN)/python benchmarks/pictures.py $(STUDY)
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit("attnres needs Python 3.11 or newer, this is " + sys.version.split()[0] + ": make PYTHON=python3.11") if sys.version_info < (3, 11) else None'

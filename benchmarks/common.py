@@ -21,15 +21,21 @@ from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-import variants
+try:
+    import attnres_variants as designs
+except ModuleNotFoundError:  # not installed: the folder of the repository, by the same name
+    import variants as designs
+
+    sys.modules["attnres_variants"] = designs
+
 from attnres_cli.nn import measure, variant
 from attnres_cli.nn.cost import Spread
 from attnres_cli.nn.depthmix import engines
 from attnres_cli.nn.model import Transformer, init_weights
 from attnres_cli.nn.shape import Shape
 
-for found in pkgutil.iter_modules(variants.__path__):  # where it is not installed, no entry point
-    importlib.import_module(f"variants.{found.name}")  # does this
+for found in pkgutil.iter_modules(designs.__path__):  # where it is not installed, no entry point
+    importlib.import_module(f"attnres_variants.{found.name}")  # does this
 
 
 @dataclass(frozen=True)

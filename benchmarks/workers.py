@@ -72,6 +72,7 @@ def measured(width: int, n_cores: int, rounds: int, path: Path) -> dict[str, Any
     for number, (_, theirs) in enumerate(pairs):
         threads = n_cores if number == 0 else 1
         context.Process(target=trains, args=(width, threads, path, theirs), daemon=True).start()
+        theirs.close()  # so that a process that ends early is noticed
     one, many = [pairs[0][0]], [ours for ours, _ in pairs[1:]]
     together, apart = [], []
     for number in range(rounds + 1):

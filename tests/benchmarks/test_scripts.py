@@ -1,4 +1,7 @@
-"""Every benchmark runs, in tiny sizes, and writes what it promises. No time is asserted."""
+"""Every benchmark runs, in tiny sizes, and writes what it promises. No time is asserted.
+
+By default one of them runs, and all find what they import: the rest take minutes.
+"""
 
 from __future__ import annotations
 
@@ -36,6 +39,16 @@ def run(
     return done, document
 
 
+def test_every_benchmark_finds_what_it_imports():
+    names = ", ".join(sorted(path.stem for path in FOLDER.glob("*.py")))
+    program = f"import sys; sys.path.insert(0, {str(FOLDER)!r}); import {names}"
+
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.slow
 def test_step_times_every_arm_beside_its_target(tmp_path: Path):
     _, document = run("step.py", "cpu-eager", folder=tmp_path)
 
@@ -53,6 +66,7 @@ def test_step_times_every_arm_beside_its_target(tmp_path: Path):
     assert arms["standard"]["ratio"]["median"] == 1
 
 
+@pytest.mark.slow
 def test_step_needs_torch_alone_and_no_installation(tmp_path: Path):
     program = (
         "import importlib.metadata, runpy, sys\n"
@@ -67,6 +81,7 @@ def test_step_needs_torch_alone_and_no_installation(tmp_path: Path):
     assert document["benchmark"] == "step"
 
 
+@pytest.mark.slow
 def test_step_on_a_gpu_says_so_where_there_is_none(tmp_path: Path):
     done = subprocess.run(
         [sys.executable, str(FOLDER / "step.py"), "gpu"],
@@ -88,6 +103,7 @@ def test_step_compiles(tmp_path: Path):
     assert all(arm["start_s"] > 0 and arm["wrong"] is None for arm in result["arms"])
 
 
+@pytest.mark.slow
 def test_memory_counts_what_grows(tmp_path: Path):
     _, document = run("memory.py", "--engines", "reference", "eager", folder=tmp_path)
 
@@ -130,6 +146,7 @@ def test_mixing_compiles(tmp_path: Path):
     assert all(arm["wrong"] is None for arm in document["results"])
 
 
+@pytest.mark.slow
 def test_trainer_takes_turns_with_the_plain_script(tmp_path: Path):
     _, document = run(
         "trainer.py", "cpu", "--threads", "1", "--only", "middle", "eager", folder=tmp_path
@@ -147,6 +164,7 @@ def test_trainer_takes_turns_with_the_plain_script(tmp_path: Path):
         assert each["tokens_per_second"]["median"] > 0
 
 
+@pytest.mark.slow
 def test_the_plain_script_runs_alone(tmp_path: Path):
     data = tmp_path / "tokens.bin"
     data.write_bytes(bytes(range(64)) * 200)  # uint16 up to 0x3f3e
@@ -162,6 +180,7 @@ def test_the_plain_script_runs_alone(tmp_path: Path):
     assert last.endswith("tokens/s")
 
 
+@pytest.mark.slow
 def test_workers_compares_processes(tmp_path: Path):
     _, document = run("workers.py", "--threads", "1", folder=tmp_path)
 
@@ -179,6 +198,7 @@ def test_ways_compares_compiled_and_bf16(tmp_path: Path):
     assert ways["compiled bfloat16"]["target"] == 1.9
 
 
+@pytest.mark.slow
 def test_report_times_the_command_on_a_study_that_it_makes(tmp_path: Path):
     done, document = run("report.py", folder=tmp_path)
 

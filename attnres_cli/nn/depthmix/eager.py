@@ -19,7 +19,7 @@ name = "eager"
 
 GATHERED_TOGETHER = 1
 """Sources whose gradients are gathered in one go. On two cores batched matrix products that read
-every g_l once for four sources took longer than four times one source (benchmarks/LOG.md)."""
+every g_l once for four sources took longer than four times one source (docs/results/log.md)."""
 
 
 TRAINS_IN_PHASES = False
