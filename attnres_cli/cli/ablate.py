@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, TextIO
 
 import typer
@@ -119,20 +119,9 @@ def show(comparisons: Sequence[Comparison], form: Format, out: TextIO | None = N
     """Print comparisons of one recipe, or of the sizes of its ladder, on stdout unless a stream is
     given; html is no form here.
     """
-    from attnres_cli.report import export, latex, terminal
+    from attnres_cli.report import comparison, formats
 
-    out = out or sys.stdout
-    if form is Format.TABLE:
-        for comparison in comparisons:
-            terminal.print_comparison(comparison, out)
-        return
-    write: dict[Format, Callable[..., str]] = {
-        Format.JSON: export.to_json,
-        Format.MARKDOWN: export.to_markdown,
-        Format.CSV: export.to_csv,
-        Format.LATEX: latex.to_latex,
-    }
-    out.write(write[form](*comparisons).rstrip("\n") + "\n")
+    formats.show(comparison.report_of(comparisons), form, out or sys.stdout)
 
 
 def _named(suite: str | None, recipe: Recipe) -> list[str]:

@@ -299,13 +299,13 @@ def _show_against(chapters: Sequence[Chapter], form: Format, out: TextIO) -> Non
     from attnres_cli.config.recipe import paper
 
     if form is Format.HTML:
-        from attnres_cli.report.page_parts import paper_page
+        from attnres_cli.report.page import paper_page
 
         out.write(paper_page(chapters, paper()))
     else:
-        from attnres_cli.report.against import show
+        from attnres_cli.report import against, formats
 
-        show([chapter.comparison for chapter in chapters], form, paper(), out)
+        formats.show(against.report_of([each.comparison for each in chapters], paper()), form, out)
 
 
 def _show_scaling(
@@ -317,11 +317,11 @@ def _show_scaling(
     if figures is not None:
         _draw([], [found], figures)
     if form is Format.HTML:
-        from attnres_cli.report.page_parts import scaling_page
+        from attnres_cli.report.page import scaling_page
 
         name = Chapter(found.rungs[-1].comparison, (), study=held.study).study_name
         out.write(scaling_page(found, name))
     else:
-        from attnres_cli.report.scaling import show
+        from attnres_cli.report import formats, scaling
 
-        show(found, form, out)
+        formats.show(scaling.report_of(found), form, out)

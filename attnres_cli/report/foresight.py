@@ -7,7 +7,7 @@ import io
 import json
 from typing import Any
 
-from attnres_cli.report.export import METRIC, UNIT
+from attnres_cli.report.comparison import METRIC, UNIT
 from attnres_cli.stats.power import ALPHA, POWER, SEEDS, Pairing, seconds
 from attnres_cli.verdict.seeds import Foresight, facts_of, headline, tables
 

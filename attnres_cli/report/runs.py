@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from attnres_cli.records.run import Point, RunRecord, Standing, Status
-from attnres_cli.report.export import speed_text
+from attnres_cli.report.comparison import speed_text
 from attnres_cli.report.probes import print_probes
 from attnres_cli.report.terminal import console
 from attnres_cli.verdict.comparison import last_line

@@ -1,59 +1,46 @@
-"""Scaling fits over a ladder, as a table, Markdown, CSV, JSON or LaTeX."""
+"""Scaling fits over a ladder, as a report."""
 
 from __future__ import annotations
 
-import csv
-import io
-import json
 import math
-from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any, TextIO
+from typing import Any
 
-from rich import box
-from rich.table import Table
-from rich.text import Text
-
-from attnres_cli.report import latex
 from attnres_cli.report.answer import multiplier_text, trend_text
-from attnres_cli.report.terminal import WIDE, console
+from attnres_cli.report.table import Column, Report, Table
 from attnres_cli.verdict import recipe_order
 from attnres_cli.verdict.ladder import Ladder, Rung, Scaled, compute, is_sound
 
-
-def show(found: Ladder, form: str, out: TextIO) -> None:
-    """Print a ladder into a stream; html is no form here."""
-    if form == "table":
-        _print(found, out)
-        return
-    write = {"json": _to_json, "csv": _to_csv, "markdown": _to_markdown, "latex": _to_latex}
-    out.write(write[form](found))
-
-
 _ROUGH_BELOW = 6  # seeds: a bootstrap of fewer has too few different resamples
-_RUNGS = ("recipe", "layers", "width", "tokens", "FLOPs", "loss")
-_ARMS = ("variant", "A", "alpha", "multiplier [95 %]", "one size left out", "in time", "trend")
-_WORTH, _FIT = (0, 3, 4, 5), (0, 1, 2, 6)
-"""Of the columns about arms, what stands in one table where there is no room for all."""
+_SIZES = (
+    Column("recipe", "code"),
+    *map(Column, ("layers", "width", "tokens", "FLOPs", "loss")),
+)
+_ARMS = (
+    Column("variant", "code"),
+    *map(Column, ("multiplier [95 %]", "one size left out", "in time", "A", "alpha", "trend")),
+)
 
-Part = tuple[str, Sequence[str], list[list[str]]]
-"""A table: what it is of, its columns, its rows."""
 
-
-def tables(found: Ladder) -> tuple[Part, Part]:
-    """The sizes with the baseline's losses, and what each arm is worth; both as text."""
+def report_of(found: Ladder) -> Report:
+    """The sizes with the baseline's losses, and what each arm is worth."""
     baseline = found.rungs[0].comparison.baseline
-    return (
-        (f"the sizes, and the loss of {baseline}", _RUNGS, [_rung_cells(r) for r in found.rungs]),
-        (
-            f"what each arm is worth in the compute of {baseline}",
-            _ARMS,
-            [_arm_cells(arm) for arm in found.arms],
-        ),
+    sizes = f"the sizes, and the loss of {baseline}"
+    arms = f"what each arm is worth in the compute of {baseline}"
+    return Report(
+        title=title(found),
+        tables=[
+            Table(sizes, _SIZES, [_size_cells(rung) for rung in found.rungs]),
+            Table(arms, _ARMS, [_arm_cells(arm) for arm in found.arms]),
+        ],
+        notes=notes(found),
+        document=_document(found),
+        fields=_FIELDS,
+        records=[_record(arm, found) for arm in found.arms],
     )
 
 
-def _rung_cells(rung: Rung) -> list[str]:
+def _size_cells(rung: Rung) -> list[str]:
     base, model = rung.baseline, rung.recipe.model
     flops = f"{base.flops_per_token * base.tokens:.3g}"
     sizes = [str(model.n_layers), str(model.d_model), f"{base.tokens:,}"]
@@ -61,14 +48,13 @@ def _rung_cells(rung: Rung) -> list[str]:
 
 
 def _arm_cells(arm: Scaled) -> list[str]:
-    cells = [arm.variant, f"{arm.law.a:.4g}", f"{arm.law.alpha:.4f}"]
-    if arm.worth is None:
-        cells += ["-", "-", "-"]
-    else:
+    cells = [arm.variant, "-", "-", "-"]
+    if arm.worth is not None:
         left, time = arm.worth.left_out, arm.in_time
         ends = f"{left[0]:.3f} to {left[1]:.3f}" if left else "-"
-        cells += [multiplier_text(arm.worth), ends, "-" if time is None else f"{time:.3f}"]
-    return [*cells, "-" if arm.trend is None else trend_text(arm.trend)]
+        cells[1:] = [multiplier_text(arm.worth), ends, "-" if time is None else f"{time:.3f}"]
+    trend = "-" if arm.trend is None else trend_text(arm.trend)
+    return [*cells, f"{arm.law.a:.4g}", f"{arm.law.alpha:.4f}", trend]
 
 
 def notes(found: Ladder) -> list[str]:
@@ -112,50 +98,6 @@ def title(found: Ladder) -> str:
     return f"scaling of recipe {comparison.recipe}, {len(found.rungs)} sizes, never pooled{label}"
 
 
-def _print(found: Ladder, stream: TextIO) -> None:
-    out = console(stream)
-    out.print(Text(title(found), style="italic"))
-    for name, columns, rows in tables(found):
-        halves = [tuple(range(len(columns)))]
-        if columns is _ARMS and out.width < WIDE:  # intervals would be broken over three lines
-            halves = [_WORTH, _FIT]
-        for half in halves:
-            table = Table(
-                title=name if half is halves[0] else None,
-                title_justify="left",
-                box=box.SIMPLE_HEAD,
-                padding=(0, 1, 0, 0),
-            )
-            table.add_column(columns[0], overflow="fold", min_width=13)
-            for i in half[1:]:
-                table.add_column(columns[i], justify="right", no_wrap=True)
-            for row in rows:
-                table.add_row(*(row[i] for i in half))
-            out.print(table)
-    for line in notes(found):
-        out.print(Text(line, style="dim"))
-
-
-def _to_markdown(found: Ladder) -> str:
-    lines = [f"### {title(found)[0].upper()}{title(found)[1:]}", ""]
-    for _, names, rows in tables(found):
-        lines += [f"| {' | '.join(names)} |", "|" + "---|" * len(names)]
-        lines += [f"| {' | '.join(row)} |" for row in rows] + [""]
-    return "\n".join([*lines, *(f"- {line}" for line in notes(found))]) + "\n"
-
-
-def _to_latex(found: Ladder) -> str:
-    sizes, arms = tables(found)
-    return latex.document(
-        latex.table(f"{title(found)}: {sizes[0]}.", sizes[1], sizes[2]),
-        latex.table(f"{title(found)}: {arms[0]}.", arms[1], arms[2], notes(found)),
-    )
-
-
-def _to_json(found: Ladder) -> str:
-    return json.dumps(_document(found), indent=2, allow_nan=False) + "\n"
-
-
 def _document(found: Ladder) -> dict[str, Any]:
     comparison = found.rungs[0].comparison
     rungs = [
@@ -173,20 +115,11 @@ def _document(found: Ladder) -> dict[str, Any]:
     ]
     head = {"title": title(found), "recipe": comparison.recipe, "baseline": comparison.baseline}
     head |= {"fingerprint": comparison.data.fingerprint, "compute_unit": "PFLOP/s-days"}
-    arms = [_plain(asdict(arm)) for arm in found.arms]
+    arms = [asdict(arm) for arm in found.arms]
     return head | {"rungs": rungs, "arms": arms, "notes": notes(found)}
 
 
-def _plain(value: Any) -> Any:
-    """Without infinities, which JSON has not: an interval's end may be one."""
-    if isinstance(value, dict):
-        return {key: _plain(each) for key, each in value.items()}
-    if isinstance(value, tuple):
-        return [_plain(each) for each in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-_CSV = (
+_FIELDS = (
     "variant", "a", "alpha", "rmse", "compute", "multiplier", "ci95_low", "ci95_high",
     "left_out_low", "left_out_high", "multiplier_in_time", "floor", "floor_a", "floor_alpha",
     "floor_multiplier", "trend", "trend_low", "trend_high", "n_sizes", "baseline", "recipe",
@@ -194,22 +127,24 @@ _CSV = (
 )  # fmt: skip
 
 
-def _to_csv(found: Ladder) -> str:
-    text, comparison = io.StringIO(), found.rungs[0].comparison
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(_CSV)
-    for arm in found.arms:
-        law, worth, floor, trend = arm.law, arm.worth, arm.floor, arm.trend
-        ends = (*((worth and worth.ci95) or (None, None)),)
-        left = (*((worth and worth.left_out) or (None, None)),)
-        above = (floor.floor, floor.a, floor.alpha) if floor else (None,) * 3
-        over = (trend.mean, *trend.ci95) if trend else (None,) * 3
-        writer.writerow(
-            [arm.variant, law.a, law.alpha, law.rmse]
-            + ([worth.compute, worth.value] if worth else [None, None])
-            + [*ends, *left, arm.in_time, *above]
-            + [arm.floor_worth.value if arm.floor_worth else None, *over, len(found.rungs)]
-            + [comparison.baseline, comparison.recipe, comparison.data.fingerprint]
-            + [found.registered]
-        )
-    return text.getvalue()
+def _record(arm: Scaled, found: Ladder) -> dict[str, Any]:
+    law, worth, floor, trend = arm.law, arm.worth, arm.floor, arm.trend
+    comparison = found.rungs[0].comparison
+    record: dict[str, Any] = {"variant": arm.variant, "a": law.a, "alpha": law.alpha}
+    record |= {"rmse": law.rmse, "multiplier_in_time": arm.in_time}
+    if worth is not None:
+        record |= {"compute": worth.compute, "multiplier": worth.value}
+        record |= _ends("ci95", worth.ci95) | _ends("left_out", worth.left_out)
+    if floor is not None:
+        record |= {"floor": floor.floor, "floor_a": floor.a, "floor_alpha": floor.alpha}
+    if arm.floor_worth is not None:
+        record["floor_multiplier"] = arm.floor_worth.value
+    if trend is not None:
+        record |= {"trend": trend.mean} | _ends("trend", trend.ci95)
+    record |= {"n_sizes": len(found.rungs), "baseline": comparison.baseline}
+    record |= {"recipe": comparison.recipe, "fingerprint": comparison.data.fingerprint}
+    return record | {"registered": found.registered}
+
+
+def _ends(name: str, ends: tuple[float, float] | None) -> dict[str, float]:
+    return {} if ends is None else {f"{name}_low": ends[0], f"{name}_high": ends[1]}

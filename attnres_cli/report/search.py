@@ -12,7 +12,7 @@ from rich.text import Text
 from attnres_cli.records.run import RunRecord
 from attnres_cli.records.search_records import Search
 from attnres_cli.report import second_objective
-from attnres_cli.report.latex import escaped
+from attnres_cli.report.formats import escaped
 from attnres_cli.report.search_commands import RecipeOf, commands
 from attnres_cli.report.search_export import to_csv, to_json
 from attnres_cli.report.search_words import (

@@ -1,20 +1,20 @@
-"""A search as part of a page, as a page of its own, and as figures in files."""
+"""A search as a section of a page, as a page of its own, and as figures in files."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from html import escape
 from pathlib import Path
 
 from attnres_cli.config import address
 from attnres_cli.records.search_records import Search
-from attnres_cli.report import markup
 from attnres_cli.report.figures import picture
 from attnres_cli.report.figures.search import drawings
 from attnres_cli.report.files import places, write
+from attnres_cli.report.html import Part, Section, page
 from attnres_cli.report.search import heading, table_of
 from attnres_cli.report.search_commands import RecipeOf, commands
 from attnres_cli.report.search_words import LOWEST, answer, failures, notes, question, title
+from attnres_cli.report.table import Cell, Column, Table
 from attnres_cli.verdict.optima import Finding
 from attnres_cli.verdict.shape_results import Optimum
 
@@ -31,16 +31,13 @@ def to_html(findings: Sequence[Finding], known: RecipeOf | None, study: str) -> 
 
     """
     heads = [question(finding) for finding in findings]
-    answers = "".join(
-        f"<p class='answer'>{markup.code(answer(finding))}</p>\n" for finding in findings
-    )
-    parts = [part(each, known, study, number) for number, each in enumerate(findings, 1)]
-    return markup.document(
-        f"attnres: {title(findings[0].search)}",
-        heads[0] if len(findings) == 1 else f"{len(findings)} searches of shapes",
-        answers + "".join(parts),
-        address.parted(study)[0],
-    )
+    heading = heads[0] if len(findings) == 1 else f"{len(findings)} searches of shapes"
+    sections = [
+        section(each, known, study, number, is_linked=len(findings) > 1)
+        for number, each in enumerate(findings, 1)
+    ]
+    name = f"attnres: {title(findings[0].search)}"
+    return page(name, heading, sections, address.parted(study)[0])
 
 
 def save_figures(findings: Sequence[Finding], where: str) -> list[Path]:
@@ -63,65 +60,46 @@ def save_figures(findings: Sequence[Finding], where: str) -> list[Path]:
     return written
 
 
-def of_page(finding: Finding, name: str) -> str:
-    """The answer of a search at the beginning of a page that has its part under that name."""
-    lead = f"<strong><a href='#{name}'>{escape(title(finding.search))}</a>.</strong> "
-    return f"<p class='answer'>{lead}{markup.code(answer(finding))}</p>\n"
-
-
-def part(finding: Finding, known: RecipeOf | None, study: str, number: int) -> str:
-    """A search as a part of any page: tables, figures, what they rest on, how to reproduce.
+def section(
+    finding: Finding, known: RecipeOf | None, study: str, number: int, *, is_linked: bool = True
+) -> Section:
+    """A search as a section of any page: tables, figures, what they rest on, how to reproduce.
 
     Args:
         finding: of the search.
         known: gives the study's recipe of a digest.
         study: the file or URL, as it was typed.
-        number: of the part on its page; its names begin with `s` and the number.
+        number: of the section on its page.
+        is_linked: whether its answer stands below its title.
 
     """
-    failed = [
-        (f"<code>{escape(variant)}</code>", escape(shape), escape(error))
-        for variant, shape, error in failures(finding)
-    ]
-    drawn = markup.figures(drawings(finding), f"s{number}-")
-    typed = [
-        (escape(name), f"<code>{escape(words)}</code>")
-        for name, words in commands(finding, known, study)
-    ]
-    told = (
-        "What trains the best shape of a variant again, on all seeds, in a study of its own; and "
-        "what trains runs that are missing, in this one."
+    failed = Table(
+        "Runs that came to nothing: first looks, and of fresh seeds.",
+        [Column("variant", "code"), Column("shape", "text"), Column("error", "text")],
+        failures(finding),
     )
-    html = [
+    typed = Table(
+        "What trains the best shape of a variant again, on all seeds, in a study of its own; and "
+        "what trains runs that are missing, in this one.",
+        [Column("what", "text"), Column("command", "code")],
+        commands(finding, known, study),
+    )
+    parts = [
         *(_table(one, finding.search) for one in finding.optima),
-        markup.section("Figures", drawn) if drawn else "",
-        markup.section(
-            "Failed runs",
-            markup.table(
-                "Runs that came to nothing: first looks, and of fresh seeds.",
-                ("variant", "shape", "error"),
-                failed,
-                left=("shape", "error"),
-            ),
-        )
-        if failed
-        else "",
-        markup.section("What this rests on", markup.listed(notes(finding))),
-        markup.section("Reproduce", markup.table(told, ("what", "command"), typed, prose=True))
-        if typed
-        else "",
+        Part("Figures", figures=drawings(finding)),
+        Part("Failed runs", tables=[failed] if failed.rows else ()),
+        Part("What this rests on", notes=notes(finding)),
+        Part("Reproduce", tables=[typed] if typed.rows else ()),
     ]
-    return markup.part(title(finding.search), "".join(html), f"s{number}")
+    parts = [part for part in parts if part.tables or part.figures or part.notes or part.text]
+    return Section(title(finding.search), f"s{number}", parts, answer(finding), is_linked)
 
 
-def _table(one: Optimum, search: Search) -> str:
+def _table(one: Optimum, search: Search) -> Part:
     name, (head, rows) = one.family.variant, table_of(one, search)
     if not rows:
-        return f"<p>No trial of <code>{escape(name)}</code> is complete.</p>\n"
+        return Part(text=[f"No trial of `{name}` is complete."])
     caption = f"{heading(one, search)}; 95 % t interval over fresh seeds."
-    escaped = [[_cell(cell) for cell in row] for row in rows]
-    return markup.section(name, markup.table(caption, head, escaped, left=_WORDS))
-
-
-def _cell(text: str) -> str:
-    return f"<strong>{text}</strong>" if text == LOWEST else escape(text)
+    columns = [Column(each, "word" if each in _WORDS else "number") for each in head]
+    cells = [[Cell(text, "strong" if text == LOWEST else "") for text in row] for row in rows]
+    return Part(name, tables=[Table(caption, columns, cells)])

@@ -1,34 +1,25 @@
-"""Tables for people: the plan, the verdict, the lists of variants and recipes."""
+"""Reports on a terminal, and the plan of what will be trained."""
 
 from __future__ import annotations
 
-import math
 import os
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TextIO
 
+import rich.table
 from rich import box
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from attnres_cli.config.recipe import Recipe
 from attnres_cli.console import mute
-from attnres_cli.records.comparison_terms import SHARED
 from attnres_cli.records.plan import TIMED_STEPS, Arm, Plan, n_tokens
-from attnres_cli.report.export import (
-    bits_per_byte,
-    difference_text,
-    facts_of,
-    loss_text,
-    verdict_text,
-)
+from attnres_cli.report.table import Report, Table, capital
 from attnres_cli.verdict import labels
-from attnres_cli.verdict.comparison import ArmResult, Comparison
 from attnres_cli.verdict.format import duration, plural
 
-_STYLE = {"better": "green", "worse": "red", "blocked": "yellow", "baseline": "bold"}
+_STYLE = {"good": "green", "bad": "red", "warning": "yellow", "strong": "bold"}
+_LEAST_TEXT = 13  # columns in which names and sentences are broken into lines
 _PIPE_WIDTH = 140  # where nobody looks, so that a log holds every column
 WIDE = 130
 """Columns from which on tables have everything."""
@@ -55,58 +46,76 @@ class _Console(Console):
         mute(self.file)
 
 
-def print_comparison(comparison: Comparison, stream: TextIO | None = None) -> None:
-    """The verdict table, on stdout unless a stream is given, with the facts it rests on below."""
-    out = console(stream or sys.stdout)
-    columns = _columns(wide=out.width >= WIDE, of_bytes=comparison.data.is_bytes)
-    if comparison.terms != SHARED:
-        columns.insert(1, ("its own", lambda arm: arm.own.text if arm.own else "-"))
-    title = f"{labels.title(comparison)}: validation loss, nats per token (mean ± sd over seeds)"
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for name, _ in columns:
-        is_text = name in ("variant", "verdict")
-        table.add_column(
-            name,
-            justify="left" if is_text else "right",
-            no_wrap=not is_text,
+def print_report(report: Report, stream: TextIO) -> None:
+    """Titles, tables, warnings and notes."""
+    out = console(stream)
+    for one in report:
+        out.print(Text(capital(one.title), style="bold")) if one.title else None
+        for text in one.text:
+            out.print(Text(text))
+        for i, table in enumerate(one.tables):
+            if table.rows or i == 0:
+                _print_table(out, table)
+        for line in one.warnings:
+            out.print(Text(line, style="yellow"))
+        for line in one.notes:
+            out.print(Text(line, style="dim"))
+
+
+def _print_table(out: Console, table: Table) -> None:
+    """The table, without what is optional where there is no room; what is too wide even then
+    becomes several, each with the columns that name a row.
+    """
+    widths = [_least_width(table, i) for i in range(len(table.columns))]
+    columns = list(range(len(widths)))
+    if _room(widths, columns) > out.width:
+        columns = [i for i in columns if not table.columns[i].is_optional]
+    keys, parts = columns[: table.n_keys], [columns[: table.n_keys]]
+    for i in columns[table.n_keys :]:
+        if parts[-1] != keys and _room(widths, [*parts[-1], i]) > out.width:
+            parts.append(list(keys))
+        parts[-1].append(i)
+    for part in parts:
+        spare = max(0, out.width - _room(widths, part))
+        out.print(_rich(table, part, table.title if part is parts[0] else "", spare))
+
+
+def _least_width(table: Table, i: int) -> int:
+    """Of a column: words are never broken, text and names are."""
+    column = table.columns[i]
+    lengths = [len(column.title), *(len(row[i].text) for row in table.cells)]
+    return min(max(lengths), _LEAST_TEXT if column.kind in ("code", "text") else max(lengths))
+
+
+def _room(widths: Sequence[int], columns: Sequence[int]) -> int:
+    return 1 + sum(widths[i] + 2 for i in columns)
+
+
+def _rich(table: Table, columns: Sequence[int], title: str, spare: int) -> rich.table.Table:
+    """Of some columns. Those that fold get the spare room, names first."""
+    made = rich.table.Table(
+        title=capital(title) or None,
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+    )
+    for i in columns:
+        column = table.columns[i]
+        folds, least = column.kind in ("code", "text"), _least_width(table, i)
+        if folds:
+            longest = max([least, *(len(row[i].text) for row in table.cells)])
+            given = min(spare, longest - least)
+            least, spare = least + given, spare - given
+        made.add_column(
+            column.title,
+            justify="right" if column.kind == "number" else "left",
+            no_wrap=not folds,
             overflow="fold",
-            min_width=13 if is_text else None,
+            min_width=least,
         )
-    for arm in comparison.arms:
-        style = "bold" if arm.verdict == "baseline" else None
-        table.add_row(*(cell(arm) for _, cell in columns), style=style)
-    out.print(table)
-    for failure in comparison.failed:
-        out.print(Text(f"failed: {failure.variant} seed {failure.seed}: {failure.error}"))
-    for line in facts_of(comparison):
-        out.print(Text(line, style="dim"))
-
-
-def _columns(*, wide: bool, of_bytes: bool) -> list[tuple[str, Callable[[ArmResult], Text | str]]]:
-    """Titles and cells; what a narrow terminal leaves out is in every other format."""
-    columns: list[tuple[str, Callable[[ArmResult], Text | str]]] = [
-        ("variant", lambda arm: arm.variant),
-        ("val loss", loss_text),
-        ("vs baseline [95 %]", difference_text),
-        ("verdict", lambda arm: Text(verdict_text(arm), style=_STYLE.get(arm.verdict, ""))),
-    ]
-    if wide and of_bytes:
-        columns.insert(2, ("bits/byte", _bits))
-    if wide:
-        columns += [
-            ("n", lambda arm: str(len(arm.losses))),
-            ("params", _params),
-            ("ms/step", lambda arm: f"{1000 * arm.step_s:.1f}"),
-        ]
-    return columns
-
-
-def _bits(arm: ArmResult) -> str:
-    return f"{bits_per_byte(arm.mean):.4f}" if math.isfinite(arm.mean) else "-"
-
-
-def _params(arm: ArmResult) -> str:
-    return f"{arm.n_params:,}" + (f" ({arm.params_delta:+,})" if arm.params_delta else "")
+    for row in table.cells:
+        made.add_row(*(Text(row[i].text, style=_STYLE.get(row[i].style, "")) for i in columns))
+    return made
 
 
 def computing(plan: Plan) -> str:
@@ -121,7 +130,7 @@ def computing(plan: Plan) -> str:
 def print_plan(plan: Plan, stream: TextIO, title: str = "") -> None:
     """What will be done: per arm its size and speed, in all the runs, FLOPs and time."""
     out = console(stream)
-    table = Table(title=f"plan: recipe {plan.recipe.name}" + (title and f", {title}"))
+    table = rich.table.Table(title=f"plan: recipe {plan.recipe.name}" + (title and f", {title}"))
     table.add_column("variant", overflow="fold")
     has_own = any(arm.recipe is not None for arm in plan.arms)
     names = ("params", "FLOPs/token", "ms/step", "to train")

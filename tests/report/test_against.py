@@ -12,9 +12,10 @@ from commands import attnres
 from studies import fill
 
 from attnres_cli.config.recipe import Recipe, paper
-from attnres_cli.report.against import beside, losses, notes
-from attnres_cli.report.latex import escaped
+from attnres_cli.report.against import notes
+from attnres_cli.report.formats import escaped
 from attnres_cli.verdict.comparison import compare
+from attnres_cli.verdict.paper import beside, losses
 
 BASE = [1.50, 1.70, 1.60, 1.55]
 STEADY = [0.001, -0.001, 0.0005, -0.0005]

@@ -12,7 +12,8 @@ from typing import Any, NoReturn
 import pytest
 
 from attnres_cli.records.run import Status
-from attnres_cli.report import export, terminal
+from attnres_cli.report import comparison as export
+from attnres_cli.report import formats, terminal
 from attnres_cli.verdict.comparison import Comparison, compare
 
 ARM = {
@@ -83,13 +84,15 @@ def document(comparison: Comparison) -> dict[str, Any]:
     def refuse(constant: str) -> NoReturn:
         raise AssertionError(f"{constant} is not JSON")
 
-    return json.loads(export.to_json(comparison), parse_constant=refuse)
+    return json.loads(formats.to_json(export.report_of([comparison])), parse_constant=refuse)
 
 
 @pytest.fixture
 def rows(comparison: Comparison) -> dict[str, dict[str, str]]:
     """The lines of the CSV, by variant."""
-    reader = csv.DictReader(io.StringIO(export.to_csv(comparison)), strict=True)
+    reader = csv.DictReader(
+        io.StringIO(formats.to_csv(export.report_of([comparison]))), strict=True
+    )
     return {row["variant"]: row for row in reader}
 
 
@@ -161,7 +164,7 @@ def test_the_share_of_a_known_peak_is_told(make_arm, facts):
     speeds = {"tokens_per_second": 1e6, "flops_per_token": 156_000_000, "settings": a100}
     comparison = compare(make_arm("standard", 1.5, 1.4, **speeds), facts, "standard")
 
-    (arm,) = json.loads(export.to_json(comparison))["arms"]
+    (arm,) = json.loads(formats.to_json(export.report_of([comparison])))["arms"]
 
     assert arm["mfu"] == pytest.approx(0.5)
     assert "standard: 1,000,000 tokens/s, MFU 50.0 %" in export.facts_of(comparison)
@@ -186,8 +189,10 @@ def test_json_and_csv_name_the_engines_of_an_arm(make_arm, make_run, facts):
     runs = [*make_arm("a", 1.5, 1.4), make_run("a", 2, settings={"engine": "compile"})]
     comparison = compare(runs, facts, "standard")
 
-    (arm,) = json.loads(export.to_json(comparison))["arms"]
-    (row,) = csv.DictReader(io.StringIO(export.to_csv(comparison)), strict=True)
+    (arm,) = json.loads(formats.to_json(export.report_of([comparison])))["arms"]
+    (row,) = csv.DictReader(
+        io.StringIO(formats.to_csv(export.report_of([comparison]))), strict=True
+    )
 
     assert arm["engines"] == ["compile", "eager"]
     assert row["engines"] == "compile eager"
@@ -196,14 +201,14 @@ def test_json_and_csv_name_the_engines_of_an_arm(make_arm, make_run, facts):
 def test_json_without_a_baseline_has_no_parameter_difference(make_arm, facts):
     comparison = compare(make_arm("attnres", 1.5, 1.4), facts, "standard")
 
-    (arm,) = json.loads(export.to_json(comparison))["arms"]
+    (arm,) = json.loads(formats.to_json(export.report_of([comparison])))["arms"]
 
     assert arm["params_delta"] is None
     assert arm["verdict"] == "blocked"
 
 
 def test_csv_has_one_line_per_arm_in_order(comparison: Comparison):
-    lines = export.to_csv(comparison).splitlines()
+    lines = formats.to_csv(export.report_of([comparison])).splitlines()
     variants = [row["variant"] for row in csv.DictReader(lines, strict=True)]
 
     assert len(lines) == 1 + len(comparison.arms)
@@ -238,14 +243,14 @@ def test_csv_is_empty_where_a_diverged_arm_has_no_value(
 
 
 def test_markdown_has_one_row_per_arm_with_a_cell_per_column(comparison: Comparison):
-    rows = table_of(export.to_markdown(comparison))
+    rows = table_of(formats.to_markdown(export.report_of([comparison])))
 
     assert [row[0] for row in rows] == [f"`{arm.variant}`" for arm in comparison.arms]
     assert {len(row) for row in rows} == {7}
 
 
 def test_markdown_says_verdict_reason_and_failures(comparison: Comparison):
-    text = export.to_markdown(comparison)
+    text = formats.to_markdown(export.report_of([comparison]))
 
     assert "| better |" in text
     assert "| blocked: seed 1 diverged at step 7 |" in text
@@ -305,8 +310,8 @@ def test_the_floor_of_a_task_is_told_in_every_format(make_arm, facts, capsys):
 
     line = "floor: a model that knows the task loses 0.8125 nats/token"
     assert line in capsys.readouterr().out
-    assert f"- {line}" in export.to_markdown(comparison)
-    reference = json.loads(export.to_json(comparison))["reference"]
+    assert f"- {line}" in formats.to_markdown(export.report_of([comparison]))
+    reference = json.loads(formats.to_json(export.report_of([comparison])))["reference"]
     assert reference == {
         "unigram_entropy": 3.3,
         "bigram_entropy": 2.4,
@@ -314,7 +319,7 @@ def test_the_floor_of_a_task_is_told_in_every_format(make_arm, facts, capsys):
         "zlib_bits_per_byte": None,
         "xz_bits_per_byte": None,
     }
-    (row,) = csv.DictReader(export.to_csv(comparison).splitlines())
+    (row,) = csv.DictReader(formats.to_csv(export.report_of([comparison])).splitlines())
     assert (row["floor"], row["bigram_entropy"], row["xz_bits_per_byte"]) == ("0.8125", "2.4", "")
 
 
@@ -339,7 +344,7 @@ def test_the_facts_say_which_arms_another_engine_computed(make_arm, facts):
     ) in export.facts_of(mixed)
 
 
-@pytest.mark.parametrize("write", [export.to_json, export.to_csv, export.to_markdown])
+@pytest.mark.parametrize("write", [formats.to_json, formats.to_csv, formats.to_markdown])
 def test_a_comparison_without_any_result_can_be_written(write, make_run, facts):
     comparison = compare([make_run("a", 0, status=Status.FAILED, error="no")], facts, "standard")
 
@@ -357,5 +362,5 @@ def test_losses_of_tokens_that_are_no_bytes_are_not_said_to_be_of_bytes(make_run
         assert "bits/byte" not in out
         assert size in out
         assert "next token given this token" in out
-        (row,) = csv.DictReader(export.to_csv(comparison).splitlines())
+        (row,) = csv.DictReader(formats.to_csv(export.report_of([comparison])).splitlines())
         assert row["bits_per_byte"] == ""

@@ -10,7 +10,7 @@ import pytest
 
 from attnres_cli.errors import UsageError
 from attnres_cli.report.files import places, save_figures, write
-from attnres_cli.report.latex import escaped, to_latex
+from attnres_cli.report.formats import escaped, to_latex
 
 
 def test_a_file_is_replaced_whole_and_nothing_is_left_beside_it(tmp_path: Path):

@@ -15,7 +15,9 @@ from attnres_cli.config.recipe import Recipe
 from attnres_cli.errors import StudyError, UsageError
 from attnres_cli.records.plan import Arm, Plan
 from attnres_cli.records.run import Event, RunRecord, Settings, Status
-from attnres_cli.report import export, progress, terminal
+from attnres_cli.report import comparison as export
+from attnres_cli.report import progress, terminal
+from attnres_cli.report.formats import show as print_report
 from attnres_cli.verdict.comparison import Comparison, compare
 from attnres_cli.verdict.select import Choice, choose, every
 
@@ -56,7 +58,7 @@ def show(
     def printed(columns: int | None) -> str:
         if columns is not None:
             monkeypatch.setenv("COLUMNS", str(columns))
-        terminal.print_comparison(comparison)
+        print_report(export.report_of([comparison]), "table", sys.stdout)
         return capsys.readouterr().out
 
     return printed
@@ -167,7 +169,7 @@ def test_a_long_name_of_the_baseline_cuts_nothing_else(
     monkeypatch.setenv("COLUMNS", str(columns))
     records = make_arm(LONG, 1.50, 1.70, 1.60) + make_arm("standard", 1.39, 1.59, 1.50)
 
-    terminal.print_comparison(compare(records, facts, LONG))
+    print_report(export.report_of([compare(records, facts, LONG)]), "table", sys.stdout)
 
     text = capsys.readouterr().out
     assert max(len(line) for line in text.splitlines()) <= columns
@@ -179,7 +181,7 @@ def test_a_terminal_gets_colours(comparison: Comparison, monkeypatch: pytest.Mon
     screen = Terminal()
     monkeypatch.setattr(sys, "stdout", screen)
 
-    terminal.print_comparison(comparison)
+    print_report(export.report_of([comparison]), "table", sys.stdout)
 
     assert re.search(COLOUR, screen.getvalue())
 
@@ -189,7 +191,7 @@ def test_no_color_is_respected(comparison: Comparison, monkeypatch: pytest.Monke
     monkeypatch.setattr(sys, "stdout", screen)
     monkeypatch.setenv("NO_COLOR", "1")
 
-    terminal.print_comparison(comparison)
+    print_report(export.report_of([comparison]), "table", sys.stdout)
 
     assert not re.search(COLOUR, screen.getvalue())
 
@@ -197,7 +199,7 @@ def test_no_color_is_respected(comparison: Comparison, monkeypatch: pytest.Monke
 def test_a_recipes_name_is_printed_as_it_is(make_arm, facts, capsys):
     records = make_arm("standard", 1.5, 1.6, recipe=("a [bold]b[/i] :smile:", "abcdef012345"))
 
-    terminal.print_comparison(compare(records, facts, "standard"))
+    print_report(export.report_of([compare(records, facts, "standard")]), "table", sys.stdout)
 
     assert (
         "recipe a [bold]b[/i] :smile:, the same for every arm: validation loss"
@@ -208,7 +210,7 @@ def test_a_recipes_name_is_printed_as_it_is(make_arm, facts, capsys):
 def test_a_comparison_without_results_says_so(make_run, facts, capsys):
     failed = make_run("standard", 0, status=Status.FAILED, error="no")
 
-    terminal.print_comparison(compare([failed], facts, "standard"))
+    print_report(export.report_of([compare([failed], facts, "standard")]), "table", sys.stdout)
 
     assert "no run has ended" in capsys.readouterr().out
 

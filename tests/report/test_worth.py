@@ -17,8 +17,9 @@ from studies import fill
 from attnres_cli.config.recipe import Recipe, validate
 from attnres_cli.errors import StudyError
 from attnres_cli.report.figures import of_sizes
-from attnres_cli.report.page_parts import scaling_page
-from attnres_cli.report.scaling import notes, show
+from attnres_cli.report.formats import show
+from attnres_cli.report.page import scaling_page
+from attnres_cli.report.scaling import notes, report_of
 from attnres_cli.stats.scaling import PowerLaw
 from attnres_cli.verdict.ladder import Ladder, compute, ladder
 
@@ -252,6 +253,6 @@ def test_scaling_in_a_study_with_preregistrations_is_labelled_in_every_format(st
     labelled = replace(grow(study, 2, 4), registered="exploratory")
 
     for form in ("table", "markdown", "latex", "json", "csv"):
-        show(labelled, form, sys.stdout)
+        show(report_of(labelled), form, sys.stdout)
         assert "exploratory" in capsys.readouterr().out, form
     assert "[exploratory]</h2>" in scaling_page(labelled, "my.db")

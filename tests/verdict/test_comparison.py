@@ -12,7 +12,7 @@ from scipy.stats import ttest_rel
 
 from attnres_cli.records.comparison_terms import ArmRecipe, Terms, Tuned
 from attnres_cli.records.run import DataDescription, Gate, RunRecord, Status
-from attnres_cli.report.export import facts_of
+from attnres_cli.report.comparison import facts_of
 from attnres_cli.stats.pairs import holm
 from attnres_cli.verdict.comparison import ArmResult, Comparison, compare
 
@@ -444,10 +444,9 @@ def test_a_comparison_names_its_recipe_and_data(make_arm, facts):
 
 
 @pytest.mark.parametrize(
-    "module",
-    ["verdict.comparison", "verdict.select", "report.export", "report.terminal", "report.progress"],
+    "module", ["comparison", "export", "select", "terminal", "progress", "terms"]
 )
 def test_a_report_does_not_import_torch(module: str):
-    script = f"import sys, attnres_cli.{module}; sys.exit('torch' in sys.modules)"
+    script = f"import sys, attnres_cli.report.{module}; sys.exit('torch' in sys.modules)"
 
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0

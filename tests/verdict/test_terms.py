@@ -5,13 +5,15 @@ from __future__ import annotations
 import csv
 import io
 import json
+import sys
 
 import pytest
 
 from attnres_cli.errors import StudyError
 from attnres_cli.records.comparison_terms import SHARED, ArmRecipe, Matched, Terms, Tuned
 from attnres_cli.records.run import FIRST_TUNING_SEED, DataDescription, RunRecord
-from attnres_cli.report import export, terminal
+from attnres_cli.report import comparison as export
+from attnres_cli.report import formats
 from attnres_cli.verdict import labels as terms
 from attnres_cli.verdict.comparison import Comparison, compare
 from attnres_cli.verdict.select import choose, told
@@ -109,7 +111,7 @@ def test_an_arms_own_recipe_can_be_asked_for_by_its_digest(study, recipes):
 
 def test_every_table_says_what_it_is_of(comparisons, capsys):
     for comparison in comparisons:
-        terminal.print_comparison(comparison)
+        formats.show(export.report_of([comparison]), "table", sys.stdout)
 
     text = capsys.readouterr().out
     assert "recipe quick, the same for every arm: validation loss" in text
@@ -120,7 +122,7 @@ def test_every_table_says_what_it_is_of(comparisons, capsys):
 
 
 def test_json_has_the_other_comparisons_under_more(comparisons):
-    document = json.loads(export.to_json(*comparisons))
+    document = json.loads(formats.to_json(export.report_of([*comparisons])))
 
     assert [other["terms"]["match"] for other in document["more"]] == ["tokens", "params"]
     assert document["more"][0]["terms"]["is_tuned"]
@@ -132,7 +134,7 @@ def test_json_has_the_other_comparisons_under_more(comparisons):
 
 
 def test_json_has_every_gate_with_its_numbers(comparisons):
-    document = json.loads(export.to_json(comparisons[0]))
+    document = json.loads(formats.to_json(export.report_of([comparisons[0]])))
 
     learned = document["arms"][0]["gates"]["0"][2]
     assert learned == {
@@ -145,7 +147,7 @@ def test_json_has_every_gate_with_its_numbers(comparisons):
 
 
 def test_csv_names_the_terms_of_every_line(comparisons):
-    rows = list(csv.DictReader(io.StringIO(export.to_csv(*comparisons))))
+    rows = list(csv.DictReader(io.StringIO(formats.to_csv(export.report_of([*comparisons])))))
 
     assert [(row["variant"], row["terms"], row["own"]) for row in rows] == [
         ("standard", "shared", ""),
@@ -158,7 +160,11 @@ def test_csv_names_the_terms_of_every_line(comparisons):
 
 
 def test_markdown_has_a_heading_over_every_table(comparisons):
-    headings = [line for line in export.to_markdown(*comparisons).splitlines() if line[:1] == "#"]
+    headings = [
+        line
+        for line in formats.to_markdown(export.report_of([*comparisons])).splitlines()
+        if line[:1] == "#"
+    ]
 
     assert headings == [
         "### Recipe quick, the same for every arm",

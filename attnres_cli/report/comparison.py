@@ -1,157 +1,80 @@
-"""A comparison as JSON, CSV or Markdown: for scripts, spreadsheets and pages."""
+"""The verdict table: every arm beside the baseline, with what the numbers rest on."""
 
 from __future__ import annotations
 
-import csv
-import io
-import json
 import math
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
 from attnres_cli.records import gates
+from attnres_cli.records.comparison_terms import SHARED
 from attnres_cli.records.run import DataDescription, RunResult
+from attnres_cli.report.table import Cell, Column, Report, Style, Table, capital, joined
 from attnres_cli.verdict import labels
 from attnres_cli.verdict.comparison import RULE, ArmResult, Comparison
 
 METRIC, UNIT = "val_loss", "nats/token"
 _EXACT_FROM = 6  # pairs: there are 2^n ways to flip signs, and 2 / 2^6 = 0.031
+_STYLES: dict[str, Style] = {
+    "better": "good", "worse": "bad", "blocked": "warning", "baseline": "strong",
+}  # fmt: skip
 
 
-def to_json(comparison: Comparison, *more: Comparison) -> str:
-    """The JSON that scripts rely on. A loss that is not finite is null.
-
-    Comparisons of the same recipe on other terms stand, in the same form, under `more`.
-    """
-    document = _document(comparison) | {"more": [_document(other) for other in more]}
-    return json.dumps(document, indent=2, allow_nan=False)
+def report_of(comparisons: Sequence[Comparison]) -> Report:
+    """Comparisons of one recipe on several terms, or of the sizes of its ladder."""
+    return joined([one_report(comparison) for comparison in comparisons])
 
 
-def _document(comparison: Comparison) -> dict[str, Any]:
-    data = comparison.data
-    return {
-        "title": labels.title(comparison),
-        "terms": asdict(comparison.terms),
-        "registered": comparison.registered,
-        "recipe": comparison.recipe,
-        "recipe_digest": comparison.recipe_digest,
-        "data": {"source": data.source, "fingerprint": data.fingerprint, "bytes": data.n_bytes},
-        "baseline": comparison.baseline,
-        "metric": METRIC,
-        "unit": UNIT,
-        "reference": _reference(data),
-        "versions": list(comparison.versions),
-        "settings": list(comparison.settings),
-        "arms": [_arm(arm) for arm in comparison.arms],
-        "failed": [asdict(failure) for failure in comparison.failed],
-    }
-
-
-def _reference(data: DataDescription) -> dict[str, float | None]:
-    return {
-        "unigram_entropy": data.unigram_entropy,
-        "bigram_entropy": data.bigram_entropy,
-        "floor": data.floor,
-        "zlib_bits_per_byte": data.zlib_bits,
-        "xz_bits_per_byte": data.xz_bits,
-    }
-
-
-def _arm(arm: ArmResult) -> dict[str, Any]:
-    difference = arm.difference
-    return {
-        "variant": arm.variant,
-        "seeds": sorted(arm.losses),
-        "params": arm.n_params,
-        "params_delta": arm.params_delta,
-        "flops_per_token": arm.flops_per_token,
-        "tokens": arm.tokens,
-        "mean": _finite(arm.mean),
-        "sd": _finite(arm.sd),
-        "losses": {str(seed): _finite(loss) for seed, loss in arm.losses.items()},
-        "tokens_per_second": arm.tokens_per_second,
-        "mfu": arm.mfu,
-        "step_ms": 1000 * arm.step_s,
-        "engines": list(arm.engines),
-        "difference": asdict(difference) if difference is not None else None,
-        "verdict": arm.verdict,
-        "reason": arm.reason,
-        "recipe_digest": arm.recipe_digest,
-        "own": asdict(arm.own.how) if arm.own is not None else None,
-        "gates": {str(seed): [asdict(gate) for gate in met] for seed, met in arm.gates.items()},
-    }
-
-
-def _finite(value: float | None) -> float | None:
-    return value if value is not None and math.isfinite(value) else None
-
-
-_COLUMNS = (
-    "variant", "verdict", "reason", "n_seeds", "mean", "sd", "bits_per_byte", "difference",
-    "difference_sd", "ci95_low", "ci95_high", "p", "p_holm", "params", "params_delta",
-    "flops_per_token", "tokens", "step_ms", "tokens_per_second", "mfu", "engines", "recipe",
-    "recipe_digest", "fingerprint", "baseline", "terms", "own", "unigram_entropy",
-    "bigram_entropy", "floor", "zlib_bits_per_byte", "xz_bits_per_byte", "registered",
-)  # fmt: skip
-
-
-def to_csv(*comparisons: Comparison) -> str:
-    """One line per arm of every comparison; empty where there is no value."""
-    text = io.StringIO()
-    writer = csv.DictWriter(text, _COLUMNS, lineterminator="\n")
-    writer.writeheader()
-    for comparison in comparisons:
-        for arm in comparison.arms:
-            writer.writerow(_flat(arm, comparison))
-    return text.getvalue()
-
-
-def _flat(arm: ArmResult, comparison: Comparison) -> dict[str, Any]:
-    row = {key: value for key, value in _arm(arm).items() if key in _COLUMNS}
-    bits = _finite(bits_per_byte(arm.mean)) if comparison.data.is_bytes else None
-    row |= {"n_seeds": len(arm.losses), "bits_per_byte": bits}
-    row |= {key: getattr(comparison, key) for key in ("recipe", "baseline", "registered")}
-    row |= {"terms": labels.name(comparison.terms), "own": arm.own.text if arm.own else None}
-    row |= {"fingerprint": comparison.data.fingerprint, "engines": " ".join(arm.engines)}
-    row |= _reference(comparison.data) | {"difference": None}
-    if (difference := arm.difference) is not None:
-        row |= {"difference": difference.mean, "difference_sd": difference.sd}
-        row |= {"ci95_low": difference.ci95[0], "ci95_high": difference.ci95[1]}
-        row |= {"p": difference.p, "p_holm": difference.p_holm}
-    return row
-
-
-def to_markdown(*comparisons: Comparison) -> str:
-    """A table for a page, with the facts it rests on below; one after the other."""
-    return "\n".join(_page(comparison) for comparison in comparisons)
-
-
-def _page(comparison: Comparison) -> str:
-    head = (
-        f"### {labels.title(comparison)[0].upper()}{labels.title(comparison)[1:]}",
-        "",
-        f"| variant | val loss ({UNIT}) | difference [95 % interval] | verdict | seeds "
-        "| parameters | ms/step |",
-        "|---|---|---|---|---|---|---|",
+def one_report(comparison: Comparison) -> Report:
+    """One comparison: a row per arm, the runs that failed, and what the numbers rest on."""
+    return Report(
+        title=capital(labels.title(comparison)),
+        tables=[table_of(comparison)],
+        warnings=[f"failed: {f.variant} seed {f.seed}: {f.error}" for f in comparison.failed],
+        notes=facts_of(comparison),
+        document=_document(comparison),
+        fields=_FIELDS,
+        records=[_record(arm, comparison) for arm in comparison.arms],
+        more=(),
     )
-    rows = [
-        f"| `{arm.variant}`{own_text(arm)} | {loss_text(arm)} | {difference_text(arm)} "
-        f"| {verdict_text(arm)} | {len(arm.losses)} | {arm.n_params:,} | {1000 * arm.step_s:.1f} |"
+
+
+def table_of(comparison: Comparison) -> Table:
+    """Losses, differences and verdicts, and what every arm costs."""
+    has_own, of_bytes = comparison.terms != SHARED, comparison.data.is_bytes
+    columns = [
+        Column("variant", "code"),
+        *([Column("its own", "text")] if has_own else []),
+        Column("val loss"),
+        *([Column("bits/byte", is_optional=True)] if of_bytes else []),
+        Column("vs baseline [95 %]"),
+        Column("verdict", "text"),
+        Column("n", is_optional=True),
+        Column("params", is_optional=True),
+        Column("FLOPs/token", is_optional=True),
+        Column("ms/step", is_optional=True),
+    ]
+    rows: list[list[str | Cell]] = [
+        [
+            arm.variant,
+            *([arm.own.text if arm.own else "-"] if has_own else []),
+            loss_text(arm),
+            *([_number(bits_per_byte(arm.mean))] if of_bytes else []),
+            difference_text(arm),
+            Cell(verdict_text(arm), _STYLES.get(arm.verdict, "")),
+            str(len(arm.losses)),
+            f"{arm.n_params:,}" + (f" ({arm.params_delta:+,})" if arm.params_delta else ""),
+            f"{arm.flops_per_token:.3g}",
+            f"{1000 * arm.step_s:.1f}",
+        ]
         for arm in comparison.arms
     ]
-    failures = [f"- failed: `{f.variant}` seed {f.seed}: {f.error}" for f in comparison.failed]
-    facts = [f"- {line}" for line in facts_of(comparison)]
-    return "\n".join([*head, *rows, "", *failures, *facts]) + "\n"
-
-
-def bits_per_byte(loss: float) -> float:
-    """Nats per token in bits per byte; a token is a byte here."""
-    return loss / math.log(2)
-
-
-def own_text(arm: ArmResult) -> str:
-    """What its recipe has of its own: ` (lr 0.0141)`, or nothing."""
-    return f" ({arm.own.text})" if arm.own is not None else ""
+    title = (
+        "validation loss in nats per token, mean ± sd over seeds; difference from "
+        f"{comparison.baseline}, paired by seed: less is better"
+    )
+    return Table(title, columns, rows)
 
 
 def loss_text(arm: ArmResult) -> str:
@@ -170,16 +93,108 @@ def difference_text(arm: ArmResult) -> str:
 
 
 def verdict_text(arm: ArmResult) -> str:
-    """The word, and the gate of a blocked verdict or of the baseline's own runs."""
-    gated = arm.verdict in ("blocked", "baseline") and arm.reason
-    return f"{arm.verdict}: {arm.reason}" if gated else word_text(arm)
-
-
-def word_text(arm: ArmResult) -> str:
-    """The word; of what is not separable with the seeds that such a difference would take."""
+    """The word; with the gate of a blocked verdict or of the baseline's own runs, or with the seeds
+    that a difference which is not separable would take.
+    """
+    if arm.verdict in ("blocked", "baseline") and arm.reason:
+        return f"{arm.verdict}: {arm.reason}"
     needed = arm.difference.seeds_needed if arm.difference is not None else None
     is_open = arm.verdict == "not separable" and needed is not None
     return f"{arm.verdict} (~{needed:,} seeds)" if is_open else arm.verdict
+
+
+def speed_text(result: ArmResult | RunResult) -> str:
+    """`51,200 tokens/s, MFU 41.0 %`, the share where the device's peak is known."""
+    share = "" if result.mfu is None else f", MFU {100 * result.mfu:.1f} %"
+    return f"{result.tokens_per_second:,.0f} tokens/s{share}"
+
+
+def bits_per_byte(loss: float) -> float:
+    """Nats per token in bits per byte; a token is a byte here."""
+    return loss / math.log(2)
+
+
+def _number(value: float) -> str:
+    return f"{value:.4f}" if math.isfinite(value) else "-"
+
+
+def _document(comparison: Comparison) -> dict[str, Any]:
+    data = comparison.data
+    return {
+        "title": labels.title(comparison),
+        "terms": asdict(comparison.terms),
+        "registered": comparison.registered,
+        "recipe": comparison.recipe,
+        "recipe_digest": comparison.recipe_digest,
+        "data": {"source": data.source, "fingerprint": data.fingerprint, "bytes": data.n_bytes},
+        "baseline": comparison.baseline,
+        "metric": METRIC,
+        "unit": UNIT,
+        "reference": _reference(data),
+        "versions": comparison.versions,
+        "settings": comparison.settings,
+        "arms": [_arm(arm) for arm in comparison.arms],
+        "failed": [asdict(failure) for failure in comparison.failed],
+    }
+
+
+def _reference(data: DataDescription) -> dict[str, float | None]:
+    return {
+        "unigram_entropy": data.unigram_entropy,
+        "bigram_entropy": data.bigram_entropy,
+        "floor": data.floor,
+        "zlib_bits_per_byte": data.zlib_bits,
+        "xz_bits_per_byte": data.xz_bits,
+    }
+
+
+def _arm(arm: ArmResult) -> dict[str, Any]:
+    return {
+        "variant": arm.variant,
+        "seeds": sorted(arm.losses),
+        "params": arm.n_params,
+        "params_delta": arm.params_delta,
+        "flops_per_token": arm.flops_per_token,
+        "tokens": arm.tokens,
+        "mean": arm.mean,
+        "sd": arm.sd,
+        "losses": arm.losses,
+        "tokens_per_second": arm.tokens_per_second,
+        "mfu": arm.mfu,
+        "step_ms": 1000 * arm.step_s,
+        "engines": arm.engines,
+        "difference": asdict(arm.difference) if arm.difference is not None else None,
+        "verdict": arm.verdict,
+        "reason": arm.reason,
+        "recipe_digest": arm.recipe_digest,
+        "own": asdict(arm.own.how) if arm.own is not None else None,
+        "gates": {seed: [asdict(gate) for gate in met] for seed, met in arm.gates.items()},
+    }
+
+
+_FIELDS = (
+    "variant", "verdict", "reason", "n_seeds", "mean", "sd", "bits_per_byte", "difference",
+    "difference_sd", "ci95_low", "ci95_high", "p", "p_holm", "params", "params_delta",
+    "flops_per_token", "tokens", "step_ms", "tokens_per_second", "mfu", "engines", "recipe",
+    "recipe_digest", "fingerprint", "baseline", "terms", "own", "unigram_entropy",
+    "bigram_entropy", "floor", "zlib_bits_per_byte", "xz_bits_per_byte", "registered",
+)  # fmt: skip
+
+
+def _record(arm: ArmResult, comparison: Comparison) -> dict[str, Any]:
+    """An arm as a line of numbers."""
+    record = _arm(arm) | _reference(comparison.data)
+    record |= {"n_seeds": len(arm.losses), "engines": " ".join(arm.engines), "difference": None}
+    record |= {key: getattr(comparison, key) for key in ("recipe", "baseline", "registered")}
+    record |= {"terms": labels.name(comparison.terms), "own": arm.own.text if arm.own else None}
+    record |= {"fingerprint": comparison.data.fingerprint}
+    if comparison.data.is_bytes:
+        record["bits_per_byte"] = bits_per_byte(arm.mean)
+    if (difference := arm.difference) is not None:
+        record |= {"difference": difference.mean, "difference_sd": difference.sd}
+        record |= {"ci95_low": difference.ci95[0], "ci95_high": difference.ci95[1]}
+        record |= {"p": difference.p, "p_holm": difference.p_holm}
+    return record
 
 
 def facts_of(comparison: Comparison) -> list[str]:
@@ -279,12 +294,6 @@ def _mixed_versions(comparison: Comparison) -> list[str]:
 def _speed(comparison: Comparison) -> list[str]:
     base = next((arm for arm in comparison.arms if arm.verdict == "baseline"), None)
     return [] if base is None else [f"{base.variant}: {speed_text(base)}"]
-
-
-def speed_text(result: ArmResult | RunResult) -> str:
-    """`51,200 tokens/s, MFU 41.0 %`, the share where the device's peak is known."""
-    share = "" if result.mfu is None else f", MFU {100 * result.mfu:.1f} %"
-    return f"{result.tokens_per_second:,.0f} tokens/s{share}"
 
 
 def _unlearned(comparison: Comparison) -> list[str]:

@@ -1,0 +1,126 @@
+"""A report as one HTML file: no script, nothing from elsewhere, figures and styles within it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING
+
+from attnres_cli import __version__
+from attnres_cli.report.table import Report, Table, capital
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+    from markupsafe import Markup
+
+    from attnres_cli.report.figures import Drawing
+
+
+@dataclass(frozen=True)
+class Part:
+    """What stands under one heading of a section; behind `summary`, if it has one, to be opened."""
+
+    title: str = ""
+    figures: Sequence[Drawing] = ()
+    text: Sequence[str] = ()
+    tables: Sequence[Table] = ()
+    notes: Sequence[str] = ()
+    summary: str = ""
+    is_open: bool = False
+
+
+@dataclass(frozen=True)
+class Section:
+    """A section of a page. Links reach it by `#name`.
+
+    Attributes:
+        answer: what stands at the page's beginning for it; below its title if it is `is_linked`.
+        parts: what it shows; a section without has its answer alone.
+
+    """
+
+    title: str
+    name: str
+    parts: Sequence[Part] = ()
+    answer: str = ""
+    is_linked: bool = False
+
+
+def tables_of(report: Report) -> list[Part]:
+    """The tables of a report, and its warnings."""
+    tables = [table for table in report.tables if table.rows]
+    return [Part(tables=tables, notes=report.warnings)] if tables or report.warnings else []
+
+
+def page(title: str, heading: str, sections: Sequence[Section], study_name: str) -> str:
+    """A whole page.
+
+    Args:
+        title: of the window.
+        heading: the page's one `h1`.
+        sections: in order; all answers stand before the first.
+        study_name: the study as anyone may see it.
+
+    """
+    environment = _environment()
+    css = environment.get_template("page.css").render()
+    return environment.get_template("page.html.j2").render(
+        title=title,
+        heading=heading,
+        sections=sections,
+        study=study_name,
+        version=__version__,
+        css=_markup(css),
+    )
+
+
+@cache
+def _environment() -> Environment:
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    loader = PackageLoader("attnres_cli.report", "")
+    made = Environment(
+        loader=loader, autoescape=True, undefined=StrictUndefined, keep_trailing_newline=True
+    )
+    made.filters |= {"prose": prose, "svg": svg, "capital": capital}
+    return made
+
+
+def _markup(text: str) -> Markup:
+    from markupsafe import Markup
+
+    return Markup(text)  # noqa: S704
+
+
+def prose(text: str) -> Markup:
+    """Text as HTML, with what stands in backquotes as code."""
+    from markupsafe import escape
+
+    return _markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))
+
+
+def svg(drawing: Drawing, name: str) -> Markup:
+    """A figure in its page: its title and caption are also read aloud in its place."""
+    from markupsafe import escape
+
+    from attnres_cli.report.figures import picture
+
+    drawn = picture(drawing, ".svg").decode()
+    drawn = drawn[drawn.index("<svg ") :]
+    drawn = re.sub(r"<metadata>.*?</metadata>", "", drawn, count=1, flags=re.DOTALL)
+    # Every file numbers its parts from 1 on; in one page names must differ, and few are needed.
+    used = set(re.findall(r'(?:href="#|url\(#)([^")]+)', drawn))
+    drawn = re.sub(r'\bid="([^"]+)"', lambda match: match[0] if match[1] in used else "", drawn)
+    drawn = re.sub(r'\b(id="|href="#|url\(#)', rf"\g<1>{name}-", drawn)
+    begin = (
+        f"<svg role='img' aria-labelledby='{name}-title {name}-told' "
+        f"style='max-width:{drawing.figure.get_figwidth() * 96:.0f}px' "
+    )
+    told = (
+        f"<title id='{name}-title'>{escape(drawing.title)}</title>"
+        f"<desc id='{name}-told'>{escape(drawing.caption)}</desc>"
+    )
+    end = drawn.index(">") + 1
+    return _markup(drawn[:end].replace("<svg ", begin, 1) + told + drawn[end:])

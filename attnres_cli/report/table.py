@@ -1,0 +1,103 @@
+"""What is shown, before it has a format: a report, its tables, and the same as plain values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+Kind = Literal["code", "number", "word", "text"]
+Style = Literal["", "good", "bad", "warning", "strong"]
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a table.
+
+    Attributes:
+        title: what stands above it.
+        kind: `code` is typed somewhere (a variant, a digest, a command), `word` stays on one line,
+            `text` may take several; a `number` stands on the right.
+        is_optional: left out by a terminal that is too narrow for it.
+
+    """
+
+    title: str
+    kind: Kind = "number"
+    is_optional: bool = False
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A cell's text, and what it is as good or bad news."""
+
+    text: str
+    style: Style = ""
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of text. The first `n_keys` columns name a row.
+
+    A row is a sequence of `str` or `Cell`.
+    """
+
+    title: str
+    columns: Sequence[Column]
+    rows: Sequence[Sequence[str | Cell]]
+    n_keys: int = 1
+
+    @property
+    def cells(self) -> list[list[Cell]]:
+        """The rows, all of cells."""
+        return [[c if isinstance(c, Cell) else Cell(c) for c in row] for row in self.rows]
+
+
+@dataclass(frozen=True)
+class Report:
+    """All that a command says of one thing, for every format.
+
+    Attributes:
+        title: what it is of.
+        text: sentences that stand before the tables.
+        tables: those of no row are left out, but for the first.
+        warnings: lines below the tables that call for action.
+        notes: lines below these: what the numbers rest on.
+        document: what JSON writes. Numbers that are not finite become null.
+        fields: the columns of CSV.
+        records: its lines; a field that a record lacks is empty.
+        more: reports that stand below this one, in JSON under `more`; None where there are never
+            any.
+
+    """
+
+    title: str
+    tables: Sequence[Table] = ()
+    text: Sequence[str] = ()
+    warnings: Sequence[str] = ()
+    notes: Sequence[str] = ()
+    document: Any = None
+    fields: Sequence[str] = ()
+    records: Sequence[Mapping[str, Any]] = ()
+    more: Sequence[Report] | None = None
+
+    def __iter__(self) -> Iterator[Report]:
+        """The report itself, then those below it."""
+        yield self
+        yield from self.more or ()
+
+
+def joined(reports: Sequence[Report]) -> Report:
+    """One report of one or more."""
+    first, *more = reports
+    return replace(first, more=more)
+
+
+def capital(text: str) -> str:
+    """Text as a sentence begins."""
+    return text[:1].upper() + text[1:]
+
+
+def listed(names: Sequence[str]) -> str:
+    """`a`, `a and b`, `a, b and c`."""
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
