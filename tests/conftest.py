@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -27,19 +27,6 @@ for _name in ("FORCE_COLOR", "NO_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE",
     os.environ.pop(_name, None)  # whoever tests may have set them, and would see other output
 
 pytest_plugins = ["comparisons"]  # fixtures that tests of verdicts and of reports share
-
-_TESTS = Path(__file__).parent
-_ALONE = ("workers", "test_install.py", "test_readme.py", "test_measure.py")
-"""Files whose tests start processes that take all cores, kill them at certain moments, time things,
-or share a study that takes long to make.
-"""
-
-
-def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
-    """Mark what `make test` runs alone, before all the rest shares the cores."""
-    for item in items:
-        if set(item.path.relative_to(_TESTS).parts) & set(_ALONE):
-            item.add_marker(pytest.mark.alone)
 
 
 @pytest.fixture
@@ -95,9 +82,9 @@ def database(
     postgres.sql(f"DROP DATABASE {name} WITH (FORCE)")
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.slow)])
 def any_study(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """Where to make a study, once in a file and once on PostgreSQL."""
+    """Where to make a study: in a file and, slow, on PostgreSQL (tests/store/test_postgres.py)."""
     if request.param == "sqlite":
         return str(tmp_path / "study.db")
     server, name = request.getfixturevalue("database")

@@ -95,7 +95,7 @@ def ablate(
         if len(sizes) > 1:
             say(f"size {number} of {len(sizes)}: {_rung_text(whole.ladder[number - 1])}")
         size = sized(asked, fixed)
-        plan, records = size.planned(upgrade=not dry_run)
+        plan, records = size.planned()
         if dry_run:
             foresee(plan, records, size.tokens, tune_lr)
             continue

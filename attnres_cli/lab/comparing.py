@@ -58,12 +58,12 @@ class Size:
 
         return matching.matched(self.shared, self.asked.match, self.baseline, self.tokens, own, say)
 
-    def planned(self, *, upgrade: bool) -> tuple[Plan, list[RunRecord]]:
-        """What is to be done, and the runs that the study holds, which is at most upgraded."""
+    def planned(self) -> tuple[Plan, list[RunRecord]]:
+        """What is to be done, and the runs that the study holds."""
         from attnres_cli.lab import grid
         from attnres_cli.store.store import Store
 
-        held, recipe = Store.existing(self.asked.study, upgrade=upgrade), self.shared.recipe
+        held, recipe = Store.existing(self.asked.study), self.shared.recipe
         own = held.arm_recipes(recipe.digest, self.tokens.fingerprint) if held else []
         plan, records = self.matched(own), held.runs(curves=False) if held else []
         grid.check_code(plan, records)

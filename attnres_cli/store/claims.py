@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from typing import Any
 
-from sqlalchemy import ARRAY, Connection, Integer, delete, func, literal, select, update
+from sqlalchemy import ARRAY, Connection, Integer, delete, func, literal, select, text, update
 
 from attnres_cli.errors import StudyError
 from attnres_cli.records.run import Status
-from attnres_cli.store import numbers, owner, rows
+from attnres_cli.store import owner
+from attnres_cli.store.rows import WAITING, Row
 from attnres_cli.store.tables import curve, gates, probes, runs
 
 
@@ -22,16 +24,10 @@ def take(connection: Connection, ids: Sequence[int]) -> int | None:
     """The first of these runs that waits, now this process's; None if none waits."""
     found = _waiting(connection, ids)
     if found is not None:
-        mine = update(runs).where(runs.c.id == found)
-        connection.execute(
-            mine.values(
-                status=Status.RUNNING,
-                owner=owner.this_process(),
-                attempts=runs.c.attempts + 1,
-                started_at=now(),
-                heartbeat_at=now(),
-            )
-        )
+        mine = {"status": Status.RUNNING, "owner": owner.this_process()}
+        times = {"started_at": now(), "heartbeat_at": now()}
+        taken = update(runs).where(runs.c.id == found)
+        connection.execute(taken.values(**mine, **times, attempts=runs.c.attempts + 1))
     return found
 
 
@@ -43,11 +39,10 @@ def _waiting(connection: Connection, ids: Sequence[int]) -> int | None:
     if connection.dialect.name == "sqlite":
         free = set(connection.execute(waiting).scalars())
         return next((run_id for run_id in ids if run_id in free), None)
-    wanted = literal(list(ids), ARRAY(Integer))
-    mine = waiting.where(runs.c.id == func.any(wanted)).order_by(
-        func.array_position(wanted, runs.c.id)
-    )
-    return connection.execute(mine.limit(1).with_for_update(skip_locked=True)).scalar()
+    asked = literal(list(ids), ARRAY(Integer))
+    mine = waiting.where(runs.c.id == func.any(asked))
+    mine = mine.order_by(func.array_position(asked, runs.c.id)).limit(1)
+    return connection.execute(mine.with_for_update(skip_locked=True)).scalar()
 
 
 def change(connection: Connection, run_id: int, values: Mapping[str, object]) -> bool:
@@ -78,24 +73,39 @@ def end(
 
 def orphans(
     connection: Connection, ids: Sequence[int], watch: owner.Watch, *, lock: bool = False
-) -> list[rows.Row]:
+) -> list[Row]:
     """The running ones of these runs whose process is gone; with `lock` nobody changes them, or
     frees them too, before the transaction ends.
     """
     running = select(runs).where(runs.c.id.in_(ids), runs.c.status == Status.RUNNING)
     if lock:  # not those that somebody is changing right now: their processes live
         running = running.order_by(runs.c.id).with_for_update(skip_locked=True)
-    return [
-        row
-        for row in connection.execute(running).all()
-        if watch.is_gone(row.id, row.owner, row.heartbeat_at)
-    ]
+    found = connection.execute(running).all()
+    return [row for row in found if watch.is_gone(row.id, row.owner, row.heartbeat_at)]
 
 
-def free(connection: Connection, orphaned: Sequence[rows.Row], *, counts: bool = False) -> None:
+def free(connection: Connection, orphaned: Sequence[Row], *, counts: bool = False) -> None:
     """Let these runs wait again; with all their attempts, unless these deaths count."""
     freed = update(runs).where(runs.c.id.in_([row.id for row in orphaned]))
-    connection.execute(freed.values(**rows.WAITING, **({} if counts else {"attempts": 0})))
+    connection.execute(freed.values(**WAITING, **({} if counts else {"attempts": 0})))
+
+
+def numbered(connection: Connection, fresh: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Rows of runs to be made, with numbers that no run ever had: commands hold a number for hours,
+    and people write it down.
+
+    PostgreSQL's sequence gives none twice. SQLite would give the highest again once its run is
+    removed, so `remove` writes the highest that ever was into the header of the file.
+    """
+    if connection.dialect.name != "sqlite":
+        return list(fresh)
+    return [{**row, "id": number} for number, row in enumerate(fresh, _highest(connection) + 1)]
+
+
+def _highest(connection: Connection) -> int:
+    """The highest number that a run in this file has had."""
+    held = connection.execute(select(func.max(runs.c.id))).scalar() or 0
+    return max(held, connection.execute(text("PRAGMA user_version")).scalar_one())
 
 
 def remove(connection: Connection, ids: Sequence[int]) -> None:
@@ -108,13 +118,14 @@ def remove(connection: Connection, ids: Sequence[int]) -> None:
     query = select(runs).where(runs.c.id.in_(ids)).order_by(runs.c.id).with_for_update()
     for row in connection.execute(query).all():
         _check_is_idle(row)
-    numbers.retire(connection)
+    if connection.dialect.name == "sqlite":  # undone with the transaction, as all else
+        connection.execute(text(f"PRAGMA user_version = {_highest(connection)}"))
     for table in (curve, probes, gates):
         connection.execute(delete(table).where(table.c.run_id.in_(ids)))
     connection.execute(delete(runs).where(runs.c.id.in_(ids)))
 
 
-def _check_is_idle(row: rows.Row) -> None:
+def _check_is_idle(row: Row) -> None:
     """Raise StudyError where a process may be running a run."""
     if row.status != Status.RUNNING:
         return

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 from pathlib import Path
 from typing import Any
 
+import platformdirs
 from sqlalchemy import URL, Connection, Engine, create_engine, func, make_url, select
 from sqlalchemy.exc import ArgumentError, DBAPIError
 from sqlalchemy.pool import NullPool, QueuePool
@@ -133,14 +133,7 @@ def folder_of(study: str) -> Path:
     place = f"{query['service']}|{host}|{port}|{url.database}"
     name = re.sub(r"[^\w.-]", "_", url.database or query["service"])
     digest = hashlib.sha256(place.encode()).hexdigest()
-    try:
-        home = Path(os.environ.get("XDG_DATA_HOME") or "~/.local/share").expanduser()
-    except RuntimeError as error:
-        raise StudyError(
-            "a study on PostgreSQL keeps files of runs in the home folder, and there is none: "
-            "set XDG_DATA_HOME"
-        ) from error
-    return home / "attnres" / f"{name}-{digest[:8]}.runs"
+    return platformdirs.user_data_path("attnres") / f"{name}-{digest[:8]}.runs"
 
 
 def refusal(study: str, error: DBAPIError, *, opened: bool) -> StudyError:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 import multiprocessing
 import os
-import random
-import time
 from collections.abc import Callable
+from functools import wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
+
+import tenacity
 
 from attnres_cli.console import say
 from attnres_cli.errors import AwayError, UsageError
@@ -17,7 +17,7 @@ RETRY_S = "ATTNRES_RETRY_S"
 """Environment variable: seconds for which to try again."""
 
 _FOR_S = 300.0
-_FIRST_S, _LAST_S = 0.2, 10.0  # between two tries
+_PAUSES = tenacity.wait_random_exponential(multiplier=0.4, max=10)  # random: not all at once
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -25,13 +25,18 @@ _R = TypeVar("_R")
 
 def retry_s() -> float:
     """For how many seconds. Raises UsageError where the environment says no such number."""
-    text = os.environ.get(RETRY_S, str(_FOR_S))
+    return seconds_of(RETRY_S, _FOR_S)
+
+
+def seconds_of(variable: str, usual: float) -> float:
+    """The seconds that an environment variable says. Raises UsageError where it says none."""
+    text = os.environ.get(variable, str(usual))
     try:
         seconds = float(text)
     except ValueError:
         seconds = -1.0
     if not 0 <= seconds < float("inf"):
-        raise UsageError(f"{RETRY_S} must be a number of seconds from 0 up, got '{text}'")
+        raise UsageError(f"{variable} must be a number of seconds from 0 up, got '{text}'")
     return seconds
 
 
@@ -47,18 +52,22 @@ def patiently(work: Callable[[], _R], patience_s: float, *, only_up: bool = Fals
         AwayError: it stayed away.
 
     """
-    started, pause = time.monotonic(), _FIRST_S
-    while True:
-        try:
-            return work()
-        except AwayError as away:
-            left = patience_s - (time.monotonic() - started)
-            if left <= 0 or (only_up and not away.is_up):
-                raise
-            if pause == _FIRST_S and multiprocessing.parent_process() is None:  # one says it
-                say(f"{away}; trying again for {patience_s:g} s")
-            time.sleep(min(pause * random.uniform(0.5, 1.0), left))  # noqa: S311  # not all at once
-            pause = min(2 * pause, _LAST_S)
+
+    def is_away(error: BaseException) -> bool:
+        return isinstance(error, AwayError) and (error.is_up or not only_up)
+
+    def tell(tried: tenacity.RetryCallState) -> None:
+        if tried.attempt_number == 1 and multiprocessing.parent_process() is None:  # one says it
+            away = tried.outcome.exception() if tried.outcome else None
+            say(f"{away}; trying again for {patience_s:g} s")
+
+    return tenacity.Retrying(
+        retry=tenacity.retry_if_exception(is_away),
+        stop=tenacity.stop_after_delay(patience_s),
+        wait=_PAUSES,
+        before_sleep=tell,
+        reraise=True,
+    )(work)
 
 
 def patient(
@@ -66,8 +75,8 @@ def patient(
 ) -> Callable[Concatenate[Any, _P], _R]:
     """The method of a store, tried again for its `patience_s`: each is one transaction."""
 
+    @wraps(method)
     def tried(self: Any, /, *args: _P.args, **kwargs: _P.kwargs) -> _R:
         return patiently(lambda: method(self, *args, **kwargs), self.patience_s)
 
-    functools.update_wrapper(tried, method)
     return tried

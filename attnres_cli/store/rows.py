@@ -1,4 +1,4 @@
-"""Between rows and the dataclasses of run.py."""
+"""Between rows of the study and the dataclasses of `records`."""
 
 from __future__ import annotations
 
@@ -10,12 +10,9 @@ from typing import Any
 import numpy as np
 from sqlalchemy import Row as SqlRow
 
-from attnres_cli.config.recipe import Recipe
-from attnres_cli.errors import StudyError
 from attnres_cli.records.comparison_terms import ArmRecipe, Matched, Terms, Tuned
 from attnres_cli.records.gates import MEANING
 from attnres_cli.records.run import (
-    DataDescription,
     Gate,
     Point,
     Probe,
@@ -33,26 +30,10 @@ Row = SqlRow[Any]
 WAITING = {"status": Status.PENDING, "owner": None, "error": None}
 """What makes a run one that waits for a worker."""
 
-LINES = ("floor", "zlib_bits", "xz_bits")
-"""Reference lines of data that a study may have been made without."""
-
 _SETTINGS = [field.name for field in fields(Settings)]
-_TEXT = "no_mixing"
-"""The one thing of a probe that is no number."""
-
 _TABLES = ("settings", "curve", "probes")
 _PLAIN = [field.name for field in fields(RunResult) if field.name not in _TABLES]
-
-
-def of_recipe(recipe: Recipe) -> dict[str, Any]:
-    """A recipe as a row of attnres_recipes."""
-    resolved = recipe.model_dump(mode="json")
-    return {"digest": recipe.digest, "name": recipe.name, "resolved": resolved}
-
-
-def of_data(facts: DataDescription) -> dict[str, Any]:
-    """Facts as a row of attnres_data."""
-    return asdict(facts)
+_TEXT = "no_mixing"  # the one thing of a probe that is no number
 
 
 def of_spec(spec: RunSpec) -> dict[str, Any]:
@@ -68,18 +49,7 @@ def of_spec(spec: RunSpec) -> dict[str, Any]:
 def of_result(result: RunResult) -> dict[str, Any]:
     """A result as columns of attnres_runs."""
     values = {name: getattr(result, name) for name in _PLAIN} | asdict(result.settings)
-    values["step"] = result.steps
-    return _without_nan(values)
-
-
-def of_point(run_id: int, point: Point) -> dict[str, Any]:
-    """A point as a row of attnres_curve."""
-    return _without_nan(asdict(point) | {"run_id": run_id})
-
-
-def of_gate(run_id: int, gate: Gate) -> dict[str, Any]:
-    """A gate as a row of attnres_gates."""
-    return _without_nan(asdict(gate) | {"run_id": run_id})
+    return without_nan(values | {"step": result.steps})
 
 
 def of_probe(run_id: int, probe: Probe) -> list[dict[str, Any]]:
@@ -95,9 +65,9 @@ def of_probe(run_id: int, probe: Probe) -> list[dict[str, Any]]:
     return found
 
 
-def to_probe(step: int, rows: Sequence[Row]) -> Probe:
+def to_probe(step: int, measured: Sequence[Row]) -> Probe:
     """The rows of one run and step."""
-    return Probe(step, **{row.name: _measured(row) for row in rows})
+    return Probe(step, **{row.name: _measured(row) for row in measured})
 
 
 def _measured(row: Row) -> Any:
@@ -142,10 +112,7 @@ def to_gate(row: Row) -> Gate:
 
 def to_record(row: Row, points: Sequence[Point], gates: Sequence[Gate] = ()) -> RunRecord:
     """A row of attnres_runs (with its recipe's name), its curve and its gates."""
-    try:
-        status = Status(row.status)
-    except ValueError as error:
-        raise StudyError(f"run {row.id} is damaged ({error}): restore a copy of it") from error
+    status = Status(row.status)
     ended = status in (Status.COMPLETE, Status.DIVERGED)
     return RunRecord(
         id=row.id,
@@ -171,17 +138,17 @@ def to_standing(row: Row) -> Standing:
 
 
 def _to_result(row: Row, points: Sequence[Point]) -> RunResult:
-    values = {name: getattr(row, name) for name in _PLAIN}
-    values["status"] = Status(row.status)
+    values = {name: getattr(row, name) for name in _PLAIN} | {"status": Status(row.status)}
     for loss in ("val_loss", "initial_loss"):
         values[loss] = math.nan if values[loss] is None else values[loss]
     settings = Settings(**{name: getattr(row, name) for name in _SETTINGS})
     return RunResult(**values, settings=settings, curve=tuple(points))
 
 
-def _without_nan(values: Mapping[str, Any]) -> dict[str, Any]:
+def without_nan(values: Mapping[str, Any]) -> dict[str, Any]:
     """SQLite has no nan, PostgreSQL has: a loss that is none is null in both."""
-    is_nan = {
-        key for key, value in values.items() if isinstance(value, float) and math.isnan(value)
-    }
-    return {key: None if key in is_nan else value for key, value in values.items()}
+
+    def is_nan(value: object) -> bool:
+        return isinstance(value, float) and math.isnan(value)
+
+    return {key: None if is_nan(value) else value for key, value in values.items()}

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from sqlalchemy import Connection, Engine, create_engine, event, text
+from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import NullPool
 
@@ -27,10 +27,9 @@ _LITTLE_BYTES = 2**17  # free, where a write of a few pages may fail
 
 def path_of(study: str) -> Path:
     """Where the file of a study is. Raises StudyError where this names none."""
-    path = address.file_of(study)
     if study.startswith("file:") or study == "" or study.endswith(("///", ":memory:")):
         raise StudyError(f"study '{study}': give --study the path of a file, or a URL")
-    return path
+    return address.file_of(study)
 
 
 def check_file(path: Path, create: bool) -> None:
@@ -50,48 +49,19 @@ def check_file(path: Path, create: bool) -> None:
         return
     if create and not os.access(path, os.W_OK):
         raise StudyError(f"study {path} cannot be written to")
-    _check_header(path)
-
-
-def _check_header(path: Path) -> None:
-    """Refuse what is no SQLite file, or shorter than its own header says."""
     try:
         with path.open("rb") as file:
-            header = file.read(100)
+            header = file.read(len(_HEADER))
     except OSError as error:
         raise StudyError(f"study {path} cannot be read: {error.strerror}") from error
-    if header and not header.startswith(_HEADER):
+    if header and header != _HEADER:
         raise StudyError(f"study {path} is not a SQLite file: --study names another, or a new one")
-    if header and _is_cut(path, header):
-        raise StudyError(f"study {path} is truncated: restore a copy of it")
-
-
-def _is_cut(path: Path, header: bytes) -> bool:
-    if len(header) < 100:
-        return True
-    if any(Path(f"{path}{end}").exists() for end in ("-wal", "-journal")):
-        return False  # pages may lie there
-    if header[24:28] != header[92:96]:
-        return False  # written by a SQLite that kept no count of pages
-    page_bytes, n_pages = (int.from_bytes(header[a:b], "big") for a, b in ((16, 18), (28, 32)))
-    return path.stat().st_size < n_pages * (65536 if page_bytes == 1 else page_bytes)
-
-
-def check_pages(connection: Connection, path: Path) -> None:
-    """Refuse a file with damaged pages. Raises StudyError."""
-    findings = connection.execute(text("PRAGMA quick_check(1)")).scalars().all()
-    if findings != ["ok"]:
-        finding = findings[0].splitlines()[-1]
-        raise StudyError(f"study {path} is damaged ({finding}): restore a copy of it")
 
 
 def engine_of(path: Path, *, readonly: bool) -> Engine:
     """An engine on the file; nothing is opened yet."""
-    engine = create_engine(
-        "sqlite://",
-        creator=partial(connection_to_read if readonly else _connection, path.resolve()),
-        poolclass=NullPool,
-    )
+    creator = partial(connection_to_read if readonly else _connection, path.resolve())
+    engine = create_engine("sqlite://", creator=creator, poolclass=NullPool)
     set_up(engine, readonly=readonly)
     return engine
 
@@ -107,27 +77,17 @@ def unchanged(path: Path) -> Iterator[None]:
     before = _signature(path)
     try:
         yield
-    except (DBAPIError, StudyError) as error:
+    finally:
         if _signature(path) != before:
-            raise _changed(path) from error
-        raise
-    if _signature(path) != before:
-        raise _changed(path)
+            raise AwayError(f"study {path} was written to while it was read", is_up=True)
 
 
 def _signature(path: Path) -> tuple[object, ...]:
-    """What differs when the file has been written to; empty where that is no concern."""
-    try:
-        state = path.stat()
-    except FileNotFoundError:
+    """What differs when the file has been written to; empty where reading locks it."""
+    if not path.exists() or _may_be_written(path):
         return ()
-    if _may_be_written(path):
-        return ()
+    state = path.stat()
     return state.st_mtime_ns, state.st_size, Path(f"{path}-wal").exists()
-
-
-def _changed(path: Path) -> AwayError:
-    return AwayError(f"study {path} was written to while it was read", is_up=True)
 
 
 def _may_be_written(path: Path) -> bool:
@@ -163,19 +123,20 @@ def connection_to_create(path: Path) -> sqlite3.Connection:
     """A connection for a library that makes tables in transactions of which it tells nobody: they
     are begun before the first statement that writes, so that a kill leaves all of them or none.
     """
-    found = sqlite3.connect(
-        path, timeout=_BUSY_MS / 1000, check_same_thread=False, factory=_Creating
-    )
+    found = _connection(path, factory=_Creating)
     found.isolation_level = None  # or sqlite3 commits before each DDL statement
     return found
 
 
-def _connection(path: Path, mode: str = "rwc") -> sqlite3.Connection:
+def _connection(
+    path: Path, mode: str = "rwc", factory: type[sqlite3.Connection] = sqlite3.Connection
+) -> sqlite3.Connection:
     return sqlite3.connect(
         f"file:{quote(str(path))}?mode={mode}",
         uri=True,
         timeout=_BUSY_MS / 1000,
         check_same_thread=False,
+        factory=factory,
     )
 
 
@@ -219,7 +180,7 @@ def use_wal(connection: Connection, path: Path) -> None:
 
 
 def refusal(study: str, error: DBAPIError, folder: Path) -> StudyError:
-    """What SQLite refused of an open study, in one line that says what to do.
+    """What SQLite refused, in one line that says what to do.
 
     Args:
         study: its name, as it may be shown.
@@ -234,4 +195,6 @@ def refusal(study: str, error: DBAPIError, folder: Path) -> StudyError:
             f"study {study}: the disk ({folder}) is full: free some space, and the same command "
             "goes on; what is recorded stays"
         )
+    if "malformed" in said or "not a database" in said:
+        return StudyError(f"study {study} is damaged ({said}): restore a copy of it")
     return StudyError(f"study {study}: {said}")

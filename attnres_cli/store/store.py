@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
-import weakref
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
 
-from sqlalchemy import ColumnElement, Engine, insert, select, update
+from sqlalchemy import Connection, insert, update
 
 from attnres_cli.config import address
 from attnres_cli.config.recipe import Recipe
@@ -15,44 +14,31 @@ from attnres_cli.records import gates
 from attnres_cli.records.comparison_terms import ArmRecipe
 from attnres_cli.records.plan import Plan
 from attnres_cli.records.preregister import Registration
-from attnres_cli.records.run import DataDescription, Probe, RunRecord, RunSpec, Standing, Status
-from attnres_cli.store import claims, owner, planned, queries, registered, rows, tables
+from attnres_cli.records.run import DataDescription, RunRecord, RunSpec, Status
+from attnres_cli.store import claims, planned, postgres, rows, tables
 from attnres_cli.store.engine import connect, exists, runs_folder
+from attnres_cli.store.reader import Reader, facts, records
 from attnres_cli.store.retry import patient, patiently, retry_s
 from attnres_cli.store.tables import curve, runs
-from attnres_cli.store.transactions import Transactions
 
 MAX_ATTEMPTS = 2
 """How often a run whose worker process died is started again before it counts as failed."""
 
 
-class Store:
+class Store(Reader):
     """One study.
 
     Every run is in it once: (recipe digest, variant, seed, data fingerprint). A run is claimed by
     one process at a time; a claim ends with the run, or with the process.
-
-    Attributes:
-        folder: where its runs keep files on this machine, which may not be there.
-        patience_s: for how many seconds all but `beat` and `let_go` is tried again while a server
-            is away; then they raise `AwayError`.
-
     """
-
-    def __init__(self, engine: Engine, folder: Path, name: str) -> None:
-        self.folder = folder
-        self.patience_s = retry_s()
-        self._study = Transactions(engine, name, folder.parent)
-        weakref.finalize(self, engine.pool.dispose)
 
     @classmethod
     def open(cls, study: str, *, create: bool) -> Store:
-        """The study of that path or URL; with `create` it is made or upgraded, without it only
-        read.
+        """The study of that path or URL; with `create` it is made, without it only read.
 
         Raises:
-            StudyError: it cannot be opened, is damaged, newer, or no study; `AwayError`: its server
-                cannot be reached at this moment.
+            StudyError: it cannot be opened, is damaged, older, newer, or no study; `AwayError`: its
+                server cannot be reached at this moment.
             UsageError: the environment says no number of seconds to try again.
 
         """
@@ -63,15 +49,25 @@ class Store:
         return cls(engine, folder, address.parted(study)[0])
 
     @classmethod
-    def existing(cls, study: str, *, upgrade: bool = False) -> Store | None:
-        """The study of that path or URL, None if there is none yet; only an upgrade writes.
+    def existing(cls, study: str) -> Store | None:
+        """The study of that path or URL, only to be read; None if there is none yet.
 
         Raises:
             StudyError: it cannot be opened, or could not be made there.
 
         """
         there = patiently(lambda: exists(study), retry_s(), only_up=True)
-        return cls.open(study, create=upgrade) if there else None
+        return cls.open(study, create=False) if there else None
+
+    @contextmanager
+    def _write(self, *, alone: bool = False) -> Iterator[Connection]:
+        """Change rows of the study; alone, what others may be about to write too, for which SQLite
+        has one writer at a time anyway. Raises StudyError.
+        """
+        with self._explained(), self._writing.begin() as connection:
+            if alone and connection.dialect.name == "postgresql":
+                postgres.alone(connection)
+            yield connection
 
     @patient
     def plan(
@@ -81,10 +77,10 @@ class Store:
 
         Runs whose process is gone wait again; so do failed ones, if asked for.
         """
-        with self._study.alone() as connection:
+        with self._write(alone=True) as connection:
             planned.keep_data(connection, facts)
             ids = planned.run_ids(connection, specs)
-            claims.free(connection, claims.orphans(connection, ids, self._study.watch, lock=True))
+            claims.free(connection, claims.orphans(connection, ids, self._watch, lock=True))
             if retry_failed:
                 failed = (runs.c.id.in_(ids), runs.c.status == Status.FAILED)
                 connection.execute(update(runs).where(*failed).values(**rows.WAITING, attempts=0))
@@ -96,9 +92,9 @@ class Store:
     @patient
     def claim(self, ids: Sequence[int]) -> RunRecord | None:
         """The first of these runs that waits, now this process's; None if none waits."""
-        with self._study.write() as connection:
+        with self._write() as connection:
             found = claims.take(connection, ids)
-            return None if found is None else queries.records(connection, runs.c.id == found)[0]
+            return None if found is None else records(connection, runs.c.id == found)[0]
 
     def beat(self, run_id: int, step: int, *, further: bool = False) -> bool:
         """Say that this process lives and how far its run is; whether the run is still its own.
@@ -110,33 +106,32 @@ class Store:
         if further:
             said["attempts"] = 1
         try:
-            with self._study.write() as connection:
+            with self._write() as connection:
                 return claims.change(connection, run_id, said)
         finally:  # who trains for long keeps no connection: a server has a hundred or so
-            self._study.hang_up()
+            self._writing.pool.dispose()
 
     def let_go(self, run_id: int) -> None:
         """Let a run that this process has claimed wait again; no death of it is counted."""
-        with self._study.write() as connection:
+        with self._write() as connection:
             claims.change(connection, run_id, {**rows.WAITING, "attempts": 0})
 
     @patient
     def finish(self, record: RunRecord) -> None:
         """Record the result of a run that this process has claimed: curve, gates, probes."""
-        assert record.result is not None
-        with self._study.write() as connection:
-            values = rows.of_result(record.result)
+        result = record.result
+        assert result is not None
+        with self._write() as connection:
+            values = rows.of_result(result)
             if not claims.end(connection, record.id, values, record.versions):
                 return
-            points = [rows.of_point(record.id, point) for point in record.result.curve]
-            if points:
-                connection.execute(insert(curve), points)
-            found = [row for each in record.result.probes for row in rows.of_probe(record.id, each)]
-            if found:
-                connection.execute(insert(tables.probes), found)
-            met = gates.of(record.result, queries.facts(connection, record.fingerprint))
-            written = [rows.of_gate(record.id, gate) for gate in met]
-            connection.execute(insert(tables.gates), written)
+            met = gates.of(result, facts(connection, record.fingerprint))
+            probes = [row for probe in result.probes for row in rows.of_probe(record.id, probe)]
+            parts = [(curve, [asdict(point) for point in result.curve]), (tables.probes, probes)]
+            for table, found in [*parts, (tables.gates, [asdict(gate) for gate in met])]:
+                written = [rows.without_nan(row | {"run_id": record.id}) for row in found]
+                if written:
+                    connection.execute(insert(table), written)
 
     @patient
     def fail(
@@ -147,7 +142,7 @@ class Store:
         failed: dict[str, object] = {"status": Status.FAILED, "error": error}
         if step is not None:
             failed["step"] = step
-        with self._study.write() as connection:
+        with self._write() as connection:
             claims.end(connection, run_id, failed, versions)
 
     @patient
@@ -158,67 +153,17 @@ class Store:
         this now and then. With a cause of death, runs that have been started MAX_ATTEMPTS times
         without coming further fail instead.
         """
-        with self._study.read() as connection:  # most often there is nothing to write
-            if not claims.orphans(connection, ids, self._study.watch):
+        with self._read() as connection:  # most often there is nothing to write
+            if not claims.orphans(connection, ids, self._watch):
                 return 0
-        with self._study.write() as connection:
-            orphans = claims.orphans(connection, ids, self._study.watch, lock=True)
+        with self._write() as connection:
+            orphans = claims.orphans(connection, ids, self._watch, lock=True)
             claims.free(connection, orphans, counts=cause is not None)
             guilty = [row.id for row in orphans if row.attempts >= MAX_ATTEMPTS]
             if cause is not None and guilty:
                 failed = {"status": Status.FAILED, "error": cause}
                 connection.execute(update(runs).where(runs.c.id.in_(guilty)).values(failed))
         return len(orphans)
-
-    @patient
-    def runs(
-        self,
-        *,
-        ids: Sequence[int] | None = None,
-        recipe_digest: str | None = None,
-        curves: bool = True,
-    ) -> list[RunRecord]:
-        """Runs of the study, in the order of `ids` if given, else as they were planned.
-
-        One that has been removed is not among them. Without curves they are there ten times as
-        fast: of a study, curves are most of the rows.
-        """
-        wanted: list[ColumnElement[bool]] = [] if ids is None else [runs.c.id.in_(ids)]
-        if recipe_digest is not None:
-            wanted.append(runs.c.recipe_digest == recipe_digest)
-        with self._study.read() as connection:
-            found = queries.records(connection, *wanted, curves=curves)
-        records = {record.id: record for record in found}
-        return found if ids is None else [records[n] for n in ids if n in records]
-
-    @patient
-    def has_searches(self) -> bool:
-        """Whether Optuna's tables, beside ours, hold a search; Optuna itself is not asked."""
-        with self._study.read() as connection:
-            return queries.has_searches(connection)
-
-    @patient
-    def probes(self, ids: Sequence[int]) -> dict[int, tuple[Probe, ...]]:
-        """What was measured inside the models of these runs, in the order of steps.
-
-        `runs` leaves it out: of a thousand runs it is much more than all else.
-        """
-        with self._study.read() as connection:
-            return queries.probes(connection, ids)
-
-    @patient
-    def statuses(self, ids: Sequence[int]) -> dict[int, Status]:
-        """The status of each of these runs that is there: less to read than the runs."""
-        query = select(runs.c.id, runs.c.status).where(runs.c.id.in_(ids))
-        with self._study.read() as connection:
-            return {row.id: Status(row.status) for row in connection.execute(query)}
-
-    @patient
-    def standings(self, ids: Sequence[int] | None = None) -> dict[int, Standing]:
-        """Where runs stand at this moment, all of the study's if none are named."""
-        query = select(runs) if ids is None else select(runs).where(runs.c.id.in_(ids))
-        with self._study.read() as connection:
-            return {row.id: rows.to_standing(row) for row in connection.execute(query)}
 
     @patient
     def remove(self, ids: Sequence[int]) -> None:
@@ -231,48 +176,8 @@ class Store:
             StudyError: the process of one may be running it.
 
         """
-        with self._study.write() as connection:
+        with self._write() as connection:
             claims.remove(connection, ids)
-
-    @patient
-    def owners(self, ids: Sequence[int]) -> dict[int, str]:
-        """Which of these runs are running, and the process that runs each."""
-        query = select(runs.c.id, runs.c.owner).where(
-            runs.c.id.in_(ids), runs.c.status == Status.RUNNING
-        )
-        with self._study.read() as connection:
-            return {row.id: row.owner for row in connection.execute(query)}
-
-    def owns(self, run_id: int) -> bool:
-        """Whether this process is the one that runs that run."""
-        return self.owners([run_id]).get(run_id) == owner.this_process()
-
-    def folder_of(self, record: RunRecord) -> Path:
-        """Where that run keeps files. Its name has more than the id: studies of nearly one name
-        may share `folder`.
-        """
-        digest = hashlib.sha256(repr(record.identity).encode()).hexdigest()
-        return self.folder / f"{record.id}-{digest[:8]}"
-
-    @patient
-    def recipe(self, digest: str) -> Recipe:
-        """The resolved recipe of that digest."""
-        with self._study.read() as connection:
-            return queries.recipe(connection, digest)
-
-    @patient
-    def data(self, fingerprint: str) -> DataDescription:
-        """What is known of the data with that fingerprint."""
-        with self._study.read() as connection:
-            return queries.facts(connection, fingerprint)
-
-    @patient
-    def arm_recipes(
-        self, base_digest: str | None = None, fingerprint: str | None = None
-    ) -> list[ArmRecipe]:
-        """The recipes of single arms, all of the study's or those derived from one recipe."""
-        with self._study.read() as connection:
-            return queries.arm_recipes(connection, base_digest, fingerprint)
 
     @patient
     def keep_arm_recipes(self, plan: Plan, facts: DataDescription) -> list[ArmRecipe]:
@@ -283,7 +188,7 @@ class Store:
         """
         if not plan.arm_recipes:
             return []
-        with self._study.alone() as connection:
+        with self._write(alone=True) as connection:
             return planned.keep_arm_recipes(connection, plan, facts)
 
     @patient
@@ -294,16 +199,5 @@ class Store:
             StudyError: the study holds runs of the recipe, or another preregistration of it.
 
         """
-        with self._study.alone() as connection:
-            registered.register(connection, found, recipe)
-
-    @patient
-    def registrations(self) -> list[Registration]:
-        """All preregistrations of the study.
-
-        Raises:
-            StudyError: one has been changed since.
-
-        """
-        with self._study.read() as connection:
-            return registered.registrations(connection)
+        with self._write(alone=True) as connection:
+            planned.register(connection, found, recipe)

@@ -1,7 +1,4 @@
-"""The study's tables. Only migrations make them; a test holds that the two agree.
-
-Every name starts with attnres_, since Optuna keeps its tables in the same file.
-"""
+"""The study's tables. Every name starts with attnres_: Optuna keeps its tables in the same file."""
 
 from __future__ import annotations
 
@@ -15,6 +12,7 @@ from sqlalchemy import (
     Integer,
     LargeBinary,
     MetaData,
+    PrimaryKeyConstraint,
     String,
     Table,
     Text,
@@ -22,9 +20,18 @@ from sqlalchemy import (
 )
 
 PREFIX = "attnres_"
-VERSION_TABLE = "attnres_schema"
+
+SCHEMA = "0007"
+"""Which tables these are: a study says it in `schema`, as Alembic would write it."""
 
 metadata = MetaData()
+
+schema = Table(
+    "attnres_schema",
+    metadata,
+    Column("version_num", String(32), nullable=False),
+    PrimaryKeyConstraint("version_num", name="attnres_schema_pkc"),
+)
 
 recipes = Table(
     "attnres_recipes",

@@ -132,7 +132,6 @@ def test_an_arm_that_was_timed_before_keeps_its_tokens(recipe: Recipe, tokens: T
 
 
 @pytest.mark.slow
-@pytest.mark.alone
 def test_time_is_measured_in_turn_and_tokens_follow_from_it(tokens: Tokens):
     recipe = load(
         "smoke", ["train.tokens=640k"]

@@ -15,12 +15,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from processes import in_processes
 from servers import PASSWORD, Server
 from sqlalchemy import Engine, event
 from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
 from sqlalchemy.exc import OperationalError
 from studies import RESULT, VERSIONS
-from test_store import FACTS, in_processes
+from test_store import FACTS
 
 from attnres_cli.config.recipe import Recipe
 from attnres_cli.errors import AwayError, StudyError, UsageError
@@ -159,19 +160,6 @@ def test_a_schema_of_ones_own_can_be_named(database: Lab, study: str):
     assert server.sql(f"{OURS} AND schemaname = 'public'", name) == [(0,)]
 
 
-def test_migrations_make_what_the_tables_say(study: str):
-    from alembic.autogenerate import compare_metadata
-    from alembic.migration import MigrationContext
-
-    from attnres_cli.store.tables import VERSION_TABLE, metadata
-
-    Store.open(study, create=True)
-    options = {"version_table": VERSION_TABLE}
-    with engine.connect(study, create=False).connect() as connection:
-        context = MigrationContext.configure(connection, opts=options)
-        assert compare_metadata(context, metadata) == []
-
-
 def open_at_once(study: str, ready: Barrier) -> str:
     ready.wait()
     Store.open(study, create=True)
@@ -214,7 +202,7 @@ def test_a_study_that_is_made_while_one_looks_is_not_damaged(study: str, between
     asked = between(lambda: Store.open(study, create=True))
 
     assert Store.existing(study) is None
-    assert len(asked) > 1
+    assert asked
     assert Store.existing(study) is not None
 
 
@@ -222,7 +210,7 @@ def test_a_study_that_is_made_while_one_opens_it_holds_no_runs_yet(study: str, b
     asked = between(lambda: Store.open(study, create=True))
 
     assert "holds no runs yet" in refusal(study, create=False)
-    assert len(asked) > 1
+    assert asked
     Store.open(study, create=False)
 
 
@@ -407,10 +395,10 @@ def test_an_outage_takes_nobodys_run(study: str, specs: list[RunSpec], monkeypat
     assert store.release(ids) == 0
     now[0] += 40
     store.patience_s = 0.0
-    there, store._study._reading = store._study._reading, postgres.engine_of(NOWHERE, readonly=True)
+    there, store._reading = store._reading, postgres.engine_of(NOWHERE, readonly=True)
     with pytest.raises(AwayError):
         store.release(ids)
-    store._study._reading = there
+    store._reading = there
     now[0] += 10
 
     assert store.release(ids) == 0  # 50 s after the first look, but nothing could be seen

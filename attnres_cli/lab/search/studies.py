@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from attnres_cli.config import address
 from attnres_cli.records.search_records import Family, Search, State, Trial
 from attnres_cli.store.optuna import asking, explained, to_read
-from attnres_cli.store.queries import has_searches
+from attnres_cli.store.reader import has_searches
 from attnres_cli.store.retry import retry_s
 from attnres_cli.store.sqlite import unchanged
 

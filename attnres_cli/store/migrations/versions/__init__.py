@@ -1,1 +1,0 @@
-"""One file per schema. A released one is never edited."""

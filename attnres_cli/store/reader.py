@@ -1,0 +1,217 @@
+"""What is read from an open study: rows stay here, frozen dataclasses leave."""
+
+from __future__ import annotations
+
+import hashlib
+import weakref
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Engine,
+    String,
+    column,
+    inspect,
+    select,
+    table,
+)
+
+from attnres_cli.config import address
+from attnres_cli.config.recipe import Recipe
+from attnres_cli.errors import StudyError
+from attnres_cli.records.comparison_terms import ArmRecipe
+from attnres_cli.records.preregister import Registration, of_document
+from attnres_cli.records.run import DataDescription, Gate, Point, Probe, RunRecord, Standing, Status
+from attnres_cli.store import owner, postgres, rows, sqlite, tables
+from attnres_cli.store.engine import refusals
+from attnres_cli.store.retry import patient, retry_s
+from attnres_cli.store.tables import curve, data, recipes, runs
+
+
+class Reader:
+    """One study, open. Every transaction is short, and done whole or not at all.
+
+    Attributes:
+        folder: where its runs keep files on this machine, which may not be there.
+        patience_s: for how many seconds all but `beat` and `let_go` is tried again while a server
+            is away; then they raise `AwayError`.
+
+    """
+
+    def __init__(self, engine: Engine, folder: Path, name: str) -> None:
+        is_file = engine.dialect.name == "sqlite"
+        self.folder = folder
+        self.patience_s = retry_s()
+        self._name, self._file = name, address.file_of(name).resolve() if is_file else None
+        self._reading = engine if is_file else postgres.snapshots(engine)
+        self._writing = sqlite.immediate(engine) if is_file else engine
+        self._watch = owner.Watch()  # of the heartbeats that were seen
+        weakref.finalize(self, engine.pool.dispose)
+
+    @contextmanager
+    def _read(self) -> Iterator[Connection]:
+        """See the study at one moment. Raises StudyError."""
+        unchanged = sqlite.unchanged(self._file) if self._file else nullcontext()
+        with self._explained(), unchanged, self._reading.connect() as connection:
+            yield connection
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        """What the database refuses, as a StudyError."""
+        try:
+            with refusals(self._name, self._file and self._file.parent):
+                yield
+        except StudyError:
+            self._watch = owner.Watch()  # no heartbeat could be seen: nobody is gone for that
+            raise
+
+    @patient
+    def runs(
+        self,
+        *,
+        ids: Sequence[int] | None = None,
+        recipe_digest: str | None = None,
+        curves: bool = True,
+    ) -> list[RunRecord]:
+        """Runs of the study, in the order of `ids` if given, else as they were planned.
+
+        One that has been removed is not among them. Without curves they are there ten times as
+        fast: of a study, curves are most of the rows.
+        """
+        mine: list[ColumnElement[bool]] = [] if ids is None else [runs.c.id.in_(ids)]
+        if recipe_digest is not None:
+            mine.append(runs.c.recipe_digest == recipe_digest)
+        with self._read() as connection:
+            found = records(connection, *mine, curves=curves)
+        by_id = {record.id: record for record in found}
+        return found if ids is None else [by_id[n] for n in ids if n in by_id]
+
+    @patient
+    def probes(self, ids: Sequence[int]) -> dict[int, tuple[Probe, ...]]:
+        """What was measured inside the models of these runs, in the order of steps.
+
+        `runs` leaves it out: of a thousand runs it is much more than all else.
+        """
+        of = tables.probes
+        query = select(of).where(of.c.run_id.in_(ids)).order_by(of.c.step)
+        found: dict[int, dict[int, list[rows.Row]]] = {run_id: defaultdict(list) for run_id in ids}
+        with self._read() as connection:
+            for row in connection.execute(query):
+                found[row.run_id][row.step].append(row)
+        return {
+            run_id: tuple(rows.to_probe(step, measured) for step, measured in steps.items())
+            for run_id, steps in found.items()
+        }
+
+    @patient
+    def statuses(self, ids: Sequence[int]) -> dict[int, Status]:
+        """The status of each of these runs that is there: less to read than the runs."""
+        query = select(runs.c.id, runs.c.status).where(runs.c.id.in_(ids))
+        with self._read() as connection:
+            return {row.id: Status(row.status) for row in connection.execute(query)}
+
+    @patient
+    def standings(self, ids: Sequence[int] | None = None) -> dict[int, Standing]:
+        """Where runs stand at this moment, all of the study's if none are named."""
+        query = select(runs) if ids is None else select(runs).where(runs.c.id.in_(ids))
+        with self._read() as connection:
+            return {row.id: rows.to_standing(row) for row in connection.execute(query)}
+
+    @patient
+    def owners(self, ids: Sequence[int]) -> dict[int, str]:
+        """Which of these runs are running, and the process that runs each."""
+        mine = (runs.c.id.in_(ids), runs.c.status == Status.RUNNING)
+        with self._read() as connection:
+            return dict(connection.execute(select(runs.c.id, runs.c.owner).where(*mine)).all())
+
+    def owns(self, run_id: int) -> bool:
+        """Whether this process is the one that runs that run."""
+        return self.owners([run_id]).get(run_id) == owner.this_process()
+
+    def folder_of(self, record: RunRecord) -> Path:
+        """Where that run keeps files. Its name has more than the id: studies of nearly one name
+        may share `folder`.
+        """
+        digest = hashlib.sha256(repr(record.identity).encode()).hexdigest()
+        return self.folder / f"{record.id}-{digest[:8]}"
+
+    @patient
+    def recipe(self, digest: str) -> Recipe:
+        """The resolved recipe of that digest."""
+        query = select(recipes.c.resolved).where(recipes.c.digest == digest)
+        with self._read() as connection:
+            return Recipe.model_validate(connection.execute(query).scalar_one())
+
+    @patient
+    def data(self, fingerprint: str) -> DataDescription:
+        """What is known of the data with that fingerprint."""
+        with self._read() as connection:
+            return facts(connection, fingerprint)
+
+    @patient
+    def arm_recipes(
+        self, base_digest: str | None = None, fingerprint: str | None = None
+    ) -> list[ArmRecipe]:
+        """The recipes of single arms, all of the study's or those derived from one recipe."""
+        of = tables.arm_recipes
+        query = select(of).order_by(of.c.matched, of.c.baseline, of.c.tuned, of.c.variant)
+        if base_digest is not None:
+            query = query.where(of.c.base_digest == base_digest, of.c.fingerprint == fingerprint)
+        with self._read() as connection:
+            return [rows.to_arm_recipe(row) for row in connection.execute(query)]
+
+    @patient
+    def registrations(self) -> list[Registration]:
+        """All preregistrations of the study. Raises StudyError where one was changed since."""
+        with self._read() as connection:
+            held = connection.execute(select(tables.registrations)).all()
+        found = [of_document(row.document) for row in held]
+        for row, one in zip(held, found, strict=True):
+            if (row.digest, row.recipe_digest) != (one.digest, one.recipe_digest):
+                raise StudyError(
+                    f"preregistration {row.digest} is not what was written: restore a copy of the "
+                    "study"
+                )
+        return found
+
+    @patient
+    def has_searches(self) -> bool:
+        """Whether Optuna's tables, beside ours, hold a search."""
+        with self._read() as connection:
+            return has_searches(connection)
+
+
+def records(
+    connection: Connection, *mine: ColumnElement[bool], curves: bool = True
+) -> list[RunRecord]:
+    """The runs that are all of this, with gates, and curves if they are asked for, by number."""
+    query = select(runs, recipes.c.name.label("recipe")).join(recipes).where(*mine)
+    losses = select(curve.c.run_id, curve.c.step, curve.c.train_loss, curve.c.val_loss)
+    losses = losses.join(runs).where(*mine).order_by(curve.c.run_id, curve.c.step)
+    found = connection.execute(query.order_by(runs.c.id)).all()
+    of_curve: dict[int, list[Point]] = defaultdict(list)
+    for run_id, *losses_at in connection.execute(losses).all() if curves else []:
+        of_curve[run_id].append(Point(*losses_at))
+    of_run: dict[int, list[Gate]] = defaultdict(list)
+    for gate in connection.execute(select(tables.gates).join(runs).where(*mine)):
+        of_run[gate.run_id].append(rows.to_gate(gate))
+    return [rows.to_record(row, of_curve[row.id], of_run[row.id]) for row in found]
+
+
+def facts(connection: Connection, fingerprint: str) -> DataDescription:
+    """What is known of the data with that fingerprint."""
+    query = select(data).where(data.c.fingerprint == fingerprint)
+    return DataDescription(**connection.execute(query).mappings().one())
+
+
+def has_searches(connection: Connection) -> bool:
+    """Whether Optuna's tables, beside ours, hold a search; Optuna itself is not asked."""
+    if not inspect(connection).has_table("studies"):
+        return False
+    name = column("study_name", String)
+    ours = select(name).select_from(table("studies", name)).where(name.startswith("attnres-"))
+    return connection.execute(ours.limit(1)).first() is not None
