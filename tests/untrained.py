@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
@@ -13,10 +13,12 @@ from typing import Any
 from studies import FACTS, RESULT, SETTINGS, VERSIONS
 
 from attnres_cli.config.recipe import load
-from attnres_cli.lab.search import budget, points, proposals, read, space, studies
+from attnres_cli.lab.experiment import Experiment, Place
+from attnres_cli.lab.search import budget, points, proposals, space, studies
+from attnres_cli.lab.search.confirmation import confirm
 from attnres_cli.lab.search.families import Family
-from attnres_cli.lab.search.screening import first_look
-from attnres_cli.lab.search.trial_runner import Laboratory
+from attnres_cli.lab.search.screening import screen
+from attnres_cli.lab.search.trial_runner import TrialRunner
 from attnres_cli.lab.workers.pool import Wanted
 from attnres_cli.nn import variant
 from attnres_cli.records.plan import Plan
@@ -52,9 +54,26 @@ def deep_is_good(run: RunRecord) -> float:
     return 2.0 + int(run.recipe_digest, 16) % 1000 / 1000
 
 
-@contextmanager
-def silent(_total: int, _seconds: float | None, _settings: Settings) -> Iterator[Display]:
-    yield Display(Tally(0, None, SETTINGS), lambda _event: None)
+class Silent:
+    """A watcher that keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def note(self, line: str) -> None:
+        self.lines.append(line)
+
+    def plan(self, plan: Plan, title: str) -> None:
+        raise AssertionError(title)
+
+    def text(self, lines: Sequence[str]) -> None:
+        self.lines += lines
+
+    @contextmanager
+    def progress(
+        self, n_runs: int, seconds: float | None, settings: Settings, *, seeks: bool = False
+    ) -> Iterator[Display]:
+        yield Display(Tally(n_runs, seconds, settings, seeks=seeks), lambda _event: None)
 
 
 class Bench:
@@ -85,20 +104,10 @@ class Bench:
             mapped, startup = proposals.Points(found), proposals.n_startup(kind, n_trials)
             study.sampler = proposals.Feasible(mapped, kind, 7, startup)
             self.families.append(Family(spec, mapped, study, self.storage, self.alone, startup))
-        tokens: Any = SimpleNamespace(fingerprint=FACTS.fingerprint, facts=FACTS)
+        tokens: Any = SimpleNamespace(fingerprint=FACTS.fingerprint, description=FACTS)
         plan = Plan(recipe, (), (0,), ("cpu", "cpu"), SETTINGS, FACTS.fingerprint)
-        self.laboratory = Laboratory(
-            study=self.study,
-            store=self.store,
-            tokens=tokens,
-            plan=plan,
-            objectives=objectives,
-            n_trials=n_trials,
-            first_seed=0,
-            progress=silent,
-            step_s=lambda _point: None,
-            note=lambda _line: None,
-        )
+        self.experiment = Experiment(Place(self.study), self.store, tokens, Silent())
+        self.runner = TrialRunner(self.experiment, plan, self.search)
 
     def run(
         self,
@@ -110,7 +119,7 @@ class Bench:
     ) -> Bench:
         """Search, confirm so many shapes of each; with `stop_after` so many runs, then die."""
 
-        def train(wanted: Wanted, _display: Display) -> None:
+        def train(_plan: Plan, wanted: Wanted, _display: Display) -> None:
             while (ids := wanted(1)) is not None:
                 record = self.store.claim(ids)
                 if record is None:
@@ -121,11 +130,12 @@ class Bench:
                     raise KeyboardInterrupt
                 self.end(record, outcome(record))
 
-        self.laboratory.train = train  # type: ignore[method-assign]
+        place = replace(self.experiment.place, retry_failed=retry_failed)
+        self.experiment.place, self.experiment.train = place, train  # type: ignore[method-assign]
         if retry_failed:
-            self.laboratory.retry(self.families)
-        first_look(self.laboratory, self.families)
-        self.laboratory.confirm(self.families, confirmed, self.search.confirm_seeds)
+            self.runner.retry(self.families)
+        screen(self.runner, self.families)
+        confirm(self.runner, self.families, confirmed, self.search.confirm_seeds)
         return self
 
     def _let_go(self, ids: Collection[int]) -> int:
@@ -150,5 +160,5 @@ class Bench:
 
     @property
     def found(self) -> Search:
-        (search,) = read(self.study)
+        (search,) = studies.read(self.study)
         return search

@@ -28,13 +28,14 @@ from attnres_cli.cli.options import (
     read_seeds,
     refuse_format,
 )
+from attnres_cli.cli.watcher import OnStderr
 from attnres_cli.config import address, complete
 from attnres_cli.console import say
 from attnres_cli.errors import SOME_FAILED, UsageError
-from attnres_cli.lab.comparing import Asked, foresee, sized
 
 if TYPE_CHECKING:
     from attnres_cli.config.recipe import Recipe, Rung
+    from attnres_cli.records.plan import Plan
     from attnres_cli.verdict.comparison import Comparison
 
 
@@ -75,7 +76,9 @@ def ablate(
     What the study holds already is not trained again: the same command goes on where it stopped.
     """
     from attnres_cli.config.recipe import load, rungs
-    from attnres_cli.lab import grid
+    from attnres_cli.lab.comparing import Request, ablation
+    from attnres_cli.lab.experiment import Place
+    from attnres_cli.lab.grid import resolve
 
     form, quantity = read_format(output), read_match(match)
     if dry_run:
@@ -85,21 +88,20 @@ def ablate(
     whole = load(recipe, override or [])
     specs, numbers, sizes = variants or _named(suite, whole), read_seeds(seeds), rungs(whole)
     for fixed in sizes[1:]:  # what does not fit one size is refused before another is trained
-        grid.resolve([baseline, *specs], fixed, vocab_size=256)
-    asked = Asked(
-        specs, numbers, baseline, quantity, tune_lr, study, workers, device, engine, retry_failed
-    )
+        resolve([baseline, *specs], fixed, vocab_size=256)
+    place = Place(study, workers, device, engine, retry_failed)
+    request = Request(specs, numbers, baseline, quantity, tune_lr, place)
     found: list[Comparison] = []
     failed = 0
     for number, fixed in enumerate(sizes, 1):
         if len(sizes) > 1:
             say(f"size {number} of {len(sizes)}: {_rung_text(whole.ladder[number - 1])}")
-        size = sized(asked, fixed)
-        plan, records = size.planned()
+        one = ablation(request, fixed, OnStderr())
+        plan, records = one.planned()
         if dry_run:
-            foresee(plan, records, size.tokens, tune_lr)
+            _print_foreseen(list(one.foreseen(plan, records)))
             continue
-        compared, n_failed = size.compared(plan)
+        compared, n_failed = one.compared(plan)
         found, failed = [*found, *compared], failed + n_failed
     if dry_run:
         return
@@ -109,6 +111,17 @@ def ablate(
     if failed:
         say(f"failed runs: {failed}; the same command with --retry-failed trains them again")
         raise typer.Exit(SOME_FAILED)
+
+
+def _print_foreseen(plans: Sequence[tuple[Plan, str]]) -> None:
+    from attnres_cli.report.terminal import print_plan
+
+    for plan, title in plans:
+        print_plan(plan, sys.stdout, title)
+    if len(plans) == 2:  # the learning rates are not known before they are tuned
+        first, _ = plans[0]
+        runs = len(first.arms) * len(first.seeds)
+        sys.stdout.write(f"then {runs} runs at most, each arm at the rate chosen for it\n")
 
 
 def _rung_text(rung: Rung) -> str:

@@ -264,7 +264,7 @@ def _lines(store: Store, study: str, records: Sequence[RunRecord]) -> list[Line]
     steps = {d: store.recipe(d).steps for d in {record.recipe_digest for record in records}}
     by: dict[tuple[str, str, int, str], str] = {}
     if any(record.status is Status.PENDING for record in records) and store.has_searches():
-        from attnres_cli.lab.search import read
+        from attnres_cli.lab.search.studies import read
         from attnres_cli.records.search_records import pruned
 
         with suppress(StudyError):  # as of another Optuna: runs are listed all the same

@@ -24,6 +24,7 @@ from attnres_cli.cli.options import (
     read_seeds,
     refuse_format,
 )
+from attnres_cli.cli.watcher import OnStderr
 from attnres_cli.config import address, complete
 from attnres_cli.console import say
 from attnres_cli.errors import SOME_FAILED, UsageError, unknown
@@ -104,10 +105,10 @@ def search(
     """
     from attnres_cli.config.recipe import load, suite_space
     from attnres_cli.config.recipe import suite as specs_of
-    from attnres_cli.lab.search import read
-    from attnres_cli.lab.search.request import Asked, make
-    from attnres_cli.lab.search.time_model import speeds
-    from attnres_cli.lab.searching import planned, print_search, run
+    from attnres_cli.lab import searching
+    from attnres_cli.lab.experiment import Place
+    from attnres_cli.lab.search.request import Typed, make
+    from attnres_cli.lab.search.studies import read
     from attnres_cli.report.search import show
     from attnres_cli.store.store import Store
 
@@ -120,15 +121,16 @@ def search(
         raise UsageError("give either variants or --suite, not both")
     specs = list(variants or specs_of(suite or _DEFAULT_SUITE))
     ranges = ",".join(space or []) or (suite_space(suite) if suite else "")
-    asked = Asked(specs, budget or [], ranges, goals, trials, sampler, confirm, fresh)
-    wanted = make(load(recipe, override or []), asked)
-    plan = planned(wanted, device, workers, engine)
+    typed = Typed(specs, budget or [], ranges, goals, trials, sampler, confirm, fresh)
+    request = make(load(recipe, override or []), typed)
+    place, watcher = Place(study, workers, device, engine, retry_failed), OnStderr()
+    plan = searching.planned(request, place)
     if dry_run:
-        speed = speeds(list(wanted.points.values()), plan, wanted.tokens)
-        print_search(wanted, plan, speed, sys.stdout)
+        step_s = searching.timed(request, plan)
+        sys.stdout.writelines(f"{line}\n" for line in searching.lines(request, plan, step_s))
         return
-    n_failed = run(wanted, plan, study, retry_failed=retry_failed)
-    (found,) = [each for each in read(study) if each.name == wanted.search.name]
+    n_failed = searching.run(request, plan, place, watcher)
+    (found,) = [each for each in read(study) if each.name == request.search.name]
     store = Store.open(study, create=False)
     show(found, store.runs(), form, sys.stdout, store.recipe, study)
     if n_failed:

@@ -1,4 +1,4 @@
-"""The grid arms x seeds: what it takes, what the study already holds, and training the rest."""
+"""The grid arms x seeds: what it takes, and what a study already holds of it."""
 
 from __future__ import annotations
 
@@ -11,15 +11,13 @@ from attnres_cli.config.recipe import Recipe
 from attnres_cli.data.tokens import Tokens
 from attnres_cli.errors import VariantError
 from attnres_cli.lab.workers import cores
-from attnres_cli.lab.workers.pool import run_all
 from attnres_cli.lab.workers.worker import Job
 from attnres_cli.nn import design_page, proofs, variant
 from attnres_cli.nn.model import n_params, train_flops_per_token
 from attnres_cli.nn.residual import Residual, comes_with_the_tool, presets, registry
 from attnres_cli.nn.shape import Shape
 from attnres_cli.records.plan import TIMED_STEPS, Arm, Plan
-from attnres_cli.records.run import CODE, FIRST_TUNING_SEED, Event, RunRecord, RunSpec, Status
-from attnres_cli.store.store import Store
+from attnres_cli.records.run import CODE, FIRST_TUNING_SEED, RunRecord, RunSpec, Status
 from attnres_cli.train import device as computing
 from attnres_cli.train.trainer import seconds_per_step
 
@@ -112,20 +110,22 @@ def make(
     return Plan(recipe, arms, seeds, devices, settings, fingerprint)
 
 
-def timed(plan: Plan, tokens: Tokens) -> Plan:
+def timed(plan: Plan, tokens: Tokens, note: Callable[[str], None] | None = None) -> Plan:
     """The plan with a few real training steps of every missing arm timed on its first device.
 
     An arm that cannot be trained keeps step_s None: its run will fail, and be recorded with why.
-    Of long steps a part of the batch is timed (see `Plan.timed_sequences`).
+    Of long steps a part of the batch is timed (see `Plan.timed_sequences`). `note` is told before.
     """
+    missing = {arm.variant for arm, _ in plan.missing if arm.step_s is None}
+    if note is not None and missing:
+        note("timing a few training steps of every arm")
     if plan.timed_sequences == 0:
         return plan
     torch.set_num_threads(plan.settings.threads)
-    wanted = {arm.variant for arm, _ in plan.missing if arm.step_s is None}
     times = {}  # arms that differ in their learning rates are as fast as each other
     for arm in plan.arms:
         alike = (arm.variant, plan.recipe_of(arm).model)
-        if arm.variant in wanted and alike not in times:
+        if arm.variant in missing and alike not in times:
             times[alike] = _step_s(arm, plan, tokens)
     if torch.cuda.is_initialized():
         torch.cuda.empty_cache()  # the workers need that memory
@@ -177,17 +177,6 @@ def belonging(plan: Plan, records: Sequence[RunRecord]) -> list[RunRecord]:
             or (record.result is not None and record.seed < FIRST_TUNING_SEED)
         )
     ]
-
-
-def run(
-    plan: Plan,
-    study: str,
-    store: Store,
-    run_ids: Sequence[int],
-    on_event: Callable[[Event | None], None],
-) -> None:
-    """Train what is missing. Raises KeyboardInterrupt where the user stops it."""
-    run_all(store, jobs(plan, study), lambda _n_free: run_ids, on_event)
 
 
 def jobs(plan: Plan, study: str) -> list[Job]:

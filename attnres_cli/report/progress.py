@@ -207,9 +207,11 @@ def progress(plan: Plan, records: list[RunRecord]) -> Iterator[Display]:
 
 
 @contextmanager
-def seeking(total: int, predicted: float | None, settings: Settings) -> Iterator[Display]:
-    """A display of a search, which gets to know its runs as they are asked for."""
-    with _shown(Tally(total, predicted, settings, seeks=True)) as display:
+def seeking(
+    total: int, predicted: float | None, settings: Settings, *, seeks: bool = True
+) -> Iterator[Display]:
+    """A display that gets to know its runs as they are asked for, and looks for the lowest loss."""
+    with _shown(Tally(total, predicted, settings, seeks=seeks)) as display:
         yield display
 
 

@@ -16,7 +16,7 @@ from attnres_cli.console import mute
 from attnres_cli.records.plan import TIMED_STEPS, Arm, Plan, n_tokens
 from attnres_cli.report.table import Report, Table, capital
 from attnres_cli.verdict import labels
-from attnres_cli.verdict.format import duration, plural
+from attnres_cli.verdict.format import computing, duration
 
 _STYLE = {"good": "green", "bad": "red", "warning": "yellow", "strong": "bold"}
 _LEAST_TEXT = 13  # columns in which names and sentences are broken into lines
@@ -116,15 +116,6 @@ def _rich(table: Table, columns: Sequence[int], title: str, spare: int) -> rich.
     for row in table.cells:
         made.add_row(*(Text(row[i].text, style=_STYLE.get(row[i].style, "")) for i in columns))
     return made
-
-
-def computing(plan: Plan) -> str:
-    """How the runs of a plan are computed: `2 workers, 1 thread each, cpu fp32 eager, ...`."""
-    settings = plan.settings
-    hands = plural(len(plan.devices), "worker") + f", {plural(settings.threads, 'thread')} each"
-    return (
-        f"{hands}, {settings.numerics}, {settings.device_name}, depth mixing by {settings.engine}"
-    )
 
 
 def print_plan(plan: Plan, stream: TextIO, title: str = "") -> None:

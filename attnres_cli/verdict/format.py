@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from attnres_cli.records.plan import Plan
+
 
 def plural(n: object, word: str) -> str:
     """`1 head`, `2 heads`."""
@@ -16,3 +18,12 @@ def duration(seconds: float) -> str:
     if whole < 3600:
         return f"{whole // 60} min {whole % 60} s"
     return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+def computing(plan: Plan) -> str:
+    """How the runs of a plan are computed: `2 workers, 1 thread each, cpu fp32 eager, ...`."""
+    settings = plan.settings
+    hands = plural(len(plan.devices), "worker") + f", {plural(settings.threads, 'thread')} each"
+    return (
+        f"{hands}, {settings.numerics}, {settings.device_name}, depth mixing by {settings.engine}"
+    )

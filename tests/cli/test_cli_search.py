@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from commands import attnres
 
-from attnres_cli.lab.search import read
+from attnres_cli.lab.search.studies import read
 from attnres_cli.records.search_records import State
 
 FREE = ["--recipe", "smoke", "--set", "train.tokens=2k", "--workers", "1"]
@@ -290,7 +290,7 @@ def test_help_needs_neither_torch_nor_optuna():
 
 
 def test_reading_searches_needs_no_torch_and_finds_none_where_there_are_none(tmp_path: Path):
-    code = "import sys; from attnres_cli.lab.search import read; print(read('no.db')); "
+    code = "import sys; from attnres_cli.lab.search.studies import read; print(read('no.db')); "
     code += "sys.exit('torch' in sys.modules)"
 
     done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)

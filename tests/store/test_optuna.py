@@ -16,7 +16,7 @@ from optuna.trial import TrialState
 from sqlalchemy import text
 
 from attnres_cli.errors import StudyError
-from attnres_cli.lab.search import read
+from attnres_cli.lab.search.studies import read
 from attnres_cli.store import engine, sqlite
 from attnres_cli.store.optuna import optuna_storage
 from attnres_cli.store.store import Store

@@ -24,7 +24,7 @@ FIRST_SEED = 0
 
 
 @dataclass(frozen=True)
-class Asked:
+class Typed:
     """What a user types of a search, beside the recipe.
 
     Attributes:
@@ -50,8 +50,8 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """What is to be done.
+class Request:
+    """A search that can be carried out: what it is known by, and the points it may try.
 
     Attributes:
         search: without families, which are what has been done.
@@ -80,7 +80,7 @@ class Wanted:
         return max(every, key=lambda point: point.flops)
 
 
-def make(recipe: Recipe, asked: Asked) -> Wanted:
+def make(recipe: Recipe, typed: Typed) -> Request:
     """The search that is asked for. Loads the data, whose vocabulary is a part of every model.
 
     Raises:
@@ -92,12 +92,12 @@ def make(recipe: Recipe, asked: Asked) -> Wanted:
     """
     if recipe.ladder:
         raise UsageError(f"recipe {recipe.name} has a ladder of sizes: a search has one budget")
-    specs = list(dict.fromkeys(variant.parse(spec) for spec in asked.variants))
-    space = spaces.parse(asked.space, specs)
-    budget = budgets.parse(asked.budget, 1)
-    _check_goals(asked, space, budget)
+    specs = list(dict.fromkeys(variant.parse(spec) for spec in typed.variants))
+    space = spaces.parse(typed.space, specs)
+    budget = budgets.parse(typed.budget, 1)
+    _check_goals(typed, space, budget)
     tokens = sources.load(recipe)
-    if not asked.budget:
+    if not typed.budget:
         budget = budgets.parse((), recipe.model.shape(tokens.vocab_size).n_params())
     points = grid(specs, space, budget, recipe, tokens.vocab_size)
     _admit(points, tokens.vocab_size)
@@ -109,35 +109,35 @@ def make(recipe: Recipe, asked: Asked) -> Wanted:
         budget=budget.text,
         tolerance=budgets.TOLERANCE,
         space=space.text,
-        objectives=asked.objectives,
+        objectives=typed.objectives,
         learning_rate=lr_rule(space, recipe),
         first_seed=FIRST_SEED,
-        confirm_seeds=asked.confirm_seeds,
-        n_trials=asked.n_trials,
+        confirm_seeds=typed.confirm_seeds,
+        n_trials=typed.n_trials,
         families=(),
         absent=absent(space, {point.trunk for held in points.values() for point in held}),
     )
     search = replace(search, name=name_of(search, [str(spec) for spec in specs]))
-    goals = len(asked.objectives)
-    return Wanted(
+    goals = len(typed.objectives)
+    return Request(
         search=search,
         recipe=recipe,
         tokens=tokens,
         points={str(spec): points[spec] for spec in specs},
         samplers={
-            str(spec): proposals.chosen(asked.sampler, len(points[spec]), asked.n_trials, goals)
+            str(spec): proposals.chosen(typed.sampler, len(points[spec]), typed.n_trials, goals)
             for spec in specs
         },
-        n_confirmed=asked.n_confirmed,
+        n_confirmed=typed.n_confirmed,
     )
 
 
-def _check_goals(asked: Asked, space: spaces.Space, budget: budgets.Budget) -> None:
+def _check_goals(typed: Typed, space: spaces.Space, budget: budgets.Budget) -> None:
     """Refuse a goal that every shape reaches alike: rounding alone would decide who is better."""
     sizes = space.trunk["params"].values if "params" in space.trunk else budget.sizes()
     fixed = {"params": len(sizes) == 1, "flops": budget.flops is not None}
-    by = "the budget" if asked.budget else "the default budget, the recipe's params,"
-    for goal in asked.objectives:
+    by = "the budget" if typed.budget else "the default budget, the recipe's params,"
+    for goal in typed.objectives:
         if fixed.get(goal):
             others = [name for name, is_fixed in fixed.items() if not is_fixed]
             raise UsageError(

@@ -10,55 +10,70 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from attnres_cli.lab.experiment import WAITS, Display
 from attnres_cli.lab.search.families import Family
 from attnres_cli.lab.search.points import Point
 from attnres_cli.lab.search.time_model import predicted_s
-from attnres_cli.lab.search.trial_runner import WAITS, Display, Laboratory, values_of
-from attnres_cli.records.run import RunRecord, Status
+from attnres_cli.lab.search.trial_runner import TrialRunner
+from attnres_cli.records.run import Status
 
 
-def first_look(laboratory: Laboratory, families: Sequence[Family]) -> None:
+def screen(runner: TrialRunner, families: Sequence[Family]) -> None:
     """Trials of every family, until each has as many as asked for or has tried all points."""
-    looking = _Look(laboratory, families)
-    left, plan = laboratory.patiently(looking.left), laboratory.plan
+    screening, experiment = _Screening(runner, families), runner.experiment
+    left, plan = runner.patiently(screening.left), runner.plan
     total = sum(n_trials for n_trials, _ in left)
     if total:
-        seconds = predicted_s(left, laboratory.step_s, len(plan.devices))
-        with laboratory.progress(total, seconds, plan.settings) as display:
-            looking.display = display
-            laboratory.train(looking.wanted, display)
-    laboratory.failed |= laboratory.patiently(looking.failed)
+        seconds = predicted_s(left, runner.step_s, len(plan.devices))
+        with experiment.watcher.progress(total, seconds, plan.settings, seeks=True) as display:
+            screening.display = display
+            experiment.train(plan, screening.requested, display)
+    experiment.failed |= runner.patiently(screening.failed)
 
 
 @dataclass
-class _Look:
+class _Screening:
     """The first look while it goes on: which run answers which trial."""
 
-    laboratory: Laboratory
+    runner: TrialRunner
     families: Sequence[Family]
     display: Display | None = None
     _runs: dict[tuple[str, int], int] = field(default_factory=dict)  # of trials
 
-    def wanted(self, n_free: int) -> list[int]:
+    def requested(self, n_free: int) -> list[int]:
         """The runs of the trials that have not ended; of new trials too, as long as fewer than
         n_free wait and there are trials left: of the variant that has the fewest.
         """
-        found = self.laboratory.patiently(lambda: self._wanted(n_free))
+        found = self.runner.patiently(lambda: self._requested(n_free))
         if self.display is not None:
-            self.display.expect(self.laboratory.patiently(self.n_left))
+            left = self.runner.patiently(self.left)
+            self.display.expect(sum(n_trials for n_trials, _ in left))
         return found
 
-    def n_left(self) -> int:
-        """Trials that are left to be asked for or to be ended, if none fails."""
-        return sum(n_trials for n_trials, _ in self.left())
-
     def left(self) -> list[tuple[int, Sequence[Point]]]:
-        """How many they are of each family, beside its points."""
-        n_trials = self.laboratory.n_trials
+        """Of each family the trials that are left to be asked for or to be ended, if none fails,
+        beside its points.
+        """
+        n_trials = self.runner.search.n_trials
         return [(family.n_left(n_trials), family.points.points) for family in self.families]
 
-    def _wanted(self, n_free: int) -> list[int]:
-        n_trials = self.laboratory.n_trials
+    def failed(self) -> set[int]:
+        """Runs of failed trials, those of earlier processes too."""
+        first_seed = self.runner.search.first_seed
+        lost = {
+            (point.recipe.digest, point.variant, first_seed)
+            for family in self.families
+            for _, point in family.failed()
+        }
+        records = self.runner.experiment.store.runs(curves=False) if lost else []
+        return {
+            r.id
+            for r in records
+            if r.status is Status.FAILED and (r.recipe_digest, r.variant, r.seed) in lost
+        }
+
+    def _requested(self, n_free: int) -> list[int]:
+        n_trials = self.runner.search.n_trials
         while True:
             statuses = self._settled()
             n_waiting = sum(status is Status.PENDING for status in statuses.values())
@@ -90,45 +105,25 @@ class _Look:
 
     def _told(self, answers: Mapping[int, Sequence[tuple[Family, int]]]) -> dict[int, Status]:
         """The statuses of the runs that are there; Optuna is told of those that have ended."""
-        store = self.laboratory.store
-        statuses = store.statuses(list(answers))
+        experiment = self.runner.experiment
+        statuses = experiment.store.statuses(list(answers))
         ended = [n for n, status in statuses.items() if status not in WAITS]
         for n in ended:
             del statuses[n]
-        for record in store.runs(ids=ended) if ended else ():
+        for record in experiment.store.runs(ids=ended) if ended else ():
             statuses[record.id] = record.status  # it may wait again by now: --retry-failed
             if record.status not in WAITS:
+                experiment.count_failed([record])
                 for family, number in answers[record.id]:
-                    self._tell(family, number, record)
+                    family.tell(number, self.runner.values(record))
         return statuses
-
-    def failed(self) -> set[int]:
-        """Runs of failed trials, those of earlier processes too."""
-        first_seed = self.laboratory.first_seed
-        lost = {
-            (point.recipe.digest, point.variant, first_seed)
-            for family in self.families
-            for trial, point in family.kept()
-            if trial.state.name == "FAIL"
-        }
-        records = self.laboratory.store.runs(curves=False) if lost else []
-        return {
-            r.id
-            for r in records
-            if r.status is Status.FAILED and (r.recipe_digest, r.variant, r.seed) in lost
-        }
 
     def _find_runs(self, trials: Sequence[tuple[Family, int, Point]]) -> None:
         """Make a run of the study of each trial that has none here yet."""
         new = [each for each in trials if (each[0].spec, each[1]) not in self._runs]
         points = [point for _, _, point in new]
-        records = self.laboratory.records(points, (self.laboratory.first_seed,))
+        records = self.runner.first(points)
         for (family, number, _), record in zip(new, records, strict=True):
             self._runs[family.spec, number] = record.id
         if self.display is not None:
-            self.laboratory.know(self.display, records, points)
-
-    def _tell(self, family: Family, number: int, record: RunRecord) -> None:
-        """End a trial with what its run came to."""
-        self.laboratory.count_failed([record])
-        family.tell(number, values_of(record, self.laboratory.objectives))
+            self.runner.know(self.display, records, points)

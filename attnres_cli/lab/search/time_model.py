@@ -10,12 +10,12 @@ from attnres_cli.lab import grid
 from attnres_cli.lab.search.points import Point
 from attnres_cli.records.plan import Arm, Plan
 
-Speed = Callable[[Point], float | None]
+TimeModel = Callable[[Point], float | None]
 """Seconds per step of a point, None where it cannot be timed."""
 
 
 def predicted_s(
-    trials: Sequence[tuple[int, Sequence[Point]]], step_s: Speed, n_workers: int
+    trials: Sequence[tuple[int, Sequence[Point]]], step_s: TimeModel, n_workers: int
 ) -> float | None:
     """Seconds of so many trials of each of these families of points, every one like the mean of its
     family's, at so many workers; None where one cannot be timed.
@@ -30,10 +30,10 @@ def predicted_s(
     return total / n_workers
 
 
-def speeds(families: Sequence[Sequence[Point]], plan: Plan, tokens: Tokens) -> Speed:
-    """Seconds per step that a point is predicted to take, from a few timed steps of the shallowest
-    and the deepest one of its variant among those of the fewest parameters, which take the least
-    time; None where one of those cannot be trained.
+def timed(families: Sequence[Sequence[Point]], plan: Plan, tokens: Tokens) -> TimeModel:
+    """The time model from a few timed steps of the shallowest and the deepest point of each variant
+    among those of the fewest parameters, which take the least time: seconds per FLOP go linearly
+    with the depth.
     """
     slopes: dict[str, tuple[tuple[int, float | None], tuple[int, float | None]]] = {}
     for points in families:
@@ -42,8 +42,8 @@ def speeds(families: Sequence[Sequence[Point]], plan: Plan, tokens: Tokens) -> S
         by_depth = sorted(small, key=lambda point: point.trunk.n_layers)
         ends = (by_depth[0], by_depth[-1])
         arms = [Arm(p.variant, p.n_params, p.flops_per_token, None, p.recipe) for p in ends]
-        timed = grid.timed(replace(plan, arms=tuple(arms)), tokens).arms
-        per_flop = [arm.step_s and arm.step_s / arm.flops_per_token for arm in timed]
+        found = grid.timed(replace(plan, arms=tuple(arms)), tokens).arms
+        per_flop = [arm.step_s and arm.step_s / arm.flops_per_token for arm in found]
         shallow, deep = zip((p.trunk.n_layers for p in ends), per_flop, strict=True)
         slopes |= dict.fromkeys((point.variant for point in points), (shallow, deep))
 

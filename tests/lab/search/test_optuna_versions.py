@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import pytest
 
-from attnres_cli.lab.search import read
+from attnres_cli.lab.search.studies import read
 from attnres_cli.records.search_records import State
 
 ROOT = Path(__file__).parents[3]

@@ -38,7 +38,7 @@ def test_failed_first_looks_are_tried_again_and_then_count_as_complete(bench):
     failed = bench(n_trials=2).run(fails(0))
     digests = {t.recipe_digest for t in failed.found.families[0].trials}
     assert set(standard(failed)) == {State.FAILED}
-    assert len(listed(failed)) == len(failed.laboratory.failed) == len(digests)
+    assert len(listed(failed)) == len(failed.experiment.failed) == len(digests)
 
     untouched = bench(n_trials=2).run()
     again = bench(n_trials=2).run(retry_failed=True)
@@ -46,7 +46,7 @@ def test_failed_first_looks_are_tried_again_and_then_count_as_complete(bench):
     assert digests.isdisjoint(digest for digest, _, seed in untouched.trained if seed == 0)
     assert State.FAILED not in standard(again)
     assert digests <= {digest for digest, _, seed in again.trained if seed == 0}
-    assert (listed(again), again.laboratory.failed) == ([], set())
+    assert (listed(again), again.experiment.failed) == ([], set())
     family = again.families[0]
     assert digests <= {p.recipe.digest for t, p in family.kept() if t.state is TrialState.COMPLETE}
     assert bench(n_trials=2).run().trained == []
@@ -61,23 +61,23 @@ def test_what_fails_again_is_failed_still_and_is_trained_once(bench):
     assert len(runs) == len(set(runs))
     assert set(standard(again)) == {State.FAILED}
     assert listed(again)[: len(listed(failed))] == listed(failed)
-    assert len(listed(again)) == len(again.laboratory.failed)
+    assert len(listed(again)) == len(again.experiment.failed)
 
 
 def test_failed_confirmations_are_listed_and_trained_again(bench):
     failed = bench().run(fails(2))
     lost = listed(failed)
-    assert len(lost) == len(failed.laboratory.failed) > 0
+    assert len(lost) == len(failed.experiment.failed) > 0
     assert all(name == "standard" and point.endswith(", seed 2") for name, point, _ in lost)
     assert {error for *_, error in lost} == {"it failed"}
 
     untouched = bench().run()
-    assert (untouched.trained, len(untouched.laboratory.failed)) == ([], len(lost))
+    assert (untouched.trained, len(untouched.experiment.failed)) == ([], len(lost))
     again = bench().run(retry_failed=True)
 
     assert {(name, seed) for _, name, seed in again.trained} == {("standard", 2)}
     assert len(again.trained) == len(lost)
-    assert (listed(again), again.laboratory.failed) == ([], set())
+    assert (listed(again), again.experiment.failed) == ([], set())
 
 
 def test_a_failed_shape_that_was_best_for_another_variant_is_listed_and_tried_again(bench):
@@ -95,7 +95,7 @@ def test_a_failed_shape_that_was_best_for_another_variant_is_listed_and_tried_ag
 
     (extra,) = [t for t in made.found.families[0].trials if t.is_extra]
     assert extra.state is State.FAILED
-    assert len(listed(made)) == len(made.laboratory.failed) == 3  # the first look, two fresh seeds
+    assert len(listed(made)) == len(made.experiment.failed) == 3  # the first look, two fresh seeds
     assert bench(n_trials=1).run().trained == []
     assert len(tried.study.get_trials()) == 2  # it is written down once
 

@@ -16,7 +16,7 @@ from sqlalchemy import Engine, event
 from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
 from untrained import Bench, deep_is_good
 
-from attnres_cli.lab.search import read
+from attnres_cli.lab.search.studies import read
 from attnres_cli.records.run import RunRecord, Status
 from attnres_cli.records.search_records import State
 from attnres_cli.store import retry

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from attnres_cli.lab.search import read
+from attnres_cli.lab.search.studies import read
 from attnres_cli.records.search_records import State
 
 PATIENCE_S = 900

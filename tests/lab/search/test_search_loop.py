@@ -84,8 +84,8 @@ def test_failed_trials_are_listed_and_do_not_count(bench):
     states = [trial.state for family in done.found.families for trial in family.trials]
     assert states.count(State.FAILED) == 3
     assert states.count(State.COMPLETE) >= 12
-    assert len(done.laboratory.failed) == 3
-    assert len(bench().run().laboratory.failed) == 3  # and the next time
+    assert len(done.experiment.failed) == 3
+    assert len(bench().run().experiment.failed) == 3  # and the next time
 
 
 def test_a_search_in_which_everything_fails_ends(bench):
@@ -116,7 +116,7 @@ def test_what_the_study_holds_is_answered_without_training(bench, tmp_path: Path
     (tmp_path / "attnres.db").rename(tmp_path / "whole.db")
     other = bench()
     for family in other.families:  # as an ablation may have left them
-        for record in other.laboratory.records(family.points.points, (0,)):
+        for record in other.runner.first(family.points.points):
             claimed = other.store.claim([record.id])
             if claimed is not None:
                 other.end(claimed, deep_is_good(claimed))
@@ -297,13 +297,14 @@ def test_two_goals_are_kept_in_their_order(bench):
 def test_what_is_confirmed_is_told_as_it_is_where_fewer_shapes_are_there_than_wanted(
     goals: int, confirmed: int, told: str, bench
 ):
-    searching, lines = bench(kind="nsga2" if goals == 2 else "tpe", goals=goals), []
-    searching.laboratory.note = lines.append  # every run takes as many FLOPs: one is on the front
+    searching = bench(kind="nsga2" if goals == 2 else "tpe", goals=goals)
+    # every run takes as many FLOPs: one is on the front
 
     searching.run(confirmed=confirmed)
 
-    assert lines[-1].startswith("confirming ")
-    assert lines[-1].endswith(f"{told}, and the 2 best of each two together, on seeds 1, 2")
+    (*_, line) = searching.experiment.watcher.lines
+    assert line.startswith("confirming ")
+    assert line.endswith(f"{told}, and the 2 best of each two together, on seeds 1, 2")
 
 
 def test_how_much_a_dimension_matters_is_told_where_there_are_enough_trials(bench):
@@ -340,7 +341,7 @@ def test_a_run_that_waits_because_it_was_pruned_says_so_until_it_is_trained(benc
     for family in done.families:  # as the tool once did, which could end trials early
         family.ask(2, 2)
         for trial, point in family.running():
-            done.laboratory.records([point], (0,))
+            done.runner.first([point])
             family.study.tell(trial.number, state=TrialState.PRUNED)
     waiting = {r.id for r in done.store.runs() if r.status is Status.PENDING}
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from servers import PASSWORD, QUOTED, Server
 
-from attnres_cli.lab.search import read
+from attnres_cli.lab.search.studies import read
 from attnres_cli.lab.workers.cores import shares
 from attnres_cli.records.run import Status
 from attnres_cli.records.search_records import State

@@ -1,0 +1,140 @@
+"""An experiment: what a study holds of the runs that were asked for, what is missing, and its
+training. `ablate` and `search` ask for different runs; this is what they share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from attnres_cli.config.recipe import Recipe
+from attnres_cli.data.tokens import Tokens
+from attnres_cli.lab import grid
+from attnres_cli.lab.workers.pool import run_all
+from attnres_cli.records.plan import Plan
+from attnres_cli.records.run import Event, RunRecord, RunSpec, Settings, Status
+from attnres_cli.store.store import Store
+
+WAITS = (Status.PENDING, Status.RUNNING)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where runs are recorded and computed, as it is typed.
+
+    Attributes:
+        study: path or URL.
+        workers: processes, None for as many as pay.
+        device: as `auto`.
+        engine: of depth mixing, as `auto`.
+        retry_failed: whether runs that failed before this command are trained once more.
+
+    """
+
+    study: str
+    workers: int | None = None
+    device: str = "auto"
+    engine: str = "auto"
+    retry_failed: bool = False
+
+
+class Display(Protocol):
+    """What shows how far runs are."""
+
+    def __call__(self, event: Event | None) -> None:
+        """Take an event; None now and then."""
+
+    def know(self, record: RunRecord, recipe: Recipe, base: Recipe, flops_per_token: int) -> None:
+        """Take a run, of whose recipe only what `base` has not is shown."""
+
+    def expect(self, n_left: int) -> None:
+        """Take how many runs are left."""
+
+
+class Watcher(Protocol):
+    """What is told how an experiment goes on. The lab itself prints nothing."""
+
+    def note(self, line: str) -> None:
+        """Take a line."""
+
+    def plan(self, plan: Plan, title: str) -> None:
+        """Take a plan that is about to be carried out."""
+
+    def text(self, lines: Sequence[str]) -> None:
+        """Take what is about to be searched."""
+
+    def progress(
+        self, n_runs: int, seconds: float | None, settings: Settings, *, seeks: bool = False
+    ) -> AbstractContextManager[Display]:
+        """A display of so many runs, predicted to take so long; of a search for the lowest loss."""
+
+
+@dataclass
+class Experiment:
+    """Runs of one data set in one study.
+
+    Attributes:
+        store: the study, opened by this process; its workers open it by the name in `place`.
+        failed: ids of runs that failed now, or before and were not tried again.
+
+    """
+
+    place: Place
+    store: Store
+    tokens: Tokens
+    watcher: Watcher
+    failed: set[int] = field(default_factory=set)
+
+    def records(self, specs: Sequence[RunSpec]) -> list[RunRecord]:
+        """The study's runs of these specs. Those that it lacks wait there now, and so do those that
+        failed before this command, if they are to be trained once more.
+        """
+        facts = self.tokens.description
+        records = self.store.plan(specs, facts) if specs else []
+        again = [
+            spec
+            for spec, record in zip(specs, records, strict=True)
+            if record.status is Status.FAILED and record.id not in self.failed
+        ]
+        if not self.place.retry_failed or not again:
+            return records
+        self.store.plan(again, facts, retry_failed=True)
+        return self.store.plan(specs, facts)
+
+    def complete(self, plan: Plan, title: str) -> Plan:
+        """Train what the study lacks of a plan, timed and told before; the plan as it was told."""
+        records = self.records(plan.specs)
+        plan = grid.without(plan, records)
+        if plan.missing:
+            plan = grid.timed(plan, self.tokens, self.watcher.note)
+            self.watcher.plan(plan, title)
+        self.train_missing(plan, records)
+        return plan
+
+    def train_missing(self, plan: Plan, records: Sequence[RunRecord]) -> None:
+        """Train the runs of a plan that have not ended; `records` are all of its runs."""
+        ids = [record.id for record in records]
+        if plan.missing:
+            arms = {(arm.variant, plan.recipe_of(arm).digest): arm for arm in plan.arms}
+            told = len(plan.missing), plan.seconds, plan.settings
+            with self.watcher.progress(*told) as display:
+                for record in records:
+                    arm = arms[record.variant, record.recipe_digest]
+                    display.know(record, plan.recipe_of(arm), plan.recipe, arm.flops_per_token)
+                self.train(plan, lambda _n_free: ids, display)
+            records = self.store.runs(ids=ids, curves=False)
+        self.count_failed(records)
+
+    def train(
+        self, plan: Plan, requested: Callable[[int], Sequence[int]], display: Display
+    ) -> None:
+        """Train the requested runs until none is left; those that other processes have are waited
+        for. Raises KeyboardInterrupt where the user stops it.
+        """
+        run_all(self.store, grid.jobs(plan, self.place.study), requested, display)
+
+    def count_failed(self, records: Sequence[RunRecord]) -> None:
+        """Keep the ids of those of these runs that failed."""
+        self.failed |= {record.id for record in records if record.status is Status.FAILED}
