@@ -106,12 +106,15 @@ class Model(Section):
 
 
 _FILES = ("nanogpt", "llmc", "npy")
+TEXTS = ("stdlib", "text", "huggingface")
+"""Sources of text; others hold tokens, whose bytes say nothing of a text."""
+
 _READ_BY = {
     "path": ("text", *_FILES, "huggingface"),
     "val_path": ("text", *_FILES),
     "vocab_size": _FILES,
     "dtype": ("nanogpt",),
-    "tokenizer": ("stdlib", "text", "huggingface"),
+    "tokenizer": TEXTS,
     "subset": ("huggingface",),
     "split": ("huggingface",),
     "val_split": ("huggingface",),

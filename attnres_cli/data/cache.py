@@ -14,6 +14,7 @@ import re
 from pathlib import Path
 
 import numpy as np
+import platformdirs
 
 from attnres_cli.data.tokens import Array
 
@@ -35,7 +36,7 @@ def find(key: str, vocab_size: int) -> Halves | None:
     where it is no longer what it was.
     """
     with contextlib.suppress(OSError, RuntimeError):  # no permission; nobody's home is known
-        for path in _folder().glob(f"{key}-*.npy"):
+        for path in folder().glob(f"{key}-*.npy"):
             if (name := _NAME.fullmatch(path.name)) is None:
                 continue
             halves = _mapped(path, int(name[1]))
@@ -48,21 +49,20 @@ def keep(key: str, vocab_size: int, halves: Halves) -> None:
     """Keep both halves under a key; nothing is kept where the disk does not take it."""
     name = f"{key}-{len(halves[0])}-{fingerprint(vocab_size, halves)}.npy"
     with contextlib.suppress(OSError, RuntimeError):
-        folder = _folder()
-        folder.mkdir(parents=True, exist_ok=True)
-        unfinished = folder / f".{key}-{os.getpid()}"
+        unfinished = folder() / f".{key}-{os.getpid()}"
         try:
             with unfinished.open("wb") as file:
                 np.save(file, np.concatenate(halves), allow_pickle=False)
-            unfinished.replace(folder / name)
+            unfinished.replace(folder() / name)
         finally:
             unfinished.unlink(missing_ok=True)
 
 
-def _folder() -> Path:
-    given = Path(os.environ.get("XDG_CACHE_HOME", ""))
-    root = given if given.is_absolute() else Path("~/.cache").expanduser()
-    return root / "attnres" / "tokens"
+def folder() -> Path:
+    """Where tokens are kept; it is made."""
+    found = platformdirs.user_cache_path("attnres") / "tokens"
+    found.mkdir(parents=True, exist_ok=True)
+    return found
 
 
 def _mapped(path: Path, n_train: int) -> Halves | None:

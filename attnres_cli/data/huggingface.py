@@ -6,13 +6,16 @@ Its rows' text is what is read, one document per row; a row ends with a newline.
 from __future__ import annotations
 
 import itertools
+import mmap
+import tempfile
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from attnres_cli.config.recipe import Data
-from attnres_cli.data import extras
-from attnres_cli.data.tokens import Document
-from attnres_cli.errors import DataError, unknown
+from attnres_cli.data import cache
+from attnres_cli.data.documents import Document
+from attnres_cli.errors import DataError, required, unknown
 
 _SAVED = ("dataset_dict.json", "dataset_info.json")
 
@@ -20,7 +23,7 @@ _SAVED = ("dataset_dict.json", "dataset_info.json")
 def documents(config: Data) -> tuple[list[Document], list[Document] | None]:
     """Training documents, and those of the validation split where data.val_split names one.
 
-    All rows are held in memory: data.rows says how many of each split are read.
+    Rows are held in memory, or, with data.streaming, in a file; data.rows says how many are read.
 
     Raises:
         DataError: the package is missing, no such dataset, split or column, or no text in it.
@@ -43,7 +46,7 @@ def documents(config: Data) -> tuple[list[Document], list[Document] | None]:
 
 def _splits(config: Data) -> Any:
     """Split by name. A saved dataset without splits has one, `train`."""
-    package = extras.load("datasets", "data.source huggingface")
+    package = required("datasets", "datasets", "data.source huggingface", DataError)
     path = Path(str(config.path)).expanduser()
     try:
         if any((path / name).is_file() for name in _SAVED):
@@ -64,22 +67,38 @@ def _rows(config: Data, splits: Any, split: str) -> list[Document]:
     columns, column = splits[split].column_names, str(config.column)
     if columns is not None and column not in columns:
         raise DataError(f"data.path {config.path}: {unknown('column', column, columns)}")
-    found = []
     try:
-        for number, row in enumerate(itertools.islice(splits[split], config.rows)):
-            if not isinstance(row.get(column), str):
-                kind = type(row.get(column)).__name__
-                raise DataError(
-                    f"data.path {config.path}: row {number} of {split} has {kind} in {column}, "
-                    "expected text"
-                )
-            text = row[column].encode(errors="replace")
-            found.append(Document(f"{split} {number:012d}", text + b"\n"))
+        contents = _contents(config, splits[split], split)
+        found: Sequence[bytes | memoryview] = (
+            _on_disk(contents) if config.streaming else list(contents)
+        )
     except DataError:
         raise
     except Exception as error:  # while it streams, anything of the above may come late
         reason = " ".join(str(error).split())[:200]
         raise DataError(f"data.path {config.path}: split {split} ends in: {reason}") from error
-    if not any(document.content.strip() for document in found):
+    if not any(bytes(content).strip() for content in found):
         raise DataError(f"data.path {config.path}: split {split} holds no text in {column}")
-    return found
+    return [Document(f"{split} {number:012d}", content) for number, content in enumerate(found)]
+
+
+def _contents(config: Data, rows: Any, split: str) -> Iterator[bytes]:
+    column = str(config.column)
+    for number, row in enumerate(itertools.islice(rows, config.rows)):
+        text = row.get(column)
+        if not isinstance(text, str):
+            raise DataError(
+                f"data.path {config.path}: row {number} of {split} has {type(text).__name__} in "
+                f"{column}, expected text"
+            )
+        yield text.encode(errors="replace") + b"\n"
+
+
+def _on_disk(contents: Iterator[bytes]) -> list[memoryview]:
+    """The contents, mapped from a file without a name, which is gone when they are."""
+    with tempfile.TemporaryFile(dir=cache.folder()) as file:
+        sizes = [file.write(content) for content in contents]
+        file.flush()
+        whole = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if sizes else b"")
+    ends = itertools.accumulate(sizes)
+    return [whole[end - size : end] for end, size in zip(ends, sizes, strict=True)]

@@ -5,11 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from attnres_cli.config.recipe import Data, Recipe
-from attnres_cli.data import huggingface, stdlib, synthetic, text, tokenfiles, tokenizers
-from attnres_cli.data.tokens import Streams, Tokens, by_path, entropies, parts
+from attnres_cli.data import documents, huggingface, synthetic, tokenfiles, tokenizers
+from attnres_cli.data.documents import by_path, parts
+from attnres_cli.data.tokens import Streams, Tokens
 from attnres_cli.errors import DataError
-
-__all__ = ["Tokens", "entropies", "load"]
 
 
 def load(recipe: Recipe) -> Tokens:
@@ -34,11 +33,11 @@ def _texts(config: Data) -> Streams:
     if config.source == "huggingface":
         train, val = huggingface.documents(config)
     elif config.source == "stdlib":
-        train, val = stdlib.documents(), None
+        train, val = documents.standard_library(), None
     elif val_path is None:
-        train, val = text.documents(path), None
+        train, val = documents.of_path(path), None
     else:
-        train, val = text.documents(path), text.documents(val_path, "data.val_path")
+        train, val = documents.of_path(path), documents.of_path(val_path, "data.val_path")
         _refuse_nested(path, val_path)
     halves = parts(train, config.val_fraction) if val is None else (by_path(train), by_path(val))
     return tokenizers.streams(config.source, *halves, config.tokenizer)

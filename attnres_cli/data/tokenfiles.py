@@ -7,8 +7,10 @@ one dimension and whole numbers; never pickles.
 
 from __future__ import annotations
 
+import glob
 import hashlib
 import json
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,11 +18,10 @@ from pathlib import Path
 import numpy as np
 
 from attnres_cli.config.recipe import Data
-from attnres_cli.data.chain import Chain
-from attnres_cli.data.paths import divided, found
-from attnres_cli.data.tokens import Array, Streams, refuse_beyond
+from attnres_cli.data.tokens import Array, Chain, Streams, refuse_beyond
 from attnres_cli.errors import DataError
 
+_VALIDATES = {"val", "valid", "validation"}  # words in the names of files
 _HEADERS = {20240520: (1, "<u2"), 20240801: (7, "<u4")}  # magic: version, type of a token
 _EVALUATIONS = 20240522  # llm.c keeps multiple-choice questions in files with this magic
 _HEADER_BYTES = 256 * 4
@@ -232,3 +233,48 @@ def _found_vocabulary(shards: Sequence[_Shard]) -> int:
             f"vocabulary, --set data.vocab_size={high + 1}"
         )
     return high + 1
+
+
+def found(given: str | None, suffix: str, key: str) -> list[Path]:
+    """The file itself; every file of a folder with this suffix; what a pattern such as
+    `shards/*.bin` matches. Sorted by name.
+
+    Raises:
+        DataError: no path, nothing there, or no permission to look.
+
+    """
+    if given is None:
+        raise DataError(f"token files need a path: --set {key}=FILE_FOLDER_OR_PATTERN")
+    path = Path(given).expanduser()
+    try:
+        if path.is_dir():
+            paths = [p for p in path.iterdir() if p.suffix == suffix and p.name[0] != "."]
+        elif path.exists():
+            paths = [path]
+        else:
+            paths = [Path(name) for name in glob.glob(str(path), recursive=True)]  # noqa: PTH207
+    except OSError as error:
+        raise DataError(f"{key} {path} cannot be read: {error.strerror}") from error
+    if not paths and not path.is_dir():
+        raise DataError(f"{key} {path} does not exist: --set {key}=FILE_FOLDER_OR_PATTERN")
+    files = sorted(p for p in paths if p.is_file())
+    if not files:
+        raise DataError(f"{key} {path} holds no {suffix} file: is data.source another one?")
+    return files
+
+
+def divided(paths: list[Path]) -> tuple[list[Path], list[Path]]:
+    """The files that train, and those whose names say that they validate: val.bin, x_val_0.bin.
+
+    Where names say `train`, only those train; a single file trains whatever it is called.
+    """
+    if len(paths) == 1:
+        return paths, []
+    val = [path for path in paths if _words(path) & _VALIDATES]
+    others = [path for path in paths if path not in val]
+    train = [path for path in others if "train" in _words(path)]
+    return (train or others or val), (val if others else [])
+
+
+def _words(path: Path) -> set[str]:
+    return set(re.split(r"[^a-z]+", path.stem.lower()))

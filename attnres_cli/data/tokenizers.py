@@ -11,12 +11,13 @@ from pathlib import Path
 
 import numpy as np
 
-from attnres_cli.data import cache, extras
-from attnres_cli.data.compression import MOST
-from attnres_cli.data.tokens import Array, Document, Streams, of_bytes
-from attnres_cli.errors import DataError, unknown
+from attnres_cli.data import cache
+from attnres_cli.data.documents import Document
+from attnres_cli.data.tokens import Array, Streams, beginning, of_bytes
+from attnres_cli.errors import DataError, required, unknown
 
 _TIKTOKEN = "tiktoken:"
+_AT_ONCE = 1000  # documents that are decoded at a time: they may lie on a disk
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,7 @@ def streams(
         fingerprint=cache.fingerprint(known.vocab_size, halves),
         vocab_size=known.vocab_size,
         n_bytes=sum(len(document.content) for document in train + val),
-        val_text=_beginning(val),
+        val_text=beginning(val),
     )
 
 
@@ -70,29 +71,23 @@ def _key(tokenizer: Tokenizer, train: list[Document], val: list[Document]) -> st
         content = b"" if document is None else document.content
         name = "" if document is None else document.name  # one in both halves is cut in two
         digest.update(b"%d %d " % (len(name), len(content)))
-        digest.update(name.encode(errors="surrogateescape") + content)
+        digest.update(name.encode(errors="surrogateescape"))
+        digest.update(content)
     return digest.hexdigest()[:32]
-
-
-def _beginning(documents: list[Document]) -> bytes:
-    """As much of their text as compressors are shown."""
-    found = bytearray()
-    for document in documents:
-        found += document.content[: MOST - len(found)]
-        if len(found) == MOST:
-            break
-    return bytes(found)
 
 
 def _encoded(tokenizer: Tokenizer, documents: list[Document], cut: set[str]) -> Array:
     dtype = np.uint16 if tokenizer.vocab_size <= 2**16 else np.uint32
-    texts = [_text(document, whole=document.name not in cut) for document in documents]
-    found = [np.array(tokens, dtype=dtype) for tokens in tokenizer.encode(texts)]
-    return np.concatenate([np.zeros(0, dtype), *found])
+    found = [np.zeros(0, dtype)]
+    for start in range(0, len(documents), _AT_ONCE):
+        some = documents[start : start + _AT_ONCE]
+        texts = [_text(document, whole=document.name not in cut) for document in some]
+        found += [np.array(tokens, dtype=dtype) for tokens in tokenizer.encode(texts)]
+    return np.concatenate(found)
 
 
 def _text(document: Document, *, whole: bool) -> str:
-    content = document.content
+    content = bytes(document.content)
     if not whole:
         content = content[:3].lstrip(bytes(range(0x80, 0xC0))) + content[3:]  # of a divided one
     try:
@@ -119,7 +114,7 @@ def _json(name: str) -> Tokenizer:
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is no UTF-8 text"
         raise DataError(f"tokenizer {path} cannot be read: {reason}") from error
-    package = extras.load("tokenizers", f"tokenizer {path}")
+    package = required("tokenizers", "tokenizers", f"tokenizer {path}", DataError)
     try:
         found = package.Tokenizer.from_str(text)
     except Exception as error:  # the package raises nothing narrower
@@ -134,7 +129,7 @@ def _json(name: str) -> Tokenizer:
 
 
 def _tiktoken(name: str) -> Tokenizer:
-    package = extras.load("tiktoken", f"tokenizer tiktoken:{name}")
+    package = required("tiktoken", "tiktoken", f"tokenizer tiktoken:{name}", DataError)
     if name not in package.list_encoding_names():
         raise DataError(unknown("tiktoken encoding", name, package.list_encoding_names()))
     try:

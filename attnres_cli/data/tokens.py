@@ -6,10 +6,12 @@ the same order, and a run can be continued at any step. Evaluation windows depen
 
 from __future__ import annotations
 
+import bisect
 import hashlib
-import os
+import lzma
+import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
@@ -17,7 +19,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from attnres_cli.data.compression import bits_per_byte
+from attnres_cli.data.documents import Document, parts
 from attnres_cli.errors import DataError
 from attnres_cli.records.run import DataDescription
 
@@ -26,6 +28,9 @@ Windows = NDArray[np.int64]  # (B, T + 1)
 
 _DENSE = 1024  # vocabularies up to which every pair of tokens has a place in a table
 _COUNTED = 2**22  # tokens of a stream of a larger vocabulary that entropies are counted on
+
+MOST = 2**20
+"""Bytes that are compressed, however long the text is: zlib takes 0.1 s for them, xz 0.5 s."""
 
 
 class Stream(Protocol):
@@ -36,12 +41,39 @@ class Stream(Protocol):
     def __getitem__(self, part: slice, /) -> Array: ...
 
 
-@dataclass(frozen=True)
-class Document:
-    """A file's name within its source, and its bytes."""
+class Chain:
+    """Arrays read as one stream: shards on a disk, say. A slice copies what it spans, no more."""
 
-    name: str
-    content: bytes
+    def __init__(self, parts: Sequence[Array]) -> None:
+        self.parts = tuple(parts)
+        self.ends = np.cumsum([len(part) for part in parts]).tolist()
+
+    def __len__(self) -> int:
+        return self.ends[-1] if self.ends else 0
+
+    def __getitem__(self, wanted: slice) -> Array:
+        start, stop, step = wanted.indices(len(self))
+        assert step == 1
+        found = []
+        while start < stop:
+            shard = bisect.bisect_right(self.ends, start)
+            first = self.ends[shard] - len(self.parts[shard])
+            end = min(stop, self.ends[shard])
+            found.append(self.parts[shard][start - first : end - first])
+            start = end
+        if len(found) == 1:
+            return found[0]
+        return np.concatenate(found) if found else np.zeros(0, dtype=np.int64)
+
+    def cut(self, at: int) -> tuple[Chain, Chain]:
+        """The first `at` tokens, and the others; nothing is copied."""
+        before, after, first = [], [], 0
+        for part in self.parts:
+            where = min(max(at - first, 0), len(part))
+            before.append(part[:where])
+            after.append(part[where:])
+            first += len(part)
+        return Chain([p for p in before if len(p)]), Chain([p for p in after if len(p)])
 
 
 class Tokens(ABC):
@@ -177,36 +209,30 @@ def split(source: str, documents: list[Document], val_fraction: float) -> Stream
 
 def of_bytes(source: str, train: list[Document], val: list[Document]) -> Streams:
     """The bytes of these documents as tokens."""
-    joined = [b"".join(document.content for document in half) for half in (train, val)]
-    digest = hashlib.sha256(len(joined[0]).to_bytes(8, "big") + joined[0] + joined[1]).hexdigest()
-    streams = [np.frombuffer(half, dtype=np.uint8) for half in joined]
-    return Streams(source, streams[0], streams[1], fingerprint=digest[:16], val_text=joined[1])
+    n_train = sum(len(document.content) for document in train)
+    digest = hashlib.sha256(n_train.to_bytes(8, "big"))
+    for document in (*train, *val):
+        digest.update(document.content)
+    streams = _bytes(train), _bytes(val)
+    return Streams(source, *streams, digest.hexdigest()[:16], val_text=beginning(val))
 
 
-def parts(documents: list[Document], val_fraction: float) -> tuple[list[Document], list[Document]]:
-    """Training and validation documents: whole files validate, in the order of their names' hashes,
-    until they hold val_fraction of the bytes. Files that would make up more than a tenth of the
-    validation stream stay in training, so that none dominates it; where the others do not hold
-    enough, the smallest files go first; where one file holds nearly all, its end does.
-    """
-    ordered = by_path(documents)
-    wanted = val_fraction * sum(len(document.content) for document in ordered)
-    chosen = _validation_names(ordered, wanted)
-    val = [d for d in ordered if d.name in chosen]
-    if sum(len(d.content) for d in val) >= wanted / 2:
-        return [d for d in ordered if d.name not in chosen], val
-    largest = max(ordered, key=lambda document: len(document.content))  # it holds nearly all
-    cut = max(0, len(largest.content) - round(wanted))
-    start, end = (
-        Document(largest.name, content)
-        for content in (largest.content[:cut], largest.content[cut:])
-    )
-    return [*(d for d in ordered if d is not largest), start], [end]
+def _bytes(documents: list[Document]) -> Stream:
+    """In one piece, but those that lie on a disk stay there."""
+    contents = [document.content for document in documents]
+    if any(isinstance(content, memoryview) for content in contents):
+        return Chain([np.frombuffer(content, dtype=np.uint8) for content in contents])
+    return np.frombuffer(b"".join(contents), dtype=np.uint8)
 
 
-def by_path(documents: list[Document]) -> list[Document]:
-    """The documents in the order of their names."""
-    return sorted(documents, key=lambda document: document.name)
+def beginning(documents: list[Document]) -> bytes:
+    """As much of their text as compressors are shown."""
+    found = bytearray()
+    for document in documents:
+        found += document.content[: MOST - len(found)]
+        if len(found) == MOST:
+            break
+    return bytes(found)
 
 
 def entropies(stream: Stream, vocab_size: int = 256) -> tuple[float, float]:
@@ -239,20 +265,12 @@ def _entropy(counts: NDArray[np.int64]) -> float:
     return float(-(p * np.log(p)).sum())
 
 
-def _name_hash(document: Document) -> bytes:
-    return hashlib.sha256(os.fsencode(document.name)).digest()
+def bits_per_byte(text: bytes) -> tuple[float, float]:
+    """Zlib and xz, each at its hardest, on the first MOST bytes of a text: bits per byte.
 
-
-def _validation_names(ordered: list[Document], wanted: float) -> set[str]:
-    chosen: set[str] = set()
-    held = 0
-    small = [d for d in ordered if len(d.content) <= wanted / 10]
-    by_hash = sorted(small, key=_name_hash)
-    if sum(len(d.content) for d in small) < wanted:
-        by_hash = sorted(ordered, key=lambda d: (len(d.content), _name_hash(d)))
-    for document in by_hash:
-        if held >= wanted or len(chosen) == len(ordered) - 1:  # one file stays for training
-            break
-        chosen.add(document.name)
-        held += len(document.content)
-    return chosen
+    A compressor sees a longer context than a model's sequence, and nothing of the training data.
+    """
+    head = text[:MOST]
+    packed = zlib.compress(head, 9), lzma.compress(head, preset=9)
+    zlib_bits, xz_bits = (8 * len(short) / max(1, len(head)) for short in packed)
+    return zlib_bits, xz_bits

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from attnres_cli.config.recipe import Recipe
+from attnres_cli.config.sections import TEXTS
 from attnres_cli.records import device_flops
 
 CODE = "variant_code"
@@ -57,7 +58,8 @@ class DataDescription:
     @property
     def is_bytes(self) -> bool:
         """Whether a token is a byte of text, so that losses are those of bytes too."""
-        return self.vocab_size == 256 and self.n_bytes == self.train_tokens + self.val_tokens
+        is_one_each = self.n_bytes == self.train_tokens + self.val_tokens
+        return self.source in TEXTS and self.vocab_size == 256 and is_one_each
 
     @property
     def size(self) -> str:

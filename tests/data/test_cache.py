@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from attnres_cli.data import cache, tokenizers
+from attnres_cli.data.documents import Document
 from attnres_cli.data.tokenizers import Tokenizer, streams
-from attnres_cli.data.tokens import Document
 
 KEY = "0123456789abcdef" * 2
 HALVES = np.arange(5000, dtype=np.uint16), np.arange(7, dtype=np.uint16)

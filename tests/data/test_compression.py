@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from attnres_cli.data import compression
-from attnres_cli.data.compression import bits_per_byte
+from attnres_cli.data import tokens as compression
+from attnres_cli.data.tokens import bits_per_byte
 
 NOISE = np.random.default_rng(0).integers(0, 256, 100_000, dtype=np.uint8).tobytes()
 

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from attnres_cli.config import recipe
-from attnres_cli.data import stdlib
+from attnres_cli.data.documents import standard_library
 from attnres_cli.errors import RecipeError
 
-CONTENT = np.frombuffer(b"".join(d.content for d in stdlib.documents())[:200_000], dtype=np.uint8)
+CONTENT = np.frombuffer(b"".join(d.content for d in standard_library())[:200_000], dtype=np.uint8)
 EVALUATED = "train.eval_tokens=1k"
 
 

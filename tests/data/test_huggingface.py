@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import sys
+import tracemalloc
+from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
+import numpy as np
 import pytest
 
-from attnres_cli.config.recipe import Data
-from attnres_cli.data import huggingface
-from attnres_cli.data.tokens import Document
+from attnres_cli.config.recipe import Data, load
+from attnres_cli.data import huggingface, sources
+from attnres_cli.data.documents import Document
 from attnres_cli.errors import DataError
 
 ROWS = {"train": ["one", "two\n\nlines", "caf\u00e9"], "test": ["four"]}
@@ -81,6 +85,48 @@ def test_a_stream_gives_the_same_rows_and_no_more_than_asked_for(written: Path):
 
     assert streamed == whole
     assert len(whole) == 2
+
+
+class Rows:
+    """A split of a streamed dataset: its rows are made when they are asked for."""
+
+    column_names = ("text",)
+
+    def __init__(self, count: int, size: int) -> None:
+        self.count, self.size = count, size
+
+    def __iter__(self) -> Iterator[dict[str, str]]:
+        draw = np.random.default_rng(0)
+        for _ in range(self.count):
+            yield {"text": draw.integers(97, 123, self.size, dtype=np.uint8).tobytes().decode()}
+
+
+@pytest.mark.parametrize("val_split", ["test", None])
+def test_the_rows_of_a_stream_are_not_held_in_memory(
+    monkeypatch: pytest.MonkeyPatch, val_split: str | None
+):
+    """10 MB of text by way of less than 2 MB of memory, and as the same tokens as without."""
+    library = ModuleType("datasets")
+    library.load_dataset = lambda *_, **__: {"train": Rows(80, 2**17 - 1), "test": Rows(2, 9999)}
+    monkeypatch.setitem(sys.modules, "datasets", library)
+    config = [f"data.{key}" for key in ("source=huggingface", "path=any", f"val_split={val_split}")]
+    config = [key for key in config if "None" not in key] + ["train.eval_tokens=256"]
+    held = sources.load(load("smoke", config))
+
+    tracemalloc.start()
+    streamed = sources.load(load("smoke", [*config, "data.streaming=true"]))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+
+    assert peak < 2e6
+    assert streamed.fingerprint == held.fingerprint
+    assert len(streamed.train) + len(streamed.val) > 10_000_000 - 200
+    assert np.array_equal(streamed.batch(1, 2, 4, 64), held.batch(1, 2, 4, 64))
+    for one, other in zip(
+        streamed.eval_batches(256, 2, 64), held.eval_batches(256, 2, 64), strict=True
+    ):
+        assert np.array_equal(one, other)
+    assert streamed.description == held.description
 
 
 def test_no_dataset_is_refused_with_the_option_that_names_one():

@@ -13,7 +13,8 @@ import pytest
 
 from attnres_cli.config import recipe
 from attnres_cli.config.recipe import Recipe
-from attnres_cli.data import sources, stdlib, text
+from attnres_cli.data import sources
+from attnres_cli.data.documents import of_path, standard_library
 from attnres_cli.data.tokens import Document, Tokens, split
 from attnres_cli.errors import DataError
 
@@ -33,7 +34,7 @@ def public() -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def library() -> list[Document]:
-    return stdlib.documents()
+    return standard_library()
 
 
 @contextmanager
@@ -54,7 +55,7 @@ def as_nobody() -> Iterator[None]:
 def refusal(path: Path | None) -> str:
     """The one line that a user sees."""
     with pytest.raises(DataError) as caught:
-        text.documents(path)
+        of_path(path)
 
     message = str(caught.value)
     assert "\n" not in message
@@ -79,7 +80,7 @@ def test_a_file_is_read_as_the_bytes_it_holds(tmp_path: Path):
     path = tmp_path / "a.txt"
     path.write_bytes(b"caf\xc3\xa9\r\n\x00\xff")
 
-    assert text.documents(path) == [Document("a.txt", b"caf\xc3\xa9\r\n\x00\xff")]
+    assert of_path(path) == [Document("a.txt", b"caf\xc3\xa9\r\n\x00\xff")]
 
 
 def test_a_folder_is_read_with_all_folders_below_under_names_that_do_not_move(tmp_path: Path):
@@ -87,7 +88,7 @@ def test_a_folder_is_read_with_all_folders_below_under_names_that_do_not_move(tm
     (tmp_path / "deep/er/b.txt").write_text("b")
     (tmp_path / "a.txt").write_text("a")
 
-    found = text.documents(tmp_path)
+    found = of_path(tmp_path)
 
     assert found == [Document("a.txt", b"a"), Document("deep/er/b.txt", b"b")]
 
@@ -98,14 +99,14 @@ def test_hidden_files_and_folders_are_skipped(tmp_path: Path):
     (tmp_path / ".DS_Store").write_text("no")
     (tmp_path / "a.txt").write_text("yes")
 
-    assert [document.name for document in text.documents(tmp_path)] == ["a.txt"]
+    assert [document.name for document in of_path(tmp_path)] == ["a.txt"]
 
 
 def test_a_folder_that_is_itself_hidden_is_read(tmp_path: Path):
     (tmp_path / ".corpus").mkdir()
     (tmp_path / ".corpus/a.txt").write_text("yes")
 
-    assert [document.name for document in text.documents(tmp_path / ".corpus")] == ["a.txt"]
+    assert [document.name for document in of_path(tmp_path / ".corpus")] == ["a.txt"]
 
 
 def test_empty_files_and_dangling_links_are_skipped(tmp_path: Path):
@@ -113,7 +114,7 @@ def test_empty_files_and_dangling_links_are_skipped(tmp_path: Path):
     (tmp_path / "dangling.txt").symlink_to("nowhere")
     (tmp_path / "a.txt").write_text("yes")
 
-    assert [document.name for document in text.documents(tmp_path)] == ["a.txt"]
+    assert [document.name for document in of_path(tmp_path)] == ["a.txt"]
 
 
 @pytest.mark.skipif(sys.platform == "darwin", reason="its file systems take UTF-8 names only")
@@ -121,7 +122,7 @@ def test_a_file_name_that_is_no_utf_8_does_no_harm(tmp_path: Path):
     (tmp_path / os.fsdecode(b"caf\xe9.txt")).write_text("a" * 100)
     (tmp_path / "b.txt").write_text("b" * 100)
 
-    tokens = split("text", text.documents(tmp_path), val_fraction=0.5)
+    tokens = split("text", of_path(tmp_path), val_fraction=0.5)
 
     assert len(tokens.val) == 100
 
@@ -337,7 +338,7 @@ def test_the_standard_library_comes_without_tests_packages_and_build_settings(
 
 
 def test_the_standard_library_has_the_same_fingerprint_twice(library: list[Document]):
-    again = stdlib.documents()
+    again = standard_library()
 
     first, second = (split("stdlib", found, 0.05) for found in (library, again))
 

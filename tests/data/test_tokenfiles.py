@@ -11,8 +11,7 @@ import pytest
 
 from attnres_cli.config.recipe import Data
 from attnres_cli.data import tokenfiles
-from attnres_cli.data.chain import Chain
-from attnres_cli.data.tokens import Streams
+from attnres_cli.data.tokens import Chain, Streams
 from attnres_cli.errors import DataError
 
 COUNTING = np.arange(1000)
@@ -434,3 +433,10 @@ def test_arrays_that_are_no_row_of_whole_numbers_are_refused(tmp_path: Path, arr
 
 def test_a_device_is_no_token_file():
     assert "holds no .bin file" in refusal("llmc", "/dev/zero")
+
+
+def test_tokens_of_one_byte_are_not_called_bytes_of_text(tmp_path: Path):
+    found = load("npy", npy(tmp_path / "a.npy", np.arange(256, dtype=np.uint8))).description
+
+    assert not found.is_bytes
+    assert found.size.startswith("256 tokens, ")
