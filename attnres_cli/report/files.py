@@ -14,7 +14,7 @@ from attnres_cli.verdict.chapter import Chapter
 from attnres_cli.verdict.ladder import Ladder
 
 if TYPE_CHECKING:
-    from attnres_cli.report.figures import Drawing
+    from attnres_cli.report.figures.drawing import Drawing
 
 
 def write(path: Path, content: bytes, option: str) -> None:
@@ -44,7 +44,7 @@ def places(where: str) -> tuple[Path, str, str]:
         UsageError: a suffix of no figure.
 
     """
-    from attnres_cli.report.figures import SUFFIXES
+    from attnres_cli.report.figures.drawing import SUFFIXES
 
     path = Path(where)
     if where.endswith(("/", os.sep)) or not path.suffix or path.is_dir():
@@ -68,7 +68,7 @@ def save_figures(
         UsageError: as `places` and `write`.
 
     """
-    from attnres_cli.report.figures import drawings, of_sizes, picture
+    from attnres_cli.report.figures.drawing import drawings, of_sizes, picture
 
     folder, begin, suffix = places(where)
     recipes = {recipe_order.of(chapter) for chapter in chapters}

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from jinja2 import Environment
     from markupsafe import Markup
 
-    from attnres_cli.report.figures import Drawing
+    from attnres_cli.report.figures.drawing import Drawing
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ def svg(drawing: Drawing, name: str) -> Markup:
     """A figure in its page: its title and caption are also read aloud in its place."""
     from markupsafe import escape
 
-    from attnres_cli.report.figures import picture
+    from attnres_cli.report.figures.drawing import picture
 
     drawn = picture(drawing, ".svg").decode()
     drawn = drawn[drawn.index("<svg ") :]

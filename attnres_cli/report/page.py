@@ -10,7 +10,7 @@ from attnres_cli.config import address
 from attnres_cli.config.recipe import paper
 from attnres_cli.records import gates
 from attnres_cli.report import against, answer, comparison, scaling
-from attnres_cli.report.figures import drawings, of_sizes
+from attnres_cli.report.figures.drawing import drawings, of_sizes
 from attnres_cli.report.html import Part, Section, page
 from attnres_cli.report.search_commands import RecipeOf
 from attnres_cli.report.search_page import section as search_section

@@ -7,8 +7,7 @@ from pathlib import Path
 
 from attnres_cli.config import address
 from attnres_cli.records.search_records import Search
-from attnres_cli.report.figures import picture
-from attnres_cli.report.figures.search import drawings
+from attnres_cli.report.figures.drawing import of_search, picture
 from attnres_cli.report.files import places, write
 from attnres_cli.report.html import Part, Section, page
 from attnres_cli.report.search import heading, table_of
@@ -53,7 +52,7 @@ def save_figures(findings: Sequence[Finding], where: str) -> list[Path]:
     written = []
     for finding in findings:
         of = f"search-{finding.search.name}-" if len(findings) > 1 else "search-"
-        for drawing in drawings(finding):
+        for drawing in of_search(finding):
             path = folder / f"{begin}{of}{drawing.name}{suffix}"
             write(path, picture(drawing, suffix), "--figures")
             written.append(path)
@@ -86,7 +85,7 @@ def section(
     )
     parts = [
         *(_table(one, finding.search) for one in finding.optima),
-        Part("Figures", figures=drawings(finding)),
+        Part("Figures", figures=of_search(finding)),
         Part("Failed runs", tables=[failed] if failed.rows else ()),
         Part("What this rests on", notes=notes(finding)),
         Part("Reproduce", tables=[typed] if typed.rows else ()),

@@ -18,17 +18,8 @@ from matplotlib.transforms import Bbox
 
 from attnres_cli.config import recipe
 from attnres_cli.records.run import Point, Status
-from attnres_cli.report.figures import (
-    SUFFIXES,
-    blocks,
-    cost,
-    curves,
-    depth,
-    drawings,
-    forest,
-    mixing,
-    picture,
-)
+from attnres_cli.report.figures import blocks, cost, curves, depth, forest, mixing
+from attnres_cli.report.figures.drawing import SUFFIXES, drawings, picture
 from attnres_cli.report.figures.style import house_style, short, styles
 
 LONG = "attnres:block_size=4,heads=16,key_norm=off,norm=sigmoid,score=static"
@@ -242,24 +233,19 @@ def test_a_name_too_long_for_a_figure_keeps_both_its_ends():
     assert short(LONG).endswith("score=static")
 
 
-def test_no_figure_imports_pyplot_or_torch():
-    code = (
-        "import sys; from attnres_cli.report import page, files, latex; "
-        "print([name for name in ('torch', 'matplotlib.pyplot') if name in sys.modules])"
-    )
-
+def imported_by(modules: str, *names: str) -> list[str]:
+    """Those of the names that a fresh Python has imported after these modules."""
+    code = f"import sys, {modules}; print(*({set(names)} & sys.modules.keys()))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return done.stdout.split()
 
-    assert done.stdout.strip() == "[]"
+
+def test_no_figure_imports_pyplot_or_torch():
+    assert imported_by("attnres_cli.report.page", "torch", "matplotlib.pyplot") == []
 
 
 def test_a_report_without_figures_does_not_import_matplotlib():
-    code = (
-        "import sys; from attnres_cli.cli import app as cli; "
-        "from attnres_cli.report import answer, comparison, export, files, latex, terminal; "
-        "print('matplotlib' in sys.modules)"
-    )
+    printed = ("cli.app", "cli.report", "report.comparison", "report.files", "report.terminal")
+    modules = ", ".join(f"attnres_cli.{name}" for name in printed)
 
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-
-    assert done.stdout.strip() == "False"
+    assert imported_by(modules, "matplotlib") == []

@@ -11,9 +11,8 @@ import searches
 
 from attnres_cli.config.recipe import paper
 from attnres_cli.records.search_records import State
-from attnres_cli.report.figures import picture
+from attnres_cli.report.figures.drawing import of_search, picture
 from attnres_cli.report.figures.heatmap import axes_of, best_losses, lost_cells
-from attnres_cli.report.figures.search import drawings
 from attnres_cli.verdict.optima import Finding, find
 from attnres_cli.verdict.shape_results import front
 
@@ -30,7 +29,7 @@ def two_goals() -> Finding:
 
 
 def drawn(finding: Finding) -> dict:
-    return {drawing.name: drawing for drawing in drawings(finding)}
+    return {drawing.name: drawing for drawing in of_search(finding)}
 
 
 def texts(axes) -> list[str]:
@@ -209,7 +208,7 @@ def test_nothing_is_drawn_of_nothing():
     trials = [searches.trial(0, "standard", (4, 96, 2), state=State.RUNNING, values=())]
     family = searches.family("standard", trials, importance={})
 
-    assert drawings(find(searches.search([family]), [])) == []
+    assert of_search(find(searches.search([family]), [])) == []
 
 
 def test_the_front_is_drawn_where_there_are_two_goals_and_only_there(finding):

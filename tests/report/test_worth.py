@@ -16,7 +16,7 @@ from studies import fill
 
 from attnres_cli.config.recipe import Recipe, validate
 from attnres_cli.errors import StudyError
-from attnres_cli.report.figures import of_sizes
+from attnres_cli.report.figures.drawing import of_sizes
 from attnres_cli.report.formats import show
 from attnres_cli.report.page import scaling_page
 from attnres_cli.report.scaling import notes, report_of

@@ -52,16 +52,6 @@ _SETTINGS: dict[Any, Any] = {
 
 
 @dataclass(frozen=True)
-class Drawing:
-    """A figure with what it is called (a word, for a file) and what stands above and below it."""
-
-    name: str
-    title: str
-    caption: str
-    figure: Figure
-
-
-@dataclass(frozen=True)
 class Style:
     """How a variant is drawn; colour, dashes and marker say the same thing three times."""
 
