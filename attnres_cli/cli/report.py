@@ -163,13 +163,19 @@ def _refuse(search: Search, *, scaling: bool, against: str | None) -> None:
 def _show_search(
     search: Search, store: Store, study: str, form: Format, figures: str | None, out: TextIO
 ) -> None:
-    from attnres_cli.report.search import show
+    from attnres_cli.report import formats
+    from attnres_cli.report.search import report_of
     from attnres_cli.verdict.optima import find
 
-    runs = store.runs(curves=False)
+    finding = find(search, store.runs(curves=False))
     if figures is not None:
-        _draw_searches([find(search, runs)], figures)
-    show(search, runs, form, out, store.recipe, study)
+        _draw_searches([finding], figures)
+    if form is Format.HTML:
+        from attnres_cli.report.search_page import to_html
+
+        out.write(to_html([finding], store.recipe, study))
+    else:
+        formats.show(report_of(finding, store.recipe, study), form, out)
 
 
 def _say_others(others: Sequence[str]) -> None:

@@ -109,8 +109,10 @@ def search(
     from attnres_cli.lab.experiment import Place
     from attnres_cli.lab.search.request import Typed, make
     from attnres_cli.lab.search.studies import read
-    from attnres_cli.report.search import show
+    from attnres_cli.report import formats
+    from attnres_cli.report.search import report_of
     from attnres_cli.store.store import Store
+    from attnres_cli.verdict.optima import find
 
     form, goals, fresh = read_format(output), _goals(objective), _fresh(seeds, confirm)
     if dry_run:
@@ -132,7 +134,8 @@ def search(
     n_failed = searching.run(request, plan, place, watcher)
     (found,) = [each for each in read(study) if each.name == request.search.name]
     store = Store.open(study, create=False)
-    show(found, store.runs(), form, sys.stdout, store.recipe, study)
+    finding = find(found, store.runs())
+    formats.show(report_of(finding, store.recipe, study), form, sys.stdout)
     if n_failed:
         listed = shlex.join(["attnres", "runs", "--status", "failed", *address.typed(study)])
         again = "the same command with --retry-failed trains them again"

@@ -1,21 +1,17 @@
-"""`show`: what a search has found, as a table, Markdown, CSV, JSON, LaTeX or a page."""
+"""What a search has found, for every format: its answer, the best shapes, every trial."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TextIO
+import math
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Any
 
-from rich import box
-from rich.table import Table
-from rich.text import Text
-
-from attnres_cli.records.run import RunRecord
-from attnres_cli.records.search_records import Search
+from attnres_cli.records.search_records import Search, State, Trial
 from attnres_cli.report import second_objective
-from attnres_cli.report.formats import escaped
-from attnres_cli.report.search_commands import RecipeOf, commands
-from attnres_cli.report.search_export import to_csv, to_json
+from attnres_cli.report.search_commands import RecipeOf, again, commands
 from attnres_cli.report.search_words import (
+    LOWEST,
     answer,
     best_text,
     failures,
@@ -25,166 +21,192 @@ from attnres_cli.report.search_words import (
     surprise_text,
     title,
 )
-from attnres_cli.report.terminal import console
-from attnres_cli.verdict.optima import Finding, find
-from attnres_cli.verdict.shape_results import Optimum, Shape, layers_by_width
+from attnres_cli.report.table import Cell, Column, Kind, Report, Table
+from attnres_cli.verdict.optima import Finding, Pair
+from attnres_cli.verdict.shape_results import Optimum, Shape, front, layers_by_width, options
 
-_WIDE = 150
-_WORDS = ("best", "front", "options")
-SHAPE = ("shape", "heads")
-LOSSES = ("aspect", "first look", "fresh seeds [95 %]", "change", "best")
-COSTS = ("d_ff", "h/layer", "params", "tokens", "FLOPs", "ms/step")
-MORE = ("options",)
+_KINDS: dict[str, Kind] = {"best": "word", "front": "word", "options": "text"}
+_FIELDS = (
+    "search", "family", "number", "state", "is_extra", "pruner", "variant",
+    "n_layers", "d_model", "n_heads", "d_ff",
+    "aspect", "heads_per_layer", "tokens", "options", "n_params", "flops", "first_look",
+    "second_objective", "on_front", "fresh_mean", "fresh_low", "fresh_high", "n_fresh", "change",
+    "best", "step_ms", "error", "recipe", "recipe_digest", "fingerprint", "budget",
+)  # fmt: skip
 
 
-def show(
-    search: Search,
-    runs: Sequence[RunRecord],
-    form: str,
-    out: TextIO,
-    recipe_of: RecipeOf | None = None,
-    study: str = "",
-) -> None:
-    """Print a search into a stream, as table, markdown, csv, json, latex or html.
+def report_of(finding: Finding, known: RecipeOf | None = None, study: str = "") -> Report:
+    """All that a search says.
 
     Args:
-        search: with its trials.
-        runs: of the study; those of the search are taken.
-        form: a format's name.
-        out: where to.
-        recipe_of: gives the study's recipe of a digest (`Store.recipe`), by which shapes are
+        finding: the verdict.
+        known: gives the study's recipe of a digest (`Store.recipe`), by which shapes are
             reproduced; without it only those that are a shipped recipe with other sizes.
         study: the file or URL, as it was typed.
 
     """
-    found, known = find(search, runs), recipe_of
-    if form == "table":
-        _print(found, known, study, out)
-    elif form == "json":
-        out.write(to_json(found, known) + "\n")
-    elif form == "csv":
-        out.write(to_csv(found))
-    elif form == "markdown":
-        out.write(_to_markdown(found, known, study))
-    elif form == "latex":
-        out.write(_to_latex(found))
-    else:
-        from attnres_cli.report.search_page import to_html
-
-        out.write(to_html([found], known, study))
-
-
-def cells(shape: Shape, goal: tuple[str, ...] = ()) -> list[str]:
-    """The cells of SHAPE, LOSSES, those of a second objective, COSTS and MORE."""
-    trial, held = shape.trial, shape.trial.dimensions
-    return [
-        layers_by_width(trial),
-        str(held["n_heads"]),
-        f"{float(held['aspect']):.3g}",
-        f"{shape.promised:.4f}",
-        fresh_text(shape),
-        surprise_text(shape),
-        best_text(shape),
-        *goal,
-        str(held["d_ff"]),
-        f"{float(held['heads_per_layer']):.3g}",
-        f"{trial.n_params:,}",
-        f"{int(held['tokens']):,}",
-        f"{trial.flops:.2e}".replace("e+0", "e").replace("e+", "e"),
-        "-" if shape.step_s is None else f"{1000 * shape.step_s:.1f}",
-        options_text(trial),
-    ]
-
-
-def table_of(one: Optimum, search: Search) -> tuple[list[str], list[list[str]]]:
-    """Titles and rows of a variant's listed shapes, without the columns that nothing is in."""
-    head = (*SHAPE, *LOSSES, *second_objective.columns(search), *COSTS, *MORE)
-    rows = [
-        cells(*each) for each in zip(one.listed, second_objective.cells(one, search), strict=True)
-    ]
-    kept = [i for i in range(len(head)) if any(row[i] != "-" for row in rows)]
-    return [head[i] for i in kept], [[row[i] for i in kept] for row in rows]
-
-
-def heading(one: Optimum, search: Search) -> str:
-    """What a table of one variant shows."""
-    both = second_objective.both(search) if second_objective.second(search) else ""
-    front = f", or on the front of {both}" if both else ""
-    which = "trained with fresh seeds" if one.confirmed else "of the lowest first look, one seed"
-    return f"Shapes of {one.family.variant} {which}{front}; validation loss, nats per token"
-
-
-def _print(finding: Finding, known: RecipeOf | None, study: str, stream: TextIO) -> None:
-    out, search = console(stream), finding.search
-    second = second_objective.columns(search)
-    wide = _WIDE + len(" ".join(second))
-    out.print(Text(title(search), style="bold"))
-    out.print(Text(answer(finding)))
-    out.print()
-    for one in finding.optima:
-        head, rows = table_of(one, search)
-        parts = [list(range(len(head)))] if out.width >= wide else _narrow(head, second)
-        for number, part in enumerate(parts if rows else []):
-            out.print(_rich("" if number else heading(one, search), head, rows, part))
-    for variant, shape, error in failures(finding):
-        out.print(Text(f"failed: {variant} at {shape}: {error}"))
-    for line in notes(finding):
-        out.print(Text(line, style="dim"))
-    for name, typed in commands(finding, known, study):
-        out.print(Text(f"{name}: {typed}"))
-
-
-def _narrow(head: Sequence[str], second: Sequence[str]) -> list[list[int]]:
-    """The columns of the tables that a wide one becomes, each with those that name a shape."""
-    found = []
-    for names in (LOSSES, ("first look", *second) if second else (), COSTS, MORE):
-        places = [i for i, name in enumerate(head) if name in names]
-        found += [[0, 1, *places]] if places else []
-    return found
-
-
-def _rich(
-    name: str, head: Sequence[str], rows: Sequence[Sequence[str]], columns: Sequence[int]
-) -> Table:
-    table = Table(
-        title=name or None, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0)
+    tables = [table_of(one, finding.search) for one in finding.optima]
+    lost = failures(finding)
+    typed = commands(finding, known, study)
+    return Report(
+        title=title(finding.search),
+        text=[answer(finding)],
+        tables=[table for table in tables if table.rows] or tables[:1],
+        warnings=[f"failed: {variant} at {shape}: {error}" for variant, shape, error in lost],
+        notes=[*notes(finding), *(f"{name}: `{command}`" for name, command in typed)],
+        document=_document(finding, known),
+        fields=_FIELDS,
+        records=list(_records(finding)),
     )
-    for title_ in (head[i] for i in columns):
-        folds, is_text = title_ in ("fresh seeds [95 %]", "options"), title_ in _WORDS
-        table.add_column(
-            title_, justify="left" if is_text else "right", no_wrap=not folds, overflow="fold"
-        )
-    for row in rows:
-        table.add_row(*(row[i] for i in columns))
-    return table
 
 
-def _to_markdown(finding: Finding, known: RecipeOf | None, study: str) -> str:
-    search = finding.search
-    lines = [f"### {title(search)}", "", answer(finding), ""]
-    for one in (each for each in finding.optima if each.shapes):
-        head, rows = table_of(one, search)
-        lines += [f"**{heading(one, search)}**", "", f"| {' | '.join(head)} |"]
-        lines += ["|" + "---|" * len(head)]
-        lines += [f"| {' | '.join(row)} |" for row in rows] + [""]
-    lines += [f"- failed: `{v}` at {shape}: {error}" for v, shape, error in failures(finding)]
-    lines += [f"- {line}" for line in notes(finding)]
-    lines += [f"- {name}: `{typed}`" for name, typed in commands(finding, known, study)]
-    return "\n".join(lines) + "\n"
+def table_of(one: Optimum, search: Search) -> Table:
+    """A variant's listed shapes, without the columns that nothing is in."""
+    goals = second_objective.cells(one, search)
+    rows = [_row(shape, goal) for shape, goal in zip(one.listed, goals, strict=True)]
+    names = [name for name in rows[0] if any(row[name] != "-" for row in rows)] if rows else []
+    columns = [Column(name, _KINDS.get(name, "number")) for name in names or ("shape", "heads")]
+    cells = [[_cell(row[name]) for name in names] for row in rows]
+    both = second_objective.both(search) if second_objective.second(search) else ""
+    which = "trained with fresh seeds" if one.confirmed else "of the lowest first look, one seed"
+    heading = (
+        f"shapes of {one.family.variant} {which}{f', or on the front of {both}' if both else ''}; "
+        "validation loss, nats per token, with its 95 % interval over fresh seeds"
+    )
+    return Table(heading, columns, cells, n_keys=2)
 
 
-def _to_latex(finding: Finding) -> str:
-    parts, search = ["% needs \\usepackage{booktabs}"], finding.search
-    more = [
-        f"{note[0].upper()}{note[1:]}." for note in second_objective.notes(search, finding.optima)
+def _cell(text: str) -> Cell:
+    return Cell(text, "strong" if text == LOWEST else "")
+
+
+def _row(shape: Shape, goal: dict[str, str]) -> dict[str, str]:
+    """By column; what there is nothing of is `-`."""
+    trial, held = shape.trial, shape.trial.dimensions
+    return {
+        "shape": layers_by_width(trial),
+        "heads": str(held["n_heads"]),
+        "aspect": f"{float(held['aspect']):.3g}",
+        "first look": f"{shape.promised:.4f}",
+        "fresh seeds [95 %]": fresh_text(shape),
+        "change": surprise_text(shape),
+        "best": best_text(shape),
+        **goal,
+        "d_ff": str(held["d_ff"]),
+        "h/layer": f"{float(held['heads_per_layer']):.3g}",
+        "params": f"{trial.n_params:,}",
+        "tokens": f"{int(held['tokens']):,}",
+        "FLOPs": f"{trial.flops:.2e}".replace("e+0", "e").replace("e+", "e"),
+        "ms/step": "-" if shape.step_s is None else f"{1000 * shape.step_s:.1f}",
+        "options": options_text(trial),
+    }
+
+
+def _document(finding: Finding, known: RecipeOf | None) -> dict[str, Any]:
+    head = asdict(finding.search)
+    del head["families"]
+    return {
+        "title": title(finding.search),
+        "answer": answer(finding),
+        "search": head,
+        "families": [_family(one, finding.search, known) for one in finding.optima],
+        "pairs": [_pair(finding, pair) for pair in finding.pairs],
+        "settings": finding.settings,
+        "versions": finding.versions,
+        "notes": notes(finding),
+    }
+
+
+def _family(one: Optimum, search: Search, known: RecipeOf | None) -> dict[str, Any]:
+    best = one.best
+    return {
+        "variant": one.family.variant,
+        "sampler": one.family.sampler,
+        "pruner": one.family.pruner,
+        "importance": one.family.importance,
+        "counts": one.counts,
+        "best": best.trial.number if best else None,
+        "command": again(search, best, known) if best else "",
+        "reason": one.reason,
+        "trials": _trials(one),
+    }
+
+
+def _trials(one: Optimum) -> list[dict[str, Any]]:
+    """Every trial, and the shape that it is of, if that is complete."""
+    shapes = {shape.trial.number: shape for shape in one.shapes}
+    errors = {trial.number: error for trial, error in one.failed}
+    best = {trial.number for trial in front(one)}
+    return [
+        asdict(trial)
+        | {
+            "options": options(trial),
+            "shape": _shape(shapes[trial.number]) if trial.number in shapes else None,
+            "error": errors.get(trial.number),
+            "on_front": trial.number in best,
+        }
+        for trial in one.family.trials
     ]
-    told = " ".join([answer(finding), *more])
-    for one in (each for each in finding.optima if each.shapes):
-        head, rows = table_of(one, search)
-        body = [" & ".join(escaped(cell) for cell in row) + r" \\" for row in (head, *rows)]
-        caption = escaped(f"{title(search)}. {heading(one, search)}. {told}")
-        parts += [r"\begin{table}", r"  \centering", rf"  \caption{{{caption}}}"]
-        parts += [rf"  \begin{{tabular}}{{@{{}}{'r' * len(head)}@{{}}}}", r"    \toprule"]
-        parts += [f"    {body[0]}", r"    \midrule", *(f"    {row}" for row in body[1:])]
-        parts += [r"    \bottomrule", r"  \end{tabular}", r"\end{table}", ""]
-    return "\n".join(parts)
+
+
+def _shape(shape: Shape) -> dict[str, Any]:
+    return {
+        "first_look": shape.promised,
+        "fresh": shape.fresh,
+        "missing": shape.missing,
+        "mean": shape.mean,
+        "ci95": shape.ci95,
+        "change": shape.surprise,
+        "best": None if shape.may_be_best is None else best_text(shape),
+        "step_ms": None if shape.step_s is None else 1000 * shape.step_s,
+    }
+
+
+def _pair(finding: Finding, pair: Pair) -> dict[str, Any]:
+    return {
+        "variants": [finding.optima[i].family.variant for i in (pair.ours, pair.theirs)],
+        "differ": pair.differ if pair.test is not None else None,
+        "p_holm": pair.p,
+        "test": asdict(pair.test) if pair.test is not None else None,
+        "shapes": pair.cells,
+        "chosen": [shape.trial.number for shape in pair.choices],
+        "reason": pair.reason,
+        "seeds_needed": pair.needed,
+        "lacking": [{"variant": t.variant, "number": t.number} for t in pair.lacking],
+    }
+
+
+def _records(finding: Finding) -> Iterator[dict[str, Any]]:
+    """Every trial of every variant as a line of numbers."""
+    search = finding.search
+    for one in finding.optima:
+        for trial, record in zip(one.family.trials, _trials(one), strict=True):
+            shape = record["shape"] or {}
+            low, high = shape.get("ci95") or (None, None)
+            first, second = (*map(_finite, trial.values), None, None)[:2]
+            yield {
+                **record,
+                **trial.dimensions,
+                **shape,
+                "search": search.name,
+                "family": one.family.variant,
+                "pruner": one.family.pruner if trial.state is State.PRUNED else None,
+                "options": _options(trial),
+                "first_look": first,
+                "second_objective": second,
+                "fresh_mean": shape.get("mean"),
+                "fresh_low": low,
+                "fresh_high": high,
+                "n_fresh": len(shape["fresh"]) if shape else None,
+                "recipe": search.recipe,
+                "budget": search.budget,
+                "fingerprint": search.fingerprint,
+            }
+
+
+def _options(trial: Trial) -> str | None:
+    return options_text(trial) if options(trial) else None
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None

@@ -10,14 +10,12 @@ from attnres_cli.records.search_records import Search
 from attnres_cli.report.figures.drawing import of_search, picture
 from attnres_cli.report.files import places, write
 from attnres_cli.report.html import Part, Section, page
-from attnres_cli.report.search import heading, table_of
+from attnres_cli.report.search import table_of
 from attnres_cli.report.search_commands import RecipeOf, commands
-from attnres_cli.report.search_words import LOWEST, answer, failures, notes, question, title
-from attnres_cli.report.table import Cell, Column, Table
+from attnres_cli.report.search_words import answer, failures, notes, question, title
+from attnres_cli.report.table import Column, Table
 from attnres_cli.verdict.optima import Finding
 from attnres_cli.verdict.shape_results import Optimum
-
-_WORDS = ("best", "front", "options")
 
 
 def to_html(findings: Sequence[Finding], known: RecipeOf | None, study: str) -> str:
@@ -95,10 +93,7 @@ def section(
 
 
 def _table(one: Optimum, search: Search) -> Part:
-    name, (head, rows) = one.family.variant, table_of(one, search)
-    if not rows:
+    name, table = one.family.variant, table_of(one, search)
+    if not table.rows:
         return Part(text=[f"No trial of `{name}` is complete."])
-    caption = f"{heading(one, search)}; 95 % t interval over fresh seeds."
-    columns = [Column(each, "word" if each in _WORDS else "number") for each in head]
-    cells = [[Cell(text, "strong" if text == LOWEST else "") for text in row] for row in rows]
-    return Part(name, tables=[Table(caption, columns, cells)])
+    return Part(name, tables=[table])

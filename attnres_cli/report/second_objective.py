@@ -20,20 +20,19 @@ def both(search: Search) -> str:
     return " and ".join(search.objectives)
 
 
-def columns(search: Search) -> tuple[str, ...]:
-    """The titles of its cells: `goal: step_time (ms)` and `front`; none without it."""
-    name = second(search)
-    unit = f" ({_UNITS[name]})" if name in _UNITS else ""
-    return (f"goal: {name}{unit}", "front") if name else ()
-
-
-def cells(one: Optimum, search: Search) -> list[tuple[str, ...]]:
-    """Of every listed shape its value in the first look, and whether it is on the front."""
+def cells(one: Optimum, search: Search) -> list[dict[str, str]]:
+    """Of every listed shape its value in the first look, `goal: step_time (ms)`, and whether it is
+    on the front; empty without a second objective.
+    """
     name, kept = second(search), {trial.number for trial in front(one)}
     if not name:
-        return [() for _ in one.listed]
+        return [{} for _ in one.listed]
+    unit = f" ({_UNITS[name]})" if name in _UNITS else ""
     return [
-        (_text(name, shape.trial.values[1]), "yes" if shape.trial.number in kept else "no")
+        {
+            f"goal: {name}{unit}": _text(name, shape.trial.values[1]),
+            "front": "yes" if shape.trial.number in kept else "no",
+        }
         for shape in one.listed
     ]
 

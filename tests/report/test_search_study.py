@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import re
 import shlex
@@ -15,8 +14,10 @@ from commands import attnres
 from attnres_cli.config.recipe import load
 from attnres_cli.records.run import RunRecord
 from attnres_cli.records.search_records import Family, Search
-from attnres_cli.report.search import show
+from attnres_cli.report.formats import to_json
+from attnres_cli.report.search import report_of
 from attnres_cli.store.store import Store
+from attnres_cli.verdict.optima import find
 
 SIZES = ((2, 32, 2), (3, 24, 2))
 VARIANTS = ("standard", "attnres")
@@ -67,9 +68,7 @@ def test_a_trained_search_is_told_and_its_command_trains_nothing_new(
     runs = store.runs()
     search = search_of(runs)
 
-    out = io.StringIO()
-    show(search, runs, "json", out, store.recipe)
-    found = json.loads(out.getvalue())
+    found = json.loads(to_json(report_of(find(search, runs), store.recipe)))
 
     losses = {(r.variant, r.recipe_digest, r.seed): r.result.val_loss for r in runs}
     for family in found["families"]:
