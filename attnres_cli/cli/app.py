@@ -26,9 +26,6 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-_USAGE_ERROR: type[Exception] = typer.BadParameter.__mro__[1]  # typer keeps it private
-
-
 app.command()(ablate.ablate)
 app.command()(search.search)
 app.command()(report.report)
@@ -74,7 +71,7 @@ def main() -> None:
     except AttnresError as error:
         say(hidden(str(error)))
         code = BAD_INPUT
-    except _USAGE_ERROR as error:
+    except typer.TyperException as error:
         message = str(getattr(error, "format_message", error.__str__)())
         if message:  # there is none where no command was given: the help is printed then
             say(hidden(message))

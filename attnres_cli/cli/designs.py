@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -9,7 +11,7 @@ import typer
 from attnres_cli.cli.options import Override, Plugins, read_sizes
 from attnres_cli.config import complete
 from attnres_cli.console import say
-from attnres_cli.errors import SOME_FAILED, UsageError
+from attnres_cli.errors import SOME_FAILED, UsageError, VariantError
 
 _SHAPE = {"n_layers": 8, "d_model": 1024}
 
@@ -115,9 +117,24 @@ def _show(name: str, sizes: dict[str, int]) -> None:
 
 
 def _start(name: str) -> None:
-    from attnres_cli.cli.scaffold import write
+    """Write NAME.py here, with a design to begin with. Raises VariantError."""
+    from attnres_cli.nn.residual import presets, registry
 
-    file = write(name)
+    if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
+        raise VariantError(f"a variant's name is a word of a-z, 0-9 and _, as my_variant: '{name}'")
+    if name in registry() or name in presets():
+        raise VariantError(f"variant '{name}' is there already: take another name")
+    text = Path(__file__).with_name("starting_variant.py").read_text(encoding="utf-8")
+    camel = "".join(word.capitalize() for word in name.split("_"))
+    text = text.replace("MyVariant", camel).replace("my_variant", name)
+    file = Path(f"{name}.py")
+    try:
+        with file.open("x", encoding="utf-8") as out:  # never over a file that is there
+            out.write(text)
+    except FileExistsError:
+        raise VariantError(f"{file} is there already: take another name, or move it") from None
+    except OSError as error:
+        raise VariantError(f"{file} cannot be written: {error.strerror}") from error
     typer.echo(f"wrote {file}: change it, then")
     for command in (f"check {name}", f"ablate standard {name}"):
         typer.echo(f"  attnres {command} --plugin {file}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from typing import Annotated
 
 import typer
@@ -33,6 +32,7 @@ def plan(
 ) -> None:
     """Tell the noise floor, and how many seeds a gap takes at what cost; nothing is trained."""
     from attnres_cli.config.recipe import names
+    from attnres_cli.records import device_flops
     from attnres_cli.report import foresight
     from attnres_cli.store.store import Store
     from attnres_cli.verdict.seeds import foresee, need, print_foresight
@@ -52,8 +52,8 @@ def plan(
         return str(parse(spec).at_depth(2 * store.recipe(digest).model.n_layers))
 
     chosen = choose(records, study, recipe, baseline, canonical, store.arm_recipes())
-    facts, n_cores = store.data(chosen.fingerprint), len(os.sched_getaffinity(0))
-    found = foresee(chosen.records, facts, chosen.baseline, gap, arms, workers, n_cores)
+    data, n_cores = store.data(chosen.fingerprint), len(device_flops.cores())
+    found = foresee(chosen.records, data, chosen.baseline, gap, arms, workers, n_cores)
     if found is None:
         ended = [r for r in chosen.records if r.variant == chosen.baseline and r.result is not None]
         raise need(study, chosen.records[-1].recipe, chosen.baseline, len(ended))

@@ -152,8 +152,8 @@ def _export_events(store: Store, records: Sequence[RunRecord], folder: Path) -> 
     from attnres_cli.lab.events import write
 
     written = write(store, records, folder)
-    left_out = len(records) - len(written)
-    typer.echo(f"{folder}  {len(written)} runs" + (f", {left_out} not ended" if left_out else ""))
+    left_out = len(records) - written
+    typer.echo(f"{folder}  {written} runs" + (f", {left_out} not ended" if left_out else ""))
     typer.echo(f"tensorboard --logdir {shlex.quote(str(folder))}")
 
 

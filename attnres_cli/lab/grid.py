@@ -16,6 +16,7 @@ from attnres_cli.nn import design_page, proofs, variant
 from attnres_cli.nn.model import n_params, train_flops_per_token
 from attnres_cli.nn.residual import Residual, comes_with_the_tool, presets, registry
 from attnres_cli.nn.shape import Shape
+from attnres_cli.records import device_flops
 from attnres_cli.records.plan import TIMED_STEPS, Arm, Plan
 from attnres_cli.records.run import CODE, FIRST_TUNING_SEED, RunRecord, RunSpec, Status
 from attnres_cli.train import device as computing
@@ -98,7 +99,7 @@ def make(
         UsageError: no such engine, or the recipe's `compile` contradicts it.
 
     """
-    found, n_cores = computing.devices(device), len(computing.cores())
+    found, n_cores = computing.devices(device), len(device_flops.cores())
     if workers is None:
         on_cpu = n_cores if recipe.model.d_model <= _NARROW else 1
         workers = on_cpu if found == ["cpu"] else len(found)
@@ -181,7 +182,7 @@ def belonging(plan: Plan, records: Sequence[RunRecord]) -> list[RunRecord]:
 
 def jobs(plan: Plan, study: str) -> list[Job]:
     """One for each of the plan's workers; on a CPU each is bound to cores of its own."""
-    bound = cores.shares(computing.cores(), len(plan.devices))
+    bound = cores.shares(device_flops.cores(), len(plan.devices))
     return [
         Job(study, name, plan.settings, plan.recipe, mine if name == "cpu" else ())
         for name, mine in zip(plan.devices, bound, strict=True)

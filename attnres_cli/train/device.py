@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import warnings
-from pathlib import Path
 
 import torch
 
@@ -88,16 +87,6 @@ def settings(
         engine = "compile" if compiled and engine == "eager" else engine
     name = torch.cuda.get_device_name(device) if kind == "cuda" else cpu_name()
     return Settings(kind, name, precision, compiled, threads, engine)
-
-
-def cores() -> list[int]:
-    """The CPU cores this process may use, by its affinity and its cgroup's quota."""
-    allowed = sorted(os.sched_getaffinity(0))
-    try:
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text(encoding="ascii").split()
-        return allowed[: max(1, int(quota) // int(period))]
-    except (OSError, ValueError):  # no cgroup v2, or its quota is "max"
-        return allowed
 
 
 def _check_engine(engine: str, kind: str, compile_wish: str) -> None:

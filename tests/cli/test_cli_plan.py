@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import re
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from commands import attnres
 from studies import RESULT, SETTINGS, fill
 
 from attnres_cli.config.recipe import Recipe
+from attnres_cli.records import device_flops
 from attnres_cli.stats.power import ALPHA, detectable, noise, seeds_needed
 
 LOSSES = [1.50, 1.52, 1.47, 1.51, 1.53]
@@ -185,3 +187,18 @@ def test_no_torch_is_needed(folder: Path, tiny_recipe: Recipe):
 
     assert done.returncode == 0, done.stderr
     assert "noise floor" in done.stdout
+
+
+def test_cores_are_those_that_a_container_may_use(
+    folder: Path, tiny_recipe: Recipe, capsys, monkeypatch: pytest.MonkeyPatch
+):
+    """With a quota of three cores and runs of one thread, three workers fit."""
+    quota = folder.with_name("cpu.max")
+    quota.write_text("300000 100000")
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
+    monkeypatch.setattr(device_flops, "_QUOTA", quota)
+    fill(folder, tiny_recipe, {"standard": LOSSES})
+
+    _, out, _ = planned(capsys)
+
+    assert "3 workers" in out

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import commands
 import pytest
 
 from attnres_cli.nn import residual
@@ -169,14 +170,15 @@ def test_a_new_variant_passes_its_check_as_it_is_written(folder: Path):
         ("held", "held.py is there already"),
     ],
 )
-def test_a_new_file_never_takes_the_place_of_another(name: str, words: str, folder: Path):
-    from attnres_cli.cli.scaffold import write
-    from attnres_cli.errors import VariantError
-
+def test_a_new_file_never_takes_the_place_of_another(
+    name: str, words: str, folder: Path, capsys: pytest.CaptureFixture[str]
+):
     (folder / "held.py").write_text("mine")
 
-    with pytest.raises(VariantError, match=words):
-        write(name)
+    code, _, err = commands.attnres(capsys, "variants", "--new", name)
+
+    assert code == 2
+    assert words in err
 
     assert [each.name for each in folder.iterdir()] == ["held.py"]
     assert (folder / "held.py").read_text() == "mine"
