@@ -199,7 +199,7 @@ BROKEN: list[tuple[type[Residual], Proof, str]] = [
     (GrowsLate, model.counts_parameters, "parameters were counted before a pass, "),
     (Gains, design.counts_costs, "extra_flops_per_token() gives -1"),
     (CountsBytesOnce, design.counts_costs, "(2) gives 100 and (4) gives 100"),
-    (OtherwiseStarted, model.starts_as_standard, "is True, but gradient of"),
+    (OtherwiseStarted, model.starts_as_standard, "is True, but logits at"),
     (StandardUnclaimed, model.starts_as_standard, "it is standard at step 0"),
     (Overflows, model.stays_finite, "a logit is nan"),
     (HalvedInAutocast, model.runs_in_autocast, "what the head sees is off by"),
