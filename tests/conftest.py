@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 from servers import Server, programs, running
 
@@ -25,6 +26,13 @@ for _number, _usual in (signal.SIGINT, signal.default_int_handler), (signal.SIGH
 for _name in ("FORCE_COLOR", "NO_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE",
               "ATTNRES_RETRY_S", "ATTNRES_CHECKPOINT_S", "ATTNRES_PLUGINS"):  # fmt: skip
     os.environ.pop(_name, None)  # whoever tests may have set them, and would see other output
+
+_PATIENT = hypothesis.settings(
+    deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow], derandomize=True
+)
+hypothesis.settings.register_profile("dev", _PATIENT, max_examples=5)
+hypothesis.settings.register_profile("nightly", _PATIENT, max_examples=100, derandomize=False)
+hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
 
 pytest_plugins = ["comparisons"]  # fixtures that tests of verdicts and of reports share
 

@@ -8,9 +8,11 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import itertools
+import json
 import os
 import platform
 import statistics
+import tempfile
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -87,11 +89,13 @@ def _allocations(call: Call) -> list[int]:
         activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True
     ) as profile:
         kept = call()
-    results = profile.profiler.kineto_results
-    events = [event for event in results.events() if event.name() == "[memory]"]
-    ordered = sorted(events, key=lambda event: event.start_ns())
+    with tempfile.TemporaryDirectory() as folder:
+        trace = Path(folder, "trace.json")
+        profile.export_chrome_trace(str(trace))  # its only public form with every single release
+        events = json.loads(trace.read_text(encoding="utf-8"))["traceEvents"]
     del kept
-    return list(itertools.accumulate((event.nbytes() for event in ordered), initial=0))
+    memory = sorted((e for e in events if e["name"] == "[memory]"), key=lambda e: e["ts"])
+    return list(itertools.accumulate((e["args"]["Bytes"] for e in memory), initial=0))
 
 
 def copy_speed(device: torch.device, n_bytes: int | None = None) -> float:
@@ -244,7 +248,8 @@ def check(
 
 def allow_compiling(n_models: int) -> None:
     """Let torch.compile keep this many models: beyond its limit it silently runs them eagerly."""
-    config = torch._dynamo.config  # noqa: SLF001
+    from torch.compiler import config  # takes a second to import
+
     config.recompile_limit = max(config.recompile_limit, 2 * n_models)
 
 

@@ -255,9 +255,9 @@ def test_who_reads_sums_is_found_out_without_the_engine_of_the_run(
     used: list[str] = []
     made = engines._made
 
-    def spy(name: str) -> object:
+    def spy(name: str, scoring: object) -> object:
         used.append(name)
-        return made(name)
+        return made(name, scoring)
 
     monkeypatch.setattr(engines, "_made", spy)
     source_groups.joined.cache_clear()

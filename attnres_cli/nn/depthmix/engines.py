@@ -7,16 +7,36 @@ import importlib.util
 import os
 import threading
 from collections.abc import Iterator
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from attnres_cli.nn.depthmix.engine_state import Engine
+from attnres_cli.nn.depthmix.scoring import EngineState, Scoring
 
 NAMES = ("auto", "reference", "eager", "compile", "triton")
 """What an engine can be asked for by."""
 
 _TRITON_TYPES = (torch.float32, torch.bfloat16, torch.float16)
+
+
+class Engine(Protocol):
+    """What history.py asks of an engine, which keeps no state of its own."""
+
+    @property
+    def name(self) -> str:
+        """By which it is asked for."""
+
+    def append(self, state: EngineState, v: Tensor) -> EngineState:
+        """The state with the source v (B, T, D) and the engine's record of it."""
+
+    def read(
+        self, state: EngineState, site: int, query: Tensor | None
+    ) -> tuple[Tensor, EngineState]:
+        """The mix (B, T, D) at a site, in the type of v_0, and the state to go on with."""
+
+    def scores(self, state: EngineState, site: int) -> Tensor:
+        """(B, T, S, H) scores of the sources that a site sees, in float32 at least."""
 
 
 class _Asked(threading.local):
@@ -48,20 +68,20 @@ def use(name: str) -> Iterator[None]:
         _asked.name = before
 
 
-def choose(v: Tensor) -> Engine:
+def choose(v: Tensor, scoring: Scoring) -> Engine:
     """The engine for a history whose first source is v.
 
-    Under a compiler the list form or Triton's operators, which it takes whole; else the custom
+    Under a compiler the unrolled sums or Triton's operators, which it takes whole; else the custom
     autograd, with Triton's kernels where there is a GPU.
     """
     name = _asked.name
     if name == "auto":
         name = "triton" if _suits_triton(v) else "eager"
-    if name == "eager" and torch.compiler.is_compiling():
-        name = "compile"  # its backward is Python, which a compiler would cut out of the graph
+    if torch.compiler.is_compiling() and (name == "eager" or _learns_unrolled(name, scoring)):
+        name = "compile"
     if not v.numel():
         name = "compile"  # kernels and views of no tokens have no size to infer
-    return _made(name)
+    return _made(name, scoring)
 
 
 def has_triton() -> bool:
@@ -78,24 +98,30 @@ def _suits_triton(v: Tensor) -> bool:
     return v.is_cuda and v.dtype in _TRITON_TYPES and has_triton()
 
 
-def _made(name: str) -> Engine:
+def _learns_unrolled(name: str, scoring: Scoring) -> bool:
+    """Whether no edge of CompiledGather brings back what these scores learn by."""
+    brought = scoring.query is None and scoring.table is None
+    return name == "triton" and torch.is_grad_enabled() and (scoring.plain or brought)
+
+
+def _made(name: str, scoring: Scoring) -> Engine:
     if name == "reference":
         from attnres_cli.nn.depthmix.reference import Reference
 
         return Reference()
     if name == "compile":
-        from attnres_cli.nn.depthmix.unrolled import ListForm
+        from attnres_cli.nn.depthmix.unrolled import Unrolled
 
-        return ListForm()
-    from attnres_cli.nn.depthmix import eager
-    from attnres_cli.nn.depthmix.gather_autograd import Pull
+        return Unrolled()
+    from attnres_cli.nn.depthmix.eager import Eager
+    from attnres_cli.nn.depthmix.gather_autograd import Gather
 
     if name == "eager":
-        return Pull(eager)
-    from attnres_cli.nn.depthmix.fused import arithmetic
+        return Gather(Eager(scoring))
+    from attnres_cli.nn.depthmix.fused.arithmetic import Triton
 
     if torch.compiler.is_compiling() and torch.is_grad_enabled():
-        from attnres_cli.nn.depthmix.compiled_autograd import Ports
+        from attnres_cli.nn.depthmix.compiled_autograd import CompiledGather
 
-        return Ports(arithmetic)
-    return Pull(arithmetic)
+        return CompiledGather(Triton(scoring))
+    return Gather(Triton(scoring))

@@ -1,7 +1,7 @@
-"""Reads without a gradient, in two phases (arXiv 2603.15031, section 4.2).
+"""Reads of a group of sites in two phases (arXiv 2603.15031, section 4.2).
 
-Sites are read in groups. Phase 1, at a group's first read, mixes the sources made so far for all
-its sites at once. Phase 2 lets those join that were made since. A softmax is mixed step by step:
+Phase 1, at a group's first read, mixes the sources made so far for all its sites at once. Phase 2
+lets those join that were made since. A softmax is mixed step by step:
 
     h = h' + sigmoid(s - t) (v - h')        the mix of one source more
     log(exp(t) + exp(s))                    its own t
@@ -20,16 +20,15 @@ Shapes: N tokens times heads, each with its D of the width; R sites, S sources.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from attnres_cli.nn.depthmix.engine_state import Ledger
-from attnres_cli.nn.depthmix.gradient_messages import Arithmetic, Made
-from attnres_cli.nn.depthmix.scoring import Layout, Scoring
+from attnres_cli.nn.depthmix.eager import Eager
+from attnres_cli.nn.depthmix.gradients import ScoredSource
+from attnres_cli.nn.depthmix.scoring import EngineState, Scoring
 
 FEW = 2**14
 """Numbers in a source up to which tokens are few. Microseconds per read, 33 sites that see all, one
@@ -42,18 +41,16 @@ core of an AMD EPYC, float32:
 | 16,384              | 160      | 102..131 | 124..142 |
 | 65,536              | 345      | 328..399 | 298..347 |
 | 1,048,576           | 11,700   | -        | 7,500    |
-
-On two cores tiles took 0.8 to 1.1 of the time of one pass from 0.5M numbers on.
 """
 
 
-class Partial(NamedTuple):
-    """What the sites first..stop-1 of a group see of some sources that all of them see.
+class Group(NamedTuple):
+    """What the sites first..stop-1 see of some sources that all of them see.
 
     Attributes:
         first: of those sites.
         stop: one past the last.
-        made: how many sources there were.
+        n_sources: how many there were.
         done: the numbers of the mixed ones, ascending.
         mixed: (R, N, D) their mix at each site; without a softmax, their weighted sum.
         score: (R, N, 1) the mix's score under a softmax, else None.
@@ -62,83 +59,89 @@ class Partial(NamedTuple):
 
     first: int
     stop: int
-    made: int
+    n_sources: int
     done: tuple[int, ...]
     mixed: Tensor
     score: Tensor | None
 
-
-def read(ledger: Ledger, site: int, arithmetic: Arithmetic) -> tuple[Tensor, Ledger]:
-    """What a site sees, (B, T, D) in the type of v_0, and the ledger to go on with."""
-    scoring, v0 = ledger.scoring, ledger.sources[0]
-    if v0.numel() > FEW:
-        sources, scores, ledger = parts(ledger, site, arithmetic)
-        return arithmetic.mix(sources, scores, scoring, v0.dtype)[0].view(v0.shape), ledger
-    partial = _covering(ledger, site, arithmetic)
-    if partial is None:
-        mades: list[Made] = [ledger.notes[i].made for i in scoring.visible[site]]
-        h, _ = arithmetic.mix(*_as_sources(mades, site), scoring, v0.dtype)
-        return h.view(v0.shape), ledger
-    if len(ledger.sources) > partial.made:
-        partial = _renew(partial, ledger, site)
-    row = site - partial.first
-    mixed, score = partial.mixed[row], None if partial.score is None else partial.score[row]
-    for i in scoring.visible[site]:
-        if i not in partial.done:
-            mixed, score = _join(mixed, score, ledger.notes[i].made, site, site + 1, scoring)
-    if mixed.dtype != v0.dtype:
-        mixed = mixed.to(v0.dtype)
-    return mixed.view(v0.shape), replace(ledger, partial=partial)
+    def row(self, site: int) -> tuple[Tensor, Tensor | None]:
+        """The mix and its score at one site."""
+        row = site - self.first
+        return self.mixed[row], None if self.score is None else self.score[row]
 
 
-def parts(
-    ledger: Ledger, site: int, arithmetic: Arithmetic
-) -> tuple[list[Tensor], list[Tensor], Ledger]:
-    """Phase 2 for many tokens: what is to be mixed for a site, and the ledger to go on with.
+def read(state: EngineState, site: int, arithmetic: Eager) -> tuple[Tensor, EngineState]:
+    """What a site sees, (B, T, D) in the type of v_0, and the state to go on with."""
+    scoring, v0 = state.scoring, state.sources[0]
+    group = _group_of(state, site, arithmetic)
+    if group is None or v0.numel() > FEW:
+        sources, scores, state = _parts(state, site, group)
+        return arithmetic.mix(sources, scores, v0.dtype)[0].view(v0.shape), state
+    if len(state.sources) > group.n_sources:
+        group = _with_newer(group, state, site)
+    mixed, score = group.row(site)
+    for source in _newer(state, site, group):
+        z = _per_head(source.scores(site, site + 1), source, scoring)[0]
+        mixed, score = _join(mixed, score, source, z, scoring)
+    return mixed.to(v0.dtype).view(v0.shape), replace(state, group=group)
+
+
+def to_mix(
+    state: EngineState, site: int, arithmetic: Eager
+) -> tuple[list[Tensor], list[Tensor], EngineState]:
+    """Phase 2 for many tokens: what is to be mixed for a site, and the state to go on with.
 
     Returns:
-        sources (tokens, width), scores (tokens, heads) of each, and a ledger. The first source is
+        sources (tokens, width), scores (tokens, heads) of each, and a state. The first source is
         the group's own mix, where there is one, with the score that stands for all it holds.
 
     """
-    partial, seen = _covering(ledger, site, arithmetic), ledger.scoring.visible[site]
-    if partial is None:
-        return *_as_sources([ledger.notes[i].made for i in seen], site), ledger
-    rest: list[Made] = [ledger.notes[i].made for i in seen if i not in partial.done]
-    row, tokens = site - partial.first, len(ledger.notes[0].made.v)
-    mixed = partial.mixed[row]
-    if partial.score is not None:
-        score = partial.score[row]
-    else:  # the score of weight 1
-        one = math.inf if ledger.scoring.norm == "sigmoid" else 1.0
+    return _parts(state, site, _group_of(state, site, arithmetic))
+
+
+def _parts(
+    state: EngineState, site: int, group: Group | None
+) -> tuple[list[Tensor], list[Tensor], EngineState]:
+    rest = _newer(state, site, group)
+    sources, scores = [each.v for each in rest], [each.scores_at(site) for each in rest]
+    if group is None:
+        return sources, scores, state
+    tokens = len(state.records[0].source.v)
+    mixed, score = group.row(site)
+    if score is None:  # the score of weight 1
+        one = math.inf if state.scoring.norm == "sigmoid" else 1.0
         score = mixed.new_full((len(mixed), 1), one)
-    sources, scores = _as_sources(rest, site)
-    scores = [z.expand(tokens, -1) for z in scores]
-    sources, scores = [mixed.view(tokens, -1), *sources], [score.view(tokens, -1), *scores]
-    return sources, scores, replace(ledger, partial=partial)
+    scores = [score.view(tokens, -1), *(z.expand(tokens, -1) for z in scores)]
+    return [mixed.view(tokens, -1), *sources], scores, replace(state, group=group)
 
 
-def _covering(ledger: Ledger, site: int, arithmetic: Arithmetic) -> Partial | None:
+def _newer(state: EngineState, site: int, group: Group | None) -> list[ScoredSource]:
+    """The sources that a site sees beside those that its group has mixed."""
+    done = () if group is None else group.done
+    return [state.records[i].source for i in state.scoring.visible[site] if i not in done]
+
+
+def _group_of(state: EngineState, site: int, arithmetic: Eager) -> Group | None:
     """The group that a site is in: the one at hand, or one that it begins by phase 1; None for a
     site that is better read alone.
     """
-    partial: Partial | None = ledger.partial
-    scoring = ledger.scoring
-    if partial is not None and partial.first <= site < partial.stop:
-        return partial
-    done, stop = _group(scoring, site, arithmetic.sites_together(len(scoring.visible)))
+    group: Group | None = state.group
+    if group is not None and group.first <= site < group.stop:
+        return group
+    scoring = state.scoring
+    done, stop = _shared(scoring, site, arithmetic.sites_together(len(scoring.visible)))
     if stop - site < 2:
         return None
-    mades: list[Made] = [ledger.notes[i].made for i in done]
-    scores = [_rows(made, site, stop) for made in mades]
-    mixed, score = arithmetic.phase_one([made.v for made in mades], scores, scoring)
+    sources: list[ScoredSource] = [state.records[i].source for i in done]
+    scores = [source.scores(site, stop) for source in sources]
+    mixed, score = arithmetic.mix_group([source.v for source in sources], scores)
     mixed = mixed.view(stop - site, mixed.shape[1] * scoring.heads, -1)
     if score is not None:
         score = score.view(*mixed.shape[:2], 1)
-    return Partial(site, stop, len(ledger.sources), done, mixed, score)
+    return Group(site, stop, len(state.sources), done, mixed, score)
 
 
-def _group(scoring: Scoring, site: int, size: int) -> tuple[tuple[int, ...], int]:
+def _shared(scoring: Scoring, site: int, size: int) -> tuple[tuple[int, ...], int]:
     """The sources that all sites of a group see, and the site after its last.
 
     The group has `size` sites at most, and ends where its sites would not share half of what the
@@ -155,67 +158,38 @@ def _group(scoring: Scoring, site: int, size: int) -> tuple[tuple[int, ...], int
     return tuple(sorted(common)), stop
 
 
-def _renew(partial: Partial, ledger: Ledger, site: int) -> Partial:
-    """The group's sums from a site on, joined by the sources made since that all its sites see."""
-    layout, stop = ledger.layout, partial.stop
-    new = [i for i in range(partial.made, len(ledger.sources)) if _all_see(layout, i, site, stop)]
-    mixed, score = partial.mixed, partial.score
-    if site > partial.first:
-        mixed = mixed[site - partial.first :]
-        score = None if score is None else score[site - partial.first :]
+def _with_newer(group: Group, state: EngineState, site: int) -> Group:
+    """The group from a site on, joined by the sources made since that all its sites see."""
+    stop, scoring = group.stop, state.scoring
+    mixed, score = group.mixed, group.score
+    if site > group.first:
+        mixed = mixed[site - group.first :]
+        score = None if score is None else score[site - group.first :]
+    new = [
+        i
+        for i in range(group.n_sources, len(state.sources))
+        if state.layout.all_read(i, site, stop)
+    ]
     for i in new:
-        mixed, score = _join(mixed, score, ledger.notes[i].made, site, stop, ledger.scoring)
-    return Partial(site, stop, len(ledger.sources), (*partial.done, *new), mixed, score)
-
-
-def _all_see(layout: Layout, source: int, site: int, stop: int) -> bool:
-    """Whether all the sites from `site` to before `stop` read a source."""
-    if source >= len(layout.readers):
-        return False
-    readers = layout.readers[source]
-    if not (readers.start <= site and stop <= readers.stop):
-        return False
-    return -1 not in layout.pairs[source][site - readers.start : stop - readers.start]
+        source: ScoredSource = state.records[i].source
+        z = _per_head(source.scores(site, stop), source, scoring)
+        mixed, score = _join(mixed, score, source, z, scoring)
+    return Group(site, stop, len(state.sources), (*group.done, *new), mixed, score)
 
 
 def _join(
-    mixed: Tensor, score: Tensor | None, made: Made, site: int, stop: int, scoring: Scoring
+    mixed: Tensor, score: Tensor | None, source: ScoredSource, z: Tensor, scoring: Scoring
 ) -> tuple[Tensor, Tensor | None]:
     """The mixes (R, N, D) of sites, and their scores, with one source more; R may be left out."""
-    z, v = _scores(made, site, stop, scoring), _per_head(made.v, scoring)
-    if mixed.dim() == 2:
-        z = z[0]
-    if v.dtype != mixed.dtype:
-        v = v.to(mixed.dtype)
+    v = source.v if scoring.heads == 1 else source.v.view(-1, mixed.shape[-1])
+    v = v.to(mixed.dtype)
     if score is None:
         return torch.addcmul(mixed, scoring.weights(z, dim=0), v), None
     return torch.lerp(mixed, v, torch.sigmoid(z - score)), torch.logaddexp(score, z)
 
 
-def _as_sources(mades: Sequence[Made], site: int) -> tuple[list[Tensor], list[Tensor]]:
-    """Sources (tokens, width) and their scores (tokens, heads) at a site; (1, heads) of a table."""
-    scores = []
-    for made in mades:
-        assert made.z is not None
-        scores.append(made.z[site - made.first])
-    return [made.v for made in mades], scores
-
-
-def _rows(made: Made, site: int, stop: int) -> Tensor:
-    """(R, tokens, heads) scores of a source at sites; (R, 1, heads) of a table."""
-    assert made.z is not None
-    return made.z[site - made.first : stop - made.first]
-
-
-def _scores(made: Made, site: int, stop: int, scoring: Scoring) -> Tensor:
-    """(R, N, 1) scores of a source at sites."""
-    assert made.z is not None
-    z = made.z[site - made.first : stop - made.first]
+def _per_head(z: Tensor, source: ScoredSource, scoring: Scoring) -> Tensor:
+    """(R, N, 1) of the scores (R, tokens, heads) of a source, or (R, 1, heads) of a table."""
     if scoring.heads == 1 and scoring.table is None:
         return z
-    return z.expand(-1, made.v.shape[0], -1).reshape(stop - site, -1, 1)
-
-
-def _per_head(v: Tensor, scoring: Scoring) -> Tensor:
-    """(tokens, width) as (N, D)."""
-    return v if scoring.heads == 1 else v.view(len(v) * scoring.heads, -1)
+    return z.expand(-1, len(source.v), -1).reshape(len(z), -1, 1)

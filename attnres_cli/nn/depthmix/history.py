@@ -9,8 +9,16 @@ import torch
 from torch import Tensor
 
 from attnres_cli.nn.depthmix import engines, unrolled
-from attnres_cli.nn.depthmix.engine_state import Engine, Ledger
-from attnres_cli.nn.depthmix.scoring import Layout, Scoring, Visible, layout_of, no_autocast, wide
+from attnres_cli.nn.depthmix.engines import Engine
+from attnres_cli.nn.depthmix.scoring import (
+    EngineState,
+    Layout,
+    Scoring,
+    Visible,
+    layout_of,
+    no_autocast,
+    wide,
+)
 
 
 @dataclass(frozen=True)
@@ -25,19 +33,19 @@ class History:
 
     scoring: Scoring
     engine: Engine | None = None
-    ledger: Ledger | None = None
+    state: EngineState | None = None
 
     @property
     def sources(self) -> tuple[Tensor, ...]:
         """v_0..v_j, each (B, T, D)."""
-        return () if self.ledger is None else self.ledger.sources
+        return () if self.state is None else self.state.sources
 
     def append(self, v: Tensor) -> History:
         """The history with one more source, v of shape (B, T, D)."""
-        engine = self.engine or engines.choose(v)
-        ledger = self.ledger or Ledger(self.scoring, _layout(self.scoring.visible))
+        engine = self.engine or engines.choose(v, self.scoring)
+        state = self.state or EngineState(self.scoring, _layout(self.scoring.visible))
         with no_autocast(v):
-            return History(self.scoring, engine, engine.append(ledger, v))
+            return History(self.scoring, engine, engine.append(state, v))
 
     def accumulate(self, y: Tensor) -> History:
         """The history with one more source: the newest one plus y, summed in float32 at least."""
@@ -57,10 +65,10 @@ class History:
             only = self.sources[seen[0]]  # the softmax of one score is 1
             return only.to(self.sources[0].dtype), self
         assert self.engine is not None
-        assert self.ledger is not None
+        assert self.state is not None
         with no_autocast(self.sources[0]):
-            h, ledger = self.engine.read(self.ledger, site, query)
-        return h, History(self.scoring, self.engine, ledger)
+            h, state = self.engine.read(self.state, site, query)
+        return h, History(self.scoring, self.engine, state)
 
     def weights(self, site: int, query: Tensor | None = None) -> Tensor:
         """(B, T, S, H) weights of the sources in `visible[site]`; B and T are 1 for a table.
@@ -71,12 +79,12 @@ class History:
 
         """
         assert self.engine is not None
-        assert self.ledger is not None
+        assert self.state is not None
         with no_autocast(self.sources[0]):
             if query is None:
-                scores = self.engine.scores(self.ledger, site)
+                scores = self.engine.scores(self.state, site)
             else:
-                scores = unrolled.query_scores(self.ledger, site, query)
+                scores = unrolled.query_scores(self.state, site, query)
         return self.scoring.weights(scores, dim=-2)
 
 

@@ -8,8 +8,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from attnres_cli.nn.depthmix.engine_state import Ledger
-from attnres_cli.nn.depthmix.scoring import Scoring, wide
+from attnres_cli.nn.depthmix.scoring import EngineState, Scoring, wide
 
 
 def scores(
@@ -48,21 +47,23 @@ def mix(
 
 
 class Reference:
-    """The formula as an engine, for `--engine reference`. It notes nothing."""
+    """The formula as an engine, for `--engine reference`. It keeps no records."""
 
     name = "reference"
 
-    def append(self, ledger: Ledger, v: Tensor) -> Ledger:
+    def append(self, state: EngineState, v: Tensor) -> EngineState:
         """One more source."""
-        return replace(ledger, sources=(*ledger.sources, v))
+        return replace(state, sources=(*state.sources, v))
 
-    def read(self, ledger: Ledger, site: int, query: Tensor | None = None) -> tuple[Tensor, Ledger]:
+    def read(
+        self, state: EngineState, site: int, query: Tensor | None = None
+    ) -> tuple[Tensor, EngineState]:
         """The mix, computed in float32 at least."""
-        sources = [v.to(wide(v)) for v in ledger.sources]
-        h = mix(ledger.scoring, sources, site, query)
-        return h.to(ledger.sources[0].dtype), ledger
+        sources = [v.to(wide(v)) for v in state.sources]
+        h = mix(state.scoring, sources, site, query)
+        return h.to(state.sources[0].dtype), state
 
-    def scores(self, ledger: Ledger, site: int) -> Tensor:
+    def scores(self, state: EngineState, site: int) -> Tensor:
         """(B, T, S, H) scores at a site."""
-        sources = [v.to(wide(v)) for v in ledger.sources]
-        return scores(ledger.scoring, sources, site).permute(1, 2, 0, 3)
+        sources = [v.to(wide(v)) for v in state.sources]
+        return scores(state.scoring, sources, site).permute(1, 2, 0, 3)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -98,6 +98,17 @@ class Layout(NamedTuple):
     readers: tuple[range, ...]
     pairs: tuple[tuple[int, ...], ...]
 
+    def readers_of(self, source: int) -> range:
+        """The sites from the first to the last that reads a source; none of one that is unseen."""
+        return self.readers[source] if source < len(self.readers) else range(0)
+
+    def all_read(self, source: int, site: int, stop: int) -> bool:
+        """Whether all the sites from `site` to before `stop` read a source."""
+        readers = self.readers_of(source)
+        if not (readers.start <= site and stop <= readers.stop):
+            return False
+        return -1 not in self.pairs[source][site - readers.start : stop - readers.start]
+
 
 def layout_of(visible: Visible) -> Layout:
     """Who reads each source, in time linear in the pairs."""
@@ -113,6 +124,26 @@ def layout_of(visible: Visible) -> Layout:
         for rows, sites in zip(pairs, readers, strict=True)
     ]
     return Layout(tuple(readers), tuple(rows_of))
+
+
+@dataclass(frozen=True)
+class EngineState:
+    """What an engine has of a history. Never changed in place: engines return new ones.
+
+    Attributes:
+        scoring: who reads what.
+        layout: the same, turned around.
+        sources: v_0..v_j, each (B, T, D).
+        records: what the engine keeps of each beside it.
+        group: what reads without a gradient have in common (grouped_reads.Group), or None.
+
+    """
+
+    scoring: Scoring
+    layout: Layout
+    sources: tuple[Tensor, ...] = ()
+    records: tuple[Any, ...] = ()
+    group: Any = None
 
 
 def wide(x: Tensor) -> torch.dtype:

@@ -1,4 +1,4 @@
-"""The list form: plain PyTorch on a list of sources that is never stacked.
+"""The sum over sources unrolled: plain PyTorch on a list that is never stacked.
 
 What torch.compile fuses best: a read becomes one pass over its sources together with whatever
 comes after it, and so does its gradient. Scores are taken when a source is made: its rms once,
@@ -13,44 +13,45 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from attnres_cli.nn.depthmix.engine_state import Ledger
-from attnres_cli.nn.depthmix.scoring import Scoring, wide
+from attnres_cli.nn.depthmix.scoring import EngineState, Scoring, wide
 
 
-class ListForm:
-    """Notes of a source: {site: (B, T, H) scores}."""
+class Unrolled:
+    """The record of a source: {site: (B, T, H) scores}."""
 
     name = "compile"
 
-    def append(self, ledger: Ledger, v: Tensor) -> Ledger:
+    def append(self, state: EngineState, v: Tensor) -> EngineState:
         """One more source, scored at every site that will read it."""
-        notes = scores_of(ledger, v, len(ledger.sources))
-        return replace(ledger, sources=(*ledger.sources, v), notes=(*ledger.notes, notes))
+        scores = scores_of(state, v, len(state.sources))
+        return replace(state, sources=(*state.sources, v), records=(*state.records, scores))
 
-    def read(self, ledger: Ledger, site: int, query: Tensor | None = None) -> tuple[Tensor, Ledger]:
+    def read(
+        self, state: EngineState, site: int, query: Tensor | None = None
+    ) -> tuple[Tensor, EngineState]:
         """h_l = sum_i a_il v_i, one multiply-add per source."""
-        seen = [ledger.sources[i] for i in ledger.scoring.visible[site]]
+        seen = [state.sources[i] for i in state.scoring.visible[site]]
         if query is None:
-            weights = ledger.scoring.weights(self.scores(ledger, site), dim=-2)
+            weights = state.scoring.weights(self.scores(state, site), dim=-2)
         else:
-            weights = ledger.scoring.weights(query_scores(ledger, site, query), dim=-2)
+            weights = state.scoring.weights(query_scores(state, site, query), dim=-2)
         h = weighted_sum(seen, weights)
-        return h.to(ledger.sources[0].dtype), ledger
+        return h.to(state.sources[0].dtype), state
 
-    def scores(self, ledger: Ledger, site: int) -> Tensor:
+    def scores(self, state: EngineState, site: int) -> Tensor:
         """(B, T, S, H) scores at a site, (1, 1, S, H) from a table."""
-        return noted_scores(ledger.scoring, site, ledger.notes)
+        return scores_at(state.scoring, site, state.records)
 
 
-def noted_scores(scoring: Scoring, site: int, noted: Sequence[Mapping[int, Tensor]]) -> Tensor:
-    """(B, T, S, H) scores at a site from those noted of each source, and the table's biases; these
+def scores_at(scoring: Scoring, site: int, records: Sequence[Mapping[int, Tensor]]) -> Tensor:
+    """(B, T, S, H) scores at a site from those of each source, and the table's biases; these
     alone, (1, 1, S, H), where there is no query.
     """
     biases = scoring.biases(site)
     if scoring.query is None:
         assert biases is not None
         return biases
-    scores = torch.stack([noted[i][site] for i in scoring.visible[site]], dim=-2)
+    scores = torch.stack([records[i][site] for i in scoring.visible[site]], dim=-2)
     return scoring.squash(scores if biases is None else scores + biases)
 
 
@@ -66,12 +67,12 @@ def weighted_sum(sources: Sequence[Tensor], weights: Tensor) -> Tensor:
     return h.flatten(-2)
 
 
-def scores_of(ledger: Ledger, v: Tensor, source: int) -> dict[int, Tensor]:
+def scores_of(state: EngineState, v: Tensor, source: int) -> dict[int, Tensor]:
     """Scores of a source at every site that will read it: r_i (v_i . (query * gain))."""
-    scoring, layout = ledger.scoring, ledger.layout
-    if scoring.query is None or source >= len(layout.readers) or not layout.readers[source]:
+    scoring = state.scoring
+    readers = state.layout.readers_of(source)
+    if scoring.query is None or not readers:
         return {}
-    readers = layout.readers[source]
     v = scoring.key(v)
     v = v.to(wide(v))
     rows = slice(readers.start, readers.stop)  # an index list would wait for CUDA
@@ -88,15 +89,15 @@ def scores_of(ledger: Ledger, v: Tensor, source: int) -> dict[int, Tensor]:
     return dict(zip(readers, scores.unbind(dim=-2), strict=True))
 
 
-def query_scores(ledger: Ledger, site: int, query: Tensor) -> Tensor:
+def query_scores(state: EngineState, site: int, query: Tensor) -> Tensor:
     """(B, T, S, H) scores of the visible sources with a query (B, T, D) of this read alone."""
-    scoring = ledger.scoring
+    scoring = state.scoring
     query = query.to(wide(query))
     if scoring.gain is not None:
         query = query * scoring.gain[site]
     scores = []
     for i in scoring.visible[site]:
-        v = scoring.key(ledger.sources[i])
+        v = scoring.key(state.sources[i])
         v = v.to(wide(v))
         score = (query * v).unflatten(-1, (scoring.heads, -1)).sum(dim=-1)  # (B, T, H)
         if scoring.gain is not None:

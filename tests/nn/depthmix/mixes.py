@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -18,12 +17,15 @@ from attnres_cli.nn.depthmix.scoring import Scoring
 
 DEVICE = "cuda" if torch.cuda.is_available() and not engines.interprets_triton() else "cpu"
 
-TRITON = pytest.param(
-    "triton", marks=pytest.mark.skipif(not engines.has_triton(), reason="needs triton")
+NEEDS_TRITON = pytest.mark.skipif(not engines.has_triton(), reason="needs triton")
+TRITON = pytest.param("triton", marks=NEEDS_TRITON)
+GATHERED = pytest.mark.parametrize(
+    "engine", ["eager", pytest.param("triton", marks=[NEEDS_TRITON, pytest.mark.slow])]
 )
-PULLED = pytest.mark.parametrize("engine", ["eager", TRITON])
-"""The engines with a custom backward."""
+"""The engines with a custom backward, whose autograd is the same: that of kernels is slow here."""
 EVERY = pytest.mark.parametrize("engine", ["reference", "eager", "compile", TRITON])
+CUSTOM = ["eager", *(["triton"] if engines.has_triton() else [])]
+NAMES = ["reference", "compile", *CUSTOM]
 
 Visible = tuple[tuple[int, ...], ...]
 
@@ -123,6 +125,12 @@ def ones(n: int) -> Visible:
     return tuple((l,) if l % 3 else tuple(sorted({0, l})) for l in range(n))
 
 
+def some(n: int, share: float, seed: int) -> Visible:
+    """A site sees the newest source, and of the others a random share."""
+    kept = torch.rand(n, n, generator=torch.Generator().manual_seed(seed)) < share
+    return tuple((*(i for i in range(l) if kept[l, i]), l) for l in range(n))
+
+
 def draw_values(case: Case, dtype: torch.dtype, first: torch.dtype | None = None) -> Values:
     """Values of a case, sources in one type but for the first; parameters in float32 at least."""
     generator = torch.Generator().manual_seed(case.seed)
@@ -213,10 +221,8 @@ def visibles(draw: st.DrawFn, most: int = 70) -> Visible:
     """Patterns of every kind, for 1 to `most` sites."""
     n = draw(st.integers(1, most))
     kind = draw(st.sampled_from(["full", "blocks", "window", "gaps", "ones", "any"]))
-    if kind == "any":  # each site sees the newest source, and of the others some
-        generator = torch.Generator().manual_seed(draw(st.integers(0, 2**31)))
-        kept = torch.rand(n, n, generator=generator) < draw(st.floats(0.1, 0.9))
-        return tuple((*(i for i in range(l) if kept[l, i]), l) for l in range(n))
+    if kind == "any":
+        return some(n, draw(st.floats(0.1, 0.9)), draw(st.integers(0, 2**31)))
     if kind in {"full", "ones"}:
         return {"full": full, "ones": ones}[kind](n)
     size = draw(st.integers(2, 5))
@@ -245,26 +251,14 @@ NORMS = ("softmax", "sigmoid", "none")
 SCORED = ("keys", "query", "table")
 PLAIN = ("keys+table", "rank", "rank keys", "head keys", "squashed keys")
 """Scores that are plain autograd's."""
-OPTIONS = [
-    Case(blocks(5, 2), norm, heads, 3, scored)
-    for norm, heads, scored in itertools.product(NORMS, (1, 2), (*SCORED, *PLAIN[::2]))
-]
-"""Every norm with every kind of score, one head and two, small."""
+OPTIONS: dict[str, Sequence[object]] = {
+    "norm": NORMS, "heads": [1, 2], "scored": [*SCORED, *PLAIN[::2]],
+}  # fmt: skip
+"""Every norm with every kind of score, one head and two: for `sampling.in_pairs`."""
 
 
-EACH_OPTION = pytest.mark.parametrize(
-    "case",
-    [
-        pytest.param(case, id=f"{case.norm}-{case.scored}-{case.heads}", marks=marks)
-        for case in OPTIONS
-        for marks in [[pytest.mark.slow] if case.heads == 1 else []]
-    ],
-)
-"""All of them, those of one head marked slow: the formula is that of two."""
-
-
-def named(case: Case) -> str:
-    return f"{case.norm}-{case.scored}-{case.heads}"
+def small(norm: str, heads: int, scored: str) -> Case:
+    return Case(blocks(5, 2), norm, heads, 3, scored)
 
 
 def unchained(case: Case) -> Case:

@@ -14,7 +14,18 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 from designs import build
-from mixes import DEVICE, PULLED, Case, assert_equal_bits, assert_near, draw_values
+from mixes import (
+    CUSTOM,
+    DEVICE,
+    GATHERED,
+    OPTIONS,
+    Case,
+    assert_equal_bits,
+    assert_near,
+    draw_values,
+    small,
+)  # fmt: skip
+from sampling import in_pairs
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
@@ -87,22 +98,14 @@ def close(ours: list[Tensor], theirs: list[Tensor]) -> None:
     assert_near(dict(enumerate(ours)), dict(enumerate(theirs)), NEAR, least=0.1)
 
 
-@PULLED
-@mixes.EACH_OPTION
-def test_two_runs_give_equal_bits(engine: str, case: Case):
+@in_pairs({"engine": CUSTOM} | OPTIONS)
+def test_two_runs_give_equal_bits(engine: str, norm: str, heads: int, scored: str):
+    case = small(norm, heads, scored)
     first, second = (
         mixes.outcome(engine, case, draw_values(case, torch.float32)) for _ in range(2)
     )
 
     assert_equal_bits(first, second)
-
-
-@PULLED
-@DESIGNS
-def test_two_runs_of_a_model_give_equal_bits(engine: str, spec: str):
-    model, tokens = model_of(spec), tokens_of()
-
-    assert_equal_bits(learned(engine, model, tokens), learned(engine, model, tokens))
 
 
 def _read_in(engine: str, follow: Callable[[History, list[Tensor]], list[Tensor]], case=CASE):
@@ -172,9 +175,7 @@ FOLLOWED = {
 }
 
 
-@PULLED
-@pytest.mark.parametrize("name", FOLLOWED)
-@pytest.mark.parametrize("scored", [*mixes.SCORED, "keys+table"])
+@in_pairs({"engine": CUSTOM, "name": list(FOLLOWED), "scored": [*mixes.SCORED, "keys+table"]})
 def test_sites_read_twice_and_branches_learn_as_the_formula_says(
     engine: str, name: str, scored: str
 ):
@@ -184,15 +185,7 @@ def test_sites_read_twice_and_branches_learn_as_the_formula_says(
     close(ours, _read_in("reference", FOLLOWED[name], case))
 
 
-@PULLED
-def test_branches_learn_where_sources_are_served_together_over_two_groups(engine: str):
-    case = Case(mixes.full(9), "softmax", 2, 4)
-
-    for at in (2, 5, 7):
-        close(_read_in(engine, _branches(at), case), _read_in("reference", _branches(at), case))
-
-
-@PULLED
+@GATHERED
 def test_a_second_backward_through_the_same_graph_gives_the_same(engine: str):
     values, found = graph(engine)
     loss, inputs = mixes.total(found), list(values.leaves().values())
@@ -202,7 +195,7 @@ def test_a_second_backward_through_the_same_graph_gives_the_same(engine: str):
     assert all(map(torch.equal, first, second))
 
 
-@PULLED
+@GATHERED
 @pytest.mark.parametrize(
     "some", ["middle source", "newest source", "query", "gain", "a read", "an own query"]
 )
@@ -234,19 +227,7 @@ def test_gradients_of_some_inputs_are_those_of_all_and_leave_nothing_behind(engi
     assert torch.equal(alone[0], again[0])
 
 
-@PULLED
-def test_two_losses_one_after_the_other_add_up_to_their_sum(engine: str):
-    values, found = graph(engine)
-    inputs = list(values.leaves().values())
-    first, second = mixes.total(found[:3]), mixes.total(found[2:])
-
-    parts = [grads(loss, inputs, keep=True) for loss in (first, second)]
-    whole = grads(first + second, inputs)
-
-    close([a + b for a, b in zip(*parts, strict=True)], whole)
-
-
-@PULLED
+@GATHERED
 def test_a_read_that_no_loss_sees_changes_nothing(engine: str):
     values = draw_values(CASE, torch.float32)
     inputs = list(values.leaves().values())
@@ -286,7 +267,7 @@ class Checkpointed(nn.Module):
         return state
 
 
-@PULLED
+@GATHERED
 @DESIGNS
 @pytest.mark.parametrize("layers", [1, 2, 4])
 def test_sublayers_recomputed_in_backward_learn_the_same(engine: str, spec: str, layers: int):
@@ -300,7 +281,7 @@ def test_sublayers_recomputed_in_backward_learn_the_same(engine: str, spec: str,
     assert_equal_bits(gradients(model), expected)
 
 
-@PULLED
+@GATHERED
 @DESIGNS
 def test_recomputation_repeats_with_a_graph_that_is_kept(engine: str, spec: str):
     model, tokens = model_of(spec), tokens_of()
@@ -315,7 +296,7 @@ def test_recomputation_repeats_with_a_graph_that_is_kept(engine: str, spec: str)
         assert_equal_bits(dict(zip(expected, each, strict=True)), expected)
 
 
-@PULLED
+@GATHERED
 @DESIGNS
 def test_bfloat16_autocast_learns_within_its_rounding_of_float32(engine: str, spec: str):
     model, tokens = model_of(spec), tokens_of()
@@ -331,48 +312,11 @@ def test_bfloat16_autocast_learns_within_its_rounding_of_float32(engine: str, sp
     assert all(p.grad.dtype == torch.float32 for p in model.parameters())
 
 
-@PULLED
-@DESIGNS
-def test_a_scaled_float16_loss_learns_within_its_rounding_of_float32(engine: str, spec: str):
-    model, tokens = model_of(spec), tokens_of()
-    expected = learned("reference", model, tokens)
-    scaler = torch.amp.GradScaler(DEVICE, init_scale=2.0**10)
-    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
-    before = {name: p.detach().clone() for name, p in model.named_parameters()}
-
-    model.zero_grad()
-    with use(engine), torch.autocast(DEVICE, torch.float16):
-        loss = loss_of(model, tokens)
-    scaler.scale(loss).backward()
-    scaler.unscale_(optimizer)
-    found = gradients(model)
-    scaler.step(optimizer)
-
-    assert_near(found, expected, 2e-2, least=1e-2)
-    for name, parameter in model.named_parameters():
-        torch.testing.assert_close(parameter, before[name] - found[name])
-
-
-@PULLED
-@DESIGNS
-def test_two_half_batches_add_up_to_one(engine: str, spec: str):
-    model, tokens = model_of(spec), tokens_of(4)
-    expected = learned(engine, model, tokens)
-
-    model.zero_grad()
-    with use(engine):
-        for half in tokens.chunk(2):
-            (loss_of(model, half) / 2).backward()
-
-    assert_near(gradients(model), expected, NEAR, least=0.1)
-
-
-@PULLED
-@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
-@mixes.EACH_OPTION
+@in_pairs({"engine": CUSTOM, "mode": [torch.no_grad, torch.inference_mode]} | OPTIONS)
 def test_nothing_is_kept_for_a_backward_that_cannot_come(
-    engine: str, mode: Callable[[], torch.no_grad], case: Case
+    engine: str, mode: Callable[[], torch.no_grad], norm: str, heads: int, scored: str
 ):
+    case = small(norm, heads, scored)
     values = draw_values(case, torch.float32)
     expected = mixes.reads(engine, case, values)
 
@@ -383,13 +327,13 @@ def test_nothing_is_kept_for_a_backward_that_cannot_come(
             h, history = history.append(v).read(site)
             found.append(h)
 
-    assert all(note.token is None and note.box is None for note in history.ledger.notes)
+    assert all(each.token is None and each.buffer is None for each in history.state.records)
     assert all(h.grad_fn is None for h in found)
     for h, theirs in zip(found, expected, strict=True):
         torch.testing.assert_close(h, theirs.detach(), rtol=1e-5, atol=1e-5)
 
 
-@PULLED
+@GATHERED
 def test_a_history_without_gradients_can_be_continued_with_them(engine: str):
     values = draw_values(CASE, torch.float32)
     double = values.to(torch.float64)
@@ -410,56 +354,37 @@ def test_a_history_without_gradients_can_be_continued_with_them(engine: str):
 
 
 FROZEN = {
-    "first source": lambda v: [v.sources[0]],
-    "first three sources": lambda v: v.sources[:3],
+    "first source": lambda v: v.sources[:1],
+    "first sources": lambda v: v.sources[:3],
     "a middle source": lambda v: [v.sources[2]],
     "every source": lambda v: v.sources,
     "query": lambda v: [v.query],
-    "query and gain": lambda v: [v.query, v.gain],
-    "query, gain, first sources": lambda v: [v.query, v.gain, *v.sources[:2]],
+    "what is learned": lambda v: [v.query, v.gain, v.table],
+    "what is learned, first sources": lambda v: [v.query, v.gain, *v.sources[:2]],
 }
 
 
-@PULLED
-@pytest.mark.parametrize("name", FROZEN)
-def test_what_is_frozen_gets_nothing_and_the_rest_what_it_should(engine: str, name: str):
-    def run(engine: str, dtype: torch.dtype) -> list[Tensor]:
-        case = mixes.unchained(CASE)
-        values = draw_values(case, torch.float32).to(dtype)
-        for x in FROZEN[name](values):
-            x.requires_grad_(False)
-        loss = mixes.total(mixes.reads(engine, case, values))
-        loss.backward()
-        leaves = values.leaves().values()
-        assert all(x.grad is None for x in leaves if not x.requires_grad)
-        return [x.grad for x in leaves if x.requires_grad]
-
-    close(run(engine, torch.float32), run("reference", torch.float64))
-
-
-@PULLED
-@pytest.mark.parametrize("scored", ["keys+table", "rank keys"])
-@pytest.mark.parametrize("frozen", ["sources", "first sources", "learned", "table", "query"])
-def test_plain_scores_learn_by_what_is_not_frozen(engine: str, scored: str, frozen: str):
+@in_pairs({"engine": CUSTOM, "frozen": list(FROZEN), "scored": ["keys", "keys+table", "rank keys"]})
+def test_what_is_frozen_gets_nothing_and_the_rest_what_it_should(
+    engine: str, frozen: str, scored: str
+):
     def run(engine: str, dtype: torch.dtype) -> list[Tensor]:
         case = mixes.unchained(dataclasses.replace(CASE, scored=scored))
         values = draw_values(case, torch.float32).to(dtype)
-        for x in {
-            "sources": values.sources,
-            "first sources": values.sources[:2],
-            "learned": [values.query, values.gain, values.table],
-            "table": [values.table],
-            "query": [values.query],
-        }[frozen]:
+        for x in FROZEN[frozen](values):
             if x is not None:
                 x.requires_grad_(False)
-        loss = mixes.total(mixes.reads(engine, case, values))
-        return grads(loss, [x for x in values.leaves().values() if x.requires_grad])
+        mixes.total(mixes.reads(engine, case, values)).backward()
+        leaves = values.leaves().values()
+        assert all(x.grad is None for x in leaves if not x.requires_grad)
+        return [
+            torch.zeros_like(x) if x.grad is None else x.grad for x in leaves if x.requires_grad
+        ]
 
     close(run(engine, torch.float32), run("reference", torch.float64))
 
 
-@PULLED
+@GATHERED
 def test_a_history_of_frozen_things_has_no_gradient(engine: str):
     values = draw_values(CASE, torch.float32)
     for x in values.leaves().values():
@@ -472,7 +397,7 @@ def test_a_history_of_frozen_things_has_no_gradient(engine: str):
     close(found, expected)
 
 
-@PULLED
+@GATHERED
 @pytest.mark.parametrize("scored", ["keys", "table", "own", "rank keys"])
 @pytest.mark.parametrize("linear", [False, True])
 def test_a_gradient_of_a_gradient_is_refused(engine: str, scored: str, linear: bool):
@@ -506,7 +431,7 @@ class Fails(torch.autograd.Function):
         return g
 
 
-@PULLED
+@GATHERED
 def test_a_backward_that_fails_halfway_does_not_spoil_the_next(
     engine: str, monkeypatch: pytest.MonkeyPatch
 ):
@@ -595,7 +520,7 @@ def _worker(rank: int, engine: str, spec: str, address: str, found: object) -> N
 
 
 @pytest.mark.slow
-@PULLED
+@GATHERED
 @DESIGNS
 def test_two_processes_learn_what_one_does(engine: str, spec: str, tmp_path):
     expected = learned(engine, model_of(spec), tokens_of(4))

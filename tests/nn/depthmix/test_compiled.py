@@ -12,12 +12,11 @@ import pytest
 import torch
 from designs import MIXING, build
 from functorch.compile import make_boxed_func
-from mixes import DEVICE, TRITON, Case, assert_near, draw_values
-from sampling import in_pairs
+from mixes import DEVICE, NEEDS_TRITON, TRITON, Case, assert_near, draw_values
+from sampling import pairwise
 from torch import Tensor, fx, nn
 from torch._dynamo.backends.common import aot_autograd
 
-from attnres_cli.nn.depthmix import engines
 from attnres_cli.nn.depthmix.engines import use
 from attnres_cli.nn.depthmix.history import History
 from attnres_cli.nn.depthmix.scoring import Scoring
@@ -30,7 +29,8 @@ pytestmark = pytest.mark.filterwarnings(
     r"ignore:.*should not be instantiated.*:DeprecationWarning"
 )
 COMPILED = pytest.mark.parametrize("engine", ["reference", "compile", TRITON])
-NAMES = ["reference", "compile", *(["triton"] if engines.has_triton() else [])]
+NAMES = [name for name in mixes.NAMES if name != "eager"]
+SLOW = pytest.mark.slow
 BY_OPERATORS = pytest.mark.parametrize("engine", [TRITON])
 TINY = Shape(
     n_layers=3, d_model=8, n_heads=2, n_kv_heads=2, d_head=4, d_ff=8, vocab_size=11, seq_len=5
@@ -74,7 +74,7 @@ def compare(engine: str, spec: str, backend: str, shape: Shape = TINY) -> None:
     mixes.assert_equal_bits(found, again)
 
 
-@COMPILED
+@pytest.mark.parametrize("engine", [pytest.param("reference", marks=SLOW), "compile", TRITON])
 def test_a_model_compiles_whole_and_learns_the_same(engine: str):
     compare(engine, "attnres:block_size=2,heads=2", "aot_eager")
 
@@ -152,7 +152,15 @@ def _some_unread(history: History, sources: list[Tensor]) -> list[Tensor]:
 WAYS = {"twice": _twice, "own queries": _own, "sites that nobody reads": _some_unread}
 
 
-@in_pairs({"engine": NAMES, "way": list(WAYS), "norm": mixes.NORMS})
+@pytest.mark.parametrize(
+    ("engine", "way", "norm"),
+    [
+        pytest.param("triton", "twice", "softmax", marks=NEEDS_TRITON),
+        pytest.param("triton", "own queries", "sigmoid", marks=NEEDS_TRITON),
+        pytest.param("compile", "sites that nobody reads", "softmax"),
+        *(pytest.param(*row, marks=SLOW) for row in pairwise([NAMES, list(WAYS), mixes.NORMS])),
+    ],
+)
 def test_reads_of_any_kind_work_in_a_compiled_graph(engine: str, way: str, norm: str):
     case = Case(mixes.full(5), norm, 2, 4)
     expected = follow("reference", WAYS[way], compiled=False, case=case)
@@ -160,6 +168,7 @@ def test_reads_of_any_kind_work_in_a_compiled_graph(engine: str, way: str, norm:
     assert_near(follow(engine, WAYS[way], compiled=True, case=case), expected, NEAR, least=1e-1)
 
 
+@SLOW
 @COMPILED
 @pytest.mark.parametrize("scored", ["keys+table", "rank keys"])
 def test_plain_scores_are_read_and_learned_in_a_compiled_graph(engine: str, scored: str):
@@ -169,7 +178,7 @@ def test_plain_scores_are_read_and_learned_in_a_compiled_graph(engine: str, scor
     assert_near(follow(engine, _twice, compiled=True, case=case), expected, NEAR, least=1e-1)
 
 
-@COMPILED
+@pytest.mark.parametrize("engine", [pytest.param("compile", marks=SLOW), TRITON])
 def test_a_site_that_nobody_reads_spoils_nothing_whatever_its_scores(engine: str):
     case = Case(mixes.full(4), "softmax", 1, 4)
 
@@ -244,16 +253,16 @@ def test_the_graph_is_of_operators_without_a_sum_of_vectors_per_pair(engine: str
     for n in (5, 10):
         forward, backward = graphs_of(engine, Case(mixes.full(n), "softmax", 1, 8))
         names = [Counter(str(node.target) for node in g.graph.nodes) for g in (forward, backward)]
-        assert sum(c for name, c in names[0].items() if name.startswith("attnres.mix")) == n - 1
+        assert sum(c for name, c in names[0].items() if name.startswith("attnres.mix.")) == n - 1
         assert sum(c for name, c in names[1].items() if name.startswith("attnres.gather")) > 0
         counted[n] = sum(adds_of_full_width(g, 8) for g in (forward, backward))
 
     assert counted[10] <= 2.2 * counted[5]
 
 
-@pytest.mark.skipif(not engines.has_triton(), reason="needs triton")
-@pytest.mark.parametrize("name", ["scores", "mix", "phase_one", "gather", "finish"])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@NEEDS_TRITON
+@pytest.mark.parametrize("name", ["scores", "mix", "mix_group", "gather", "finish"])
+@pytest.mark.parametrize("dtype", [pytest.param(torch.float32, marks=SLOW), torch.bfloat16])
 def test_an_operators_fake_and_schema_are_true(name: str, dtype: torch.dtype):
     generator = torch.Generator().manual_seed(0)
 
@@ -271,10 +280,10 @@ def test_an_operators_fake_and_schema_are_true(name: str, dtype: torch.dtype):
             for norm in (0, 1, 2)
             for kind in (dtype, z.dtype)
         ],
-        "phase_one": [([v, other], [z, z], 0), ([v], [draw(3, 1, heads)], 1)],
+        "mix_group": [([v, other], [z, z], 0), ([v], [draw(3, 1, heads)], 1)],
         "gather": [
-            ([v, other], [z, z], [v, other, v], [pair] * 3, [delta] * 3, None, 0),
-            ([v], [z[:1]], [other], [], [], draw(1, n, width), 1),
+            (v, z, [v, other, v], [pair] * 3, [delta] * 3, None, 0),
+            (v, z[:1], [other], [], [], draw(n, width), 1),
         ],
         "finish": [
             (draw(n, width), v, z, draw(n).abs(), w, z),

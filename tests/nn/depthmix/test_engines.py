@@ -9,9 +9,23 @@ from dataclasses import replace
 import mixes
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
-from mixes import DEVICE, EVERY, PULLED, TRITON, Case, assert_near, draw_values, outcome
+from mixes import (
+    CUSTOM,
+    DEVICE,
+    EVERY,
+    NAMES,
+    NEEDS_TRITON,
+    OPTIONS,
+    TRITON,
+    Case,
+    assert_near,
+    draw_values,
+    outcome,
+    small,
+)  # fmt: skip
+from sampling import in_pairs
 from torch import Tensor
 
 from attnres_cli.nn.depthmix import engines, reference
@@ -19,13 +33,8 @@ from attnres_cli.nn.depthmix.engines import use
 from attnres_cli.nn.depthmix.history import History
 from attnres_cli.nn.depthmix.scoring import Scoring
 
-LONG = settings(
-    max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True
-)
-SHORT = settings(LONG, max_examples=6)
+FEW = settings(max_examples=min(20, settings().max_examples))
 """For Triton's interpreter, which takes milliseconds a kernel."""
-
-needs_triton = pytest.mark.skipif(not engines.has_triton(), reason="needs triton")
 
 SINGLE = 2e-4
 """In float32, of the largest number of a tensor. Up to 70 sites feed each other, and gradients are
@@ -37,7 +46,6 @@ def exact(case: Case, values: mixes.Values) -> dict[str, Tensor]:
 
 
 @pytest.mark.parametrize("engine", ["eager", "compile"])
-@LONG
 @given(case=mixes.cases())
 def test_in_float64_reads_and_gradients_are_the_formulas(engine: str, case: Case):
     values = draw_values(case, torch.float64)
@@ -46,7 +54,6 @@ def test_in_float64_reads_and_gradients_are_the_formulas(engine: str, case: Case
 
 
 @pytest.mark.parametrize("engine", ["reference", "eager", "compile"])
-@settings(LONG, max_examples=5)
 @given(case=mixes.cases())
 def test_in_float32_reads_and_gradients_are_the_formulas(engine: str, case: Case):
     values = draw_values(case, torch.float32)
@@ -54,8 +61,8 @@ def test_in_float32_reads_and_gradients_are_the_formulas(engine: str, case: Case
     assert_near(outcome(engine, case, values), exact(case, values), SINGLE, least=1e-1)
 
 
-@needs_triton
-@SHORT
+@NEEDS_TRITON
+@FEW
 @given(case=mixes.cases(most=9, widest=150))
 def test_the_kernels_read_and_differentiate_as_the_formula_says(case: Case):
     values = draw_values(case, torch.float32)
@@ -63,7 +70,7 @@ def test_the_kernels_read_and_differentiate_as_the_formula_says(case: Case):
     assert_near(outcome("triton", case, values), exact(case, values), SINGLE, least=1e-1)
 
 
-@needs_triton
+@NEEDS_TRITON
 @pytest.mark.parametrize(
     "case",
     [
@@ -83,7 +90,7 @@ def test_the_kernels_agree_at_the_edges_of_their_tiles(case: Case):
 
 
 @pytest.mark.slow
-@needs_triton
+@NEEDS_TRITON
 @pytest.mark.parametrize("scored", ["keys", "table"])
 def test_the_kernels_agree_over_seventy_sources(scored: str):
     case = Case(mixes.full(70), "softmax", 2, 4, scored, (1, 3))
@@ -92,9 +99,13 @@ def test_the_kernels_agree_over_seventy_sources(scored: str):
     assert_near(outcome("triton", case, values), exact(case, values), SINGLE, least=1e-1)
 
 
-@EVERY
-@pytest.mark.parametrize("visible", [mixes.full(6), mixes.ones(5), mixes.every_other(9, 2)])
-@pytest.mark.parametrize("norm", mixes.NORMS)
+@in_pairs(
+    {
+        "engine": NAMES,
+        "visible": [mixes.full(6), mixes.ones(5), mixes.every_other(9, 2)],
+        "norm": mixes.NORMS,
+    }
+)
 def test_reads_after_all_sources_are_made_equal_the_formula(
     engine: str, visible: mixes.Visible, norm: str
 ):
@@ -128,16 +139,15 @@ def rounding(engine: str, dtype: torch.dtype) -> float:
     return torch.finfo(dtype).eps / (1 if cut else 2)
 
 
-HALF = pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=["bf16", "fp16"])
+HALF = [torch.bfloat16, torch.float16]
+TWO = (torch.bfloat16, torch.float32)
 
 
-@EVERY
-@HALF
-@mixes.EACH_OPTION
+@in_pairs({"engine": NAMES, "dtype": HALF} | OPTIONS)
 def test_reads_of_half_width_are_the_exact_sum_rounded_once(
-    engine: str, dtype: torch.dtype, case: Case
+    engine: str, dtype: torch.dtype, norm: str, heads: int, scored: str
 ):
-    case = mixes.unchained(case)
+    case = mixes.unchained(small(norm, heads, scored))
     values = draw_values(case, dtype)
     found = mixes.reads(engine, case, values)
     expected = mixes.reads("reference", case, values.to(torch.float64))
@@ -148,16 +158,14 @@ def test_reads_of_half_width_are_the_exact_sum_rounded_once(
         assert torch.all((h.double() - theirs).abs() <= allowed + torch.finfo(dtype).tiny)
 
 
-@EVERY
-@HALF
-@mixes.EACH_OPTION
+@in_pairs({"engine": NAMES, "dtype": HALF} | OPTIONS)
 def test_gradients_of_half_width_are_a_few_roundings_from_the_exact_ones(
-    engine: str, dtype: torch.dtype, case: Case
+    engine: str, dtype: torch.dtype, norm: str, heads: int, scored: str
 ):
     """The gradient is rounded itself, and computed from a sum h that was: g . h is off by less
     than a rounding of |g| |h|, which the largest gradient bounds up to a small factor.
     """
-    case = mixes.unchained(case)
+    case = mixes.unchained(small(norm, heads, scored))
     values = draw_values(case, dtype)
     found = outcome(engine, case, values)
 
@@ -165,31 +173,17 @@ def test_gradients_of_half_width_are_a_few_roundings_from_the_exact_ones(
     assert_near(found, exact(case, values), 4 * rounding(engine, dtype), least=1e-1)
 
 
-@EVERY
-@pytest.mark.parametrize(
-    ("dtype", "first"), [(torch.bfloat16, torch.float32), (torch.float32, torch.bfloat16)]
-)
-@pytest.mark.parametrize("case", mixes.OPTIONS[::4], ids=mixes.named)
+@in_pairs({"engine": NAMES, "dtype,first": [TWO, TWO[::-1]], "norm": mixes.NORMS, "heads": [1, 2]})
 def test_sources_of_two_types_are_mixed_as_their_values_say(
-    engine: str, dtype: torch.dtype, first: torch.dtype, case: Case
+    engine: str, dtype: torch.dtype, first: torch.dtype, norm: str, heads: int
 ):
-    case = mixes.unchained(case)
+    case = mixes.unchained(small(norm, heads, "keys"))
     values = draw_values(case, dtype, first)
     found = outcome(engine, case, values)
 
     assert found["read 4"].dtype == first
     assert found["d source 0"].dtype == first
     assert found["d source 1"].dtype == dtype
-    assert_near(found, exact(case, values), 4 * rounding(engine, torch.bfloat16), least=1e-1)
-
-
-@EVERY
-def test_running_sums_over_bfloat16_sources_stay_in_float32(engine: str):
-    case = Case(mixes.blocks(7, 3), heads=2, added=frozenset({2, 3, 5, 6}), chained=False)
-    values = draw_values(case, torch.bfloat16)
-    found = outcome(engine, case, values)
-
-    assert found["read 6"].dtype == torch.bfloat16
     assert_near(found, exact(case, values), 4 * rounding(engine, torch.bfloat16), least=1e-1)
 
 
@@ -205,9 +199,9 @@ def test_a_site_of_one_source_reads_it_in_the_type_of_the_first(engine: str):
     assert h.dtype == torch.bfloat16
 
 
-@pytest.mark.parametrize("case", mixes.OPTIONS, ids=mixes.named)
-def test_the_custom_backward_equals_numeric_differences(case: Case):
-    case = replace(case, size=(1, 2), added=frozenset({2}))
+@in_pairs(OPTIONS)
+def test_the_custom_backward_equals_numeric_differences(norm: str, heads: int, scored: str):
+    case = replace(small(norm, heads, scored), size=(1, 2), added=frozenset({2}))
     values = draw_values(case, torch.float64)
     leaves = values.leaves()
 
@@ -220,23 +214,7 @@ def test_the_custom_backward_equals_numeric_differences(case: Case):
     assert torch.autograd.gradcheck(function, tuple(leaves.values()))
 
 
-@pytest.mark.parametrize("norm", mixes.NORMS)
-@pytest.mark.parametrize("scored", ["own", "own keys"])
-def test_the_backward_of_own_queries_equals_numeric_differences(norm: str, scored: str):
-    case = Case(mixes.full(3), norm, 2, 2, scored, (1, 2))
-    values = draw_values(case, torch.float64)
-    n = len(values.sources)
-
-    def function(*tensors: Tensor) -> tuple[Tensor, ...]:
-        gain = tensors[2 * n] if scored == "own keys" else None
-        inputs = mixes.Values(list(tensors[:n]), list(tensors[n : 2 * n]), None, gain, None, [])
-        return tuple(mixes.reads("eager", case, inputs))
-
-    assert torch.autograd.gradcheck(function, tuple(values.leaves().values()))
-
-
 @pytest.mark.parametrize("engine", ["eager", "compile"])
-@settings(LONG, max_examples=15)
 @given(case=mixes.cases(most=12, widest=40, own=True))
 def test_own_queries_read_and_differentiate_as_the_formula_says(engine: str, case: Case):
     values = draw_values(case, torch.float64)
@@ -244,28 +222,13 @@ def test_own_queries_read_and_differentiate_as_the_formula_says(engine: str, cas
     assert_near(outcome(engine, case, values), exact(case, values), 1e-9, least=1e-3)
 
 
-@needs_triton
-@SHORT
+@NEEDS_TRITON
+@FEW
 @given(case=mixes.cases(most=6, widest=24, own=True))
 def test_own_queries_among_kernels_are_the_formulas(case: Case):
     values = draw_values(case, torch.float32)
 
     assert_near(outcome("triton", case, values), exact(case, values), SINGLE, least=1e-1)
-
-
-@EVERY
-@HALF
-@pytest.mark.parametrize("heads", [1, 2])
-def test_own_queries_over_half_width_sources_are_a_few_roundings_away(
-    engine: str, dtype: torch.dtype, heads: int
-):
-    case = Case(mixes.full(4), "softmax", heads, 6, "own keys", chained=False)
-    values = draw_values(case, dtype)
-
-    found = outcome(engine, case, values)
-
-    # for a softmax h . g is taken after h is rounded, and every source's slope is off with it
-    assert_near(found, exact(case, values), 8 * rounding(engine, dtype), least=1e-1)
 
 
 @EVERY
@@ -283,29 +246,6 @@ def test_an_own_query_learns_where_no_source_does(engine: str, norm: str):
     torch.testing.assert_close(
         gradient(engine, values), gradient("reference", values.to(torch.float64)).float()
     )
-
-
-@EVERY
-def test_own_queries_may_be_given_to_some_reads_of_sources_that_others_read_too(engine: str):
-    scorings = [Case(mixes.full(4), heads=2, scored=scored) for scored in ("keys", "own")]
-    keys, own = (draw_values(case, torch.float32) for case in scorings)
-
-    def gradients(engine: str, keys: mixes.Values, queries: list[Tensor]) -> list[Tensor]:
-        with use(engine):
-            histories = [History(Scoring(mixes.full(4), "softmax", 2, keys.query, keys.gain))]
-            histories.append(History(Scoring(mixes.full(4), "softmax", 2)))
-            for v in keys.sources:
-                histories = [history.append(v) for history in histories]
-            found = [histories[0].read(3)[0], histories[1].read(3, queries[3])[0]]
-            found += [histories[0].read(2)[0], histories[1].read(2, queries[2])[0]]
-        inputs = [*keys.sources, keys.query, keys.gain, queries[2], queries[3]]
-        return torch.autograd.grad(mixes.total(found), inputs)
-
-    double = keys.to(torch.float64), own.to(torch.float64).own
-    theirs = gradients("reference", *double)
-    ours = gradients(engine, keys, own.own)
-
-    assert_near(dict(enumerate(ours)), dict(enumerate(theirs)), SINGLE, least=1e-1)
 
 
 @EVERY
@@ -332,10 +272,9 @@ def test_scorings_own_query_and_a_reads_own_in_one_history(engine: str):
     assert_near(dict(enumerate(ours)), dict(enumerate(theirs)), SINGLE, least=1e-1)
 
 
-@PULLED
-@mixes.EACH_OPTION
-def test_no_number_of_a_buffer_is_left_unwritten(engine: str, case: Case):
-    case = replace(case, size=(1, 5), added=frozenset({3}))
+@in_pairs({"engine": CUSTOM} | OPTIONS)
+def test_no_number_of_a_buffer_is_left_unwritten(engine: str, norm: str, heads: int, scored: str):
+    case = replace(small(norm, heads, scored), size=(1, 5), added=frozenset({3}))
     values = draw_values(case, torch.float32)
     expected = outcome(engine, case, values)
 
@@ -352,10 +291,7 @@ def test_no_number_of_a_buffer_is_left_unwritten(engine: str, case: Case):
     assert all(h.isfinite().all() for h in unlearned)
 
 
-@EVERY
-@pytest.mark.parametrize("sign", [-1.0, 1.0])
-@pytest.mark.parametrize("norm", ["softmax", "sigmoid"])
-@pytest.mark.parametrize("heads", [1, 2])
+@in_pairs({"engine": NAMES, "sign": [-1.0, 1.0], "norm": ["softmax", "sigmoid"], "heads": [1, 2]})
 def test_logits_of_ten_thousand_stay_finite_and_right(
     engine: str, sign: float, norm: str, heads: int
 ):
@@ -440,10 +376,7 @@ LAYOUTS = [
 ]  # fmt: skip
 
 
-@EVERY
-@pytest.mark.parametrize("heads", [pytest.param(1, marks=pytest.mark.slow), 2])
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("scored", ["keys", "table", "own"])
+@in_pairs({"engine": NAMES, "heads": [1, 2], "layout": LAYOUTS, "scored": ["keys", "table", "own"]})
 def test_sources_may_lie_in_memory_as_they_like(
     engine: str, heads: int, layout: Callable[[Tensor], Tensor], scored: str
 ):
@@ -462,10 +395,7 @@ def test_sources_may_lie_in_memory_as_they_like(
     assert_near(laid_out(engine, values), expected, SINGLE, least=1e-1)
 
 
-@EVERY
-@pytest.mark.parametrize("heads", [pytest.param(1, marks=pytest.mark.slow), 2])
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("scored", ["keys", "table", "own"])
+@in_pairs({"engine": NAMES, "heads": [1, 2], "layout": LAYOUTS, "scored": ["keys", "table", "own"]})
 def test_gradients_may_lie_in_memory_as_they_like(
     engine: str, heads: int, layout: Callable[[Tensor], Tensor], scored: str
 ):
@@ -478,9 +408,7 @@ def test_gradients_may_lie_in_memory_as_they_like(
     assert_near(outcome(engine, case, values), exact(case, values), SINGLE, least=1e-1)
 
 
-@EVERY
-@pytest.mark.parametrize("scored", ["keys", "table", "own", "rank keys"])
-@pytest.mark.parametrize("norm", mixes.NORMS)
+@in_pairs({"engine": NAMES, "scored": ["keys", "table", "own"], "norm": mixes.NORMS})
 def test_a_token_that_is_not_a_number_spoils_no_other(engine: str, scored: str, norm: str):
     case = Case(mixes.full(4), norm, 2, 6, scored, (2, 9))
     values = draw_values(case, torch.float32)
@@ -499,9 +427,7 @@ def test_a_token_that_is_not_a_number_spoils_no_other(engine: str, scored: str, 
         assert found[f"read {site}"][1, 4].isnan().any()
 
 
-@EVERY
-@pytest.mark.parametrize("norm", mixes.NORMS)
-@pytest.mark.parametrize("scored", ["keys", "table"])
+@in_pairs({"engine": NAMES, "norm": mixes.NORMS, "scored": ["keys", "table"]})
 def test_parameters_that_are_not_numbers_do_not_pass_for_numbers(
     engine: str, norm: str, scored: str
 ):
@@ -529,7 +455,7 @@ def test_no_tokens_are_read_as_no_tokens(engine: str):
 
 
 @EVERY
-@settings(SHORT, max_examples=5)
+@FEW
 @given(case=mixes.cases(most=7, widest=20), many=st.booleans())
 def test_without_gradients_every_engine_reads_what_it_reads_with_them(
     engine: str, case: Case, many: bool
@@ -547,7 +473,7 @@ def test_without_gradients_every_engine_reads_what_it_reads_with_them(
     assert_near(dict(enumerate(found)), dict(enumerate(expected)), SINGLE, least=1e-1)
 
 
-@EVERY
+@pytest.mark.parametrize("engine", ["reference", "compile", *CUSTOM[-1:]])
 @pytest.mark.parametrize("scored", [*mixes.SCORED, *mixes.PLAIN, "own keys", "own+table"])
 def test_weights_are_those_that_reads_mix_by(engine: str, scored: str):
     case = Case(mixes.blocks(5, 2), "softmax", 2, 6, scored)
@@ -586,12 +512,15 @@ def test_a_history_keeps_the_engine_that_it_was_started_with(engine: str):
 def test_an_engine_is_chosen_for_one_thread_alone():
     """Also by a compiled function, which asks again in every thread."""
 
-    def started(x: Tensor) -> History:
-        return History(Scoring(((0,),), "none", table=torch.ones(1, 1))).append(x)
+    scoring = Scoring(((0,),), "none", table=torch.ones(1, 1))
 
-    compiled = torch.compile(
-        lambda x: x + (engines.choose(x).name == "reference"), backend="eager", fullgraph=True
-    )
+    def started(x: Tensor) -> History:
+        return History(scoring).append(x)
+
+    def is_reference(x: Tensor) -> Tensor:
+        return x + (engines.choose(x, scoring).name == "reference")
+
+    compiled = torch.compile(is_reference, backend="eager", fullgraph=True)
     found: dict[str, list[str | float]] = {}
     both_inside = threading.Barrier(2, timeout=60)
 
@@ -612,3 +541,29 @@ def test_an_engine_is_chosen_for_one_thread_alone():
         assert started(torch.ones(1, 1, 4)).engine.name == "eager"
 
     assert found == {"reference": ["reference", 1.0], "compile": ["compile", 0.0]}
+
+
+def test_scores_are_float32_when_sources_are_bfloat16_even_under_autocast():
+    sources = [torch.randn(1, 2, 8).bfloat16() for _ in range(3)]
+    history = History(
+        Scoring(((0, 1, 2),), "softmax", query=torch.ones(1, 8), gain=torch.ones(1, 8))
+    )
+
+    with torch.autocast("cpu", torch.bfloat16):
+        for v in sources:
+            history = history.append(v)
+        weights, (h, _) = history.weights(0), history.read(0)
+
+    assert weights.dtype == torch.float32
+    assert h.dtype == torch.bfloat16
+
+
+def test_accumulate_adds_to_the_newest_source_in_float32_and_keeps_the_old_history():
+    one = torch.ones(1, 1, 4).bfloat16()
+    history = History(Scoring(((0,), (0, 1)), "none", table=torch.ones(3, 1))).append(one)
+
+    longer = history.accumulate(one / 512)
+
+    assert len(history.sources) == 1
+    assert longer.sources[1].dtype == torch.float32
+    assert torch.equal(longer.sources[1], torch.full((1, 1, 4), 1 + 1 / 512))

@@ -10,7 +10,7 @@ import pytest
 import torch
 from designs import build
 from functorch.compile import make_boxed_func
-from mixes import DEVICE, PULLED, TRITON
+from mixes import DEVICE, GATHERED, TRITON
 from torch import Tensor, fx
 from torch._dynamo.backends.common import aot_autograd
 from torch._functorch.partitioners import min_cut_rematerialization_partition
@@ -111,7 +111,7 @@ def check(
     assert max(numbers) - numbers[0] < VECTOR / 2
 
 
-@PULLED
+@GATHERED
 @SPECS
 def test_a_sublayer_keeps_one_vector_per_token_beyond_standard(engine: str, spec: str):
     check(saved, engine, spec)

@@ -1,1 +1,0 @@
-"""Fused kernels for NVIDIA GPUs, and for Triton's interpreter, where tests check them."""

@@ -1,4 +1,4 @@
-"""The arithmetic of eager.py by the fused kernels: same functions, same shapes."""
+"""The arithmetic of eager.py by the fused kernels."""
 
 from __future__ import annotations
 
@@ -8,115 +8,74 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from attnres_cli.nn.depthmix.eager import Eager
 from attnres_cli.nn.depthmix.fused import ops
-from attnres_cli.nn.depthmix.gradient_messages import Letter, Made
-from attnres_cli.nn.depthmix.scoring import Scoring
-
-name = "triton"
-
-GATHERED_TOGETHER = 4
-"""Sources whose gradients are gathered in one go where the same reads saw them. By count of bytes
-the best is near the root of their number; not yet measured on a GPU."""
+from attnres_cli.nn.depthmix.gradients import ReadGrad, ScoredSource
 
 
-TRAINS_IN_PHASES = True
-"""As eager.TRAINS_IN_PHASES: bytes are what it costs here, and groups read fewer."""
-
-
-def sites_together(n_sites: int) -> int:
-    """How many sites share phase 1: the power of two near the root, best by count of bytes."""
-    return 1 << max(1, round(math.log2(n_sites) / 2))
-
-
-def scores(v: Tensor, leaf: Tensor | None, scoring: Scoring) -> tuple[Tensor | None, Tensor | None]:
-    """As eager.scores."""
-    if leaf is None:
-        return None, None
-    if scoring.table is not None:
-        return leaf.unsqueeze(1).contiguous(), None
-    normalised = scoring.gain is not None
-    z, r = ops.scores(v, leaf, scoring.heads, normalised, scoring.eps)
-    return z[:, : len(v)], r if normalised else None
-
-
-def mix(
-    sources: Sequence[Tensor], scores: Sequence[Tensor], scoring: Scoring, dtype: torch.dtype
-) -> tuple[Tensor, Tensor | None]:
-    """As eager.mix."""
-    norm = ops.NORMS[scoring.norm]
-    h, constants = ops.mix(list(sources), list(scores), norm, dtype)
-    return h, constants if scoring.norm == "softmax" else None
-
-
-def phase_one(
-    sources: Sequence[Tensor], scores: Sequence[Tensor], scoring: Scoring
-) -> tuple[Tensor, Tensor | None]:
-    """As eager.phase_one."""
-    mixed, score = ops.phase_one(list(sources), list(scores), ops.NORMS[scoring.norm])
-    return mixed, score if scoring.norm == "softmax" else None
-
-
-def gather(
-    mades: Sequence[Made],
-    letters: Sequence[Letter],
-    scoring: Scoring,
-    starts: Sequence[Tensor | None],
-) -> tuple[list[Tensor], list[Tensor]]:
-    """As eager.gather. Sources of unlike types, and letters of sites that do not follow each
-    other, go in parts.
+class Triton(Eager):
+    """The same functions of the same shapes, by operators. Training is grouped too: bytes are what
+    it costs on a GPU, and groups read fewer.
     """
-    if len({made.v.dtype for made in mades}) > 1:
-        parts = [
-            gather([made], letters, scoring, [start])
-            for made, start in zip(mades, starts, strict=True)
-        ]
-        return [acc for accs, _ in parts for acc in accs], [d for _, ds in parts for d in ds]
-    run = _run(letters)
-    first, rest = letters[:run], letters[run:]
-    accs, ds = _gather(mades, first, scoring, starts)
-    if not rest:
-        return accs, ds
-    accs, more = gather(mades, rest, scoring, accs)
-    return accs, [torch.cat(both) for both in zip(ds, more, strict=True)]
 
+    name = "triton"
+    trains_in_groups = True
 
-def finish(made: Made, acc: Tensor, ds: Tensor, scoring: Scoring) -> tuple[Tensor, Tensor]:
-    """As eager.finish."""
-    assert made.leaf is not None
-    assert made.z is not None
-    if scoring.table is not None:
-        return acc, ds.sum(dim=1)
-    return ops.finish(acc, made.v, made.z, made.r, made.leaf, ds)
+    def sites_together(self, n_sites: int) -> int:
+        """The power of two near the root of all sites, best by count of bytes."""
+        return 1 << max(1, round(math.log2(n_sites) / 2))
 
+    def scores(self, v: Tensor, params: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
+        """By attnres::scores."""
+        if params is None:
+            return None, None
+        if self.scoring.table is not None:
+            return params.unsqueeze(1).contiguous(), None
+        normalised = self.scoring.gain is not None
+        z, r = ops.scores(v, params, self.scoring.heads, normalised, self.scoring.eps)
+        return z[:, : len(v)], r if normalised else None
 
-def _gather(
-    mades: Sequence[Made],
-    letters: Sequence[Letter],
-    scoring: Scoring,
-    starts: Sequence[Tensor | None],
-) -> tuple[list[Tensor], list[Tensor]]:
-    zs = [_at(made, letters) for made in mades]
-    constants = [letter.constants for letter in letters if letter.constants is not None]
-    deltas = [letter.delta for letter in letters if letter.delta is not None]
-    start = None
-    if any(each is not None for each in starts):
-        none = torch.zeros_like(mades[0].v, dtype=torch.float32)
-        start = torch.stack([none if each is None else each.float() for each in starts])
-    acc, ds = ops.gather(
-        [made.v for made in mades], zs, [letter.g for letter in letters],
-        constants, deltas, start, ops.NORMS[scoring.norm],
-    )  # fmt: skip
-    return list(acc.unbind()), [each[:, : len(mades[0].v)] for each in ds.unbind()]
+    def mix(
+        self, sources: Sequence[Tensor], scores: Sequence[Tensor], dtype: torch.dtype
+    ) -> tuple[Tensor, Tensor | None]:
+        """By attnres::mix."""
+        norm = ops.NORMS[self.scoring.norm]
+        h, constants = ops.mix(list(sources), list(scores), norm, dtype)
+        return h, constants if self.scoring.norm == "softmax" else None
 
+    def mix_group(
+        self, sources: Sequence[Tensor], scores: Sequence[Tensor]
+    ) -> tuple[Tensor, Tensor | None]:
+        """By attnres::mix_group."""
+        mixed, score = ops.mix_group(list(sources), list(scores), ops.NORMS[self.scoring.norm])
+        return mixed, score if self.scoring.norm == "softmax" else None
 
-def _at(made: Made, letters: Sequence[Letter]) -> Tensor:
-    """(K, N, H) scores at the sites of letters that follow each other."""
-    assert made.z is not None
-    row = letters[0].site - made.first
-    return made.z[row : row + len(letters)]
+    def gather(
+        self, source: ScoredSource, grads: Sequence[ReadGrad], start: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """By attnres::gather, for the sites that follow each other; the rest goes on from there."""
+        first = grads[0].site
+        n = next((k for k, each in enumerate(grads) if each.site != first + k), len(grads))
+        run, rest = grads[:n], grads[n:]
+        acc, slopes = ops.gather(
+            source.v,
+            source.scores(first, first + n),
+            [grad.g for grad in run],
+            [grad.constants for grad in run if grad.constants is not None],
+            [grad.delta for grad in run if grad.delta is not None],
+            start,
+            ops.NORMS[self.scoring.norm],
+        )
+        slopes = slopes[:, : len(source.v)]
+        if not rest:
+            return acc, slopes
+        acc, more = self.gather(source, rest, acc)
+        return acc, torch.cat((slopes, more))
 
-
-def _run(letters: Sequence[Letter]) -> int:
-    """How many of the first letters come from sites that follow each other."""
-    first = letters[0].site
-    return next((k for k, letter in enumerate(letters) if letter.site != first + k), len(letters))
+    def finish(self, source: ScoredSource, acc: Tensor, slopes: Tensor) -> tuple[Tensor, Tensor]:
+        """By attnres::finish."""
+        assert source.params is not None
+        assert source.z is not None
+        if self.scoring.table is not None:
+            return acc, slopes.sum(dim=1)
+        return ops.finish(acc, source.v, source.z, source.r, source.params, slopes)

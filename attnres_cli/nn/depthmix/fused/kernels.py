@@ -1,7 +1,7 @@
 """Triton kernels of depth mixing. They know tiles and pointers; ops.py knows tensors.
 
 N tokens, D width, H heads of DH = D / H channels, S sources of a read, R sites that read a source,
-K letters, P sources gathered together, G sites of a group. Sources and gradients come as tuples of
+K gradients of reads, G sites of a group. Sources and gradients come as tuples of
 pointers, so that nothing is stacked; a tuple is padded with copies of its last member, which
 `n_...` masks, so that kernels are compiled for a few lengths and not for each. Scores are
 (R, N, H) in float32 with rows `z_row` apart; Z_STEP is H, or 0 for a table, whose scores do not
@@ -111,7 +111,7 @@ def mix_kernel(
 
 
 @triton.jit(do_not_specialize=["n_sources", "n_tokens", "n_sites", "z_row"])
-def phase_one_kernel(
+def mix_group_kernel(
     sources, rows, scores, mixed, score, n_sources, n_tokens, n_sites, z_row,
     S: tl.constexpr, D: tl.constexpr, HEADS: tl.constexpr, NORM: tl.constexpr,
     Z_STEP: tl.constexpr, BLOCK_G: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
@@ -157,71 +157,53 @@ def phase_one_kernel(
     tl.store(at_out, acc, mask=inside[:, :, None] & in_d[None, None, :])
 
 
-@triton.jit(
-    do_not_specialize=["n_letters", "n_sources", "n_tokens", "z_row", "ds_source", "ds_row"]
-)
+@triton.jit(do_not_specialize=["n_grads", "n_tokens", "z_row", "ds_row"])
 def gather_kernel(
-    v, v_rows, z, g, g_rows, constants, deltas, start, acc, ds,
-    n_letters, n_sources, n_tokens, z_row, ds_source, ds_row,
-    P: tl.constexpr, K: tl.constexpr, D: tl.constexpr, HEADS: tl.constexpr, NORM: tl.constexpr,
+    v, z, g, g_rows, constants, deltas, start, acc, ds,
+    n_grads, n_tokens, v_row, z_row, ds_row,
+    K: tl.constexpr, D: tl.constexpr, HEADS: tl.constexpr, NORM: tl.constexpr,
     Z_STEP: tl.constexpr, HAS_START: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
-    """What K later sites send back to P sources, every gradient read once.
+    """What K later sites send back to a source.
 
-    acc[p, n] = start[p, n] + sum_k a_pk g_k[n]; ds[p, k, n] = the score's gradient. Grid: token
-    tiles x heads; a head's channels lie in one tile, since a dot product runs over them.
+    acc[n] = start[n] + sum_k a_k g_k[n]; ds[k, n] = the score's gradient. Grid: token tiles x
+    heads; a head's channels lie in one tile, since a dot product runs over them.
     """
     DH: tl.constexpr = D // HEADS
     n = tl.program_id(0).to(tl.int64) * BLOCK_N + tl.arange(0, BLOCK_N)
     head = tl.program_id(1)
-    p, d = tl.arange(0, P), tl.arange(0, BLOCK_D)
-    in_n, in_d, in_p = n < n_tokens, d < DH, p < n_sources
+    d = tl.arange(0, BLOCK_D)
+    in_n = n < n_tokens
     column = head * DH + d[None, :]
-    mask = in_n[:, None] & in_d[None, :]
-    mask_p = in_p[:, None, None] & mask[None, :, :]
-    from_v = v[0] + n[:, None] * v_rows[0] + column
-    from_v = tl.broadcast_to(from_v[None, :, :], [P, BLOCK_N, BLOCK_D])
-    from_z = tl.broadcast_to((z[0] + n * Z_STEP + head)[None, :], [P, BLOCK_N])
-    for j in tl.static_range(1, P):
-        other = v[j] + n[:, None] * v_rows[j] + column
-        from_v = tl.where(p[:, None, None] == j, other[None, :, :], from_v)
-        from_z = tl.where(p[:, None] == j, (z[j] + n * Z_STEP + head)[None, :], from_z)
-    x = tl.load(from_v, mask=mask_p, other=0.0).to(tl.float32)
-    pn = p.to(tl.int64)[:, None] * n_tokens + n[None, :]
-    in_pn = in_p[:, None] & in_n[None, :]
-    into = acc + pn[:, :, None] * D + column[None, :, :]
+    mask = in_n[:, None] & (d < DH)[None, :]
+    x = tl.load(v + n[:, None] * v_row + column, mask=mask, other=0.0).to(tl.float32)
+    at = n[:, None] * D + column
+    total = tl.zeros([BLOCK_N, BLOCK_D], tl.float32)
     if HAS_START:
-        total = tl.load(start + pn[:, :, None] * D + column[None, :, :], mask=mask_p, other=0.0).to(
-            tl.float32
-        )
-    else:
-        total = tl.zeros([P, BLOCK_N, BLOCK_D], tl.float32)
+        total = tl.load(start + at, mask=mask, other=0.0).to(tl.float32)
     nh = n * HEADS + head
-    into_ds = ds + p.to(tl.int64)[:, None] * ds_source + nh[None, :]
-    wide = tl.zeros([1, 1], tl.int64)
+    wide = tl.zeros([1], tl.int64)
     for k in tl.static_range(K):
-        there = k < n_letters
-        y = tl.load(g[k] + n[:, None] * g_rows[k] + column, mask=mask & there, other=0.0)
-        y = y.to(tl.float32)[None, :, :]
-        score = tl.load(from_z + (wide + k) * z_row, mask=in_pn & there, other=0.0)
-        slope = tl.sum(x * y, axis=2)
+        there = in_n & (k < n_grads)
+        y = tl.load(g[k] + n[:, None] * g_rows[k] + column, mask=mask & (k < n_grads), other=0.0)
+        y = y.to(tl.float32)
+        score = tl.load(z + (wide + k) * z_row + n * Z_STEP + head, mask=there, other=0.0)
+        slope = tl.sum(x * y, axis=1)
         if NORM == 0:
-            largest = tl.load(constants[k] + nh, mask=in_n & there, other=0.0)
-            inverse = tl.load(
-                constants[k] + (n + n_tokens) * HEADS + head, mask=in_n & there, other=0.0
-            )
-            delta = tl.load(deltas[k] + nh, mask=in_n & there, other=0.0)
-            a = _weight(score, largest[None, :], inverse[None, :], NORM)
-            slope = a * (slope - delta[None, :])
+            largest = tl.load(constants[k] + nh, mask=there, other=0.0)
+            inverse = tl.load(constants[k] + (n + n_tokens) * HEADS + head, mask=there, other=0.0)
+            delta = tl.load(deltas[k] + nh, mask=there, other=0.0)
+            a = _weight(score, largest, inverse, NORM)
+            slope = a * (slope - delta)
         else:
             a = _weight(score, 0.0, 1.0, NORM)
             if NORM == 1:
                 slope *= a * (1.0 - a)
-        a = tl.where(in_pn & there, a, 0.0)
-        total += a[:, :, None] * y
-        tl.store(into_ds + (wide + k) * ds_row, slope, mask=in_pn & there)
-    tl.store(into, total, mask=mask_p)
+        a = tl.where(there, a, 0.0)
+        total += a[:, None] * y
+        tl.store(ds + (wide + k) * ds_row + nh, slope, mask=there)
+    tl.store(acc + at, total, mask=mask)
 
 
 @triton.jit(do_not_specialize=["n_tokens", "n_rows", "z_row", "ds_row", "tiles_each"])

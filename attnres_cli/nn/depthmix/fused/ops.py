@@ -47,7 +47,7 @@ def scores(v: Tensor, w: Tensor, heads: int, normalise: bool, eps: float) -> tup
 
 
 @scores.register_fake
-def _(v: Tensor, w: Tensor, heads: int, normalise: bool, eps: float) -> tuple[Tensor, Tensor]:
+def _(v: Tensor, w: Tensor, heads: int, *_: object) -> tuple[Tensor, Tensor]:
     return _empty_scores(v, w.shape[0], heads), v.new_empty(v.shape[0], dtype=torch.float32)
 
 
@@ -89,8 +89,8 @@ def _(
     return sources[0].new_empty(n, d, dtype=dtype), constants
 
 
-@torch.library.custom_op("attnres::phase_one", mutates_args=())
-def phase_one(
+@torch.library.custom_op("attnres::mix_group", mutates_args=())
+def mix_group(
     sources: Sequence[Tensor], scores: Sequence[Tensor], norm: int
 ) -> tuple[Tensor, Tensor]:
     """(G, N, D) float32 mixes of the same sources for G sites, and their (G, N, H) scores.
@@ -108,7 +108,7 @@ def phase_one(
     block_g = triton.next_power_of_2(n_sites)
     block_n, block_d, tiles = _tiles(d // heads, block_g)
     with _on(mixed):
-        kernels.phase_one_kernel[(triton.cdiv(n, block_n), heads * tiles)](
+        kernels.mix_group_kernel[(triton.cdiv(n, block_n), heads * tiles)](
             _padded(vs), _padded([v.stride(0) for v in vs]), _padded(zs), mixed, score,
             len(vs), n, n_sites, zs[0].stride(0),
             S=_padded_to(len(vs)), D=d, HEADS=heads, NORM=norm, Z_STEP=_z_step(zs[0]),
@@ -117,7 +117,7 @@ def phase_one(
     return mixed, score
 
 
-@phase_one.register_fake
+@mix_group.register_fake
 def _(sources: Sequence[Tensor], scores: Sequence[Tensor], norm: int) -> tuple[Tensor, Tensor]:
     (n, d), (n_sites, _, heads) = sources[0].shape, scores[0].shape
     score = sources[0].new_empty(n_sites, n, heads, dtype=torch.float32)
@@ -126,66 +126,50 @@ def _(sources: Sequence[Tensor], scores: Sequence[Tensor], norm: int) -> tuple[T
 
 @torch.library.custom_op("attnres::gather", mutates_args=())
 def gather(
-    sources: Sequence[Tensor],
-    scores: Sequence[Tensor],
+    v: Tensor,
+    z: Tensor,
     gradients: Sequence[Tensor],
     constants: Sequence[Tensor],
     deltas: Sequence[Tensor],
     start: Tensor | None,
     norm: int,
 ) -> tuple[Tensor, Tensor]:
-    """(P, N, D) sums of the gradients that reach P sources; (P, K, N', H) gradients of scores.
+    """(N, D) sum of the gradients that reach a source; (K, N', H) gradients of its scores.
 
     Args:
-        sources: P of (N, D), of one type.
-        scores: for each, (K, N, H) at the letters' sites, or (K, 1, H) of a table.
-        gradients: K of (N, D), of the letters.
+        v: (N, D) the source.
+        z: (K, N, H) its scores at the sites that read, or (K, 1, H) of a table.
+        gradients: K of (N, D), of the reads.
         constants: K of (2, N, H), for a softmax, else empty.
         deltas: K of (N, H), for a softmax, else empty.
-        start: (P, N, D) to begin the sums with, or None.
+        start: (N, D) to begin the sum with, or None.
         norm: one of NORMS.
 
     """
-    vs, zs, gs = [_rowwise(v) for v in sources], list(scores), [_rowwise(g) for g in gradients]
-    n, d = vs[0].shape
-    heads, p = zs[0].shape[-1], triton.next_power_of_2(len(vs))
-    acc = vs[0].new_empty(len(vs), n, d, dtype=torch.float32)
-    ds = torch.stack([_empty_scores(vs[0], len(gs), heads) for _ in vs])
+    v, gs = _rowwise(v), [_rowwise(g) for g in gradients]
+    (n, d), heads = v.shape, z.shape[-1]
+    acc = v.new_empty(n, d, dtype=torch.float32)
+    ds = _empty_scores(v, len(gs), heads)
     block_d = _block(d // heads, 1)
-    block_n = max(1, min(16, _REGISTERS // (p * block_d)))
-    last = [vs[-1]] * (p - len(vs))
+    block_n = max(1, min(16, _REGISTERS // block_d))
     none = (acc,) * _padded_to(len(gs))
     with _on(acc):
         kernels.gather_kernel[(triton.cdiv(n, block_n), heads)](
-            (*vs, *last), tuple(v.stride(0) for v in (*vs, *last)),
-            (*zs, *[zs[-1]] * len(last)),
-            _padded(gs), _padded([g.stride(0) for g in gs]),
+            v, z, _padded(gs), _padded([g.stride(0) for g in gs]),
             _padded([c.contiguous() for c in constants]) if constants else none,
             _padded([delta.contiguous() for delta in deltas]) if deltas else none,
             acc if start is None else start.contiguous(), acc, ds,
-            len(gs), len(vs), n, zs[0].stride(0), ds.stride(0), ds.stride(1),
-            P=p, K=_padded_to(len(gs)), D=d, HEADS=heads, NORM=norm,
-            Z_STEP=_z_step(zs[0]), HAS_START=start is not None,
-            BLOCK_N=block_n, BLOCK_D=block_d,
-            num_warps=_warps(p * block_n * block_d),
+            len(gs), n, v.stride(0), z.stride(0), ds.stride(0),
+            K=_padded_to(len(gs)), D=d, HEADS=heads, NORM=norm,
+            Z_STEP=_z_step(z), HAS_START=start is not None,
+            BLOCK_N=block_n, BLOCK_D=block_d, num_warps=_warps(block_n * block_d),
         )  # fmt: skip
     return acc, ds
 
 
 @gather.register_fake
-def _(
-    sources: Sequence[Tensor],
-    scores: Sequence[Tensor],
-    gradients: Sequence[Tensor],
-    constants: Sequence[Tensor],
-    deltas: Sequence[Tensor],
-    start: Tensor | None,
-    norm: int,
-) -> tuple[Tensor, Tensor]:
-    (n, d), heads = sources[0].shape, scores[0].shape[-1]
-    shape = (len(sources), len(gradients), _round_up(n), heads)
-    acc = sources[0].new_empty(len(sources), n, d, dtype=torch.float32)
-    return acc, sources[0].new_empty(shape, dtype=torch.float32)
+def _(v: Tensor, z: Tensor, gradients: Sequence[Tensor], *_: object) -> tuple[Tensor, Tensor]:
+    return v.new_empty(v.shape, dtype=torch.float32), _empty_scores(v, len(gradients), z.shape[-1])
 
 
 @torch.library.custom_op("attnres::finish", mutates_args=())
@@ -222,7 +206,7 @@ def finish(
 
 @finish.register_fake
 def _(
-    acc: Tensor, v: Tensor, z: Tensor, r: Tensor | None, w: Tensor, ds: Tensor
+    _acc: Tensor, v: Tensor, _z: Tensor, _r: Tensor, w: Tensor, *_: object
 ) -> tuple[Tensor, Tensor]:
     return v.new_empty(v.shape), w.new_empty(w.shape)
 
