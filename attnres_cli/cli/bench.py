@@ -72,14 +72,15 @@ def step(
     timed. `attnres bench decode` times generation instead.
     """
     from attnres_cli.lab import bench
-    from attnres_cli.report.costs import show
+    from attnres_cli.report import formats
+    from attnres_cli.report.costs import report_of
 
     read_format(output)
     with _interruptible():
         plan, tokens, base = _plan(variants, recipe, override, device, engine, baseline)
         say(f"checking {len(plan.arms)} arms, then {rounds} rounds of training steps")
         found = bench.steps(plan, tokens, rounds, base, say)
-    show(found, output)
+    formats.show(report_of(found), output, sys.stdout)
     _end([arm.variant for arm in found.arms if arm.wrong])
 
 
@@ -106,7 +107,8 @@ def decode(
     Half of the recipe's positions are the prompt. Nothing is compiled.
     """
     from attnres_cli.lab import bench
-    from attnres_cli.report.costs import show
+    from attnres_cli.report import formats
+    from attnres_cli.report.costs import report_of
 
     read_format(output)
     if engine == "compile":
@@ -116,7 +118,7 @@ def decode(
         sizes = tuple(dict.fromkeys(batch or (1, 16)))
         say(f"checking {len(plan.arms)} arms, then {rounds} rounds of generation")
         found = bench.decode(plan, tokens, rounds, base, sizes, n_new)
-    show(found, output)
+    formats.show(report_of(found), output, sys.stdout)
     _end([arm.variant for arm in found.arms if arm.wrong])
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -57,15 +58,16 @@ def check(
 
     The exit code is 3 where a proof fails.
     """
+    from attnres_cli.nn import proofs
     from attnres_cli.nn.describe import small
-    from attnres_cli.nn.proofs.prove import ALL, prove
     from attnres_cli.nn.variant import parse
-    from attnres_cli.report.designs import print_findings
+    from attnres_cli.report import formats
+    from attnres_cli.report.designs import findings_of
 
     subject = small(parse(name))
     say(f"checking {subject.variant}; compiling it takes longest")
-    findings = list(prove(subject, ALL))
-    print_findings(str(subject.variant), findings)
+    findings = list(proofs.prove(subject, proofs.ALL))
+    formats.show(findings_of(str(subject.variant), findings), "table", sys.stdout)
     failed = sum(finding.outcome == "failed" for finding in findings)
     if failed:
         say(f"{failed} of {len(findings)} proofs failed")
@@ -80,24 +82,24 @@ def recipes(
     override: Override = None,
 ) -> None:
     """List the recipes and suites, or print one recipe and what follows from it."""
-    from attnres_cli.report.listing import print_recipe, print_recipes
+    from attnres_cli.report import formats
+    from attnres_cli.report.designs import recipe_of, recipes_of
 
     if name is None and override:
         raise UsageError("--set changes one recipe: attnres recipes NAME --set ...")
-    if name is None:
-        print_recipes()
-    else:
-        print_recipe(name, override or [])
+    found = recipes_of() if name is None else recipe_of(name, override or [])
+    formats.show(found, "table", sys.stdout)
 
 
 def _list() -> None:
     from attnres_cli.config.recipe import paper
     from attnres_cli.nn.residual import presets, registry
     from attnres_cli.nn.variant import parse
-    from attnres_cli.report.designs import print_variants
+    from attnres_cli.report import formats
+    from attnres_cli.report.designs import variants_of
 
     named = {name: str(parse(name)) for name in presets()}
-    print_variants(registry(), named, paper()["table4"])
+    formats.show(variants_of(registry(), named, paper()["table4"]), "table", sys.stdout)
 
 
 def _show(name: str, sizes: dict[str, int]) -> None:
@@ -105,7 +107,8 @@ def _show(name: str, sizes: dict[str, int]) -> None:
     from attnres_cli.nn.describe import describe
     from attnres_cli.nn.residual import registry
     from attnres_cli.nn.variant import options_of, parse
-    from attnres_cli.report.designs import print_variant
+    from attnres_cli.report import formats
+    from attnres_cli.report.designs import variant_of
 
     typed = parse(name)
     cls, said = registry()[typed.name], paper()
@@ -113,7 +116,8 @@ def _show(name: str, sizes: dict[str, int]) -> None:
     losses += [(f"Table 2, {size}", row.get(str(typed))) for size, row in said["table2"].items()]
     found = [(where, loss) for where, loss in losses if loss is not None]
     described = describe(typed, sizes["n_layers"], sizes["d_model"])
-    print_variant(str(typed), cls, options_of(cls), found, described)
+    report = variant_of(str(typed), cls, options_of(cls), found, described)
+    formats.show(report, "table", sys.stdout)
 
 
 def _start(name: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from typing import Annotated
 
 import typer
@@ -33,9 +34,9 @@ def plan(
     """Tell the noise floor, and how many seeds a gap takes at what cost; nothing is trained."""
     from attnres_cli.config.recipe import names
     from attnres_cli.records import device_flops
-    from attnres_cli.report import foresight
+    from attnres_cli.report import formats, power
     from attnres_cli.store.store import Store
-    from attnres_cli.verdict.seeds import foresee, need, print_foresight
+    from attnres_cli.verdict.power import analyse, too_few_runs
     from attnres_cli.verdict.select import choose
 
     form = read_format(output)
@@ -44,7 +45,7 @@ def plan(
     store = Store.open(study, create=False)
     records = store.runs(curves=False)
     if recipe in names() and recipe not in {record.recipe for record in records}:
-        raise need(study, str(recipe), baseline, 0)
+        raise too_few_runs(study, str(recipe), baseline, 0)
 
     def canonical(spec: str, digest: str) -> str:
         from attnres_cli.nn.variant import parse
@@ -53,16 +54,8 @@ def plan(
 
     chosen = choose(records, study, recipe, baseline, canonical, store.arm_recipes())
     data, n_cores = store.data(chosen.fingerprint), len(device_flops.cores())
-    found = foresee(chosen.records, data, chosen.baseline, gap, arms, workers, n_cores)
+    found = analyse(chosen.records, data, chosen.baseline, gap, arms, workers, n_cores)
     if found is None:
         ended = [r for r in chosen.records if r.variant == chosen.baseline and r.result is not None]
-        raise need(study, chosen.records[-1].recipe, chosen.baseline, len(ended))
-    if form is Format.TABLE:
-        print_foresight(found)
-        return
-    write = {
-        Format.JSON: foresight.to_json,
-        Format.MARKDOWN: foresight.to_markdown,
-        Format.CSV: foresight.to_csv,
-    }
-    typer.echo(write[form](found).rstrip("\n"))
+        raise too_few_runs(study, chosen.records[-1].recipe, chosen.baseline, len(ended))
+    formats.show(power.report_of(found), form, sys.stdout)

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated, TextIO
 
 import typer
 
-from attnres_cli.cli import ablate
 from attnres_cli.cli import preregister as cli_preregister
 from attnres_cli.cli.options import (
     Against,
@@ -47,7 +46,7 @@ _OTHERS = 3  # recipes that a report names besides its own
 
 @dataclass(frozen=True)
 class _Held:
-    """What a study holds, read once; a page of many recipes would else read it for each."""
+    """What a study holds, read once; `runs` are without those of searches."""
 
     store: Store
     study: str  # as it was typed
@@ -55,6 +54,54 @@ class _Held:
     own: list[ArmRecipe]
     registrations: list[Registration]
     searches: list[Search]
+
+    def chapters(self, chosen: Choice, *, whole: bool) -> list[Chapter]:
+        """The comparisons of a recipe, the preregistered one first, each with its runs."""
+        from attnres_cli.verdict.chapter import chapter
+        from attnres_cli.verdict.registered import compared
+
+        data = self.store.data(chosen.fingerprint)
+        found = compared(chosen, self.records, data, self.own, self.registrations)
+        chapters = [chapter(one, self.records, self.study) for one in found]
+        return [self._seen(one) for one in chapters] if whole else chapters
+
+    def _seen(self, chapter: Chapter) -> Chapter:
+        """A chapter with what pages and figures show besides: curves, recipes, the last probes."""
+        store, ids = self.store, [run.id for run in chapter.runs]
+        last = {number: probes[-1] for number, probes in store.probes(ids).items() if probes}
+        digests = {run.recipe_digest for run in chapter.runs} | {chapter.comparison.recipe_digest}
+        recipes = {digest: store.recipe(digest) for digest in digests}
+        curved = {run.id: run for run in store.runs(ids=ids)}  # without those removed just now
+        runs = [curved.get(run.id, run) for run in chapter.runs]
+        return replace(chapter, runs=runs, probes=last, recipes=recipes)
+
+    def ladder(self, chosen: Choice) -> Ladder:
+        """All sizes of a recipe's name. Raises StudyError where there is but one."""
+        from attnres_cli.verdict.ladder import ladder
+        from attnres_cli.verdict.registered import EXPLORATORY
+
+        name, data = chosen.records[-1].recipe, self.store.data(chosen.fingerprint)
+        recipe_of = self.store.recipe
+        sizes = ladder(self.records, name, data, chosen.baseline, recipe_of, self.own)
+        return replace(sizes, registered=EXPLORATORY if self.registrations else "")
+
+    def ladders(self, shown: Sequence[Choice]) -> list[Ladder]:
+        """Of each recipe's name and data, what its sizes say together, if it has several."""
+        found = []
+        keys = {(chosen.records[-1].recipe, chosen.fingerprint): chosen for chosen in shown}
+        for chosen in reversed(keys.values()):
+            try:
+                found.append(self.ladder(chosen))
+            except StudyError:  # one size
+                continue
+        return found
+
+    def findings(self) -> list[Finding]:
+        """What the searches of the study found."""
+        from attnres_cli.verdict.optima import find
+
+        runs = self.store.runs(curves=False) if self.searches else []
+        return [find(search, runs) for search in self.searches]
 
 
 def report(
@@ -75,7 +122,6 @@ def report(
     """Print the verdict from the study alone, or write it, with figures; nothing is trained."""
     from attnres_cli.records.search_records import is_searched
     from attnres_cli.store.store import Store
-    from attnres_cli.verdict.select import choose, every
 
     form = read_format(form_name, tuple(Format))
     read_against(against)
@@ -83,35 +129,42 @@ def report(
         cli_preregister.keep(preregister, study)
         return
     store = Store.open(study, create=False)
-
-    def canonical(spec: str, digest: str) -> str:
-        from attnres_cli.nn.variant import parse
-
-        return str(parse(spec).at_depth(2 * store.recipe(digest).model.n_layers))
-
     records = store.runs(curves=False)
     searches = _searches(store, study, records)
     out: TextIO = sys.stdout if output is None else StringIO()
     if asked := _asked_for(searches, recipe, records):
         _refuse(asked, scaling=scaling, against=against)
         _show_search(asked, store, study, form, figures, out)
-        _keep(out, output)
-        return
-    if recipe is None:
-        records = [record for record in records if not is_searched(record.recipe)]
-    own, registrations = store.arm_recipes(), store.registrations()
-    held = _Held(store, study, records, own, registrations, searches if recipe is None else [])
-    chosen = choose(held.records, study, recipe, baseline, canonical, held.own)
-    shown = [chosen]
-    if form is Format.HTML and not scaling and against is None:
-        shown = every(chosen, held.records, recipe, baseline, canonical, held.own)
-    elif not scaling:
-        _say_others((*chosen.others, *(f"{each.name} (a search)" for each in searches)))
-    if scaling:
-        _show_scaling(held, chosen, form, figures, out)
     else:
-        _show_comparisons(held, shown, form, figures, against, out)
+        if recipe is None:
+            records = [record for record in records if not is_searched(record.recipe)]
+        own, registrations = store.arm_recipes(), store.registrations()
+        named = [] if recipe is not None else searches
+        held = _Held(store, study, records, own, registrations, named)
+        is_page = form is Format.HTML and not scaling and against is None
+        shown = _chosen(held, recipe, baseline, of_all=is_page)
+        if not is_page and not scaling:
+            _say_others((*shown[-1].others, *(f"{each.name} (a search)" for each in searches)))
+        if scaling:
+            _show_ladder(held.ladder(shown[-1]), study, form, figures, out)
+        else:
+            _show_comparisons(held, shown, form, figures, against, out)
     _keep(out, output)
+
+
+def _chosen(held: _Held, recipe: str | None, baseline: str, *, of_all: bool) -> list[Choice]:
+    """The recipe that a report is of, or with all that a page shows, the newest last."""
+    from attnres_cli.verdict.select import choose, every
+
+    def canonical(spec: str, digest: str) -> str:
+        from attnres_cli.nn.variant import parse
+
+        return str(parse(spec).at_depth(2 * held.store.recipe(digest).model.n_layers))
+
+    newest = choose(held.records, held.study, recipe, baseline, canonical, held.own)
+    if not of_all:
+        return [newest]
+    return every(newest, held.records, recipe, baseline, canonical, held.own)
 
 
 def _keep(out: TextIO, output: Path | None) -> None:
@@ -195,89 +248,52 @@ def _show_comparisons(
     out: TextIO,
 ) -> None:
     """Print, write or draw the comparisons of one recipe or of several."""
+    from attnres_cli.report import formats
+    from attnres_cli.report.against import report_of as beside_paper
     from attnres_cli.report.answer import unanswerable
+    from attnres_cli.report.comparison import report_of
     from attnres_cli.verdict.recipe_order import split
 
-    chapters = [each for chosen in shown for each in _chapters(held, chosen)]
-    if form is not Format.HTML and (why := unanswerable(chapters[0].comparison)):
+    is_page = form is Format.HTML
+    whole = figures is not None or (is_page and against is None)
+    chapters = [each for chosen in shown for each in held.chapters(chosen, whole=whole)]
+    comparisons = [chapter.comparison for chapter in chapters]
+    if not is_page and (why := unanswerable(comparisons[0])):
         say(why)  # a table of nothing does not, and a page begins with it
-    is_page = form is Format.HTML and against is None
-    if figures is None and not is_page:
-        return _show(chapters, form, against, out)
-    chapters = [_seen(chapter, held.store) for chapter in chapters]
-    ladders, findings = _ladders(held, shown), _findings(held)
+    ladders, findings = (held.ladders(shown), held.findings()) if whole else ([], [])
     if figures is not None:
         _draw(split(chapters)[0], ladders, figures)
         _draw_searches(findings, figures)
-    if not is_page:
-        return _show(chapters, form, against, out)
-    from attnres_cli.report.page import to_html
+    if is_page:
+        from attnres_cli.report import page
 
-    out.write(to_html(chapters, ladders, findings, held.store.recipe))
-    return None
-
-
-def _chapters(held: _Held, chosen: Choice) -> list[Chapter]:
-    """The comparisons of a recipe, the preregistered one first, each with its runs."""
-    from attnres_cli.verdict.chapter import chapter
-    from attnres_cli.verdict.comparison import compare
-    from attnres_cli.verdict.registered import labelled
-    from attnres_cli.verdict.select import told
-
-    facts = held.store.data(chosen.fingerprint)
-    found = [
-        compare(runs, facts, chosen.baseline, terms, mine)
-        for runs, terms, mine in told(chosen, held.records, held.own)
-    ]
-    found = labelled(found, held.records, facts, held.registrations)
-    return [chapter(one, held.records, held.study) for one in found]
+        if against is not None:
+            out.write(page.paper_page(chapters))
+        else:
+            out.write(page.to_html(chapters, ladders, findings, held.store.recipe))
+    elif against is not None:
+        formats.show(beside_paper(comparisons), form, out)
+    else:
+        formats.show(report_of(comparisons), form, out)
 
 
-def _seen(chapter: Chapter, store: Store) -> Chapter:
-    """A chapter with what pages and figures show besides: curves, recipes, the last probes."""
-    ids = [run.id for run in chapter.runs]
-    measured = store.probes(ids)
-    last = {number: probes[-1] for number, probes in measured.items() if probes}
-    digests = {run.recipe_digest for run in chapter.runs} | {chapter.comparison.recipe_digest}
-    recipes = {digest: store.recipe(digest) for digest in digests}
-    curved = {run.id: run for run in store.runs(ids=ids)}  # without those removed just now
-    runs = [curved.get(run.id, run) for run in chapter.runs]
-    return replace(chapter, runs=runs, probes=last, recipes=recipes)
+def _show_ladder(found: Ladder, study: str, form: Format, figures: str | None, out: TextIO) -> None:
+    if figures is not None:
+        _draw([], [found], figures)
+    if form is Format.HTML:
+        from attnres_cli.report.page import scaling_page
 
+        out.write(scaling_page(found, address.parted(study)[0]))
+    else:
+        from attnres_cli.report import formats, scaling
 
-def _ladders(held: _Held, shown: Sequence[Choice]) -> list[Ladder]:
-    """Of each recipe's name and data, what its sizes say together; those of one size have none."""
-    found, seen = [], set()
-    for chosen in reversed(shown):
-        key = (chosen.records[-1].recipe, chosen.fingerprint)
-        if key not in seen:
-            seen.add(key)
-            try:
-                found.append(_ladder(held, chosen))
-            except StudyError:  # one size
-                continue
-    return found
-
-
-def _ladder(held: _Held, chosen: Choice) -> Ladder:
-    """All sizes of a recipe's name. Raises StudyError where there is but one."""
-    from attnres_cli.verdict.ladder import ladder
-    from attnres_cli.verdict.registered import EXPLORATORY
-
-    name, facts = chosen.records[-1].recipe, held.store.data(chosen.fingerprint)
-    sizes = ladder(held.records, name, facts, chosen.baseline, held.store.recipe, held.own)
-    return replace(sizes, registered=EXPLORATORY if held.registrations else "")
+        formats.show(scaling.report_of(found), form, out)
 
 
 def _draw(chapters: Sequence[Chapter], ladders: Sequence[Ladder], where: str) -> None:
     from attnres_cli.report.files import save_figures
 
     _say_drawn(save_figures(chapters, where, ladders))
-
-
-def _say_drawn(written: Sequence[Path]) -> None:
-    names = ", ".join(path.name for path in written)
-    say(f"figures in {written[0].parent}: {names}" if written else "no figures: no run has ended")
 
 
 def _draw_searches(findings: Sequence[Finding], where: str) -> None:
@@ -287,47 +303,6 @@ def _draw_searches(findings: Sequence[Finding], where: str) -> None:
         _say_drawn(save_figures(findings, where))
 
 
-def _findings(held: _Held) -> list[Finding]:
-    from attnres_cli.verdict.optima import find
-
-    runs = held.store.runs(curves=False) if held.searches else []
-    return [find(search, runs) for search in held.searches]
-
-
-def _show(chapters: Sequence[Chapter], form: Format, against: str | None, out: TextIO) -> None:
-    if against is not None:
-        _show_against(chapters, form, out)
-    else:
-        ablate.show([chapter.comparison for chapter in chapters], form, out)
-
-
-def _show_against(chapters: Sequence[Chapter], form: Format, out: TextIO) -> None:
-    from attnres_cli.config.recipe import paper
-
-    if form is Format.HTML:
-        from attnres_cli.report.page import paper_page
-
-        out.write(paper_page(chapters, paper()))
-    else:
-        from attnres_cli.report import against, formats
-
-        formats.show(against.report_of([each.comparison for each in chapters], paper()), form, out)
-
-
-def _show_scaling(
-    held: _Held, chosen: Choice, form: Format, figures: str | None, out: TextIO
-) -> None:
-    from attnres_cli.verdict.chapter import Chapter
-
-    found = _ladder(held, chosen)
-    if figures is not None:
-        _draw([], [found], figures)
-    if form is Format.HTML:
-        from attnres_cli.report.page import scaling_page
-
-        name = Chapter(found.rungs[-1].comparison, (), study=held.study).study_name
-        out.write(scaling_page(found, name))
-    else:
-        from attnres_cli.report import formats, scaling
-
-        formats.show(scaling.report_of(found), form, out)
+def _say_drawn(written: Sequence[Path]) -> None:
+    names = ", ".join(path.name for path in written)
+    say(f"figures in {written[0].parent}: {names}" if written else "no figures: no run has ended")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -58,13 +59,14 @@ def list_runs(
     output: FormatName = "table",
 ) -> None:
     """List the runs with status, progress and who runs them."""
-    from attnres_cli.report.runs import print_runs
+    from attnres_cli.report import formats
+    from attnres_cli.report.runs import list_of
     from attnres_cli.store.store import Store
 
     form = read_format(output, _FORMATS)
     store = Store.open(study, create=False)
     chosen = _filtered(store, status, variant, recipe)
-    print_runs(_lines(store, study, chosen), as_json=form is Format.JSON)
+    formats.show(list_of(_lines(store, study, chosen)), form, sys.stdout)
 
 
 @app.command()
@@ -74,7 +76,8 @@ def show(
     output: FormatName = "table",
 ) -> None:
     """Print all about one run: what it is, where it stands, its curve, what is in its model."""
-    from attnres_cli.report.runs import print_run
+    from attnres_cli.report import formats
+    from attnres_cli.report.runs import run_of
     from attnres_cli.store.store import Store
 
     form = read_format(output, _FORMATS)
@@ -84,7 +87,7 @@ def show(
         probed = replace(record.result, probes=store.probes([run])[run])
         record = replace(record, result=probed)
     for line in _lines(store, study, [record]):
-        print_run(line, as_json=form is Format.JSON)
+        formats.show(run_of(line), form, sys.stdout)
 
 
 @app.command()
@@ -195,8 +198,9 @@ def verify(
     """
     from attnres_cli.data import sources
     from attnres_cli.lab import verify as second
+    from attnres_cli.report import formats
     from attnres_cli.report.progress import progress
-    from attnres_cli.report.verification import print_verification
+    from attnres_cli.report.runs import verification_of
     from attnres_cli.store.store import Store
 
     form = read_format(output, _FORMATS)
@@ -209,7 +213,7 @@ def verify(
         say(f"changed since run {run}: {name}: {old}, now {new}")
     with progress(plan, [record]) as on_event:
         found = second.retrain(record, plan, changed, tokens, store.folder_of(record), on_event)
-    print_verification(found, as_json=form is Format.JSON)
+    formats.show(verification_of(found), form, sys.stdout)
     if not found.is_equal:
         raise typer.Exit(SOME_FAILED)
 

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, Literal
 from attnres_cli.config import address
 from attnres_cli.errors import UsageError, required, unknown
 from attnres_cli.store.store import Store
-from attnres_cli.verdict.comparison import ArmResult, Comparison, compare
-from attnres_cli.verdict.registered import labelled
-from attnres_cli.verdict.select import choose, every, told
+from attnres_cli.verdict.comparison import ArmResult, Comparison
+from attnres_cli.verdict.registered import compared
+from attnres_cli.verdict.select import choose, every
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -120,10 +120,7 @@ class Study:
         found = []
         for chosen in every(newest, records, recipe, baseline, canonical, own):
             data = store.data(chosen.fingerprint)
-            each = [
-                compare(r, data, chosen.baseline, t, o) for r, t, o in told(chosen, records, own)
-            ]
-            found += labelled(each, records, data, registrations)
+            found += compared(chosen, records, data, own, registrations)
         return found
 
 

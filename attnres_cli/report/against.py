@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from attnres_cli.config.recipe import paper
 from attnres_cli.report.comparison import UNIT, difference_text
 from attnres_cli.report.table import Cell, Column, Report, Style, Table, joined
 from attnres_cli.verdict import labels
@@ -25,20 +26,20 @@ _COLUMNS = (
 )
 
 
-def report_of(comparisons: Sequence[Comparison], paper: Mapping[str, Any]) -> Report:
+def report_of(comparisons: Sequence[Comparison]) -> Report:
     """Every comparison beside the paper.
 
     Raises:
         UsageError: the paper does not have the baseline.
 
     """
-    return joined([one_report(comparison, paper) for comparison in comparisons])
+    return joined([one_report(comparison, paper()) for comparison in comparisons])
 
 
-def one_report(comparison: Comparison, paper: Mapping[str, Any]) -> Report:
+def one_report(comparison: Comparison, numbers: Mapping[str, Any]) -> Report:
     """One comparison beside the paper. Raises UsageError as `report_of`."""
-    found, title = beside(comparison, paper), labels.title(comparison)
-    told = notes(comparison, paper)
+    found, title = beside(comparison, numbers), labels.title(comparison)
+    told = notes(comparison, numbers)
     records = [_record(row, comparison) for row in found]
     arms = [record | {"terms": asdict(comparison.terms)} for record in records]
     return Report(
@@ -66,7 +67,7 @@ def _cells(row: Beside) -> list[str | Cell]:
     return [row.arm.variant, gap, difference_text(row.arm), " / ".join(ranks), told]
 
 
-def notes(comparison: Comparison, paper: Mapping[str, Any]) -> list[str]:
+def notes(comparison: Comparison, numbers: Mapping[str, Any]) -> list[str]:
     """What the numbers are of, the rule, and where the paper is loose."""
     lines = [
         "paper: Kimi Team 2026, arXiv 2603.15031, Table 4, Fig. 6 and Table 2 at 436M active "
@@ -78,9 +79,9 @@ def notes(comparison: Comparison, paper: Mapping[str, Any]) -> list[str]:
         "ranks: the paper's / yours, among the arms that both have, least loss first",
         RULE,
     ]
-    if comparison.baseline in next(iter(paper["table2"].values())):
-        lines.append(_sizes(comparison.baseline, paper))
-    return lines + [f"the paper, {_place(key)}: {text}" for key, text in paper["notes"].items()]
+    if comparison.baseline in next(iter(numbers["table2"].values())):
+        lines.append(_sizes(comparison.baseline, numbers))
+    return lines + [f"the paper, {_place(key)}: {text}" for key, text in numbers["notes"].items()]
 
 
 def _place(key: str) -> str:
@@ -88,9 +89,9 @@ def _place(key: str) -> str:
     return re.sub(r"^table(?=\d)", "Table ", re.sub(r"^figure(?=\d)", "Fig. ", key))
 
 
-def _sizes(baseline: str, paper: Mapping[str, Any]) -> str:
+def _sizes(baseline: str, numbers: Mapping[str, Any]) -> str:
     """The gaps at the sizes of Table 2."""
-    table: Mapping[str, Mapping[str, float]] = paper["table2"]
+    table: Mapping[str, Mapping[str, float]] = numbers["table2"]
     specs = [spec for spec in next(iter(table.values())) if spec != baseline]
     parts = [
         f"{spec} " + " ".join(f"{row[spec] - row[baseline]:+.3f}" for row in table.values())

@@ -1,125 +1,116 @@
-"""Residual designs for reading: the list, one design's page, who reads what, proofs."""
+"""Residual designs and recipes for reading: the lists, a design's page, proofs, one recipe."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rich.table import Table
-from rich.text import Text
-
+from attnres_cli.config import recipe as recipes
 from attnres_cli.nn import design_page
 from attnres_cli.nn.descriptions import Description, Finding
-from attnres_cli.report.terminal import console
+from attnres_cli.report.table import Cell, Column, Report, Table
 
 _SHADES = " ·░▒▓█"
 _MOST_SITES = 65
-_MARKS = {"passed": "ok", "failed": "FAILED", "not applicable": "-"}
+_OUTCOMES = {
+    "passed": Cell("ok", "good"), "failed": Cell("FAILED", "bad"), "not applicable": Cell("-"),
+}  # fmt: skip
 
 
-def print_variants(
+def variants_of(
     known: Mapping[str, Any], presets: Mapping[str, str], paper: Mapping[str, float]
-) -> None:
+) -> Report:
     """One line per design: its name, its equation, and what the paper measured of it."""
-    out = console(sys.stdout)
-    table = Table(title="variants (attnres variants NAME tells all about one)")
-    table.add_column("name", no_wrap=True)
-    table.add_column("equation", overflow="fold")
-    table.add_column("paper", justify="right")
-    for name, cls in known.items():
-        loss = f"{paper[name]:.3f}" if name in paper else ""
-        table.add_row(name, Text(design_page.page_of(cls).equation), loss)
-    for name, spec in presets.items():
-        table.add_row(name, Text(f"a preset: {spec}"), "")
-    out.print(table)
-    out.print(
-        Text(
-            "paper: validation loss of Table 4 (arXiv 2603.15031; 436M, 87.9B tokens, one run "
-            "each) with default options"
-        )
+    columns = [Column("name", "word"), Column("equation", "text"), Column("paper")]
+    rows = [
+        [name, design_page.page_of(cls).equation, f"{paper[name]:.3f}" if name in paper else ""]
+        for name, cls in known.items()
+    ]
+    rows += [[name, f"a preset: {spec}", ""] for name, spec in presets.items()]
+    note = (
+        "paper: validation loss of Table 4 (arXiv 2603.15031; 436M, 87.9B tokens, one run each) "
+        "with default options"
     )
+    title = "variants (attnres variants NAME tells all about one)"
+    return Report(title, [Table("", columns, rows)], notes=[note])
 
 
-def print_variant(
+def variant_of(
     spec: str,
     cls: Any,
     options: Mapping[str, Any],
     paper: Sequence[tuple[str, float]],
     described: Description,
-) -> None:
+) -> Report:
     """A design's own page: equation, options, start, source; costs at a size; proofs; a drawing."""
-    out, page = console(sys.stdout), design_page.page_of(cls)
-    out.print(Text(page.text.partition("\n")[0], style="bold"))
-    for heading, body in page.parts.items():
-        if heading == "Options" and options:
-            out.print()
-            out.print(_options(spec.partition(":")[0], options, page.options))
-        else:
-            out.print()
-            out.print(Text(f"{heading}: " if heading else "").append(body))
-    out.print()
-    for line in _facts(described, paper):
-        out.print(Text(line))
-    out.print()
-    print_drawing(described)
-    out.print()
-    print_findings(described.spec, described.findings)
+    page, tables = design_page.page_of(cls), []
+    text = [
+        f"\n{heading}: {body}" if heading else f"\n{body}"
+        for heading, body in page.parts.items()
+        if heading != "Options" or not options
+    ]
+    if options:
+        columns = [Column("option", "word"), Column("takes", "text")]
+        columns += [Column("default", "text"), Column("meaning", "text")]
+        rows = [
+            [
+                option.name,
+                option.allowed(),
+                option.default_text(),
+                page.options.get(option.name, ""),
+            ]
+            for option in options.values()
+        ]
+        title = f"options, as in attnres ablate {spec.partition(':')[0]}:option=value"
+        tables.append(Table(title, columns, rows))
+    text += ["\n" + "\n".join([*_costs(described, paper), "", *_drawing(described)])]
+    tables.append(_proofs(described.spec, described.findings))
+    return Report(page.text.partition("\n")[0], tables, text=text)
 
 
-def print_drawing(described: Description) -> None:
-    """M at step 0 by shades: a row per site, a column per source."""
-    out = console(sys.stdout)
-    if described.mixing is None:
-        out.print(Text(f"depth mixing: no table, {described.not_linear}"))
-        return
-    if len(described.mixing) > _MOST_SITES:
-        out.print(
-            Text(f"{len(described.mixing)} sites are too many to draw; try --shape n_layers=8")
-        )
-        return
-    out.print(
-        Text(
-            f"who reads what at step 0, {described.n_layers} layers: a row per site (the last is "
-            "the output's), a column\nper output (the first is the embedding); the darker, the "
-            "larger its weight in the row; ─ goes with the output\nto its left: they are read as "
-            "a sum, with one weight"
-        )
-    )
-    assert described.joined is not None
-    for l, (row, joined) in enumerate(zip(described.mixing, described.joined, strict=True), 1):
-        shades = zip(shades_of(row), joined, strict=True)
-        cells = ["─" if goes else shade for shade, goes in shades]
-        out.print(Text(f"{l:4d} {''.join(cells).rstrip()}"))
-
-
-def print_findings(spec: str, findings: Sequence[Finding]) -> None:
+def findings_of(spec: str, findings: Sequence[Finding]) -> Report:
     """What was proven, what failed with the first wrong number, what does not apply and why."""
-    out = console(sys.stdout)
-    table = Table(title=f"{spec}: the contract, checked now", title_justify="left")
-    table.add_column("", no_wrap=True)
-    table.add_column("proof", overflow="fold")
-    for finding in findings:
-        text = Text(finding.proof)
-        if finding.detail:
-            text.append(f"\n{finding.detail}")
-        table.add_row(Text(_MARKS[finding.outcome]), text)
-    out.print(table)
+    return Report("", [_proofs(spec, findings)])
 
 
-def _options(name: str, options: Mapping[str, Any], meanings: Mapping[str, str]) -> Table:
-    title = f"options, as in attnres ablate {name}:option=value"
-    table = Table(title=title, title_justify="left")
-    for column in ("option", "takes", "default"):
-        table.add_column(column, no_wrap=column == "option")
-    table.add_column("meaning", overflow="fold", ratio=1)
-    for option in options.values():
-        meaning = Text(meanings.get(option.name, ""))
-        table.add_row(option.name, option.allowed(), option.default_text(), meaning)
-    return table
+def _proofs(spec: str, findings: Sequence[Finding]) -> Table:
+    rows: list[list[str | Cell]] = [
+        [_OUTCOMES[each.outcome], each.proof + (f"\n{each.detail}" if each.detail else "")]
+        for each in findings
+    ]
+    columns = [Column("", "word"), Column("proof", "text")]
+    return Table(f"{spec}: the contract, checked now", columns, rows)
 
 
-def _facts(described: Description, paper: Sequence[tuple[str, float]]) -> list[str]:
+def _drawing(described: Description) -> list[str]:
+    """M at step 0 by shades: a row per site, a column per source."""
+    if described.mixing is None:
+        return [f"depth mixing: no table, {described.not_linear}"]
+    if len(described.mixing) > _MOST_SITES:
+        n = len(described.mixing)
+        return [f"{n} sites are too many to draw; try --shape n_layers=8"]
+    assert described.joined is not None
+    lines = [
+        f"who reads what at step 0, {described.n_layers} layers: a row per site (the last is the "
+        "output's), a column per output (the first is the embedding); the darker, the larger its "
+        "weight in the row; ─ goes with the output to its left: they are read as a sum, with one "
+        "weight"
+    ]
+    for l, (row, joined) in enumerate(zip(described.mixing, described.joined, strict=True), 1):
+        largest = max(map(abs, row)) or 1.0
+        shades = zip((_shade(abs(weight) / largest) for weight in row), joined, strict=True)
+        lines.append(f"{l:4d} {''.join('─' if goes else s for s, goes in shades).rstrip()}")
+    return lines
+
+
+def _shade(share: float) -> str:
+    """The darker, the larger a weight is in its row."""
+    if share == 0:
+        return _SHADES[0]
+    return _SHADES[min(len(_SHADES) - 1, 1 + int(share * (len(_SHADES) - 1) * 0.999))]
+
+
+def _costs(described: Description, paper: Sequence[tuple[str, float]]) -> list[str]:
     sublayers = 2 * described.n_layers
     per_sublayer = described.extra_bytes / (2 * described.d_model * sublayers)
     share = described.n_params / described.trunk_params
@@ -139,13 +130,35 @@ def _facts(described: Description, paper: Sequence[tuple[str, float]]) -> list[s
     ]
 
 
-def shades_of(row: Sequence[float]) -> str:
-    """One mark per weight: the darker, the larger it is in its row."""
-    largest = max(map(abs, row)) or 1.0
-    return "".join(_shade(abs(weight) / largest) for weight in row)
+def recipes_of() -> Report:
+    """The shipped recipes and suites with what they are for."""
+    purposes = [[name, recipes.load(name).description] for name in recipes.names()]
+    suites = [
+        [name, f"{recipes.suite_description(name)}\n{'  '.join(recipes.suite(name))}"]
+        for name in recipes.suite_names()
+    ]
+    name = Column("name", "word")
+    tables = [
+        Table(
+            "recipes (attnres recipes NAME prints one)", [name, Column("purpose", "text")], purposes
+        ),
+        Table("suites (attnres ablate --suite NAME)", [name, Column("variants", "text")], suites),
+    ]
+    return Report("", tables)
 
 
-def _shade(share: float) -> str:
-    if share == 0:
-        return _SHADES[0]
-    return _SHADES[min(len(_SHADES) - 1, 1 + int(share * (len(_SHADES) - 1) * 0.999))]
+def recipe_of(name: str, overrides: Sequence[str]) -> Report:
+    """A recipe's text as it is written, and what follows from it."""
+    loaded = recipes.load(name, overrides)
+    shape = loaded.model.shape(vocab_size=256)
+    tokens = loaded.steps * loaded.tokens_per_step
+    text = [recipes.text_of(name).rstrip()]
+    if overrides:
+        text.append("with " + " ".join(f"--set {override}" for override in overrides))
+    text.append(
+        f"\ndigest {loaded.digest}: {shape.n_params():,} parameters of the trunk with 256 byte "
+        f"tokens (d_ff {shape.d_ff}, d_head {shape.d_head}); {loaded.steps:,} steps of "
+        f"{loaded.tokens_per_step:,} tokens, {tokens:,} in all; "
+        f"{3 * shape.flops_per_token() * tokens:.3g} training FLOPs per run of standard"
+    )
+    return Report("", text=text)

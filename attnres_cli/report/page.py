@@ -56,7 +56,7 @@ def to_html(
     return page(
         f"attnres: {titles[0] if n_recipes == 1 else several}",
         answer.question(whole),
-        [*told, *sizes, *searches, *beside, *rest],
+        [*sizes, *told, *searches, *beside, *rest],
         study,
     )
 
@@ -202,15 +202,15 @@ def beside_paper(
     return [Section("Beside the paper", "paper", [*parts, Part(notes=[*notes])])] if parts else []
 
 
-def paper_page(chapters: Sequence[Chapter], numbers: Mapping[str, Any]) -> str:
+def paper_page(chapters: Sequence[Chapter]) -> str:
     """A page of one recipe's comparisons beside the paper alone.
 
     Raises:
         UsageError: the paper does not have the baseline.
 
     """
-    comparisons = [chapter.comparison for chapter in chapters]
-    against.report_of(comparisons, numbers)
+    comparisons, numbers = [chapter.comparison for chapter in chapters], paper()
+    against.report_of(comparisons)
     titles = [capital(labels.title(held)) for held in comparisons]
     sections = beside_paper(chapters, titles, numbers)
     baseline, why = comparisons[0].baseline, answer.unanswerable(comparisons[0])

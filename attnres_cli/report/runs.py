@@ -1,28 +1,25 @@
-"""Runs one by one, as tables or JSON."""
+"""Runs one by one: the list, all about one, and what came of training one again."""
 
 from __future__ import annotations
 
-import json
 import math
-import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from rich import box
-from rich.table import Table
-from rich.text import Text
-
-from attnres_cli.records.run import Point, RunRecord, Standing, Status
+from attnres_cli.records.run import Point, RunRecord, Standing, Status, Verification
 from attnres_cli.report.comparison import speed_text
-from attnres_cli.report.probes import print_probes
-from attnres_cli.report.terminal import console
+from attnres_cli.report.probes import probe_tables
+from attnres_cli.report.table import Cell, Column, Report, Style, Table
 from attnres_cli.verdict.comparison import last_line
 from attnres_cli.verdict.format import duration
 
-_STYLE = {Status.FAILED: "red", Status.DIVERGED: "yellow", Status.RUNNING: "green"}
+_STYLES: dict[Status, Style] = {
+    Status.FAILED: "bad", Status.DIVERGED: "warning", Status.RUNNING: "good",
+}  # fmt: skip
 _MOST_POINTS = 12
+_MOST_NAMES = 3
 
 
 @dataclass(frozen=True)
@@ -49,8 +46,8 @@ class Line:
         host, _, pid, _ = (*self.standing.owner.split("|"), "", "", "")[:4]
         where = f"process {pid} on {host.partition('/')[0]}"
         if self.standing.is_alive is None and self.standing.heartbeat_at is not None:
-            said = datetime.fromisoformat(self.standing.heartbeat_at)
-            return f"{where}, heard {duration(_age_s(said))} ago"
+            said = datetime.now(UTC) - datetime.fromisoformat(self.standing.heartbeat_at)
+            return f"{where}, heard {duration(max(0.0, said.total_seconds()))} ago"
         return where if self.standing.is_alive else f"{where} (gone)"
 
     @property
@@ -64,51 +61,58 @@ class Line:
         return f"{result.val_loss:.4f}" if result and math.isfinite(result.val_loss) else ""
 
 
-def print_runs(lines: Sequence[Line], *, as_json: bool) -> None:
-    """One line per run on stdout."""
-    if as_json:
-        sys.stdout.write(json.dumps([_short(line) for line in lines], indent=2) + "\n")
-        return
-    out = console(sys.stdout)
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for name in ("run", "status", "recipe", "variant", "seed", "step", "val loss", "owner"):
-        right = name in ("run", "seed", "step")
-        table.add_column(name, justify="right" if right else "left", overflow="fold")
-    for line in lines:
-        record = line.record
-        status = Text(record.status, style=_STYLE.get(record.status, ""))
-        recipe = f"{record.recipe} ({record.recipe_digest})"
-        cells = (recipe, record.variant, str(record.seed), line.progress, line.outcome, line.owner)
-        table.add_row(str(record.id), status, *cells)
-    out.print(table)
-    counts = {s: sum(line.record.status is s for line in lines) for s in Status}
+_LIST = (
+    Column("run"),
+    Column("status", "word"),
+    Column("recipe", "text"),
+    Column("variant", "code"),
+    Column("seed"),
+    Column("step"),
+    Column("val loss", "text"),
+    Column("owner", "text"),
+)
+
+
+def list_of(lines: Sequence[Line]) -> Report:
+    """A row per run."""
+    rows: list[list[str | Cell]] = [
+        [
+            str(line.record.id),
+            Cell(line.record.status, _STYLES.get(line.record.status, "")),
+            f"{line.record.recipe} ({line.record.recipe_digest})",
+            line.record.variant,
+            str(line.record.seed),
+            line.progress,
+            line.outcome,
+            line.owner,
+        ]
+        for line in lines
+    ]
+    counts = {status: sum(line.record.status is status for line in lines) for status in Status}
     told = ", ".join(f"{count} {status}" for status, count in counts.items() if count)
-    out.print(Text(f"{len(lines)} runs" + (f": {told}" if told else "")))
+    text = f"{len(lines)} runs" + (f": {told}" if told else "")
+    return Report("", [Table("", _LIST, rows)], notes=[text], document=[*map(_short, lines)])
 
 
-def print_run(line: Line, *, as_json: bool) -> None:
-    """All about one run on stdout."""
-    if as_json:
-        sys.stdout.write(json.dumps(_whole(line), indent=2, allow_nan=False) + "\n")
-        return
-    out, record = console(sys.stdout), line.record
-    facts = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
-    facts.add_column(no_wrap=True, style="dim")
-    facts.add_column(overflow="fold")
-    for name, value in _facts(line):
-        facts.add_row(name, value)
-    out.print(facts)
-    if record.error is not None:
-        out.print(Text(record.error, style="red"))
-    if record.result is not None:
-        out.print(_curve(record.result.curve))
-        print_probes(out, record.result.probes)
+def run_of(line: Line) -> Report:
+    """All about one run: its facts, its error, its curve and what is inside its model."""
+    record, result = line.record, line.record.result
+    columns = [Column("fact", "word"), Column("", "text")]
+    report = Report(
+        title=f"run {record.id}",
+        tables=[Table("", columns, [[name, value] for name, value in _facts(line) if value])],
+        warnings=[record.error] if record.error is not None else [],
+        document=_whole(line),
+    )
+    if result is None:
+        return report
+    tables, notes = probe_tables(result.probes)
+    return replace(report, tables=[*report.tables, _curve(result.curve), *tables], notes=notes)
 
 
 def _facts(line: Line) -> list[tuple[str, str]]:
     record, standing, result = line.record, line.standing, line.record.result
     found = [
-        ("run", str(record.id)),
         ("status", str(record.status)),
         ("pruned by", line.pruned_by and f"search {line.pruned_by}"),
         ("recipe", f"{record.recipe} ({record.recipe_digest})"),
@@ -135,28 +139,20 @@ def _facts(line: Line) -> list[tuple[str, str]]:
             ("computed with", f"{result.settings.numerics} on {result.settings.device_name}"),
             ("engine", f"{result.settings.engine}, {result.settings.threads} threads"),
         ]
-    found += [(name, value) for name, value in sorted(record.versions.items())]
-    return [(name, value) for name, value in found if value]
+    return found + sorted(record.versions.items())
 
 
 def _curve(points: Sequence[Point]) -> Table:
     """The evaluations, and as many points between as make a small table."""
     gap = max(1, math.ceil(len(points) / _MOST_POINTS))
     chosen = [p for i, p in enumerate(points) if p.val_loss is not None or i % gap == 0]
-    table = Table(title="curve, nats per token", title_justify="left", box=box.SIMPLE_HEAD)
-    for name in ("step", "train loss", "val loss"):
-        table.add_column(name, justify="right")
-    for point in chosen:
-        table.add_row(str(point.step), _number(point.train_loss), _number(point.val_loss))
-    return table
+    rows = [[str(p.step), _number(p.train_loss), _number(p.val_loss)] for p in chosen]
+    columns = [Column(name) for name in ("step", "train loss", "val loss")]
+    return Table("curve, nats per token", columns, rows)
 
 
 def _number(loss: float | None) -> str:
     return "-" if loss is None else f"{loss:.4f}"
-
-
-def _age_s(said: datetime) -> float:
-    return max(0.0, (datetime.now(UTC) - said).total_seconds())
 
 
 def _short(line: Line) -> dict[str, Any]:
@@ -171,7 +167,7 @@ def _short(line: Line) -> dict[str, Any]:
         "seed": record.seed,
         "data": record.fingerprint,
         "steps": line.steps,
-        "val_loss": _finite(result.val_loss) if result else None,
+        "val_loss": result.val_loss if result else None,
         "error": record.error,
         "pruned_by": line.pruned_by or None,
         **standing,
@@ -180,18 +176,63 @@ def _short(line: Line) -> dict[str, Any]:
 
 def _whole(line: Line) -> dict[str, Any]:
     result = line.record.result
-    made = _plain(asdict(result)) if result is not None else None
+    made = asdict(result) if result is not None else None
     return _short(line) | {"result": made, "versions": dict(line.record.versions)}
 
 
-def _plain(value: Any) -> Any:
-    """The same with null where JSON has no number."""
-    if isinstance(value, dict):
-        return {key: _plain(each) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(each) for each in value]
-    return _finite(value) if isinstance(value, float) else value
+def verification_of(found: Verification) -> Report:
+    """What came of training a run once more: equal, or where it departs and what has changed."""
+    record = found.record
+    name = f"run {record.id} ({record.variant}, seed {record.seed})"
+    told = _equal(found) if found.is_equal else _departs(found)
+    changed = [f"changed since: {name}: {old}, now {new}" for name, old, new in found.changed]
+    if not changed and not found.is_equal:
+        changed = ["nothing that is recorded has changed: hardware, or what no version shows"]
+        if record.versions.get("git_dirty") == "yes":
+            changed[0] += "; the run was made with source that was not committed (git_dirty)"
+    title = f"{name}: {told[0]}"
+    return Report(title, text=[*told[1:], *changed], document=_verified(found))
 
 
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
+def _equal(found: Verification) -> list[str]:
+    before = found.record.result
+    assert before is not None
+    weights = "; no weights are kept to compare" if found.weights is None else ", weights"
+    points, loss = f"{len(before.curve)} points of the curve", _exact(before.val_loss)
+    return [f"equal, bit for bit: {points}, final loss {loss}{weights}"]
+
+
+def _departs(found: Verification) -> list[str]:
+    before, first = found.record.result, found.departure
+    assert before is not None
+    lines = ["not equal", f"the {len(before.curve)} points of the curve are equal"]
+    if first is not None:
+        losses = f"{_exact(first.recorded)} recorded, {_exact(first.now)} now"
+        lines[-1] = f"first at step {first.step}: {first.what} {losses}"
+    ends = f"{_exact(before.val_loss)} recorded, {_exact(found.result.val_loss)} now"
+    lines.append(f"final validation loss: {ends}")
+    if found.weights:
+        names = ", ".join(found.weights[:_MOST_NAMES])
+        more = len(found.weights) - _MOST_NAMES
+        rest = f" and {more} more" if more > 0 else ""
+        lines.append(f"final weights that differ: {names}{rest}")
+    return lines
+
+
+def _exact(loss: float | None) -> str:
+    """All digits: departures may be in the last one."""
+    return "none" if loss is None else repr(loss)
+
+
+def _verified(found: Verification) -> dict[str, Any]:
+    before, first = found.record.result, found.departure
+    assert before is not None
+    return {
+        "run": found.record.id,
+        "equal": found.is_equal,
+        "departs": first
+        and {"step": first.step, "loss": first.what, "recorded": first.recorded, "now": first.now},
+        "final": {"recorded": before.val_loss, "now": found.result.val_loss},
+        "weights_differ": None if found.weights is None else list(found.weights),
+        "changed": [{"name": n, "recorded": old, "now": new} for n, old, new in found.changed],
+    }

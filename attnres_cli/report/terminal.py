@@ -14,7 +14,7 @@ from rich.text import Text
 from attnres_cli.config.recipe import Recipe
 from attnres_cli.console import mute
 from attnres_cli.records.plan import TIMED_STEPS, Arm, Plan, n_tokens
-from attnres_cli.report.table import Report, Table, capital
+from attnres_cli.report.table import Report, Table
 from attnres_cli.verdict import labels
 from attnres_cli.verdict.format import computing, duration
 
@@ -50,7 +50,7 @@ def print_report(report: Report, stream: TextIO) -> None:
     """Titles, tables, warnings and notes."""
     out = console(stream)
     for one in report:
-        out.print(Text(capital(one.title), style="bold")) if one.title else None
+        out.print(Text(one.title, style="bold")) if one.title else None
         for text in one.text:
             out.print(Text(text))
         for i, table in enumerate(one.tables):
@@ -94,7 +94,7 @@ def _room(widths: Sequence[int], columns: Sequence[int]) -> int:
 def _rich(table: Table, columns: Sequence[int], title: str, spare: int) -> rich.table.Table:
     """Of some columns. Those that fold get the spare room, names first."""
     made = rich.table.Table(
-        title=capital(title) or None,
+        title=title or None,
         title_justify="left",
         box=box.SIMPLE_HEAD,
         padding=(0, 1, 0, 0),
@@ -111,7 +111,7 @@ def _rich(table: Table, columns: Sequence[int], title: str, spare: int) -> rich.
             justify="right" if column.kind == "number" else "left",
             no_wrap=not folds,
             overflow="fold",
-            min_width=least,
+            width=least if folds else None,
         )
     for row in table.cells:
         made.add_row(*(Text(row[i].text, style=_STYLE.get(row[i].style, "")) for i in columns))

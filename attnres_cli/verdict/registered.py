@@ -5,12 +5,37 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from attnres_cli.records.comparison_terms import SHARED
+from attnres_cli.records.comparison_terms import SHARED, ArmRecipe
 from attnres_cli.records.preregister import Registration
 from attnres_cli.records.run import DataDescription, RunRecord
 from attnres_cli.verdict.comparison import Comparison, compare
+from attnres_cli.verdict.select import Choice, told
 
 EXPLORATORY = "exploratory"
+
+
+def compared(
+    chosen: Choice,
+    records: Sequence[RunRecord],
+    data: DataDescription,
+    own: Sequence[ArmRecipe],
+    registrations: Sequence[Registration],
+) -> list[Comparison]:
+    """The comparisons of a recipe: on the shared terms, then on each of the others, labelled.
+
+    Args:
+        chosen: the recipe and the baseline.
+        records: all runs of the study.
+        data: what the recipe's data are.
+        own: the recipes of single arms.
+        registrations: all of the study.
+
+    """
+    found = [
+        compare(runs, data, chosen.baseline, terms, mine)
+        for runs, terms, mine in told(chosen, records, own)
+    ]
+    return labelled(found, records, data, registrations)
 
 
 def labelled(

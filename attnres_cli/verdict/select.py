@@ -179,3 +179,10 @@ def _sorted_options(spec: str) -> str:
     """A spec with its options sorted: as near to its canonical form as one comes without torch."""
     name, colon, options = spec.strip().partition(":")
     return name + colon + ",".join(sorted(options.split(",")))
+
+
+def options_of(variant: str) -> tuple[str, dict[str, str]]:
+    """The name and the options of a canonical spec, as text."""
+    name, _, options = variant.partition(":")
+    pairs = (option.partition("=") for option in options.split(",") if option)
+    return name, {key: value for key, _, value in pairs}

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
-import json
 from pathlib import Path
 
 import pytest
@@ -12,8 +9,6 @@ from commands import attnres
 from studies import fill
 
 from attnres_cli.config.recipe import Recipe, paper
-from attnres_cli.report.against import notes
-from attnres_cli.report.formats import escaped
 from attnres_cli.verdict.comparison import compare
 from attnres_cli.verdict.paper import beside, losses
 
@@ -93,16 +88,6 @@ def test_table_2_and_table_4_agree_on_the_model_they_share():
     )
 
 
-def test_the_notes_say_where_the_paper_is_loose(make_arm, facts):
-    comparison = compare(make_arm("standard", *BASE), facts, "standard")
-
-    lines = "\n".join(notes(comparison, paper()))
-
-    assert "no error bars" in lines
-    assert "coefficients are rounded" in lines
-    assert "attnres -0.032 -0.021 -0.025 -0.029 -0.027" in lines
-
-
 @pytest.fixture
 def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tiny_recipe: Recipe) -> Path:
     monkeypatch.chdir(tmp_path)
@@ -113,34 +98,6 @@ def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tiny_recipe: Recipe) 
 
 def report(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
     return attnres(capsys, "report", "--against", *arguments)
-
-
-def test_every_format_says_the_same(study: Path, capsys):
-    code, table, _ = report(capsys, "paper")
-    _, text, _ = report(capsys, "paper", "--format", "json")
-    _, lines, _ = report(capsys, "paper", "--format", "csv")
-    _, page, _ = report(capsys, "paper", "--format", "markdown")
-    _, latex, _ = report(capsys, "paper", "--format", "latex")
-    _, html, _ = report(capsys, "paper", "--format", "html")
-
-    assert code == 0
-    assert max(map(len, table.splitlines())) <= 80
-    document, rows = json.loads(text), list(csv.DictReader(io.StringIO(lines)))
-    arms = {arm["variant"]: arm for arm in document["arms"]}
-    assert [row["variant"] for row in rows] == list(arms)
-    assert {row["variant"]: row["beside_paper"] for row in rows} == {
-        name: arm["beside_paper"] for name, arm in arms.items()
-    }
-    for name, arm in arms.items():
-        (line,) = [line for line in page.splitlines() if line.startswith(f"| `{name}` |")]
-        assert arm["beside_paper"] in line
-        (row,) = [row for row in html.split("<tr>") if f"<code>{name}</code>" in row]
-        assert f"<td class='word'>{arm['beside_paper']}" in row
-        assert rf"\texttt{{{escaped(name)}}} & " in latex
-        assert name[:13] in table
-        assert arm["beside_paper"].split()[0] in table
-    assert all("coefficients are rounded" in written for written in (page, latex, html))
-    assert any("coefficients are rounded" in note for note in document["notes"])
 
 
 def test_arms_that_the_paper_lacks_are_a_page_that_says_so(

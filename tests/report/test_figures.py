@@ -18,8 +18,14 @@ from matplotlib.transforms import Bbox
 
 from attnres_cli.config import recipe
 from attnres_cli.records.run import Point, Status
-from attnres_cli.report.figures import blocks, cost, curves, depth, forest, mixing
+from attnres_cli.report.figures.comparison import (
+    blocks,
+    cost,
+    curve_of,
+    forest,
+)
 from attnres_cli.report.figures.drawing import SUFFIXES, drawings, picture
+from attnres_cli.report.figures.probes import depth, mixing, mixing_caption
 from attnres_cli.report.figures.style import house_style, short, styles
 
 LONG = "attnres:block_size=4,heads=16,key_norm=off,norm=sigmoid,score=static"
@@ -46,7 +52,7 @@ def test_a_forest_has_each_arms_mean_interval_seeds_and_verdict(make_chapter, st
     chapter = make_chapter(study)
     arm = next(arm for arm in chapter.comparison.arms if arm.variant == "attnres")
 
-    figure = forest.draw(chapter)
+    figure = forest(chapter)
 
     lines = [np.asarray(line.get_xdata(), float).tolist() for line in figure.axes[0].lines]
     assert list(arm.difference.ci95) in lines
@@ -61,7 +67,7 @@ def test_curves_are_means_over_seeds_with_bands_of_one_sd(make_run):
         for seed, loss in enumerate((1.0, 2.0))
     ]
 
-    found = curves.curve_of(runs)
+    found = curve_of(runs)
 
     assert found == [(0.0, 5.5, 0.0), (102_400.0, 1.5, pytest.approx(math.sqrt(0.5)))]
 
@@ -69,11 +75,11 @@ def test_curves_are_means_over_seeds_with_bands_of_one_sd(make_run):
 def test_a_curve_that_is_not_finite_ends_there(make_run):
     points = (Point(0, None, 5.5), Point(7, 9.0, math.nan))
 
-    assert curves.curve_of([make_run("standard", 0, curve=points)]) == [(0.0, 5.5, 0.0)]
+    assert curve_of([make_run("standard", 0, curve=points)]) == [(0.0, 5.5, 0.0)]
 
 
 def test_cost_is_beside_gain_by_time_and_by_flops(make_chapter, study):
-    figure = cost.draw(make_chapter(study))
+    figure = cost(make_chapter(study))
 
     by_time, by_flops = figure.axes
     points = {c.get_label(): c.lines[0].get_xdata().tolist() for c in by_time.containers}
@@ -83,7 +89,7 @@ def test_cost_is_beside_gain_by_time_and_by_flops(make_chapter, study):
 
 
 def test_block_sizes_stand_in_order_between_the_lines_of_full_and_baseline(make_chapter, study):
-    figure = blocks.draw(make_chapter(study))
+    figure = blocks(make_chapter(study))
 
     (line,) = (c.lines[0] for c in figure.axes[0].containers)
     assert line.get_xdata().tolist() == [2, 4]
@@ -94,7 +100,7 @@ def test_block_sizes_stand_in_order_between_the_lines_of_full_and_baseline(make_
 def test_one_size_of_block_is_no_figure(make_chapter, make_arm):
     runs = [*make_arm("standard", 1.5, 1.6), *make_arm("attnres:block_size=4", 1.4, 1.5)]
 
-    assert blocks.draw(make_chapter(runs)) is None
+    assert blocks(make_chapter(runs)) is None
 
 
 def test_magnitudes_over_depth_are_means_over_seeds(make_chapter, make_arm):
@@ -103,7 +109,7 @@ def test_magnitudes_over_depth_are_means_over_seeds(make_chapter, make_arm):
     first = chapter.probes[runs[0].id]
     probes = {**chapter.probes, runs[0].id: replace(first, output_rms=(3.0, 1.5, 4.0))}
 
-    figure = depth.draw(replace(chapter, probes=probes))
+    figure = depth(replace(chapter, probes=probes))
 
     outputs, gradients = figure.axes
     assert outputs.lines[0].get_ydata() == pytest.approx([2.0, 1.0, 3.0])
@@ -114,7 +120,7 @@ def test_magnitudes_over_depth_are_means_over_seeds(make_chapter, make_arm):
 def test_a_heat_map_shows_m_below_its_diagonal_and_the_caption_sums_it_up(make_chapter, study):
     chapter = make_chapter(study)
 
-    figure, caption = mixing.draw(chapter), mixing.caption(chapter)
+    figure, caption = mixing(chapter), mixing_caption(chapter)
 
     shown = figure.axes[0].images[0].get_array()
     assert np.ma.getmaskarray(shown).tolist() == np.triu(np.ones((3, 3), bool), 1).tolist()
@@ -128,8 +134,8 @@ def test_an_arm_without_m_has_its_reason_in_the_caption(make_chapter, make_arm):
     without = replace(chapter.probes[runs[0].id], mixing=None, no_mixing="it is not linear")
     chapter = replace(chapter, probes={run.id: without for run in runs})
 
-    assert mixing.draw(chapter) is None
-    assert "standard: no matrix, it is not linear" in mixing.caption(chapter)
+    assert mixing(chapter) is None
+    assert "standard: no matrix, it is not linear" in mixing_caption(chapter)
 
 
 def test_the_baseline_is_black_and_every_other_arm_of_a_suite_has_a_look_of_its_own():

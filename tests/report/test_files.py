@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import re
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from attnres_cli.errors import UsageError
-from attnres_cli.report.files import places, save_figures, write
-from attnres_cli.report.formats import escaped, to_latex
+from attnres_cli.report.files import write
 
 
 def test_a_file_is_replaced_whole_and_nothing_is_left_beside_it(tmp_path: Path):
@@ -30,91 +27,3 @@ def test_a_file_that_cannot_be_written_leaves_the_old_one(tmp_path: Path):
         write(tmp_path / "folder", b"new", "--output")
 
     assert list(tmp_path.iterdir()) == [tmp_path / "folder"]
-
-
-@pytest.mark.parametrize(
-    ("where", "found"),
-    [
-        ("out", ("out", "", ".svg")),
-        ("out/v1.2/", ("out/v1.2", "", ".svg")),
-        ("out/run.png", ("out", "run-", ".png")),
-        ("run.pdf", (".", "run-", ".pdf")),
-    ],
-)
-def test_the_suffix_says_what_figures_are_drawn_as(where: str, found: tuple[str, str, str]):
-    folder, begin, suffix = places(where)
-
-    assert (str(folder), begin, suffix) == found
-
-
-def test_a_suffix_of_no_figure_is_refused():
-    with pytest.raises(UsageError, match=r"ends in \.svg, \.png or \.pdf, got 'out/a\.jpg'"):
-        places("out/a.jpg")
-
-
-def test_figures_of_one_comparison_are_named_after_what_they_show(
-    tmp_path: Path, make_chapter, make_arm
-):
-    chapter = make_chapter([*make_arm("standard", 1.5, 1.6), *make_arm("attnres", 1.4, 1.6)])
-
-    written = save_figures([chapter], str(tmp_path / "run.png"))
-
-    names = ["run-forest.png", "run-curves.png", "run-cost.png", "run-depth.png", "run-mixing.png"]
-    assert [path.name for path in written] == names
-    assert {path.name for path in tmp_path.iterdir()} == set(names)
-
-
-def test_figures_of_two_comparisons_on_the_same_terms_are_both_kept(
-    tmp_path: Path, make_chapter, make_arm
-):
-    chapter = make_chapter([*make_arm("standard", 1.5, 1.6), *make_arm("attnres", 1.4, 1.6)])
-    labels = ("preregistered 0123", "exploratory: not as preregistered (0123)")
-    both = [
-        replace(chapter, comparison=replace(chapter.comparison, registered=label))
-        for label in labels
-    ]
-
-    written = save_figures(both, str(tmp_path / "run.svg"))
-
-    assert len(written) == len(set(written)) == 10
-    assert {"run-shared-forest.svg", "run-shared-2-forest.svg"} <= {path.name for path in written}
-    assert labels[0] in (tmp_path / "run-shared-forest.svg").read_text()
-    assert "exploratory" in (tmp_path / "run-shared-2-forest.svg").read_text()
-
-
-def test_a_latex_table_says_what_was_registered_and_what_is_blocked(make_chapter, make_arm):
-    runs = [*make_arm("standard", 1.5, 1.6), *make_arm("attnres", 1.4)]
-    comparison = replace(make_chapter(runs).comparison, registered="preregistered 0123")
-
-    text = to_latex(comparison)
-
-    assert "the same for every arm [preregistered 0123]" in text
-    assert "Blocked: attnres (a paired test takes two shared seeds or more, got 1)" in text
-
-
-def test_a_latex_table_has_a_row_per_arm_and_its_rules(make_chapter, make_arm):
-    comparison = make_chapter(
-        [*make_arm("standard", 1.5, 1.6), *make_arm("attnres:block_size=4", 1.4, 1.6)]
-    ).comparison
-
-    text = to_latex(comparison)
-
-    for rule in ("toprule", "midrule", "bottomrule"):
-        assert text.count(rf"\{rule}") == 1
-    rows = re.findall(r"^    (.*) \\\\$", text, flags=re.MULTILINE)
-    assert [row.count(" & ") for row in rows] == [6, 6, 6]
-    assert r"\texttt{attnres:block\_size=4} & 1.5000 $\pm$ 0.1414" in rows[2]
-    for begin in re.findall(r"\\begin\{(\w+)\}", text):
-        assert text.count(rf"\end{{{begin}}}") == 1
-
-
-def test_a_latex_table_of_nothing_says_so(make_chapter, make_run):
-    comparison = make_chapter([make_run("standard", 0, status="pending")]).comparison
-
-    assert r"\multicolumn{7}{l}{no run has ended} \\" in to_latex(comparison)
-
-
-def test_what_latex_takes_for_commands_is_written_out():
-    assert escaped("a_b 50% $x$ {y} \\z & #1 ~^ ±") == (
-        r"a\_b 50\% \$x\$ \{y\} \textbackslash{}z \& \#1 \textasciitilde{}\textasciicircum{} $\pm$"
-    )

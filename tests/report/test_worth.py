@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import csv
-import io
-import json
 import re
-import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,9 +12,7 @@ from studies import fill
 from attnres_cli.config.recipe import Recipe, validate
 from attnres_cli.errors import StudyError
 from attnres_cli.report.figures.drawing import of_sizes
-from attnres_cli.report.formats import show
-from attnres_cli.report.page import scaling_page
-from attnres_cli.report.scaling import notes, report_of
+from attnres_cli.report.scaling import notes
 from attnres_cli.stats.scaling import PowerLaw
 from attnres_cli.verdict.ladder import Ladder, compute, ladder
 
@@ -140,28 +133,6 @@ def report(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, st
     return attnres(capsys, "report", "--scaling", *arguments)
 
 
-def test_every_format_has_the_multiplier(study: Path, capsys):
-    grow(study, 2, 4, 8, 16)
-
-    code, table, _ = report(capsys)
-    _, text, _ = report(capsys, "--format", "json")
-    _, lines, _ = report(capsys, "--format", "csv")
-    _, page, _ = report(capsys, "--format", "markdown")
-    _, latex, _ = report(capsys, "--format", "latex")
-    _, html, _ = report(capsys, "--format", "html")
-
-    assert code == 0
-    arms = {arm["variant"]: arm for arm in json.loads(text)["arms"]}
-    rows = {row["variant"]: row for row in csv.DictReader(io.StringIO(lines))}
-    assert arms["attnres"]["worth"]["value"] == pytest.approx(WORTH, rel=1e-4)
-    assert float(rows["attnres"]["multiplier"]) == arms["attnres"]["worth"]["value"]
-    assert rows["standard"]["multiplier"] == ""
-    for printed in (table, page, latex, html):
-        assert "1.300 [" in printed
-        assert "with a floor, attnres: E" in printed
-        assert all(sized(depth).digest in printed for depth in (2, 4, 8, 16))
-
-
 def test_one_size_alone_is_one_line(study: Path, capsys, tiny_recipe: Recipe):
     fill(study, tiny_recipe, {"standard": [1.5, 1.6]})
 
@@ -247,12 +218,3 @@ def test_what_differs_between_the_sizes_is_said(study: Path):
 
     assert "what differs between the sizes: model.n_layers" in notes(found)
     assert "what differs between the sizes: model.n_layers, optim.lr" in notes(mixed)
-
-
-def test_scaling_in_a_study_with_preregistrations_is_labelled_in_every_format(study: Path, capsys):
-    labelled = replace(grow(study, 2, 4), registered="exploratory")
-
-    for form in ("table", "markdown", "latex", "json", "csv"):
-        show(report_of(labelled), form, sys.stdout)
-        assert "exploratory" in capsys.readouterr().out, form
-    assert "[exploratory]</h2>" in scaling_page(labelled, "my.db")

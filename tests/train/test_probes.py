@@ -23,7 +23,7 @@ from attnres_cli.nn.depthmix import engines
 from attnres_cli.nn.loss import next_token_loss
 from attnres_cli.nn.model import Transformer
 from attnres_cli.nn.shape import Shape
-from attnres_cli.nn.source_groups import perturb
+from attnres_cli.nn.source_groups import move
 from attnres_cli.records.run import Probe, RunSpec, Settings, Status
 from attnres_cli.train import probes
 from attnres_cli.train.checkpoint import Checkpoints
@@ -78,7 +78,7 @@ def longer(tiny_recipe: Recipe) -> Recipe:
 def moved(spec: str, shape: Shape) -> Transformer:
     """In float64, away from its initial values."""
     model = build(spec, shape).double()
-    perturb(model.residual, 0.3)
+    move(model.residual, 0.3)
     return model
 
 
@@ -303,7 +303,7 @@ def test_m_taken_some_tokens_at_a_time_is_the_same(
 @pytest.mark.parametrize("spec", BRIEF)
 def test_every_design_is_measured_under_autocast(spec: str, tiny_shape: Shape):
     model = build(spec, tiny_shape)
-    perturb(model.residual, 0.1)
+    move(model.residual, 0.1)
     inputs, targets = windows(tiny_shape)
     rough = torch.autocast("cpu", torch.bfloat16)
 

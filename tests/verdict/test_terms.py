@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import csv
-import io
-import json
-import sys
-
 import pytest
 
 from attnres_cli.errors import StudyError
 from attnres_cli.records.comparison_terms import SHARED, ArmRecipe, Matched, Terms, Tuned
 from attnres_cli.records.run import FIRST_TUNING_SEED, DataDescription, RunRecord
 from attnres_cli.report import comparison as export
-from attnres_cli.report import formats
 from attnres_cli.verdict import labels as terms
 from attnres_cli.verdict.comparison import Comparison, compare
 from attnres_cli.verdict.select import choose, told
@@ -107,70 +101,6 @@ def test_an_arms_own_recipe_can_be_asked_for_by_its_digest(study, recipes):
     chosen = choose(study, "attnres.db", TUNED, "attnres", own=recipes)
 
     assert chosen.recipe_digest == TUNED
-
-
-def test_every_table_says_what_it_is_of(comparisons, capsys):
-    for comparison in comparisons:
-        formats.show(export.report_of([comparison]), "table", sys.stdout)
-
-    text = capsys.readouterr().out
-    assert "recipe quick, the same for every arm: validation loss" in text
-    assert "recipe quick, each arm at its own tuned learning rate: validation loss" in text
-    assert "recipe quick, each arm of standard's parameters: validation loss" in text
-    assert "lr 0.02" in text
-    assert "d_ff 86" in text
-
-
-def test_json_has_the_other_comparisons_under_more(comparisons):
-    document = json.loads(formats.to_json(export.report_of([*comparisons])))
-
-    assert [other["terms"]["match"] for other in document["more"]] == ["tokens", "params"]
-    assert document["more"][0]["terms"]["is_tuned"]
-    assert document["recipe_digest"] == document["more"][0]["recipe_digest"] == BASE
-    tuned = {arm["variant"]: arm for arm in document["more"][0]["arms"]}
-    assert tuned["attnres"]["own"]["lr"] == 0.02
-    assert tuned["attnres"]["recipe_digest"] == TUNED
-    assert all(arm["own"] is None for arm in document["arms"])
-
-
-def test_json_has_every_gate_with_its_numbers(comparisons):
-    document = json.loads(formats.to_json(export.report_of([comparisons[0]])))
-
-    learned = document["arms"][0]["gates"]["0"][2]
-    assert learned == {
-        "name": "learned",
-        "passed": True,
-        "value": 1.5,
-        "low": None,
-        "high": pytest.approx(5.545, abs=1e-3),
-    }
-
-
-def test_csv_names_the_terms_of_every_line(comparisons):
-    rows = list(csv.DictReader(io.StringIO(formats.to_csv(export.report_of([*comparisons])))))
-
-    assert [(row["variant"], row["terms"], row["own"]) for row in rows] == [
-        ("standard", "shared", ""),
-        ("attnres", "shared", ""),
-        ("standard", "tuned", "lr 0.02"),
-        ("attnres", "tuned", "lr 0.02"),
-        ("standard", "params matched to standard", ""),
-        ("attnres", "params matched to standard", "d_ff 86"),
-    ]
-
-
-def test_markdown_has_a_heading_over_every_table(comparisons):
-    headings = [
-        line
-        for line in formats.to_markdown(export.report_of([*comparisons])).splitlines()
-        if line[:1] == "#"
-    ]
-
-    assert headings == [
-        "### Recipe quick, the same for every arm",
-        "### Recipe quick, each arm at its own tuned learning rate",
-        "### Recipe quick, each arm of standard's parameters",
-    ]
 
 
 def test_the_facts_say_how_rates_were_found(comparisons):

@@ -10,15 +10,11 @@ from matplotlib.figure import Figure
 
 from attnres_cli.report.figures import (
     aspect,
-    blocks,
-    cost,
-    curves,
-    depth,
-    forest,
+    comparison,
     heatmap,
     importance,
-    mixing,
     pareto,
+    probes,
     scaling,
 )
 from attnres_cli.report.figures.style import house_style
@@ -49,12 +45,22 @@ def drawings(chapter: Chapter) -> list[Drawing]:
     of = " " + _about_comparison(chapter)
     with house_style():
         drawn = (
-            ("forest", "Paired differences from the baseline", forest.CAPTION, forest.draw),
-            ("curves", "Loss curves", curves.CAPTION, curves.draw),
-            ("cost", "Cost beside gain", cost.CAPTION, cost.draw),
-            ("blocks", "Loss against block size", blocks.CAPTION, blocks.draw),
-            ("depth", "Outputs and gradients over depth", depth.CAPTION, depth.draw),
-            ("mixing", "Depth mixing: who reads what", mixing.caption(chapter), mixing.draw),
+            (
+                "forest",
+                "Paired differences from the baseline",
+                comparison.FOREST,
+                comparison.forest,
+            ),
+            ("curves", "Loss curves", comparison.CURVES, comparison.curves),
+            ("cost", "Cost beside gain", comparison.COST, comparison.cost),
+            ("blocks", "Loss against block size", comparison.BLOCKS, comparison.blocks),
+            ("depth", "Outputs and gradients over depth", probes.DEPTH, probes.depth),
+            (
+                "mixing",
+                "Depth mixing: who reads what",
+                probes.mixing_caption(chapter),
+                probes.mixing,
+            ),
         )
         return [
             Drawing(name, title, caption + of, figure)
@@ -106,13 +112,13 @@ def picture(drawing: Drawing, suffix: str) -> bytes:
 
 def _about_comparison(chapter: Chapter) -> str:
     """What the numbers are of: `Recipe quick (5821f707fa1b); 3 seeds per arm; attnres 0.1.0`."""
-    comparison = chapter.comparison
-    counts = [len(arm.losses) for arm in comparison.arms]
+    held = chapter.comparison
+    counts = [len(arm.losses) for arm in held.arms]
     seeds = f"{_range(counts)} seed{'' if set(counts) == {1} else 's'} per arm"
-    versions = sorted({text.split(",")[0] for text in comparison.versions})
+    versions = sorted({text.split(",")[0] for text in held.versions})
     return (
-        f"{labels.capital(labels.title(comparison))} ({comparison.recipe_digest}); {seeds}; "
-        f"{labels.tokens(comparison)}; {', '.join(versions)}."
+        f"{labels.capital(labels.title(held))} ({held.recipe_digest}); {seeds}; "
+        f"{labels.tokens(held)}; {', '.join(versions)}."
     )
 
 

@@ -1,0 +1,167 @@
+"""How many seeds a gap takes and what they cost, as a report."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from attnres_cli.report.comparison import METRIC, UNIT
+from attnres_cli.report.table import Column, Report, Table
+from attnres_cli.stats.power import ALPHA, POWER, SEEDS, Pairing, seconds
+from attnres_cli.verdict.comparison import ArmResult
+from attnres_cli.verdict.format import duration, plural
+from attnres_cli.verdict.power import PowerAnalysis
+
+_NEEDED = (
+    Column("correlation", "word"),
+    *map(Column, ("sd of difference", "seeds [95 %]", "runs", "to train", "time")),
+)
+_DETECTABLE = (Column("correlation", "word"), *(Column(str(n)) for n in SEEDS))
+_FIELDS = (
+    "recipe", "recipe_digest", "baseline", "gap", "arms", "noise_sd", "correlation", "is_measured",
+    "measured_arms", "measured_pairs", "sd", "seeds", "runs", "to_train", "seconds", "seeds_low",
+    "seeds_high", *(f"detectable_{n}" for n in SEEDS),
+)  # fmt: skip
+
+
+def report_of(found: PowerAnalysis) -> Report:
+    """The noise floor, the seeds that the gap takes with their cost, and detectable differences."""
+    comparison, floor = found.comparison, found.noise
+    arms, (low, high) = f"{plural(found.n_arms, 'arm')} beside the baseline", floor.ci95
+    return Report(
+        title=(
+            f"noise floor: {floor.n} runs of {comparison.baseline} under recipe "
+            f"{comparison.recipe} ({comparison.recipe_digest}) end at {floor.mean:.4f}, sd "
+            f"{floor.sd:.4f} [{low:.4f}, {high:.4f}] nats per token"
+        ),
+        tables=[
+            Table(
+                f"seeds to separate {found.gap:g} from {comparison.baseline}, {arms}",
+                _NEEDED,
+                [_needed_cells(row, found) for row in found.pairings],
+            ),
+            Table(
+                f"least difference that so many seeds separate, {arms}",
+                _DETECTABLE,
+                [[_name(row), *(f"{v:.3f}" for v in row.detectable)] for row in found.pairings],
+            ),
+        ],
+        warnings=[f"warning: {gate}" for arm in comparison.arms if (gate := _gate(arm))],
+        notes=_notes(found),
+        document=_document(found),
+        fields=_FIELDS,
+        records=[_record(row, found) for row in found.pairings],
+    )
+
+
+def _gate(arm: ArmResult) -> str:
+    return arm.reason if arm.verdict == "baseline" else ""
+
+
+def _needed_cells(row: Pairing, found: PowerAnalysis) -> list[str]:
+    low, high = map(_count, row.range)
+    cells = [_name(row), f"{row.sd:.4f}", f"{_count(row.needed)} [{low}-{high}]"]
+    if row.needed is None:
+        return [*cells, "-", "-", "-"]
+    runs, left, took = seconds(row.needed, found.runs, found.workers)
+    return [*cells, f"{runs:,}", f"{left:,}", duration(took)]
+
+
+def _name(row: Pairing) -> str:
+    known = "none" if row.correlation is None else f"{row.correlation:.2f}"
+    return f"{known} {'measured' if row.n_arms else 'assumed'}"
+
+
+def _count(seeds: int | None) -> str:
+    return "over 10,000" if seeds is None else f"{seeds:,}"
+
+
+def _notes(found: PowerAnalysis) -> list[str]:
+    """The rule, and what the numbers rest on."""
+    first, (base, *arms) = found.pairings[0], found.runs
+    lines = [
+        f"rule: found in 80 % of studies by the paired t test with p < 0.05 / {found.n_arms} "
+        "(Holm's strictest step)",
+        "correlation: of an arm's losses with the baseline's over seeds, which share data and "
+        "initial weights; 0: pairing buys nothing. Assumed ones take arms to be as noisy as the "
+        "baseline",
+        "no arm of this study shares two seeds with the baseline: nothing measured",
+    ]
+    if first.n_arms:
+        lines[-1] = (
+            f"measured over {plural(first.n_arms, 'arm')} of this study, which share at most "
+            f"{first.n_pairs} seeds with the baseline"
+        )
+    others = f", an arm {_time(max(time for _, time in arms))} at most" if arms else ""
+    lines.append(
+        f"time: from {found.n_timed} runs of this study; a run of the baseline takes "
+        f"{_time(base[1])}{others}; {plural(found.workers, 'worker')}, {found.numerics}"
+    )
+    if found.left_out:
+        lines.append(
+            f"left out: {plural(found.left_out, 'run')} of the baseline, diverged or not computed "
+            f"on {found.numerics}"
+        )
+    return lines
+
+
+def _time(seconds: float) -> str:
+    """Of one run: tenths where a second is much."""
+    return duration(seconds) if seconds >= 10 else f"{seconds:.1f} s"
+
+
+def _document(found: PowerAnalysis) -> dict[str, Any]:
+    comparison, floor = found.comparison, found.noise
+    data, (base, *arms) = comparison.data, found.runs
+    return {
+        "recipe": comparison.recipe,
+        "recipe_digest": comparison.recipe_digest,
+        "data": {"source": data.source, "fingerprint": data.fingerprint, "bytes": data.n_bytes},
+        "baseline": comparison.baseline,
+        "metric": METRIC,
+        "unit": UNIT,
+        "noise": {"runs": floor.n, "mean": floor.mean, "sd": floor.sd, "sd_ci95": floor.ci95},
+        "gap": found.gap,
+        "arms": found.n_arms,
+        "alpha": ALPHA / found.n_arms,
+        "power": POWER,
+        "workers": found.workers,
+        "numerics": found.numerics,
+        "left_out": found.left_out,
+        "run_s": {"baseline": base[1], "arms": [time for _, time in arms], "runs": found.n_timed},
+        "pairings": [_pairing(row, found) for row in found.pairings],
+    }
+
+
+def _pairing(row: Pairing, found: PowerAnalysis) -> dict[str, Any]:
+    cost: tuple[int, int, float] | tuple[None, None, None] = (None, None, None)
+    if row.needed is not None:
+        cost = seconds(row.needed, found.runs, found.workers)
+    return {
+        "correlation": row.correlation,
+        "is_measured": row.n_arms > 0,
+        "measured_arms": row.n_arms,
+        "measured_pairs": row.n_pairs,
+        "sd": row.sd,
+        "seeds": row.needed,
+        "seeds_ci95": row.range,
+        "runs": cost[0],
+        "to_train": cost[1],
+        "seconds": cost[2],
+        "detectable": dict(zip(SEEDS, row.detectable, strict=True)),
+    }
+
+
+def _record(row: Pairing, found: PowerAnalysis) -> dict[str, Any]:
+    comparison, pairing = found.comparison, _pairing(row, found)
+    return {
+        "recipe": comparison.recipe,
+        "recipe_digest": comparison.recipe_digest,
+        "baseline": comparison.baseline,
+        "gap": found.gap,
+        "arms": found.n_arms,
+        "noise_sd": found.noise.sd,
+        **pairing,
+        "seeds_low": row.range[0],
+        "seeds_high": row.range[1],
+        **{f"detectable_{n}": least for n, least in pairing["detectable"].items()},
+    }

@@ -1,0 +1,141 @@
+"""How many seeds a study needs, and what they cost: from what it holds, before arms are trained."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from attnres_cli.errors import StudyError
+from attnres_cli.records.run import DataDescription, RunRecord
+from attnres_cli.stats.power import (
+    ASSUMED,
+    Noise,
+    Pairing,
+    assumed,
+    measured,
+    noise,
+)
+from attnres_cli.verdict.comparison import Comparison, compare
+
+
+@dataclass(frozen=True)
+class PowerAnalysis:
+    """What the runs of a study say about one that would separate a gap.
+
+    Attributes:
+        noise: of the baseline's losses over seeds.
+        gap: to be separated, nats per token.
+        n_arms: besides the baseline; p is corrected for so many.
+        pairings: measured, where the study has arms; then assumed ones.
+        runs: for each arm, the baseline first, runs held and the seconds that one takes.
+        n_timed: runs that those seconds are medians of.
+        numerics: of the baseline's runs that count.
+        left_out: the baseline's runs that do not: diverged, or computed in another way.
+
+    """
+
+    comparison: Comparison
+    noise: Noise
+    gap: float
+    n_arms: int
+    pairings: tuple[Pairing, ...]
+    runs: tuple[tuple[int, float], ...]
+    n_timed: int
+    workers: int
+    numerics: str
+    left_out: int
+
+
+def analyse(
+    records: Sequence[RunRecord],
+    facts: DataDescription,
+    baseline: str,
+    gap: float,
+    n_arms: int | None,
+    workers: int | None,
+    n_cores: int,
+) -> PowerAnalysis | None:
+    """What runs of one recipe say; None where the baseline has fewer than two that count.
+
+    Args:
+        records: of one recipe and fingerprint, one or more.
+        facts: of that fingerprint.
+        baseline: the canonical name of an arm.
+        gap: in nats per token, more than 0.
+        n_arms: besides the baseline; None: those that the study holds, or else one.
+        workers: processes; None: as many as the threads of the runs leave room for on n_cores, on
+            a GPU one.
+        n_cores: of this machine.
+
+    """
+    base = [run for run in records if run.variant == baseline and run.result is not None]
+    numerics = base[-1].result.settings.numerics if base and base[-1].result else ""
+    counted = {run.seed: run for run in base if _counts(run, numerics)}
+    if len(counted) < 2:
+        return None
+    losses = {seed: run.result.val_loss for seed, run in counted.items() if run.result}
+    comparison = compare([run for run in records if run.result is not None], facts, baseline)
+    pairs, arms = [], [arm for arm in comparison.arms if arm.variant != baseline]
+    for arm in arms:
+        if arm.difference is not None:
+            shared = sorted(arm.losses.keys() & losses.keys())
+            pairs.append(([arm.losses[s] for s in shared], [losses[s] for s in shared]))
+    n_tests = n_arms or max(1, len(arms))
+    floor = noise(list(losses.values()))
+    found = measured(pairs, gap, n_tests)
+    rows = [*([found] if found else []), *(assumed(floor, rho, gap, n_tests) for rho in ASSUMED)]
+    timed = {name: _train_s(records, name) for name in (baseline, *(arm.variant for arm in arms))}
+    on = next(iter(counted.values())).result
+    assert on is not None
+    fitting = max(1, n_cores // max(1, on.settings.threads)) if on.settings.device == "cpu" else 1
+    return PowerAnalysis(
+        comparison=comparison,
+        noise=floor,
+        gap=gap,
+        n_arms=n_tests,
+        pairings=tuple(rows),
+        runs=tuple(_runs(timed, baseline, n_tests)),
+        n_timed=sum(map(len, timed.values())),
+        workers=workers or fitting,
+        numerics=numerics,
+        left_out=len(base) - len(counted),
+    )
+
+
+def _counts(run: RunRecord, numerics: str) -> bool:
+    """Whether it is complete, and computed like the newest one."""
+    result = run.result
+    return (
+        result is not None
+        and math.isfinite(result.val_loss)
+        and result.settings.numerics == numerics
+    )
+
+
+def _train_s(records: Sequence[RunRecord], variant: str) -> list[float]:
+    return [r.result.train_s for r in records if r.variant == variant and r.result is not None]
+
+
+def _runs(
+    timed: Mapping[str, Sequence[float]], baseline: str, n_arms: int
+) -> list[tuple[int, float]]:
+    """Those of the baseline, then of the arms with most runs; arms that are not there yet take as
+    long as the others' median, or the baseline's.
+    """
+    base = (len(timed[baseline]), median(timed[baseline]))
+    held = [(len(times), median(times)) for name, times in timed.items() if name != baseline]
+    usual = median(time for _, time in held) if held else base[1]
+    arms = sorted(held, reverse=True)[:n_arms]
+    return [base, *arms, *[(0, usual)] * (n_arms - len(arms))]
+
+
+def too_few_runs(study: str, recipe: str, baseline: str, held: int) -> StudyError:
+    """What to say where the baseline has too few runs."""
+    there = f"{held} run" if held == 1 else f"{held or 'no'} runs"
+    command = f"attnres ablate '{baseline}' --recipe {recipe} --seeds 5 --study {study}"
+    return StudyError(
+        f"study {study} holds {there} of {baseline} under recipe {recipe} that count, a noise "
+        f"floor takes two or more: `{command}`"
+    )

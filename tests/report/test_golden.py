@@ -1,0 +1,189 @@
+"""Every report in every format, as a whole; how to renew the files is said in tests/golden.py."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from dataclasses import replace
+
+import pytest
+from comparisons import PROBE
+from golden import check
+
+from attnres_cli.config.recipe import validate
+from attnres_cli.records.comparison_terms import SHARED, ArmRecipe, Terms, Tuned
+from attnres_cli.records.run import Departure, Standing, Status, Verification
+from attnres_cli.report import against, comparison, page, power, runs, scaling
+from attnres_cli.report.formats import show
+from attnres_cli.report.table import Report
+from attnres_cli.verdict.chapter import Chapter
+from attnres_cli.verdict.comparison import compare
+from attnres_cli.verdict.ladder import ladder
+from attnres_cli.verdict.power import analyse
+
+UNKIND = "my_own:a=<b>x</b>&y,c=50%|~{d}"
+RATES = Tuned(
+    0.01, (0.005, 0.01, 0.02), (1.9, 1.5, None), (7, 8), 0.02, True, "between its neighbours"
+)
+SUFFIXES = {"table": "txt", "markdown": "md", "csv": "csv", "json": "json", "latex": "tex"}
+
+
+@pytest.fixture(autouse=True)
+def wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("LINES", "FORCE_COLOR", "NO_COLOR", "TTY_COMPATIBLE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("COLUMNS", "140")
+
+
+@pytest.fixture
+def records(make_arm, make_run):
+    """Arms of every verdict, one with an unkind name, and a run that failed unkindly."""
+    return [
+        *make_arm("standard", 1.50, 1.70, 1.60),
+        *make_arm("attnres", 1.39, 1.59, 1.50, n_params=1_002_048),
+        *make_arm("mhc", 1.61, 1.80, 1.71),
+        *make_arm("denseformer", 1.51, 1.68, 1.62),
+        *make_arm(UNKIND, 1.49, 1.70, 1.585),
+        make_run("gone", 0, status=Status.DIVERGED, steps=7),
+        make_run("broken", 0, status=Status.FAILED, error="ValueError: <script>alert(1)</script>"),
+    ]
+
+
+@pytest.fixture
+def comparisons(records, make_arm, facts):
+    """On the shared recipe, which was registered, and with a rate tuned for one arm."""
+    facts = replace(facts, floor=0.5, zlib_bits=1.9, xz_bits=1.5)
+    shared = replace(compare(records, facts, "standard"), registered="preregistered 0a1b2c3d4e5f")
+    own = ArmRecipe(
+        "abcdef012345", facts.fingerprint, Terms(is_tuned=True), "attnres", "b" * 12, RATES
+    )
+    tuned = make_arm("attnres", 1.3, 1.4, 1.5, recipe=("quick", "b" * 12))
+    return [shared, compare([*records[:3], *tuned], facts, "standard", own.terms, [own])]
+
+
+@pytest.fixture
+def grown(make_arm, facts):
+    """Four sizes; attnres is worth about 1.3 times its compute, mhc loses with depth."""
+    found, recipes = [], {}
+    for n_layers, off in ((2, 0.001), (4, -0.002), (8, 0.0015), (16, -0.0005)):
+        held = {
+            "name": "grown",
+            "model": {"n_layers": n_layers, "d_model": 16, "n_heads": 2, "seq_len": 16},
+            "optim": {"lr": 1e-2},
+            "train": {"tokens": 384, "batch_size": 4, "eval_tokens": 256},
+        }
+        recipe = validate(held, "grown")
+        recipes[recipe.digest], flops = recipe, 10**9 * n_layers**2
+        of = {"flops_per_token": flops, "recipe": ("grown", recipe.digest)}
+        for variant, worth, more in (("standard", 1, 0), ("attnres", 1.3, 0), ("mhc", 1, 1e-3)):
+            loss = 1.2 + 1.5 * (worth * flops) ** -0.05 + more * n_layers + off
+            off_seed = 0.003 * worth + more * n_layers / 10
+            found += make_arm(variant, loss + 0.004, loss - off_seed, loss + 0.001, **of)
+    return ladder(found, "grown", facts, "standard", recipes.__getitem__)
+
+
+def shown(report: Report, form: str) -> str:
+    out = io.StringIO()
+    show(report, form, out)
+    return out.getvalue()
+
+
+def check_all(name: str, report: Report, subtests, forms=tuple(SUFFIXES)) -> None:
+    for form in forms:
+        with subtests.test(form):
+            text = shown(report, form)
+            if form == "json":
+                json.loads(text, parse_constant=pytest.fail)
+            if form == "csv":
+                assert all(None not in row for row in csv.DictReader(io.StringIO(text)))
+            check(f"{name}.{SUFFIXES[form]}", text)
+
+
+def check_page(name: str, html: str) -> None:
+    """Without style and the drawings' insides, which tests of their own look at."""
+    html = re.sub(r"<style>.*?</style>", "<style></style>", html, flags=re.DOTALL)
+    check(f"{name}.html", re.sub(r"<svg.*?</svg>", "<svg></svg>", html, flags=re.DOTALL))
+
+
+def test_a_verdict_is_the_same_in_every_format(comparisons, subtests):
+    check_all("verdict", comparison.report_of(comparisons), subtests)
+
+
+def test_a_verdict_on_a_narrow_terminal_keeps_what_decides(comparisons, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    check("verdict-80.txt", shown(comparison.report_of(comparisons[:1]), "table"))
+
+
+def test_a_study_of_failures_is_told_in_every_format(make_run, facts, subtests):
+    failed = make_run("standard", 0, status=Status.FAILED, error="OSError: no space left")
+    check_all("nothing", comparison.report_of([compare([failed], facts, "standard")]), subtests)
+
+
+def test_the_papers_numbers_stand_beside_a_studys_in_every_format(comparisons, subtests):
+    check_all("paper", against.report_of(comparisons), subtests)
+
+
+def test_a_ladder_is_the_same_in_every_format(grown, subtests):
+    check_all("scaling", scaling.report_of(grown), subtests)
+
+
+def test_a_power_analysis_is_the_same_in_every_format(records, make_run, facts, subtests):
+    found = analyse(records, facts, "standard", 0.02, None, None, n_cores=4)
+    assert found is not None
+    check_all("power", power.report_of(found), subtests, ("table", "markdown", "csv", "json"))
+
+
+def test_runs_are_listed_and_shown_one_by_one(records, make_run, subtests):
+    standing = Standing(1, None, None, None, 1, "2026-01-01T00:00:00+00:00", None, None, None)
+    busy = replace(standing, owner="here/1|boot|17|9", is_alive=False, step=120)
+    probed = replace(records[0].result, probes=(replace(PROBE, step=0), PROBE))
+    whole = runs.Line(replace(records[0], result=probed), standing, 400)
+    waiting = make_run("attnres", 4, status=Status.PENDING)
+    lines = [
+        whole,
+        runs.Line(records[-2], standing, 400),
+        runs.Line(records[-1], standing, 400),
+        runs.Line(make_run("mhc", 3, status=Status.RUNNING), busy, 400),
+        runs.Line(waiting, standing, 400, pruned_by="0a1b2c3d4e5f"),
+    ]
+    check_all("runs", runs.list_of(lines), subtests, ("table", "json"))
+    check_all("run", runs.run_of(whole), subtests, ("table", "json"))
+    failed = runs.run_of(lines[2])
+    check_all("run-failed", failed, subtests, ("table",))
+
+
+def test_a_verified_run_is_equal_or_says_where_it_departs(records, subtests):
+    record = records[0]
+    equal = Verification(record, record.result, None, (), ())
+    other = replace(record.result, val_loss=1.5000000000000002)
+    names = ("embed.weight", "head.weight", "norm.weight", "layers.0.attn.out.weight")
+    departure = Departure(200, "train loss", 2.0, 2.0000000000000004)
+    departs = Verification(record, other, departure, names, (("torch", "2.9.0", "2.10.0"),))
+    check_all("equal", runs.verification_of(equal), subtests, ("table", "json"))
+    check_all("departs", runs.verification_of(departs), subtests, ("table", "json"))
+
+
+def test_the_page_of_a_study_is_whole_and_every_name_on_it_is_text(
+    comparisons, records, monkeypatch
+):
+    monkeypatch.setattr(page, "drawings", lambda chapter: [])
+    chapters = [Chapter(held, records, study="my.db") for held in comparisons]
+    check_page("page", page.to_html(chapters))
+
+
+def test_the_page_of_a_ladder_is_whole(grown):
+    check_page("scaling", page.scaling_page(grown, "my.db"))
+
+
+def test_the_page_beside_the_paper_is_whole(comparisons, records):
+    chapters = [Chapter(held, records, study="my.db") for held in comparisons]
+    check_page("paper", page.paper_page(chapters))
+
+
+def test_the_shared_terms_have_no_column_of_their_own(comparisons):
+    tables = [comparison.table_of(held) for held in comparisons]
+
+    assert [held.terms == SHARED for held in comparisons] == [True, False]
+    assert [[c.title for c in table.columns].count("its own") for table in tables] == [0, 1]

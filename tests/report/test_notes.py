@@ -1,0 +1,116 @@
+"""What a report says below its tables: what the numbers rest on, and what makes them worth less."""
+
+from __future__ import annotations
+
+import io
+import math
+from dataclasses import replace
+
+import pytest
+from comparisons import PROBE
+
+from attnres_cli.records.run import Probe
+from attnres_cli.report.comparison import facts_of, speed_text, table_of
+from attnres_cli.report.formats import escaped, show
+from attnres_cli.report.probes import probe_tables
+from attnres_cli.report.table import Report
+from attnres_cli.verdict.comparison import compare
+
+
+@pytest.fixture
+def notes(make_arm, facts):
+    """A function that gives the notes of two arms; keywords change the data."""
+
+    def told(loss: float = 1.5, **changes: object) -> str:
+        records = make_arm("standard", loss, loss + 0.1)
+        return "\n".join(facts_of(compare(records, replace(facts, **changes), "standard")))
+
+    return told
+
+
+def test_reference_lines_are_those_that_the_data_have(notes):
+    assert "(bigram) 2.4000, byte frequencies (unigram) 3.3000 nats/token" in notes()
+    assert "floor" not in notes()
+    assert "compressors" not in notes()
+    assert "floor: a model that knows the task loses 0.8125 nats/token" in notes(floor=0.8125)
+
+
+def test_what_compressors_make_of_tokens_is_told_per_byte_and_of_bytes_as_a_loss_too(notes):
+    packed = {"zlib_bits": 2.0, "xz_bits": 1.5}
+
+    assert "zlib 2.0000 bits/byte (1.3863 nats/token)" in notes(**packed)
+    assert "zlib 2.0000 bits/byte, xz 1.5000" in notes(**packed, vocab_size=50257)
+
+
+def test_a_baseline_that_learned_too_little_is_said(notes):
+    assert "above the bigram line" not in notes(1.5)
+    assert "above the bigram line" in notes(2.5)
+
+
+def test_arms_that_another_engine_computed_are_named(make_arm, facts):
+    base = make_arm("standard", 1.5, 1.6)
+    other = make_arm("a", 1.4, 1.5, settings={"engine": "compile"})
+    line = "different engines, which agree to rounding: standard by eager; a by compile"
+
+    assert line in "\n".join(facts_of(compare([*base, *other], facts, "standard")))
+    alike = compare(base + make_arm("a", 1.4, 1.5), facts, "standard")
+    assert "different engines" not in "\n".join(facts_of(alike))
+
+
+def test_losses_of_tokens_that_are_no_bytes_are_not_said_to_be_of_bytes(make_arm, facts):
+    tokens = replace(facts, source="nanogpt", n_bytes=2000, vocab_size=50257)
+    task = replace(facts, source="recall", n_bytes=0, train_tokens=0)
+
+    for data, size in ((tokens, "1,000 tokens, 50 of"), (task, "generated without end, 50 tokens")):
+        comparison = compare(make_arm("standard", 1.5, 1.6), data, "standard")
+        text = "\n".join(facts_of(comparison))
+        assert size in text
+        assert "next token given this token" in text
+        assert "bits/byte" not in [column.title for column in table_of(comparison).columns]
+
+
+def test_the_share_of_a_known_peak_is_told(make_arm, facts):
+    gpu = {"device": "cuda", "device_name": "NVIDIA H100 80GB HBM3", "precision": "bf16"}
+    records = make_arm(
+        "standard", 1.5, 1.6, settings=gpu, tokens_per_second=1e6, flops_per_token=494_700_000
+    )
+    (arm,) = compare(records, facts, "standard").arms
+
+    assert speed_text(arm) == "1,000,000 tokens/s, MFU 50.0 %"
+
+
+def test_a_probe_without_shares_or_m_has_the_rest_and_the_reason():
+    probe = Probe(100, (math.nan, math.inf, 2.0), (0.08, 0.002, 0.04), (1.0, 1.25, 1.75),
+                  no_mixing="why not")  # fmt: skip
+
+    (table,), notes = probe_tables([probe])
+
+    assert table.rows[0] == ["embedding", "", "", "", "", "nan", "0.08", "-"]
+    assert table.rows[1] == ["1 attn", "1.00", "-", "-", "-", "inf", "0.002", "-"]
+    assert table.rows[3] == ["output", "1.75", "-", "-", "-", "", "", ""]
+    assert notes[-1] == "depth mixing: no table, why not"
+
+
+def test_no_probes_are_nothing_to_print():
+    assert probe_tables([]) == ([], [])
+
+
+@pytest.mark.parametrize("number", [1.2345e-5, 123.456, 1.2345e7])
+def test_a_deep_model_is_no_wider_than_a_terminal(number: float, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    row, out = (number,) * 129, io.StringIO()
+    probe = replace(PROBE, step=10**6, output_rms=row, gradient_rms=row, input_rms=row,
+                    newest_share=row, embedding_share=row, entropy=row, mixing=(row,) * 129
+                    )  # fmt: skip
+    tables, notes = probe_tables([probe, probe])
+
+    show(Report("", tables, notes=notes), "table", out)
+
+    assert max(map(len, out.getvalue().splitlines())) <= 80
+    assert "…" not in out.getvalue()
+
+
+def test_what_latex_takes_for_commands_is_written_out():
+    assert escaped("a_b 50% $x$ {y} \\z & #1 ~^ ±") == (
+        r"a\_b 50\% \$x\$ \{y\} \textbackslash{}z \& \#1 \textasciitilde{}\textasciicircum{} $\pm$"
+    )
