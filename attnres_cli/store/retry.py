@@ -35,7 +35,7 @@ def seconds_of(variable: str, usual: float) -> float:
         seconds = float(text)
     except ValueError:
         seconds = -1.0
-    if not 0 <= seconds < float("inf"):
+    if not seconds >= 0:
         raise UsageError(f"{variable} must be a number of seconds from 0 up, got '{text}'")
     return seconds
 

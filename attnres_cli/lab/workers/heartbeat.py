@@ -14,7 +14,7 @@ from attnres_cli.store.store import Store
 from attnres_cli.train.keeper import Keeper
 
 
-class Heart:
+class Heartbeat:
     """Beats while it is entered, for one run. `is_ours`: whether the run still is this process's.
 
     Where it is not any more, training is asked to stop: another process has it.
@@ -24,9 +24,9 @@ class Heart:
         self.is_ours = True
         self._store, self._run_id, self._keeper = store, run_id, keeper
         self._wake, self._is_over, self._is_further = threading.Event(), False, False
-        self._thread = threading.Thread(target=self._beat, name="heart", daemon=True)
+        self._thread = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
 
-    def __enter__(self) -> Heart:
+    def __enter__(self) -> Heartbeat:
         self._thread.start()
         return self
 

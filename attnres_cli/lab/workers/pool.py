@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import signal
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from multiprocessing import resource_tracker
+from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection, wait
-from multiprocessing.context import SpawnProcess
+from multiprocessing.process import BaseProcess
 from typing import Any
 
 from attnres_cli.errors import AwayError, DataError, StudyError
-from attnres_cli.lab.workers.worker import AWAY, NO_DATA, NO_STUDY, Job, Orders, checkpoint_s, work
+from attnres_cli.lab.workers.worker import (
+    AWAY,
+    ENDING,
+    NO_DATA,
+    NO_STUDY,
+    Job,
+    Orders,
+    checkpoint_s,
+    work,
+)
 from attnres_cli.records.run import Event, Status
 from attnres_cli.store.store import Store
 from attnres_cli.train.checkpoint import clear
@@ -34,11 +44,12 @@ _TICK_S = 0.5
 _LOOK_S = 5.0  # between looks at the study while workers train
 _GOES_ON = "(above); the same command goes on"
 _LAST_WORDS_S = 20.0  # for checkpoints, when all is to end
+_SAFE_PATH = "PYTHONSAFEPATH"
 
 
 @dataclass
 class _Worker:
-    process: SpawnProcess
+    process: BaseProcess
     line: Connection
     has_claimed: bool = False  # ever
     is_busy: bool = False  # with a run now
@@ -120,7 +131,7 @@ class _Pool:
             for number in free[: max(0, waiting - idle)]:
                 self.workers[number] = _start(number, self._jobs[number])
             self._listen()
-            self._bury()
+            self._reap()
             self._store.release(list(self.seen))  # of another command's processes that have died
 
     def _unfinished(self, n_free: int) -> dict[int, Status]:
@@ -163,7 +174,7 @@ class _Pool:
             with suppress(OSError):  # it has died: that is seen where it is listened to
                 worker.line.send(orders)
 
-    def _bury(self) -> None:
+    def _reap(self) -> None:
         """Forget workers that have ended; let the runs of those that died wait again."""
         for number, worker in list(self.workers.items()):
             code = worker.process.exitcode
@@ -201,17 +212,45 @@ def _interrupt(_signal: int, _frame: object) -> None:
 
 
 def _start(number: int, job: Job) -> _Worker:
-    context = multiprocessing.get_context("spawn")  # CUDA does not survive a fork
+    """A worker process. On a CPU it is a copy of one that has imported torch; CUDA does not survive
+    to be copied.
+    """
+    context = multiprocessing.get_context("forkserver" if job.device == "cpu" else "spawn")
     line, theirs = context.Pipe()
-    process = context.Process(target=work, args=(number, job, theirs), daemon=True)
+    arguments = (dict(os.environ), number, job, theirs)
+    process = context.Process(target=_work, args=arguments, daemon=True)  # type: ignore[attr-defined]
     resource_tracker.ensure_running()  # which process.start() would do, and let Ctrl-C through
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        process.start()  # Ctrl-C reaches it too, and is held up there until it knows to ignore it
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
+    try:  # signals to all of our processes are held up there, until a worker knows what to do
+        if job.device == "cpu":
+            _start_forkserver()
+        process.start()
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
     theirs.close()  # the worker's own alone keeps the pipe open
     return _Worker(process, line)
+
+
+def _work(environment: dict[str, str], number: int, job: Job, line: Connection) -> None:
+    """Run in the worker, where the environment may be that of the process it is a copy of."""
+    os.environ.clear()
+    os.environ.update(environment)
+    work(number, job, line)
+
+
+def _start_forkserver() -> None:
+    """Start the process that workers are copies of, unless it runs. It lives as long as this one,
+    and never heeds the signals that are blocked now.
+    """
+    forkserver.set_forkserver_preload([__name__])
+    is_safe = os.environ.get(_SAFE_PATH)
+    os.environ[_SAFE_PATH] = "1"  # or it would import a user's file `random.py` from this folder
+    try:
+        forkserver.ensure_running()
+    finally:
+        del os.environ[_SAFE_PATH]
+        if is_safe is not None:
+            os.environ[_SAFE_PATH] = is_safe
 
 
 def _how(code: int) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import traceback
 from collections.abc import Callable
@@ -17,12 +16,12 @@ from attnres_cli.config.recipe import Recipe
 from attnres_cli.console import say
 from attnres_cli.data import sources
 from attnres_cli.data.tokens import Tokens
-from attnres_cli.errors import AttnresError, AwayError, DataError, StudyError, UsageError
+from attnres_cli.errors import AttnresError, AwayError, DataError, StudyError
 from attnres_cli.lab.workers.cores import bind
-from attnres_cli.lab.workers.heartbeat import Heart
+from attnres_cli.lab.workers.heartbeat import Heartbeat
 from attnres_cli.lab.workers.provenance import made_with
 from attnres_cli.records.run import Event, RunRecord, RunSpec, Settings
-from attnres_cli.store.retry import patiently, retry_s
+from attnres_cli.store.retry import patiently, retry_s, seconds_of
 from attnres_cli.store.store import Store
 from attnres_cli.train.checkpoint import Checkpoints
 from attnres_cli.train.keeper import Keeper, Stop, Stopped
@@ -39,6 +38,9 @@ NO_DATA = 73
 
 AWAY = 75
 """The same, where its server stayed away; the launcher sees that itself, and says it once."""
+
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""What asks a command to end."""
 
 _EVERY_S = 30.0
 _ANYWHERE = ("host", "platform")  # versions that decide no number
@@ -75,14 +77,7 @@ class Job:
 
 def checkpoint_s() -> float:
     """Seconds between checkpoints. Raises UsageError where the environment says no number."""
-    text = os.environ.get(CHECKPOINT_S, str(_EVERY_S))
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = -1.0
-    if not seconds >= 0:
-        raise UsageError(f"{CHECKPOINT_S} must be a number of seconds from 0 up, got '{text}'")
-    return seconds
+    return seconds_of(CHECKPOINT_S, _EVERY_S)
 
 
 def work(worker: int, job: Job, line: Connection) -> None:
@@ -136,10 +131,10 @@ def _heed_signals() -> Stop:
         stop.wanted = True
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # held up while we were starting
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
             signal.signal(number, wish)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)  # held up while we were starting
     return stop
 
 
@@ -159,8 +154,8 @@ class _Work:
         claimed, versions = self.claimed, made_with(self.spec)
         checkpoints = _checkpoints(self.store, claimed, self.job, versions)
         keeper = Keeper(checkpoints, checkpoint_s(), self.stop, on_trouble=self._trouble)
-        heart = Heart(self.store, claimed.id, keeper)
-        keeper.on_saved = heart.further
+        heartbeat = Heartbeat(self.store, claimed.id, keeper)
+        keeper.on_saved = heartbeat.further
 
         def on_step(step: int, loss: float | None) -> None:
             try:
@@ -172,7 +167,7 @@ class _Work:
                 self.stop.wanted = True
 
         try:
-            with heart:
+            with heartbeat:
                 _check_data(self.spec, tokens)
                 job = self.job
                 result = train(self.spec, tokens, job.settings, job.device, on_step, keeper)
