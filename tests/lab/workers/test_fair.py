@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import os
-import signal
-import sqlite3
-import subprocess
-import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from grids import done, query, started
 
 pytestmark = pytest.mark.slow
 
@@ -20,40 +14,10 @@ SMOKE = ["standard", "attnres", "--recipe", "smoke", "--seeds", "2", "--set", "t
 TUNED = [*SMOKE, "--tune-lr"]
 
 
-def start(folder: Path, command: str, *arguments: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "attnres_cli", command, *arguments],
-        cwd=folder,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-
-
-def attnres(folder: Path, command: str, *arguments: str) -> dict[str, Any]:
-    """What a command prints as JSON."""
-    process = start(folder, command, *arguments, "--format", "json")
-    out, err = process.communicate(timeout=600)
-    assert process.returncode == 0, err
-    document: dict[str, Any] = json.loads(out)
-    return document
-
-
 def runs(folder: Path) -> list[tuple[Any, ...]]:
     """(recipe, variant, seed, status, loss, attempts) of every run."""
-    if not (folder / "attnres.db").exists():
-        return []
     columns = "recipe_digest, variant, seed, status, val_loss, attempts"
-    connection = sqlite3.connect(folder / "attnres.db", timeout=30)
-    try:
-        return connection.execute(
-            f"SELECT {columns} FROM attnres_runs ORDER BY recipe_digest, variant, seed"
-        ).fetchall()
-    except sqlite3.OperationalError:  # the tables are not there yet
-        return []
-    finally:
-        connection.close()
+    return query(folder, f"SELECT {columns} FROM attnres_runs ORDER BY 1, 2, 3")
 
 
 def losses(folder: Path) -> list[tuple[Any, ...]]:
@@ -63,7 +27,7 @@ def losses(folder: Path) -> list[tuple[Any, ...]]:
 @pytest.fixture(scope="module")
 def tuned(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
     folder = tmp_path_factory.mktemp("tuned")
-    return folder, attnres(folder, "ablate", *TUNED)
+    return folder, done(folder, "ablate", *TUNED)
 
 
 def test_both_comparisons_come_out_and_the_report_repeats_them(tuned):
@@ -76,30 +40,29 @@ def test_both_comparisons_come_out_and_the_report_repeats_them(tuned):
     shared = {(a["variant"], s): v for a in document["arms"] for s, v in a["losses"].items()}
     mine = {(a["variant"], s): v for a in more["arms"] for s, v in a["losses"].items()}
     assert shared.keys() == mine.keys()
-    assert attnres(folder, "report") == document
+    assert done(folder, "report") == document
 
 
 def test_a_second_command_trains_nothing(tuned):
     folder, document = tuned
     before = runs(folder)
 
-    assert attnres(folder, "ablate", *TUNED) == document
+    assert done(folder, "ablate", *TUNED) == document
     assert runs(folder) == before
     assert len({run[:3] for run in before}) == len(before)
 
 
 def test_a_tuning_that_is_killed_goes_on_to_the_same_study(tmp_path: Path, tuned):
-    process = start(tmp_path, "ablate", *TUNED)
-    deadline = time.monotonic() + 300
-    while sum(run[2] >= 1_000_000 and run[3] == "complete" for run in runs(tmp_path)) < 5:
-        assert time.monotonic() < deadline
-        assert process.poll() is None
-        time.sleep(0.1)
-    os.killpg(process.pid, signal.SIGKILL)
-    process.communicate()
+
+    def n_tuned() -> int:
+        return sum(run[2] >= 1_000_000 and run[3] == "complete" for run in runs(tmp_path))
+
+    with started(tmp_path, "ablate", *TUNED) as killed:
+        killed.wait_for(lambda: n_tuned() >= 5)
+        killed.die()
     assert any(run[3] != "complete" for run in runs(tmp_path))
 
-    document = attnres(tmp_path, "ablate", *TUNED)
+    document = done(tmp_path, "ablate", *TUNED)
 
     assert losses(tmp_path) == losses(tuned[0])
     (ours,), (theirs,) = document["more"], tuned[1]["more"]
@@ -110,7 +73,7 @@ def test_an_arm_and_a_seed_that_are_added_train_what_is_missing_alone(tuned):
     folder, _ = tuned
     before = {run[:3]: run for run in runs(folder)}
 
-    document = attnres(folder, "ablate", "rezero", *TUNED, "--seeds", "3")
+    document = done(folder, "ablate", "rezero", *TUNED, "--seeds", "3")
 
     after = {run[:3]: run for run in runs(folder)}
     assert before.items() <= after.items()
@@ -124,11 +87,11 @@ def test_an_arm_and_a_seed_that_are_added_train_what_is_missing_alone(tuned):
 
 def test_what_was_matched_by_time_stays_so_and_shares_the_baselines_runs(tmp_path: Path):
     long = [*SMOKE[:-1], "train.tokens=64k"]
-    attnres(tmp_path, "ablate", "standard", *long[2:])
+    done(tmp_path, "ablate", "standard", *long[2:])
     before = runs(tmp_path)
 
-    first = attnres(tmp_path, "ablate", *long, "--match", "time")
-    again = attnres(tmp_path, "ablate", *long, "--match", "time")
+    first = done(tmp_path, "ablate", *long, "--match", "time")
+    again = done(tmp_path, "ablate", *long, "--match", "time")
 
     assert first == again
     base, arm = sorted(first["arms"], key=lambda arm: arm["variant"] != "standard")
@@ -136,15 +99,15 @@ def test_what_was_matched_by_time_stays_so_and_shares_the_baselines_runs(tmp_pat
     assert arm["tokens"] == arm["own"]["after"]
     assert arm["verdict"] != "blocked"
     assert [run for run in runs(tmp_path) if run[1] == "standard"] == before
-    assert attnres(tmp_path, "report") == first
+    assert done(tmp_path, "report") == first
 
 
 def test_matched_arms_are_tuned_at_their_own_width(tmp_path: Path):
-    document = attnres(tmp_path, "ablate", *TUNED, "--match", "params")
+    document = done(tmp_path, "ablate", *TUNED, "--match", "params")
 
     (more,) = document["more"]
     assert (more["terms"]["match"], more["terms"]["is_tuned"]) == ("params", True)
     wide = {arm["variant"]: arm["params"] for arm in document["arms"]}
     assert {arm["variant"]: arm["params"] for arm in more["arms"]} == wide
     assert wide["attnres"] == pytest.approx(wide["standard"], rel=0.005)
-    assert attnres(tmp_path, "report") == document
+    assert done(tmp_path, "report") == document

@@ -1,9 +1,9 @@
-"""Killed anywhere and continued, a study is the undisturbed one, bit for bit. Real SIGKILLs."""
+"""Real commands, killed anywhere and continued: the study is the undisturbed one, bit for bit."""
 
 from __future__ import annotations
 
-import hashlib
 import itertools
+import json
 import os
 import random
 import signal
@@ -11,122 +11,43 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
+from grids import (
+    OFTEN,
+    PATIENCE_S,
+    Command,
+    done,
+    files,
+    has_begun,
+    lives,
+    numbers,
+    query,
+    running,
+    small_disk,
+    some_have_begun,
+    started,
+    statuses,
+    study,
+)
 
-PATIENCE_S = 900  # for machines that do much else; on a quiet one all of this takes minutes
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(2 * PATIENCE_S)]
+pytestmark = pytest.mark.timeout(2 * PATIENCE_S)
 
-GRID = ["standard", "attnres:block_size=2", "--seeds", "2", "--recipe", "smoke", "--workers", "2"]
-GRID += ["--set", "train.tokens=120k"]  # 234 steps
+GRID = ["ablate", "standard", "attnres:block_size=2", "--seeds", "2", "--recipe", "smoke"]
+GRID += ["--workers", "2", "--set", "train.tokens=120k"]  # 234 steps
 KILLS = 30
 IN_WRITING = 8  # of them, at least, while a checkpoint is half written
-OFTEN = {"ATTNRES_CHECKPOINT_S": "0"}  # where a run spends much of its time writing them
 
 
-class Grid:
-    """The command, running in a folder in a session of its own, its errors in a file."""
-
-    def __init__(self, folder: Path, environment: dict[str, str]) -> None:
-        self.errors = folder.parent / f"{folder.name}.err"
-        with self.errors.open("w") as errors:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "attnres_cli", "ablate", *GRID],
-                cwd=folder,
-                stdout=subprocess.DEVNULL,
-                stderr=errors,
-                env=os.environ | environment,
-                start_new_session=True,
-            )
-
-    def signal(self, number: signal.Signals) -> None:
-        """To all of its processes, as a terminal or a dying machine sends it."""
-        with suppress(ProcessLookupError):
-            os.killpg(self.process.pid, number)
-
-    def end(self) -> int:
-        return self.process.wait(PATIENCE_S)
-
-    def succeed(self) -> None:
-        assert self.end() == 0, self.errors.read_text()
-
-    def die(self) -> None:
-        self.signal(signal.SIGKILL)
-        self.end()
-
-
-@contextmanager
-def grid(folder: Path, **environment: str) -> Iterator[Grid]:
-    started = Grid(folder, environment)
-    try:
-        yield started
-    finally:
-        started.die()
-
-
-def wait_for(holds: Callable[[], object], of: Grid) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not holds():
-        assert time.monotonic() < deadline
-        assert of.process.poll() is None, of.errors.read_text()
-        time.sleep(0.02)
-
-
-def query(folder: Path, sql: str) -> list[tuple]:
-    if not (folder / "attnres.db").exists():
-        return []
-    connection = sqlite3.connect(folder / "attnres.db", timeout=60)
-    try:
-        return connection.execute(sql).fetchall()
-    except sqlite3.OperationalError:  # the tables are not there yet
-        return []
-    finally:
-        connection.close()
-
-
-def numbers(folder: Path) -> list[tuple]:
-    """Every number that training decides: losses of the runs, their curves and probes."""
-    runs = "SELECT id, variant, seed, status, steps, val_loss, initial_loss FROM attnres_runs"
-    curve = "SELECT run_id, step, train_loss, val_loss FROM attnres_curve"
-    probes = "SELECT run_id, step, name, data FROM attnres_probes ORDER BY run_id, step, name"
-    found = query(folder, f"{runs} ORDER BY id") + query(folder, f"{curve} ORDER BY run_id, step")
-    found += query(folder, probes)
-    assert len(found) > 300
-    assert query(folder, "PRAGMA integrity_check") == [("ok",)]
-    return found
-
-
-def files(folder: Path) -> dict[str, str]:
-    """Digests of all that lies beside the study."""
-    found = sorted(path for path in (folder / "attnres.runs").rglob("*") if path.is_file())
-    return {
-        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in found
-    }
-
-
-def study(folder: Path) -> tuple[list[tuple], dict[str, str]]:
-    """Numbers and final weights; nothing else is left beside the study."""
-    weights = files(folder)
-    assert [Path(name).name for name in weights] == ["weights.safetensors"] * 4
-    return numbers(folder), weights
-
-
-def running(folder: Path) -> list[tuple[int, int, int]]:
-    """(process id, attempts, run) of the runs that are being trained."""
-    sql = "SELECT owner, attempts, id FROM attnres_runs WHERE status = 'running'"
-    return [(int(owner.split("|")[2]), *rest) for owner, *rest in query(folder, sql)]
-
-
-def has_begun(folder: Path, run: int) -> bool:
-    return any((folder / "attnres.runs").glob(f"{run}-*/0*.json"))
-
-
-def some_have_begun(folder: Path) -> bool:
-    return any(has_begun(folder, run) for _, _, run in running(folder))
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[tuple], dict[str, str]]:
+    folder = tmp_path_factory.mktemp("undisturbed")
+    with started(folder, *GRID) as calm:
+        calm.succeed()
+    return study(folder)
 
 
 def is_writing(folder: Path, pid: int) -> bool:
@@ -150,14 +71,6 @@ def stop_in_writing(folder: Path, pid: int) -> bool:
     return False
 
 
-@pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[tuple], dict[str, str]]:
-    folder = tmp_path_factory.mktemp("undisturbed")
-    with grid(folder) as calm:
-        calm.succeed()
-    return study(folder)
-
-
 def kill_one(folder: Path, chance: random.Random, pids: list[int]) -> str | None:
     """Kill one of these processes, half of the time as it writes; which it was, None if none."""
     if not pids:
@@ -176,7 +89,7 @@ def kill_one(folder: Path, chance: random.Random, pids: list[int]) -> str | None
 def kill_on(folder: Path, chance: random.Random, kills: list[str]) -> None:
     """Kill processes of a study until there were enough kills, or all its runs have ended."""
     with ExitStack() as commands:
-        command = commands.enter_context(grid(folder, **OFTEN))
+        command = commands.enter_context(started(folder, *GRID, **OFTEN))
         while len(kills) < KILLS or kills.count("in writing") < IN_WRITING:
             if command.process.poll() is not None:
                 break
@@ -188,12 +101,13 @@ def kill_on(folder: Path, chance: random.Random, kills: list[str]) -> None:
             if len(now) == 2 and chance.random() < 0.2:  # the whole machine goes
                 command.die()
                 kills += ["launcher", "worker", "worker"]
-                command = commands.enter_context(grid(folder, **OFTEN))
+                command = commands.enter_context(started(folder, *GRID, **OFTEN))
             elif (how := kill_one(folder, chance, now)) is not None:
                 kills.append(how)
         command.succeed()
 
 
+@pytest.mark.slow
 def test_thirty_kills_at_random_moments_change_no_bit(tmp_path: Path, undisturbed):
     chance, kills = random.Random(5), []
     for number in itertools.count():  # one is enough, but where it ends before thirty kills
@@ -205,7 +119,6 @@ def test_thirty_kills_at_random_moments_change_no_bit(tmp_path: Path, undisturbe
         assert study(folder) == undisturbed
         if len(kills) >= KILLS and kills.count("in writing") >= IN_WRITING:
             break
-    print({how: kills.count(how) for how in kills})  # noqa: T201 - shown by pytest -s
 
 
 WORK_AND_DIE = """
@@ -240,43 +153,120 @@ recipe = store.recipe(store.runs()[0].recipe_digest)
 ours.send((1,))  # the run that it will ask for
 work(0, Job(sys.argv[1], "cpu", settings, recipe), theirs)
 """
+MOMENTS = ("before the curve", "before the probes", "before the commit", "after the commit")
 
 
+@pytest.mark.slow
 def test_a_worker_killed_as_it_records_its_run_records_it_whole_or_not_at_all(
     tmp_path: Path, undisturbed
 ):
-    with grid(tmp_path) as killed:
-        wait_for(lambda: running(tmp_path), killed)
-    for where in ("before the curve", "before the probes", "before the commit", "after the commit"):
+    with started(tmp_path, *GRID) as killed:
+        killed.wait_for(lambda: running(tmp_path))
+    for where in MOMENTS:
         command = [sys.executable, "-c", WORK_AND_DIE, str(tmp_path / "attnres.db"), where]
-        done = subprocess.run(command, check=False, capture_output=True, text=True)
-        assert done.returncode == -9, done.stderr
+        died = subprocess.run(command, check=False, capture_output=True, text=True)
+        assert died.returncode == -9, died.stderr
         is_there = where == "after the commit"
-        ((status,),) = query(tmp_path, "SELECT status FROM attnres_runs WHERE id = 1")
         points = query(tmp_path, "SELECT COUNT(*) FROM attnres_curve WHERE run_id = 1")
-        assert (status == "complete", points[0][0] > 0) == (is_there, is_there), where
-    with grid(tmp_path) as again:
+        held = (statuses(tmp_path)[0] == "complete", points[0][0] > 0)
+        assert held == (is_there, is_there), where
+    with started(tmp_path, *GRID) as again:
         again.succeed()
 
     assert study(tmp_path) == undisturbed
 
 
+def test_ctrl_c_ends_a_command_with_a_line_and_the_same_command_goes_on(tmp_path: Path):
+    typed = ["ablate", "standard", "--seeds", "1", "--recipe", "smoke", "--workers", "1"]
+    typed += ["--set", "train.tokens=400k"]
+    with started(tmp_path, *typed, ATTNRES_CHECKPOINT_S="0.1") as begun:
+        begun.wait_for(lambda: some_have_begun(tmp_path))
+        pids = [pid for pid, _, _ in running(tmp_path)]
+        begun.signal(signal.SIGINT)
+
+        assert begun.end() == 130, begun.err
+
+    assert "interrupted; what is done is in the study, the same command goes on" in begun.err
+    assert "Traceback" not in begun.err
+    assert statuses(tmp_path) == ["pending"]
+    assert not any(map(lives, pids))
+    assert list((tmp_path / "attnres.runs").glob("*/0*.json"))
+
+
+@pytest.mark.slow
 def test_what_is_interrupted_goes_on_where_it_was(tmp_path: Path, undisturbed):
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        with grid(tmp_path, ATTNRES_CHECKPOINT_S="0.5") as begun:
-            wait_for(lambda: some_have_begun(tmp_path), begun)
+        with started(tmp_path, *GRID, ATTNRES_CHECKPOINT_S="0.5") as begun:
+            begun.wait_for(lambda: some_have_begun(tmp_path))
             begun.signal(number)
 
-            assert begun.end() == 130, begun.errors.read_text()
-        said = begun.errors.read_text()
-        assert "interrupted; what is done is in the study, the same command goes on" in said
-        assert "Traceback" not in said
+            assert begun.end() == 130, begun.err
+        assert "interrupted; what is done is in the study" in begun.err
+        assert "Traceback" not in begun.err
         assert running(tmp_path) == []
         assert list((tmp_path / "attnres.runs").glob("*/0*.json"))
-    with grid(tmp_path) as again:
+    with started(tmp_path, *GRID) as again:
         again.succeed()
 
     assert study(tmp_path) == undisturbed
+
+
+def forked_by(launcher: int) -> set[int]:
+    """Process ids of all that a command has started, and they, which may still be importing."""
+    try:
+        children = Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split()
+    except FileNotFoundError:
+        return set()
+    found = set(map(int, children))
+    return found.union(*map(forked_by, found))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("after_s", [0.1, 1.0, 2.0])
+def test_ctrl_c_while_workers_start_ends_all_with_a_line(tmp_path: Path, after_s: float):
+    with started(tmp_path, *GRID) as grid:
+        grid.wait_for(lambda: statuses(tmp_path) and forked_by(grid.process.pid))
+        time.sleep(after_s)
+        pids = forked_by(grid.process.pid)
+        grid.signal(signal.SIGINT)
+
+        assert grid.end() == 130, grid.err
+    deadline = time.monotonic() + 60
+    while any(map(lives, pids)) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not any(map(lives, pids))
+    assert "Traceback" not in grid.err
+    assert running(tmp_path) == []
+
+
+def test_workers_end_when_only_their_launcher_is_killed(tmp_path: Path):
+    typed = ["ablate", "standard", "--seeds", "2", "--recipe", "smoke", "--workers", "2"]
+    with started(tmp_path, *typed, "--set", "train.tokens=2M") as grid:
+        grid.wait_for(lambda: running(tmp_path))
+        pids = forked_by(grid.process.pid)
+        os.kill(grid.process.pid, signal.SIGKILL)
+        deadline = time.monotonic() + 120
+        while any(map(lives, pids)) and time.monotonic() < deadline:
+            time.sleep(0.1)
+
+    assert len(pids) >= 2
+    assert not any(map(lives, pids))
+
+
+@pytest.mark.slow
+def test_two_commands_at_once_share_the_runs_and_a_third_trains_none(tmp_path: Path, undisturbed):
+    with started(tmp_path, *GRID) as one, started(tmp_path, *GRID) as other:
+        one.succeed()
+        other.succeed()
+    assert study(tmp_path) == undisturbed
+    times = "SELECT id, started_at, finished_at, attempts FROM attnres_runs"
+    before = query(tmp_path, times)
+
+    first, second = done(tmp_path, *GRID), done(tmp_path, *GRID)
+
+    assert first == second
+    assert query(tmp_path, times) == before
+    assert {attempts for *_, attempts in before} == {1}
 
 
 def stand_still(group: int) -> bool:
@@ -289,11 +279,11 @@ def stand_still(group: int) -> bool:
     return states <= set("TZX")
 
 
-def halt(command: Grid, folder: Path) -> None:
+def halt(command: Command, folder: Path) -> None:
     """Stop all its processes, at a moment when none of them holds the study's lock."""
     while True:
         command.signal(signal.SIGSTOP)
-        wait_for(lambda: stand_still(command.process.pid), command)  # else one may yet take it
+        command.wait_for(lambda: stand_still(command.process.pid))  # else one may yet take it
         connection = sqlite3.connect(folder / "attnres.db", timeout=1, isolation_level=None)
         try:
             connection.execute("BEGIN IMMEDIATE")
@@ -306,22 +296,22 @@ def halt(command: Grid, folder: Path) -> None:
             connection.close()
 
 
+@pytest.mark.slow
 def test_runs_of_a_silent_command_are_left_to_it_and_those_of_a_dead_one_taken_at_once(
     tmp_path: Path, undisturbed
 ):
-    with grid(tmp_path, **OFTEN) as first:
-        wait_for(lambda: len(running(tmp_path)) == 2 and some_have_begun(tmp_path), first)
+    with started(tmp_path, *GRID, **OFTEN) as first:
+        first.wait_for(lambda: len(running(tmp_path)) == 2 and some_have_begun(tmp_path))
         halt(first, tmp_path)  # it lives, and its heart does not beat
         theirs = {run: pid for pid, _, run in running(tmp_path)}
-        with grid(tmp_path) as second:
-            mine = "SELECT COUNT(*) FROM attnres_runs WHERE status = 'complete'"
-            wait_for(lambda: query(tmp_path, mine) == [(2,)], second)  # the other two seeds
+        with started(tmp_path, *GRID) as second:
+            second.wait_for(lambda: statuses(tmp_path).count("complete") == 2)  # the other seeds
             time.sleep(12)  # two looks of the second command, and more than a heartbeat
             assert {run: pid for pid, _, run in running(tmp_path)} == theirs
             first.die()
             died = time.monotonic()
-            wait_for(
-                lambda: {pid for pid, _, _ in running(tmp_path)}.isdisjoint(theirs.values()), second
+            second.wait_for(
+                lambda: {pid for pid, _, _ in running(tmp_path)}.isdisjoint(theirs.values())
             )
             assert time.monotonic() - died < 60
             second.succeed()
@@ -330,57 +320,108 @@ def test_runs_of_a_silent_command_are_left_to_it_and_those_of_a_dead_one_taken_a
 
 
 @pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A folder on a disk of three megabytes: room for the study, three checkpoints of half a
-    megabyte, and the one that is to stay free.
+def disk(tmp_path: Path) -> Iterator[Path]:
+    """A folder on a disk with room for the study, three checkpoints of half a megabyte, and the
+    one that is to stay free.
     """
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=3000k", "tmpfs", str(folder)]
-    if subprocess.run(mount, check=False, capture_output=True).returncode != 0:
-        pytest.skip("only root can mount a small disk")
-    yield folder
-    subprocess.run(["umount", "--lazy", str(folder)], check=True)
+    with small_disk(tmp_path / "disk", "3000k") as folder:
+        yield folder
 
 
-def test_on_a_full_disk_runs_go_on_without_checkpoints(small_disk: Path, undisturbed):
-    with grid(small_disk, **OFTEN) as cramped:
+@pytest.mark.slow
+def test_on_a_full_disk_runs_go_on_without_checkpoints(disk: Path, undisturbed):
+    with started(disk, *GRID, **OFTEN) as cramped:
         cramped.succeed()
 
-    said = cramped.errors.read_text()
-    assert 1 <= said.count("no checkpoint could be written") <= 4  # once for a run
-    assert "No space left on device" in said
+    assert 1 <= cramped.err.count("no checkpoint could be written") <= 4  # once for a run
+    assert "No space left on device" in cramped.err
     losses, weights = undisturbed
-    assert numbers(small_disk) == losses
-    assert files(small_disk).items() <= weights.items()
-    missing = len(weights) - len(files(small_disk))
-    assert said.count("its final weights could not be written") == missing
+    assert numbers(disk) == losses
+    assert files(disk).items() <= weights.items()
+    missing = len(weights) - len(files(disk))
+    assert cramped.err.count("its final weights could not be written") == missing
 
 
-def test_a_full_disk_ends_the_command_in_one_line_and_the_study_goes_on(
-    small_disk: Path, undisturbed
-):
-    with grid(small_disk) as cramped:
-        wait_for(lambda: len(running(small_disk)) == 2, cramped)
-        with suppress(OSError), (small_disk / "fill").open("wb", buffering=0) as fill:
+@pytest.mark.slow
+def test_a_full_disk_ends_the_command_in_one_line_and_the_study_goes_on(disk: Path, undisturbed):
+    with started(disk, *GRID) as cramped:
+        cramped.wait_for(lambda: len(running(disk)) == 2)
+        with suppress(OSError), (disk / "fill").open("wb", buffering=0) as fill:
             while True:
                 fill.write(bytes(4096))
 
         assert cramped.end() == 2
-    said = cramped.errors.read_text()
-    assert f"the disk ({small_disk}) is full: free some space" in said
-    assert "Traceback" not in said
-    (small_disk / "fill").unlink()
-    with grid(small_disk) as again:
+    assert f"the disk ({disk}) is full: free some space" in cramped.err
+    assert "Traceback" not in cramped.err
+    (disk / "fill").unlink()
+    with started(disk, *GRID) as again:
         again.succeed()
 
-    assert study(small_disk) == undisturbed
+    assert study(disk) == undisturbed
 
 
-@pytest.mark.parametrize("text", ["often", "-1", "nan"])
-def test_a_number_of_seconds_that_is_none_is_refused(tmp_path: Path, text: str):
-    with grid(tmp_path, ATTNRES_CHECKPOINT_S=text) as refused:
+DESIGNS = {
+    "raises": "raise ValueError('not today')",
+    "hungry": "return state + y + torch.empty(2**60)",
+    "wild": "return state + y * float('nan')",
+}
+
+
+def plugin(folder: Path) -> str:
+    """A package with designs that do this in training alone, where no check sees it; installed by
+    entry point: the PYTHONPATH that has it.
+    """
+    package, info = folder / "theirs", folder / "theirs-1.0.dist-info"
+    package.mkdir()
+    info.mkdir()
+    (package / "__init__.py").write_text("")
+    for name, body in DESIGNS.items():
+        (package / f"{name}.py").write_text(
+            "import torch\n"
+            "from attnres_cli.nn.residual import register\n"
+            "from attnres_variants.standard import Standard\n"
+            f"@register('{name}')\n"
+            f"class {name.title()}(Standard):\n"
+            "    def write(self, state, l, y):\n"
+            f"        if y.requires_grad:\n            {body}\n"
+            "        return state + y\n"
+        )
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: theirs\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[attnres.variants]\ntheirs = theirs\n")
+    return str(folder)
+
+
+def test_a_run_that_fails_or_diverges_ends_alone_is_listed_and_is_trained_again_when_asked(
+    tmp_path: Path,
+):
+    where = plugin(tmp_path)
+    typed = ["ablate", "standard", *DESIGNS, "--seeds", "1", "--recipe", "smoke", "--workers", "1"]
+
+    found = done(tmp_path, *typed, code=3, PYTHONPATH=where)
+    (error,) = query(tmp_path, "SELECT error FROM attnres_runs WHERE variant = 'raises'")[0]
+    (tmp_path / "theirs" / "raises.py").write_text(
+        (tmp_path / "theirs" / "raises.py").read_text().replace("raise Val", "return state + y #")
+    )
+    again = done(tmp_path, *typed, "--retry-failed", code=3, PYTHONPATH=where)
+
+    wild = next(arm for arm in found["arms"] if arm["variant"] == "wild")
+    assert (wild["verdict"], wild["mean"]) == ("blocked", None)
+    assert "diverged" in wild["reason"]
+    failed = {run["variant"]: run["error"] for run in found["failed"]}
+    assert failed.keys() == {"raises", "hungry"}
+    assert failed["raises"] == "ValueError: not today"
+    assert error.startswith("Traceback")
+    assert "lower it, as in --set train.batch_size=8" in failed["hungry"]
+    losses = {arm["variant"]: arm["losses"] for arm in again["arms"]}
+    assert losses["raises"] == losses["standard"]
+    assert json.dumps(losses["standard"]) == json.dumps(
+        next(arm["losses"] for arm in found["arms"] if arm["variant"] == "standard")
+    )
+
+
+def test_a_number_of_seconds_that_is_none_is_refused(tmp_path: Path):
+    with started(tmp_path, *GRID, ATTNRES_CHECKPOINT_S="often") as refused:
         assert refused.end() == 2
 
-    wanted = f"ATTNRES_CHECKPOINT_S must be a number of seconds from 0 up, got '{text}'"
-    assert wanted in refused.errors.read_text()
+    wanted = "ATTNRES_CHECKPOINT_S must be a number of seconds from 0 up, got 'often'"
+    assert wanted in refused.err

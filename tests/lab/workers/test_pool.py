@@ -1,10 +1,15 @@
-"""Workers that last: one process trains run after run, of a list that grows, and lets go of one."""
+"""Workers that last, die, are asked to end and go on: each run ends as an undisturbed one does."""
 
 from __future__ import annotations
 
+import os
+import signal
+from collections.abc import Callable, Iterator
+from multiprocessing import forkserver
 from pathlib import Path
 
 import pytest
+from grids import lives, small_disk
 
 from attnres_cli.config.recipe import Recipe, load
 from attnres_cli.data import sources
@@ -13,12 +18,12 @@ from attnres_cli.lab import grid as ablate
 from attnres_cli.lab.workers.pool import run_all
 from attnres_cli.nn import variant
 from attnres_cli.records.plan import Plan
-from attnres_cli.records.run import Event, RunSpec, Settings, Status
+from attnres_cli.records.run import WEIGHTS, Event, Point, RunSpec, Settings, Status
 from attnres_cli.store.store import Store
-
-pytestmark = pytest.mark.slow
+from attnres_cli.train.loop import train
 
 SETTINGS = Settings("cpu", "A CPU", "fp32", compiled=False, threads=1, engine="eager")
+LONG = ["train.tokens=64k"]  # 125 steps, so that no order comes too late
 
 
 class Grid:
@@ -27,22 +32,46 @@ class Grid:
     def __init__(self, folder: Path, n_seeds: int, recipe: Recipe) -> None:
         self.path = str(folder / "attnres.db")
         self.store = Store.open(self.path, create=True)
-        tokens = sources.load(recipe)
-        spec = str(variant.parse("standard"))
-        specs = [RunSpec(recipe, spec, seed, tokens.fingerprint) for seed in range(n_seeds)]
-        self.ids = [record.id for record in self.store.plan(specs, tokens.description)]
-        self.plan = Plan(recipe, (), (0,), ("cpu",), SETTINGS, tokens.fingerprint)
+        self.tokens = sources.load(recipe)
+        spec = str(variant.parse("attnres:block_size=2"))
+        fingerprint = self.tokens.fingerprint
+        self.specs = [RunSpec(recipe, spec, seed, fingerprint) for seed in range(n_seeds)]
+        self.ids = [record.id for record in self.store.plan(self.specs, self.tokens.description)]
+        self.plan = Plan(recipe, (), (0,), ("cpu",), SETTINGS, fingerprint)
         self.events: list[Event] = []
         self.owners: dict[int, str] = {}
+        self.on_step: Callable[[Event], None] = lambda _event: None
+
+    def run(self, wanted: Callable[[int], list[int]] | None = None, **more: object) -> None:
+        jobs = ablate.jobs(self.plan, self.path)
+        run_all(self.store, jobs, wanted or (lambda _n: self.ids), self.hear, **more)  # type: ignore[arg-type]
 
     def hear(self, event: Event | None) -> None:
         if event is not None:
             self.events.append(event)
             self.owners |= self.store.owners([event.run_id])
+            self.on_step(event)
+
+    def pid(self, run_id: int) -> int:
+        return int(self.owners[run_id].split("|")[2])
 
     def ended(self) -> list[int]:
         statuses = self.store.statuses(self.ids)
         return [n for n in self.ids if statuses.get(n) is Status.COMPLETE]
+
+    def checkpoints(self) -> list[Path]:
+        return list(self.store.folder.glob("*/0*.json"))
+
+    def curves(self) -> list[tuple[Point, ...]]:
+        """As the study has them."""
+        return [record.result.curve for record in self.store.runs(ids=self.ids) if record.result]
+
+    def undisturbed(self) -> list[tuple[Point, ...]]:
+        """As they are where nothing stands between a run and its end: trained in this process."""
+        return [
+            train(spec, self.tokens, SETTINGS, "cpu", lambda _step, _loss: None).curve
+            for spec in self.specs
+        ]
 
 
 @pytest.fixture
@@ -50,25 +79,90 @@ def grid(tmp_path: Path) -> Grid:
     return Grid(tmp_path, 3, load("smoke"))
 
 
+@pytest.fixture
+def own_stderr() -> Iterator[None]:
+    """Workers that write where this test does, not where the first test had them begin."""
+    forkserver._forkserver._stop()
+    yield
+    forkserver._forkserver._stop()
+
+
+@pytest.fixture
+def often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A checkpoint after every step."""
+    monkeypatch.setenv("ATTNRES_CHECKPOINT_S", "0")
+
+
 def test_what_is_wanted_may_follow_from_what_has_ended_and_one_process_trains_it_all(grid: Grid):
     def wanted(n_free: int) -> list[int]:
         assert n_free in (0, 1)
         return grid.ids[: len(grid.ended()) + 1]
 
-    run_all(grid.store, ablate.jobs(grid.plan, grid.path), wanted, grid.hear)
+    grid.run(wanted)
 
     assert grid.ended() == grid.ids
     assert [event.run_id for event in grid.events if event.done] == grid.ids
     assert len(set(grid.owners.values())) == 1
+    assert grid.curves() == grid.undisturbed()
+    assert [path.name for path in grid.store.folder.glob("*/*")] == [WEIGHTS] * 3
 
 
-def test_a_run_that_is_let_go_waits_again_and_leaves_no_checkpoint(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_run_whose_worker_is_killed_goes_on_in_another_bit_for_bit(tmp_path: Path, often: None):
+    grid, killed = Grid(tmp_path, 1, load("smoke", LONG)), []
+
+    def kill_once(event: Event) -> None:
+        if event.step >= 10 and not killed and grid.checkpoints():
+            killed.append(grid.pid(event.run_id))
+            os.kill(killed[0], signal.SIGKILL)
+
+    grid.on_step = kill_once
+    grid.run()
+
+    (pid,) = killed
+    steps = [event.step for event in grid.events]
+    assert grid.pid(grid.ids[0]) != pid
+    assert steps.count(0) == 2  # claimed twice
+    assert steps[steps.index(0, 1) + 1] >= 10  # and not begun again
+    assert grid.curves() == grid.undisturbed()
+    assert grid.store.standings()[grid.ids[0]].attempts == 1  # it came further between deaths
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_what_is_interrupted_is_written_down_and_goes_on_bit_for_bit(
+    tmp_path: Path, number: signal.Signals
 ):
-    monkeypatch.setenv("ATTNRES_CHECKPOINT_S", "0")
-    grid = Grid(
-        tmp_path, 2, load("smoke", ["train.tokens=200k"])
-    )  # so that no order comes too late
+    grid = Grid(tmp_path, 2, load("smoke", LONG))
+
+    def interrupt(event: Event) -> None:
+        if event.step >= 10:
+            signal.raise_signal(number)
+
+    grid.on_step = interrupt
+    with pytest.raises(KeyboardInterrupt):
+        grid.run()
+    assert grid.store.statuses(grid.ids) == dict.fromkeys(grid.ids, Status.PENDING)
+    assert not lives(grid.pid(grid.ids[0]))
+    assert len(grid.checkpoints()) == 1  # although none was due
+    grid.on_step, grid.events = lambda _event: None, []
+    grid.run()
+
+    steps = [event.step for event in grid.events if event.run_id == grid.ids[0]]
+    assert min(filter(None, steps)) >= 10
+    assert grid.curves() == grid.undisturbed()
+
+
+def test_a_worker_tells_the_study_that_it_lives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("ATTNRES_CHECKPOINT_S", "0.2")  # whatever is saved is told at once
+    grid, told = Grid(tmp_path, 1, load("smoke", LONG)), []
+    grid.on_step = lambda event: told.append(grid.store.standings()[event.run_id].step)
+
+    grid.run()
+
+    assert [step for step in told if step], "no heartbeat came"
+
+
+def test_a_run_that_is_let_go_waits_again_and_leaves_no_checkpoint(tmp_path: Path, often: None):
+    grid = Grid(tmp_path, 2, load("smoke", LONG))
     first, let_go = grid.ids[0], []
 
     def goes_on(event: Event) -> bool:
@@ -76,10 +170,7 @@ def test_a_run_that_is_let_go_waits_again_and_leaves_no_checkpoint(
             let_go.append(event.step)
         return not let_go or event.run_id != first
 
-    def wanted(_n_free: int) -> list[int]:
-        return grid.ids[1:] if let_go else grid.ids
-
-    run_all(grid.store, ablate.jobs(grid.plan, grid.path), wanted, grid.hear, goes_on)
+    grid.run(lambda _n_free: grid.ids[1:] if let_go else grid.ids, goes_on=goes_on)
 
     assert grid.ended() == grid.ids[1:]
     (record,) = grid.store.runs(ids=[first])
@@ -91,15 +182,16 @@ def test_a_run_that_is_let_go_waits_again_and_leaves_no_checkpoint(
     assert 10 <= halted.step < grid.plan.recipe.steps
 
 
-def test_where_the_data_are_gone_the_command_ends_and_no_run_is_to_blame(tmp_path: Path, capfd):
+def test_where_the_data_are_gone_the_command_ends_and_no_run_is_to_blame(
+    tmp_path: Path, own_stderr: None, capfd
+):
     text = tmp_path / "text.txt"
     text.write_text("The quick brown fox jumps over the lazy dog. " * 2000)
-    recipe = load("smoke", ["data.source=text", f"data.path={text}"])
-    grid = Grid(tmp_path, 2, recipe)
+    grid = Grid(tmp_path, 2, load("smoke", ["data.source=text", f"data.path={text}"]))
     text.unlink()
 
     with pytest.raises(DataError, match=r"could not load the data \(above\); the same command"):
-        run_all(grid.store, ablate.jobs(grid.plan, grid.path), lambda _: grid.ids, grid.hear)
+        grid.run()
 
     assert str(text) in capfd.readouterr().err
     assert grid.store.statuses(grid.ids) == dict.fromkeys(grid.ids, Status.PENDING)
@@ -112,6 +204,38 @@ def test_a_run_that_another_command_removes_meanwhile_is_no_trouble(grid: Grid):
             grid.store.remove(grid.ids[2:])
         return grid.ids
 
-    run_all(grid.store, ablate.jobs(grid.plan, grid.path), wanted, grid.hear)
+    grid.run(wanted)
 
     assert grid.store.statuses(grid.ids) == dict.fromkeys(grid.ids[:2], Status.COMPLETE)
+
+
+def test_runs_of_another_living_process_are_waited_for_and_those_of_a_dead_one_taken(grid: Grid):
+    other, taken = grid.store.claim(grid.ids[:1]), []
+    assert other is not None  # by this process, which lives
+
+    def waits(event: Event) -> None:
+        taken.append(event.run_id)
+        if event.done and event.run_id == grid.ids[2]:
+            with grid.store._write() as connection:  # now it is one of a process that is gone
+                connection.exec_driver_sql("UPDATE attnres_runs SET owner = 'nobody' WHERE id = 1")
+
+    grid.on_step = waits
+    grid.run()
+
+    assert taken.index(grid.ids[0]) > taken.index(grid.ids[2])
+    assert grid.ended() == grid.ids
+
+
+def test_on_a_full_disk_runs_go_on_without_checkpoints(
+    tmp_path: Path, often: None, own_stderr: None, capfd
+):
+    with small_disk(tmp_path / "disk", "1800k") as folder:
+        grid = Grid(folder, 2, load("smoke"))
+        grid.run()
+        said, curves, ended = capfd.readouterr().err, grid.curves(), grid.ended()
+        grid.store._writing.dispose()
+
+    assert ended == grid.ids
+    assert 1 <= said.count("no checkpoint could be written") <= 2  # once for a run
+    assert "No space left on device" in said
+    assert curves == grid.undisturbed()

@@ -9,11 +9,12 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
+from grids import OFTEN, PATIENCE_S, Command, started
 from servers import PASSWORD, QUOTED, Server
 
 from attnres_cli.lab.search.studies import read
@@ -24,7 +25,6 @@ from attnres_cli.store import owner
 from attnres_cli.store.store import Store
 from attnres_cli.train import device
 
-PATIENCE_S = 600
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(2 * PATIENCE_S)]
 
 ARMS = ["standard", "attnres:block_size=2"]
@@ -38,54 +38,12 @@ SEARCH += ["--trials", "5", "--confirm", "1", "--seeds", "1", "--set", "train.to
 SEARCH += ["--format", "json"]
 
 
-class Command:
-    """A command on a study, in a session of its own, with all it says in files."""
-
-    def __init__(
-        self, folder: Path, name: str, study: str, typed: Sequence[str], **environment: str
-    ) -> None:
-        self.out, self.err = folder / f"{name}.out", folder / f"{name}.err"
-        with self.out.open("w") as out, self.err.open("w") as err:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "attnres_cli", *typed, "--study", study],
-                cwd=folder,
-                stdout=out,
-                stderr=err,
-                env=os.environ
-                | {"ATTNRES_CHECKPOINT_S": "0", "OMP_NUM_THREADS": "1"}
-                | environment,
-                start_new_session=True,
-            )
-
-    def end(self) -> int:
-        return self.process.wait(PATIENCE_S)
-
-    def succeed(self) -> None:
-        assert self.end() == 0, self.err.read_text()
-
-    def die(self) -> None:
-        with suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGKILL)
-        self.end()
-
-
-@contextmanager
-def ablate(
-    folder: Path, name: str, study: str, typed: Sequence[str] = GRID, **environment: str
-) -> Iterator[Command]:
-    command = Command(folder, name, study, typed, **environment)
-    try:
-        yield command
-    finally:
-        command.die()
-
-
-def wait_until(holds: Callable[[], object], command: Command) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not holds():
-        assert time.monotonic() < deadline
-        assert command.process.poll() is None, command.err.read_text()
-        time.sleep(0.05)
+def begun(
+    folder: Path, study: str, typed: Sequence[str] = GRID, **environment: str
+) -> AbstractContextManager[Command]:
+    """A command on a study, in that folder."""
+    folder.mkdir(exist_ok=True)
+    return started(folder, *typed, "--study", study, **OFTEN | environment)
 
 
 def workers(study: str) -> list[int]:
@@ -130,7 +88,7 @@ def everything(folder: Path) -> Iterator[tuple[Path, bytes]]:
 def reference(tmp_path_factory: pytest.TempPathFactory) -> list[object]:
     """The numbers of the same grid in a file, undisturbed."""
     folder = tmp_path_factory.mktemp("file")
-    with ablate(folder, "file", "study.db") as command:
+    with begun(folder / "file", str(folder / "study.db")) as command:
         command.succeed()
     return numbers(str(folder / "study.db"))
 
@@ -140,9 +98,9 @@ def test_commands_at_once_some_killed_equal_a_file_and_tell_nobody_the_password(
 ):
     server, name = database
     study = server.url(name)
-    with ablate(tmp_path, "one", study) as one, ablate(tmp_path, "two", study) as two:
+    with begun(tmp_path / "one", study) as one, begun(tmp_path / "two", study) as two:
         found: list[int] = []
-        wait_until(lambda: found.extend(workers(study)) or found, two)
+        two.wait_for(lambda: found.extend(workers(study)) or found)
         told = Path(f"/proc/{found[0]}/cmdline").read_bytes()
         assert PASSWORD.encode() not in told
         assert QUOTED.encode() not in told
@@ -150,7 +108,7 @@ def test_commands_at_once_some_killed_equal_a_file_and_tell_nobody_the_password(
         os.kill(found[0], signal.SIGKILL)
         one.die()
         two.succeed()
-    with ablate(tmp_path, "again", study) as again:
+    with begun(tmp_path / "again", study) as again:
         again.succeed()
     for arguments in (["report"], ["report", "--format", "html", "--output", "page.html"],
                       ["runs"], ["runs", "show", "1"], ["plan"]):  # fmt: skip
@@ -175,9 +133,9 @@ def test_a_server_that_goes_and_comes_back_costs_nothing(
 ):
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "home"))
     study = own_server.url()
-    with ablate(tmp_path, "patient", study) as command:
+    with begun(tmp_path / "patient", study) as command:
         for _ in range(2):
-            wait_until(lambda: workers(study), command)
+            command.wait_for(lambda: workers(study))
             own_server.stop()
             time.sleep(4)
             own_server.start()
@@ -193,15 +151,15 @@ def test_a_server_that_stays_away_ends_the_command_with_a_line_and_it_goes_on_la
 ):
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "home"))
     study = own_server.url()
-    with ablate(tmp_path, "hasty", study, ATTNRES_RETRY_S="1") as command:
-        wait_until(lambda: workers(study), command)
+    with begun(tmp_path / "hasty", study, ATTNRES_RETRY_S="1") as command:
+        command.wait_for(lambda: workers(study))
         own_server.stop()
         code = command.end()
     own_server.start()
-    with ablate(tmp_path, "later", study) as later:
+    with begun(tmp_path / "later", study) as later:
         later.succeed()
 
-    said = command.err.read_text()
+    said = command.err
     assert code == 2, said
     assert "Traceback" not in said
     assert said.splitlines()[-1].startswith("attnres: study postgresql+psycopg://lab@127.0.0.1")
@@ -220,23 +178,23 @@ def test_two_searches_share_trials_while_some_are_killed_and_the_server_goes_and
         found = store.runs(curves=False) if store else []
         return sum(run.status is Status.COMPLETE for run in found)
 
-    with ablate(tmp_path, "one", study, SEARCH) as one, ablate(tmp_path, "two", study, SEARCH) as _:
-        wait_until(lambda: n_ended() >= 2, one)
+    with begun(tmp_path / "one", study, SEARCH) as one, begun(tmp_path / "two", study, SEARCH) as _:
+        one.wait_for(lambda: n_ended() >= 2)
         one.die()
-    with ablate(tmp_path, "three", study, SEARCH) as three:
+    with begun(tmp_path / "three", study, SEARCH) as three:
         victims: list[int] = []
-        wait_until(lambda: victims.extend(workers(study)) or victims, three)
+        three.wait_for(lambda: victims.extend(workers(study)) or victims)
         os.kill(victims[0], signal.SIGKILL)
-        wait_until(lambda: n_ended() >= 5, three)
+        three.wait_for(lambda: n_ended() >= 5)
         own_server.stop()
         time.sleep(4)
         own_server.start()
         three.succeed()
-    with ablate(tmp_path, "four", study, SEARCH) as four:
+    with begun(tmp_path / "four", study, SEARCH) as four:
         four.succeed()
 
-    assert (tmp_path / "four.out").read_bytes() == (tmp_path / "three.out").read_bytes()
-    assert (tmp_path / "four.err").read_text() == ""
+    assert four.out == three.out
+    assert four.err == ""
     (search,) = read(study)
     for family in search.families:
         assert {trial.state for trial in family.trials} == {State.COMPLETE}
