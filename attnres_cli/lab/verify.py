@@ -26,11 +26,10 @@ from attnres_cli.records.run import (
     Settings,
     Verification,
 )
-from attnres_cli.train.checkpoint import Checkpoints
+from attnres_cli.train.checkpoint import Checkpoints, differing
 from attnres_cli.train.device import devices, settings
 from attnres_cli.train.keeper import Keeper, Stop
 from attnres_cli.train.loop import train
-from attnres_cli.train.weights import differing
 
 Changed = tuple[tuple[str, str, str], ...]
 

@@ -1,4 +1,5 @@
-"""Checkpoints of one run as files: written whole or not at all, and never believed unchecked.
+"""Checkpoints and final weights of one run: written whole or not at all, and never believed
+unchecked.
 
 A checkpoint is two files, `000000400.safetensors` (tensors) and `000000400.json` (the rest, with
 the digests of both). The second is what makes it one: it is renamed into place last.
@@ -11,12 +12,13 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from attnres_cli.console import say
@@ -56,32 +58,18 @@ class Checkpoints:
             OSError: it could not be written, as on a full disk; what was there is still there.
 
         """
-        from safetensors import SafetensorError  # a run that needs no checkpoint needs none of it
-        from safetensors.torch import save_file
+        from safetensors.torch import save_file  # a run that needs no checkpoint needs none of it
 
         self.folder.mkdir(parents=True, exist_ok=True)
-        check_room(self.folder, tensors.values())
-        blob, note = self._files(step)
-        parts = {final: self.folder / f".{final.name}.{os.getpid()}" for final in (blob, note)}
-        try:
-            save_file(dict(tensors), parts[blob])
-            body = {
-                "format": FORMAT,
-                "step": step,
-                "identity": dict(self.identity),
-                "state": state,
-                "tensors_sha256": _sha256(parts[blob]),
-            }
-            parts[note].write_text(_signed(body), encoding="utf-8")
-            for final, part in parts.items():
-                sync(part)
-                part.replace(final)
-            sync(self.folder)
-        except SafetensorError as error:
-            raise OSError(str(error)) from error
-        finally:
-            for part in parts.values():
-                part.unlink(missing_ok=True)
+        _check_room(self.folder, tensors.values())
+        note = self.folder / f"{step:09d}.json"
+        with whole(note.with_suffix(".safetensors")) as part:
+            save_file(dict(tensors), part)
+            digest = _sha256(part)
+        body = {"format": FORMAT, "step": step, "identity": dict(self.identity)}
+        with whole(note) as part:
+            text = _signed(body | {"state": state, "tensors_sha256": digest})
+            part.write_text(text, encoding="utf-8")
         self._prune()
 
     def load(self) -> tuple[dict[str, Any], dict[str, Tensor]] | None:
@@ -124,9 +112,6 @@ class Checkpoints:
             return body["state"], load_file(blob)
         except OSError as error:
             raise _UnsoundError(f"{blob.name}: {error.strerror}") from error
-
-    def _files(self, step: int) -> tuple[Path, Path]:
-        return self.folder / f"{step:09d}.safetensors", self.folder / f"{step:09d}.json"
 
     def _notes(self) -> list[Path]:
         """The newest first."""
@@ -176,7 +161,38 @@ def _sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def check_room(folder: Path, tensors: Iterable[Tensor]) -> None:
+@contextmanager
+def whole(final: Path) -> Iterator[Path]:
+    """A file to write to, which takes the name `final` when all of it is on the disk.
+
+    Raises:
+        OSError: it could not be written, as on a full disk; nothing is left of it.
+
+    """
+    from safetensors import SafetensorError
+
+    part = final.with_name(f".{final.name}.{os.getpid()}")
+    try:
+        yield part
+        _sync(part)
+        part.replace(final)
+        _sync(final.parent)
+    except SafetensorError as error:
+        raise OSError(str(error)) from error
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _sync(path: Path) -> None:
+    """Let a file or folder be on the disk, not in memory alone."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _check_room(folder: Path, tensors: Iterable[Tensor]) -> None:
     """Raise OSError where these would not leave a MiB of the folder's disk, on which the study most
     often lies too: what it records of a run is worth more than being able to go on with one.
     """
@@ -185,10 +201,45 @@ def check_room(folder: Path, tensors: Iterable[Tensor]) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-def sync(path: Path) -> None:
-    """Let a file or folder be on the disk, not in memory alone."""
-    descriptor = os.open(path, os.O_RDONLY)
+def keep_weights(model: torch.nn.Module, folder: Path) -> None:
+    """Write weights and buffers of a model into a run's folder; they outlive its checkpoints.
+
+    What is tied is there once; `model.load` of an exported run undoes that.
+
+    Raises:
+        OSError: they could not be written, as on a full disk.
+
+    """
+    from safetensors.torch import save_model
+
+    folder.mkdir(parents=True, exist_ok=True)
+    final = folder / WEIGHTS
+    final.unlink(missing_ok=True)  # of an attempt that was not recorded: nobody else's may stay
+    _check_room(folder, [*model.parameters(), *model.buffers()])
+    with whole(final) as part:
+        save_model(model, str(part))
+
+
+def differing(one: Path, other: Path) -> list[str]:
+    """Names of the tensors that are not in both files, bit for bit the same.
+
+    Raises:
+        OSError: a file cannot be read.
+
+    """
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
     try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        ours, theirs = load_file(one), load_file(other)
+    except SafetensorError as error:
+        raise OSError(f"{one.name}: {error}") from error
+    names = sorted(ours.keys() | theirs.keys())
+    return [name for name in names if not _same(ours.get(name), theirs.get(name))]
+
+
+def _same(one: Tensor | None, other: Tensor | None) -> bool:
+    """Whether the bits are: nan is the same as itself, 0.0 is not -0.0."""
+    if one is None or other is None or one.dtype != other.dtype or one.shape != other.shape:
+        return False
+    return torch.equal(one.flatten().view(torch.uint8), other.flatten().view(torch.uint8))

@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from attnres_cli.records.run import Point, Probe
-from attnres_cli.train import weights
-from attnres_cli.train.checkpoint import Checkpoints
+from attnres_cli.train.checkpoint import Checkpoints, keep_weights
 
 _MOST_SHARE = 0.02
 """Of a run's time, what writing checkpoints may take; large models are then written less often."""
@@ -124,7 +123,7 @@ class Keeper:
     def keep_weights(self, model: torch.nn.Module) -> None:
         """Write down what the run has come to; that it cannot be is told and fails no run."""
         try:
-            weights.keep(model, self.checkpoints.folder)
+            keep_weights(model, self.checkpoints.folder)
         except OSError as error:
             self.on_trouble(
                 f"its final weights could not be written ({error}); its losses are kept"

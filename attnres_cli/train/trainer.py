@@ -125,7 +125,7 @@ class Trainer:
         return torch.autocast(self.device.type, torch.bfloat16)
 
     def _compiled(self) -> Forward:
-        from torch._dynamo import config  # takes a second to import
+        from torch.compiler import config  # takes a second to import
 
         config.recompile_limit = _MOST_ARMS
         return torch.compile(self.model, dynamic=False)

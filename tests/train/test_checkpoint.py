@@ -181,12 +181,15 @@ else:
 checkpoints.save(2, {"step": 2}, {"x": 2 * torch.ones(9)})
 checkpoints.save(3, {"step": 3}, {"x": 3 * torch.ones(9)})
 """
-MOMENTS = [("fsync", 1, 1), ("replace", 1, 1), ("fsync", 2, 1), ("replace", 2, 1)]
-MOMENTS += [("fsync", 3, 2), ("unlink", 1, 2), ("fsync", 6, 3), ("unlink", 6, 3)]
+MOMENTS = [("replace", 2, 1), ("unlink", 2, 2)]  # before and after the note that makes it one
+SLOW = [("fsync", 1, 1), ("replace", 1, 1), ("fsync", 3, 1), ("fsync", 4, 2), ("fsync", 8, 3)]
+SLOW += [("unlink", 6, 3)]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("call", "count", "expected"), MOMENTS)
+@pytest.mark.parametrize(
+    ("call", "count", "expected"),
+    [*MOMENTS, *(pytest.param(*moment, marks=pytest.mark.slow) for moment in SLOW)],
+)
 def test_a_process_killed_while_it_writes_leaves_a_sound_one(
     tmp_path: Path, call: str, count: int, expected: int
 ):

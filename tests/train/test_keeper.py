@@ -9,38 +9,21 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from attnres_variants.standard import Standard
+from training import SETTINGS, quiet
 
 from attnres_cli.config.recipe import Recipe, validate
-from attnres_cli.data.tokens import Document, Tokens, split
+from attnres_cli.data.tokens import Tokens
 from attnres_cli.nn.residual import register
 from attnres_cli.records.run import WEIGHTS, RunResult, RunSpec, Settings, Status
-from attnres_cli.train.checkpoint import Checkpoints
+from attnres_cli.train.checkpoint import Checkpoints, differing
 from attnres_cli.train.keeper import Keeper, Stop, Stopped
 from attnres_cli.train.loop import train
 from attnres_cli.train.trainer import Trainer
-from attnres_cli.train.weights import differing
 
-SETTINGS = Settings("cpu", "test", "fp32", compiled=False, threads=1, engine="eager")
 STEPS = 120  # one or two between the points of the curve, evaluated after 60 and 120
-
-
-@pytest.fixture(autouse=True)
-def _one_thread():
-    """Models this small only wait for a second one."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
-@pytest.fixture(scope="module")
-def tokens() -> Tokens:
-    text = np.random.default_rng(0).integers(97, 105, size=20_000).astype(np.uint8).tobytes()
-    return split("text", [Document("one", text)], val_fraction=0.1)
 
 
 @pytest.fixture
@@ -52,10 +35,6 @@ def longer(tiny_recipe: Recipe) -> Recipe:
 
 def keeper_of(folder: Path, stop: Stop | None = None, every_s: float = 1e9) -> Keeper:
     return Keeper(Checkpoints(folder / "run", {"recipe": "a"}), every_s, stop or Stop())
-
-
-def quiet(step: int, loss: float | None) -> None:
-    """Nobody listens."""
 
 
 def stopped_at(spec: RunSpec, tokens: Tokens, keeper: Keeper, step: int, settings: Settings) -> int:
@@ -83,9 +62,15 @@ def numbers(result: RunResult) -> tuple[object, ...]:
 MUON = {"optim": {"optimizer": "muon"}, "train": {"micro_batch_size": 2}}
 
 
-@pytest.mark.parametrize("sections", [{}, MUON], ids=["adamw", "muon"])
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
-@pytest.mark.parametrize("variant", ["standard", "attnres:block_size=2"])
+@pytest.mark.parametrize(
+    ("variant", "precision", "sections"),
+    [
+        ("attnres:block_size=2", "fp32", {}),
+        pytest.param("standard", "bf16", MUON, marks=pytest.mark.slow),
+        pytest.param("attnres:block_size=2", "bf16", MUON, marks=pytest.mark.slow),
+        pytest.param("standard", "fp32", MUON, marks=pytest.mark.slow),
+    ],
+)
 def test_a_run_stopped_again_and_again_ends_as_the_undisturbed_one(
     variant: str, precision: str, sections: dict, longer: Recipe, tokens: Tokens, tmp_path: Path
 ):

@@ -15,22 +15,22 @@ from attnres_variants.attnres import AttnRes
 from attnres_variants.standard import Standard
 from designs import BRIEF, SIMPLE, build
 from torch import Tensor
+from training import SETTINGS, quiet
 
 from attnres_cli.config.recipe import Recipe, load, validate
-from attnres_cli.data.tokens import Document, Tokens, split
+from attnres_cli.data.tokens import Tokens
 from attnres_cli.nn import residual, source_groups, variant
 from attnres_cli.nn.depthmix import engines
 from attnres_cli.nn.loss import next_token_loss
 from attnres_cli.nn.model import Transformer
 from attnres_cli.nn.shape import Shape
 from attnres_cli.nn.source_groups import move
-from attnres_cli.records.run import Probe, RunSpec, Settings, Status
+from attnres_cli.records.run import Probe, RunSpec, Status
 from attnres_cli.train import probes
 from attnres_cli.train.checkpoint import Checkpoints
 from attnres_cli.train.keeper import Keeper, Stop, Stopped
 from attnres_cli.train.loop import Trainer, train
 
-SETTINGS = Settings("cpu", "test", "fp32", compiled=False, threads=1, engine="eager")
 SEVERAL = [
     "standard",
     "attnres",
@@ -50,21 +50,6 @@ SEVERAL = [
     "x0",
 ]
 RMS = ("output_rms", "gradient_rms", "input_rms")
-
-
-@pytest.fixture(autouse=True)
-def _one_thread():
-    """Models this small only wait for a second one."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
-@pytest.fixture(scope="module")
-def tokens() -> Tokens:
-    text = np.random.default_rng(0).integers(97, 105, size=20_000).astype(np.uint8).tobytes()
-    return split("text", [Document("one", text)], val_fraction=0.1)
 
 
 @pytest.fixture
@@ -350,10 +335,6 @@ def test_a_design_that_cannot_say_its_m_is_trained_all_the_same(
     assert result.probes[0].no_mixing == "depth_mixing raised ZeroDivisionError: no M today"
 
 
-def quiet(step: int, loss: float | None) -> None:
-    """Nobody listens."""
-
-
 class Noisy(Standard):
     """Draws from torch's generator, as dropout does."""
 
@@ -390,8 +371,14 @@ def test_a_probe_leaves_weights_gradients_optimiser_and_generators_alone(
             assert torch.equal(value, probed.optimizers[0].state[b][key]), key
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
-@pytest.mark.parametrize("spec", ["attnres", "delta", "noisy"])
+@pytest.mark.parametrize(
+    ("spec", "precision"),
+    [
+        ("noisy", "fp32"),
+        pytest.param("attnres", "bf16", marks=pytest.mark.slow),
+        pytest.param("delta", "fp32", marks=pytest.mark.slow),
+    ],
+)
 def test_a_run_with_probes_is_the_run_without_bit_for_bit(
     spec: str,
     precision: str,
@@ -412,7 +399,9 @@ def test_a_run_with_probes_is_the_run_without_bit_for_bit(
     assert with_probes.val_loss == without.val_loss
 
 
-@pytest.mark.parametrize("spec", ["attnres:block_size=2", "laurel:kind=lr"])
+@pytest.mark.parametrize(
+    "spec", ["attnres:block_size=2", pytest.param("laurel:kind=lr", marks=pytest.mark.slow)]
+)
 def test_a_run_that_is_stopped_and_taken_up_keeps_its_probes(
     spec: str, longer: Recipe, tokens: Tokens, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

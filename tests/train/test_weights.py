@@ -12,9 +12,7 @@ import torch
 from safetensors.torch import load_file
 
 from attnres_cli.records.run import WEIGHTS
-from attnres_cli.train import weights
-from attnres_cli.train.checkpoint import Checkpoints, clear
-from attnres_cli.train.weights import differing
+from attnres_cli.train.checkpoint import Checkpoints, clear, differing, keep_weights
 
 
 def linear(value: float = 0.5) -> torch.nn.Module:
@@ -27,7 +25,7 @@ def linear(value: float = 0.5) -> torch.nn.Module:
 def test_weights_and_buffers_are_written_and_nothing_else(tmp_path: Path):
     model = torch.nn.Sequential(linear(), torch.nn.BatchNorm1d(3))
 
-    weights.keep(model, tmp_path / "run")
+    keep_weights(model, tmp_path / "run")
 
     held = load_file(tmp_path / "run" / WEIGHTS)
     assert held.keys() == model.state_dict().keys()
@@ -39,14 +37,14 @@ def test_what_is_tied_is_written_once(tmp_path: Path):
     model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2))
     model[1].weight = model[0].weight
 
-    weights.keep(model, tmp_path)
+    keep_weights(model, tmp_path)
 
     assert len(load_file(tmp_path / WEIGHTS)) == 3
 
 
 def test_the_same_weights_are_the_same_file(tmp_path: Path):
     for folder in ("one", "other"):
-        weights.keep(linear(), tmp_path / folder)
+        keep_weights(linear(), tmp_path / folder)
 
     one, other = (tmp_path / folder / WEIGHTS for folder in ("one", "other"))
     assert one.read_bytes() == other.read_bytes()
@@ -55,15 +53,15 @@ def test_the_same_weights_are_the_same_file(tmp_path: Path):
 
 @pytest.mark.parametrize("value", [0.5000001, float("nan"), -0.5])
 def test_a_tensor_that_differs_in_a_bit_is_named(tmp_path: Path, value: float):
-    weights.keep(linear(), tmp_path / "one")
-    weights.keep(linear(value), tmp_path / "other")
+    keep_weights(linear(), tmp_path / "one")
+    keep_weights(linear(value), tmp_path / "other")
 
     assert differing(tmp_path / "one" / WEIGHTS, tmp_path / "other" / WEIGHTS) == ["weight"]
 
 
 def test_nan_is_the_same_as_itself_and_zero_is_not_minus_zero(tmp_path: Path):
     for folder, value in (("a", float("nan")), ("b", float("nan")), ("c", 0.0), ("d", -0.0)):
-        weights.keep(linear(value), tmp_path / folder)
+        keep_weights(linear(value), tmp_path / folder)
     a, b, c, d = (tmp_path / folder / WEIGHTS for folder in "abcd")
 
     assert differing(a, b) == []
@@ -73,16 +71,16 @@ def test_nan_is_the_same_as_itself_and_zero_is_not_minus_zero(tmp_path: Path):
 def test_a_tensor_of_another_name_shape_or_type_is_named(tmp_path: Path):
     one = torch.nn.Linear(2, 3, bias=False)
     others = [torch.nn.Linear(3, 2, bias=False), torch.nn.Linear(2, 3, bias=False).double()]
-    weights.keep(one, tmp_path / "one")
+    keep_weights(one, tmp_path / "one")
     for number, other in enumerate([*others, torch.nn.Sequential(one)]):
-        weights.keep(other, tmp_path / str(number))
+        keep_weights(other, tmp_path / str(number))
 
         found = differing(tmp_path / "one" / WEIGHTS, tmp_path / str(number) / WEIGHTS)
         assert found == (["weight"] if number < 2 else ["0.weight", "weight"])
 
 
 def test_what_is_no_file_of_weights_is_an_os_error(tmp_path: Path):
-    weights.keep(linear(), tmp_path)
+    keep_weights(linear(), tmp_path)
     (tmp_path / "cut").write_bytes((tmp_path / WEIGHTS).read_bytes()[:40])
 
     with pytest.raises(OSError, match="cut"):
@@ -92,7 +90,7 @@ def test_what_is_no_file_of_weights_is_an_os_error(tmp_path: Path):
 def test_clearing_a_run_keeps_its_weights_and_nothing_that_is_half_written(tmp_path: Path):
     checkpoints = Checkpoints(tmp_path / "runs" / "1", {})
     checkpoints.save(3, {"step": 3}, {"x": torch.ones(2)})
-    weights.keep(linear(), checkpoints.folder)
+    keep_weights(linear(), checkpoints.folder)
     (checkpoints.folder / f".{WEIGHTS}.17").write_bytes(b"half")
 
     clear(checkpoints.folder)
@@ -116,7 +114,7 @@ print(told)
 
 
 def test_weights_that_cannot_be_written_are_told_and_none_of_another_attempt_stay(tmp_path: Path):
-    weights.keep(linear(), tmp_path / "run")
+    keep_weights(linear(), tmp_path / "run")
 
     command = [sys.executable, "-c", NO_SPACE, str(Path.cwd()), str(tmp_path / "run")]
     done = subprocess.run(command, check=True, capture_output=True, text=True, env=os.environ)

@@ -11,7 +11,7 @@ import pytest
 
 from attnres_cli.config.recipe import Recipe
 from attnres_cli.lab.workers import heartbeat
-from attnres_cli.lab.workers.heartbeat import Heart
+from attnres_cli.lab.workers.heartbeat import Heartbeat
 from attnres_cli.records.run import DataDescription, RunSpec
 from attnres_cli.store.store import Store
 from attnres_cli.train.checkpoint import Checkpoints
@@ -42,14 +42,14 @@ def soon(holds: Callable[[], bool]) -> bool:
 
 
 def test_it_tells_how_far_the_run_is(store: Store, keeper: Keeper):
-    with Heart(store, 1, keeper):
+    with Heartbeat(store, 1, keeper):
         for step in (3, 7):
             keeper.step = step
             assert soon(lambda step=step: store.standings()[1].step == step)
 
 
 def test_it_is_silent_when_the_run_is_over(store: Store, keeper: Keeper):
-    with Heart(store, 1, keeper):
+    with Heartbeat(store, 1, keeper):
         keeper.step = 3
     before = store.standings()[1]
     time.sleep(0.2)
@@ -66,7 +66,7 @@ def begun_twice(store: Store) -> None:
 def test_what_was_saved_is_told_even_if_the_run_ends_at_once(store: Store, keeper: Keeper):
     begun_twice(store)
 
-    with Heart(store, 1, keeper) as beating:
+    with Heartbeat(store, 1, keeper) as beating:
         keeper.step = 9
         beating.further(9)
 
@@ -75,7 +75,7 @@ def test_what_was_saved_is_told_even_if_the_run_ends_at_once(store: Store, keepe
 
 
 def test_training_is_stopped_where_another_process_has_the_run(store: Store, keeper: Keeper):
-    with Heart(store, 1, keeper) as beating:
+    with Heartbeat(store, 1, keeper) as beating:
         with sqlite3.connect(store.folder.with_suffix(".db")) as connection:
             connection.execute("UPDATE attnres_runs SET owner = 'other|boot|7|9'")
         connection.close()
@@ -89,7 +89,7 @@ def test_a_study_that_is_locked_for_a_while_ends_no_heart(
 ):
     monkeypatch.setattr("attnres_cli.store.sqlite._BUSY_MS", 20)
     other = sqlite3.connect(store.folder.with_suffix(".db"), isolation_level=None)
-    with Heart(store, 1, keeper):
+    with Heartbeat(store, 1, keeper):
         other.execute("BEGIN IMMEDIATE")
         time.sleep(0.3)
         other.execute("ROLLBACK")
@@ -105,7 +105,7 @@ def test_what_was_saved_while_a_study_is_locked_counts_as_further(
     monkeypatch.setattr("attnres_cli.store.sqlite._BUSY_MS", 20)
     begun_twice(store)
     other = sqlite3.connect(store.folder.with_suffix(".db"), isolation_level=None)
-    with Heart(store, 1, keeper) as beating:
+    with Heartbeat(store, 1, keeper) as beating:
         other.execute("BEGIN IMMEDIATE")
         keeper.step = 9
         beating.further(9)
@@ -122,7 +122,7 @@ def test_a_study_that_stays_locked_holds_up_no_end(
 ):
     monkeypatch.setattr("attnres_cli.store.sqlite._BUSY_MS", 20)
     other = sqlite3.connect(store.folder.with_suffix(".db"), isolation_level=None)
-    with Heart(store, 1, keeper) as beating:
+    with Heartbeat(store, 1, keeper) as beating:
         other.execute("BEGIN IMMEDIATE")
         beating.further(9)
     other.execute("ROLLBACK")

@@ -1,0 +1,26 @@
+"""What tests of training share: one thread and few tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import torch
+
+from attnres_cli.data.tokens import Document, Tokens, split
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    """Models this small only wait for a second one."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def tokens() -> Tokens:
+    text = np.random.default_rng(0).integers(97, 105, size=20_000).astype(np.uint8).tobytes()
+    return split("text", [Document("one", text)], val_fraction=0.1)
