@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
+from pathlib import Path
 from typing import Any
 
 from attnres_cli.errors import AwayError, DataError, StudyError
@@ -44,7 +46,6 @@ _TICK_S = 0.5
 _LOOK_S = 5.0  # between looks at the study while workers train
 _GOES_ON = "(above); the same command goes on"
 _LAST_WORDS_S = 20.0  # for checkpoints, when all is to end
-_SAFE_PATH = "PYTHONSAFEPATH"
 
 
 @dataclass
@@ -243,14 +244,14 @@ def _start_forkserver() -> None:
     and never heeds the signals that are blocked now.
     """
     forkserver.set_forkserver_preload([__name__])
-    is_safe = os.environ.get(_SAFE_PATH)
-    os.environ[_SAFE_PATH] = "1"  # or it would import a user's file `random.py` from this folder
+    before = dict(os.environ)
+    os.environ["PYTHONPATH"] = os.pathsep.join(each or str(Path.cwd()) for each in sys.path)
+    os.environ["PYTHONSAFEPATH"] = "1"  # it imports what we do, no `random.py` of this folder
     try:
         forkserver.ensure_running()
     finally:
-        del os.environ[_SAFE_PATH]
-        if is_safe is not None:
-            os.environ[_SAFE_PATH] = is_safe
+        os.environ.clear()
+        os.environ.update(before)
 
 
 def _how(code: int) -> str:

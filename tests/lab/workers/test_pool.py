@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from multiprocessing import forkserver
 from pathlib import Path
@@ -11,6 +13,7 @@ from pathlib import Path
 import pytest
 from grids import lives, small_disk
 
+import attnres_cli
 from attnres_cli.config.recipe import Recipe, load
 from attnres_cli.data import sources
 from attnres_cli.errors import DataError
@@ -159,6 +162,36 @@ def test_a_worker_tells_the_study_that_it_lives(tmp_path: Path, monkeypatch: pyt
     grid.run()
 
     assert [step for step in told if step], "no heartbeat came"
+
+
+WHERE = """
+import multiprocessing
+from attnres_cli.lab.workers import pool
+
+def say():
+    import attnres_cli
+    print(attnres_cli.__file__, flush=True)
+
+if __name__ == "__main__":
+    pool._start_forkserver()
+    process = multiprocessing.get_context("forkserver").Process(target=say)
+    process.start()
+    process.join()
+"""
+
+
+def test_workers_run_the_code_of_their_launcher_whatever_lies_in_its_folder(tmp_path: Path):
+    theirs, here = tmp_path / "theirs", tmp_path / "here"
+    theirs.mkdir()
+    here.mkdir()
+    (theirs / "attnres_cli").symlink_to(Path(attnres_cli.__file__).parent)
+    (theirs / "script.py").write_text(WHERE)
+    (here / "random.py").write_text("raise SystemExit('imported by mistake')")
+
+    command = [sys.executable, str(theirs / "script.py")]
+    said = subprocess.check_output(command, cwd=here, text=True)
+
+    assert said.strip() == str(theirs / "attnres_cli" / "__init__.py")
 
 
 def test_a_run_that_is_let_go_waits_again_and_leaves_no_checkpoint(tmp_path: Path, often: None):
