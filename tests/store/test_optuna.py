@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import signal
 import sqlite3
 import subprocess
 import sys
-from multiprocessing.synchronize import Barrier
 from pathlib import Path
+from typing import Any
 
 import optuna
 import pytest
 from optuna.trial import TrialState
+from processes import in_processes
 from sqlalchemy import text
 
 from attnres_cli.errors import StudyError
@@ -71,8 +71,8 @@ def test_a_kill_while_tables_of_optuna_are_made_leaves_none_of_them_or_all(any_s
     assert n_studies == 1
 
 
-def take_part(study: str, ready: Barrier) -> None:
-    """Ask and tell, and claim nothing twice; run in a process of its own."""
+def take_part(study: str, ready: Any) -> None:
+    """Ask and tell; run in a process of its own."""
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     ready.wait(600)
     with optuna_storage(study) as storage:
@@ -85,15 +85,7 @@ def take_part(study: str, ready: Barrier) -> None:
 
 @pytest.mark.slow
 def test_processes_that_start_and_ask_at_once_lose_no_trial_and_get_none_twice(any_study: str):
-    context = multiprocessing.get_context("spawn")
-    ready = context.Barrier(N)
-    processes = [context.Process(target=take_part, args=(any_study, ready)) for _ in range(N)]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join(300)
-
-    assert [process.exitcode for process in processes] == [0] * N
+    assert in_processes(N, take_part, any_study) == [None] * N
     with optuna_storage(any_study) as storage:
         trials = optuna.load_study(storage=storage, study_name="s").trials
     assert sorted(trial.number for trial in trials) == list(range(N * EACH))
@@ -101,7 +93,7 @@ def test_processes_that_start_and_ask_at_once_lose_no_trial_and_get_none_twice(a
     assert all(trial.value == trial.params["x"] ** 2 for trial in trials)
 
 
-def take_queued(study: str, ready: Barrier, found: multiprocessing.Queue) -> None:
+def take_queued(study: str, ready: Any) -> list[tuple[int, int]]:
     """Take trials that somebody enqueued, as long as there are some."""
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     taken = []
@@ -113,7 +105,7 @@ def take_queued(study: str, ready: Barrier, found: multiprocessing.Queue) -> Non
             if trial.suggest_int("cell", 0, 10**6) < QUEUED:
                 taken.append((trial.number, trial.params["cell"]))
             search.tell(trial, 0.0)
-    found.put(taken)
+    return taken
 
 
 @pytest.mark.slow
@@ -123,15 +115,8 @@ def test_a_trial_that_waits_is_taken_by_one_process_alone(any_study: str):
         search = optuna.create_study(storage=storage, study_name="s")
         for cell in range(QUEUED):
             search.enqueue_trial({"cell": cell})
-    context = multiprocessing.get_context("spawn")
-    ready, found = context.Barrier(4), context.Queue()
-    arguments = (any_study, ready, found)
-    processes = [context.Process(target=take_queued, args=arguments) for _ in range(4)]
-    for process in processes:
-        process.start()
-    taken = [one for _ in processes for one in found.get(timeout=300)]
-    for process in processes:
-        process.join()
+
+    taken = [one for mine in in_processes(4, take_queued, any_study) for one in mine]
 
     assert sorted(taken) == [(cell, cell) for cell in range(QUEUED)]
 

@@ -34,11 +34,8 @@ def with_part(position: int, value: str) -> str:
     return "|".join(parts)
 
 
-def test_this_process_is_alive():
+def test_this_process_is_alive_and_always_the_same_owner():
     assert owner.is_alive(owner.this_process())
-
-
-def test_a_process_is_the_same_owner_every_time_it_is_asked():
     assert owner.this_process() == owner.this_process()
 
 
