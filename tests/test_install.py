@@ -1,20 +1,69 @@
-"""The built wheel, installed elsewhere, does what the clone does."""
+"""What is packaged; and the built wheel, installed elsewhere, does what the clone does."""
 
 from __future__ import annotations
 
 import json
 import os
+import runpy
 import shutil
 import subprocess
 import sys
 import sysconfig
+import tomllib
+import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
-
-pytestmark = pytest.mark.slow
+import setuptools
 
 ROOT = Path(__file__).parent.parent
+FOLDERS = {
+    "attnres_cli": "attnres_cli",
+    "variants": "attnres_variants",
+    "recipes": "attnres_recipes",
+}
+
+
+def installed(path: Path) -> str:
+    """Where a file or folder of the clone lies in site-packages."""
+    folder, *inner = path.relative_to(ROOT).parts
+    return "/".join([FOLDERS[folder], *inner])
+
+
+def shipped() -> set[Path]:
+    """All files of our packages."""
+    return {
+        path
+        for folder in FOLDERS
+        for path in (ROOT / folder).rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+
+
+def test_every_package_and_every_file_beside_the_code_is_packaged(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    asked: dict[str, Any] = {}
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr(setuptools, "setup", lambda **keys: asked.update(keys))
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    globs = project["tool"]["setuptools"]["package-data"]
+
+    runpy.run_path(str(ROOT / "setup.py"))
+
+    packages = {installed(path.parent) for path in shipped() if path.name == "__init__.py"}
+    assert {name.replace(".", "/") for name in asked["packages"]} == packages
+    data = {path for path in shipped() if path.suffix != ".py"}
+    listed = {
+        found
+        for package, patterns in globs.items()
+        for path in ROOT.glob("*")
+        if path.name in FOLDERS and package.split(".")[0] == FOLDERS[path.name]
+        for pattern in patterns
+        for found in path.joinpath(*package.split(".")[1:]).glob(pattern)
+    }
+    assert data <= listed
 
 
 def run(*command: str | Path, cwd: Path) -> str:
@@ -35,7 +84,8 @@ def run(*command: str | Path, cwd: Path) -> str:
 
 @pytest.fixture(scope="module")
 def attnres(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The command of a wheel in an environment of its own.
+    """The command of a wheel in an environment of its own, in which somebody else has installed
+    packages named `variants` and `recipes`.
 
     Its dependencies are this environment's: installing torch once more proves nothing of ours.
     """
@@ -45,15 +95,21 @@ def attnres(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copytree(ROOT, source, ignore=ignore)
     run(sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", folder, source, cwd=folder)
     (wheel,) = folder.glob("attnres_cli-*.whl")
+    held = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
+    assert held == {installed(path) for path in shipped()}
     shutil.rmtree(source)
     run(sys.executable, "-m", "venv", folder / "venv", cwd=folder)
     python = folder / "venv" / "bin" / "python"
     run(python, "-m", "pip", "install", "-q", "--no-deps", wheel, cwd=folder)
     (site,) = (folder / "venv" / "lib").glob("python*/site-packages")
     (site / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    for foreign in ("variants", "recipes"):
+        (site / foreign).mkdir()
+        (site / foreign / "__init__.py").write_text(f"raise RuntimeError('{foreign}: not ours')")
     return folder / "venv" / "bin" / "attnres"
 
 
+@pytest.mark.slow
 def test_the_installed_command_trains_and_reports(attnres: Path, tmp_path: Path):
     out = run(
         attnres, "ablate", "standard", "attnres:block_size=2", "--recipe", "smoke", "--seeds", "2",
@@ -68,6 +124,7 @@ def test_the_installed_command_trains_and_reports(attnres: Path, tmp_path: Path)
     assert json.loads(again) == json.loads(out)
 
 
+@pytest.mark.slow
 def test_the_installed_command_is_the_wheels_own(attnres: Path, tmp_path: Path):
     program = "import attnres_cli, attnres_variants, attnres_recipes; print(attnres_cli.__file__)"
 
@@ -76,6 +133,7 @@ def test_the_installed_command_is_the_wheels_own(attnres: Path, tmp_path: Path):
     assert where.startswith(str(attnres.parent.parent))
 
 
+@pytest.mark.slow
 def test_the_wheel_holds_every_recipe_and_variant(attnres: Path, tmp_path: Path):
     listed = run(attnres, "recipes", cwd=tmp_path) + run(attnres, "variants", cwd=tmp_path)
 

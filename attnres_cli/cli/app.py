@@ -14,7 +14,7 @@ import typer
 
 from attnres_cli import __version__, console
 from attnres_cli.cli import ablate, bench, designs, plan, report, runs, search
-from attnres_cli.config.address import hidden
+from attnres_cli.config.address import without_passwords
 from attnres_cli.console import say
 from attnres_cli.errors import BAD_INPUT, DONE, INTERRUPTED, AttnresError
 
@@ -69,12 +69,12 @@ def main() -> None:
         console.mute(sys.stdout)
         code = DONE
     except AttnresError as error:
-        say(hidden(str(error)))
+        say(without_passwords(str(error)))
         code = BAD_INPUT
     except typer.TyperException as error:
         message = str(getattr(error, "format_message", error.__str__)())
         if message:  # there is none where no command was given: the help is printed then
-            say(hidden(message))
+            say(without_passwords(message))
         code = BAD_INPUT
     if code == INTERRUPTED:  # typer makes this of Ctrl-C
         say("interrupted; what is done is in the study, the same command goes on")

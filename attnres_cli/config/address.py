@@ -83,6 +83,6 @@ def withhold(study: str) -> str:
     return shown
 
 
-def hidden(text: str) -> str:
+def without_passwords(text: str) -> str:
     """A message without the passwords of URLs that somebody typed where no study goes."""
     return _HIDDEN.sub(r"\1@", text)

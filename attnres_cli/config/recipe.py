@@ -13,33 +13,13 @@ from typing import Annotated, Any
 from pydantic import BaseModel, BeforeValidator, ValidationError, model_validator
 
 from attnres_cli.config import strict_yaml
-from attnres_cli.config.sections import Data, Model, Optim, Section, Train
+from attnres_cli.config.sections import Data, Model, Optim, Section, Train, as_tuple
 from attnres_cli.errors import RecipeError, unknown
 
-__all__ = [
-    "Data",
-    "Model",
-    "Optim",
-    "Recipe",
-    "Train",
-    "load",
-    "names",
-    "paper",
-    "rungs",
-    "suite",
-    "suite_description",
-    "suite_names",
-    "suite_space",
-    "text_of",
-    "validate",
-]
+__all__ = ["Data", "Model", "Optim", "Recipe", "Train"]
 
 _GROWN = ("model", "optim", "train")  # what may differ over a ladder; the data may not
 _PAPER = "paper.yaml"  # lies beside the recipes and is none
-
-
-def _tuple(value: object) -> object:
-    return tuple(value) if isinstance(value, list) else value
 
 
 Rung = tuple[tuple[str, str | int | float | bool | None], ...]
@@ -67,7 +47,7 @@ class Recipe(Section):
 
     name: str = ""
     description: str = ""
-    variants: Annotated[tuple[str, ...], BeforeValidator(_tuple)] = ()  # arms, if none are typed
+    variants: Annotated[tuple[str, ...], BeforeValidator(as_tuple)] = ()  # arms, if none are typed
     ladder: Annotated[tuple[Rung, ...], BeforeValidator(_rungs)] = ()
     model: Model
     data: Data = Data()
@@ -112,8 +92,7 @@ class Recipe(Section):
 
 def names() -> list[str]:
     """The recipes that come with the tool."""
-    yaml = [p.name for p in _shipped() if p.name.endswith(".yaml") and p.name != _PAPER]
-    return sorted(name.removesuffix(".yaml") for name in yaml)
+    return _stems("")
 
 
 def text_of(name: str) -> str:
@@ -131,11 +110,6 @@ def text_of(name: str) -> str:
     try:
         if path.exists() and not (path.is_file() or path.is_dir()):
             raise RecipeError(f"recipe {path} is no file")  # a pipe could be read for ever
-        if path.stat().st_size > strict_yaml.MAX_BYTES:
-            raise RecipeError(
-                f"recipe {path}: {path.stat().st_size} bytes, at most {strict_yaml.MAX_BYTES} "
-                "are read: is it a recipe?"
-            )
         return path.read_text(encoding="utf-8")
     except OSError as error:
         raise RecipeError(f"recipe {path} cannot be read: {error.strerror}") from error
@@ -208,7 +182,7 @@ def validate(values: Mapping[str, Any], origin: str) -> Recipe:
         # a misspelt key first: it is why another one is missing
         first, *more = sorted(error.errors(), key=lambda e: e["type"] != "extra_forbidden")
         rest = f" (and {len(more)} more)" if more else ""
-        raise RecipeError(f"{origin}: {_explain(first)}{rest}") from None
+        raise RecipeError(f"{origin}: {explain(first)}{rest}") from None
 
 
 def suite(name: str) -> list[str]:
@@ -218,10 +192,7 @@ def suite(name: str) -> list[str]:
         RecipeError: an unknown suite, with the nearest known one.
 
     """
-    if name not in suite_names():
-        raise RecipeError(unknown("suite", name, suite_names()))
-    text = (files("attnres_recipes") / "suites" / f"{name}.yaml").read_text(encoding="utf-8")
-    return list(strict_yaml.load(text, f"suite {name}")["variants"])
+    return list(_suite(name)["variants"])
 
 
 def suite_space(name: str) -> str:
@@ -231,35 +202,42 @@ def suite_space(name: str) -> str:
         RecipeError: an unknown suite, with the nearest known one.
 
     """
-    if name not in suite_names():
-        raise RecipeError(unknown("suite", name, suite_names()))
-    text = (files("attnres_recipes") / "suites" / f"{name}.yaml").read_text(encoding="utf-8")
-    return str(strict_yaml.load(text, f"suite {name}").get("space", ""))
+    return str(_suite(name).get("space", ""))
 
 
 def suite_description(name: str) -> str:
     """What a suite is for, in a line."""
-    text = (files("attnres_recipes") / "suites" / f"{name}.yaml").read_text(encoding="utf-8")
-    return str(strict_yaml.load(text, f"suite {name}")["description"])
+    return str(_suite(name)["description"])
+
+
+def _suite(name: str) -> dict[str, Any]:
+    if name not in suite_names():
+        raise RecipeError(unknown("suite", name, suite_names()))
+    return _shipped(f"suites/{name}.yaml")
 
 
 def paper() -> dict[str, Any]:
     """The numbers of the Attention Residuals paper: losses by spec in `table4` (with Fig. 6), by
     size and spec in `table2`; the rest (`scaling`, `table3`, figures, `notes`) as the file says.
     """
-    text = (files("attnres_recipes") / _PAPER).read_text(encoding="utf-8")
-    found: dict[str, Any] = strict_yaml.load(text, _PAPER)
-    return found
+    return _shipped(_PAPER)
 
 
 def suite_names() -> list[str]:
     """The suites that come with the tool."""
-    suites = (files("attnres_recipes") / "suites").iterdir()
-    return sorted(p.name.removesuffix(".yaml") for p in suites if p.name.endswith(".yaml"))
+    return _stems("suites")
 
 
-def _shipped() -> list[Any]:
-    return list(files("attnres_recipes").iterdir())
+def _stems(folder: str) -> list[str]:
+    """The YAML files of a folder of recipes, without what the paper says."""
+    listed = (path.name for path in (files("attnres_recipes") / folder).iterdir())
+    return sorted(n.removesuffix(".yaml") for n in listed if n.endswith(".yaml") and n != _PAPER)
+
+
+def _shipped(name: str) -> dict[str, Any]:
+    text = (files("attnres_recipes") / name).read_text(encoding="utf-8")
+    found: dict[str, Any] = strict_yaml.load(text, name)
+    return found
 
 
 def _override(values: dict[str, Any], override: str) -> None:
@@ -275,13 +253,13 @@ def _override(values: dict[str, Any], override: str) -> None:
     inner[key] = strict_yaml.load(text, f"--set {override}")
 
 
-def _explain(problem: Any) -> str:
+def explain(problem: Any, whole: type[BaseModel] = Recipe) -> str:
     """One of pydantic's findings as `key: what is wrong, what came`."""
     where = ".".join(str(part) for part in problem["loc"])
     if problem["type"] == "extra_forbidden":
         *sections, key = problem["loc"]
         section = f"{'.'.join(sections)}: " if sections else ""
-        return section + unknown("key", str(key), _keys(sections))
+        return section + unknown("key", str(key), _keys(sections, whole))
     if problem["type"] == "missing":
         return f"{where} is missing"
     if problem["type"] == "model_type":
@@ -294,8 +272,7 @@ def _explain(problem: Any) -> str:
     return f"{where}: {message[0].lower()}{message[1:]}, got {problem['input']!r}"
 
 
-def _keys(sections: Sequence[Any]) -> list[str]:
-    level: type[BaseModel] = Recipe
+def _keys(sections: Sequence[Any], level: type[BaseModel]) -> list[str]:
     for section in sections:
         level = level.model_fields[section].annotation  # type: ignore[assignment]
     return list(level.model_fields)

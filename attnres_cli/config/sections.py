@@ -25,6 +25,11 @@ def parse_count(value: object) -> object:
     return value
 
 
+def as_tuple(value: object) -> object:
+    """YAML's lists, which cannot be hashed, as tuples."""
+    return tuple(value) if isinstance(value, list) else value
+
+
 def _word(value: object) -> object:
     """The words on and off, which YAML reads as booleans, where a choice has them."""
     return ("off", "on")[value] if isinstance(value, bool) else value

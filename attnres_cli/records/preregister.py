@@ -13,9 +13,9 @@ from pydantic import BeforeValidator, Field, ValidationError
 
 from attnres_cli.config import recipe as recipes
 from attnres_cli.config.recipe import Recipe
-from attnres_cli.config.sections import Section
+from attnres_cli.config.sections import Section, as_tuple
 from attnres_cli.config.strict_yaml import load
-from attnres_cli.errors import RecipeError, unknown
+from attnres_cli.errors import RecipeError
 from attnres_cli.records.run import FIRST_TUNING_SEED
 
 Metric = Literal["val_loss"]
@@ -23,19 +23,15 @@ Test = Literal["paired-t-holm"]
 Seed = Annotated[int, Field(ge=0, lt=FIRST_TUNING_SEED)]
 
 
-def _tuple(value: object) -> object:
-    return tuple(value) if isinstance(value, list) else value
-
-
 class _File(Section):
     """What a user writes. All that decides a verdict has to be said."""
 
     hypothesis: str = ""
     recipe: str
-    set: Annotated[tuple[str, ...], BeforeValidator(_tuple)] = ()
-    arms: Annotated[tuple[str, ...], BeforeValidator(_tuple), Field(min_length=1)]
+    set: Annotated[tuple[str, ...], BeforeValidator(as_tuple)] = ()
+    arms: Annotated[tuple[str, ...], BeforeValidator(as_tuple), Field(min_length=1)]
     baseline: str
-    seeds: Annotated[tuple[Seed, ...], BeforeValidator(_tuple), Field(min_length=2)]
+    seeds: Annotated[tuple[Seed, ...], BeforeValidator(as_tuple), Field(min_length=2)]
     metric: Metric
     test: Test
 
@@ -87,7 +83,7 @@ def read(path: str, canonical: Callable[[str, Recipe], str]) -> tuple[Registrati
     try:
         said = _File.model_validate(values)
     except ValidationError as error:
-        raise RecipeError(f"{origin}: {_explain(error.errors()[0])}") from None
+        raise RecipeError(f"{origin}: {recipes.explain(error.errors()[0], _File)}") from None
     if len(set(said.seeds)) < len(said.seeds):
         raise RecipeError(f"{origin}: seeds: different ones are needed, got {list(said.seeds)}")
     recipe = recipes.load(said.recipe, said.set)
@@ -115,13 +111,3 @@ def of_document(document: dict[str, Any]) -> Registration:
         key: tuple(v) if isinstance(v, list) else v for key, v in document.items()
     }
     return Registration(**held)
-
-
-def _explain(problem: Any) -> str:
-    where = ".".join(str(part) for part in problem["loc"])
-    if problem["type"] == "extra_forbidden":
-        return unknown("key", where, _File.model_fields)
-    if problem["type"] == "missing":
-        return f"{where} is missing"
-    message = problem["msg"]
-    return f"{where}: {message[0].lower()}{message[1:]}, got {problem['input']!r}"

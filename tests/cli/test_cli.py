@@ -107,20 +107,17 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize(("arguments", "words"), BAD.values(), ids=BAD)
 def test_bad_input_is_one_line_exit_code_2_and_nothing_written(
-    arguments: list[str],
-    words: str,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], subtests: pytest.Subtests
 ):
-    code, out, err = attnres(capsys, *arguments)
+    for name, (arguments, words) in BAD.items():
+        with subtests.test(name):
+            code, out, err = attnres(capsys, *arguments)
 
-    assert code == 2
-    assert words in err
-    assert err.count("\n") == 1
-    assert out == ""
-    assert list(tmp_path.iterdir()) == []
+            assert (code, out) == (2, "")
+            assert words in err
+            assert err.count("\n") == 1
+            assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has CUDA")

@@ -6,7 +6,15 @@ import os
 
 import pytest
 
-from attnres_cli.config.address import DEFAULT, file_of, hidden, is_url, parted, typed, withhold
+from attnres_cli.config.address import (
+    DEFAULT,
+    file_of,
+    is_url,
+    parted,
+    typed,
+    withhold,
+    without_passwords,
+)
 from attnres_cli.errors import StudyError
 
 URL = "postgresql+psycopg://me{}@host:5432/lab"
@@ -82,5 +90,7 @@ def test_a_withheld_password_is_where_the_client_looks_for_it(monkeypatch: pytes
 def test_a_message_hides_what_was_typed_in_the_wrong_place():
     text = f"unknown variant '{URL.format(':s@cr/t')}'. Known: attnres, standard"
 
-    assert hidden(text) == f"unknown variant '{URL.format('')}'. Known: attnres, standard"
-    assert hidden("write to me: a@b") == "write to me: a@b"
+    assert (
+        without_passwords(text) == f"unknown variant '{URL.format('')}'. Known: attnres, standard"
+    )
+    assert without_passwords("write to me: a@b") == "write to me: a@b"

@@ -93,6 +93,75 @@ READ_BY = {
 }
 
 
+COUNTS = {
+    "1500": 1500, "1.5k": 1500, "2M": 2_000_000, "0.5B": 500_000_000, "1e3": 1000, "1_000": 1000,
+    "440k": 440_000, "1.001k": 1001, "2.01M": 2_010_000, "16.1M": 16_100_000,
+}  # fmt: skip
+NO_COUNTS = ["1.55555k", "2.5", "k", "2K", "2kk", "infk", "nank", "1e400k", ".inf", ".nan", "two"]
+REFUSED = {
+    **{f"train.tokens={text}": ("integer", text.strip(".")) for text in NO_COUNTS},
+    **{f"model.n_layers={text}": ("greater than 0", text) for text in ("0", "-1", "-2k", "0M")},
+    "optim.lr=fast": ("valid number", "got 'fast'"),
+    "optim.lr=yes": ("valid number", "got True"),
+    "optim.lr=": ("valid number", "got None"),
+    "optim.lr='0.1'": ("valid number", "got '0.1'"),
+    "optim.lr=[0.1]": ("valid number", "got [0.1]"),
+    "model.n_layers=yes": ("valid integer", "got True"),
+    "model.n_layers='2'": ("valid integer", "got '2'"),
+    "model.tie_embeddings=1": ("valid boolean", "got 1"),
+    "model.tie_embeddings='yes'": ("valid boolean", "got 'yes'"),
+    "model.mlp=relu": ("'swiglu' or 'gelu'", "got 'relu'"),
+    "data.source=tex": ("'stdlib', 'text', 'nanogpt'", "got 'tex'"),
+    "name=1": ("valid string", "got 1"),
+    "model=3": ("section with keys", "got 3"),
+    "optim.lr=0": ("greater than 0", "got 0"),
+    "optim.lr=1e400": ("finite",),
+    "optim.lr=.nan": ("finite",),
+    "optim.beta1=1": ("less than 1",),
+    "optim.beta2=-0.1": ("greater than or equal to 0",),
+    "optim.weight_decay=-1": ("greater than or equal to 0",),
+    "optim.clip=0": ("greater than 0",),
+    "optim.warmup_fraction=1.5": ("less than or equal to 1",),
+    "data.val_fraction=0": ("greater than 0",),
+    "data.val_fraction=1": ("less than 1",),
+    "model.rope_theta=1": ("greater than 1",),
+    "model.norm_eps=0": ("greater than 0",),
+    "optim.lr=" + "9" * 5000: ("--set",),
+    "model.n_heads=3": ("d_model must be a multiple of n_heads", "give d_head", "got 16 and 3"),
+    "model.d_head=7": ("d_head must be even", "got 7"),
+    "model.d_model=6": ("d_head must be even", "got 3"),
+    "model.n_kv_heads=4": ("n_kv_heads, got 2 and 4",),
+    "train.tokens=63": ("64", "got 63"),
+    "train.eval_tokens=15": ("model.seq_len 16", "got 15"),
+    "data.path=my.txt": ("source: text",),
+    **{
+        text: ("--set takes section.key=value", f"'{text}'")
+        for text in ("", "=", "=3", ".=3", "optim.=3", "optim.lr", "optim")
+    },
+    "optim.lrr=1": ("'lrr'", "did you mean 'lr'"),
+    "model.n_layer=3": ("'n_layer'", "did you mean 'n_layers'"),
+    "optin.lr=1": ("'optin'", "did you mean 'optim'"),
+    "trian={}": ("'trian'", "did you mean 'train'"),
+    **{
+        f"{text}=1": ("--set", "unknown key", "optim")
+        for text in ("zzz.y", "a.b.c.d", "optim..lr", ".lr", "lr")
+    },
+    "model.n_layers.deep=3": ("--set model.n_layers.deep=3", "'n_layers'"),
+    "optim.lr=[": ("--set optim.lr=[: line 1",),
+    "optim.lr=!!python/name:os.system": (": line 1",),
+}
+"""What --set takes, and words of the line that refuses it."""
+
+BROKEN = {
+    TEXT.replace("lr: 3e-4", "lrr: 3e-4"): ("optim", "'lrr'", "did you mean 'lr'"),
+    TEXT.replace("model:", "modle:"): ("'modle'", "did you mean 'model'"),
+    TEXT.replace("lr: 3e-4", ""): ("optim.lr is missing",),
+    TEXT + "optim: {lr: 1}\n": ("'optim' is given twice",),
+    **dict.fromkeys(["", "# empty\n", "- model\n", "quick\n", "3\n"], ("model, data, optim",)),
+}
+"""Files, and words of the line that refuses them."""
+
+
 @pytest.fixture
 def write(tmp_path: Path) -> Callable[..., str]:
     """Writes a recipe to lab.yaml and gives its path."""
@@ -178,245 +247,53 @@ def test_tokens_are_rounded_down_to_whole_steps(lab: str):
     assert recipe.steps == 1500 // 64
 
 
-# Counts
+def test_counts_are_read_exactly(lab: str):
+    for text, count in COUNTS.items():
+        assert recipes.load(lab, [f"train.tokens={text}"]).train.tokens == count
 
 
-@pytest.mark.parametrize(
-    ("text", "count"),
-    [
-        ("1500", 1500),
-        ("1.5k", 1500),
-        ("2M", 2_000_000),
-        ("0.5B", 500_000_000),
-        ("1e3", 1000),
-        ("1_000", 1000),
-        ("440k", 440_000),
-        ("1.001k", 1001),
-        ("2.01M", 2_010_000),
-        ("16.1M", 16_100_000),
-    ],
-)
-def test_counts_are_read_exactly(lab: str, text: str, count: int):
-    assert recipes.load(lab, [f"train.tokens={text}"]).train.tokens == count
+def test_switches_and_choices_take_the_words_that_their_messages_offer(lab: str):
+    for text, value in {"yes": True, "no": False, "true": True}.items():
+        assert recipes.load(lab, [f"model.tie_embeddings={text}"]).model.tie_embeddings is value
+    for choice in ("auto", "on", "off"):
+        assert recipes.load(lab, [f"train.compile={choice}"]).train.compile == choice
 
 
-@pytest.mark.parametrize(
-    "text", ["1.55555k", "2.5", "k", "2K", "2kk", "infk", "nank", "1e400k", ".inf", ".nan", "two"]
-)
-def test_what_is_no_whole_number_is_refused_as_a_count(lab: str, text: str):
-    message = refusal(lab, f"train.tokens={text}")
-
-    assert "train.tokens" in message
-    assert "integer" in message
-    assert text.strip(".") in message
-
-
-@pytest.mark.parametrize("text", ["0", "-1", "-2k", "0M"])
-def test_a_count_is_greater_than_zero(lab: str, text: str):
-    message = refusal(lab, f"model.n_layers={text}")
-
-    assert "model.n_layers" in message
-    assert "greater than 0" in message
-    assert text in message
-
-
-# Types and ranges
-
-
-@pytest.mark.parametrize(("text", "value"), [("yes", True), ("no", False), ("true", True)])
-def test_a_switch_takes_yes_and_no(lab: str, text: str, value: bool):
-    override = f"model.tie_embeddings={text}"
-
-    assert recipes.load(lab, [override]).model.tie_embeddings is value
-
-
-@pytest.mark.parametrize("choice", ["auto", "on", "off"])
-def test_compile_takes_the_words_that_its_message_offers(lab: str, choice: str):
-    assert recipes.load(lab, [f"train.compile={choice}"]).train.compile == choice
-
-
-@pytest.mark.parametrize(
-    ("override", "expected", "got"),
-    [
-        ("optim.lr=fast", "valid number", "'fast'"),
-        ("optim.lr=yes", "valid number", "True"),
-        ("optim.lr=", "valid number", "None"),
-        ("optim.lr='0.1'", "valid number", "'0.1'"),
-        ("optim.lr=[0.1]", "valid number", "[0.1]"),
-        ("model.n_layers=yes", "valid integer", "True"),
-        ("model.n_layers='2'", "valid integer", "'2'"),
-        ("model.tie_embeddings=1", "valid boolean", "1"),
-        ("model.tie_embeddings='yes'", "valid boolean", "'yes'"),
-        ("model.mlp=relu", "'swiglu' or 'gelu'", "'relu'"),
-        ("data.source=tex", "'stdlib', 'text', 'nanogpt'", "'tex'"),
-        ("name=1", "valid string", "1"),
-        ("model=3", "section with keys", "3"),
-    ],
-)
-def test_a_wrong_type_is_refused_with_key_and_both_sides(
-    lab: str, override: str, expected: str, got: str
+def test_what_cannot_be_meant_is_refused_in_a_line_with_its_key_and_what_is_allowed(
+    lab: str, subtests: pytest.Subtests
 ):
-    message = refusal(lab, override)
+    for override, words in REFUSED.items():
+        with subtests.test(override[:40]):
+            message = refusal(lab, override)
 
-    assert override.partition("=")[0] in message
-    assert expected in message
-    assert f"got {got}" in message
-
-
-@pytest.mark.parametrize(
-    ("override", "expected"),
-    [
-        ("optim.lr=0", "greater than 0"),
-        ("optim.lr=-1", "greater than 0"),
-        ("optim.lr=1e400", "finite"),
-        ("optim.lr=.nan", "finite"),
-        ("optim.beta1=1", "less than 1"),
-        ("optim.beta2=-0.1", "greater than or equal to 0"),
-        ("optim.weight_decay=-1", "greater than or equal to 0"),
-        ("optim.clip=0", "greater than 0"),
-        ("optim.warmup_fraction=1.5", "less than or equal to 1"),
-        ("data.val_fraction=0", "greater than 0"),
-        ("data.val_fraction=1", "less than 1"),
-        ("model.rope_theta=1", "greater than 1"),
-        ("model.norm_eps=0", "greater than 0"),
-    ],
-)
-def test_a_value_out_of_range_is_refused_with_key_and_bound(lab: str, override: str, expected: str):
-    message = refusal(lab, override)
-
-    assert override.partition("=")[0] in message
-    assert expected in message
-    assert "got" in message
-
-
-@pytest.mark.parametrize("text", ["2020-99-99", "9" * 5000, "0x" + "f" * 5000])
-def test_a_value_that_no_python_value_can_hold_is_refused_and_shows_no_traceback(
-    lab: str, text: str
-):
-    assert "--set" in refusal(lab, f"optim.lr={text}")
-
-
-# Sizes that clash
-
-
-def test_a_width_that_the_heads_do_not_divide_is_refused_with_both_and_the_remedy(lab: str):
-    message = refusal(lab, "model.n_heads=3")
-
-    assert "d_model must be a multiple of n_heads" in message
-    assert "give d_head" in message
-    assert "got 16 and 3" in message
-
-
-def test_a_given_d_head_frees_the_width_from_the_heads(lab: str):
-    recipe = recipes.load(lab, ["model.n_heads=3", "model.d_head=4"])
-
-    assert recipe.model.shape(vocab_size=11).d_head == 4
-
-
-@pytest.mark.parametrize("override", ["model.d_head=7", "model.d_model=6"])
-def test_an_odd_head_is_refused_with_its_size(lab: str, override: str):
-    message = refusal(lab, override)
-
-    assert "d_head must be even" in message
-    assert f"got {'7' if 'd_head' in override else '3'}" in message
-
-
-def test_key_value_heads_that_do_not_divide_the_heads_are_refused(lab: str):
-    assert "n_kv_heads, got 2 and 4" in refusal(lab, "model.n_kv_heads=4")
-
-
-@pytest.mark.parametrize(("mlp", "d_ff"), [("swiglu", 48), ("gelu", 64)])
-def test_sizes_that_are_left_out_follow_from_the_width(lab: str, mlp: str, d_ff: int):
-    shape = recipes.load(lab, [f"model.mlp={mlp}"]).model.shape(vocab_size=11)
-
-    assert (shape.n_kv_heads, shape.d_head, shape.d_ff) == (2, 8, d_ff)
-    assert shape.vocab_size == 11
-
-
-def test_sizes_that_are_given_are_taken(lab: str):
-    given = ["model.n_kv_heads=1", "model.d_head=6", "model.d_ff=20"]
-
-    shape = recipes.load(lab, given).model.shape(vocab_size=11)
-
-    assert (shape.n_kv_heads, shape.d_head, shape.d_ff) == (1, 6, 20)
-
-
-def test_fewer_tokens_than_one_step_are_refused_with_both(lab: str):
-    message = refusal(lab, "train.tokens=63")
-
-    assert "train.tokens" in message
-    assert "64" in message
-    assert "got 63" in message
-
-
-def test_fewer_evaluation_tokens_than_one_sequence_are_refused_with_both(lab: str):
-    message = refusal(lab, "train.eval_tokens=15")
-
-    assert "train.eval_tokens" in message
-    assert "model.seq_len 16" in message
-    assert "got 15" in message
-
-
-# Keys
-
-
-@pytest.mark.parametrize(("key", "misspelt"), [("clip", "clipp"), ("lr", "lrr")])
-def test_an_unknown_key_is_refused_with_file_section_and_the_nearest(
-    write: Callable[..., str], key: str, misspelt: str
-):
-    text = TEXT.replace("{lr: 3e-4}", "{lr: 3e-4, clip: 1}").replace(f"{key}:", f"{misspelt}:")
-
-    message = refusal(write(text))
-
-    assert "lab.yaml" in message
-    assert "optim" in message
-    assert f"'{misspelt}'" in message
-    assert f"did you mean '{key}'" in message
-
-
-def test_an_unknown_section_is_refused_with_file_and_the_nearest(write: Callable[..., str]):
-    message = refusal(write(TEXT.replace("model:", "modle:")))
-
-    assert "lab.yaml" in message
-    assert "'modle'" in message
-    assert "did you mean 'model'" in message
-
-
-def test_of_several_mistakes_the_number_of_the_others_is_told(lab: str):
+            assert all(word in message for word in words), message
+            if words[0].startswith(("valid", "integer", "greater", "less", "finite")):
+                assert override.partition("=")[0] in message
     assert "(and 2 more)" in refusal(lab, "optim.lr=0", "optim.clip=0", "optim.eps=0")
 
 
-def test_a_missing_key_is_named(write: Callable[..., str]):
-    message = refusal(write(TEXT.replace("lr: 3e-4", "")))
-
-    assert "lab.yaml" in message
-    assert "optim.lr is missing" in message
+# Sizes
 
 
-def test_a_key_given_twice_is_refused(write: Callable[..., str]):
-    message = refusal(write(TEXT + "optim: {lr: 1}\n"))
-
-    assert "lab.yaml" in message
-    assert "'optim' is given twice" in message
-
-
-@pytest.mark.parametrize("text", ["", "# empty\n", "- model\n", "quick\n", "3\n"])
-def test_a_file_without_sections_is_told_which_are_expected(write: Callable[..., str], text: str):
-    message = refusal(write(text))
-
-    assert "lab.yaml" in message
-    assert "model, data, optim, train" in message
+def test_sizes_that_are_left_out_follow_from_the_width_and_those_given_are_taken(lab: str):
+    for mlp, d_ff in (("swiglu", 48), ("gelu", 64)):
+        shape = recipes.load(lab, [f"model.mlp={mlp}"]).model.shape(vocab_size=11)
+        assert (shape.n_kv_heads, shape.d_head, shape.d_ff) == (2, 8, d_ff)
+        assert shape.vocab_size == 11
+    given = ["model.n_heads=3", "model.n_kv_heads=1", "model.d_head=6", "model.d_ff=20"]
+    shape = recipes.load(lab, given).model.shape(vocab_size=11)
+    assert (shape.n_heads, shape.n_kv_heads, shape.d_head, shape.d_ff) == (3, 1, 6, 20)
 
 
 # Files
 
 
-def test_a_megabyte_is_refused_unread_with_its_size_and_the_limit(write: Callable[..., str]):
-    message = refusal(write("#" * 1_000_000))
+def test_a_broken_file_is_refused_with_its_name_and_what_it_lacks(write: Callable[..., str]):
+    for text, words in BROKEN.items():
+        message = refusal(write(text))
 
-    assert "lab.yaml" in message
-    assert "1000000 bytes" in message
-    assert "65536" in message
+        assert "lab.yaml" in message
+        assert all(word in message for word in words), message
 
 
 def test_a_file_that_is_no_utf_8_is_refused(write: Callable[..., str]):
@@ -491,56 +368,6 @@ def test_an_override_keeps_what_follows_the_first_equals_sign(lab: str):
     assert recipes.load(lab, ["description=a=b"]).description == "a=b"
 
 
-@pytest.mark.parametrize("override", ["", "=", "=3", ".=3", "optim.=3", "optim.lr", "optim"])
-def test_an_override_without_key_or_equals_sign_is_told_the_form(lab: str, override: str):
-    message = refusal(lab, override)
-
-    assert "--set" in message
-    assert "section.key=value" in message
-    assert f"'{override}'" in message
-
-
-@pytest.mark.parametrize(
-    ("override", "unknown", "nearest"),
-    [
-        ("optim.lrr=1", "'lrr'", "'lr'"),
-        ("model.n_layer=3", "'n_layer'", "'n_layers'"),
-        ("optin.lr=1", "'optin'", "'optim'"),
-        ("modle.n_layers=3", "'modle'", "'model'"),
-        ("trian={}", "'trian'", "'train'"),
-    ],
-)
-def test_an_override_of_an_unknown_key_is_refused_with_the_nearest(
-    lab: str, override: str, unknown: str, nearest: str
-):
-    message = refusal(lab, override)
-
-    assert "--set" in message
-    assert unknown in message
-    assert f"did you mean {nearest}" in message
-
-
-@pytest.mark.parametrize("override", ["zzz.y=1", "a.b.c.d=1", "optim..lr=1", ".lr=1", "lr=1"])
-def test_an_override_of_nothing_near_is_told_what_there_is(lab: str, override: str):
-    message = refusal(lab, override)
-
-    assert "--set" in message
-    assert "unknown key" in message
-    assert "optim" in message
-
-
-def test_an_override_below_a_value_is_refused(lab: str):
-    message = refusal(lab, "model.n_layers.deep=3")
-
-    assert "--set model.n_layers.deep=3" in message
-    assert "'n_layers'" in message
-
-
-@pytest.mark.parametrize("value", ["[", "!!python/name:os.system", "&a 1", "[[[[[[[[[1]]]]]]]]]"])
-def test_the_value_of_an_override_passes_the_same_yaml(lab: str, value: str):
-    assert f"--set optim.lr={value}: line 1" in refusal(lab, f"optim.lr={value}")
-
-
 # Identity
 
 
@@ -565,16 +392,12 @@ def test_the_digest_does_not_see_how_equal_sizes_are_given(lab: str):
     assert recipes.load(lab, given).digest == plain.digest
 
 
-def test_a_path_that_would_not_be_read_is_refused(lab: str):
-    assert "source: text" in refusal(lab, "data.path=my.txt")
+def test_the_digest_sees_every_other_key(lab: str):
+    for key in OTHER.keys() - FREE:
+        source = f"data.source={READ_BY.get(key, 'stdlib')}"
+        other = recipes.load(lab, [source, f"{key}={OTHER[key]}"])
 
-
-@pytest.mark.parametrize("key", [key for key in OTHER if key not in FREE])
-def test_the_digest_sees_every_other_key(lab: str, key: str):
-    source = f"data.source={READ_BY.get(key, 'stdlib')}"
-    other = recipes.load(lab, [source, f"{key}={OTHER[key]}"])
-
-    assert other.digest != recipes.load(lab, [source]).digest
+        assert other.digest != recipes.load(lab, [source]).digest, key
 
 
 @pytest.mark.parametrize(
@@ -595,13 +418,6 @@ def test_studies_of_before_later_keys_were_added_stay_comparable(lab: str):
     assert recipes.load(lab).digest == "2f5c6e35054b"  # as of the first version that kept studies
     said = ["optim.optimizer=adamw", "train.checkpoint_activations=false"]
     assert recipes.load(lab, said).digest == "2f5c6e35054b"
-
-
-def test_the_digest_is_twelve_hex_digits(lab: str):
-    digest = recipes.load(lab).digest
-
-    assert len(digest) == 12
-    assert int(digest, 16) >= 0
 
 
 @pytest.mark.parametrize(
