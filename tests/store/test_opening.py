@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sqlite3
 import subprocess
@@ -15,6 +16,7 @@ from typing import Any
 
 import optuna
 import pytest
+from commands import attnres
 from processes import in_processes
 from servers import open_to_all
 from sqlalchemy import inspect
@@ -105,10 +107,32 @@ def test_a_new_study_has_our_tables_alone_and_is_opened_again_unchanged(path: Pa
     assert store.runs() == records
 
 
-def test_a_study_of_before_the_first_release_is_read_and_continued(tmp_path: Path, path: Path):
+@pytest.fixture
+def old(path: Path) -> Path:
     with closing(sqlite3.connect(path)) as connection:
         connection.executescript(OLD.read_text(encoding="utf-8"))
-    fresh = tmp_path / "fresh.db"
+    return path
+
+
+def test_a_study_of_before_the_first_release_is_reported_as_it_was(
+    old: Path, capsys: pytest.CaptureFixture[str]
+):
+    code, out, _ = attnres(capsys, "report", "--study", str(old), "--format", "json")
+
+    assert code == 0
+    report = json.loads(out)
+    losses = {arm["variant"]: arm["losses"] for arm in report["arms"]}
+    assert losses == {
+        "standard": {"0": 2.8641823530197144, "1": 2.7300755381584167, "2": 2.820477217435837},
+        "attnres:block_size=4": {
+            "0": 2.830394983291626, "1": 2.7338316440582275, "2": 2.82531014084816
+        },
+    }  # fmt: skip
+    assert len(report["more"]) == 2  # tuned, and matched
+
+
+def test_a_study_of_before_the_first_release_is_read_and_continued(tmp_path: Path, old: Path):
+    path, fresh = old, tmp_path / "fresh.db"
     Store.open(str(fresh), create=True)
 
     store = Store.open(str(path), create=True)

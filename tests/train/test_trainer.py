@@ -39,7 +39,7 @@ def gradients_of(trainer: Trainer) -> tuple[float, dict[str, Tensor]]:
     return loss.item(), found
 
 
-@pytest.mark.parametrize(("micro", "variant"), zip([1, 2] * 3, DESIGNS, strict=True))
+@pytest.mark.parametrize(("micro", "variant"), list(zip([1, 2] * 3, DESIGNS, strict=True)))
 def test_a_batch_in_parts_has_the_gradients_of_the_whole(
     micro: int, variant: str, tiny_recipe: Recipe, tokens: Tokens
 ):
@@ -75,7 +75,9 @@ def test_parts_must_be_equal(tiny_recipe: Recipe):
         changed(tiny_recipe, train={"micro_batch_size": 3})
 
 
-@pytest.mark.parametrize(("precision", "variant"), zip(["fp32", "bf16"] * 3, DESIGNS, strict=True))
+@pytest.mark.parametrize(
+    ("precision", "variant"), list(zip(["fp32", "bf16"] * 3, DESIGNS, strict=True))
+)
 def test_checkpointed_activations_change_no_bit(
     variant: str, precision: str, tiny_recipe: Recipe, tokens: Tokens
 ):
