@@ -33,6 +33,7 @@ def plan(
 ) -> None:
     """Tell the noise floor, and how many seeds a gap takes at what cost; nothing is trained."""
     from attnres_cli.config.recipe import names
+    from attnres_cli.lab.notebook import canonical_under
     from attnres_cli.records import device_flops
     from attnres_cli.report import formats, power
     from attnres_cli.store.store import Store
@@ -46,12 +47,7 @@ def plan(
     records = store.runs(curves=False)
     if recipe in names() and recipe not in {record.recipe for record in records}:
         raise too_few_runs(study, str(recipe), baseline, 0)
-
-    def canonical(spec: str, digest: str) -> str:
-        from attnres_cli.nn.variant import parse
-
-        return str(parse(spec).at_depth(2 * store.recipe(digest).model.n_layers))
-
+    canonical = canonical_under(store)
     chosen = choose(records, study, recipe, baseline, canonical, store.arm_recipes())
     data, n_cores = store.data(chosen.fingerprint), len(device_flops.cores())
     found = analyse(chosen.records, data, chosen.baseline, gap, arms, workers, n_cores)

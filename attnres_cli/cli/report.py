@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated, TextIO
 
 import typer
 
-from attnres_cli.cli import preregister as cli_preregister
 from attnres_cli.cli.options import (
     Against,
     AnyFormatName,
@@ -31,6 +30,7 @@ from attnres_cli.console import say
 from attnres_cli.errors import AwayError, StudyError, UsageError
 
 if TYPE_CHECKING:
+    from attnres_cli.config.recipe import Recipe
     from attnres_cli.records.comparison_terms import ArmRecipe
     from attnres_cli.records.preregister import Registration
     from attnres_cli.records.run import RunRecord
@@ -126,7 +126,7 @@ def report(
     form = read_format(form_name, tuple(Format))
     read_against(against)
     if preregister is not None:
-        cli_preregister.keep(preregister, study)
+        _preregister(preregister, study)
         return
     store = Store.open(study, create=False)
     records = store.runs(curves=False)
@@ -152,15 +152,44 @@ def report(
     _keep(out, output)
 
 
+def _preregister(path: str, study: str) -> None:
+    """Write what the file says into the study, which is made if it is not there.
+
+    Raises:
+        RecipeError: the file, or its recipe, cannot be meant.
+        VariantError: an arm cannot.
+        StudyError: the study holds runs of the recipe, or another preregistration of it.
+
+    """
+    from attnres_cli.records.preregister import read
+    from attnres_cli.store.store import Store
+
+    found, recipe = read(path, _canonical_design)
+    Store.open(study, create=True).register(found, recipe)
+    sys.stdout.write(
+        f"preregistered {found.digest}: {len(found.arms)} arms x {len(found.seeds)} seeds under "
+        f"recipe {recipe.name} ({recipe.digest}) in study {study}; reports label all else as "
+        "exploratory\n"
+    )
+
+
+def _canonical_design(spec: str, recipe: Recipe) -> str:
+    import torch
+
+    from attnres_cli.nn.variant import parse
+
+    typed, depth = parse(spec), 2 * recipe.model.n_layers
+    with torch.device("meta"):
+        typed.build(recipe.model.d_model, depth)
+    return str(typed.at_depth(depth))
+
+
 def _chosen(held: _Held, recipe: str | None, baseline: str, *, of_all: bool) -> list[Choice]:
     """The recipe that a report is of, or with all that a page shows, the newest last."""
+    from attnres_cli.lab.notebook import canonical_under
     from attnres_cli.verdict.select import choose, every
 
-    def canonical(spec: str, digest: str) -> str:
-        from attnres_cli.nn.variant import parse
-
-        return str(parse(spec).at_depth(2 * held.store.recipe(digest).model.n_layers))
-
+    canonical = canonical_under(held.store)
     newest = choose(held.records, held.study, recipe, baseline, canonical, held.own)
     if not of_all:
         return [newest]

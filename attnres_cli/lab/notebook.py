@@ -16,7 +16,7 @@ from attnres_cli.errors import UsageError, required, unknown
 from attnres_cli.store.store import Store
 from attnres_cli.verdict.comparison import ArmResult, Comparison
 from attnres_cli.verdict.registered import compared
-from attnres_cli.verdict.select import choose, every
+from attnres_cli.verdict.select import Canonical, choose, every
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -110,18 +110,24 @@ class Study:
     def _comparisons(self, baseline: str, recipe: str | None) -> list[Comparison]:
         store, own = self._store, self._store.arm_recipes()
         records, registrations = store.runs(curves=False), store.registrations()
-
-        def canonical(spec: str, digest: str) -> str:
-            from attnres_cli.nn.variant import parse
-
-            return str(parse(spec).at_depth(2 * store.recipe(digest).model.n_layers))
-
+        canonical = canonical_under(store)
         newest = choose(records, self.name, recipe, baseline, canonical, own)
         found = []
         for chosen in every(newest, records, recipe, baseline, canonical, own):
             data = store.data(chosen.fingerprint)
             found += compared(chosen, records, data, own, registrations)
         return found
+
+
+def canonical_under(store: Store) -> Canonical:
+    """A function that gives the canonical form of a spec under a recipe of the study."""
+
+    def canonical(spec: str, digest: str) -> str:
+        from attnres_cli.nn.variant import parse
+
+        return str(parse(spec).at_depth(2 * store.recipe(digest).model.n_layers))
+
+    return canonical
 
 
 _RESULT = (

@@ -1,1 +1,0 @@
-"""From runs to a verdict a person can read, or a script. Knows no torch."""

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from attnres_cli.report.table import listed
 from attnres_cli.stats.pairs import Difference
 from attnres_cli.stats.scaling import Multiplier
 from attnres_cli.verdict import labels
 from attnres_cli.verdict.chapter import Chapter
 from attnres_cli.verdict.comparison import ArmResult, Comparison
+from attnres_cli.verdict.format import between
 from attnres_cli.verdict.ladder import Ladder
 
 
@@ -18,18 +20,13 @@ def question(chapters: Sequence[Chapter]) -> str:
     size, tokens = "", [arm.tokens for each in chapters for arm in each.comparison.arms]
     if models:
         layers, widths = ({m.n_layers for m in models}, {m.d_model for m in models})
-        size = f" with {_between(layers)} layers of width {_between(widths)}"
+        size = f" with {between(layers)} layers of width {between(widths)}"
     told = ""
     if tokens:
         alone = chapters[0].comparison if len(chapters) == 1 else None
-        told = labels.tokens(alone) if alone else f"{_between(set(tokens))} tokens per run"
+        told = labels.tokens(alone) if alone else f"{between(set(tokens))} tokens per run"
         told = f", on {told}"
     return f"Which residual connection should a Transformer{size} be trained with{told}?"
-
-
-def _between(numbers: set[int]) -> str:
-    low, high = min(numbers), max(numbers)
-    return f"{low:,}" if low == high else f"{low:,} to {high:,}"
 
 
 def answer(comparison: Comparison) -> str:
@@ -79,7 +76,7 @@ def _worse(comparison: Comparison, arms: Sequence[ArmResult]) -> str:
 
 
 def _not_separable(comparison: Comparison, arms: Sequence[ArmResult]) -> str:
-    names = _joined([arm.variant for arm in arms])
+    names = listed([arm.variant for arm in arms])
     seeds = sorted({arm.difference.n for arm in arms if arm.difference is not None})
     text = f"{names}: not separable from {comparison.baseline} with {seeds[0]} seeds"
     needed = {
@@ -113,7 +110,7 @@ def _named(arms: Sequence[ArmResult]) -> str:
         sign = -1 if arm.difference.mean < 0 else 1
         low, high = sorted(sign * end for end in arm.difference.ci95)
         parts.append(f"{arm.variant} by {abs(arm.difference.mean):.4f} [{low:.4f}, {high:.4f}]")
-    return _joined(parts) + " nats per token"
+    return listed(parts) + " nats per token"
 
 
 def over_sizes(found: Ladder) -> str:
@@ -125,11 +122,11 @@ def over_sizes(found: Ladder) -> str:
     points = ", by lines through two points" if len(found.rungs) == 2 else ""
     parts = [
         f"At the largest size {baseline} needs this many times an arm's compute to reach its loss"
-        f"{points}: {_joined(worth)}."
+        f"{points}: {listed(worth)}."
     ]
     trends = [f"{arm.variant} {trend_text(arm.trend)}" for arm in found.arms if arm.trend]
     if trends:
-        parts.append(f"Per doubling of layers the difference changes by: {_joined(trends)}.")
+        parts.append(f"Per doubling of layers the difference changes by: {listed(trends)}.")
     return " ".join(parts)
 
 
@@ -142,7 +139,3 @@ def multiplier_text(found: Multiplier) -> str:
 def trend_text(found: Difference) -> str:
     """`-0.0031 [-0.0042, -0.0020]`, nats per token and doubling."""
     return f"{found.mean:+.4f} [{found.ci95[0]:+.4f}, {found.ci95[1]:+.4f}]"
-
-
-def _joined(names: Sequence[str]) -> str:
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

@@ -16,13 +16,11 @@ from attnres_cli.console import mute
 from attnres_cli.records.plan import TIMED_STEPS, Arm, Plan, n_tokens
 from attnres_cli.report.table import Report, Table
 from attnres_cli.verdict import labels
-from attnres_cli.verdict.format import computing, duration
+from attnres_cli.verdict.format import between, computing, duration
 
 _STYLE = {"good": "green", "bad": "red", "warning": "yellow", "strong": "bold"}
 _LEAST_TEXT = 13  # columns in which names and sentences are broken into lines
 _PIPE_WIDTH = 140  # where nobody looks, so that a log holds every column
-WIDE = 130
-"""Columns from which on tables have everything."""
 _NARROWEST = 80
 
 
@@ -161,8 +159,8 @@ def own_text(recipe: Recipe, shared: Recipe) -> str:
 
 def _plan_lines(plan: Plan) -> list[str]:
     runs = len(plan.arms) * len(plan.seeds)
-    steps = _range([plan.recipe_of(arm).steps for arm in plan.arms])
-    tokens = _range([n_tokens(plan.recipe_of(arm)) for arm in plan.arms])
+    steps = between([plan.recipe_of(arm).steps for arm in plan.arms])
+    tokens = between([n_tokens(plan.recipe_of(arm)) for arm in plan.arms])
     arms = len({arm.variant for arm in plan.arms})
     rates = len(plan.arms) // arms
     grid = f"{rates} learning rates x " if rates > 1 else ""
@@ -179,11 +177,6 @@ def _plan_lines(plan: Plan) -> list[str]:
         lines.append(f"disk: {kept} for final weights; while it trains up to {written} more")
         lines.append(_prediction(plan))
     return lines
-
-
-def _range(numbers: Sequence[int]) -> str:
-    low, high = min(numbers), max(numbers)
-    return f"{low:,}" if low == high else f"{low:,} to {high:,}"
 
 
 def _megabytes(n_bytes: int) -> str:

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from attnres_cli.records.plan import Plan
 
 
 def plural(n: object, word: str) -> str:
     """`1 head`, `2 heads`."""
     return f"{n} {word}{'' if n == 1 else 's'}"
+
+
+def between(numbers: Collection[int]) -> str:
+    """`1,024`, or `1,024 to 2,048` of several."""
+    low, high = min(numbers), max(numbers)
+    return f"{low:,}" if low == high else f"{low:,} to {high:,}"
 
 
 def duration(seconds: float) -> str:

@@ -27,11 +27,6 @@ def title(comparison: Comparison) -> str:
     return f"{named} [{comparison.registered}]" if comparison.registered else named
 
 
-def capital(text: str) -> str:
-    """Text as a sentence begins."""
-    return text[:1].upper() + text[1:]
-
-
 def tokens(comparison: Comparison) -> str:
     """`439,296 tokens per run`; a range where time is matched. One that diverged saw fewer."""
     numbers = [arm.tokens for arm in comparison.arms]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from matplotlib.figure import Figure
@@ -19,8 +18,10 @@ from attnres_cli.report.figures import (
 )
 from attnres_cli.report.figures.style import house_style
 from attnres_cli.report.search_words import trials_text
+from attnres_cli.report.table import capital
 from attnres_cli.verdict import labels
 from attnres_cli.verdict.chapter import Chapter
+from attnres_cli.verdict.format import between
 from attnres_cli.verdict.ladder import Ladder
 from attnres_cli.verdict.optima import Finding
 
@@ -114,10 +115,10 @@ def _about_comparison(chapter: Chapter) -> str:
     """What the numbers are of: `Recipe quick (5821f707fa1b); 3 seeds per arm; attnres 0.1.0`."""
     held = chapter.comparison
     counts = [len(arm.losses) for arm in held.arms]
-    seeds = f"{_range(counts)} seed{'' if set(counts) == {1} else 's'} per arm"
+    seeds = f"{between(counts)} seed{'' if set(counts) == {1} else 's'} per arm"
     versions = sorted({text.split(",")[0] for text in held.versions})
     return (
-        f"{labels.capital(labels.title(held))} ({held.recipe_digest}); {seeds}; "
+        f"{capital(labels.title(held))} ({held.recipe_digest}); {seeds}; "
         f"{labels.tokens(held)}; {', '.join(versions)}."
     )
 
@@ -134,12 +135,6 @@ def _about_search(finding: Finding) -> str:
     return (
         f"Recipe {search.recipe} ({search.recipe_digest}); {search.budget} within "
         f"{100 * search.tolerance:.3g} %; {seeds}; "
-        f"{_range([int(t.dimensions['tokens']) for t in trials] or [0])} tokens per run; "
+        f"{between([int(t.dimensions['tokens']) for t in trials] or [0])} tokens per run; "
         f"{complete}; learning rate: {search.learning_rate}."
     )
-
-
-def _range(numbers: Sequence[int]) -> str:
-    """`3`, or `2 to 3` of several."""
-    low, high = min(numbers), max(numbers)
-    return f"{low:,}" if low == high else f"{low:,} to {high:,}"
