@@ -82,13 +82,13 @@ class Bench:
     def __init__(
         self,
         study: str,
-        n_trials: int = 6,
+        n_trials: int = 4,
         kind: str = "tpe",
         goals: int = 1,
     ) -> None:
         self.study, self.trained = study, []
         typed = [variant.parse(spec) for spec in SPECS]
-        asked = space.parse("n_layers=1..6,n_heads=1|2|4,n_blocks=1..4", typed)
+        asked = space.parse("n_layers=1..6,n_heads=1|2,n_blocks=1..3", typed)
         recipe = load("smoke")
         grid = points.grid(typed, asked, budget.parse(["params=60k"], 1), recipe, 256)
         self.store = Store.open(self.study, create=True)

@@ -128,7 +128,7 @@ def test_optima_at_one_shape_never_differ_whatever_options_the_first_look_chose(
 def test_searches_without_any_interaction_say_that_optima_differ_at_most_at_the_nominal_rate():
     said = [
         find(*searches.valleys(SAME, noise=0.02, seed=seed, confirmed=2)).pairs[0].differ
-        for seed in range(200)
+        for seed in range(80)
     ]
 
     assert np.mean(said) <= ALPHA + 3 * math.sqrt(ALPHA * (1 - ALPHA) / len(said))

@@ -71,12 +71,15 @@ class Family:
 
     def n_left(self, n_trials: int) -> int:
         """Trials that are left to be asked for or to be ended, if none fails."""
-        running = sum(trial.state is TrialState.RUNNING for trial, _ in self.kept())
-        return running + self.n_to_ask(n_trials)
+        tried = self.kept()
+        running = sum(trial.state is TrialState.RUNNING for trial, _ in tried)
+        return running + self._n_to_ask(n_trials, tried)
 
     def n_to_ask(self, n_trials: int) -> int:
         """Trials that are left to be asked for, if none fails."""
-        tried = self.kept()
+        return self._n_to_ask(n_trials, self.kept())
+
+    def _n_to_ask(self, n_trials: int, tried: Sequence[_Tried]) -> int:
         return max(0, min(n_trials - len(_counting(tried)), len(self.points) - len(tried)))
 
     def best(self) -> list[Point]:

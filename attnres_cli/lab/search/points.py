@@ -199,7 +199,6 @@ def _common(
     }
     for maker in makers.values() if trunks else ():
         maker.check_ends()
-        maker.check_depths(trunks)
     shared = [trunk for trunk in trunks if all(points[trunk] for points in made.values())]
     if trunks and not shared:
         for maker in makers.values():
@@ -250,27 +249,6 @@ class _Maker:
                         f"--space {name}={dimension.text}: {write_value(end)} fits no shape of the "
                         f"budget: {self.refused}"
                     )
-
-    def check_depths(self, trunks: Sequence[Trunk]) -> None:
-        """Raise UsageError where an option counts sublayers and has more in all of its values than
-        any shape: each is then the design of the most that there are.
-        """
-        depths = {2 * trunk.n_layers for trunk in trunks}
-        for name, dimension in self.searched.items():
-            counts = [value for value in dimension.values if type(value) is int]
-            beyond = len(counts) == len(dimension.values) and min(counts) > max(depths)
-            if beyond and all(
-                self._at(name, v, n) == self._at(name, n, n) for n in depths for v in counts
-            ):
-                raise UsageError(
-                    f"--space {name}={dimension.text}: no shape of the budget has more than "
-                    f"{max(depths)} sublayers, beyond them {name} changes nothing: {name}=1.."
-                    f"{max(depths)} is possible"
-                )
-
-    def _at(self, name: str, value: int, n_sublayers: int) -> Variant:
-        kept = {**dict(self.spec.options), name: value}
-        return Variant(self.spec.name, tuple(sorted(kept.items()))).at_depth(n_sublayers)
 
     def complain(self) -> None:
         """Raise the design's own reason where it refused every choice of options."""
