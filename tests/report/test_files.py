@@ -1,13 +1,14 @@
-"""Reports as files, and as LaTeX."""
+"""Reports and figures as files."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from attnres_cli.errors import UsageError
-from attnres_cli.report.files import write
+from attnres_cli.report.files import places, save_figures, write
 
 
 def test_a_file_is_replaced_whole_and_nothing_is_left_beside_it(tmp_path: Path):
@@ -27,3 +28,53 @@ def test_a_file_that_cannot_be_written_leaves_the_old_one(tmp_path: Path):
         write(tmp_path / "folder", b"new", "--output")
 
     assert list(tmp_path.iterdir()) == [tmp_path / "folder"]
+
+
+@pytest.mark.parametrize(
+    ("where", "found"),
+    [
+        ("out", ("out", "", ".svg")),
+        ("out/v1.2/", ("out/v1.2", "", ".svg")),
+        ("out/run.png", ("out", "run-", ".png")),
+        ("run.pdf", (".", "run-", ".pdf")),
+    ],
+)
+def test_the_suffix_says_what_figures_are_drawn_as(where: str, found: tuple[str, str, str]):
+    folder, begin, suffix = places(where)
+
+    assert (str(folder), begin, suffix) == found
+
+
+def test_a_suffix_of_no_figure_is_refused():
+    with pytest.raises(UsageError, match=r"ends in \.svg, \.png or \.pdf, got 'out/a\.jpg'"):
+        places("out/a.jpg")
+
+
+def test_figures_of_one_comparison_are_named_after_what_they_show(
+    tmp_path: Path, make_chapter, make_arm
+):
+    chapter = make_chapter([*make_arm("standard", 1.5, 1.6), *make_arm("attnres", 1.4, 1.6)])
+
+    written = save_figures([chapter], str(tmp_path / "run.png"))
+
+    names = ["run-forest.png", "run-curves.png", "run-cost.png", "run-depth.png", "run-mixing.png"]
+    assert [path.name for path in written] == names
+    assert {path.name for path in tmp_path.iterdir()} == set(names)
+
+
+def test_figures_of_two_comparisons_on_the_same_terms_are_both_kept(
+    tmp_path: Path, make_chapter, make_arm
+):
+    chapter = make_chapter([*make_arm("standard", 1.5, 1.6), *make_arm("attnres", 1.4, 1.6)])
+    labels = ("preregistered 0123", "exploratory: not as preregistered (0123)")
+    both = [
+        replace(chapter, comparison=replace(chapter.comparison, registered=label))
+        for label in labels
+    ]
+
+    written = save_figures(both, str(tmp_path / "run.svg"))
+
+    assert len(written) == len(set(written)) == 10
+    assert {"run-shared-forest.svg", "run-shared-2-forest.svg"} <= {path.name for path in written}
+    assert labels[0] in (tmp_path / "run-shared-forest.svg").read_text()
+    assert "exploratory" in (tmp_path / "run-shared-2-forest.svg").read_text()
