@@ -354,3 +354,13 @@ def test_facts_say_how_far_the_validation_text_alone_can_be_packed():
     assert facts.xz_bits is not None
     assert 0 < facts.zlib_bits < 0.5
     assert 0 < facts.xz_bits < 0.5
+
+
+def test_batches_and_the_split_are_those_that_studies_were_made_with():
+    """Another seed, step or rule of what validates gives other tokens to runs of the same name."""
+    texts = [Document(f"{i}.txt", bytes(range(i, i + 60)) * (1 + i % 7)) for i in range(60)]
+
+    found = split("text", texts, val_fraction=0.2)
+
+    assert found.fingerprint == "c6a02bcdb53b203e"
+    assert found.batch(3, 5, 2, 4).tolist() == [[86, 87, 88, 89, 90], [52, 53, 54, 55, 56]]
