@@ -189,7 +189,7 @@ def test_a_study_of_a_search_alone_is_reported_as_that_and_a_recipe_trained_late
     assert page.count(f">Search {search.name}: recipe smoke") == 2  # its answer and its part
     assert "Recipe smoke" in page
     drawn = {path.name for path in (folder / "drawn").iterdir()}
-    assert {"curves.svg", "search-aspect.svg"} <= drawn
+    assert {"curves.svg", "search-shapes.svg"} <= drawn
 
 
 @pytest.mark.slow

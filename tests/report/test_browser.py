@@ -173,7 +173,7 @@ def test_every_figure_is_drawn(visit: Visit, path: Path):
         assert figure["marks"] > 5, figure
     kinds = {figure["name"].partition("-")[2] for figure in figures}
     every = {"forest", "curves", "cost", "blocks", "depth", "mixing", "scaling"}
-    shapes = {"shapes", "shapes-paper", "aspect", "importance"}
+    shapes = {"shapes", "shapes-paper"}
     expected = {"page": every, "scaling": {"scaling"}, "paper": set(), SEARCH: shapes}
     assert kinds == expected[path.stem]
 

@@ -18,15 +18,9 @@ from matplotlib.transforms import Bbox
 
 from attnres_cli.config import recipe
 from attnres_cli.records.run import Point, Status
-from attnres_cli.report.figures.comparison import (
-    blocks,
-    cost,
-    curve_of,
-    forest,
-)
+from attnres_cli.report.figures import comparison, depth
 from attnres_cli.report.figures.drawing import SUFFIXES, drawings, picture
-from attnres_cli.report.figures.probes import depth, mixing, mixing_caption
-from attnres_cli.report.figures.style import house_style, short, styles
+from attnres_cli.report.figures.style import house_style, looks, short
 
 LONG = "attnres:block_size=4,heads=16,key_norm=off,norm=sigmoid,score=static"
 
@@ -52,7 +46,7 @@ def test_a_forest_has_each_arms_mean_interval_seeds_and_verdict(make_chapter, st
     chapter = make_chapter(study)
     arm = next(arm for arm in chapter.comparison.arms if arm.variant == "attnres")
 
-    figure = forest(chapter)
+    figure = comparison.draw_forest(chapter)
 
     lines = [np.asarray(line.get_xdata(), float).tolist() for line in figure.axes[0].lines]
     assert list(arm.difference.ci95) in lines
@@ -67,7 +61,7 @@ def test_curves_are_means_over_seeds_with_bands_of_one_sd(make_run):
         for seed, loss in enumerate((1.0, 2.0))
     ]
 
-    found = curve_of(runs)
+    found = comparison.curve_of(runs)
 
     assert found == [(0.0, 5.5, 0.0), (102_400.0, 1.5, pytest.approx(math.sqrt(0.5)))]
 
@@ -75,11 +69,11 @@ def test_curves_are_means_over_seeds_with_bands_of_one_sd(make_run):
 def test_a_curve_that_is_not_finite_ends_there(make_run):
     points = (Point(0, None, 5.5), Point(7, 9.0, math.nan))
 
-    assert curve_of([make_run("standard", 0, curve=points)]) == [(0.0, 5.5, 0.0)]
+    assert comparison.curve_of([make_run("standard", 0, curve=points)]) == [(0.0, 5.5, 0.0)]
 
 
 def test_cost_is_beside_gain_by_time_and_by_flops(make_chapter, study):
-    figure = cost(make_chapter(study))
+    figure = comparison.draw_cost(make_chapter(study))
 
     by_time, by_flops = figure.axes
     points = {c.get_label(): c.lines[0].get_xdata().tolist() for c in by_time.containers}
@@ -89,7 +83,7 @@ def test_cost_is_beside_gain_by_time_and_by_flops(make_chapter, study):
 
 
 def test_block_sizes_stand_in_order_between_the_lines_of_full_and_baseline(make_chapter, study):
-    figure = blocks(make_chapter(study))
+    figure = comparison.draw_block_sizes(make_chapter(study))
 
     (line,) = (c.lines[0] for c in figure.axes[0].containers)
     assert line.get_xdata().tolist() == [2, 4]
@@ -100,7 +94,7 @@ def test_block_sizes_stand_in_order_between_the_lines_of_full_and_baseline(make_
 def test_one_size_of_block_is_no_figure(make_chapter, make_arm):
     runs = [*make_arm("standard", 1.5, 1.6), *make_arm("attnres:block_size=4", 1.4, 1.5)]
 
-    assert blocks(make_chapter(runs)) is None
+    assert comparison.draw_block_sizes(make_chapter(runs)) is None
 
 
 def test_magnitudes_over_depth_are_means_over_seeds(make_chapter, make_arm):
@@ -109,7 +103,7 @@ def test_magnitudes_over_depth_are_means_over_seeds(make_chapter, make_arm):
     first = chapter.probes[runs[0].id]
     probes = {**chapter.probes, runs[0].id: replace(first, output_rms=(3.0, 1.5, 4.0))}
 
-    figure = depth(replace(chapter, probes=probes))
+    figure = depth.draw_magnitudes(replace(chapter, probes=probes))
 
     outputs, gradients = figure.axes
     assert outputs.lines[0].get_ydata() == pytest.approx([2.0, 1.0, 3.0])
@@ -120,7 +114,7 @@ def test_magnitudes_over_depth_are_means_over_seeds(make_chapter, make_arm):
 def test_a_heat_map_shows_m_below_its_diagonal_and_the_caption_sums_it_up(make_chapter, study):
     chapter = make_chapter(study)
 
-    figure, caption = mixing(chapter), mixing_caption(chapter)
+    figure, caption = depth.draw_mixing(chapter), depth.mixing_caption(chapter)
 
     shown = figure.axes[0].images[0].get_array()
     assert np.ma.getmaskarray(shown).tolist() == np.triu(np.ones((3, 3), bool), 1).tolist()
@@ -134,17 +128,17 @@ def test_an_arm_without_m_has_its_reason_in_the_caption(make_chapter, make_arm):
     without = replace(chapter.probes[runs[0].id], mixing=None, no_mixing="it is not linear")
     chapter = replace(chapter, probes={run.id: without for run in runs})
 
-    assert mixing(chapter) is None
-    assert "standard: no matrix, it is not linear" in mixing_caption(chapter)
+    assert depth.draw_mixing(chapter) is None
+    assert "standard: no matrix, it is not linear" in depth.mixing_caption(chapter)
 
 
 def test_the_baseline_is_black_and_every_other_arm_of_a_suite_has_a_look_of_its_own():
     for suite in recipe.suite_names():
         arms = recipe.suite(suite)
 
-        found = styles(arms, "standard")
+        found = looks(arms, "standard")
 
-        assert found["standard"].colour == styles(["x"], "x")["x"].colour
+        assert found["standard"].colour == looks(["x"], "x")["x"].colour
         assert len({(style.colour, style.dashes) for style in found.values()}) == len(arms)
 
 
@@ -152,7 +146,7 @@ def test_the_baseline_is_black_and_every_other_arm_of_a_suite_has_a_look_of_its_
 def test_a_variant_keeps_its_colour_when_others_join(suite: str):
     few, many = ["standard", "attnres", "denseformer"], recipe.suite(suite)
 
-    before, after = styles(few, "standard"), styles(many, "standard")
+    before, after = looks(few, "standard"), looks(many, "standard")
 
     assert {name: before[name] for name in few if name in after} == {
         name: after[name] for name in few if name in after

@@ -12,7 +12,7 @@ import searches
 from attnres_cli.config.recipe import paper
 from attnres_cli.records.search_records import State
 from attnres_cli.report.figures.drawing import of_search, picture
-from attnres_cli.report.figures.heatmap import axes_of, best_losses, lost_cells
+from attnres_cli.report.figures.search import axes_of, best_losses, lost_cells
 from attnres_cli.verdict.optima import Finding, find
 from attnres_cli.verdict.shape_results import front
 
@@ -89,21 +89,6 @@ def test_a_map_frames_the_cell_of_the_lowest_mean_over_fresh_seeds(finding):
     assert not any(axes.patches for axes in unconfirmed.figure.axes if axes.images)
 
 
-def test_intervals_of_two_seeds_do_not_press_the_losses_into_a_line():
-    search, runs = searches.valleys(seeds=(1, 2), depth=0.01)
-    finding = find(search, runs)
-    losses = [s.promised for one in finding.optima for s in one.shapes]
-    losses += [s.mean for one in finding.optima for s in one.confirmed]
-    longest = max(s.ci95[1] - s.ci95[0] for one in finding.optima for s in one.confirmed)
-
-    (axes,) = drawn(finding)["aspect"].figure.axes
-
-    low, high = axes.get_ylim()
-    assert longest > 2 * (max(losses) - min(losses))
-    assert low < min(losses) < max(losses) < high
-    assert high - low <= 3.001 * (max(losses) - min(losses))
-
-
 def test_a_shape_pruned_beside_a_loss_of_its_cell_is_not_marked(finding):
     x, y = axes_of(finding)
     one = finding.optima[0]
@@ -113,17 +98,6 @@ def test_a_shape_pruned_beside_a_loss_of_its_cell_is_not_marked(finding):
     before = lost_cells(one, x, y)
 
     assert lost_cells(replace(one, family=family), x, y) == before
-
-
-def test_losses_over_the_aspect_have_a_cross_for_each_trial_without_one(finding):
-    (axes,) = drawn(finding)["aspect"].figure.axes
-
-    crosses = [line for line in axes.lines if line.get_marker() == "x"]
-    for one, line in zip(finding.optima, crosses, strict=True):
-        assert list(line.get_xdata()) == [t.dimensions["aspect"] for t, _ in one.unmeasured]
-        assert line.get_transform().transform((40, 0.5))[1] == pytest.approx(
-            axes.transAxes.transform((0, 0.5))[1]
-        )
 
 
 def test_the_papers_maps_are_its_numbers_and_say_that_they_are_the_papers(finding):
@@ -150,6 +124,7 @@ def test_captions_say_recipe_budget_seeds_tokens_trials_and_the_rule_of_the_rate
             "439,296 tokens",
             "standard 15 of 18 trials complete",
             "learning rate: the recipe's 0.01",
+            "no test: standard aspect 0.81, heads_per_layer 0.19; attnres aspect 0.81",
         ):
             assert words in drawing.caption
 
@@ -193,15 +168,19 @@ def test_where_heads_follow_from_the_width_another_dimension_stands_upwards():
     assert y.names == ["0.01", "0.02", "0.04"]
 
 
-def test_a_search_of_one_aspect_has_no_map_and_no_curve():
-    trials = [
-        searches.trial(i, "standard", (4, 96, heads), recipe_digest=str(heads))
-        for i, heads in enumerate((2, 3, 4))
-    ]
+def test_a_search_of_one_width_per_layer_has_no_map_and_one_of_nothing_else_has_a_row():
+    def finding(sizes) -> Finding:
+        trials = [searches.trial(i, "standard", size) for i, size in enumerate(sizes)]
+        return find(searches.search([searches.family("standard", trials)]), [])
 
-    assert set(drawn(find(searches.search([searches.family("standard", trials)]), []))) == {
-        "importance"
-    }
+    assert drawn(finding([(4, 96, heads) for heads in (2, 3, 4)])) == {}
+
+    figure = drawn(finding([(n, 96, n) for n in (2, 3, 4)]))["shapes"].figure
+
+    (axes,) = (axes for axes in figure.axes if axes.images)
+    assert axes.images[0].get_array().shape == (1, 3)
+    assert [tick.get_text() for tick in axes.get_xticklabels()] == ["24", "32", "48"]
+    assert [tick.get_text() for tick in axes.get_yticklabels()] == [""]
 
 
 def test_nothing_is_drawn_of_nothing():
@@ -225,21 +204,6 @@ def test_the_front_is_drawn_where_there_are_two_goals_and_only_there(finding):
         )
         losses = [loss for _, loss in expected]
         assert losses == sorted(losses, reverse=True)
-
-
-def test_losses_over_the_aspect_have_bars_where_seeds_are_fresh(finding):
-    (axes,) = drawn(finding)["aspect"].figure.axes
-
-    confirmed = sum(len(one.confirmed) for one in finding.optima)
-    assert len(axes.containers) == confirmed
-    assert axes.get_xscale() == "log"
-
-
-def test_importance_has_a_bar_per_dimension_and_variant(finding):
-    (axes,) = drawn(finding)["importance"].figure.axes
-
-    assert [tick.get_text() for tick in axes.get_yticklabels()] == ["aspect", "heads_per_layer"]
-    assert sorted(bar.get_width() for bar in axes.patches) == [0.19, 0.19, 0.81, 0.81]
 
 
 def test_a_loss_far_above_all_others_does_not_wash_out_the_map():

@@ -238,12 +238,7 @@ def test_the_page_is_well_formed_and_escapes_what_people_wrote():
     levels = [int(tag[1]) for tag, _ in found.elements if re.fullmatch(r"h\d", tag)]
     assert levels[0] == 1
     assert all(after - before <= 1 for before, after in itertools.pairwise(levels))
-    assert re.findall(r"<figure id='s1-([\w-]+)'>", page) == [
-        "shapes",
-        "shapes-paper",
-        "aspect",
-        "importance",
-    ]
+    assert re.findall(r"<figure id='s1-([\w-]+)'>", page) == ["shapes", "shapes-paper"]
 
 
 def test_figures_are_files_with_the_name_of_their_search_where_there_are_several(tmp_path, finding):
@@ -252,7 +247,7 @@ def test_figures_are_files_with_the_name_of_their_search_where_there_are_several
     one = save_figures([finding], f"{tmp_path}/one/")
     two = save_figures([finding, other], f"{tmp_path}/two/all.pdf")
 
-    names = ["shapes", "shapes-paper", "aspect", "importance"]
+    names = ["shapes", "shapes-paper"]
     assert [path.name for path in one] == [f"search-{name}.svg" for name in names]
     assert [path.name for path in two] == [
         f"all-search-{search}-{name}.pdf"

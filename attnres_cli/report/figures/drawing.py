@@ -7,15 +7,7 @@ from dataclasses import dataclass
 
 from matplotlib.figure import Figure
 
-from attnres_cli.report.figures import (
-    aspect,
-    comparison,
-    heatmap,
-    importance,
-    pareto,
-    probes,
-    scaling,
-)
+from attnres_cli.report.figures import comparison, depth, search, sizes
 from attnres_cli.report.figures.style import house_style
 from attnres_cli.report.search_words import trials_text
 from attnres_cli.report.table import capital
@@ -43,56 +35,49 @@ def drawings(chapter: Chapter) -> list[Drawing]:
     """The figures that this comparison has something for, in the order of a page."""
     if not chapter.comparison.arms:
         return []
-    of = " " + _about_comparison(chapter)
+    of, mixing = " " + _about_comparison(chapter), depth.mixing_caption(chapter)
     with house_style():
-        drawn = (
-            (
-                "forest",
-                "Paired differences from the baseline",
-                comparison.FOREST,
-                comparison.forest,
-            ),
-            ("curves", "Loss curves", comparison.CURVES, comparison.curves),
-            ("cost", "Cost beside gain", comparison.COST, comparison.cost),
-            ("blocks", "Loss against block size", comparison.BLOCKS, comparison.blocks),
-            ("depth", "Outputs and gradients over depth", probes.DEPTH, probes.depth),
-            (
-                "mixing",
-                "Depth mixing: who reads what",
-                probes.mixing_caption(chapter),
-                probes.mixing,
-            ),
-        )
-        return [
-            Drawing(name, title, caption + of, figure)
-            for name, title, caption, draw in drawn
-            if (figure := draw(chapter)) is not None
-        ]
+        differences = comparison.draw_forest(chapter)
+        curves = comparison.draw_curves(chapter)
+        cost = comparison.draw_cost(chapter)
+        blocks = comparison.draw_block_sizes(chapter)
+        magnitudes = depth.draw_magnitudes(chapter)
+        matrices = depth.draw_mixing(chapter)
+    return [
+        *_made(
+            "forest", "Paired differences from the baseline", comparison.FOREST + of, differences
+        ),
+        *_made("curves", "Loss curves", comparison.CURVES + of, curves),
+        *_made("cost", "Cost beside gain", comparison.COST + of, cost),
+        *_made("blocks", "Loss against block size", comparison.BLOCK_SIZES + of, blocks),
+        *_made("depth", "Outputs and gradients over depth", depth.MAGNITUDES + of, magnitudes),
+        *_made("mixing", "Depth mixing: who reads what", mixing + of, matrices),
+    ]
 
 
 def of_sizes(found: Ladder) -> Drawing:
     """The figure of a ladder: loss over compute."""
     with house_style():
-        figure = scaling.draw(found)
-    return Drawing("scaling", "Loss over compute", scaling.caption(found), figure)
+        figure = sizes.draw(found)
+    return Drawing("scaling", "Loss over compute", sizes.caption(found), figure)
 
 
 def of_search(finding: Finding) -> list[Drawing]:
     """The figures that this search has something for; none before a trial is complete."""
-    of = " " + _about_search(finding)
+    of, importance = " " + _about_search(finding), _importance(finding)
     with house_style():
-        drawn = (
-            ("shapes", "Loss by shape", heatmap.CAPTION + of, heatmap.draw),
-            ("shapes-paper", "The paper's own shapes", heatmap.PAPER_CAPTION, heatmap.draw_paper),
-            ("aspect", "Loss over width per layer", aspect.CAPTION + of, aspect.draw),
-            ("pareto", "What is given up for what", pareto.CAPTION + of, pareto.draw),
-            ("importance", "What the loss depends on", importance.CAPTION + of, importance.draw),
-        )
-        return [
-            Drawing(name, title, caption, figure)
-            for name, title, caption, draw in drawn
-            if (figure := draw(finding)) is not None
-        ]
+        shapes = search.draw_shapes(finding)
+        paper = search.draw_paper_shapes(finding)
+        front = search.draw_front(finding)
+    return [
+        *_made("shapes", "Loss by shape", search.SHAPES + of + importance, shapes),
+        *_made("shapes-paper", "The paper's own shapes", search.PAPER_SHAPES, paper),
+        *_made("pareto", "What is given up for what", search.FRONT + of, front),
+    ]
+
+
+def _made(name: str, title: str, caption: str, figure: Figure | None) -> list[Drawing]:
+    return [] if figure is None else [Drawing(name, title, caption, figure)]
 
 
 def picture(drawing: Drawing, suffix: str) -> bytes:
@@ -113,28 +98,44 @@ def picture(drawing: Drawing, suffix: str) -> bytes:
 
 def _about_comparison(chapter: Chapter) -> str:
     """What the numbers are of: `Recipe quick (5821f707fa1b); 3 seeds per arm; attnres 0.1.0`."""
-    held = chapter.comparison
-    counts = [len(arm.losses) for arm in held.arms]
+    found = chapter.comparison
+    counts = [len(arm.losses) for arm in found.arms]
     seeds = f"{between(counts)} seed{'' if set(counts) == {1} else 's'} per arm"
-    versions = sorted({text.split(",")[0] for text in held.versions})
+    versions = sorted({text.split(",")[0] for text in found.versions})
     return (
-        f"{capital(labels.title(held))} ({held.recipe_digest}); {seeds}; "
-        f"{labels.tokens(held)}; {', '.join(versions)}."
+        f"{capital(labels.title(found))} ({found.recipe_digest}); {seeds}; "
+        f"{labels.tokens(found)}; {', '.join(versions)}."
     )
 
 
 def _about_search(finding: Finding) -> str:
     """What the numbers are of: recipe, budget, seeds, tokens, trials, rule of the learning rate."""
-    search = finding.search
-    fresh = ", ".join(map(str, search.confirm_seeds))
-    seeds = f"first look on seed {search.first_seed}" + (f", fresh seeds {fresh}" if fresh else "")
+    asked = finding.search
+    fresh = ", ".join(map(str, asked.confirm_seeds))
+    seeds = f"first look on seed {asked.first_seed}" + (f", fresh seeds {fresh}" if fresh else "")
     trials = [t for one in finding.optima for t in one.family.trials]
     complete = "; ".join(
-        f"{one.family.variant} {trials_text(one, search)}" for one in finding.optima
+        f"{one.family.variant} {trials_text(one, asked)}" for one in finding.optima
     )
     return (
-        f"Recipe {search.recipe} ({search.recipe_digest}); {search.budget} within "
-        f"{100 * search.tolerance:.3g} %; {seeds}; "
+        f"Recipe {asked.recipe} ({asked.recipe_digest}); {asked.budget} within "
+        f"{100 * asked.tolerance:.3g} %; {seeds}; "
         f"{between([int(t.dimensions['tokens']) for t in trials] or [0])} tokens per run; "
-        f"{complete}; learning rate: {search.learning_rate}."
+        f"{complete}; learning rate: {asked.learning_rate}."
+    )
+
+
+def _importance(finding: Finding) -> str:
+    """What Optuna's estimate says the losses depend on; empty where it says nothing."""
+    told = "; ".join(
+        f"{one.family.variant} "
+        + ", ".join(f"{name} {share:.2f}" for name, share in one.family.importance.items())
+        for one in finding.optima
+        if one.family.importance
+    )
+    return (
+        " Share of the variance of complete trials' losses that Optuna's estimate gives to each "
+        f"dimension, a hint at what to search further, no test: {told}."
+        if told
+        else ""
     )

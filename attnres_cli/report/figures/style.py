@@ -1,4 +1,4 @@
-"""How every figure looks: one type size, one width, and a style for every variant that it keeps."""
+"""How every figure looks: one type size, one width, and a look for every variant that it keeps."""
 
 from __future__ import annotations
 
@@ -12,9 +12,12 @@ from typing import Any
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.image import AxesImage
 
 from attnres_cli.config import recipe
+from attnres_cli.verdict.comparison import Comparison
 
+LOSS = "validation loss (nats/token)"
 WIDTH = 4.8  # inches: on a phone it shrinks by a quarter, and 10 pt type is still read
 _PALETTE = (
     "#CC6677", "#332288", "#44AA99", "#AA4499", "#999933", "#88CCEE", "#882255", "#117733",
@@ -52,7 +55,7 @@ _SETTINGS: dict[Any, Any] = {
 
 
 @dataclass(frozen=True)
-class Style:
+class Look:
     """How a variant is drawn; colour, dashes and marker say the same thing three times."""
 
     colour: str
@@ -67,8 +70,13 @@ def house_style() -> Iterator[None]:
         yield
 
 
-def styles(variants: Iterable[str], baseline: str) -> dict[str, Style]:
-    """A style for each variant: the baseline near black, the others by their names.
+def looks_of(comparison: Comparison) -> dict[str, Look]:
+    """The looks of its arms."""
+    return looks((arm.variant for arm in comparison.arms), comparison.baseline)
+
+
+def looks(variants: Iterable[str], baseline: str) -> dict[str, Look]:
+    """A look for each variant: the baseline near black, the others by their names.
 
     A variant of the suites has the colour of its place among them, any other one that its name
     decides. Two variants share a colour only where a report has more of them than there are
@@ -76,13 +84,13 @@ def styles(variants: Iterable[str], baseline: str) -> dict[str, Style]:
     """
     places, n = _places(), len(_PALETTE)
     others = sorted(set(variants) - {baseline}, key=lambda name: (places.get(name, 1000), name))
-    found, taken = {baseline: Style(_BASELINE)}, [0] * n
+    found, taken = {baseline: Look(_BASELINE)}, [0] * n
     for name in others:
         own = places.get(name, zlib.crc32(name.encode())) % n
         index = min(range(n), key=lambda i: (taken[i], (i - own) % n))
         dashes = _DASHES[taken[index] % len(_DASHES)]
         taken[index] += 1
-        found[name] = Style(_PALETTE[index], dashes, _MARKERS[index % len(_MARKERS)])
+        found[name] = Look(_PALETTE[index], dashes, _MARKERS[index % len(_MARKERS)])
     return found
 
 
@@ -117,6 +125,14 @@ def legend(figure: Figure, axes: Axes) -> None:
     figure.legend(handles, labels, loc="outside lower left", ncols=columns)
     lines = -(-len(labels) // columns)
     figure.set_figheight(figure.get_figheight() + 0.21 * lines + 0.1)
+
+
+def bare_colorbar(figure: Figure, image: AxesImage, **where: Any) -> Axes:
+    """The axes of a scale of colours without a frame."""
+    bar = figure.colorbar(image, **where)
+    bar.ax.tick_params(labelsize=8)
+    bar.outline.set_visible(False)
+    return bar.ax
 
 
 def short(name: str, longest: int = _LONGEST) -> str:

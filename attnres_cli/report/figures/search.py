@@ -1,10 +1,13 @@
-"""Loss by shape (paper, Fig. 7): heat maps beside each other."""
+"""Figures of a search: loss by shape (paper, Fig. 7), and what is given up for what.
+
+Every `draw_...` gives None where there is nothing to draw.
+"""
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -12,32 +15,54 @@ from matplotlib.axes import Axes
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
+from matplotlib.ticker import EngFormatter
 from numpy.typing import NDArray
 
 from attnres_cli.config import recipe
 from attnres_cli.records.search_records import Trial
-from attnres_cli.report.figures.style import canvas, short
+from attnres_cli.report.figures.style import (
+    LOSS,
+    Look,
+    bare_colorbar,
+    canvas,
+    legend,
+    looks,
+    short,
+)
 from attnres_cli.verdict.optima import Finding
-from attnres_cli.verdict.shape_results import Optimum, options
+from attnres_cli.verdict.shape_results import Optimum, front, is_sound, options
 
-CAPTION = (
+SHAPES = (
     "Validation loss of the first look, nats per token: one run each, the lowest where a cell "
     "holds several shapes; a star marks the lowest of all, which is lucky, a frame the cell of the "
     "lowest mean over fresh seeds. All maps are on one colour scale, whose light end also holds "
     "all that is above it. Cells with p, f or d hold no loss: all their shapes were pruned, "
     "failed or diverged; empty ones were not tried."
 )
-PAPER_CAPTION = (
+PAPER_SHAPES = (
     "The Attention Residuals paper, Fig. 7: validation losses of single runs at 6.5e19 FLOPs and "
     "about 230M active parameters, on a colour scale of their own; which AttnRes is not said. "
     "Compare where the optimum lies, not values: data and models are others."
 )
-MOST = 6  # columns or rows of a map
+FRONT = (
+    "Filled, joined by steps: the front, trials that no other one of the same variant is better "
+    "than in both; hollow: all others. Every point is one run of the first look, so that a front "
+    "holds the lucky ones; pruned, failed and diverged ones have no values and are not drawn."
+)
+_MOST = 6  # columns or rows of a map
 _ALIKE = 1.1  # sizes closer than this share a column
 _TOP = 4.0  # the scale ends at so many times the median's distance from the lowest
 _MANY = 5  # columns; of more, maps stand below each other
+_ASPECT, _HEADS = "aspect", "heads_per_layer"
+_LABELS = {_ASPECT: "d_model / n_layers", _HEADS: "n_heads / n_layers"}
+_OBJECTIVES = {
+    "step_time": ("training step (ms)", 1000.0),
+    "params": ("parameters", 1.0),
+    "flops": ("training FLOPs of a run", 1.0),
+    "memory": ("peak memory (bytes)", 1.0),
+}
+"""Name and factor of an objective, whose values are seconds, numbers and bytes."""
 
-Reading = Callable[[Trial], float]
 Losses = NDArray[np.float64]
 Marks = Mapping[tuple[int, int], str]
 
@@ -60,16 +85,20 @@ class Map:
 
 @dataclass(frozen=True)
 class Axis:
-    """One direction of a map: what it is called, how it is read, and its groups, ascending."""
+    """One direction of a map: the dimension of trials along it, and its groups, ascending."""
 
-    label: str
-    read: Reading
+    dimension: str
     groups: tuple[tuple[float, ...], ...]
 
     def place(self, trial: Trial) -> int:
         """The number of the group that a trial's shape falls into."""
-        value = self.read(trial)
+        value = float(trial.dimensions[self.dimension])
         return next(i for i, group in enumerate(self.groups) if group[0] <= value <= group[-1])
+
+    @property
+    def label(self) -> str:
+        """What stands beside it."""
+        return _LABELS.get(self.dimension, self.dimension)
 
     @property
     def names(self) -> list[str]:
@@ -78,9 +107,8 @@ class Axis:
         return [low if low == high else f"{low}-{high}" for low, high in ends]
 
 
-def draw(finding: Finding) -> Figure | None:
-    """A heat map per variant; None where fewer than two sizes of two dimensions were trained."""
-    found = [one for one in finding.optima if one.shapes]
+def draw_shapes(finding: Finding) -> Figure | None:
+    """A heat map per variant: the lowest loss by shape; None where all have one width per layer."""
     axes = axes_of(finding)
     if axes is None:
         return None
@@ -92,80 +120,74 @@ def draw(finding: Finding) -> Figure | None:
             lost_cells(one, x, y),
             next(((y.place(s.trial), x.place(s.trial)) for s in one.confirmed), None),
         )
-        for one in found
+        for one in finding.optima
+        if one.shapes
     ]
+    if y.dimension == x.dimension:
+        return _maps(maps, x.names, [""], (x.label, ""))
     return _maps(maps, x.names, y.names, (x.label, y.label))
 
 
-def draw_paper(finding: Finding) -> Figure | None:
+def draw_paper_shapes(finding: Finding) -> Figure | None:
     """The paper's maps, where the search has the same axes; else None."""
     axes = axes_of(finding)
-    if axes is None or (axes[0].label, axes[1].label) != (ASPECT, _HEADS):
+    if axes is None or axes[1].dimension != _HEADS:
         return None
     held = recipe.paper()["figure7"]
     order = np.argsort(held["heads_per_layer"])
     names = {"standard": "baseline (paper)", "attnres": "AttnRes (paper)"}
     maps = [Map(told, np.array(held[name])[order]) for name, told in names.items()]
-    y = [f"{value:g}" for value in sorted(held["heads_per_layer"])]
-    return _maps(maps, [f"{v:g}" for v in held["width_per_layer"]], y, (ASPECT, _HEADS))
-
-
-def aspect(trial: Trial) -> float:
-    """d_model / n_layers."""
-    return float(trial.dimensions["aspect"])
-
-
-def _dimension(name: str) -> Reading:
-    return lambda trial: float(trial.dimensions[name])
-
-
-ASPECT, _HEADS = "d_model / n_layers", "n_heads / n_layers"
-_READINGS: dict[str, Reading] = {
-    _HEADS: _dimension("heads_per_layer"),
-    "n_heads": _dimension("n_heads"),
-}
-"""What may stand upwards; and whatever else was searched."""
+    x, y = held["width_per_layer"], sorted(held["heads_per_layer"])
+    labels = (_LABELS[_ASPECT], _LABELS[_HEADS])
+    return _maps(maps, [f"{v:g}" for v in x], [f"{v:g}" for v in y], labels)
 
 
 def axes_of(finding: Finding) -> tuple[Axis, Axis] | None:
     """Width per layer, and the other dimension over which the map has the fewest empty cells, of
-    those of which shapes of one aspect have several; None where there is none, or one aspect.
+    those of which shapes of one width per layer have several; width per layer again, in one group,
+    where there is none. None where all shapes have about the same width per layer.
+
     Every trial that has ended has its place, whatever became of it.
     """
     shapes = [shape.trial for one in finding.optima for shape in one.shapes]
     trials = [*shapes, *(trial for one in finding.optima for trial, _ in one.unmeasured)]
-    x = Axis(ASPECT, aspect, groups([aspect(trial) for trial in trials]))
-    found: list[tuple[float, Axis]] = []
-    for label, read in (_READINGS | _searched(trials)).items() if len(x.groups) > 1 else ():
-        y = Axis(label, read, groups([read(trial) for trial in trials]))
+    x = _axis(_ASPECT, trials)
+    if len(x.groups) < 2 or not shapes:
+        return None
+    found = [(0.0, Axis(_ASPECT, (tuple(v for group in x.groups for v in group),)))]
+    for name in dict.fromkeys((_HEADS, "n_heads", *_searched(trials))):
+        y = _axis(name, trials)
         cells = len({(x.place(trial), y.place(trial)) for trial in shapes})
         if len(y.groups) > 1 and cells > max(len(x.groups), len(y.groups)):
             found.append((cells / len(y.groups), y))
-    return (x, max(found, key=lambda each: each[0])[1]) if found else None
+    return x, max(found, key=lambda each: each[0])[1]
 
 
-def _searched(trials: Sequence[Trial]) -> dict[str, Reading]:
+def _axis(dimension: str, trials: Sequence[Trial]) -> Axis:
+    return Axis(dimension, groups([float(trial.dimensions[dimension]) for trial in trials]))
+
+
+def _searched(trials: Sequence[Trial]) -> list[str]:
     """Options that every trial has as a number above zero."""
     held = [options(trial) for trial in trials]
-    names = [name for name in held[0] if all(name in each for each in held)]
-    return {
-        name: _dimension(name)
-        for name in names
-        if all(isinstance(v := each[name], int | float) and v > 0 for each in held)
-    }
+    return [
+        name
+        for name in held[0]
+        if all(isinstance(v := each.get(name), int | float) and v > 0 for each in held)
+    ]
 
 
 def _number(value: float) -> str:
     return f"{value:.3g}" if value >= 1 else f"{value:.2g}"
 
 
-def groups(values: Sequence[float], most: int = MOST) -> tuple[tuple[float, ...], ...]:
-    """Values above zero in groups of those that are near, ascending; at most so many groups."""
+def groups(values: Sequence[float]) -> tuple[tuple[float, ...], ...]:
+    """Values above zero in groups of those that are near, ascending; at most six groups."""
     found = [[value] for value in sorted(set(values))]
     while len(found) > 1:
         gaps = [after[-1] / before[0] for before, after in itertools.pairwise(found)]
         least = min(range(len(gaps)), key=gaps.__getitem__)
-        if len(found) <= most and gaps[least] > _ALIKE:
+        if len(found) <= _MOST and gaps[least] > _ALIKE:
             break
         found[least : least + 2] = [found[least] + found[least + 1]]
     return tuple(tuple(group) for group in found)
@@ -217,10 +239,8 @@ def _maps(
     for place in axes[: len(maps)][-columns:]:
         place.set_xlabel(labels[0], fontsize=9.5)
     figure.supylabel(labels[1], fontsize=9.5)
-    bar = figure.colorbar(image, ax=axes, location="bottom", shrink=0.7, aspect=40, pad=0.02)
-    bar.ax.tick_params(labelsize=8)
-    bar.ax.locator_params(nbins=5)
-    bar.outline.set_visible(False)
+    bar = bare_colorbar(figure, image, ax=axes, location="bottom", shrink=0.7, aspect=40, pad=0.02)
+    bar.locator_params(nbins=5)
     return figure
 
 
@@ -246,3 +266,39 @@ def _numbers(axes: Axes, losses: Losses, scale: Normalize, size: float) -> None:
             fontsize=size, weight="bold" if is_best else "normal", linespacing=0.9,
             color="white" if scale(loss) < 0.55 else "black",
         )  # fmt: skip
+
+
+def draw_front(finding: Finding) -> Figure | None:
+    """Loss over the second objective; None where the search has one, or no complete trial."""
+    objectives = finding.search.objectives
+    found = [one for one in finding.optima if front(one)]
+    if len(objectives) < 2 or not found:
+        return None
+    label, factor = _OBJECTIVES.get(objectives[1], (objectives[1], 1.0))
+    names = [one.family.variant for one in found]
+    look_of = looks(names, "standard" if "standard" in names else names[0])
+    figure, (axes,) = canvas(3.2)
+    for one in found:
+        _draw_front(axes, one, look_of[one.family.variant], factor)
+    axes.set_xlabel(label)
+    axes.set_ylabel(LOSS)
+    if objectives[1] != "step_time":
+        axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+    axes.locator_params(axis="x", nbins=6)
+    legend(figure, axes)
+    return figure
+
+
+def _draw_front(axes: Axes, one: Optimum, look: Look, factor: float) -> None:
+    best = front(one)
+    others = [t for t in one.family.trials if is_sound(t) and t not in best]
+    axes.plot(
+        [factor * t.values[1] for t in others], [t.values[0] for t in others], look.marker,
+        ms=4, mfc="none", color=look.colour, alpha=0.7,
+    )  # fmt: skip
+    ordered = sorted(best, key=lambda t: t.values[1])
+    axes.plot(
+        [factor * t.values[1] for t in ordered], [t.values[0] for t in ordered],
+        drawstyle="steps-post", ls=look.dashes, marker=look.marker, ms=6, color=look.colour,
+        lw=1.2, label=short(one.family.variant),
+    )  # fmt: skip

@@ -4,14 +4,15 @@ much more compute the baseline takes to the loss of the best arm.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, MaxNLocator, NullLocator, ScalarFormatter
 
-from attnres_cli.report.figures.style import Style, canvas, legend, short, styles
+from attnres_cli.report.figures.style import LOSS, Look, canvas, legend, looks, short
+from attnres_cli.verdict.format import between
 from attnres_cli.verdict.ladder import PFLOP_S_DAY, Ladder, Scaled, compute
 
 _LONGEST = 34  # characters of a name that leave room for its multiplier
@@ -23,7 +24,7 @@ _NEAREST = 1.05  # one whose arrow would be no longer than its heads
 def draw(found: Ladder) -> Figure:
     """Losses and fitted laws over training FLOPs, both on logarithmic axes."""
     baseline = found.rungs[0].comparison.baseline
-    look = styles([arm.variant for arm in found.arms], baseline)
+    look = looks([arm.variant for arm in found.arms], baseline)
     figure, (axes,) = canvas(3.6)
     for arm in found.arms:
         _points(axes, found, arm.variant, look[arm.variant])
@@ -40,7 +41,7 @@ def draw(found: Ladder) -> Figure:
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_minor_locator(NullLocator())
     axes.set_xlabel("training FLOPs of a run")
-    axes.set_ylabel("validation loss (nats/token)")
+    axes.set_ylabel(LOSS)
     legend(figure, axes)
     return figure
 
@@ -62,29 +63,27 @@ def caption(found: Ladder) -> str:
         )
     label = f" [{found.registered}]" if found.registered else ""
     drawn = [rung.arm(arm.variant) for rung in found.rungs for arm in found.arms]
-    seeds = sorted({len(arm.losses) for arm in drawn if arm is not None})
-    counts = str(seeds[0]) if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
-    tokens = sorted({rung.baseline.tokens for rung in found.rungs})
-    told = f"{tokens[0]:,}" if len(tokens) == 1 else f"{tokens[0]:,} to {tokens[-1]:,}"
+    counts = between([len(arm.losses) for arm in drawn if arm is not None])
+    tokens = between([rung.baseline.tokens for rung in found.rungs])
     versions = {text.split(",")[0] for rung in found.rungs for text in rung.comparison.versions}
     parts.append(
         f"Recipe {comparison.recipe}, {n} sizes{label}; {counts} seed{'' if counts == '1' else 's'}"
-        f" per arm and size; {told} tokens per run; {', '.join(sorted(versions))}."
+        f" per arm and size; {tokens} tokens per run; {', '.join(sorted(versions))}."
     )
     return " ".join(parts)
 
 
-def _points(axes: Axes, found: Ladder, variant: str, style: Style) -> None:
+def _points(axes: Axes, found: Ladder, variant: str, look: Look) -> None:
     """Every seed of every size, and their means."""
     for rung in found.rungs:
         arm = rung.arm(variant)
         assert arm is not None
         at, losses = compute(arm) * PFLOP_S_DAY, list(arm.losses.values())
-        axes.plot([at] * len(losses), losses, "o", ms=2.5, mfc="white", mec=style.colour, mew=0.7)
-        axes.plot(at, arm.mean, style.marker, ms=6, color=style.colour, zorder=4)
+        axes.plot([at] * len(losses), losses, "o", ms=2.5, mfc="white", mec=look.colour, mew=0.7)
+        axes.plot(at, arm.mean, look.marker, ms=6, color=look.colour, zorder=4)
 
 
-def _laws(axes: Axes, found: Ladder, arm: Scaled, style: Style) -> None:
+def _laws(axes: Axes, found: Ladder, arm: Scaled, look: Look) -> None:
     """The line of the law over the arm's sizes, and the curve with a floor."""
     own = [rung.arm(arm.variant) for rung in found.rungs]
     sizes = [compute(each) for each in own if each is not None]
@@ -94,41 +93,32 @@ def _laws(axes: Axes, found: Ladder, arm: Scaled, style: Style) -> None:
         label += f"  {arm.worth.value:.2f}{_TIMES}{ends}"
     x = np.geomspace(min(sizes), max(sizes), 50)
     y = [arm.law.loss(at) for at in x]
-    axes.plot(x * PFLOP_S_DAY, y, style.dashes, color=style.colour, lw=1.5, label=label)
+    axes.plot(x * PFLOP_S_DAY, y, look.dashes, color=look.colour, lw=1.5, label=label)
     if arm.floor is not None:
         y = [arm.floor.loss(at) for at in x]
-        axes.plot(x * PFLOP_S_DAY, y, ":", color=style.colour, lw=1.1)
+        axes.plot(x * PFLOP_S_DAY, y, ":", color=look.colour, lw=1.1)
 
 
-def _arrow(axes: Axes, found: Ladder, look: dict[str, Style]) -> None:
+def _arrow(axes: Axes, found: Ladder, looks: Mapping[str, Look]) -> None:
     """From the best arm's loss at the largest size to where the baseline's law has it."""
     base = next(arm for arm in found.arms if arm.variant == found.rungs[0].comparison.baseline)
-    worth = [arm for arm in found.arms if arm.worth is not None]
-    best = max(worth, key=lambda arm: arm.worth.value if arm.worth else 0.0, default=None)
-    if best is None or best.worth is None or not _NEAREST <= best.worth.value <= _FARTHEST:
+    worth = [(arm.worth.value, arm) for arm in found.arms if arm.worth is not None]
+    times, best = max(worth, key=lambda each: each[0], default=(0.0, base))
+    if best.worth is None or not _NEAREST <= times <= _FARTHEST:
         return
-    start, end = best.worth.compute, best.worth.compute * best.worth.value
-    loss = best.law.loss(start)
+    start, loss = best.worth.compute, best.law.loss(best.worth.compute)
     last = max(compute(rung.baseline) for rung in found.rungs)
-    ends = np.array([last, end]) * PFLOP_S_DAY
-    axes.plot(ends, [base.law.loss(last), loss], "--", color=look[base.variant].colour, lw=1)
-    colour = look[best.variant].colour
+    ends = np.array([last, start * times]) * PFLOP_S_DAY
+    axes.plot(ends, [base.law.loss(last), loss], "--", color=looks[base.variant].colour, lw=1)
+    colour = looks[best.variant].colour
     axes.annotate(
-        "",
-        xy=(end * PFLOP_S_DAY, loss),
-        xytext=(start * PFLOP_S_DAY, loss),
+        "", xy=(ends[1], loss), xytext=(start * PFLOP_S_DAY, loss),
         arrowprops={"arrowstyle": "->", "color": colour, "lw": 1.4, "shrinkA": 4, "shrinkB": 0},
-    )
+    )  # fmt: skip
     axes.annotate(
-        f"{best.worth.value:.2f}{_TIMES}",
-        xy=(end * PFLOP_S_DAY, loss),
-        xytext=(0, -4),
-        textcoords="offset points",
-        ha="right",
-        va="top",
-        color=colour,
-        weight="bold",
-    )
+        f"{times:.2f}{_TIMES}", xy=(ends[1], loss), xytext=(0, -4), textcoords="offset points",
+        ha="right", va="top", color=colour, weight="bold",
+    )  # fmt: skip
 
 
 def _apart(sizes: Sequence[float]) -> list[float]:

@@ -1,0 +1,145 @@
+"""Figures over depth: magnitudes of outputs and gradients, and who reads what."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+from numpy.typing import NDArray
+
+from attnres_cli.records.run import Numbers, Probe
+from attnres_cli.report.figures.style import Look, bare_colorbar, canvas, legend, looks_of, short
+from attnres_cli.verdict.chapter import Chapter
+
+MAGNITUDES = (
+    "Root mean square over evaluation tokens and width, mean over seeds, at the end of training: "
+    "of what each sublayer writes, and of the loss's gradient there. Output 0 is the embedding."
+)
+_LOG_FROM = 20.0  # largest over smallest
+_MAP_COLUMNS, _MAP_HEIGHT = 2, 2.5
+_LONGEST_TITLE = 30
+_NEGATIVE = -1e-3
+
+
+def draw_magnitudes(chapter: Chapter) -> Figure | None:
+    """Output and gradient magnitudes by output (paper, Fig. 5); None where no run was probed."""
+    probes = _probes(chapter)
+    if not probes:
+        return None
+    figure, (outputs, gradients) = canvas(4.6, rows=2, sharex=True)
+    looks = looks_of(chapter.comparison)
+    _lines(outputs, {name: _mean([p.output_rms for p in of]) for name, of in probes.items()}, looks)
+    _lines(
+        gradients, {name: _mean([p.gradient_rms for p in of]) for name, of in probes.items()}, looks
+    )
+    outputs.set_ylabel("output magnitude")
+    gradients.set_ylabel("gradient magnitude")
+    gradients.set_xlabel("output (2 per layer)")
+    gradients.xaxis.set_major_locator(MaxNLocator(integer=True))
+    legend(figure, outputs)
+    return figure
+
+
+def _probes(chapter: Chapter) -> dict[str, list[Probe]]:
+    """Of every arm that was probed, the probes of its runs."""
+    found = {arm.variant: chapter.probes_of(arm.variant) for arm in chapter.comparison.arms}
+    return {name: probes for name, probes in found.items() if probes}
+
+
+def _mean(rows: Sequence[Numbers]) -> list[float]:
+    """Number by number over rows of equal length."""
+    return [sum(column) / len(rows) for column in zip(*rows, strict=True)]
+
+
+def _lines(axes: Axes, by_arm: Mapping[str, list[float]], looks: Mapping[str, Look]) -> None:
+    for name, values in by_arm.items():
+        look = looks[name]
+        axes.plot(values, look.dashes, color=look.colour, label=short(name), lw=1.5)
+    finite = [v for values in by_arm.values() for v in values if math.isfinite(v) and v > 0]
+    if finite and max(finite) > _LOG_FROM * min(finite):
+        axes.set_yscale("log")
+
+
+def draw_mixing(chapter: Chapter) -> Figure | None:
+    """The mean depth-mixing matrix M of every arm that has one (paper, Fig. 8): a row per site and
+    a column per output.
+    """
+    probes = {
+        name: [p.mixing for p in of if p.mixing is not None]
+        for name, of in _probes(chapter).items()
+    }
+    found = {name: np.mean(np.array(each), axis=0) for name, each in probes.items() if each}
+    if not found:
+        return None
+    rows = -(-len(found) // _MAP_COLUMNS)
+    figure, axes = canvas(0.2 + _MAP_HEIGHT * rows, rows, _MAP_COLUMNS)
+    for place, (name, matrix) in zip(axes, found.items(), strict=False):
+        _draw_matrix(figure, place, matrix)
+        place.set_title(_title(name), fontsize=8.5)
+    for place in axes[len(found) :]:
+        place.set_visible(False)
+    figure.supxlabel("output read (0: the embedding)", fontsize=10)
+    figure.supylabel("site (the last: before the head)", fontsize=10)
+    return figure
+
+
+def _draw_matrix(figure: Figure, axes: Axes, matrix: NDArray[np.float64]) -> None:
+    """M below its diagonal; what no site can read stays white."""
+    seen = np.ma.masked_array(matrix, np.triu(np.ones_like(matrix, dtype=bool), k=1))
+    chosen = seen[1:] if len(seen) > 1 else seen  # the first site has one output to read
+    largest, has_negative = float(np.abs(chosen).max()), float(seen.min()) < _NEGATIVE
+    image = axes.imshow(
+        seen,
+        cmap="PuOr" if has_negative else "cividis",
+        vmin=-largest if has_negative else 0.0,
+        vmax=largest,
+        interpolation="none",
+        extent=(-0.5, matrix.shape[1] - 0.5, matrix.shape[0] + 0.5, 0.5),
+    )
+    axes.grid(visible=False)
+    for line in (axes.xaxis, axes.yaxis):
+        line.set_major_locator(MaxNLocator(6, integer=True))
+    bare_colorbar(figure, image, ax=axes, shrink=0.8, pad=0.03)
+
+
+def _title(name: str) -> str:
+    """A long name in two lines."""
+    name = short(name)
+    if len(name) <= _LONGEST_TITLE:
+        return name
+    cut = max(name.rfind(mark, 0, _LONGEST_TITLE) for mark in ",:") + 1 or _LONGEST_TITLE
+    return f"{name[:cut]}\n{name[cut:]}"
+
+
+def mixing_caption(chapter: Chapter) -> str:
+    """What the maps show, and of every arm the numbers that sum them up; or why it has none."""
+    arms = "; ".join(f"{name}: {_summary(probes)}" for name, probes in _probes(chapter).items())
+    return (
+        "Mean weight over evaluation tokens and seeds at the end of training, each arm on a scale "
+        f"of its own. Means over all sites but the first: {arms}."
+    )
+
+
+def _summary(probes: Sequence[Probe]) -> str:
+    if probes[0].mixing is None:
+        return f"no matrix, {probes[0].no_mixing}"
+    numbers = (
+        ("weight of the newest source (the diagonal) {:.2f}", [p.newest_share for p in probes]),
+        ("of the embedding {:.2f}", [p.embedding_share for p in probes]),
+        ("entropy {:.2f} nats", [p.entropy for p in probes]),
+    )
+    told = [(text, _over_sites(rows)) for text, rows in numbers]
+    return ", ".join(text.format(value) for text, value in told if value is not None)
+
+
+def _over_sites(rows: Sequence[Numbers | None]) -> float | None:
+    """The mean over seeds and over all sites but the first; None of none."""
+    held = [row for row in rows if row is not None and len(row) > 1]
+    if not held:
+        return None
+    sites = _mean(held)[1:]
+    return sum(sites) / len(sites)
