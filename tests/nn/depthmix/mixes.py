@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 import torch
+from hypothesis import settings
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -229,8 +230,12 @@ def visibles(draw: st.DrawFn, most: int = 70) -> Visible:
     return {"blocks": blocks, "window": windows, "gaps": every_other}[kind](n, size)
 
 
+MOST, WIDEST = (70, 300) if settings().max_examples > 50 else (20, 60)
+"""Sites and width of random cases: more at night."""
+
+
 @st.composite
-def cases(draw: st.DrawFn, most: int = 70, widest: int = 300, *, own: bool = False) -> Case:
+def cases(draw: st.DrawFn, most: int = MOST, widest: int = WIDEST, *, own: bool = False) -> Case:
     visible = draw(visibles(most))
     heads = draw(st.integers(1, 4))
     scored = ["own", "own keys", "own+table"] if own else [*SCORED, *PLAIN]

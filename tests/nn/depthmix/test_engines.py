@@ -15,6 +15,7 @@ from mixes import (
     CUSTOM,
     DEVICE,
     EVERY,
+    GATHERED,
     NAMES,
     NEEDS_TRITON,
     OPTIONS,
@@ -77,7 +78,7 @@ def test_the_kernels_read_and_differentiate_as_the_formula_says(case: Case):
         Case(mixes.full(1), "sigmoid", 1, 1, size=(1, 1)),
         Case(mixes.full(2), "softmax", 1, 300, size=(1, 1)),
         Case(mixes.full(2), "softmax", 3, 100, size=(1, 2)),
-        Case(mixes.full(23), "softmax", 2, 3, size=(1, 17)),
+        pytest.param(Case(mixes.full(23), "softmax", 2, 3, size=(1, 17)), marks=pytest.mark.slow),
         Case(mixes.every_other(12, 3), "softmax", 2, 5, size=(1, 3)),
         Case(mixes.windows(12, 3), "sigmoid", 1, 5, "table", size=(1, 33)),
         Case(mixes.blocks(13, 4), "none", 2, 5, "query", (1, 16), frozenset({2, 3, 4, 6, 7, 8})),
@@ -454,7 +455,7 @@ def test_no_tokens_are_read_as_no_tokens(engine: str):
     assert torch.all(found["d query"] == 0)
 
 
-@EVERY
+@GATHERED
 @FEW
 @given(case=mixes.cases(most=7, widest=20), many=st.booleans())
 def test_without_gradients_every_engine_reads_what_it_reads_with_them(

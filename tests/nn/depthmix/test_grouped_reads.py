@@ -42,7 +42,7 @@ def close(ours: Tensor, scoring: Scoring, sources: list[Tensor], site: int) -> N
 
 
 @MORE
-@given(case=mixes.cases(widest=12))
+@given(case=mixes.cases(most=40, widest=12))
 @example(Case(mixes.some(24, 0.8, 0), heads=2))
 @example(Case(mixes.some(24, 0.8, 1), "sigmoid", scored="table"))
 @example(Case(mixes.blocks(24, 4)))
@@ -58,7 +58,7 @@ def test_every_site_in_turn_reads_what_the_reference_says(case: Case):
 
 
 @MORE
-@given(case=mixes.cases(most=40, widest=12))
+@given(case=mixes.cases(widest=12))
 def test_sites_may_be_skipped_read_again_out_of_order_and_in_branches(case: Case):
     values = draw_values(case, torch.float64)
     scoring = scoring_of(case, values)
