@@ -46,12 +46,8 @@ per source 2 D (2 rank) for its rms; 2 D (D + 1) a site with query=input or stre
 where it is made and at each site that sees it.
 Depth mixing: a_il, the same for all outputs of a block, divided by their number for agg=mean and by
 rms(v_j) in a finished block for agg=rmssum.
-Refused: block_size with n_blocks, two names of one thing; window with blocks or agg, for it is one
-of outputs; static scores with what they have not (keys, query, rank) or have already (prior);
-norm=none of queries, norm=sigmoid_normalised of static scores; head_norm with one head, or without
-normalised keys of full width; rank with key_norm=off, query=input or query=stream; agg=mean and
-prior=count where every source is one output; prior=count with a sigmoid, where log n does not
-multiply a weight by n.
+Parts: sources in parts/sources.py, what scores them in parts/scores.py, what makes weights of the
+scores in parts/weights.py; each refuses what it has no meaning for.
 
 Source: Kimi Team 2026 (arXiv 2603.15031), sections 3 and 5.3, Table 4, Fig. 6. rank: LR-AttnRes
 (arXiv 2607.09694), whose public code also has agg=mean and prior=count. agg=rmssum: public code
@@ -65,37 +61,26 @@ short it is.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping, Sequence
-from typing import Literal, NamedTuple
+from typing import Literal, cast
 
-import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
+from attnres_cli.nn.cost import TableOne
 from attnres_cli.nn.depthmix.history import History
-from attnres_cli.nn.depthmix.scoring import Scoring
-from attnres_cli.nn.residual import Hidden, Residual, Value, VariantError, register
+from attnres_cli.nn.residual import Hidden, Residual, Value, register
 
-EPS = 1e-6
+from .parts.common import refuse
+from .parts.scores import Count, Dots, InputQuery, Keys, Recency, Static
+from .parts.sources import Blocks, State, sources_of
+from .parts.weights import WEIGHTS
 
-
-class State(NamedTuple):
-    """The sources; for agg=rmssum the normalised outputs of the current block, summed; for
-    query=stream the sum of all.
-    """
-
-    history: History
-    units: Hidden | None = None
-    stream: Hidden | None = None
+PRIORS: dict[str, type[Recency | Count]] = {"recency": Recency, "count": Count}
 
 
 @register("attnres", {"kimi-48b": {"block_size": 6}, "kimi-k3": {"block_size": 24}})
 class AttnRes(Residual):
-    """Source j is that of the block of sublayer j, up to j; for Full, v_j itself."""
-
-    newest: Tensor
-    counts: Tensor
+    """Sources, what scores them, and what makes weights of the scores."""
 
     def __init__(
         self,
@@ -116,125 +101,58 @@ class AttnRes(Residual):
         prior: Literal["none", "recency", "count"] = "none",
     ) -> None:
         super().__init__(d_model, n_sublayers)
-        _refuse_sizes(d_model, block_size, n_blocks, heads, rank)
-        if n_blocks is not None:
-            block_size = -(-n_sublayers // n_blocks)
-        _refuse_blocks(block_size, window, agg, prior, norm)
-        _refuse_scores(score, query, rank, prior, norm, key_norm=key_norm)
-        _refuse_head_norm(heads, rank, score, on=head_norm, key_norm=key_norm)
-        self.block_size, self.heads, self.head_norm, self.norm = block_size, heads, head_norm, norm
-        self.query_of = query
-        self.agg, self.prior, self.rank = agg, prior, rank
-        as_one_sum = (agg, prior) in {("sum", "none"), ("sum", "recency"), ("mean", "count")}
-        self.equals_standard_at_init = as_one_sum and (window is None or window >= n_sublayers)
-        self.visible = tuple(_sources(l, block_size, window) for l in range(1, n_sublayers + 2))
-        self._add_scores(score, query, rank, key_norm=key_norm)
-        self._add_prior(prior)
-
-    def _add_scores(self, score: str, query: str, rank: int | None, *, key_norm: bool) -> None:
-        sites, width = self.n_sublayers + 1, rank or self.d_model
-        self.query = self.gain = self.table = self.project = None
+        refuse(
+            (heads < 1 or d_model % heads > 0, f"heads must divide d_model {d_model}, got {heads}")
+        )
+        size = _size(n_sublayers, block_size, n_blocks)
+        weights, self.heads, self.keeps_stream = WEIGHTS[norm], heads, query == "stream"
+        self.sources = sources_of(d_model, n_sublayers, size, window, agg)
+        self.equals_standard_at_init = prior in self.sources.standard_with
+        self.scores: Static | Dots
         if score == "static":
-            start = 1.0 if self.norm == "none" else 0.0
-            self.table = nn.Parameter(torch.full((self._n_pairs(), self.heads), start))
-            return
-        self.query = nn.Parameter(torch.zeros(sites, width))
-        if key_norm and rank is None:
-            self.gain = nn.Parameter(torch.ones(sites, width))
-        if query != "learned":
-            self.project = nn.Parameter(torch.zeros(sites, width, width))
+            _refuse_without_keys(key_norm, head_norm, query, rank, prior)
+            self.scores = Static(self.sources, weights, heads)
+        else:
+            keys = Keys(d_model, heads, rank, norm=key_norm, head_norm=head_norm)
+            made = None if query == "learned" else InputQuery(keys, query)
+            added = PRIORS[prior](self.sources) if prior in PRIORS else None
+            self.scores = Dots(self.sources, weights, keys, made, added)
+        self._register(self.scores.tensors())
 
-    def _add_prior(self, prior: str) -> None:
-        self.recency = None
-        if prior == "recency":  # added to the last pair of each site
-            ends = itertools.accumulate(map(len, self.visible))
-            self.register_buffer("newest", torch.tensor([n - 1 for n in ends]), persistent=False)
-            self.recency = nn.Parameter(torch.zeros(self.n_sublayers + 1))
-        if prior == "count":  # of every pair
-            counts = [len(self._outputs(j)) for seen in self.visible for j in seen]
-            self.register_buffer("counts", torch.tensor(counts), persistent=False)
+    def _register(self, tensors: dict[str, Tensor]) -> None:
+        """Have the parts' tensors under their names; None where no part has one of a name."""
+        for name in ("query", "gain", "table", "project", "recency"):
+            self.register_parameter(name, cast("nn.Parameter | None", tensors.get(name)))
+        for name in tensors.keys() - self._parameters.keys():
+            self.register_buffer(name, tensors[name], persistent=False)
+        self._names = tuple(tensors)
+
+    def _tensors(self) -> dict[str, Tensor]:
+        return {name: getattr(self, name) for name in self._names}
 
     def start(self, x: Hidden) -> State:
-        query = self.query if self.project is None else None  # else reads bring theirs
-        gain: Tensor | None = self.gain
-        if self.rank is not None:  # the keys' norm has none
-            gain = torch.ones(self.n_sublayers + 1, self.rank, device=x.device)
-        squashed = self.norm == "sigmoid_normalised"
-        scoring = Scoring(
-            self.visible,
-            "softmax" if self.norm == "sigmoid_normalised" else self.norm,  # of log sigmoid(s)
-            self.heads,
-            query,
-            gain,
-            self._biases(x),
-            EPS,
-            self.rank,
-            self.head_norm,
-            squashed,
-        )
-        return State(History(scoring).append(x), stream=x if self.query_of == "stream" else None)
-
-    def _biases(self, x: Hidden) -> Tensor | None:
-        """(pairs, heads) static scores, or what a prior adds to the others."""
-        if self.recency is not None:
-            biases = self.recency.new_zeros(self._n_pairs())
-            biases = biases.index_copy(0, self.newest, self.recency)
-            return biases.unsqueeze(-1).expand(-1, self.heads)
-        if self.prior == "count":
-            biases = self.counts.to(_wide(x).dtype).log()
-            return biases.unsqueeze(-1).expand(-1, self.heads)
-        return self.table
+        scoring = self.scores.scoring(self._tensors(), x)
+        return State(History(scoring).append(x), stream=x if self.keeps_stream else None)
 
     def read(self, state: State, l: int) -> tuple[Hidden, State]:
-        h, history = state.history.read(l - 1, self._query(state, l - 1))
+        query = self.scores.query(self._tensors(), state, l - 1)
+        h, history = state.history.read(l - 1, query)
         return h, state._replace(history=history)
 
-    def _query(self, state: State, site: int) -> Tensor | None:
-        """The query of query=input and stream: w_l + W_l u / (rms(u) sqrt(D))."""
-        if self.project is None or self.query is None:
-            return None
-        u = state.history.sources[-1] if state.stream is None else state.stream
-        unit = _unit(u).to(self.project.dtype) / self.d_model**0.5
-        return self.query[site] + F.linear(unit, self.project[site])
-
     def write(self, state: State, l: int, y: Hidden) -> State:
-        n = self._place(l)
         if state.stream is not None:
             state = state._replace(stream=state.stream + y)
-        if self.agg == "rmssum":
-            units = _unit(y) if n == 1 or state.units is None else state.units + _unit(y)
-            if self._is_finished(l):
-                return state._replace(history=state.history.append(units), units=None)
-            state = state._replace(units=units)
-        if n == 1:
-            history = state.history.append(y)
-        elif self.agg == "mean":
-            mean = _wide(state.history.sources[-1])
-            history = state.history.accumulate((y - mean) / n)
-        else:
-            history = state.history.accumulate(y)
-        return state._replace(history=history)
+        return self.sources.append(state, l, y)
 
     def finish(self, state: State) -> Hidden:
         return self.read(state, self.n_sublayers + 1)[0]
-
-    def _place(self, l: int) -> int:
-        """1, 2, ...: of a sublayer in its block."""
-        return (l - 1) % self.block_size + 1
-
-    def _is_finished(self, j: int) -> bool:
-        """Whether source j holds all outputs of its block."""
-        return self._place(j) == self.block_size or j == self.n_sublayers
-
-    def _outputs(self, j: int) -> range:
-        """The outputs that source j holds."""
-        return range(j - self._place(j) + 1 if j else 0, j + 1)
 
     def weights(self, values: Sequence[Hidden]) -> list[Tensor]:
         """For each site, the (B, T, S, H) weights of the sources that it sees; 1, 1 for static."""
         state, found = self.start(values[0]), []
         for site in range(self.n_sublayers + 1):
-            found.append(state.history.weights(site, self._query(state, site)))
+            query = self.scores.query(self._tensors(), state, site)
+            found.append(state.history.weights(site, query))
             if site < self.n_sublayers:
                 state = self.write(state, site + 1, values[site + 1])
         return found
@@ -243,54 +161,34 @@ class AttnRes(Residual):
         batch, time, sites = *values[0].shape[:2], self.n_sublayers + 1
         mixing = values[0].new_zeros(batch, time, self.heads, sites, sites)
         for site, weights in enumerate(self.weights(values)):
-            for a, j in zip(weights.unbind(dim=-2), self.visible[site], strict=True):
-                for i in self._outputs(j):
-                    mixing[..., site, i] = a * self._share(values[i], j)
+            for a, j in zip(weights.unbind(dim=-2), self.sources.visible[site], strict=True):
+                for i in self.sources.outputs(j):
+                    mixing[..., site, i] = a * self.sources.share(values[i], j)
         return mixing
 
-    def _share(self, v: Hidden, j: int) -> Tensor | float:
-        """What an output v is multiplied by in source j: a number, or (B, T, 1)."""
-        if self.agg == "mean":
-            return 1 / len(self._outputs(j))
-        if self.agg == "rmssum" and j > 0 and self._is_finished(j):
-            return _inverse_rms(v)
-        return 1.0
-
-    def n_params(self) -> int:
-        sites, d = self.n_sublayers + 1, self.d_model
-        if self.table is not None:
-            return self.heads * self._n_pairs()
-        added = (self.gain is not None) * d + (self.project is not None) * d * d
-        return sites * ((self.rank or d) + added + (self.recency is not None))
-
     def extra_flops_per_token(self) -> int:
-        d, sites = self.d_model, self.n_sublayers + 1
-        key = 0 if self.table is not None else self.rank or d
-        normalised = self.gain is not None or self.rank is not None
-        scores = 2 * key * (self._n_pairs() + sites * normalised)
-        if self.prior != "none":
-            scores += self.heads * self._n_pairs()
-        if self.project is not None:
-            scores += 2 * d * (d + 1) * sites + d * self.n_sublayers * (self.query_of == "stream")
-        per_output = {"sum": 0, "mean": 2 * d, "rmssum": 4 * d}[self.agg]
-        return scores + 2 * d * self._n_pairs() + per_output * self.n_sublayers
+        return self.sources.flops() + self.scores.flops()
 
     def extra_bytes_per_token(self, itemsize: int) -> int:
-        d, sites = self.d_model, self.n_sublayers + 1
-        key = 0 if self.table is not None else self.rank or d
-        moved = self._n_pairs() + sites - 3 * self.n_sublayers
-        outputs = range(1, sites)
-        moved += 3 * sum(self._place(l) > 1 for l in outputs)  # running sum and y in, sum out
-        if self.agg == "rmssum":  # the other sum: y or itself in, itself out
-            moved += 2 * sum(self._place(l) == 1 or not self._is_finished(l) for l in outputs)
-        if self.project is not None:  # a query is written and read
-            moved += 2 * sites + (3 * self.n_sublayers + sites) * (self.query_of == "stream")
-        return itemsize * (d * moved + key * sites)
+        return itemsize * (self.sources.numbers() + self.scores.numbers())
 
     def dead_params(self) -> Mapping[str, Sequence[int]]:
-        if self.norm in ("sigmoid", "none"):
+        """Those of the first site, where the weight of its only source is 1."""
+        if not self.scores.weights.sum_to_one:
             return {}
         return {name: (0,) for name, _ in self.named_parameters()}
+
+    def table_one(self) -> TableOne | None:
+        """Full in two phases: S + N in the best groups; Block: N / S + 5."""
+        plain = isinstance(self.scores, Dots) and self.scores.is_plain
+        if not plain or type(self.sources) is not Blocks:
+            return None
+        depth, size = self.n_sublayers, self.sources.size
+        if size == 1:
+            groups = min(((s, -(-depth // s)) for s in range(1, depth + 1)), key=sum)
+            return TableOne("Full", float(sum(groups)), groups, 24.0)
+        n_blocks = -(-depth // size)
+        return TableOne("Block", n_blocks / size + 5, (size, n_blocks), 5.5)
 
     @classmethod
     def canonical_options(
@@ -310,110 +208,27 @@ class AttnRes(Residual):
             simple["block_size"] = min(block_size, n_sublayers)
         return simple
 
-    def _n_pairs(self) -> int:
-        return sum(map(len, self.visible))
 
-
-def _sources(l: int, block_size: int, window: int | None) -> tuple[int, ...]:
-    """The sources that site l sees: embedding, last sublayer of each finished block, newest."""
-    finished = range(block_size, l, block_size)
-    if window is not None:
-        finished = range(max(1, l - window), l)
-    return tuple(sorted({0, *finished, l - 1}))
-
-
-def _wide(v: Tensor) -> Tensor:
-    """In float32 at least."""
-    return v.to(torch.promote_types(v.dtype, torch.float32))
-
-
-def _inverse_rms(v: Tensor) -> Tensor:
-    """(B, T, 1), in float32 at least."""
-    return torch.rsqrt(_wide(v).square().mean(dim=-1, keepdim=True) + EPS)
-
-
-def _unit(v: Tensor) -> Tensor:
-    """V / rms(v), in float32 at least."""
-    return v * _inverse_rms(v)
-
-
-def _refuse_sizes(
-    d_model: int, block_size: int, n_blocks: int | None, heads: int, rank: int | None
-) -> None:
-    _refuse(
-        (block_size < 1, f"block_size must be at least 1 (1 is Full), got {block_size}"),
-        (n_blocks is not None and n_blocks < 1, f"n_blocks must be at least 1, got {n_blocks}"),
-        (n_blocks is not None and block_size > 1, "n_blocks sets block_size: give one of them"),
-        (heads < 1 or d_model % heads > 0, f"heads must divide d_model {d_model}, got {heads}"),
+def _size(n_sublayers: int, block_size: int, n_blocks: int | None) -> int:
+    if n_blocks is None:
+        return block_size
+    refuse(
+        (n_blocks < 1, f"n_blocks must be at least 1, got {n_blocks}"),
+        (block_size != 1, "n_blocks sets block_size: give one of them"),
     )
-    if rank is not None:
-        _refuse(
-            (not 1 <= rank <= d_model, f"rank must be in 1..{d_model} (d_model), got {rank}"),
-            (rank % heads > 0, f"heads slice the keys too, and {heads} do not divide rank {rank}"),
-        )
+    return -(-n_sublayers // n_blocks)
 
 
-def _refuse_blocks(block_size: int, window: int | None, agg: str, prior: str, norm: str) -> None:
-    if window is not None:
-        exclude = "exclude each other: a window of outputs or of blocks? Drop one"
-        _refuse(
-            (window < 1, f"window must be at least 1 output, got {window}"),
-            (block_size > 1, f"window and block_size {exclude}"),
-            (agg != "sum", f"window and agg={agg} {exclude}"),
-        )
-    alone = "where every source is one output: set block_size or drop it"
-    _refuse(
-        (block_size == 1 and agg == "mean", f"agg=mean is agg=sum {alone}"),
-        (block_size == 1 and prior == "count", f"prior=count adds log 1 = 0 {alone}"),
+def _refuse_without_keys(
+    key_norm: bool, head_norm: bool, query: str, rank: int | None, prior: str
+) -> None:
+    given = {"key_norm": not key_norm, "head_norm": head_norm, "query": query != "learned"}
+    given |= {"rank": rank is not None, "prior": prior != "none"}
+    names = ", ".join(name for name, here in given.items() if here)
+    refuse(
         (
-            norm.startswith("sigmoid") and prior == "count",
-            "prior=count multiplies weights by n under a softmax, not under a sigmoid: drop one",
-        ),
+            bool(names),
+            "score=static is one scalar for every site and source, without query, key and prior: "
+            f"drop {names}",
+        )
     )
-
-
-def _refuse_scores(
-    score: str, query: str, rank: int | None, prior: str, norm: str, *, key_norm: bool
-) -> None:
-    _refuse(
-        (norm == "none" and score != "static", "norm=none is for score=static: queries need one"),
-        (
-            norm == "sigmoid_normalised" and score == "static",
-            "score=static is normalised by softmax, or not: norm=softmax, sigmoid or none",
-        ),
-    )
-    if score == "static":
-        _refuse(
-            (not key_norm, "score=static has no keys, so key_norm=off means nothing: drop it"),
-            (rank is not None, f"score=static has no keys, so rank={rank} means nothing: drop it"),
-            (query != "learned", f"score=static has no query, so drop query={query}"),
-            (
-                prior != "none",
-                "score=static learns a scalar for every site and source, to which prior="
-                f"{prior} adds nothing: drop it",
-            ),
-        )
-    if rank is not None:
-        _refuse(
-            (not key_norm, "keys of low rank are always normalised: drop rank or key_norm=off"),
-            (query != "learned", f"keys of low rank have learned queries: drop query={query}"),
-        )
-
-
-def _refuse_head_norm(
-    heads: int, rank: int | None, score: str, *, on: bool, key_norm: bool
-) -> None:
-    if on:
-        _refuse(
-            (heads == 1, "head_norm=on normalises each head's slice: set heads, or drop it"),
-            (
-                not key_norm or score == "static" or rank is not None,
-                "head_norm=on is of keys of full width that are normalised: drop it",
-            ),
-        )
-
-
-def _refuse(*cases: tuple[bool, str]) -> None:
-    for refused, reason in cases:
-        if refused:
-            raise VariantError(reason)

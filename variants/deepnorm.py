@@ -19,53 +19,24 @@ and sees what N_L has already normalised.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from torch import Tensor
 
-import torch
-from torch import Tensor, nn
+from attnres_cli.nn.residual import register
 
-from attnres_cli.nn.residual import Hidden, Norms, Residual, register
+from .postnorm import PostNorm
 
 
 @register("deepnorm")
-class DeepNorm(Residual):
-    """The state is the normalised stream."""
-
-    norms = Norms.NONE
+class DeepNorm(PostNorm):
+    """Post-norm of another sum, with smaller initial weights."""
 
     def __init__(self, d_model: int, n_sublayers: int) -> None:
         super().__init__(d_model, n_sublayers)
         self.alpha = (2 * self.n_layers) ** (1 / 4)
         self.branch_scale = (8 * self.n_layers) ** (-1 / 4)
-        self.after_sum = nn.ModuleList(nn.RMSNorm(d_model, eps=1e-6) for _ in range(n_sublayers))
 
-    def start(self, x: Hidden) -> Hidden:
-        return x
-
-    def read(self, state: Hidden, l: int) -> tuple[Hidden, Hidden]:
-        return state, state
-
-    def write(self, state: Hidden, l: int, y: Hidden) -> Hidden:
-        return self.after_sum[l - 1](self.alpha * state + y)
-
-    def finish(self, state: Hidden) -> Hidden:
-        return state
-
-    def n_params(self) -> int:
-        return self.n_sublayers * self.d_model
+    def sum(self, h: Tensor, y: Tensor) -> Tensor:
+        return self.alpha * h + y
 
     def extra_flops_per_token(self) -> int:
         return self.n_sublayers * self.d_model
-
-    def depth_mixing(self, values: Sequence[Hidden]) -> Tensor:
-        sources = torch.eye(self.n_sublayers + 1).to(values[0])
-        x, row = values[0], sources[0].expand(*values[0].shape, -1)  # (B, T, D, L + 1)
-        rows = [row]
-        for v, source, norm in zip(values[1:], sources[1:], self.after_sum, strict=True):
-            assert isinstance(norm, nn.RMSNorm)
-            total = self.alpha * x + v
-            rms = torch.sqrt(total.square().mean(dim=-1, keepdim=True) + 1e-6)
-            row = (norm.weight / rms).unsqueeze(-1) * (self.alpha * row + source)
-            x = norm(total)
-            rows.append(row)
-        return torch.stack(rows, dim=-2)

@@ -44,6 +44,8 @@ from attnres_cli.nn.depthmix.history import History
 from attnres_cli.nn.depthmix.scoring import Scoring
 from attnres_cli.nn.residual import Hidden, Residual, VariantError, register
 
+from .parts.sources import Blocks
+
 CLOSED = -2.0
 """What gates start at, before the sigmoid."""
 
@@ -74,9 +76,12 @@ class Delta(Residual):
             raise VariantError(f"block_size must be at least 1, got {block_size}")
         if block_size == 1 and not partial:
             raise VariantError("partial=off means nothing for blocks of one output: drop it")
-        self.block_size, self.null = block_size, null
+        self.sources, self.null = Blocks(d_model, n_sublayers, block_size), null
         self.equals_standard_at_init = partial
-        self.seen = [_sources(l, block_size, partial=partial) for l in range(2, n_sublayers + 1)]
+        self.seen = [
+            tuple(j for j in sources if partial or self.sources.is_finished(j))
+            for sources in self.sources.visible[1:-1]
+        ]
         sites = n_sublayers - 1
         self.query = nn.Parameter(torch.zeros(sites, d_model))
         self.gain = nn.Parameter(torch.ones(sites, d_model))
@@ -116,7 +121,7 @@ class Delta(Residual):
     def write(self, state: State, l: int, y: Hidden) -> State:
         stream, history = state.stream + y, state.history
         if l < self.n_sublayers:  # nothing reads the last output but the stream
-            starts_block = (l - 1) % self.block_size == 0
+            starts_block = self.sources.place(l) == 1
             history = history.append(y) if starts_block else history.accumulate(y)
         return State(stream, history)
 
@@ -133,16 +138,11 @@ class Delta(Residual):
         for site, sources in enumerate(self.seen):
             weights, gate = state.history.weights(site), self._gate(state.stream, site)
             for j, a in zip(sources, weights.unbind(dim=-2)[self.null :], strict=True):
-                first = j - (j - 1) % self.block_size if j else 0
                 added = a if gate is None else gate * a  # (B, T, 1 or D)
-                mixing[..., site + 1, first : j + 1] += added.unsqueeze(-1)
+                for i in self.sources.outputs(j):
+                    mixing[..., site + 1, i] += added
             state = self.write(state, site + 2, values[site + 2])
         return mixing
-
-    def n_params(self) -> int:
-        gate = 0 if self.bias is None else self.bias.shape[1]
-        gate += 0 if self.project is None else self.d_model**2
-        return (2 * self.d_model + gate) * (self.n_sublayers - 1)
 
     def extra_flops_per_token(self) -> int:
         d, sites = self.d_model, self.n_sublayers - 1
@@ -153,7 +153,7 @@ class Delta(Residual):
         sites = self.n_sublayers - 1
         moved = self._n_pairs() + self._n_scored()
         moved += 2 * sites  # the stream in, h out
-        moved += 3 * sum((l - 1) % self.block_size > 0 for l in range(1, self.n_sublayers))
+        moved += 3 * sum(self.sources.place(l) > 1 for l in range(1, self.n_sublayers))
         if self.project is not None:  # the stream in, a gate out and in
             moved += 3 * sites
         return itemsize * self.d_model * moved
@@ -168,9 +168,3 @@ class Delta(Residual):
 
     def _n_scored(self) -> int:
         return len(set().union(*self.seen)) + self.null
-
-
-def _sources(l: int, block_size: int, *, partial: bool) -> tuple[int, ...]:
-    """Embedding, last sublayer of each finished block, and with `partial` the newest."""
-    finished = range(block_size, l, block_size)
-    return tuple(sorted({0, *finished, *((l - 1,) if partial else ())}))

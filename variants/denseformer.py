@@ -82,9 +82,6 @@ class DenseFormer(Residual):
     def finish(self, state: State) -> Hidden:
         return state.stream
 
-    def n_params(self) -> int:
-        return sum(map(len, self.visible))
-
     def extra_flops_per_token(self) -> int:
         return 2 * self.d_model * sum(map(len, self.visible))
 

@@ -26,19 +26,19 @@ has a LayerNorm. What the paper calls a layer is a sublayer here, as in hc.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from attnres_cli.nn.depthmix import streams
 from attnres_cli.nn.depthmix.streams import Maps, State
-from attnres_cli.nn.residual import Hidden, Residual, VariantError, register
+from attnres_cli.nn.residual import Hidden, VariantError, register
+
+from .parts.many_streams import LearnedRows
 
 
 @register("frac")
-class FracConnections(Residual):
-    """Columns of the coefficients: the m of Y, the m of A, B."""
+class FracConnections(LearnedRows):
+    """Columns of the rows: the m of Y, the m of A, B."""
 
     equals_standard_at_init = True
 
@@ -48,59 +48,30 @@ class FracConnections(Residual):
         super().__init__(d_model, n_sublayers)
         if fractions < 1 or d_model % fractions:
             raise VariantError(f"fractions must divide d_model {d_model}, got {fractions}")
-        self.fractions = fractions
+        self.n_streams = fractions
         if fractions > 1:
             self.not_linear = (
                 "fractions of the width exchange places: a source's weight is a matrix"
             )
         keep = torch.eye(fractions)
-        static = torch.cat((keep, keep, torch.ones(fractions, 1)), dim=-1)
-        self.static = nn.Parameter(static.repeat(n_sublayers, 1, 1))
-        self.weight = self.gain = self.scale = None
-        if dynamic:
-            width = d_model // fractions
-            self.weight = nn.Parameter(torch.zeros(n_sublayers, width, 2 * fractions + 1))
-            self.scale = nn.Parameter(torch.full((n_sublayers, 2), 0.01))
-            self.gain = nn.Parameter(torch.ones(n_sublayers, width))
+        rows = torch.cat((keep, keep, torch.ones(fractions, 1)), dim=-1)
+        self.learn(rows.repeat(n_sublayers, 1, 1), d_model // fractions, dynamic=dynamic)
 
     def maps(self, x: Tensor, l: int) -> Maps:
-        """The maps of sublayer l, from the fractions before it."""
-        width, depth = streams.coefficients(
-            x, l - 1, self.static, self.weight, self.gain, self.scale
-        )
-        read, mix = width.split(self.fractions, dim=-1)
-        return Maps(read.mT, mix.mT, depth)
-
-    def readout(self, x: Tensor) -> Tensor:
-        """Every fraction at its own place."""
-        return torch.eye(self.fractions, dtype=x.dtype, device=x.device)
+        read_and_mix, write = self.rows(x, l)
+        read, mix = read_and_mix.split(self.n_streams, dim=-1)
+        return Maps(read.mT, mix.mT, write)
 
     def start(self, x: Hidden) -> State:
-        return streams.fractions(x, self.fractions)
-
-    def read(self, state: State, l: int) -> tuple[Hidden, State]:
-        maps = self.maps(state.x, l)
-        return streams.read(state.x, maps.read), State(state.x, maps)
-
-    def write(self, state: State, l: int, y: Hidden) -> State:
-        assert state.maps is not None
-        return State(streams.write(state.x, state.maps, y))
+        return streams.fractions(x, self.n_streams)
 
     def finish(self, state: State) -> Hidden:
         return state.x.flatten(-2)
 
-    def n_params(self) -> int:
-        m = self.fractions
-        dynamic = 0 if self.weight is None else self.d_model // m * (2 * m + 2) + 2
-        return self.n_sublayers * (2 * m * m + m + dynamic)
-
     def extra_flops_per_token(self) -> int:
-        m = self.fractions
+        m = self.n_streams
         per_sublayer = 2 * m + 1 + (0 if self.weight is None else 2 * m + 3)
         return 2 * self.d_model * self.n_sublayers * per_sublayer
 
     def extra_bytes_per_token(self, itemsize: int) -> int:
         return itemsize * self.d_model * 2 * self.n_sublayers
-
-    def depth_mixing(self, values: Sequence[Hidden]) -> Tensor | None:
-        return None if self.not_linear else streams.depth_mixing(self, values)

@@ -30,19 +30,18 @@ form without tanh is not offered, it has no bound.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from attnres_cli.nn.depthmix import streams
-from attnres_cli.nn.depthmix.streams import Maps, State
-from attnres_cli.nn.residual import Hidden, Residual, VariantError, register
+from attnres_cli.nn.depthmix.streams import Maps
+from attnres_cli.nn.residual import VariantError, register
+
+from .parts.many_streams import LearnedRows
 
 
 @register("hc")
-class HyperConnections(Residual):
-    """Columns of the coefficients: A_m, the n of A_r, B."""
+class HyperConnections(LearnedRows):
+    """Columns of the rows: A_m, the n of A_r, B."""
 
     equals_standard_at_init = True
 
@@ -55,50 +54,13 @@ class HyperConnections(Residual):
         self.n_streams = n_streams
         own = torch.eye(n_streams)[torch.arange(n_sublayers) % n_streams].unsqueeze(-1)
         keep = torch.eye(n_streams).expand(n_sublayers, -1, -1)
-        self.static = nn.Parameter(torch.cat((own, keep, torch.ones_like(own)), dim=-1))
-        self.weight = self.gain = self.scale = None
-        if dynamic:
-            self.weight = nn.Parameter(torch.zeros(n_sublayers, d_model, n_streams + 2))
-            self.scale = nn.Parameter(torch.full((n_sublayers, 2), 0.01))
-            self.gain = nn.Parameter(torch.ones(n_sublayers, d_model))
+        rows = torch.cat((own, keep, torch.ones_like(own)), dim=-1)
+        self.learn(rows, d_model, dynamic=dynamic)
 
     def maps(self, x: Tensor, l: int) -> Maps:
-        """The maps of sublayer l, from the streams before it."""
-        width, depth = streams.coefficients(
-            x, l - 1, self.static, self.weight, self.gain, self.scale
-        )
-        return Maps(width[..., :1].mT, width[..., 1:].mT, depth)
-
-    def readout(self, x: Tensor) -> Tensor:
-        """The sum of the streams."""
-        return streams.total(x)
-
-    def start(self, x: Hidden) -> State:
-        return streams.copies(x, self.n_streams)
-
-    def read(self, state: State, l: int) -> tuple[Hidden, State]:
-        maps = self.maps(state.x, l)
-        return streams.read(state.x, maps.read), State(state.x, maps)
-
-    def write(self, state: State, l: int, y: Hidden) -> State:
-        assert state.maps is not None
-        return State(streams.write(state.x, state.maps, y))
-
-    def finish(self, state: State) -> Hidden:
-        return streams.read(state.x, self.readout(state.x))
-
-    def n_params(self) -> int:
-        static = self.n_streams * (self.n_streams + 2)
-        dynamic = 0 if self.weight is None else self.d_model * (self.n_streams + 3) + 2
-        return self.n_sublayers * (static + dynamic)
+        read_and_mix, write = self.rows(x, l)
+        return Maps(read_and_mix[..., :1].mT, read_and_mix[..., 1:].mT, write)
 
     def extra_flops_per_token(self) -> int:
         per_sublayer = self.n_streams + 2 + (0 if self.weight is None else self.n_streams + 4)
         return self.d_model * self.n_streams * (2 * self.n_sublayers * per_sublayer + 1)
-
-    def extra_bytes_per_token(self, itemsize: int) -> int:
-        per_sublayer, at_output = 3 * self.n_streams - 1, self.n_streams + 1
-        return itemsize * self.d_model * (self.n_sublayers * per_sublayer + at_output)
-
-    def depth_mixing(self, values: Sequence[Hidden]) -> Tensor:
-        return streams.depth_mixing(self, values)

@@ -33,11 +33,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from attnres_cli.nn.residual import Hidden, Residual, VariantError, register
+from attnres_cli.nn.residual import Hidden, VariantError, register
+
+from .parts.one_stream import OneStream
 
 
 @register("highway")
-class Highway(Residual):
+class Highway(OneStream):
     """The state is the stream itself; its gate is made when the output has come."""
 
     def __init__(
@@ -56,21 +58,9 @@ class Highway(Residual):
         self.weight = nn.Parameter(torch.zeros(n_sublayers, self.n_gates, d_model))
         self.bias = nn.Parameter(torch.full((n_sublayers, self.n_gates), float(initial)))
 
-    def start(self, x: Hidden) -> Hidden:
-        return x
-
-    def read(self, state: Hidden, l: int) -> tuple[Hidden, Hidden]:
-        return state, state
-
     def write(self, state: Hidden, l: int, y: Hidden) -> Hidden:
         gate = self._gate(state, l)
         return (1 - gate) * state + gate * y
-
-    def finish(self, state: Hidden) -> Hidden:
-        return state
-
-    def n_params(self) -> int:
-        return self.n_sublayers * self.n_gates * (self.d_model + 1)
 
     def extra_flops_per_token(self) -> int:
         logits_and_carry = 2 * self.n_gates * self.d_model + 2 * self.n_gates

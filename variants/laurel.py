@@ -94,11 +94,6 @@ class Laurel(Residual):
     def finish(self, state: Streams) -> Hidden:
         return state[0]
 
-    def n_params(self) -> int:
-        scalars = 0 if self.logits is None else 2 * self.n_sublayers
-        maps = 0 if self.down is None else 2 * self.rank * self.d_model * self.n_sublayers
-        return scalars + maps + (0 if self.past is None else self.first[-1])
-
     def extra_flops_per_token(self) -> int:
         scalars = 0 if self.logits is None else 2 * self.n_sublayers
         maps = 0 if self.down is None else (4 * self.rank + 1) * self.n_sublayers

@@ -23,11 +23,13 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from attnres_cli.nn.residual import Hidden, Residual, VariantError, register
+from attnres_cli.nn.residual import Hidden, VariantError, register
+
+from .parts.one_stream import OneStream
 
 
 @register("layerscale")
-class LayerScale(Residual):
+class LayerScale(OneStream):
     """The state is the stream itself."""
 
     def __init__(self, d_model: int, n_sublayers: int, *, scale: float = 1e-4) -> None:
@@ -37,20 +39,8 @@ class LayerScale(Residual):
         self.equals_standard_at_init = scale == 1
         self.gain = nn.Parameter(torch.full((n_sublayers, d_model), scale))
 
-    def start(self, x: Hidden) -> Hidden:
-        return x
-
-    def read(self, state: Hidden, l: int) -> tuple[Hidden, Hidden]:
-        return state, state
-
     def write(self, state: Hidden, l: int, y: Hidden) -> Hidden:
         return state + self.gain[l - 1] * y
-
-    def finish(self, state: Hidden) -> Hidden:
-        return state
-
-    def n_params(self) -> int:
-        return self.n_sublayers * self.d_model
 
     def extra_flops_per_token(self) -> int:
         return self.n_sublayers * self.d_model

@@ -42,19 +42,21 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
+from attnres_cli.nn.cost import TableOne
 from attnres_cli.nn.depthmix import streams
-from attnres_cli.nn.depthmix.streams import Maps, State
-from attnres_cli.nn.residual import Hidden, Residual, VariantError, register
+from attnres_cli.nn.depthmix.streams import Maps
+from attnres_cli.nn.residual import VariantError, register
+
+from .parts.many_streams import ManyStreams
 
 
 @register("mhc")
-class ManifoldHyperConnections(Residual):
+class ManifoldHyperConnections(ManyStreams):
     """Columns of W and b: the n of P, the n of Q, the n^2 or n! of R."""
 
     permutations: Tensor | None
@@ -92,7 +94,6 @@ class ManifoldHyperConnections(Residual):
             self.head.extend([torch.tensor(0.01), *(torch.zeros(size) for size in sizes)])
 
     def maps(self, x: Tensor, l: int) -> Maps:
-        """The maps of sublayer l, from the streams before it."""
         found = streams.project(x.flatten(-2), self.weight[l - 1]).split(self.sizes, dim=-1)
         scale, bias = self.scale[l - 1].to(found[0].dtype), self.bias[l - 1].to(found[0].dtype)
         scores = zip(scale, found, bias.split(self.sizes), strict=True)
@@ -109,30 +110,10 @@ class ManifoldHyperConnections(Residual):
         return streams.combine(weights, self.permutations).squeeze(-2).unflatten(-1, square)
 
     def readout(self, x: Tensor) -> Tensor:
-        """(..., 1, n) weights of the streams at the output."""
         if not len(self.head):
-            return streams.total(x)
+            return super().readout(x)
         scale, weight, bias = self.head
         return (scale * streams.project(x.flatten(-2), weight) + bias).sigmoid().unsqueeze(-2)
-
-    def start(self, x: Hidden) -> State:
-        return streams.copies(x, self.n_streams)
-
-    def read(self, state: State, l: int) -> tuple[Hidden, State]:
-        maps = self.maps(state.x, l)
-        return streams.read(state.x, maps.read), State(state.x, maps)
-
-    def write(self, state: State, l: int, y: Hidden) -> State:
-        assert state.maps is not None
-        return State(streams.write(state.x, state.maps, y))
-
-    def finish(self, state: State) -> Hidden:
-        return streams.read(state.x, self.readout(state.x))
-
-    def n_params(self) -> int:
-        n, width = self.n_streams, self.n_streams * self.d_model
-        head = (width + 1) * n + 1 if len(self.head) else 0
-        return self.n_sublayers * ((width + 1) * sum(self.sizes) + 3) + head
 
     def extra_flops_per_token(self) -> int:
         n, width = self.n_streams, self.n_streams * self.d_model
@@ -143,12 +124,9 @@ class ManifoldHyperConnections(Residual):
         head = 2 * width * (n + 1) if len(self.head) else 0
         return self.n_sublayers * per_sublayer + width + head
 
-    def extra_bytes_per_token(self, itemsize: int) -> int:
-        per_sublayer, at_output = 3 * self.n_streams - 1, self.n_streams + 1
-        return itemsize * self.d_model * (self.n_sublayers * per_sublayer + at_output)
-
-    def depth_mixing(self, values: Sequence[Hidden]) -> Tensor:
-        return streams.depth_mixing(self, values)
+    def table_one(self) -> TableOne:
+        """(8 n + 2) d; the few numbers beside d are left out."""
+        return TableOne("mHC", 8.0 * self.n_streams + 2, None, 34.0)
 
 
 def sinkhorn(scores: Tensor, iterations: int) -> Tensor:

@@ -22,12 +22,14 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from attnres_cli.nn.residual import Hidden, Norms, Residual, register
+from attnres_cli.nn.residual import Hidden, Norms, register
+
+from .parts.one_stream import OneStream
 
 
 @register("postnorm")
-class PostNorm(Residual):
-    """The state is the normalised stream."""
+class PostNorm(OneStream):
+    """The stream is normalised after each sum."""
 
     norms = Norms.NONE
 
@@ -35,20 +37,12 @@ class PostNorm(Residual):
         super().__init__(d_model, n_sublayers)
         self.after_sum = nn.ModuleList(nn.RMSNorm(d_model, eps=1e-6) for _ in range(n_sublayers))
 
-    def start(self, x: Hidden) -> Hidden:
-        return x
-
-    def read(self, state: Hidden, l: int) -> tuple[Hidden, Hidden]:
-        return state, state
+    def sum(self, h: Tensor, y: Tensor) -> Tensor:
+        """What a norm sees, of the stream and of an output."""
+        return h + y
 
     def write(self, state: Hidden, l: int, y: Hidden) -> Hidden:
-        return self.after_sum[l - 1](state + y)
-
-    def finish(self, state: Hidden) -> Hidden:
-        return state
-
-    def n_params(self) -> int:
-        return self.n_sublayers * self.d_model
+        return self.after_sum[l - 1](self.sum(state, y))
 
     def depth_mixing(self, values: Sequence[Hidden]) -> Tensor:
         sources = torch.eye(self.n_sublayers + 1).to(values[0])
@@ -56,9 +50,9 @@ class PostNorm(Residual):
         rows = [row]
         for v, source, norm in zip(values[1:], sources[1:], self.after_sum, strict=True):
             assert isinstance(norm, nn.RMSNorm)
-            total = x + v
+            total = self.sum(x, v)
             rms = torch.sqrt(total.square().mean(dim=-1, keepdim=True) + 1e-6)
-            row = (norm.weight / rms).unsqueeze(-1) * (row + source)
+            row = (norm.weight / rms).unsqueeze(-1) * self.sum(row, source)
             x = norm(total)
             rows.append(row)
         return torch.stack(rows, dim=-2)

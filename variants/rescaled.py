@@ -16,17 +16,16 @@ averaging, and what this one gains or loses over `standard` is noise.
 
 from __future__ import annotations
 
-from attnres_cli.nn.residual import Hidden, Residual, register
+from attnres_cli.nn.residual import Hidden, register
+
+from .parts.one_stream import OneStream
 
 
 @register("rescaled")
-class Rescaled(Residual):
+class Rescaled(OneStream):
     """The state is the running sum of all sources."""
 
     equals_standard_at_init = True
-
-    def start(self, x: Hidden) -> Hidden:
-        return x
 
     def read(self, state: Hidden, l: int) -> tuple[Hidden, Hidden]:
         return state / l, state

@@ -24,11 +24,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from attnres_cli.nn.residual import Hidden, Norms, Residual, register
+from attnres_cli.nn.residual import Hidden, Norms, register
+
+from .parts.one_stream import OneStream
 
 
 @register("rezero")
-class ReZero(Residual):
+class ReZero(OneStream):
     """The state is the stream itself."""
 
     def __init__(
@@ -41,20 +43,8 @@ class ReZero(Residual):
         # (n, 1): products with a row are in float32 under autocast, those with a scalar are not
         self.scale = nn.Parameter(torch.zeros(self.n_layers if shared else n_sublayers, 1))
 
-    def start(self, x: Hidden) -> Hidden:
-        return x
-
-    def read(self, state: Hidden, l: int) -> tuple[Hidden, Hidden]:
-        return state, state
-
     def write(self, state: Hidden, l: int, y: Hidden) -> Hidden:
         return state + self._scale(l) * y
-
-    def finish(self, state: Hidden) -> Hidden:
-        return state
-
-    def n_params(self) -> int:
-        return self.n_layers if self.shared else self.n_sublayers
 
     def extra_flops_per_token(self) -> int:
         return self.n_sublayers * self.d_model

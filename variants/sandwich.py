@@ -17,26 +17,19 @@ have the trunk's eps.
 
 from __future__ import annotations
 
-from attnres_cli.nn.residual import Hidden, Norms, Residual, register
+from attnres_cli.nn.residual import Hidden, Norms, register
+
+from .parts.one_stream import OneStream
 
 
 @register("sandwich")
-class Sandwich(Residual):
+class Sandwich(OneStream):
     """The state is the stream itself: the trunk does the rest."""
 
     norms = Norms.PRE_AND_POST
 
-    def start(self, x: Hidden) -> Hidden:
-        return x
-
-    def read(self, state: Hidden, l: int) -> tuple[Hidden, Hidden]:
-        return state, state
-
     def write(self, state: Hidden, l: int, y: Hidden) -> Hidden:
         return state + y
-
-    def finish(self, state: Hidden) -> Hidden:
-        return state
 
     def extra_flops_per_token(self) -> int:
         return 4 * self.d_model * self.n_sublayers

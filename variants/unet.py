@@ -72,9 +72,6 @@ class UNet(Residual):
     def finish(self, state: State) -> Hidden:
         return state.stream
 
-    def n_params(self) -> int:
-        return self.n_skips
-
     def extra_flops_per_token(self) -> int:
         return 2 * self.d_model * self.n_skips
 

@@ -75,9 +75,6 @@ class X0(Residual):
     def finish(self, state: State) -> Hidden:
         return state.stream
 
-    def n_params(self) -> int:
-        return 2 * self.n_layers
-
     def extra_flops_per_token(self) -> int:
         return 3 * self.d_model * self.n_layers
 

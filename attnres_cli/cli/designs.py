@@ -58,15 +58,15 @@ def check(
 
     The exit code is 3 where a proof fails.
     """
-    from attnres_cli.nn import proofs
     from attnres_cli.nn.describe import small
+    from attnres_cli.nn.proofs.prove import ALL, prove
     from attnres_cli.nn.variant import parse
     from attnres_cli.report import formats
     from attnres_cli.report.designs import findings_of
 
     subject = small(parse(name))
     say(f"checking {subject.variant}; compiling it takes longest")
-    findings = list(proofs.prove(subject, proofs.ALL))
+    findings = list(prove(subject, ALL))
     formats.show(findings_of(str(subject.variant), findings), "table", sys.stdout)
     failed = sum(finding.outcome == "failed" for finding in findings)
     if failed:

@@ -48,8 +48,5 @@ class MyVariant(Residual):
     def finish(self, state: Hidden) -> Hidden:
         return state
 
-    def n_params(self) -> int:
-        return self.n_sublayers
-
     def extra_flops_per_token(self) -> int:
         return self.n_sublayers * self.d_model

@@ -13,7 +13,7 @@ from torch import Tensor
 import attnres_cli
 from attnres_cli.data.tokens import Tokens
 from attnres_cli.errors import UsageError
-from attnres_cli.nn import cost, measure, variant
+from attnres_cli.nn import measure, variant
 from attnres_cli.nn.cost import ArmCost, Conditions, DecodeArm, DecodeBench, StepBench
 from attnres_cli.nn.depthmix import engines
 from attnres_cli.nn.generate import generate
@@ -84,8 +84,8 @@ def _counted(arm: Arm, plan: Plan, vocab_size: int) -> ArmCost:
         n_params=arm.n_params,
         extra_flops=design.extra_flops_per_token(),
         extra_bytes=extra,
-        io_per_sublayer=cost.STANDARD_IO + extra / (itemsize * shape.d_model * shape.n_sublayers),
-        table_one=cost.table_one(typed.name, dict(typed.options), shape.n_sublayers),
+        io_per_sublayer=3 + extra / (itemsize * shape.d_model * shape.n_sublayers),
+        table_one=design.table_one(),
     )
 
 

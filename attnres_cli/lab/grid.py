@@ -12,9 +12,10 @@ from attnres_cli.data.tokens import Tokens
 from attnres_cli.errors import VariantError
 from attnres_cli.lab.workers import cores
 from attnres_cli.lab.workers.worker import Job
-from attnres_cli.nn import design_page, proofs, variant
+from attnres_cli.nn import design_page, variant
 from attnres_cli.nn.model import n_params, train_flops_per_token
-from attnres_cli.nn.residual import Residual, comes_with_the_tool, presets, registry
+from attnres_cli.nn.proofs.prove import admit
+from attnres_cli.nn.residual import Residual, is_built_in, presets, registry
 from attnres_cli.nn.shape import Shape
 from attnres_cli.records import device_flops
 from attnres_cli.records.plan import TIMED_STEPS, Arm, Plan
@@ -30,7 +31,7 @@ def resolve(specs: Sequence[str], recipe: Recipe, vocab_size: int) -> tuple[Arm,
 
     Raises:
         VariantError: a spec that cannot be meant, or does not fit the recipe's sizes; a design of
-            the user's own that cannot be trained fairly (`proofs.admit`).
+            the user's own that cannot be trained fairly (`admit`).
 
     """
     shape = recipe.model.shape(vocab_size)
@@ -39,8 +40,8 @@ def resolve(specs: Sequence[str], recipe: Recipe, vocab_size: int) -> tuple[Arm,
         typed = variant.parse(spec)
         with torch.device("meta"):
             design = typed.build(shape.d_model, shape.n_sublayers)
-        if not comes_with_the_tool(type(design)):
-            proofs.admit(typed, shape)
+        if not is_built_in(type(design)):
+            admit(typed, shape)
         name = str(typed.at_depth(shape.n_sublayers))
         arms.setdefault(name, Arm(name, *counted(design, shape)))
     return tuple(arms.values())
@@ -67,7 +68,7 @@ def check_code(plan: Plan, records: Sequence[RunRecord]) -> None:
     """Raise VariantError where the study holds runs of a user's own design made by other code."""
     for arm in plan.arms:
         cls = registry()[variant.parse(arm.variant).name]
-        if comes_with_the_tool(cls):
+        if is_built_in(cls):
             continue
         now = design_page.code_digest(cls)
         mine = [r for r in records if r.variant == arm.variant and r.result is not None]

@@ -47,57 +47,6 @@ class TableOne(NamedTuple):
     paper: float
 
 
-STANDARD_IO = 3.0
-PAPER_S, PAPER_N, PAPER_STREAMS = 16, 8, 4
-
-
-def full_io(s: int, n: int) -> float:
-    """Full in two phases: S + N."""
-    return float(s + n)
-
-
-def block_io(s: int, n: int) -> float:
-    """Block in two phases: N/S + 5."""
-    return n / s + 5
-
-
-def mhc_io(streams: int, d_model: int | None = None) -> float:
-    """mHC: (8m + 2) d + 2 m^2 + 4 m; without a width the few elements beside d are dropped."""
-    rest = 0.0 if d_model is None else (2 * streams**2 + 4 * streams) / d_model
-    return 8 * streams + 2 + rest
-
-
-_BLOCK_KEEPS = {"block_size", "heads", "key_norm", "prior"}
-"""Options under which a site still reads what the paper counts."""
-
-
-def table_one(name: str, options: Mapping[str, object], n_sublayers: int) -> TableOne | None:
-    """The paper's formula for a design, None where it has none.
-
-    Full has no blocks: S is the size of the groups in which the two phases read, and the one that
-    costs least is taken.
-    """
-    if name == "standard":
-        return TableOne("standard", STANDARD_IO, None, STANDARD_IO)
-    if name == "mhc":
-        streams = options.get("n_streams", PAPER_STREAMS)
-        assert isinstance(streams, int)
-        return TableOne("mHC", mhc_io(streams), None, mhc_io(PAPER_STREAMS))
-    if name != "attnres" or set(options) - _BLOCK_KEEPS:
-        return None
-    size = options.get("block_size", 1)
-    assert isinstance(size, int)
-    if size == 1:
-        s, n = min(_groups(n_sublayers), key=sum)
-        return TableOne("Full", full_io(s, n), (s, n), full_io(PAPER_S, PAPER_N))
-    s, n = size, -(-n_sublayers // size)
-    return TableOne("Block", block_io(s, n), (s, n), block_io(PAPER_S, PAPER_N))
-
-
-def _groups(n_sublayers: int) -> list[tuple[int, int]]:
-    return [(s, -(-n_sublayers // s)) for s in range(1, n_sublayers + 1)]
-
-
 @dataclass(frozen=True)
 class ArmCost:
     """One arm.

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import torch
 
-from attnres_cli.nn import proofs
 from attnres_cli.nn.descriptions import Description
 from attnres_cli.nn.model import n_params
-from attnres_cli.nn.proofs import Subject
+from attnres_cli.nn.proofs.prove import QUICK, prove
+from attnres_cli.nn.proofs.subject import SHAPE, Subject
 from attnres_cli.nn.shape import Shape
-from attnres_cli.nn.source_groups import fitting_width, joined, who_reads_what
+from attnres_cli.nn.source_groups import fitting_width, joined, mixing_at_start
 from attnres_cli.nn.variant import Variant
 
 ITEMSIZE = 2
@@ -39,17 +39,17 @@ def describe(typed: Variant, n_layers: int, d_model: int) -> Description:
         trunk_flops=shape.flops_per_token(),
         extra_bytes=design.extra_bytes_per_token(ITEMSIZE),
         equals_standard=design.equals_standard_at_init,
-        mixing=who_reads_what(typed, shape.n_sublayers),
+        mixing=mixing_at_start(typed, shape.n_sublayers),
         joined=None if sums is None else sums.tolist(),
         not_linear=design.not_linear,
-        findings=tuple(proofs.prove(small(typed), proofs.QUICK)),
+        findings=tuple(prove(small(typed), QUICK)),
     )
 
 
 def small(typed: Variant) -> Subject:
     """A design on the proofs' small trunk, a little wider where it needs that."""
-    width = fitting_width(typed, proofs.SHAPE.n_sublayers)
-    return Subject(typed, replace(proofs.SHAPE, d_model=width, d_head=width // 2))
+    width = fitting_width(typed, SHAPE.n_sublayers)
+    return Subject(typed, replace(SHAPE, d_model=width, d_head=width // 2))
 
 
 def _trunk(n_layers: int, d_model: int) -> Shape:

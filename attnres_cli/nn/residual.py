@@ -32,6 +32,7 @@ from torch import Tensor, nn
 
 from attnres_cli.errors import VariantError
 from attnres_cli.nn import plugins
+from attnres_cli.nn.cost import TableOne
 
 __all__ = [
     "Hidden",
@@ -40,7 +41,7 @@ __all__ = [
     "Value",
     "VariantError",
     "add_plugin",
-    "comes_with_the_tool",
+    "is_built_in",
     "presets",
     "register",
     "registry",
@@ -112,8 +113,8 @@ class Residual(nn.Module, ABC):
         """What the output norm sees."""
 
     def n_params(self) -> int:
-        """Parameters that the design adds, by formula; a test compares it with the module."""
-        return 0
+        """Parameters that the design adds: counted, so that no design declares them."""
+        return sum(parameter.numel() for parameter in self.parameters())
 
     def extra_flops_per_token(self) -> int:
         """Forward FLOPs per token beyond `standard` (a multiply-add is two)."""
@@ -124,6 +125,10 @@ class Residual(nn.Module, ABC):
         every source read once where it is made and once at each site that sees it.
         """
         return 0
+
+    def table_one(self) -> TableOne | None:
+        """The paper's own count of reads and writes, for the designs that its Table 1 has."""
+        return None
 
     def dead_params(self) -> Mapping[str, Sequence[int]]:
         """Rows (first axis) of parameters that can never receive a gradient, by name."""
@@ -253,7 +258,7 @@ def registry() -> Mapping[str, type[Residual]]:
     return dict(sorted(_REGISTRY.items(), key=lambda item: (item[0] != "standard", item[0])))
 
 
-def comes_with_the_tool(cls: type[Residual]) -> bool:
+def is_built_in(cls: type[Residual]) -> bool:
     """Whether a design is one of this release's, which our own tests prove."""
     return cls.__module__.partition(".")[0] == "attnres_variants"
 

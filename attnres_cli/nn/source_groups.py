@@ -13,7 +13,7 @@ from attnres_cli.nn.residual import Residual, VariantError
 from attnres_cli.nn.variant import Variant
 
 
-def who_reads_what(typed: Variant, n_sublayers: int) -> list[list[float]] | None:
+def mixing_at_start(typed: Variant, n_sublayers: int) -> list[list[float]] | None:
     """M at step 0, site by source, a mean over random tokens and the width; None for a design that
     is not linear in its sources.
     """
@@ -38,7 +38,7 @@ def _mixing(typed: Variant, n_sublayers: int, noise: float) -> Tensor | None:
     """(1, 4, H, L+1, L+1) of random values, of a narrow design with noise on its parameters."""
     width = fitting_width(typed, n_sublayers)
     design = typed.build(width, n_sublayers).double()
-    move(design, noise)
+    perturb(design, noise)
     generator = torch.Generator().manual_seed(0)
     size = (n_sublayers + 1, 1, 4, width)
     values = list(torch.randn(size, generator=generator, dtype=torch.float64))
@@ -61,7 +61,7 @@ def fitting_width(typed: Variant, n_sublayers: int) -> int:
     return 1024
 
 
-def move(design: Residual, scale: float) -> None:
+def perturb(design: Residual, scale: float = 0.5) -> None:
     """Add noise of this size to a design's parameters, always the same."""
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import re
 import types
@@ -30,11 +31,9 @@ class Option:
             ValueError: no value of this option's type; the message says which are.
 
         """
-        for read in (_read_none, _read_bool, _read_int, _read_float, _read_choice):
-            try:
-                return read(self.kind, text)
-            except ValueError:
-                continue
+        for part in _parts(self.kind):
+            with contextlib.suppress(ValueError, KeyError):
+                return _read(part, text)
         raise ValueError(f"must be {self.allowed()}, got '{text}'")
 
     def default_text(self) -> str:
@@ -56,34 +55,19 @@ def _choices(part: Any) -> str:
     return " or ".join(typing.get_args(part))
 
 
-def _read_none(kind: Any, text: str) -> None:
-    if type(None) not in _parts(kind) or text != "none":
-        raise ValueError
-    return
-
-
-def _read_bool(kind: Any, text: str) -> bool:
-    if bool not in _parts(kind) or text not in ("on", "off"):
-        raise ValueError
-    return text == "on"
-
-
-def _read_int(kind: Any, text: str) -> int:
-    if int not in _parts(kind) or not re.fullmatch(r"-?[0-9]{1,18}", text):
-        raise ValueError
-    return int(text)
-
-
-def _read_float(kind: Any, text: str) -> float:
-    if float not in _parts(kind):
-        raise ValueError
-    return float(text)
-
-
-def _read_choice(kind: Any, text: str) -> str:
-    if not any(text in typing.get_args(part) for part in _parts(kind)):
-        raise ValueError
-    return text
+def _read(part: Any, text: str) -> Value:
+    """The value of one type; ValueError or KeyError where it has none of this text."""
+    if part is type(None):
+        return {"none": None}[text]
+    if part is bool:
+        return {"on": True, "off": False}[text]
+    if part is int and re.fullmatch(r"-?[0-9]{1,18}", text):
+        return int(text)
+    if part is float:
+        return float(text)
+    if text in typing.get_args(part):
+        return text
+    raise ValueError
 
 
 @cache

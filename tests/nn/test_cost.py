@@ -4,57 +4,41 @@ from __future__ import annotations
 
 import pytest
 
-from attnres_cli.nn.cost import block_io, full_io, mhc_io, ratio, spread, table_one
-
-
-def test_table_1_at_the_papers_own_point():
-    assert full_io(16, 8) == 24
-    assert block_io(16, 8) == 5.5
-    assert mhc_io(4) == 34
-    assert mhc_io(4, d_model=48) == 35  # 2 m^2 + 4 m = 48 elements more
+from attnres_cli.nn.cost import ratio, spread
+from attnres_cli.nn.variant import parse
 
 
 @pytest.mark.parametrize(
-    ("name", "options", "n_sublayers", "here", "groups"),
+    ("spec", "n_sublayers", "expected"),
     [
-        ("standard", {}, 12, 3, None),
-        ("attnres", {}, 128, 23, (8, 16)),  # the paper's S=16, N=8 costs 24; 11 x 12 costs 23 too
-        ("attnres", {}, 12, 7, (3, 4)),
-        ("attnres", {"heads": 4, "key_norm": False}, 4, 4, (2, 2)),
-        ("attnres", {"block_size": 4}, 12, 5.75, (4, 3)),
-        ("attnres", {"block_size": 16}, 128, 5.5, (16, 8)),
-        ("attnres", {"block_size": 5}, 12, 5.6, (5, 3)),
-        ("mhc", {}, 12, 34, None),
-        ("mhc", {"n_streams": 2, "residual": "lite"}, 12, 18, None),
+        ("standard", 12, ("standard", 3, None, 3)),
+        ("attnres", 12, ("Full", 7, (3, 4), 24)),
+        ("attnres:heads=4,key_norm=off", 4, ("Full", 4, (2, 2), 24)),
+        ("attnres:block_size=4", 12, ("Block", 5.75, (4, 3), 5.5)),
+        ("attnres:block_size=16", 128, ("Block", 5.5, (16, 8), 5.5)),  # the paper's own point
+        ("attnres:block_size=5", 12, ("Block", 5.6, (5, 3), 5.5)),
+        ("mhc", 12, ("mHC", 34, None, 34)),
+        ("mhc:n_streams=2,residual=lite", 12, ("mHC", 18, None, 34)),
     ],
 )
-def test_the_formula_at_a_depth(
-    name: str,
-    options: dict[str, object],
-    n_sublayers: int,
-    here: float,
-    groups: tuple[int, int] | None,
-):
-    found = table_one(name, options, n_sublayers)
+def test_the_papers_count_at_a_depth(spec: str, n_sublayers: int, expected: tuple):
+    assert parse(spec).build(16, n_sublayers).table_one() == expected
+
+
+def test_full_reads_in_the_groups_that_cost_least():
+    found = parse("attnres").build(16, 128).table_one()
 
     assert found is not None
-    if groups is None or n_sublayers != 128 or "block_size" in options:
-        assert found.groups == groups
-    assert found.here == pytest.approx(here)
-    assert found.paper in (3, 24, 5.5, 34)
+    assert found.here == 23  # the paper's S = 16, N = 8 costs 24; 11 groups of 12 cost 23 too
 
 
 @pytest.mark.parametrize(
-    ("name", "options"),
-    [
-        ("denseformer", {}),
-        ("attnres", {"window": 3}),
-        ("attnres", {"score": "static"}),
-        ("attnres", {"norm": "sigmoid", "block_size": 4}),
-    ],
-)
-def test_where_the_paper_has_no_formula_there_is_none(name: str, options: dict[str, object]):
-    assert table_one(name, options, 12) is None
+    "spec",
+    ["denseformer", "attnres:window=3", "attnres:score=static", "attnres:block_size=4,rank=2",
+     "attnres:block_size=4,norm=sigmoid", "attnres:query=input", "attnres:agg=rmssum"],
+)  # fmt: skip
+def test_where_the_paper_has_no_formula_there_is_none(spec: str):
+    assert parse(spec).build(16, 12).table_one() is None
 
 
 def test_a_spread_is_median_and_quartiles():

@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 import torch
-from designs import SIMPLE, build
+from designs import DEFAULTS, SIMPLE, build, close, perturbed, tokens_of
 from torch import Tensor
 
 from attnres_cli.nn.generate import draw, generate
@@ -21,21 +21,6 @@ SHAPES = {
 }
 
 
-def perturbed(spec: str, shape: Shape) -> Transformer:
-    """A model whose design has left its initial values."""
-    model = build(spec, shape).double()
-    generator = torch.Generator().manual_seed(1)
-    with torch.no_grad():
-        for parameter in model.residual.parameters():
-            parameter += 0.5 * torch.randn(parameter.shape, generator=generator)
-    return model
-
-
-def tokens_for(shape: Shape, time: int, batch: int = 2) -> Tensor:
-    generator = torch.Generator().manual_seed(0)
-    return torch.randint(0, shape.vocab_size, (batch, time), generator=generator)
-
-
 def in_chunks(model: Transformer, tokens: Tensor, chunks: list[int]) -> Tensor:
     """Logits of all tokens, put in piece by piece."""
     caches = [Cache(tokens.shape[1]) for _ in model.sublayers]
@@ -44,17 +29,25 @@ def in_chunks(model: Transformer, tokens: Tensor, chunks: list[int]) -> Tensor:
     )
 
 
-@pytest.mark.parametrize("chunks", [[8], [1] * 8, [5, 1, 1, 1], [2, 3, 3], [3, 1, 4]])
+@pytest.mark.parametrize("spec", DEFAULTS)
+@torch.no_grad()
+def test_tokens_in_pieces_have_the_logits_of_one_forward(spec: str, tiny_shape: Shape):
+    model, tokens = perturbed(spec, tiny_shape), tokens_of()
+    whole = model(tokens)
+
+    for chunks in ([1] * 8, [3, 1, 4]):
+        close(in_chunks(model, tokens, chunks), whole, rtol=1e-9)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("spec", SIMPLE)
 @torch.no_grad()
-def test_tokens_in_pieces_have_the_logits_of_one_forward(
-    spec: str, chunks: list[int], tiny_shape: Shape
-):
-    model, tokens = perturbed(spec, tiny_shape), tokens_for(tiny_shape, 8)
+def test_tokens_in_any_pieces_have_the_logits_of_one_forward(spec: str, tiny_shape: Shape):
+    model, tokens = perturbed(spec, tiny_shape), tokens_of()
+    whole = model(tokens)
 
-    pieces = in_chunks(model, tokens, chunks)
-
-    torch.testing.assert_close(pieces, model(tokens), rtol=1e-9, atol=1e-11)
+    for chunks in ([8], [1] * 8, [5, 1, 1, 1], [2, 3, 3], [3, 1, 4]):
+        close(in_chunks(model, tokens, chunks), whole, rtol=1e-9)
 
 
 @pytest.mark.parametrize("changes", SHAPES.values(), ids=SHAPES)
@@ -63,34 +56,28 @@ def test_tokens_in_pieces_have_the_logits_of_one_forward_in_every_trunk(
     changes: dict, tiny_shape: Shape
 ):
     shape = dataclasses.replace(tiny_shape, **changes)
-    model, tokens = perturbed("attnres", shape), tokens_for(shape, 8)
+    model, tokens = perturbed("attnres", shape), tokens_of()
 
-    pieces = in_chunks(model, tokens, [3, 2, 1, 1, 1])
-
-    torch.testing.assert_close(pieces, model(tokens), rtol=1e-9, atol=1e-11)
+    close(in_chunks(model, tokens, [3, 2, 1, 1, 1]), model(tokens), rtol=1e-9)
 
 
-@pytest.mark.parametrize("spec", SIMPLE)
-@pytest.mark.parametrize("chunk", [2, 512])
-def test_greedy_tokens_are_the_likeliest_of_repeated_full_forwards(
-    spec: str, chunk: int, tiny_shape: Shape
-):
-    model, tokens = perturbed(spec, tiny_shape), tokens_for(tiny_shape, 3)
+@pytest.mark.parametrize("spec", DEFAULTS)
+def test_greedy_tokens_are_the_likeliest_of_repeated_full_forwards(spec: str, tiny_shape: Shape):
+    model, tokens = perturbed(spec, tiny_shape), tokens_of(time=3)
     expected = tokens
     for _ in range(5):
         likeliest = model(expected)[:, -1:].argmax(dim=-1)
         expected = torch.cat((expected, likeliest), dim=1)
 
-    found = generate(model, tokens, 5, temperature=0, chunk=chunk)
-
-    assert torch.equal(found, expected)
+    for chunk in (2, 512):
+        assert torch.equal(generate(model, tokens, 5, temperature=0, chunk=chunk), expected)
 
 
 def test_a_seeded_generator_draws_the_same_tokens_again_and_another_seed_others(
     tiny_shape: Shape,
 ):
     shape = dataclasses.replace(tiny_shape, seq_len=64)
-    model, tokens = build("attnres:block_size=2", shape), tokens_for(shape, 3)
+    model, tokens = build("attnres:block_size=2", shape), tokens_of(time=3)
 
     first, again, other = (
         generate(model, tokens, 40, generator=torch.Generator().manual_seed(seed))
@@ -135,7 +122,7 @@ def test_the_model_comes_back_in_the_modes_it_had(tiny_shape: Shape):
     seen = []
     model.head.register_forward_hook(lambda module, *_: seen.append(module.training))
 
-    generate(model, tokens_for(tiny_shape, 3), 2)
+    generate(model, tokens_of(time=3), 2)
 
     assert seen == [False, False]
     assert [module.training for module in model.modules()] == modes
@@ -144,7 +131,7 @@ def test_the_model_comes_back_in_the_modes_it_had(tiny_shape: Shape):
 def test_generated_tokens_can_be_trained_on(tiny_shape: Shape):
     model = build("attnres", tiny_shape)
 
-    tokens = generate(model, tokens_for(tiny_shape, 3), 5)
+    tokens = generate(model, tokens_of(time=3), 5)
     model(tokens).sum().backward()
 
     assert tokens.dtype == torch.int64
@@ -152,7 +139,7 @@ def test_generated_tokens_can_be_trained_on(tiny_shape: Shape):
 
 
 def test_all_positions_may_be_used_and_no_new_token_is_a_copy(tiny_shape: Shape):
-    model, tokens = build("standard", tiny_shape), tokens_for(tiny_shape, 8)
+    model, tokens = build("standard", tiny_shape), tokens_of()
 
     assert generate(model, tokens[:, :1], 7).shape == (2, 8)
     assert torch.equal(generate(model, tokens, 0), tokens)
@@ -177,4 +164,4 @@ def test_what_cannot_be_is_refused_in_words(
     model = build("standard", tiny_shape)
 
     with pytest.raises(ValueError, match=message):
-        generate(model, tokens_for(tiny_shape, time), **options)
+        generate(model, tokens_of(time=time), **options)

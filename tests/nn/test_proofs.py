@@ -9,8 +9,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from attnres_cli.nn import proofs, residual
-from attnres_cli.nn.proofs import Finding, Proof, Subject, admit, prove
+from attnres_cli.nn import residual
+from attnres_cli.nn.descriptions import Finding
+from attnres_cli.nn.proofs import design, model
+from attnres_cli.nn.proofs.prove import ALL, admit, prove
+from attnres_cli.nn.proofs.subject import SHAPE, Proof, Subject
 from attnres_cli.nn.residual import Residual, VariantError, register
 from attnres_cli.nn.variant import parse
 
@@ -86,9 +89,6 @@ class WithScale(Plain):
     def write(self, state, l, y):
         return state + self.scale[l - 1] * y
 
-    def n_params(self) -> int:
-        return self.n_sublayers
-
 
 class Unused(WithScale):
     def write(self, state, l, y):
@@ -100,9 +100,10 @@ class CallsDeadWhatLearns(WithScale):
         return {"scale": (2,)}
 
 
-class Miscounted(WithScale):
-    def n_params(self) -> int:
-        return 1
+class GrowsLate(Plain):
+    def start(self, x):
+        self.scale = nn.Parameter(torch.ones(1))
+        return x
 
 
 class Gains(Plain):
@@ -184,33 +185,33 @@ class Undocumented(Plain):
 
 
 BROKEN: list[tuple[type[Residual], Proof, str]] = [
-    (TooNarrow, proofs.keeps_shape, "sublayer 1 gives shape (2, 4, 8), expected (2, 4, 16)"),
-    (NoPair, proofs.keeps_shape, "the pair (h, state), sublayer 1 got a Tensor"),
-    (LooksAhead, proofs.is_token_wise, "site 1 sees another token 1 of sequence 1"),
-    (LooksAhead, proofs.is_causal, "logits before the changed token at [0, 0, 0]"),
-    (MixesSequences, proofs.is_token_wise, "site 2 sees another token 2 of sequence 0"),
-    (GivesNan, proofs.is_token_wise, "site 2 sees a number that is not finite"),
-    (Forgets, proofs.is_causal, "do not depend on the tokens"),
-    (Dices, proofs.repeats, "logits of a second run at"),
-    (InPlace, proofs.keeps_states, "a second read for sublayer 1 at [0, 0, 0]"),
-    (Unused, proofs.learns, "residual.scale, row 1, has no gradient; dead_params does not say"),
-    (CallsDeadWhatLearns, proofs.learns, "residual.scale, row 2, has a gradient of"),
-    (Miscounted, proofs.counts_parameters, "n_params() gives 1, the module has 6"),
-    (Gains, proofs.counts_costs, "extra_flops_per_token() gives -1"),
-    (CountsBytesOnce, proofs.counts_costs, "(2) gives 100 and (4) gives 100"),
-    (OtherwiseStarted, proofs.starts_as_standard, "is True, but gradient of"),
-    (StandardUnclaimed, proofs.starts_as_standard, "it is standard at step 0"),
-    (Overflows, proofs.stays_finite, "a logit is nan"),
-    (HalvedInAutocast, proofs.runs_in_autocast, "what the head sees is off by"),
-    (HalvedInAutocast, proofs.runs_in_bfloat16, "what the head sees is off by"),
-    (Squares, proofs.mixes_as_it_says, "M at site 2 at"),
-    (SaysNothing, proofs.mixes_as_it_says, "not_linear does not say why"),
-    (Counts, proofs.repeats, "logits of a second run at"),
-    (NeedsFourTokens, proofs.generates, "generated tokens at [0, "),
-    (Asks, proofs.compiles, "it raised"),
-    (Raises, proofs.keeps_shape, "it raised RuntimeError: no such sublayer"),
-    (Plain, proofs.is_documented, "the first line must read 'broken: h_l = ...'"),
-    (Undocumented, proofs.is_documented, "under 'Options:' there is no line for strength"),
+    (TooNarrow, design.keeps_shape, "sublayer 1 gives shape (2, 4, 8), expected (2, 4, 16)"),
+    (NoPair, design.keeps_shape, "the pair (h, state), sublayer 1 got a Tensor"),
+    (LooksAhead, design.is_token_wise, "site 1 sees another token 1 of sequence 1"),
+    (LooksAhead, model.is_causal, "logits before the changed token at [0, 0, 0]"),
+    (MixesSequences, design.is_token_wise, "site 2 sees another token 2 of sequence 0"),
+    (GivesNan, design.is_token_wise, "site 2 sees a number that is not finite"),
+    (Forgets, model.is_causal, "do not depend on the tokens"),
+    (Dices, model.repeats, "logits of a second run at"),
+    (InPlace, design.keeps_states, "a second read for sublayer 1 at [0, 0, 0]"),
+    (Unused, model.learns, "residual.scale, row 1, has no gradient; dead_params does not say"),
+    (CallsDeadWhatLearns, model.learns, "residual.scale, row 2, has a gradient of"),
+    (GrowsLate, model.counts_parameters, "parameters were counted before a pass, "),
+    (Gains, design.counts_costs, "extra_flops_per_token() gives -1"),
+    (CountsBytesOnce, design.counts_costs, "(2) gives 100 and (4) gives 100"),
+    (OtherwiseStarted, model.starts_as_standard, "is True, but logits at"),
+    (StandardUnclaimed, model.starts_as_standard, "it is standard at step 0"),
+    (Overflows, model.stays_finite, "a logit is nan"),
+    (HalvedInAutocast, model.runs_in_autocast, "what the head sees is off by"),
+    (HalvedInAutocast, model.runs_in_bfloat16, "what the head sees is off by"),
+    (Squares, model.mixes_as_it_says, "M at site 2 at"),
+    (SaysNothing, model.mixes_as_it_says, "not_linear does not say why"),
+    (Counts, model.repeats, "logits of a second run at"),
+    (NeedsFourTokens, model.generates, "generated tokens at [0, "),
+    (Asks, model.compiles, "it raised"),
+    (Raises, design.keeps_shape, "it raised RuntimeError: no such sublayer"),
+    (Plain, design.is_documented, "the first line must read 'broken: h_l = ...'"),
+    (Undocumented, design.is_documented, "under 'Options:' there is no line for strength"),
 ]  # fmt: skip
 
 
@@ -237,30 +238,30 @@ def test_a_proof_finds_what_breaks_it(cls: type[Residual], proof: Proof, words: 
 
 
 def test_what_a_design_raises_is_shown_with_its_line():
-    finding = found_by(proofs.keeps_shape, Raises)
+    finding = found_by(design.keeps_shape, Raises)
 
     assert "test_proofs.py, line" in finding.detail
     assert "in read)" in finding.detail
 
 
 def test_every_proof_has_a_design_that_it_refuses():
-    exempt: set[Callable[..., Any]] = {proofs.recomputes, proofs.reads_back}
+    exempt: set[Callable[..., Any]] = {model.recomputes, design.reads_back}
 
-    assert set(proofs.ALL) - exempt == {proof for _, proof, _ in BROKEN}
+    assert set(ALL) - exempt == {proof for _, proof, _ in BROKEN}
 
 
 def test_a_design_that_says_why_may_overflow():
     class Unbounded(Overflows):
         unbounded = "it multiplies by an exponential"
 
-    finding = found_by(proofs.stays_finite, Unbounded)
+    finding = found_by(model.stays_finite, Unbounded)
 
     assert finding == Finding(finding.proof, "not applicable", "it multiplies by an exponential")
 
 
 def test_a_sound_design_is_admitted_and_a_broken_one_is_not():
-    admit(parse("attnres:block_size=2"), proofs.SHAPE)
+    admit(parse("attnres:block_size=2"), SHAPE)
     register("broken")(LooksAhead)
 
     with pytest.raises(VariantError, match=r"broken: it mixes tokens: .*attnres check broken"):
-        admit(parse("broken"), proofs.SHAPE)
+        admit(parse("broken"), SHAPE)

@@ -24,7 +24,7 @@ from attnres_cli.nn.depthmix import engines
 from attnres_cli.nn.loss import next_token_loss
 from attnres_cli.nn.model import Transformer
 from attnres_cli.nn.shape import Shape
-from attnres_cli.nn.source_groups import move
+from attnres_cli.nn.source_groups import perturb
 from attnres_cli.records.run import Probe, RunSpec, Status
 from attnres_cli.train import probes
 from attnres_cli.train.checkpoint import Checkpoints
@@ -63,7 +63,7 @@ def longer(tiny_recipe: Recipe) -> Recipe:
 def moved(spec: str, shape: Shape) -> Transformer:
     """In float64, away from its initial values."""
     model = build(spec, shape).double()
-    move(model.residual, 0.3)
+    perturb(model.residual, 0.3)
     return model
 
 
@@ -288,7 +288,7 @@ def test_m_taken_some_tokens_at_a_time_is_the_same(
 @pytest.mark.parametrize("spec", BRIEF)
 def test_every_design_is_measured_under_autocast(spec: str, tiny_shape: Shape):
     model = build(spec, tiny_shape)
-    move(model.residual, 0.1)
+    perturb(model.residual, 0.1)
     inputs, targets = windows(tiny_shape)
     rough = torch.autocast("cpu", torch.bfloat16)
 

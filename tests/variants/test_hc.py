@@ -7,7 +7,7 @@ import warnings
 import pytest
 import torch
 from attnres_variants.hc import HyperConnections
-from designs import build
+from designs import build, close, equals_slow_loop, perturbed, tokens_of
 from torch import Tensor
 
 from attnres_cli.errors import VariantError
@@ -15,25 +15,14 @@ from attnres_cli.nn import variant
 from attnres_cli.nn.model import Transformer
 from attnres_cli.nn.shape import Shape
 
-SPECS = ["hc", "hc:n_streams=3", "hc:n_streams=1", "hc:dynamic=off", "hc:dynamic=off,n_streams=2"]
+SPECS = ["hc:n_streams=3", "hc:n_streams=1", "hc:dynamic=off,n_streams=2"]
 
 
-def shaken(spec: str, shape: Shape, scale: float = 0.4) -> Transformer:
-    model = build(spec, shape).double()
-    generator = torch.Generator().manual_seed(3)
-    with torch.no_grad():
-        for parameter in model.residual.parameters():
-            noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
-            parameter += scale * noise
-    return model
-
-
-def slow_forward(model: Transformer, tokens: Tensor) -> Tensor:
-    """The whole model, one token and one stream at a time."""
-    design, (batch, time) = model.residual, tokens.shape
+def slow_stream(model: Transformer, x: Tensor) -> Tensor:
+    """What the output norm sees, one token and one stream at a time."""
+    design, (batch, time) = model.residual, x.shape[:2]
     assert isinstance(design, HyperConnections)
     n = design.n_streams
-    x = model.embed(tokens)
     held = {(b, t): [x[b, t]] * n for b in range(batch) for t in range(time)}
     for l, f in enumerate(model.sublayers):
         h, found = torch.zeros_like(x), {}
@@ -49,7 +38,7 @@ def slow_forward(model: Transformer, tokens: Tensor) -> Tensor:
     out = torch.zeros_like(x)
     for token, streams in held.items():
         out[token] = sum(streams)
-    return model.head(model.norm(out))
+    return out
 
 
 def slow_coefficients(
@@ -72,18 +61,7 @@ def slow_coefficients(
 
 @pytest.mark.parametrize("spec", SPECS)
 def test_values_and_gradients_equal_a_slow_loop_from_the_paper(spec: str, tiny_shape: Shape):
-    model = shaken(spec, tiny_shape)
-    tokens = torch.randint(0, 11, (1, 3), generator=torch.Generator().manual_seed(0))
-    weight = torch.randn(11, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    parameters = list(model.parameters())
-
-    fast, slow = model(tokens), slow_forward(model, tokens)
-    ours = torch.autograd.grad((fast * weight).sum(), parameters)
-    theirs = torch.autograd.grad((slow * weight).sum(), parameters)
-
-    torch.testing.assert_close(fast, slow, rtol=1e-10, atol=1e-12)
-    for a, b in zip(ours, theirs, strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-8, atol=1e-10)
+    equals_slow_loop(perturbed(spec, tiny_shape), tokens_of(1, 2), slow_stream)
 
 
 def test_the_start_reads_the_streams_in_turn_and_keeps_them():
@@ -98,18 +76,18 @@ def test_the_start_reads_the_streams_in_turn_and_keeps_them():
 
 
 def test_one_static_stream_is_a_residual_with_learned_factors(tiny_shape: Shape):
-    model = shaken("hc:dynamic=off,n_streams=1", tiny_shape)
-    tokens = torch.randint(0, 11, (2, 8), generator=torch.Generator().manual_seed(0))
+    model = perturbed("hc:dynamic=off,n_streams=1", tiny_shape)
+    tokens = tokens_of()
     x = model.embed(tokens)
     for f, (a, r, b) in zip(model.sublayers, model.residual.static[:, 0], strict=True):
         x = r * x + b * f(a * x)
 
-    torch.testing.assert_close(model(tokens), model.head(model.norm(x)), rtol=1e-10, atol=1e-12)
+    close(model(tokens), model.head(model.norm(x)))
 
 
 def test_permuting_the_streams_with_their_parameters_changes_nothing(tiny_shape: Shape):
-    model = shaken("hc", tiny_shape)
-    tokens = torch.randint(0, 11, (2, 8), generator=torch.Generator().manual_seed(0))
+    model = perturbed("hc", tiny_shape)
+    tokens = tokens_of()
     expected, order = model(tokens), torch.tensor([2, 0, 3, 1])
     columns = torch.cat((torch.tensor([0]), 1 + order, torch.tensor([5])))
 
@@ -117,16 +95,16 @@ def test_permuting_the_streams_with_their_parameters_changes_nothing(tiny_shape:
         model.residual.static.copy_(model.residual.static[:, order][:, :, columns])
         model.residual.weight.copy_(model.residual.weight[:, :, columns])
 
-    torch.testing.assert_close(model(tokens), expected, rtol=1e-10, atol=1e-12)
+    close(model(tokens), expected)
 
 
 def test_a_dynamic_design_without_its_scales_is_the_static_one(tiny_shape: Shape):
-    dynamic, static = shaken("hc", tiny_shape), build("hc:dynamic=off", tiny_shape).double()
+    dynamic, static = perturbed("hc", tiny_shape), build("hc:dynamic=off", tiny_shape).double()
     static.residual.load_state_dict({"static": dynamic.residual.static})
     torch.nn.init.zeros_(dynamic.residual.scale)
-    tokens = torch.randint(0, 11, (2, 8), generator=torch.Generator().manual_seed(0))
+    tokens = tokens_of()
 
-    torch.testing.assert_close(dynamic(tokens), static(tokens), rtol=1e-12, atol=1e-12)
+    close(dynamic(tokens), static(tokens))
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import warnings
 import pytest
 import torch
 from attnres_variants.mhc import ManifoldHyperConnections, sinkhorn
-from designs import build
+from designs import close, equals_slow_loop, perturbed, tokens_of
 from torch import Tensor
 
 from attnres_cli.errors import VariantError
@@ -17,31 +17,18 @@ from attnres_cli.nn.model import Transformer
 from attnres_cli.nn.shape import Shape
 
 SPECS = [
-    "mhc",
-    "mhc:n_streams=3",
+    "mhc:iterations=3,n_streams=3",
     "mhc:n_streams=1",
-    "mhc:iterations=2,n_streams=2",
     "mhc:n_streams=3,residual=lite",
-    "mhc:init=lite,readout=sigmoid",
+    "mhc:init=lite,iterations=2,n_streams=2,readout=sigmoid",
 ]
 
 
-def shaken(spec: str, shape: Shape, scale: float = 0.4) -> Transformer:
-    model = build(spec, shape).double()
-    generator = torch.Generator().manual_seed(3)
-    with torch.no_grad():
-        for parameter in model.residual.parameters():
-            noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
-            parameter += scale * noise
-    return model
-
-
-def slow_forward(model: Transformer, tokens: Tensor) -> Tensor:
-    """The whole model, one token and one stream at a time."""
-    design, (batch, time) = model.residual, tokens.shape
+def slow_stream(model: Transformer, x: Tensor) -> Tensor:
+    """What the output norm sees, one token and one stream at a time."""
+    design, (batch, time) = model.residual, x.shape[:2]
     assert isinstance(design, ManifoldHyperConnections)
     n = design.n_streams
-    x = model.embed(tokens)
     held = {(b, t): [x[b, t]] * n for b in range(batch) for t in range(time)}
     for l, f in enumerate(model.sublayers):
         h, found = torch.zeros_like(x), {}
@@ -61,7 +48,7 @@ def slow_forward(model: Transformer, tokens: Tensor) -> Tensor:
             (scale, weight, bias), z = design.head, slow_norm(streams)
             weights = [slow_sigmoid(scale * sum(z * weight[:, i]) + bias[i]) for i in range(n)]
         out[token] = sum(w * s for w, s in zip(weights, streams, strict=True))
-    return model.head(model.norm(out))
+    return out
 
 
 def slow_norm(streams: list[Tensor]) -> Tensor:
@@ -110,18 +97,7 @@ def slow_lite(scores: list[Tensor], n: int) -> list[list[Tensor]]:
 
 @pytest.mark.parametrize("spec", SPECS)
 def test_values_and_gradients_equal_a_slow_loop_from_the_paper(spec: str, tiny_shape: Shape):
-    model = shaken(spec, tiny_shape)
-    tokens = torch.randint(0, 11, (1, 2), generator=torch.Generator().manual_seed(0))
-    weight = torch.randn(11, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    parameters = list(model.parameters())
-
-    fast, slow = model(tokens), slow_forward(model, tokens)
-    ours = torch.autograd.grad((fast * weight).sum(), parameters)
-    theirs = torch.autograd.grad((slow * weight).sum(), parameters)
-
-    torch.testing.assert_close(fast, slow, rtol=1e-10, atol=1e-12)
-    for a, b in zip(ours, theirs, strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-8, atol=1e-10)
+    equals_slow_loop(perturbed(spec, tiny_shape), tokens_of(1, 2), slow_stream)
 
 
 @pytest.mark.parametrize(
@@ -194,22 +170,22 @@ def test_the_start_of_mhc_lite_writes_most_to_the_stream_it_reads():
 
 
 def test_one_stream_is_never_mixed(tiny_shape: Shape):
-    model = shaken("mhc:n_streams=1", tiny_shape, scale=1.0)
-    tokens = torch.randint(0, 11, (2, 8), generator=torch.Generator().manual_seed(0))
+    model = perturbed("mhc:n_streams=1", tiny_shape, scale=1.0)
+    tokens = tokens_of()
     x, design = model.embed(tokens), model.residual
     for l, f in enumerate(model.sublayers, 1):
         maps = design.maps(x.unsqueeze(-2), l)
         assert torch.equal(maps.mix, torch.ones(2, 8, 1, 1))
         x = x + maps.write[..., 0] * f(maps.read[..., 0] * x)
 
-    torch.testing.assert_close(model(tokens), model.head(model.norm(x)), rtol=1e-10, atol=1e-12)
+    close(model(tokens), model.head(model.norm(x)))
 
 
 @pytest.mark.parametrize("spec", ["mhc:readout=sigmoid", "mhc:residual=lite"])
 def test_permuting_the_streams_with_their_parameters_changes_nothing(spec: str, tiny_shape: Shape):
-    model = shaken(spec, tiny_shape)
+    model = perturbed(spec, tiny_shape)
     design, order = model.residual, torch.tensor([2, 0, 3, 1])
-    tokens = torch.randint(0, 11, (2, 8), generator=torch.Generator().manual_seed(0))
+    tokens = tokens_of()
     expected = model(tokens)
     columns = torch.cat((order, 4 + order, 8 + mix_columns(design, order)))
     rows = (16 * order[:, None] + torch.arange(16)).flatten()
@@ -222,7 +198,7 @@ def test_permuting_the_streams_with_their_parameters_changes_nothing(spec: str, 
             weight.copy_(weight[rows][:, order])
             bias.copy_(bias[order])
 
-    torch.testing.assert_close(model(tokens), expected, rtol=1e-10, atol=1e-12)
+    close(model(tokens), expected)
 
 
 def mix_columns(design: ManifoldHyperConnections, order: Tensor) -> Tensor:
@@ -236,7 +212,7 @@ def mix_columns(design: ManifoldHyperConnections, order: Tensor) -> Tensor:
 
 
 def test_mixing_keeps_the_mean_of_the_streams(tiny_shape: Shape):
-    design = shaken("mhc:residual=lite", tiny_shape).residual
+    design = perturbed("mhc:residual=lite", tiny_shape).residual
     values = list(torch.randn(7, 1, 2, 16, dtype=torch.float64))
     state = design.start(values[0])
     shares = []

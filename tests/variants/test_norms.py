@@ -7,16 +7,12 @@ import dataclasses
 import pytest
 import torch
 from attnres_variants.deepnorm import DeepNorm
-from designs import build
+from designs import build, close, equals_slow_loop, tokens_of
 from torch import Tensor
 
 from attnres_cli.nn import variant
 from attnres_cli.nn.model import Transformer, init_weights, n_params
 from attnres_cli.nn.shape import Shape
-
-
-def tokens_of(batch: int = 2, time: int = 8) -> Tensor:
-    return torch.randint(0, 11, (batch, time), generator=torch.Generator().manual_seed(0))
 
 
 def shaken(spec: str, shape: Shape) -> Transformer:
@@ -69,17 +65,7 @@ def slow_rescaled(model: Transformer, x: Tensor) -> Tensor:
 @pytest.mark.parametrize("slow", [slow_postnorm, slow_deepnorm, slow_sandwich, slow_rescaled])
 def test_values_and_gradients_equal_a_slow_loop_from_the_paper(slow, tiny_shape: Shape):
     model = shaken(slow.__name__.removeprefix("slow_"), tiny_shape)
-    tokens = tokens_of(1, 3)
-
-    fast = model(tokens)
-    expected = model.head(model.norm(slow(model, model.embed(tokens))))
-
-    torch.testing.assert_close(fast, expected, rtol=1e-10, atol=1e-10)
-    parameters = list(model.parameters())
-    ours = torch.autograd.grad(fast.square().sum(), parameters)
-    theirs = torch.autograd.grad(expected.square().sum(), parameters)
-    for a, b in zip(ours, theirs, strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-8, atol=1e-9)
+    equals_slow_loop(model, tokens_of(1, 3), slow)
 
 
 @pytest.mark.parametrize("spec", ["postnorm", "deepnorm"])
@@ -143,20 +129,20 @@ def test_the_size_of_output_projections_means_nothing_to_sandwich(tiny_shape: Sh
             if name.endswith("out.weight"):
                 parameter *= 3
 
-    torch.testing.assert_close(model(tokens_of()), before, rtol=1e-6, atol=1e-6)
+    close(model(tokens_of()), before, rtol=1e-6)
 
 
 def test_rescaled_is_attnres_with_queries_at_zero(tiny_shape: Shape):
     rescaled, attnres = (build(spec, tiny_shape).double() for spec in ("rescaled", "attnres"))
 
-    torch.testing.assert_close(rescaled(tokens_of()), attnres(tokens_of()), rtol=0, atol=1e-12)
+    close(rescaled(tokens_of()), attnres(tokens_of()))
 
 
 def test_rescaled_stays_standard_whatever_the_weights(tiny_shape: Shape):
     rescaled, standard = (shaken(spec, tiny_shape) for spec in ("rescaled", "standard"))
     assert rescaled.state_dict().keys() == standard.state_dict().keys()
 
-    torch.testing.assert_close(rescaled(tokens_of()), standard(tokens_of()), rtol=0, atol=1e-9)
+    close(rescaled(tokens_of()), standard(tokens_of()), rtol=1e-8)
 
 
 def test_rescaled_leaves_standard_by_the_eps_of_the_norms_alone(tiny_shape: Shape):

@@ -9,26 +9,14 @@ import pytest
 import torch
 from attnres_variants.laurel import Laurel
 from attnres_variants.x0 import X0
-from designs import build
+from designs import build, close, equals_slow_loop, perturbed, tokens_of
 from torch import Tensor
 
 from attnres_cli.errors import VariantError
 from attnres_cli.nn import variant
 from attnres_cli.nn.model import Transformer
-from attnres_cli.nn.residual import Residual
 from attnres_cli.nn.shape import Shape
-
-
-def tokens_of(batch: int = 2, time: int = 8) -> Tensor:
-    return torch.randint(0, 11, (batch, time), generator=torch.Generator().manual_seed(0))
-
-
-def shake(design: Residual) -> None:
-    generator = torch.Generator().manual_seed(3)
-    with torch.no_grad():
-        for parameter in design.parameters():
-            noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
-            parameter += 0.5 * noise
+from attnres_cli.nn.source_groups import perturb
 
 
 def slow_rezero(model: Transformer, x: Tensor) -> Tensor:
@@ -130,19 +118,8 @@ def slow_unet(model: Transformer, x: Tensor) -> Tensor:
 def test_values_and_gradients_equal_a_slow_loop_from_the_paper(
     spec: str, slow: Callable[[Transformer, Tensor], Tensor], n_layers: int, tiny_shape: Shape
 ):
-    model = build(spec, dataclasses.replace(tiny_shape, n_layers=n_layers)).double()
-    shake(model.residual)
-    tokens = tokens_of(1, 3)
-
-    fast = model(tokens)
-    expected = model.head(model.norm(slow(model, model.embed(tokens))))
-
-    torch.testing.assert_close(fast, expected, rtol=1e-10, atol=1e-10)
-    parameters = list(model.parameters())
-    ours = torch.autograd.grad(fast.square().sum(), parameters)
-    theirs = torch.autograd.grad(expected.square().sum(), parameters)
-    for a, b in zip(ours, theirs, strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-8, atol=1e-9)
+    model = perturbed(spec, dataclasses.replace(tiny_shape, n_layers=n_layers))
+    equals_slow_loop(model, tokens_of(1, 2), slow)
 
 
 @pytest.mark.parametrize(
@@ -200,7 +177,7 @@ def test_one_scalar_for_each_layer_is_two_equal_ones_for_its_sublayers(tiny_shap
 
 def test_m_of_layerscale_has_the_gains_of_each_channel_as_columns(tiny_shape: Shape):
     model = build("layerscale", tiny_shape)
-    shake(model.residual)
+    perturb(model.residual)
 
     mixing = model.residual.depth_mixing([torch.zeros(1, 1, 16)] * 7)
 
@@ -231,12 +208,12 @@ def test_the_embedding_keeps_a_third_of_the_readout_at_any_depth(gate: str, n_la
 def test_scalar_gates_are_vector_gates_with_equal_rows(tiny_shape: Shape):
     scalar = build("highway:gate=scalar", tiny_shape).double()
     vector = build("highway", tiny_shape).double()
-    shake(scalar.residual)
+    perturb(scalar.residual)
     with torch.no_grad():
         vector.residual.weight.copy_(scalar.residual.weight.expand(-1, 16, -1))
         vector.residual.bias.copy_(scalar.residual.bias.expand(-1, 16))
 
-    torch.testing.assert_close(scalar(tokens_of()), vector(tokens_of()), rtol=1e-12, atol=1e-12)
+    close(scalar(tokens_of()), vector(tokens_of()))
 
 
 def test_closed_gates_pass_the_embedding_and_open_gates_pass_the_last_output(tiny_shape: Shape):
@@ -257,17 +234,17 @@ def test_closed_gates_pass_the_embedding_and_open_gates_pass_the_last_output(tin
 def test_previous_streams_of_weight_zero_leave_the_low_rank_kind(previous: int, tiny_shape: Shape):
     low_rank = build("laurel:kind=lr", tiny_shape).double()
     past = build(f"laurel:kind=pa,previous={previous}", tiny_shape).double()
-    shake(low_rank.residual)
+    perturb(low_rank.residual)
     past.load_state_dict(low_rank.state_dict(), strict=False)
 
-    torch.testing.assert_close(past(tokens_of()), low_rank(tokens_of()), rtol=1e-12, atol=1e-12)
+    close(past(tokens_of()), low_rank(tokens_of()))
 
 
 @pytest.mark.parametrize("kind", ["rw+lr", "rw+pa"])
 def test_without_its_low_rank_term_a_combined_kind_is_rw(kind: str, tiny_shape: Shape):
     plain = build("laurel", tiny_shape)
     combined = build(f"laurel:kind={kind}", tiny_shape)
-    shake(plain.residual)
+    perturb(plain.residual)
     combined.load_state_dict(plain.state_dict(), strict=False)  # B is still zero
 
     assert torch.equal(combined(tokens_of()), plain(tokens_of()))

@@ -15,8 +15,9 @@ from attnres_cli.lab.search import space as spaces
 from attnres_cli.lab.search.points import Point, grid, lr_rule
 from attnres_cli.lab.search.studies import name_of
 from attnres_cli.lab.search.trunk_grid import absent
-from attnres_cli.nn import proofs, variant
-from attnres_cli.nn.residual import comes_with_the_tool, registry
+from attnres_cli.nn import variant
+from attnres_cli.nn.proofs.prove import admit
+from attnres_cli.nn.residual import is_built_in, registry
 from attnres_cli.records.search_records import Search
 
 FIRST_SEED = 0
@@ -147,9 +148,9 @@ def _check_goals(typed: Typed, space: spaces.Space, budget: budgets.Budget) -> N
 
 
 def _admit(points: Mapping[variant.Variant, Sequence[Point]], vocab_size: int) -> None:
-    """Refuse a design of the user's own that cannot be trained fairly (`proofs.admit`)."""
+    """Refuse a design of the user's own that cannot be trained fairly (`admit`)."""
     for spec, found in points.items():
-        if comes_with_the_tool(registry()[spec.name]):
+        if is_built_in(registry()[spec.name]):
             continue
         model = found[0].recipe.model
-        proofs.admit(variant.parse(found[0].variant), model.shape(vocab_size))
+        admit(variant.parse(found[0].variant), model.shape(vocab_size))

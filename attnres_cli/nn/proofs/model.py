@@ -16,8 +16,10 @@ from attnres_cli.nn.proofs.subject import (
     NotApplicableError,
     Subject,
     agree,
+    agree_all,
     gradients,
     loss_of,
+    size,
 )
 from attnres_cli.nn.variant import parse
 
@@ -26,7 +28,7 @@ _BFLOAT16 = 0.04
 
 def is_causal(subject: Subject) -> None:
     """A token changes no logits before it, and some from it on."""
-    model, tokens = subject.moved().double(), subject.tokens()
+    model, tokens = subject.perturbed().double(), subject.tokens()
     changed = tokens.clone()
     changed[:, 5] = (changed[:, 5] + 1) % subject.shape.vocab_size
     before, after = model(tokens), model(changed)
@@ -37,7 +39,7 @@ def is_causal(subject: Subject) -> None:
 
 def repeats(subject: Subject) -> None:
     """A second run gives the same bits."""
-    model, tokens = subject.moved(), subject.tokens()
+    model, tokens = subject.perturbed(), subject.tokens()
     agree("logits of a second run", model(tokens), model(tokens), 0, 0)
 
 
@@ -53,25 +55,22 @@ def learns(subject: Subject) -> None:
             continue
         gradient = found.get(name, torch.zeros_like(parameter))
         alive = gradient.flatten(1).abs().sum(dim=1) if parameter.ndim > 1 else gradient.abs()
-        for row, size in enumerate(alive.flatten().tolist()):
+        for row, slope in enumerate(alive.flatten().tolist()):
             documented = row in dead.get(name, ())
-            if documented != (size == 0):
-                has = f"has a gradient of {size:.3g}" if size else "has no gradient"
+            if documented != (slope == 0):
+                has = f"has a gradient of {slope:.3g}" if slope else "has no gradient"
                 says = "says that it is dead" if documented else "does not say that it is dead"
                 raise BrokenError(f"{name}, row {row}, {has}; dead_params {says}")
 
 
 def counts_parameters(subject: Subject) -> None:
-    """The number of parameters is that of the formula."""
+    """Every parameter is there when the design is built: none comes later."""
     model = subject.untrained()
-    counted = sum(parameter.numel() for parameter in model.residual.parameters())
-    if model.residual.n_params() != counted:
-        raise BrokenError(f"n_params() gives {model.residual.n_params()}, the module has {counted}")
+    counted = n_params(model.shape, model.residual)
+    model(subject.tokens())
     whole = sum(parameter.numel() for parameter in model.parameters())
-    if n_params(model.shape, model.residual) != whole:
-        raise BrokenError(
-            f"the model's formula gives {n_params(model.shape, model.residual)}: {whole}"
-        )
+    if counted != whole:
+        raise BrokenError(f"{counted} parameters were counted before a pass, {whole} after it")
 
 
 def starts_as_standard(subject: Subject) -> None:
@@ -80,12 +79,10 @@ def starts_as_standard(subject: Subject) -> None:
     ours = subject.untrained().double()
     theirs = subject.untrained(parse("standard")).double()
     found, expected = gradients(ours, tokens), gradients(theirs, tokens)
-    found["logits"], expected["logits"] = ours(tokens).detach(), theirs(tokens).detach()
+    logits = ours(tokens), theirs(tokens)
     try:
-        for name, exact in sorted(expected.items()):
-            rtol, atol = (1e-9, 1e-9) if name == "logits" else (1e-6, 1e-10)
-            what = name if name == "logits" else f"gradient of {name}"
-            agree(what, found.get(name, torch.zeros_like(exact)), exact, rtol, atol)
+        agree("logits", *logits, 1e-9, 1e-9 * size(logits[1:]))
+        agree_all(found, expected, 1e-6, 1e-9)
     except BrokenError as wrong:
         if ours.residual.equals_standard_at_init:
             raise BrokenError(f"equals_standard_at_init is True, but {wrong}") from None
@@ -110,7 +107,7 @@ def stays_finite(subject: Subject) -> None:
 
 def runs_in_autocast(subject: Subject) -> None:
     """bfloat16 autocast stays close to float32, with gradients in float32."""
-    model, tokens = subject.moved(scale=0.1), subject.tokens()
+    model, tokens = subject.perturbed(scale=0.1), subject.tokens()
     exact = model.hidden(tokens)
     with torch.autocast("cpu", torch.bfloat16):
         _close_in_bfloat16(model.hidden(tokens), exact)
@@ -122,14 +119,14 @@ def runs_in_autocast(subject: Subject) -> None:
 
 def runs_in_bfloat16(subject: Subject) -> None:
     """bfloat16 weights stay close to float32."""
-    model, tokens = subject.moved(scale=0.1), subject.tokens()
+    model, tokens = subject.perturbed(scale=0.1), subject.tokens()
     exact = model.hidden(tokens)
     _close_in_bfloat16(model.bfloat16().hidden(tokens), exact)
 
 
 def mixes_as_it_says(subject: Subject) -> None:
     """M applied to the sublayers' outputs gives what every sublayer saw."""
-    model, tokens = subject.moved().double(), subject.tokens()
+    model, tokens = subject.perturbed().double(), subject.tokens()
     if model.residual.not_linear:
         raise NotApplicableError(model.residual.not_linear)
     values, seen = [model.embed(tokens)], []
@@ -147,23 +144,21 @@ def mixes_as_it_says(subject: Subject) -> None:
     everywhere = mixing.expand(v.shape[1], v.shape[2], -1, -1, -1)
     replayed = torch.einsum("bthls,sbthd->lbthd", everywhere, v).flatten(-2)
     for l, (mine, exact) in enumerate(zip(replayed, seen, strict=True), 1):
-        agree(f"M at site {l}", mine, exact, 1e-9, 1e-9)
+        agree(f"M at site {l}", mine, exact, 1e-9, 1e-9 * size([exact]))
 
 
 def recomputes(subject: Subject) -> None:
     """Activation checkpointing of the sublayers changes no gradient."""
-    model, tokens = subject.moved(), subject.tokens()
+    model, tokens = subject.perturbed(), subject.tokens()
     expected = gradients(model, tokens)
     for f in model.sublayers:
         f.forward = partial(checkpoint, f.forward, use_reentrant=False)
-    found = gradients(model, tokens)
-    for name, exact in expected.items():
-        agree(f"gradient of {name}", found[name], exact, 1e-6, 1e-9)
+    agree_all(gradients(model, tokens), expected, 1e-6, 1e-6)
 
 
 def generates(subject: Subject) -> None:
     """Tokens generated with a cache are those of whole passes."""
-    model, tokens = subject.moved().double().eval(), subject.tokens()[:, :3]
+    model, tokens = subject.perturbed().double().eval(), subject.tokens()[:, :3]
     found = generate(model, tokens, 4, temperature=0)
     with torch.no_grad():
         for _ in range(4):
@@ -174,14 +169,13 @@ def generates(subject: Subject) -> None:
 def compiles(subject: Subject) -> None:
     """torch.compile takes forward and backward as one graph, with the same gradients."""
     torch.compiler.reset()
-    model, tokens = subject.moved(), subject.tokens()
+    model, tokens = subject.perturbed(), subject.tokens()
     expected = gradients(model, tokens)
     compiled = torch.compile(model, backend="aot_eager", fullgraph=True, dynamic=False)
     model.zero_grad()
     next_token_loss(compiled(tokens), tokens.roll(-1, dims=1)).backward()
-    for name, parameter in model.named_parameters():
-        assert parameter.grad is not None
-        agree(f"gradient of {name}", parameter.grad, expected[name], 1e-4, 1e-6)
+    found = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+    agree_all(found, expected, 1e-4, 1e-5)
 
 
 def _close_in_bfloat16(found: Tensor, exact: Tensor) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -12,7 +13,7 @@ from attnres_cli.nn.loss import next_token_loss
 from attnres_cli.nn.model import Transformer, init_weights
 from attnres_cli.nn.residual import Residual
 from attnres_cli.nn.shape import Shape
-from attnres_cli.nn.source_groups import move
+from attnres_cli.nn.source_groups import perturb
 from attnres_cli.nn.variant import Variant
 
 SHAPE = Shape(
@@ -51,10 +52,10 @@ class Subject:
         init_weights(model, seed=0)
         return model
 
-    def moved(self, scale: float = 0.5) -> Transformer:
+    def perturbed(self, scale: float = 0.5) -> Transformer:
         """A model whose design has left its initial values."""
         model = self.untrained()
-        move(model.residual, scale)
+        perturb(model.residual, scale)
         return model
 
     def tokens(self) -> Tensor:
@@ -69,7 +70,7 @@ Proof = Callable[[Subject], None]
 def design_of(subject: Subject) -> Residual:
     """The design alone, away from its initial values, in float64."""
     design = subject.variant.build(subject.shape.d_model, subject.shape.n_sublayers).double()
-    move(design, 0.5)
+    perturb(design)
     return design
 
 
@@ -104,3 +105,21 @@ def agree(what: str, found: Tensor, expected: Tensor, rtol: float, atol: float) 
         raise BrokenError(
             f"{what}{where}: {found[at].item():.9g}, expected {expected[at].item():.9g}"
         )
+
+
+def agree_all(
+    found: Mapping[str, Tensor], expected: Mapping[str, Tensor], rtol: float, of_all: float
+) -> None:
+    """Raise BrokenError with the first gradient that differs, by more than its own size times
+    `rtol` and that of all gradients together times `of_all`: where sums cancel, rounding is of the
+    size of their terms.
+    """
+    atol = of_all * size(expected.values())
+    for name, exact in sorted(expected.items()):
+        mine = found.get(name, torch.zeros_like(exact))
+        agree(f"gradient of {name}", mine, exact, rtol, atol)
+
+
+def size(tensors: Iterable[Tensor]) -> float:
+    """The norm of all entries of these tensors."""
+    return math.hypot(*(tensor.norm().item() for tensor in tensors))

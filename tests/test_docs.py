@@ -1,0 +1,258 @@
+"""Every command and block of Python or YAML in the documentation is run; every link leads on.
+
+Commands run in this process, in one folder with one small study: what trains gets a recipe of
+moments. Those that take long all the same are slow.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from commands import attnres, ended
+
+from attnres_cli.config.recipe import load
+from attnres_cli.nn import residual
+
+ROOT = Path(__file__).parent.parent
+PAGES = {
+    str(path.relative_to(ROOT)): path.read_text(encoding="utf-8")
+    for path in (
+        ROOT / "README.md",
+        ROOT / "CONTRIBUTING.md",
+        *sorted((ROOT / "docs").glob("*.md")),
+    )
+}
+README = PAGES["README.md"]
+
+
+def blocks(language: str) -> list[tuple[str, str]]:
+    """(page, text) of every block of code in that language."""
+    found = []
+    for page, text in PAGES.items():
+        found += [(page, code) for code in re.findall(rf"```{language}\n(.*?)```", text, re.S)]
+    return found
+
+
+COMMANDS = list(
+    dict.fromkeys(
+        line
+        for _, code in blocks("console")
+        for line in re.findall(r"^\$ (.+?)(?:\s+#.*)?$", code, flags=re.MULTILINE)
+    )
+)
+ATTNRES = [command for command in COMMANDS if command.startswith("attnres ")]
+MAKE = [command for command in COMMANDS if command.startswith("make ")]
+SERVER = "postgresql+psycopg://lab@db.example/lab"
+TINY = ["--recipe", "smoke", "--set", "train.tokens=2k"]
+ENDINGS = {
+    "attnres ablate": [*TINY, "--seeds", "1"],
+    "attnres search": [*TINY, "--seeds", "1", "--trials", "2", "--confirm", "1",
+                       "--budget", "params=60k"],
+    "attnres plan": ["--recipe", "smoke"],
+    "attnres bench decode": ["--rounds", "2"],
+    "attnres bench": ["--recipe", "smoke", "--rounds", "2"],
+}  # fmt: skip
+"""What makes a command short; the last of two options of one name counts."""
+PROCESSES = ("attnres variants", "attnres recipes", "attnres runs")
+"""Commands that run as processes of their own, as the shell starts them."""
+SLOW = (
+    "ablate standard attnres:block_size={", "data.", "n_layers=", "micro_batch_size", "optimizer=",
+    "ablate standard --seeds", "--tune-lr", "--match", "--dry-run", "--scaling", "--shape", SERVER,
+    "my_variant --plugin", "check attnres", "search", "bench", "verify",
+)  # fmt: skip
+"""Words of commands that train or prove much: they run in `make test-all` alone."""
+
+
+def begun(command: str) -> list[str]:
+    """The arguments of a command as the shell splits it, made short where it trains."""
+    split = ["bash", "-c", f"printf '%s\\n' {command}"]
+    words = subprocess.run(split, check=True, capture_output=True, text=True).stdout.split("\n")[
+        1:-1
+    ]
+    if "--dry-run" in words:
+        return words
+    shorter = next((end for start, end in ENDINGS.items() if command.startswith(start)), [])
+    return [*words, *shorter]
+
+
+def process(command: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """A command line as the shell runs it."""
+    path = str(Path(sys.executable).parent) + os.pathsep + os.environ["PATH"]
+    return subprocess.run(
+        ["bash", "-c", command], cwd=folder, capture_output=True, text=True, timeout=600,
+        env=os.environ | {"PATH": path, "COLUMNS": "140"},
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder as the reader has it by then: files of the user's, and a study of four runs."""
+    folder = tmp_path_factory.mktemp("docs")
+    (folder / "my_text").mkdir()
+    for number in range(3):
+        (folder / "my_text" / f"{number}.txt").write_text("a text of my own, " * 3000)
+    (folder / "halved.py").write_text(next(c for page, c in blocks("python") if "Halved" in c))
+    (folder / "plan.yaml").write_text(next(c for _, c in blocks("yaml") if "hypothesis" in c))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        residual.registry()  # all built-in designs; plugins come into a copy
+        patch.setattr(residual, "_REGISTRY", dict(residual._REGISTRY))
+        cores = os.sched_getaffinity(0)
+        os.sched_setaffinity(0, {sorted(cores)[-1]})  # a thread for each worker, which all inherit
+        try:
+            assert ended("ablate", "standard", "attnres", *TINY, "--seeds", "2") == 0
+            yield folder
+        finally:
+            os.sched_setaffinity(0, cores)
+
+
+@pytest.fixture
+def folder(study: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """That folder, in which commands run."""
+    monkeypatch.chdir(study)
+    monkeypatch.setenv("COLUMNS", "140")
+    return study
+
+
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize(
+    "command",
+    [
+        pytest.param(each, marks=[pytest.mark.slow] if any(word in each for word in SLOW) else [])
+        for each in ATTNRES
+    ],
+)
+def test_a_command_of_the_documentation_runs(
+    command: str,
+    folder: Path,
+    capsys: pytest.CaptureFixture[str],
+    request: pytest.FixtureRequest,
+):
+    if SERVER in command:
+        server, name = request.getfixturevalue("database")
+        command = command.replace(SERVER, server.url(name))
+        if not command.startswith("attnres ablate"):
+            short = [*ENDINGS["attnres ablate"], "--study", server.url(name)]
+            assert ended("ablate", "standard", *short) == 0
+    if "my_variant" in command and "--new" not in command and not Path("my_variant.py").exists():
+        assert ended("variants", "--new", "my_variant") == 0
+    if "--scaling" in command:
+        for depth in 2, 4:
+            sized = ["--seeds", "2", "--set", f"model.n_layers={depth}"]
+            assert ended("ablate", "standard", "attnres", *TINY, *sized) == 0
+    if "--new" in command:
+        Path("my_variant.py").unlink(missing_ok=True)
+    if command in PROCESSES:
+        done = process(command, folder)
+        code, out, err = done.returncode, done.stdout, done.stderr
+    else:
+        code, out, err = attnres(capsys, *begun(command))
+
+    assert code == 0, err
+    assert out.strip() or "--output" in command or "--new" in command
+
+
+def test_every_other_command_is_one_of_make_or_the_shell():
+    assert len(ATTNRES) > 40
+    assert {"make ablate", "make test", "make pictures STUDY=attnres.db"} == set(MAKE)
+    assert set(COMMANDS) - set(ATTNRES) - set(MAKE) == {". .venv/bin/activate"}
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
+def test_make_knows_its_targets_and_what_they_run(subtests: pytest.Subtests):
+    for target, tools in {
+        "ablate": ["bin/attnres ablate"],
+        "test": ["ruff", "mypy", "lint-imports", "pytest -m 'not slow'"],
+        "test-all": ["ruff", "mypy", "lint-imports", "pytest -m 'not slow'", "pytest -m slow"],
+        "lint": ["ruff", "mypy", "lint-imports"],
+        "pictures": ["benchmarks/pictures.py"],
+    }.items():
+        with subtests.test(target):
+            done = process(f"make {target} --dry-run --always-make", ROOT)
+            assert done.returncode == 0, done.stderr
+            assert all(tool in done.stdout for tool in tools)
+
+
+def test_python_blocks_run_in_a_folder_with_a_study(
+    folder: Path, capsys: pytest.CaptureFixture[str], subtests: pytest.Subtests
+):
+    assert ended("runs", "export", "2", "--output", "exported") == 0
+    capsys.readouterr()
+    for page, code in blocks("python"):
+        with subtests.test(page, code=code.splitlines()[0]):
+            if "register(" not in code:  # that one runs as a plugin
+                names: dict[str, object] = {}
+                exec(code.replace('"winner"', '"exported"'), names)
+                if "model.generate" in code:
+                    assert names["tokens"].shape == (1, 17)
+
+
+def test_yaml_blocks_are_recipes_or_plans(tmp_path: Path):
+    for number, (_, code) in enumerate(blocks("yaml")):
+        path = tmp_path / f"block_{number}.yaml"
+        path.write_text(code)
+        assert "hypothesis:" in code or load(str(path)).ladder
+
+
+def test_a_stranger_reads_the_first_page_in_three_minutes():
+    assert len(README.splitlines()) <= 200
+    prose = re.sub(r"```.*?```|^\|.*?$", "", README, flags=re.S | re.M)
+    sentences = re.split(r"(?<=[.?!:;])\s+|\n\s*\n|\n- ", prose)
+    assert [each for each in sentences if len(re.findall(r"\w[\w'/.-]*", each)) > 30] == []
+
+
+def test_every_link_leads_somewhere(subtests: pytest.Subtests):
+    for page, text in PAGES.items():
+        for link in re.findall(r"\]\(([^)]+)\)", text):
+            with subtests.test(page, link=link):
+                address, _, heading = link.partition("#")
+                if not address.startswith("https://"):
+                    found = (ROOT / page).parent / address if address else ROOT / page
+                    assert found.exists()
+                    if heading:
+                        assert heading in headings(found.read_text(encoding="utf-8"))
+
+
+def test_pictures_are_small():
+    images = list((ROOT / "docs" / "images").iterdir())
+
+    assert images
+    assert all(image.stat().st_size < 200_000 for image in images)
+
+
+@pytest.mark.slow
+def test_pictures_are_drawn_from_a_study(folder: Path):
+    script = ROOT / "benchmarks" / "pictures.py"
+    done = process(f"python {script} attnres.db drawn", folder)
+
+    assert done.returncode == 0, done.stderr
+    assert {path.name for path in (folder / "drawn").iterdir()} >= {
+        "terminal.svg",
+        "differences.png",
+    }
+
+
+def headings(text: str) -> set[str]:
+    """The anchors that a code host gives the headings of a page."""
+    titles = re.findall(r"^#+ (.+)$", text, flags=re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def test_every_page_is_linked_from_the_first_one_and_the_index():
+    for page in PAGES:
+        if page.startswith("docs/") and page != "docs/README.md":
+            assert f"({page})" in README
+            assert f"({Path(page).name})" in PAGES["docs/README.md"]
+
+
+def test_the_page_on_architecture_names_every_room():
+    rooms = {p.parent.name for p in (ROOT / "attnres_cli").glob("*/__init__.py")}
+
+    assert rooms == set(re.findall(r"^\| `(\w+)/` \|", PAGES["docs/architecture.md"], re.M))
