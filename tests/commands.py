@@ -1,8 +1,11 @@
-"""The command `attnres` in the process of a test."""
+"""The command `attnres`, in the process of a test or in one of its own."""
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -23,3 +26,16 @@ def ended(*arguments: str) -> int:
 def attnres(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
     """Exit code, stdout and stderr."""
     return ended(*arguments), *capsys.readouterr()
+
+
+def process(*arguments: str, folder: Path | None = None) -> tuple[int, str, str]:
+    """Exit code, stdout and stderr of the command in a process of its own."""
+    done = subprocess.run(
+        [sys.executable, "-m", "attnres_cli", *arguments],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env=os.environ | {"COLUMNS": "200"},
+    )
+    return done.returncode, done.stdout, done.stderr

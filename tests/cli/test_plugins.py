@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import commands
 import pytest
+from commands import process
 
 from attnres_cli.nn import residual
 
@@ -45,21 +44,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def attnres(*arguments: str) -> tuple[int, str, str]:
-    """Exit code, stdout and stderr of the command in a process of its own."""
-    done = subprocess.run(
-        [sys.executable, "-m", "attnres_cli", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    return done.returncode, done.stdout, done.stderr
-
-
 def refused(folder: Path, text: str, *command: str) -> str:
     """The one line that a command answers a plugin of this text with."""
     (folder / "mine.py").write_text(text)
-    code, out, err = attnres(*(command or ("variants",)), "--plugin", "mine.py")
+    code, out, err = process(*(command or ("variants",)), "--plugin", "mine.py")
     assert (code, out) == (2, ""), err
     assert err.count("\n") == 1, err
     assert not (folder / "attnres.db").exists()
@@ -100,15 +88,15 @@ def test_a_plugin_is_compared_by_workers_of_their_own_and_never_mixed_with_other
     (folder / "mine.py").write_text(SOUND)
     compare = ("ablate", "standard", "mine", *BRIEFLY, "--plugin", "mine.py")
 
-    code, out, err = attnres(*compare)
+    code, out, err = process(*compare)
     assert code == 0, err
     assert "mine" in out
 
     (folder / "mine.py").write_text(SOUND + "# a remark\n")
-    assert attnres(*compare)[0] == 0  # the same code
+    assert process(*compare)[0] == 0  # the same code
 
     (folder / "mine.py").write_text(SOUND.replace("/ 2", "/ 3"))
-    code, _, err = attnres(*compare)
+    code, _, err = process(*compare)
     assert (code, err.count("\n")) == (2, 1)
     assert "has changed since the study's runs of it: give the variant another name" in err
 
@@ -123,13 +111,13 @@ def test_the_line_that_trains_a_plugins_design_again_can_be_typed(
     typed = "search mine --recipe smoke --set train.tokens=2k --workers 1 --confirm 0 "
     typed += "--space n_layers=2,n_heads=2 --budget params=40k --plugin plugins/mine.py"
 
-    code, out, err = attnres(*typed.split())
+    code, out, err = process(*typed.split())
     assert code == 0, err
     (line,) = [line for line in out.splitlines() if line.startswith("mine again: attnres ")]
-    _, unknown, _ = attnres("report")
+    _, unknown, _ = process("report")
 
     assert "--plugin plugins/mine.py --device" in line
-    code, out, err = attnres(*shlex.split(line)[3:])
+    code, out, err = process(*shlex.split(line)[3:])
     assert code == 0, err
     assert "mine again (FILE: the plugin that has it): attnres ablate mine" in unknown
     assert " --plugin FILE --device" in unknown
@@ -140,7 +128,7 @@ def test_check_prints_what_failed_with_the_first_wrong_number(folder: Path):
     claims = SOUND.replace("at_init = False", "at_init = True")
     (folder / "mine.py").write_text(claims)
 
-    code, out, err = attnres("check", "mine", "--plugin", "mine.py")
+    code, out, err = process("check", "mine", "--plugin", "mine.py")
 
     assert code == 3
     assert "1 of 18 proofs failed" in err
@@ -150,11 +138,11 @@ def test_check_prints_what_failed_with_the_first_wrong_number(folder: Path):
 
 @pytest.mark.slow
 def test_a_new_variant_passes_its_check_as_it_is_written(folder: Path):
-    code, out, _ = attnres("variants", "--new", "my_own")
+    code, out, _ = process("variants", "--new", "my_own")
     assert code == 0
     assert "attnres check my_own --plugin my_own.py" in out
 
-    code, out, _ = attnres("check", "my_own", "--plugin", "my_own.py")
+    code, out, _ = process("check", "my_own", "--plugin", "my_own.py")
 
     assert code == 0, out
     assert "FAILED" not in out

@@ -102,6 +102,7 @@ def _keep_and_find(number: int) -> bool:
     return number >= 0
 
 
+@pytest.mark.slow
 def test_processes_that_keep_the_same_at_once_all_find_it_whole(folder: Path):
     with multiprocessing.get_context("spawn").Pool(6) as pool:
         assert all(pool.map(_keep_and_find, range(12), chunksize=1))

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from commands import process
 
 from attnres_cli.config import recipe
 from attnres_cli.data.documents import standard_library
@@ -19,24 +17,17 @@ CONTENT = np.frombuffer(b"".join(d.content for d in standard_library())[:200_000
 EVALUATED = "train.eval_tokens=1k"
 
 
-def command(folder: Path, *sets: str) -> subprocess.CompletedProcess[str]:
+def command(folder: Path, *sets: str) -> tuple[int, str, str]:
     overrides = [part for each in (*sets, EVALUATED) for part in ("--set", each)]
     grid = ["standard", "--recipe", "smoke", "--seeds", "1", "--workers", "1", "--format", "json"]
-    return subprocess.run(
-        [sys.executable, "-m", "attnres_cli", "ablate", *grid, *overrides],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        env=os.environ | {"COLUMNS": "200"},
-    )
+    return process("ablate", *grid, *overrides, folder=folder)
 
 
 def losses(folder: Path, *sets: str) -> list[float]:
     """The final losses of the runs that the command has trained."""
-    done = command(folder, *sets)
-    assert done.returncode == 0, done.stderr
-    return [loss for arm in json.loads(done.stdout)["arms"] for loss in arm["losses"].values()]
+    code, out, err = command(folder, *sets)
+    assert code == 0, err
+    return [loss for arm in json.loads(out)["arms"] for loss in arm["losses"].values()]
 
 
 @pytest.fixture
@@ -96,11 +87,11 @@ def test_a_generated_task_is_learned_and_stays_above_its_floor(files: Path, sour
 def test_bad_data_are_one_line_and_exit_code_2_and_nothing_is_trained(
     files: Path, sets: list[str], words: str
 ):
-    done = command(files, *sets)
+    code, _, err = command(files, *sets)
 
-    assert done.returncode == 2
-    assert len(done.stderr.strip().splitlines()) == 1
-    assert words in done.stderr
+    assert code == 2
+    assert len(err.strip().splitlines()) == 1
+    assert words in err
     assert not (files / "attnres.db").exists()
 
 
