@@ -28,8 +28,8 @@ from trainer import SMALL, recipe_of
 
 from attnres_cli.data import sources
 from attnres_cli.nn import cost
+from attnres_cli.records.device_flops import cores
 from attnres_cli.records.run import RunSpec
-from attnres_cli.train.device import cores
 from attnres_cli.train.device import settings as settings_of
 from attnres_cli.train.trainer import Trainer
 

@@ -11,8 +11,9 @@ import torch
 from attnres_cli.config.recipe import Recipe, validate
 from attnres_cli.errors import DeviceError, UsageError
 from attnres_cli.nn.depthmix import engines
+from attnres_cli.records.device_flops import cores
 from attnres_cli.train import device
-from attnres_cli.train.device import cores, devices, settings
+from attnres_cli.train.device import devices, settings
 
 Machine = Callable[..., None]
 no_cuda = pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has CUDA")

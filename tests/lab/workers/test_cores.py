@@ -11,7 +11,7 @@ import pytest
 
 from attnres_cli.lab.workers import cores
 from attnres_cli.lab.workers.cores import shares
-from attnres_cli.train import device
+from attnres_cli.records import device_flops
 
 
 @pytest.fixture
@@ -42,9 +42,9 @@ def test_every_core_is_used_and_as_evenly_as_can_be(n_cores: int, n_workers: int
     assert max(map(len, found)) - min(map(len, found)) <= 1
 
 
-@pytest.mark.skipif(len(device.cores()) < 2, reason="there is one core")
+@pytest.mark.skipif(len(device_flops.cores()) < 2, reason="there is one core")
 def test_a_bound_process_and_its_threads_run_on_its_cores_alone():
-    mine = device.cores()[-1]
+    mine = device_flops.cores()[-1]
     program = (
         "import os, sys, threading\n"
         "from attnres_cli.lab.workers.cores import bind\n"
