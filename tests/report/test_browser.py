@@ -40,6 +40,12 @@ PAGES: dict[str, tuple[str, ...]] = {
     "paper": ("--against", "paper"),
 }
 SEARCH = "search"  # besides, of a search with failed and pruned trials
+FIGURES = {
+    "page": {"forest", "curves", "cost", "blocks", "depth", "mixing", "scaling"},
+    "scaling": {"scaling"},
+    "paper": set(),
+    SEARCH: {"shapes", "shapes-paper"},
+}
 WIDTHS = {"desktop": 1280, "phone": 390}
 PRINTED = 680  # CSS pixels: A4 less margins of 15 mm
 
@@ -153,43 +159,25 @@ def visit(request: pytest.FixtureRequest, browser, path: Path) -> Iterator[Visit
     found.page.close()
 
 
-def test_nothing_is_cut_or_wider_than_the_screen(visit: Visit):
+def test_a_page_is_drawn_whole_and_open_to_everyone(visit: Visit, path: Path):
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
+    visit.page.wait_for_load_state("networkidle")
     for details in visit.page.query_selector_all("details"):
         details.evaluate("details => details.open = true")
 
     width, room = visit.page.evaluate("[document.documentElement.scrollWidth, innerWidth]")
+    figures, found = visit.page.evaluate(_FIGURES), axe.run(visit.page)
 
     assert width <= room
     assert visit.page.evaluate(_CUT) == []
     assert visit.page.evaluate(_OUTSIDE) == []
-
-
-def test_every_figure_is_drawn(visit: Visit, path: Path):
-    figures = visit.page.evaluate(_FIGURES)
-
     for figure in figures:
         assert figure["width"] > 250, figure
         assert figure["height"] > 100, figure
         assert figure["marks"] > 5, figure
-    kinds = {figure["name"].partition("-")[2] for figure in figures}
-    every = {"forest", "curves", "cost", "blocks", "depth", "mixing", "scaling"}
-    shapes = {"shapes", "shapes-paper"}
-    expected = {"page": every, "scaling": {"scaling"}, "paper": set(), SEARCH: shapes}
-    assert kinds == expected[path.stem]
-
-
-def test_nothing_is_asked_for_and_nothing_goes_wrong(visit: Visit, path: Path):
-    visit.page.wait_for_load_state("networkidle")
-
+    assert {figure["name"].partition("-")[2] for figure in figures} == FIGURES[path.stem]
     assert visit.requests == [path.as_uri()]
     assert visit.complaints == []
-
-
-def test_axe_finds_nothing_that_keeps_anyone_out(visit: Visit):
-    axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
-
-    found = axe.run(visit.page)
-
     assert found.response["passes"]
     assert found.violations_count == 0, found.generate_report()
 

@@ -11,7 +11,7 @@ import searches
 
 from attnres_cli.config.recipe import paper
 from attnres_cli.records.search_records import State
-from attnres_cli.report.figures.drawing import of_search, picture
+from attnres_cli.report.figures.drawing import of_search
 from attnres_cli.report.figures.search import axes_of, best_losses, lost_cells
 from attnres_cli.verdict.optima import Finding, find
 from attnres_cli.verdict.shape_results import front
@@ -217,10 +217,3 @@ def test_a_loss_far_above_all_others_does_not_wash_out_the_map():
     norm = next(axes.images[0].norm for axes in figure.axes if axes.images)
     assert norm.vmax < 3
     assert math.isclose(norm.vmin, min(t.values[0] for t in one.trials if t.values))
-
-
-@pytest.mark.parametrize("suffix", [".svg", ".png", ".pdf"])
-def test_figures_are_the_same_bytes_whenever_they_are_drawn(suffix, finding):
-    first, second = (drawn(finding)["shapes"] for _ in range(2))
-
-    assert picture(first, suffix) == picture(second, suffix)
