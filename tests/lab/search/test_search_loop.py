@@ -96,7 +96,7 @@ def test_a_search_in_which_everything_fails_ends(bench):
     assert len(trials) <= 2 * 4
 
 
-def test_a_run_that_diverged_is_the_worst_answer_and_is_not_confirmed(bench):
+def test_a_run_that_diverged_is_the_worst_answer_and_no_reason_to_confirm_its_shape(bench):
     first: list[str] = []
 
     def outcome(run: RunRecord) -> float:
@@ -108,7 +108,11 @@ def test_a_run_that_diverged_is_the_worst_answer_and_is_not_confirmed(bench):
     standard = done.found.families[0]
     (diverged,) = [trial for trial in standard.trials if trial.recipe_digest == first[0]]
     assert diverged.values == (math.inf,)
-    assert all(digest != first[0] for digest, _, seed in done.trained if seed)
+    family = done.families[0]
+    (point,) = [p for p in family.points.points if p.recipe.digest == first[0]]
+    assert family.best()
+    assert point not in family.best()
+    assert point.trunk not in family.lowest()
 
 
 def test_what_the_study_holds_is_answered_without_training(bench, tmp_path: Path):
