@@ -112,7 +112,7 @@ def test_markdown_and_csv_hold_every_arm(
     lines = list(csv.DictReader(io.StringIO(run(capsys, *command, "--format", "csv")[1])))
 
     assert "| `attnres` |" in markdown
-    assert "| standard |" in markdown
+    assert "| `standard` |" in markdown
     assert {line["variant"] for line in lines} >= {"standard", "denseformer"}
     assert all(float(line["ratio_median"]) for line in lines if line["variant"] == "standard")
 
