@@ -45,7 +45,7 @@ def test_a_trained_study_becomes_a_page_figures_and_a_table(
     assert json.loads(drawn[1])["arms"][0]["variant"] == "standard"
     assert "figures in out/figures: forest.svg, curves.svg" in drawn[2]
     written = (tmp_path / "out" / "table.txt").read_text(encoding="utf-8")
-    assert "recipe smoke, the same for every arm" in written
+    assert "Recipe smoke, the same for every arm" in written
 
 
 def test_a_study_in_which_nothing_has_ended_is_a_page_too(

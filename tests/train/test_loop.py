@@ -16,6 +16,7 @@ from attnres_cli.config.recipe import Recipe
 from attnres_cli.data.sources import load
 from attnres_cli.data.tokens import Tokens
 from attnres_cli.nn.depthmix import engines
+from attnres_cli.nn.depthmix.scoring import Scoring
 from attnres_cli.records.run import RunSpec, Settings, Status
 from attnres_cli.train.loop import train
 from attnres_cli.train.trainer import Trainer, seconds_per_step
@@ -115,9 +116,9 @@ def test_steps_and_evaluation_are_computed_by_the_engine_of_the_settings(
     chosen: list[str] = []
     choose = engines.choose
 
-    def spy(v: Tensor) -> engines.Engine:
-        chosen.append(choose(v).name)
-        return choose(v)
+    def spy(v: Tensor, scoring: Scoring) -> engines.Engine:
+        chosen.append(choose(v, scoring).name)
+        return choose(v, scoring)
 
     monkeypatch.setattr(engines, "choose", spy)
     spec = spec_of(tiny_recipe, tokens, "attnres")
