@@ -1,6 +1,7 @@
 # make ablate     set up .venv, then run the main job: five arms, three seeds, a verdict
 # make test       set up .venv, then lint, types, import contracts and every quick test
-# make test-all   the same, and the tests marked slow
+# make slow       the tests marked slow
+# make test-all   both
 # make pictures   draw the pictures of docs/images again (STUDY=attnres.db)
 
 PYTHON ?= python3
@@ -12,10 +13,11 @@ STUDY ?= attnres.db
 LINT := $(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/mypy && $(BIN)/lint-imports \
 	&& ! grep -rnE '^(\S+ )?import click|^from click' attnres_cli variants tests
 QUICK := $(BIN)/python -m pytest -m 'not slow' --numprocesses=auto --maxprocesses=8 --dist=worksteal
-# the slow ones one after the other: some take all cores, or time things
-SLOW := $(BIN)/python -m pytest -m slow
+SLOW := $(BIN)/python -m pytest -m 'slow and not alone' --numprocesses=auto --maxprocesses=8 --dist=worksteal
+# one after the other: they take all cores, or kill processes at certain moments
+ALONE := $(BIN)/python -m pytest -m 'slow and alone'
 
-.PHONY: ablate test test-all lint pictures clean
+.PHONY: ablate test slow test-all lint pictures clean
 
 ablate: $(STAMP)
 	$(BIN)/attnres ablate
@@ -23,8 +25,11 @@ ablate: $(STAMP)
 test: $(STAMP)
 	failed=0; ($(LINT)) || failed=1; $(QUICK) || failed=1; exit $$failed
 
+slow: $(STAMP)
+	failed=0; $(ALONE) || failed=1; $(SLOW) || failed=1; exit $$failed
+
 test-all: $(STAMP)
-	failed=0; ($(LINT)) || failed=1; $(QUICK) || failed=1; $(SLOW) || failed=1; exit $$failed
+	failed=0; $(MAKE) test || failed=1; $(MAKE) slow || failed=1; exit $$failed
 
 lint: $(STAMP)
 	$(LINT)

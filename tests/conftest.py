@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import hypothesis
@@ -35,6 +35,20 @@ hypothesis.settings.register_profile("nightly", _PATIENT, max_examples=100, dera
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
 
 pytest_plugins = ["comparisons"]  # fixtures that tests of verdicts and of reports share
+
+_TESTS = Path(__file__).parent
+_ALONE = ("lab/workers", "lab/search", "test_install.py", "test_docs.py")
+"""Where slow tests start processes that take all cores, kill them at certain moments, or share a
+study that takes long to make.
+"""
+
+
+def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
+    """Mark the slow tests that `make slow` runs one after the other."""
+    for item in items:
+        here = item.path.relative_to(_TESTS).as_posix()
+        if item.get_closest_marker("slow") and here.startswith(_ALONE):
+            item.add_marker(pytest.mark.alone)
 
 
 @pytest.fixture

@@ -172,7 +172,7 @@ def test_make_knows_its_targets_and_what_they_run(subtests: pytest.Subtests):
     for target, tools in {
         "ablate": ["bin/attnres ablate"],
         "test": ["ruff", "mypy", "lint-imports", "pytest -m 'not slow'"],
-        "test-all": ["ruff", "mypy", "lint-imports", "pytest -m 'not slow'", "pytest -m slow"],
+        "slow": ["pytest -m 'slow and alone'", "pytest -m 'slow and not alone'"],
         "lint": ["ruff", "mypy", "lint-imports"],
         "pictures": ["benchmarks/pictures.py"],
     }.items():
