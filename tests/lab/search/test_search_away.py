@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import tenacity
 from commands import attnres
 from servers import Server
 from sqlalchemy import Engine, event
@@ -90,7 +91,7 @@ def odd_is_poor(run: RunRecord) -> float:
 def test_a_search_outlives_connections_that_are_cut_at_any_moment(
     database: tuple[Server, str], cuts: Cuts, monkeypatch
 ):
-    monkeypatch.setattr(retry, "_LAST_S", 0.05)  # seconds between two tries
+    monkeypatch.setattr(retry, "_PAUSES", tenacity.wait_fixed(0.05))
     server, name = database
     bench = Bench(server.url(name))
     try:
@@ -120,7 +121,7 @@ def test_a_report_outlives_connections_that_are_cut(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ):
-    monkeypatch.setattr(retry, "_LAST_S", 0.05)
+    monkeypatch.setattr(retry, "_PAUSES", tenacity.wait_fixed(0.05))
     server, name = database
     report = ("report", "--study", server.url(name), "--format", "json")
     bench = Bench(server.url(name)).run()
