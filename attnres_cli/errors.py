@@ -59,7 +59,6 @@ class AwayError(StudyError):
 
     Attributes:
         is_up: it answered, but for a moment it takes no connection or cannot do this.
-
     """
 
     def __init__(self, words: str, *, is_up: bool = False) -> None:

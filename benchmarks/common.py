@@ -45,7 +45,6 @@ class Setting:
     Attributes:
         arms: (variant, engine) each.
         precision: `bf16` for autocast, else `fp32`.
-
     """
 
     name: str

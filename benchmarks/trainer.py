@@ -68,7 +68,6 @@ class Turns:
         steps: that a turn takes, as the curve's points lie.
         seconds: of ours and of plain's, one each per turn.
         cpu_seconds: the same of the process's CPU time, which other programs do not lengthen.
-
     """
 
     plain: Plain

@@ -159,7 +159,6 @@ def _preregister(path: str, study: str) -> None:
         RecipeError: the file, or its recipe, cannot be meant.
         VariantError: an arm cannot.
         StudyError: the study holds runs of the recipe, or another preregistration of it.
-
     """
     from attnres_cli.records.preregister import read
     from attnres_cli.store.store import Store

@@ -44,7 +44,6 @@ def parted(study: str) -> tuple[str, str | None]:
 
     Raises:
         StudyError: there is another secret in the URL.
-
     """
     if not is_url(study):
         return study, None
@@ -75,7 +74,6 @@ def withhold(study: str) -> str:
 
     Raises:
         StudyError: there is another secret in the URL.
-
     """
     shown, password = parted(study)
     if password is not None:

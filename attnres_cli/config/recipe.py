@@ -100,7 +100,6 @@ def text_of(name: str) -> str:
 
     Raises:
         RecipeError: an unknown name, a missing file, a file that is no text.
-
     """
     if "/" not in name and not name.endswith((".yaml", ".yml")):
         if name not in names():
@@ -122,7 +121,6 @@ def load(name: str, overrides: Sequence[str] = ()) -> Recipe:
 
     Raises:
         RecipeError: with file, key, value and what is allowed.
-
     """
     origin = f"recipe {name}"
     values = strict_yaml.load(text_of(name), origin)
@@ -150,7 +148,6 @@ def rungs(recipe: Recipe, origin: str = "") -> list[Recipe]:
 
     Raises:
         RecipeError: a size that cannot be meant, or is there twice.
-
     """
     found = []
     for number, rung in enumerate(recipe.ladder, 1):
@@ -174,7 +171,6 @@ def validate(values: Mapping[str, Any], origin: str) -> Recipe:
 
     Raises:
         RecipeError: the first thing wrong with them, and how many more there are.
-
     """
     try:
         return Recipe.model_validate(values)
@@ -190,7 +186,6 @@ def suite(name: str) -> list[str]:
 
     Raises:
         RecipeError: an unknown suite, with the nearest known one.
-
     """
     return list(_suite(name)["variants"])
 
@@ -200,7 +195,6 @@ def suite_space(name: str) -> str:
 
     Raises:
         RecipeError: an unknown suite, with the nearest known one.
-
     """
     return str(_suite(name).get("space", ""))
 

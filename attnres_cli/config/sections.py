@@ -86,7 +86,6 @@ class Model(Section):
 
         Raises:
             ValueError: sizes that clash.
-
         """
         if self.d_head is None and self.d_model % self.n_heads:
             raise ValueError(

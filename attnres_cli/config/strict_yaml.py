@@ -58,7 +58,6 @@ def load(text: str, origin: str) -> Any:
 
     Raises:
         RecipeError: it is no YAML, or uses what is refused here, with the line.
-
     """
     try:
         return yaml.load(text, _Loader)  # noqa: S506  (a SafeLoader)

@@ -30,7 +30,6 @@ def of_path(path: Path | None, key: str = "data.path") -> list[Document]:
 
     Raises:
         DataError: no path, nothing there, nothing in it, or no permission to read it.
-
     """
     if path is None:
         raise DataError("data.source text needs a file or folder: --set data.path=FILE_OR_FOLDER")
@@ -69,7 +68,6 @@ def standard_library() -> list[Document]:
 
     Raises:
         DataError: this Python ships without its source.
-
     """
     root = Path(sysconfig.get_path("stdlib"))
     paths = []

@@ -27,7 +27,6 @@ def documents(config: Data) -> tuple[list[Document], list[Document] | None]:
 
     Raises:
         DataError: the package is missing, no such dataset, split or column, or no text in it.
-
     """
     if config.path is None:
         raise DataError(

@@ -17,7 +17,6 @@ def load(recipe: Recipe) -> Tokens:
     Raises:
         DataError: missing, unreadable, not of the format named, with tokens beyond the vocabulary,
             or shorter than the recipe needs.
-
     """
     config = recipe.data
     if config.source in synthetic.TASKS:

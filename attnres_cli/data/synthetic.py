@@ -42,7 +42,6 @@ class Episodes(Tokens):
         val: the evaluation sequences.
         floor: nats per token; the loss, on every evaluation sequence, of a model that knows the
             task.
-
     """
 
     source: str
@@ -117,7 +116,6 @@ def episodes(config: Data, seq_len: int, eval_tokens: int) -> Episodes:
     Raises:
         DataError: sequences too short for a question, or so few instances that training on others
             than those evaluated says little.
-
     """
     kind, keys = TASKS[config.source]
     task = kind(**{key: getattr(config, key) for key in keys})

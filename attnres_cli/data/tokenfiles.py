@@ -54,7 +54,6 @@ def load(config: Data) -> Streams:
     Raises:
         DataError: files that are missing, unreadable, truncated or of another format; tokens beyond
             the vocabulary; a vocabulary that cannot be found; a file that would train and validate.
-
     """
     suffix = ".npy" if config.source == "npy" else ".bin"
     train_paths, val_paths = divided(found(config.path, suffix, "data.path"))
@@ -87,7 +86,6 @@ def _mapped(path: Path, config: Data) -> Array:
 
     Raises:
         DataError: no tokens, no permission, or not the format that the source says.
-
     """
     try:
         if path.stat().st_size == 0:
@@ -241,7 +239,6 @@ def found(given: str | None, suffix: str, key: str) -> list[Path]:
 
     Raises:
         DataError: no path, nothing there, or no permission to look.
-
     """
     if given is None:
         raise DataError(f"token files need a path: --set {key}=FILE_FOLDER_OR_PATTERN")

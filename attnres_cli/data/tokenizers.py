@@ -42,7 +42,6 @@ def streams(
 
     Raises:
         DataError: no such tokenizer, its package is missing, or a document is no UTF-8.
-
     """
     if tokenizer is None or tokenizer == "bytes":
         return of_bytes(source, train, val)

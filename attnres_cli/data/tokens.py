@@ -85,7 +85,6 @@ class Tokens(ABC):
         vocab_size: every token is below it.
         floor: mean loss, in nats per token, that no model gets below on evaluation windows, where
             that is known.
-
     """
 
     source: str
@@ -114,7 +113,6 @@ class Streams(Tokens):
     Attributes:
         n_bytes: of the text they were, or of the files they lie in; None: one per token.
         val_text: the validation text, or as much of it as compressors are shown; None: unknown.
-
     """
 
     source: str
@@ -130,7 +128,6 @@ class Streams(Tokens):
 
         Raises:
             DataError: one of the tokens is beyond the vocabulary.
-
         """
         draw = np.random.Generator(np.random.Philox(key=np.array([seed, step], dtype=np.uint64)))
         starts = draw.integers(0, len(self.train) - seq_len, size=batch_size)
@@ -141,7 +138,6 @@ class Streams(Tokens):
 
         Raises:
             DataError: one of the tokens is beyond the vocabulary.
-
         """
         count = n_tokens // seq_len
         starts = np.linspace(0, len(self.val) - seq_len - 1, count).astype(np.int64)

@@ -42,7 +42,6 @@ def steps(plan: Plan, tokens: Tokens, rounds: int, baseline: str, note: Note) ->
         rounds: in each, every arm makes one step.
         baseline: the canonical name of an arm of the plan.
         note: told before an arm is compiled.
-
     """
     device = _start(plan)
     costs: dict[str, ArmCost] = {}
@@ -192,7 +191,6 @@ def decode(
 
     Raises:
         UsageError: the recipe has too few positions.
-
     """
     device, seq_len = _start(plan), plan.recipe.model.seq_len
     n_prompt = seq_len // 2

@@ -40,7 +40,6 @@ class Ablation:
     Attributes:
         shared: all arms and seeds, each under the recipe itself.
         baseline: by its canonical name.
-
     """
 
     request: Request
@@ -56,7 +55,6 @@ class Ablation:
             StudyError: the study cannot be used.
             UsageError: an arm cannot be made equal to the baseline in what was asked for.
             VariantError: the study's runs of a user's own design were made by other code.
-
         """
         held, recipe = Store.existing(self.request.place.study), self.shared.recipe
         own = held.arm_recipes(recipe.digest, self.tokens.fingerprint) if held else []

@@ -35,7 +35,6 @@ def write(store: Store, records: Sequence[RunRecord], folder: Path) -> int:
 
     Raises:
         UsageError: TensorBoard is not installed, no run has ended, or the folder cannot be used.
-
     """
     library = required("torch.utils.tensorboard", "tensorboard", "--tensorboard", UsageError)
     ended = [record for record in records if record.result is not None]

@@ -30,7 +30,6 @@ class Place:
         device: as `auto`.
         engine: of depth mixing, as `auto`.
         retry_failed: whether runs that failed before this command are trained once more.
-
     """
 
     study: str
@@ -78,7 +77,6 @@ class Experiment:
     Attributes:
         store: the study, opened by this process; its workers open it by the name in `place`.
         failed: ids of runs that failed now, or before and were not tried again.
-
     """
 
     place: Place

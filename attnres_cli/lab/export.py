@@ -23,7 +23,6 @@ def export(store: Store, record: RunRecord, folder: Path) -> None:
     Raises:
         UsageError: the run's weights are not there, or the folder has such files or cannot be
             written to.
-
     """
     kept = store.folder_of(record) / WEIGHTS
     if record.result is None:

@@ -32,7 +32,6 @@ def resolve(specs: Sequence[str], recipe: Recipe, vocab_size: int) -> tuple[Arm,
     Raises:
         VariantError: a spec that cannot be meant, or does not fit the recipe's sizes; a design of
             the user's own that cannot be trained fairly (`admit`).
-
     """
     shape = recipe.model.shape(vocab_size)
     arms: dict[str, Arm] = {}
@@ -98,7 +97,6 @@ def make(
     Raises:
         DeviceError: no such device here, or the engine does not run on it.
         UsageError: no such engine, or the recipe's `compile` contradicts it.
-
     """
     found, n_cores = computing.devices(device), len(device_flops.cores())
     if workers is None:

@@ -54,7 +54,6 @@ def matched(
     Raises:
         UsageError: an arm that cannot be made equal within the tolerance, with the nearest there
             is; one that cannot be timed.
-
     """
     if match == "tokens":
         return plan

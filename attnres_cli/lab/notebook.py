@@ -30,7 +30,6 @@ def open_study(study: str = address.DEFAULT) -> Study:
 
     Raises:
         StudyError: it is not there, or is no study.
-
     """
     return Study(address.withhold(str(study)))
 
@@ -88,7 +87,6 @@ class Study:
         Raises:
             StudyError: the study holds no runs.
             UsageError: no such recipe or baseline in it.
-
         """
         found = self._comparisons(baseline, recipe)
         return [_verdict(comparison, arm) for comparison in found for arm in comparison.arms]
@@ -98,7 +96,6 @@ class Study:
 
         Raises:
             UsageError: pandas is not installed, or there is no such table.
-
         """
         tables = {"runs": self.runs, "curves": self.curves, "verdicts": self.verdicts}
         if table not in tables:

@@ -38,7 +38,6 @@ def planned(request: Request, place: Place) -> Plan:
         DeviceError: no such device here, or the engine does not run on it.
         UsageError: no such engine, or the recipe's `compile` contradicts it; memory is a goal, and
             not measured there.
-
     """
     search, data = request.search, request.tokens.fingerprint
     points = chain(*request.points.values())
@@ -59,7 +58,6 @@ def run(request: Request, plan: Plan, place: Place, watcher: Watcher) -> int:
     Raises:
         StudyError: the study cannot be used.
         VariantError: the study's runs of a user's own design were made by other code.
-
     """
     study, search = place.study, request.search
     store = Store.open(study, create=True)

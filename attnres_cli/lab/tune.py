@@ -86,7 +86,6 @@ def choose(
         grid: rates in ascending order.
         losses: at each of them, None where training diverged.
         shared: the recipe's rate.
-
     """
     trained = [(loss, i) for i, loss in enumerate(losses) if loss is not None]
     if not trained:

@@ -41,7 +41,6 @@ def plan(record: RunRecord, recipe: Recipe, tokens: Tokens) -> tuple[Plan, Chang
         DataError: the data are not those of the run.
         DeviceError: the run's device or engine is not here.
         UsageError: the run has not ended, so that there is nothing to compare with.
-
     """
     result = record.result
     if result is None:

@@ -38,7 +38,6 @@ class TableOne(NamedTuple):
         here: at this number of sublayers.
         groups: (S, N) it is computed with: sublayers per block, and blocks.
         paper: at the paper's own point, 128 sublayers in 8 blocks of 16.
-
     """
 
     scheme: str
@@ -61,7 +60,6 @@ class ArmCost:
         start_s: seconds of the first forward and backward pass, compilation included.
         seconds: one time per round; empty where it was not timed.
         peak_bytes: the most memory held at once in a step, weights and optimiser included.
-
     """
 
     variant: str
@@ -84,7 +82,6 @@ class Conditions:
     Attributes:
         computed: as `cpu fp32 eager`.
         copy_speed: bytes per second that copying a large tensor reads and writes.
-
     """
 
     recipe: str
@@ -137,7 +134,6 @@ class DecodeArm:
         wrong: why the arm was not timed, None if it was.
         seconds: by batch size, seconds per generated token of each round; a step of batch size B
             gives B tokens at once and counts as one.
-
     """
 
     variant: str
@@ -153,7 +149,6 @@ class DecodeBench:
     Attributes:
         n_prompt: tokens that are there before the first one is generated.
         n_new: tokens generated per row, less the one that the prompt's own pass gives.
-
     """
 
     conditions: Conditions

@@ -23,7 +23,6 @@ def describe(typed: Variant, n_layers: int, d_model: int) -> Description:
 
     Raises:
         VariantError: the design does not fit these sizes.
-
     """
     shape = _trunk(n_layers, d_model)
     with torch.device("meta"):

@@ -30,7 +30,6 @@ class Description:
         joined: for each of these, whether it shares a learned weight with the output before it.
         not_linear: why there is no such table; empty where there is.
         findings: of the quick proofs, on a small trunk, taken now.
-
     """
 
     spec: str

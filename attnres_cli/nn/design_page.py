@@ -34,7 +34,6 @@ class Page:
         parts: the rest by heading, in order, each one paragraph or more of text.
         options: meanings by option.
         text: the whole docstring.
-
     """
 
     equation: str

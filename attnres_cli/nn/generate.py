@@ -69,7 +69,6 @@ def generate(
 
     Raises:
         ValueError: a value that cannot be, or more tokens than the model has positions.
-
     """
     _refuse(model, tokens, n_new, temperature, top_k, chunk)
     given = tokens.shape[1]

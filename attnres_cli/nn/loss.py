@@ -28,7 +28,6 @@ def chunked_loss(hidden: Tensor, weight: Tensor, targets: Tensor, n_chunks: int)
         weight: the head's, (V, D).
         targets: (B, T).
         n_chunks: parts; the last one may be smaller.
-
     """
     hidden, targets = hidden.flatten(0, -2), targets.flatten()
     size = -(-len(targets) // n_chunks)

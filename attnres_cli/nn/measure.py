@@ -174,7 +174,6 @@ def loss_and_gradients(
         engine: of depth mixing.
         precision: `bf16` for autocast, else `fp32`.
         rows: sequences that go through the model at a time; all of them if None.
-
     """
     parts, total = windows.split(rows or len(windows)), 0.0
     bf16 = torch.autocast(windows.device.type, torch.bfloat16)
@@ -234,7 +233,6 @@ def check(
         precision: `bf16` for autocast, else `fp32`.
         oracle: the same function with the same parameters, for the reference engine to compute;
             None: the model itself.
-
     """
     plain = model if oracle is None else oracle
     reference = loss_and_gradients(plain, plain, windows, "reference", "fp32", rows=1)

@@ -207,7 +207,6 @@ def load(folder: str | Path) -> Transformer:
     Raises:
         FileNotFoundError: the folder has no config.json or no model.safetensors.
         VariantError: the design is not known here, as one of a plugin that is not loaded.
-
     """
     from safetensors.torch import load_model  # whoever only builds models needs none of it
 

@@ -17,7 +17,6 @@ def load(file: Path) -> bool:
 
     Raises:
         VariantError: no Python file, another of the same name, or one that raises, with its line.
-
     """
     if file.suffix != ".py" or not file.is_file():
         raise VariantError(f"--plugin takes a Python file, as my_variant.py; {file} is none")

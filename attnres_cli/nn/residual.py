@@ -145,7 +145,6 @@ class Residual(nn.Module, ABC):
             D where every channel has weights of its own. B and T may be 1. This default replays
             the design on unit vectors, which is right wherever the weights do not depend on the
             values.
-
         """
         if self.not_linear:
             return None
@@ -188,7 +187,6 @@ def register(
     Raises:
         VariantError: another module has taken the name, or the constructor takes **kwargs, which
             would hide a mistyped option.
-
     """
 
     def known_as(cls: type[R]) -> type[R]:
@@ -216,7 +214,6 @@ def add_plugin(path: str) -> None:
 
     Raises:
         VariantError: no such file, one that cannot be imported, or one that registers nothing.
-
     """
     file = Path(path).expanduser().resolve()
     registry()  # so that a name taken twice is told of the plugin

@@ -14,7 +14,6 @@ class Shape:
 
     Raises:
         ValueError: a size that no model can have, with the sizes that clash.
-
     """
 
     n_layers: int

@@ -51,7 +51,6 @@ def fitting_width(typed: Variant, n_sublayers: int) -> int:
 
     Raises:
         VariantError: none of them.
-
     """
     for width in (16, 64, 256):
         with contextlib.suppress(VariantError):

@@ -29,7 +29,6 @@ class Option:
 
         Raises:
             ValueError: no value of this option's type; the message says which are.
-
         """
         for part in _parts(self.kind):
             with contextlib.suppress(ValueError, KeyError):
@@ -104,7 +103,6 @@ class Variant:
 
         Raises:
             VariantError: options that exclude each other or do not fit these sizes.
-
         """
         cls = registry()[self.name]
         try:
@@ -131,7 +129,6 @@ def parse(text: str) -> Variant:
     Raises:
         VariantError: an unknown name or option (with the nearest known one), a value that is not
             of the option's type, an option given twice.
-
     """
     name, colon, rest = text.strip().partition(":")
     known, preset = registry(), presets().get(name)

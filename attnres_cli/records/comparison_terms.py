@@ -21,7 +21,6 @@ class Terms:
         baseline: the arm that the others are made equal to; empty where match is tokens, for which
             nothing has to be changed.
         is_tuned: whether each arm has a learning rate of its own.
-
     """
 
     match: Match = "tokens"
@@ -45,7 +44,6 @@ class Tuned:
         is_on_edge: whether it is the smallest or largest of the grid, so that a better one may
             lie beyond.
         fit: how it was chosen, in words.
-
     """
 
     shared: float
@@ -68,7 +66,6 @@ class Matched:
             recipe; `value` those under its own, `target` the baseline's.
         step_ratio: for time, the arm's step time as a multiple of the baseline's: median and
             quartiles of `rounds` rounds in which the two took turns on `device_name`.
-
     """
 
     changed: Literal["d_ff", "tokens"]

@@ -28,7 +28,6 @@ class Arm:
     Attributes:
         recipe: its own, None where it is the plan's.
         how: what that recipe was made for.
-
     """
 
     variant: str
@@ -48,7 +47,6 @@ class Plan:
         devices: one per worker process.
         done: (recipe digest, variant, seed) of the runs that the study already holds.
         terms: on which its arms are compared.
-
     """
 
     recipe: Recipe

@@ -71,7 +71,6 @@ def read(path: str, canonical: Callable[[str, Recipe], str]) -> tuple[Registrati
     Raises:
         RecipeError: no such file, or it cannot be meant; with the key and what is allowed.
         VariantError: of `canonical`.
-
     """
     origin = f"preregistration {path}"
     try:

@@ -40,7 +40,6 @@ class DataDescription:
         zlib_bits: bits per byte of the validation text, of its first MiB where it is longer, as
             zlib packs it; None where the text is not known.
         xz_bits: the same by xz.
-
     """
 
     fingerprint: str
@@ -155,7 +154,6 @@ class RunResult:
         train_s: wall time of the whole run, in seconds.
         peak_bytes: largest memory, of the device on CUDA, else of the process.
         probes: in the order of their steps; the store reads them only when it is asked to.
-
     """
 
     status: Status
@@ -189,7 +187,6 @@ class Gate:
         value: what was held against it; None where that is no finite number.
         low: the least it may be, None where nothing is too little.
         high: the most, likewise.
-
     """
 
     name: str
@@ -233,7 +230,6 @@ class Standing:
         is_alive: whether that process lives; None where there is none, or nobody here can know.
         step: done so far, as its process last said; None before it first did.
         attempts: how often it was started since it last came further.
-
     """
 
     run_id: int
@@ -266,7 +262,6 @@ class Verification:
         departure: None where the curves are equal, bit for bit.
         weights: names of the final weights that differ; None where the study keeps none.
         changed: (name, recorded, now) of each part of the provenance that is another one now.
-
     """
 
     record: RunRecord

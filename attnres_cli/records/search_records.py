@@ -52,7 +52,6 @@ class Trial:
         values: of each objective, in their order, on the first look's seed; empty until complete.
             A loss is infinite where training diverged.
         is_extra: beyond those asked for: a shape that was best for another variant.
-
     """
 
     number: int
@@ -77,7 +76,6 @@ class Family:
         importance: by dimension, summing to 1: how much it tells the best trials from the others
             (Optuna's PED-ANOVA); empty where fewer than ten trials are complete.
         pruner: what ended trials early, in words; empty: nothing did.
-
     """
 
     variant: str
@@ -104,7 +102,6 @@ class Search:
         n_trials: asked for, per family.
         absent: how much of what the space lists no shape of the budget has, and what, in words;
             empty where all of it has one.
-
     """
 
     name: str
@@ -131,7 +128,6 @@ def fresh_seeds(search: Search, trained: Collection[tuple[str, str, int, str]]) 
     Args:
         search: with its trials.
         trained: recipe digest, variant, seed and data of the runs that have ended, of any.
-
     """
     data = search.fingerprint
     shapes = {(t.recipe_digest, t.variant, data) for f in search.families for t in f.trials}

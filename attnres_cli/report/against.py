@@ -31,7 +31,6 @@ def report_of(comparisons: Sequence[Comparison]) -> Report:
 
     Raises:
         UsageError: the paper does not have the baseline.
-
     """
     return joined([one_report(comparison, paper()) for comparison in comparisons])
 

@@ -22,7 +22,6 @@ def write(path: Path, content: bytes, option: str) -> None:
 
     Raises:
         UsageError: it cannot be written there; `option` names where the path was given.
-
     """
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
@@ -42,7 +41,6 @@ def places(where: str) -> tuple[Path, str, str]:
 
     Raises:
         UsageError: a suffix of no figure.
-
     """
     from attnres_cli.report.figures.drawing import SUFFIXES
 
@@ -66,7 +64,6 @@ def save_figures(
 
     Raises:
         UsageError: as `places` and `write`.
-
     """
     from attnres_cli.report.figures.drawing import drawings, of_sizes, picture
 

@@ -38,7 +38,6 @@ class Section:
     Attributes:
         answer: what stands at the page's beginning for it; below its title if it is `is_linked`.
         parts: what it shows; a section without has its answer alone.
-
     """
 
     title: str
@@ -62,7 +61,6 @@ def page(title: str, heading: str, sections: Sequence[Section], study_name: str)
         heading: the page's one `h1`.
         sections: in order; all answers stand before the first.
         study_name: the study as anyone may see it.
-
     """
     environment = _environment()
     css = environment.get_template("page.css").render()

@@ -36,7 +36,6 @@ def to_html(
         ladders: what recipes of one name that differ in size say together.
         findings: of the searches of the study.
         known: gives the study's recipe of a digest, by which their shapes are reproduced.
-
     """
     whole, brief = recipe_order.split(chapters)
     every = [*whole, *brief]
@@ -207,7 +206,6 @@ def paper_page(chapters: Sequence[Chapter]) -> str:
 
     Raises:
         UsageError: the paper does not have the baseline.
-
     """
     comparisons, numbers = [chapter.comparison for chapter in chapters], paper()
     against.report_of(comparisons)

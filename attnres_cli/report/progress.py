@@ -32,7 +32,6 @@ class Tally:
         predicted: seconds that they will take, None where that is not known.
         lowest: the lowest loss of those that have ended, with its run; None before there is one,
             and where runs are not looked through for the lowest.
-
     """
 
     def __init__(

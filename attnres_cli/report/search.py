@@ -43,7 +43,6 @@ def report_of(finding: Finding, known: RecipeOf | None = None, study: str = "") 
         known: gives the study's recipe of a digest (`Store.recipe`), by which shapes are
             reproduced; without it only those that are a shipped recipe with other sizes.
         study: the file or URL, as it was typed.
-
     """
     tables = [table_of(one, finding.search) for one in finding.optima]
     lost = failures(finding)

@@ -37,7 +37,6 @@ def again(search: Search, shape: Shape, known: RecipeOf | None) -> str:
         search: that it was a trial of.
         shape: with its trial.
         known: gives the study's recipe of a digest.
-
     """
     words = _ablate(search, shape.trial, known)
     if words and shape.settings is not None:

@@ -25,7 +25,6 @@ def to_html(findings: Sequence[Finding], known: RecipeOf | None, study: str) -> 
         findings: one or more.
         known: gives the study's recipe of a digest.
         study: the file or URL, as it was typed.
-
     """
     heads = [question(finding) for finding in findings]
     heading = heads[0] if len(findings) == 1 else f"{len(findings)} searches of shapes"
@@ -44,7 +43,6 @@ def save_figures(findings: Sequence[Finding], where: str) -> list[Path]:
 
     Raises:
         UsageError: as `files.places` and `files.write`.
-
     """
     folder, begin, suffix = places(where)
     written = []
@@ -68,7 +66,6 @@ def section(
         study: the file or URL, as it was typed.
         number: of the section on its page.
         is_linked: whether its answer stands below its title.
-
     """
     failed = Table(
         "Runs that came to nothing: first looks, and of fresh seeds.",

@@ -19,7 +19,6 @@ class Column:
         kind: `code` is typed somewhere (a variant, a digest, a command), `word` stays on one line,
             `text` may take several; a `number` stands on the right.
         is_optional: left out by a terminal that is too narrow for it.
-
     """
 
     title: str
@@ -68,7 +67,6 @@ class Report:
         records: its lines; a field that a record lacks is empty.
         more: reports that stand below this one, in JSON under `more`; None where there are never
             any.
-
     """
 
     title: str

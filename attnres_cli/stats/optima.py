@@ -41,7 +41,6 @@ class CommonBest:
         mean: its excess, mean over seeds, in the unit of the losses; sd: its standard deviation.
         interaction: what it costs the two designs, added up, to exchange their chosen shapes;
             without bias by choice, since no seed of it has chosen anything.
-
     """
 
     p: float
@@ -69,7 +68,6 @@ def common_best(ours: Floats, theirs: Floats, our_choice: int, their_choice: int
 
     Raises:
         ValueError: fewer than two seeds, or differences without any spread.
-
     """
     excess = ours - ours[our_choice] + theirs - theirs[their_choice]
     shapes = tuple(above_zero(row) for row in excess)
@@ -95,7 +93,6 @@ def likeliest_common(ours: Mapping[Shape, float], theirs: Mapping[Shape, float])
     Args:
         ours: losses of the first look of one design, by shape.
         theirs: of the other.
-
     """
     both = [shape for shape in ours if shape in theirs]
     return sorted(both, key=lambda shape: ours[shape] + theirs[shape])[:COMMON]
@@ -114,7 +111,6 @@ def may_be_best(losses: Floats, choice: int) -> list[float]:
 
     Raises:
         ValueError: fewer than two seeds.
-
     """
     found = [above_zero(row - losses[choice]) for row in losses]
     below = [above_zero(losses[choice] - row) for i, row in enumerate(losses) if i != choice]
@@ -127,7 +123,6 @@ def above_zero(values: Floats) -> float:
 
     Raises:
         ValueError: fewer than two values.
-
     """
     n = len(values)
     if n < 2:

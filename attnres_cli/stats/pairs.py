@@ -45,7 +45,6 @@ class Difference:
             would find with a power of 80 %.
         seeds_needed: with which that power would be had for the difference that was seen; None
             where that is more than any study has.
-
     """
 
     n: int
@@ -75,7 +74,6 @@ def paired(arm: Sequence[float], baseline: Sequence[float]) -> Difference:
     Raises:
         ValueError: fewer than two pairs, or differences that do not differ at all, of which a t
             test says nothing.
-
     """
     ours, theirs = (np.asarray(values, dtype=np.float64) for values in (arm, baseline))
     values = ours - theirs
@@ -104,7 +102,6 @@ def judged(arms: Sequence[tuple[Sequence[float], Sequence[float]]]) -> list[Diff
 
     Raises:
         ValueError: as `paired`.
-
     """
     differences = [paired(*each) for each in arms]
     alpha, found = ALPHA / max(1, len(arms)), []

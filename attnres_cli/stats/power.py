@@ -67,7 +67,6 @@ def noise(losses: Sequence[float]) -> Noise:
 
     Raises:
         ValueError: fewer than two losses.
-
     """
     values = np.asarray(losses, dtype=np.float64)
     n = len(values)
@@ -90,7 +89,6 @@ def power(n: int, effect: float, alpha: float) -> float:
         n: pairs, from two up.
         effect: mean over standard deviation of the differences, without sign.
         alpha: two-sided.
-
     """
     edge, centre = float(stdtrit(n - 1, 1 - alpha / 2)), effect * math.sqrt(n)
     edges = edge * np.sqrt(chdtri(n - 1, _TAILS) / (n - 1))  # in true standard errors
@@ -149,7 +147,6 @@ class Pairing:
         detectable: for each of SEEDS the least difference found with a power of 80 %.
         needed: seeds with which the gap is; None where ten thousand are too few.
         range: the same at both ends of the sd's 95 % interval.
-
     """
 
     correlation: float | None
@@ -169,7 +166,6 @@ def assumed(noise: Noise, correlation: float, gap: float, n_tests: int) -> Pairi
         correlation: below 1.
         gap: to be found, more than 0.
         n_tests: arms that p is corrected for: power is that of Holm's strictest step.
-
     """
     factor = math.sqrt(2 * (1 - correlation))
     ends = (factor * noise.ci95[0], factor * noise.ci95[1])
@@ -208,7 +204,6 @@ def seconds(seeds: int, runs: Sequence[tuple[int, float]], workers: int) -> tupl
         seeds: of every arm.
         runs: for each arm, the baseline's too, those held already and the seconds that one takes.
         workers: processes that share the work; no run takes less than its own time.
-
     """
     left = [(max(0, seeds - held), each) for held, each in runs]
     to_train = sum(n for n, _ in left)

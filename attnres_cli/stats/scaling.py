@@ -47,7 +47,6 @@ class Multiplier:
         compute: where it holds, in the unit of what was fitted.
         ci95: by bootstrap over seeds; None with one seed at any size.
         left_out: the least and the greatest where one size is left out; None below three sizes.
-
     """
 
     value: float
@@ -61,7 +60,6 @@ def fit(compute: Sequence[float], losses: Sequence[float]) -> PowerLaw:
 
     Raises:
         ValueError: fewer than two different budgets, or a number that has no logarithm.
-
     """
     x, y = _logs(compute, losses, 2)
     slope, intercept = (float(each) for each in _line(x, y))
@@ -74,7 +72,6 @@ def fit_floor(compute: Sequence[float], losses: Sequence[float]) -> PowerLaw:
 
     Raises:
         ValueError: fewer than four different budgets, or a number that has no logarithm.
-
     """
     x, _ = _logs(compute, losses, _FLOOR_POINTS)
     values = np.asarray(losses, dtype=np.float64)
@@ -124,7 +121,6 @@ def multiplier(arm: Losses, baseline: Losses, compute: float, floor: bool = Fals
     Raises:
         ValueError: too few sizes (`fit`, `fit_floor`), or a baseline that no compute brings to the
             arm's loss, as where its loss does not fall.
-
     """
     ladder = _Ladder(sorted(arm), sorted(baseline), compute, floor)
     ours, theirs = _means(arm), _means(baseline)

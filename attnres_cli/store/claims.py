@@ -60,7 +60,6 @@ def end(
 
     Raises:
         StudyError: another one has it, or it has ended otherwise.
-
     """
     done = {**values, "versions": dict(versions), "owner": None}
     if change(connection, run_id, {**done, "finished_at": now()}):
@@ -113,7 +112,6 @@ def remove(connection: Connection, ids: Sequence[int]) -> None:
 
     Raises:
         StudyError: the process of one may be running it.
-
     """
     query = select(runs).where(runs.c.id.in_(ids)).order_by(runs.c.id).with_for_update()
     for row in connection.execute(query).all():

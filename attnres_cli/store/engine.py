@@ -30,7 +30,6 @@ def connect(study: str, *, create: bool, keeps: bool = False) -> Engine:
 
     Raises:
         StudyError: what is wrong with it and what to do.
-
     """
     if address.is_url(study):
         return _connect_server(study, create, keeps)
@@ -72,7 +71,6 @@ def exists(study: str) -> bool:
 
     Raises:
         StudyError: none could.
-
     """
     if address.is_url(study):
         looking = postgres.snapshots(postgres.engine_of(study, readonly=True))
@@ -106,7 +104,6 @@ def refusals(study: str, folder: Path | None, *, opened: bool = True) -> Iterato
         study: its name, as it may be shown.
         folder: where its file lies, None on a server.
         opened: it has been open before: a server that cannot be reached now is away.
-
     """
     try:
         yield

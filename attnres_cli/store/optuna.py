@@ -35,7 +35,6 @@ def optuna_storage(study: str) -> Iterator[RDBStorage]:
 
     Raises:
         StudyError: the study cannot be opened, or its searches are another Optuna's.
-
     """
     storage = patiently(partial(_storage, study), retry_s())
     try:
@@ -93,7 +92,6 @@ def explained(study: str) -> Iterator[None]:
 
     Raises:
         StudyError: that; `AwayError`: the study's server is away.
-
     """
     from optuna.exceptions import StorageInternalError
 
@@ -132,7 +130,6 @@ def asking(study: str, work: Callable[[], T], patience_s: float) -> T:
 
     Raises:
         StudyError: Optuna or its database refuse; `AwayError`: the server stayed away.
-
     """
 
     def explains() -> T:

@@ -90,7 +90,6 @@ def register(connection: Connection, found: Registration, recipe: Recipe) -> Non
 
     Raises:
         StudyError: the study holds runs of the recipe, or another preregistration of it.
-
     """
     of = tables.registrations
     keep_recipe(connection, recipe)

@@ -46,7 +46,6 @@ def url_of(study: str) -> URL:
 
     Raises:
         StudyError: it is none, or of a database that this version keeps no studies in.
-
     """
     shown, password = address.parted(study)
     scheme = shown.split("://")[0]
@@ -72,7 +71,6 @@ def engine_of(study: str, *, readonly: bool, keeps: bool = False) -> Engine:
 
     Raises:
         StudyError: it is no such URL, or the driver is not installed.
-
     """
     url, arguments = connection_of(study, readonly=readonly, keeps=keeps)
     try:
@@ -94,7 +92,6 @@ def connection_of(study: str, *, readonly: bool, keeps: bool = False) -> tuple[U
 
     Raises:
         StudyError: it is no such URL.
-
     """
     url = url_of(study)
     settings = {name: f"{seconds}s" for name, seconds in _SETTINGS.items()}
@@ -143,7 +140,6 @@ def refusal(study: str, error: DBAPIError, *, opened: bool) -> StudyError:
         study: as it may be shown.
         error: what it said.
         opened: it has been open before: what cannot be reached now is away.
-
     """
     said = _said(error)
     state = getattr(error.orig, "sqlstate", None)

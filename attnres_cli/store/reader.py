@@ -39,7 +39,6 @@ class Reader:
         folder: where its runs keep files on this machine, which may not be there.
         patience_s: for how many seconds all but `beat` and `let_go` is tried again while a server
             is away; then they raise `AwayError`.
-
     """
 
     def __init__(self, engine: Engine, folder: Path, name: str) -> None:

@@ -50,7 +50,6 @@ def patiently(work: Callable[[], _R], patience_s: float, *, only_up: bool = Fals
 
     Raises:
         AwayError: it stayed away.
-
     """
 
     def is_away(error: BaseException) -> bool:

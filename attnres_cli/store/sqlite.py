@@ -72,7 +72,6 @@ def unchanged(path: Path) -> Iterator[None]:
 
     Raises:
         AwayError: they did, so that what was read may be of two moments; in a moment it is one.
-
     """
     before = _signature(path)
     try:
@@ -186,7 +185,6 @@ def refusal(study: str, error: DBAPIError, folder: Path) -> StudyError:
         study: its name, as it may be shown.
         error: what it said.
         folder: where it lies.
-
     """
     said = str(error.orig)
     cramped = "disk I/O" in said and shutil.disk_usage(folder).free < _LITTLE_BYTES

@@ -40,7 +40,6 @@ class Store(Reader):
             StudyError: it cannot be opened, is damaged, older, newer, or no study; `AwayError`: its
                 server cannot be reached at this moment.
             UsageError: the environment says no number of seconds to try again.
-
         """
         folder = runs_folder(study)
         engine = patiently(
@@ -54,7 +53,6 @@ class Store(Reader):
 
         Raises:
             StudyError: it cannot be opened, or could not be made there.
-
         """
         there = patiently(lambda: exists(study), retry_s(), only_up=True)
         return cls.open(study, create=False) if there else None
@@ -174,7 +172,6 @@ class Store(Reader):
 
         Raises:
             StudyError: the process of one may be running it.
-
         """
         with self._write() as connection:
             claims.remove(connection, ids)
@@ -197,7 +194,6 @@ class Store(Reader):
 
         Raises:
             StudyError: the study holds runs of the recipe, or another preregistration of it.
-
         """
         with self._write(alone=True) as connection:
             planned.register(connection, found, recipe)

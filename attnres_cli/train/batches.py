@@ -27,7 +27,6 @@ class Batches:
 
         Raises:
             DataError: one of the tokens is beyond the vocabulary.
-
         """
         ahead, self._ahead = self._ahead, None
         found = ahead[1].result() if ahead and ahead[0] == step else self._make(step)

@@ -45,7 +45,6 @@ class Checkpoints:
         folder: theirs alone; made when the first is written.
         identity: all that decides the run's numbers. What was written under another one is not
             gone on from: the numbers would be those of neither.
-
     """
 
     folder: Path
@@ -56,7 +55,6 @@ class Checkpoints:
 
         Raises:
             OSError: it could not be written, as on a full disk; what was there is still there.
-
         """
         from safetensors.torch import save_file  # a run that needs no checkpoint needs none of it
 
@@ -167,7 +165,6 @@ def whole(final: Path) -> Iterator[Path]:
 
     Raises:
         OSError: it could not be written, as on a full disk; nothing is left of it.
-
     """
     from safetensors import SafetensorError
 
@@ -208,7 +205,6 @@ def keep_weights(model: torch.nn.Module, folder: Path) -> None:
 
     Raises:
         OSError: they could not be written, as on a full disk.
-
     """
     from safetensors.torch import save_model
 
@@ -225,7 +221,6 @@ def differing(one: Path, other: Path) -> list[str]:
 
     Raises:
         OSError: a file cannot be read.
-
     """
     from safetensors import SafetensorError
     from safetensors.torch import load_file

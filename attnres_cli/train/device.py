@@ -28,7 +28,6 @@ def devices(text: str) -> list[str]:
 
     Raises:
         DeviceError: no such device here.
-
     """
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     every = [f"cuda:{index}" for index in range(count)]
@@ -67,7 +66,6 @@ def settings(
     Raises:
         DeviceError: the engine does not run on this device or machine.
         UsageError: no such engine, or the recipe's `compile` contradicts it.
-
     """
     kind, wish = torch.device(device).type, str(recipe.train.compile)
     _check_engine(engine, kind, wish)

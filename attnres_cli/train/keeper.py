@@ -40,7 +40,6 @@ class Progress:
         first_times: the same, of the first point in each process, which warms up.
         train_s: wall time in processes before this one.
         peak_bytes: the largest memory of these.
-
     """
 
     total: Tensor
@@ -78,7 +77,6 @@ class Keeper:
         on_saved: called with the step of every checkpoint that was written.
         on_trouble: called with what could not be written and why, once of checkpoints.
         step: steps done, for whoever watches from another thread.
-
     """
 
     checkpoints: Checkpoints

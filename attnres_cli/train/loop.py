@@ -43,7 +43,6 @@ def train(
 
     Raises:
         Stopped: the keeper's `stop` was wanted before the end.
-
     """
     started = time.perf_counter()
     reset_peak(device)
@@ -180,7 +179,6 @@ class _Session:
 
         Raises:
             Stopped: it is.
-
         """
         progress, trainer = self.progress, self.trainer
         progress.total.item()  # waits for the device: what it still computes is step time

@@ -108,7 +108,6 @@ def measure(
         targets: (B, T), the next of each.
         step: recorded with it.
         autocast: the precision of the forward pass.
-
     """
     devices = [inputs.device] if inputs.device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices), torch.enable_grad():
@@ -197,7 +196,6 @@ def _sums(mixing: Tensor, begins: Tensor, v: Tensor, out: Tensor) -> dict[str, T
         begins: (L+1, L+1), at each site 1 where a source begins: the others are counted there.
         v: (L+1, N, D).
         out: (N, D), what the output site saw.
-
     """
     weights = mixing.abs()
     whole = (weights * begins).sum(dim=-1, keepdim=True)

@@ -29,7 +29,6 @@ class Chapter:
         probes: by the number of a run, what was measured inside its model at the end.
         recipes: by digest, the resolved recipes of these runs.
         study: the file or URL that they are of, as it was typed.
-
     """
 
     comparison: Comparison

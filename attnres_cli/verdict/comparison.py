@@ -102,7 +102,6 @@ def compare(
         baseline: the canonical name of an arm.
         terms: what was held equal between the arms.
         own: recipes of arms that were changed for these terms; of all others it is the shared one.
-
     """
     own_of = {found.variant: found for found in own}
     by_arm: dict[str, list[RunRecord]] = {}

@@ -51,7 +51,6 @@ class Scaled:
         floor: the fit with E, of four rungs or more; `floor_worth` by it.
         trend: how the difference from the baseline changes per doubling of n_layers, from the
             slope of every seed that all depths share; None below three depths or two seeds.
-
     """
 
     variant: str
@@ -94,7 +93,6 @@ def ladder(
 
     Raises:
         StudyError: fewer than two sizes with the baseline.
-
     """
     derived = {found.digest for found in own} - {found.base_digest for found in own}
     by_digest: dict[str, list[RunRecord]] = {}

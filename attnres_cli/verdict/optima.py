@@ -29,7 +29,6 @@ class Pair:
         lacking: trials whose fresh seeds would make the test possible.
         p: of the test, corrected for the number of pairs (Holm).
         needed: fresh seeds that would find such a difference, where it was not found.
-
     """
 
     ours: int
@@ -66,7 +65,6 @@ def find(search: Search, runs: Sequence[RunRecord]) -> Finding:
     Args:
         search: its trials.
         runs: of the study, any.
-
     """
     mine = {
         (run.variant, run.recipe_digest, run.seed): run

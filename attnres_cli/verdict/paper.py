@@ -31,7 +31,6 @@ class Beside:
         ranks: among the arms that both have, the least loss first; equal ones share a rank. None
             where either has no gap.
         reason: why there is no verdict, where there is none.
-
     """
 
     arm: ArmResult
@@ -55,7 +54,6 @@ def beside(comparison: Comparison, paper: Mapping[str, Any]) -> list[Beside]:
 
     Raises:
         UsageError: the paper does not have the baseline, so that it has no gaps to it.
-
     """
     theirs, baseline = losses(paper), comparison.baseline
     if baseline not in theirs:

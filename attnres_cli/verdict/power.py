@@ -33,7 +33,6 @@ class PowerAnalysis:
         n_timed: runs that those seconds are medians of.
         numerics: of the baseline's runs that count.
         left_out: the baseline's runs that do not: diverged, or computed in another way.
-
     """
 
     comparison: Comparison
@@ -68,7 +67,6 @@ def analyse(
         workers: processes; None: as many as the threads of the runs leave room for on n_cores, on
             a GPU one.
         n_cores: of this machine.
-
     """
     base = [run for run in records if run.variant == baseline and run.result is not None]
     numerics = base[-1].result.settings.numerics if base and base[-1].result else ""

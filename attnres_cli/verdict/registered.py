@@ -29,7 +29,6 @@ def compared(
         data: what the recipe's data are.
         own: the recipes of single arms.
         registrations: all of the study.
-
     """
     found = [
         compare(runs, data, chosen.baseline, terms, mine)
@@ -55,7 +54,6 @@ def labelled(
         records: all runs of the study.
         facts: of the data that they are of.
         registrations: all of the study.
-
     """
     if not registrations or not found:
         return list(found)

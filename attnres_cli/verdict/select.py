@@ -50,7 +50,6 @@ def choose(
     Raises:
         StudyError: the study holds no run.
         UsageError: no such recipe or baseline in it, with the nearest there is.
-
     """
     records = [record for record in records if record.seed < FIRST_TUNING_SEED]
     if not records:
@@ -90,7 +89,6 @@ def every(
         baseline: the same.
         canonical: the same.
         own: the same.
-
     """
     records = [record for record in records if record.seed < FIRST_TUNING_SEED]
     derived = {found.digest for found in own} - {found.base_digest for found in own}
@@ -135,7 +133,6 @@ def told(
         chosen: the shared recipe, and the baseline.
         records: all runs of the study.
         own: the recipes of single arms.
-
     """
     base = (chosen.recipe_digest, chosen.fingerprint)
     own = [each for each in own if (each.base_digest, each.fingerprint) == base]

@@ -52,7 +52,6 @@ class Shape:
         may_be_best: whether it is in the set of its variant's shapes that holds the best of the
             confirmed ones with 95 % confidence; None where that was not tested.
         is_lowest: whether its mean is the lowest of those shapes.
-
     """
 
     trial: Trial
@@ -97,7 +96,6 @@ class Optimum:
         counts: trials that were asked for by what became of them, diverged ones apart; and `extra`,
             those beyond them.
         reason: why it is not said which shapes may be best; empty where it is.
-
     """
 
     family: Family
@@ -196,7 +194,6 @@ def optimum(search: Search, family: Family, runs: Runs) -> Optimum:
         search: that the family is of.
         family: its trials.
         runs: of the study, on the search's data.
-
     """
     sound = {(t.variant, t.recipe_digest): t for t in reversed(family.trials) if is_sound(t)}
     shapes = [_shape(search, trial, runs) for trial in sound.values()]

@@ -20,7 +20,6 @@ class Weights(NamedTuple):
         norm: of the engine.
         squashed: scores go through log sigmoid before it: its softmax is then sigmoid_normalised.
         neutral: the score with which every source has the same weight.
-
     """
 
     norm: Norm

@@ -50,7 +50,6 @@ def parse(texts: Sequence[str], recipe_params: int) -> Budget:
 
     Raises:
         UsageError: an empty text, an unknown key, twice the same, no number.
-
     """
     if any(not text.strip(" ,") for text in texts):
         raise UsageError(

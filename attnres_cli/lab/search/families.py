@@ -31,7 +31,6 @@ class Family:
     Attributes:
         alone: lets one command at a time ask for a trial.
         n_startup: trials that are drawn before anything is learnt.
-
     """
 
     spec: str

@@ -46,7 +46,6 @@ class Point:
         trunk: the shape, which other variants of the search have too.
         options: of the variant that are searched, as typed.
         lr: None where it follows from the width.
-
     """
 
     trunk: Trunk
@@ -139,7 +138,6 @@ def grid(
     Raises:
         UsageError: no shape holds the budget (with some near ones that one does), or too many
             points; the options of a variant fit no shape.
-
     """
 
     def at(other: Budget) -> dict[Variant, list[Point]]:

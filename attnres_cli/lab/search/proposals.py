@@ -45,7 +45,6 @@ class Points:
     Attributes:
         names: of the dimensions that have more than one value.
         distributions: of those, for Optuna.
-
     """
 
     def __init__(self, points: Sequence[Point]) -> None:
@@ -204,7 +203,6 @@ def chosen(asked: str, n_points: int, n_trials: int, n_objectives: int) -> tuple
 
     Raises:
         UsageError: an unknown sampler, or one that does not fit.
-
     """
     points = "1 point" if n_points == 1 else f"{n_points} points"
     if asked not in SAMPLERS:

@@ -37,7 +37,6 @@ class Typed:
         sampler: as `auto`.
         n_confirmed: best shapes of each variant that are then trained on fresh seeds.
         confirm_seeds: those.
-
     """
 
     variants: Sequence[str]
@@ -59,7 +58,6 @@ class Request:
         points: of each variant, by its spec as the user may type it.
         samplers: of each variant, the sampler's kind, and what is said of it.
         n_confirmed: best shapes of each variant that are then trained on fresh seeds.
-
     """
 
     search: Search
@@ -89,7 +87,6 @@ def make(recipe: Recipe, typed: Typed) -> Request:
             budget fixes; a sampler that cannot be meant, or does not fit.
         VariantError: an unknown variant, or a design of the user's own that is unfair.
         DataError: the recipe's data cannot be had.
-
     """
     if recipe.ladder:
         raise UsageError(f"recipe {recipe.name} has a ladder of sizes: a search has one budget")

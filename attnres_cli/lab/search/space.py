@@ -99,7 +99,6 @@ def parse(text: str, specs: Sequence[variant.Variant]) -> Space:
     Raises:
         UsageError: a dimension that none of them has, an empty range, a value that a recipe or the
             option does not allow.
-
     """
     typed: dict[str, str] = {}
     for part in filter(None, (part.strip() for part in text.split(","))):

@@ -104,7 +104,6 @@ def read(study: str) -> list[Search]:
 
     Raises:
         StudyError: it cannot be read.
-
     """
     if address.is_url(study):
         return asking(study, partial(_read, study), retry_s())

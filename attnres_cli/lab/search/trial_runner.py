@@ -28,7 +28,6 @@ class TrialRunner:
         plan: the recipe, devices and settings of every run; its arms and seeds are not read.
         search: what was asked for; its families are not read.
         step_s: seconds per step of a point, None where that is not known.
-
     """
 
     experiment: Experiment

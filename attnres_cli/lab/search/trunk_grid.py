@@ -32,7 +32,6 @@ class Trunk:
     Attributes:
         mlp_ratio: what d_ff / d_model aims at.
         params: the budget it was made for.
-
     """
 
     n_layers: int
@@ -72,7 +71,6 @@ def shapes(space: Space, sizes: Sequence[int], recipe: Shape) -> list[Trunk]:
         space: of which the trunk's dimensions are read.
         sizes: parameters of the budget.
         recipe: what is not searched, with the ratio of the MLP where the space has none.
-
     """
     searched = space.trunk.get("mlp_ratio")
     ratios = searched.values if searched else (recipe.d_ff / recipe.d_model,)

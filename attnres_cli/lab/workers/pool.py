@@ -85,7 +85,6 @@ def run_all(
             `AwayError`: its server stayed away.
         DataError: a worker could not load the data; no run is to blame either.
         UsageError: the environment says no number of seconds between checkpoints.
-
     """
     checkpoint_s()
     pool = _Pool(store, jobs, wanted, on_event, goes_on)

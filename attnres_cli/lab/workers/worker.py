@@ -65,7 +65,6 @@ class Job:
 
     Attributes:
         cores: the CPU cores that it is bound to; empty: none.
-
     """
 
     study: str

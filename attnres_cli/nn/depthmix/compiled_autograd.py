@@ -28,7 +28,6 @@ class Edge(NamedTuple):
         g: (N, D); its gradient is g_l.
         softmax: (3, N, H); its gradient is the largest score, the reciprocal of the sum of
             exponentials, and g_l . h_l.
-
     """
 
     g: Tensor

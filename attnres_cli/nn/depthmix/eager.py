@@ -41,7 +41,6 @@ class Eager:
         trains_in_groups: whether reads are grouped in training too. On two cores, with sources of
             1M numbers, groups took 0.8 to 1.1 of the time of one pass per read, and they hold a
             dozen sums more.
-
     """
 
     name = "eager"
@@ -101,7 +100,6 @@ class Eager:
         Args:
             sources: S of (N, D).
             scores: for each, (G, N, H) at these sites, or (G, 1, H) of a table.
-
         """
         n, heads = len(sources[0]), self.scoring.heads
         weights = torch.stack([z.expand(-1, n, -1) for z in scores], dim=-1)  # (G, N, H, S)
@@ -124,7 +122,6 @@ class Eager:
             source: v_i.
             grads: of all later reads.
             dv: (N, D) gradient that reached the source by other ways, or None.
-
         """
         grads = [grad for grad in grads if source.number in grad.seen]
         for grad in grads:
@@ -155,7 +152,6 @@ class Eager:
             source: v_i.
             acc: (N, D) what reached it through the mixes; overwritten.
             slopes: (R, N, H) gradients of its scores.
-
         """
         assert source.params is not None
         if self.scoring.table is not None:

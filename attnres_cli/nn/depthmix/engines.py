@@ -57,7 +57,6 @@ def use(name: str) -> Iterator[None]:
 
     Raises:
         ValueError: no engine has this name.
-
     """
     if name not in NAMES:
         raise ValueError(f"no engine '{name}': {', '.join(NAMES)}")

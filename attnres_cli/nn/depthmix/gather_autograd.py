@@ -39,7 +39,6 @@ class Record(NamedTuple):
         token: orders backward; None where nothing needs a gradient.
         buffer: where reads put their gradients while this source is the newest.
         plain: its scores under a plain scoring, by site.
-
     """
 
     source: ScoredSource

@@ -18,7 +18,6 @@ class ScoredSource(NamedTuple):
         params: (R, D) queries with the gain folded in, or (R, H) scores of a table.
         z: (R, N, H) scores at its R readers; (R, 1, H) of a table.
         r: (N,) reciprocal rms, where keys are normalised.
-
     """
 
     number: int
@@ -50,7 +49,6 @@ class ReadGrad(NamedTuple):
         constants: (2, N, H) of the softmax: largest score, and reciprocal of the sum of
             exponentials.
         weights: (S, N, H), where scores are plain autograd's.
-
     """
 
     site: int

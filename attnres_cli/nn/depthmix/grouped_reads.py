@@ -54,7 +54,6 @@ class Group(NamedTuple):
         done: the numbers of the mixed ones, ascending.
         mixed: (R, N, D) their mix at each site; without a softmax, their weighted sum.
         score: (R, N, 1) the mix's score under a softmax, else None.
-
     """
 
     first: int
@@ -94,7 +93,6 @@ def to_mix(
     Returns:
         sources (tokens, width), scores (tokens, heads) of each, and a state. The first source is
         the group's own mix, where there is one, with the score that stands for all it holds.
-
     """
     return _parts(state, site, _group_of(state, site, arithmetic))
 

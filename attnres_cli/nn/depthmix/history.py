@@ -58,7 +58,6 @@ class History:
         Args:
             site: from 0.
             query: (B, T, D) of this read alone, in the place of the scoring's own.
-
         """
         seen = self.scoring.visible[site]
         if len(seen) == 1 and self.scoring.norm == "softmax":
@@ -76,7 +75,6 @@ class History:
         Args:
             site: from 0.
             query: as the read's.
-
         """
         assert self.engine is not None
         assert self.state is not None

@@ -37,7 +37,6 @@ class Scoring:
             are then (sites, rank), and heads slice both the width and the rank. None: all channels.
         head_norm: the keys' rms is each head's own, not that of the full width.
         squashed: scores go through log sigmoid, so that softmax gives sigmoid(s_il) over its sum.
-
     """
 
     visible: Visible
@@ -92,7 +91,6 @@ class Layout(NamedTuple):
     Attributes:
         readers: for each source, the sites from the first to the last that reads it.
         pairs: for each source, the rows of a table at those sites; -1 where one does not read it.
-
     """
 
     readers: tuple[range, ...]
@@ -136,7 +134,6 @@ class EngineState:
         sources: v_0..v_j, each (B, T, D).
         records: what the engine keeps of each beside it.
         group: what reads without a gradient have in common (grouped_reads.Group), or None.
-
     """
 
     scoring: Scoring

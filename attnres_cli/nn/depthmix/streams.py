@@ -33,7 +33,6 @@ class Maps(NamedTuple):
         read: (..., k, n).
         mix: (..., n, n), from the second axis to the first.
         write: (..., n, 1).
-
     """
 
     read: Tensor
@@ -127,7 +126,6 @@ def coefficients(
         weight: (sites, S, K), or None for static alone.
         gain: (sites, S), of the norm.
         scale: (sites, 2), of the first K - 1 columns and of the last.
-
     """
     own = static[site].to(wide(x))
     if weight is None or gain is None or scale is None:
@@ -151,7 +149,6 @@ def depth_mixing(design: Design, values: Sequence[Tensor]) -> Tensor:
     Args:
         design: makes the maps.
         values: v_0..v_L, each (B, T, D).
-
     """
     x = design.start(values[0]).x
     units = torch.eye(len(values), dtype=x.dtype, device=x.device)

@@ -65,7 +65,6 @@ def admit(variant: Variant, shape: Shape) -> None:
 
     Raises:
         VariantError: the first such finding.
-
     """
     for finding in prove(Subject(variant, shape), (design.keeps_shape, design.is_token_wise)):
         if finding.outcome == "failed":

@@ -74,7 +74,6 @@ class Map:
     Attributes:
         lost: cells without any, by what became of their trials.
         best: the cell of the shape that is best over fresh seeds.
-
     """
 
     name: str

@@ -62,7 +62,6 @@ def mix(
         scores: for each, (N, H), or (1, H) for all from a table.
         norm: one of NORMS.
         dtype: of the sum.
-
     """
     vs, zs = [_rowwise(v) for v in sources], _alike(scores)
     n, d = vs[0].shape
@@ -99,7 +98,6 @@ def mix_group(
         sources: S of (N, D).
         scores: for each, (G, N, H) at these sites, or (G, 1, H) from a table.
         norm: one of NORMS; without a softmax the scores returned are not defined.
-
     """
     vs, zs = [_rowwise(v) for v in sources], list(scores)
     (n, d), (n_sites, _, heads) = vs[0].shape, zs[0].shape
@@ -144,7 +142,6 @@ def gather(
         deltas: K of (N, H), for a softmax, else empty.
         start: (N, D) to begin the sum with, or None.
         norm: one of NORMS.
-
     """
     v, gs = _rowwise(v), [_rowwise(g) for g in gradients]
     (n, d), heads = v.shape, z.shape[-1]
@@ -185,7 +182,6 @@ def finish(
         r: (N,) its reciprocal rms, or None where keys are not normalised.
         w: (R, D) folded queries.
         ds: (R, N', H) gradients of the scores.
-
     """
     v, w, acc = _rowwise(v), w.contiguous(), acc.contiguous()
     (n, d), heads, n_rows = v.shape, z.shape[-1], len(w)
