@@ -31,17 +31,9 @@ _LONGEST_ERROR = 200  # characters
 
 
 def steps(plan: Plan, tokens: Tokens, rounds: int, baseline: str, note: Note) -> StepBench:
-    """Whole training steps of the plan's arms, in turn on its first device.
-
-    An arm whose loss or gradients are not the reference engine's is reported as wrong and not
-    timed, and so is one that cannot be run.
-
-    Args:
-        plan: arms, recipe, device and settings; its seeds and workers do not matter.
-        tokens: to train on.
-        rounds: in each, every arm makes one step.
-        baseline: the canonical name of an arm of the plan.
-        note: told before an arm is compiled.
+    """Time whole training steps of the plan's arms, which take turns on its first device: one step
+    each per round. An arm that cannot be run, or whose loss or gradients differ from the reference
+    engine's, is reported with the reason and not timed.
     """
     device = _start(plan)
     costs: dict[str, ArmCost] = {}
@@ -176,21 +168,12 @@ def decode(
     batch_sizes: tuple[int, ...],
     n_new: int,
 ) -> DecodeBench:
-    """Seconds per generated token of the plan's arms, in turn on its first device.
+    """Time generation by the plan's arms, in turn on its first device: seconds per generated token,
+    at each of these batch sizes. Raises UsageError where the recipe has too few positions.
 
     Half of the recipe's positions are the prompt. The time of generating one token, which is the
     prompt's, is taken off that of generating them all. Nothing is compiled; bf16 casts the weights.
-
-    Args:
-        plan: arms, recipe, device and settings; its seeds and workers do not matter.
-        tokens: to take prompts from.
-        rounds: in each, every arm generates once for every batch size.
-        baseline: the canonical name of an arm of the plan.
-        batch_sizes: rows generated at once.
-        n_new: tokens per row after the first; fewer if the recipe has no room for them.
-
-    Raises:
-        UsageError: the recipe has too few positions.
+    `n_new` tokens follow the first, or as many as the recipe has room for.
     """
     device, seq_len = _start(plan), plan.recipe.model.seq_len
     n_prompt = seq_len // 2
@@ -262,7 +245,7 @@ def _generating(
 def _not_the_likeliest(
     model: Transformer, out: Tensor, n_prompt: int, precision: str
 ) -> str | None:
-    """What is wrong with greedily generated tokens: for the reference engine, which sees the whole
+    """What is wrong with greedily generated tokens. For the reference engine, which sees the whole
     sequence at once, each must be the likeliest, to rounding.
     """
     with engines.use("reference"):

@@ -35,12 +35,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Ablation:
-    """A comparison under one recipe, on its data.
-
-    Attributes:
-        shared: all arms and seeds, each under the recipe itself.
-        baseline: by its canonical name.
-    """
+    """A comparison under one recipe. `shared` has all arms, each under the recipe itself."""
 
     request: Request
     tokens: Tokens
@@ -49,12 +44,8 @@ class Ablation:
     watcher: Watcher
 
     def planned(self) -> tuple[Plan, list[RunRecord]]:
-        """What is to be done, and the runs that the study holds.
-
-        Raises:
-            StudyError: the study cannot be used.
-            UsageError: an arm cannot be made equal to the baseline in what was asked for.
-            VariantError: the study's runs of a user's own design were made by other code.
+        """The plan, and the runs that the study holds. Raises UsageError where an arm cannot be
+        made equal to the baseline, VariantError where the code of a user's design has changed.
         """
         held, recipe = Store.existing(self.request.place.study), self.shared.recipe
         own = held.arm_recipes(recipe.digest, self.tokens.fingerprint) if held else []
@@ -63,9 +54,7 @@ class Ablation:
         return plan, records
 
     def foreseen(self, plan: Plan, records: Sequence[RunRecord]) -> Iterator[tuple[Plan, str]]:
-        """The plans that would be carried out, with their titles, as far as they can be known
-        before the first run; no more than the study's records are read.
-        """
+        """The plans to carry out, with titles, so far as they are known before the first run."""
 
         def timed(part: Plan) -> Plan:
             return grid.timed(grid.without(part, records), self.tokens, self.watcher.note)
@@ -79,8 +68,8 @@ class Ablation:
                 yield timed(tuned), _TUNED
 
     def compared(self, plan: Plan) -> tuple[list[Comparison], int]:
-        """The comparisons after all that was missing of them is trained, and how many runs failed:
-        one under the shared recipe, one at tuned learning rates if that is asked for.
+        """Train what is missing, then return the comparisons and the number of failed runs. A
+        second comparison is at tuned learning rates, if asked for.
         """
         place, facts = self.request.place, self.tokens.description
         store = Store.open(place.study, create=True)
@@ -120,9 +109,7 @@ class Ablation:
 
 
 def ablation(request: Request, recipe: Recipe, watcher: Watcher) -> Ablation:
-    """What was asked for, under one recipe; its data are loaded, and what is not as it was typed is
-    told.
-    """
+    """A comparison under one recipe; loads its data, and tells what is not as it was typed."""
     tokens, place = load(recipe), request.place
     for spec, name in grid.renamed(request.specs, recipe):
         watcher.note(f"{spec} is {name} in a model of {2 * recipe.model.n_layers} sublayers")

@@ -24,17 +24,11 @@ _NO_NUMBERS = ("step", "mixing", "no_mixing")
 
 
 def write(store: Store, records: Sequence[RunRecord], folder: Path) -> int:
-    """Write an event file for each of these runs that has ended; how many.
+    """Write an event file for each of these runs that has ended, and return how many were written.
 
-    All events of a run have the time at which it ended: the study keeps no other.
-
-    Args:
-        store: the study.
-        records: runs of it, with their curves.
-        folder: is made, and must be empty, or TensorBoard would draw two runs as one.
-
-    Raises:
-        UsageError: TensorBoard is not installed, no run has ended, or the folder cannot be used.
+    All events of a run have the time at which it ended, since the study keeps no other. The records
+    need their curves. The folder must be empty, or TensorBoard would draw two runs as one. Raises
+    UsageError where it is not, no run has ended, or TensorBoard is not installed.
     """
     library = required("torch.utils.tensorboard", "tensorboard", "--tensorboard", UsageError)
     ended = [record for record in records if record.result is not None]
@@ -58,8 +52,8 @@ def write(store: Store, records: Sequence[RunRecord], folder: Path) -> int:
 
 
 def names(records: Iterable[RunRecord]) -> list[str]:
-    """A folder for each: recipe, variant, seed. Where several recipes, or one on several data, have
-    a name in common, digest and fingerprint stand behind it.
+    """The folder of each run: recipe, variant, seed. Digest and fingerprint follow the recipe's
+    name where several recipes have it, or one has several data.
     """
     records, groups = list(records), defaultdict(set)
     for run in records:

@@ -22,13 +22,10 @@ WAITS = (Status.PENDING, Status.RUNNING)
 
 @dataclass(frozen=True)
 class Place:
-    """Where runs are recorded and computed, as it is typed.
+    """Where runs are recorded and computed, as the user typed it.
 
     Attributes:
-        study: path or URL.
         workers: processes, None for as many as pay.
-        device: as `auto`.
-        engine: of depth mixing, as `auto`.
         retry_failed: whether runs that failed before this command are trained once more.
     """
 
@@ -72,12 +69,7 @@ class Watcher(Protocol):
 
 @dataclass
 class Experiment:
-    """Runs of one data set in one study.
-
-    Attributes:
-        store: the study, opened by this process; its workers open it by the name in `place`.
-        failed: ids of runs that failed now, or before and were not tried again.
-    """
+    """Runs of one data set in one study. `failed` has the ids of those that failed for good."""
 
     place: Place
     store: Store
@@ -86,8 +78,8 @@ class Experiment:
     failed: set[int] = field(default_factory=set)
 
     def records(self, specs: Sequence[RunSpec]) -> list[RunRecord]:
-        """The study's runs of these specs. Those that it lacks wait there now, and so do those that
-        failed before this command, if they are to be trained once more.
+        """The study's runs of these specs. Missing runs are added, and wait there; failed ones wait
+        again if `retry_failed` asks for it.
         """
         facts = self.tokens.description
         records = self.store.plan(specs, facts) if specs else []
@@ -128,8 +120,8 @@ class Experiment:
     def train(
         self, plan: Plan, requested: Callable[[int], Sequence[int]], display: Display
     ) -> None:
-        """Train the requested runs until none is left; those that other processes have are waited
-        for. Raises KeyboardInterrupt where the user stops it.
+        """Train the requested runs until none is left, and wait for those that other processes
+        train. Raises KeyboardInterrupt where the user stops it.
         """
         run_all(self.store, grid.jobs(plan, self.place.study), requested, display)
 

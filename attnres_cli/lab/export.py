@@ -18,11 +18,8 @@ FILES = ("model.safetensors", "config.json")
 
 
 def export(store: Store, record: RunRecord, folder: Path) -> None:
-    """Write model.safetensors and config.json into a folder, which is made; `model.load` reads it.
-
-    Raises:
-        UsageError: the run's weights are not there, or the folder has such files or cannot be
-            written to.
+    """Write model.safetensors and config.json into a new folder, for `model.load`. Raises
+    UsageError where the weights are gone, or the folder has such files or cannot be written to.
     """
     kept = store.folder_of(record) / WEIGHTS
     if record.result is None:

@@ -27,11 +27,8 @@ _NARROW = 256  # widths up to which two processes of one thread beat one of two 
 
 
 def resolve(specs: Sequence[str], recipe: Recipe, vocab_size: int) -> tuple[Arm, ...]:
-    """Arms from specs as they are typed, each design once, in the order given.
-
-    Raises:
-        VariantError: a spec that cannot be meant, or does not fit the recipe's sizes; a design of
-            the user's own that cannot be trained fairly (`admit`).
+    """Arms from specs as they are typed, each design once, in the order given. Raises VariantError
+    where a spec makes no sense, does not fit the recipe's sizes, or is an unfair design (`admit`).
     """
     shape = recipe.model.shape(vocab_size)
     arms: dict[str, Arm] = {}
@@ -52,9 +49,7 @@ def counted(design: Residual, shape: Shape) -> tuple[int, int]:
 
 
 def renamed(specs: Sequence[str], recipe: Recipe) -> list[tuple[str, str]]:
-    """(spec, name) of the specs that are presets, or the same design as a simpler one at the
-    recipe's depth.
-    """
+    """(spec, name) of specs that are presets, or equal a simpler design at the recipe's depth."""
     found = []
     for typed in specs:
         spec = variant.parse(typed)
@@ -89,14 +84,11 @@ def make(
     workers: int | None,
     engine: str = "auto",
 ) -> Plan:
-    """The whole grid, and where it will be computed.
+    """The whole grid, and where it will be computed. Raises DeviceError or UsageError where device,
+    engine and the recipe's `compile` do not go together.
 
     Without a number of workers: one per GPU; on a CPU one per core up to a width of 256, where
     processes of one thread each pay most, else one with all cores.
-
-    Raises:
-        DeviceError: no such device here, or the engine does not run on it.
-        UsageError: no such engine, or the recipe's `compile` contradicts it.
     """
     found, n_cores = computing.devices(device), len(device_flops.cores())
     if workers is None:
@@ -111,10 +103,9 @@ def make(
 
 
 def timed(plan: Plan, tokens: Tokens, note: Callable[[str], None] | None = None) -> Plan:
-    """The plan with a few real training steps of every missing arm timed on its first device.
-
-    An arm that cannot be trained keeps step_s None: its run will fail, and be recorded with why.
-    Of long steps a part of the batch is timed (see `Plan.timed_sequences`). `note` is told before.
+    """The plan, after timing a few training steps of every missing arm on its first device. Of long
+    steps only a part of the batch is timed (`Plan.timed_sequences`). An arm that cannot be trained
+    keeps step_s None: its run will fail, and record why.
     """
     missing = {arm.variant for arm, _ in plan.missing if arm.step_s is None}
     if note is not None and missing:
@@ -164,7 +155,7 @@ def without(plan: Plan, records: Sequence[RunRecord]) -> Plan:
 
 def belonging(plan: Plan, records: Sequence[RunRecord]) -> list[RunRecord]:
     """The runs that the plan's verdict rests on: its arms with its seeds, and with any other seed
-    that has ended (one that only waits would block the verdict) and does not tune.
+    that has ended and does not tune. A run of another seed that only waits would block the verdict.
     """
     digests = plan.digests
     return [

@@ -41,19 +41,9 @@ def matched(
     held: Sequence[ArmRecipe],
     note: Callable[[str], None],
 ) -> Plan:
-    """The plan with a recipe for each arm that makes it equal to the baseline.
-
-    Args:
-        plan: of which the baseline is an arm.
-        match: in what; `tokens` changes nothing.
-        baseline: its canonical name.
-        tokens: to time training steps on.
-        held: what the study holds: arms timed before keep the tokens they got.
-        note: told what takes long.
-
-    Raises:
-        UsageError: an arm that cannot be made equal within the tolerance, with the nearest there
-            is; one that cannot be timed.
+    """The plan with a recipe for each arm that makes it equal to the baseline. An arm that `held`
+    has timed before keeps its tokens. Raises UsageError where an arm cannot be timed, or not be
+    made equal within the tolerance, and names the nearest.
     """
     if match == "tokens":
         return plan

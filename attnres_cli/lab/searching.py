@@ -33,11 +33,7 @@ _RANGES = ("n_layers", "d_model", "n_heads", "d_ff", "aspect", "heads_per_layer"
 
 def planned(request: Request, place: Place) -> Plan:
     """Where the runs of a search are computed, as the largest of them wants it; it has no arms yet.
-
-    Raises:
-        DeviceError: no such device here, or the engine does not run on it.
-        UsageError: no such engine, or the recipe's `compile` contradicts it; memory is a goal, and
-            not measured there.
+    Raises UsageError where memory is a goal but cannot be measured.
     """
     search, data = request.search, request.tokens.fingerprint
     points = chain(*request.points.values())
@@ -53,11 +49,8 @@ def planned(request: Request, place: Place) -> Plan:
 
 
 def run(request: Request, plan: Plan, place: Place, watcher: Watcher) -> int:
-    """Do what the study lacks of a search, as planned; how many runs of it failed.
-
-    Raises:
-        StudyError: the study cannot be used.
-        VariantError: the study's runs of a user's own design were made by other code.
+    """Do what the study lacks of a planned search, and return how many of its runs failed. Raises
+    VariantError where the study has runs of a user's design with other code.
     """
     study, search = place.study, request.search
     store = Store.open(study, create=True)
@@ -115,9 +108,7 @@ def lines(request: Request, plan: Plan, step_s: TimeModel) -> list[str]:
 
 
 def _fresh_seeds(asked: Search, store: Store, study: str) -> tuple[int, ...]:
-    """The seeds that were asked for now, and those that another command has trained, which may have
-    asked since.
-    """
+    """The seeds asked for now, and those that other commands have trained in the meantime."""
     (held,) = [each for each in studies.read(study) if each.name == asked.name]
     others = (*held.earlier_seeds, *held.confirm_seeds)
     search = replace(held, confirm_seeds=asked.confirm_seeds, earlier_seeds=others)
@@ -153,9 +144,7 @@ def _families(request: Request, storage: RDBStorage, study: str, alone: Turn) ->
 
 
 def _keep_asked(request: Request, family: Family) -> None:
-    """Let Optuna's study of a design say what was asked for last; the sampler if it has anything
-    to propose.
-    """
+    """Record in Optuna's study what was asked for last; the sampler only if it has work to do."""
     search = request.search
     text = request.samplers[family.spec][1] if family.n_to_ask(search.n_trials) else ""
     with family.alone():

@@ -41,10 +41,7 @@ def grid(plan: Plan) -> Plan:
 
 
 def tuned(plan: Plan, records: Sequence[RunRecord]) -> Plan:
-    """The plan with each arm at the rate that its tuning runs speak for.
-
-    Arms whose tuning runs have not all ended are left out: nobody knows their rate.
-    """
+    """The plan with each arm at its tuned rate, without arms whose tuning runs have not ended."""
     losses = {
         (record.recipe_digest, record.variant, record.seed): record.result.val_loss
         for record in records
@@ -78,14 +75,10 @@ def choose(
 ) -> tuple[float, bool, str]:
     """A learning rate, whether it is at the grid's edge, and how it was chosen.
 
-    The vertex of the parabola in log(lr) through the best rate of the grid and its two neighbours,
-    which lies between these. The best rate itself where it has no two neighbours that trained, or
-    all three are equal; the shared one where no rate trained.
-
-    Args:
-        grid: rates in ascending order.
-        losses: at each of them, None where training diverged.
-        shared: the recipe's rate.
+    The rate is the vertex of the parabola in log(lr) through the best rate of the ascending grid
+    and its two neighbours, and lies between them. It is the best rate itself where that lacks two
+    neighbours that trained, or all three are equal; the shared one where no rate trained. A loss is
+    None where training diverged.
     """
     trained = [(loss, i) for i, loss in enumerate(losses) if loss is not None]
     if not trained:

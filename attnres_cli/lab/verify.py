@@ -35,12 +35,9 @@ Changed = tuple[tuple[str, str, str], ...]
 
 
 def plan(record: RunRecord, recipe: Recipe, tokens: Tokens) -> tuple[Plan, Changed]:
-    """One run to train, computed as the record says; what of its provenance is another one here.
-
-    Raises:
-        DataError: the data are not those of the run.
-        DeviceError: the run's device or engine is not here.
-        UsageError: the run has not ended, so that there is nothing to compare with.
+    """A plan that repeats one run as its record says, and what differs here from its provenance.
+    Raises UsageError where the run has not ended, DataError where its data have changed,
+    DeviceError where its device or engine is missing.
     """
     result = record.result
     if result is None:
@@ -65,9 +62,8 @@ def retrain(
     kept: Path,
     on_event: Callable[[Event | None], None],
 ) -> Verification:
-    """Train it, and hold it against the record; nothing of the study is written.
-
-    `kept` is the study's folder of the run, whose final weights are compared where it has them.
+    """Train the run again and compare it with the record; nothing of the study is written.
+    Final weights are compared where `kept`, the study's folder of the run, has them.
     """
     torch.set_num_threads(plan.settings.threads)
 
