@@ -22,13 +22,8 @@ _NOT_HELD = ("name", "description", "variants", "ladder")
 
 @dataclass(frozen=True)
 class Chapter:
-    """One comparison and all that is shown with it.
-
-    Attributes:
-        runs: the runs that were compared; with their curves where these are shown.
-        probes: by the number of a run, what was measured inside its model at the end.
-        recipes: by digest, the resolved recipes of these runs.
-        study: the file or URL that they are of, as it was typed.
+    """One comparison, the runs in it (with curves where those are shown), the probes by run number,
+    the resolved recipes by digest, and the study's file or URL as it was typed.
     """
 
     comparison: Comparison
@@ -58,10 +53,10 @@ class Chapter:
         return address.parted(self.study)[0]
 
     def command(self, arm: ArmResult) -> str:
-        """What trains an arm's runs again, in a study of their own: beside the baseline, or alone
-        where its recipe is not the shared one.
+        """The command that trains an arm's runs again in a study of their own, beside the baseline,
+        or alone where the arm has its own recipe; empty where the recipe is not known.
 
-        Empty where the recipe is not known. The device is named, the kind of machine cannot be.
+        The command names the device; it cannot name the kind of machine.
         """
         recipe, runs = self.recipes.get(arm.recipe_digest), self.runs_of(arm.variant)
         if recipe is None or not runs or runs[0].result is None:
@@ -80,9 +75,7 @@ class Chapter:
 
 
 def chapter(comparison: Comparison, records: Iterable[RunRecord], study: str) -> Chapter:
-    """A comparison with its own runs out of all of the study; without an ended run, with those of
-    its recipe that did not come so far.
-    """
+    """A comparison with its runs; where none has ended, with the recipe's runs so far."""
     arms = {(arm.variant, arm.recipe_digest): arm.losses for arm in comparison.arms}
     runs = [run for run in records if run.fingerprint == comparison.data.fingerprint]
     if not arms:
@@ -93,10 +86,7 @@ def chapter(comparison: Comparison, records: Iterable[RunRecord], study: str) ->
 
 
 def overrides_of(recipe: Recipe) -> tuple[str, list[str]]:
-    """A shipped recipe's name and the `--set` values that make it equal to this one.
-
-    It is the recipe of that name where there is one, else `quick`.
-    """
+    """The shipped recipe of that name, or `quick`, and the `--set` values that make it this one."""
     name = plain_name(recipe.name)
     name = name if name in recipes.names() else "quick"
     wanted, shipped = recipe.model_dump(mode="json"), recipes.load(name).model_dump(mode="json")
@@ -119,9 +109,7 @@ PLUGIN = "FILE"
 
 
 def plugins_typed(variants: Iterable[str]) -> list[str]:
-    """The `--plugin` options without which a command does not know these designs, from the folder
-    in which it is typed: none for installed designs.
-    """
+    """The `--plugin` options that these designs need in a command typed here; none if installed."""
     here, words = Path.cwd(), []
     for file in complete.plugins_of(variants):
         if file is None:

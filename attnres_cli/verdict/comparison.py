@@ -66,9 +66,9 @@ class Failure:
 
 @dataclass(frozen=True)
 class Comparison:
-    """All arms of one recipe on one fingerprint of data, the baseline first, then by loss.
+    """The arms of one recipe on one fingerprint of data, the baseline first, then by loss.
 
-    Under some terms arms have recipes of their own, which come of that recipe.
+    Under some terms arms have their own recipes, which are derived from that recipe.
     """
 
     recipe: str
@@ -92,16 +92,9 @@ def compare(
     terms: Terms = SHARED,
     own: Sequence[ArmRecipe] = (),
 ) -> Comparison:
-    """Compare the arms of these runs, which are of one fingerprint.
-
-    Without runs of the baseline every arm is blocked for that reason.
-
-    Args:
-        records: one run or more, an arm's all under one recipe.
-        data: facts of that fingerprint.
-        baseline: the canonical name of an arm.
-        terms: what was held equal between the arms.
-        own: recipes of arms that were changed for these terms; of all others it is the shared one.
+    """Compare the arms of these runs, one or more, which are of one fingerprint; an arm's runs have
+    one recipe, the one in `own` or the shared one. Without runs of the baseline every arm is
+    blocked.
     """
     own_of = {found.variant: found for found in own}
     by_arm: dict[str, list[RunRecord]] = {}

@@ -46,8 +46,7 @@ class Scaled:
 
     Attributes:
         worth: how much more compute the baseline takes to the arm's loss at the largest rung; None
-            for the baseline, and where `reason` says why.
-        in_time: the same by measured FLOPs per second at that rung.
+            for the baseline, and where `reason` says why. `in_time`: by measured FLOPs per second.
         floor: the fit with E, of four rungs or more; `floor_worth` by it.
         trend: how the difference from the baseline changes per doubling of n_layers, from the
             slope of every seed that all depths share; None below three depths or two seeds.
@@ -65,9 +64,8 @@ class Scaled:
 
 @dataclass(frozen=True)
 class Ladder:
-    """The rungs, by compute of the baseline; arms that all of them have, the baseline first.
-
-    left_out: arms that a rung lacks, and recipes of the same compute as a newer one, with why.
+    """The rungs, by compute of the baseline; the arms that all rungs have, the baseline first; and
+    what is left out, with why: other arms, and recipes of the same compute as a newer one.
     """
 
     rungs: tuple[Rung, ...]
@@ -89,10 +87,8 @@ def ladder(
     recipe_of: Callable[[str], Recipe],
     own: Sequence[ArmRecipe] = (),
 ) -> Ladder:
-    """The recipes of that name on those data, each compared for itself, and what they say together.
-
-    Raises:
-        StudyError: fewer than two sizes with the baseline.
+    """The recipes of that name on those data, each compared by itself, and what they say together.
+    Raises StudyError where fewer than two sizes have the baseline.
     """
     derived = {found.digest for found in own} - {found.base_digest for found in own}
     by_digest: dict[str, list[RunRecord]] = {}

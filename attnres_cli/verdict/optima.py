@@ -18,14 +18,12 @@ from attnres_cli.verdict.shape_results import Cell, Optimum, Shape, named, optim
 
 @dataclass(frozen=True)
 class Pair:
-    """Two variants, and whether one shape can be best for both.
+    """Two variants, by their indices among the optima, and whether one shape can be best for both.
 
     Attributes:
-        ours: index of the one among the optima; theirs: of the other.
-        test: None where there can be none; then `reason` says why.
-        cells: the shapes that were tested, in the test's order; n_tried: how many there are that
-            one of the two or both have tried.
-        choices: what the first look chose for each, among its confirmed shapes.
+        test: None where none is possible; then `reason` says why.
+        cells: the shapes that were tested, in the test's order, of `n_tried` that either has tried.
+        choices: the shape that the first look chose for each, among its confirmed ones.
         lacking: trials whose fresh seeds would make the test possible.
         p: of the test, corrected for the number of pairs (Holm).
         needed: fresh seeds that would find such a difference, where it was not found.
@@ -60,12 +58,7 @@ class Finding:
 
 
 def find(search: Search, runs: Sequence[RunRecord]) -> Finding:
-    """What the runs of a study say of a search. Nothing is trained, nothing chosen by what judges.
-
-    Args:
-        search: its trials.
-        runs: of the study, any.
-    """
+    """What the study's runs say of a search. Nothing is trained or chosen by what judges."""
     mine = {
         (run.variant, run.recipe_digest, run.seed): run
         for run in runs
@@ -93,9 +86,8 @@ def find(search: Search, runs: Sequence[RunRecord]) -> Finding:
 
 
 def _pair(search: Search, optima: Sequence[Optimum], ours: int, theirs: int) -> Pair:
-    """The test of two variants on the shapes that both have with all fresh seeds.
-
-    Of a shape that a variant has with several options, the one that its first look chose counts.
+    """The test of two variants on the shapes that both have with all fresh seeds. Of a shape with
+    several options, those that the variant's first look chose count.
     """
     found, both = Pair(ours, theirs), (optima[ours], optima[theirs])
     for one in both:
@@ -144,9 +136,7 @@ def _tested(
 
 
 def _unruled(both: Sequence[Optimum], common: Sequence[Cell]) -> tuple[str, tuple[Trial, ...]]:
-    """Why the optima of confirmed shapes, which differ, may be one, and the trials whose fresh
-    seeds would tell; an empty text where nothing speaks for that.
-    """
+    """Why optima that differ may be one, and the trials whose fresh seeds would tell; or empty."""
     if both[0].confirmed[0].cell == both[1].confirmed[0].cell:
         return "both are lowest at one shape, with options that a first look did not choose", ()
     tried = [_by_cell(one.shapes) for one in both]

@@ -28,9 +28,9 @@ class Beside:
 
     Attributes:
         paper_loss: as printed; None where the paper has no such arm.
-        ranks: among the arms that both have, the least loss first; equal ones share a rank. None
-            where either has no gap.
-        reason: why there is no verdict, where there is none.
+        rank: among the arms that both have, the least loss first, equal ones sharing a rank, as for
+            `paper_rank`. Both are None where either has no gap.
+        reason: why there is no verdict.
     """
 
     arm: ArmResult
@@ -51,9 +51,7 @@ def losses(paper: Mapping[str, Any]) -> dict[str, float]:
 
 def beside(comparison: Comparison, paper: Mapping[str, Any]) -> list[Beside]:
     """Every arm of a comparison beside the paper's of the same name, in the comparison's order.
-
-    Raises:
-        UsageError: the paper does not have the baseline, so that it has no gaps to it.
+    Raises UsageError where the paper lacks the baseline, so that it has no gaps to it.
     """
     theirs, baseline = losses(paper), comparison.baseline
     if baseline not in theirs:

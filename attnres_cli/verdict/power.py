@@ -22,17 +22,15 @@ from attnres_cli.verdict.comparison import Comparison, compare
 
 @dataclass(frozen=True)
 class PowerAnalysis:
-    """What the runs of a study say about one that would separate a gap.
+    """What the runs of a study say about one that would separate a gap (nats per token).
 
     Attributes:
         noise: of the baseline's losses over seeds.
-        gap: to be separated, nats per token.
         n_arms: besides the baseline; p is corrected for so many.
         pairings: measured, where the study has arms; then assumed ones.
         runs: for each arm, the baseline first, runs held and the seconds that one takes.
         n_timed: runs that those seconds are medians of.
-        numerics: of the baseline's runs that count.
-        left_out: the baseline's runs that do not: diverged, or computed in another way.
+        left_out: runs of the baseline that do not count: diverged, or computed in another way.
     """
 
     comparison: Comparison
@@ -56,17 +54,10 @@ def analyse(
     workers: int | None,
     n_cores: int,
 ) -> PowerAnalysis | None:
-    """What runs of one recipe say; None where the baseline has fewer than two that count.
+    """What runs of one recipe and fingerprint say; None where fewer than two of the baseline count.
 
-    Args:
-        records: of one recipe and fingerprint, one or more.
-        facts: of that fingerprint.
-        baseline: the canonical name of an arm.
-        gap: in nats per token, more than 0.
-        n_arms: besides the baseline; None: those that the study holds, or else one.
-        workers: processes; None: as many as the threads of the runs leave room for on n_cores, on
-            a GPU one.
-        n_cores: of this machine.
+    n_arms None stands for the arms that the study holds, or one; workers None for as many processes
+    as the threads of the runs leave room for on n_cores, on a GPU one.
     """
     base = [run for run in records if run.variant == baseline and run.result is not None]
     numerics = base[-1].result.settings.numerics if base and base[-1].result else ""
@@ -119,8 +110,8 @@ def _train_s(records: Sequence[RunRecord], variant: str) -> list[float]:
 def _runs(
     timed: Mapping[str, Sequence[float]], baseline: str, n_arms: int
 ) -> list[tuple[int, float]]:
-    """Those of the baseline, then of the arms with most runs; arms that are not there yet take as
-    long as the others' median, or the baseline's.
+    """Runs held and seconds of each: the baseline, then the arms with most runs. Arms that are
+    still to come take as long as the others' median, or the baseline's.
     """
     base = (len(timed[baseline]), median(timed[baseline]))
     held = [(len(times), median(times)) for name, times in timed.items() if name != baseline]

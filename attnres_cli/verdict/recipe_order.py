@@ -19,8 +19,8 @@ def of(chapter: Chapter) -> str:
 
 
 def split(chapters: Sequence[Chapter]) -> tuple[list[Chapter], list[Chapter]]:
-    """Those to be shown whole, in order, and those to be named: recipes in which no arm has a
-    verdict, as the trials of a search have one seed, unless they are the newest, which is last.
+    """The chapters to show whole, in order, and those to name alone: recipes in which no arm has a
+    verdict, such as trials of a search with one seed. The newest, the last given, is shown whole.
 
     In order: the newest's name first; then by name, data, depth, width and tokens.
     """
@@ -43,7 +43,7 @@ def split(chapters: Sequence[Chapter]) -> tuple[list[Chapter], list[Chapter]]:
 
 
 def names(chapters: Sequence[Chapter]) -> list[str]:
-    """For each chapter its size, and what else its recipe has that others of its name have not:
+    """For each chapter its size and the settings in which it differs from others of its name, as in
     `4 layers of width 64, lr 0.01`; empty where all are of one recipe on the same data.
     """
     if len({of(chapter) for chapter in chapters}) < 2:

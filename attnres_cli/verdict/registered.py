@@ -21,14 +21,9 @@ def compared(
     own: Sequence[ArmRecipe],
     registrations: Sequence[Registration],
 ) -> list[Comparison]:
-    """The comparisons of a recipe: on the shared terms, then on each of the others, labelled.
+    """The comparisons of a recipe, labelled: on the shared terms, then on each of the others.
 
-    Args:
-        chosen: the recipe and the baseline.
-        records: all runs of the study.
-        data: what the recipe's data are.
-        own: the recipes of single arms.
-        registrations: all of the study.
+    `records`, `own` and `registrations` are all of the study.
     """
     found = [
         compare(runs, data, chosen.baseline, terms, mine)
@@ -43,17 +38,11 @@ def labelled(
     facts: DataDescription,
     registrations: Sequence[Registration],
 ) -> list[Comparison]:
-    """The comparisons, each with what it is; unchanged where the study has no preregistration.
+    """The comparisons of one recipe, labelled; unchanged where the study has no preregistration.
 
-    Where their recipe has one, the registered arms on the registered seeds come first, compared
-    with each other alone; any comparison that holds more, or other terms, is exploratory. Only the
-    data of the recipe's first run count, since data are not fixed before.
-
-    Args:
-        found: comparisons of one recipe.
-        records: all runs of the study.
-        facts: of the data that they are of.
-        registrations: all of the study.
+    Where the recipe has one, the registered arms on the registered seeds come first, compared with
+    each other alone; any comparison that holds more, or other terms, is exploratory. Only the data
+    of the recipe's first run count, since data are not fixed before.
     """
     if not registrations or not found:
         return list(found)

@@ -15,8 +15,8 @@ Canonical = Callable[[str, str], str]
 
 @dataclass(frozen=True)
 class Choice:
-    """The runs to compare under the shared recipe; `others` is what --recipe would take for what
-    the study holds besides, each with its name.
+    """The runs to compare under the shared recipe; `others` is what --recipe would take for the
+    rest of the study, each with its name.
     """
 
     records: list[RunRecord]
@@ -34,22 +34,14 @@ def choose(
     canonical: Canonical = lambda spec, _digest: spec,
     own: Sequence[ArmRecipe] = (),
 ) -> Choice:
-    """The runs of one recipe on one fingerprint, by default the newest of the study. Runs that
-    tuned a learning rate are left out.
+    """The runs of one recipe on one fingerprint, by default the study's newest, without those that
+    tuned a learning rate. `recipe` is a name, the start of a digest, or digest@fingerprint; an
+    arm's own recipe is reported with the one it was made of, and can be asked for by its digest.
 
-    Args:
-        records: all runs of the study.
-        study: what to call it in messages.
-        recipe: a name, the start of a digest, or digest@fingerprint.
-        baseline: a spec; options in any order.
-        canonical: the canonical form of a spec under the recipe of a digest, asked for where the
-            study holds no arm of the name as it is typed (to know it takes torch).
-        own: the recipes of single arms, which are reported with the one they were made of; by its
-            digest such a recipe can be asked for too.
+    `canonical` gives the canonical form of a spec under the recipe of a digest. It takes torch, so
+    it is asked only where no arm has the name as typed, with options in any order.
 
-    Raises:
-        StudyError: the study holds no run.
-        UsageError: no such recipe or baseline in it, with the nearest there is.
+    Raises StudyError where the study has no run, UsageError where it lacks the recipe or baseline.
     """
     records = [record for record in records if record.seed < FIRST_TUNING_SEED]
     if not records:
@@ -79,16 +71,8 @@ def every(
     canonical: Canonical,
     own: Sequence[ArmRecipe] = (),
 ) -> list[Choice]:
-    """The runs of each recipe on each data that `recipe` can mean, by default all of the study;
-    the newest, which `choose` has found, is the last. One that lacks the baseline is among them.
-
-    Args:
-        newest: what `choose` returned.
-        records: all runs of the study.
-        recipe: as for `choose`, and so are the others.
-        baseline: the same.
-        canonical: the same.
-        own: the same.
+    """A choice for each recipe on each data that `recipe` can mean, by default all of the study,
+    with `newest`, from `choose`, last. One that lacks the baseline is among them.
     """
     records = [record for record in records if record.seed < FIRST_TUNING_SEED]
     derived = {found.digest for found in own} - {found.base_digest for found in own}
@@ -124,15 +108,9 @@ def _named(baseline: str, last: RunRecord, arms: set[str], canonical: Canonical)
 def told(
     chosen: Choice, records: Sequence[RunRecord], own: Sequence[ArmRecipe]
 ) -> list[tuple[list[RunRecord], Terms, list[ArmRecipe]]]:
-    """What a report compares: the runs under the shared recipe, and under each of the terms on
-    which arms got recipes of their own those runs and recipes.
-
-    The former is left out where only the baseline was trained under the shared recipe.
-
-    Args:
-        chosen: the shared recipe, and the baseline.
-        records: all runs of the study.
-        own: the recipes of single arms.
+    """What a report compares: the runs under the shared recipe, then, for each of the terms on
+    which arms got their own recipes, those runs and recipes. The former is left out where only the
+    baseline was trained under the shared recipe.
     """
     base = (chosen.recipe_digest, chosen.fingerprint)
     own = [each for each in own if (each.base_digest, each.fingerprint) == base]

@@ -1,7 +1,5 @@
-"""The shapes that a search tried for one variant: what the first look promised, what fresh seeds
-gave, and which may be the best.
-
-The first look, one seed, chooses; fresh seeds, which chose nothing, judge.
+"""The shapes that a search tried for one variant, and which may be the best. The first look, one
+seed, chooses; fresh seeds, which chose nothing, judge.
 """
 
 from __future__ import annotations
@@ -21,9 +19,8 @@ from attnres_cli.verdict.comparison import last_line
 from attnres_cli.verdict.format import plural
 
 SIZES = ("n_layers", "d_model", "n_heads", "mlp_ratio", "params")
-"""What two trials have in common that are of the same shape, the last two where they were searched.
-
-d_ff is none of it: it takes up what a variant's own parameters change of the budget.
+"""What trials of one shape have in common, the last two where they were searched. d_ff is not in
+it: d_ff takes up what a variant's own parameters change of the budget.
 """
 
 _NOT_OPTIONS = {*SIZES[:3], "d_ff", "aspect", "heads_per_layer", "tokens"}
@@ -49,9 +46,8 @@ class Shape:
         ci95: t interval of their mean; None of fewer than two.
         step_s: median over all of its runs, seconds; None without any.
         numerics: of its runs, which are paired only if they are one; settings: of the first.
-        may_be_best: whether it is in the set of its variant's shapes that holds the best of the
-            confirmed ones with 95 % confidence; None where that was not tested.
-        is_lowest: whether its mean is the lowest of those shapes.
+        may_be_best: whether it is in the set of its variant's confirmed shapes that holds the best
+            with 95 % confidence; None where that was not tested. is_lowest: among them, by mean.
     """
 
     trial: Trial
@@ -93,8 +89,7 @@ class Optimum:
     Attributes:
         failed: trials that came to nothing, with their error in a line, or that they diverged.
         failed_runs: runs of other trials that failed, with seed and error: most of fresh seeds.
-        counts: trials that were asked for by what became of them, diverged ones apart; and `extra`,
-            those beyond them.
+        counts: trials that were asked for, by what became of them, and `extra`, those beyond them.
         reason: why it is not said which shapes may be best; empty where it is.
     """
 
@@ -129,8 +124,8 @@ class Optimum:
 
     @property
     def listed(self) -> list[Shape]:
-        """What a table shows: confirmed shapes, those with a part of the seeds, and the best of
-        the first look; without any fresh seed the five best of it. Of two goals the front too.
+        """The shapes in a table: confirmed ones, those with some of the seeds, and the best first
+        look; without any fresh seed the five best first looks. With two goals the front too.
         """
         begun = [s for s in self.shapes if s.missing and (s.fresh or s in self.shapes[:1])]
         kept = {trial.number for trial in front(self)}
@@ -156,9 +151,7 @@ def is_sound(trial: Trial) -> bool:
 
 
 def front(one: Optimum) -> list[Trial]:
-    """The trials that no other one of the variant is better than in every objective, the lowest
-    loss first; none where there is one objective.
-    """
+    """The Pareto front, the lowest loss first; empty where there is one objective."""
     sound = [t for t in one.family.trials if is_sound(t) and all(map(math.isfinite, t.values))]
     if not sound or len(sound[0].values) < 2:
         return []
@@ -188,13 +181,7 @@ def layers_by_width(trial: Trial) -> str:
 
 
 def optimum(search: Search, family: Family, runs: Runs) -> Optimum:
-    """What a variant's trials and their runs say.
-
-    Args:
-        search: that the family is of.
-        family: its trials.
-        runs: of the study, on the search's data.
-    """
+    """What a variant's trials and their runs, on the search's data, say."""
     sound = {(t.variant, t.recipe_digest): t for t in reversed(family.trials) if is_sound(t)}
     shapes = [_shape(search, trial, runs) for trial in sound.values()]
     shapes.sort(key=lambda shape: (shape.promised, shape.trial.number))
