@@ -129,9 +129,7 @@ def _rung_text(rung: Rung) -> str:
 
 
 def show(comparisons: Sequence[Comparison], form: Format, out: TextIO | None = None) -> None:
-    """Print comparisons of one recipe, or of the sizes of its ladder, on stdout unless a stream is
-    given; html is no form here.
-    """
+    """Print comparisons of one recipe, or of the sizes of its ladder, in any form except html."""
     from attnres_cli.report import comparison, formats
 
     formats.show(comparison.report_of(comparisons), form, out or sys.stdout)

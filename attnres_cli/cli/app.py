@@ -1,5 +1,4 @@
 """The command line: parse, call one function, print. The one place where errors become messages.
-
 Torch, sqlalchemy, scipy and all of ours but errors are imported inside commands, so that --help
 answers at once.
 """

@@ -153,12 +153,9 @@ def report(
 
 
 def _preregister(path: str, study: str) -> None:
-    """Write what the file says into the study, which is made if it is not there.
-
-    Raises:
-        RecipeError: the file, or its recipe, cannot be meant.
-        VariantError: an arm cannot.
-        StudyError: the study holds runs of the recipe, or another preregistration of it.
+    """Write what the file says into the study, which is made if it is not there. Raises RecipeError
+    or VariantError where the file is wrong, StudyError where the study holds runs of the recipe or
+    another preregistration of it.
     """
     from attnres_cli.records.preregister import read
     from attnres_cli.store.store import Store

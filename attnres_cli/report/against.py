@@ -27,11 +27,7 @@ _COLUMNS = (
 
 
 def report_of(comparisons: Sequence[Comparison]) -> Report:
-    """Every comparison beside the paper.
-
-    Raises:
-        UsageError: the paper does not have the baseline.
-    """
+    """Every comparison beside the paper. Raises UsageError where the paper lacks the baseline."""
     return joined([one_report(comparison, paper()) for comparison in comparisons])
 
 

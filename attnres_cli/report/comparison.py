@@ -93,8 +93,8 @@ def difference_text(arm: ArmResult) -> str:
 
 
 def verdict_text(arm: ArmResult) -> str:
-    """The word; with the gate of a blocked verdict or of the baseline's own runs, or with the seeds
-    that a difference which is not separable would take.
+    """The word of a verdict; with the gate that blocked it or the baseline's own runs, or with the
+    seeds that a difference which is not separable would take.
     """
     if arm.verdict in ("blocked", "baseline") and arm.reason:
         return f"{arm.verdict}: {arm.reason}"

@@ -18,10 +18,8 @@ if TYPE_CHECKING:
 
 
 def write(path: Path, content: bytes, option: str) -> None:
-    """Make or replace a file in one step, so that whoever reads it sees the old or the new one.
-
-    Raises:
-        UsageError: it cannot be written there; `option` names where the path was given.
+    """Make or replace a file in one step, so that readers see the old or the new one. Raises
+    UsageError, naming `option`, where it cannot be written.
     """
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
@@ -36,11 +34,8 @@ def write(path: Path, content: bytes, option: str) -> None:
 def places(where: str) -> tuple[Path, str, str]:
     """Folder, beginning of names and suffix of the figures to be written.
 
-    `figures` or `figures/` is a folder of SVG files, `figures/run.png` stands for
-    figures/run-curves.png and so on, as PNG; .svg and .pdf likewise.
-
-    Raises:
-        UsageError: a suffix of no figure.
+    `figures` or `figures/` is a folder of SVG files; `figures/run.png` stands for
+    figures/run-curves.png and so on, as PNG; .svg and .pdf likewise. Raises UsageError for others.
     """
     from attnres_cli.report.figures.drawing import SUFFIXES
 
@@ -58,12 +53,8 @@ def places(where: str) -> tuple[Path, str, str]:
 def save_figures(
     chapters: Sequence[Chapter], where: str, ladders: Sequence[Ladder] = ()
 ) -> list[Path]:
-    """Draw all figures of all chapters and ladders into files as `places` says; their paths.
-
-    The recipe stands in the names where there are several, the terms where there are several.
-
-    Raises:
-        UsageError: as `places` and `write`.
+    """Draw all figures of all chapters and ladders into files as `places` says; their paths. Names
+    hold the recipe where there are several, and the terms where there are several.
     """
     from attnres_cli.report.figures.drawing import drawings, of_sizes, picture
 
@@ -86,9 +77,7 @@ def save_figures(
 
 
 def _add(drawn: dict[str, Drawing], named: Sequence[str], drawings: Sequence[Drawing]) -> None:
-    """Drawings under names that none has yet: two comparisons on the same terms are numbered, as
-    a preregistered one and what is exploratory.
-    """
+    """Add drawings under unused names: a second comparison on the same terms gets a number."""
     for drawing in drawings:
         for again in itertools.count(1):
             number = [str(again)] if again > 1 else []

@@ -33,11 +33,8 @@ class Part:
 
 @dataclass(frozen=True)
 class Section:
-    """A section of a page. Links reach it by `#name`.
-
-    Attributes:
-        answer: what stands at the page's beginning for it; below its title if it is `is_linked`.
-        parts: what it shows; a section without has its answer alone.
+    """A section of a page. Links reach it by `#name`. Its `answer` stands at the page's beginning,
+    and below its title if it is `is_linked`. Without parts it has its answer alone.
     """
 
     title: str
@@ -54,13 +51,8 @@ def tables_of(report: Report) -> list[Part]:
 
 
 def page(title: str, heading: str, sections: Sequence[Section], study_name: str) -> str:
-    """A whole page.
-
-    Args:
-        title: of the window.
-        heading: the page's one `h1`.
-        sections: in order; all answers stand before the first.
-        study_name: the study as anyone may see it.
+    """A whole page: all answers, then the sections. `title` is of the window, `heading` the one
+    `h1`, `study_name` the study as anyone may see it.
     """
     environment = _environment()
     css = environment.get_template("page.css").render()

@@ -29,13 +29,9 @@ def to_html(
     findings: Sequence[Finding] = (),
     known: RecipeOf | None = None,
 ) -> str:
-    """The page of a study's comparisons, one chapter after the other, never pooled.
-
-    Args:
-        chapters: of one recipe or of several, the newest last.
-        ladders: what recipes of one name that differ in size say together.
-        findings: of the searches of the study.
-        known: gives the study's recipe of a digest, by which their shapes are reproduced.
+    """The page of a study's comparisons, one chapter after the other, the newest last, never
+    pooled; then its ladders and searches. `known` gives the study's recipe of a digest, by which
+    the shapes of searches are reproduced.
     """
     whole, brief = recipe_order.split(chapters)
     every = [*whole, *brief]
@@ -189,9 +185,7 @@ def scaling_page(found: Ladder, study_name: str) -> str:
 def beside_paper(
     chapters: Sequence[Chapter], titles: Sequence[str], numbers: Mapping[str, Any]
 ) -> list[Section]:
-    """Every comparison beside the paper; none where the paper has no arm of any besides its
-    baseline.
-    """
+    """Comparisons beside the paper; none where it has none of their arms but the baseline."""
     parts, notes = [], dict[str, None]()
     for chapter, title in zip(chapters, titles, strict=True):
         if is_known(chapter.comparison, numbers):
@@ -202,10 +196,8 @@ def beside_paper(
 
 
 def paper_page(chapters: Sequence[Chapter]) -> str:
-    """A page of one recipe's comparisons beside the paper alone.
-
-    Raises:
-        UsageError: the paper does not have the baseline.
+    """A page of one recipe's comparisons beside the paper alone. Raises UsageError where the paper
+    lacks the baseline.
     """
     comparisons, numbers = [chapter.comparison for chapter in chapters], paper()
     against.report_of(comparisons)

@@ -27,11 +27,8 @@ _PACE = 0.05  # of the work, after which it tells how long the rest takes
 class Tally:
     """Which runs are under way and how far all of them are.
 
-    Attributes:
-        total: runs that are to be trained.
-        predicted: seconds that they will take, None where that is not known.
-        lowest: the lowest loss of those that have ended, with its run; None before there is one,
-            and where runs are not looked through for the lowest.
+    `predicted` is in seconds, None where that is not known. `lowest` is the lowest loss of the
+    ended runs, with its run; None before there is one, and unless the tally `seeks` it.
     """
 
     def __init__(
@@ -87,8 +84,8 @@ class Tally:
         return min(1.0, (self.ended + under_way) / max(1, self.total))
 
     def left(self) -> str:
-        """Time left, if known: from the pace once there is one, from the prediction before, as long
-        as that holds.
+        """Time left: by the pace once there is one, before that by the prediction; empty where
+        neither holds.
         """
         passed = time.monotonic() - self.started
         if self.share > _PACE:

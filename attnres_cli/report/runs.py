@@ -24,8 +24,8 @@ _MOST_NAMES = 3
 
 @dataclass(frozen=True)
 class Line:
-    """A run, where it stands, how many steps its recipe has, and the search that ended it early,
-    where nobody has trained it since.
+    """A run, where it stands, the steps of its recipe, and the search that ended it early, where
+    nobody has trained it since.
     """
 
     record: RunRecord

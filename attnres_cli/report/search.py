@@ -36,13 +36,8 @@ _FIELDS = (
 
 
 def report_of(finding: Finding, known: RecipeOf | None = None, study: str = "") -> Report:
-    """All that a search says.
-
-    Args:
-        finding: the verdict.
-        known: gives the study's recipe of a digest (`Store.recipe`), by which shapes are
-            reproduced; without it only those that are a shipped recipe with other sizes.
-        study: the file or URL, as it was typed.
+    """All that a search says. `known` gives the study's recipe of a digest, by which shapes are
+    reproduced; without it only those of shipped recipes with other sizes are. `study` is as typed.
     """
     tables = [table_of(one, finding.search) for one in finding.optima]
     lost = failures(finding)

@@ -19,7 +19,7 @@ RecipeOf = Callable[[str], Recipe]
 
 
 def commands(finding: Finding, known: RecipeOf | None, study: str) -> list[tuple[str, str]]:
-    """What can be typed, each with what for: the best shape of a variant again, in a study of its
+    """Commands to type, each with its purpose: the best shape of a variant again, in a study of its
     own; and the runs that are missing for a comparison, in this study.
     """
     found = [(one, again(finding.search, one.best, known)) for one in finding.optima if one.best]
@@ -30,13 +30,8 @@ def commands(finding: Finding, known: RecipeOf | None, study: str) -> list[tuple
 
 
 def again(search: Search, shape: Shape, known: RecipeOf | None) -> str:
-    """What trains a shape's runs again in a study of their own; empty where it is not known to be
-    the same recipe.
-
-    Args:
-        search: that it was a trial of.
-        shape: with its trial.
-        known: gives the study's recipe of a digest.
+    """The command that trains a shape's runs again in a study of their own; empty where its recipe
+    is not known to be the same.
     """
     words = _ablate(search, shape.trial, known)
     if words and shape.settings is not None:
@@ -67,8 +62,8 @@ def _ablate(search: Search, trial: Trial, known: RecipeOf | None) -> list[str]:
 
 
 def _typed(search: Search, trial: Trial, recipe: Recipe | None) -> tuple[str, list[str]] | None:
-    """Recipe and overrides of a trial: those of the recipe that the study holds, else the sizes set
-    on the recipe of that name, if that has the same digest.
+    """A trial's recipe and overrides: of the recipe in the study, else the recipe of that name with
+    the trial's sizes, if that has the same digest.
     """
     if recipe is not None:
         return overrides_of(recipe)

@@ -19,13 +19,7 @@ from attnres_cli.verdict.shape_results import Optimum
 
 
 def to_html(findings: Sequence[Finding], known: RecipeOf | None, study: str) -> str:
-    """A page of one search or several.
-
-    Args:
-        findings: one or more.
-        known: gives the study's recipe of a digest.
-        study: the file or URL, as it was typed.
-    """
+    """A page of one search or several. `known` gives the study's recipe of a digest."""
     heads = [question(finding) for finding in findings]
     heading = heads[0] if len(findings) == 1 else f"{len(findings)} searches of shapes"
     sections = [
@@ -38,11 +32,7 @@ def to_html(findings: Sequence[Finding], known: RecipeOf | None, study: str) -> 
 
 def save_figures(findings: Sequence[Finding], where: str) -> list[Path]:
     """Draw all figures of all searches into files, `search-shapes.svg` and so on; their paths.
-
-    The name of a search stands in those of its files where there are several searches.
-
-    Raises:
-        UsageError: as `files.places` and `files.write`.
+    Names hold that of the search where there are several.
     """
     folder, begin, suffix = places(where)
     written = []
@@ -58,14 +48,8 @@ def save_figures(findings: Sequence[Finding], where: str) -> list[Path]:
 def section(
     finding: Finding, known: RecipeOf | None, study: str, number: int, *, is_linked: bool = True
 ) -> Section:
-    """A search as a section of any page: tables, figures, what they rest on, how to reproduce.
-
-    Args:
-        finding: of the search.
-        known: gives the study's recipe of a digest.
-        study: the file or URL, as it was typed.
-        number: of the section on its page.
-        is_linked: whether its answer stands below its title.
+    """A search as section `number` of a page: tables, figures, what they rest on, how to reproduce.
+    `is_linked`: whether its answer stands below its title.
     """
     failed = Table(
         "Runs that came to nothing: first looks, and of fresh seeds.",

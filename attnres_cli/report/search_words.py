@@ -29,8 +29,8 @@ SET_RULE = (
 
 
 def title(search: Search) -> str:
-    """`Search 5ea4c0ffee12: recipe quick, params=2M within 2 %`, and where there is a second
-    objective `, for val_loss and step_time`.
+    """`Search 5ea4c0ffee12: recipe quick, params=2M within 2 %`; a second objective adds `, for
+    val_loss and step_time`.
     """
     second = second_objective.second(search)
     return (
@@ -68,8 +68,8 @@ def answer(finding: Finding) -> str:
 
 
 def _prefers(one: Optimum) -> str:
-    """`standard prefers 6 layers of width 160 ... or one of 2 others with 4 to 8 layers`; preferred
-    is only what another confirmed shape is refuted against.
+    """`standard prefers 6 layers of width 160 ... or one of 2 others with 4 to 8 layers`; a shape
+    is preferred only where another confirmed one is refuted against it.
     """
     best, others = one.confirmed[0], [s for s in one.confirmed[1:] if s.may_be_best]
     if one.reason:
@@ -117,18 +117,14 @@ def _pair_text(finding: Finding, pair: Pair) -> str:
 
 
 def _options_clause(finding: Finding, pair: Pair) -> str:
-    """`, each at the best lr and n_blocks that was tried there,`; empty where shapes alone were
-    searched.
-    """
+    """`, each at the best lr and n_blocks that was tried there,`; empty if none were searched."""
     both = [finding.optima[pair.ours], finding.optima[pair.theirs]]
     names = dict.fromkeys(name for one in both for s in one.shapes for name in options(s.trial))
     return f", each at the best {_joined(list(names))} that was tried there," if names else ""
 
 
 def _shared(finding: Finding, pair: Pair) -> str:
-    """The shape that may be best for both: that which is lowest for both, if there is one, else
-    the one that is hardest to rule out.
-    """
+    """The shape that is lowest for both, or else the one that is hardest to rule out."""
     assert pair.test is not None
     ours, theirs = (finding.optima[i].confirmed[0].cell for i in (pair.ours, pair.theirs))
     return sizes(ours if ours == theirs else pair.cells[pair.test.hardest])
@@ -233,9 +229,7 @@ def _interaction(finding: Finding, pair: Pair) -> str:
 
 
 def failures(finding: Finding) -> list[tuple[str, str, str]]:
-    """Variant, point with its seed, and error of every trial that failed or diverged, and of every
-    other run that failed.
-    """
+    """Variant, point with seed, and error of all trials and runs that failed or diverged."""
     first, found = finding.search.first_seed, []
     for one in finding.optima:
         runs = [*((trial, first, error) for trial, error in one.failed), *one.failed_runs]

@@ -21,8 +21,8 @@ def both(search: Search) -> str:
 
 
 def cells(one: Optimum, search: Search) -> list[dict[str, str]]:
-    """Of every listed shape its value in the first look, `goal: step_time (ms)`, and whether it is
-    on the front; empty without a second objective.
+    """Of each listed shape, its second objective in the first look, `goal: step_time (ms)`, and
+    whether it is on the front; empty without a second objective.
     """
     name, kept = second(search), {trial.number for trial in front(one)}
     if not name:

@@ -12,13 +12,10 @@ Style = Literal["", "good", "bad", "warning", "strong"]
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a table.
+    """A column of a table; `is_optional` if a terminal that is too narrow leaves it out.
 
-    Attributes:
-        title: what stands above it.
-        kind: `code` is typed somewhere (a variant, a digest, a command), `word` stays on one line,
-            `text` may take several; a `number` stands on the right.
-        is_optional: left out by a terminal that is too narrow for it.
+    `kind`: `code` is typed somewhere (a variant, a digest, a command), `word` stays on one line,
+    `text` may take several; a `number` stands on the right.
     """
 
     title: str
@@ -36,10 +33,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Table:
-    """A table of text. The first `n_keys` columns name a row.
-
-    A row is a sequence of `str` or `Cell`.
-    """
+    """A table of text; its first `n_keys` columns name a row."""
 
     title: str
     columns: Sequence[Column]
@@ -57,16 +51,12 @@ class Report:
     """All that a command says of one thing, for every format.
 
     Attributes:
-        title: what it is of.
-        text: sentences that stand before the tables.
-        tables: those of no row are left out, but for the first.
-        warnings: lines below the tables that call for action.
-        notes: lines below these: what the numbers rest on.
-        document: what JSON writes. Numbers that are not finite become null.
-        fields: the columns of CSV.
-        records: its lines; a field that a record lacks is empty.
-        more: reports that stand below this one, in JSON under `more`; None where there are never
-            any.
+        text: sentences before the tables.
+        tables: those without rows are left out, except the first.
+        warnings: lines below the tables that call for action, then `notes`: what numbers rest on.
+        document: what JSON writes; numbers that are not finite become null.
+        fields: the columns of CSV; a field that one of its `records` lacks is empty.
+        more: reports below this one, in JSON under `more`; None where there are never any.
     """
 
     title: str

@@ -25,9 +25,8 @@ _NARROWEST = 80
 
 
 def console(stream: TextIO) -> Console:
-    """A console on stdout or stderr; rich itself respects NO_COLOR and TERM=dumb.
-
-    Where it is no terminal, tables are 140 columns wide unless COLUMNS says otherwise.
+    """A console on stdout or stderr; rich itself respects NO_COLOR and TERM=dumb. Where it is no
+    terminal, tables are 140 columns wide unless COLUMNS says otherwise.
     """
     width = None if stream.isatty() or "COLUMNS" in os.environ else _PIPE_WIDTH
     out = _Console(file=stream, width=width, highlight=False, markup=False, emoji=False)
@@ -61,8 +60,8 @@ def print_report(report: Report, stream: TextIO) -> None:
 
 
 def _print_table(out: Console, table: Table) -> None:
-    """The table, without what is optional where there is no room; what is too wide even then
-    becomes several, each with the columns that name a row.
+    """The table, without optional columns where there is no room; if it is still too wide, several
+    tables, each with the columns that name a row.
     """
     widths = [_least_width(table, i) for i in range(len(table.columns))]
     columns = list(range(len(widths)))

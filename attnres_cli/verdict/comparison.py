@@ -92,9 +92,8 @@ def compare(
     terms: Terms = SHARED,
     own: Sequence[ArmRecipe] = (),
 ) -> Comparison:
-    """Compare the arms of these runs, one or more, which are of one fingerprint; an arm's runs have
-    one recipe, the one in `own` or the shared one. Without runs of the baseline every arm is
-    blocked.
+    """Compare the arms of these runs, which are of one fingerprint; an arm's runs have its recipe
+    in `own` or the shared one. Without runs of the baseline every arm is blocked.
     """
     own_of = {found.variant: found for found in own}
     by_arm: dict[str, list[RunRecord]] = {}

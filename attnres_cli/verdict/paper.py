@@ -26,11 +26,9 @@ RULE = (
 class Beside:
     """One arm in both. Gaps are differences from the same baseline, nats per token.
 
-    Attributes:
-        paper_loss: as printed; None where the paper has no such arm.
-        rank: among the arms that both have, the least loss first, equal ones sharing a rank, as for
-            `paper_rank`. Both are None where either has no gap.
-        reason: why there is no verdict.
+    `paper_loss` is as printed, None where the paper has no such arm. The ranks are among the arms
+    that both have, least loss first, equal ones sharing a rank; None where either has no gap.
+    `reason`: why there is no verdict.
     """
 
     arm: ArmResult

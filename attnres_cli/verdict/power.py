@@ -28,8 +28,8 @@ class PowerAnalysis:
         noise: of the baseline's losses over seeds.
         n_arms: besides the baseline; p is corrected for so many.
         pairings: measured, where the study has arms; then assumed ones.
-        runs: for each arm, the baseline first, runs held and the seconds that one takes.
-        n_timed: runs that those seconds are medians of.
+        runs: for each arm, the baseline first, runs held and the seconds that one takes, the median
+            of `n_timed` runs.
         left_out: runs of the baseline that do not count: diverged, or computed in another way.
     """
 

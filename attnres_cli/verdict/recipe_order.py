@@ -43,8 +43,8 @@ def split(chapters: Sequence[Chapter]) -> tuple[list[Chapter], list[Chapter]]:
 
 
 def names(chapters: Sequence[Chapter]) -> list[str]:
-    """For each chapter its size and the settings in which it differs from others of its name, as in
-    `4 layers of width 64, lr 0.01`; empty where all are of one recipe on the same data.
+    """Each chapter's size and settings that others of its name have not: `4 layers of width 64, lr
+    0.01`; empty where all are of one recipe on the same data.
     """
     if len({of(chapter) for chapter in chapters}) < 2:
         return [""] * len(chapters)

@@ -21,10 +21,7 @@ def compared(
     own: Sequence[ArmRecipe],
     registrations: Sequence[Registration],
 ) -> list[Comparison]:
-    """The comparisons of a recipe, labelled: on the shared terms, then on each of the others.
-
-    `records`, `own` and `registrations` are all of the study.
-    """
+    """The labelled comparisons of a recipe: on the shared terms, then on each of the others."""
     found = [
         compare(runs, data, chosen.baseline, terms, mine)
         for runs, terms, mine in told(chosen, records, own)

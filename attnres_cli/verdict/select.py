@@ -15,9 +15,7 @@ Canonical = Callable[[str, str], str]
 
 @dataclass(frozen=True)
 class Choice:
-    """The runs to compare under the shared recipe; `others` is what --recipe would take for the
-    rest of the study, each with its name.
-    """
+    """The runs to compare, and in `others` what --recipe would take for the study's other runs."""
 
     records: list[RunRecord]
     recipe_digest: str
@@ -71,8 +69,8 @@ def every(
     canonical: Canonical,
     own: Sequence[ArmRecipe] = (),
 ) -> list[Choice]:
-    """A choice for each recipe on each data that `recipe` can mean, by default all of the study,
-    with `newest`, from `choose`, last. One that lacks the baseline is among them.
+    """A choice per recipe and data that `recipe` can mean, by default all, with `newest` last. One
+    that lacks the baseline is among them.
     """
     records = [record for record in records if record.seed < FIRST_TUNING_SEED]
     derived = {found.digest for found in own} - {found.base_digest for found in own}

@@ -124,7 +124,7 @@ class Optimum:
 
     @property
     def listed(self) -> list[Shape]:
-        """The shapes in a table: confirmed ones, those with some of the seeds, and the best first
+        """The shapes in a table: confirmed ones, those with some fresh seeds, and the best first
         look; without any fresh seed the five best first looks. With two goals the front too.
         """
         begun = [s for s in self.shapes if s.missing and (s.fresh or s in self.shapes[:1])]

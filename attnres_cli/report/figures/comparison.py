@@ -1,7 +1,4 @@
-"""Figures of one comparison's losses: differences, curves, costs, block sizes.
-
-Every `draw_...` gives None where there is nothing to draw.
-"""
+"""Figures of one comparison's losses; each `draw_...` gives None where there is nothing to draw."""
 
 from __future__ import annotations
 

@@ -65,9 +65,7 @@ def _lines(axes: Axes, by_arm: Mapping[str, list[float]], looks: Mapping[str, Lo
 
 
 def draw_mixing(chapter: Chapter) -> Figure | None:
-    """The mean depth-mixing matrix M of every arm that has one (paper, Fig. 8): a row per site and
-    a column per output.
-    """
+    """Each arm's mean depth-mixing matrix M (paper, Fig. 8): a row per site, column per output."""
     probes = {
         name: [p.mixing for p in of if p.mixing is not None]
         for name, of in _probes(chapter).items()

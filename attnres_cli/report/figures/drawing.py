@@ -81,9 +81,8 @@ def _made(name: str, title: str, caption: str, figure: Figure | None) -> list[Dr
 
 
 def picture(drawing: Drawing, suffix: str) -> bytes:
-    """The file that a figure is, of one of SUFFIXES; the same bytes whenever it is drawn.
-
-    Its metadata hold title and caption.
+    """The figure's file, of a suffix in SUFFIXES, with title and caption as metadata; the same
+    bytes whenever it is drawn.
     """
     out, kind = io.BytesIO(), suffix.removeprefix(".")
     told = {

@@ -1,6 +1,5 @@
-"""Figures of a search: loss by shape (paper, Fig. 7), and what is given up for what.
-
-Every `draw_...` gives None where there is nothing to draw.
+"""Figures of a search: loss by shape (paper, Fig. 7), and what is given up for what. Each
+`draw_...` gives None where there is nothing to draw.
 """
 
 from __future__ import annotations
@@ -69,11 +68,8 @@ Marks = Mapping[tuple[int, int], str]
 
 @dataclass(frozen=True)
 class Map:
-    """One variant's losses by cell.
-
-    Attributes:
-        lost: cells without any, by what became of their trials.
-        best: the cell of the shape that is best over fresh seeds.
+    """One variant's losses by cell; `lost` names the cells without any, by what became of their
+    trials, and `best` is the cell of the shape that is best over fresh seeds.
     """
 
     name: str
@@ -142,11 +138,11 @@ def draw_paper_shapes(finding: Finding) -> Figure | None:
 
 
 def axes_of(finding: Finding) -> tuple[Axis, Axis] | None:
-    """Width per layer, and the other dimension over which the map has the fewest empty cells, of
-    those of which shapes of one width per layer have several; width per layer again, in one group,
-    where there is none. None where all shapes have about the same width per layer.
+    """The map's x, width per layer, and its y; None where all shapes have about the same x.
 
-    Every trial that has ended has its place, whatever became of it.
+    y is the dimension with the fewest empty cells, of those of which shapes of one width per layer
+    have several values; where there is none, y is width per layer again, in one group. Every trial
+    that has ended has a place, whatever became of it.
     """
     shapes = [shape.trial for one in finding.optima for shape in one.shapes]
     trials = [*shapes, *(trial for one in finding.optima for trial, _ in one.unmeasured)]
@@ -202,8 +198,8 @@ def best_losses(one: Optimum, x: Axis, y: Axis) -> Losses:
 
 
 def lost_cells(one: Optimum, x: Axis, y: Axis) -> Marks:
-    """By (row, column) what became of trials there that have no loss: the first letters of
-    pruned, failed and diverged. Cells where another shape has a loss are left out.
+    """By (row, column), the first letters of what became of trials without a loss: pruned, failed,
+    diverged. Cells where another shape has a loss are left out.
     """
     losses, found = best_losses(one, x, y), dict[tuple[int, int], set[str]]()
     for trial, why in one.unmeasured:

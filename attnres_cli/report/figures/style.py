@@ -76,11 +76,9 @@ def looks_of(comparison: Comparison) -> dict[str, Look]:
 
 
 def looks(variants: Iterable[str], baseline: str) -> dict[str, Look]:
-    """A look for each variant: the baseline near black, the others by their names.
-
-    A variant of the suites has the colour of its place among them, any other one that its name
-    decides. Two variants share a colour only where a report has more of them than there are
-    colours; then dashes tell them apart.
+    """A look for each variant: the baseline near black, others by their place in the suites, or
+    else by their name. Two share a colour only where there are more variants than colours; then
+    dashes tell them apart.
     """
     places, n = _places(), len(_PALETTE)
     others = sorted(set(variants) - {baseline}, key=lambda name: (places.get(name, 1000), name))
