@@ -20,17 +20,15 @@ _SIZES = (0.25, 0.5, 1.0, 2.0, 4.0)  # of that model, where FLOPs alone are give
 
 @dataclass(frozen=True)
 class Budget:
-    """Parameters of a model, FLOPs of its whole training; what is None follows from the recipe or
-    is searched.
-    """
+    """Parameters of a model, FLOPs of its training; None: from the recipe, or searched."""
 
     text: str
     params: int | None
     flops: float | None
 
     def sizes(self) -> tuple[int, ...]:
-        """The parameters that are tried: the budget's, or where it is of FLOPs alone five sizes by
-        factors of 2 around the compute-optimal one, of 20 tokens per parameter.
+        """The parameters to try: the budget's, or where it is of FLOPs alone five sizes by factors
+        of 2 around the compute-optimal one, of 20 tokens per parameter.
         """
         if self.params is not None:
             return (self.params,)
@@ -46,11 +44,7 @@ class Budget:
 
 
 def parse(texts: Sequence[str], recipe_params: int) -> Budget:
-    """The budget of `params=2M`, `flops=1e17` or both; the recipe's own size where none is typed.
-
-    Raises:
-        UsageError: an empty text, an unknown key, twice the same, no number.
-    """
+    """The budget of `params=2M`, `flops=1e17` or both; by default the recipe's own size."""
     if any(not text.strip(" ,") for text in texts):
         raise UsageError(
             "--budget is empty: leave it out for the recipe's own size, or give one, as params=2M"

@@ -19,11 +19,9 @@ from attnres_cli.verdict.format import plural
 
 
 def confirm(runner: TrialRunner, families: Sequence[Family], k: int, seeds: Sequence[int]) -> None:
-    """Train the k best shapes of every family, and the COMMON best of every two together, for all
-    families, on fresh seeds.
-
-    A shape that a family has not tried to the end is trained now, with the options of its own best
-    point, beyond the trials asked for.
+    """Train the k best shapes of every family on fresh seeds, for all families; and the COMMON
+    shapes likeliest to be best for each two. A shape that a family has not tried to the end is
+    trained beyond the trials asked for, with the options of the family's best point.
     """
     chosen = runner.patiently(partial(_chosen, families, k))
     points = list(dict.fromkeys(point for found in chosen.values() for point in found))
@@ -44,9 +42,7 @@ def confirm(runner: TrialRunner, families: Sequence[Family], k: int, seeds: Sequ
 
 
 def _chosen(families: Sequence[Family], k: int) -> dict[str, list[Point]]:
-    """The points of every family, by its spec, at the k best shapes of each, and at the COMMON that
-    are likeliest to be best for each two.
-    """
+    """The points of every family, by its spec, at the shapes that `confirm` names."""
     trunks = [trunk for family in families for trunk in _shapes(family.best(), k)]
     if k:
         lowest = [family.lowest() for family in families]

@@ -26,11 +26,8 @@ _Tried = tuple[FrozenTrial, Point]
 
 @dataclass
 class Family:
-    """The trials of one variant.
-
-    Attributes:
-        alone: lets one command at a time ask for a trial.
-        n_startup: trials that are drawn before anything is learnt.
+    """The trials of one variant, of which n_startup are drawn before anything is learnt. `alone`
+    lets one command at a time ask for a trial.
     """
 
     spec: str
@@ -42,9 +39,7 @@ class Family:
     _ids: dict[int, int] = field(default_factory=dict)  # of trials in the storage, by number
 
     def kept(self) -> list[_Tried]:
-        """Its trials that try something, each point once: the first to be there that has not
-        failed has it, else the first.
-        """
+        """Its trials of points, one of each: the first that has not failed, or the first."""
         found: dict[Point, FrozenTrial] = {}
         for trial in self.study.get_trials(deepcopy=False):
             point = self.points.of_trial(trial)
@@ -82,9 +77,7 @@ class Family:
         return max(0, min(n_trials - len(_counting(tried)), len(self.points) - len(tried)))
 
     def best(self) -> list[Point]:
-        """The points that are complete and finite, best first; of two goals only those that no
-        other one beats in both.
-        """
+        """The points that are complete and finite, best first; of two goals the Pareto front."""
         complete = self.complete().items()
         ended = [(values, point) for point, values in complete if all(map(math.isfinite, values))]
         kept = on_front([values for values, _ in ended])
@@ -104,9 +97,7 @@ class Family:
         return losses
 
     def at(self, trunk: Trunk) -> Point:
-        """Its point of that shape: the best that it has tried, else one with the options and the
-        learning rate of its best, else the first.
-        """
+        """Its point of that shape: its best one, else one with its best options and rate."""
         best, there = self.best(), [p for p in self.points.points if p.trunk == trunk]
         tried = [point for point in best if point.trunk == trunk]
         alike = [p for p in there if best and (p.options, p.lr) == (best[0].options, best[0].lr)]
@@ -124,8 +115,8 @@ class Family:
         return found
 
     def ask(self, n_trials: int, n_wanted: int) -> int:
-        """Ask for so many trials, and for all that are drawn before anything is learnt; how many
-        there were: fewer where n_trials have been asked for, or all points are tried.
+        """Ask for n_wanted trials, and for all startup trials; how many were asked for. These are
+        fewer where the search has all its n_trials, or no point is left.
         """
         asked = 0
         while self._lacks(n_trials, n_wanted - asked):
@@ -195,9 +186,7 @@ class Family:
         return False
 
     def _void_abandoned(self) -> None:
-        """End trials whose process died before all was written that they try: nobody else is let in
-        while a trial is asked for.
-        """
+        """End trials whose process died before it wrote what they try. Call it inside `alone`."""
         for trial in self.study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
             if self.points.of_trial(trial) is None:
                 self._void(trial.number, "its process died before it had a run")

@@ -40,12 +40,8 @@ _LEAST_D_FF = 0.5  # of the trunk's: what a design may take from the MLPs at mos
 
 @dataclass(frozen=True, eq=False)
 class Point:
-    """One feasible proposal; there is one object of each in a process.
-
-    Attributes:
-        trunk: the shape, which other variants of the search have too.
-        options: of the variant that are searched, as typed.
-        lr: None where it follows from the width.
+    """One feasible proposal; there is one object of each in a process. `options` are those that are
+    searched, as typed. `lr` is None where it follows from the width.
     """
 
     trunk: Trunk
@@ -133,11 +129,8 @@ def lr_rule(space: Space, recipe: Recipe) -> str:
 def grid(
     specs: Sequence[Variant], space: Space, budget: Budget, recipe: Recipe, vocab_size: int
 ) -> dict[Variant, list[Point]]:
-    """The points of each variant, at the shapes that all of them can have, in one order.
-
-    Raises:
-        UsageError: no shape holds the budget (with some near ones that one does), or too many
-            points; the options of a variant fit no shape.
+    """The points of each variant, at the shapes that all of them can have, in one order. Raises
+    UsageError where no shape holds the budget or fits the options, or points are too many.
     """
 
     def at(other: Budget) -> dict[Variant, list[Point]]:

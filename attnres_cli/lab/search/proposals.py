@@ -31,21 +31,14 @@ from attnres_cli.records.search_records import Value
 SAMPLERS = ("auto", "tpe", "gp", "nsga2", "grid", "brute", "random")
 
 STARTUP = 10
-"""Trials of a variant that TPE and GP draw at random before they learn; half of them where few
-trials are asked for.
-"""
+"""Trials that TPE and GP draw at random before they learn; of few trials, at most half."""
 
 Key = tuple[Value, ...]
 _Space = Mapping[str, BaseDistribution]
 
 
 class Points:
-    """The points of one variant, as Optuna sees them.
-
-    Attributes:
-        names: of the dimensions that have more than one value.
-        distributions: of those, for Optuna.
-    """
+    """The points of one variant, as Optuna sees them; `names` are dimensions of several values."""
 
     def __init__(self, points: Sequence[Point]) -> None:
         self.points = tuple(points)
@@ -75,9 +68,7 @@ class Points:
         return {name: point.dimensions[name] for name in self.names}
 
     def nearest(self, params: Mapping[str, Any], tried: Collection[Point]) -> Point:
-        """The nearest point that is not tried; the first in their order of several. One that is
-        tried where all are.
-        """
+        """The nearest point that is not tried, or if all are, the nearest; the first of equals."""
         free = [point for point in self.points if point not in tried] or list(self.points)
         return min(free, key=lambda point: self._distance(params, point))
 
@@ -125,11 +116,11 @@ def _apart(a: Any, b: Any, distribution: BaseDistribution) -> float:
 
 
 class Feasible(BaseSampler):
-    """A sampler of Optuna that proposes points, seeded by (study, trial number), so that a search
-    that was interrupted goes on instead of repeating its first proposals.
+    """A sampler of Optuna that proposes points. It is seeded by (study, trial number), so that an
+    interrupted search goes on instead of repeating its first proposals.
 
-    `grid` takes the points in their order, `brute` at random; both need no more of Optuna, whose
-    own forget cells of failed trials and repeat some in parallel.
+    `grid` takes the points in their order, `brute` at random. Both do without Optuna's own, which
+    forget cells of failed trials and repeat some in parallel.
     """
 
     def __init__(self, points: Points, kind: str, seed: int, n_startup: int) -> None:
@@ -199,11 +190,7 @@ def _seed(study_seed: int, number: int) -> int:
 
 
 def chosen(asked: str, n_points: int, n_trials: int, n_objectives: int) -> tuple[str, str]:
-    """The sampler, and it with the reason in words.
-
-    Raises:
-        UsageError: an unknown sampler, or one that does not fit.
-    """
+    """The sampler, and a text that names it with the reason."""
     points = "1 point" if n_points == 1 else f"{n_points} points"
     if asked not in SAMPLERS:
         raise UsageError(unknown("sampler", asked, SAMPLERS))

@@ -29,14 +29,11 @@ class Typed:
     """What a user types of a search, beside the recipe.
 
     Attributes:
-        variants: to be searched, each for itself.
         budget: as `params=2M`; the recipe's own parameters where there is none.
         space: as `aspect=15..75,n_blocks=2..16`.
         objectives: val_loss first.
         n_trials: of each variant, in all.
-        sampler: as `auto`.
-        n_confirmed: best shapes of each variant that are then trained on fresh seeds.
-        confirm_seeds: those.
+        n_confirmed: best shapes of each variant, which are then trained on `confirm_seeds`.
     """
 
     variants: Sequence[str]
@@ -57,7 +54,6 @@ class Request:
         search: without families, which are what has been done.
         points: of each variant, by its spec as the user may type it.
         samplers: of each variant, the sampler's kind, and what is said of it.
-        n_confirmed: best shapes of each variant that are then trained on fresh seeds.
     """
 
     search: Search
@@ -81,12 +77,7 @@ class Request:
 
 def make(recipe: Recipe, typed: Typed) -> Request:
     """The search that is asked for. Loads the data, whose vocabulary is a part of every model.
-
-    Raises:
-        UsageError: a budget or space that cannot be meant, or without any shape; a goal that the
-            budget fixes; a sampler that cannot be meant, or does not fit.
-        VariantError: an unknown variant, or a design of the user's own that is unfair.
-        DataError: the recipe's data cannot be had.
+    Raises UsageError, VariantError or DataError where what was typed is wrong.
     """
     if recipe.ladder:
         raise UsageError(f"recipe {recipe.name} has a ladder of sizes: a search has one budget")

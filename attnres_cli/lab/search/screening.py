@@ -1,7 +1,5 @@
 """The first look of a search: ask, train, tell, until there are as many trials as asked for.
-
-A trial is answered by a run of the study. Trials of processes that are gone are taken over with
-their runs; several commands share the trials of one search.
+Several commands share its trials, and take over those of dead processes with their runs.
 """
 
 from __future__ import annotations
@@ -41,8 +39,8 @@ class _Screening:
     _runs: dict[tuple[str, int], int] = field(default_factory=dict)  # of trials
 
     def requested(self, n_free: int) -> list[int]:
-        """The runs of the trials that have not ended; of new trials too, as long as fewer than
-        n_free wait and there are trials left: of the variant that has the fewest.
+        """The runs of the trials that have not ended. New trials are asked for while fewer than
+        n_free runs wait, for the variant that has the fewest.
         """
         found = self.runner.patiently(lambda: self._requested(n_free))
         if self.display is not None:
@@ -51,9 +49,7 @@ class _Screening:
         return found
 
     def left(self) -> list[tuple[int, Sequence[Point]]]:
-        """Of each family the trials that are left to be asked for or to be ended, if none fails,
-        beside its points.
-        """
+        """For each family: its trials still to be asked for or ended, if none fails; its points."""
         n_trials = self.runner.search.n_trials
         return [(family.n_left(n_trials), family.points.points) for family in self.families]
 

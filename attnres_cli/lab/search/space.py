@@ -59,7 +59,7 @@ class Dimension:
         return value in self.values if self.values else self.low <= value <= self.high
 
     def nearest(self, value: float) -> float | None:
-        """The listed value that this one stands for: the nearest by ratio; None where it lies
+        """The listed value that this one stands for: the nearest by ratio. None where it lies
         further out than half a gap of the list, or 5 % where one value is listed alone.
         """
         logs = sorted(math.log(float(listed)) for listed in self.values if listed)
@@ -94,12 +94,7 @@ class Space:
 
 
 def parse(text: str, specs: Sequence[variant.Variant]) -> Space:
-    """The space of that text for these variants, with the default ranges where it is silent.
-
-    Raises:
-        UsageError: a dimension that none of them has, an empty range, a value that a recipe or the
-            option does not allow.
-    """
+    """The space of that text for these variants, with the default ranges where it is silent."""
     typed: dict[str, str] = {}
     for part in filter(None, (part.strip() for part in text.split(","))):
         name, equals, values = part.partition("=")

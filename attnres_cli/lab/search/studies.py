@@ -74,9 +74,7 @@ def open_study(storage: RDBStorage, search: Search, variants: Sequence[str], spe
 
 
 def keep_asked(study: Study, search: Search, sampler: str) -> None:
-    """Write down what was asked last: trials, seeds of the confirmation, and the sampler, which
-    stays where it has nothing to propose now. An older study may name a pruner: it stays too.
-    """
+    """Record what was asked last: trials, confirmation seeds, and the sampler if one is named."""
     before = study.user_attrs.get(_ASKED, {})
     asked = {**before, **{key: getattr(search, key) for key in _GROWS}}
     asked["sampler"] = sampler or before.get("sampler", "")
@@ -98,13 +96,7 @@ def has_run(trial: FrozenTrial) -> bool:
 
 
 def read(study: str) -> list[Search]:
-    """The searches of a study, in the order in which they were begun; empty where there are none.
-
-    A server that is away is asked again for a while.
-
-    Raises:
-        StudyError: it cannot be read.
-    """
+    """The searches of a study, oldest first. A server that is away is asked again for a while."""
     if address.is_url(study):
         return asking(study, partial(_read, study), retry_s())
     path = address.file_of(study).resolve()

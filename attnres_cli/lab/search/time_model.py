@@ -17,8 +17,8 @@ TimeModel = Callable[[Point], float | None]
 def predicted_s(
     trials: Sequence[tuple[int, Sequence[Point]]], step_s: TimeModel, n_workers: int
 ) -> float | None:
-    """Seconds of so many trials of each of these families of points, every one like the mean of its
-    family's, at so many workers; None where one cannot be timed.
+    """Seconds of these (number of trials, points) at n_workers; None where one cannot be timed. A
+    trial is taken to need the mean time of its family's points.
     """
     total = 0.0
     for n_trials, points in trials:
@@ -31,9 +31,8 @@ def predicted_s(
 
 
 def timed(families: Sequence[Sequence[Point]], plan: Plan, tokens: Tokens) -> TimeModel:
-    """The time model from a few timed steps of the shallowest and the deepest point of each variant
-    among those of the fewest parameters, which take the least time: seconds per FLOP go linearly
-    with the depth.
+    """A model of seconds per FLOP that are linear in depth. It follows from a few timed steps of
+    each variant's shallowest and deepest points of the fewest parameters.
     """
     slopes: dict[str, tuple[tuple[int, float | None], tuple[int, float | None]]] = {}
     for points in families:

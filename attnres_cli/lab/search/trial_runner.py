@@ -22,13 +22,7 @@ T = TypeVar("T")
 
 @dataclass
 class TrialRunner:
-    """Where the trials of a search are trained.
-
-    Attributes:
-        plan: the recipe, devices and settings of every run; its arms and seeds are not read.
-        search: what was asked for; its families are not read.
-        step_s: seconds per step of a point, None where that is not known.
-    """
+    """Where trials are trained. Not read: arms and seeds of `plan`, families of `search`."""
 
     experiment: Experiment
     plan: Plan
@@ -66,9 +60,7 @@ class TrialRunner:
         return Arm(point.variant, point.n_params, point.flops_per_token, step_s, point.recipe)
 
     def values(self, record: RunRecord) -> tuple[float, ...] | None:
-        """What a run has of each objective, None where it failed. A loss that diverged is infinite:
-        it is an answer, and the worst.
-        """
+        """A run's value of each objective, infinite where it diverged; None where it failed."""
         result = record.result
         if result is None or record.status not in (Status.COMPLETE, Status.DIVERGED):
             return None

@@ -27,11 +27,8 @@ _EIGHTS = 8  # widths of heads that GPUs like, taken where the slack allows
 
 @dataclass(frozen=True)
 class Trunk:
-    """One shape. d_ff of a model is what holds its variant to the budget; here the trunk's own.
-
-    Attributes:
-        mlp_ratio: what d_ff / d_model aims at.
-        params: the budget it was made for.
+    """One shape. Its d_ff is the trunk's own; that of a model is what holds its variant to the
+    budget. `mlp_ratio` is what d_ff / d_model aims at, `params` the budget.
     """
 
     n_layers: int
@@ -65,12 +62,8 @@ class Trunk:
 
 
 def shapes(space: Space, sizes: Sequence[int], recipe: Shape) -> list[Trunk]:
-    """The trunks of the space, of each size; for a listed ratio the one that is nearest to it.
-
-    Args:
-        space: of which the trunk's dimensions are read.
-        sizes: parameters of the budget.
-        recipe: what is not searched, with the ratio of the MLP where the space has none.
+    """The trunks of the space, of each size (parameters); for a listed ratio the nearest one. What
+    is not searched, as the MLP's ratio may be, is the recipe's.
     """
     searched = space.trunk.get("mlp_ratio")
     ratios = searched.values if searched else (recipe.d_ff / recipe.d_model,)

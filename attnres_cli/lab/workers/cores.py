@@ -11,7 +11,7 @@ _TOPOLOGY = Path("/sys/devices/system/cpu")
 
 
 def shares(cores: Sequence[int], n_workers: int) -> list[tuple[int, ...]]:
-    """The cores of each worker: all are used, as evenly as can be, and the two threads of one
+    """The cores of each worker. All are used, as evenly as can be, and the two threads of one
     physical core are next to each other. More workers than cores take turns.
     """
     order = sorted(cores, key=_place)
@@ -23,9 +23,7 @@ def shares(cores: Sequence[int], n_workers: int) -> list[tuple[int, ...]]:
 
 
 def bind(cores: Sequence[int]) -> None:
-    """Run this process, and threads that it starts from now on, on these cores only; where the
-    system does not let it, on any.
-    """
+    """Bind this process and its future threads to these cores, where the system lets it."""
     if not cores or not hasattr(os, "sched_setaffinity"):
         return
     try:

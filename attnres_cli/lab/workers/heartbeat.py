@@ -15,9 +15,8 @@ from attnres_cli.train.keeper import Keeper
 
 
 class Heartbeat:
-    """Beats while it is entered, for one run. `is_ours`: whether the run still is this process's.
-
-    Where it is not any more, training is asked to stop: another process has it.
+    """Beats for one run while it is entered. `is_ours` tells whether the run still is this
+    process's; where it is not, training is asked to stop.
     """
 
     def __init__(self, store: Store, run_id: int, keeper: Keeper) -> None:

@@ -35,10 +35,8 @@ OnEvent = Callable[[Event | None], None]
 """Called with every event, and with None now and then so that a display can move on."""
 
 Wanted = Callable[[int], Sequence[int]]
-"""Called with how many workers are free: the runs that are to be trained, the first ones first.
-
-Asked before every run of a worker, so that what is wanted may follow from what has ended. Runs that
-have ended may stand among them; where none is left that has not, all is done.
+"""Called with how many workers are free, before each of their runs; returns the runs to train, the
+first ones first. Ended runs may be among them: all is done when no others are.
 """
 
 _WAITS = (Status.PENDING, Status.RUNNING)
@@ -67,24 +65,14 @@ def run_all(
     """Train all wanted runs, one worker process per job, each for as long as there is a run for it.
 
     A worker that dies is replaced and its run goes on. Runs that a process of another command is
-    training are waited for, and taken over if it is gone.
-
-    Args:
-        store: the study that holds the runs, opened by this process.
-        jobs: all of the same study.
-        wanted: names the runs.
-        on_event: for whoever watches.
-        goes_on: of an event of a run that has not ended, whether the run is to be trained further;
-            if not, it is let go, and may not be wanted again.
+    training are waited for, and taken over if it is gone. A run for whose event `goes_on` returns
+    False is let go before its end, and may not be wanted again.
 
     Raises:
-        KeyboardInterrupt: Ctrl-C, SIGTERM or SIGHUP; the workers write their runs down and end,
-            the runs wait again.
+        KeyboardInterrupt: Ctrl-C, SIGTERM or SIGHUP; workers save their runs, which wait again.
         RuntimeError: a worker died before it could claim a run.
-        StudyError: a worker could not use the study, as on a full disk; no run is to blame.
-            `AwayError`: its server stayed away.
-        DataError: a worker could not load the data; no run is to blame either.
-        UsageError: the environment says no number of seconds between checkpoints.
+        StudyError: a worker could not use the study (`AwayError`: its server stayed away).
+        DataError: a worker could not load the data.
     """
     checkpoint_s()
     pool = _Pool(store, jobs, wanted, on_event, goes_on)
@@ -212,9 +200,7 @@ def _interrupt(_signal: int, _frame: object) -> None:
 
 
 def _start(number: int, job: Job) -> _Worker:
-    """A worker process. On a CPU it is a copy of one that has imported torch; CUDA does not survive
-    to be copied.
-    """
+    """A worker process: on a CPU a fork of one that has imported torch, else a fresh one (CUDA)."""
     context = multiprocessing.get_context("forkserver" if job.device == "cpu" else "spawn")
     line, theirs = context.Pipe()
     arguments = (dict(os.environ), number, job, theirs)
@@ -239,8 +225,8 @@ def _work(environment: dict[str, str], number: int, job: Job, line: Connection) 
 
 
 def _start_forkserver() -> None:
-    """Start the process that workers are copies of, unless it runs. It lives as long as this one,
-    and never heeds the signals that are blocked now.
+    """Start the process that CPU workers are forked from, unless it runs. It lives as long as this
+    one, and never heeds the signals that are blocked now.
     """
     forkserver.set_forkserver_preload([__name__])
     before = dict(os.environ)

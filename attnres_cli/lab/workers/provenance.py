@@ -19,10 +19,7 @@ from attnres_cli.records.run import CODE, RunSpec
 
 @cache
 def versions() -> dict[str, str]:
-    """Names and versions that the study keeps with every run.
-
-    `git_revision` and `git_dirty` are there where the package lies in a git checkout.
-    """
+    """Names and versions that the study keeps with every run, those of git in a checkout only."""
     found = {
         "attnres": attnres_cli.__version__,
         "python": platform.python_version(),

@@ -47,8 +47,8 @@ _ANYWHERE = ("host", "platform")  # versions that decide no number
 
 
 Orders = tuple[int, ...] | int
-"""What a launcher sends: the runs that wait, as often as a worker asks for them by sending None,
-none if it is to end; or the id of a run that is to be let go before its end.
+"""What a launcher sends: the runs that wait (none if the worker is to end) whenever a worker sends
+None; or the id of a run to let go before its end.
 """
 
 
@@ -58,13 +58,8 @@ class Halted(Exception):  # noqa: N818 - no error
 
 @dataclass(frozen=True)
 class Job:
-    """What a worker is told at its start: whose runs, and where to compute them.
-
-    The recipe says where their data lie now: the study's copies of recipes have them where they
-    lay when first used. All else of a run's recipe is the study's.
-
-    Attributes:
-        cores: the CPU cores that it is bound to; empty: none.
+    """What a worker is told at its start: whose runs, and where to compute them. Of `recipe` only
+    the place of the data counts, as the study may know an old one. Empty `cores` bind to none.
     """
 
     study: str
@@ -80,10 +75,8 @@ def checkpoint_s() -> float:
 
 
 def work(worker: int, job: Job, line: Connection) -> None:
-    """Train the runs that the launcher names, one after the other.
-
-    Ends early where it gets SIGTERM or SIGHUP, or the launcher is gone: its run is written down
-    and waits again.
+    """Train the runs that the launcher names, one after the other. On SIGTERM or SIGHUP, or if the
+    launcher is gone, it ends early, and its run is saved and waits again.
     """
     stop = _heed_signals()
     bind(job.cores)  # before there are threads
