@@ -21,9 +21,8 @@ def mend() -> None:
 
 
 def mute(stream: IO[str]) -> None:
-    """Send what a stream still holds, and all that follows, nowhere: its reader has gone.
-
-    Without it whoever flushes the stream next, as a worker's start does, meets the broken pipe.
+    """Send what a stream still holds, and all that follows, nowhere: its reader has gone. Else
+    whoever flushes it next, as a worker's start does, would meet the broken pipe.
     """
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, stream.fileno())

@@ -55,10 +55,8 @@ class StudyError(AttnresError):
 
 
 class AwayError(StudyError):
-    """The server did not answer, or hung up: it may be there again in a moment.
-
-    Attributes:
-        is_up: it answered, but for a moment it takes no connection or cannot do this.
+    """The server did not answer, or hung up: it may be there again in a moment. `is_up`: it
+    answered, but cannot do this just now.
     """
 
     def __init__(self, words: str, *, is_up: bool = False) -> None:

@@ -1,7 +1,7 @@
 """Where a study is: in a file, or on a server under a URL, whose password nobody gets to see.
 
-A command takes the password out of the URL before anything else has it (`withhold`): what is
-printed, stored or handed to workers is the URL without it.
+Each command first takes the password out of the URL (`withhold`): what is printed, stored or handed
+to workers has none.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ _SECRET_WORDS = ("password", "secret")
 
 
 def typed(study: str) -> list[str]:
-    """The words of a command line that name this study, without its password; none need to where it
-    is the default.
+    """The words of a command line that name this study, without its password; none if it is the
+    default.
     """
     return [] if study in ("", DEFAULT) else ["--study", parted(study)[0]]
 
@@ -40,10 +40,8 @@ def file_of(study: str) -> Path:
 
 
 def parted(study: str) -> tuple[str, str | None]:
-    """A study without its password, as anyone may see it; and the password, None without one.
-
-    Raises:
-        StudyError: there is another secret in the URL.
+    """A study without its password, as anyone may see it, and the password, if any. Raises
+    StudyError where there is another secret in the URL.
     """
     if not is_url(study):
         return study, None
@@ -69,11 +67,8 @@ def parted(study: str) -> tuple[str, str | None]:
 
 
 def withhold(study: str) -> str:
-    """The study without its password, which moves to where PostgreSQL's client and this command's
-    workers find it, and where other users of the machine do not.
-
-    Raises:
-        StudyError: there is another secret in the URL.
+    """The study without its password, which moves to where PostgreSQL's client and workers find it,
+    and other users do not. Raises StudyError where there is another secret in the URL.
     """
     shown, password = parted(study)
     if password is not None:

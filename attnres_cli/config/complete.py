@@ -60,9 +60,7 @@ def _specs(typed: str) -> list[str]:
 
 
 def plugins_of(specs: Iterable[str]) -> list[Path | None]:
-    """The plugins that designs come from, None for those of a file that is not known here; nothing
-    for those that are installed.
-    """
+    """The plugins that designs come from, but installed ones; None for a file not known here."""
     installed, files = _installed_names(), {file: _names([file]) for file in _plugins()}
     names = {spec.partition(":")[0]: None for spec in specs}
     origins = {

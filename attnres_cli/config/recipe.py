@@ -40,9 +40,8 @@ def _rungs(value: object) -> object:
 
 
 class Recipe(Section):
-    """One recipe; `digest` says whether two recipes hold the same things fixed.
-
-    One with a ladder stands for several, `rungs`, each with a digest of its own.
+    """One recipe, or several, its `rungs`, where it has a ladder; equal `digest`, equal things held
+    fixed.
     """
 
     name: str = ""
@@ -80,8 +79,8 @@ class Recipe(Section):
 
     @property
     def digest(self) -> str:
-        """12 hex digits over all that decides a run. Where the data lie does not: their
-        fingerprint does.
+        """12 hex digits over all that decides a run; of the data not where they lie but what they
+        are.
         """
         parts = {"data": self.data, "optim": self.optim, "train": self.train}
         fixed: dict[str, Any] = {name: part.fixed() for name, part in parts.items()}
@@ -96,11 +95,7 @@ def names() -> list[str]:
 
 
 def text_of(name: str) -> str:
-    """The YAML of a recipe, by the name of a shipped one or by path.
-
-    Raises:
-        RecipeError: an unknown name, a missing file, a file that is no text.
-    """
+    """The YAML of a recipe, shipped (by name) or any (by path); RecipeError where there is none."""
     if "/" not in name and not name.endswith((".yaml", ".yml")):
         if name not in names():
             raise RecipeError(unknown("recipe", name, names()) + ", or a path to a .yaml file")
@@ -117,10 +112,8 @@ def text_of(name: str) -> str:
 
 
 def load(name: str, overrides: Sequence[str] = ()) -> Recipe:
-    """The recipe of that name or path, with `section.key=value` overrides on top.
-
-    Raises:
-        RecipeError: with file, key, value and what is allowed.
+    """The recipe of that name or path, with `section.key=value` overrides on top. Raises
+    RecipeError with file, key, value and what is allowed.
     """
     origin = f"recipe {name}"
     values = strict_yaml.load(text_of(name), origin)
@@ -145,9 +138,6 @@ def load(name: str, overrides: Sequence[str] = ()) -> Recipe:
 def rungs(recipe: Recipe, origin: str = "") -> list[Recipe]:
     """The recipes that a ladder stands for, in its order: the recipe alone where it has none. All
     have its name, by which a study knows that they belong together.
-
-    Raises:
-        RecipeError: a size that cannot be meant, or is there twice.
     """
     found = []
     for number, rung in enumerate(recipe.ladder, 1):
@@ -167,11 +157,7 @@ def rungs(recipe: Recipe, origin: str = "") -> list[Recipe]:
 
 
 def validate(values: Mapping[str, Any], origin: str) -> Recipe:
-    """The recipe that these values make.
-
-    Raises:
-        RecipeError: the first thing wrong with them, and how many more there are.
-    """
+    """The recipe that these values make; RecipeError says what is wrong with them first."""
     try:
         return Recipe.model_validate(values)
     except ValidationError as error:
@@ -182,19 +168,15 @@ def validate(values: Mapping[str, Any], origin: str) -> Recipe:
 
 
 def suite(name: str) -> list[str]:
-    """The specs of a suite of variants that comes with the tool.
-
-    Raises:
-        RecipeError: an unknown suite, with the nearest known one.
+    """The specs of a suite of variants that comes with the tool; RecipeError where none is so
+    called.
     """
     return list(_suite(name)["variants"])
 
 
 def suite_space(name: str) -> str:
-    """What `attnres search` searches for a suite, as --space takes it; empty where it says nothing.
-
-    Raises:
-        RecipeError: an unknown suite, with the nearest known one.
+    """What `attnres search` searches for a suite, as --space takes it; empty where that is not
+    said.
     """
     return str(_suite(name).get("space", ""))
 

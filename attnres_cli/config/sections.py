@@ -50,8 +50,7 @@ class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
 
     _LATER: ClassVar[tuple[str, ...]] = ()
-    """Keys that were added when studies were kept already. Where they are not set, a recipe means
-    what it meant then, and its digest is the same.
+    """Keys added since studies are kept: where they are not set, a recipe keeps meaning and digest.
     """
 
     def fixed(self) -> dict[str, Any]:
@@ -82,11 +81,7 @@ class Model(Section):
         return self
 
     def shape(self, vocab_size: int) -> Shape:
-        """All sizes, given how many tokens the data has.
-
-        Raises:
-            ValueError: sizes that clash.
-        """
+        """All sizes, given how many tokens the data has; ValueError where they clash."""
         if self.d_head is None and self.d_model % self.n_heads:
             raise ValueError(
                 f"d_model must be a multiple of n_heads (or give d_head), got {self.d_model} "
@@ -203,15 +198,15 @@ class Data(Section):
 
     @property
     def is_divided(self) -> bool:
-        """Whether val_fraction is read: no other key says what validates. Names of token files may
-        still say so, as val.bin.
+        """Whether val_fraction is read: no other key says what validates (names of files still
+        may).
         """
         given = self.val_path is not None or self.val_split is not None
         return not given and self.source not in ("pointers", "permutations", "recall")
 
     def fixed(self) -> dict[str, Any]:
-        """What a recipe's digest sees: all but places and what is not set. That validation data
-        lie apart is seen, where they lie is not.
+        """What a recipe's digest sees: neither places nor what is not set. Of validation data it
+        sees that they lie apart.
         """
         held = self.model_dump(exclude={"path", "val_path"}, exclude_none=True)
         return held | ({} if self.val_path is None else {"val_path": True})
@@ -220,8 +215,8 @@ class Data(Section):
 class Optim(Section):
     """lr rises over warmup_fraction of the steps, then falls to final_lr_fraction of lr.
 
-    optimizer muon: torch's own for the matrices inside of sublayers, at the same lr, since its
-    updates are scaled to the size of AdamW's; AdamW for all else, and for all that a design adds.
+    optimizer muon: torch's own for the matrices inside of sublayers, AdamW for all else and for all
+    that a design adds, at the same lr: muon's updates are scaled to the size of AdamW's.
     """
 
     _LATER = ("optimizer",)

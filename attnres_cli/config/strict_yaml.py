@@ -50,14 +50,8 @@ _Loader.add_implicit_resolver(
 
 
 def load(text: str, origin: str) -> Any:
-    """The value that `text` holds.
-
-    Args:
-        text: YAML.
-        origin: what to call it in messages, as `recipe quick.yaml`.
-
-    Raises:
-        RecipeError: it is no YAML, or uses what is refused here, with the line.
+    """The value of a YAML text, which messages call `origin`; RecipeError names the line it
+    refuses.
     """
     try:
         return yaml.load(text, _Loader)  # noqa: S506  (a SafeLoader)

@@ -1,8 +1,8 @@
 """Tokens that a tokenizer has made of a text, kept on disk: it takes seconds, mapping them none.
 
-One .npy file for a text and a tokenizer, in $XDG_CACHE_HOME/attnres/tokens or in ~/.cache. It
-appears whole or not at all, any number of processes may make it at once, and its name has the
-fingerprint of what it holds: a file that holds something else is not used, and made again.
+Each text and tokenizer has one .npy file, in $XDG_CACHE_HOME/attnres/tokens or ~/.cache. It appears
+whole or not at all, also where several processes make it. Its name has the fingerprint of its
+content: a file that holds something else is made again.
 """
 
 from __future__ import annotations
@@ -32,9 +32,7 @@ def fingerprint(vocab_size: int, halves: Halves) -> str:
 
 
 def find(key: str, vocab_size: int) -> Halves | None:
-    """What was kept under a key of 32 hex digits, as maps of its file; None where nothing was, or
-    where it is no longer what it was.
-    """
+    """Maps of the file kept under a key of 32 hex digits; None where none is, or not as it was."""
     with contextlib.suppress(OSError, RuntimeError):  # no permission; nobody's home is known
         for path in folder().glob(f"{key}-*.npy"):
             if (name := _NAME.fullmatch(path.name)) is None:

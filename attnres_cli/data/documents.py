@@ -26,10 +26,7 @@ class Document:
 def of_path(path: Path | None, key: str = "data.path") -> list[Document]:
     """The file itself, or every file below the folder whose name does not start with a dot.
 
-    `key` is what messages call the path.
-
-    Raises:
-        DataError: no path, nothing there, nothing in it, or no permission to read it.
+    Raises DataError, which calls the path `key`, where there is nothing to read.
     """
     if path is None:
         raise DataError("data.source text needs a file or folder: --set data.path=FILE_OR_FOLDER")
@@ -63,11 +60,8 @@ def _refuse(error: OSError) -> NoReturn:
 
 
 def standard_library() -> list[Document]:
-    """Every .py file of the running Python's standard library: real text on every machine. Left out
-    are tests, installed packages and build settings. The content differs between Python versions.
-
-    Raises:
-        DataError: this Python ships without its source.
+    """Every .py file of the running Python's standard library, without tests, installed packages
+    and build settings: real text on every machine, which differs between Python versions.
     """
     root = Path(sysconfig.get_path("stdlib"))
     paths = []
@@ -94,9 +88,9 @@ def _belongs(name: str) -> bool:
 
 def parts(documents: list[Document], val_fraction: float) -> tuple[list[Document], list[Document]]:
     """Training and validation documents: whole files validate, in the order of their names' hashes,
-    until they hold val_fraction of the bytes. Files that would make up more than a tenth of the
-    validation stream stay in training, so that none dominates it; where the others do not hold
-    enough, the smallest files go first; where one file holds nearly all, its end does.
+    until they hold val_fraction of the bytes. A file of more than a tenth of that stays in
+    training, so that none dominates; if the others are too few, the smallest go first; if one file
+    holds nearly all, its end validates.
     """
     ordered = by_path(documents)
     wanted = val_fraction * sum(len(document.content) for document in ordered)

@@ -1,6 +1,5 @@
-"""A dataset of the `datasets` library: by name from the hub, or a folder that it saved.
-
-Its rows' text is what is read, one document per row; a row ends with a newline.
+"""A dataset of the `datasets` library: by name from the hub, or a folder that it saved. Each row's
+text is a document, which ends with a newline.
 """
 
 from __future__ import annotations
@@ -23,10 +22,8 @@ _SAVED = ("dataset_dict.json", "dataset_info.json")
 def documents(config: Data) -> tuple[list[Document], list[Document] | None]:
     """Training documents, and those of the validation split where data.val_split names one.
 
-    Rows are held in memory, or, with data.streaming, in a file; data.rows says how many are read.
-
-    Raises:
-        DataError: the package is missing, no such dataset, split or column, or no text in it.
+    Rows are held in memory, or, with data.streaming, in a file. Raises DataError where the package,
+    dataset, split, column or text is missing.
     """
     if config.path is None:
         raise DataError(

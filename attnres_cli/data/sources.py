@@ -12,11 +12,8 @@ from attnres_cli.errors import DataError
 
 
 def load(recipe: Recipe) -> Tokens:
-    """The tokens that a recipe names, checked to be long enough for it.
-
-    Raises:
-        DataError: missing, unreadable, not of the format named, with tokens beyond the vocabulary,
-            or shorter than the recipe needs.
+    """The tokens that a recipe names. Raises DataError where they cannot be read, exceed the
+    vocabulary, or are fewer than the recipe needs.
     """
     config = recipe.data
     if config.source in synthetic.TASKS:

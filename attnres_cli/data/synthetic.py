@@ -1,7 +1,7 @@
 """Sequences of a generated task: fixed ones to evaluate on, others without end to train on.
 
-Training sequences are drawn anew at every step; one whose instance (the table, the permutations,
-the pairs) is among those of the evaluation sequences is drawn again.
+Training sequences are drawn anew at every step, and again where their instance (the table, the
+permutations, the pairs) is one of the evaluation sequences'.
 """
 
 from __future__ import annotations
@@ -36,12 +36,9 @@ TASKS: dict[str, tuple[type[Task], Sequence[str]]] = {
 
 @dataclass(frozen=True)
 class Episodes(Tokens):
-    """Sequences of a task, all of one length.
+    """Sequences of a task, all of one length; `val` are those of the evaluation.
 
-    Attributes:
-        val: the evaluation sequences.
-        floor: nats per token; the loss, on every evaluation sequence, of a model that knows the
-            task.
+    `floor` is the loss, in nats per token, of a model that knows the task, on each of those.
     """
 
     source: str
@@ -71,9 +68,7 @@ class Episodes(Tokens):
 
     @cached_property
     def description(self) -> DataDescription:
-        """What the study keeps of them. Nothing lies on a disk: no bytes, no number of training
-        tokens.
-        """
+        """What the study keeps of them: no bytes and no number of training tokens."""
         unigram, bigram = entropies(self.val[:, 1:].ravel(), self.vocab_size)
         return DataDescription(
             fingerprint=self.fingerprint,
@@ -113,9 +108,7 @@ class Episodes(Tokens):
 def episodes(config: Data, seq_len: int, eval_tokens: int) -> Episodes:
     """The task of a recipe, with its evaluation sequences.
 
-    Raises:
-        DataError: sequences too short for a question, or so few instances that training on others
-            than those evaluated says little.
+    Raises DataError where sequences are too short for a question, or there are too few of them.
     """
     kind, keys = TASKS[config.source]
     task = kind(**{key: getattr(config, key) for key in keys})

@@ -122,8 +122,7 @@ class Pointers(Task):
 class Permutations(Task):
     """Products of random permutations: the word problem of the symmetric group.
 
-    Tokens: permutations from 1 in lexicographic order, then `length` tokens that say how many
-    permutations follow.
+    Tokens: permutations from 1 in lexicographic order, then `length` tokens that count them.
     """
 
     degree: int

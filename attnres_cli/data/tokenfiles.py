@@ -28,8 +28,8 @@ _HEADER_BYTES = 256 * 4
 _NPY = b"\x93NUMPY"
 
 _WHOLE = 2**28
-"""Bytes up to which all files of a stream are read once before training: fingerprint, vocabulary.
-Of more, only blocks: the first and the last one of every file, and others evenly between.
+"""Bytes up to which all files are read once before training, for fingerprint and vocabulary. Of
+more, only blocks are: the first and last of every file, and others evenly between.
 """
 _BLOCK = 2**16  # bytes
 _BLOCKS = 1024  # of all files together, where so many are read
@@ -49,11 +49,8 @@ class _Shard:
 
 def load(config: Data) -> Streams:
     """The token files of a recipe: those of data.val_path validate, else those of a folder that are
-    called so (val.bin, x_val_000000.bin), else the end of all of them.
-
-    Raises:
-        DataError: files that are missing, unreadable, truncated or of another format; tokens beyond
-            the vocabulary; a vocabulary that cannot be found; a file that would train and validate.
+    called so (val.bin, x_val_000000.bin), else the end of all of them. Raises DataError where that
+    cannot be, as where a file would train and validate.
     """
     suffix = ".npy" if config.source == "npy" else ".bin"
     train_paths, val_paths = divided(found(config.path, suffix, "data.path"))
@@ -82,11 +79,7 @@ def load(config: Data) -> Streams:
 
 
 def _mapped(path: Path, config: Data) -> Array:
-    """The tokens of a file, as a read-only map of it.
-
-    Raises:
-        DataError: no tokens, no permission, or not the format that the source says.
-    """
+    """The tokens of a file, as a read-only map of it."""
     try:
         if path.stat().st_size == 0:
             raise DataError(f"token file {path} is empty")
@@ -236,9 +229,6 @@ def _found_vocabulary(shards: Sequence[_Shard]) -> int:
 def found(given: str | None, suffix: str, key: str) -> list[Path]:
     """The file itself; every file of a folder with this suffix; what a pattern such as
     `shards/*.bin` matches. Sorted by name.
-
-    Raises:
-        DataError: no path, nothing there, or no permission to look.
     """
     if given is None:
         raise DataError(f"token files need a path: --set {key}=FILE_FOLDER_OR_PATTERN")
@@ -262,7 +252,6 @@ def found(given: str | None, suffix: str, key: str) -> list[Path]:
 
 def divided(paths: list[Path]) -> tuple[list[Path], list[Path]]:
     """The files that train, and those whose names say that they validate: val.bin, x_val_0.bin.
-
     Where names say `train`, only those train; a single file trains whatever it is called.
     """
     if len(paths) == 1:

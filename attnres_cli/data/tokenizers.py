@@ -22,10 +22,7 @@ _AT_ONCE = 1000  # documents that are decoded at a time: they may lie on a disk
 
 @dataclass(frozen=True)
 class Tokenizer:
-    """How many tokens there are, and the tokens of each of several texts.
-
-    Tokenizers of one identity make the same of every text.
-    """
+    """Makes tokens of texts; tokenizers of one identity make the same of every text."""
 
     identity: str
     vocab_size: int
@@ -37,11 +34,9 @@ def streams(
 ) -> Streams:
     """Both halves as tokens, without separators or special tokens; bytes where tokenizer is None.
 
-    What a tokenizer makes is kept (cache.py): the next process maps it. Where one document was cut
-    in two, a character that the cut divides is left out.
-
-    Raises:
-        DataError: no such tokenizer, its package is missing, or a document is no UTF-8.
+    Tokens are kept on disk (cache.py) for the next process. A character that the cut through a
+    document divides is left out. Raises DataError where there is no such tokenizer, its package is
+    missing, or a document is no UTF-8.
     """
     if tokenizer is None or tokenizer == "bytes":
         return of_bytes(source, train, val)

@@ -1,7 +1,7 @@
 """Tokens: one training and one validation stream, and how windows are cut from them.
 
-Which window comes when depends on (seed, step) alone: all arms of a seed see the same batches in
-the same order, and a run can be continued at any step. Evaluation windows depend on no seed.
+Training windows depend on (seed, step) alone: all arms of a seed see the same batches in the same
+order, and a run can be continued at any step. Evaluation windows depend on no seed.
 """
 
 from __future__ import annotations
@@ -82,9 +82,7 @@ class Tokens(ABC):
     Attributes:
         source: what the recipe calls it.
         fingerprint: 16 hex digits; equal data, equal digits.
-        vocab_size: every token is below it.
-        floor: mean loss, in nats per token, that no model gets below on evaluation windows, where
-            that is known.
+        floor: least mean loss on evaluation windows, nats per token; None where it is not known.
     """
 
     source: str
@@ -111,8 +109,8 @@ class Streams(Tokens):
     """Two streams of tokens that share no file, or no range of the one file there is.
 
     Attributes:
-        n_bytes: of the text they were, or of the files they lie in; None: one per token.
-        val_text: the validation text, or as much of it as compressors are shown; None: unknown.
+        n_bytes: of the text, or of the files; None: one per token.
+        val_text: as much of the validation text as compressors are shown; None: unknown.
     """
 
     source: str
@@ -124,21 +122,13 @@ class Streams(Tokens):
     val_text: bytes | None = None
 
     def batch(self, seed: int, step: int, batch_size: int, seq_len: int) -> Windows:
-        """(B, T + 1) training tokens of one step: random windows, drawn from (seed, step).
-
-        Raises:
-            DataError: one of the tokens is beyond the vocabulary.
-        """
+        """(B, T + 1) training tokens of one step: random windows, drawn from (seed, step)."""
         draw = np.random.Generator(np.random.Philox(key=np.array([seed, step], dtype=np.uint64)))
         starts = draw.integers(0, len(self.train) - seq_len, size=batch_size)
         return self._windows(self.train, starts, seq_len)
 
     def eval_batches(self, n_tokens: int, batch_size: int, seq_len: int) -> Iterable[Windows]:
-        """Validation windows of n_tokens in all, evenly spread, without overlap.
-
-        Raises:
-            DataError: one of the tokens is beyond the vocabulary.
-        """
+        """Validation windows of n_tokens in all, evenly spread, without overlap."""
         count = n_tokens // seq_len
         starts = np.linspace(0, len(self.val) - seq_len - 1, count).astype(np.int64)
         for first in range(0, count, batch_size):
@@ -234,9 +224,8 @@ def beginning(documents: list[Document]) -> bytes:
 def entropies(stream: Stream, vocab_size: int = 256) -> tuple[float, float]:
     """Unigram and bigram entropy of a stream, in nats per token.
 
-    They are the losses of the best fixed distribution and of the best table of next token given
-    this one, found in hindsight on the very stream: no such table does better on it. With more than
-    1024 tokens in the vocabulary, of the first 4 million tokens of the stream.
+    They are the losses of the best fixed distribution and of the best table of next tokens, fitted
+    to this very stream. Vocabularies over 1024 tokens are measured on the first 4 million tokens.
     """
     if len(stream) < 2:
         return 0.0, 0.0
@@ -262,9 +251,8 @@ def _entropy(counts: NDArray[np.int64]) -> float:
 
 
 def bits_per_byte(text: bytes) -> tuple[float, float]:
-    """Zlib and xz, each at its hardest, on the first MOST bytes of a text: bits per byte.
-
-    A compressor sees a longer context than a model's sequence, and nothing of the training data.
+    """Bits per byte of zlib and xz, each at its hardest, on the first MOST bytes of a text. A
+    compressor sees a longer context than a model, and no training data.
     """
     head = text[:MOST]
     packed = zlib.compress(head, 9), lzma.compress(head, preset=9)

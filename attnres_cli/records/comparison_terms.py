@@ -6,9 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 Match = Literal["tokens", "params", "flops", "time"]
-"""What arms have in common: the tokens they see, their parameters, the FLOPs of a token, or the
-time their training takes.
-"""
+"""What arms have in common: tokens seen, parameters, FLOPs of a token, or time of training."""
 
 MATCHES: tuple[Match, ...] = ("tokens", "params", "flops", "time")
 
@@ -18,8 +16,7 @@ class Terms:
     """What one comparison holds equal.
 
     Attributes:
-        baseline: the arm that the others are made equal to; empty where match is tokens, for which
-            nothing has to be changed.
+        baseline: the arm that the others are made equal to; empty where match is tokens.
         is_tuned: whether each arm has a learning rate of its own.
     """
 
@@ -37,13 +34,10 @@ class Tuned:
     """How an arm's learning rate was found.
 
     Attributes:
-        shared: the recipe's.
-        rates: the grid, the same for every arm of the recipe.
+        shared: the recipe's learning rate.
         losses: at each rate the mean validation loss over the seeds, None where a run diverged.
-        lr: the one chosen.
-        is_on_edge: whether it is the smallest or largest of the grid, so that a better one may
-            lie beyond.
-        fit: how it was chosen, in words.
+        is_on_edge: whether lr is the least or greatest of the rates: a better one may lie beyond.
+        fit: how lr was chosen, in words.
     """
 
     shared: float
@@ -57,13 +51,12 @@ class Tuned:
 
 @dataclass(frozen=True)
 class Matched:
-    """How an arm was made equal to the baseline.
+    """How an arm was made equal to the baseline by changing one number of its recipe.
 
     Attributes:
-        changed: which number of the recipe was.
-        before: that number in the shared recipe, and `after` in the arm's own.
+        before: that number in the shared recipe; after: in the arm's own.
         unmatched: the arm's parameters, FLOPs per token or seconds of training under the shared
-            recipe; `value` those under its own, `target` the baseline's.
+            recipe; value: under its own; target: the baseline's.
         step_ratio: for time, the arm's step time as a multiple of the baseline's: median and
             quartiles of `rounds` rounds in which the two took turns on `device_name`.
     """

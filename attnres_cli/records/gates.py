@@ -1,7 +1,6 @@
 """Gates: what an ended run must meet before it may be judged, as numbers that the study keeps.
 
-That runs are finished, and that two of them had equal budgets on equal data, is a matter of the
-comparison.
+Whether runs are finished and have equal budgets and data is a matter of the comparison.
 """
 
 from __future__ import annotations

@@ -25,9 +25,7 @@ _WEIGHT_BYTES = 4  # float32, whatever the precision of a step
 class Arm:
     """A variant in this experiment; step_s (seconds per step) is None until it is timed.
 
-    Attributes:
-        recipe: its own, None where it is the plan's.
-        how: what that recipe was made for.
+    `recipe` is None where it is the plan's, else `how` says what it was made for.
     """
 
     variant: str
@@ -40,13 +38,10 @@ class Arm:
 
 @dataclass(frozen=True)
 class Plan:
-    """All that will be done, before it is done.
+    """All that will be done, before it is done, with one worker process for each of `devices`.
 
-    Attributes:
-        recipe: of every arm that has none of its own.
-        devices: one per worker process.
-        done: (recipe digest, variant, seed) of the runs that the study already holds.
-        terms: on which its arms are compared.
+    `recipe` is that of arms without their own; `done` are runs held: (recipe digest, variant,
+    seed).
     """
 
     recipe: Recipe
@@ -115,17 +110,16 @@ class Plan:
 
     @property
     def checkpoint_bytes(self) -> int:
-        """Disk that checkpoints take at most while the missing runs train: per worker the two that
-        are kept and one being written, each with the weights and both moments of AdamW.
+        """Disk that checkpoints take at most while the missing runs train: per worker two that are
+        kept and one being written, each with the weights and both moments of AdamW.
         """
         largest = max((arm.n_params for arm, _ in self.missing), default=0)
         return len(self.devices) * 3 * 3 * _WEIGHT_BYTES * largest
 
     @property
     def timed_sequences(self) -> int:
-        """Sequences that are timed: a (micro-)batch where it takes about a second or less.
-
-        0 where one sequence alone takes twenty times as long: then nothing is timed.
+        """Sequences that are timed: a (micro-)batch where it takes about a second or less, 0
+        (nothing is timed) where one sequence alone takes twenty times as long.
         """
         per_token = max(arm.flops_per_token for arm in self.arms)
         affordable = _TIMED_FLOPS[self.settings.device] / (per_token * self.recipe.model.seq_len)
@@ -135,9 +129,8 @@ class Plan:
 
     @property
     def seconds(self) -> float | None:
-        """Predicted wall time of the missing runs, None if an arm of theirs is not timed.
-
-        Compiling counts once per arm: another run of it finds most in the compiler's cache.
+        """Predicted wall time of the missing runs, None if one's arm is not timed. Compiling counts
+        once per arm: its next run finds most in the compiler's cache.
         """
         free_at = [_START_S] * len(self.devices)
         to_compile = {arm.variant for arm in self.arms if self.settings.compiled}

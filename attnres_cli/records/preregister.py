@@ -61,16 +61,9 @@ class Registration:
 
 
 def read(path: str, canonical: Callable[[str, Recipe], str]) -> tuple[Registration, Recipe]:
-    """What a file says, and its recipe.
-
-    Args:
-        path: of a YAML file with recipe (and set, as --set), arms, baseline, seeds, metric, test
-            and, if wanted, hypothesis.
-        canonical: the canonical name of a spec under a recipe.
-
-    Raises:
-        RecipeError: no such file, or it cannot be meant; with the key and what is allowed.
-        VariantError: of `canonical`.
+    """What a YAML file says (recipe, and set as --set, arms, baseline, seeds, metric, test and, if
+    wanted, hypothesis), and its recipe. `canonical` names a spec under a recipe. Raises
+    RecipeError, with the key and what is allowed, where that cannot be meant.
     """
     origin = f"preregistration {path}"
     try:

@@ -35,10 +35,8 @@ class DataDescription:
     """What is kept of the tokens a run saw. Entropies: of the validation stream, nats per token.
 
     Attributes:
-        floor: the loss, nats per token, that no model gets below on evaluation windows, which is
-            known of generated tasks.
-        zlib_bits: bits per byte of the validation text, of its first MiB where it is longer, as
-            zlib packs it; None where the text is not known.
+        floor: least loss on evaluation windows, nats per token; known of generated tasks.
+        zlib_bits: bits per byte of (the first MiB of) the validation text; None: text unknown.
         xz_bits: the same by xz.
     """
 
@@ -82,10 +80,7 @@ class RunSpec:
 
 @dataclass(frozen=True)
 class Point:
-    """One point of a run's curve, after `step` steps; losses in nats per token.
-
-    train_loss is the mean since the last point.
-    """
+    """Losses in nats per token after `step` steps; train_loss is the mean since the last point."""
 
     step: int
     train_loss: float | None
@@ -105,9 +100,8 @@ class Settings:
 
     @property
     def numerics(self) -> str:
-        """Runs that differ in this are never paired: `cpu fp32 eager`.
-
-        The engine is no part of it: engines agree to rounding.
+        """`cpu fp32 eager`: runs that differ in this are never paired. Engines agree to rounding,
+        so the engine is no part of it.
         """
         return f"{self.device} {self.precision} {'compiled' if self.compiled else 'eager'}"
 
@@ -150,7 +144,7 @@ class RunResult:
 
     Attributes:
         val_loss: at the end, nats per token; nan where the run diverged.
-        step_s: median time of a training step, in seconds, evaluation not counted.
+        step_s: median seconds of a training step, evaluation not counted.
         train_s: wall time of the whole run, in seconds.
         peak_bytes: largest memory, of the device on CUDA, else of the process.
         probes: in the order of their steps; the store reads them only when it is asked to.
@@ -183,10 +177,8 @@ class RunResult:
 class Gate:
     """One condition that an ended run had to meet; losses in nats per token.
 
-    Attributes:
-        value: what was held against it; None where that is no finite number.
-        low: the least it may be, None where nothing is too little.
-        high: the most, likewise.
+    `low` and `high` are the bounds of `value`, None where there is none; `value` is None if not
+    finite.
     """
 
     name: str
@@ -198,9 +190,8 @@ class Gate:
 
 @dataclass(frozen=True)
 class RunRecord:
-    """A run as the study holds it; `result` is None until it is complete or diverged.
-
-    gates is empty until then, and in runs of an attnres that did not write them down.
+    """A run as the study holds it; `result` is None until it is complete or diverged. `gates` are
+    empty until then, and in runs of an attnres that did not write them down.
     """
 
     id: int
@@ -255,13 +246,12 @@ class Departure:
 
 @dataclass(frozen=True)
 class Verification:
-    """A recorded run beside a second training of it.
+    """A recorded run beside `result`, that of a second training.
 
     Attributes:
-        result: of the second training.
         departure: None where the curves are equal, bit for bit.
         weights: names of the final weights that differ; None where the study keeps none.
-        changed: (name, recorded, now) of each part of the provenance that is another one now.
+        changed: (name, recorded, now) of each part of the provenance that has changed.
     """
 
     record: RunRecord
@@ -281,10 +271,8 @@ class Verification:
 
 @dataclass(frozen=True)
 class Event:
-    """What a worker tells: a run has started (step 0), come further, or ended (done).
-
-    loss is the training loss while it runs, in nats per token; the validation loss at its end;
-    None where there is none. One that is halted has been let go before its end.
+    """What a worker tells: a run has started (step 0), come further, ended (done) or been let go
+    before its end (halted). `loss`, nats per token, is of training, and at the end of validation.
     """
 
     worker: int

@@ -13,8 +13,8 @@ _SEARCHED = "/search"
 
 
 def searched_name(recipe: str) -> str:
-    """What a recipe is called with the sizes of a trial: `quick/search`. A report of recipes leaves
-    such out, since a trial's run is compared with none; once `ablate` trains it, it has its name.
+    """What a recipe is called with the sizes of a trial: `quick/search`. Reports of recipes leave
+    such out, since a trial's run is compared with none; `ablate` trains it under its own name.
     """
     return recipe.removesuffix(_SEARCHED) + _SEARCHED
 
@@ -47,10 +47,8 @@ class Trial:
             n_heads, d_ff, aspect (d_model / n_layers), heads_per_layer (n_heads / n_layers) and
             tokens; options of the variant, lr and others where they are searched.
         variant: the arm's canonical name at this depth, with its options.
-        recipe_digest: of the recipe with these sizes: with variant, seed and fingerprint this
-            names its runs in the study.
-        values: of each objective, in their order, on the first look's seed; empty until complete.
-            A loss is infinite where training diverged.
+        recipe_digest: of the recipe with these sizes.
+        values: of each objective, on the first look's seed; infinite where training diverged.
         is_extra: beyond those asked for: a shape that was best for another variant.
     """
 
@@ -70,9 +68,8 @@ class Family:
     """The search of one variant, as it was typed, with what the study says of each dimension.
 
     Attributes:
+        trials: those asked for, failed ones, and shapes that were best for another variant.
         sampler: Optuna's sampler and why: `grid: 24 points, no more than trials`.
-        trials: as many as were asked for, failed ones beside them, and shapes that were best for
-            another variant and were confirmed for this one too.
         importance: by dimension, summing to 1: how much it tells the best trials from the others
             (Optuna's PED-ANOVA); empty where fewer than ten trials are complete.
         pruner: what ended trials early, in words; empty: nothing did.
@@ -90,18 +87,16 @@ class Search:
     """One search of the study: what was asked, and a family for each variant.
 
     Attributes:
-        name: how it can be asked for: the digest of all that decides it.
-        recipe: its name; recipe_digest is of the recipe as it was before any size was changed.
+        name: the digest of all that decides the search, by which it can be asked for.
+        recipe_digest: of the recipe before any size was changed.
         budget: as typed, `params=2M`; tolerance: the share by which a shape may miss it.
         space: as typed or by default, `aspect=15..75,heads_per_layer=0.3..0.7`.
         objectives: `val_loss` first, then step_time, params, flops or memory.
         learning_rate: the rule that was used, in words.
-        first_seed: of every trial; confirm_seeds: of the best shapes, none of them first_seed, as
-            asked for last.
-        earlier_seeds: of the best shapes, as asked for before.
+        first_seed: of every trial.
+        confirm_seeds: of the best shapes, as asked for last; earlier_seeds: as asked for before.
         n_trials: asked for, per family.
-        absent: how much of what the space lists no shape of the budget has, and what, in words;
-            empty where all of it has one.
+        absent: the share of the space that no shape of the budget has, in words; empty: none.
     """
 
     name: str
@@ -125,9 +120,7 @@ def fresh_seeds(search: Search, trained: Collection[tuple[str, str, int, str]]) 
     """The seeds that confirm a search's best shapes: those asked for last, and of those asked for
     before every one that has trained a shape of it, so that no choice of seeds hides another.
 
-    Args:
-        search: with its trials.
-        trained: recipe digest, variant, seed and data of the runs that have ended, of any.
+    `trained` are recipe digest, variant, seed and data of all runs that have ended.
     """
     data = search.fingerprint
     shapes = {(t.recipe_digest, t.variant, data) for f in search.families for t in f.trials}
@@ -146,8 +139,8 @@ def on_front(values: Sequence[tuple[float, ...]]) -> list[bool]:
 
 
 def pruned(searches: Iterable[Search]) -> dict[tuple[str, str, int, str], str]:
-    """By recipe digest, variant, seed and data, the runs that were ended early, and the name of the
-    search that did so. One may have been trained after all since.
+    """The runs that were ended early, by recipe digest, variant, seed and data, and the name of the
+    search that ended them. One may have been trained to its end since.
     """
     return {
         (trial.recipe_digest, trial.variant, search.first_seed, search.fingerprint): search.name

@@ -22,10 +22,9 @@ Floats = NDArray[np.float64]
 Shape = TypeVar("Shape")
 
 COMMON = 2
-"""Shapes that a search confirms because they may be best for two designs at once. Of simulated
-searches where one shape is best for both, but stands out in neither first look, more than 20 in
-100 said without such shapes that the optima differ, with two at most 5
-(tests/stats/test_optima.py).
+"""Shapes that a search confirms because they may be best for two designs at once. Where one shape
+is best for both, but stands out in neither first look, over 20 of 100 simulated searches without
+such shapes said that the optima differ; with two, at most 5 did (tests/stats/test_optima.py).
 """
 
 
@@ -35,8 +34,8 @@ class CommonBest:
 
     Attributes:
         p: that some shape is the best of both: the greatest of `shapes`.
-        shapes: for each shape p that it is: of the one-sided t test that its excess over the two
-            designs' chosen shapes, added up, is not above zero.
+        shapes: for each shape the p that it is, of the one-sided t test that its excess over the
+            two designs' chosen shapes, added up, is not above zero.
         hardest: the shape of that greatest p.
         mean: its excess, mean over seeds, in the unit of the losses; sd: its standard deviation.
         interaction: what it costs the two designs, added up, to exchange their chosen shapes;
@@ -52,22 +51,15 @@ class CommonBest:
 
 
 def common_best(ours: Floats, theirs: Floats, our_choice: int, their_choice: int) -> CommonBest:
-    """Test that no shape is the best of both designs.
+    """Test that no shape is the best of both designs, from losses of shapes x seeds (the same for
+    both) and the indices of the shapes that their first looks chose, on other seeds.
 
     If shape c is best for both, ours[c] - ours[our_choice] + theirs[c] - theirs[their_choice] is
     not above zero on average, whichever shapes were chosen. All shapes must be ruled out, the true
-    one, if there is one, too: so the rate of error is at most that of a single test, whatever
-    their number (an intersection-union test, Berger 1982). That the designs weigh two shapes
-    differently is not enough: the interaction alone may be large where both optima are one.
-
-    Args:
-        ours: losses of one design, shapes x seeds.
-        theirs: of the other, the same shapes and seeds.
-        our_choice: index of the shape that its first look chose, on other seeds.
-        their_choice: likewise.
-
-    Raises:
-        ValueError: fewer than two seeds, or differences without any spread.
+    one, if there is one, too: so the rate of error is at most that of a single test, whatever their
+    number (an intersection-union test, Berger 1982). That the designs weigh two shapes differently
+    is not enough: the interaction alone may be large where both optima are one. Raises ValueError
+    below two seeds, or where differences have no spread.
     """
     excess = ours - ours[our_choice] + theirs - theirs[their_choice]
     shapes = tuple(above_zero(row) for row in excess)
@@ -87,12 +79,8 @@ def common_best(ours: Floats, theirs: Floats, our_choice: int, their_choice: int
 
 
 def likeliest_common(ours: Mapping[Shape, float], theirs: Mapping[Shape, float]) -> list[Shape]:
-    """The shapes whose first looks in two designs add up to the least: the likeliest to be best
-    for both, which fresh seeds have to rule out before it is said that the optima differ.
-
-    Args:
-        ours: losses of the first look of one design, by shape.
-        theirs: of the other.
+    """The shapes whose first looks in two designs add up to the least: the likeliest to be best for
+    both, which fresh seeds have to rule out before it is said that the optima differ.
     """
     both = [shape for shape in ours if shape in theirs]
     return sorted(both, key=lambda shape: ours[shape] + theirs[shape])[:COMMON]
@@ -100,17 +88,10 @@ def likeliest_common(ours: Mapping[Shape, float], theirs: Mapping[Shape, float])
 
 def may_be_best(losses: Floats, choice: int) -> list[float]:
     """For each shape p that it is the best: those with p >= alpha hold the best one with a
-    confidence of 1 - alpha, whatever their number.
+    confidence of 1 - alpha, whatever their number. `losses` are shapes x seeds, two or more.
 
-    Of each shape it is tested whether it is above the chosen one; of the chosen one, whether it is
-    above any other, corrected for their number (Bonferroni).
-
-    Args:
-        losses: shapes x seeds.
-        choice: index of the shape that was chosen on other seeds.
-
-    Raises:
-        ValueError: fewer than two seeds.
+    Of each shape it is tested whether it is above the one chosen on other seeds; of the chosen one,
+    whether it is above any other, corrected for their number (Bonferroni).
     """
     found = [above_zero(row - losses[choice]) for row in losses]
     below = [above_zero(losses[choice] - row) for i, row in enumerate(losses) if i != choice]
@@ -119,11 +100,7 @@ def may_be_best(losses: Floats, choice: int) -> list[float]:
 
 
 def above_zero(values: Floats) -> float:
-    """One-sided p of the t test that the mean is not above zero; 1 where nothing varies.
-
-    Raises:
-        ValueError: fewer than two values.
-    """
+    """One-sided p of the t test that the mean is not above zero; 1 where nothing varies."""
     n = len(values)
     if n < 2:
         raise ValueError(f"a test takes two seeds or more, got {n}")
@@ -146,7 +123,6 @@ def mean_interval(values: Floats) -> tuple[float, float] | None:
 
 def parabola_vertex(x: Sequence[float], y: Sequence[float]) -> float | None:
     """Where the parabola through three points with ascending x is least, None where it is nowhere.
-
     With the middle point not above the others it lies between the outer ones.
     """
     left, right = (y[1] - y[0]) / (x[1] - x[0]), (y[2] - y[1]) / (x[2] - x[1])

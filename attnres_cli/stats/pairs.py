@@ -34,17 +34,14 @@ class Difference:
         bca95: the same by bootstrap (BCa); None below six pairs.
         p: two-sided, of the paired t test.
         p_holm: p of the t test corrected for all arms of the comparison (Holm 1979).
-        p_sign_flip: two-sided, exact to 32 pairs, of the test that flips signs. It assumes
-            symmetry alone, and cannot be below 2 / 2^n: 0.03 of six pairs, 0.06 of five.
-        p_sign_flip_is_exact: whether every way to set the signs was counted; of more than 32 pairs
-            100,000 are drawn.
+        p_sign_flip: two-sided, exact to 32 pairs, of the test that flips signs. It assumes symmetry
+            alone, and cannot be below 2 / 2^n: 0.03 of six pairs, 0.06 of five.
+        p_sign_flip_is_exact: False above 32 pairs, where 100,000 ways to set the signs are drawn.
         correlation: of the two arms' losses over seeds; None where one does not vary.
-        gain: what pairing bought: by how much the variance of the mean difference is less than
-            that of unpaired arms; 1: nothing, 2: half the seeds saved. None without spread.
-        detectable: the least difference that a study of so many seeds and arms, with this spread,
-            would find with a power of 80 %.
-        seeds_needed: with which that power would be had for the difference that was seen; None
-            where that is more than any study has.
+        gain: what pairing bought: by how much the variance of the mean difference is less than that
+            of unpaired arms; 1: nothing, 2: half the seeds saved. None without spread.
+        detectable: least difference that such a study, with this spread, has 80 % power to find.
+        seeds_needed: for 80 % power at the difference that was seen; None if over ten thousand.
     """
 
     n: int
@@ -69,11 +66,8 @@ def paired(arm: Sequence[float], baseline: Sequence[float]) -> Difference:
 
     The t test takes the differences as normal. Where the arms do not differ at all, a seed's two
     losses could as well be exchanged, so the differences are symmetric, and tails heavier than a
-    normal's make the test err to the safe side; tails lighter than that do not.
-
-    Raises:
-        ValueError: fewer than two pairs, or differences that do not differ at all, of which a t
-            test says nothing.
+    normal's make the test err to the safe side; tails lighter than that do not. Raises ValueError
+    below two pairs, or where differences have no spread.
     """
     ours, theirs = (np.asarray(values, dtype=np.float64) for values in (arm, baseline))
     values = ours - theirs
@@ -96,12 +90,8 @@ def paired(arm: Sequence[float], baseline: Sequence[float]) -> Difference:
 
 def judged(arms: Sequence[tuple[Sequence[float], Sequence[float]]]) -> list[Difference]:
     """The differences of all arms of a comparison, each (arm, baseline) as `paired` takes it, with
-    everything known of them.
-
-    Power is that of the strictest step of Holm's procedure, alpha / number of arms.
-
-    Raises:
-        ValueError: as `paired`.
+    everything known of them. Power is that of the strictest step of Holm's procedure, alpha /
+    number of arms.
     """
     differences = [paired(*each) for each in arms]
     alpha, found = ALPHA / max(1, len(arms)), []
@@ -177,8 +167,7 @@ def _drawn_sums(magnitudes: Floats) -> Floats:
 
 
 def bca(values: Sequence[float] | Floats) -> tuple[float, float]:
-    """95 % interval of the mean by the bootstrap, bias-corrected and accelerated (Efron 1987).
-
+    """95 % interval of the mean by the bootstrap, bias-corrected and accelerated (Efron 1987), from
     10,000 resamples, always the same ones.
     """
     sample = np.asarray(values, dtype=np.float64)

@@ -51,9 +51,8 @@ _TAILS, _WEIGHTS = (_NODES + 1) / 2, _HALVES / 2
 
 @dataclass(frozen=True)
 class Noise:
-    """How far runs that differ in their seed alone lie apart, in the unit of the losses.
-
-    ci95 is of the standard deviation, for normal losses (chi-square).
+    """How far runs that differ in their seed alone lie apart, in the unit of the losses. ci95 is of
+    the standard deviation, for normal losses (chi-square).
     """
 
     n: int
@@ -63,11 +62,7 @@ class Noise:
 
 
 def noise(losses: Sequence[float]) -> Noise:
-    """The noise floor from runs of one arm.
-
-    Raises:
-        ValueError: fewer than two losses.
-    """
+    """The noise floor from the losses of two or more runs of one arm."""
     values = np.asarray(losses, dtype=np.float64)
     n = len(values)
     if n < 2:
@@ -83,12 +78,8 @@ def sd_interval(sd: float, n: int) -> tuple[float, float]:
 
 
 def power(n: int, effect: float, alpha: float) -> float:
-    """The chance that a paired t test of n seeds has p < alpha, of normal differences.
-
-    Args:
-        n: pairs, from two up.
-        effect: mean over standard deviation of the differences, without sign.
-        alpha: two-sided.
+    """The chance that a paired t test of n >= 2 pairs has two-sided p < alpha, of normal
+    differences. `effect` is their mean over their standard deviation, without sign.
     """
     edge, centre = float(stdtrit(n - 1, 1 - alpha / 2)), effect * math.sqrt(n)
     edges = edge * np.sqrt(chdtri(n - 1, _TAILS) / (n - 1))  # in true standard errors
@@ -96,9 +87,8 @@ def power(n: int, effect: float, alpha: float) -> float:
 
 
 def seeds_needed(mean: float, sd: float, alpha: float) -> int | None:
-    """Least number of pairs with which such a difference is found with a power of 80 %.
-
-    None where ten thousand pairs are too few.
+    """Least number of pairs with 80 % power to find such a difference; None where 10,000 are too
+    few.
     """
     if mean == 0:
         return None
@@ -159,13 +149,8 @@ class Pairing:
 
 
 def assumed(noise: Noise, correlation: float, gap: float, n_tests: int) -> Pairing:
-    """With arms as noisy as the baseline: sd sqrt(2 (1 - correlation)).
-
-    Args:
-        noise: of the baseline.
-        correlation: below 1.
-        gap: to be found, more than 0.
-        n_tests: arms that p is corrected for: power is that of Holm's strictest step.
+    """With arms as noisy as the baseline: sd sqrt(2 (1 - correlation)), correlation below 1. Power
+    to find `gap` is that of Holm's strictest step in n_tests arms.
     """
     factor = math.sqrt(2 * (1 - correlation))
     ends = (factor * noise.ci95[0], factor * noise.ci95[1])
@@ -175,10 +160,9 @@ def assumed(noise: Noise, correlation: float, gap: float, n_tests: int) -> Pairi
 def measured(
     arms: Sequence[tuple[Sequence[float], Sequence[float]]], gap: float, n_tests: int
 ) -> Pairing | None:
-    """From the losses (arm, baseline) of arms that a study holds, those of one seed at the same
-    place: sd and correlation pooled over arms by their degrees of freedom. None without spread.
-
-    The interval of sd is that of the arm with most pairs alone, since all share the baseline.
+    """From the losses (arm, baseline) of a study's arms, paired by seed: sd and correlation pooled
+    over arms by their degrees of freedom, None without spread. The interval of sd is that of the
+    arm with most pairs alone, since all share the baseline.
     """
     squares, degrees, products, sizes = 0.0, 0, 0.0, [0.0, 0.0]
     counted = [pair for pair in arms if len(pair[0]) > 1]
@@ -198,12 +182,9 @@ def measured(
 
 
 def seconds(seeds: int, runs: Sequence[tuple[int, float]], workers: int) -> tuple[int, int, float]:
-    """(runs in all, runs still to train, seconds they take) of a study with so many seeds.
+    """(runs in all, runs still to train, seconds they take) of a study with `seeds` seeds per arm.
 
-    Args:
-        seeds: of every arm.
-        runs: for each arm, the baseline's too, those held already and the seconds that one takes.
-        workers: processes that share the work; no run takes less than its own time.
+    `runs` are, for each arm and the baseline, those held already and the seconds that one takes.
     """
     left = [(max(0, seeds - held), each) for held, each in runs]
     to_train = sum(n for n, _ in left)

@@ -56,10 +56,8 @@ class Multiplier:
 
 
 def fit(compute: Sequence[float], losses: Sequence[float]) -> PowerLaw:
-    """L = A C^-alpha by least squares in logs; of two points, the line through them.
-
-    Raises:
-        ValueError: fewer than two different budgets, or a number that has no logarithm.
+    """L = A C^-alpha by least squares in logs; of two points, the line through them. Raises
+    ValueError below two budgets, or where a number has no logarithm.
     """
     x, y = _logs(compute, losses, 2)
     slope, intercept = (float(each) for each in _line(x, y))
@@ -68,10 +66,8 @@ def fit(compute: Sequence[float], losses: Sequence[float]) -> PowerLaw:
 
 def fit_floor(compute: Sequence[float], losses: Sequence[float]) -> PowerLaw:
     """L = E + A C^-alpha with E >= 0 by variable projection: for each alpha the best E and A are
-    those of a line, so that one number is searched and no start has to be guessed.
-
-    Raises:
-        ValueError: fewer than four different budgets, or a number that has no logarithm.
+    those of a line, so that one number is searched and no start has to be guessed. Raises
+    ValueError below four budgets, or where a number has no logarithm.
     """
     x, _ = _logs(compute, losses, _FLOOR_POINTS)
     values = np.asarray(losses, dtype=np.float64)
@@ -108,19 +104,11 @@ def adjusted(value: float, arm_speed: float, baseline_speed: float) -> float:
 
 
 def multiplier(arm: Losses, baseline: Losses, compute: float, floor: bool = False) -> Multiplier:
-    """What the arm is worth at this compute, by a fit to each, with how sure that is.
+    """What the arm is worth at this compute (of the arm), by a fit to each, with how sure that is.
 
-    The sizes of both are paired in their order, and so are the seeds of a size.
-
-    Args:
-        arm: losses by seed, by compute.
-        baseline: the same; its compute may differ from the arm's.
-        compute: of the arm.
-        floor: whether to fit E, which takes four sizes.
-
-    Raises:
-        ValueError: too few sizes (`fit`, `fit_floor`), or a baseline that no compute brings to the
-            arm's loss, as where its loss does not fall.
+    Losses are by seed, by compute; sizes are paired in their order, and so are a size's seeds.
+    `floor`: whether to fit E, which takes four sizes. Raises ValueError where sizes are too few, or
+    no compute brings the baseline to the arm's loss.
     """
     ladder = _Ladder(sorted(arm), sorted(baseline), compute, floor)
     ours, theirs = _means(arm), _means(baseline)

@@ -12,9 +12,7 @@ from attnres_cli.records.run import RunSpec
 
 
 class Batches:
-    """The batches of a run. Each depends on (seed, step) alone, so that one may ask for any step;
-    asking for them in order is what is fast. The thread ends with this object.
-    """
+    """The batches of a run, fast where taken in order. The thread ends with this object."""
 
     def __init__(self, spec: RunSpec, tokens: Tokens, device: torch.device) -> None:
         self._spec, self._tokens = spec, tokens
@@ -23,11 +21,7 @@ class Batches:
         self._ahead: tuple[int, Future[Tensor]] | None = None
 
     def take(self, step: int) -> Tensor:
-        """Tokens (B, T + 1) of a step, on the CPU; the next step's are then being made.
-
-        Raises:
-            DataError: one of the tokens is beyond the vocabulary.
-        """
+        """Tokens (B, T + 1) of a step, on the CPU; a thread then makes the next step's."""
         ahead, self._ahead = self._ahead, None
         found = ahead[1].result() if ahead and ahead[0] == step else self._make(step)
         if step + 1 < self._spec.recipe.steps:

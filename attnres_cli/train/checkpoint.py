@@ -1,5 +1,4 @@
-"""Checkpoints and final weights of one run: written whole or not at all, and never believed
-unchecked.
+"""Checkpoints and final weights of a run: written whole or not at all, and checked when read.
 
 A checkpoint is two files, `000000400.safetensors` (tensors) and `000000400.json` (the rest, with
 the digests of both). The second is what makes it one: it is renamed into place last.
@@ -39,23 +38,16 @@ class _ForeignError(Exception):
 
 @dataclass(frozen=True)
 class Checkpoints:
-    """The newest checkpoints of one run.
+    """The newest checkpoints of one run, in a folder that is made when the first is written.
 
-    Attributes:
-        folder: theirs alone; made when the first is written.
-        identity: all that decides the run's numbers. What was written under another one is not
-            gone on from: the numbers would be those of neither.
+    `identity` is all that decides the run's numbers: only checkpoints of the same one are used.
     """
 
     folder: Path
     identity: Mapping[str, str]
 
     def save(self, step: int, state: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
-        """Write one, then forget all but the newest two.
-
-        Raises:
-            OSError: it could not be written, as on a full disk; what was there is still there.
-        """
+        """Write one, then forget all but the newest two. Raises OSError where the disk is full."""
         from safetensors.torch import save_file  # a run that needs no checkpoint needs none of it
 
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -71,10 +63,8 @@ class Checkpoints:
         self._prune()
 
     def load(self) -> tuple[dict[str, Any], dict[str, Tensor]] | None:
-        """State and tensors of the newest one that is sound, None if there is none.
-
-        What is damaged is said on stderr, removed and passed over; what is of another identity is
-        removed, and so is all before it.
+        """State and tensors of the newest sound checkpoint, None if there is none. Damaged ones are
+        removed, and all are where one is of another identity; stderr tells so.
         """
         for note in self._notes():
             try:
@@ -124,9 +114,7 @@ class Checkpoints:
 
 
 def clear(folder: Path) -> None:
-    """Remove all checkpoints of a run's folder and what a killed process has left half written,
-    not its final weights; folders that are empty then, too.
-    """
+    """Remove a run's checkpoints, half-written files and then empty folders, not final weights."""
     with suppress(FileNotFoundError):
         for file in list(folder.iterdir()):
             if file.name != WEIGHTS:
@@ -161,10 +149,8 @@ def _sha256(path: Path) -> str:
 
 @contextmanager
 def whole(final: Path) -> Iterator[Path]:
-    """A file to write to, which takes the name `final` when all of it is on the disk.
-
-    Raises:
-        OSError: it could not be written, as on a full disk; nothing is left of it.
+    """A file to write to, which takes the name `final` when all of it is on the disk, else is
+    removed.
     """
     from safetensors import SafetensorError
 
@@ -190,8 +176,8 @@ def _sync(path: Path) -> None:
 
 
 def _check_room(folder: Path, tensors: Iterable[Tensor]) -> None:
-    """Raise OSError where these would not leave a MiB of the folder's disk, on which the study most
-    often lies too: what it records of a run is worth more than being able to go on with one.
+    """Raise OSError where these would leave less than a MiB of the disk: the study most often lies
+    there too, and its records are worth more than a checkpoint.
     """
     n_bytes = sum(tensor.nbytes for tensor in tensors)
     if shutil.disk_usage(folder).free < n_bytes + _SPARE_BYTES:
@@ -199,12 +185,8 @@ def _check_room(folder: Path, tensors: Iterable[Tensor]) -> None:
 
 
 def keep_weights(model: torch.nn.Module, folder: Path) -> None:
-    """Write weights and buffers of a model into a run's folder; they outlive its checkpoints.
-
-    What is tied is there once; `model.load` of an exported run undoes that.
-
-    Raises:
-        OSError: they could not be written, as on a full disk.
+    """Write a model's weights and buffers into a run's folder; they outlive its checkpoints. Tied
+    tensors are written once: `model.load` of an exported run undoes that.
     """
     from safetensors.torch import save_model
 
@@ -217,11 +199,7 @@ def keep_weights(model: torch.nn.Module, folder: Path) -> None:
 
 
 def differing(one: Path, other: Path) -> list[str]:
-    """Names of the tensors that are not in both files, bit for bit the same.
-
-    Raises:
-        OSError: a file cannot be read.
-    """
+    """Names of the tensors that are not in both files, bit for bit the same."""
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 

@@ -24,11 +24,7 @@ _COMPILER = {"cpu": "a C++ compiler (g++)", "cuda": "Triton"}
 
 
 def devices(text: str) -> list[str]:
-    """The devices that `auto`, `cpu`, `cuda` or `cuda:1` stand for, as torch names them.
-
-    Raises:
-        DeviceError: no such device here.
-    """
+    """The devices that `auto`, `cpu`, `cuda` or `cuda:1` stand for, as torch names them."""
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     every = [f"cuda:{index}" for index in range(count)]
     if text == "auto":
@@ -51,21 +47,12 @@ def devices(text: str) -> list[str]:
 def settings(
     recipe: Recipe, device: str, threads: int, run_flops: float, engine: str = "auto"
 ) -> Settings:
-    """How runs of a recipe are computed on a device.
+    """How runs of a recipe are computed on a device, as `devices` names it, with CPU threads as
+    given.
 
-    `auto` depends on the device's kind and on the trunk's FLOPs alone, so that all arms of a
-    comparison are computed alike.
-
-    Args:
-        recipe: precision and compile are its fields.
-        device: as `devices` names it.
-        threads: CPU threads of the process.
-        run_flops: training FLOPs of the trunk over the whole run.
-        engine: of depth mixing, one of NAMES.
-
-    Raises:
-        DeviceError: the engine does not run on this device or machine.
-        UsageError: no such engine, or the recipe's `compile` contradicts it.
+    `auto` depends on the device's kind and on `run_flops` (the trunk's, over the whole run) alone,
+    so that all arms of a comparison are computed alike. Raises DeviceError where the engine cannot
+    run here, UsageError where there is none of that name or it contradicts the recipe's `compile`.
     """
     kind, wish = torch.device(device).type, str(recipe.train.compile)
     _check_engine(engine, kind, wish)

@@ -8,14 +8,12 @@ from collections.abc import Sequence
 from attnres_cli.records.run import Point
 
 MARGIN = 1.0
-"""Nats per token above a guess that knows nothing, ln(vocab): a model there is sure of what is
+"""Nats per token above ln(vocab), the guess that knows nothing: a model there is sure of what is
 false, and spikes that training recovers from seldom come so high.
 """
 
 LONG = 0.25
-"""Of the run's steps: a warm-up, or a spike and its recovery, is over in less. What is above for so
-long does not come back in time to be compared with anything.
-"""
+"""Share of the run's steps; a warm-up, or a spike and its recovery, takes less."""
 
 SHORTEST = 20
 """Steps that are long in any run: a quarter of a very short one is a few noisy losses."""
@@ -26,10 +24,9 @@ def has_diverged(
 ) -> bool:
     """Whether a run of `steps` steps, now at `step`, counts as diverged.
 
-    It does where its loss is not finite, or where all its training losses were MARGIN nats above
-    both ln(vocab) and its own start for LONG. The start counts, so that a design which begins far
-    above ln(vocab) and comes down is left to learn. It rests on the curve alone, so that a run that
-    is continued ends as one that was not stopped.
+    It does where its loss is not finite, or where all training losses of LONG were MARGIN nats
+    above both ln(vocab) and the run's start: a design that begins far above ln(vocab) may come
+    down. Only the curve counts, so that a continued run ends as one that was not stopped.
     """
     if not math.isfinite(train_loss):
         return True

@@ -33,13 +33,10 @@ class Progress:
     """How far a run is: with model and optimiser, all that its continuation needs.
 
     Attributes:
-        step: steps done.
         total: sum of the losses since the last point of the curve, on the device.
-        seconds: that these steps took.
-        times: seconds per step, one for every point.
-        first_times: the same, of the first point in each process, which warms up.
-        train_s: wall time in processes before this one.
-        peak_bytes: the largest memory of these.
+        seconds: training time since that point.
+        times: seconds per step, one for every point; first_times: of each process's first point.
+        train_s: wall time in processes before this one; peak_bytes: their largest memory.
     """
 
     total: Tensor
@@ -72,10 +69,9 @@ class Keeper:
     """Keeps one run: writes it down every so many seconds, and when it is to stop.
 
     Attributes:
-        every_s: seconds between checkpoints; where one takes long, more, so that no more than a
-            fiftieth of the run's time goes there. 0: one after every step, whatever it takes.
+        every_s: seconds between checkpoints, more where writing takes long; 0: one after each step.
         on_saved: called with the step of every checkpoint that was written.
-        on_trouble: called with what could not be written and why, once of checkpoints.
+        on_trouble: called with what could not be written and why, once for checkpoints.
         step: steps done, for whoever watches from another thread.
     """
 
@@ -96,10 +92,7 @@ class Keeper:
         return self.stop.wanted or time.monotonic() >= self._next
 
     def save(self, state: Mapping[str, Any], tensors: Callable[[], Mapping[str, Tensor]]) -> None:
-        """Write the run down as it is now, unless that has been done.
-
-        A disk that is full, or any other failure to write, is told and does not end the run.
-        """
+        """Write the run down as it is now, once. A failure is told and does not end the run."""
         step = int(state["step"])
         if step == self._saved_step:
             return

@@ -21,9 +21,7 @@ from attnres_cli.train.memory import peak_bytes, reset_peak
 from attnres_cli.train.trainer import Trainer
 
 OnStep = Callable[[int, float | None], None]
-"""Called with (steps done, training loss in nats per token) some hundred times in a run; with no
-loss where a run that is taken up again has not come to its first one.
-"""
+"""Called with (steps done, training loss in nats per token or None) some hundred times in a run."""
 
 _POINTS = 100  # of the training curve; each costs one wait for the device
 
@@ -39,10 +37,8 @@ def train(
     """Train one run to its end, from where its keeper has it, or from the start.
 
     A loss that is not finite, or far too high for long (divergence.py), ends the run as diverged:
-    that is a result. What raises here is a failed run, for the caller to record.
-
-    Raises:
-        Stopped: the keeper's `stop` was wanted before the end.
+    that is a result. Raises Stopped where the keeper's `stop` was wanted; any other exception is a
+    failed run, for the caller to record.
     """
     started = time.perf_counter()
     reset_peak(device)
@@ -175,11 +171,7 @@ class _Session:
             self._save(keeper)
 
     def _save(self, keeper: Keeper) -> None:
-        """Write the run down, outside of its step time; end it here if that is wanted.
-
-        Raises:
-            Stopped: it is.
-        """
+        """Write the run down, outside of its step time. Raises Stopped where that is wanted."""
         progress, trainer = self.progress, self.trainer
         progress.total.item()  # waits for the device: what it still computes is step time
         progress.seconds += time.perf_counter() - self.clock

@@ -44,8 +44,8 @@ def make_optimizers(model: Transformer, optim: Optim) -> list[torch.optim.Optimi
 
 
 def lr_factor(optim: Optim, step: int, steps: int) -> float:
-    """The factor on lr for step 0..steps-1: linear warm-up, then cosine, or constant and a linear
-    fall over the last decay_fraction of the steps (wsd).
+    """The factor on lr for step 0..steps-1: a linear warm-up, then cosine, or constant and, over
+    the last decay_fraction of the steps, a linear fall (wsd).
     """
     warmup = math.ceil(optim.warmup_fraction * steps)
     if step < warmup:

@@ -77,10 +77,8 @@ def steps_of(recipe: Recipe) -> frozenset[int]:
 
 
 def windows_of(tokens: Tokens, recipe: Recipe) -> Windows:
-    """(B, T + 1) evaluation tokens, the same at every step, for every arm and seed.
-
-    One window at least, else as many as make up a fixed share of the run; never more than a step
-    of training has, or an evaluation.
+    """(B, T + 1) evaluation tokens, the same for every step, arm and seed: a fixed share of the
+    run's, but at least one window, and no more than a training step or an evaluation has.
     """
     seq_len, train = recipe.model.seq_len, recipe.train
     most = min(_MOST_TOKENS, _MOST_LOGITS // tokens.vocab_size)
@@ -97,17 +95,10 @@ def measure(
     step: int,
     autocast: AbstractContextManager[object],
 ) -> Probe:
-    """All of the above, by one forward and one backward pass, never compiled.
+    """All of the above after `step` steps, by one forward and one backward pass, never compiled.
 
-    The model's weights, its gradients and torch's generators are as they were.
-
-    Args:
-        model: after `step` steps.
-        design: what its residual was built from.
-        inputs: (B, T) tokens.
-        targets: (B, T), the next of each.
-        step: recorded with it.
-        autocast: the precision of the forward pass.
+    `inputs` are (B, T) tokens, `targets` the next of each. The model's weights, its gradients and
+    torch's generators are left as they were.
     """
     devices = [inputs.device] if inputs.device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices), torch.enable_grad():

@@ -24,16 +24,15 @@ Forward = Callable[[Tensor, Tensor], Tensor]
 """Tokens and targets (B, T) to the mean loss in nats per token."""
 
 _MOST_ARMS = 1024
-"""Arms that one process may compile. They share the code of one `forward`, and of the ninth form of
-it on torch would compile none, by default: those arms would be computed unlike the others.
+"""Arms that one process may compile. All share the code of one `forward`, of which torch by default
+compiles eight forms: the ninth arm would be computed unlike the others.
 """
 
 
 @dataclass
 class Trainer:
-    """A model, its optimisers, and one step of training them on a recipe's batches.
-
-    Nothing in a step waits for the device.
+    """A model, its optimisers, and a training step on a recipe's batches; no step waits for the
+    device.
     """
 
     spec: RunSpec
@@ -74,10 +73,8 @@ class Trainer:
     def evaluate(self, between: Callable[[], None] = lambda: None) -> float:
         """Validation loss in nats per token over the recipe's evaluation tokens.
 
-        `between` is called before every batch, and may end it by raising.
-
-        Never compiled: without gradients the model would be compiled once more, for little. The
-        engine is then one that is fast without a compiler.
+        `between` is called before every batch and may end it by raising. Never compiled: that would
+        take one more compilation, without gradients, for little. The engine is one that is fast so.
         """
         recipe, settings = self.spec.recipe, self.settings.uncompiled
         total, count = torch.zeros((), dtype=torch.float64, device=self.device), 0
