@@ -30,14 +30,9 @@ def ratio(times: Sequence[float], baseline: Sequence[float]) -> Spread:
 
 
 class TableOne(NamedTuple):
-    """Residual reads and writes per token and sublayer, in units of d_model, as the paper's Table 1
-    (arXiv 2603.15031) counts them: the input and output of the sublayer itself left out.
-
-    Attributes:
-        scheme: the row of the table.
-        here: at this number of sublayers.
-        groups: (S, N) it is computed with: sublayers per block, and blocks.
-        paper: at the paper's own point, 128 sublayers in 8 blocks of 16.
+    """The paper's Table 1 (arXiv 2603.15031): residual reads and writes per token and sublayer, in
+    units of d_model, without the input and output of the sublayer itself. `here` is for this trunk,
+    with `groups` of (sublayers per block, blocks); `paper` for 128 sublayers in 8 blocks of 16.
     """
 
     scheme: str
@@ -53,8 +48,7 @@ class ArmCost:
     Attributes:
         extra_flops: forward FLOPs per token beyond `standard`, by the design's own formula.
         extra_bytes: forward reads and writes per token beyond `standard`, likewise.
-        io_per_sublayer: all of them, per sublayer and in units of d_model, `standard` being 3.
-        table_one: the paper's count, None where it has no formula.
+        io_per_sublayer: all of them, per sublayer and in units of d_model; `standard` has 3.
         wrong: why the arm was not timed, None if it was.
         disagreement: relative differences from the reference engine, of loss and gradients.
         start_s: seconds of the first forward and backward pass, compilation included.
@@ -77,11 +71,8 @@ class ArmCost:
 
 @dataclass(frozen=True)
 class Conditions:
-    """What the numbers were taken on, as far as it is not an arm's.
-
-    Attributes:
-        computed: as `cpu fp32 eager`.
-        copy_speed: bytes per second that copying a large tensor reads and writes.
+    """What the numbers were taken on. `computed` reads like `cpu fp32 eager`; `copy_speed` is the
+    bytes per second that copying a large tensor reads and writes.
     """
 
     recipe: str
@@ -128,12 +119,8 @@ class StepBench:
 
 @dataclass(frozen=True)
 class DecodeArm:
-    """One arm's generation.
-
-    Attributes:
-        wrong: why the arm was not timed, None if it was.
-        seconds: by batch size, seconds per generated token of each round; a step of batch size B
-            gives B tokens at once and counts as one.
+    """One arm's generation: by batch size, the seconds per step of each round. A step gives one
+    token to every row. `wrong` says why the arm was not timed, None if it was.
     """
 
     variant: str
@@ -144,11 +131,8 @@ class DecodeArm:
 
 @dataclass(frozen=True)
 class DecodeBench:
-    """Generation by some arms, measured in turn.
-
-    Attributes:
-        n_prompt: tokens that are there before the first one is generated.
-        n_new: tokens generated per row, less the one that the prompt's own pass gives.
+    """Generation by some arms, measured in turn: `n_new` tokens per row after `n_prompt` given
+    ones, without the token that the prompt's own pass gives.
     """
 
     conditions: Conditions

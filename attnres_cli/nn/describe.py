@@ -19,11 +19,7 @@ ITEMSIZE = 2
 
 
 def describe(typed: Variant, n_layers: int, d_model: int) -> Description:
-    """A design in a trunk of so many layers and such a width.
-
-    Raises:
-        VariantError: the design does not fit these sizes.
-    """
+    """A design in a trunk of this size. Raises VariantError where the design does not fit it."""
     shape = _trunk(n_layers, d_model)
     with torch.device("meta"):
         design = typed.build(d_model, shape.n_sublayers)

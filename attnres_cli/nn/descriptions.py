@@ -21,7 +21,6 @@ class Description:
     """A design with its options, in a trunk of some size.
 
     Attributes:
-        spec: its canonical name there.
         n_params: what it adds, and `trunk_params` what there is besides, embedding and head aside.
         extra_flops: forward FLOPs per token beyond `standard`, and `trunk_flops` those of standard.
         extra_bytes: forward reads and writes per token beyond `standard`'s residual, in bfloat16.
@@ -29,7 +28,7 @@ class Description:
         mixing: for each site, the weight of each output at step 0, a mean over the width.
         joined: for each of these, whether it shares a learned weight with the output before it.
         not_linear: why there is no such table; empty where there is.
-        findings: of the quick proofs, on a small trunk, taken now.
+        findings: of the quick proofs, on a small trunk.
     """
 
     spec: str

@@ -27,13 +27,8 @@ _OPTION = re.compile(r"^    (\w+)\s+(.*)$")
 
 @dataclass(frozen=True)
 class Page:
-    """A design's own page.
-
-    Attributes:
-        equation: the first line without the name; empty where it does not read `name: equation`.
-        parts: the rest by heading, in order, each one paragraph or more of text.
-        options: meanings by option.
-        text: the whole docstring.
+    """A design's own page. `equation` is the first line without the name, empty where the line does
+    not read `name: equation`; `parts` are the rest by heading, in order; `text` is all of it.
     """
 
     equation: str
@@ -67,9 +62,7 @@ def file_of(cls: type[Any]) -> str:
 
 
 def code_digest(cls: type[Any]) -> str:
-    """12 hex digits over the code of a class's file; comments and layout do not matter. Empty where
-    there is no file.
-    """
+    """12 hex digits of a class's file, comments and layout aside; empty where there is no file."""
     try:
         tree = ast.parse(Path(file_of(cls)).read_text(encoding="utf-8"))
     except (OSError, SyntaxError, ValueError):

@@ -55,20 +55,13 @@ def generate(
 ) -> Tensor:
     """Tokens (B, T) and `n_new` more of each row, drawn one at a time: (B, T + n_new).
 
-    The model is in eval mode meanwhile. Memory beyond its own: keys and values of T + n_new
-    tokens, and the sources of `chunk` tokens.
+    The logits are divided by `temperature`; 0 takes the likeliest token. `top_k` draws from the k
+    likeliest tokens alone. `generator` is on the model's device; None is torch's own.
 
-    Args:
-        model: any design; nothing of its state is carried between tokens.
-        tokens: (B, T), T at least 1, on the model's device.
-        n_new: tokens to add.
-        temperature: the logits are divided by it; 0 takes the likeliest token.
-        top_k: draw from the k likeliest tokens alone.
-        generator: to draw with, on the model's device; None: torch's own.
-        chunk: the given tokens go through the model so many at a time.
-
-    Raises:
-        ValueError: a value that cannot be, or more tokens than the model has positions.
+    The given tokens, T at least 1, go through the model `chunk` at a time. Memory beyond the
+    model's own: keys and values of T + n_new tokens, and the sources of `chunk` tokens. The model
+    is in eval mode meanwhile. Raises ValueError for a value that cannot be, or for more tokens than
+    the model has positions.
     """
     _refuse(model, tokens, n_new, temperature, top_k, chunk)
     given = tokens.shape[1]

@@ -1,7 +1,4 @@
-"""What benchmarks measure with: clock, memory, machine, and whether an engine is right.
-
-Torch alone, so that a machine without this package's other needs can be measured.
-"""
+"""What benchmarks measure with. It needs torch alone, so that a bare machine can be measured."""
 
 from __future__ import annotations
 
@@ -42,9 +39,7 @@ def seconds(call: Call, device: torch.device) -> float:
 def in_turn(
     calls: Mapping[str, Call], rounds: int, device: torch.device
 ) -> dict[str, tuple[float, ...]]:
-    """Seconds of every call in every round; each other round goes backwards, so that none always
-    follows the same one.
-    """
+    """Seconds of each call in each round. Every other round runs backwards, to be fair to all."""
     times: dict[str, list[float]] = {name: [] for name in calls}
     for number in range(rounds):
         for name in list(calls) if number % 2 == 0 else list(calls)[::-1]:
@@ -53,10 +48,7 @@ def in_turn(
 
 
 def peak_bytes(call: Call, device: torch.device) -> int:
-    """The most bytes of tensors that a call holds at once, beyond those there before it.
-
-    On CUDA the allocator's own count; on a CPU every allocation that torch's profiler reports.
-    """
+    """The most bytes of tensors that a call holds at once, beyond those there before it."""
     if device.type == "cuda":
         _wait(device)
         torch.cuda.reset_peak_memory_stats(device)
@@ -68,9 +60,7 @@ def peak_bytes(call: Call, device: torch.device) -> int:
 
 
 def held_bytes(call: Call, device: torch.device) -> int:
-    """Bytes of tensors that are there after a call and were not before, while what it returned is
-    still held. Whoever holds them counts: autograd, or a Python object.
-    """
+    """Bytes of tensors that a call leaves behind while its result is held, whoever holds them."""
     if device.type == "cuda":
         _wait(device)
         before = torch.cuda.memory_allocated(device)
@@ -144,9 +134,7 @@ class Disagreement(NamedTuple):
 
 
 def stir(module: nn.Module, seed: int = 0) -> None:
-    """Move every parameter of a design off its start, where weights of sources are all equal and
-    much that is wrong would not show.
-    """
+    """Move a design's parameters off their start, where equal weights of sources hide errors."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for parameter in module.parameters():
@@ -165,15 +153,8 @@ def loss_and_gradients(
     precision: str,
     rows: int | None = None,
 ) -> tuple[float, Gradients]:
-    """Loss (nats per token) and gradients by name of tokens (B, T + 1).
-
-    Args:
-        model: whose parameters they are of; it holds no gradients afterwards.
-        forward: the model, or what a compiler made of it; tokens and targets to the mean loss.
-        windows: on the model's device.
-        engine: of depth mixing.
-        precision: `bf16` for autocast, else `fp32`.
-        rows: sequences that go through the model at a time; all of them if None.
+    """Loss (nats per token) and gradients by name of tokens (B, T + 1), `rows` sequences at a time.
+    `forward` is the model or its compiled form. The model holds no gradients afterwards.
     """
     parts, total = windows.split(rows or len(windows)), 0.0
     bf16 = torch.autocast(windows.device.type, torch.bfloat16)
@@ -223,16 +204,8 @@ def check(
     oracle: Transformer | None = None,
 ) -> tuple[Disagreement, float]:
     """How far an engine is from the reference engine in float32, and the seconds of its own first
-    pass, compilation included. The reference sees one sequence at a time, which bounds its memory.
-
-    Args:
-        model: see `loss_and_gradients`, as for all that follow.
-        forward: the model, or what a compiler made of it.
-        windows: tokens (B, T + 1) on the model's device.
-        engine: of depth mixing.
-        precision: `bf16` for autocast, else `fp32`.
-        oracle: the same function with the same parameters, for the reference engine to compute;
-            None: the model itself.
+    pass, compilation included. The reference computes `oracle` (the same function and parameters;
+    None: the model itself), one sequence at a time to bound its memory.
     """
     plain = model if oracle is None else oracle
     reference = loss_and_gradients(plain, plain, windows, "reference", "fp32", rows=1)

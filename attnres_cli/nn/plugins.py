@@ -13,10 +13,8 @@ _PACKAGE = "attnres_plugins"  # of no file; it keeps their names apart from all 
 
 
 def load(file: Path) -> bool:
-    """Import a file, once; whether it was not imported before.
-
-    Raises:
-        VariantError: no Python file, another of the same name, or one that raises, with its line.
+    """Import a file, once; whether it was not imported before. Raises VariantError for a file that
+    is not Python, that has the name of another, or that raises, with its line.
     """
     if file.suffix != ".py" or not file.is_file():
         raise VariantError(f"--plugin takes a Python file, as my_variant.py; {file} is none")

@@ -14,9 +14,7 @@ from attnres_cli.nn.variant import Variant
 
 
 def mixing_at_start(typed: Variant, n_sublayers: int) -> list[list[float]] | None:
-    """M at step 0, site by source, a mean over random tokens and the width; None for a design that
-    is not linear in its sources.
-    """
+    """M at step 0, site by source, a mean over random tokens and the width; None if not linear."""
     found = _mixing(typed, n_sublayers, noise=0.0)
     return None if found is None else found.mean(dim=(0, 1, 2)).tolist()
 
@@ -47,11 +45,7 @@ def _mixing(typed: Variant, n_sublayers: int, noise: float) -> Tensor | None:
 
 
 def fitting_width(typed: Variant, n_sublayers: int) -> int:
-    """The smallest of some widths that a design can be built at.
-
-    Raises:
-        VariantError: none of them.
-    """
+    """The smallest of some widths that a design can be built at; VariantError if there is none."""
     for width in (16, 64, 256):
         with contextlib.suppress(VariantError):
             typed.build(width, n_sublayers)

@@ -25,11 +25,7 @@ class Option:
     default: Value
 
     def parse(self, text: str) -> Value:
-        """The value that `text` stands for.
-
-        Raises:
-            ValueError: no value of this option's type; the message says which are.
-        """
+        """The value that `text` stands for; ValueError says which values the option has."""
         for part in _parts(self.kind):
             with contextlib.suppress(ValueError, KeyError):
                 return _read(part, text)
@@ -99,11 +95,7 @@ class Variant:
         return f"{self.name}:{options}" if options else self.name
 
     def build(self, d_model: int, n_sublayers: int) -> Residual:
-        """The design for one trunk.
-
-        Raises:
-            VariantError: options that exclude each other or do not fit these sizes.
-        """
+        """The design for one trunk. VariantError: the options clash or do not fit these sizes."""
         cls = registry()[self.name]
         try:
             return cls(d_model, n_sublayers, **dict(self.options))

@@ -22,12 +22,8 @@ from attnres_cli.nn.depthmix.scoring import EngineState, Scoring, wide
 
 
 class Edge(NamedTuple):
-    """How a read's gradient comes back.
-
-    Attributes:
-        g: (N, D); its gradient is g_l.
-        softmax: (3, N, H); its gradient is the largest score, the reciprocal of the sum of
-            exponentials, and g_l . h_l.
+    """How a read's gradient comes back: the gradient of g (N, D) is g_l, that of softmax (3, N, H)
+    is the largest score, the reciprocal of the sum of exponentials, and g_l . h_l.
     """
 
     g: Tensor
@@ -53,9 +49,7 @@ class Record(NamedTuple):
 
 @dataclass(frozen=True)
 class CompiledGather(Gather):
-    """The engine of fused kernels under torch.compile; unrolled.py is for scores that it cannot
-    learn, see engines.choose.
-    """
+    """The engine of fused kernels under torch.compile, for scores that engines.choose gives it."""
 
     def append(self, state: EngineState, v: Tensor) -> EngineState:
         """One more source. Raises NotImplementedError where a history branches."""

@@ -35,12 +35,9 @@ TILE = 64
 class Eager:
     """The arithmetic of any device and type. A subclass may compute the same by other means.
 
-    Attributes:
-        name: of the engine.
-        scoring: who reads what, and with what weight.
-        trains_in_groups: whether reads are grouped in training too. On two cores, with sources of
-            1M numbers, groups took 0.8 to 1.1 of the time of one pass per read, and they hold a
-            dozen sums more.
+    `trains_in_groups`: whether reads are grouped in training too. On two cores, with sources of 1M
+    numbers, groups took 0.8 to 1.1 of the time of one pass per read, and they hold a dozen sums
+    more.
     """
 
     name = "eager"
@@ -54,9 +51,8 @@ class Eager:
         return math.ceil(GROUP * math.sqrt(n_sites))
 
     def scores(self, v: Tensor, params: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
-        """(R, N, H) scores of a source (N, D) at its R readers, and its (N,) reciprocal rms.
-
-        A table's scores are (R, 1, H). None where there is nothing to score.
+        """(R, N, H) scores of a source (N, D) at its R readers, (R, 1, H) of a table; its (N,)
+        reciprocal rms. None where there is nothing to score.
         """
         if params is None:
             return None, None
@@ -93,13 +89,9 @@ class Eager:
     def mix_group(
         self, sources: Sequence[Tensor], scores: Sequence[Tensor]
     ) -> tuple[Tensor, Tensor | None]:
-        """Mixes (G, N, D) of the same sources for G sites; their scores (G, N, H) under a softmax.
-
-        A mix with its score, log sum_i exp(z_i), is to a later mix one source like any other.
-
-        Args:
-            sources: S of (N, D).
-            scores: for each, (G, N, H) at these sites, or (G, 1, H) of a table.
+        """(G, N, D) mixes of the same sources for G sites, and under a softmax their (G, N, H)
+        scores. A mix with its score, log sum_i exp(z_i), is to a later mix one source like any
+        other. A source's scores are (G, N, H), or (G, 1, H) of a table.
         """
         n, heads = len(sources[0]), self.scoring.heads
         weights = torch.stack([z.expand(-1, n, -1) for z in scores], dim=-1)  # (G, N, H, S)
@@ -116,12 +108,8 @@ class Eager:
     def source_gradient(
         self, source: ScoredSource, grads: Sequence[ReadGrad], dv: Tensor | None
     ) -> tuple[Tensor | None, Tensor | None]:
-        """The gradients of a source (N, D) and of its params, None where there are none.
-
-        Args:
-            source: v_i.
-            grads: of all later reads.
-            dv: (N, D) gradient that reached the source by other ways, or None.
+        """The gradients of a source (N, D) and of its params, None where there are none, from all
+        later reads. `dv` (N, D) is what reached the source by other ways.
         """
         grads = [grad for grad in grads if source.number in grad.seen]
         for grad in grads:
@@ -146,12 +134,9 @@ class Eager:
         return acc, _slopes(weights, dots, grads, self.scoring)
 
     def finish(self, source: ScoredSource, acc: Tensor, slopes: Tensor) -> tuple[Tensor, Tensor]:
-        """The gradients of a source (N, D) and of its params, through its scores too.
-
-        Args:
-            source: v_i.
-            acc: (N, D) what reached it through the mixes; overwritten.
-            slopes: (R, N, H) gradients of its scores.
+        """The gradients of a source (N, D) and of its params, through its scores too: from `acc`
+        (N, D), which reached it through the mixes and is overwritten, and its scores' `slopes` (R,
+        N, H).
         """
         assert source.params is not None
         if self.scoring.table is not None:
@@ -221,9 +206,7 @@ def _rows(source: ScoredSource, grads: Sequence[ReadGrad], slopes: Tensor) -> Te
 
 
 def _scores_at(source: ScoredSource, grads: Sequence[ReadGrad]) -> Tensor:
-    """(K, N, H) scores of a source at the sites read; a view where these follow each other, so
-    that nothing waits for a GPU.
-    """
+    """(K, N, H) scores at the sites read; a view if these are adjacent, so that no GPU waits."""
     first = grads[0].site
     if [grad.site for grad in grads] == list(range(first, first + len(grads))):
         return source.scores(first, first + len(grads))

@@ -51,12 +51,8 @@ _asked = _Asked()
 
 @contextlib.contextmanager
 def use(name: str) -> Iterator[None]:
-    """Histories that this thread starts inside are computed by this engine; `auto` chooses.
-
-    A history keeps its engine: other threads may read it, or run its backward.
-
-    Raises:
-        ValueError: no engine has this name.
+    """Histories that this thread starts inside are computed by this engine, also where other
+    threads read them or run their backward; `auto` chooses. ValueError: no engine has this name.
     """
     if name not in NAMES:
         raise ValueError(f"no engine '{name}': {', '.join(NAMES)}")
@@ -68,10 +64,9 @@ def use(name: str) -> Iterator[None]:
 
 
 def choose(v: Tensor, scoring: Scoring) -> Engine:
-    """The engine for a history whose first source is v.
-
-    Under a compiler the unrolled sums or Triton's operators, which it takes whole; else the custom
-    autograd, with Triton's kernels where there is a GPU.
+    """The engine for a history whose first source is v. Under a compiler it is the unrolled sums or
+    Triton's operators, which it takes whole; else the custom autograd, with Triton's kernels where
+    there is a GPU.
     """
     name = _asked.name
     if name == "auto":

@@ -34,7 +34,6 @@ class Record(NamedTuple):
     """What is kept of a source.
 
     Attributes:
-        source: its number, scores and reciprocal rms.
         params: of all sites: (sites, D) queries with the gain folded in, or (pairs, H) table.
         token: orders backward; None where nothing needs a gradient.
         buffer: where reads put their gradients while this source is the newest.
@@ -214,10 +213,9 @@ class _Read(torch.autograd.Function):
 
 
 def params_of(state: EngineState, v: Tensor) -> tuple[Tensor | None, Tensor | None]:
-    """What scores are learned by, at all sites and at those that read the next source v.
-
-    Queries with the gain folded in, which changes no score, or rows of the table; None where there
-    is nothing, or nothing to read.
+    """What scores are learned by, at all sites and at those that read the next source v: queries
+    with the gain folded in, which changes no score, or rows of the table. None where there is
+    nothing, or nothing to read.
     """
     scoring, layout, number = state.scoring, state.layout, len(state.sources)
     params = state.records[0].params if number else _all_params(scoring, v)

@@ -9,12 +9,9 @@ from torch import Tensor
 
 
 class ScoredSource(NamedTuple):
-    """A source, and what its gradient is computed from.
+    """A source v (N, D), and what its gradient is computed from; `first` is its first reader.
 
     Attributes:
-        number: of the source.
-        first: the first site that reads it.
-        v: (N, D).
         params: (R, D) queries with the gain folded in, or (R, H) scores of a table.
         z: (R, N, H) scores at its R readers; (R, 1, H) of a table.
         r: (N,) reciprocal rms, where keys are normalised.
@@ -39,15 +36,12 @@ class ScoredSource(NamedTuple):
 
 
 class ReadGrad(NamedTuple):
-    """The gradient that reaches a read, for its sources.
+    """The gradient that reaches the read at a site, for the sources it has `seen`.
 
     Attributes:
-        site: of the read.
-        seen: the numbers of its sources.
         g: (N, D) gradient of the sum h.
         delta: (N, H) g . h per head, for a softmax.
-        constants: (2, N, H) of the softmax: largest score, and reciprocal of the sum of
-            exponentials.
+        constants: (2, N, H) of the softmax: largest score, and 1 / the sum of exponentials.
         weights: (S, N, H), where scores are plain autograd's.
     """
 
@@ -66,10 +60,9 @@ class ReadGrad(NamedTuple):
 
 
 class GradBuffer:
-    """Gradients of later reads that wait for a source, by the backward pass that runs.
-
-    One history may be read twice, branch, be recomputed by checkpointing, or be differentiated
-    again, also in two threads at once: passes never see each other's gradients.
+    """Gradients of later reads that wait for a source, kept apart by backward pass: one history may
+    be read twice, branch, be recomputed by checkpointing, or be differentiated again, also in two
+    threads at once.
     """
 
     def __init__(self, before: GradBuffer | None) -> None:

@@ -47,13 +47,9 @@ core of an AMD EPYC, float32:
 class Group(NamedTuple):
     """What the sites first..stop-1 see of some sources that all of them see.
 
-    Attributes:
-        first: of those sites.
-        stop: one past the last.
-        n_sources: how many there were.
-        done: the numbers of the mixed ones, ascending.
-        mixed: (R, N, D) their mix at each site; without a softmax, their weighted sum.
-        score: (R, N, 1) the mix's score under a softmax, else None.
+    Of the first `n_sources` sources, those numbered in `done` (ascending) are mixed. `mixed` (R, N,
+    D) is their mix at each site, `score` (R, N, 1) its score. Without a softmax `mixed` is a
+    weighted sum and `score` None.
     """
 
     first: int
@@ -88,11 +84,9 @@ def read(state: EngineState, site: int, arithmetic: Eager) -> tuple[Tensor, Engi
 def to_mix(
     state: EngineState, site: int, arithmetic: Eager
 ) -> tuple[list[Tensor], list[Tensor], EngineState]:
-    """Phase 2 for many tokens: what is to be mixed for a site, and the state to go on with.
-
-    Returns:
-        sources (tokens, width), scores (tokens, heads) of each, and a state. The first source is
-        the group's own mix, where there is one, with the score that stands for all it holds.
+    """What phase 2 mixes for a site of many tokens, and the state to go on with: sources (tokens,
+    width) and scores (tokens, heads). The first source is the group's own mix, where there is one,
+    with the score that stands for all it holds.
     """
     return _parts(state, site, _group_of(state, site, arithmetic))
 
@@ -120,9 +114,7 @@ def _newer(state: EngineState, site: int, group: Group | None) -> list[ScoredSou
 
 
 def _group_of(state: EngineState, site: int, arithmetic: Eager) -> Group | None:
-    """The group that a site is in: the one at hand, or one that it begins by phase 1; None for a
-    site that is better read alone.
-    """
+    """The group that a site is in, at hand or begun by phase 1; None if it is better read alone."""
     group: Group | None = state.group
     if group is not None and group.first <= site < group.stop:
         return group
@@ -140,10 +132,8 @@ def _group_of(state: EngineState, site: int, arithmetic: Eager) -> Group | None:
 
 
 def _shared(scoring: Scoring, site: int, size: int) -> tuple[tuple[int, ...], int]:
-    """The sources that all sites of a group see, and the site after its last.
-
-    The group has `size` sites at most, and ends where its sites would not share half of what the
-    first one sees.
+    """The sources that all sites of a group see, and the site after its last. The group has `size`
+    sites at most, and shares at least half of what its first site sees.
     """
     seen = scoring.visible[site]
     common, stop = set(seen), site + 1

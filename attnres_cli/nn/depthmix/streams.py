@@ -27,12 +27,8 @@ EPS = 1e-6
 
 
 class Maps(NamedTuple):
-    """How one sublayer reads and writes n streams; leading axes are tokens, or none.
-
-    Attributes:
-        read: (..., k, n).
-        mix: (..., n, n), from the second axis to the first.
-        write: (..., n, 1).
+    """How one sublayer reads and writes n streams; leading axes are tokens, or none. The shapes are
+    read (..., k, n), write (..., n, 1), and mix (..., n, n), from the second axis to the first.
     """
 
     read: Tensor
@@ -115,17 +111,11 @@ def coefficients(
     gain: Tensor | None,
     scale: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
-    """Those of hyper-connections at a site, (..., n, K - 1) and (..., n, 1).
+    """Hyper-connections' (..., n, K - 1) and (..., n, 1) at a site, for streams x (B, T, n, S).
 
-    Row j is static_j + scale * tanh(RMSNorm(x_j) @ weight).
-
-    Args:
-        x: the streams (B, T, n, S).
-        site: from 0, the first axis of all that follows.
-        static: (sites, n, K).
-        weight: (sites, S, K), or None for static alone.
-        gain: (sites, S), of the norm.
-        scale: (sites, 2), of the first K - 1 columns and of the last.
+    Row j is static_j + scale * tanh(RMSNorm(x_j) @ weight), or static_j where weight is None.
+    Shapes: static (sites, n, K), weight (sites, S, K), the norm's gain (sites, S), scale (sites, 2)
+    of the first K - 1 columns and of the last.
     """
     own = static[site].to(wide(x))
     if weight is None or gain is None or scale is None:
@@ -141,14 +131,10 @@ def total(x: Tensor) -> Tensor:
 
 
 def depth_mixing(design: Design, values: Sequence[Tensor]) -> Tensor:
-    """M (B, T, 1, L+1, L+1) of a design whose streams are copies of the width.
+    """M (B, T, 1, L+1, L+1) of a design whose streams are copies of the width, from v_i (B, T, D).
 
     Beside the streams go rows c (B, T, n, L+1), the weight of every v_i in each of them. The maps
     of the streams are applied to both, so no design states its equation twice.
-
-    Args:
-        design: makes the maps.
-        values: v_0..v_L, each (B, T, D).
     """
     x = design.start(values[0]).x
     units = torch.eye(len(values), dtype=x.dtype, device=x.device)

@@ -1,8 +1,7 @@
 """The sum over sources unrolled: plain PyTorch on a list that is never stacked.
 
-What torch.compile fuses best: a read becomes one pass over its sources together with whatever
-comes after it, and so does its gradient. Scores are taken when a source is made: its rms once,
-and one matrix product with the queries of all sites that will read it.
+torch.compile fuses it best: a read becomes one pass over its sources together with what follows,
+and so does its gradient. A new source is scored by one product with its future sites' queries.
 """
 
 from __future__ import annotations
@@ -44,9 +43,7 @@ class Unrolled:
 
 
 def scores_at(scoring: Scoring, site: int, records: Sequence[Mapping[int, Tensor]]) -> Tensor:
-    """(B, T, S, H) scores at a site from those of each source, and the table's biases; these
-    alone, (1, 1, S, H), where there is no query.
-    """
+    """(B, T, S, H) scores at a site with the table's biases; these (1, 1, S, H) without a query."""
     biases = scoring.biases(site)
     if scoring.query is None:
         assert biases is not None

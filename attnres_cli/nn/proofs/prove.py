@@ -61,11 +61,7 @@ def prove(subject: Subject, proofs: Sequence[Proof]) -> Iterator[Finding]:
 
 
 def admit(variant: Variant, shape: Shape) -> None:
-    """Refuse a design that cannot be trained fairly: it raises, misshapes, or mixes tokens.
-
-    Raises:
-        VariantError: the first such finding.
-    """
+    """Raise VariantError where a design raises, gives wrong shapes, or mixes tokens."""
     for finding in prove(Subject(variant, shape), (design.keeps_shape, design.is_token_wise)):
         if finding.outcome == "failed":
             raise VariantError(
@@ -79,7 +75,6 @@ def sentence_of(proof: Proof) -> str:
 
 
 def _raised(error: Exception, variant: Variant) -> str:
-    """What was raised, and by which line of the design's own file."""
     file = design_page.file_of(registry()[variant.name])
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if frame.filename == file]

@@ -14,9 +14,7 @@ from attnres_cli.nn.depthmix.gradients import ReadGrad, ScoredSource
 
 
 class Triton(Eager):
-    """The same functions of the same shapes, by operators. Training is grouped too: bytes are what
-    it costs on a GPU, and groups read fewer.
-    """
+    """The same functions by operators. Training is grouped too, which reads fewer bytes."""
 
     name = "triton"
     trains_in_groups = True

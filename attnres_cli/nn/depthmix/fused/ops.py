@@ -30,7 +30,6 @@ _REGISTERS = 4096
 @torch.library.custom_op("attnres::scores", mutates_args=())
 def scores(v: Tensor, w: Tensor, heads: int, normalise: bool, eps: float) -> tuple[Tensor, Tensor]:
     """(R, N', H) scores of a source (N, D) with folded queries (R, D); its (N,) reciprocal rms.
-
     N' is N rounded up to 16; what lies beyond N is not defined.
     """
     v, w = _rowwise(v), w.contiguous()
@@ -55,14 +54,7 @@ def _(v: Tensor, w: Tensor, heads: int, *_: object) -> tuple[Tensor, Tensor]:
 def mix(
     sources: Sequence[Tensor], scores: Sequence[Tensor], norm: int, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor]:
-    """(N, D) weighted sum, and the softmax's constants (2, N, H).
-
-    Args:
-        sources: S of (N, D).
-        scores: for each, (N, H), or (1, H) for all from a table.
-        norm: one of NORMS.
-        dtype: of the sum.
-    """
+    """(N, D) sum of sources under scores (N, H), or (1, H); the softmax's constants (2, N, H)."""
     vs, zs = [_rowwise(v) for v in sources], _alike(scores)
     n, d = vs[0].shape
     heads = zs[0].shape[-1]
@@ -92,12 +84,8 @@ def _(
 def mix_group(
     sources: Sequence[Tensor], scores: Sequence[Tensor], norm: int
 ) -> tuple[Tensor, Tensor]:
-    """(G, N, D) float32 mixes of the same sources for G sites, and their (G, N, H) scores.
-
-    Args:
-        sources: S of (N, D).
-        scores: for each, (G, N, H) at these sites, or (G, 1, H) from a table.
-        norm: one of NORMS; without a softmax the scores returned are not defined.
+    """(G, N, D) float32 mixes of the same sources for G sites, under scores (G, N, H), or (G, 1, H)
+    of a table; (G, N, H) scores of the mixes, not defined without a softmax.
     """
     vs, zs = [_rowwise(v) for v in sources], list(scores)
     (n, d), (n_sites, _, heads) = vs[0].shape, zs[0].shape
@@ -132,16 +120,10 @@ def gather(
     start: Tensor | None,
     norm: int,
 ) -> tuple[Tensor, Tensor]:
-    """(N, D) sum of the gradients that reach a source; (K, N', H) gradients of its scores.
+    """(N, D) sum of `start` and what reaches a source; (K, N', H) gradients of its scores.
 
-    Args:
-        v: (N, D) the source.
-        z: (K, N, H) its scores at the sites that read, or (K, 1, H) of a table.
-        gradients: K of (N, D), of the reads.
-        constants: K of (2, N, H), for a softmax, else empty.
-        deltas: K of (N, H), for a softmax, else empty.
-        start: (N, D) to begin the sum with, or None.
-        norm: one of NORMS.
+    Of each of K reads: its gradient (N, D), the source's scores (N, H), or (1, H) of a table, and
+    under a softmax its constants (2, N, H) and deltas (N, H).
     """
     v, gs = _rowwise(v), [_rowwise(g) for g in gradients]
     (n, d), heads = v.shape, z.shape[-1]
@@ -173,15 +155,9 @@ def _(v: Tensor, z: Tensor, gradients: Sequence[Tensor], *_: object) -> tuple[Te
 def finish(
     acc: Tensor, v: Tensor, z: Tensor, r: Tensor | None, w: Tensor, ds: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """The gradients of a source (N, D) and of its queries (R, D), from those of its scores.
-
-    Args:
-        acc: (N, D) what reaches the source through the sums.
-        v: (N, D) the source.
-        z: (R, N, H) its scores.
-        r: (N,) its reciprocal rms, or None where keys are not normalised.
-        w: (R, D) folded queries.
-        ds: (R, N', H) gradients of the scores.
+    """The gradients of a source v (N, D) and of its folded queries w (R, D), from acc (N, D), which
+    reaches v through the sums, and from the gradients ds (R, N', H) of its scores z (R, N, H). r
+    (N,) is v's reciprocal rms, None where keys are not normalised.
     """
     v, w, acc = _rowwise(v), w.contiguous(), acc.contiguous()
     (n, d), heads, n_rows = v.shape, z.shape[-1], len(w)
@@ -238,7 +214,6 @@ def _padded_to(n: int) -> int:
 
 
 def _padded(items: Sequence[Tensor] | Sequence[int]) -> tuple[Tensor | int, ...]:
-    """The items, the last one repeated up to a multiple of 4."""
     return (*items, *[items[-1]] * (_padded_to(len(items)) - len(items)))
 
 
