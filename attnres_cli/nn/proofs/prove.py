@@ -75,6 +75,7 @@ def sentence_of(proof: Proof) -> str:
 
 
 def _raised(error: Exception, variant: Variant) -> str:
+    """What was raised, and by which line of the design's own file."""
     file = design_page.file_of(registry()[variant.name])
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if frame.filename == file]

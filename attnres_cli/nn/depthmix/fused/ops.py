@@ -214,6 +214,7 @@ def _padded_to(n: int) -> int:
 
 
 def _padded(items: Sequence[Tensor] | Sequence[int]) -> tuple[Tensor | int, ...]:
+    """The items, the last one repeated up to a multiple of 4."""
     return (*items, *[items[-1]] * (_padded_to(len(items)) - len(items)))
 
 
