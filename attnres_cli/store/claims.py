@@ -32,8 +32,8 @@ def take(connection: Connection, ids: Sequence[int]) -> int | None:
 
 
 def _waiting(connection: Connection, ids: Sequence[int]) -> int | None:
-    """The first of these runs that waits, and that nobody else takes before we do: SQLite has one
-    writer at a time, on PostgreSQL the row is locked and those that others have locked are passed.
+    """The first of these runs that waits, kept from others. SQLite has one writer at a time; on
+    PostgreSQL the row is locked, and rows that others have locked are passed over.
     """
     waiting = select(runs.c.id).where(runs.c.status == Status.PENDING)
     if connection.dialect.name == "sqlite":
@@ -54,12 +54,8 @@ def change(connection: Connection, run_id: int, values: Mapping[str, object]) ->
 def end(
     connection: Connection, run_id: int, values: Mapping[str, object], versions: Mapping[str, str]
 ) -> bool:
-    """The one place where a run ends. Only the process that claimed it may end it.
-
-    Returns False where it has ended so before: the server did it, and was gone before it said so.
-
-    Raises:
-        StudyError: another one has it, or it has ended otherwise.
+    """The one place where a run ends; only the process that claimed it may end it, else StudyError.
+    Returns False where this end was recorded before, by a server that was gone before it said so.
     """
     done = {**values, "versions": dict(versions), "owner": None}
     if change(connection, run_id, {**done, "finished_at": now()}):
@@ -73,9 +69,7 @@ def end(
 def orphans(
     connection: Connection, ids: Sequence[int], watch: owner.Watch, *, lock: bool = False
 ) -> list[Row]:
-    """The running ones of these runs whose process is gone; with `lock` nobody changes them, or
-    frees them too, before the transaction ends.
-    """
+    """The running ones of these runs whose process is gone; with `lock` kept from other changes."""
     running = select(runs).where(runs.c.id.in_(ids), runs.c.status == Status.RUNNING)
     if lock:  # not those that somebody is changing right now: their processes live
         running = running.order_by(runs.c.id).with_for_update(skip_locked=True)
@@ -90,8 +84,7 @@ def free(connection: Connection, orphaned: Sequence[Row], *, counts: bool = Fals
 
 
 def numbered(connection: Connection, fresh: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Rows of runs to be made, with numbers that no run ever had: commands hold a number for hours,
-    and people write it down.
+    """Rows of runs to be made, with numbers that no run ever had, since people write them down.
 
     PostgreSQL's sequence gives none twice. SQLite would give the highest again once its run is
     removed, so `remove` writes the highest that ever was into the header of the file.
@@ -108,11 +101,7 @@ def _highest(connection: Connection) -> int:
 
 
 def remove(connection: Connection, ids: Sequence[int]) -> None:
-    """Forget these runs with all that was written of them; those that are gone are passed over.
-
-    Raises:
-        StudyError: the process of one may be running it.
-    """
+    """Delete all rows of these runs. Raises StudyError where a process may be running one."""
     query = select(runs).where(runs.c.id.in_(ids)).order_by(runs.c.id).with_for_update()
     for row in connection.execute(query).all():
         _check_is_idle(row)

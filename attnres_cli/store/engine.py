@@ -21,15 +21,9 @@ _OPTUNA = {"studies", "trials", "version_info", "alembic_version"}
 
 
 def connect(study: str, *, create: bool, keeps: bool = False) -> Engine:
-    """An engine on the study, whose tables are there.
-
-    Args:
-        study: a path, sqlite:///path, or the URL of a database on PostgreSQL.
-        create: make what is not there; without it nothing is written.
-        keeps: on a server, keep a connection, until `pool.dispose`.
-
-    Raises:
-        StudyError: what is wrong with it and what to do.
+    """An engine on the study at a path, sqlite:///path or PostgreSQL URL, whose tables are there.
+    With `create` it is made, without it nothing is written. `keeps`: see `postgres.connection_of`.
+    Raises StudyError with what is wrong and what to do.
     """
     if address.is_url(study):
         return _connect_server(study, create, keeps)
@@ -67,11 +61,7 @@ def _connect_server(study: str, create: bool, keeps: bool) -> Engine:
 
 
 def exists(study: str) -> bool:
-    """Whether there is a study at that place; that one could be made there is checked too.
-
-    Raises:
-        StudyError: none could.
-    """
+    """Whether there is a study at that place. Raises StudyError where none could be made there."""
     if address.is_url(study):
         looking = postgres.snapshots(postgres.engine_of(study, readonly=True))
         shown, folder = address.parted(study)[0], None
@@ -87,8 +77,8 @@ def exists(study: str) -> bool:
 
 
 def runs_folder(study: str) -> Path:
-    """Where runs of a study keep files on this machine: `attnres.runs` beside `attnres.db`; of a
-    study on a server a folder in the user's data folder.
+    """The folder of files of runs on this machine: `attnres.runs` beside `attnres.db`; for a study
+    on a server a folder in the user's data folder.
     """
     if address.is_url(study):
         return postgres.folder_of(study)
@@ -98,12 +88,8 @@ def runs_folder(study: str) -> Path:
 
 @contextmanager
 def refusals(study: str, folder: Path | None, *, opened: bool = True) -> Iterator[None]:
-    """What the database refuses (disk full, locked for a minute, damaged), as a StudyError.
-
-    Args:
-        study: its name, as it may be shown.
-        folder: where its file lies, None on a server.
-        opened: it has been open before: a server that cannot be reached now is away.
+    """Turn what the database refuses (disk full, locked for a minute, damaged) into a StudyError.
+    `folder` is None on a server; one that was opened before and cannot be reached now is away.
     """
     try:
         yield
@@ -114,8 +100,8 @@ def refusals(study: str, folder: Path | None, *, opened: bool = True) -> Iterato
 
 
 def _check(connection: Connection, study: str, create: bool) -> bool:
-    """Whether our tables are there. Raises StudyError where they are not those of this version,
-    something else is there, or, unless they may be made, nothing is.
+    """Whether our tables are there. Raises StudyError for tables of another version or maker, and
+    where there are none but `create` is False.
     """
     tables = set(inspect(connection).get_table_names())
     if schema.name not in tables:

@@ -32,9 +32,6 @@ def optuna_storage(study: str) -> Iterator[RDBStorage]:
 
     In a file, every transaction of Optuna takes the write lock when it begins: Optuna reads before
     it writes, and where two processes do so at once both would get one waiting trial.
-
-    Raises:
-        StudyError: the study cannot be opened, or its searches are another Optuna's.
     """
     storage = patiently(partial(_storage, study), retry_s())
     try:
@@ -46,9 +43,7 @@ def optuna_storage(study: str) -> Iterator[RDBStorage]:
 
 @contextmanager
 def turns(study: str) -> Iterator[Turn]:
-    """Gives what a command enters to change the searches of a study alone, as long as it is there:
-    another that enters waits. It is let in as soon as the first one is done, or dead.
-    """
+    """Yields a Turn: inside it one command alone changes a study's searches, and others wait."""
     if not address.is_url(study):
         yield partial(_alone_in, address.file_of(study).resolve().parent)
         return
@@ -88,11 +83,7 @@ def _storage(study: str) -> RDBStorage:
 
 @contextmanager
 def explained(study: str) -> Iterator[None]:
-    """What Optuna or its database refuses, as a StudyError in one line, without a password.
-
-    Raises:
-        StudyError: that; `AwayError`: the study's server is away.
-    """
+    """Turn what Optuna or its database refuses into a StudyError, without a password."""
     from optuna.exceptions import StorageInternalError
 
     shown, _ = address.parted(study)
@@ -113,9 +104,7 @@ def explained(study: str) -> Iterator[None]:
 
 
 def _refused(error: BaseException | None) -> DBAPIError | None:
-    """What the database itself said, however often it was wrapped or tripped over since: Optuna
-    sends some queries once more on the session whose connection has just gone.
-    """
+    """The database's own error, however deep: Optuna retries some queries on a lost connection."""
     while error is not None and not isinstance(error, DBAPIError):
         error = error.__cause__ or error.__context__
     return error
@@ -126,11 +115,7 @@ def _line(error: object) -> str:
 
 
 def asking(study: str, work: Callable[[], T], patience_s: float) -> T:
-    """What `work` returns, which asks Optuna; tried again while the study's server is away.
-
-    Raises:
-        StudyError: Optuna or its database refuse; `AwayError`: the server stayed away.
-    """
+    """What `work` returns, which asks Optuna; tried again while the server is away."""
 
     def explains() -> T:
         with explained(study):
@@ -140,9 +125,7 @@ def asking(study: str, work: Callable[[], T], patience_s: float) -> T:
 
 
 def to_read(study: str) -> tuple[str, dict[str, Any]]:
-    """The URL of a study's database, and what else `create_engine` is told, to read alone. The URL
-    may hold a password.
-    """
+    """The URL and options of `create_engine` to read a study; the URL may hold a password."""
     if address.is_url(study):
         url, arguments = postgres.connection_of(study, readonly=True)
         return url.render_as_string(hide_password=False), arguments
@@ -152,9 +135,8 @@ def to_read(study: str) -> tuple[str, dict[str, Any]]:
 
 @contextmanager
 def _alone_in(folder: Path) -> Iterator[None]:
-    """Wait for others who change the searches of a file there, or make Optuna's tables in it.
-
-    The folder is locked, since to close the file would lose SQLite's own locks.
+    """Wait for others who change the searches of a file there, or make Optuna's tables in it. The
+    folder is locked, since to close the file would lose SQLite's own locks.
     """
     descriptor = os.open(folder, os.O_RDONLY)
     try:

@@ -86,10 +86,8 @@ def keep_arm_recipes(connection: Connection, plan: Plan, facts: DataDescription)
 
 
 def register(connection: Connection, found: Registration, recipe: Recipe) -> None:
-    """Fix what a comparison under this recipe will be. The same once more changes nothing.
-
-    Raises:
-        StudyError: the study holds runs of the recipe, or another preregistration of it.
+    """Fix what a comparison under this recipe will be. The same once more changes nothing. Raises
+    StudyError where the recipe has runs, or another preregistration.
     """
     of = tables.registrations
     keep_recipe(connection, recipe)

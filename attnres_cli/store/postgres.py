@@ -37,16 +37,11 @@ _BUSY = (
     "too many connections",
 )
 _GONE = re.compile("08|57P0|53300|40001|40P01|55P03")
-"""SQLSTATEs of what may go well when it is tried again: the connection was lost or refused, or the
-transaction was in another's way."""
+"""SQLSTATEs of what may go well when tried again: a lost connection, a transaction in the way."""
 
 
 def url_of(study: str) -> URL:
-    """The URL of a study on a server.
-
-    Raises:
-        StudyError: it is none, or of a database that this version keeps no studies in.
-    """
+    """The URL of a study on a server, with its password; StudyError where it cannot be one."""
     shown, password = address.parted(study)
     scheme = shown.split("://")[0]
     if scheme not in (_SCHEME, "postgresql"):
@@ -62,16 +57,7 @@ def url_of(study: str) -> URL:
 
 
 def engine_of(study: str, *, readonly: bool, keeps: bool = False) -> Engine:
-    """An engine on the server; nothing is connected yet.
-
-    Args:
-        study: its URL.
-        readonly: refuse to write.
-        keeps: as for `connection_of`.
-
-    Raises:
-        StudyError: it is no such URL, or the driver is not installed.
-    """
+    """An engine on the server, not connected yet. Raises StudyError where the driver is missing."""
     url, arguments = connection_of(study, readonly=readonly, keeps=keeps)
     try:
         return create_engine(url, **arguments)
@@ -82,16 +68,8 @@ def engine_of(study: str, *, readonly: bool, keeps: bool = False) -> Engine:
 
 
 def connection_of(study: str, *, readonly: bool, keeps: bool = False) -> tuple[URL, dict[str, Any]]:
-    """The URL, and what else `create_engine` is told.
-
-    Args:
-        study: its URL.
-        readonly: refuse to write.
-        keeps: a connection is kept for the next transaction, until `pool.dispose`: to connect
-            costs more than to claim a run. Else it ends with the transaction.
-
-    Raises:
-        StudyError: it is no such URL.
+    """The URL, and options of `create_engine`. With `keeps` one connection serves all transactions,
+    until `pool.dispose`: to connect costs more than to claim a run.
     """
     url = url_of(study)
     settings = {name: f"{seconds}s" for name, seconds in _SETTINGS.items()}
@@ -121,8 +99,8 @@ def snapshots(engine: Engine) -> Engine:
 
 
 def folder_of(study: str) -> Path:
-    """Where this machine keeps files of runs of the study, which may not be there:
-    `~/.local/share/attnres/DATABASE-DIGEST.runs`, where the digest is of host, port and database.
+    """Where this machine keeps files of runs: `~/.local/share/attnres/DATABASE-DIGEST.runs`. The
+    digest is of host, port and database; the folder may not be there.
     """
     url = url_of(study)
     query = {name: str(url.query.get(name, "")) for name in ("host", "port", "service")}
@@ -134,13 +112,7 @@ def folder_of(study: str) -> Path:
 
 
 def refusal(study: str, error: DBAPIError, *, opened: bool) -> StudyError:
-    """What the server refused, in one line that says what to do.
-
-    Args:
-        study: as it may be shown.
-        error: what it said.
-        opened: it has been open before: what cannot be reached now is away.
-    """
+    """What the server refused, in one line that says what to do."""
     said = _said(error)
     state = getattr(error.orig, "sqlstate", None)
     if state is None or error.connection_invalidated:

@@ -37,8 +37,8 @@ class Reader:
 
     Attributes:
         folder: where its runs keep files on this machine, which may not be there.
-        patience_s: for how many seconds all but `beat` and `let_go` is tried again while a server
-            is away; then they raise `AwayError`.
+        patience_s: seconds for which calls are tried again while a server is away, but not `beat`
+            and `let_go`; then they raise `AwayError`.
     """
 
     def __init__(self, engine: Engine, folder: Path, name: str) -> None:
@@ -76,10 +76,8 @@ class Reader:
         recipe_digest: str | None = None,
         curves: bool = True,
     ) -> list[RunRecord]:
-        """Runs of the study, in the order of `ids` if given, else as they were planned.
-
-        One that has been removed is not among them. Without curves they are there ten times as
-        fast: of a study, curves are most of the rows.
+        """Runs of the study, in the order of `ids` if given, else as planned; removed ones are left
+        out. Without curves, which are most rows of a study, reading is ten times as fast.
         """
         mine: list[ColumnElement[bool]] = [] if ids is None else [runs.c.id.in_(ids)]
         if recipe_digest is not None:
@@ -91,9 +89,8 @@ class Reader:
 
     @patient
     def probes(self, ids: Sequence[int]) -> dict[int, tuple[Probe, ...]]:
-        """What was measured inside the models of these runs, in the order of steps.
-
-        `runs` leaves it out: of a thousand runs it is much more than all else.
+        """What was measured inside the models of these runs, in the order of steps. `runs` leaves
+        it out: of a thousand runs it is much more than all else.
         """
         of = tables.probes
         query = select(of).where(of.c.run_id.in_(ids)).order_by(of.c.step)
@@ -132,9 +129,7 @@ class Reader:
         return self.owners([run_id]).get(run_id) == owner.this_process()
 
     def folder_of(self, record: RunRecord) -> Path:
-        """Where that run keeps files. Its name has more than the id: studies of nearly one name
-        may share `folder`.
-        """
+        """The folder of a run's files, named by more than its id: studies may share `folder`."""
         digest = hashlib.sha256(repr(record.identity).encode()).hexdigest()
         return self.folder / f"{record.id}-{digest[:8]}"
 

@@ -41,15 +41,9 @@ def seconds_of(variable: str, usual: float) -> float:
 
 
 def patiently(work: Callable[[], _R], patience_s: float, *, only_up: bool = False) -> _R:
-    """What `work` returns, tried again and again while the server is away.
-
-    Args:
-        work: does all or nothing.
-        patience_s: for how many seconds.
-        only_up: not where the server cannot be reached at all, as under a wrong address.
-
-    Raises:
-        AwayError: it stayed away.
+    """What `work` returns, tried again for patience_s seconds while the server is away. `work` must
+    do all or nothing. With `only_up` a server that cannot be reached at all, as under a wrong
+    address, is not tried again. Raises AwayError.
     """
 
     def is_away(error: BaseException) -> bool:

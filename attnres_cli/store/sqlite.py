@@ -69,9 +69,7 @@ def engine_of(path: Path, *, readonly: bool) -> Engine:
 @contextmanager
 def unchanged(path: Path) -> Iterator[None]:
     """Read a file, of which a user who may not write there locks nothing: others write meanwhile.
-
-    Raises:
-        AwayError: they did, so that what was read may be of two moments; in a moment it is one.
+    Raises AwayError where they did, so that what was read may be of two moments.
     """
     before = _signature(path)
     try:
@@ -119,8 +117,8 @@ class _Creating(sqlite3.Connection):
 
 
 def connection_to_create(path: Path) -> sqlite3.Connection:
-    """A connection for a library that makes tables in transactions of which it tells nobody: they
-    are begun before the first statement that writes, so that a kill leaves all of them or none.
+    """A connection for a library that makes tables in transactions of its own: each begins before
+    its first statement that writes, so that a kill leaves all tables or none.
     """
     found = _connection(path, factory=_Creating)
     found.isolation_level = None  # or sqlite3 commits before each DDL statement
@@ -140,9 +138,7 @@ def _connection(
 
 
 def set_up(engine: Engine, *, readonly: bool = False, begin: str = "BEGIN") -> None:
-    """Let connections to a file wait for each other, and transactions begin as they are told to:
-    by `begin`, or by the option attnres_begin.
-    """
+    """Let connections wait for each other, and begin with `begin` or the option attnres_begin."""
 
     @event.listens_for(engine, "connect")
     def _pragmas(connection: Any, _record: Any) -> None:
@@ -179,13 +175,7 @@ def use_wal(connection: Connection, path: Path) -> None:
 
 
 def refusal(study: str, error: DBAPIError, folder: Path) -> StudyError:
-    """What SQLite refused, in one line that says what to do.
-
-    Args:
-        study: its name, as it may be shown.
-        error: what it said.
-        folder: where it lies.
-    """
+    """What SQLite refused, in one line that says what to do. `folder` is where the file lies."""
     said = str(error.orig)
     cramped = "disk I/O" in said and shutil.disk_usage(folder).free < _LITTLE_BYTES
     if "disk is full" in said or cramped:

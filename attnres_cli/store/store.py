@@ -26,20 +26,14 @@ MAX_ATTEMPTS = 2
 
 
 class Store(Reader):
-    """One study.
-
-    Every run is in it once: (recipe digest, variant, seed, data fingerprint). A run is claimed by
-    one process at a time; a claim ends with the run, or with the process.
+    """One study, in which every run is once: (recipe digest, variant, seed, data fingerprint). One
+    process at a time may claim a run; the claim ends with the run, or with the process.
     """
 
     @classmethod
     def open(cls, study: str, *, create: bool) -> Store:
-        """The study of that path or URL; with `create` it is made, without it only read.
-
-        Raises:
-            StudyError: it cannot be opened, is damaged, older, newer, or no study; `AwayError`: its
-                server cannot be reached at this moment.
-            UsageError: the environment says no number of seconds to try again.
+        """The study of that path or URL; with `create` it is made, without it only read. Raises
+        StudyError where it cannot be used, as `AwayError` where its server cannot be reached.
         """
         folder = runs_folder(study)
         engine = patiently(
@@ -49,19 +43,13 @@ class Store(Reader):
 
     @classmethod
     def existing(cls, study: str) -> Store | None:
-        """The study of that path or URL, only to be read; None if there is none yet.
-
-        Raises:
-            StudyError: it cannot be opened, or could not be made there.
-        """
+        """The study of that path or URL, only to be read; None if there is none yet."""
         there = patiently(lambda: exists(study), retry_s(), only_up=True)
         return cls.open(study, create=False) if there else None
 
     @contextmanager
     def _write(self, *, alone: bool = False) -> Iterator[Connection]:
-        """Change rows of the study; alone, what others may be about to write too, for which SQLite
-        has one writer at a time anyway. Raises StudyError.
-        """
+        """Change rows of the study; `alone`, what others may be about to write too."""
         with self._explained(), self._writing.begin() as connection:
             if alone and connection.dialect.name == "postgresql":
                 postgres.alone(connection)
@@ -72,8 +60,7 @@ class Store(Reader):
         self, specs: Sequence[RunSpec], facts: DataDescription, *, retry_failed: bool = False
     ) -> list[RunRecord]:
         """Make every spec a run of the study, unless it is one; the runs, in the order of specs.
-
-        Runs whose process is gone wait again; so do failed ones, if asked for.
+        Runs whose process is gone wait again, and failed ones if asked for.
         """
         with self._write(alone=True) as connection:
             planned.keep_data(connection, facts)
@@ -96,9 +83,7 @@ class Store(Reader):
 
     def beat(self, run_id: int, step: int, *, further: bool = False) -> bool:
         """Say that this process lives and how far its run is; whether the run is still its own.
-
-        `further`: the run would go on from a later step than before, so that its process may die
-        MAX_ATTEMPTS times more.
+        `further`: it has a later checkpoint than before, and may die MAX_ATTEMPTS times more.
         """
         said: dict[str, object] = {"step": step, "heartbeat_at": claims.now()}
         if further:
@@ -145,11 +130,9 @@ class Store(Reader):
 
     @patient
     def release(self, ids: Sequence[int], *, cause: str | None = None) -> int:
-        """Let runs of processes that are gone wait again; how many there were.
-
-        A process on another host counts as gone when its heartbeat has not moved for STALE_S: call
-        this now and then. With a cause of death, runs that have been started MAX_ATTEMPTS times
-        without coming further fail instead.
+        """Let runs of processes that are gone wait again; returns how many. Call it now and then:
+        on another host a process is gone when its heartbeat has not moved for STALE_S. With a cause
+        of death, runs that were started MAX_ATTEMPTS times without coming further fail instead.
         """
         with self._read() as connection:  # most often there is nothing to write
             if not claims.orphans(connection, ids, self._watch):
@@ -165,23 +148,16 @@ class Store(Reader):
 
     @patient
     def remove(self, ids: Sequence[int]) -> None:
-        """Forget these runs with their curves: all of them, or none.
-
-        Those that are gone already are passed over: the server may have removed them, and been away
-        before it said so.
-
-        Raises:
-            StudyError: the process of one may be running it.
+        """Delete these runs with their curves: all or none, but for those that are gone already.
+        Raises StudyError where a process may be running one.
         """
         with self._write() as connection:
             claims.remove(connection, ids)
 
     @patient
     def keep_arm_recipes(self, plan: Plan, facts: DataDescription) -> list[ArmRecipe]:
-        """Write down the recipes that arms of a plan have of their own; what then stands.
-
-        What follows from the recipe and from runs of the study is written anew. What was matched
-        by time stays as it was first measured.
+        """Record the recipes that arms of a plan have of their own, and return what then stands.
+        What was matched by time stays as it was first measured; all else is written anew.
         """
         if not plan.arm_recipes:
             return []
@@ -190,10 +166,8 @@ class Store(Reader):
 
     @patient
     def register(self, found: Registration, recipe: Recipe) -> None:
-        """Fix what a comparison under this recipe will be. The same once more changes nothing.
-
-        Raises:
-            StudyError: the study holds runs of the recipe, or another preregistration of it.
+        """Fix what a comparison under this recipe will be; the same once more changes nothing.
+        Raises StudyError where the recipe has runs, or another preregistration.
         """
         with self._write(alone=True) as connection:
             planned.register(connection, found, recipe)
