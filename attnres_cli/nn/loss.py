@@ -18,9 +18,10 @@ def next_token_loss(logits: Tensor, targets: Tensor) -> Tensor:
 
 def chunked_loss(hidden: Tensor, weight: Tensor, targets: Tensor, n_chunks: int) -> Tensor:
     """Mean cross-entropy of the logits `hidden @ weight.T`, a part of the tokens at a time, from
-    hidden (B, T, D), weight (V, D) and targets (B, T). While a part's logits are there, its
-    gradients are made too, unless autograd is off: the same arithmetic as of all at once, in the
-    memory of one part.
+    hidden (B, T, D), weight (V, D) and targets (B, T).
+
+    Where autograd is recording, a part's gradients are made while its logits are there, and not
+    computed again: the same arithmetic as of all at once, in the memory of one part.
     """
     hidden, targets = hidden.flatten(0, -2), targets.flatten()
     size = -(-len(targets) // n_chunks)

@@ -172,10 +172,8 @@ def loss_and_gradients(
 def disagreement(
     found: tuple[float, Gradients], reference: tuple[float, Gradients]
 ) -> Disagreement:
-    """How far loss and gradients are from the reference's.
-
-    A gradient is compared in norm, with its own or a thousandth of the norm of all together,
-    whichever is larger. One that is missing counts as zero.
+    """How far loss and gradients are from the reference's. A gradient is compared in norm, with its
+    own or a thousandth of the norm of all together, whichever is larger. A missing one is zero.
     """
     off_loss = abs(found[0] - reference[0]) / max(abs(reference[0]), 1e-12)
     total = sum(float(g.double().square().sum()) for g in reference[1].values()) ** 0.5

@@ -168,9 +168,7 @@ _REGISTRY: dict[str, type[Residual]] = {}
 _PRESETS: dict[str, tuple[str, Mapping[str, Value]]] = {}
 
 PLUGINS = "ATTNRES_PLUGINS"
-"""Environment variable: files of designs to load, separated as in PATH; worker processes inherit
-it.
-"""
+"""Environment variable: files of designs to load, separated as in PATH; workers inherit it."""
 
 R = TypeVar("R", bound=Residual)
 

@@ -53,11 +53,8 @@ class History:
         return self.append(newest.to(wide(newest)) + y)
 
     def read(self, site: int, query: Tensor | None = None) -> tuple[Tensor, History]:
-        """The weighted sum (B, T, D) that a site sees, and the history to go on with.
-
-        Args:
-            site: from 0.
-            query: (B, T, D) of this read alone, in the place of the scoring's own.
+        """The weighted sum (B, T, D) that a site, counted from 0, sees, and the history to go on
+        with. A query (B, T, D) is of this read alone, in the place of the scoring's own.
         """
         seen = self.scoring.visible[site]
         if len(seen) == 1 and self.scoring.norm == "softmax":
@@ -70,11 +67,8 @@ class History:
         return h, History(self.scoring, self.engine, state)
 
     def weights(self, site: int, query: Tensor | None = None) -> Tensor:
-        """(B, T, S, H) weights of the sources in `visible[site]`; B and T are 1 for a table.
-
-        Args:
-            site: from 0.
-            query: as the read's.
+        """(B, T, S, H) weights of the sources in `visible[site]`; B and T are 1 for a table. The
+        site and the query are as the read's.
         """
         assert self.engine is not None
         assert self.state is not None

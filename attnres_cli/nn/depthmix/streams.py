@@ -111,11 +111,11 @@ def coefficients(
     gain: Tensor | None,
     scale: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
-    """Hyper-connections' (..., n, K - 1) and (..., n, 1) at a site, for streams x (B, T, n, S).
+    """Hyper-connections' coefficients at a site, (..., n, K - 1) and (..., n, 1).
 
     Row j is static_j + scale * tanh(RMSNorm(x_j) @ weight), or static_j where weight is None.
-    Shapes: static (sites, n, K), weight (sites, S, K), the norm's gain (sites, S), scale (sites, 2)
-    of the first K - 1 columns and of the last.
+    Shapes: x (B, T, n, S), static (sites, n, K), weight (sites, S, K), the norm's gain (sites, S),
+    scale (sites, 2) of the first K - 1 columns and of the last.
     """
     own = static[site].to(wide(x))
     if weight is None or gain is None or scale is None:
