@@ -93,9 +93,7 @@ def difference_text(arm: ArmResult) -> str:
 
 
 def verdict_text(arm: ArmResult) -> str:
-    """The word of a verdict; with the gate that blocked it or the baseline's own runs, or with the
-    seeds that a difference which is not separable would take.
-    """
+    """The verdict, with its reason or with the seeds that an unseparable difference would take."""
     if arm.verdict in ("blocked", "baseline") and arm.reason:
         return f"{arm.verdict}: {arm.reason}"
     needed = arm.difference.seeds_needed if arm.difference is not None else None

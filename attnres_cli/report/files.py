@@ -53,9 +53,7 @@ def places(where: str) -> tuple[Path, str, str]:
 def save_figures(
     chapters: Sequence[Chapter], where: str, ladders: Sequence[Ladder] = ()
 ) -> list[Path]:
-    """Draw all figures of all chapters and ladders into files as `places` says; their paths. Names
-    hold the recipe where there are several, and the terms where there are several.
-    """
+    """Draw all figures into files, named by recipe and terms if there are several; their paths."""
     from attnres_cli.report.figures.drawing import drawings, of_sizes, picture
 
     folder, begin, suffix = places(where)

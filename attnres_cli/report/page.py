@@ -29,9 +29,8 @@ def to_html(
     findings: Sequence[Finding] = (),
     known: RecipeOf | None = None,
 ) -> str:
-    """The page of a study's comparisons, one chapter after the other, the newest last, never
-    pooled; then its ladders and searches. `known` gives the study's recipe of a digest, by which
-    the shapes of searches are reproduced.
+    """The page of a study's comparisons, never pooled, the newest last, then ladders and searches.
+    `known` gives the study's recipe of a digest, by which the shapes of searches are reproduced.
     """
     whole, brief = recipe_order.split(chapters)
     every = [*whole, *brief]
@@ -196,9 +195,7 @@ def beside_paper(
 
 
 def paper_page(chapters: Sequence[Chapter]) -> str:
-    """A page of one recipe's comparisons beside the paper alone. Raises UsageError where the paper
-    lacks the baseline.
-    """
+    """A page of one recipe's comparisons beside the paper alone."""
     comparisons, numbers = [chapter.comparison for chapter in chapters], paper()
     against.report_of(comparisons)
     titles = [capital(labels.title(held)) for held in comparisons]

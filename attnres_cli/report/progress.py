@@ -84,9 +84,7 @@ class Tally:
         return min(1.0, (self.ended + under_way) / max(1, self.total))
 
     def left(self) -> str:
-        """Time left: by the pace once there is one, before that by the prediction; empty where
-        neither holds.
-        """
+        """Time left: by the pace once there is one, before by the prediction; empty without."""
         passed = time.monotonic() - self.started
         if self.share > _PACE:
             return f", about {duration(passed * (1 - self.share) / self.share)} left"

@@ -19,9 +19,7 @@ RecipeOf = Callable[[str], Recipe]
 
 
 def commands(finding: Finding, known: RecipeOf | None, study: str) -> list[tuple[str, str]]:
-    """Commands to type, each with its purpose: the best shape of a variant again, in a study of its
-    own; and the runs that are missing for a comparison, in this study.
-    """
+    """What to type, and what for: a variant's best shape again, or runs that a comparison lacks."""
     found = [(one, again(finding.search, one.best, known)) for one in finding.optima if one.best]
     typed = [(f"{one.family.variant} again", words) for one, words in found if words]
     typed += [("to compare", words) for words in lacking(finding, known, study)]
@@ -30,9 +28,7 @@ def commands(finding: Finding, known: RecipeOf | None, study: str) -> list[tuple
 
 
 def again(search: Search, shape: Shape, known: RecipeOf | None) -> str:
-    """The command that trains a shape's runs again in a study of their own; empty where its recipe
-    is not known to be the same.
-    """
+    """The command that trains a shape again in a new study; empty if its recipe is not known."""
     words = _ablate(search, shape.trial, known)
     if words and shape.settings is not None:
         words += ["--device", shape.settings.device, "--engine", shape.settings.engine]
@@ -62,9 +58,7 @@ def _ablate(search: Search, trial: Trial, known: RecipeOf | None) -> list[str]:
 
 
 def _typed(search: Search, trial: Trial, recipe: Recipe | None) -> tuple[str, list[str]] | None:
-    """A trial's recipe and overrides: of the recipe in the study, else the recipe of that name with
-    the trial's sizes, if that has the same digest.
-    """
+    """A trial's recipe and overrides: of the study's recipe, or the named one if it is the same."""
     if recipe is not None:
         return overrides_of(recipe)
     held = trial.dimensions

@@ -31,9 +31,7 @@ def to_html(findings: Sequence[Finding], known: RecipeOf | None, study: str) -> 
 
 
 def save_figures(findings: Sequence[Finding], where: str) -> list[Path]:
-    """Draw all figures of all searches into files, `search-shapes.svg` and so on; their paths.
-    Names hold that of the search where there are several.
-    """
+    """Draw all figures into `search-shapes.svg` and so on, by search if several; their paths."""
     folder, begin, suffix = places(where)
     written = []
     for finding in findings:
@@ -48,9 +46,7 @@ def save_figures(findings: Sequence[Finding], where: str) -> list[Path]:
 def section(
     finding: Finding, known: RecipeOf | None, study: str, number: int, *, is_linked: bool = True
 ) -> Section:
-    """A search as section `number` of a page: tables, figures, what they rest on, how to reproduce.
-    `is_linked`: whether its answer stands below its title.
-    """
+    """A search as section `number` of a page; `is_linked` if its answer stands below its title."""
     failed = Table(
         "Runs that came to nothing: first looks, and of fresh seeds.",
         [Column("variant", "code"), Column("shape", "text"), Column("error", "text")],

@@ -29,8 +29,8 @@ SET_RULE = (
 
 
 def title(search: Search) -> str:
-    """`Search 5ea4c0ffee12: recipe quick, params=2M within 2 %`; a second objective adds `, for
-    val_loss and step_time`.
+    """`Search 5ea4c0ffee12: recipe quick, params=2M within 2 %`, and both objectives if there are
+    two.
     """
     second = second_objective.second(search)
     return (

@@ -21,9 +21,7 @@ def both(search: Search) -> str:
 
 
 def cells(one: Optimum, search: Search) -> list[dict[str, str]]:
-    """Of each listed shape, its second objective in the first look, `goal: step_time (ms)`, and
-    whether it is on the front; empty without a second objective.
-    """
+    """For each listed shape its second objective and whether it is on the front; {} without one."""
     name, kept = second(search), {trial.number for trial in front(one)}
     if not name:
         return [{} for _ in one.listed]

@@ -60,9 +60,7 @@ def print_report(report: Report, stream: TextIO) -> None:
 
 
 def _print_table(out: Console, table: Table) -> None:
-    """The table, without optional columns where there is no room; if it is still too wide, several
-    tables, each with the columns that name a row.
-    """
+    """The table, without optional columns if it is too wide, in several parts if it still is."""
     widths = [_least_width(table, i) for i in range(len(table.columns))]
     columns = list(range(len(widths)))
     if _room(widths, columns) > out.width:

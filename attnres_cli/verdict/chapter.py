@@ -22,9 +22,7 @@ _NOT_HELD = ("name", "description", "variants", "ladder")
 
 @dataclass(frozen=True)
 class Chapter:
-    """One comparison, the runs in it (with curves where those are shown), the probes by run number,
-    the resolved recipes by digest, and the study's file or URL as it was typed.
-    """
+    """One comparison and all that is shown with it: probes are by run number, recipes by digest."""
 
     comparison: Comparison
     runs: Sequence[RunRecord]
@@ -54,9 +52,8 @@ class Chapter:
 
     def command(self, arm: ArmResult) -> str:
         """The command that trains an arm's runs again in a study of their own, beside the baseline,
-        or alone where the arm has its own recipe; empty where the recipe is not known.
-
-        The command names the device; it cannot name the kind of machine.
+        or alone where the arm has its own recipe; empty where the recipe is not known. It names the
+        device, but cannot name the kind of machine.
         """
         recipe, runs = self.recipes.get(arm.recipe_digest), self.runs_of(arm.variant)
         if recipe is None or not runs or runs[0].result is None:
@@ -75,7 +72,7 @@ class Chapter:
 
 
 def chapter(comparison: Comparison, records: Iterable[RunRecord], study: str) -> Chapter:
-    """A comparison with its runs; where none has ended, with the recipe's runs so far."""
+    """A comparison with its runs; where none has ended, with what its recipe has of them."""
     arms = {(arm.variant, arm.recipe_digest): arm.losses for arm in comparison.arms}
     runs = [run for run in records if run.fingerprint == comparison.data.fingerprint]
     if not arms:

@@ -66,9 +66,8 @@ class Failure:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The arms of one recipe on one fingerprint of data, the baseline first, then by loss.
-
-    Under some terms arms have their own recipes, which are derived from that recipe.
+    """The arms of one recipe on one fingerprint of data, the baseline first, then by loss. Under
+    some terms arms have recipes of their own, derived from it.
     """
 
     recipe: str

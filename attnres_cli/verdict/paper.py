@@ -48,9 +48,7 @@ def losses(paper: Mapping[str, Any]) -> dict[str, float]:
 
 
 def beside(comparison: Comparison, paper: Mapping[str, Any]) -> list[Beside]:
-    """Every arm of a comparison beside the paper's of the same name, in the comparison's order.
-    Raises UsageError where the paper lacks the baseline, so that it has no gaps to it.
-    """
+    """Every arm beside the paper's of that name. Raises UsageError where it lacks the baseline."""
     theirs, baseline = losses(paper), comparison.baseline
     if baseline not in theirs:
         raise UsageError(f"--against paper: {unknown('baseline in the paper', baseline, theirs)}")

@@ -110,8 +110,8 @@ def _train_s(records: Sequence[RunRecord], variant: str) -> list[float]:
 def _runs(
     timed: Mapping[str, Sequence[float]], baseline: str, n_arms: int
 ) -> list[tuple[int, float]]:
-    """Runs held and seconds of each: the baseline, then the arms with most runs. Arms that are
-    still to come take as long as the others' median, or the baseline's.
+    """Runs held and seconds of the baseline, then of the arms with most runs. Arms that are still
+    to come take as long as the others' median, or the baseline's.
     """
     base = (len(timed[baseline]), median(timed[baseline]))
     held = [(len(times), median(times)) for name, times in timed.items() if name != baseline]

@@ -89,7 +89,7 @@ class Optimum:
     Attributes:
         failed: trials that came to nothing, with their error in a line, or that they diverged.
         failed_runs: runs of other trials that failed, with seed and error: most of fresh seeds.
-        counts: trials that were asked for, by what became of them, and `extra`, those beyond them.
+        counts: trials asked for by what became of them, diverged ones apart; `extra`: those beyond.
         reason: why it is not said which shapes may be best; empty where it is.
     """
 

@@ -81,9 +81,7 @@ def _made(name: str, title: str, caption: str, figure: Figure | None) -> list[Dr
 
 
 def picture(drawing: Drawing, suffix: str) -> bytes:
-    """The figure's file, of a suffix in SUFFIXES, with title and caption as metadata; the same
-    bytes whenever it is drawn.
-    """
+    """The figure's file, of a suffix in SUFFIXES; the same bytes whenever it is drawn."""
     out, kind = io.BytesIO(), suffix.removeprefix(".")
     told = {
         "svg": {"Title": drawing.title, "Description": drawing.caption, "Date": None},

@@ -68,8 +68,8 @@ Marks = Mapping[tuple[int, int], str]
 
 @dataclass(frozen=True)
 class Map:
-    """One variant's losses by cell; `lost` names the cells without any, by what became of their
-    trials, and `best` is the cell of the shape that is best over fresh seeds.
+    """One variant's losses by cell; `lost` says why cells have none, `best` is best over fresh
+    seeds.
     """
 
     name: str
@@ -198,9 +198,7 @@ def best_losses(one: Optimum, x: Axis, y: Axis) -> Losses:
 
 
 def lost_cells(one: Optimum, x: Axis, y: Axis) -> Marks:
-    """By (row, column), the first letters of what became of trials without a loss: pruned, failed,
-    diverged. Cells where another shape has a loss are left out.
-    """
+    """For each (row, column) without a loss the first letters of why: pruned, failed, diverged."""
     losses, found = best_losses(one, x, y), dict[tuple[int, int], set[str]]()
     for trial, why in one.unmeasured:
         place = (y.place(trial), x.place(trial))
