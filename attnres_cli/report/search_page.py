@@ -31,7 +31,7 @@ def to_html(findings: Sequence[Finding], known: RecipeOf | None, study: str) -> 
 
 
 def save_figures(findings: Sequence[Finding], where: str) -> list[Path]:
-    """Draw all figures into `search-shapes.svg` and so on, by search if several; their paths."""
+    """Draw all figures of the searches into files such as `search-shapes.svg`; their paths."""
     folder, begin, suffix = places(where)
     written = []
     for finding in findings:

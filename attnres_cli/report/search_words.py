@@ -29,9 +29,7 @@ SET_RULE = (
 
 
 def title(search: Search) -> str:
-    """`Search 5ea4c0ffee12: recipe quick, params=2M within 2 %`, and both objectives if there are
-    two.
-    """
+    """`Search 5ea4c0ffee12: recipe quick, params=2M within 2 %`; of two objectives, with both."""
     second = second_objective.second(search)
     return (
         f"Search {search.name}: recipe {search.recipe}, {search.budget} within "

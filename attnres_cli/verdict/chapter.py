@@ -72,7 +72,7 @@ class Chapter:
 
 
 def chapter(comparison: Comparison, records: Iterable[RunRecord], study: str) -> Chapter:
-    """A comparison with its runs; where none has ended, with what its recipe has of them."""
+    """A comparison with its runs, or where none has ended with all of its recipe's runs so far."""
     arms = {(arm.variant, arm.recipe_digest): arm.losses for arm in comparison.arms}
     runs = [run for run in records if run.fingerprint == comparison.data.fingerprint]
     if not arms:

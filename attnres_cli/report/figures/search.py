@@ -68,9 +68,7 @@ Marks = Mapping[tuple[int, int], str]
 
 @dataclass(frozen=True)
 class Map:
-    """One variant's losses by cell; `lost` says why cells have none, `best` is best over fresh
-    seeds.
-    """
+    """One variant's losses by cell; `lost` says why a cell has none, `best` is over fresh seeds."""
 
     name: str
     losses: Losses
