@@ -23,7 +23,7 @@ _SECRET_WORDS = ("password", "secret")
 
 
 def typed(study: str) -> list[str]:
-    """The words of a command line that name this study, without its password; none if it is the
+    """The words of a command line that name this study, without its password; none where it is the
     default.
     """
     return [] if study in ("", DEFAULT) else ["--study", parted(study)[0]]

@@ -1,7 +1,5 @@
-"""Shell completion of variants, options, recipes and suites.
-
-It answers while somebody waits for a key, so designs are read from their source, not imported:
-torch alone takes two seconds.
+"""Shell completion of variants, options, recipes and suites. Somebody waits for it with a key
+pressed, so designs are read from their source, not imported: torch alone takes two seconds.
 """
 
 from __future__ import annotations

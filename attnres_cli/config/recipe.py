@@ -40,7 +40,7 @@ def _rungs(value: object) -> object:
 
 
 class Recipe(Section):
-    """One recipe, or several, its `rungs`, where it has a ladder; equal `digest`, equal things held
+    """One recipe, or with a ladder several, its `rungs`. Equal `digest`: equal things are held
     fixed.
     """
 
@@ -79,8 +79,8 @@ class Recipe(Section):
 
     @property
     def digest(self) -> str:
-        """12 hex digits over all that decides a run; of the data not where they lie but what they
-        are.
+        """12 hex digits over all that decides a run; of the data, their content and not their
+        place.
         """
         parts = {"data": self.data, "optim": self.optim, "train": self.train}
         fixed: dict[str, Any] = {name: part.fixed() for name, part in parts.items()}
@@ -168,16 +168,14 @@ def validate(values: Mapping[str, Any], origin: str) -> Recipe:
 
 
 def suite(name: str) -> list[str]:
-    """The specs of a suite of variants that comes with the tool; RecipeError where none is so
-    called.
+    """The specs of a suite of variants that comes with the tool; RecipeError where none has that
+    name.
     """
     return list(_suite(name)["variants"])
 
 
 def suite_space(name: str) -> str:
-    """What `attnres search` searches for a suite, as --space takes it; empty where that is not
-    said.
-    """
+    """What `attnres search` searches for a suite, as --space takes it; empty where it is silent."""
     return str(_suite(name).get("space", ""))
 
 

@@ -1,7 +1,7 @@
 """YAML as people write recipes: plain mappings, lists and scalars, and nothing that surprises.
 
-Differs from YAML 1.1 in that 3e-4 is a number, that 010, 1:40 or 2020-01-01 is text, and that a
-key given twice is refused.
+Unlike in YAML 1.1, 3e-4 is a number, 010, 1:40 or 2020-01-01 is text, and a key given twice is
+refused.
 """
 
 from __future__ import annotations

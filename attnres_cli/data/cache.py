@@ -1,8 +1,8 @@
 """Tokens that a tokenizer has made of a text, kept on disk: it takes seconds, mapping them none.
 
 Each text and tokenizer has one .npy file, in $XDG_CACHE_HOME/attnres/tokens or ~/.cache. It appears
-whole or not at all, also where several processes make it. Its name has the fingerprint of its
-content: a file that holds something else is made again.
+whole or not at all, whichever process writes it. Its name has its fingerprint: a file that holds
+something else is made again.
 """
 
 from __future__ import annotations

@@ -24,9 +24,8 @@ class Document:
 
 
 def of_path(path: Path | None, key: str = "data.path") -> list[Document]:
-    """The file itself, or every file below the folder whose name does not start with a dot.
-
-    Raises DataError, which calls the path `key`, where there is nothing to read.
+    """The file itself, or every file below the folder whose name does not start with a dot. Raises
+    DataError, which calls the path `key`, where there is nothing to read.
     """
     if path is None:
         raise DataError("data.source text needs a file or folder: --set data.path=FILE_OR_FOLDER")

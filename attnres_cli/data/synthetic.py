@@ -36,9 +36,8 @@ TASKS: dict[str, tuple[type[Task], Sequence[str]]] = {
 
 @dataclass(frozen=True)
 class Episodes(Tokens):
-    """Sequences of a task, all of one length; `val` are those of the evaluation.
-
-    `floor` is the loss, in nats per token, of a model that knows the task, on each of those.
+    """Sequences of a task, all of one length, and those to evaluate on (`val`). `floor` is the loss
+    on each, in nats per token, of a model that knows the task.
     """
 
     source: str
@@ -106,9 +105,8 @@ class Episodes(Tokens):
 
 
 def episodes(config: Data, seq_len: int, eval_tokens: int) -> Episodes:
-    """The task of a recipe, with its evaluation sequences.
-
-    Raises DataError where sequences are too short for a question, or there are too few of them.
+    """The task of a recipe, with its evaluation sequences. Raises DataError where those are too
+    short for a question, or where there are too few instances to train on others.
     """
     kind, keys = TASKS[config.source]
     task = kind(**{key: getattr(config, key) for key in keys})

@@ -222,10 +222,9 @@ def beginning(documents: list[Document]) -> bytes:
 
 
 def entropies(stream: Stream, vocab_size: int = 256) -> tuple[float, float]:
-    """Unigram and bigram entropy of a stream, in nats per token.
-
-    They are the losses of the best fixed distribution and of the best table of next tokens, fitted
-    to this very stream. Vocabularies over 1024 tokens are measured on the first 4 million tokens.
+    """Unigram and bigram entropy of a stream, in nats per token: the losses of the best fixed
+    distribution and the best table of next tokens, fitted to this very stream. Vocabularies over
+    1024 tokens are measured on the first 4 million tokens.
     """
     if len(stream) < 2:
         return 0.0, 0.0

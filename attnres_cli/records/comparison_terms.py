@@ -13,11 +13,8 @@ MATCHES: tuple[Match, ...] = ("tokens", "params", "flops", "time")
 
 @dataclass(frozen=True)
 class Terms:
-    """What one comparison holds equal.
-
-    Attributes:
-        baseline: the arm that the others are made equal to; empty where match is tokens.
-        is_tuned: whether each arm has a learning rate of its own.
+    """What one comparison holds equal: `match`, for all arms as for `baseline` (empty where match
+    is tokens). `is_tuned`: each arm has a learning rate of its own.
     """
 
     match: Match = "tokens"

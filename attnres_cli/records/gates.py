@@ -1,6 +1,5 @@
 """Gates: what an ended run must meet before it may be judged, as numbers that the study keeps.
-
-Whether runs are finished and have equal budgets and data is a matter of the comparison.
+Whether two runs can be compared is a matter of the comparison.
 """
 
 from __future__ import annotations

@@ -23,9 +23,8 @@ _WEIGHT_BYTES = 4  # float32, whatever the precision of a step
 
 @dataclass(frozen=True)
 class Arm:
-    """A variant in this experiment; step_s (seconds per step) is None until it is timed.
-
-    `recipe` is None where it is the plan's, else `how` says what it was made for.
+    """A variant in this experiment. step_s (seconds per step) is None until it is timed; `recipe`
+    is None where it is the plan's, else `how` says what it was made for.
     """
 
     variant: str
@@ -40,8 +39,7 @@ class Arm:
 class Plan:
     """All that will be done, before it is done, with one worker process for each of `devices`.
 
-    `recipe` is that of arms without their own; `done` are runs held: (recipe digest, variant,
-    seed).
+    `recipe` is that of arms without their own; `done` are (recipe digest, variant, seed) of runs.
     """
 
     recipe: Recipe

@@ -36,8 +36,7 @@ class DataDescription:
 
     Attributes:
         floor: least loss on evaluation windows, nats per token; known of generated tasks.
-        zlib_bits: bits per byte of (the first MiB of) the validation text; None: text unknown.
-        xz_bits: the same by xz.
+        zlib_bits, xz_bits: per byte of the validation text (its first MiB); None: text unknown.
     """
 
     fingerprint: str
@@ -175,10 +174,8 @@ class RunResult:
 
 @dataclass(frozen=True)
 class Gate:
-    """One condition that an ended run had to meet; losses in nats per token.
-
-    `low` and `high` are the bounds of `value`, None where there is none; `value` is None if not
-    finite.
+    """A condition that an ended run had to meet: `low` and `high` bound a loss, `value`, in nats
+    per token. None: no bound, or no finite loss.
     """
 
     name: str
@@ -272,7 +269,7 @@ class Verification:
 @dataclass(frozen=True)
 class Event:
     """What a worker tells: a run has started (step 0), come further, ended (done) or been let go
-    before its end (halted). `loss`, nats per token, is of training, and at the end of validation.
+    before its end (halted). `loss` is of training, at the end of validation, in nats per token.
     """
 
     worker: int

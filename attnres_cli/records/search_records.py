@@ -117,10 +117,9 @@ class Search:
 
 
 def fresh_seeds(search: Search, trained: Collection[tuple[str, str, int, str]]) -> tuple[int, ...]:
-    """The seeds that confirm a search's best shapes: those asked for last, and of those asked for
-    before every one that has trained a shape of it, so that no choice of seeds hides another.
-
-    `trained` are recipe digest, variant, seed and data of all runs that have ended.
+    """The seeds that confirm a search's best shapes: those asked for last, and every earlier one
+    that has trained a shape of it, so that no choice of seeds hides another. `trained` are recipe
+    digest, variant, seed and data of all runs that have ended.
     """
     data = search.fingerprint
     shapes = {(t.recipe_digest, t.variant, data) for f in search.families for t in f.trials}

@@ -89,9 +89,8 @@ def paired(arm: Sequence[float], baseline: Sequence[float]) -> Difference:
 
 
 def judged(arms: Sequence[tuple[Sequence[float], Sequence[float]]]) -> list[Difference]:
-    """The differences of all arms of a comparison, each (arm, baseline) as `paired` takes it, with
-    everything known of them. Power is that of the strictest step of Holm's procedure, alpha /
-    number of arms.
+    """The differences of all arms of a comparison, each (arm, baseline) as `paired` takes it,
+    complete. Power is that of the strictest step of Holm's procedure, alpha / number of arms.
     """
     differences = [paired(*each) for each in arms]
     alpha, found = ALPHA / max(1, len(arms)), []

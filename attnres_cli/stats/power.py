@@ -28,9 +28,8 @@ _MOST_SEEDS = 10_000
 
 
 def _gauss_legendre(n: int) -> tuple[Floats, Floats]:
-    """Nodes and weights on [-1, 1], by Newton's method from Tricomi's first guess.
-
-    numpy's leggauss takes eigenvalues on all cores: 20 ms, but seconds where those are busy.
+    """Nodes and weights on [-1, 1], by Newton's method from Tricomi's first guess. numpy's leggauss
+    takes eigenvalues on all cores: 20 ms, but seconds where those are busy.
     """
     x = np.cos(np.pi * (np.arange(n, 0, -1) - 0.25) / (n + 0.5))
     slope = x
@@ -87,9 +86,7 @@ def power(n: int, effect: float, alpha: float) -> float:
 
 
 def seeds_needed(mean: float, sd: float, alpha: float) -> int | None:
-    """Least number of pairs with 80 % power to find such a difference; None where 10,000 are too
-    few.
-    """
+    """Least number of pairs with 80 % power to find such a difference; None: 10,000 are too few."""
     if mean == 0:
         return None
     effect = abs(mean) / sd
@@ -182,9 +179,8 @@ def measured(
 
 
 def seconds(seeds: int, runs: Sequence[tuple[int, float]], workers: int) -> tuple[int, int, float]:
-    """(runs in all, runs still to train, seconds they take) of a study with `seeds` seeds per arm.
-
-    `runs` are, for each arm and the baseline, those held already and the seconds that one takes.
+    """(runs in all, runs still to train, seconds they take) of a study. `runs` are, for each arm
+    and the baseline, those held already and the seconds that one takes.
     """
     left = [(max(0, seeds - held), each) for held, each in runs]
     to_train = sum(n for n, _ in left)

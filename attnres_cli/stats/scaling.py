@@ -106,9 +106,9 @@ def adjusted(value: float, arm_speed: float, baseline_speed: float) -> float:
 def multiplier(arm: Losses, baseline: Losses, compute: float, floor: bool = False) -> Multiplier:
     """What the arm is worth at this compute (of the arm), by a fit to each, with how sure that is.
 
-    Losses are by seed, by compute; sizes are paired in their order, and so are a size's seeds.
-    `floor`: whether to fit E, which takes four sizes. Raises ValueError where sizes are too few, or
-    no compute brings the baseline to the arm's loss.
+    Losses are by seed, by compute; sizes are paired in their order, and so are a size's seeds. To
+    fit E (`floor`) takes four sizes. Raises ValueError where there are too few, or where no compute
+    brings the baseline to the arm's loss.
     """
     ladder = _Ladder(sorted(arm), sorted(baseline), compute, floor)
     ours, theirs = _means(arm), _means(baseline)

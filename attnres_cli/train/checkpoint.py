@@ -38,9 +38,8 @@ class _ForeignError(Exception):
 
 @dataclass(frozen=True)
 class Checkpoints:
-    """The newest checkpoints of one run, in a folder that is made when the first is written.
-
-    `identity` is all that decides the run's numbers: only checkpoints of the same one are used.
+    """The newest checkpoints of one run. `identity` is all that decides the run's numbers:
+    checkpoints of another one are not gone on from.
     """
 
     folder: Path
@@ -149,7 +148,7 @@ def _sha256(path: Path) -> str:
 
 @contextmanager
 def whole(final: Path) -> Iterator[Path]:
-    """A file to write to, which takes the name `final` when all of it is on the disk, else is
+    """A file to write to, which takes the name `final` once all of it is on the disk, or is
     removed.
     """
     from safetensors import SafetensorError
@@ -176,8 +175,8 @@ def _sync(path: Path) -> None:
 
 
 def _check_room(folder: Path, tensors: Iterable[Tensor]) -> None:
-    """Raise OSError where these would leave less than a MiB of the disk: the study most often lies
-    there too, and its records are worth more than a checkpoint.
+    """Raise OSError where these would leave less than a MiB of the disk, which the study often
+    shares.
     """
     n_bytes = sum(tensor.nbytes for tensor in tensors)
     if shutil.disk_usage(folder).free < n_bytes + _SPARE_BYTES:

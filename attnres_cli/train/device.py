@@ -47,8 +47,7 @@ def devices(text: str) -> list[str]:
 def settings(
     recipe: Recipe, device: str, threads: int, run_flops: float, engine: str = "auto"
 ) -> Settings:
-    """How runs of a recipe are computed on a device, as `devices` names it, with CPU threads as
-    given.
+    """How runs of a recipe are computed on a device with so many CPU threads.
 
     `auto` depends on the device's kind and on `run_flops` (the trunk's, over the whole run) alone,
     so that all arms of a comparison are computed alike. Raises DeviceError where the engine cannot

@@ -22,11 +22,10 @@ SHORTEST = 20
 def has_diverged(
     curve: Sequence[Point], step: int, train_loss: float, steps: int, vocab_size: int
 ) -> bool:
-    """Whether a run of `steps` steps, now at `step`, counts as diverged.
-
-    It does where its loss is not finite, or where all training losses of LONG were MARGIN nats
-    above both ln(vocab) and the run's start: a design that begins far above ln(vocab) may come
-    down. Only the curve counts, so that a continued run ends as one that was not stopped.
+    """Whether a run of `steps` steps, now at `step`, counts as diverged: its loss is not finite, or
+    all training losses of LONG were MARGIN nats above both ln(vocab) and the run's start (a design
+    that begins far above ln(vocab) may come down). Only the curve counts, so that a continued run
+    ends as one that was not stopped.
     """
     if not math.isfinite(train_loss):
         return True

@@ -134,10 +134,8 @@ class _Session:
                     self._save(keeper)
 
     def _add_point(self, pause: int, evaluates: bool) -> bool:
-        """Close the interval that ends here; whether the run goes on.
-
-        Nothing of `progress` changes before the evaluation is through, so that a run which is
-        stopped in the middle of it finds all the losses again.
+        """Close the interval that ends here; whether the run goes on. `progress` changes only after
+        the evaluation, so that a run that is stopped in the middle of it finds all its losses.
         """
         progress = self.progress
         n_steps = pause - progress.curve[-1].step

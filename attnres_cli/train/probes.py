@@ -96,9 +96,8 @@ def measure(
     autocast: AbstractContextManager[object],
 ) -> Probe:
     """All of the above after `step` steps, by one forward and one backward pass, never compiled.
-
-    `inputs` are (B, T) tokens, `targets` the next of each. The model's weights, its gradients and
-    torch's generators are left as they were.
+    Weights, gradients and torch's generators are left as they were. `inputs` are (B, T) tokens,
+    `targets` the next of each.
     """
     devices = [inputs.device] if inputs.device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices), torch.enable_grad():
@@ -180,13 +179,10 @@ def _mixed(
 
 
 def _sums(mixing: Tensor, begins: Tensor, v: Tensor, out: Tensor) -> dict[str, Tensor]:
-    """Sums over N tokens of what comes of M.
+    """Sums over N tokens of what comes of M: `mixing` (N or 1, H, L+1, L+1).
 
-    Args:
-        mixing: (N or 1, H, L+1, L+1).
-        begins: (L+1, L+1), at each site 1 where a source begins: the others are counted there.
-        v: (L+1, N, D).
-        out: (N, D), what the output site saw.
+    `begins` (L+1, L+1) is 1 at each site where a source begins: the others are counted there. v is
+    (L+1, N, D); `out` (N, D) is what the output site saw.
     """
     weights = mixing.abs()
     whole = (weights * begins).sum(dim=-1, keepdim=True)

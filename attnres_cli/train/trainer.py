@@ -31,9 +31,7 @@ compiles eight forms: the ninth arm would be computed unlike the others.
 
 @dataclass
 class Trainer:
-    """A model, its optimisers, and a training step on a recipe's batches; no step waits for the
-    device.
-    """
+    """A model, its optimisers, and a training step on a recipe's batches that awaits no device."""
 
     spec: RunSpec
     tokens: Tokens
@@ -71,10 +69,9 @@ class Trainer:
 
     @torch.no_grad()
     def evaluate(self, between: Callable[[], None] = lambda: None) -> float:
-        """Validation loss in nats per token over the recipe's evaluation tokens.
-
-        `between` is called before every batch and may end it by raising. Never compiled: that would
-        take one more compilation, without gradients, for little. The engine is one that is fast so.
+        """Validation loss in nats per token over the recipe's evaluation tokens, never compiled:
+        that would cost one more compilation for little. `between` is called before every batch and
+        may raise.
         """
         recipe, settings = self.spec.recipe, self.settings.uncompiled
         total, count = torch.zeros((), dtype=torch.float64, device=self.device), 0
