@@ -36,8 +36,7 @@ class Eager:
     """The arithmetic of any device and type. A subclass may compute the same by other means.
 
     `trains_in_groups`: whether reads are grouped in training too. On two cores, with sources of 1M
-    numbers, groups took 0.8 to 1.1 of the time of one pass per read, and they hold a dozen sums
-    more.
+    numbers, groups took 0.8 to 1.1 of one pass per read's time, and they hold a dozen sums more.
     """
 
     name = "eager"
@@ -134,9 +133,9 @@ class Eager:
         return acc, _slopes(weights, dots, grads, self.scoring)
 
     def finish(self, source: ScoredSource, acc: Tensor, slopes: Tensor) -> tuple[Tensor, Tensor]:
-        """The gradients of a source (N, D) and of its params, through its scores too: from `acc`
-        (N, D), which reached it through the mixes and is overwritten, and its scores' `slopes` (R,
-        N, H).
+        """The gradients of a source (N, D) and of its params, through its scores too. `acc` (N, D)
+        is what reached it through the mixes, and is overwritten; `slopes` are (R, N, H) of its
+        scores.
         """
         assert source.params is not None
         if self.scoring.table is not None:

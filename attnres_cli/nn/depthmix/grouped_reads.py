@@ -47,9 +47,9 @@ core of an AMD EPYC, float32:
 class Group(NamedTuple):
     """What the sites first..stop-1 see of some sources that all of them see.
 
-    Of the first `n_sources` sources, those numbered in `done` (ascending) are mixed. `mixed` (R, N,
-    D) is their mix at each site, `score` (R, N, 1) its score. Without a softmax `mixed` is a
-    weighted sum and `score` None.
+    Of the first `n_sources` sources, those in `done` (ascending) are mixed: `mixed` (R, N, D) is
+    their mix at each site and `score` (R, N, 1) its score. Without a softmax these are their
+    weighted sum, and None.
     """
 
     first: int
@@ -84,9 +84,9 @@ def read(state: EngineState, site: int, arithmetic: Eager) -> tuple[Tensor, Engi
 def to_mix(
     state: EngineState, site: int, arithmetic: Eager
 ) -> tuple[list[Tensor], list[Tensor], EngineState]:
-    """What phase 2 mixes for a site of many tokens, and the state to go on with: sources (tokens,
-    width) and scores (tokens, heads). The first source is the group's own mix, where there is one,
-    with the score that stands for all it holds.
+    """What phase 2 mixes for a site of many tokens, sources (tokens, width) and scores
+    (tokens, heads), and the state to go on with. The first source is the group's own mix, where
+    there is one, with the score that stands for all it holds.
     """
     return _parts(state, site, _group_of(state, site, arithmetic))
 

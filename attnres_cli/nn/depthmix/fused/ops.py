@@ -84,8 +84,8 @@ def _(
 def mix_group(
     sources: Sequence[Tensor], scores: Sequence[Tensor], norm: int
 ) -> tuple[Tensor, Tensor]:
-    """(G, N, D) float32 mixes of the same sources for G sites, under scores (G, N, H), or (G, 1, H)
-    of a table; (G, N, H) scores of the mixes, not defined without a softmax.
+    """(G, N, D) float32 mixes of the same sources for G sites, under scores (G, N, H) of each
+    source, or (G, 1, H) of a table; (G, N, H) scores of the mixes, not defined without a softmax.
     """
     vs, zs = [_rowwise(v) for v in sources], list(scores)
     (n, d), (n_sites, _, heads) = vs[0].shape, zs[0].shape
@@ -155,9 +155,9 @@ def _(v: Tensor, z: Tensor, gradients: Sequence[Tensor], *_: object) -> tuple[Te
 def finish(
     acc: Tensor, v: Tensor, z: Tensor, r: Tensor | None, w: Tensor, ds: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """The gradients of a source v (N, D) and of its folded queries w (R, D), from acc (N, D), which
-    reaches v through the sums, and from the gradients ds (R, N', H) of its scores z (R, N, H). r
-    (N,) is v's reciprocal rms, None where keys are not normalised.
+    """The gradients of a source v (N, D) and of its folded queries w (R, D). They come from acc
+    (N, D), which reaches v through the sums, and from the gradients ds (R, N', H) of v's scores z
+    (R, N, H). The reciprocal rms r (N,) is None where keys are not normalised.
     """
     v, w, acc = _rowwise(v), w.contiguous(), acc.contiguous()
     (n, d), heads, n_rows = v.shape, z.shape[-1], len(w)
