@@ -68,8 +68,7 @@ class Ablation:
                 yield timed(tuned), _TUNED
 
     def compared(self, plan: Plan) -> tuple[list[Comparison], int]:
-        """Train what is missing, then return the comparisons and the number of failed runs. A
-        second comparison is at tuned learning rates, if asked for.
+        """Train what is missing; the comparisons (a second at tuned rates) and number of failures.
         """
         place, facts = self.request.place, self.tokens.description
         store = Store.open(place.study, create=True)

@@ -52,9 +52,7 @@ def write(store: Store, records: Sequence[RunRecord], folder: Path) -> int:
 
 
 def names(records: Iterable[RunRecord]) -> list[str]:
-    """The folder of each run: recipe, variant, seed. Digest and fingerprint follow the recipe's
-    name where several recipes have it, or one has several data.
-    """
+    """A folder per run: recipe, variant, seed; with digest and fingerprint where names clash."""
     records, groups = list(records), defaultdict(set)
     for run in records:
         groups[run.recipe].add((run.recipe_digest, run.fingerprint))

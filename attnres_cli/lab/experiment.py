@@ -1,6 +1,4 @@
-"""An experiment: what a study holds of the runs that were asked for, what is missing, and its
-training. `ablate` and `search` ask for different runs; this is what they share.
-"""
+"""What `ablate` and `search` share: finding the runs that a study lacks, and training them."""
 
 from __future__ import annotations
 
@@ -22,11 +20,8 @@ WAITS = (Status.PENDING, Status.RUNNING)
 
 @dataclass(frozen=True)
 class Place:
-    """Where runs are recorded and computed, as the user typed it.
-
-    Attributes:
-        workers: processes, None for as many as pay.
-        retry_failed: whether runs that failed before this command are trained once more.
+    """Where runs are recorded and computed, as the user typed it. `workers` is None for as many as
+    pay; `retry_failed` trains runs once more that failed before this command.
     """
 
     study: str
@@ -120,9 +115,7 @@ class Experiment:
     def train(
         self, plan: Plan, requested: Callable[[int], Sequence[int]], display: Display
     ) -> None:
-        """Train the requested runs until none is left, and wait for those that other processes
-        train. Raises KeyboardInterrupt where the user stops it.
-        """
+        """Train the requested runs until none is left; wait for those that other processes have."""
         run_all(self.store, grid.jobs(plan, self.place.study), requested, display)
 
     def count_failed(self, records: Sequence[RunRecord]) -> None:

@@ -103,9 +103,8 @@ def make(
 
 
 def timed(plan: Plan, tokens: Tokens, note: Callable[[str], None] | None = None) -> Plan:
-    """The plan, after timing a few training steps of every missing arm on its first device. Of long
-    steps only a part of the batch is timed (`Plan.timed_sequences`). An arm that cannot be trained
-    keeps step_s None: its run will fail, and record why.
+    """The plan, after timing a few steps of every missing arm on its first device; of long steps a
+    part of the batch (`Plan.timed_sequences`). An arm that cannot be trained keeps step_s None.
     """
     missing = {arm.variant for arm, _ in plan.missing if arm.step_s is None}
     if note is not None and missing:

@@ -32,9 +32,7 @@ _RANGES = ("n_layers", "d_model", "n_heads", "d_ff", "aspect", "heads_per_layer"
 
 
 def planned(request: Request, place: Place) -> Plan:
-    """Where the runs of a search are computed, as the largest of them wants it; it has no arms yet.
-    Raises UsageError where memory is a goal but cannot be measured.
-    """
+    """Where the runs of a search are computed, as its largest run wants it; without arms yet."""
     search, data = request.search, request.tokens.fingerprint
     points = chain(*request.points.values())
     arms = tuple(Arm(p.variant, p.n_params, p.flops_per_token, None, p.recipe) for p in points)
@@ -49,9 +47,7 @@ def planned(request: Request, place: Place) -> Plan:
 
 
 def run(request: Request, plan: Plan, place: Place, watcher: Watcher) -> int:
-    """Do what the study lacks of a planned search, and return how many of its runs failed. Raises
-    VariantError where the study has runs of a user's design with other code.
-    """
+    """Do what the study lacks of a planned search, and return how many of its runs failed."""
     study, search = place.study, request.search
     store = Store.open(study, create=True)
     grid.check_code(plan, store.runs())

@@ -35,9 +35,8 @@ Changed = tuple[tuple[str, str, str], ...]
 
 
 def plan(record: RunRecord, recipe: Recipe, tokens: Tokens) -> tuple[Plan, Changed]:
-    """A plan that repeats one run as its record says, and what differs here from its provenance.
-    Raises UsageError where the run has not ended, DataError where its data have changed,
-    DeviceError where its device or engine is missing.
+    """A plan that repeats one run as recorded, and what differs here from its provenance. Raises
+    UsageError, DataError or DeviceError where it has not ended, or data or device are missing.
     """
     result = record.result
     if result is None:

@@ -1,7 +1,4 @@
-"""Opening a study: what is wrong with it is said first, then its tables are made where none are.
-
-What a file takes is in sqlite.py, what a server takes in postgres.py.
-"""
+"""Open a study in a file (sqlite.py) or on a server (postgres.py): check it, make its tables."""
 
 from __future__ import annotations
 
@@ -77,9 +74,7 @@ def exists(study: str) -> bool:
 
 
 def runs_folder(study: str) -> Path:
-    """The folder of files of runs on this machine: `attnres.runs` beside `attnres.db`; for a study
-    on a server a folder in the user's data folder.
-    """
+    """Where this machine keeps files of runs: `attnres.runs` for `attnres.db`, else `folder_of`."""
     if address.is_url(study):
         return postgres.folder_of(study)
     path = sqlite.path_of(study).resolve()
@@ -100,9 +95,7 @@ def refusals(study: str, folder: Path | None, *, opened: bool = True) -> Iterato
 
 
 def _check(connection: Connection, study: str, create: bool) -> bool:
-    """Whether our tables are there. Raises StudyError for tables of another version or maker, and
-    where there are none but `create` is False.
-    """
+    """Whether our tables are there; StudyError for others, and for none without `create`."""
     tables = set(inspect(connection).get_table_names())
     if schema.name not in tables:
         foreign = {name for name in tables if not name.startswith(PREFIX)}

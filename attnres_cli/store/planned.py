@@ -86,9 +86,7 @@ def keep_arm_recipes(connection: Connection, plan: Plan, facts: DataDescription)
 
 
 def register(connection: Connection, found: Registration, recipe: Recipe) -> None:
-    """Fix what a comparison under this recipe will be. The same once more changes nothing. Raises
-    StudyError where the recipe has runs, or another preregistration.
-    """
+    """Fix what a comparison under this recipe will be (see `Store.register`)."""
     of = tables.registrations
     keep_recipe(connection, recipe)
     query = select(of.c.digest).where(of.c.recipe_digest == recipe.digest)

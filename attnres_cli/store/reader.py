@@ -33,12 +33,9 @@ from attnres_cli.store.tables import curve, data, recipes, runs
 
 
 class Reader:
-    """One study, open. Every transaction is short, and done whole or not at all.
-
-    Attributes:
-        folder: where its runs keep files on this machine, which may not be there.
-        patience_s: seconds for which calls are tried again while a server is away, but not `beat`
-            and `let_go`; then they raise `AwayError`.
+    """One study, open. Every transaction is short, and done whole or not at all. While a server is
+    away, all but `beat` and `let_go` are tried again for patience_s seconds, then raise
+    `AwayError`. `folder`, where its runs keep files on this machine, may not be there.
     """
 
     def __init__(self, engine: Engine, folder: Path, name: str) -> None:
@@ -89,9 +86,7 @@ class Reader:
 
     @patient
     def probes(self, ids: Sequence[int]) -> dict[int, tuple[Probe, ...]]:
-        """What was measured inside the models of these runs, in the order of steps. `runs` leaves
-        it out: of a thousand runs it is much more than all else.
-        """
+        """What was measured inside the models of these runs, by step; too much to be in `runs`."""
         of = tables.probes
         query = select(of).where(of.c.run_id.in_(ids)).order_by(of.c.step)
         found: dict[int, dict[int, list[rows.Row]]] = {run_id: defaultdict(list) for run_id in ids}

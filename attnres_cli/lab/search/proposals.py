@@ -1,7 +1,5 @@
-"""What Optuna proposes, moved to what the budget has: every proposal is a point not yet tried.
-
-Optuna's samplers see the dimensions of the points as they are: numbers in their order. What they
-propose is moved to the nearest point, and that is what they are told was tried.
+"""Proposals of Optuna. Its samplers see the dimensions as numbers in their order. What they propose
+is moved to the nearest point not yet tried, and they are told that this one was tried.
 """
 
 from __future__ import annotations

@@ -48,12 +48,8 @@ class Typed:
 
 @dataclass(frozen=True)
 class Request:
-    """A search that can be carried out: what it is known by, and the points it may try.
-
-    Attributes:
-        search: without families, which are what has been done.
-        points: of each variant, by its spec as the user may type it.
-        samplers: of each variant, the sampler's kind, and what is said of it.
+    """A search that can be carried out, and the points it may try. `points` and `samplers` (kind,
+    and what is said of it) are by spec as typed; `search` has no families, as nothing is done yet.
     """
 
     search: Search

@@ -1,7 +1,6 @@
-"""Searches as Optuna's studies hold them, in the study's own database; read back without torch.
-
-One study of Optuna per variant, `attnres-<name of the search>-<variant>`. User attributes of the
-study define the search, those of a trial name its run; no table of ours is needed.
+"""Searches as Optuna's studies in the study's own database hold them; read back without torch.
+There is one per variant, `attnres-<name of the search>-<variant>`. Its user attributes define the
+search, those of a trial name its run.
 """
 
 from __future__ import annotations

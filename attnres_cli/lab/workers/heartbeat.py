@@ -1,7 +1,4 @@
-"""The heartbeat of a worker: a thread that tells the study that it lives and how far its run is.
-
-A thread, since a step, an evaluation or compiling may take longer than a heartbeat may stay out.
-"""
+"""The heartbeat of a worker: a thread, since a step may take longer than beats may stay out."""
 
 from __future__ import annotations
 
@@ -15,9 +12,7 @@ from attnres_cli.train.keeper import Keeper
 
 
 class Heartbeat:
-    """Beats for one run while it is entered. `is_ours` tells whether the run still is this
-    process's; where it is not, training is asked to stop.
-    """
+    """Beats for one run while entered; where `is_ours` turns false, training is asked to stop."""
 
     def __init__(self, store: Store, run_id: int, keeper: Keeper) -> None:
         self.is_ours = True
