@@ -68,8 +68,7 @@ class Ablation:
                 yield timed(tuned), _TUNED
 
     def compared(self, plan: Plan) -> tuple[list[Comparison], int]:
-        """Train what is missing; the comparisons (a second at tuned rates) and number of failures.
-        """
+        """Train what is missing; the comparisons (a second at tuned rates), number of failures."""
         place, facts = self.request.place, self.tokens.description
         store = Store.open(place.study, create=True)
         kept = store.keep_arm_recipes(plan, facts)  # of two commands one was first to time

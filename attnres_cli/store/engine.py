@@ -74,7 +74,7 @@ def exists(study: str) -> bool:
 
 
 def runs_folder(study: str) -> Path:
-    """Where this machine keeps files of runs: `attnres.runs` for `attnres.db`, else `folder_of`."""
+    """Where runs keep files: `attnres.runs` beside `attnres.db`; see also `postgres.folder_of`."""
     if address.is_url(study):
         return postgres.folder_of(study)
     path = sqlite.path_of(study).resolve()

@@ -49,7 +49,7 @@ class Typed:
 @dataclass(frozen=True)
 class Request:
     """A search that can be carried out, and the points it may try. `points` and `samplers` (kind,
-    and what is said of it) are by spec as typed; `search` has no families, as nothing is done yet.
+    and what is said of it) are by spec as typed; `search` has no families: those say what was done.
     """
 
     search: Search

@@ -200,7 +200,7 @@ def _interrupt(_signal: int, _frame: object) -> None:
 
 
 def _start(number: int, job: Job) -> _Worker:
-    """A worker process: on a CPU a fork of one that has imported torch, else a fresh one (CUDA)."""
+    """A worker process. On a CPU it is a fork of one with torch; CUDA does not survive forks."""
     context = multiprocessing.get_context("forkserver" if job.device == "cpu" else "spawn")
     line, theirs = context.Pipe()
     arguments = (dict(os.environ), number, job, theirs)
