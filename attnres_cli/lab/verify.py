@@ -36,7 +36,7 @@ Changed = tuple[tuple[str, str, str], ...]
 
 def plan(record: RunRecord, recipe: Recipe, tokens: Tokens) -> tuple[Plan, Changed]:
     """A plan that repeats one run as recorded, and what differs here from its provenance. Raises
-    UsageError if the run has not ended, DataError if its data are others, DeviceError for no device.
+    UsageError if the run has not ended, DataError for other data, DeviceError without its device.
     """
     result = record.result
     if result is None:
