@@ -134,8 +134,8 @@ class Eager:
 
     def finish(self, source: ScoredSource, acc: Tensor, slopes: Tensor) -> tuple[Tensor, Tensor]:
         """The gradients of a source (N, D) and of its params, through its scores too. `acc` (N, D)
-        is what reached it through the mixes, and is overwritten; `slopes` are (R, N, H) of its
-        scores.
+        reached the source through the mixes, and is overwritten; `slopes` (R, N, H) are its scores'
+        gradients.
         """
         assert source.params is not None
         if self.scoring.table is not None:
