@@ -56,7 +56,7 @@ class StudyError(AttnresError):
 
 class AwayError(StudyError):
     """The server did not answer, or hung up: it may be there again in a moment. `is_up`: it
-    answered, but cannot do this just now.
+    answered, but takes no connection or cannot do this just now.
     """
 
     def __init__(self, words: str, *, is_up: bool = False) -> None:

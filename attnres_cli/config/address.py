@@ -1,7 +1,7 @@
 """Where a study is: in a file, or on a server under a URL, whose password nobody gets to see.
 
-Each command first takes the password out of the URL (`withhold`): what is printed, stored or handed
-to workers has none.
+Each command first takes the password out of the URL (`withhold`), and what it prints, stores or
+hands to workers has none.
 """
 
 from __future__ import annotations
@@ -23,9 +23,7 @@ _SECRET_WORDS = ("password", "secret")
 
 
 def typed(study: str) -> list[str]:
-    """The words of a command line that name this study, without its password; none where it is the
-    default.
-    """
+    """The words of a command line that name this study without password; none for the default."""
     return [] if study in ("", DEFAULT) else ["--study", parted(study)[0]]
 
 

@@ -1,5 +1,5 @@
-"""Shell completion of variants, options, recipes and suites. Somebody waits for it with a key
-pressed, so designs are read from their source, not imported: torch alone takes two seconds.
+"""Shell completion of variants, options, recipes and suites. Somebody waits at the prompt, so
+designs are read from their source, not imported: torch alone takes two seconds.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def _specs(typed: str) -> list[str]:
 
 
 def plugins_of(specs: Iterable[str]) -> list[Path | None]:
-    """The plugins that designs come from, but installed ones; None for a file not known here."""
+    """The files of plugins that designs come from, None for unknown ones; none if installed."""
     installed, files = _installed_names(), {file: _names([file]) for file in _plugins()}
     names = {spec.partition(":")[0]: None for spec in specs}
     origins = {

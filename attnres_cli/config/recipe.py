@@ -40,9 +40,7 @@ def _rungs(value: object) -> object:
 
 
 class Recipe(Section):
-    """One recipe, or with a ladder several, its `rungs`. Equal `digest`: equal things are held
-    fixed.
-    """
+    """One recipe, or with a ladder its `rungs`. Equal digests mean equal things held fixed."""
 
     name: str = ""
     description: str = ""
@@ -79,9 +77,7 @@ class Recipe(Section):
 
     @property
     def digest(self) -> str:
-        """12 hex digits over all that decides a run; of the data, their content and not their
-        place.
-        """
+        """12 hex digits over all that decides a run; of the data their content, not their place."""
         parts = {"data": self.data, "optim": self.optim, "train": self.train}
         fixed: dict[str, Any] = {name: part.fixed() for name, part in parts.items()}
         fixed["model"] = asdict(self.model.shape(vocab_size=1))  # however its sizes were given
@@ -168,9 +164,7 @@ def validate(values: Mapping[str, Any], origin: str) -> Recipe:
 
 
 def suite(name: str) -> list[str]:
-    """The specs of a suite of variants that comes with the tool; RecipeError where none has that
-    name.
-    """
+    """The specs of a suite of variants that comes with the tool; RecipeError for other names."""
     return list(_suite(name)["variants"])
 
 

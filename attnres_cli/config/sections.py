@@ -198,16 +198,12 @@ class Data(Section):
 
     @property
     def is_divided(self) -> bool:
-        """Whether val_fraction is read: no other key says what validates (names of files still
-        may).
-        """
+        """Whether val_fraction is read: no other key says what validates, though file names may."""
         given = self.val_path is not None or self.val_split is not None
         return not given and self.source not in ("pointers", "permutations", "recall")
 
     def fixed(self) -> dict[str, Any]:
-        """What a recipe's digest sees: neither places nor what is not set. Of validation data it
-        sees that they lie apart.
-        """
+        """What a recipe's digest sees: all that is set but places, and whether val_path is."""
         held = self.model_dump(exclude={"path", "val_path"}, exclude_none=True)
         return held | ({} if self.val_path is None else {"val_path": True})
 

@@ -1,7 +1,6 @@
 """YAML as people write recipes: plain mappings, lists and scalars, and nothing that surprises.
 
-Unlike in YAML 1.1, 3e-4 is a number, 010, 1:40 or 2020-01-01 is text, and a key given twice is
-refused.
+Unlike YAML 1.1: 3e-4 is a number; 010, 1:40 or 2020-01-01 is text; a key given twice is refused.
 """
 
 from __future__ import annotations
@@ -50,9 +49,7 @@ _Loader.add_implicit_resolver(
 
 
 def load(text: str, origin: str) -> Any:
-    """The value of a YAML text, which messages call `origin`; RecipeError names the line it
-    refuses.
-    """
+    """The value of a YAML text that messages call `origin`; RecipeError names a refused line."""
     try:
         return yaml.load(text, _Loader)  # noqa: S506  (a SafeLoader)
     except RecipeError as error:

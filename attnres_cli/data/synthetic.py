@@ -36,8 +36,8 @@ TASKS: dict[str, tuple[type[Task], Sequence[str]]] = {
 
 @dataclass(frozen=True)
 class Episodes(Tokens):
-    """Sequences of a task, all of one length, and those to evaluate on (`val`). `floor` is the loss
-    on each, in nats per token, of a model that knows the task.
+    """Sequences of one task, all of one length; those in `val` are evaluated. `floor` is the loss
+    on each of them, in nats per token, of a model that knows the task.
     """
 
     source: str

@@ -148,9 +148,7 @@ def _sha256(path: Path) -> str:
 
 @contextmanager
 def whole(final: Path) -> Iterator[Path]:
-    """A file to write to, which takes the name `final` once all of it is on the disk, or is
-    removed.
-    """
+    """A file to write to, which takes the name `final` once it is whole on the disk."""
     from safetensors import SafetensorError
 
     part = final.with_name(f".{final.name}.{os.getpid()}")
@@ -175,9 +173,7 @@ def _sync(path: Path) -> None:
 
 
 def _check_room(folder: Path, tensors: Iterable[Tensor]) -> None:
-    """Raise OSError where these would leave less than a MiB of the disk, which the study often
-    shares.
-    """
+    """Raise OSError where these would leave under a MiB of the disk, which the study may need."""
     n_bytes = sum(tensor.nbytes for tensor in tensors)
     if shutil.disk_usage(folder).free < n_bytes + _SPARE_BYTES:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

@@ -96,8 +96,7 @@ def measure(
     autocast: AbstractContextManager[object],
 ) -> Probe:
     """All of the above after `step` steps, by one forward and one backward pass, never compiled.
-    Weights, gradients and torch's generators are left as they were. `inputs` are (B, T) tokens,
-    `targets` the next of each.
+    Weights, gradients and torch's generators stay as they were. `targets` follow `inputs`, (B, T).
     """
     devices = [inputs.device] if inputs.device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices), torch.enable_grad():

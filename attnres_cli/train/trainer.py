@@ -31,7 +31,7 @@ compiles eight forms: the ninth arm would be computed unlike the others.
 
 @dataclass
 class Trainer:
-    """A model, its optimisers, and a training step on a recipe's batches that awaits no device."""
+    """A model, its optimisers, and steps of training, none of which waits for the device."""
 
     spec: RunSpec
     tokens: Tokens
@@ -69,9 +69,8 @@ class Trainer:
 
     @torch.no_grad()
     def evaluate(self, between: Callable[[], None] = lambda: None) -> float:
-        """Validation loss in nats per token over the recipe's evaluation tokens, never compiled:
-        that would cost one more compilation for little. `between` is called before every batch and
-        may raise.
+        """Validation loss in nats per token over the recipe's evaluation tokens. Not compiled,
+        which would cost more than it saves. `between` is called before every batch and may raise.
         """
         recipe, settings = self.spec.recipe, self.settings.uncompiled
         total, count = torch.zeros((), dtype=torch.float64, device=self.device), 0
