@@ -73,7 +73,9 @@ def open_study(storage: RDBStorage, search: Search, variants: Sequence[str], spe
 
 
 def keep_asked(study: Study, search: Search, sampler: str) -> None:
-    """Record what was asked last: trials, confirmation seeds, and the sampler if one is named."""
+    """Record what was asked last: trials, confirmation seeds, and the sampler if one is named. The
+    rest stays, as a pruner that an older study may name.
+    """
     before = study.user_attrs.get(_ASKED, {})
     asked = {**before, **{key: getattr(search, key) for key in _GROWS}}
     asked["sampler"] = sampler or before.get("sampler", "")
