@@ -50,7 +50,7 @@ class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
 
     _LATER: ClassVar[tuple[str, ...]] = ()
-    """Keys added since studies are kept: where they are not set, a recipe keeps meaning and digest.
+    """Keys newer than some studies: a recipe that does not set them keeps its meaning and digest.
     """
 
     def fixed(self) -> dict[str, Any]:

@@ -122,7 +122,9 @@ class Streams(Tokens):
     val_text: bytes | None = None
 
     def batch(self, seed: int, step: int, batch_size: int, seq_len: int) -> Windows:
-        """(B, T + 1) training tokens of one step: random windows, drawn from (seed, step)."""
+        """(B, T + 1) training tokens of one step: random windows, drawn from (seed, step). Raises
+        DataError where a token is beyond the vocabulary.
+        """
         draw = np.random.Generator(np.random.Philox(key=np.array([seed, step], dtype=np.uint64)))
         starts = draw.integers(0, len(self.train) - seq_len, size=batch_size)
         return self._windows(self.train, starts, seq_len)

@@ -48,7 +48,7 @@ class Trial:
             tokens; options of the variant, lr and others where they are searched.
         variant: the arm's canonical name at this depth, with its options.
         recipe_digest: of the recipe with these sizes.
-        values: of each objective, on the first look's seed; infinite where training diverged.
+        values: of each objective on the first look's seed (inf: diverged); empty until complete.
         is_extra: beyond those asked for: a shape that was best for another variant.
     """
 

@@ -38,8 +38,8 @@ class _ForeignError(Exception):
 
 @dataclass(frozen=True)
 class Checkpoints:
-    """The newest checkpoints of one run. `identity` is all that decides the run's numbers:
-    checkpoints of another one are not gone on from.
+    """The newest checkpoints of one run. `identity` is all that decides the run's numbers: no run
+    goes on from a checkpoint with another one.
     """
 
     folder: Path
@@ -148,7 +148,7 @@ def _sha256(path: Path) -> str:
 
 @contextmanager
 def whole(final: Path) -> Iterator[Path]:
-    """A file to write to, which takes the name `final` once it is whole on the disk."""
+    """A file to write to, named `final` once it is whole on the disk; OSError where that fails."""
     from safetensors import SafetensorError
 
     part = final.with_name(f".{final.name}.{os.getpid()}")

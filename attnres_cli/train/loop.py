@@ -21,7 +21,9 @@ from attnres_cli.train.memory import peak_bytes, reset_peak
 from attnres_cli.train.trainer import Trainer
 
 OnStep = Callable[[int, float | None], None]
-"""Called with (steps done, training loss in nats per token or None) some hundred times in a run."""
+"""Called with (steps done, training loss in nats per token) some hundred times in a run; the loss
+is None where a run that goes on has not come to its first one.
+"""
 
 _POINTS = 100  # of the training curve; each costs one wait for the device
 
