@@ -183,7 +183,7 @@ def test_a_study_of_a_search_alone_is_reported_as_that_and_a_recipe_trained_late
     assert f"earch {search.name}" in (folder / "search.html").read_text()
     assert "seed 1: val loss" in ablated
     assert "seed 0: val loss" not in ablated
-    assert after.startswith("recipe smoke, the same for every arm")  # its own name again
+    assert after.startswith("Recipe smoke, the same for every arm")  # its own name again
     assert f"also in the study: --recipe {search.name} (a search)" in said
     page = (folder / "all.html").read_text()
     assert page.count(f">Search {search.name}: recipe smoke") == 2  # its answer and its part

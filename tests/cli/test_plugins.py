@@ -113,13 +113,13 @@ def test_the_line_that_trains_a_plugins_design_again_can_be_typed(
 
     code, out, err = process(*typed.split())
     assert code == 0, err
-    (line,) = [line for line in out.splitlines() if line.startswith("mine again: attnres ")]
+    (line,) = [line for line in out.splitlines() if line.startswith("mine again: `attnres ")]
     _, unknown, _ = process("report")
 
     assert "--plugin plugins/mine.py --device" in line
-    code, out, err = process(*shlex.split(line)[3:])
+    code, out, err = process(*shlex.split(line.split("`")[1])[1:])
     assert code == 0, err
-    assert "mine again (FILE: the plugin that has it): attnres ablate mine" in unknown
+    assert "mine again (FILE: the plugin that has it): `attnres ablate mine" in unknown
     assert " --plugin FILE --device" in unknown
 
 
