@@ -22,7 +22,7 @@ _COLUMNS = (
     Column("paper"),
     Column("yours [95 %]"),
     Column("ranks"),
-    Column("beside the paper", "text"),
+    Column("beside the paper", "word"),
 )
 
 
