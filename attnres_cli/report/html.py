@@ -9,7 +9,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from attnres_cli import __version__
-from attnres_cli.report.table import Report, Table, capital
+from attnres_cli.report.table import Table, capital
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -42,12 +42,6 @@ class Section:
     parts: Sequence[Part] = ()
     answer: str = ""
     is_linked: bool = False
-
-
-def tables_of(report: Report) -> list[Part]:
-    """The tables of a report, and its warnings."""
-    tables = [table for table in report.tables if table.rows]
-    return [Part(tables=tables, notes=report.warnings)] if tables or report.warnings else []
 
 
 def page(title: str, heading: str, sections: Sequence[Section], study_name: str) -> str:
