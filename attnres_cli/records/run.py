@@ -268,8 +268,8 @@ class Verification:
 
 @dataclass(frozen=True)
 class Event:
-    """What a worker tells: a run has started (step 0), come further, ended (done) or been let go
-    before its end (halted). `loss` is of training, at the end of validation, in nats per token.
+    """What a worker tells: a run has started (step 0), come further or ended (done). `loss` is of
+    training, at the end of validation, in nats per token.
     """
 
     worker: int
@@ -277,4 +277,3 @@ class Event:
     step: int = 0
     loss: float | None = None
     done: bool = False
-    halted: bool = False

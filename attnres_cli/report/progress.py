@@ -151,16 +151,11 @@ class _Lines:
         self.tally.take(event)
         if event is not None and event.done:
             run = self.tally.runs[event.run_id]
-            say(f"{run.name} seed {run.seed}: {_outcome(event, run)}")
+            outcome = "failed" if event.loss is None else f"val loss {event.loss:.4f}"
+            say(f"{run.name} seed {run.seed}: {outcome}")
         elif time.monotonic() - self.last > _LINE_EVERY_S:
             self.last = time.monotonic()
             say(self.tally.line())
-
-
-def _outcome(event: Event, run: _Run) -> str:
-    if event.halted:
-        return f"pruned after step {event.step}/{run.steps}"
-    return "failed" if event.loss is None else f"val loss {event.loss:.4f}"
 
 
 def _table(tally: Tally) -> Table:

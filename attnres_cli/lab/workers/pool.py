@@ -23,7 +23,6 @@ from attnres_cli.lab.workers.worker import (
     NO_DATA,
     NO_STUDY,
     Job,
-    Orders,
     checkpoint_s,
     work,
 )
@@ -55,18 +54,11 @@ class _Worker:
     step: int = 0  # of the run it has
 
 
-def run_all(
-    store: Store,
-    jobs: Sequence[Job],
-    wanted: Wanted,
-    on_event: OnEvent,
-    goes_on: Callable[[Event], bool] = lambda _event: True,
-) -> None:
+def run_all(store: Store, jobs: Sequence[Job], wanted: Wanted, on_event: OnEvent) -> None:
     """Train all wanted runs, one worker process per job, each for as long as there is a run for it.
 
     A worker that dies is replaced and its run goes on. Runs that a process of another command is
-    training are waited for, and taken over if it is gone. A run for whose event `goes_on` returns
-    False is let go before its end, and may not be wanted again.
+    training are waited for, and taken over if it is gone.
 
     Raises:
         KeyboardInterrupt: Ctrl-C, SIGTERM or SIGHUP; workers save their runs, which wait again.
@@ -75,7 +67,7 @@ def run_all(
         DataError: a worker could not load the data.
     """
     checkpoint_s()
-    pool = _Pool(store, jobs, wanted, on_event, goes_on)
+    pool = _Pool(store, jobs, wanted, on_event)
     before, patience_s = _on_signals(_interrupt), store.patience_s
     try:
         pool.work()
@@ -95,17 +87,11 @@ class _Pool:
     """The workers of one call, by the number of their job; the runs that were ever wanted."""
 
     def __init__(
-        self,
-        store: Store,
-        jobs: Sequence[Job],
-        wanted: Wanted,
-        on_event: OnEvent,
-        goes_on: Callable[[Event], bool],
+        self, store: Store, jobs: Sequence[Job], wanted: Wanted, on_event: OnEvent
     ) -> None:
         self.workers: dict[int, _Worker] = {}
         self.seen: dict[int, None] = {}  # in their order
-        self._store, self._jobs, self._wanted = store, jobs, wanted
-        self._on_event, self._goes_on = on_event, goes_on
+        self._store, self._jobs, self._wanted, self._on_event = store, jobs, wanted, on_event
 
     def work(self) -> None:
         """Until no run is left and all workers have ended: last words may be on the way."""
@@ -147,20 +133,15 @@ class _Pool:
                 self._answer(worker, event)
 
     def _answer(self, worker: _Worker, event: Event | None) -> None:
-        orders: Orders | None = None
-        if event is None:
-            worker.is_busy, worker.step = False, 0
-            unfinished = self._unfinished(1).items()
-            orders = tuple(n for n, status in unfinished if status is Status.PENDING)
-        else:
+        if event is not None:
             worker.has_claimed = worker.is_busy = True
             worker.step = 0 if event.done else event.step  # what there is to write down
             self._on_event(event)
-            if not event.done and not self._goes_on(event):
-                orders = event.run_id
-        if orders is not None:
-            with suppress(OSError):  # it has died: that is seen where it is listened to
-                worker.line.send(orders)
+            return
+        worker.is_busy, worker.step = False, 0
+        unfinished = self._unfinished(1).items()
+        with suppress(OSError):  # it has died: that is seen where it is listened to
+            worker.line.send([n for n, status in unfinished if status is Status.PENDING])
 
     def _reap(self) -> None:
         """Forget workers that have ended; let the runs of those that died wait again."""

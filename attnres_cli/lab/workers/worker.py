@@ -46,16 +46,6 @@ _EVERY_S = 30.0
 _ANYWHERE = ("host", "platform")  # versions that decide no number
 
 
-Orders = tuple[int, ...] | int
-"""What a launcher sends: the runs that wait (none if the worker is to end) whenever a worker sends
-None; or the id of a run to let go before its end.
-"""
-
-
-class Halted(Exception):  # noqa: N818 - no error
-    """A run is to be let go; nothing of it is kept."""
-
-
 @dataclass(frozen=True)
 class Job:
     """What a worker is told at its start: whose runs, and where to compute them. Of `recipe` only
@@ -107,12 +97,11 @@ def work(worker: int, job: Job, line: Connection) -> None:
         line.close()
 
 
-def _asked(line: Connection) -> tuple[int, ...]:
+def _asked(line: Connection) -> list[int]:
     """The runs that wait, none where this is the end."""
     line.send(None)
-    while isinstance(orders := line.recv(), int):  # of a run that has ended meanwhile
-        pass
-    return tuple(orders)
+    ids: list[int] = line.recv()
+    return ids
 
 
 def _heed_signals() -> Stop:
@@ -152,10 +141,7 @@ class _Work:
         def on_step(step: int, loss: float | None) -> None:
             try:
                 line.send(Event(self.worker, claimed.id, step, loss))
-                while line.poll():
-                    if line.recv() == claimed.id:
-                        raise Halted
-            except (ConnectionError, EOFError):  # the launcher is gone
+            except ConnectionError:  # the launcher is gone
                 self.stop.wanted = True
 
         try:
@@ -163,10 +149,6 @@ class _Work:
                 _check_data(self.spec, tokens)
                 job = self.job
                 result = train(self.spec, tokens, job.settings, job.device, on_step, keeper)
-        except Halted:
-            checkpoints.clear()
-            patiently(self._forget, self.store.patience_s)  # this process lives on
-            return Event(self.worker, claimed.id, keeper.step, done=True, halted=True)
         except Stopped:
             with suppress(AwayError):  # it waits again when it is seen that we are gone
                 self.store.let_go(claimed.id)
@@ -191,11 +173,6 @@ class _Work:
             say(f"{self._name} was taken over by another process, which records it")
             return False
         return True
-
-    def _forget(self) -> None:
-        """Let the run wait again, from its start."""
-        self.store.beat(self.claimed.id, 0)
-        self.store.let_go(self.claimed.id)
 
     def _trouble(self, text: str) -> None:
         say(f"{self._name}: {text}")

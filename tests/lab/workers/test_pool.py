@@ -45,9 +45,9 @@ class Grid:
         self.owners: dict[int, str] = {}
         self.on_step: Callable[[Event], None] = lambda _event: None
 
-    def run(self, wanted: Callable[[int], list[int]] | None = None, **more: object) -> None:
+    def run(self, wanted: Callable[[int], list[int]] | None = None) -> None:
         jobs = ablate.jobs(self.plan, self.path)
-        run_all(self.store, jobs, wanted or (lambda _n: self.ids), self.hear, **more)  # type: ignore[arg-type]
+        run_all(self.store, jobs, wanted or (lambda _n: self.ids), self.hear)
 
     def hear(self, event: Event | None) -> None:
         if event is not None:
@@ -192,27 +192,6 @@ def test_workers_run_the_code_of_their_launcher_whatever_lies_in_its_folder(tmp_
     said = subprocess.check_output(command, cwd=here, text=True)
 
     assert said.strip() == str(theirs / "attnres_cli" / "__init__.py")
-
-
-def test_a_run_that_is_let_go_waits_again_and_leaves_no_checkpoint(tmp_path: Path, often: None):
-    grid = Grid(tmp_path, 2, load("smoke", LONG))
-    first, let_go = grid.ids[0], []
-
-    def goes_on(event: Event) -> bool:
-        if event.run_id == first and event.step >= 10:
-            let_go.append(event.step)
-        return not let_go or event.run_id != first
-
-    grid.run(lambda _n_free: grid.ids[1:] if let_go else grid.ids, goes_on=goes_on)
-
-    assert grid.ended() == grid.ids[1:]
-    (record,) = grid.store.runs(ids=[first])
-    standing = grid.store.standings([first])[first]
-    assert (record.status, standing.step, standing.owner) == (Status.PENDING, 0, None)
-    assert not list(grid.store.folder_of(record).glob("*"))
-    (halted,) = [event for event in grid.events if event.halted]
-    assert (halted.run_id, halted.loss, halted.done) == (first, None, True)
-    assert 10 <= halted.step < grid.plan.recipe.steps
 
 
 def test_where_the_data_are_gone_the_command_ends_and_no_run_is_to_blame(
