@@ -25,7 +25,7 @@ from attnres_cli.records.plan import Plan
 from attnres_cli.records.run import Point as CurvePoint
 from attnres_cli.records.run import RunRecord, Settings, Status
 from attnres_cli.records.search_records import Search
-from attnres_cli.report.progress import Display, Tally
+from attnres_cli.report.progress import Display
 from attnres_cli.store.optuna import optuna_storage, turns
 from attnres_cli.store.retry import patiently
 from attnres_cli.store.store import Store
@@ -73,7 +73,7 @@ class Silent:
     def progress(
         self, n_runs: int, seconds: float | None, settings: Settings, *, seeks: bool = False
     ) -> Iterator[Display]:
-        yield Display(Tally(n_runs, seconds, settings, seeks=seeks), lambda _event: None)
+        yield Display(n_runs, seconds, settings, seeks=seeks)
 
 
 class Bench:

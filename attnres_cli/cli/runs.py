@@ -211,8 +211,9 @@ def verify(
     plan, changed = second.plan(record, recipe, tokens)
     for name, old, new in changed:
         say(f"changed since run {run}: {name}: {old}, now {new}")
-    with progress(plan, [record]) as on_event:
-        found = second.retrain(record, plan, changed, tokens, store.folder_of(record), on_event)
+    with progress(1, plan.seconds, plan.settings) as display:
+        display.know(record, recipe, recipe, plan.arms[0].flops_per_token)
+        found = second.retrain(record, plan, changed, tokens, store.folder_of(record), display)
     formats.show(verification_of(found), form, sys.stdout)
     if not found.is_equal:
         raise typer.Exit(SOME_FAILED)

@@ -36,6 +36,6 @@ class OnStderr:
         self, n_runs: int, seconds: float | None, settings: Settings, *, seeks: bool = False
     ) -> AbstractContextManager[Display]:
         """A live table on a terminal, plain lines elsewhere."""
-        from attnres_cli.report.progress import seeking
+        from attnres_cli.report.progress import progress
 
-        return seeking(n_runs, seconds, settings, seeks=seeks)
+        return progress(n_runs, seconds, settings, seeks=seeks)

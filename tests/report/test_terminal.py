@@ -6,7 +6,8 @@ import io
 import math
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
@@ -82,6 +83,17 @@ def planned(make_run, plan: Plan) -> list[RunRecord]:
         make_run(variant, seed, status=Status.PENDING)
         for variant, seed in [("standard", 1), (LONG, 0), (LONG, 1)]
     ]
+
+
+@contextmanager
+def shown(plan: Plan, records: list[RunRecord]) -> Iterator[progress.Display]:
+    """A display that knows the runs of a plan."""
+    arms = {arm.variant: arm for arm in plan.arms}
+    with progress.progress(len(plan.missing), plan.seconds, plan.settings) as display:
+        for record in records:
+            flops = arms[record.variant].flops_per_token
+            display.know(record, plan.recipe, plan.recipe, flops)
+        yield display
 
 
 class Terminal(io.StringIO):
@@ -226,7 +238,7 @@ def test_a_duration_is_told_in_two_units(seconds: float, text: str):
 
 
 def test_a_run_that_ends_is_one_line_on_stderr(plan: Plan, planned: list[RunRecord], capsys):
-    with progress.progress(plan, planned) as on_event:
+    with shown(plan, planned) as on_event:
         on_event(Event(0, planned[0].id, 6, 1.25, done=True))
         on_event(Event(1, planned[1].id, done=True))
 
@@ -241,7 +253,7 @@ def test_a_search_names_the_lowest_loss_so_far(
 ):
     monkeypatch.setattr(progress, "_LINE_EVERY_S", -1.0)
     first, second = planned[:2]
-    with progress.seeking(30, None, plan.settings) as display:
+    with progress.progress(30, None, plan.settings, seeks=True) as display:
         display.know(first, plan.recipe, plan.recipe, 6)
         display(Event(0, first.id, 3, 2.5))
         display(Event(0, first.id, 6, 1.25, done=True))
@@ -258,7 +270,7 @@ def test_a_run_that_diverged_is_never_the_lowest(
     plan: Plan, planned: list[RunRecord], capsys, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(progress, "_LINE_EVERY_S", -1.0)
-    with progress.seeking(3, None, plan.settings) as display:
+    with progress.progress(3, None, plan.settings, seeks=True) as display:
         for record, loss in zip(planned[:3], (1.5, math.nan, 1.75), strict=True):
             display.know(record, plan.recipe, plan.recipe, 6)
             display(Event(0, record.id, 6, loss, done=True))
@@ -274,7 +286,7 @@ def test_a_prediction_that_has_not_held_is_not_told(
     plan: Plan, planned: list[RunRecord], capsys, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(progress, "_LINE_EVERY_S", -1.0)
-    with progress.seeking(40, 0.0, plan.settings) as display:
+    with progress.progress(40, 0.0, plan.settings) as display:
         display.know(planned[0], plan.recipe, plan.recipe, 6)
         display(Event(0, planned[0].id, 3, 2.5))
 
@@ -284,7 +296,7 @@ def test_a_prediction_that_has_not_held_is_not_told(
 def test_between_ends_there_is_a_line_only_now_and_then(
     plan: Plan, planned: list[RunRecord], capsys
 ):
-    with progress.progress(plan, planned) as on_event:
+    with shown(plan, planned) as on_event:
         for step in range(6):
             on_event(Event(0, planned[0].id, step, 2.0))
             on_event(None)
@@ -296,7 +308,7 @@ def test_a_line_says_how_far_all_runs_are(
     plan: Plan, planned: list[RunRecord], capsys, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(progress, "_LINE_EVERY_S", -1.0)
-    with progress.progress(plan, planned) as on_event:
+    with shown(plan, planned) as on_event:
         on_event(Event(0, planned[0].id, 6, 1.25, done=True))
         on_event(Event(1, planned[1].id, 3, 2.5))
 
@@ -317,7 +329,7 @@ def test_a_line_says_how_fast_a_run_is_since_its_first_step(
     monkeypatch.setattr(progress, "_LINE_EVERY_S", -1.0)
     arms = tuple(replace(arm, flops_per_token=int(19.5e12 / 64)) for arm in plan.arms)
     settings = replace(plan.settings, device_name=device)
-    with progress.progress(replace(plan, arms=arms, settings=settings), planned) as on_event:
+    with shown(replace(plan, arms=arms, settings=settings), planned) as on_event:
         for step, second in ((0, 100.0), (1, 130.0), (2, 131.0), (3, 134.0)):  # 64 tokens each
             clock[0] = second
             on_event(Event(0, planned[0].id, step, 2.5))
@@ -335,7 +347,7 @@ def test_before_its_first_step_a_compiled_run_says_that_it_is_compiling(
 ):
     monkeypatch.setattr(progress, "_LINE_EVERY_S", -1.0)
     compiled = replace(plan, settings=replace(plan.settings, compiled=True, engine="compile"))
-    with progress.progress(compiled, planned) as on_event:
+    with shown(compiled, planned) as on_event:
         on_event(Event(0, planned[0].id))
         on_event(Event(0, planned[0].id, 1, 5.5))
 
@@ -348,7 +360,7 @@ def test_at_first_the_time_left_is_the_one_predicted(
     plan: Plan, planned: list[RunRecord], capsys, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(progress, "_LINE_EVERY_S", -1.0)
-    with progress.progress(plan, planned) as on_event:
+    with shown(plan, planned) as on_event:
         on_event(Event(0, planned[0].id))
 
     line = stderr_of(capsys)[-1]
@@ -364,7 +376,7 @@ def test_a_terminal_shows_a_row_per_worker(
     screen = Terminal()
     monkeypatch.setattr(sys, "stderr", screen)
 
-    with progress.progress(plan, planned) as on_event:
+    with shown(plan, planned) as on_event:
         on_event(Event(0, planned[0].id, 3, 2.5))
         on_event(Event(1, planned[1].id))
 
