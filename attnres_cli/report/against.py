@@ -9,7 +9,7 @@ from typing import Any
 
 from attnres_cli.config.recipe import paper
 from attnres_cli.report.comparison import UNIT, difference_text
-from attnres_cli.report.table import Cell, Column, Report, Style, Table, joined
+from attnres_cli.report.table import Cell, Column, Report, Style, Table, flat, joined
 from attnres_cli.verdict import labels
 from attnres_cli.verdict.comparison import Comparison
 from attnres_cli.verdict.paper import RULE, Beside, beside
@@ -95,33 +95,19 @@ def _sizes(baseline: str, numbers: Mapping[str, Any]) -> str:
     return f"the paper's gaps by size, {' '.join(table)} (Table 2): {'; '.join(parts)}"
 
 
-_FIELDS = (
-    "variant", "paper_loss", "paper_difference", "paper_rank", "difference", "ci95_low",
-    "ci95_high", "n_seeds", "rank", "beside_paper", "reason", "verdict", "baseline", "recipe",
-    "recipe_digest", "fingerprint", "terms", "registered",
-)  # fmt: skip
+_FIELDS = {
+    "variant": "arm.variant", "paper_loss": "paper_loss", "paper_difference": "paper_gap",
+    "paper_rank": "paper_rank", "difference": "arm.difference.mean",
+    "ci95_low": "arm.difference.ci95.0", "ci95_high": "arm.difference.ci95.1",
+    "n_seeds": "n_seeds", "rank": "rank", "beside_paper": "said", "reason": "reason",
+    "verdict": "arm.verdict", "baseline": "baseline", "recipe": "recipe",
+    "recipe_digest": "recipe_digest", "fingerprint": "data.fingerprint", "terms": "terms",
+    "registered": "registered",
+}  # fmt: skip
 
 
 def _record(row: Beside, comparison: Comparison) -> dict[str, Any]:
     difference = row.arm.difference
-    low, high = difference.ci95 if difference else (None, None)
-    return {
-        "variant": row.arm.variant,
-        "paper_loss": row.paper_loss,
-        "paper_difference": row.paper_gap,
-        "paper_rank": row.paper_rank,
-        "difference": difference.mean if difference else None,
-        "ci95_low": low,
-        "ci95_high": high,
-        "n_seeds": difference.n if difference else len(row.arm.losses),
-        "rank": row.rank,
-        "beside_paper": row.said,
-        "reason": row.reason,
-        "verdict": row.arm.verdict,
-        "baseline": comparison.baseline,
-        "recipe": comparison.recipe,
-        "recipe_digest": comparison.recipe_digest,
-        "fingerprint": comparison.data.fingerprint,
-        "terms": labels.name(comparison.terms),
-        "registered": comparison.registered,
-    }
+    n_seeds = difference.n if difference else len(row.arm.losses)
+    more = {"n_seeds": n_seeds, "terms": labels.name(comparison.terms)}
+    return flat(asdict(comparison) | asdict(row) | more, _FIELDS)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
 from attnres_cli.records import gates
 from attnres_cli.records.comparison_terms import SHARED
 from attnres_cli.records.run import DataDescription, RunResult
-from attnres_cli.report.table import Cell, Column, Report, Style, Table, capital, joined
+from attnres_cli.report.table import Cell, Column, Report, Style, Table, capital, flat, joined
 from attnres_cli.verdict import labels
 from attnres_cli.verdict.comparison import RULE, ArmResult, Comparison
 
@@ -35,7 +35,7 @@ def one_report(comparison: Comparison) -> Report:
         notes=facts_of(comparison),
         document=_document(comparison),
         fields=_FIELDS,
-        records=[_record(arm, comparison) for arm in comparison.arms],
+        records=[flat(_row(arm, comparison), _FIELDS) for arm in comparison.arms],
         more=(),
     )
 
@@ -128,21 +128,17 @@ def _document(comparison: Comparison) -> dict[str, Any]:
         "baseline": comparison.baseline,
         "metric": METRIC,
         "unit": UNIT,
-        "reference": _reference(data),
+        "reference": {
+            "unigram_entropy": data.unigram_entropy,
+            "bigram_entropy": data.bigram_entropy,
+            "floor": data.floor,
+            "zlib_bits_per_byte": data.zlib_bits,
+            "xz_bits_per_byte": data.xz_bits,
+        },
         "versions": comparison.versions,
         "settings": comparison.settings,
         "arms": [_arm(arm) for arm in comparison.arms],
         "failed": [asdict(failure) for failure in comparison.failed],
-    }
-
-
-def _reference(data: DataDescription) -> dict[str, float | None]:
-    return {
-        "unigram_entropy": data.unigram_entropy,
-        "bigram_entropy": data.bigram_entropy,
-        "floor": data.floor,
-        "zlib_bits_per_byte": data.zlib_bits,
-        "xz_bits_per_byte": data.xz_bits,
     }
 
 
@@ -170,134 +166,111 @@ def _arm(arm: ArmResult) -> dict[str, Any]:
     }
 
 
-_FIELDS = (
-    "variant", "verdict", "reason", "n_seeds", "mean", "sd", "bits_per_byte", "difference",
-    "difference_sd", "ci95_low", "ci95_high", "p", "p_holm", "params", "params_delta",
-    "flops_per_token", "tokens", "step_ms", "tokens_per_second", "mfu", "engines", "recipe",
-    "recipe_digest", "fingerprint", "baseline", "terms", "own", "unigram_entropy",
-    "bigram_entropy", "floor", "zlib_bits_per_byte", "xz_bits_per_byte", "registered",
-)  # fmt: skip
+_FIELDS = {
+    "variant": "variant", "verdict": "verdict", "reason": "reason", "n_seeds": "n_seeds",
+    "mean": "mean", "sd": "sd", "bits_per_byte": "bits_per_byte",
+    "difference": "difference.mean", "difference_sd": "difference.sd",
+    "ci95_low": "difference.ci95.0", "ci95_high": "difference.ci95.1",
+    "p": "difference.p", "p_holm": "difference.p_holm",
+    "params": "params", "params_delta": "params_delta", "flops_per_token": "flops_per_token",
+    "tokens": "tokens", "step_ms": "step_ms", "tokens_per_second": "tokens_per_second",
+    "mfu": "mfu", "engines": "engines", "recipe": "recipe", "recipe_digest": "recipe_digest",
+    "fingerprint": "data.fingerprint", "baseline": "baseline", "terms": "terms", "own": "own",
+    "unigram_entropy": "reference.unigram_entropy", "bigram_entropy": "reference.bigram_entropy",
+    "floor": "reference.floor", "zlib_bits_per_byte": "reference.zlib_bits_per_byte",
+    "xz_bits_per_byte": "reference.xz_bits_per_byte", "registered": "registered",
+}  # fmt: skip
 
 
-def _record(arm: ArmResult, comparison: Comparison) -> dict[str, Any]:
-    """An arm as a line of numbers."""
-    record = _arm(arm) | _reference(comparison.data)
-    record |= {"n_seeds": len(arm.losses), "engines": " ".join(arm.engines), "difference": None}
-    record |= {key: getattr(comparison, key) for key in ("recipe", "baseline", "registered")}
-    record |= {"terms": labels.name(comparison.terms), "own": arm.own.text if arm.own else None}
-    record |= {"fingerprint": comparison.data.fingerprint}
-    if comparison.data.is_bytes:
-        record["bits_per_byte"] = bits_per_byte(arm.mean)
-    if (difference := arm.difference) is not None:
-        record |= {"difference": difference.mean, "difference_sd": difference.sd}
-        record |= {"ci95_low": difference.ci95[0], "ci95_high": difference.ci95[1]}
-        record |= {"p": difference.p, "p_holm": difference.p_holm}
-    return record
+def _row(arm: ArmResult, comparison: Comparison) -> dict[str, Any]:
+    """An arm in its document, with words for what is no number."""
+    return {
+        **_document(comparison),
+        **_arm(arm),
+        "n_seeds": len(arm.losses),
+        "bits_per_byte": bits_per_byte(arm.mean) if comparison.data.is_bytes else None,
+        "engines": " ".join(arm.engines),
+        "terms": labels.name(comparison.terms),
+        "own": arm.own.text if arm.own else None,
+    }
 
 
 def facts_of(comparison: Comparison) -> list[str]:
     """What the numbers are of: recipe, tokens, data, reference lines, rule, versions."""
-    data, arms = comparison.data, comparison.arms
-    tokens = labels.tokens(comparison) if arms else "no run has ended"
+    data = comparison.data
+    tokens = labels.tokens(comparison) if comparison.arms else "no run has ended"
     return [
         f"recipe {comparison.recipe} ({comparison.recipe_digest}), {tokens}; loss: mean ± sd over "
         f"seeds; difference from {comparison.baseline}, paired by seed",
         *labels.lines(comparison),
         f"data {data.source} ({data.fingerprint}), {data.size}",
-        *_lines(data),
-        *_unfinished(comparison),
-        *_unlearned(comparison),
-        *_gates(comparison),
+        *_reference_lines(data),
+        *_reached(comparison),
         RULE,
-        *_few_seeds(comparison),
-        *(f"computed with {text}" for text in comparison.settings),
-        *_speed(comparison),
-        *_mixed_engines(comparison),
-        *_mixed_versions(comparison),
+        *_computed(comparison),
         *comparison.versions,
     ]
 
 
-def _lines(data: DataDescription) -> list[str]:
-    """The reference lines: what a loss is to be seen beside."""
+def _reference_lines(data: DataDescription) -> Iterator[str]:
+    """What a loss is to be seen beside."""
     token = "byte" if data.is_bytes else "token"
-    found = [
+    yield (
         f"reference: best table of next {token} given this {token} (bigram) "
         f"{data.bigram_entropy:.4f}, {token} frequencies (unigram) {data.unigram_entropy:.4f} "
         f"{UNIT}"
-    ]
+    )
     if data.floor is not None:
-        found.append(f"floor: a model that knows the task loses {data.floor:.4f} {UNIT}")
+        yield f"floor: a model that knows the task loses {data.floor:.4f} {UNIT}"
     if data.zlib_bits is not None and data.xz_bits is not None:
         packed = [
             f"{name} {bits:.4f} bits/byte"
             + (f" ({bits * math.log(2):.4f} {UNIT})" if data.is_bytes else "")
             for name, bits in (("zlib", data.zlib_bits), ("xz", data.xz_bits))
         ]
-        found.append(f"compressors, on at most a MiB of validation text: {', '.join(packed)}")
-    return found
+        yield f"compressors, on at most a MiB of validation text: {', '.join(packed)}"
 
 
-def _few_seeds(comparison: Comparison) -> list[str]:
-    """What the t test rests on where no exact test could say the same."""
-    n = [arm.difference.n for arm in comparison.arms if arm.difference is not None]
-    if not n or min(n) >= _EXACT_FROM:
-        return []
-    return [
-        f"with fewer than {_EXACT_FROM} shared seeds no exact test reaches p < 0.05: the t test "
-        "takes the differences as normal"
-    ]
-
-
-def _unfinished(comparison: Comparison) -> list[str]:
+def _reached(comparison: Comparison) -> Iterator[str]:
+    """What has not ended, a baseline that learned little, and how many gates were passed; where
+    one was not, its arm's verdict says which.
+    """
     counts = {"pending": comparison.n_pending, "running, or killed": comparison.n_running}
-    named = [f"{count} {word}" for word, count in counts.items() if count]
-    return [f"runs {' and '.join(named)}: the same ablate command goes on"] if named else []
-
-
-def _gates(comparison: Comparison) -> list[str]:
-    """How many gates were passed; where one was not, its arm's verdict says which."""
+    if waiting := [f"{count} {word}" for word, count in counts.items() if count]:
+        yield f"runs {' and '.join(waiting)}: the same ablate command goes on"
+    base = comparison.base
+    if base is not None and base.mean >= comparison.data.bigram_entropy:
+        yield (
+            "the baseline ends above the bigram line: models that have learned so little say little"
+        )
     met = [gate for arm in comparison.arms for found in arm.gates.values() for gate in found]
-    if not met:
-        return []
-    passed, names = sum(gate.passed for gate in met), {gate.name for gate in met}
-    meanings = ", ".join(text for name, text in gates.MEANING.items() if name in names)
-    return [f"gates passed: {passed} of {len(met)} ({meanings})"]
+    if met:
+        passed, names = sum(gate.passed for gate in met), {gate.name for gate in met}
+        meanings = ", ".join(text for name, text in gates.MEANING.items() if name in names)
+        yield f"gates passed: {passed} of {len(met)} ({meanings})"
 
 
-def _mixed_engines(comparison: Comparison) -> list[str]:
-    by_engines: dict[str, list[str]] = {}
+def _computed(comparison: Comparison) -> Iterator[str]:
+    """What the t test rests on, and how runs were computed: where not all alike, which."""
+    n = [arm.difference.n for arm in comparison.arms if arm.difference is not None]
+    if n and min(n) < _EXACT_FROM:
+        yield (
+            f"with fewer than {_EXACT_FROM} shared seeds no exact test reaches p < 0.05: the t "
+            "test takes the differences as normal"
+        )
+    yield from (f"computed with {text}" for text in comparison.settings)
+    if comparison.base is not None:
+        yield f"{comparison.baseline}: {speed_text(comparison.base)}"
+    by_engines: dict[tuple[str, ...], list[str]] = {}
     for arm in comparison.arms:
-        by_engines.setdefault(" and ".join(arm.engines), []).append(arm.variant)
-    if len({engine for arm in comparison.arms for engine in arm.engines}) < 2:
-        return []
-    named = "; ".join(f"{', '.join(arms)} by {engines}" for engines, arms in by_engines.items())
-    return [f"arms computed by different engines, which agree to rounding: {named}"]
-
-
-def _mixed_versions(comparison: Comparison) -> list[str]:
-    named = "; ".join(
-        f"{arm.variant} on seed {', '.join(map(str, arm.mixed))}"
-        for arm in comparison.arms
-        if arm.mixed
-    )
-    if not named:
-        return []
-    return [
-        "trained by other versions than the baseline, so that a part of the difference may be the "
-        f"software's: {named}; a new --study trains all by one"
-    ]
-
-
-def _speed(comparison: Comparison) -> list[str]:
-    base = next((arm for arm in comparison.arms if arm.verdict == "baseline"), None)
-    return [] if base is None else [f"{base.variant}: {speed_text(base)}"]
-
-
-def _unlearned(comparison: Comparison) -> list[str]:
-    base = next((arm for arm in comparison.arms if arm.verdict == "baseline"), None)
-    if base is None or not base.mean >= comparison.data.bigram_entropy:
-        return []
-    return [
-        "the baseline ends above the bigram line: models that have learned so little say little"
-    ]
+        by_engines.setdefault(arm.engines, []).append(arm.variant)
+    if len({engine for engines in by_engines for engine in engines}) > 1:
+        named = [f"{', '.join(arms)} by {' and '.join(e)}" for e, arms in by_engines.items()]
+        yield f"arms computed by different engines, which agree to rounding: {'; '.join(named)}"
+    mixed = [(arm.variant, ", ".join(map(str, arm.mixed))) for arm in comparison.arms if arm.mixed]
+    if mixed:
+        yield (
+            "trained by other versions than the baseline, so that a part of the difference may be "
+            f"the software's: {'; '.join(f'{name} on seed {seeds}' for name, seeds in mixed)}; a "
+            "new --study trains all by one"
+        )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from attnres_cli.report.comparison import METRIC, UNIT
-from attnres_cli.report.table import Column, Report, Table
+from attnres_cli.report.table import Column, Report, Table, flat
 from attnres_cli.stats.power import ALPHA, POWER, SEEDS, Pairing, seconds
 from attnres_cli.verdict.comparison import ArmResult
 from attnres_cli.verdict.format import duration, plural
@@ -16,17 +16,21 @@ _NEEDED = (
     *map(Column, ("sd of difference", "seeds [95 %]", "runs", "to train", "time")),
 )
 _DETECTABLE = (Column("correlation", "word"), *(Column(str(n)) for n in SEEDS))
-_FIELDS = (
-    "recipe", "recipe_digest", "baseline", "gap", "arms", "noise_sd", "correlation", "is_measured",
-    "measured_arms", "measured_pairs", "sd", "seeds", "runs", "to_train", "seconds", "seeds_low",
-    "seeds_high", *(f"detectable_{n}" for n in SEEDS),
-)  # fmt: skip
+_FIELDS = {
+    "recipe": "recipe", "recipe_digest": "recipe_digest", "baseline": "baseline", "gap": "gap",
+    "arms": "arms", "noise_sd": "noise.sd", "correlation": "correlation",
+    "is_measured": "is_measured", "measured_arms": "measured_arms",
+    "measured_pairs": "measured_pairs", "sd": "sd", "seeds": "seeds", "runs": "runs",
+    "to_train": "to_train", "seconds": "seconds", "seeds_low": "seeds_ci95.0",
+    "seeds_high": "seeds_ci95.1", **{f"detectable_{n}": f"detectable.{n}" for n in SEEDS},
+}  # fmt: skip
 
 
 def report_of(found: PowerAnalysis) -> Report:
     """The noise floor, the seeds that the gap takes with their cost, and detectable differences."""
     comparison, floor = found.comparison, found.noise
     arms, (low, high) = f"{plural(found.n_arms, 'arm')} beside the baseline", floor.ci95
+    document = _document(found)
     return Report(
         title=(
             f"noise floor: {floor.n} runs of {comparison.baseline} under recipe "
@@ -47,9 +51,9 @@ def report_of(found: PowerAnalysis) -> Report:
         ],
         warnings=[f"warning: {gate}" for arm in comparison.arms if (gate := _gate(arm))],
         notes=_notes(found),
-        document=_document(found),
+        document=document,
         fields=_FIELDS,
-        records=[_record(row, found) for row in found.pairings],
+        records=[flat(document | row, _FIELDS) for row in document["pairings"]],
     )
 
 
@@ -148,20 +152,4 @@ def _pairing(row: Pairing, found: PowerAnalysis) -> dict[str, Any]:
         "to_train": cost[1],
         "seconds": cost[2],
         "detectable": dict(zip(SEEDS, row.detectable, strict=True)),
-    }
-
-
-def _record(row: Pairing, found: PowerAnalysis) -> dict[str, Any]:
-    comparison, pairing = found.comparison, _pairing(row, found)
-    return {
-        "recipe": comparison.recipe,
-        "recipe_digest": comparison.recipe_digest,
-        "baseline": comparison.baseline,
-        "gap": found.gap,
-        "arms": found.n_arms,
-        "noise_sd": found.noise.sd,
-        **pairing,
-        "seeds_low": row.range[0],
-        "seeds_high": row.range[1],
-        **{f"detectable_{n}": least for n, least in pairing["detectable"].items()},
     }

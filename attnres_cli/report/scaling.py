@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from attnres_cli.report.answer import multiplier_text, trend_text
-from attnres_cli.report.table import Column, Report, Table
+from attnres_cli.report.table import Column, Report, Table, flat
 from attnres_cli.verdict import recipe_order
 from attnres_cli.verdict.ladder import Ladder, Rung, Scaled, compute, is_sound
 
@@ -27,6 +27,8 @@ def report_of(found: Ladder) -> Report:
     baseline = found.rungs[0].comparison.baseline
     sizes = f"the sizes, and the loss of {baseline}"
     arms = f"what each arm is worth in the compute of {baseline}"
+    document = _document(found)
+    more = {"n_sizes": len(found.rungs), "registered": found.registered}
     return Report(
         title=title(found),
         tables=[
@@ -34,9 +36,9 @@ def report_of(found: Ladder) -> Report:
             Table(arms, _ARMS, [_arm_cells(arm) for arm in found.arms]),
         ],
         notes=notes(found),
-        document=_document(found),
+        document=document,
         fields=_FIELDS,
-        records=[_record(arm, found) for arm in found.arms],
+        records=[flat(document | arm | more, _FIELDS) for arm in document["arms"]],
     )
 
 
@@ -119,32 +121,13 @@ def _document(found: Ladder) -> dict[str, Any]:
     return head | {"rungs": rungs, "arms": arms, "notes": notes(found)}
 
 
-_FIELDS = (
-    "variant", "a", "alpha", "rmse", "compute", "multiplier", "ci95_low", "ci95_high",
-    "left_out_low", "left_out_high", "multiplier_in_time", "floor", "floor_a", "floor_alpha",
-    "floor_multiplier", "trend", "trend_low", "trend_high", "n_sizes", "baseline", "recipe",
-    "fingerprint", "registered",
-)  # fmt: skip
-
-
-def _record(arm: Scaled, found: Ladder) -> dict[str, Any]:
-    law, worth, floor, trend = arm.law, arm.worth, arm.floor, arm.trend
-    comparison = found.rungs[0].comparison
-    record: dict[str, Any] = {"variant": arm.variant, "a": law.a, "alpha": law.alpha}
-    record |= {"rmse": law.rmse, "multiplier_in_time": arm.in_time}
-    if worth is not None:
-        record |= {"compute": worth.compute, "multiplier": worth.value}
-        record |= _ends("ci95", worth.ci95) | _ends("left_out", worth.left_out)
-    if floor is not None:
-        record |= {"floor": floor.floor, "floor_a": floor.a, "floor_alpha": floor.alpha}
-    if arm.floor_worth is not None:
-        record["floor_multiplier"] = arm.floor_worth.value
-    if trend is not None:
-        record |= {"trend": trend.mean} | _ends("trend", trend.ci95)
-    record |= {"n_sizes": len(found.rungs), "baseline": comparison.baseline}
-    record |= {"recipe": comparison.recipe, "fingerprint": comparison.data.fingerprint}
-    return record | {"registered": found.registered}
-
-
-def _ends(name: str, ends: tuple[float, float] | None) -> dict[str, float]:
-    return {} if ends is None else {f"{name}_low": ends[0], f"{name}_high": ends[1]}
+_FIELDS = {
+    "variant": "variant", "a": "law.a", "alpha": "law.alpha", "rmse": "law.rmse",
+    "compute": "worth.compute", "multiplier": "worth.value", "ci95_low": "worth.ci95.0",
+    "ci95_high": "worth.ci95.1", "left_out_low": "worth.left_out.0",
+    "left_out_high": "worth.left_out.1", "multiplier_in_time": "in_time",
+    "floor": "floor.floor", "floor_a": "floor.a", "floor_alpha": "floor.alpha",
+    "floor_multiplier": "floor_worth.value", "trend": "trend.mean", "trend_low": "trend.ci95.0",
+    "trend_high": "trend.ci95.1", "n_sizes": "n_sizes", "baseline": "baseline",
+    "recipe": "recipe", "fingerprint": "fingerprint", "registered": "registered",
+}  # fmt: skip

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -65,7 +65,7 @@ class Report:
     warnings: Sequence[str] = ()
     notes: Sequence[str] = ()
     document: Any = None
-    fields: Sequence[str] = ()
+    fields: Collection[str] = ()
     records: Sequence[Mapping[str, Any]] = ()
     more: Sequence[Report] | None = None
 
@@ -79,6 +79,21 @@ def joined(reports: Sequence[Report]) -> Report:
     """One report of one or more."""
     first, *more = reports
     return replace(first, more=more)
+
+
+def flat(row: Mapping[str, Any], fields: Mapping[str, str]) -> dict[str, Any]:
+    """A line of CSV from a row of JSON: for each field what stands at its path, which reads like
+    `difference.ci95.0`; None where a part of the path is None.
+    """
+    return {field: _at(row, path.split(".")) for field, path in fields.items()}
+
+
+def _at(value: Any, path: Sequence[str]) -> Any:
+    for name in path:
+        if value is None:
+            return None
+        value = value[int(name) if name.isdigit() else name]
+    return value
 
 
 def capital(text: str) -> str:

@@ -83,6 +83,11 @@ class Comparison:
     terms: Terms = SHARED
     registered: str = ""  # preregistered, or exploratory; where the study has preregistrations
 
+    @property
+    def base(self) -> ArmResult | None:
+        """The arm of the baseline; None where no run of it has ended."""
+        return next((arm for arm in self.arms if arm.variant == self.baseline), None)
+
 
 def compare(
     records: Sequence[RunRecord],
