@@ -109,8 +109,7 @@ def search(families: Iterable[Family], **changes: object) -> Search:
 
 def family(variant: str, trials: Sequence[Trial], **changes: object) -> Family:
     """A family searched by a grid."""
-    importance = {"aspect": 0.81, "heads_per_layer": 0.19}
-    made = Family(variant, tuple(trials), "grid: 15 shapes, 18 trials", importance)
+    made = Family(variant, tuple(trials), "grid: 15 shapes, 18 trials")
     return replace(made, **changes)
 
 
@@ -124,7 +123,7 @@ def valleys(
     seed: int = 0,
 ) -> tuple[Search, list[RunRecord]]:
     """A search with a valley for each variant, in log(aspect), all of its runs, and besides a
-    failed, a pruned and a running trial. The best by first look of any variant, and those likeliest
+    failed and a running trial. The best by first look of any variant, and those likeliest
     to be best for two, are trained with fresh seeds for all of them.
     """
     random = np.random.default_rng(seed)
@@ -158,7 +157,7 @@ def valleys(
                     records.append(run(t, s, loss(t, variant, s)))
     families = [family(variant, _with_others(trials)) for variant, trials in found.items()]
     for other in families:
-        records.append(_failure(other.trials[-3]))
+        records.append(_failure(other.trials[-2]))
     numbered = [replace(record, id=number) for number, record in enumerate(records, 1)]
     return search(families, confirm_seeds=seeds), numbered
 
@@ -179,8 +178,8 @@ def timed(made: Search) -> Search:
 
 
 def _with_others(trials: Sequence[Trial]) -> list[Trial]:
-    """And three that are no answer: one failed, one pruned, one running."""
-    states = {State.FAILED: (4, 96, 2), State.PRUNED: (20, 120, 6), State.RUNNING: (16, 144, 8)}
+    """And two that are no answer: one failed, one running."""
+    states = {State.FAILED: (4, 96, 2), State.RUNNING: (16, 144, 8)}
     more = [
         trial(len(trials) + i, trials[0].variant, sizes, state=state, values=())
         for i, (state, sizes) in enumerate(states.items())

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,7 +15,7 @@ import typer.core
 from attnres_cli.cli.options import Format, FormatName, Plugins, Study, read_format
 from attnres_cli.config import address, complete
 from attnres_cli.console import say
-from attnres_cli.errors import SOME_FAILED, StudyError, UsageError, unknown
+from attnres_cli.errors import SOME_FAILED, UsageError, unknown
 
 if TYPE_CHECKING:
     from attnres_cli.records.run import RunRecord
@@ -66,7 +65,7 @@ def list_runs(
     form = read_format(output, _FORMATS)
     store = Store.open(study, create=False)
     chosen = _filtered(store, status, variant, recipe)
-    formats.show(list_of(_lines(store, study, chosen)), form, sys.stdout)
+    formats.show(list_of(_lines(store, chosen)), form, sys.stdout)
 
 
 @app.command()
@@ -86,7 +85,7 @@ def show(
     if record.result is not None:
         probed = replace(record.result, probes=store.probes([run])[run])
         record = replace(record, result=probed)
-    for line in _lines(store, study, [record]):
+    for line in _lines(store, [record]):
         formats.show(run_of(line), form, sys.stdout)
 
 
@@ -261,26 +260,13 @@ def _chosen(store: Store, study: str, ids: Sequence[int]) -> list[RunRecord]:
     return found
 
 
-def _lines(store: Store, study: str, records: Sequence[RunRecord]) -> list[Line]:
-    from attnres_cli.records.run import Status
+def _lines(store: Store, records: Sequence[RunRecord]) -> list[Line]:
     from attnres_cli.report.runs import Line
 
     standings = store.standings([record.id for record in records])
     steps = {d: store.recipe(d).steps for d in {record.recipe_digest for record in records}}
-    by: dict[tuple[str, str, int, str], str] = {}
-    if any(record.status is Status.PENDING for record in records) and store.has_searches():
-        from attnres_cli.lab.search.studies import read
-        from attnres_cli.records.search_records import pruned
-
-        with suppress(StudyError):  # as of another Optuna: runs are listed all the same
-            by = pruned(read(study))
     return [
-        Line(
-            record,
-            standings[record.id],
-            steps[record.recipe_digest],
-            by.get(record.identity, "") if record.status is Status.PENDING else "",
-        )
+        Line(record, standings[record.id], steps[record.recipe_digest])
         for record in records
         if record.id in standings
     ]

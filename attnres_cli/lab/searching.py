@@ -12,14 +12,13 @@ from optuna.storages import RDBStorage
 from attnres_cli.errors import UsageError
 from attnres_cli.lab import grid
 from attnres_cli.lab.experiment import Experiment, Place, Watcher
-from attnres_cli.lab.search import proposals, studies, time_model
+from attnres_cli.lab.search import proposals, studies, trial_runner
 from attnres_cli.lab.search.confirmation import confirm
 from attnres_cli.lab.search.families import Family
 from attnres_cli.lab.search.points import Point
 from attnres_cli.lab.search.request import Request
 from attnres_cli.lab.search.screening import screen
-from attnres_cli.lab.search.time_model import TimeModel, predicted_s
-from attnres_cli.lab.search.trial_runner import TrialRunner
+from attnres_cli.lab.search.trial_runner import TimeModel, TrialRunner, predicted_s
 from attnres_cli.records.plan import Arm, Plan
 from attnres_cli.records.search_records import Search, fresh_seeds
 from attnres_cli.stats.optima import COMMON
@@ -70,7 +69,7 @@ def run(request: Request, plan: Plan, place: Place, watcher: Watcher) -> int:
 
 def timed(request: Request, plan: Plan) -> TimeModel:
     """How long each point takes, from a few steps trained now."""
-    return time_model.timed(list(request.points.values()), plan, request.tokens)
+    return trial_runner.timed(list(request.points.values()), plan, request.tokens)
 
 
 def lines(request: Request, plan: Plan, step_s: TimeModel) -> list[str]:
@@ -85,7 +84,6 @@ def lines(request: Request, plan: Plan, step_s: TimeModel) -> list[str]:
         f"space {search.space}: {n_shapes}, the same for every design, each within "
         f"{search.tolerance:.1%} of the budget:",
         *(f"  {name} {low}" + (f" to {high}" if high != low else "") for name, low, high in ranges),
-        *([search.absent] if search.absent else []),
         f"learning rate: {search.learning_rate}",
         *(
             f"{spec}: {plural(n_trials, 'trial')}; {text}"

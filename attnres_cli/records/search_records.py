@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 Value = int | float | str
@@ -30,11 +30,10 @@ def is_searched(recipe: str) -> bool:
 
 
 class State(enum.StrEnum):
-    """Where a trial stands. A failed or pruned one is no answer, and in no verdict."""
+    """Where a trial stands. A failed one is in no verdict."""
 
     RUNNING = "running"
     COMPLETE = "complete"
-    PRUNED = "pruned"
     FAILED = "failed"
 
 
@@ -65,21 +64,16 @@ class Trial:
 
 @dataclass(frozen=True)
 class Family:
-    """The search of one variant, as it was typed, with what the study says of each dimension.
+    """The search of one variant, as it was typed.
 
     Attributes:
         trials: those asked for, failed ones, and shapes that were best for another variant.
         sampler: Optuna's sampler and why: `grid: 24 points, no more than trials`.
-        importance: by dimension, summing to 1: how much it tells the best trials from the others
-            (Optuna's PED-ANOVA); empty where fewer than ten trials are complete.
-        pruner: what ended trials early, in words; empty: nothing did.
     """
 
     variant: str
     trials: tuple[Trial, ...]
     sampler: str
-    importance: Mapping[str, float]
-    pruner: str = ""
 
 
 @dataclass(frozen=True)
@@ -96,7 +90,6 @@ class Search:
         first_seed: of every trial.
         confirm_seeds: of the best shapes, as asked for last; earlier_seeds: as asked for before.
         n_trials: asked for, per family.
-        absent: the share of the space that no shape of the budget has, in words; empty: none.
     """
 
     name: str
@@ -112,7 +105,6 @@ class Search:
     confirm_seeds: tuple[int, ...]
     n_trials: int
     families: tuple[Family, ...]
-    absent: str = ""
     earlier_seeds: tuple[int, ...] = ()
 
 
@@ -135,16 +127,3 @@ def on_front(values: Sequence[tuple[float, ...]]) -> list[bool]:
         return a != b and all(x <= y for x, y in zip(a, b, strict=True))
 
     return [not any(beats(other, each) for other in values) for each in values]
-
-
-def pruned(searches: Iterable[Search]) -> dict[tuple[str, str, int, str], str]:
-    """The runs that were ended early, by recipe digest, variant, seed and data, and the name of the
-    search that ended them. One may have been trained to its end since.
-    """
-    return {
-        (trial.recipe_digest, trial.variant, search.first_seed, search.fingerprint): search.name
-        for search in searches
-        for family in search.families
-        for trial in family.trials
-        if trial.state is State.PRUNED
-    }

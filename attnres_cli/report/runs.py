@@ -24,14 +24,11 @@ _MOST_NAMES = 3
 
 @dataclass(frozen=True)
 class Line:
-    """A run, where it stands, the steps of its recipe, and the search that ended it early, where
-    nobody has trained it since.
-    """
+    """A run, where it stands, and the steps of its recipe."""
 
     record: RunRecord
     standing: Standing
     steps: int
-    pruned_by: str = ""
 
     @property
     def progress(self) -> str:
@@ -52,9 +49,7 @@ class Line:
 
     @property
     def outcome(self) -> str:
-        """The validation loss, or what went wrong; of a run that waits, whether it was pruned."""
-        if self.pruned_by:
-            return f"pruned by search {self.pruned_by}"
+        """The validation loss, or what went wrong."""
         if self.record.status is Status.FAILED:
             return last_line(self.record.error)
         result = self.record.result
@@ -114,7 +109,6 @@ def _facts(line: Line) -> list[tuple[str, str]]:
     record, standing, result = line.record, line.standing, line.record.result
     found = [
         ("status", str(record.status)),
-        ("pruned by", line.pruned_by and f"search {line.pruned_by}"),
         ("recipe", f"{record.recipe} ({record.recipe_digest})"),
         ("variant", record.variant),
         ("seed", str(record.seed)),
@@ -169,7 +163,6 @@ def _short(line: Line) -> dict[str, Any]:
         "steps": line.steps,
         "val_loss": result.val_loss if result else None,
         "error": record.error,
-        "pruned_by": line.pruned_by or None,
         **standing,
     }
 

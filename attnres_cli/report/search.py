@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
-from attnres_cli.records.search_records import Search, State, Trial
+from attnres_cli.records.search_records import Search, Trial
 from attnres_cli.report import second_objective
 from attnres_cli.report.search_commands import RecipeOf, again, commands
 from attnres_cli.report.search_words import (
@@ -27,7 +27,7 @@ from attnres_cli.verdict.shape_results import Optimum, Shape, front, layers_by_w
 
 _KINDS: dict[str, Kind] = {"best": "word", "front": "word", "options": "text"}
 _FIELDS = (
-    "search", "family", "number", "state", "is_extra", "pruner", "variant",
+    "search", "family", "number", "state", "is_extra", "variant",
     "n_layers", "d_model", "n_heads", "d_ff",
     "aspect", "heads_per_layer", "tokens", "options", "n_params", "flops", "first_look",
     "second_objective", "on_front", "fresh_mean", "fresh_low", "fresh_high", "n_fresh", "change",
@@ -116,8 +116,6 @@ def _family(one: Optimum, search: Search, known: RecipeOf | None) -> dict[str, A
     return {
         "variant": one.family.variant,
         "sampler": one.family.sampler,
-        "pruner": one.family.pruner,
-        "importance": one.family.importance,
         "counts": one.counts,
         "best": best.trial.number if best else None,
         "command": again(search, best, known) if best else "",
@@ -184,7 +182,6 @@ def _records(finding: Finding) -> Iterator[dict[str, Any]]:
                 **shape,
                 "search": search.name,
                 "family": one.family.variant,
-                "pruner": one.family.pruner if trial.state is State.PRUNED else None,
                 "options": _options(trial),
                 "first_look": first,
                 "second_objective": second,

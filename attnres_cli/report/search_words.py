@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from attnres_cli.records.search_records import Search, Trial
 from attnres_cli.report import second_objective
+from attnres_cli.report.table import listed
 from attnres_cli.stats.power import ALPHA
 from attnres_cli.verdict.format import plural
 from attnres_cli.verdict.optima import Finding, Pair
@@ -40,7 +41,7 @@ def title(search: Search) -> str:
 
 def question(finding: Finding) -> str:
     """What was asked."""
-    variants = _joined([one.family.variant for one in finding.optima])
+    variants = listed([one.family.variant for one in finding.optima])
     return f"At {finding.search.budget}, which shape should {variants} have?"
 
 
@@ -118,7 +119,7 @@ def _options_clause(finding: Finding, pair: Pair) -> str:
     """`, each at the best lr and n_blocks that was tried there,`; empty if none were searched."""
     both = [finding.optima[pair.ours], finding.optima[pair.theirs]]
     names = dict.fromkeys(name for one in both for s in one.shapes for name in options(s.trial))
-    return f", each at the best {_joined(list(names))} that was tried there," if names else ""
+    return f", each at the best {listed(list(names))} that was tried there," if names else ""
 
 
 def _shared(finding: Finding, pair: Pair) -> str:
@@ -166,8 +167,8 @@ def notes(finding: Finding) -> list[str]:
     of_seeds = (
         f"first look: one seed ({search.first_seed}), so that the lowest of many is lucky; fresh "
         f"seeds: {fresh}, which did not choose what is confirmed; the shape called {LOWEST} is "
-        "chosen by them, so that its own mean and interval are a little lucky; pruned and failed "
-        "trials are in no verdict"
+        "chosen by them, so that its own mean and interval are a little lucky; failed trials "
+        "are in no verdict"
         if fresh
         else f"every loss is of one seed ({search.first_seed}): the lowest of many is lucky, and "
         "no verdict rests on it"
@@ -177,7 +178,6 @@ def notes(finding: Finding) -> list[str]:
     lines += [of_seeds] + ([SET_RULE, RULE] if fresh else [])
     lines += [counts(one, search) for one in finding.optima]
     lines += [f"space {search.space}; learning rate: {search.learning_rate}"]
-    lines += [search.absent] if search.absent else []
     lines += second_objective.notes(search, finding.optima)
     lines += [f"{search.recipe} ({search.recipe_digest}) on data {search.fingerprint}"]
     if finding.settings:
@@ -187,13 +187,10 @@ def notes(finding: Finding) -> list[str]:
 
 def counts(one: Optimum, search: Search) -> str:
     """`standard: 38 of 40 trials complete, 1 failed; 24 different shapes; grid: ...`."""
-    pruner = [f"pruner {one.family.pruner}"] if one.family.pruner else []
     shapes = plural(one.n_shapes, "different shape")
     if one.n_shapes < len(one.shapes):
         shapes += f" ({plural(len(one.shapes), 'point')})"
-    return "; ".join(
-        [f"{one.family.variant}: {trials_text(one, search)}", shapes, one.family.sampler, *pruner]
-    )
+    return f"{one.family.variant}: {trials_text(one, search)}; {shapes}; {one.family.sampler}"
 
 
 def trials_text(one: Optimum, search: Search) -> str:
@@ -273,7 +270,3 @@ def options_text(trial: Trial) -> str:
 def _options(trial: Trial) -> list[str]:
     held = options(trial).items()
     return [f"{name}={v:.4g}" if isinstance(v, float) else f"{name}={v}" for name, v in held]
-
-
-def _joined(names: Sequence[str]) -> str:
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

@@ -117,8 +117,8 @@ class Optimum:
 
     @property
     def unmeasured(self) -> list[tuple[Trial, str]]:
-        """Trials that ended without a loss, with why: `pruned`, `failed` or `diverged`."""
-        ended = {State.PRUNED: "pruned", State.FAILED: "failed", State.COMPLETE: "diverged"}
+        """Trials that ended without a loss, with why: `failed` or `diverged`."""
+        ended = {State.FAILED: "failed", State.COMPLETE: "diverged"}
         trials = self.family.trials
         return [(t, ended[t.state]) for t in trials if t.state in ended and not is_sound(t)]
 

@@ -35,7 +35,10 @@ def searched(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, 
     [
         ("standard --space n_layer=2..4", "did you mean 'n_layers'"),
         ("standard --trials 0", "--trials must be at least 1, got 0"),
-        ("standard --budget params=1000", "near ones that have one: params="),
+        (
+            "standard --budget params=1000",
+            "no shape of the space has --budget params=1000 within",
+        ),
         ("standard --budget=", "--budget is empty: leave it out for the recipe's own size"),
         ("standard --dry-run --format json", "--dry-run prints its plan as text"),
         ("standard --objective val_los", "did you mean 'val_loss'"),

@@ -146,7 +146,7 @@ def test_runs_are_listed_and_shown_one_by_one(records, make_run, subtests):
         runs.Line(records[-2], standing, 400),
         runs.Line(records[-1], standing, 400),
         runs.Line(make_run("mhc", 3, status=Status.RUNNING), busy, 400),
-        runs.Line(waiting, standing, 400, pruned_by="0a1b2c3d4e5f"),
+        runs.Line(waiting, standing, 400),
     ]
     check_all("runs", runs.list_of(lines), subtests, ("table", "json"))
     check_all("run", runs.run_of(whole), subtests, ("table", "json"))

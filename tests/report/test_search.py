@@ -332,10 +332,10 @@ def test_every_trial_is_counted_for_what_became_of_it_and_failures_have_their_er
     search = clear.search
     one = of(clear, "standard")
 
-    states = {"complete": 15, "failed": 1, "pruned": 1, "running": 1, "diverged": 0}
+    states = {"complete": 15, "failed": 1, "running": 1, "diverged": 0}
     assert one.counts == states | {"extra": 0}
     assert counts(one, search) == (
-        "standard: 15 of 18 trials complete, 1 running, 1 pruned, 1 failed; 14 different shapes; "
+        "standard: 15 of 18 trials complete, 1 running, 1 failed; 14 different shapes; "
         "grid: 15 shapes, 18 trials"
     )
     assert failures(clear)[0] == (
@@ -391,7 +391,7 @@ def test_no_fewer_trials_are_said_to_be_asked_for_than_there_are():
     one = find(replace(search, n_trials=1), runs).optima[0]
 
     assert counts(one, replace(search, n_trials=1)).startswith(
-        "standard: 15 of 17 trials complete, 1 running, 1 pruned, 1 failed; "
+        "standard: 15 of 16 trials complete, 1 running, 1 failed; "
     )
 
 
@@ -399,12 +399,12 @@ def test_shapes_beyond_those_asked_for_are_no_part_of_them():
     search, runs = searches.valleys()
     family = search.families[0]
     trials = [replace(t, is_extra=t.number in (0, 1)) for t in family.trials]
-    two = replace(search, families=(replace(family, trials=tuple(trials)),), n_trials=16)
+    two = replace(search, families=(replace(family, trials=tuple(trials)),), n_trials=15)
 
     one = find(two, runs).optima[0]
 
     assert counts(one, two).startswith(
-        "standard: 13 of 16 trials complete, 1 running, 1 pruned, 1 failed, and 2 shapes beyond "
+        "standard: 13 of 15 trials complete, 1 running, 1 failed, and 2 shapes beyond "
         "them that were best for another variant; 14 different shapes; "
     )
     assert sum(one.counts.values()) == len(trials)
@@ -427,53 +427,6 @@ def test_one_trial_and_one_shape_are_not_called_trials_and_shapes():
     assert "complete, and 1 shape beyond it that was best for another variant; " in counts(
         more, and_more
     )
-
-
-def test_a_pruned_trial_is_no_shape_whatever_value_optuna_holds_of_it(clear):
-    """Optuna keeps the last value that a trial had reported, here far below all losses."""
-    search, runs = searches.valleys()
-    held = [
-        replace(
-            family,
-            trials=tuple(
-                replace(t, values=(0.1, 0.1)) if t.state is State.PRUNED else t
-                for t in family.trials
-            ),
-            pruner="median: judged at 0.5 of the tokens",
-        )
-        for family in search.families
-    ]
-    begun = [
-        searches.run(t, 0, 0.1, status=Status.PENDING, result=None)
-        for family in held
-        for t in family.trials
-        if t.state is State.PRUNED
-    ]
-
-    finding = find(replace(search, families=tuple(held)), [*runs, *begun])
-
-    assert (finding.pairs, answer(finding)) == (clear.pairs, answer(clear))
-    for one, before in zip(finding.optima, clear.optima, strict=True):
-        (pruned,) = [t for t in one.family.trials if t.state is State.PRUNED]
-        assert one.shapes == before.shapes
-        assert (pruned, "pruned") in one.unmeasured
-        assert pruned not in [t for t, _ in one.failed]
-        assert counts(one, search).endswith("; pruner median: judged at 0.5 of the tokens")
-
-
-def test_a_pruned_trial_that_would_be_least_in_both_goals_is_not_on_the_front():
-    made = [
-        searches.trial(i, "standard", (4 + i, 96, 2), values=(2.0 - 0.1 * i, 1.0 + i))
-        for i in range(3)
-    ]
-    pruned = searches.trial(3, "standard", (9, 96, 2), state=State.PRUNED, values=(0.1, 0.1))
-    goals = {"objectives": ("val_loss", "step_time")}
-
-    (one,) = find(
-        searches.search([searches.family("standard", [*made, pruned])], **goals), []
-    ).optima
-
-    assert front(one) == made[::-1]
 
 
 def test_a_trial_that_diverged_is_no_shape_and_no_error_of_ours():

@@ -12,7 +12,7 @@ import searches
 from attnres_cli.config.recipe import paper
 from attnres_cli.records.search_records import State
 from attnres_cli.report.figures.drawing import of_search
-from attnres_cli.report.figures.search import axes_of, best_losses, lost_cells
+from attnres_cli.report.figures.search import axes_of, best_losses
 from attnres_cli.verdict.optima import Finding, find
 from attnres_cli.verdict.shape_results import front
 
@@ -71,7 +71,7 @@ def test_a_map_marks_what_was_tried_and_has_no_loss_and_gives_it_none(finding):
         marked = {t.get_position()[::-1]: t.get_text() for t in axes.texts if len(t.get_text()) < 4}
         losses = np.asarray(axes.images[0].get_array().filled(np.nan))
         lost = {(y.place(t), x.place(t)): why[0] for t, why in one.unmeasured}
-        assert {why for _, why in one.unmeasured} == {"pruned", "failed"}
+        assert {why for _, why in one.unmeasured} == {"failed"}
         assert marked == {cell: letter for cell, letter in lost.items() if np.isnan(losses[cell])}
         assert marked
         assert np.isfinite(losses).sum() == len(axes.texts) - len(marked)
@@ -87,17 +87,6 @@ def test_a_map_frames_the_cell_of_the_lowest_mean_over_fresh_seeds(finding):
         assert frames == {(x.place(best), y.place(best))}
     unconfirmed = drawn(find(*searches.valleys(seeds=())))["shapes"]
     assert not any(axes.patches for axes in unconfirmed.figure.axes if axes.images)
-
-
-def test_a_shape_pruned_beside_a_loss_of_its_cell_is_not_marked(finding):
-    x, y = axes_of(finding)
-    one = finding.optima[0]
-    beside = replace(one.shapes[0].trial, number=99, state=State.PRUNED, values=())
-    family = replace(one.family, trials=(*one.family.trials, beside))
-
-    before = lost_cells(one, x, y)
-
-    assert lost_cells(replace(one, family=family), x, y) == before
 
 
 def test_the_papers_maps_are_its_numbers_and_say_that_they_are_the_papers(finding):
@@ -185,7 +174,7 @@ def test_a_search_of_one_width_per_layer_has_no_map_and_one_of_nothing_else_has_
 
 def test_nothing_is_drawn_of_nothing():
     trials = [searches.trial(0, "standard", (4, 96, 2), state=State.RUNNING, values=())]
-    family = searches.family("standard", trials, importance={})
+    family = searches.family("standard", trials)
 
     assert of_search(find(searches.search([family]), [])) == []
 

@@ -158,7 +158,7 @@ def test_json_is_strict_and_has_every_trial_with_its_fresh_losses(finding):
     trial = family["trials"][best.trial.number]
     assert trial["shape"]["fresh"] == {str(seed): loss for seed, loss in best.fresh.items()}
     assert trial["shape"]["best"] == "lowest"
-    assert {t["state"] for t in family["trials"]} == {"complete", "failed", "pruned", "running"}
+    assert {t["state"] for t in family["trials"]} == {"complete", "failed", "running"}
 
 
 def test_csv_has_a_line_per_trial_and_empty_cells_for_what_is_not_known(finding):
@@ -175,7 +175,7 @@ def test_csv_has_a_line_per_trial_and_empty_cells_for_what_is_not_known(finding)
     assert failed["error"] == "RuntimeError: out of memory on <device 0>"
 
 
-def test_every_format_says_what_was_pruned_by_what_and_what_is_beyond_the_trials_asked_for(
+def test_every_format_says_what_is_beyond_the_trials_asked_for(
     monkeypatch,
 ):
     monkeypatch.setenv("COLUMNS", "4000")
@@ -183,31 +183,18 @@ def test_every_format_says_what_was_pruned_by_what_and_what_is_beyond_the_trials
     families = []
     for family in search.families:
         trials = tuple(replace(t, is_extra=t.number == 3) for t in family.trials)
-        families.append(replace(family, trials=trials, pruner="median: judged at <half>"))
-    made = replace(search, families=tuple(families), n_trials=17, absent="1 of 9 listed has none")
+        families.append(replace(family, trials=trials))
+    made = replace(search, families=tuple(families), n_trials=17)
 
     for form in ("table", "markdown", "html"):
         text = html.unescape(shown(form, made, runs))
-        assert (
-            "standard: 14 of 17 trials complete, 1 running, 1 pruned, 1 failed, and 1 shape "
-            in text
-        )
-        assert "; pruner median: judged at <half>" in text
-        assert "1 of 9 listed has none" in text
+        assert "standard: 14 of 17 trials complete, 1 running, 1 failed, and 1 shape " in text
     found = json.loads(shown("json", made, runs))
     for family in found["families"]:
-        assert family["pruner"] == "median: judged at <half>"
-        assert (family["counts"]["pruned"], family["counts"]["extra"]) == (1, 1)
+        assert family["counts"]["extra"] == 1
         assert [t["number"] for t in family["trials"] if t["is_extra"]] == [3]
-    assert found["search"]["absent"] == "1 of 9 listed has none"
     rows = list(csv.DictReader(io.StringIO(shown("csv", made, runs))))
     assert [row["number"] for row in rows if row["is_extra"] == "True"] == ["3", "3"]
-    assert {row["state"]: row["pruner"] for row in rows} == {
-        "complete": "",
-        "failed": "",
-        "pruned": "median: judged at <half>",
-        "running": "",
-    }
 
 
 def test_latex_has_as_many_cells_in_every_row_as_columns():

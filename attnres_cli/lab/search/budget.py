@@ -36,12 +36,6 @@ class Budget:
         optimal = math.sqrt(self.flops / (6 * _TOKENS_PER_PARAM))
         return tuple(max(1, int(float(f"{optimal * factor:.3g}"))) for factor in _SIZES)
 
-    def scaled(self, factor: float) -> Budget:
-        """That many times this budget; of both parameters and FLOPs."""
-        params = None if self.params is None else max(1, int(float(f"{self.params * factor:.3g}")))
-        flops = None if self.flops is None else float(f"{self.flops * factor:.4g}")
-        return Budget(write(params, flops), params, flops)
-
 
 def parse(texts: Sequence[str], recipe_params: int) -> Budget:
     """The budget of `params=2M`, `flops=1e17` or both; by default the recipe's own size."""
@@ -60,7 +54,10 @@ def parse(texts: Sequence[str], recipe_params: int) -> Budget:
     if not found:
         found["params"] = recipe_params
     params = int(found["params"]) if "params" in found else None
-    return Budget(write(params, found.get("flops")), params, found.get("flops"))
+    flops = found.get("flops")
+    texts = [] if params is None else [f"params={params}"]  # the same however it was typed
+    texts += [] if flops is None else [f"flops={flops:g}"]
+    return Budget(",".join(texts), params, flops)
 
 
 def _number(key: str, text: str) -> float:
@@ -74,9 +71,3 @@ def _number(key: str, text: str) -> float:
 
 def _is_number(value: object) -> bool:
     return re.fullmatch(r"\d{1,30}(\.\d{1,12})?([eE][+-]?\d{1,2})?", str(value)) is not None
-
-
-def write(params: int | None, flops: float | None) -> str:
-    """The budget as it is typed, the same however it was: `params=2000000,flops=1e+17`."""
-    parts = [] if params is None else [f"params={params}"]
-    return ",".join([*parts, *([] if flops is None else [f"flops={flops:g}"])])

@@ -50,7 +50,7 @@ class Family:
         return [(trial, point) for point, trial in found.items()]
 
     def complete(self) -> dict[Point, tuple[float, ...]]:
-        """The points that have values, one that was pruned and then trained after all too."""
+        """The points that have values."""
         ended = self.study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
         points = {trial.number: self.points.of_trial(trial) for trial in ended}
         return {

@@ -7,7 +7,7 @@ what the design's own parameters change, so that all variants have the budget at
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -17,7 +17,7 @@ from attnres_cli.config.recipe import Recipe
 from attnres_cli.errors import UsageError, VariantError
 from attnres_cli.lab import match
 from attnres_cli.lab.grid import counted
-from attnres_cli.lab.search.budget import TOLERANCE, Budget, write
+from attnres_cli.lab.search.budget import TOLERANCE, Budget
 from attnres_cli.lab.search.space import Space
 from attnres_cli.lab.search.trunk_grid import Trunk, shapes
 from attnres_cli.nn.model import n_params
@@ -32,9 +32,6 @@ MOST_POINTS = 20_000
 
 Options = tuple[tuple[str, Value], ...]
 
-_FINE_STEPS = 100  # from here on whole steps hold any FLOPs within the tolerance
-_N_NEAR = 3
-_FACTORS = [1.2**step for n in range(1, 26) for step in (-n, n)]  # nearest first
 _LEAST_D_FF = 0.5  # of the trunk's: what a design may take from the MLPs at most
 
 
@@ -132,49 +129,6 @@ def grid(
     """The points of each variant, at the shapes that all of them can have, in one order. Raises
     UsageError where no shape holds the budget or fits the options, or points are too many.
     """
-
-    def at(other: Budget) -> dict[Variant, list[Point]]:
-        return _common(specs, space, other, recipe, vocab_size)
-
-    found = at(budget)
-    if not any(found.values()):
-        raise UsageError(_impossible(space, budget, at))
-    return found
-
-
-def _impossible(
-    space: Space, budget: Budget, at: Callable[[Budget], Mapping[Variant, Sequence[Point]]]
-) -> str:
-    """Why a budget has no shape, with up to three near ones that have."""
-    start = (
-        f"no shape of the space has --budget {budget.text} within {TOLERANCE:.1%} ({space.text})"
-    )
-    if budget.flops is not None and budget.params is not None:
-        points = [p for held in at(Budget("", budget.params, None)).values() for p in held]
-        if points:
-            least = min(p.flops_per_token * p.base.tokens_per_step for p in points)
-            return (
-                f"{start}: one training step takes {least:.4g} FLOPs or more, and a run has whole "
-                f"steps; {_FINE_STEPS} of them fit any budget: "
-                f"--budget {write(budget.params, float(f'{_FINE_STEPS * least:.3g}'))}"
-            )
-    near = []
-    for factor in _FACTORS:
-        other = budget.scaled(factor)
-        try:
-            near += [other.text] if any(at(other).values()) else []
-        except UsageError:  # of too many shapes, or of options that fit none of them
-            continue
-        if len(near) == _N_NEAR:
-            break
-    if near:
-        return f"{start}; near ones that have one: {'; '.join(near)}"
-    return f"{start}, nor have budgets about it: widen it, its dimensions may contradict each other"
-
-
-def _common(
-    specs: Sequence[Variant], space: Space, budget: Budget, recipe: Recipe, vocab_size: int
-) -> dict[Variant, list[Point]]:
     base = recipe.model.shape(vocab_size)
     if "params" in space.trunk and budget.params is not None:
         raise UsageError(
@@ -191,10 +145,22 @@ def _common(
     for maker in makers.values() if trunks else ():
         maker.check_ends()
     shared = [trunk for trunk in trunks if all(points[trunk] for points in made.values())]
-    if trunks and not shared:
+    if not shared:
         for maker in makers.values():
             maker.complain()
+        raise UsageError(_impossible(space, budget))
     return {spec: [p for trunk in shared for p in points[trunk]] for spec, points in made.items()}
+
+
+def _impossible(space: Space, budget: Budget) -> str:
+    """What to type where no shape has the budget."""
+    start = f"no shape of the space has --budget {budget.text} within {TOLERANCE:.1%}"
+    if budget.flops is None:
+        return f"{start} ({space.text}): widen a range, or take another budget, as params=2M"
+    return (
+        f"{start} ({space.text}): widen a range, or take more FLOPs, since a run has whole steps, "
+        "of which 100 fit any budget"
+    )
 
 
 def _sizes(space: Space, budget: Budget) -> tuple[int, ...]:

@@ -14,7 +14,6 @@ from attnres_cli.lab.search import proposals
 from attnres_cli.lab.search import space as spaces
 from attnres_cli.lab.search.points import Point, grid, lr_rule
 from attnres_cli.lab.search.studies import name_of
-from attnres_cli.lab.search.trunk_grid import absent
 from attnres_cli.nn import variant
 from attnres_cli.nn.proofs.prove import admit
 from attnres_cli.nn.residual import is_built_in, registry
@@ -100,7 +99,6 @@ def make(recipe: Recipe, typed: Typed) -> Request:
         confirm_seeds=typed.confirm_seeds,
         n_trials=typed.n_trials,
         families=(),
-        absent=absent(space, {point.trunk for held in points.values() for point in held}),
     )
     search = replace(search, name=name_of(search, [str(spec) for spec in specs]))
     goals = len(typed.objectives)

@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 from attnres_cli.lab.experiment import WAITS, Display
 from attnres_cli.lab.search.families import Family
 from attnres_cli.lab.search.points import Point
-from attnres_cli.lab.search.time_model import predicted_s
-from attnres_cli.lab.search.trial_runner import TrialRunner
+from attnres_cli.lab.search.trial_runner import TrialRunner, predicted_s
 from attnres_cli.records.run import Status
 
 

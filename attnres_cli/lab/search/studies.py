@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
 from functools import partial
@@ -38,13 +36,11 @@ _STATES = {
     "RUNNING": State.RUNNING,
     "WAITING": State.RUNNING,
     "COMPLETE": State.COMPLETE,
-    "PRUNED": State.PRUNED,
     "FAIL": State.FAILED,
 }
-_LEAST_TRIALS = 10  # to tell the importance of a dimension
 _GROWS = ("n_trials", "confirm_seeds")  # of a search, without making it another one
 _ASKED_FOR = (*_GROWS, "earlier_seeds")
-_NO_PART = ("name", "families", "absent", *_ASKED_FOR)
+_NO_PART = ("name", "families", *_ASKED_FOR)
 
 
 def name_of(search: Search, variants: Sequence[str]) -> str:
@@ -73,11 +69,9 @@ def open_study(storage: RDBStorage, search: Search, variants: Sequence[str], spe
 
 
 def keep_asked(study: Study, search: Search, sampler: str) -> None:
-    """Record what was asked last: trials, confirmation seeds, and the sampler if one is named. The
-    rest stays, as a pruner that an older study may name.
-    """
+    """Record what was asked last: trials, confirmation seeds, and the sampler if one is named."""
     before = study.user_attrs.get(_ASKED, {})
-    asked = {**before, **{key: getattr(search, key) for key in _GROWS}}
+    asked = {key: getattr(search, key) for key in _GROWS}
     asked["sampler"] = sampler or before.get("sampler", "")
     earlier = [seed for seed in _seeds_of(before) if seed not in search.confirm_seeds]
     asked["earlier_seeds"] = earlier
@@ -92,8 +86,13 @@ def run_attributes(trial: Trial) -> dict[str, Any]:
 
 
 def has_run(trial: FrozenTrial) -> bool:
-    """Whether it says which run is its own."""
-    return _RUN in trial.user_attrs and VOID not in trial.user_attrs
+    """Whether it says which run is its own. One that an older release pruned answers nothing."""
+    return _RUN in trial.user_attrs and VOID not in trial.user_attrs and not was_pruned(trial)
+
+
+def was_pruned(trial: FrozenTrial) -> bool:
+    """Whether it was ended early, as searches of older releases could be asked to."""
+    return trial.state.name == "PRUNED"
 
 
 def read(study: str) -> list[Search]:
@@ -182,11 +181,9 @@ def _family(spec: str, study: Study) -> Family:
         if _rank(trial) < _rank(held):
             first[_key(trial)] = trial
     kept = sorted(first.values(), key=lambda trial: trial.number)
-    wanted = {_key(trial) for trial in found if EXTRA not in trial.user_attrs}  # some pruned first
+    wanted = {_key(trial) for trial in found if EXTRA not in trial.user_attrs}
     trials = tuple(_trial(trial, is_extra=_key(trial) not in wanted) for trial in kept)
-    asked = study.user_attrs.get(_ASKED, {})
-    texts = {name: asked.get(name, "") for name in ("sampler", "pruner")}
-    return Family(spec, trials, importance=_importance(kept), **texts)
+    return Family(spec, trials, study.user_attrs.get(_ASKED, {}).get("sampler", ""))
 
 
 def _key(trial: FrozenTrial) -> str:
@@ -204,25 +201,3 @@ def _trial(trial: FrozenTrial, *, is_extra: bool) -> Trial:
     state = _STATES[trial.state.name]
     values = tuple(trial.values or ()) if state is State.COMPLETE else ()
     return Trial(trial.number, state, **trial.user_attrs[_RUN], values=values, is_extra=is_extra)
-
-
-def _importance(trials: Sequence[FrozenTrial]) -> dict[str, float]:
-    """By Optuna's PED-ANOVA; empty where fewer than ten trials are complete."""
-    import optuna
-    from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
-
-    complete = [t for t in trials if _STATES[t.state.name] is State.COMPLETE]
-    ended = [t for t in complete if t.values and math.isfinite(t.values[0])]
-    if len(ended) < _LEAST_TRIALS or not ended[0].params:
-        return {}
-    alone = optuna.create_study()
-    for trial in ended:
-        alone.add_trial(
-            optuna.trial.create_trial(
-                params=trial.params, distributions=trial.distributions, value=trial.values[0]
-            )
-        )
-    with warnings.catch_warnings():  # of Optuna 4, where it is called experimental
-        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-        found = get_param_importances(alone, evaluator=PedAnovaImportanceEvaluator())
-    return {name: share for name, share in found.items() if math.isfinite(share)}

@@ -1,23 +1,26 @@
-"""TrialRunner: which runs answer the trials of a search, on the experiment that trains them."""
+"""TrialRunner: which runs answer the trials of a search, and how long these will take."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar
 
+from attnres_cli.data.tokens import Tokens
+from attnres_cli.lab import grid
 from attnres_cli.lab.experiment import Display, Experiment
 from attnres_cli.lab.search.families import Family
 from attnres_cli.lab.search.points import Point
-from attnres_cli.lab.search.time_model import TimeModel
 from attnres_cli.records.plan import Arm, Plan
 from attnres_cli.records.run import RunRecord, RunSpec, Status
 from attnres_cli.records.search_records import Search
 from attnres_cli.store.optuna import asking
 
 T = TypeVar("T")
+TimeModel = Callable[[Point], float | None]
+"""Seconds per step of a point, None where it cannot be timed."""
 
 
 @dataclass
@@ -80,3 +83,45 @@ class TrialRunner:
             self.first([point for _, point in failed])
             for trial, point in failed:
                 self.patiently(partial(family.try_again, trial, point))
+
+
+def predicted_s(
+    trials: Sequence[tuple[int, Sequence[Point]]], step_s: TimeModel, n_workers: int
+) -> float | None:
+    """Seconds of these (number of trials, points) at n_workers; None where one cannot be timed. A
+    trial is taken to need the mean time of its family's points.
+    """
+    total = 0.0
+    for n_trials, points in trials:
+        took = [(step_s(point), point.steps) for point in points]
+        each = [per_step * steps for per_step, steps in took if per_step is not None]
+        if len(each) < len(took):
+            return None
+        total += n_trials * sum(each) / len(each)
+    return total / n_workers
+
+
+def timed(families: Sequence[Sequence[Point]], plan: Plan, tokens: Tokens) -> TimeModel:
+    """A model of seconds per FLOP that are linear in depth. It follows from a few timed steps of
+    each variant's shallowest and deepest points of the fewest parameters.
+    """
+    slopes: dict[str, tuple[tuple[int, float | None], tuple[int, float | None]]] = {}
+    for points in families:
+        least = min(point.trunk.params for point in points)
+        small = [point for point in points if point.trunk.params == least]
+        by_depth = sorted(small, key=lambda point: point.trunk.n_layers)
+        ends = (by_depth[0], by_depth[-1])
+        arms = [Arm(p.variant, p.n_params, p.flops_per_token, None, p.recipe) for p in ends]
+        found = grid.timed(replace(plan, arms=tuple(arms)), tokens).arms
+        per_flop = [arm.step_s and arm.step_s / arm.flops_per_token for arm in found]
+        shallow, deep = zip((p.trunk.n_layers for p in ends), per_flop, strict=True)
+        slopes |= dict.fromkeys((point.variant for point in points), (shallow, deep))
+
+    def step_s(point: Point) -> float | None:
+        (shallow, fast), (deep, slow) = slopes[point.variant]
+        if fast is None or slow is None:
+            return None
+        share = (point.trunk.n_layers - shallow) / max(1, deep - shallow)
+        return (fast + share * (slow - fast)) * point.flops_per_token
+
+    return step_s

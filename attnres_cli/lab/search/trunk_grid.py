@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from attnres_cli.errors import UsageError
@@ -193,18 +193,6 @@ def _nearest_to_listed(space: Space, trunks: list[Trunk]) -> list[Trunk]:
         if held is None or off < held[0]:
             best[tuple(key)] = off, trunk
     return [trunk for _, trunk in best.values()]
-
-
-def absent(space: Space, trunks: Iterable[Trunk]) -> str:
-    """How much of what the space lists no shape stands for; empty where all of it has one."""
-    listed = {n: d.values for n, d in space.trunk.items() if n != "lr" and len(d.values) > 1}
-    held = {tuple(_stands_for(space, name, trunk) for name in listed) for trunk in trunks}
-    n_listed = math.prod(len(values) for values in listed.values())
-    n_absent = n_listed - len(held)
-    if not n_absent:
-        return ""
-    verb = "has" if n_absent == 1 else "have"
-    return f"{n_absent:,} of {n_listed:,} listed {verb} no shape within the budget"
 
 
 def _stands_for(space: Space, name: str, trunk: Trunk) -> float | None:

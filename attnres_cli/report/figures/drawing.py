@@ -64,13 +64,13 @@ def of_sizes(found: Ladder) -> Drawing:
 
 def of_search(finding: Finding) -> list[Drawing]:
     """The figures that this search has something for; none before a trial is complete."""
-    of, importance = " " + _about_search(finding), _importance(finding)
+    of = " " + _about_search(finding)
     with house_style():
         shapes = search.draw_shapes(finding)
         paper = search.draw_paper_shapes(finding)
         front = search.draw_front(finding)
     return [
-        *_made("shapes", "Loss by shape", search.SHAPES + of + importance, shapes),
+        *_made("shapes", "Loss by shape", search.SHAPES + of, shapes),
         *_made("shapes-paper", "The paper's own shapes", search.PAPER_SHAPES, paper),
         *_made("pareto", "What is given up for what", search.FRONT + of, front),
     ]
@@ -119,20 +119,4 @@ def _about_search(finding: Finding) -> str:
         f"{100 * asked.tolerance:.3g} %; {seeds}; "
         f"{between([int(t.dimensions['tokens']) for t in trials] or [0])} tokens per run; "
         f"{complete}; learning rate: {asked.learning_rate}."
-    )
-
-
-def _importance(finding: Finding) -> str:
-    """What Optuna's estimate says the losses depend on; empty where it says nothing."""
-    told = "; ".join(
-        f"{one.family.variant} "
-        + ", ".join(f"{name} {share:.2f}" for name, share in one.family.importance.items())
-        for one in finding.optima
-        if one.family.importance
-    )
-    return (
-        " Share of the variance of complete trials' losses that Optuna's estimate gives to each "
-        f"dimension, a hint at what to search further, no test: {told}."
-        if told
-        else ""
     )

@@ -35,8 +35,8 @@ SHAPES = (
     "Validation loss of the first look, nats per token: one run each, the lowest where a cell "
     "holds several shapes; a star marks the lowest of all, which is lucky, a frame the cell of the "
     "lowest mean over fresh seeds. All maps are on one colour scale, whose light end also holds "
-    "all that is above it. Cells with p, f or d hold no loss: all their shapes were pruned, "
-    "failed or diverged; empty ones were not tried."
+    "all that is above it. Cells with f or d hold no loss: all their shapes failed or "
+    "diverged; empty ones were not tried."
 )
 PAPER_SHAPES = (
     "The Attention Residuals paper, Fig. 7: validation losses of single runs at 6.5e19 FLOPs and "
@@ -46,7 +46,7 @@ PAPER_SHAPES = (
 FRONT = (
     "Filled, joined by steps: the front, trials that no other one of the same variant is better "
     "than in both; hollow: all others. Every point is one run of the first look, so that a front "
-    "holds the lucky ones; pruned, failed and diverged ones have no values and are not drawn."
+    "holds the lucky ones; failed and diverged ones have no values and are not drawn."
 )
 _MOST = 6  # columns or rows of a map
 _ALIKE = 1.1  # sizes closer than this share a column
@@ -196,7 +196,7 @@ def best_losses(one: Optimum, x: Axis, y: Axis) -> Losses:
 
 
 def lost_cells(one: Optimum, x: Axis, y: Axis) -> Marks:
-    """For each (row, column) without a loss the first letters of why: pruned, failed, diverged."""
+    """For each (row, column) without a loss the first letters of why: failed, diverged."""
     losses, found = best_losses(one, x, y), dict[tuple[int, int], set[str]]()
     for trial, why in one.unmeasured:
         place = (y.place(trial), x.place(trial))

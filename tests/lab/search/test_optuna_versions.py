@@ -127,12 +127,10 @@ def library_of(path: Path) -> str:
     return str(found)
 
 
-def test_every_sampler_and_the_importance_warn_of_nothing_under_the_oldest_optuna(old: Old):
+def test_every_sampler_warns_of_nothing_under_the_oldest_optuna(old: Old):
     asked = "import optuna, sys; print(optuna.__version__); import pytest; sys.exit(pytest.main())"
     tests = ["tests/lab/search/test_proposals.py"]
     tests += ["--deselect", f"{tests[0]}::test_tpe_comes_nearer_to_the_best_than_chance"]  # long
-    matters = "test_how_much_a_dimension_matters_is_told_where_there_are_enough_trials"
-    tests += [f"tests/lab/search/test_search_loop.py::{matters}"]
 
     done = python(ROOT, old, "-c", asked, "-q", "-p", "no:cacheprovider", *tests)
 

@@ -12,7 +12,7 @@ from attnres_cli.config.recipe import Recipe, load
 from attnres_cli.errors import UsageError, VariantError
 from attnres_cli.lab.search import budget, points, space
 from attnres_cli.lab.search.points import Point
-from attnres_cli.lab.search.trunk_grid import Trunk, absent, shapes
+from attnres_cli.lab.search.trunk_grid import Trunk, shapes
 from attnres_cli.nn import variant
 from attnres_cli.nn.model import Transformer, train_flops_per_token
 from attnres_cli.nn.shape import Shape
@@ -155,26 +155,6 @@ def test_a_listed_ratio_gets_one_shape_each_the_nearest_that_the_budget_has():
             assert len(near) == 1
 
 
-@pytest.mark.parametrize(
-    ("asked", "text", "says"),
-    [
-        ("params=2M", "n_layers=4|6,n_heads=2|4|8", ""),
-        ("params=2M", "n_layers=4,n_heads=2", ""),
-        (
-            "params=10M",
-            "aspect=15|30|45|60|75,heads_per_layer=0.3|0.4|0.5|0.6|0.7",
-            "5 of 25 listed have no shape within the budget",
-        ),
-    ],
-)
-def test_how_much_is_listed_and_has_no_shape_is_said(asked: str, text: str, says: str):
-    typed = [variant.parse(spec) for spec in BOTH]
-    found = grid(asked, text)
-
-    trunks = {point.trunk for held in found.values() for point in held}
-    assert absent(space.parse(text, typed), trunks) == says
-
-
 def test_designs_that_are_the_same_at_a_depth_are_tried_once():
     found = grid("params=700k", "n_layers=3,n_heads=2,n_blocks=1..9", ("attnres",))["attnres"]
 
@@ -209,22 +189,18 @@ def test_a_point_of_the_recipes_own_sizes_is_the_recipes_own_run():
     assert [point.recipe.digest for point in found] == [recipe.digest]
 
 
-@pytest.mark.parametrize("asked", ["params=20000", "flops=1e10"])
-def test_a_budget_that_nothing_has_is_refused_with_near_ones_that_something_has(asked: str):
-    with pytest.raises(UsageError, match="; near ones that have one: ") as refused:
-        grid(asked)
-
-    named = str(refused.value).rpartition(": ")[2].split("; ")
-    assert len(named) == 3
-    for each in named:
-        assert all(grid(each).values())
-
-
-def test_flops_below_a_step_are_refused_with_some_that_whole_steps_hold():
-    with pytest.raises(UsageError, match="one training step takes") as refused:
-        grid("params=2M,flops=1e6")
-
-    assert all(grid(str(refused.value).rpartition("--budget ")[2]).values())
+@pytest.mark.parametrize(
+    ("asked", "text", "says"),
+    [
+        ("params=20000", "", "widen a range, or take another budget, as params=2M"),
+        ("params=2M", "n_heads=3,d_head=16,d_model=64", "widen a range, or take another budget"),
+        ("flops=1e10", "", "widen a range, or take more FLOPs, since a run has whole steps"),
+        ("params=2M,flops=1e6", "", "widen a range, or take more FLOPs"),
+    ],
+)
+def test_a_budget_that_nothing_has_is_refused(asked: str, text: str, says: str):
+    with pytest.raises(UsageError, match=rf"no shape of the space has --budget .*: {says}"):
+        grid(asked, text)
 
 
 def test_parameters_are_searched_under_flops_alone_and_that_is_said():
@@ -233,11 +209,6 @@ def test_parameters_are_searched_under_flops_alone_and_that_is_said():
 
     (found,) = grid("flops=1e13", "params=200k|400k", ("standard",)).values()
     assert {point.trunk.params for point in found} == {200_000, 400_000}
-
-
-def test_a_space_that_contradicts_itself_is_refused():
-    with pytest.raises(UsageError, match="nor have budgets about it: widen it"):
-        grid("params=2M", "n_heads=3,d_head=16,d_model=64")
 
 
 def test_a_space_too_large_to_list_is_refused():

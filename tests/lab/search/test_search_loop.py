@@ -4,7 +4,6 @@ through the store, as workers end them.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import replace
@@ -16,12 +15,9 @@ from typing import Any
 
 import pytest
 from optuna.trial import TrialState
-from sqlalchemy import text
 from studies import FACTS
-from typer.testing import CliRunner
 from untrained import SEARCH, Bench, deep_is_good
 
-from attnres_cli.cli import runs as cli_runs
 from attnres_cli.config.recipe import load
 from attnres_cli.lab import searching
 from attnres_cli.lab.search import confirmation, studies
@@ -30,7 +26,6 @@ from attnres_cli.lab.search.proposals import Feasible
 from attnres_cli.records.run import RunRecord, RunSpec, Status
 from attnres_cli.records.search_records import State, fresh_seeds
 from attnres_cli.stats.optima import likeliest_common
-from attnres_cli.store import engine
 from attnres_cli.verdict.optima import find
 
 
@@ -309,16 +304,6 @@ def test_what_is_confirmed_is_told_as_it_is_where_fewer_shapes_are_there_than_wa
     assert text == f"{told}, and the 2 best of each two together"
 
 
-@pytest.mark.slow
-def test_how_much_a_dimension_matters_is_told_where_there_are_enough_trials(bench):
-    few, many = bench().run().found, bench(n_trials=12).run().found
-
-    assert few.families[0].importance == {}
-    importance = many.families[1].importance
-    assert set(importance) == {"aspect", "heads_per_layer", "n_blocks"}
-    assert sum(importance.values()) == pytest.approx(1)
-
-
 def test_a_trial_that_another_process_has_just_ended_stays_as_it_is(bench):
     made = bench()
     study, storage = made.families[0].study, made.storage
@@ -336,62 +321,3 @@ def test_a_trial_that_another_process_has_just_ended_stays_as_it_is(bench):
     assert (kept.state, kept.value, kept.user_attrs) == (TrialState.COMPLETE, 2.5, {})
     with pytest.raises(RuntimeError, match="another reason"), unless_ended():
         raise RuntimeError("another reason")
-
-
-def test_a_run_that_waits_because_it_was_pruned_says_so_until_it_is_trained(bench, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "140")
-    done = bench(n_trials=2)
-    for family in done.families:  # as the tool once did, which could end trials early
-        family.ask(2, 2)
-        for trial, point in family.running():
-            done.runner.first([point])
-            family.study.tell(trial.number, state=TrialState.PRUNED)
-    waiting = {r.id for r in done.store.runs() if r.status is Status.PENDING}
-
-    def said(*arguments: str) -> str:
-        result = CliRunner().invoke(cli_runs.app, [*arguments, "--study", done.study])
-        assert result.exit_code == 0
-        return result.stdout
-
-    listed = json.loads(said("--format", "json"))
-    assert waiting
-    assert {run["id"] for run in listed if run["pruned_by"]} == waiting
-    assert said().count("pruned by search 0123abcd") == len(waiting)
-    assert f"{len(waiting)} pending" in said()
-    assert "search 0123abcd" in said("show", str(min(waiting)))
-    trained = done.store.claim([min(waiting)])
-    assert trained is not None
-    done.end(trained, 2.0)
-    assert said().count("pruned by search 0123abcd") == len(waiting) - 1
-
-
-def test_runs_are_listed_where_the_searches_are_those_of_another_optuna(bench):
-    done = bench(n_trials=2).run()
-    with engine.connect(done.study, create=True).begin() as connection:
-        connection.execute(text("UPDATE alembic_version SET version_num = 'v9.0.0.a'"))
-
-    result = CliRunner().invoke(cli_runs.app, ["--study", done.study])
-
-    assert result.exit_code == 0
-    assert "complete" in result.stdout
-
-
-def test_a_pruned_shape_is_trained_after_all_if_it_is_the_best_of_another_variant(bench):
-    made = bench(n_trials=1)
-    standard, attnres = made.families
-    assert standard.ask(1, 1) == 1
-    ((trial, point),) = standard.counted()
-    standard.study.tell(trial.number, state=TrialState.PRUNED)
-    attnres.add(attnres.at(point.trunk), (1.0,))
-    assert (standard.complete(), standard.best(), standard.n_left(1)) == ({}, [], 0)
-
-    made.run()
-
-    assert standard.best() == [point]
-    assert [each.state for each, _ in standard.counted()] == [TrialState.PRUNED]
-    (found,), others = [family.trials for family in made.found.families]
-    assert (found.state, found.recipe_digest) == (State.COMPLETE, point.recipe.digest)
-    assert not found.is_extra
-    assert sorted(trial.is_extra for trial in others) == [False, True]
-    seeds = [seed for digest, name, seed in made.trained if name == "standard"]
-    assert sorted(seeds) == [0, 1, 2]

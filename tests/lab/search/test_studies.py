@@ -1,0 +1,60 @@
+"""Searches as Optuna's own database holds them, read back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import searches
+from optuna.distributions import IntDistribution
+from optuna.trial import FrozenTrial, TrialState, create_trial
+
+from attnres_cli.lab.search.studies import EXTRA, open_study, read, run_attributes
+from attnres_cli.records.search_records import Trial
+from attnres_cli.store.optuna import optuna_storage
+
+
+def ended(number: int, state: TrialState, loss: float, **more: object) -> FrozenTrial:
+    """A trial of Optuna that has ended."""
+    mine = searches.trial(number, "standard", (number + 1, 96, 2))
+    return create_trial(
+        state=state,
+        params={"n_layers": number + 1},
+        distributions={"n_layers": IntDistribution(1, 40)},
+        value=loss,
+        intermediate_values={1: loss},
+        user_attrs={**run_attributes(mine), **more},
+    )
+
+
+@pytest.fixture
+def trials_of(tmp_path: Path):
+    """What is read of a study of one variant with these trials."""
+
+    def read_back(*trials: FrozenTrial) -> tuple[Trial, ...]:
+        path = str(tmp_path / "study.db")
+        with optuna_storage(path) as storage:
+            study = open_study(storage, searches.search(()), ["standard"], "standard")
+            for trial in trials:
+                study.add_trial(trial)
+        (search,) = read(path)
+        return search.families[0].trials
+
+    return read_back
+
+
+def test_a_trial_that_an_older_release_pruned_is_no_trial(trials_of):
+    pruned = ended(1, TrialState.PRUNED, 0.1)
+    assert pruned.value == 0.1  # Optuna keeps the last loss that it was told of
+
+    found = trials_of(ended(0, TrialState.COMPLETE, 2.0), pruned)
+
+    assert [(t.number, t.values) for t in found] == [(0, (2.0,))]
+
+
+def test_a_trial_beyond_those_asked_for_is_read_as_that(trials_of):
+    extra = ended(1, TrialState.COMPLETE, 2.0, **{EXTRA: True})
+
+    found = trials_of(ended(0, TrialState.COMPLETE, 2.0), extra)
+
+    assert [t.number for t in found if t.is_extra] == [1]
