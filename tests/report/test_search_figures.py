@@ -113,7 +113,6 @@ def test_captions_say_recipe_budget_seeds_tokens_trials_and_the_rule_of_the_rate
             "439,296 tokens",
             "standard 15 of 18 trials complete",
             "learning rate: the recipe's 0.01",
-            "no test: standard aspect 0.81, heads_per_layer 0.19; attnres aspect 0.81",
         ):
             assert words in drawing.caption
 
