@@ -18,11 +18,11 @@ from numpy.typing import NDArray
 
 from attnres_cli.config.recipe import Data
 from attnres_cli.data.tasks import Permutations, Pointers, Recall, Task
-from attnres_cli.data.tokens import Tokens, Windows, entropies
+from attnres_cli.data.tokens import Tokens, Windows, entropies, generator
 from attnres_cli.errors import DataError
 from attnres_cli.records.run import DataDescription
 
-_VALIDATION = np.array([2**64 - 1] * 2, dtype=np.uint64)  # no seed and step are both so large
+_VALIDATION = (2**64 - 1,) * 2  # no seed and step are both so large
 _ROOM = 1000  # instances there are for every one that is evaluated on, at least
 _VERSION = 1  # of the sequences; another one has another fingerprint
 
@@ -49,16 +49,16 @@ class Episodes(Tokens):
     floor: float
 
     def batch(self, seed: int, step: int, batch_size: int, seq_len: int) -> Windows:
-        """(B, T + 1) tokens drawn from (seed, step), none of them an evaluation instance."""
+        """New sequences, none of them of an evaluation instance."""
         assert seq_len == self.seq_len
-        draw = np.random.Generator(np.random.Philox(key=np.array([seed, step], dtype=np.uint64)))
+        draw = generator(seed, step)
         found = self.task.draw(draw, batch_size, seq_len)
         while (held := self._are_held(found)).any():
             found[held] = self.task.draw(draw, int(held.sum()), seq_len)
         return found
 
     def eval_batches(self, n_tokens: int, batch_size: int, seq_len: int) -> Iterable[Windows]:
-        """The first of the evaluation sequences, n_tokens in all."""
+        """The first of the evaluation sequences."""
         assert seq_len == self.seq_len
         count = n_tokens // seq_len
         assert count <= len(self.val)
@@ -67,7 +67,7 @@ class Episodes(Tokens):
 
     @cached_property
     def description(self) -> DataDescription:
-        """What the study keeps of them: no bytes and no number of training tokens."""
+        """Without bytes, or a number of training tokens."""
         unigram, bigram = entropies(self.val[:, 1:].ravel(), self.vocab_size)
         return DataDescription(
             fingerprint=self.fingerprint,
@@ -83,13 +83,11 @@ class Episodes(Tokens):
 
     def _are_held(self, sequences: Windows) -> NDArray[np.bool_]:
         """Whose instance an evaluation sequence has; one in 2^50 or so that has none, too."""
-        hashes = self._hashes(sequences)
-        found: NDArray[np.bool_] = self._held[np.searchsorted(self._held[:-1], hashes)] == hashes
-        return found
+        return np.isin(self._hashes(sequences), self._held)
 
     @cached_property
     def _held(self) -> NDArray[np.uint64]:
-        return np.sort(self._hashes(self.val))
+        return self._hashes(self.val)
 
     def _hashes(self, sequences: Windows) -> NDArray[np.uint64]:
         """A number for every instance; equal instances have equal ones."""
@@ -124,7 +122,7 @@ def episodes(config: Data, seq_len: int, eval_tokens: int) -> Episodes:
             f"{count}, and there must be {_ROOM} times as many: a harder task, or a lower "
             "train.eval_tokens"
         )
-    val = task.draw(np.random.Generator(np.random.Philox(key=_VALIDATION)), count, seq_len)
+    val = task.draw(generator(*_VALIDATION), count, seq_len)
     fixed = json.dumps([_VERSION, config.source, sizes, seq_len]).encode()
     digest = hashlib.sha256(fixed + val.astype("<i8").tobytes()).hexdigest()
     return Episodes(

@@ -9,13 +9,16 @@ its logarithm, the floor. All that a model loses above it is lost on answers and
     permutations  #1 g p, #2 g g p, ... up to `length`, again and again: p is the product of the
                   permutations g of `degree` things, the first one applied first
     recall        k v k v ..., `pairs` of them with different keys, then questions: k v
+
+`shortest` is the least seq_len with room for a question of every kind, `entropy` the nats of a
+sequence that cannot be predicted, `instances` the logarithm of how many instances there are,
+`instance` the tokens of sequences that make up theirs, `answers` where in a sequence answers stand.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -25,42 +28,8 @@ from numpy.typing import NDArray
 from attnres_cli.data.tokens import Windows
 
 
-class Task(ABC):
-    """How sequences look: a start token, then `seq_len` tokens."""
-
-    @property
-    @abstractmethod
-    def vocab_size(self) -> int:
-        """How many tokens there are, the start token included."""
-
-    @property
-    @abstractmethod
-    def shortest(self) -> int:
-        """The least seq_len that has room for a question of every kind."""
-
-    @abstractmethod
-    def draw(self, generator: np.random.Generator, count: int, seq_len: int) -> Windows:
-        """(count, seq_len + 1) tokens."""
-
-    @abstractmethod
-    def entropy(self, seq_len: int) -> float:
-        """Nats that cannot be predicted in a sequence."""
-
-    @abstractmethod
-    def instances(self, seq_len: int) -> float:
-        """Logarithm of how many different instances there are."""
-
-    @abstractmethod
-    def instance(self, sequences: Windows) -> Windows:
-        """The tokens of sequences that make up their instances, without the questions."""
-
-    @abstractmethod
-    def answers(self, seq_len: int) -> NDArray[np.int64]:
-        """Where in a sequence the answers stand."""
-
-
 @dataclass(frozen=True)
-class Pointers(Task):
+class Pointers:
     """k-hop pointer chasing in a function drawn from all functions of `nodes` nodes to themselves.
 
     Tokens: nodes from 1, then `hops` tokens that say how many hops are asked.
@@ -119,7 +88,7 @@ class Pointers(Task):
 
 
 @dataclass(frozen=True)
-class Permutations(Task):
+class Permutations:
     """Products of random permutations: the word problem of the symmetric group.
 
     Tokens: permutations from 1 in lexicographic order, then `length` tokens that count them.
@@ -193,7 +162,7 @@ class Permutations(Task):
 
 
 @dataclass(frozen=True)
-class Recall(Task):
+class Recall:
     """Multi-query associative recall. Tokens: keys from 1, then values."""
 
     pairs: int
@@ -241,3 +210,6 @@ class Recall(Task):
         """Every second token after the pairs."""
         n_questions = (seq_len - 2 * self.pairs) // 2
         return 2 * self.pairs + 2 * np.arange(1, n_questions + 1)
+
+
+Task = Pointers | Permutations | Recall

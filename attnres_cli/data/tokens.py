@@ -19,7 +19,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from attnres_cli.data.documents import Document, parts
+from attnres_cli.data.documents import Document
 from attnres_cli.errors import DataError
 from attnres_cli.records.run import DataDescription
 
@@ -67,13 +67,10 @@ class Chain:
 
     def cut(self, at: int) -> tuple[Chain, Chain]:
         """The first `at` tokens, and the others; nothing is copied."""
-        before, after, first = [], [], 0
-        for part in self.parts:
-            where = min(max(at - first, 0), len(part))
-            before.append(part[:where])
-            after.append(part[where:])
-            first += len(part)
-        return Chain([p for p in before if len(p)]), Chain([p for p in after if len(p)])
+        parts = list(zip(self.parts, self.ends, strict=True))
+        before = [part[: at - end + len(part)] for part, end in parts if end - len(part) < at]
+        after = [part[max(0, at - end + len(part)) :] for part, end in parts if end > at]
+        return Chain(before), Chain(after)
 
 
 class Tokens(ABC):
@@ -122,15 +119,12 @@ class Streams(Tokens):
     val_text: bytes | None = None
 
     def batch(self, seed: int, step: int, batch_size: int, seq_len: int) -> Windows:
-        """(B, T + 1) training tokens of one step: random windows, drawn from (seed, step). Raises
-        DataError where a token is beyond the vocabulary.
-        """
-        draw = np.random.Generator(np.random.Philox(key=np.array([seed, step], dtype=np.uint64)))
-        starts = draw.integers(0, len(self.train) - seq_len, size=batch_size)
+        """Random windows. Raises DataError where a token is beyond the vocabulary."""
+        starts = generator(seed, step).integers(0, len(self.train) - seq_len, size=batch_size)
         return self._windows(self.train, starts, seq_len)
 
     def eval_batches(self, n_tokens: int, batch_size: int, seq_len: int) -> Iterable[Windows]:
-        """Validation windows of n_tokens in all, evenly spread, without overlap."""
+        """Evenly spread windows, without overlap."""
         count = n_tokens // seq_len
         starts = np.linspace(0, len(self.val) - seq_len - 1, count).astype(np.int64)
         for first in range(0, count, batch_size):
@@ -153,7 +147,7 @@ class Streams(Tokens):
 
     @cached_property
     def description(self) -> DataDescription:
-        """What the study keeps of these tokens, with the reference lines of the validation data."""
+        """With the reference lines of the validation data."""
         unigram, bigram = entropies(self.val, self.vocab_size)
         bits = (None, None) if self.val_text is None else bits_per_byte(self.val_text)
         n_tokens = len(self.train) + len(self.val)
@@ -176,6 +170,11 @@ class Streams(Tokens):
         return found.astype(np.int64)
 
 
+def generator(seed: int, step: int) -> np.random.Generator:
+    """What draws the batch of one step, whatever was drawn before."""
+    return np.random.Generator(np.random.Philox(key=np.array([seed, step], dtype=np.uint64)))
+
+
 def refuse_beyond(tokens: Array, vocab_size: int, where: str = "the data") -> None:
     """Raise DataError where a token is negative or not below vocab_size."""
     if tokens.dtype.kind == "u" and np.iinfo(tokens.dtype).max < vocab_size:
@@ -188,11 +187,6 @@ def refuse_beyond(tokens: Array, vocab_size: int, where: str = "the data") -> No
             f"{where}: token {high} is beyond the vocabulary of {vocab_size}: are these the files "
             f"of another tokenizer? else --set data.vocab_size={high + 1} or more"
         )
-
-
-def split(source: str, documents: list[Document], val_fraction: float) -> Streams:
-    """Tokens from documents, byte by byte; see `parts`."""
-    return of_bytes(source, *parts(documents, val_fraction))
 
 
 def of_bytes(source: str, train: list[Document], val: list[Document]) -> Streams:

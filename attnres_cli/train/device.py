@@ -1,10 +1,15 @@
-"""How a run is computed: device, precision, compiler, engine. Decided once for all arms."""
+"""How a run is computed: device, precision, compiler, engine. Decided once for all arms. And the
+largest memory that it takes there: the device's on CUDA, else the process's (Linux keeps count).
+"""
 
 from __future__ import annotations
 
+import contextlib
 import os
+import resource
 import shutil
 import warnings
+from pathlib import Path
 
 import torch
 
@@ -18,6 +23,7 @@ from attnres_cli.records.run import Settings
 # fifths on a GPU. At some 5e10 and 5e13 FLOP/s it pays for runs longer than these (FLOPs).
 _COMPILE_PAYS_FROM = {"cpu": 3e13, "cuda": 1e16}
 
+_STATUS = Path("/proc/self/status")
 
 _COMPILER = {"cpu": "a C++ compiler (g++)", "cuda": "Triton"}
 """What torch.compile needs, by the device's kind."""
@@ -101,3 +107,24 @@ def _has_compiler(kind: str) -> bool:
     if kind == "cuda":
         return has_triton()
     return shutil.which(os.environ.get("CXX", "g++")) is not None
+
+
+def reset_peak(device: str) -> None:
+    """Start counting anew, where the system allows it."""
+    if torch.device(device).type == "cuda":
+        torch.cuda.init()  # the first use in this process may be this one
+        torch.cuda.reset_peak_memory_stats(device)
+    else:
+        with contextlib.suppress(OSError):
+            Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+
+
+def peak_bytes(device: str) -> int:
+    """The peak since the last reset, in bytes."""
+    if torch.device(device).type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    if _STATUS.exists():
+        for line in _STATUS.read_text(encoding="ascii").splitlines():
+            if line.startswith("VmHWM"):
+                return int(line.split()[1]) * 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -15,15 +15,25 @@ from attnres_cli.data.tokens import Tokens
 from attnres_cli.nn.model import train_flops_per_token
 from attnres_cli.records.run import Point, RunResult, RunSpec, Settings, Status
 from attnres_cli.train import probes
-from attnres_cli.train.divergence import has_diverged
+from attnres_cli.train.device import peak_bytes, reset_peak
 from attnres_cli.train.keeper import Keeper, Progress, Stopped, restore, tensors_of
-from attnres_cli.train.memory import peak_bytes, reset_peak
 from attnres_cli.train.trainer import Trainer
 
 OnStep = Callable[[int, float | None], None]
 """Called with (steps done, training loss in nats per token) some hundred times in a run; the loss
 is None where a run that goes on has not come to its first one.
 """
+
+MARGIN = 1.0
+"""Nats per token above ln(vocab), the guess that knows nothing: a model there is sure of what is
+false, and spikes that training recovers from seldom come so high.
+"""
+
+LONG = 0.25
+"""Share of the run's steps; a warm-up, or a spike and its recovery, takes less."""
+
+SHORTEST = 20
+"""Steps that are long in any run: a quarter of a very short one is a few noisy losses."""
 
 _POINTS = 100  # of the training curve; each costs one wait for the device
 
@@ -38,7 +48,7 @@ def train(
 ) -> RunResult:
     """Train one run to its end, from where its keeper has it, or from the start.
 
-    A loss that is not finite, or far too high for long (divergence.py), ends the run as diverged:
+    A loss that is not finite, or far too high for long (`has_diverged`), ends the run as diverged:
     that is a result. Raises Stopped where the keeper's `stop` was wanted; any other exception is a
     failed run, for the caller to record.
     """
@@ -194,3 +204,22 @@ def _pauses(recipe: Recipe) -> list[tuple[int, bool]]:
     n_evals = min(recipe.train.n_evals, steps)
     evals = {round(steps * i / n_evals) for i in range(1, n_evals + 1)}
     return [(step, step in evals) for step in sorted((reads | evals) - {0})]
+
+
+def has_diverged(
+    curve: Sequence[Point], step: int, train_loss: float, steps: int, vocab_size: int
+) -> bool:
+    """Whether a run of `steps` steps, now at `step`, counts as diverged: its loss is not finite, or
+    all training losses of LONG were MARGIN nats above both ln(vocab) and the run's start (a design
+    that begins far above ln(vocab) may come down). Only the curve counts, so that a continued run
+    ends as one that was not stopped.
+    """
+    if not math.isfinite(train_loss):
+        return True
+    start = curve[0].val_loss
+    known = start if start is not None and math.isfinite(start) else 0.0
+    limit = max(math.log(vocab_size), known) + MARGIN
+    if train_loss <= limit:
+        return False
+    below = [p.step for p in curve if p.train_loss is None or p.train_loss <= limit]
+    return step - max(below, default=0) >= max(LONG * steps, SHORTEST)

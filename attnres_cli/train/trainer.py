@@ -1,24 +1,25 @@
-"""A model, its optimisers, and one step of training them."""
+"""A model, its batches, its optimisers with their schedule, and one step of training them."""
 
 from __future__ import annotations
 
 import contextlib
+import math
 import statistics
 import time
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
+from attnres_cli.config.recipe import Optim
 from attnres_cli.data.tokens import Tokens
 from attnres_cli.nn import variant
 from attnres_cli.nn.depthmix import engines
 from attnres_cli.nn.model import Transformer, init_weights
 from attnres_cli.records.run import Probe, RunSpec, Settings
 from attnres_cli.train import probes
-from attnres_cli.train.batches import Batches
-from attnres_cli.train.optim import lr_factor, make_optimizers
 
 Forward = Callable[[Tensor, Tensor], Tensor]
 """Tokens and targets (B, T) to the mean loss in nats per token."""
@@ -27,6 +28,32 @@ _MOST_ARMS = 1024
 """Arms that one process may compile. All share the code of one `forward`, of which torch by default
 compiles eight forms: the ninth arm would be computed unlike the others.
 """
+
+
+class Batches:
+    """The batches of a run, fast where taken in order: a thread makes the next one while one is
+    trained on. It ends with this object.
+    """
+
+    def __init__(self, spec: RunSpec, tokens: Tokens, device: torch.device) -> None:
+        self._spec, self._tokens = spec, tokens
+        self._is_pinned = device.type == "cuda"  # so that it is copied there without a wait
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="batches")
+        self._ahead: tuple[int, Future[Tensor]] | None = None
+
+    def take(self, step: int) -> Tensor:
+        """Tokens (B, T + 1) of a step, on the CPU; a thread then makes the next step's."""
+        ahead, self._ahead = self._ahead, None
+        found = ahead[1].result() if ahead and ahead[0] == step else self._make(step)
+        if step + 1 < self._spec.recipe.steps:
+            self._ahead = step + 1, self._pool.submit(self._make, step + 1)
+        return found
+
+    def _make(self, step: int) -> Tensor:
+        recipe = self._spec.recipe
+        size, seq_len = recipe.train.batch_size, recipe.model.seq_len
+        windows = torch.from_numpy(self._tokens.batch(self._spec.seed, step, size, seq_len))
+        return windows.pin_memory() if self._is_pinned else windows
 
 
 @dataclass
@@ -122,6 +149,55 @@ class Trainer:
 
         config.recompile_limit = _MOST_ARMS
         return torch.compile(self.model, dynamic=False)
+
+
+def make_optimizers(model: Transformer, optim: Optim) -> list[torch.optim.Optimizer]:
+    """AdamW, and Muon before it if the recipe says so; one lr serves both.
+
+    AdamW has two groups: matrices of the trunk are decayed; embedding, gains, and everything that
+    a design adds are not, since decay would pull a design towards its own start.
+
+    Muon (Jordan et al. 2024) takes the matrices inside of sublayers, as they lie: q, k and v are
+    one, and so are gate and up. Its updates are scaled by 0.2 sqrt(max(rows, columns)), to the size
+    that those of AdamW have (Liu et al. 2025, arXiv 2502.16982).
+    """
+    trunk = {n: p for n, p in model.shared_parameters().items() if p.ndim == 2}
+    hidden = [p for n, p in trunk.items() if n.startswith("sublayers")]
+    by_muon = hidden if optim.optimizer == "muon" else []
+    taken = {id(parameter) for parameter in by_muon}
+    decayed = [p for n, p in trunk.items() if not n.startswith("embed") and id(p) not in taken]
+    taken |= {id(parameter) for parameter in decayed}
+    rest = [parameter for parameter in model.parameters() if id(parameter) not in taken]
+    groups = [
+        {"params": decayed, "weight_decay": optim.weight_decay},
+        {"params": rest, "weight_decay": 0.0},
+    ]
+    adamw = torch.optim.AdamW(
+        groups, lr=optim.lr, betas=(optim.beta1, optim.beta2), eps=optim.eps, fused=True
+    )
+    if not by_muon:
+        return [adamw]
+    decay = optim.weight_decay
+    muon = torch.optim.Muon(
+        by_muon, lr=optim.lr, weight_decay=decay, adjust_lr_fn="match_rms_adamw"
+    )
+    return [muon, adamw]
+
+
+def lr_factor(optim: Optim, step: int, steps: int) -> float:
+    """The factor on lr for step 0..steps-1: a linear warm-up, then cosine, or constant and, over
+    the last decay_fraction of the steps, a linear fall (wsd).
+    """
+    warmup = math.ceil(optim.warmup_fraction * steps)
+    if step < warmup:
+        return (step + 1) / warmup
+    floor = optim.final_lr_fraction
+    if optim.schedule == "cosine":
+        progress = (step - warmup) / max(1, steps - 1 - warmup)
+        return floor + (1 - floor) * 0.5 * (1 + math.cos(math.pi * progress))
+    decay = max(1, round(optim.decay_fraction * steps))
+    remaining = (steps - 1 - step) / decay
+    return floor + (1 - floor) * min(1.0, remaining)
 
 
 def seconds_per_step(

@@ -10,12 +10,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from texts import split
 
 from attnres_cli.config import recipe
 from attnres_cli.config.recipe import Recipe
 from attnres_cli.data import sources
-from attnres_cli.data.documents import of_path, standard_library
-from attnres_cli.data.tokens import Document, Tokens, split
+from attnres_cli.data.documents import Document, of_path, standard_library
+from attnres_cli.data.tokens import Tokens
 from attnres_cli.errors import DataError
 
 NOBODY = 65534

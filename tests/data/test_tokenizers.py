@@ -11,8 +11,9 @@ import pytest
 
 from attnres_cli.config import recipe
 from attnres_cli.data import sources
+from attnres_cli.data.documents import Document, parts
 from attnres_cli.data.tokenizers import streams
-from attnres_cli.data.tokens import Document, Streams, of_bytes, parts
+from attnres_cli.data.tokens import Streams, of_bytes
 from attnres_cli.errors import DataError
 
 WORDS = {"<unk>": 0, "the": 1, "cat": 2, "sat": 3, "caf\u00e9": 4, "\u00e9\u00e9": 5}

@@ -8,8 +8,10 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from texts import split
 
-from attnres_cli.data.tokens import Document, Stream, Streams, Tokens, entropies, split
+from attnres_cli.data.documents import Document
+from attnres_cli.data.tokens import Stream, Streams, Tokens, entropies
 from attnres_cli.errors import DataError
 
 

@@ -17,7 +17,7 @@ from attnres_cli.nn.proofs.prove import QUICK
 from attnres_cli.nn.proofs.subject import SHAPE, NotApplicableError, Proof, Subject
 from attnres_cli.nn.residual import Norms, registry
 from attnres_cli.nn.shape import Shape
-from attnres_cli.train.optim import make_optimizers
+from attnres_cli.train.trainer import make_optimizers
 
 MEETING: tuple[Proof, ...] = (
     design.is_token_wise,

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from attnres_cli.data.tokens import Document, Tokens, split
+from attnres_cli.data.documents import Document
+from attnres_cli.data.tokens import Tokens, of_bytes
 
 
 @pytest.fixture(autouse=True)
@@ -23,4 +24,4 @@ def _one_thread() -> Iterator[None]:
 @pytest.fixture(scope="module")
 def tokens() -> Tokens:
     text = np.random.default_rng(0).integers(97, 105, size=20_000).astype(np.uint8).tobytes()
-    return split("text", [Document("one", text)], val_fraction=0.1)
+    return of_bytes("text", [Document("one", text[:18_000])], [Document("two", text[18_000:])])

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from attnres_cli.records.run import Point
-from attnres_cli.train.divergence import LONG, MARGIN, SHORTEST, has_diverged
+from attnres_cli.train.loop import LONG, MARGIN, SHORTEST, has_diverged
 
 VOCAB = 256
 HIGH = math.log(VOCAB) + MARGIN + 0.1

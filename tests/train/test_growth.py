@@ -14,7 +14,8 @@ import json, os, resource, sys
 import numpy as np
 import torch
 torch.set_num_threads(1)
-from attnres_cli.data.tokens import Document, split
+from attnres_cli.data.documents import Document
+from attnres_cli.data.tokens import of_bytes
 from attnres_cli.config.recipe import validate
 from attnres_cli.records.run import RunSpec, Settings
 from attnres_cli.train.checkpoint import Checkpoints
@@ -24,7 +25,7 @@ from pathlib import Path
 
 variant, steps = sys.argv[1], int(sys.argv[2])
 text = np.random.default_rng(0).integers(97, 105, size=200_000).astype(np.uint8).tobytes()
-tokens = split("text", [Document("one", text)], val_fraction=0.1)
+tokens = of_bytes("text", [Document("one", text[:180_000])], [Document("two", text[180_000:])])
 recipe = validate({
     "model": {"n_layers": 2, "d_model": 32, "n_heads": 2, "seq_len": 32},
     "optim": {"lr": 1e-3},

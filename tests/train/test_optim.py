@@ -7,7 +7,7 @@ from designs import build
 
 from attnres_cli.config.recipe import Optim
 from attnres_cli.nn.shape import Shape
-from attnres_cli.train.optim import lr_factor, make_optimizers
+from attnres_cli.train.trainer import lr_factor, make_optimizers
 
 
 def factors(optim: Optim, steps: int) -> list[float]:

@@ -17,8 +17,7 @@ from attnres_cli.data.tokens import Tokens
 from attnres_cli.errors import DataError, RecipeError
 from attnres_cli.nn import measure
 from attnres_cli.records.run import RunSpec, Settings
-from attnres_cli.train.batches import Batches
-from attnres_cli.train.trainer import Trainer
+from attnres_cli.train.trainer import Batches, Trainer
 
 CPU = torch.device("cpu")
 DESIGNS = ["standard", "attnres", "attnres:block_size=2,heads=2", "mhc", "denseformer", "postnorm"]
