@@ -46,8 +46,7 @@ per source 2 D (2 rank) for its rms; 2 D (D + 1) a site with query=input or stre
 where it is made and at each site that sees it.
 Depth mixing: a_il, the same for all outputs of a block, divided by their number for agg=mean and by
 rms(v_j) in a finished block for agg=rmssum.
-Parts: sources in parts/sources.py, what scores them in parts/scores.py, what makes weights of the
-scores in parts/weights.py; each refuses what it has no meaning for.
+Parts: the sources are in parts/sources.py.
 
 Source: Kimi Team 2026 (arXiv 2603.15031), sections 3 and 5.3, Table 4, Fig. 6. rank: LR-AttnRes
 (arXiv 2607.09694), whose public code also has agg=mean and prior=count. agg=rmssum: public code
@@ -62,25 +61,27 @@ short it is.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Literal, cast
+from itertools import accumulate, chain
+from typing import Literal
 
+import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from attnres_cli.nn.cost import TableOne
 from attnres_cli.nn.depthmix.history import History
+from attnres_cli.nn.depthmix.scoring import Norm, Scoring, wide
 from attnres_cli.nn.residual import Hidden, Residual, Value, register
 
-from .parts.common import refuse
-from .parts.scores import Count, Dots, InputQuery, Keys, Recency, Static
-from .parts.sources import Blocks, State, sources_of
-from .parts.weights import WEIGHTS
-
-PRIORS: dict[str, type[Recency | Count]] = {"recency": Recency, "count": Count}
+from .parts.sources import Blocks, State, refuse, sources_of, unit
 
 
 @register("attnres", {"kimi-48b": {"block_size": 6}, "kimi-k3": {"block_size": 24}})
 class AttnRes(Residual):
-    """Sources, what scores them, and what makes weights of the scores."""
+    """Sources, scores of them, and weights made of the scores by the engine."""
+
+    newest: Tensor
+    counts: Tensor
 
     def __init__(
         self,
@@ -105,39 +106,80 @@ class AttnRes(Residual):
             (heads < 1 or d_model % heads > 0, f"heads must divide d_model {d_model}, got {heads}")
         )
         size = _size(n_sublayers, block_size, n_blocks)
-        weights, self.heads, self.keeps_stream = WEIGHTS[norm], heads, query == "stream"
         self.sources = sources_of(d_model, n_sublayers, size, window, agg)
-        self.equals_standard_at_init = prior in self.sources.standard_with
-        self.scores: Static | Dots
         if score == "static":
-            _refuse_without_keys(key_norm, head_norm, query, rank, prior)
-            self.scores = Static(self.sources, weights, heads)
+            _refuse_without_keys(key_norm, head_norm, query, rank, prior, norm)
         else:
-            keys = Keys(d_model, heads, rank, norm=key_norm, head_norm=head_norm)
-            made = None if query == "learned" else InputQuery(keys, query)
-            added = PRIORS[prior](self.sources) if prior in PRIORS else None
-            self.scores = Dots(self.sources, weights, keys, made, added)
-        self._register(self.scores.tensors())
+            _refuse_keys(d_model, heads, key_norm, head_norm, query, rank)
+            _refuse_weights(norm, prior, size)
+        self.heads, self.rank, self.key_norm, self.head_norm = heads, rank, key_norm, head_norm
+        self.norm: Norm = "softmax" if norm == "sigmoid_normalised" else norm
+        self.squashed = norm == "sigmoid_normalised"
+        self.keeps_stream, self.prior = query == "stream", prior
+        self.equals_standard_at_init = prior in self.sources.standard_with
+        self._learn(score, query)
 
-    def _register(self, tensors: dict[str, Tensor]) -> None:
-        """Have the parts' tensors under their names; None where no part has one of a name."""
-        for name in ("query", "gain", "table", "project", "recency"):
-            self.register_parameter(name, cast("nn.Parameter | None", tensors.get(name)))
-        for name in tensors.keys() - self._parameters.keys():
-            self.register_buffer(name, tensors[name], persistent=False)
-        self._names = tuple(tensors)
-
-    def _tensors(self) -> dict[str, Tensor]:
-        return {name: getattr(self, name) for name in self._names}
+    def _learn(self, score: str, query: str) -> None:
+        """Add the parameters, and what a prior needs."""
+        sites, d = self.n_sublayers + 1, self.d_model
+        self.query = self.gain = self.table = self.project = self.recency = None
+        if score == "static":  # start where all weights of a site are equal
+            equal = 1.0 if self.norm == "none" else 0.0
+            self.table = nn.Parameter(torch.full((self.sources.n_pairs, self.heads), equal))
+            return
+        self.query = nn.Parameter(torch.zeros(sites, self.rank or d))
+        if self.key_norm and self.rank is None:
+            self.gain = nn.Parameter(torch.ones(sites, d))
+        if query != "learned":
+            self.project = nn.Parameter(torch.zeros(sites, d, d))
+        if self.prior == "recency":
+            newest = [end - 1 for end in accumulate(map(len, self.sources.visible))]
+            self.recency = nn.Parameter(torch.zeros(sites))
+            self.register_buffer("newest", torch.tensor(newest), persistent=False)
+        if self.prior == "count":
+            seen = chain.from_iterable(self.sources.visible)
+            counts = torch.tensor([len(self.sources.outputs(j)) for j in seen])
+            self.register_buffer("counts", counts, persistent=False)
 
     def start(self, x: Hidden) -> State:
-        scoring = self.scores.scoring(self._tensors(), x)
+        gain: Tensor | None = self.gain
+        if self.rank is not None:
+            gain = torch.ones(self.n_sublayers + 1, self.rank, device=x.device)
+        scoring = Scoring(
+            self.sources.visible,
+            self.norm,
+            self.heads,
+            query=self.query if self.project is None else None,  # else reads bring theirs
+            gain=gain,
+            table=self._biases(x),
+            rank=self.rank,
+            head_norm=self.head_norm,
+            squashed=self.squashed,
+        )
         return State(History(scoring).append(x), stream=x if self.keeps_stream else None)
 
+    def _biases(self, x: Hidden) -> Tensor | None:
+        """(pairs, heads) static scores, or what a prior adds to the others."""
+        if self.prior == "none":
+            return self.table
+        if self.recency is not None:
+            zeros = self.recency.new_zeros(self.sources.n_pairs)
+            found = zeros.index_copy(0, self.newest, self.recency)
+        else:
+            found = self.counts.to(wide(x)).log()
+        return found.unsqueeze(-1).expand(-1, self.heads)
+
     def read(self, state: State, l: int) -> tuple[Hidden, State]:
-        query = self.scores.query(self._tensors(), state, l - 1)
-        h, history = state.history.read(l - 1, query)
+        h, history = state.history.read(l - 1, self._query(state, l - 1))
         return h, state._replace(history=history)
+
+    def _query(self, state: State, site: int) -> Tensor | None:
+        """(B, T, D) of one read, where it depends on the input."""
+        if self.query is None or self.project is None:
+            return None
+        u = state.history.sources[-1] if state.stream is None else state.stream
+        scaled = unit(u).to(self.project.dtype) / self.d_model**0.5
+        return self.query[site] + F.linear(scaled, self.project[site])
 
     def write(self, state: State, l: int, y: Hidden) -> State:
         if state.stream is not None:
@@ -151,8 +193,7 @@ class AttnRes(Residual):
         """For each site, the (B, T, S, H) weights of the sources that it sees; 1, 1 for static."""
         state, found = self.start(values[0]), []
         for site in range(self.n_sublayers + 1):
-            query = self.scores.query(self._tensors(), state, site)
-            found.append(state.history.weights(site, query))
+            found.append(state.history.weights(site, self._query(state, site)))
             if site < self.n_sublayers:
                 state = self.write(state, site + 1, values[site + 1])
         return found
@@ -167,21 +208,38 @@ class AttnRes(Residual):
         return mixing
 
     def extra_flops_per_token(self) -> int:
-        return self.sources.flops() + self.scores.flops()
+        d, sites, pairs = self.d_model, self.n_sublayers + 1, self.sources.n_pairs
+        if self.query is None:
+            return self.sources.flops()
+        scores = 2 * (self.rank or d) * (pairs + sites * self.key_norm)
+        if self.project is not None:
+            scores += 2 * d * (d + 1) * sites + d * self.n_sublayers * self.keeps_stream
+        if self.prior != "none":
+            scores += self.heads * pairs
+        return self.sources.flops() + scores
 
     def extra_bytes_per_token(self, itemsize: int) -> int:
-        return itemsize * (self.sources.numbers() + self.scores.numbers())
+        sites, numbers = self.n_sublayers + 1, self.sources.numbers()
+        if self.query is not None:
+            numbers += (self.rank or self.d_model) * sites  # every key, once
+        if self.project is not None:
+            numbers += self.d_model * 2 * sites  # a query out and in
+        if self.keeps_stream:  # an output and it in, it out, and in at each site
+            numbers += self.d_model * (3 * self.n_sublayers + sites)
+        return itemsize * numbers
 
     def dead_params(self) -> Mapping[str, Sequence[int]]:
-        """Those of the first site, where the weight of its only source is 1."""
-        if not self.scores.weights.sum_to_one:
+        """Those of the first site, where under a softmax the weight of its only source is 1."""
+        if self.norm != "softmax":
             return {}
         return {name: (0,) for name, _ in self.named_parameters()}
 
     def table_one(self) -> TableOne | None:
         """Full in two phases: S + N in the best groups; Block: N / S + 5."""
-        plain = isinstance(self.scores, Dots) and self.scores.is_plain
-        if not plain or type(self.sources) is not Blocks:
+        whole_keys = self.rank is None and not self.head_norm
+        learned = self.query is not None and self.project is None
+        softmax = self.norm == "softmax" and not self.squashed
+        if not (whole_keys and learned and softmax and type(self.sources) is Blocks):
             return None
         depth, size = self.n_sublayers, self.sources.size
         if size == 1:
@@ -220,15 +278,40 @@ def _size(n_sublayers: int, block_size: int, n_blocks: int | None) -> int:
 
 
 def _refuse_without_keys(
-    key_norm: bool, head_norm: bool, query: str, rank: int | None, prior: str
+    key_norm: bool, head_norm: bool, query: str, rank: int | None, prior: str, norm: str
 ) -> None:
     given = {"key_norm": not key_norm, "head_norm": head_norm, "query": query != "learned"}
     given |= {"rank": rank is not None, "prior": prior != "none"}
     names = ", ".join(name for name, here in given.items() if here)
-    refuse(
-        (
-            bool(names),
-            "score=static is one scalar for every site and source, without query, key and prior: "
-            f"drop {names}",
+    alone = "score=static is one scalar for every site and source, without query, key and prior"
+    by_softmax = "score=static is normalised by softmax, or not: norm=softmax, sigmoid or none"
+    refuse((bool(names), f"{alone}: drop {names}"), (norm == "sigmoid_normalised", by_softmax))
+
+
+def _refuse_keys(
+    d_model: int, heads: int, key_norm: bool, head_norm: bool, query: str, rank: int | None
+) -> None:
+    if rank is not None:
+        refuse(
+            (not 1 <= rank <= d_model, f"rank must be in 1..{d_model} (d_model), got {rank}"),
+            (rank % heads > 0, f"heads slice the keys too: {heads} do not divide rank {rank}"),
+            (not key_norm, "keys of low rank are always normalised: drop rank or key_norm=off"),
         )
+    if head_norm:
+        whole = "head_norm=on is of keys of full width that are normalised: drop it"
+        refuse(
+            (heads == 1, "head_norm=on normalises each head's slice: set heads, or drop it"),
+            (not key_norm or rank is not None, whole),
+        )
+    learned = f"keys of low rank have learned queries: drop query={query}"
+    refuse((query != "learned" and rank is not None, learned))
+
+
+def _refuse_weights(norm: str, prior: str, size: int) -> None:
+    alone = "where every source is one output: set block_size or drop it"
+    under = "prior=count multiplies weights by n under a softmax, not under a sigmoid: drop one"
+    refuse(
+        (prior == "count" and size == 1, f"prior=count adds log 1 = 0 {alone}"),
+        (norm == "none", "norm=none is for score=static: queries need one"),
+        (prior == "count" and norm != "softmax", under),
     )

@@ -336,6 +336,7 @@ def test_equal_queries_in_every_head_are_not_one_head():
         ("attnres:norm=sigmoid_normalised,score=static", "by softmax, or not"),
         ("attnres:head_norm=on", "set heads, or drop it"),
         ("attnres:head_norm=on,heads=2,key_norm=off", "keys of full width that are normalised"),
+        ("attnres:head_norm=on,heads=2,rank=4", "keys of full width that are normalised"),
         ("attnres:block_size=2,norm=sigmoid_normalised,prior=count", "not under a sigmoid"),
     ],
 )
@@ -378,3 +379,29 @@ def test_torch_counts_one_product_of_width_d_per_source_and_site(tiny_shape: Sha
     assert counted[1] - counted[0] == tokens.numel() * 2 * 16 * pairs
     rms_and_sum = 2 * 16 * 7 + 2 * 16 * pairs
     assert AttnRes(16, 6).extra_flops_per_token() == 2 * 16 * pairs + rms_and_sum
+
+
+@pytest.mark.parametrize(
+    ("options", "flops", "numbers"),
+    [
+        ("", 2 * 16 * (11 + 5), 16 * 5),  # a score per pair, an rms per source; every key
+        (",rank=4", 2 * 4 * (11 + 5), 4 * 5),
+        (",key_norm=off", 2 * 16 * 11, 16 * 5),
+        (",heads=2,prior=recency", 2 * 16 * (11 + 5) + 2 * 11, 16 * 5),
+        (",query=input", 2 * 16 * (11 + 5) + 5 * 2 * 16 * 17, 16 * (5 + 2 * 5)),
+        (
+            ",query=stream",
+            2 * 16 * (11 + 5) + 5 * 2 * 16 * 17 + 4 * 16,
+            16 * (5 + 2 * 5 + 3 * 4 + 5),
+        ),
+    ],
+)
+def test_costs_of_scores_counted_by_hand(options: str, flops: int, numbers: int):
+    """Blocks of two: sites see (0), (0 1), (0 2), (0 2 3), (0 2 4)."""
+    design, static = (
+        variant.parse(f"attnres:block_size=2{rest}").build(16, 4)
+        for rest in (options, ",score=static")
+    )
+
+    assert design.extra_flops_per_token() - static.extra_flops_per_token() == flops
+    assert design.extra_bytes_per_token(2) - static.extra_bytes_per_token(2) == 2 * numbers

@@ -13,12 +13,12 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from attnres_cli.nn.depthmix.history import History
-from attnres_cli.nn.residual import Hidden
-
-from .common import inverse_rms, refuse, unit, wide
+from attnres_cli.nn.depthmix.scoring import wide
+from attnres_cli.nn.residual import Hidden, VariantError
 
 
 class State(NamedTuple):
@@ -94,8 +94,9 @@ class Means(Blocks):
         n = self.place(l)
         if n == 1:
             return super().append(state, l, y)
-        mean = wide(state.history.sources[-1])
-        return state._replace(history=state.history.accumulate((y - mean) / n))
+        newest = state.history.sources[-1]
+        change = (y - newest.to(wide(newest))) / n
+        return state._replace(history=state.history.accumulate(change))
 
     def share(self, v: Hidden, j: int) -> float:
         return 1 / len(self.outputs(j))
@@ -156,3 +157,20 @@ def sources_of(d_model: int, n_sublayers: int, size: int, window: int | None, ag
         return Window(d_model, n_sublayers, window)
     refuse((size == 1 and agg == "mean", f"agg=mean is agg=sum {alone}"))
     return {"sum": Blocks, "mean": Means, "rmssum": UnitSums}[agg](d_model, n_sublayers, size)
+
+
+def refuse(*cases: tuple[bool, str]) -> None:
+    """Raise VariantError with the first reason that holds."""
+    for refused, reason in cases:
+        if refused:
+            raise VariantError(reason)
+
+
+def inverse_rms(v: Tensor) -> Tensor:
+    """1 / rms(v) (B, T, 1), in float32 at least."""
+    return torch.rsqrt(v.to(wide(v)).square().mean(dim=-1, keepdim=True) + 1e-6)
+
+
+def unit(v: Tensor) -> Tensor:
+    """The same of unit size, v / rms(v), in float32 at least."""
+    return v * inverse_rms(v)
