@@ -5,6 +5,7 @@ AttnresError
   VariantError    an unknown variant or option, or options that exclude each other
   DataError       tokens that are missing, too few, or not those the study holds
   StudyError      a database that cannot be opened, or holds something else
+    NoStudyError  there is none yet
     AwayError     its server is not there at this moment
   DeviceError     a device that this machine does not have
   UsageError      any other argument on the command line
@@ -52,6 +53,10 @@ class DataError(AttnresError):
 
 class StudyError(AttnresError):
     """A study that cannot be opened, read or written."""
+
+
+class NoStudyError(StudyError):
+    """No study, or one without runs, where one is only to be read."""
 
 
 class AwayError(StudyError):

@@ -76,6 +76,11 @@ class RunSpec:
     seed: int
     fingerprint: str
 
+    @property
+    def identity(self) -> tuple[str, str, int, str]:
+        """Recipe digest, variant, seed, data, as of its RunRecord."""
+        return self.recipe.digest, self.variant, self.seed, self.fingerprint
+
 
 @dataclass(frozen=True)
 class Point:

@@ -10,7 +10,7 @@ from sqlalchemy import Connection, Engine, insert, inspect, select
 from sqlalchemy.exc import DBAPIError
 
 from attnres_cli.config import address
-from attnres_cli.errors import StudyError
+from attnres_cli.errors import NoStudyError, StudyError
 from attnres_cli.store import postgres, sqlite
 from attnres_cli.store.tables import PREFIX, SCHEMA, metadata, schema
 
@@ -57,22 +57,6 @@ def _connect_server(study: str, create: bool, keeps: bool) -> Engine:
     return engine
 
 
-def exists(study: str) -> bool:
-    """Whether there is a study at that place. Raises StudyError where none could be made there."""
-    if address.is_url(study):
-        looking = postgres.snapshots(postgres.engine_of(study, readonly=True))
-        shown, folder = address.parted(study)[0], None
-    else:
-        path = sqlite.path_of(study)
-        sqlite.check_file(path, create=True)
-        if not path.exists():
-            return False
-        looking = sqlite.engine_of(path, readonly=True)
-        shown, folder = str(path), path.resolve().parent
-    with refusals(shown, folder, opened=False), looking.connect() as connection:
-        return _check(connection, shown, create=True)
-
-
 def runs_folder(study: str) -> Path:
     """Where runs keep files: `attnres.runs` beside `attnres.db`; see also `postgres.folder_of`."""
     if address.is_url(study):
@@ -105,7 +89,7 @@ def _check(connection: Connection, study: str, create: bool) -> bool:
                 "--study names another, or a new one"
             )
         if not create:
-            raise StudyError(f"study {study} holds no runs yet: `attnres ablate --study {study}`")
+            raise NoStudyError(f"study {study} holds no runs yet: `attnres ablate --study {study}`")
         return False
     theirs = connection.execute(select(schema.c.version_num)).scalar()
     if theirs is None or (theirs == SCHEMA and not metadata.tables.keys() <= tables):

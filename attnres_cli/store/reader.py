@@ -187,7 +187,8 @@ def records(
         of_curve[run_id].append(Point(*losses_at))
     of_run: dict[int, list[Gate]] = defaultdict(list)
     for gate in connection.execute(select(tables.gates).join(runs).where(*mine)):
-        of_run[gate.run_id].append(rows.to_gate(gate))
+        met = Gate(gate.name, gate.passed, gate.value, gate.low, gate.high)
+        of_run[gate.run_id].append(met)
     return [rows.to_record(row, of_curve[row.id], of_run[row.id]) for row in found]
 
 

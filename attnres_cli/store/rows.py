@@ -5,11 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
+from datetime import UTC, datetime
+from functools import cache
 from typing import Any
 
 import numpy as np
 from sqlalchemy import Row as SqlRow
+from sqlalchemy import Table
 
+from attnres_cli.config.sections import as_tuple
 from attnres_cli.records.comparison_terms import ArmRecipe, Matched, Terms, Tuned
 from attnres_cli.records.gates import MEANING
 from attnres_cli.records.run import (
@@ -18,37 +22,39 @@ from attnres_cli.records.run import (
     Probe,
     RunRecord,
     RunResult,
-    RunSpec,
     Settings,
     Standing,
     Status,
 )
 from attnres_cli.store import owner
+from attnres_cli.store.tables import arm_recipes, runs
 
 Row = SqlRow[Any]
 
 WAITING = {"status": Status.PENDING, "owner": None, "error": None}
 """What makes a run one that waits for a worker."""
 
-_SETTINGS = [field.name for field in fields(Settings)]
-_TABLES = ("settings", "curve", "probes")
-_PLAIN = [field.name for field in fields(RunResult) if field.name not in _TABLES]
 _TEXT = "no_mixing"  # the one thing of a probe that is no number
 
 
-def of_spec(spec: RunSpec) -> dict[str, Any]:
-    """The identity of a run."""
-    return {
-        "recipe_digest": spec.recipe.digest,
-        "variant": spec.variant,
-        "seed": spec.seed,
-        "fingerprint": spec.fingerprint,
-    }
+def now() -> str:
+    """The time as the study holds it: UTC, ISO 8601, whole seconds."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def _shared(kind: Any, table: Table, found: object) -> dict[str, Any]:
+    """The fields of a dataclass that are columns of a table, of an object or row that has them."""
+    return {name: getattr(found, name) for name in _names(kind, table)}
+
+
+@cache
+def _names(kind: Any, table: Table) -> list[str]:
+    return [field.name for field in fields(kind) if field.name in table.c]
 
 
 def of_result(result: RunResult) -> dict[str, Any]:
     """A result as columns of attnres_runs."""
-    values = {name: getattr(result, name) for name in _PLAIN} | asdict(result.settings)
+    values = _shared(RunResult, runs, result) | asdict(result.settings)
     return without_nan(values | {"step": result.steps})
 
 
@@ -80,51 +86,28 @@ def _measured(row: Row) -> Any:
 
 def of_arm_recipe(found: ArmRecipe) -> dict[str, Any]:
     """An arm's recipe as a row of attnres_arm_recipes."""
-    return {
-        "base_digest": found.base_digest,
-        "fingerprint": found.fingerprint,
-        "variant": found.variant,
-        "matched": found.terms.match,
-        "baseline": found.terms.baseline,
-        "tuned": found.terms.is_tuned,
-        "digest": found.digest,
-        "how": asdict(found.how),
-    }
+    terms, how = found.terms, asdict(found.how)
+    by = {"matched": terms.match, "baseline": terms.baseline, "tuned": terms.is_tuned}
+    return _shared(ArmRecipe, arm_recipes, found) | by | {"how": how}
 
 
 def to_arm_recipe(row: Row) -> ArmRecipe:
     """A row of attnres_arm_recipes."""
-    held: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in row.how.items()}
-    return ArmRecipe(
-        base_digest=row.base_digest,
-        fingerprint=row.fingerprint,
-        terms=Terms(row.matched, row.baseline, row.tuned),
-        variant=row.variant,
-        digest=row.digest,
-        how=Tuned(**held) if row.tuned else Matched(**held),
-    )
-
-
-def to_gate(row: Row) -> Gate:
-    """A row of attnres_gates."""
-    return Gate(row.name, row.passed, row.value, row.low, row.high)
+    held: dict[str, Any] = {key: as_tuple(value) for key, value in row.how.items()}
+    how, terms = (Tuned if row.tuned else Matched), Terms(row.matched, row.baseline, row.tuned)
+    values = _shared(ArmRecipe, arm_recipes, row)
+    return ArmRecipe(**(values | {"terms": terms, "how": how(**held)}))
 
 
 def to_record(row: Row, points: Sequence[Point], gates: Sequence[Gate] = ()) -> RunRecord:
     """A row of attnres_runs (with its recipe's name), its curve and its gates."""
     status = Status(row.status)
     ended = status in (Status.COMPLETE, Status.DIVERGED)
+    values = _shared(RunRecord, runs, row) | {"status": status, "versions": row.versions or {}}
     return RunRecord(
-        id=row.id,
+        **values,
         recipe=row.recipe,
-        recipe_digest=row.recipe_digest,
-        variant=row.variant,
-        seed=row.seed,
-        fingerprint=row.fingerprint,
-        status=status,
-        error=row.error,
         result=_to_result(row, points) if ended else None,
-        versions=row.versions or {},
         gates=tuple(sorted(gates, key=lambda gate: list(MEANING).index(gate.name))),
     )
 
@@ -132,16 +115,15 @@ def to_record(row: Row, points: Sequence[Point], gates: Sequence[Gate] = ()) -> 
 def to_standing(row: Row) -> Standing:
     """A row of attnres_runs, with what the kernel knows of its process."""
     is_known = row.owner is not None and owner.is_here(row.owner)
-    values = {f.name: getattr(row, f.name) for f in fields(Standing) if hasattr(row, f.name)}
     alive = owner.is_alive(row.owner) if is_known else None
-    return Standing(run_id=row.id, is_alive=alive, **values)
+    return Standing(run_id=row.id, is_alive=alive, **_shared(Standing, runs, row))
 
 
 def _to_result(row: Row, points: Sequence[Point]) -> RunResult:
-    values = {name: getattr(row, name) for name in _PLAIN} | {"status": Status(row.status)}
+    values = _shared(RunResult, runs, row) | {"status": Status(row.status)}
     for loss in ("val_loss", "initial_loss"):
         values[loss] = math.nan if values[loss] is None else values[loss]
-    settings = Settings(**{name: getattr(row, name) for name in _SETTINGS})
+    settings = Settings(**_shared(Settings, runs, row))
     return RunResult(**values, settings=settings, curve=tuple(points))
 
 

@@ -18,7 +18,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import NullPool
 
 from attnres_cli.config import address
-from attnres_cli.errors import AwayError, StudyError
+from attnres_cli.errors import AwayError, NoStudyError, StudyError
 
 _HEADER = b"SQLite format 3\0"
 _BUSY_MS = 60_000
@@ -43,7 +43,7 @@ def check_file(path: Path, create: bool) -> None:
         raise StudyError(f"study {path} is no file: --study names another, or a new one")
     if not path.exists():
         if not create:
-            raise StudyError(f"no study at {path}: `attnres ablate` makes one, --study names it")
+            raise NoStudyError(f"no study at {path}: `attnres ablate` makes one, --study names it")
         if not os.access(folder, os.W_OK):
             raise StudyError(f"study {path}: folder {folder} cannot be written to")
         return

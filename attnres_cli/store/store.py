@@ -2,30 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from datetime import UTC, datetime
 
-from sqlalchemy import Connection, insert, update
+from sqlalchemy import (
+    ARRAY,
+    Connection,
+    Integer,
+    delete,
+    func,
+    insert,
+    literal,
+    select,
+    text,
+    update,
+)
 
 from attnres_cli.config import address
-from attnres_cli.config.recipe import Recipe
+from attnres_cli.errors import NoStudyError, StudyError
 from attnres_cli.records import gates
-from attnres_cli.records.comparison_terms import ArmRecipe
-from attnres_cli.records.plan import Plan
-from attnres_cli.records.preregister import Registration
-from attnres_cli.records.run import DataDescription, RunRecord, RunSpec, Status
-from attnres_cli.store import claims, planned, postgres, rows, tables
-from attnres_cli.store.engine import connect, exists, runs_folder
-from attnres_cli.store.reader import Reader, facts, records
+from attnres_cli.records.run import RunRecord, Status
+from attnres_cli.store import owner, rows, sqlite, tables
+from attnres_cli.store.engine import connect, runs_folder
+from attnres_cli.store.planner import Planner, free, highest
+from attnres_cli.store.reader import facts, records
 from attnres_cli.store.retry import patient, patiently, retry_s
+from attnres_cli.store.rows import Row, now
 from attnres_cli.store.tables import curve, runs
 
 MAX_ATTEMPTS = 2
 """How often a run whose worker process died is started again before it counts as failed."""
 
 
-class Store(Reader):
+class Store(Planner):
     """One study, in which every run is once: (recipe digest, variant, seed, data fingerprint). One
     process at a time may claim a run; the claim ends with the run, or with the process.
     """
@@ -43,61 +53,46 @@ class Store(Reader):
 
     @classmethod
     def existing(cls, study: str) -> Store | None:
-        """The study of that path or URL, only to be read; None if there is none yet."""
-        there = patiently(lambda: exists(study), retry_s(), only_up=True)
-        return cls.open(study, create=False) if there else None
-
-    @contextmanager
-    def _write(self, *, alone: bool = False) -> Iterator[Connection]:
-        """Change rows of the study; `alone`, what others may be about to write too."""
-        with self._explained(), self._writing.begin() as connection:
-            if alone and connection.dialect.name == "postgresql":
-                postgres.alone(connection)
-            yield connection
-
-    @patient
-    def plan(
-        self, specs: Sequence[RunSpec], facts: DataDescription, *, retry_failed: bool = False
-    ) -> list[RunRecord]:
-        """Make every spec a run of the study, unless it is one; the runs, in the order of specs.
-        Runs whose process is gone wait again, and failed ones if asked for.
+        """The study of that path or URL, only to be read; None if there is none yet. Raises
+        StudyError where none could be made either.
         """
-        with self._write(alone=True) as connection:
-            planned.keep_data(connection, facts)
-            ids = planned.run_ids(connection, specs)
-            claims.free(connection, claims.orphans(connection, ids, self._watch, lock=True))
-            if retry_failed:
-                failed = (runs.c.id.in_(ids), runs.c.status == Status.FAILED)
-                connection.execute(update(runs).where(*failed).values(**rows.WAITING, attempts=0))
-        found = self.runs(ids=ids)  # curves are not read while nobody else may write
-        if len(found) < len(ids):  # another command has removed one just now
-            return self.plan(specs, facts)
-        return found
+        if not address.is_url(study):
+            sqlite.check_file(sqlite.path_of(study), create=True)
+        try:
+            return cls.open(study, create=False)
+        except NoStudyError:
+            return None
 
     @patient
     def claim(self, ids: Sequence[int]) -> RunRecord | None:
         """The first of these runs that waits, now this process's; None if none waits."""
+        mine = {"status": Status.RUNNING, "owner": owner.this_process()}
+        times = {"started_at": now(), "heartbeat_at": now()}
         with self._write() as connection:
-            found = claims.take(connection, ids)
-            return None if found is None else records(connection, runs.c.id == found)[0]
+            found = _waiting(connection, ids)
+            if found is None:
+                return None
+            taken = update(runs).where(runs.c.id == found)
+            connection.execute(taken.values(**mine, **times, attempts=runs.c.attempts + 1))
+            return records(connection, runs.c.id == found)[0]
 
     def beat(self, run_id: int, step: int, *, further: bool = False) -> bool:
         """Say that this process lives and how far its run is; whether the run is still its own.
         `further`: it has a later checkpoint than before, and may die MAX_ATTEMPTS times more.
         """
-        said: dict[str, object] = {"step": step, "heartbeat_at": claims.now()}
+        said: dict[str, object] = {"step": step, "heartbeat_at": now()}
         if further:
             said["attempts"] = 1
         try:
             with self._write() as connection:
-                return claims.change(connection, run_id, said)
+                return _change(connection, run_id, said)
         finally:  # who trains for long keeps no connection: a server has a hundred or so
             self._writing.pool.dispose()
 
     def let_go(self, run_id: int) -> None:
         """Let a run that this process has claimed wait again; no death of it is counted."""
         with self._write() as connection:
-            claims.change(connection, run_id, {**rows.WAITING, "attempts": 0})
+            _change(connection, run_id, {**rows.WAITING, "attempts": 0})
 
     @patient
     def finish(self, record: RunRecord) -> None:
@@ -106,7 +101,7 @@ class Store(Reader):
         assert result is not None
         with self._write() as connection:
             values = rows.of_result(result)
-            if not claims.end(connection, record.id, values, record.versions):
+            if not _end(connection, record.id, values, record.versions):
                 return
             met = gates.of(result, facts(connection, record.fingerprint))
             probes = [row for probe in result.probes for row in rows.of_probe(record.id, probe)]
@@ -126,7 +121,7 @@ class Store(Reader):
         if step is not None:
             failed["step"] = step
         with self._write() as connection:
-            claims.end(connection, run_id, failed, versions)
+            _end(connection, run_id, failed, versions)
 
     @patient
     def release(self, ids: Sequence[int], *, cause: str | None = None) -> int:
@@ -135,11 +130,11 @@ class Store(Reader):
         of death, runs that were started MAX_ATTEMPTS times without coming further fail instead.
         """
         with self._read() as connection:  # most often there is nothing to write
-            if not claims.orphans(connection, ids, self._watch):
+            if not self._orphans(connection, ids):
                 return 0
         with self._write() as connection:
-            orphans = claims.orphans(connection, ids, self._watch, lock=True)
-            claims.free(connection, orphans, counts=cause is not None)
+            orphans = self._orphans(connection, ids, lock=True)
+            free(connection, orphans, counts=cause is not None)
             guilty = [row.id for row in orphans if row.attempts >= MAX_ATTEMPTS]
             if cause is not None and guilty:
                 failed = {"status": Status.FAILED, "error": cause}
@@ -151,23 +146,63 @@ class Store(Reader):
         """Delete these runs with their curves: all or none, but for those that are gone already.
         Raises StudyError where a process may be running one.
         """
+        query = select(runs).where(runs.c.id.in_(ids)).order_by(runs.c.id).with_for_update()
         with self._write() as connection:
-            claims.remove(connection, ids)
+            for row in connection.execute(query).all():
+                _check_is_idle(row)
+            if connection.dialect.name == "sqlite":  # undone with the transaction, as all else
+                connection.execute(text(f"PRAGMA user_version = {highest(connection)}"))
+            for table in (curve, tables.probes, tables.gates):
+                connection.execute(delete(table).where(table.c.run_id.in_(ids)))
+            connection.execute(delete(runs).where(runs.c.id.in_(ids)))
 
-    @patient
-    def keep_arm_recipes(self, plan: Plan, facts: DataDescription) -> list[ArmRecipe]:
-        """Record the recipes that arms of a plan have of their own, and return what then stands.
-        What was matched by time stays as it was first measured; all else is written anew.
-        """
-        if not plan.arm_recipes:
-            return []
-        with self._write(alone=True) as connection:
-            return planned.keep_arm_recipes(connection, plan, facts)
 
-    @patient
-    def register(self, found: Registration, recipe: Recipe) -> None:
-        """Fix what a comparison under this recipe will be; the same once more changes nothing.
-        Raises StudyError where the recipe has runs, or another preregistration.
-        """
-        with self._write(alone=True) as connection:
-            planned.register(connection, found, recipe)
+def _waiting(connection: Connection, ids: Sequence[int]) -> int | None:
+    """The first of these runs that waits, kept from others. SQLite has one writer at a time; on
+    PostgreSQL the row is locked, and rows that others have locked are passed over.
+    """
+    waiting = select(runs.c.id).where(runs.c.status == Status.PENDING)
+    if connection.dialect.name == "sqlite":
+        free = set(connection.execute(waiting).scalars())
+        return next((run_id for run_id in ids if run_id in free), None)
+    asked = literal(list(ids), ARRAY(Integer))
+    mine = waiting.where(runs.c.id == func.any(asked))
+    mine = mine.order_by(func.array_position(asked, runs.c.id)).limit(1)
+    return connection.execute(mine.with_for_update(skip_locked=True)).scalar()
+
+
+def _change(connection: Connection, run_id: int, values: Mapping[str, object]) -> bool:
+    """Change a run that is this process's; whether it is."""
+    ours = (runs.c.id == run_id, runs.c.owner == owner.this_process())
+    return connection.execute(update(runs).where(*ours).values(values)).rowcount == 1
+
+
+def _end(
+    connection: Connection, run_id: int, values: Mapping[str, object], versions: Mapping[str, str]
+) -> bool:
+    """The one place where a run ends; only the process that claimed it may end it, else StudyError.
+    Returns False where this end was recorded before, by a server that was gone before it said so.
+    """
+    done = {**values, "versions": dict(versions), "owner": None}
+    if _change(connection, run_id, {**done, "finished_at": now()}):
+        return True
+    row = connection.execute(select(runs).where(runs.c.id == run_id)).mappings().one_or_none()
+    if row is not None and all(row[name] == value for name, value in done.items()):
+        return False
+    raise StudyError(f"run {run_id} is no longer this process's: its result was not recorded")
+
+
+def _check_is_idle(row: Row) -> None:
+    """Raise StudyError where a process may be running a run."""
+    if row.status != Status.RUNNING:
+        return
+    if owner.is_here(row.owner):
+        alive = owner.is_alive(row.owner)
+    else:  # one look cannot see whether a heartbeat moves
+        said = datetime.fromisoformat(row.heartbeat_at) if row.heartbeat_at else None
+        alive = said is not None and (datetime.now(UTC) - said).total_seconds() < 2 * owner.STALE_S
+    if alive:
+        host, _, pid, _ = row.owner.split("|")
+        raise StudyError(
+            f"run {row.id} is running (process {pid} on {host.partition('/')[0]}): stop that first"
+        )

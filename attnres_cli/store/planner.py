@@ -1,0 +1,168 @@
+"""What a plan puts into a study, where it is not there yet: recipes, data, runs, registrations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import Any
+
+from sqlalchemy import Connection, Table, func, insert, select, text, update
+
+from attnres_cli.config.recipe import Recipe
+from attnres_cli.errors import StudyError
+from attnres_cli.records.comparison_terms import ArmRecipe
+from attnres_cli.records.plan import Plan
+from attnres_cli.records.preregister import Registration
+from attnres_cli.records.run import DataDescription, RunRecord, RunSpec, Status
+from attnres_cli.records.search_records import is_searched, searched_name
+from attnres_cli.store import postgres, rows, tables
+from attnres_cli.store.reader import Reader
+from attnres_cli.store.retry import patient
+from attnres_cli.store.rows import Row, now
+from attnres_cli.store.tables import recipes, runs
+
+
+class Planner(Reader):
+    """A study that can be written to. What is not there stays so while a transaction is alone."""
+
+    @contextmanager
+    def _write(self, *, alone: bool = False) -> Iterator[Connection]:
+        """Change rows of the study; `alone`, what others may be about to write too."""
+        with self._explained(), self._writing.begin() as connection:
+            if alone and connection.dialect.name == "postgresql":
+                postgres.alone(connection)
+            yield connection
+
+    @patient
+    def plan(
+        self, specs: Sequence[RunSpec], facts: DataDescription, *, retry_failed: bool = False
+    ) -> list[RunRecord]:
+        """Make every spec a run of the study, unless it is one; the runs, in the order of specs.
+        Runs whose process is gone wait again, and failed ones if asked for.
+        """
+        with self._write(alone=True) as connection:
+            _keep(connection, tables.data, asdict(facts))
+            ids = _run_ids(connection, specs)
+            free(connection, self._orphans(connection, ids, lock=True))
+            if retry_failed:
+                failed = (runs.c.id.in_(ids), runs.c.status == Status.FAILED)
+                connection.execute(update(runs).where(*failed).values(**rows.WAITING, attempts=0))
+        found = self.runs(ids=ids)  # curves are not read while nobody else may write
+        if len(found) < len(ids):  # another command has removed one just now
+            return self.plan(specs, facts)
+        return found
+
+    def _orphans(
+        self, connection: Connection, ids: Sequence[int], *, lock: bool = False
+    ) -> list[Row]:
+        """The running ones of these runs whose process is gone; with `lock` kept from changes."""
+        running = select(runs).where(runs.c.id.in_(ids), runs.c.status == Status.RUNNING)
+        if lock:  # not those that somebody is changing right now: their processes live
+            running = running.order_by(runs.c.id).with_for_update(skip_locked=True)
+        found = connection.execute(running).all()
+        return [row for row in found if self._watch.is_gone(row.id, row.owner, row.heartbeat_at)]
+
+    @patient
+    def keep_arm_recipes(self, plan: Plan, facts: DataDescription) -> list[ArmRecipe]:
+        """Record the recipes that arms of a plan have of their own, and return what then stands.
+        What was matched by time stays as it was first measured; all else is written anew.
+        """
+        if not plan.arm_recipes:
+            return []
+        of, kept = tables.arm_recipes, []
+        with self._write(alone=True) as connection:
+            _keep(connection, tables.data, asdict(facts))
+            for recipe in (plan.recipe, *(plan.recipe_of(arm) for arm in plan.arms)):
+                _keep_recipe(connection, recipe)
+            for found in plan.arm_recipes:
+                row = rows.of_arm_recipe(found)
+                same = [of.c[column.name] == row[column.name] for column in of.primary_key]
+                held = connection.execute(select(of).where(*same)).first()
+                if held is None:
+                    connection.execute(insert(of).values(row))
+                elif found.terms.match != "time" or found.terms.is_tuned:
+                    connection.execute(update(of).where(*same).values(row))
+                else:
+                    found = rows.to_arm_recipe(held)
+                kept.append(found)
+        return kept
+
+    @patient
+    def register(self, found: Registration, recipe: Recipe) -> None:
+        """Fix what a comparison under this recipe will be; the same once more changes nothing.
+        Raises StudyError where the recipe has runs, or another preregistration.
+        """
+        of, mine = tables.registrations, runs.c.recipe_digest == recipe.digest
+        query = select(of.c.digest).where(of.c.recipe_digest == recipe.digest)
+        row = {"recipe_digest": recipe.digest, "digest": found.digest, "made_at": now()}
+        with self._write(alone=True) as connection:
+            _keep_recipe(connection, recipe)
+            held = connection.execute(query).scalar()
+            if held == found.digest:
+                return
+            if held is not None:
+                raise StudyError(
+                    f"recipe {recipe.name} ({recipe.digest}) is preregistered already, as {held}: "
+                    "what is fixed stays; take another --study"
+                )
+            if connection.execute(select(runs.c.id).where(mine)).first() is not None:
+                raise StudyError(
+                    f"the study holds runs of recipe {recipe.name} ({recipe.digest}): only what "
+                    "has no runs can be preregistered; take another --study"
+                )
+            connection.execute(insert(of).values(**row, document=asdict(found)))
+
+
+def free(connection: Connection, orphans: Sequence[Row], *, counts: bool = False) -> None:
+    """Let these runs wait again; with all their attempts, unless these deaths count."""
+    freed = update(runs).where(runs.c.id.in_([row.id for row in orphans]))
+    connection.execute(freed.values(**rows.WAITING, **({} if counts else {"attempts": 0})))
+
+
+def highest(connection: Connection) -> int:
+    """The highest number that a run in this file has had. Numbers are never given twice, since
+    people write them down: PostgreSQL's sequence sees to that, but SQLite would give the highest
+    again once its run is removed, so the highest that ever was is then in the header of the file.
+    """
+    held = connection.execute(select(func.max(runs.c.id))).scalar() or 0
+    return max(held, connection.execute(text("PRAGMA user_version")).scalar_one())
+
+
+def _keep(connection: Connection, table: Table, row: Mapping[str, object]) -> None:
+    """Put a row there unless its primary key, one column, is."""
+    (key,) = table.primary_key
+    held = connection.execute(select(key).where(key == row[key.name])).first()
+    if held is None:
+        connection.execute(insert(table).values(**row))
+
+
+def _keep_recipe(connection: Connection, recipe: Recipe) -> None:
+    resolved = recipe.model_dump(mode="json")
+    row = {"digest": recipe.digest, "name": recipe.name, "resolved": resolved}
+    _keep(connection, recipes, row)
+
+
+def _run_ids(connection: Connection, specs: Sequence[RunSpec]) -> list[int]:
+    """The numbers of the runs of these specs, which are made where there are none."""
+    asked = {spec.recipe.digest: spec.recipe for spec in specs}
+    for recipe in asked.values():
+        _keep_recipe(connection, recipe)
+        if not is_searched(recipe.name):  # what a search tried is now trained for its own sake
+            mine = (recipes.c.digest == recipe.digest, recipes.c.name == searched_name(recipe.name))
+            connection.execute(update(recipes).where(*mine).values(name=recipe.name))
+    identity = [runs.c[name] for name in ("recipe_digest", "variant", "seed", "fingerprint")]
+    query = select(*identity, runs.c.id).where(runs.c.recipe_digest.in_(asked))
+    held = {tuple(row[:-1]): row.id for row in connection.execute(query)}
+    fresh: list[dict[str, Any]] = [
+        dict(zip((column.name for column in identity), each, strict=True))
+        | {"attempts": 0, "created_at": now(), **rows.WAITING}
+        for each in dict.fromkeys(spec.identity for spec in specs)
+        if each not in held
+    ]
+    if fresh:
+        if connection.dialect.name == "sqlite":
+            fresh = [row | {"id": n} for n, row in enumerate(fresh, highest(connection) + 1)]
+        connection.execute(insert(runs), fresh)
+        held = {tuple(row[:-1]): row.id for row in connection.execute(query)}
+    return [held[spec.identity] for spec in specs]
