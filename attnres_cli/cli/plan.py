@@ -33,12 +33,11 @@ def plan(
 ) -> None:
     """Tell the noise floor, and how many seeds a gap takes at what cost; nothing is trained."""
     from attnres_cli.config.recipe import names
-    from attnres_cli.lab.notebook import canonical_under
+    from attnres_cli.lab.held import Held
     from attnres_cli.records import device_flops
     from attnres_cli.report import formats, power
     from attnres_cli.store.store import Store
     from attnres_cli.verdict.power import analyse, too_few_runs
-    from attnres_cli.verdict.select import choose
 
     form = read_format(output)
     if not (math.isfinite(gap) and gap > 0):
@@ -47,8 +46,7 @@ def plan(
     records = store.runs(curves=False)
     if recipe in names() and recipe not in {record.recipe for record in records}:
         raise too_few_runs(study, str(recipe), baseline, 0)
-    canonical = canonical_under(store)
-    chosen = choose(records, study, recipe, baseline, canonical, store.arm_recipes())
+    chosen = Held(store, study, records).choose(recipe, baseline)
     data, n_cores = store.data(chosen.fingerprint), len(device_flops.cores())
     found = analyse(chosen.records, data, chosen.baseline, gap, arms, workers, n_cores)
     if found is None:

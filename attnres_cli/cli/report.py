@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TextIO
@@ -30,9 +29,7 @@ from attnres_cli.console import say
 from attnres_cli.errors import AwayError, StudyError, UsageError
 
 if TYPE_CHECKING:
-    from attnres_cli.config.recipe import Recipe
-    from attnres_cli.records.comparison_terms import ArmRecipe
-    from attnres_cli.records.preregister import Registration
+    from attnres_cli.lab.held import Held
     from attnres_cli.records.run import RunRecord
     from attnres_cli.records.search_records import Search
     from attnres_cli.store.store import Store
@@ -42,66 +39,6 @@ if TYPE_CHECKING:
     from attnres_cli.verdict.select import Choice
 
 _OTHERS = 3  # recipes that a report names besides its own
-
-
-@dataclass(frozen=True)
-class _Held:
-    """What a study holds, read once; `runs` are without those of searches."""
-
-    store: Store
-    study: str  # as it was typed
-    records: list[RunRecord]
-    own: list[ArmRecipe]
-    registrations: list[Registration]
-    searches: list[Search]
-
-    def chapters(self, chosen: Choice, *, whole: bool) -> list[Chapter]:
-        """The comparisons of a recipe, the preregistered one first, each with its runs."""
-        from attnres_cli.verdict.chapter import chapter
-        from attnres_cli.verdict.registered import compared
-
-        data = self.store.data(chosen.fingerprint)
-        found = compared(chosen, self.records, data, self.own, self.registrations)
-        chapters = [chapter(one, self.records, self.study) for one in found]
-        return [self._seen(one) for one in chapters] if whole else chapters
-
-    def _seen(self, chapter: Chapter) -> Chapter:
-        """A chapter with what pages and figures show besides: curves, recipes, the last probes."""
-        store, ids = self.store, [run.id for run in chapter.runs]
-        last = {number: probes[-1] for number, probes in store.probes(ids).items() if probes}
-        digests = {run.recipe_digest for run in chapter.runs} | {chapter.comparison.recipe_digest}
-        recipes = {digest: store.recipe(digest) for digest in digests}
-        curved = {run.id: run for run in store.runs(ids=ids)}  # without those removed just now
-        runs = [curved.get(run.id, run) for run in chapter.runs]
-        return replace(chapter, runs=runs, probes=last, recipes=recipes)
-
-    def ladder(self, chosen: Choice) -> Ladder:
-        """All sizes of a recipe's name. Raises StudyError where there is but one."""
-        from attnres_cli.verdict.ladder import ladder
-        from attnres_cli.verdict.registered import EXPLORATORY
-
-        name, data = chosen.records[-1].recipe, self.store.data(chosen.fingerprint)
-        recipe_of = self.store.recipe
-        sizes = ladder(self.records, name, data, chosen.baseline, recipe_of, self.own)
-        return replace(sizes, registered=EXPLORATORY if self.registrations else "")
-
-    def ladders(self, shown: Sequence[Choice]) -> list[Ladder]:
-        """Of each recipe's name and data, what its sizes say together, if it has several."""
-        found = []
-        keys = {(chosen.records[-1].recipe, chosen.fingerprint): chosen for chosen in shown}
-        for chosen in reversed(keys.values()):
-            try:
-                found.append(self.ladder(chosen))
-            except StudyError:  # one size
-                continue
-        return found
-
-    def findings(self) -> list[Finding]:
-        """What the searches of the study found."""
-        from attnres_cli.verdict.optima import find
-
-        runs = self.store.runs(curves=False) if self.searches else []
-        return [find(search, runs) for search in self.searches]
 
 
 def report(
@@ -120,6 +57,7 @@ def report(
     _plugin: Plugins = None,
 ) -> None:
     """Print the verdict from the study alone, or write it, with figures; nothing is trained."""
+    from attnres_cli.lab.held import Held
     from attnres_cli.records.search_records import is_searched
     from attnres_cli.store.store import Store
 
@@ -135,20 +73,19 @@ def report(
     if asked := _asked_for(searches, recipe, records):
         _refuse(asked, scaling=scaling, against=against)
         _show_search(asked, store, study, form, figures, out)
+        _keep(out, output)
+        return
+    if recipe is None:
+        records = [record for record in records if not is_searched(record.recipe)]
+    held, others = Held(store, study, records), searches if recipe is None else []
+    if scaling:
+        _show_ladder(held.ladder(held.choose(recipe, baseline)), study, form, figures, out)
+    elif form is Format.HTML and against is None:
+        _show_comparisons(held, held.every(recipe, baseline), others, form, figures, against, out)
     else:
-        if recipe is None:
-            records = [record for record in records if not is_searched(record.recipe)]
-        own, registrations = store.arm_recipes(), store.registrations()
-        named = [] if recipe is not None else searches
-        held = _Held(store, study, records, own, registrations, named)
-        is_page = form is Format.HTML and not scaling and against is None
-        shown = _chosen(held, recipe, baseline, of_all=is_page)
-        if not is_page and not scaling:
-            _say_others((*shown[-1].others, *(f"{each.name} (a search)" for each in searches)))
-        if scaling:
-            _show_ladder(held.ladder(shown[-1]), study, form, figures, out)
-        else:
-            _show_comparisons(held, shown, form, figures, against, out)
+        chosen = held.choose(recipe, baseline)
+        _say_others((*chosen.others, *(f"{each.name} (a search)" for each in others)))
+        _show_comparisons(held, [chosen], others, form, figures, against, out)
     _keep(out, output)
 
 
@@ -157,39 +94,17 @@ def _preregister(path: str, study: str) -> None:
     or VariantError where the file is wrong, StudyError where the study holds runs of the recipe or
     another preregistration of it.
     """
+    from attnres_cli.lab.grid import canonical
     from attnres_cli.records.preregister import read
     from attnres_cli.store.store import Store
 
-    found, recipe = read(path, _canonical_design)
+    found, recipe = read(path, canonical)
     Store.open(study, create=True).register(found, recipe)
     sys.stdout.write(
         f"preregistered {found.digest}: {len(found.arms)} arms x {len(found.seeds)} seeds under "
         f"recipe {recipe.name} ({recipe.digest}) in study {study}; reports label all else as "
         "exploratory\n"
     )
-
-
-def _canonical_design(spec: str, recipe: Recipe) -> str:
-    import torch
-
-    from attnres_cli.nn.variant import parse
-
-    typed, depth = parse(spec), 2 * recipe.model.n_layers
-    with torch.device("meta"):
-        typed.build(recipe.model.d_model, depth)
-    return str(typed.at_depth(depth))
-
-
-def _chosen(held: _Held, recipe: str | None, baseline: str, *, of_all: bool) -> list[Choice]:
-    """The recipe that a report is of, or with all that a page shows, the newest last."""
-    from attnres_cli.lab.notebook import canonical_under
-    from attnres_cli.verdict.select import choose, every
-
-    canonical = canonical_under(held.store)
-    newest = choose(held.records, held.study, recipe, baseline, canonical, held.own)
-    if not of_all:
-        return [newest]
-    return every(newest, held.records, recipe, baseline, canonical, held.own)
 
 
 def _keep(out: TextIO, output: Path | None) -> None:
@@ -265,8 +180,9 @@ def _say_others(others: Sequence[str]) -> None:
 
 
 def _show_comparisons(
-    held: _Held,
+    held: Held,
     shown: Sequence[Choice],
+    searches: Sequence[Search],
     form: Format,
     figures: str | None,
     against: str | None,
@@ -277,6 +193,7 @@ def _show_comparisons(
     from attnres_cli.report.against import report_of as beside_paper
     from attnres_cli.report.answer import unanswerable
     from attnres_cli.report.comparison import report_of
+    from attnres_cli.verdict.optima import find
     from attnres_cli.verdict.recipe_order import split
 
     is_page = form is Format.HTML
@@ -285,7 +202,9 @@ def _show_comparisons(
     comparisons = [chapter.comparison for chapter in chapters]
     if not is_page and (why := unanswerable(comparisons[0])):
         say(why)  # a table of nothing does not, and a page begins with it
-    ladders, findings = (held.ladders(shown), held.findings()) if whole else ([], [])
+    ladders = held.ladders(shown) if whole else []
+    runs = held.store.runs(curves=False) if whole and searches else []
+    findings = [find(search, runs) for search in searches] if whole else []
     if figures is not None:
         _draw(split(chapters)[0], ladders, figures)
         _draw_searches(findings, figures)

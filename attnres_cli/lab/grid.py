@@ -43,6 +43,14 @@ def resolve(specs: Sequence[str], recipe: Recipe, vocab_size: int) -> tuple[Arm,
     return tuple(arms.values())
 
 
+def canonical(spec: str, recipe: Recipe) -> str:
+    """The name of a design under a recipe. Raises VariantError where it does not fit its sizes."""
+    typed, depth = variant.parse(spec), 2 * recipe.model.n_layers
+    with torch.device("meta"):
+        typed.build(recipe.model.d_model, depth)
+    return str(typed.at_depth(depth))
+
+
 def counted(design: Residual, shape: Shape) -> tuple[int, int]:
     """Parameters of a model with this design, and training FLOPs per token."""
     return n_params(shape, design), train_flops_per_token(shape, design)

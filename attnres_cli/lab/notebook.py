@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from attnres_cli.config import address
 from attnres_cli.errors import UsageError, required, unknown
+from attnres_cli.lab.held import Held
 from attnres_cli.store.store import Store
 from attnres_cli.verdict.comparison import ArmResult, Comparison
-from attnres_cli.verdict.registered import compared
-from attnres_cli.verdict.select import Canonical, choose, every
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -88,8 +87,13 @@ class Study:
             StudyError: the study holds no runs.
             UsageError: no such recipe or baseline in it.
         """
-        found = self._comparisons(baseline, recipe)
-        return [_verdict(comparison, arm) for comparison in found for arm in comparison.arms]
+        held = Held(self._store, self.name, self._store.runs(curves=False))
+        return [
+            _verdict(comparison, arm)
+            for chosen in held.every(recipe, baseline)
+            for comparison in held.comparisons(chosen)
+            for arm in comparison.arms
+        ]
 
     def frame(self, table: Table = "verdicts") -> pd.DataFrame:
         """The records of `runs`, `curves` or `verdicts` as a data frame.
@@ -103,28 +107,6 @@ class Study:
         library = required("pandas", "pandas", "a data frame", UsageError)
         frame: pd.DataFrame = library.DataFrame(tables[table]())
         return frame
-
-    def _comparisons(self, baseline: str, recipe: str | None) -> list[Comparison]:
-        store, own = self._store, self._store.arm_recipes()
-        records, registrations = store.runs(curves=False), store.registrations()
-        canonical = canonical_under(store)
-        newest = choose(records, self.name, recipe, baseline, canonical, own)
-        found = []
-        for chosen in every(newest, records, recipe, baseline, canonical, own):
-            data = store.data(chosen.fingerprint)
-            found += compared(chosen, records, data, own, registrations)
-        return found
-
-
-def canonical_under(store: Store) -> Canonical:
-    """A function that gives the canonical form of a spec under a recipe of the study."""
-
-    def canonical(spec: str, digest: str) -> str:
-        from attnres_cli.nn.variant import parse
-
-        return str(parse(spec).at_depth(2 * store.recipe(digest).model.n_layers))
-
-    return canonical
 
 
 _RESULT = (

@@ -12,18 +12,24 @@ from sqlalchemy import text
 from studies import FACTS, VERSIONS, fill
 
 from attnres_cli.config.recipe import Recipe
-from attnres_cli.records.run import DataDescription, RunSpec
+from attnres_cli.records.run import RunSpec
 from attnres_cli.store import engine
 from attnres_cli.store.optuna import optuna_storage
 from attnres_cli.store.store import Store
+
+
+@pytest.fixture(autouse=True)
+def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
+
 
 ARMS = ["standard", "attnres", "hc"]
 
 
 def test_a_trained_study_becomes_a_page_figures_and_a_table(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
-    monkeypatch.chdir(tmp_path)
     brief = ("--recipe", "smoke", "--seeds", "2", "--set", "train.tokens=2k", "--workers", "1")
     trained = attnres(capsys, "ablate", *ARMS, *brief)
 
@@ -49,15 +55,11 @@ def test_a_trained_study_becomes_a_page_figures_and_a_table(
 
 
 def test_a_study_in_which_nothing_has_ended_is_a_page_too(
-    tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
     tiny_recipe: Recipe,
 ):
-    monkeypatch.chdir(tmp_path)
-    facts = DataDescription("0123456789abcdef", "stdlib", 5000, 256, 4750, 250, 3.3, 2.4)
-    spec = RunSpec(tiny_recipe, "standard", 0, facts.fingerprint)
-    Store.open("attnres.db", create=True).plan([spec], facts)
+    spec = RunSpec(tiny_recipe, "standard", 0, FACTS.fingerprint)
+    Store.open("attnres.db", create=True).plan([spec], FACTS)
 
     found = [
         attnres(capsys, "report", "--format", form, "--figures", "figures")
@@ -69,10 +71,7 @@ def test_a_study_in_which_nothing_has_ended_is_a_page_too(
     assert all("no figures: no run has ended" in err for *_, err in found)
 
 
-def test_an_empty_study_says_what_fills_it(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.chdir(tmp_path)
+def test_an_empty_study_says_what_fills_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     Store.open("attnres.db", create=True)
 
     code, out, err = attnres(capsys, "report", "--format", "html", "--output", "page.html")
@@ -91,12 +90,12 @@ STUDIES: dict[str, tuple[dict[str, list[float]], str]] = {
 }
 
 
-def made(path: Path, recipe: Recipe, losses: dict[str, list[float]]) -> None:
+def made(recipe: Recipe, losses: dict[str, list[float]]) -> None:
     """A study of these losses, or of two runs that failed where there are none."""
     if losses:
-        fill(path, recipe, losses)
+        fill(Path("attnres.db"), recipe, losses)
         return
-    store = Store.open(str(path), create=True)
+    store = Store.open("attnres.db", create=True)
     specs = [RunSpec(recipe, arm, 0, FACTS.fingerprint) for arm in ("standard", "attnres")]
     for record in store.plan(specs, FACTS):
         claimed = store.claim([record.id])
@@ -107,15 +106,12 @@ def made(path: Path, recipe: Recipe, losses: dict[str, list[float]]) -> None:
 @pytest.mark.parametrize("case", STUDIES)
 def test_a_study_that_cannot_answer_says_why_in_every_format(
     case: str,
-    tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
     tiny_recipe: Recipe,
     subtests: pytest.Subtests,
 ):
-    monkeypatch.chdir(tmp_path)
     losses, words = STUDIES[case]
-    made(tmp_path / "attnres.db", tiny_recipe, losses)
+    made(tiny_recipe, losses)
 
     for form in FORMS:
         with subtests.test(form):
@@ -133,14 +129,11 @@ def test_a_study_that_cannot_answer_says_why_in_every_format(
 
 
 def test_an_unknown_arm_is_one_line_with_the_nearest(
-    tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
     tiny_recipe: Recipe,
     subtests: pytest.Subtests,
 ):
-    monkeypatch.chdir(tmp_path)
-    fill(tmp_path / "attnres.db", tiny_recipe, {"standard": [1.5], "attnres": [1.4]})
+    made(tiny_recipe, {"standard": [1.5], "attnres": [1.4]})
 
     for more in ((), ("--scaling",), ("--against", "paper"), ("--format", "html")):
         with subtests.test(more=more):
@@ -150,13 +143,10 @@ def test_an_unknown_arm_is_one_line_with_the_nearest(
 
 
 def test_runs_are_reported_where_the_searches_are_those_of_another_optuna(
-    tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
     tiny_recipe: Recipe,
 ):
-    monkeypatch.chdir(tmp_path)
-    made(tmp_path / "attnres.db", tiny_recipe, {"standard": [3.0, 3.1], "attnres": [2.9, 3.0]})
+    made(tiny_recipe, {"standard": [3.0, 3.1], "attnres": [2.9, 3.0]})
     _, before, _ = attnres(capsys, "report")
     with optuna_storage("attnres.db") as storage:
         optuna.create_study(storage=storage, study_name="attnres-0123abcd-standard")
