@@ -29,11 +29,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from attnres_cli.nn.depthmix import streams
-from attnres_cli.nn.depthmix.streams import Maps, State
 from attnres_cli.nn.residual import Hidden, VariantError, register
 
-from .parts.many_streams import LearnedRows
+from .parts.many_streams import LearnedRows, Maps, State
 
 
 @register("frac")
@@ -63,7 +61,7 @@ class FracConnections(LearnedRows):
         return Maps(read.mT, mix.mT, write)
 
     def start(self, x: Hidden) -> State:
-        return streams.fractions(x, self.n_streams)
+        return State(x.unflatten(-1, (self.n_streams, -1)))
 
     def finish(self, state: State) -> Hidden:
         return state.x.flatten(-2)

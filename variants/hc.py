@@ -33,10 +33,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from attnres_cli.nn.depthmix.streams import Maps
 from attnres_cli.nn.residual import VariantError, register
 
-from .parts.many_streams import LearnedRows
+from .parts.many_streams import LearnedRows, Maps
 
 
 @register("hc")

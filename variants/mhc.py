@@ -48,11 +48,9 @@ import torch
 from torch import Tensor, nn
 
 from attnres_cli.nn.cost import TableOne
-from attnres_cli.nn.depthmix import streams
-from attnres_cli.nn.depthmix.streams import Maps
 from attnres_cli.nn.residual import VariantError, register
 
-from .parts.many_streams import ManyStreams
+from .parts.many_streams import ManyStreams, Maps, combine, project
 
 
 @register("mhc")
@@ -94,7 +92,7 @@ class ManifoldHyperConnections(ManyStreams):
             self.head.extend([torch.tensor(0.01), *(torch.zeros(size) for size in sizes)])
 
     def maps(self, x: Tensor, l: int) -> Maps:
-        found = streams.project(x.flatten(-2), self.weight[l - 1]).split(self.sizes, dim=-1)
+        found = project(x.flatten(-2), self.weight[l - 1]).split(self.sizes, dim=-1)
         scale, bias = self.scale[l - 1].to(found[0].dtype), self.bias[l - 1].to(found[0].dtype)
         scores = zip(scale, found, bias.split(self.sizes), strict=True)
         read, write, mix = (a * u + b for a, u, b in scores)
@@ -107,13 +105,13 @@ class ManifoldHyperConnections(ManyStreams):
         if self.permutations is None:
             return sinkhorn(scores.unflatten(-1, square), self.iterations)
         weights = scores.softmax(dim=-1).unsqueeze(-2)
-        return streams.combine(weights, self.permutations).squeeze(-2).unflatten(-1, square)
+        return combine(weights, self.permutations).squeeze(-2).unflatten(-1, square)
 
     def readout(self, x: Tensor) -> Tensor:
         if not len(self.head):
             return super().readout(x)
         scale, weight, bias = self.head
-        return (scale * streams.project(x.flatten(-2), weight) + bias).sigmoid().unsqueeze(-2)
+        return (scale * project(x.flatten(-2), weight) + bias).sigmoid().unsqueeze(-2)
 
     def extra_flops_per_token(self) -> int:
         n, width = self.n_streams, self.n_streams * self.d_model

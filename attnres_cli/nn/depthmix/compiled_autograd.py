@@ -61,9 +61,9 @@ class CompiledGather(Gather):
             raise NotImplementedError("a history that branches cannot be compiled with Triton")
         used.newest = number
         edges = {site: edge for site, edge in edges.items() if site not in used.sites}
-        place = _Place(number, state.layout.readers_of(number).start, tuple(edges))
+        first, sites = state.layout.readers_of(number).start, tuple(edges)
         flat = (tensor for edge in edges.values() for tensor in edge)
-        z, r, *passed = _Append.apply(v, rows, place, self.arithmetic, *flat)  # type: ignore[no-untyped-call]
+        z, r, *passed = _Append.apply(v, rows, number, first, sites, self.arithmetic, *flat)  # type: ignore[no-untyped-call]
         pairs = zip(passed[::2], passed[1::2], strict=True)
         edges = {site: Edge(*pair) for site, pair in zip(edges, pairs, strict=True)}
         source = scored(state, v, rows, *_scores_or_none(rows, z, r, scoring))
@@ -74,9 +74,13 @@ class CompiledGather(Gather):
         self, state: EngineState, site: int, query: Tensor | None = None
     ) -> tuple[Tensor, EngineState]:
         """h_l = sum_i a_il v_i; one that is read again, or by its own query, is unrolled."""
-        record, first = state.records[-1], state.sources[0]
-        if query is not None or site in record.used.sites:
-            return _read_unrolled(state, site, query), state
+        record, first, scoring = state.records[-1], state.sources[0], state.scoring
+        if query is None and scoring.query is not None and site in record.used.sites:
+            query = scoring.query[site]
+        if query is not None:
+            return unrolled.mix(state, site, unrolled.query_scores(state, site, query)), state
+        if site in record.used.sites:
+            return unrolled.mix(state, site, unrolled.scores_at(scoring, site, ())), state
         record.used.sites.add(site)
         with torch.no_grad():
             sources, scores, state = to_mix(state, site, self.arithmetic)
@@ -84,14 +88,6 @@ class CompiledGather(Gather):
             *record.edges[site], self.arithmetic, first.dtype, *sources, *scores
         )
         return h.view(first.shape), state
-
-
-class _Place(NamedTuple):
-    """Of an append: the source's number, the first site that reads it, the sites of its edges."""
-
-    number: int
-    first: int
-    sites: tuple[int, ...]
 
 
 class _Append(torch.autograd.Function):
@@ -102,7 +98,9 @@ class _Append(torch.autograd.Function):
         ctx: Any,
         v: Tensor,
         params: Tensor | None,
-        place: _Place,
+        number: int,
+        first: int,
+        sites: tuple[int, ...],
         arithmetic: eager.Eager,
         *edges: Tensor,
     ) -> tuple[Tensor, ...]:
@@ -110,23 +108,23 @@ class _Append(torch.autograd.Function):
         z = v.new_empty(0) if z is None else z
         r = v.new_empty(0) if r is None else r
         ctx.save_for_backward(v, params, z, r)
-        ctx.place, ctx.arithmetic = place, arithmetic
+        ctx.number, ctx.first, ctx.sites, ctx.arithmetic = number, first, sites, arithmetic
         ctx.mark_non_differentiable(z, r)
         return z, r, *(edge.clone() for edge in edges)
 
     @staticmethod
     def backward(ctx: Any, _z: None, _r: None, *grads: Tensor) -> Any:
         v, params, z, r = ctx.saved_tensors
-        place, scoring = ctx.place, ctx.arithmetic.scoring
+        scoring = ctx.arithmetic.scoring
         kept = _scores_or_none(params, z, r, scoring)
-        source = ScoredSource(place.number, place.first, _flat(v), params, *kept)
+        source = ScoredSource(ctx.number, ctx.first, _flat(v), params, *kept)
         reads = [
             _read_grad(site, grads[2 * k], grads[2 * k + 1], scoring)
-            for k, site in enumerate(place.sites)
+            for k, site in enumerate(ctx.sites)
         ]
         dv, dparams = ctx.arithmetic.source_gradient(source, reads, None)
         dv = None if dv is None else dv.to(v.dtype).view(v.shape)
-        return dv, dparams, None, None, *grads
+        return dv, dparams, None, None, None, None, *grads
 
 
 class _Read(torch.autograd.Function):
@@ -180,18 +178,6 @@ def _scores_or_none(
 ) -> tuple[Tensor | None, Tensor | None]:
     """Scores and reciprocal rms, where there are any: an autograd function returns tensors only."""
     return None if params is None else z, None if scoring.gain is None else r
-
-
-def _read_unrolled(state: EngineState, site: int, query: Tensor | None) -> Tensor:
-    scoring = state.scoring
-    if query is None and scoring.query is not None:
-        query = scoring.query[site]
-    if query is None:
-        scores = unrolled.scores_at(scoring, site, ())
-    else:
-        scores = unrolled.query_scores(state, site, query)
-    seen = [state.sources[i] for i in scoring.visible[site]]
-    return unrolled.weighted_sum(seen, scoring.weights(scores, dim=-2)).to(state.sources[0].dtype)
 
 
 def _flat(x: Tensor) -> Tensor:

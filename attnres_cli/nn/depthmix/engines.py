@@ -12,7 +12,12 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from attnres_cli.nn.depthmix.compiled_autograd import CompiledGather
+from attnres_cli.nn.depthmix.eager import Eager
+from attnres_cli.nn.depthmix.gather_autograd import Gather
+from attnres_cli.nn.depthmix.reference import Reference
 from attnres_cli.nn.depthmix.scoring import EngineState, Scoring
+from attnres_cli.nn.depthmix.unrolled import Unrolled
 
 NAMES = ("auto", "reference", "eager", "compile", "triton")
 """What an engine can be asked for by."""
@@ -100,22 +105,13 @@ def _learns_unrolled(name: str, scoring: Scoring) -> bool:
 
 def _made(name: str, scoring: Scoring) -> Engine:
     if name == "reference":
-        from attnres_cli.nn.depthmix.reference import Reference
-
         return Reference()
     if name == "compile":
-        from attnres_cli.nn.depthmix.unrolled import Unrolled
-
         return Unrolled()
-    from attnres_cli.nn.depthmix.eager import Eager
-    from attnres_cli.nn.depthmix.gather_autograd import Gather
-
     if name == "eager":
         return Gather(Eager(scoring))
-    from attnres_cli.nn.depthmix.fused.arithmetic import Triton
+    from attnres_cli.nn.depthmix.fused.arithmetic import Triton  # needs triton
 
     if torch.compiler.is_compiling() and torch.is_grad_enabled():
-        from attnres_cli.nn.depthmix.compiled_autograd import CompiledGather
-
         return CompiledGather(Triton(scoring))
     return Gather(Triton(scoring))

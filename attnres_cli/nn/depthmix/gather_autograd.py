@@ -87,9 +87,9 @@ class Gather:
         token = last.token if torch.is_grad_enabled() else None
         if query is not None:
             own = unrolled.query_scores(state, site, query)
-            return self._read_by(own, state, site, token), state
+            return _read_by(own, state, site, token), state
         if scoring.plain:
-            return self._read_by(_plain_scores(state, site), state, site, token), state
+            return _read_by(_plain_scores(state, site), state, site, token), state
         if token is None:
             return grouped_reads.read(state, site, self.arithmetic)
         with torch.no_grad():
@@ -100,22 +100,6 @@ class Gather:
         h = _Read.apply(token, None, h, constants, None, (), site, scoring, buffer)  # type: ignore[no-untyped-call]
         return h, state
 
-    def _read_by(
-        self, scores: Tensor, state: EngineState, site: int, token: Tensor | None
-    ) -> Tensor:
-        """The same by scores (B, T, S, H) that are plain autograd's."""
-        scoring, first = state.scoring, state.sources[0]
-        if token is None:  # no source learns; what scores are made of may
-            seen = [state.sources[i] for i in scoring.visible[site]]
-            mixed = unrolled.weighted_sum(seen, scoring.weights(scores, dim=-2))
-            return mixed.to(first.dtype)
-        sources = [state.records[i].source.v for i in scoring.visible[site]]
-        scores = scores.flatten(0, 1).transpose(0, 1)
-        weights = scoring.weights(scores, dim=0).detach()
-        h = eager.weighted_sum(sources, weights).to(first.dtype).view(first.shape)
-        buffer = state.records[-1].buffer
-        return _Read.apply(token, scores, h, None, weights, sources, site, scoring, buffer)  # type: ignore[no-untyped-call]
-
     def scores(self, state: EngineState, site: int) -> Tensor:
         """(B, T, S, H) scores at a site, without a gradient."""
         if state.scoring.plain:
@@ -124,6 +108,19 @@ class Gather:
         seen = state.scoring.visible[site]
         z = torch.stack([state.records[i].source.scores_at(site) for i in seen], dim=1)
         return z.unflatten(0, (batch, time)) if len(z) == batch * time else z.unsqueeze(0)
+
+
+def _read_by(scores: Tensor, state: EngineState, site: int, token: Tensor | None) -> Tensor:
+    """What a site sees by scores (B, T, S, H) that are plain autograd's."""
+    scoring, first = state.scoring, state.sources[0]
+    if token is None:  # no source learns; what scores are made of may
+        return unrolled.mix(state, site, scores)
+    sources = [state.records[i].source.v for i in scoring.visible[site]]
+    scores = scores.flatten(0, 1).transpose(0, 1)
+    weights = scoring.weights(scores, dim=0).detach()
+    h = eager.weighted_sum(sources, weights).to(first.dtype).view(first.shape)
+    buffer = state.records[-1].buffer
+    return _Read.apply(token, scores, h, None, weights, sources, site, scoring, buffer)  # type: ignore[no-untyped-call]
 
 
 def _once(backward: Callable[..., Any]) -> Callable[..., Any]:

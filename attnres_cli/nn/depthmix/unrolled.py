@@ -29,13 +29,8 @@ class Unrolled:
         self, state: EngineState, site: int, query: Tensor | None = None
     ) -> tuple[Tensor, EngineState]:
         """h_l = sum_i a_il v_i, one multiply-add per source."""
-        seen = [state.sources[i] for i in state.scoring.visible[site]]
-        if query is None:
-            weights = state.scoring.weights(self.scores(state, site), dim=-2)
-        else:
-            weights = state.scoring.weights(query_scores(state, site, query), dim=-2)
-        h = weighted_sum(seen, weights)
-        return h.to(state.sources[0].dtype), state
+        scores = self.scores(state, site) if query is None else query_scores(state, site, query)
+        return mix(state, site, scores), state
 
     def scores(self, state: EngineState, site: int) -> Tensor:
         """(B, T, S, H) scores at a site, (1, 1, S, H) from a table."""
@@ -52,16 +47,16 @@ def scores_at(scoring: Scoring, site: int, records: Sequence[Mapping[int, Tensor
     return scoring.squash(scores if biases is None else scores + biases)
 
 
-def weighted_sum(sources: Sequence[Tensor], weights: Tensor) -> Tensor:
-    """Sum over S of weights (B, T, S, H) times sources (B, T, D), in the weights' type."""
-    heads = weights.shape[-1]
+def mix(state: EngineState, site: int, scores: Tensor) -> Tensor:
+    """(B, T, D) what a site sees under scores (B, T, S, H), in the type of v_0."""
+    weights = state.scoring.weights(scores, dim=-2)
     h: Tensor | None = None
-    for a, v in zip(weights.unbind(dim=-2), sources, strict=True):
-        v = v.unflatten(-1, (heads, -1))  # (B, T, H, D/H)
+    for a, i in zip(weights.unbind(dim=-2), state.scoring.visible[site], strict=True):
+        v = state.sources[i].unflatten(-1, (weights.shape[-1], -1))  # (B, T, H, D/H)
         a = a.unsqueeze(-1)
         h = a * v if h is None else torch.addcmul(h, a, v.to(a.dtype))
     assert h is not None
-    return h.flatten(-2)
+    return h.flatten(-2).to(state.sources[0].dtype)
 
 
 def scores_of(state: EngineState, v: Tensor, source: int) -> dict[int, Tensor]:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
+from attnres_variants.parts import many_streams as streams
+from attnres_variants.parts.many_streams import Maps
 from designs import build
 from torch import Tensor
 
-from attnres_cli.nn.depthmix import streams
-from attnres_cli.nn.depthmix.streams import Maps
 from attnres_cli.nn.loss import next_token_loss
 from attnres_cli.nn.model import Transformer
 from attnres_cli.nn.shape import Shape
@@ -85,15 +85,6 @@ def test_autocast_does_not_reach_the_projections():
         found = streams.project(x, weight)
 
     assert torch.equal(found, exact)
-
-
-def test_fractions_and_copies_of_an_embedding_give_it_back():
-    x = random(2, 3, 8)
-
-    assert torch.equal(streams.fractions(x, 4).x.flatten(-2), x)
-    assert torch.equal(
-        streams.read(streams.copies(x, 4).x, streams.total(streams.copies(x, 4).x)), 4 * x
-    )
 
 
 def test_changing_a_read_state_leaves_the_one_before_it(tiny_shape: Shape):
