@@ -193,8 +193,8 @@ def _show_comparisons(
     from attnres_cli.report.against import report_of as beside_paper
     from attnres_cli.report.answer import unanswerable
     from attnres_cli.report.comparison import report_of
+    from attnres_cli.verdict.chapter import split
     from attnres_cli.verdict.optima import find
-    from attnres_cli.verdict.recipe_order import split
 
     is_page = form is Format.HTML
     whole = figures is not None or (is_page and against is None)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from attnres_cli.errors import UsageError
-from attnres_cli.verdict import labels, recipe_order
+from attnres_cli.verdict import labels
 from attnres_cli.verdict.chapter import Chapter
 from attnres_cli.verdict.ladder import Ladder
 
@@ -57,7 +57,7 @@ def save_figures(
     from attnres_cli.report.figures.drawing import drawings, of_sizes, picture
 
     folder, begin, suffix = places(where)
-    recipes = {recipe_order.of(chapter) for chapter in chapters}
+    recipes = {chapter.recipe_and_data for chapter in chapters}
     drawn: dict[str, Drawing] = {}
     for chapter in chapters:
         comparison = chapter.comparison

@@ -15,8 +15,8 @@ from attnres_cli.report.html import Part, Section, page
 from attnres_cli.report.search_commands import RecipeOf
 from attnres_cli.report.search_page import section as search_section
 from attnres_cli.report.table import Cell, Column, Table, capital
-from attnres_cli.verdict import labels, recipe_order
-from attnres_cli.verdict.chapter import PLUGIN, Chapter, plugins_typed
+from attnres_cli.verdict import labels
+from attnres_cli.verdict.chapter import PLUGIN, Chapter, names, plugins_typed, split
 from attnres_cli.verdict.comparison import Comparison
 from attnres_cli.verdict.ladder import Ladder
 from attnres_cli.verdict.optima import Finding
@@ -32,10 +32,9 @@ def to_html(
     """The page of a study's comparisons, never pooled, the newest last, then ladders and searches.
     `known` gives the study's recipe of a digest, by which the shapes of searches are reproduced.
     """
-    whole, brief = recipe_order.split(chapters)
+    whole, brief = split(chapters)
     every = [*whole, *brief]
-    names = recipe_order.names(every)
-    titles = [_title(chapter, name) for chapter, name in zip(every, names, strict=True)]
+    titles = [_title(*named) for named in zip(every, names(every), strict=True)]
     study, first = every[0].study_name, len(ladders) + 1
     sizes = [_sizes(found, f"s{n}") for n, found in enumerate(ladders, 1)]
     told = [
@@ -45,7 +44,7 @@ def to_html(
     searches = [search_section(found, known, study, n) for n, found in enumerate(findings, first)]
     beside = beside_paper(whole, titles[: len(whole)], paper())
     rest = _without(brief, titles[len(whole) :])
-    n_recipes = len({recipe_order.of(chapter) for chapter in every})
+    n_recipes = len({chapter.recipe_and_data for chapter in every})
     several = f"{n_recipes} recipes of {study}, never pooled"
     return page(
         f"attnres: {titles[0] if n_recipes == 1 else several}",

@@ -8,7 +8,7 @@ from typing import Any
 
 from attnres_cli.report.answer import multiplier_text, trend_text
 from attnres_cli.report.table import Column, Report, Table, flat
-from attnres_cli.verdict import recipe_order
+from attnres_cli.verdict.chapter import differing
 from attnres_cli.verdict.ladder import Ladder, Rung, Scaled, compute, is_sound
 
 _ROUGH_BELOW = 6  # seeds: a bootstrap of fewer has too few different resamples
@@ -70,8 +70,8 @@ def notes(found: Ladder) -> list[str]:
         "the largest size; interval by bootstrap over seeds, which does not hold the error of the "
         "law; in time: by FLOPs per second as measured there",
     ]
-    differing = recipe_order.differing([rung.recipe for rung in found.rungs])
-    lines.append(f"what differs between the sizes: {', '.join(differing)}")
+    names = differing([rung.recipe for rung in found.rungs])
+    lines.append(f"what differs between the sizes: {', '.join(names)}")
     if any(arm.trend for arm in found.arms):
         lines.append(
             "trend: change of the difference per doubling of layers, mean over seeds [95 %]; "

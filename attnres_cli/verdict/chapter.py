@@ -1,7 +1,10 @@
-"""A chapter: one comparison with the runs, probes and recipes that a page and its figures show."""
+"""A chapter: one comparison with all that a page and its figures show of it; and the chapters of
+several recipes, in what order they stand and what tells them apart.
+"""
 
 from __future__ import annotations
 
+import json
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,8 +19,11 @@ from attnres_cli.records.run import Probe, RunRecord
 from attnres_cli.records.search_records import plain_name
 from attnres_cli.verdict.comparison import ArmResult, Comparison
 
-_NOT_HELD = ("name", "description", "variants", "ladder")
-"""Of a recipe, what decides nothing about a run."""
+PLUGIN = "FILE"
+"""In a command, for the file of a plugin that is not known here."""
+
+_TOLD = ("model.n_layers", "model.d_model")
+"""Settings that a name begins with, whether they differ or not."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +50,11 @@ class Chapter:
     def recipe(self) -> Recipe | None:
         """The shared recipe, None where it is not known."""
         return self.recipes.get(self.comparison.recipe_digest)
+
+    @property
+    def recipe_and_data(self) -> str:
+        """As --recipe takes them: `digest@fingerprint`."""
+        return f"{self.comparison.recipe_digest}@{self.comparison.data.fingerprint}"
 
     @property
     def study_name(self) -> str:
@@ -75,24 +86,22 @@ def chapter(comparison: Comparison, records: Iterable[RunRecord], study: str) ->
     """A comparison with its runs, or where none has ended with all of its recipe's runs so far."""
     arms = {(arm.variant, arm.recipe_digest): arm.losses for arm in comparison.arms}
     runs = [run for run in records if run.fingerprint == comparison.data.fingerprint]
-    if not arms:
-        mine = [run for run in runs if run.recipe_digest == comparison.recipe_digest]
-        return Chapter(comparison, mine, study=study)
-    mine = [run for run in runs if run.seed in arms.get((run.variant, run.recipe_digest), {})]
-    return Chapter(comparison, mine, study=study)
+    if arms:
+        runs = [run for run in runs if run.seed in arms.get((run.variant, run.recipe_digest), {})]
+    else:
+        runs = [run for run in runs if run.recipe_digest == comparison.recipe_digest]
+    return Chapter(comparison, runs, study=study)
 
 
 def overrides_of(recipe: Recipe) -> tuple[str, list[str]]:
     """The shipped recipe of that name, or `quick`, and the `--set` values that make it this one."""
     name = plain_name(recipe.name)
     name = name if name in recipes.names() else "quick"
-    wanted, shipped = recipe.model_dump(mode="json"), recipes.load(name).model_dump(mode="json")
+    shipped = settings(recipes.load(name))
     found = [
-        f"{section}.{key}={_scalar(value)}"
-        for section, values in wanted.items()
-        if section not in _NOT_HELD
-        for key, value in values.items()
-        if value != shipped[section][key]
+        f"{key}={value if isinstance(value, str) else json.dumps(value)}"
+        for key, value in settings(recipe).items()
+        if value != shipped[key]
     ]
     try:
         recipes.load(name, found)
@@ -101,19 +110,13 @@ def overrides_of(recipe: Recipe) -> tuple[str, list[str]]:
     return name, found
 
 
-PLUGIN = "FILE"
-"""In a command, for the file of a plugin that is not known here."""
-
-
 def plugins_typed(variants: Iterable[str]) -> list[str]:
     """The `--plugin` options that these designs need in a command typed here; none if installed."""
     here, words = Path.cwd(), []
     for file in complete.plugins_of(variants):
-        if file is None:
-            words += ["--plugin", PLUGIN]
-        else:
-            path = file.relative_to(here) if file.is_relative_to(here) else file
-            words += ["--plugin", str(path)]
+        if file is not None and file.is_relative_to(here):
+            file = file.relative_to(here)
+        words += ["--plugin", PLUGIN if file is None else str(file)]
     return words
 
 
@@ -124,9 +127,68 @@ def seeds_typed(seeds: list[int]) -> str:
     return ",".join(str(seed) for seed in seeds) + ("," if len(seeds) == 1 else "")
 
 
-def _scalar(value: Any) -> str:
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return str(value)
+def split(chapters: Sequence[Chapter]) -> tuple[list[Chapter], list[Chapter]]:
+    """The chapters to show whole, in order, and those to name alone: recipes in which no arm has a
+    verdict, such as trials of a search with one seed. The newest, the last given, is shown whole.
+
+    In order: the newest's name first; then by name, data, depth, width and tokens.
+    """
+    newest = chapters[-1]
+    told = {c.recipe_and_data for c in chapters if any(a.difference for a in c.comparison.arms)}
+    told.add(newest.recipe_and_data)
+
+    def place(chapter: Chapter) -> tuple[object, ...]:
+        held, recipe, size = chapter.comparison, chapter.recipe, (0, 0, 0)
+        if recipe is not None:
+            size = (recipe.model.n_layers, recipe.model.d_model, recipe.train.tokens)
+        is_other = held.recipe != newest.comparison.recipe
+        return is_other, held.recipe, held.data.fingerprint, size, held.recipe_digest
+
+    ordered = sorted(chapters, key=place)
+    whole = [chapter for chapter in ordered if chapter.recipe_and_data in told]
+    return whole, [chapter for chapter in ordered if chapter.recipe_and_data not in told]
+
+
+def names(chapters: Sequence[Chapter]) -> list[str]:
+    """Each chapter's size and settings that others of its name have not: `4 layers of width 64, lr
+    0.01`; empty where all are of one recipe on the same data.
+    """
+    if len({chapter.recipe_and_data for chapter in chapters}) < 2:
+        return [""] * len(chapters)
+    n_data = len({chapter.comparison.data.fingerprint for chapter in chapters})
+    found = []
+    for chapter in chapters:
+        held, parts = chapter.comparison, []
+        if chapter.recipe is not None:
+            same = [c.recipe for c in chapters if c.comparison.recipe == held.recipe and c.recipe]
+            parts = _words(chapter.recipe, same)
+        if n_data > 1:
+            parts.append(f"data {held.data.source} ({held.data.fingerprint})")
+        found.append(", ".join(parts))
+    return found
+
+
+def _words(recipe: Recipe, others: Sequence[Recipe]) -> list[str]:
+    mine, model = settings(recipe), recipe.model
+    parts = [f"{model.n_layers} layers of width {model.d_model}"]
+    for key in differing(others):
+        if key not in _TOLD and (value := mine[key]) is not None:
+            text = f"{value:,}" if type(value) is int else str(value)
+            parts.append(f"{key.partition('.')[2]} {text}")
+    return parts
+
+
+def differing(recipes: Sequence[Recipe]) -> list[str]:
+    """The settings, as section.key, that are not the same in all."""
+    first, *others = map(settings, recipes)
+    return [key for key in first if any(other[key] != first[key] for other in others)]
+
+
+def settings(recipe: Recipe) -> dict[str, Any]:
+    """By section.key, all that decides about a run."""
+    return {
+        f"{section}.{key}": value
+        for section, values in recipe.model_dump(mode="json").items()
+        if isinstance(values, dict)
+        for key, value in values.items()
+    }

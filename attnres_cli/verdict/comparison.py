@@ -111,7 +111,6 @@ def compare(
     ]
     arms = _correct(found, _results(base))
     arms.sort(key=lambda arm: (arm.variant != baseline, math.isnan(arm.mean), arm.mean))
-    failed = [record for record in records if record.status is Status.FAILED]
     results = [record.result for record in records if record.result is not None]
     return Comparison(
         recipe=records[0].recipe,
@@ -119,10 +118,14 @@ def compare(
         data=data,
         baseline=baseline,
         arms=tuple(arms),
-        failed=tuple(Failure(r.variant, r.seed, last_line(r.error)) for r in failed),
+        failed=tuple(
+            Failure(r.variant, r.seed, last_line(r.error))
+            for r in records
+            if r.status is Status.FAILED
+        ),
         n_pending=sum(record.status is Status.PENDING for record in records),
         n_running=sum(record.status is Status.RUNNING for record in records),
-        versions=tuple(sorted({_version(r) for r in records if r.result is not None})),
+        versions=tuple(sorted({version(r) for r in records if r.result is not None})),
         settings=tuple(sorted({_where(result.settings) for result in results})),
         terms=terms,
     )
@@ -135,9 +138,10 @@ def last_line(error: str | None) -> str:
     return (named or lines)[-1]
 
 
-def _version(record: RunRecord) -> str:
-    parts = [f"{name} {record.versions.get(name, '?')}" for name in ("attnres", "torch", "python")]
-    return ", ".join(parts)
+def version(record: RunRecord) -> str:
+    """`attnres 0.1.0, torch 2.9.0, python 3.11.7`: what trained a run."""
+    names = ("attnres", "torch", "python")
+    return ", ".join(f"{name} {record.versions.get(name, '?')}" for name in names)
 
 
 def _where(settings: Settings) -> str:
@@ -148,17 +152,13 @@ def _results(runs: Sequence[RunRecord]) -> dict[int, RunResult]:
     return {run.seed: run.result for run in runs if run.result is not None}
 
 
-def _shares(results: Mapping[int, RunResult]) -> list[float]:
-    """Of the device's peak, where it is known."""
-    return [result.mfu for result in results.values() if result.mfu is not None]
-
-
 def _judge(
     runs: Sequence[RunRecord], base_runs: Sequence[RunRecord], data: DataDescription, terms: Terms
 ) -> ArmResult:
     """The arm with its paired difference, uncorrected, and the gate that blocks it, if any."""
     results, base = _results(runs), _results(base_runs)
     one = next(iter(results.values()))
+    shares = [result.mfu for result in results.values() if result.mfu is not None]
     losses = {seed: result.val_loss for seed, result in sorted(results.items())}
     mean, sd = mean_sd(list(losses.values()))
     arm = ArmResult(
@@ -172,7 +172,7 @@ def _judge(
         sd=sd,
         tokens_per_second=median(result.tokens_per_second for result in results.values()),
         step_s=median(result.step_s for result in results.values()),
-        mfu=median(shares) if (shares := _shares(results)) else None,
+        mfu=median(shares) if shares else None,
         engines=tuple(sorted({result.settings.engine for result in results.values()})),
         difference=None,
         verdict="blocked",
@@ -259,10 +259,10 @@ def _mixed(runs: Sequence[RunRecord], base_runs: Sequence[RunRecord]) -> tuple[i
 
 def _correct(arms: Sequence[ArmResult], base: Mapping[int, RunResult]) -> list[ArmResult]:
     """The arms with p corrected over all that have a difference, and the word that follows."""
-    tested = [arm.variant for arm in arms if arm.difference is not None]
-    pairs = [_pairs(arm, base) for arm in arms if arm.difference is not None]
-    found = dict(zip(tested, judged(pairs), strict=True))
-    return [_worded(arm, found[arm.variant]) if arm.variant in found else arm for arm in arms]
+    tested = [arm for arm in arms if arm.difference is not None]
+    found = judged([_pairs(arm, base) for arm in tested])
+    worded = {arm.variant: _worded(arm, one) for arm, one in zip(tested, found, strict=True)}
+    return [worded.get(arm.variant, arm) for arm in arms]
 
 
 def _worded(arm: ArmResult, difference: Difference) -> ArmResult:

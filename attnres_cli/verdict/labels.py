@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from attnres_cli.records.comparison_terms import ArmRecipe, Matched, Terms, Tuned
 from attnres_cli.verdict.comparison import Comparison
+from attnres_cli.verdict.format import between
 
 _MATCHED = {"params": "parameters", "flops": "FLOPs per token", "time": "training time"}
 
@@ -29,18 +30,25 @@ def title(comparison: Comparison) -> str:
 
 def tokens(comparison: Comparison) -> str:
     """`439,296 tokens per run`; a range where time is matched. One that diverged saw fewer."""
-    numbers = [arm.tokens for arm in comparison.arms]
-    low, high = min(numbers), max(numbers)
-    if comparison.terms.match != "time" or low == high:
-        return f"{high:,} tokens per run"
-    return f"{low:,} to {high:,} tokens per run, on purpose: training time is matched"
+    numbers = {arm.tokens for arm in comparison.arms}
+    if comparison.terms.match != "time" or len(numbers) == 1:
+        return f"{max(numbers):,} tokens per run"
+    return f"{between(numbers)} tokens per run, on purpose: training time is matched"
 
 
 def lines(comparison: Comparison) -> list[str]:
     """How each arm came to its recipe, with the numbers that decided, and what remains unequal."""
     own = [arm.own for arm in comparison.arms if arm.own is not None]
-    tuned = [each for each in own if isinstance(each.how, Tuned)]
-    return remaining(own) + ([_grid(tuned[0].how)] if tuned else []) + [_rate(e) for e in tuned]
+    tuned = [(each.variant, each.how) for each in own if isinstance(each.how, Tuned)]
+    found = remaining(own)
+    if tuned:
+        how = tuned[0][1]
+        found.append(
+            f"learning rates: {len(how.rates)} for every arm, a factor of about 1.41 apart, over "
+            f"the whole budget on seeds {', '.join(map(str, how.seeds))}, which no comparison "
+            "uses; mean losses"
+        )
+    return found + [_rate(variant, how) for variant, how in tuned]
 
 
 def remaining(own: Sequence[ArmRecipe]) -> list[str]:
@@ -65,34 +73,22 @@ def warnings(own: Sequence[ArmRecipe]) -> list[str]:
 def _change(how: Matched, terms: Terms) -> str:
     kept = how.before == how.after
     change = f"{how.changed} {how.before:,} " + ("kept" if kept else f"-> {how.after:,}")
+    unit, remains = _MATCHED[terms.match], f"{how.remains:+.3%}"
     if how.step_ratio is None:
-        what = f"{_MATCHED[terms.match]} {how.unmatched:,.0f}"
-        what += "" if kept else f" -> {how.value:,.0f}"
+        what = f"{unit} {how.unmatched:,.0f}" + ("" if kept else f" -> {how.value:,.0f}")
     else:
         median, low, high = how.step_ratio
         what = (
             f"a step takes {median:.3f} [{low:.3f}, {high:.3f}] times {terms.baseline}'s (median "
             f"and quartiles of {how.rounds} rounds in turn on {how.device_name})"
         )
-    unit = _MATCHED[terms.match] if how.step_ratio else ""
-    remains = f"{how.remains:+.3%}" + (f" {unit}" if unit else "")
+        remains += f" {unit}"
     return f"{change}, {what}; remains {remains} of {terms.baseline}'s"
 
 
-def _grid(how: Tuned | Matched) -> str:
-    assert isinstance(how, Tuned)
-    return (
-        f"learning rates: {len(how.rates)} for every arm, a factor of about 1.41 apart, over the "
-        f"whole budget on seeds {', '.join(map(str, how.seeds))}, which no comparison uses; mean "
-        "losses"
-    )
-
-
-def _rate(each: ArmRecipe) -> str:
-    how = each.how
-    assert isinstance(how, Tuned)
+def _rate(variant: str, how: Tuned) -> str:
     points = ", ".join(
         f"{lr:g} {'diverged' if loss is None else f'{loss:.4f}'}"
         for lr, loss in zip(how.rates, how.losses, strict=True)
     )
-    return f"{each.variant}: {points}; lr {how.lr:g} ({how.fit})"
+    return f"{variant}: {points}; lr {how.lr:g} ({how.fit})"

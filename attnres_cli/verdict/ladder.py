@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from attnres_cli.config.recipe import Recipe
 from attnres_cli.errors import StudyError
 from attnres_cli.records.comparison_terms import ArmRecipe
-from attnres_cli.records.run import FIRST_TUNING_SEED, DataDescription, RunRecord
+from attnres_cli.records.run import DataDescription, RunRecord
 from attnres_cli.stats.pairs import Difference, paired
 from attnres_cli.stats.scaling import Multiplier, PowerLaw, adjusted, fit, fit_floor, multiplier
 from attnres_cli.verdict.comparison import ArmResult, Comparison, compare
 from attnres_cli.verdict.format import plural
+from attnres_cli.verdict.select import comparable
 
 PFLOP_S_DAY = 8.64e19
 """The paper's unit of compute, in FLOPs."""
@@ -32,12 +33,13 @@ class Rung:
     @property
     def baseline(self) -> ArmResult:
         """The arm that the others are compared with."""
-        return next(arm for arm in self.comparison.arms if arm.verdict == "baseline")
+        assert self.comparison.base is not None
+        return self.comparison.base
 
     def arm(self, variant: str) -> ArmResult | None:
         """That arm, None where it may not be compared here."""
-        arms = (arm for arm in self.comparison.arms if arm.variant == variant)
-        return next((arm for arm in arms if is_sound(arm)), None)
+        arms = self.comparison.arms
+        return next((arm for arm in arms if arm.variant == variant and is_sound(arm)), None)
 
 
 @dataclass(frozen=True)
@@ -90,17 +92,15 @@ def ladder(
     """The recipes of that name on those data, each compared by itself, and what they say together.
     Raises StudyError where fewer than two sizes have the baseline.
     """
-    derived = {found.digest for found in own} - {found.base_digest for found in own}
     by_digest: dict[str, list[RunRecord]] = {}
-    for run in records:
-        same = run.recipe == name and run.fingerprint == facts.fingerprint
-        if same and run.recipe_digest not in derived and run.seed < FIRST_TUNING_SEED:
+    for run in comparable(records, own):
+        if run.recipe == name and run.fingerprint == facts.fingerprint:
             by_digest.setdefault(run.recipe_digest, []).append(run)
     rungs: dict[float, Rung] = {}
     left_out = []
     for digest, runs in by_digest.items():
         rung = Rung(recipe_of(digest), compare(runs, facts, baseline))
-        if not any(is_sound(arm) and arm.verdict == "baseline" for arm in rung.comparison.arms):
+        if rung.arm(baseline) is None:
             left_out.append(f"recipe {digest}: no sound runs of {baseline}")
             continue
         at = compute(rung.baseline)

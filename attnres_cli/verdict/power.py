@@ -8,16 +8,10 @@ from dataclasses import dataclass
 from statistics import median
 
 from attnres_cli.errors import StudyError
-from attnres_cli.records.run import DataDescription, RunRecord
-from attnres_cli.stats.power import (
-    ASSUMED,
-    Noise,
-    Pairing,
-    assumed,
-    measured,
-    noise,
-)
+from attnres_cli.records.run import DataDescription, RunRecord, RunResult
+from attnres_cli.stats.power import ASSUMED, Noise, Pairing, assumed, measured, noise
 from attnres_cli.verdict.comparison import Comparison, compare
+from attnres_cli.verdict.format import plural
 
 
 @dataclass(frozen=True)
@@ -59,72 +53,64 @@ def analyse(
     n_arms None stands for the arms that the study holds, or one; workers None for as many processes
     as the threads of the runs leave room for on n_cores, on a GPU one.
     """
-    base = [run for run in records if run.variant == baseline and run.result is not None]
-    numerics = base[-1].result.settings.numerics if base and base[-1].result else ""
-    counted = {run.seed: run for run in base if _counts(run, numerics)}
+    results: dict[str, dict[int, RunResult]] = {baseline: {}}
+    for run in records:
+        if run.result is not None:
+            results.setdefault(run.variant, {})[run.seed] = run.result
+    base = results[baseline]
+    numerics = next((result.settings.numerics for result in reversed(base.values())), "")
+    counted = {seed: result for seed, result in base.items() if _counts(result, numerics)}
     if len(counted) < 2:
         return None
-    losses = {seed: run.result.val_loss for seed, run in counted.items() if run.result}
+    losses = {seed: result.val_loss for seed, result in counted.items()}
     comparison = compare([run for run in records if run.result is not None], facts, baseline)
-    pairs, arms = [], [arm for arm in comparison.arms if arm.variant != baseline]
-    for arm in arms:
+    pairs = []
+    for arm in comparison.arms:
         if arm.difference is not None:
             shared = sorted(arm.losses.keys() & losses.keys())
             pairs.append(([arm.losses[s] for s in shared], [losses[s] for s in shared]))
-    n_tests = n_arms or max(1, len(arms))
+    n_tests = n_arms or max(1, len(results) - 1)
     floor = noise(list(losses.values()))
     found = measured(pairs, gap, n_tests)
     rows = [*([found] if found else []), *(assumed(floor, rho, gap, n_tests) for rho in ASSUMED)]
-    timed = {name: _train_s(records, name) for name in (baseline, *(arm.variant for arm in arms))}
-    on = next(iter(counted.values())).result
-    assert on is not None
-    fitting = max(1, n_cores // max(1, on.settings.threads)) if on.settings.device == "cpu" else 1
+    on = next(iter(counted.values())).settings
+    fitting = max(1, n_cores // max(1, on.threads)) if on.device == "cpu" else 1
     return PowerAnalysis(
         comparison=comparison,
         noise=floor,
         gap=gap,
         n_arms=n_tests,
         pairings=tuple(rows),
-        runs=tuple(_runs(timed, baseline, n_tests)),
-        n_timed=sum(map(len, timed.values())),
+        runs=tuple(_runs(results, baseline, n_tests)),
+        n_timed=sum(map(len, results.values())),
         workers=workers or fitting,
         numerics=numerics,
         left_out=len(base) - len(counted),
     )
 
 
-def _counts(run: RunRecord, numerics: str) -> bool:
+def _counts(result: RunResult, numerics: str) -> bool:
     """Whether it is complete, and computed like the newest one."""
-    result = run.result
-    return (
-        result is not None
-        and math.isfinite(result.val_loss)
-        and result.settings.numerics == numerics
-    )
-
-
-def _train_s(records: Sequence[RunRecord], variant: str) -> list[float]:
-    return [r.result.train_s for r in records if r.variant == variant and r.result is not None]
+    return math.isfinite(result.val_loss) and result.settings.numerics == numerics
 
 
 def _runs(
-    timed: Mapping[str, Sequence[float]], baseline: str, n_arms: int
+    results: Mapping[str, Mapping[int, RunResult]], baseline: str, n_arms: int
 ) -> list[tuple[int, float]]:
     """Runs held and seconds of the baseline, then of the arms with most runs. Arms that are still
     to come take as long as the others' median, or the baseline's.
     """
-    base = (len(timed[baseline]), median(timed[baseline]))
-    held = [(len(times), median(times)) for name, times in timed.items() if name != baseline]
-    usual = median(time for _, time in held) if held else base[1]
-    arms = sorted(held, reverse=True)[:n_arms]
+    held = {n: (len(of), median(r.train_s for r in of.values())) for n, of in results.items()}
+    base = held.pop(baseline)
+    usual = median(time for _, time in held.values()) if held else base[1]
+    arms = sorted(held.values(), reverse=True)[:n_arms]
     return [base, *arms, *[(0, usual)] * (n_arms - len(arms))]
 
 
 def too_few_runs(study: str, recipe: str, baseline: str, held: int) -> StudyError:
     """What to say where the baseline has too few runs."""
-    there = f"{held} run" if held == 1 else f"{held or 'no'} runs"
     command = f"attnres ablate '{baseline}' --recipe {recipe} --seeds 5 --study {study}"
     return StudyError(
-        f"study {study} holds {there} of {baseline} under recipe {recipe} that count, a noise "
-        f"floor takes two or more: `{command}`"
+        f"study {study} holds {plural(held or 'no', 'run')} of {baseline} under recipe {recipe} "
+        f"that count, a noise floor takes two or more: `{command}`"
     )

@@ -52,26 +52,21 @@ def labelled(
         return _explore(
             found, f"other data than of the first runs of preregistration {mine.digest}"
         )
-    runs = [
-        record
-        for record in of_recipe
-        if record.fingerprint == facts.fingerprint
-        and record.variant in mine.arms
-        and record.seed in mine.seeds
-    ]
+    runs = [r for r in of_recipe if r.variant in mine.arms and r.seed in mine.seeds]
+    runs = [r for r in runs if r.fingerprint == facts.fingerprint]
     if not runs:
         return _explore(found, f"nothing of preregistration {mine.digest} has been planned")
     first = compare(runs, facts, mine.baseline)
     ended = sum(record.result is not None for record in runs)
     label = f"preregistered {mine.digest}"
     if ended < mine.n_runs:
-        label = f"{EXPLORATORY} until all runs of preregistration {mine.digest} have ended: "
-        label += f"{ended} of {mine.n_runs}"
+        label = (
+            f"{EXPLORATORY} until all runs of preregistration {mine.digest} have ended: {ended} of "
+            f"{mine.n_runs}"
+        )
     others = [other for other in found if not _is_same(other, first)]
-    return [
-        replace(first, registered=label),
-        *_explore(others, f"not as preregistered ({mine.digest})"),
-    ]
+    explored = _explore(others, f"not as preregistered ({mine.digest})")
+    return [replace(first, registered=label), *explored]
 
 
 def _explore(found: Sequence[Comparison], why: str) -> list[Comparison]:

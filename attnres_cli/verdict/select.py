@@ -24,6 +24,12 @@ class Choice:
     others: tuple[str, ...] = ()
 
 
+def comparable(records: Sequence[RunRecord], own: Sequence[ArmRecipe] = ()) -> list[RunRecord]:
+    """The runs that did not tune a learning rate, under recipes that were not made of others."""
+    made = {found.digest for found in own} - {found.base_digest for found in own}
+    return [r for r in records if r.seed < FIRST_TUNING_SEED and r.recipe_digest not in made]
+
+
 def choose(
     records: Sequence[RunRecord],
     study: str,
@@ -32,27 +38,26 @@ def choose(
     canonical: Canonical = lambda spec, _digest: spec,
     own: Sequence[ArmRecipe] = (),
 ) -> Choice:
-    """The runs of one recipe on one fingerprint, by default the study's newest, without those that
-    tuned a learning rate. `recipe` is a name, the start of a digest, or digest@fingerprint; an
-    arm's own recipe is reported with the one it was made of, and can be asked for by its digest.
+    """The runs of one recipe on one fingerprint, by default the study's newest. `recipe` is a name,
+    the start of a digest, or digest@fingerprint; an arm's own recipe is reported with the one it
+    was made of, and can be asked for by its digest.
 
     `canonical` gives the canonical form of a spec under the recipe of a digest. It takes torch, so
     it is asked only where no arm has the name as typed, with options in any order.
 
     Raises StudyError where the study has no run, UsageError where it lacks the recipe or baseline.
     """
-    records = [record for record in records if record.seed < FIRST_TUNING_SEED]
+    records = comparable(records)
     if not records:
         raise StudyError(f"study {study} holds no runs yet: `attnres ablate --study {study}`")
-    derived = {found.digest for found in own} - {found.base_digest for found in own}
-    whole = [record for record in records if record.recipe_digest not in derived] or records
-    of_recipe = [record for record in whole if recipe is None or _is_meant(record, recipe)]
-    if not of_recipe:
-        of_recipe = [record for record in records if _is_meant(record, str(recipe))]
-    if not of_recipe:
+    whole = comparable(records, own) or records
+    meant = [r for r in whole if _is_meant(r, recipe)] or [
+        r for r in records if _is_meant(r, recipe)
+    ]
+    if not meant:
         known = {name for r in records for name in (r.recipe, r.recipe_digest)}
         raise UsageError(unknown("recipe in this study", str(recipe), known))
-    last = of_recipe[-1]
+    last = meant[-1]
     others = {f"{_group(r)} ({r.recipe})" for r in whole if _group(r) != _group(last)}
     arms = _arms(records, last, own)
     name = _named(baseline, last, arms, canonical)
@@ -72,17 +77,15 @@ def every(
     """A choice per recipe and data that `recipe` can mean, by default all, with `newest` last. One
     that lacks the baseline is among them.
     """
-    records = [record for record in records if record.seed < FIRST_TUNING_SEED]
-    derived = {found.digest for found in own} - {found.base_digest for found in own}
-    last = {_group(r): r for r in records if recipe is None or _is_meant(r, recipe)}
-    found = []
-    for group, record in last.items():
-        if record.recipe_digest not in derived and group != _group(newest.records[-1]):
-            try:
-                name = _named(baseline, record, _arms(records, record, own), canonical)
-            except AttnresError:  # a spec that does not fit this depth has no runs at it
-                name = baseline
-            found.append(_of(record, records, name))
+    last = {_group(r): r for r in comparable(records, own) if _is_meant(r, recipe)}
+    last.pop(_group(newest.records[-1]), None)
+    records, found = comparable(records), []
+    for record in last.values():
+        try:
+            name = _named(baseline, record, _arms(records, record, own), canonical)
+        except AttnresError:  # a spec that does not fit this depth has no runs at it
+            name = baseline
+        found.append(_of(record, records, name))
     return [*found, newest]
 
 
@@ -99,7 +102,8 @@ def _arms(records: Sequence[RunRecord], last: RunRecord, own: Sequence[ArmRecipe
 
 def _named(baseline: str, last: RunRecord, arms: set[str], canonical: Canonical) -> str:
     """The baseline's canonical name under a recipe; torch is asked only if no arm has its name."""
-    name = _sorted_options(baseline)
+    spec, colon, options = baseline.strip().partition(":")
+    name = spec + colon + ",".join(sorted(options.split(",")))
     return name if name in arms else canonical(baseline, last.recipe_digest)
 
 
@@ -133,10 +137,9 @@ def _on(
         digests[terms.baseline] = chosen.recipe_digest
     return [
         record
-        for record in records
+        for record in comparable(records)
         if digests.get(record.variant) == record.recipe_digest
         and record.fingerprint == chosen.fingerprint
-        and record.seed < FIRST_TUNING_SEED
     ]
 
 
@@ -144,14 +147,10 @@ def _group(record: RunRecord) -> str:
     return f"{record.recipe_digest}@{record.fingerprint}"
 
 
-def _is_meant(record: RunRecord, recipe: str) -> bool:
-    return record.recipe == recipe or (len(recipe) >= 4 and _group(record).startswith(recipe))
-
-
-def _sorted_options(spec: str) -> str:
-    """A spec with its options sorted: as near to its canonical form as one comes without torch."""
-    name, colon, options = spec.strip().partition(":")
-    return name + colon + ",".join(sorted(options.split(",")))
+def _is_meant(record: RunRecord, recipe: str | None) -> bool:
+    if recipe in (None, record.recipe):
+        return True
+    return len(str(recipe)) >= 4 and _group(record).startswith(str(recipe))
 
 
 def options_of(variant: str) -> tuple[str, dict[str, str]]:
