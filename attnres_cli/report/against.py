@@ -59,7 +59,7 @@ def _cells(row: Beside) -> list[str | Cell]:
     ranks = ["-" if rank is None else str(rank) for rank in (row.paper_rank, row.rank)]
     word = f"{row.said}: {row.reason}" if row.reason else row.said
     told = Cell(word, _STYLES.get(row.said, ""))
-    return [row.arm.variant, gap, difference_text(row.arm), " / ".join(ranks), told]
+    return [row.arm.variant, gap, difference_text(row.arm.difference), " / ".join(ranks), told]
 
 
 def notes(comparison: Comparison, numbers: Mapping[str, Any]) -> list[str]:

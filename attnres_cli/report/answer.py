@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-from attnres_cli.report.table import listed
+from attnres_cli.report.comparison import difference_text
+from attnres_cli.report.table import capital, listed
 from attnres_cli.stats.pairs import Difference
 from attnres_cli.stats.scaling import Multiplier
 from attnres_cli.verdict import labels
 from attnres_cli.verdict.chapter import Chapter
 from attnres_cli.verdict.comparison import ArmResult, Comparison
-from attnres_cli.verdict.format import between
+from attnres_cli.verdict.format import between, interval
 from attnres_cli.verdict.ladder import Ladder
 
 
@@ -31,12 +32,10 @@ def question(chapters: Sequence[Chapter]) -> str:
 
 def answer(comparison: Comparison) -> str:
     """What the study says to that, and what it takes to say more; never more than it may say."""
-    others = [arm for arm in comparison.arms if arm.variant != comparison.baseline]
-    by_verdict = {word: [arm for arm in others if arm.verdict == word] for word in _WORDS}
+    words = ("better", "worse", "not separable", "blocked")
+    arms = {word: [arm for arm in comparison.arms if arm.verdict == word] for word in words}
     return unanswerable(comparison) or " ".join(
-        sentence(comparison, by_verdict[word])
-        for word, sentence in _WORDS.items()
-        if by_verdict[word]
+        _sentence(word, comparison.baseline, arms[word]) for word in words if arms[word]
     )
 
 
@@ -67,56 +66,34 @@ def _nothing(comparison: Comparison) -> str:
     )
 
 
-def _better(comparison: Comparison, arms: Sequence[ArmResult]) -> str:
-    return f"Better than {comparison.baseline}: {_named(arms)}."
-
-
-def _worse(comparison: Comparison, arms: Sequence[ArmResult]) -> str:
-    return f"Worse than {comparison.baseline}: {_named(arms)}."
-
-
-def _not_separable(comparison: Comparison, arms: Sequence[ArmResult]) -> str:
-    names = listed([arm.variant for arm in arms])
-    seeds = sorted({arm.difference.n for arm in arms if arm.difference is not None})
-    text = f"{names}: not separable from {comparison.baseline} with {seeds[0]} seeds"
-    needed = {
-        arm.difference.seeds_needed: arm.variant
-        for arm in arms
-        if arm.difference is not None and arm.difference.seeds_needed is not None
-    }
+def _sentence(word: str, baseline: str, arms: Sequence[ArmResult]) -> str:
+    """What is said of the arms of one verdict."""
+    if word == "blocked":
+        return "No verdict: " + "; ".join(f"{arm.variant} ({arm.reason})" for arm in arms) + "."
+    found = [(arm.variant, arm.difference) for arm in arms if arm.difference is not None]
+    if word != "not separable":
+        named = listed([_by_how_much(*each) for each in found])
+        return f"{capital(word)} than {baseline}: {named} nats per token."
+    names, seeds = listed([name for name, _ in found]), min(one.n for _, one in found)
+    text = f"{names}: not separable from {baseline} with {seeds} seeds"
+    needed = {one.seeds_needed: name for name, one in found if one.seeds_needed is not None}
     if not needed:
         return f"{text}."
     least = min(needed)
     return f"{text}; the difference of {needed[least]} would take about {least} seeds to find."
 
 
-def _blocked(arms: Sequence[ArmResult]) -> str:
-    return "No verdict: " + "; ".join(f"{arm.variant} ({arm.reason})" for arm in arms) + "."
-
-
-_WORDS: dict[str, Callable[[Comparison, Sequence[ArmResult]], str]] = {
-    "better": _better,
-    "worse": _worse,
-    "not separable": _not_separable,
-    "blocked": lambda _, arms: _blocked(arms),
-}
-
-
-def _named(arms: Sequence[ArmResult]) -> str:
-    """`attnres by 0.0210 [0.0108, 0.0312] nats per token`."""
-    parts = []
-    for arm in arms:
-        assert arm.difference is not None
-        sign = -1 if arm.difference.mean < 0 else 1
-        low, high = sorted(sign * end for end in arm.difference.ci95)
-        parts.append(f"{arm.variant} by {abs(arm.difference.mean):.4f} [{low:.4f}, {high:.4f}]")
-    return listed(parts) + " nats per token"
+def _by_how_much(variant: str, difference: Difference) -> str:
+    """`attnres by 0.0210 [0.0108, 0.0312]`."""
+    low, high = sorted(map(abs, difference.ci95))
+    return f"{variant} by {interval(abs(difference.mean), (low, high), '.4f')}"
 
 
 def over_sizes(found: Ladder) -> str:
     """What each arm is worth in the baseline's compute, and how its difference goes with depth."""
     baseline = found.rungs[0].comparison.baseline
-    worth = [f"{arm.variant} {multiplier_text(arm.worth)}" for arm in found.arms if arm.worth]
+    arms = found.arms
+    worth = [f"{arm.variant} {multiplier_text(arm.worth)}" for arm in arms if arm.worth]
     if not worth:
         return f"No arm has a multiplier of {baseline}'s compute; the notes below say why."
     points = ", by lines through two points" if len(found.rungs) == 2 else ""
@@ -124,18 +101,12 @@ def over_sizes(found: Ladder) -> str:
         f"At the largest size {baseline} needs this many times an arm's compute to reach its loss"
         f"{points}: {listed(worth)}."
     ]
-    trends = [f"{arm.variant} {trend_text(arm.trend)}" for arm in found.arms if arm.trend]
+    trends = [f"{arm.variant} {difference_text(arm.trend)}" for arm in arms if arm.trend]
     if trends:
         parts.append(f"Per doubling of layers the difference changes by: {listed(trends)}.")
     return " ".join(parts)
 
 
-def multiplier_text(found: Multiplier) -> str:
+def multiplier_text(found: Multiplier | None) -> str:
     """`1.253 [1.101, 1.402]`; without the interval where there is none."""
-    ends = f" [{found.ci95[0]:.3f}, {found.ci95[1]:.3f}]" if found.ci95 else ""
-    return f"{found.value:.3f}{ends}"
-
-
-def trend_text(found: Difference) -> str:
-    """`-0.0031 [-0.0042, -0.0020]`, nats per token and doubling."""
-    return f"{found.mean:+.4f} [{found.ci95[0]:+.4f}, {found.ci95[1]:+.4f}]"
+    return "-" if found is None else interval(found.value, found.ci95, ".3f")

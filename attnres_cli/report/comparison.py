@@ -11,8 +11,10 @@ from attnres_cli.records import gates
 from attnres_cli.records.comparison_terms import SHARED
 from attnres_cli.records.run import DataDescription, RunResult
 from attnres_cli.report.table import Cell, Column, Report, Style, Table, capital, flat, joined
+from attnres_cli.stats.pairs import Difference
 from attnres_cli.verdict import labels
 from attnres_cli.verdict.comparison import RULE, ArmResult, Comparison
+from attnres_cli.verdict.format import interval
 
 METRIC, UNIT = "val_loss", "nats/token"
 _EXACT_FROM = 6  # pairs: there are 2^n ways to flip signs, and 2 / 2^6 = 0.031
@@ -61,7 +63,7 @@ def table_of(comparison: Comparison) -> Table:
             *([arm.own.text if arm.own else "-"] if has_own else []),
             loss_text(arm),
             *([_number(bits_per_byte(arm.mean))] if of_bytes else []),
-            difference_text(arm),
+            difference_text(arm.difference),
             Cell(verdict_text(arm), _STYLES.get(arm.verdict, "")),
             str(len(arm.losses)),
             f"{arm.n_params:,}" + (f" ({arm.params_delta:+,})" if arm.params_delta else ""),
@@ -84,12 +86,9 @@ def loss_text(arm: ArmResult) -> str:
     return f"{arm.mean:.4f}" + (f" ± {arm.sd:.4f}" if arm.sd is not None else "")
 
 
-def difference_text(arm: ArmResult) -> str:
+def difference_text(found: Difference | None) -> str:
     """Mean paired difference and its interval: `-0.0210 [-0.0312, -0.0108]`."""
-    if arm.difference is None:
-        return "-"
-    low, high = arm.difference.ci95
-    return f"{arm.difference.mean:+.4f} [{low:+.4f}, {high:+.4f}]"
+    return "-" if found is None else interval(found.mean, found.ci95, "+.4f")
 
 
 def verdict_text(arm: ArmResult) -> str:

@@ -60,7 +60,7 @@ def to_markdown(report: Report) -> str:
 def _markdown(report: Report) -> str:
     lines = [f"### {_literal(capital(report.title))}", ""]
     lines += [part for text in report.text for part in (_literal(text), "")]
-    for table in _filled(report):
+    for table in report.shown:
         lines += [f"**{_literal(capital(table.title))}**", ""] if table.title else []
         lines += [_pipes([_literal(column.title) for column in table.columns])]
         lines += [_pipes(["---:" if c.kind == "number" else "---" for c in table.columns])]
@@ -88,11 +88,6 @@ def _pipes(cells: list[str]) -> str:
     return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
 
 
-def _filled(report: Report) -> list[Table]:
-    """The tables with rows, and the first."""
-    return [table for i, table in enumerate(report.tables) if table.rows or i == 0]
-
-
 _LATEX = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_",
     "{": r"\{", "}": r"\}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
@@ -107,9 +102,7 @@ def to_latex(report: Report) -> str:
 
 
 def _latex(report: Report) -> str:
-    tables = _filled(report)
-    told = [report.title, *report.text]
-    found = []
+    tables, told, found = report.shown, [report.title, *report.text], []
     for table in tables:
         notes = [*report.warnings, *report.notes] if table is tables[-1] else []
         caption = ". ".join(capital(text.rstrip(".")) for text in (*told, table.title) if text)

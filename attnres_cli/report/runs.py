@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from attnres_cli.records.run import Point, RunRecord, Standing, Status, Verification
+from attnres_cli.records.run import Point, RunRecord, RunResult, Standing, Status, Verification
 from attnres_cli.report.comparison import speed_text
 from attnres_cli.report.probes import probe_tables
 from attnres_cli.report.table import Cell, Column, Report, Style, Table
@@ -83,8 +84,8 @@ def list_of(lines: Sequence[Line]) -> Report:
         ]
         for line in lines
     ]
-    counts = {status: sum(line.record.status is status for line in lines) for status in Status}
-    told = ", ".join(f"{count} {status}" for status, count in counts.items() if count)
+    counts = Counter(line.record.status for line in lines)
+    told = ", ".join(f"{counts[status]} {status}" for status in Status if counts[status])
     text = f"{len(lines)} runs" + (f": {told}" if told else "")
     return Report("", [Table("", _LIST, rows)], notes=[text], document=[*map(_short, lines)])
 
@@ -93,16 +94,16 @@ def run_of(line: Line) -> Report:
     """All about one run: its facts, its error, its curve and what is inside its model."""
     record, result = line.record, line.record.result
     columns = [Column("fact", "word"), Column("", "text")]
-    report = Report(
+    facts = Table("", columns, [fact for fact in _facts(line) if fact[1]])
+    inside, notes = probe_tables(result.probes if result else ())
+    versions = {"versions": dict(record.versions)}
+    return Report(
         title=f"run {record.id}",
-        tables=[Table("", columns, [[name, value] for name, value in _facts(line) if value])],
+        tables=[facts, *([_curve(result.curve)] if result else []), *inside],
         warnings=[record.error] if record.error is not None else [],
-        document=_whole(line),
+        notes=notes,
+        document=_short(line) | {"result": result and asdict(result)} | versions,
     )
-    if result is None:
-        return report
-    tables, notes = probe_tables(result.probes)
-    return replace(report, tables=[*report.tables, _curve(result.curve), *tables], notes=notes)
 
 
 def _facts(line: Line) -> list[tuple[str, str]]:
@@ -167,65 +168,51 @@ def _short(line: Line) -> dict[str, Any]:
     }
 
 
-def _whole(line: Line) -> dict[str, Any]:
-    result = line.record.result
-    made = asdict(result) if result is not None else None
-    return _short(line) | {"result": made, "versions": dict(line.record.versions)}
-
-
 def verification_of(found: Verification) -> Report:
     """What came of training a run once more: equal, or where it departs and what has changed."""
-    record = found.record
-    name = f"run {record.id} ({record.variant}, seed {record.seed})"
-    told = _equal(found) if found.is_equal else _departs(found)
+    record, before, first = found.record, found.record.result, found.departure
+    assert before is not None
+    told = _equal(found, before) if found.is_equal else _departs(found, before)
     changed = [f"changed since: {name}: {old}, now {new}" for name, old, new in found.changed]
     if not changed and not found.is_equal:
         changed = ["nothing that is recorded has changed: hardware, or what no version shows"]
         if record.versions.get("git_dirty") == "yes":
             changed[0] += "; the run was made with source that was not committed (git_dirty)"
-    title = f"{name}: {told[0]}"
-    return Report(title, text=[*told[1:], *changed], document=_verified(found))
+    document = {
+        "run": record.id,
+        "equal": found.is_equal,
+        "departs": first
+        and {"step": first.step, "loss": first.what, "recorded": first.recorded, "now": first.now},
+        "final": {"recorded": before.val_loss, "now": found.result.val_loss},
+        "weights_differ": found.weights,
+        "changed": [{"name": n, "recorded": old, "now": new} for n, old, new in found.changed],
+    }
+    title = f"run {record.id} ({record.variant}, seed {record.seed}): {told[0]}"
+    return Report(title, text=[*told[1:], *changed], document=document)
 
 
-def _equal(found: Verification) -> list[str]:
-    before = found.record.result
-    assert before is not None
+def _equal(found: Verification, before: RunResult) -> list[str]:
     weights = "; no weights are kept to compare" if found.weights is None else ", weights"
     points, loss = f"{len(before.curve)} points of the curve", _exact(before.val_loss)
     return [f"equal, bit for bit: {points}, final loss {loss}{weights}"]
 
 
-def _departs(found: Verification) -> list[str]:
-    before, first = found.record.result, found.departure
-    assert before is not None
-    lines = ["not equal", f"the {len(before.curve)} points of the curve are equal"]
-    if first is not None:
+def _departs(found: Verification, before: RunResult) -> list[str]:
+    lines, first = ["not equal"], found.departure
+    if first is None:
+        lines.append(f"the {len(before.curve)} points of the curve are equal")
+    else:
         losses = f"{_exact(first.recorded)} recorded, {_exact(first.now)} now"
-        lines[-1] = f"first at step {first.step}: {first.what} {losses}"
+        lines.append(f"first at step {first.step}: {first.what} {losses}")
     ends = f"{_exact(before.val_loss)} recorded, {_exact(found.result.val_loss)} now"
     lines.append(f"final validation loss: {ends}")
     if found.weights:
-        names = ", ".join(found.weights[:_MOST_NAMES])
         more = len(found.weights) - _MOST_NAMES
         rest = f" and {more} more" if more > 0 else ""
-        lines.append(f"final weights that differ: {names}{rest}")
+        lines.append(f"final weights that differ: {', '.join(found.weights[:_MOST_NAMES])}{rest}")
     return lines
 
 
 def _exact(loss: float | None) -> str:
     """All digits: departures may be in the last one."""
     return "none" if loss is None else repr(loss)
-
-
-def _verified(found: Verification) -> dict[str, Any]:
-    before, first = found.record.result, found.departure
-    assert before is not None
-    return {
-        "run": found.record.id,
-        "equal": found.is_equal,
-        "departs": first
-        and {"step": first.step, "loss": first.what, "recorded": first.recorded, "now": first.now},
-        "final": {"recorded": before.val_loss, "now": found.result.val_loss},
-        "weights_differ": None if found.weights is None else list(found.weights),
-        "changed": [{"name": n, "recorded": old, "now": new} for n, old, new in found.changed],
-    }

@@ -6,7 +6,8 @@ import math
 from dataclasses import asdict
 from typing import Any
 
-from attnres_cli.report.answer import multiplier_text, trend_text
+from attnres_cli.report.answer import multiplier_text
+from attnres_cli.report.comparison import difference_text
 from attnres_cli.report.table import Column, Report, Table, flat
 from attnres_cli.verdict.chapter import differing
 from attnres_cli.verdict.ladder import Ladder, Rung, Scaled, compute, is_sound
@@ -50,13 +51,16 @@ def _size_cells(rung: Rung) -> list[str]:
 
 
 def _arm_cells(arm: Scaled) -> list[str]:
-    cells = [arm.variant, "-", "-", "-"]
-    if arm.worth is not None:
-        left, time = arm.worth.left_out, arm.in_time
-        ends = f"{left[0]:.3f} to {left[1]:.3f}" if left else "-"
-        cells[1:] = [multiplier_text(arm.worth), ends, "-" if time is None else f"{time:.3f}"]
-    trend = "-" if arm.trend is None else trend_text(arm.trend)
-    return [*cells, f"{arm.law.a:.4g}", f"{arm.law.alpha:.4f}", trend]
+    left = arm.worth.left_out if arm.worth is not None else None
+    return [
+        arm.variant,
+        multiplier_text(arm.worth),
+        f"{left[0]:.3f} to {left[1]:.3f}" if left else "-",
+        "-" if arm.in_time is None else f"{arm.in_time:.3f}",
+        f"{arm.law.a:.4g}",
+        f"{arm.law.alpha:.4f}",
+        difference_text(arm.trend),
+    ]
 
 
 def notes(found: Ladder) -> list[str]:

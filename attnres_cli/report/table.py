@@ -52,7 +52,7 @@ class Report:
 
     Attributes:
         text: sentences before the tables.
-        tables: those without rows are left out, except the first.
+        tables: those to be `shown`.
         warnings: lines below the tables that call for action, then `notes`: what numbers rest on.
         document: what JSON writes; numbers that are not finite become null.
         fields: the columns of CSV; a field that one of its `records` lacks is empty.
@@ -68,6 +68,11 @@ class Report:
     fields: Collection[str] = ()
     records: Sequence[Mapping[str, Any]] = ()
     more: Sequence[Report] | None = None
+
+    @property
+    def shown(self) -> list[Table]:
+        """The tables with rows, and the first."""
+        return [table for i, table in enumerate(self.tables) if table.rows or i == 0]
 
     def __iter__(self) -> Iterator[Report]:
         """The report itself, then those below it."""

@@ -50,9 +50,8 @@ def print_report(report: Report, stream: TextIO) -> None:
         out.print(Text(one.title, style="bold")) if one.title else None
         for text in one.text:
             out.print(Text(text))
-        for i, table in enumerate(one.tables):
-            if table.rows or i == 0:
-                _print_table(out, table)
+        for table in one.shown:
+            _print_table(out, table)
         for line in one.warnings:
             out.print(Text(line, style="yellow"))
         for line in one.notes:

@@ -9,13 +9,19 @@ from attnres_cli.records.plan import Plan
 
 def plural(n: object, word: str) -> str:
     """`1 head`, `2 heads`."""
-    return f"{n} {word}{'' if n == 1 else 's'}"
+    return f"{n} {word}{'' if str(n) == '1' else 's'}"
 
 
 def between(numbers: Collection[int]) -> str:
     """`1,024`, or `1,024 to 2,048` of several."""
     low, high = min(numbers), max(numbers)
     return f"{low:,}" if low == high else f"{low:,} to {high:,}"
+
+
+def interval(value: float, ends: tuple[float, float] | None, form: str) -> str:
+    """`1.253 [1.101, 1.402]`, each number in this form; without ends the value alone."""
+    text = f"{value:{form}}"
+    return text if ends is None else f"{text} [{ends[0]:{form}}, {ends[1]:{form}}]"
 
 
 def duration(seconds: float) -> str:

@@ -129,7 +129,7 @@ def test_the_verdict_holds_every_number_whole(
 
     for arm in comparison.arms:
         assert export.loss_text(arm) in text
-        assert export.difference_text(arm) in text
+        assert export.difference_text(arm.difference) in text
 
 
 @pytest.mark.parametrize("columns", [80, 120, None])

@@ -32,10 +32,8 @@ def draw_magnitudes(chapter: Chapter) -> Figure | None:
         return None
     figure, (outputs, gradients) = canvas(4.6, rows=2, sharex=True)
     looks = looks_of(chapter.comparison)
-    _lines(outputs, {name: _mean([p.output_rms for p in of]) for name, of in probes.items()}, looks)
-    _lines(
-        gradients, {name: _mean([p.gradient_rms for p in of]) for name, of in probes.items()}, looks
-    )
+    _lines(outputs, {name: [p.output_rms for p in of] for name, of in probes.items()}, looks)
+    _lines(gradients, {name: [p.gradient_rms for p in of] for name, of in probes.items()}, looks)
     outputs.set_ylabel("output magnitude")
     gradients.set_ylabel("gradient magnitude")
     gradients.set_xlabel("output (2 per layer)")
@@ -50,27 +48,24 @@ def _probes(chapter: Chapter) -> dict[str, list[Probe]]:
     return {name: probes for name, probes in found.items() if probes}
 
 
-def _mean(rows: Sequence[Numbers]) -> list[float]:
-    """Number by number over rows of equal length."""
-    return [sum(column) / len(rows) for column in zip(*rows, strict=True)]
-
-
-def _lines(axes: Axes, by_arm: Mapping[str, list[float]], looks: Mapping[str, Look]) -> None:
-    for name, values in by_arm.items():
-        look = looks[name]
+def _lines(axes: Axes, rows: Mapping[str, Sequence[Numbers]], looks: Mapping[str, Look]) -> None:
+    """A line per arm, the mean over its rows."""
+    drawn: list[float] = []
+    for name, of in rows.items():
+        look, values = looks[name], np.mean(of, axis=0)
         axes.plot(values, look.dashes, color=look.colour, label=short(name), lw=1.5)
-    finite = [v for values in by_arm.values() for v in values if math.isfinite(v) and v > 0]
-    if finite and max(finite) > _LOG_FROM * min(finite):
+        drawn += [v for v in values if math.isfinite(v) and v > 0]
+    if drawn and max(drawn) > _LOG_FROM * min(drawn):
         axes.set_yscale("log")
 
 
 def draw_mixing(chapter: Chapter) -> Figure | None:
     """Each arm's mean depth-mixing matrix M (paper, Fig. 8): a row per site, column per output."""
-    probes = {
+    matrices = {
         name: [p.mixing for p in of if p.mixing is not None]
         for name, of in _probes(chapter).items()
     }
-    found = {name: np.mean(np.array(each), axis=0) for name, each in probes.items() if each}
+    found = {name: np.mean(each, axis=0) for name, each in matrices.items() if each}
     if not found:
         return None
     rows = -(-len(found) // _MAP_COLUMNS)
@@ -130,14 +125,5 @@ def _summary(probes: Sequence[Probe]) -> str:
         ("of the embedding {:.2f}", [p.embedding_share for p in probes]),
         ("entropy {:.2f} nats", [p.entropy for p in probes]),
     )
-    told = [(text, _over_sites(rows)) for text, rows in numbers]
-    return ", ".join(text.format(value) for text, value in told if value is not None)
-
-
-def _over_sites(rows: Sequence[Numbers | None]) -> float | None:
-    """The mean over seeds and over all sites but the first; None of none."""
-    held = [row for row in rows if row is not None and len(row) > 1]
-    if not held:
-        return None
-    sites = _mean(held)[1:]
-    return sum(sites) / len(sites)
+    told = [(text, [r[1:] for r in rows if r is not None and len(r) > 1]) for text, rows in numbers]
+    return ", ".join(text.format(np.mean(rows)) for text, rows in told if rows)

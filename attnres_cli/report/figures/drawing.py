@@ -7,13 +7,14 @@ from dataclasses import dataclass
 
 from matplotlib.figure import Figure
 
-from attnres_cli.report.figures import comparison, depth, search, sizes
+from attnres_cli.report.figures import comparison as losses
+from attnres_cli.report.figures import depth, search, sizes
 from attnres_cli.report.figures.style import house_style
 from attnres_cli.report.search_words import trials_text
 from attnres_cli.report.table import capital
 from attnres_cli.verdict import labels
 from attnres_cli.verdict.chapter import Chapter
-from attnres_cli.verdict.format import between
+from attnres_cli.verdict.format import between, plural
 from attnres_cli.verdict.ladder import Ladder
 from attnres_cli.verdict.optima import Finding
 
@@ -35,24 +36,20 @@ def drawings(chapter: Chapter) -> list[Drawing]:
     """The figures that this comparison has something for, in the order of a page."""
     if not chapter.comparison.arms:
         return []
-    of, mixing = " " + _about_comparison(chapter), depth.mixing_caption(chapter)
+    of, mixing = _about_comparison(chapter), depth.mixing_caption(chapter)
+    figures = (
+        ("forest", "Paired differences from the baseline", losses.FOREST, losses.draw_forest),
+        ("curves", "Loss curves", losses.CURVES, losses.draw_curves),
+        ("cost", "Cost beside gain", losses.COST, losses.draw_cost),
+        ("blocks", "Loss against block size", losses.BLOCK_SIZES, losses.draw_block_sizes),
+        ("depth", "Outputs and gradients over depth", depth.MAGNITUDES, depth.draw_magnitudes),
+        ("mixing", "Depth mixing: who reads what", mixing, depth.draw_mixing),
+    )
+    found = []
     with house_style():
-        differences = comparison.draw_forest(chapter)
-        curves = comparison.draw_curves(chapter)
-        cost = comparison.draw_cost(chapter)
-        blocks = comparison.draw_block_sizes(chapter)
-        magnitudes = depth.draw_magnitudes(chapter)
-        matrices = depth.draw_mixing(chapter)
-    return [
-        *_made(
-            "forest", "Paired differences from the baseline", comparison.FOREST + of, differences
-        ),
-        *_made("curves", "Loss curves", comparison.CURVES + of, curves),
-        *_made("cost", "Cost beside gain", comparison.COST + of, cost),
-        *_made("blocks", "Loss against block size", comparison.BLOCK_SIZES + of, blocks),
-        *_made("depth", "Outputs and gradients over depth", depth.MAGNITUDES + of, magnitudes),
-        *_made("mixing", "Depth mixing: who reads what", mixing + of, matrices),
-    ]
+        for name, title, caption, draw in figures:
+            found += _made(name, title, f"{caption} {of}", draw(chapter))
+    return found
 
 
 def of_sizes(found: Ladder) -> Drawing:
@@ -96,11 +93,10 @@ def picture(drawing: Drawing, suffix: str) -> bytes:
 def _about_comparison(chapter: Chapter) -> str:
     """What the numbers are of: `Recipe quick (5821f707fa1b); 3 seeds per arm; attnres 0.1.0`."""
     found = chapter.comparison
-    counts = [len(arm.losses) for arm in found.arms]
-    seeds = f"{between(counts)} seed{'' if set(counts) == {1} else 's'} per arm"
+    seeds = plural(between([len(arm.losses) for arm in found.arms]), "seed")
     versions = sorted({text.split(",")[0] for text in found.versions})
     return (
-        f"{capital(labels.title(found))} ({found.recipe_digest}); {seeds}; "
+        f"{capital(labels.title(found))} ({found.recipe_digest}); {seeds} per arm; "
         f"{labels.tokens(found)}; {', '.join(versions)}."
     )
 

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, MaxNLocator, NullLocator, ScalarFormatter
 
 from attnres_cli.report.figures.style import LOSS, Look, canvas, legend, looks, short
-from attnres_cli.verdict.format import between
+from attnres_cli.verdict.format import between, plural
 from attnres_cli.verdict.ladder import PFLOP_S_DAY, Ladder, Scaled, compute
 
 _LONGEST = 34  # characters of a name that leave room for its multiplier
@@ -63,12 +63,12 @@ def caption(found: Ladder) -> str:
         )
     label = f" [{found.registered}]" if found.registered else ""
     drawn = [rung.arm(arm.variant) for rung in found.rungs for arm in found.arms]
-    counts = between([len(arm.losses) for arm in drawn if arm is not None])
+    seeds = plural(between([len(arm.losses) for arm in drawn if arm is not None]), "seed")
     tokens = between([rung.baseline.tokens for rung in found.rungs])
     versions = {text.split(",")[0] for rung in found.rungs for text in rung.comparison.versions}
     parts.append(
-        f"Recipe {comparison.recipe}, {n} sizes{label}; {counts} seed{'' if counts == '1' else 's'}"
-        f" per arm and size; {tokens} tokens per run; {', '.join(sorted(versions))}."
+        f"Recipe {comparison.recipe}, {n} sizes{label}; {seeds} per arm and size; {tokens} tokens "
+        f"per run; {', '.join(sorted(versions))}."
     )
     return " ".join(parts)
 
@@ -101,13 +101,12 @@ def _laws(axes: Axes, found: Ladder, arm: Scaled, look: Look) -> None:
 
 def _arrow(axes: Axes, found: Ladder, looks: Mapping[str, Look]) -> None:
     """From the best arm's loss at the largest size to where the baseline's law has it."""
-    base = next(arm for arm in found.arms if arm.variant == found.rungs[0].comparison.baseline)
-    worth = [(arm.worth.value, arm) for arm in found.arms if arm.worth is not None]
-    times, best = max(worth, key=lambda each: each[0], default=(0.0, base))
-    if best.worth is None or not _NEAREST <= times <= _FARTHEST:
+    base = found.arms[0]
+    best = max(found.arms, key=lambda arm: arm.worth.value if arm.worth else 0.0)
+    if best.worth is None or not _NEAREST <= best.worth.value <= _FARTHEST:
         return
-    start, loss = best.worth.compute, best.law.loss(best.worth.compute)
-    last = max(compute(rung.baseline) for rung in found.rungs)
+    times, start = best.worth.value, best.worth.compute
+    last, loss = compute(found.rungs[-1].baseline), best.law.loss(start)
     ends = np.array([last, start * times]) * PFLOP_S_DAY
     axes.plot(ends, [base.law.loss(last), loss], "--", color=looks[base.variant].colour, lw=1)
     colour = looks[best.variant].colour
