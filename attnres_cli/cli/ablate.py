@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, TextIO
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -14,28 +13,25 @@ from attnres_cli.cli.options import (
     DryRun,
     Engine,
     Format,
-    FormatName,
     Matching,
     Override,
     Plugins,
+    PrintedFormat,
     RecipeName,
     RetryFailed,
     Study,
     TuneLr,
     Workers,
-    read_format,
-    read_match,
     read_seeds,
     refuse_format,
 )
-from attnres_cli.cli.watcher import OnStderr
 from attnres_cli.config import address, complete
 from attnres_cli.console import say
 from attnres_cli.errors import SOME_FAILED, UsageError
 
 if TYPE_CHECKING:
-    from attnres_cli.config.recipe import Recipe, Rung
-    from attnres_cli.records.plan import Plan
+    from attnres_cli.config.recipe import Recipe
+    from attnres_cli.lab.comparing import Request
     from attnres_cli.verdict.comparison import Comparison
 
 
@@ -66,7 +62,7 @@ def ablate(
     device: Device = "auto",
     engine: Engine = "auto",
     baseline: Baseline = "standard",
-    output: FormatName = Format.TABLE,
+    form: PrintedFormat = Format.TABLE,
     retry_failed: RetryFailed = False,
     dry_run: DryRun = False,
     _plugin: Plugins = None,
@@ -76,36 +72,34 @@ def ablate(
     What the study holds already is not trained again: the same command goes on where it stopped.
     """
     from attnres_cli.config.recipe import load, rungs
-    from attnres_cli.lab.comparing import Request, ablation
+    from attnres_cli.config.recipe import suite as specs_of
+    from attnres_cli.lab.comparing import Request
     from attnres_cli.lab.experiment import Place
     from attnres_cli.lab.grid import resolve
+    from attnres_cli.report import comparison, formats
 
-    form, quantity = read_format(output), read_match(match)
     if dry_run:
         refuse_format(form)
     if variants and suite is not None:
         raise UsageError("give either variants or --suite, not both")
     whole = load(recipe, override or [])
-    specs, numbers, sizes = variants or _named(suite, whole), read_seeds(seeds), rungs(whole)
-    for fixed in sizes[1:]:  # what does not fit one size is refused before another is trained
-        resolve([baseline, *specs], fixed, vocab_size=256)
+    sizes = rungs(whole)
+    named = specs_of(suite) if suite is not None else whole.variants or specs_of("quick")
     place = Place(study, workers, device, engine, retry_failed)
-    request = Request(specs, numbers, baseline, quantity, tune_lr, place)
+    request = Request(variants or named, read_seeds(seeds), baseline, match, tune_lr, place)
+    for fixed in sizes[1:]:  # what does not fit one size is refused before another is trained
+        resolve([baseline, *request.specs], fixed, vocab_size=256)
     found: list[Comparison] = []
     failed = 0
     for number, fixed in enumerate(sizes, 1):
         if len(sizes) > 1:
-            say(f"size {number} of {len(sizes)}: {_rung_text(whole.ladder[number - 1])}")
-        one = ablation(request, fixed, OnStderr())
-        plan, records = one.planned()
-        if dry_run:
-            _print_foreseen(list(one.foreseen(plan, records)))
-            continue
-        compared, n_failed = one.compared(plan)
+            changed = ", ".join(f"{key}={value}" for key, value in whole.ladder[number - 1])
+            say(f"size {number} of {len(sizes)}: {changed}")
+        compared, n_failed = _one_size(request, fixed, dry_run=dry_run)
         found, failed = [*found, *compared], failed + n_failed
     if dry_run:
         return
-    show(found, form)
+    formats.show(comparison.report_of(found), form, sys.stdout)
     if len(sizes) > 1:
         say(f"what each arm is worth over these sizes: attnres report --scaling --study {study}")
     if failed:
@@ -113,30 +107,21 @@ def ablate(
         raise typer.Exit(SOME_FAILED)
 
 
-def _print_foreseen(plans: Sequence[tuple[Plan, str]]) -> None:
+def _one_size(request: Request, recipe: Recipe, *, dry_run: bool) -> tuple[list[Comparison], int]:
+    """The comparisons under one recipe and how many runs failed; a dry run prints plans alone."""
+    from attnres_cli.lab.comparing import ablation
+    from attnres_cli.report.progress import OnStderr
     from attnres_cli.report.terminal import print_plan
 
+    one = ablation(request, recipe, OnStderr())
+    plan, records = one.planned()
+    if not dry_run:
+        return one.compared(plan)
+    plans = list(one.foreseen(plan, records))
     for plan, title in plans:
         print_plan(plan, sys.stdout, title)
     if len(plans) == 2:  # the learning rates are not known before they are tuned
         first, _ = plans[0]
         runs = len(first.arms) * len(first.seeds)
         sys.stdout.write(f"then {runs} runs at most, each arm at the rate chosen for it\n")
-
-
-def _rung_text(rung: Rung) -> str:
-    return ", ".join(f"{key}={value}" for key, value in rung)
-
-
-def show(comparisons: Sequence[Comparison], form: Format, out: TextIO | None = None) -> None:
-    """Print comparisons of one recipe, or of the sizes of its ladder, in any form except html."""
-    from attnres_cli.report import comparison, formats
-
-    formats.show(comparison.report_of(comparisons), form, out or sys.stdout)
-
-
-def _named(suite: str | None, recipe: Recipe) -> list[str]:
-    """The arms where none are typed."""
-    from attnres_cli.config.recipe import suite as specs_of
-
-    return list(specs_of(suite) if suite is not None else recipe.variants or specs_of("quick"))
+    return [], 0

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -14,11 +12,11 @@ from attnres_cli.cli.options import (
     Baseline,
     Device,
     Engine,
-    FormatName,
+    Format,
     Override,
     Plugins,
+    PrintedFormat,
     RecipeName,
-    read_format,
 )
 from attnres_cli.config import complete
 from attnres_cli.console import say
@@ -26,6 +24,7 @@ from attnres_cli.errors import INTERRUPTED, SOME_FAILED, UsageError
 
 if TYPE_CHECKING:
     from attnres_cli.data.tokens import Tokens
+    from attnres_cli.nn.cost import DecodeBench, StepBench
     from attnres_cli.records.plan import Plan
 
 DEFAULT_ARMS = ("standard", "attnres", "attnres:block_size=4", "denseformer")
@@ -39,6 +38,14 @@ class _Steps(typer.core.TyperGroup):
         """The arguments, with `step` before them if they begin with no command."""
         named = args[:1] in (["step"], ["decode"])
         return super().parse_args(ctx, args if named else ["step", *args])
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run a command; Ctrl-C ends it in one line, as nothing is recorded anywhere."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            say("interrupted; nothing was kept")
+            sys.exit(INTERRUPTED)
 
 
 HELP = "Time training steps of every arm on this machine, or generation (bench decode)."
@@ -63,7 +70,7 @@ def step(
     engine: Engine = "auto",
     baseline: Baseline = "standard",
     rounds: Rounds = 15,
-    output: FormatName = "table",
+    form: PrintedFormat = Format.TABLE,
     _plugin: Plugins = None,
 ) -> None:
     """Time whole training steps of every arm, in turn, beside what each reads, writes and computes.
@@ -72,16 +79,10 @@ def step(
     timed. `attnres bench decode` times generation instead.
     """
     from attnres_cli.lab import bench
-    from attnres_cli.report import formats
-    from attnres_cli.report.costs import report_of
 
-    read_format(output)
-    with _interruptible():
-        plan, tokens, base = _plan(variants, recipe, override, device, engine, baseline)
-        say(f"checking {len(plan.arms)} arms, then {rounds} rounds of training steps")
-        found = bench.steps(plan, tokens, rounds, base, say)
-    formats.show(report_of(found), output, sys.stdout)
-    _end([arm.variant for arm in found.arms if arm.wrong])
+    plan, tokens, base = _plan(variants, recipe, override, device, engine, baseline)
+    say(f"checking {len(plan.arms)} arms, then {rounds} rounds of training steps")
+    _show(bench.steps(plan, tokens, rounds, base, say), form)
 
 
 @app.command()
@@ -99,7 +100,7 @@ def decode(
     n_new: Annotated[
         int, typer.Option("--tokens", min=1, help="Tokens per row that are timed.")
     ] = 32,
-    output: FormatName = "table",
+    form: PrintedFormat = Format.TABLE,
     _plugin: Plugins = None,
 ) -> None:
     """Time generation by every arm, in turn: ms per token, beside the baseline's.
@@ -107,19 +108,13 @@ def decode(
     Half of the recipe's positions are the prompt. Nothing is compiled.
     """
     from attnres_cli.lab import bench
-    from attnres_cli.report import formats
-    from attnres_cli.report.costs import report_of
 
-    read_format(output)
     if engine == "compile":
         raise UsageError("generation is not compiled: --engine eager, or drop --engine")
-    with _interruptible():
-        plan, tokens, base = _plan(variants, recipe, override, device, engine, baseline)
-        sizes = tuple(dict.fromkeys(batch or (1, 16)))
-        say(f"checking {len(plan.arms)} arms, then {rounds} rounds of generation")
-        found = bench.decode(plan, tokens, rounds, base, sizes, n_new)
-    formats.show(report_of(found), output, sys.stdout)
-    _end([arm.variant for arm in found.arms if arm.wrong])
+    plan, tokens, base = _plan(variants, recipe, override, device, engine, baseline)
+    sizes = tuple(dict.fromkeys(batch or (1, 16)))
+    say(f"checking {len(plan.arms)} arms, then {rounds} rounds of generation")
+    _show(bench.decode(plan, tokens, rounds, base, sizes, n_new), form)
 
 
 def _plan(
@@ -146,16 +141,11 @@ def _plan(
     return plan, tokens, base.variant
 
 
-@contextlib.contextmanager
-def _interruptible() -> Iterator[None]:
-    try:
-        yield
-    except KeyboardInterrupt:
-        say("interrupted; nothing was kept")
-        sys.exit(INTERRUPTED)
+def _show(found: StepBench | DecodeBench, form: Format) -> None:
+    from attnres_cli.report import formats
+    from attnres_cli.report.costs import report_of
 
-
-def _end(wrong: list[str]) -> None:
-    if wrong:
+    formats.show(report_of(found), form, sys.stdout)
+    if wrong := [arm.variant for arm in found.arms if arm.wrong]:
         say(f"wrong, and not timed: {', '.join(wrong)}")
         raise typer.Exit(SOME_FAILED)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -15,6 +15,7 @@ from attnres_cli.config.address import withhold
 from attnres_cli.errors import UsageError, unknown
 from attnres_cli.records.comparison_terms import MATCHES, Match
 
+_TEXT = "<str>"
 _MOST_SEEDS = 1000
 _FIRST_TUNING_SEED = 1_000_000  # as in run.py, which takes pydantic to import
 
@@ -66,10 +67,6 @@ Baseline = Annotated[
     str,
     typer.Option(help="The arm the others are compared with.", autocompletion=complete.specs),
 ]
-FormatName = Annotated[str, typer.Option("--format", help="table, json, markdown or csv.")]
-AnyFormatName = Annotated[
-    str, typer.Option("--format", help="table, json, markdown, csv, latex or html.")
-]
 Output = Annotated[
     Path | None, typer.Option(help="File to write instead of printing.", show_default=False)
 ]
@@ -81,9 +78,21 @@ Figures = Annotated[
     ),
 ]
 
+
+def _word(option: str, meaning: str, known: Sequence[str]) -> Any:
+    """An option that takes one of these words; others are refused with the nearest of them."""
+
+    def read(text: str) -> str:
+        if text not in known:
+            raise UsageError(unknown(option, text, known))
+        return text
+
+    return typer.Option(option, help=meaning, parser=read, metavar=_TEXT)
+
+
 Against = Annotated[
     str | None,
-    typer.Option("--against", help="paper: its numbers beside yours, in the same format."),
+    _word("--against", "paper: its numbers beside yours, in the same format.", ["paper"]),
 ]
 Scaling = Annotated[
     bool,
@@ -94,11 +103,13 @@ Preregister = Annotated[
     typer.Option("--preregister", help="YAML file that fixes a comparison before its first run."),
 ]
 
+
 Matching = Annotated[
-    str,
-    typer.Option(
+    Match,
+    _word(
         "--match",
-        help="What arms have in common: tokens, or params, flops (by MLP width), time (by tokens).",
+        "What arms have in common: tokens, or params, flops (by MLP width), time (by tokens).",
+        MATCHES,
     ),
 ]
 TuneLr = Annotated[
@@ -118,29 +129,30 @@ class Format(StrEnum):
     HTML = "html"
 
 
-PRINTED = (Format.TABLE, Format.JSON, Format.MARKDOWN, Format.CSV)
-"""What every command with a comparison prints; `attnres report` has the others too."""
+def _one_of(*allowed: Format) -> Any:
+    """The option --format with these formats."""
+
+    def read(text: str) -> Format:
+        if text in allowed:
+            return Format(text)
+        if text in (Format.LATEX, Format.HTML):
+            raise UsageError(f"--format {text}: `attnres report --format {text}` prints it")
+        raise UsageError(unknown("format", text, allowed))
+
+    names = f"{', '.join(allowed[:-1])} or {allowed[-1]}."
+    return typer.Option("--format", help=names, parser=read, metavar=_TEXT)
 
 
-def read_format(text: str, allowed: Sequence[Format] = PRINTED) -> Format:
-    """The format of that name. Raises UsageError, with the nearest known one."""
-    if text in list(Format)[len(PRINTED) :] and text not in list(allowed):
-        raise UsageError(f"--format {text}: `attnres report --format {text}` prints it")
-    if text not in list(allowed):
-        raise UsageError(unknown("format", text, list(allowed)))
-    return Format(text)
+_PRINTED = (Format.TABLE, Format.JSON, Format.MARKDOWN, Format.CSV)
+AnyFormat = Annotated[Format, _one_of(*_PRINTED, Format.LATEX, Format.HTML)]
+PrintedFormat = Annotated[Format, _one_of(*_PRINTED)]
+RunFormat = Annotated[Format, _one_of(Format.TABLE, Format.JSON)]
 
 
 def refuse_format(form: Format) -> None:
     """Of a dry run, which prints a plan. Raises UsageError where it is not the default."""
     if form is not Format.TABLE:
         raise UsageError(f"--format {form}: --dry-run prints its plan as text, leave --format out")
-
-
-def read_against(text: str | None) -> None:
-    """Refuse what there are no numbers of. Raises UsageError."""
-    if text not in (None, "paper"):
-        raise UsageError(unknown("--against", str(text), ["paper"]))
 
 
 def read_seeds(text: str) -> tuple[int, ...]:
@@ -162,14 +174,6 @@ def read_seeds(text: str) -> tuple[int, ...]:
     if not 1 <= numbers[0] <= _MOST_SEEDS:
         raise UsageError(f"--seeds must be at least 1, at most {_MOST_SEEDS}, got {numbers[0]}")
     return tuple(range(numbers[0]))
-
-
-def read_match(text: str) -> Match:
-    """What is to be matched. Raises UsageError, with the nearest there is."""
-    for match in MATCHES:
-        if text == match:
-            return match
-    raise UsageError(unknown("--match", text, MATCHES))
 
 
 def read_sizes(text: str) -> dict[str, int]:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from attnres_cli.cli.options import Baseline, Format, FormatName, Study, read_format
+from attnres_cli.cli.options import Baseline, Format, PrintedFormat, Study
 from attnres_cli.config import address
 from attnres_cli.errors import UsageError
 
@@ -29,7 +29,7 @@ def plan(
     workers: Annotated[
         int | None, typer.Option(min=1, help="Processes. Default: as the study's runs were made.")
     ] = None,
-    output: FormatName = Format.TABLE,
+    form: PrintedFormat = Format.TABLE,
 ) -> None:
     """Tell the noise floor, and how many seeds a gap takes at what cost; nothing is trained."""
     from attnres_cli.config.recipe import names
@@ -39,7 +39,6 @@ def plan(
     from attnres_cli.store.store import Store
     from attnres_cli.verdict.power import analyse, too_few_runs
 
-    form = read_format(output)
     if not (math.isfinite(gap) and gap > 0):
         raise UsageError(f"--gap takes a difference in loss above 0, as 0.01, got {gap:g}")
     store = Store.open(study, create=False)

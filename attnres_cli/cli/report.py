@@ -12,7 +12,7 @@ import typer
 
 from attnres_cli.cli.options import (
     Against,
-    AnyFormatName,
+    AnyFormat,
     Baseline,
     Figures,
     Format,
@@ -21,8 +21,6 @@ from attnres_cli.cli.options import (
     Preregister,
     Scaling,
     Study,
-    read_against,
-    read_format,
 )
 from attnres_cli.config import address
 from attnres_cli.console import say
@@ -48,7 +46,7 @@ def report(
         typer.Option(help="Name or digest, or name of a search. Default: the newest recipe."),
     ] = None,
     baseline: Baseline = "standard",
-    form_name: AnyFormatName = Format.TABLE,
+    form: AnyFormat = Format.TABLE,
     output: Output = None,
     figures: Figures = None,
     against: Against = None,
@@ -61,8 +59,6 @@ def report(
     from attnres_cli.records.search_records import is_searched
     from attnres_cli.store.store import Store
 
-    form = read_format(form_name, tuple(Format))
-    read_against(against)
     if preregister is not None:
         _preregister(preregister, study)
         return
@@ -71,7 +67,11 @@ def report(
     searches = _searches(store, study, records)
     out: TextIO = sys.stdout if output is None else StringIO()
     if asked := _asked_for(searches, recipe, records):
-        _refuse(asked, scaling=scaling, against=against)
+        if scaling or against is not None:
+            raise UsageError(
+                f"{'--scaling' if scaling else '--against'} is of recipes, and {asked.name} is a "
+                "search: --recipe names one that `attnres ablate` has trained"
+            )
         _show_search(asked, store, study, form, figures, out)
         _keep(out, output)
         return
@@ -144,15 +144,6 @@ def _asked_for(
     return searches[-1] if searches and all(is_searched(r.recipe) for r in records) else None
 
 
-def _refuse(search: Search, *, scaling: bool, against: str | None) -> None:
-    """Raise UsageError where a search is asked for what only recipes have."""
-    if scaling or against is not None:
-        raise UsageError(
-            f"{'--scaling' if scaling else '--against'} is of recipes, and {search.name} is a "
-            "search: --recipe names one that `attnres ablate` has trained"
-        )
-
-
 def _show_search(
     search: Search, store: Store, study: str, form: Format, figures: str | None, out: TextIO
 ) -> None:
@@ -162,7 +153,7 @@ def _show_search(
 
     finding = find(search, store.runs(curves=False))
     if figures is not None:
-        _draw_searches([finding], figures)
+        _draw(figures, findings=[finding])
     if form is Format.HTML:
         from attnres_cli.report.search_page import to_html
 
@@ -206,8 +197,7 @@ def _show_comparisons(
     runs = held.store.runs(curves=False) if whole and searches else []
     findings = [find(search, runs) for search in searches] if whole else []
     if figures is not None:
-        _draw(split(chapters)[0], ladders, figures)
-        _draw_searches(findings, figures)
+        _draw(figures, split(chapters)[0], ladders, findings)
     if is_page:
         from attnres_cli.report import page
 
@@ -223,7 +213,7 @@ def _show_comparisons(
 
 def _show_ladder(found: Ladder, study: str, form: Format, figures: str | None, out: TextIO) -> None:
     if figures is not None:
-        _draw([], [found], figures)
+        _draw(figures, ladders=[found])
     if form is Format.HTML:
         from attnres_cli.report.page import scaling_page
 
@@ -234,19 +224,17 @@ def _show_ladder(found: Ladder, study: str, form: Format, figures: str | None, o
         formats.show(scaling.report_of(found), form, out)
 
 
-def _draw(chapters: Sequence[Chapter], ladders: Sequence[Ladder], where: str) -> None:
-    from attnres_cli.report.files import save_figures
+def _draw(
+    where: str,
+    chapters: Sequence[Chapter] = (),
+    ladders: Sequence[Ladder] = (),
+    findings: Sequence[Finding] = (),
+) -> None:
+    """Draw all figures of these into files, and say which."""
+    from attnres_cli.report import files, search_page
 
-    _say_drawn(save_figures(chapters, where, ladders))
-
-
-def _draw_searches(findings: Sequence[Finding], where: str) -> None:
-    from attnres_cli.report.search_page import save_figures
-
-    if findings:
-        _say_drawn(save_figures(findings, where))
-
-
-def _say_drawn(written: Sequence[Path]) -> None:
-    names = ", ".join(path.name for path in written)
-    say(f"figures in {written[0].parent}: {names}" if written else "no figures: no run has ended")
+    drawn = [files.save_figures(chapters, where, ladders)] if chapters or ladders else []
+    drawn += [search_page.save_figures(findings, where)] if findings else []
+    for paths in drawn:
+        names = ", ".join(path.name for path in paths)
+        say(f"figures in {paths[0].parent}: {names}" if paths else "no figures: no run has ended")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import shlex
+import shutil
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 import typer.core
 
-from attnres_cli.cli.options import Format, FormatName, Plugins, Study, read_format
+from attnres_cli.cli.options import Format, Plugins, RunFormat, Study
 from attnres_cli.config import address, complete
 from attnres_cli.console import say
 from attnres_cli.errors import SOME_FAILED, UsageError, unknown
@@ -21,8 +23,6 @@ if TYPE_CHECKING:
     from attnres_cli.records.run import RunRecord
     from attnres_cli.report.runs import Line
     from attnres_cli.store.store import Store
-
-_FORMATS = (Format.TABLE, Format.JSON)
 
 
 class _Runs(typer.core.TyperGroup):
@@ -55,14 +55,13 @@ def list_runs(
     status: _Status = None,
     variant: _Variant = None,
     recipe: _Recipe = None,
-    output: FormatName = "table",
+    form: RunFormat = Format.TABLE,
 ) -> None:
     """List the runs with status, progress and who runs them."""
     from attnres_cli.report import formats
     from attnres_cli.report.runs import list_of
     from attnres_cli.store.store import Store
 
-    form = read_format(output, _FORMATS)
     store = Store.open(study, create=False)
     chosen = _filtered(store, status, variant, recipe)
     formats.show(list_of(_lines(store, chosen)), form, sys.stdout)
@@ -72,14 +71,13 @@ def list_runs(
 def show(
     run: _RunId,
     study: Study = address.DEFAULT,
-    output: FormatName = "table",
+    form: RunFormat = Format.TABLE,
 ) -> None:
     """Print all about one run: what it is, where it stands, its curve, what is in its model."""
     from attnres_cli.report import formats
     from attnres_cli.report.runs import run_of
     from attnres_cli.store.store import Store
 
-    form = read_format(output, _FORMATS)
     store = Store.open(study, create=False)
     (record,) = _chosen(store, study, [run])
     if record.result is not None:
@@ -121,7 +119,8 @@ def export(
     _check_export(run, output, tensorboard, [name for name, value in filters.items() if value])
     store = Store.open(study, create=False)
     if tensorboard is not None:
-        chosen = [run] if run is not None else _ids(_filtered(store, status, variant, recipe))
+        filtered = _filtered(store, status, variant, recipe) if run is None else []
+        chosen = [record.id for record in filtered] if run is None else [run]
         _export_events(store, _chosen(store, study, chosen), tensorboard)
         return
     assert run is not None
@@ -168,9 +167,6 @@ def rm(
 
     All of them are forgotten, or none. `attnres ablate` would train them again.
     """
-    import shutil
-    from contextlib import suppress
-
     from attnres_cli.store.store import Store
 
     Store.open(study, create=False)  # rm makes no study
@@ -188,7 +184,7 @@ def rm(
 def verify(
     run: _RunId,
     study: Study = address.DEFAULT,
-    output: FormatName = "table",
+    form: RunFormat = Format.TABLE,
     _plugin: Plugins = None,
 ) -> None:
     """Train a run once more from what the study holds, and say whether every bit is the same.
@@ -202,7 +198,6 @@ def verify(
     from attnres_cli.report.runs import verification_of
     from attnres_cli.store.store import Store
 
-    form = read_format(output, _FORMATS)
     store = Store.open(study, create=False)
     (record,) = _chosen(store, study, [run])
     recipe = store.recipe(record.recipe_digest)
@@ -218,12 +213,6 @@ def verify(
         raise typer.Exit(SOME_FAILED)
 
 
-def _check_known(what: str, name: str | None, known: Sequence[set[str]]) -> None:
-    names = set().union(*known)
-    if name is not None and name not in names:
-        raise UsageError(unknown(what, name, names))
-
-
 def _filtered(
     store: Store, status: str | None, variant: str | None, recipe: str | None
 ) -> list[RunRecord]:
@@ -233,21 +222,22 @@ def _filtered(
     if status is not None and status not in list(Status):
         raise UsageError(unknown("status", status, list(Status)))
     records = store.runs(curves=False)
-    _check_known("variant in this study", variant, [{r.variant} for r in records])
-    names = [{r.recipe, r.recipe_digest} for r in records]
-    if recipe is not None and not any(r.recipe_digest.startswith(recipe) for r in records):
-        _check_known("recipe in this study", recipe, names)
-    return [
+    variants = {record.variant for record in records}
+    if variant is not None and variant not in variants:
+        raise UsageError(unknown("variant in this study", variant, variants))
+    of_recipe = [
         record
         for record in records
-        if (status is None or record.status == status)
-        and (variant is None or record.variant == variant)
-        and (recipe in (None, record.recipe) or record.recipe_digest.startswith(str(recipe)))
+        if recipe in (None, record.recipe) or record.recipe_digest.startswith(str(recipe))
     ]
-
-
-def _ids(records: Sequence[RunRecord]) -> list[int]:
-    return [record.id for record in records]
+    if recipe is not None and not of_recipe:
+        names = {name for record in records for name in (record.recipe, record.recipe_digest)}
+        raise UsageError(unknown("recipe in this study", recipe, names))
+    return [
+        record
+        for record in of_recipe
+        if status in (None, record.status) and variant in (None, record.variant)
+    ]
 
 
 def _chosen(store: Store, study: str, ids: Sequence[int]) -> list[RunRecord]:

@@ -13,18 +13,16 @@ from attnres_cli.cli.options import (
     DryRun,
     Engine,
     Format,
-    FormatName,
     Override,
     Plugins,
+    PrintedFormat,
     RecipeName,
     RetryFailed,
     Study,
     Workers,
-    read_format,
     read_seeds,
     refuse_format,
 )
-from attnres_cli.cli.watcher import OnStderr
 from attnres_cli.config import address, complete
 from attnres_cli.console import say
 from attnres_cli.errors import SOME_FAILED, UsageError, unknown
@@ -93,7 +91,7 @@ def search(
     workers: Workers = None,
     device: Device = "auto",
     engine: Engine = "auto",
-    output: FormatName = Format.TABLE,
+    form: PrintedFormat = Format.TABLE,
     retry_failed: RetryFailed = False,
     dry_run: DryRun = False,
     _plugin: Plugins = None,
@@ -110,11 +108,12 @@ def search(
     from attnres_cli.lab.search.request import Typed, make
     from attnres_cli.lab.search.studies import read
     from attnres_cli.report import formats
+    from attnres_cli.report.progress import OnStderr
     from attnres_cli.report.search import report_of
     from attnres_cli.store.store import Store
     from attnres_cli.verdict.optima import find
 
-    form, goals, fresh = read_format(output), _goals(objective), _fresh(seeds, confirm)
+    goals, fresh = _goals(objective), _fresh(seeds, confirm)
     if dry_run:
         refuse_format(form)
     if trials < 1:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -15,8 +15,9 @@ from rich.table import Table
 from attnres_cli.config.recipe import Recipe
 from attnres_cli.console import say
 from attnres_cli.records import device_flops
+from attnres_cli.records.plan import Plan
 from attnres_cli.records.run import Event, RunRecord, Settings
-from attnres_cli.report.terminal import console, own_text
+from attnres_cli.report.terminal import console, own_text, print_plan
 from attnres_cli.verdict.format import duration, plural
 
 _LINE_EVERY_S = 10.0
@@ -171,3 +172,18 @@ def _lines(display: Display) -> Callable[[Event | None], None]:
             say(display.line())
 
     return show
+
+
+class OnStderr:
+    """Tells on stderr how an experiment goes on: the lab's `Watcher`."""
+
+    note = staticmethod(say)
+    progress = staticmethod(progress)
+
+    def plan(self, plan: Plan, title: str) -> None:
+        """Print a plan that is about to be carried out."""
+        print_plan(plan, sys.stderr, title)
+
+    def text(self, lines: Sequence[str]) -> None:
+        """Print what is about to be searched."""
+        sys.stderr.writelines(f"{line}\n" for line in lines)
