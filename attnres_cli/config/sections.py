@@ -88,20 +88,8 @@ class Model(Section):
                 f"and {self.n_heads}"
             )
         wide = 4 * self.d_model if self.mlp == "gelu" else 8 * math.ceil(self.d_model / 3)
-        return Shape(
-            n_layers=self.n_layers,
-            d_model=self.d_model,
-            n_heads=self.n_heads,
-            n_kv_heads=self.n_kv_heads or self.n_heads,
-            d_head=self.d_head or self.d_model // self.n_heads,
-            d_ff=self.d_ff or wide,
-            vocab_size=vocab_size,
-            seq_len=self.seq_len,
-            mlp=self.mlp,
-            tie_embeddings=self.tie_embeddings,
-            rope_theta=self.rope_theta,
-            norm_eps=self.norm_eps,
-        )
+        found = {"n_kv_heads": self.n_heads, "d_head": self.d_model // self.n_heads, "d_ff": wide}
+        return Shape(**(found | self.model_dump(exclude_none=True)), vocab_size=vocab_size)
 
 
 _FILES = ("nanogpt", "llmc", "npy")

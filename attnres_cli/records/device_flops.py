@@ -49,17 +49,11 @@ def cores() -> list[int]:
         return allowed
 
 
-def peak_flops(device_name: str, precision: str) -> float | None:
-    """FLOP/s of a device in `bf16` or `fp32`, None where it is not known."""
-    peak = _PEAKS.get(device_name, {}).get(precision)
-    return None if peak is None else peak * _TERA
-
-
 def mfu(
     tokens_per_second: float, flops_per_token: int, device_name: str, precision: str
 ) -> float | None:
     """Model FLOPs utilisation (Chowdhery et al. 2022, arXiv 2204.02311): the FLOPs that the model
     needs, recomputation not counted, as a share of the device's peak; None where it is not known.
     """
-    peak = peak_flops(device_name, precision)
-    return None if peak is None else tokens_per_second * flops_per_token / peak
+    peak = _PEAKS.get(device_name, {}).get(precision)
+    return None if peak is None else tokens_per_second * flops_per_token / (peak * _TERA)

@@ -5,9 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, ValidationError
 
@@ -18,40 +17,36 @@ from attnres_cli.config.strict_yaml import load
 from attnres_cli.errors import RecipeError
 from attnres_cli.records.run import FIRST_TUNING_SEED
 
-Metric = Literal["val_loss"]
-Test = Literal["paired-t-holm"]
 Seed = Annotated[int, Field(ge=0, lt=FIRST_TUNING_SEED)]
 
 
-class _File(Section):
-    """What a user writes. All that decides a verdict has to be said."""
+class _Said(Section):
+    """What decides a verdict."""
 
-    hypothesis: str = ""
-    recipe: str
-    set: Annotated[tuple[str, ...], BeforeValidator(as_tuple)] = ()
     arms: Annotated[tuple[str, ...], BeforeValidator(as_tuple), Field(min_length=1)]
     baseline: str
     seeds: Annotated[tuple[Seed, ...], BeforeValidator(as_tuple), Field(min_length=2)]
-    metric: Metric
-    test: Test
+    metric: Literal["val_loss"]
+    test: Literal["paired-t-holm"]
+    hypothesis: str = ""
 
 
-@dataclass(frozen=True)
-class Registration:
+class _File(_Said):
+    """What a user writes."""
+
+    recipe: str
+    set: Annotated[tuple[str, ...], BeforeValidator(as_tuple)] = ()
+
+
+class Registration(_Said):
     """Arms (the baseline among them), seeds, metric and test of one recipe."""
 
     recipe_digest: str
-    arms: tuple[str, ...]
-    baseline: str
-    seeds: tuple[int, ...]
-    metric: Metric
-    test: Test
-    hypothesis: str
 
     @property
     def digest(self) -> str:
         """12 hex digits over all of it."""
-        canonical = json.dumps(asdict(self), sort_keys=True)
+        canonical = json.dumps(self.model_dump(), sort_keys=True)
         return hashlib.sha256(canonical.encode()).hexdigest()[:12]
 
     @property
@@ -85,21 +80,6 @@ def read(path: str, canonical: Callable[[str, Recipe], str]) -> tuple[Registrati
     arms = dict.fromkeys([baseline, *(canonical(spec, recipe) for spec in said.arms)])
     if len(arms) < 2:
         raise RecipeError(f"{origin}: arms: one beside the baseline {baseline} is needed")
-    found = Registration(
-        recipe_digest=recipe.digest,
-        arms=tuple(arms),
-        baseline=baseline,
-        seeds=tuple(sorted(said.seeds)),
-        metric=said.metric,
-        test=said.test,
-        hypothesis=said.hypothesis,
-    )
-    return found, recipe
-
-
-def of_document(document: dict[str, Any]) -> Registration:
-    """What `asdict` made a document of."""
-    held: dict[str, Any] = {
-        key: tuple(v) if isinstance(v, list) else v for key, v in document.items()
-    }
-    return Registration(**held)
+    meant = {"arms": tuple(arms), "baseline": baseline, "seeds": tuple(sorted(said.seeds))}
+    held = said.model_dump(exclude={"recipe", "set"}) | meant
+    return Registration(recipe_digest=recipe.digest, **held), recipe

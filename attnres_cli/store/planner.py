@@ -111,7 +111,7 @@ class Planner(Reader):
                     f"the study holds runs of recipe {recipe.name} ({recipe.digest}): only what "
                     "has no runs can be preregistered; take another --study"
                 )
-            connection.execute(insert(of).values(**row, document=asdict(found)))
+            connection.execute(insert(of).values(**row, document=found.model_dump()))
 
 
 def free(connection: Connection, orphans: Sequence[Row], *, counts: bool = False) -> None:

@@ -24,7 +24,7 @@ from attnres_cli.config import address
 from attnres_cli.config.recipe import Recipe
 from attnres_cli.errors import StudyError
 from attnres_cli.records.comparison_terms import ArmRecipe
-from attnres_cli.records.preregister import Registration, of_document
+from attnres_cli.records.preregister import Registration
 from attnres_cli.records.run import DataDescription, Gate, Point, Probe, RunRecord, Standing, Status
 from attnres_cli.store import owner, postgres, rows, sqlite, tables
 from attnres_cli.store.engine import refusals
@@ -158,7 +158,7 @@ class Reader:
         """All preregistrations of the study. Raises StudyError where one was changed since."""
         with self._read() as connection:
             held = connection.execute(select(tables.registrations)).all()
-        found = [of_document(row.document) for row in held]
+        found = [Registration.model_validate(row.document) for row in held]
         for row, one in zip(held, found, strict=True):
             if (row.digest, row.recipe_digest) != (one.digest, one.recipe_digest):
                 raise StudyError(

@@ -186,7 +186,7 @@ BAD = {
         FILE.replace('[attnres, "attnres:n_blocks=2"]', "[standard]"),
         "one beside the baseline standard",
     ),
-    "a list": ("- a\n", "expected keys hypothesis"),
+    "a list": ("- a\n", "expected keys arms, baseline"),
 }
 
 
