@@ -38,9 +38,7 @@ def file_of(study: str) -> Path:
 
 
 def parted(study: str) -> tuple[str, str | None]:
-    """A study without its password, as anyone may see it, and the password, if any. Raises
-    StudyError where there is another secret in the URL.
-    """
+    """A study without its password, and that. StudyError where the URL has another secret."""
     if not is_url(study):
         return study, None
     scheme, rest = study.split("://", 1)
@@ -65,9 +63,7 @@ def parted(study: str) -> tuple[str, str | None]:
 
 
 def withhold(study: str) -> str:
-    """The study without its password, which moves to where PostgreSQL's client and workers find it,
-    and other users do not. Raises StudyError where there is another secret in the URL.
-    """
+    """The study without its password, which moves to where PostgreSQL's clients find it."""
     shown, password = parted(study)
     if password is not None:
         os.environ["PGPASSWORD"] = password

@@ -108,9 +108,7 @@ def text_of(name: str) -> str:
 
 
 def load(name: str, overrides: Sequence[str] = ()) -> Recipe:
-    """The recipe of that name or path, with `section.key=value` overrides on top. Raises
-    RecipeError with file, key, value and what is allowed.
-    """
+    """The recipe of that name or path, with `section.key=value` on top. Raises RecipeError."""
     origin = f"recipe {name}"
     values = strict_yaml.load(text_of(name), origin)
     if not isinstance(values, dict):
@@ -132,9 +130,7 @@ def load(name: str, overrides: Sequence[str] = ()) -> Recipe:
 
 
 def rungs(recipe: Recipe, origin: str = "") -> list[Recipe]:
-    """The recipes that a ladder stands for, in its order: the recipe alone where it has none. All
-    have its name, by which a study knows that they belong together.
-    """
+    """The recipes of a ladder, in its order and of its name: the recipe alone where it has none."""
     found = []
     for number, rung in enumerate(recipe.ladder, 1):
         where = f"{origin}: ladder, size {number}" if origin else f"ladder, size {number}"

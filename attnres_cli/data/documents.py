@@ -24,9 +24,7 @@ class Document:
 
 
 def of_path(path: Path | None, key: str = "data.path") -> list[Document]:
-    """The file itself, or every file below the folder whose name does not start with a dot. Raises
-    DataError, which calls the path `key`, where there is nothing to read.
-    """
+    """The file, or every visible file below the folder; DataError calls the path `key`."""
     if path is None:
         raise DataError("data.source text needs a file or folder: --set data.path=FILE_OR_FOLDER")
     try:
@@ -59,9 +57,7 @@ def _refuse(error: OSError) -> NoReturn:
 
 
 def standard_library() -> list[Document]:
-    """Every .py file of the running Python's standard library, without tests, installed packages
-    and build settings: real text on every machine, which differs between Python versions.
-    """
+    """Every .py file of the running Python's standard library, without tests and build settings."""
     root = Path(sysconfig.get_path("stdlib"))
     paths = []
     for folder, subfolders, files in os.walk(root):

@@ -12,9 +12,7 @@ from attnres_cli.errors import DataError
 
 
 def load(recipe: Recipe) -> Tokens:
-    """The tokens that a recipe names. Raises DataError where they cannot be read, exceed the
-    vocabulary, or are fewer than the recipe needs.
-    """
+    """The tokens that a recipe names; DataError where they cannot be read, or do not suffice."""
     config = recipe.data
     if config.source in synthetic.TASKS:
         return synthetic.episodes(config, recipe.model.seq_len, recipe.train.eval_tokens)

@@ -103,9 +103,7 @@ class Episodes(Tokens):
 
 
 def episodes(config: Data, seq_len: int, eval_tokens: int) -> Episodes:
-    """The task of a recipe, with its evaluation sequences. Raises DataError where those are too
-    short for a question, or where there are too few instances to train on others.
-    """
+    """The task of a recipe; DataError where sequences are too short, or instances too few."""
     kind, keys = TASKS[config.source]
     task = kind(**{key: getattr(config, key) for key in keys})
     sizes = ", ".join(f"{key} {getattr(config, key)}" for key in keys)

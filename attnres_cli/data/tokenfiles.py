@@ -227,9 +227,7 @@ def _found_vocabulary(shards: Sequence[_Shard]) -> int:
 
 
 def found(given: str | None, suffix: str, key: str) -> list[Path]:
-    """The file itself; every file of a folder with this suffix; what a pattern such as
-    `shards/*.bin` matches. Sorted by name.
-    """
+    """The file, those of a folder with this suffix, or what a pattern matches; sorted by name."""
     if given is None:
         raise DataError(f"token files need a path: --set {key}=FILE_FOLDER_OR_PATTERN")
     path = Path(given).expanduser()
@@ -251,8 +249,8 @@ def found(given: str | None, suffix: str, key: str) -> list[Path]:
 
 
 def divided(paths: list[Path]) -> tuple[list[Path], list[Path]]:
-    """The files that train, and those whose names say that they validate: val.bin, x_val_0.bin.
-    Where names say `train`, only those train; a single file trains whatever it is called.
+    """Files that train, and those that validate by their names. Where names say `train`, only those
+    train; a single file trains whatever it is called.
     """
     if len(paths) == 1:
         return paths, []

@@ -108,17 +108,13 @@ class Plan:
 
     @property
     def checkpoint_bytes(self) -> int:
-        """Disk that checkpoints take at most while the missing runs train: per worker two that are
-        kept and one being written, each with the weights and both moments of AdamW.
-        """
+        """Disk that checkpoints take at most: per worker three, each of weights and two moments."""
         largest = max((arm.n_params for arm, _ in self.missing), default=0)
         return len(self.devices) * 3 * 3 * _WEIGHT_BYTES * largest
 
     @property
     def timed_sequences(self) -> int:
-        """Sequences that are timed: a (micro-)batch where it takes about a second or less, 0
-        (nothing is timed) where one sequence alone takes twenty times as long.
-        """
+        """Sequences that are timed: about a second of them, 0 where one alone takes twenty."""
         per_token = max(arm.flops_per_token for arm in self.arms)
         affordable = _TIMED_FLOPS[self.settings.device] / (per_token * self.recipe.model.seq_len)
         if affordable < 1:
@@ -127,9 +123,7 @@ class Plan:
 
     @property
     def seconds(self) -> float | None:
-        """Predicted wall time of the missing runs, None if one's arm is not timed. Compiling counts
-        once per arm: its next run finds most in the compiler's cache.
-        """
+        """Predicted wall time of the missing runs, one compilation per arm; None if untimed."""
         free_at = [_START_S] * len(self.devices)
         to_compile = {arm.variant for arm in self.arms if self.settings.compiled}
         for arm, _ in self.missing:

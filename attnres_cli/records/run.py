@@ -104,9 +104,7 @@ class Settings:
 
     @property
     def numerics(self) -> str:
-        """`cpu fp32 eager`: runs that differ in this are never paired. Engines agree to rounding,
-        so the engine is no part of it.
-        """
+        """`cpu fp32 eager`: runs that differ in this are never paired. Engines only round."""
         return f"{self.device} {self.precision} {'compiled' if self.compiled else 'eager'}"
 
     @property
@@ -179,9 +177,7 @@ class RunResult:
 
 @dataclass(frozen=True)
 class Gate:
-    """A condition that an ended run had to meet: `low` and `high` bound a loss, `value`, in nats
-    per token. None: no bound, or no finite loss.
-    """
+    """A condition on an ended run: `low` and `high` bound a loss, `value`, in nats per token."""
 
     name: str
     passed: bool

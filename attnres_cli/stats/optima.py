@@ -79,9 +79,7 @@ def common_best(ours: Floats, theirs: Floats, our_choice: int, their_choice: int
 
 
 def likeliest_common(ours: Mapping[Shape, float], theirs: Mapping[Shape, float]) -> list[Shape]:
-    """The shapes whose first looks in two designs add up to the least: the likeliest to be best for
-    both, which fresh seeds have to rule out before it is said that the optima differ.
-    """
+    """The shapes likeliest to be best for both: their first looks add up to the least."""
     both = [shape for shape in ours if shape in theirs]
     return sorted(both, key=lambda shape: ours[shape] + theirs[shape])[:COMMON]
 
@@ -122,9 +120,7 @@ def mean_interval(values: Floats) -> tuple[float, float] | None:
 
 
 def parabola_vertex(x: Sequence[float], y: Sequence[float]) -> float | None:
-    """Where the parabola through three points with ascending x is least, None where it is nowhere.
-    With the middle point not above the others it lies between the outer ones.
-    """
+    """Where the parabola through three points with ascending x is least; None: nowhere."""
     left, right = (y[1] - y[0]) / (x[1] - x[0]), (y[2] - y[1]) / (x[2] - x[1])
     bend = (right - left) / (x[2] - x[0])
     if not bend > 0:

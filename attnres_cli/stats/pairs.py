@@ -166,9 +166,7 @@ def _drawn_sums(magnitudes: Floats) -> Floats:
 
 
 def bca(values: Sequence[float] | Floats) -> tuple[float, float]:
-    """95 % interval of the mean by the bootstrap, bias-corrected and accelerated (Efron 1987), from
-    10,000 resamples, always the same ones.
-    """
+    """95 % interval of the mean by the bootstrap, bias-corrected and accelerated (Efron 1987)."""
     sample = np.asarray(values, dtype=np.float64)
     n = len(sample)
     drawn = np.random.default_rng(0).integers(0, n, (_RESAMPLES, n))

@@ -28,9 +28,7 @@ _MOST_SEEDS = 10_000
 
 
 def _gauss_legendre(n: int) -> tuple[Floats, Floats]:
-    """Nodes and weights on [-1, 1], by Newton's method from Tricomi's first guess. numpy's leggauss
-    takes eigenvalues on all cores: 20 ms, but seconds where those are busy.
-    """
+    """Nodes and weights on [-1, 1]. numpy's leggauss takes seconds where all cores are busy."""
     x = np.cos(np.pi * (np.arange(n, 0, -1) - 0.25) / (n + 0.5))
     slope = x
     for _ in range(6):
@@ -50,9 +48,7 @@ _TAILS, _WEIGHTS = (_NODES + 1) / 2, _HALVES / 2
 
 @dataclass(frozen=True)
 class Noise:
-    """How far runs that differ in their seed alone lie apart, in the unit of the losses. ci95 is of
-    the standard deviation, for normal losses (chi-square).
-    """
+    """How far runs that differ in their seed alone lie apart; ci95 is of the standard deviation."""
 
     n: int
     mean: float
@@ -179,8 +175,8 @@ def measured(
 
 
 def seconds(seeds: int, runs: Sequence[tuple[int, float]], workers: int) -> tuple[int, int, float]:
-    """(runs in all, runs still to train, seconds they take) of a study. `runs` are, for each arm
-    and the baseline, those held already and the seconds that one takes.
+    """(runs in all, runs still to train, seconds they take) of a study. `runs` are, for each arm,
+    those held already and the seconds that one takes.
     """
     left = [(max(0, seeds - held), each) for held, each in runs]
     to_train = sum(n for n, _ in left)

@@ -160,9 +160,7 @@ class _Ladder:
 
 
 def _central(values: Floats) -> tuple[float, float]:
-    """The interval that holds 95 % of the values. Its ends are among them: between two infinite
-    ones nothing can be interpolated.
-    """
+    """The interval that holds 95 % of the values; its ends are among them, even infinite ones."""
     low = np.quantile(values, 0.025, method="lower")
     return float(low), float(np.quantile(values, 0.975, method="higher"))
 

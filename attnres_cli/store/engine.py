@@ -18,9 +18,8 @@ _OPTUNA = {"studies", "trials", "version_info", "alembic_version"}
 
 
 def connect(study: str, *, create: bool, keeps: bool = False) -> Engine:
-    """An engine on the study at a path, sqlite:///path or PostgreSQL URL, whose tables are there.
-    With `create` it is made, without it nothing is written. `keeps`: see `postgres.connection_of`.
-    Raises StudyError with what is wrong and what to do.
+    """An engine on the study at a path or URL, whose tables are there; with `create` they are made,
+    without it nothing is written. Raises StudyError with what is wrong and what to do.
     """
     if address.is_url(study):
         return _connect_server(study, create, keeps)

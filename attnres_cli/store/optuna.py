@@ -135,9 +135,7 @@ def to_read(study: str) -> tuple[str, dict[str, Any]]:
 
 @contextmanager
 def _alone_in(folder: Path) -> Iterator[None]:
-    """Wait for others who change the searches of a file there, or make Optuna's tables in it. The
-    folder is locked, since to close the file would lose SQLite's own locks.
-    """
+    """Wait for others who change searches there. SQLite's own locks would go with a closed file."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)

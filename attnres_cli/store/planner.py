@@ -38,8 +38,8 @@ class Planner(Reader):
     def plan(
         self, specs: Sequence[RunSpec], facts: DataDescription, *, retry_failed: bool = False
     ) -> list[RunRecord]:
-        """Make every spec a run of the study, unless it is one; the runs, in the order of specs.
-        Runs whose process is gone wait again, and failed ones if asked for.
+        """The runs of these specs, in their order, which are made where there are none. Runs whose
+        process is gone wait again, and failed ones if asked for.
         """
         with self._write(alone=True) as connection:
             _keep(connection, tables.data, asdict(facts))
@@ -121,9 +121,8 @@ def free(connection: Connection, orphans: Sequence[Row], *, counts: bool = False
 
 
 def highest(connection: Connection) -> int:
-    """The highest number that a run in this file has had. Numbers are never given twice, since
-    people write them down: PostgreSQL's sequence sees to that, but SQLite would give the highest
-    again once its run is removed, so the highest that ever was is then in the header of the file.
+    """The highest number that a run in this file has had, since none is given twice: people write
+    them down. SQLite would give the last one again, so `remove` keeps it in the file's header.
     """
     held = connection.execute(select(func.max(runs.c.id))).scalar() or 0
     return max(held, connection.execute(text("PRAGMA user_version")).scalar_one())

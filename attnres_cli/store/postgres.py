@@ -68,9 +68,7 @@ def engine_of(study: str, *, readonly: bool, keeps: bool = False) -> Engine:
 
 
 def connection_of(study: str, *, readonly: bool, keeps: bool = False) -> tuple[URL, dict[str, Any]]:
-    """The URL, and options of `create_engine`. With `keeps` one connection serves all transactions,
-    until `pool.dispose`: to connect costs more than to claim a run.
-    """
+    """The URL, and options of `create_engine`. With `keeps` one connection serves for all."""
     url = url_of(study)
     settings = {name: f"{seconds}s" for name, seconds in _SETTINGS.items()}
     settings["default_transaction_read_only"] = "on" if readonly else "off"
@@ -99,9 +97,7 @@ def snapshots(engine: Engine) -> Engine:
 
 
 def folder_of(study: str) -> Path:
-    """Where this machine keeps files of runs: `~/.local/share/attnres/DATABASE-DIGEST.runs`. The
-    digest is of host, port and database; the folder may not be there.
-    """
+    """Where this machine keeps files of runs; the digest is of host, port and database."""
     url = url_of(study)
     query = {name: str(url.query.get(name, "")) for name in ("host", "port", "service")}
     host, port = url.host or query["host"], url.port or query["port"] or 5432

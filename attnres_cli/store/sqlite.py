@@ -117,9 +117,7 @@ class _Creating(sqlite3.Connection):
 
 
 def connection_to_create(path: Path) -> sqlite3.Connection:
-    """A connection for a library that makes tables in transactions of its own: each begins before
-    its first statement that writes, so that a kill leaves all tables or none.
-    """
+    """For a library that makes tables: each transaction begins before its first write."""
     found = _connection(path, factory=_Creating)
     found.isolation_level = None  # or sqlite3 commits before each DDL statement
     return found

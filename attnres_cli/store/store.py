@@ -53,9 +53,7 @@ class Store(Planner):
 
     @classmethod
     def existing(cls, study: str) -> Store | None:
-        """The study of that path or URL, only to be read; None if there is none yet. Raises
-        StudyError where none could be made either.
-        """
+        """The study there, only to be read; None if there is none, StudyError if none may be."""
         if not address.is_url(study):
             sqlite.check_file(sqlite.path_of(study), create=True)
         try:
@@ -143,9 +141,7 @@ class Store(Planner):
 
     @patient
     def remove(self, ids: Sequence[int]) -> None:
-        """Delete these runs with their curves: all or none, but for those that are gone already.
-        Raises StudyError where a process may be running one.
-        """
+        """Delete these runs, all or none; StudyError where a process may be running one."""
         query = select(runs).where(runs.c.id.in_(ids)).order_by(runs.c.id).with_for_update()
         with self._write() as connection:
             for row in connection.execute(query).all():
@@ -158,9 +154,7 @@ class Store(Planner):
 
 
 def _waiting(connection: Connection, ids: Sequence[int]) -> int | None:
-    """The first of these runs that waits, kept from others. SQLite has one writer at a time; on
-    PostgreSQL the row is locked, and rows that others have locked are passed over.
-    """
+    """The first of these runs that waits, kept from others: SQLite has one writer at a time."""
     waiting = select(runs.c.id).where(runs.c.status == Status.PENDING)
     if connection.dialect.name == "sqlite":
         free = set(connection.execute(waiting).scalars())

@@ -38,9 +38,7 @@ class _ForeignError(Exception):
 
 @dataclass(frozen=True)
 class Checkpoints:
-    """The newest checkpoints of one run. `identity` is all that decides the run's numbers: no run
-    goes on from a checkpoint with another one.
-    """
+    """The newest checkpoints of one run; `identity` is all that decides the run's numbers."""
 
     folder: Path
     identity: Mapping[str, str]
@@ -180,9 +178,7 @@ def _check_room(folder: Path, tensors: Iterable[Tensor]) -> None:
 
 
 def keep_weights(model: torch.nn.Module, folder: Path) -> None:
-    """Write a model's weights and buffers into a run's folder; they outlive its checkpoints. Tied
-    tensors are written once: `model.load` of an exported run undoes that.
-    """
+    """Write a model's weights and buffers, tied ones once, into a run's folder, for good."""
     from safetensors.torch import save_model
 
     folder.mkdir(parents=True, exist_ok=True)

@@ -146,9 +146,7 @@ class _Session:
                     self._save(keeper)
 
     def _add_point(self, pause: int, evaluates: bool) -> bool:
-        """Close the interval that ends here; whether the run goes on. `progress` changes only after
-        the evaluation, so that a run that is stopped in the middle of it finds all its losses.
-        """
+        """Close the interval that ends here; whether the run goes on."""
         progress = self.progress
         n_steps = pause - progress.curve[-1].step
         train_loss = progress.total.item() / n_steps

@@ -96,9 +96,7 @@ class Trainer:
 
     @torch.no_grad()
     def evaluate(self, between: Callable[[], None] = lambda: None) -> float:
-        """Validation loss in nats per token over the recipe's evaluation tokens. Not compiled,
-        which would cost more than it saves. `between` is called before every batch and may raise.
-        """
+        """Validation loss, nats per token, not compiled. `between` is called before each batch."""
         recipe, settings = self.spec.recipe, self.settings.uncompiled
         total, count = torch.zeros((), dtype=torch.float64, device=self.device), 0
         for batch in self.tokens.eval_batches(
@@ -185,9 +183,7 @@ def make_optimizers(model: Transformer, optim: Optim) -> list[torch.optim.Optimi
 
 
 def lr_factor(optim: Optim, step: int, steps: int) -> float:
-    """The factor on lr for step 0..steps-1: a linear warm-up, then cosine, or constant and, over
-    the last decay_fraction of the steps, a linear fall (wsd).
-    """
+    """The factor on lr for step 0..steps-1: warm-up, then cosine, or at last a linear fall."""
     warmup = math.ceil(optim.warmup_fraction * steps)
     if step < warmup:
         return (step + 1) / warmup
