@@ -2,9 +2,9 @@
 
     python benchmarks/pictures.py attnres.db
 
-`terminal.svg` is the table of `attnres report` as a terminal shows it, `differences.png` a figure
-of its page, and `page.png` the top of the page in Chromium, where that is installed. They go to
-docs/images, or to the folder that a second argument names.
+`terminal.svg` is the table of `attnres report` as a terminal shows it, `page.png` the top of its
+page in Chromium (apt install chromium). They go to docs/images, or to the folder that a second
+argument names.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def page(study: str, folder: Path, path: Path) -> None:
     report(study, "--format", "html", "--output", str(folder / "page.html"))
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=BROWSER, args=["--no-sandbox"])
-        view = browser.new_page(viewport={"width": 1000, "height": 1100})
+        view = browser.new_page(viewport={"width": 1280, "height": 1060})
         view.goto((folder / "page.html").as_uri())
         view.screenshot(path=str(path))
         browser.close()
@@ -62,14 +62,10 @@ def main() -> None:
     images = Path(sys.argv[2]) if len(sys.argv) > 2 else IMAGES
     images.mkdir(parents=True, exist_ok=True)
     terminal(study, images / "terminal.svg")
+    if BROWSER is None:
+        sys.exit("no page.png: Chromium is not installed (apt install chromium)")
     with tempfile.TemporaryDirectory() as made:
-        folder = Path(made)
-        report(study, "--figures", str(folder / "run.png"))
-        shutil.copy(folder / "run-forest.png", images / "differences.png")
-        if BROWSER is None:
-            print("no page.png: Chromium is not installed (apt install chromium)")
-        else:
-            page(study, folder, images / "page.png")
+        page(study, Path(made), images / "page.png")
 
 
 if __name__ == "__main__":

@@ -234,11 +234,13 @@ def test_pictures_are_drawn_from_a_study(folder: Path):
     script = ROOT / "benchmarks" / "pictures.py"
     done = process(f"python {script} attnres.db drawn", folder)
 
-    assert done.returncode == 0, done.stderr
-    assert {path.name for path in (folder / "drawn").iterdir()} >= {
-        "terminal.svg",
-        "differences.png",
-    }
+    drawn = {path.name for path in (folder / "drawn").iterdir()}
+    if shutil.which("chromium") or shutil.which("google-chrome"):
+        assert done.returncode == 0, done.stderr
+        assert drawn == {"terminal.svg", "page.png"}
+    else:
+        assert "apt install chromium" in done.stderr
+        assert drawn == {"terminal.svg"}
 
 
 def headings(text: str) -> set[str]:

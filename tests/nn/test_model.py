@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 import subprocess
 import sys
@@ -88,6 +89,14 @@ def test_another_seed_draws_other_weights(tiny_shape: Shape):
 
     assert not torch.equal(one.embed.weight, other.embed.weight)
     assert not torch.equal(one.sublayers[0][1].out.weight, other.sublayers[0][1].out.weight)
+
+
+def test_no_two_matrices_start_alike(tiny_shape: Shape):
+    matrices = [p for p in build("standard", tiny_shape).parameters() if p.ndim == 2]
+    begun = [p.flatten()[:32] / p.std() for p in matrices]
+
+    for one, other in itertools.combinations(begun, 2):
+        assert torch.corrcoef(torch.stack([one, other]))[0, 1].abs() < 0.9
 
 
 def test_initial_spreads_are_those_of_the_table():
