@@ -7,13 +7,14 @@ from __future__ import annotations
 import ast
 import importlib.util
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from functools import cache
 from importlib.metadata import entry_points
 from importlib.resources import files
 from pathlib import Path
 
 _BREAKS = (":", "=")  # where bash ends a word within a spec
+_PAPER = "paper"  # lies beside the recipes and is none
 
 
 def specs(incomplete: str) -> list[str]:
@@ -24,21 +25,18 @@ def specs(incomplete: str) -> list[str]:
 
 def recipes(incomplete: str) -> list[str]:
     """Names of the shipped recipes."""
-    return [name for name in _stems("attnres_recipes", ".yaml") if name.startswith(incomplete)]
+    return _shipped("", incomplete)
 
 
 def suites(incomplete: str) -> list[str]:
     """Names of the shipped suites."""
-    return [
-        name for name in _stems("attnres_recipes/suites", ".yaml") if name.startswith(incomplete)
-    ]
+    return _shipped("suites", incomplete)
 
 
-def _stems(folder: str, suffix: str) -> list[str]:
-    package, _, inner = folder.partition("/")
-    listed = (files(package) / inner if inner else files(package)).iterdir()
-    names = sorted(each.name for each in listed if each.name.endswith(suffix))
-    return [name.removesuffix(suffix) for name in names if name != "paper.yaml"]
+def _shipped(folder: str, incomplete: str) -> list[str]:
+    listed = [Path(each.name) for each in (files("attnres_recipes") / folder).iterdir()]
+    names = [path.stem for path in listed if path.suffix == ".yaml" and path.stem != _PAPER]
+    return sorted(name for name in names if name.startswith(incomplete))
 
 
 def _specs(typed: str) -> list[str]:
@@ -59,23 +57,15 @@ def _specs(typed: str) -> list[str]:
 
 def plugins_of(specs: Iterable[str]) -> list[Path | None]:
     """The files of plugins that designs come from, None for unknown ones; none if installed."""
-    installed, files = _installed_names(), {file: _names([file]) for file in _plugins()}
-    names = {spec.partition(":")[0]: None for spec in specs}
-    origins = {
-        name: next((file for file, held in files.items() if name in held), None)
-        for name in names
-        if name not in installed
-    }
-    return list(dict.fromkeys(origins.values()))
+    origins = {name: file for file in _plugins() for name, _ in _designs([file])}
+    names = dict.fromkeys(spec.partition(":")[0] for spec in specs)
+    others = [name for name in names if name not in _installed_names()]
+    return list(dict.fromkeys(origins.get(name) for name in others))
 
 
 @cache
 def _installed_names() -> frozenset[str]:
-    return frozenset(_names(_installed()))
-
-
-def _names(sources: Iterable[Path]) -> set[str]:
-    return {name for name, _ in _designs(sources)}
+    return frozenset(name for name, _ in _designs(_installed()))
 
 
 def _designs(sources: Iterable[Path]) -> Iterator[tuple[str, dict[str, list[str]]]]:
@@ -112,43 +102,27 @@ def _installed() -> list[Path]:
 def _registered(node: ast.ClassDef) -> Iterator[str]:
     """What a class is registered as: its name, then its presets'."""
     for call in node.decorator_list:
-        func = call.func if isinstance(call, ast.Call) else None
-        if not isinstance(call, ast.Call) or "register" not in (
-            getattr(func, "id", ""),
-            getattr(func, "attr", ""),
-        ):
-            continue
-        yield from _texts(call.args[:1])
-        for keyword in [*call.args[1:], *(each.value for each in call.keywords)]:
-            if isinstance(keyword, ast.Dict):
-                yield from _texts(keyword.keys)
+        if isinstance(call, ast.Call) and ast.unparse(call.func).split(".")[-1] == "register":
+            for given in (*call.args, *(each.value for each in call.keywords)):
+                names = given.keys if isinstance(given, ast.Dict) else [given]
+                found = [each.value for each in names if isinstance(each, ast.Constant)]
+                yield from (name for name in found if isinstance(name, str))
 
 
 def _options(node: ast.ClassDef) -> dict[str, list[str]]:
-    inits = [each for each in node.body if getattr(each, "name", "") == "__init__"]
-    for init in inits:
-        if isinstance(init, ast.FunctionDef):
-            return {each.arg: _values(each.annotation) for each in init.args.kwonlyargs}
+    for made in node.body:
+        if isinstance(made, ast.FunctionDef) and made.name == "__init__":
+            return {each.arg: _values(each.annotation) for each in made.args.kwonlyargs}
     return {}
 
 
 def _values(annotation: ast.expr | None) -> list[str]:
     """What may be typed for a choice or a switch; nothing for numbers."""
-    if annotation is None:
-        return []
-    constants = [each for each in ast.walk(annotation) if isinstance(each, ast.Constant)]
-    found = [each.value for each in constants if isinstance(each.value, str)]
-    if any(getattr(each, "id", "") == "bool" for each in ast.walk(annotation)):
-        found += ["on", "off"]
-    if any(each.value is None for each in constants):
-        found.append("none")
-    return found
-
-
-def _texts(nodes: Sequence[ast.expr | None]) -> Iterator[str]:
-    for node in nodes:
-        if isinstance(node, ast.Constant) and isinstance(node.value, str):
-            yield node.value
+    parts = [] if annotation is None else list(ast.walk(annotation))
+    constants = [each.value for each in parts if isinstance(each, ast.Constant)]
+    found = [value for value in constants if isinstance(value, str)]
+    found += ["on", "off"] if any(getattr(each, "id", "") == "bool" for each in parts) else []
+    return [*found, "none"] if None in constants else found
 
 
 def _whole(incomplete: str) -> str:

@@ -12,14 +12,13 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ValidationError, model_validator
 
-from attnres_cli.config import strict_yaml
+from attnres_cli.config import complete, strict_yaml
 from attnres_cli.config.sections import Data, Model, Optim, Section, Train, as_tuple
 from attnres_cli.errors import RecipeError, unknown
 
 __all__ = ["Data", "Model", "Optim", "Recipe", "Train"]
 
 _GROWN = ("model", "optim", "train")  # what may differ over a ladder; the data may not
-_PAPER = "paper.yaml"  # lies beside the recipes and is none
 
 
 Rung = tuple[tuple[str, str | int | float | bool | None], ...]
@@ -87,7 +86,7 @@ class Recipe(Section):
 
 def names() -> list[str]:
     """The recipes that come with the tool."""
-    return _stems("")
+    return complete.recipes("")
 
 
 def text_of(name: str) -> str:
@@ -184,18 +183,12 @@ def paper() -> dict[str, Any]:
     """The numbers of the Attention Residuals paper: losses by spec in `table4` (with Fig. 6), by
     size and spec in `table2`; the rest (`scaling`, `table3`, figures, `notes`) as the file says.
     """
-    return _shipped(_PAPER)
+    return _shipped("paper.yaml")
 
 
 def suite_names() -> list[str]:
     """The suites that come with the tool."""
-    return _stems("suites")
-
-
-def _stems(folder: str) -> list[str]:
-    """The YAML files of a folder of recipes, without what the paper says."""
-    listed = (path.name for path in (files("attnres_recipes") / folder).iterdir())
-    return sorted(n.removesuffix(".yaml") for n in listed if n.endswith(".yaml") and n != _PAPER)
+    return complete.suites("")
 
 
 def _shipped(name: str) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from attnres_cli.nn.depthmix import engines
 from attnres_cli.nn.generate import generate
 from attnres_cli.nn.model import Transformer, init_weights
 from attnres_cli.records.plan import Arm, Plan
-from attnres_cli.records.run import RunSpec, Settings
+from attnres_cli.records.run import RunSpec
 from attnres_cli.train.trainer import Trainer
 
 Note = Callable[[str], None]
@@ -53,7 +53,7 @@ def steps(plan: Plan, tokens: Tokens, rounds: int, baseline: str, note: Note) ->
     for name, call in calls.items():
         peak = measure.peak_bytes(call, device) + _held_bytes(trainers[name])
         costs[name] = replace(costs[name], seconds=times[name], peak_bytes=peak)
-    conditions = _conditions(plan, plan.settings, tokens, rounds, baseline, device)
+    conditions = _conditions(plan, tokens, rounds, baseline, device)
     return StepBench(conditions, plan.recipe.tokens_per_step, tuple(costs.values()))
 
 
@@ -128,14 +128,9 @@ def _held_bytes(trainer: Trainer) -> int:
 
 
 def _conditions(
-    plan: Plan,
-    settings: Settings,
-    tokens: Tokens,
-    rounds: int,
-    baseline: str,
-    device: torch.device,
+    plan: Plan, tokens: Tokens, rounds: int, baseline: str, device: torch.device
 ) -> Conditions:
-    recipe = plan.recipe
+    recipe, settings = plan.recipe, plan.settings
     shape = asdict(recipe.model.shape(tokens.vocab_size))
     versions = {
         "attnres": attnres_cli.__version__,
@@ -180,7 +175,7 @@ def decode(
     n_new = min(n_new, seq_len - n_prompt - 1)
     if n_new < 1:
         raise UsageError(f"generation takes at least 4 positions, model.seq_len is {seq_len}")
-    settings = plan.settings.uncompiled
+    plan = replace(plan, settings=plan.settings.uncompiled)
     arms: list[DecodeArm] = []
     calls: dict[str, Callable[[], object]] = {}
     for arm in plan.arms:
@@ -191,11 +186,11 @@ def decode(
             prompt = _windows(tokens, plan, size)[:, :n_prompt].to(device)
             for length in (1, 1 + n_new):
                 name = f"{arm.variant} {size} {length}"
-                calls[name] = _drawing(model, prompt, length, settings.engine)
+                calls[name] = _drawing(model, prompt, length, plan.settings.engine)
     measure.in_turn(calls, 1, device)  # warms up
     times = measure.in_turn(calls, rounds, device)
     timed = tuple(_per_token(arm, times, batch_sizes, n_new) for arm in arms)
-    conditions = _conditions(plan, settings, tokens, rounds, baseline, device)
+    conditions = _conditions(plan, tokens, rounds, baseline, device)
     return DecodeBench(conditions, n_prompt, n_new, batch_sizes, timed)
 
 
@@ -226,7 +221,7 @@ def _generating(
     arm: Arm, plan: Plan, tokens: Tokens, device: torch.device, n_prompt: int, n_new: int
 ) -> tuple[str | None, Transformer | None]:
     """What is wrong with an arm's generation, or the model that generates."""
-    shape, settings = plan.recipe.model.shape(tokens.vocab_size), plan.settings.uncompiled
+    shape, settings = plan.recipe.model.shape(tokens.vocab_size), plan.settings
     try:
         design = variant.parse(arm.variant).build(shape.d_model, shape.n_sublayers)
         model = Transformer(shape, design)

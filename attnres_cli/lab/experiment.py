@@ -15,8 +15,6 @@ from attnres_cli.records.plan import Plan
 from attnres_cli.records.run import Event, RunRecord, RunSpec, Settings, Status
 from attnres_cli.store.store import Store
 
-WAITS = (Status.PENDING, Status.RUNNING)
-
 
 @dataclass(frozen=True)
 class Place:

@@ -19,7 +19,7 @@ from attnres_cli.nn.residual import Residual, is_built_in, presets, registry
 from attnres_cli.nn.shape import Shape
 from attnres_cli.records import device_flops
 from attnres_cli.records.plan import TIMED_STEPS, Arm, Plan
-from attnres_cli.records.run import CODE, FIRST_TUNING_SEED, RunRecord, RunSpec, Status
+from attnres_cli.records.run import CODE, FIRST_TUNING_SEED, WAITS, RunRecord, RunSpec
 from attnres_cli.train import device as computing
 from attnres_cli.train.trainer import seconds_per_step
 
@@ -151,11 +151,10 @@ def _step_s(arm: Arm, plan: Plan, tokens: Tokens) -> float | None:
 
 def without(plan: Plan, records: Sequence[RunRecord]) -> Plan:
     """The plan less its runs that have ended, whatever came of them."""
-    waits = (Status.PENDING, Status.RUNNING)
     held = {
         (record.recipe_digest, record.variant, record.seed)
         for record in records
-        if record.status not in waits and record.fingerprint == plan.fingerprint
+        if record.status not in WAITS and record.fingerprint == plan.fingerprint
     }
     return replace(plan, done=frozenset(held))
 

@@ -18,7 +18,7 @@ from attnres_cli.errors import UsageError
 from attnres_cli.lab import bench
 from attnres_cli.lab.grid import counted
 from attnres_cli.nn import variant
-from attnres_cli.nn.cost import StepBench
+from attnres_cli.nn.cost import StepBench, spread
 from attnres_cli.nn.shape import Shape
 from attnres_cli.records.comparison_terms import ArmRecipe, Match, Matched, Terms, Tuned
 from attnres_cli.records.plan import Arm, Plan, n_tokens
@@ -131,8 +131,7 @@ def _timed(arm: Arm, recipe: Recipe, timed: StepBench) -> Matched:
     (mine,) = [cost for cost in timed.arms if cost.variant == arm.variant]
     ratio = timed.versus(mine)
     assert ratio is not None
-    (base,) = [cost for cost in timed.arms if cost.variant == conditions.baseline]
-    step_s = sorted(base.seconds)[len(base.seconds) // 2]
+    step_s = spread(timed.times(conditions.baseline)).median
     steps = max(1, round(recipe.steps / ratio.median))
     return Matched(
         changed="tokens",

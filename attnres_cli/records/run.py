@@ -30,6 +30,10 @@ class Status(enum.StrEnum):
     FAILED = "failed"
 
 
+WAITS = (Status.PENDING, Status.RUNNING)
+"""Where runs stand that have not ended."""
+
+
 @dataclass(frozen=True)
 class DataDescription:
     """What is kept of the tokens a run saw. Entropies: of the validation stream, nats per token.

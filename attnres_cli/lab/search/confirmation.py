@@ -8,12 +8,11 @@ from dataclasses import replace
 from functools import partial
 
 from attnres_cli.lab import grid
-from attnres_cli.lab.experiment import WAITS
 from attnres_cli.lab.search.families import Family
 from attnres_cli.lab.search.points import Point
 from attnres_cli.lab.search.trial_runner import TrialRunner
 from attnres_cli.lab.search.trunk_grid import Trunk
-from attnres_cli.records.run import Status
+from attnres_cli.records.run import WAITS, Status
 from attnres_cli.stats.optima import COMMON, likeliest_common
 from attnres_cli.verdict.format import plural
 

@@ -8,11 +8,11 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from attnres_cli.lab.experiment import WAITS, Display
+from attnres_cli.lab.experiment import Display
 from attnres_cli.lab.search.families import Family
 from attnres_cli.lab.search.points import Point
 from attnres_cli.lab.search.trial_runner import TrialRunner, predicted_s
-from attnres_cli.records.run import Status
+from attnres_cli.records.run import WAITS, Status
 
 
 def screen(runner: TrialRunner, families: Sequence[Family]) -> None:

@@ -26,7 +26,7 @@ from attnres_cli.lab.workers.worker import (
     checkpoint_s,
     work,
 )
-from attnres_cli.records.run import Event, Status
+from attnres_cli.records.run import WAITS, Event, Status
 from attnres_cli.store.store import Store
 from attnres_cli.train.checkpoint import clear
 
@@ -38,7 +38,6 @@ Wanted = Callable[[int], Sequence[int]]
 first ones first. Ended runs may be among them: all is done when no others are.
 """
 
-_WAITS = (Status.PENDING, Status.RUNNING)
 _TICK_S = 0.5
 _LOOK_S = 5.0  # between looks at the study while workers train
 _GOES_ON = "(above); the same command goes on"
@@ -113,7 +112,7 @@ class _Pool:
         ids = self._wanted(n_free)
         self.seen |= dict.fromkeys(ids)
         found = self._store.statuses(ids)
-        return {run_id: found[run_id] for run_id in ids if found.get(run_id) in _WAITS}
+        return {run_id: found[run_id] for run_id in ids if found.get(run_id) in WAITS}
 
     def _listen(self) -> None:
         """Answer workers until one has ended, or it is time to look at the study again."""

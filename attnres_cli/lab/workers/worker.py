@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import traceback
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -77,15 +76,8 @@ def work(worker: int, job: Job, line: Connection) -> None:
         while not stop.wanted and (ids := _asked(line)):
             tokens = tokens or sources.load(job.recipe)  # before a run is claimed: none is to blame
             claimed = store.claim(ids)
-            if claimed is None:  # others were first
-                continue
-            line.send(Event(worker, claimed.id))
-            held = store.recipe(claimed.recipe_digest)
-            recipe = held.model_copy(update={"data": job.recipe.data})
-            spec = RunSpec(recipe, claimed.variant, claimed.seed, claimed.fingerprint)
-            event = _Work(worker, store, claimed, spec, job, stop).do(tokens, line)
-            if event is not None:
-                line.send(event)
+            if claimed is not None:  # nobody was first
+                _do(claimed, worker, line, store, job, tokens, stop)
     except (ConnectionError, EOFError):
         return
     except AwayError as error:
@@ -119,67 +111,58 @@ def _heed_signals() -> Stop:
     return stop
 
 
-@dataclass
-class _Work:
-    """One run, as this process trains and records it."""
+def _do(
+    claimed: RunRecord,
+    worker: int,
+    line: Connection,
+    store: Store,
+    job: Job,
+    tokens: Tokens,
+    stop: Stop,
+) -> None:
+    """Train a run, record how it ends, and tell. Whatever goes wrong in it ends it alone."""
+    event = partial(Event, worker, claimed.id)
+    line.send(event())
+    recipe = store.recipe(claimed.recipe_digest).model_copy(update={"data": job.recipe.data})
+    spec = RunSpec(recipe, claimed.variant, claimed.seed, claimed.fingerprint)
+    name, versions = f"{spec.variant} seed {spec.seed} (run {claimed.id})", made_with(spec)
+    checkpoints = _checkpoints(store, claimed, job, versions)
+    keeper = Keeper(checkpoints, checkpoint_s(), stop)
+    keeper.on_trouble = lambda text: say(f"{name}: {text}")
+    heartbeat = Heartbeat(store, claimed.id, keeper)
+    keeper.on_saved = heartbeat.further
 
-    worker: int
-    store: Store
-    claimed: RunRecord
-    spec: RunSpec
-    job: Job
-    stop: Stop
-
-    def do(self, tokens: Tokens, line: Connection) -> Event | None:
-        """Whatever goes wrong in the run is recorded and ends it alone; None: it has not ended."""
-        claimed, versions = self.claimed, made_with(self.spec)
-        checkpoints = _checkpoints(self.store, claimed, self.job, versions)
-        keeper = Keeper(checkpoints, checkpoint_s(), self.stop, on_trouble=self._trouble)
-        heartbeat = Heartbeat(self.store, claimed.id, keeper)
-        keeper.on_saved = heartbeat.further
-
-        def on_step(step: int, loss: float | None) -> None:
-            try:
-                line.send(Event(self.worker, claimed.id, step, loss))
-            except ConnectionError:  # the launcher is gone
-                self.stop.wanted = True
-
+    def on_step(step: int, loss: float | None) -> None:
         try:
-            with heartbeat:
-                _check_data(self.spec, tokens)
-                job = self.job
-                result = train(self.spec, tokens, job.settings, job.device, on_step, keeper)
-        except Stopped:
-            with suppress(AwayError):  # it waits again when it is seen that we are gone
-                self.store.let_go(claimed.id)
-            return None
-        except Exception as error:
-            cause = _explain(error, self.spec)
-            fail = partial(self.store.fail, claimed.id, cause, versions, keeper.step)
-            return Event(self.worker, claimed.id, done=True) if self._record(fail) else None
+            line.send(event(step, loss))
+        except ConnectionError:  # the launcher is gone
+            stop.wanted = True
+
+    try:
+        with heartbeat:
+            _check_data(spec, tokens)
+            result = train(spec, tokens, job.settings, job.device, on_step, keeper)
+    except Stopped:
+        with suppress(AwayError):  # it waits again when it is seen that we are gone
+            store.let_go(claimed.id)
+        return
+    except Exception as error:
+        end = partial(store.fail, claimed.id, _explain(error, spec), versions, keeper.step)
+        last = event(done=True)
+    else:
         ended = replace(claimed, status=result.status, result=result, versions=versions)
-        if not self._record(partial(self.store.finish, ended)):
-            return None
+        end = partial(store.finish, ended)
+        last = event(result.steps, result.val_loss, done=True)
+    try:
+        end()
+    except StudyError:
+        if store.owns(claimed.id):
+            raise
+        say(f"{name} was taken over by another process, which records it")
+        return
+    if last.loss is not None:
         checkpoints.clear()
-        return Event(self.worker, ended.id, result.steps, result.val_loss, done=True)
-
-    def _record(self, end: Callable[[], None]) -> bool:
-        """Write down how the run has ended; whether it still was this process's."""
-        try:
-            end()
-        except StudyError:
-            if self.store.owns(self.claimed.id):
-                raise
-            say(f"{self._name} was taken over by another process, which records it")
-            return False
-        return True
-
-    def _trouble(self, text: str) -> None:
-        say(f"{self._name}: {text}")
-
-    @property
-    def _name(self) -> str:
-        return f"{self.spec.variant} seed {self.spec.seed} (run {self.claimed.id})"
+    line.send(last)
 
 
 def _checkpoints(
