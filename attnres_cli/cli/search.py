@@ -101,7 +101,7 @@ def search(
     Every trial is a run of the study: what it holds is not trained again, and the same command goes
     on where it stopped.
     """
-    from attnres_cli.config.recipe import load, suite_space
+    from attnres_cli.config.recipe import about_suite, load
     from attnres_cli.config.recipe import suite as specs_of
     from attnres_cli.lab import searching
     from attnres_cli.lab.experiment import Place
@@ -121,7 +121,7 @@ def search(
     if variants and suite is not None:
         raise UsageError("give either variants or --suite, not both")
     specs = list(variants or specs_of(suite or _DEFAULT_SUITE))
-    ranges = ",".join(space or []) or (suite_space(suite) if suite else "")
+    ranges = ",".join(space or []) or (about_suite(suite).get("space", "") if suite else "")
     typed = Typed(specs, budget or [], ranges, goals, trials, sampler, confirm, fresh)
     request = make(load(recipe, override or []), typed)
     place, watcher = Place(study, workers, device, engine, retry_failed), OnStderr()

@@ -95,15 +95,20 @@ def text_of(name: str) -> str:
         if name not in names():
             raise RecipeError(unknown("recipe", name, names()) + ", or a path to a .yaml file")
         return (files("attnres_recipes") / f"{name}.yaml").read_text(encoding="utf-8")
+    return text_at(name, "recipe")
+
+
+def text_at(name: str, what: str) -> str:
+    """The text of a file that messages call `what`; RecipeError where there is none."""
     path = Path(name).expanduser()
     try:
         if path.exists() and not (path.is_file() or path.is_dir()):
-            raise RecipeError(f"recipe {path} is no file")  # a pipe could be read for ever
+            raise RecipeError(f"{what} {path} is no file")  # a pipe could be read for ever
         return path.read_text(encoding="utf-8")
     except OSError as error:
-        raise RecipeError(f"recipe {path} cannot be read: {error.strerror}") from error
+        raise RecipeError(f"{what} {path} cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise RecipeError(f"recipe {path} is not UTF-8 text") from error
+        raise RecipeError(f"{what} {path} is not UTF-8 text") from error
 
 
 def load(name: str, overrides: Sequence[str] = ()) -> Recipe:
@@ -160,20 +165,11 @@ def validate(values: Mapping[str, Any], origin: str) -> Recipe:
 
 def suite(name: str) -> list[str]:
     """The specs of a suite of variants that comes with the tool; RecipeError for other names."""
-    return list(_suite(name)["variants"])
+    return list(about_suite(name)["variants"])
 
 
-def suite_space(name: str) -> str:
-    """What `attnres search` searches for a suite, as --space takes it; empty where it is silent."""
-    return str(_suite(name).get("space", ""))
-
-
-def suite_description(name: str) -> str:
-    """What a suite is for, in a line."""
-    return str(_suite(name)["description"])
-
-
-def _suite(name: str) -> dict[str, Any]:
+def about_suite(name: str) -> dict[str, Any]:
+    """What the file of a suite says: variants, description and, for searches, space."""
     if name not in suite_names():
         raise RecipeError(unknown("suite", name, suite_names()))
     return _shipped(f"suites/{name}.yaml")

@@ -23,10 +23,11 @@ class Document:
     content: bytes | memoryview
 
 
-def of_path(path: Path | None, key: str = "data.path") -> list[Document]:
+def of_path(given: str | Path | None, key: str = "data.path") -> list[Document]:
     """The file, or every visible file below the folder; DataError calls the path `key`."""
-    if path is None:
+    if given is None:
         raise DataError("data.source text needs a file or folder: --set data.path=FILE_OR_FOLDER")
+    path = Path(given).expanduser()
     try:
         if not path.exists():
             raise DataError(f"{key} {path} does not exist: --set {key}=FILE_OR_FOLDER")

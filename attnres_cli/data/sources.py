@@ -23,7 +23,7 @@ def load(recipe: Recipe) -> Tokens:
 
 def _texts(config: Data) -> Streams:
     """Documents, split whole, as bytes or by the tokenizer."""
-    path, val_path = _given(config.path), _given(config.val_path)
+    path, val_path = config.path, config.val_path
     if config.source == "huggingface":
         train, val = huggingface.documents(config)
     elif config.source == "stdlib":
@@ -32,18 +32,13 @@ def _texts(config: Data) -> Streams:
         train, val = documents.of_path(path), None
     else:
         train, val = documents.of_path(path), documents.of_path(val_path, "data.val_path")
-        _refuse_nested(path, val_path)
+        _refuse_nested(Path(str(path)).expanduser(), Path(val_path).expanduser())
     halves = parts(train, config.val_fraction) if val is None else (by_path(train), by_path(val))
     return tokenizers.streams(config.source, *halves, config.tokenizer)
 
 
-def _given(path: str | None) -> Path | None:
-    return None if path is None else Path(path).expanduser()
-
-
-def _refuse_nested(path: Path | None, val_path: Path) -> None:
+def _refuse_nested(path: Path, val_path: Path) -> None:
     """Raise DataError where a file below one of them lies below the other too."""
-    assert path is not None
     one, other = path.resolve(), val_path.resolve()
     if one.is_relative_to(other) or other.is_relative_to(one):
         raise DataError(

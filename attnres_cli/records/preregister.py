@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable
-from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, ValidationError
@@ -61,10 +60,7 @@ def read(path: str, canonical: Callable[[str, Recipe], str]) -> tuple[Registrati
     RecipeError, with the key and what is allowed, where that cannot be meant.
     """
     origin = f"preregistration {path}"
-    try:
-        values = load(Path(path).expanduser().read_text(encoding="utf-8"), origin)
-    except (OSError, UnicodeDecodeError) as error:
-        raise RecipeError(f"{origin} cannot be read: {error}") from error
+    values = load(recipes.text_at(path, "preregistration"), origin)
     if not isinstance(values, dict):
         raise RecipeError(f"{origin}: expected keys {', '.join(_File.model_fields)}")
     try:

@@ -108,7 +108,7 @@ class Settings:
 
     @property
     def numerics(self) -> str:
-        """`cpu fp32 eager`: runs that differ in this are never paired. Engines only round."""
+        """`cpu fp32 eager`: runs that differ in this are never paired. The engine is none of it."""
         return f"{self.device} {self.precision} {'compiled' if self.compiled else 'eager'}"
 
     @property

@@ -134,7 +134,7 @@ def recipes_of() -> Report:
     """The shipped recipes and suites with what they are for."""
     purposes = [[name, recipes.load(name).description] for name in recipes.names()]
     suites = [
-        [name, f"{recipes.suite_description(name)}\n{'  '.join(recipes.suite(name))}"]
+        [name, f"{recipes.about_suite(name)['description']}\n{'  '.join(recipes.suite(name))}"]
         for name in recipes.suite_names()
     ]
     name = Column("name", "word")

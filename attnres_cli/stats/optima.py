@@ -14,9 +14,9 @@ from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import stdtr, stdtrit
+from scipy.special import stdtr
 
-from attnres_cli.stats.pairs import CONFIDENCE, Difference, paired
+from attnres_cli.stats.pairs import Difference, paired
 
 Floats = NDArray[np.float64]
 Shape = TypeVar("Shape")
@@ -107,16 +107,6 @@ def above_zero(values: Floats) -> float:
     if sd <= 8 * np.finfo(np.float64).eps * max(1.0, abs(mean)):
         return 1.0
     return float(stdtr(n - 1, -mean / (sd / math.sqrt(n))))
-
-
-def mean_interval(values: Floats) -> tuple[float, float] | None:
-    """Two-sided 95 % t interval of the mean; None of fewer than two values."""
-    n = len(values)
-    if n < 2:
-        return None
-    mean, error = float(values.mean()), float(values.std(ddof=1)) / math.sqrt(n)
-    half = float(stdtrit(n - 1, 0.5 + CONFIDENCE / 2)) * error
-    return mean - half, mean + half
 
 
 def parabola_vertex(x: Sequence[float], y: Sequence[float]) -> float | None:

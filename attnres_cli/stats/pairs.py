@@ -81,11 +81,16 @@ def paired(arm: Sequence[float], baseline: Sequence[float]) -> Difference:
     largest = max(float(np.abs(each).max()) for each in (ours, theirs))
     if sd <= 8 * np.finfo(np.float64).eps * largest:
         raise ValueError(f"all {n} differences are {mean:.6g}: no spread, so no test")
-    error = sd / math.sqrt(n)
+    p = 2 * float(stdtr(n - 1, -abs(mean / (sd / math.sqrt(n)))))
+    return Difference(n, mean, sd, mean_interval(values), p, p, *_pairing(ours, theirs, sd))
+
+
+def mean_interval(values: Floats) -> tuple[float, float]:
+    """Two-sided 95 % t interval of the mean of two values or more."""
+    n = len(values)
+    mean, error = float(values.mean()), float(values.std(ddof=1)) / math.sqrt(n)
     half = float(stdtrit(n - 1, 0.5 + CONFIDENCE / 2)) * error
-    p = 2 * float(stdtr(n - 1, -abs(mean / error)))
-    correlation, gain = _pairing(ours, theirs, sd)
-    return Difference(n, mean, sd, (mean - half, mean + half), p, p, correlation, gain)
+    return mean - half, mean + half
 
 
 def judged(arms: Sequence[tuple[Sequence[float], Sequence[float]]]) -> list[Difference]:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -147,7 +148,8 @@ def assumed(noise: Noise, correlation: float, gap: float, n_tests: int) -> Pairi
     """
     factor = math.sqrt(2 * (1 - correlation))
     ends = (factor * noise.ci95[0], factor * noise.ci95[1])
-    return _pairing(correlation, factor * noise.sd, ends, (0, 0), gap, n_tests)
+    seen = _seen(factor * noise.sd, ends, gap, n_tests)
+    return Pairing(correlation, n_arms=0, n_pairs=0, **seen)
 
 
 def measured(
@@ -170,8 +172,8 @@ def measured(
     sd, n_pairs = math.sqrt(squares / degrees), max(len(ours) for ours, _ in counted)
     varies = min(sizes) > 0
     correlation = products / math.sqrt(sizes[0] * sizes[1]) if varies else None
-    ends = sd_interval(sd, n_pairs)
-    return _pairing(correlation, sd, ends, (len(counted), n_pairs), gap, n_tests)
+    seen = _seen(sd, sd_interval(sd, n_pairs), gap, n_tests)
+    return Pairing(correlation, n_arms=len(counted), n_pairs=n_pairs, **seen)
 
 
 def seconds(seeds: int, runs: Sequence[tuple[int, float]], workers: int) -> tuple[int, int, float]:
@@ -185,21 +187,12 @@ def seconds(seeds: int, runs: Sequence[tuple[int, float]], workers: int) -> tupl
     return seeds * len(runs), to_train, max(work, longest)
 
 
-def _pairing(
-    correlation: float | None,
-    sd: float,
-    ends: tuple[float, float],
-    measured_of: tuple[int, int],
-    gap: float,
-    n_tests: int,
-) -> Pairing:
+def _seen(sd: float, ends: tuple[float, float], gap: float, n_tests: int) -> dict[str, Any]:
+    """What a study with this spread can see."""
     alpha = ALPHA / n_tests
-    return Pairing(
-        correlation=correlation,
-        sd=sd,
-        n_arms=measured_of[0],
-        n_pairs=measured_of[1],
-        detectable=tuple(detectable(n, sd, alpha) for n in SEEDS),
-        needed=seeds_needed(gap, sd, alpha),
-        range=(seeds_needed(gap, ends[0], alpha), seeds_needed(gap, ends[1], alpha)),
-    )
+    return {
+        "sd": sd,
+        "detectable": tuple(detectable(n, sd, alpha) for n in SEEDS),
+        "needed": seeds_needed(gap, sd, alpha),
+        "range": (seeds_needed(gap, ends[0], alpha), seeds_needed(gap, ends[1], alpha)),
+    }

@@ -13,6 +13,9 @@ Floats = NDArray[np.float64]
 Losses = Mapping[float, Mapping[int, float]]
 """By compute, the losses by seed."""
 
+Sizes = tuple[list[float], list[float]]
+"""The compute of each size, of the arm and of the baseline."""
+
 _FLOOR_POINTS = 4  # a floor is a third parameter: fewer points leave nothing to check it with
 _RESAMPLES = 2_000
 _FLATTEST, _STEEPEST = 1e-3, 3.0  # alpha; the paper's are 0.06, with a floor 0.3 is common
@@ -93,16 +96,6 @@ def _projected(alphas: Floats, x: Floats, values: Floats) -> tuple[Floats, Float
     return ((values - floor[:, None] - a[:, None] * z) ** 2).sum(axis=1), floor, a
 
 
-def multiplier_of(baseline: PowerLaw, loss: float, compute: float) -> float:
-    """How many times this compute the baseline takes to the loss that an arm has with it."""
-    return baseline.compute(loss) / compute
-
-
-def adjusted(value: float, arm_speed: float, baseline_speed: float) -> float:
-    """A multiplier of compute as one of time, by FLOPs (or, for equal sizes, tokens) per second."""
-    return value * arm_speed / baseline_speed
-
-
 def multiplier(arm: Losses, baseline: Losses, compute: float, floor: bool = False) -> Multiplier:
     """What the arm is worth at this compute (of the arm), by a fit to each, with how sure that is.
 
@@ -110,53 +103,46 @@ def multiplier(arm: Losses, baseline: Losses, compute: float, floor: bool = Fals
     fit E (`floor`) takes four sizes. Raises ValueError where there are too few, or where no compute
     brings the baseline to the arm's loss.
     """
-    ladder = _Ladder(sorted(arm), sorted(baseline), compute, floor)
-    ours, theirs = _means(arm), _means(baseline)
-    n = len(ours)
-    if n != len(theirs):
-        raise ValueError(f"the arm has {n} sizes, the baseline {len(theirs)}")
-    value = ladder.value(ours, theirs)
+    sizes, means = (sorted(arm), sorted(baseline)), (_means(arm), _means(baseline))
+    n = len(sizes[0])
+    if n != len(sizes[1]):
+        raise ValueError(f"the arm has {n} sizes, the baseline {len(sizes[1])}")
+    every = range(n)
+    value = _value(sizes, means, compute, floor, every)
     if math.isinf(value):
         raise ValueError("the baseline does not reach the arm's loss with any compute")
     left = []
     if n > (_FLOOR_POINTS if floor else 2):
-        kept = [[i for i in range(n) if i != skip] for skip in range(n)]
-        left = [ladder.value(ours, theirs, keep) for keep in kept]
-    drawn = _drawn(arm, baseline, _RESAMPLES // (10 if floor else 1))
-    return Multiplier(
-        value,
-        compute,
-        ci95=None if drawn is None else _central(ladder.values(*drawn)),
-        left_out=(min(left), max(left)) if left else None,
+        kept = [[i for i in every if i != skip] for skip in every]
+        left = [_value(sizes, means, compute, floor, keep) for keep in kept]
+    ci95, drawn = None, _drawn(arm, baseline, _RESAMPLES // (10 if floor else 1))
+    if drawn is not None and floor:
+        pairs = zip(*drawn, strict=True)
+        ci95 = _central(np.array([_value(sizes, pair, compute, floor, every) for pair in pairs]))
+    elif drawn is not None:
+        ci95 = _central(_values(sizes, *drawn, compute))
+    return Multiplier(value, compute, ci95, left_out=(min(left), max(left)) if left else None)
+
+
+def _value(
+    sizes: Sizes, means: tuple[Floats, Floats], compute: float, floor: bool, kept: Sequence[int]
+) -> float:
+    """The multiplier from one loss per size of both arms, of those sizes that are kept."""
+    ours, theirs = (
+        (fit_floor if floor else fit)([each[i] for i in kept], losses[list(kept)].tolist())
+        for each, losses in zip(sizes, means, strict=True)
     )
+    return theirs.compute(ours.loss(compute)) / compute
 
 
-@dataclass(frozen=True)
-class _Ladder:
-    """The compute of both arms' sizes, and where and how they are compared."""
-
-    arm: list[float]
-    baseline: list[float]
-    compute: float
-    floor: bool
-
-    def value(self, ours: Floats, theirs: Floats, keep: Sequence[int] | None = None) -> float:
-        """The multiplier from one loss per size of both, or from those of some sizes alone."""
-        law, kept = fit_floor if self.floor else fit, list(keep or range(len(ours)))
-        reached = law([self.arm[i] for i in kept], ours[kept].tolist()).loss(self.compute)
-        fitted = law([self.baseline[i] for i in kept], theirs[kept].tolist())
-        return multiplier_of(fitted, reached, self.compute)
-
-    def values(self, ours: Floats, theirs: Floats) -> Floats:
-        """`value` of many draws, each a row; at once but where floors are fitted."""
-        if self.floor:
-            return np.array([self.value(*pair) for pair in zip(ours, theirs, strict=True)])
-        slope, intercept = _line(np.log(self.arm), np.log(ours))
-        reached = slope * math.log(self.compute) + intercept
-        slope, intercept = _line(np.log(self.baseline), np.log(theirs))
-        with np.errstate(divide="ignore", over="ignore"):
-            needed = np.where(slope < 0, np.exp((reached - intercept) / slope), math.inf)
-        return needed / self.compute
+def _values(sizes: Sizes, ours: Floats, theirs: Floats, compute: float) -> Floats:
+    """The multipliers of many draws, each a row, at once; without floors."""
+    slope, intercept = _line(np.log(sizes[0]), np.log(ours))
+    reached = slope * math.log(compute) + intercept
+    slope, intercept = _line(np.log(sizes[1]), np.log(theirs))
+    with np.errstate(divide="ignore", over="ignore"):
+        needed = np.where(slope < 0, np.exp((reached - intercept) / slope), math.inf)
+    return needed / compute
 
 
 def _central(values: Floats) -> tuple[float, float]:

@@ -11,7 +11,7 @@ from attnres_cli.errors import StudyError
 from attnres_cli.records.comparison_terms import ArmRecipe
 from attnres_cli.records.run import DataDescription, RunRecord
 from attnres_cli.stats.pairs import Difference, paired
-from attnres_cli.stats.scaling import Multiplier, PowerLaw, adjusted, fit, fit_floor, multiplier
+from attnres_cli.stats.scaling import Multiplier, PowerLaw, fit, fit_floor, multiplier
 from attnres_cli.verdict.comparison import ArmResult, Comparison, compare
 from attnres_cli.verdict.format import plural
 from attnres_cli.verdict.select import comparable
@@ -146,12 +146,13 @@ def _scaled(variant: str, baseline: str, rungs: Sequence[Rung]) -> Scaled:
         worth = multiplier(losses, base, sizes[-1])
     except ValueError as error:
         return Scaled(variant, law, floor=floor, trend=trend, reason=str(error))
-    speeds = [arm.tokens_per_second * arm.flops_per_token for arm in (ours[-1], theirs[-1])]
+    ours_s, theirs_s = (a.tokens_per_second * a.flops_per_token for a in (ours[-1], theirs[-1]))
+    in_time = worth.value * ours_s / theirs_s
     try:
         with_floor = multiplier(losses, base, sizes[-1], floor=True) if deep else None
     except ValueError:  # the baseline's floor lies above the arm's loss
         with_floor = None
-    return Scaled(variant, law, worth, adjusted(worth.value, *speeds), floor, with_floor, trend)
+    return Scaled(variant, law, worth, in_time, floor, with_floor, trend)
 
 
 def _trend(

@@ -13,7 +13,8 @@ import numpy as np
 
 from attnres_cli.records.run import RunRecord, Settings, Status
 from attnres_cli.records.search_records import Family, Search, State, Trial, Value, on_front
-from attnres_cli.stats.optima import may_be_best, mean_interval
+from attnres_cli.stats.optima import may_be_best
+from attnres_cli.stats.pairs import mean_interval
 from attnres_cli.stats.power import ALPHA
 from attnres_cli.verdict.comparison import last_line
 from attnres_cli.verdict.format import plural
@@ -230,7 +231,7 @@ def _shape(search: Search, trial: Trial, runs: Runs) -> Shape:
         promised=trial.values[0],
         fresh=fresh,
         missing=tuple(missing),
-        ci95=mean_interval(np.array(list(fresh.values()))),
+        ci95=mean_interval(np.array(list(fresh.values()))) if len(fresh) > 1 else None,
         step_s=median(result.step_s for result in mine) if mine else None,
         numerics=frozenset(result.settings.numerics for result in mine),
         settings=mine[0].settings if mine else None,

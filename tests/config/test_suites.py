@@ -28,7 +28,7 @@ def test_every_arm_of_a_suite_is_a_design_and_the_baseline_is_first(name: str):
 
     assert specs[0] == "standard"
     assert len(canonical(specs)) == len(specs)
-    assert recipe.suite_description(name)
+    assert recipe.about_suite(name)["description"]
 
 
 def test_suite_all_holds_every_design_with_its_defaults():

@@ -13,7 +13,6 @@ from attnres_cli.stats.optima import (
     common_best,
     likeliest_common,
     may_be_best,
-    mean_interval,
 )
 from attnres_cli.stats.pairs import paired
 from attnres_cli.stats.power import ALPHA
@@ -205,20 +204,13 @@ def test_one_shape_that_both_chose_is_the_best_of_both():
     assert found.hardest == 0
 
 
-def test_less_than_two_seeds_are_no_test_and_no_interval():
+def test_less_than_two_seeds_are_no_test():
     one = np.array([[1.0], [2.0]])
 
     with pytest.raises(ValueError, match="two seeds or more, got 1"):
         may_be_best(one, 0)
     with pytest.raises(ValueError, match="got 1"):
         common_best(one, one, 0, 1)
-    assert mean_interval(one[0]) is None
-
-
-def test_the_interval_of_a_mean_is_that_of_its_t_test():
-    values = np.array([1.0, 1.5, 1.2])
-
-    assert mean_interval(values) == pytest.approx(paired(values, [0, 0, 0]).ci95)
 
 
 def test_what_does_not_vary_is_no_evidence():
