@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -16,10 +16,9 @@ from attnres_cli.nn.cost import (
     spread,
 )
 from attnres_cli.report.table import Column, Report, Table
-from attnres_cli.verdict.format import plural
+from attnres_cli.verdict.format import interval, plural
 
 Bench = StepBench | DecodeBench
-NO_FORMULA = "no formula in the paper"
 _NESTED = {
     "step_s": Spread._fields,
     "token_s": Spread._fields,
@@ -31,46 +30,47 @@ _NESTED = {
 
 def report_of(bench: Bench) -> Report:
     """Times, memory and counts of every arm; of generation its times."""
-    conditions, name = bench.conditions, bench.conditions.recipe
     if isinstance(bench, DecodeBench):
-        documents = [_decoded(bench, arm) for arm in bench.arms]
-        tables = [_decode_table(bench)]
-        records = [
-            _flat(document | {"batch_size": int(size)} | document["batch_sizes"][size])
-            for document in documents
-            for size in document["batch_sizes"]
+        what, tables, how = "ms per generated token", [_decode_table(bench)], _how_decoded(bench)
+        arms = [_decoded(bench, arm) for arm in bench.arms]
+        rows = [
+            arm | {"batch_size": int(size)} | arm["batch_sizes"][size]
+            for arm in arms
+            for size in arm["batch_sizes"]
         ]
     else:
-        documents = [_stepped(bench, arm) for arm in bench.arms]
-        tables, records = [_step_table(bench), _count_table(bench)], [*map(_flat, documents)]
-    what = "ms per generated token" if isinstance(bench, DecodeBench) else "one training step"
+        what, how = "one training step", _how_stepped(bench)
+        tables = [_step_table(bench), _count_table(bench)]
+        rows = arms = [_stepped(bench, arm) for arm in bench.arms]
+    conditions, records = bench.conditions, [_flat(row) for row in rows]
+    taken = (
+        f"median [quartiles] of {conditions.rounds} rounds in which the arms take turns; vs "
+        f"{conditions.baseline}: of each round's ratio"
+    )
     return Report(
-        title=f"recipe {name}: {what}",
+        title=f"recipe {conditions.recipe}: {what}",
         tables=tables,
         warnings=[f"wrong: {arm.variant}: {arm.wrong}" for arm in bench.arms if arm.wrong],
-        notes=[*_how(bench), *_where(conditions)],
-        document=asdict(bench) | {"arms": documents},
+        notes=[f"{taken}; {how[0]}", *how[1:], *_where(conditions)],
+        document=asdict(bench) | {"arms": arms},
         fields=list(records[0]),
         records=records,
     )
 
 
-def _how(bench: Bench) -> list[str]:
-    rounds, base = bench.conditions.rounds, bench.conditions.baseline
-    taken = (
-        f"median [quartiles] of {rounds} rounds in which the arms take turns; vs {base}: "
-        "of each round's ratio"
-    )
-    if isinstance(bench, DecodeBench):
-        return [
-            f"{taken}; {bench.n_new} tokens after a prompt of {bench.n_prompt}, whose own pass is "
-            "taken off; one at a time, keys and values kept, nothing compiled",
-            "checked first: every token is the likeliest of the reference engine's, to rounding",
-        ]
+def _how_decoded(bench: DecodeBench) -> list[str]:
+    return [
+        f"{bench.n_new} tokens after a prompt of {bench.n_prompt}, whose own pass is taken off; "
+        "one at a time, keys and values kept, nothing compiled",
+        "checked first: every token is the likeliest of the reference engine's, to rounding",
+    ]
+
+
+def _how_stepped(bench: StepBench) -> list[str]:
     start = "; start: the first pass, with compilation" if bench.conditions.compiled else ""
     return [
-        f"{taken}; a step of {bench.tokens_per_step:,} tokens is forward, backward, clip and "
-        f"optimiser; memory: the most that is held at once in a step{start}",
+        f"a step of {bench.tokens_per_step:,} tokens is forward, backward, clip and optimiser; "
+        f"memory: the most that is held at once in a step{start}",
         "checked first: loss and every gradient against the reference engine in fp32, with the "
         "design moved off its start",
         "extra: beyond standard, forward, per token, with every source read once at each site; "
@@ -82,7 +82,6 @@ def _how(bench: Bench) -> list[str]:
 
 def _where(conditions: Conditions) -> list[str]:
     shape = conditions.shape
-    versions = ", ".join(f"{name} {version}" for name, version in conditions.versions.items())
     return [
         f"recipe {conditions.recipe} ({conditions.recipe_digest}): {shape['n_layers']} layers, "
         f"width {shape['d_model']}, {shape['n_heads']} heads, {shape['mlp']} {shape['d_ff']}, "
@@ -91,35 +90,37 @@ def _where(conditions: Conditions) -> list[str]:
         f"computed with {conditions.computed}, engine {conditions.engine}, "
         f"{plural(conditions.threads, 'thread')}, on {conditions.device_name} "
         f"({conditions.device}), which copies {conditions.copy_speed / 1e9:.1f} GB/s",
-        versions,
+        ", ".join(f"{name} {version}" for name, version in conditions.versions.items()),
     ]
+
+
+def _table(title: str, names: Iterable[str], rows: Sequence[Sequence[str]]) -> Table:
+    """A row per variant, of numbers."""
+    return Table(title, [Column("variant", "code"), *map(Column, names)], rows)
 
 
 def _step_table(bench: StepBench) -> Table:
     base, compiled = bench.conditions.baseline, bench.conditions.compiled
-    names = ["ms/step", f"vs {base}", "tokens/s", "memory", *(["start"] if compiled else [])]
     rows = []
     for arm in bench.arms:
         time = spread(arm.seconds) if arm.seconds else None
-        rows.append(
-            [
-                arm.variant,
-                _spread_text(time, 1000, 1) if arm.wrong is None else "wrong",
-                _versus_text(bench.versus(arm), arm.variant == base),
-                f"{bench.tokens_per_step / time.median:,.0f}" if time else "-",
-                _bytes(arm.peak_bytes) if arm.peak_bytes is not None else "-",
-                *(["-" if arm.start_s is None else f"{arm.start_s:.1f} s"] if compiled else []),
-            ]
-        )
-    return Table("", [Column("variant", "code"), *map(Column, names)], rows)
+        row = [
+            arm.variant,
+            "wrong" if arm.wrong is not None else _spread_text(time, 1000, 1),
+            "baseline" if arm.variant == base else _spread_text(bench.versus(arm), 1, 3),
+            f"{bench.tokens_per_step / time.median:,.0f}" if time else "-",
+            _bytes(arm.peak_bytes) if arm.peak_bytes is not None else "-",
+        ]
+        start = "-" if arm.start_s is None else f"{arm.start_s:.1f} s"
+        rows.append([*row, start] if compiled else row)
+    names = ["ms/step", f"vs {base}", "tokens/s", "memory", *(["start"] if compiled else [])]
+    return _table("", names, rows)
 
 
 def _count_table(bench: StepBench) -> Table:
-    names = ("params", "extra FLOPs", "extra bytes", "extra time", "copied meanwhile")
     rows = []
     for arm in bench.arms:
         extra_s = bench.extra_s_per_token(arm)
-        copied = None if extra_s is None else extra_s * bench.conditions.copy_speed
         rows.append(
             [
                 arm.variant,
@@ -127,44 +128,42 @@ def _count_table(bench: StepBench) -> Table:
                 f"{arm.extra_flops:,}",
                 f"{arm.extra_bytes:,}",
                 "-" if extra_s is None else f"{1e9 * extra_s:,.0f} ns",
-                "-" if copied is None else f"{copied:,.0f}",
+                "-" if extra_s is None else f"{extra_s * bench.conditions.copy_speed:,.0f}",
                 f"{arm.io_per_sublayer:.2f} d",
                 _paper_text(arm),
             ]
         )
-    columns = [Column("variant", "code"), *map(Column, (*names, "I/O per sublayer", "the paper's"))]
-    return Table("what it is made of", columns, rows)
+    names = ("params", "extra FLOPs", "extra bytes", "extra time", "copied meanwhile")
+    return _table("what it is made of", (*names, "I/O per sublayer", "the paper's"), rows)
 
 
 def _paper_text(arm: ArmCost) -> str:
     if (table := arm.table_one) is None:
-        return NO_FORMULA
+        return "no formula in the paper"
     groups = "" if table.groups is None else " at S={}, N={}".format(*table.groups)
     return f"{table.here:.2f} d{groups} [{table.paper:g} d]"
 
 
 def _decode_table(bench: DecodeBench) -> Table:
     base, rows = bench.conditions.baseline, []
-    names = [
-        name for size in bench.batch_sizes for name in (f"batch {size}", f"batch {size} vs {base}")
-    ]
     for arm in bench.arms:
         row = [arm.variant]
         for size in bench.batch_sizes:
-            times = arm.seconds.get(size)
+            times, versus = arm.seconds.get(size), bench.versus(arm, size)
             text = _spread_text(spread(times) if times else None, 1000, 2)
-            row.append(text if arm.wrong is None else "wrong")
-            row.append(_versus_text(bench.versus(arm, size), arm.variant == base))
+            row.append("wrong" if arm.wrong is not None else text)
+            row.append("baseline" if arm.variant == base else _spread_text(versus, 1, 3))
         rows.append(row)
-    return Table("", [Column("variant", "code"), *map(Column, names)], rows)
+    sizes = bench.batch_sizes
+    return _table("", [t for n in sizes for t in (f"batch {n}", f"batch {n} vs {base}")], rows)
 
 
 def _stepped(bench: StepBench, arm: ArmCost) -> dict[str, Any]:
-    time, versus = spread(arm.seconds) if arm.seconds else None, bench.versus(arm)
+    time = spread(arm.seconds) if arm.seconds else None
     return asdict(arm) | {
-        "table_one": None if arm.table_one is None else arm.table_one._asdict(),
-        "step_s": None if time is None else time._asdict(),
-        "ratio": None if versus is None else versus._asdict(),
+        "table_one": arm.table_one and arm.table_one._asdict(),
+        "step_s": time and time._asdict(),
+        "ratio": _dict(bench.versus(arm)),
         "tokens_per_second": bench.tokens_per_step / time.median if time else None,
         "extra_s_per_token": bench.extra_s_per_token(arm),
     }
@@ -173,14 +172,18 @@ def _stepped(bench: StepBench, arm: ArmCost) -> dict[str, Any]:
 def _decoded(bench: DecodeBench, arm: DecodeArm) -> dict[str, Any]:
     sizes = {}
     for size in bench.batch_sizes:
-        times, versus = arm.seconds.get(size), bench.versus(arm, size)
+        times = arm.seconds.get(size)
         sizes[str(size)] = {
-            "token_s": spread(times)._asdict() if times else None,
-            "ratio": None if versus is None else versus._asdict(),
+            "token_s": _dict(spread(times) if times else None),
+            "ratio": _dict(bench.versus(arm, size)),
             "seconds": times,
         }
     document = {"variant": arm.variant, "n_params": arm.n_params, "wrong": arm.wrong}
     return document | {"batch_sizes": sizes}
+
+
+def _dict(value: Spread | None) -> dict[str, float] | None:
+    return None if value is None else value._asdict()
 
 
 def _flat(document: Mapping[str, Any]) -> dict[str, Any]:
@@ -197,18 +200,14 @@ def _flat(document: Mapping[str, Any]) -> dict[str, Any]:
 def _spread_text(value: Spread | None, scale: float, digits: int) -> str:
     if value is None:
         return "-"
-    median, low, high = (f"{scale * part:.{digits}f}" for part in value)
-    return f"{median} [{low}, {high}]"
+    median, low, high = (scale * part for part in value)
+    return interval(median, (low, high), f".{digits}f")
 
 
-def _versus_text(value: Spread | None, is_baseline: bool) -> str:
-    return "baseline" if is_baseline else _spread_text(value, 1, 3)
-
-
-def _bytes(count: int) -> str:
+def _bytes(count: float) -> str:
     """1536 -> `1.5 KiB`."""
-    size, units = float(count), iter(("B", "KiB", "MiB", "GiB", "TiB"))
-    unit = next(units)
-    while size >= 1024 and unit != "TiB":
-        size, unit = size / 1024, next(units)
-    return f"{size:.0f} B" if unit == "B" else f"{size:.1f} {unit}"
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if count < 1024 or unit == "TiB":
+            break
+        count /= 1024
+    return f"{count:.0f} B" if unit == "B" else f"{count:.1f} {unit}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Part:
-    """What stands under one heading of a section; behind `summary`, if it has one, to be opened."""
+    """What stands under one heading of a section; behind `summary`, if it has one, to be opened.
+    Tables without rows are left out, and so is a part without anything.
+    """
 
     title: str = ""
     figures: Sequence[Drawing] = ()
@@ -34,7 +36,7 @@ class Part:
 @dataclass(frozen=True)
 class Section:
     """A section of a page. Links reach it by `#name`. Its `answer` stands at the page's beginning,
-    and below its title if it is `is_linked`. Without parts it has its answer alone.
+    with a link if it `is_linked`. Without parts it has its answer alone.
     """
 
     title: str
@@ -42,6 +44,12 @@ class Section:
     parts: Sequence[Part] = ()
     answer: str = ""
     is_linked: bool = False
+
+    @property
+    def shown(self) -> list[Part]:
+        """The parts that have something."""
+        parts = [replace(part, tables=[t for t in part.tables if t.rows]) for part in self.parts]
+        return [part for part in parts if part.tables or part.figures or part.text or part.notes]
 
 
 def page(title: str, heading: str, sections: Sequence[Section], study_name: str) -> str:

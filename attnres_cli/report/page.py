@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import replace
 
 from attnres_cli.config import address
 from attnres_cli.config.recipe import paper
@@ -42,14 +42,14 @@ def to_html(
         for n, (chapter, title) in enumerate(zip(whole, titles, strict=False), 1)
     ]
     searches = [search_section(found, known, study, n) for n, found in enumerate(findings, first)]
-    beside = beside_paper(whole, titles[: len(whole)], paper())
+    beside = beside_paper(whole, titles[: len(whole)])
     rest = _without(brief, titles[len(whole) :])
     n_recipes = len({chapter.recipe_and_data for chapter in every})
     several = f"{n_recipes} recipes of {study}, never pooled"
     return page(
         f"attnres: {titles[0] if n_recipes == 1 else several}",
         answer.question(whole),
-        [*sizes, *told, *searches, *beside, *rest],
+        [*sizes, *told, *searches, beside, rest],
         study,
     )
 
@@ -65,36 +65,31 @@ def _title(chapter: Chapter, name: str) -> str:
 
 def _chapter(chapter: Chapter, title: str, name: str, *, is_linked: bool) -> Section:
     held = chapter.comparison
-    report = comparison.one_report(held)
-    parts = [
-        Part(tables=report.tables if held.arms else ()),
-        Part("Failed runs", tables=[_failures(held)] if held.failed else ()),
-        Part("Figures", figures=drawings(chapter)),
-        _gates(held),
-        _provenance(chapter),
-        Part("Reproduce a row", tables=[_commands(chapter)] if held.arms else ()),
-    ]
-    parts = [part for part in parts if part.tables or part.figures or part.notes]
-    return Section(title, name, parts, answer.answer(held), is_linked)
-
-
-def _without(chapters: Sequence[Chapter], titles: Sequence[str]) -> list[Section]:
-    """Recipes in which nothing can be said, each in a row."""
-    rows = [
-        [title, answer.answer(chapter.comparison)]
-        for chapter, title in zip(chapters, titles, strict=True)
-    ]
-    caption = "What else the study holds; `attnres report --recipe DIGEST` shows one of them."
-    table = Table(caption, [Column("recipe", "text"), Column("answer", "text")], rows)
-    return [Section("Recipes without a verdict", "without", [Part(tables=[table])])] if rows else []
-
-
-def _failures(held: Comparison) -> Table:
-    return Table(
+    failures = Table(
         "Runs that failed; `attnres runs show` has the whole traceback.",
         [Column("variant", "code"), Column("seed"), Column("error", "text")],
         [[failure.variant, str(failure.seed), failure.error] for failure in held.failed],
     )
+    parts = [
+        Part(tables=[comparison.table_of(held)]),
+        Part("Failed runs", tables=[failures]),
+        Part("Figures", figures=drawings(chapter)),
+        _gates(held),
+        _provenance(chapter),
+        Part("Reproduce a row", tables=[_commands(chapter)]),
+    ]
+    return Section(title, name, parts, answer.answer(held), is_linked)
+
+
+def _without(chapters: Sequence[Chapter], titles: Sequence[str]) -> Section:
+    """Recipes in which nothing can be said, each in a row."""
+    answers = [answer.answer(chapter.comparison) for chapter in chapters]
+    table = Table(
+        "What else the study holds; `attnres report --recipe DIGEST` shows one of them.",
+        [Column("recipe", "text"), Column("answer", "text")],
+        list(zip(titles, answers, strict=True)),
+    )
+    return Section("Recipes without a verdict", "without", [Part(tables=[table])])
 
 
 def _gates(held: Comparison) -> Part:
@@ -113,8 +108,8 @@ def _gates(held: Comparison) -> Part:
     columns += [Column("loss"), Column("allowed"), Column("outcome", "word")]
     summary = f"{passed} of {len(rows)} passed"
     title = f"What every run had to meet before it may be judged: {summary}."
-    tables = [Table(title, columns, rows)] if rows else []
-    return Part("Gates", tables=tables, summary=summary, is_open=passed < len(rows))
+    table = Table(title, columns, rows)
+    return Part("Gates", tables=[table], summary=summary, is_open=passed < len(rows))
 
 
 def _number(value: float | None) -> str:
@@ -180,32 +175,30 @@ def scaling_page(found: Ladder, study_name: str) -> str:
     return page(f"attnres: {scaling.title(found)}", heading, [_sizes(found, "s1")], study_name)
 
 
-def beside_paper(
-    chapters: Sequence[Chapter], titles: Sequence[str], numbers: Mapping[str, Any]
-) -> list[Section]:
-    """Comparisons beside the paper; none where it has none of their arms but the baseline."""
-    parts, notes = [], dict[str, None]()
+def beside_paper(chapters: Sequence[Chapter], titles: Sequence[str]) -> Section:
+    """Comparisons beside the paper; empty where it has none of their arms but the baseline."""
+    parts, notes, numbers = [], dict[str, None](), paper()
     for chapter, title in zip(chapters, titles, strict=True):
         if is_known(chapter.comparison, numbers):
             report = against.one_report(chapter.comparison, numbers)
             parts.append(Part(title if len(chapters) > 1 else "", tables=report.tables))
             notes |= dict.fromkeys(report.notes)
-    return [Section("Beside the paper", "paper", [*parts, Part(notes=[*notes])])] if parts else []
+    return Section("Beside the paper", "paper", [*parts, Part(notes=[*notes])])
 
 
 def paper_page(chapters: Sequence[Chapter]) -> str:
-    """A page of one recipe's comparisons beside the paper alone."""
-    comparisons, numbers = [chapter.comparison for chapter in chapters], paper()
+    """A page of one recipe's comparisons beside the paper alone. Raises UsageError where the paper
+    lacks the baseline.
+    """
+    comparisons = [chapter.comparison for chapter in chapters]
     against.report_of(comparisons)
-    titles = [capital(labels.title(held)) for held in comparisons]
-    sections = beside_paper(chapters, titles, numbers)
+    section = beside_paper(chapters, [capital(labels.title(held)) for held in comparisons])
     baseline, why = comparisons[0].baseline, answer.unanswerable(comparisons[0])
-    if not sections and not why:
+    if not section.shown and not why:
         why = (
             f"The paper has none of these arms besides `{baseline}`: `attnres ablate --suite "
             "table4` trains those that it has."
         )
     heading = f"Do these differences from {baseline} agree with the paper's?"
     title = f"attnres: {labels.title(comparisons[0])}, beside the paper"
-    sections = [Section("", "why", answer=why), *sections]
-    return page(title, heading, sections, chapters[0].study_name)
+    return page(title, heading, [replace(section, answer=why)], chapters[0].study_name)
