@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 
@@ -42,31 +43,29 @@ def draw_forest(chapter: Chapter) -> Figure | None:
     differences = [(arm, arm.difference) for arm in comparison.arms if arm.difference is not None]
     if not differences:
         return None
-    looks = looks_of(comparison)
-    base = next(arm for arm in comparison.arms if arm.variant == comparison.baseline)
+    assert comparison.base is not None
+    looks, base = looks_of(comparison), comparison.base.losses
     figure, (axes,) = canvas(0.85 + 0.52 * len(differences))
+    above: dict[str, Any] = {
+        "bbox": {"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 0.5},
+        "transform": axes.get_yaxis_transform(),
+        "va": "bottom",
+        "fontsize": 9,
+    }
     for row, (arm, difference) in enumerate(differences):
-        look = looks[arm.variant]
-        axes.plot(difference.ci95, (row, row), color=look.colour, lw=2.2, solid_capstyle="butt")
-        shared = sorted(arm.losses.keys() & base.losses.keys())
-        single = [arm.losses[seed] - base.losses[seed] for seed in shared]
-        small: dict[str, Any] = {"ms": 3, "mfc": "white", "mec": look.colour, "mew": 0.8}
-        axes.plot(single, [row] * len(single), "o", zorder=4, **small)
-        axes.plot(difference.mean, row, look.marker, ms=8, color=look.colour)
-        above: dict[str, Any] = {
-            "bbox": {"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 0.5},
-            "transform": axes.get_yaxis_transform(),
-            "va": "bottom",
-            "fontsize": 9,
-        }
+        colour, marker = looks[arm.variant].colour, looks[arm.variant].marker
+        axes.plot(difference.ci95, (row, row), color=colour, lw=2.2, solid_capstyle="butt")
+        single = [arm.losses[seed] - base[seed] for seed in sorted(arm.losses.keys() & base.keys())]
+        rows = [row] * len(single)
+        axes.plot(single, rows, "o", zorder=4, ms=3, mfc="white", mec=colour, mew=0.8)
+        axes.plot(difference.mean, row, marker, ms=8, color=colour)
         axes.text(0, row - 0.24, short(arm.variant, _LONGEST), ha="left", **above)
         axes.text(1, row - 0.24, arm.verdict, ha="right", weight="bold", **above)
     axes.axvline(0, color=looks[comparison.baseline].colour, lw=1, ls="--")
-    axes.set_ylim(len(differences) - 0.6, -0.8)
-    axes.set_yticks([])
     axes.grid(visible=False, axis="y")
     axes.spines["left"].set_visible(False)
-    axes.set_xlabel(f"loss minus that of {short(comparison.baseline)} (nats/token)")
+    told = f"loss minus that of {short(comparison.baseline)} (nats/token)"
+    axes.set(xlabel=told, ylim=(len(differences) - 0.6, -0.8), yticks=[])
     return figure
 
 
@@ -80,15 +79,11 @@ def draw_curves(chapter: Chapter) -> Figure | None:
     figure, (axes,) = canvas(3.2)
     looks = looks_of(comparison)
     for name, curve in curves.items():
-        x, y, sd = zip(*curve, strict=True)
-        low = [mean - spread for mean, spread in zip(y, sd, strict=True)]
-        high = [mean + spread for mean, spread in zip(y, sd, strict=True)]
+        x, y, sd = np.transpose(curve)
         look, zorder = looks[name], 3 if name == comparison.baseline else 2
         axes.plot(x, y, look.dashes, color=look.colour, label=short(name), lw=1.6, zorder=zorder)
-        axes.fill_between(x, low, high, color=look.colour, alpha=0.15, lw=0)
-    axes.set_ylim(*_loss_range(list(curves.values())))
-    axes.set_xlabel("training tokens")
-    axes.set_ylabel(LOSS)
+        axes.fill_between(x, y - sd, y + sd, color=look.colour, alpha=0.15, lw=0)
+    axes.set(xlabel="training tokens", ylabel=LOSS, ylim=_loss_range(list(curves.values())))
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     legend(figure, axes)
     return figure
@@ -103,19 +98,15 @@ def curve_of(runs: Sequence[RunRecord]) -> Curve:
         for point in run.result.curve:
             if point.val_loss is not None and math.isfinite(point.val_loss):
                 losses[point.step * per_step].append(point.val_loss)
-    found = []
-    for tokens in sorted(losses):
-        mean, sd = mean_sd(losses[tokens])
-        found.append((tokens, mean, sd or 0.0))
-    return found
+    means = [(tokens, *mean_sd(losses[tokens])) for tokens in sorted(losses)]
+    return [(tokens, mean, sd or 0.0) for tokens, mean, sd in means]
 
 
 def _loss_range(curves: Sequence[Curve]) -> tuple[float, float]:
     """Least and greatest loss to be shown: all of the curves but their first fall."""
-    end = max(curve[-1][0] for curve in curves)
-    late = [point for curve in curves for point in curve if point[0] >= _SHOWN_FROM * end]
-    low = min(mean - sd for _, mean, sd in late)
-    high = max(mean + sd for _, mean, sd in late)
+    x, y, sd = np.concatenate(curves).T
+    late = x >= _SHOWN_FROM * x.max()
+    low, high = float((y - sd)[late].min()), float((y + sd)[late].max())
     margin = 0.05 * (high - low) or 0.05
     return low - margin, high + margin
 
@@ -129,10 +120,8 @@ def draw_cost(chapter: Chapter) -> Figure | None:
     looks = looks_of(comparison)
     figure, (by_time, by_flops) = canvas(2.9, columns=2, sharey=True)
     for arm in arms:
-        look, gain, bar = looks[arm.variant], 0.0, None
-        if arm.difference is not None:
-            gain = arm.difference.mean
-            bar = arm.difference.ci95[1] - gain
+        look, found = looks[arm.variant], arm.difference
+        gain, bar = (found.mean, found.ci95[1] - found.mean) if found else (0.0, None)
         costs = (1000 * arm.step_s, arm.flops_per_token * arm.tokens)
         for axes, cost in zip((by_time, by_flops), costs, strict=True):
             axes.errorbar(
@@ -143,10 +132,9 @@ def draw_cost(chapter: Chapter) -> Figure | None:
         axes.axhline(0, color=looks[comparison.baseline].colour, lw=1, ls="--", zorder=1)
         axes.margins(x=0.15)
         axes.locator_params(axis="x", nbins=4)
-    by_time.set_xlabel("training step (ms)")
+    by_time.set(xlabel="training step (ms)", ylabel="loss minus the baseline's\n(nats/token)")
     by_flops.set_xlabel("training FLOPs of a run")
     by_flops.xaxis.set_major_formatter(EngFormatter(sep=""))
-    by_time.set_ylabel("loss minus the baseline's\n(nats/token)")
     legend(figure, by_time)
     return figure
 
@@ -176,8 +164,7 @@ def draw_block_sizes(chapter: Chapter) -> Figure | None:
     axes.set_xscale("log", base=2)
     axes.set_xticks(every, [str(size) for size in every])
     axes.minorticks_off()
-    axes.set_xlabel("block size (sublayers)")
-    axes.set_ylabel(LOSS)
+    axes.set(xlabel="block size (sublayers)", ylabel=LOSS)
     legend(figure, axes)
     return figure
 

@@ -35,8 +35,7 @@ def draw_magnitudes(chapter: Chapter) -> Figure | None:
     _lines(outputs, {name: [p.output_rms for p in of] for name, of in probes.items()}, looks)
     _lines(gradients, {name: [p.gradient_rms for p in of] for name, of in probes.items()}, looks)
     outputs.set_ylabel("output magnitude")
-    gradients.set_ylabel("gradient magnitude")
-    gradients.set_xlabel("output (2 per layer)")
+    gradients.set(xlabel="output (2 per layer)", ylabel="gradient magnitude")
     gradients.xaxis.set_major_locator(MaxNLocator(integer=True))
     legend(figure, outputs)
     return figure

@@ -31,8 +31,7 @@ def draw(found: Ladder) -> Figure:
         _laws(axes, found, arm, look[arm.variant])
     _arrow(axes, found, look)
     sizes = [compute(rung.baseline) * PFLOP_S_DAY for rung in found.rungs]
-    axes.set_xscale("log")
-    axes.set_yscale("log")
+    axes.set(xscale="log", yscale="log", xlabel="training FLOPs of a run", ylabel=LOSS)
     ticks = _apart(sizes)
     axes.set_xticks(ticks, [EngFormatter(sep="")(float(f"{tick:.2g}")) for tick in ticks])
     axes.margins(y=0.1)
@@ -40,8 +39,6 @@ def draw(found: Ladder) -> Figure:
     axes.yaxis.set_major_formatter(ScalarFormatter())
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_minor_locator(NullLocator())
-    axes.set_xlabel("training FLOPs of a run")
-    axes.set_ylabel(LOSS)
     legend(figure, axes)
     return figure
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -63,11 +63,9 @@ class Look:
     marker: str = "o"
 
 
-@contextmanager
-def house_style() -> Iterator[None]:
+def house_style() -> AbstractContextManager[None]:
     """Draw and save within this, whatever the user's matplotlibrc says."""
-    with rc_context(_SETTINGS):
-        yield
+    return rc_context(_SETTINGS)
 
 
 def looks_of(comparison: Comparison) -> dict[str, Look]:
@@ -101,12 +99,7 @@ def _places() -> dict[str, int]:
 
 
 def canvas(
-    height: float,
-    rows: int = 1,
-    columns: int = 1,
-    *,
-    sharex: bool = False,
-    sharey: bool = False,
+    height: float, rows: int = 1, columns: int = 1, *, sharex: bool = False, sharey: bool = False
 ) -> tuple[Figure, list[Axes]]:
     """A figure of the common width, `height` inches high, and its axes row by row."""
     figure = Figure(figsize=(WIDTH, height), layout="constrained")
