@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
+import tempfile
 import uuid
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import hypothesis
 import pytest
-from servers import Server, programs, running
+from servers import Server, open_to_all, programs, running
 
 from attnres_cli.config.recipe import Recipe, validate
 from attnres_cli.nn.shape import Shape
@@ -77,6 +78,17 @@ def tiny_recipe() -> Recipe:
         "train": {"tokens": 384, "batch_size": 4, "eval_tokens": 256, "n_evals": 2},
     }
     return validate(values, "tiny")
+
+
+@pytest.fixture
+def public() -> Iterator[Path]:
+    """A folder that everybody may enter, which a tmp_path is not."""
+    with tempfile.TemporaryDirectory(prefix="attnres-", dir=open_to_all()) as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        yield folder
+        for path in folder.iterdir():
+            path.chmod(0o755)
 
 
 @pytest.fixture(scope="session")

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from texts import split
+from another_user import as_nobody
+from inputs import changed, split
 
 from attnres_cli.config import recipe
 from attnres_cli.config.recipe import Recipe
@@ -19,38 +17,10 @@ from attnres_cli.data.documents import Document, of_path, standard_library
 from attnres_cli.data.tokens import Tokens
 from attnres_cli.errors import DataError
 
-NOBODY = 65534
-
-
-@pytest.fixture
-def public() -> Iterator[Path]:
-    """A folder that everybody may enter, which a tmp_path is not."""
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        folder.chmod(0o755)
-        yield folder
-        for path in folder.iterdir():
-            path.chmod(0o755)
-
 
 @pytest.fixture(scope="module")
 def library() -> list[Document]:
     return standard_library()
-
-
-@contextmanager
-def as_nobody() -> Iterator[None]:
-    """Without root's right to read what the mode of a file or folder forbids."""
-    user = os.geteuid()
-    try:
-        if user == 0:
-            os.seteuid(NOBODY)
-    except OSError:
-        pytest.skip("this root cannot become another user")
-    try:
-        yield
-    finally:
-        os.seteuid(user)
 
 
 def refusal(path: Path | None) -> str:
@@ -63,15 +33,9 @@ def refusal(path: Path | None) -> str:
     return message
 
 
-def load(tiny: Recipe, *overrides: str, path: Path) -> Tokens:
+def load(tiny: Recipe, path: Path, **keys: float) -> Tokens:
     """The tokens that a recipe on this text sees."""
-    values = tiny.model_dump()
-    values["data"] |= {"source": "text", "path": str(path)}
-    for override in overrides:
-        key, _, value = override.partition("=")
-        section, _, key = key.partition(".")
-        values[section][key] = float(value)
-    return sources.load(recipe.validate(values, "tiny"))
+    return sources.load(changed(tiny, data={"source": "text", "path": str(path), **keys}))
 
 
 # Text
@@ -166,52 +130,18 @@ def test_a_name_longer_than_the_system_allows_is_refused(tmp_path: Path):
     assert "too long" in refusal(tmp_path / ("x" * 5000))
 
 
-def test_a_file_without_permission_is_refused_with_the_reason(public: Path):
-    path = public / "a.txt"
-    path.write_text("secret")
-    path.chmod(0)
+@pytest.mark.parametrize(
+    ("closed", "asked"),
+    [("a", "a"), ("a", ""), ("folder", "folder/b"), ("folder", "folder"), ("folder", "")],
+)
+def test_what_may_not_be_read_is_refused_with_the_reason(public: Path, closed: str, asked: str):
+    (public / "a").write_text("open")
+    (public / "folder").mkdir()
+    (public / "folder/b").write_text("secret")
+    (public / closed).chmod(0)
 
     with as_nobody():
-        message = refusal(path)
-
-    assert "a.txt" in message
-    assert "Permission denied" in message
-
-
-def test_a_file_without_permission_in_a_folder_is_refused_with_the_reason(public: Path):
-    (public / "a.txt").write_text("open")
-    (public / "b.txt").write_text("secret")
-    (public / "b.txt").chmod(0)
-
-    with as_nobody():
-        assert "Permission denied" in refusal(public)
-
-
-def test_a_path_through_a_closed_folder_is_refused_with_the_reason(public: Path):
-    (public / "closed").mkdir()
-    (public / "closed/a.txt").write_text("secret")
-    (public / "closed").chmod(0)
-
-    with as_nobody():
-        assert "Permission denied" in refusal(public / "closed/a.txt")
-
-
-def test_a_closed_folder_is_refused_with_the_reason(public: Path):
-    (public / "closed").mkdir()
-    (public / "closed").chmod(0)
-
-    with as_nobody():
-        assert "Permission denied" in refusal(public / "closed")
-
-
-def test_a_closed_folder_below_is_not_left_out_in_silence(public: Path):
-    (public / "a.txt").write_text("open")
-    (public / "closed").mkdir()
-    (public / "closed/b.txt").write_text("secret")
-    (public / "closed").chmod(0)
-
-    with as_nobody():
-        assert "Permission denied" in refusal(public)
+        assert "Permission denied" in refusal(public / asked)
 
 
 # From recipe to tokens
@@ -264,7 +194,7 @@ def test_a_text_with_too_little_to_evaluate_on_is_refused_with_both_sizes(
 def test_the_validation_fraction_of_the_recipe_is_used(tmp_path: Path, tiny_recipe: Recipe):
     (tmp_path / "a.txt").write_text("x" * 5000)
 
-    tokens = load(tiny_recipe, "data.val_fraction=0.2", path=tmp_path / "a.txt")
+    tokens = load(tiny_recipe, tmp_path / "a.txt", val_fraction=0.2)
 
     assert len(tokens.val) == 1000
 
@@ -273,10 +203,8 @@ def test_the_validation_fraction_of_the_recipe_is_used(tmp_path: Path, tiny_reci
 
 
 def separate(tmp_path: Path, tiny: Recipe) -> Tokens:
-    values = tiny.model_dump()
-    values["data"] |= {"source": "text", "path": str(tmp_path / "here")}
-    values["data"] |= {"val_path": str(tmp_path / "there")}
-    return sources.load(recipe.validate(values, "tiny"))
+    places = {"path": str(tmp_path / "here"), "val_path": str(tmp_path / "there")}
+    return sources.load(changed(tiny, data={"source": "text", **places}))
 
 
 def test_a_validation_path_validates_and_all_of_the_path_trains(
@@ -308,12 +236,10 @@ def test_a_validation_path_within_the_path_or_around_it_is_refused(
 ):
     (tmp_path / "here").mkdir()
     (tmp_path / "here/b.txt").write_text("b" * 300)
-    values = tiny_recipe.model_dump()
-    values["data"] |= {"source": "text", "path": str(tmp_path / first)}
-    values["data"] |= {"val_path": str(tmp_path / second)}
+    places = {"path": str(tmp_path / first), "val_path": str(tmp_path / second)}
 
     with pytest.raises(DataError, match="share files"):
-        sources.load(recipe.validate(values, "tiny"))
+        sources.load(changed(tiny_recipe, data={"source": "text", **places}))
 
 
 # The standard library

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from texts import split
+from inputs import split
 
 from attnres_cli.data.documents import Document
 from attnres_cli.data.tokens import Stream, Streams, Tokens, entropies

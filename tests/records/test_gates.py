@@ -6,15 +6,12 @@ import math
 from dataclasses import replace
 
 import pytest
+from studies import FACTS as TEXT
+from studies import RESULT as GOOD
 
 from attnres_cli.records import gates
-from attnres_cli.records.run import DataDescription, RunResult, Settings, Status
+from attnres_cli.records.run import DataDescription, RunResult, Status
 
-SETTINGS = Settings("cpu", "A CPU", "fp32", compiled=False, threads=1, engine="eager")
-GOOD = RunResult(
-    Status.COMPLETE, 1.5, math.log(256), 6, 384, 0.1, 640.0, 1.0, 1000, 99, 600, SETTINGS, curve=()
-)
-TEXT = DataDescription("0123456789abcdef", "stdlib", 1000, 256, 950, 50, 3.3, 2.4)
 TASK = replace(TEXT, floor=1.4)
 
 

@@ -7,18 +7,17 @@ import os
 import sqlite3
 import subprocess
 import sys
-import tempfile
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import optuna
 import pytest
+from another_user import NOBODY, as_nobody
 from commands import attnres
 from processes import in_processes
-from servers import open_to_all
 from sqlalchemy import inspect
 from studies import FACTS
 
@@ -407,29 +406,12 @@ def test_a_process_killed_anywhere_as_it_makes_a_study_leaves_all_tables_or_none
         assert tables_of(path) == OURS
 
 
-@pytest.fixture
-def open_folder() -> Iterator[Path]:
-    """A folder that every user can enter, and nobody but this one write to."""
+def test_who_may_not_write_reads_again_where_a_study_is_written_to_meanwhile(
+    public: Path, plan: Plan, monkeypatch: pytest.MonkeyPatch
+):
     if os.geteuid() != 0:
         pytest.skip("only root can become another user")
-    with tempfile.TemporaryDirectory(prefix="attnres-", dir=open_to_all()) as name:
-        Path(name).chmod(0o755)
-        yield Path(name)
-
-
-@contextmanager
-def another_user() -> Iterator[None]:
-    os.seteuid(65534)
-    try:
-        yield
-    finally:
-        os.seteuid(0)
-
-
-def test_who_may_not_write_reads_again_where_a_study_is_written_to_meanwhile(
-    open_folder: Path, plan: Plan, monkeypatch: pytest.MonkeyPatch
-):
-    path = open_folder / "study.db"
+    path = public / "study.db"
     before, read, written = plan(path), reader.records, []
     path.chmod(0o444)
     removed = [record.id for record in before[:20]]
@@ -440,10 +422,10 @@ def test_who_may_not_write_reads_again_where_a_study_is_written_to_meanwhile(
             os.seteuid(0)
             Store.open(str(path), create=True).remove(removed)
             written.extend(before[20:])
-            os.seteuid(65534)
+            os.seteuid(NOBODY)
         return found
 
-    with another_user():
+    with as_nobody():
         store = Store.open(str(path), create=False)
         undisturbed = store.runs()
         monkeypatch.setattr(reader, "records", meanwhile)

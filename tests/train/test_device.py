@@ -7,8 +7,9 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from inputs import changed
 
-from attnres_cli.config.recipe import Recipe, validate
+from attnres_cli.config.recipe import Recipe
 from attnres_cli.errors import DeviceError, UsageError
 from attnres_cli.nn.depthmix import engines
 from attnres_cli.records.device_flops import cores
@@ -79,9 +80,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
 
 
 def wishing(recipe: Recipe, compiling: str) -> Recipe:
-    values = recipe.model_dump()
-    values["train"] |= {"compile": compiling}
-    return validate(values, "test")
+    return changed(recipe, train={"compile": compiling})
 
 
 SHORT, LONG = 1e12, 1e17

@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 import torch
 from attnres_variants.standard import Standard
+from inputs import changed
 from training import SETTINGS, quiet
 
-from attnres_cli.config.recipe import Recipe, validate
+from attnres_cli.config.recipe import Recipe
 from attnres_cli.data.tokens import Tokens
 from attnres_cli.nn.residual import register
 from attnres_cli.records.run import WEIGHTS, RunResult, RunSpec, Settings, Status
@@ -28,9 +29,7 @@ STEPS = 120  # one or two between the points of the curve, evaluated after 60 an
 
 @pytest.fixture
 def longer(tiny_recipe: Recipe) -> Recipe:
-    values = tiny_recipe.model_dump()
-    values["train"] |= {"tokens": 64 * STEPS}
-    return validate(values, "test")
+    return changed(tiny_recipe, train={"tokens": 64 * STEPS})
 
 
 def keeper_of(folder: Path, stop: Stop | None = None, every_s: float = 1e9) -> Keeper:
@@ -74,8 +73,7 @@ MUON = {"optim": {"optimizer": "muon"}, "train": {"micro_batch_size": 2}}
 def test_a_run_stopped_again_and_again_ends_as_the_undisturbed_one(
     variant: str, precision: str, sections: dict, longer: Recipe, tokens: Tokens, tmp_path: Path
 ):
-    values = longer.model_dump()
-    recipe = validate({**values, **{k: values[k] | sections[k] for k in sections}}, "test")
+    recipe = changed(longer, **sections)
     spec, settings = RunSpec(recipe, variant, 3, ""), replace(SETTINGS, precision=precision)
     undisturbed = train(spec, tokens, settings, "cpu", quiet, keeper_of(tmp_path / "whole"))
 
@@ -168,9 +166,7 @@ def test_stopping_before_the_first_step_leaves_nothing(
 def test_a_diverged_run_that_was_stopped_diverges_alike(
     lr: float, is_a_number: bool, longer: Recipe, tokens: Tokens, tmp_path: Path
 ):
-    values = longer.model_dump()
-    values["optim"] |= {"lr": lr}
-    spec = RunSpec(validate(values, "test"), "standard", 0, "")
+    spec = RunSpec(changed(longer, optim={"lr": lr}), "standard", 0, "")
     undisturbed = train(spec, tokens, SETTINGS, "cpu", quiet)
     assert (undisturbed.status, math.isnan(undisturbed.val_loss)) == (Status.DIVERGED, True)
     assert undisturbed.steps < STEPS / 2

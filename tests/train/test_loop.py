@@ -9,8 +9,9 @@ from functools import partial
 
 import pytest
 import torch
+from inputs import changed
 from torch import Tensor
-from training import SETTINGS, changed, quiet
+from training import SETTINGS, quiet
 
 from attnres_cli.config.recipe import Recipe
 from attnres_cli.data.sources import load

@@ -14,10 +14,11 @@ import torch
 from attnres_variants.attnres import AttnRes
 from attnres_variants.standard import Standard
 from designs import BRIEF, SIMPLE, build
+from inputs import changed
 from torch import Tensor
 from training import SETTINGS, quiet
 
-from attnres_cli.config.recipe import Recipe, load, validate
+from attnres_cli.config.recipe import Recipe, load
 from attnres_cli.data.tokens import Tokens
 from attnres_cli.nn import residual, source_groups, variant
 from attnres_cli.nn.depthmix import engines
@@ -55,9 +56,7 @@ RMS = ("output_rms", "gradient_rms", "input_rms")
 @pytest.fixture
 def longer(tiny_recipe: Recipe) -> Recipe:
     """200 steps, probed after 0, 50, 100 and 200, evaluated after 0, 100 and 200."""
-    values = tiny_recipe.model_dump()
-    values["train"] |= {"tokens": 64 * 200}
-    return validate(values, "test")
+    return changed(tiny_recipe, train={"tokens": 64 * 200})
 
 
 def moved(spec: str, shape: Shape) -> Transformer:
@@ -429,10 +428,8 @@ def test_a_run_that_is_stopped_and_taken_up_keeps_its_probes(
 
 
 def test_a_run_that_diverges_keeps_the_probes_it_came_to(longer: Recipe, tokens: Tokens):
-    values = longer.model_dump()
-    values["optim"] |= {"lr": 3e4}
+    run = RunSpec(changed(longer, optim={"lr": 3e4}), "standard", 0, "")
 
-    run = RunSpec(validate(values, "test"), "standard", 0, "")
     result = train(run, tokens, SETTINGS, "cpu", quiet)
 
     assert result.status is Status.DIVERGED
@@ -472,7 +469,8 @@ def test_probes_see_few_evaluation_tokens_the_same_for_every_arm_and_seed(
     recipe = load(name)
     (sequences, length), seen = probes.windows_of(tokens, recipe).shape, []
     for spec, seed in (("standard", 0), ("attnres", 7)):
-        run = RunSpec(replace_model(recipe), spec, seed, "")
+        quick = changed(recipe, model={"n_layers": 1, "d_model": 16, "n_heads": 2})
+        run = RunSpec(quick, spec, seed, "")
         trainer = Trainer(run, tokens, SETTINGS, torch.device("cpu"))
         trainer.model.embed.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
         trainer.probe(3)
@@ -482,13 +480,6 @@ def test_probes_see_few_evaluation_tokens_the_same_for_every_arm_and_seed(
     assert sequences == 1 or sequences * (length - 1) * n_probes <= 0.004 * recipe.train.tokens
     assert sequences <= recipe.train.batch_size
     assert torch.equal(seen[0], seen[1])
-
-
-def replace_model(recipe: Recipe) -> Recipe:
-    """The same with a model that is quick to run."""
-    values = recipe.model_dump()
-    values["model"] |= {"n_layers": 1, "d_model": 16, "n_heads": 2}
-    return validate(values, "test")
 
 
 @pytest.mark.slow

@@ -8,9 +8,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from inputs import changed
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
-from training import SETTINGS, changed
+from training import SETTINGS
 
 from attnres_cli.config.recipe import Recipe
 from attnres_cli.data.tokens import Tokens
