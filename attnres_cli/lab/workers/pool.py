@@ -16,16 +16,8 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-from attnres_cli.errors import AwayError, DataError, StudyError
-from attnres_cli.lab.workers.worker import (
-    AWAY,
-    ENDING,
-    NO_DATA,
-    NO_STUDY,
-    Job,
-    checkpoint_s,
-    work,
-)
+from attnres_cli.errors import AttnresError, AwayError
+from attnres_cli.lab.workers.worker import ENDING, Job, checkpoint_s, work
 from attnres_cli.records.run import WAITS, Event, Status
 from attnres_cli.store.store import Store
 from attnres_cli.train.checkpoint import clear
@@ -40,7 +32,6 @@ first ones first. Ended runs may be among them: all is done when no others are.
 
 _TICK_S = 0.5
 _LOOK_S = 5.0  # between looks at the study while workers train
-_GOES_ON = "(above); the same command goes on"
 _LAST_WORDS_S = 20.0  # for checkpoints, when all is to end
 
 
@@ -131,7 +122,9 @@ class _Pool:
                     return
                 self._answer(worker, event)
 
-    def _answer(self, worker: _Worker, event: Event | None) -> None:
+    def _answer(self, worker: _Worker, event: Event | AttnresError | None) -> None:
+        if isinstance(event, AttnresError):
+            raise event
         if event is not None:
             worker.has_claimed = worker.is_busy = True
             worker.step = 0 if event.done else event.step  # what there is to write down
@@ -150,19 +143,13 @@ class _Pool:
                 continue
             worker.line.close()
             del self.workers[number]
-            if code == NO_STUDY:
-                raise StudyError(f"a worker could not use the study {_GOES_ON}")
-            if code == NO_DATA:
-                raise DataError(f"a worker could not load the data {_GOES_ON}")
-            ids = list(self.seen)
-            if code == AWAY:
-                self._store.release(ids)
+            if code == 0:
                 continue
             cause = f"the worker process ended with {_how(code)}"
             if code == -signal.SIGKILL:
                 cause += ": out of memory? Lower train.batch_size or --workers"
-            freed = self._store.release(ids, cause=cause)
-            if code != 0 and not freed and not worker.has_claimed:
+            freed = self._store.release(list(self.seen), cause=cause)
+            if not freed and not worker.has_claimed:
                 raise RuntimeError(
                     f"a worker process ended with {_how(code)} before it could start"
                 )

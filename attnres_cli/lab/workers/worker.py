@@ -29,15 +29,6 @@ from attnres_cli.train.loop import train
 CHECKPOINT_S = "ATTNRES_CHECKPOINT_S"
 """Environment variable: seconds between checkpoints; 0: one after every step."""
 
-NO_STUDY = 74
-"""Exit code of a worker that could not use the study, which is no fault of its run."""
-
-NO_DATA = 73
-"""The same of a worker that could not load the data, as where their file is gone."""
-
-AWAY = 75
-"""The same, where its server stayed away; the launcher sees that itself, and says it once."""
-
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """What asks a command to end."""
 
@@ -65,7 +56,8 @@ def checkpoint_s() -> float:
 
 def work(worker: int, job: Job, line: Connection) -> None:
     """Train the runs that the launcher names, one after the other. On SIGTERM or SIGHUP, or if the
-    launcher is gone, it ends early, and its run is saved and waits again.
+    launcher is gone, it ends early, and its run is saved and waits again. What keeps it from study
+    or data, as a full disk, it sends to the launcher.
     """
     stop = _heed_signals()
     bind(job.cores)  # before there are threads
@@ -78,13 +70,11 @@ def work(worker: int, job: Job, line: Connection) -> None:
             claimed = store.claim(ids)
             if claimed is not None:  # nobody was first
                 _do(claimed, worker, line, store, job, tokens, stop)
-    except (ConnectionError, EOFError):
+    except (ConnectionError, EOFError, AwayError):  # the launcher sees itself that a server is away
         return
-    except AwayError as error:
-        raise SystemExit(AWAY) from error
-    except (StudyError, DataError) as error:  # as of a full disk; a run goes on from a checkpoint
-        say(str(error))
-        raise SystemExit(NO_STUDY if isinstance(error, StudyError) else NO_DATA) from error
+    except (StudyError, DataError) as error:
+        with suppress(ConnectionError):
+            line.send(error)
     finally:
         line.close()
 
