@@ -231,10 +231,8 @@ def _draw(
     findings: Sequence[Finding] = (),
 ) -> None:
     """Draw all figures of these into files, and say which."""
-    from attnres_cli.report import files, search_page
+    from attnres_cli.report.files import save_figures
 
-    drawn = [files.save_figures(chapters, where, ladders)] if chapters or ladders else []
-    drawn += [search_page.save_figures(findings, where)] if findings else []
-    for paths in drawn:
-        names = ", ".join(path.name for path in paths)
-        say(f"figures in {paths[0].parent}: {names}" if paths else "no figures: no run has ended")
+    paths = save_figures(where, chapters, ladders, findings)
+    names = ", ".join(path.name for path in paths)
+    say(f"figures in {paths[0].parent}: {names}" if paths else "no figures: no run has ended")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,6 +11,7 @@ from attnres_cli.errors import UsageError
 from attnres_cli.verdict import labels
 from attnres_cli.verdict.chapter import Chapter
 from attnres_cli.verdict.ladder import Ladder
+from attnres_cli.verdict.optima import Finding
 
 if TYPE_CHECKING:
     from attnres_cli.report.figures.drawing import Drawing
@@ -51,10 +51,15 @@ def places(where: str) -> tuple[Path, str, str]:
 
 
 def save_figures(
-    chapters: Sequence[Chapter], where: str, ladders: Sequence[Ladder] = ()
+    where: str,
+    chapters: Sequence[Chapter] = (),
+    ladders: Sequence[Ladder] = (),
+    findings: Sequence[Finding] = (),
 ) -> list[Path]:
-    """Draw all figures into files, named by recipe and terms if there are several; their paths."""
-    from attnres_cli.report.figures.drawing import drawings, of_sizes, picture
+    """Draw all figures into files; their paths. Names begin with recipe and terms, or the search,
+    where there are several.
+    """
+    from attnres_cli.report.figures.drawing import drawings, of_search, of_sizes, picture
 
     folder, begin, suffix = places(where)
     recipes = {chapter.recipe_and_data for chapter in chapters}
@@ -68,6 +73,9 @@ def save_figures(
     for found in ladders:
         named = [found.rungs[0].comparison.recipe] if len(ladders) > 1 else []
         _add(drawn, named, [of_sizes(found)])
+    for finding in findings:
+        named = [finding.search.name] if len(findings) > 1 else []
+        _add(drawn, ["search", *named], of_search(finding))
     paths = [folder / f"{begin}{name}{suffix}" for name in drawn]
     for path, drawing in zip(paths, drawn.values(), strict=True):
         write(path, picture(drawing, suffix), "--figures")
@@ -77,9 +85,8 @@ def save_figures(
 def _add(drawn: dict[str, Drawing], named: Sequence[str], drawings: Sequence[Drawing]) -> None:
     """Add drawings under unused names: a second comparison on the same terms gets a number."""
     for drawing in drawings:
-        for again in itertools.count(1):
-            number = [str(again)] if again > 1 else []
-            name = "-".join([*named, *number, drawing.name])
-            if name not in drawn:
-                drawn[name] = drawing
-                break
+        name, again = "-".join([*named, drawing.name]), 1
+        while name in drawn:
+            again += 1
+            name = "-".join([*named, str(again), drawing.name])
+        drawn[name] = drawing

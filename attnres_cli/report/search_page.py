@@ -1,14 +1,12 @@
-"""A search as a section of a page, as a page of its own, and as figures in files."""
+"""A search as a section of a page, and as a page of its own."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from attnres_cli.config import address
 from attnres_cli.records.search_records import Search
-from attnres_cli.report.figures.drawing import of_search, picture
-from attnres_cli.report.files import places, write
+from attnres_cli.report.figures.drawing import of_search
 from attnres_cli.report.html import Part, Section, page
 from attnres_cli.report.search import table_of
 from attnres_cli.report.search_commands import RecipeOf, commands
@@ -28,19 +26,6 @@ def to_html(findings: Sequence[Finding], known: RecipeOf | None, study: str) -> 
     ]
     name = f"attnres: {title(findings[0].search)}"
     return page(name, heading, sections, address.parted(study)[0])
-
-
-def save_figures(findings: Sequence[Finding], where: str) -> list[Path]:
-    """Draw all figures of the searches into files such as `search-shapes.svg`; their paths."""
-    folder, begin, suffix = places(where)
-    written = []
-    for finding in findings:
-        of = f"search-{finding.search.name}-" if len(findings) > 1 else "search-"
-        for drawing in of_search(finding):
-            path = folder / f"{begin}{of}{drawing.name}{suffix}"
-            write(path, picture(drawing, suffix), "--figures")
-            written.append(path)
-    return written
 
 
 def section(

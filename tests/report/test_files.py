@@ -55,7 +55,7 @@ def test_figures_of_one_comparison_are_named_after_what_they_show(
 ):
     chapter = make_chapter([*make_arm("standard", 1.5, 1.6), *make_arm("attnres", 1.4, 1.6)])
 
-    written = save_figures([chapter], str(tmp_path / "run.png"))
+    written = save_figures(str(tmp_path / "run.png"), [chapter])
 
     names = ["run-forest.png", "run-curves.png", "run-cost.png", "run-depth.png", "run-mixing.png"]
     assert [path.name for path in written] == names
@@ -72,7 +72,7 @@ def test_figures_of_two_comparisons_on_the_same_terms_are_both_kept(
         for label in labels
     ]
 
-    written = save_figures(both, str(tmp_path / "run.svg"))
+    written = save_figures(str(tmp_path / "run.svg"), both)
 
     assert len(written) == len(set(written)) == 10
     assert {"run-shared-forest.svg", "run-shared-2-forest.svg"} <= {path.name for path in written}

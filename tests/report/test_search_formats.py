@@ -18,8 +18,9 @@ from test_page import Page
 from attnres_cli.config.recipe import load
 from attnres_cli.records.search_records import State
 from attnres_cli.report import formats
+from attnres_cli.report.files import save_figures
 from attnres_cli.report.search import report_of, table_of
-from attnres_cli.report.search_page import save_figures, to_html
+from attnres_cli.report.search_page import to_html
 from attnres_cli.report.search_words import answer, notes
 from attnres_cli.verdict.optima import find
 from attnres_cli.verdict.shape_results import front, layers_by_width
@@ -231,8 +232,8 @@ def test_the_page_is_well_formed_and_escapes_what_people_wrote():
 def test_figures_are_files_with_the_name_of_their_search_where_there_are_several(tmp_path, finding):
     other = replace(finding, search=replace(finding.search, name="0therone"))
 
-    one = save_figures([finding], f"{tmp_path}/one/")
-    two = save_figures([finding, other], f"{tmp_path}/two/all.pdf")
+    one = save_figures(f"{tmp_path}/one/", findings=[finding])
+    two = save_figures(f"{tmp_path}/two/all.pdf", findings=[finding, other])
 
     names = ["shapes", "shapes-paper"]
     assert [path.name for path in one] == [f"search-{name}.svg" for name in names]
