@@ -10,6 +10,7 @@ import contextlib
 import importlib
 import json
 import pkgutil
+import platform
 import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -142,7 +143,17 @@ def started(threads: int, kind: str) -> torch.device:
 
 def facts(device: torch.device, threads: int) -> dict[str, Any]:
     """The machine, its versions, and how fast it copies (bytes per second, read and written)."""
-    found: dict[str, Any] = dict(measure.machine(device))
+    cuda = device.type == "cuda"
+    found: dict[str, Any] = {
+        "device": torch.cuda.get_device_name(device) if cuda else measure.cpu_name(),
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "system": platform.platform(),
+    }
+    if cuda:
+        found["cuda"] = torch.version.cuda or ""
+    if engines.has_triton():
+        found["triton"] = importlib.import_module("triton").__version__
     return found | {"threads": threads, "copy_speed": measure.copy_speed(device)}
 
 

@@ -110,9 +110,22 @@ def _measured(spec: str, engine: str, setting: Setting, device: torch.device) ->
 def _counted(training: Training, device: torch.device) -> dict[str, int]:
     training.forward_backward()  # warms up: caches of casts, buffers of libraries
     saved = _saved_bytes(training)
-    held = measure.held_bytes(training.loss, device)
+    held = _held_bytes(training, device)
     peak = measure.peak_bytes(training.forward_backward, device)
     return {"saved": saved, "held": held, "peak": peak, "beyond_saved": held - saved}
+
+
+def _held_bytes(training: Training, device: torch.device) -> int:
+    """Bytes of tensors that a forward pass leaves behind while its loss is held."""
+    if device.type != "cuda":
+        return measure.allocations(training.loss)[-1]
+    torch.cuda.synchronize(device)
+    before = torch.cuda.memory_allocated(device)
+    loss = training.loss()
+    torch.cuda.synchronize(device)
+    held = torch.cuda.memory_allocated(device) - before
+    del loss
+    return held
 
 
 def _saved_bytes(training: Training) -> int:

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from attnres_cli.nn import variant
+from attnres_cli.nn.depthmix.engines import Engine
 from attnres_cli.nn.depthmix.history import History
 from attnres_cli.nn.model import Transformer, init_weights
-from attnres_cli.nn.proofs.subject import size
+from attnres_cli.nn.proofs.subject import perturb, size
 from attnres_cli.nn.residual import Value, VariantError, registry
 from attnres_cli.nn.shape import Shape
-from attnres_cli.nn.source_groups import perturb
 
 D_MODEL, N_SUBLAYERS = 16, 6  # of conftest's tiny shape
 Options = Mapping[str, Value]
@@ -93,6 +93,11 @@ SPECS = [*SIMPLE, *COVERING]
 ALL_PAIRS = [_spec(name, pair) for name, pairs in _PAIRS.items() for pair in pairs]
 MIXING = [spec for spec in BRIEF if _with_history(spec)]
 """Those that a depth-mixing engine computes."""
+
+
+def computed_by(engine: Engine | None) -> str:
+    """The class that computes a history: Reference, Unrolled, Eager or Triton."""
+    return type(getattr(engine, "arithmetic", engine)).__name__
 
 
 def build(spec: str, shape: Shape, seed: int = 0) -> Transformer:

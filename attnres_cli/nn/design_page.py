@@ -1,4 +1,4 @@
-"""What a design's file says: its docstring, taken apart, and a digest of its code.
+"""What there is to read of a design: its docstring, taken apart, and what is found out about it.
 
 name: equation
 
@@ -15,13 +15,13 @@ import ast
 import hashlib
 import inspect
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-_HEADING = re.compile(r"^([A-Z][a-z]+(?: [a-z]+)?):(?:\s+|$)")
+_HEADING = re.compile(r"^([A-Z][a-z]+(?: [a-z]+)?):(?:[ \t]+|$)", re.MULTILINE)
 _OPTION = re.compile(r"^    (\w+)\s+(.*)$")
 
 
@@ -35,6 +35,45 @@ class Page:
     parts: Mapping[str, str] = field(default_factory=dict)
     options: Mapping[str, str] = field(default_factory=dict)
     text: str = ""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What came of one proof; `detail` is empty where it passed."""
+
+    proof: str
+    outcome: Literal["passed", "failed", "not applicable"]
+    detail: str = ""
+
+
+@dataclass(frozen=True)
+class Description:
+    """A design with its options, in a trunk of some size.
+
+    Attributes:
+        n_params: what it adds, and `trunk_params` what there is besides, embedding and head aside.
+        extra_flops: forward FLOPs per token beyond `standard`, and `trunk_flops` those of standard.
+        extra_bytes: forward reads and writes per token beyond `standard`'s residual, in bfloat16.
+        equals_standard: at step 0, as it claims and as the findings prove.
+        mixing: for each site, the weight of each output at step 0, a mean over the width.
+        joined: for each of these, whether it shares a learned weight with the output before it.
+        not_linear: why there is no such table; empty where there is.
+        findings: of the quick proofs, on a small trunk.
+    """
+
+    spec: str
+    n_layers: int
+    d_model: int
+    n_params: int
+    trunk_params: int
+    extra_flops: int
+    trunk_flops: int
+    extra_bytes: int
+    equals_standard: bool
+    mixing: Sequence[Sequence[float]] | None
+    joined: Sequence[Sequence[bool]] | None
+    not_linear: str
+    findings: Sequence[Finding]
 
 
 @cache
@@ -71,14 +110,9 @@ def code_digest(cls: type[Any]) -> str:
 
 
 def _parts(text: str) -> dict[str, str]:
-    parts: dict[str, list[str]] = {}
-    heading = ""
-    for line in text.splitlines():
-        if found := _HEADING.match(line):
-            heading, line = found[1], line[found.end() :]
-        parts.setdefault(heading, []).append(line)
-    joined = {name: "\n".join(lines).strip("\n") for name, lines in parts.items()}
-    return {name: body for name, body in joined.items() if name or body.strip()}
+    lead, *rest = _HEADING.split(text)
+    parts = {"": lead} | dict(zip(rest[::2], rest[1::2], strict=True))
+    return {name: body.strip("\n") for name, body in parts.items() if name or body.strip()}
 
 
 def _options(text: str) -> dict[str, str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import itertools
 import json
 import os
@@ -56,23 +55,10 @@ def peak_bytes(call: Call, device: torch.device) -> int:
         call()
         _wait(device)
         return torch.cuda.max_memory_allocated(device) - before
-    return max(_allocations(call))
+    return max(allocations(call))
 
 
-def held_bytes(call: Call, device: torch.device) -> int:
-    """Bytes of tensors that a call leaves behind while its result is held, whoever holds them."""
-    if device.type == "cuda":
-        _wait(device)
-        before = torch.cuda.memory_allocated(device)
-        kept = call()
-        _wait(device)
-        held = torch.cuda.memory_allocated(device) - before
-        del kept
-        return held
-    return _allocations(call)[-1]
-
-
-def _allocations(call: Call) -> list[int]:
+def allocations(call: Call) -> list[int]:
     """Bytes of CPU tensors beyond those at the start, after every allocation and release."""
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # else it writes to stderr
     with torch.profiler.profile(
@@ -88,29 +74,13 @@ def _allocations(call: Call) -> list[int]:
     return list(itertools.accumulate((e["args"]["Bytes"] for e in memory), initial=0))
 
 
-def copy_speed(device: torch.device, n_bytes: int | None = None) -> float:
+def copy_speed(device: torch.device) -> float:
     """Bytes per second read and written by a copy within the device's memory, median of five."""
-    if n_bytes is None:
-        n_bytes = 2**30 if device.type == "cuda" else 2**27  # beyond most caches
+    n_bytes = 2**30 if device.type == "cuda" else 2**27  # beyond most caches
     source = torch.ones(n_bytes // 4, device=device)
     target = torch.zeros_like(source)
     times = [seconds(lambda: target.copy_(source), device) for _ in range(7)]
     return 2 * n_bytes / statistics.median(times[2:])
-
-
-def machine(device: torch.device) -> dict[str, str]:
-    """The device's name, and versions."""
-    found = {
-        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else cpu_name(),
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-        "system": platform.platform(),
-    }
-    if device.type == "cuda":
-        found["cuda"] = torch.version.cuda or ""
-    if importlib.util.find_spec("triton") is not None:
-        found["triton"] = importlib.import_module("triton").__version__
-    return found
 
 
 class Disagreement(NamedTuple):
@@ -133,9 +103,9 @@ class Disagreement(NamedTuple):
         return None
 
 
-def stir(module: nn.Module, seed: int = 0) -> None:
+def stir(module: nn.Module) -> None:
     """Move a design's parameters off their start, where equal weights of sources hide errors."""
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for parameter in module.parameters():
             noise = torch.randn(parameter.shape, generator=generator)
@@ -199,14 +169,11 @@ def check(
     windows: Tensor,
     engine: str,
     precision: str,
-    oracle: Transformer | None = None,
 ) -> tuple[Disagreement, float]:
-    """How far an engine is from the reference engine in float32, and the seconds of its own first
-    pass, compilation included. The reference computes `oracle` (the same function and parameters;
-    None: the model itself), one sequence at a time to bound its memory.
+    """How far an engine is from the reference engine in float32, which goes one sequence at a time
+    to bound its memory, and the seconds of the engine's first pass, compilation included.
     """
-    plain = model if oracle is None else oracle
-    reference = loss_and_gradients(plain, plain, windows, "reference", "fp32", rows=1)
+    reference = loss_and_gradients(model, model, windows, "reference", "fp32", rows=1)
     _wait(windows.device)
     started = time.perf_counter()
     found = loss_and_gradients(model, forward, windows, engine, precision)

@@ -183,6 +183,19 @@ class Transformer(nn.Module):
             state = self.residual.write(state, l, y)
         return self.norm(self.residual.finish(state))
 
+    def trace(self, tokens: Tensor) -> tuple[list[Hidden], list[Hidden]]:
+        """v_0..v_L, the embedding and what the sublayers put out, and h_1..h_L+1, what they and the
+        output norm see, each (B, T, D), from tokens (B, T).
+        """
+        values, seen = [self.embed(tokens) * self.embed_scale], []
+        state = self.residual.start(values[0])
+        for l, f in enumerate(self.sublayers, 1):
+            h, state = self.residual.read(state, l)
+            seen.append(h)
+            values.append(f(h))
+            state = self.residual.write(state, l, values[-1])
+        return values, [*seen, self.residual.finish(state)]
+
     def _output(self, f: nn.Module, h: Hidden) -> Hidden:
         """f(h), of which backward may find nothing but h and compute the rest again."""
         if not (self.checkpoints_activations and torch.is_grad_enabled()):

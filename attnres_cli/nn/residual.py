@@ -30,22 +30,9 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from attnres_cli.errors import VariantError
+from attnres_cli.errors import VariantError as VariantError  # for designs
 from attnres_cli.nn import plugins
 from attnres_cli.nn.cost import TableOne
-
-__all__ = [
-    "Hidden",
-    "Norms",
-    "Residual",
-    "Value",
-    "VariantError",
-    "add_plugin",
-    "is_built_in",
-    "presets",
-    "register",
-    "registry",
-]
 
 Hidden = Tensor
 """A float tensor of shape (batch, time, d_model)."""

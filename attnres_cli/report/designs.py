@@ -7,7 +7,7 @@ from typing import Any
 
 from attnres_cli.config import recipe as recipes
 from attnres_cli.nn import design_page
-from attnres_cli.nn.descriptions import Description, Finding
+from attnres_cli.nn.design_page import Description, Finding
 from attnres_cli.report.table import Cell, Column, Report, Table
 
 _SHADES = " ·░▒▓█"

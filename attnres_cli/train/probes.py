@@ -40,9 +40,9 @@ from torch import Tensor
 from attnres_cli.config.recipe import Recipe
 from attnres_cli.data.tokens import Tokens, Windows
 from attnres_cli.nn.depthmix.scoring import wide
+from attnres_cli.nn.describe import joined
 from attnres_cli.nn.loss import next_token_loss
 from attnres_cli.nn.model import Transformer
-from attnres_cli.nn.source_groups import joined
 from attnres_cli.nn.variant import Variant
 from attnres_cli.records.run import Numbers, Probe
 
@@ -101,7 +101,8 @@ def measure(
     devices = [inputs.device] if inputs.device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices), torch.enable_grad():
         with autocast:
-            values, seen, loss = _forward(model, inputs, targets)
+            values, seen = model.trace(inputs)
+            loss = next_token_loss(model.head(model.norm(seen[-1])), targets)
         total = loss * targets.numel()
         gradients = torch.autograd.grad(total, values, materialize_grads=True)
         with torch.no_grad():
@@ -111,21 +112,6 @@ def measure(
             except Exception as error:  # a diagnostic costs nobody a run; `attnres check` tells
                 mixed = {"no_mixing": f"depth_mixing raised {type(error).__name__}: {error}"}
     return Probe(step, _rms_of(values), _rms_of(gradients), _rms_of(seen), **mixed)
-
-
-def _forward(
-    model: Transformer, inputs: Tensor, targets: Tensor
-) -> tuple[list[Tensor], list[Tensor], Tensor]:
-    """v_0..v_L, h_1..h_L+1 and the loss: Transformer.forward, with what is in it kept."""
-    values, seen = [model.embed(inputs) * model.embed_scale], []
-    state = model.residual.start(values[0])
-    for l, f in enumerate(model.sublayers, 1):
-        h, state = model.residual.read(state, l)
-        seen.append(h)
-        values.append(f(h))
-        state = model.residual.write(state, l, values[-1])
-    seen.append(model.residual.finish(state))
-    return values, seen, next_token_loss(model.head(model.norm(seen[-1])), targets)
 
 
 def _flat(x: Tensor) -> Tensor:

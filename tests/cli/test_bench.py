@@ -17,6 +17,7 @@ from torch import Tensor
 from attnres_cli.lab import bench
 from attnres_cli.nn import measure
 from attnres_cli.nn.depthmix.history import History
+from attnres_cli.nn.depthmix.reference import Reference
 
 TINY = ("--recipe", "smoke", "--rounds", "2", "--set", "model.d_model=16")
 TINY = (*TINY, "--set", "train.batch_size=2", "--set", "train.tokens=1k")
@@ -45,8 +46,7 @@ def break_reads(monkeypatch: pytest.MonkeyPatch, wrong: Any) -> None:
 
     def read(self: History, site: int, query: Tensor | None = None) -> tuple[Tensor, History]:
         h, history = right(self, site, query)
-        engine = history.engine
-        if engine is None or engine.name == "reference":
+        if isinstance(history.engine, Reference):
             return h, history
         return wrong(h, history.sources[0]), history
 

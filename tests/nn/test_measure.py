@@ -37,7 +37,7 @@ def test_calls_take_turns_and_every_other_round_goes_backwards():
     assert {name: len(values) for name, values in times.items()} == {"a": 3, "b": 3, "c": 3}
 
 
-def test_the_peak_counts_what_is_released_again_and_held_what_is_not():
+def test_the_peak_counts_what_is_released_again_and_what_is_held_does_not():
     def call() -> torch.Tensor:
         large = torch.ones(8 * MIB // 4)
         small = large[: MIB // 4].clone()
@@ -45,21 +45,17 @@ def test_the_peak_counts_what_is_released_again_and_held_what_is_not():
         return small
 
     assert measure.peak_bytes(call, CPU) == pytest.approx(9 * MIB, rel=0.01)
-    assert measure.held_bytes(call, CPU) == pytest.approx(MIB, rel=0.01)
+    assert measure.allocations(call)[-1] == pytest.approx(MIB, rel=0.01)
 
 
 def test_held_sees_what_only_a_python_object_holds():
     hidden: list[torch.Tensor] = []
 
-    assert measure.held_bytes(lambda: hidden.append(torch.ones(MIB // 4)), CPU) >= MIB
+    assert measure.allocations(lambda: hidden.append(torch.ones(MIB // 4)))[-1] >= MIB
 
 
 def test_copy_speed_is_a_speed():
-    assert measure.copy_speed(CPU, n_bytes=MIB) > 0
-
-
-def test_a_machine_has_a_name_and_versions():
-    assert {"device", "torch", "python", "system"} <= measure.machine(CPU).keys()
+    assert measure.copy_speed(CPU) > 0
 
 
 @pytest.mark.parametrize(

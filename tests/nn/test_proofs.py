@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from attnres_cli.nn import residual
-from attnres_cli.nn.descriptions import Finding
+from attnres_cli.nn.design_page import Finding
 from attnres_cli.nn.proofs import design, model
 from attnres_cli.nn.proofs.prove import ALL, admit, prove
 from attnres_cli.nn.proofs.subject import SHAPE, Proof, Subject

@@ -20,12 +20,12 @@ from training import SETTINGS, quiet
 
 from attnres_cli.config.recipe import Recipe, load
 from attnres_cli.data.tokens import Tokens
-from attnres_cli.nn import residual, source_groups, variant
+from attnres_cli.nn import describe, residual, variant
 from attnres_cli.nn.depthmix import engines
 from attnres_cli.nn.loss import next_token_loss
 from attnres_cli.nn.model import Transformer
+from attnres_cli.nn.proofs.subject import perturb
 from attnres_cli.nn.shape import Shape
-from attnres_cli.nn.source_groups import perturb
 from attnres_cli.records.run import Probe, RunSpec, Status
 from attnres_cli.train import probes
 from attnres_cli.train.checkpoint import Checkpoints
@@ -244,9 +244,9 @@ def test_who_reads_sums_is_found_out_without_the_engine_of_the_run(
         return made(name, scoring)
 
     monkeypatch.setattr(engines, "_made", spy)
-    source_groups.joined.cache_clear()
+    describe.joined.cache_clear()
     with engines.use("eager"):  # on a GPU it may be one that knows no CPU
-        source_groups.joined(variant.parse("attnres"), 6)
+        describe.joined(variant.parse("attnres"), 6)
 
     assert set(used) == {"reference"}
 

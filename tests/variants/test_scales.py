@@ -15,8 +15,8 @@ from torch import Tensor
 from attnres_cli.errors import VariantError
 from attnres_cli.nn import variant
 from attnres_cli.nn.model import Transformer
+from attnres_cli.nn.proofs.subject import perturb
 from attnres_cli.nn.shape import Shape
-from attnres_cli.nn.source_groups import perturb
 
 
 def slow_rezero(model: Transformer, x: Tensor) -> Tensor:

@@ -39,7 +39,6 @@ class Eager:
     numbers, groups took 0.8 to 1.1 of one pass per read's time, and they hold a dozen sums more.
     """
 
-    name = "eager"
     trains_in_groups = False
 
     def __init__(self, scoring: Scoring) -> None:

@@ -28,10 +28,6 @@ _TRITON_TYPES = (torch.float32, torch.bfloat16, torch.float16)
 class Engine(Protocol):
     """What history.py asks of an engine, which keeps no state of its own."""
 
-    @property
-    def name(self) -> str:
-        """By which it is asked for."""
-
     def append(self, state: EngineState, v: Tensor) -> EngineState:
         """The state with the source v (B, T, D) and the engine's record of it."""
 

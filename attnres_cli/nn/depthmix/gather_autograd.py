@@ -53,11 +53,6 @@ class Gather:
 
     arithmetic: eager.Eager
 
-    @property
-    def name(self) -> str:
-        """`eager` or `triton`."""
-        return self.arithmetic.name
-
     def append(self, state: EngineState, v: Tensor) -> EngineState:
         """One more source, scored at every site that will read it."""
         number, scoring = len(state.sources), state.scoring

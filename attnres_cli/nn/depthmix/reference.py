@@ -49,8 +49,6 @@ def mix(
 class Reference:
     """The formula as an engine, for `--engine reference`. It keeps no records."""
 
-    name = "reference"
-
     def append(self, state: EngineState, v: Tensor) -> EngineState:
         """One more source."""
         return replace(state, sources=(*state.sources, v))

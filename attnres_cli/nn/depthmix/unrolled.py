@@ -16,9 +16,7 @@ from attnres_cli.nn.depthmix.scoring import EngineState, Scoring, wide
 
 
 class Unrolled:
-    """The record of a source: {site: (B, T, H) scores}."""
-
-    name = "compile"
+    """The engine `compile`. The record of a source: {site: (B, T, H) scores}."""
 
     def append(self, state: EngineState, v: Tensor) -> EngineState:
         """One more source, scored at every site that will read it."""

@@ -9,7 +9,6 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from attnres_cli.nn.generate import generate
-from attnres_cli.nn.loss import next_token_loss
 from attnres_cli.nn.model import n_params
 from attnres_cli.nn.proofs.subject import (
     BrokenError,
@@ -18,7 +17,6 @@ from attnres_cli.nn.proofs.subject import (
     agree,
     agree_all,
     gradients,
-    loss_of,
     size,
 )
 from attnres_cli.nn.variant import parse
@@ -111,9 +109,9 @@ def runs_in_autocast(subject: Subject) -> None:
     exact = model.hidden(tokens)
     with torch.autocast("cpu", torch.bfloat16):
         _close_in_bfloat16(model.hidden(tokens), exact)
-        loss_of(model, tokens).backward()
-    for name, parameter in model.named_parameters():
-        if parameter.grad is None or parameter.grad.dtype != torch.float32:
+        found = gradients(model, tokens)
+    for name, _ in model.named_parameters():
+        if name not in found or found[name].dtype != torch.float32:
             raise BrokenError(f"{name} has no gradient in float32")
 
 
@@ -129,14 +127,7 @@ def mixes_as_it_says(subject: Subject) -> None:
     model, tokens = subject.perturbed().double(), subject.tokens()
     if model.residual.not_linear:
         raise NotApplicableError(model.residual.not_linear)
-    values, seen = [model.embed(tokens)], []
-    state = model.residual.start(values[0])
-    for l, f in enumerate(model.sublayers, 1):
-        h, state = model.residual.read(state, l)
-        seen.append(h)
-        values.append(f(h))
-        state = model.residual.write(state, l, values[-1])
-    seen.append(model.residual.finish(state))
+    values, seen = model.trace(tokens)
     mixing = model.residual.depth_mixing(values)
     if mixing is None:
         raise BrokenError("depth_mixing gives None, and not_linear does not say why")
@@ -172,10 +163,7 @@ def compiles(subject: Subject) -> None:
     model, tokens = subject.perturbed(), subject.tokens()
     expected = gradients(model, tokens)
     compiled = torch.compile(model, backend="aot_eager", fullgraph=True, dynamic=False)
-    model.zero_grad()
-    next_token_loss(compiled(tokens), tokens.roll(-1, dims=1)).backward()
-    found = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
-    agree_all(found, expected, 1e-4, 1e-5)
+    agree_all(gradients(model, tokens, compiled), expected, 1e-4, 1e-5)
 
 
 def _close_in_bfloat16(found: Tensor, exact: Tensor) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 
 from attnres_cli.errors import VariantError
 from attnres_cli.nn import design_page
-from attnres_cli.nn.descriptions import Finding
+from attnres_cli.nn.design_page import Finding
 from attnres_cli.nn.proofs import design, model
 from attnres_cli.nn.proofs.subject import BrokenError, NotApplicableError, Proof, Subject
 from attnres_cli.nn.residual import registry
@@ -47,7 +47,7 @@ ALL: tuple[Proof, ...] = (*QUICK, model.compiles)
 def prove(subject: Subject, proofs: Sequence[Proof]) -> Iterator[Finding]:
     """Run proofs one by one; whatever a design raises is a finding."""
     for proof in proofs:
-        sentence = sentence_of(proof)
+        sentence = (proof.__doc__ or "").partition("\n")[0].removesuffix(".")
         try:
             proof(subject)
         except NotApplicableError as reason:
@@ -67,11 +67,6 @@ def admit(variant: Variant, shape: Shape) -> None:
             raise VariantError(
                 f"{variant}: {finding.detail}; attnres check {variant} proves all of the contract"
             )
-
-
-def sentence_of(proof: Proof) -> str:
-    """What a proof proves, in one sentence."""
-    return (proof.__doc__ or "").partition("\n")[0].removesuffix(".")
 
 
 def _raised(error: Exception, variant: Variant) -> str:

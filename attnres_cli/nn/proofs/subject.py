@@ -9,11 +9,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from attnres_cli.nn.loss import next_token_loss
 from attnres_cli.nn.model import Transformer, init_weights
 from attnres_cli.nn.residual import Residual
 from attnres_cli.nn.shape import Shape
-from attnres_cli.nn.source_groups import perturb
 from attnres_cli.nn.variant import Variant
 
 SHAPE = Shape(
@@ -67,6 +65,14 @@ class Subject:
 Proof = Callable[[Subject], None]
 
 
+def perturb(design: Residual, scale: float = 0.5) -> None:
+    """Add noise of this size to a design's parameters, always the same."""
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for parameter in design.parameters():
+            parameter.add_(scale * torch.randn(parameter.shape, generator=generator))
+
+
 def design_of(subject: Subject) -> Residual:
     """The design alone, away from its initial values, in float64."""
     design = subject.variant.build(subject.shape.d_model, subject.shape.n_sublayers).double()
@@ -81,16 +87,13 @@ def values_for(subject: Subject, n: int) -> list[Tensor]:
     return list(torch.randn(size, generator=generator, dtype=torch.float64))
 
 
-def loss_of(model: Transformer, tokens: Tensor) -> Tensor:
-    """The loss of these tokens, each to be told from those before it, in float32."""
-    return next_token_loss(model(tokens), tokens.roll(-1, dims=1))
-
-
-def gradients(model: Transformer, tokens: Tensor) -> dict[str, Tensor]:
-    """Gradients by parameter, in the model's own type; none where a parameter has none."""
+def gradients(
+    model: Transformer, tokens: Tensor, forward: Callable[..., Tensor] | None = None
+) -> dict[str, Tensor]:
+    """Gradients by parameter, of those that have any. `forward` is the model's compiled form."""
     model.zero_grad()
-    logits = model(tokens).flatten(0, -2)
-    torch.nn.functional.cross_entropy(logits, tokens.roll(-1, dims=1).flatten()).backward()
+    forward = model if forward is None else forward
+    forward(tokens, tokens.roll(-1, dims=1)).backward()
     return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
 
 

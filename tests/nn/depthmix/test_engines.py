@@ -9,6 +9,7 @@ from dataclasses import replace
 import mixes
 import pytest
 import torch
+from designs import computed_by
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mixes import (
@@ -19,7 +20,6 @@ from mixes import (
     NAMES,
     NEEDS_TRITON,
     OPTIONS,
-    TRITON,
     Case,
     assert_near,
     draw_values,
@@ -32,6 +32,7 @@ from torch import Tensor
 from attnres_cli.nn.depthmix import engines, reference
 from attnres_cli.nn.depthmix.engines import use
 from attnres_cli.nn.depthmix.history import History
+from attnres_cli.nn.depthmix.reference import Reference
 from attnres_cli.nn.depthmix.scoring import Scoring
 
 FEW = settings(max_examples=min(20, settings().max_examples))
@@ -500,13 +501,21 @@ def test_no_engine_of_another_name_can_be_asked_for():
         pass
 
 
-@pytest.mark.parametrize("engine", ["reference", "eager", "compile", TRITON])
-def test_a_history_keeps_the_engine_that_it_was_started_with(engine: str):
+@pytest.mark.parametrize(
+    ("engine", "kind"),
+    [
+        ("reference", "Reference"),
+        ("eager", "Eager"),
+        ("compile", "Unrolled"),
+        pytest.param("triton", "Triton", marks=NEEDS_TRITON),
+    ],
+)
+def test_a_history_keeps_the_engine_that_it_was_started_with(engine: str, kind: str):
     with use(engine):
         history = History(Scoring(((0,),), "none", table=torch.ones(1, 1, device=DEVICE)))
         history = history.append(torch.ones(1, 1, 4, device=DEVICE))
 
-    assert history.engine.name == engine
+    assert computed_by(history.engine) == kind
     assert history.append(torch.ones(1, 1, 4, device=DEVICE)).engine is history.engine
 
 
@@ -519,7 +528,7 @@ def test_an_engine_is_chosen_for_one_thread_alone():
         return History(scoring).append(x)
 
     def is_reference(x: Tensor) -> Tensor:
-        return x + (engines.choose(x, scoring).name == "reference")
+        return x + isinstance(engines.choose(x, scoring), Reference)
 
     compiled = torch.compile(is_reference, backend="eager", fullgraph=True)
     found: dict[str, list[str | float]] = {}
@@ -528,7 +537,7 @@ def test_an_engine_is_chosen_for_one_thread_alone():
     def choose(engine: str) -> None:
         with use(engine):
             both_inside.wait()
-            names: list[str | float] = [started(torch.ones(1, 1, 4)).engine.name]
+            names: list[str | float] = [computed_by(started(torch.ones(1, 1, 4)).engine)]
             both_inside.wait()
             found[engine] = [*names, compiled(torch.zeros(1, 1, 1)).item()]
         both_inside.wait()
@@ -539,9 +548,9 @@ def test_an_engine_is_chosen_for_one_thread_alone():
     with use("eager"):
         for thread in threads:
             thread.join()
-        assert started(torch.ones(1, 1, 4)).engine.name == "eager"
+        assert computed_by(started(torch.ones(1, 1, 4)).engine) == "Eager"
 
-    assert found == {"reference": ["reference", 1.0], "compile": ["compile", 0.0]}
+    assert found == {"reference": ["Reference", 1.0], "compile": ["Unrolled", 0.0]}
 
 
 def test_scores_are_float32_when_sources_are_bfloat16_even_under_autocast():

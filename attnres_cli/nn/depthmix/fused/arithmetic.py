@@ -16,7 +16,6 @@ from attnres_cli.nn.depthmix.gradients import ReadGrad, ScoredSource
 class Triton(Eager):
     """The same functions by operators. Training is grouped too, which reads fewer bytes."""
 
-    name = "triton"
     trains_in_groups = True
 
     def sites_together(self, n_sites: int) -> int:
