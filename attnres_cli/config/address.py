@@ -13,8 +13,7 @@ from urllib.parse import unquote
 
 from attnres_cli.errors import StudyError
 
-DEFAULT = "attnres.db"
-"""The study where none is named."""
+DEFAULT = "attnres.db"  # the study where none is named
 
 _SQLITE = re.compile(r"sqlite(\+pysqlite)?:///")
 _USER = re.compile(r"(?P<user>[^:/?]*)(?::(?P<password>.*))?@(?P<place>[^@]*)")  # to the last @

@@ -25,12 +25,9 @@ from attnres_cli.records.run import DataDescription
 
 Array = NDArray[np.integer[Any]]
 Windows = NDArray[np.int64]  # (B, T + 1)
-
 _DENSE = 1024  # vocabularies up to which every pair of tokens has a place in a table
 _COUNTED = 2**22  # tokens of a stream of a larger vocabulary that entropies are counted on
-
-MOST = 2**20
-"""Bytes that are compressed, however long the text is: zlib takes 0.1 s for them, xz 0.5 s."""
+MOST = 2**20  # bytes that are compressed, however long the text is: xz takes 0.5 s for them
 
 
 class Stream(Protocol):

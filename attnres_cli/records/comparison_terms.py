@@ -22,8 +22,7 @@ class Terms:
     is_tuned: bool = False
 
 
-SHARED = Terms()
-"""One recipe for every arm."""
+SHARED = Terms()  # one recipe for every arm
 
 
 @dataclass(frozen=True)

@@ -9,12 +9,8 @@ from attnres_cli.config.recipe import Recipe
 from attnres_cli.records.comparison_terms import SHARED, ArmRecipe, Matched, Terms, Tuned
 from attnres_cli.records.run import RunSpec, Settings
 
-TIMED_STEPS = 4
-"""Training steps of each arm that a prediction rests on."""
-
-_TIMED_FLOPS = {"cpu": 5e10, "cuda": 2e13}
-"""What about a second's work is; longer steps are timed in part."""
-
+TIMED_STEPS = 4  # training steps of each arm that a prediction rests on
+_TIMED_FLOPS = {"cpu": 5e10, "cuda": 2e13}  # about a second's work: longer steps are timed in part
 _EVAL_SHARE = 0.4  # of a training step's time per token: one forward pass of three, and a little
 _START_S = 4.0  # a worker's imports and data
 _COMPILE_S = 60.0  # an arm, the first time

@@ -10,14 +10,9 @@ from attnres_cli.config.recipe import Recipe
 from attnres_cli.config.sections import TEXTS
 from attnres_cli.records import device_flops
 
-CODE = "variant_code"
-"""Among a run's versions, the digest of the code of its design."""
-
-FIRST_TUNING_SEED = 1_000_000
-"""Seeds from here up tune learning rates; runs of theirs are never compared."""
-
-WEIGHTS = "weights.safetensors"
-"""In a run's folder, its final weights."""
+CODE = "variant_code"  # among a run's versions, the digest of the code of its design
+FIRST_TUNING_SEED = 1_000_000  # seeds from here up tune learning rates, and are never compared
+WEIGHTS = "weights.safetensors"  # in a run's folder, its final weights
 
 
 class Status(enum.StrEnum):
@@ -30,8 +25,7 @@ class Status(enum.StrEnum):
     FAILED = "failed"
 
 
-WAITS = (Status.PENDING, Status.RUNNING)
-"""Where runs stand that have not ended."""
+WAITS = (Status.PENDING, Status.RUNNING)  # where runs stand that have not ended
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,7 @@ import enum
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-Value = int | float | str
-"""Of one dimension of a proposal."""
+Value = int | float | str  # of one dimension of a proposal
 
 _SEARCHED = "/search"
 

@@ -13,17 +13,10 @@ from numpy.typing import NDArray
 from scipy.special import chdtri, ndtr, stdtrit
 
 Floats = NDArray[np.float64]
-POWER = 0.8
-"""The share of studies that should find a difference which is there."""
-
-ALPHA = 0.05
-"""The rate at which a study without any difference may call any of its arms better or worse."""
-
-SEEDS = range(2, 11)
-"""For which detectable differences are given."""
-
-ASSUMED = (0.0, 0.5, 0.8)
-"""Correlations of two arms over seeds; at 0 pairing buys nothing."""
+POWER = 0.8  # the share of studies that should find a difference which is there
+ALPHA = 0.05  # the rate at which a study without any difference may call an arm better or worse
+SEEDS = range(2, 11)  # for which detectable differences are given
+ASSUMED = (0.0, 0.5, 0.8)  # correlations of two arms over seeds; at 0 pairing buys nothing
 
 _MOST_SEEDS = 10_000
 

@@ -10,12 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
-Losses = Mapping[float, Mapping[int, float]]
-"""By compute, the losses by seed."""
-
-Sizes = tuple[list[float], list[float]]
-"""The compute of each size, of the arm and of the baseline."""
-
+Losses = Mapping[float, Mapping[int, float]]  # by compute, the losses by seed
+Sizes = tuple[list[float], list[float]]  # the compute of each size, of the arm and of the baseline
 _FLOOR_POINTS = 4  # a floor is a third parameter: fewer points leave nothing to check it with
 _RESAMPLES = 2_000
 _FLATTEST, _STEEPEST = 1e-3, 3.0  # alpha; the paper's are 0.06, with a floor 0.3 is common

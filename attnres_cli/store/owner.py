@@ -12,11 +12,8 @@ import socket
 import time
 from pathlib import Path
 
-BEAT_S = 10.0
-"""Seconds between heartbeats."""
-
-STALE_S = 45.0
-"""A process on another host whose heartbeat has not moved for so many seconds is gone."""
+BEAT_S = 10.0  # seconds between heartbeats
+STALE_S = 45.0  # seconds after which a heartbeat on another host that does not move is gone
 
 
 def this_process() -> str:

@@ -13,8 +13,7 @@ import tenacity
 from attnres_cli.console import say
 from attnres_cli.errors import AwayError, UsageError
 
-RETRY_S = "ATTNRES_RETRY_S"
-"""Environment variable: seconds for which to try again."""
+RETRY_S = "ATTNRES_RETRY_S"  # environment variable: seconds for which to try again
 
 _FOR_S = 300.0
 _PAUSES = tenacity.wait_random_exponential(multiplier=0.4, max=10)  # random: not all at once

@@ -31,8 +31,7 @@ from attnres_cli.store.retry import patient, patiently, retry_s
 from attnres_cli.store.rows import Row, now
 from attnres_cli.store.tables import curve, runs
 
-MAX_ATTEMPTS = 2
-"""How often a run whose worker process died is started again before it counts as failed."""
+MAX_ATTEMPTS = 2  # of a run whose worker process died, before it counts as failed
 
 
 class Store(Planner):

@@ -21,8 +21,7 @@ from sqlalchemy import (
 
 PREFIX = "attnres_"
 
-SCHEMA = "0007"
-"""Which tables these are: a study says it in `schema`, as Alembic would write it."""
+SCHEMA = "0007"  # which tables these are: a study says it in `schema`, as Alembic would write it
 
 metadata = MetaData()
 

@@ -14,7 +14,7 @@ from attnres_cli.records.run import Point, Probe
 from attnres_cli.train.checkpoint import Checkpoints, keep_weights
 
 _MOST_SHARE = 0.02
-"""Of a run's time, what writing checkpoints may take; large models are then written less often."""
+"""Of a run's time, what writing checkpoints may take: large ones are written less often."""
 
 
 class Stopped(Exception):  # noqa: N818 - no error

@@ -29,12 +29,8 @@ MARGIN = 1.0
 false, and spikes that training recovers from seldom come so high.
 """
 
-LONG = 0.25
-"""Share of the run's steps; a warm-up, or a spike and its recovery, takes less."""
-
-SHORTEST = 20
-"""Steps that are long in any run: a quarter of a very short one is a few noisy losses."""
-
+LONG = 0.25  # share of the run's steps; a warm-up, or a spike and its recovery, takes less
+SHORTEST = 20  # steps that are long in any run: a quarter of a very short one is a few noisy losses
 _POINTS = 100  # of the training curve; each costs one wait for the device
 
 

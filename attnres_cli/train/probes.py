@@ -46,26 +46,13 @@ from attnres_cli.nn.model import Transformer
 from attnres_cli.nn.variant import Variant
 from attnres_cli.records.run import Numbers, Probe
 
-_PARTS = (0.0, 0.25, 0.5, 1.0)
-"""Of a run's steps, after which it is probed."""
-
-_SHORT = 200
-"""Steps below which a run is probed at its end alone: a probe takes the time of half a step."""
-
-_SHARE = 0.004
-"""Of a run's training tokens, how many go through probes in all."""
-
-_MOST_TOKENS = 4096
-"""Of one probe. Averages over more would move by less than seeds do."""
-
-_MOST_LOGITS = 2**26
-"""Of one probe: a quarter of a gigabyte."""
-
-_NUMBERS = 2**22
-"""Of M at a time: 16 MB, so that a probe takes no more memory than a step of training."""
-
-_OFF = 0.1
-"""How far M may be off what the output site saw; bfloat16 is off by a hundredth."""
+_PARTS = (0.0, 0.25, 0.5, 1.0)  # of a run's steps, after which it is probed
+_SHORT = 200  # steps below which a run is probed at its end alone: a probe takes half a step
+_SHARE = 0.004  # of a run's training tokens, how many go through probes in all
+_MOST_TOKENS = 4096  # of one probe; averages over more would move by less than seeds do
+_MOST_LOGITS = 2**26  # of one probe: a quarter of a gigabyte
+_NUMBERS = 2**22  # of M at a time: 16 MB, so that a probe takes no more memory than a step
+_OFF = 0.1  # how far M may be off what the output site saw; bfloat16 is off by a hundredth
 
 _SHARES = ("newest_share", "embedding_share", "entropy")
 
