@@ -71,18 +71,12 @@ class Chain:
 
 
 class Tokens(ABC):
-    """What a model is trained and evaluated on.
+    """What a model is trained and evaluated on."""
 
-    Attributes:
-        source: what the recipe calls it.
-        fingerprint: 16 hex digits; equal data, equal digits.
-        floor: least mean loss on evaluation windows, nats per token; None where it is not known.
-    """
-
-    source: str
-    fingerprint: str
+    source: str  # what the recipe calls it
+    fingerprint: str  # 16 hex digits; equal data, equal digits
     vocab_size: int
-    floor: float | None = None
+    floor: float | None = None  # least mean loss on evaluation windows, nats per token, if known
 
     @abstractmethod
     def batch(self, seed: int, step: int, batch_size: int, seq_len: int) -> Windows:
@@ -100,20 +94,15 @@ class Tokens(ABC):
 
 @dataclass(frozen=True)
 class Streams(Tokens):
-    """Two streams of tokens that share no file, or no range of the one file there is.
-
-    Attributes:
-        n_bytes: of the text, or of the files; None: one per token.
-        val_text: as much of the validation text as compressors are shown; None: unknown.
-    """
+    """Two streams of tokens that share no file, or no range of the one file there is."""
 
     source: str
     train: Stream
     val: Stream
     fingerprint: str
     vocab_size: int = 256
-    n_bytes: int | None = None
-    val_text: bytes | None = None
+    n_bytes: int | None = None  # of the text, or of the files; None: one per token
+    val_text: bytes | None = None  # as much as compressors are shown; None: unknown
 
     def batch(self, seed: int, step: int, batch_size: int, seq_len: int) -> Windows:
         """Random windows. Raises DataError where a token is beyond the vocabulary."""

@@ -27,44 +27,29 @@ SHARED = Terms()  # one recipe for every arm
 
 @dataclass(frozen=True)
 class Tuned:
-    """How an arm's learning rate was found.
+    """How an arm's learning rate was found."""
 
-    Attributes:
-        shared: the recipe's learning rate.
-        losses: at each rate the mean validation loss over the seeds, None where a run diverged.
-        is_on_edge: whether lr is the least or greatest of the rates: a better one may lie beyond.
-        fit: how lr was chosen, in words.
-    """
-
-    shared: float
+    shared: float  # the recipe's learning rate
     rates: tuple[float, ...]
-    losses: tuple[float | None, ...]
+    losses: tuple[float | None, ...]  # mean over the seeds at each rate; None: one diverged
     seeds: tuple[int, ...]
     lr: float
-    is_on_edge: bool
-    fit: str
+    is_on_edge: bool  # lr is the least or greatest rate: a better one may lie beyond
+    fit: str  # how lr was chosen, in words
 
 
 @dataclass(frozen=True)
 class Matched:
-    """How an arm was made equal to the baseline by changing one number of its recipe.
-
-    Attributes:
-        before: that number in the shared recipe; after: in the arm's own.
-        unmatched: the arm's parameters, FLOPs per token or seconds of training under the shared
-            recipe; value: under its own; target: the baseline's.
-        step_ratio: for time, the arm's step time as a multiple of the baseline's: median and
-            quartiles of `rounds` rounds in which the two took turns on `device_name`.
-    """
+    """How an arm was made equal to the baseline by changing one number of its recipe."""
 
     changed: Literal["d_ff", "tokens"]
-    before: int
-    after: int
-    unmatched: float
-    value: float
-    target: float
-    step_ratio: tuple[float, float, float] | None = None
-    rounds: int = 0
+    before: int  # in the shared recipe
+    after: int  # in the arm's own
+    unmatched: float  # parameters, FLOPs per token or seconds under the shared recipe
+    value: float  # under its own
+    target: float  # the baseline's
+    step_ratio: tuple[float, float, float] | None = None  # of step times: median and quartiles
+    rounds: int = 0  # in which the two took turns on `device_name`
     device_name: str = ""
 
     @property

@@ -30,12 +30,7 @@ WAITS = (Status.PENDING, Status.RUNNING)  # where runs stand that have not ended
 
 @dataclass(frozen=True)
 class DataDescription:
-    """What is kept of the tokens a run saw. Entropies: of the validation stream, nats per token.
-
-    Attributes:
-        floor: least loss on evaluation windows, nats per token; known of generated tasks.
-        zlib_bits, xz_bits: per byte of the validation text (its first MiB); None: text unknown.
-    """
+    """What is kept of the tokens a run saw. Entropies: of the validation stream, nats per token."""
 
     fingerprint: str
     source: str
@@ -45,8 +40,8 @@ class DataDescription:
     val_tokens: int
     unigram_entropy: float
     bigram_entropy: float
-    floor: float | None = None
-    zlib_bits: float | None = None
+    floor: float | None = None  # least loss on evaluation windows; known of generated tasks
+    zlib_bits: float | None = None  # per byte of the validation text's first MiB; None: no text
     xz_bits: float | None = None
 
     @property
@@ -140,30 +135,22 @@ class Probe:
 
 @dataclass(frozen=True)
 class RunResult:
-    """What training one run gave.
-
-    Attributes:
-        val_loss: at the end, nats per token; nan where the run diverged.
-        step_s: median seconds of a training step, evaluation not counted.
-        train_s: wall time of the whole run, in seconds.
-        peak_bytes: largest memory, of the device on CUDA, else of the process.
-        probes: in the order of their steps; the store reads them only when it is asked to.
-    """
+    """What training one run gave."""
 
     status: Status
-    val_loss: float
+    val_loss: float  # at the end, nats per token; nan where the run diverged
     initial_loss: float
     steps: int
     tokens: int
-    step_s: float
+    step_s: float  # median of a training step, evaluation not counted
     tokens_per_second: float
-    train_s: float
-    peak_bytes: int
+    train_s: float  # wall time of the whole run
+    peak_bytes: int  # of the device on CUDA, else of the process
     n_params: int
     flops_per_token: int
     settings: Settings
     curve: tuple[Point, ...]
-    probes: tuple[Probe, ...] = ()
+    probes: tuple[Probe, ...] = ()  # by step; the store reads them only when it is asked to
 
     @property
     def mfu(self) -> float | None:
@@ -210,20 +197,13 @@ class RunRecord:
 
 @dataclass(frozen=True)
 class Standing:
-    """Where a run stands at this moment; times are UTC, ISO 8601.
-
-    Attributes:
-        owner: host, boot, process and its start, while it is running.
-        is_alive: whether that process lives; None where there is none, or nobody here can know.
-        step: done so far, as its process last said; None before it first did.
-        attempts: how often it was started since it last came further.
-    """
+    """Where a run stands at this moment; times are UTC, ISO 8601."""
 
     run_id: int
-    owner: str | None
-    is_alive: bool | None
-    step: int | None
-    attempts: int
+    owner: str | None  # host, boot, process and its start, while it is running
+    is_alive: bool | None  # None where there is no process, or nobody here can know
+    step: int | None  # done so far, as its process last said
+    attempts: int  # starts since it last came further
     created_at: str
     started_at: str | None
     finished_at: str | None
@@ -242,19 +222,13 @@ class Departure:
 
 @dataclass(frozen=True)
 class Verification:
-    """A recorded run beside `result`, that of a second training.
-
-    Attributes:
-        departure: None where the curves are equal, bit for bit.
-        weights: names of the final weights that differ; None where the study keeps none.
-        changed: (name, recorded, now) of each part of the provenance that has changed.
-    """
+    """A recorded run beside `result`, that of a second training."""
 
     record: RunRecord
     result: RunResult
-    departure: Departure | None
-    weights: tuple[str, ...] | None
-    changed: tuple[tuple[str, str, str], ...]
+    departure: Departure | None  # None where the curves are equal, bit for bit
+    weights: tuple[str, ...] | None  # those that differ; None where the study keeps none
+    changed: tuple[tuple[str, str, str], ...]  # (name, recorded, now) of its provenance
 
     @property
     def is_equal(self) -> bool:

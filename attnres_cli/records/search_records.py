@@ -38,73 +38,48 @@ class State(enum.StrEnum):
 
 @dataclass(frozen=True)
 class Trial:
-    """One proposal of Optuna, and the run that answers it.
-
-    Attributes:
-        dimensions: what was searched and what follows of it, by name: always n_layers, d_model,
-            n_heads, d_ff, aspect (d_model / n_layers), heads_per_layer (n_heads / n_layers) and
-            tokens; options of the variant, lr and others where they are searched.
-        variant: the arm's canonical name at this depth, with its options.
-        recipe_digest: of the recipe with these sizes.
-        values: of each objective on the first look's seed (inf: diverged); empty until complete.
-        is_extra: beyond those asked for: a shape that was best for another variant.
+    """A proposal of Optuna, and the run that answers it. `dimensions` always has n_layers, d_model,
+    n_heads, d_ff, aspect (d_model / n_layers), heads_per_layer (n_heads / n_layers) and tokens.
     """
 
     number: int
     state: State
-    dimensions: Mapping[str, Value]
-    variant: str
-    recipe_digest: str
+    dimensions: Mapping[str, Value]  # what was searched, and what follows of it
+    variant: str  # canonical at this depth, with its options
+    recipe_digest: str  # of the recipe with these sizes
     n_params: int
     flops: float  # of the whole training
-    values: tuple[float, ...] = ()
-    is_extra: bool = False
+    values: tuple[float, ...] = ()  # of each objective on the first look's seed; inf: diverged
+    is_extra: bool = False  # beyond those asked for: best for another variant
 
 
 @dataclass(frozen=True)
 class Family:
-    """The search of one variant, as it was typed.
-
-    Attributes:
-        trials: those asked for, failed ones, and shapes that were best for another variant.
-        sampler: Optuna's sampler and why: `grid: 24 points, no more than trials`.
-    """
+    """The search of one variant, as it was typed."""
 
     variant: str
-    trials: tuple[Trial, ...]
-    sampler: str
+    trials: tuple[Trial, ...]  # also failed ones, and shapes that were best for another variant
+    sampler: str  # Optuna's, and why: `grid: 24 points, no more than trials`
 
 
 @dataclass(frozen=True)
 class Search:
-    """One search of the study: what was asked, and a family for each variant.
+    """One search of the study: what was asked, and a family for each variant."""
 
-    Attributes:
-        name: the digest of all that decides the search, by which it can be asked for.
-        recipe_digest: of the recipe before any size was changed.
-        budget: as typed, `params=2M`; tolerance: the share by which a shape may miss it.
-        space: as typed or by default, `aspect=15..75,heads_per_layer=0.3..0.7`.
-        objectives: `val_loss` first, then step_time, params, flops or memory.
-        learning_rate: the rule that was used, in words.
-        first_seed: of every trial.
-        confirm_seeds: of the best shapes, as asked for last; earlier_seeds: as asked for before.
-        n_trials: asked for, per family.
-    """
-
-    name: str
+    name: str  # the digest of all that decides the search, by which it can be asked for
     recipe: str
-    recipe_digest: str
+    recipe_digest: str  # of the recipe before any size was changed
     fingerprint: str
-    budget: str
-    tolerance: float
-    space: str
-    objectives: tuple[str, ...]
-    learning_rate: str
-    first_seed: int
-    confirm_seeds: tuple[int, ...]
-    n_trials: int
+    budget: str  # as typed, `params=2M`
+    tolerance: float  # the share by which a shape may miss it
+    space: str  # as typed or by default, `aspect=15..75,heads_per_layer=0.3..0.7`
+    objectives: tuple[str, ...]  # `val_loss` first, then step_time, params, flops or memory
+    learning_rate: str  # the rule that was used, in words
+    first_seed: int  # of every trial
+    confirm_seeds: tuple[int, ...]  # of the best shapes, as asked for last
+    n_trials: int  # asked for, per family
     families: tuple[Family, ...]
-    earlier_seeds: tuple[int, ...] = ()
+    earlier_seeds: tuple[int, ...] = ()  # as asked for before
 
 
 def fresh_seeds(search: Search, trained: Collection[tuple[str, str, int, str]]) -> tuple[int, ...]:

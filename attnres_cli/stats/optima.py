@@ -30,24 +30,14 @@ such shapes said that the optima differ; with two, at most 5 did (tests/stats/te
 
 @dataclass(frozen=True)
 class CommonBest:
-    """Whether one shape can be the best of two designs.
+    """Whether one shape can be the best of two designs."""
 
-    Attributes:
-        p: that some shape is the best of both: the greatest of `shapes`.
-        shapes: for each shape the p that it is, of the one-sided t test that its excess over the
-            two designs' chosen shapes, added up, is not above zero.
-        hardest: the shape of that greatest p.
-        mean: its excess, mean over seeds, in the unit of the losses; sd: its standard deviation.
-        interaction: what it costs the two designs, added up, to exchange their chosen shapes;
-            without bias by choice, since no seed of it has chosen anything.
-    """
-
-    p: float
-    shapes: tuple[float, ...]
-    hardest: int
-    mean: float
+    p: float  # that some shape is the best of both: the greatest of `shapes`
+    shapes: tuple[float, ...]  # p of each: its excess over both chosen shapes is not above zero
+    hardest: int  # the shape of that greatest p
+    mean: float  # its excess, in the unit of the losses
     sd: float
-    interaction: Difference
+    interaction: Difference  # what exchanging their chosen shapes costs both designs
 
 
 def common_best(ours: Floats, theirs: Floats, our_choice: int, their_choice: int) -> CommonBest:

@@ -27,36 +27,21 @@ Word = Literal["better", "worse", "not separable"]
 
 @dataclass(frozen=True)
 class Difference:
-    """Paired differences arm minus baseline of n seeds, in the unit of what was compared.
-
-    Attributes:
-        ci95: two-sided 95 % t interval of the mean.
-        bca95: the same by bootstrap (BCa); None below six pairs.
-        p: two-sided, of the paired t test.
-        p_holm: p of the t test corrected for all arms of the comparison (Holm 1979).
-        p_sign_flip: two-sided, exact to 32 pairs, of the test that flips signs. It assumes symmetry
-            alone, and cannot be below 2 / 2^n: 0.03 of six pairs, 0.06 of five.
-        p_sign_flip_is_exact: False above 32 pairs, where 100,000 ways to set the signs are drawn.
-        correlation: of the two arms' losses over seeds; None where one does not vary.
-        gain: what pairing bought: by how much the variance of the mean difference is less than that
-            of unpaired arms; 1: nothing, 2: half the seeds saved. None without spread.
-        detectable: least difference that such a study, with this spread, has 80 % power to find.
-        seeds_needed: for 80 % power at the difference that was seen; None if over ten thousand.
-    """
+    """Paired differences arm minus baseline of n seeds, in the unit of what was compared."""
 
     n: int
     mean: float
     sd: float
-    ci95: tuple[float, float]
-    p: float
-    p_holm: float
-    correlation: float | None
-    gain: float | None
-    p_sign_flip: float | None = None
-    p_sign_flip_is_exact: bool = True
-    bca95: tuple[float, float] | None = None
-    detectable: float | None = None
-    seeds_needed: int | None = None
+    ci95: tuple[float, float]  # two-sided t interval of the mean
+    p: float  # two-sided, of the paired t test
+    p_holm: float  # corrected for all arms of the comparison (Holm 1979)
+    correlation: float | None  # of the two arms' losses over seeds; None: one does not vary
+    gain: float | None  # variance of unpaired arms over this one; 2: half the seeds saved
+    p_sign_flip: float | None = None  # of symmetry alone; never below 2 / 2^n
+    p_sign_flip_is_exact: bool = True  # to 32 pairs; above, 100,000 ways are drawn
+    bca95: tuple[float, float] | None = None  # by bootstrap; None below six pairs
+    detectable: float | None = None  # least difference found with 80 % power
+    seeds_needed: int | None = None  # for 80 % power at this difference; None: over 10,000
 
 
 def paired(arm: Sequence[float], baseline: Sequence[float]) -> Difference:

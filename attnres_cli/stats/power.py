@@ -114,25 +114,15 @@ def _least(is_enough: Callable[[float], bool], high: float) -> float:
 
 @dataclass(frozen=True)
 class Pairing:
-    """What a study can see if losses of two arms go together over seeds like this.
+    """What a study can see if losses of two arms go together over seeds like this."""
 
-    Attributes:
-        correlation: of an arm's losses with the baseline's; None where one does not vary.
-        sd: of the difference of one seed, in the unit of the losses.
-        n_arms: arms it was measured of; 0 where the correlation is assumed.
-        n_pairs: the most seeds that one of them shares with the baseline; 0 likewise.
-        detectable: for each of SEEDS the least difference found with a power of 80 %.
-        needed: seeds with which the gap is; None where ten thousand are too few.
-        range: the same at both ends of the sd's 95 % interval.
-    """
-
-    correlation: float | None
-    sd: float
-    n_arms: int
-    n_pairs: int
-    detectable: tuple[float, ...]
-    needed: int | None
-    range: tuple[int | None, int | None]
+    correlation: float | None  # of an arm's losses with the baseline's; None: one does not vary
+    sd: float  # of the difference of one seed, in the unit of the losses
+    n_arms: int  # it was measured of; 0: assumed
+    n_pairs: int  # the most seeds that one of them shares with the baseline
+    detectable: tuple[float, ...]  # least difference with 80 % power, for each of SEEDS
+    needed: int | None  # seeds with which the gap is found; None: over 10,000
+    range: tuple[int | None, int | None]  # the same at both ends of the sd's 95 % interval
 
 
 def assumed(noise: Noise, correlation: float, gap: float, n_tests: int) -> Pairing:

@@ -40,18 +40,12 @@ class PowerLaw:
 
 @dataclass(frozen=True)
 class Multiplier:
-    """How much more compute the baseline takes to the arm's loss: 1.25 is a quarter more.
-
-    Attributes:
-        compute: where it holds, in the unit of what was fitted.
-        ci95: by bootstrap over seeds; None with one seed at any size.
-        left_out: the least and the greatest where one size is left out; None below three sizes.
-    """
+    """How much more compute the baseline takes to the arm's loss: 1.25 is a quarter more."""
 
     value: float
-    compute: float
-    ci95: tuple[float, float] | None = None
-    left_out: tuple[float, float] | None = None
+    compute: float  # where it holds, in the unit of what was fitted
+    ci95: tuple[float, float] | None = None  # by bootstrap; None with one seed at any size
+    left_out: tuple[float, float] | None = None  # least and greatest, each size left out once
 
 
 def fit(compute: Sequence[float], losses: Sequence[float]) -> PowerLaw:

@@ -30,24 +30,17 @@ class Stop:
 
 @dataclass
 class Progress:
-    """How far a run is: with model and optimiser, all that its continuation needs.
+    """How far a run is: with model and optimiser, all that its continuation needs."""
 
-    Attributes:
-        total: sum of the losses since the last point of the curve, on the device.
-        seconds: training time since that point.
-        times: seconds per step, one for every point; first_times: of each process's first point.
-        train_s: wall time in processes before this one; peak_bytes: their largest memory.
-    """
-
-    total: Tensor
+    total: Tensor  # of the losses since the last point of the curve, on the device
     step: int = 0
-    seconds: float = 0.0
+    seconds: float = 0.0  # of training since that point
     curve: list[Point] = field(default_factory=list)
     probes: list[Probe] = field(default_factory=list)
-    times: list[float] = field(default_factory=list)
-    first_times: list[float] = field(default_factory=list)
-    train_s: float = 0.0
-    peak_bytes: int = 0
+    times: list[float] = field(default_factory=list)  # seconds per step, one for every point
+    first_times: list[float] = field(default_factory=list)  # of each process's first point
+    train_s: float = 0.0  # wall time in processes before this one
+    peak_bytes: int = 0  # their largest memory
 
     def state(self) -> dict[str, Any]:
         """All but the tensor, for JSON."""
@@ -66,21 +59,14 @@ class Progress:
 
 @dataclass
 class Keeper:
-    """Keeps one run: writes it down every so many seconds, and when it is to stop.
-
-    Attributes:
-        every_s: seconds between checkpoints, more where writing takes long; 0: one after each step.
-        on_saved: called with the step of every checkpoint that was written.
-        on_trouble: called with what could not be written and why, once for checkpoints.
-        step: steps done, for whoever watches from another thread.
-    """
+    """Keeps one run: writes it down every so many seconds, and when it is to stop."""
 
     checkpoints: Checkpoints
-    every_s: float
+    every_s: float  # more where writing takes long; 0: after each step
     stop: Stop
-    on_saved: Callable[[int], None] = lambda _step: None
-    on_trouble: Callable[[str], None] = lambda _text: None
-    step: int = 0
+    on_saved: Callable[[int], None] = lambda _step: None  # with the step
+    on_trouble: Callable[[str], None] = lambda _text: None  # for checkpoints once
+    step: int = 0  # done, for whoever watches from another thread
 
     def __post_init__(self) -> None:
         self._next = time.monotonic() + self.every_s
