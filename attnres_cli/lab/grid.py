@@ -12,14 +12,14 @@ from attnres_cli.data.tokens import Tokens
 from attnres_cli.errors import VariantError
 from attnres_cli.lab.workers import cores
 from attnres_cli.lab.workers.worker import Job
-from attnres_cli.nn import design_page, variant
+from attnres_cli.nn import code, design_page, variant
 from attnres_cli.nn.model import n_params, train_flops_per_token
 from attnres_cli.nn.proofs.prove import admit
 from attnres_cli.nn.residual import Residual, is_built_in, presets, registry
 from attnres_cli.nn.shape import Shape
 from attnres_cli.records import device_flops
 from attnres_cli.records.plan import TIMED_STEPS, Arm, Plan
-from attnres_cli.records.run import CODE, FIRST_TUNING_SEED, WAITS, RunRecord, RunSpec
+from attnres_cli.records.run import DESIGN_CODE, FIRST_TUNING_SEED, WAITS, RunRecord, RunSpec
 from attnres_cli.train import device as computing
 from attnres_cli.train.trainer import seconds_per_step
 
@@ -67,19 +67,17 @@ def renamed(specs: Sequence[str], recipe: Recipe) -> list[tuple[str, str]]:
 
 
 def check_code(plan: Plan, records: Sequence[RunRecord]) -> None:
-    """Raise VariantError where the study holds runs of a user's own design made by other code."""
+    """Raise VariantError where the study holds runs of a design made by other code of it."""
+    ended = [run for run in records if run.result is not None]
     for arm in plan.arms:
         cls = registry()[variant.parse(arm.variant).name]
-        if is_built_in(cls):
-            continue
-        now = design_page.code_digest(cls)
-        mine = [r for r in records if r.variant == arm.variant and r.result is not None]
+        now = code.of_design(cls)
         digests = {digest for variant, digest in plan.digests if variant == arm.variant}
-        mine = [r for r in mine if r.recipe_digest in digests]
-        if {run.versions.get(CODE, now) for run in mine} - {now}:
+        mine = [r for r in ended if r.variant == arm.variant and r.recipe_digest in digests]
+        if {run.versions.get(DESIGN_CODE, now) for run in mine} - {now}:
             raise VariantError(
-                f"{arm.variant}: {design_page.file_of(cls)} has changed since the study's runs "
-                "of it: give the variant another name, or use another --study"
+                f"{arm.variant}: {design_page.file_of(cls)}, or a file that it imports, has "
+                "changed since the study's runs of it: use another --study"
             )
 
 

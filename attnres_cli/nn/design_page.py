@@ -11,14 +11,11 @@ Start: ...
 
 from __future__ import annotations
 
-import ast
-import hashlib
 import inspect
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from pathlib import Path
 from typing import Any, Literal
 
 _HEADING = re.compile(r"^([A-Z][a-z]+(?: [a-z]+)?):(?:[ \t]+|$)", re.MULTILINE)
@@ -98,15 +95,6 @@ def file_of(cls: type[Any]) -> str:
         return inspect.getfile(cls)
     except (TypeError, OSError):
         return ""
-
-
-def code_digest(cls: type[Any]) -> str:
-    """12 hex digits of a class's file, comments and layout aside; empty where there is no file."""
-    try:
-        tree = ast.parse(Path(file_of(cls)).read_text(encoding="utf-8"))
-    except (OSError, SyntaxError, ValueError):
-        return ""
-    return hashlib.sha256(ast.dump(tree).encode()).hexdigest()[:12]
 
 
 def _parts(text: str) -> dict[str, str]:

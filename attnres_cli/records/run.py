@@ -10,7 +10,11 @@ from attnres_cli.config.recipe import Recipe
 from attnres_cli.config.sections import TEXTS
 from attnres_cli.records import device_flops
 
-CODE = "variant_code"  # among a run's versions, the digest of the code of its design
+# Among a run's versions, digests of the code of its design with the files that this imports, and of
+# what all designs share.
+DESIGN_CODE = "code_design"
+SHARED_CODE = ("code_trunk", "code_engine", "code_loop", "code_data")
+
 FIRST_TUNING_SEED = 1_000_000  # seeds from here up tune learning rates, and are never compared
 WEIGHTS = "weights.safetensors"  # in a run's folder, its final weights
 

@@ -11,7 +11,15 @@ from typing import Literal
 
 from attnres_cli.records import gates
 from attnres_cli.records.comparison_terms import SHARED, ArmRecipe, Terms
-from attnres_cli.records.run import DataDescription, Gate, RunRecord, RunResult, Settings, Status
+from attnres_cli.records.run import (
+    SHARED_CODE,
+    DataDescription,
+    Gate,
+    RunRecord,
+    RunResult,
+    Settings,
+    Status,
+)
 from attnres_cli.stats.pairs import Difference, judged, mean_sd, paired, word
 from attnres_cli.stats.power import ALPHA
 
@@ -242,19 +250,24 @@ def _unequal(
     return None
 
 
-_NUMERIC = ("attnres", "torch")
+_NUMERIC = ("attnres", "torch", *SHARED_CODE)
 """Software that decides a run's numbers beyond rounding."""
 
 
 def _mixed(runs: Sequence[RunRecord], base_runs: Sequence[RunRecord]) -> tuple[int, ...]:
-    """The seeds on which an arm and the baseline were trained by different versions."""
+    """The seeds on which an arm and the baseline were trained by different versions, so far as both
+    are known.
+    """
 
-    def by_seed(runs: Sequence[RunRecord]) -> dict[int, list[str | None]]:
-        ended = [run for run in runs if run.result is not None]
-        return {run.seed: [run.versions.get(name) for name in _NUMERIC] for run in ended}
+    def by_seed(runs: Sequence[RunRecord]) -> dict[int, Mapping[str, str]]:
+        return {run.seed: run.versions for run in runs if run.result is not None}
+
+    def differ(ours: Mapping[str, str], theirs: Mapping[str, str]) -> bool:
+        known = [name for name in _NUMERIC if name in ours and name in theirs]
+        return any(ours[name] != theirs[name] for name in known)
 
     ours, base = by_seed(runs), by_seed(base_runs)
-    return tuple(seed for seed in sorted(ours.keys() & base.keys()) if ours[seed] != base[seed])
+    return tuple(s for s in sorted(ours.keys() & base.keys()) if differ(ours[s], base[s]))
 
 
 def _correct(arms: Sequence[ArmResult], base: Mapping[int, RunResult]) -> list[ArmResult]:

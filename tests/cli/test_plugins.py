@@ -98,7 +98,7 @@ def test_a_plugin_is_compared_by_workers_of_their_own_and_never_mixed_with_other
     (folder / "mine.py").write_text(SOUND.replace("/ 2", "/ 3"))
     code, _, err = process(*compare)
     assert (code, err.count("\n")) == (2, 1)
-    assert "has changed since the study's runs of it: give the variant another name" in err
+    assert "has changed since the study's runs of it: use another --study" in err
 
 
 @pytest.mark.slow

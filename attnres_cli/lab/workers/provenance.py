@@ -11,10 +11,10 @@ from pathlib import Path
 import torch
 
 import attnres_cli
-from attnres_cli.nn import design_page
+from attnres_cli.nn import code
 from attnres_cli.nn.residual import registry
 from attnres_cli.nn.variant import parse
-from attnres_cli.records.run import CODE, RunSpec
+from attnres_cli.records.run import DESIGN_CODE, RunSpec
 
 
 @cache
@@ -37,9 +37,10 @@ def versions() -> dict[str, str]:
 
 
 def made_with(spec: RunSpec) -> dict[str, str]:
-    """The versions of everything that a run is made with, the design's own code included."""
+    """The versions of everything that a run is made with, its code included."""
+    shared = {f"code_{name}": digest for name, digest in code.of_parts().items()}
     cls = registry()[parse(spec.variant).name]
-    return versions() | {CODE: design_page.code_digest(cls)}
+    return versions() | shared | {DESIGN_CODE: code.of_design(cls)}
 
 
 def _git(*arguments: str) -> str | None:

@@ -1,0 +1,104 @@
+"""Digests of the code that decides a run's numbers.
+
+They are of what code does: blind to comments, docstrings and layout, and equal under every Python
+that can read the file. Needs no torch.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import sys
+from collections.abc import Iterable, Iterator
+from functools import cache
+from importlib.util import resolve_name
+from pathlib import Path
+
+_PACKAGE = Path(__file__).parent.parent
+_NO_MATTER = ("kind", "type_comment", "ctx")  # u"", comments of types, load or store
+_HAVE_DOCSTRINGS = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+
+PARTS = {
+    "trunk": ("nn/model.py", "nn/loss.py", "nn/shape.py", "nn/residual.py", "nn/variant.py"),
+    "engine": ("nn/depthmix",),
+    "loop": ("train",),
+    "data": ("data",),
+}
+"""Files and folders of the package that decide the numbers of every run."""
+
+
+@cache
+def of_parts() -> dict[str, str]:
+    """12 hex digits of each of PARTS, by its name."""
+    return {name: digest(_files(paths)) for name, paths in PARTS.items()}
+
+
+def of_design(cls: type) -> str:
+    """12 hex digits of a class's file with the files that it imports from its own folder or below,
+    and those these import; empty where there is no file.
+    """
+    module = sys.modules.get(cls.__module__)
+    file = getattr(module, "__file__", None)
+    return digest(_with_helpers(Path(file), cls.__module__.rpartition(".")[0])) if file else ""
+
+
+def digest(files: Iterable[Path]) -> str:
+    """12 hex digits of what these Python files do, whatever their order; empty where one cannot be
+    read as Python.
+    """
+    try:
+        done = sorted(repr(_meaning(ast.parse(file.read_bytes()))) for file in files)
+    except (OSError, SyntaxError, ValueError):
+        return ""
+    return hashlib.sha256("\n".join(done).encode()).hexdigest()[:12]
+
+
+def _files(paths: Iterable[str]) -> list[Path]:
+    found = [_PACKAGE / path for path in paths]
+    return [file for path in found for file in (path.rglob("*.py") if path.is_dir() else [path])]
+
+
+def _meaning(node: object) -> object:
+    """A syntax tree as plain values, without what does not matter and what newer Pythons add."""
+    if isinstance(node, list):
+        return [_meaning(each) for each in node]
+    if not isinstance(node, ast.AST):
+        return node
+    fields = dict(ast.iter_fields(node))
+    if isinstance(node, ast.JoinedStr):  # some Pythons end a format with an empty text
+        fields["values"] = [v for v in node.values if getattr(v, "value", None) != ""]
+    if isinstance(node, _HAVE_DOCSTRINGS) and ast.get_docstring(node, clean=False) is not None:
+        fields["body"] = fields["body"][1:]
+    kept = [(name, value) for name, value in fields.items() if name not in _NO_MATTER]
+    # Fields that are empty are left out: `type_params` of functions came with Python 3.12.
+    return type(node).__name__, [(n, _meaning(v)) for n, v in kept if v is not None and v != []]
+
+
+def _with_helpers(file: Path, package: str) -> list[Path]:
+    """The file, and all those of its folder, which is `package`, that it needs."""
+    root, found, todo = file.parent, dict[Path, None](), [file]
+    while todo:
+        each = todo.pop()
+        if each not in found:
+            found[each] = None
+            inside = ".".join([package, *each.relative_to(root).parent.parts])
+            names = [name.removeprefix(f"{package}.") for name in _imported(each, inside)]
+            paths = [root.joinpath(*name.split(".")) for name in names]
+            files = [f for path in paths for f in (path.with_suffix(".py"), path / "__init__.py")]
+            todo += [file for file in files if file.is_file()]
+    return list(found)
+
+
+def _imported(file: Path, package: str) -> Iterator[str]:
+    """The names of modules in a file's imports, and of what may be modules; nowhere else."""
+    try:
+        tree = ast.parse(file.read_bytes())
+    except (OSError, SyntaxError, ValueError):
+        return
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            source = "." * node.level + (node.module or "")
+            name = resolve_name(source, package)
+            yield from (name, *(f"{name}.{alias.name}" for alias in node.names))
