@@ -7,8 +7,7 @@ from typing import Any
 from attnres_cli.report.comparison import METRIC, UNIT
 from attnres_cli.report.table import Column, Report, Table, flat
 from attnres_cli.stats.power import ALPHA, POWER, SEEDS, Pairing, seconds
-from attnres_cli.verdict.comparison import ArmResult
-from attnres_cli.verdict.format import duration, plural
+from attnres_cli.verdict.format import duration, interval, plural
 from attnres_cli.verdict.power import PowerAnalysis
 
 _NEEDED = (
@@ -28,14 +27,13 @@ _FIELDS = {
 
 def report_of(found: PowerAnalysis) -> Report:
     """The noise floor, the seeds that the gap takes with their cost, and detectable differences."""
-    comparison, floor = found.comparison, found.noise
-    arms, (low, high) = f"{plural(found.n_arms, 'arm')} beside the baseline", floor.ci95
-    document = _document(found)
+    comparison, floor, base = found.comparison, found.noise, found.comparison.base
+    arms, document = f"{plural(found.n_arms, 'arm')} beside the baseline", _document(found)
     return Report(
         title=(
             f"noise floor: {floor.n} runs of {comparison.baseline} under recipe "
             f"{comparison.recipe} ({comparison.recipe_digest}) end at {floor.mean:.4f}, sd "
-            f"{floor.sd:.4f} [{low:.4f}, {high:.4f}] nats per token"
+            f"{interval(floor.sd, floor.ci95, '.4f')} nats per token"
         ),
         tables=[
             Table(
@@ -49,16 +47,12 @@ def report_of(found: PowerAnalysis) -> Report:
                 [[_name(row), *(f"{v:.3f}" for v in row.detectable)] for row in found.pairings],
             ),
         ],
-        warnings=[f"warning: {gate}" for arm in comparison.arms if (gate := _gate(arm))],
+        warnings=[f"warning: {base.reason}"] if base is not None and base.reason else [],
         notes=_notes(found),
         document=document,
         fields=_FIELDS,
         records=[flat(document | row, _FIELDS) for row in document["pairings"]],
     )
-
-
-def _gate(arm: ArmResult) -> str:
-    return arm.reason if arm.verdict == "baseline" else ""
 
 
 def _needed_cells(row: Pairing, found: PowerAnalysis) -> list[str]:

@@ -59,10 +59,13 @@ def analyse(
             results.setdefault(run.variant, {})[run.seed] = run.result
     base = results[baseline]
     numerics = next((result.settings.numerics for result in reversed(base.values())), "")
-    counted = {seed: result for seed, result in base.items() if _counts(result, numerics)}
-    if len(counted) < 2:
+    losses = {
+        seed: result.val_loss
+        for seed, result in base.items()
+        if math.isfinite(result.val_loss) and result.settings.numerics == numerics
+    }
+    if len(losses) < 2:
         return None
-    losses = {seed: result.val_loss for seed, result in counted.items()}
     comparison = compare([run for run in records if run.result is not None], facts, baseline)
     pairs = []
     for arm in comparison.arms:
@@ -73,7 +76,7 @@ def analyse(
     floor = noise(list(losses.values()))
     found = measured(pairs, gap, n_tests)
     rows = [*([found] if found else []), *(assumed(floor, rho, gap, n_tests) for rho in ASSUMED)]
-    on = next(iter(counted.values())).settings
+    on = base[next(iter(losses))].settings
     fitting = max(1, n_cores // max(1, on.threads)) if on.device == "cpu" else 1
     return PowerAnalysis(
         comparison=comparison,
@@ -85,13 +88,8 @@ def analyse(
         n_timed=sum(map(len, results.values())),
         workers=workers or fitting,
         numerics=numerics,
-        left_out=len(base) - len(counted),
+        left_out=len(base) - len(losses),
     )
-
-
-def _counts(result: RunResult, numerics: str) -> bool:
-    """Whether it is complete, and computed like the newest one."""
-    return math.isfinite(result.val_loss) and result.settings.numerics == numerics
 
 
 def _runs(
