@@ -28,24 +28,18 @@ _COLUMNS = (
 
 def report_of(comparisons: Sequence[Comparison]) -> Report:
     """Every comparison beside the paper. Raises UsageError where the paper lacks the baseline."""
-    return joined([one_report(comparison, paper()) for comparison in comparisons])
+    return joined([one_report(comparison) for comparison in comparisons])
 
 
-def one_report(comparison: Comparison, numbers: Mapping[str, Any]) -> Report:
+def one_report(comparison: Comparison) -> Report:
     """One comparison beside the paper. Raises UsageError as `report_of`."""
-    found, title = beside(comparison, numbers), labels.title(comparison)
-    told = notes(comparison, numbers)
+    found, title, told = beside(comparison), labels.title(comparison), notes(comparison)
+    heading = f"difference from {comparison.baseline}, {UNIT}"
     records = [_record(row, comparison) for row in found]
     arms = [record | {"terms": asdict(comparison.terms)} for record in records]
     return Report(
         title=f"{title}, beside the paper",
-        tables=[
-            Table(
-                f"difference from {comparison.baseline}, {UNIT}",
-                _COLUMNS,
-                [_cells(row) for row in found],
-            )
-        ],
+        tables=[Table(heading, _COLUMNS, [_cells(row) for row in found])],
         notes=told,
         document={"title": title, "unit": UNIT, "arms": arms, "notes": told},
         fields=_FIELDS,
@@ -62,8 +56,9 @@ def _cells(row: Beside) -> list[str | Cell]:
     return [row.arm.variant, gap, difference_text(row.arm.difference), " / ".join(ranks), told]
 
 
-def notes(comparison: Comparison, numbers: Mapping[str, Any]) -> list[str]:
+def notes(comparison: Comparison) -> list[str]:
     """What the numbers are of, the rule, and where the paper is loose."""
+    held = paper()
     lines = [
         "paper: Kimi Team 2026, arXiv 2603.15031, Table 4, Fig. 6 and Table 2 at 436M active "
         "parameters (32 sublayers, 87.9B tokens); an arm is matched by its name, blocks by their "
@@ -74,19 +69,16 @@ def notes(comparison: Comparison, numbers: Mapping[str, Any]) -> list[str]:
         "ranks: the paper's / yours, among the arms that both have, least loss first",
         RULE,
     ]
-    if comparison.baseline in next(iter(numbers["table2"].values())):
-        lines.append(_sizes(comparison.baseline, numbers))
-    return lines + [f"the paper, {_place(key)}: {text}" for key, text in numbers["notes"].items()]
+    if comparison.baseline in next(iter(held["table2"].values())):
+        lines.append(_sizes(comparison.baseline, held["table2"]))
+    for key, text in held["notes"].items():  # of table2 or figure4
+        place = re.sub(r"^table(?=\d)", "Table ", re.sub(r"^figure(?=\d)", "Fig. ", key))
+        lines.append(f"the paper, {place}: {text}")
+    return lines
 
 
-def _place(key: str) -> str:
-    """`Fig. 4` for figure4, `Table 2` for table2."""
-    return re.sub(r"^table(?=\d)", "Table ", re.sub(r"^figure(?=\d)", "Fig. ", key))
-
-
-def _sizes(baseline: str, numbers: Mapping[str, Any]) -> str:
+def _sizes(baseline: str, table: Mapping[str, Mapping[str, float]]) -> str:
     """The gaps at the sizes of Table 2."""
-    table: Mapping[str, Mapping[str, float]] = numbers["table2"]
     specs = [spec for spec in next(iter(table.values())) if spec != baseline]
     parts = [
         f"{spec} " + " ".join(f"{row[spec] - row[baseline]:+.3f}" for row in table.values())
@@ -109,5 +101,5 @@ _FIELDS = {
 def _record(row: Beside, comparison: Comparison) -> dict[str, Any]:
     difference = row.arm.difference
     n_seeds = difference.n if difference else len(row.arm.losses)
-    more = {"n_seeds": n_seeds, "terms": labels.name(comparison.terms)}
+    more = {"n_seeds": n_seeds, "reason": row.reason, "terms": labels.name(comparison.terms)}
     return flat(asdict(comparison) | asdict(row) | more, _FIELDS)

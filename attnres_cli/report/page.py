@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from attnres_cli.config import address
-from attnres_cli.config.recipe import paper
 from attnres_cli.records import gates
 from attnres_cli.report import against, answer, comparison, scaling
 from attnres_cli.report.figures.drawing import drawings, of_sizes
@@ -177,10 +176,10 @@ def scaling_page(found: Ladder, study_name: str) -> str:
 
 def beside_paper(chapters: Sequence[Chapter], titles: Sequence[str]) -> Section:
     """Comparisons beside the paper; empty where it has none of their arms but the baseline."""
-    parts, notes, numbers = [], dict[str, None](), paper()
+    parts, notes = [], dict[str, None]()
     for chapter, title in zip(chapters, titles, strict=True):
-        if is_known(chapter.comparison, numbers):
-            report = against.one_report(chapter.comparison, numbers)
+        if is_known(chapter.comparison):
+            report = against.one_report(chapter.comparison)
             parts.append(Part(title if len(chapters) > 1 else "", tables=report.tables))
             notes |= dict.fromkeys(report.notes)
     return Section("Beside the paper", "paper", [*parts, Part(notes=[*notes])])

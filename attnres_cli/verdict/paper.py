@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
+from attnres_cli.config.recipe import paper
 from attnres_cli.errors import UsageError, unknown
 from attnres_cli.verdict.comparison import ArmResult, Comparison
 
@@ -28,7 +29,6 @@ class Beside:
 
     `paper_loss` is as printed, None where the paper has no such arm. The ranks are among the arms
     that both have, least loss first, equal ones sharing a rank; None where either has no gap.
-    `reason`: why there is no verdict.
     """
 
     arm: ArmResult
@@ -37,72 +37,65 @@ class Beside:
     paper_rank: int | None
     rank: int | None
     said: Said
-    reason: str = ""
+
+    @property
+    def reason(self) -> str:
+        """Why there is no verdict, or what is wrong with the baseline."""
+        return self.arm.reason if self.said in ("baseline", "no verdict") else ""
 
 
-def losses(paper: Mapping[str, Any]) -> dict[str, float]:
+def losses() -> dict[str, float]:
     """The paper's losses by spec of one model: Table 4 with Fig. 6, and Table 2 at its size."""
-    size, same = paper["against"]["size"], paper["against"]["same"]
-    of_size = {spec: loss for spec, loss in paper["table2"][size].items() if spec not in same}
-    return {**of_size, **paper["table4"]}
+    held = paper()
+    size, same = held["against"]["size"], held["against"]["same"]
+    of_size = {spec: loss for spec, loss in held["table2"][size].items() if spec not in same}
+    return {**of_size, **held["table4"]}
 
 
-def beside(comparison: Comparison, paper: Mapping[str, Any]) -> list[Beside]:
+def beside(comparison: Comparison) -> list[Beside]:
     """Every arm beside the paper's of that name. Raises UsageError where it lacks the baseline."""
-    theirs, baseline = losses(paper), comparison.baseline
+    theirs, baseline = losses(), comparison.baseline
     if baseline not in theirs:
         raise UsageError(f"--against paper: {unknown('baseline in the paper', baseline, theirs)}")
     gaps = {spec: round(loss - theirs[baseline], _DIGITS) for spec, loss in theirs.items()}
-    ours = {arm.variant: _gap(arm) for arm in comparison.arms}
-    known = {name: gap for name, gap in ours.items() if gap is not None and name in gaps}
+    ours = {arm.variant: arm.difference.mean for arm in comparison.arms if arm.difference}
+    ours |= {baseline: 0.0} if comparison.base is not None else {}
+    known = {name: gap for name, gap in ours.items() if name in gaps}
     ranks, paper_ranks = _ranks(known), _ranks({name: gaps[name] for name in known})
-    found = []
-    for arm in comparison.arms:
-        gap = gaps.get(arm.variant)
-        said, reason = _said(arm, gap)
-        found.append(
-            Beside(
-                arm=arm,
-                paper_loss=theirs.get(arm.variant),
-                paper_gap=gap,
-                paper_rank=paper_ranks.get(arm.variant),
-                rank=ranks.get(arm.variant),
-                said=said,
-                reason=reason,
-            )
+    return [
+        Beside(
+            arm=arm,
+            paper_loss=theirs.get(arm.variant),
+            paper_gap=gaps.get(arm.variant),
+            paper_rank=paper_ranks.get(arm.variant),
+            rank=ranks.get(arm.variant),
+            said=_said(arm, gaps.get(arm.variant)),
         )
-    return found
+        for arm in comparison.arms
+    ]
 
 
-def is_known(comparison: Comparison, paper: Mapping[str, Any]) -> bool:
+def is_known(comparison: Comparison) -> bool:
     """Whether the paper has the baseline and some other arm of a comparison."""
-    arms = {arm.variant for arm in comparison.arms} | {comparison.baseline}
-    known = arms & losses(paper).keys()
-    return comparison.baseline in known and len(known) > 1
-
-
-def _gap(arm: ArmResult) -> float | None:
-    """The paired difference, 0 of the baseline itself; None where the arm is blocked."""
-    if arm.verdict == "baseline":
-        return 0.0
-    return None if arm.difference is None else arm.difference.mean
+    known = {arm.variant for arm in comparison.arms} & losses().keys()
+    return comparison.baseline in losses() and not known <= {comparison.baseline}
 
 
 def _ranks(gaps: Mapping[str, float]) -> dict[str, int]:
     return {name: 1 + sum(other < gap for other in gaps.values()) for name, gap in gaps.items()}
 
 
-def _said(arm: ArmResult, gap: float | None) -> tuple[Said, str]:
-    """The word for an arm, and why there is none."""
+def _said(arm: ArmResult, gap: float | None) -> Said:
+    """The word for an arm, of which the paper has this gap."""
     if arm.verdict == "baseline":
-        return "baseline", arm.reason
+        return "baseline"
     if gap is None:
-        return "not in the paper", ""
+        return "not in the paper"
     if arm.difference is None:
-        return "no verdict", arm.reason
+        return "no verdict"
     low, high = arm.difference.ci95
     if low <= 0 <= high:
-        return "within noise", ""
+        return "within noise"
     if gap == 0:
-        return "no gap in the paper", ""
-    return ("same sign" if (gap < 0) == (arm.difference.mean < 0) else "opposite sign"), ""
+        return "no gap in the paper"
+    return "same sign" if (gap < 0) == (arm.difference.mean < 0) else "opposite sign"
