@@ -34,6 +34,7 @@ the code.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import Literal, NamedTuple
 
 import torch
@@ -82,6 +83,10 @@ class Delta(Residual):
             tuple(j for j in sources if partial or self.sources.is_finished(j))
             for sources in self.sources.visible[1:-1]
         ]
+        self.visible = tuple(self.seen)
+        if null:
+            self.visible = tuple((0, *(j + 1 for j in sources)) for sources in self.seen)
+        self.n_pairs, self.n_scored = sum(map(len, self.visible)), len({*chain(*self.visible)})
         sites = n_sublayers - 1
         self.query = nn.Parameter(torch.zeros(sites, d_model))
         self.gain = nn.Parameter(torch.ones(sites, d_model))
@@ -93,10 +98,7 @@ class Delta(Residual):
             self.project = nn.Parameter(torch.zeros(sites, d_model, d_model))
 
     def start(self, x: Hidden) -> State:
-        visible = tuple(self.seen)
-        if self.null:
-            visible = tuple((0, *(j + 1 for j in sources)) for sources in self.seen)
-        history = History(Scoring(visible, "softmax", query=self.query, gain=self.gain))
+        history = History(Scoring(self.visible, "softmax", query=self.query, gain=self.gain))
         if self.null:
             history = history.append(torch.zeros_like(x))
         return State(x, history.append(x))
@@ -147,12 +149,11 @@ class Delta(Residual):
     def extra_flops_per_token(self) -> int:
         d, sites = self.d_model, self.n_sublayers - 1
         project = 0 if self.project is None else 2 * d * d
-        return 4 * d * self._n_pairs() + 2 * d * self._n_scored() + (2 * d + project) * sites
+        return 4 * d * self.n_pairs + 2 * d * self.n_scored + (2 * d + project) * sites
 
     def extra_bytes_per_token(self, itemsize: int) -> int:
         sites = self.n_sublayers - 1
-        moved = self._n_pairs() + self._n_scored()
-        moved += 2 * sites  # the stream in, h out
+        moved = self.n_pairs + self.n_scored + 2 * sites  # the stream in, h out
         moved += 3 * sum(self.sources.place(l) > 1 for l in range(1, self.n_sublayers))
         if self.project is not None:  # the stream in, a gate out and in
             moved += 3 * sites
@@ -160,11 +161,5 @@ class Delta(Residual):
 
     def dead_params(self) -> Mapping[str, Sequence[int]]:
         """What sites of one source have: its weight is 1."""
-        dead = [site for site, seen in enumerate(self.seen) if len(seen) + self.null == 1]
+        dead = [site for site, seen in enumerate(self.visible) if len(seen) == 1]
         return {"query": dead, "gain": dead} if dead else {}
-
-    def _n_pairs(self) -> int:
-        return sum(len(sources) + self.null for sources in self.seen)
-
-    def _n_scored(self) -> int:
-        return len(set().union(*self.seen)) + self.null

@@ -52,13 +52,12 @@ class DenseFormer(Residual):
         self, d_model: int, n_sublayers: int, *, dilation: int = 1, period: int = 1
     ) -> None:
         super().__init__(d_model, n_sublayers)
-        n_layers = n_sublayers // 2
         for name, value in (("dilation", dilation), ("period", period)):
-            if not 1 <= value <= n_layers:
-                raise VariantError(f"{name} must be in 1..{n_layers} (n_layers), got {value}")
+            if not 1 <= value <= self.n_layers:
+                raise VariantError(f"{name} must be in 1..{self.n_layers} (n_layers), got {value}")
         self.visible = tuple(
             tuple(range(b % dilation, b + 1, dilation)) if b % period == 0 else ()
-            for b in range(1, n_layers + 1)
+            for b in range(1, self.n_layers + 1)
         )
         identity = [float(j == seen[-1]) for seen in self.visible for j in seen]
         self.weight = nn.Parameter(torch.tensor(identity).unsqueeze(-1))  # (pairs, 1)

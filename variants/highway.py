@@ -33,13 +33,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from attnres_cli.nn.residual import Hidden, VariantError, register
-
-from .parts.one_stream import OneStream
+from attnres_cli.nn.residual import Hidden, Residual, VariantError, register
 
 
 @register("highway")
-class Highway(OneStream):
+class Highway(Residual):
     """The state is the stream itself; its gate is made when the output has come."""
 
     def __init__(

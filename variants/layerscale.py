@@ -23,13 +23,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from attnres_cli.nn.residual import Hidden, VariantError, register
-
-from .parts.one_stream import OneStream
+from attnres_cli.nn.residual import Hidden, Residual, VariantError, register
 
 
 @register("layerscale")
-class LayerScale(OneStream):
+class LayerScale(Residual):
     """The state is the stream itself."""
 
     def __init__(self, d_model: int, n_sublayers: int, *, scale: float = 1e-4) -> None:

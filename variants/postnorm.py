@@ -22,13 +22,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from attnres_cli.nn.residual import Hidden, Norms, register
-
-from .parts.one_stream import OneStream
+from attnres_cli.nn.residual import Hidden, Norms, Residual, register
 
 
 @register("postnorm")
-class PostNorm(OneStream):
+class PostNorm(Residual):
     """The stream is normalised after each sum."""
 
     norms = Norms.NONE

@@ -16,13 +16,11 @@ averaging, and what this one gains or loses over `standard` is noise.
 
 from __future__ import annotations
 
-from attnres_cli.nn.residual import Hidden, register
-
-from .parts.one_stream import OneStream
+from attnres_cli.nn.residual import Hidden, Residual, register
 
 
 @register("rescaled")
-class Rescaled(OneStream):
+class Rescaled(Residual):
     """The state is the running sum of all sources."""
 
     equals_standard_at_init = True

@@ -24,13 +24,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from attnres_cli.nn.residual import Hidden, Norms, register
-
-from .parts.one_stream import OneStream
+from attnres_cli.nn.residual import Hidden, Norms, Residual, register
 
 
 @register("rezero")
-class ReZero(OneStream):
+class ReZero(Residual):
     """The state is the stream itself."""
 
     def __init__(

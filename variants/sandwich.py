@@ -17,13 +17,11 @@ have the trunk's eps.
 
 from __future__ import annotations
 
-from attnres_cli.nn.residual import Hidden, Norms, register
-
-from .parts.one_stream import OneStream
+from attnres_cli.nn.residual import Hidden, Norms, Residual, register
 
 
 @register("sandwich")
-class Sandwich(OneStream):
+class Sandwich(Residual):
     """The state is the stream itself: the trunk does the rest."""
 
     norms = Norms.PRE_AND_POST

@@ -14,13 +14,11 @@ Source: He et al. 2015 (arXiv 1512.03385); PreNorm: Xiong et al. 2020 (arXiv 200
 from __future__ import annotations
 
 from attnres_cli.nn.cost import TableOne
-from attnres_cli.nn.residual import Hidden, register
-
-from .parts.one_stream import OneStream
+from attnres_cli.nn.residual import Hidden, Residual, register
 
 
 @register("standard")
-class Standard(OneStream):
+class Standard(Residual):
     """The state is the stream itself."""
 
     equals_standard_at_init = True

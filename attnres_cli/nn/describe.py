@@ -27,7 +27,7 @@ def describe(typed: Variant, n_layers: int, d_model: int) -> Description:
     shape = _trunk(n_layers, d_model)
     with torch.device("meta"):
         design = typed.build(d_model, shape.n_sublayers)
-    sums = joined(typed, shape.n_sublayers)
+    at_start, sums = _mixing(typed, shape.n_sublayers, noise=0.0), joined(typed, shape.n_sublayers)
     return Description(
         spec=str(typed.at_depth(shape.n_sublayers)),
         n_layers=n_layers,
@@ -38,7 +38,7 @@ def describe(typed: Variant, n_layers: int, d_model: int) -> Description:
         trunk_flops=shape.flops_per_token(),
         extra_bytes=design.extra_bytes_per_token(ITEMSIZE),
         equals_standard=design.equals_standard_at_init,
-        mixing=mixing_at_start(typed, shape.n_sublayers),
+        mixing=None if at_start is None else at_start.mean(dim=(0, 1, 2)).tolist(),
         joined=None if sums is None else sums.tolist(),
         not_linear=design.not_linear,
         findings=tuple(prove(small(typed), QUICK)),
@@ -63,12 +63,6 @@ def _trunk(n_layers: int, d_model: int) -> Shape:
         vocab_size=256,
         seq_len=2048,
     )
-
-
-def mixing_at_start(typed: Variant, n_sublayers: int) -> list[list[float]] | None:
-    """M at step 0, site by source, a mean over random tokens and the width; None if not linear."""
-    found = _mixing(typed, n_sublayers, noise=0.0)
-    return None if found is None else found.mean(dim=(0, 1, 2)).tolist()
 
 
 @cache

@@ -52,7 +52,8 @@ class Description:
         extra_flops: forward FLOPs per token beyond `standard`, and `trunk_flops` those of standard.
         extra_bytes: forward reads and writes per token beyond `standard`'s residual, in bfloat16.
         equals_standard: at step 0, as it claims and as the findings prove.
-        mixing: for each site, the weight of each output at step 0, a mean over the width.
+        mixing: for each site, the weight of each output at step 0, a mean over random tokens and
+            the width; None where the design is not linear.
         joined: for each of these, whether it shares a learned weight with the output before it.
         not_linear: why there is no such table; empty where there is.
         findings: of the quick proofs, on a small trunk.

@@ -149,13 +149,10 @@ def disagreement(
     total = sum(float(g.double().square().sum()) for g in reference[1].values()) ** 0.5
     worst, where = 0.0, ""
     for name in reference[1].keys() | found[1].keys():
-        mine, right = found[1].get(name), reference[1].get(name)
-        known = mine if right is None else right
-        assert known is not None
-        zero = torch.zeros_like(known)
-        mine, right = zero if mine is None else mine, zero if right is None else right
-        size = max(float(right.double().norm()), 1e-3 * total, 1e-30)
-        error = float((mine.double() - right.double()).norm()) / size
+        zero = torch.zeros_like((found[1] | reference[1])[name])
+        mine, right = (each[1].get(name, zero).double() for each in (found, reference))
+        size = max(float(right.norm()), 1e-3 * total, 1e-30)
+        error = float((mine - right).norm()) / size
         if not error <= worst:
             worst, where = error, name
             if error != error:

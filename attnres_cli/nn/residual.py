@@ -53,7 +53,8 @@ class Residual(nn.Module, ABC):
     """What is carried from depth to depth, and how each sublayer reads and writes it.
 
     The state is the design's own: a tensor, a history, a stack of streams. It is never changed in
-    place, so that a sublayer may be run twice (activation checkpointing).
+    place, so that a sublayer may be run twice (activation checkpointing). Where a design says
+    nothing else it is one stream, which sublayers and the output norm see as it is.
 
     Facts that the trunk and the proofs read, of the class or of the instance:
         norms: the norms the trunk puts around each sublayer.
@@ -83,21 +84,21 @@ class Residual(nn.Module, ABC):
         """Transformer layers: an attention, the odd sublayer, and an MLP, the even one."""
         return self.n_sublayers // 2
 
-    @abstractmethod
     def start(self, x: Hidden) -> Any:
         """The state that holds the embedding x = v_0."""
+        return x
 
-    @abstractmethod
     def read(self, state: Any, l: int) -> tuple[Hidden, Any]:
         """What sublayer l in 1..L sees, and the state with whatever write needs kept in it."""
+        return state, state
 
     @abstractmethod
     def write(self, state: Any, l: int, y: Hidden) -> Any:
         """The state after sublayer l has put out y."""
 
-    @abstractmethod
     def finish(self, state: Any) -> Hidden:
         """What the output norm sees."""
+        return state
 
     def n_params(self) -> int:
         """Parameters that the design adds: counted, so that no design declares them."""
@@ -163,15 +164,9 @@ R = TypeVar("R", bound=Residual)
 def register(
     name: str, presets: Mapping[str, Mapping[str, Value]] | None = None
 ) -> Callable[[type[R]], type[R]]:
-    """Make a design known under `name`, as typed on the command line.
-
-    Args:
-        name: of the design.
-        presets: options by the name of a published model or layout, which may be typed alone.
-
-    Raises:
-        VariantError: another module has taken the name, or the constructor takes **kwargs, which
-            would hide a mistyped option.
+    """Make a design known under `name`, as typed on the command line. `presets` are options by the
+    name of a published model or layout, which may be typed alone. Raises VariantError where another
+    module has the name, or the constructor takes **kwargs, which would hide a mistyped option.
     """
 
     def known_as(cls: type[R]) -> type[R]:
@@ -196,9 +191,7 @@ def register(
 
 def add_plugin(path: str) -> None:
     """Make the designs of a user's own file known here and in worker processes started later.
-
-    Raises:
-        VariantError: no such file, one that cannot be imported, or one that registers nothing.
+    Raises VariantError for a file that cannot be imported, or that registers nothing.
     """
     file = Path(path).expanduser().resolve()
     registry()  # so that a name taken twice is told of the plugin

@@ -38,16 +38,12 @@ class Option:
     def allowed(self) -> str:
         """What may be typed, in words: `on or off`, `a whole number or none`."""
         names = {bool: "on or off", int: "a whole number", float: "a number", type(None): "none"}
-        words = [names.get(part) or _choices(part) for part in _parts(self.kind)]
-        return " or ".join(words)
+        parts = _parts(self.kind)
+        return " or ".join(names.get(part) or " or ".join(typing.get_args(part)) for part in parts)
 
 
 def _parts(kind: Any) -> tuple[Any, ...]:
     return typing.get_args(kind) if isinstance(kind, types.UnionType) else (kind,)
-
-
-def _choices(part: Any) -> str:
-    return " or ".join(typing.get_args(part))
 
 
 def _read(part: Any, text: str) -> Value:

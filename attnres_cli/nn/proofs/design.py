@@ -15,19 +15,7 @@ from attnres_cli.nn.variant import options_of, parse
 
 def keeps_shape(subject: Subject) -> None:
     """Every sublayer sees a tensor of the embedding's shape."""
-    design = design_of(subject)
-    x = values_for(subject, 1)[0]
-    state = design.start(x)
-    for l in range(1, design.n_sublayers + 1):
-        back: Any = design.read(state, l)
-        if not (isinstance(back, tuple) and len(back) == 2):
-            raise BrokenError(
-                f"read must return the pair (h, state), sublayer {l} got {_kind(back)}"
-            )
-        h, state = back
-        _has_shape(h, x, f"read for sublayer {l}")
-        state = design.write(state, l, _branch(h, l))
-    _has_shape(design.finish(state), x, "finish")
+    _all_reads(design_of(subject), values_for(subject, 1)[0])
 
 
 def is_token_wise(subject: Subject) -> None:
@@ -36,7 +24,8 @@ def is_token_wise(subject: Subject) -> None:
     before = values_for(subject, 1)[0]
     changed = before.clone()
     changed[1, 2] += 1.0
-    seen = [_all_reads(design, x) for x in (before, changed)]
+    with torch.no_grad():
+        seen = [_all_reads(design, x) for x in (before, changed)]
     for l, (a, b) in enumerate(zip(*seen, strict=True), 1):
         if not (torch.isfinite(a).all() and torch.isfinite(b).all()):
             raise BrokenError(f"site {l} sees a number that is not finite")
@@ -91,19 +80,22 @@ def is_documented(subject: Subject) -> None:
             raise BrokenError(f"under 'Options:' there is no line for {name}")
 
 
-def _branch(h: Tensor, l: int) -> Tensor:
-    """A stand-in for sublayer l that moves nothing between tokens."""
-    return torch.tanh(h.roll(l, dims=-1))
-
-
-@torch.no_grad()
 def _all_reads(design: Residual, x: Tensor) -> list[Tensor]:
+    """What every site sees of x, between sublayers that move nothing between tokens."""
     state, seen = design.start(x), []
     for l in range(1, design.n_sublayers + 1):
-        h, state = design.read(state, l)
+        back: Any = design.read(state, l)
+        if not (isinstance(back, tuple) and len(back) == 2):
+            raise BrokenError(
+                f"read must return the pair (h, state), sublayer {l} got {_kind(back)}"
+            )
+        h, state = back
+        _has_shape(h, x, f"read for sublayer {l}")
         seen.append(h)
-        state = design.write(state, l, _branch(h, l))
-    return [*seen, design.finish(state)]
+        state = design.write(state, l, torch.tanh(h.roll(l, dims=-1)))
+    out = design.finish(state)
+    _has_shape(out, x, "finish")
+    return [*seen, out]
 
 
 def _has_shape(h: Any, x: Tensor, who: str) -> None:

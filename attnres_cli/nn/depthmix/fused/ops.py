@@ -36,7 +36,7 @@ def scores(v: Tensor, w: Tensor, heads: int, normalise: bool, eps: float) -> tup
     n, d = v.shape
     z, r = _empty_scores(v, len(w), heads), v.new_empty(n, dtype=torch.float32)
     block_n, block_d = 32, _block(d // heads, 16, 64)
-    with _on(v):
+    with torch.cuda.device_of(v):
         kernels.scores_kernel[(triton.cdiv(n, block_n),)](
             v, w, z, r, n, len(w), v.stride(0), z.stride(0), eps,
             D=d, HEADS=heads, NORMALISE=normalise, PRECISION=_precision(),
@@ -61,7 +61,7 @@ def mix(
     out = vs[0].new_empty(n, d, dtype=dtype)
     constants = vs[0].new_empty(2, n, heads, dtype=torch.float32)
     block_n, block_d, tiles = _tiles(d // heads)
-    with _on(out):
+    with torch.cuda.device_of(out):
         kernels.mix_kernel[(triton.cdiv(n, block_n), heads * tiles)](
             _padded(vs), _padded([v.stride(0) for v in vs]), _padded(zs),
             out, constants, len(vs), n,
@@ -93,7 +93,7 @@ def mix_group(
     score = vs[0].new_empty(n_sites, n, heads, dtype=torch.float32)
     block_g = triton.next_power_of_2(n_sites)
     block_n, block_d, tiles = _tiles(d // heads, block_g)
-    with _on(mixed):
+    with torch.cuda.device_of(mixed):
         kernels.mix_group_kernel[(triton.cdiv(n, block_n), heads * tiles)](
             _padded(vs), _padded([v.stride(0) for v in vs]), _padded(zs), mixed, score,
             len(vs), n, n_sites, zs[0].stride(0),
@@ -132,7 +132,7 @@ def gather(
     block_d = _block(d // heads, 1)
     block_n = max(1, min(16, _REGISTERS // block_d))
     none = (acc,) * _padded_to(len(gs))
-    with _on(acc):
+    with torch.cuda.device_of(acc):
         kernels.gather_kernel[(triton.cdiv(n, block_n), heads)](
             v, z, _padded(gs), _padded([g.stride(0) for g in gs]),
             _padded([c.contiguous() for c in constants]) if constants else none,
@@ -166,7 +166,7 @@ def finish(
     tiles_each = triton.cdiv(triton.cdiv(n, block_n), PARTS)
     parts = triton.cdiv(triton.cdiv(n, block_n), tiles_each)
     dw = w.new_empty(parts, n_rows, d)
-    with _on(dv):
+    with torch.cuda.device_of(dv):
         kernels.finish_kernel[(parts, heads * triton.cdiv(d // heads, block_d))](
             acc, v, z, acc if r is None else r, w, ds, dv, dw,
             n, n_rows, v.stride(0), z.stride(0), ds.stride(0), tiles_each,
@@ -202,11 +202,8 @@ def _z_step(z: Tensor) -> int:
 
 
 def _empty_scores(v: Tensor, n_rows: int, heads: int) -> Tensor:
-    return v.new_empty(n_rows, _round_up(v.shape[0]), heads, dtype=torch.float32)
-
-
-def _round_up(n: int) -> int:
-    return (n + 15) // 16 * 16
+    n = (v.shape[0] + 15) // 16 * 16
+    return v.new_empty(n_rows, n, heads, dtype=torch.float32)
 
 
 def _padded_to(n: int) -> int:
@@ -236,7 +233,3 @@ def _warps(numbers: int) -> int:
 def _precision() -> str:
     """Of matrix products: three TF32 products make one as good as float32's."""
     return "ieee" if triton.knobs.runtime.interpret else "tf32x3"
-
-
-def _on(x: Tensor) -> torch.cuda.device_of:
-    return torch.cuda.device_of(x)
