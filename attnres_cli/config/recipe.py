@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any
@@ -175,6 +176,7 @@ def about_suite(name: str) -> dict[str, Any]:
     return _shipped(f"suites/{name}.yaml")
 
 
+@cache
 def paper() -> dict[str, Any]:
     """The numbers of the Attention Residuals paper: losses by spec in `table4` (with Fig. 6), by
     size and spec in `table2`; the rest (`scaling`, `table3`, figures, `notes`) as the file says.

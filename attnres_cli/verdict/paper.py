@@ -77,8 +77,9 @@ def beside(comparison: Comparison) -> list[Beside]:
 
 def is_known(comparison: Comparison) -> bool:
     """Whether the paper has the baseline and some other arm of a comparison."""
-    known = {arm.variant for arm in comparison.arms} & losses().keys()
-    return comparison.baseline in losses() and not known <= {comparison.baseline}
+    theirs = losses()
+    known = {arm.variant for arm in comparison.arms} & theirs.keys()
+    return comparison.baseline in theirs and not known <= {comparison.baseline}
 
 
 def _ranks(gaps: Mapping[str, float]) -> dict[str, int]:
