@@ -92,31 +92,23 @@ class Model(Section):
         return Shape(**(found | self.model_dump(exclude_none=True)), vocab_size=vocab_size)
 
 
-_FILES = ("nanogpt", "llmc", "npy")
 TEXTS = ("stdlib", "text", "huggingface")
 """Sources of text; others hold tokens, whose bytes say nothing of a text."""
 
-_READ_BY = {
-    "path": ("text", *_FILES, "huggingface"),
-    "val_path": ("text", *_FILES),
-    "vocab_size": _FILES,
-    "dtype": ("nanogpt",),
-    "tokenizer": TEXTS,
-    "subset": ("huggingface",),
-    "split": ("huggingface",),
-    "val_split": ("huggingface",),
-    "column": ("huggingface",),
-    "rows": ("huggingface",),
-    "streaming": ("huggingface",),
-    "nodes": ("pointers",),
-    "hops": ("pointers",),
-    "degree": ("permutations",),
-    "length": ("permutations",),
-    "pairs": ("recall",),
-    "keys": ("recall",),
-    "values": ("recall",),
-}
-"""Keys that mean something to some sources only, and to which."""
+_READ_BY: dict[str, tuple[str, ...]] = {
+    "stdlib": ("tokenizer",),
+    "text": ("path", "val_path", "tokenizer"),
+    "nanogpt": ("path", "val_path", "vocab_size", "dtype"),
+    "llmc": ("path", "val_path", "vocab_size"),
+    "npy": ("path", "val_path", "vocab_size"),
+    "huggingface": (
+        "path", "tokenizer", "subset", "split", "val_split", "column", "rows", "streaming",
+    ),
+    "pointers": ("nodes", "hops"),
+    "permutations": ("degree", "length"),
+    "recall": ("pairs", "keys", "values"),
+}  # fmt: skip
+"""Keys that mean something to some sources only."""
 
 _FILLED_IN: dict[str, dict[str, Any]] = {
     "huggingface": {"split": "train", "column": "text"},
@@ -171,8 +163,9 @@ class Data(Section):
 
     @model_validator(mode="after")
     def _keys_are_read(self) -> Data:
-        for key, sources in _READ_BY.items():
-            if getattr(self, key) is not None and self.source not in sources:
+        for key in type(self).model_fields:
+            sources = [source for source, keys in _READ_BY.items() if key in keys]
+            if sources and getattr(self, key) is not None and self.source not in sources:
                 raise ValueError(
                     f"{key} is read with source: {' or '.join(sources)}, got source: "
                     f"{self.source}; add --set data.source={sources[0]}"

@@ -9,8 +9,8 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
 from functools import cached_property
 
 import numpy as np
@@ -26,12 +26,11 @@ _VALIDATION = (2**64 - 1,) * 2  # no seed and step are both so large
 _ROOM = 1000  # instances there are for every one that is evaluated on, at least
 _VERSION = 1  # of the sequences; another one has another fingerprint
 
-TASKS: dict[str, tuple[type[Task], Sequence[str]]] = {
-    "pointers": (Pointers, ("nodes", "hops")),
-    "permutations": (Permutations, ("degree", "length")),
-    "recall": (Recall, ("pairs", "keys", "values")),
+TASKS: dict[str, type[Task]] = {
+    "pointers": Pointers,
+    "permutations": Permutations,
+    "recall": Recall,
 }
-"""Each task with the keys of a recipe's data that it takes."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +52,7 @@ class Episodes(Tokens):
         assert seq_len == self.seq_len
         draw = generator(seed, step)
         found = self.task.draw(draw, batch_size, seq_len)
-        while (held := self._are_held(found)).any():
+        while (held := np.isin(self._hashes(found), self._held)).any():
             found[held] = self.task.draw(draw, int(held.sum()), seq_len)
         return found
 
@@ -81,16 +80,12 @@ class Episodes(Tokens):
             floor=self.floor,
         )
 
-    def _are_held(self, sequences: Windows) -> NDArray[np.bool_]:
-        """Whose instance an evaluation sequence has; one in 2^50 or so that has none, too."""
-        return np.isin(self._hashes(sequences), self._held)
-
     @cached_property
     def _held(self) -> NDArray[np.uint64]:
         return self._hashes(self.val)
 
     def _hashes(self, sequences: Windows) -> NDArray[np.uint64]:
-        """A number for every instance; equal instances have equal ones."""
+        """A number for every instance: equal ones have one, others in 2^50 cases or so."""
         instances = self.task.instance(sequences).astype(np.uint64)
         hashes: NDArray[np.uint64] = instances @ self._factors[: instances.shape[1]]
         return hashes
@@ -104,7 +99,8 @@ class Episodes(Tokens):
 
 def episodes(config: Data, seq_len: int, eval_tokens: int) -> Episodes:
     """The task of a recipe; DataError where sequences are too short, or instances too few."""
-    kind, keys = TASKS[config.source]
+    kind = TASKS[config.source]
+    keys = [field.name for field in fields(kind)]
     task = kind(**{key: getattr(config, key) for key in keys})
     sizes = ", ".join(f"{key} {getattr(config, key)}" for key in keys)
     if seq_len < task.shortest:

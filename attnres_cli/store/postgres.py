@@ -27,15 +27,9 @@ _REFUSED = (
     "no pg_hba.conf entry", "is not permitted to log in",
 )  # fmt: skip
 _BUSY = (
-    "terminating connection",
-    "too many clients",
-    "connection slots",
-    "starting up",
-    "shutting down",
-    "in recovery mode",
-    "not yet accepting connections",
-    "too many connections",
-)
+    "terminating connection", "too many clients", "connection slots", "starting up",
+    "shutting down", "in recovery mode", "not yet accepting connections", "too many connections",
+)  # fmt: skip
 _GONE = re.compile("08|57P0|53300|40001|40P01|55P03")
 """SQLSTATEs of what may go well when tried again: a lost connection, a transaction in the way."""
 

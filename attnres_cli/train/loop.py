@@ -51,8 +51,9 @@ def train(
     started = time.perf_counter()
     reset_peak(device)
     torch.manual_seed(spec.seed)  # for a design that draws on its own, whatever ran here before
-    session = _Session(Trainer(spec, tokens, settings, torch.device(device)), on_step, keeper)
-    session.begin(started)
+    trainer = Trainer(spec, tokens, settings, torch.device(device))
+    session = _Session(trainer, on_step, keeper, started)
+    session.begin()
     session.run()
     result = _result(session, settings)
     if keeper is not None:
@@ -87,10 +88,12 @@ def _result(session: _Session, settings: Settings) -> RunResult:
 class _Session:
     """What one process does of a run: all of it, or the part from a checkpoint to the next stop."""
 
-    def __init__(self, trainer: Trainer, on_step: OnStep, keeper: Keeper | None) -> None:
+    def __init__(
+        self, trainer: Trainer, on_step: OnStep, keeper: Keeper | None, started: float
+    ) -> None:
         self.trainer, self.on_step, self.keeper = trainer, on_step, keeper
         self.progress = Progress(torch.zeros((), device=trainer.device))
-        self.started = self.clock = time.perf_counter()
+        self.started = self.clock = started
         self.is_warm = False
 
     @property
@@ -103,9 +106,8 @@ class _Session:
         """Of all processes that have worked on the run."""
         return max(self.progress.peak_bytes, peak_bytes(str(self.trainer.device)))
 
-    def begin(self, started: float) -> None:
+    def begin(self) -> None:
         """Take the run up where its keeper has it, or evaluate it before its first step."""
-        self.started = started
         found = self.keeper.load() if self.keeper else None
         if found is None:
             self.progress.curve.append(Point(0, None, self.trainer.evaluate(self.check)))
