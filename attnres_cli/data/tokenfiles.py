@@ -11,7 +11,7 @@ import glob
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -59,7 +59,9 @@ def load(config: Data) -> Streams:
         val_paths = divided(given)[1] or given
     paths = train_paths + val_paths
     arrays = [_mapped(path, config) for path in paths]
-    shards = _read_once(paths, arrays)
+    is_much = sum(array.nbytes for array in arrays) > _WHOLE
+    n_blocks = max(2, _BLOCKS // len(arrays)) if is_much else None
+    shards = [_read_once(path, a, n_blocks) for path, a in zip(paths, arrays, strict=True)]
     train, val = shards[: len(train_paths)], shards[len(train_paths) :]
     _refuse_shared(train, val)
     vocab_size = config.vocab_size or _found_vocabulary(shards)
@@ -82,91 +84,85 @@ def _mapped(path: Path, config: Data) -> Array:
     """The tokens of a file, as a read-only map of it."""
     try:
         if path.stat().st_size == 0:
-            raise DataError(f"token file {path} is empty")
+            raise ValueError("is empty")
         tokens = FORMATS[config.source](path, config)
+        if len(tokens) == 0:
+            raise ValueError("holds no tokens")
     except OSError as error:
         raise DataError(f"token file {path} cannot be read: {error.strerror}") from error
-    if len(tokens) == 0:
-        raise DataError(f"token file {path} holds no tokens")
+    except ValueError as error:
+        raise DataError(f"token file {path} {error}") from error
     return tokens
 
 
 def _nanogpt(path: Path, config: Data) -> Array:
     wide = config.vocab_size is not None and config.vocab_size > 2**16
     dtype = np.dtype({"uint16": "<u2", "uint32": "<u4"}[config.dtype or ("uint16", "uint32")[wide]])
-    magic = _magic(path)
+    magic, size = _magic(path), path.stat().st_size
     if magic in _HEADERS:
-        raise DataError(
-            f"token file {path} begins with magic {magic}: it is a shard of llm.c or "
-            "modded-nanogpt; --set data.source=llmc"
+        raise ValueError(
+            f"begins with magic {magic}: it is a shard of llm.c or modded-nanogpt; "
+            "--set data.source=llmc"
         )
-    size = path.stat().st_size
     if size % dtype.itemsize:
-        raise DataError(
-            f"token file {path} has {size} bytes, no multiple of {dtype.itemsize}: it is truncated "
-            f"or not {dtype.name} (data.dtype takes uint16 or uint32)"
+        raise ValueError(
+            f"has {size} bytes, no multiple of {dtype.itemsize}: it is truncated or not "
+            f"{dtype.name} (data.dtype takes uint16 or uint32)"
         )
     tokens = np.asarray(np.memmap(path, dtype, mode="r"))
     head = tokens[:4096]
     if dtype.itemsize == 2 and len(head) > 64 and head[::2].any() and not head[1::2].any():
-        raise DataError(
-            f"token file {path} has a zero after every token: it looks like uint32; "
-            "--set data.dtype=uint32"
+        raise ValueError(
+            "has a zero after every token: it looks like uint32; --set data.dtype=uint32"
         )
     return tokens
 
 
-def _llmc(path: Path) -> Array:
+def _llmc(path: Path, _config: Data) -> Array:
     magic, size = _magic(path), path.stat().st_size
     if magic == _EVALUATIONS:
-        raise DataError(f"token file {path} holds llm.c's multiple-choice questions, no text")
+        raise ValueError("holds llm.c's multiple-choice questions, no text")
     if magic not in _HEADERS:
-        raise DataError(
-            f"token file {path} begins with {magic}, expected magic "
-            f"{' or '.join(map(str, _HEADERS))}; a nanoGPT file without header takes "
-            "--set data.source=nanogpt"
+        raise ValueError(
+            f"begins with {magic}, expected magic {' or '.join(map(str, _HEADERS))}; a nanoGPT "
+            "file without header takes --set data.source=nanogpt"
         )
     if size < _HEADER_BYTES:
-        raise DataError(f"token file {path} ends within its header, after {size} bytes")
+        raise ValueError(f"ends within its header, after {size} bytes")
     header = np.fromfile(path, "<i4", count=256)
     version, dtype = _HEADERS[magic][0], np.dtype(_HEADERS[magic][1])
     if header[1] != version:
-        raise DataError(f"token file {path} is of version {header[1]}, expected {version}")
+        raise ValueError(f"is of version {header[1]}, expected {version}")
     n_tokens, expected = int(header[2]), _HEADER_BYTES + int(header[2]) * dtype.itemsize
     if size != expected or n_tokens < 0:
         what = "it is truncated" if size < expected else "its header is wrong"
-        raise DataError(
-            f"token file {path} has {size} bytes, its header says {n_tokens} tokens, which take "
-            f"{expected}: {what}"
+        raise ValueError(
+            f"has {size} bytes, its header says {n_tokens} tokens, which take {expected}: {what}"
         )
     if n_tokens == 0:
         return np.zeros(0, dtype)
     return np.asarray(np.memmap(path, dtype, "r", offset=_HEADER_BYTES, shape=(n_tokens,)))
 
 
-def _npy(path: Path) -> Array:
+def _npy(path: Path, _config: Data) -> Array:
     with path.open("rb") as file:
         start = file.read(len(_NPY))
     if start != _NPY:
-        raise DataError(f"token file {path} is no .npy file: it begins with {start!r}")
+        raise ValueError(f"is no .npy file: it begins with {start!r}")
     try:
         array = np.load(path, mmap_mode="r", allow_pickle=False)
     except (ValueError, EOFError) as error:  # cut off, a header of nonsense, Python objects
         reason = str(error).partition("\n")[0]
-        raise DataError(f"token file {path} cannot be read as .npy: {reason}") from error
+        raise ValueError(f"cannot be read as .npy: {reason}") from error
     if array.ndim != 1 or array.dtype.kind not in "iu":
-        raise DataError(
-            f"token file {path} holds {array.dtype.name} of shape {array.shape}, expected whole "
-            "numbers in one dimension"
+        raise ValueError(
+            f"holds {array.dtype.name} of shape {array.shape}, expected whole numbers in one "
+            "dimension"
         )
     return np.asarray(array)
 
 
-FORMATS: dict[str, Callable[[Path, Data], Array]] = {
-    "nanogpt": _nanogpt,
-    "llmc": lambda path, _: _llmc(path),
-    "npy": lambda path, _: _npy(path),
-}
+FORMATS = {"nanogpt": _nanogpt, "llmc": _llmc, "npy": _npy}
 
 
 def _magic(path: Path) -> int:
@@ -174,19 +170,14 @@ def _magic(path: Path) -> int:
         return int.from_bytes(file.read(4), "little", signed=True)
 
 
-def _read_once(paths: Sequence[Path], arrays: Sequence[Array]) -> list[_Shard]:
-    """Every file's digest and extremes: of all it holds, or of blocks where all hold too much."""
-    whole = sum(array.nbytes for array in arrays) <= _WHOLE
-    n_blocks = max(2, _BLOCKS // len(arrays))
-    shards = []
-    for path, array in zip(paths, arrays, strict=True):
-        digest = hashlib.sha256(len(array).to_bytes(8, "big"))
-        low, high = int(array[0]), int(array[0])
-        for block in _blocks(array, None if whole else n_blocks):
-            digest.update(np.ascontiguousarray(block).data)
-            low, high = min(low, int(block.min())), max(high, int(block.max()))
-        shards.append(_Shard(path, array, digest.hexdigest(), low, high))
-    return shards
+def _read_once(path: Path, array: Array, n_blocks: int | None) -> _Shard:
+    """A file's digest and extremes: of all it holds, or of so many blocks."""
+    digest = hashlib.sha256(len(array).to_bytes(8, "big"))
+    low, high = int(array[0]), int(array[0])
+    for block in _blocks(array, n_blocks):
+        digest.update(np.ascontiguousarray(block).data)
+        low, high = min(low, int(block.min())), max(high, int(block.max()))
+    return _Shard(path, array, digest.hexdigest(), low, high)
 
 
 def _blocks(array: Array, count: int | None) -> Iterator[Array]:
