@@ -11,7 +11,7 @@ import pytest
 from inputs import split
 
 from attnres_cli.data.documents import Document
-from attnres_cli.data.tokens import Stream, Streams, Tokens, entropies
+from attnres_cli.data.tokens import Stream, Streams, Tokens, bits_per_byte, entropies
 from attnres_cli.errors import DataError
 
 
@@ -366,3 +366,27 @@ def test_batches_and_the_split_are_those_that_studies_were_made_with():
 
     assert found.fingerprint == "c6a02bcdb53b203e"
     assert found.batch(3, 5, 2, 4).tolist() == [[86, 87, 88, 89, 90], [52, 53, 54, 55, 56]]
+
+
+NOISE = np.random.default_rng(0).integers(0, 256, 100_000, dtype=np.uint8).tobytes()
+
+
+def test_noise_takes_eight_bits_and_no_less():
+    assert bits_per_byte(NOISE) == pytest.approx((8, 8), abs=0.01)
+
+
+def test_a_constant_takes_next_to_nothing():
+    assert all(bits < 0.02 for bits in bits_per_byte(bytes(100_000)))
+
+
+def test_xz_sees_what_lies_too_far_back_for_zlib():
+    zlib_bits, xz_bits = bits_per_byte(4 * NOISE)
+
+    assert zlib_bits > 7.9
+    assert xz_bits < 2.1
+
+
+def test_only_the_beginning_of_a_long_text_is_compressed(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("attnres_cli.data.tokens.MOST", 50_000)
+
+    assert bits_per_byte(bytes(50_000) + NOISE)[1] < 0.05

@@ -46,6 +46,16 @@ def study(database: Lab) -> str:
     return server.url(name)
 
 
+@pytest.fixture
+def store(study: str) -> Store:
+    return Store.open(study, create=True)
+
+
+@pytest.fixture
+def ids(store: Store, specs: list[RunSpec]) -> list[int]:
+    return [record.id for record in store.plan(specs, FACTS)]
+
+
 def refusal(study: str, *, create: bool = True) -> str:
     """The words with which a study is refused: one line, without the password."""
     with pytest.raises(StudyError) as caught:
@@ -230,11 +240,9 @@ while True:
 
 @pytest.mark.slow
 def test_a_run_of_another_host_is_taken_over_when_its_heartbeat_stops(
-    study: str, specs: list[RunSpec], monkeypatch: pytest.MonkeyPatch
+    study: str, store: Store, ids: list[int], monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(owner, "STALE_S", 10.0)
-    store = Store.open(study, create=True)
-    ids = [record.id for record in store.plan(specs, FACTS)]
     program = [sys.executable, "-c", ON_ANOTHER_HOST, study, str(ids[0])]
     with subprocess.Popen(program, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
@@ -255,10 +263,10 @@ def test_a_run_of_another_host_is_taken_over_when_its_heartbeat_stops(
     assert store.owns(ids[0])
 
 
-def test_two_who_look_free_a_dead_ones_run_once(database: Lab, study: str, specs: list[RunSpec]):
+def test_two_who_look_free_a_dead_ones_run_once(
+    database: Lab, study: str, store: Store, ids: list[int]
+):
     server, name = database
-    store = Store.open(study, create=True)
-    ids = [record.id for record in store.plan(specs, FACTS)]
     server.sql(
         "UPDATE attnres_runs SET status = 'running', owner = 'nobody' WHERE id = 1", name
     )  # whom nobody of ours has written is gone
@@ -272,9 +280,7 @@ def test_two_who_look_free_a_dead_ones_run_once(database: Lab, study: str, specs
     assert store.release(ids) == 0
 
 
-def test_a_waiting_run_that_another_is_taking_is_passed(study: str, specs: list[RunSpec]):
-    store = Store.open(study, create=True)
-    ids = [record.id for record in store.plan(specs, FACTS)]
+def test_a_waiting_run_that_another_is_taking_is_passed(study: str, store: Store, ids: list[int]):
     with engine.connect(study, create=True).begin() as connection:
         connection.exec_driver_sql("SELECT * FROM attnres_runs WHERE id = 1 FOR UPDATE")
 
@@ -282,14 +288,6 @@ def test_a_waiting_run_that_another_is_taking_is_passed(study: str, specs: list[
 
     assert record is not None
     assert record.id == ids[1]
-
-
-def test_runs_are_taken_in_the_order_asked_for(study: str, specs: list[RunSpec]):
-    store = Store.open(study, create=True)
-    ids = [record.id for record in store.plan(specs, FACTS)]
-    order = [ids[4], ids[1], ids[5]]
-
-    assert [getattr(store.claim(order), "id", None) for _ in range(4)] == [*order, None]
 
 
 @pytest.mark.slow
@@ -326,12 +324,9 @@ def one_unanswered(server: Server, monkeypatch: pytest.MonkeyPatch) -> list[obje
 
 
 def test_runs_whose_removal_was_not_answered_are_removed(
-    database: Lab, specs: list[RunSpec], monkeypatch
+    database: Lab, store: Store, ids: list[int], monkeypatch
 ):
-    server, name = database
-    store = Store.open(server.url(name), create=True)
-    ids = [record.id for record in store.plan(specs, FACTS)]
-    unanswered = one_unanswered(server, monkeypatch)
+    unanswered = one_unanswered(database[0], monkeypatch)
 
     store.remove(ids[:2])
 
@@ -341,17 +336,14 @@ def test_runs_whose_removal_was_not_answered_are_removed(
 
 @pytest.mark.parametrize("val_loss", [1.5, math.nan])
 def test_a_result_whose_commit_was_not_answered_is_recorded_once(
-    database: Lab, specs: list[RunSpec], monkeypatch, val_loss: float
+    database: Lab, store: Store, ids: list[int], monkeypatch, val_loss: float
 ):
-    server, name = database
-    store = Store.open(server.url(name), create=True)
-    ids = [record.id for record in store.plan(specs, FACTS)]
     ended, failed = (store.claim(ids), store.claim(ids))
     assert ended is not None
     assert failed is not None
     status = Status.DIVERGED if math.isnan(val_loss) else Status.COMPLETE
     result = replace(RESULT, val_loss=val_loss, status=status)
-    unanswered = one_unanswered(server, monkeypatch)
+    unanswered = one_unanswered(database[0], monkeypatch)
     store.finish(replace(ended, status=status, result=result, versions=VERSIONS))
     assert unanswered
     unanswered.clear()
@@ -382,11 +374,9 @@ def test_a_store_gives_up_after_its_patience(own_server: Server, specs: list[Run
     assert set(store.statuses(ids).values()) == {Status.PENDING}
 
 
-def test_an_outage_takes_nobodys_run(study: str, specs: list[RunSpec], monkeypatch):
+def test_an_outage_takes_nobodys_run(study: str, store: Store, ids: list[int], monkeypatch):
     now = [1000.0]
     monkeypatch.setattr(owner.time, "monotonic", lambda: now[0])
-    store = Store.open(study, create=True)
-    ids = [record.id for record in store.plan(specs, FACTS)]
     with engine.connect(study, create=True).begin() as connection:
         connection.exec_driver_sql(
             "UPDATE attnres_runs SET status = 'running', owner = 'other/1|boot|7|9', "
@@ -440,9 +430,7 @@ def test_a_patience_that_is_no_number_of_seconds_is_refused(
         Store.open(str(tmp_path / "study.db"), create=True)
 
 
-def test_text_that_the_server_cannot_hold_is_kept_without_it(study: str, specs: list[RunSpec]):
-    store = Store.open(study, create=True)
-    ids = [record.id for record in store.plan(specs, FACTS)]
+def test_text_that_the_server_cannot_hold_is_kept_without_it(store: Store, ids: list[int]):
     record = store.claim(ids)
     assert record is not None
 

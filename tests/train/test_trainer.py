@@ -1,4 +1,4 @@
-"""One step: however a batch is put through the model, it is the same step."""
+"""One step, the same however a batch is put through the model; optimisers and their schedule."""
 
 from __future__ import annotations
 
@@ -8,17 +8,19 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from designs import build
 from inputs import changed
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from training import SETTINGS
 
-from attnres_cli.config.recipe import Recipe
+from attnres_cli.config.recipe import Optim, Recipe
 from attnres_cli.data.tokens import Tokens
 from attnres_cli.errors import DataError, RecipeError
 from attnres_cli.nn import measure
+from attnres_cli.nn.shape import Shape
 from attnres_cli.records.run import RunSpec, Settings
-from attnres_cli.train.trainer import Batches, Trainer
+from attnres_cli.train.trainer import Batches, Trainer, lr_factor, make_optimizers
 
 CPU = torch.device("cpu")
 DESIGNS = ["standard", "attnres", "attnres:block_size=2,heads=2", "mhc", "denseformer", "postnorm"]
@@ -224,3 +226,45 @@ def test_bad_tokens_of_a_batch_made_ahead_are_told(tiny_recipe: Recipe, tokens: 
     for _ in range(2):
         with pytest.raises(DataError, match="300 is beyond the vocabulary"):
             batches.take(0)
+
+
+def factors(optim: Optim, steps: int) -> list[float]:
+    return [lr_factor(optim, step, steps) for step in range(steps)]
+
+
+def test_cosine_rises_to_one_and_falls_to_its_floor():
+    found = factors(Optim(lr=1.0, warmup_fraction=0.1, final_lr_fraction=0.1), 100)
+
+    assert found[:10] == pytest.approx([0.1 * i for i in range(1, 11)])
+    assert found[10] == 1.0
+    assert found[-1] == pytest.approx(0.1)
+    assert found[10:] == sorted(found[10:], reverse=True)
+
+
+def test_wsd_stays_at_one_until_the_last_steps():
+    optim = Optim(lr=1.0, schedule="wsd", decay_fraction=0.2, final_lr_fraction=0.0)
+
+    found = factors(optim, 100)
+
+    assert set(found[5:79]) == {1.0}
+    assert found[80:] == pytest.approx([(99 - step) / 20 for step in range(80, 100)])
+
+
+@pytest.mark.parametrize("schedule", ["cosine", "wsd"])
+@pytest.mark.parametrize("steps", [1, 2, 3])
+def test_the_shortest_runs_have_a_schedule_too(schedule: str, steps: int):
+    found = factors(Optim(lr=1.0, schedule=schedule), steps)
+
+    assert all(0 < factor <= 1 for factor in found)
+
+
+def test_matrices_are_decayed_and_embeddings_and_gains_are_not(tiny_shape: Shape):
+    model = build("standard", tiny_shape)
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+
+    decayed, rest = make_optimizers(model, Optim(lr=1e-3))[0].param_groups
+
+    assert {names[id(p)].split(".")[-2] for p in decayed["params"]} == {
+        "qkv", "out", "gate_up", "head",
+    }  # fmt: skip
+    assert all(p.ndim == 1 or names[id(p)] == "embed.weight" for p in rest["params"])
