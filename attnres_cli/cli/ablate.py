@@ -13,21 +13,21 @@ from attnres_cli.cli.options import (
     DryRun,
     Engine,
     Format,
-    Matching,
     Override,
     Plugins,
     PrintedFormat,
     RecipeName,
     RetryFailed,
     Study,
-    TuneLr,
     Workers,
     read_seeds,
     refuse_format,
+    word,
 )
 from attnres_cli.config import address, complete
 from attnres_cli.console import say
 from attnres_cli.errors import SOME_FAILED, UsageError
+from attnres_cli.records.comparison_terms import MATCHES, Match
 
 if TYPE_CHECKING:
     from attnres_cli.config.recipe import Recipe
@@ -55,8 +55,18 @@ def ablate(
         str, typer.Option(help="How many seeds, or which: 5, or 0,3,7; one alone: 7,")
     ] = "3",
     override: Override = None,
-    match: Matching = "tokens",
-    tune_lr: TuneLr = False,
+    match: Annotated[
+        Match,
+        word(
+            "--match",
+            "What arms have in common: tokens, or params, flops (by MLP width), time (by tokens).",
+            MATCHES,
+        ),
+    ] = "tokens",
+    tune_lr: Annotated[
+        bool,
+        typer.Option("--tune-lr", help="Also compare each arm at a learning rate tuned for it."),
+    ] = False,
     study: Study = address.DEFAULT,
     workers: Workers = None,
     device: Device = "auto",
@@ -114,10 +124,9 @@ def _one_size(request: Request, recipe: Recipe, *, dry_run: bool) -> tuple[list[
     from attnres_cli.report.terminal import print_plan
 
     one = ablation(request, recipe, OnStderr())
-    plan, records = one.planned()
     if not dry_run:
-        return one.compared(plan)
-    plans = list(one.foreseen(plan, records))
+        return one.compared()
+    plans = list(one.foreseen())
     for plan, title in plans:
         print_plan(plan, sys.stdout, title)
     if len(plans) == 2:  # the learning rates are not known before they are tuned

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from enum import StrEnum
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -13,7 +12,6 @@ import typer
 from attnres_cli.config import complete
 from attnres_cli.config.address import withhold
 from attnres_cli.errors import UsageError, unknown
-from attnres_cli.records.comparison_terms import MATCHES, Match
 
 _TEXT = "<str>"
 _MOST_SEEDS = 1000
@@ -67,19 +65,9 @@ Baseline = Annotated[
     str,
     typer.Option(help="The arm the others are compared with.", autocompletion=complete.specs),
 ]
-Output = Annotated[
-    Path | None, typer.Option(help="File to write instead of printing.", show_default=False)
-]
-Figures = Annotated[
-    str | None,
-    typer.Option(
-        help="Folder to draw figures into, as SVG; or folder/name.png, .pdf or .svg.",
-        show_default=False,
-    ),
-]
 
 
-def _word(option: str, meaning: str, known: Sequence[str]) -> Any:
+def word(option: str, meaning: str, known: Sequence[str]) -> Any:
     """An option that takes one of these words; others are refused with the nearest of them."""
 
     def read(text: str) -> str:
@@ -88,34 +76,6 @@ def _word(option: str, meaning: str, known: Sequence[str]) -> Any:
         return text
 
     return typer.Option(option, help=meaning, parser=read, metavar=_TEXT)
-
-
-Against = Annotated[
-    str | None,
-    _word("--against", "paper: its numbers beside yours, in the same format.", ["paper"]),
-]
-Scaling = Annotated[
-    bool,
-    typer.Option("--scaling", help="Fits over the sizes of this recipe: what an arm is worth."),
-]
-Preregister = Annotated[
-    str | None,
-    typer.Option("--preregister", help="YAML file that fixes a comparison before its first run."),
-]
-
-
-Matching = Annotated[
-    Match,
-    _word(
-        "--match",
-        "What arms have in common: tokens, or params, flops (by MLP width), time (by tokens).",
-        MATCHES,
-    ),
-]
-TuneLr = Annotated[
-    bool,
-    typer.Option("--tune-lr", help="Also compare each arm at a learning rate tuned for it."),
-]
 
 
 class Format(StrEnum):
@@ -129,7 +89,7 @@ class Format(StrEnum):
     HTML = "html"
 
 
-def _one_of(*allowed: Format) -> Any:
+def one_of(*allowed: Format) -> Any:
     """The option --format with these formats."""
 
     def read(text: str) -> Format:
@@ -144,9 +104,8 @@ def _one_of(*allowed: Format) -> Any:
 
 
 _PRINTED = (Format.TABLE, Format.JSON, Format.MARKDOWN, Format.CSV)
-AnyFormat = Annotated[Format, _one_of(*_PRINTED, Format.LATEX, Format.HTML)]
-PrintedFormat = Annotated[Format, _one_of(*_PRINTED)]
-RunFormat = Annotated[Format, _one_of(Format.TABLE, Format.JSON)]
+PrintedFormat = Annotated[Format, one_of(*_PRINTED)]
+RunFormat = Annotated[Format, one_of(Format.TABLE, Format.JSON)]
 
 
 def refuse_format(form: Format) -> None:

@@ -10,18 +10,7 @@ from typing import TYPE_CHECKING, Annotated, TextIO
 
 import typer
 
-from attnres_cli.cli.options import (
-    Against,
-    AnyFormat,
-    Baseline,
-    Figures,
-    Format,
-    Output,
-    Plugins,
-    Preregister,
-    Scaling,
-    Study,
-)
+from attnres_cli.cli.options import Baseline, Format, Plugins, Study, one_of, word
 from attnres_cli.config import address
 from attnres_cli.console import say
 from attnres_cli.errors import AwayError, StudyError, UsageError
@@ -46,12 +35,29 @@ def report(
         typer.Option(help="Name or digest, or name of a search. Default: the newest recipe."),
     ] = None,
     baseline: Baseline = "standard",
-    form: AnyFormat = Format.TABLE,
-    output: Output = None,
-    figures: Figures = None,
-    against: Against = None,
-    scaling: Scaling = False,
-    preregister: Preregister = None,
+    form: Annotated[Format, one_of(*Format)] = Format.TABLE,
+    output: Annotated[
+        Path | None, typer.Option(help="File to write instead of printing.", show_default=False)
+    ] = None,
+    figures: Annotated[
+        str | None,
+        typer.Option(
+            help="Folder to draw figures into, as SVG; or folder/name.png, .pdf or .svg.",
+            show_default=False,
+        ),
+    ] = None,
+    against: Annotated[
+        str | None,
+        word("--against", "paper: its numbers beside yours, in the same format.", ["paper"]),
+    ] = None,
+    scaling: Annotated[
+        bool,
+        typer.Option("--scaling", help="Fits over the sizes of this recipe: what an arm is worth."),
+    ] = False,
+    preregister: Annotated[
+        str | None,
+        typer.Option(help="YAML file that fixes a comparison before its first run."),
+    ] = None,
     _plugin: Plugins = None,
 ) -> None:
     """Print the verdict from the study alone, or write it, with figures; nothing is trained."""

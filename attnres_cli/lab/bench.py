@@ -13,6 +13,7 @@ from torch import Tensor
 import attnres_cli
 from attnres_cli.data.tokens import Tokens
 from attnres_cli.errors import UsageError
+from attnres_cli.lab.grid import sketch
 from attnres_cli.nn import measure, variant
 from attnres_cli.nn.cost import ArmCost, Conditions, DecodeArm, DecodeBench, StepBench
 from attnres_cli.nn.depthmix import engines
@@ -65,9 +66,8 @@ def _start(plan: Plan) -> torch.device:
 
 def _counted(arm: Arm, plan: Plan, vocab_size: int) -> ArmCost:
     """What arithmetic says of an arm."""
-    shape, typed = plan.recipe.model.shape(vocab_size), variant.parse(arm.variant)
-    with torch.device("meta"):
-        design = typed.build(shape.d_model, shape.n_sublayers)
+    shape = plan.recipe.model.shape(vocab_size)
+    design = sketch(arm.variant, shape)
     itemsize = 2 if plan.settings.precision == "bf16" else 4
     extra = design.extra_bytes_per_token(itemsize)
     return ArmCost(

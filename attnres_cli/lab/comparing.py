@@ -43,18 +43,19 @@ class Ablation:
     baseline: str
     watcher: Watcher
 
-    def planned(self) -> tuple[Plan, list[RunRecord]]:
-        """The plan, and the runs that the study holds. Raises UsageError where an arm cannot be
-        made equal to the baseline, VariantError where the code of a user's design has changed.
-        """
+    def _planned(self) -> tuple[Plan, list[RunRecord]]:
+        """The plan, and the runs that the study holds."""
         held, recipe = Store.existing(self.request.place.study), self.shared.recipe
         own = held.arm_recipes(recipe.digest, self.tokens.fingerprint) if held else []
         plan, records = self._matched(own), held.runs(curves=False) if held else []
         grid.check_code(plan, records)
         return plan, records
 
-    def foreseen(self, plan: Plan, records: Sequence[RunRecord]) -> Iterator[tuple[Plan, str]]:
-        """The plans to carry out, with titles, so far as they are known before the first run."""
+    def foreseen(self) -> Iterator[tuple[Plan, str]]:
+        """The plans to carry out, with titles, so far as they are known before the first run.
+        Raises UsageError and VariantError as `compared`.
+        """
+        plan, records = self._planned()
 
         def timed(part: Plan) -> Plan:
             return grid.timed(grid.without(part, records), self.tokens, self.watcher.note)
@@ -67,8 +68,12 @@ class Ablation:
             if len(tuned.arms) == len(plan.arms):
                 yield timed(tuned), _TUNED
 
-    def compared(self, plan: Plan) -> tuple[list[Comparison], int]:
-        """Train what is missing; the comparisons (a second at tuned rates), number of failures."""
+    def compared(self) -> tuple[list[Comparison], int]:
+        """Train what is missing; the comparisons (a second at tuned rates), number of failures.
+        Raises UsageError where an arm cannot be made equal to the baseline, VariantError where the
+        code of a user's design has changed.
+        """
+        plan, _ = self._planned()
         place, facts = self.request.place, self.tokens.description
         store = Store.open(place.study, create=True)
         kept = store.keep_arm_recipes(plan, facts)  # of two commands one was first to time
@@ -89,8 +94,8 @@ class Ablation:
 
     def _tuned(self, plan: Plan, experiment: Experiment) -> Plan:
         """The plan at the learning rates that the tuning runs speak for; they are trained first."""
-        tuning = experiment.complete(tune.grid(plan), _TUNING)
-        tuned = tune.tuned(plan, _runs(tuning, experiment.store))
+        experiment.complete(tune.grid(plan), _TUNING)
+        tuned = tune.tuned(plan, experiment.store.runs(curves=False))
         experiment.store.keep_arm_recipes(tuned, self.tokens.description)
         chosen = {arm.variant for arm in tuned.arms}
         for variant in [arm.variant for arm in plan.arms if arm.variant not in chosen]:
@@ -102,8 +107,9 @@ class Ablation:
         return tuned
 
     def _judged(self, plan: Plan, store: Store) -> Comparison:
-        facts = self.tokens.description
-        return compare(_runs(plan, store), facts, self.baseline, plan.terms, plan.arm_recipes)
+        runs = grid.belonging(plan, store.runs(curves=False))
+        facts, own = self.tokens.description, plan.arm_recipes
+        return compare(runs, facts, self.baseline, plan.terms, own)
 
 
 def ablation(request: Request, recipe: Recipe, watcher: Watcher) -> Ablation:
@@ -121,9 +127,3 @@ def ablation(request: Request, recipe: Recipe, watcher: Watcher) -> Ablation:
     on = (place.device, place.workers, place.engine)
     shared = grid.make(recipe, arms, request.seeds, tokens.fingerprint, *on)
     return Ablation(request, tokens, shared, base.variant, watcher)
-
-
-def _runs(plan: Plan, store: Store) -> list[RunRecord]:
-    digests = sorted({digest for _, digest in plan.digests})
-    records = [run for d in digests for run in store.runs(recipe_digest=d, curves=False)]
-    return grid.belonging(plan, records)

@@ -33,9 +33,7 @@ def resolve(specs: Sequence[str], recipe: Recipe, vocab_size: int) -> tuple[Arm,
     shape = recipe.model.shape(vocab_size)
     arms: dict[str, Arm] = {}
     for spec in specs:
-        typed = variant.parse(spec)
-        with torch.device("meta"):
-            design = typed.build(shape.d_model, shape.n_sublayers)
+        typed, design = variant.parse(spec), sketch(spec, shape)
         if not is_built_in(type(design)):
             admit(typed, shape)
         name = str(typed.at_depth(shape.n_sublayers))
@@ -45,10 +43,15 @@ def resolve(specs: Sequence[str], recipe: Recipe, vocab_size: int) -> tuple[Arm,
 
 def canonical(spec: str, recipe: Recipe) -> str:
     """The name of a design under a recipe. Raises VariantError where it does not fit its sizes."""
-    typed, depth = variant.parse(spec), 2 * recipe.model.n_layers
+    shape = recipe.model.shape(vocab_size=1)
+    sketch(spec, shape)
+    return str(variant.parse(spec).at_depth(shape.n_sublayers))
+
+
+def sketch(spec: str, shape: Shape) -> Residual:
+    """A design without numbers, to be counted. Raises VariantError where it does not fit."""
     with torch.device("meta"):
-        typed.build(recipe.model.d_model, depth)
-    return str(typed.at_depth(depth))
+        return variant.parse(spec).build(shape.d_model, shape.n_sublayers)
 
 
 def counted(design: Residual, shape: Shape) -> tuple[int, int]:

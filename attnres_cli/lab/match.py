@@ -10,14 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-import torch
-
 from attnres_cli.config.recipe import Recipe
 from attnres_cli.data.tokens import Tokens
 from attnres_cli.errors import UsageError
 from attnres_cli.lab import bench
-from attnres_cli.lab.grid import counted
-from attnres_cli.nn import variant
+from attnres_cli.lab.grid import counted, sketch
 from attnres_cli.nn.cost import StepBench, spread
 from attnres_cli.nn.shape import Shape
 from attnres_cli.records.comparison_terms import ArmRecipe, Match, Matched, Terms, Tuned
@@ -61,9 +58,8 @@ def matched(
 
 def _by_width(arm: Arm, base: Arm, recipe: Recipe, match: Match, tokens: Tokens) -> Arm:
     """The arm with the width of its MLPs that brings it nearest to the baseline."""
-    shape, typed = recipe.model.shape(tokens.vocab_size), variant.parse(arm.variant)
-    with torch.device("meta"):
-        design = typed.build(shape.d_model, shape.n_sublayers)
+    shape = recipe.model.shape(tokens.vocab_size)
+    design = sketch(arm.variant, shape)
 
     def count(d_ff: int) -> int:
         return counted(design, replace(shape, d_ff=d_ff))[match == "flops"]

@@ -66,19 +66,11 @@ class Reader:
             raise
 
     @patient
-    def runs(
-        self,
-        *,
-        ids: Sequence[int] | None = None,
-        recipe_digest: str | None = None,
-        curves: bool = True,
-    ) -> list[RunRecord]:
+    def runs(self, *, ids: Sequence[int] | None = None, curves: bool = True) -> list[RunRecord]:
         """Runs of the study, in the order of `ids` if given, else as planned; removed ones are left
         out. Without curves, which are most rows of a study, reading is ten times as fast.
         """
         mine: list[ColumnElement[bool]] = [] if ids is None else [runs.c.id.in_(ids)]
-        if recipe_digest is not None:
-            mine.append(runs.c.recipe_digest == recipe_digest)
         with self._read() as connection:
             found = records(connection, *mine, curves=curves)
         by_id = {record.id: record for record in found}
