@@ -10,7 +10,7 @@ from attnres_cli.config import recipe as recipes
 from attnres_cli.config.recipe import Recipe
 from attnres_cli.errors import RecipeError
 from attnres_cli.records.search_records import Search, Trial
-from attnres_cli.verdict.chapter import PLUGIN, overrides_of, plugins_typed, seeds_typed
+from attnres_cli.verdict.chapter import PLUGIN, ablate_typed, overrides_of
 from attnres_cli.verdict.optima import Finding
 from attnres_cli.verdict.shape_results import Shape
 
@@ -48,13 +48,7 @@ def _ablate(search: Search, trial: Trial, known: RecipeOf | None) -> list[str]:
     found = _typed(search, trial, known(trial.recipe_digest) if known else None)
     if found is None:
         return []
-    name, overrides = found
-    seeds = sorted({search.first_seed, *search.confirm_seeds})
-    words = ["attnres", "ablate", trial.variant, "--recipe", name]
-    words += [part for override in overrides for part in ("--set", override)]
-    words += ["--seeds", seeds_typed(seeds)]
-    words += [] if trial.variant == "standard" else ["--baseline", trial.variant]
-    return words + plugins_typed([trial.variant])
+    return ablate_typed([trial.variant], *found, {search.first_seed, *search.confirm_seeds})
 
 
 def _typed(search: Search, trial: Trial, recipe: Recipe | None) -> tuple[str, list[str]] | None:

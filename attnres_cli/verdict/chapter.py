@@ -69,14 +69,9 @@ class Chapter:
         recipe, runs = self.recipes.get(arm.recipe_digest), self.runs_of(arm.variant)
         if recipe is None or not runs or runs[0].result is None:
             return ""
-        name, overrides = overrides_of(recipe)
         alone = arm.own is not None or arm.recipe_digest != self.comparison.recipe_digest
         base = arm.variant if alone else self.comparison.baseline
-        words = ["attnres", "ablate", *dict.fromkeys([base, arm.variant]), "--recipe", name]
-        words += [part for override in overrides for part in ("--set", override)]
-        words += ["--seeds", seeds_typed(sorted(arm.losses))]
-        words += [] if base == "standard" else ["--baseline", base]
-        words += plugins_typed([base, arm.variant])
+        words = ablate_typed([base, arm.variant], *overrides_of(recipe), arm.losses)
         settings = runs[0].result.settings
         words += ["--device", settings.device, "--engine", settings.engine, "--study", "again.db"]
         return shlex.join(words)
@@ -91,6 +86,18 @@ def chapter(comparison: Comparison, records: Iterable[RunRecord], study: str) ->
     else:
         runs = [run for run in runs if run.recipe_digest == comparison.recipe_digest]
     return Chapter(comparison, runs, study=study)
+
+
+def ablate_typed(
+    variants: Sequence[str], recipe: str, overrides: Sequence[str], seeds: Iterable[int]
+) -> list[str]:
+    """The words of the command that trains these, the first being the baseline, on these seeds."""
+    base = variants[0]
+    words = ["attnres", "ablate", *dict.fromkeys(variants), "--recipe", recipe]
+    words += [part for override in overrides for part in ("--set", override)]
+    words += ["--seeds", _seeds_typed(sorted(seeds))]
+    words += [] if base == "standard" else ["--baseline", base]
+    return words + plugins_typed(variants)
 
 
 def overrides_of(recipe: Recipe) -> tuple[str, list[str]]:
@@ -120,7 +127,7 @@ def plugins_typed(variants: Iterable[str]) -> list[str]:
     return words
 
 
-def seeds_typed(seeds: list[int]) -> str:
+def _seeds_typed(seeds: list[int]) -> str:
     """As --seeds takes them: `3` for 0, 1, 2; else a list, `7,` where it is of one."""
     if seeds == list(range(len(seeds))):
         return str(len(seeds))

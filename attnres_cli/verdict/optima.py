@@ -13,6 +13,7 @@ from attnres_cli.records.search_records import Search, Trial, fresh_seeds
 from attnres_cli.stats.optima import CommonBest, common_best, likeliest_common
 from attnres_cli.stats.pairs import holm
 from attnres_cli.stats.power import ALPHA, seeds_needed
+from attnres_cli.verdict.comparison import version
 from attnres_cli.verdict.shape_results import Cell, Optimum, Shape, named, optimum, sizes, untested
 
 
@@ -78,7 +79,7 @@ def find(search: Search, runs: Sequence[RunRecord]) -> Finding:
         search=search,
         optima=optima,
         pairs=_corrected(pairs),
-        versions=tuple(sorted({_version(run) for run in used if run.result is not None})),
+        versions=tuple(sorted({version(run) for run in used if run.result is not None})),
         settings=tuple(
             sorted({f"{r.settings.numerics} on {r.settings.device_name}" for r in results})
         ),
@@ -179,8 +180,3 @@ def _judged(pair: Pair, p: float | None, n_pairs: int) -> Pair:
     if p >= ALPHA and pair.test.mean > 0 and pair.test.sd > 0:
         needed = seeds_needed(pair.test.mean, pair.test.sd, 2 * ALPHA / n_pairs)  # one-sided
     return replace(pair, p=p, needed=needed)
-
-
-def _version(run: RunRecord) -> str:
-    names = ("attnres", "torch", "python")
-    return ", ".join(f"{name} {run.versions.get(name, '?')}" for name in names)
