@@ -5,17 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cache
-from typing import TYPE_CHECKING
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup, escape
 
 from attnres_cli import __version__
+from attnres_cli.report.figures.drawing import Drawing, picture
 from attnres_cli.report.table import Table, capital
-
-if TYPE_CHECKING:
-    from jinja2 import Environment
-    from markupsafe import Markup
-
-    from attnres_cli.report.figures.drawing import Drawing
 
 
 @dataclass(frozen=True)
@@ -56,9 +52,15 @@ def page(title: str, heading: str, sections: Sequence[Section], study_name: str)
     """A whole page: all answers, then the sections. `title` is of the window, `heading` the one
     `h1`, `study_name` the study as anyone may see it.
     """
-    environment = _environment()
-    css = environment.get_template("page.css").render()
-    return environment.get_template("page.html.j2").render(
+    files = Environment(
+        loader=PackageLoader("attnres_cli.report", ""),
+        autoescape=True,
+        undefined=StrictUndefined,
+        keep_trailing_newline=True,
+    )
+    files.filters |= {"prose": prose, "svg": svg, "capital": capital}
+    css = files.get_template("page.css").render()
+    return files.get_template("page.html.j2").render(
         title=title,
         heading=heading,
         sections=sections,
@@ -68,37 +70,17 @@ def page(title: str, heading: str, sections: Sequence[Section], study_name: str)
     )
 
 
-@cache
-def _environment() -> Environment:
-    from jinja2 import Environment, PackageLoader, StrictUndefined
-
-    loader = PackageLoader("attnres_cli.report", "")
-    made = Environment(
-        loader=loader, autoescape=True, undefined=StrictUndefined, keep_trailing_newline=True
-    )
-    made.filters |= {"prose": prose, "svg": svg, "capital": capital}
-    return made
-
-
 def _markup(text: str) -> Markup:
-    from markupsafe import Markup
-
     return Markup(text)  # noqa: S704
 
 
 def prose(text: str) -> Markup:
     """Text as HTML, with what stands in backquotes as code."""
-    from markupsafe import escape
-
     return _markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))
 
 
 def svg(drawing: Drawing, name: str) -> Markup:
     """A figure in its page: its title and caption are also read aloud in its place."""
-    from markupsafe import escape
-
-    from attnres_cli.report.figures.drawing import picture
-
     drawn = picture(drawing, ".svg").decode()
     drawn = drawn[drawn.index("<svg ") :]
     drawn = re.sub(r"<metadata>.*?</metadata>", "", drawn, count=1, flags=re.DOTALL)
