@@ -50,19 +50,13 @@ def variant_of(
         if heading != "Options" or not options
     ]
     if options:
-        columns = [Column("option", "word"), Column("takes", "text")]
-        columns += [Column("default", "text"), Column("meaning", "text")]
+        texts = [Column(name, "text") for name in ("takes", "default", "meaning")]
         rows = [
-            [
-                option.name,
-                option.allowed(),
-                option.default_text(),
-                page.options.get(option.name, ""),
-            ]
-            for option in options.values()
+            [each.name, each.allowed(), each.default_text(), page.options.get(each.name, "")]
+            for each in options.values()
         ]
         title = f"options, as in attnres ablate {spec.partition(':')[0]}:option=value"
-        tables.append(Table(title, columns, rows))
+        tables.append(Table(title, [Column("option", "word"), *texts], rows))
     text += ["\n" + "\n".join([*_costs(described, paper), "", *_drawing(described)])]
     tables.append(_proofs(described.spec, described.findings))
     return Report(page.text.partition("\n")[0], tables, text=text)
@@ -104,10 +98,8 @@ def _drawing(described: Description) -> list[str]:
 
 
 def _shade(share: float) -> str:
-    """The darker, the larger a weight is in its row."""
-    if share == 0:
-        return _SHADES[0]
-    return _SHADES[min(len(_SHADES) - 1, 1 + int(share * (len(_SHADES) - 1) * 0.999))]
+    """The darker, the larger a weight is in its row; blank for 0 alone."""
+    return _SHADES[0 if share == 0 else 1 + int(share * (len(_SHADES) - 1) * 0.999)]
 
 
 def _costs(described: Description, paper: Sequence[tuple[str, float]]) -> list[str]:

@@ -17,6 +17,7 @@ from attnres_cli.report.table import Cell, Column, Table, capital
 from attnres_cli.verdict import labels
 from attnres_cli.verdict.chapter import PLUGIN, Chapter, names, plugins_typed, split
 from attnres_cli.verdict.comparison import Comparison
+from attnres_cli.verdict.format import number
 from attnres_cli.verdict.ladder import Ladder
 from attnres_cli.verdict.optima import Finding
 from attnres_cli.verdict.paper import is_known
@@ -98,9 +99,9 @@ def _gates(held: Comparison) -> Part:
         for seed, met in sorted(arm.gates.items()):
             for gate in met:
                 ends = (gate.low, gate.high)
-                bounds = "" if ends == (None, None) else " to ".join(map(_number, ends))
+                bounds = "" if ends == (None, None) else " to ".join(map(number, ends))
                 word = "passed" if gate.passed else Cell("not passed", "strong")
-                loss = _number(gate.value)
+                loss = number(gate.value)
                 rows.append([arm.variant, str(seed), gates.MEANING[gate.name], loss, bounds, word])
                 passed += gate.passed
     columns = [Column("variant", "code"), Column("seed"), Column("condition", "text")]
@@ -109,10 +110,6 @@ def _gates(held: Comparison) -> Part:
     title = f"What every run had to meet before it may be judged: {summary}."
     table = Table(title, columns, rows)
     return Part("Gates", tables=[table], summary=summary, is_open=passed < len(rows))
-
-
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.4f}"
 
 
 def _provenance(chapter: Chapter) -> Part:

@@ -14,7 +14,7 @@ from attnres_cli.report.comparison import speed_text
 from attnres_cli.report.probes import probe_tables
 from attnres_cli.report.table import Cell, Column, Report, Style, Table
 from attnres_cli.verdict.comparison import last_line
-from attnres_cli.verdict.format import duration
+from attnres_cli.verdict.format import duration, number
 
 _STYLES: dict[Status, Style] = {
     Status.FAILED: "bad", Status.DIVERGED: "warning", Status.RUNNING: "good",
@@ -124,7 +124,7 @@ def _facts(line: Line) -> list[tuple[str, str]]:
     ]
     if result is not None:
         found += [
-            ("validation loss", f"{_number(result.val_loss)}, at first {result.initial_loss:.4f}"),
+            ("validation loss", f"{number(result.val_loss)}, at first {result.initial_loss:.4f}"),
             ("tokens", f"{result.tokens:,}"),
             ("parameters", f"{result.n_params:,}"),
             ("training FLOPs", f"{result.flops_per_token:,} per token"),
@@ -141,13 +141,9 @@ def _curve(points: Sequence[Point]) -> Table:
     """The evaluations, and as many points between as make a small table."""
     gap = max(1, math.ceil(len(points) / _MOST_POINTS))
     chosen = [p for i, p in enumerate(points) if p.val_loss is not None or i % gap == 0]
-    rows = [[str(p.step), _number(p.train_loss), _number(p.val_loss)] for p in chosen]
+    rows = [[str(p.step), number(p.train_loss), number(p.val_loss)] for p in chosen]
     columns = [Column(name) for name in ("step", "train loss", "val loss")]
     return Table("curve, nats per token", columns, rows)
-
-
-def _number(loss: float | None) -> str:
-    return "-" if loss is None else f"{loss:.4f}"
 
 
 def _short(line: Line) -> dict[str, Any]:

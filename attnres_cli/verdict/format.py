@@ -18,6 +18,11 @@ def between(numbers: Collection[int]) -> str:
     return f"{low:,}" if low == high else f"{low:,} to {high:,}"
 
 
+def number(value: float | None) -> str:
+    """A loss, to four decimals; `-` for None."""
+    return "-" if value is None else f"{value:.4f}"
+
+
 def interval(value: float, ends: tuple[float, float] | None, form: str) -> str:
     """`1.253 [1.101, 1.402]`, each number in this form; without ends the value alone."""
     text = f"{value:{form}}"
