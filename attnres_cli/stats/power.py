@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from bisect import bisect_left
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -82,11 +83,8 @@ def seeds_needed(mean: float, sd: float, alpha: float) -> int | None:
     effect = abs(mean) / sd
     if power(_MOST_SEEDS, effect, alpha) < POWER:
         return None
-    low, high = 1, _MOST_SEEDS  # too few, enough
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if power(middle, effect, alpha) >= POWER else (middle, high)
-    return high
+    counts = range(_MOST_SEEDS)
+    return bisect_left(counts, True, lo=2, key=lambda n: power(n, effect, alpha) >= POWER)
 
 
 def detectable(n: int, sd: float, alpha: float) -> float:
@@ -97,18 +95,12 @@ def detectable(n: int, sd: float, alpha: float) -> float:
 @cache
 def _effect(n: int, alpha: float) -> float:
     """The least mean over sd that n pairs find with a power of 80 %."""
-    high = 1.0
+    low, high = 0.0, 1.0
     while power(n, high, alpha) < POWER:
         high *= 2
-    return _least(lambda effect: power(n, effect, alpha) >= POWER, high)
-
-
-def _least(is_enough: Callable[[float], bool], high: float) -> float:
-    """The least number up to high for which it is enough, to a millionth of high."""
-    low = 0.0
-    for _ in range(20):
+    for _ in range(20):  # to a millionth
         middle = (low + high) / 2
-        low, high = (low, middle) if is_enough(middle) else (middle, high)
+        low, high = (low, middle) if power(n, middle, alpha) >= POWER else (middle, high)
     return high
 
 

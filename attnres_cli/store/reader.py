@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from typing import Any
 
 from sqlalchemy import (
     ColumnElement,
@@ -81,12 +82,12 @@ class Reader:
         """What was measured inside the models of these runs, by step; too much to be in `runs`."""
         of = tables.probes
         query = select(of).where(of.c.run_id.in_(ids)).order_by(of.c.step)
-        found: dict[int, dict[int, list[rows.Row]]] = {run_id: defaultdict(list) for run_id in ids}
+        found: dict[int, dict[int, dict[str, Any]]] = {run_id: defaultdict(dict) for run_id in ids}
         with self._read() as connection:
             for row in connection.execute(query):
-                found[row.run_id][row.step].append(row)
+                found[row.run_id][row.step][row.name] = rows.measured(row)
         return {
-            run_id: tuple(rows.to_probe(step, measured) for step, measured in steps.items())
+            run_id: tuple(Probe(step, **measured) for step, measured in steps.items())
             for run_id, steps in found.items()
         }
 

@@ -71,13 +71,8 @@ def of_probe(run_id: int, probe: Probe) -> list[dict[str, Any]]:
     return found
 
 
-def to_probe(step: int, measured: Sequence[Row]) -> Probe:
-    """The rows of one run and step."""
-    return Probe(step, **{row.name: _measured(row) for row in measured})
-
-
-def _measured(row: Row) -> Any:
-    """The text, numbers or rows of numbers."""
+def measured(row: Row) -> Any:
+    """What a row of attnres_probes holds: the text, numbers or rows of numbers."""
     if row.name == _TEXT:
         return row.data.decode()
     array = np.frombuffer(row.data, "<f4").reshape(row.shape)

@@ -71,13 +71,9 @@ class Checkpoints:
                 note.unlink(missing_ok=True)
             except _ForeignError as error:
                 say(f"checkpoint {note} was made with another {error}: the run starts again")
-                self.clear()
+                clear(self.folder)
                 return None
         return None
-
-    def clear(self) -> None:
-        """Remove them; the run's final weights stay."""
-        clear(self.folder)
 
     def _read(self, note: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
         from safetensors.torch import load_file

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from attnres_cli.train.checkpoint import FORMAT, Checkpoints
+from attnres_cli.train.checkpoint import FORMAT, Checkpoints, clear
 
 IDENTITY = {"recipe": "abcdef012345", "variant": "attnres", "torch": "2.9.0"}
 TENSORS = {
@@ -146,13 +146,13 @@ def test_clearing_removes_the_run_and_leaves_others(checkpoints: Checkpoints):
     save(checkpoints, 1)
     save(other, 1)
 
-    checkpoints.clear()
+    clear(checkpoints.folder)
     assert names(other) == ["000000001.json", "000000001.safetensors"]
     assert not checkpoints.folder.exists()
 
-    other.clear()
+    clear(other.folder)
     assert not other.folder.parent.exists()
-    other.clear()
+    clear(other.folder)
 
 
 SAVE_AND_DIE = """

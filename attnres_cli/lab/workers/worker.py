@@ -22,7 +22,7 @@ from attnres_cli.lab.workers.provenance import made_with
 from attnres_cli.records.run import Event, RunRecord, RunSpec, Settings
 from attnres_cli.store.retry import patiently, retry_s, seconds_of
 from attnres_cli.store.store import Store
-from attnres_cli.train.checkpoint import Checkpoints
+from attnres_cli.train.checkpoint import Checkpoints, clear
 from attnres_cli.train.keeper import Keeper, Stop, Stopped
 from attnres_cli.train.loop import train
 
@@ -151,7 +151,7 @@ def _do(
         say(f"{name} was taken over by another process, which records it")
         return
     if last.loss is not None:
-        checkpoints.clear()
+        clear(checkpoints.folder)
     line.send(last)
 
 
