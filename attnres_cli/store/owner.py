@@ -22,21 +22,15 @@ def this_process() -> str:
     return "|".join((_host(), _boot_id(), str(pid), _start_of(pid)))
 
 
-def is_here(owner: str) -> bool:
-    """Whether that process is, or was, one of this host since it booted: `is_alive` knows of it."""
+def is_alive(owner: str) -> bool | None:
+    """Whether that process still runs. None: it is of another host, and nobody here can know."""
     parts = owner.split("|")
-    return len(parts) != 4 or parts[:2] == [_host(), _boot_id()]
-
-
-def is_alive(owner: str) -> bool:
-    """Whether that process may still be running. On another host it may, as far as we can know."""
-    parts = owner.split("|")
-    if len(parts) != 4 or not parts[2].isdecimal():
+    if len(parts) != 4:
         return False  # nobody of ours wrote this
-    if not is_here(owner):
-        return True
-    _, _, pid, start = parts
-    return start != "" and start == _start_of(int(pid))
+    host, boot, pid, start = parts
+    if (host, boot) != (_host(), _boot_id()):
+        return None
+    return pid.isdecimal() and start != "" and start == _start_of(int(pid))
 
 
 class Watch:
@@ -47,8 +41,8 @@ class Watch:
 
     def is_gone(self, run_id: int, owner: str, heartbeat: str | None) -> bool:
         """Whether the process that runs a run is gone; called again and again."""
-        if is_here(owner):
-            return not is_alive(owner)
+        if (alive := is_alive(owner)) is not None:
+            return not alive
         now, sign = time.monotonic(), (owner, heartbeat)
         before, since = self._seen.get(run_id, (None, now))
         if before != sign:

@@ -109,8 +109,7 @@ def to_record(row: Row, points: Sequence[Point], gates: Sequence[Gate] = ()) -> 
 
 def to_standing(row: Row) -> Standing:
     """A row of attnres_runs, with what the kernel knows of its process."""
-    is_known = row.owner is not None and owner.is_here(row.owner)
-    alive = owner.is_alive(row.owner) if is_known else None
+    alive = None if row.owner is None else owner.is_alive(row.owner)
     return Standing(run_id=row.id, is_alive=alive, **_shared(Standing, runs, row))
 
 

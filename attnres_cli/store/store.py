@@ -189,9 +189,8 @@ def _check_is_idle(row: Row) -> None:
     """Raise StudyError where a process may be running a run."""
     if row.status != Status.RUNNING:
         return
-    if owner.is_here(row.owner):
-        alive = owner.is_alive(row.owner)
-    else:  # one look cannot see whether a heartbeat moves
+    alive = owner.is_alive(row.owner)
+    if alive is None:  # one look cannot see whether a heartbeat moves
         said = datetime.fromisoformat(row.heartbeat_at) if row.heartbeat_at else None
         alive = said is not None and (datetime.now(UTC) - said).total_seconds() < 2 * owner.STALE_S
     if alive:
