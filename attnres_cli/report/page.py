@@ -139,7 +139,8 @@ def _commands(chapter: Chapter) -> Table:
             shlex.join(["attnres", "verify", str(run.id), *where])
             for run in chapter.runs_of(arm.variant)
         ]
-        rows.append([arm.variant, chapter.command(arm), "\n".join(checks)])
+        again = chapter.command(arm) or "none: no command gives its recipe"
+        rows.append([arm.variant, again, "\n".join(checks)])
     title = (
         "What trains the runs of a row again in a study of their own, equal to rounding (another "
         "number of threads adds in another order); and what trains a single run again as this "

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from attnres_cli.config import address, complete
+from attnres_cli.config import address, complete, strict_yaml
 from attnres_cli.config import recipe as recipes
 from attnres_cli.config.recipe import Recipe
 from attnres_cli.errors import RecipeError
@@ -63,15 +63,18 @@ class Chapter:
 
     def command(self, arm: ArmResult) -> str:
         """The command that trains an arm's runs again in a study of their own, beside the baseline,
-        or alone where the arm has its own recipe; empty where the recipe is not known. It names the
-        device, but cannot name the kind of machine.
+        or alone where the arm has its own recipe; empty where no command gives its recipe. It names
+        the device, but cannot name the kind of machine.
         """
         recipe, runs = self.recipes.get(arm.recipe_digest), self.runs_of(arm.variant)
         if recipe is None or not runs or runs[0].result is None:
             return ""
+        typed = overrides_of(recipe)
+        if typed is None:
+            return ""
         alone = arm.own is not None or arm.recipe_digest != self.comparison.recipe_digest
         base = arm.variant if alone else self.comparison.baseline
-        words = ablate_typed([base, arm.variant], *overrides_of(recipe), arm.losses)
+        words = ablate_typed([base, arm.variant], *typed, arm.losses)
         settings = runs[0].result.settings
         words += ["--device", settings.device, "--engine", settings.engine, "--study", "again.db"]
         return shlex.join(words)
@@ -100,21 +103,32 @@ def ablate_typed(
     return words + plugins_typed(variants)
 
 
-def overrides_of(recipe: Recipe) -> tuple[str, list[str]]:
-    """The shipped recipe of that name, or `quick`, and the `--set` values that make it this one."""
+def overrides_of(recipe: Recipe) -> tuple[str, list[str]] | None:
+    """The shipped recipe of that name, or `quick`, and the `--set` values that make it this one,
+    parsed back to be sure; None where none do, as of a value that this version refuses.
+    """
     name = plain_name(recipe.name)
     name = name if name in recipes.names() else "quick"
     shipped = settings(recipes.load(name))
     found = [
-        f"{key}={value if isinstance(value, str) else json.dumps(value)}"
+        f"{key}={_as_yaml(value)}"
         for key, value in settings(recipe).items()
         if value != shipped[key]
     ]
     try:
-        recipes.load(name, found)
-    except RecipeError:  # as a file of the user's own that is not known to this version
-        return recipe.name, []
-    return name, found
+        is_same = recipes.load(name, found).digest == recipe.digest
+    except RecipeError:
+        return None
+    return (name, found) if is_same else None
+
+
+def _as_yaml(value: object) -> str:
+    """A value as `--set` takes it; text that YAML would read as something else in quotes."""
+    try:
+        is_plain = isinstance(value, str) and strict_yaml.load(value, "") == value
+    except RecipeError:
+        is_plain = False
+    return str(value) if is_plain else json.dumps(value)
 
 
 def plugins_typed(variants: Iterable[str]) -> list[str]:

@@ -19,6 +19,7 @@ from attnres_cli.records.comparison_terms import ArmRecipe, Terms, Tuned
 from attnres_cli.records.run import Status
 from attnres_cli.report import page as page_module
 from attnres_cli.report.page import to_html
+from attnres_cli.verdict import chapter as chapters
 from attnres_cli.verdict.chapter import overrides_of
 
 VOID = {"meta", "br", "link", "img"}
@@ -236,6 +237,9 @@ def test_a_recipe_without_a_verdict_is_a_row_and_never_pooled(undrawn, sizes):
         ["train.tokens=48k", "optim.lr=3.3e-3"],
         ["data.source=recall", "data.pairs=4", "train.compile=off"],
         ["data.source=text", "data.path=my text/0.txt", "model.tie_embeddings=true"],
+        ["data.source=text", 'data.path="no"'],
+        ["data.source=text", 'data.path="1e-3: [a"'],
+        ["data.source=huggingface", "data.path=wikitext", 'data.subset="no"'],
     ],
 )
 def test_the_command_of_a_row_makes_the_recipe_of_its_runs(overrides: list[str]):
@@ -245,6 +249,14 @@ def test_the_command_of_a_row_makes_the_recipe_of_its_runs(overrides: list[str])
 
     assert load(name, found).digest == recipe.digest
     assert load(name, found).data == recipe.data
+
+
+def test_a_recipe_that_no_command_gives_has_none(make_chapter, study, monkeypatch):
+    chapter = make_chapter(study)
+    monkeypatch.setattr(chapters.recipes, "load", lambda *_: load("quick"))
+
+    assert overrides_of(load("smoke", ["optim.lr=3.3e-3"])) is None
+    assert {chapter.command(arm) for arm in chapter.comparison.arms} == {""}
 
 
 def test_the_command_of_a_recipe_of_ones_own_starts_from_a_shipped_one(tiny_recipe: Recipe):
