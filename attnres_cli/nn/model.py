@@ -11,14 +11,14 @@ import math
 from collections import OrderedDict
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from attnres_cli.nn.generate import Cache, generate
+from attnres_cli.nn import generate as generation
+from attnres_cli.nn.generate import Cache
 from attnres_cli.nn.loss import chunked_loss, next_token_loss
 from attnres_cli.nn.residual import Hidden, Norms, Residual
 from attnres_cli.nn.shape import Shape
@@ -68,28 +68,17 @@ class Attention(nn.Module):
         """(B, T, D) -> (B, T, D); with a cache, h follows the tokens that the cache has seen."""
         qkv = self.qkv(h).unflatten(-1, (-1, self.d_head)).transpose(1, 2)  # (B, H+2K, T, d_head)
         q, k, v = qkv.split(self.heads, dim=1)
-        start = 0 if cache is None else cache.seen
+        start, time, mask = 0 if cache is None else cache.seen, h.shape[1], None
         q, k = self.rotary(q, start), self.rotary(k, start)
         if cache is not None:
             k, v = cache.extend(k, v)
+        if start and time > 1:  # torch's is_causal would count from the first key
+            mask = torch.ones(time, start + time, dtype=torch.bool, device=q.device).tril(start)
+        grouped = self.heads[0] != self.heads[1]
         y = F.scaled_dot_product_attention(
-            q,
-            k,
-            v,
-            attn_mask=_mask(start, q) if start else None,
-            is_causal=start == 0,
-            enable_gqa=self.heads[0] != self.heads[1],
+            q, k, v, attn_mask=mask, is_causal=start == 0, enable_gqa=grouped
         )
         return self.out(y.transpose(1, 2).flatten(-2))
-
-
-def _mask(start: int, q: Tensor) -> Tensor | None:
-    """(T, S): which positions the queries from position `start` on see; None: one query, all."""
-    time = q.shape[-2]
-    if time == 1:
-        return None
-    ones = torch.ones(time, start + time, dtype=torch.bool, device=q.device)
-    return ones.tril(start)  # is_causal of torch would count from the first key
 
 
 class SwiGLU(nn.Module):
@@ -202,9 +191,7 @@ class Transformer(nn.Module):
             return f(h)
         return checkpoint(f, h, use_reentrant=False, preserve_rng_state=False)  # nothing draws
 
-    def generate(self, tokens: Tensor, n_new: int, **how: Any) -> Tensor:
-        """Tokens (B, T) and `n_new` more of each row; what else is asked as in generate.py."""
-        return generate(self, tokens, n_new, **how)
+    generate = generation.generate
 
     def shared_parameters(self) -> dict[str, nn.Parameter]:
         """The trunk's own parameters by name: those that every design shares."""
@@ -215,11 +202,9 @@ class Transformer(nn.Module):
 def load(folder: str | Path) -> Transformer:
     """The model that `attnres runs export` wrote into a folder: float32, on the CPU, to evaluate.
 
-    Needs torch and safetensors alone.
-
-    Raises:
-        FileNotFoundError: the folder has no config.json or no model.safetensors.
-        VariantError: the design is not known here, as one of a plugin that is not loaded.
+    Needs torch and safetensors alone. Raises FileNotFoundError without config.json or
+    model.safetensors, VariantError for a design that is not known here, as one of a plugin that is
+    not loaded.
     """
     from safetensors.torch import load_model  # whoever only builds models needs none of it
 
@@ -285,7 +270,8 @@ def init_weights(model: Transformer, seed: int) -> None:
         drawn = torch.randn(parameter.shape, generator=generator)
         parameter.copy_(drawn * _init_std(model.shape, name, parameter.shape[1]))
         if name.startswith("sublayers"):
-            scaled = parameter[_query_key_rows(model.shape) :] if "qkv" in name else parameter
+            n_query_key_rows = (model.shape.n_heads + model.shape.n_kv_heads) * model.shape.d_head
+            scaled = parameter[n_query_key_rows:] if "qkv" in name else parameter
             scaled.mul_(model.residual.branch_scale)
 
 
@@ -296,10 +282,6 @@ def _init_std(shape: Shape, name: str, fan_in: int) -> float:
         return HEAD_STD
     depth = shape.n_sublayers if name.endswith("out.weight") else 1
     return 1 / math.sqrt(fan_in * depth)
-
-
-def _query_key_rows(shape: Shape) -> int:
-    return (shape.n_heads + shape.n_kv_heads) * shape.d_head
 
 
 def _seed_of(seed: int, name: str) -> int:

@@ -123,16 +123,12 @@ class Residual(nn.Module, ABC):
         return {}
 
     def depth_mixing(self, values: Sequence[Hidden]) -> Tensor | None:
-        """M with h_l = sum_i M[l, i] v_i, or None where `not_linear` says why there is none.
+        """M with h_l = sum_i M[l, i] v_i, from the embedding v_0 and the outputs v_1..v_L, or None
+        where `not_linear` says why there is none.
 
-        Args:
-            values: v_0 (the embedding) and the outputs v_1..v_L of the sublayers.
-
-        Returns:
-            (B, T, H, L+1, L+1): token, slice of the width, site l = 1..L+1, source i = 0..L; H is
-            D where every channel has weights of its own. B and T may be 1. This default replays
-            the design on unit vectors, which is right wherever the weights do not depend on the
-            values.
+        Its shape is (B, T, H, L+1, L+1): token, slice of the width, site l = 1..L+1, source i =
+        0..L; H is D where every channel has weights of its own. B and T may be 1. This default
+        replays the design on unit vectors, which is right where weights do not depend on values.
         """
         if self.not_linear:
             return None

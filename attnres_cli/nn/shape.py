@@ -10,10 +10,8 @@ Mlp = Literal["swiglu", "gelu"]
 
 @dataclass(frozen=True)
 class Shape:
-    """Sizes of a decoder-only Transformer, whatever its residual connection.
-
-    Raises:
-        ValueError: a size that no model can have, with the sizes that clash.
+    """Sizes of a decoder-only Transformer, whatever its residual connection. Raises ValueError for
+    sizes that no model can have.
     """
 
     n_layers: int
@@ -48,9 +46,8 @@ class Shape:
         return attention + self.d_model * self.d_ff * (3 if self.mlp == "swiglu" else 2)
 
     def n_params(self) -> int:
-        """Parameters of the trunk with one norm before each sublayer, without the residual's own.
-
-        Tied embeddings count once.
+        """Parameters of the trunk with one norm before each sublayer, without the residual's own;
+        tied embeddings count once.
         """
         norms = (self.n_sublayers + 1) * self.d_model
         tables = self.vocab_size * self.d_model * (1 if self.tie_embeddings else 2)

@@ -112,11 +112,8 @@ def _canonical(name: str, options: Mapping[str, Value]) -> Variant:
 
 def parse(text: str) -> Variant:
     """Read a spec `name` or `name:option=value,option=value`; the name may be a preset's, whose
-    options then hold where no others are given.
-
-    Raises:
-        VariantError: an unknown name or option (with the nearest known one), a value that is not
-            of the option's type, an option given twice.
+    options then hold where no others are given. Raises VariantError for an unknown name or option
+    (with the nearest known one), a value not of the option's type, an option given twice.
     """
     name, colon, rest = text.strip().partition(":")
     known, preset = registry(), presets().get(name)

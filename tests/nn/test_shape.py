@@ -39,18 +39,6 @@ def test_parameters_of_a_swiglu_trunk(shape: Shape):
     assert shape.n_params() == 2 * layer + norms + embedding + head == 340
 
 
-def test_a_gelu_mlp_has_no_gate(shape: Shape):
-    assert replace(shape, mlp="gelu").n_params() == 340 - 2 * 4 * 6
-
-
-def test_tied_embeddings_count_once(shape: Shape):
-    assert replace(shape, tie_embeddings=True).n_params() == 340 - 10 * 4
-
-
-def test_more_key_value_heads_cost_their_two_matrices(shape: Shape):
-    assert replace(shape, n_kv_heads=2).n_params() == 340 + 2 * (2 * 4 * 2)
-
-
 def test_flops_count_each_multiply_add_as_two(shape: Shape):
     matrices = 2 * 2 * 120  # two layers of 120 weights
     scores = 2 * (2 * 3 * 2 * 2)  # per layer: 3 positions, 2 heads of 2
@@ -60,16 +48,20 @@ def test_flops_count_each_multiply_add_as_two(shape: Shape):
     assert shape.flops_per_token() == matrices + scores + mixing + head == 656
 
 
-def test_flops_of_a_gelu_mlp_lack_the_gate(shape: Shape):
-    assert replace(shape, mlp="gelu").flops_per_token() == 656 - 2 * 2 * 4 * 6
+@pytest.mark.parametrize(
+    ("changes", "params", "flops"),
+    [
+        ({"mlp": "gelu"}, -2 * 4 * 6, -2 * 2 * 4 * 6),  # it has no gate
+        ({"tie_embeddings": True}, -10 * 4, 0),
+        ({"n_kv_heads": 2}, 2 * (2 * 4 * 2), 2 * 2 * (2 * 4 * 2)),  # their two matrices
+        ({"seq_len": 6}, 0, 2 * 48),  # only attention grows with the context
+    ],
+)
+def test_a_change_adds_what_it_adds(shape: Shape, changes: dict, params: int, flops: int):
+    changed = replace(shape, **changes)
 
-
-def test_tied_embeddings_save_no_flops(shape: Shape):
-    assert replace(shape, tie_embeddings=True).flops_per_token() == 656
-
-
-def test_only_attention_grows_with_the_context(shape: Shape):
-    assert replace(shape, seq_len=6).flops_per_token() == 656 + 2 * 48
+    assert changed.n_params() == 340 + params
+    assert changed.flops_per_token() == 656 + flops
 
 
 def test_an_odd_head_is_refused_with_its_size(shape: Shape):

@@ -71,7 +71,8 @@ def choose(v: Tensor, scoring: Scoring) -> Engine:
     """
     name = _asked.name
     if name == "auto":
-        name = "triton" if _suits_triton(v) else "eager"
+        suits_triton = v.is_cuda and v.dtype in _TRITON_TYPES and has_triton()
+        name = "triton" if suits_triton else "eager"
     if torch.compiler.is_compiling() and (name == "eager" or _learns_unrolled(name, scoring)):
         name = "compile"
     if not v.numel():
@@ -87,10 +88,6 @@ def has_triton() -> bool:
 def interprets_triton() -> bool:
     """Whether Triton's kernels run in its interpreter, on any device, slowly."""
     return os.environ.get("TRITON_INTERPRET", "0") == "1"
-
-
-def _suits_triton(v: Tensor) -> bool:
-    return v.is_cuda and v.dtype in _TRITON_TYPES and has_triton()
 
 
 def _learns_unrolled(name: str, scoring: Scoring) -> bool:

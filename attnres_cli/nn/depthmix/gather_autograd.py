@@ -81,8 +81,7 @@ class Gather:
         scoring, first, last = state.scoring, state.sources[0], state.records[-1]
         token = last.token if torch.is_grad_enabled() else None
         if query is not None:
-            own = unrolled.query_scores(state, site, query)
-            return _read_by(own, state, site, token), state
+            return _read_by(unrolled.query_scores(state, site, query), state, site, token), state
         if scoring.plain:
             return _read_by(_plain_scores(state, site), state, site, token), state
         if token is None:
@@ -90,10 +89,8 @@ class Gather:
         with torch.no_grad():
             sources, scores, state = to_mix(state, site, self.arithmetic)
             h, constants = self.arithmetic.mix(sources, scores, first.dtype)
-        h = h.view(first.shape)
-        buffer = last.buffer
-        h = _Read.apply(token, None, h, constants, None, (), site, scoring, buffer)  # type: ignore[no-untyped-call]
-        return h, state
+        read = (token, None, h.view(first.shape), constants, None, (), site, scoring, last.buffer)
+        return _Read.apply(*read), state  # type: ignore[no-untyped-call]
 
     def scores(self, state: EngineState, site: int) -> Tensor:
         """(B, T, S, H) scores at a site, without a gradient."""
