@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -71,13 +72,14 @@ def renamed(specs: Sequence[str], recipe: Recipe) -> list[tuple[str, str]]:
 
 def check_code(plan: Plan, records: Sequence[RunRecord]) -> None:
     """Raise VariantError where the study holds runs of a design made by other code of it."""
-    ended = [run for run in records if run.result is not None]
+    made: dict[tuple[str, str], set[str]] = defaultdict(set)
+    for run in records:
+        if run.result is not None and DESIGN_CODE in run.versions:
+            made[run.variant, run.recipe_digest].add(run.versions[DESIGN_CODE])
     for arm in plan.arms:
         cls = registry()[variant.parse(arm.variant).name]
-        now = code.of_design(cls)
-        digests = {digest for variant, digest in plan.digests if variant == arm.variant}
-        mine = [r for r in ended if r.variant == arm.variant and r.recipe_digest in digests]
-        if {run.versions.get(DESIGN_CODE, now) for run in mine} - {now}:
+        before = made[arm.variant, plan.recipe_of(arm).digest]
+        if before and before != {code.of_design(cls)}:
             raise VariantError(
                 f"{arm.variant}: {design_page.file_of(cls)}, or a file that it imports, has "
                 "changed since the study's runs of it: use another --study"

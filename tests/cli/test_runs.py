@@ -10,41 +10,27 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import studies
 import typer
+from studies import FACTS
 from typer.testing import CliRunner, Result
 
 from attnres_cli.cli import runs as cli_runs
 from attnres_cli.config.recipe import Recipe
 from attnres_cli.errors import AttnresError, StudyError, UsageError
-from attnres_cli.records.run import (
-    DataDescription,
-    Point,
-    Probe,
-    RunResult,
-    RunSpec,
-    Settings,
-    Status,
-)
+from attnres_cli.records.run import Point, Probe, RunSpec, Status
 from attnres_cli.store.store import Store
 
-FACTS = DataDescription("0123456789abcdef", "stdlib", 5000, 256, 4750, 250, 3.3, 2.4)
-SETTINGS = Settings("cpu", "A CPU", "fp32", compiled=False, threads=1, engine="eager")
 CURVE = (Point(0, None, 5.5), *(Point(i, 5.5 - i / 20, None) for i in range(1, 50)))
 THIRD = (0.25, 0.5, 0.75)
 PROBES = tuple(Probe(step, *[THIRD] * 8, mixing=(THIRD,) * 3) for step in (0, 50))
-RESULT = RunResult(
-    status=Status.COMPLETE,
+RESULT = replace(
+    studies.RESULT,
     val_loss=2.375,
     initial_loss=5.5,
     steps=50,
-    tokens=384,
     step_s=0.0125,
-    tokens_per_second=5120.0,
     train_s=75.0,
-    peak_bytes=2**30,
-    n_params=1234,
-    flops_per_token=5678,
-    settings=SETTINGS,
     curve=(*CURVE, Point(50, 3.0, 2.375)),
     probes=PROBES,
 )
@@ -172,7 +158,7 @@ def test_no_study_is_not_made_by_looking_or_removing(tmp_path: Path):
 def test_one_run_is_shown_with_all_about_it_and_a_small_curve():
     shown = runs("show", "1").stdout
 
-    for words in ("2.3750, at first 5.5000", "1 min 15 s, 12.5 ms per step", "A CPU", "torch"):
+    for words in ("2.3750, at first 5.5000", "1 min 15 s, 12.5 ms per step", "Some CPU", "torch"):
         assert words in shown
     curve = shown.split("curve")[1].partition("inside")[0]
     points = [line.split() for line in curve.splitlines()]
@@ -194,7 +180,7 @@ def test_shown_as_json_a_run_has_its_whole_curve_and_null_for_no_loss():
     diverged = json.loads(runs("show", "3", "--format", "json").stdout)
 
     assert len(complete["result"]["curve"]) == 51
-    assert complete["result"]["settings"]["device_name"] == "A CPU"
+    assert complete["result"]["settings"]["device_name"] == "Some CPU"
     assert complete["versions"] == {"torch": "2.9"}
     assert (diverged["val_loss"], diverged["result"]["val_loss"]) == (None, None)
 

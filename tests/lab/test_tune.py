@@ -6,6 +6,7 @@ import math
 from dataclasses import replace
 
 import pytest
+from studies import RESULT, SETTINGS
 
 from attnres_cli.config.recipe import Recipe
 from attnres_cli.lab import tune
@@ -16,14 +17,9 @@ from attnres_cli.records.run import (
     RunRecord,
     RunResult,
     RunSpec,
-    Settings,
     Status,
 )
 
-SETTINGS = Settings("cpu", "A CPU", "fp32", compiled=False, threads=1, engine="eager")
-RESULT = RunResult(
-    Status.COMPLETE, 1.5, 5.5, 6, 384, 0.1, 640.0, 1.0, 1000, 99, 600, SETTINGS, curve=()
-)
 GRID = tune.rates(0.01)
 
 

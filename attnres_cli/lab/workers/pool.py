@@ -14,7 +14,6 @@ from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any
 
 from attnres_cli.errors import AttnresError, AwayError
 from attnres_cli.lab.workers.worker import ENDING, Job, checkpoint_s, work
@@ -57,8 +56,10 @@ def run_all(store: Store, jobs: Sequence[Job], wanted: Wanted, on_event: OnEvent
         DataError: a worker could not load the data.
     """
     checkpoint_s()
-    pool = _Pool(store, jobs, wanted, on_event)
-    before, patience_s = _on_signals(_interrupt), store.patience_s
+    pool, patience_s = _Pool(store, jobs, wanted, on_event), store.patience_s
+    numbers = (signal.SIGTERM, signal.SIGHUP)
+    heeded = [n for n in numbers if signal.getsignal(n) is not signal.SIG_IGN]  # as under nohup
+    before = {number: signal.signal(number, signal.default_int_handler) for number in heeded}
     try:
         pool.work()
     finally:
@@ -153,17 +154,6 @@ class _Pool:
                 raise RuntimeError(
                     f"a worker process ended with {_how(code)} before it could start"
                 )
-
-
-def _on_signals(handler: Callable[[int, object], None]) -> dict[int, Any]:
-    """Let SIGTERM and SIGHUP call it, unless they are ignored, as under nohup; what they did."""
-    numbers = (signal.SIGTERM, signal.SIGHUP)
-    heeded = [n for n in numbers if signal.getsignal(n) is not signal.SIG_IGN]
-    return {number: signal.signal(number, handler) for number in heeded}
-
-
-def _interrupt(_signal: int, _frame: object) -> None:
-    raise KeyboardInterrupt
 
 
 def _start(number: int, job: Job) -> _Worker:

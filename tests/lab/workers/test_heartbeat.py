@@ -8,16 +8,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from studies import FACTS
 
 from attnres_cli.config.recipe import Recipe
 from attnres_cli.lab.workers import heartbeat
 from attnres_cli.lab.workers.heartbeat import Heartbeat
-from attnres_cli.records.run import DataDescription, RunSpec
+from attnres_cli.records.run import RunSpec
 from attnres_cli.store.store import Store
 from attnres_cli.train.checkpoint import Checkpoints
 from attnres_cli.train.keeper import Keeper, Stop
-
-FACTS = DataDescription("0123456789abcdef", "stdlib", 5000, 256, 4750, 250, 3.3, 2.4)
 
 
 @pytest.fixture

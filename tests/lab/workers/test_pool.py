@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from grids import lives, small_disk
+from studies import SETTINGS
 
 import attnres_cli
 from attnres_cli.config.recipe import Recipe, load
@@ -21,11 +22,10 @@ from attnres_cli.lab import grid as ablate
 from attnres_cli.lab.workers.pool import run_all
 from attnres_cli.nn import variant
 from attnres_cli.records.plan import Plan
-from attnres_cli.records.run import WEIGHTS, Event, Point, RunSpec, Settings, Status
+from attnres_cli.records.run import WEIGHTS, Event, Point, RunSpec, Status
 from attnres_cli.store.store import Store
 from attnres_cli.train.loop import train
 
-SETTINGS = Settings("cpu", "A CPU", "fp32", compiled=False, threads=1, engine="eager")
 LONG = ["train.tokens=64k"]  # 125 steps, so that no order comes too late
 
 
