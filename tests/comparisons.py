@@ -103,7 +103,6 @@ def make_chapter(facts: DataDescription) -> MakeChapter:
         ended = [run for run in runs if run.result is not None] if probed else []
         return Chapter(
             comparison=compare(runs, facts, changes.pop("baseline", "standard")),
-            runs=runs,
             probes={run.id: PROBE for run in ended},
             recipes={"abcdef012345": load("smoke")},
             study="my.db",

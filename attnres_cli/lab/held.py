@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from attnres_cli.errors import StudyError
 from attnres_cli.records.run import RunRecord
 from attnres_cli.store.store import Store
-from attnres_cli.verdict.chapter import Chapter, chapter
+from attnres_cli.verdict.chapter import Chapter
 from attnres_cli.verdict.comparison import Comparison
 from attnres_cli.verdict.ladder import Ladder, ladder
 from attnres_cli.verdict.registered import EXPLORATORY, compared
@@ -52,18 +52,19 @@ class Held:
         """The comparisons under a recipe, each with its runs; the `whole` ones with what pages and
         figures show besides.
         """
-        found = [chapter(one, self.records, self.study) for one in self.comparisons(chosen)]
+        found = [Chapter(one, study=self.study) for one in self.comparisons(chosen)]
         return [self._whole(one) for one in found] if whole else found
 
     def _whole(self, chapter: Chapter) -> Chapter:
         """A chapter with curves, recipes and the last probes."""
-        store, ids = self.store, [run.id for run in chapter.runs]
+        store, held = self.store, chapter.comparison
+        ids = [run.id for run in held.records]
         last = {number: probes[-1] for number, probes in store.probes(ids).items() if probes}
-        digests = {run.recipe_digest for run in chapter.runs} | {chapter.comparison.recipe_digest}
+        digests = {run.recipe_digest for run in held.records} | {held.recipe_digest}
         recipes = {digest: store.recipe(digest) for digest in digests}
         curved = {run.id: run for run in store.runs(ids=ids)}  # without those removed just now
-        runs = [curved.get(run.id, run) for run in chapter.runs]
-        return replace(chapter, runs=runs, probes=last, recipes=recipes)
+        held = replace(held, records=tuple(curved.get(run.id, run) for run in held.records))
+        return replace(chapter, comparison=held, probes=last, recipes=recipes)
 
     def ladder(self, chosen: Choice) -> Ladder:
         """All sizes of a recipe's name. Raises StudyError where there is but one."""

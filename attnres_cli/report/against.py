@@ -93,7 +93,7 @@ _FIELDS = {
     "ci95_low": "arm.difference.ci95.0", "ci95_high": "arm.difference.ci95.1",
     "n_seeds": "n_seeds", "rank": "rank", "beside_paper": "said", "reason": "reason",
     "verdict": "arm.verdict", "baseline": "baseline", "recipe": "recipe",
-    "recipe_digest": "recipe_digest", "fingerprint": "data.fingerprint", "terms": "terms",
+    "recipe_digest": "recipe_digest", "fingerprint": "fingerprint", "terms": "terms",
     "registered": "registered",
 }  # fmt: skip
 
@@ -101,5 +101,8 @@ _FIELDS = {
 def _record(row: Beside, comparison: Comparison) -> dict[str, Any]:
     difference = row.arm.difference
     n_seeds = difference.n if difference else len(row.arm.losses)
+    names = ("baseline", "recipe", "recipe_digest", "registered")
     more = {"n_seeds": n_seeds, "reason": row.reason, "terms": labels.name(comparison.terms)}
-    return flat(asdict(comparison) | asdict(row) | more, _FIELDS)
+    more |= {"fingerprint": comparison.data.fingerprint}
+    more |= {name: getattr(comparison, name) for name in names}
+    return flat(asdict(row) | more, _FIELDS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from attnres_cli.records.run import Status
 from attnres_cli.report.comparison import difference_text
 from attnres_cli.report.table import capital, listed
 from attnres_cli.stats.pairs import Difference
@@ -58,7 +59,8 @@ def unanswerable(comparison: Comparison) -> str:
 
 
 def _nothing(comparison: Comparison) -> str:
-    failed, waits = len(comparison.failed), comparison.n_pending + comparison.n_running
+    failed = len(comparison.runs(Status.FAILED))
+    waits = len(comparison.runs(Status.PENDING, Status.RUNNING))
     told = [f"{failed} failed" if failed else "", f"{waits} waiting or running" if waits else ""]
     counts = ", ".join(part for part in told if part)
     return f"No answer: no run has ended ({counts}). The same ablate command goes on" + (

@@ -9,11 +9,11 @@ from typing import Any
 
 from attnres_cli.records import gates
 from attnres_cli.records.comparison_terms import SHARED
-from attnres_cli.records.run import DataDescription, RunResult
+from attnres_cli.records.run import DataDescription, RunResult, Status
 from attnres_cli.report.table import Cell, Column, Report, Style, Table, capital, flat, joined
 from attnres_cli.stats.pairs import Difference
 from attnres_cli.verdict import labels
-from attnres_cli.verdict.comparison import RULE, ArmResult, Comparison
+from attnres_cli.verdict.comparison import RULE, ArmResult, Comparison, last_line
 from attnres_cli.verdict.format import interval
 
 METRIC, UNIT = "val_loss", "nats/token"
@@ -33,7 +33,10 @@ def one_report(comparison: Comparison) -> Report:
     return Report(
         title=capital(labels.title(comparison)),
         tables=[table_of(comparison)],
-        warnings=[f"failed: {f.variant} seed {f.seed}: {f.error}" for f in comparison.failed],
+        warnings=[
+            f"failed: {run.variant} seed {run.seed}: {last_line(run.error)}"
+            for run in comparison.runs(Status.FAILED)
+        ],
         notes=facts_of(comparison),
         document=_document(comparison),
         fields=_FIELDS,
@@ -137,7 +140,10 @@ def _document(comparison: Comparison) -> dict[str, Any]:
         "versions": comparison.versions,
         "settings": comparison.settings,
         "arms": [_arm(arm) for arm in comparison.arms],
-        "failed": [asdict(failure) for failure in comparison.failed],
+        "failed": [
+            {"variant": run.variant, "seed": run.seed, "error": last_line(run.error)}
+            for run in comparison.runs(Status.FAILED)
+        ],
     }
 
 
@@ -234,7 +240,8 @@ def _reached(comparison: Comparison) -> Iterator[str]:
     """What has not ended, a baseline that learned little, and how many gates were passed; where
     one was not, its arm's verdict says which.
     """
-    counts = {"pending": comparison.n_pending, "running, or killed": comparison.n_running}
+    words = {Status.PENDING: "pending", Status.RUNNING: "running, or killed"}
+    counts = {word: len(comparison.runs(status)) for status, word in words.items()}
     if waiting := [f"{count} {word}" for word, count in counts.items() if count]:
         yield f"runs {' and '.join(waiting)}: the same ablate command goes on"
     base = comparison.base

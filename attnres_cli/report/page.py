@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from attnres_cli.config import address
 from attnres_cli.records import gates
+from attnres_cli.records.run import Status
 from attnres_cli.report import against, answer, comparison, scaling
 from attnres_cli.report.figures.drawing import drawings, of_sizes
 from attnres_cli.report.html import Part, Section, page
@@ -16,7 +17,7 @@ from attnres_cli.report.search_page import section as search_section
 from attnres_cli.report.table import Cell, Column, Table, capital
 from attnres_cli.verdict import labels
 from attnres_cli.verdict.chapter import PLUGIN, Chapter, names, plugins_typed, split
-from attnres_cli.verdict.comparison import Comparison
+from attnres_cli.verdict.comparison import Comparison, last_line
 from attnres_cli.verdict.format import number
 from attnres_cli.verdict.ladder import Ladder
 from attnres_cli.verdict.optima import Finding
@@ -68,7 +69,7 @@ def _chapter(chapter: Chapter, title: str, name: str, *, is_linked: bool) -> Sec
     failures = Table(
         "Runs that failed; `attnres runs show` has the whole traceback.",
         [Column("variant", "code"), Column("seed"), Column("error", "text")],
-        [[failure.variant, str(failure.seed), failure.error] for failure in held.failed],
+        [[run.variant, str(run.seed), last_line(run.error)] for run in held.runs(Status.FAILED)],
     )
     parts = [
         Part(tables=[comparison.table_of(held)]),
@@ -114,8 +115,9 @@ def _gates(held: Comparison) -> Part:
 
 def _provenance(chapter: Chapter) -> Part:
     lines, recipe = comparison.facts_of(chapter.comparison), chapter.recipe
+    ended = [run for run in chapter.comparison.records if run.result is not None]
     for key in ("git_revision", "git_dirty", "platform", "cuda"):
-        found = {run.versions[key] for run in chapter.runs if run.versions.get(key)}
+        found = {run.versions[key] for run in ended if run.versions.get(key)}
         lines += [f"{key.replace('_', ' ')}: {', '.join(sorted(found))}"] if found else []
     if recipe is None:
         return Part("Provenance", notes=lines)

@@ -31,15 +31,14 @@ class Chapter:
     """One comparison and all that is shown with it: probes are by run number, recipes by digest."""
 
     comparison: Comparison
-    runs: Sequence[RunRecord]
     probes: Mapping[int, Probe] = field(default_factory=dict)
     recipes: Mapping[str, Recipe] = field(default_factory=dict)
     study: str = ""
 
     def runs_of(self, variant: str) -> list[RunRecord]:
         """The ended runs of an arm, by seed."""
-        ended = [run for run in self.runs if run.variant == variant and run.result is not None]
-        return sorted(ended, key=lambda run: run.seed)
+        runs = [run for run in self.comparison.records if run.variant == variant]
+        return sorted((run for run in runs if run.result is not None), key=lambda run: run.seed)
 
     def probes_of(self, variant: str) -> list[Probe]:
         """The last probe of each ended run of an arm, by seed; runs without one are left out."""
@@ -78,17 +77,6 @@ class Chapter:
         settings = runs[0].result.settings
         words += ["--device", settings.device, "--engine", settings.engine, "--study", "again.db"]
         return shlex.join(words)
-
-
-def chapter(comparison: Comparison, records: Iterable[RunRecord], study: str) -> Chapter:
-    """A comparison with its runs, or where none has ended with all of its recipe's runs so far."""
-    arms = {(arm.variant, arm.recipe_digest): arm.losses for arm in comparison.arms}
-    runs = [run for run in records if run.fingerprint == comparison.data.fingerprint]
-    if arms:
-        runs = [run for run in runs if run.seed in arms.get((run.variant, run.recipe_digest), {})]
-    else:
-        runs = [run for run in runs if run.recipe_digest == comparison.recipe_digest]
-    return Chapter(comparison, runs, study=study)
 
 
 def ablate_typed(

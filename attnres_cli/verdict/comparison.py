@@ -17,7 +17,6 @@ from attnres_cli.records.run import (
     Gate,
     RunRecord,
     RunResult,
-    Settings,
     Status,
 )
 from attnres_cli.stats.pairs import Difference, judged, mean_sd, paired, word
@@ -64,18 +63,9 @@ class ArmResult:
 
 
 @dataclass(frozen=True)
-class Failure:
-    """A run that came to nothing; error is one line."""
-
-    variant: str
-    seed: int
-    error: str
-
-
-@dataclass(frozen=True)
 class Comparison:
-    """The arms of one recipe on one fingerprint of data, the baseline first, then by loss. Under
-    some terms arms have recipes of their own, derived from it.
+    """The arms of one recipe on one fingerprint of data, the baseline first, then by loss, with
+    the runs that were compared. Under some terms arms have recipes of their own, derived from it.
     """
 
     recipe: str
@@ -83,11 +73,7 @@ class Comparison:
     data: DataDescription
     baseline: str
     arms: tuple[ArmResult, ...]
-    failed: tuple[Failure, ...]
-    n_pending: int
-    n_running: int
-    versions: tuple[str, ...]
-    settings: tuple[str, ...]
+    records: tuple[RunRecord, ...]
     terms: Terms = SHARED
     registered: str = ""  # preregistered, or exploratory; where the study has preregistrations
 
@@ -95,6 +81,21 @@ class Comparison:
     def base(self) -> ArmResult | None:
         """The arm of the baseline; None where no run of it has ended."""
         return next((arm for arm in self.arms if arm.variant == self.baseline), None)
+
+    def runs(self, *statuses: Status) -> list[RunRecord]:
+        """Those in one of these states."""
+        return [record for record in self.records if record.status in statuses]
+
+    @property
+    def versions(self) -> list[str]:
+        """Those that trained its runs, each once."""
+        return sorted({version(record) for record in self.records if record.result is not None})
+
+    @property
+    def settings(self) -> list[str]:
+        """How its runs were computed, each way once."""
+        on = [record.result.settings for record in self.records if record.result is not None]
+        return sorted({f"{s.numerics} on {s.device_name}, depth mixing by {s.engine}" for s in on})
 
 
 def compare(
@@ -119,22 +120,13 @@ def compare(
     ]
     arms = _correct(found, _results(base))
     arms.sort(key=lambda arm: (arm.variant != baseline, math.isnan(arm.mean), arm.mean))
-    results = [record.result for record in records if record.result is not None]
     return Comparison(
         recipe=records[0].recipe,
         recipe_digest=own[0].base_digest if own else records[0].recipe_digest,
         data=data,
         baseline=baseline,
         arms=tuple(arms),
-        failed=tuple(
-            Failure(r.variant, r.seed, last_line(r.error))
-            for r in records
-            if r.status is Status.FAILED
-        ),
-        n_pending=sum(record.status is Status.PENDING for record in records),
-        n_running=sum(record.status is Status.RUNNING for record in records),
-        versions=tuple(sorted({version(r) for r in records if r.result is not None})),
-        settings=tuple(sorted({_where(result.settings) for result in results})),
+        records=tuple(records),
         terms=terms,
     )
 
@@ -150,10 +142,6 @@ def version(record: RunRecord) -> str:
     """`attnres 0.1.0, torch 2.9.0, python 3.11.7`: what trained a run."""
     names = ("attnres", "torch", "python")
     return ", ".join(f"{name} {record.versions.get(name, '?')}" for name in names)
-
-
-def _where(settings: Settings) -> str:
-    return f"{settings.numerics} on {settings.device_name}, depth mixing by {settings.engine}"
 
 
 def _results(runs: Sequence[RunRecord]) -> dict[int, RunResult]:

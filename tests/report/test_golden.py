@@ -169,7 +169,7 @@ def test_the_page_of_a_study_is_whole_and_every_name_on_it_is_text(
     comparisons, records, monkeypatch
 ):
     monkeypatch.setattr(page, "drawings", lambda chapter: [])
-    chapters = [Chapter(held, records, study="my.db") for held in comparisons]
+    chapters = [Chapter(held, study="my.db") for held in comparisons]
     check_page("page", page.to_html(chapters))
 
 
@@ -178,7 +178,7 @@ def test_the_page_of_a_ladder_is_whole(grown):
 
 
 def test_the_page_beside_the_paper_is_whole(comparisons, records):
-    chapters = [Chapter(held, records, study="my.db") for held in comparisons]
+    chapters = [Chapter(held, study="my.db") for held in comparisons]
     check_page("paper", page.paper_page(chapters))
 
 

@@ -14,7 +14,7 @@ from attnres_cli.records.comparison_terms import ArmRecipe, Terms, Tuned
 from attnres_cli.records.run import DataDescription, Gate, RunRecord, Status
 from attnres_cli.report.comparison import facts_of
 from attnres_cli.stats.pairs import holm
-from attnres_cli.verdict.comparison import ArmResult, Comparison, compare
+from attnres_cli.verdict.comparison import ArmResult, Comparison, compare, last_line
 
 BASE = (1.50, 1.70, 1.60, 1.40)  # seeds that differ more than the arms below do
 BETTER = (1.39, 1.59, 1.50, 1.31)
@@ -361,7 +361,8 @@ def test_failed_runs_are_listed_with_the_last_line_of_their_traceback(make_arm, 
 
     comparison = compare([*make_arm("standard", *BASE), failed, silent], facts, "standard")
 
-    found = [(failure.variant, failure.seed, failure.error) for failure in comparison.failed]
+    lost = comparison.runs(Status.FAILED)
+    found = [(run.variant, run.seed, last_line(run.error)) for run in lost]
     assert found == [("attnres", 2, "ValueError: d_model is 0"), ("attnres", 3, "unknown")]
     assert names_of(comparison) == ["standard"]
 
@@ -372,7 +373,7 @@ def test_a_comparison_in_which_every_run_failed_lists_them(make_run, facts):
     comparison = compare(runs, facts, "standard")
 
     assert comparison.arms == ()
-    assert len(comparison.failed) == 2
+    assert len(comparison.runs(Status.FAILED)) == 2
 
 
 def test_the_baseline_comes_first_then_arms_by_loss_and_diverged_ones_last(
@@ -426,14 +427,14 @@ def test_versions_and_settings_are_told_once_each(make_arm, make_run, facts):
 
     comparison = compare(records, facts, "standard")
 
-    assert comparison.versions == (
+    assert comparison.versions == [
         "attnres 0.1.0, torch 2.9.0, python 3.11.7",
         "attnres 0.2.0, torch 2.10.0, python 3.12.1",
-    )
-    assert comparison.settings == (
+    ]
+    assert comparison.settings == [
         "cpu fp32 compiled on Some CPU, depth mixing by eager",
         "cpu fp32 eager on Some CPU, depth mixing by eager",
-    )
+    ]
 
 
 def test_a_comparison_names_its_recipe_and_data(make_arm, facts):
