@@ -9,24 +9,22 @@ from typing import Annotated
 
 import typer
 
-from attnres_cli.cli.options import Override, Plugins, read_sizes
+from attnres_cli.cli.options import Override, Plugins
 from attnres_cli.config import complete
 from attnres_cli.console import say
-from attnres_cli.errors import SOME_FAILED, UsageError, VariantError
+from attnres_cli.errors import SOME_FAILED, UsageError, VariantError, unknown
 
 _SHAPE = {"n_layers": 8, "d_model": 1024}
 
-Spec = Annotated[
-    str | None,
-    typer.Argument(
-        help="A variant, with options if it has any, to read all about it.",
-        autocompletion=complete.specs,
-    ),
-]
-
 
 def variants(
-    name: Spec = None,
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            help="A variant, with options if it has any, to read all about it.",
+            autocompletion=complete.specs,
+        ),
+    ] = None,
     shape: Annotated[
         str | None, typer.Option(help="Sizes for counts and drawing: n_layers=16,d_model=1024.")
     ] = None,
@@ -45,7 +43,7 @@ def variants(
             raise UsageError("--shape is of one variant: attnres variants NAME --shape ...")
         _list()
     else:
-        _show(name, _SHAPE if shape is None else {**_SHAPE, **read_sizes(shape)})
+        _show(name, _SHAPE if shape is None else _sizes(shape))
 
 
 def check(
@@ -89,6 +87,19 @@ def recipes(
         raise UsageError("--set changes one recipe: attnres recipes NAME --set ...")
     found = recipes_of() if name is None else recipe_of(name, override or [])
     formats.show(found, "table", sys.stdout)
+
+
+def _sizes(text: str) -> dict[str, int]:
+    """{n_layers: 16, d_model: 1024} for `n_layers=16`. Raises UsageError."""
+    sizes = dict(_SHAPE)
+    for part in text.split(","):
+        name, _, value = part.strip().partition("=")
+        if name not in sizes:
+            raise UsageError(f"--shape: {unknown('size', name, sizes)}")
+        if not re.fullmatch(r"[1-9][0-9]{0,6}", value):
+            raise UsageError(f"--shape takes whole numbers, as n_layers=16, got '{part}'")
+        sizes[name] = int(value)
+    return sizes
 
 
 def _list() -> None:

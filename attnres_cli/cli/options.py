@@ -133,16 +133,3 @@ def read_seeds(text: str) -> tuple[int, ...]:
     if not 1 <= numbers[0] <= _MOST_SEEDS:
         raise UsageError(f"--seeds must be at least 1, at most {_MOST_SEEDS}, got {numbers[0]}")
     return tuple(range(numbers[0]))
-
-
-def read_sizes(text: str) -> dict[str, int]:
-    """{n_layers: 16, d_model: 1024} for `n_layers=16,d_model=1024`. Raises UsageError."""
-    sizes = {"n_layers": 0, "d_model": 0}
-    for part in text.split(","):
-        name, equals, value = part.strip().partition("=")
-        if name not in sizes:
-            raise UsageError(f"--shape: {unknown('size', name, sizes)}")
-        if not equals or not re.fullmatch(r"[1-9][0-9]{0,6}", value):
-            raise UsageError(f"--shape takes whole numbers, as n_layers=16, got '{part}'")
-        sizes[name] = int(value)
-    return {name: value for name, value in sizes.items() if value}

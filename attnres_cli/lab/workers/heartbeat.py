@@ -11,10 +11,9 @@ from attnres_cli.train.keeper import Keeper
 
 
 class Heartbeat:
-    """Beats for one run while entered; where `is_ours` turns false, training is asked to stop."""
+    """Beats for one run while entered; training is asked to stop where the run is another's."""
 
     def __init__(self, store: Store, run_id: int, keeper: Keeper) -> None:
-        self.is_ours = True
         self._store, self._run_id, self._keeper = store, run_id, keeper
         self._wake, self._is_over, self._is_further = threading.Event(), False, False
         self._thread = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
@@ -41,12 +40,12 @@ class Heartbeat:
             if self._is_over and not further:
                 return
             try:
-                self.is_ours = self._store.beat(self._run_id, self._keeper.step, further=further)
+                is_ours = self._store.beat(self._run_id, self._keeper.step, further=further)
             except StudyError:  # locked for a minute, or a full disk: the next may get through
                 if self._is_over:
                     return
                 self._is_further |= further
                 continue
-            if not self.is_ours:
+            if not is_ours:
                 self._keeper.stop.wanted = True
                 return
