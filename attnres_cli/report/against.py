@@ -101,8 +101,5 @@ _FIELDS = {
 def _record(row: Beside, comparison: Comparison) -> dict[str, Any]:
     difference = row.arm.difference
     n_seeds = difference.n if difference else len(row.arm.losses)
-    names = ("baseline", "recipe", "recipe_digest", "registered")
     more = {"n_seeds": n_seeds, "reason": row.reason, "terms": labels.name(comparison.terms)}
-    more |= {"fingerprint": comparison.data.fingerprint}
-    more |= {name: getattr(comparison, name) for name in names}
-    return flat(asdict(row) | more, _FIELDS)
+    return flat(vars(comparison) | vars(comparison.data) | asdict(row) | more, _FIELDS)

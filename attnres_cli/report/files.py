@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from attnres_cli.report.figures.drawing import Drawing
 
 
+SUFFIXES = (".svg", ".png", ".pdf")
+"""Of the files that figures can be written to."""
+
+
 def write(path: Path, content: bytes, option: str) -> None:
     """Make or replace a file in one step, so that readers see the old or the new one. Raises
     UsageError, naming `option`, where it cannot be written.
@@ -37,8 +41,6 @@ def places(where: str) -> tuple[Path, str, str]:
     `figures` or `figures/` is a folder of SVG files; `figures/run.png` stands for
     figures/run-curves.png and so on, as PNG; .svg and .pdf likewise. Raises UsageError for others.
     """
-    from attnres_cli.report.figures.drawing import SUFFIXES
-
     path = Path(where)
     if where.endswith(("/", os.sep)) or not path.suffix or path.is_dir():
         return path, "", ".svg"

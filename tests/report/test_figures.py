@@ -19,8 +19,9 @@ from matplotlib.transforms import Bbox
 from attnres_cli.config import recipe
 from attnres_cli.records.run import Point, Status
 from attnres_cli.report.figures import comparison, depth
-from attnres_cli.report.figures.drawing import SUFFIXES, drawings, picture
+from attnres_cli.report.figures.drawing import drawings, picture
 from attnres_cli.report.figures.style import house_style, looks, short
+from attnres_cli.report.files import SUFFIXES
 
 LONG = "attnres:block_size=4,heads=16,key_norm=off,norm=sigmoid,score=static"
 

@@ -18,9 +18,6 @@ from attnres_cli.verdict.format import between, plural
 from attnres_cli.verdict.ladder import Ladder
 from attnres_cli.verdict.optima import Finding
 
-SUFFIXES = (".svg", ".png", ".pdf")
-"""Of the files that figures can be written to."""
-
 
 @dataclass(frozen=True)
 class Drawing:
@@ -78,7 +75,7 @@ def _made(name: str, title: str, caption: str, figure: Figure | None) -> list[Dr
 
 
 def picture(drawing: Drawing, suffix: str) -> bytes:
-    """The figure's file, of a suffix in SUFFIXES; the same bytes whenever it is drawn."""
+    """The figure's file, as .svg, .png or .pdf; the same bytes whenever it is drawn."""
     out, kind = io.BytesIO(), suffix.removeprefix(".")
     told = {
         "svg": {"Title": drawing.title, "Description": drawing.caption, "Date": None},
