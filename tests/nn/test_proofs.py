@@ -21,17 +21,8 @@ from attnres_cli.nn.variant import parse
 class Plain(Residual):
     equals_standard_at_init = True
 
-    def start(self, x):
-        return x
-
-    def read(self, state, l):
-        return state, state
-
     def write(self, state, l, y):
         return state + y
-
-    def finish(self, state):
-        return state
 
 
 class TooNarrow(Plain):

@@ -16,17 +16,8 @@ from attnres_cli.nn.variant import parse
 class Plain(Residual):
     """A design of a user's own."""
 
-    def start(self, x):
-        return x
-
-    def read(self, state, l):
-        return state, state
-
     def write(self, state, l, y):
         return state + y
-
-    def finish(self, state):
-        return state
 
 
 @pytest.fixture(autouse=True)

@@ -55,12 +55,16 @@ class Eager:
         if params is None:
             return None, None
         if self.scoring.table is not None:
-            return params.unsqueeze(1), None
-        v = v.to(params.dtype)
+            return params.unsqueeze(1).contiguous(), None
+        return self.dots(v, params)
+
+    def dots(self, v: Tensor, queries: Tensor) -> tuple[Tensor, Tensor | None]:
+        """The same of queries (R, D) with the gain folded in."""
+        v = v.to(queries.dtype)
         if self.scoring.heads == 1:
-            z = (params @ v.t()).unsqueeze(-1)
+            z = (queries @ v.t()).unsqueeze(-1)
         else:
-            queries = params.view(len(params), self.scoring.heads, -1)
+            queries = queries.view(len(queries), self.scoring.heads, -1)
             z = torch.einsum("nhd,rhd->rnh", _split(v, self.scoring.heads), queries).contiguous()
         if self.scoring.gain is None:
             return z, None
@@ -118,7 +122,10 @@ class Eager:
         if not learned:
             return dv, None
         dv, slopes = self.gather(source, learned, dv)
-        return self.finish(source, dv, _rows(source, learned, slopes))
+        slopes = _rows(source, learned, slopes)
+        if self.scoring.table is not None:
+            return dv, slopes.sum(dim=1)
+        return self.finish(source, dv, slopes)
 
     def gather(
         self,
@@ -132,13 +139,11 @@ class Eager:
         return acc, _slopes(weights, dots, grads, self.scoring)
 
     def finish(self, source: ScoredSource, acc: Tensor, slopes: Tensor) -> tuple[Tensor, Tensor]:
-        """The gradients of a source (N, D) and of its params, through its scores too. `acc` (N, D)
+        """The gradients of a source (N, D) and of its queries, through its scores too. `acc` (N, D)
         reached the source through the mixes, and is overwritten; `slopes` (R, N, H) are its scores'
         gradients.
         """
         assert source.params is not None
-        if self.scoring.table is not None:
-            return acc, slopes.sum(dim=1)
         v = _wide(source)
         if source.r is not None:
             assert source.z is not None

@@ -55,8 +55,7 @@ class Gather:
 
     def append(self, state: EngineState, v: Tensor) -> EngineState:
         """One more source, scored at every site that will read it."""
-        number, scoring = len(state.sources), state.scoring
-        last: Record | None = state.records[-1] if number else None
+        last: Record | None = state.records[-1] if state.records else None
         token = last.token if last else None
         params, rows = params_of(state, v)
         with torch.no_grad():
@@ -70,8 +69,8 @@ class Gather:
                 v, rows, token, source, self.arithmetic, buffer
             )
             record = record._replace(token=token, buffer=buffer)
-        if scoring.plain:
-            record = record._replace(plain=unrolled.scores_of(state, v, number))
+        if state.scoring.plain:
+            record = record._replace(plain=unrolled.scores_of(state, v))
         return replace(state, sources=(*state.sources, v), records=(*state.records, record))
 
     def read(

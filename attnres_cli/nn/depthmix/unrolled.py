@@ -20,7 +20,7 @@ class Unrolled:
 
     def append(self, state: EngineState, v: Tensor) -> EngineState:
         """One more source, scored at every site that will read it."""
-        scores = scores_of(state, v, len(state.sources))
+        scores = scores_of(state, v)
         return replace(state, sources=(*state.sources, v), records=(*state.records, scores))
 
     def read(
@@ -57,10 +57,9 @@ def mix(state: EngineState, site: int, scores: Tensor) -> Tensor:
     return h.flatten(-2).to(state.sources[0].dtype)
 
 
-def scores_of(state: EngineState, v: Tensor, source: int) -> dict[int, Tensor]:
-    """Scores of a source at every site that will read it: r_i (v_i . (query * gain))."""
-    scoring = state.scoring
-    readers = state.layout.readers_of(source)
+def scores_of(state: EngineState, v: Tensor) -> dict[int, Tensor]:
+    """Scores of the next source at every site that will read it: r_i (v_i . (query * gain))."""
+    scoring, readers = state.scoring, state.layout.readers_of(len(state.sources))
     if scoring.query is None or not readers:
         return {}
     v = scoring.key(v)

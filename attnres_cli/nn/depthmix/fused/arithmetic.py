@@ -22,14 +22,10 @@ class Triton(Eager):
         """The power of two near the root of all sites, best by count of bytes."""
         return 1 << max(1, round(math.log2(n_sites) / 2))
 
-    def scores(self, v: Tensor, params: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
+    def dots(self, v: Tensor, queries: Tensor) -> tuple[Tensor, Tensor | None]:
         """By attnres::scores."""
-        if params is None:
-            return None, None
-        if self.scoring.table is not None:
-            return params.unsqueeze(1).contiguous(), None
         normalised = self.scoring.gain is not None
-        z, r = ops.scores(v, params, self.scoring.heads, normalised, self.scoring.eps)
+        z, r = ops.scores(v, queries, self.scoring.heads, normalised, self.scoring.eps)
         return z[:, : len(v)], r if normalised else None
 
     def mix(
@@ -73,6 +69,4 @@ class Triton(Eager):
         """By attnres::finish."""
         assert source.params is not None
         assert source.z is not None
-        if self.scoring.table is not None:
-            return acc, slopes.sum(dim=1)
         return ops.finish(acc, source.v, source.z, source.r, source.params, slopes)
