@@ -19,7 +19,7 @@ from attnres_cli.records.run import (
     RunResult,
     Status,
 )
-from attnres_cli.stats.pairs import Difference, judged, mean_sd, paired, word
+from attnres_cli.stats.pairs import LEAST_SEEDS, Difference, judged, mean_sd, paired, word
 from attnres_cli.stats.power import ALPHA
 
 Verdict = Literal["better", "worse", "not separable", "blocked", "baseline"]
@@ -31,9 +31,9 @@ _UNFINISHED = {
 }
 _NAMES_ERROR = re.compile(r"[\w.]+(Error|Exception)\b")
 RULE = (
-    "better or worse: the paired t test over shared seeds has p < 0.05 after Holm's correction "
-    "for the number of arms; else not separable (in brackets about how many seeds would find the "
-    "difference seen, with 80 % power, if it is the true one)"
+    "better or worse: the paired t test over three shared seeds or more has p < 0.05 after Holm's "
+    "correction for the number of arms; else not separable (in brackets about how many seeds would "
+    "find the difference seen, with 80 % power, if it is the true one)"
 )
 
 
@@ -270,6 +270,8 @@ def _worded(arm: ArmResult, difference: Difference) -> ArmResult:
     verdict, p = word(difference), difference.p_holm
     sign = "<" if p < ALPHA else ">="
     reason = f"p {p:.2g} {sign} {ALPHA} over {difference.n} shared seeds"
+    if difference.n < LEAST_SEEDS:
+        reason += f"; fewer than {LEAST_SEEDS} say nothing"
     if verdict == "not separable" and difference.seeds_needed is not None:
         reason += f"; to find such a difference takes about {difference.seeds_needed} seeds"
     return replace(arm, difference=difference, verdict=verdict, reason=reason)

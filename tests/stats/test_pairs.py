@@ -267,3 +267,15 @@ def test_mean_and_sd_are_those_of_a_sample():
 
 def test_one_value_has_no_sd():
     assert mean_sd([1.5]) == (1.5, None)
+
+
+def test_two_seeds_are_never_better_or_worse_and_three_may_be():
+    two, three = [[1.0, 1.001], [1.0, 1.001, 0.999]]
+    baselines = [2.0, 2.0, 2.0]
+
+    (found,) = judged([(two, baselines[:2])])
+    (more,) = judged([(three, baselines)])
+
+    assert found.p_holm < 0.05
+    assert word(found) == "not separable"
+    assert word(more) == "better"

@@ -62,6 +62,17 @@ def test_another_seed_sees_other_batches_but_the_same_evaluation(
     assert all(torch.equal(a, b) for a, b in zip(one_eval, other_eval, strict=True))
 
 
+def test_another_seed_begins_with_other_weights(tiny_recipe: Recipe, tokens: Tokens):
+    short = tiny_recipe.model_copy(
+        update={"train": tiny_recipe.train.model_copy(update={"tokens": 1024})}
+    )
+    found = [
+        train(spec_of(short, tokens, seed=seed), tokens, SETTINGS, "cpu", quiet) for seed in (0, 1)
+    ]
+
+    assert found[0].initial_loss != found[1].initial_loss
+
+
 def test_the_same_run_twice_gives_the_same_curve_bit_for_bit(tiny_recipe: Recipe, tokens: Tokens):
     spec = spec_of(tiny_recipe, tokens, "attnres:block_size=2")
 
