@@ -30,6 +30,7 @@ def report_of(comparisons: Sequence[Comparison]) -> Report:
 
 def one_report(comparison: Comparison) -> Report:
     """One comparison: a row per arm, the runs that failed, and what the numbers rest on."""
+    document = _document(comparison)
     return Report(
         title=capital(labels.title(comparison)),
         tables=[table_of(comparison)],
@@ -38,9 +39,9 @@ def one_report(comparison: Comparison) -> Report:
             for run in comparison.runs(Status.FAILED)
         ],
         notes=facts_of(comparison),
-        document=_document(comparison),
+        document=document,
         fields=_FIELDS,
-        records=[flat(_row(arm, comparison), _FIELDS) for arm in comparison.arms],
+        records=[flat(document | _row(arm, comparison), _FIELDS) for arm in comparison.arms],
         more=(),
     )
 
@@ -188,9 +189,8 @@ _FIELDS = {
 
 
 def _row(arm: ArmResult, comparison: Comparison) -> dict[str, Any]:
-    """An arm in its document, with words for what is no number."""
+    """An arm as in JSON, with words for what is no number."""
     return {
-        **_document(comparison),
         **_arm(arm),
         "n_seeds": len(arm.losses),
         "bits_per_byte": bits_per_byte(arm.mean) if comparison.data.is_bytes else None,
