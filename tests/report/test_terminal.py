@@ -85,6 +85,12 @@ def planned(make_run, plan: Plan) -> list[RunRecord]:
     ]
 
 
+@pytest.fixture
+def often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A line after every event."""
+    monkeypatch.setattr(progress, "_LINE_EVERY_S", -1.0)
+
+
 @contextmanager
 def shown(plan: Plan, records: list[RunRecord]) -> Iterator[progress.Display]:
     """A display that knows the runs of a plan."""
@@ -249,9 +255,8 @@ def test_a_run_that_ends_is_one_line_on_stderr(plan: Plan, planned: list[RunReco
 
 
 def test_a_search_names_the_lowest_loss_so_far(
-    plan: Plan, planned: list[RunRecord], capsys, monkeypatch: pytest.MonkeyPatch
+    plan: Plan, planned: list[RunRecord], capsys, often: None
 ):
-    monkeypatch.setattr(progress, "_LINE_EVERY_S", -1.0)
     first, second = planned[:2]
     with progress.progress(30, None, plan.settings, seeks=True) as display:
         display.know(first, plan.recipe, plan.recipe, 6)
@@ -267,9 +272,8 @@ def test_a_search_names_the_lowest_loss_so_far(
 
 
 def test_a_run_that_diverged_is_never_the_lowest(
-    plan: Plan, planned: list[RunRecord], capsys, monkeypatch: pytest.MonkeyPatch
+    plan: Plan, planned: list[RunRecord], capsys, often: None
 ):
-    monkeypatch.setattr(progress, "_LINE_EVERY_S", -1.0)
     with progress.progress(3, None, plan.settings, seeks=True) as display:
         for record, loss in zip(planned[:3], (1.5, math.nan, 1.75), strict=True):
             display.know(record, plan.recipe, plan.recipe, 6)
@@ -283,9 +287,8 @@ def test_a_run_that_diverged_is_never_the_lowest(
 
 
 def test_a_prediction_that_has_not_held_is_not_told(
-    plan: Plan, planned: list[RunRecord], capsys, monkeypatch: pytest.MonkeyPatch
+    plan: Plan, planned: list[RunRecord], capsys, often: None
 ):
-    monkeypatch.setattr(progress, "_LINE_EVERY_S", -1.0)
     with progress.progress(40, 0.0, plan.settings) as display:
         display.know(planned[0], plan.recipe, plan.recipe, 6)
         display(Event(0, planned[0].id, 3, 2.5))
@@ -305,9 +308,8 @@ def test_between_ends_there_is_a_line_only_now_and_then(
 
 
 def test_a_line_says_how_far_all_runs_are(
-    plan: Plan, planned: list[RunRecord], capsys, monkeypatch: pytest.MonkeyPatch
+    plan: Plan, planned: list[RunRecord], capsys, often: None
 ):
-    monkeypatch.setattr(progress, "_LINE_EVERY_S", -1.0)
     with shown(plan, planned) as on_event:
         on_event(Event(0, planned[0].id, 6, 1.25, done=True))
         on_event(Event(1, planned[1].id, 3, 2.5))
@@ -343,9 +345,8 @@ def test_a_line_says_how_fast_a_run_is_since_its_first_step(
 
 
 def test_before_its_first_step_a_compiled_run_says_that_it_is_compiling(
-    plan: Plan, planned: list[RunRecord], capsys, monkeypatch: pytest.MonkeyPatch
+    plan: Plan, planned: list[RunRecord], capsys, often: None
 ):
-    monkeypatch.setattr(progress, "_LINE_EVERY_S", -1.0)
     compiled = replace(plan, settings=replace(plan.settings, compiled=True, engine="compile"))
     with shown(compiled, planned) as on_event:
         on_event(Event(0, planned[0].id))
@@ -357,9 +358,8 @@ def test_before_its_first_step_a_compiled_run_says_that_it_is_compiling(
 
 
 def test_at_first_the_time_left_is_the_one_predicted(
-    plan: Plan, planned: list[RunRecord], capsys, monkeypatch: pytest.MonkeyPatch
+    plan: Plan, planned: list[RunRecord], capsys, often: None
 ):
-    monkeypatch.setattr(progress, "_LINE_EVERY_S", -1.0)
     with shown(plan, planned) as on_event:
         on_event(Event(0, planned[0].id))
 
