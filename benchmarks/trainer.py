@@ -37,6 +37,7 @@ from plain import Config, Plain
 from attnres_cli.config.recipe import Recipe, validate
 from attnres_cli.data import sources
 from attnres_cli.data.tokens import Tokens
+from attnres_cli.errors import AttnresError
 from attnres_cli.lab.workers.worker import Job, work
 from attnres_cli.nn import cost, measure
 from attnres_cli.records.run import Event, RunSpec, Settings, Status
@@ -82,13 +83,11 @@ class Turns:
         """The run, and none after it."""
         return (self.run_id,) if self.last is None else ()
 
-    def poll(self) -> bool:
-        """Nothing is said before it is asked for."""
-        return False
-
-    def send(self, event: Event | None) -> None:
+    def send(self, event: Event | AttnresError | None) -> None:
         """A turn ends here, if this is a point of the curve after the first."""
         now = clocks()
+        if isinstance(event, AttnresError):
+            raise event
         if event is None or event.done or event.step == 0:
             return
         n_steps = event.step - self.step
