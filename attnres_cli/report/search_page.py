@@ -46,11 +46,10 @@ def section(
     parts = [
         *(_table(one, finding.search) for one in finding.optima),
         Part("Figures", figures=of_search(finding)),
-        Part("Failed runs", tables=[failed] if failed.rows else ()),
+        Part("Failed runs", tables=[failed]),
         Part("What this rests on", notes=notes(finding)),
-        Part("Reproduce", tables=[typed] if typed.rows else ()),
+        Part("Reproduce", tables=[typed]),
     ]
-    parts = [part for part in parts if part.tables or part.figures or part.notes or part.text]
     return Section(title(finding.search), f"s{number}", parts, answer(finding), is_linked)
 
 
