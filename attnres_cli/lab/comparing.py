@@ -10,13 +10,13 @@ from attnres_cli.data.sources import load
 from attnres_cli.data.tokens import Tokens
 from attnres_cli.lab import grid, match, tune
 from attnres_cli.lab.experiment import Experiment, Place, Watcher
-from attnres_cli.records.comparison_terms import ArmRecipe, Match
+from attnres_cli.lab.held import Held
+from attnres_cli.records.comparison_terms import ArmRecipe, Match, Terms
 from attnres_cli.records.plan import Plan
 from attnres_cli.records.run import RunRecord
 from attnres_cli.store.store import Store
-from attnres_cli.verdict.comparison import Comparison, compare
+from attnres_cli.verdict.comparison import Comparison
 from attnres_cli.verdict.labels import warnings
-from attnres_cli.verdict.registered import labelled
 
 _TUNING, _TUNED = "learning rates, on seeds kept for them", "each arm at its own learning rate"
 
@@ -79,13 +79,12 @@ class Ablation:
         kept = store.keep_arm_recipes(plan, facts)  # of two commands one was first to time
         experiment = Experiment(place, store, self.tokens, self.watcher)
         plan = experiment.complete(self._matched(kept), "")
-        found = [self._judged(plan, store)]
+        asked = [plan.terms]
         if self.request.tune_lr:
             tuned = self._tuned(plan, experiment)
             if tuned.arms:
-                found.append(self._judged(experiment.complete(tuned, _TUNED), store))
-        labels = labelled(found, store.runs(curves=False), facts, store.registrations())
-        return labels, len(experiment.failed)
+                asked.append(experiment.complete(tuned, _TUNED).terms)
+        return self._judged(store, asked), len(experiment.failed)
 
     def _matched(self, own: Sequence[ArmRecipe]) -> Plan:
         """The plan with its arms made equal in what was asked for; `own` are known already."""
@@ -106,10 +105,14 @@ class Ablation:
             self.watcher.note(f"warning: {line}")
         return tuned
 
-    def _judged(self, plan: Plan, store: Store) -> Comparison:
-        runs = grid.belonging(plan, store.runs(curves=False))
-        facts, own = self.tokens.description, plan.arm_recipes
-        return compare(runs, facts, self.baseline, plan.terms, own)
+    def _judged(self, store: Store, asked: Sequence[Terms]) -> list[Comparison]:
+        """What `attnres report` says on these terms, of all arms that the study holds: a verdict is
+        the same whichever command gives it.
+        """
+        held = Held(store, self.request.place.study, store.runs(curves=False))
+        recipe = f"{self.shared.recipe.digest}@{self.tokens.fingerprint}"
+        found = held.comparisons(held.choose(recipe, self.baseline))
+        return [one for one in found if one.terms in asked]
 
 
 def ablation(request: Request, recipe: Recipe, watcher: Watcher) -> Ablation:

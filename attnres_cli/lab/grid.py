@@ -20,7 +20,7 @@ from attnres_cli.nn.residual import Residual, is_built_in, presets, registry
 from attnres_cli.nn.shape import Shape
 from attnres_cli.records import device_flops
 from attnres_cli.records.plan import TIMED_STEPS, Arm, Plan
-from attnres_cli.records.run import DESIGN_CODE, FIRST_TUNING_SEED, WAITS, RunRecord, RunSpec
+from attnres_cli.records.run import DESIGN_CODE, WAITS, RunRecord, RunSpec
 from attnres_cli.train import device as computing
 from attnres_cli.train.trainer import seconds_per_step
 
@@ -160,23 +160,6 @@ def without(plan: Plan, records: Sequence[RunRecord]) -> Plan:
         if record.status not in WAITS and record.fingerprint == plan.fingerprint
     }
     return replace(plan, done=frozenset(held))
-
-
-def belonging(plan: Plan, records: Sequence[RunRecord]) -> list[RunRecord]:
-    """The runs that the plan's verdict rests on: its arms with its seeds, and with any other seed
-    that has ended and does not tune. A run of another seed that only waits would block the verdict.
-    """
-    digests = plan.digests
-    return [
-        record
-        for record in records
-        if (record.variant, record.recipe_digest) in digests
-        and record.fingerprint == plan.fingerprint
-        and (
-            record.seed in plan.seeds
-            or (record.result is not None and record.seed < FIRST_TUNING_SEED)
-        )
-    ]
 
 
 def jobs(plan: Plan, study: str) -> list[Job]:

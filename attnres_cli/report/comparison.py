@@ -69,7 +69,7 @@ def table_of(comparison: Comparison) -> Table:
             *([_number(bits_per_byte(arm.mean))] if of_bytes else []),
             difference_text(arm.difference),
             Cell(verdict_text(arm), _STYLES.get(arm.verdict, "")),
-            str(len(arm.losses)),
+            pairs_text(arm, comparison),
             f"{arm.n_params:,}" + (f" ({arm.params_delta:+,})" if arm.params_delta else ""),
             f"{arm.flops_per_token:.3g}",
             f"{1000 * arm.step_s:.1f}",
@@ -93,6 +93,15 @@ def loss_text(arm: ArmResult) -> str:
 def difference_text(found: Difference | None) -> str:
     """Mean paired difference and its interval: `-0.0210 [-0.0312, -0.0108]`."""
     return "-" if found is None else interval(found.mean, found.ci95, "+.4f")
+
+
+def pairs_text(arm: ArmResult, comparison: Comparison) -> str:
+    """How many seeds an arm has; `3 of 7` where it or the baseline lacks some of the other's."""
+    base = comparison.base.losses.keys() if comparison.base else set()
+    paired, every = arm.losses.keys() & base, arm.losses.keys() | base
+    if arm.difference is None or len(paired) == len(every):
+        return str(len(arm.losses))
+    return f"{len(paired)} of {len(every)}"
 
 
 def verdict_text(arm: ArmResult) -> str:

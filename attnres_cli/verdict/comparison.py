@@ -47,7 +47,7 @@ class ArmResult:
     params_delta: int | None
     flops_per_token: int
     tokens: int
-    mean: float
+    mean: float  # over the seeds that the baseline has too, or if there are none over all
     sd: float | None
     tokens_per_second: float
     step_s: float
@@ -156,7 +156,8 @@ def _judge(
     one = next(iter(results.values()))
     shares = [result.mfu for result in results.values() if result.mfu is not None]
     losses = {seed: result.val_loss for seed, result in sorted(results.items())}
-    mean, sd = mean_sd(list(losses.values()))
+    shared = losses.keys() & base.keys() or losses.keys()
+    mean, sd = mean_sd([losses[seed] for seed in sorted(shared)])
     arm = ArmResult(
         variant=runs[0].variant,
         losses=losses,

@@ -38,6 +38,13 @@ def eval_windows(tokens: Tokens, n_tokens: int, batch_size: int, seq_len: int) -
     return np.concatenate(list(tokens.eval_batches(n_tokens, batch_size, seq_len)))
 
 
+def test_batches_are_of_training_tokens_and_evaluation_is_of_validation_tokens():
+    tokens = Streams("text", stream(b"t" * 99), stream(b"v" * 99), fingerprint="f" * 16)
+
+    assert set(tokens.batch(0, 0, 4, 16).flatten()) == set(b"t")
+    assert set(eval_windows(tokens, 64, 2, 16).flatten()) == set(b"v")
+
+
 # Training batches
 
 

@@ -12,7 +12,7 @@ from scipy.stats import ttest_rel
 
 from attnres_cli.records.comparison_terms import ArmRecipe, Terms, Tuned
 from attnres_cli.records.run import DataDescription, Gate, RunRecord, Status
-from attnres_cli.report.comparison import facts_of
+from attnres_cli.report.comparison import facts_of, pairs_text
 from attnres_cli.stats.pairs import holm
 from attnres_cli.verdict.comparison import ArmResult, Comparison, compare, last_line
 
@@ -450,3 +450,14 @@ def test_no_report_imports_torch():
     script = f"import sys, {modules}; sys.exit('torch' in sys.modules)"
 
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
+
+
+def test_a_mean_is_over_the_pairs_and_a_row_says_how_many_are_missing(make_arm, facts):
+    records = make_arm("standard", *BASE) + make_arm("attnres", *BETTER)[1:]
+
+    comparison = compare(records, facts, "standard")
+
+    arm = arm_of(comparison, "attnres")
+    assert arm.mean == pytest.approx(sum(BETTER[1:]) / 3)
+    assert pairs_text(arm, comparison) == "3 of 4"
+    assert pairs_text(arm_of(comparison, "standard"), comparison) == "4"
