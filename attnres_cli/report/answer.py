@@ -78,11 +78,12 @@ def _sentence(word: str, baseline: str, arms: Sequence[ArmResult]) -> str:
         return f"{capital(word)} than {baseline}: {named} nats per token."
     names, seeds = listed([name for name, _ in found]), min(one.n for _, one in found)
     text = f"{names}: not separable from {baseline} with {seeds} seeds"
-    needed = {one.seeds_needed: name for name, one in found if one.seeds_needed is not None}
-    if not needed:
+    seen = [(one.detectable, name) for name, one in found if one.detectable is not None]
+    if not seen:
         return f"{text}."
-    least = min(needed)
-    return f"{text}; the difference of {needed[least]} would take about {least} seeds to find."
+    least, name = min(seen)
+    of = f" of {name}, and of the others only more" if len(found) > 1 else ""
+    return f"{text}, which would have seen {least:.4f} nats or more{of} (80 % power)."
 
 
 def _by_how_much(variant: str, difference: Difference) -> str:

@@ -105,12 +105,12 @@ def pairs_text(arm: ArmResult, comparison: Comparison) -> str:
 
 
 def verdict_text(arm: ArmResult) -> str:
-    """The verdict, with its reason or with the seeds that an unseparable difference would take."""
+    """The verdict, with its reason, or where there is none with what would have been seen."""
     if arm.verdict in ("blocked", "baseline") and arm.reason:
         return f"{arm.verdict}: {arm.reason}"
-    needed = arm.difference.seeds_needed if arm.difference is not None else None
-    is_open = arm.verdict == "not separable" and needed is not None
-    return f"{arm.verdict} (~{needed:,} seeds)" if is_open else arm.verdict
+    least = arm.difference.detectable if arm.difference is not None else None
+    is_open = arm.verdict == "not separable" and least is not None
+    return f"{arm.verdict} (sees {least:.3f})" if is_open else arm.verdict
 
 
 def speed_text(result: ArmResult | RunResult) -> str:

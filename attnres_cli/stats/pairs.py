@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri, stdtr, stdtrit
 
-from attnres_cli.stats.power import ALPHA, detectable, seeds_needed
+from attnres_cli.stats.power import ALPHA, detectable
 
 CONFIDENCE = 0.95
 
@@ -46,7 +46,6 @@ class Difference:
     p_sign_flip_is_exact: bool = True  # to 32 pairs; above, 100,000 ways are drawn
     bca95: tuple[float, float] | None = None  # by bootstrap; None below six pairs
     detectable: float | None = None  # least difference found with 80 % power
-    seeds_needed: int | None = None  # for 80 % power at this difference; None: over 10,000
 
 
 def paired(arm: Sequence[float], baseline: Sequence[float]) -> Difference:
@@ -101,7 +100,6 @@ def judged(arms: Sequence[tuple[Sequence[float], Sequence[float]]]) -> list[Diff
                 p_sign_flip_is_exact=one.n <= _ALL_SIGNS_TO,
                 bca95=bca(values) if varies and one.n >= _BOOTSTRAP_FROM else None,
                 detectable=detectable(one.n, one.sd, alpha) if varies else None,
-                seeds_needed=seeds_needed(one.mean, one.sd, alpha) if varies else None,
             )
         )
     return found

@@ -17,7 +17,7 @@ output norm's. An rms is the root of the mean square over tokens and width.
 | mixing            | l, i     | M[l, i], with h_l = sum_i M[l, i] v_i                             |
 
 A source is an output, or the sum of neighbouring outputs that a design reads with one weight
-whatever its parameters are (nn/source_groups.py): all of them for `standard`, a block's for
+whatever its parameters are (nn/describe.py): all of them for `standard`, a block's for
 `attnres:block_size=4`. Its weight is M's, and p is its share in a token's absolute weights, so that
 p is the softmax's weight in Attention Residuals and is defined where weights are negative or sum to
 anything. p, entropy and M are taken per token, and per head or channel where those have weights of

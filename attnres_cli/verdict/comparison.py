@@ -32,8 +32,8 @@ _UNFINISHED = {
 _NAMES_ERROR = re.compile(r"[\w.]+(Error|Exception)\b")
 RULE = (
     "better or worse: the paired t test over three shared seeds or more has p < 0.05 after Holm's "
-    "correction for the number of arms; else not separable (in brackets about how many seeds would "
-    "find the difference seen, with 80 % power, if it is the true one)"
+    "correction for the number of arms; else not separable (in brackets the least difference, in "
+    "nats per token, that this study would have seen with 80 % power)"
 )
 
 
@@ -273,6 +273,6 @@ def _worded(arm: ArmResult, difference: Difference) -> ArmResult:
     reason = f"p {p:.2g} {sign} {ALPHA} over {difference.n} shared seeds"
     if difference.n < LEAST_SEEDS:
         reason += f"; fewer than {LEAST_SEEDS} say nothing"
-    if verdict == "not separable" and difference.seeds_needed is not None:
-        reason += f"; to find such a difference takes about {difference.seeds_needed} seeds"
+    if verdict == "not separable" and difference.detectable is not None:
+        reason += f"; would have seen {difference.detectable:.4f} or more with 80 % power"
     return replace(arm, difference=difference, verdict=verdict, reason=reason)

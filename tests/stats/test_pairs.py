@@ -191,8 +191,6 @@ def test_a_judged_comparison_holds_every_arm_with_all_that_is_known_of_it():
     assert second.bca95 == bca(far - base)
     assert first.detectable is not None
     assert first.detectable > abs(first.mean)
-    assert first.seeds_needed is not None
-    assert first.seeds_needed > 6 > (second.seeds_needed or 99)
 
 
 def test_five_pairs_have_no_bootstrap_interval():
@@ -207,7 +205,7 @@ def test_an_arm_that_is_the_baseline_is_not_separable_from_it():
     (found,) = judged([(losses, losses)])
 
     assert word(found) == "not separable"
-    assert (found.detectable, found.seeds_needed, found.p_sign_flip) == (None, None, 1.0)
+    assert (found.detectable, found.p_sign_flip) == (None, 1.0)
 
 
 def test_more_loss_is_worse():
