@@ -166,11 +166,14 @@ def check(
     windows: Tensor,
     engine: str,
     precision: str,
+    oracle: Transformer | None = None,
 ) -> tuple[Disagreement, float]:
-    """How far an engine is from the reference engine in float32, which goes one sequence at a time
-    to bound its memory, and the seconds of the engine's first pass, compilation included.
+    """How far an engine is from the reference engine in float32, and the seconds of its own first
+    pass, compilation included. The reference computes `oracle` (the same function and parameters;
+    None: the model itself), one sequence at a time to bound its memory.
     """
-    reference = loss_and_gradients(model, model, windows, "reference", "fp32", rows=1)
+    plain = model if oracle is None else oracle
+    reference = loss_and_gradients(plain, plain, windows, "reference", "fp32", rows=1)
     _wait(windows.device)
     started = time.perf_counter()
     found = loss_and_gradients(model, forward, windows, engine, precision)

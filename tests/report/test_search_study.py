@@ -50,7 +50,7 @@ def search_of(runs: list[RunRecord]) -> Search:
                 number, variant, sizes, recipe_digest=digest, values=(first.result.val_loss,)
             )
             trials.append(made)
-        families.append(Family(variant, tuple(trials), "grid: 2 shapes, 2 trials", {}))
+        families.append(Family(variant, tuple(trials), "grid: 2 shapes, 2 trials"))
     changes = {"recipe": "smoke", "fingerprint": runs[0].fingerprint, "confirm_seeds": (1, 2)}
     return searches.search(families, **changes)
 

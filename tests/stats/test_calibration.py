@@ -50,7 +50,7 @@ def limit(rate: float, studies: int = STUDIES) -> float:
 @pytest.mark.parametrize("tails", ["normal", "heavy"])
 @pytest.mark.parametrize("shared", [0.0, 0.8])
 @pytest.mark.parametrize("n_arms", [1, 3, 11])
-@pytest.mark.parametrize("n_seeds", [2, 3, 6, 10])
+@pytest.mark.parametrize("n_seeds", [3, 6, 10])
 def test_of_studies_without_any_difference_one_in_twenty_at_most_names_an_arm(
     n_seeds: int, n_arms: int, shared: float, tails: str
 ):

@@ -159,6 +159,20 @@ def test_one_lr_is_right_for_both_optimisers(tiny_recipe: Recipe, tokens: Tokens
     assert 0.1 < moved("muon") / moved("adamw") < 1
 
 
+def test_gradients_are_clipped(tiny_recipe: Recipe, tokens: Tokens):
+    """To a norm so far below AdamW's eps that nothing moves."""
+    still = {"weight_decay": 0.0, "warmup_fraction": 0.0}
+    moved = []
+    for clip in (1.0, 1e-15):
+        trainer = trainer_of(changed(tiny_recipe, optim=still | {"clip": clip}), tokens)
+        before = trainer.model.embed.weight.clone()
+        trainer.step(0)
+        moved.append((trainer.model.embed.weight - before).abs().max().item())
+
+    assert moved[0] > 1e-4
+    assert moved[1] < 1e-6
+
+
 def test_a_step_reads_nothing_back_from_the_device(tiny_recipe: Recipe, tokens: Tokens):
     read: list[str] = []
 
