@@ -45,7 +45,7 @@ class Difference:
     p_sign_flip: float | None = None  # of symmetry alone; never below 2 / 2^n
     p_sign_flip_is_exact: bool = True  # to 32 pairs; above, 100,000 ways are drawn
     bca95: tuple[float, float] | None = None  # by bootstrap; None below six pairs
-    detectable: float | None = None  # least difference found with 80 % power
+    detectable: float | None = None  # least found with 80 % power; None of too few seeds
 
 
 def paired(arm: Sequence[float], baseline: Sequence[float]) -> Difference:
@@ -91,7 +91,7 @@ def judged(arms: Sequence[tuple[Sequence[float], Sequence[float]]]) -> list[Diff
     p_holm = holm([one.p for one in differences])
     for (ours, theirs), one, p in zip(arms, differences, p_holm, strict=True):
         values = np.asarray(ours, dtype=np.float64) - np.asarray(theirs, dtype=np.float64)
-        varies = one.sd > 0
+        varies, says = one.sd > 0, one.sd > 0 and one.n >= LEAST_SEEDS
         found.append(
             replace(
                 one,
@@ -99,7 +99,7 @@ def judged(arms: Sequence[tuple[Sequence[float], Sequence[float]]]) -> list[Diff
                 p_sign_flip=sign_flip(values),
                 p_sign_flip_is_exact=one.n <= _ALL_SIGNS_TO,
                 bca95=bca(values) if varies and one.n >= _BOOTSTRAP_FROM else None,
-                detectable=detectable(one.n, one.sd, alpha) if varies else None,
+                detectable=detectable(one.n, one.sd, alpha) if says else None,
             )
         )
     return found

@@ -275,5 +275,5 @@ def test_two_seeds_are_never_better_or_worse_and_three_may_be():
     (more,) = judged([(three, baselines)])
 
     assert found.p_holm < 0.05
-    assert word(found) == "not separable"
+    assert (word(found), found.detectable) == ("not separable", None)
     assert word(more) == "better"
