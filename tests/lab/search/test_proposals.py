@@ -6,12 +6,14 @@ from collections.abc import Callable
 
 import optuna
 import pytest
+from optuna.trial import TrialState, create_trial
 
 from attnres_cli.config.recipe import load
 from attnres_cli.errors import UsageError
 from attnres_cli.lab.search import budget, points, space
 from attnres_cli.lab.search.points import Point
 from attnres_cli.lab.search.proposals import Feasible, Points, chosen, n_startup
+from attnres_cli.lab.search.studies import VOID
 from attnres_cli.nn import variant
 
 optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -58,6 +60,21 @@ def searched(
 def test_there_is_one_point_for_every_choice_of_parameters():
     assert len(WIDE.of_key) == len(WIDE) > 200
     assert list(WIDE.names) == ["aspect", "heads_per_layer", "n_blocks", "norm"]
+
+
+def test_trials_that_are_void_or_were_pruned_have_tried_nothing():
+    params = SMALL.params_of(SMALL.points[0])
+
+    def tried(state: TrialState, **attributes: str) -> set[Point]:
+        trial = create_trial(
+            state=state, params=params, distributions=SMALL.distributions, value=1.0,
+            user_attrs=attributes,
+        )  # fmt: skip
+        return SMALL.tried([trial])
+
+    assert tried(TrialState.COMPLETE) == {SMALL.points[0]}
+    assert tried(TrialState.COMPLETE, **{VOID: "its process died"}) == set()
+    assert tried(TrialState.PRUNED) == set()
 
 
 @pytest.mark.parametrize("kind", ["tpe", "random", "brute", "grid"])
