@@ -159,6 +159,16 @@ def test_one_lr_is_right_for_both_optimisers(tiny_recipe: Recipe, tokens: Tokens
     assert 0.1 < moved("muon") / moved("adamw") < 1
 
 
+def test_a_model_learns_the_next_token(tiny_recipe: Recipe, tokens: Tokens):
+    trainer = trainer_of(tiny_recipe, tokens)
+    windows = trainer.batches.take(0)
+
+    logits = trainer.model(windows[:, :-1])
+    expected = torch.nn.functional.cross_entropy(logits.flatten(0, 1), windows[:, 1:].flatten())
+
+    torch.testing.assert_close(trainer._backward(windows), expected)
+
+
 def test_gradients_are_clipped(tiny_recipe: Recipe, tokens: Tokens):
     """To a norm so far below AdamW's eps that nothing moves."""
     still = {"weight_decay": 0.0, "warmup_fraction": 0.0}
