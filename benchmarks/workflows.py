@@ -66,6 +66,8 @@ NOISE = {
     "stuck 50 %": stuck(0.5),
 }
 WORKFLOWS: dict[str, tuple[State, list[State]]] = {  # plan, looks
+    "one look, 1 arm, 2 seeds": ((1, 2), [(1, 2)]),
+    "one look, 4 arms, 2 seeds": ((4, 2), [(4, 2)]),
     "one look, 1 arm, 7 seeds": ((1, 7), [(1, 7)]),
     "one look, 4 arms, 7 seeds": ((4, 7), [(4, 7)]),
     "4 arms, a look at every seed to 30": ((4, 3), [(4, n) for n in range(2, 31)]),

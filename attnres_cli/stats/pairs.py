@@ -16,8 +16,8 @@ from attnres_cli.stats.power import ALPHA, detectable
 CONFIDENCE = 0.95
 
 LEAST_SEEDS = 3
-"""For a word. Of runs that get stuck or not, of any arm alike, two seeds call some in 14 to 21 % of
-studies in which nothing differs (benchmarks/workflows.py has other noise).
+"""For a word. Where half of the runs of every arm get stuck, two seeds call some arm in 8 % of
+studies in which nothing differs (benchmarks/workflows.py).
 """
 
 _BOOTSTRAP_FROM = 6  # pairs; of fewer there are too few different resamples for a 2.5 % tail

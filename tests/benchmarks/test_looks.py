@@ -116,4 +116,4 @@ def test_the_error_rates_of_workflows_are_printed():
 
     assert done.returncode == 0, done.stderr
     rows = [line.split(" | ") for line in done.stdout.splitlines() if " | looks | " in line]
-    assert len(rows) == 7 + 8
+    assert len(rows) == 9 + 8
