@@ -1,4 +1,4 @@
-# make ablate     set up .venv, then run the main job: five arms, three seeds, a verdict
+# make ablate     set up .venv, then run the main job: two arms, seven seeds, a verdict
 # make test       set up .venv, then lint, types, import contracts and every quick test
 # make slow       the tests marked slow
 # make test-all   both

@@ -28,7 +28,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from common import arguments, facts, finish, save, spread_text, started
 
-from attnres_cli.config.recipe import Recipe, load, suite
+from attnres_cli.config.recipe import Recipe, load
+from attnres_cli.config.shipped import suite
 from attnres_cli.nn import cost
 from attnres_cli.records.run import (
     DataDescription,
@@ -62,7 +63,7 @@ def build(path: Path, n_sizes: int, n_seeds: int) -> int:
     store, drawn, arms = (
         Store.open(str(path), create=True),
         np.random.default_rng(0),
-        suite("quick"),
+        suite("attnres"),
     )
     held = sqlite3.connect(path)  # or the last one to leave writes its log back, run by run
     held.execute("SELECT * FROM attnres_schema").fetchall()

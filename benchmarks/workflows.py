@@ -2,11 +2,12 @@
 
     python benchmarks/workflows.py [N_STUDIES]
 
-Every study has a baseline and arms whose losses have the same distribution. A workflow is a set of
-(number of arms, number of seeds) at which the user looks; a study errs if any arm is called better
-or worse at any of them. `Holm` judges each look by itself, with Holm's correction for the arms that
-are there; `looks` is looks.py, which is told the plan (arms and seeds of the first
-look). Also: the power of both, in units of the sd of a paired difference.
+Every study has a baseline and arms whose losses have the same distribution. A workflow is a series
+of (number of arms, number of seeds) that the study has when its user looks, the first being the
+plan; a study errs if any arm is called better or worse at any of them. `Holm` judges each look by
+itself, with Holm's correction for the arms that are there; `looks` is what verdicts rest on
+(verdict/family.py gives the looks, and tests hold these words against `compare`). Also: the power
+of both, in units of the sd of a paired difference.
 """
 
 from __future__ import annotations
@@ -15,17 +16,19 @@ import sys
 from collections.abc import Callable, Iterable
 
 import numpy as np
-from looks import LEAST_SEEDS, shares, sizes
 from numpy.typing import NDArray
 from scipy.special import stdtr
 
-from attnres_cli.stats.power import ALPHA
+from attnres_cli.records.run import RunRecord, Status
+from attnres_cli.stats.looks import ALPHA, LEAST_SEEDS, first_rate
+from attnres_cli.verdict.family import family
 
 Floats = NDArray[np.float64]
 State = tuple[int, int]
 """Arms and seeds that are there when the user looks."""
 
 MOST_ARMS, MOST_SEEDS = 11, 30
+BASELINE = "standard"
 
 
 def normal(random: np.random.Generator, size: tuple[int, ...]) -> Floats:
@@ -65,20 +68,20 @@ NOISE = {
     "stuck 10 %": stuck(0.1),
     "stuck 50 %": stuck(0.5),
 }
-WORKFLOWS: dict[str, tuple[State, list[State]]] = {  # plan, looks
-    "one look, 1 arm, 2 seeds": ((1, 2), [(1, 2)]),
-    "one look, 4 arms, 2 seeds": ((4, 2), [(4, 2)]),
-    "one look, 1 arm, 7 seeds": ((1, 7), [(1, 7)]),
-    "one look, 4 arms, 7 seeds": ((4, 7), [(4, 7)]),
-    "4 arms, a look at every seed to 30": ((4, 3), [(4, n) for n in range(2, 31)]),
-    "4 arms planned with 8, looks as advised": ((4, 8), [(4, n) for n in (8, 12, 18, 27)]),
-    "1 arm, then 10 more one by one, 7 seeds": ((1, 7), [(m, 7) for m in range(1, 12)]),
-    "1 arm, then 10 more at once, 7 seeds": ((1, 7), [(1, 7), (11, 7)]),
-    "arms and seeds added, any order, any stop": (
-        (2, 5),
-        [(m, n) for m in range(2, 12) for n in range(2, 31)],
-    ),
+WORKFLOWS: dict[str, list[State]] = {
+    "one look, 1 arm, 2 seeds": [(1, 2)],
+    "one look, 4 arms, 2 seeds": [(4, 2)],
+    "one look, 1 arm, 7 seeds": [(1, 7)],
+    "one look, 4 arms, 7 seeds": [(4, 7)],
+    "4 arms, a look at every seed to 30": [(4, n) for n in range(2, 31)],
+    "4 arms planned with 8, looks as advised": [(4, n) for n in (8, 12, 18, 27)],
+    "1 arm, then 10 more one by one, 7 seeds": [(m, 7) for m in range(1, 12)],
+    "1 arm, then 10 more at once, 7 seeds": [(1, 7), (11, 7)],
+    "arms and seeds added, any order, any stop": [
+        (m, n) for m in range(2, 12) for n in range(5, 31)
+    ],
 }
+CHOSEN = "baseline first, then as many seeds as suit it"
 
 
 def p_values(differences: Floats) -> Floats:
@@ -96,7 +99,7 @@ def p_values(differences: Floats) -> Floats:
     return np.concatenate([np.full((studies, 1, arms), np.nan), found], axis=1)
 
 
-def by_holm(p: Floats, _plan: State, states: Iterable[State]) -> NDArray[np.bool_]:
+def by_holm(p: Floats, states: Iterable[State]) -> NDArray[np.bool_]:
     """(studies, arms) whether each arm is ever called at these states."""
     called = np.zeros((len(p), p.shape[2]), dtype=bool)
     for arms, seeds in states:
@@ -108,24 +111,54 @@ def by_holm(p: Floats, _plan: State, states: Iterable[State]) -> NDArray[np.bool
     return called
 
 
-def by_looks(p: Floats, plan: State, states: Iterable[State]) -> NDArray[np.bool_]:
-    """The same by looks.py: arms after the plan join in the order of states."""
+def by_looks(p: Floats, states: Iterable[State]) -> NDArray[np.bool_]:
+    """The same by looks. Whoever adds an arm gives it all seeds that the others have."""
     states = list(states)
-    groups = [plan[0]]
-    for arms, _ in states:
-        if arms > sum(groups):
-            groups.append(arms - sum(groups))
-    of_arm = np.repeat(shares(groups), groups)
+    held = family(planned(states), BASELINE)
     called = np.zeros((len(p), p.shape[2]), dtype=bool)
     for arms, seeds in states:
-        for size, part in sizes(plan[1]):
-            if size > seeds:
-                break
-            called[:, :arms] |= p[:, size, :arms] < ALPHA * part * of_arm[:arms]
+        for arm in range(arms):
+            for size, alpha in held.looks(str(arm)):
+                if size > seeds:
+                    break
+                called[:, arm] |= p[:, size, arm] < alpha
     return called
 
 
+def planned(states: Iterable[State]) -> list[RunRecord]:
+    """The runs that these commands plan, one moment for each; the baseline has all seeds."""
+    found: dict[tuple[str, int], RunRecord] = {}
+    for moment, (arms, seeds) in enumerate(states):
+        for name in (BASELINE, *map(str, range(arms))):
+            for seed in range(seeds):
+                run = RunRecord(
+                    0, "", "", name, seed, "", Status.PENDING, created_at=f"{moment:04}"
+                )
+                found.setdefault((name, seed), run)
+    return list(found.values())
+
+
 RULES = {"Holm": by_holm, "looks": by_looks}
+
+
+def chosen(n_studies: int, noise: str) -> dict[str, float]:
+    """Percent of null studies that err whose user trains the baseline on 5 to 20 seeds, looks at
+    its losses, and then plans one arm with that many seeds or more, as many as make the baseline's
+    mean look most unlike its long run's.
+    """
+    losses = NOISE[noise](np.random.default_rng(5), (n_studies, MOST_SEEDS, 2))
+    base = losses[..., 0] - np.median(losses[..., 0])
+    n = np.arange(1, MOST_SEEDS + 1)
+    z = np.abs(base.cumsum(axis=1)) / np.sqrt(n)
+    z[:, : LEAST_SEEDS - 1] = 0
+    z[:, 20:] = 0  # which the baseline has not had
+    # It stops where its mean is most extreme so far, or goes on to 20.
+    at = np.argmax(z, axis=1)
+    p = p_values(losses[..., 1:] - losses[..., :1])[np.arange(n_studies), at + 1, 0]
+    return {
+        "Holm": 100 * float((p < ALPHA).mean()),
+        "looks": 100 * float((p < first_rate(1) / 2).mean()),
+    }
 
 
 def drawn(noise: str, n_studies: int, effect: float = 0.0, seed: int = 0) -> Floats:
@@ -143,10 +176,15 @@ def error_rates(n_studies: int) -> None:
     print("| workflow | rule | " + " | ".join(NOISE) + " |")
     print("|---|---|" + "---|" * len(NOISE))
     p = {noise: drawn(noise, n_studies) for noise in NOISE}
-    for name, (plan, states) in WORKFLOWS.items():
-        for rule, judge in RULES.items():
-            rates = [100 * judge(p[noise], plan, states).any(axis=1).mean() for noise in NOISE]
-            print(f"| {name} | {rule} | " + " | ".join(f"{rate:.1f}" for rate in rates) + " |")
+    rows = {
+        (name, rule): [100 * judge(p[noise], states).any(axis=1).mean() for noise in NOISE]
+        for name, states in WORKFLOWS.items()
+        for rule, judge in RULES.items()
+    }
+    suited = [chosen(n_studies, noise) for noise in NOISE]
+    rows |= {(CHOSEN, rule): [each[rule] for each in suited] for rule in RULES}
+    for (name, rule), rates in rows.items():
+        print(f"| {name} | {rule} | " + " | ".join(f"{rate:.1f}" for rate in rates) + " |")
 
 
 def powers(n_studies: int) -> None:
@@ -156,16 +194,16 @@ def powers(n_studies: int) -> None:
     print("| plan, then looks | rule | " + " | ".join(f"{e:g} sd" for e in effects) + " |")
     print("|---|---|" + "---|" * len(effects))
     p = {effect: drawn("normal", n_studies, -effect, seed=1) for effect in effects}
-    cases: dict[str, tuple[State, list[State]]] = {
-        f"{arms} arm{'s' * (arms > 1)}, {seeds} seeds": ((arms, seeds), [(arms, seeds)])
+    cases: dict[str, list[State]] = {
+        f"{arms} arm{'s' * (arms > 1)}, {seeds} seeds": [(arms, seeds)]
         for arms in (1, 4)
         for seeds in (LEAST_SEEDS, 7, 12)
     }
-    cases["1 arm, 5 seeds, then 8, 12, 18"] = ((1, 5), [(1, n) for n in (5, 8, 12, 18)])
-    cases["1 arm, 8 seeds, then 12, 18, 27"] = ((1, 8), [(1, n) for n in (8, 12, 18, 27)])
-    for name, (plan, states) in cases.items():
+    cases["1 arm, 5 seeds, then 8, 12, 18"] = [(1, n) for n in (5, 8, 12, 18)]
+    cases["1 arm, 7 seeds, then 11, 17"] = [(1, n) for n in (7, 11, 17)]
+    for name, states in cases.items():
         for rule, judge in RULES.items():
-            rates = [100 * judge(p[effect], plan, states)[:, 0].mean() for effect in effects]
+            rates = [100 * judge(p[effect], states)[:, 0].mean() for effect in effects]
             print(f"| {name} | {rule} | " + " | ".join(f"{rate:.0f}" for rate in rates) + " |")
 
 

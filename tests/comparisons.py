@@ -15,7 +15,7 @@ from studies import SETTINGS, VERSIONS
 from attnres_cli.config.recipe import load
 from attnres_cli.records.run import DataDescription, Point, Probe, RunRecord, Status
 from attnres_cli.verdict.chapter import Chapter
-from attnres_cli.verdict.comparison import compare
+from attnres_cli.verdict.judge import compare
 
 MakeRun = Callable[..., RunRecord]
 MakeArm = Callable[..., list[RunRecord]]

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from attnres_cli.config.recipe import Recipe
-from attnres_cli.records.run import DataDescription, Point, RunResult, RunSpec, Settings, Status
+from attnres_cli.records.code import Code
+from attnres_cli.records.run import (
+    UNKNOWN,
+    DataDescription,
+    Point,
+    RunResult,
+    RunSpec,
+    Settings,
+    Status,
+)
 from attnres_cli.store.store import Store
 
 FACTS = DataDescription("0123456789abcdef", "stdlib", 5000, 256, 4750, 250, 3.3, 2.4)
@@ -32,18 +41,26 @@ RESULT = RunResult(
 
 
 def fill(
-    path: Path, recipe: Recipe, losses: Mapping[str, Sequence[float]], **changes: object
+    path: Path,
+    recipe: Recipe,
+    losses: Mapping[str, Sequence[float]],
+    code_of: Callable[[str], Code] = lambda _variant: UNKNOWN,
+    **changes: object,
 ) -> Store:
-    """The study at that path with one complete run per loss, of seeds from 0 up; a nan diverged."""
+    """The study at that path with one complete run per loss, of seeds from 0 up; a nan diverged.
+    `code_of` gives the code of a variant's runs.
+    """
     store = Store.open(str(path), create=True)
     seeds = {
         (variant, seed): loss for variant, all_ in losses.items() for seed, loss in enumerate(all_)
     }
-    specs = [RunSpec(recipe, variant, seed, FACTS.fingerprint) for variant, seed in seeds]
+    specs = [RunSpec(recipe, v, seed, FACTS.fingerprint, code_of(v)) for v, seed in seeds]
     ids = [record.id for record in store.plan(specs, FACTS)]
     while (record := store.claim(ids)) is not None:
         loss = seeds[record.variant, record.seed]
         status = Status.DIVERGED if math.isnan(loss) else Status.COMPLETE
         result = replace(RESULT, val_loss=loss, status=status, **changes)
-        store.finish(replace(record, status=status, result=result, versions=VERSIONS))
+        store.finish(
+            replace(record, status=status, result=result, versions={**record.versions, **VERSIONS})
+        )
     return store

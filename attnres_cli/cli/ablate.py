@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -13,6 +15,7 @@ from attnres_cli.cli.options import (
     DryRun,
     Engine,
     Format,
+    Margin,
     Override,
     Plugins,
     PrintedFormat,
@@ -53,7 +56,7 @@ def ablate(
     recipe: RecipeName = "quick",
     seeds: Annotated[
         str, typer.Option(help="How many seeds, or which: 5, or 0,3,7; one alone: 7,")
-    ] = "3",
+    ] = "7",
     override: Override = None,
     match: Annotated[
         Match,
@@ -72,6 +75,7 @@ def ablate(
     device: Device = "auto",
     engine: Engine = "auto",
     baseline: Baseline = "standard",
+    margin: Margin = None,
     form: PrintedFormat = Format.TABLE,
     retry_failed: RetryFailed = False,
     dry_run: DryRun = False,
@@ -81,8 +85,8 @@ def ablate(
 
     What the study holds already is not trained again: the same command goes on where it stopped.
     """
-    from attnres_cli.config.recipe import load, rungs
-    from attnres_cli.config.recipe import suite as specs_of
+    from attnres_cli.config.recipe import load
+    from attnres_cli.config.shipped import suite as specs_of
     from attnres_cli.lab.comparing import Request
     from attnres_cli.lab.experiment import Place
     from attnres_cli.lab.grid import resolve
@@ -92,11 +96,11 @@ def ablate(
         refuse_format(form)
     if variants and suite is not None:
         raise UsageError("give either variants or --suite, not both")
-    whole = load(recipe, override or [])
-    sizes = rungs(whole)
+    whole = load(recipe, override or [], say)
+    sizes = _sizes(whole, tune_lr=tune_lr)
     named = specs_of(suite) if suite is not None else whole.variants or specs_of("quick")
     place = Place(study, workers, device, engine, retry_failed)
-    request = Request(variants or named, read_seeds(seeds), baseline, match, tune_lr, place)
+    request = Request(variants or named, read_seeds(seeds), baseline, match, tune_lr, place, margin)
     for fixed in sizes[1:]:  # what does not fit one size is refused before another is trained
         resolve([baseline, *request.specs], fixed, vocab_size=256)
     found: list[Comparison] = []
@@ -110,11 +114,38 @@ def ablate(
     if dry_run:
         return
     formats.show(comparison.report_of(found), form, sys.stdout)
+    _keep_rates(whole, sizes, [one for one in found if one.terms.is_tuned], study)
     if len(sizes) > 1:
         say(f"what each arm is worth over these sizes: attnres report --scaling --study {study}")
     if failed:
         say(f"failed runs: {failed}; the same command with --retry-failed trains them again")
         raise typer.Exit(SOME_FAILED)
+
+
+def _sizes(whole: Recipe, *, tune_lr: bool) -> list[Recipe]:
+    """The recipe of each size, all with one learning rate where it is to be tuned."""
+    from attnres_cli.config.recipe import rungs
+
+    sizes = rungs(whole)
+    if not (tune_lr and any(size.rates for size in sizes)):
+        return sizes
+    say(f"--tune-lr: the learning rates by design of recipe {whole.name} are left out")
+    return [size.at_rate(size.optim.lr) for size in sizes]
+
+
+def _keep_rates(
+    whole: Recipe, sizes: Sequence[Recipe], tuned: Sequence[Comparison], study: str
+) -> None:
+    """Write the rates that were found, if any, into a recipe, and say how to use it."""
+    from attnres_cli.lab import rates
+
+    if not tuned:
+        return
+    path, terms = rates.write(whole, sizes, tuned, study), tuned[0].terms
+    words = ["attnres", "ablate", "--recipe", str(path), *address.typed(study)]
+    words += [] if terms.match == "tokens" else ["--match", terms.match]
+    words += [] if tuned[0].baseline == "standard" else ["--baseline", tuned[0].baseline]
+    say(f"learning rates written to {path}: {shlex.join(words)}")
 
 
 def _one_size(request: Request, recipe: Recipe, *, dry_run: bool) -> tuple[list[Comparison], int]:

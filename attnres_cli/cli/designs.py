@@ -103,7 +103,7 @@ def _sizes(text: str) -> dict[str, int]:
 
 
 def _list() -> None:
-    from attnres_cli.config.recipe import paper
+    from attnres_cli.config.shipped import paper
     from attnres_cli.nn.residual import presets, registry
     from attnres_cli.nn.variant import parse
     from attnres_cli.report import formats
@@ -114,7 +114,7 @@ def _list() -> None:
 
 
 def _show(name: str, sizes: dict[str, int]) -> None:
-    from attnres_cli.config.recipe import paper
+    from attnres_cli.config.shipped import paper
     from attnres_cli.nn.describe import describe
     from attnres_cli.nn.residual import registry
     from attnres_cli.nn.variant import options_of, parse

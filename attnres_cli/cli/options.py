@@ -66,6 +66,14 @@ Baseline = Annotated[
     typer.Option(help="The arm the others are compared with.", autocompletion=complete.specs),
 ]
 
+Margin = Annotated[
+    str | None,
+    typer.Option(
+        help="Difference that does not matter: nats per token, as 0.01, or compute, as 1.05x.",
+        show_default=False,
+    ),
+]
+
 
 def word(option: str, meaning: str, known: Sequence[str]) -> Any:
     """An option that takes one of these words; others are refused with the nearest of them."""

@@ -31,13 +31,15 @@ def plan(
     ] = None,
     form: PrintedFormat = Format.TABLE,
 ) -> None:
-    """Tell the noise floor, and how many seeds a gap takes at what cost; nothing is trained."""
+    """Tell the noise floor, how many seeds a gap takes at what cost, and the resolution: the least
+    difference that is seen, as a multiple of compute. Nothing is trained.
+    """
     from attnres_cli.config.recipe import names
     from attnres_cli.lab.held import Held
     from attnres_cli.records import device_flops
     from attnres_cli.report import formats, power
     from attnres_cli.store.store import Store
-    from attnres_cli.verdict.power import analyse, too_few_runs
+    from attnres_cli.verdict.power import analyse, to_measure, too_few_runs
 
     if not (math.isfinite(gap) and gap > 0):
         raise UsageError(f"--gap takes a difference in loss above 0, as 0.01, got {gap:g}")
@@ -45,10 +47,13 @@ def plan(
     records = store.runs(curves=False)
     if recipe in names() and recipe not in {record.recipe for record in records}:
         raise too_few_runs(study, str(recipe), baseline, 0)
-    chosen = Held(store, study, records).choose(recipe, baseline)
+    held = Held(store, study, records)
+    chosen = held.choose(recipe, baseline)
+    slope = held.slope(chosen)
     data, n_cores = store.data(chosen.fingerprint), len(device_flops.cores())
-    found = analyse(chosen.records, data, chosen.baseline, gap, arms, workers, n_cores)
+    found = analyse(chosen.records, data, chosen.baseline, gap, arms, workers, n_cores, slope)
     if found is None:
         ended = [r for r in chosen.records if r.variant == chosen.baseline and r.result is not None]
         raise too_few_runs(study, chosen.records[-1].recipe, chosen.baseline, len(ended))
-    formats.show(power.report_of(found), form, sys.stdout)
+    command = "" if slope else to_measure(held.recipe(chosen.recipe_digest), chosen.baseline, study)
+    formats.show(power.report_of(found, command), form, sys.stdout)

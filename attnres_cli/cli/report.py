@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, TextIO
 
 import typer
 
-from attnres_cli.cli.options import Baseline, Format, Plugins, Study, one_of, word
+from attnres_cli.cli.options import Baseline, Format, Margin, Plugins, Study, one_of, word
 from attnres_cli.config import address
 from attnres_cli.console import say
 from attnres_cli.errors import AwayError, StudyError, UsageError
@@ -35,6 +35,7 @@ def report(
         typer.Option(help="Name or digest, or name of a search. Default: the newest recipe."),
     ] = None,
     baseline: Baseline = "standard",
+    margin: Margin = None,
     form: Annotated[Format, one_of(*Format)] = Format.TABLE,
     output: Annotated[
         Path | None, typer.Option(help="File to write instead of printing.", show_default=False)
@@ -58,6 +59,13 @@ def report(
         str | None,
         typer.Option(help="YAML file that fixes a comparison before its first run."),
     ] = None,
+    code: Annotated[
+        str | None,
+        typer.Option(
+            help="Start of a digest of code, as attnres runs has it. Default: the newest runs'.",
+            show_default=False,
+        ),
+    ] = None,
     _plugin: Plugins = None,
 ) -> None:
     """Print the verdict from the study alone, or write it, with figures; nothing is trained."""
@@ -72,24 +80,26 @@ def report(
     records = store.runs(curves=False)
     searches = _searches(store, study, records)
     out: TextIO = sys.stdout if output is None else StringIO()
-    if asked := _asked_for(searches, recipe, records):
-        if scaling or against is not None:
+    if searched := _asked_for(searches, recipe, records):
+        typed = {"--scaling": scaling, "--against": against, "--code": code}
+        for option in [name for name, value in typed.items() if value]:
             raise UsageError(
-                f"{'--scaling' if scaling else '--against'} is of recipes, and {asked.name} is a "
-                "search: --recipe names one that `attnres ablate` has trained"
+                f"{option} is of recipes, and {searched.name} is a search: --recipe names one that "
+                "`attnres ablate` has trained"
             )
-        _show_search(asked, store, study, form, figures, out)
+        _show_search(searched, store, study, form, figures, out)
         _keep(out, output)
         return
     if recipe is None:
         records = [record for record in records if not is_searched(record.recipe)]
-    held, others = Held(store, study, records), searches if recipe is None else []
+    held, others = Held(store, study, records, margin), searches if recipe is None else []
+    asked = (recipe, baseline, [] if code is None else [code])
     if scaling:
-        _show_ladder(held.ladder(held.choose(recipe, baseline)), study, form, figures, out)
+        _show_ladder(held.ladder(held.choose(*asked)), study, form, figures, out)
     elif form is Format.HTML and against is None:
-        _show_comparisons(held, held.every(recipe, baseline), others, form, figures, against, out)
+        _show_comparisons(held, held.every(*asked), others, form, figures, against, out)
     else:
-        chosen = held.choose(recipe, baseline)
+        chosen = held.choose(*asked)
         _say_others((*chosen.others, *(f"{each.name} (a search)" for each in others)))
         _show_comparisons(held, [chosen], others, form, figures, against, out)
     _keep(out, output)

@@ -161,11 +161,16 @@ def _export_events(store: Store, records: Sequence[RunRecord], folder: Path) -> 
 @app.command()
 def rm(
     runs: Annotated[list[int], typer.Argument(help="Their numbers.", metavar="ID...")],
+    reason: Annotated[
+        str | None,
+        typer.Option(help="Why, which reports say: their seeds are excluded.", show_default=False),
+    ] = None,
     study: Study = address.DEFAULT,
 ) -> None:
-    """Forget runs, with their curves, weights and checkpoints; one that is running is refused.
+    """Remove runs, with their curves, weights and checkpoints; one that is running is refused.
 
-    All of them are forgotten, or none. `attnres ablate` would train them again.
+    All of them are removed, or none. `attnres ablate` would train them again. Reports go on to name
+    those of recipes of which a run has ended; without a reason they keep the seed open.
     """
     from attnres_cli.store.store import Store
 
@@ -173,12 +178,20 @@ def rm(
     store = Store.open(study, create=True)
     ids = list(dict.fromkeys(runs))
     records = _chosen(store, study, ids)
-    store.remove(ids)
+    if reason is not None and not reason.strip():
+        raise UsageError("--reason takes words, as 'the disk was full'")
+    before = len(store.removed())
+    store.remove(ids, reason)
     for record in records:
         shutil.rmtree(store.folder_of(record), ignore_errors=True)
     with suppress(OSError):  # other runs' files are there, or it never was
         store.folder.rmdir()
-    say(f"forgotten: {', '.join(str(run_id) for run_id in ids)}")
+    told = store.removed()[before:]
+    say(f"removed: {', '.join(str(run_id) for run_id in ids)}")
+    if told:
+        named = ", ".join(f"{gone.variant} seed {gone.seed}" for gone in told)
+        how = "excluded for that reason" if reason else "missing, until they are trained again"
+        say(f"reports go on to name {named}: {how}")
 
 
 def verify(

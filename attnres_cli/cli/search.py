@@ -101,8 +101,9 @@ def search(
     Every trial is a run of the study: what it holds is not trained again, and the same command goes
     on where it stopped.
     """
-    from attnres_cli.config.recipe import about_suite, load
-    from attnres_cli.config.recipe import suite as specs_of
+    from attnres_cli.config.recipe import load
+    from attnres_cli.config.shipped import about_suite
+    from attnres_cli.config.shipped import suite as specs_of
     from attnres_cli.lab import searching
     from attnres_cli.lab.experiment import Place
     from attnres_cli.lab.search.request import Typed, make
@@ -123,9 +124,15 @@ def search(
     specs = list(variants or specs_of(suite or _DEFAULT_SUITE))
     ranges = ",".join(space or []) or (about_suite(suite).get("space", "") if suite else "")
     typed = Typed(specs, budget or [], ranges, goals, trials, sampler, confirm, fresh)
-    request = make(load(recipe, override or []), typed)
+    loaded = load(recipe, override or [])
+    request = make(loaded, typed)
     place, watcher = Place(study, workers, device, engine, retry_failed), OnStderr()
     plan = searching.planned(request, place)
+    if loaded.rates:
+        say(
+            f"recipe {loaded.name} has learning rates by design: a search takes none of them, but "
+            f"optim.lr {loaded.optim.lr:g} for every design"
+        )
     if dry_run:
         step_s = searching.timed(request, plan)
         sys.stdout.writelines(f"{line}\n" for line in searching.lines(request, plan, step_s))

@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, ItemsView, Mapping, Sequence
 from dataclasses import asdict
-from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, Field, ValidationError, model_validator
 
 from attnres_cli.config import complete, strict_yaml
+from attnres_cli.config.margin import Margin
 from attnres_cli.config.sections import Data, Model, Optim, Section, Train, as_tuple
-from attnres_cli.errors import RecipeError, unknown
+from attnres_cli.errors import AttnresError, RecipeError, unknown
 
 __all__ = ["Data", "Model", "Optim", "Recipe", "Train"]
 
-_GROWN = ("model", "optim", "train")  # what may differ over a ladder; the data may not
+_GROWN = ("model", "optim", "train", "rates")  # what may differ over a ladder; the data may not
 
 
 Rung = tuple[tuple[str, str | int | float | bool | None], ...]
@@ -39,16 +40,43 @@ def _rungs(value: object) -> object:
     return tuple(found)
 
 
+Rates = tuple[tuple[str, float], ...]
+"""Learning rates by design, sorted by its name."""
+
+
+def _rates(value: object) -> object:
+    """A mapping as pairs, which can be hashed; a study holds them as pairs."""
+    pairs = value.items() if isinstance(value, Mapping) else value
+    if not isinstance(pairs, list | tuple | ItemsView):
+        raise ValueError(f"expected a mapping as {{attnres: 4e-3}}, got {value!r}")
+    found = {}
+    for name, lr in pairs:
+        is_number = isinstance(lr, int | float) and not isinstance(lr, bool)
+        if not (is_number and 0 < lr < math.inf):
+            raise ValueError(f"{name}: expected a learning rate above 0, got {lr!r}")
+        found[name] = float(lr)
+    return tuple(sorted(found.items()))
+
+
 class Recipe(Section):
-    """One recipe, or with a ladder its `rungs`. Equal digests mean equal things held fixed."""
+    """One recipe, or with a ladder its `rungs`. Equal digests mean equal things held fixed.
+
+    slope: a measured fact, of which the digest knows nothing: nats per token that `standard` gains
+    per e-fold of its tokens. `load` drops it where --set changes what it was measured on.
+
+    An arm's runs are under `of(variant)`, which has one learning rate and no `rates`.
+    """
 
     name: str = ""
     description: str = ""
     variants: Annotated[tuple[str, ...], BeforeValidator(as_tuple)] = ()  # arms, if none are typed
+    margin: Margin = None  # the difference that does not matter; no part of the digest
     ladder: Annotated[tuple[Rung, ...], BeforeValidator(_rungs)] = ()
+    slope: Annotated[float, Field(gt=0)] | None = None
     model: Model
     data: Data = Data()
     optim: Optim
+    rates: Annotated[Rates, BeforeValidator(_rates)] = ()  # of designs that do not take optim.lr
     train: Train
 
     @model_validator(mode="after")
@@ -75,14 +103,48 @@ class Recipe(Section):
         """Optimiser steps of one run."""
         return self.train.tokens // self.tokens_per_step
 
+    def at(self, tokens: int) -> Recipe:
+        """The same with another budget of tokens; its slope is another one."""
+        train = self.train.model_copy(update={"tokens": tokens})
+        return self.model_copy(update={"train": train, "slope": None})
+
     @property
     def digest(self) -> str:
         """12 hex digits over all that decides a run; of the data their content, not their place."""
         parts = {"data": self.data, "optim": self.optim, "train": self.train}
         fixed: dict[str, Any] = {name: part.fixed() for name, part in parts.items()}
         fixed["model"] = asdict(self.model.shape(vocab_size=1))  # however its sizes were given
+        if self.rates:
+            fixed["rates"] = dict(self.rates)
         canonical = json.dumps(fixed, sort_keys=True)
         return hashlib.sha256(canonical.encode()).hexdigest()[:12]
+
+    def at_rate(self, lr: float) -> Recipe:
+        """The recipe with this learning rate for every design."""
+        optim = self.optim.model_copy(update={"lr": lr})
+        slope = self.slope if lr == dict(self.rates).get("standard", self.optim.lr) else None
+        return self.model_copy(update={"optim": optim, "rates": (), "slope": slope})
+
+    def of(self, variant: str) -> Recipe:
+        """What the design of that canonical name is trained under; see `named`."""
+        return self.at_rate(dict(self.rates).get(variant, self.optim.lr))
+
+    def named(self, canonical: Callable[[str], str]) -> Recipe:
+        """The recipe with `rates` by canonical names. RecipeError where two are of one design."""
+        typed: dict[str, str] = {}
+        for spec, _ in self.rates:
+            try:
+                other = typed.setdefault(canonical(spec), spec)
+            except AttnresError as error:
+                raise RecipeError(f"recipe {self.name}: rates: {error}") from None
+            if other != spec:
+                raise RecipeError(
+                    f"recipe {self.name}: rates: {other} and {spec} are one design at this depth: "
+                    "leave one out"
+                )
+        held = dict(self.rates)
+        rates = tuple(sorted((name, held[spec]) for name, spec in typed.items()))
+        return self.model_copy(update={"rates": rates})
 
 
 def names() -> list[str]:
@@ -112,18 +174,30 @@ def text_at(name: str, what: str) -> str:
         raise RecipeError(f"{what} {path} is not UTF-8 text") from error
 
 
-def load(name: str, overrides: Sequence[str] = ()) -> Recipe:
-    """The recipe of that name or path, with `section.key=value` on top. Raises RecipeError."""
+def load(
+    name: str, overrides: Sequence[str] = (), note: Callable[[str], None] = lambda _line: None
+) -> Recipe:
+    """The recipe of that name or path, with `section.key=value` on top; `optim.lr=value` is a rate
+    for every design: the file's rates by design are dropped, and `note` is told so. Raises
+    RecipeError.
+    """
     origin = f"recipe {name}"
     values = strict_yaml.load(text_of(name), origin)
     if not isinstance(values, dict):
         raise RecipeError(f"{origin}: expected sections model, data, optim, train, found none")
+    typed = {override.partition("=")[0].strip() for override in overrides}
+    if "optim.lr" in typed and _drop_rates(values):
+        note(
+            f"--set optim.lr is one learning rate for every arm: those by design of recipe {name} "
+            "are left out"
+        )
     for override in overrides:
         _override(values, override)
         origin = f"recipe {name} with --set"
+    if "slope" not in typed and typed - {"name", "description", "variants", "margin"}:
+        values.pop("slope", None)
     values.setdefault("name", Path(name).stem)
     recipe = validate(values, origin)
-    typed = {override.partition("=")[0].strip() for override in overrides}
     if "data.val_fraction" in typed and not recipe.data.is_divided:
         raise RecipeError(
             f"{origin}: data.val_fraction is not read where data.val_path or data.val_split says "
@@ -139,7 +213,12 @@ def rungs(recipe: Recipe, origin: str = "") -> list[Recipe]:
     found = []
     for number, rung in enumerate(recipe.ladder, 1):
         where = f"{origin}: ladder, size {number}" if origin else f"ladder, size {number}"
-        values = recipe.model_dump(exclude={"ladder"})
+        values = recipe.model_dump(exclude={"ladder", "slope"})
+        values["rates"] = dict(recipe.rates)
+        keys = [key for key, _ in rung]
+        kept = [name for name, _ in recipe.rates if f"rates.{name}" not in keys]
+        if "optim.lr" in keys and kept:
+            raise RecipeError(f"{where}: what sets optim.lr sets every rate, rates.{kept[0]} too")
         for key, value in rung:
             section, _, name = key.partition(".")
             if section not in _GROWN or not name:
@@ -164,40 +243,12 @@ def validate(values: Mapping[str, Any], origin: str) -> Recipe:
         raise RecipeError(f"{origin}: {explain(first)}{rest}") from None
 
 
-def suite(name: str) -> list[str]:
-    """The specs of a suite of variants that comes with the tool; RecipeError for other names."""
-    return list(about_suite(name)["variants"])
-
-
-def about_suite(name: str) -> dict[str, Any]:
-    """What the file of a suite says: variants, description and, for searches, space."""
-    if name not in suite_names():
-        raise RecipeError(unknown("suite", name, suite_names()))
-    return _shipped(f"suites/{name}.yaml")
-
-
-@cache
-def paper() -> dict[str, Any]:
-    """The numbers of the Attention Residuals paper: losses by spec in `table4` (with Fig. 6), by
-    size and spec in `table2`; the rest (`scaling`, `table3`, figures, `notes`) as the file says.
-    """
-    return _shipped("paper.yaml")
-
-
-def suite_names() -> list[str]:
-    """The suites that come with the tool."""
-    return complete.suites("")
-
-
-def _shipped(name: str) -> dict[str, Any]:
-    text = (files("attnres_recipes") / name).read_text(encoding="utf-8")
-    found: dict[str, Any] = strict_yaml.load(text, name)
-    return found
-
-
 def _override(values: dict[str, Any], override: str) -> None:
     path, equals, text = override.partition("=")
     *sections, key = path.strip().split(".")
+    if override.startswith("rates."):  # a design's name has signs of its own
+        path, equals, text = override.rpartition("=")
+        sections, key = ["rates"], path.removeprefix("rates.")
     if not equals or not key:
         raise RecipeError(f"--set takes section.key=value, got '{override}'")
     inner = values
@@ -206,6 +257,19 @@ def _override(values: dict[str, Any], override: str) -> None:
         if not isinstance(inner, dict):
             raise RecipeError(f"--set {override}: '{section}' holds no keys")
     inner[key] = strict_yaml.load(text, f"--set {override}")
+
+
+def _drop_rates(values: dict[str, Any]) -> bool:
+    """Take the rates by design out of what a file says, and tell whether it had any."""
+    found = bool(values.pop("rates", None))
+    ladder = values.get("ladder")
+    for rung in ladder if isinstance(ladder, list) else []:
+        for key in (
+            [key for key in rung if key.startswith("rates.")] if isinstance(rung, dict) else []
+        ):
+            del rung[key]
+            found = True
+    return found
 
 
 def explain(problem: Any, whole: type[BaseModel] = Recipe) -> str:

@@ -5,17 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from attnres_cli.config.margin import nats
 from attnres_cli.config.recipe import Recipe
 from attnres_cli.data.sources import load
 from attnres_cli.data.tokens import Tokens
-from attnres_cli.lab import grid, match, tune
+from attnres_cli.lab import grid, match, rates, tune
 from attnres_cli.lab.experiment import Experiment, Place, Watcher
 from attnres_cli.lab.held import Held
+from attnres_cli.records.code import Code
 from attnres_cli.records.comparison_terms import ArmRecipe, Match, Terms
 from attnres_cli.records.plan import Plan
 from attnres_cli.records.run import RunRecord
 from attnres_cli.store.store import Store
+from attnres_cli.verdict.codes import shown
 from attnres_cli.verdict.comparison import Comparison
+from attnres_cli.verdict.format import plural
 from attnres_cli.verdict.labels import warnings
 
 _TUNING, _TUNED = "learning rates, on seeds kept for them", "each arm at its own learning rate"
@@ -31,11 +35,14 @@ class Request:
     match: Match
     tune_lr: bool
     place: Place
+    margin: str | None = None
 
 
 @dataclass(frozen=True)
 class Ablation:
-    """A comparison under one recipe. `shared` has all arms, each under the recipe itself."""
+    """A comparison under one recipe. `shared` has all arms, each under the recipe itself, or at
+    its learning rate for the design.
+    """
 
     request: Request
     tokens: Tokens
@@ -48,7 +55,8 @@ class Ablation:
         held, recipe = Store.existing(self.request.place.study), self.shared.recipe
         own = held.arm_recipes(recipe.digest, self.tokens.fingerprint) if held else []
         plan, records = self._matched(own), held.runs(curves=False) if held else []
-        grid.check_code(plan, records)
+        if grid.without(plan, records).missing and (note := _of_other_code(plan, records)):
+            self.watcher.note(note)
         return plan, records
 
     def foreseen(self) -> Iterator[tuple[Plan, str]]:
@@ -70,8 +78,7 @@ class Ablation:
 
     def compared(self) -> tuple[list[Comparison], int]:
         """Train what is missing; the comparisons (a second at tuned rates), number of failures.
-        Raises UsageError where an arm cannot be made equal to the baseline, VariantError where the
-        code of a user's design has changed.
+        Raises UsageError where an arm cannot be made equal to the baseline.
         """
         plan, _ = self._planned()
         place, facts = self.request.place, self.tokens.description
@@ -106,18 +113,44 @@ class Ablation:
         return tuned
 
     def _judged(self, store: Store, asked: Sequence[Terms]) -> list[Comparison]:
-        """What `attnres report` says on these terms, of all arms that the study holds: a verdict is
-        the same whichever command gives it.
+        """What `attnres report` says on these terms, of all arms that the study holds by the code
+        of now: a verdict is the same whichever command gives it.
         """
-        held = Held(store, self.request.place.study, store.runs(curves=False))
+        held = Held(store, self.request.place.study, store.runs(curves=False), self.request.margin)
         recipe = f"{self.shared.recipe.digest}@{self.tokens.fingerprint}"
-        found = held.comparisons(held.choose(recipe, self.baseline))
+        codes = {arm.code.digest for arm in self.shared.arms}
+        found = held.comparisons(held.choose(recipe, self.baseline, codes))
         return [one for one in found if one.terms in asked]
+
+
+def _of_other_code(plan: Plan, records: Sequence[RunRecord]) -> str:
+    """What to say of runs that other code than that of now has trained; empty without any."""
+    arms = {plan.spec(arm, 0).identity[:2]: arm for arm in plan.arms}
+    older = [
+        (record, arms[record.identity[:2]].code)
+        for record in records
+        if record.result is not None and record.identity[:2] in arms
+        if record.fingerprint == plan.fingerprint
+        if record.code != arms[record.identity[:2]].code.digest
+    ]
+    if not older:
+        return ""
+    before = [(Code.of(record.versions), now) for record, now in older]
+    parts = dict.fromkeys(part for code, now in before if code.digest for part in code.changed(now))
+    changed = f"{', '.join(parts)} changed" if parts else "which is not recorded"
+    names = ", ".join(dict.fromkeys(record.variant for record, _ in older))
+    return (
+        f"the study holds {plural(len(older), 'run')} of {names} by other code ({changed}): they "
+        f"stay, `attnres report --code {shown(older[-1][0])}` compares them; what is missing of "
+        "this code is trained"
+    )
 
 
 def ablation(request: Request, recipe: Recipe, watcher: Watcher) -> Ablation:
     """A comparison under one recipe; loads its data, and tells what is not as it was typed."""
-    tokens, place = load(recipe), request.place
+    if (margin := request.margin or recipe.margin) is not None:
+        nats(margin, recipe.slope)  # refused before anything is trained
+    tokens, place, recipe = load(recipe), request.place, grid.named(recipe)
     for spec, name in grid.renamed(request.specs, recipe):
         watcher.note(f"{spec} is {name} in a model of {2 * recipe.model.n_layers} sublayers")
     (base,) = grid.resolve([request.baseline], recipe, tokens.vocab_size)
@@ -127,6 +160,14 @@ def ablation(request: Request, recipe: Recipe, watcher: Watcher) -> Ablation:
             f"the baseline {base.variant} is trained too: every verdict is a difference from it"
         )
         arms = (base, *arms)
-    on = (place.device, place.workers, place.engine)
-    shared = grid.make(recipe, arms, request.seeds, tokens.fingerprint, *on)
+    held = Store.existing(place.study)
+    records = held.runs(curves=False) if held else []
+
+    def planned(before: Sequence[RunRecord]) -> Plan:
+        on = (place.device, place.workers, place.engine, grid.threads_of(before))
+        return rates.by_design(grid.make(recipe, arms, request.seeds, tokens.fingerprint, *on))
+
+    mine = {(spec.identity[:2], spec.code.digest) for spec in planned([]).specs}
+    on_data = [run for run in records if run.fingerprint == tokens.fingerprint]
+    shared = planned([run for run in on_data if (run.identity[:2], run.code) in mine])
     return Ablation(request, tokens, shared, base.variant, watcher)

@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 import torch
 
 from attnres_cli.config.recipe import Recipe
 from attnres_cli.data.tokens import Tokens
-from attnres_cli.errors import VariantError
 from attnres_cli.lab.workers import cores
+from attnres_cli.lab.workers.provenance import code_of
 from attnres_cli.lab.workers.worker import Job
-from attnres_cli.nn import code, design_page, variant
+from attnres_cli.nn import variant
 from attnres_cli.nn.model import n_params, train_flops_per_token
 from attnres_cli.nn.proofs.prove import admit
-from attnres_cli.nn.residual import Residual, is_built_in, presets, registry
+from attnres_cli.nn.residual import Residual, presets
 from attnres_cli.nn.shape import Shape
 from attnres_cli.records import device_flops
 from attnres_cli.records.plan import TIMED_STEPS, Arm, Plan
-from attnres_cli.records.run import DESIGN_CODE, WAITS, RunRecord, RunSpec
+from attnres_cli.records.run import WAITS, RunRecord, RunSpec
 from attnres_cli.train import device as computing
 from attnres_cli.train.trainer import seconds_per_step
 
@@ -29,16 +28,16 @@ _NARROW = 256  # widths up to which two processes of one thread beat one of two 
 
 def resolve(specs: Sequence[str], recipe: Recipe, vocab_size: int) -> tuple[Arm, ...]:
     """Arms from specs as they are typed, each design once, in the order given. Raises VariantError
-    where a spec makes no sense, does not fit the recipe's sizes, or is an unfair design (`admit`).
+    where a spec makes no sense, does not fit the recipe's sizes, or is an unfair design (`admit`:
+    all 17 of suite `all` take a tenth of a second in recipe quick).
     """
     shape = recipe.model.shape(vocab_size)
     arms: dict[str, Arm] = {}
     for spec in specs:
         typed, design = variant.parse(spec), sketch(spec, shape)
-        if not is_built_in(type(design)):
-            admit(typed, shape)
+        admit(typed, shape)
         name = str(typed.at_depth(shape.n_sublayers))
-        arms.setdefault(name, Arm(name, *counted(design, shape)))
+        arms.setdefault(name, Arm(name, *counted(design, shape), code=code_of(name)))
     return tuple(arms.values())
 
 
@@ -47,6 +46,11 @@ def canonical(spec: str, recipe: Recipe) -> str:
     shape = recipe.model.shape(vocab_size=1)
     sketch(spec, shape)
     return str(variant.parse(spec).at_depth(shape.n_sublayers))
+
+
+def named(recipe: Recipe) -> Recipe:
+    """The recipe with its learning rates by the canonical names of designs. Raises RecipeError."""
+    return recipe.named(lambda spec: canonical(spec, recipe))
 
 
 def sketch(spec: str, shape: Shape) -> Residual:
@@ -70,22 +74,6 @@ def renamed(specs: Sequence[str], recipe: Recipe) -> list[tuple[str, str]]:
     return [(before, name) for before, name in found if before != name]
 
 
-def check_code(plan: Plan, records: Sequence[RunRecord]) -> None:
-    """Raise VariantError where the study holds runs of a design made by other code of it."""
-    made: dict[tuple[str, str], set[str]] = defaultdict(set)
-    for run in records:
-        if run.result is not None and DESIGN_CODE in run.versions:
-            made[run.variant, run.recipe_digest].add(run.versions[DESIGN_CODE])
-    for arm in plan.arms:
-        cls = registry()[variant.parse(arm.variant).name]
-        before = made[arm.variant, plan.recipe_of(arm).digest]
-        if before and before != {code.of_design(cls)}:
-            raise VariantError(
-                f"{arm.variant}: {design_page.file_of(cls)}, or a file that it imports, has "
-                "changed since the study's runs of it: use another --study"
-            )
-
-
 def make(
     recipe: Recipe,
     arms: tuple[Arm, ...],
@@ -94,23 +82,35 @@ def make(
     device: str,
     workers: int | None,
     engine: str = "auto",
+    threads: int | None = None,
 ) -> Plan:
     """The whole grid, and where it will be computed. Raises DeviceError or UsageError where device,
     engine and the recipe's `compile` do not go together.
 
-    Without a number of workers: one per GPU; on a CPU one per core up to a width of 256, where
-    processes of one thread each pay most, else one with all cores.
+    On a CPU runs take as many `threads` as earlier ones of the comparison (`threads_of`), since
+    their number decides the rounding. Of a new one it is 1 up to a width of 256, where processes of
+    one thread each pay most, else all cores, shared by the workers typed. Without a number of
+    workers there are as many as the cores have room for, on GPUs one for each.
     """
     found, n_cores = computing.devices(device), len(device_flops.cores())
+    if threads is None:
+        is_narrow = found == ["cpu"] and recipe.model.d_model <= _NARROW
+        threads = 1 if is_narrow else max(1, n_cores // (workers or len(found)))
+    threads = min(threads, n_cores)
     if workers is None:
-        on_cpu = n_cores if recipe.model.d_model <= _NARROW else 1
-        workers = on_cpu if found == ["cpu"] else len(found)
-        workers = min(workers, len(arms) * len(seeds))
+        room = n_cores // threads if found == ["cpu"] else len(found)
+        workers = min(room, len(arms) * len(seeds))
     shape = recipe.model.shape(vocab_size=1)
     run_flops = 3.0 * shape.flops_per_token() * recipe.steps * recipe.tokens_per_step
-    settings = computing.settings(recipe, found[0], max(1, n_cores // workers), run_flops, engine)
+    settings = computing.settings(recipe, found[0], threads, run_flops, engine)
     devices = tuple(found[i % len(found)] for i in range(workers))
     return Plan(recipe, arms, seeds, devices, settings, fingerprint)
+
+
+def threads_of(records: Iterable[RunRecord]) -> int | None:
+    """CPU threads of the newest of these runs that a CPU has trained; None if none has."""
+    ended = [run.result.settings for run in records if run.result is not None]
+    return next((on.threads for on in reversed(ended) if on.device == "cpu"), None)
 
 
 def timed(plan: Plan, tokens: Tokens, note: Callable[[str], None] | None = None) -> Plan:
@@ -154,11 +154,7 @@ def _step_s(arm: Arm, plan: Plan, tokens: Tokens) -> float | None:
 
 def without(plan: Plan, records: Sequence[RunRecord]) -> Plan:
     """The plan less its runs that have ended, whatever came of them."""
-    held = {
-        (record.recipe_digest, record.variant, record.seed)
-        for record in records
-        if record.status not in WAITS and record.fingerprint == plan.fingerprint
-    }
+    held = {record.identity for record in records if record.status not in WAITS}
     return replace(plan, done=frozenset(held))
 
 

@@ -2,51 +2,94 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
+from attnres_cli.config.margin import nats
+from attnres_cli.config.recipe import Recipe
 from attnres_cli.errors import StudyError
 from attnres_cli.records.run import RunRecord
+from attnres_cli.records.search_records import is_searched
 from attnres_cli.store.store import Store
 from attnres_cli.verdict.chapter import Chapter
-from attnres_cli.verdict.comparison import Comparison
+from attnres_cli.verdict.codes import of_one_code, shown
+from attnres_cli.verdict.comparison import Comparison, Rules
 from attnres_cli.verdict.ladder import Ladder, ladder
 from attnres_cli.verdict.registered import EXPLORATORY, compared
-from attnres_cli.verdict.select import Choice, choose, every
+from attnres_cli.verdict.select import Choice, choose, comparable, every, with_rates
+from attnres_cli.verdict.slope import Slope, slope_of
 
 
 @dataclass
 class Held:
     """What a study holds. `study` is its name as it was typed, `records` its runs, or those of them
-    that are to be chosen from, without curves.
+    that are to be chosen from, without curves; `margin`, as it was typed, goes before a recipe's.
     """
 
     store: Store
     study: str
     records: list[RunRecord]
+    margin: str | None = None
 
     def __post_init__(self) -> None:
         self._own = self.store.arm_recipes()
+        self.records = with_rates(self.records, self._own)
         self._registrations = self.store.registrations()
+        self._recipes: dict[str, Recipe] = {}
+        self._removed = tuple(self.store.removed())
 
-    def choose(self, recipe: str | None, baseline: str) -> Choice:
-        """The runs under one recipe, by default the newest; see `select.choose`."""
-        return choose(self.records, self.study, recipe, baseline, self._canonical, self._own)
+    def choose(self, recipe: str | None, baseline: str, codes: Collection[str] = ()) -> Choice:
+        """The runs under one recipe by one code, by default the newest; see `select.choose`."""
+        asked = (self.study, recipe, baseline, self._canonical, self._own, codes)
+        return choose(self.records, *asked)
 
-    def every(self, recipe: str | None, baseline: str) -> list[Choice]:
+    def every(self, recipe: str | None, baseline: str, codes: Collection[str] = ()) -> list[Choice]:
         """The runs under each recipe that is meant, by default all, those of the newest last."""
-        newest = self.choose(recipe, baseline)
-        return every(newest, self.records, recipe, baseline, self._canonical, self._own)
+        newest = self.choose(recipe, baseline, codes)
+        asked = (recipe, baseline, self._canonical, self._own, codes)
+        return every(newest, self.records, *asked)
+
+    def _of_name(self, chosen: Choice) -> list[RunRecord]:
+        """The runs under all recipes of its name, on its data and by its code."""
+        alike = (chosen.records[-1].recipe, chosen.fingerprint)
+        runs = [run for run in comparable(self.records) if (run.recipe, run.fingerprint) == alike]
+        return of_one_code(runs, {shown(run) for run in chosen.records})[0]
 
     def _canonical(self, spec: str, digest: str) -> str:
         from attnres_cli.lab.grid import canonical  # with torch, which reports need only for this
 
-        return canonical(spec, self.store.recipe(digest))
+        return canonical(spec, self.recipe(digest))
+
+    def recipe(self, digest: str) -> Recipe:
+        """The recipe of that digest, read once."""
+        if digest not in self._recipes:
+            self._recipes[digest] = self.store.recipe(digest)
+        return self._recipes[digest]
+
+    def slope(self, chosen: Choice) -> Slope | None:
+        """Of the baseline's loss over tokens, at the recipe chosen."""
+        mine = (chosen.baseline, chosen.fingerprint)
+        runs = [
+            run
+            for run in comparable(self.records)
+            if (run.variant, run.fingerprint) == mine and not is_searched(run.recipe)
+        ]
+        runs = of_one_code(runs, {shown(run) for run in chosen.records})[0]
+        recipes = {run.recipe_digest: self.recipe(run.recipe_digest) for run in runs}
+        recipes[chosen.recipe_digest] = self.recipe(chosen.recipe_digest)
+        return slope_of(chosen.recipe_digest, chosen.baseline, runs, recipes)
 
     def comparisons(self, chosen: Choice) -> list[Comparison]:
         """The comparisons under a recipe, the preregistered one first."""
         data = self.store.data(chosen.fingerprint)
-        return compared(chosen, self.records, data, self._own, self._registrations)
+        rules = self._rules(chosen)
+        return compared(chosen, self.records, data, self._own, self._registrations, rules)
+
+    def _rules(self, chosen: Choice) -> Rules:
+        """By what runs under a recipe are judged. Raises RecipeError where a margin is none."""
+        recipe, found = self.recipe(chosen.recipe_digest), self.slope(chosen)
+        margin, slope = self.margin or recipe.margin, found.value if found else None
+        return Rules(None if margin is None else nats(margin, slope), slope, self._removed)
 
     def chapters(self, chosen: Choice, *, whole: bool) -> list[Chapter]:
         """The comparisons under a recipe, each with its runs; the `whole` ones with what pages and
@@ -61,16 +104,16 @@ class Held:
         ids = [run.id for run in held.records]
         last = {number: probes[-1] for number, probes in store.probes(ids).items() if probes}
         digests = {run.recipe_digest for run in held.records} | {held.recipe_digest}
-        recipes = {digest: store.recipe(digest) for digest in digests}
+        recipes = {digest: self.recipe(digest) for digest in digests}
         curved = {run.id: run for run in store.runs(ids=ids)}  # without those removed just now
         held = replace(held, records=tuple(curved.get(run.id, run) for run in held.records))
         return replace(chapter, comparison=held, probes=last, recipes=recipes)
 
     def ladder(self, chosen: Choice) -> Ladder:
-        """All sizes of a recipe's name. Raises StudyError where there is but one."""
+        """All sizes of a recipe's name by one code. Raises StudyError where there is but one."""
         name, data = chosen.records[-1].recipe, self.store.data(chosen.fingerprint)
-        recipe_of = self.store.recipe
-        sizes = ladder(self.records, name, data, chosen.baseline, recipe_of, self._own)
+        recipe_of, records = self.recipe, self._of_name(chosen)
+        sizes = ladder(records, name, data, chosen.baseline, recipe_of, self._own)
         return replace(sizes, registered=EXPLORATORY if self._registrations else "")
 
     def ladders(self, shown: Sequence[Choice]) -> list[Ladder]:

@@ -17,7 +17,7 @@ from attnres_cli.lab import bench
 from attnres_cli.lab.grid import counted, sketch
 from attnres_cli.nn.cost import StepBench, spread
 from attnres_cli.nn.shape import Shape
-from attnres_cli.records.comparison_terms import ArmRecipe, Match, Matched, Terms, Tuned
+from attnres_cli.records.comparison_terms import ArmRecipe, Given, Match, Matched, Tuned
 from attnres_cli.records.plan import Arm, Plan, n_tokens
 
 TOLERANCE = {"params": 0.005, "flops": 0.005, "time": 0.02}
@@ -44,20 +44,21 @@ def matched(
     """
     if match == "tokens":
         return plan
-    terms = Terms(match, baseline)
+    terms = replace(plan.terms, match=match, baseline=baseline)
     (base,) = [arm for arm in plan.arms if arm.variant == baseline]
     others = [arm for arm in plan.arms if arm is not base]
     if match == "time":
         before = {arm.variant: arm.how for arm in held if arm.terms == terms}
         made = _by_tokens(plan, base, others, before, tokens, note)
     else:
-        made = {arm.variant: _by_width(arm, base, plan.recipe, match, tokens) for arm in others}
+        made = {arm.variant: _by_width(arm, base, plan, match, tokens) for arm in others}
     arms = tuple(made.get(arm.variant, arm) for arm in plan.arms)
     return replace(plan, arms=arms, terms=terms)
 
 
-def _by_width(arm: Arm, base: Arm, recipe: Recipe, match: Match, tokens: Tokens) -> Arm:
+def _by_width(arm: Arm, base: Arm, plan: Plan, match: Match, tokens: Tokens) -> Arm:
     """The arm with the width of its MLPs that brings it nearest to the baseline."""
+    recipe = plan.recipe_of(arm)
     shape = recipe.model.shape(tokens.vocab_size)
     design = sketch(arm.variant, shape)
 
@@ -66,7 +67,8 @@ def _by_width(arm: Arm, base: Arm, recipe: Recipe, match: Match, tokens: Tokens)
 
     target = base.flops_per_token if match == "flops" else base.n_params
     d_ff = width(count, shape, target)
-    how = Matched("d_ff", shape.d_ff, d_ff, count(shape.d_ff), count(d_ff), target)
+    counts = count(shape.d_ff), count(d_ff)
+    how = Matched("d_ff", shape.d_ff, d_ff, *counts, target, given=_given(arm))
     _check(arm, base, how, match)
     if d_ff == shape.d_ff:
         return replace(arm, how=how)
@@ -90,7 +92,7 @@ def _by_tokens(
     plan: Plan,
     base: Arm,
     others: Sequence[Arm],
-    before: Mapping[str, Matched | Tuned],
+    before: Mapping[str, Matched | Tuned | Given],
     tokens: Tokens,
     note: Callable[[str], None],
 ) -> dict[str, Arm]:
@@ -107,14 +109,14 @@ def _by_tokens(
             assert timed is not None
             how = _timed(arm, plan.recipe, timed)
         _check(arm, base, how, "time")
-        made[arm.variant] = _with_tokens(arm, plan.recipe, how)
+        made[arm.variant] = _with_tokens(arm, plan.recipe_of(arm), how)
     return made
 
 
 def _with_tokens(arm: Arm, recipe: Recipe, how: Matched) -> Arm:
     """The arm with the tokens that were measured to take it as long as the baseline."""
     if how.after == how.before:
-        return replace(arm, recipe=None, how=how)
+        return replace(arm, how=how)
     train = recipe.train.model_copy(update={"tokens": how.after})
     return replace(arm, recipe=recipe.model_copy(update={"train": train}), how=how)
 
@@ -139,7 +141,13 @@ def _timed(arm: Arm, recipe: Recipe, timed: StepBench) -> Matched:
         step_ratio=(ratio.median, ratio.low, ratio.high),
         rounds=conditions.rounds,
         device_name=conditions.device_name,
+        given=_given(arm),
     )
+
+
+def _given(arm: Arm) -> Given | None:
+    """The learning rate that the recipe gives an arm, where it has rates by design."""
+    return arm.how if isinstance(arm.how, Given) else None
 
 
 def _check(arm: Arm, base: Arm, how: Matched, match: Match) -> None:

@@ -1,7 +1,7 @@
 """A study in a notebook: its runs, curves and verdicts as plain records, or as pandas data frames.
 
     study = open_study("attnres.db")
-    study.frame("verdicts")[["variant", "loss", "difference", "p_holm", "verdict"]]
+    study.frame("verdicts")[["variant", "loss", "difference", "ci_low", "ci_high", "verdict"]]
 
 A record is a dictionary of numbers and text, one per row of such a frame. Losses are in nats per
 token, times in seconds.
@@ -51,6 +51,7 @@ class Study:
                 "variant": run.variant,
                 "seed": run.seed,
                 "data": run.fingerprint,
+                "code": run.code,
                 "status": str(run.status),
                 "error": run.error,
             }
@@ -125,22 +126,24 @@ _RESULT = (
 
 def _verdict(comparison: Comparison, arm: ArmResult) -> Record:
     terms, found = comparison.terms, arm.difference
+    low, high = arm.interval or (None, None)
     return {
         "recipe": comparison.recipe,
         "recipe_digest": comparison.recipe_digest,
         "data": comparison.data.fingerprint,
         "match": terms.match,
         "tuned": terms.is_tuned,
+        "rates_by_design": terms.by_design,
         "registered": comparison.registered,
         "baseline": comparison.baseline,
         "variant": arm.variant,
-        "seeds": len(arm.losses),
+        "seeds": len(arm.pairs) or len(arm.losses),
         "loss": arm.mean,
         "sd": arm.sd,
         "difference": None if found is None else found.mean,
-        "ci_low": None if found is None else found.ci95[0],
-        "ci_high": None if found is None else found.ci95[1],
-        "p_holm": None if found is None else found.p_holm,
+        "ci_low": low,
+        "ci_high": high,
+        "sees": arm.sees,
         "verdict": arm.verdict,
         "reason": arm.reason,
         "n_params": arm.n_params,

@@ -20,7 +20,7 @@ from attnres_cli.lab.search.request import Request
 from attnres_cli.lab.search.screening import screen
 from attnres_cli.lab.search.trial_runner import TimeModel, TrialRunner, predicted_s
 from attnres_cli.records.plan import Arm, Plan
-from attnres_cli.records.search_records import Search, fresh_seeds
+from attnres_cli.records.search_records import Search, fresh_seeds, searched_name
 from attnres_cli.stats.optima import COMMON
 from attnres_cli.store.optuna import Turn, asking, optuna_storage, turns
 from attnres_cli.store.retry import retry_s
@@ -35,7 +35,13 @@ def planned(request: Request, place: Place) -> Plan:
     search, data = request.search, request.tokens.fingerprint
     points = chain(*request.points.values())
     arms = tuple(Arm(p.variant, p.n_params, p.flops_per_token, None, p.recipe) for p in points)
-    on = (place.device, place.workers, place.engine)
+    held, names = Store.existing(place.study), (search.recipe, searched_name(search.recipe))
+    before = [
+        run
+        for run in (held.runs(curves=False) if held else [])
+        if run.recipe in names and run.fingerprint == data and run.code in search.codes
+    ]
+    on = (place.device, place.workers, place.engine, grid.threads_of(before))
     made = grid.make(request.largest.recipe, arms, (search.first_seed,), data, *on)
     if "memory" in search.objectives and "cpu" in made.devices:
         raise UsageError(
@@ -49,7 +55,10 @@ def run(request: Request, plan: Plan, place: Place, watcher: Watcher) -> int:
     """Do what the study lacks of a planned search, and return how many of its runs failed."""
     study, search = place.study, request.search
     store = Store.open(study, create=True)
-    grid.check_code(plan, store.runs())
+    for other in studies.of_other_code(search, list(request.points), study):
+        watcher.note(
+            f"search {other}, the same by other code, stays: `attnres report --recipe {other}`"
+        )
     experiment = Experiment(place, store, request.tokens, watcher)
     runner = TrialRunner(experiment, plan, search)
     with optuna_storage(study) as storage, turns(study) as alone:

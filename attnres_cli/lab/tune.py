@@ -10,10 +10,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from attnres_cli.config.recipe import Recipe
 from attnres_cli.records.comparison_terms import Tuned
 from attnres_cli.records.plan import Arm, Plan
-from attnres_cli.records.run import FIRST_TUNING_SEED, RunRecord
+from attnres_cli.records.run import FIRST_TUNING_SEED, Identity, RunRecord
 from attnres_cli.stats.optima import parabola_vertex
 from attnres_cli.stats.pairs import mean_sd
 
@@ -33,7 +32,7 @@ def rates(lr: float) -> tuple[float, ...]:
 def grid(plan: Plan) -> Plan:
     """Every arm of the plan at every rate, on the tuning seeds; the baseline is one of the arms."""
     arms = [
-        replace(arm, recipe=_at(plan.recipe_of(arm), lr), how=None)
+        replace(arm, recipe=plan.recipe_of(arm).at_rate(lr), how=None)
         for lr in rates(plan.recipe.optim.lr)
         for arm in plan.arms
     ]
@@ -43,9 +42,7 @@ def grid(plan: Plan) -> Plan:
 def tuned(plan: Plan, records: Sequence[RunRecord]) -> Plan:
     """The plan with each arm at its tuned rate, without arms whose tuning runs have not ended."""
     losses = {
-        (record.recipe_digest, record.variant, record.seed): record.result.val_loss
-        for record in records
-        if record.result is not None and record.fingerprint == plan.fingerprint
+        record.identity: record.result.val_loss for record in records if record.result is not None
     }
     arms = [_tuned(arm, plan, losses) for arm in plan.arms]
     terms = replace(plan.terms, is_tuned=True)
@@ -53,13 +50,13 @@ def tuned(plan: Plan, records: Sequence[RunRecord]) -> Plan:
     return replace(plan, arms=found, terms=terms, done=frozenset())
 
 
-def _tuned(arm: Arm, plan: Plan, losses: dict[tuple[str, str, int], float]) -> Arm | None:
+def _tuned(arm: Arm, plan: Plan, losses: dict[Identity, float]) -> Arm | None:
     own = plan.recipe_of(arm)
     shared, means = own.optim.lr, []
     grid = rates(shared)
     for lr in grid:
-        digest = _at(own, lr).digest
-        found = [losses.get((digest, arm.variant, seed)) for seed in SEEDS]
+        at = replace(arm, recipe=own.at_rate(lr))
+        found = [losses.get(plan.spec(at, seed).identity) for seed in SEEDS]
         known = [loss for loss in found if loss is not None]
         if len(known) < len(SEEDS):
             return None
@@ -67,7 +64,7 @@ def _tuned(arm: Arm, plan: Plan, losses: dict[tuple[str, str, int], float]) -> A
         means.append(mean if math.isfinite(mean) else None)
     lr, is_on_edge, fit = choose(grid, means, shared)
     how = Tuned(shared, grid, tuple(means), SEEDS, lr, is_on_edge, fit)
-    return replace(arm, recipe=_at(own, lr), how=how)
+    return replace(arm, recipe=own.at_rate(lr), how=how)
 
 
 def choose(
@@ -96,10 +93,6 @@ def choose(
     if vertex is None:
         return grid[best], False, "the best of the grid: its neighbours are as good"
     return _rounded(math.exp(vertex)), False, "parabola through the best of the grid and next to it"
-
-
-def _at(recipe: Recipe, lr: float) -> Recipe:
-    return recipe.model_copy(update={"optim": recipe.optim.model_copy(update={"lr": lr})})
 
 
 def _rounded(lr: float) -> float:

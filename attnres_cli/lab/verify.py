@@ -14,7 +14,8 @@ import torch
 from attnres_cli.config.recipe import Recipe
 from attnres_cli.data.tokens import Tokens
 from attnres_cli.errors import DataError, DeviceError, UsageError
-from attnres_cli.lab.workers.provenance import made_with
+from attnres_cli.lab.workers.provenance import code_of, made_with
+from attnres_cli.records.code import Code
 from attnres_cli.records.plan import Arm, Plan
 from attnres_cli.records.run import (
     WEIGHTS,
@@ -116,7 +117,9 @@ def _here(run_id: int, recipe: Recipe, recorded: Settings) -> tuple[str, Setting
 
 def _changed(record: RunRecord, spec: RunSpec, settings: Settings) -> Changed:
     assert record.result is not None
-    before = asdict(record.result.settings) | dict(record.versions)
+    was, now = Code.of(record.versions), code_of(spec.variant)
+    before = asdict(record.result.settings) | dict(record.versions) | was.versions
     after = asdict(settings) | made_with(spec)
+    before, after = {"code": was.digest or "unknown"} | before, after | {"code": now.digest}
     pairs = ((name, str(before[name]), str(after.get(name, "none"))) for name in before)
     return tuple((name, old, new) for name, old, new in pairs if old != new)

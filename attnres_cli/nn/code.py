@@ -10,6 +10,7 @@ import ast
 import hashlib
 import sys
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from functools import cache
 from importlib.util import resolve_name
 from pathlib import Path
@@ -25,6 +26,31 @@ PARTS = {
     "data": ("data",),
 }
 """Files and folders of the package that decide the numbers of every run."""
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A change of code that kept the numbers of every run, bit for bit: of which of PARTS, or
+    `design`; the digests before and now; a git commit that has the code of before.
+    tests/nn/test_kept.py proves each.
+    """
+
+    part: str
+    before: str
+    now: str
+    commit: str
+
+
+KEPT: tuple[Kept, ...] = ()
+"""All of them. A run of the one code and a run of the other are of the same code."""
+
+
+def first(part: str, digest: str) -> str:
+    """The digest of the first code of a part that gave the numbers of this one."""
+    before = {(kept.part, kept.now): kept.before for kept in KEPT}
+    while (part, digest) in before:
+        digest = before.pop((part, digest))
+    return digest
 
 
 @cache

@@ -229,11 +229,6 @@ def registry() -> Mapping[str, type[Residual]]:
     return dict(sorted(_REGISTRY.items(), key=lambda item: (item[0] != "standard", item[0])))
 
 
-def is_built_in(cls: type[Residual]) -> bool:
-    """Whether a design is one of this release's, which our own tests prove."""
-    return cls.__module__.partition(".")[0] == "attnres_variants"
-
-
 def presets() -> Mapping[str, tuple[str, Mapping[str, Value]]]:
     """(design, options) by the names of published models and layouts."""
     registry()

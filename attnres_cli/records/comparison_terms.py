@@ -14,15 +14,18 @@ MATCHES: tuple[Match, ...] = ("tokens", "params", "flops", "time")
 @dataclass(frozen=True)
 class Terms:
     """What one comparison holds equal: `match`, for all arms as for `baseline` (empty where match
-    is tokens). `is_tuned`: each arm has a learning rate of its own.
+    is tokens). `is_tuned`: each arm is at the learning rate that this study found for it;
+    `by_design`: at the one that the recipe has for its design.
     """
 
     match: Match = "tokens"
     baseline: str = ""
     is_tuned: bool = False
+    by_design: bool = False
 
 
 SHARED = Terms()  # one recipe for every arm
+BY_DESIGN = Terms(by_design=True)
 
 
 @dataclass(frozen=True)
@@ -39,6 +42,19 @@ class Tuned:
 
 
 @dataclass(frozen=True)
+class Given:
+    """The learning rate that a recipe with rates by design gives an arm."""
+
+    lr: float
+    is_own: bool  # False: the recipe has none for this design, and it takes optim.lr
+
+    @property
+    def text(self) -> str:
+        """`lr 0.004`; `lr 0.006 (the recipe's)` where it is not the design's own."""
+        return f"lr {self.lr:g}" + ("" if self.is_own else " (the recipe's)")
+
+
+@dataclass(frozen=True)
 class Matched:
     """How an arm was made equal to the baseline by changing one number of its recipe."""
 
@@ -51,6 +67,7 @@ class Matched:
     step_ratio: tuple[float, float, float] | None = None  # of step times: median and quartiles
     rounds: int = 0  # in which the two took turns on `device_name`
     device_name: str = ""
+    given: Given | None = None  # the learning rate, where the recipe has rates by design
 
     @property
     def remains(self) -> float:
@@ -67,11 +84,16 @@ class ArmRecipe:
     terms: Terms
     variant: str
     digest: str
-    how: Tuned | Matched
+    how: Tuned | Matched | Given
+    recipe: str = ""  # name of the shared one
 
     @property
     def text(self) -> str:
         """What is its own, as `lr 0.0141`, `d_ff 87`."""
-        if isinstance(self.how, Tuned):
-            return f"lr {self.how.lr:g}"
-        return f"{self.how.changed} {self.how.after:,}"
+        how = self.how
+        if isinstance(how, Tuned):
+            return f"lr {how.lr:g}"
+        if isinstance(how, Given):
+            return how.text
+        rate = "" if how.given is None else f"{how.given.text}, "
+        return f"{rate}{how.changed} {how.after:,}"

@@ -6,8 +6,9 @@ import heapq
 from dataclasses import dataclass
 
 from attnres_cli.config.recipe import Recipe
-from attnres_cli.records.comparison_terms import SHARED, ArmRecipe, Matched, Terms, Tuned
-from attnres_cli.records.run import RunSpec, Settings
+from attnres_cli.records.code import Code
+from attnres_cli.records.comparison_terms import SHARED, ArmRecipe, Given, Matched, Terms, Tuned
+from attnres_cli.records.run import UNKNOWN, Identity, RunSpec, Settings
 
 TIMED_STEPS = 4  # training steps of each arm that a prediction rests on
 _TIMED_FLOPS = {"cpu": 5e10, "cuda": 2e13}  # about a second's work: longer steps are timed in part
@@ -19,8 +20,9 @@ _WEIGHT_BYTES = 4  # float32, whatever the precision of a step
 
 @dataclass(frozen=True)
 class Arm:
-    """A variant in this experiment. step_s (seconds per step) is None until it is timed; `recipe`
-    is None where it is the plan's, else `how` says what it was made for.
+    """A variant in this experiment, by the code that trains it now. step_s (seconds per step) is
+    None until it is timed; `recipe` is None where it is the plan's, else `how` says what it was
+    made for.
     """
 
     variant: str
@@ -28,14 +30,15 @@ class Arm:
     flops_per_token: int
     step_s: float | None = None
     recipe: Recipe | None = None
-    how: Matched | Tuned | None = None
+    how: Matched | Tuned | Given | None = None
+    code: Code = UNKNOWN
 
 
 @dataclass(frozen=True)
 class Plan:
     """All that will be done, before it is done, with one worker process for each of `devices`.
 
-    `recipe` is that of arms without their own; `done` are (recipe digest, variant, seed) of runs.
+    `recipe` is that of arms without their own; `done` are runs that have ended.
     """
 
     recipe: Recipe
@@ -44,7 +47,7 @@ class Plan:
     devices: tuple[str, ...]
     settings: Settings
     fingerprint: str
-    done: frozenset[tuple[str, str, int]] = frozenset()
+    done: frozenset[Identity] = frozenset()
     terms: Terms = SHARED
 
     def recipe_of(self, arm: Arm) -> Recipe:
@@ -59,19 +62,21 @@ class Plan:
     @property
     def specs(self) -> list[RunSpec]:
         """Every run, seed by seed, so that an interrupted grid is balanced."""
-        return [
-            RunSpec(self.recipe_of(arm), arm.variant, seed, self.fingerprint)
-            for seed in self.seeds
-            for arm in self.arms
-        ]
+        return [self.spec(arm, seed) for seed in self.seeds for arm in self.arms]
+
+    def spec(self, arm: Arm, seed: int) -> RunSpec:
+        """A run of an arm."""
+        return RunSpec(self.recipe_of(arm), arm.variant, seed, self.fingerprint, arm.code)
 
     @property
     def missing(self) -> list[tuple[Arm, int]]:
         """The runs that are still to be trained."""
-        digests = {arm: self.recipe_of(arm).digest for arm in self.arms}
+        of = {arm: self.spec(arm, 0).identity for arm in self.arms}
         pairs = [(arm, seed) for seed in self.seeds for arm in self.arms]
         return [
-            (arm, seed) for arm, seed in pairs if (digests[arm], arm.variant, seed) not in self.done
+            (arm, seed)
+            for arm, seed in pairs
+            if (*of[arm][:2], seed, *of[arm][3:]) not in self.done
         ]
 
     @property
@@ -85,6 +90,7 @@ class Plan:
                 variant=arm.variant,
                 digest=self.recipe_of(arm).digest,
                 how=arm.how,
+                recipe=self.recipe.name,
             )
             for arm in self.arms
             if arm.how is not None

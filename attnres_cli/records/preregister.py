@@ -10,11 +10,14 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field, ValidationError
 
 from attnres_cli.config import recipe as recipes
+from attnres_cli.config.margin import Margin
 from attnres_cli.config.recipe import Recipe
 from attnres_cli.config.sections import Section, as_tuple
 from attnres_cli.config.strict_yaml import load
 from attnres_cli.errors import RecipeError
 from attnres_cli.records.run import FIRST_TUNING_SEED
+
+LEAST_SEEDS = 5  # of a verdict: stats/looks.py, which says why
 
 Seed = Annotated[int, Field(ge=0, lt=FIRST_TUNING_SEED)]
 
@@ -26,14 +29,16 @@ class _Said(Section):
     baseline: str
     seeds: Annotated[tuple[Seed, ...], BeforeValidator(as_tuple), Field(min_length=2)]
     metric: Literal["val_loss"]
-    test: Literal["paired-t-holm"]
+    test: Literal["paired-t", "paired-t-holm"]  # the latter in studies of before: its arms as now
     hypothesis: str = ""
+    margin: Margin = None
 
 
 class _File(_Said):
     """What a user writes."""
 
     recipe: str
+    seeds: Annotated[tuple[Seed, ...], BeforeValidator(as_tuple), Field(min_length=LEAST_SEEDS)]
     set: Annotated[tuple[str, ...], BeforeValidator(as_tuple)] = ()
 
 
@@ -45,7 +50,7 @@ class Registration(_Said):
     @property
     def digest(self) -> str:
         """12 hex digits over all of it."""
-        canonical = json.dumps(self.model_dump(), sort_keys=True)
+        canonical = json.dumps(self.model_dump(exclude_none=True), sort_keys=True)
         return hashlib.sha256(canonical.encode()).hexdigest()[:12]
 
     @property
@@ -69,7 +74,8 @@ def read(path: str, canonical: Callable[[str, Recipe], str]) -> tuple[Registrati
         raise RecipeError(f"{origin}: {recipes.explain(error.errors()[0], _File)}") from None
     if len(set(said.seeds)) < len(said.seeds):
         raise RecipeError(f"{origin}: seeds: different ones are needed, got {list(said.seeds)}")
-    recipe = recipes.load(said.recipe, said.set)
+    typed = recipes.load(said.recipe, said.set)
+    recipe = typed.named(lambda spec: canonical(spec, typed))
     if recipe.ladder:
         raise RecipeError(f"{origin}: recipe {said.recipe} is a ladder: only one size can be fixed")
     baseline = canonical(said.baseline, recipe)

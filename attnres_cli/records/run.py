@@ -9,12 +9,12 @@ from dataclasses import dataclass, field, replace
 from attnres_cli.config.recipe import Recipe
 from attnres_cli.config.sections import TEXTS
 from attnres_cli.records import device_flops
+from attnres_cli.records.code import Code
 
-# Among a run's versions, digests of the code of its design with the files that this imports, and of
-# what all designs share.
-DESIGN_CODE = "code_design"
-SHARED_CODE = ("code_trunk", "code_engine", "code_loop", "code_data")
+Identity = tuple[str, str, int, str, str]
+"""What tells a run from every other: recipe digest, variant, seed, data, code."""
 
+UNKNOWN = Code()
 FIRST_TUNING_SEED = 1_000_000  # seeds from here up tune learning rates, and are never compared
 WEIGHTS = "weights.safetensors"  # in a run's folder, its final weights
 
@@ -66,17 +66,21 @@ class DataDescription:
 
 @dataclass(frozen=True)
 class RunSpec:
-    """All that decides a run: recipe x variant x seed, on the data with this fingerprint."""
+    """All that decides a run: recipe x variant x seed, on the data with this fingerprint, by this
+    code.
+    """
 
     recipe: Recipe
     variant: str
     seed: int
     fingerprint: str
+    code: Code = UNKNOWN
 
     @property
-    def identity(self) -> tuple[str, str, int, str]:
-        """Recipe digest, variant, seed, data, as of its RunRecord."""
-        return self.recipe.digest, self.variant, self.seed, self.fingerprint
+    def identity(self) -> Identity:
+        """As of its RunRecord."""
+        code = self.code.digest
+        return self.recipe.digest, self.variant, self.seed, self.fingerprint, code
 
 
 @dataclass(frozen=True)
@@ -101,8 +105,12 @@ class Settings:
 
     @property
     def numerics(self) -> str:
-        """`cpu fp32 eager`: runs that differ in this are never paired. The engine is none of it."""
-        return f"{self.device} {self.precision} {'compiled' if self.compiled else 'eager'}"
+        """`cpu fp32 eager, 1 thread`: runs that differ in this are never paired. The engine is none
+        of it; on a CPU each number of threads rounds in its own way.
+        """
+        found = f"{self.device} {self.precision} {'compiled' if self.compiled else 'eager'}"
+        threads = f", {self.threads} thread{'' if self.threads == 1 else 's'}"
+        return found + (threads if self.device == "cpu" else "")
 
     @property
     def uncompiled(self) -> Settings:
@@ -178,7 +186,9 @@ class Gate:
 @dataclass(frozen=True)
 class RunRecord:
     """A run as the study holds it; `result` is None until it is complete or diverged. `gates` are
-    empty until then, and in runs of an attnres that did not write them down.
+    empty until then, and in runs of an attnres that did not write them down. `code` is the digest
+    of what made it, empty where that is not known; `created_at` (UTC, ISO 8601) is that
+    of all runs planned at once, and of no others.
     """
 
     id: int
@@ -192,11 +202,31 @@ class RunRecord:
     result: RunResult | None = None
     versions: Mapping[str, str] = field(default_factory=dict)
     gates: tuple[Gate, ...] = ()
+    code: str = ""
+    created_at: str = ""
 
     @property
-    def identity(self) -> tuple[str, str, int, str]:
-        """What tells it from every other run: recipe digest, variant, seed, data."""
-        return self.recipe_digest, self.variant, self.seed, self.fingerprint
+    def identity(self) -> Identity:
+        """What tells it from every other run."""
+        return self.recipe_digest, self.variant, self.seed, self.fingerprint, self.code
+
+
+@dataclass(frozen=True)
+class Removed:
+    """A run that was removed: `val_loss` is nan where it diverged or had not ended, times are UTC,
+    ISO 8601, `created_at` that of its plan. `reason` is None where none was given.
+    """
+
+    recipe_digest: str
+    variant: str
+    seed: int
+    fingerprint: str
+    code: str
+    created_at: str
+    removed_at: str
+    status: Status
+    val_loss: float
+    reason: str | None = None
 
 
 @dataclass(frozen=True)

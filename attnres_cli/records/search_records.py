@@ -6,6 +6,8 @@ import enum
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+from attnres_cli.records.run import Identity
+
 Value = int | float | str  # of one dimension of a proposal
 
 _SEARCHED = "/search"
@@ -80,16 +82,21 @@ class Search:
     n_trials: int  # asked for, per family
     families: tuple[Family, ...]
     earlier_seeds: tuple[int, ...] = ()  # as asked for before
+    codes: tuple[str, ...] = ()  # digests of the code of its designs; none where not known
 
 
-def fresh_seeds(search: Search, trained: Collection[tuple[str, str, int, str]]) -> tuple[int, ...]:
+def fresh_seeds(search: Search, trained: Collection[Identity]) -> tuple[int, ...]:
     """The seeds that confirm a search's best shapes: those asked for last, and every earlier one
-    that has trained a shape of it, so that no choice of seeds hides another. `trained` are recipe
-    digest, variant, seed and data of all runs that have ended.
+    that has trained a shape of it, so that no choice of seeds hides another. `trained` are all runs
+    that have ended.
     """
     data = search.fingerprint
     shapes = {(t.recipe_digest, t.variant, data) for f in search.families for t in f.trials}
-    held = {seed for digest, variant, seed, on in trained if (digest, variant, on) in shapes}
+    held = {
+        seed
+        for digest, variant, seed, on, code in trained
+        if (digest, variant, on) in shapes and (code in search.codes or not search.codes)
+    }
     earlier = [seed for seed in search.earlier_seeds if seed in held]
     return tuple(dict.fromkeys([*earlier, *search.confirm_seeds]))
 

@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from attnres_cli.config.recipe import paper
-from attnres_cli.report.comparison import UNIT, difference_text
+from attnres_cli.config.shipped import paper
+from attnres_cli.report.comparison import difference_text
+from attnres_cli.report.facts import UNIT
 from attnres_cli.report.table import Cell, Column, Report, Style, Table, flat, joined
 from attnres_cli.verdict import labels
 from attnres_cli.verdict.comparison import Comparison
@@ -20,7 +21,7 @@ _STYLES: dict[str, Style] = {
 _COLUMNS = (
     Column("variant", "code"),
     Column("paper"),
-    Column("yours [95 %]"),
+    Column("yours [interval]"),
     Column("ranks"),
     Column("beside the paper", "word"),
 )
@@ -53,7 +54,7 @@ def _cells(row: Beside) -> list[str | Cell]:
     ranks = ["-" if rank is None else str(rank) for rank in (row.paper_rank, row.rank)]
     word = f"{row.said}: {row.reason}" if row.reason else row.said
     told = Cell(word, _STYLES.get(row.said, ""))
-    return [row.arm.variant, gap, difference_text(row.arm.difference), " / ".join(ranks), told]
+    return [row.arm.variant, gap, difference_text(row.arm), " / ".join(ranks), told]
 
 
 def notes(comparison: Comparison) -> list[str]:
@@ -90,7 +91,7 @@ def _sizes(baseline: str, table: Mapping[str, Mapping[str, float]]) -> str:
 _FIELDS = {
     "variant": "arm.variant", "paper_loss": "paper_loss", "paper_difference": "paper_gap",
     "paper_rank": "paper_rank", "difference": "arm.difference.mean",
-    "ci95_low": "arm.difference.ci95.0", "ci95_high": "arm.difference.ci95.1",
+    "ci_low": "low", "ci_high": "high",
     "n_seeds": "n_seeds", "rank": "rank", "beside_paper": "said", "reason": "reason",
     "verdict": "arm.verdict", "baseline": "baseline", "recipe": "recipe",
     "recipe_digest": "recipe_digest", "fingerprint": "fingerprint", "terms": "terms",
@@ -99,7 +100,13 @@ _FIELDS = {
 
 
 def _record(row: Beside, comparison: Comparison) -> dict[str, Any]:
-    difference = row.arm.difference
-    n_seeds = difference.n if difference else len(row.arm.losses)
-    more = {"n_seeds": n_seeds, "reason": row.reason, "terms": labels.name(comparison.terms)}
+    low, high = row.arm.interval or (None, None)
+    n_seeds = len(row.arm.pairs) or len(row.arm.losses)
+    more = {
+        "n_seeds": n_seeds,
+        "low": low,
+        "high": high,
+        "reason": row.reason,
+        "terms": labels.name(comparison.terms),
+    }
     return flat(vars(comparison) | vars(comparison.data) | asdict(row) | more, _FIELDS)

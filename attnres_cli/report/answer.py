@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import get_args
 
 from attnres_cli.records.run import Status
-from attnres_cli.report.comparison import difference_text
 from attnres_cli.report.table import capital, listed
-from attnres_cli.stats.pairs import Difference
+from attnres_cli.stats.looks import Word
+from attnres_cli.stats.power import multiplier
 from attnres_cli.stats.scaling import Multiplier
 from attnres_cli.verdict import labels
 from attnres_cli.verdict.chapter import Chapter
-from attnres_cli.verdict.comparison import ArmResult, Comparison
-from attnres_cli.verdict.format import between, interval
+from attnres_cli.verdict.comparison import ArmResult, Comparison, Verdict
+from attnres_cli.verdict.format import between, interval, outward
 from attnres_cli.verdict.ladder import Ladder
+
+_WORDS: tuple[Verdict, ...] = (*get_args(Word), "no verdict yet", "blocked")
 
 
 def question(chapters: Sequence[Chapter]) -> str:
@@ -33,10 +36,9 @@ def question(chapters: Sequence[Chapter]) -> str:
 
 def answer(comparison: Comparison) -> str:
     """What the study says to that, and what it takes to say more; never more than it may say."""
-    words = ("better", "worse", "not separable", "blocked")
-    arms = {word: [arm for arm in comparison.arms if arm.verdict == word] for word in words}
+    arms = {word: [arm for arm in comparison.arms if arm.verdict == word] for word in _WORDS}
     return unanswerable(comparison) or " ".join(
-        _sentence(word, comparison.baseline, arms[word]) for word in words if arms[word]
+        _sentence(word, comparison, arms[word]) for word in _WORDS if arms[word]
     )
 
 
@@ -68,28 +70,38 @@ def _nothing(comparison: Comparison) -> str:
     )
 
 
-def _sentence(word: str, baseline: str, arms: Sequence[ArmResult]) -> str:
+def _sentence(word: str, comparison: Comparison, arms: Sequence[ArmResult]) -> str:
     """What is said of the arms of one verdict."""
-    if word == "blocked":
-        return "No verdict: " + "; ".join(f"{arm.variant} ({arm.reason})" for arm in arms) + "."
-    found = [(arm.variant, arm.difference) for arm in arms if arm.difference is not None]
-    if word != "not separable":
-        named = listed([_by_how_much(*each) for each in found])
+    baseline, names = comparison.baseline, listed([arm.variant for arm in arms])
+    if word in ("blocked", "no verdict yet"):
+        told = "; ".join(f"{arm.variant} ({arm.reason})" for arm in arms)
+        return f"{'No verdict' if word == 'blocked' else capital(word)}: {told}."
+    if word in ("better", "worse"):
+        named = listed([_by_how_much(arm) for arm in arms])
         return f"{capital(word)} than {baseline}: {named} nats per token."
-    names, seeds = listed([name for name, _ in found]), min(one.n for _, one in found)
+    if word != "not separable":
+        said = word.replace("equal", f"equal to {baseline}").replace(
+            "worse", f"worse than {baseline}"
+        )
+        return f"{names}: {said} of {comparison.rules.margin:.4g} nats per token."
+    seeds = min(len(arm.pairs) for arm in arms)
     text = f"{names}: not separable from {baseline} with {seeds} seeds"
-    seen = [(one.detectable, name) for name, one in found if one.detectable is not None]
+    seen = [(arm.sees, arm.variant) for arm in arms if arm.sees is not None]
     if not seen:
         return f"{text}."
     least, name = min(seen)
-    of = f" of {name}, and of the others only more" if len(found) > 1 else ""
-    return f"{text}, which would have seen {least:.4f} nats or more{of} (80 % power)."
+    slope = comparison.rules.slope
+    worth = "" if slope is None else f", worth {multiplier(least, slope):.2f}x of compute,"
+    of = f" of {name}, and of the others only more" if len(arms) > 1 else ""
+    return f"{text}, which would have seen {least:.4f} nats{worth} or more{of} (80 % power)."
 
 
-def _by_how_much(variant: str, difference: Difference) -> str:
+def _by_how_much(arm: ArmResult) -> str:
     """`attnres by 0.0210 [0.0108, 0.0312]`."""
-    low, high = sorted(map(abs, difference.ci95))
-    return f"{variant} by {interval(abs(difference.mean), (low, high), '.4f')}"
+    assert arm.difference is not None
+    assert arm.interval is not None
+    low, high = sorted(map(abs, arm.interval))
+    return f"{arm.variant} by {interval(abs(arm.difference.mean), (low, high), '.4f')}"
 
 
 def over_sizes(found: Ladder) -> str:
@@ -99,17 +111,22 @@ def over_sizes(found: Ladder) -> str:
     worth = [f"{arm.variant} {multiplier_text(arm.worth)}" for arm in arms if arm.worth]
     if not worth:
         return f"No arm has a multiplier of {baseline}'s compute; the notes below say why."
-    points = ", by lines through two points" if len(found.rungs) == 2 else ""
+    n = len(found.rungs)
+    points = ", by lines through two points" if n == 2 else " [95 % over sizes]"
     parts = [
         f"At the largest size {baseline} needs this many times an arm's compute to reach its loss"
         f"{points}: {listed(worth)}."
     ]
-    trends = [f"{arm.variant} {difference_text(arm.trend)}" for arm in arms if arm.trend]
+    trends = [
+        f"{arm.variant} {interval(arm.trend.mean, arm.trend.ci95, '+.4f')}"
+        for arm in arms
+        if arm.trend
+    ]
     if trends:
         parts.append(f"Per doubling of layers the difference changes by: {listed(trends)}.")
     return " ".join(parts)
 
 
 def multiplier_text(found: Multiplier | None) -> str:
-    """`1.253 [1.101, 1.402]`; without the interval where there is none."""
-    return "-" if found is None else interval(found.value, found.ci95, ".3f")
+    """`1.253 [1.101, 1.403]`; without the interval where there is none."""
+    return "-" if found is None else outward(found.value, found.ci95, 3)

@@ -3,29 +3,39 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from collections.abc import Sequence
+from dataclasses import asdict, replace
 from typing import Any
 
-from attnres_cli.records import gates
 from attnres_cli.records.comparison_terms import SHARED
-from attnres_cli.records.run import DataDescription, RunResult, Status
+from attnres_cli.records.run import Status
+from attnres_cli.report.facts import UNIT, facts_of
 from attnres_cli.report.table import Cell, Column, Report, Style, Table, capital, flat, joined
-from attnres_cli.stats.pairs import Difference
+from attnres_cli.stats.looks import ALPHA
+from attnres_cli.stats.power import multiplier
 from attnres_cli.verdict import labels
-from attnres_cli.verdict.comparison import RULE, ArmResult, Comparison, last_line
+from attnres_cli.verdict.codes import shown
+from attnres_cli.verdict.comparison import ArmResult, Comparison, last_line
 from attnres_cli.verdict.format import interval
 
-METRIC, UNIT = "val_loss", "nats/token"
-_EXACT_FROM = 6  # pairs: there are 2^n ways to flip signs, and 2 / 2^6 = 0.031
+METRIC = "val_loss"
 _STYLES: dict[str, Style] = {
-    "better": "good", "worse": "bad", "blocked": "warning", "baseline": "strong",
+    "better": "good", "worse": "bad", "equal within the margin": "good",
+    "no worse by the margin": "good", "no verdict yet": "warning", "blocked": "warning",
+    "baseline": "strong",
 }  # fmt: skip
 
 
 def report_of(comparisons: Sequence[Comparison]) -> Report:
     """Comparisons of one recipe on several terms, or of the sizes of its ladder."""
-    return joined([one_report(comparison) for comparison in comparisons])
+    found = joined([one_report(comparison) for comparison in comparisons])
+    n = len(comparisons)
+    if n > 1:
+        together = (
+            f"{n} tables, each of which errs in 5 % of studies: all of them in up to {5 * n} %"
+        )
+        found = replace(found, notes=[*found.notes, together])
+    return found
 
 
 def one_report(comparison: Comparison) -> Report:
@@ -54,7 +64,7 @@ def table_of(comparison: Comparison) -> Table:
         *([Column("its own", "text")] if has_own else []),
         Column("val loss"),
         *([Column("bits/byte", is_optional=True)] if of_bytes else []),
-        Column("vs baseline [95 %]"),
+        Column("vs baseline [interval]"),
         Column("verdict", "text"),
         Column("n", is_optional=True),
         Column("params", is_optional=True),
@@ -67,8 +77,8 @@ def table_of(comparison: Comparison) -> Table:
             *([arm.own.text if arm.own else "-"] if has_own else []),
             loss_text(arm),
             *([_number(bits_per_byte(arm.mean))] if of_bytes else []),
-            difference_text(arm.difference),
-            Cell(verdict_text(arm), _STYLES.get(arm.verdict, "")),
+            difference_text(arm),
+            Cell(verdict_text(arm, comparison.rules.slope), _STYLES.get(arm.verdict, "")),
             pairs_text(arm, comparison),
             f"{arm.n_params:,}" + (f" ({arm.params_delta:+,})" if arm.params_delta else ""),
             f"{arm.flops_per_token:.3g}",
@@ -78,7 +88,7 @@ def table_of(comparison: Comparison) -> Table:
     ]
     title = (
         "validation loss in nats per token, mean ± sd over seeds; difference from "
-        f"{comparison.baseline}, paired by seed: less is better"
+        f"{comparison.baseline}, paired by seed, with intervals that hold together: less is better"
     )
     return Table(title, columns, rows)
 
@@ -90,33 +100,27 @@ def loss_text(arm: ArmResult) -> str:
     return f"{arm.mean:.4f}" + (f" ± {arm.sd:.4f}" if arm.sd is not None else "")
 
 
-def difference_text(found: Difference | None) -> str:
+def difference_text(arm: ArmResult) -> str:
     """Mean paired difference and its interval: `-0.0210 [-0.0312, -0.0108]`."""
-    return "-" if found is None else interval(found.mean, found.ci95, "+.4f")
+    return "-" if arm.difference is None else interval(arm.difference.mean, arm.interval, "+.4f")
 
 
 def pairs_text(arm: ArmResult, comparison: Comparison) -> str:
-    """How many seeds an arm has; `3 of 7` where it or the baseline lacks some of the other's."""
-    base = comparison.base.losses.keys() if comparison.base else set()
-    paired, every = arm.losses.keys() & base, arm.losses.keys() | base
-    if arm.difference is None or len(paired) == len(every):
-        return str(len(arm.losses))
-    return f"{len(paired)} of {len(every)}"
+    """How many seeds a row is of: `7`; `7 of 11` where the table has more."""
+    n, every = len(arm.pairs) or len(arm.losses), len(comparison.family.seeds)
+    return str(n) if n == every else f"{n} of {every}"
 
 
-def verdict_text(arm: ArmResult) -> str:
-    """The verdict, with its reason, or where there is none with what would have been seen."""
-    if arm.verdict in ("blocked", "baseline") and arm.reason:
+def verdict_text(arm: ArmResult, slope: float | None = None) -> str:
+    """The verdict, with its reason, or where there is none with what would have been seen; by the
+    slope of loss over compute also as a multiple of compute.
+    """
+    if arm.verdict in ("blocked", "no verdict yet", "baseline") and arm.reason:
         return f"{arm.verdict}: {arm.reason}"
-    least = arm.difference.detectable if arm.difference is not None else None
-    is_open = arm.verdict == "not separable" and least is not None
-    return f"{arm.verdict} (sees {least:.3f})" if is_open else arm.verdict
-
-
-def speed_text(result: ArmResult | RunResult) -> str:
-    """`51,200 tokens/s, MFU 41.0 %`, the share where the device's peak is known."""
-    share = "" if result.mfu is None else f", MFU {100 * result.mfu:.1f} %"
-    return f"{result.tokens_per_second:,.0f} tokens/s{share}"
+    if arm.verdict != "not separable" or arm.sees is None:
+        return arm.verdict
+    times = "" if slope is None else f", {multiplier(arm.sees, slope):.2f}x"
+    return f"{arm.verdict} (sees {arm.sees:.3f}{times})"
 
 
 def bits_per_byte(loss: float) -> float:
@@ -140,6 +144,10 @@ def _document(comparison: Comparison) -> dict[str, Any]:
         "baseline": comparison.baseline,
         "metric": METRIC,
         "unit": UNIT,
+        "error_rate": ALPHA,
+        "planned_seeds": comparison.family.planned,
+        "margin": comparison.rules.margin,
+        "slope": comparison.rules.slope,
         "reference": {
             "unigram_entropy": data.unigram_entropy,
             "bigram_entropy": data.bigram_entropy,
@@ -149,6 +157,9 @@ def _document(comparison: Comparison) -> dict[str, Any]:
         },
         "versions": comparison.versions,
         "settings": comparison.settings,
+        "removed": [asdict(each) for each in comparison.removed],
+        "codes": {run.variant: shown(run) for run in comparison.records},
+        "runs_of_other_code": [run.id for run in comparison.older if run.result is not None],
         "arms": [_arm(arm) for arm in comparison.arms],
         "failed": [
             {"variant": run.variant, "seed": run.seed, "error": last_line(run.error)}
@@ -172,7 +183,11 @@ def _arm(arm: ArmResult) -> dict[str, Any]:
         "mfu": arm.mfu,
         "step_ms": 1000 * arm.step_s,
         "engines": arm.engines,
-        "difference": asdict(arm.difference) if arm.difference is not None else None,
+        "pairs": arm.pairs,
+        "difference": _difference(arm),
+        "look": asdict(arm.look) if arm.look is not None else None,
+        "sees": arm.sees,
+        "far_seeds": arm.far,
         "verdict": arm.verdict,
         "reason": arm.reason,
         "recipe_digest": arm.recipe_digest,
@@ -181,12 +196,20 @@ def _arm(arm: ArmResult) -> dict[str, Any]:
     }
 
 
+def _difference(arm: ArmResult) -> dict[str, Any] | None:
+    """Of the pairs of the last look; the interval holds for all arms and looks together."""
+    one = arm.difference
+    if one is None:
+        return None
+    return {"n": one.n, "mean": one.mean, "sd": one.sd, "interval": arm.interval}
+
+
 _FIELDS = {
     "variant": "variant", "verdict": "verdict", "reason": "reason", "n_seeds": "n_seeds",
     "mean": "mean", "sd": "sd", "bits_per_byte": "bits_per_byte",
     "difference": "difference.mean", "difference_sd": "difference.sd",
-    "ci95_low": "difference.ci95.0", "ci95_high": "difference.ci95.1",
-    "p": "difference.p", "p_holm": "difference.p_holm",
+    "ci_low": "difference.interval.0", "ci_high": "difference.interval.1", "sees": "sees",
+    "look": "look.n", "next_look": "look.next", "alpha": "look.alpha",
     "params": "params", "params_delta": "params_delta", "flops_per_token": "flops_per_token",
     "tokens": "tokens", "step_ms": "step_ms", "tokens_per_second": "tokens_per_second",
     "mfu": "mfu", "engines": "engines", "recipe": "recipe", "recipe_digest": "recipe_digest",
@@ -201,91 +224,9 @@ def _row(arm: ArmResult, comparison: Comparison) -> dict[str, Any]:
     """An arm as in JSON, with words for what is no number."""
     return {
         **_arm(arm),
-        "n_seeds": len(arm.losses),
+        "n_seeds": len(arm.pairs) or len(arm.losses),
         "bits_per_byte": bits_per_byte(arm.mean) if comparison.data.is_bytes else None,
         "engines": " ".join(arm.engines),
         "terms": labels.name(comparison.terms),
         "own": arm.own.text if arm.own else None,
     }
-
-
-def facts_of(comparison: Comparison) -> list[str]:
-    """What the numbers are of: recipe, tokens, data, reference lines, rule, versions."""
-    data = comparison.data
-    tokens = labels.tokens(comparison) if comparison.arms else "no run has ended"
-    return [
-        f"recipe {comparison.recipe} ({comparison.recipe_digest}), {tokens}; loss: mean ± sd over "
-        f"seeds; difference from {comparison.baseline}, paired by seed",
-        *labels.lines(comparison),
-        f"data {data.source} ({data.fingerprint}), {data.size}",
-        *_reference_lines(data),
-        *_reached(comparison),
-        RULE,
-        *_computed(comparison),
-        *comparison.versions,
-    ]
-
-
-def _reference_lines(data: DataDescription) -> Iterator[str]:
-    """What a loss is to be seen beside."""
-    token = "byte" if data.is_bytes else "token"
-    yield (
-        f"reference: best table of next {token} given this {token} (bigram) "
-        f"{data.bigram_entropy:.4f}, {token} frequencies (unigram) {data.unigram_entropy:.4f} "
-        f"{UNIT}"
-    )
-    if data.floor is not None:
-        yield f"floor: a model that knows the task loses {data.floor:.4f} {UNIT}"
-    if data.zlib_bits is not None and data.xz_bits is not None:
-        packed = [
-            f"{name} {bits:.4f} bits/byte"
-            + (f" ({bits * math.log(2):.4f} {UNIT})" if data.is_bytes else "")
-            for name, bits in (("zlib", data.zlib_bits), ("xz", data.xz_bits))
-        ]
-        yield f"compressors, on at most a MiB of validation text: {', '.join(packed)}"
-
-
-def _reached(comparison: Comparison) -> Iterator[str]:
-    """What has not ended, a baseline that learned little, and how many gates were passed; where
-    one was not, its arm's verdict says which.
-    """
-    words = {Status.PENDING: "pending", Status.RUNNING: "running, or killed"}
-    counts = {word: len(comparison.runs(status)) for status, word in words.items()}
-    if waiting := [f"{count} {word}" for word, count in counts.items() if count]:
-        yield f"runs {' and '.join(waiting)}: the same ablate command goes on"
-    base = comparison.base
-    if base is not None and base.mean >= comparison.data.bigram_entropy:
-        yield (
-            "the baseline ends above the bigram line: models that have learned so little say little"
-        )
-    met = [gate for arm in comparison.arms for found in arm.gates.values() for gate in found]
-    if met:
-        passed, names = sum(gate.passed for gate in met), {gate.name for gate in met}
-        meanings = ", ".join(text for name, text in gates.MEANING.items() if name in names)
-        yield f"gates passed: {passed} of {len(met)} ({meanings})"
-
-
-def _computed(comparison: Comparison) -> Iterator[str]:
-    """What the t test rests on, and how runs were computed: where not all alike, which."""
-    n = [arm.difference.n for arm in comparison.arms if arm.difference is not None]
-    if n and min(n) < _EXACT_FROM:
-        yield (
-            f"with fewer than {_EXACT_FROM} shared seeds no exact test reaches p < 0.05: the t "
-            "test takes the differences as normal"
-        )
-    yield from (f"computed with {text}" for text in comparison.settings)
-    if comparison.base is not None:
-        yield f"{comparison.baseline}: {speed_text(comparison.base)}"
-    by_engines: dict[tuple[str, ...], list[str]] = {}
-    for arm in comparison.arms:
-        by_engines.setdefault(arm.engines, []).append(arm.variant)
-    if len({engine for engines in by_engines for engine in engines}) > 1:
-        named = [f"{', '.join(arms)} by {' and '.join(e)}" for e, arms in by_engines.items()]
-        yield f"arms computed by different engines, which agree to rounding: {'; '.join(named)}"
-    mixed = [(arm.variant, ", ".join(map(str, arm.mixed))) for arm in comparison.arms if arm.mixed]
-    if mixed:
-        yield (
-            "trained by other versions than the baseline, so that a part of the difference may be "
-            f"the software's: {'; '.join(f'{name} on seed {seeds}' for name, seeds in mixed)}; a "
-            "new --study trains all by one"
-        )

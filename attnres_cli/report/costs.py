@@ -16,7 +16,7 @@ from attnres_cli.nn.cost import (
     spread,
 )
 from attnres_cli.report.table import Column, Report, Table
-from attnres_cli.verdict.format import interval, plural
+from attnres_cli.verdict.format import interval
 
 Bench = StepBench | DecodeBench
 _NESTED = {
@@ -88,7 +88,7 @@ def _where(conditions: Conditions) -> list[str]:
         f"sequences of {shape['seq_len']}, batch {shape['batch_size']}, "
         f"vocabulary {shape['vocab_size']}",
         f"computed with {conditions.computed}, engine {conditions.engine}, "
-        f"{plural(conditions.threads, 'thread')}, on {conditions.device_name} "
+        f"on {conditions.device_name} "
         f"({conditions.device}), which copies {conditions.copy_speed / 1e9:.1f} GB/s",
         ", ".join(f"{name} {version}" for name, version in conditions.versions.items()),
     ]

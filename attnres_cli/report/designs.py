@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from attnres_cli.config import recipe as recipes
+from attnres_cli.config import shipped
 from attnres_cli.nn import design_page
 from attnres_cli.nn.design_page import Description, Finding
 from attnres_cli.report.table import Cell, Column, Report, Table
@@ -126,8 +127,8 @@ def recipes_of() -> Report:
     """The shipped recipes and suites with what they are for."""
     purposes = [[name, recipes.load(name).description] for name in recipes.names()]
     suites = [
-        [name, f"{recipes.about_suite(name)['description']}\n{'  '.join(recipes.suite(name))}"]
-        for name in recipes.suite_names()
+        [name, f"{shipped.about_suite(name)['description']}\n{'  '.join(shipped.suite(name))}"]
+        for name in shipped.suite_names()
     ]
     name = Column("name", "word")
     tables = [

@@ -10,6 +10,7 @@ from attnres_cli.config import address
 from attnres_cli.records import gates
 from attnres_cli.records.run import Status
 from attnres_cli.report import against, answer, comparison, scaling
+from attnres_cli.report.facts import facts_of
 from attnres_cli.report.figures.drawing import drawings, of_sizes
 from attnres_cli.report.html import Part, Section, page
 from attnres_cli.report.search_commands import RecipeOf
@@ -114,7 +115,7 @@ def _gates(held: Comparison) -> Part:
 
 
 def _provenance(chapter: Chapter) -> Part:
-    lines, recipe = comparison.facts_of(chapter.comparison), chapter.recipe
+    lines, recipe = facts_of(chapter.comparison), chapter.recipe
     ended = [run for run in chapter.comparison.records if run.result is not None]
     for key in ("git_revision", "git_dirty", "platform", "cuda"):
         found = {run.versions[key] for run in ended if run.versions.get(key)}

@@ -2,31 +2,37 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
-from attnres_cli.report.comparison import METRIC, UNIT
+from attnres_cli.report.comparison import METRIC
+from attnres_cli.report.facts import UNIT
 from attnres_cli.report.table import Column, Report, Table, flat
-from attnres_cli.stats.power import ALPHA, POWER, SEEDS, Pairing, seconds
-from attnres_cli.verdict.format import duration, interval, plural
-from attnres_cli.verdict.power import PowerAnalysis
+from attnres_cli.stats.looks import LEAST_SEEDS, first_rate
+from attnres_cli.stats.power import POWER, SEEDS, Pairing, seconds
+from attnres_cli.verdict.format import duration, interval, multiple, plural
+from attnres_cli.verdict.power import MINUTES, PowerAnalysis
 
 _NEEDED = (
     Column("correlation", "word"),
     *map(Column, ("sd of difference", "seeds [95 %]", "runs", "to train", "time")),
 )
-_DETECTABLE = (Column("correlation", "word"), *(Column(str(n)) for n in SEEDS))
+_SEEN = (Column("correlation", "word"), *(Column(str(n)) for n in SEEDS))
 _FIELDS = {
     "recipe": "recipe", "recipe_digest": "recipe_digest", "baseline": "baseline", "gap": "gap",
     "arms": "arms", "noise_sd": "noise.sd", "correlation": "correlation",
     "is_measured": "is_measured", "measured_arms": "measured_arms",
     "measured_pairs": "measured_pairs", "sd": "sd", "seeds": "seeds", "runs": "runs",
     "to_train": "to_train", "seconds": "seconds", "seeds_low": "seeds_ci95.0",
-    "seeds_high": "seeds_ci95.1", **{f"detectable_{n}": f"detectable.{n}" for n in SEEDS},
+    "seeds_high": "seeds_ci95.1", "slope": "slope.value",
+    **{f"{name}_{n}": f"{name}.{n}" for name in ("detectable", "resolution") for n in SEEDS},
 }  # fmt: skip
 
 
-def report_of(found: PowerAnalysis) -> Report:
-    """The noise floor, the seeds that the gap takes with their cost, and detectable differences."""
+def report_of(found: PowerAnalysis, to_measure: str = "") -> Report:
+    """The noise floor, the seeds that the gap takes with their cost, and what so many seeds see.
+    `to_measure` is the command that measures a slope that is not known.
+    """
     comparison, floor, base = found.comparison, found.noise, found.comparison.base
     arms, document = f"{plural(found.n_arms, 'arm')} beside the baseline", _document(found)
     return Report(
@@ -43,16 +49,45 @@ def report_of(found: PowerAnalysis) -> Report:
             ),
             Table(
                 f"least difference that so many seeds separate, {arms}",
-                _DETECTABLE,
+                _SEEN,
                 [[_name(row), *(f"{v:.3f}" for v in row.detectable)] for row in found.pairings],
             ),
+            *_resolutions(found),
         ],
         warnings=[f"warning: {base.reason}"] if base is not None and base.reason else [],
-        notes=_notes(found),
+        notes=[*_notes(found), _resolution(found, to_measure)],
         document=document,
         fields=_FIELDS,
         records=[flat(document | row, _FIELDS) for row in document["pairings"]],
     )
+
+
+def _resolutions(found: PowerAnalysis) -> list[Table]:
+    """The least differences as multiples of compute, where a slope is known."""
+    if found.slope is None:
+        return []
+    title = f"resolution: the same as a multiple of the compute of {found.comparison.baseline}"
+    rows = [[found.worth(nats) or math.inf for nats in row.detectable] for row in found.pairings]
+    named = zip(found.pairings, rows, strict=True)
+    return [Table(title, _SEEN, [[_name(row), *map(multiple, worth)] for row, worth in named])]
+
+
+def _resolution(found: PowerAnalysis, to_measure: str) -> str:
+    """What the seeds see that fit into a few minutes, and what its multiple of compute rests on."""
+    first, base = found.pairings[0], found.comparison.baseline
+    seeds, nats = found.in_minutes(first)
+    line = f"in {MINUTES} minutes of training fit {plural(seeds, 'seed')} of each arm"
+    if nats is None:
+        line += f", of {LEAST_SEEDS} that a verdict takes"
+    else:
+        worth = found.worth(nats)
+        line += f", which separate {nats:.3f} ({_name(first)})"
+        line += "" if worth is None else f", {multiple(worth)} compute"
+    if found.slope is not None:
+        slope = f"{found.slope.value:.3f} nats per e-fold of tokens"
+        return f"{line}. {base} gains {slope}, {found.slope.source}"
+    how = f"`{to_measure}`" if to_measure else f"train {base} twice at half the tokens"
+    return f"{line}. No resolution without the slope of {base}'s loss over tokens: {how}"
 
 
 def _needed_cells(row: Pairing, found: PowerAnalysis) -> list[str]:
@@ -76,9 +111,12 @@ def _count(seeds: int | None) -> str:
 def _notes(found: PowerAnalysis) -> list[str]:
     """The rule, and what the numbers rest on."""
     first, (base, *arms) = found.pairings[0], found.runs
+    is_whole = found.alpha == first_rate(found.n_arms)
     lines = [
-        f"rule: found in 80 % of studies by the paired t test with p < 0.05 / {found.n_arms} "
-        "(Holm's strictest step)",
+        "rule: found in 80 % of studies by the paired t test at the first look, "
+        f"p < {found.alpha:.2g} for each of {plural(found.n_arms, 'arm')}; it takes {LEAST_SEEDS} "
+        "seeds or more"
+        + ("" if is_whole else ". That is half of the rate of a new study, which has no runs yet"),
         "correlation: of an arm's losses with the baseline's over seeds, which share data and "
         "initial weights; 0: pairing buys nothing. Assumed ones take arms to be as noisy as the "
         "baseline",
@@ -120,12 +158,14 @@ def _document(found: PowerAnalysis) -> dict[str, Any]:
         "noise": {"runs": floor.n, "mean": floor.mean, "sd": floor.sd, "sd_ci95": floor.ci95},
         "gap": found.gap,
         "arms": found.n_arms,
-        "alpha": ALPHA / found.n_arms,
+        "alpha": found.alpha,
         "power": POWER,
         "workers": found.workers,
         "numerics": found.numerics,
         "left_out": found.left_out,
         "run_s": {"baseline": base[1], "arms": [time for _, time in arms], "runs": found.n_timed},
+        "slope": found.slope and {"value": found.slope.value, "source": found.slope.source},
+        "minutes": MINUTES,
         "pairings": [_pairing(row, found) for row in found.pairings],
     }
 
@@ -134,6 +174,8 @@ def _pairing(row: Pairing, found: PowerAnalysis) -> dict[str, Any]:
     cost: tuple[int, int, float] | tuple[None, None, None] = (None, None, None)
     if row.needed is not None:
         cost = seconds(row.needed, found.runs, found.workers)
+    seeds, nats = found.in_minutes(row)
+    worth = None if nats is None else found.worth(nats)
     return {
         "correlation": row.correlation,
         "is_measured": row.n_arms > 0,
@@ -146,4 +188,6 @@ def _pairing(row: Pairing, found: PowerAnalysis) -> dict[str, Any]:
         "to_train": cost[1],
         "seconds": cost[2],
         "detectable": dict(zip(SEEDS, row.detectable, strict=True)),
+        "resolution": {n: found.worth(v) for n, v in zip(SEEDS, row.detectable, strict=True)},
+        "in_minutes": {"seeds": seeds, "detectable": nats, "resolution": worth},
     }

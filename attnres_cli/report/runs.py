@@ -10,9 +10,10 @@ from datetime import UTC, datetime
 from typing import Any
 
 from attnres_cli.records.run import Point, RunRecord, RunResult, Standing, Status, Verification
-from attnres_cli.report.comparison import speed_text
+from attnres_cli.report.facts import speed_text
 from attnres_cli.report.probes import probe_tables
 from attnres_cli.report.table import Cell, Column, Report, Style, Table
+from attnres_cli.verdict.codes import shown
 from attnres_cli.verdict.comparison import last_line
 from attnres_cli.verdict.format import duration, number
 
@@ -63,6 +64,7 @@ _LIST = (
     Column("recipe", "text"),
     Column("variant", "code"),
     Column("seed"),
+    Column("code", "code"),
     Column("step"),
     Column("val loss", "text"),
     Column("owner", "text"),
@@ -78,6 +80,7 @@ def list_of(lines: Sequence[Line]) -> Report:
             f"{line.record.recipe} ({line.record.recipe_digest})",
             line.record.variant,
             str(line.record.seed),
+            shown(line.record),
             line.progress,
             line.outcome,
             line.owner,
@@ -114,10 +117,11 @@ def _facts(line: Line) -> list[tuple[str, str]]:
         ("variant", record.variant),
         ("seed", str(record.seed)),
         ("data", record.fingerprint),
+        ("code", shown(record)),
         ("step", line.progress),
         ("owner", line.owner),
         ("attempts", str(standing.attempts)),
-        ("planned", standing.created_at),
+        ("planned", datetime.fromisoformat(standing.created_at).isoformat(timespec="seconds")),
         ("started", standing.started_at or ""),
         ("last heard", standing.heartbeat_at or ""),
         ("ended", standing.finished_at or ""),
@@ -157,6 +161,7 @@ def _short(line: Line) -> dict[str, Any]:
         "variant": record.variant,
         "seed": record.seed,
         "data": record.fingerprint,
+        "code": record.code,
         "steps": line.steps,
         "val_loss": result.val_loss if result else None,
         "error": record.error,

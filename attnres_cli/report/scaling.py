@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import asdict
 from typing import Any
 
+from attnres_cli.records.comparison_terms import Terms
 from attnres_cli.report.answer import multiplier_text
-from attnres_cli.report.comparison import difference_text
-from attnres_cli.report.table import Column, Report, Table, flat
+from attnres_cli.report.table import Column, Report, Table, flat, listed
+from attnres_cli.verdict import labels
 from attnres_cli.verdict.chapter import differing
-from attnres_cli.verdict.ladder import Ladder, Rung, Scaled, compute, is_sound
+from attnres_cli.verdict.format import interval, plural
+from attnres_cli.verdict.ladder import Ladder, Rung, Scaled, compute
 
-_ROUGH_BELOW = 6  # seeds: a bootstrap of fewer has too few different resamples
 _SIZES = (
     Column("recipe", "code"),
     *map(Column, ("layers", "width", "tokens", "FLOPs", "loss")),
@@ -47,7 +47,7 @@ def _size_cells(rung: Rung) -> list[str]:
     base, model = rung.baseline, rung.recipe.model
     flops = f"{base.flops_per_token * base.tokens:.3g}"
     sizes = [str(model.n_layers), str(model.d_model), f"{base.tokens:,}"]
-    return [rung.recipe.digest, *sizes, flops, f"{base.mean:.4f}"]
+    return [rung.recipe.digest, *sizes, flops, f"{rung.mean(base):.4f}"]
 
 
 def _arm_cells(arm: Scaled) -> list[str]:
@@ -59,42 +59,58 @@ def _arm_cells(arm: Scaled) -> list[str]:
         "-" if arm.in_time is None else f"{arm.in_time:.3f}",
         f"{arm.law.a:.4g}",
         f"{arm.law.alpha:.4f}",
-        difference_text(arm.trend),
+        "-" if arm.trend is None else interval(arm.trend.mean, arm.trend.ci95, "+.4f"),
     ]
 
 
 def notes(found: Ladder) -> list[str]:
     """What the numbers are, what they rest on, and what was left out."""
-    first = found.rungs[0]
+    first, n = found.rungs[0], len(found.rungs)
+    law, has_floor = found.arms[0].law, found.arms[0].plain is not None
+    form = "L = E + A C^-alpha" if has_floor else "L = A C^-alpha"
     lines = [
-        f"L = A C^-alpha by least squares in logs of each arm's mean losses over {len(found.rungs)}"
-        " sizes, C in PFLOP/s-days of training, by count"
-        + (": through two points, so that nothing checks it" if len(found.rungs) == 2 else ""),
+        f"{form} by least squares in logs of each arm's mean losses over {n} sizes, C in "
+        "PFLOP/s-days of training, by count"
+        + (f"; one E for all arms, {law.floor:.4f}" if has_floor else "")
+        + (": through two points, so that nothing checks it" if n == 2 else ""),
         f"multiplier: how much more compute {first.comparison.baseline} takes to the arm's loss at "
-        "the largest size; interval by bootstrap over seeds, which does not hold the error of the "
-        "law; in time: by FLOPs per second as measured there",
+        "the largest size; in time: by FLOPs per second as measured there",
+        *_of_intervals(found),
     ]
     names = differing([rung.recipe for rung in found.rungs])
     lines.append(f"what differs between the sizes: {', '.join(names)}")
+    by_design = any(rung.recipe.rates for rung in found.rungs)
+    lines.append(labels.whose_rates(Terms(by_design=by_design)))
     if any(arm.trend for arm in found.arms):
         lines.append(
             "trend: change of the difference per doubling of layers, mean over seeds [95 %]; "
             "whatever else differs between the sizes is in it"
         )
-    if min(len(rung.baseline.losses) for rung in found.rungs) < _ROUGH_BELOW:
-        lines.append(f"of fewer than {_ROUGH_BELOW} seeds that interval is too narrow")
-    ends = [arm.worth.ci95 for arm in found.arms if arm.worth is not None and arm.worth.ci95]
-    if any(math.isinf(high) for _, high in ends):
-        lines.append(f"inf: with other seeds {first.comparison.baseline} might never reach it")
     for arm in found.arms:
-        if arm.floor is not None:
-            worth = f", multiplier {multiplier_text(arm.floor_worth)}" if arm.floor_worth else ""
-            law = f"E {arm.floor.floor:.4f}, A {arm.floor.a:.4g}, alpha {arm.floor.alpha:.4f}"
-            lines.append(f"with a floor, {arm.variant}: {law}{worth}")
+        if arm.plain is not None:
+            worth = f", multiplier {multiplier_text(arm.plain_worth)}" if arm.plain_worth else ""
+            text = f"A {arm.plain.a:.4g}, alpha {arm.plain.alpha:.4f}"
+            lines.append(f"without E, {arm.variant}: {text}{worth}")
     for reason in dict.fromkeys(arm.reason for arm in found.arms if arm.reason):
         named = ", ".join(arm.variant for arm in found.arms if arm.reason == reason)
         lines.append(f"no multiplier of {named}: {reason}")
     return lines + [f"left out: {text}" for text in found.left_out]
+
+
+def _of_intervals(found: Ladder) -> list[str]:
+    """What the intervals are of, and why some are missing."""
+    n, worths = len(found.rungs), {arm.variant: arm.worth for arm in found.arms if arm.worth}
+    if n == 2 or not worths:
+        return ["two sizes leave no scatter to take an interval from"] if worths else []
+    lines = [
+        f"interval: over sizes, from the scatter of the losses about the laws (t, "
+        f"{plural(n - 2, 'degree')} of freedom), each arm for itself; more seeds only make the "
+        "means better; one size left out: least and greatest, E held"
+    ]
+    exact = [variant for variant, worth in worths.items() if worth.ci95 is None]
+    if exact:
+        lines.append(f"no interval of {listed(exact)}: the losses lie on the laws to rounding")
+    return lines
 
 
 def title(found: Ladder) -> str:
@@ -112,9 +128,9 @@ def _document(found: Ladder) -> dict[str, Any]:
             "n_layers": rung.recipe.model.n_layers,
             "d_model": rung.recipe.model.d_model,
             "arms": {
-                arm.variant: {"compute": compute(arm), "tokens": arm.tokens, "mean": arm.mean}
+                arm.variant: {"compute": compute(arm), "tokens": arm.tokens, "mean": rung.mean(arm)}
                 for arm in rung.comparison.arms
-                if is_sound(arm)
+                if arm.is_sound
             },
         }
         for rung in found.rungs
@@ -130,8 +146,9 @@ _FIELDS = {
     "compute": "worth.compute", "multiplier": "worth.value", "ci95_low": "worth.ci95.0",
     "ci95_high": "worth.ci95.1", "left_out_low": "worth.left_out.0",
     "left_out_high": "worth.left_out.1", "multiplier_in_time": "in_time",
-    "floor": "floor.floor", "floor_a": "floor.a", "floor_alpha": "floor.alpha",
-    "floor_multiplier": "floor_worth.value", "trend": "trend.mean", "trend_low": "trend.ci95.0",
+    "floor": "law.floor", "plain_a": "plain.a", "plain_alpha": "plain.alpha",
+    "plain_multiplier": "plain_worth.value", "plain_ci95_low": "plain_worth.ci95.0",
+    "plain_ci95_high": "plain_worth.ci95.1", "trend": "trend.mean", "trend_low": "trend.ci95.0",
     "trend_high": "trend.ci95.1", "n_sizes": "n_sizes", "baseline": "baseline",
     "recipe": "recipe", "fingerprint": "fingerprint", "registered": "registered",
 }  # fmt: skip

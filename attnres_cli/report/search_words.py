@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from attnres_cli.records.search_records import Search, Trial
 from attnres_cli.report import second_objective
 from attnres_cli.report.table import listed
-from attnres_cli.stats.power import ALPHA
+from attnres_cli.stats.looks import ALPHA
 from attnres_cli.verdict.format import plural
 from attnres_cli.verdict.optima import Finding, Pair
 from attnres_cli.verdict.shape_results import Optimum, Shape, brief, named, options, sizes

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from attnres_cli.config.recipe import Recipe
 from attnres_cli.console import mute
+from attnres_cli.records.comparison_terms import Given
 from attnres_cli.records.plan import TIMED_STEPS, Arm, Plan, n_tokens
 from attnres_cli.report.table import Report, Table
 from attnres_cli.verdict import labels
@@ -126,7 +127,7 @@ def print_plan(plan: Plan, stream: TextIO, title: str = "") -> None:
         by_variant.setdefault(arm.variant, []).append(arm)
     to_train = [arm.variant for arm, _ in plan.missing]
     for variant, arms in by_variant.items():
-        arm, mine = arms[0], [own_text(plan.recipe_of(arm), plan.recipe) for arm in arms]
+        arm, mine = arms[0], [_own(arm, plan) for arm in arms]
         speed = f"{1000 * arm.step_s:.1f}" if arm.step_s is not None else "-"
         left = f"{to_train.count(variant)} of {len(arms) * len(plan.seeds)}"
         between = f"{mine[0]} to {mine[-1]}" if len(arms) > 1 else mine[0]
@@ -135,6 +136,12 @@ def print_plan(plan: Plan, stream: TextIO, title: str = "") -> None:
     out.print(table)
     for line in _plan_lines(plan):
         out.print(Text(line))
+
+
+def _own(arm: Arm, plan: Plan) -> str:
+    """What an arm's recipe has of its own; a learning rate that the recipe gives it too."""
+    how = arm.how
+    return how.text if isinstance(how, Given) else own_text(plan.recipe_of(arm), plan.recipe)
 
 
 def own_text(recipe: Recipe, shared: Recipe) -> str:
@@ -164,6 +171,7 @@ def _plan_lines(plan: Plan) -> list[str]:
         f"{runs} runs ({arms} arms x {grid}{len(plan.seeds)} seeds), {len(plan.missing)} to "
         f"train; each {steps} steps, {tokens} tokens; {plan.flops:.3g} FLOPs in all",
         computing(plan),
+        *([labels.whose_rates(plan.terms)] if plan.terms.by_design else []),
         *labels.remaining(plan.arm_recipes),
     ]
     if plan.missing and plan.settings.compiled:

@@ -13,10 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import chdtri, ndtr, stdtrit
 
+from attnres_cli.stats.looks import LEAST_SEEDS
+
 Floats = NDArray[np.float64]
 POWER = 0.8  # the share of studies that should find a difference which is there
-ALPHA = 0.05  # the rate at which a study without any difference may call an arm better or worse
-SEEDS = range(2, 11)  # for which detectable differences are given
+SEEDS = range(LEAST_SEEDS, 14)  # for which detectable differences are given
 ASSUMED = (0.0, 0.5, 0.8)  # correlations of two arms over seeds; at 0 pairing buys nothing
 
 _MOST_SEEDS = 10_000
@@ -92,6 +93,13 @@ def detectable(n: int, sd: float, alpha: float) -> float:
     return sd * _effect(n, alpha)
 
 
+def multiplier(nats: float, slope: float) -> float:
+    """How many times its compute the baseline takes to gain so many nats per token, where it gains
+    `slope` > 0 of them per e-fold of its tokens; infinite beyond what a float holds.
+    """
+    return math.exp(nats / slope) if nats / slope < 700 else math.inf
+
+
 @cache
 def _effect(n: int, alpha: float) -> float:
     """The least mean over sd that n pairs find with a power of 80 %."""
@@ -117,18 +125,18 @@ class Pairing:
     range: tuple[int | None, int | None]  # the same at both ends of the sd's 95 % interval
 
 
-def assumed(noise: Noise, correlation: float, gap: float, n_tests: int) -> Pairing:
+def assumed(noise: Noise, correlation: float, gap: float, alpha: float) -> Pairing:
     """With arms as noisy as the baseline: sd sqrt(2 (1 - correlation)), correlation below 1. Power
-    to find `gap` is that of Holm's strictest step in n_tests arms.
+    to find `gap` is that of the first look at an arm, at rate alpha.
     """
     factor = math.sqrt(2 * (1 - correlation))
     ends = (factor * noise.ci95[0], factor * noise.ci95[1])
-    seen = _seen(factor * noise.sd, ends, gap, n_tests)
+    seen = _seen(factor * noise.sd, ends, gap, alpha)
     return Pairing(correlation, n_arms=0, n_pairs=0, **seen)
 
 
 def measured(
-    arms: Sequence[tuple[Sequence[float], Sequence[float]]], gap: float, n_tests: int
+    arms: Sequence[tuple[Sequence[float], Sequence[float]]], gap: float, alpha: float
 ) -> Pairing | None:
     """From the losses (arm, baseline) of a study's arms, paired by seed: sd and correlation pooled
     over arms by their degrees of freedom, None without spread. The interval of sd is that of the
@@ -147,7 +155,7 @@ def measured(
     sd, n_pairs = math.sqrt(squares / degrees), max(len(ours) for ours, _ in counted)
     varies = min(sizes) > 0
     correlation = products / math.sqrt(sizes[0] * sizes[1]) if varies else None
-    seen = _seen(sd, sd_interval(sd, n_pairs), gap, n_tests)
+    seen = _seen(sd, sd_interval(sd, n_pairs), gap, alpha)
     return Pairing(correlation, n_arms=len(counted), n_pairs=n_pairs, **seen)
 
 
@@ -162,12 +170,16 @@ def seconds(seeds: int, runs: Sequence[tuple[int, float]], workers: int) -> tupl
     return seeds * len(runs), to_train, max(work, longest)
 
 
-def _seen(sd: float, ends: tuple[float, float], gap: float, n_tests: int) -> dict[str, Any]:
-    """What a study with this spread can see."""
-    alpha = ALPHA / n_tests
+def _seen(sd: float, ends: tuple[float, float], gap: float, alpha: float) -> dict[str, Any]:
+    """What a study with this spread can see at its first look."""
+
+    def needed(sd: float) -> int | None:
+        found = seeds_needed(gap, sd, alpha)
+        return None if found is None else max(LEAST_SEEDS, found)
+
     return {
         "sd": sd,
         "detectable": tuple(detectable(n, sd, alpha) for n in SEEDS),
-        "needed": seeds_needed(gap, sd, alpha),
-        "range": (seeds_needed(gap, ends[0], alpha), seeds_needed(gap, ends[1], alpha)),
+        "needed": needed(sd),
+        "range": (needed(ends[0]), needed(ends[1])),
     }

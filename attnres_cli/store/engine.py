@@ -11,7 +11,7 @@ from sqlalchemy.exc import DBAPIError
 
 from attnres_cli.config import address
 from attnres_cli.errors import NoStudyError, StudyError
-from attnres_cli.store import postgres, sqlite
+from attnres_cli.store import postgres, sqlite, upgrade
 from attnres_cli.store.tables import PREFIX, SCHEMA, metadata, schema
 
 _OPTUNA = {"studies", "trials", "version_info", "alembic_version"}
@@ -28,14 +28,16 @@ def connect(study: str, *, create: bool, keeps: bool = False) -> Engine:
     engine, resolved = sqlite.engine_of(path, readonly=not create), path.resolve()
     with refusals(str(path), resolved.parent), sqlite.unchanged(resolved):
         with engine.connect() as connection:
-            there = _check(connection, str(path), create)
+            held = _check(connection, str(path), create)
             if create:
                 connection.rollback()
                 sqlite.use_wal(connection, path)
-        if not there:
-            with sqlite.immediate(engine).begin() as connection:
-                _make_tables(connection, str(path))
-    return engine
+        if create and held != SCHEMA:
+            with sqlite.immediate(engine).connect() as connection:
+                sqlite.let_tables_be_remade(connection)
+                with connection.begin():
+                    _make_tables(connection, str(path))
+    return engine if create else engine.execution_options(**upgrade.reading(held))
 
 
 def _connect_server(study: str, create: bool, keeps: bool) -> Engine:
@@ -48,12 +50,12 @@ def _connect_server(study: str, create: bool, keeps: bool) -> Engine:
             if create:
                 postgres.alone(connection)
                 _make_tables(connection, shown)
-            else:
-                _check(connection, shown, create)
+                return engine
+            held = _check(connection, shown, create)
     except StudyError:
         engine.pool.dispose()
         raise
-    return engine
+    return engine.execution_options(**upgrade.reading(held))
 
 
 def runs_folder(study: str) -> Path:
@@ -77,8 +79,10 @@ def refusals(study: str, folder: Path | None, *, opened: bool = True) -> Iterato
         raise sqlite.refusal(study, error, folder) from error
 
 
-def _check(connection: Connection, study: str, create: bool) -> bool:
-    """Whether our tables are there; StudyError for others, and for none without `create`."""
+def _check(connection: Connection, study: str, create: bool) -> str:
+    """The schema of our tables, empty where there are none; StudyError for what cannot be read, and
+    for none without `create`.
+    """
     tables = set(inspect(connection).get_table_names())
     if schema.name not in tables:
         foreign = {name for name in tables if not name.startswith(PREFIX)}
@@ -89,24 +93,30 @@ def _check(connection: Connection, study: str, create: bool) -> bool:
             )
         if not create:
             raise NoStudyError(f"study {study} holds no runs yet: `attnres ablate --study {study}`")
-        return False
-    theirs = connection.execute(select(schema.c.version_num)).scalar()
-    if theirs is None or (theirs == SCHEMA and not metadata.tables.keys() <= tables):
+        return ""
+    theirs: str | None = connection.execute(select(schema.c.version_num)).scalar()
+    readable = theirs in (SCHEMA, upgrade.OLDER)
+    if theirs is None or (readable and not upgrade.tables_of(theirs) <= tables):
         raise StudyError(f"study {study} is damaged (tables are missing): restore a copy of it")
     if theirs > SCHEMA:
         raise StudyError(
             f"study {study} was written by a newer attnres (schema {theirs}): upgrade attnres"
         )
-    if theirs < SCHEMA:
+    if not readable:
         raise StudyError(
             f"study {study} was written by an attnres before its first release (schema {theirs}), "
             "which this one cannot read: --study names another, or a new one"
         )
-    return True
+    return theirs
 
 
 def _make_tables(connection: Connection, study: str) -> None:
-    """All of them, in a transaction that nobody else writes in, unless another was first."""
-    if not _check(connection, study, create=True):
+    """All of them as they are now, in a transaction that nobody else writes in, unless another was
+    first.
+    """
+    held = _check(connection, study, create=True)
+    if held == upgrade.OLDER:
+        upgrade.upgrade(connection)
+    elif held != SCHEMA:
         metadata.create_all(connection, checkfirst=False)
         connection.execute(insert(schema).values(version_num=SCHEMA))

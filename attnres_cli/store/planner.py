@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any
 
-from sqlalchemy import Connection, Table, func, insert, select, text, update
+from sqlalchemy import Connection, Select, Table, func, insert, select, text, update
 
 from attnres_cli.config.recipe import Recipe
 from attnres_cli.errors import StudyError
 from attnres_cli.records.comparison_terms import ArmRecipe
 from attnres_cli.records.plan import Plan
 from attnres_cli.records.preregister import Registration
-from attnres_cli.records.run import DataDescription, RunRecord, RunSpec, Status
+from attnres_cli.records.run import DataDescription, Identity, RunRecord, RunSpec, Status
 from attnres_cli.records.search_records import is_searched, searched_name
 from attnres_cli.store import postgres, rows, tables
-from attnres_cli.store.reader import Reader
+from attnres_cli.store.reader import ARM_RECIPES, Reader
 from attnres_cli.store.retry import patient
 from attnres_cli.store.rows import Row, now
 from attnres_cli.store.tables import recipes, runs
@@ -78,7 +78,7 @@ class Planner(Reader):
             for found in plan.arm_recipes:
                 row = rows.of_arm_recipe(found)
                 same = [of.c[column.name] == row[column.name] for column in of.primary_key]
-                held = connection.execute(select(of).where(*same)).first()
+                held = connection.execute(ARM_RECIPES.where(*same)).first()
                 if held is None:
                     connection.execute(insert(of).values(row))
                 elif found.terms.match != "time" or found.terms.is_tuned:
@@ -93,7 +93,8 @@ class Planner(Reader):
         """Fix what a comparison under this recipe will be; the same once more changes nothing.
         Raises StudyError where the recipe has runs, or another preregistration.
         """
-        of, mine = tables.registrations, runs.c.recipe_digest == recipe.digest
+        trained = {recipe.of(arm).digest for arm in found.arms}
+        of, mine = tables.registrations, runs.c.recipe_digest.in_(trained)
         query = select(of.c.digest).where(of.c.recipe_digest == recipe.digest)
         row = {"recipe_digest": recipe.digest, "digest": found.digest, "made_at": now()}
         with self._write(alone=True) as connection:
@@ -150,18 +151,35 @@ def _run_ids(connection: Connection, specs: Sequence[RunSpec]) -> list[int]:
         if not is_searched(recipe.name):  # what a search tried is now trained for its own sake
             mine = (recipes.c.digest == recipe.digest, recipes.c.name == searched_name(recipe.name))
             connection.execute(update(recipes).where(*mine).values(name=recipe.name))
-    identity = [runs.c[name] for name in ("recipe_digest", "variant", "seed", "fingerprint")]
-    query = select(*identity, runs.c.id).where(runs.c.recipe_digest.in_(asked))
-    held = {tuple(row[:-1]): row.id for row in connection.execute(query)}
+    held, wanted = _held(connection, asked), {spec.identity: spec for spec in specs}
+    created_at = _created_at(connection)
     fresh: list[dict[str, Any]] = [
-        dict(zip((column.name for column in identity), each, strict=True))
-        | {"attempts": 0, "created_at": now(), **rows.WAITING}
-        for each in dict.fromkeys(spec.identity for spec in specs)
+        dict(zip(tables.IDENTITY, each, strict=True))
+        | {"attempts": 0, "created_at": created_at, **rows.WAITING}
+        | {"versions": spec.code.versions or None}
+        for each, spec in wanted.items()
         if each not in held
     ]
     if fresh:
         if connection.dialect.name == "sqlite":
             fresh = [row | {"id": n} for n, row in enumerate(fresh, highest(connection) + 1)]
         connection.execute(insert(runs), fresh)
-        held = {tuple(row[:-1]): row.id for row in connection.execute(query)}
+        held = _held(connection, asked)
     return [held[spec.identity] for spec in specs]
+
+
+def _held(connection: Connection, digests: Collection[str]) -> dict[Identity, int]:
+    """The numbers of the runs under recipes of these digests; of equal ones the first."""
+    of = [runs.c[name] for name in tables.IDENTITY]
+    query: Select[Any] = select(*of, runs.c.versions, runs.c.id).where(
+        runs.c.recipe_digest.in_(digests)
+    )
+    found = connection.execute(query.order_by(runs.c.id.desc()))
+    return {(*row[:4], rows.code_of(row)): row.id for row in found}
+
+
+def _created_at(connection: Connection) -> str:
+    """When runs that are planned now were: later than all that were planned before."""
+    of = (runs.c.created_at, tables.removed.c.created_at)
+    before = [connection.execute(select(func.max(column))).scalar() for column in of]
+    return rows.later(max(filter(None, before), default=None))

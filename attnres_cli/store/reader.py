@@ -26,11 +26,24 @@ from attnres_cli.config.recipe import Recipe
 from attnres_cli.errors import StudyError
 from attnres_cli.records.comparison_terms import ArmRecipe
 from attnres_cli.records.preregister import Registration
-from attnres_cli.records.run import DataDescription, Gate, Point, Probe, RunRecord, Standing, Status
-from attnres_cli.store import owner, postgres, rows, sqlite, tables
+from attnres_cli.records.run import (
+    DataDescription,
+    Gate,
+    Point,
+    Probe,
+    Removed,
+    RunRecord,
+    Standing,
+    Status,
+)
+from attnres_cli.store import owner, postgres, rows, sqlite, tables, upgrade
 from attnres_cli.store.engine import refusals
 from attnres_cli.store.retry import patient, retry_s
 from attnres_cli.store.tables import curve, data, recipes, runs
+
+ARM_RECIPES = select(tables.arm_recipes, recipes.c.name.label("recipe")).join(
+    recipes, recipes.c.digest == tables.arm_recipes.c.base_digest
+)
 
 
 class Reader:
@@ -78,6 +91,15 @@ class Reader:
         return found if ids is None else [by_id[n] for n in ids if n in by_id]
 
     @patient
+    def removed(self) -> list[Removed]:
+        """The runs that were removed once one of their recipe had ended, in order of removal."""
+        with self._read() as connection:
+            if upgrade.is_older(connection):
+                return []
+            found = connection.execute(select(tables.removed).order_by(tables.removed.c.id))
+            return [rows.to_removed(row) for row in found]
+
+    @patient
     def probes(self, ids: Sequence[int]) -> dict[int, tuple[Probe, ...]]:
         """What was measured inside the models of these runs, by step; too much to be in `runs`."""
         of = tables.probes
@@ -101,8 +123,9 @@ class Reader:
     @patient
     def standings(self, ids: Sequence[int] | None = None) -> dict[int, Standing]:
         """Where runs stand at this moment, all of the study's if none are named."""
-        query = select(runs) if ids is None else select(runs).where(runs.c.id.in_(ids))
+        mine = [] if ids is None else [runs.c.id.in_(ids)]
         with self._read() as connection:
+            query = upgrade.rows_of(connection).where(*mine)
             return {row.id: rows.to_standing(row) for row in connection.execute(query)}
 
     @patient
@@ -118,7 +141,7 @@ class Reader:
 
     def folder_of(self, record: RunRecord) -> Path:
         """The folder of a run's files, named by more than its id: studies may share `folder`."""
-        digest = hashlib.sha256(repr(record.identity).encode()).hexdigest()
+        digest = hashlib.sha256(repr(record.identity[:4]).encode()).hexdigest()
         return self.folder / f"{record.id}-{digest[:8]}"
 
     @patient
@@ -140,7 +163,7 @@ class Reader:
     ) -> list[ArmRecipe]:
         """The recipes of single arms, all of the study's or those derived from one recipe."""
         of = tables.arm_recipes
-        query = select(of).order_by(of.c.matched, of.c.baseline, of.c.tuned, of.c.variant)
+        query = ARM_RECIPES.order_by(of.c.matched, of.c.baseline, of.c.tuned, of.c.variant)
         if base_digest is not None:
             query = query.where(of.c.base_digest == base_digest, of.c.fingerprint == fingerprint)
         with self._read() as connection:
@@ -171,7 +194,8 @@ def records(
     connection: Connection, *mine: ColumnElement[bool], curves: bool = True
 ) -> list[RunRecord]:
     """The runs that are all of this, with gates, and curves if they are asked for, by number."""
-    query = select(runs, recipes.c.name.label("recipe")).join(recipes).where(*mine)
+    query = upgrade.rows_of(connection).add_columns(recipes.c.name.label("recipe"))
+    query = query.join_from(runs, recipes).where(*mine)
     losses = select(curve.c.run_id, curve.c.step, curve.c.train_loss, curve.c.val_loss)
     losses = losses.join(runs).where(*mine).order_by(curve.c.run_id, curve.c.step)
     found = connection.execute(query.order_by(runs.c.id)).all()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import cache
 from typing import Any
 
@@ -14,12 +14,14 @@ from sqlalchemy import Row as SqlRow
 from sqlalchemy import Table
 
 from attnres_cli.config.sections import as_tuple
-from attnres_cli.records.comparison_terms import ArmRecipe, Matched, Terms, Tuned
+from attnres_cli.records.code import Code
+from attnres_cli.records.comparison_terms import ArmRecipe, Given, Matched, Terms, Tuned
 from attnres_cli.records.gates import MEANING
 from attnres_cli.records.run import (
     Gate,
     Point,
     Probe,
+    Removed,
     RunRecord,
     RunResult,
     Settings,
@@ -27,7 +29,7 @@ from attnres_cli.records.run import (
     Status,
 )
 from attnres_cli.store import owner
-from attnres_cli.store.tables import arm_recipes, runs
+from attnres_cli.store.tables import IDENTITY, arm_recipes, removed, runs
 
 Row = SqlRow[Any]
 
@@ -40,6 +42,33 @@ _TEXT = "no_mixing"  # the one thing of a probe that is no number
 def now() -> str:
     """The time as the study holds it: UTC, ISO 8601, whole seconds."""
     return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def later(than: str | None) -> str:
+    """The time in microseconds, later than another one, whatever the clocks of two machines say. As
+    texts, times are in order, those of whole seconds among them.
+    """
+    moment = datetime.now(UTC)
+    if than is not None:
+        moment = max(moment, datetime.fromisoformat(than) + timedelta(microseconds=1))
+    return moment.isoformat(timespec="microseconds")
+
+
+def code_of(row: Row) -> str:
+    """The digest of a run's code, as it is told from the run's versions."""
+    return Code.of(row.versions or {}).digest or row.code or ""
+
+
+def of_removed(row: Row, reason: str | None) -> dict[str, Any]:
+    """What is kept of a row of attnres_runs that is removed now, as a row of attnres_removed."""
+    kept = {name: getattr(row, name) for name in (*IDENTITY, "created_at", "status", "val_loss")}
+    return kept | {"versions": row.versions, "removed_at": now(), "reason": reason}
+
+
+def to_removed(row: Row) -> Removed:
+    """A row of attnres_removed."""
+    values = _shared(Removed, removed, row) | {"status": Status(row.status), "code": code_of(row)}
+    return Removed(**(values | {"val_loss": _or_nan(row.val_loss)}))
 
 
 def _shared(kind: Any, table: Table, found: object) -> dict[str, Any]:
@@ -87,11 +116,15 @@ def of_arm_recipe(found: ArmRecipe) -> dict[str, Any]:
 
 
 def to_arm_recipe(row: Row) -> ArmRecipe:
-    """A row of attnres_arm_recipes."""
+    """A row of attnres_arm_recipes (with the shared recipe's name)."""
     held: dict[str, Any] = {key: as_tuple(value) for key, value in row.how.items()}
-    how, terms = (Tuned if row.tuned else Matched), Terms(row.matched, row.baseline, row.tuned)
+    given = Given(**held) if "is_own" in held else None
+    if "given" in held and held["given"] is not None:
+        given = held["given"] = Given(**held["given"])
+    how = Tuned(**held) if row.tuned else given if "is_own" in held else Matched(**held)
+    terms = Terms(row.matched, row.baseline, row.tuned, by_design=given is not None)
     values = _shared(ArmRecipe, arm_recipes, row)
-    return ArmRecipe(**(values | {"terms": terms, "how": how(**held)}))
+    return ArmRecipe(**(values | {"terms": terms, "how": how, "recipe": row.recipe}))
 
 
 def to_record(row: Row, points: Sequence[Point], gates: Sequence[Gate] = ()) -> RunRecord:
@@ -99,6 +132,7 @@ def to_record(row: Row, points: Sequence[Point], gates: Sequence[Gate] = ()) -> 
     status = Status(row.status)
     ended = status in (Status.COMPLETE, Status.DIVERGED)
     values = _shared(RunRecord, runs, row) | {"status": status, "versions": row.versions or {}}
+    values["code"] = code_of(row)
     return RunRecord(
         **values,
         recipe=row.recipe,
@@ -116,9 +150,13 @@ def to_standing(row: Row) -> Standing:
 def _to_result(row: Row, points: Sequence[Point]) -> RunResult:
     values = _shared(RunResult, runs, row) | {"status": Status(row.status)}
     for loss in ("val_loss", "initial_loss"):
-        values[loss] = math.nan if values[loss] is None else values[loss]
+        values[loss] = _or_nan(values[loss])
     settings = Settings(**_shared(Settings, runs, row))
     return RunResult(**values, settings=settings, curve=tuple(points))
+
+
+def _or_nan(loss: float | None) -> float:
+    return math.nan if loss is None else loss
 
 
 def without_nan(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -35,7 +35,7 @@ MAX_ATTEMPTS = 2  # of a run whose worker process died, before it counts as fail
 
 
 class Store(Planner):
-    """One study, in which every run is once: (recipe digest, variant, seed, data fingerprint). One
+    """One study, in which every run is once: (recipe digest, variant, seed, data, code). One
     process at a time may claim a run; the claim ends with the run, or with the process.
     """
 
@@ -139,12 +139,22 @@ class Store(Planner):
         return len(orphans)
 
     @patient
-    def remove(self, ids: Sequence[int]) -> None:
-        """Delete these runs, all or none; StudyError where a process may be running one."""
+    def remove(self, ids: Sequence[int], reason: str | None = None) -> None:
+        """Delete these runs, all or none; StudyError where a process may be running one. The study
+        goes on to tell of them, see `removed`, but for those of recipes of which none has ended:
+        nobody can have removed these for what they gave.
+        """
         query = select(runs).where(runs.c.id.in_(ids)).order_by(runs.c.id).with_for_update()
         with self._write() as connection:
-            for row in connection.execute(query).all():
+            found = connection.execute(query).all()
+            for row in found:
                 _check_is_idle(row)
+            ended = runs.c.status.in_((Status.COMPLETE, Status.DIVERGED))
+            seen = set(connection.execute(select(runs.c.recipe_digest).where(ended)).scalars())
+            seen |= set(connection.execute(select(tables.removed.c.recipe_digest)).scalars())
+            told = [rows.of_removed(row, reason) for row in found if row.recipe_digest in seen]
+            if told:
+                connection.execute(insert(tables.removed), told)
             if connection.dialect.name == "sqlite":  # undone with the transaction, as all else
                 connection.execute(text(f"PRAGMA user_version = {highest(connection)}"))
             for table in (curve, tables.probes, tables.gates):

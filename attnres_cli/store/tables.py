@@ -21,7 +21,10 @@ from sqlalchemy import (
 
 PREFIX = "attnres_"
 
-SCHEMA = "0007"  # which tables these are: a study says it in `schema`, as Alembic would write it
+SCHEMA = "0008"  # which tables these are: a study says it in `schema`, as Alembic would write it
+
+IDENTITY = ("recipe_digest", "variant", "seed", "fingerprint", "code")
+"""The columns that tell a run from every other."""
 
 metadata = MetaData()
 
@@ -89,8 +92,26 @@ runs = Table(
     Column("compiled", Boolean),
     Column("threads", Integer),
     Column("engine", String(16)),
+    Column("versions", JSON),  # what it was planned with, then all it was trained with
+    Column("code", String(12), nullable=False),  # digest of what it was planned with; or empty
+    UniqueConstraint(*IDENTITY, name="attnres_one_run"),
+)
+
+removed = Table(
+    "attnres_removed",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("recipe_digest", ForeignKey("attnres_recipes.digest"), nullable=False),
+    Column("variant", Text, nullable=False),
+    Column("seed", Integer, nullable=False),
+    Column("fingerprint", ForeignKey("attnres_data.fingerprint"), nullable=False),
+    Column("code", String(12), nullable=False),
+    Column("created_at", String(32), nullable=False),  # these are as they were of the run
+    Column("status", String(16), nullable=False),
+    Column("val_loss", Float),
     Column("versions", JSON),
-    UniqueConstraint("recipe_digest", "variant", "seed", "fingerprint", name="attnres_one_run"),
+    Column("removed_at", String(32), nullable=False),
+    Column("reason", Text),
 )
 
 curve = Table(

@@ -97,11 +97,15 @@ def overrides_of(recipe: Recipe) -> tuple[str, list[str]] | None:
     """
     name = plain_name(recipe.name)
     name = name if name in recipes.names() else "quick"
-    shipped = settings(recipes.load(name))
-    found = [
-        f"{key}={_as_yaml(value)}"
+    shipped, found = recipes.load(name), []
+    mine, theirs = ((each.rates, each.optim.lr) for each in (recipe, shipped))
+    if shipped.rates and mine != theirs:  # a rate for every design, beside which others are typed
+        found = [f"optim.lr={recipe.optim.lr}"]
+    before = settings(recipes.load(name, found))
+    found += [
+        f"{key}={as_yaml(value)}"
         for key, value in settings(recipe).items()
-        if value != shipped[key]
+        if value != before.get(key)
     ]
     try:
         is_same = recipes.load(name, found).digest == recipe.digest
@@ -110,8 +114,8 @@ def overrides_of(recipe: Recipe) -> tuple[str, list[str]] | None:
     return (name, found) if is_same else None
 
 
-def _as_yaml(value: object) -> str:
-    """A value as `--set` takes it; text that YAML would read as something else in quotes."""
+def as_yaml(value: object) -> str:
+    """A value as recipes and `--set` take it; text that YAML would read otherwise in quotes."""
     try:
         is_plain = isinstance(value, str) and strict_yaml.load(value, "") == value
     except RecipeError:
@@ -181,21 +185,23 @@ def _words(recipe: Recipe, others: Sequence[Recipe]) -> list[str]:
     mine, model = settings(recipe), recipe.model
     parts = [f"{model.n_layers} layers of width {model.d_model}"]
     for key in differing(others):
-        if key not in _TOLD and (value := mine[key]) is not None:
+        if key not in _TOLD and (value := mine.get(key)) is not None:
+            section, _, name = key.partition(".")
             text = f"{value:,}" if type(value) is int else str(value)
-            parts.append(f"{key.partition('.')[2]} {text}")
+            parts.append(f"lr {text} for {name}" if section == "rates" else f"{name} {text}")
     return parts
 
 
 def differing(recipes: Sequence[Recipe]) -> list[str]:
     """The settings, as section.key, that are not the same in all."""
-    first, *others = map(settings, recipes)
-    return [key for key in first if any(other[key] != first[key] for other in others)]
+    first, *others = held = [settings(recipe) for recipe in recipes]
+    every = dict.fromkeys(key for each in held for key in each)
+    return [key for key in every if any(other.get(key) != first.get(key) for other in others)]
 
 
 def settings(recipe: Recipe) -> dict[str, Any]:
-    """By section.key, all that decides about a run."""
-    return {
+    """By section.key, all that decides about a run; rates by design as `rates.attnres`."""
+    return {f"rates.{name}": lr for name, lr in recipe.rates} | {
         f"{section}.{key}": value
         for section, values in recipe.model_dump(mode="json").items()
         if isinstance(values, dict)

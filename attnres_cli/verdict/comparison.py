@@ -2,39 +2,49 @@
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from statistics import median
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Literal
 
-from attnres_cli.records import gates
 from attnres_cli.records.comparison_terms import SHARED, ArmRecipe, Terms
 from attnres_cli.records.run import (
-    SHARED_CODE,
     DataDescription,
     Gate,
+    Removed,
     RunRecord,
-    RunResult,
     Status,
 )
-from attnres_cli.stats.pairs import LEAST_SEEDS, Difference, judged, mean_sd, paired, word
-from attnres_cli.stats.power import ALPHA
+from attnres_cli.stats.looks import Look, Word
+from attnres_cli.stats.pairs import Difference
+from attnres_cli.verdict.family import Family
 
-Verdict = Literal["better", "worse", "not separable", "blocked", "baseline"]
+Verdict = Word | Literal["no verdict yet", "blocked", "baseline"]
 
-_UNFINISHED = {
-    Status.PENDING: "is pending: the same ablate command goes on",
-    Status.RUNNING: "is running, or was killed: the same ablate command goes on",
-    Status.FAILED: "failed: the same ablate command with --retry-failed trains it again",
-}
 _NAMES_ERROR = re.compile(r"[\w.]+(Error|Exception)\b")
 RULE = (
-    "better or worse: the paired t test over three shared seeds or more has p < 0.05 after Holm's "
-    "correction for the number of arms; else not separable (in brackets the least difference, in "
-    "nats per token, that this study would have seen with 80 % power)"
+    "better or worse: 0 lies outside the interval. With probability 95 % the true differences of "
+    "all arms of this table lie in their intervals at all looks together: a table in which no arm "
+    "differs says so in 19 of 20 studies, however often it is read. Not separable (sees x): this "
+    "look finds a difference of x nats per token in 80 % of studies"
 )
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What a comparison is judged by, beside its runs.
+
+    Attributes:
+        margin: a difference in nats per token that does not matter; None: none was given.
+        slope: by how much the baseline's loss falls per e-fold of compute, nats per token.
+        removed: what was removed of the study.
+        is_registered: whether arms and seeds were fixed before the first run, for one look.
+    """
+
+    margin: float | None = None
+    slope: float | None = None
+    removed: tuple[Removed, ...] = ()
+    is_registered: bool = False
 
 
 @dataclass(frozen=True)
@@ -47,19 +57,30 @@ class ArmResult:
     params_delta: int | None
     flops_per_token: int
     tokens: int
-    mean: float  # over the seeds that the baseline has too, or if there are none over all
+    mean: float  # over the pairs of `difference`, of the baseline over those of all arms
     sd: float | None
     tokens_per_second: float
     step_s: float
     engines: tuple[str, ...]  # of depth mixing; more than one where its runs differ
-    difference: Difference | None
     verdict: Verdict
     reason: str
+    difference: Difference | None = None  # over the pairs of the last look, else over all pairs
+    look: Look | None = None  # None where the arm may not be compared
+    pairs: tuple[int, ...] = ()  # the seeds of `difference`
+    sees: float | None = None  # the least difference that the look finds in 80 % of studies
+    far: tuple[int, ...] = ()  # seeds whose differences lie far from the others'
+    is_sound: bool = False  # no gate or inequality in the way, though it may be of one seed alone
     recipe_digest: str = ""
     own: ArmRecipe | None = None  # where its recipe is not the shared one
     gates: Mapping[int, tuple[Gate, ...]] = field(default_factory=dict)  # by seed
     mfu: float | None = None  # of the device's peak, where that is known
     mixed: tuple[int, ...] = ()  # seeds whose baseline other versions of the software trained
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """Of the difference, for all arms and looks together; None before the first look."""
+        found = self.look
+        return (found.low, found.high) if found is not None and found.n else None
 
 
 @dataclass(frozen=True)
@@ -74,8 +95,12 @@ class Comparison:
     baseline: str
     arms: tuple[ArmResult, ...]
     records: tuple[RunRecord, ...]
+    family: Family
     terms: Terms = SHARED
+    rules: Rules = Rules()
+    removed: tuple[Removed, ...] = ()  # runs of this table that are not there again
     registered: str = ""  # preregistered, or exploratory; where the study has preregistrations
+    older: tuple[RunRecord, ...] = ()  # left out because of their code
 
     @property
     def base(self) -> ArmResult | None:
@@ -98,39 +123,6 @@ class Comparison:
         return sorted({f"{s.numerics} on {s.device_name}, depth mixing by {s.engine}" for s in on})
 
 
-def compare(
-    records: Sequence[RunRecord],
-    data: DataDescription,
-    baseline: str,
-    terms: Terms = SHARED,
-    own: Sequence[ArmRecipe] = (),
-) -> Comparison:
-    """Compare the arms of these runs, which are of one fingerprint; an arm's runs have its recipe
-    in `own` or the shared one. Without runs of the baseline every arm is blocked.
-    """
-    own_of = {found.variant: found for found in own}
-    by_arm: dict[str, list[RunRecord]] = {}
-    for record in records:
-        by_arm.setdefault(record.variant, []).append(record)
-    base = by_arm.get(baseline, [])
-    found = [
-        replace(_judge(runs, base, data, terms), own=own_of.get(runs[0].variant))
-        for runs in by_arm.values()
-        if _results(runs)
-    ]
-    arms = _correct(found, _results(base))
-    arms.sort(key=lambda arm: (arm.variant != baseline, math.isnan(arm.mean), arm.mean))
-    return Comparison(
-        recipe=records[0].recipe,
-        recipe_digest=own[0].base_digest if own else records[0].recipe_digest,
-        data=data,
-        baseline=baseline,
-        arms=tuple(arms),
-        records=tuple(records),
-        terms=terms,
-    )
-
-
 def last_line(error: str | None) -> str:
     """The line of a traceback that names the error; CUDA's go on with advice below it."""
     lines = (error or "unknown").strip().splitlines()
@@ -138,141 +130,14 @@ def last_line(error: str | None) -> str:
     return (named or lines)[-1]
 
 
+def ended_how(gone: Removed) -> str:
+    """How a run that was removed had ended: `having ended at 1.5721`."""
+    if gone.status is Status.COMPLETE:
+        return f"having ended at {gone.val_loss:.4f}"
+    return "having diverged" if gone.status is Status.DIVERGED else "not having ended"
+
+
 def version(record: RunRecord) -> str:
     """`attnres 0.1.0, torch 2.9.0, python 3.11.7`: what trained a run."""
     names = ("attnres", "torch", "python")
     return ", ".join(f"{name} {record.versions.get(name, '?')}" for name in names)
-
-
-def _results(runs: Sequence[RunRecord]) -> dict[int, RunResult]:
-    return {run.seed: run.result for run in runs if run.result is not None}
-
-
-def _judge(
-    runs: Sequence[RunRecord], base_runs: Sequence[RunRecord], data: DataDescription, terms: Terms
-) -> ArmResult:
-    """The arm with its paired difference, uncorrected, and the gate that blocks it, if any."""
-    results, base = _results(runs), _results(base_runs)
-    one = next(iter(results.values()))
-    shares = [result.mfu for result in results.values() if result.mfu is not None]
-    losses = {seed: result.val_loss for seed, result in sorted(results.items())}
-    shared = losses.keys() & base.keys() or losses.keys()
-    mean, sd = mean_sd([losses[seed] for seed in sorted(shared)])
-    arm = ArmResult(
-        variant=runs[0].variant,
-        losses=losses,
-        n_params=one.n_params,
-        params_delta=one.n_params - next(iter(base.values())).n_params if base else None,
-        flops_per_token=one.flops_per_token,
-        tokens=one.tokens,
-        mean=mean,
-        sd=sd,
-        tokens_per_second=median(result.tokens_per_second for result in results.values()),
-        step_s=median(result.step_s for result in results.values()),
-        mfu=median(shares) if shares else None,
-        engines=tuple(sorted({result.settings.engine for result in results.values()})),
-        difference=None,
-        verdict="blocked",
-        reason="",
-        recipe_digest=runs[0].recipe_digest,
-        gates={run.seed: _gates(run, data) for run in runs if run.result is not None},
-        mixed=_mixed(runs, base_runs),
-    )
-    if runs is base_runs:
-        return replace(arm, verdict="baseline", reason=_gate(runs, data) or "")
-    blocked = (
-        _gate(runs, data)
-        or _gate(base_runs, data, "the baseline's ")
-        or _unequal(results, base, terms)
-        or (None if base_runs else "no runs of the baseline in this comparison")
-    )
-    if blocked:
-        return replace(arm, reason=blocked)
-    try:
-        return replace(arm, difference=paired(*_pairs(arm, base)))
-    except ValueError as error:
-        return replace(arm, reason=str(error))
-
-
-def _pairs(arm: ArmResult, base: Mapping[int, RunResult]) -> tuple[list[float], list[float]]:
-    """Losses of the arm and of the baseline, of the seeds that both have."""
-    shared = sorted(arm.losses.keys() & base.keys())
-    return [arm.losses[seed] for seed in shared], [base[seed].val_loss for seed in shared]
-
-
-def _gate(runs: Sequence[RunRecord], data: DataDescription, whose: str = "") -> str | None:
-    """Why an arm's runs may not be judged: unfinished, failed, or stopped at a gate."""
-    for run in runs:
-        seed = f"{whose}seed {run.seed}"
-        if run.result is None:
-            return f"{seed} {_UNFINISHED[run.status]}"
-        for gate in _gates(run, data):
-            if not gate.passed:
-                return f"{seed} {gates.explain(gate, run.result)}"
-    return None
-
-
-def _gates(run: RunRecord, data: DataDescription) -> tuple[Gate, ...]:
-    """Those of an ended run, as the study has them."""
-    assert run.result is not None
-    return run.gates or gates.of(run.result, data)
-
-
-def _unequal(
-    results: Mapping[int, RunResult], base: Mapping[int, RunResult], terms: Terms
-) -> str | None:
-    """Why the runs of an arm may not be paired with the baseline's."""
-    for seed in sorted(results.keys() & base.keys()):
-        ours, theirs = results[seed], base[seed]
-        if ours.tokens * theirs.steps != theirs.tokens * ours.steps:
-            return (
-                f"seed {seed} was trained with {ours.tokens // ours.steps} tokens per step, the "
-                f"baseline with {theirs.tokens // theirs.steps}"
-            )
-        if ours.tokens != theirs.tokens and terms.match != "time":
-            return f"seed {seed} saw {ours.tokens} tokens, the baseline {theirs.tokens}"
-        if ours.settings.numerics != theirs.settings.numerics:
-            return (
-                f"seed {seed} was computed on {ours.settings.numerics}, the baseline on "
-                f"{theirs.settings.numerics}"
-            )
-    return None
-
-
-_NUMERIC = ("attnres", "torch", *SHARED_CODE)
-"""Software that decides a run's numbers beyond rounding."""
-
-
-def _mixed(runs: Sequence[RunRecord], base_runs: Sequence[RunRecord]) -> tuple[int, ...]:
-    """The seeds on which an arm and the baseline were trained by different versions, so far as both
-    are known.
-    """
-
-    def by_seed(runs: Sequence[RunRecord]) -> dict[int, Mapping[str, str]]:
-        return {run.seed: run.versions for run in runs if run.result is not None}
-
-    def differ(ours: Mapping[str, str], theirs: Mapping[str, str]) -> bool:
-        known = [name for name in _NUMERIC if name in ours and name in theirs]
-        return any(ours[name] != theirs[name] for name in known)
-
-    ours, base = by_seed(runs), by_seed(base_runs)
-    return tuple(s for s in sorted(ours.keys() & base.keys()) if differ(ours[s], base[s]))
-
-
-def _correct(arms: Sequence[ArmResult], base: Mapping[int, RunResult]) -> list[ArmResult]:
-    """The arms with p corrected over all that have a difference, and the word that follows."""
-    tested = [arm for arm in arms if arm.difference is not None]
-    found = judged([_pairs(arm, base) for arm in tested])
-    worded = {arm.variant: _worded(arm, one) for arm, one in zip(tested, found, strict=True)}
-    return [worded.get(arm.variant, arm) for arm in arms]
-
-
-def _worded(arm: ArmResult, difference: Difference) -> ArmResult:
-    verdict, p = word(difference), difference.p_holm
-    sign = "<" if p < ALPHA else ">="
-    reason = f"p {p:.2g} {sign} {ALPHA} over {difference.n} shared seeds"
-    if difference.n < LEAST_SEEDS:
-        reason += f"; fewer than {LEAST_SEEDS} say nothing"
-    if verdict == "not separable" and difference.detectable is not None:
-        reason += f"; would have seen {difference.detectable:.4f} or more with 80 % power"
-    return replace(arm, difference=difference, verdict=verdict, reason=reason)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import math
+from collections.abc import Callable, Collection
 
 from attnres_cli.records.plan import Plan
 
@@ -29,6 +30,21 @@ def interval(value: float, ends: tuple[float, float] | None, form: str) -> str:
     return text if ends is None else f"{text} [{ends[0]:{form}}, {ends[1]:{form}}]"
 
 
+def outward(value: float, ends: tuple[float, float] | None, digits: int) -> str:
+    """`1.253 [1.101, 1.403]`, the ends rounded outward, so that they are never one number; `inf`
+    from a million up.
+    """
+
+    def shown(number: float, whole: Callable[[float], int]) -> str:
+        scale = 10**digits
+        return "inf" if number >= 1e6 else f"{whole(number * scale) / scale:.{digits}f}"
+
+    text = shown(value, round)
+    if ends is None:
+        return text
+    return f"{text} [{shown(ends[0], math.floor)}, {shown(ends[1], math.ceil)}]"
+
+
 def duration(seconds: float) -> str:
     """75 -> `1 min 15 s`; 7320 -> `2 h 2 min`."""
     whole = round(seconds)
@@ -39,10 +55,13 @@ def duration(seconds: float) -> str:
     return f"{whole // 3600} h {whole % 3600 // 60} min"
 
 
+def multiple(value: float) -> str:
+    """Of compute: `1.05x`, `over 100x`."""
+    return f"{value:.2f}x" if value < 100 else "over 100x"
+
+
 def computing(plan: Plan) -> str:
-    """How the runs of a plan are computed: `2 workers, 1 thread each, cpu fp32 eager, ...`."""
-    settings = plan.settings
-    hands = plural(len(plan.devices), "worker") + f", {plural(settings.threads, 'thread')} each"
-    return (
-        f"{hands}, {settings.numerics}, {settings.device_name}, depth mixing by {settings.engine}"
-    )
+    """How the runs of a plan are computed: `2 workers, each cpu fp32 eager, 1 thread, ...`."""
+    settings, hands = plan.settings, plural(len(plan.devices), "worker")
+    how = f"{settings.numerics}, {settings.device_name}, depth mixing by {settings.engine}"
+    return f"{hands}, each {how}" if len(plan.devices) > 1 else f"{hands}, {how}"

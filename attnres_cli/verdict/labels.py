@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from attnres_cli.records.comparison_terms import ArmRecipe, Matched, Terms, Tuned
+from attnres_cli.verdict.codes import left_out
 from attnres_cli.verdict.comparison import Comparison
 from attnres_cli.verdict.format import between
 
@@ -12,9 +13,12 @@ _MATCHED = {"params": "parameters", "flops": "FLOPs per token", "time": "trainin
 
 
 def name(terms: Terms) -> str:
-    """For a column of a table: `shared`, `tuned`, `params matched to standard, tuned`."""
+    """For a column of a table: `shared`, `tuned`, `rates by design`, `params matched to standard,
+    tuned`.
+    """
     named = [] if terms.match == "tokens" else [f"{terms.match} matched to {terms.baseline}"]
-    return ", ".join(named + (["tuned"] if terms.is_tuned else [])) or "shared"
+    named += ["tuned"] if terms.is_tuned else ["rates by design"] if terms.by_design else []
+    return ", ".join(named) or "shared"
 
 
 def title(comparison: Comparison) -> str:
@@ -24,6 +28,8 @@ def title(comparison: Comparison) -> str:
         parts.append(f"each arm of {terms.baseline}'s {_MATCHED[terms.match]}")
     if terms.is_tuned:
         parts.append("each arm at its own tuned learning rate")
+    if terms.by_design:
+        parts.append("each arm at the recipe's learning rate for it")
     named = ", ".join(parts if len(parts) > 1 else [*parts, "the same for every arm"])
     return f"{named} [{comparison.registered}]" if comparison.registered else named
 
@@ -37,18 +43,30 @@ def tokens(comparison: Comparison) -> str:
 
 
 def lines(comparison: Comparison) -> list[str]:
-    """How each arm came to its recipe, with the numbers that decided, and what remains unequal."""
+    """What is left out because of its code; how each arm came to its recipe, with the numbers that
+    decided, and what remains unequal.
+    """
     own = [arm.own for arm in comparison.arms if arm.own is not None]
     tuned = [(each.variant, each.how) for each in own if isinstance(each.how, Tuned)]
-    found = remaining(own)
-    if tuned:
-        how = tuned[0][1]
-        found.append(
-            f"learning rates: {len(how.rates)} for every arm, a factor of about 1.41 apart, over "
-            f"the whole budget on seeds {', '.join(map(str, how.seeds))}, which no comparison "
-            "uses; mean losses"
+    whose = whose_rates(comparison.terms, tuned[0][1] if tuned else None)
+    older = left_out(comparison.older, comparison.records)
+    return [*older, *remaining(own), whose, *(_rate(variant, how) for variant, how in tuned)]
+
+
+def whose_rates(terms: Terms, how: Tuned | None = None) -> str:
+    """Whose learning rates the arms have: the recipe's, one or by design, or found here."""
+    if how is not None:
+        return (
+            f"learning rates tuned here: {len(how.rates)} for every arm, a factor of about 1.41 "
+            f"apart, over the whole budget on seeds {', '.join(map(str, how.seeds))}, which no "
+            "comparison uses; mean losses"
         )
-    return found + [_rate(variant, how) for variant, how in tuned]
+    if terms.by_design:
+        return (
+            "learning rates: the recipe's by design; a design without one takes its optim.lr (the "
+            "recipe's)"
+        )
+    return "learning rate: one for every arm, the recipe's"
 
 
 def remaining(own: Sequence[ArmRecipe]) -> list[str]:

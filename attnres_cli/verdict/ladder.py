@@ -10,16 +10,23 @@ from attnres_cli.config.recipe import Recipe
 from attnres_cli.errors import StudyError
 from attnres_cli.records.comparison_terms import ArmRecipe
 from attnres_cli.records.run import DataDescription, RunRecord
-from attnres_cli.stats.pairs import Difference, paired
-from attnres_cli.stats.scaling import Multiplier, PowerLaw, fit, fit_floor, multiplier
-from attnres_cli.verdict.comparison import ArmResult, Comparison, compare
+from attnres_cli.stats.pairs import Difference, mean_sd, paired
+from attnres_cli.stats.scaling import (
+    FLOOR_SIZES,
+    Multiplier,
+    PowerLaw,
+    fit,
+    multipliers,
+    shared_floor,
+)
+from attnres_cli.verdict.comparison import ArmResult, Comparison
 from attnres_cli.verdict.format import plural
+from attnres_cli.verdict.judge import compare
 from attnres_cli.verdict.select import comparable
 
 PFLOP_S_DAY = 8.64e19
 """The paper's unit of compute, in FLOPs."""
 
-_FLOOR_RUNGS = 4
 _TREND_DEPTHS = 3
 
 
@@ -39,7 +46,12 @@ class Rung:
     def arm(self, variant: str) -> ArmResult | None:
         """That arm, None where it may not be compared here."""
         arms = self.comparison.arms
-        return next((arm for arm in arms if arm.variant == variant and is_sound(arm)), None)
+        return next((arm for arm in arms if arm.variant == variant and arm.is_sound), None)
+
+    def mean(self, arm: ArmResult) -> float:
+        """Its loss over all seeds that the baseline has too, whatever looks there were."""
+        shared = sorted(arm.losses.keys() & self.baseline.losses.keys())
+        return mean_sd([arm.losses[seed] for seed in shared])[0]
 
 
 @dataclass(frozen=True)
@@ -47,9 +59,10 @@ class Scaled:
     """One arm over the rungs; compute in PFLOP/s-days, losses in nats per token.
 
     Attributes:
+        law: from four rungs up with a floor E that all arms share, below without.
         worth: how much more compute the baseline takes to the arm's loss at the largest rung; None
             for the baseline, and where `reason` says why. `in_time`: by measured FLOPs per second.
-        floor: the fit with E, of four rungs or more; `floor_worth` by it.
+        plain: where `law` may have a floor, the fit without; `plain_worth` by it.
         trend: how the difference from the baseline changes per doubling of n_layers, from the
             slope of every seed that all depths share; None below three depths or two seeds.
     """
@@ -58,8 +71,8 @@ class Scaled:
     law: PowerLaw
     worth: Multiplier | None = None
     in_time: float | None = None
-    floor: PowerLaw | None = None
-    floor_worth: Multiplier | None = None
+    plain: PowerLaw | None = None
+    plain_worth: Multiplier | None = None
     trend: Difference | None = None
     reason: str = ""
 
@@ -121,38 +134,43 @@ def ladder(
         if missing:
             left_out.append(f"{variant}: not comparable under recipe {', '.join(missing)}")
         else:
-            found.append(_scaled(variant, baseline, ordered))
-    return Ladder(ordered, tuple(found), tuple(left_out))
+            found.append([arm for rung in ordered if (arm := rung.arm(variant)) is not None])
+    return Ladder(ordered, _scaled(found, ordered), tuple(left_out))
 
 
-def is_sound(arm: ArmResult) -> bool:
-    """Whether its losses may be used: judged, or the baseline with no gate in the way."""
-    if arm.verdict == "baseline":
-        return not arm.reason and math.isfinite(arm.mean)
-    return arm.difference is not None
+def _scaled(arms: Sequence[Sequence[ArmResult]], rungs: Sequence[Rung]) -> tuple[Scaled, ...]:
+    """Each arm, given at every rung, the baseline first."""
+    sizes = [[compute(arm) for arm in own] for own in arms]
+    means = [[rung.mean(arm) for rung, arm in zip(rungs, own, strict=True)] for own in arms]
+    deep = len(rungs) >= FLOOR_SIZES
+    laws = fit(sizes, means, shared_floor(sizes, means) if deep else 0.0)
+    worths, reason = _worths(sizes, means, deep)
+    plain = fit(sizes, means) if deep else [None] * len(arms)
+    plain_worths = _worths(sizes, means, False)[0] if deep else [None] * len(arms)
+    speeds = [own[-1].tokens_per_second * own[-1].flops_per_token for own in arms]
+    return tuple(
+        Scaled(
+            own[0].variant,
+            laws[k],
+            worth := worths[k],
+            worth.value * speeds[k] / speeds[0] if worth else None,
+            plain[k],
+            plain_worths[k],
+            _trend(rungs, own, arms[0]) if k else None,
+            reason if k else "",
+        )
+        for k, own in enumerate(arms)
+    )
 
 
-def _scaled(variant: str, baseline: str, rungs: Sequence[Rung]) -> Scaled:
-    ours = [arm for rung in rungs if (arm := rung.arm(variant)) is not None]
-    theirs, deep = [rung.baseline for rung in rungs], len(rungs) >= _FLOOR_RUNGS
-    sizes, means = [compute(arm) for arm in ours], [arm.mean for arm in ours]
-    law, floor = fit(sizes, means), fit_floor(sizes, means) if deep else None
-    if variant == baseline:
-        return Scaled(variant, law, floor=floor)
-    losses = {compute(arm): dict(arm.losses) for arm in ours}
-    base = {compute(arm): dict(arm.losses) for arm in theirs}
-    trend = _trend(rungs, ours, theirs)
+def _worths(
+    sizes: Sequence[Sequence[float]], means: Sequence[Sequence[float]], floor: bool
+) -> tuple[list[Multiplier | None], str]:
+    """The multiplier of every arm, None of the baseline; or of none, with the reason."""
     try:
-        worth = multiplier(losses, base, sizes[-1])
+        return [None, *multipliers(sizes, means, floor)], ""
     except ValueError as error:
-        return Scaled(variant, law, floor=floor, trend=trend, reason=str(error))
-    ours_s, theirs_s = (a.tokens_per_second * a.flops_per_token for a in (ours[-1], theirs[-1]))
-    in_time = worth.value * ours_s / theirs_s
-    try:
-        with_floor = multiplier(losses, base, sizes[-1], floor=True) if deep else None
-    except ValueError:  # the baseline's floor lies above the arm's loss
-        with_floor = None
-    return Scaled(variant, law, worth, in_time, floor, with_floor, trend)
+        return [None] * len(sizes), str(error)
 
 
 def _trend(

@@ -10,9 +10,11 @@ import numpy as np
 
 from attnres_cli.records.run import RunRecord
 from attnres_cli.records.search_records import Search, Trial, fresh_seeds
+from attnres_cli.stats.looks import ALPHA
 from attnres_cli.stats.optima import CommonBest, common_best, likeliest_common
 from attnres_cli.stats.pairs import holm
-from attnres_cli.stats.power import ALPHA, seeds_needed
+from attnres_cli.stats.power import seeds_needed
+from attnres_cli.verdict.codes import of_one_code, shown
 from attnres_cli.verdict.comparison import version
 from attnres_cli.verdict.shape_results import Cell, Optimum, Shape, named, optimum, sizes, untested
 
@@ -60,11 +62,11 @@ class Finding:
 
 def find(search: Search, runs: Sequence[RunRecord]) -> Finding:
     """What the study's runs say of a search. Nothing is trained or chosen by what judges."""
-    mine = {
-        (run.variant, run.recipe_digest, run.seed): run
-        for run in runs
-        if run.fingerprint == search.fingerprint
-    }
+    names = {(t.variant, t.recipe_digest) for f in search.families for t in f.trials}
+    on_data = [run for run in runs if run.fingerprint == search.fingerprint]
+    tried = [run for run in on_data if (run.variant, run.recipe_digest) in names]
+    kept, _ = of_one_code(tried, search.codes or [shown(run) for run in tried[:1]])
+    mine = {(run.variant, run.recipe_digest, run.seed): run for run in kept}
     ended = {run.identity for run in mine.values() if run.result is not None}
     search = replace(search, confirm_seeds=fresh_seeds(search, ended))
     optima = tuple(optimum(search, family, mine) for family in search.families)
@@ -72,14 +74,12 @@ def find(search: Search, runs: Sequence[RunRecord]) -> Finding:
         _pair(search, optima, ours, theirs)
         for ours, theirs in itertools.combinations(range(len(optima)), 2)
     ]
-    names = {(t.variant, t.recipe_digest) for f in search.families for t in f.trials}
-    used = [run for key, run in mine.items() if key[:2] in names]
-    results = [run.result for run in used if run.result is not None]
+    results = [run.result for run in kept if run.result is not None]
     return Finding(
         search=search,
         optima=optima,
         pairs=_corrected(pairs),
-        versions=tuple(sorted({version(run) for run in used if run.result is not None})),
+        versions=tuple(sorted({version(run) for run in kept if run.result is not None})),
         settings=tuple(
             sorted({f"{r.settings.numerics} on {r.settings.device_name}" for r in results})
         ),

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from attnres_cli.config.recipe import paper
+from attnres_cli.config.shipped import paper
 from attnres_cli.errors import UsageError, unknown
 from attnres_cli.verdict.comparison import ArmResult, Comparison
 
@@ -18,8 +19,8 @@ Said = Literal[
 ]  # fmt: skip
 
 RULE = (
-    "within noise: the 95 % interval of your difference, paired by seed and not corrected for the "
-    "number of arms, holds 0; else the signs of both differences are compared"
+    "within noise: the interval of your difference, which is that of your verdict table, holds 0; "
+    "else the signs of both differences are compared"
 )
 
 
@@ -94,7 +95,7 @@ def _said(arm: ArmResult, gap: float | None) -> Said:
         return "not in the paper"
     if arm.difference is None:
         return "no verdict"
-    low, high = arm.difference.ci95
+    low, high = arm.interval or (-math.inf, math.inf)
     if low <= 0 <= high:
         return "within noise"
     if gap == 0:

@@ -3,15 +3,34 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
+from attnres_cli.config import address
+from attnres_cli.config.recipe import Recipe
 from attnres_cli.errors import StudyError
 from attnres_cli.records.run import DataDescription, RunRecord, RunResult
-from attnres_cli.stats.power import ASSUMED, Noise, Pairing, assumed, measured, noise
-from attnres_cli.verdict.comparison import Comparison, compare
+from attnres_cli.stats.looks import LEAST_SEEDS, first_rate
+from attnres_cli.stats.power import (
+    ASSUMED,
+    Noise,
+    Pairing,
+    assumed,
+    detectable,
+    measured,
+    multiplier,
+    noise,
+)
+from attnres_cli.verdict.chapter import ablate_typed, overrides_of
+from attnres_cli.verdict.comparison import Comparison
+from attnres_cli.verdict.family import BASELINE_FIRST
 from attnres_cli.verdict.format import plural
+from attnres_cli.verdict.judge import compare
+from attnres_cli.verdict.slope import Slope
+
+MINUTES = 5  # of training: what a resolution is quoted for
 
 
 @dataclass(frozen=True)
@@ -20,23 +39,38 @@ class PowerAnalysis:
 
     Attributes:
         noise: of the baseline's losses over seeds.
-        n_arms: besides the baseline; p is corrected for so many.
+        n_arms: besides the baseline.
+        alpha: the rate of the first look at each of them in this study.
         pairings: measured, where the study has arms; then assumed ones.
         runs: for each arm, the baseline first, runs held and the seconds that one takes, the median
             of `n_timed` runs.
         left_out: runs of the baseline that do not count: diverged, or computed in another way.
+        slope: of the baseline's loss over tokens; None: not known.
     """
 
     comparison: Comparison
     noise: Noise
     gap: float
     n_arms: int
+    alpha: float
     pairings: tuple[Pairing, ...]
     runs: tuple[tuple[int, float], ...]
     n_timed: int
     workers: int
     numerics: str
     left_out: int
+    slope: Slope | None
+
+    def worth(self, nats: float) -> float | None:
+        """A difference in loss as a multiple of compute; None where no slope is known."""
+        return multiplier(nats, self.slope.value) if self.slope else None
+
+    def in_minutes(self, pairing: Pairing) -> tuple[int, float | None]:
+        """Seeds of all arms that fit into MINUTES of training, and the least difference that they
+        find, None of fewer than a verdict takes.
+        """
+        seeds = int(60 * MINUTES * self.workers / sum(each for _, each in self.runs))
+        return seeds, detectable(seeds, pairing.sd, self.alpha) if seeds >= LEAST_SEEDS else None
 
 
 def analyse(
@@ -47,6 +81,7 @@ def analyse(
     n_arms: int | None,
     workers: int | None,
     n_cores: int,
+    slope: Slope | None = None,
 ) -> PowerAnalysis | None:
     """What runs of one recipe and fingerprint say; None where fewer than two of the baseline count.
 
@@ -74,8 +109,9 @@ def analyse(
             pairs.append(([arm.losses[s] for s in shared], [losses[s] for s in shared]))
     n_tests = n_arms or max(1, len(results) - 1)
     floor = noise(list(losses.values()))
-    found = measured(pairs, gap, n_tests)
-    rows = [*([found] if found else []), *(assumed(floor, rho, gap, n_tests) for rho in ASSUMED)]
+    alpha = first_rate(n_tests) * (1 if len(results) > 1 else BASELINE_FIRST)
+    found = measured(pairs, gap, alpha)
+    rows = [*([found] if found else []), *(assumed(floor, rho, gap, alpha) for rho in ASSUMED)]
     on = base[next(iter(losses))].settings
     fitting = max(1, n_cores // max(1, on.threads)) if on.device == "cpu" else 1
     return PowerAnalysis(
@@ -83,12 +119,14 @@ def analyse(
         noise=floor,
         gap=gap,
         n_arms=n_tests,
+        alpha=alpha,
         pairings=tuple(rows),
         runs=tuple(_runs(results, baseline, n_tests)),
         n_timed=sum(map(len, results.values())),
         workers=workers or fitting,
         numerics=numerics,
         left_out=len(base) - len(losses),
+        slope=slope,
     )
 
 
@@ -112,3 +150,14 @@ def too_few_runs(study: str, recipe: str, baseline: str, held: int) -> StudyErro
         f"study {study} holds {plural(held or 'no', 'run')} of {baseline} under recipe {recipe} "
         f"that count, a noise floor takes two or more: `{command}`"
     )
+
+
+def to_measure(recipe: Recipe, baseline: str, study: str) -> str:
+    """What trains the baseline at half of the recipe's tokens, for its slope; empty where no
+    command gives such a recipe.
+    """
+    half = recipe.at(recipe.steps // 2 * recipe.tokens_per_step)
+    typed = overrides_of(half) if recipe.steps > 1 else None
+    if typed is None:
+        return ""
+    return shlex.join([*ablate_typed([baseline], *typed, range(2)), *address.typed(study)])

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from attnres_cli.records.comparison_terms import SHARED, ArmRecipe
+from attnres_cli.config.margin import nats
+from attnres_cli.records.comparison_terms import BY_DESIGN, SHARED, ArmRecipe
 from attnres_cli.records.preregister import Registration
 from attnres_cli.records.run import DataDescription, RunRecord
-from attnres_cli.verdict.comparison import Comparison, compare
+from attnres_cli.verdict.comparison import Comparison, Rules
+from attnres_cli.verdict.judge import compare
 from attnres_cli.verdict.select import Choice, told
 
 EXPLORATORY = "exploratory"
@@ -20,13 +22,17 @@ def compared(
     data: DataDescription,
     own: Sequence[ArmRecipe],
     registrations: Sequence[Registration],
+    rules: Rules = Rules(),  # noqa: B008 (frozen)
 ) -> list[Comparison]:
     """The labelled comparisons of a recipe: on the shared terms, then on each of the others."""
-    found = [
-        compare(runs, data, chosen.baseline, terms, mine)
-        for runs, terms, mine in told(chosen, records, own)
-    ]
-    return labelled(found, records, data, registrations)
+    found = []
+    for runs, terms, mine in told(chosen, records, own):
+        digests = {run.recipe_digest for run in runs}
+        older = tuple(run for run in chosen.older if run.recipe_digest in digests)
+        found.append(compare(runs, data, chosen.baseline, terms, mine, rules, older))
+    left_out = {run.id for run in chosen.older}
+    same_code = [record for record in records if record.id not in left_out]
+    return labelled(found, same_code, data, registrations, own)
 
 
 def labelled(
@@ -34,6 +40,7 @@ def labelled(
     records: Sequence[RunRecord],
     facts: DataDescription,
     registrations: Sequence[Registration],
+    own: Sequence[ArmRecipe] = (),
 ) -> list[Comparison]:
     """The comparisons of one recipe, labelled; unchanged where the study has no preregistration.
 
@@ -56,7 +63,12 @@ def labelled(
     runs = [r for r in runs if r.fingerprint == facts.fingerprint]
     if not runs:
         return _explore(found, f"nothing of preregistration {mine.digest} has been planned")
-    first = compare(runs, facts, mine.baseline)
+    rules = found[0].rules
+    margin = rules.margin if mine.margin is None else nats(mine.margin, rules.slope)
+    fixed = replace(rules, is_registered=True, margin=margin)
+    rates = [each for each in own if (each.base_digest, each.terms) == (digest, BY_DESIGN)]
+    terms = BY_DESIGN if rates else SHARED
+    first = compare(runs, facts, mine.baseline, terms, rates, fixed, found[0].older)
     ended = sum(record.result is not None for record in runs)
     label = f"preregistered {mine.digest}"
     if ended < mine.n_runs:
@@ -79,4 +91,5 @@ def _is_same(one: Comparison, other: Comparison) -> bool:
     def runs(comparison: Comparison) -> set[tuple[str, int]]:
         return {(arm.variant, seed) for arm in comparison.arms for seed in arm.losses}
 
-    return one.terms == SHARED and one.baseline == other.baseline and runs(one) == runs(other)
+    same = (one.terms, one.baseline) == (other.terms, other.baseline)
+    return same and runs(one) == runs(other)

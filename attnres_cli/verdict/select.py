@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 
 from attnres_cli.errors import AttnresError, StudyError, UsageError, unknown
-from attnres_cli.records.comparison_terms import SHARED, ArmRecipe, Terms
+from attnres_cli.records.comparison_terms import BY_DESIGN, SHARED, ArmRecipe, Given, Terms
 from attnres_cli.records.run import FIRST_TUNING_SEED, RunRecord
+from attnres_cli.verdict.codes import of_code, of_one_code, shown
 
 Canonical = Callable[[str, str], str]
 """A spec and a recipe's digest in, the spec's canonical form under that recipe out."""
@@ -15,19 +16,40 @@ Canonical = Callable[[str, str], str]
 
 @dataclass(frozen=True)
 class Choice:
-    """The runs to compare, and in `others` what --recipe would take for the study's other runs."""
+    """The runs to compare, and in `others` what --recipe would take for the study's other runs.
+    `older` are those left out because of their code, under recipes made of this one too.
+    """
 
     records: list[RunRecord]
     recipe_digest: str
     fingerprint: str
     baseline: str
     others: tuple[str, ...] = ()
+    older: tuple[RunRecord, ...] = ()
+
+
+def with_rates(records: Sequence[RunRecord], own: Sequence[ArmRecipe]) -> list[RunRecord]:
+    """The runs, and after each what it is too: a run of a recipe that has rates by design."""
+    held: dict[tuple[str, str, str], dict[str, str]] = {}
+    for each in own:
+        if isinstance(each.how, Given):
+            bases = held.setdefault((each.variant, each.digest, each.fingerprint), {})
+            bases[each.base_digest] = each.recipe
+    found = []
+    for record in records:
+        found.append(record)
+        bases = held.get((record.variant, record.recipe_digest, record.fingerprint), {})
+        found += [replace(record, recipe=name, recipe_digest=base) for base, name in bases.items()]
+    return found
 
 
 def comparable(records: Sequence[RunRecord], own: Sequence[ArmRecipe] = ()) -> list[RunRecord]:
     """The runs that did not tune a learning rate, under recipes that were not made of others."""
-    made = {found.digest for found in own} - {found.base_digest for found in own}
-    return [r for r in records if r.seed < FIRST_TUNING_SEED and r.recipe_digest not in made]
+    records = [record for record in records if record.seed < FIRST_TUNING_SEED]
+    made = {(each.variant, each.digest) for each in own if each.digest != each.base_digest}
+    whole = {each.base_digest for each in own}
+    whole |= {r.recipe_digest for r in records if (r.variant, r.recipe_digest) not in made}
+    return [record for record in records if record.recipe_digest in whole]
 
 
 def choose(
@@ -37,15 +59,18 @@ def choose(
     baseline: str,
     canonical: Canonical = lambda spec, _digest: spec,
     own: Sequence[ArmRecipe] = (),
+    codes: Collection[str] = (),
 ) -> Choice:
-    """The runs of one recipe on one fingerprint, by default the study's newest. `recipe` is a name,
-    the start of a digest, or digest@fingerprint; an arm's own recipe is reported with the one it
-    was made of, and can be asked for by its digest.
+    """The runs of one recipe on one fingerprint by one code, by default the newest of the study.
+    `recipe` is a name, the start of a digest, or digest@fingerprint; an arm's own recipe is
+    reported with the one it was made of, and can be asked for by its digest. `codes` are starts of
+    digests, see `of_one_code`.
 
     `canonical` gives the canonical form of a spec under the recipe of a digest. It takes torch, so
     it is asked only where no arm has the name as typed, with options in any order.
 
-    Raises StudyError where the study has no run, UsageError where it lacks the recipe or baseline.
+    Raises StudyError where the study has no run, UsageError where it lacks the recipe, code or
+    baseline.
     """
     records = comparable(records)
     if not records:
@@ -57,13 +82,17 @@ def choose(
     if not meant:
         known = {name for r in records for name in (r.recipe, r.recipe_digest)}
         raise UsageError(unknown("recipe in this study", str(recipe), known))
-    last = meant[-1]
+    last = (of_code(meant, codes) or meant)[-1]
+    family = _family(last, records, own)
+    if not of_code(family, codes):
+        known = {shown(run) for run in family}
+        raise UsageError(unknown("code of these runs", ", ".join(codes), known))
     others = {f"{_group(r)} ({r.recipe})" for r in whole if _group(r) != _group(last)}
     arms = _arms(records, last, own)
     name = _named(baseline, last, arms, canonical)
     if name not in arms and name != "standard":
         raise UsageError(unknown("baseline", baseline, arms))
-    return replace(_of(last, records, name), others=tuple(sorted(others)))
+    return replace(_of(last, records, name, own, codes), others=tuple(sorted(others)))
 
 
 def every(
@@ -73,6 +102,7 @@ def every(
     baseline: str,
     canonical: Canonical,
     own: Sequence[ArmRecipe] = (),
+    codes: Collection[str] = (),
 ) -> list[Choice]:
     """A choice per recipe and data that `recipe` can mean, by default all, with `newest` last. One
     that lacks the baseline is among them.
@@ -85,13 +115,32 @@ def every(
             name = _named(baseline, record, _arms(records, record, own), canonical)
         except AttnresError:  # a spec that does not fit this depth has no runs at it
             name = baseline
-        found.append(_of(record, records, name))
+        found.append(_of(record, records, name, own, codes))
     return [*found, newest]
 
 
-def _of(last: RunRecord, records: Sequence[RunRecord], baseline: str) -> Choice:
-    chosen = [record for record in records if _group(record) == _group(last)]
-    return Choice(chosen, last.recipe_digest, last.fingerprint, baseline)
+def _of(
+    last: RunRecord,
+    records: Sequence[RunRecord],
+    baseline: str,
+    own: Sequence[ArmRecipe],
+    codes: Collection[str],
+) -> Choice:
+    """The runs of the recipe of this one, by one code, which is that of recipes made of it too."""
+    kept, older = of_one_code(_family(last, records, own), codes or [shown(last)])
+    chosen = [record for record in kept if record.recipe_digest == last.recipe_digest] or kept
+    return Choice(chosen, last.recipe_digest, last.fingerprint, baseline, older=tuple(older))
+
+
+def _family(
+    last: RunRecord, records: Sequence[RunRecord], own: Sequence[ArmRecipe]
+) -> list[RunRecord]:
+    """The runs of the recipe of this one and of those made of it, on its data."""
+    base = (last.recipe_digest, last.fingerprint)
+    made = {each.digest for each in own if (each.base_digest, each.fingerprint) == base}
+    digests = {last.recipe_digest, *made}
+    on_data = [record for record in records if record.fingerprint == last.fingerprint]
+    return [record for record in on_data if record.recipe_digest in digests]
 
 
 def _arms(records: Sequence[RunRecord], last: RunRecord, own: Sequence[ArmRecipe]) -> set[str]:
@@ -112,8 +161,11 @@ def told(
 ) -> list[tuple[list[RunRecord], Terms, list[ArmRecipe]]]:
     """What a report compares: the runs under the shared recipe, then, for each of the terms on
     which arms got their own recipes, those runs and recipes. The former is left out where only the
-    baseline was trained under the shared recipe.
+    baseline was trained under the shared recipe, or the recipe has rates by design. Runs of other
+    code are in none.
     """
+    older = {record.id for record in chosen.older}
+    records = [record for record in records if record.id not in older]
     base = (chosen.recipe_digest, chosen.fingerprint)
     own = [each for each in own if (each.base_digest, each.fingerprint) == base]
     found = []
@@ -122,10 +174,12 @@ def told(
         runs = _on(terms, mine, records, chosen)
         if runs and terms.baseline in ("", chosen.baseline):
             found.append((runs, terms, mine))
-    if not found or {record.variant for record in chosen.records} != {chosen.baseline}:
-        shared: list[ArmRecipe] = []
-        found.insert(0, (chosen.records, SHARED, shared))
-    return found
+    is_shared = not any(each.terms.by_design for each in own)
+    trained = {record.variant for record in chosen.records}
+    if not found or (is_shared and trained - {chosen.baseline}):
+        none: list[ArmRecipe] = []
+        found.insert(0, (chosen.records, SHARED if is_shared else BY_DESIGN, none))
+    return sorted(found, key=lambda each: each[1] not in (SHARED, BY_DESIGN))
 
 
 def _on(
@@ -134,7 +188,7 @@ def _on(
     """The runs that these recipes of arms are compared by."""
     digests = {each.variant: each.digest for each in own}
     if not terms.is_tuned:  # the baseline, to which the others are made equal, keeps the recipe
-        digests[terms.baseline] = chosen.recipe_digest
+        digests.setdefault(terms.baseline, chosen.recipe_digest)
     return [
         record
         for record in comparable(records)

@@ -13,9 +13,9 @@ import numpy as np
 
 from attnres_cli.records.run import RunRecord, Settings, Status
 from attnres_cli.records.search_records import Family, Search, State, Trial, Value, on_front
+from attnres_cli.stats.looks import ALPHA
 from attnres_cli.stats.optima import may_be_best
 from attnres_cli.stats.pairs import mean_interval
-from attnres_cli.stats.power import ALPHA
 from attnres_cli.verdict.comparison import last_line
 from attnres_cli.verdict.format import plural
 

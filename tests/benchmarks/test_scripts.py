@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,9 @@ from typing import Any
 
 import pytest
 from servers import PASSWORD, Server
+
+from attnres_cli.stats.looks import first_rate
+from attnres_cli.stats.power import detectable, multiplier
 
 FOLDER = Path(__file__).parent.parent.parent / "benchmarks"
 HEAVY = ("pydantic", "typer", "rich", "yaml", "sqlalchemy", "optuna", "scipy", "matplotlib")
@@ -228,3 +232,21 @@ def test_study_counts_every_trial_in_a_file_and_on_a_server(
     assert all(len(each["per_minute"]) == 2 for each in results if "per_minute" in each)
     assert done.stdout.count("none lost, none twice") == 6
     assert PASSWORD not in done.stdout + json.dumps(document)
+
+
+@pytest.mark.slow
+def test_resolution_is_that_of_the_noise_and_the_slope_and_no_mean_is_told(tmp_path: Path):
+    short = ["--recipe", "smoke", "--seeds", "3", "--slope-seeds", "2"]
+    done = subprocess.run(
+        [sys.executable, str(FOLDER / "resolution.py"), *short], cwd=tmp_path,
+        check=True, capture_output=True, text=True,
+    )  # fmt: skip
+
+    slope = float(re.search(r"slope of standard: (\S+) nats", done.stdout)[1])
+    sd, n = re.search(r"^attnres .* (0\.\d+) \[.*\] of (\d)$", done.stdout, re.M).groups()
+    plan = r"^now: 1 arm x 7 seeds +attnres +(\S+)  (\S+)x"
+    sees, worth = map(float, re.search(plan, done.stdout, re.M).groups())
+    assert n == "3"
+    assert sees == pytest.approx(detectable(7, float(sd), first_rate(1)), abs=2e-4)
+    assert worth == pytest.approx(multiplier(sees, slope), rel=2e-3)
+    assert "val loss" not in done.stdout

@@ -198,7 +198,7 @@ def test_the_engine_and_the_precision_that_were_asked_for_are_used(
 
     conditions = json.loads(out)["conditions"]
     assert conditions["engine"] == "reference"
-    assert conditions["computed"] == "cpu bf16 eager"
+    assert conditions["computed"] == "cpu bf16 eager, 1 thread"
     found = arms_of(out)["attnres"]
     assert found["wrong"] is None
     assert 1e-5 < found["disagreement"][1] < 0.08  # bf16 is rougher than what it is compared with

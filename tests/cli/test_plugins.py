@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 from pathlib import Path
@@ -95,10 +96,33 @@ def test_a_plugin_is_compared_by_workers_of_their_own_and_never_mixed_with_other
     (folder / "mine.py").write_text(SOUND + "# a remark\n")
     assert process(*compare)[0] == 0  # the same code
 
+    listed = json.loads(process("runs", "--format", "json")[1])
+    (old,) = [run["code"] for run in listed if run["variant"] == "mine"]
+    assert len(listed) == 2
+
     (folder / "mine.py").write_text(SOUND.replace("/ 2", "/ 3"))
-    code, _, err = process(*compare)
-    assert (code, err.count("\n")) == (2, 1)
-    assert "has changed since the study's runs of it: use another --study" in err
+    code, out, err = process(*compare)
+    assert code == 0
+    assert "the study holds 1 run of mine by other code (design changed): they stay, `attnre" in err
+    assert f"1 run of mine by other code (design changed): attnres report --code {old}" in out
+    listed = json.loads(process("runs", "--format", "json")[1])
+    _, first, edited = listed
+    assert (first["code"], edited["variant"], edited["seed"]) == (old, "mine", first["seed"])
+    assert edited["val_loss"] != first["val_loss"]
+
+    def reported(*options: str) -> float:
+        report = json.loads(process("report", "--format", "json", *options)[1])
+        return next(arm["mean"] for arm in report["arms"] if arm["variant"] == "mine")
+
+    assert reported() == edited["val_loss"]
+    assert reported("--code", old[:5]) == first["val_loss"]
+    code, out, _ = process("verify", str(first["id"]), "--plugin", "mine.py")
+    assert code == 3
+    assert f"changed since: code: {old}, now {edited['code']}" in out
+
+    (folder / "mine.py").write_text(SOUND)  # back: nothing is to be trained
+    assert process(*compare)[0] == 0
+    assert len(json.loads(process("runs", "--format", "json")[1])) == 3
 
 
 @pytest.mark.slow

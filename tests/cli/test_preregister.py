@@ -14,6 +14,8 @@ from studies import fill
 
 from attnres_cli.config.recipe import Recipe, load
 from attnres_cli.errors import StudyError
+from attnres_cli.records import preregister
+from attnres_cli.stats.looks import LEAST_SEEDS
 from attnres_cli.store.store import Store
 
 FILE = """
@@ -22,11 +24,12 @@ recipe: smoke
 set: [train.tokens=4k]
 arms: [attnres, "attnres:n_blocks=2"]
 baseline: standard
-seeds: [0, 1, 2]
+seeds: [0, 1, 2, 3, 4]
 metric: val_loss
-test: paired-t-holm
+test: paired-t
 """
-BASE, LESS = [1.50, 1.52, 1.47, 1.51], [1.45, 1.48, 1.43, 1.47]
+BASE = [1.50, 1.52, 1.47, 1.49, 1.48, 1.51]
+LESS = [1.45, 1.48, 1.43, 1.45, 1.44, 1.47]
 
 
 @pytest.fixture(autouse=True)
@@ -64,13 +67,13 @@ def test_what_is_fixed_is_kept_with_its_digest(capsys, recipe: Recipe):
     assert kept.digest in out
     assert kept.recipe_digest == recipe.digest
     assert kept.arms == ("standard", "attnres", block(recipe))
-    assert (kept.baseline, kept.seeds, kept.metric) == ("standard", (0, 1, 2), "val_loss")
+    assert (kept.baseline, kept.seeds, kept.metric) == ("standard", (0, 1, 2, 3, 4), "val_loss")
 
 
 def test_the_same_again_changes_nothing_and_another_is_refused(folder: Path, capsys):
     report(capsys, "--preregister", "plan.yaml")
     same, _, _ = report(capsys, "--preregister", "plan.yaml")
-    (folder / "other.yaml").write_text(FILE.replace("[0, 1, 2]", "[0, 1, 2, 3]"))
+    (folder / "other.yaml").write_text(FILE.replace("[0, 1, 2, 3, 4]", "[0, 1, 2, 3, 4, 5]"))
 
     code, _, err = report(capsys, "--preregister", "other.yaml")
 
@@ -90,16 +93,16 @@ def test_it_is_refused_once_runs_of_the_recipe_are_there(folder: Path, capsys, r
 
 def test_just_what_was_registered_is_no_exploration(folder: Path, capsys, recipe: Recipe):
     report(capsys, "--preregister", "plan.yaml")
-    losses = {"standard": BASE[:3], "attnres": LESS[:3]}
+    losses = {"standard": BASE[:5], "attnres": LESS[:5]}
     fill(folder / "attnres.db", recipe, losses)
     before = titles(capsys)
 
-    fill(folder / "attnres.db", recipe, losses | {block(recipe): BASE[:3]})
+    fill(folder / "attnres.db", recipe, losses | {block(recipe): BASE[:5]})
     after = titles(capsys)
 
     (kept,) = Store.open("attnres.db", create=False).registrations()
     assert before == [
-        f"exploratory until all runs of preregistration {kept.digest} have ended: 6 of 9"
+        f"exploratory until all runs of preregistration {kept.digest} have ended: 10 of 15"
     ]
     assert after == [f"preregistered {kept.digest}"]
 
@@ -108,7 +111,7 @@ def test_more_seeds_and_arms_are_exploratory_and_leave_the_registered_as_it_was(
     folder: Path, capsys, recipe: Recipe
 ):
     report(capsys, "--preregister", "plan.yaml")
-    losses = {"standard": BASE[:3], "attnres": LESS[:3], block(recipe): BASE[2::-1]}
+    losses = {"standard": BASE[:5], "attnres": LESS[:5], block(recipe): BASE[4::-1]}
     fill(folder / "attnres.db", recipe, losses)
     alone = json.loads(report(capsys, "--format", "json")[1])
 
@@ -141,7 +144,7 @@ def test_another_recipe_and_another_baseline_are_exploratory(
     folder: Path, capsys, recipe: Recipe, tiny_recipe: Recipe
 ):
     report(capsys, "--preregister", "plan.yaml")
-    fill(folder / "attnres.db", recipe, {"standard": BASE[:3], "attnres": LESS[:3]})
+    fill(folder / "attnres.db", recipe, {"standard": BASE[:5], "attnres": LESS[:5]})
     fill(folder / "attnres.db", tiny_recipe, {"standard": BASE, "attnres": LESS})
 
     _, other, _ = report(capsys, "--recipe", "tiny", "--format", "json")
@@ -165,7 +168,7 @@ def test_what_was_changed_since_is_refused(folder: Path, capsys):
     connection = sqlite3.connect("attnres.db")
     with connection:
         connection.execute(
-            "UPDATE attnres_registrations SET document = replace(document, '[0, 1, 2]', '[0, 1]')"
+            "UPDATE attnres_registrations SET document = replace(document, '3, 4]', '3]')"
         )
     connection.close()
 
@@ -177,9 +180,15 @@ BAD = {
     "no file": (None, "cannot be read"),
     "unknown key": (FILE + "sedes: 3\n", "unknown key 'sedes': did you mean 'seeds'?"),
     "no metric": (FILE.replace("metric: val_loss", ""), "metric is missing"),
-    "test": (FILE.replace("paired-t-holm", "z-test"), "test: input should be 'paired-t-holm'"),
-    "one seed": (FILE.replace("[0, 1, 2]", "[0]"), "seeds: value should have at least 2 items"),
-    "a seed twice": (FILE.replace("[0, 1, 2]", "[0, 1, 1]"), "different ones are needed"),
+    "test": (FILE.replace("paired-t", "z-test"), "test: input should be 'paired-t' or"),
+    "one seed": (
+        FILE.replace("[0, 1, 2, 3, 4]", "[0]"),
+        "seeds: value should have at least 5 items",
+    ),
+    "a seed twice": (
+        FILE.replace("[0, 1, 2, 3, 4]", "[0, 1, 2, 3, 3]"),
+        "different ones are needed",
+    ),
     "recipe": (FILE.replace("smoke", "smok"), "did you mean 'smoke'?"),
     "arm": (FILE.replace("[attnres,", "[atnres,"), "did you mean 'attnres'?"),
     "only the baseline": (
@@ -204,3 +213,22 @@ def test_what_cannot_be_meant_is_one_line_and_nothing_is_written(
     assert words in err
     assert err.count("\n") == 1
     assert not (folder / "attnres.db").exists()
+
+
+def test_a_registered_margin_gives_its_words_and_a_digest_of_its_own(
+    folder: Path, capsys, recipe: Recipe
+):
+    (folder / "wide.yaml").write_text(FILE + "margin: 0.2\n")
+    _, alone, _ = report(capsys, "--preregister", "plan.yaml", "--study", "alone.db")
+    _, wide, _ = report(capsys, "--preregister", "wide.yaml")
+    fill(folder / "attnres.db", recipe, {"standard": BASE, "attnres": LESS})
+
+    document = json.loads(report(capsys, "--format", "json")[1])
+
+    assert alone.split()[1] != wide.split()[1]
+    words = {arm["variant"]: arm["verdict"] for arm in document["arms"]}
+    assert (document["margin"], words["attnres"]) == (0.2, "equal within the margin")
+
+
+def test_a_first_look_takes_as_many_seeds_as_a_preregistration():
+    assert preregister.LEAST_SEEDS == LEAST_SEEDS

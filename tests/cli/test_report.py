@@ -84,7 +84,7 @@ def test_an_empty_study_says_what_fills_it(tmp_path: Path, capsys: pytest.Captur
 FORMS = ("table", "markdown", "csv", "json", "latex", "html")
 STUDIES: dict[str, tuple[dict[str, list[float]], str]] = {
     "one arm": ({"standard": [1.5, 1.6]}, "Only the baseline standard has been trained"),
-    "one seed": ({"standard": [1.5], "attnres": [1.4]}, "two shared seeds or more, got 1"),
+    "one seed": ({"standard": [1.5], "attnres": [1.4]}, "1 of 5 seeds"),
     "no baseline": ({"attnres": [1.5, 1.6]}, "No run of the baseline standard has ended"),
     "only failures": ({}, "No answer: no run has ended (2 failed)"),
 }

@@ -206,6 +206,19 @@ def test_removed_runs_are_gone_with_curves_and_files_and_others_stay(store: Stor
     assert [folder.name[:2] for folder in store.folder.iterdir()] == ["2-"]
 
 
+def test_what_is_removed_is_named_with_its_reason_where_a_run_of_its_recipe_has_ended(
+    store: Store,
+):
+    without = runs("rm", "1").stderr
+    given = runs("rm", "2", "--reason", "a kernel of another driver").stderr
+
+    assert "reports go on to name standard seed 0: missing, until they are trained" in without
+    assert "excluded for that reason" in given
+    assert [gone.reason for gone in store.removed()] == [None, "a kernel of another driver"]
+    with pytest.raises(UsageError, match="--reason takes words"):
+        runs("rm", "3", "--reason", " ")
+
+
 def test_where_one_number_is_unknown_nothing_is_removed():
     with pytest.raises(UsageError):
         runs("rm", "1", "99")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,9 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, ValidationError
 
+from attnres_cli.config import margin as margins
 from attnres_cli.config import recipe as recipes
+from attnres_cli.config import shipped
 from attnres_cli.config.recipe import Recipe
 from attnres_cli.errors import RecipeError
 
@@ -25,6 +28,8 @@ OTHER = {
     "description": "other",
     "variants": "[standard]",
     "ladder": "[{optim.lr: 2e-3}]",
+    "slope": "0.4",
+    "margin": "1.05x",
     "model.n_layers": "3",
     "model.d_model": "32",
     "model.n_heads": "4",
@@ -67,6 +72,7 @@ OTHER = {
     "optim.warmup_fraction": "0.1",
     "optim.decay_fraction": "0.1",
     "optim.final_lr_fraction": "0",
+    "rates": "{attnres: 2e-3}",
     "train.tokens": "2k",
     "train.batch_size": "2",
     "train.micro_batch_size": "1",
@@ -76,7 +82,7 @@ OTHER = {
     "train.precision": "fp32",
     "train.compile": "'off'",
 }
-FREE = {"name", "description", "variants", "ladder", "data.path"}
+FREE = {"name", "slope", "margin", "description", "variants", "ladder", "data.path"}
 
 # A source that reads the key, where the default one does not.
 READ_BY = {
@@ -102,6 +108,10 @@ REFUSED = {
     **{f"train.tokens={text}": ("integer", text.strip(".")) for text in NO_COUNTS},
     **{f"model.n_layers={text}": ("greater than 0", text) for text in ("0", "-1", "-2k", "0M")},
     "optim.lr=fast": ("valid number", "got 'fast'"),
+    "rates=3": ("rates", "a mapping as {attnres: 4e-3}", "got 3"),
+    "rates={attnres: yes}": ("rates: attnres", "learning rate above 0", "got True"),
+    "rates={attnres: .inf}": ("learning rate above 0",),
+    "rates.attnres:heads=2=0": ("attnres:heads=2", "learning rate above 0", "got 0"),
     "optim.lr=yes": ("valid number", "got True"),
     "optim.lr=": ("valid number", "got None"),
     "optim.lr='0.1'": ("valid number", "got '0.1'"),
@@ -227,12 +237,12 @@ def test_every_shipped_recipe_loads_under_its_name(name: str):
 
 def test_there_is_a_quick_recipe_and_a_quick_suite():
     assert "quick" in recipes.names()
-    assert "quick" in recipes.suite_names()
+    assert "quick" in shipped.suite_names()
 
 
-@pytest.mark.parametrize("name", recipes.suite_names())
+@pytest.mark.parametrize("name", shipped.suite_names())
 def test_every_shipped_suite_lists_different_variants_with_the_baseline(name: str):
-    specs = recipes.suite(name)
+    specs = shipped.suite(name)
 
     assert len(specs) > 1
     assert len(set(specs)) == len(specs)
@@ -334,13 +344,13 @@ def test_an_unknown_recipe_is_refused_with_the_nearest_and_the_way_to_a_file():
 
 def test_an_unknown_suite_is_refused_with_the_nearest():
     with pytest.raises(RecipeError, match=r"suite 'quikc'.*did you mean 'quick'"):
-        recipes.suite("quikc")
+        shipped.suite("quikc")
 
 
 @pytest.mark.parametrize("name", ["../quick", "suites/quick", "quick.yaml", ""])
 def test_a_suite_has_a_name_and_no_path(name: str):
     with pytest.raises(RecipeError, match="unknown suite"):
-        recipes.suite(name)
+        shipped.suite(name)
 
 
 # --set
@@ -384,6 +394,22 @@ def test_the_digest_does_not_see_names_and_places(lab: str, key: str):
     assert other.digest == recipes.load(lab, [text]).digest
 
 
+def test_a_slope_is_dropped_where_what_it_was_measured_on_is_changed(write: Callable[..., str]):
+    path = write("slope: 0.43\n" + TEXT)
+
+    assert recipes.load(path).slope == 0.43
+    assert recipes.load(path, ["description=the same"]).slope == 0.43
+    assert recipes.load(path, ["train.tokens=2k"]).slope is None
+    assert recipes.load(path, ["train.tokens=2k", "slope=0.4"]).slope == 0.4
+    assert recipes.load(path).at(3000).slope is None
+
+
+def test_a_size_of_a_ladder_has_no_slope(write: Callable[..., str]):
+    path = write("slope: 0.43\nladder: [{train.tokens: 2k}, {train.tokens: 4k}]\n" + TEXT)
+
+    assert [size.slope for size in recipes.rungs(recipes.load(path))] == [None, None]
+
+
 def test_the_digest_does_not_see_how_equal_sizes_are_given(lab: str):
     plain = recipes.load(lab)
     heads = plain.model.n_heads
@@ -414,6 +440,34 @@ def test_the_digest_does_not_see_the_order_of_keys(write: Callable[..., str]):
     assert forward == backward
 
 
+# Learning rates by design
+
+
+def test_a_design_is_trained_under_the_recipe_of_its_own_rate(write: Callable[..., str]):
+    plain = recipes.load(write(TEXT))
+    recipe = recipes.load(write(TEXT + "rates: {mhc: 1e-3, 'attnres:block_size=4': 2e-3}\n"))
+
+    assert recipe.of("attnres:block_size=4") == plain.at_rate(2e-3)
+    assert recipe.of("standard") == plain
+    assert recipe.digest not in (plain.digest, recipe.of("mhc").digest)
+    turned = recipes.load(write(TEXT + "rates: {'attnres:block_size=4': 2e-3, mhc: 1e-3}\n"))
+    assert turned.digest == recipe.digest
+    assert Recipe.model_validate_json(recipe.model_dump_json()) == recipe
+
+
+def test_a_typed_rate_drops_those_of_the_file_and_says_so(write: Callable[..., str]):
+    path, told = write(TEXT + "rates: {attnres: 2e-3, mhc: 1e-3}\n"), []
+
+    one = recipes.load(path, ["optim.lr=1e-3"], told.append)
+    two = recipes.load(path, ["rates.attnres:heads=2=3e-3", "optim.lr=1e-3"], told.append)
+    more = recipes.load(path, ["rates.attnres:heads=2=3e-3"], told.append)
+
+    assert one.rates == ()
+    assert two.rates == (("attnres:heads=2", 3e-3),)
+    assert more.rates == (("attnres", 2e-3), ("attnres:heads=2", 3e-3), ("mhc", 1e-3))
+    assert len(told) == 2
+
+
 def test_studies_of_before_later_keys_were_added_stay_comparable(lab: str):
     assert recipes.load(lab).digest == "2f5c6e35054b"  # as of the first version that kept studies
     said = ["optim.optimizer=adamw", "train.checkpoint_activations=false"]
@@ -430,3 +484,26 @@ def test_a_recipe_cannot_be_changed(lab: str, section: str, key: str, value: Any
 
     with pytest.raises(ValidationError, match="frozen"):
         setattr(held, key, value)
+
+
+@pytest.mark.parametrize(
+    ("margin", "slope", "nats"),
+    [(0.01, None, 0.01), ("0.02", None, 0.02), ("1.05x", 0.4, 0.4 * math.log(1.05))],
+)
+def test_a_margin_is_in_nats_or_a_multiple_of_compute(margin, slope, nats: float):
+    assert margins.nats(margin, slope) == pytest.approx(nats)
+
+
+@pytest.mark.parametrize("margin", ["x", "-0.1", "0", "1x", "0.9x", "nan", "1.05y"])
+def test_what_is_no_margin_is_refused_in_a_recipe_as_in_a_command(
+    margin: str, write: Callable[..., str]
+):
+    with pytest.raises(RecipeError, match=r"as 0\.01, or of compute, as 1\.05x, got"):
+        margins.nats(margin, 0.4)
+    with pytest.raises(RecipeError, match="margin"):
+        recipes.load(write(f"margin: {margin}\n" + TEXT))
+
+
+def test_a_margin_of_compute_takes_a_slope():
+    with pytest.raises(RecipeError, match=r"give the margin in nats per token, as 0\.01"):
+        margins.nats("1.05x", None)

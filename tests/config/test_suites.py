@@ -9,39 +9,39 @@ from pathlib import Path
 
 import pytest
 
-from attnres_cli.config import recipe
+from attnres_cli.config import recipe, shipped
 from attnres_cli.errors import RecipeError
 from attnres_cli.lab.grid import resolve
 from attnres_cli.nn import variant
 from attnres_cli.nn.residual import registry
 
-PAPER = recipe.paper()
+PAPER = shipped.paper()
 
 
 def canonical(specs: list[str]) -> set[str]:
     return {str(variant.parse(spec)) for spec in specs}
 
 
-@pytest.mark.parametrize("name", recipe.suite_names())
+@pytest.mark.parametrize("name", shipped.suite_names())
 def test_every_arm_of_a_suite_is_a_design_and_the_baseline_is_first(name: str):
-    specs = recipe.suite(name)
+    specs = shipped.suite(name)
 
     assert specs[0] == "standard"
     assert len(canonical(specs)) == len(specs)
-    assert recipe.about_suite(name)["description"]
+    assert shipped.about_suite(name)["description"]
 
 
 def test_suite_all_holds_every_design_with_its_defaults():
-    assert recipe.suite("all") == list(registry())
+    assert shipped.suite("all") == list(registry())
 
 
 def test_table4_and_fig6_and_table2_hold_what_the_paper_prints():
-    rows = canonical(recipe.suite("table4")) | canonical(recipe.suite("fig6"))
+    rows = canonical(shipped.suite("table4")) | canonical(shipped.suite("fig6"))
 
     assert canonical(list(PAPER["table4"])) == rows
-    assert len(recipe.suite("table4")) == 12
+    assert len(shipped.suite("table4")) == 12
     for row in PAPER["table2"].values():
-        assert canonical(list(row)) == canonical(recipe.suite("table2"))
+        assert canonical(list(row)) == canonical(shipped.suite("table2"))
 
 
 def test_every_series_of_the_paper_has_a_value_for_every_size():
@@ -70,8 +70,8 @@ def test_rows_of_figure_8_weigh_all_earlier_sources(site: str):
 
 
 def test_every_arm_of_every_suite_fits_the_default_recipe():
-    for name in recipe.suite_names():
-        assert resolve(recipe.suite(name), recipe.load("quick"), 256)
+    for name in shipped.suite_names():
+        assert resolve(shipped.suite(name), recipe.load("quick"), 256)
 
 
 def test_a_recipe_may_name_its_arms_and_they_decide_no_run(tmp_path: Path):

@@ -1,14 +1,14 @@
-"""The grid: a study's runs of a design whose code has changed are never mixed with new ones."""
+"""The grid: what a study lacks of it; runs of other code are not what it asks for."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import pytest
 
 from attnres_cli.config.recipe import load
-from attnres_cli.errors import VariantError
 from attnres_cli.lab import grid
-from attnres_cli.lab.workers.provenance import made_with
-from attnres_cli.records.run import RunSpec
+from attnres_cli.records import device_flops
 
 
 @pytest.fixture
@@ -18,20 +18,39 @@ def plan():
     return grid.make(recipe, arms, (0, 1), "0123456789abcdef", "cpu", 1)
 
 
-@pytest.mark.parametrize("variant", ["standard", "denseformer"])
-def test_runs_of_other_code_of_a_design_are_refused(variant: str, plan, make_run):
-    recipe = ("smoke", plan.recipe.digest)
-    now = made_with(RunSpec(plan.recipe, variant, 0, plan.fingerprint))
-    same = make_run(variant, 0, recipe=recipe, versions=now)
-    older = make_run(variant, 0, recipe=recipe, versions=now | {"code_design": "0123456789ab"})
-    unknown = make_run(variant, 0, recipe=recipe, versions={"attnres": "0.1.0"})
+def test_a_plan_lacks_what_the_study_has_by_other_code_alone(plan, make_run):
+    standard, dense = plan.arms
+    run = make_run("denseformer", 0, recipe=("smoke", plan.recipe.digest))
+    mine = replace(run, code=dense.code.digest, fingerprint=plan.fingerprint)
+    older = replace(mine, seed=1, code="0123456789ab")
 
-    grid.check_code(plan, [same, unknown])
-    with pytest.raises(VariantError, match=rf"{variant}\.py, or a file that it imports, has chan"):
-        grid.check_code(plan, [same, older])
+    missing = grid.without(plan, [mine, older]).missing
+
+    assert missing == [(standard, 0), (standard, 1), (dense, 1)]
+    assert {spec.code for spec in plan.specs} == {standard.code, dense.code}
+    assert standard.code.design != dense.code.design
+    assert standard.code.shared == dense.code.shared
 
 
-def test_runs_of_other_code_under_another_recipe_do_not_matter(plan, make_run):
-    other = make_run("denseformer", 0, versions={"code_design": "0123456789ab"})
+@pytest.mark.parametrize(
+    ("width", "workers", "threads", "expected"),
+    [
+        (64, None, None, (8, 1)),  # workers, threads of each
+        (64, 2, None, (2, 1)),
+        (512, None, None, (1, 8)),
+        (512, 2, None, (2, 4)),
+        (512, 2, 8, (2, 8)),
+        (64, None, 3, (2, 3)),
+        (64, None, 16, (1, 8)),
+    ],
+)
+def test_threads_follow_from_what_is_compared_and_workers_from_them(
+    width: int, workers: int, threads: int, expected: tuple[int, int], monkeypatch
+):
+    monkeypatch.setattr(device_flops, "cores", lambda: tuple(range(8)))
+    recipe = load("smoke", [f"model.d_model={width}"])
+    arms = grid.resolve(["standard", "rezero"], recipe, 256)
 
-    grid.check_code(plan, [other])
+    made = grid.make(recipe, arms, (0, 1, 2, 3), "0", "cpu", workers, threads=threads)
+
+    assert (len(made.devices), made.settings.threads) == expected

@@ -67,6 +67,10 @@ def test_a_ladder_is_kept_as_json_and_can_be_a_key(write):
         ("ladder: [{data.source: text}]", "expected keys of model, optim, train"),
         ("ladder: [{n_layers: 2}]", "as model.n_layers, got 'n_layers'"),
         ("ladder: [{optim.lr: 1e-3}, {optim.lr: 1e-3}]", "two sizes are the same"),
+        (
+            "rates: {attnres: 3e-3}\nladder: [{optim.lr: 1e-3}]",
+            "size 1: what sets optim.lr sets every",
+        ),
         ("ladder: [quick]", "each size is a mapping as {model.n_layers: 4}, got 'quick'"),
         ("ladder: [{model.n_layers: [1, 2]}]", "ladder"),
         ("ladder: 3", "ladder"),
@@ -88,6 +92,17 @@ def test_what_does_not_fit_one_size_is_refused_before_another_is_trained(write, 
     assert (code, out) == (2, "")
     assert "heads" in err
     assert not Path("attnres.db").exists()
+
+
+def test_a_size_may_have_rates_by_design_and_one_typed_is_for_all(write):
+    name = write(
+        "ladder: [{rates.attnres:block_size=1: 3e-3}, {model.n_layers: 2, optim.lr: 1e-3}]"
+    )
+
+    own, shared = rungs(load(name)), rungs(load(name, ["optim.lr=2e-2"]))
+
+    assert [each.rates for each in own] == [(("attnres:block_size=1", 3e-3),), ()]
+    assert [each.rates for each in shared] == [(), ()]
 
 
 def test_a_dry_run_plans_every_size(write, capsys):

@@ -38,8 +38,8 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     command = [sys.executable, "-m", "attnres_cli", "ablate", *ARGUMENTS]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, env=os.environ)
     assert done.returncode == 0, done.stderr
-    columns = "recipe_digest, variant, seed, fingerprint, status, attempts, created_at"
-    copied = "recipe_digest, variant, 7, fingerprint, 'pending', 0, created_at"
+    columns = "recipe_digest, variant, seed, fingerprint, status, attempts, created_at, code"
+    copied = "recipe_digest, variant, 7, fingerprint, 'pending', 0, created_at, code"
     change(
         folder,
         f"INSERT INTO attnres_runs ({columns}) SELECT {copied} FROM attnres_runs WHERE id = 1",

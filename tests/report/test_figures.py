@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 from matplotlib.transforms import Bbox
 
-from attnres_cli.config import recipe
+from attnres_cli.config import shipped
 from attnres_cli.records.run import Point, Status
 from attnres_cli.report.figures import comparison, depth
 from attnres_cli.report.figures.drawing import drawings, picture
@@ -34,12 +34,12 @@ def texts(figure: Figure) -> list[str]:
 
 @pytest.fixture
 def study(make_arm):
-    """A baseline, a better arm and one with blocks of each of two sizes; three seeds."""
+    """A baseline, a better arm and one with blocks of each of two sizes; five seeds."""
     return [
-        *make_arm("standard", 1.50, 1.70, 1.60),
-        *make_arm("attnres", 1.39, 1.59, 1.50, step_s=0.0125),
-        *make_arm("attnres:block_size=2", 1.44, 1.61, 1.55, step_s=0.012),
-        *make_arm("attnres:block_size=4", 1.47, 1.66, 1.58, step_s=0.011),
+        *make_arm("standard", 1.50, 1.70, 1.60, 1.40, 1.55),
+        *make_arm("attnres", 1.39, 1.59, 1.50, 1.31, 1.45, step_s=0.0125),
+        *make_arm("attnres:block_size=2", 1.44, 1.61, 1.55, 1.36, 1.50, step_s=0.012),
+        *make_arm("attnres:block_size=4", 1.47, 1.66, 1.58, 1.38, 1.53, step_s=0.011),
     ]
 
 
@@ -50,9 +50,9 @@ def test_a_forest_has_each_arms_mean_interval_seeds_and_verdict(make_chapter, st
     figure = comparison.draw_forest(chapter)
 
     lines = [np.asarray(line.get_xdata(), float).tolist() for line in figure.axes[0].lines]
-    assert list(arm.difference.ci95) in lines
+    assert list(arm.interval) in lines
     assert [arm.difference.mean] in lines
-    assert pytest.approx([-0.11, -0.11, -0.10]) in lines
+    assert pytest.approx([-0.11, -0.11, -0.10, -0.09, -0.10]) in lines
     assert {arm.variant, arm.verdict} <= set(texts(figure))
 
 
@@ -88,7 +88,7 @@ def test_block_sizes_stand_in_order_between_the_lines_of_full_and_baseline(make_
 
     (line,) = (c.lines[0] for c in figure.axes[0].containers)
     assert line.get_xdata().tolist() == [2, 4]
-    assert line.get_ydata().tolist() == pytest.approx([(1.44 + 1.61 + 1.55) / 3, 4.71 / 3])
+    assert line.get_ydata().tolist() == pytest.approx([7.46 / 5, 7.62 / 5])
     assert {"standard (baseline)", "attnres (Full)"} <= set(texts(figure))
 
 
@@ -128,8 +128,8 @@ def test_an_arm_without_m_has_its_reason_in_the_caption(make_chapter, make_arm):
 
 
 def test_the_baseline_is_black_and_every_other_arm_of_a_suite_has_a_look_of_its_own():
-    for suite in recipe.suite_names():
-        arms = recipe.suite(suite)
+    for suite in shipped.suite_names():
+        arms = shipped.suite(suite)
 
         found = looks(arms, "standard")
 
@@ -141,7 +141,7 @@ def test_a_variant_keeps_its_colour_when_others_join():
     before = looks(["standard", "attnres", "denseformer"], "standard")
 
     for suite in ("quick", "table4", "fig6"):
-        after = looks(recipe.suite(suite), "standard")
+        after = looks(shipped.suite(suite), "standard")
         assert {name: look for name, look in before.items() if name in after} == {
             name: look for name, look in after.items() if name in before
         }
@@ -152,7 +152,7 @@ def test_every_figure_says_recipe_seeds_tokens_and_version(make_chapter, study):
 
     assert [d.name for d in drawn] == ["forest", "curves", "cost", "blocks", "depth", "mixing"]
     for drawing in drawn:
-        assert "Recipe quick, the same for every arm (abcdef012345); 3 seeds per" in drawing.caption
+        assert "Recipe quick, the same for every arm (abcdef012345); 5 seeds per" in drawing.caption
         assert "102,400 tokens per run; attnres 0.1.0." in drawing.caption
 
 

@@ -19,9 +19,11 @@ from attnres_cli.report import against, comparison, page, power, runs, scaling
 from attnres_cli.report.formats import show
 from attnres_cli.report.table import Report
 from attnres_cli.verdict.chapter import Chapter
-from attnres_cli.verdict.comparison import compare
+from attnres_cli.verdict.comparison import Rules
+from attnres_cli.verdict.judge import compare
 from attnres_cli.verdict.ladder import ladder
 from attnres_cli.verdict.power import analyse
+from attnres_cli.verdict.slope import Slope
 
 UNKIND = "my_own:a=<b>x</b>&y,c=50%|~{d}"
 RATES = Tuned(
@@ -41,11 +43,11 @@ def wide(monkeypatch: pytest.MonkeyPatch) -> None:
 def records(make_arm, make_run):
     """Arms of every verdict, one with an unkind name, and a run that failed unkindly."""
     return [
-        *make_arm("standard", 1.50, 1.70, 1.60),
-        *make_arm("attnres", 1.39, 1.59, 1.50, n_params=1_002_048),
-        *make_arm("mhc", 1.61, 1.80, 1.71),
-        *make_arm("denseformer", 1.51, 1.68, 1.62),
-        *make_arm(UNKIND, 1.49, 1.70, 1.585),
+        *make_arm("standard", 1.50, 1.70, 1.60, 1.40, 1.55),
+        *make_arm("attnres", 1.39, 1.59, 1.50, 1.31, 1.45, n_params=1_002_048),
+        *make_arm("mhc", 1.61, 1.80, 1.71, 1.50, 1.65),
+        *make_arm("denseformer", 1.51, 1.68, 1.62, 1.40, 1.54),
+        *make_arm(UNKIND, 1.49, 1.70, 1.585, 1.39, 1.56),
         make_run("gone", 0, status=Status.DIVERGED, steps=7),
         make_run("broken", 0, status=Status.FAILED, error="ValueError: <script>alert(1)</script>"),
     ]
@@ -55,12 +57,15 @@ def records(make_arm, make_run):
 def comparisons(records, make_arm, facts):
     """On the shared recipe, which was registered, and with a rate tuned for one arm."""
     facts = replace(facts, floor=0.5, zlib_bits=1.9, xz_bits=1.5)
-    shared = replace(compare(records, facts, "standard"), registered="preregistered 0a1b2c3d4e5f")
+    rules = Rules(margin=0.005, slope=0.4)
+    shared = replace(
+        compare(records, facts, "standard", rules=rules), registered="preregistered 0a1b2c3d4e5f"
+    )
     own = ArmRecipe(
         "abcdef012345", facts.fingerprint, Terms(is_tuned=True), "attnres", "b" * 12, RATES
     )
-    tuned = make_arm("attnres", 1.3, 1.4, 1.5, recipe=("quick", "b" * 12))
-    return [shared, compare([*records[:3], *tuned], facts, "standard", own.terms, [own])]
+    tuned = make_arm("attnres", 1.3, 1.4, 1.5, 1.2, 1.3, recipe=("quick", "b" * 12))
+    return [shared, compare([*records[:5], *tuned], facts, "standard", own.terms, [own])]
 
 
 @pytest.fixture
@@ -130,7 +135,8 @@ def test_a_ladder_is_the_same_in_every_format(grown, subtests):
 
 
 def test_a_power_analysis_is_the_same_in_every_format(records, make_run, facts, subtests):
-    found = analyse(records, facts, "standard", 0.02, None, None, n_cores=4)
+    slope = Slope(0.43, "as the recipe states")
+    found = analyse(records, facts, "standard", 0.02, None, None, n_cores=4, slope=slope)
     assert found is not None
     check_all("power", power.report_of(found), subtests, ("table", "markdown", "csv", "json"))
 

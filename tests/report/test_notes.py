@@ -10,11 +10,12 @@ import pytest
 from comparisons import PROBE
 
 from attnres_cli.records.run import Probe
-from attnres_cli.report.comparison import facts_of, speed_text, table_of
+from attnres_cli.report.comparison import table_of
+from attnres_cli.report.facts import facts_of, speed_text
 from attnres_cli.report.formats import escaped, show
 from attnres_cli.report.probes import probe_tables
 from attnres_cli.report.table import Report
-from attnres_cli.verdict.comparison import compare
+from attnres_cli.verdict.judge import compare
 
 
 @pytest.fixture

@@ -131,7 +131,7 @@ def _tables_have_headers(page: str) -> None:
     ("runs", "words"),
     [
         ({}, "Only the baseline standard has been trained"),
-        ({"attnres": [1.4]}, "attnres (a paired test takes two shared seeds or more, got 1)"),
+        ({"attnres": [1.4]}, "No verdict yet: attnres (1 of 5 seeds)."),
     ],
 )
 def test_a_study_too_small_for_a_verdict_says_what_is_missing(
@@ -225,7 +225,7 @@ def test_a_recipe_without_a_verdict_is_a_row_and_never_pooled(undrawn, sizes):
     (row,) = re.findall(
         r"<tr><th scope='row'[^>]*>Recipe smoke \(bbbb.*?</tr>", text, flags=re.DOTALL
     )
-    assert "a paired test takes two shared seeds or more, got 1" in row
+    assert "attnres (1 of 5 seeds)" in row
     assert "<title>attnres: 3 recipes of my.db, never pooled</title>" in text
     assert "with 2 to 4 layers of width 32" in text
 

@@ -12,8 +12,8 @@ import searches
 from attnres_cli.records.run import Gate, Status
 from attnres_cli.records.search_records import State
 from attnres_cli.report.search_words import answer, counts, failures, notes
+from attnres_cli.stats.looks import ALPHA
 from attnres_cli.stats.optima import common_best, likeliest_common, may_be_best
-from attnres_cli.stats.power import ALPHA
 from attnres_cli.verdict.optima import Finding, find
 from attnres_cli.verdict.shape_results import cell, front, named, sizes
 
@@ -270,7 +270,10 @@ def test_runs_that_were_computed_in_different_ways_are_not_paired():
     finding = find(search, bf16)
 
     assert finding.pairs[0].test is None
-    assert "computed in different ways: cpu bf16 eager, cpu fp32 eager" in answer(finding)
+    assert (
+        "computed in different ways: cpu bf16 eager, 1 thread, cpu fp32 eager, 1 thread"
+        in answer(finding)
+    )
 
 
 def test_one_seed_is_never_a_preference():

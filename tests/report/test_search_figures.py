@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import searches
 
-from attnres_cli.config.recipe import paper
+from attnres_cli.config.shipped import paper
 from attnres_cli.records.search_records import State
 from attnres_cli.report.figures.drawing import of_search
 from attnres_cli.report.figures.search import axes_of, best_losses

@@ -18,7 +18,8 @@ from attnres_cli.records.run import Event, RunRecord, Settings, Status
 from attnres_cli.report import comparison as export
 from attnres_cli.report import progress, terminal
 from attnres_cli.report.formats import show as print_report
-from attnres_cli.verdict.comparison import Comparison, compare
+from attnres_cli.verdict.comparison import Comparison
+from attnres_cli.verdict.judge import compare
 
 LONG = "attnres:block_size=4,heads=2,key_norm=off,norm=sigmoid"
 COLOUR = r"\x1b\[(?:\d+;)*[349][0-7]m"
@@ -38,10 +39,10 @@ def plain(monkeypatch: pytest.MonkeyPatch) -> None:
 def comparison(make_arm, make_run, facts) -> Comparison:
     """A baseline, arms of all verdicts with long and short names, and a failed run."""
     records = [
-        *make_arm("standard", 1.50, 1.70, 1.60),
-        *make_arm(LONG, 1.39, 1.59, 1.50, n_params=123_456_789),
-        *make_arm("denseformer", 1.61, 1.80, 1.71),
-        *make_arm("hyper", 1.51, 1.68, 1.61),
+        *make_arm("standard", 1.50, 1.70, 1.60, 1.40, 1.55),
+        *make_arm(LONG, 1.39, 1.59, 1.50, 1.31, 1.45, n_params=123_456_789),
+        *make_arm("denseformer", 1.61, 1.80, 1.71, 1.50, 1.65),
+        *make_arm("hyper", 1.51, 1.68, 1.61, 1.40, 1.54),
         make_run("gone", 0, status=Status.DIVERGED, steps=7),
         make_run("broken", 0, status=Status.FAILED, error="ValueError: " + "no " * 60),
     ]
@@ -73,7 +74,7 @@ def plan(tiny_recipe: Recipe) -> Plan:
         devices=("cpu", "cpu"),
         settings=Settings("cpu", "Some CPU", "fp32", compiled=False, threads=1, engine="eager"),
         fingerprint="0123456789abcdef",
-        done=frozenset({(tiny_recipe.digest, "standard", 0)}),
+        done=frozenset({(tiny_recipe.digest, "standard", 0, "0123456789abcdef", "")}),
     )
 
 
@@ -135,7 +136,7 @@ def test_the_verdict_holds_every_number_whole(
 
     for arm in comparison.arms:
         assert export.loss_text(arm) in text
-        assert export.difference_text(arm.difference) in text
+        assert export.difference_text(arm) in text
 
 
 @pytest.mark.parametrize("columns", [80, 120, None])
@@ -151,13 +152,14 @@ def test_a_long_name_of_the_baseline_cuts_nothing_else(
     columns: int, make_arm, facts, capsys, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setenv("COLUMNS", str(columns))
-    records = make_arm(LONG, 1.50, 1.70, 1.60) + make_arm("standard", 1.39, 1.59, 1.50)
+    records = make_arm(LONG, 1.50, 1.70, 1.60, 1.40, 1.55)
+    records += make_arm("standard", 1.39, 1.59, 1.50, 1.31, 1.45)
 
     print_report(export.report_of([compare(records, facts, LONG)]), "table", sys.stdout)
 
     text = capsys.readouterr().out
     assert max(len(line) for line in text.splitlines()) <= columns
-    for whole in ("1.6000 ± 0.1000", "-0.1067 [-0.1210, -0.0923]", "baseline", "better"):
+    for whole in ("1.5500 ± 0.1118", "-0.1020 [-0.1152, -0.0888]", "baseline", "better"):
         assert whole in text
 
 
@@ -209,7 +211,7 @@ def test_the_plan_says_what_is_to_train_and_how_long_it_takes(plan: Plan):
     text = stream.getvalue()
     assert "4 runs (2 arms x 2 seeds), 3 to train; each 6 steps, 384 tokens" in text
     assert "1 of 2" in text
-    assert "2 workers, 1 thread each, cpu fp32 eager, Some CPU, depth mixing by eager" in text
+    assert "2 workers, each cpu fp32 eager, 1 thread, Some CPU, depth mixing by eager" in text
     assert f"predicted time {terminal.duration(plan.seconds or math.nan)}" in text
     assert "disk: 15 MB for final weights; while it trains up to 89 MB more" in text
 
@@ -221,7 +223,7 @@ def test_a_compiled_plan_says_what_will_be_waited_for(plan: Plan):
 
     terminal.print_plan(compiled, stream)
 
-    assert "cpu fp32 compiled, Some CPU, depth mixing by compile" in stream.getvalue()
+    assert "cpu fp32 compiled, 1 thread, Some CPU, depth mixing by compile" in stream.getvalue()
     assert "compiling every arm: about a minute each the first time" in stream.getvalue()
     assert compiled.seconds == pytest.approx((plan.seconds or math.nan) + 60)  # two at once
 

@@ -11,9 +11,10 @@ from studies import fill
 
 from attnres_cli.config.recipe import Recipe, validate
 from attnres_cli.errors import StudyError
+from attnres_cli.report.answer import multiplier_text
 from attnres_cli.report.figures.drawing import of_sizes
 from attnres_cli.report.scaling import notes
-from attnres_cli.stats.scaling import PowerLaw
+from attnres_cli.stats.scaling import Multiplier, PowerLaw
 from attnres_cli.verdict.ladder import Ladder, compute, ladder
 
 WORTH, TOKENS = 1.3, 10_000
@@ -55,9 +56,12 @@ def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "attnres.db"
 
 
-def grow(study: Path, *depths: int) -> Ladder:
+def grow(
+    study: Path, *depths: int, only: tuple[str, ...] = ("standard", "attnres", "mhc")
+) -> Ladder:
     for depth in depths:
         flops, values = losses(depth)
+        values = {variant: values[variant] for variant in only}
         fast = {"flops_per_token": flops, "tokens": TOKENS}
         store = fill(study, sized(depth), values, **fast)
     facts = store.data("0123456789abcdef")
@@ -66,16 +70,54 @@ def grow(study: Path, *depths: int) -> Ladder:
 
 @pytest.mark.parametrize("depths", [(2, 8), (2, 4, 8), (2, 4, 8, 16)])
 def test_an_arm_of_known_worth_is_found_to_be_worth_that(depths: tuple[int, ...], study: Path):
-    found = grow(study, *depths)
+    found = grow(study, *depths, only=("standard", "attnres"))
 
-    standard, attnres, _ = found.arms
+    standard, attnres = found.arms
     assert standard.variant == "standard"
     assert standard.law.alpha == pytest.approx(LAW.alpha, rel=1e-6)
     assert attnres.worth.value == pytest.approx(WORTH, rel=1e-4)
-    assert attnres.worth.ci95[0] <= WORTH <= attnres.worth.ci95[1]
     assert (attnres.worth.left_out is None) == (len(depths) == 2)
-    assert (attnres.floor is None) == (len(depths) < 4)
+    assert (attnres.plain is None) == (len(depths) < 4)
+    assert (attnres.law.floor, attnres.worth.ci95) == (pytest.approx(0, abs=1e-3), None)
+    none = "two sizes leave" if len(depths) == 2 else "no interval of attnres: the losses lie on"
+    assert any(line.startswith(none) for line in notes(found))
     assert attnres.in_time == pytest.approx(WORTH, rel=1e-4)  # as fast as the baseline
+
+
+def test_one_run_per_size_and_arm_is_enough_for_a_multiplier_with_its_interval(study: Path, capsys):
+    for depth, scatter in ((2, 0.001), (4, -0.002), (8, 0.0015), (16, -0.0005)):
+        flops, values = losses(depth, [0.002 * scatter])
+        values["attnres"][0] *= 1 + scatter
+        store = fill(study, sized(depth), values, flops_per_token=flops, tokens=TOKENS)
+
+    found = ladder(store.runs(), "grown", store.data("0123456789abcdef"), "standard", store.recipe)
+    code, out, _ = report(capsys)
+
+    attnres = found.arms[1]
+    assert attnres.worth.ci95[0] < WORTH < attnres.worth.ci95[1]
+    assert {arm.law.floor for arm in found.arms} == {attnres.law.floor}
+    assert found.left_out == ()
+    assert code == 0
+    assert multiplier_text(attnres.worth) in out
+    assert "interval: over sizes" in out
+
+
+def test_an_arm_of_other_tokens_is_left_out_though_it_has_one_run(study: Path):
+    for depth in (2, 4):
+        flops, values = losses(depth, [0.0])
+        more = {"mhc": values.pop("mhc")}
+        fill(study, sized(depth), values, flops_per_token=flops, tokens=TOKENS)
+        store = fill(study, sized(depth), more, flops_per_token=flops, tokens=2 * TOKENS)
+
+    found = ladder(store.runs(), "grown", store.data("0123456789abcdef"), "standard", store.recipe)
+
+    assert [arm.variant for arm in found.arms] == ["standard", "attnres"]
+    assert found.left_out[0].startswith("mhc: not comparable")
+
+
+def test_an_interval_is_never_printed_as_one_number():
+    assert multiplier_text(Multiplier(1.3212, 1.0, (1.32119, 1.32121))) == "1.321 [1.321, 1.322]"
+    assert multiplier_text(Multiplier(1.321, 1.0, (0.1, 1e9))) == "1.321 [0.100, inf]"
 
 
 def test_the_rungs_are_in_order_of_compute_and_each_is_compared_for_itself(study: Path):
@@ -144,7 +186,7 @@ def test_one_size_alone_is_one_line(study: Path, capsys, tiny_recipe: Recipe):
 
 
 def test_the_figure_has_every_seed_the_laws_and_an_arrow_as_long_as_the_multiplier(study: Path):
-    found = grow(study, 2, 4, 8, 16)
+    found = grow(study, 2, 4, 8, 16, only=("standard", "attnres"))
 
     drawing = of_sizes(found)
 

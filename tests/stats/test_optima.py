@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from attnres_cli.stats.looks import ALPHA
 from attnres_cli.stats.optima import (
     above_zero,
     common_best,
@@ -15,7 +16,6 @@ from attnres_cli.stats.optima import (
     may_be_best,
 )
 from attnres_cli.stats.pairs import paired
-from attnres_cli.stats.power import ALPHA
 
 STUDIES = 1500
 SLACK = 4  # standard errors of a share of so many studies: a right share fails once in 30,000

@@ -7,8 +7,8 @@ import pytest
 from scipy.special import stdtrit
 from scipy.stats import nct
 
+from attnres_cli.stats.looks import ALPHA
 from attnres_cli.stats.power import (
-    ALPHA,
     POWER,
     _gauss_legendre,
     detectable,

@@ -24,6 +24,7 @@ from studies import FACTS
 import attnres_cli
 from attnres_cli.config.recipe import Recipe
 from attnres_cli.errors import StudyError
+from attnres_cli.records.code import Code
 from attnres_cli.records.run import RunRecord, RunSpec
 from attnres_cli.store import engine, reader
 from attnres_cli.store.optuna import optuna_storage
@@ -32,6 +33,7 @@ from attnres_cli.store.tables import PREFIX, SCHEMA, metadata
 
 OURS = {"attnres_recipes", "attnres_data", "attnres_runs", "attnres_curve", "attnres_probes"}
 OURS |= {"attnres_arm_recipes", "attnres_gates", "attnres_registrations", "attnres_schema"}
+OURS |= {"attnres_removed"}
 OLD = Path(__file__).parent / "golden" / "schema_0007.sql"
 """A study of 2026-11-22, by a version before the first release: `ablate --tune-lr`, `--match` and
 `search` of the recipe smoke. Names of its machine and most probes were taken out.
@@ -152,6 +154,60 @@ def test_a_study_of_before_the_first_release_is_read_and_continued(tmp_path: Pat
     assert len(store.probes([1])[1]) == 1
     assert {own.terms.match for own in store.arm_recipes()} == {"tokens", "flops"}
     assert store.has_searches()
+
+
+def test_an_older_study_that_is_only_read_stays_as_it_was(old: Path):
+    before = old.read_bytes()
+
+    store = Store.open(str(old), create=False)
+    held, standing = store.runs(), store.standings([1])[1]
+
+    assert old.read_bytes() == before
+    assert (len(held), held[0].code, store.removed()) == (50, "", [])
+    assert held[0].created_at == standing.created_at == "2026-11-22T20:14:44+00:00"
+    assert Store.open(str(old), create=True).runs() == held  # and is the same when it is not
+    assert old.read_bytes() != before
+
+
+@pytest.mark.parametrize("upgraded", [True, False])
+def test_runs_of_an_older_study_are_of_the_code_that_they_say_where_they_say_all_of_it(
+    old: Path, upgraded: bool
+):
+    parts = {f"code_{name}": f"{name:.12}" for name in ("design", "trunk", "engine", "loop")}
+    all_of_them = json.dumps(parts | {"code_data": "data"})
+    sql(old, f"UPDATE attnres_runs SET versions = '{json.dumps(parts)}' WHERE id = 1")
+    sql(old, f"UPDATE attnres_runs SET versions = '{all_of_them}' WHERE id = 2")
+
+    held = Store.open(str(old), create=upgraded).runs()
+
+    known = Code("design", "trunk", "engine", "loop", "data").digest
+    assert [record.code for record in held[:3]] == ["", known, ""]
+    assert len(known) == 12
+    if upgraded:
+        codes = sql(old, "SELECT code FROM attnres_runs ORDER BY id LIMIT 3")
+        assert codes == [("",), (known,), ("",)]
+
+
+def test_an_upgrade_that_is_killed_anywhere_leaves_the_study_as_it_was(old: Path, tmp_path: Path):
+    whole = sql(old, "SELECT * FROM attnres_curve")
+    script = tmp_path / "open_and_die.py"
+    script.write_text(OPEN_AND_DIE.replace("range(1000)", "range(0, 1000, 3)"), encoding="utf-8")
+    for number in range(0, 60, 3):
+        copy = tmp_path / f"{number}.db"
+        copy.write_bytes(old.read_bytes())
+
+    done = subprocess.run([sys.executable, str(script), str(tmp_path)], check=True,
+                          capture_output=True, text=True)  # fmt: skip
+
+    *killed, last = done.stdout.split()
+    assert last == "0"
+    assert len(killed) > 5
+    for number in range(len(killed)):
+        path = tmp_path / f"{3 * number}.db"
+        assert sql(path, "SELECT version_num FROM attnres_schema") == [("0007",)]
+        assert len(Store.open(str(path), create=True).runs()) == 50
+        assert sql(path, "SELECT * FROM attnres_curve") == whole
+        assert sql(path, "PRAGMA foreign_key_check") == []
 
 
 @pytest.mark.parametrize("create", [True, False])

@@ -160,13 +160,51 @@ def test_reading_makes_nothing(database: Lab, study: str):
     assert server.sql(OURS, name) == [(0,)]
 
 
+OLDER = (
+    "ALTER TABLE attnres_runs DROP COLUMN code",  # with the constraint that has it
+    "ALTER TABLE attnres_runs ADD CONSTRAINT attnres_one_run "
+    "UNIQUE (recipe_digest, variant, seed, fingerprint)",
+    "DROP TABLE attnres_removed",
+    "UPDATE attnres_schema SET version_num = '0007'",
+)
+COLUMNS = (
+    "SELECT column_name, data_type, character_maximum_length, is_nullable, column_default "
+    "FROM information_schema.columns WHERE table_name IN ('attnres_runs', 'attnres_removed') "
+    "AND NOT (column_name = 'id') ORDER BY table_name, column_name"
+)
+KEYS = (
+    "SELECT conname, pg_get_constraintdef(oid) FROM pg_constraint "
+    "WHERE conname LIKE 'attnres%' ORDER BY conname"
+)
+
+
+def test_an_older_study_is_read_as_it_is_and_written_to_as_one_of_now(
+    database: Lab, study: str, specs: list[RunSpec], ids: list[int]
+):
+    server, name = database
+    layout = server.sql(COLUMNS, name), server.sql(KEYS, name)
+    before = Store.open(study, create=True).runs()
+    for statement in OLDER:
+        server.sql(statement, name)
+    older = server.sql(KEYS, name)
+
+    read = Store.open(study, create=False)
+    assert (read.runs(), read.removed()) == (before, [])
+    assert server.sql(KEYS, name) == older
+
+    store = Store.open(study, create=True)
+    assert (store.runs(), store.removed()) == (before, [])
+    assert [run.id for run in store.plan(specs, FACTS)] == ids
+    assert (server.sql(COLUMNS, name), server.sql(KEYS, name)) == layout
+
+
 def test_a_schema_of_ones_own_can_be_named(database: Lab, study: str):
     server, name = database
     server.sql("CREATE SCHEMA mine", name)
 
     Store.open(f"{study}?options=-csearch_path%3Dmine", create=True)
 
-    assert server.sql(f"{OURS} AND schemaname = 'mine'", name) == [(9,)]
+    assert server.sql(f"{OURS} AND schemaname = 'mine'", name) == [(10,)]
     assert server.sql(f"{OURS} AND schemaname = 'public'", name) == [(0,)]
 
 

@@ -439,6 +439,32 @@ def test_runs_are_removed_with_all_that_is_theirs(study: str, store: Store, ids:
         assert sql(study, f"SELECT DISTINCT run_id FROM {table}") == [(kept.id,)]
 
 
+def test_what_is_removed_once_losses_are_known_is_told_and_mistakes_before_are_not(
+    tmp_path: Path, tiny_recipe: Recipe
+):
+    store = Store.open(str(tmp_path / "study.db"), create=True)
+    specs = [RunSpec(tiny_recipe, "standard", seed, FACTS.fingerprint) for seed in range(5)]
+    planned = store.plan(specs, FACTS)
+    store.remove([planned[4].id])
+    ids = [run.id for run in planned[:2]]
+    for loss in (1.5, math.nan):
+        claimed = store.claim(ids)
+        status = Status.DIVERGED if math.isnan(loss) else Status.COMPLETE
+        result = replace(RESULT, val_loss=loss, status=status)
+        store.finish(replace(claimed, status=status, result=result))
+
+    assert store.removed() == []
+    store.remove([run.id for run in planned[:3]], "a core was busy")
+
+    told = [(each.seed, each.status, str(each.val_loss), each.reason) for each in store.removed()]
+    assert told == [
+        (0, Status.COMPLETE, "1.5", "a core was busy"),
+        (1, Status.DIVERGED, "nan", "a core was busy"),
+        (2, Status.PENDING, "nan", "a core was busy"),
+    ]
+    assert {each.created_at for each in store.removed()} == {planned[0].created_at}
+
+
 def test_the_number_of_a_removed_run_is_never_another_runs(
     store: Store, specs: list[RunSpec], ids: list[int]
 ):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
@@ -199,10 +200,13 @@ def test_cores_are_at_most_those_this_process_may_use():
 
 
 def test_numerics_name_what_makes_runs_incomparable(tiny_recipe: Recipe):
-    assert settings(tiny_recipe, "cpu", 1, 0).numerics == "cpu fp32 eager"
+    one, two = (settings(tiny_recipe, "cpu", threads, 0) for threads in (1, 2))
+
+    assert (one.numerics, two.numerics) == ("cpu fp32 eager, 1 thread", "cpu fp32 eager, 2 threads")
+    assert replace(two, device="cuda").numerics == "cuda fp32 eager"
 
 
 def test_the_engine_does_not_make_runs_incomparable(tiny_recipe: Recipe):
     kinds = {settings(tiny_recipe, "cpu", 1, 0, name).numerics for name in ("eager", "reference")}
 
-    assert kinds == {"cpu fp32 eager"}
+    assert kinds == {"cpu fp32 eager, 1 thread"}

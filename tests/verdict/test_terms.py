@@ -7,9 +7,10 @@ import pytest
 from attnres_cli.errors import StudyError
 from attnres_cli.records.comparison_terms import SHARED, ArmRecipe, Matched, Terms, Tuned
 from attnres_cli.records.run import FIRST_TUNING_SEED, DataDescription, RunRecord
-from attnres_cli.report import comparison as export
+from attnres_cli.report.facts import facts_of
 from attnres_cli.verdict import labels as terms
-from attnres_cli.verdict.comparison import Comparison, compare
+from attnres_cli.verdict.comparison import Comparison
+from attnres_cli.verdict.judge import compare
 from attnres_cli.verdict.select import choose, told
 
 BASE, TUNED, WIDE = "aaaaaaaaaaaa", "bbbbbbbbbbbb", "cccccccccccc"
@@ -104,14 +105,14 @@ def test_an_arms_own_recipe_can_be_asked_for_by_its_digest(study, recipes):
 
 
 def test_the_facts_say_how_rates_were_found(comparisons):
-    text = "\n".join(export.facts_of(comparisons[1]))
+    text = "\n".join(facts_of(comparisons[1]))
 
     assert "on seeds 7, 8, which no comparison uses" in text
     assert "attnres: 0.005 1.9000, 0.01 1.5000, 0.02 diverged; lr 0.02 (the largest)" in text
 
 
 def test_the_facts_say_what_was_changed_and_what_remains(comparisons):
-    facts = export.facts_of(comparisons[2])
+    facts = facts_of(comparisons[2])
 
     line = "attnres: d_ff 88 -> 86, parameters 41,952 -> 41,568; remains -0.154% of standard's"
     assert line in facts
@@ -133,6 +134,6 @@ def test_a_best_rate_on_the_edge_is_warned_of(recipes):
 
 
 def test_passed_gates_are_one_line(comparisons):
-    (line,) = [line for line in export.facts_of(comparisons[0]) if line.startswith("gates")]
+    (line,) = [line for line in facts_of(comparisons[0]) if line.startswith("gates")]
 
     assert line.startswith("gates passed: 18 of 18 (the loss stayed finite, ")

@@ -14,9 +14,9 @@ from attnres_cli.lab.search import proposals
 from attnres_cli.lab.search import space as spaces
 from attnres_cli.lab.search.points import Point, grid, lr_rule
 from attnres_cli.lab.search.studies import name_of
+from attnres_cli.lab.workers.provenance import code_of
 from attnres_cli.nn import variant
 from attnres_cli.nn.proofs.prove import admit
-from attnres_cli.nn.residual import is_built_in, registry
 from attnres_cli.records.search_records import Search
 
 FIRST_SEED = 0
@@ -76,6 +76,7 @@ def make(recipe: Recipe, typed: Typed) -> Request:
     """
     if recipe.ladder:
         raise UsageError(f"recipe {recipe.name} has a ladder of sizes: a search has one budget")
+    recipe = recipe.at_rate(recipe.optim.lr)  # scaled with the width, or searched, for each alike
     specs = list(dict.fromkeys(variant.parse(spec) for spec in typed.variants))
     space = spaces.parse(typed.space, specs)
     budget = budgets.parse(typed.budget, 1)
@@ -99,6 +100,7 @@ def make(recipe: Recipe, typed: Typed) -> Request:
         confirm_seeds=typed.confirm_seeds,
         n_trials=typed.n_trials,
         families=(),
+        codes=tuple(dict.fromkeys(code_of(str(spec)).digest for spec in specs)),
     )
     search = replace(search, name=name_of(search, [str(spec) for spec in specs]))
     goals = len(typed.objectives)
@@ -130,9 +132,7 @@ def _check_goals(typed: Typed, space: spaces.Space, budget: budgets.Budget) -> N
 
 
 def _admit(points: Mapping[variant.Variant, Sequence[Point]], vocab_size: int) -> None:
-    """Refuse a design of the user's own that cannot be trained fairly (`admit`)."""
-    for spec, found in points.items():
-        if is_built_in(registry()[spec.name]):
-            continue
+    """Refuse a design that cannot be trained fairly (`admit`)."""
+    for found in points.values():
         model = found[0].recipe.model
         admit(variant.parse(found[0].variant), model.shape(vocab_size))

@@ -54,18 +54,14 @@ class _Screening:
 
     def failed(self) -> set[int]:
         """Runs of failed trials, those of earlier processes too."""
-        first_seed = self.runner.search.first_seed
+        runner = self.runner
         lost = {
-            (point.recipe.digest, point.variant, first_seed)
+            runner.spec(point, runner.search.first_seed).identity
             for family in self.families
             for _, point in family.failed()
         }
-        records = self.runner.experiment.store.runs(curves=False) if lost else []
-        return {
-            r.id
-            for r in records
-            if r.status is Status.FAILED and (r.recipe_digest, r.variant, r.seed) in lost
-        }
+        records = runner.experiment.store.runs(curves=False) if lost else []
+        return {r.id for r in records if r.status is Status.FAILED and r.identity in lost}
 
     def _requested(self, n_free: int) -> list[int]:
         n_trials = self.runner.search.n_trials

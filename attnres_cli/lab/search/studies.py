@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -48,6 +48,19 @@ def name_of(search: Search, variants: Sequence[str]) -> str:
     decides = {key: value for key, value in asdict(search).items() if key not in _NO_PART}
     text = json.dumps([decides, list(variants)], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+
+def of_other_code(search: Search, variants: Sequence[str], study: str) -> list[str]:
+    """The names of the study's searches that differ from this one in the code of designs alone."""
+
+    def same_code(other: Search) -> str:
+        return name_of(replace(other, codes=search.codes), variants)
+
+    return [
+        other.name
+        for other in read(study)
+        if other.name != search.name and same_code(other) == search.name
+    ]
 
 
 def open_study(storage: RDBStorage, search: Search, variants: Sequence[str], spec: str) -> Study:

@@ -13,6 +13,7 @@ from attnres_cli.lab import grid
 from attnres_cli.lab.experiment import Display, Experiment
 from attnres_cli.lab.search.families import Family
 from attnres_cli.lab.search.points import Point
+from attnres_cli.lab.workers.provenance import code_of
 from attnres_cli.records.plan import Arm, Plan
 from attnres_cli.records.run import RunRecord, RunSpec, Status
 from attnres_cli.records.search_records import Search
@@ -39,14 +40,14 @@ class TrialRunner:
 
     def records(self, points: Sequence[Point], seeds: Sequence[int]) -> list[RunRecord]:
         """The runs of these points in the study, seed by seed (see `Experiment.records`)."""
-        fingerprint = self.experiment.tokens.fingerprint
         return self.experiment.records(
-            [
-                RunSpec(point.recipe, point.variant, seed, fingerprint)
-                for seed in seeds
-                for point in points
-            ]
+            [self.spec(point, seed) for seed in seeds for point in points]
         )
+
+    def spec(self, point: Point, seed: int) -> RunSpec:
+        """A run of a point."""
+        data, code = self.experiment.tokens.fingerprint, code_of(point.variant)
+        return RunSpec(point.recipe, point.variant, seed, data, code)
 
     def first(self, points: Sequence[Point]) -> list[RunRecord]:
         """Their runs on the first look's seed."""
@@ -59,8 +60,14 @@ class TrialRunner:
 
     def arm(self, point: Point) -> Arm:
         """A point as an arm of a plan."""
-        step_s = self.step_s(point)
-        return Arm(point.variant, point.n_params, point.flops_per_token, step_s, point.recipe)
+        return Arm(
+            point.variant,
+            point.n_params,
+            point.flops_per_token,
+            self.step_s(point),
+            point.recipe,
+            code=code_of(point.variant),
+        )
 
     def values(self, record: RunRecord) -> tuple[float, ...] | None:
         """A run's value of each objective, infinite where it diverged; None where it failed."""

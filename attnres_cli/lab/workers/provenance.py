@@ -12,9 +12,10 @@ import torch
 
 import attnres_cli
 from attnres_cli.nn import code
-from attnres_cli.nn.residual import registry
+from attnres_cli.nn.residual import Residual, registry
 from attnres_cli.nn.variant import parse
-from attnres_cli.records.run import DESIGN_CODE, RunSpec
+from attnres_cli.records.code import Code
+from attnres_cli.records.run import RunSpec
 
 
 @cache
@@ -38,9 +39,26 @@ def versions() -> dict[str, str]:
 
 def made_with(spec: RunSpec) -> dict[str, str]:
     """The versions of everything that a run is made with, its code included."""
-    shared = {f"code_{name}": digest for name, digest in code.of_parts().items()}
-    cls = registry()[parse(spec.variant).name]
-    return versions() | shared | {DESIGN_CODE: code.of_design(cls)}
+    return versions() | code_of(spec.variant).versions
+
+
+def code_of(variant: str) -> Code:
+    """The code by which this process trains a variant: files are read once, when first asked for,
+    since what is imported already does not change with its file.
+    """
+    return _code_of(registry()[parse(variant).name])
+
+
+def remember_code() -> None:
+    """Read the code of all designs now that they have just been imported."""
+    for cls in registry().values():
+        _code_of(cls)
+
+
+@cache
+def _code_of(cls: type[Residual]) -> Code:
+    parts = {"design": code.of_design(cls), **code.of_parts()}
+    return Code.of({f"code_{part}": digest for part, digest in parts.items()})
 
 
 def _git(*arguments: str) -> str | None:

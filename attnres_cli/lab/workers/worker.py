@@ -18,7 +18,8 @@ from attnres_cli.data.tokens import Tokens
 from attnres_cli.errors import AttnresError, AwayError, DataError, StudyError
 from attnres_cli.lab.workers.cores import bind
 from attnres_cli.lab.workers.heartbeat import Heartbeat
-from attnres_cli.lab.workers.provenance import made_with
+from attnres_cli.lab.workers.provenance import code_of, made_with, remember_code
+from attnres_cli.records.code import Code
 from attnres_cli.records.run import Event, RunRecord, RunSpec, Settings
 from attnres_cli.store.retry import patiently, retry_s, seconds_of
 from attnres_cli.store.store import Store
@@ -61,6 +62,7 @@ def work(worker: int, job: Job, line: Connection) -> None:
     """
     stop = _heed_signals()
     bind(job.cores)  # before there are threads
+    remember_code()
     torch.set_num_threads(job.settings.threads)
     try:
         store = patiently(lambda: Store.open(job.study, create=True), retry_s())
@@ -115,7 +117,9 @@ def _do(
     line.send(event())
     recipe = store.recipe(claimed.recipe_digest).model_copy(update={"data": job.recipe.data})
     spec = RunSpec(recipe, claimed.variant, claimed.seed, claimed.fingerprint)
-    name, versions = f"{spec.variant} seed {spec.seed} (run {claimed.id})", made_with(spec)
+    name = f"{spec.variant} seed {spec.seed} (run {claimed.id})"
+    planned, ours = Code.of(claimed.versions), code_of(spec.variant)
+    versions = made_with(spec) | planned.versions
     checkpoints = _checkpoints(store, claimed, job, versions)
     keeper = Keeper(checkpoints, checkpoint_s(), stop)
     keeper.on_trouble = lambda text: say(f"{name}: {text}")
@@ -131,6 +135,7 @@ def _do(
     try:
         with heartbeat:
             _check_data(spec, tokens)
+            _check_code(planned, ours)
             result = train(spec, tokens, job.settings, job.device, on_step, keeper)
     except Stopped:
         with suppress(AwayError):  # it waits again when it is seen that we are gone
@@ -175,6 +180,15 @@ def _check_data(spec: RunSpec, tokens: Tokens) -> None:
         raise DataError(
             f"the data changed while the study ran: fingerprint {tokens.fingerprint}, the run was "
             f"planned on {spec.fingerprint}"
+        )
+
+
+def _check_code(planned: Code, ours: Code) -> None:
+    if planned.digest and planned != ours:
+        raise StudyError(
+            f"the code ({', '.join(planned.changed(ours))}) changed while the study ran: it was "
+            f"planned with {planned.digest}, this is {ours.digest}; the same command again plans "
+            "and trains a run of this code"
         )
 
 

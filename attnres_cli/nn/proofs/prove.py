@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 
 from attnres_cli.errors import VariantError
 from attnres_cli.nn import design_page
+from attnres_cli.nn.depthmix import engines
 from attnres_cli.nn.design_page import Finding
 from attnres_cli.nn.proofs import design, model
 from attnres_cli.nn.proofs.subject import BrokenError, NotApplicableError, Proof, Subject
@@ -61,8 +62,13 @@ def prove(subject: Subject, proofs: Sequence[Proof]) -> Iterator[Finding]:
 
 
 def admit(variant: Variant, shape: Shape) -> None:
-    """Raise VariantError where a design raises, gives wrong shapes, or mixes tokens."""
-    for finding in prove(Subject(variant, shape), (design.keeps_shape, design.is_token_wise)):
+    """Raise VariantError where a design raises, gives wrong shapes, or mixes tokens; whatever its
+    engine, whose faults are not its own.
+    """
+    proofs = (design.keeps_shape, design.is_token_wise)
+    with engines.use("reference"):
+        found = list(prove(Subject(variant, shape), proofs))
+    for finding in found:
         if finding.outcome == "failed":
             raise VariantError(
                 f"{variant}: {finding.detail}; attnres check {variant} proves all of the contract"

@@ -19,12 +19,13 @@ from attnres_cli.verdict.comparison import ArmResult
 from attnres_cli.verdict.select import options_of
 
 FOREST = (
-    "Large dots: mean over seeds of arm minus baseline, paired by seed; bars: its 95 % t interval, "
-    "not corrected for the number of arms; small dots: single seeds. Left of zero is better."
+    "Large dots: mean over seeds of arm minus baseline, paired by seed; bars: intervals that hold "
+    "together for all arms and looks with 95 % probability; small dots: single seeds. Left of zero "
+    "is better."
 )
 CURVES = "Lines: mean over seeds; bands: one standard deviation to each side."
 COST = (
-    "Down is better, left is cheaper; bars: 95 % t interval of the paired difference. Step times "
+    "Down is better, left is cheaper; bars: the interval of the paired difference. Step times "
     "are medians of the runs themselves, which may have shared their machine: `attnres bench` "
     "times arms in turn."
 )
@@ -54,8 +55,9 @@ def draw_forest(chapter: Chapter) -> Figure | None:
     }
     for row, (arm, difference) in enumerate(differences):
         colour, marker = looks[arm.variant].colour, looks[arm.variant].marker
-        axes.plot(difference.ci95, (row, row), color=colour, lw=2.2, solid_capstyle="butt")
-        single = [arm.losses[seed] - base[seed] for seed in sorted(arm.losses.keys() & base.keys())]
+        if arm.interval is not None:
+            axes.plot(arm.interval, (row, row), color=colour, lw=2.2, solid_capstyle="butt")
+        single = [arm.losses[seed] - base[seed] for seed in arm.pairs]
         rows = [row] * len(single)
         axes.plot(single, rows, "o", zorder=4, ms=3, mfc="white", mec=colour, mew=0.8)
         axes.plot(difference.mean, row, marker, ms=8, color=colour)
@@ -121,7 +123,8 @@ def draw_cost(chapter: Chapter) -> Figure | None:
     figure, (by_time, by_flops) = canvas(2.9, columns=2, sharey=True)
     for arm in arms:
         look, found = looks[arm.variant], arm.difference
-        gain, bar = (found.mean, found.ci95[1] - found.mean) if found else (0.0, None)
+        gain = found.mean if found else 0.0
+        bar = [[gain - arm.interval[0]], [arm.interval[1] - gain]] if arm.interval else None
         costs = (1000 * arm.step_s, arm.flops_per_token * arm.tokens)
         for axes, cost in zip((by_time, by_flops), costs, strict=True):
             axes.errorbar(

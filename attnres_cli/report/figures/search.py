@@ -17,7 +17,7 @@ from matplotlib.patches import Rectangle
 from matplotlib.ticker import EngFormatter
 from numpy.typing import NDArray
 
-from attnres_cli.config import recipe
+from attnres_cli.config import shipped
 from attnres_cli.records.search_records import Trial
 from attnres_cli.report.figures.style import (
     LOSS,
@@ -126,7 +126,7 @@ def draw_paper_shapes(finding: Finding) -> Figure | None:
     axes = axes_of(finding)
     if axes is None or axes[1].dimension != _HEADS:
         return None
-    held = recipe.paper()["figure7"]
+    held = shipped.paper()["figure7"]
     order = np.argsort(held["heads_per_layer"])
     names = {"standard": "baseline (paper)", "attnres": "AttnRes (paper)"}
     maps = [Map(told, np.array(held[name])[order]) for name, told in names.items()]

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, MaxNLocator, NullLocator, ScalarFormatter
 
 from attnres_cli.report.figures.style import LOSS, Look, canvas, legend, looks, short
-from attnres_cli.verdict.format import between, plural
+from attnres_cli.verdict.format import between, outward, plural
 from attnres_cli.verdict.ladder import PFLOP_S_DAY, Ladder, Scaled, compute
 
 _LONGEST = 34  # characters of a name that leave room for its multiplier
@@ -46,17 +46,19 @@ def draw(found: Ladder) -> Figure:
 def caption(found: Ladder) -> str:
     """What is drawn, and of what: recipe, sizes, seeds, tokens, versions."""
     comparison, n = found.rungs[0].comparison, len(found.rungs)
+    has_floor = found.arms[0].plain is not None
+    form = "L = E + A C^-alpha, one E for all arms," if has_floor else "L = A C^-alpha"
     parts = [
-        "Large points: mean over seeds; small ones: single seeds; lines: L = A C^-alpha by least "
-        "squares in logs of the means"
+        f"Large points: mean over seeds; small ones: single seeds; lines: {form} by least squares "
+        "in logs of the means"
         + (", here through two points, so that nothing checks it." if n == 2 else "."),
     ]
-    if any(arm.floor for arm in found.arms):
-        parts.append("Dotted: the same with a floor, L = E + A C^-alpha.")
+    if has_floor:
+        parts.append("Dotted: the same without E.")
     if any(arm.worth for arm in found.arms):
         parts.append(
             f"Beside a name: how many times an arm's compute {comparison.baseline} takes to its "
-            "loss at the largest size, with the 95 % interval by bootstrap over seeds."
+            "loss at the largest size" + (", with the 95 % interval over sizes." if n > 2 else ".")
         )
     label = f" [{found.registered}]" if found.registered else ""
     drawn = [rung.arm(arm.variant) for rung in found.rungs for arm in found.arms]
@@ -77,22 +79,21 @@ def _points(axes: Axes, found: Ladder, variant: str, look: Look) -> None:
         assert arm is not None
         at, losses = compute(arm) * PFLOP_S_DAY, list(arm.losses.values())
         axes.plot([at] * len(losses), losses, "o", ms=2.5, mfc="white", mec=look.colour, mew=0.7)
-        axes.plot(at, arm.mean, look.marker, ms=6, color=look.colour, zorder=4)
+        axes.plot(at, rung.mean(arm), look.marker, ms=6, color=look.colour, zorder=4)
 
 
 def _laws(axes: Axes, found: Ladder, arm: Scaled, look: Look) -> None:
-    """The line of the law over the arm's sizes, and the curve with a floor."""
+    """The line of the law over the arm's sizes, and that of the law without a floor."""
     own = [rung.arm(arm.variant) for rung in found.rungs]
     sizes = [compute(each) for each in own if each is not None]
     label = short(arm.variant, _LONGEST)
     if arm.worth is not None:
-        ends = f" [{arm.worth.ci95[0]:.2f}, {arm.worth.ci95[1]:.2f}]" if arm.worth.ci95 else ""
-        label += f"  {arm.worth.value:.2f}{_TIMES}{ends}"
+        label += f"  {_TIMES}{outward(arm.worth.value, arm.worth.ci95, 2)}"
     x = np.geomspace(min(sizes), max(sizes), 50)
     y = [arm.law.loss(at) for at in x]
     axes.plot(x * PFLOP_S_DAY, y, look.dashes, color=look.colour, lw=1.5, label=label)
-    if arm.floor is not None:
-        y = [arm.floor.loss(at) for at in x]
+    if arm.plain is not None:
+        y = [arm.plain.loss(at) for at in x]
         axes.plot(x * PFLOP_S_DAY, y, ":", color=look.colour, lw=1.1)
 
 

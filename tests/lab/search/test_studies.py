@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,9 +10,17 @@ import searches
 from optuna.distributions import IntDistribution
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
-from attnres_cli.lab.search.studies import EXTRA, open_study, read, run_attributes
-from attnres_cli.records.search_records import Trial
+from attnres_cli.lab.search.studies import (
+    EXTRA,
+    name_of,
+    of_other_code,
+    open_study,
+    read,
+    run_attributes,
+)
+from attnres_cli.records.search_records import Search, Trial
 from attnres_cli.store.optuna import optuna_storage
+from attnres_cli.store.store import Store
 
 
 def ended(number: int, state: TrialState, loss: float, **more: object) -> FrozenTrial:
@@ -58,3 +67,22 @@ def test_a_trial_beyond_those_asked_for_is_read_as_that(trials_of):
     found = trials_of(ended(0, TrialState.COMPLETE, 2.0), extra)
 
     assert [t.number for t in found if t.is_extra] == [1]
+
+
+def test_a_search_by_other_code_is_another_search_which_is_named(tmp_path: Path):
+    path = str(tmp_path / "study.db")
+    Store.open(path, create=True)
+
+    def by(code: str, **changes: object) -> Search:
+        search = replace(searches.search(()), codes=(code,), **changes)
+        return replace(search, name=name_of(search, ["standard"]))
+
+    old, now, other = by("old"), by("now"), by("old", budget="params=3M")
+    with optuna_storage(path) as storage:
+        for search in (old, other):
+            open_study(storage, search, ["standard"], "standard")
+
+    assert old.name != now.name
+    assert of_other_code(now, ["standard"], path) == [old.name]
+    assert of_other_code(old, ["standard"], path) == []
+    assert read(path)[0].codes == ("old",)

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from multiprocessing import forkserver
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from attnres_cli.data import sources
 from attnres_cli.errors import DataError
 from attnres_cli.lab import grid as ablate
 from attnres_cli.lab.workers.pool import run_all
+from attnres_cli.lab.workers.provenance import code_of
 from attnres_cli.nn import variant
 from attnres_cli.records.plan import Plan
 from attnres_cli.records.run import WEIGHTS, Event, Point, RunSpec, Status
@@ -94,6 +96,24 @@ def own_stderr() -> Iterator[None]:
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
     """A checkpoint after every step."""
     monkeypatch.setenv("ATTNRES_CHECKPOINT_S", "0")
+
+
+def test_a_run_that_was_planned_with_other_code_fails_alone_and_stays_of_that_code(grid: Grid):
+    ours = code_of("attnres:block_size=2")
+    other = replace(ours, design="0123456789ab", loop="0123456789ab")
+    specs = [replace(grid.specs[0], code=code) for code in (other, ours)]
+    grid.ids = [record.id for record in grid.store.plan(specs, grid.tokens.description)]
+
+    grid.run()
+
+    failed, trained = grid.store.runs(ids=grid.ids)
+    assert failed.status is Status.FAILED
+    assert failed.error is not None
+    assert "\n" not in failed.error
+    assert "the code (design, loop) changed while the study ran" in failed.error
+    assert "the same command again plans and trains a run of this code" in failed.error
+    assert (failed.identity, trained.identity) == tuple(spec.identity for spec in specs)
+    assert trained.status is Status.COMPLETE
 
 
 def test_what_is_wanted_may_follow_from_what_has_ended_and_one_process_trains_it_all(grid: Grid):

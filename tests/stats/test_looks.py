@@ -4,26 +4,32 @@ from __future__ import annotations
 
 import itertools
 import math
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 
+from attnres_cli.stats.looks import (
+    ALPHA,
+    LEAST_SEEDS,
+    first_rate,
+    interval,
+    look,
+    shares,
+    sizes,
+    word,
+)
 from attnres_cli.stats.pairs import paired
-from attnres_cli.stats.power import ALPHA
 
-FOLDER = Path(__file__).parent.parent.parent / "benchmarks"
-sys.path.append(str(FOLDER))
-from looks import LEAST_SEEDS, interval, look, shares, sizes  # noqa: E402
+
+def rates(planned: int, share: float = 1.0):
+    return ((size, ALPHA * share * part) for size, part in sizes(planned))
 
 
 @pytest.mark.parametrize("planned", [1, 3, 5, 7, 12])
 def test_looks_stand_at_sizes_fixed_by_the_plan_and_share_the_rate(planned: int):
     found = list(itertools.islice(sizes(planned), 30))
 
-    assert found[0] == (max(LEAST_SEEDS, planned), 0.8)
+    assert found[0] == (max(LEAST_SEEDS, planned), 0.6)
     for (size, share), (after, next_share) in itertools.pairwise(found):
         assert after == math.ceil(1.5 * size)
         assert next_share < share
@@ -39,7 +45,7 @@ def test_arms_share_the_rate_however_many_join_and_none_loses_by_those_after_it(
 
 
 def test_before_the_first_look_nothing_is_said():
-    found = look([1.0] * 4, [2.0, 2.1, 2.0, 2.1], planned=3, share=1.0)
+    found = look([1.0] * 4, [2.0, 2.1, 2.0, 2.1], rates(3))
 
     assert (found.n, found.next, found.low, found.high) == (0, 5, -math.inf, math.inf)
 
@@ -51,14 +57,14 @@ def test_the_interval_of_a_look_is_students_at_its_share():
     low, high = interval(ours, theirs, 0.05)
 
     assert (low, high) == pytest.approx(paired(ours, theirs).ci95, abs=1e-5)
-    assert look(ours, theirs, 5, 0.5).alpha == pytest.approx(ALPHA * 0.5 * 0.8)
+    assert look(ours, theirs, rates(5, 0.5)).alpha == pytest.approx(ALPHA * 0.5 * 0.6)
 
 
 def test_runs_beyond_a_look_change_nothing_until_the_next():
     random = np.random.default_rng(1)
     ours, theirs = random.normal(size=(2, 8))
 
-    found = [look(ours[:n], theirs[:n], 5, 1.0) for n in range(5, 9)]
+    found = [look(ours[:n], theirs[:n], rates(5)) for n in range(5, 9)]
 
     assert found[0] == found[1] == found[2]
     assert found[3].n == found[2].next == 8
@@ -69,7 +75,7 @@ def test_runs_beyond_a_look_change_nothing_until_the_next():
 def test_a_difference_of_rounding_is_never_one():
     losses = [1.5, 1.6, 1.7, 1.4, 1.5]
 
-    found = look([loss - 1e-7 for loss in losses], losses, 5, 1.0)
+    found = look([loss - 1e-7 for loss in losses], losses, rates(5))
 
     assert found.low < 0 < found.high
 
@@ -78,7 +84,7 @@ def test_looks_that_contradict_each_other_leave_an_interval():
     theirs = np.zeros(8)
     ours = np.array([1.0, 1.001, 0.999, 1.0, 1.0, 90.0, 90.0, 90.0])
 
-    found = look(ours, theirs, 5, 1.0)
+    found = look(ours, theirs, rates(5))
 
     assert found.low < found.high
 
@@ -101,7 +107,7 @@ def test_whoever_looks_whenever_at_most_one_study_in_twenty_has_an_interval_with
             not found.low <= 0 <= found.high
             for arm in range(arms)
             for n in (5, 8, 12)
-            if (found := look(study[arm + 1][:n], study[0][:n], 5, of_arm[arm]))
+            if (found := look(study[arm + 1][:n], study[0][:n], rates(5, of_arm[arm])))
         )
         for study in losses
     )
@@ -109,11 +115,35 @@ def test_whoever_looks_whenever_at_most_one_study_in_twenty_has_an_interval_with
     assert wrong <= 0.05 * n_studies
 
 
-def test_the_error_rates_of_workflows_are_printed():
-    command = [sys.executable, str(FOLDER / "workflows.py"), "200"]
+def test_a_look_that_was_fixed_alone_is_the_last():
+    random = np.random.default_rng(3)
+    ours, theirs = random.normal(size=(2, 9))
 
-    done = subprocess.run(command, capture_output=True, text=True)
+    found = look(ours, theirs, [(6, ALPHA / 2)])
 
-    assert done.returncode == 0, done.stderr
-    rows = [line.split(" | ") for line in done.stdout.splitlines() if " | looks | " in line]
-    assert len(rows) == 9 + 8
+    assert (found.n, found.next) == (6, None)
+    assert (found.low, found.high) == interval(ours[:6], theirs[:6], ALPHA / 2)
+
+
+def test_the_first_look_at_a_plan_has_most_of_the_rate():
+    assert first_rate(1) == pytest.approx(0.8 * 0.6 * ALPHA)
+    assert first_rate(4) == pytest.approx(first_rate(1) / 4)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "alone", "with_margin"),
+    [
+        (-0.05, -0.02, "better", "better"),
+        (0.02, 0.05, "worse", "worse"),
+        (-0.05, 0.05, "not separable", "not separable"),
+        (-0.05, 0.005, "not separable", "no worse by the margin"),
+        (-0.005, 0.005, "not separable", "equal within the margin"),
+        (-0.005, -0.001, "better", "equal within the margin"),
+        (0.001, 0.005, "worse", "equal within the margin"),
+        (0.005, 0.02, "worse", "worse"),
+        (-float("inf"), float("inf"), "not separable", "not separable"),
+    ],
+)
+def test_words_are_read_off_the_interval(low: float, high: float, alone: str, with_margin: str):
+    assert word(low, high) == alone
+    assert word(low, high, margin=0.01) == with_margin

@@ -1,9 +1,7 @@
 """Looks: an interval of a paired difference that holds whenever a study is looked at.
 
-Verdicts do not rest on it yet: workflows.py shows what it would change.
-
 A study grows: seeds are added while they look promising, arms when the first disappoint. So the
-error rate ALPHA of a family is shared out before data:
+error rate ALPHA of a table is shared out before data:
 
 - over looks. The first stands at the planned number of seeds and has most of it; each next stands
   at half as many again, with half of what is left. Between looks nothing new is said.
@@ -18,25 +16,32 @@ from. Nothing depends on when, or by which command, somebody looks.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import stdtrit
 
-from attnres_cli.stats.power import ALPHA
-
 Floats = NDArray[np.float64]
+
+ALPHA = 0.05
+"""The rate at which a table in which no arm differs may say of any arm that it does."""
 
 LEAST_SEEDS = 5
 """Of a first look. Runs that get stuck or not, of any arm alike, are all stuck in one arm and none
 in the other with probability 1/4 per seed: of three seeds in 3 % of pairs of arms, of five in 0.2.
 """
 
-_FIRST = 0.8  # share of the first look, and of the arms of the plan
+_OF_PLAN = 0.8  # share of the arms of the plan
+_FIRST = 0.6  # of the first look; of more the second look, at 1.5 times the seeds, sees no better
 _GROWTH = 1.5
 _ROUNDING = 1e-6  # of the largest loss: what two orders of the same float32 sums differ by
+
+Word = Literal[
+    "better", "worse", "equal within the margin", "no worse by the margin", "not separable"
+]
 
 
 @dataclass(frozen=True)
@@ -46,14 +51,14 @@ class Look:
     Attributes:
         n: pairs at the last look; 0 before the first.
         low, high: the interval of the mean; infinite before the first look.
-        next: pairs at the next look.
+        next: pairs at the next look; None after the last.
         alpha: the rate of the last look, before the first that of the first.
     """
 
     n: int
     low: float
     high: float
-    next: int
+    next: int | None
     alpha: float
 
 
@@ -71,25 +76,32 @@ def shares(groups: Sequence[int]) -> list[float]:
     """The share of the rate of one arm of each group, from the numbers of arms of the groups in the
     order in which they joined; the plan's is the first. However many follow, it is 1 in all.
     """
-    rest = [(1 - _FIRST) / (k * (k + 1)) for k in range(1, len(groups))]
-    return [part / n for part, n in zip([_FIRST, *rest], groups, strict=True)]
+    rest = [(1 - _OF_PLAN) / (k * (k + 1)) for k in range(1, len(groups))]
+    return [part / n for part, n in zip([_OF_PLAN, *rest], groups, strict=True)]
 
 
-def look(arm: Sequence[float], baseline: Sequence[float], planned: int, share: float) -> Look:
+def first_rate(n_arms: int) -> float:
+    """The rate of the first look at each of the n arms of a plan."""
+    return ALPHA * shares([n_arms])[0] * _FIRST
+
+
+def look(
+    arm: Sequence[float], baseline: Sequence[float], rates: Iterable[tuple[int, float]]
+) -> Look:
     """The intersection of the intervals of all looks that are complete. Values are losses of one
-    seed at the same place, in the order in which seeds were planned; `share` is the arm's.
+    seed at the same place, in the order in which seeds were planned; `rates` are (pairs, rate) of
+    each look.
     """
     ours, theirs = (np.asarray(values, dtype=np.float64) for values in (arm, baseline))
-    found = Look(0, -math.inf, math.inf, max(LEAST_SEEDS, planned), 0.0)
-    for size, part in sizes(planned):
-        alpha = ALPHA * share * part
+    n, low, high, last = 0, -math.inf, math.inf, 0.0
+    for size, alpha in rates:
         if size > len(ours):
-            return Look(found.n, found.low, found.high, size, found.alpha or alpha)
-        low, high = interval(ours[:size], theirs[:size], alpha)
-        if max(low, found.low) <= min(high, found.high):  # else one of them has missed the truth
-            low, high = max(low, found.low), min(high, found.high)
-        found = Look(size, low, high, size, alpha)
-    raise AssertionError("looks are without end")
+            return Look(n, low, high, size, last or alpha)
+        here = interval(ours[:size], theirs[:size], alpha)
+        if max(low, here[0]) <= min(high, here[1]):  # else one of them has missed the truth
+            low, high = max(low, here[0]), min(high, here[1])
+        n, last = size, alpha
+    return Look(n, low, high, None, last)
 
 
 def interval(arm: Floats, baseline: Floats, alpha: float) -> tuple[float, float]:
@@ -99,3 +111,16 @@ def interval(arm: Floats, baseline: Floats, alpha: float) -> tuple[float, float]
     error = float(values.std(ddof=1)) / math.sqrt(n)
     half = float(stdtrit(n - 1, 1 - alpha / 2)) * error + _ROUNDING * largest
     return float(values.mean()) - half, float(values.mean()) + half
+
+
+def word(low: float, high: float, margin: float | None = None) -> Word:
+    """What an interval of arm minus baseline says; less is better. Within a margin, both ways, a
+    difference does not matter to who gave it, whatever its sign.
+    """
+    if margin is not None and -margin < low and high < margin:
+        return "equal within the margin"
+    if high < 0:
+        return "better"
+    if low > 0:
+        return "worse"
+    return "no worse by the margin" if margin is not None and high < margin else "not separable"

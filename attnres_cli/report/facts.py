@@ -1,0 +1,140 @@
+"""What the numbers of a verdict table are of and rest on, a line each."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from itertools import islice
+
+from attnres_cli.records import gates
+from attnres_cli.records.run import DataDescription, RunResult, Status
+from attnres_cli.verdict import labels
+from attnres_cli.verdict.comparison import RULE, ArmResult, Comparison, ended_how
+from attnres_cli.verdict.format import plural
+
+UNIT = "nats/token"
+SEEDS = (
+    "a seed decides initial weights and the order of batches; data, evaluation windows, learning "
+    "rate and machine are the same for all seeds, so intervals do not speak of them"
+)
+_SHOWN_LOOKS = 3
+
+
+def speed_text(result: ArmResult | RunResult) -> str:
+    """`51,200 tokens/s, MFU 41.0 %`, the share where the device's peak is known."""
+    share = "" if result.mfu is None else f", MFU {100 * result.mfu:.1f} %"
+    return f"{result.tokens_per_second:,.0f} tokens/s{share}"
+
+
+def facts_of(comparison: Comparison) -> list[str]:
+    """What the numbers are of: recipe, tokens, data, reference lines, rule, versions."""
+    data = comparison.data
+    tokens = labels.tokens(comparison) if comparison.arms else "no run has ended"
+    return [
+        f"recipe {comparison.recipe} ({comparison.recipe_digest}), {tokens}; loss: mean ± sd over "
+        f"seeds; difference from {comparison.baseline}, paired by seed",
+        *labels.lines(comparison),
+        f"data {data.source} ({data.fingerprint}), {data.size}",
+        *_reference_lines(data),
+        *_reached(comparison),
+        RULE,
+        *_looked(comparison),
+        SEEDS,
+        *_computed(comparison),
+        *comparison.versions,
+    ]
+
+
+def _reference_lines(data: DataDescription) -> Iterator[str]:
+    """What a loss is to be seen beside."""
+    token = "byte" if data.is_bytes else "token"
+    yield (
+        f"reference: best table of next {token} given this {token} (bigram) "
+        f"{data.bigram_entropy:.4f}, {token} frequencies (unigram) {data.unigram_entropy:.4f} "
+        f"{UNIT}"
+    )
+    if data.floor is not None:
+        yield f"floor: a model that knows the task loses {data.floor:.4f} {UNIT}"
+    if data.zlib_bits is not None and data.xz_bits is not None:
+        packed = [
+            f"{name} {bits:.4f} bits/byte"
+            + (f" ({bits * math.log(2):.4f} {UNIT})" if data.is_bytes else "")
+            for name, bits in (("zlib", data.zlib_bits), ("xz", data.xz_bits))
+        ]
+        yield f"compressors, on at most a MiB of validation text: {', '.join(packed)}"
+
+
+def _reached(comparison: Comparison) -> Iterator[str]:
+    """What has not ended, a baseline that learned little, and how many gates were passed; where
+    one was not, its arm's verdict says which.
+    """
+    words = {Status.PENDING: "pending", Status.RUNNING: "running, or killed"}
+    counts = {word: len(comparison.runs(status)) for status, word in words.items()}
+    if waiting := [f"{count} {word}" for word, count in counts.items() if count]:
+        yield f"runs {' and '.join(waiting)}: the same ablate command goes on"
+    base = comparison.base
+    if base is not None and base.mean >= comparison.data.bigram_entropy:
+        yield (
+            "the baseline ends above the bigram line: models that have learned so little say little"
+        )
+    met = [gate for arm in comparison.arms for found in arm.gates.values() for gate in found]
+    if met:
+        passed, names = sum(gate.passed for gate in met), {gate.name for gate in met}
+        meanings = ", ".join(text for name, text in gates.MEANING.items() if name in names)
+        yield f"gates passed: {passed} of {len(met)} ({meanings})"
+
+
+def _looked(comparison: Comparison) -> Iterator[str]:
+    """When verdicts are given, and what single rows must be read with."""
+    held, arms = comparison.family, comparison.arms
+    if held.rates:
+        at = [size for size, _ in islice(held.looks(next(iter(held.rates))), _SHOWN_LOOKS)]
+        later = "" if held.is_registered else ", ...; between them no word changes"
+        of = "registered" if held.is_registered else "planned"
+        yield (
+            f"verdicts at {', '.join(map(str, at))} seeds{later} ({held.planned} were {of} for "
+            f"{plural(len(held.rates), 'arm')})"
+        )
+    if (slope := comparison.rules.slope) is not None:
+        yield (
+            f"1.05x: what the baseline gains by 1.05 times its tokens, at {slope:.3g} nats per "
+            "e-fold"
+        )
+    if (margin := comparison.rules.margin) is not None:
+        yield f"margin: {margin:.4f} {UNIT}; a difference within it does not matter"
+    for arm in arms:
+        if arm.far:
+            values = ", ".join(
+                f"{s} ({arm.losses[s] - _base(comparison)[s]:+.4f})" for s in arm.far
+            )
+            yield (
+                f"{arm.variant}: far from its other seeds: {values}; a mean speaks of all seeds, "
+                "not of most"
+            )
+    for gone in comparison.removed:
+        why = "" if gone.reason is None else f"; left out: {gone.reason}"
+        yield f"removed: {gone.variant} seed {gone.seed}, {ended_how(gone)}{why}"
+
+
+def _base(comparison: Comparison) -> Mapping[int, float]:
+    return comparison.base.losses if comparison.base is not None else {}
+
+
+def _computed(comparison: Comparison) -> Iterator[str]:
+    """How runs were computed: where not all alike, which."""
+    yield from (f"computed with {text}" for text in comparison.settings)
+    if comparison.base is not None:
+        yield f"{comparison.baseline}: {speed_text(comparison.base)}"
+    by_engines: dict[tuple[str, ...], list[str]] = {}
+    for arm in comparison.arms:
+        by_engines.setdefault(arm.engines, []).append(arm.variant)
+    if len({engine for engines in by_engines for engine in engines}) > 1:
+        named = [f"{', '.join(arms)} by {' and '.join(e)}" for e, arms in by_engines.items()]
+        yield f"arms computed by different engines, which agree to rounding: {'; '.join(named)}"
+    mixed = [(arm.variant, ", ".join(map(str, arm.mixed))) for arm in comparison.arms if arm.mixed]
+    if mixed:
+        yield (
+            "trained by other versions than the baseline, so that a part of the difference may be "
+            f"the software's: {'; '.join(f'{name} on seed {seeds}' for name, seeds in mixed)}; a "
+            "new --study trains all by one"
+        )

@@ -1,0 +1,78 @@
+"""Studies of an older schema: opened to be written to they become of this one, to be read they stay
+as they are.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import Connection, Select, Table, bindparam, inspect, null, select, text, update
+
+from attnres_cli.records.code import Code
+from attnres_cli.store.tables import SCHEMA, metadata, removed, runs, schema
+
+OLDER = "0007"  # which runs do not say their code in a column, and are not told when removed
+_OPTION = "attnres_schema"  # of an engine, where the study it reads is not of SCHEMA
+
+
+def tables_of(version: str) -> set[str]:
+    """The names of a schema's tables."""
+    return metadata.tables.keys() - ({removed.name} if version == OLDER else set())
+
+
+def reading(version: str) -> dict[str, str]:
+    """The options of an engine that only reads a study of that schema."""
+    return {} if version == SCHEMA else {_OPTION: version}
+
+
+def is_older(connection: Connection) -> bool:
+    """Whether this only reads a study of OLDER."""
+    return connection.get_execution_options().get(_OPTION) == OLDER
+
+
+def rows_of(connection: Connection) -> Select[Any]:
+    """All columns of all runs; `code` is null where a study does not have it."""
+    if not is_older(connection):
+        return select(runs)
+    return select(*(c for c in runs.c if c is not runs.c.code), null().label("code"))
+
+
+def upgrade(connection: Connection) -> None:
+    """Make a study of OLDER one of SCHEMA, in the transaction that is under way. In SQLite, foreign
+    keys must not be enforced in it, since a table with them is made anew.
+    """
+    if connection.dialect.name == "sqlite":
+        _make_anew(connection, runs)
+    else:
+        add = "ALTER TABLE attnres_runs ADD COLUMN code VARCHAR(12) NOT NULL DEFAULT ''"
+        unique = "UNIQUE (recipe_digest, variant, seed, fingerprint, code)"
+        for statement in (
+            add,
+            "ALTER TABLE attnres_runs ALTER COLUMN code DROP DEFAULT",
+            "ALTER TABLE attnres_runs DROP CONSTRAINT attnres_one_run",
+            f"ALTER TABLE attnres_runs ADD CONSTRAINT attnres_one_run {unique}",
+        ):
+            connection.execute(text(statement))
+    removed.create(connection)
+    known = [
+        {"run": row.id, "found": Code.of(row.versions or {}).digest}
+        for row in connection.execute(select(runs.c.id, runs.c.versions)).all()
+    ]
+    if known:
+        mine = update(runs).where(runs.c.id == bindparam("run"))
+        connection.execute(mine.values(code=bindparam("found")), known)
+    connection.execute(update(schema).values(version_num=SCHEMA))
+
+
+def _make_anew(connection: Connection, table: Table) -> None:
+    """The table with its rows as it is now: SQLite changes no constraint of one that is there."""
+    old = f"{table.name}_{OLDER}"
+    connection.execute(text("PRAGMA legacy_alter_table = ON"))  # others go on to refer to its name
+    connection.execute(text(f"ALTER TABLE {table.name} RENAME TO {old}"))
+    for index in inspect(connection).get_indexes(old):
+        connection.execute(text(f"DROP INDEX {index['name']}"))
+    table.create(connection)
+    kept = ", ".join(column["name"] for column in inspect(connection).get_columns(old))
+    moved = f"INSERT INTO {table.name} ({kept}, code) SELECT {kept}, '' FROM {old}"  # noqa: S608
+    connection.execute(text(moved))
+    connection.execute(text(f"DROP TABLE {old}"))

@@ -1,0 +1,270 @@
+"""How the arms of a comparison are judged: what blocks them, their looks, and the words."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+
+from attnres_cli.records.code import Code
+from attnres_cli.records.comparison_terms import SHARED, ArmRecipe, Terms
+from attnres_cli.records.run import (
+    WAITS,
+    DataDescription,
+    Removed,
+    RunRecord,
+    RunResult,
+    Status,
+)
+from attnres_cli.stats.looks import Look, look, word
+from attnres_cli.stats.pairs import Difference, far, mean_sd, paired
+from attnres_cli.stats.power import detectable
+from attnres_cli.verdict.comparison import ArmResult, Comparison, Rules, ended_how
+from attnres_cli.verdict.family import Family, family
+from attnres_cli.verdict.soundness import gates_of, mixed, stopped, unequal
+
+_UNFINISHED = {
+    Status.PENDING: "is pending: the same ablate command goes on",
+    Status.RUNNING: "is running, or was killed: the same ablate command goes on",
+    Status.FAILED: "failed: the same ablate command with --retry-failed trains it again",
+}
+
+
+def compare(
+    records: Sequence[RunRecord],
+    data: DataDescription,
+    baseline: str,
+    terms: Terms = SHARED,
+    own: Sequence[ArmRecipe] = (),
+    rules: Rules = Rules(),  # noqa: B008 (frozen)
+    older: Sequence[RunRecord] = (),
+) -> Comparison:
+    """Compare the arms of these runs, which are of one fingerprint; an arm's runs have its recipe
+    in `own` or the shared one. Without runs of the baseline every arm is blocked. `older` are runs
+    that are left out because of their code: a design that was edited is an arm more.
+    """
+    own_of = {found.variant: found for found in own}
+    by_arm: dict[str, list[RunRecord]] = {}
+    for record in records:
+        by_arm.setdefault(record.variant, []).append(record)
+    gone = _of_recipes(rules.removed, records, own, data)
+    codes = {(run.variant, run.code) for run in records}
+    removed = [e for e in gone if (e.variant, e.code) in codes or e.variant not in by_arm]
+    edited: list[RunRecord | Removed] = [e for e in gone if e not in removed]
+    edited += [run for run in older if _shares_code(run, records[-1])]
+    arms_too = [
+        replace(e, variant=f"{e.variant} {e.code}") for e in edited if e.variant != baseline
+    ]
+    every = [*records, *removed, *arms_too]
+    held = family(every, baseline, is_registered=rules.is_registered)
+    there = {(run.variant, run.seed) for run in records}
+    lost = tuple(each for each in removed if (each.variant, each.seed) not in there)
+    table = _Table(data, terms, rules, held, by_arm.get(baseline, []), lost)
+    arms = [
+        replace(table.judged(runs), own=own_of.get(runs[0].variant))
+        for runs in by_arm.values()
+        if _results(runs)
+    ]
+    arms = _with_base(arms)
+    arms.sort(key=lambda arm: (arm.variant != baseline, math.isnan(arm.mean), arm.mean))
+    return Comparison(
+        recipe=(own[0].recipe if own else "") or records[0].recipe,
+        recipe_digest=own[0].base_digest if own else records[0].recipe_digest,
+        data=data,
+        baseline=baseline,
+        arms=tuple(arms),
+        records=tuple(records),
+        terms=terms,
+        rules=rules,
+        family=held,
+        removed=lost,
+        older=tuple(older),
+    )
+
+
+def _results(runs: Sequence[RunRecord]) -> dict[int, RunResult]:
+    return {run.seed: run.result for run in runs if run.result is not None}
+
+
+def _of_recipes(
+    removed: Sequence[Removed],
+    records: Sequence[RunRecord],
+    own: Sequence[ArmRecipe],
+    data: DataDescription,
+) -> list[Removed]:
+    """The removed runs of these arms' recipes on these data, by whatever code."""
+    own_digest = {each.variant: each.digest for each in own}
+    digest = {run.variant: run.recipe_digest for run in records} | own_digest
+    return [
+        each
+        for each in removed
+        if each.fingerprint == data.fingerprint
+        and each.recipe_digest == digest.get(each.variant, records[0].recipe_digest)
+    ]
+
+
+def _shares_code(one: RunRecord, other: RunRecord) -> bool:
+    """Whether two runs differ in the code of their designs at most."""
+    return Code.of(one.versions).shared == Code.of(other.versions).shared
+
+
+@dataclass(frozen=True)
+class _Table:
+    """What all arms of a comparison are judged by."""
+
+    data: DataDescription
+    terms: Terms
+    rules: Rules
+    family: Family
+    base: Sequence[RunRecord]
+    lost: Sequence[Removed]  # that are not there again
+
+    def judged(self, runs: Sequence[RunRecord]) -> ArmResult:
+        """The arm with its difference and what may be said of it."""
+        base = _results(self.base)
+        arm = replace(_described(runs, base, self.data), mixed=mixed(runs, self.base))
+        if runs is self.base:
+            gate = stopped(runs, self.data) or ""
+            return replace(arm, verdict="baseline", reason=gate, is_sound=not gate)
+        blocked = (
+            stopped(runs, self.data)
+            or stopped(self.base, self.data, "the baseline's ")
+            or unequal(_results(runs), base, self.terms)
+            or (None if self.base else "no runs of the baseline in this comparison")
+        )
+        if blocked:
+            return replace(arm, reason=blocked)
+        arm = replace(arm, is_sound=bool(arm.losses.keys() & base.keys()))
+        return self._looked(arm, runs, base)
+
+    @property
+    def variant(self) -> str:
+        """Of the baseline."""
+        return self.base[0].variant
+
+    def _looked(
+        self, arm: ArmResult, runs: Sequence[RunRecord], base: Mapping[int, RunResult]
+    ) -> ArmResult:
+        """The arm as of its last look, or with all its pairs before the first."""
+        seeds, missing = self._pairs(arm, runs)
+        ours, theirs = ([of[s] for s in seeds] for of in (arm.losses, _losses(base)))
+        found = look(ours, theirs, self.family.looks(arm.variant))
+        n = found.n or len(seeds)
+        arm = replace(arm, look=found, pairs=tuple(seeds[:n]))
+        if n:
+            mean, sd = mean_sd(ours[:n])
+            arm = replace(arm, mean=mean, sd=sd)
+        difference, no_spread = _paired(ours[:n], theirs[:n])
+        lying = far([a - b for a, b in zip(ours[:n], theirs[:n], strict=True)])
+        arm = replace(arm, difference=difference, far=tuple(seeds[i] for i in lying))
+        if found.n == 0:
+            why, waits = missing or (f"{len(seeds)} of {found.next} seeds", True)
+            return replace(arm, verdict="no verdict yet" if waits else "blocked", reason=why)
+        if difference is None:
+            return replace(arm, look=None, reason=no_spread)
+        return _worded(arm, found, self.rules)
+
+    def _pairs(
+        self, arm: ArmResult, runs: Sequence[RunRecord]
+    ) -> tuple[list[int], tuple[str, bool] | None]:
+        """The seeds that arm and baseline have, in the order in which they were planned, up to the
+        first that one lacks; and why it does, with whether it is still to come.
+        """
+        pair = (arm.variant, self.variant)
+        excluded = {each.seed for each in self.lost if each.variant in pair and each.reason}
+        seeds: list[int] = []
+        for seed in self.family.seeds:
+            if seed in excluded:
+                continue
+            missing = self._missing(arm.variant, runs, seed, "") or self._missing(
+                self.variant, self.base, seed, "the baseline's "
+            )
+            if missing:
+                return seeds, missing
+            seeds.append(seed)
+        return seeds, None
+
+    def _missing(
+        self, variant: str, runs: Sequence[RunRecord], seed: int, whose: str
+    ) -> tuple[str, bool] | None:
+        """Why an arm has no loss on a seed, and whether it is still to come."""
+        run = next((run for run in runs if run.seed == seed), None)
+        if run is not None:
+            if run.result is not None:
+                return None
+            return f"{whose}seed {seed} {_UNFINISHED[run.status]}", run.status in WAITS
+        for each in self.lost:
+            if (each.variant, each.seed) == (variant, seed):
+                told = f"{whose}seed {seed} was removed, {ended_how(each)}"
+                return f"{told}: the same ablate command trains it", False
+        return (
+            f"{whose}seed {seed} is missing, which others have: --seeds with all of theirs",
+            False,
+        )
+
+
+def _paired(ours: Sequence[float], theirs: Sequence[float]) -> tuple[Difference | None, str]:
+    """The paired difference, or why there is none."""
+    try:
+        return paired(ours, theirs), ""
+    except ValueError as error:
+        return None, str(error)
+
+
+def _described(
+    runs: Sequence[RunRecord], base: Mapping[int, RunResult], data: DataDescription
+) -> ArmResult:
+    """An arm as its runs describe it, judged by nothing yet."""
+    results = _results(runs)
+    one = next(iter(results.values()))
+    shares = [result.mfu for result in results.values() if result.mfu is not None]
+    losses = _losses(results)
+    mean, sd = mean_sd(list(losses.values()))
+    return ArmResult(
+        variant=runs[0].variant,
+        losses=losses,
+        n_params=one.n_params,
+        params_delta=one.n_params - next(iter(base.values())).n_params if base else None,
+        flops_per_token=one.flops_per_token,
+        tokens=one.tokens,
+        mean=mean,
+        sd=sd,
+        tokens_per_second=median(result.tokens_per_second for result in results.values()),
+        step_s=median(result.step_s for result in results.values()),
+        mfu=median(shares) if shares else None,
+        engines=tuple(sorted({result.settings.engine for result in results.values()})),
+        verdict="blocked",
+        reason="",
+        recipe_digest=runs[0].recipe_digest,
+        gates={run.seed: gates_of(run, data) for run in runs if run.result is not None},
+    )
+
+
+def _losses(results: Mapping[int, RunResult]) -> dict[int, float]:
+    return {seed: result.val_loss for seed, result in sorted(results.items())}
+
+
+def _with_base(arms: Sequence[ArmResult]) -> list[ArmResult]:
+    """The arms, the baseline's mean over the seeds of the arm with most pairs, if any has some."""
+    pairs = max((arm.pairs for arm in arms), key=len, default=())
+
+    def shown(arm: ArmResult) -> ArmResult:
+        if arm.verdict != "baseline" or not pairs:
+            return arm
+        mean, sd = mean_sd([arm.losses[seed] for seed in pairs])
+        return replace(arm, mean=mean, sd=sd, pairs=pairs)
+
+    return [shown(arm) for arm in arms]
+
+
+def _worded(arm: ArmResult, found: Look, rules: Rules) -> ArmResult:
+    """The arm with the word that its interval says, of a look that is complete."""
+    one = arm.difference
+    assert one is not None
+    sees = detectable(found.n, one.sd, found.alpha) if one.sd > 0 else None
+    verdict = word(found.low, found.high, rules.margin)
+    reason = f"look at {found.n} seeds" + (f", the next at {found.next}" if found.next else "")
+    if verdict == "not separable" and sees is not None:
+        reason += f"; would have seen {sees:.4f} or more with 80 % power"
+    return replace(arm, verdict=verdict, reason=reason, sees=sees)

@@ -1,0 +1,61 @@
+"""The simulation of workflows: its words are those of `compare`, and its tables are printed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from attnres_cli.verdict.judge import compare
+
+WORKFLOWS = Path(__file__).parent.parent.parent / "benchmarks" / "workflows.py"
+sys.path.append(str(WORKFLOWS.parent))
+from workflows import BASELINE, by_looks, p_values, planned  # noqa: E402
+
+
+@pytest.mark.parametrize(
+    "states",
+    [
+        [(1, 7)],
+        [(2, 5), (2, 8), (4, 8), (4, 12)],
+        [(1, 3), (3, 3), (3, 5)],
+        [(2, 7), (3, 7), (3, 11)],
+    ],
+)
+def test_who_is_called_is_whom_compare_calls(states, make_run, facts):
+    random = np.random.default_rng(0)
+    n_arms, n_seeds = (max(each) for each in zip(*states, strict=True))
+    called = 0
+    for _ in range(12):
+        base = random.normal(1.5, 0.1, n_seeds)
+        gaps = random.normal([-0.05, 0.03, 0.0, -0.1][:n_arms], 0.03, (n_seeds, n_arms))
+        losses = {BASELINE: base} | {str(k): base + gaps[:, k] for k in range(n_arms)}
+        ever: set[str] = set()
+        for end in range(1, len(states) + 1):
+            runs = [
+                replace(
+                    make_run(run.variant, run.seed, val_loss=float(losses[run.variant][run.seed])),
+                    created_at=run.created_at,
+                )
+                for run in planned(states[:end])
+            ]
+            words = {arm.variant: arm.verdict for arm in compare(runs, facts, BASELINE).arms}
+            ever |= {name for name, word in words.items() if word in ("better", "worse")}
+        (found,) = by_looks(p_values(gaps[None]), states)
+        assert ever == {str(k) for k in np.flatnonzero(found)}
+        called += len(ever)
+    assert called
+
+
+def test_the_error_rates_of_workflows_are_printed():
+    command = [sys.executable, str(WORKFLOWS), "200"]
+
+    done = subprocess.run(command, capture_output=True, text=True)
+
+    assert done.returncode == 0, done.stderr
+    rows = [line.split(" | ") for line in done.stdout.splitlines() if " | looks | " in line]
+    assert len(rows) == 10 + 8
