@@ -148,5 +148,4 @@ def _verdict(comparison: Comparison, arm: ArmResult) -> Record:
         "reason": arm.reason,
         "n_params": arm.n_params,
         "flops_per_token": arm.flops_per_token,
-        "step_s": arm.step_s,
     }

@@ -69,7 +69,6 @@ def table_of(comparison: Comparison) -> Table:
         Column("n", is_optional=True),
         Column("params", is_optional=True),
         Column("FLOPs/token", is_optional=True),
-        Column("ms/step", is_optional=True),
     ]
     rows: list[list[str | Cell]] = [
         [
@@ -82,7 +81,6 @@ def table_of(comparison: Comparison) -> Table:
             pairs_text(arm, comparison),
             f"{arm.n_params:,}" + (f" ({arm.params_delta:+,})" if arm.params_delta else ""),
             f"{arm.flops_per_token:.3g}",
-            f"{1000 * arm.step_s:.1f}",
         ]
         for arm in comparison.arms
     ]
@@ -179,9 +177,6 @@ def _arm(arm: ArmResult) -> dict[str, Any]:
         "mean": arm.mean,
         "sd": arm.sd,
         "losses": arm.losses,
-        "tokens_per_second": arm.tokens_per_second,
-        "mfu": arm.mfu,
-        "step_ms": 1000 * arm.step_s,
         "engines": arm.engines,
         "pairs": arm.pairs,
         "difference": _difference(arm),
@@ -211,8 +206,7 @@ _FIELDS = {
     "ci_low": "difference.interval.0", "ci_high": "difference.interval.1", "sees": "sees",
     "look": "look.n", "next_look": "look.next", "alpha": "look.alpha",
     "params": "params", "params_delta": "params_delta", "flops_per_token": "flops_per_token",
-    "tokens": "tokens", "step_ms": "step_ms", "tokens_per_second": "tokens_per_second",
-    "mfu": "mfu", "engines": "engines", "recipe": "recipe", "recipe_digest": "recipe_digest",
+    "tokens": "tokens", "engines": "engines", "recipe": "recipe", "recipe_digest": "recipe_digest",
     "fingerprint": "data.fingerprint", "baseline": "baseline", "terms": "terms", "own": "own",
     "unigram_entropy": "reference.unigram_entropy", "bigram_entropy": "reference.bigram_entropy",
     "floor": "reference.floor", "zlib_bits_per_byte": "reference.zlib_bits_per_byte",

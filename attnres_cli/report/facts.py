@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping
 from itertools import islice
 
 from attnres_cli.records import gates
-from attnres_cli.records.run import DataDescription, RunResult, Status
+from attnres_cli.records.run import DataDescription, Status
 from attnres_cli.verdict import labels
-from attnres_cli.verdict.comparison import RULE, ArmResult, Comparison, ended_how
+from attnres_cli.verdict.comparison import RULE, Comparison, ended_how
 from attnres_cli.verdict.format import plural
 
 UNIT = "nats/token"
@@ -18,12 +18,6 @@ SEEDS = (
     "rate and machine are the same for all seeds, so intervals do not speak of them"
 )
 _SHOWN_LOOKS = 3
-
-
-def speed_text(result: ArmResult | RunResult) -> str:
-    """`51,200 tokens/s, MFU 41.0 %`, the share where the device's peak is known."""
-    share = "" if result.mfu is None else f", MFU {100 * result.mfu:.1f} %"
-    return f"{result.tokens_per_second:,.0f} tokens/s{share}"
 
 
 def facts_of(comparison: Comparison) -> list[str]:
@@ -123,8 +117,8 @@ def _base(comparison: Comparison) -> Mapping[int, float]:
 def _computed(comparison: Comparison) -> Iterator[str]:
     """How runs were computed: where not all alike, which."""
     yield from (f"computed with {text}" for text in comparison.settings)
-    if comparison.base is not None:
-        yield f"{comparison.baseline}: {speed_text(comparison.base)}"
+    if len(comparison.arms) > 1 and comparison.terms.match != "time":
+        yield "no step times: runs are of different hours and loads; `attnres bench` times in turn"
     by_engines: dict[tuple[str, ...], list[str]] = {}
     for arm in comparison.arms:
         by_engines.setdefault(arm.engines, []).append(arm.variant)

@@ -10,7 +10,6 @@ from datetime import UTC, datetime
 from typing import Any
 
 from attnres_cli.records.run import Point, RunRecord, RunResult, Standing, Status, Verification
-from attnres_cli.report.facts import speed_text
 from attnres_cli.report.probes import probe_tables
 from attnres_cli.report.table import Cell, Column, Report, Style, Table
 from attnres_cli.verdict.codes import shown
@@ -139,6 +138,12 @@ def _facts(line: Line) -> list[tuple[str, str]]:
             ("engine", f"{result.settings.engine}, {result.settings.threads} threads"),
         ]
     return found + sorted(record.versions.items())
+
+
+def speed_text(result: RunResult) -> str:
+    """`51,200 tokens/s, MFU 41.0 %`, the share where the device's peak is known."""
+    share = "" if result.mfu is None else f", MFU {100 * result.mfu:.1f} %"
+    return f"{result.tokens_per_second:,.0f} tokens/s{share}"
 
 
 def _curve(points: Sequence[Point]) -> Table:

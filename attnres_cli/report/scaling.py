@@ -19,7 +19,7 @@ _SIZES = (
 )
 _ARMS = (
     Column("variant", "code"),
-    *map(Column, ("multiplier [95 %]", "one size left out", "in time", "A", "alpha", "trend")),
+    *map(Column, ("multiplier [95 %]", "one size left out", "A", "alpha", "trend")),
 )
 
 
@@ -56,7 +56,6 @@ def _arm_cells(arm: Scaled) -> list[str]:
         arm.variant,
         multiplier_text(arm.worth),
         f"{left[0]:.3f} to {left[1]:.3f}" if left else "-",
-        "-" if arm.in_time is None else f"{arm.in_time:.3f}",
         f"{arm.law.a:.4g}",
         f"{arm.law.alpha:.4f}",
         "-" if arm.trend is None else interval(arm.trend.mean, arm.trend.ci95, "+.4f"),
@@ -74,7 +73,7 @@ def notes(found: Ladder) -> list[str]:
         + (f"; one E for all arms, {law.floor:.4f}" if has_floor else "")
         + (": through two points, so that nothing checks it" if n == 2 else ""),
         f"multiplier: how much more compute {first.comparison.baseline} takes to the arm's loss at "
-        "the largest size; in time: by FLOPs per second as measured there",
+        "the largest size",
         *_of_intervals(found),
     ]
     names = differing([rung.recipe for rung in found.rungs])
@@ -145,9 +144,9 @@ _FIELDS = {
     "variant": "variant", "a": "law.a", "alpha": "law.alpha", "rmse": "law.rmse",
     "compute": "worth.compute", "multiplier": "worth.value", "ci95_low": "worth.ci95.0",
     "ci95_high": "worth.ci95.1", "left_out_low": "worth.left_out.0",
-    "left_out_high": "worth.left_out.1", "multiplier_in_time": "in_time",
-    "floor": "law.floor", "plain_a": "plain.a", "plain_alpha": "plain.alpha",
-    "plain_multiplier": "plain_worth.value", "plain_ci95_low": "plain_worth.ci95.0",
+    "left_out_high": "worth.left_out.1", "floor": "law.floor", "plain_a": "plain.a",
+    "plain_alpha": "plain.alpha", "plain_multiplier": "plain_worth.value",
+    "plain_ci95_low": "plain_worth.ci95.0",
     "plain_ci95_high": "plain_worth.ci95.1", "trend": "trend.mean", "trend_low": "trend.ci95.0",
     "trend_high": "trend.ci95.1", "n_sizes": "n_sizes", "baseline": "baseline",
     "recipe": "recipe", "fingerprint": "fingerprint", "registered": "registered",

@@ -31,7 +31,7 @@ _FIELDS = (
     "n_layers", "d_model", "n_heads", "d_ff",
     "aspect", "heads_per_layer", "tokens", "options", "n_params", "flops", "first_look",
     "second_objective", "on_front", "fresh_mean", "fresh_low", "fresh_high", "n_fresh", "change",
-    "best", "step_ms", "error", "recipe", "recipe_digest", "fingerprint", "budget",
+    "best", "error", "recipe", "recipe_digest", "fingerprint", "budget",
 )  # fmt: skip
 
 
@@ -91,7 +91,6 @@ def _row(shape: Shape, goal: dict[str, str]) -> dict[str, str]:
         "params": f"{trial.n_params:,}",
         "tokens": f"{int(held['tokens']):,}",
         "FLOPs": f"{trial.flops:.2e}".replace("e+0", "e").replace("e+", "e"),
-        "ms/step": "-" if shape.step_s is None else f"{1000 * shape.step_s:.1f}",
         "options": options_text(trial),
     }
 
@@ -150,7 +149,6 @@ def _shape(shape: Shape) -> dict[str, Any]:
         "ci95": shape.ci95,
         "change": shape.surprise,
         "best": None if shape.may_be_best is None else best_text(shape),
-        "step_ms": None if shape.step_s is None else 1000 * shape.step_s,
     }
 
 

@@ -49,10 +49,12 @@ def notes(search: Search, optima: Sequence[Optimum]) -> list[str]:
     if not name:
         return []
     where = f" on {_devices(shapes)}" if shapes and name in _UNITS else ""
+    busy = "step times are of trials at different hours and loads: `attnres bench` times in turn"
     return [
         f"the verdict is of val_loss alone: {name} is that of the first look{where}",
         f"front: by the first look (seed {search.first_seed} alone, so that lucky losses are on "
         f"it), no other shape of the variant is as low in both {both(search)} and lower in one",
+        *([busy] if name == "step_time" else []),
     ]
 
 

@@ -59,8 +59,6 @@ class ArmResult:
     tokens: int
     mean: float  # over the pairs of `difference`, of the baseline over those of all arms
     sd: float | None
-    tokens_per_second: float
-    step_s: float
     engines: tuple[str, ...]  # of depth mixing; more than one where its runs differ
     verdict: Verdict
     reason: str
@@ -73,7 +71,6 @@ class ArmResult:
     recipe_digest: str = ""
     own: ArmRecipe | None = None  # where its recipe is not the shared one
     gates: Mapping[int, tuple[Gate, ...]] = field(default_factory=dict)  # by seed
-    mfu: float | None = None  # of the device's peak, where that is known
     mixed: tuple[int, ...] = ()  # seeds whose baseline other versions of the software trained
 
     @property

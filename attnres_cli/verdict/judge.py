@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from statistics import median
 
 from attnres_cli.records.code import Code
 from attnres_cli.records.comparison_terms import SHARED, ArmRecipe, Terms
@@ -218,7 +217,6 @@ def _described(
     """An arm as its runs describe it, judged by nothing yet."""
     results = _results(runs)
     one = next(iter(results.values()))
-    shares = [result.mfu for result in results.values() if result.mfu is not None]
     losses = _losses(results)
     mean, sd = mean_sd(list(losses.values()))
     return ArmResult(
@@ -230,9 +228,6 @@ def _described(
         tokens=one.tokens,
         mean=mean,
         sd=sd,
-        tokens_per_second=median(result.tokens_per_second for result in results.values()),
-        step_s=median(result.step_s for result in results.values()),
-        mfu=median(shares) if shares else None,
         engines=tuple(sorted({result.settings.engine for result in results.values()})),
         verdict="blocked",
         reason="",

@@ -61,7 +61,7 @@ class Scaled:
     Attributes:
         law: from four rungs up with a floor E that all arms share, below without.
         worth: how much more compute the baseline takes to the arm's loss at the largest rung; None
-            for the baseline, and where `reason` says why. `in_time`: by measured FLOPs per second.
+            for the baseline, and where `reason` says why.
         plain: where `law` may have a floor, the fit without; `plain_worth` by it.
         trend: how the difference from the baseline changes per doubling of n_layers, from the
             slope of every seed that all depths share; None below three depths or two seeds.
@@ -70,7 +70,6 @@ class Scaled:
     variant: str
     law: PowerLaw
     worth: Multiplier | None = None
-    in_time: float | None = None
     plain: PowerLaw | None = None
     plain_worth: Multiplier | None = None
     trend: Difference | None = None
@@ -147,13 +146,11 @@ def _scaled(arms: Sequence[Sequence[ArmResult]], rungs: Sequence[Rung]) -> tuple
     worths, reason = _worths(sizes, means, deep)
     plain = fit(sizes, means) if deep else [None] * len(arms)
     plain_worths = _worths(sizes, means, False)[0] if deep else [None] * len(arms)
-    speeds = [own[-1].tokens_per_second * own[-1].flops_per_token for own in arms]
     return tuple(
         Scaled(
             own[0].variant,
             laws[k],
-            worth := worths[k],
-            worth.value * speeds[k] / speeds[0] if worth else None,
+            worths[k],
             plain[k],
             plain_worths[k],
             _trend(rungs, own, arms[0]) if k else None,

@@ -7,7 +7,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from statistics import median
 
 import numpy as np
 
@@ -45,7 +44,6 @@ class Shape:
         fresh: losses by seed, of the fresh seeds that have one that counts.
         missing: why each of the others has none: `seed 3 failed: ...`.
         ci95: t interval of their mean; None of fewer than two.
-        step_s: median over all of its runs, seconds; None without any.
         numerics: of its runs, which are paired only if they are one; settings: of the first.
         may_be_best: whether it is in the set of its variant's confirmed shapes that holds the best
             with 95 % confidence; None where that was not tested. is_lowest: among them, by mean.
@@ -56,7 +54,6 @@ class Shape:
     fresh: Mapping[int, float]
     missing: tuple[str, ...]
     ci95: tuple[float, float] | None
-    step_s: float | None
     numerics: frozenset[str]
     settings: Settings | None = None
     may_be_best: bool | None = None
@@ -232,7 +229,6 @@ def _shape(search: Search, trial: Trial, runs: Runs) -> Shape:
         fresh=fresh,
         missing=tuple(missing),
         ci95=mean_interval(np.array(list(fresh.values()))) if len(fresh) > 1 else None,
-        step_s=median(result.step_s for result in mine) if mine else None,
         numerics=frozenset(result.settings.numerics for result in mine),
         settings=mine[0].settings if mine else None,
     )

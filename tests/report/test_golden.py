@@ -116,6 +116,25 @@ def test_a_verdict_is_the_same_in_every_format(comparisons, subtests):
     check_all("verdict", comparison.report_of(comparisons), subtests)
 
 
+@pytest.mark.parametrize("form", SUFFIXES)
+def test_how_busy_the_machine_was_while_runs_were_trained_changes_no_report(
+    form: str, records, facts
+):
+    """Runs of different hours and loads: their times say nothing of their designs."""
+
+    def told(runs) -> str:
+        return shown(comparison.report_of([compare(runs, facts, "standard")]), form)
+
+    def slower(run):
+        times = {"step_s": 4 * run.result.step_s, "tokens_per_second": 7.0, "train_s": 900.0}
+        return replace(run, result=replace(run.result, **times))
+
+    busy = [slower(run) if run.seed % 2 and run.result else run for run in records]
+
+    assert told(busy) == told(records)
+    assert "ms/step" not in told(records)
+
+
 def test_a_verdict_on_a_narrow_terminal_keeps_what_decides(comparisons, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     check("verdict-80.txt", shown(comparison.report_of(comparisons[:1]), "table"))

@@ -11,9 +11,10 @@ from comparisons import PROBE
 
 from attnres_cli.records.run import Probe
 from attnres_cli.report.comparison import table_of
-from attnres_cli.report.facts import facts_of, speed_text
+from attnres_cli.report.facts import facts_of
 from attnres_cli.report.formats import escaped, show
 from attnres_cli.report.probes import probe_tables
+from attnres_cli.report.runs import speed_text
 from attnres_cli.report.table import Report
 from attnres_cli.verdict.judge import compare
 
@@ -75,9 +76,8 @@ def test_the_share_of_a_known_peak_is_told(make_arm, facts):
     records = make_arm(
         "standard", 1.5, 1.6, settings=gpu, tokens_per_second=1e6, flops_per_token=494_700_000
     )
-    (arm,) = compare(records, facts, "standard").arms
 
-    assert speed_text(arm) == "1,000,000 tokens/s, MFU 50.0 %"
+    assert speed_text(records[0].result) == "1,000,000 tokens/s, MFU 50.0 %"
 
 
 def test_a_probe_without_shares_or_m_has_the_rest_and_the_reason():

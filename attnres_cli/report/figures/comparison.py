@@ -24,11 +24,7 @@ FOREST = (
     "is better."
 )
 CURVES = "Lines: mean over seeds; bands: one standard deviation to each side."
-COST = (
-    "Down is better, left is cheaper; bars: the interval of the paired difference. Step times "
-    "are medians of the runs themselves, which may have shared their machine: `attnres bench` "
-    "times arms in turn."
-)
+COST = "Down is better, left is cheaper; bars: the interval of the paired difference."
 BLOCK_SIZES = "Points and lines: mean over seeds; bars: one standard deviation to each side."
 
 _LONGEST = 38  # characters of a name that leave room for its verdict
@@ -114,31 +110,27 @@ def _loss_range(curves: Sequence[Curve]) -> tuple[float, float]:
 
 
 def draw_cost(chapter: Chapter) -> Figure | None:
-    """What an arm changes of the loss, over its step time and over its training FLOPs."""
+    """What an arm changes of the loss, over its training FLOPs."""
     comparison = chapter.comparison
     arms = [arm for arm in comparison.arms if arm.difference or arm.verdict == "baseline"]
     if not any(arm.difference for arm in arms):
         return None
     looks = looks_of(comparison)
-    figure, (by_time, by_flops) = canvas(2.9, columns=2, sharey=True)
+    figure, (axes,) = canvas(2.9)
     for arm in arms:
         look, found = looks[arm.variant], arm.difference
         gain = found.mean if found else 0.0
         bar = [[gain - arm.interval[0]], [arm.interval[1] - gain]] if arm.interval else None
-        costs = (1000 * arm.step_s, arm.flops_per_token * arm.tokens)
-        for axes, cost in zip((by_time, by_flops), costs, strict=True):
-            axes.errorbar(
-                cost, gain, yerr=bar, fmt=look.marker, ms=7, color=look.colour,
-                elinewidth=1.4, label=short(arm.variant),
-            )  # fmt: skip
-    for axes in (by_time, by_flops):
-        axes.axhline(0, color=looks[comparison.baseline].colour, lw=1, ls="--", zorder=1)
-        axes.margins(x=0.15)
-        axes.locator_params(axis="x", nbins=4)
-    by_time.set(xlabel="training step (ms)", ylabel="loss minus the baseline's\n(nats/token)")
-    by_flops.set_xlabel("training FLOPs of a run")
-    by_flops.xaxis.set_major_formatter(EngFormatter(sep=""))
-    legend(figure, by_time)
+        axes.errorbar(
+            arm.flops_per_token * arm.tokens, gain, yerr=bar, fmt=look.marker, ms=7,
+            color=look.colour, elinewidth=1.4, label=short(arm.variant),
+        )  # fmt: skip
+    axes.axhline(0, color=looks[comparison.baseline].colour, lw=1, ls="--", zorder=1)
+    axes.margins(x=0.15)
+    axes.locator_params(axis="x", nbins=5)
+    axes.set(xlabel="training FLOPs of a run", ylabel="loss minus the baseline's\n(nats/token)")
+    axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+    legend(figure, axes)
     return figure
 
 
