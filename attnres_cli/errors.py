@@ -8,6 +8,7 @@ AttnresError
     NoStudyError  there is none yet
     AwayError     its server is not there at this moment
   DeviceError     a device that this machine does not have
+  WorkersError    processes that are ended by others before they have trained anything
   UsageError      any other argument on the command line
 
 What only we can cause is no AttnresError: it shows its traceback.
@@ -24,11 +25,12 @@ from typing import Any
 
 DONE = 0
 BAD_INPUT = 2
-"""An AttnresError, or a command line that cannot be parsed."""
+"""Most AttnresErrors, or a command line that cannot be parsed."""
 
 SOME_FAILED = 3
 """The command did its work, and some of it came to nothing good: a run failed, a proof of a design
-does not hold, an arm of a benchmark is wrong, a run trained once more departs from the first.
+does not hold, an arm of a benchmark is wrong, a run trained once more departs from the first, no
+worker process lasts.
 """
 
 INTERRUPTED = 130
@@ -37,6 +39,8 @@ INTERRUPTED = 130
 
 class AttnresError(Exception):
     """Base of all errors that a user can cause; `str(error)` is one line that says what to do."""
+
+    exit_code = BAD_INPUT
 
 
 class RecipeError(AttnresError):
@@ -71,6 +75,12 @@ class AwayError(StudyError):
 
 class DeviceError(AttnresError):
     """A device that this machine does not have."""
+
+
+class WorkersError(AttnresError):
+    """Worker processes that die again and again before they begin a run."""
+
+    exit_code = SOME_FAILED
 
 
 class UsageError(AttnresError):

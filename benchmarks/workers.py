@@ -28,7 +28,7 @@ from trainer import SMALL, recipe_of
 
 from attnres_cli.data import sources
 from attnres_cli.nn import cost
-from attnres_cli.records.device_flops import cores
+from attnres_cli.records.machine import cores
 from attnres_cli.records.run import RunSpec
 from attnres_cli.train.device import settings as settings_of
 from attnres_cli.train.trainer import Trainer
@@ -100,7 +100,7 @@ def main() -> None:
     """All widths, one after the other."""
     parser = arguments("a process per core over one process, by width", rounds=15)
     given = parser.parse_args()
-    device, n_cores = started(given.threads, "cpu"), len(cores())
+    device, n_cores = started(given.threads, "cpu"), cores().n
     results: list[dict[str, Any]] = []
     machine = facts(device, given.threads) | {"cores": n_cores}
     document = {"benchmark": "workers", "machine": machine, "results": results}

@@ -124,6 +124,16 @@ def lives(pid: int) -> bool:
         return False
 
 
+def forked_by(launcher: int, *, deep: bool = True) -> set[int]:
+    """Process ids of all that a process has started, and they, which may still be importing."""
+    try:
+        children = Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split()
+    except FileNotFoundError:
+        return set()
+    found = set(map(int, children))
+    return found.union(*map(forked_by, found)) if deep else found
+
+
 def numbers(folder: Path) -> list[tuple[Any, ...]]:
     """Every number that training decides: losses of the runs, their curves and probes."""
     runs = "SELECT id, variant, seed, status, steps, val_loss, initial_loss FROM attnres_runs"

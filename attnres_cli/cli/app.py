@@ -69,7 +69,7 @@ def main() -> None:
         code = DONE
     except AttnresError as error:
         say(without_passwords(str(error)))
-        code = BAD_INPUT
+        code = error.exit_code
     except typer.TyperException as error:
         message = str(getattr(error, "format_message", error.__str__)())
         if message:  # there is none where no command was given: the help is printed then

@@ -36,7 +36,7 @@ def plan(
     """
     from attnres_cli.config.recipe import names
     from attnres_cli.lab.held import Held
-    from attnres_cli.records import device_flops
+    from attnres_cli.records import machine
     from attnres_cli.report import formats, power
     from attnres_cli.store.store import Store
     from attnres_cli.verdict.power import analyse, to_measure, too_few_runs
@@ -50,7 +50,7 @@ def plan(
     held = Held(store, study, records)
     chosen = held.choose(recipe, baseline)
     slope = held.slope(chosen)
-    data, n_cores = store.data(chosen.fingerprint), len(device_flops.cores())
+    data, n_cores = store.data(chosen.fingerprint), machine.cores().n
     found = analyse(chosen.records, data, chosen.baseline, gap, arms, workers, n_cores, slope)
     if found is None:
         ended = [r for r in chosen.records if r.variant == chosen.baseline and r.result is not None]

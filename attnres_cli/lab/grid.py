@@ -17,7 +17,7 @@ from attnres_cli.nn.model import n_params, train_flops_per_token
 from attnres_cli.nn.proofs.prove import admit
 from attnres_cli.nn.residual import Residual, presets
 from attnres_cli.nn.shape import Shape
-from attnres_cli.records import device_flops
+from attnres_cli.records import machine
 from attnres_cli.records.plan import TIMED_STEPS, Arm, Plan
 from attnres_cli.records.run import WAITS, RunRecord, RunSpec
 from attnres_cli.train import device as computing
@@ -92,7 +92,7 @@ def make(
     one thread each pay most, else all cores, shared by the workers typed. Without a number of
     workers there are as many as the cores have room for, on GPUs one for each.
     """
-    found, n_cores = computing.devices(device), len(device_flops.cores())
+    found, n_cores = computing.devices(device), machine.cores().n
     if threads is None:
         is_narrow = found == ["cpu"] and recipe.model.d_model <= _NARROW
         threads = 1 if is_narrow else max(1, n_cores // (workers or len(found)))
@@ -160,7 +160,7 @@ def without(plan: Plan, records: Sequence[RunRecord]) -> Plan:
 
 def jobs(plan: Plan, study: str) -> list[Job]:
     """One for each of the plan's workers; on a CPU each is bound to cores of its own."""
-    bound = cores.shares(device_flops.cores(), len(plan.devices))
+    bound = cores.shares(machine.cores(), len(plan.devices))
     return [
         Job(study, name, plan.settings, plan.recipe, mine if name == "cpu" else ())
         for name, mine in zip(plan.devices, bound, strict=True)

@@ -7,11 +7,7 @@ have none, since clock and cores vary.
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
 _TERA = 10**12
-_QUOTA = Path("/sys/fs/cgroup/cpu.max")  # of a container
 
 # Dense, without sparsity, bf16 with float32 sums; fp32 outside of tensor cores, as torch computes
 # it by default. NVIDIA's data sheets give bf16 of Hopper, Ada and Blackwell with sparsity: halved.
@@ -37,16 +33,6 @@ _PEAKS: dict[str, dict[str, float]] = {
     "NVIDIA GeForce RTX 4090": {"bf16": 165.2, "fp32": 82.6},
     "NVIDIA GeForce RTX 3090": {"bf16": 71, "fp32": 35.6},
 }
-
-
-def cores() -> list[int]:
-    """The CPU cores this process may use, by its affinity and its cgroup's quota."""
-    allowed = sorted(os.sched_getaffinity(0))
-    try:
-        quota, period = _QUOTA.read_text(encoding="ascii").split()
-        return allowed[: max(1, int(quota) // int(period))]
-    except (OSError, ValueError):  # no cgroup v2, or its quota is "max"
-        return allowed
 
 
 def mfu(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -13,7 +12,6 @@ from inputs import changed
 from attnres_cli.config.recipe import Recipe
 from attnres_cli.errors import DeviceError, UsageError
 from attnres_cli.nn.depthmix import engines
-from attnres_cli.records.device_flops import cores
 from attnres_cli.train import device
 from attnres_cli.train.device import devices, settings
 
@@ -193,10 +191,6 @@ def test_what_runs_uncompiled_never_takes_the_list_form(
 
     assert not found.uncompiled.compiled
     assert found.uncompiled.engine == {"compile": "eager"}.get(found.engine, found.engine)
-
-
-def test_cores_are_at_most_those_this_process_may_use():
-    assert 1 <= len(cores()) <= len(os.sched_getaffinity(0))
 
 
 def test_numerics_name_what_makes_runs_incomparable(tiny_recipe: Recipe):

@@ -7,14 +7,19 @@ from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 
+from attnres_cli.records.machine import Cores
+
 _TOPOLOGY = Path("/sys/devices/system/cpu")
 
 
-def shares(cores: Sequence[int], n_workers: int) -> list[tuple[int, ...]]:
+def shares(cores: Cores, n_workers: int) -> list[tuple[int, ...]]:
     """The cores of each worker. All are used, as evenly as can be, and the two threads of one
-    physical core are next to each other. More workers than cores take turns.
+    physical core are next to each other. More workers than cores take turns. None are bound under a
+    quota: which of its cores a machine has free then, the kernel knows, and neighbours have others.
     """
-    order = sorted(cores, key=_place)
+    if cores.n < len(cores.numbers):
+        return [()] * n_workers
+    order = sorted(cores.numbers, key=_place)
     n = len(order)
     if n_workers >= n:
         return [(order[worker % n],) for worker in range(n_workers)]

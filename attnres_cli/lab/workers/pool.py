@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -15,11 +16,14 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
-from attnres_cli.errors import AttnresError, AwayError
+from attnres_cli.console import say
+from attnres_cli.errors import AttnresError, AwayError, WorkersError
 from attnres_cli.lab.workers.worker import ENDING, Job, checkpoint_s, work
+from attnres_cli.records.machine import memory_kills
 from attnres_cli.records.run import WAITS, Event, Status
-from attnres_cli.store.store import Store
+from attnres_cli.store.store import MAX_ATTEMPTS, Store
 from attnres_cli.train.checkpoint import clear
+from attnres_cli.verdict.format import plural
 
 OnEvent = Callable[[Event | None], None]
 """Called with every event, and with None now and then so that a display can move on."""
@@ -32,13 +36,14 @@ first ones first. Ended runs may be among them: all is done when no others are.
 _TICK_S = 0.5
 _LOOK_S = 5.0  # between looks at the study while workers train
 _LAST_WORDS_S = 20.0  # for checkpoints, when all is to end
+_MOST_DEATHS = 3  # in a row in one worker's place, none of them in a run
 
 
 @dataclass
 class _Worker:
+    number: int  # of its job
     process: BaseProcess
     line: Connection
-    has_claimed: bool = False  # ever
     is_busy: bool = False  # with a run now
     step: int = 0  # of the run it has
 
@@ -46,12 +51,13 @@ class _Worker:
 def run_all(store: Store, jobs: Sequence[Job], wanted: Wanted, on_event: OnEvent) -> None:
     """Train all wanted runs, one worker process per job, each for as long as there is a run for it.
 
-    A worker that dies is replaced and its run goes on. Runs that a process of another command is
-    training are waited for, and taken over if it is gone.
+    A worker that dies is replaced and its run goes on; where three in a row died before they had a
+    run, the others go on without a fourth. Runs that a process of another command is training are
+    waited for, and taken over if it is gone.
 
     Raises:
         KeyboardInterrupt: Ctrl-C, SIGTERM or SIGHUP; workers save their runs, which wait again.
-        RuntimeError: a worker died before it could claim a run.
+        WorkersError: one after the other died before it could claim a run.
         StudyError: a worker could not use the study (`AwayError`: its server stayed away).
         DataError: a worker could not load the data.
     """
@@ -82,22 +88,37 @@ class _Pool:
     ) -> None:
         self.workers: dict[int, _Worker] = {}
         self.seen: dict[int, None] = {}  # in their order
+        self._deaths: Counter[int] = Counter()  # since a worker in this place has begun a run
+        self._kills = memory_kills()
         self._store, self._jobs, self._wanted, self._on_event = store, jobs, wanted, on_event
 
     def work(self) -> None:
         """Until no run is left and all workers have ended: last words may be on the way."""
         while True:
-            free = [number for number in range(len(self._jobs)) if number not in self.workers]
+            places = [n for n in range(len(self._jobs)) if self._deaths[n] < _MOST_DEATHS]
+            free = [number for number in places if number not in self.workers]
             unfinished = self._unfinished(len(free))
             if not unfinished and not self.workers:
                 return
             waiting = sum(status is Status.PENDING for status in unfinished.values())
             idle = sum(not worker.is_busy for worker in self.workers.values())  # they will ask
+            if waiting and not places and not self.workers:
+                raise WorkersError(
+                    f"no worker process lasts, {_MOST_DEATHS} in a row died before they had a run: "
+                    f"{plural(waiting, 'run')} left, the same command goes on"
+                )
             for number in free[: max(0, waiting - idle)]:
-                self.workers[number] = _start(number, self._jobs[number])
+                self._start(number)
             self._listen()
             self._reap()
             self._store.release(list(self.seen))  # of another command's processes that have died
+
+    def _start(self, number: int) -> None:
+        try:
+            self.workers[number] = _start(number, self._jobs[number])
+        except (EOFError, OSError) as error:  # the process that it is copied from was killed
+            self._deaths[number] += 1
+            say(f"a worker process could not be started{f': {error}' if str(error) else ''}")
 
     def _unfinished(self, n_free: int) -> dict[int, Status]:
         """Wanted runs that have not ended, by id, in their order."""
@@ -127,7 +148,7 @@ class _Pool:
         if isinstance(event, AttnresError):
             raise event
         if event is not None:
-            worker.has_claimed = worker.is_busy = True
+            worker.is_busy, self._deaths[worker.number] = True, 0
             worker.step = 0 if event.done else event.step  # what there is to write down
             self._on_event(event)
             return
@@ -138,6 +159,8 @@ class _Pool:
 
     def _reap(self) -> None:
         """Forget workers that have ended; let the runs of those that died wait again."""
+        kills, before = memory_kills(), self._kills
+        self._kills = kills
         for number, worker in list(self.workers.items()):
             code = worker.process.exitcode
             if code is None:
@@ -146,14 +169,11 @@ class _Pool:
             del self.workers[number]
             if code == 0:
                 continue
-            cause = f"the worker process ended with {_how(code)}"
-            if code == -signal.SIGKILL:
-                cause += ": out of memory? Lower train.batch_size or --workers"
-            freed = self._store.release(list(self.seen), cause=cause)
-            if not freed and not worker.has_claimed:
-                raise RuntimeError(
-                    f"a worker process ended with {_how(code)} before it could start"
-                )
+            how = _how(code, None if kills is None or before is None else kills > before)
+            times = f"{MAX_ATTEMPTS} times without a new checkpoint in between"
+            self._store.release(list(self.seen), cause=f"its worker process {how}; {times}")
+            self._deaths[number] += not worker.is_busy
+            say(f"a worker process {how}")
 
 
 def _start(number: int, job: Job) -> _Worker:
@@ -171,7 +191,7 @@ def _start(number: int, job: Job) -> _Worker:
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
     theirs.close()  # the worker's own alone keeps the pipe open
-    return _Worker(process, line)
+    return _Worker(number, process, line)
 
 
 def _work(environment: dict[str, str], number: int, job: Job, line: Connection) -> None:
@@ -196,8 +216,15 @@ def _start_forkserver() -> None:
         os.environ.update(before)
 
 
-def _how(code: int) -> str:
-    return f"exit code {code}" if code >= 0 else f"signal {signal.Signals(-code).name}"
+def _how(code: int, for_memory: bool | None) -> str:
+    """`ended with exit code 1`; `for_memory`: whether the memory killer was at work."""
+    text = "ended with " + (f"exit code {code}" if code > 0 else signal.Signals(-code).name)
+    if code != -signal.SIGKILL:
+        return text
+    if for_memory is False:
+        return f"{text}, not from the machine's memory killer"
+    who = "from the machine's memory killer" if for_memory else "out of memory?"
+    return f"{text}, {who}: lower train.batch_size or --workers"
 
 
 def _end(workers: dict[int, _Worker]) -> None:

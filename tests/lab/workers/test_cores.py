@@ -11,7 +11,8 @@ import pytest
 
 from attnres_cli.lab.workers import cores
 from attnres_cli.lab.workers.cores import shares
-from attnres_cli.records import device_flops
+from attnres_cli.records import machine
+from attnres_cli.records.machine import Cores
 
 
 @pytest.fixture
@@ -26,14 +27,14 @@ def two_threads_a_core(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_threads_of_one_core_go_to_one_worker(two_threads_a_core):
-    assert shares(range(8), 2) == [(0, 4, 1, 5), (2, 6, 3, 7)]
-    assert shares([0, 4, 3], 2) == [(0,), (4, 3)]
+    assert shares(Cores(tuple(range(8)), 8), 2) == [(0, 4, 1, 5), (2, 6, 3, 7)]
+    assert shares(Cores((0, 4, 3), 3), 2) == [(0,), (4, 3)]
 
 
 @pytest.mark.parametrize("n_cores", [1, 2, 3, 5, 8, 64])
 @pytest.mark.parametrize("n_workers", [1, 2, 3, 4, 7, 16])
 def test_every_core_is_used_and_as_evenly_as_can_be(n_cores: int, n_workers: int):
-    found = shares(range(n_cores), n_workers)
+    found = shares(Cores(tuple(range(n_cores)), n_cores), n_workers)
 
     assert len(found) == n_workers
     assert {core for share in found for core in share} == set(range(min(n_cores, 10**3)))
@@ -42,9 +43,13 @@ def test_every_core_is_used_and_as_evenly_as_can_be(n_cores: int, n_workers: int
     assert max(map(len, found)) - min(map(len, found)) <= 1
 
 
-@pytest.mark.skipif(len(device_flops.cores()) < 2, reason="there is one core")
+def test_under_a_quota_the_kernel_chooses_the_cores_of_each_worker():
+    assert shares(Cores(tuple(range(64)), 2, "the container's quota"), 2) == [(), ()]
+
+
+@pytest.mark.skipif(machine.cores().n < 2, reason="there is one core")
 def test_a_bound_process_and_its_threads_run_on_its_cores_alone():
-    mine = device_flops.cores()[-1]
+    mine = machine.cores().numbers[-1]
     program = (
         "import os, sys, threading\n"
         "from attnres_cli.lab.workers.cores import bind\n"

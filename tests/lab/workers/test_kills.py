@@ -22,6 +22,7 @@ from grids import (
     Command,
     done,
     files,
+    forked_by,
     has_begun,
     lives,
     numbers,
@@ -209,16 +210,6 @@ def test_what_is_interrupted_goes_on_where_it_was(tmp_path: Path, undisturbed):
         again.succeed()
 
     assert study(tmp_path) == undisturbed
-
-
-def forked_by(launcher: int) -> set[int]:
-    """Process ids of all that a command has started, and they, which may still be importing."""
-    try:
-        children = Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split()
-    except FileNotFoundError:
-        return set()
-    found = set(map(int, children))
-    return found.union(*map(forked_by, found))
 
 
 @pytest.mark.slow

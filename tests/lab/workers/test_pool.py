@@ -6,20 +6,23 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from multiprocessing import forkserver
 from pathlib import Path
 
 import pytest
-from grids import lives, small_disk
+from grids import forked_by, lives, small_disk
 from studies import SETTINGS
 
 import attnres_cli
 from attnres_cli.config.recipe import Recipe, load
 from attnres_cli.data import sources
-from attnres_cli.errors import DataError
+from attnres_cli.errors import DataError, WorkersError
 from attnres_cli.lab import grid as ablate
+from attnres_cli.lab.workers import pool
 from attnres_cli.lab.workers.pool import run_all
 from attnres_cli.lab.workers.provenance import code_of
 from attnres_cli.nn import variant
@@ -148,6 +151,91 @@ def test_a_run_whose_worker_is_killed_goes_on_in_another_bit_for_bit(tmp_path: P
     assert steps[steps.index(0, 1) + 1] >= 10  # and not begun again
     assert grid.curves() == grid.undisturbed()
     assert grid.store.standings()[grid.ids[0]].attempts == 1  # it came further between deaths
+
+
+def kill_workers(_n_free: int = 0) -> None:
+    """All that have been forked, however far they are."""
+    for server in forked_by(os.getpid(), deep=False):
+        for pid in forked_by(server):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
+def test_a_worker_killed_before_its_first_run_is_replaced(grid: Grid, capfd):
+    asked = []
+
+    def wanted(n_free: int) -> list[int]:
+        asked.append(n_free)
+        if len(asked) in (2, 4):  # it has asked which run to take, and so has the next
+            kill_workers()
+        return grid.ids
+
+    grid.run(wanted)
+
+    assert grid.ended() == grid.ids
+    assert [record.attempts for record in grid.store.standings(grid.ids).values()] == [1, 1, 1]
+    said = capfd.readouterr().err
+    assert said.count("attnres: a worker process ended with SIGKILL") == 2
+
+
+def test_workers_that_never_last_end_the_command_in_one_line(grid: Grid):
+    def wanted(_n_free: int) -> list[int]:
+        kill_workers()
+        return grid.ids
+
+    with pytest.raises(WorkersError, match=r"3 in a row died before they had a run: 3 runs left"):
+        grid.run(wanted)
+
+    assert WorkersError.exit_code == 3
+    assert grid.store.statuses(grid.ids) == dict.fromkeys(grid.ids, Status.PENDING)
+
+
+def test_the_process_that_workers_are_copied_from_may_be_killed(grid: Grid, own_stderr: None):
+    killed = []
+
+    def wanted(_n_free: int) -> list[int]:
+        if not killed:  # it is started after this: killed while it imports
+            threading.Timer(0.5, kill_server).start()
+        killed.append(True)
+        return grid.ids
+
+    def kill_server() -> None:
+        os.kill(forkserver._forkserver._forkserver_pid, signal.SIGKILL)
+
+    grid.run(wanted)
+
+    assert grid.ended() == grid.ids
+
+
+@pytest.mark.parametrize(
+    ("code", "for_memory", "said"),
+    [
+        (1, None, "ended with exit code 1"),
+        (-11, True, "ended with SIGSEGV"),
+        (-9, None, "ended with SIGKILL, out of memory?: lower train.batch_size or --workers"),
+        (-9, True, "ended with SIGKILL, from the machine's memory killer: lower train.batch_size "
+                   "or --workers"),
+        (-9, False, "ended with SIGKILL, not from the machine's memory killer"),
+    ],
+)  # fmt: skip
+def test_how_a_worker_died_tells_the_memory_killer_from_others(
+    code: int, for_memory: bool | None, said: str
+):
+    assert pool._how(code, for_memory) == said
+
+
+def test_a_run_that_two_workers_died_of_fails_and_says_so(tmp_path: Path, monkeypatch):
+    monkeypatch.setenv("ATTNRES_CHECKPOINT_S", "1000")
+    grid = Grid(tmp_path, 1, load("smoke", LONG))
+    grid.on_step = lambda event: os.kill(grid.pid(event.run_id), signal.SIGKILL)
+
+    grid.run()
+
+    (record,) = grid.store.runs(ids=grid.ids)
+    assert record.status is Status.FAILED
+    assert record.error is not None
+    assert "SIGKILL" in record.error
+    assert record.error.endswith("2 times without a new checkpoint in between")
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -19,7 +19,7 @@ from servers import PASSWORD, QUOTED, Server
 
 from attnres_cli.lab.search.studies import read
 from attnres_cli.lab.workers.cores import shares
-from attnres_cli.records import device_flops
+from attnres_cli.records import machine
 from attnres_cli.records.run import Status
 from attnres_cli.records.search_records import State
 from attnres_cli.store import owner
@@ -104,7 +104,7 @@ def test_commands_at_once_some_killed_equal_a_file_and_tell_nobody_the_password(
         told = Path(f"/proc/{found[0]}/cmdline").read_bytes()
         assert PASSWORD.encode() not in told
         assert QUOTED.encode() not in told
-        assert os.sched_getaffinity(found[0]) in map(set, shares(device_flops.cores(), 2))
+        assert os.sched_getaffinity(found[0]) in map(set, shares(machine.cores(), 2))
         os.kill(found[0], signal.SIGKILL)
         one.die()
         two.succeed()

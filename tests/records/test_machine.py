@@ -1,0 +1,95 @@
+"""What control groups and the kernel say of this process is read as they mean it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from attnres_cli.records import machine
+from attnres_cli.records.machine import cores, memory_kills, most_threads
+
+Tree = Callable[[dict[str, str]], None]
+
+
+@pytest.fixture
+def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tree:
+    """Files of /proc and /sys/fs/cgroup as they are given; four cores."""
+    monkeypatch.setattr(machine, "_PROC", tmp_path / "proc")
+    monkeypatch.setattr(machine, "_GROUPS", tmp_path / "cgroup")
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: {0, 1, 2, 3})
+    monkeypatch.setattr(os, "cpu_count", lambda: 4)
+
+    def write(files: dict[str, str]) -> None:
+        for name, text in files.items():
+            file = tmp_path / name
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text)
+
+    return write
+
+
+V2, V1 = "0::/jobs/mine\n", "4:memory:/jobs/mine\n3:cpu,cpuacct:/jobs/mine\n0::/\n"
+QUOTA = "the container's quota"
+
+
+@pytest.mark.parametrize(
+    ("files", "n", "by"),
+    [
+        ({}, 4, ""),
+        ({"proc/self/cgroup": V2, "cgroup/jobs/mine/cpu.max": "max 100000\n"}, 4, ""),
+        ({"proc/self/cgroup": V2, "cgroup/jobs/mine/cpu.max": "250000 100000\n"}, 2, QUOTA),
+        ({"proc/self/cgroup": V2, "cgroup/jobs/cpu.max": "50000 100000\n"}, 1, QUOTA),
+        ({"proc/self/cgroup": V2, "cgroup/cpu.max": "300000 100000\n"}, 3, QUOTA),
+        ({"proc/self/cgroup": V2, "cgroup/cpu.max": "6400000 100000\n"}, 4, ""),
+        ({"proc/self/cgroup": V1, "cgroup/cpu/jobs/mine/cpu.cfs_quota_us": "200000\n",
+          "cgroup/cpu/jobs/mine/cpu.cfs_period_us": "100000\n"}, 2, QUOTA),
+        ({"proc/self/cgroup": V1, "cgroup/cpu/cpu.cfs_quota_us": "-1\n",
+          "cgroup/cpu/cpu.cfs_period_us": "100000\n"}, 4, ""),
+    ],
+)  # fmt: skip
+def test_the_tightest_quota_of_either_version_bounds_the_cores(
+    tree: Tree, files: dict[str, str], n: int, by: str
+):
+    tree(files)
+
+    assert (cores().n, cores().by) == (n, by)
+    assert cores().numbers == (0, 1, 2, 3)
+
+
+def test_an_affinity_bounds_the_cores(tree: Tree, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: {3, 1})
+
+    assert cores() == machine.Cores((1, 3), 2, "the process's affinity")
+
+
+@pytest.mark.parametrize(
+    ("said", "threads"), [("", None), ("3", 3), ("2,4", 2), ("0", None), ("many", None)]
+)
+def test_omp_num_threads_is_read_as_openmp_does(
+    monkeypatch: pytest.MonkeyPatch, said: str, threads: int | None
+):
+    monkeypatch.setenv("OMP_NUM_THREADS", said)
+
+    assert most_threads() == threads
+
+
+@pytest.mark.parametrize(
+    ("files", "kills"),
+    [
+        ({}, None),
+        ({"proc/vmstat": "nr_free_pages 7\noom_kill 5\n"}, 5),
+        ({"proc/self/cgroup": V2, "proc/vmstat": "oom_kill 5\n",
+          "cgroup/jobs/mine/memory.events": "oom 9\noom_kill 2\n"}, 2),
+        ({"proc/self/cgroup": V1,
+          "cgroup/memory/memory.oom_control": "under_oom 0\noom_kill 3\n"}, 3),
+    ],
+)  # fmt: skip
+def test_kills_for_memory_are_those_of_our_group_or_else_of_the_machine(
+    tree: Tree, files: dict[str, str], kills: int | None
+):
+    tree(files)
+
+    assert memory_kills() == kills
