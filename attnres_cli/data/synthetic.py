@@ -17,13 +17,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnres_cli.config.recipe import Data
+from attnres_cli.data.reference import table_losses
 from attnres_cli.data.tasks import Permutations, Pointers, Recall, Task
-from attnres_cli.data.tokens import Tokens, Windows, entropies, generator
+from attnres_cli.data.tokens import Tokens, Windows, generator
 from attnres_cli.errors import DataError
 from attnres_cli.records.run import DataDescription
 
 _VALIDATION = (2**64 - 1,) * 2  # no seed and step are both so large
 _ROOM = 1000  # instances there are for every one that is evaluated on, at least
+_COUNTED = 2**18  # training tokens that tables are fitted to
 _VERSION = 1  # of the sequences; another one has another fingerprint
 
 TASKS: dict[str, type[Task]] = {
@@ -67,7 +69,8 @@ class Episodes(Tokens):
     @cached_property
     def description(self) -> DataDescription:
         """Without bytes, or a number of training tokens."""
-        unigram, bigram = entropies(self.val[:, 1:].ravel(), self.vocab_size)
+        train = self.batch(0, 0, max(1, _COUNTED // self.seq_len), self.seq_len)
+        unigram, bigram = table_losses(train, self.val, self.vocab_size)
         return DataDescription(
             fingerprint=self.fingerprint,
             source=self.source,
@@ -75,8 +78,8 @@ class Episodes(Tokens):
             vocab_size=self.vocab_size,
             train_tokens=0,
             val_tokens=self.val[:, 1:].size,
-            unigram_entropy=unigram,
-            bigram_entropy=bigram,
+            unigram_loss=unigram,
+            bigram_loss=bigram,
             floor=self.floor,
         )
 

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import bisect
 import hashlib
-import lzma
-import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -19,15 +17,14 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from attnres_cli.data import reference
 from attnres_cli.data.documents import Document
 from attnres_cli.errors import DataError
 from attnres_cli.records.run import DataDescription
 
 Array = NDArray[np.integer[Any]]
 Windows = NDArray[np.int64]  # (B, T + 1)
-_DENSE = 1024  # vocabularies up to which every pair of tokens has a place in a table
-_COUNTED = 2**22  # tokens of a stream of a larger vocabulary that entropies are counted on
-MOST = 2**20  # bytes that are compressed, however long the text is: xz takes 0.5 s for them
+_BLOCK = 2**12  # tokens in a row, where a stream is too long to be counted whole
 
 
 class Stream(Protocol):
@@ -89,7 +86,7 @@ class Tokens(ABC):
     @property
     @abstractmethod
     def description(self) -> DataDescription:
-        """What the study keeps of these tokens, with the entropies of the validation stream."""
+        """What the study keeps of these tokens, with their reference lines."""
 
 
 @dataclass(frozen=True)
@@ -133,9 +130,13 @@ class Streams(Tokens):
 
     @cached_property
     def description(self) -> DataDescription:
-        """With the reference lines of the validation data."""
-        unigram, bigram = entropies(self.val, self.vocab_size)
-        bits = (None, None) if self.val_text is None else bits_per_byte(self.val_text)
+        """With reference lines: tables fitted to training tokens, a compressor of the text."""
+        train = _spread(self.train, reference.TRAIN_TOKENS)
+        val = _spread(self.val, reference.VAL_TOKENS)
+        for each in (train, val):
+            refuse_beyond(each, self.vocab_size)
+        unigram, bigram = reference.table_losses(train, val, self.vocab_size)
+        bits = (None, None) if self.val_text is None else reference.bits_per_byte(self.val_text)
         n_tokens = len(self.train) + len(self.val)
         return DataDescription(
             fingerprint=self.fingerprint,
@@ -144,8 +145,8 @@ class Streams(Tokens):
             vocab_size=self.vocab_size,
             train_tokens=len(self.train),
             val_tokens=len(self.val),
-            unigram_entropy=unigram,
-            bigram_entropy=bigram,
+            unigram_loss=unigram,
+            bigram_loss=bigram,
             zlib_bits=bits[0],
             xz_bits=bits[1],
         )
@@ -154,6 +155,16 @@ class Streams(Tokens):
         found = np.stack([stream[start : start + seq_len + 1] for start in starts.tolist()])
         refuse_beyond(found, self.vocab_size)  # of a huge file, only samples were read before
         return found.astype(np.int64)
+
+
+def _spread(stream: Stream, most: int) -> Array:
+    """(1, T) of all its tokens, or where there are more than `most`, (B, T + 1) of so many, evenly
+    spread.
+    """
+    if len(stream) <= most:
+        return stream[0 : len(stream)][None]
+    starts = np.linspace(0, len(stream) - _BLOCK - 1, most // _BLOCK).astype(np.int64)
+    return np.stack([stream[start : start + _BLOCK + 1] for start in starts.tolist()])
 
 
 def generator(seed: int, step: int) -> np.random.Generator:
@@ -197,45 +208,7 @@ def beginning(documents: list[Document]) -> bytes:
     """As much of their text as compressors are shown."""
     found = bytearray()
     for document in documents:
-        found += document.content[: MOST - len(found)]
-        if len(found) == MOST:
+        found += document.content[: reference.MOST - len(found)]
+        if len(found) == reference.MOST:
             break
     return bytes(found)
-
-
-def entropies(stream: Stream, vocab_size: int = 256) -> tuple[float, float]:
-    """Unigram and bigram entropy of a stream, in nats per token: the losses of the best fixed
-    distribution and the best table of next tokens, fitted to this very stream. Vocabularies over
-    1024 tokens are measured on the first 4 million tokens.
-    """
-    if len(stream) < 2:
-        return 0.0, 0.0
-    if vocab_size <= _DENSE:
-        counts = np.zeros(vocab_size**2, dtype=np.int64)
-        for start in range(0, len(stream) - 1, _COUNTED):  # a piece at a time: it may be large
-            piece = stream[start : start + _COUNTED + 1].astype(np.int64)
-            counts += np.bincount(piece[:-1] * vocab_size + piece[1:], minlength=vocab_size**2)
-        joint = counts.reshape(vocab_size, vocab_size)
-        unigram = _entropy(joint.sum(axis=0))
-        return unigram, _entropy(joint.ravel()) - _entropy(joint.sum(axis=1))
-    head = stream[:_COUNTED].astype(np.int64)
-    here, pair, before = (
-        np.unique(each, return_counts=True)[1]
-        for each in (head[1:], head[:-1] * vocab_size + head[1:], head[:-1])
-    )
-    return _entropy(here), _entropy(pair) - _entropy(before)
-
-
-def _entropy(counts: NDArray[np.int64]) -> float:
-    p = counts[counts > 0] / counts.sum()
-    return float(-(p * np.log(p)).sum())
-
-
-def bits_per_byte(text: bytes) -> tuple[float, float]:
-    """Bits per byte of zlib and xz, each at its hardest, on the first MOST bytes of a text. A
-    compressor sees a longer context than a model, and no training data.
-    """
-    head = text[:MOST]
-    packed = zlib.compress(head, 9), lzma.compress(head, preset=9)
-    zlib_bits, xz_bits = (8 * len(short) / max(1, len(head)) for short in packed)
-    return zlib_bits, xz_bits

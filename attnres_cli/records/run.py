@@ -34,7 +34,10 @@ WAITS = (Status.PENDING, Status.RUNNING)  # where runs stand that have not ended
 
 @dataclass(frozen=True)
 class DataDescription:
-    """What is kept of the tokens a run saw. Entropies: of the validation stream, nats per token."""
+    """What is kept of the tokens a run saw. The reference lines are losses on validation tokens of
+    tables fitted to training tokens, nats per token: see data/reference.py. Both are None in a
+    study of an attnres that fitted them to validation tokens.
+    """
 
     fingerprint: str
     source: str
@@ -42,11 +45,12 @@ class DataDescription:
     vocab_size: int
     train_tokens: int
     val_tokens: int
-    unigram_entropy: float
-    bigram_entropy: float
+    unigram_loss: float | None = None
+    bigram_loss: float | None = None  # None too where there is none, or it gains nothing
     floor: float | None = None  # least loss on evaluation windows; known of generated tasks
     zlib_bits: float | None = None  # per byte of the validation text's first MiB; None: no text
     xz_bits: float | None = None
+    split: str | None = None  # what trains and what validates, and what was left out
 
     @property
     def is_bytes(self) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
+from attnres_cli.records import doubts
 from attnres_cli.records.comparison_terms import SHARED
 from attnres_cli.records.run import Status
 from attnres_cli.report.facts import UNIT, facts_of
@@ -47,7 +48,8 @@ def one_report(comparison: Comparison) -> Report:
         warnings=[
             f"failed: {run.variant} seed {run.seed}: {last_line(run.error)}"
             for run in comparison.runs(Status.FAILED)
-        ],
+        ]
+        + [f"warning: {doubt}" for doubt in doubts.of(comparison.data)],
         notes=facts_of(comparison),
         document=document,
         fields=_FIELDS,
@@ -147,8 +149,8 @@ def _document(comparison: Comparison) -> dict[str, Any]:
         "margin": comparison.rules.margin,
         "slope": comparison.rules.slope,
         "reference": {
-            "unigram_entropy": data.unigram_entropy,
-            "bigram_entropy": data.bigram_entropy,
+            "unigram_loss": data.unigram_loss,
+            "bigram_loss": data.bigram_loss,
             "floor": data.floor,
             "zlib_bits_per_byte": data.zlib_bits,
             "xz_bits_per_byte": data.xz_bits,
@@ -208,7 +210,7 @@ _FIELDS = {
     "params": "params", "params_delta": "params_delta", "flops_per_token": "flops_per_token",
     "tokens": "tokens", "engines": "engines", "recipe": "recipe", "recipe_digest": "recipe_digest",
     "fingerprint": "data.fingerprint", "baseline": "baseline", "terms": "terms", "own": "own",
-    "unigram_entropy": "reference.unigram_entropy", "bigram_entropy": "reference.bigram_entropy",
+    "unigram_loss": "reference.unigram_loss", "bigram_loss": "reference.bigram_loss",
     "floor": "reference.floor", "zlib_bits_per_byte": "reference.zlib_bits_per_byte",
     "xz_bits_per_byte": "reference.xz_bits_per_byte", "registered": "registered",
 }  # fmt: skip

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping
 from itertools import islice
 
-from attnres_cli.records import gates
+from attnres_cli.records import doubts, gates
 from attnres_cli.records.run import DataDescription, Status
 from attnres_cli.verdict import labels
 from attnres_cli.verdict.comparison import RULE, Comparison, ended_how
@@ -42,11 +42,13 @@ def facts_of(comparison: Comparison) -> list[str]:
 def _reference_lines(data: DataDescription) -> Iterator[str]:
     """What a loss is to be seen beside."""
     token = "byte" if data.is_bytes else "token"
-    yield (
-        f"reference: best table of next {token} given this {token} (bigram) "
-        f"{data.bigram_entropy:.4f}, {token} frequencies (unigram) {data.unigram_entropy:.4f} "
-        f"{UNIT}"
-    )
+    if data.unigram_loss is None:
+        yield "reference: none, this study is of an attnres that fitted it to validation tokens"
+    else:
+        of = f"{token} frequencies (unigram) {data.unigram_loss:.4f}"
+        if data.bigram_loss is not None:
+            of = f"next {token} given this {token} (bigram) {data.bigram_loss:.4f}, {of}"
+        yield f"reference, of tables fitted to training {token}s: {of} {UNIT}"
     if data.floor is not None:
         yield f"floor: a model that knows the task loses {data.floor:.4f} {UNIT}"
     if data.zlib_bits is not None and data.xz_bits is not None:
@@ -66,10 +68,11 @@ def _reached(comparison: Comparison) -> Iterator[str]:
     counts = {word: len(comparison.runs(status)) for status, word in words.items()}
     if waiting := [f"{count} {word}" for word, count in counts.items() if count]:
         yield f"runs {' and '.join(waiting)}: the same ablate command goes on"
-    base = comparison.base
-    if base is not None and base.mean >= comparison.data.bigram_entropy:
+    base, line = comparison.base, doubts.line(comparison.data)
+    if line is not None and base is not None and base.mean >= line[1]:
         yield (
-            "the baseline ends above the bigram line: models that have learned so little say little"
+            f"the baseline ends above the {line[0]} line: models that have learned so little say "
+            "little"
         )
     met = [gate for arm in comparison.arms for found in arm.gates.values() for gate in found]
     if met:

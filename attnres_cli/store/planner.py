@@ -42,7 +42,7 @@ class Planner(Reader):
         process is gone wait again, and failed ones if asked for.
         """
         with self._write(alone=True) as connection:
-            _keep(connection, tables.data, asdict(facts))
+            _keep_data(connection, facts)
             ids = _run_ids(connection, specs)
             free(connection, self._orphans(connection, ids, lock=True))
             if retry_failed:
@@ -72,7 +72,7 @@ class Planner(Reader):
             return []
         of, kept = tables.arm_recipes, []
         with self._write(alone=True) as connection:
-            _keep(connection, tables.data, asdict(facts))
+            _keep_data(connection, facts)
             for recipe in (plan.recipe, *(plan.recipe_of(arm) for arm in plan.arms)):
                 _keep_recipe(connection, recipe)
             for found in plan.arm_recipes:
@@ -135,6 +135,14 @@ def _keep(connection: Connection, table: Table, row: Mapping[str, object]) -> No
     held = connection.execute(select(key).where(key == row[key.name])).first()
     if held is None:
         connection.execute(insert(table).values(**row))
+
+
+def _keep_data(connection: Connection, facts: DataDescription) -> None:
+    """Put a description there; one by an older attnres is written anew."""
+    of, row = tables.data, asdict(facts)
+    _keep(connection, of, row)
+    without = (of.c.fingerprint == facts.fingerprint, of.c.unigram_loss.is_(None))
+    connection.execute(update(of).where(*without).values(**row))
 
 
 def _keep_recipe(connection: Connection, recipe: Recipe) -> None:

@@ -125,7 +125,7 @@ class Reader:
         """Where runs stand at this moment, all of the study's if none are named."""
         mine = [] if ids is None else [runs.c.id.in_(ids)]
         with self._read() as connection:
-            query = upgrade.rows_of(connection).where(*mine)
+            query = upgrade.rows_of(connection, runs).where(*mine)
             return {row.id: rows.to_standing(row) for row in connection.execute(query)}
 
     @patient
@@ -194,7 +194,7 @@ def records(
     connection: Connection, *mine: ColumnElement[bool], curves: bool = True
 ) -> list[RunRecord]:
     """The runs that are all of this, with gates, and curves if they are asked for, by number."""
-    query = upgrade.rows_of(connection).add_columns(recipes.c.name.label("recipe"))
+    query = upgrade.rows_of(connection, runs).add_columns(recipes.c.name.label("recipe"))
     query = query.join_from(runs, recipes).where(*mine)
     losses = select(curve.c.run_id, curve.c.step, curve.c.train_loss, curve.c.val_loss)
     losses = losses.join(runs).where(*mine).order_by(curve.c.run_id, curve.c.step)
@@ -211,7 +211,7 @@ def records(
 
 def facts(connection: Connection, fingerprint: str) -> DataDescription:
     """What is known of the data with that fingerprint."""
-    query = select(data).where(data.c.fingerprint == fingerprint)
+    query = upgrade.rows_of(connection, data).where(data.c.fingerprint == fingerprint)
     return DataDescription(**connection.execute(query).mappings().one())
 
 

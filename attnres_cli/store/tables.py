@@ -52,11 +52,12 @@ data = Table(
     Column("vocab_size", Integer, nullable=False),
     Column("train_tokens", BigInteger, nullable=False),
     Column("val_tokens", BigInteger, nullable=False),
-    Column("unigram_entropy", Float, nullable=False),  # nats per token
-    Column("bigram_entropy", Float, nullable=False),
-    Column("floor", Float),  # nats per token; these are null where they are not known
+    Column("unigram_loss", Float),  # nats per token; these are null where they are not known
+    Column("bigram_loss", Float),
+    Column("floor", Float),
     Column("zlib_bits", Float),  # bits per byte of the validation text
     Column("xz_bits", Float),
+    Column("split", Text),  # what trains and what validates, in words
 )
 
 runs = Table(

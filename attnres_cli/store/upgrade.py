@@ -9,9 +9,16 @@ from typing import Any
 from sqlalchemy import Connection, Select, Table, bindparam, inspect, null, select, text, update
 
 from attnres_cli.records.code import Code
-from attnres_cli.store.tables import SCHEMA, metadata, removed, runs, schema
+from attnres_cli.store.tables import SCHEMA, data, metadata, removed, runs, schema
 
-OLDER = "0007"  # which runs do not say their code in a column, and are not told when removed
+OLDER = "0007"
+"""Its runs do not say their code in a column, and are not told when removed. Its reference lines
+are of tables fitted to the very tokens they were held against: they are dropped.
+"""
+
+_NEW = {runs.name: {"code"}, data.name: {"unigram_loss", "bigram_loss", "split"}}
+"""Columns that OLDER does not have, by table."""
+
 _OPTION = "attnres_schema"  # of an engine, where the study it reads is not of SCHEMA
 
 
@@ -30,11 +37,10 @@ def is_older(connection: Connection) -> bool:
     return connection.get_execution_options().get(_OPTION) == OLDER
 
 
-def rows_of(connection: Connection) -> Select[Any]:
-    """All columns of all runs; `code` is null where a study does not have it."""
-    if not is_older(connection):
-        return select(runs)
-    return select(*(c for c in runs.c if c is not runs.c.code), null().label("code"))
+def rows_of(connection: Connection, table: Table) -> Select[Any]:
+    """All columns of all rows; null are those that a study does not have."""
+    missing = _NEW[table.name] if is_older(connection) else set()
+    return select(*(null().label(c.name) if c.name in missing else c for c in table.c))
 
 
 def upgrade(connection: Connection) -> None:
@@ -42,12 +48,16 @@ def upgrade(connection: Connection) -> None:
     keys must not be enforced in it, since a table with them is made anew.
     """
     if connection.dialect.name == "sqlite":
-        _make_anew(connection, runs)
+        _make_anew(connection, runs, code="''")
+        _make_anew(connection, data)
     else:
         add = "ALTER TABLE attnres_runs ADD COLUMN code VARCHAR(12) NOT NULL DEFAULT ''"
         unique = "UNIQUE (recipe_digest, variant, seed, fingerprint, code)"
+        names = ("unigram", "bigram")
+        lines = ", ".join(f"DROP COLUMN {n}_entropy, ADD COLUMN {n}_loss FLOAT" for n in names)
         for statement in (
             add,
+            f"ALTER TABLE attnres_data {lines}, ADD COLUMN split TEXT",
             "ALTER TABLE attnres_runs ALTER COLUMN code DROP DEFAULT",
             "ALTER TABLE attnres_runs DROP CONSTRAINT attnres_one_run",
             f"ALTER TABLE attnres_runs ADD CONSTRAINT attnres_one_run {unique}",
@@ -64,15 +74,19 @@ def upgrade(connection: Connection) -> None:
     connection.execute(update(schema).values(version_num=SCHEMA))
 
 
-def _make_anew(connection: Connection, table: Table) -> None:
-    """The table with its rows as it is now: SQLite changes no constraint of one that is there."""
+def _make_anew(connection: Connection, table: Table, **added: str) -> None:
+    """The table with its rows as it is now: SQLite changes no constraint of one that is there.
+    Columns that are new have the values `added`, in SQL, or are null; others are dropped.
+    """
     old = f"{table.name}_{OLDER}"
     connection.execute(text("PRAGMA legacy_alter_table = ON"))  # others go on to refer to its name
     connection.execute(text(f"ALTER TABLE {table.name} RENAME TO {old}"))
     for index in inspect(connection).get_indexes(old):
         connection.execute(text(f"DROP INDEX {index['name']}"))
     table.create(connection)
-    kept = ", ".join(column["name"] for column in inspect(connection).get_columns(old))
-    moved = f"INSERT INTO {table.name} ({kept}, code) SELECT {kept}, '' FROM {old}"  # noqa: S608
+    before = {column["name"] for column in inspect(connection).get_columns(old)}
+    values = {name: name for name in before if name in table.c} | added
+    into, of = ", ".join(values), ", ".join(values.values())
+    moved = f"INSERT INTO {table.name} ({into}) SELECT {of} FROM {old}"  # noqa: S608
     connection.execute(text(moved))
     connection.execute(text(f"DROP TABLE {old}"))

@@ -103,5 +103,5 @@ def test_every_design_learns_more_than_how_often_bytes_occur(tmp_path: Path):
     found = json.loads(done.stdout)
     losses = {arm["variant"]: arm["mean"] for arm in found["arms"]}
     assert losses.keys() == registry().keys()
-    unigram = found["reference"]["unigram_entropy"]
+    unigram = found["reference"]["unigram_loss"]
     assert {name: loss for name, loss in losses.items() if not loss < unigram - 0.2} == {}

@@ -284,4 +284,4 @@ def test_the_default_data_are_enough_for_the_quick_recipe():
     tokens = sources.load(recipe.load("quick"))
 
     assert tokens.source == "stdlib"
-    assert 0 < tokens.description.bigram_entropy < tokens.description.unigram_entropy
+    assert 0 < tokens.description.bigram_loss < tokens.description.unigram_loss

@@ -1,17 +1,15 @@
-"""Streams, windows and entropies, on streams short enough to see through."""
+"""Streams and windows, on streams short enough to see through."""
 
 from __future__ import annotations
 
 import hashlib
-import math
-from itertools import pairwise
 
 import numpy as np
 import pytest
 from inputs import split
 
 from attnres_cli.data.documents import Document
-from attnres_cli.data.tokens import Stream, Streams, Tokens, bits_per_byte, entropies
+from attnres_cli.data.tokens import Stream, Streams, Tokens
 from attnres_cli.errors import DataError
 
 
@@ -279,66 +277,7 @@ def test_too_little_validation_data_is_refused_with_both_sizes_and_a_remedy():
     assert "more data" in message
 
 
-# Entropies
-
-
-def test_a_constant_stream_has_no_entropy():
-    assert entropies(stream(b"a" * 50)) == (0, 0)
-
-
-def test_an_alternating_stream_is_one_bit_of_unigram_and_no_bigram_entropy():
-    unigram, bigram = entropies(stream(b"ab" * 50 + b"a"))
-
-    assert unigram == pytest.approx(math.log(2), abs=1e-12)
-    assert bigram == pytest.approx(0, abs=1e-12)
-
-
-def test_a_stream_of_all_pairs_gains_nothing_from_the_token_before():
-    unigram, bigram = entropies(stream(b"aabba"))
-
-    assert unigram == pytest.approx(math.log(2), abs=1e-12)
-    assert bigram == pytest.approx(math.log(2), abs=1e-12)
-
-
-def test_all_bytes_in_turn_are_uniform_and_known_from_the_byte_before():
-    unigram, bigram = entropies(stream(bytes(range(256)) * 4 + b"\0"))
-
-    assert unigram == pytest.approx(math.log(256), abs=1e-12)
-    assert bigram == pytest.approx(0, abs=1e-12)
-
-
-def test_entropies_are_those_of_counting_by_hand():
-    """aab aab a: after a comes a twice and b twice, after b comes a twice; four a in six, two b."""
-    unigram, bigram = entropies(stream(b"aabaaba"))
-
-    assert unigram == pytest.approx(-4 / 6 * math.log(4 / 6) - 2 / 6 * math.log(2 / 6))
-    assert bigram == pytest.approx(4 / 6 * math.log(2))
-
-
-@pytest.mark.parametrize("content", [b"", b"a"])
-def test_a_stream_without_a_pair_has_no_entropy(content: bytes):
-    assert entropies(stream(content)) == (0, 0)
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_bigram_entropy_is_at_most_unigram_entropy_and_that_at_most_uniform(seed: int):
-    source = bytes(b % (seed + 2) for b in noise(500, seed))
-
-    unigram, bigram = entropies(stream(source))
-
-    assert 0 <= bigram <= unigram + 1e-12
-    assert unigram <= math.log(seed + 2) + 1e-12
-
-
-def test_the_best_table_in_hindsight_loses_exactly_the_bigram_entropy():
-    content = bytes(b % 4 for b in noise(300))
-    pairs = list(pairwise(content))
-
-    losses = [
-        -math.log(pairs.count((a, b)) / sum(first == a for first, _ in pairs)) for a, b in pairs
-    ]
-
-    assert entropies(stream(content))[1] == pytest.approx(math.fsum(losses) / len(losses))
+# What is told
 
 
 def test_facts_say_what_the_streams_hold():
@@ -349,7 +288,6 @@ def test_facts_say_what_the_streams_hold():
     assert (facts.train_tokens, facts.val_tokens, facts.n_bytes) == (900, 100, 1000)
     assert (facts.source, facts.fingerprint) == ("text", tokens.fingerprint)
     assert facts.vocab_size == 256
-    assert (facts.unigram_entropy, facts.bigram_entropy) == entropies(tokens.val)
     assert facts.floor is None
 
 
@@ -373,27 +311,3 @@ def test_batches_and_the_split_are_those_that_studies_were_made_with():
 
     assert found.fingerprint == "c6a02bcdb53b203e"
     assert found.batch(3, 5, 2, 4).tolist() == [[86, 87, 88, 89, 90], [52, 53, 54, 55, 56]]
-
-
-NOISE = np.random.default_rng(0).integers(0, 256, 100_000, dtype=np.uint8).tobytes()
-
-
-def test_noise_takes_eight_bits_and_no_less():
-    assert bits_per_byte(NOISE) == pytest.approx((8, 8), abs=0.01)
-
-
-def test_a_constant_takes_next_to_nothing():
-    assert all(bits < 0.02 for bits in bits_per_byte(bytes(100_000)))
-
-
-def test_xz_sees_what_lies_too_far_back_for_zlib():
-    zlib_bits, xz_bits = bits_per_byte(4 * NOISE)
-
-    assert zlib_bits > 7.9
-    assert xz_bits < 2.1
-
-
-def test_only_the_beginning_of_a_long_text_is_compressed(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("attnres_cli.data.tokens.MOST", 50_000)
-
-    assert bits_per_byte(bytes(50_000) + NOISE)[1] < 0.05

@@ -10,7 +10,7 @@ import pytest
 from comparisons import PROBE
 
 from attnres_cli.records.run import Probe
-from attnres_cli.report.comparison import table_of
+from attnres_cli.report.comparison import report_of, table_of
 from attnres_cli.report.facts import facts_of
 from attnres_cli.report.formats import escaped, show
 from attnres_cli.report.probes import probe_tables
@@ -37,6 +37,13 @@ def test_reference_lines_are_those_that_the_data_have(notes):
     assert "floor: a model that knows the task loses 0.8125 nats/token" in notes(floor=0.8125)
 
 
+def test_lines_that_there_are_not_are_not_told(notes):
+    alone = notes(bigram_loss=None)
+    assert "training bytes: byte frequencies (unigram) 3.3000 nats/token" in alone
+    assert "bigram" not in alone
+    assert "fitted it to validation tokens" in notes(unigram_loss=None, bigram_loss=None)
+
+
 def test_what_compressors_make_of_tokens_is_told_per_byte_and_of_bytes_as_a_loss_too(notes):
     packed = {"zlib_bits": 2.0, "xz_bits": 1.5}
 
@@ -47,6 +54,21 @@ def test_what_compressors_make_of_tokens_is_told_per_byte_and_of_bytes_as_a_loss
 def test_a_baseline_that_learned_too_little_is_said(notes):
     assert "above the bigram line" not in notes(1.5)
     assert "above the bigram line" in notes(2.5)
+    assert "above" not in notes(3.2, bigram_loss=None)
+    assert "above the unigram line" in notes(3.4, bigram_loss=None)
+    assert "above" not in notes(3.4, unigram_loss=None, bigram_loss=None)
+
+
+def test_data_that_tell_nothing_are_said_to_be_such(make_arm, facts):
+    poor = replace(facts, unigram_loss=math.log(256), bigram_loss=None)
+    arms = compare(make_arm("standard", 5.6, 5.7), poor, "standard")
+
+    found = report_of([arms])
+
+    assert any("there is nothing to learn" in line for line in found.warnings)
+    assert not any("learned so little" in line for line in found.notes)
+    task = replace(arms, data=replace(poor, floor=1.2))
+    assert not report_of([task]).warnings
 
 
 def test_arms_that_another_engine_computed_are_named(make_arm, facts):

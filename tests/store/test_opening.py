@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -186,6 +187,23 @@ def test_runs_of_an_older_study_are_of_the_code_that_they_say_where_they_say_all
     if upgraded:
         codes = sql(old, "SELECT code FROM attnres_runs ORDER BY id LIMIT 3")
         assert codes == [("",), (known,), ("",)]
+
+
+@pytest.mark.parametrize("upgraded", [True, False])
+def test_reference_lines_of_an_older_study_are_not_shown_and_written_anew_by_the_next_command(
+    old: Path, upgraded: bool
+):
+    store = Store.open(str(old), create=upgraded)
+
+    facts = store.data("e32521529fcef8e1")
+
+    assert (facts.unigram_loss, facts.bigram_loss, facts.split) == (None, None, None)
+    assert facts.xz_bits == 1.48329172858812596835
+    if upgraded:
+        fitted = replace(facts, unigram_loss=3.41, bigram_loss=2.46)
+        store.plan([], fitted)
+        store.plan([], replace(fitted, bigram_loss=1.0))  # what is known stays
+        assert store.data(facts.fingerprint) == fitted
 
 
 def test_an_upgrade_that_is_killed_anywhere_leaves_the_study_as_it_was(old: Path, tmp_path: Path):

@@ -164,12 +164,16 @@ OLDER = (
     "ALTER TABLE attnres_runs DROP COLUMN code",  # with the constraint that has it
     "ALTER TABLE attnres_runs ADD CONSTRAINT attnres_one_run "
     "UNIQUE (recipe_digest, variant, seed, fingerprint)",
+    "ALTER TABLE attnres_data DROP COLUMN unigram_loss, DROP COLUMN bigram_loss, "
+    "DROP COLUMN split, ADD COLUMN unigram_entropy FLOAT NOT NULL DEFAULT 3.3, "
+    "ADD COLUMN bigram_entropy FLOAT NOT NULL DEFAULT 2.4",
     "DROP TABLE attnres_removed",
     "UPDATE attnres_schema SET version_num = '0007'",
 )
 COLUMNS = (
     "SELECT column_name, data_type, character_maximum_length, is_nullable, column_default "
-    "FROM information_schema.columns WHERE table_name IN ('attnres_runs', 'attnres_removed') "
+    "FROM information_schema.columns WHERE table_name IN "
+    "('attnres_data', 'attnres_removed', 'attnres_runs') "
     "AND NOT (column_name = 'id') ORDER BY table_name, column_name"
 )
 KEYS = (
