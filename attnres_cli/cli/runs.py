@@ -14,14 +14,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 import typer.core
 
-from attnres_cli.cli.options import Format, Plugins, RunFormat, Study
+from attnres_cli.cli.options import Format, Plugins, PrintedFormat, RunFormat, Study
 from attnres_cli.config import address, complete
 from attnres_cli.console import say
-from attnres_cli.errors import SOME_FAILED, UsageError, unknown
+from attnres_cli.errors import SOME_FAILED, UsageError
 
 if TYPE_CHECKING:
     from attnres_cli.records.run import RunRecord
-    from attnres_cli.report.runs import Line
     from attnres_cli.store.store import Store
 
 
@@ -55,16 +54,17 @@ def list_runs(
     status: _Status = None,
     variant: _Variant = None,
     recipe: _Recipe = None,
-    form: RunFormat = Format.TABLE,
+    form: PrintedFormat = Format.TABLE,
 ) -> None:
     """List the runs with status, progress and who runs them."""
+    from attnres_cli.lab.listing import Filter, listed
     from attnres_cli.report import formats
     from attnres_cli.report.runs import list_of
     from attnres_cli.store.store import Store
 
     store = Store.open(study, create=False)
-    chosen = _filtered(store, status, variant, recipe)
-    formats.show(list_of(_lines(store, chosen)), form, sys.stdout)
+    chosen = Filter(status, variant, recipe).of(store.runs(curves=False))
+    formats.show(list_of(listed(store, chosen)), form, sys.stdout)
 
 
 @app.command()
@@ -74,16 +74,17 @@ def show(
     form: RunFormat = Format.TABLE,
 ) -> None:
     """Print all about one run: what it is, where it stands, its curve, what is in its model."""
+    from attnres_cli.lab.listing import chosen, listed
     from attnres_cli.report import formats
     from attnres_cli.report.runs import run_of
     from attnres_cli.store.store import Store
 
     store = Store.open(study, create=False)
-    (record,) = _chosen(store, study, [run])
+    (record,) = chosen(store, study, [run])
     if record.result is not None:
         probed = replace(record.result, probes=store.probes([run])[run])
         record = replace(record, result=probed)
-    for line in _lines(store, [record]):
+    for line in listed(store, [record]):
         formats.show(run_of(line), form, sys.stdout)
 
 
@@ -113,18 +114,19 @@ def export(
     """
     from attnres_cli.lab.export import FILES
     from attnres_cli.lab.export import export as write
+    from attnres_cli.lab.listing import Filter, chosen
     from attnres_cli.store.store import Store
 
-    filters = {"--status": status, "--variant": variant, "--recipe": recipe}
-    _check_export(run, output, tensorboard, [name for name, value in filters.items() if value])
+    asked = Filter(status, variant, recipe)
+    _check_export(run, output, tensorboard, asked.typed)
     store = Store.open(study, create=False)
     if tensorboard is not None:
-        filtered = _filtered(store, status, variant, recipe) if run is None else []
-        chosen = [record.id for record in filtered] if run is None else [run]
-        _export_events(store, _chosen(store, study, chosen), tensorboard)
+        filtered = asked.of(store.runs(curves=False)) if run is None else []
+        ids = [record.id for record in filtered] if run is None else [run]
+        _export_events(store, chosen(store, study, ids), tensorboard)
         return
     assert run is not None
-    (record,) = _chosen(store, study, [run])
+    (record,) = chosen(store, study, [run])
     folder = output if output is not None else Path(f"run-{run}")
     write(store, record, folder)
     for name in FILES:
@@ -172,12 +174,13 @@ def rm(
     All of them are removed, or none. `attnres ablate` would train them again. Reports go on to name
     those of recipes of which a run has ended; without a reason they keep the seed open.
     """
+    from attnres_cli.lab.listing import chosen
     from attnres_cli.store.store import Store
 
     Store.open(study, create=False)  # rm makes no study
     store = Store.open(study, create=True)
     ids = list(dict.fromkeys(runs))
-    records = _chosen(store, study, ids)
+    records = chosen(store, study, ids)
     if reason is not None and not reason.strip():
         raise UsageError("--reason takes words, as 'the disk was full'")
     before = len(store.removed())
@@ -206,13 +209,14 @@ def verify(
     """
     from attnres_cli.data import sources
     from attnres_cli.lab import verify as second
+    from attnres_cli.lab.listing import chosen
     from attnres_cli.report import formats
     from attnres_cli.report.progress import progress
     from attnres_cli.report.runs import verification_of
     from attnres_cli.store.store import Store
 
     store = Store.open(study, create=False)
-    (record,) = _chosen(store, study, [run])
+    (record,) = chosen(store, study, [run])
     recipe = store.recipe(record.recipe_digest)
     tokens = sources.load(recipe)
     plan, changed = second.plan(record, recipe, tokens)
@@ -224,52 +228,3 @@ def verify(
     formats.show(verification_of(found), form, sys.stdout)
     if not found.is_equal:
         raise typer.Exit(SOME_FAILED)
-
-
-def _filtered(
-    store: Store, status: str | None, variant: str | None, recipe: str | None
-) -> list[RunRecord]:
-    """The runs of the study that a filter leaves, without curves. Raises UsageError."""
-    from attnres_cli.records.run import Status
-
-    if status is not None and status not in list(Status):
-        raise UsageError(unknown("status", status, list(Status)))
-    records = store.runs(curves=False)
-    variants = {record.variant for record in records}
-    if variant is not None and variant not in variants:
-        raise UsageError(unknown("variant in this study", variant, variants))
-    of_recipe = [
-        record
-        for record in records
-        if recipe in (None, record.recipe) or record.recipe_digest.startswith(str(recipe))
-    ]
-    if recipe is not None and not of_recipe:
-        names = {name for record in records for name in (record.recipe, record.recipe_digest)}
-        raise UsageError(unknown("recipe in this study", recipe, names))
-    return [
-        record
-        for record in of_recipe
-        if status in (None, record.status) and variant in (None, record.variant)
-    ]
-
-
-def _chosen(store: Store, study: str, ids: Sequence[int]) -> list[RunRecord]:
-    """The runs of these numbers. Raises UsageError where one is not there."""
-    found = store.runs(ids=ids)
-    for run_id in sorted(set(ids) - {record.id for record in found}):
-        numbers = sorted(store.standings())
-        held = f"{numbers[0]} to {numbers[-1]}" if numbers else "none"
-        raise UsageError(f"no run {run_id} in study {study}, it holds {held}: attnres runs")
-    return found
-
-
-def _lines(store: Store, records: Sequence[RunRecord]) -> list[Line]:
-    from attnres_cli.report.runs import Line
-
-    standings = store.standings([record.id for record in records])
-    steps = {d: store.recipe(d).steps for d in {record.recipe_digest for record in records}}
-    return [
-        Line(record, standings[record.id], steps[record.recipe_digest])
-        for record in records
-        if record.id in standings
-    ]

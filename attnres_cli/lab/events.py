@@ -6,13 +6,14 @@ DIR/quick/attnres:block_size=4/seed-0/events.out.tfevents.…
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from attnres_cli.config.recipe import Recipe
 from attnres_cli.errors import UsageError, required
+from attnres_cli.lab.listing import derived
 from attnres_cli.records.run import Probe, RunRecord
 from attnres_cli.store.store import Store
 
@@ -84,11 +85,7 @@ def hyperparameters(run: RunRecord, recipe: Recipe) -> dict[str, str | float | b
     found: dict[str, str | float | bool] = {"variant": run.variant, "seed": run.seed}
     found["status"] = str(run.status)
     found |= {"recipe": run.recipe, "recipe_digest": run.recipe_digest, "data": run.fingerprint}
-    for section, values in recipe.model_dump(mode="json").items():
-        if isinstance(values, Mapping):
-            plain = {k: v for k, v in values.items() if isinstance(v, str | float | int)}
-            found |= {f"{section}.{key}": value for key, value in plain.items()}
-    return found
+    return found | {k: v for k, v in derived(recipe).items() if isinstance(v, str | float | int)}
 
 
 def _scalars(run: RunRecord, probes: Sequence[Probe]) -> Iterator[Scalars]:

@@ -9,18 +9,19 @@ token, times in seconds.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from attnres_cli.config import address
 from attnres_cli.errors import UsageError, required, unknown
 from attnres_cli.lab.held import Held
+from attnres_cli.lab.listing import listed
+from attnres_cli.records.listed import Record, as_records
 from attnres_cli.store.store import Store
 from attnres_cli.verdict.comparison import ArmResult, Comparison
 
 if TYPE_CHECKING:
     import pandas as pd
 
-Record = dict[str, Any]
 Table = Literal["runs", "curves", "verdicts"]
 
 
@@ -41,24 +42,10 @@ class Study:
         self._store = Store.open(name, create=False)
 
     def runs(self) -> list[Record]:
-        """A record per run: what it is, where it stands, and what came of it, if it has ended."""
-        found = []
-        for run in self._store.runs(curves=False):
-            record = {
-                "run": run.id,
-                "recipe": run.recipe,
-                "recipe_digest": run.recipe_digest,
-                "variant": run.variant,
-                "seed": run.seed,
-                "data": run.fingerprint,
-                "code": run.code,
-                "status": str(run.status),
-                "error": run.error,
-            }
-            result = run.result
-            names = _RESULT if result is not None else ()
-            found.append(record | {name: getattr(result, name) for name in names})
-        return found
+        """A record per run, with a key per setting in which runs differ, as `optim.lr`; the same as
+        `attnres runs --format csv` has.
+        """
+        return as_records(listed(self._store, self._store.runs(curves=False)))
 
     def curves(self) -> list[Record]:
         """A record per point of every run's curve; a loss that was not measured there is None."""
@@ -108,20 +95,6 @@ class Study:
         library = required("pandas", "pandas", "a data frame", UsageError)
         frame: pd.DataFrame = library.DataFrame(tables[table]())
         return frame
-
-
-_RESULT = (
-    "val_loss",
-    "initial_loss",
-    "steps",
-    "tokens",
-    "step_s",
-    "tokens_per_second",
-    "train_s",
-    "peak_bytes",
-    "n_params",
-    "flops_per_token",
-)
 
 
 def _verdict(comparison: Comparison, arm: ArmResult) -> Record:

@@ -5,16 +5,16 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from datetime import UTC, datetime
-from typing import Any
 
+from attnres_cli.records.listed import Listed, as_records
 from attnres_cli.records.run import Point, RunRecord, RunResult, Standing, Status, Verification
 from attnres_cli.report.probes import probe_tables
-from attnres_cli.report.table import Cell, Column, Report, Style, Table
+from attnres_cli.report.table import Cell, Column, Kind, Report, Style, Table
 from attnres_cli.verdict.codes import shown
 from attnres_cli.verdict.comparison import last_line
-from attnres_cli.verdict.format import duration, number
+from attnres_cli.verdict.format import duration, number, plural
 
 _STYLES: dict[Status, Style] = {
     Status.FAILED: "bad", Status.DIVERGED: "warning", Status.RUNNING: "good",
@@ -23,102 +23,106 @@ _MOST_POINTS = 12
 _MOST_NAMES = 3
 
 
-@dataclass(frozen=True)
-class Line:
-    """A run, where it stands, and the steps of its recipe."""
-
-    record: RunRecord
-    standing: Standing
-    steps: int
-
-    @property
-    def progress(self) -> str:
-        """`120/400`, as far as its process has told."""
-        return f"{self.standing.step or 0}/{self.steps}"
-
-    @property
-    def owner(self) -> str:
-        """`process 17 on here`, with `(gone)` or its last sign of life; empty where none has it."""
-        if self.standing.owner is None:
-            return ""
-        host, _, pid, _ = (*self.standing.owner.split("|"), "", "", "")[:4]
-        where = f"process {pid} on {host.partition('/')[0]}"
-        if self.standing.is_alive is None and self.standing.heartbeat_at is not None:
-            said = datetime.now(UTC) - datetime.fromisoformat(self.standing.heartbeat_at)
-            return f"{where}, heard {duration(max(0.0, said.total_seconds()))} ago"
-        return where if self.standing.is_alive else f"{where} (gone)"
-
-    @property
-    def outcome(self) -> str:
-        """The validation loss, or what went wrong."""
-        if self.record.status is Status.FAILED:
-            return last_line(self.record.error)
-        result = self.record.result
-        return f"{result.val_loss:.4f}" if result and math.isfinite(result.val_loss) else ""
+def _progress(line: Listed) -> str:
+    """`120/400`, as far as its process has told."""
+    return f"{line.standing.step or 0}/{line.recipe.steps}"
 
 
-_LIST = (
-    Column("run"),
-    Column("status", "word"),
-    Column("recipe", "text"),
-    Column("variant", "code"),
-    Column("seed"),
-    Column("code", "code"),
-    Column("step"),
-    Column("val loss", "text"),
-    Column("owner", "text"),
-)
+def _owner(standing: Standing) -> str:
+    """`process 17 on here`, with `(gone)` or its last sign of life; empty where none has it."""
+    if standing.owner is None:
+        return ""
+    host, _, pid, _ = (*standing.owner.split("|"), "", "", "")[:4]
+    where = f"process {pid} on {host.partition('/')[0]}"
+    if standing.is_alive is None and standing.heartbeat_at is not None:
+        said = datetime.now(UTC) - datetime.fromisoformat(standing.heartbeat_at)
+        return f"{where}, heard {duration(max(0.0, said.total_seconds()))} ago"
+    return where if standing.is_alive else f"{where} (gone)"
 
 
-def list_of(lines: Sequence[Line]) -> Report:
-    """A row per run."""
-    rows: list[list[str | Cell]] = [
-        [
-            str(line.record.id),
-            Cell(line.record.status, _STYLES.get(line.record.status, "")),
-            f"{line.record.recipe} ({line.record.recipe_digest})",
-            line.record.variant,
-            str(line.record.seed),
-            shown(line.record),
-            line.progress,
-            line.outcome,
-            line.owner,
-        ]
-        for line in lines
-    ]
+def _outcome(record: RunRecord) -> str:
+    """The validation loss, or what went wrong."""
+    if record.status is Status.FAILED:
+        return last_line(record.error)
+    result = record.result
+    return f"{result.val_loss:.4f}" if result and math.isfinite(result.val_loss) else ""
+
+
+def list_of(lines: Sequence[Listed]) -> Report:
+    """A row per run; JSON and CSV have their records."""
+    records = as_records(lines)
+    of_one = len({line.record.fingerprint for line in lines}) == 1
+    told = [_columns(line) | ({"data": ""} if of_one else {}) for line in lines]
+    shown = [name for name in _COLUMNS if name in _ALWAYS or any(row[name] for row in told)]
     counts = Counter(line.record.status for line in lines)
-    told = ", ".join(f"{counts[status]} {status}" for status in Status if counts[status])
-    text = f"{len(lines)} runs" + (f": {told}" if told else "")
-    return Report("", [Table("", _LIST, rows)], notes=[text], document=[*map(_short, lines)])
+    of = ", ".join(f"{counts[status]} {status}" for status in Status if counts[status])
+    notes = [plural(len(lines), "run") + (f": {of}" if of else "")]
+    bases = dict.fromkeys(line.base for line in lines if line.own)
+    notes += [f"differs: from {base}" for base in bases]
+    columns = [Column(name, _COLUMNS[name]) for name in shown]
+    rows = [[row[name] for name in shown] for row in told]
+    fields = list(records[0]) if records else []
+    return Report(
+        "", [Table("", columns, rows)], notes=notes, document=records, fields=fields,
+        records=records,
+    )  # fmt: skip
 
 
-def run_of(line: Line) -> Report:
+_COLUMNS: dict[str, Kind] = {
+    "run": "number", "status": "word", "recipe": "text", "differs": "code", "variant": "code",
+    "seed": "number", "data": "code", "code": "code", "step": "number", "val loss": "text",
+    "owner": "text",
+}  # fmt: skip
+_ALWAYS = ("run", "status", "recipe", "variant", "seed", "code", "step", "val loss")
+
+
+def _columns(line: Listed) -> dict[str, str | Cell]:
+    """What a row may show, by column; some columns are left out where all rows have nothing."""
+    record = line.record
+    return {
+        "run": str(record.id),
+        "status": Cell(record.status, _STYLES.get(record.status, "")),
+        "recipe": f"{record.recipe} ({record.recipe_digest})",
+        "differs": line.differs,
+        "variant": record.variant,
+        "seed": str(record.seed),
+        "data": record.fingerprint,
+        "code": shown(record),
+        "step": _progress(line),
+        "val loss": _outcome(record),
+        "owner": _owner(line.standing),
+    }
+
+
+def run_of(line: Listed) -> Report:
     """All about one run: its facts, its error, its curve and what is inside its model."""
     record, result = line.record, line.record.result
     columns = [Column("fact", "word"), Column("", "text")]
     facts = Table("", columns, [fact for fact in _facts(line) if fact[1]])
     inside, notes = probe_tables(result.probes if result else ())
-    versions = {"versions": dict(record.versions)}
+    (document,) = as_records([line])
+    document |= {"settings": line.settings, "result": result and asdict(result)}
     return Report(
         title=f"run {record.id}",
         tables=[facts, *([_curve(result.curve)] if result else []), *inside],
         warnings=[record.error] if record.error is not None else [],
         notes=notes,
-        document=_short(line) | {"result": result and asdict(result)} | versions,
+        document=document | {"versions": dict(record.versions)},
     )
 
 
-def _facts(line: Line) -> list[tuple[str, str]]:
+def _facts(line: Listed) -> list[tuple[str, str]]:
     record, standing, result = line.record, line.standing, line.record.result
     found = [
         ("status", str(record.status)),
         ("recipe", f"{record.recipe} ({record.recipe_digest})"),
+        ("differs", f"{line.differs} (from {line.base})" if line.own else ""),
         ("variant", record.variant),
         ("seed", str(record.seed)),
         ("data", record.fingerprint),
         ("code", shown(record)),
-        ("step", line.progress),
-        ("owner", line.owner),
+        ("step", _progress(line)),
+        ("owner", _owner(standing)),
         ("attempts", str(standing.attempts)),
         ("planned", datetime.fromisoformat(standing.created_at).isoformat(timespec="seconds")),
         ("started", standing.started_at or ""),
@@ -153,25 +157,6 @@ def _curve(points: Sequence[Point]) -> Table:
     rows = [[str(p.step), number(p.train_loss), number(p.val_loss)] for p in chosen]
     columns = [Column(name) for name in ("step", "train loss", "val loss")]
     return Table("curve, nats per token", columns, rows)
-
-
-def _short(line: Line) -> dict[str, Any]:
-    record, standing, result = line.record, asdict(line.standing), line.record.result
-    del standing["run_id"]
-    return {
-        "id": record.id,
-        "status": str(record.status),
-        "recipe": record.recipe,
-        "recipe_digest": record.recipe_digest,
-        "variant": record.variant,
-        "seed": record.seed,
-        "data": record.fingerprint,
-        "code": record.code,
-        "steps": line.steps,
-        "val_loss": result.val_loss if result else None,
-        "error": record.error,
-        **standing,
-    }
 
 
 def verification_of(found: Verification) -> Report:

@@ -16,6 +16,7 @@ from sqlalchemy import (
     Engine,
     String,
     column,
+    func,
     inspect,
     select,
     table,
@@ -150,6 +151,20 @@ class Reader:
         query = select(recipes.c.resolved).where(recipes.c.digest == digest)
         with self._read() as connection:
             return Recipe.model_validate(connection.execute(query).scalar_one())
+
+    @patient
+    def recipes(self) -> dict[str, Recipe]:
+        """All resolved recipes by digest, each by the name it has now, in order of their first run;
+        those without runs last.
+        """
+        first = func.min(runs.c.id)
+        query = select(recipes).outerjoin(runs).group_by(*recipes.primary_key)
+        query = query.order_by(first.is_(None), first)
+        with self._read() as connection:
+            held = connection.execute(query).all()
+        return {
+            row.digest: Recipe.model_validate({**row.resolved, "name": row.name}) for row in held
+        }
 
     @patient
     def data(self, fingerprint: str) -> DataDescription:

@@ -116,7 +116,7 @@ def test_a_plugin_is_compared_by_workers_of_their_own_and_never_mixed_with_other
 
     assert reported() == edited["val_loss"]
     assert reported("--code", old[:5]) == first["val_loss"]
-    code, out, _ = process("verify", str(first["id"]), "--plugin", "mine.py")
+    code, out, _ = process("verify", str(first["run"]), "--plugin", "mine.py")
     assert code == 3
     assert f"changed since: code: {old}, now {edited['code']}" in out
 

@@ -121,7 +121,7 @@ def test_all_runs_are_listed_with_status_progress_and_outcome():
 def test_filters_leave_the_runs_that_all_of_them_let_through(
     arguments: list[str], expected: list[int]
 ):
-    assert [run["id"] for run in listed(*arguments)] == expected
+    assert [run["run"] for run in listed(*arguments)] == expected
 
 
 def test_a_recipe_can_be_named_by_the_start_of_its_digest(tiny_recipe: Recipe):
@@ -135,7 +135,7 @@ def test_a_recipe_can_be_named_by_the_start_of_its_digest(tiny_recipe: Recipe):
         (["--status", "fialed"], "did you mean 'failed'?"),
         (["--variant", "standrad"], "did you mean 'standard'?"),
         (["--recipe", "tinny"], "did you mean 'tiny'?"),
-        (["--format", "csv"], "unknown format 'csv'"),
+        (["--format", "latex"], "format latex"),
         (["show", "17"], "no run 17 in study attnres.db, it holds 1 to 6"),
         (["rm", "17"], "no run 17 in study attnres.db, it holds 1 to 6"),
     ],
@@ -199,7 +199,7 @@ def test_what_was_measured_inside_the_model_is_shown_and_told_in_whole_as_json()
 def test_removed_runs_are_gone_with_curves_and_files_and_others_stay(store: Store):
     runs("rm", "1", "3")
 
-    assert [run["id"] for run in listed()] == [2, 4, 5, 6]
+    assert [run["run"] for run in listed()] == [2, 4, 5, 6]
     connection = sqlite3.connect("attnres.db")
     assert connection.execute("SELECT COUNT(*) FROM attnres_curve").fetchone() == (0,)
     connection.close()
@@ -239,7 +239,7 @@ def test_a_run_of_a_living_process_is_listed_as_its_and_not_removed(store: Store
             runs("rm", "5", "4")
         process.communicate()
 
-    assert (run["id"], run["step"], run["is_alive"]) == (4, 3, True)
+    assert (run["run"], run["step"], run["is_alive"]) == (4, 3, True)
     assert f"process {process.pid} on" in table
     assert "(gone)" in runs("--status", "running").stdout
     assert len(listed()) == 6

@@ -1,0 +1,115 @@
+"""The runs of a study, filtered, each with what sets it apart."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from attnres_cli.config import recipe as recipes
+from attnres_cli.config.recipe import Recipe
+from attnres_cli.errors import UsageError, unknown
+from attnres_cli.records.listed import Listed
+from attnres_cli.records.run import RunRecord, Standing, Status
+from attnres_cli.records.search_records import plain_name
+from attnres_cli.store.store import Store
+from attnres_cli.verdict.chapter import as_yaml, settings
+
+_PLACES = ("data.path", "data.val_path")
+
+
+@dataclass(frozen=True)
+class Filter:
+    """What runs must be, as it is typed; None lets all through."""
+
+    status: str | None = None
+    variant: str | None = None
+    recipe: str | None = None  # a name, or the start of a digest
+
+    @property
+    def typed(self) -> list[str]:
+        """As words of a command."""
+        return [word for name, value in self._asked.items() for word in (f"--{name}", value)]
+
+    @property
+    def _asked(self) -> dict[str, str]:
+        return {name: value for name, value in vars(self).items() if value is not None}
+
+    def of(self, records: Sequence[RunRecord]) -> list[RunRecord]:
+        """The runs that it leaves. Raises UsageError where it names what none of them has."""
+        if self.status is not None and self.status not in list(Status):
+            raise UsageError(unknown("status", self.status, list(Status)))
+        found = list(records)
+        for name, value in self._asked.items():
+            if name != "status" and not any(_is(run, name, value) for run in records):
+                known = {each for run in records for each in _known(run, name)}
+                raise UsageError(unknown(f"{name} in this study", value, known))
+            found = [run for run in found if _is(run, name, value)]
+        return found
+
+
+def _is(run: RunRecord, name: str, value: str) -> bool:
+    return value in _known(run, name) or (name == "recipe" and run.recipe_digest.startswith(value))
+
+
+def _known(run: RunRecord, name: str) -> tuple[str, ...]:
+    """What a filter of that name may ask this run for."""
+    if name == "recipe":
+        return run.recipe, run.recipe_digest
+    return (getattr(run, name),)
+
+
+def chosen(store: Store, study: str, ids: Sequence[int]) -> list[RunRecord]:
+    """The runs of these numbers, with curves. Raises UsageError where one is not there."""
+    found = store.runs(ids=ids)
+    for run_id in sorted(set(ids) - {record.id for record in found}):
+        numbers = sorted(store.standings())
+        held = f"{numbers[0]} to {numbers[-1]}" if numbers else "none"
+        raise UsageError(f"no run {run_id} in study {study}, it holds {held}: attnres runs")
+    return found
+
+
+def listed(store: Store, records: Sequence[RunRecord]) -> list[Listed]:
+    """These runs with where they stand and what sets them apart; without those removed just now."""
+    standings, held = store.standings([record.id for record in records]), store.recipes()
+    made_of = {each.digest: each.base_digest for each in store.arm_recipes()}
+    first: dict[str, Recipe] = {}
+    for digest, recipe in held.items():
+        first.setdefault(plain_name(recipe.name), held[made_of.get(digest, digest)])
+    bases = {name: _base(name, recipe) for name, recipe in first.items()}
+    return [
+        _one(record, standings[record.id], held[record.recipe_digest], bases)
+        for record in records
+        if record.id in standings
+    ]
+
+
+def _base(name: str, first: Recipe) -> tuple[Recipe, str]:
+    """What the recipe of a name is, and in words which one that is."""
+    if name in recipes.names():
+        return recipes.load(name), f"recipe {name} as it is shipped"
+    return first, f"the first recipe {name} of this study"
+
+
+def _one(
+    record: RunRecord,
+    standing: Standing,
+    recipe: Recipe,
+    bases: Mapping[str, tuple[Recipe, str]],
+) -> Listed:
+    base, words = bases[plain_name(record.recipe)]
+    base = base.of(record.variant)
+    mine, theirs = derived(recipe), derived(base)
+    typed, others = settings(recipe), settings(base)
+    own = {k: v for k, v in mine.items() if v != theirs.get(k) and typed[k] != others.get(k)}
+    differs = " ".join(f"{key}={as_yaml(value)}" for key, value in own.items())
+    return Listed(record, standing, recipe, mine, own, differs, words)
+
+
+def derived(recipe: Recipe) -> dict[str, Any]:
+    """The settings of a run's recipe, by section.key: sizes that are not set as they follow from
+    the others. Without places of data, of which a study knows the first alone.
+    """
+    shape = asdict(recipe.model.shape(vocab_size=1))
+    found = {key: value for key, value in settings(recipe).items() if key not in _PLACES}
+    return found | {key: shape[key.removeprefix("model.")] for key in found if "model." in key}
