@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import sys
+import unicodedata
 from typing import IO
 
 _LONGEST_LINE = 1000
@@ -29,9 +30,22 @@ def mute(stream: IO[str]) -> None:
     os.close(nowhere)
 
 
+def harmless(text: str) -> str:
+    r"""Text whose control characters are written out, as \x1b, so that a terminal, a browser and a
+    spreadsheet show them and do nothing else; lines stay lines.
+    """
+    if text.isprintable():
+        return text
+    return "".join(c if c == "\n" or _is_shown(c) else ascii(c)[1:-1] for c in text)
+
+
+def _is_shown(character: str) -> bool:
+    return character.isprintable() or unicodedata.category(character) == "Zs"  # as a narrow space
+
+
 def say(message: str) -> None:
     """`attnres: message` on stderr, in one line, whatever a file's name or content may hold."""
-    line = "".join(c if c.isprintable() else " " for c in message)
+    line = harmless(" ".join(message[:_LONGEST_LINE].split("\n")))
     try:
         print(f"attnres: {line[:_LONGEST_LINE]}", file=sys.stderr, flush=True)  # noqa: T201
     except BrokenPipeError:

@@ -75,6 +75,12 @@ def main() -> None:
         if message:  # there is none where no command was given: the help is printed then
             say(without_passwords(message))
         code = BAD_INPUT
+    except OSError as error:  # a file, folder or disk, wherever it was met
+        if error.errno is None:  # of a library, in its own words
+            raise
+        where = f"{error.filename}: " if isinstance(error.filename, str) else ""
+        say(without_passwords(f"{where}{error.strerror}"))
+        code = BAD_INPUT
     if code == INTERRUPTED:  # typer makes this of Ctrl-C
         say("interrupted; what is done is in the study, the same command goes on")
     sys.exit(code)

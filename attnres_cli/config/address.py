@@ -12,6 +12,7 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from attnres_cli.errors import StudyError
+from attnres_cli.files import path_of
 
 DEFAULT = "attnres.db"  # the study where none is named
 
@@ -33,7 +34,7 @@ def is_url(study: str) -> bool:
 
 def file_of(study: str) -> Path:
     """The path of a study in a file, typed as such or as a SQLite URL."""
-    return Path(_SQLITE.sub("", study, count=1)).expanduser()
+    return path_of(_SQLITE.sub("", study, count=1), "study", StudyError)
 
 
 def parted(study: str) -> tuple[str, str | None]:

@@ -11,12 +11,20 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, Field, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    Field,
+    ValidationError,
+    model_validator,
+)
 
 from attnres_cli.config import complete, strict_yaml
 from attnres_cli.config.margin import Margin
 from attnres_cli.config.sections import Data, Model, Optim, Section, Train, as_tuple
 from attnres_cli.errors import AttnresError, RecipeError, unknown
+from attnres_cli.files import check_name, path_of, read_text
 
 __all__ = ["Data", "Model", "Optim", "Recipe", "Train"]
 
@@ -58,6 +66,9 @@ def _rates(value: object) -> object:
     return tuple(sorted(found.items()))
 
 
+Name = Annotated[str, AfterValidator(lambda name: check_name(name, "name"))]
+
+
 class Recipe(Section):
     """One recipe, or with a ladder its `rungs`. Equal digests mean equal things held fixed.
 
@@ -67,7 +78,7 @@ class Recipe(Section):
     An arm's runs are under `of(variant)`, which has one learning rate and no `rates`.
     """
 
-    name: str = ""
+    name: Name = ""
     description: str = ""
     variants: Annotated[tuple[str, ...], BeforeValidator(as_tuple)] = ()  # arms, if none are typed
     margin: Margin = None  # the difference that does not matter; no part of the digest
@@ -163,15 +174,7 @@ def text_of(name: str) -> str:
 
 def text_at(name: str, what: str) -> str:
     """The text of a file that messages call `what`; RecipeError where there is none."""
-    path = Path(name).expanduser()
-    try:
-        if path.exists() and not (path.is_file() or path.is_dir()):
-            raise RecipeError(f"{what} {path} is no file")  # a pipe could be read for ever
-        return path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise RecipeError(f"{what} {path} cannot be read: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise RecipeError(f"{what} {path} is not UTF-8 text") from error
+    return read_text(path_of(name, what, RecipeError), what, RecipeError)
 
 
 def load(

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from attnres_cli.errors import DataError
+from attnres_cli.files import path_of
 
 _LEFT_OUT = {"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__"}
 _FEWEST_FILES = 100
@@ -27,7 +28,7 @@ def of_path(given: str | Path | None, key: str = "data.path") -> list[Document]:
     """The file, or every visible file below the folder; DataError calls the path `key`."""
     if given is None:
         raise DataError("data.source text needs a file or folder: --set data.path=FILE_OR_FOLDER")
-    path = Path(given).expanduser()
+    path = path_of(given, key, DataError)
     try:
         if not path.exists():
             raise DataError(f"{key} {path} does not exist: --set {key}=FILE_OR_FOLDER")

@@ -8,13 +8,13 @@ import itertools
 import mmap
 import tempfile
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 from attnres_cli.config.recipe import Data
 from attnres_cli.data import cache
 from attnres_cli.data.documents import Document
 from attnres_cli.errors import DataError, required, unknown
+from attnres_cli.files import path_of
 
 _SAVED = ("dataset_dict.json", "dataset_info.json")
 
@@ -43,7 +43,7 @@ def documents(config: Data) -> tuple[list[Document], list[Document] | None]:
 def _splits(config: Data) -> Any:
     """Split by name. A saved dataset without splits has one, `train`."""
     package = required("datasets", "datasets", "data.source huggingface", DataError)
-    path = Path(str(config.path)).expanduser()
+    path = path_of(str(config.path), "data.path", DataError)
     try:
         if any((path / name).is_file() for name in _SAVED):
             found = package.load_from_disk(str(path))

@@ -9,6 +9,7 @@ from attnres_cli.data import documents, huggingface, synthetic, tokenfiles, toke
 from attnres_cli.data.documents import by_path, parts
 from attnres_cli.data.tokens import Streams, Tokens
 from attnres_cli.errors import DataError
+from attnres_cli.files import path_of
 
 
 def load(recipe: Recipe) -> Tokens:
@@ -32,7 +33,7 @@ def _texts(config: Data) -> Streams:
         train, val = documents.of_path(path), None
     else:
         train, val = documents.of_path(path), documents.of_path(val_path, "data.val_path")
-        _refuse_nested(Path(str(path)).expanduser(), Path(val_path).expanduser())
+        _refuse_nested(path_of(str(path), "data.path"), path_of(val_path, "data.val_path"))
     halves = parts(train, config.val_fraction) if val is None else (by_path(train), by_path(val))
     return tokenizers.streams(config.source, *halves, config.tokenizer)
 

@@ -20,6 +20,7 @@ import numpy as np
 from attnres_cli.config.recipe import Data
 from attnres_cli.data.tokens import Array, Chain, Streams, refuse_beyond
 from attnres_cli.errors import DataError
+from attnres_cli.files import path_of
 
 _VALIDATES = {"val", "valid", "validation"}  # words in the names of files
 _HEADERS = {20240520: (1, "<u2"), 20240801: (7, "<u4")}  # magic: version, type of a token
@@ -221,7 +222,7 @@ def found(given: str | None, suffix: str, key: str) -> list[Path]:
     """The file, those of a folder with this suffix, or what a pattern matches; sorted by name."""
     if given is None:
         raise DataError(f"token files need a path: --set {key}=FILE_FOLDER_OR_PATTERN")
-    path = Path(given).expanduser()
+    path = path_of(given, key, DataError)
     try:
         if path.is_dir():
             paths = [p for p in path.iterdir() if p.suffix == suffix and p.name[0] != "."]

@@ -7,7 +7,6 @@ import hashlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
-from pathlib import Path
 
 import numpy as np
 
@@ -15,8 +14,10 @@ from attnres_cli.data import cache
 from attnres_cli.data.documents import Document
 from attnres_cli.data.tokens import Array, Streams, beginning, of_bytes
 from attnres_cli.errors import DataError, required, unknown
+from attnres_cli.files import path_of, read_text
 
 _TIKTOKEN = "tiktoken:"
+_MOST_BYTES = 2**28  # of a tokenizer's file; those of 250,000 tokens have 2**24
 _AT_ONCE = 1000  # documents that are decoded at a time: they may lie on a disk
 
 
@@ -102,12 +103,8 @@ def _open(name: str) -> Tokenizer:
 
 
 def _json(name: str) -> Tokenizer:
-    path = Path(name).expanduser()
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is no UTF-8 text"
-        raise DataError(f"tokenizer {path} cannot be read: {reason}") from error
+    path = path_of(name, "tokenizer", DataError)
+    text = read_text(path, "tokenizer", DataError, _MOST_BYTES)
     package = required("tokenizers", "tokenizers", f"tokenizer {path}", DataError)
     try:
         found = package.Tokenizer.from_str(text)

@@ -13,6 +13,7 @@ from typing import Any
 
 from attnres_cli.config.recipe import Recipe
 from attnres_cli.errors import UsageError, required
+from attnres_cli.files import slug
 from attnres_cli.lab.listing import derived
 from attnres_cli.records.run import Probe, RunRecord
 from attnres_cli.store.store import Store
@@ -59,10 +60,10 @@ def names(records: Iterable[RunRecord]) -> list[str]:
         groups[run.recipe].add((run.recipe_digest, run.fingerprint))
     found = []
     for run in records:
-        recipe = run.recipe.replace("/", "_")
+        recipe = slug(run.recipe)
         if len(groups[run.recipe]) > 1:
             recipe += f"-{run.recipe_digest}-{run.fingerprint[:8]}"
-        found.append(f"{recipe}/{run.variant}/seed-{run.seed}")
+        found.append(f"{recipe}/{slug(run.variant)}/seed-{run.seed}")
     return found
 
 

@@ -11,6 +11,7 @@ from textwrap import wrap
 from attnres_cli.config import address
 from attnres_cli.config.recipe import Recipe
 from attnres_cli.errors import UsageError
+from attnres_cli.files import slug
 from attnres_cli.records.comparison_terms import BY_DESIGN, Given, Tuned
 from attnres_cli.records.plan import Plan
 from attnres_cli.verdict import labels
@@ -36,7 +37,7 @@ def write(recipe: Recipe, sizes: Sequence[Recipe], found: Sequence[Comparison], 
     has other content. Raises UsageError where nothing can be written.
     """
     folder = Path() if address.is_url(study) else address.file_of(study).parent
-    stem, text = Path(recipe.name).name.removesuffix("-tuned"), text_of(recipe, sizes, found)
+    stem, text = slug(recipe.name).removesuffix("-tuned"), text_of(recipe, sizes, found)
     for number in count(1):
         path = folder / f"{stem}-tuned{f'-{number}' if number > 1 else ''}.yaml"
         try:

@@ -8,6 +8,7 @@ import traceback
 from pathlib import Path
 
 from attnres_cli.errors import VariantError
+from attnres_cli.files import MOST_TEXT
 
 _PACKAGE = "attnres_plugins"  # of no file; it keeps their names apart from all others
 
@@ -18,6 +19,8 @@ def load(file: Path) -> bool:
     """
     if file.suffix != ".py" or not file.is_file():
         raise VariantError(f"--plugin takes a Python file, as my_variant.py; {file} is none")
+    if file.stat().st_size > MOST_TEXT:
+        raise VariantError(f"plugin {file} is too large: at most {MOST_TEXT:,} bytes are read")
     name = f"{_PACKAGE}.{file.stem}"
     if name in sys.modules:
         if file_of(name) == str(file):

@@ -20,6 +20,7 @@ import importlib
 import inspect
 import os
 import pkgutil
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
@@ -31,6 +32,7 @@ import torch
 from torch import Tensor, nn
 
 from attnres_cli.errors import VariantError as VariantError  # for designs
+from attnres_cli.files import path_of
 from attnres_cli.nn import plugins
 from attnres_cli.nn.cost import TableOne
 
@@ -154,6 +156,8 @@ _PRESETS: dict[str, tuple[str, Mapping[str, Value]]] = {}
 PLUGINS = "ATTNRES_PLUGINS"
 """Environment variable: files of designs to load, separated as in PATH; workers inherit it."""
 
+_NAME = re.compile(r"[A-Za-z_][\w.-]{0,99}", re.ASCII)
+
 R = TypeVar("R", bound=Residual)
 
 
@@ -166,6 +170,9 @@ def register(
     """
 
     def known_as(cls: type[R]) -> type[R]:
+        for word in (name, *(presets or {})):
+            if not _NAME.fullmatch(word):
+                raise VariantError(f"a variant's name is a word as my_variant, got {word!r}")
         holder = _REGISTRY.get(name)
         if holder is not None and holder.__module__ != cls.__module__:
             raise VariantError(
@@ -189,7 +196,7 @@ def add_plugin(path: str) -> None:
     """Make the designs of a user's own file known here and in worker processes started later.
     Raises VariantError for a file that cannot be imported, or that registers nothing.
     """
-    file = Path(path).expanduser().resolve()
+    file = path_of(path, "--plugin", VariantError).resolve()
     registry()  # so that a name taken twice is told of the plugin
     _load_plugin(file)
     listed = os.environ.get(PLUGINS, "").split(os.pathsep)
@@ -219,7 +226,7 @@ def _load_entry_points() -> None:
 @cache
 def _load_plugins(listed: str) -> None:
     for path in filter(None, listed.split(os.pathsep)):
-        _load_plugin(Path(path).expanduser().resolve())
+        _load_plugin(path_of(path, PLUGINS, VariantError).resolve())
 
 
 def registry() -> Mapping[str, type[Residual]]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from attnres_cli.errors import UsageError
+from attnres_cli.files import slug
 from attnres_cli.verdict import labels
 from attnres_cli.verdict.chapter import Chapter
 from attnres_cli.verdict.ladder import Ladder
@@ -87,8 +88,8 @@ def save_figures(
 def _add(drawn: dict[str, Drawing], named: Sequence[str], drawings: Sequence[Drawing]) -> None:
     """Add drawings under unused names: a second comparison on the same terms gets a number."""
     for drawing in drawings:
-        name, again = "-".join([*named, drawing.name]), 1
+        name, again = slug("-".join([*named, drawing.name])), 1
         while name in drawn:
             again += 1
-            name = "-".join([*named, str(again), drawing.name])
+            name = slug("-".join([*named, str(again), drawing.name]))
         drawn[name] = drawing

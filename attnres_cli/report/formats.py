@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, TextIO
 
+from attnres_cli.console import harmless
 from attnres_cli.report.table import Cell, Column, Kind, Report, Table, capital
 
 
@@ -48,8 +49,25 @@ def to_csv(report: Report) -> str:
     writer.writeheader()
     for one in report:
         for record in one.records:
-            writer.writerow({k: None if v != v else v for k, v in record.items()})
+            writer.writerow({name: _in_csv(value) for name, value in record.items()})
     return text.getvalue()
+
+
+def _in_csv(value: Any) -> Any:
+    """A value of a line; a text that a spreadsheet would compute is quoted as they do it."""
+    if not isinstance(value, str):
+        return None if value != value else value
+    value = harmless(value)
+    return (
+        f"'{value}" if value.startswith(("=", "+", "-", "@")) and not _is_number(value) else value
+    )
+
+
+def _is_number(text: str) -> bool:
+    try:
+        return math.isfinite(float(text))
+    except ValueError:
+        return False
 
 
 def to_markdown(report: Report) -> str:

@@ -10,6 +10,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from attnres_cli import __version__
+from attnres_cli.console import harmless
 from attnres_cli.report.figures.drawing import Drawing, picture
 from attnres_cli.report.table import Table, capital
 
@@ -56,6 +57,7 @@ def page(title: str, heading: str, sections: Sequence[Section], study_name: str)
         loader=PackageLoader("attnres_cli.report", ""),
         autoescape=True,
         undefined=StrictUndefined,
+        finalize=lambda value: harmless(value) if type(value) is str else value,
         keep_trailing_newline=True,
     )
     files.filters |= {"prose": prose, "svg": svg, "capital": capital}
@@ -76,7 +78,7 @@ def _markup(text: str) -> Markup:
 
 def prose(text: str) -> Markup:
     """Text as HTML, with what stands in backquotes as code."""
-    return _markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))
+    return _markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(harmless(text)))))
 
 
 def svg(drawing: Drawing, name: str) -> Markup:

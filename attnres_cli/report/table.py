@@ -6,6 +6,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from attnres_cli.console import harmless
+
 Kind = Literal["code", "number", "word", "text"]
 Style = Literal["", "good", "bad", "warning", "strong"]
 
@@ -30,6 +32,9 @@ class Cell:
     text: str
     style: Style = ""
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "text", harmless(self.text))
+
 
 @dataclass(frozen=True)
 class Table:
@@ -39,6 +44,9 @@ class Table:
     columns: Sequence[Column]
     rows: Sequence[Sequence[str | Cell]]
     n_keys: int = 1
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "title", harmless(self.title))
 
     @property
     def cells(self) -> list[list[Cell]]:
@@ -68,6 +76,11 @@ class Report:
     fields: Collection[str] = ()
     records: Sequence[Mapping[str, Any]] = ()
     more: Sequence[Report] | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "title", harmless(self.title))
+        for name in ("text", "warnings", "notes"):
+            object.__setattr__(self, name, tuple(harmless(each) for each in getattr(self, name)))
 
     @property
     def shown(self) -> list[Table]:

@@ -21,6 +21,7 @@ from sqlalchemy import (
     select,
     table,
 )
+from sqlalchemy.exc import MultipleResultsFound, NoResultFound
 
 from attnres_cli.config import address
 from attnres_cli.config.recipe import Recipe
@@ -47,6 +48,15 @@ ARM_RECIPES = select(tables.arm_recipes, recipes.c.name.label("recipe")).join(
 )
 
 
+_UNREADABLE = (
+    ValueError, TypeError, KeyError, AttributeError, IndexError, ArithmeticError, RecursionError,
+    NoResultFound, MultipleResultsFound,
+)  # fmt: skip
+"""What making records of rows raises where these hold something else: JSON, blobs, times, words."""
+
+_MOST_TOLD = 200
+
+
 class Reader:
     """One study, open. Every transaction is short, and done whole or not at all. While a server is
     away, all but `beat` and `let_go` are tried again for patience_s seconds, then raise
@@ -68,7 +78,13 @@ class Reader:
         """See the study at one moment. Raises StudyError."""
         unchanged = sqlite.unchanged(self._file) if self._file else nullcontext()
         with self._explained(), unchanged, self._reading.connect() as connection:
-            yield connection
+            try:
+                yield connection
+            except _UNREADABLE as error:  # values that we never wrote: no column is believed
+                told = " ".join(str(error).split())[:_MOST_TOLD] or type(error).__name__
+                raise StudyError(
+                    f"study {self._name} is damaged ({told}): restore a copy of it"
+                ) from error
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
@@ -109,10 +125,10 @@ class Reader:
         with self._read() as connection:
             for row in connection.execute(query):
                 found[row.run_id][row.step][row.name] = rows.measured(row)
-        return {
-            run_id: tuple(Probe(step, **measured) for step, measured in steps.items())
-            for run_id, steps in found.items()
-        }
+            return {
+                run_id: tuple(Probe(step, **measured) for step, measured in steps.items())
+                for run_id, steps in found.items()
+            }
 
     @patient
     def statuses(self, ids: Sequence[int]) -> dict[int, Status]:
@@ -189,7 +205,7 @@ class Reader:
         """All preregistrations of the study. Raises StudyError where one was changed since."""
         with self._read() as connection:
             held = connection.execute(select(tables.registrations)).all()
-        found = [Registration.model_validate(row.document) for row in held]
+            found = [Registration.model_validate(row.document) for row in held]
         for row, one in zip(held, found, strict=True):
             if (row.digest, row.recipe_digest) != (one.digest, one.recipe_digest):
                 raise StudyError(
@@ -216,18 +232,17 @@ def records(
     found = connection.execute(query.order_by(runs.c.id)).all()
     of_curve: dict[int, list[Point]] = defaultdict(list)
     for run_id, *losses_at in connection.execute(losses).all() if curves else []:
-        of_curve[run_id].append(Point(*losses_at))
+        of_curve[run_id].append(rows.to_point(*losses_at))
     of_run: dict[int, list[Gate]] = defaultdict(list)
     for gate in connection.execute(select(tables.gates).join(runs).where(*mine)):
-        met = Gate(gate.name, gate.passed, gate.value, gate.low, gate.high)
-        of_run[gate.run_id].append(met)
+        of_run[gate.run_id].append(rows.to_gate(gate))
     return [rows.to_record(row, of_curve[row.id], of_run[row.id]) for row in found]
 
 
 def facts(connection: Connection, fingerprint: str) -> DataDescription:
     """What is known of the data with that fingerprint."""
     query = upgrade.rows_of(connection, data).where(data.c.fingerprint == fingerprint)
-    return DataDescription(**connection.execute(query).mappings().one())
+    return rows.to_facts(connection.execute(query).one())
 
 
 def has_searches(connection: Connection) -> bool:

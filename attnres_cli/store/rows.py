@@ -14,10 +14,12 @@ from sqlalchemy import Row as SqlRow
 from sqlalchemy import Table
 
 from attnres_cli.config.sections import as_tuple
+from attnres_cli.files import check_name
 from attnres_cli.records.code import Code
 from attnres_cli.records.comparison_terms import ArmRecipe, Given, Matched, Terms, Tuned
 from attnres_cli.records.gates import MEANING
 from attnres_cli.records.run import (
+    DataDescription,
     Gate,
     Point,
     Probe,
@@ -29,9 +31,12 @@ from attnres_cli.records.run import (
     Status,
 )
 from attnres_cli.store import owner
-from attnres_cli.store.tables import IDENTITY, arm_recipes, removed, runs
+from attnres_cli.store.tables import IDENTITY, arm_recipes, data, gates, removed, runs
 
 Row = SqlRow[Any]
+
+_LOSSES = {float, int, type(None)}
+_TIMES = ("created_at", "started_at", "finished_at", "heartbeat_at")
 
 WAITING = {"status": Status.PENDING, "owner": None, "error": None}
 """What makes a run one that waits for a worker."""
@@ -73,12 +78,42 @@ def to_removed(row: Row) -> Removed:
 
 def _shared(kind: Any, table: Table, found: object) -> dict[str, Any]:
     """The fields of a dataclass that are columns of a table, of an object or row that has them."""
-    return {name: getattr(found, name) for name in _names(kind, table)}
+    values = {name: getattr(found, name) for name, _ in _columns(kind, table)}
+    for name, types in _columns(kind, table):
+        if not isinstance(values[name], types):  # SQLite puts anything into any column
+            raise ValueError(f"{table.name}.{name} holds {values[name]!r}")
+    if "variant" in values:
+        check_name(values["variant"], "variant")
+    return values
 
 
 @cache
-def _names(kind: Any, table: Table) -> list[str]:
-    return [field.name for field in fields(kind) if field.name in table.c]
+def _columns(kind: Any, table: Table) -> list[tuple[str, tuple[type, ...]]]:
+    """Those that are fields of the dataclass, and what each may hold."""
+    columns = [table.c[field.name] for field in fields(kind) if field.name in table.c]
+    found = []
+    for column in columns:
+        of = column.type.python_type
+        types = (int, float) if of is float else (dict, list) if of is dict else (of,)
+        found.append((column.name, (*types, type(None)) if column.nullable else types))
+    return found
+
+
+def to_point(step: Any, train_loss: Any, val_loss: Any) -> Point:
+    """A row of attnres_curve."""
+    if type(step) is not int or not {type(train_loss), type(val_loss)} <= _LOSSES:
+        raise ValueError(f"attnres_curve holds {step!r}, {train_loss!r}, {val_loss!r}")
+    return Point(step, train_loss, val_loss)
+
+
+def to_gate(row: Row) -> Gate:
+    """A row of attnres_gates."""
+    return Gate(**_shared(Gate, gates, row))
+
+
+def to_facts(row: Row) -> DataDescription:
+    """A row of attnres_data."""
+    return DataDescription(**_shared(DataDescription, data, row))
 
 
 def of_result(result: RunResult) -> dict[str, Any]:
@@ -133,9 +168,11 @@ def to_record(row: Row, points: Sequence[Point], gates: Sequence[Gate] = ()) -> 
     ended = status in (Status.COMPLETE, Status.DIVERGED)
     values = _shared(RunRecord, runs, row) | {"status": status, "versions": row.versions or {}}
     values["code"] = code_of(row)
+    if not all(isinstance(each, str) for each in values["versions"].values()):
+        raise ValueError(f"attnres_runs.versions holds {values['versions']!r}")
     return RunRecord(
         **values,
-        recipe=row.recipe,
+        recipe=check_name(row.recipe, "recipe"),
         result=_to_result(row, points) if ended else None,
         gates=tuple(sorted(gates, key=lambda gate: list(MEANING).index(gate.name))),
     )
@@ -144,14 +181,21 @@ def to_record(row: Row, points: Sequence[Point], gates: Sequence[Gate] = ()) -> 
 def to_standing(row: Row) -> Standing:
     """A row of attnres_runs, with what the kernel knows of its process."""
     alive = None if row.owner is None else owner.is_alive(row.owner)
-    return Standing(run_id=row.id, is_alive=alive, **_shared(Standing, runs, row))
+    values = _shared(Standing, runs, row)
+    for name in _TIMES:
+        datetime.fromisoformat(values[name] or row.created_at)
+    return Standing(run_id=row.id, is_alive=alive, **values)
 
 
 def _to_result(row: Row, points: Sequence[Point]) -> RunResult:
     values = _shared(RunResult, runs, row) | {"status": Status(row.status)}
+    if missing := [name for name, value in values.items() if value is None and "loss" not in name]:
+        raise ValueError(f"run {row.id} has ended without {missing[0]}")
     for loss in ("val_loss", "initial_loss"):
         values[loss] = _or_nan(values[loss])
     settings = Settings(**_shared(Settings, runs, row))
+    if None in vars(settings).values():
+        raise ValueError(f"run {row.id} has ended, nobody knows how it was computed")
     return RunResult(**values, settings=settings, curve=tuple(points))
 
 

@@ -6,7 +6,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import Connection, Select, Table, bindparam, inspect, null, select, text, update
+from sqlalchemy import (
+    Connection,
+    Select,
+    Table,
+    bindparam,
+    inspect,
+    literal,
+    null,
+    select,
+    text,
+    update,
+)
 
 from attnres_cli.records.code import Code
 from attnres_cli.store.tables import SCHEMA, data, metadata, removed, runs, schema
@@ -38,9 +49,10 @@ def is_older(connection: Connection) -> bool:
 
 
 def rows_of(connection: Connection, table: Table) -> Select[Any]:
-    """All columns of all rows; null are those that a study does not have."""
+    """All columns of all rows; null, or empty, are those that a study does not have."""
     missing = _NEW[table.name] if is_older(connection) else set()
-    return select(*(null().label(c.name) if c.name in missing else c for c in table.c))
+    none = {c.name: null() if c.nullable else literal("") for c in table.c}
+    return select(*(none[c.name].label(c.name) if c.name in missing else c for c in table.c))
 
 
 def upgrade(connection: Connection) -> None:

@@ -78,3 +78,15 @@ def test_figures_of_two_comparisons_on_the_same_terms_are_both_kept(
     assert {"run-shared-forest.svg", "run-shared-2-forest.svg"} <= {path.name for path in written}
     assert labels[0] in (tmp_path / "run-shared-forest.svg").read_text()
     assert "exploratory" in (tmp_path / "run-shared-2-forest.svg").read_text()
+
+
+def test_a_name_that_is_a_path_draws_into_the_folder_that_was_named(
+    tmp_path: Path, make_chapter, make_arm
+):
+    chapter = make_chapter([*make_arm("standard", 1.5, 1.6), *make_arm("attnres", 1.4, 1.6)])
+    hostile = replace(chapter, comparison=replace(chapter.comparison, recipe="../../x"))
+    folder = tmp_path / "a" / "b"
+
+    written = save_figures(f"{folder}/", [chapter, hostile])
+
+    assert {path.resolve().parent for path in written} == {folder}

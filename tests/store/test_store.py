@@ -636,7 +636,12 @@ def test_a_thousand_runs_are_read_in_under_a_second_whatever_was_measured_in_the
     ids = [record.id for record in store.plan(specs, FACTS)]
     blob = np.zeros((49, 49), "<f4").tobytes()
     connection = sqlite3.connect(tmp_path / "study.db")
-    connection.execute("UPDATE attnres_runs SET status = 'complete', val_loss = 2.0")
+    connection.execute(
+        "UPDATE attnres_runs SET status = 'complete', val_loss = 2.0, steps = 1, tokens = 32, "
+        "step_s = 0.1, tokens_per_second = 320, train_s = 0.1, peak_bytes = 1, n_params = 1, "
+        "flops_per_token = 6, device = 'cpu', device_name = 'one', precision = 'fp32', "
+        "compiled = 0, threads = 1, engine = 'eager'"
+    )
     rows = [(i, s, f"n{n}", "[49, 49]", blob) for i in ids for s in range(4) for n in range(3)]
     connection.executemany("INSERT INTO attnres_probes VALUES (?, ?, ?, ?, ?)", rows)
     connection.commit()

@@ -18,6 +18,8 @@ from attnres_cli.verdict.format import between, plural
 from attnres_cli.verdict.ladder import Ladder
 from attnres_cli.verdict.optima import Finding
 
+_NOT_IN_XML = bytes({*range(32)} - {*b"\t\n\r"})
+
 
 @dataclass(frozen=True)
 class Drawing:
@@ -84,7 +86,7 @@ def picture(drawing: Drawing, suffix: str) -> bytes:
     }
     with house_style():
         drawing.figure.savefig(out, format=kind, metadata=told[kind])
-    return out.getvalue()
+    return out.getvalue() if kind != "svg" else out.getvalue().translate(None, delete=_NOT_IN_XML)
 
 
 def _about_comparison(chapter: Chapter) -> str:

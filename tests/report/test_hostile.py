@@ -1,0 +1,112 @@
+"""Names and texts of a study that somebody else has made: they are shown, and do nothing."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+import sqlite3
+from pathlib import Path
+
+import pytest
+from commands import attnres
+from studies import fill
+
+from attnres_cli.report.formats import show, to_csv
+from attnres_cli.report.html import Part, Section, page
+from attnres_cli.report.table import Column, Report, Table
+
+ESCAPES = "\x1b]0;owned\x07\x1b[31m\x9b2J\u202egnp.exe\u2028"
+_CONTROL = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e\u2028]")
+
+
+@pytest.fixture
+def study(tmp_path: Path, tiny_recipe) -> Path:
+    fill(tmp_path / "study.db", tiny_recipe, {"standard": [1.5, 1.6], "attnres": [1.4, 1.5]})
+    return tmp_path / "study.db"
+
+
+def _change(study: Path, statement: str, *values: object) -> None:
+    connection = sqlite3.connect(study)
+    connection.execute(statement, values)
+    connection.commit()
+    connection.close()
+
+
+@pytest.mark.parametrize("form", ["table", "markdown", "csv", "json", "latex"])
+def test_no_control_character_of_a_study_reaches_what_is_printed(form: str, capsys):
+    rows = [[ESCAPES, "1"]]
+    table = Table(ESCAPES, [Column("name", "code"), Column("n")], rows)
+    report = Report(
+        ESCAPES, [table], [ESCAPES], [ESCAPES], [ESCAPES],
+        {"name": ESCAPES}, ["name"], [{"name": ESCAPES}],
+    )  # fmt: skip
+    out = io.StringIO()
+
+    show(report, form, out)
+
+    assert not _CONTROL.search(out.getvalue())
+    assert "owned" in out.getvalue()
+
+
+def test_no_control_character_of_a_study_reaches_a_page():
+    rows = Table(ESCAPES, [Column("name", "code")], [[ESCAPES]])
+    part = Part(ESCAPES, (), [ESCAPES], [rows], [ESCAPES])
+
+    found = page(ESCAPES, ESCAPES, [Section(ESCAPES, "a", [part], ESCAPES)], ESCAPES)
+
+    assert not _CONTROL.search(found)
+    assert "owned" in found
+
+
+def test_an_error_that_a_run_left_does_nothing_to_a_terminal(study: Path, capsys):
+    _change(study, "UPDATE attnres_runs SET status = 'failed', error = ? WHERE id = 1", ESCAPES)
+
+    for arguments in (["runs"], ["runs", "show", "1"]):
+        code, out, err = attnres(capsys, *arguments, "--study", str(study))
+
+        assert code == 0
+        assert "owned" in out
+        assert not _CONTROL.search(out + err)
+
+
+def test_a_cell_that_a_spreadsheet_would_compute_is_quoted_and_numbers_stay_numbers():
+    values = ["=1+1", "+cmd|' /C calc'!A0", "-2+3", "@SUM(A1)", "-0.5", -0.5, "+1e3", "a=b", None]
+    report = Report("", fields=["x"], records=[{"x": value} for value in values])
+
+    found = [row["x"] for row in csv.DictReader(io.StringIO(to_csv(report)))]
+
+    assert found == [
+        "'=1+1", "'+cmd|' /C calc'!A0", "'-2+3", "'@SUM(A1)", "-0.5", "-0.5", "+1e3", "a=b", "",
+    ]  # fmt: skip
+
+
+def test_a_name_that_is_a_path_draws_no_figure_outside_its_folder(
+    tmp_path: Path, study: Path, capsys
+):
+    (held,) = sqlite3.connect(study).execute("SELECT resolved FROM attnres_recipes").fetchone()
+    resolved = json.loads(held) | {"name": "../../x"}
+    _change(
+        study, "UPDATE attnres_recipes SET name = '../../x', resolved = ?", json.dumps(resolved)
+    )
+    figures = tmp_path / "a" / "b" / "figures"
+
+    code, out, err = attnres(
+        capsys, "report", "--study", str(study), "--figures", str(figures), "--format", "html"
+    )
+
+    assert (code, out) == (2, "")
+    assert "recipe: a name is no path, as quick or quick/wide, got '../../x'" in err
+    assert err.count("\n") == 1
+    assert not list(tmp_path.rglob("*.svg"))
+
+
+def test_a_recipe_whose_name_is_a_path_is_refused(tmp_path: Path, capsys):
+    text = "name: ../../x\nmodel: {n_layers: 2}\n"
+    (tmp_path / "mine.yaml").write_text(text, encoding="utf-8")
+
+    code, _, err = attnres(capsys, "recipes", str(tmp_path / "mine.yaml"))
+
+    assert code == 2
+    assert "name: a name is no path" in err
