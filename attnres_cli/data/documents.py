@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import hashlib
 import os
 import sysconfig
@@ -9,11 +10,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
+from attnres_cli.console import harmless
 from attnres_cli.errors import DataError
 from attnres_cli.files import path_of
 
 _LEFT_OUT = {"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__"}
 _FEWEST_FILES = 100
+_HEAD = 8000  # bytes in which a NUL tells that a file is no text, as git has it
+_CONTROLS = bytes({*range(32), 127} - {*b"\a\b\t\n\v\f\r\x1b"})
+_MOST_CONTROLS = 0.01  # of a text that is not UTF-8; of compressed data they are a tenth
+_NAMED = 5  # files in a line
 
 
 @dataclass(frozen=True)
@@ -24,8 +30,18 @@ class Document:
     content: bytes | memoryview
 
 
-def of_path(given: str | Path | None, key: str = "data.path") -> list[Document]:
-    """The file, or every visible file below the folder; DataError calls the path `key`."""
+@dataclass(frozen=True)
+class Texts:
+    """The texts of a path, and what is to be said of them: encodings, files that are left out."""
+
+    documents: list[Document]
+    remarks: tuple[str, ...] = ()
+
+
+def of_path(given: str | Path | None, key: str = "data.path", but: Path | None = None) -> Texts:
+    """The file, or every visible file below the folder that is text and not `but`. Raises
+    DataError, which calls the path `key`, where it cannot be read, or is no text.
+    """
     if given is None:
         raise DataError("data.source text needs a file or folder: --set data.path=FILE_OR_FOLDER")
     path = path_of(given, key, DataError)
@@ -34,23 +50,59 @@ def of_path(given: str | Path | None, key: str = "data.path") -> list[Document]:
             raise DataError(f"{key} {path} does not exist: --set {key}=FILE_OR_FOLDER")
         if not (path.is_dir() or path.is_file()):
             raise DataError(f"{key} {path} is no file or folder")
-        found = _folder(path) if path.is_dir() else [Document(path.name, path.read_bytes())]
+        found = _folder(path, but) if path.is_dir() else [Document(path.name, path.read_bytes())]
     except OSError as error:
         raise DataError(f"{key} {path} cannot be read: {error.strerror}") from error
-    found = [document for document in found if document.content]
-    if not found:
-        raise DataError(
-            f"{key} {path} holds no text: no file in it that is neither hidden nor empty"
-        )
-    return found
+    kinds = [(encoding(bytes(each.content)), each) for each in found if each.content]
+    of = {kind: [each for its, each in kinds if its == kind] for kind in _SAID}
+    remarks = tuple(f"{said}: {_names(of[kind])}" for kind, said in _SAID.items() if of[kind])
+    texts = [document for kind, document in kinds if kind in (UTF_8, OTHER)]
+    if not texts:
+        why = "; ".join(remarks) or "no file in it that is neither hidden nor empty"
+        raise DataError(f"{key} {path} holds no text: {why}")
+    return Texts(texts, remarks or ("all UTF-8",))
 
 
-def _folder(root: Path) -> list[Document]:
+UTF_8, UTF_16, OTHER, NO_TEXT = "utf-8", "utf-16", "other", "none"
+
+_SAID = {
+    OTHER: "not UTF-8, taken as the bytes they are (Latin-1 or the like)",
+    UTF_16: "left out, as UTF-16 (iconv -f UTF-16 -t UTF-8 makes text of it)",
+    NO_TEXT: "left out, as no text",
+}
+
+
+def encoding(content: bytes) -> str:
+    """Of a file. NO_TEXT has a NUL among its first 8000 bytes, or is not UTF-8 and more than one
+    byte in a hundred is a control character. A last character that is cut off does no harm.
+    """
+    if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return UTF_16
+    if b"\0" in content[:_HEAD]:
+        return NO_TEXT
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    try:
+        for start in range(0, len(content), 2**20):
+            decoder.decode(content[start : start + 2**20])
+    except UnicodeDecodeError:
+        controls = len(content) - len(content.translate(None, _CONTROLS))
+        return NO_TEXT if controls > _MOST_CONTROLS * len(content) else OTHER
+    return UTF_8
+
+
+def _names(documents: list[Document]) -> str:
+    """`a, b`; of more than a few how many more; on one line, whatever they are called."""
+    names = [harmless(document.name).replace("\n", r"\n") for document in documents[:_NAMED]]
+    more = len(documents) - len(names)
+    return ", ".join(names) + (f" and {more} more" if more else "")
+
+
+def _folder(root: Path, but: Path | None) -> list[Document]:
     found = []
     for folder, subfolders, files in os.walk(root, onerror=_refuse):  # rglob passes errors over
         subfolders[:] = [name for name in subfolders if name[0] != "."]
         found += [Path(folder, name) for name in files if name[0] != "."]
-    paths = sorted(path for path in found if path.is_file())
+    paths = sorted(path for path in found if path.is_file() and path.resolve() != but)
     return [Document(path.relative_to(root).as_posix(), path.read_bytes()) for path in paths]
 
 
@@ -86,22 +138,60 @@ def _belongs(name: str) -> bool:
 def parts(documents: list[Document], val_fraction: float) -> tuple[list[Document], list[Document]]:
     """Training and validation documents: whole files validate, in the order of their names' hashes,
     until they hold val_fraction of the bytes. A file of more than a tenth of that stays in
-    training, so that none dominates; if the others are too few, the smallest go first; if one file
-    holds nearly all, its end validates.
+    training, so that none dominates; if the others are too few, the smallest go first. If one file
+    would be most of what validates, the end of every file validates instead; if one file holds
+    nearly all, its end.
     """
     ordered = by_path(documents)
     wanted = val_fraction * sum(len(document.content) for document in ordered)
     chosen = _validation_names(ordered, wanted)
-    val = [d for d in ordered if d.name in chosen]
-    if sum(len(d.content) for d in val) >= wanted / 2:
-        return [d for d in ordered if d.name not in chosen], val
-    largest = max(ordered, key=lambda document: len(document.content))  # it holds nearly all
-    cut = max(0, len(largest.content) - round(wanted))
-    start, end = (
-        Document(largest.name, content)
-        for content in (largest.content[:cut], largest.content[cut:])
+    sizes = [len(document.content) for document in ordered if document.name in chosen]
+    if sum(sizes) < wanted / 2:
+        largest = max(ordered, key=lambda document: len(document.content))
+        return _cut(ordered, {largest.name: round(wanted)})
+    if 2 * max(sizes) > sum(sizes):
+        return _cut(ordered, {d.name: _share(d, val_fraction) for d in ordered})
+    val = [document for document in ordered if document.name in chosen]
+    return [document for document in ordered if document.name not in chosen], val
+
+
+def _cut(documents: list[Document], ends: dict[str, int]) -> tuple[list[Document], list[Document]]:
+    """The documents without the ends, of so many bytes, of some, which come last; the ends."""
+    train, val = [d for d in documents if d.name not in ends], []
+    for document in documents:
+        if document.name in ends:
+            at = max(0, len(document.content) - ends[document.name])
+            train.append(Document(document.name, document.content[:at]))
+            val.append(Document(document.name, document.content[at:]))
+    return train, [document for document in val if document.content]
+
+
+def _share(document: Document, val_fraction: float) -> int:
+    """Bytes of its end; at least one of it is on either side, where it has two."""
+    n_bytes = len(document.content)
+    return min(n_bytes - 1, max(1, round(val_fraction * n_bytes)))
+
+
+def rule(train: list[Document], val: list[Document], val_fraction: float, what: str) -> str:
+    """In words, what `parts` has done to documents, each of which is a `what`."""
+    trained, share = {document.name for document in train}, f"{100 * val_fraction:.3g} %"
+    cut = [document for document in val if document.name in trained]
+    if not cut:
+        return (
+            f"whole {what}s validate, by the hashes of their names, up to {share} of the bytes: "
+            f"{len(val)} of {len(train) + len(val)}"
+        )
+    if len(train) == 1:
+        return f"the last {share} of the one {what} validates"
+    if len(cut) == 1:
+        return (
+            f"the end of {_names(cut)}, {share} of all bytes, validates: it is nearly all of "
+            f"{len(train)} {what}s"
+        )
+    return (
+        f"the last {share} of each of {len(train)} {what}s validates: of whole {what}s one would "
+        "be most of it"
     )
-    return [*(d for d in ordered if d is not largest), start], [end]
 
 
 def by_path(documents: list[Document]) -> list[Document]:

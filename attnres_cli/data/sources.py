@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from attnres_cli.config.recipe import Data, Recipe
 from attnres_cli.data import documents, huggingface, synthetic, tokenfiles, tokenizers
-from attnres_cli.data.documents import by_path, parts
+from attnres_cli.data.documents import Document, by_path, parts
 from attnres_cli.data.tokens import Streams, Tokens
 from attnres_cli.errors import DataError
 from attnres_cli.files import path_of
@@ -24,18 +25,34 @@ def load(recipe: Recipe) -> Tokens:
 
 def _texts(config: Data) -> Streams:
     """Documents, split whole, as bytes or by the tokenizer."""
-    path, val_path = config.path, config.val_path
-    if config.source == "huggingface":
-        train, val = huggingface.documents(config)
-    elif config.source == "stdlib":
-        train, val = documents.standard_library(), None
-    elif val_path is None:
-        train, val = documents.of_path(path), None
+    train, val, remarks = _documents(config)
+    what = "row" if config.source == "huggingface" else "file"
+    if val is None:
+        train, val = parts(train, config.val_fraction)
+        split = documents.rule(train, val, config.val_fraction, what)
     else:
-        train, val = documents.of_path(path), documents.of_path(val_path, "data.val_path")
-        _refuse_nested(path_of(str(path), "data.path"), path_of(val_path, "data.val_path"))
-    halves = parts(train, config.val_fraction) if val is None else (by_path(train), by_path(val))
-    return tokenizers.streams(config.source, *halves, config.tokenizer)
+        train, val = by_path(train), by_path(val)
+        split = f"{len(val)} {what}s of their own validate, beside {len(train)}"
+    tokens = tokenizers.streams(config.source, train, val, config.tokenizer)
+    return replace(tokens, split="; ".join((split, *remarks)))
+
+
+def _documents(config: Data) -> tuple[list[Document], list[Document] | None, tuple[str, ...]]:
+    """Those that train, or of which a part validates where there are none that do; remarks."""
+    if config.source == "huggingface":
+        return *huggingface.documents(config), ()
+    if config.source == "stdlib":
+        return documents.standard_library(), None, ()
+    is_file = config.tokenizer is not None and config.tokenizer.endswith(".json")
+    tokenizer = path_of(str(config.tokenizer), "data.tokenizer").resolve() if is_file else None
+    train = documents.of_path(config.path, but=tokenizer)
+    if config.val_path is None:
+        return train.documents, None, train.remarks
+    val = documents.of_path(config.val_path, "data.val_path", tokenizer)
+    _refuse_nested(
+        path_of(str(config.path), "data.path"), path_of(config.val_path, "data.val_path")
+    )
+    return train.documents, val.documents, tuple(dict.fromkeys(train.remarks + val.remarks))
 
 
 def _refuse_nested(path: Path, val_path: Path) -> None:

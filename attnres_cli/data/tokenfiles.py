@@ -69,8 +69,10 @@ def load(config: Data) -> Streams:
     for shard in shards:
         refuse_beyond(np.array([shard.low, shard.high]), vocab_size, f"token file {shard.path}")
     streams = Chain([shard.tokens for shard in train]), Chain([shard.tokens for shard in val])
+    split = f"{_files(val)} of their own validate, beside {_files(train)}"
     if not val:
         streams = streams[0].cut(len(streams[0]) - round(config.val_fraction * len(streams[0])))
+        split = f"the last {100 * config.val_fraction:.3g} % of {_files(train)} validates"
     facts = [vocab_size, len(streams[0]), [[s.tokens.dtype.str, s.digest] for s in shards]]
     return Streams(
         config.source,
@@ -78,7 +80,12 @@ def load(config: Data) -> Streams:
         fingerprint=hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16],
         vocab_size=vocab_size,
         n_bytes=sum(shard.tokens.nbytes for shard in shards),
+        split=split,
     )
+
+
+def _files(shards: Sequence[_Shard]) -> str:
+    return "1 file" if len(shards) == 1 else f"{len(shards)} files"
 
 
 def _mapped(path: Path, config: Data) -> Array:

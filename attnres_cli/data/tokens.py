@@ -100,6 +100,7 @@ class Streams(Tokens):
     vocab_size: int = 256
     n_bytes: int | None = None  # of the text, or of the files; None: one per token
     val_text: bytes | None = None  # as much as compressors are shown; None: unknown
+    split: str | None = None  # in words, what trains and what validates
 
     def batch(self, seed: int, step: int, batch_size: int, seq_len: int) -> Windows:
         """Random windows. Raises DataError where a token is beyond the vocabulary."""
@@ -149,6 +150,7 @@ class Streams(Tokens):
             bigram_loss=bigram,
             zlib_bits=bits[0],
             xz_bits=bits[1],
+            split=self.split,
         )
 
     def _windows(self, stream: Stream, starts: NDArray[np.int64], seq_len: int) -> Windows:

@@ -140,7 +140,12 @@ def _document(comparison: Comparison) -> dict[str, Any]:
         "registered": comparison.registered,
         "recipe": comparison.recipe,
         "recipe_digest": comparison.recipe_digest,
-        "data": {"source": data.source, "fingerprint": data.fingerprint, "bytes": data.n_bytes},
+        "data": {
+            "source": data.source,
+            "fingerprint": data.fingerprint,
+            "bytes": data.n_bytes,
+            "split": data.split,
+        },
         "baseline": comparison.baseline,
         "metric": METRIC,
         "unit": UNIT,

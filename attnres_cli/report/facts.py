@@ -29,6 +29,7 @@ def facts_of(comparison: Comparison) -> list[str]:
         f"seeds; difference from {comparison.baseline}, paired by seed",
         *labels.lines(comparison),
         f"data {data.source} ({data.fingerprint}), {data.size}",
+        *([f"split: {data.split}"] if data.split else []),
         *_reference_lines(data),
         *_reached(comparison),
         RULE,

@@ -6,6 +6,7 @@ import os
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from another_user import as_nobody
 from inputs import changed, split
@@ -13,7 +14,7 @@ from inputs import changed, split
 from attnres_cli.config import recipe
 from attnres_cli.config.recipe import Recipe
 from attnres_cli.data import sources
-from attnres_cli.data.documents import Document, of_path, standard_library
+from attnres_cli.data.documents import Document, Texts, of_path, standard_library
 from attnres_cli.data.tokens import Tokens
 from attnres_cli.errors import DataError
 
@@ -43,9 +44,9 @@ def load(tiny: Recipe, path: Path, **keys: float) -> Tokens:
 
 def test_a_file_is_read_as_the_bytes_it_holds(tmp_path: Path):
     path = tmp_path / "a.txt"
-    path.write_bytes(b"caf\xc3\xa9\r\n\x00\xff")
+    path.write_bytes(b"caf\xc3\xa9\r\n\x01")
 
-    assert of_path(path) == [Document("a.txt", b"caf\xc3\xa9\r\n\x00\xff")]
+    assert of_path(path) == Texts([Document("a.txt", b"caf\xc3\xa9\r\n\x01")], ("all UTF-8",))
 
 
 def test_a_folder_is_read_with_all_folders_below_under_names_that_do_not_move(tmp_path: Path):
@@ -53,7 +54,7 @@ def test_a_folder_is_read_with_all_folders_below_under_names_that_do_not_move(tm
     (tmp_path / "deep/er/b.txt").write_text("b")
     (tmp_path / "a.txt").write_text("a")
 
-    found = of_path(tmp_path)
+    found = of_path(tmp_path).documents
 
     assert found == [Document("a.txt", b"a"), Document("deep/er/b.txt", b"b")]
 
@@ -64,14 +65,14 @@ def test_hidden_files_and_folders_are_skipped(tmp_path: Path):
     (tmp_path / ".DS_Store").write_text("no")
     (tmp_path / "a.txt").write_text("yes")
 
-    assert [document.name for document in of_path(tmp_path)] == ["a.txt"]
+    assert [document.name for document in of_path(tmp_path).documents] == ["a.txt"]
 
 
 def test_a_folder_that_is_itself_hidden_is_read(tmp_path: Path):
     (tmp_path / ".corpus").mkdir()
     (tmp_path / ".corpus/a.txt").write_text("yes")
 
-    assert [document.name for document in of_path(tmp_path / ".corpus")] == ["a.txt"]
+    assert [document.name for document in of_path(tmp_path / ".corpus").documents] == ["a.txt"]
 
 
 def test_empty_files_and_dangling_links_are_skipped(tmp_path: Path):
@@ -79,7 +80,82 @@ def test_empty_files_and_dangling_links_are_skipped(tmp_path: Path):
     (tmp_path / "dangling.txt").symlink_to("nowhere")
     (tmp_path / "a.txt").write_text("yes")
 
-    assert [document.name for document in of_path(tmp_path)] == ["a.txt"]
+    assert [document.name for document in of_path(tmp_path).documents] == ["a.txt"]
+
+
+# What is no text
+
+
+PNG = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR" + np.random.default_rng(0).bytes(40_000)
+LATIN_1 = ("Größe, Weiß und Öl: ein Café. " * 400).encode("latin-1")
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (PNG, "left out, as no text: odd"),
+        (np.random.default_rng(1).bytes(200).replace(b"\0", b""), "left out, as no text: odd"),
+        ("text".encode("utf-16"), "left out, as UTF-16 (iconv -f UTF-16 -t UTF-8 makes text of "
+         "it): odd"),
+        (LATIN_1, "not UTF-8, taken as the bytes they are (Latin-1 or the like): odd"),
+    ],
+)  # fmt: skip
+def test_files_that_are_no_text_are_left_out_by_name_and_encodings_are_said(
+    tmp_path: Path, content: bytes, said: str
+):
+    (tmp_path / "a.txt").write_text("größer")
+    (tmp_path / "odd").write_bytes(content)
+    (tmp_path / "empty").touch()
+
+    found = of_path(tmp_path)
+
+    assert found.remarks == (said,)
+    names = [document.name for document in found.documents]
+    assert names == (["a.txt", "odd"] if content is LATIN_1 else ["a.txt"])
+    if content is not LATIN_1:
+        assert said in refusal(tmp_path / "odd")
+
+
+def test_of_many_files_that_are_no_text_a_few_are_named_on_one_line(tmp_path: Path):
+    (tmp_path / "a.txt").write_text("text")
+    for number in range(8):
+        (tmp_path / f"{number}\n\x1b.png").write_bytes(PNG)
+
+    found = of_path(tmp_path)
+
+    names = ", ".join(rf"{number}\n\x1b.png" for number in range(5))
+    assert found.remarks == (f"left out, as no text: {names} and 3 more",)
+
+
+def test_a_character_cut_off_at_the_end_and_a_late_nul_are_text(tmp_path: Path):
+    (tmp_path / "cut.txt").write_bytes("Größe".encode()[:3])
+    (tmp_path / "late.txt").write_bytes(b"a" * 8000 + b"\0")
+
+    assert of_path(tmp_path).remarks == ("all UTF-8",)
+
+
+def test_a_picture_in_a_folder_neither_trains_nor_validates(tmp_path: Path, tiny_recipe: Recipe):
+    for number in range(3):
+        (tmp_path / f"{number}.txt").write_text(f"text {number}, " * 1000)
+    clean = load(tiny_recipe, tmp_path)
+    (tmp_path / "logo.png").write_bytes(PNG)
+
+    found = load(tiny_recipe, tmp_path)
+
+    assert found.fingerprint == clean.fingerprint
+    assert found.description.split == (
+        "the last 5 % of each of 3 files validates: of whole files one would be most of it; "
+        "left out, as no text: logo.png"
+    )
+
+
+def test_the_tokenizer_of_a_recipe_is_no_text_of_its_folder(tmp_path: Path):
+    (tmp_path / "a.txt").write_text("text")
+    (tmp_path / "tokenizer.json").write_text("{}")
+
+    found = of_path(tmp_path, but=tmp_path / "tokenizer.json")
+
+    assert [document.name for document in found.documents] == ["a.txt"]
 
 
 @pytest.mark.skipif(sys.platform == "darwin", reason="its file systems take UTF-8 names only")
@@ -87,7 +163,7 @@ def test_a_file_name_that_is_no_utf_8_does_no_harm(tmp_path: Path):
     (tmp_path / os.fsdecode(b"caf\xe9.txt")).write_text("a" * 100)
     (tmp_path / "b.txt").write_text("b" * 100)
 
-    tokens = split("text", of_path(tmp_path), val_fraction=0.5)
+    tokens = split("text", of_path(tmp_path).documents, val_fraction=0.5)
 
     assert len(tokens.val) == 100
 
@@ -148,7 +224,7 @@ def test_what_may_not_be_read_is_refused_with_the_reason(public: Path, closed: s
 
 
 def test_a_recipe_on_a_text_loads_its_tokens(tmp_path: Path, tiny_recipe: Recipe):
-    (tmp_path / "a.txt").write_bytes(bytes(range(100)) * 100)
+    (tmp_path / "a.txt").write_bytes(bytes(range(1, 101)) * 100)
 
     tokens = load(tiny_recipe, path=tmp_path / "a.txt")
 

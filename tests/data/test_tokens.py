@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from inputs import split
 
-from attnres_cli.data.documents import Document
+from attnres_cli.data.documents import Document, parts, rule
 from attnres_cli.data.tokens import Stream, Streams, Tokens
 from attnres_cli.errors import DataError
 
@@ -177,29 +177,49 @@ def test_no_file_makes_up_more_than_a_tenth_of_validation_where_small_ones_do():
     assert len(tokens.val) == pytest.approx(0.2 * sum(sizes), abs=100)
 
 
-def test_one_small_file_among_large_ones_is_not_all_of_validation():
-    sizes = [10_000] * 20 + [50]
+@pytest.mark.parametrize("sizes", [[10_000] * 20 + [50], [30_000, 100_000], [500] * 3])
+def test_where_one_file_would_be_most_of_validation_the_end_of_each_validates(sizes: list[int]):
+    documents = marked(sizes)
 
-    tokens = split("text", marked(sizes), val_fraction=0.05)
+    tokens = split("text", documents, val_fraction=0.05)
 
-    assert len(tokens.val) >= 0.05 * sum(sizes)
+    assert len(tokens.val) == pytest.approx(0.05 * sum(sizes), rel=0.01)
+    counts = np.bincount(tokens.val, minlength=len(sizes)).tolist()
+    assert counts == [pytest.approx(0.05 * size, abs=1) for size in sizes]
+    assert set(tokens.train.tolist()) == set(range(len(sizes)))
 
 
-@pytest.mark.parametrize("name", list("abcdefgh"))
-def test_a_file_larger_than_all_others_stays_in_training_whatever_its_name(name: str):
-    large, small = Document(name, b"x" * 100_000), Document("z", b"y" * 30_000)
+def test_the_end_of_a_file_that_holds_nearly_all_validates():
+    documents = marked([10, 99_000, 10])
 
-    tokens = split("text", [large, small], val_fraction=0.05)
+    tokens = split("text", documents, val_fraction=0.05)
 
-    assert set(tokens.val.tolist()) == {ord("y")}
+    assert set(tokens.val.tolist()) == {1}
+    assert tokens.train[:20].tolist() == [0] * 10 + [2] * 10  # it trains last
 
 
 @pytest.mark.parametrize("val_fraction", [1e-9, 0.5, 0.999])
-def test_of_several_files_each_stream_has_at_least_one(val_fraction: float):
+def test_of_several_files_neither_stream_is_empty(val_fraction: float):
     tokens = split("text", marked([10, 10, 10]), val_fraction)
 
-    assert len(tokens.train) >= 10
-    assert len(tokens.val) >= 10
+    assert len(tokens.train)
+    assert len(tokens.val)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "said"),
+    [
+        ([100] * 60, "whole files validate, by the hashes of their names, up to 5 % of the bytes: "
+         "3 of 60"),
+        ([1000], "the last 5 % of the one file validates"),
+        ([10, 9000], "the end of 001.txt, 5 % of all bytes, validates: it is nearly all of 2 "
+         "files"),
+        ([900, 1000, 900], "the last 5 % of each of 3 files validates: of whole files one would "
+         "be most of it"),
+    ],
+)  # fmt: skip
+def test_the_rule_of_the_split_is_said(sizes: list[int], said: str):
+    assert rule(*parts(marked(sizes), 0.05), 0.05, "file") == said
 
 
 def test_which_files_validate_does_not_depend_on_the_order_they_are_found_in():
@@ -292,7 +312,7 @@ def test_facts_say_what_the_streams_hold():
 
 
 def test_facts_say_how_far_the_validation_text_alone_can_be_packed():
-    held = [Document("a", noise(90_000)), Document("b", bytes(4000)), Document("c", bytes(6000))]
+    held = [Document("a", noise(90_000)), *(Document(f"b{i}", bytes(500)) for i in range(20))]
 
     facts = split("text", held, val_fraction=0.05).description
 

@@ -59,6 +59,13 @@ def test_a_baseline_that_learned_too_little_is_said(notes):
     assert "above" not in notes(3.4, unigram_loss=None, bigram_loss=None)
 
 
+def test_how_many_files_went_where_is_said_where_it_is_known(notes):
+    said = "whole files validate: 3 of 60; left out, as no text: logo.png"
+
+    assert f"split: {said}" in notes(split=said)
+    assert "split:" not in notes()
+
+
 def test_data_that_tell_nothing_are_said_to_be_such(make_arm, facts):
     poor = replace(facts, unigram_loss=math.log(256), bigram_loss=None)
     arms = compare(make_arm("standard", 5.6, 5.7), poor, "standard")
