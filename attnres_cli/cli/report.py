@@ -207,8 +207,8 @@ def _show_comparisons(
     whole = figures is not None or (is_page and against is None)
     chapters = [each for chosen in shown for each in held.chapters(chosen, whole=whole)]
     comparisons = [chapter.comparison for chapter in chapters]
-    if not is_page and (why := unanswerable(comparisons[0])):
-        say(why)  # a table of nothing does not, and a page begins with it
+    if form is Format.CSV and (why := unanswerable(comparisons[0])):
+        say(why)  # lines of numbers do not
     ladders = held.ladders(shown) if whole else []
     runs = held.store.runs(curves=False) if whole and searches else []
     findings = [find(search, runs) for search in searches] if whole else []

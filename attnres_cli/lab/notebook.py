@@ -18,6 +18,7 @@ from attnres_cli.lab.listing import listed
 from attnres_cli.records.listed import Record, as_records
 from attnres_cli.store.store import Store
 from attnres_cli.verdict.comparison import ArmResult, Comparison
+from attnres_cli.verdict.qualified import qualifiers
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -65,7 +66,8 @@ class Study:
         ]
 
     def verdicts(self, baseline: str = "standard", recipe: str | None = None) -> list[Record]:
-        """A record per arm of every comparison, those of the newest recipe last.
+        """A record per arm of every comparison, the newest recipe's last; `qualified` is what
+        the verdicts of the comparison must be read with.
 
         Args:
             baseline: the arm that the others are compared with.
@@ -119,6 +121,7 @@ def _verdict(comparison: Comparison, arm: ArmResult) -> Record:
         "sees": arm.sees,
         "verdict": arm.verdict,
         "reason": arm.reason,
+        "qualified": "; ".join(qualifiers(comparison)),
         "n_params": arm.n_params,
         "flops_per_token": arm.flops_per_token,
     }

@@ -8,12 +8,14 @@ from dataclasses import asdict
 from typing import Any
 
 from attnres_cli.config.shipped import paper
+from attnres_cli.report.answer import unanswerable
 from attnres_cli.report.comparison import difference_text
 from attnres_cli.report.facts import UNIT
-from attnres_cli.report.table import Cell, Column, Report, Style, Table, flat, joined
+from attnres_cli.report.table import Cell, Column, Report, Style, Table, but, flat, joined
 from attnres_cli.verdict import labels
 from attnres_cli.verdict.comparison import Comparison
 from attnres_cli.verdict.paper import RULE, Beside, beside
+from attnres_cli.verdict.qualified import qualifiers
 
 _STYLES: dict[str, Style] = {
     "same sign": "good", "opposite sign": "bad", "no verdict": "warning", "baseline": "strong",
@@ -29,22 +31,31 @@ _COLUMNS = (
 
 def report_of(comparisons: Sequence[Comparison]) -> Report:
     """Every comparison beside the paper. Raises UsageError where the paper lacks the baseline."""
-    return joined([one_report(comparison) for comparison in comparisons])
+    return joined([one_report(comparison, len(comparisons)) for comparison in comparisons])
 
 
-def one_report(comparison: Comparison) -> Report:
+def one_report(comparison: Comparison, n_tables: int = 1) -> Report:
     """One comparison beside the paper. Raises UsageError as `report_of`."""
     found, title, told = beside(comparison), labels.title(comparison), notes(comparison)
+    qualified, why = qualifiers(comparison, n_tables), unanswerable(comparison)
     heading = f"difference from {comparison.baseline}, {UNIT}"
     records = [_record(row, comparison) for row in found]
     arms = [record | {"terms": asdict(comparison.terms)} for record in records]
     return Report(
         title=f"{title}, beside the paper",
+        text=[*([why] if why else []), *but(qualified)],
         tables=[Table(heading, _COLUMNS, [_cells(row) for row in found])],
         notes=told,
-        document={"title": title, "unit": UNIT, "arms": arms, "notes": told},
-        fields=_FIELDS,
-        records=records,
+        document={
+            "title": title,
+            "answer": why,
+            "qualified": qualified,
+            "unit": UNIT,
+            "arms": arms,
+            "notes": told,
+        },
+        fields=[*_FIELDS, "qualified"],
+        records=[record | {"qualified": "; ".join(qualified)} for record in records],
         more=(),
     )
 

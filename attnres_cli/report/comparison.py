@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import Any
 
-from attnres_cli.records import doubts
 from attnres_cli.records.comparison_terms import SHARED
 from attnres_cli.records.run import Status
+from attnres_cli.report.answer import answer
 from attnres_cli.report.facts import UNIT, facts_of
-from attnres_cli.report.table import Cell, Column, Report, Style, Table, capital, flat, joined
+from attnres_cli.report.table import Cell, Column, Report, Style, Table, but, capital, flat, joined
 from attnres_cli.stats.looks import ALPHA
 from attnres_cli.stats.power import multiplier
 from attnres_cli.verdict import labels
 from attnres_cli.verdict.codes import shown
 from attnres_cli.verdict.comparison import ArmResult, Comparison, last_line
 from attnres_cli.verdict.format import interval
+from attnres_cli.verdict.qualified import qualifiers
 
 METRIC = "val_loss"
 _STYLES: dict[str, Style] = {
@@ -29,31 +30,28 @@ _STYLES: dict[str, Style] = {
 
 def report_of(comparisons: Sequence[Comparison]) -> Report:
     """Comparisons of one recipe on several terms, or of the sizes of its ladder."""
-    found = joined([one_report(comparison) for comparison in comparisons])
-    n = len(comparisons)
-    if n > 1:
-        together = (
-            f"{n} tables, each of which errs in 5 % of studies: all of them in up to {5 * n} %"
-        )
-        found = replace(found, notes=[*found.notes, together])
-    return found
+    return joined([_one(comparison, len(comparisons)) for comparison in comparisons])
 
 
-def one_report(comparison: Comparison) -> Report:
-    """One comparison: a row per arm, the runs that failed, and what the numbers rest on."""
-    document = _document(comparison)
+def _one(comparison: Comparison, n_tables: int) -> Report:
+    """One comparison: the answer, a row per arm, the runs that failed, what numbers rest on."""
+    document = _document(comparison, n_tables)
+    told = "; ".join(document["qualified"])
     return Report(
         title=capital(labels.title(comparison)),
+        text=[document["answer"], *but(document["qualified"])],
         tables=[table_of(comparison)],
         warnings=[
             f"failed: {run.variant} seed {run.seed}: {last_line(run.error)}"
             for run in comparison.runs(Status.FAILED)
-        ]
-        + [f"warning: {doubt}" for doubt in doubts.of(comparison.data)],
+        ],
         notes=facts_of(comparison),
         document=document,
         fields=_FIELDS,
-        records=[flat(document | _row(arm, comparison), _FIELDS) for arm in comparison.arms],
+        records=[
+            flat(document | _row(arm, comparison) | {"qualified": told}, _FIELDS)
+            for arm in comparison.arms
+        ],
         more=(),
     )
 
@@ -132,10 +130,12 @@ def _number(value: float) -> str:
     return f"{value:.4f}" if math.isfinite(value) else "-"
 
 
-def _document(comparison: Comparison) -> dict[str, Any]:
+def _document(comparison: Comparison, n_tables: int) -> dict[str, Any]:
     data = comparison.data
     return {
         "title": labels.title(comparison),
+        "answer": answer(comparison),
+        "qualified": qualifiers(comparison, n_tables),
         "terms": asdict(comparison.terms),
         "registered": comparison.registered,
         "recipe": comparison.recipe,
@@ -218,6 +218,7 @@ _FIELDS = {
     "unigram_loss": "reference.unigram_loss", "bigram_loss": "reference.bigram_loss",
     "floor": "reference.floor", "zlib_bits_per_byte": "reference.zlib_bits_per_byte",
     "xz_bits_per_byte": "reference.xz_bits_per_byte", "registered": "registered",
+    "qualified": "qualified",
 }  # fmt: skip
 
 

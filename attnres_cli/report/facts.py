@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from itertools import islice
 
-from attnres_cli.records import doubts, gates
-from attnres_cli.records.run import DataDescription, Status
+from attnres_cli.records import gates
+from attnres_cli.records.run import DataDescription
 from attnres_cli.verdict import labels
-from attnres_cli.verdict.comparison import RULE, Comparison, ended_how
+from attnres_cli.verdict.comparison import RULE, Comparison
 from attnres_cli.verdict.format import plural
 
 UNIT = "nats/token"
@@ -31,7 +31,7 @@ def facts_of(comparison: Comparison) -> list[str]:
         f"data {data.source} ({data.fingerprint}), {data.size}",
         *([f"split: {data.split}"] if data.split else []),
         *_reference_lines(data),
-        *_reached(comparison),
+        *_passed(comparison),
         RULE,
         *_looked(comparison),
         SEEDS,
@@ -61,20 +61,8 @@ def _reference_lines(data: DataDescription) -> Iterator[str]:
         yield f"compressors, on at most a MiB of validation text: {', '.join(packed)}"
 
 
-def _reached(comparison: Comparison) -> Iterator[str]:
-    """What has not ended, a baseline that learned little, and how many gates were passed; where
-    one was not, its arm's verdict says which.
-    """
-    words = {Status.PENDING: "pending", Status.RUNNING: "running, or killed"}
-    counts = {word: len(comparison.runs(status)) for status, word in words.items()}
-    if waiting := [f"{count} {word}" for word, count in counts.items() if count]:
-        yield f"runs {' and '.join(waiting)}: the same ablate command goes on"
-    base, line = comparison.base, doubts.line(comparison.data)
-    if line is not None and base is not None and base.mean >= line[1]:
-        yield (
-            f"the baseline ends above the {line[0]} line: models that have learned so little say "
-            "little"
-        )
+def _passed(comparison: Comparison) -> Iterator[str]:
+    """How many gates were passed; where one was not, its arm's verdict says which."""
     met = [gate for arm in comparison.arms for found in arm.gates.values() for gate in found]
     if met:
         passed, names = sum(gate.passed for gate in met), {gate.name for gate in met}
@@ -83,8 +71,8 @@ def _reached(comparison: Comparison) -> Iterator[str]:
 
 
 def _looked(comparison: Comparison) -> Iterator[str]:
-    """When verdicts are given, and what single rows must be read with."""
-    held, arms = comparison.family, comparison.arms
+    """When verdicts are given."""
+    held = comparison.family
     if held.rates:
         at = [size for size, _ in islice(held.looks(next(iter(held.rates))), _SHOWN_LOOKS)]
         later = "" if held.is_registered else ", ...; between them no word changes"
@@ -100,22 +88,6 @@ def _looked(comparison: Comparison) -> Iterator[str]:
         )
     if (margin := comparison.rules.margin) is not None:
         yield f"margin: {margin:.4f} {UNIT}; a difference within it does not matter"
-    for arm in arms:
-        if arm.far:
-            values = ", ".join(
-                f"{s} ({arm.losses[s] - _base(comparison)[s]:+.4f})" for s in arm.far
-            )
-            yield (
-                f"{arm.variant}: far from its other seeds: {values}; a mean speaks of all seeds, "
-                "not of most"
-            )
-    for gone in comparison.removed:
-        why = "" if gone.reason is None else f"; left out: {gone.reason}"
-        yield f"removed: {gone.variant} seed {gone.seed}, {ended_how(gone)}{why}"
-
-
-def _base(comparison: Comparison) -> Mapping[int, float]:
-    return comparison.base.losses if comparison.base is not None else {}
 
 
 def _computed(comparison: Comparison) -> Iterator[str]:
@@ -129,10 +101,3 @@ def _computed(comparison: Comparison) -> Iterator[str]:
     if len({engine for engines in by_engines for engine in engines}) > 1:
         named = [f"{', '.join(arms)} by {' and '.join(e)}" for e, arms in by_engines.items()]
         yield f"arms computed by different engines, which agree to rounding: {'; '.join(named)}"
-    mixed = [(arm.variant, ", ".join(map(str, arm.mixed))) for arm in comparison.arms if arm.mixed]
-    if mixed:
-        yield (
-            "trained by other versions than the baseline, so that a part of the difference may be "
-            f"the software's: {'; '.join(f'{name} on seed {seeds}' for name, seeds in mixed)}; a "
-            "new --study trains all by one"
-        )

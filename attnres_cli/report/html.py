@@ -12,7 +12,7 @@ from markupsafe import Markup, escape
 from attnres_cli import __version__
 from attnres_cli.console import harmless
 from attnres_cli.report.figures.drawing import Drawing, picture
-from attnres_cli.report.table import Table, capital
+from attnres_cli.report.table import Table, but, capital
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,8 @@ class Part:
 @dataclass(frozen=True)
 class Section:
     """A section of a page. Links reach it by `#name`. Its `answer` stands at the page's beginning,
-    with a link if it `is_linked`. Without parts it has its answer alone.
+    with what it is `qualified` by, and a link if it `is_linked`. Without parts it has its answer
+    alone.
     """
 
     title: str
@@ -41,6 +42,7 @@ class Section:
     parts: Sequence[Part] = ()
     answer: str = ""
     is_linked: bool = False
+    qualified: Sequence[str] = ()
 
     @property
     def shown(self) -> list[Part]:
@@ -60,7 +62,7 @@ def page(title: str, heading: str, sections: Sequence[Section], study_name: str)
         finalize=lambda value: harmless(value) if type(value) is str else value,
         keep_trailing_newline=True,
     )
-    files.filters |= {"prose": prose, "svg": svg, "capital": capital}
+    files.filters |= {"prose": prose, "svg": svg, "capital": capital, "but": but}
     css = files.get_template("page.css").render()
     return files.get_template("page.html.j2").render(
         title=title,

@@ -23,6 +23,7 @@ from attnres_cli.verdict.format import number
 from attnres_cli.verdict.ladder import Ladder
 from attnres_cli.verdict.optima import Finding
 from attnres_cli.verdict.paper import is_known
+from attnres_cli.verdict.qualified import qualifiers
 
 
 def to_html(
@@ -40,7 +41,7 @@ def to_html(
     study, first = every[0].study_name, len(ladders) + 1
     sizes = [_sizes(found, f"s{n}") for n, found in enumerate(ladders, 1)]
     told = [
-        _chapter(chapter, title, f"c{n}", is_linked=len(whole) > 1)
+        _chapter(chapter, title, f"c{n}", len(whole))
         for n, (chapter, title) in enumerate(zip(whole, titles, strict=False), 1)
     ]
     searches = [search_section(found, known, study, n) for n, found in enumerate(findings, first)]
@@ -65,8 +66,9 @@ def _title(chapter: Chapter, name: str) -> str:
     return capital(title.replace(recipe, f"{recipe} ({held.recipe_digest}), {name}", 1))
 
 
-def _chapter(chapter: Chapter, title: str, name: str, *, is_linked: bool) -> Section:
+def _chapter(chapter: Chapter, title: str, name: str, n_tables: int) -> Section:
     held = chapter.comparison
+    told = qualifiers(held, n_tables)
     failures = Table(
         "Runs that failed; `attnres runs show` has the whole traceback.",
         [Column("variant", "code"), Column("seed"), Column("error", "text")],
@@ -80,7 +82,7 @@ def _chapter(chapter: Chapter, title: str, name: str, *, is_linked: bool) -> Sec
         _provenance(chapter),
         Part("Reproduce a row", tables=[_commands(chapter)]),
     ]
-    return Section(title, name, parts, answer.answer(held), is_linked)
+    return Section(title, name, parts, answer.answer(held), n_tables > 1, told)
 
 
 def _without(chapters: Sequence[Chapter], titles: Sequence[str]) -> Section:
@@ -159,13 +161,14 @@ def _sizes(found: Ladder, name: str) -> Section:
     """A ladder: its figure, what each arm is worth, the sizes, notes."""
     report = scaling.report_of(found)
     sizes, worth = report.tables
+    document = report.document
     parts = [
         Part("Figure", figures=[of_sizes(found)]),
         Part("Fits", tables=[worth], notes=report.notes),
         Part("The sizes", tables=[sizes]),
     ]
-    told = answer.over_sizes(found)
-    return Section(capital(report.title), name, parts, told, is_linked=True)
+    told = document["answer"], True, document["qualified"]
+    return Section(capital(report.title), name, parts, *told)
 
 
 def scaling_page(found: Ladder, study_name: str) -> str:
@@ -201,4 +204,6 @@ def paper_page(chapters: Sequence[Chapter]) -> str:
         )
     heading = f"Do these differences from {baseline} agree with the paper's?"
     title = f"attnres: {labels.title(comparisons[0])}, beside the paper"
-    return page(title, heading, [replace(section, answer=why)], chapters[0].study_name)
+    told = [line for held in comparisons for line in qualifiers(held, len(comparisons))]
+    section = replace(section, answer=why, qualified=list(dict.fromkeys(told)))
+    return page(title, heading, [section], chapters[0].study_name)

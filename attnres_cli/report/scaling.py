@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from attnres_cli.records.comparison_terms import Terms
-from attnres_cli.report.answer import multiplier_text
-from attnres_cli.report.table import Column, Report, Table, flat, listed
+from attnres_cli.report.answer import multiplier_text, over_sizes
+from attnres_cli.report.table import Column, Report, Table, but, flat, listed
 from attnres_cli.verdict import labels
 from attnres_cli.verdict.chapter import differing
 from attnres_cli.verdict.format import interval, plural
 from attnres_cli.verdict.ladder import Ladder, Rung, Scaled, compute
+from attnres_cli.verdict.qualified import qualifiers
 
 _SIZES = (
     Column("recipe", "code"),
@@ -29,9 +29,10 @@ def report_of(found: Ladder) -> Report:
     sizes = f"the sizes, and the loss of {baseline}"
     arms = f"what each arm is worth in the compute of {baseline}"
     document = _document(found)
-    more = {"n_sizes": len(found.rungs), "registered": found.registered}
+    more = {"n_sizes": len(found.rungs), "qualified": "; ".join(document["qualified"])}
     return Report(
         title=title(found),
+        text=[document["answer"], *but(document["qualified"])],
         tables=[
             Table(sizes, _SIZES, [_size_cells(rung) for rung in found.rungs]),
             Table(arms, _ARMS, [_arm_cells(arm) for arm in found.arms]),
@@ -39,7 +40,10 @@ def report_of(found: Ladder) -> Report:
         notes=notes(found),
         document=document,
         fields=_FIELDS,
-        records=[flat(document | arm | more, _FIELDS) for arm in document["arms"]],
+        records=[
+            flat(document | arm | more | {"registered": found.registered}, _FIELDS)
+            for arm in document["arms"]
+        ],
     )
 
 
@@ -78,8 +82,7 @@ def notes(found: Ladder) -> list[str]:
     ]
     names = differing([rung.recipe for rung in found.rungs])
     lines.append(f"what differs between the sizes: {', '.join(names)}")
-    by_design = any(rung.recipe.rates for rung in found.rungs)
-    lines.append(labels.whose_rates(Terms(by_design=by_design)))
+    lines += dict.fromkeys(labels.whose_rates(rung.comparison.terms) for rung in found.rungs)
     if any(arm.trend for arm in found.arms):
         lines.append(
             "trend: change of the difference per doubling of layers, mean over seeds [95 %]; "
@@ -93,7 +96,15 @@ def notes(found: Ladder) -> list[str]:
     for reason in dict.fromkeys(arm.reason for arm in found.arms if arm.reason):
         named = ", ".join(arm.variant for arm in found.arms if arm.reason == reason)
         lines.append(f"no multiplier of {named}: {reason}")
-    return lines + [f"left out: {text}" for text in found.left_out]
+    return lines
+
+
+def qualified(found: Ladder) -> list[str]:
+    """What the answer over sizes must be read with: what is left out, and what any size says."""
+    told = [found.registered] if found.registered else []
+    told += [f"left out: {text}" for text in found.left_out]
+    told += [line for rung in found.rungs for line in qualifiers(rung.comparison)]
+    return list(dict.fromkeys(told))
 
 
 def _of_intervals(found: Ladder) -> list[str]:
@@ -134,7 +145,12 @@ def _document(found: Ladder) -> dict[str, Any]:
         }
         for rung in found.rungs
     ]
-    head = {"title": title(found), "recipe": comparison.recipe, "baseline": comparison.baseline}
+    told = {"answer": over_sizes(found), "qualified": qualified(found)}
+    head = (
+        {"title": title(found)}
+        | told
+        | {"recipe": comparison.recipe, "baseline": comparison.baseline}
+    )
     head |= {"fingerprint": comparison.data.fingerprint, "compute_unit": "PFLOP/s-days"}
     arms = [asdict(arm) for arm in found.arms]
     return head | {"rungs": rungs, "arms": arms, "notes": notes(found)}
@@ -150,4 +166,5 @@ _FIELDS = {
     "plain_ci95_high": "plain_worth.ci95.1", "trend": "trend.mean", "trend_low": "trend.ci95.0",
     "trend_high": "trend.ci95.1", "n_sizes": "n_sizes", "baseline": "baseline",
     "recipe": "recipe", "fingerprint": "fingerprint", "registered": "registered",
+    "qualified": "qualified",
 }  # fmt: skip

@@ -114,6 +114,11 @@ def _at(value: Any, path: Sequence[str]) -> Any:
     return value
 
 
+def but(qualified: Sequence[str]) -> list[str]:
+    """What qualifies an answer, as it stands below it."""
+    return [f"But: {line}" for line in qualified]
+
+
 def capital(text: str) -> str:
     """Text as a sentence begins."""
     return text[:1].upper() + text[1:]

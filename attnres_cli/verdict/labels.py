@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from attnres_cli.records.comparison_terms import ArmRecipe, Matched, Terms, Tuned
-from attnres_cli.verdict.codes import left_out
 from attnres_cli.verdict.comparison import Comparison
 from attnres_cli.verdict.format import between
 
@@ -43,14 +42,11 @@ def tokens(comparison: Comparison) -> str:
 
 
 def lines(comparison: Comparison) -> list[str]:
-    """What is left out because of its code; how each arm came to its recipe, with the numbers that
-    decided, and what remains unequal.
-    """
+    """How each arm came to its recipe, with the numbers that decided, and what remains unequal."""
     own = [arm.own for arm in comparison.arms if arm.own is not None]
     tuned = [(each.variant, each.how) for each in own if isinstance(each.how, Tuned)]
     whose = whose_rates(comparison.terms, tuned[0][1] if tuned else None)
-    older = left_out(comparison.older, comparison.records)
-    return [*older, *remaining(own), whose, *(_rate(variant, how) for variant, how in tuned)]
+    return [*remaining(own), whose, *(_rate(variant, how) for variant, how in tuned)]
 
 
 def whose_rates(terms: Terms, how: Tuned | None = None) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from attnres_cli.config.recipe import Recipe
 from attnres_cli.errors import StudyError
-from attnres_cli.records.comparison_terms import ArmRecipe
+from attnres_cli.records.comparison_terms import ArmRecipe, Terms
 from attnres_cli.records.run import DataDescription, RunRecord
 from attnres_cli.stats.pairs import Difference, mean_sd, paired
 from attnres_cli.stats.scaling import (
@@ -111,7 +111,9 @@ def ladder(
     rungs: dict[float, Rung] = {}
     left_out = []
     for digest, runs in by_digest.items():
-        rung = Rung(recipe_of(digest), compare(runs, facts, baseline))
+        recipe = recipe_of(digest)
+        terms = Terms(by_design=bool(recipe.rates))
+        rung = Rung(recipe, compare(runs, facts, baseline, terms))
         if rung.arm(baseline) is None:
             left_out.append(f"recipe {digest}: no sound runs of {baseline}")
             continue

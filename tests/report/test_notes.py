@@ -10,7 +10,7 @@ import pytest
 from comparisons import PROBE
 
 from attnres_cli.records.run import Probe
-from attnres_cli.report.comparison import report_of, table_of
+from attnres_cli.report.comparison import table_of
 from attnres_cli.report.facts import facts_of
 from attnres_cli.report.formats import escaped, show
 from attnres_cli.report.probes import probe_tables
@@ -51,31 +51,11 @@ def test_what_compressors_make_of_tokens_is_told_per_byte_and_of_bytes_as_a_loss
     assert "zlib 2.0000 bits/byte, xz 1.5000" in notes(**packed, vocab_size=50257)
 
 
-def test_a_baseline_that_learned_too_little_is_said(notes):
-    assert "above the bigram line" not in notes(1.5)
-    assert "above the bigram line" in notes(2.5)
-    assert "above" not in notes(3.2, bigram_loss=None)
-    assert "above the unigram line" in notes(3.4, bigram_loss=None)
-    assert "above" not in notes(3.4, unigram_loss=None, bigram_loss=None)
-
-
 def test_how_many_files_went_where_is_said_where_it_is_known(notes):
     said = "whole files validate: 3 of 60; left out, as no text: logo.png"
 
     assert f"split: {said}" in notes(split=said)
     assert "split:" not in notes()
-
-
-def test_data_that_tell_nothing_are_said_to_be_such(make_arm, facts):
-    poor = replace(facts, unigram_loss=math.log(256), bigram_loss=None)
-    arms = compare(make_arm("standard", 5.6, 5.7), poor, "standard")
-
-    found = report_of([arms])
-
-    assert any("there is nothing to learn" in line for line in found.warnings)
-    assert not any("learned so little" in line for line in found.notes)
-    task = replace(arms, data=replace(poor, floor=1.2))
-    assert not report_of([task]).warnings
 
 
 def test_arms_that_another_engine_computed_are_named(make_arm, facts):

@@ -12,11 +12,11 @@ from scipy.stats import ttest_rel
 
 from attnres_cli.records.comparison_terms import ArmRecipe, Terms, Tuned
 from attnres_cli.records.run import DataDescription, Gate, RunRecord, Status
-from attnres_cli.report.facts import facts_of
 from attnres_cli.stats.looks import first_rate
 from attnres_cli.stats.power import detectable
 from attnres_cli.verdict.comparison import ArmResult, Comparison, last_line
 from attnres_cli.verdict.judge import compare
+from attnres_cli.verdict.qualified import qualifiers
 
 BASE = (1.50, 1.70, 1.60, 1.40, 1.55)  # seeds that differ more than the arms below do
 BETTER = (1.39, 1.59, 1.50, 1.31, 1.45)
@@ -431,7 +431,7 @@ def test_runs_paired_over_versions_are_named_and_those_of_one_version_are_not(
         "attnres": (0, 2),
         "window": (),
     }
-    (line,) = [line for line in facts_of(comparison) if "other versions" in line]
+    (line,) = [line for line in qualifiers(comparison) if "other versions" in line]
     assert "attnres on seed 0, 2;" in line
 
 

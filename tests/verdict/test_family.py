@@ -14,6 +14,7 @@ from attnres_cli.stats.looks import ALPHA, first_rate, interval, shares
 from attnres_cli.verdict.comparison import Comparison, Rules
 from attnres_cli.verdict.family import family
 from attnres_cli.verdict.judge import compare
+from attnres_cli.verdict.qualified import qualifiers
 
 LOSSES = np.random.default_rng(0).normal(1.5, 0.1, 20)
 NOISE = np.random.default_rng(1).normal(0, 0.02, (4, 20))
@@ -137,7 +138,7 @@ def test_a_removed_run_blocks_its_row_and_is_named(planned, facts):
         f"seed 2 was removed, having ended at {loss:.4f}: the same ablate command trains it"
     )
     told = f"removed: attnres seed 2, having ended at {loss:.4f}"
-    assert told in facts_of(found)
+    assert told in qualifiers(found)
     again = compare(runs, facts, "standard", rules=Rules(removed=(removed(gone),)))
     assert (arm_of(again).verdict, again.removed) == ("better", ())
 
@@ -167,7 +168,7 @@ def test_a_seed_left_out_with_a_reason_is_named_and_its_look_takes_another(plann
     assert arm_of(more).pairs == (0, 1, 3, 4, 5, 6)
     loss = gone.result.val_loss
     told = f"removed: attnres seed 2, having ended at {loss:.4f}; left out: a core was busy"
-    assert told in facts_of(more)
+    assert told in qualifiers(more)
 
 
 def test_a_removed_run_of_another_table_is_not_named(planned, facts):
@@ -259,7 +260,7 @@ def test_a_seed_far_from_the_others_is_named(planned, facts):
     gap = 2.9 - LOSSES[2]
     assert arm_of(found).far == (2,)
     told = f"attnres: far from its other seeds: 2 ({gap:+.4f}); a mean speaks of all seeds, not of"
-    assert f"{told} most" in facts_of(found)
+    assert f"{told} most" in qualifiers(found)
     assert first_rate(1) == arm_of(found).look.alpha
 
 
