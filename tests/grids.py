@@ -17,6 +17,8 @@ from typing import Any
 
 import pytest
 
+from attnres_cli.records.run import WEIGHTS
+
 PATIENCE_S = 900  # for machines that do much else; on a quiet one all of this takes minutes
 OFTEN = {"ATTNRES_CHECKPOINT_S": "0"}  # where a run spends much of its time writing checkpoints
 
@@ -158,7 +160,7 @@ def files(folder: Path) -> dict[str, str]:
 def study(folder: Path) -> tuple[list[tuple[Any, ...]], dict[str, str]]:
     """Numbers and final weights; nothing else is left beside the study."""
     weights = files(folder)
-    assert {Path(name).name for name in weights} == {"weights.safetensors"}
+    assert all(Path(name).match(WEIGHTS) for name in weights)
     assert len(weights) == len(statuses(folder))
     return numbers(folder), weights
 

@@ -224,7 +224,7 @@ def verify(
         say(f"changed since run {run}: {name}: {old}, now {new}")
     with progress(1, plan.seconds, plan.settings) as display:
         display.know(record, recipe, recipe, plan.arms[0].flops_per_token)
-        found = second.retrain(record, plan, changed, tokens, store.folder_of(record), display)
+        found = second.retrain(record, plan, changed, tokens, store.weights_of(record), display)
     formats.show(verification_of(found), form, sys.stdout)
     if not found.is_equal:
         raise typer.Exit(SOME_FAILED)

@@ -10,7 +10,7 @@ from typing import Protocol
 from attnres_cli.config.recipe import Recipe
 from attnres_cli.data.tokens import Tokens
 from attnres_cli.lab import grid
-from attnres_cli.lab.workers.pool import run_all
+from attnres_cli.lab.workers.pool import run_all, sweep
 from attnres_cli.records.plan import Plan
 from attnres_cli.records.run import Event, RunRecord, RunSpec, Settings, Status
 from attnres_cli.store.store import Store
@@ -108,6 +108,8 @@ class Experiment:
                     display.know(record, plan.recipe_of(arm), plan.recipe, arm.flops_per_token)
                 self.train(plan, lambda _n_free: ids, display)
             records = self.store.runs(ids=ids, curves=False)
+        else:
+            sweep(self.store)
         self.count_failed(records)
 
     def train(

@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from attnres_cli.errors import UsageError
-from attnres_cli.records.run import WEIGHTS, RunRecord
+from attnres_cli.files import sha256
+from attnres_cli.records.run import RunRecord
 from attnres_cli.store.store import Store
+from attnres_cli.train.checkpoint import is_weights, whole
 
 FILES = ("model.safetensors", "config.json")
 
@@ -21,12 +23,12 @@ def export(store: Store, record: RunRecord, folder: Path) -> None:
     """Write model.safetensors and config.json into a new folder, for `model.load`. Raises
     UsageError where the weights are gone, or the folder has such files or cannot be written to.
     """
-    kept = store.folder_of(record) / WEIGHTS
     if record.result is None:
         raise UsageError(
             f"run {record.id} is {record.status} and has no final weights: `attnres ablate` as it "
             "was typed trains it" + (", with --retry-failed" if record.error else "")
         )
+    kept = store.weights_of(record)
     if not kept.exists():
         host = record.versions.get("host", socket.gethostname())
         if host != socket.gethostname():
@@ -38,16 +40,29 @@ def export(store: Store, record: RunRecord, folder: Path) -> None:
             f"the final weights of run {record.id} are not kept (expected {kept}): "
             f"`attnres runs rm {record.id}`, and `attnres ablate` as it was typed trains it again"
         )
+    check_weights(record.id, kept, record.result.weights_sha256)
     there = [name for name in FILES if (folder / name).exists()]
     if there:
         raise UsageError(f"{folder} already has {there[0]}: --output names another folder")
     weights, config = (folder / name for name in FILES)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(kept, weights)
+        with whole(weights) as part:
+            shutil.copyfile(kept, part)
         config.write_text(json.dumps(_config(store, record), indent=2) + "\n", encoding="utf-8")
     except OSError as error:
         raise UsageError(f"--output {folder} cannot be written: {error.strerror}") from error
+
+
+def check_weights(run_id: int, file: Path, written: str | None) -> None:
+    """Raise UsageError where the file is not what the study knows of a run's final weights: its
+    checksum, which studies of before do not have.
+    """
+    if not is_weights(file) or (written is not None and sha256(file) != written):
+        raise UsageError(
+            f"the final weights of run {run_id} are damaged, they are not as they were written: "
+            f"`attnres runs rm {run_id}`, and `attnres ablate` as it was typed trains it again"
+        )
 
 
 def _config(store: Store, record: RunRecord) -> dict[str, Any]:
@@ -65,6 +80,7 @@ def _config(store: Store, record: RunRecord) -> dict[str, Any]:
         "steps": result.steps,
         "tokens": result.tokens,
         "n_params": result.n_params,
+        "weights_sha256": result.weights_sha256,
         "recipe": recipe.model_dump(mode="json"),
         "recipe_digest": record.recipe_digest,
         "data": asdict(facts),

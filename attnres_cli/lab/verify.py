@@ -14,11 +14,11 @@ import torch
 from attnres_cli.config.recipe import Recipe
 from attnres_cli.data.tokens import Tokens
 from attnres_cli.errors import DataError, DeviceError, UsageError
+from attnres_cli.lab.export import check_weights
 from attnres_cli.lab.workers.provenance import code_of, made_with
 from attnres_cli.records.code import Code
 from attnres_cli.records.plan import Arm, Plan
 from attnres_cli.records.run import (
-    WEIGHTS,
     Departure,
     Event,
     Point,
@@ -26,6 +26,7 @@ from attnres_cli.records.run import (
     RunSpec,
     Settings,
     Verification,
+    weights_file,
 )
 from attnres_cli.train.checkpoint import Checkpoints, differing
 from attnres_cli.train.device import devices, settings
@@ -63,8 +64,11 @@ def retrain(
     on_event: Callable[[Event | None], None],
 ) -> Verification:
     """Train the run again and compare it with the record; nothing of the study is written.
-    Final weights are compared where `kept`, the study's folder of the run, has them.
+    Final weights are compared where `kept`, the study's file of them, is there. Raises UsageError
+    where it is damaged.
     """
+    if kept.exists() and record.result is not None:
+        check_weights(record.id, kept, record.result.weights_sha256)
     torch.set_num_threads(plan.settings.threads)
 
     def on_step(step: int, loss: float | None) -> None:
@@ -77,8 +81,8 @@ def retrain(
         result = train(plan.specs[0], tokens, plan.settings, plan.devices[0], on_step, keeper)
         on_event(Event(0, record.id, result.steps, result.val_loss, done=True))
         weights = None
-        if (kept / WEIGHTS).exists():
-            weights = tuple(differing(kept / WEIGHTS, again / WEIGHTS))
+        if kept.exists():
+            weights = tuple(differing(kept, again / weights_file(result.weights_sha256)))
     assert record.result is not None
     departure = departs(record.result.curve, result.curve)
     return Verification(record, result, departure, weights, changed)

@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from attnres_cli.files import sha256
 from attnres_cli.nn import generate as generation
 from attnres_cli.nn.generate import Cache
 from attnres_cli.nn.loss import chunked_loss, next_token_loss
@@ -203,16 +204,20 @@ def load(folder: str | Path) -> Transformer:
     """The model that `attnres runs export` wrote into a folder: float32, on the CPU, to evaluate.
 
     Needs torch and safetensors alone. Raises FileNotFoundError without config.json or
-    model.safetensors, VariantError for a design that is not known here, as one of a plugin that is
-    not loaded.
+    model.safetensors, ValueError where the weights are not as they were written, VariantError for a
+    design that is not known here, as one of a plugin that is not loaded.
     """
     from safetensors.torch import load_model  # whoever only builds models needs none of it
 
     config = json.loads((Path(folder) / "config.json").read_text(encoding="utf-8"))
+    weights = Path(folder) / "model.safetensors"
+    written = config.get("weights_sha256")
+    if written is not None and sha256(weights) != written:
+        raise ValueError(f"{weights} is damaged, it is not as it was written: export it again")
     shape = Shape(**config["shape"])
     design = parse(config["variant"]).build(shape.d_model, shape.n_sublayers)
     model = Transformer(shape, design)
-    load_model(model, Path(folder) / "model.safetensors")
+    load_model(model, weights)
     return model.eval()
 
 

@@ -16,7 +16,14 @@ Identity = tuple[str, str, int, str, str]
 
 UNKNOWN = Code()
 FIRST_TUNING_SEED = 1_000_000  # seeds from here up tune learning rates, and are never compared
-WEIGHTS = "weights.safetensors"  # in a run's folder, its final weights
+WEIGHTS = "weights*.safetensors"  # a run's final weights in its folder, see `weights_file`
+
+
+def weights_file(sha256: str | None) -> str:
+    """The file of final weights with this checksum. It says so in its name: of two machines that
+    each believe that a run is theirs, none replaces what the other wrote.
+    """
+    return f"weights-{sha256[:16]}.safetensors" if sha256 else "weights.safetensors"
 
 
 class Status(enum.StrEnum):
@@ -167,6 +174,7 @@ class RunResult:
     settings: Settings
     curve: tuple[Point, ...]
     probes: tuple[Probe, ...] = ()  # by step; the store reads them only when it is asked to
+    weights_sha256: str | None = None  # of the final weights' file; None: not known, or no file
 
     @property
     def mfu(self) -> float | None:

@@ -37,6 +37,7 @@ from attnres_cli.records.run import (
     RunRecord,
     Standing,
     Status,
+    weights_file,
 )
 from attnres_cli.store import owner, postgres, rows, sqlite, tables, upgrade
 from attnres_cli.store.engine import refusals
@@ -160,6 +161,11 @@ class Reader:
         """The folder of a run's files, named by more than its id: studies may share `folder`."""
         digest = hashlib.sha256(repr(record.identity[:4]).encode()).hexdigest()
         return self.folder / f"{record.id}-{digest[:8]}"
+
+    def weights_of(self, record: RunRecord) -> Path:
+        """Where the final weights of a run that has ended lie, if they are on this machine."""
+        assert record.result is not None
+        return self.folder_of(record) / weights_file(record.result.weights_sha256)
 
     @patient
     def recipe(self, digest: str) -> Recipe:

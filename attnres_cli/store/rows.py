@@ -35,6 +35,7 @@ from attnres_cli.store.tables import IDENTITY, arm_recipes, data, gates, removed
 
 Row = SqlRow[Any]
 
+_MAY_LACK = {"val_loss", "initial_loss", "weights_sha256"}  # of what has ended
 _LOSSES = {float, int, type(None)}
 _TIMES = ("created_at", "started_at", "finished_at", "heartbeat_at")
 
@@ -189,7 +190,9 @@ def to_standing(row: Row) -> Standing:
 
 def _to_result(row: Row, points: Sequence[Point]) -> RunResult:
     values = _shared(RunResult, runs, row) | {"status": Status(row.status)}
-    if missing := [name for name, value in values.items() if value is None and "loss" not in name]:
+    if missing := [
+        name for name, value in values.items() if value is None and name not in _MAY_LACK
+    ]:
         raise ValueError(f"run {row.id} has ended without {missing[0]}")
     for loss in ("val_loss", "initial_loss"):
         values[loss] = _or_nan(values[loss])

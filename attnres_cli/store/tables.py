@@ -94,6 +94,7 @@ runs = Table(
     Column("threads", Integer),
     Column("engine", String(16)),
     Column("versions", JSON),  # what it was planned with, then all it was trained with
+    Column("weights_sha256", String(64)),  # null where no weights could be written
     Column("code", String(12), nullable=False),  # digest of what it was planned with; or empty
     UniqueConstraint(*IDENTITY, name="attnres_one_run"),
 )

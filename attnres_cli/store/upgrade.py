@@ -27,7 +27,7 @@ OLDER = "0007"
 are of tables fitted to the very tokens they were held against: they are dropped.
 """
 
-_NEW = {runs.name: {"code"}, data.name: {"unigram_loss", "bigram_loss", "split"}}
+_NEW = {runs.name: {"code", "weights_sha256"}, data.name: {"unigram_loss", "bigram_loss", "split"}}
 """Columns that OLDER does not have, by table."""
 
 _OPTION = "attnres_schema"  # of an engine, where the study it reads is not of SCHEMA
@@ -69,6 +69,7 @@ def upgrade(connection: Connection) -> None:
         lines = ", ".join(f"DROP COLUMN {n}_entropy, ADD COLUMN {n}_loss FLOAT" for n in names)
         for statement in (
             add,
+            "ALTER TABLE attnres_runs ADD COLUMN weights_sha256 VARCHAR(64)",
             f"ALTER TABLE attnres_data {lines}, ADD COLUMN split TEXT",
             "ALTER TABLE attnres_runs ALTER COLUMN code DROP DEFAULT",
             "ALTER TABLE attnres_runs DROP CONSTRAINT attnres_one_run",

@@ -16,15 +16,18 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import torch
 from torch import Tensor
 
 from attnres_cli.console import say
-from attnres_cli.records.run import WEIGHTS
+from attnres_cli.files import sha256
+from attnres_cli.records.run import WEIGHTS, weights_file
 
 FORMAT = 2
 _SPARE_BYTES = 2**20
+_FINAL = "weights"  # what their names begin with, here a machine's that may have taken over
 _KEPT = 2  # one more than needed, for when the newest is damaged
 
 
@@ -52,7 +55,7 @@ class Checkpoints:
         note = self.folder / f"{step:09d}.json"
         with whole(note.with_suffix(".safetensors")) as part:
             save_file(dict(tensors), part)
-            digest = _sha256(part)
+            digest = sha256(part)
         body = {"format": FORMAT, "step": step, "identity": dict(self.identity)}
         with whole(note) as part:
             text = _signed(body | {"state": state, "tensors_sha256": digest})
@@ -88,7 +91,7 @@ class Checkpoints:
             raise _ForeignError(f"{name} ({theirs.get(name)}, now {ours.get(name)})")
         blob = note.with_suffix(".safetensors")
         try:
-            if _sha256(blob) != body["tensors_sha256"]:
+            if sha256(blob) != body["tensors_sha256"]:
                 raise _UnsoundError(f"{blob.name} is not as it was written")
             return body["state"], load_file(blob)
         except OSError as error:
@@ -102,15 +105,17 @@ class Checkpoints:
         """Remove what is older, and what a killed process has left half written."""
         kept = {note.stem for note in self._notes()[:_KEPT]}
         for file in sorted(self.folder.iterdir()):  # .json before .safetensors, of each step
-            if file.stem not in kept:
+            if file.stem not in kept and not file.name.lstrip(".").startswith(_FINAL):
                 file.unlink(missing_ok=True)
 
 
-def clear(folder: Path) -> None:
-    """Remove a run's checkpoints, half-written files and then empty folders, not final weights."""
+def clear(folder: Path, weights: str = WEIGHTS) -> None:
+    """Remove a run's checkpoints, half-written files and then empty folders, not final weights: all
+    that are there, or those of this name.
+    """
     with suppress(FileNotFoundError):
         for file in list(folder.iterdir()):
-            if file.name != WEIGHTS:
+            if not file.match(weights):
                 file.unlink(missing_ok=True)
     for empty in (folder, folder.parent):
         with suppress(OSError):  # something else is there, or it never was
@@ -128,16 +133,11 @@ def _unsigned(note: Path) -> dict[str, Any]:
         if hashlib.sha256(outer["body"].encode()).hexdigest() != outer["sha256"]:
             raise _UnsoundError(f"{note.name} is not as it was written")
         body: dict[str, Any] = json.loads(outer["body"])
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise _UnsoundError(f"{note.name} is no note of a checkpoint") from error
     if body["format"] != FORMAT:
         raise _UnsoundError(f"format {body['format']}, this version reads {FORMAT}")
     return body
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 @contextmanager
@@ -145,7 +145,7 @@ def whole(final: Path) -> Iterator[Path]:
     """A file to write to, named `final` once it is whole on the disk; OSError where that fails."""
     from safetensors import SafetensorError
 
-    part = final.with_name(f".{final.name}.{os.getpid()}")
+    part = final.with_name(f".{final.name}.{uuid4().hex[:8]}")  # processes of two machines differ
     try:
         yield part
         _sync(part)
@@ -173,16 +173,31 @@ def _check_room(folder: Path, tensors: Iterable[Tensor]) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-def keep_weights(model: torch.nn.Module, folder: Path) -> None:
-    """Write a model's weights and buffers, tied ones once, into a run's folder, for good."""
+def keep_weights(model: torch.nn.Module, folder: Path) -> str:
+    """Write a model's weights and buffers, tied ones once, into a run's folder, for good. Returns
+    the file's checksum, which names it (`weights_file`): the study says which file is the run's.
+    """
     from safetensors.torch import save_model
 
     folder.mkdir(parents=True, exist_ok=True)
-    final = folder / WEIGHTS
-    final.unlink(missing_ok=True)  # of an attempt that was not recorded: nobody else's may stay
     _check_room(folder, [*model.parameters(), *model.buffers()])
-    with whole(final) as part:
+    own = folder / f".{_FINAL}-{uuid4().hex[:8]}"
+    with whole(own) as part:
         save_model(model, str(part))
+        digest = sha256(part)
+    own.replace(folder / weights_file(digest))
+    return digest
+
+
+def is_weights(path: Path) -> bool:
+    """Whether a file is one of tensors, as far as its beginning and its length tell."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, "pt"):
+            return True
+    except SafetensorError:
+        return False
 
 
 def differing(one: Path, other: Path) -> list[str]:

@@ -97,14 +97,17 @@ class Keeper:
         if self.every_s:
             self._next = ended + max(self.every_s, (ended - started) / _MOST_SHARE)
 
-    def keep_weights(self, model: torch.nn.Module) -> None:
-        """Write down what the run has come to; that it cannot be is told and fails no run."""
+    def keep_weights(self, model: torch.nn.Module) -> str | None:
+        """Write down what the run has come to, and return the file's checksum; that it cannot be is
+        told and fails no run.
+        """
         try:
-            keep_weights(model, self.checkpoints.folder)
+            return keep_weights(model, self.checkpoints.folder)
         except OSError as error:
             self.on_trouble(
                 f"its final weights could not be written ({error}); its losses are kept"
             )
+            return None
 
     def load(self) -> tuple[dict[str, Any], dict[str, Tensor]] | None:
         """The run as it was last written down; None: it starts from the beginning."""

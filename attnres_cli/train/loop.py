@@ -6,6 +6,7 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -56,9 +57,9 @@ def train(
     session.begin()
     session.run()
     result = _result(session, settings)
-    if keeper is not None:
-        keeper.keep_weights(session.trainer.model)
-    return result
+    if keeper is None:
+        return result
+    return replace(result, weights_sha256=keeper.keep_weights(session.trainer.model))
 
 
 def _result(session: _Session, settings: Settings) -> RunResult:

@@ -115,3 +115,30 @@ def test_a_margin_that_cannot_be_judged_by_is_refused_before_anything_is_trained
     assert (code, out, len(err.splitlines())) == (2, "", 1)
     assert "give the margin in nats per token" in err
     assert not (tmp_path / "attnres.db").exists()
+
+
+def test_what_a_dead_machine_left_of_runs_that_another_ended_goes_with_the_next_command_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.chdir(tmp_path)
+    recipe = load("smoke")
+    monkeypatch.setattr(studies, "FACTS", sources.load(recipe).description)
+    store = studies.fill(
+        tmp_path / "attnres.db", recipe, {"standard": [1.5], "attnres": [1.4]}, code_of
+    )
+    run, other = store.runs()
+    for name in ("000000400.json", "000000400.safetensors", store.weights_of(run).name):
+        (store.folder_of(run)).mkdir(parents=True, exist_ok=True)
+        (store.folder_of(run) / name).write_bytes(b"left")
+    store.folder_of(other).mkdir()
+    (store.folder_of(other) / "000000400.json").write_bytes(b"left")
+    theirs = store.folder / "17-01234567" / "000000400.json"  # of another study with this folder
+    theirs.parent.mkdir()
+    theirs.write_bytes(b"theirs")
+
+    code, _, _ = attnres(capsys, "ablate", "--recipe", "smoke", "--seeds", "1")
+
+    assert code == 0
+    assert {path for path in store.folder.rglob("*") if path.is_file()} == {
+        store.weights_of(run), theirs,
+    }  # fmt: skip

@@ -22,7 +22,7 @@ from attnres_cli.data import sources
 from attnres_cli.errors import AttnresError, DataError, DeviceError, UsageError
 from attnres_cli.lab.verify import departs
 from attnres_cli.nn import model
-from attnres_cli.records.run import WEIGHTS, Departure, Point
+from attnres_cli.records.run import WEIGHTS, Departure, Point, weights_file
 
 ARGUMENTS = ["standard", "attnres:block_size=2", "--recipe", "smoke", "--seeds", "1"]
 ARGUMENTS += ["--workers", "2", "--set", "data.source=text", "--set", "data.path=text.txt"]
@@ -115,7 +115,10 @@ def test_weights_that_differ_are_named(folder: Path):
     path = weights_of(folder, 1)
     held = load_file(path)
     name = next(iter(held))
-    save_file({**held, name: held[name] + 1}, path)
+    save_file({**held, name: held[name] + 1}, folder / "other")
+    digest = hashlib.sha256((folder / "other").read_bytes()).hexdigest()
+    (folder / "other").rename(path.with_name(weights_file(digest)))
+    change(folder, f"UPDATE attnres_runs SET weights_sha256 = '{digest}' WHERE id = 1")
 
     found = attnres("verify", "1")
 
@@ -235,6 +238,44 @@ def test_an_exported_run_needs_torch_and_safetensors_alone(folder: Path):
     )
 
     assert done.stdout == "2\n"
+
+
+def _cut(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[:-1])
+
+
+def _flip(file: Path) -> None:
+    content = bytearray(file.read_bytes())
+    content[-5] ^= 1
+    file.write_bytes(content)
+
+
+@pytest.mark.parametrize("damage", [_cut, _flip])
+def test_weights_that_are_not_as_they_were_written_are_used_nowhere(folder: Path, damage):
+    damage(weights_of(folder, 1))
+
+    for command in (["verify", "1"], ["runs", "export", "1"]):
+        with pytest.raises(UsageError, match=r"weights of run 1 are damaged.*attnres runs rm 1`"):
+            attnres(*command)
+    assert not (folder / "run-1").exists()
+
+    attnres("runs", "export", "2")
+    damage(folder / "run-2" / "model.safetensors")
+    with pytest.raises(ValueError, match=r"model\.safetensors is damaged"):
+        model.load(folder / "run-2")
+
+
+def test_weights_of_a_study_of_before_are_exported_unless_they_are_no_weights(folder: Path):
+    held = weights_of(folder, 1)
+    old = held.rename(held.with_name("weights.safetensors"))
+    change(folder, "UPDATE attnres_runs SET weights_sha256 = NULL")
+
+    attnres("runs", "export", "1")
+    assert model.load(folder / "run-1").shape.n_layers == 2
+
+    _cut(old)
+    with pytest.raises(UsageError, match=r"weights of run 1 are damaged"):
+        attnres("runs", "export", "1", "--output", "again")
 
 
 def test_weights_that_are_not_there_are_refused_with_how_to_get_them(folder: Path):

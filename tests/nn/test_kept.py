@@ -70,7 +70,7 @@ class Package:
             curves = study.execute("SELECT * FROM attnres_curve ORDER BY run_id, step").fetchall()
         weights = {
             path.parent.name.partition("-")[0]: path.read_bytes()
-            for path in self.folder.glob("s.runs/*/weights.safetensors")
+            for path in self.folder.glob("s.runs/*/weights*.safetensors")
         }
         assert len(losses) == len(weights) == len(DESIGNS)
         return [losses, curves], weights

@@ -73,10 +73,9 @@ def run_all(store: Store, jobs: Sequence[Job], wanted: Wanted, on_event: OnEvent
         _end(pool.workers)
         for number, handler in before.items():
             signal.signal(number, handler)
-        ids = list(pool.seen)
         with suppress(AwayError):  # the next command finds that our workers are gone
-            store.release(ids)
-            _sweep(store, ids)
+            store.release(list(pool.seen))
+            sweep(store)
         store.patience_s = patience_s
 
 
@@ -246,8 +245,11 @@ def _end(workers: dict[int, _Worker]) -> None:
         worker.process.join()
 
 
-def _sweep(store: Store, ids: Sequence[int]) -> None:
-    """Remove what runs that are over have left, where a process was killed before it could."""
-    for record in store.runs(ids=ids, curves=False) if ids and store.folder.exists() else ():
-        if record.result is not None:
-            clear(store.folder_of(record))
+def sweep(store: Store) -> None:
+    """Remove what runs that are over have left on this machine, whose process, or which itself,
+    died before it could: another one has ended them since.
+    """
+    left = {folder.name for folder in store.folder.iterdir()} if store.folder.is_dir() else set()
+    for record in store.runs(curves=False) if left else ():
+        if record.result is not None and store.folder_of(record).name in left:
+            clear(store.folder_of(record), store.weights_of(record).name)

@@ -113,7 +113,7 @@ def _do(
     stop: Stop,
 ) -> None:
     """Train a run, record how it ends, and tell. Whatever goes wrong in it ends it alone."""
-    event = partial(Event, worker, claimed.id)
+    event, ended = partial(Event, worker, claimed.id), claimed
     line.send(event())
     recipe = store.recipe(claimed.recipe_digest).model_copy(update={"data": job.recipe.data})
     spec = RunSpec(recipe, claimed.variant, claimed.seed, claimed.fingerprint)
@@ -155,8 +155,8 @@ def _do(
             raise
         say(f"{name} was taken over by another process, which records it")
         return
-    if last.loss is not None:
-        clear(checkpoints.folder)
+    if ended.result is not None:
+        clear(checkpoints.folder, store.weights_of(ended).name)
     line.send(last)
 
 
