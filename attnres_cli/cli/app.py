@@ -6,6 +6,7 @@ answers at once.
 from __future__ import annotations
 
 import sys
+import traceback
 import warnings
 from typing import Annotated
 
@@ -37,6 +38,9 @@ app.add_typer(bench.app, name="bench", help=bench.HELP)
 app.add_typer(runs.app, name="runs", help=runs.HELP)
 
 
+_TRACEBACK = "--traceback"
+
+
 def _version(asked: bool) -> None:
     if asked:
         typer.echo(f"attnres {__version__}")
@@ -48,6 +52,9 @@ def _root(
     _asked: Annotated[
         bool,
         typer.Option("--version", callback=_version, is_eager=True, help="Print the version."),
+    ] = False,
+    _shows_all: Annotated[
+        bool, typer.Option(_TRACEBACK, help="Anywhere in a line: show what led to an error.")
     ] = False,
 ) -> None:
     """Find out which residual connection a Transformer should be trained with, and how surely."""
@@ -61,26 +68,40 @@ def main() -> None:
     """The command `attnres`. What a user can cause is one line on stderr and an exit code."""
     warnings.showwarning = _warn  # type: ignore[assignment]
     console.mend()
+    if shows_all := _TRACEBACK in sys.argv:  # wherever it is typed: the root's options are first
+        sys.argv.remove(_TRACEBACK)
+        sys.argv.insert(1, _TRACEBACK)
     try:
         code = app(standalone_mode=False)
         sys.stdout.flush()
     except BrokenPipeError:  # as in `attnres report | head -1`: its reader has seen enough
         console.mute(sys.stdout)
         code = DONE
-    except AttnresError as error:
-        say(without_passwords(str(error)))
-        code = error.exit_code
-    except typer.TyperException as error:
-        message = str(getattr(error, "format_message", error.__str__)())
+    except Exception as error:
+        message = _words_of(error)
+        if message is None:
+            raise
+        if shows_all:
+            traceback.print_exception(error)
         if message:  # there is none where no command was given: the help is printed then
             say(without_passwords(message))
-        code = BAD_INPUT
-    except OSError as error:  # a file, folder or disk, wherever it was met
-        if error.errno is None:  # of a library, in its own words
-            raise
-        where = f"{error.filename}: " if isinstance(error.filename, str) else ""
-        say(without_passwords(f"{where}{error.strerror}"))
-        code = BAD_INPUT
+        code = error.exit_code if isinstance(error, AttnresError) else BAD_INPUT
     if code == INTERRUPTED:  # typer makes this of Ctrl-C
         say("interrupted; what is done is in the study, the same command goes on")
     sys.exit(code)
+
+
+def _words_of(error: Exception) -> str | None:
+    """What a user who caused an error is told; None where nobody but us can have."""
+    if isinstance(error, AttnresError):
+        return str(error)
+    if isinstance(error, typer.TyperException):
+        return str(getattr(error, "format_message", error.__str__)())
+    from attnres_cli.nn.residual import blamed
+
+    if (told := blamed(error)) is not None:
+        return told
+    if isinstance(error, OSError) and error.errno is not None:  # else of a library, in its words
+        where = f"{error.filename}: " if isinstance(error.filename, str) else ""
+        return f"{where}{error.strerror}"  # a file, folder or disk, wherever it was met
+    return None

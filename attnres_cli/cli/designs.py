@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import sys
+import traceback
+from collections import Counter
 from pathlib import Path
 from typing import Annotated
 
@@ -47,9 +49,16 @@ def variants(
 
 
 def check(
+    context: typer.Context,
     name: Annotated[
         str, typer.Argument(help="A variant, as it is typed.", autocompletion=complete.specs)
     ],
+    only: Annotated[
+        list[str] | None, typer.Option(help="A proof, by the start of its name. Repeatable.")
+    ] = None,
+    skip: Annotated[
+        list[str] | None, typer.Option(help="A proof to leave out, as compile. Repeatable.")
+    ] = None,
     _plugin: Plugins = None,
 ) -> None:
     """Prove that a design keeps the contract: causal, sound gradients, counts, start, and the rest.
@@ -62,14 +71,32 @@ def check(
     from attnres_cli.report import formats
     from attnres_cli.report.designs import findings_of
 
-    subject = small(parse(name))
-    say(f"checking {subject.variant}; compiling it takes longest")
-    findings = list(prove(subject, ALL))
+    subject, names = small(parse(name)), [proof.__name__ for proof in ALL]
+    left_out = _named("--skip", skip, names)
+    chosen = set(_named("--only", only, names) or names).difference(left_out)
+    if not chosen:
+        raise UsageError("--skip leaves out all that --only names: nothing is proven")
+    is_last = ALL[-1].__name__ in chosen
+    say(f"checking {subject.variant}" + ("; compiling it takes longest" if is_last else ""))
+    findings = list(prove(subject, [proof for proof in ALL if proof.__name__ in chosen]))
     formats.show(findings_of(str(subject.variant), findings), "table", sys.stdout)
-    failed = sum(finding.outcome == "failed" for finding in findings)
-    if failed:
-        say(f"{failed} of {len(findings)} proofs failed")
+    for error in [
+        f.error for f in findings if f.error and context.find_root().params["_shows_all"]
+    ]:
+        traceback.print_exception(error)
+    outcomes = Counter(finding.outcome for finding in findings)
+    if outcomes["failed"]:
+        rest = f", {outcomes['not run']} not run for that" if outcomes["not run"] else ""
+        say(f"{outcomes['failed']} of {len(findings)} proofs failed{rest}")
         raise typer.Exit(SOME_FAILED)
+
+
+def _named(option: str, starts: list[str] | None, names: list[str]) -> list[str]:
+    """The names that begin with one of these. Raises UsageError."""
+    for start in starts or []:
+        if not any(name.startswith(start) for name in names):
+            raise UsageError(f"{option}: {unknown('proof', start, names)}")
+    return [name for name in names if name.startswith(tuple(starts or []))]
 
 
 def recipes(

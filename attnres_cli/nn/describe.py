@@ -12,6 +12,7 @@ from torch import Tensor
 from attnres_cli.nn.depthmix import engines
 from attnres_cli.nn.design_page import Description
 from attnres_cli.nn.model import n_params
+from attnres_cli.nn.proofs.model import mixes_as_it_says
 from attnres_cli.nn.proofs.prove import QUICK, prove
 from attnres_cli.nn.proofs.subject import SHAPE, Subject, perturb
 from attnres_cli.nn.residual import VariantError
@@ -27,7 +28,12 @@ def describe(typed: Variant, n_layers: int, d_model: int) -> Description:
     shape = _trunk(n_layers, d_model)
     with torch.device("meta"):
         design = typed.build(d_model, shape.n_sublayers)
-    at_start, sums = _mixing(typed, shape.n_sublayers, noise=0.0), joined(typed, shape.n_sublayers)
+    findings = tuple(prove(small(typed), QUICK))
+    at_start = sums = None
+    not_linear = design.not_linear or f"until {mixes_as_it_says.__name__} passes"
+    if any(f.name == mixes_as_it_says.__name__ and f.outcome == "passed" for f in findings):
+        at_start = _mixing(typed, shape.n_sublayers, noise=0.0)
+        sums = joined(typed, shape.n_sublayers)
     return Description(
         spec=str(typed.at_depth(shape.n_sublayers)),
         n_layers=n_layers,
@@ -40,8 +46,8 @@ def describe(typed: Variant, n_layers: int, d_model: int) -> Description:
         equals_standard=design.equals_standard_at_init,
         mixing=None if at_start is None else at_start.mean(dim=(0, 1, 2)).tolist(),
         joined=None if sums is None else sums.tolist(),
-        not_linear=design.not_linear,
-        findings=tuple(prove(small(typed), QUICK)),
+        not_linear=not_linear,
+        findings=findings,
     )
 
 

@@ -36,11 +36,15 @@ class Page:
 
 @dataclass(frozen=True)
 class Finding:
-    """What came of one proof; `detail` is empty where it passed."""
+    """What came of one proof, by its name and the sentence it proves; `detail` is empty where it
+    passed. One that means nothing before another passes is not run. `error` is what failed it.
+    """
 
+    name: str
     proof: str
-    outcome: Literal["passed", "failed", "not applicable"]
+    outcome: Literal["passed", "failed", "not applicable", "not run"]
     detail: str = ""
+    error: Exception | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True)

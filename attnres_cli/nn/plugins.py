@@ -1,16 +1,21 @@
-"""Python files of a user's own, imported by path."""
+"""Python files of a user's own, imported by path; and what is said of those that raise."""
 
 from __future__ import annotations
 
 import importlib.util
+import inspect
 import sys
 import traceback
+from collections.abc import Callable, Collection
 from pathlib import Path
 
-from attnres_cli.errors import VariantError
+from attnres_cli.errors import AttnresError, VariantError
 from attnres_cli.files import MOST_TEXT
 
+SUPER_FIRST = "begin it with super().__init__(d_model, n_sublayers)"
 _PACKAGE = "attnres_plugins"  # of no file; it keeps their names apart from all others
+_ALL = "Hidden, Norms, Residual, VariantError, register"
+_LONGEST = 300  # characters of what was raised
 
 
 def load(file: Path) -> bool:
@@ -33,12 +38,9 @@ def load(file: Path) -> bool:
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
-    except VariantError as error:
-        del sys.modules[name]
-        raise VariantError(f"plugin {file}: {error}") from error
     except Exception as error:  # a file may raise anything
         del sys.modules[name]
-        raise VariantError(f"plugin {file}{_line_of(error, file)}: {_text_of(error)}") from error
+        raise VariantError(f"plugin {blamed(error, [str(file)])}") from error
     return True
 
 
@@ -49,14 +51,36 @@ def file_of(module: str) -> str | None:
     return sys.modules[module].__file__
 
 
-def _line_of(error: Exception, file: Path) -> str:
-    if isinstance(error, SyntaxError):
-        return f", line {error.lineno}"
-    frames = traceback.extract_tb(error.__traceback__)
-    lines = [frame.lineno for frame in frames if frame.filename == str(file)]
-    return f", line {lines[-1]}" if lines else ""
+def blamed(error: BaseException, files: Collection[str]) -> str:
+    """`FILE, line 12, in read: TypeError: ..., and what to do`, of the last line of these files
+    that an error passed through; without a place where it passed through none.
+    """
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename in files]
+    if isinstance(error, SyntaxError) and error.filename in files:
+        return f"{error.filename}, line {error.lineno}: SyntaxError: {error.msg}"
+    where = ""
+    if frames:
+        inside = "" if frames[-1].name == "<module>" else f", in {frames[-1].name}"
+        where = f"{frames[-1].filename}, line {frames[-1].lineno}{inside}: "
+    text = " ".join(str(error).split())[:_LONGEST]
+    if isinstance(error, AttnresError):
+        return where + text
+    return f"{where}{type(error).__name__}: {text}{_remedy(error)}"
 
 
-def _text_of(error: Exception) -> str:
-    text = error.msg if isinstance(error, SyntaxError) else " ".join(str(error).split())
-    return f"{type(error).__name__}: {text}"
+def place_of(method: Callable[..., object]) -> str:
+    """`FILE, line 12, in read`: where a method is written."""
+    code = inspect.unwrap(method).__code__
+    return f"{code.co_filename}, line {code.co_firstlineno}, in {code.co_name}"
+
+
+def _remedy(error: BaseException) -> str:
+    if any(call in str(error) for call in ("before Module.__init__() call", "Residual.__init__()")):
+        return f"; {SUPER_FIRST}"
+    if isinstance(error, ModuleNotFoundError):
+        return f"; install {error.name} where attnres is, or put its folder on PYTHONPATH"
+    if isinstance(error, ImportError):
+        return (
+            f"; a design needs of attnres no more than: from attnres_cli.nn.residual import {_ALL}"
+        )
+    return ""

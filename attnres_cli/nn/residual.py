@@ -21,6 +21,8 @@ import inspect
 import os
 import pkgutil
 import re
+import sys
+import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
@@ -157,6 +159,7 @@ PLUGINS = "ATTNRES_PLUGINS"
 """Environment variable: files of designs to load, separated as in PATH; workers inherit it."""
 
 _NAME = re.compile(r"[A-Za-z_][\w.-]{0,99}", re.ASCII)
+_OURS = "attnres_variants."
 
 R = TypeVar("R", bound=Residual)
 
@@ -166,7 +169,8 @@ def register(
 ) -> Callable[[type[R]], type[R]]:
     """Make a design known under `name`, as typed on the command line. `presets` are options by the
     name of a published model or layout, which may be typed alone. Raises VariantError where another
-    module has the name, or the constructor takes **kwargs, which would hide a mistyped option.
+    module has the name, a method is missing, or the constructor takes **kwargs, which would hide a
+    mistyped option.
     """
 
     def known_as(cls: type[R]) -> type[R]:
@@ -184,6 +188,10 @@ def register(
         kinds = {parameter.kind for parameter in inspect.signature(cls).parameters.values()}
         if kinds & {inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL}:
             raise VariantError(f"variant '{name}' takes * or ** arguments: name every option")
+        if missing := sorted(cls.__abstractmethods__):
+            takes = {m: ", ".join(inspect.signature(getattr(cls, m)).parameters) for m in missing}
+            heads = " and ".join(f"def {method}({names})" for method, names in takes.items())
+            raise VariantError(f"variant '{name}': {cls.__name__} must have {heads}")
         _REGISTRY[name] = cls
         for preset, options in (presets or {}).items():
             _PRESETS[preset] = name, options
@@ -207,6 +215,18 @@ def _load_plugin(file: Path) -> None:
     before = dict(_REGISTRY)
     if plugins.load(file) and before == _REGISTRY:
         raise VariantError(f'plugin {file} registers nothing: put @register("name") on its class')
+
+
+def blamed(error: BaseException) -> str | None:
+    """The line that says what a design of somebody else's raised, and where; None for any other
+    error.
+    """
+    theirs = [each for each in _REGISTRY.values() if not each.__module__.startswith(_OURS)]
+    files = {file for each in theirs if (file := sys.modules[each.__module__].__file__)}
+    frames = traceback.extract_tb(error.__traceback__)
+    if not any(frame.filename in files for frame in frames):
+        return None
+    return f"{plugins.blamed(error, files)} (--traceback shows what led there)"
 
 
 def _where(cls: type[Any]) -> str:

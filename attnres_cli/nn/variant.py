@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from attnres_cli.errors import VariantError, unknown
+from attnres_cli.errors import UsageError, VariantError, unknown
+from attnres_cli.nn import plugins
 from attnres_cli.nn.residual import Residual, Value, presets, registry
 
 
@@ -43,7 +44,8 @@ class Option:
 
 
 def _parts(kind: Any) -> tuple[Any, ...]:
-    return typing.get_args(kind) if isinstance(kind, types.UnionType) else (kind,)
+    is_union = isinstance(kind, types.UnionType) or typing.get_origin(kind) is typing.Union
+    return typing.get_args(kind) if is_union else (kind,)
 
 
 def _read(part: Any, text: str) -> Value:
@@ -63,10 +65,27 @@ def _read(part: Any, text: str) -> Value:
 
 @cache
 def options_of(cls: type[Residual]) -> Mapping[str, Option]:
-    """The options of a design by name, read from its constructor's signature."""
-    hints = typing.get_type_hints(cls.__init__)
-    parameters = list(inspect.signature(cls).parameters.values())[2:]
-    found = {p.name: Option(p.name, hints[p.name], p.default) for p in parameters}
+    """The options of a design by name, read from its constructor's signature. Raises VariantError
+    for one whose type or default is missing, or cannot be typed on a command line.
+    """
+    named = inspect.signature(cls).parameters
+    parameters = list(named.values())[2:]
+    try:
+        hints = typing.get_type_hints(cls.__init__)
+        found = {p.name: Option(p.name, hints[p.name], p.default) for p in parameters}
+        bad = any(each.default is inspect.Parameter.empty for each in parameters)
+        if (
+            bad
+            or not all(option.allowed() for option in found.values())
+            or list(named)[:2] != ["d_model", "n_sublayers"]
+        ):
+            raise TypeError
+    except (TypeError, NameError, KeyError) as error:
+        raise VariantError(
+            f"{plugins.place_of(cls.__init__)}: it takes d_model and n_sublayers, then options of "
+            "a type and a default, as `scale: float = 1.0` (int, float, bool, Literal of words, "
+            f"any | None), got ({', '.join(map(str, named.values()))})"
+        ) from error
     return types.MappingProxyType(found)
 
 
@@ -91,12 +110,17 @@ class Variant:
         return f"{self.name}:{options}" if options else self.name
 
     def build(self, d_model: int, n_sublayers: int) -> Residual:
-        """The design for one trunk. VariantError: the options clash or do not fit these sizes."""
+        """The design for one trunk. VariantError: the options clash or do not fit these sizes.
+        UsageError: it is no module, as its constructor does not call its parent's.
+        """
         cls = registry()[self.name]
         try:
-            return cls(d_model, n_sublayers, **dict(self.options))
+            design = cls(d_model, n_sublayers, **dict(self.options))
         except VariantError as error:
             raise VariantError(f"{self}: {error}") from error
+        if "n_sublayers" not in vars(design):
+            raise UsageError(f"{plugins.place_of(cls.__init__)}: {plugins.SUPER_FIRST}")
+        return design
 
     def at_depth(self, n_sublayers: int) -> Variant:
         """The simplest spec of the same design in a trunk of this depth."""
@@ -118,7 +142,8 @@ def parse(text: str) -> Variant:
     name, colon, rest = text.strip().partition(":")
     known, preset = registry(), presets().get(name)
     if name not in known and preset is None:
-        raise VariantError(unknown("variant", name, [*known, *presets()]))
+        own = "; one of your own: --plugin FILE, or ATTNRES_PLUGINS"
+        raise VariantError(unknown("variant", name, [*known, *presets()]) + own)
     held: Mapping[str, Value] = {}
     if preset is not None:
         name, held = preset

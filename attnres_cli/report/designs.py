@@ -15,6 +15,7 @@ _SHADES = " ·░▒▓█"
 _MOST_SITES = 65
 _OUTCOMES = {
     "passed": Cell("ok", "good"), "failed": Cell("FAILED", "bad"), "not applicable": Cell("-"),
+    "not run": Cell("not run"),
 }  # fmt: skip
 
 
@@ -70,11 +71,17 @@ def findings_of(spec: str, findings: Sequence[Finding]) -> Report:
 
 def _proofs(spec: str, findings: Sequence[Finding]) -> Table:
     rows: list[list[str | Cell]] = [
-        [_OUTCOMES[each.outcome], each.proof + (f"\n{each.detail}" if each.detail else "")]
-        for each in findings
+        [_OUTCOMES[each.outcome], each.name, _told(each)] for each in findings
     ]
-    columns = [Column("", "word"), Column("proof", "text")]
+    columns = [Column("", "word"), Column("name", "word"), Column("proof", "text")]
     return Table(f"{spec}: the contract, checked now", columns, rows)
+
+
+def _told(finding: Finding) -> str:
+    """What a proof proves, and below it what it found."""
+    if finding.outcome == "not run":
+        return finding.detail
+    return finding.proof + (f"\n{finding.detail}" if finding.detail else "")
 
 
 def _drawing(described: Description) -> list[str]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import commands
@@ -15,6 +17,7 @@ from attnres_cli.nn import residual
 
 SOUND = '''"""mine: h_{l+1} = h_l + f_l(h_l) / 2."""
 
+import torch
 from attnres_cli.nn.residual import Residual, register
 
 
@@ -45,43 +48,106 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def refused(folder: Path, text: str, *command: str) -> str:
-    """The one line that a command answers a plugin of this text with."""
-    (folder / "mine.py").write_text(text)
-    code, out, err = process(*(command or ("variants",)), "--plugin", "mine.py")
-    assert (code, out) == (2, ""), err
-    assert err.count("\n") == 1, err
-    assert not (folder / "attnres.db").exists()
-    return err
-
-
 ABLATE = ("ablate", "standard", "mine", *BRIEFLY)
 
 
-@pytest.mark.slow
+ALL = {
+    "check": ("check", "mine"),
+    "variants": ("variants", "mine"),
+    "ablate": (*ABLATE, "--workers", "1"),
+    "bench": ("bench", "standard", "mine", "--recipe", "smoke", "--rounds", "1"),
+    "search": ("search", "mine", "--recipe", "smoke", "--budget", "params=40k", "--workers", "1"),
+}
+TRAIN = ("ablate", "bench", "search")
+START = "    def start"
+PARAMETER = "self.p = torch.nn.Parameter(torch.ones(1))"
+INIT = "    def __init__(self, d_model, n_sublayers{}):\n        {}\n\n    def start"
+
+
+@pytest.fixture
+def own(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder for a plugin that this process forgets."""
+    residual.registry()
+    monkeypatch.setattr(residual, "_REGISTRY", dict(residual._REGISTRY))
+    monkeypatch.setenv("ATTNRES_PLUGINS", "")
+    yield folder
+    sys.modules.pop("attnres_plugins.mine", None)
+
+
 @pytest.mark.parametrize(
-    ("change", "command", "words"),
+    ("change", "commands_", "words"),
     [
-        (("", ""), ("variants", "--plugin", "none.py"), "none.py is none"),
-        (('@register("mine")\n', ""), (), 'registers nothing: put @register("name")'),
-        (('"mine"', '"standard"'), (), "twice, by attnres_variants.standard and /"),
-        (("def start(self, x):", "def start(self, x)"), (), "mine.py, line 10: SyntaxError"),
-        (("import Residual", "import Residul"), (), "mine.py, line 3: ImportError"),
-        (("(Residual)", ""), (), "must be a subclass of Residual"),
-        (("return state, state", "return state"), ABLATE, "read must return the pair (h, state)"),
-        (("return state, state", "return state[:, 1:], state"), ABLATE, "expected (2, 4, 32)"),
-        (("y / 2", "y.roll(-1, dims=1)"), ABLATE, "it mixes tokens"),
-        (("y / 2", "y / self.two"), ABLATE, "mine.py, line 17, in write)"),
+        (("", ""), ("check",), "none.py is none"),
+        (('@register("mine")\n', ""), ALL, 'registers nothing: put @register("name")'),
+        (('"mine"', '"standard"'), ("check",), "twice, by attnres_variants.standard and /"),
+        (("def start(self, x):", "def start(self, x)"), ALL, "mine.py, line 11: SyntaxError"),
+        (("import Residual", "import Residul"), ALL, "mine.py, line 4: ImportError"),
+        (("import torch", "import torhc"), ("check",), "install torhc where attnres is"),
+        (("(Residual)", ""), ("check",), "line 7: variant 'mine': Mine must be a subclass"),
+        (("def write", "def wriet"), ALL, "line 7: variant 'mine': Mine must have def write("),
+        ((START, INIT.format("", "1 / 0")), ALL, "line 12, in __init__: ZeroDivisionError"),
+        ((START, INIT.format("", "self.n = 2")), ALL, "line 11, in __init__: begin it with super"),
+        ((START, INIT.format("", PARAMETER)), ALL, "before Module.__init__() call; begin it with"),
+        ((START, INIT.format(", s=1", "pass")), ALL, "options of a type and a default, as"),
+        ((START, "    def __init__(self):\n        pass\n\n" + START), ALL, "it takes d_model and"),
+        (("return state, state", "return state"), TRAIN, "read must return the pair (h, state)"),
+        (("return state, state", "return state[:, 1:], state"), TRAIN, "line 14, in read)"),
+        (("return state + y", "state + y"), TRAIN, "write gives None: end it with `return` and"),
+        (("y / 2", "y.roll(-1, dims=1)"), TRAIN, "it mixes tokens"),
+        (("y / 2", "y / self.two"), TRAIN, "mine.py, line 18, in write: AttributeError"),
     ],
     ids=[
-        *("file", "nothing", "name", "syntax", "import"),
-        *("class", "pair", "shape", "causal", "raises"),
+        *("file", "nothing", "name", "syntax", "import", "module", "class", "abstract", "raises"),
+        *("super", "early", "options", "sizes", "pair", "shape", "none", "causal", "attribute"),
     ],
 )  # fmt: skip
-def test_a_plugin_that_is_wrong_gets_one_line(
-    change: tuple[str, str], command: tuple[str, ...], words: str, folder: Path
+def test_a_plugin_that_is_wrong_gets_one_line_of_every_command(
+    change: tuple[str, str],
+    commands_: Sequence[str],
+    words: str,
+    own: Path,
+    capsys: pytest.CaptureFixture[str],
 ):
-    assert words in refused(folder, SOUND.replace(*change), *command)
+    (own / "mine.py").write_text(SOUND.replace(*change))
+    file = "none.py" if change == ("", "") else "mine.py"
+    for name in commands_:
+        sys.modules.pop("attnres_plugins.mine", None)
+        code, out, err = commands.attnres(capsys, *ALL[name], "--plugin", file)
+        *progress, told = err.splitlines()
+        assert (code, out) == (2, ""), err
+        assert words in told, name
+        assert all(line.startswith("attnres: ") for line in progress)
+        assert not (own / "attnres.db").exists()
+
+
+def test_what_led_to_an_error_is_shown_where_it_is_asked_for(
+    own: Path, capsys: pytest.CaptureFixture[str]
+):
+    (own / "mine.py").write_text(SOUND.replace("y / 2", "y / self.two"))
+
+    plain = commands.attnres(capsys, *ALL["ablate"], "--plugin", "mine.py")
+    traced = commands.attnres(capsys, *ALL["ablate"], "--plugin", "mine.py", "--traceback")
+    proven = commands.attnres(capsys, "--traceback", *ALL["check"], "--only", "keeps_shape")
+
+    assert "Traceback" not in plain[2]
+    assert (traced[0], proven[0]) == (2, 3)
+    for _, _, err in traced, proven:
+        assert "Traceback (most recent call last)" in err
+        assert "return state + y / self.two" in err
+        assert err.splitlines()[-1].startswith("attnres: ")
+
+
+def test_proofs_are_chosen_by_the_start_of_their_name(
+    own: Path, capsys: pytest.CaptureFixture[str]
+):
+    _, brief, _ = commands.attnres(capsys, "check", "standard", "--only", "keeps", "--skip", "co")
+    code, _, err = commands.attnres(capsys, "check", "standard", "--only", "casual")
+
+    assert "keeps_shape" in brief
+    assert "keeps_states" in brief
+    assert "is_causal" not in brief
+    assert code == 2
+    assert "unknown proof 'casual': did you mean 'is_causal'?" in err
 
 
 @pytest.mark.slow

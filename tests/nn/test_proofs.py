@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from attnres_cli.nn import residual
 from attnres_cli.nn.design_page import Finding
 from attnres_cli.nn.proofs import design, model
-from attnres_cli.nn.proofs.prove import ALL, admit, prove
-from attnres_cli.nn.proofs.subject import SHAPE, Proof, Subject
+from attnres_cli.nn.proofs.prove import ALL, QUICK, admit, prove
+from attnres_cli.nn.proofs.subject import SHAPE, Proof, Subject, told_apart
 from attnres_cli.nn.residual import Residual, VariantError, register
 from attnres_cli.nn.variant import parse
 
@@ -35,9 +35,29 @@ class NoPair(Plain):
         return state
 
 
+class GivesNothing(Plain):
+    def write(self, state, l, y):
+        state + y
+
+
+class MixesChannels(Plain):
+    """D x D."""
+
+    def __init__(self, d_model: int, n_sublayers: int) -> None:
+        super().__init__(d_model, n_sublayers)
+        self.w = nn.Parameter(torch.eye(d_model))
+
+    def write(self, state, l, y):
+        return state + y @ self.w.to(y.dtype)
+
+
 class LooksAhead(Plain):
     def read(self, state, l):
         return state + 0.1 * state.roll(-1, dims=1), state
+
+
+class LooksAside(LooksAhead):
+    equals_standard_at_init = False
 
 
 class MixesSequences(Plain):
@@ -200,8 +220,10 @@ BROKEN: list[tuple[type[Residual], Proof, str]] = [
     (Counts, model.repeats, "logits of a second run at"),
     (NeedsFourTokens, model.generates, "generated tokens at [0, "),
     (Asks, model.compiles, "it raised"),
-    (Raises, design.keeps_shape, "it raised RuntimeError: no such sublayer"),
+    (Raises, design.keeps_shape, "in read: RuntimeError: no such sublayer"),
     (Plain, design.is_documented, "the first line must read 'broken: h_l = ...'"),
+    (GivesNothing, design.keeps_shape, "write gives None: end it with `return` and the state"),
+    (MixesChannels, model.mixes_as_it_says, "say why in not_linear"),
     (Undocumented, design.is_documented, "under 'Options:' there is no line for strength"),
 ]  # fmt: skip
 
@@ -232,7 +254,7 @@ def test_what_a_design_raises_is_shown_with_its_line():
     finding = found_by(design.keeps_shape, Raises)
 
     assert "test_proofs.py, line" in finding.detail
-    assert "in read)" in finding.detail
+    assert "in read: RuntimeError" in finding.detail
 
 
 def test_every_proof_has_a_design_that_it_refuses():
@@ -247,7 +269,8 @@ def test_a_design_that_says_why_may_overflow():
 
     finding = found_by(model.stays_finite, Unbounded)
 
-    assert finding == Finding(finding.proof, "not applicable", "it multiplies by an exponential")
+    expected = ("stays_finite", finding.proof, "not applicable", "it multiplies by an exponential")
+    assert finding == Finding(*expected)
 
 
 def test_a_sound_design_is_admitted_and_a_broken_one_is_not():
@@ -256,3 +279,31 @@ def test_a_sound_design_is_admitted_and_a_broken_one_is_not():
 
     with pytest.raises(VariantError, match=r"broken: it mixes tokens: .*attnres check broken"):
         admit(parse("broken"), SHAPE)
+
+
+@pytest.mark.parametrize("cls", [TooNarrow, NoPair, GivesNothing, Raises, LooksAside, Dices])
+def test_one_cause_is_one_finding(cls: type[Residual]):
+    cls.__doc__ = "broken: h_l = x."
+    register("broken")(cls)
+
+    found = list(prove(Subject(parse("broken")), QUICK))
+
+    (failed,) = [each for each in found if each.outcome == "failed"]
+    others = [each for each in found if each.outcome == "not run"]
+    assert others
+    assert {each.detail for each in others} == {f"until {failed.name} passes"}
+
+
+@pytest.mark.parametrize(
+    ("found", "expected", "words"),
+    [
+        (1.5, 2.25, "1.500, expected 2.250"),
+        (1.00000000012, 1.0, "1.00000000012, expected 1.00000000000"),
+        (1.0, 1.0 + 2**-52, "1.0000000000000000, expected 1.0000000000000002"),
+        (float("nan"), 1.0, "nan, expected 1.000"),
+    ],
+)
+def test_numbers_that_differ_are_told_with_the_digits_that_differ(
+    found: float, expected: float, words: str
+):
+    assert told_apart(found, expected) == words

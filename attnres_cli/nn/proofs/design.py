@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from attnres_cli.nn import design_page
+from attnres_cli.nn.plugins import place_of
 from attnres_cli.nn.proofs.subject import BrokenError, Subject, agree, design_of, values_for
 from attnres_cli.nn.residual import Residual, registry
 from attnres_cli.nn.variant import options_of, parse
@@ -82,27 +84,40 @@ def is_documented(subject: Subject) -> None:
 
 def _all_reads(design: Residual, x: Tensor) -> list[Tensor]:
     """What every site sees of x, between sublayers that move nothing between tokens."""
-    state, seen = design.start(x), []
+    state, seen = _given(design.start(x), design.start), []
     for l in range(1, design.n_sublayers + 1):
         back: Any = design.read(state, l)
         if not (isinstance(back, tuple) and len(back) == 2):
             raise BrokenError(
-                f"read must return the pair (h, state), sublayer {l} got {_kind(back)}"
+                f"read must return the pair (h, state), sublayer {l} got {_kind(back)} "
+                f"({place_of(design.read)})"
             )
         h, state = back
-        _has_shape(h, x, f"read for sublayer {l}")
+        _has_shape(h, x, f"read for sublayer {l}", design.read)
         seen.append(h)
-        state = design.write(state, l, torch.tanh(h.roll(l, dims=-1)))
+        state = _given(design.write(state, l, torch.tanh(h.roll(l, dims=-1))), design.write)
     out = design.finish(state)
-    _has_shape(out, x, "finish")
+    _has_shape(out, x, "finish", design.finish)
     return [*seen, out]
 
 
-def _has_shape(h: Any, x: Tensor, who: str) -> None:
+def _given(state: Any, method: Callable[..., Any]) -> Any:
+    if state is None:
+        raise BrokenError(
+            f"{method.__name__} gives None: end it with `return` and the state ({place_of(method)})"
+        )
+    return state
+
+
+def _has_shape(h: Any, x: Tensor, who: str, method: Callable[..., Any]) -> None:
     if not isinstance(h, Tensor):
-        raise BrokenError(f"{who} must give a tensor (batch, time, d_model), got {_kind(h)}")
+        raise BrokenError(
+            f"{who} must give a tensor (batch, time, d_model), got {_kind(h)} ({place_of(method)})"
+        )
     if h.shape != x.shape:
-        raise BrokenError(f"{who} gives shape {tuple(h.shape)}, expected {tuple(x.shape)}")
+        raise BrokenError(
+            f"{who} gives shape {tuple(h.shape)}, expected {tuple(x.shape)} ({place_of(method)})"
+        )
 
 
 def _kind(value: Any) -> str:

@@ -19,9 +19,14 @@ from attnres_cli.nn.proofs.subject import (
     gradients,
     size,
 )
+from attnres_cli.nn.residual import Residual
 from attnres_cli.nn.variant import parse
 
 _BFLOAT16 = 0.04
+_SAY = (
+    "where a weight depends on values, or on the channel, write depth_mixing; where sublayers see "
+    "no weighted sum of outputs, say why in not_linear"
+)
 
 
 def is_causal(subject: Subject) -> None:
@@ -128,14 +133,22 @@ def mixes_as_it_says(subject: Subject) -> None:
     if model.residual.not_linear:
         raise NotApplicableError(model.residual.not_linear)
     values, seen = model.trace(tokens)
-    mixing = model.residual.depth_mixing(values)
+    try:
+        mixing = model.residual.depth_mixing(values)
+    except RuntimeError as error:
+        if type(model.residual).depth_mixing is not Residual.depth_mixing:
+            raise
+        raise BrokenError(f"unit vectors in the place of outputs: {error}; {_SAY}") from error
     if mixing is None:
         raise BrokenError("depth_mixing gives None, and not_linear does not say why")
     v = torch.stack(values).unflatten(-1, (mixing.shape[2], -1))  # (S, B, T, H, D/H)
     everywhere = mixing.expand(v.shape[1], v.shape[2], -1, -1, -1)
     replayed = torch.einsum("bthls,sbthd->lbthd", everywhere, v).flatten(-2)
     for l, (mine, exact) in enumerate(zip(replayed, seen, strict=True), 1):
-        agree(f"M at site {l}", mine, exact, 1e-9, 1e-9 * size([exact]))
+        try:
+            agree(f"M at site {l}", mine, exact, 1e-9, 1e-9 * size([exact]))
+        except BrokenError as wrong:
+            raise BrokenError(f"{wrong}; {_SAY}") from None
 
 
 def recomputes(subject: Subject) -> None:

@@ -7,11 +7,11 @@ first line of its docstring is what it proves.
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 from attnres_cli.errors import VariantError
-from attnres_cli.nn import design_page
+from attnres_cli.nn import design_page, plugins
 from attnres_cli.nn.depthmix import engines
 from attnres_cli.nn.design_page import Finding
 from attnres_cli.nn.proofs import design, model
@@ -22,9 +22,9 @@ from attnres_cli.nn.variant import Variant
 
 QUICK: tuple[Proof, ...] = (
     design.keeps_shape,
+    model.repeats,
     design.is_token_wise,
     model.is_causal,
-    model.repeats,
     design.keeps_states,
     model.learns,
     model.counts_parameters,
@@ -45,41 +45,69 @@ ALL: tuple[Proof, ...] = (*QUICK, model.compiles)
 """Compiling takes some seconds more."""
 
 
+_ALONE = (design.reads_back, design.is_documented)
+_FIRST = (design.keeps_shape, model.repeats)
+_NEEDS: dict[Proof, tuple[Proof, ...]] = {
+    model.is_causal: (design.is_token_wise,),
+    model.mixes_as_it_says: (design.is_token_wise,),
+    model.generates: (design.is_token_wise,),
+    model.recomputes: (design.keeps_states,),
+    model.compiles: (model.counts_parameters,),
+}
+"""Proofs that mean nothing where others fail; where one of _FIRST does, only _ALONE mean something.
+"""
+
+
 def prove(subject: Subject, proofs: Sequence[Proof]) -> Iterator[Finding]:
-    """Run proofs one by one; whatever a design raises is a finding."""
+    """Run proofs one by one; whatever a design raises is a finding. One cause is found once: a
+    proof that needs one of these which did not pass, or that raises what one has, is not run.
+    """
+    failed: dict[Proof, str] = {}
+    details: dict[str, str] = {}
     for proof in proofs:
-        sentence = (proof.__doc__ or "").partition("\n")[0].removesuffix(".")
+        found = partial(
+            Finding, proof.__name__, (proof.__doc__ or "").partition(".\n")[0].rstrip(".")
+        )
+        needed = () if proof in _ALONE else (*_FIRST, *_NEEDS.get(proof, ()))
+        if cause := next((failed[each] for each in needed if each in failed), None):
+            failed[proof] = cause
+            yield found("not run", cause)
+            continue
         try:
             proof(subject)
         except NotApplicableError as reason:
-            yield Finding(sentence, "not applicable", str(reason))
-        except BrokenError as wrong:
-            yield Finding(sentence, "failed", str(wrong))
+            yield found("not applicable", str(reason))
         except Exception as error:  # a design may raise anything
-            yield Finding(sentence, "failed", _raised(error, subject.variant))
+            detail = _told(error, subject.variant)
+            failed[proof] = f"until {proof.__name__} passes"
+            if detail in details:
+                failed[proof] = details[detail]
+                yield found("not run", failed[proof])
+            else:
+                details[detail] = failed[proof]
+                yield found("failed", detail, error)
         else:
-            yield Finding(sentence, "passed")
+            yield found("passed")
 
 
 def admit(variant: Variant, shape: Shape) -> None:
     """Raise VariantError where a design raises, gives wrong shapes, or mixes tokens; whatever its
     engine, whose faults are not its own.
     """
-    proofs = (design.keeps_shape, design.is_token_wise)
-    with engines.use("reference"):
-        found = list(prove(Subject(variant, shape), proofs))
-    for finding in found:
-        if finding.outcome == "failed":
+    subject = Subject(variant, shape)
+    for proof in (design.keeps_shape, design.is_token_wise):
+        try:
+            with engines.use("reference"):
+                proof(subject)
+        except Exception as error:  # a design may raise anything
             raise VariantError(
-                f"{variant}: {finding.detail}; attnres check {variant} proves all of the contract"
-            )
+                f"{variant}: {_told(error, variant)}; attnres check {variant} proves all of the "
+                "contract"
+            ) from error
 
 
-def _raised(error: Exception, variant: Variant) -> str:
-    """What was raised, and by which line of the design's own file."""
-    file = design_page.file_of(registry()[variant.name])
-    frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if frame.filename == file]
-    where = f" ({file}, line {own[-1].lineno}, in {own[-1].name})" if own else ""
-    text = " ".join(str(error).split())
-    return f"it raised {type(error).__name__}: {text[:300]}{where}"
+def _told(error: Exception, variant: Variant) -> str:
+    """What is wrong, or what was raised and by which line of the design's own file."""
+    if isinstance(error, BrokenError):
+        return str(error)
+    return f"it raised {plugins.blamed(error, [design_page.file_of(registry()[variant.name])])}"

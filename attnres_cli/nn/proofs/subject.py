@@ -105,9 +105,14 @@ def agree(what: str, found: Tensor, expected: Tensor, rtol: float, atol: float) 
     if wrong.any():
         at = tuple(wrong.nonzero()[0].tolist())
         where = f" at {list(at)}" if at else ""
-        raise BrokenError(
-            f"{what}{where}: {found[at].item():.9g}, expected {expected[at].item():.9g}"
-        )
+        raise BrokenError(f"{what}{where}: {told_apart(found[at].item(), expected[at].item())}")
+
+
+def told_apart(found: float, expected: float) -> str:
+    """`1.2346, expected 1.2345`: two numbers with the first digit that differs, and one more."""
+    differ = (n for n in range(4, 17) if f"{found:.{n - 2}e}" != f"{expected:.{n - 2}e}")
+    digits = next(differ, 17)
+    return f"{found:#.{digits}g}, expected {expected:#.{digits}g}"
 
 
 def agree_all(
