@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, TextIO
 import typer
 
 from attnres_cli.cli.options import Baseline, Format, Margin, Plugins, Study, one_of, word
-from attnres_cli.config import address
+from attnres_cli.config import address, complete
 from attnres_cli.console import say
 from attnres_cli.errors import AwayError, StudyError, UsageError
 
@@ -29,6 +29,13 @@ _OTHERS = 3  # recipes that a report names besides its own
 
 
 def report(
+    variants: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="Arms whose rows are shown, judged with all others. Default: all.",
+            autocompletion=complete.specs,
+        ),
+    ] = None,
     study: Study = address.DEFAULT,
     recipe: Annotated[
         str | None,
@@ -81,7 +88,7 @@ def report(
     searches = _searches(store, study, records)
     out: TextIO = sys.stdout if output is None else StringIO()
     if searched := _asked_for(searches, recipe, records):
-        typed = {"--scaling": scaling, "--against": against, "--code": code}
+        typed = {"--scaling": scaling, "--against": against, "--code": code, "VARIANT": variants}
         for option in [name for name, value in typed.items() if value]:
             raise UsageError(
                 f"{option} is of recipes, and {searched.name} is a search: --recipe names one that "
@@ -92,7 +99,10 @@ def report(
         return
     if recipe is None:
         records = [record for record in records if not is_searched(record.recipe)]
-    held, others = Held(store, study, records, margin), searches if recipe is None else []
+    held, others = (
+        Held(store, study, records, margin, variants or ()),
+        searches if recipe is None else [],
+    )
     asked = (recipe, baseline, [] if code is None else [code])
     if scaling:
         _show_ladder(held.ladder(held.choose(*asked)), study, form, figures, out)

@@ -7,16 +7,16 @@ from dataclasses import dataclass, replace
 
 from attnres_cli.config.margin import nats
 from attnres_cli.config.recipe import Recipe
-from attnres_cli.errors import StudyError
+from attnres_cli.errors import AttnresError, StudyError, UsageError, unknown
 from attnres_cli.records.run import RunRecord
 from attnres_cli.records.search_records import is_searched
 from attnres_cli.store.store import Store
 from attnres_cli.verdict.chapter import Chapter
 from attnres_cli.verdict.codes import of_one_code, shown
 from attnres_cli.verdict.comparison import Comparison, Rules
-from attnres_cli.verdict.ladder import Ladder, ladder
+from attnres_cli.verdict.ladder import Ladder, Rung, ladder
 from attnres_cli.verdict.registered import EXPLORATORY, compared
-from attnres_cli.verdict.select import Choice, choose, comparable, every, with_rates
+from attnres_cli.verdict.select import Choice, choose, comparable, every, named, with_rates
 from attnres_cli.verdict.slope import Slope, slope_of
 
 
@@ -24,12 +24,14 @@ from attnres_cli.verdict.slope import Slope, slope_of
 class Held:
     """What a study holds. `study` is its name as it was typed, `records` its runs, or those of them
     that are to be chosen from, without curves; `margin`, as it was typed, goes before a recipe's.
+    Of every comparison the rows of `arms`, as they were typed, are given, and the baseline's.
     """
 
     store: Store
     study: str
     records: list[RunRecord]
     margin: str | None = None
+    arms: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         self._own = self.store.arm_recipes()
@@ -41,13 +43,42 @@ class Held:
     def choose(self, recipe: str | None, baseline: str, codes: Collection[str] = ()) -> Choice:
         """The runs under one recipe by one code, by default the newest; see `select.choose`."""
         asked = (self.study, recipe, baseline, self._canonical, self._own, codes)
-        return choose(self.records, *asked)
+        chosen = choose(self.records, *asked)
+        held = self._arms(chosen)
+        for typed, name in self._rows(chosen).items():
+            if name not in held:
+                raise UsageError(unknown("arm of this recipe", typed, held))
+        return chosen
 
     def every(self, recipe: str | None, baseline: str, codes: Collection[str] = ()) -> list[Choice]:
         """The runs under each recipe that is meant, by default all, those of the newest last."""
         newest = self.choose(recipe, baseline, codes)
         asked = (recipe, baseline, self._canonical, self._own, codes)
-        return every(newest, self.records, *asked)
+        return [one for one in every(newest, self.records, *asked) if self._has_rows(one)]
+
+    def _arms(self, chosen: Choice) -> set[str]:
+        own = {each.variant for each in self._own if each.base_digest == chosen.recipe_digest}
+        return own | {run.variant for run in chosen.records}
+
+    def _rows(self, chosen: Choice) -> dict[str, str]:
+        """By what was typed, the canonical names of the rows that are asked for under a recipe."""
+        asked = chosen.recipe_digest, self._arms(chosen), self._canonical
+        return {typed: named(typed, *asked) for typed in self.arms}
+
+    def _has_rows(self, chosen: Choice) -> bool:
+        """Whether a recipe has any of the rows; a spec that does not fit its depth has no runs."""
+        try:
+            return not self.arms or bool(self._arms(chosen) & {*self._rows(chosen).values()})
+        except AttnresError:
+            return False
+
+    def _only(self, comparison: Comparison, chosen: Choice) -> Comparison:
+        """The comparison with the rows that were asked for, as they stand in the whole table."""
+        if not self.arms:
+            return comparison
+        names = {comparison.baseline, *self._rows(chosen).values()}
+        arms = tuple(arm for arm in comparison.arms if arm.variant in names)
+        return replace(comparison, arms=arms, n_hidden=len(comparison.arms) - len(arms))
 
     def _of_name(self, chosen: Choice) -> list[RunRecord]:
         """The runs under all recipes of its name, on its data and by its code."""
@@ -83,7 +114,8 @@ class Held:
         """The comparisons under a recipe, the preregistered one first."""
         data = self.store.data(chosen.fingerprint)
         rules = self._rules(chosen)
-        return compared(chosen, self.records, data, self._own, self._registrations, rules)
+        found = compared(chosen, self.records, data, self._own, self._registrations, rules)
+        return [self._only(one, chosen) for one in found]
 
     def _rules(self, chosen: Choice) -> Rules:
         """By what runs under a recipe are judged. Raises RecipeError where a margin is none."""
@@ -114,7 +146,14 @@ class Held:
         name, data = chosen.records[-1].recipe, self.store.data(chosen.fingerprint)
         recipe_of, records = self.recipe, self._of_name(chosen)
         sizes = ladder(records, name, data, chosen.baseline, recipe_of, self._own)
-        return replace(sizes, registered=EXPLORATORY if self._registrations else "")
+        kept = [self._only(rung.comparison, chosen) for rung in sizes.rungs]
+        names = {arm.variant for one in kept for arm in one.arms}
+        return replace(
+            sizes,
+            rungs=tuple(map(Rung, [rung.recipe for rung in sizes.rungs], kept)),
+            arms=tuple(arm for arm in sizes.arms if arm.variant in names),
+            registered=EXPLORATORY if self._registrations else "",
+        )
 
     def ladders(self, shown: Sequence[Choice]) -> list[Ladder]:
         """Of each recipe's name and data, what its sizes say together, if it has several."""

@@ -78,7 +78,7 @@ def notes(comparison: Comparison) -> list[str]:
         f"yours: recipe {comparison.recipe} ({comparison.recipe_digest}), data "
         f"{comparison.data.source}; other data, size and budget: signs and orders can be compared, "
         "values cannot",
-        "ranks: the paper's / yours, among the arms that both have, least loss first",
+        "ranks: the paper's / yours, among the arms shown here that both have, least loss first",
         RULE,
     ]
     if comparison.baseline in next(iter(held["table2"].values())):

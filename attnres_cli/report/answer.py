@@ -52,6 +52,8 @@ def unanswerable(comparison: Comparison) -> str:
             f"No run of the baseline {base} has ended, and every verdict is a difference from it: "
             f"`attnres ablate {base}` trains it, or --baseline names another arm."
         )
+    if variants == {base} and comparison.n_hidden:
+        return f"The row of the baseline {base} alone is shown, which is compared with nothing."
     if variants == {base}:
         return (
             f"Only the baseline {base} has been trained: another arm is what it can be compared "

@@ -165,6 +165,7 @@ def _document(comparison: Comparison, n_tables: int) -> dict[str, Any]:
         "removed": [asdict(each) for each in comparison.removed],
         "codes": {run.variant: shown(run) for run in comparison.records},
         "runs_of_other_code": [run.id for run in comparison.older if run.result is not None],
+        "arms_not_shown": comparison.n_hidden,
         "arms": [_arm(arm) for arm in comparison.arms],
         "failed": [
             {"variant": run.variant, "seed": run.seed, "error": last_line(run.error)}

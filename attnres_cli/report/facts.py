@@ -33,6 +33,7 @@ def facts_of(comparison: Comparison) -> list[str]:
         *_reference_lines(data),
         *_passed(comparison),
         RULE,
+        *_hidden(comparison),
         *_looked(comparison),
         SEEDS,
         *_computed(comparison),
@@ -68,6 +69,11 @@ def _passed(comparison: Comparison) -> Iterator[str]:
         passed, names = sum(gate.passed for gate in met), {gate.name for gate in met}
         meanings = ", ".join(text for name, text in gates.MEANING.items() if name in names)
         yield f"gates passed: {passed} of {len(met)} ({meanings})"
+
+
+def _hidden(comparison: Comparison) -> Iterator[str]:
+    if n := comparison.n_hidden:
+        yield f"not shown: {plural(n, 'arm')} of this table; words and intervals are of all of them"
 
 
 def _looked(comparison: Comparison) -> Iterator[str]:

@@ -98,6 +98,7 @@ class Comparison:
     removed: tuple[Removed, ...] = ()  # runs of this table that are not there again
     registered: str = ""  # preregistered, or exploratory; where the study has preregistrations
     older: tuple[RunRecord, ...] = ()  # left out because of their code
+    n_hidden: int = 0  # arms of the table that were judged with the others and are not shown
 
     @property
     def base(self) -> ArmResult | None:

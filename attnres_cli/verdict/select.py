@@ -89,7 +89,7 @@ def choose(
         raise UsageError(unknown("code of these runs", ", ".join(codes), known))
     others = {f"{_group(r)} ({r.recipe})" for r in whole if _group(r) != _group(last)}
     arms = _arms(records, last, own)
-    name = _named(baseline, last, arms, canonical)
+    name = named(baseline, last.recipe_digest, arms, canonical)
     if name not in arms and name != "standard":
         raise UsageError(unknown("baseline", baseline, arms))
     return replace(_of(last, records, name, own, codes), others=tuple(sorted(others)))
@@ -112,7 +112,8 @@ def every(
     records, found = comparable(records), []
     for record in last.values():
         try:
-            name = _named(baseline, record, _arms(records, record, own), canonical)
+            arms = _arms(records, record, own)
+            name = named(baseline, record.recipe_digest, arms, canonical)
         except AttnresError:  # a spec that does not fit this depth has no runs at it
             name = baseline
         found.append(_of(record, records, name, own, codes))
@@ -149,11 +150,11 @@ def _arms(records: Sequence[RunRecord], last: RunRecord, own: Sequence[ArmRecipe
     return arms | {found.variant for found in own if found.base_digest == last.recipe_digest}
 
 
-def _named(baseline: str, last: RunRecord, arms: set[str], canonical: Canonical) -> str:
-    """The baseline's canonical name under a recipe; torch is asked only if no arm has its name."""
-    spec, colon, options = baseline.strip().partition(":")
+def named(typed: str, digest: str, arms: Collection[str], canonical: Canonical) -> str:
+    """An arm's canonical name under a recipe; torch is asked only if no arm has it as typed."""
+    spec, colon, options = typed.strip().partition(":")
     name = spec + colon + ",".join(sorted(options.split(",")))
-    return name if name in arms else canonical(baseline, last.recipe_digest)
+    return name if name in arms else canonical(typed, digest)
 
 
 def told(

@@ -81,6 +81,41 @@ def test_an_empty_study_says_what_fills_it(tmp_path: Path, capsys: pytest.Captur
     assert not (tmp_path / "page.html").exists()
 
 
+def test_arms_choose_rows_whose_words_and_intervals_stay_those_of_the_whole_table(
+    capsys: pytest.CaptureFixture[str], tiny_recipe: Recipe
+):
+    noise = (0.0, 0.2, 0.1, -0.1, 0.05)
+    losses = {
+        name: [1.5 + gain + (1 + gain) * off for off in noise]
+        for name, gain in (
+            ("standard", 0.0), ("attnres", -0.1), ("denseformer", 0.01), ("hc", 0.1), ("mhc", 0.02)
+        )
+    }  # fmt: skip
+    fill(Path("attnres.db"), tiny_recipe, losses)
+    whole = json.loads(attnres(capsys, "report", "--format", "json")[1])
+
+    code, out, _ = attnres(capsys, "report", "denseformer", "attnres", "--format", "json")
+    shown = json.loads(out)
+
+    assert code == 0
+    names = ["standard", "attnres", "denseformer"]
+    assert [arm["variant"] for arm in shown["arms"]] == sorted(names, key=lambda n: n != "standard")
+    assert shown["arms"] == [arm for arm in whole["arms"] if arm["variant"] in names]
+    assert whole["arms"][1]["look"]["alpha"] == pytest.approx(0.05 * 0.8 * 0.6 / 4)
+    for form in FORMS:
+        _, out, _ = attnres(capsys, "report", "denseformer", "--format", form)
+        assert "denseformer" in out
+        if form not in ("csv", "json"):
+            assert "3 arms of this table; words and intervals are of all of them" in out
+        assert not any(line.strip(" |`").startswith("mhc") for line in out.splitlines())
+    code, out, err = attnres(capsys, "report", "denseforme")
+    assert (code, out) == (2, "")
+    assert "did you mean 'denseformer'" in err
+    code, out, err = attnres(capsys, "report", "rezero")
+    assert (code, out) == (2, "")
+    assert "unknown arm of this recipe 'rezero'" in err
+
+
 FORMS = ("table", "markdown", "csv", "json", "latex", "html")
 STUDIES: dict[str, tuple[dict[str, list[float]], str]] = {
     "one arm": ({"standard": [1.5, 1.6]}, "Only the baseline standard has been trained"),
