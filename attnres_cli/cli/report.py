@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TextIO
@@ -37,9 +37,13 @@ def report(
         ),
     ] = None,
     study: Study = address.DEFAULT,
-    recipe: Annotated[
-        str | None,
-        typer.Option(help="Name or digest, or name of a search. Default: the newest recipe."),
+    recipes: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--recipe",
+            help="Name or digest, or name of a search. Default: the newest recipe. Two: side by "
+            "side.",
+        ),
     ] = None,
     baseline: Baseline = "standard",
     margin: Margin = None,
@@ -87,23 +91,29 @@ def report(
     records = store.runs(curves=False)
     searches = _searches(store, study, records)
     out: TextIO = sys.stdout if output is None else StringIO()
+    names, codes = recipes or [], [] if code is None else [code]
+    recipe = names[0] if names else None
+    of_recipe = {"--scaling": scaling, "--against": against}
+    if len(names) > 1:
+        of_one = {"--margin": margin, "--figures": figures, "--baseline": baseline != "standard"}
+        _refuse(of_recipe | of_one, "is of one recipe, and several are named: leave it out")
+        held = Held(store, study, records, arms=variants or ())
+        _show_sides(held, names, codes, form, out)
+        _keep(out, output)
+        return
     if searched := _asked_for(searches, recipe, records):
-        typed = {"--scaling": scaling, "--against": against, "--code": code, "VARIANT": variants}
-        for option in [name for name, value in typed.items() if value]:
-            raise UsageError(
-                f"{option} is of recipes, and {searched.name} is a search: --recipe names one that "
-                "`attnres ablate` has trained"
-            )
+        _refuse(
+            of_recipe | {"--code": code, "VARIANT": variants},
+            f"is of recipes, and {searched.name} is a search: --recipe names one that "
+            "`attnres ablate` has trained",
+        )
         _show_search(searched, store, study, form, figures, out)
         _keep(out, output)
         return
     if recipe is None:
         records = [record for record in records if not is_searched(record.recipe)]
-    held, others = (
-        Held(store, study, records, margin, variants or ()),
-        searches if recipe is None else [],
-    )
-    asked = (recipe, baseline, [] if code is None else [code])
+    held = Held(store, study, records, margin, variants or ())
+    others, asked = searches if recipe is None else [], (recipe, baseline, codes)
     if scaling:
         _show_ladder(held.ladder(held.choose(*asked)), study, form, figures, out)
     elif form is Format.HTML and against is None:
@@ -113,6 +123,27 @@ def report(
         _say_others((*chosen.others, *(f"{each.name} (a search)" for each in others)))
         _show_comparisons(held, [chosen], others, form, figures, against, out)
     _keep(out, output)
+
+
+def _refuse(typed: Mapping[str, object], why: str) -> None:
+    """Raise UsageError where one of these options was typed."""
+    for option in [name for name, value in typed.items() if value]:
+        raise UsageError(f"{option} {why}")
+
+
+def _show_sides(
+    held: Held, recipes: Sequence[str], codes: Sequence[str], form: Format, out: TextIO
+) -> None:
+    """Print or write two recipes side by side. Raises UsageError where more are named."""
+    from attnres_cli.report import formats, sides
+
+    if len(recipes) > 2:
+        raise UsageError(f"--recipe takes one or two recipes, got {len(recipes)}")
+    report = sides.report_of(*held.sides(recipes, codes))
+    if form is Format.HTML:
+        out.write(sides.to_html(report, address.parted(held.study)[0]))
+    else:
+        formats.show(report, form, out)
 
 
 def _preregister(path: str, study: str) -> None:

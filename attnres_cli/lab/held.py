@@ -17,6 +17,7 @@ from attnres_cli.verdict.comparison import Comparison, Rules
 from attnres_cli.verdict.ladder import Ladder, Rung, ladder
 from attnres_cli.verdict.registered import EXPLORATORY, compared
 from attnres_cli.verdict.select import Choice, choose, comparable, every, named, with_rates
+from attnres_cli.verdict.sides import Row, Side, rows
 from attnres_cli.verdict.slope import Slope, slope_of
 
 
@@ -55,6 +56,33 @@ class Held:
         newest = self.choose(recipe, baseline, codes)
         asked = (recipe, baseline, self._canonical, self._own, codes)
         return [one for one in every(newest, self.records, *asked) if self._has_rows(one)]
+
+    def sides(
+        self, recipes: Sequence[str], codes: Collection[str] = ()
+    ) -> tuple[Side, Side, list[Row]]:
+        """Two recipes side by side, each the newest that is meant. Raises UsageError where there is
+        no such recipe, where both are one, or none of the rows that are asked for.
+        """
+        found = []
+        for recipe in recipes:
+            asked = (self.study, recipe, "standard", self._canonical, self._own, codes)
+            chosen = choose(self.records, *asked)
+            data = self.store.data(chosen.fingerprint)
+            found.append(Side(self.recipe(chosen.recipe_digest), chosen, data))
+        first, second = found
+        one = first.recipe.digest
+        if (one, first.data) == (second.recipe.digest, second.data):
+            raise UsageError(
+                f"--recipe {recipes[0]} and --recipe {recipes[1]} are the same recipe, {one}: "
+                "digests, as attnres runs has them, tell recipes of one name apart"
+            )
+        every = rows(first, second, "standard")
+        variants = {row.variant for row in every}
+        names = [named(typed, one, variants, self._canonical) for typed in self.arms]
+        for name in names:
+            if name not in variants:
+                raise UsageError(unknown("arm of these recipes", name, variants))
+        return first, second, [row for row in every if not names or row.variant in names]
 
     def _arms(self, chosen: Choice) -> set[str]:
         own = {each.variant for each in self._own if each.base_digest == chosen.recipe_digest}
