@@ -1,10 +1,12 @@
-"""The commands `runs` (list, show, export, rm) and `verify`: what a study holds, run by run."""
+"""The commands `runs` (list, show, export, note, tag, rm) and `verify`: a study, run by run."""
 
 from __future__ import annotations
 
+import re
 import shlex
 import shutil
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -33,9 +35,10 @@ class _Runs(typer.core.TyperGroup):
         return super().parse_args(ctx, ["list", *args] if bare else args)
 
 
-HELP = "List the runs of a study; show one, export its weights, or forget some: show, export, rm."
+HELP = "List the runs of a study, show or export some, note what is to be known, or forget them."
 
 _RunId = Annotated[int, typer.Argument(help="Its number, as the list has it.", metavar="ID")]
+_RunIds = Annotated[list[int], typer.Argument(help="Their numbers.", metavar="ID...")]
 _Status = Annotated[
     str | None, typer.Option(help="pending, running, complete, diverged or failed.")
 ]
@@ -44,6 +47,11 @@ _Variant = Annotated[
     typer.Option(help="A variant as the list has it.", autocompletion=complete.specs),
 ]
 _Recipe = Annotated[str | None, typer.Option(help="Name, or start of a digest.")]
+_Tag = Annotated[str | None, typer.Option(help="A tag that they have.")]
+_Note = Annotated[str | None, typer.Option(help="Words of their notes.")]
+
+_TAG = re.compile(r"[^\W\d_][\w.-]{0,39}")
+_LONGEST_NOTE = 500
 
 app = typer.Typer(cls=_Runs, pretty_exceptions_enable=False)
 
@@ -54,6 +62,8 @@ def list_runs(
     status: _Status = None,
     variant: _Variant = None,
     recipe: _Recipe = None,
+    tag: _Tag = None,
+    note: _Note = None,
     form: PrintedFormat = Format.TABLE,
 ) -> None:
     """List the runs with status, progress and who runs them."""
@@ -63,7 +73,7 @@ def list_runs(
     from attnres_cli.store.store import Store
 
     store = Store.open(study, create=False)
-    chosen = Filter(status, variant, recipe).of(store.runs(curves=False))
+    chosen = Filter(status, variant, recipe, tag, note).of(store.runs(curves=False))
     formats.show(list_of(listed(store, chosen)), form, sys.stdout)
 
 
@@ -108,6 +118,8 @@ def export(
     status: _Status = None,
     variant: _Variant = None,
     recipe: _Recipe = None,
+    tag: _Tag = None,
+    note: _Note = None,
 ) -> None:
     """Write the final weights of a run and its configuration into a folder, to use elsewhere; or
     curves, probes and final values of many runs for TensorBoard.
@@ -117,7 +129,7 @@ def export(
     from attnres_cli.lab.listing import Filter, chosen
     from attnres_cli.store.store import Store
 
-    asked = Filter(status, variant, recipe)
+    asked = Filter(status, variant, recipe, tag, note)
     _check_export(run, output, tensorboard, asked.typed)
     store = Store.open(study, create=False)
     if tensorboard is not None:
@@ -160,37 +172,121 @@ def _export_events(store: Store, records: Sequence[RunRecord], folder: Path) -> 
     typer.echo(f"tensorboard --logdir {shlex.quote(str(folder))}")
 
 
+@app.command("note")
+def write_note(
+    run: _RunId,
+    words: Annotated[str, typer.Argument(help='In quotes; "" takes it away.', metavar="NOTE")],
+    study: Study = address.DEFAULT,
+) -> None:
+    """Write down what is to be known of a run: lists and reports show it."""
+    if not words.isprintable() or len(words) > _LONGEST_NOTE:
+        raise UsageError(
+            f"a note is one line of at most {_LONGEST_NOTE} characters that can be printed, got "
+            f"{len(words)} characters: {words[:40]!r}"
+        )
+    store, _ = _to_change(study, [run])
+    store.note(run, words.strip())
+    typer.echo(f"run {run}: {words.strip() or 'no note'}")
+
+
+@app.command("tag")
+def write_tag(
+    runs: _RunIds,
+    tag: Annotated[str, typer.Argument(help="One word.", metavar="TAG")],
+    away: Annotated[bool, typer.Option("--remove", help="Take it away.")] = False,
+    study: Study = address.DEFAULT,
+) -> None:
+    """Give runs a tag, by which `runs`, `runs export` and `runs rm` find them."""
+    if not _TAG.fullmatch(tag):
+        raise UsageError(
+            f"expected a tag after the numbers, a letter and then at most 39 letters, digits, '.', "
+            f"'_' or '-', got {tag[:40]!r}: attnres runs tag {runs[0]} baseline"
+        )
+    from attnres_cli.verdict.format import plural
+
+    store, found = _to_change(study, runs)
+    n = store.tag([record.id for record in found], tag, away=away)
+    typer.echo(f"{plural(n, 'run')} {'no longer tagged' if away else 'tagged'} {tag}")
+
+
 @app.command()
 def rm(
-    runs: Annotated[list[int], typer.Argument(help="Their numbers.", metavar="ID...")],
+    runs: Annotated[
+        list[int] | None, typer.Argument(help="Their numbers; or filters.", metavar="[ID...]")
+    ] = None,
     reason: Annotated[
         str | None,
         typer.Option(help="Why, which reports say: their seeds are excluded.", show_default=False),
     ] = None,
+    status: _Status = None,
+    variant: _Variant = None,
+    recipe: _Recipe = None,
+    tag: _Tag = None,
+    note: _Note = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask before a filter removes.")] = False,
     study: Study = address.DEFAULT,
 ) -> None:
     """Remove runs, with their curves, weights and checkpoints; one that is running is refused.
 
-    All of them are removed, or none. `attnres ablate` would train them again. Reports go on to name
-    those of recipes of which a run has ended; without a reason they keep the seed open.
+    All of them are removed, or none; where filters choose them, after a question. `attnres ablate`
+    would train them again. Reports go on to name those of recipes of which a run has ended; without
+    a reason they keep the seed open.
     """
+    from attnres_cli.lab.listing import Filter
+
+    asked = Filter(status, variant, recipe, tag, note)
+    if bool(runs) == bool(asked.typed):
+        raise UsageError(
+            "runs rm takes the numbers of runs, or filters as --status failed, not both: attnres "
+            "runs lists them"
+        )
+    if reason is not None and not reason.strip():
+        raise UsageError("--reason takes words, as 'the disk was full'")
+    store, records = _to_change(study, runs or [])
+    if not runs:
+        records = asked.of(store.runs(curves=False))
+        if not records:
+            raise UsageError("these filters leave no run: attnres runs lists them")
+        given = [] if reason is None else ["--reason", reason]
+        again = ["attnres", "runs", "rm", *asked.typed, *given, *address.typed(study), "--yes"]
+        if not yes and not _is_agreed(records, again):
+            say("no run was removed")
+            return
+    _remove(store, records, reason)
+
+
+def _is_agreed(records: Sequence[RunRecord], again: Sequence[str]) -> bool:
+    """Whether whoever types wants these removed. Raises UsageError where nobody can be asked."""
+    from attnres_cli.verdict.format import plural
+
+    counts = Counter(str(record.status) for record in records)
+    of = ", ".join(f"{n} {status}" for status, n in counts.items())
+    what = f"{plural(len(records), 'run')} ({of})"
+    if sys.stdin is None or not sys.stdin.isatty():
+        raise UsageError(f"this removes {what}: to go ahead, {shlex.join(again)}")
+    return typer.confirm(f"remove {what}?", err=True)
+
+
+def _to_change(study: str, ids: Sequence[int]) -> tuple[Store, list[RunRecord]]:
+    """A study, which is not made, to be written to, and its runs of these numbers."""
     from attnres_cli.lab.listing import chosen
     from attnres_cli.store.store import Store
 
-    Store.open(study, create=False)  # rm makes no study
+    Store.open(study, create=False)
     store = Store.open(study, create=True)
-    ids = list(dict.fromkeys(runs))
-    records = chosen(store, study, ids)
-    if reason is not None and not reason.strip():
-        raise UsageError("--reason takes words, as 'the disk was full'")
+    return store, chosen(store, study, list(dict.fromkeys(ids)))
+
+
+def _remove(store: Store, records: Sequence[RunRecord], reason: str | None) -> None:
+    """Remove them with their files, and say what reports go on to tell."""
     before = len(store.removed())
-    store.remove(ids, reason)
+    store.remove([record.id for record in records], reason)
     for record in records:
         shutil.rmtree(store.folder_of(record), ignore_errors=True)
     with suppress(OSError):  # other runs' files are there, or it never was
         store.folder.rmdir()
     told = store.removed()[before:]
-    say(f"removed: {', '.join(str(run_id) for run_id in ids)}")
+    say(f"removed: {', '.join(str(record.id) for record in records)}")
     if told:
         named = ", ".join(f"{gone.variant} seed {gone.seed}" for gone in told)
         how = "excluded for that reason" if reason else "missing, until they are trained again"

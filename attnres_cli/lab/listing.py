@@ -25,6 +25,8 @@ class Filter:
     status: str | None = None
     variant: str | None = None
     recipe: str | None = None  # a name, or the start of a digest
+    tag: str | None = None
+    note: str | None = None  # a part of it
 
     @property
     def typed(self) -> list[str]:
@@ -41,7 +43,8 @@ class Filter:
             raise UsageError(unknown("status", self.status, list(Status)))
         found = list(records)
         for name, value in self._asked.items():
-            if name != "status" and not any(_is(run, name, value) for run in records):
+            is_free = name in ("status", "note")
+            if not is_free and not any(_is(run, name, value) for run in records):
                 known = {each for run in records for each in _known(run, name)}
                 raise UsageError(unknown(f"{name} in this study", value, known))
             found = [run for run in found if _is(run, name, value)]
@@ -49,6 +52,8 @@ class Filter:
 
 
 def _is(run: RunRecord, name: str, value: str) -> bool:
+    if name == "note":
+        return value in run.note
     return value in _known(run, name) or (name == "recipe" and run.recipe_digest.startswith(value))
 
 
@@ -56,6 +61,8 @@ def _known(run: RunRecord, name: str) -> tuple[str, ...]:
     """What a filter of that name may ask this run for."""
     if name == "recipe":
         return run.recipe, run.recipe_digest
+    if name == "tag":
+        return run.tags
     return (getattr(run, name),)
 
 

@@ -65,6 +65,8 @@ def _record(run: Listed, columns: Sequence[str]) -> Record:
         "data": record.fingerprint,
         "code": record.code,
         **{key: run.settings.get(key) for key in columns},
+        "note": record.note,
+        "tags": " ".join(record.tags),
         "status": str(record.status),
         "error": record.error,
         **{key: value for key, value in asdict(run.standing).items() if key != "run_id"},

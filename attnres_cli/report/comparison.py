@@ -163,6 +163,8 @@ def _document(comparison: Comparison, n_tables: int) -> dict[str, Any]:
         "versions": comparison.versions,
         "settings": comparison.settings,
         "removed": [asdict(each) for each in comparison.removed],
+        "notes": {run.id: run.note for run in comparison.records if run.note},
+        "tags": {run.id: run.tags for run in comparison.records if run.tags},
         "codes": {run.variant: shown(run) for run in comparison.records},
         "runs_of_other_code": [run.id for run in comparison.older if run.result is not None],
         "arms_not_shown": comparison.n_hidden,

@@ -28,6 +28,7 @@ def facts_of(comparison: Comparison) -> list[str]:
         f"recipe {comparison.recipe} ({comparison.recipe_digest}), {tokens}; loss: mean ± sd over "
         f"seeds; difference from {comparison.baseline}, paired by seed",
         *labels.lines(comparison),
+        *labels.said(comparison),
         f"data {data.source} ({data.fingerprint}), {data.size}",
         *([f"split: {data.split}"] if data.split else []),
         *_reference_lines(data),

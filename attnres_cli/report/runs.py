@@ -71,7 +71,7 @@ def list_of(lines: Sequence[Listed]) -> Report:
 _COLUMNS: dict[str, Kind] = {
     "run": "number", "status": "word", "recipe": "text", "differs": "code", "variant": "code",
     "seed": "number", "data": "code", "code": "code", "step": "number", "val loss": "text",
-    "owner": "text",
+    "tags": "text", "note": "text", "owner": "text",
 }  # fmt: skip
 _ALWAYS = ("run", "status", "recipe", "variant", "seed", "code", "step", "val loss")
 
@@ -90,6 +90,8 @@ def _columns(line: Listed) -> dict[str, str | Cell]:
         "code": shown(record),
         "step": _progress(line),
         "val loss": _outcome(record),
+        "tags": " ".join(record.tags),
+        "note": record.note,
         "owner": _owner(line.standing),
     }
 
@@ -119,6 +121,8 @@ def _facts(line: Listed) -> list[tuple[str, str]]:
         ("differs", f"{line.differs} (from {line.base})" if line.own else ""),
         ("variant", record.variant),
         ("seed", str(record.seed)),
+        ("note", record.note),
+        ("tags", " ".join(record.tags)),
         ("data", record.fingerprint),
         ("code", shown(record)),
         ("step", _progress(line)),

@@ -168,9 +168,10 @@ def to_record(row: Row, points: Sequence[Point], gates: Sequence[Gate] = ()) -> 
     status = Status(row.status)
     ended = status in (Status.COMPLETE, Status.DIVERGED)
     values = _shared(RunRecord, runs, row) | {"status": status, "versions": row.versions or {}}
-    values["code"] = code_of(row)
     if not all(isinstance(each, str) for each in values["versions"].values()):
         raise ValueError(f"attnres_runs.versions holds {values['versions']!r}")
+    tags = tuple(check_name(tag, "tag") for tag in row.tags or ())
+    values |= {"code": code_of(row), "note": row.note or "", "tags": tags}
     return RunRecord(
         **values,
         recipe=check_name(row.recipe, "recipe"),

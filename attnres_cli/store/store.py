@@ -161,6 +161,24 @@ class Store(Planner):
                 connection.execute(delete(table).where(table.c.run_id.in_(ids)))
             connection.execute(delete(runs).where(runs.c.id.in_(ids)))
 
+    @patient
+    def note(self, run_id: int, text: str) -> None:
+        """Write what people say of a run, in place of what they said; empty takes it away."""
+        with self._write() as connection:
+            connection.execute(update(runs).where(runs.c.id == run_id).values(note=text or None))
+
+    @patient
+    def tag(self, ids: Sequence[int], tag: str, *, away: bool = False) -> int:
+        """Give these runs a tag, or take it away; how many of them that changed."""
+        query = select(runs.c.id, runs.c.tags).where(runs.c.id.in_(ids)).order_by(runs.c.id)
+        with self._write() as connection:
+            found = connection.execute(query.with_for_update()).all()
+            changed = [row for row in found if (tag in (row.tags or ())) == away]
+            for row in changed:
+                tags = sorted({*(row.tags or ()), tag} - ({tag} if away else set()))
+                connection.execute(update(runs).where(runs.c.id == row.id).values(tags=tags))
+        return len(changed)
+
 
 def _waiting(connection: Connection, ids: Sequence[int]) -> int | None:
     """The first of these runs that waits, kept from others: SQLite has one writer at a time."""

@@ -96,6 +96,8 @@ runs = Table(
     Column("versions", JSON),  # what it was planned with, then all it was trained with
     Column("weights_sha256", String(64)),  # null where no weights could be written
     Column("code", String(12), nullable=False),  # digest of what it was planned with; or empty
+    Column("note", Text),  # people's words about it, as the next
+    Column("tags", JSON),  # sorted
     UniqueConstraint(*IDENTITY, name="attnres_one_run"),
 )
 

@@ -27,7 +27,10 @@ OLDER = "0007"
 are of tables fitted to the very tokens they were held against: they are dropped.
 """
 
-_NEW = {runs.name: {"code", "weights_sha256"}, data.name: {"unigram_loss", "bigram_loss", "split"}}
+_NEW = {
+    runs.name: {"code", "weights_sha256", "note", "tags"},
+    data.name: {"unigram_loss", "bigram_loss", "split"},
+}
 """Columns that OLDER does not have, by table."""
 
 _OPTION = "attnres_schema"  # of an engine, where the study it reads is not of SCHEMA
@@ -63,7 +66,8 @@ def upgrade(connection: Connection) -> None:
         _make_anew(connection, runs, code="''")
         _make_anew(connection, data)
     else:
-        add = "ALTER TABLE attnres_runs ADD COLUMN code VARCHAR(12) NOT NULL DEFAULT ''"
+        code = "ADD COLUMN code VARCHAR(12) NOT NULL DEFAULT ''"
+        add = f"ALTER TABLE attnres_runs {code}, ADD COLUMN note TEXT, ADD COLUMN tags JSON"
         unique = "UNIQUE (recipe_digest, variant, seed, fingerprint, code)"
         names = ("unigram", "bigram")
         lines = ", ".join(f"DROP COLUMN {n}_entropy, ADD COLUMN {n}_loss FLOAT" for n in names)

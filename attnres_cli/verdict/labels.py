@@ -49,6 +49,16 @@ def lines(comparison: Comparison) -> list[str]:
     return [*remaining(own), whose, *(_rate(variant, how) for variant, how in tuned)]
 
 
+def said(comparison: Comparison) -> list[str]:
+    """What people say of the runs of a table: a line for each note, then one for each tag."""
+    runs = comparison.records
+    lines = [f"note of {r.variant} seed {r.seed} (run {r.id}): {r.note}" for r in runs if r.note]
+    for tag in sorted({tag for run in runs for tag in run.tags}):
+        ids = ", ".join(str(run.id) for run in runs if tag in run.tags)
+        lines.append(f"tag {tag}: run{'s' if ',' in ids else ''} {ids}")
+    return lines
+
+
 def whose_rates(terms: Terms, how: Tuned | None = None) -> str:
     """Whose learning rates the arms have: the recipe's, one or by design, or found here."""
     if how is not None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
 import sqlite3
 import subprocess
 import sys
@@ -245,3 +247,96 @@ def test_a_run_of_a_living_process_is_listed_as_its_and_not_removed(store: Store
     assert len(listed()) == 6
     runs("rm", "4")
     assert len(listed()) == 5
+
+
+def test_a_note_is_shown_wherever_its_run_is_and_taken_away_by_an_empty_one():
+    runs("note", "2", "the GPU was hot")
+
+    assert [run["note"] for run in listed()] == ["", "the GPU was hot", "", "", "", ""]
+    assert "the GPU was hot" in runs().stdout
+    assert "the GPU was hot" in runs("show", "2").stdout
+    assert [run["run"] for run in listed("--note", "GPU")] == [2]
+    runs("note", "2", "")
+    assert not listed("--note", "GPU")
+    assert "note" not in runs().stdout
+
+
+def test_tags_are_given_to_many_runs_found_by_and_taken_away():
+    said = runs("tag", "1", "2", "3", "keep").stdout
+    runs("tag", "3", "long-run")
+    again = runs("tag", "3", "4", "keep").stdout
+
+    assert (said, again) == ("3 runs tagged keep\n", "1 run tagged keep\n")
+    assert [run["run"] for run in listed("--tag", "keep")] == [1, 2, 3, 4]
+    assert [run["tags"] for run in listed("--tag", "long-run")] == ["keep long-run"]
+    assert "keep long-run" in runs("show", "3").stdout
+    runs("tag", "1", "2", "keep", "--remove")
+    assert [run["run"] for run in listed("--tag", "keep")] == [3, 4]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["note", "1", "a\x1b[31mred"], "one line of at most 500 characters that can be printed"),
+        (["note", "1", "two\nlines"], r"'two\nlines'"),
+        (["note", "1", "x" * 501], "got 501 characters"),
+        (["note", "17", "x"], "no run 17 in study"),
+        (["tag", "1", "2", "3"], "expected a tag after the numbers"),
+        (["tag", "1", "a\x1b[31m"], r"got 'a\x1b[31m': attnres runs tag 1 baseline"),
+        (["tag", "1", "../../x"], "expected a tag"),
+        (["--tag", "keeep"], "unknown tag in this study 'keeep': did you mean 'keep'?"),
+        (["rm", "--tag", "kept"], "unknown tag in this study 'kept'"),
+        (["rm"], "runs rm takes the numbers of runs, or filters as --status failed, not both"),
+        (["rm", "1", "--status", "failed"], "not both"),
+        (["rm", "--status", "running", "--yes"], "these filters leave no run"),
+    ],
+)
+def test_what_no_note_tag_or_choice_can_be_is_refused_in_a_line(arguments: list[str], words: str):
+    runs("tag", "1", "keep")
+
+    with pytest.raises(UsageError) as caught:
+        runs(*arguments)
+
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert [(run["note"], run["tags"]) for run in listed()] == [("", "keep")] + [("", "")] * 5
+
+
+def test_a_note_is_not_lost_by_a_run_that_ends_or_is_removed_by_another(store: Store):
+    runs("note", "4", "to be watched")
+    runs("tag", "4", "keep")
+    record = store.claim([4])
+    assert record is not None
+    store.finish(replace(record, status=Status.COMPLETE, result=RESULT))
+
+    (run,) = listed("--tag", "keep")
+
+    assert (run["status"], run["note"]) == ("complete", "to be watched")
+
+
+def test_runs_are_removed_by_filters_only_after_a_question_or_with_yes():
+    with pytest.raises(UsageError) as caught:
+        runs("rm", "--status", "pending", "--variant", "standard", "--reason", "a typo")
+    assert str(caught.value) == (
+        "this removes 1 run (1 pending): to go ahead, attnres runs rm --status pending "
+        "--variant standard --reason 'a typo' --yes"
+    )
+    assert len(listed()) == 6
+
+    runs("rm", "--variant", "standard", "--yes")
+
+    assert [run["run"] for run in listed()] == [2, 4, 6]
+
+
+@pytest.mark.parametrize(("answer", "left"), [("y\n", [1, 3, 4, 5, 6]), ("\n", [1, 2, 3, 4, 5, 6])])
+def test_a_terminal_is_asked_with_the_count(answer: str, left: list[int]):
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "attnres_cli", "runs", "rm", "--status", "failed"]
+    with subprocess.Popen(command, stdin=theirs, stderr=subprocess.PIPE, text=True) as process:
+        os.write(ours, answer.encode())
+        _, said = process.communicate()
+
+    assert process.returncode == 0
+    assert "remove 1 run (1 failed)? [y/N]:" in said
+    assert ("no run was removed" in said) == (len(left) == 6)
+    assert [run["run"] for run in listed()] == left

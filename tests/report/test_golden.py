@@ -7,13 +7,15 @@ import io
 import json
 import re
 from dataclasses import replace
+from functools import partial
 
 import pytest
 from comparisons import PROBE
 from golden import check
 
-from attnres_cli.config.recipe import validate
+from attnres_cli.config.recipe import load, validate
 from attnres_cli.records.comparison_terms import SHARED, ArmRecipe, Terms, Tuned
+from attnres_cli.records.listed import Listed
 from attnres_cli.records.run import Departure, Standing, Status, Verification
 from attnres_cli.report import against, comparison, page, power, runs, scaling
 from attnres_cli.report.formats import show
@@ -164,16 +166,20 @@ def test_runs_are_listed_and_shown_one_by_one(records, make_run, subtests):
     standing = Standing(1, None, None, None, 1, "2026-01-01T00:00:00+00:00", None, None, None)
     busy = replace(standing, owner="here/1|boot|17|9", is_alive=False, step=120)
     probed = replace(records[0].result, probes=(replace(PROBE, step=0), PROBE))
-    whole = runs.Line(replace(records[0], result=probed), standing, 400)
-    waiting = make_run("attnres", 4, status=Status.PENDING)
+    recipe = load("smoke", ["train.tokens=204800"])
+    one = partial(Listed, recipe=recipe, settings={"optim.lr": 0.02}, own={}, differs="", base="")
+    noted = replace(records[0], result=probed, note="to be watched", tags=("keep", "long"))
+    own = {"optim.lr": 0.02}
+    told = {"settings": own, "own": own, "differs": "optim.lr=0.02", "base": "recipe smoke"}
+    whole = Listed(noted, standing, recipe, **told)
     lines = [
         whole,
-        runs.Line(records[-2], standing, 400),
-        runs.Line(records[-1], standing, 400),
-        runs.Line(make_run("mhc", 3, status=Status.RUNNING), busy, 400),
-        runs.Line(waiting, standing, 400),
+        one(records[-2], standing),
+        one(records[-1], standing),
+        one(make_run("mhc", 3, status=Status.RUNNING), busy),
+        one(make_run("attnres", 4, status=Status.PENDING), standing),
     ]
-    check_all("runs", runs.list_of(lines), subtests, ("table", "json"))
+    check_all("runs", runs.list_of(lines), subtests, ("table", "json", "markdown", "csv"))
     check_all("run", runs.run_of(whole), subtests, ("table", "json"))
     failed = runs.run_of(lines[2])
     check_all("run-failed", failed, subtests, ("table",))

@@ -10,7 +10,7 @@ import pytest
 from comparisons import PROBE
 
 from attnres_cli.records.run import Probe
-from attnres_cli.report.comparison import table_of
+from attnres_cli.report.comparison import report_of, table_of
 from attnres_cli.report.facts import facts_of
 from attnres_cli.report.formats import escaped, show
 from attnres_cli.report.probes import probe_tables
@@ -124,3 +124,19 @@ def test_what_latex_takes_for_commands_is_written_out():
     assert escaped("a_b 50% $x$ {y} \\z & #1 ~^ ±") == (
         r"a\_b 50\% \$x\$ \{y\} \textbackslash{}z \& \#1 \textasciitilde{}\textasciicircum{} $\pm$"
     )
+
+
+def test_notes_and_tags_of_a_tables_runs_are_told_below_it_and_in_json(make_arm, facts):
+    first, second, *others = make_arm("standard", 1.5, 1.6, 1.7)
+    first = replace(first, note="the GPU was hot", tags=("keep",))
+    second = replace(second, tags=("keep", "old"))
+    compared = compare([first, second, *others], facts, "standard")
+
+    told = facts_of(compared)
+    document = report_of([compared]).document
+
+    assert f"note of standard seed 0 (run {first.id}): the GPU was hot" in told
+    assert f"tag keep: runs {first.id}, {second.id}" in told
+    assert f"tag old: run {second.id}" in told
+    assert document["notes"] == {first.id: "the GPU was hot"}
+    assert document["tags"] == {first.id: ("keep",), second.id: ("keep", "old")}
