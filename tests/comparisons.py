@@ -41,8 +41,8 @@ PROBE = Probe(
 
 @pytest.fixture
 def facts() -> DataDescription:
-    """1000 bytes of text."""
-    return DataDescription("0123456789abcdef", "stdlib", 1000, 256, 950, 50, 3.3, 2.4)
+    """100,000 bytes of text."""
+    return DataDescription("0123456789abcdef", "stdlib", 100_000, 256, 95_000, 5000, 3.3, 2.4)
 
 
 @pytest.fixture

@@ -21,8 +21,9 @@ VAL_TOKENS = 2**20  # that they are held against, at most
 
 def table_losses(train: Windows, val: Windows, vocab_size: int) -> tuple[float, float | None]:
     """Mean losses on `val`, nats per token, of two tables fitted to `train`: of token frequencies
-    (unigram, never above ln vocab_size), and of next tokens given this one (bigram; None where it
-    does not lie below: the tokens are too few for it, or do not depend on each other).
+    (unigram; ln vocab_size where it does not lie LEAST_GAIN below), and of next tokens given this
+    one (bigram; None where it does not lie as much below the unigram line: the tokens are too few
+    for it, or do not depend on each other).
 
     Both are smoothed by interpolation after Witten and Bell (1991; Chen and Goodman 1999, 2.4): of
     n counts with k different outcomes, k / (n + k) goes to the next simpler guess; that of the
@@ -46,7 +47,7 @@ def table_losses(train: Windows, val: Windows, vocab_size: int) -> tuple[float, 
     given = (seen + k[before] * frequency[token]) / (n[before] + k[before])
 
     unigram, bigram = (float(-np.log(p).mean()) for p in (frequency[token], given))
-    unigram = min(unigram, uniform)
+    unigram = unigram if unigram <= uniform - LEAST_GAIN else uniform
     return unigram, bigram if bigram <= unigram - LEAST_GAIN else None
 
 

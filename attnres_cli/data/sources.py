@@ -32,7 +32,7 @@ def _texts(config: Data) -> Streams:
         split = documents.rule(train, val, config.val_fraction, what)
     else:
         train, val = by_path(train), by_path(val)
-        split = f"{len(val)} {what}s of their own validate, beside {len(train)}"
+        split = f"{what}s that train: {len(train)}, others that validate: {len(val)}"
     tokens = tokenizers.streams(config.source, train, val, config.tokenizer)
     return replace(tokens, split="; ".join((split, *remarks)))
 

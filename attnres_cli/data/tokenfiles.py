@@ -69,10 +69,10 @@ def load(config: Data) -> Streams:
     for shard in shards:
         refuse_beyond(np.array([shard.low, shard.high]), vocab_size, f"token file {shard.path}")
     streams = Chain([shard.tokens for shard in train]), Chain([shard.tokens for shard in val])
-    split = f"{_files(val)} of their own validate, beside {_files(train)}"
+    split = f"files that train: {len(train)}, others that validate: {len(val)}"
     if not val:
         streams = streams[0].cut(len(streams[0]) - round(config.val_fraction * len(streams[0])))
-        split = f"the last {100 * config.val_fraction:.3g} % of {_files(train)} validates"
+        split = f"the last {100 * config.val_fraction:.3g} % of all files ({len(train)}) validates"
     facts = [vocab_size, len(streams[0]), [[s.tokens.dtype.str, s.digest] for s in shards]]
     return Streams(
         config.source,
@@ -82,10 +82,6 @@ def load(config: Data) -> Streams:
         n_bytes=sum(shard.tokens.nbytes for shard in shards),
         split=split,
     )
-
-
-def _files(shards: Sequence[_Shard]) -> str:
-    return "1 file" if len(shards) == 1 else f"{len(shards)} files"
 
 
 def _mapped(path: Path, config: Data) -> Array:

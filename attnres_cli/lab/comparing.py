@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from attnres_cli.config.margin import nats
 from attnres_cli.config.recipe import Recipe
@@ -165,7 +165,8 @@ def ablation(request: Request, recipe: Recipe, watcher: Watcher) -> Ablation:
 
     def planned(before: Sequence[RunRecord]) -> Plan:
         on = (place.device, place.workers, place.engine, grid.threads_of(before))
-        return rates.by_design(grid.make(recipe, arms, request.seeds, tokens.fingerprint, *on))
+        plan = grid.make(recipe, arms, request.seeds, tokens.fingerprint, *on)
+        return rates.by_design(replace(plan, data=tokens.description))
 
     mine = {(spec.identity[:2], spec.code.digest) for spec in planned([]).specs}
     on_data = [run for run in records if run.fingerprint == tokens.fingerprint]

@@ -149,7 +149,9 @@ class Held:
         """By what runs under a recipe are judged. Raises RecipeError where a margin is none."""
         recipe, found = self.recipe(chosen.recipe_digest), self.slope(chosen)
         margin, slope = self.margin or recipe.margin, found.value if found else None
-        return Rules(None if margin is None else nats(margin, slope), slope, self._removed)
+        margin_nats = None if margin is None else nats(margin, slope)
+        evaluated = recipe.train.eval_tokens
+        return Rules(margin_nats, slope, self._removed, eval_tokens=evaluated)
 
     def chapters(self, chosen: Choice, *, whole: bool) -> list[Chapter]:
         """The comparisons under a recipe, each with its runs; the `whole` ones with what pages and

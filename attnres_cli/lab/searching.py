@@ -26,6 +26,7 @@ from attnres_cli.store.optuna import Turn, asking, optuna_storage, turns
 from attnres_cli.store.retry import retry_s
 from attnres_cli.store.store import Store
 from attnres_cli.verdict.format import computing, duration, plural
+from attnres_cli.verdict.labels import of_data
 
 _RANGES = ("n_layers", "d_model", "n_heads", "d_ff", "aspect", "heads_per_layer", "lr", "tokens")
 
@@ -86,6 +87,7 @@ def lines(request: Request, plan: Plan, step_s: TimeModel) -> list[str]:
     search = request.search
     ranges = _ranges(list(chain(*request.points.values())))
     n_shapes = plural(request.n_shapes, "shape")
+    tokens = [int(point.dimensions["tokens"]) for point in chain(*request.points.values())]
     trials = [(min(search.n_trials, len(points)), points) for points in request.points.values()]
     seconds = predicted_s(trials, step_s, len(plan.devices))
     return [
@@ -102,6 +104,7 @@ def lines(request: Request, plan: Plan, step_s: TimeModel) -> list[str]:
         ),
         f"objective {', '.join(search.objectives)}; first look on seed {search.first_seed}"
         + _confirming(request),
+        *of_data(request.tokens.description, request.recipe, tokens),
         computing(plan),
     ] + (
         []

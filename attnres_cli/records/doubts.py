@@ -6,6 +6,10 @@ import math
 
 from attnres_cli.records.run import DataDescription
 
+MOST_EPOCHS = 4  # Muennighoff et al., Scaling Data-Constrained Language Models, 2023
+SMALL = 0.005  # nats per token: half of the gap that `attnres plan` asks for
+EVAL_NOISE = 0.7  # nats: docs/data.md says how it was measured
+EVAL_TOKENS = round((EVAL_NOISE / SMALL) ** 2)
 LEAST_GAIN = 0.01  # nats per token by which one line must lie below another to say anything
 
 
@@ -29,13 +33,27 @@ def nothing_to_learn(data: DataDescription) -> bool:
     return data.unigram_loss > math.log(data.vocab_size) - LEAST_GAIN
 
 
-def of(data: DataDescription) -> list[str]:
-    """A sentence for each doubt."""
+def of(data: DataDescription, n_tokens: int = 0, eval_tokens: int | None = None) -> list[str]:
+    """A sentence for each doubt that data are enough for runs of `n_tokens` each, evaluated on
+    `eval_tokens`.
+    """
+    found = []
     if nothing_to_learn(data):
-        uniform = math.log(data.vocab_size)
-        return [
+        found.append(
             f"there is nothing to learn: token frequencies leave {data.unigram_loss:.4f} nats per "
-            f"token of ln(vocab) {uniform:.4f}, and the token before adds nothing; unless it lies "
-            "further back, no design can be better than another"
-        ]
-    return []
+            f"token of ln(vocab) {math.log(data.vocab_size):.4f}, and the token before adds "
+            "nothing; unless it lies further back, no design can be better than another"
+        )
+    if data.train_tokens and n_tokens > MOST_EPOCHS * data.train_tokens:
+        found.append(
+            f"a run reads its training tokens {n_tokens / data.train_tokens:.1f} times: repeated "
+            f"more than {MOST_EPOCHS} times they are worth less and less, and designs may differ "
+            "in how they remember (Muennighoff et al. 2023); more data, or fewer train.tokens"
+        )
+    if eval_tokens is not None and eval_tokens < EVAL_TOKENS:
+        found.append(
+            f"runs are evaluated on {eval_tokens:,} tokens: which they are moves a difference by "
+            f"about {EVAL_NOISE / math.sqrt(eval_tokens):.3f} nats per token, of which no interval "
+            f"over seeds knows; {EVAL_TOKENS:,} (train.eval_tokens) take it to {SMALL}"
+        )
+    return found

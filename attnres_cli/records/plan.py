@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from attnres_cli.config.recipe import Recipe
 from attnres_cli.records.code import Code
 from attnres_cli.records.comparison_terms import SHARED, ArmRecipe, Given, Matched, Terms, Tuned
-from attnres_cli.records.run import UNKNOWN, Identity, RunSpec, Settings
+from attnres_cli.records.run import UNKNOWN, DataDescription, Identity, RunSpec, Settings
 
 TIMED_STEPS = 4  # training steps of each arm that a prediction rests on
 _TIMED_FLOPS = {"cpu": 5e10, "cuda": 2e13}  # about a second's work: longer steps are timed in part
@@ -49,6 +49,7 @@ class Plan:
     fingerprint: str
     done: frozenset[Identity] = frozenset()
     terms: Terms = SHARED
+    data: DataDescription | None = None  # None: nobody is told about it
 
     def recipe_of(self, arm: Arm) -> Recipe:
         """What an arm is trained under."""

@@ -135,7 +135,7 @@ def print_plan(plan: Plan, stream: TextIO, title: str = "") -> None:
         table.add_row(variant, *([between] if has_own else []), *cells)
     out.print(table)
     for line in _plan_lines(plan):
-        out.print(Text(line))
+        out.print(Text(line, style="yellow" if line.startswith("warning: ") else ""))
 
 
 def _own(arm: Arm, plan: Plan) -> str:
@@ -163,13 +163,14 @@ def own_text(recipe: Recipe, shared: Recipe) -> str:
 def _plan_lines(plan: Plan) -> list[str]:
     runs = len(plan.arms) * len(plan.seeds)
     steps = between([plan.recipe_of(arm).steps for arm in plan.arms])
-    tokens = between([n_tokens(plan.recipe_of(arm)) for arm in plan.arms])
+    tokens = [n_tokens(plan.recipe_of(arm)) for arm in plan.arms]
     arms = len({arm.variant for arm in plan.arms})
     rates = len(plan.arms) // arms
     grid = f"{rates} learning rates x " if rates > 1 else ""
     lines = [
         f"{runs} runs ({arms} arms x {grid}{len(plan.seeds)} seeds), {len(plan.missing)} to "
-        f"train; each {steps} steps, {tokens} tokens; {plan.flops:.3g} FLOPs in all",
+        f"train; each {steps} steps, {between(tokens)} tokens; {plan.flops:.3g} FLOPs in all",
+        *(labels.of_data(plan.data, plan.recipe, tokens) if plan.data else []),
         computing(plan),
         *([labels.whose_rates(plan.terms)] if plan.terms.by_design else []),
         *labels.remaining(plan.arm_recipes),

@@ -38,6 +38,7 @@ class Rules:
         margin: a difference in nats per token that does not matter; None: none was given.
         slope: by how much the baseline's loss falls per e-fold of compute, nats per token.
         removed: what was removed of the study.
+        eval_tokens: on which losses are measured; None: unknown.
         is_registered: whether arms and seeds were fixed before the first run, for one look.
     """
 
@@ -45,6 +46,7 @@ class Rules:
     slope: float | None = None
     removed: tuple[Removed, ...] = ()
     is_registered: bool = False
+    eval_tokens: int | None = None
 
 
 @dataclass(frozen=True)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
+from attnres_cli.config.recipe import Recipe
+from attnres_cli.records import doubts
 from attnres_cli.records.comparison_terms import ArmRecipe, Matched, Terms, Tuned
+from attnres_cli.records.run import DataDescription
 from attnres_cli.verdict.comparison import Comparison
 from attnres_cli.verdict.format import between
 
@@ -39,6 +42,25 @@ def tokens(comparison: Comparison) -> str:
     if comparison.terms.match != "time" or len(numbers) == 1:
         return f"{max(numbers):,} tokens per run"
     return f"{between(numbers)} tokens per run, on purpose: training time is matched"
+
+
+def of_data(data: DataDescription, recipe: Recipe, n_tokens: Collection[int]) -> list[str]:
+    """What runs of so many tokens will see: size, vocabulary, split, epochs, and what to doubt."""
+    tokenizer = recipe.data.tokenizer or ("bytes" if data.is_bytes else "")
+    lines = [
+        f"data {data.source} ({data.fingerprint}), {data.size}; vocabulary {data.vocab_size:,}"
+        + (f" ({tokenizer})" if tokenizer else "")
+    ]
+    if data.split:
+        lines.append(f"split: {data.split}")
+    if data.train_tokens:
+        epochs = [n / data.train_tokens for n in (min(n_tokens), max(n_tokens))]
+        shown = " to ".join(dict.fromkeys(f"{number:.2g}" for number in epochs))
+        lines.append(
+            f"a run reads its {data.train_tokens:,} training tokens {shown} times (epochs)"
+        )
+    doubted = doubts.of(data, max(n_tokens), recipe.train.eval_tokens)
+    return [*lines, *(f"warning: {doubt}" for doubt in doubted)]
 
 
 def lines(comparison: Comparison) -> list[str]:

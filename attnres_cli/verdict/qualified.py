@@ -57,7 +57,8 @@ def _ended(comparison: Comparison) -> Iterator[str]:
 
 def _learned(comparison: Comparison) -> Iterator[str]:
     """What makes the data too poor for a verdict, and a baseline that learned little of them."""
-    yield from doubts.of(comparison.data)
+    most = max((arm.tokens for arm in comparison.arms), default=0)
+    yield from doubts.of(comparison.data, most, comparison.rules.eval_tokens)
     base, line = comparison.base, doubts.line(comparison.data)
     if line is not None and base is not None and base.mean >= line[1]:
         yield (

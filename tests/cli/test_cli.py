@@ -185,6 +185,9 @@ def test_a_dry_run_prints_the_plan_and_writes_nothing(
     assert code == 0
     assert "4 runs (2 arms x 2 seeds), 4 to train" in out
     assert "predicted time" in out
+    assert "vocabulary 256 (bytes)" in out
+    assert "split: whole files validate, by the hashes of their names" in out
+    assert "warning: runs are evaluated on 4,096 tokens" in out
     assert list(tmp_path.iterdir()) == []
 
 

@@ -69,10 +69,13 @@ def test_arms_that_another_engine_computed_are_named(make_arm, facts):
 
 
 def test_losses_of_tokens_that_are_no_bytes_are_not_said_to_be_of_bytes(make_arm, facts):
-    tokens = replace(facts, source="nanogpt", n_bytes=2000, vocab_size=50257)
+    tokens = replace(facts, source="nanogpt", n_bytes=200_000, vocab_size=50257)
     task = replace(facts, source="recall", n_bytes=0, train_tokens=0)
 
-    for data, size in ((tokens, "1,000 tokens, 50 of"), (task, "generated without end, 50 tokens")):
+    for data, size in (
+        (tokens, "100,000 tokens, 5,000 of"),
+        (task, "generated without end, 5,000 tokens"),
+    ):
         comparison = compare(make_arm("standard", 1.5, 1.6), data, "standard")
         text = "\n".join(facts_of(comparison))
         assert size in text

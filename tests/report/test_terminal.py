@@ -14,7 +14,7 @@ import pytest
 
 from attnres_cli.config.recipe import Recipe
 from attnres_cli.records.plan import Arm, Plan
-from attnres_cli.records.run import Event, RunRecord, Settings, Status
+from attnres_cli.records.run import DataDescription, Event, RunRecord, Settings, Status
 from attnres_cli.report import comparison as export
 from attnres_cli.report import progress, terminal
 from attnres_cli.report.formats import show as print_report
@@ -243,6 +243,24 @@ def test_a_compiled_plan_says_what_will_be_waited_for(plan: Plan):
 )
 def test_a_duration_is_told_in_two_units(seconds: float, text: str):
     assert terminal.duration(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("changes", "vocabulary"),
+    [({}, "256 (bytes)"), ({"vocab_size": 50_257}, "50,257"), ({"source": "npy"}, "256")],
+)
+def test_a_plan_says_what_its_runs_will_read(
+    plan: Plan, facts: DataDescription, changes: dict, vocabulary: str, capsys
+):
+    data = replace(facts, split="whole files validate: 3 of 60", **changes)
+
+    terminal.print_plan(replace(plan, data=data), sys.stdout)
+
+    lines = capsys.readouterr().out.splitlines()
+    assert any(f"vocabulary {vocabulary}" == line.split("; ")[-1] for line in lines)
+    assert "split: whole files validate: 3 of 60" in lines
+    assert "a run reads its 95,000 training tokens 0.004 times (epochs)" in lines
+    assert any(line.startswith("warning: runs are evaluated on 256 tokens") for line in lines)
 
 
 def test_a_run_that_ends_is_one_line_on_stderr(plan: Plan, planned: list[RunRecord], capsys):

@@ -135,3 +135,12 @@ def test_data_that_tell_nothing_are_said_to_be_such(make_arm, facts):
     assert "there is nothing to learn" in told
     task = replace(arms, data=replace(poor, floor=1.2))
     assert not any("nothing to learn" in line for line in qualifiers(task))
+
+
+def test_epochs_and_few_evaluation_tokens_qualify_an_answer(make_arm, facts):
+    runs = make_arm("standard", 1.5, 1.6, tokens=950_000)
+
+    told = "\n".join(qualifiers(compare(runs, facts, "standard", rules=Rules(eval_tokens=1000))))
+
+    assert "reads its training tokens 10.0 times" in told
+    assert "evaluated on 1,000 tokens" in told

@@ -1,0 +1,40 @@
+"""Data that are too poor for a verdict, whoever wins."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+from studies import FACTS
+
+from attnres_cli.records import doubts
+
+
+def test_data_that_suffice_raise_no_doubt():
+    assert doubts.of(FACTS, n_tokens=4 * FACTS.train_tokens, eval_tokens=65_536) == []
+
+
+def test_more_than_four_epochs_are_doubted_by_their_number():
+    (found,) = doubts.of(FACTS, n_tokens=7 * FACTS.train_tokens)
+
+    assert "reads its training tokens 7.0 times" in found
+    assert "Muennighoff et al. 2023" in found
+
+
+def test_generated_tasks_have_no_epochs():
+    assert doubts.of(replace(FACTS, train_tokens=0), n_tokens=10**9) == []
+
+
+@pytest.mark.parametrize(("eval_tokens", "noise"), [(4096, "0.011"), (10_000, "0.007")])
+def test_few_tokens_to_evaluate_on_are_doubted_by_their_noise(eval_tokens: int, noise: str):
+    (found,) = doubts.of(FACTS, eval_tokens=eval_tokens)
+
+    assert f"evaluated on {eval_tokens:,} tokens" in found
+    assert f"about {noise} nats" in found
+    assert "19,600 (train.eval_tokens) take it to 0.005" in found
+
+
+def test_the_noise_of_so_many_tokens_as_are_wanted_is_small():
+    assert doubts.EVAL_NOISE / math.sqrt(doubts.EVAL_TOKENS) == pytest.approx(doubts.SMALL)
+    assert doubts.of(FACTS, eval_tokens=doubts.EVAL_TOKENS) == []
