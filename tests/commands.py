@@ -16,11 +16,11 @@ def ended(*arguments: str) -> int:
     """The exit code; what was printed stays where it went."""
     argv, sys.argv = sys.argv, ["attnres", *arguments]
     try:
-        with pytest.raises(SystemExit) as told:
-            app.main()
+        return app.run()
+    except SystemExit as told:
+        return told.code if isinstance(told.code, int) else 0
     finally:
         sys.argv = argv
-    return told.value.code if isinstance(told.value.code, int) else 0
 
 
 def attnres(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:

@@ -65,7 +65,13 @@ def _warn(message: Warning | str, *_where: object) -> None:
 
 
 def main() -> None:
-    """The command `attnres`. What a user can cause is one line on stderr and an exit code."""
+    """The command `attnres`, as a program."""
+    code = run()
+    console.leave(code, at_once=code == INTERRUPTED)
+
+
+def run() -> int:
+    """Do what is in `sys.argv`; the exit code. What a user can cause is one line on stderr."""
     warnings.showwarning = _warn  # type: ignore[assignment]
     console.mend()
     if shows_all := _TRACEBACK in sys.argv:  # wherever it is typed: the root's options are first
@@ -88,7 +94,7 @@ def main() -> None:
         code = error.exit_code if isinstance(error, AttnresError) else BAD_INPUT
     if code == INTERRUPTED:  # typer makes this of Ctrl-C
         say("interrupted; what is done is in the study, the same command goes on")
-    sys.exit(code)
+    return int(code or DONE)
 
 
 def _words_of(error: Exception) -> str | None:

@@ -35,7 +35,10 @@ first ones first. Ended runs may be among them: all is done when no others are.
 
 _TICK_S = 0.5
 _LOOK_S = 5.0  # between looks at the study while workers train
-_LAST_WORDS_S = 20.0  # for checkpoints, when all is to end
+_LAST_WORDS_S = 20.0  # for checkpoints, when all is to end; a batch system waits for longer
+_BY_HAND_S = (
+    1.5  # the same, where somebody waits: at most the steps since the last are trained again
+)
 _MOST_DEATHS = 3  # in a row in one worker's place, none of them in a run
 
 
@@ -56,7 +59,8 @@ def run_all(store: Store, jobs: Sequence[Job], wanted: Wanted, on_event: OnEvent
     waited for, and taken over if it is gone.
 
     Raises:
-        KeyboardInterrupt: Ctrl-C, SIGTERM or SIGHUP; workers save their runs, which wait again.
+        KeyboardInterrupt: Ctrl-C, SIGTERM or SIGHUP; workers save their runs, if they can in
+            the time that there is, and these wait again.
         WorkersError: one after the other died before it could claim a run.
         StudyError: a worker could not use the study (`AwayError`: its server stayed away).
         DataError: a worker could not load the data.
@@ -65,18 +69,26 @@ def run_all(store: Store, jobs: Sequence[Job], wanted: Wanted, on_event: OnEvent
     pool, patience_s = _Pool(store, jobs, wanted, on_event), store.patience_s
     numbers = (signal.SIGTERM, signal.SIGHUP)
     heeded = [n for n in numbers if signal.getsignal(n) is not signal.SIG_IGN]  # as under nohup
-    before = {number: signal.signal(number, signal.default_int_handler) for number in heeded}
+    before = {number: signal.signal(number, _interrupt) for number in heeded}
+    last_words_s = _LAST_WORDS_S
     try:
         pool.work()
+    except KeyboardInterrupt as asked:
+        last_words_s = _LAST_WORDS_S if asked.args else _BY_HAND_S
+        raise
     finally:
         store.patience_s = 0.0  # nobody waits for a server in order to end
-        _end(pool.workers)
+        _end(pool.workers, last_words_s)
         for number, handler in before.items():
             signal.signal(number, handler)
         with suppress(AwayError):  # the next command finds that our workers are gone
             store.release(list(pool.seen))
             sweep(store)
         store.patience_s = patience_s
+
+
+def _interrupt(number: int, _frame: object) -> None:
+    raise KeyboardInterrupt(number)  # Ctrl-C names no signal
 
 
 class _Pool:
@@ -186,9 +198,12 @@ def _start(number: int, job: Job) -> _Worker:
     try:  # signals to all of our processes are held up there, until a worker knows what to do
         if job.device == "cpu":
             _start_forkserver()
-        process.start()
+        else:
+            process.start()
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    if job.device == "cpu":
+        process.start()  # waits for imports, not to be held up: the copy ends where we are gone
     theirs.close()  # the worker's own alone keeps the pipe open
     return _Worker(number, process, line)
 
@@ -226,15 +241,15 @@ def _how(code: int, for_memory: bool | None) -> str:
     return f"{text}, {who}: lower train.batch_size or --workers"
 
 
-def _end(workers: dict[int, _Worker]) -> None:
-    """Let workers that have come somewhere write that down, for as long as they may; end all."""
+def _end(workers: dict[int, _Worker], last_words_s: float) -> None:
+    """Let workers that have come somewhere write that down, for so long at most; end all."""
     try:
         for worker in workers.values():
             if worker.step:
                 worker.process.terminate()
             else:
                 worker.process.kill()
-        deadline = time.monotonic() + _LAST_WORDS_S
+        deadline = time.monotonic() + last_words_s
         for worker in workers.values():
             worker.process.join(max(0.0, deadline - time.monotonic()))
     except KeyboardInterrupt:  # asked twice

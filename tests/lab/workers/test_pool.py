@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -253,13 +254,53 @@ def test_what_is_interrupted_is_written_down_and_goes_on_bit_for_bit(
         grid.run()
     assert grid.store.statuses(grid.ids) == dict.fromkeys(grid.ids, Status.PENDING)
     assert not lives(grid.pid(grid.ids[0]))
-    assert len(grid.checkpoints()) == 1  # although none was due
+    if number == signal.SIGTERM:  # at Ctrl-C somebody waits, and a busy machine may be too slow
+        assert len(grid.checkpoints()) == 1  # although none was due
     grid.on_step, grid.events = lambda _event: None, []
     grid.run()
 
     steps = [event.step for event in grid.events if event.run_id == grid.ids[0]]
-    assert min(filter(None, steps)) >= 10
+    assert number == signal.SIGINT or min(filter(None, steps)) >= 10
     assert grid.curves() == grid.undisturbed()
+
+
+def test_ctrl_c_does_not_wait_for_a_step_that_does_not_end(tmp_path: Path, often: None):
+    grid, asked_at = Grid(tmp_path, 1, load("smoke", LONG)), []
+
+    def interrupt(event: Event) -> None:
+        if event.step >= 10 and grid.checkpoints():
+            os.kill(grid.pid(event.run_id), signal.SIGSTOP)
+            asked_at.append(time.monotonic())
+            signal.raise_signal(signal.SIGINT)
+
+    grid.on_step = interrupt
+    with pytest.raises(KeyboardInterrupt):
+        grid.run()
+
+    assert time.monotonic() - asked_at[0] < 10  # 1.5 s, on a machine that does nothing else
+    assert grid.store.statuses(grid.ids) == dict.fromkeys(grid.ids, Status.PENDING)
+    grid.on_step = lambda _event: None
+    grid.run()
+    assert grid.curves() == grid.undisturbed()
+
+
+def test_ctrl_c_does_not_wait_for_the_imports_of_workers(grid: Grid, own_stderr: None):
+    halted_at = []
+
+    def wanted(_n_free: int) -> list[int]:
+        threading.Timer(0.3, halt).start()
+        return grid.ids
+
+    def halt() -> None:
+        os.kill(forkserver._forkserver._forkserver_pid, signal.SIGSTOP)
+        halted_at.append(time.monotonic())
+        os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        grid.run(wanted)
+
+    assert time.monotonic() - halted_at[0] < 10
+    os.kill(forkserver._forkserver._forkserver_pid, signal.SIGCONT)
 
 
 def test_a_worker_tells_the_study_that_it_lives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
