@@ -153,6 +153,7 @@ def _one_size(request: Request, recipe: Recipe, *, dry_run: bool) -> tuple[list[
     from attnres_cli.lab.comparing import ablation
     from attnres_cli.report.progress import OnStderr
     from attnres_cli.report.terminal import print_plan
+    from attnres_cli.verdict.format import plural
 
     one = ablation(request, recipe, OnStderr())
     if not dry_run:
@@ -163,5 +164,7 @@ def _one_size(request: Request, recipe: Recipe, *, dry_run: bool) -> tuple[list[
     if len(plans) == 2:  # the learning rates are not known before they are tuned
         first, _ = plans[0]
         runs = len(first.arms) * len(first.seeds)
-        sys.stdout.write(f"then {runs} runs at most, each arm at the rate chosen for it\n")
+        sys.stdout.write(
+            f"then {plural(runs, 'run')} at most, each arm at the rate chosen for it\n"
+        )
     return [], 0

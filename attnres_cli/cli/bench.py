@@ -79,9 +79,11 @@ def step(
     timed. `attnres bench decode` times generation instead.
     """
     from attnres_cli.lab import bench
+    from attnres_cli.verdict.format import plural
 
     plan, tokens, base = _plan(variants, recipe, override, device, engine, baseline)
-    say(f"checking {len(plan.arms)} arms, then {rounds} rounds of training steps")
+    arms = plural(len(plan.arms), "arm")
+    say(f"checking {arms}, then {plural(rounds, 'round')} of training steps")
     _show(bench.steps(plan, tokens, rounds, base, say), form)
 
 
@@ -108,12 +110,13 @@ def decode(
     Half of the recipe's positions are the prompt. Nothing is compiled.
     """
     from attnres_cli.lab import bench
+    from attnres_cli.verdict.format import plural
 
     if engine == "compile":
         raise UsageError("generation is not compiled: --engine eager, or drop --engine")
     plan, tokens, base = _plan(variants, recipe, override, device, engine, baseline)
     sizes = tuple(dict.fromkeys(batch or (1, 16)))
-    say(f"checking {len(plan.arms)} arms, then {rounds} rounds of generation")
+    say(f"checking {plural(len(plan.arms), 'arm')}, then {plural(rounds, 'round')} of generation")
     _show(bench.decode(plan, tokens, rounds, base, sizes, n_new), form)
 
 

@@ -154,11 +154,13 @@ def _preregister(path: str, study: str) -> None:
     from attnres_cli.lab.grid import canonical
     from attnres_cli.records.preregister import read
     from attnres_cli.store.store import Store
+    from attnres_cli.verdict.format import plural
 
     found, recipe = read(path, canonical)
     Store.open(study, create=True).register(found, recipe)
     sys.stdout.write(
-        f"preregistered {found.digest}: {len(found.arms)} arms x {len(found.seeds)} seeds under "
+        f"preregistered {found.digest}: {plural(len(found.arms), 'arm')} x "
+        f"{plural(len(found.seeds), 'seed')} under "
         f"recipe {recipe.name} ({recipe.digest}) in study {study}; reports label all else as "
         "exploratory\n"
     )

@@ -165,10 +165,12 @@ def _check_export(
 
 def _export_events(store: Store, records: Sequence[RunRecord], folder: Path) -> None:
     from attnres_cli.lab.events import write
+    from attnres_cli.verdict.format import plural
 
     written = write(store, records, folder)
     left_out = len(records) - written
-    typer.echo(f"{folder}  {written} runs" + (f", {left_out} not ended" if left_out else ""))
+    more = f", {left_out} not ended" if left_out else ""
+    typer.echo(f"{folder}  {plural(written, 'run')}{more}")
     typer.echo(f"tensorboard --logdir {shlex.quote(str(folder))}")
 
 

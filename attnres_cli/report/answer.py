@@ -13,7 +13,7 @@ from attnres_cli.stats.scaling import Multiplier
 from attnres_cli.verdict import labels
 from attnres_cli.verdict.chapter import Chapter
 from attnres_cli.verdict.comparison import ArmResult, Comparison, Verdict
-from attnres_cli.verdict.format import between, interval, outward
+from attnres_cli.verdict.format import between, interval, outward, plural
 from attnres_cli.verdict.ladder import Ladder
 
 _WORDS: tuple[Verdict, ...] = (*get_args(Word), "no verdict yet", "blocked")
@@ -25,7 +25,7 @@ def question(chapters: Sequence[Chapter]) -> str:
     size, tokens = "", [arm.tokens for each in chapters for arm in each.comparison.arms]
     if models:
         layers, widths = ({m.n_layers for m in models}, {m.d_model for m in models})
-        size = f" with {between(layers)} layers of width {between(widths)}"
+        size = f" with {plural(between(layers), 'layer')} of width {between(widths)}"
     told = ""
     if tokens:
         alone = chapters[0].comparison if len(chapters) == 1 else None

@@ -16,7 +16,7 @@ from attnres_cli.nn.cost import (
     spread,
 )
 from attnres_cli.report.table import Column, Report, Table
-from attnres_cli.verdict.format import interval
+from attnres_cli.verdict.format import interval, plural
 
 Bench = StepBench | DecodeBench
 _NESTED = {
@@ -44,8 +44,8 @@ def report_of(bench: Bench) -> Report:
         rows = arms = [_stepped(bench, arm) for arm in bench.arms]
     conditions, records = bench.conditions, [_flat(row) for row in rows]
     taken = (
-        f"median [quartiles] of {conditions.rounds} rounds in which the arms take turns; vs "
-        f"{conditions.baseline}: of each round's ratio"
+        f"median [quartiles] of {plural(conditions.rounds, 'round')} in which the arms take turns; "
+        f"vs {conditions.baseline}: of each round's ratio"
     )
     return Report(
         title=f"recipe {conditions.recipe}: {what}",
@@ -60,8 +60,8 @@ def report_of(bench: Bench) -> Report:
 
 def _how_decoded(bench: DecodeBench) -> list[str]:
     return [
-        f"{bench.n_new} tokens after a prompt of {bench.n_prompt}, whose own pass is taken off; "
-        "one at a time, keys and values kept, nothing compiled",
+        f"{plural(bench.n_new, 'token')} after a prompt of {bench.n_prompt}, whose own pass is "
+        "taken off; one at a time, keys and values kept, nothing compiled",
         "checked first: every token is the likeliest of the reference engine's, to rounding",
     ]
 
@@ -83,8 +83,9 @@ def _how_stepped(bench: StepBench) -> list[str]:
 def _where(conditions: Conditions) -> list[str]:
     shape = conditions.shape
     return [
-        f"recipe {conditions.recipe} ({conditions.recipe_digest}): {shape['n_layers']} layers, "
-        f"width {shape['d_model']}, {shape['n_heads']} heads, {shape['mlp']} {shape['d_ff']}, "
+        f"recipe {conditions.recipe} ({conditions.recipe_digest}): "
+        f"{plural(shape['n_layers'], 'layer')}, width {shape['d_model']}, "
+        f"{plural(shape['n_heads'], 'head')}, {shape['mlp']} {shape['d_ff']}, "
         f"sequences of {shape['seq_len']}, batch {shape['batch_size']}, "
         f"vocabulary {shape['vocab_size']}",
         f"computed with {conditions.computed}, engine {conditions.engine}, "

@@ -10,6 +10,7 @@ from attnres_cli.config import shipped
 from attnres_cli.nn import design_page
 from attnres_cli.nn.design_page import Description, Finding
 from attnres_cli.report.table import Cell, Column, Report, Table
+from attnres_cli.verdict.format import plural
 
 _SHADES = " ·░▒▓█"
 _MOST_SITES = 65
@@ -93,10 +94,10 @@ def _drawing(described: Description) -> list[str]:
         return [f"{n} sites are too many to draw; try --shape n_layers=8"]
     assert described.joined is not None
     lines = [
-        f"who reads what at step 0, {described.n_layers} layers: a row per site (the last is the "
-        "output's), a column per output (the first is the embedding); the darker, the larger its "
-        "weight in the row; ─ goes with the output to its left: they are read as a sum, with one "
-        "weight"
+        f"who reads what at step 0, {plural(described.n_layers, 'layer')}: a row per site (the "
+        "last is the output's), a column per output (the first is the embedding); the darker, the "
+        "larger its weight in the row; ─ goes with the output to its left: they are read as a sum, "
+        "with one weight"
     ]
     for l, (row, joined) in enumerate(zip(described.mixing, described.joined, strict=True), 1):
         largest = max(map(abs, row)) or 1.0
@@ -115,7 +116,7 @@ def _costs(described: Description, paper: Sequence[tuple[str, float]]) -> list[s
     per_sublayer = described.extra_bytes / (2 * described.d_model * sublayers)
     share = described.n_params / described.trunk_params
     facts = [
-        f"{described.spec} at {described.n_layers} layers of width {described.d_model} "
+        f"{described.spec} at {plural(described.n_layers, 'layer')} of width {described.d_model} "
         "(--shape n_layers=...,d_model=...):",
         f"  parameters     {described.n_params:+,}, {share:+.3%} of the layers' "
         f"{described.trunk_params:,}",
@@ -157,8 +158,8 @@ def recipe_of(name: str, overrides: Sequence[str]) -> Report:
         text.append("with " + " ".join(f"--set {override}" for override in overrides))
     text.append(
         f"\ndigest {loaded.digest}: {shape.n_params():,} parameters of the trunk with 256 byte "
-        f"tokens (d_ff {shape.d_ff}, d_head {shape.d_head}); {loaded.steps:,} steps of "
-        f"{loaded.tokens_per_step:,} tokens, {tokens:,} in all; "
-        f"{3 * shape.flops_per_token() * tokens:.3g} training FLOPs per run of standard"
+        f"tokens (d_ff {shape.d_ff}, d_head {shape.d_head}); "
+        f"{plural(f'{loaded.steps:,}', 'step')} of {loaded.tokens_per_step:,} tokens, {tokens:,} "
+        f"in all; {3 * shape.flops_per_token() * tokens:.3g} training FLOPs per run of standard"
     )
     return Report("", text=text)

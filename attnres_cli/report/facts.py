@@ -84,8 +84,9 @@ def _looked(comparison: Comparison) -> Iterator[str]:
         at = [size for size, _ in islice(held.looks(next(iter(held.rates))), _SHOWN_LOOKS)]
         later = "" if held.is_registered else ", ...; between them no word changes"
         of = "registered" if held.is_registered else "planned"
+        were = "was" if held.planned == 1 else "were"
         yield (
-            f"verdicts at {', '.join(map(str, at))} seeds{later} ({held.planned} were {of} for "
+            f"verdicts at {', '.join(map(str, at))} seeds{later} ({held.planned} {were} {of} for "
             f"{plural(len(held.rates), 'arm')})"
         )
     if (slope := comparison.rules.slope) is not None:

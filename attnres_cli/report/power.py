@@ -125,7 +125,7 @@ def _notes(found: PowerAnalysis) -> list[str]:
     if first.n_arms:
         lines[-1] = (
             f"measured over {plural(first.n_arms, 'arm')} of this study, which share at most "
-            f"{first.n_pairs} seeds with the baseline"
+            f"{plural(first.n_pairs, 'seed')} with the baseline"
         )
     others = f", an arm {_time(max(time for _, time in arms))} at most" if arms else ""
     lines.append(

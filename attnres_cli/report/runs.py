@@ -143,7 +143,7 @@ def _facts(line: Listed) -> list[tuple[str, str]]:
             ("time", f"{duration(result.train_s)}, {1000 * result.step_s:.1f} ms per step"),
             ("peak memory", f"{result.peak_bytes / 2**20:,.0f} MiB"),
             ("computed with", f"{result.settings.numerics} on {result.settings.device_name}"),
-            ("engine", f"{result.settings.engine}, {result.settings.threads} threads"),
+            ("engine", f"{result.settings.engine}, {plural(result.settings.threads, 'thread')}"),
         ]
     return found + sorted(record.versions.items())
 
@@ -188,7 +188,7 @@ def verification_of(found: Verification) -> Report:
 
 def _equal(found: Verification, before: RunResult) -> list[str]:
     weights = "; no weights are kept to compare" if found.weights is None else ", weights"
-    points, loss = f"{len(before.curve)} points of the curve", _exact(before.val_loss)
+    points, loss = f"{plural(len(before.curve), 'point')} of the curve", _exact(before.val_loss)
     return [f"equal, bit for bit: {points}, final loss {loss}{weights}"]
 
 

@@ -80,14 +80,14 @@ def _prefers(one: Optimum) -> str:
         depths = _span([float(s.trial.dimensions["n_layers"]) for s in one.confirmed])
         return (
             f"{_who(one)} may be best at any of its {len(one.confirmed)} confirmed shapes with "
-            f"{depths} layers, and is lowest at {named(best)}"
+            f"{plural(depths, 'layer')}, and is lowest at {named(best)}"
         )
     text = f"{_who(one)} prefers {named(best)}"
     if not others:
         return text
     depths = _span([float(s.trial.dimensions["n_layers"]) for s in others])
     which = "another" if len(others) == 1 else f"one of {len(others)} others"
-    return f"{text} or {which} with {depths} layers"
+    return f"{text} or {which} with {plural(depths, 'layer')}"
 
 
 def _who(one: Optimum) -> str:

@@ -17,7 +17,7 @@ from attnres_cli.records.comparison_terms import Given
 from attnres_cli.records.plan import TIMED_STEPS, Arm, Plan, n_tokens
 from attnres_cli.report.table import Report, Table
 from attnres_cli.verdict import labels
-from attnres_cli.verdict.format import between, computing, duration
+from attnres_cli.verdict.format import between, computing, duration, plural
 
 _STYLE = {"good": "green", "bad": "red", "warning": "yellow", "strong": "bold"}
 _LEAST_TEXT = 13  # columns in which names and sentences are broken into lines
@@ -167,9 +167,10 @@ def _plan_lines(plan: Plan) -> list[str]:
     arms = len({arm.variant for arm in plan.arms})
     rates = len(plan.arms) // arms
     grid = f"{rates} learning rates x " if rates > 1 else ""
+    each = f"{plural(steps, 'step')}, {plural(between(tokens), 'token')}"
     lines = [
-        f"{runs} runs ({arms} arms x {grid}{len(plan.seeds)} seeds), {len(plan.missing)} to "
-        f"train; each {steps} steps, {between(tokens)} tokens; {plan.flops:.3g} FLOPs in all",
+        f"{plural(runs, 'run')} ({plural(arms, 'arm')} x {grid}{plural(len(plan.seeds), 'seed')}), "
+        f"{len(plan.missing)} to train; each {each}; {plan.flops:.3g} FLOPs in all",
         *(labels.of_data(plan.data, plan.recipe, tokens) if plan.data else []),
         computing(plan),
         *([labels.whose_rates(plan.terms)] if plan.terms.by_design else []),

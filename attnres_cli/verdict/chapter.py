@@ -18,6 +18,7 @@ from attnres_cli.errors import RecipeError
 from attnres_cli.records.run import Probe, RunRecord
 from attnres_cli.records.search_records import plain_name
 from attnres_cli.verdict.comparison import ArmResult, Comparison
+from attnres_cli.verdict.format import plural
 
 PLUGIN = "FILE"
 """In a command, for the file of a plugin that is not known here."""
@@ -183,7 +184,7 @@ def names(chapters: Sequence[Chapter]) -> list[str]:
 
 def _words(recipe: Recipe, others: Sequence[Recipe]) -> list[str]:
     mine, model = settings(recipe), recipe.model
-    parts = [f"{model.n_layers} layers of width {model.d_model}"]
+    parts = [f"{plural(model.n_layers, 'layer')} of width {model.d_model}"]
     for key in differing(others):
         if key not in _TOLD and (value := mine.get(key)) is not None:
             section, _, name = key.partition(".")

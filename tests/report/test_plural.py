@@ -1,0 +1,68 @@
+"""One of a thing is one thing: in reports, pages, plans and lists of a study of one run per arm."""
+
+from __future__ import annotations
+
+import io
+import re
+from pathlib import Path
+
+import pytest
+from commands import attnres
+from studies import SETTINGS, fill
+
+from attnres_cli.config.recipe import validate
+from attnres_cli.records.plan import Arm, Plan
+from attnres_cli.report.terminal import print_plan
+
+WRONG = re.compile(
+    r"(?<![\d.,=])1 (arms|designs|files|heads|layers|points|recipes|rounds|rows|runs|seeds|shapes|"
+    r"sizes|steps|sublayers|tables|threads|tokens|trials|workers)\b"
+)
+ONE = {
+    "name": "single",
+    "model": {"n_layers": 1, "d_model": 8, "n_heads": 1, "seq_len": 16},
+    "optim": {"lr": 1e-2},
+    "train": {"tokens": 64, "batch_size": 4, "eval_tokens": 16, "n_evals": 1},
+}
+
+
+@pytest.fixture
+def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One run of each of two arms, of one layer, one head and one step."""
+    monkeypatch.chdir(tmp_path)
+    fill(Path("attnres.db"), validate(ONE, "single"), {"standard": [1.5], "attnres": [1.4]})
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        *(f"report --format {form}" for form in ("table", "markdown", "csv", "latex", "html")),
+        "report attnres --against paper",
+        "report --scaling",
+        "runs",
+        "runs show 1",
+        "runs export --tensorboard boards",
+        "plan",
+        "variants attnres --shape n_layers=1,d_model=8",
+        "recipes smoke --set train.tokens=1024",
+    ],
+)
+@pytest.mark.usefixtures("study")
+def test_one_of_a_thing_is_one_thing(command: str, capsys: pytest.CaptureFixture[str]):
+    if "tensorboard" in command:
+        pytest.importorskip("tensorboard")
+
+    _, out, err = attnres(capsys, *command.split())
+
+    assert out + err
+    found = [match[0] for match in WRONG.finditer(f"{out}\n{err}")]
+    assert found == []
+
+
+def test_a_plan_of_one_run_says_so():
+    recipe, out = validate(ONE, "single"), io.StringIO()
+
+    print_plan(Plan(recipe, (Arm("standard", 9, 9, 0.5),), (0,), ("cpu",), SETTINGS, "f"), out)
+
+    assert "1 run (1 arm x 1 seed), 1 to train; each 1 step, 64 tokens" in out.getvalue()
+    assert not WRONG.search(out.getvalue())
