@@ -68,6 +68,17 @@ def read_text(
         raise error(f"{what} {path} is not UTF-8 text") from reason
 
 
+def write_new(path: Path, text: str, error: type[AttnresError] = UsageError) -> None:
+    """Write a file that is not there yet. Raises `error` where it is, or cannot be written."""
+    try:
+        with path.open("x", encoding="utf-8") as out:  # never over a file that is there
+            out.write(text)
+    except FileExistsError:
+        raise error(f"{path} is there already: take another name, or move it") from None
+    except OSError as reason:
+        raise error(f"{path} cannot be written: {reason.strerror}") from reason
+
+
 def sha256(path: Path) -> str:
     """64 hex digits of a file's content. Raises OSError."""
     with path.open("rb") as file:

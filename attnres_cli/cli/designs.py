@@ -15,6 +15,7 @@ from attnres_cli.cli.options import Override, Plugins
 from attnres_cli.config import complete
 from attnres_cli.console import say
 from attnres_cli.errors import SOME_FAILED, UsageError, VariantError, unknown
+from attnres_cli.files import write_new
 
 _SHAPE = {"n_layers": 8, "d_model": 1024}
 
@@ -170,13 +171,7 @@ def _start(name: str) -> None:
     camel = "".join(word.capitalize() for word in name.split("_"))
     text = text.replace("MyVariant", camel).replace("my_variant", name)
     file = Path(f"{name}.py")
-    try:
-        with file.open("x", encoding="utf-8") as out:  # never over a file that is there
-            out.write(text)
-    except FileExistsError:
-        raise VariantError(f"{file} is there already: take another name, or move it") from None
-    except OSError as error:
-        raise VariantError(f"{file} cannot be written: {error.strerror}") from error
+    write_new(file, text, VariantError)
     typer.echo(f"wrote {file}: change it, then")
     for command in (f"check {name}", f"ablate standard {name}"):
         typer.echo(f"  attnres {command} --plugin {file}")

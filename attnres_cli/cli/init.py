@@ -1,0 +1,37 @@
+"""The command `attnres init`: begin a recipe of one's own."""
+
+from __future__ import annotations
+
+import shlex
+from typing import Annotated
+
+import typer
+
+from attnres_cli.errors import UsageError
+
+
+def init(
+    data: Annotated[str, typer.Argument(help="A file or folder of text or tokens.")],
+    output: Annotated[
+        str | None,
+        typer.Option(
+            help="The recipe to write. Default: here, called as the data.", metavar="FILE"
+        ),
+    ] = None,
+) -> None:
+    """Write a recipe on data of one's own, with comments: a file to change and to train by."""
+    from attnres_cli.files import path_of, slug, write_new
+    from attnres_cli.lab.begin import recipe_text
+
+    folder = path_of(data, "the data").resolve()
+    file = path_of(output or f"{slug(folder.stem)}.yaml", "--output")
+    if file.suffix not in (".yaml", ".yml") or not str(file).isprintable():
+        raise UsageError(f"--output takes the name of a .yaml file, got {str(file)!r}")
+    if file.resolve().is_relative_to(folder):
+        raise UsageError(f"{file} would lie among its own data: --output another folder's FILE")
+    if file.exists():
+        raise UsageError(f"{file} is there already: --output names another, or move it")
+    write_new(file, recipe_text(data, shlex.quote(str(file))))
+    typer.echo(f"wrote {file}: change it, then")
+    for more in (" --dry-run", ""):
+        typer.echo(f"  attnres ablate --recipe {shlex.quote(str(file))}{more}")

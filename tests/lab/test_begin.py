@@ -1,0 +1,166 @@
+"""A recipe that is begun on somebody's data loads them as it is written."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from commands import attnres
+
+from attnres_cli.config.recipe import Recipe, load
+from attnres_cli.data import sources
+from attnres_cli.errors import DataError
+from attnres_cli.lab.begin import recipe_text
+
+TEXT = "a text of my own, " * 3000
+TOKENS = np.random.default_rng(0).zipf(1.5, 200_000) % 50_257
+
+
+def begun(path: Path) -> Recipe:
+    """The recipe that is written for a path, loaded as a file is."""
+    file = path.parent / "begun.yaml"
+    file.write_text(recipe_text(str(path), file.name), encoding="utf-8")
+    recipe = load(str(file))
+    tokens = sources.load(recipe)  # it suffices as it is
+    assert recipe.train.tokens <= 4 * tokens.description.train_tokens
+    return recipe
+
+
+def shard(tokens: np.ndarray) -> bytes:
+    header = np.zeros(256, "<i4")
+    header[:3] = 20240520, 1, len(tokens)
+    return header.tobytes() + tokens.astype("<u2").tobytes()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Of a name that YAML and shells would read otherwise."""
+    (found := tmp_path / "mine: 'ü'").mkdir()
+    return found
+
+
+def test_a_folder_of_text_is_read_as_text_whatever_else_lies_in_it(folder: Path):
+    (folder / "a.txt").write_text(TEXT)
+    (folder / "b.txt").write_text(TEXT)
+    (folder / "logo.png").write_bytes(b"\x89PNG\0")
+
+    data = begun(folder).data
+
+    assert (data.source, data.path, data.val_path) == ("text", str(folder), None)
+
+
+@pytest.mark.parametrize("names", [("wiki.train.tokens", "wiki.valid.tokens"), ("train", "val")])
+def test_text_that_is_called_train_and_val_is_divided_so(folder: Path, names: tuple[str, str]):
+    for name in (*names, "test"):
+        (folder / name).mkdir()
+        (folder / name / "a.txt").write_text(TEXT)
+
+    data = begun(folder).data
+
+    assert (data.path, data.val_path) == tuple(str(folder / name) for name in names)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "found"),
+    [
+        ("tokens.bin", TOKENS.astype("<u2").tobytes(), ("nanogpt", None)),
+        ("tokens.bin", TOKENS.astype("<u4").tobytes(), ("nanogpt", "uint32")),
+        ("x_train_000000.bin", shard(TOKENS), ("llmc", None)),
+    ],
+)
+def test_token_files_go_before_the_text_beside_them(
+    folder: Path, name: str, content: bytes, found: tuple[str, str | None]
+):
+    (folder / name).write_bytes(content)
+    (folder / "input.txt").write_text(TEXT)
+
+    data = begun(folder).data
+
+    assert (data.source, data.dtype) == found
+
+
+def test_an_array_is_read_and_one_that_is_no_tokens_is_passed_over(folder: Path):
+    np.save(folder / "tokens.npy", TOKENS)
+    assert begun(folder).data.source == "npy"
+
+    np.save(folder / "tokens.npy", np.zeros((100, 100)))
+    (folder / "a.txt").write_text(TEXT)
+    assert begun(folder).data.source == "text"
+
+
+def test_a_tokenizer_beside_token_files_tells_their_vocabulary(folder: Path):
+    np.save(folder / "tokens.npy", TOKENS % 256)
+    held = {"model": {"vocab": {"a": 0, "b": 299}}, "added_tokens": [{"id": 300}]}
+    (folder / "tokenizer.json").write_text(json.dumps(held))
+
+    assert begun(folder).data.vocab_size == 301
+
+
+def test_budgets_fit_data_that_are_few(folder: Path):
+    (folder / "a.txt").write_text(TEXT[:4000])
+
+    recipe = begun(folder)
+
+    assert recipe.train.tokens == 4 * 3800
+    assert recipe.train.eval_tokens == 192
+
+
+@pytest.mark.parametrize(
+    ("content", "words"), [(b"\0\1", "holds no text"), (b"hi", "2 tokens"), (None, "holds no text")]
+)
+def test_where_nothing_can_be_trained_on_the_reason_is_said(
+    folder: Path, content: bytes | None, words: str
+):
+    if content is not None:
+        (folder / "a").write_bytes(content)
+
+    with pytest.raises(DataError, match=words):
+        recipe_text(str(folder), "x.yaml")
+
+
+def test_the_command_writes_a_recipe_once_and_says_what_to_type(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    (folder / "a.txt").write_text(TEXT)
+    monkeypatch.chdir(folder.parent)
+
+    code, out, _ = attnres(capsys, "init", folder.name, "--output", "my.yaml")
+    *_, command = out.strip().splitlines()
+    again = attnres(capsys, "init", folder.name, "--output", "my.yaml")
+    dry = [*command.split()[1:], "--dry-run", "--seeds", "2", "--set", "model.n_layers=1"]
+
+    assert code == 0
+    assert command == "  attnres ablate --recipe my.yaml"
+    assert again[0] == 2
+    assert "my.yaml is there already" in again[2]
+    assert attnres(capsys, *dry)[0] == 0
+    assert [path.name for path in sorted(folder.parent.iterdir())] == [folder.name, "my.yaml"]
+
+
+@pytest.mark.parametrize(
+    ("typed", "words"),
+    [
+        (["none"], "none does not exist"),
+        (["a.txt", "--output", "my.txt"], "--output takes the name of a .yaml file"),
+        (["a.txt", "--output", "no/my.yaml"], "cannot be written: No such file"),
+        (["."], "would lie among its own data"),
+    ],
+)
+def test_what_cannot_be_meant_is_one_line_and_writes_nothing(
+    typed: list[str],
+    words: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.chdir(tmp_path)
+    Path("a.txt").write_text(TEXT)
+
+    code, out, err = attnres(capsys, "init", *typed)
+
+    assert (code, out) == (2, "")
+    assert words in err
+    assert err.count("\n") == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]
