@@ -218,16 +218,6 @@ class AttnRes(Residual):
             scores += self.heads * pairs
         return self.sources.flops() + scores
 
-    def extra_bytes_per_token(self, itemsize: int) -> int:
-        sites, numbers = self.n_sublayers + 1, self.sources.numbers()
-        if self.query is not None:
-            numbers += (self.rank or self.d_model) * sites  # every key, once
-        if self.project is not None:
-            numbers += self.d_model * 2 * sites  # a query out and in
-        if self.keeps_stream:  # an output and it in, it out, and in at each site
-            numbers += self.d_model * (3 * self.n_sublayers + sites)
-        return itemsize * numbers
-
     def dead_params(self) -> Mapping[str, Sequence[int]]:
         """Those of the first site, where under a softmax the weight of its only source is 1."""
         if self.norm != "softmax":

@@ -151,14 +151,6 @@ class Delta(Residual):
         project = 0 if self.project is None else 2 * d * d
         return 4 * d * self.n_pairs + 2 * d * self.n_scored + (2 * d + project) * sites
 
-    def extra_bytes_per_token(self, itemsize: int) -> int:
-        sites = self.n_sublayers - 1
-        moved = self.n_pairs + self.n_scored + 2 * sites  # the stream in, h out
-        moved += 3 * sum(self.sources.place(l) > 1 for l in range(1, self.n_sublayers))
-        if self.project is not None:  # the stream in, a gate out and in
-            moved += 3 * sites
-        return itemsize * self.d_model * moved
-
     def dead_params(self) -> Mapping[str, Sequence[int]]:
         """What sites of one source have: its weight is 1."""
         dead = [site for site, seen in enumerate(self.visible) if len(seen) == 1]

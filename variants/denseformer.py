@@ -83,8 +83,3 @@ class DenseFormer(Residual):
 
     def extra_flops_per_token(self) -> int:
         return 2 * self.d_model * sum(map(len, self.visible))
-
-    def extra_bytes_per_token(self, itemsize: int) -> int:
-        reads = sum(map(len, self.visible))
-        writes = sum(1 for seen in self.visible if seen)
-        return itemsize * self.d_model * (reads + writes)

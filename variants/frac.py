@@ -70,6 +70,3 @@ class FracConnections(LearnedRows):
         m = self.n_streams
         per_sublayer = 2 * m + 1 + (0 if self.weight is None else 2 * m + 3)
         return 2 * self.d_model * self.n_sublayers * per_sublayer
-
-    def extra_bytes_per_token(self, itemsize: int) -> int:
-        return itemsize * self.d_model * 2 * self.n_sublayers

@@ -11,8 +11,7 @@ the weight (1 - 1 / (L + 1))^L, more than 1/e at any depth; with a bias of -2 it
 32 sublayers. Not `standard` at step 0.
 Parameters: L (D^2 + D), or L (D + 1) for scalar gates.
 Cost: with G = D gates per token, or 1: a product of width D for each and the two multiplications of
-the sum, L (2 G D + 2 G + 2 D) FLOPs; the stream read once more, the gates written and read,
-L (D + 2 G) numbers.
+the sum, L (2 G D + 2 G + 2 D) FLOPs; no bytes.
 Depth mixing: M[l, i] = g_i prod_{j = i + 1}^{l - 1} (1 - g_j), g_0 = 1, of each token, and of each
 channel for vector gates. Rows sum to one.
 Refused: a bias that is not finite.
@@ -63,9 +62,6 @@ class Highway(Residual):
     def extra_flops_per_token(self) -> int:
         logits_and_carry = 2 * self.n_gates * self.d_model + 2 * self.n_gates
         return self.n_sublayers * (logits_and_carry + 2 * self.d_model)
-
-    def extra_bytes_per_token(self, itemsize: int) -> int:
-        return itemsize * self.n_sublayers * (self.d_model + 2 * self.n_gates)
 
     def depth_mixing(self, values: Sequence[Hidden]) -> Tensor:
         sources = torch.eye(self.n_sublayers + 1).to(values[0])

@@ -13,9 +13,8 @@ Start: (a_l, b_l) = 2 softmax(w_l) with w = 0, so a = b = 1; B = 0; c = 1 for h_
 older ones; row j of A has the same value for each channel i with i mod r = j, 0 elsewhere, and unit
 length, so that rows are orthogonal. The model is `standard` at step 0.
 Parameters: rw: 2 L. lr: 2 r D L. pa: 2 r D L + sum_l min(k, l). Sums of these for both.
-Cost: rw: 2 D FLOPs per sublayer, no bytes. lr: (4 r + 1) D FLOPs, and 3 D + 2 r numbers moved: the
-stream once more, the r inner values, the term. pa: 2 m D FLOPs and (m + 1) D numbers on top, m =
-min(k, l), for the weighted sum of streams.
+Cost: rw: 2 D FLOPs per sublayer, no bytes. lr: (4 r + 1) D FLOPs, no bytes. pa: 2 m D
+FLOPs on top for the weighted sum of streams, m = min(k, l), of which m - 1 are read for it.
 Depth mixing: for rw M[l, i] = a_i prod_{j = i + 1}^{l - 1} b_j, a_0 = 1. The other kinds mix
 channels, so that there is no weight per channel.
 Refused: a rank that rw does not have, or above the width; `previous` without pa.
@@ -98,13 +97,6 @@ class Laurel(Residual):
         scalars = 0 if self.logits is None else 2 * self.n_sublayers
         maps = 0 if self.down is None else (4 * self.rank + 1) * self.n_sublayers
         return self.d_model * (scalars + maps + (0 if self.past is None else 2 * self.first[-1]))
-
-    def extra_bytes_per_token(self, itemsize: int) -> int:
-        if self.down is None:
-            return 0
-        maps = self.n_sublayers * (3 * self.d_model + 2 * self.rank)
-        sums = 0 if self.past is None else self.d_model * (self.first[-1] + self.n_sublayers)
-        return itemsize * (maps + sums)
 
     @classmethod
     def canonical_options(

@@ -42,6 +42,9 @@ class PostNorm(Residual):
     def write(self, state: Hidden, l: int, y: Hidden) -> Hidden:
         return self.after_sum[l - 1](self.sum(state, y))
 
+    def extra_flops_per_token(self) -> int:
+        return 0  # as many norms as there are without it
+
     def depth_mixing(self, values: Sequence[Hidden]) -> Tensor:
         sources = torch.eye(self.n_sublayers + 1).to(values[0])
         x, row = values[0], sources[0].expand(*values[0].shape, -1)  # (B, T, D, L + 1)

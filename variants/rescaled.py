@@ -36,6 +36,3 @@ class Rescaled(Residual):
 
     def extra_flops_per_token(self) -> int:
         return self.d_model * (self.n_sublayers + 1)
-
-    def extra_bytes_per_token(self, itemsize: int) -> int:
-        return itemsize * 2 * self.d_model * (self.n_sublayers + 1)

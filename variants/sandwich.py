@@ -31,6 +31,3 @@ class Sandwich(Residual):
 
     def extra_flops_per_token(self) -> int:
         return 4 * self.d_model * self.n_sublayers
-
-    def extra_bytes_per_token(self, itemsize: int) -> int:
-        return itemsize * 2 * self.d_model * self.n_sublayers

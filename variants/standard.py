@@ -26,6 +26,9 @@ class Standard(Residual):
     def write(self, state: Hidden, l: int, y: Hidden) -> Hidden:
         return state + y
 
+    def extra_flops_per_token(self) -> int:
+        return 0
+
     def table_one(self) -> TableOne:
         """Stream and output in, stream out."""
         return TableOne("standard", 3.0, None, 3.0)

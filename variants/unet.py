@@ -74,6 +74,3 @@ class UNet(Residual):
 
     def extra_flops_per_token(self) -> int:
         return 2 * self.d_model * self.n_skips
-
-    def extra_bytes_per_token(self, itemsize: int) -> int:
-        return itemsize * 3 * self.d_model * self.n_skips

@@ -77,6 +77,3 @@ class X0(Residual):
 
     def extra_flops_per_token(self) -> int:
         return 3 * self.d_model * self.n_layers
-
-    def extra_bytes_per_token(self, itemsize: int) -> int:
-        return itemsize * 3 * self.d_model * self.n_layers

@@ -47,6 +47,3 @@ class MyVariant(Residual):
 
     def finish(self, state: Hidden) -> Hidden:
         return state
-
-    def extra_flops_per_token(self) -> int:
-        return self.n_sublayers * self.d_model

@@ -16,6 +16,7 @@ from attnres_cli.errors import UsageError
 from attnres_cli.lab.grid import sketch
 from attnres_cli.nn import measure, variant
 from attnres_cli.nn.cost import ArmCost, Conditions, DecodeArm, DecodeBench, StepBench
+from attnres_cli.nn.counting import costs_of
 from attnres_cli.nn.depthmix import engines
 from attnres_cli.nn.generate import generate
 from attnres_cli.nn.model import Transformer, init_weights
@@ -69,7 +70,7 @@ def _counted(arm: Arm, plan: Plan, vocab_size: int) -> ArmCost:
     shape = plan.recipe.model.shape(vocab_size)
     design = sketch(arm.variant, shape)
     itemsize = 2 if plan.settings.precision == "bf16" else 4
-    extra = design.extra_bytes_per_token(itemsize)
+    extra = itemsize * costs_of(design).numbers
     return ArmCost(
         variant=arm.variant,
         n_params=arm.n_params,

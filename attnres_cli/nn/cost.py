@@ -46,8 +46,8 @@ class ArmCost:
     """One arm.
 
     Attributes:
-        extra_flops: forward FLOPs per token beyond `standard`, by the design's own formula.
-        extra_bytes: forward reads and writes per token beyond `standard`, likewise.
+        extra_flops: forward FLOPs per token beyond `standard`.
+        extra_bytes: forward reads and writes per token beyond `standard`, as counting.py counts.
         io_per_sublayer: all of them, per sublayer and in units of d_model; `standard` has 3.
         wrong: why the arm was not timed, None if it was.
         disagreement: relative differences from the reference engine, of loss and gradients.

@@ -9,6 +9,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
+from attnres_cli.nn.counting import costs_of
 from attnres_cli.nn.depthmix import engines
 from attnres_cli.nn.design_page import Description
 from attnres_cli.nn.model import n_params
@@ -42,7 +43,7 @@ def describe(typed: Variant, n_layers: int, d_model: int) -> Description:
         trunk_params=shape.n_params() - 2 * shape.vocab_size * d_model,
         extra_flops=design.extra_flops_per_token(),
         trunk_flops=shape.flops_per_token(),
-        extra_bytes=design.extra_bytes_per_token(ITEMSIZE),
+        extra_bytes=ITEMSIZE * costs_of(design).numbers,
         equals_standard=design.equals_standard_at_init,
         mixing=None if at_start is None else at_start.mean(dim=(0, 1, 2)).tolist(),
         joined=None if sums is None else sums.tolist(),

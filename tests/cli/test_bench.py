@@ -165,6 +165,8 @@ def test_an_arm_that_cannot_be_run_does_not_stop_the_others(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     def fails(h: Tensor, x: Tensor) -> Tensor:
+        if h.is_meta:  # counted, not computed
+            return h
         raise RuntimeError("out of luck")
 
     break_reads(monkeypatch, fails)

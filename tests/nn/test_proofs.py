@@ -117,14 +117,14 @@ class GrowsLate(Plain):
         return x
 
 
-class Gains(Plain):
+class SaysNoCost(MixesChannels):
     def extra_flops_per_token(self) -> int:
-        return -1
+        return 0
 
 
-class CountsBytesOnce(Plain):
-    def extra_bytes_per_token(self, itemsize: int) -> int:
-        return 100
+class Overstates(MixesChannels):
+    def extra_flops_per_token(self) -> int:
+        return 6 * 4 * self.d_model**2
 
 
 class OtherwiseStarted(WithScale):
@@ -208,8 +208,8 @@ BROKEN: list[tuple[type[Residual], Proof, str]] = [
     (Unused, model.learns, "residual.scale, row 1, has no gradient; dead_params does not say"),
     (CallsDeadWhatLearns, model.learns, "residual.scale, row 2, has a gradient of"),
     (GrowsLate, model.counts_parameters, "parameters were counted before a pass, "),
-    (Gains, design.counts_costs, "extra_flops_per_token() gives -1"),
-    (CountsBytesOnce, design.counts_costs, "(2) gives 100 and (4) gives 100"),
+    (SaysNoCost, design.counts_costs, "gives 0, its operations are 3,072 at width 16 and 6"),
+    (Overstates, design.counts_costs, "leave it out, and they are counted"),
     (OtherwiseStarted, model.starts_as_standard, "is True, but logits at"),
     (StandardUnclaimed, model.starts_as_standard, "it is standard at step 0"),
     (Overflows, model.stays_finite, "a logit is nan"),
@@ -307,3 +307,10 @@ def test_numbers_that_differ_are_told_with_the_digits_that_differ(
     found: float, expected: float, words: str
 ):
     assert told_apart(found, expected) == words
+
+
+def test_a_comparison_refuses_flops_that_are_stated_wrongly():
+    register("broken")(SaysNoCost)
+
+    with pytest.raises(VariantError, match=r"extra_flops_per_token\(\) gives 0, its operations"):
+        admit(parse("broken"), SHAPE)

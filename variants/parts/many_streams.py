@@ -69,11 +69,6 @@ class ManyStreams(Residual):
     def finish(self, state: State) -> Hidden:
         return read(state.x, self.readout(state.x))
 
-    def extra_bytes_per_token(self, itemsize: int) -> int:
-        """Each stream is read twice and written once per sublayer, and read once at the output."""
-        per_sublayer, at_output = 3 * self.n_streams - 1, self.n_streams + 1
-        return itemsize * self.d_model * (self.n_sublayers * per_sublayer + at_output)
-
     def depth_mixing(self, values: Sequence[Hidden]) -> Tensor | None:
         """Beside the streams go rows (B, T, n, L+1), the weight of every v_i in each of them. The
         maps of the streams are applied to both, so no design states its equation twice.

@@ -76,14 +76,6 @@ class Blocks:
         """Per token: 2 D for each source of a site."""
         return 2 * self.d_model * self.n_pairs
 
-    def numbers(self) -> int:
-        """Read and written per token, beyond what `standard` does: running sums, every source at
-        each site that sees it, h.
-        """
-        summed = sum(self.place(l) > 1 for l in range(1, self.n_sublayers + 1))
-        moved = self.n_pairs + self.n_sublayers + 1 + 3 * summed - 3 * self.n_sublayers
-        return self.d_model * moved
-
 
 class Means(Blocks):
     """With the log of their counts as prior, a mean counts every output the same."""
@@ -122,12 +114,6 @@ class UnitSums(Blocks):
 
     def flops(self) -> int:
         return super().flops() + 4 * self.d_model * self.n_sublayers
-
-    def numbers(self) -> int:
-        """The other sum too: y or itself in, itself out."""
-        outputs = range(1, self.n_sublayers + 1)
-        also = sum(self.place(l) == 1 or not self.is_finished(l) for l in outputs)
-        return super().numbers() + 2 * self.d_model * also
 
 
 class Window(Blocks):

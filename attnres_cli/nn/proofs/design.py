@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from attnres_cli.nn import design_page
+from attnres_cli.nn.counting import costs_of
 from attnres_cli.nn.plugins import place_of
 from attnres_cli.nn.proofs.subject import BrokenError, Subject, agree, design_of, values_for
 from attnres_cli.nn.residual import Residual, registry
@@ -56,13 +57,17 @@ def keeps_states(subject: Subject) -> None:
 
 
 def counts_costs(subject: Subject) -> None:
-    """FLOPs beyond `standard` are none or more, and bytes grow with the type's size."""
-    design = subject.untrained().residual
-    if design.extra_flops_per_token() < 0:
-        raise BrokenError(f"extra_flops_per_token() gives {design.extra_flops_per_token()}")
-    two, four = (design.extra_bytes_per_token(size) for size in (2, 4))
-    if four != 2 * two:
-        raise BrokenError(f"extra_bytes_per_token(2) gives {two} and (4) gives {four}")
+    """FLOPs per token are those that its operations count, to a fifth and five per channel."""
+    shape = subject.shape
+    with torch.device("meta"):
+        design = subject.variant.build(shape.d_model, shape.n_sublayers)
+    stated, counted = design.extra_flops_per_token(), costs_of(design).flops
+    if abs(stated - counted) > counted / 5 + 5 * shape.d_model * (shape.n_sublayers + 1):
+        raise BrokenError(
+            f"extra_flops_per_token() gives {stated:,}, its operations are {counted:,} at width "
+            f"{shape.d_model} and {shape.n_sublayers} sublayers: correct it, or leave it out, and "
+            "they are counted"
+        )
 
 
 def reads_back(subject: Subject) -> None:

@@ -16,7 +16,7 @@ from attnres_cli.nn.depthmix import engines
 from attnres_cli.nn.design_page import Finding
 from attnres_cli.nn.proofs import design, model
 from attnres_cli.nn.proofs.subject import BrokenError, NotApplicableError, Proof, Subject
-from attnres_cli.nn.residual import registry
+from attnres_cli.nn.residual import is_shipped, registry
 from attnres_cli.nn.shape import Shape
 from attnres_cli.nn.variant import Variant
 
@@ -91,11 +91,14 @@ def prove(subject: Subject, proofs: Sequence[Proof]) -> Iterator[Finding]:
 
 
 def admit(variant: Variant, shape: Shape) -> None:
-    """Raise VariantError where a design raises, gives wrong shapes, or mixes tokens; whatever its
-    engine, whose faults are not its own.
+    """Raise VariantError where a design raises, gives wrong shapes, mixes tokens or states wrong
+    FLOPs; whatever its engine, whose faults are not its own.
     """
     subject = Subject(variant, shape)
-    for proof in (design.keeps_shape, design.is_token_wise):
+    proofs: tuple[Proof, ...] = (design.keeps_shape, design.is_token_wise)
+    if not is_shipped(registry()[variant.name]):
+        proofs = (*proofs, design.counts_costs)
+    for proof in proofs:
         try:
             with engines.use("reference"):
                 proof(subject)

@@ -77,9 +77,6 @@ def test_costs_of_blocks_of_two_counted_by_hand():
     pairs = 1 + 2 + 2 + 3 + 3
 
     assert (sums.flops(), units.flops()) == (2 * 16 * pairs, 2 * 16 * pairs + 4 * 16 * 4)
-    made_and_mixed, running_sums, standard = pairs + 5, 3 * 2, 3 * 4
-    assert sums.numbers() == 16 * (made_and_mixed + running_sums - standard)
-    assert units.numbers() == sums.numbers() + 16 * 2 * 2  # at each block's first output
 
 
 @pytest.mark.parametrize(
