@@ -50,23 +50,26 @@ class Ablation:
     baseline: str
     watcher: Watcher
 
-    def _planned(self) -> tuple[Plan, list[RunRecord]]:
-        """The plan, and the runs that the study holds."""
+    def _planned(self) -> tuple[Plan, list[RunRecord], Store | None]:
+        """The plan, and the runs that the study holds, if there is one."""
         held, recipe = Store.existing(self.request.place.study), self.shared.recipe
         own = held.arm_recipes(recipe.digest, self.tokens.fingerprint) if held else []
         plan, records = self._matched(own), held.runs(curves=False) if held else []
         if grid.without(plan, records).missing and (note := _of_other_code(plan, records)):
             self.watcher.note(note)
-        return plan, records
+        return plan, records, held
 
     def foreseen(self) -> Iterator[tuple[Plan, str]]:
         """The plans to carry out, with titles, so far as they are known before the first run.
         Raises UsageError and VariantError as `compared`.
         """
-        plan, records = self._planned()
+        plan, records, held = self._planned()
+        folder_of = held.folder_of if held else None
 
         def timed(part: Plan) -> Plan:
-            return grid.timed(grid.without(part, records), self.tokens, self.watcher.note)
+            return grid.timed(
+                grid.without(part, records, folder_of), self.tokens, self.watcher.note
+            )
 
         plan = timed(plan)
         yield plan, ""
@@ -80,7 +83,7 @@ class Ablation:
         """Train what is missing; the comparisons (a second at tuned rates), number of failures.
         Raises UsageError where an arm cannot be made equal to the baseline.
         """
-        plan, _ = self._planned()
+        plan, _, _ = self._planned()
         place, facts = self.request.place, self.tokens.description
         store = Store.open(place.study, create=True)
         kept = store.keep_arm_recipes(plan, facts)  # of two commands one was first to time

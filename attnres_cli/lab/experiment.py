@@ -89,7 +89,7 @@ class Experiment:
     def complete(self, plan: Plan, title: str) -> Plan:
         """Train what the study lacks of a plan, timed and told before; the plan as it was told."""
         records = self.records(plan.specs)
-        plan = grid.without(plan, records)
+        plan = grid.without(plan, records, self.store.folder_of)
         if plan.missing:
             plan = grid.timed(plan, self.tokens, self.watcher.note)
             self.watcher.plan(plan, title)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import torch
 
@@ -18,10 +19,13 @@ from attnres_cli.nn.proofs.prove import admit
 from attnres_cli.nn.residual import Residual, presets
 from attnres_cli.nn.shape import Shape
 from attnres_cli.records import machine
+from attnres_cli.records.machine import Cores
 from attnres_cli.records.plan import TIMED_STEPS, Arm, Plan
 from attnres_cli.records.run import WAITS, RunRecord, RunSpec
 from attnres_cli.train import device as computing
+from attnres_cli.train.checkpoint import newest_step
 from attnres_cli.train.trainer import seconds_per_step
+from attnres_cli.verdict.format import plural
 
 _NARROW = 256  # widths up to which two processes of one thread beat one of two on a CPU
 
@@ -84,27 +88,48 @@ def make(
     engine: str = "auto",
     threads: int | None = None,
 ) -> Plan:
-    """The whole grid, and where it will be computed. Raises DeviceError or UsageError where device,
-    engine and the recipe's `compile` do not go together.
-
-    On a CPU runs take as many `threads` as earlier ones of the comparison (`threads_of`), since
-    their number decides the rounding. Of a new one it is 1 up to a width of 256, where processes of
-    one thread each pay most, else all cores, shared by the workers typed. Without a number of
-    workers there are as many as the cores have room for, on GPUs one for each.
+    """The whole grid, and where it will be computed: by default by as many workers as the cores
+    have room for, on GPUs by one for each. `threads` are those of earlier runs of the comparison
+    (`threads_of`). Raises DeviceError or UsageError where device, engine and the recipe's `compile`
+    do not go together.
     """
-    found, n_cores = computing.devices(device), machine.cores().n
-    if threads is None:
-        is_narrow = found == ["cpu"] and recipe.model.d_model <= _NARROW
-        threads = 1 if is_narrow else max(1, n_cores // (workers or len(found)))
-    threads = min(threads, n_cores)
+    found, allowed = computing.devices(device), machine.cores()
+    on_cpu = found == ["cpu"]
+    hands = workers or (0 if on_cpu else len(found))
+    is_narrow = on_cpu and recipe.model.d_model <= _NARROW
+    threads, whose = _threads(is_narrow, hands, allowed, threads)
     if workers is None:
-        room = n_cores // threads if found == ["cpu"] else len(found)
+        room = allowed.n // threads if on_cpu else len(found)
         workers = min(room, len(arms) * len(seeds))
     shape = recipe.model.shape(vocab_size=1)
     run_flops = 3.0 * shape.flops_per_token() * recipe.steps * recipe.tokens_per_step
     settings = computing.settings(recipe, found[0], threads, run_flops, engine)
     devices = tuple(found[i % len(found)] for i in range(workers))
-    return Plan(recipe, arms, seeds, devices, settings, fingerprint)
+    return Plan(
+        recipe, arms, seeds, devices, settings, fingerprint, threads_by=whose if on_cpu else ""
+    )
+
+
+def _threads(is_narrow: bool, workers: int, on: Cores, held: int | None) -> tuple[int, str]:
+    """CPU threads of each run, and whose word that is: that of earlier runs of the comparison, as
+    their number decides the rounding. Of a new one it is 1 for a narrow model, where processes of
+    one thread each pay most, else all cores, shared by the workers typed (0: none were). The cores
+    that may be used and OMP_NUM_THREADS bound it all the same.
+    """
+    wanted = held or (1 if is_narrow else max(1, on.n // max(1, workers)))
+    most = min(machine.most_threads() or on.n, on.n)
+    cores_ = f"{plural(on.n, 'core')}, {f'by {on.by}' if on.by else 'all of this machine'}"
+    bound = cores_ if most == on.n else f"OMP_NUM_THREADS={most}"
+    if held and most < held:
+        whose = f"not {held} as the study's runs, which are not paired with these: {bound}"
+    elif most < wanted:
+        whose = bound
+    elif held:
+        whose = "as the study's runs"
+    else:
+        whose = f"which pays up to a width of {_NARROW}" if is_narrow else "shared by all workers"
+    threads = min(wanted, most)
+    return threads, f"{plural(threads, 'thread')} for each run, {whose}; {cores_}"
 
 
 def threads_of(records: Iterable[RunRecord]) -> int | None:
@@ -152,10 +177,17 @@ def _step_s(arm: Arm, plan: Plan, tokens: Tokens) -> float | None:
     return seconds * batch_size / sequences
 
 
-def without(plan: Plan, records: Sequence[RunRecord]) -> Plan:
-    """The plan less its runs that have ended, whatever came of them."""
+def without(
+    plan: Plan, records: Sequence[RunRecord], folder_of: Callable[[RunRecord], Path] | None = None
+) -> Plan:
+    """The plan less its runs that have ended, whatever came of them. Of those that have checkpoints
+    in their folders, it knows from which step they go on.
+    """
     held = {record.identity for record in records if record.status not in WAITS}
-    return replace(plan, done=frozenset(held))
+    waiting = [record for record in records if record.status in WAITS]
+    steps = {run.identity: newest_step(folder_of(run)) for run in waiting} if folder_of else {}
+    begun = {identity: step for identity, step in steps.items() if step}
+    return replace(plan, done=frozenset(held), begun=begun)
 
 
 def jobs(plan: Plan, study: str) -> list[Job]:

@@ -106,6 +106,7 @@ def lines(request: Request, plan: Plan, step_s: TimeModel) -> list[str]:
         + _confirming(request),
         *of_data(request.tokens.description, request.recipe, tokens),
         computing(plan),
+        *([plan.threads_by] if plan.threads_by else []),
     ] + (
         []
         if seconds is None

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import heapq
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from attnres_cli.config.recipe import Recipe
 from attnres_cli.records.code import Code
@@ -50,6 +51,8 @@ class Plan:
     done: frozenset[Identity] = frozenset()
     terms: Terms = SHARED
     data: DataDescription | None = None  # None: nobody is told about it
+    threads_by: str = ""  # threads of each run, and whose word that is
+    begun: Mapping[Identity, int] = field(default_factory=dict)  # steps that runs go on from
 
     def recipe_of(self, arm: Arm) -> Recipe:
         """What an arm is trained under."""
@@ -129,12 +132,14 @@ class Plan:
         """Predicted wall time of the missing runs, one compilation per arm; None if untimed."""
         free_at = [_START_S] * len(self.devices)
         to_compile = {arm.variant for arm in self.arms if self.settings.compiled}
-        for arm, _ in self.missing:
+        for arm, seed in self.missing:
             if arm.step_s is None:
                 return None
             compile_s = _COMPILE_S if arm.variant in to_compile else 0.0
             to_compile.discard(arm.variant)
-            run_s = compile_s + _steps(self.recipe_of(arm)) * arm.step_s
+            recipe = self.recipe_of(arm)
+            left = 1 - self.begun.get(self.spec(arm, seed).identity, 0) / recipe.steps
+            run_s = compile_s + left * _steps(recipe) * arm.step_s
             heapq.heapreplace(free_at, free_at[0] + run_s)
         return max(free_at)
 

@@ -171,8 +171,10 @@ def _plan_lines(plan: Plan) -> list[str]:
     lines = [
         f"{plural(runs, 'run')} ({plural(arms, 'arm')} x {grid}{plural(len(plan.seeds), 'seed')}), "
         f"{len(plan.missing)} to train; each {each}; {plan.flops:.3g} FLOPs in all",
+        *_going_on(plan),
         *(labels.of_data(plan.data, plan.recipe, tokens) if plan.data else []),
         computing(plan),
+        *([plan.threads_by] if plan.threads_by else []),
         *([labels.whose_rates(plan.terms)] if plan.terms.by_design else []),
         *labels.remaining(plan.arm_recipes),
     ]
@@ -183,6 +185,14 @@ def _plan_lines(plan: Plan) -> list[str]:
         lines.append(f"disk: {kept} for final weights; while it trains up to {written} more")
         lines.append(_prediction(plan))
     return lines
+
+
+def _going_on(plan: Plan) -> list[str]:
+    """`1 of them goes on: attnres seed 0 from step 120`; none where all begin."""
+    steps = [(arm, n, plan.begun.get(plan.spec(arm, n).identity)) for arm, n in plan.missing]
+    begun = [f"{arm.variant} seed {n} from step {step:,}" for arm, n, step in steps if step]
+    goes = "goes" if len(begun) == 1 else "go"
+    return [f"{len(begun)} of them {goes} on: {', '.join(begun)}"] if begun else []
 
 
 def _megabytes(n_bytes: int) -> str:

@@ -109,6 +109,11 @@ class Checkpoints:
                 file.unlink(missing_ok=True)
 
 
+def newest_step(folder: Path) -> int:
+    """After which step a run's newest checkpoint was written; 0 without one."""
+    return max((int(note.stem) for note in folder.glob("[0-9]*.json")), default=0)
+
+
 def clear(folder: Path, weights: str = WEIGHTS) -> None:
     """Remove a run's checkpoints, half-written files and then empty folders, not final weights: all
     that are there, or those of this name.

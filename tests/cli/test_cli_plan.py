@@ -17,7 +17,7 @@ from commands import attnres
 from studies import RESULT, SETTINGS, fill
 
 from attnres_cli.config.recipe import Recipe, load
-from attnres_cli.records import device_flops
+from attnres_cli.records import machine
 from attnres_cli.stats.looks import LEAST_SEEDS, first_rate
 from attnres_cli.stats.power import detectable, multiplier, noise, seeds_needed
 from attnres_cli.verdict.family import BASELINE_FIRST
@@ -250,10 +250,8 @@ def test_cores_are_those_that_a_container_may_use(
     folder: Path, tiny_recipe: Recipe, capsys, monkeypatch: pytest.MonkeyPatch
 ):
     """With a quota of three cores and runs of one thread, three workers fit."""
-    quota = folder.with_name("cpu.max")
-    quota.write_text("300000 100000")
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
-    monkeypatch.setattr(device_flops, "_QUOTA", quota)
+    monkeypatch.setattr(machine, "_quota", lambda: 3)
     fill(folder, tiny_recipe, {"standard": LOSSES})
 
     _, out, _ = planned(capsys)

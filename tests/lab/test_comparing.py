@@ -14,7 +14,8 @@ from commands import attnres, process
 from attnres_cli.config.recipe import load
 from attnres_cli.data import sources
 from attnres_cli.lab.workers.provenance import code_of
-from attnres_cli.records import device_flops
+from attnres_cli.records import machine
+from attnres_cli.records.machine import Cores
 from attnres_cli.stats.looks import first_rate, interval
 from attnres_cli.store.store import Store
 
@@ -80,7 +81,8 @@ def test_later_commands_keep_the_threads_that_a_comparison_has(
     capsys: pytest.CaptureFixture[str],
 ):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(device_flops, "cores", lambda: tuple(range(n_cores)))
+    monkeypatch.setattr(machine, "cores", lambda: Cores(tuple(range(n_cores)), n_cores))
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     recipe = load("smoke")
     monkeypatch.setattr(studies, "FACTS", sources.load(recipe).description)
     two = replace(studies.SETTINGS, threads=2)

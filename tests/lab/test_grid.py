@@ -8,7 +8,10 @@ import pytest
 
 from attnres_cli.config.recipe import load
 from attnres_cli.lab import grid
-from attnres_cli.records import device_flops
+from attnres_cli.records import machine
+from attnres_cli.records.machine import Cores
+from attnres_cli.records.run import Status
+from attnres_cli.report.terminal import _plan_lines
 
 
 @pytest.fixture
@@ -47,10 +50,62 @@ def test_a_plan_lacks_what_the_study_has_by_other_code_alone(plan, make_run):
 def test_threads_follow_from_what_is_compared_and_workers_from_them(
     width: int, workers: int, threads: int, expected: tuple[int, int], monkeypatch
 ):
-    monkeypatch.setattr(device_flops, "cores", lambda: tuple(range(8)))
+    monkeypatch.setattr(machine, "cores", lambda: Cores(tuple(range(8)), 8))
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     recipe = load("smoke", [f"model.d_model={width}"])
     arms = grid.resolve(["standard", "rezero"], recipe, 256)
 
     made = grid.make(recipe, arms, (0, 1, 2, 3), "0", "cpu", workers, threads=threads)
 
     assert (len(made.devices), made.settings.threads) == expected
+
+
+NOT_PAIRED = "not 4 as the study's runs, which are not paired with these: "
+
+
+@pytest.mark.parametrize(
+    ("width", "held", "omp", "allowed", "threads", "said"),
+    [
+        (512, None, "", Cores((0, 1), 2), 2, "2 threads for each run, shared by all workers; 2 "
+         "cores, all of this machine"),
+        (512, None, "1", Cores((0, 1), 2), 1, "1 thread for each run, OMP_NUM_THREADS=1; 2 cores"),
+        (512, None, "8", Cores((0, 1), 2), 2, "2 threads for each run, shared by all workers"),
+        (512, None, "", Cores((0, 1, 2, 3), 2, "the container's quota"), 2,
+         "shared by all workers; 2 cores, by the container's quota"),
+        (64, None, "8", Cores((0, 1), 2), 1, "1 thread for each run, which pays up to a width of"),
+        (64, 2, "", Cores((0, 1), 2), 2, "2 threads for each run, as the study's runs; 2 cores"),
+        (64, 4, "1", Cores((0, 1), 2), 1, f"1 thread for each run, {NOT_PAIRED}OMP_NUM_THREADS=1"),
+        (64, 4, "", Cores((0, 1), 2, "the process's affinity"), 2,
+         f"2 threads for each run, {NOT_PAIRED}2 cores, by the process's affinity"),
+    ],
+)  # fmt: skip
+def test_the_environment_bounds_the_threads_and_the_plan_says_whose_word_was_taken(
+    width: int, held: int, omp: str, allowed: Cores, threads: int, said: str, monkeypatch
+):
+    monkeypatch.setattr(machine, "cores", lambda: allowed)
+    monkeypatch.setenv("OMP_NUM_THREADS", omp)
+    recipe = load("smoke", [f"model.d_model={width}"])
+    arms = grid.resolve(["standard"], recipe, 256)
+
+    made = grid.make(recipe, arms, (0,), "0", "cpu", None, threads=held)
+
+    assert made.settings.threads == threads
+    assert said in made.threads_by
+
+
+def test_a_plan_knows_from_which_step_runs_with_checkpoints_go_on(plan, make_run, tmp_path):
+    (standard, dense), of = plan.arms, ("smoke", plan.recipe.digest)
+    runs = [
+        replace(run, code=arm.code.digest, fingerprint=plan.fingerprint)
+        for arm, run in (
+            (dense, make_run("denseformer", 0, recipe=of, status=Status.PENDING)),
+            (standard, make_run("standard", 1, recipe=of, status=Status.RUNNING)),
+        )
+    ]
+    for name in ("000000012.json", "000000024.json", "000000024.safetensors"):
+        (tmp_path / name).touch()
+
+    found = grid.without(plan, runs, lambda run: tmp_path / ("" if run is runs[0] else "none"))
+
+    assert found.begun == {runs[0].identity: 24}
+    assert "1 of them goes on: denseformer seed 0 from step 24" in _plan_lines(found)
