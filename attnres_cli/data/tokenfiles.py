@@ -72,7 +72,8 @@ def load(config: Data) -> Streams:
     split = f"files that train: {len(train)}, others that validate: {len(val)}"
     if not val:
         streams = streams[0].cut(len(streams[0]) - round(config.val_fraction * len(streams[0])))
-        split = f"the last {100 * config.val_fraction:.3g} % of all files ({len(train)}) validates"
+        of = "the one file" if len(train) == 1 else f"{len(train)} files in a row"
+        split = f"the last {100 * config.val_fraction:.3g} % of {of} validates"
     facts = [vocab_size, len(streams[0]), [[s.tokens.dtype.str, s.digest] for s in shards]]
     return Streams(
         config.source,

@@ -108,6 +108,7 @@ def test_the_files_of_a_folder_are_one_stream_in_the_order_of_their_names(tmp_pa
     tokens = load("llmc", tmp_path, val_fraction=0.2)
 
     assert held(tokens) == [list(range(800)), list(range(800, 1000))]
+    assert tokens.description.split == "the last 20 % of 2 files in a row validates"
 
 
 def test_the_files_that_a_pattern_matches_are_read_and_no_others(tmp_path: Path):
@@ -135,6 +136,7 @@ def test_the_files_of_a_folder_that_are_called_so_validate(tmp_path: Path, train
     tokens = load("nanogpt", tmp_path, val_fraction=0.5)
 
     assert held(tokens) == [list(range(100)), list(range(100, 150))]
+    assert tokens.description.split == "files that train: 1, others that validate: 1"
 
 
 def test_a_word_that_only_begins_like_validation_does_not_make_a_file_validate(tmp_path: Path):
