@@ -67,6 +67,18 @@ _OUTSIDE = """() => [...document.querySelectorAll('svg text')].filter(text => {
 }).map(text => text.textContent)"""
 """Words of figures that reach out of them."""
 
+_VERDICTS = """() => [...document.querySelectorAll('table')].map(table => {
+  const titles = [...table.querySelectorAll('thead th')].map(th => th.textContent);
+  const at = titles.indexOf('verdict');
+  if (at < 0) return [];
+  return [...table.rows].map(row => {
+    const range = document.createRange();  // what is written, which may be wider than its cell
+    range.selectNodeContents(row.cells[at]);
+    return Math.max(...[range, row.cells[at]].map(each => each.getBoundingClientRect().right));
+  });
+}).filter(edges => edges.length)"""
+"""Of every verdict table, the right edges of its verdicts."""
+
 _FIGURES = """() => [...document.querySelectorAll('figure')].map(figure => {
   const svg = figure.querySelector('svg');
   const boxes = [...svg.querySelectorAll('path, use, image')].map(el => el.getBoundingClientRect());
@@ -180,6 +192,18 @@ def test_a_page_is_drawn_whole_and_open_to_everyone(visit: Visit, path: Path):
     assert visit.complaints == []
     assert found.response["passes"]
     assert found.violations_count == 0, found.generate_report()
+
+
+def test_the_verdicts_are_in_sight_on_a_phone_without_scrolling_sideways(browser, pages: Path):
+    visit = Visit(browser, pages / "page.html", WIDTHS["phone"])
+
+    found = visit.page.evaluate(_VERDICTS)
+    visit.page.close()
+
+    assert len(found) == 3  # sizes
+    for edges in found:
+        assert len(edges) == 1 + len(LOSSES)
+        assert max(edges) <= WIDTHS["phone"]
 
 
 def test_a_printed_page_has_everything_on_the_paper(browser, path: Path):
