@@ -21,9 +21,10 @@ from attnres_cli.lab.search.budget import TOLERANCE, Budget
 from attnres_cli.lab.search.space import Space
 from attnres_cli.lab.search.trunk_grid import Trunk, shapes
 from attnres_cli.nn.model import n_params
+from attnres_cli.nn.proofs.prove import admit
 from attnres_cli.nn.residual import Residual, Value
 from attnres_cli.nn.shape import Shape
-from attnres_cli.nn.variant import Variant, write_value
+from attnres_cli.nn.variant import Variant, parse, write_value
 from attnres_cli.records.search_records import Value as Found
 from attnres_cli.records.search_records import searched_name
 
@@ -127,7 +128,8 @@ def grid(
     specs: Sequence[Variant], space: Space, budget: Budget, recipe: Recipe, vocab_size: int
 ) -> dict[Variant, list[Point]]:
     """The points of each variant, at the shapes that all of them can have, in one order. Raises
-    UsageError where no shape holds the budget or fits the options, or points are too many.
+    UsageError where no shape holds the budget or fits the options, or points are too many;
+    VariantError for a design that cannot be trained fairly (`admit`).
     """
     base = recipe.model.shape(vocab_size)
     if "params" in space.trunk and budget.params is not None:
@@ -221,6 +223,8 @@ class _Maker:
         for options in self.choices:
             name, design = self._built(options, trunk.d_model, 2 * trunk.n_layers)
             if design is not None:
+                if not self.accepted:  # the first that is built: nothing of it is counted before
+                    admit(parse(name), trunk.shape(self.base))
                 self.accepted.add(options)
             if design is not None and name not in found:
                 found[name] = self._points(trunk, design, name, options)

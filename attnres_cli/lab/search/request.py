@@ -16,7 +16,6 @@ from attnres_cli.lab.search.points import Point, grid, lr_rule
 from attnres_cli.lab.search.studies import name_of
 from attnres_cli.lab.workers.provenance import code_of
 from attnres_cli.nn import variant
-from attnres_cli.nn.proofs.prove import admit
 from attnres_cli.records.search_records import Search
 
 FIRST_SEED = 0
@@ -85,7 +84,6 @@ def make(recipe: Recipe, typed: Typed) -> Request:
     if not typed.budget:
         budget = budgets.parse((), recipe.model.shape(tokens.vocab_size).n_params())
     points = grid(specs, space, budget, recipe, tokens.vocab_size)
-    _admit(points, tokens.vocab_size)
     search = Search(
         name="",
         recipe=recipe.name,
@@ -129,10 +127,3 @@ def _check_goals(typed: Typed, space: spaces.Space, budget: budgets.Budget) -> N
                 f"--objective {goal}: {by} fixes it for every shape, but for rounding; take "
                 f"{', '.join(['step_time', *others])}, or on a GPU memory"
             )
-
-
-def _admit(points: Mapping[variant.Variant, Sequence[Point]], vocab_size: int) -> None:
-    """Refuse a design that cannot be trained fairly (`admit`)."""
-    for found in points.values():
-        model = found[0].recipe.model
-        admit(variant.parse(found[0].variant), model.shape(vocab_size))
