@@ -120,9 +120,10 @@ def export(
     recipe: _Recipe = None,
     tag: _Tag = None,
     note: _Note = None,
+    _plugin: Plugins = None,
 ) -> None:
-    """Write the final weights of a run and its configuration into a folder, to use elsewhere; or
-    curves, probes and final values of many runs for TensorBoard.
+    """Write the final weights of a run and its configuration into a folder, to use elsewhere, and a
+    plugin's source; or curves, probes and final values of many runs for TensorBoard.
     """
     from attnres_cli.lab.export import FILES
     from attnres_cli.lab.export import export as write
@@ -140,10 +141,11 @@ def export(
     assert run is not None
     (record,) = chosen(store, study, [run])
     folder = output if output is not None else Path(f"run-{run}")
-    write(store, record, folder)
-    for name in FILES:
-        typer.echo(f"{folder / name}  {(folder / name).stat().st_size:,} bytes")
-    typer.echo(f"from attnres_cli import load; model = load({str(folder)!r})")
+    written = write(store, record, folder)
+    for file in written:
+        typer.echo(f"{file}  {file.stat().st_size:,} bytes")
+    asked_for = ", plugin=True" if len(written) > len(FILES) else ""
+    typer.echo(f"from attnres_cli import load; model = load({str(folder)!r}{asked_for})")
 
 
 def _check_export(

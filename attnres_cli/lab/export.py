@@ -12,6 +12,10 @@ from typing import Any
 
 from attnres_cli.errors import UsageError
 from attnres_cli.files import sha256
+from attnres_cli.lab.workers.provenance import code_of
+from attnres_cli.nn import code, plugins
+from attnres_cli.nn.residual import PLUGINS, registry
+from attnres_cli.records.code import Code
 from attnres_cli.records.run import RunRecord
 from attnres_cli.store.store import Store
 from attnres_cli.train.checkpoint import is_weights, whole
@@ -19,9 +23,10 @@ from attnres_cli.train.checkpoint import is_weights, whole
 FILES = ("model.safetensors", "config.json")
 
 
-def export(store: Store, record: RunRecord, folder: Path) -> None:
-    """Write model.safetensors and config.json into a new folder, for `model.load`. Raises
-    UsageError where the weights are gone, or the folder has such files or cannot be written to.
+def export(store: Store, record: RunRecord, folder: Path) -> list[Path]:
+    """Write model.safetensors, config.json and a plugin's source into a new folder, for
+    `model.load`; the files. Raises UsageError where the weights are gone, a plugin is not loaded
+    or has changed since, or the folder has such files or cannot be written to.
     """
     if record.result is None:
         raise UsageError(
@@ -41,7 +46,8 @@ def export(store: Store, record: RunRecord, folder: Path) -> None:
             f"`attnres runs rm {record.id}`, and `attnres ablate` as it was typed trains it again"
         )
     check_weights(record.id, kept, record.result.weights_sha256)
-    there = [name for name in FILES if (folder / name).exists()]
+    sources = _sources(record)
+    there = [name for name in (*FILES, *sources) if (folder / name).exists()]
     if there:
         raise UsageError(f"{folder} already has {there[0]}: --output names another folder")
     weights, config = (folder / name for name in FILES)
@@ -49,9 +55,37 @@ def export(store: Store, record: RunRecord, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         with whole(weights) as part:
             shutil.copyfile(kept, part)
-        config.write_text(json.dumps(_config(store, record), indent=2) + "\n", encoding="utf-8")
+        for name, source in sources.items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(source, folder / name)
+        told = _config(store, record) | ({"plugin": next(iter(sources))} if sources else {})
+        config.write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
     except OSError as error:
         raise UsageError(f"--output {folder} cannot be written: {error.strerror}") from error
+    return [folder / name for name in (*FILES, *sources)]
+
+
+def _sources(record: RunRecord) -> dict[str, Path]:
+    """The files of a plugin's design by their names beside the weights, its own first; none for a
+    package's. Raises UsageError.
+    """
+    name = record.variant.partition(":")[0]
+    cls = registry().get(name)
+    if cls is None:
+        raise UsageError(
+            f"run {record.id} is of {name}, which is not known here: its file is exported beside "
+            f"the weights, name it by --plugin FILE or {PLUGINS}"
+        )
+    plugin = plugins.file_of(cls.__module__)
+    if plugin is None:
+        return {}
+    was, now = Code.of(record.versions).design, code_of(record.variant).design
+    if was != now:
+        raise UsageError(
+            f"{plugin} has changed since run {record.id} was trained (code {was or 'unknown'}, now "
+            f"{now}): export it with the file as it was"
+        )
+    return {str(file.relative_to(Path(plugin).parent)): file for file in code.files_of(cls)}
 
 
 def check_weights(run_id: int, file: Path, written: str | None) -> None:

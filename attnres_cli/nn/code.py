@@ -60,12 +60,18 @@ def of_parts() -> dict[str, str]:
 
 
 def of_design(cls: type) -> str:
-    """12 hex digits of a class's file with the files that it imports from its own folder or below,
-    and those these import; empty where there is no file.
+    """12 hex digits of a class's files (`files_of`); empty where there is none."""
+    files = files_of(cls)
+    return digest(files) if files else ""
+
+
+def files_of(cls: type) -> list[Path]:
+    """A class's file with the files that it imports from its own folder or below, and those these
+    import.
     """
     module = sys.modules.get(cls.__module__)
     file = getattr(module, "__file__", None)
-    return digest(_with_helpers(Path(file), cls.__module__.rpartition(".")[0])) if file else ""
+    return _with_helpers(Path(file), cls.__module__.rpartition(".")[0]) if file else []
 
 
 def digest(files: Iterable[Path]) -> str:

@@ -9,19 +9,22 @@ import hashlib
 import json
 import math
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from attnres_cli.errors import VariantError
 from attnres_cli.files import sha256
+from attnres_cli.nn import code
 from attnres_cli.nn import generate as generation
 from attnres_cli.nn.generate import Cache
 from attnres_cli.nn.loss import chunked_loss, next_token_loss
-from attnres_cli.nn.residual import Hidden, Norms, Residual
+from attnres_cli.nn.residual import PLUGINS, Hidden, Norms, Residual, add_plugin, registry
 from attnres_cli.nn.shape import Shape
 from attnres_cli.nn.variant import parse
 
@@ -200,12 +203,13 @@ class Transformer(nn.Module):
         return {name: p for name, p in named if not name.startswith("residual.")}
 
 
-def load(folder: str | Path) -> Transformer:
+def load(folder: str | Path, *, plugin: bool = False) -> Transformer:
     """The model that `attnres runs export` wrote into a folder: float32, on the CPU, to evaluate.
 
-    Needs torch and safetensors alone. Raises FileNotFoundError without config.json or
-    model.safetensors, ValueError where the weights are not as they were written, VariantError for a
-    design that is not known here, as one of a plugin that is not loaded.
+    Needs torch and safetensors alone. A plugin's source in the folder is code, which is imported
+    only with `plugin`. Raises FileNotFoundError without config.json or model.safetensors,
+    ValueError where the weights are not as they were written, VariantError for a design that is not
+    known here, or by other code than the run's.
     """
     from safetensors.torch import load_model  # whoever only builds models needs none of it
 
@@ -214,11 +218,28 @@ def load(folder: str | Path) -> Transformer:
     written = config.get("weights_sha256")
     if written is not None and sha256(weights) != written:
         raise ValueError(f"{weights} is damaged, it is not as it was written: export it again")
+    if "plugin" in config:
+        _know(config, Path(folder) / Path(config["plugin"]).name, plugin)
     shape = Shape(**config["shape"])
     design = parse(config["variant"]).build(shape.d_model, shape.n_sublayers)
     model = Transformer(shape, design)
     load_model(model, weights)
     return model.eval()
+
+
+def _know(config: Mapping[str, Any], file: Path, is_asked: bool) -> None:
+    """Make the design of a plugin known, by the code that trained the run. Raises VariantError."""
+    name = config["variant"].partition(":")[0]
+    if name not in registry() and not is_asked:
+        raise VariantError(
+            f"{name} is a design of the plugin {file}, which is code: read it and type "
+            f"load(..., plugin=True), or name it in {PLUGINS}"
+        )
+    if name not in registry():
+        add_plugin(str(file))
+    if code.of_design(registry()[name]) != config["versions"]["code_design"]:
+        (own, *_) = code.files_of(registry()[name])
+        raise VariantError(f"{own} is not the code of {name} that trained these weights")
 
 
 def n_params(shape: Shape, residual: Residual) -> int:

@@ -5,15 +5,23 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 import commands
 import pytest
+import torch
 from commands import process
+from safetensors.torch import save_model
 
-from attnres_cli.nn import residual
+from attnres_cli.errors import VariantError
+from attnres_cli.nn import code, residual
+from attnres_cli.nn.model import Transformer, load
+from attnres_cli.nn.proofs.subject import SHAPE
+from attnres_cli.nn.variant import parse
 
 SOUND = '''"""mine: h_{l+1} = h_l + f_l(h_l) / 2."""
 
@@ -62,6 +70,13 @@ TRAIN = ("ablate", "bench", "search")
 START = "    def start"
 PARAMETER = "self.p = torch.nn.Parameter(torch.ones(1))"
 INIT = "    def __init__(self, d_model, n_sublayers{}):\n        {}\n\n    def start"
+
+
+def forget() -> None:
+    """The plugin, as if it had never been imported."""
+    sys.modules.pop("attnres_plugins.mine", None)
+    residual._REGISTRY.pop("mine", None)
+    os.environ["ATTNRES_PLUGINS"] = ""
 
 
 @pytest.fixture
@@ -237,6 +252,57 @@ def test_a_new_variant_passes_its_check_as_it_is_written(folder: Path):
     assert code == 0, out
     assert "FAILED" not in out
     assert "class MyOwn(Residual)" in (folder / "my_own.py").read_text()
+
+
+@pytest.mark.slow
+def test_a_run_of_a_plugin_is_exported_with_the_source_that_trained_it(folder: Path):
+    (folder / "mine.py").write_text(SOUND)
+    assert process(*ABLATE, "--plugin", "mine.py")[0] == 0
+
+    _, _, unknown = process("runs", "export", "2", "--output", "a")
+    code, out, err = process("runs", "export", "2", "--output", "a", "--plugin", "mine.py")
+    (folder / "mine.py").write_text(SOUND.replace("/ 2", "/ 3"))
+    _, _, changed = process("runs", "export", "2", "--output", "b", "--plugin", "mine.py")
+
+    assert "run 2 is of mine, which is not known here: its file is exported beside" in unknown
+    assert "by --plugin FILE or ATTNRES_PLUGINS" in unknown
+    assert code == 0, err
+    assert (folder / "a" / "mine.py").read_text() == SOUND
+    assert out.endswith("from attnres_cli import load; model = load('a', plugin=True)\n")
+    loading = [sys.executable, "-c", out.splitlines()[-1]]
+    assert subprocess.run(loading, cwd=folder).returncode == 0
+    assert "mine.py has changed since run 2 was trained" in changed
+    assert not (folder / "b").exists()
+
+
+def test_the_source_beside_weights_is_imported_only_if_asked(own: Path):
+    (own / "mine.py").write_text(SOUND)
+    residual.add_plugin("mine.py")
+    shape = SHAPE
+    design = parse("mine").build(shape.d_model, shape.n_sublayers)
+    trained = Transformer(shape, design)
+    config = {
+        "shape": asdict(shape),
+        "variant": "mine",
+        "plugin": "mine.py",
+        "versions": {"code_design": code.of_design(type(design))},
+    }
+    (own / "config.json").write_text(json.dumps(config))
+    save_model(trained, own / "model.safetensors")
+    assert load(own).residual.n_params() == 0  # it is known here
+    forget()
+
+    with pytest.raises(VariantError, match=r"which is code: read it and .*ATTNRES_PLUGINS"):
+        load(own)
+    assert "attnres_plugins.mine" not in sys.modules
+    found = load(own, plugin=True)
+
+    tokens = torch.zeros(1, 3, dtype=torch.long)
+    assert torch.equal(found(tokens), trained.eval()(tokens))
+    forget()
+    (own / "mine.py").write_text(SOUND.replace("/ 2", "/ 3"))
+    with pytest.raises(VariantError, match=r"mine\.py is not the code of mine that trained these"):
+        load(own, plugin=True)
 
 
 @pytest.mark.parametrize(
