@@ -62,6 +62,33 @@ def _is_watched() -> bool:
     return any((sys.gettrace(), sys.getprofile(), *tools))
 
 
+QUIET, USUAL, VERBOSE = -1, 0, 1
+_loudness = USUAL
+
+
+def be(loudness: int) -> None:
+    """Let `note` be heard from USUAL on, `detail` only at VERBOSE."""
+    global _loudness
+    _loudness = loudness
+
+
+def is_quiet() -> bool:
+    """Whether nothing but results, warnings and errors is printed."""
+    return _loudness == QUIET
+
+
+def note(message: str) -> None:
+    """`say` what a command does, unless it is to be quiet; warnings are heard all the same."""
+    if _loudness >= USUAL or message.startswith("warning: "):
+        say(message)
+
+
+def detail(message: str) -> None:
+    """`say` what only they want to hear who asked for it by --verbose."""
+    if _loudness == VERBOSE:
+        say(message)
+
+
 def say(message: str) -> None:
     """`attnres: message` on stderr, in one line, whatever a file's name or content may hold."""
     line = harmless(" ".join(message[:_LONGEST_LINE].split("\n")))

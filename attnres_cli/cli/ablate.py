@@ -28,7 +28,7 @@ from attnres_cli.cli.options import (
     word,
 )
 from attnres_cli.config import address, complete
-from attnres_cli.console import say
+from attnres_cli.console import note, say
 from attnres_cli.errors import SOME_FAILED, UsageError
 from attnres_cli.records.comparison_terms import MATCHES, Match
 
@@ -79,6 +79,10 @@ def ablate(
     form: PrintedFormat = Format.TABLE,
     retry_failed: RetryFailed = False,
     dry_run: DryRun = False,
+    in_process: Annotated[
+        bool,
+        typer.Option("--in-process", help="Train in this process, for breakpoints and profilers."),
+    ] = False,
     _plugin: Plugins = None,
 ) -> None:
     """Train every arm on every seed under one recipe; end with a verdict table.
@@ -99,7 +103,10 @@ def ablate(
     whole = load(recipe, override or [], say)
     sizes = _sizes(whole, tune_lr=tune_lr)
     named = specs_of(suite) if suite is not None else whole.variants or specs_of("quick")
-    place = Place(study, workers, device, engine, retry_failed)
+    if in_process and workers not in (None, 1):
+        raise UsageError(f"--in-process starts no worker: leave --workers {workers} out")
+    workers = 1 if in_process else workers
+    place = Place(study, workers, device, engine, retry_failed, in_process)
     request = Request(variants or named, read_seeds(seeds), baseline, match, tune_lr, place, margin)
     for fixed in sizes[1:]:  # what does not fit one size is refused before another is trained
         resolve([baseline, *request.specs], fixed, vocab_size=256)
@@ -108,7 +115,7 @@ def ablate(
     for number, fixed in enumerate(sizes, 1):
         if len(sizes) > 1:
             changed = ", ".join(f"{key}={value}" for key, value in whole.ladder[number - 1])
-            say(f"size {number} of {len(sizes)}: {changed}")
+            note(f"size {number} of {len(sizes)}: {changed}")
         compared, n_failed = _one_size(request, fixed, dry_run=dry_run)
         found, failed = [*found, *compared], failed + n_failed
     if dry_run:
@@ -116,7 +123,7 @@ def ablate(
     formats.show(comparison.report_of(found), form, sys.stdout)
     _keep_rates(whole, sizes, [one for one in found if one.terms.is_tuned], study)
     if len(sizes) > 1:
-        say(f"what each arm is worth over these sizes: attnres report --scaling --study {study}")
+        note(f"what each arm is worth over these sizes: attnres report --scaling --study {study}")
     if failed:
         say(f"failed runs: {failed}; the same command with --retry-failed trains them again")
         raise typer.Exit(SOME_FAILED)
@@ -129,7 +136,7 @@ def _sizes(whole: Recipe, *, tune_lr: bool) -> list[Recipe]:
     sizes = rungs(whole)
     if not (tune_lr and any(size.rates for size in sizes)):
         return sizes
-    say(f"--tune-lr: the learning rates by design of recipe {whole.name} are left out")
+    note(f"--tune-lr: the learning rates by design of recipe {whole.name} are left out")
     return [size.at_rate(size.optim.lr) for size in sizes]
 
 
@@ -145,7 +152,7 @@ def _keep_rates(
     words = ["attnres", "ablate", "--recipe", str(path), *address.typed(study)]
     words += [] if terms.match == "tokens" else ["--match", terms.match]
     words += [] if tuned[0].baseline == "standard" else ["--baseline", tuned[0].baseline]
-    say(f"learning rates written to {path}: {shlex.join(words)}")
+    note(f"learning rates written to {path}: {shlex.join(words)}")
 
 
 def _one_size(request: Request, recipe: Recipe, *, dry_run: bool) -> tuple[list[Comparison], int]:
@@ -155,7 +162,7 @@ def _one_size(request: Request, recipe: Recipe, *, dry_run: bool) -> tuple[list[
     from attnres_cli.report.terminal import print_plan
     from attnres_cli.verdict.format import plural
 
-    one = ablation(request, recipe, OnStderr())
+    one = ablation(request, recipe, OnStderr(is_live=not request.place.in_process))
     if not dry_run:
         return one.compared()
     plans = list(one.foreseen())

@@ -16,7 +16,7 @@ from attnres_cli import __version__, console
 from attnres_cli.cli import ablate, bench, designs, init, plan, report, runs, search
 from attnres_cli.config.address import without_passwords
 from attnres_cli.console import say
-from attnres_cli.errors import BAD_INPUT, DONE, INTERRUPTED, AttnresError
+from attnres_cli.errors import BAD_INPUT, DONE, INTERRUPTED, AttnresError, UsageError
 
 app = typer.Typer(
     name="attnres",
@@ -40,6 +40,9 @@ app.add_typer(runs.app, name="runs", help=runs.HELP)
 
 
 _TRACEBACK = "--traceback"
+_QUIET, _VERBOSE = ("-q", "--quiet"), ("-v", "--verbose")
+_ANYWHERE = (_TRACEBACK, *_QUIET, *_VERBOSE)
+"""Options of the root, whose place is before the command; typed anywhere they are moved there."""
 
 
 def _version(asked: bool) -> None:
@@ -57,8 +60,17 @@ def _root(
     _shows_all: Annotated[
         bool, typer.Option(_TRACEBACK, help="Anywhere in a line: show what led to an error.")
     ] = False,
+    quiet: Annotated[
+        bool, typer.Option(*_QUIET, help="Anywhere: print results, warnings and errors alone.")
+    ] = False,
+    verbose: Annotated[
+        bool, typer.Option(*_VERBOSE, help="Anywhere: say more of what is being done.")
+    ] = False,
 ) -> None:
     """Find out which residual connection a Transformer should be trained with, and how surely."""
+    if quiet and verbose:
+        raise UsageError("--quiet and --verbose: give one of them")
+    console.be(verbose - quiet)
 
 
 def _warn(message: Warning | str, *_where: object) -> None:
@@ -75,9 +87,10 @@ def run() -> int:
     """Do what is in `sys.argv`; the exit code. What a user can cause is one line on stderr."""
     warnings.showwarning = _warn  # type: ignore[assignment]
     console.mend()
-    if shows_all := _TRACEBACK in sys.argv:  # wherever it is typed: the root's options are first
-        sys.argv.remove(_TRACEBACK)
-        sys.argv.insert(1, _TRACEBACK)
+    shows_all = _TRACEBACK in sys.argv
+    typed = sys.argv[1:]
+    first = [word for word in typed if word in _ANYWHERE]
+    sys.argv[1:] = [*dict.fromkeys(first), *(word for word in typed if word not in _ANYWHERE)]
     try:
         code = app(standalone_mode=False)
         sys.stdout.flush()

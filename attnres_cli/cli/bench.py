@@ -19,7 +19,7 @@ from attnres_cli.cli.options import (
     RecipeName,
 )
 from attnres_cli.config import complete
-from attnres_cli.console import say
+from attnres_cli.console import note, say
 from attnres_cli.errors import INTERRUPTED, SOME_FAILED, UsageError
 
 if TYPE_CHECKING:
@@ -83,8 +83,8 @@ def step(
 
     plan, tokens, base = _plan(variants, recipe, override, device, engine, baseline)
     arms = plural(len(plan.arms), "arm")
-    say(f"checking {arms}, then {plural(rounds, 'round')} of training steps")
-    _show(bench.steps(plan, tokens, rounds, base, say), form)
+    note(f"checking {arms}, then {plural(rounds, 'round')} of training steps")
+    _show(bench.steps(plan, tokens, rounds, base, note), form)
 
 
 @app.command()
@@ -116,7 +116,7 @@ def decode(
         raise UsageError("generation is not compiled: --engine eager, or drop --engine")
     plan, tokens, base = _plan(variants, recipe, override, device, engine, baseline)
     sizes = tuple(dict.fromkeys(batch or (1, 16)))
-    say(f"checking {plural(len(plan.arms), 'arm')}, then {plural(rounds, 'round')} of generation")
+    note(f"checking {plural(len(plan.arms), 'arm')}, then {plural(rounds, 'round')} of generation")
     _show(bench.decode(plan, tokens, rounds, base, sizes, n_new), form)
 
 
@@ -138,7 +138,7 @@ def _plan(
     (base,) = grid.resolve([baseline], fixed, tokens.vocab_size)
     arms = grid.resolve(specs or DEFAULT_ARMS, fixed, tokens.vocab_size)
     if base.variant not in {arm.variant for arm in arms}:
-        say(f"the baseline {base.variant} is timed too: every ratio is to it")
+        note(f"the baseline {base.variant} is timed too: every ratio is to it")
         arms = (base, *arms)
     plan = grid.make(fixed, arms, (0,), tokens.fingerprint, device, 1, engine)
     return plan, tokens, base.variant

@@ -13,7 +13,7 @@ import typer
 
 from attnres_cli.cli.options import Override, Plugins
 from attnres_cli.config import complete
-from attnres_cli.console import say
+from attnres_cli.console import note, say
 from attnres_cli.errors import SOME_FAILED, UsageError, VariantError, unknown
 from attnres_cli.files import write_new
 
@@ -78,7 +78,7 @@ def check(
     if not chosen:
         raise UsageError("--skip leaves out all that --only names: nothing is proven")
     is_last = ALL[-1].__name__ in chosen
-    say(f"checking {subject.variant}" + ("; compiling it takes longest" if is_last else ""))
+    note(f"checking {subject.variant}" + ("; compiling it takes longest" if is_last else ""))
     findings = list(prove(subject, [proof for proof in ALL if proof.__name__ in chosen]))
     formats.show(findings_of(str(subject.variant), findings), "table", sys.stdout)
     for error in [

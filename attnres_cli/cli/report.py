@@ -12,7 +12,7 @@ import typer
 
 from attnres_cli.cli.options import Baseline, Format, Margin, Plugins, Study, one_of, word
 from attnres_cli.config import address, complete
-from attnres_cli.console import say
+from attnres_cli.console import note, say
 from attnres_cli.errors import AwayError, StudyError, UsageError
 
 if TYPE_CHECKING:
@@ -224,9 +224,9 @@ def _show_search(
 def _say_others(others: Sequence[str]) -> None:
     """What else could be reported, a line each, which fits a terminal."""
     for each in others[:_OTHERS]:
-        say(f"also in the study: --recipe {each}")
+        note(f"also in the study: --recipe {each}")
     if len(others) > _OTHERS:
-        say(f"and {len(others) - _OTHERS} recipes more, which a page names (--format html)")
+        note(f"and {len(others) - _OTHERS} recipes more, which a page names (--format html)")
 
 
 def _show_comparisons(
@@ -294,4 +294,4 @@ def _draw(
 
     paths = save_figures(where, chapters, ladders, findings)
     names = ", ".join(path.name for path in paths)
-    say(f"figures in {paths[0].parent}: {names}" if paths else "no figures: no run has ended")
+    note(f"figures in {paths[0].parent}: {names}" if paths else "no figures: no run has ended")

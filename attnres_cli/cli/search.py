@@ -24,7 +24,7 @@ from attnres_cli.cli.options import (
     refuse_format,
 )
 from attnres_cli.config import address, complete
-from attnres_cli.console import say
+from attnres_cli.console import note, say
 from attnres_cli.errors import SOME_FAILED, UsageError, unknown
 
 _N_FRESH = "3"
@@ -129,7 +129,7 @@ def search(
     place, watcher = Place(study, workers, device, engine, retry_failed), OnStderr()
     plan = searching.planned(request, place)
     if loaded.rates:
-        say(
+        note(
             f"recipe {loaded.name} has learning rates by design: a search takes none of them, but "
             f"optim.lr {loaded.optim.lr:g} for every design"
         )

@@ -11,6 +11,7 @@ from attnres_cli.config.recipe import Recipe
 from attnres_cli.data.tokens import Tokens
 from attnres_cli.lab import grid
 from attnres_cli.lab.workers.pool import run_all, sweep
+from attnres_cli.lab.workers.worker import work_here
 from attnres_cli.records.plan import Plan
 from attnres_cli.records.run import Event, RunRecord, RunSpec, Settings, Status
 from attnres_cli.store.store import Store
@@ -19,7 +20,8 @@ from attnres_cli.store.store import Store
 @dataclass(frozen=True)
 class Place:
     """Where runs are recorded and computed, as the user typed it. `workers` is None for as many as
-    pay; `retry_failed` trains runs once more that failed before this command.
+    pay; `retry_failed` trains runs once more that failed before this command; `in_process` starts
+    no worker.
     """
 
     study: str
@@ -27,6 +29,7 @@ class Place:
     device: str = "auto"
     engine: str = "auto"
     retry_failed: bool = False
+    in_process: bool = False
 
 
 class Display(Protocol):
@@ -116,7 +119,11 @@ class Experiment:
         self, plan: Plan, requested: Callable[[int], Sequence[int]], display: Display
     ) -> None:
         """Train the requested runs until none is left; wait for those that other processes have."""
-        run_all(self.store, grid.jobs(plan, self.place.study), requested, display)
+        jobs = grid.jobs(plan, self.place.study)
+        if self.place.in_process:
+            work_here(self.store, jobs[0], requested, display)
+        else:
+            run_all(self.store, jobs, requested, display)
 
     def count_failed(self, records: Sequence[RunRecord]) -> None:
         """Keep the ids of those of these runs that failed."""

@@ -8,12 +8,13 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 from rich.live import Live
 from rich.table import Table
 
 from attnres_cli.config.recipe import Recipe
-from attnres_cli.console import say
+from attnres_cli.console import detail, is_quiet, note
 from attnres_cli.records import device_flops
 from attnres_cli.records.plan import Plan
 from attnres_cli.records.run import Event, RunRecord, Settings
@@ -145,17 +146,38 @@ class Display:
 
 @contextmanager
 def progress(
-    total: int, predicted: float | None, settings: Settings, *, seeks: bool = False
+    total: int,
+    predicted: float | None,
+    settings: Settings,
+    *,
+    seeks: bool = False,
+    is_live: bool = True,
 ) -> Iterator[Display]:
-    """A display that fits where stderr goes, and gets to know its runs by and by."""
+    """A display that fits where stderr goes, and gets to know its runs by and by. One that is not
+    live leaves a terminal to others, as a debugger.
+    """
     display, stderr = Display(total, predicted, settings, seeks=seeks), console(sys.stderr)
-    if not stderr.is_terminal:
+    if not (stderr.is_terminal and is_live) or is_quiet():
         display.show = _lines(display)
         yield display
         return
     with Live(display.table(), console=stderr, refresh_per_second=4, transient=True) as live:
-        display.show = lambda _event: live.update(display.table())
+
+        def show(event: Event | None) -> None:
+            _tell_start(display, event)
+            live.update(display.table())
+
+        display.show = show
         yield display
+
+
+def _tell_start(display: Display, event: Event | None) -> None:
+    """Of a run that is taken, and of one that goes on."""
+    if event is None or event.done or event.step == 1:
+        return
+    if display.since[event.worker][1] == event.step:
+        how = f"goes on from step {event.step}" if event.step else f"taken by worker {event.worker}"
+        detail(f"{display.runs[event.run_id].name} (run {event.run_id}): {how}")
 
 
 def _lines(display: Display) -> Callable[[Event | None], None]:
@@ -164,26 +186,31 @@ def _lines(display: Display) -> Callable[[Event | None], None]:
 
     def show(event: Event | None) -> None:
         nonlocal last
+        _tell_start(display, event)
         if event is not None and event.done:
             outcome = "failed" if event.loss is None else f"val loss {event.loss:.4f}"
-            say(f"{display.runs[event.run_id].name}: {outcome}")
+            note(f"{display.runs[event.run_id].name}: {outcome}")
         elif time.monotonic() - last > _LINE_EVERY_S:
             last = time.monotonic()
-            say(display.line())
+            note(display.line())
 
     return show
 
 
 class OnStderr:
-    """Tells on stderr how an experiment goes on: the lab's `Watcher`."""
+    """Tells on stderr how an experiment goes on, unless it is to be quiet: the lab's `Watcher`."""
 
-    note = staticmethod(say)
-    progress = staticmethod(progress)
+    note = staticmethod(note)
+
+    def __init__(self, *, is_live: bool = True) -> None:
+        self.progress = partial(progress, is_live=is_live)
 
     def plan(self, plan: Plan, title: str) -> None:
         """Print a plan that is about to be carried out."""
-        print_plan(plan, sys.stderr, title)
+        if not is_quiet():
+            print_plan(plan, sys.stderr, title)
 
     def text(self, lines: Sequence[str]) -> None:
         """Print what is about to be searched."""
-        sys.stderr.writelines(f"{line}\n" for line in lines)
+        if not is_quiet():
+            sys.stderr.writelines(f"{line}\n" for line in lines)

@@ -48,6 +48,8 @@ BAD = {
         "mhc cannot be brought within 0.5% of standard: the nearest is d_ff 1",
     ),
     "workers": ([*SMOKE, "--workers", "0"], "workers"),
+    "workers in one process": ([*SMOKE, "--in-process", "--workers", "2"], "starts no worker"),
+    "quiet and verbose": (["recipes", "-q", "--verbose"], "give one of them"),
     "format": ([*SMOKE, "--format", "jsno"], "did you mean 'json'?"),
     "format of a report": (
         [*SMOKE, "--format", "html"],
@@ -411,3 +413,24 @@ def test_data_that_have_moved_are_read_where_they_lie_now(
         )
         assert code == 0, err
         (tmp_path / name).unlink()
+
+
+HERE = (*SMOKE, "standard", "--seeds", "1", "--set", "train.tokens=8k", "--in-process")
+
+
+def test_quiet_leaves_results_and_warnings_and_verbose_tells_of_every_run(
+    capsys: pytest.CaptureFixture[str],
+):
+    code, quiet, said = attnres(capsys, *HERE, "-q")
+    _, usual, nothing_new = attnres(capsys, *HERE)
+    *_, verbose = attnres(capsys, "-v", *HERE, "--study", "second.db")
+    before = attnres(capsys, *HERE, "--study", "third.db")[2]
+
+    assert (code, said) == (0, "")
+    assert quiet == usual
+    assert nothing_new == ""
+    taken = "attnres: standard seed 0 (run 1): taken by worker 0"
+    assert taken in verbose.splitlines()
+    assert taken not in before
+    assert "attnres: standard seed 0: val loss" in before
+    assert "plan: recipe smoke" in before

@@ -16,7 +16,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
-from attnres_cli.console import say
+from attnres_cli.console import detail, say
 from attnres_cli.errors import AttnresError, AwayError, WorkersError
 from attnres_cli.lab.workers.worker import ENDING, Job, checkpoint_s, work
 from attnres_cli.records.machine import memory_kills
@@ -127,6 +127,7 @@ class _Pool:
     def _start(self, number: int) -> None:
         try:
             self.workers[number] = _start(number, self._jobs[number])
+            detail(f"worker {number} is process {self.workers[number].process.pid}")
         except (EOFError, OSError) as error:  # the process that it is copied from was killed
             self._deaths[number] += 1
             say(f"a worker process could not be started{f': {error}' if str(error) else ''}")

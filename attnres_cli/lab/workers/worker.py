@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import signal
+import time
 import traceback
+from bdb import BdbQuit
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -20,7 +23,7 @@ from attnres_cli.lab.workers.cores import bind
 from attnres_cli.lab.workers.heartbeat import Heartbeat
 from attnres_cli.lab.workers.provenance import code_of, made_with, remember_code
 from attnres_cli.records.code import Code
-from attnres_cli.records.run import Event, RunRecord, RunSpec, Settings
+from attnres_cli.records.run import WAITS, Event, RunRecord, RunSpec, Settings
 from attnres_cli.store.retry import patiently, retry_s, seconds_of
 from attnres_cli.store.store import Store
 from attnres_cli.train.checkpoint import Checkpoints, clear
@@ -34,6 +37,7 @@ ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """What asks a command to end."""
 
 _EVERY_S = 30.0
+_TICK_S = 0.5  # between looks at runs that others have
 _ANYWHERE = ("host", "platform")  # versions that decide no number
 
 
@@ -71,7 +75,7 @@ def work(worker: int, job: Job, line: Connection) -> None:
             tokens = tokens or sources.load(job.recipe)  # before a run is claimed: none is to blame
             claimed = store.claim(ids)
             if claimed is not None:  # nobody was first
-                _do(claimed, worker, line, store, job, tokens, stop)
+                _do(claimed, worker, line.send, store, job, tokens, stop)
     except (ConnectionError, EOFError, AwayError):  # the launcher sees itself that a server is away
         return
     except (StudyError, DataError) as error:
@@ -79,6 +83,40 @@ def work(worker: int, job: Job, line: Connection) -> None:
             line.send(error)
     finally:
         line.close()
+
+
+def work_here(
+    store: Store,
+    job: Job,
+    wanted: Callable[[int], Sequence[int]],
+    on_event: Callable[[Event | None], None],
+) -> None:
+    """Train all wanted runs in this process, in order, as a worker would: where breakpoints and
+    profilers see them. See `pool.run_all`.
+
+    Raises KeyboardInterrupt, also where a debugger is left: the run goes on from its last
+    checkpoint when it is wanted again. Else as `run_all`.
+    """
+    torch.set_num_threads(job.settings.threads)
+    remember_code()
+    tokens = sources.load(job.recipe)
+    while ids := wanted(1):
+        found = store.statuses(ids)
+        unfinished = [run_id for run_id in ids if found.get(run_id) in WAITS]
+        if not unfinished:
+            return
+        store.release(unfinished)
+        claimed = store.claim(unfinished)
+        if claimed is None:  # others have them
+            on_event(None)
+            time.sleep(_TICK_S)
+            continue
+        try:
+            _do(claimed, 0, on_event, store, job, tokens, Stop())
+        except BaseException:
+            with suppress(StudyError):
+                store.let_go(claimed.id)
+            raise
 
 
 def _asked(line: Connection) -> list[int]:
@@ -106,7 +144,7 @@ def _heed_signals() -> Stop:
 def _do(
     claimed: RunRecord,
     worker: int,
-    line: Connection,
+    tell: Callable[[Event], None],
     store: Store,
     job: Job,
     tokens: Tokens,
@@ -114,7 +152,7 @@ def _do(
 ) -> None:
     """Train a run, record how it ends, and tell. Whatever goes wrong in it ends it alone."""
     event, ended = partial(Event, worker, claimed.id), claimed
-    line.send(event())
+    tell(event())
     recipe = store.recipe(claimed.recipe_digest).model_copy(update={"data": job.recipe.data})
     spec = RunSpec(recipe, claimed.variant, claimed.seed, claimed.fingerprint)
     name = f"{spec.variant} seed {spec.seed} (run {claimed.id})"
@@ -128,7 +166,7 @@ def _do(
 
     def on_step(step: int, loss: float | None) -> None:
         try:
-            line.send(event(step, loss))
+            tell(event(step, loss))
         except ConnectionError:  # the launcher is gone
             stop.wanted = True
 
@@ -141,6 +179,8 @@ def _do(
         with suppress(AwayError):  # it waits again when it is seen that we are gone
             store.let_go(claimed.id)
         return
+    except BdbQuit as left:
+        raise KeyboardInterrupt from left
     except Exception as error:
         end = partial(store.fail, claimed.id, _explain(error, spec), versions, keeper.step)
         last = event(done=True)
@@ -157,7 +197,7 @@ def _do(
         return
     if ended.result is not None:
         clear(checkpoints.folder, store.weights_of(ended).name)
-    line.send(last)
+    tell(last)
 
 
 def _checkpoints(

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from bdb import BdbQuit
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -26,6 +27,7 @@ from attnres_cli.lab import grid as ablate
 from attnres_cli.lab.workers import pool
 from attnres_cli.lab.workers.pool import run_all
 from attnres_cli.lab.workers.provenance import code_of
+from attnres_cli.lab.workers.worker import work_here
 from attnres_cli.nn import variant
 from attnres_cli.records.plan import Plan
 from attnres_cli.records.run import WEIGHTS, Event, Point, RunSpec, Status
@@ -237,6 +239,34 @@ def test_a_run_that_two_workers_died_of_fails_and_says_so(tmp_path: Path, monkey
     assert record.error is not None
     assert "SIGKILL" in record.error
     assert record.error.endswith("2 times without a new checkpoint in between")
+
+
+def test_in_one_process_all_is_trained_in_order_with_the_same_numbers(grid: Grid):
+    (job,) = ablate.jobs(grid.plan, grid.path)
+
+    work_here(grid.store, job, lambda _n: grid.ids, grid.hear)
+
+    assert {grid.pid(run_id) for run_id in grid.ids} == {os.getpid()}
+    assert [event.run_id for event in grid.events if event.done] == grid.ids
+    assert grid.curves() == grid.undisturbed()
+
+
+def test_whoever_leaves_a_debugger_goes_on_from_the_last_checkpoint(grid: Grid, often: None):
+    (job,) = ablate.jobs(grid.plan, grid.path)
+
+    def leave(event: Event) -> None:
+        if event.step >= 10:
+            raise BdbQuit  # what `q` does at the prompt of pdb
+
+    grid.on_step = leave
+    with pytest.raises(KeyboardInterrupt):
+        work_here(grid.store, job, lambda _n: grid.ids, grid.hear)
+    assert grid.store.statuses(grid.ids) == dict.fromkeys(grid.ids, Status.PENDING)
+    grid.on_step, grid.events = lambda _event: None, []
+    work_here(grid.store, job, lambda _n: grid.ids, grid.hear)
+
+    assert [event.step for event in grid.events][1] >= 9
+    assert grid.curves() == grid.undisturbed()
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
