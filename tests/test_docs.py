@@ -19,6 +19,9 @@ from commands import attnres, ended
 
 from attnres_cli.config.recipe import load
 from attnres_cli.nn import residual
+from attnres_cli.nn.proofs.prove import QUICK, prove
+from attnres_cli.nn.proofs.subject import Subject
+from attnres_cli.nn.variant import parse
 
 ROOT = Path(__file__).parent.parent
 PAGES = {
@@ -194,6 +197,22 @@ def test_python_blocks_run_in_a_folder_with_a_study(
                 exec(code.replace('"winner"', '"exported"'), names)
                 if "model.generate" in code:
                     assert names["tokens"].shape == (1, 17)
+
+
+@pytest.mark.parametrize("name", ["leaky", "echo", "sphere"])
+def test_designs_of_the_documentation_keep_the_contract(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    (text,) = (code for _, code in blocks("python") if f'register("{name}")' in code)
+    (tmp_path / f"{name}.py").write_text(text)
+    residual.registry()
+    monkeypatch.setattr(residual, "_REGISTRY", dict(residual._REGISTRY))
+    monkeypatch.setenv("ATTNRES_PLUGINS", "")
+    residual.add_plugin(str(tmp_path / f"{name}.py"))
+
+    found = list(prove(Subject(parse(name)), QUICK))
+
+    assert [each for each in found if each.outcome in ("failed", "not run")] == []
 
 
 def test_yaml_blocks_are_recipes_or_plans(tmp_path: Path):
