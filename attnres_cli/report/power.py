@@ -129,7 +129,8 @@ def _notes(found: PowerAnalysis) -> list[str]:
         )
     others = f", an arm {_time(max(time for _, time in arms))} at most" if arms else ""
     lines.append(
-        f"time: from {found.n_timed} runs of this study; a run of the baseline takes "
+        f"time: from {found.n_timed} runs of this study, as busy as the machine was then; a run of "
+        f"the baseline takes "
         f"{_time(base[1])}{others}; {plural(found.workers, 'worker')}, {found.numerics}"
     )
     if found.left_out:

@@ -18,10 +18,11 @@ from attnres_cli.report.search_words import (
     fresh_text,
     notes,
     options_text,
+    qualified,
     surprise_text,
     title,
 )
-from attnres_cli.report.table import Cell, Column, Kind, Report, Table
+from attnres_cli.report.table import Cell, Column, Kind, Report, Table, but
 from attnres_cli.verdict.optima import Finding, Pair
 from attnres_cli.verdict.shape_results import Optimum, Shape, front, layers_by_width, options
 
@@ -32,6 +33,7 @@ _FIELDS = (
     "aspect", "heads_per_layer", "tokens", "options", "n_params", "flops", "first_look",
     "second_objective", "on_front", "fresh_mean", "fresh_low", "fresh_high", "n_fresh", "change",
     "best", "error", "recipe", "recipe_digest", "fingerprint", "budget",
+    "qualified",
 )  # fmt: skip
 
 
@@ -44,7 +46,7 @@ def report_of(finding: Finding, known: RecipeOf | None = None, study: str = "") 
     typed = commands(finding, known, study)
     return Report(
         title=title(finding.search),
-        text=[answer(finding)],
+        text=[answer(finding), *but(qualified(finding))],
         tables=[table for table in tables if table.rows] or tables[:1],
         warnings=[f"failed: {variant} at {shape}: {error}" for variant, shape, error in lost],
         notes=[*notes(finding), *(f"{name}: `{command}`" for name, command in typed)],
@@ -101,6 +103,7 @@ def _document(finding: Finding, known: RecipeOf | None) -> dict[str, Any]:
     return {
         "title": title(finding.search),
         "answer": answer(finding),
+        "qualified": qualified(finding),
         "search": head,
         "families": [_family(one, finding.search, known) for one in finding.optima],
         "pairs": [_pair(finding, pair) for pair in finding.pairs],
@@ -168,7 +171,7 @@ def _pair(finding: Finding, pair: Pair) -> dict[str, Any]:
 
 def _records(finding: Finding) -> Iterator[dict[str, Any]]:
     """Every trial of every variant as a line of numbers."""
-    search = finding.search
+    search, told = finding.search, "; ".join(qualified(finding))
     for one in finding.optima:
         for trial, record in zip(one.family.trials, _trials(one), strict=True):
             shape = record["shape"] or {}
@@ -190,6 +193,7 @@ def _records(finding: Finding) -> Iterator[dict[str, Any]]:
                 "recipe": search.recipe,
                 "budget": search.budget,
                 "fingerprint": search.fingerprint,
+                "qualified": told,
             }
 
 

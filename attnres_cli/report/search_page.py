@@ -10,7 +10,7 @@ from attnres_cli.report.figures.drawing import of_search
 from attnres_cli.report.html import Part, Section, page
 from attnres_cli.report.search import table_of
 from attnres_cli.report.search_commands import RecipeOf, commands
-from attnres_cli.report.search_words import answer, failures, notes, question, title
+from attnres_cli.report.search_words import answer, failures, notes, qualified, question, title
 from attnres_cli.report.table import Column, Table
 from attnres_cli.verdict.optima import Finding
 from attnres_cli.verdict.shape_results import Optimum
@@ -50,7 +50,8 @@ def section(
         Part("What this rests on", notes=notes(finding)),
         Part("Reproduce", tables=[typed]),
     ]
-    return Section(title(finding.search), f"s{number}", parts, answer(finding), is_linked)
+    told = answer(finding), is_linked, qualified(finding)
+    return Section(title(finding.search), f"s{number}", parts, *told)
 
 
 def _table(one: Optimum, search: Search) -> Part:

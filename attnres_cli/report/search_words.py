@@ -66,6 +66,31 @@ def answer(finding: Finding) -> str:
     return text[0].upper() + text[1:]
 
 
+def qualified(finding: Finding) -> list[str]:
+    """What the answer must be read with, a line each; empty where nothing qualifies it."""
+    search, lost, told = finding.search, len(failures(finding)), []
+    if not search.confirm_seeds:
+        told.append(
+            f"every loss is of one seed ({search.first_seed}): the lowest of many is lucky, and no "
+            "verdict rests on it"
+        )
+    for one in finding.optima:
+        done, lacking = one.counts["complete"], sum(bool(s.missing) for s in one.confirmed)
+        if done < search.n_trials:
+            told.append(
+                f"{one.family.variant}: {done} of {plural(search.n_trials, 'trial')} complete"
+            )
+        if lacking:
+            told.append(f"{one.family.variant}: {plural(lacking, 'shape')} without all fresh seeds")
+    if lost:
+        told.append(f"{plural(lost, 'run')} failed or diverged, and {_are(lost)} in no verdict")
+    return told
+
+
+def _are(n: int) -> str:
+    return "is" if n == 1 else "are"
+
+
 def _prefers(one: Optimum) -> str:
     """`standard prefers 6 layers of width 160 ... or one of 2 others with 4 to 8 layers`; a shape
     is preferred only where another confirmed one is refuted against it.
@@ -167,15 +192,11 @@ def notes(finding: Finding) -> list[str]:
     of_seeds = (
         f"first look: one seed ({search.first_seed}), so that the lowest of many is lucky; fresh "
         f"seeds: {fresh}, which did not choose what is confirmed; the shape called {LOWEST} is "
-        "chosen by them, so that its own mean and interval are a little lucky; failed trials "
-        "are in no verdict"
-        if fresh
-        else f"every loss is of one seed ({search.first_seed}): the lowest of many is lucky, and "
-        "no verdict rests on it"
+        "chosen by them, so that its own mean and interval are a little lucky"
     )
     lines = [*ranges(finding), *(_interaction(finding, pair) for pair in finding.pairs)]
     lines = [line for line in lines if line]
-    lines += [of_seeds] + ([SET_RULE, RULE] if fresh else [])
+    lines += [of_seeds, SET_RULE, RULE] if fresh else []
     lines += [counts(one, search) for one in finding.optima]
     lines += [f"space {search.space}; learning rate: {search.learning_rate}"]
     lines += second_objective.notes(search, finding.optima)

@@ -11,7 +11,7 @@ import searches
 
 from attnres_cli.records.run import Gate, Status
 from attnres_cli.records.search_records import State
-from attnres_cli.report.search_words import answer, counts, failures, notes
+from attnres_cli.report.search_words import answer, counts, failures, notes, qualified
 from attnres_cli.stats.looks import ALPHA
 from attnres_cli.stats.optima import common_best, likeliest_common, may_be_best
 from attnres_cli.verdict.optima import Finding, find
@@ -285,7 +285,7 @@ def test_one_seed_is_never_a_preference():
     assert "whether the optima differ is not known" in text.lower()
     assert all(shape.may_be_best is None for one in finding.optima for shape in one.shapes)
     assert all(len(one.listed) == 5 for one in finding.optima)
-    assert "every loss is of one seed (0)" in "\n".join(notes(finding))
+    assert "every loss is of one seed (0)" in "\n".join(qualified(finding))
 
 
 def test_nothing_is_called_preferred_where_no_confirmed_shape_is_refuted():

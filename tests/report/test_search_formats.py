@@ -21,7 +21,7 @@ from attnres_cli.report import formats
 from attnres_cli.report.files import save_figures
 from attnres_cli.report.search import report_of, table_of
 from attnres_cli.report.search_page import to_html
-from attnres_cli.report.search_words import answer, notes
+from attnres_cli.report.search_words import answer, notes, qualified
 from attnres_cli.verdict.optima import find
 from attnres_cli.verdict.shape_results import front, layers_by_width
 
@@ -142,6 +142,22 @@ def test_every_text_has_the_answer_and_all_that_it_rests_on(monkeypatch, finding
         for line in notes(finding):
             assert line in text
         assert "RuntimeError: out of memory" in text
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_what_qualifies_an_answer_stands_beside_it(form: str, monkeypatch, finding):
+    monkeypatch.setenv("COLUMNS", "4000")
+    text, told = html.unescape(shown(form)), qualified(finding)
+
+    assert any(line.endswith("failed or diverged, and are in no verdict") for line in told)
+    assert any("15 of 18 trials complete" in line for line in told)
+    if form == "csv":
+        assert {row["qualified"] for row in csv.DictReader(io.StringIO(text))} == {"; ".join(told)}
+    elif form == "json":
+        assert json.loads(text)["qualified"] == told
+    else:
+        start = text.partition("<section" if form == "html" else "fresh seeds [95")[0]
+        assert all(f"But: {line}" in start for line in told)
 
 
 def test_json_is_strict_and_has_every_trial_with_its_fresh_losses(finding):
