@@ -322,6 +322,8 @@ def verify(
     plan, changed = second.plan(record, recipe, tokens)
     for name, old, new in changed:
         say(f"changed since run {run}: {name}: {old}, now {new}")
+    if store.without_files:
+        say(f"warning: weights are not compared, {store.without_files}")
     with progress(1, plan.seconds, plan.settings) as display:
         display.know(record, recipe, recipe, plan.arms[0].flops_per_token)
         found = second.retrain(record, plan, changed, tokens, store.weights_of(record), display)

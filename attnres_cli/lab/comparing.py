@@ -16,6 +16,7 @@ from attnres_cli.records.code import Code
 from attnres_cli.records.comparison_terms import ArmRecipe, Match, Terms
 from attnres_cli.records.plan import Plan
 from attnres_cli.records.run import RunRecord
+from attnres_cli.store.optuna import make_tables
 from attnres_cli.store.store import Store
 from attnres_cli.verdict.codes import shown
 from attnres_cli.verdict.comparison import Comparison
@@ -86,6 +87,8 @@ class Ablation:
         plan, _, _ = self._planned()
         place, facts = self.request.place, self.tokens.description
         store = Store.open(place.study, create=True)
+        if not store.knows_optuna():
+            make_tables(place.study)
         kept = store.keep_arm_recipes(plan, facts)  # of two commands one was first to time
         experiment = Experiment(place, store, self.tokens, self.watcher)
         plan = experiment.complete(self._matched(kept), "")

@@ -94,10 +94,22 @@ class Experiment:
         records = self.records(plan.specs)
         plan = grid.without(plan, records, self.store.folder_of)
         if plan.missing:
+            self._tell_of_lost_steps(records)
             plan = grid.timed(plan, self.tokens, self.watcher.note)
             self.watcher.plan(plan, title)
         self.train_missing(plan, records)
         return plan
+
+    def _tell_of_lost_steps(self, records: Sequence[RunRecord]) -> None:
+        """Where runs had come further than they begin now, as after a study was copied alone."""
+        if not (missing := self.store.without_files):
+            return
+        waiting = [record for record in records if record.status is Status.PENDING]
+        now = self.store.standings([record.id for record in waiting])
+        steps = [(run, now[run.id].step) for run in waiting if run.id in now]
+        lost = [f"{run.variant} seed {run.seed} (step {step})" for run, step in steps if step]
+        if lost:
+            self.watcher.note(f"warning: from the beginning again: {', '.join(lost)}; {missing}")
 
     def train_missing(self, plan: Plan, records: Sequence[RunRecord]) -> None:
         """Train the runs of a plan that have not ended; `records` are all of its runs."""

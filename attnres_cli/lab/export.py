@@ -35,6 +35,8 @@ def export(store: Store, record: RunRecord, folder: Path) -> list[Path]:
         )
     kept = store.weights_of(record)
     if not kept.exists():
+        if store.without_files:
+            raise UsageError(f"run {record.id} has no weights here: {store.without_files}")
         host = record.versions.get("host", socket.gethostname())
         if host != socket.gethostname():
             raise UsageError(

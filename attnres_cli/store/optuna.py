@@ -41,6 +41,14 @@ def optuna_storage(study: str) -> Iterator[RDBStorage]:
         storage.engine.dispose()
 
 
+def make_tables(study: str) -> None:
+    """Make Optuna's tables in a study without searches, for its dashboard to show an empty list.
+    Optuna itself makes them, in 0.6 s of a CPU.
+    """
+    with optuna_storage(study):
+        pass
+
+
 @contextmanager
 def turns(study: str) -> Iterator[Turn]:
     """Yields a Turn: inside it one command alone changes a study's searches, and others wait."""

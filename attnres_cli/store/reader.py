@@ -167,6 +167,16 @@ class Reader:
         assert record.result is not None
         return self.folder_of(record) / weights_file(record.result.weights_sha256)
 
+    @property
+    def without_files(self) -> str:
+        """What to say where the folder beside a study's file is not there; empty where it is."""
+        if self._file is None or self.folder.is_dir():
+            return ""
+        return (
+            f"the folder {self.folder} is not there: a study is copied together with it; bring it "
+            "from where the runs were trained"
+        )
+
     @patient
     def recipe(self, digest: str) -> Recipe:
         """The resolved recipe of that digest."""
@@ -225,6 +235,12 @@ class Reader:
         """Whether Optuna's tables, beside ours, hold a search."""
         with self._read() as connection:
             return has_searches(connection)
+
+    @patient
+    def knows_optuna(self) -> bool:
+        """Whether Optuna's tables are there, with searches or without."""
+        with self._read() as connection:
+            return inspect(connection).has_table("studies")
 
 
 def records(

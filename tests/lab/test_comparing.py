@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+import shutil
+import sqlite3
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import optuna
 import pytest
 import studies
 from commands import attnres, process
+from optuna.storages import RDBStorage
 
 from attnres_cli.config.recipe import load
 from attnres_cli.data import sources
@@ -144,3 +149,38 @@ def test_what_a_dead_machine_left_of_runs_that_another_ended_goes_with_the_next_
     assert {path for path in store.folder.rglob("*") if path.is_file()} == {
         store.weights_of(run), theirs,
     }  # fmt: skip
+
+
+HERE = ("ablate", "standard", "--recipe", "smoke", "--seeds", "1", "--in-process")
+
+
+def test_a_pending_run_of_a_study_that_was_copied_alone_begins_again_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.chdir(tmp_path)
+    short = (*HERE, "--set", "train.tokens=8k")
+    attnres(capsys, *short)
+    with closing(sqlite3.connect("attnres.db")) as held, held:
+        held.execute("UPDATE attnres_runs SET status = 'pending', step = 7, val_loss = NULL")
+        held.execute("DELETE FROM attnres_curve")
+        held.execute("DELETE FROM attnres_gates")
+        held.execute("DELETE FROM attnres_probes")
+    shutil.rmtree("attnres.runs")
+
+    code, _, said = attnres(capsys, *short)
+
+    assert code == 0
+    assert "attnres: warning: from the beginning again: standard seed 0 (step 7); the fol" in said
+
+
+def test_a_study_without_a_search_is_an_empty_list_to_optuna(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.chdir(tmp_path)
+    assert attnres(capsys, *HERE, "--set", "train.tokens=8k")[0] == 0
+
+    url = f"sqlite:///{tmp_path / 'attnres.db'}"
+    storage = RDBStorage(url, skip_table_creation=True)  # as its dashboard reads
+    assert optuna.get_all_study_names(storage) == []
+    storage.engine.dispose()
+    assert attnres(capsys, "report")[0] == 0

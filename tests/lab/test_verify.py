@@ -285,6 +285,16 @@ def test_weights_that_are_not_there_are_refused_with_how_to_get_them(folder: Pat
         attnres("runs", "export", "1")
 
 
+def test_a_study_that_was_copied_alone_says_so_and_how_to_mend_it(folder: Path):
+    shutil.copy(folder / "attnres.db", folder / "alone.db")
+
+    with pytest.raises(UsageError, match=r"folder .*alone.runs is not there: a study is copied to"):
+        attnres("runs", "export", "1", "--study", "alone.db")
+    found = attnres("verify", "1", "--study", "alone.db")
+    assert found.exit_code == 0
+    assert "warning: weights are not compared, the folder" in found.stderr
+
+
 def test_an_exported_run_is_not_overwritten(folder: Path):
     attnres("runs", "export", "1", "--output", "mine")
 
