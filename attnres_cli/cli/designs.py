@@ -18,6 +18,7 @@ from attnres_cli.errors import SOME_FAILED, UsageError, VariantError, unknown
 from attnres_cli.files import write_new
 
 _SHAPE = {"n_layers": 8, "d_model": 1024}
+_MOST = {"n_layers": 200, "d_model": 2**17}  # a drawing of more layers takes minutes
 
 
 def variants(
@@ -124,8 +125,11 @@ def _sizes(text: str) -> dict[str, int]:
         name, _, value = part.strip().partition("=")
         if name not in sizes:
             raise UsageError(f"--shape: {unknown('size', name, sizes)}")
-        if not re.fullmatch(r"[1-9][0-9]{0,6}", value):
-            raise UsageError(f"--shape takes whole numbers, as n_layers=16, got '{part}'")
+        if not (re.fullmatch(r"[1-9][0-9]{0,6}", value) and int(value) <= _MOST[name]):
+            raise UsageError(
+                f"--shape takes whole numbers, as n_layers=16, {name} up to {_MOST[name]}, got "
+                f"'{part}'"
+            )
         sizes[name] = int(value)
     return sizes
 

@@ -15,6 +15,7 @@ from attnres_cli.errors import UsageError, unknown
 
 _TEXT = "<str>"
 _MOST_SEEDS = 1000
+MOST_WORKERS = 1024  # of one command; a study on a server takes any number of commands
 _FIRST_TUNING_SEED = 1_000_000  # as in run.py, which takes pydantic to import
 
 
@@ -53,7 +54,10 @@ Study = Annotated[
     ),
 ]
 Workers = Annotated[
-    int | None, typer.Option(min=1, help="Processes. Default: one per GPU, or as many as pay.")
+    int | None,
+    typer.Option(
+        min=1, max=MOST_WORKERS, help="Processes. Default: one per GPU, or as many as pay."
+    ),
 ]
 RetryFailed = Annotated[bool, typer.Option(help="Train failed runs once more.")]
 DryRun = Annotated[bool, typer.Option(help="Print the plan and train nothing.")]

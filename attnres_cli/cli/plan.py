@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import math
 import sys
 from typing import Annotated
 
 import typer
 
-from attnres_cli.cli.options import Baseline, Format, PrintedFormat, Study
+from attnres_cli.cli.options import MOST_WORKERS, Baseline, Format, PrintedFormat, Study
 from attnres_cli.config import address
 from attnres_cli.errors import UsageError
+
+_LEAST_GAP, _MOST_GAP = 1e-9, 1e3  # nats per token
 
 
 def plan(
@@ -20,14 +21,19 @@ def plan(
     ] = 0.01,
     arms: Annotated[
         int | None,
-        typer.Option(min=1, help="Arms beside the baseline. Default: those in the study."),
+        typer.Option(
+            min=1, max=1000, help="Arms beside the baseline. Default: those in the study."
+        ),
     ] = None,
     recipe: Annotated[
         str | None, typer.Option(help="Name or digest. Default: the newest in the study.")
     ] = None,
     study: Study = address.DEFAULT,
     workers: Annotated[
-        int | None, typer.Option(min=1, help="Processes. Default: as the study's runs were made.")
+        int | None,
+        typer.Option(
+            min=1, max=MOST_WORKERS, help="Processes. Default: as the study's runs were made."
+        ),
     ] = None,
     form: PrintedFormat = Format.TABLE,
 ) -> None:
@@ -41,8 +47,11 @@ def plan(
     from attnres_cli.store.store import Store
     from attnres_cli.verdict.power import analyse, to_measure, too_few_runs
 
-    if not (math.isfinite(gap) and gap > 0):
-        raise UsageError(f"--gap takes a difference in loss above 0, as 0.01, got {gap:g}")
+    if not _LEAST_GAP <= gap <= _MOST_GAP:  # nor nan
+        raise UsageError(
+            f"--gap takes a difference in loss above 0, as 0.01 ({_LEAST_GAP:g} to {_MOST_GAP:g}), "
+            f"got {gap:g}"
+        )
     store = Store.open(study, create=False)
     records = store.runs(curves=False)
     if recipe in names() and recipe not in {record.recipe for record in records}:

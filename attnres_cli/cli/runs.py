@@ -37,8 +37,13 @@ class _Runs(typer.core.TyperGroup):
 
 HELP = "List the runs of a study, show or export some, note what is to be known, or forget them."
 
-_RunId = Annotated[int, typer.Argument(help="Its number, as the list has it.", metavar="ID")]
-_RunIds = Annotated[list[int], typer.Argument(help="Their numbers.", metavar="ID...")]
+_MOST_ID = 2**31 - 1  # of a column of a database
+_RunId = Annotated[
+    int, typer.Argument(min=1, max=_MOST_ID, help="Its number, as the list has it.", metavar="ID")
+]
+_RunIds = Annotated[
+    list[int], typer.Argument(min=1, max=_MOST_ID, help="Their numbers.", metavar="ID...")
+]
 _Status = Annotated[
     str | None, typer.Option(help="pending, running, complete, diverged or failed.")
 ]
@@ -102,7 +107,13 @@ def show(
 def export(
     run: Annotated[
         int | None,
-        typer.Argument(help="Its number, as the list has it.", metavar="[ID]", show_default=False),
+        typer.Argument(
+            min=1,
+            max=_MOST_ID,
+            help="Its number, as the list has it.",
+            metavar="[ID]",
+            show_default=False,
+        ),
     ] = None,
     output: Annotated[
         Path | None, typer.Option(help="Folder to make. Default: run-ID.", show_default=False)
@@ -216,7 +227,8 @@ def write_tag(
 @app.command()
 def rm(
     runs: Annotated[
-        list[int] | None, typer.Argument(help="Their numbers; or filters.", metavar="[ID...]")
+        list[int] | None,
+        typer.Argument(min=1, max=_MOST_ID, help="Their numbers; or filters.", metavar="[ID...]"),
     ] = None,
     reason: Annotated[
         str | None,

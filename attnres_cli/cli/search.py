@@ -65,7 +65,7 @@ Objective = Annotated[
 ]
 Sampler = Annotated[str, typer.Option(help="auto, tpe, gp, nsga2, grid, brute or random.")]
 Confirm = Annotated[
-    int, typer.Option(min=0, help="How many best shapes of each design to confirm.")
+    int, typer.Option(min=0, max=1000, help="How many best shapes of each design to confirm.")
 ]
 FreshSeeds = Annotated[
     str | None,
@@ -81,7 +81,7 @@ def search(
     recipe: RecipeName = "quick",
     budget: Budget = None,
     space: Space = None,
-    trials: Annotated[int, typer.Option(help="Of each design, in all.")] = 40,
+    trials: Annotated[int, typer.Option(min=1, max=100_000, help="Of each design, in all.")] = 40,
     objective: Objective = "val_loss",
     sampler: Sampler = "auto",
     confirm: Confirm = 2,
@@ -117,8 +117,6 @@ def search(
     goals, fresh = _goals(objective), _fresh(seeds, confirm)
     if dry_run:
         refuse_format(form)
-    if trials < 1:
-        raise UsageError(f"--trials must be at least 1, got {trials}")
     if variants and suite is not None:
         raise UsageError("give either variants or --suite, not both")
     specs = list(variants or specs_of(suite or _DEFAULT_SUITE))
@@ -134,6 +132,7 @@ def search(
             f"optim.lr {loaded.optim.lr:g} for every design"
         )
     if dry_run:
+        say(searching.TIMING)
         step_s = searching.timed(request, plan)
         sys.stdout.writelines(f"{line}\n" for line in searching.lines(request, plan, step_s))
         return

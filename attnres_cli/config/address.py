@@ -18,7 +18,9 @@ DEFAULT = "attnres.db"  # the study where none is named
 
 _SQLITE = re.compile(r"sqlite(\+pysqlite)?:///")
 _USER = re.compile(r"(?P<user>[^:/?]*)(?::(?P<password>.*))?@(?P<place>[^@]*)")  # to the last @
-_HIDDEN = re.compile(r"(://[^:/@?\s]*):\S*@")
+_MISTYPED = re.compile(r"\W*postgres", re.IGNORECASE)  # no file that anybody would name so
+_HIDDEN = re.compile(r"((?:[:;][/\\]*|//)[^:/@?\s]*):\S*@")
+_IN_QUERY = re.compile(r"(passw\w*=)[^&\s']+", re.IGNORECASE)
 _SECRET_WORDS = ("password", "secret")
 
 
@@ -64,6 +66,11 @@ def parted(study: str) -> tuple[str, str | None]:
 
 def withhold(study: str) -> str:
     """The study without its password, which moves to where PostgreSQL's clients find it."""
+    if not is_url(study) and _MISTYPED.match(study):
+        raise StudyError(
+            "--study looks like PostgreSQL's, but is no URL: expected "
+            "postgresql+psycopg://user@host:port/database, its password in PGPASSWORD"
+        )
     shown, password = parted(study)
     if password is not None:
         os.environ["PGPASSWORD"] = password
@@ -71,5 +78,5 @@ def withhold(study: str) -> str:
 
 
 def without_passwords(text: str) -> str:
-    """A message without the passwords of URLs that somebody typed where no study goes."""
-    return _HIDDEN.sub(r"\1@", text)
+    """A message without the passwords of URLs that were typed where no study goes, or wrongly."""
+    return _IN_QUERY.sub(r"\1...", _HIDDEN.sub(r"\1@", text))

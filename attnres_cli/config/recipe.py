@@ -28,6 +28,7 @@ from attnres_cli.files import check_name, path_of, read_text
 
 __all__ = ["Data", "Model", "Optim", "Recipe", "Train"]
 
+_MOST_BYTES = 2**16  # of a recipe or a preregistration; reading as much takes a second
 _GROWN = ("model", "optim", "train", "rates")  # what may differ over a ladder; the data may not
 
 
@@ -174,7 +175,7 @@ def text_of(name: str) -> str:
 
 def text_at(name: str, what: str) -> str:
     """The text of a file that messages call `what`; RecipeError where there is none."""
-    return read_text(path_of(name, what, RecipeError), what, RecipeError)
+    return read_text(path_of(name, what, RecipeError), what, RecipeError, _MOST_BYTES)
 
 
 def load(

@@ -41,6 +41,7 @@ def _path(value: object) -> object:
 
 
 Count = Annotated[int, BeforeValidator(parse_count), Field(gt=0, lt=2**53)]
+Size = Annotated[Count, Field(le=2**24)]  # of a model or a batch: no machine has a larger one
 Fraction = Annotated[float, Field(ge=0, le=1)]
 
 
@@ -64,12 +65,12 @@ class Model(Section):
     """The trunk. What is left out follows from the rest; see `shape`."""
 
     n_layers: Annotated[Count, Field(le=1000)]  # a history has n_layers^2 reads
-    d_model: Count
-    n_heads: Count
-    n_kv_heads: Count | None = None  # None: n_heads
-    d_head: Count | None = None  # None: d_model / n_heads
-    d_ff: Count | None = None  # None: 8/3 d_model for swiglu, 4 d_model for gelu
-    seq_len: Count
+    d_model: Annotated[Size, Field(le=2**17)]  # proofs of a design run at this width
+    n_heads: Size
+    n_kv_heads: Size | None = None  # None: n_heads
+    d_head: Size | None = None  # None: d_model / n_heads
+    d_ff: Size | None = None  # None: 8/3 d_model for swiglu, 4 d_model for gelu
+    seq_len: Size
     mlp: Mlp = "swiglu"
     tie_embeddings: bool = False
     rope_theta: Annotated[float, Field(gt=1)] = 10_000.0
@@ -223,11 +224,11 @@ class Train(Section):
     _LATER = ("micro_batch_size", "checkpoint_activations")
 
     tokens: Count
-    batch_size: Count  # sequences per step
+    batch_size: Size  # sequences per step
     micro_batch_size: Count | None = None  # sequences at a time; None: batch_size
     checkpoint_activations: bool = False
     eval_tokens: Count
-    n_evals: Count = 4  # evaluations, evenly spaced, the last one at the end
+    n_evals: Size = 4  # evaluations, evenly spaced, the last one at the end
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     compile: Annotated[Literal["auto", "on", "off"], BeforeValidator(_word)] = "auto"
 

@@ -14,7 +14,17 @@ from attnres_cli.errors import RecipeError
 
 
 class _Loader(yaml.SafeLoader):
-    """SafeLoader that reads 3e-4 as a float and refuses a key that is given twice."""
+    """SafeLoader that reads 3e-4 as a float, refuses a key that is given twice, and what stands for
+    something else: a kilobyte of these can stand for more than any memory holds.
+    """
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        if self.check_event(yaml.AliasEvent):
+            event: Any = self.peek_event()  # type: ignore[no-untyped-call]
+            raise RecipeError(
+                f"line {event.start_mark.line + 1}: *name is not read: write out what it stands for"
+            )
+        return super().compose_node(parent, index)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[str] = set()

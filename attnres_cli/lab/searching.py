@@ -28,6 +28,8 @@ from attnres_cli.store.store import Store
 from attnres_cli.verdict.format import computing, duration, plural
 from attnres_cli.verdict.labels import of_data
 
+TIMING = "timing a few training steps of the shallowest and the deepest shape of each design"
+
 _RANGES = ("n_layers", "d_model", "n_heads", "d_ff", "aspect", "heads_per_layer", "lr", "tokens")
 
 
@@ -67,9 +69,7 @@ def run(request: Request, plan: Plan, place: Place, watcher: Watcher) -> int:
         if place.retry_failed:
             runner.retry(families)
         if runner.patiently(lambda: sum(family.n_left(search.n_trials) for family in families)):
-            watcher.note(
-                "timing a few training steps of the shallowest and the deepest shape of each design"
-            )
+            watcher.note(TIMING)
             runner.step_s = timed(request, plan)
             watcher.text(lines(request, plan, runner.step_s))
         screen(runner, families)

@@ -12,6 +12,7 @@ from attnres_cli.records.comparison_terms import SHARED, ArmRecipe, Given, Match
 from attnres_cli.records.run import UNKNOWN, DataDescription, Identity, RunSpec, Settings
 
 TIMED_STEPS = 4  # training steps of each arm that a prediction rests on
+_TIMED_TOKENS = {"cpu": 2**15, "cuda": 2**20}  # at most: of tiny models memory decides, not FLOPs
 _TIMED_FLOPS = {"cpu": 5e10, "cuda": 2e13}  # about a second's work: longer steps are timed in part
 _EVAL_SHARE = 0.4  # of a training step's time per token: one forward pass of three, and a little
 _START_S = 4.0  # a worker's imports and data
@@ -125,7 +126,8 @@ class Plan:
         affordable = _TIMED_FLOPS[self.settings.device] / (per_token * self.recipe.model.seq_len)
         if affordable < 1:
             return 1 if affordable > 1 / 20 else 0
-        return min(int(affordable), self.recipe.train.rows)
+        most = max(1, _TIMED_TOKENS[self.settings.device] // self.recipe.model.seq_len)
+        return min(int(affordable), self.recipe.train.rows, most)
 
     @property
     def seconds(self) -> float | None:

@@ -45,6 +45,8 @@ def url_of(study: str) -> URL:
         url = make_url(shown).set(drivername=_SCHEME, password=password)
     except (ArgumentError, ValueError) as error:  # as of a port that is no number
         raise StudyError(f"study {shown}: expected {_SCHEME}://user@host:port/database") from error
+    if repeated := [name for name, value in url.query.items() if not isinstance(value, str)]:
+        raise StudyError(f"study {shown}: {repeated[0]} is given twice")
     if not url.database and "service" not in url.query:
         raise StudyError(f"study {shown}: name a database, as {_SCHEME}://user@host/attnres")
     return url
@@ -68,7 +70,7 @@ def connection_of(study: str, *, readonly: bool, keeps: bool = False) -> tuple[U
     settings["default_transaction_read_only"] = "on" if readonly else "off"
     typed = url.query.get("options", "")
     options = [f"-c {name}={value}" for name, value in settings.items()]
-    options += [typed] if isinstance(typed, str) else list(typed)
+    options += [str(typed)]
     arguments = {
         "connect_timeout": _CONNECT_S, "application_name": "attnres", "client_encoding": "utf8",
         "tcp_user_timeout": 1000 * _WAIT_S,

@@ -98,6 +98,14 @@ def connection_to_read(path: Path) -> sqlite3.Connection:
     if not _may_be_written(path) and not Path(f"{path}-wal").exists():
         mode = "ro&immutable=1"  # SQLite cannot make the files it would lock by
     found = _connection(path, mode)
+    try:
+        found.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone()
+    except sqlite3.OperationalError as error:
+        if not _is_cramped(str(error), path.parent):
+            raise
+        found.close()
+        found = _connection(path, mode)  # alone it needs no -shm, for which a full disk has no room
+        found.execute("PRAGMA locking_mode = EXCLUSIVE")
     found.execute("PRAGMA query_only = ON")
     return found
 
@@ -183,8 +191,7 @@ def use_wal(connection: Connection, path: Path) -> None:
 def refusal(study: str, error: DBAPIError, folder: Path) -> StudyError:
     """What SQLite refused, in one line that says what to do. `folder` is where the file lies."""
     said = str(error.orig)
-    cramped = "disk I/O" in said and shutil.disk_usage(folder).free < _LITTLE_BYTES
-    if "disk is full" in said or cramped:
+    if _is_cramped(said, folder):
         return StudyError(
             f"study {study}: the disk ({folder}) is full: free some space, and the same command "
             "goes on; what is recorded stays"
@@ -192,3 +199,9 @@ def refusal(study: str, error: DBAPIError, folder: Path) -> StudyError:
     if "malformed" in said or "not a database" in said:
         return StudyError(f"study {study} is damaged ({said}): restore a copy of it")
     return StudyError(f"study {study}: {said}")
+
+
+def _is_cramped(said: str, folder: Path) -> bool:
+    """Whether SQLite's words are of a disk without room."""
+    has_none = shutil.disk_usage(folder).free < _LITTLE_BYTES
+    return "disk is full" in said or ("disk I/O" in said and has_none)

@@ -21,6 +21,8 @@ from attnres_cli.nn.model import Transformer, init_weights
 from attnres_cli.records.run import Probe, RunSpec, Settings
 from attnres_cli.train import probes
 
+_LONG_S = 20.0  # of steps that are timed, after which no more are
+
 Forward = Callable[[Tensor, Tensor], Tensor]
 """Tokens and targets (B, T) to the mean loss in nats per token."""
 
@@ -199,10 +201,14 @@ def lr_factor(optim: Optim, step: int, steps: int) -> float:
 def seconds_per_step(
     spec: RunSpec, tokens: Tokens, settings: Settings, device: str, n_steps: int
 ) -> float:
-    """Median seconds of n_steps training steps, after one to warm up; what a plan is made with."""
+    """Median seconds of n_steps training steps, after one to warm up; what a plan is made with. Of
+    steps that take long there are fewer, of very long ones the first alone.
+    """
     trainer, times = Trainer(spec, tokens, settings, torch.device(device)), []
     for step in range(n_steps + 1):
         started = time.perf_counter()
         trainer.step(min(step, spec.recipe.steps - 1)).item()
         times.append(time.perf_counter() - started)
-    return statistics.median(times[1:])
+        if sum(times) > _LONG_S:
+            break
+    return statistics.median(times[1:] or times)

@@ -34,7 +34,7 @@ def searched(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, 
     ("arguments", "says"),
     [
         ("standard --space n_layer=2..4", "did you mean 'n_layers'"),
-        ("standard --trials 0", "--trials must be at least 1, got 0"),
+        ("standard --trials 0", "'--trials': Input should be greater than or equal to 1"),
         (
             "standard --budget params=1000",
             "no shape of the space has --budget params=1000 within",

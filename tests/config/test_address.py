@@ -94,3 +94,39 @@ def test_a_message_hides_what_was_typed_in_the_wrong_place():
         without_passwords(text) == f"unknown variant '{URL.format('')}'. Known: attnres, standard"
     )
     assert without_passwords("write to me: a@b") == "write to me: a@b"
+
+
+@pytest.mark.parametrize(
+    "typed",
+    [
+        "postgresql+psycopg:/me:geheim@host/lab",
+        "postgresql+psycopg:me:geheim@host/lab",
+        "postgresql+psycopg//me:geheim@host/lab",
+        "postgresql+psycopg;//me:geheim@host/lab",
+        "postgresql:\\\\me:geheim@host/lab",
+        " postgres:/me:geheim@host/lab",
+        "Postgres me:geheim@host",
+    ],
+)
+def test_the_password_of_a_mistyped_url_is_not_shown(typed: str):
+    with pytest.raises(StudyError, match="expected postgresql\\+psycopg://user@host") as caught:
+        withhold(typed)
+
+    assert "geheim" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://me:geheim@host/lab",
+        "postgresql:/me:geheim@host/lab",
+        "postgresql//me:geheim@host/lab",
+        "postgresql://host/lab?passwort=geheim&x=1",
+        "http:/me:geheim@host",
+    ],
+)
+def test_no_message_has_the_password_of_a_url_wherever_it_was_typed(url: str):
+    told = without_passwords(f"no such option: {url}")
+
+    assert "geheim" not in told
+    assert "host" in told

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ import optuna
 import pytest
 from another_user import NOBODY, as_nobody
 from commands import attnres
+from grids import small_disk
 from processes import in_processes
 from sqlalchemy import inspect
 from studies import FACTS
@@ -507,3 +508,31 @@ def test_who_may_not_write_reads_again_where_a_study_is_written_to_meanwhile(
 
     assert undisturbed == before
     assert found == written
+
+
+@pytest.mark.parametrize("has_log", [False, True])
+def test_a_study_is_read_on_a_full_disk_with_what_a_killed_process_left_in_its_log(
+    tmp_path: Path, plan: Plan, has_log: bool
+):
+    elsewhere = tmp_path / "s.db"
+    before = plan(elsewhere)
+    with small_disk(tmp_path / "full", "1m") as full, closing(sqlite3.connect(elsewhere)) as writer:
+        if has_log:
+            writer.execute("UPDATE attnres_runs SET attempts = 17")
+            writer.commit()
+        for file in tmp_path.glob("s.db*"):
+            if not file.name.endswith("-shm"):
+                (full / file.name).write_bytes(file.read_bytes())
+        _fill(full / "filler")
+
+        store = Store.open(str(full / "s.db"), create=False)
+
+        assert store.runs() == before
+        attempts = {standing.attempts for standing in store.standings().values()}
+        assert attempts == {17 if has_log else 0}
+
+
+def _fill(file: Path) -> None:
+    with suppress(OSError), file.open("wb", 0) as out:
+        while True:
+            out.write(bytes(4096))

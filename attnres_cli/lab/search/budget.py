@@ -14,6 +14,7 @@ TOLERANCE = 0.005
 """The share by which a shape may miss its budget, as with `ablate --match params`."""
 
 _KEYS = ("params", "flops")
+_MOST = {"params": 1e12, "flops": 1e27}  # what is beyond has shapes that nobody can list
 _TOKENS_PER_PARAM = 20  # compute-optimal (Hoffmann et al. 2022, arXiv 2203.15556)
 _SIZES = (0.25, 0.5, 1.0, 2.0, 4.0)  # of that model, where FLOPs alone are given
 
@@ -63,9 +64,9 @@ def parse(texts: Sequence[str], recipe_params: int) -> Budget:
 def _number(key: str, text: str) -> float:
     value = parse_count(text)
     number = float(str(value)) if _is_number(value) else math.nan
-    if not (0 < number < 1e30) or (key == "params" and number != int(number)):
+    if not 0 < number <= _MOST[key] or (key == "params" and number != int(number)):
         kind = "a whole number of parameters, as 2M" if key == "params" else "a number, as 1e17"
-        raise UsageError(f"--budget {key}: expected {kind}, got '{text}'")
+        raise UsageError(f"--budget {key}: expected {kind}, up to {_MOST[key]:g}, got '{text}'")
     return number
 
 

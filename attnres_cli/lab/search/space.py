@@ -40,6 +40,7 @@ _KIND = {"aspect": ("aspect", "n_layers", "d_model")}
 _KIND["heads_per_layer"] = ("heads_per_layer", "n_heads", "d_head")
 _LEAST = {"n_layers": 1, "d_model": 2, "n_heads": 1, "d_head": 2}
 _MOST = {"n_layers": 1000}  # as in a recipe
+_TINY, _HUGE = 1e-12, 1e12  # of anything else
 _MOST_VALUES = 1000
 _RANGE = re.compile(r"([^|]+?)\.\.([^|]+?)(?:\.\.([^|]+))?")
 
@@ -156,11 +157,11 @@ def _number(name: str, text: str, *, whole: bool) -> float:
         number = float(str(value))
     except ValueError:
         number = math.nan
-    least, most = _LEAST.get(name, 0), _MOST.get(name, math.inf)
-    if not (math.isfinite(number) and least <= number <= most and number > 0):
+    least, most = _LEAST.get(name, _TINY), _MOST.get(name, _HUGE)
+    if not least <= number <= most:  # nor nan
         kind = "a whole number" if whole else "a number"
-        above = f"from {least} up" if least else "above 0"
-        limit = f" to {most}" if name in _MOST else ""
+        above = f"from {least:g} up" if name in _LEAST else "above 0"
+        limit = f" to {most:g}" if name in _MOST or number > _HUGE else ""
         ends = ", or a range with both ends as 2..8" if ".." in text else ""
         raise UsageError(f"--space {name}: expected {kind} {above}{limit}{ends}, got '{text}'")
     if whole and number != int(number):
