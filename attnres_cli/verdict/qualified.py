@@ -99,7 +99,7 @@ def _seeds(comparison: Comparison) -> Iterator[str]:
             short.setdefault((arm.look.n, arm.look.next), []).append(arm.variant)
     for (n, at), names in short.items():
         later = "" if at is None else f", the next look is at {at}"
-        yield f"of {n} of {every} seeds{later}: {', '.join(names)}"
+        yield f"judged by {n} of {every} seeds{later}: {', '.join(names)}"
     for arm in comparison.arms:
         if arm.far and base is not None:
             values = ", ".join(f"{s} ({arm.losses[s] - base.losses[s]:+.4f})" for s in arm.far)

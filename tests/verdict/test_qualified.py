@@ -54,7 +54,7 @@ def test_all_that_qualifies_an_answer_is_in_one_list(doubtful: Comparison):
         "1 run failed: the same command with --retry-failed goes on",
         "the baseline ends above the bigram line",
         RATE,
-        "of 5 of 6 seeds, the next look is at 8: attnres",
+        "judged by 5 of 6 seeds, the next look is at 8: attnres",
         "removed: laurel seed 3, having ended at 3.5000",
         "other versions than the baseline",
     ):
