@@ -15,6 +15,7 @@ from attnres_cli.errors import UsageError, unknown
 
 _TEXT = "<str>"
 _MOST_SEEDS = 1000
+MOST_ID = 2**31 - 1  # of a run: of a column of a database
 MOST_WORKERS = 1024  # of one command; a study on a server takes any number of commands
 _FIRST_TUNING_SEED = 1_000_000  # as in run.py, which takes pydantic to import
 
@@ -59,6 +60,16 @@ Workers = Annotated[
         min=1, max=MOST_WORKERS, help="Processes. Default: one per GPU, or as many as pay."
     ),
 ]
+RunStatus = Annotated[
+    str | None, typer.Option(help="pending, running, complete, diverged or failed.")
+]
+RunVariant = Annotated[
+    str | None,
+    typer.Option(help="A variant as the list has it.", autocompletion=complete.specs),
+]
+RunRecipe = Annotated[str | None, typer.Option(help="Name, or start of a digest.")]
+RunTag = Annotated[str | None, typer.Option(help="A tag that they have.")]
+RunNote = Annotated[str | None, typer.Option(help="Words of their notes.")]
 RetryFailed = Annotated[bool, typer.Option(help="Train failed runs once more.")]
 DryRun = Annotated[bool, typer.Option(help="Print the plan and train nothing.")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]

@@ -10,14 +10,26 @@ from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 import typer.core
 
-from attnres_cli.cli.options import Format, Plugins, PrintedFormat, RunFormat, Study
-from attnres_cli.config import address, complete
+from attnres_cli.cli.export import export
+from attnres_cli.cli.options import (
+    MOST_ID,
+    Format,
+    Plugins,
+    PrintedFormat,
+    RunFormat,
+    RunNote,
+    RunRecipe,
+    RunStatus,
+    RunTag,
+    RunVariant,
+    Study,
+)
+from attnres_cli.config import address
 from attnres_cli.console import say
 from attnres_cli.errors import SOME_FAILED, UsageError
 
@@ -37,38 +49,28 @@ class _Runs(typer.core.TyperGroup):
 
 HELP = "List the runs of a study, show or export some, note what is to be known, or forget them."
 
-_MOST_ID = 2**31 - 1  # of a column of a database
 _RunId = Annotated[
-    int, typer.Argument(min=1, max=_MOST_ID, help="Its number, as the list has it.", metavar="ID")
+    int, typer.Argument(min=1, max=MOST_ID, help="Its number, as the list has it.", metavar="ID")
 ]
 _RunIds = Annotated[
-    list[int], typer.Argument(min=1, max=_MOST_ID, help="Their numbers.", metavar="ID...")
+    list[int], typer.Argument(min=1, max=MOST_ID, help="Their numbers.", metavar="ID...")
 ]
-_Status = Annotated[
-    str | None, typer.Option(help="pending, running, complete, diverged or failed.")
-]
-_Variant = Annotated[
-    str | None,
-    typer.Option(help="A variant as the list has it.", autocompletion=complete.specs),
-]
-_Recipe = Annotated[str | None, typer.Option(help="Name, or start of a digest.")]
-_Tag = Annotated[str | None, typer.Option(help="A tag that they have.")]
-_Note = Annotated[str | None, typer.Option(help="Words of their notes.")]
 
 _TAG = re.compile(r"[^\W\d_][\w.-]{0,39}")
 _LONGEST_NOTE = 500
 
 app = typer.Typer(cls=_Runs, pretty_exceptions_enable=False)
+app.command()(export)
 
 
 @app.command("list")
 def list_runs(
     study: Study = address.DEFAULT,
-    status: _Status = None,
-    variant: _Variant = None,
-    recipe: _Recipe = None,
-    tag: _Tag = None,
-    note: _Note = None,
+    status: RunStatus = None,
+    variant: RunVariant = None,
+    recipe: RunRecipe = None,
+    tag: RunTag = None,
+    note: RunNote = None,
     form: PrintedFormat = Format.TABLE,
 ) -> None:
     """List the runs with status, progress and who runs them."""
@@ -101,90 +103,6 @@ def show(
         record = replace(record, result=probed)
     for line in listed(store, [record]):
         formats.show(run_of(line), form, sys.stdout)
-
-
-@app.command()
-def export(
-    run: Annotated[
-        int | None,
-        typer.Argument(
-            min=1,
-            max=_MOST_ID,
-            help="Its number, as the list has it.",
-            metavar="[ID]",
-            show_default=False,
-        ),
-    ] = None,
-    output: Annotated[
-        Path | None, typer.Option(help="Folder to make. Default: run-ID.", show_default=False)
-    ] = None,
-    tensorboard: Annotated[
-        Path | None,
-        typer.Option(
-            help="Folder to make, with TensorBoard's event files of ID, or of all runs.",
-            show_default=False,
-        ),
-    ] = None,
-    study: Study = address.DEFAULT,
-    status: _Status = None,
-    variant: _Variant = None,
-    recipe: _Recipe = None,
-    tag: _Tag = None,
-    note: _Note = None,
-    _plugin: Plugins = None,
-) -> None:
-    """Write the final weights of a run and its configuration into a folder, to use elsewhere, and a
-    plugin's source; or curves, probes and final values of many runs for TensorBoard.
-    """
-    from attnres_cli.lab.export import FILES
-    from attnres_cli.lab.export import export as write
-    from attnres_cli.lab.listing import Filter, chosen
-    from attnres_cli.store.store import Store
-
-    asked = Filter(status, variant, recipe, tag, note)
-    _check_export(run, output, tensorboard, asked.typed)
-    store = Store.open(study, create=False)
-    if tensorboard is not None:
-        filtered = asked.of(store.runs(curves=False)) if run is None else []
-        ids = [record.id for record in filtered] if run is None else [run]
-        _export_events(store, chosen(store, study, ids), tensorboard)
-        return
-    assert run is not None
-    (record,) = chosen(store, study, [run])
-    folder = output if output is not None else Path(f"run-{run}")
-    written = write(store, record, folder)
-    for file in written:
-        typer.echo(f"{file}  {file.stat().st_size:,} bytes")
-    asked_for = ", plugin=True" if len(written) > len(FILES) else ""
-    typer.echo(f"from attnres_cli import load; model = load({str(folder)!r}{asked_for})")
-
-
-def _check_export(
-    run: int | None, output: Path | None, tensorboard: Path | None, filters: Sequence[str]
-) -> None:
-    """Refuse what does not go together. Raises UsageError."""
-    if tensorboard is None and run is None:
-        raise UsageError(
-            "runs export takes the number of a run (attnres runs lists them), or --tensorboard DIR "
-            "for all of them"
-        )
-    if tensorboard is None and filters:
-        raise UsageError(f"{filters[0]} chooses runs for --tensorboard DIR; ID names one to export")
-    if tensorboard is not None and output is not None:
-        raise UsageError("--output is for the weights of one run: give it or --tensorboard")
-    if run is not None and filters:
-        raise UsageError(f"give ID or {filters[0]}, not both")
-
-
-def _export_events(store: Store, records: Sequence[RunRecord], folder: Path) -> None:
-    from attnres_cli.lab.events import write
-    from attnres_cli.verdict.format import plural
-
-    written = write(store, records, folder)
-    left_out = len(records) - written
-    more = f", {left_out} not ended" if left_out else ""
-    typer.echo(f"{folder}  {plural(written, 'run')}{more}")
-    typer.echo(f"tensorboard --logdir {shlex.quote(str(folder))}")
 
 
 @app.command("note")
@@ -228,17 +146,17 @@ def write_tag(
 def rm(
     runs: Annotated[
         list[int] | None,
-        typer.Argument(min=1, max=_MOST_ID, help="Their numbers; or filters.", metavar="[ID...]"),
+        typer.Argument(min=1, max=MOST_ID, help="Their numbers; or filters.", metavar="[ID...]"),
     ] = None,
     reason: Annotated[
         str | None,
         typer.Option(help="Why, which reports say: their seeds are excluded.", show_default=False),
     ] = None,
-    status: _Status = None,
-    variant: _Variant = None,
-    recipe: _Recipe = None,
-    tag: _Tag = None,
-    note: _Note = None,
+    status: RunStatus = None,
+    variant: RunVariant = None,
+    recipe: RunRecipe = None,
+    tag: RunTag = None,
+    note: RunNote = None,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask before a filter removes.")] = False,
     study: Study = address.DEFAULT,
 ) -> None:

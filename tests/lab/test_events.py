@@ -16,7 +16,7 @@ from tensorboard.plugins.hparams import metadata
 from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 from typer.testing import CliRunner, Result
 
-from attnres_cli.cli import runs
+from attnres_cli.cli import export as cli_export
 from attnres_cli.config.recipe import Recipe, load
 from attnres_cli.errors import UsageError
 from attnres_cli.lab.events import names
@@ -41,7 +41,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
 
 def export(*words: str) -> Result:
     app = typer.Typer()
-    app.command()(runs.export)
+    app.command()(cli_export.export)
     return CliRunner().invoke(app, list(words))
 
 
