@@ -52,8 +52,8 @@ def of(data: DataDescription, n_tokens: int = 0, eval_tokens: int | None = None)
         )
     if eval_tokens is not None and eval_tokens < EVAL_TOKENS:
         found.append(
-            f"runs are evaluated on {eval_tokens:,} tokens: which they are moves a difference by "
-            f"about {EVAL_NOISE / math.sqrt(eval_tokens):.3f} nats per token, of which no interval "
-            f"over seeds knows; {EVAL_TOKENS:,} (train.eval_tokens) take it to {SMALL}"
+            f"runs are evaluated on {eval_tokens:,} tokens alone: which ones moves a difference by "
+            f"about {EVAL_NOISE / math.sqrt(eval_tokens):.3f} nats per token, and intervals over "
+            f"seeds know nothing of it; train.eval_tokens={EVAL_TOKENS} makes it {SMALL}"
         )
     return found

@@ -32,7 +32,7 @@ def test_few_tokens_to_evaluate_on_are_doubted_by_their_noise(eval_tokens: int, 
 
     assert f"evaluated on {eval_tokens:,} tokens" in found
     assert f"about {noise} nats" in found
-    assert "19,600 (train.eval_tokens) take it to 0.005" in found
+    assert "train.eval_tokens=19600 makes it 0.005" in found
 
 
 def test_the_noise_of_so_many_tokens_as_are_wanted_is_small():
