@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from attnres_cli import console
 from attnres_cli.cli import app
 
 
@@ -21,6 +22,7 @@ def ended(*arguments: str) -> int:
         return told.code if isinstance(told.code, int) else 0
     finally:
         sys.argv = argv
+        console.be(console.USUAL)
 
 
 def attnres(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:

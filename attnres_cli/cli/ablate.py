@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -24,7 +25,6 @@ from attnres_cli.cli.options import (
     Study,
     Workers,
     read_seeds,
-    refuse_format,
     word,
 )
 from attnres_cli.config import address, complete
@@ -35,6 +35,7 @@ from attnres_cli.records.comparison_terms import MATCHES, Match
 if TYPE_CHECKING:
     from attnres_cli.config.recipe import Recipe
     from attnres_cli.lab.comparing import Request
+    from attnres_cli.report.table import Report
     from attnres_cli.verdict.comparison import Comparison
 
 
@@ -95,9 +96,8 @@ def ablate(
     from attnres_cli.lab.experiment import Place
     from attnres_cli.lab.grid import resolve
     from attnres_cli.report import comparison, formats
+    from attnres_cli.report.table import joined
 
-    if dry_run:
-        refuse_format(form)
     if variants and suite is not None:
         raise UsageError("give either variants or --suite, not both")
     whole = load(recipe, override or [], say)
@@ -111,14 +111,16 @@ def ablate(
     for fixed in sizes[1:]:  # what does not fit one size is refused before another is trained
         resolve([baseline, *request.specs], fixed, vocab_size=256)
     found: list[Comparison] = []
+    plans: list[Report] = []
     failed = 0
     for number, fixed in enumerate(sizes, 1):
         if len(sizes) > 1:
             changed = ", ".join(f"{key}={value}" for key, value in whole.ladder[number - 1])
             note(f"size {number} of {len(sizes)}: {changed}")
-        compared, n_failed = _one_size(request, fixed, dry_run=dry_run)
-        found, failed = [*found, *compared], failed + n_failed
+        compared, n_failed, planned = _one_size(request, fixed, dry_run=dry_run)
+        found, failed, plans = [*found, *compared], failed + n_failed, [*plans, *planned]
     if dry_run:
+        formats.show(joined(plans), form, sys.stdout)
         return
     formats.show(comparison.report_of(found), form, sys.stdout)
     _keep_rates(whole, sizes, [one for one in found if one.terms.is_tuned], study)
@@ -155,23 +157,23 @@ def _keep_rates(
     note(f"learning rates written to {path}: {shlex.join(words)}")
 
 
-def _one_size(request: Request, recipe: Recipe, *, dry_run: bool) -> tuple[list[Comparison], int]:
-    """The comparisons under one recipe and how many runs failed; a dry run prints plans alone."""
+def _one_size(
+    request: Request, recipe: Recipe, *, dry_run: bool
+) -> tuple[list[Comparison], int, list[Report]]:
+    """The comparisons under one recipe and how many runs failed; of a dry run the plans alone."""
     from attnres_cli.lab.comparing import ablation
+    from attnres_cli.report.plans import plan_of
     from attnres_cli.report.progress import OnStderr
-    from attnres_cli.report.terminal import print_plan
     from attnres_cli.verdict.format import plural
 
     one = ablation(request, recipe, OnStderr(is_live=not request.place.in_process))
     if not dry_run:
-        return one.compared()
+        return *one.compared(), []
     plans = list(one.foreseen())
-    for plan, title in plans:
-        print_plan(plan, sys.stdout, title)
+    found = [plan_of(plan, title) for plan, title in plans]
     if len(plans) == 2:  # the learning rates are not known before they are tuned
         first, _ = plans[0]
-        runs = len(first.arms) * len(first.seeds)
-        sys.stdout.write(
-            f"then {plural(runs, 'run')} at most, each arm at the rate chosen for it\n"
-        )
-    return [], 0
+        runs = plural(len(first.arms) * len(first.seeds), "run")
+        then = f"then {runs} at most, each arm at the rate chosen for it"
+        found[-1] = replace(found[-1], notes=[*found[-1].notes, then])
+    return [], 0, found

@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from attnres_cli.cli.options import Override, Plugins
+from attnres_cli.cli.options import Format, Override, Plugins, PrintedFormat
 from attnres_cli.config import complete
 from attnres_cli.console import note, say
 from attnres_cli.errors import SOME_FAILED, UsageError, VariantError, unknown
@@ -35,6 +35,7 @@ def variants(
     new: Annotated[
         str | None, typer.Option(help="Write a starting file for a variant of this name.")
     ] = None,
+    form: PrintedFormat = Format.TABLE,
     _plugin: Plugins = None,
 ) -> None:
     """List the residual designs, print one (equation, options, costs, proofs), or begin one."""
@@ -45,9 +46,9 @@ def variants(
     elif name is None:
         if shape is not None:
             raise UsageError("--shape is of one variant: attnres variants NAME --shape ...")
-        _list()
+        _list(form)
     else:
-        _show(name, _SHAPE if shape is None else _sizes(shape))
+        _show(name, _SHAPE if shape is None else _sizes(shape), form)
 
 
 def check(
@@ -61,6 +62,7 @@ def check(
     skip: Annotated[
         list[str] | None, typer.Option(help="A proof to leave out, as compile. Repeatable.")
     ] = None,
+    form: PrintedFormat = Format.TABLE,
     _plugin: Plugins = None,
 ) -> None:
     """Prove that a design keeps the contract: causal, sound gradients, counts, start, and the rest.
@@ -81,7 +83,7 @@ def check(
     is_last = ALL[-1].__name__ in chosen
     note(f"checking {subject.variant}" + ("; compiling it takes longest" if is_last else ""))
     findings = list(prove(subject, [proof for proof in ALL if proof.__name__ in chosen]))
-    formats.show(findings_of(str(subject.variant), findings), "table", sys.stdout)
+    formats.show(findings_of(str(subject.variant), findings), form, sys.stdout)
     for error in [
         f.error for f in findings if f.error and context.find_root().params["_shows_all"]
     ]:
@@ -107,6 +109,7 @@ def recipes(
         typer.Argument(help="A recipe, by name or path.", autocompletion=complete.recipes),
     ] = None,
     override: Override = None,
+    form: PrintedFormat = Format.TABLE,
 ) -> None:
     """List the recipes and suites, or print one recipe and what follows from it."""
     from attnres_cli.report import formats
@@ -115,7 +118,7 @@ def recipes(
     if name is None and override:
         raise UsageError("--set changes one recipe: attnres recipes NAME --set ...")
     found = recipes_of() if name is None else recipe_of(name, override or [])
-    formats.show(found, "table", sys.stdout)
+    formats.show(found, form, sys.stdout)
 
 
 def _sizes(text: str) -> dict[str, int]:
@@ -134,7 +137,7 @@ def _sizes(text: str) -> dict[str, int]:
     return sizes
 
 
-def _list() -> None:
+def _list(form: Format) -> None:
     from attnres_cli.config.shipped import paper
     from attnres_cli.nn.residual import presets, registry
     from attnres_cli.nn.variant import parse
@@ -142,10 +145,10 @@ def _list() -> None:
     from attnres_cli.report.designs import variants_of
 
     named = {name: str(parse(name)) for name in presets()}
-    formats.show(variants_of(registry(), named, paper()["table4"]), "table", sys.stdout)
+    formats.show(variants_of(registry(), named, paper()["table4"]), form, sys.stdout)
 
 
-def _show(name: str, sizes: dict[str, int]) -> None:
+def _show(name: str, sizes: dict[str, int], form: Format) -> None:
     from attnres_cli.config.shipped import paper
     from attnres_cli.nn.describe import describe
     from attnres_cli.nn.residual import registry
@@ -160,7 +163,7 @@ def _show(name: str, sizes: dict[str, int]) -> None:
     found = [(where, loss) for where, loss in losses if loss is not None]
     described = describe(typed, sizes["n_layers"], sizes["d_model"])
     report = variant_of(str(typed), cls, options_of(cls), found, described)
-    formats.show(report, "table", sys.stdout)
+    formats.show(report, form, sys.stdout)
 
 
 def _start(name: str) -> None:

@@ -128,13 +128,6 @@ def one_of(*allowed: Format) -> Any:
 
 _PRINTED = (Format.TABLE, Format.JSON, Format.MARKDOWN, Format.CSV)
 PrintedFormat = Annotated[Format, one_of(*_PRINTED)]
-RunFormat = Annotated[Format, one_of(Format.TABLE, Format.JSON)]
-
-
-def refuse_format(form: Format) -> None:
-    """Of a dry run, which prints a plan. Raises UsageError where it is not the default."""
-    if form is not Format.TABLE:
-        raise UsageError(f"--format {form}: --dry-run prints its plan as text, leave --format out")
 
 
 def read_seeds(text: str) -> tuple[int, ...]:

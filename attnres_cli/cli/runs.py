@@ -21,7 +21,6 @@ from attnres_cli.cli.options import (
     Format,
     Plugins,
     PrintedFormat,
-    RunFormat,
     RunNote,
     RunRecipe,
     RunStatus,
@@ -88,7 +87,7 @@ def list_runs(
 def show(
     run: _RunId,
     study: Study = address.DEFAULT,
-    form: RunFormat = Format.TABLE,
+    form: PrintedFormat = Format.TABLE,
 ) -> None:
     """Print all about one run: what it is, where it stands, its curve, what is in its model."""
     from attnres_cli.lab.listing import chosen, listed
@@ -230,7 +229,7 @@ def _remove(store: Store, records: Sequence[RunRecord], reason: str | None) -> N
 def verify(
     run: _RunId,
     study: Study = address.DEFAULT,
-    form: RunFormat = Format.TABLE,
+    form: PrintedFormat = Format.TABLE,
     _plugin: Plugins = None,
 ) -> None:
     """Train a run once more from what the study holds, and say whether every bit is the same.

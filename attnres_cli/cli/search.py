@@ -21,7 +21,6 @@ from attnres_cli.cli.options import (
     Study,
     Workers,
     read_seeds,
-    refuse_format,
 )
 from attnres_cli.config import address, complete
 from attnres_cli.console import note, say
@@ -109,14 +108,13 @@ def search(
     from attnres_cli.lab.search.request import Typed, make
     from attnres_cli.lab.search.studies import read
     from attnres_cli.report import formats
+    from attnres_cli.report.plans import plan_of_search
     from attnres_cli.report.progress import OnStderr
     from attnres_cli.report.search import report_of
     from attnres_cli.store.store import Store
     from attnres_cli.verdict.optima import find
 
     goals, fresh = _goals(objective), _fresh(seeds, confirm)
-    if dry_run:
-        refuse_format(form)
     if variants and suite is not None:
         raise UsageError("give either variants or --suite, not both")
     specs = list(variants or specs_of(suite or _DEFAULT_SUITE))
@@ -134,7 +132,9 @@ def search(
     if dry_run:
         say(searching.TIMING)
         step_s = searching.timed(request, plan)
-        sys.stdout.writelines(f"{line}\n" for line in searching.lines(request, plan, step_s))
+        told = searching.lines(request, plan, step_s), searching.n_trials_of(request)
+        seconds = searching.seconds_of(request, plan, step_s)
+        formats.show(plan_of_search(request.search, *told, plan, seconds), form, sys.stdout)
         return
     n_failed = searching.run(request, plan, place, watcher)
     (found,) = [each for each in read(study) if each.name == request.search.name]

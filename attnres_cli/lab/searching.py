@@ -82,14 +82,25 @@ def timed(request: Request, plan: Plan) -> TimeModel:
     return trial_runner.timed(list(request.points.values()), plan, request.tokens)
 
 
+def n_trials_of(request: Request) -> dict[str, int]:
+    """How many trials each design gets: no more than it has points."""
+    asked = request.search.n_trials
+    return {spec: min(asked, len(points)) for spec, points in request.points.items()}
+
+
+def seconds_of(request: Request, plan: Plan, step_s: TimeModel) -> float | None:
+    """How long the training steps of the first look take; None where that cannot be timed."""
+    trials = [(n, request.points[spec]) for spec, n in n_trials_of(request).items()]
+    return predicted_s(trials, step_s, len(plan.devices))
+
+
 def lines(request: Request, plan: Plan, step_s: TimeModel) -> list[str]:
     """What a search will try, and how long its first look takes at most."""
     search = request.search
     ranges = _ranges(list(chain(*request.points.values())))
     n_shapes = plural(request.n_shapes, "shape")
     tokens = [int(point.dimensions["tokens"]) for point in chain(*request.points.values())]
-    trials = [(min(search.n_trials, len(points)), points) for points in request.points.values()]
-    seconds = predicted_s(trials, step_s, len(plan.devices))
+    seconds = seconds_of(request, plan, step_s)
     return [
         f"search {search.name}: recipe {search.recipe}, --budget {search.budget}",
         f"space {search.space}: {n_shapes}, the same for every design, each within "
@@ -97,10 +108,8 @@ def lines(request: Request, plan: Plan, step_s: TimeModel) -> list[str]:
         *(f"  {name} {low}" + (f" to {high}" if high != low else "") for name, low, high in ranges),
         f"learning rate: {search.learning_rate}",
         *(
-            f"{spec}: {plural(n_trials, 'trial')}; {text}"
-            for (spec, (_, text)), (n_trials, _) in zip(
-                request.samplers.items(), trials, strict=True
-            )
+            f"{spec}: {plural(n_trials, 'trial')}; {request.samplers[spec][1]}"
+            for spec, n_trials in n_trials_of(request).items()
         ),
         f"objective {', '.join(search.objectives)}; first look on seed {search.first_seed}"
         + _confirming(request),

@@ -74,7 +74,7 @@ def _proofs(spec: str, findings: Sequence[Finding]) -> Table:
     rows: list[list[str | Cell]] = [
         [_OUTCOMES[each.outcome], each.name, _told(each)] for each in findings
     ]
-    columns = [Column("", "word"), Column("name", "word"), Column("proof", "text")]
+    columns = [Column("outcome", "word"), Column("name", "word"), Column("proof", "text")]
     return Table(f"{spec}: the contract, checked now", columns, rows)
 
 
@@ -162,4 +162,12 @@ def recipe_of(name: str, overrides: Sequence[str]) -> Report:
         f"{plural(f'{loaded.steps:,}', 'step')} of {loaded.tokens_per_step:,} tokens, {tokens:,} "
         f"in all; {3 * shape.flops_per_token() * tokens:.3g} training FLOPs per run of standard"
     )
-    return Report("", text=text)
+    keys = loaded.model_dump(mode="json")
+    records = [
+        {"key": f"{section}.{key}", "value": value}
+        for section, values in keys.items()
+        for key, value in (values.items() if isinstance(values, dict) else [("", values)])
+    ]
+    records = [{**each, "key": each["key"].rstrip(".")} for each in records]
+    document = {"digest": loaded.digest, "steps": loaded.steps, "recipe": keys}
+    return Report("", text=text, document=document, fields=("key", "value"), records=records)

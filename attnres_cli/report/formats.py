@@ -8,6 +8,7 @@ import json
 import math
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, TextIO
 
 from attnres_cli.console import harmless
@@ -27,7 +28,7 @@ def show(report: Report, form: str, out: TextIO) -> None:
 
 def to_json(report: Report) -> str:
     """What scripts read. A number that is not finite is null."""
-    document = report.document
+    document = report.document if report.document is not None else _plainly(report)
     if report.more is not None:
         document = document | {"more": [other.document for other in report.more]}
     return json.dumps(plain(document), indent=2, allow_nan=False)
@@ -42,8 +43,24 @@ def plain(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
+def _plainly(report: Report) -> dict[str, Any]:
+    """A report that has no document of its own: what it says, and the rows of its tables."""
+    tables = [{"title": table.title, "rows": _rows(table)} for table in report.shown]
+    said = {"title": report.title, "text": report.text, "tables": tables}
+    return said | {"warnings": report.warnings, "notes": report.notes}
+
+
+def _rows(table: Table) -> list[dict[str, str]]:
+    titles = [column.title for column in table.columns]
+    return [dict(zip(titles, (cell.text for cell in row), strict=True)) for row in table.cells]
+
+
 def to_csv(report: Report) -> str:
     """One line per record; empty where there is no value, and for what is not a number."""
+    if not report.fields:  # it has no records of its own: then its tables' rows
+        rows = [row for table in report.shown for row in _rows(table)]
+        names = list(dict.fromkeys(name for row in rows for name in row))
+        report = replace(report, records=rows, fields=names)
     text = io.StringIO()
     writer = csv.DictWriter(text, report.fields, lineterminator="\n", extrasaction="ignore")
     writer.writeheader()
@@ -76,7 +93,7 @@ def to_markdown(report: Report) -> str:
 
 
 def _markdown(report: Report) -> str:
-    lines = [f"### {_literal(capital(report.title))}", ""]
+    lines = [f"### {_literal(capital(report.title))}", ""] if report.title else []
     lines += [part for text in report.text for part in (_literal(text), "")]
     for table in report.shown:
         lines += [f"**{_literal(capital(table.title))}**", ""] if table.title else []

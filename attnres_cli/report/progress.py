@@ -18,7 +18,8 @@ from attnres_cli.console import detail, is_quiet, note
 from attnres_cli.records import device_flops
 from attnres_cli.records.plan import Plan
 from attnres_cli.records.run import Event, RunRecord, Settings
-from attnres_cli.report.terminal import console, own_text, print_plan
+from attnres_cli.report.plans import own_text, plan_of
+from attnres_cli.report.terminal import console, print_report
 from attnres_cli.verdict.format import duration, plural
 
 _LINE_EVERY_S = 10.0
@@ -208,7 +209,7 @@ class OnStderr:
     def plan(self, plan: Plan, title: str) -> None:
         """Print a plan that is about to be carried out."""
         if not is_quiet():
-            print_plan(plan, sys.stderr, title)
+            print_report(plan_of(plan, title), sys.stderr)
 
     def text(self, lines: Sequence[str]) -> None:
         """Print what is about to be searched."""

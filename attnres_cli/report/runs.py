@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
+from typing import Any
 
 from attnres_cli.records.listed import Listed, as_records
 from attnres_cli.records.run import Point, RunRecord, RunResult, Standing, Status, Verification
@@ -173,7 +174,7 @@ def verification_of(found: Verification) -> Report:
         changed = ["nothing that is recorded has changed: hardware, or what no version shows"]
         if record.versions.get("git_dirty") == "yes":
             changed[0] += "; the run was made with source that was not committed (git_dirty)"
-    document = {
+    document: dict[str, Any] = {
         "run": record.id,
         "equal": found.is_equal,
         "departs": first
@@ -183,7 +184,9 @@ def verification_of(found: Verification) -> Report:
         "changed": [{"name": n, "recorded": old, "now": new} for n, old, new in found.changed],
     }
     title = f"run {record.id} ({record.variant}, seed {record.seed}): {told[0]}"
-    return Report(title, text=[*told[1:], *changed], document=document)
+    line = {"run": record.id, "equal": found.is_equal, **document["final"]}
+    text = [*told[1:], *changed]
+    return Report(title, text=text, document=document, fields=list(line), records=[line])
 
 
 def _equal(found: Verification, before: RunResult) -> list[str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import os
 import subprocess
@@ -76,10 +78,6 @@ BAD = {
     "study is a folder": ([*SMOKE, "--study", "."], "is a folder"),
     "study in memory": ([*SMOKE, "--study", ":memory:"], "the path of a file"),
     "study is a device": ([*SMOKE, "--study", "/dev/null"], "is no file"),
-    "dry run, format": (
-        [*SMOKE, "--dry-run", "--format", "csv"],
-        "--format csv: --dry-run prints its plan as text, leave --format out",
-    ),
     "dry run, study folder": ([*SMOKE, "--dry-run", "--study", "no/a.db"], "does not exist"),
     "recipe is a device": (["ablate", "--recipe", "/dev/zero"], "is no file"),
     "data are a device": (
@@ -434,3 +432,39 @@ def test_quiet_leaves_results_and_warnings_and_verbose_tells_of_every_run(
     assert taken not in before
     assert "attnres: standard seed 0: val loss" in before
     assert "plan: recipe smoke" in before
+
+
+PRINTED = {
+    "variants": ("variants",),
+    "a variant": ("variants", "attnres:block_size=4"),
+    "recipes": ("recipes",),
+    "a recipe": ("recipes", "smoke"),
+    "check": ("check", "standard", "--only", "counts"),
+    "ablate": (*SMOKE, "standard", "attnres", "--seeds", "2", "--dry-run"),
+    "tuning": (*SMOKE, "standard", "--seeds", "1", "--tune-lr", "--dry-run"),
+    "search": ("search", "standard", "--recipe", "smoke", "--budget", "params=60k", "--dry-run"),
+}
+
+
+@pytest.mark.parametrize("name", PRINTED)
+def test_every_command_prints_every_format_that_its_help_offers(
+    name: str, capsys: pytest.CaptureFixture[str]
+):
+    code, listed, _ = attnres(capsys, *PRINTED[name], "--format", "csv", "-q")
+    assert code == 0
+    rows = list(csv.DictReader(io.StringIO(listed)))
+    assert rows
+    assert all(None not in row and row for row in rows)
+    document = json.loads(attnres(capsys, *PRINTED[name], "--format", "json", "-q")[1])
+    assert document
+    assert attnres(capsys, *PRINTED[name], "--format", "markdown", "-q")[1].strip()
+
+
+def test_a_dry_run_in_json_has_the_plan(capsys: pytest.CaptureFixture[str]):
+    plan = json.loads(attnres(capsys, *PRINTED["ablate"], "--format", "json", "-q")[1])
+
+    assert [arm["variant"] for arm in plan["arms"]] == ["standard", "attnres"]
+    assert [arm["to_train"] for arm in plan["arms"]] == [2, 2]
+    assert (plan["recipe"], plan["to_train"], plan["more"]) == ("smoke", 4, [])
+    assert plan["settings"]["threads"] == 1
+    assert plan["seconds"] > 0

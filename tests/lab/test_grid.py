@@ -11,7 +11,7 @@ from attnres_cli.lab import grid
 from attnres_cli.records import machine
 from attnres_cli.records.machine import Cores
 from attnres_cli.records.run import Status
-from attnres_cli.report.terminal import _plan_lines
+from attnres_cli.report.plans import _lines
 
 
 @pytest.fixture
@@ -108,4 +108,4 @@ def test_a_plan_knows_from_which_step_runs_with_checkpoints_go_on(plan, make_run
     found = grid.without(plan, runs, lambda run: tmp_path / ("" if run is runs[0] else "none"))
 
     assert found.begun == {runs[0].identity: 24}
-    assert "1 of them goes on: denseformer seed 0 from step 24" in _plan_lines(found)
+    assert "1 of them goes on: denseformer seed 0 from step 24" in _lines(found)

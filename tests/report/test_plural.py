@@ -12,7 +12,8 @@ from studies import SETTINGS, fill
 
 from attnres_cli.config.recipe import validate
 from attnres_cli.records.plan import Arm, Plan
-from attnres_cli.report.terminal import print_plan
+from attnres_cli.report.plans import plan_of
+from attnres_cli.report.terminal import print_report
 
 WRONG = re.compile(
     r"(?<![\d.,=])1 (arms|designs|files|heads|layers|points|recipes|rounds|rows|runs|seeds|shapes|"
@@ -62,7 +63,9 @@ def test_one_of_a_thing_is_one_thing(command: str, capsys: pytest.CaptureFixture
 def test_a_plan_of_one_run_says_so():
     recipe, out = validate(ONE, "single"), io.StringIO()
 
-    print_plan(Plan(recipe, (Arm("standard", 9, 9, 0.5),), (0,), ("cpu",), SETTINGS, "f"), out)
+    print_report(
+        plan_of(Plan(recipe, (Arm("standard", 9, 9, 0.5),), (0,), ("cpu",), SETTINGS, "f")), out
+    )
 
     assert "1 run (1 arm x 1 seed), 1 to train; each 1 step, 64 tokens" in out.getvalue()
     assert not WRONG.search(out.getvalue())

@@ -18,7 +18,9 @@ from attnres_cli.records.run import DataDescription, Event, RunRecord, Settings,
 from attnres_cli.report import comparison as export
 from attnres_cli.report import progress, terminal
 from attnres_cli.report.formats import show as print_report
+from attnres_cli.report.plans import plan_of
 from attnres_cli.verdict.comparison import Comparison
+from attnres_cli.verdict.format import duration
 from attnres_cli.verdict.judge import compare
 
 LONG = "attnres:block_size=4,heads=2,key_norm=off,norm=sigmoid"
@@ -197,7 +199,7 @@ def test_the_plan_fits_and_has_no_escape_codes(
     monkeypatch.setenv("COLUMNS", str(columns))
     stream = io.StringIO()
 
-    terminal.print_plan(plan, stream)
+    terminal.print_report(plan_of(plan), stream)
 
     assert max(len(line) for line in stream.getvalue().splitlines()) <= columns
     assert "\x1b" not in stream.getvalue()
@@ -206,13 +208,13 @@ def test_the_plan_fits_and_has_no_escape_codes(
 def test_the_plan_says_what_is_to_train_and_how_long_it_takes(plan: Plan):
     stream = io.StringIO()
 
-    terminal.print_plan(plan, stream)
+    terminal.print_report(plan_of(plan), stream)
 
     text = stream.getvalue()
     assert "4 runs (2 arms x 2 seeds), 3 to train; each 6 steps, 384 tokens" in text
     assert "1 of 2" in text
     assert "2 workers, each cpu fp32 eager, 1 thread, Some CPU, depth mixing by eager" in text
-    assert f"predicted time {terminal.duration(plan.seconds or math.nan)}" in text
+    assert f"predicted time {duration(plan.seconds or math.nan)}" in text
     assert "disk: 15 MB for final weights; while it trains up to 89 MB more" in text
 
 
@@ -221,7 +223,7 @@ def test_a_compiled_plan_says_what_will_be_waited_for(plan: Plan):
     settings = replace(plan.settings, compiled=True, engine="compile")
     compiled = replace(plan, settings=settings)
 
-    terminal.print_plan(compiled, stream)
+    terminal.print_report(plan_of(compiled), stream)
 
     assert "cpu fp32 compiled, 1 thread, Some CPU, depth mixing by compile" in stream.getvalue()
     assert "compiling every arm: about a minute each the first time" in stream.getvalue()
@@ -242,7 +244,7 @@ def test_a_compiled_plan_says_what_will_be_waited_for(plan: Plan):
     ],
 )
 def test_a_duration_is_told_in_two_units(seconds: float, text: str):
-    assert terminal.duration(seconds) == text
+    assert duration(seconds) == text
 
 
 @pytest.mark.parametrize(
@@ -254,7 +256,7 @@ def test_a_plan_says_what_its_runs_will_read(
 ):
     data = replace(facts, split="whole files validate: 3 of 60", **changes)
 
-    terminal.print_plan(replace(plan, data=data), sys.stdout)
+    terminal.print_report(plan_of(replace(plan, data=data)), sys.stdout)
 
     lines = capsys.readouterr().out.splitlines()
     assert any(f"vocabulary {vocabulary}" == line.split("; ")[-1] for line in lines)

@@ -1,0 +1,175 @@
+"""The plan of what will be trained, before it is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+from typing import Any
+
+from attnres_cli.config.recipe import Recipe
+from attnres_cli.records.comparison_terms import Given
+from attnres_cli.records.plan import TIMED_STEPS, Arm, Plan, n_tokens
+from attnres_cli.records.search_records import Search
+from attnres_cli.report.table import Column, Report, Table
+from attnres_cli.verdict import labels
+from attnres_cli.verdict.format import between, computing, duration, plural
+
+
+def plan_of(plan: Plan, title: str = "") -> Report:
+    """What will be done: per arm its size and speed, in all the runs, FLOPs and time. JSON and CSV
+    have a record per arm; in a plan that tunes there is one per learning rate.
+    """
+    has_own = any(arm.recipe is not None for arm in plan.arms)
+    names = ["params", "FLOPs/token", "ms/step", "to train"]
+    columns = [Column("variant", "code"), *[Column("its own", "text")] * has_own]
+    by_variant: dict[str, list[Arm]] = {}
+    for arm in plan.arms:
+        by_variant.setdefault(arm.variant, []).append(arm)
+    to_train, rows = [arm.variant for arm, _ in plan.missing], []
+    for variant, arms in by_variant.items():
+        arm, mine = arms[0], [_own(arm, plan) for arm in arms]
+        speed = f"{1000 * arm.step_s:.1f}" if arm.step_s is not None else "-"
+        left = f"{to_train.count(variant)} of {len(arms) * len(plan.seeds)}"
+        own = [f"{mine[0]} to {mine[-1]}" if len(arms) > 1 else mine[0]] * has_own
+        rows.append([variant, *own, f"{arm.n_params:,}", f"{arm.flops_per_token:.3g}", speed, left])
+    table = Table("", [*columns, *map(Column, names)], rows)
+    lines, records = _lines(plan), [_record(arm, plan) for arm in plan.arms]
+    return Report(
+        f"plan: recipe {plan.recipe.name}" + (title and f", {title}"),
+        [table],
+        warnings=[line for line in lines if line.startswith("warning: ")],
+        notes=[line for line in lines if not line.startswith("warning: ")],
+        document=_document(plan, title) | {"arms": records},
+        fields=list(records[0]),
+        records=records,
+    )
+
+
+def plan_of_search(
+    search: Search,
+    lines: Sequence[str],
+    n_trials: Mapping[str, int],
+    plan: Plan,
+    seconds: float | None,
+) -> Report:
+    """What a search will try, in `lines`; JSON and CSV have the number of trials of each design."""
+    asked = asdict(replace(search, families=()))
+    records = [{"variant": spec, "trials": n} for spec, n in n_trials.items()]
+    document = {key: value for key, value in asked.items() if key != "families"}
+    document |= {"workers": len(plan.devices), "settings": asdict(plan.settings)}
+    document |= {"threads_by": plan.threads_by, "seconds": seconds, "designs": records}
+    return Report("", text=lines, document=document, fields=("variant", "trials"), records=records)
+
+
+def _record(arm: Arm, plan: Plan) -> dict[str, Any]:
+    return {
+        "variant": arm.variant,
+        "its_own": _own(arm, plan),
+        "recipe_digest": plan.recipe_of(arm).digest,
+        "n_params": arm.n_params,
+        "flops_per_token": arm.flops_per_token,
+        "step_s": arm.step_s,
+        "runs": len(plan.seeds),
+        "to_train": sum(each == arm for each, _ in plan.missing),
+    }
+
+
+def _document(plan: Plan, title: str) -> dict[str, Any]:
+    """All but the arms."""
+    going_on = [
+        {"variant": variant, "seed": seed, "step": step}
+        for (_, variant, seed, *_), step in plan.begun.items()
+    ]
+    return {
+        "recipe": plan.recipe.name,
+        "recipe_digest": plan.recipe.digest,
+        "title": title,
+        "data": None if plan.data is None else asdict(plan.data),
+        "match": plan.terms.match,
+        "tuned": plan.terms.is_tuned,
+        "seeds": list(plan.seeds),
+        "workers": len(plan.devices),
+        "settings": asdict(plan.settings),
+        "threads_by": plan.threads_by,
+        "to_train": len(plan.missing),
+        "going_on": going_on,
+        "flops": plan.flops,
+        "weights_bytes": plan.weights_bytes,
+        "checkpoint_bytes": plan.checkpoint_bytes,
+        "seconds": plan.seconds,
+    }
+
+
+def _own(arm: Arm, plan: Plan) -> str:
+    """What an arm's recipe has of its own; a learning rate that the recipe gives it too."""
+    how = arm.how
+    return how.text if isinstance(how, Given) else own_text(plan.recipe_of(arm), plan.recipe)
+
+
+def own_text(recipe: Recipe, shared: Recipe) -> str:
+    """What an arm's recipe has of its own: `lr 0.0141, d_ff 87`; empty where it has nothing."""
+    sizes = ("n_layers", "d_model", "n_heads")
+    numbers = (
+        *((name, getattr(recipe.model, name), getattr(shared.model, name)) for name in sizes),
+        ("lr", recipe.optim.lr, shared.optim.lr),
+        ("d_ff", recipe.model.shape(1).d_ff, shared.model.shape(1).d_ff),
+        ("tokens", n_tokens(recipe), n_tokens(shared)),
+    )
+    return ", ".join(
+        f"{name} {mine:,}" if isinstance(mine, int) else f"{name} {mine:g}"
+        for name, mine, theirs in numbers
+        if mine != theirs
+    )
+
+
+def _lines(plan: Plan) -> list[str]:
+    runs = len(plan.arms) * len(plan.seeds)
+    steps = between([plan.recipe_of(arm).steps for arm in plan.arms])
+    tokens = [n_tokens(plan.recipe_of(arm)) for arm in plan.arms]
+    arms = len({arm.variant for arm in plan.arms})
+    rates = len(plan.arms) // arms
+    grid = f"{rates} learning rates x " if rates > 1 else ""
+    each = f"{plural(steps, 'step')}, {plural(between(tokens), 'token')}"
+    lines = [
+        f"{plural(runs, 'run')} ({plural(arms, 'arm')} x {grid}{plural(len(plan.seeds), 'seed')}), "
+        f"{len(plan.missing)} to train; each {each}; {plan.flops:.3g} FLOPs in all",
+        *_going_on(plan),
+        *(labels.of_data(plan.data, plan.recipe, tokens) if plan.data else []),
+        computing(plan),
+        *([plan.threads_by] if plan.threads_by else []),
+        *([labels.whose_rates(plan.terms)] if plan.terms.by_design else []),
+        *labels.remaining(plan.arm_recipes),
+    ]
+    if plan.missing and plan.settings.compiled:
+        lines.append("compiling every arm: about a minute each the first time, seconds after that")
+    if plan.missing:
+        kept, written = _megabytes(plan.weights_bytes), _megabytes(plan.checkpoint_bytes)
+        lines.append(f"disk: {kept} for final weights; while it trains up to {written} more")
+        lines.append(_prediction(plan))
+    return lines
+
+
+def _going_on(plan: Plan) -> list[str]:
+    """`1 of them goes on: attnres seed 0 from step 120`; none where all begin."""
+    steps = [(arm, n, plan.begun.get(plan.spec(arm, n).identity)) for arm, n in plan.missing]
+    begun = [f"{arm.variant} seed {n} from step {step:,}" for arm, n, step in steps if step]
+    goes = "goes" if len(begun) == 1 else "go"
+    return [f"{len(begun)} of them {goes} on: {', '.join(begun)}"] if begun else []
+
+
+def _megabytes(n_bytes: int) -> str:
+    """20 MB, 1.3 GB; never 0."""
+    return f"{n_bytes / 1e9:,.1f} GB" if n_bytes >= 1e9 else f"{max(1, round(n_bytes / 1e6))} MB"
+
+
+def _prediction(plan: Plan) -> str:
+    if plan.timed_sequences == 0:
+        return f"no predicted time: on {plan.settings.device} one sequence alone takes too long"
+    if plan.seconds is None:
+        return "no predicted time: an arm could not be trained; its runs will say why"
+    text = f"predicted time {duration(plan.seconds)}, from {TIMED_STEPS} training steps of each arm"
+    batch_size = plan.recipe.train.batch_size
+    if plan.timed_sequences < batch_size:
+        text += f" ({plan.timed_sequences} of the batch's {batch_size} sequences)"
+    eager = ", not compiled yet; a minute per arm is added" if plan.settings.compiled else ""
+    return f"{text} timed just now, one arm at a time{eager}"
