@@ -7,12 +7,20 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from sqlalchemy import Connection, Engine, insert, inspect, select
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DBAPIError, MultipleResultsFound, NoResultFound
 
 from attnres_cli.config import address
 from attnres_cli.errors import NoStudyError, StudyError
 from attnres_cli.store import postgres, sqlite, upgrade
 from attnres_cli.store.tables import PREFIX, SCHEMA, metadata, schema
+
+_UNREADABLE = (
+    ValueError, TypeError, KeyError, AttributeError, IndexError, ArithmeticError, RecursionError,
+    NoResultFound, MultipleResultsFound,
+)  # fmt: skip
+"""What making records of rows raises where these hold something else: JSON, blobs, times, words."""
+
+_MOST_TOLD = 200
 
 _OPTUNA = {"studies", "trials", "version_info", "alembic_version"}
 
@@ -26,7 +34,7 @@ def connect(study: str, *, create: bool, keeps: bool = False) -> Engine:
     path = sqlite.path_of(study)
     sqlite.check_file(path, create)
     engine, resolved = sqlite.engine_of(path, readonly=not create), path.resolve()
-    with refusals(str(path), resolved.parent), sqlite.unchanged(resolved):
+    with refusals(str(path), resolved.parent), readable(str(path)), sqlite.unchanged(resolved):
         with engine.connect() as connection:
             held = _check(connection, str(path), create)
             if create:
@@ -63,7 +71,12 @@ def runs_folder(study: str) -> Path:
     if address.is_url(study):
         return postgres.folder_of(study)
     path = sqlite.path_of(study).resolve()
-    return path.with_name(path.name.removesuffix(".db") + ".runs")
+    folder = path.with_name(path.name.removesuffix(".db") + ".runs")
+    if folder.exists() and not folder.is_dir():
+        raise StudyError(
+            f"study {study}: {folder} is no folder, where its runs keep files: move it"
+        )
+    return folder
 
 
 @contextmanager
@@ -77,6 +90,16 @@ def refusals(study: str, folder: Path | None, *, opened: bool = True) -> Iterato
         if folder is None:
             raise postgres.refusal(study, error, opened=opened) from error
         raise sqlite.refusal(study, error, folder) from error
+
+
+@contextmanager
+def readable(study: str) -> Iterator[None]:
+    """Turn what comes of values that we never wrote into a StudyError: no column is believed."""
+    try:
+        yield
+    except _UNREADABLE as error:
+        told = " ".join(str(error).split())[:_MOST_TOLD] or type(error).__name__
+        raise StudyError(f"study {study} is damaged ({told}): restore a copy of it") from error
 
 
 def _check(connection: Connection, study: str, create: bool) -> str:
@@ -94,15 +117,16 @@ def _check(connection: Connection, study: str, create: bool) -> str:
         if not create:
             raise NoStudyError(f"study {study} holds no runs yet: `attnres ablate --study {study}`")
         return ""
-    theirs: str | None = connection.execute(select(schema.c.version_num)).scalar()
-    readable = theirs in (SCHEMA, upgrade.OLDER)
-    if theirs is None or (readable and not upgrade.tables_of(theirs) <= tables):
+    found = connection.execute(select(schema.c.version_num)).scalar()
+    theirs = found if isinstance(found, str) else None
+    is_known = theirs in (SCHEMA, upgrade.OLDER)
+    if theirs is None or (is_known and not upgrade.tables_of(theirs) <= tables):
         raise StudyError(f"study {study} is damaged (tables are missing): restore a copy of it")
     if theirs > SCHEMA:
         raise StudyError(
             f"study {study} was written by a newer attnres (schema {theirs}): upgrade attnres"
         )
-    if not readable:
+    if not is_known:
         raise StudyError(
             f"study {study} was written by an attnres before its first release (schema {theirs}), "
             "which this one cannot read: --study names another, or a new one"

@@ -56,7 +56,12 @@ def engine_of(study: str, *, readonly: bool, keeps: bool = False) -> Engine:
     """An engine on the server, not connected yet. Raises StudyError where the driver is missing."""
     url, arguments = connection_of(study, readonly=readonly, keeps=keeps)
     try:
-        return create_engine(url, **arguments)
+        engine = create_engine(url, **arguments)
+        engine.dialect.create_connect_args(url)
+        (url.host or "").encode("idna")
+        return engine
+    except (ArgumentError, UnicodeError) as error:
+        raise StudyError(f"study {address.parted(study)[0]}: {error}") from error
     except ImportError as error:
         raise StudyError(
             "a study on PostgreSQL needs psycopg: pip install 'attnres-cli[postgres]'"

@@ -21,7 +21,6 @@ from sqlalchemy import (
     select,
     table,
 )
-from sqlalchemy.exc import MultipleResultsFound, NoResultFound
 
 from attnres_cli.config import address
 from attnres_cli.config.recipe import Recipe
@@ -40,22 +39,13 @@ from attnres_cli.records.run import (
     weights_file,
 )
 from attnres_cli.store import owner, postgres, rows, sqlite, tables, upgrade
-from attnres_cli.store.engine import refusals
+from attnres_cli.store.engine import readable, refusals
 from attnres_cli.store.retry import patient, retry_s
 from attnres_cli.store.tables import curve, data, recipes, runs
 
 ARM_RECIPES = select(tables.arm_recipes, recipes.c.name.label("recipe")).join(
     recipes, recipes.c.digest == tables.arm_recipes.c.base_digest
 )
-
-
-_UNREADABLE = (
-    ValueError, TypeError, KeyError, AttributeError, IndexError, ArithmeticError, RecursionError,
-    NoResultFound, MultipleResultsFound,
-)  # fmt: skip
-"""What making records of rows raises where these hold something else: JSON, blobs, times, words."""
-
-_MOST_TOLD = 200
 
 
 class Reader:
@@ -78,14 +68,13 @@ class Reader:
     def _read(self) -> Iterator[Connection]:
         """See the study at one moment. Raises StudyError."""
         unchanged = sqlite.unchanged(self._file) if self._file else nullcontext()
-        with self._explained(), unchanged, self._reading.connect() as connection:
-            try:
-                yield connection
-            except _UNREADABLE as error:  # values that we never wrote: no column is believed
-                told = " ".join(str(error).split())[:_MOST_TOLD] or type(error).__name__
-                raise StudyError(
-                    f"study {self._name} is damaged ({told}): restore a copy of it"
-                ) from error
+        with (
+            self._explained(),
+            readable(self._name),
+            unchanged,
+            self._reading.connect() as connection,
+        ):
+            yield connection
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
@@ -194,9 +183,10 @@ class Reader:
         query = query.order_by(first.is_(None), first)
         with self._read() as connection:
             held = connection.execute(query).all()
-        return {
-            row.digest: Recipe.model_validate({**row.resolved, "name": row.name}) for row in held
-        }
+            return {
+                row.digest: Recipe.model_validate({**row.resolved, "name": row.name})
+                for row in held
+            }
 
     @patient
     def data(self, fingerprint: str) -> DataDescription:

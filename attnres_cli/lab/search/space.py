@@ -170,6 +170,8 @@ def _number(name: str, text: str, *, whole: bool) -> float:
 
 
 def _check_range(name: str, low: float, high: float, step: Sequence[float]) -> None:
+    if max(map(abs, (low, high, *step))) > _HUGE:
+        raise UsageError(f"--space {name}: numbers up to {_HUGE:g} are searched")
     if low > high:
         raise UsageError(
             f"--space {name}={low:g}..{high:g} is empty: the smaller number first, "
