@@ -60,14 +60,13 @@ _NEEDS: dict[Proof, tuple[Proof, ...]] = {
 
 def prove(subject: Subject, proofs: Sequence[Proof]) -> Iterator[Finding]:
     """Run proofs one by one; whatever a design raises is a finding. One cause is found once: a
-    proof that needs one of these which did not pass, or that raises what one has, is not run.
+    proof is not run that needs one which failed, nor told where it says what one has said.
     """
     failed: dict[Proof, str] = {}
     details: dict[str, str] = {}
     for proof in proofs:
-        found = partial(
-            Finding, proof.__name__, (proof.__doc__ or "").partition(".\n")[0].rstrip(".")
-        )
+        sentence = (proof.__doc__ or "").partition("\n")[0].removesuffix(".")
+        found = partial(Finding, proof.__name__, sentence)
         needed = () if proof in _ALONE else (*_FIRST, *_NEEDS.get(proof, ()))
         if cause := next((failed[each] for each in needed if each in failed), None):
             failed[proof] = cause
