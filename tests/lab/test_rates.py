@@ -80,7 +80,9 @@ def test_a_dry_run_says_at_which_rate_each_arm_would_be_trained(capsys):
 
     assert code == 0
     assert out.count("plan: recipe mine") == 1
-    rows = {line.split("│")[1].strip(): line for line in out.splitlines() if "│" in line}
+    rows = {
+        line.split()[0]: line for line in out.splitlines() if line.startswith(" ") and line.strip()
+    }
     assert " lr 0.004 " in rows["attnres"]
     assert " lr 0.006 " in rows["standard"]
     assert " lr 0.006 (the recipe's) " in rows["rezero"]
@@ -189,7 +191,9 @@ def test_arms_matched_to_the_baseline_keep_their_rates(folder: Path, capsys):
     """In parameters; the study holds no comparison of unmatched arms."""
     asked = ("standard", "attnres", "--recipe", "mine.yaml", "--match", "params")
     _, out, _ = attnres(capsys, "ablate", *asked, "--dry-run")
-    rows = {line.split("│")[1].strip(): line for line in out.splitlines() if "│" in line}
+    rows = {
+        line.split()[0]: line for line in out.splitlines() if line.startswith(" ") and line.strip()
+    }
     assert "lr 0.004, d_ff" in rows["attnres"]
 
 
