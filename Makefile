@@ -2,7 +2,7 @@
 # make test       set up .venv, then lint, types, import contracts and every quick test
 # make slow       the tests marked slow
 # make test-all   both
-# make pictures   draw the pictures of docs/images again (STUDY=attnres.db)
+# make pictures   draw the pictures of docs/images again (of STUDY=attnres.db)
 
 PYTHON ?= python3
 BIN := .venv/bin

@@ -1,71 +1,142 @@
-"""The pictures of the README, drawn from a study.
+"""The pictures of the README, drawn from the losses in docs/images/study.json.
 
-    python benchmarks/pictures.py attnres.db
+    python benchmarks/pictures.py [attnres.db]
 
 `terminal.svg` is the table of `attnres report` as a terminal shows it, `page.png` the top of its
-page in Chromium (apt install chromium). They go to docs/images, or to the folder that a second
-argument names.
+page in Chromium (apt install chromium), `page.txt` what stands on that. A study that is named first
+gives the losses: study.json is its `attnres report --format json`. A test draws all but the page's
+picture again, so that they are always of the version that they stand in.
 """
 
 from __future__ import annotations
 
+import html
+import io
+import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.text import Text
 
+from attnres_cli.config.recipe import load
+from attnres_cli.records.comparison_terms import ArmRecipe, Given, Terms
+from attnres_cli.records.run import DataDescription, RunRecord, RunResult, Settings, Status
+from attnres_cli.report import comparison as reported
+from attnres_cli.report import page
+from attnres_cli.report.terminal import print_report
+from attnres_cli.verdict.chapter import Chapter
+from attnres_cli.verdict.comparison import Comparison, Rules
+from attnres_cli.verdict.judge import compare
+
 IMAGES = Path(__file__).resolve().parent.parent / "docs" / "images"
-COLUMNS = 112
+TERMINAL = {"COLUMNS": "112", "FORCE_COLOR": "1"}  # of the environment
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "google-chrome"))), None)
 
 
-def report(study: str, *arguments: str) -> str:
-    """What `attnres report` prints in a wide terminal with colours."""
-    environment = os.environ | {"COLUMNS": str(COLUMNS), "FORCE_COLOR": "1"}
-    command = [sys.executable, "-m", "attnres_cli", "report", "--study", study, *arguments]
-    done = subprocess.run(command, check=True, capture_output=True, text=True, env=environment)  # noqa: S603
-    return done.stdout
+def comparison(told: dict[str, Any]) -> Comparison:
+    """The comparison that JSON tells of, judged again from its losses."""
+    recipe, lines, held = load(told["recipe"]), told["reference"], told["data"]
+    if recipe.digest != told["recipe_digest"]:
+        sys.exit(f"recipe {recipe.name} is not that of study.json: name a study of the new one")
+    data = DataDescription(
+        held["fingerprint"], held["source"], held["bytes"], held["vocab_size"],
+        held["train_tokens"], held["val_tokens"], lines["unigram_loss"], lines["bigram_loss"],
+        lines["floor"], lines["zlib_bits_per_byte"], lines["xz_bits_per_byte"], held["split"],
+    )  # fmt: skip
+    runs, own, terms = [], [], Terms(**told["terms"])
+    settings = Settings("cpu", "a CPU", "fp32", compiled=False, threads=1, engine="eager")
+    for arm in told["arms"]:
+        mine = (told["recipe"], arm["recipe_digest"], arm["variant"])
+        how = Given(**arm["own"])
+        own.append(
+            ArmRecipe(recipe.digest, data.fingerprint, terms, mine[2], mine[1], how, recipe.name)
+        )
+        for seed, loss in arm["losses"].items():
+            gates = {gate["name"]: gate["value"] for gate in arm["gates"][seed]}
+            result = RunResult(
+                Status.COMPLETE, loss, gates["start"], recipe.steps, arm["tokens"], 0.0, 0.0, 0.0,
+                0, arm["params"], arm["flops_per_token"], settings, (),
+            )  # fmt: skip
+            runs.append(
+                RunRecord(
+                    len(runs), *mine, int(seed), data.fingerprint, Status.COMPLETE, result=result
+                )
+            )
+    rules = Rules(told["margin"], told["slope"], eval_tokens=recipe.train.eval_tokens)
+    found = compare(runs, data, told["baseline"], terms, own, rules)
+    return replace(found, recipe=recipe.name)
 
 
-def terminal(study: str, path: Path) -> None:
-    """The title and the table, without the notes below it."""
-    lines = report(study).splitlines()
+def terminal(found: Comparison, path: Path) -> None:
+    """The answer and the table, without the notes below them."""
+    printed = io.StringIO()
+    print_report(reported.report_of([found]), printed)
+    lines = printed.getvalue().splitlines()
     blank = [number for number, line in enumerate(lines) if not Text.from_ansi(line).plain.strip()]
     with Path(os.devnull).open("w") as nowhere:
-        console = Console(record=True, width=COLUMNS, file=nowhere)
+        console = Console(record=True, width=int(TERMINAL["COLUMNS"]), file=nowhere)
         console.print(Text("$ attnres report", style="bold"))
         console.print(Text.from_ansi("\n".join(lines[: blank[1]])))
         console.save_svg(str(path), title="attnres")
 
 
-def page(study: str, folder: Path, path: Path) -> None:
-    """The top of the page, as wide as a laptop shows it."""
+def page_of(found: Comparison) -> str:
+    """The page of the comparison."""
+    recipe = load(found.recipe)
+    return page.to_html([Chapter(found, recipes={recipe.digest: recipe}, study="attnres.db")])
+
+
+def top(whole: str) -> str:
+    """What stands on a page down to its first figure, as text."""
+    body = whole.partition("<main>")[2].partition("<h3>Figures</h3>")[0]
+    text = html.unescape(re.sub(r"<[^>]+>", " ", re.sub(r"</(p|li|h\d|tr|caption)>", "\n", body)))
+    lines = [" ".join(line.split()) for line in text.splitlines()]
+    return "\n".join(line for line in lines if line) + "\n"
+
+
+def photograph(whole: str, path: Path) -> None:
+    """The page down to its first figure, as wide as a laptop shows it."""
     from playwright.sync_api import sync_playwright
 
-    report(study, "--format", "html", "--output", str(folder / "page.html"))
-    with sync_playwright() as playwright:
+    with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
+        file = Path(folder, "page.html")
+        file.write_text(whole, encoding="utf-8")
         browser = playwright.chromium.launch(executable_path=BROWSER, args=["--no-sandbox"])
         view = browser.new_page(viewport={"width": 1280, "height": 1060})
-        view.goto((folder / "page.html").as_uri())
-        view.screenshot(path=str(path))
+        view.goto(file.as_uri())
+        end = view.get_by_role("heading", name="Figures").bounding_box()
+        height = 1060 if end is None else end["y"]
+        view.screenshot(path=str(path), clip={"x": 0, "y": 0, "width": 1280, "height": height})
         browser.close()
+
+
+def draw(images: Path) -> None:
+    """All that needs no browser, from the losses that lie there, in the environment TERMINAL."""
+    found = comparison(json.loads((images / "study.json").read_text(encoding="utf-8")))
+    terminal(found, images / "terminal.svg")
+    (images / "page.txt").write_text(top(page_of(found)), encoding="utf-8")
 
 
 def main() -> None:
     """Draw all of them."""
-    study = str(Path(sys.argv[1]).resolve())
-    images = Path(sys.argv[2]) if len(sys.argv) > 2 else IMAGES
-    images.mkdir(parents=True, exist_ok=True)
-    terminal(study, images / "terminal.svg")
+    if len(sys.argv) > 1:
+        command = [sys.executable, "-m", "attnres_cli", "report", "--study", sys.argv[1]]
+        told = subprocess.run([*command, "--format", "json"], check=True, capture_output=True)  # noqa: S603
+        (IMAGES / "study.json").write_bytes(told.stdout)
+    os.environ |= TERMINAL
+    draw(IMAGES)
     if BROWSER is None:
         sys.exit("no page.png: Chromium is not installed (apt install chromium)")
-    with tempfile.TemporaryDirectory() as made:
-        page(study, Path(made), images / "page.png")
+    told_by = json.loads((IMAGES / "study.json").read_text(encoding="utf-8"))
+    photograph(page_of(comparison(told_by)), IMAGES / "page.png")
 
 
 if __name__ == "__main__":

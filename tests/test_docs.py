@@ -166,7 +166,7 @@ def test_a_command_of_the_documentation_runs(
 
 def test_every_other_command_is_one_of_make_or_the_shell():
     assert len(ATTNRES) > 40
-    assert {"make ablate", "make test", "make pictures STUDY=attnres.db"} == set(MAKE)
+    assert {"make ablate", "make test", "make pictures"} == set(MAKE)
     assert set(COMMANDS) - set(ATTNRES) - set(MAKE) == {". .venv/bin/activate"}
 
 
@@ -250,18 +250,22 @@ def test_pictures_are_small():
     assert all(image.stat().st_size < 200_000 for image in images)
 
 
-@pytest.mark.slow
-def test_pictures_are_drawn_from_a_study(folder: Path):
-    script = ROOT / "benchmarks" / "pictures.py"
-    done = process(f"python {script} attnres.db drawn", folder)
+def test_pictures_are_of_this_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """`python benchmarks/pictures.py` draws them again; the page's text stands for its picture."""
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    import pictures
 
-    drawn = {path.name for path in (folder / "drawn").iterdir()}
-    if shutil.which("chromium") or shutil.which("google-chrome"):
-        assert done.returncode == 0, done.stderr
-        assert drawn == {"terminal.svg", "page.png"}
-    else:
-        assert "apt install chromium" in done.stderr
-        assert drawn == {"terminal.svg"}
+    for name, value in pictures.TERMINAL.items():
+        monkeypatch.setenv(name, value)
+    shutil.copy(pictures.IMAGES / "study.json", tmp_path)
+    pictures.draw(tmp_path)
+
+    def written(folder: Path) -> list[str]:
+        return re.findall(r"<text[^>]*>([^<]*)", (folder / "terminal.svg").read_text())
+
+    assert written(tmp_path) == written(pictures.IMAGES)
+    page = (pictures.IMAGES / "page.txt").read_text()
+    assert (tmp_path / "page.txt").read_text().splitlines() == page.splitlines()
 
 
 def headings(text: str) -> set[str]:
