@@ -142,6 +142,34 @@ def write_tag(
 
 
 @app.command()
+def extend(
+    run: _RunId,
+    tokens: Annotated[str, typer.Option(help="In all, as 2M.")],
+    study: Study = address.DEFAULT,
+    _plugin: Plugins = None,
+) -> None:
+    """Train a finished run further, where its schedule allows that exactly, as a run of its own."""
+    from attnres_cli.config.sections import parse_count
+    from attnres_cli.lab import extend as further
+    from attnres_cli.lab.experiment import Place
+    from attnres_cli.lab.listing import chosen, listed
+    from attnres_cli.report import formats
+    from attnres_cli.report.progress import OnStderr
+    from attnres_cli.report.runs import list_of
+    from attnres_cli.store.store import Store
+
+    number = parse_count(int(tokens) if tokens.isdecimal() and len(tokens) < 17 else tokens)
+    if not isinstance(number, int):
+        raise UsageError(f"--tokens takes a number as 2M or 2000000, got {tokens[:40]!r}")
+    store = Store.open(study, create=False)
+    chosen(store, study, [run])
+    found = further.extend(Place(study), run, number, OnStderr())
+    formats.show(list_of(listed(store, [found])), Format.TABLE, sys.stdout)
+    if found.result is None:
+        raise typer.Exit(SOME_FAILED)
+
+
+@app.command()
 def rm(
     runs: Annotated[
         list[int] | None,

@@ -31,9 +31,10 @@ from attnres_cli.records.run import (
 from attnres_cli.train.checkpoint import Checkpoints, differing
 from attnres_cli.train.device import devices, settings
 from attnres_cli.train.keeper import Keeper, Stop
-from attnres_cli.train.loop import train
+from attnres_cli.train.loop import pauses, train
 
 Changed = tuple[tuple[str, str, str], ...]
+Curve = tuple[Point, ...]
 
 
 def plan(record: RunRecord, recipe: Recipe, tokens: Tokens) -> tuple[Plan, Changed]:
@@ -84,8 +85,28 @@ def retrain(
         if kept.exists():
             weights = tuple(differing(kept, again / weights_file(result.weights_sha256)))
     assert record.result is not None
-    departure = departs(record.result.curve, result.curve)
+    departure = departs(*_alike(plan.recipe, record.result.curve, result.curve))
     return Verification(record, result, departure, weights, changed)
+
+
+def _alike(recipe: Recipe, one: Curve, other: Curve) -> tuple[Curve, Curve]:
+    """Two curves; of a run that was trained on from a shorter one, which has other points up to
+    there, what can be compared with a second training: losses of the same steps.
+    """
+    planned = {0: True, **dict(pauses(recipe))}
+    if all(planned.get(p.step, False) or (p.step in planned and p.val_loss is None) for p in one):
+        return one, other
+    of = [{(x.step, y.step): y for x, y in itertools.pairwise(curve)} for curve in (one, other)]
+    pairs = [(point, of[1][key]) for key, point in of[0].items() if key in of[1]]
+    pairs = [
+        (x, y) if None not in (x.val_loss, y.val_loss) else (_trained(x), _trained(y))
+        for x, y in pairs
+    ]
+    return tuple(x for x, _ in pairs), tuple(y for _, y in pairs)
+
+
+def _trained(point: Point) -> Point:
+    return replace(point, val_loss=None)
 
 
 def departs(recorded: tuple[Point, ...], now: tuple[Point, ...]) -> Departure | None:

@@ -109,9 +109,16 @@ class Plan:
         )
 
     @property
-    def weights_bytes(self) -> int:
-        """Disk that the final weights of the missing runs will take."""
-        return _WEIGHT_BYTES * sum(arm.n_params for arm, _ in self.missing)
+    def can_go_on(self) -> bool:
+        """Whether runs keep what longer ones may go on from: weights and two moments."""
+        optim = self.recipe.optim
+        return optim.schedule == "wsd" or optim.final_lr_fraction == 1
+
+    @property
+    def kept_bytes(self) -> int:
+        """Disk that the final weights of the missing runs will take, and what `can_go_on`."""
+        each = _WEIGHT_BYTES * (4 if self.can_go_on else 1)
+        return each * sum(arm.n_params for arm, _ in self.missing)
 
     @property
     def checkpoint_bytes(self) -> int:

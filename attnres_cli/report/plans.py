@@ -94,7 +94,7 @@ def _document(plan: Plan, title: str) -> dict[str, Any]:
         "to_train": len(plan.missing),
         "going_on": going_on,
         "flops": plan.flops,
-        "weights_bytes": plan.weights_bytes,
+        "kept_bytes": plan.kept_bytes,
         "checkpoint_bytes": plan.checkpoint_bytes,
         "seconds": plan.seconds,
     }
@@ -143,8 +143,9 @@ def _lines(plan: Plan) -> list[str]:
     if plan.missing and plan.settings.compiled:
         lines.append("compiling every arm: about a minute each the first time, seconds after that")
     if plan.missing:
-        kept, written = _megabytes(plan.weights_bytes), _megabytes(plan.checkpoint_bytes)
-        lines.append(f"disk: {kept} for final weights; while it trains up to {written} more")
+        kept, written = _megabytes(plan.kept_bytes), _megabytes(plan.checkpoint_bytes)
+        what = "final weights" + (", and to train further from" if plan.can_go_on else "")
+        lines.append(f"disk: {kept} for {what}; while it trains up to {written} more")
         lines.append(_prediction(plan))
     return lines
 

@@ -22,12 +22,14 @@ import torch
 from torch import Tensor
 
 from attnres_cli.console import say
+from attnres_cli.errors import UsageError
 from attnres_cli.files import sha256
 from attnres_cli.records.run import WEIGHTS, weights_file
 
 FORMAT = 2
 _SPARE_BYTES = 2**20
 _FINAL = "weights"  # what their names begin with, here a machine's that may have taken over
+LONGER = "longer"  # a folder in a run's, with the checkpoint that longer runs may go on from
 _KEPT = 2  # one more than needed, for when the newest is damaged
 
 
@@ -78,6 +80,21 @@ class Checkpoints:
                 return None
         return None
 
+    def take(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        """State and tensors of the newest checkpoint, for another run. Raises UsageError where
+        there is none, it is damaged, or was not made as `identity` says.
+        """
+        for note in self._notes():
+            try:
+                return self._read(note)
+            except _UnsoundError as error:
+                raise UsageError(
+                    f"{note}, from which it would go on, is damaged: {error}"
+                ) from None
+            except _ForeignError as error:
+                raise UsageError(f"{note} was made with another {error}: not exact here") from None
+        raise UsageError(f"nothing is kept of the run to go on from (expected in {self.folder})")
+
     def _read(self, note: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
         from safetensors.torch import load_file
 
@@ -105,6 +122,8 @@ class Checkpoints:
         """Remove what is older, and what a killed process has left half written."""
         kept = {note.stem for note in self._notes()[:_KEPT]}
         for file in sorted(self.folder.iterdir()):  # .json before .safetensors, of each step
+            if file.is_dir():
+                continue
             if file.stem not in kept and not file.name.lstrip(".").startswith(_FINAL):
                 file.unlink(missing_ok=True)
 
@@ -120,7 +139,7 @@ def clear(folder: Path, weights: str = WEIGHTS) -> None:
     """
     with suppress(FileNotFoundError):
         for file in list(folder.iterdir()):
-            if not file.match(weights):
+            if not file.match(weights) and file.name != LONGER:
                 file.unlink(missing_ok=True)
     for empty in (folder, folder.parent):
         with suppress(OSError):  # something else is there, or it never was

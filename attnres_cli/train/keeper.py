@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from attnres_cli.records.run import Point, Probe
-from attnres_cli.train.checkpoint import Checkpoints, keep_weights
+from attnres_cli.train.checkpoint import LONGER, Checkpoints, keep_weights
 
 _MOST_SHARE = 0.02
 """Of a run's time, what writing checkpoints may take: large ones are written less often."""
@@ -96,6 +96,16 @@ class Keeper:
         ended = time.monotonic()
         if self.every_s:
             self._next = ended + max(self.every_s, (ended - started) / _MOST_SHARE)
+
+    def keep_for_longer(
+        self, state: Mapping[str, Any], tensors: Callable[[], Mapping[str, Tensor]]
+    ) -> None:
+        """Write the run down for good, where a longer one may go on from; else as `save`."""
+        place = replace(self.checkpoints, folder=self.checkpoints.folder / LONGER)
+        try:
+            place.save(int(state["step"]), state, tensors())
+        except OSError as error:
+            self.on_trouble(f"it cannot be trained further later: {error}")
 
     def keep_weights(self, model: torch.nn.Module) -> str | None:
         """Write down what the run has come to, and return the file's checksum; that it cannot be is

@@ -7,6 +7,7 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,7 +19,7 @@ from attnres_cli.records.run import Point, RunResult, RunSpec, Settings, Status
 from attnres_cli.train import probes
 from attnres_cli.train.device import peak_bytes, reset_peak
 from attnres_cli.train.keeper import Keeper, Progress, Stopped, restore, tensors_of
-from attnres_cli.train.trainer import Trainer
+from attnres_cli.train.trainer import Trainer, steady_steps
 
 OnStep = Callable[[int, float | None], None]
 """Called with (steps done, training loss in nats per token) some hundred times in a run; the loss
@@ -122,13 +123,15 @@ class _Session:
 
     def run(self) -> None:
         """Train; add a point to the curve at every pause."""
-        progress = self.progress
-        for pause, evaluates in _pauses(self.trainer.spec.recipe):
+        progress, last = self.progress, joint(self.trainer.spec.recipe)
+        for pause, evaluates in pauses(self.trainer.spec.recipe):
             if pause <= progress.curve[-1].step:
                 continue
             self._steps_to(pause)
             if not self._add_point(pause, evaluates):
                 return
+            if pause == last and self.keeper is not None:
+                self.keeper.keep_for_longer(self._state(), self._tensors)
 
     def _steps_to(self, pause: int) -> None:
         progress, keeper = self.progress, self.keeper
@@ -179,22 +182,30 @@ class _Session:
 
     def _save(self, keeper: Keeper) -> None:
         """Write the run down, outside of its step time. Raises Stopped where that is wanted."""
-        progress, trainer = self.progress, self.trainer
+        progress = self.progress
         progress.total.item()  # waits for the device: what it still computes is step time
         progress.seconds += time.perf_counter() - self.clock
-        state = progress.state() | {"train_s": self.train_s, "peak_bytes": self.peak_bytes}
-
-        def tensors() -> dict[str, Tensor]:
-            found = tensors_of(trainer.model, trainer.optimizers, trainer.device)
-            return found | {"total": progress.total.cpu()}
-
-        keeper.save(state, tensors)
+        keeper.save(self._state(), self._tensors)
         if keeper.stop.wanted:
             raise Stopped
         self.clock = time.perf_counter()
 
+    def _state(self) -> dict[str, Any]:
+        return self.progress.state() | {"train_s": self.train_s, "peak_bytes": self.peak_bytes}
 
-def _pauses(recipe: Recipe) -> list[tuple[int, bool]]:
+    def _tensors(self) -> dict[str, Tensor]:
+        trainer = self.trainer
+        found = tensors_of(trainer.model, trainer.optimizers, trainer.device)
+        return found | {"total": self.progress.total.cpu()}
+
+
+def joint(recipe: Recipe) -> int:
+    """The last point of a run's curve up to which longer runs are the same; 0 where none is."""
+    steady = steady_steps(recipe.optim, recipe.steps)
+    return max((step for step, _ in pauses(recipe) if step <= steady), default=0)
+
+
+def pauses(recipe: Recipe) -> list[tuple[int, bool]]:
     """The steps after which the loss is read, and whether the model is evaluated there."""
     steps = recipe.steps
     reads = {round(steps * i / _POINTS) for i in range(1, _POINTS + 1)}

@@ -198,6 +198,17 @@ def lr_factor(optim: Optim, step: int, steps: int) -> float:
     return floor + (1 - floor) * min(1.0, remaining)
 
 
+def steady_steps(optim: Optim, steps: int) -> int:
+    """After how many steps a run is still that of any longer one with as many steps of warm-up and
+    this schedule; 0 where it falls from the warm-up on, as a cosine does.
+    """
+    if optim.final_lr_fraction == 1:
+        return steps
+    found = steps - max(1, round(optim.decay_fraction * steps))
+    is_level = optim.schedule == "wsd" and found >= math.ceil(optim.warmup_fraction * steps)
+    return found if is_level else 0
+
+
 def seconds_per_step(
     spec: RunSpec, tokens: Tokens, settings: Settings, device: str, n_steps: int
 ) -> float:

@@ -158,7 +158,7 @@ def _do(
     name = f"{spec.variant} seed {spec.seed} (run {claimed.id})"
     planned, ours = Code.of(claimed.versions), code_of(spec.variant)
     versions = made_with(spec) | planned.versions
-    checkpoints = _checkpoints(store, claimed, job, versions)
+    checkpoints = checkpoints_of(store, claimed, job.settings, versions)
     keeper = Keeper(checkpoints, checkpoint_s(), stop)
     keeper.on_trouble = lambda text: say(f"{name}: {text}")
     heartbeat = Heartbeat(store, claimed.id, keeper)
@@ -200,8 +200,8 @@ def _do(
     tell(last)
 
 
-def _checkpoints(
-    store: Store, claimed: RunRecord, job: Job, versions: dict[str, str]
+def checkpoints_of(
+    store: Store, claimed: RunRecord, settings: Settings, versions: dict[str, str]
 ) -> Checkpoints:
     """Where a run's checkpoints lie, and what decides whether they may be gone on from."""
     identity = {
@@ -210,7 +210,7 @@ def _checkpoints(
         "seed": str(claimed.seed),
         "data": claimed.fingerprint,
     }
-    computed = {name: str(value) for name, value in asdict(job.settings).items()}
+    computed = {name: str(value) for name, value in asdict(settings).items()}
     made = {name: value for name, value in versions.items() if name not in _ANYWHERE}
     return Checkpoints(store.folder_of(claimed), identity | computed | made)
 
