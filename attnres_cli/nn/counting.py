@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
-from torch.utils.flop_counter import flop_registry
 
 from attnres_cli.errors import VariantError
 from attnres_cli.nn import design_page, plugins
@@ -139,6 +138,8 @@ class _Counter(TorchDispatchMode):
 
 def _flops(func: Any, args: Any, kwargs: Any, out: Any, given: list[Tensor]) -> int:
     packet, n_out = func.overloadpacket, sum(x.numel() for x in _tensors(out))
+    from torch.utils.flop_counter import flop_registry  # imports Triton where it is installed
+
     if packet in flop_registry:
         return int(flop_registry[packet](*args, **kwargs, out_val=out))
     name = str(packet).rpartition(".")[2]
