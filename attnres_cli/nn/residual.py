@@ -238,11 +238,22 @@ def _where(cls: type[Any]) -> str:
 
 @cache
 def _load_entry_points() -> None:
-    """Import every package or module of the entry-point group `attnres.variants`, once."""
+    """Import every package or module of the entry-point group `attnres.variants`, once. Raises
+    VariantError for one of others that raises.
+    """
     for entry in entry_points(group="attnres.variants"):
-        module = entry.load()
-        for found in pkgutil.iter_modules(getattr(module, "__path__", [])):
-            importlib.import_module(f"{module.__name__}.{found.name}")
+        try:
+            module = entry.load()
+            for found in pkgutil.iter_modules(getattr(module, "__path__", [])):
+                importlib.import_module(f"{module.__name__}.{found.name}")
+        except Exception as error:  # a package may raise anything
+            if entry.module == "attnres_variants":
+                raise
+            brought_by = entry.dist.name if entry.dist is not None else entry.module
+            raise VariantError(
+                f"package {brought_by} brings designs and cannot be imported: "
+                f"{plugins.blamed(error, [])}: mend it, or pip uninstall {brought_by}"
+            ) from error
 
 
 @cache

@@ -92,19 +92,24 @@ def test_a_registered_design_is_parsed_with_its_own_options():
     assert str(parse("scaled:scale=1")) == "scaled"
 
 
-def test_a_file_dropped_into_an_entry_points_package_is_found(tmp_path: Path):
-    package = tmp_path / "their_variants"
+def installed(folder: Path, design: str) -> dict[str, str]:
+    """The environment in which somebody's package with the file of a design is installed."""
+    package, info = folder / "their_variants", folder / "theirs-1.0.dist-info"
     package.mkdir()
     (package / "__init__.py").write_text("")
-    (package / "mine.py").write_text(
+    (package / "mine.py").write_text(design)
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: theirs\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[attnres.variants]\ntheirs = their_variants\n")
+    return {"PYTHONPATH": str(folder)}
+
+
+def test_a_file_dropped_into_an_entry_points_package_is_found(tmp_path: Path):
+    design = (
         "from attnres_cli.nn.residual import register\n"
         "from attnres_variants.standard import Standard\n"
         "@register('mine')\nclass Mine(Standard):\n    pass\n"
     )
-    info = tmp_path / "theirs-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: theirs\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[attnres.variants]\ntheirs = their_variants\n")
     show = "from attnres_cli.nn import residual; print(*residual.registry())"
 
     found = subprocess.run(
@@ -112,8 +117,24 @@ def test_a_file_dropped_into_an_entry_points_package_is_found(tmp_path: Path):
         capture_output=True,
         text=True,
         check=True,
-        env={"PYTHONPATH": str(tmp_path)},
+        env=installed(tmp_path, design),
     ).stdout.split()
 
     assert found[0] == "standard"
     assert {"attnres", "denseformer", "mine"} <= set(found)
+
+
+def test_a_package_of_designs_that_cannot_be_imported_is_named_in_one_line(tmp_path: Path):
+    done = subprocess.run(
+        [sys.executable, "-m", "attnres_cli", "variants", "standard"],
+        capture_output=True,
+        text=True,
+        env=installed(tmp_path, "import nobody_has_this\n"),
+    )
+
+    assert done.returncode == 2
+    assert done.stderr == (
+        "attnres: package theirs brings designs and cannot be imported: ModuleNotFoundError: No "
+        "module named 'nobody_has_this'; install nobody_has_this where attnres is, or put its "
+        "folder on PYTHONPATH: mend it, or pip uninstall theirs\n"
+    )
