@@ -169,7 +169,8 @@ def whole(final: Path) -> Iterator[Path]:
     """A file to write to, named `final` once it is whole on the disk; OSError where that fails."""
     from safetensors import SafetensorError
 
-    part = final.with_name(f".{final.name}.{uuid4().hex[:8]}")  # processes of two machines differ
+    unlike = f"{uuid4().hex[:8]}.{os.getpid()}"  # two machines may have the same process ids
+    part = final.with_name(f".{final.name}.{unlike}")
     try:
         yield part
         _sync(part)
