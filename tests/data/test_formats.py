@@ -81,7 +81,8 @@ def test_a_generated_task_is_learned_and_stays_above_its_floor(files: Path, sour
         (["data.source=nanogpt", "data.path=nanogpt", "data.vocab_size=100"], "is beyond the"),
         (["data.source=npy", "data.path=nanogpt/val.bin"], "is no .npy file"),
         (["data.source=pointers", "data.nodes=200"], "--set model.seq_len=403"),
-        (["data.source=text", "data.path=all.npy", "data.tokenizer=word"], "unknown tokenizer"),
+        (["data.source=stdlib", "data.tokenizer=word"], "unknown tokenizer"),
+        (["data.source=text", "data.path=all.npy"], "holds no text: left out, as no text: all.npy"),
     ],
 )
 def test_bad_data_are_one_line_and_exit_code_2_and_nothing_is_trained(
