@@ -81,4 +81,4 @@ def test_a_trained_search_is_told_and_its_command_trains_nothing_new(
     assert re.search(r"the optima (differ|cannot be told apart) \(p ", found["answer"])
     typed = shlex.split(found["families"][1]["command"])[1:]
     planned = printed(capsys, *typed[: typed.index("--study")], "--dry-run")
-    assert "3 runs (1 arms x 3 seeds), 0 to train" in planned
+    assert "3 runs (1 arm x 3 seeds), 0 to train" in planned
