@@ -78,9 +78,14 @@ def is_quiet() -> bool:
 
 
 def note(message: str) -> None:
-    """`say` what a command does, unless it is to be quiet; warnings are heard all the same."""
-    if _loudness >= USUAL or message.startswith("warning: "):
+    """`say` what a command does, unless it is to be quiet."""
+    if _loudness >= USUAL:
         say(message)
+
+
+def warn(message: str) -> None:
+    """`say` what a user should know before believing a result, also where it is to be quiet."""
+    say(f"warning: {message}")
 
 
 def detail(message: str) -> None:

@@ -39,38 +39,47 @@ if TYPE_CHECKING:
     from attnres_cli.verdict.comparison import Comparison
 
 
+Arms = Annotated[
+    list[str] | None,
+    typer.Argument(
+        help="Arms, as `standard attnres:block_size=4`. Default: the recipe's, or suite quick.",
+        autocompletion=complete.specs,
+    ),
+]
+Suite = Annotated[
+    str | None,
+    typer.Option(
+        help="A named set of arms, as table4 (attnres recipes lists them).",
+        autocompletion=complete.suites,
+    ),
+]
+Seeds = Annotated[str, typer.Option(help="How many seeds, or which: 5, or 0,3,7; one alone: 7,")]
+InCommon = Annotated[
+    Match,
+    word(
+        "--match",
+        "What arms have in common: tokens, or params, flops (by MLP width), time (by tokens).",
+        MATCHES,
+    ),
+]
+TuneLr = Annotated[
+    bool,
+    typer.Option("--tune-lr", help="Also compare each arm at a learning rate tuned for it."),
+]
+InProcess = Annotated[
+    bool,
+    typer.Option("--in-process", help="Train in this process, for breakpoints and profilers."),
+]
+
+
 def ablate(
-    variants: Annotated[
-        list[str] | None,
-        typer.Argument(
-            help="Arms, as `standard attnres:block_size=4`. Default: the recipe's, or suite quick.",
-            autocompletion=complete.specs,
-        ),
-    ] = None,
-    suite: Annotated[
-        str | None,
-        typer.Option(
-            help="A named set of arms, as table4 (attnres recipes lists them).",
-            autocompletion=complete.suites,
-        ),
-    ] = None,
+    variants: Arms = None,
+    suite: Suite = None,
     recipe: RecipeName = "quick",
-    seeds: Annotated[
-        str, typer.Option(help="How many seeds, or which: 5, or 0,3,7; one alone: 7,")
-    ] = "7",
+    seeds: Seeds = "7",
     override: Override = None,
-    match: Annotated[
-        Match,
-        word(
-            "--match",
-            "What arms have in common: tokens, or params, flops (by MLP width), time (by tokens).",
-            MATCHES,
-        ),
-    ] = "tokens",
-    tune_lr: Annotated[
-        bool,
-        typer.Option("--tune-lr", help="Also compare each arm at a learning rate tuned for it."),
-    ] = False,
+    match: InCommon = "tokens",
+    tune_lr: TuneLr = False,
     study: Study = address.DEFAULT,
     workers: Workers = None,
     device: Device = "auto",
@@ -80,10 +89,7 @@ def ablate(
     form: PrintedFormat = Format.TABLE,
     retry_failed: RetryFailed = False,
     dry_run: DryRun = False,
-    in_process: Annotated[
-        bool,
-        typer.Option("--in-process", help="Train in this process, for breakpoints and profilers."),
-    ] = False,
+    in_process: InProcess = False,
     _plugin: Plugins = None,
 ) -> None:
     """Train every arm on every seed under one recipe; end with a verdict table.

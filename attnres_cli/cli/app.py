@@ -15,7 +15,7 @@ import typer
 from attnres_cli import __version__, console
 from attnres_cli.cli import ablate, bench, designs, init, plan, report, runs, search
 from attnres_cli.config.address import without_passwords
-from attnres_cli.console import say
+from attnres_cli.console import say, warn
 from attnres_cli.errors import BAD_INPUT, DONE, INTERRUPTED, AttnresError, UsageError
 
 app = typer.Typer(
@@ -74,7 +74,7 @@ def _root(
 
 
 def _warn(message: Warning | str, *_where: object) -> None:
-    say(f"warning: {message}")
+    warn(str(message))
 
 
 def main() -> None:
@@ -88,9 +88,10 @@ def run() -> int:
     warnings.showwarning = _warn  # type: ignore[assignment]
     console.mend()
     shows_all = _TRACEBACK in sys.argv
-    typed = sys.argv[1:]
+    end = sys.argv.index("--") if "--" in sys.argv else len(sys.argv)  # what follows is no option
+    typed, rest = sys.argv[1:end], sys.argv[end:]
     first = [word for word in typed if word in _ANYWHERE]
-    sys.argv[1:] = [*dict.fromkeys(first), *(word for word in typed if word not in _ANYWHERE)]
+    sys.argv[1:] = [*dict.fromkeys(first), *(w for w in typed if w not in _ANYWHERE), *rest]
     try:
         code = app(standalone_mode=False)
         sys.stdout.flush()

@@ -28,55 +28,63 @@ if TYPE_CHECKING:
 _OTHERS = 3  # recipes that a report names besides its own
 
 
+Rows = Annotated[
+    list[str] | None,
+    typer.Argument(
+        help="Arms whose rows are shown, judged with all others. Default: all.",
+        autocompletion=complete.specs,
+    ),
+]
+Recipes = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--recipe",
+        help="Name or digest, or name of a search. Default: the newest recipe. Two: side by side.",
+    ),
+]
+AnyFormat = Annotated[Format, one_of(*Format)]
+Output = Annotated[
+    Path | None, typer.Option(help="File to write instead of printing.", show_default=False)
+]
+Figures = Annotated[
+    str | None,
+    typer.Option(
+        help="Folder to draw figures into, as SVG; or folder/name.png, .pdf or .svg.",
+        show_default=False,
+    ),
+]
+Against = Annotated[
+    str | None, word("--against", "paper: its numbers beside yours, in the same format.", ["paper"])
+]
+Scaling = Annotated[
+    bool,
+    typer.Option("--scaling", help="Fits over the sizes of this recipe: what an arm is worth."),
+]
+Preregister = Annotated[
+    str | None, typer.Option(help="YAML file that fixes a comparison before its first run.")
+]
+CodeDigest = Annotated[
+    str | None,
+    typer.Option(
+        help="Start of a digest of code, as attnres runs has it. Default: the newest runs'.",
+        show_default=False,
+    ),
+]
+
+
 def report(
-    variants: Annotated[
-        list[str] | None,
-        typer.Argument(
-            help="Arms whose rows are shown, judged with all others. Default: all.",
-            autocompletion=complete.specs,
-        ),
-    ] = None,
+    variants: Rows = None,
     study: Study = address.DEFAULT,
-    recipes: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--recipe",
-            help="Name or digest, or name of a search. Default: the newest recipe. Two: side by "
-            "side.",
-        ),
-    ] = None,
+    recipes: Recipes = None,
     baseline: Baseline = "standard",
     margin: Margin = None,
-    form: Annotated[Format, one_of(*Format)] = Format.TABLE,
-    output: Annotated[
-        Path | None, typer.Option(help="File to write instead of printing.", show_default=False)
-    ] = None,
-    figures: Annotated[
-        str | None,
-        typer.Option(
-            help="Folder to draw figures into, as SVG; or folder/name.png, .pdf or .svg.",
-            show_default=False,
-        ),
-    ] = None,
-    against: Annotated[
-        str | None,
-        word("--against", "paper: its numbers beside yours, in the same format.", ["paper"]),
-    ] = None,
-    scaling: Annotated[
-        bool,
-        typer.Option("--scaling", help="Fits over the sizes of this recipe: what an arm is worth."),
-    ] = False,
-    preregister: Annotated[
-        str | None,
-        typer.Option(help="YAML file that fixes a comparison before its first run."),
-    ] = None,
-    code: Annotated[
-        str | None,
-        typer.Option(
-            help="Start of a digest of code, as attnres runs has it. Default: the newest runs'.",
-            show_default=False,
-        ),
-    ] = None,
+    form: AnyFormat = Format.TABLE,
+    output: Output = None,
+    figures: Figures = None,
+    against: Against = None,
+    scaling: Scaling = False,
+    preregister: Preregister = None,
+    code: CodeDigest = None,
     _plugin: Plugins = None,
 ) -> None:
     """Print the verdict from the study alone, or write it, with figures; nothing is trained."""

@@ -29,7 +29,7 @@ from attnres_cli.cli.options import (
     Study,
 )
 from attnres_cli.config import address
-from attnres_cli.console import say
+from attnres_cli.console import say, warn
 from attnres_cli.errors import SOME_FAILED, UsageError
 
 if TYPE_CHECKING:
@@ -280,7 +280,7 @@ def verify(
     for name, old, new in changed:
         say(f"changed since run {run}: {name}: {old}, now {new}")
     if store.without_files:
-        say(f"warning: weights are not compared, {store.without_files}")
+        warn(f"weights are not compared, {store.without_files}")
     with progress(1, plan.seconds, plan.settings) as display:
         display.know(record, recipe, recipe, plan.arms[0].flops_per_token)
         found = second.retrain(record, plan, changed, tokens, store.weights_of(record), display)

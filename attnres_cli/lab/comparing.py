@@ -115,7 +115,7 @@ class Ablation:
                 f"{variant}: no learning rate of its own, its tuning runs have not all ended well"
             )
         for line in warnings(tuned.arm_recipes):
-            self.watcher.note(f"warning: {line}")
+            self.watcher.warn(line)
         return tuned
 
     def _judged(self, store: Store, asked: Sequence[Terms]) -> list[Comparison]:

@@ -51,6 +51,9 @@ class Watcher(Protocol):
     def note(self, line: str) -> None:
         """Take a line."""
 
+    def warn(self, line: str) -> None:
+        """Take a line that is to be heard in any case."""
+
     def plan(self, plan: Plan, title: str) -> None:
         """Take a plan that is about to be carried out."""
 
@@ -109,7 +112,7 @@ class Experiment:
         steps = [(run, now[run.id].step) for run in waiting if run.id in now]
         lost = [f"{run.variant} seed {run.seed} (step {step})" for run, step in steps if step]
         if lost:
-            self.watcher.note(f"warning: from the beginning again: {', '.join(lost)}; {missing}")
+            self.watcher.warn(f"from the beginning again: {', '.join(lost)}; {missing}")
 
     def train_missing(self, plan: Plan, records: Sequence[RunRecord]) -> None:
         """Train the runs of a plan that have not ended; `records` are all of its runs."""

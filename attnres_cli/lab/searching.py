@@ -19,6 +19,7 @@ from attnres_cli.lab.search.points import Point
 from attnres_cli.lab.search.request import Request
 from attnres_cli.lab.search.screening import screen
 from attnres_cli.lab.search.trial_runner import TimeModel, TrialRunner, predicted_s
+from attnres_cli.records import doubts
 from attnres_cli.records.plan import Arm, Plan
 from attnres_cli.records.search_records import Search, fresh_seeds, searched_name
 from attnres_cli.stats.optima import COMMON
@@ -101,6 +102,7 @@ def lines(request: Request, plan: Plan, step_s: TimeModel) -> list[str]:
     n_shapes = plural(request.n_shapes, "shape")
     tokens = [int(point.dimensions["tokens"]) for point in chain(*request.points.values())]
     seconds = seconds_of(request, plan, step_s)
+    data, n_eval_tokens = request.tokens.description, request.recipe.train.eval_tokens
     return [
         f"search {search.name}: recipe {search.recipe}, --budget {search.budget}",
         f"space {search.space}: {n_shapes}, the same for every design, each within "
@@ -113,7 +115,8 @@ def lines(request: Request, plan: Plan, step_s: TimeModel) -> list[str]:
         ),
         f"objective {', '.join(search.objectives)}; first look on seed {search.first_seed}"
         + _confirming(request),
-        *of_data(request.tokens.description, request.recipe, tokens),
+        *of_data(data, request.recipe, tokens),
+        *(f"warning: {doubt}" for doubt in doubts.of(data, max(tokens), n_eval_tokens)),
         computing(plan),
         *([plan.threads_by] if plan.threads_by else []),
     ] + (

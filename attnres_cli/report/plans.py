@@ -7,6 +7,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from attnres_cli.config.recipe import Recipe
+from attnres_cli.records import doubts
 from attnres_cli.records.comparison_terms import Given
 from attnres_cli.records.plan import TIMED_STEPS, Arm, Plan, n_tokens
 from attnres_cli.records.search_records import Search
@@ -33,12 +34,12 @@ def plan_of(plan: Plan, title: str = "") -> Report:
         own = [f"{mine[0]} to {mine[-1]}" if len(arms) > 1 else mine[0]] * has_own
         rows.append([variant, *own, f"{arm.n_params:,}", f"{arm.flops_per_token:.3g}", speed, left])
     table = Table("", [*columns, *map(Column, names)], rows)
-    lines, records = _lines(plan), [_record(arm, plan) for arm in plan.arms]
+    records = [_record(arm, plan) for arm in plan.arms]
     return Report(
         f"plan: recipe {plan.recipe.name}" + (title and f", {title}"),
         [table],
-        warnings=[line for line in lines if line.startswith("warning: ")],
-        notes=[line for line in lines if not line.startswith("warning: ")],
+        warnings=[f"warning: {doubt}" for doubt in _doubts(plan)],
+        notes=_lines(plan),
         document=_document(plan, title) | {"arms": records},
         fields=list(records[0]),
         records=records,
@@ -148,6 +149,14 @@ def _lines(plan: Plan) -> list[str]:
         lines.append(f"disk: {kept} for {what}; while it trains up to {written} more")
         lines.append(_prediction(plan))
     return lines
+
+
+def _doubts(plan: Plan) -> list[str]:
+    """What to doubt of the data before a run is trained."""
+    if plan.data is None:
+        return []
+    tokens = max(n_tokens(plan.recipe_of(arm)) for arm in plan.arms)
+    return doubts.of(plan.data, tokens, plan.recipe.train.eval_tokens)
 
 
 def _going_on(plan: Plan) -> list[str]:

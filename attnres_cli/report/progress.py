@@ -14,7 +14,7 @@ from rich.live import Live
 from rich.table import Table
 
 from attnres_cli.config.recipe import Recipe
-from attnres_cli.console import detail, is_quiet, note
+from attnres_cli.console import detail, is_quiet, note, warn
 from attnres_cli.records import device_flops
 from attnres_cli.records.plan import Plan
 from attnres_cli.records.run import Event, RunRecord, Settings
@@ -202,6 +202,7 @@ class OnStderr:
     """Tells on stderr how an experiment goes on, unless it is to be quiet: the lab's `Watcher`."""
 
     note = staticmethod(note)
+    warn = staticmethod(warn)
 
     def __init__(self, *, is_live: bool = True) -> None:
         self.progress = partial(progress, is_live=is_live)

@@ -84,16 +84,15 @@ class Checkpoints:
         """State and tensors of the newest checkpoint, for another run. Raises UsageError where
         there is none, it is damaged, or was not made as `identity` says.
         """
-        for note in self._notes():
-            try:
-                return self._read(note)
-            except _UnsoundError as error:
-                raise UsageError(
-                    f"{note}, from which it would go on, is damaged: {error}"
-                ) from None
-            except _ForeignError as error:
-                raise UsageError(f"{note} was made with another {error}: not exact here") from None
-        raise UsageError(f"nothing is kept of the run to go on from (expected in {self.folder})")
+        note = next(iter(self._notes()), None)
+        if note is None:
+            raise UsageError(f"nothing is kept of the run to go on from (in {self.folder})")
+        try:
+            return self._read(note)
+        except _UnsoundError as error:
+            raise UsageError(f"{note}, from which it would go on, is damaged: {error}") from None
+        except _ForeignError as error:
+            raise UsageError(f"{note} was made with another {error}: not exact here") from None
 
     def _read(self, note: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
         from safetensors.torch import load_file

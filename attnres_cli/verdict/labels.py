@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from attnres_cli.config.recipe import Recipe
-from attnres_cli.records import doubts
 from attnres_cli.records.comparison_terms import ArmRecipe, Matched, Terms, Tuned
 from attnres_cli.records.run import DataDescription
 from attnres_cli.verdict.comparison import Comparison
@@ -45,7 +44,7 @@ def tokens(comparison: Comparison) -> str:
 
 
 def of_data(data: DataDescription, recipe: Recipe, n_tokens: Collection[int]) -> list[str]:
-    """What runs of so many tokens will see: size, vocabulary, split, epochs, and what to doubt."""
+    """What runs of so many tokens will see: size, vocabulary, split, epochs."""
     tokenizer = recipe.data.tokenizer or ("bytes" if data.is_bytes else "")
     lines = [
         f"data {data.source} ({data.fingerprint}), {data.size}; vocabulary {data.vocab_size:,}"
@@ -59,8 +58,7 @@ def of_data(data: DataDescription, recipe: Recipe, n_tokens: Collection[int]) ->
         lines.append(
             f"a run reads its {data.train_tokens:,} training tokens {shown} times (epochs)"
         )
-    doubted = doubts.of(data, max(n_tokens), recipe.train.eval_tokens)
-    return [*lines, *(f"warning: {doubt}" for doubt in doubted)]
+    return lines
 
 
 def lines(comparison: Comparison) -> list[str]:

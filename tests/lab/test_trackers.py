@@ -50,7 +50,7 @@ def export(*words: str) -> Result:
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # its own use of SQLAlchemy
 def test_mlflow_has_curves_final_values_settings_and_notes_of_each_run(store: Store):
     if find_spec("mlflow") is None:
-        pytest.skip("mlflow is not installed")
+        pytest.skip("needs attnres-cli[mlflow], 40 MB that [dev] does not bring")
     said = export("--mlflow", "tracked")  # which imports it, silenced
     import mlflow
 
@@ -79,7 +79,7 @@ def test_mlflow_has_curves_final_values_settings_and_notes_of_each_run(store: St
 
 @pytest.mark.slow
 def test_wandb_has_offline_runs_with_curves_settings_and_notes():
-    pytest.importorskip("wandb")
+    pytest.importorskip("wandb", reason="62 MB that [dev] does not bring")
 
     said = export("--wandb", "tracked")
 

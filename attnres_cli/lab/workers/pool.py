@@ -36,9 +36,7 @@ first ones first. Ended runs may be among them: all is done when no others are.
 _TICK_S = 0.5
 _LOOK_S = 5.0  # between looks at the study while workers train
 _LAST_WORDS_S = 20.0  # for checkpoints, when all is to end; a batch system waits for longer
-_BY_HAND_S = (
-    1.5  # the same, where somebody waits: at most the steps since the last are trained again
-)
+_BY_HAND_S = 1.5  # the same, where somebody waits: some steps may be trained again
 _MOST_DEATHS = 3  # in a row in one worker's place, none of them in a run
 
 
