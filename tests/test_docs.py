@@ -113,6 +113,8 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         os.sched_setaffinity(0, {sorted(cores)[-1]})  # a thread for each worker, which all inherit
         try:
             assert ended("ablate", "standard", "attnres", *TINY, "--seeds", "2") == 0
+            for name in ("mine", "theirs"):
+                assert ended("runs", "merge", "attnres.db", "--into", f"{name}.db") == 0
             yield folder
         finally:
             os.sched_setaffinity(0, cores)

@@ -1,4 +1,4 @@
-"""The commands `runs` (list, show, export, note, tag, rm) and `verify`: a study, run by run."""
+"""The commands `runs` (list, show, export, merge, note, tag, rm) and `verify`: run by run."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ import typer
 import typer.core
 
 from attnres_cli.cli.export import export
+from attnres_cli.cli.merge import merge
 from attnres_cli.cli.options import (
     MOST_ID,
     Format,
@@ -46,7 +47,7 @@ class _Runs(typer.core.TyperGroup):
         return super().parse_args(ctx, ["list", *args] if bare else args)
 
 
-HELP = "List the runs of a study, show or export some, note what is to be known, or forget them."
+HELP = "List the runs of a study, show, export, merge, note or forget some."
 
 _RunId = Annotated[
     int, typer.Argument(min=1, max=MOST_ID, help="Its number, as the list has it.", metavar="ID")
@@ -60,6 +61,7 @@ _LONGEST_NOTE = 500
 
 app = typer.Typer(cls=_Runs, pretty_exceptions_enable=False)
 app.command()(export)
+app.command()(merge)
 
 
 @app.command("list")

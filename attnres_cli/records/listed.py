@@ -67,6 +67,7 @@ def _record(run: Listed, columns: Sequence[str]) -> Record:
         **{key: run.settings.get(key) for key in columns},
         "note": record.note,
         "tags": " ".join(record.tags),
+        "origin": record.origin,
         "status": str(record.status),
         "error": record.error,
         **{key: value for key, value in asdict(run.standing).items() if key != "run_id"},

@@ -200,7 +200,8 @@ class RunRecord:
     """A run as the study holds it; `result` is None until it is complete or diverged. `gates` are
     empty until then, and in runs of an attnres that did not write them down. `code` is the digest
     of what made it, empty where that is not known; `created_at` (UTC, ISO 8601) is that
-    of all runs planned at once, and of no others. `note` and `tags` are what people say of it.
+    of all runs planned at once, and of no others. `note` and `tags` are what people say of it,
+    `origin` names the study from which it was merged.
     """
 
     id: int
@@ -218,6 +219,7 @@ class RunRecord:
     created_at: str = ""
     note: str = ""
     tags: tuple[str, ...] = ()
+    origin: str = ""
 
     @property
     def identity(self) -> Identity:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 
 from attnres_cli.records.listed import Listed, as_records
+from attnres_cli.records.merged import Fate, Merged
 from attnres_cli.records.run import Point, RunRecord, RunResult, Standing, Status, Verification
 from attnres_cli.report.probes import probe_tables
 from attnres_cli.report.table import Cell, Column, Kind, Report, Style, Table
@@ -69,6 +70,25 @@ def list_of(lines: Sequence[Listed]) -> Report:
     )  # fmt: skip
 
 
+def merged_of(studies: Mapping[str, Sequence[Merged]]) -> Report:
+    """How many runs of each study came to what; JSON and CSV have every run."""
+    columns = [Column("study", "code"), Column("runs"), Column("here", "text")]
+    counts = {name: Counter(each.fate for each in found) for name, found in studies.items()}
+    rows = [
+        [name, str(count[fate]), str(fate)]
+        for name, count in counts.items()
+        for fate in Fate
+        if count[fate]
+    ]
+    records = [
+        {"study": name, "run": each.there, "here": each.here, "fate": str(each.fate)}
+        for name, found in studies.items()
+        for each in found
+    ]
+    fields = ("study", "run", "here", "fate")
+    return Report("", [Table("", columns, rows)], document=records, fields=fields, records=records)
+
+
 _COLUMNS: dict[str, Kind] = {
     "run": "number", "status": "word", "recipe": "text", "differs": "code", "variant": "code",
     "seed": "number", "data": "code", "code": "code", "step": "number", "val loss": "text",
@@ -124,6 +144,7 @@ def _facts(line: Listed) -> list[tuple[str, str]]:
         ("seed", str(record.seed)),
         ("note", record.note),
         ("tags", " ".join(record.tags)),
+        ("merged from", record.origin),
         ("data", record.fingerprint),
         ("code", shown(record)),
         ("step", _progress(line)),

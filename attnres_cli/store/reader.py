@@ -40,6 +40,7 @@ from attnres_cli.records.run import (
 )
 from attnres_cli.store import owner, postgres, rows, sqlite, tables, upgrade
 from attnres_cli.store.engine import readable, refusals
+from attnres_cli.store.holding import Holding, holding
 from attnres_cli.store.retry import patient, retry_s
 from attnres_cli.store.tables import curve, data, recipes, runs
 
@@ -219,6 +220,12 @@ class Reader:
                     "study"
                 )
         return found
+
+    @patient
+    def holding(self) -> Holding:
+        """All that the study holds, at one moment, for another study."""
+        with self._read() as connection:
+            return holding(connection, self._name)
 
     @patient
     def has_searches(self) -> bool:

@@ -172,6 +172,7 @@ def to_record(row: Row, points: Sequence[Point], gates: Sequence[Gate] = ()) -> 
         raise ValueError(f"attnres_runs.versions holds {values['versions']!r}")
     tags = tuple(check_name(tag, "tag") for tag in row.tags or ())
     values |= {"code": code_of(row), "note": row.note or "", "tags": tags}
+    values |= {"origin": row.origin or ""}
     return RunRecord(
         **values,
         recipe=check_name(row.recipe, "recipe"),

@@ -22,9 +22,11 @@ from sqlalchemy import (
 from attnres_cli.config import address
 from attnres_cli.errors import NoStudyError, StudyError
 from attnres_cli.records import gates
+from attnres_cli.records.merged import Merged
 from attnres_cli.records.run import RunRecord, Status
-from attnres_cli.store import owner, rows, sqlite, tables
+from attnres_cli.store import merge, owner, rows, sqlite, tables
 from attnres_cli.store.engine import connect, runs_folder
+from attnres_cli.store.holding import Holding
 from attnres_cli.store.planner import Planner, free, highest
 from attnres_cli.store.reader import facts, records
 from attnres_cli.store.retry import patient, patiently, retry_s
@@ -178,6 +180,14 @@ class Store(Planner):
                 tags = sorted({*(row.tags or ()), tag} - ({tag} if away else set()))
                 connection.execute(update(runs).where(runs.c.id == row.id).values(tags=tags))
         return len(changed)
+
+    @patient
+    def merge(self, parts: Sequence[Holding]) -> list[list[Merged]]:
+        """Write what these studies hold and this one does not, all or nothing; what became of the
+        runs of each. Raises StudyError, see `merge.merge`.
+        """
+        with self._write(alone=True) as connection:
+            return [merge.merge(connection, part) for part in parts]
 
 
 def _waiting(connection: Connection, ids: Sequence[int]) -> int | None:

@@ -98,6 +98,7 @@ runs = Table(
     Column("code", String(12), nullable=False),  # digest of what it was planned with; or empty
     Column("note", Text),  # people's words about it, as the next
     Column("tags", JSON),  # sorted
+    Column("origin", Text),  # the study, and its number there, from which it was merged
     UniqueConstraint(*IDENTITY, name="attnres_one_run"),
 )
 

@@ -28,7 +28,7 @@ are of tables fitted to the very tokens they were held against: they are dropped
 """
 
 _NEW = {
-    runs.name: {"code", "weights_sha256", "note", "tags"},
+    runs.name: {"code", "weights_sha256", "note", "tags", "origin"},
     data.name: {"unigram_loss", "bigram_loss", "split"},
 }
 """Columns that OLDER does not have, by table."""
@@ -67,10 +67,12 @@ def upgrade(connection: Connection) -> None:
         _make_anew(connection, data)
     else:
         code = "ADD COLUMN code VARCHAR(12) NOT NULL DEFAULT ''"
-        add = f"ALTER TABLE attnres_runs {code}, ADD COLUMN note TEXT, ADD COLUMN tags JSON"
+        names = ("note TEXT", "tags JSON", "origin TEXT")
+        add = f"ALTER TABLE attnres_runs {code}, " + ", ".join(f"ADD COLUMN {n}" for n in names)
         unique = "UNIQUE (recipe_digest, variant, seed, fingerprint, code)"
-        names = ("unigram", "bigram")
-        lines = ", ".join(f"DROP COLUMN {n}_entropy, ADD COLUMN {n}_loss FLOAT" for n in names)
+        lines = ", ".join(
+            f"DROP COLUMN {n}_entropy, ADD COLUMN {n}_loss FLOAT" for n in ("unigram", "bigram")
+        )
         for statement in (
             add,
             "ALTER TABLE attnres_runs ADD COLUMN weights_sha256 VARCHAR(64)",

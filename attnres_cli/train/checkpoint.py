@@ -132,6 +132,24 @@ def newest_step(folder: Path) -> int:
     return max((int(note.stem) for note in folder.glob("[0-9]*.json")), default=0)
 
 
+def bring(old: Path, new: Path, *, weights: str = WEIGHTS) -> None:
+    """Copy into a run's folder what another one of the same run has: final weights of that name,
+    the checkpoint that longer runs may go on from, and all others where this one has none.
+    """
+    if not old.is_dir():
+        return
+    new.mkdir(parents=True, exist_ok=True)
+    has_own = newest_step(new) > 0
+    for file in sorted(old.iterdir(), reverse=True):  # .safetensors before .json, of each step
+        if file.is_dir():
+            bring(file, new / file.name)
+            continue
+        is_checkpoint = file.name[0].isdecimal() and not has_own
+        if (is_checkpoint or file.match(weights)) and not (new / file.name).exists():
+            with whole(new / file.name) as part:
+                shutil.copyfile(file, part)
+
+
 def clear(folder: Path, weights: str = WEIGHTS) -> None:
     """Remove a run's checkpoints, half-written files and then empty folders, not final weights: all
     that are there, or those of this name.

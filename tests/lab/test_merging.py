@@ -1,0 +1,195 @@
+"""Studies brought together: each run once, with all that belongs to it, or nothing at all."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import studies
+from studies import FACTS, fill
+from typer.testing import CliRunner
+
+from attnres_cli.cli.app import app
+from attnres_cli.config.recipe import Recipe
+from attnres_cli.errors import StudyError, UsageError
+from attnres_cli.lab.merging import merge
+from attnres_cli.records.merged import Fate
+from attnres_cli.records.run import Point, Probe, RunSpec, Status
+from attnres_cli.store.store import Store
+
+THIRD = (0.25, 0.5, 0.75)
+PROBE = Probe(10, *[THIRD] * 8, mixing=(THIRD,) * 3)
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def spec(recipe: Recipe, variant: str, seed: int) -> RunSpec:
+    return RunSpec(recipe, variant, seed, FACTS.fingerprint)
+
+
+def planned(path: Path, *specs: RunSpec) -> Store:
+    store = Store.open(str(path), create=True)
+    store.plan(specs, FACTS)
+    return store
+
+
+def fates(found: Sequence[Sequence[object]]) -> list[list[Fate]]:
+    return [[each.fate for each in part] for part in found]  # type: ignore[attr-defined]
+
+
+def checkpoint(store: Store, number: int, step: int) -> None:
+    (record,) = store.runs(ids=[number])
+    folder = store.folder_of(record)
+    folder.mkdir(parents=True)
+    for kind in ("json", "safetensors"):
+        (folder / f"{step:09d}.{kind}").write_text(f"{kind} {step}")
+
+
+def test_equal_runs_are_there_once_and_others_come_along(any_study: str, tiny_recipe: Recipe):
+    one = fill(Path("a.db"), tiny_recipe, {"standard": [1.5, 1.6]}, probes=(PROBE,))
+    two = fill(Path("b.db"), tiny_recipe, {"standard": [1.5], "attnres": [1.4, 1.3]})
+    target = Store.open(any_study, create=True)
+    found = merge([one, two], target)
+    assert fates(found) == [[Fate.ADDED] * 2, [Fate.EQUAL, Fate.ADDED, Fate.ADDED]]
+    runs = target.runs()
+    assert [(run.variant, run.seed) for run in runs] == [
+        ("standard", 0), ("standard", 1), ("attnres", 0), ("attnres", 1)
+    ]  # fmt: skip
+    assert [run.origin for run in runs] == ["a.db run 1", "a.db run 2", "b.db run 2", "b.db run 3"]
+    for run, source in zip(runs, [*one.runs(), *two.runs()[1:]], strict=True):
+        assert replace(run, id=source.id, origin="") == source
+    assert target.probes([runs[0].id])[runs[0].id] == (PROBE,)
+    assert target.data(FACTS.fingerprint) == FACTS
+    assert target.recipe(tiny_recipe.digest) == tiny_recipe
+    again = merge([one, two], target)
+    assert {fate for part in fates(again) for fate in part} == {Fate.EQUAL}
+    assert target.runs() == runs
+
+
+def test_two_results_of_one_run_are_refused_and_nothing_is_merged(tiny_recipe: Recipe):
+    one = fill(Path("a.db"), tiny_recipe, {"standard": [1.5]})
+    two = fill(Path("b.db"), tiny_recipe, {"standard": [1.25], "attnres": [1.4]})
+    target = Store.open("c.db", create=True)
+    with pytest.raises(StudyError, match=r"a.db run 1 and b.db run 1 are one run .* 1.5 and 1.25"):
+        merge([one, two], target)
+    assert target.runs() == []
+
+
+def test_another_curve_is_another_result(tiny_recipe: Recipe):
+    one = fill(Path("a.db"), tiny_recipe, {"standard": [1.5]})
+    two = fill(Path("b.db"), tiny_recipe, {"standard": [1.5]}, curve=(Point(0, None, 5.0),))
+    with pytest.raises(StudyError, match="nothing is merged"):
+        merge([two], one)
+
+
+def test_a_result_of_other_hardware_does_not_replace_the_first(tiny_recipe: Recipe):
+    one = fill(Path("a.db"), tiny_recipe, {"standard": [1.5]})
+    other = replace(studies.SETTINGS, device_name="Another CPU")
+    two = fill(Path("b.db"), tiny_recipe, {"standard": [1.5000001]}, settings=other)
+    before = one.runs()
+    assert fates(merge([two], one)) == [[Fate.OTHER_MEANS]]
+    assert one.runs() == before
+
+
+def test_what_has_ended_there_takes_the_place_of_what_waits_here(tiny_recipe: Recipe):
+    target = planned(Path("c.db"), spec(tiny_recipe, "standard", 0), spec(tiny_recipe, "x0", 0))
+    target.note(1, "mine")
+    target.tag([1], "ours")
+    source = fill(Path("a.db"), tiny_recipe, {"standard": [1.5]})
+    source.tag([1], "theirs")
+    assert fates(merge([source], target)) == [[Fate.REPLACED]]
+    run, waiting = target.runs()
+    assert (run.id, run.status, run.note, run.tags) == (
+        1, Status.COMPLETE, "mine", ("ours", "theirs")
+    )  # fmt: skip
+    assert run.result == source.runs()[0].result
+    assert waiting.status is Status.PENDING
+    assert fates(merge([target], source)) == [[Fate.EQUAL, Fate.ADDED]]  # and the other way
+
+
+def test_a_run_that_is_running_here_is_not_replaced(tiny_recipe: Recipe):
+    target = planned(Path("c.db"), spec(tiny_recipe, "standard", 0))
+    target.claim([1])
+    source = fill(Path("a.db"), tiny_recipe, {"standard": [1.5]})
+    with pytest.raises(StudyError, match=r"run 1, which has ended in a.db, is running here"):
+        merge([source], target)
+
+
+def test_a_run_that_is_running_there_is_left_out(tiny_recipe: Recipe):
+    source = planned(Path("a.db"), spec(tiny_recipe, "standard", 0))
+    source.claim([1])
+    target = Store.open("c.db", create=True)
+    assert fates(merge([source], target)) == [[Fate.RUNNING]]
+    assert target.runs() == []
+
+
+def test_weights_and_checkpoints_come_along(tiny_recipe: Recipe):
+    source = fill(Path("a.db"), tiny_recipe, {"standard": [1.5]}, weights_sha256="ab" * 32)
+    weights = source.weights_of(source.runs()[0])
+    weights.parent.mkdir(parents=True)
+    weights.write_bytes(b"weights")
+    (weights.parent / "longer").mkdir()
+    (weights.parent / "longer" / "000000005.json").write_text("{}")
+    planned(Path("a.db"), spec(tiny_recipe, "attnres", 0))
+    checkpoint(source, 2, 7)
+    target = planned(Path("c.db"), spec(tiny_recipe, "attnres", 0))
+    merge([source], target)
+    waiting, ended = target.runs()
+    assert target.weights_of(ended).read_bytes() == b"weights"
+    assert (target.folder_of(ended) / "longer" / "000000005.json").exists()
+    kept = sorted(file.name for file in target.folder_of(waiting).iterdir())
+    assert kept == ["000000007.json", "000000007.safetensors"]
+    shutil.rmtree(target.folder)  # as where a first merge was killed before it copied them
+    merge([source], target)
+    assert target.weights_of(ended).read_bytes() == b"weights"
+
+
+def test_a_checkpoint_here_is_not_mixed_with_one_from_there(tiny_recipe: Recipe):
+    source, target = (
+        planned(Path(name), spec(tiny_recipe, "attnres", 0)) for name in ("a.db", "c.db")
+    )
+    checkpoint(source, 1, 7)
+    checkpoint(target, 1, 3)
+    merge([source], target)
+    (folder,) = target.folder.iterdir()
+    assert sorted(file.stem for file in folder.iterdir()) == ["000000003"] * 2
+
+
+def test_what_was_removed_and_why_comes_along(tiny_recipe: Recipe):
+    source = fill(Path("a.db"), tiny_recipe, {"standard": [1.5, 1.6]})
+    source.remove([2], "the disk was full")
+    target = Store.open("c.db", create=True)
+    merge([source], target)
+    merge([source], target)
+    assert target.removed() == source.removed()
+
+
+def test_the_command_prints_what_became_of_the_runs_of_each_study(tiny_recipe: Recipe):
+    fill(Path("a.db"), tiny_recipe, {"standard": [1.5, 1.6]})
+    fill(Path("b.db"), tiny_recipe, {"standard": [1.5]})
+    words = ["runs", "merge", "a.db", "b.db", "--into", "c.db"]
+    shown = CliRunner().invoke(app, words, catch_exceptions=False)
+    assert [line.split() for line in shown.stdout.splitlines() if ".db" in line] == [
+        ["a.db", "2", "added"], ["b.db", "1", "equal"]
+    ]  # fmt: skip
+    shown = CliRunner().invoke(app, [*words, "--format", "json"], catch_exceptions=False)
+    assert json.loads(shown.stdout)[2] == {"study": "b.db", "run": 1, "here": 1, "fate": "equal"}
+
+
+@pytest.mark.parametrize(
+    "words", [["a.db", "a.db", "--into", "c.db"], ["a.db", "--into", "./a.db"]]
+)
+def test_a_study_that_is_named_twice_is_refused(tiny_recipe: Recipe, words: str):
+    fill(Path("a.db"), tiny_recipe, {"standard": [1.5]})
+    with pytest.raises(UsageError, match="each study is named once"):
+        CliRunner().invoke(
+            app, ["runs", "merge", *words], catch_exceptions=False, standalone_mode=False
+        )
+    assert not Path("c.db").exists()
