@@ -3,8 +3,9 @@
     python benchmarks/plain.py FILE.bin --vocab-size 50257
     python benchmarks/plain.py FILE.bin --vocab-size 50257 --device cuda --dtype bfloat16 --compile
 
-No study, no probes, no checkpoints. The model is what `standard` is, written without a contract for
-residual designs: RMSNorm, rotary positions, causal attention, GELU or SwiGLU. Tokens are uint16.
+No study, no probes, no checkpoints. The model has the operations of nanoGPT (Karpathy 2022) by its
+defaults: LayerNorm, learned positions, causal attention, an MLP of four times the width with GELU,
+biases, a head tied to the embedding. Tokens are uint16.
 """
 
 from __future__ import annotations
@@ -29,10 +30,8 @@ class Config:
     n_layers: int = 4
     d_model: int = 256
     n_heads: int = 4
-    d_ff: int = 1024
     seq_len: int = 256
     vocab_size: int = 4096
-    mlp: str = "gelu"
     batch_size: int = 8
     steps: int = 100
     lr: float = 1e-3
@@ -52,65 +51,56 @@ class Block(nn.Module):
     def __init__(self, config: Config) -> None:
         super().__init__()
         d = config.d_model
-        self.n_heads, self.gated = config.n_heads, config.mlp == "swiglu"
-        self.norm_1 = nn.RMSNorm(d, eps=1e-6)
-        self.qkv = nn.Linear(d, 3 * d, bias=False)
-        self.out = nn.Linear(d, d, bias=False)
-        self.norm_2 = nn.RMSNorm(d, eps=1e-6)
-        self.up = nn.Linear(d, config.d_ff * (2 if self.gated else 1), bias=False)
-        self.down = nn.Linear(config.d_ff, d, bias=False)
+        self.n_heads = config.n_heads
+        self.norm_1, self.norm_2 = nn.LayerNorm(d), nn.LayerNorm(d)
+        self.qkv, self.out = nn.Linear(d, 3 * d), nn.Linear(d, d)
+        self.up, self.down = nn.Linear(d, 4 * d), nn.Linear(4 * d, d)
 
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         """(B, T, D) -> (B, T, D)."""
         batch, time_, width = x.shape
         q, k, v = self.qkv(self.norm_1(x)).split(width, dim=2)
         q, k, v = (t.view(batch, time_, self.n_heads, -1).transpose(1, 2) for t in (q, k, v))
-        q, k = rotated(q, cos, sin), rotated(k, cos, sin)
         y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         x = x + self.out(y.transpose(1, 2).reshape(batch, time_, width))
-        u = self.up(self.norm_2(x))
-        if self.gated:
-            gate, up = u.chunk(2, dim=-1)
-            return x + self.down(F.silu(gate) * up)
-        return x + self.down(F.gelu(u))
-
-
-def rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Queries or keys (B, H, T, d_head) at their positions."""
-    cos, sin = cos.to(x.dtype), sin.to(x.dtype)
-    a, b = x.chunk(2, dim=-1)
-    return torch.cat((a * cos - b * sin, a * sin + b * cos), dim=-1)
+        return x + self.down(F.gelu(self.up(self.norm_2(x))))
 
 
 class GPT(nn.Module):
     """Tokens and targets to the loss."""
 
-    cos: Tensor
-    sin: Tensor
-
     def __init__(self, config: Config) -> None:
         super().__init__()
         self.embed = nn.Embedding(config.vocab_size, config.d_model)
+        self.positions = nn.Embedding(config.seq_len, config.d_model)
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.n_layers))
-        self.norm = nn.RMSNorm(config.d_model, eps=1e-6)
+        self.norm = nn.LayerNorm(config.d_model)
         self.head = nn.Linear(config.d_model, config.vocab_size, bias=False)
-        half = config.d_model // config.n_heads // 2
-        frequency = 10_000.0 ** (-torch.arange(half, dtype=torch.float64) / half)
-        angle = torch.arange(config.seq_len, dtype=torch.float64)[:, None] * frequency
-        self.register_buffer("cos", angle.cos().float(), persistent=False)
-        self.register_buffer("sin", angle.sin().float(), persistent=False)
-        nn.init.normal_(self.head.weight, std=0.02)
-        for block in self.blocks:
-            for layer in (block.out, block.down):
-                nn.init.normal_(layer.weight, std=(layer.in_features * 2 * config.n_layers) ** -0.5)
+        self.head.weight = self.embed.weight
+        for name, parameter in self.named_parameters():
+            if parameter.ndim == 2:
+                depth = 2 * config.n_layers if name.endswith(("out.weight", "down.weight")) else 1
+                nn.init.normal_(parameter, std=0.02 * depth**-0.5)
+            elif name.endswith("bias"):
+                nn.init.zeros_(parameter)
 
     def forward(self, tokens: Tensor, targets: Tensor) -> Tensor:
         """Mean loss in nats per token."""
-        x = self.embed(tokens)
+        x = self.embed(tokens) + self.positions(torch.arange(tokens.shape[1], device=tokens.device))
         for block in self.blocks:
-            x = block(x, self.cos, self.sin)
+            x = block(x)
         logits = self.head(self.norm(x))
-        return F.cross_entropy(logits.view(-1, logits.size(-1)).float(), targets.reshape(-1))
+        return F.cross_entropy(logits.view(-1, logits.size(-1)), targets.reshape(-1))
+
+
+def adamw(model: nn.Module, lr: float, weight_decay: float) -> torch.optim.AdamW:
+    """AdamW that decays all but biases and gains; fused on a GPU alone, as nanoGPT has it."""
+    decayed = [p for p in model.parameters() if p.ndim >= 2]
+    rest = [p for p in model.parameters() if p.ndim < 2]
+    groups = [{"params": decayed, "weight_decay": weight_decay},
+              {"params": rest, "weight_decay": 0.0}]  # fmt: skip
+    fused = {"fused": True} if decayed[0].is_cuda else {}
+    return torch.optim.AdamW(groups, lr=lr, betas=(0.9, 0.95), **fused)
 
 
 class Plain:
@@ -122,14 +112,7 @@ class Plain:
         self.data = np.memmap(data, dtype=np.uint16, mode="r")
         self.draw = np.random.default_rng(config.seed)
         self.model = GPT(config).to(config.device)
-        named = list(self.model.named_parameters())
-        decayed = [p for name, p in named if p.ndim == 2 and not name.startswith("embed")]
-        rest = [p for name, p in named if p.ndim < 2 or name.startswith("embed")]
-        self.optimizer = torch.optim.AdamW(
-            [{"params": decayed, "weight_decay": config.weight_decay},
-             {"params": rest, "weight_decay": 0.0}],
-            lr=config.lr, betas=(0.9, 0.95), fused=True,
-        )  # fmt: skip
+        self.optimizer = adamw(self.model, config.lr, config.weight_decay)
         self.forward = torch.compile(self.model) if config.compile else self.model
         kind = torch.device(config.device).type
         bf16 = config.dtype == "bfloat16"

@@ -50,8 +50,7 @@ from attnres_cli.train.device import settings as settings_of
 from attnres_cli.train.trainer import Trainer
 
 TINY = Config(
-    n_layers=2, d_model=32, n_heads=2, d_ff=88, seq_len=32, vocab_size=256, mlp="swiglu",
-    batch_size=16, steps=10,
+    n_layers=2, d_model=32, n_heads=2, seq_len=32, vocab_size=256, batch_size=16, steps=10,
 )  # fmt: skip
 TARGET = 2.0
 CLAIMS_PER_MINUTE = 1000

@@ -42,7 +42,7 @@ def main() -> None:
     device = started(given.threads, given.device)
     config = MIDDLE if given.device == "cpu" else LARGE
     if given.quick:
-        config = replace(config, n_layers=2, d_model=32, n_heads=2, d_ff=64, seq_len=16)
+        config = replace(config, n_layers=2, d_model=32, n_heads=2, seq_len=16)
     machine = facts(device, given.threads) | {"bf16": bf16_instructions()}
     with tempfile.TemporaryDirectory() as folder:
         times = measured(config, given.rounds, given.threads, Path(folder))

@@ -23,6 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from attnres_cli.nn.residual import Hidden, Norms, Residual, register
+from attnres_cli.nn.trunk.norm import RMSNorm
 
 
 @register("postnorm")
@@ -33,7 +34,7 @@ class PostNorm(Residual):
 
     def __init__(self, d_model: int, n_sublayers: int) -> None:
         super().__init__(d_model, n_sublayers)
-        self.after_sum = nn.ModuleList(nn.RMSNorm(d_model, eps=1e-6) for _ in range(n_sublayers))
+        self.after_sum = nn.ModuleList(RMSNorm(d_model, eps=1e-6) for _ in range(n_sublayers))
 
     def sum(self, h: Tensor, y: Tensor) -> Tensor:
         """What a norm sees, of the stream and of an output."""
@@ -50,7 +51,7 @@ class PostNorm(Residual):
         x, row = values[0], sources[0].expand(*values[0].shape, -1)  # (B, T, D, L + 1)
         rows = [row]
         for v, source, norm in zip(values[1:], sources[1:], self.after_sum, strict=True):
-            assert isinstance(norm, nn.RMSNorm)
+            assert isinstance(norm, RMSNorm)
             total = self.sum(x, v)
             rms = torch.sqrt(total.square().mean(dim=-1, keepdim=True) + 1e-6)
             row = (norm.weight / rms).unsqueeze(-1) * self.sum(row, source)

@@ -20,7 +20,14 @@ _NO_MATTER = ("kind", "type_comment", "ctx")  # u"", comments of types, load or 
 _HAVE_DOCSTRINGS = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 PARTS = {
-    "trunk": ("nn/model.py", "nn/loss.py", "nn/shape.py", "nn/residual.py", "nn/variant.py"),
+    "trunk": (
+        "nn/model.py",
+        "nn/trunk",
+        "nn/loss.py",
+        "nn/shape.py",
+        "nn/residual.py",
+        "nn/variant.py",
+    ),
     "engine": ("nn/depthmix",),
     "loop": ("train",),
     "data": ("data",),

@@ -1,6 +1,6 @@
 """The trunk: a decoder-only Transformer around a residual design that it knows nothing about.
 
-Letters: B batch, T time, D width, H heads, K key-value heads, S time so far.
+Letters: B batch, T time, D width.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
@@ -26,6 +25,9 @@ from attnres_cli.nn.generate import Cache
 from attnres_cli.nn.loss import chunked_loss, next_token_loss
 from attnres_cli.nn.residual import PLUGINS, Hidden, Norms, Residual, add_plugin, registry
 from attnres_cli.nn.shape import Shape
+from attnres_cli.nn.trunk.attention import Attention, Rotary
+from attnres_cli.nn.trunk.mlp import GELU, SwiGLU
+from attnres_cli.nn.trunk.norm import RMSNorm
 from attnres_cli.nn.variant import parse
 
 TIED_EMBEDDING_STD = 0.02
@@ -33,83 +35,6 @@ HEAD_STD = 0.02
 
 MOST_LOGITS = 2**29
 """Bytes of logits, in float32, that a loss may have in memory at once."""
-
-
-class Rotary(nn.Module):
-    """Rotary positions (Su et al. 2021, arXiv 2104.09864), halves rotated against each other."""
-
-    cos: Tensor
-    sin: Tensor
-
-    def __init__(self, shape: Shape) -> None:
-        super().__init__()
-        half = shape.d_head // 2
-        frequency = shape.rope_theta ** (-torch.arange(half, dtype=torch.float64) / half)
-        angle = torch.arange(shape.seq_len, dtype=torch.float64)[:, None] * frequency
-        self.register_buffer("cos", angle.cos().float(), persistent=False)  # (T, d_head / 2)
-        self.register_buffer("sin", angle.sin().float(), persistent=False)
-
-    def forward(self, x: Tensor, start: int = 0) -> Tensor:
-        """Rotate queries or keys x of shape (B, H, T, d_head), the first at position `start`."""
-        here = slice(start, start + x.shape[-2])
-        cos, sin = self.cos[here].to(x.dtype), self.sin[here].to(x.dtype)
-        a, b = x.chunk(2, dim=-1)
-        return torch.cat((a * cos - b * sin, a * sin + b * cos), dim=-1)
-
-
-class Attention(nn.Module):
-    """Causal softmax attention, with fewer key-value heads than queries if the shape says so."""
-
-    def __init__(self, shape: Shape, rotary: Rotary) -> None:
-        super().__init__()
-        self.heads = (shape.n_heads, shape.n_kv_heads, shape.n_kv_heads)
-        self.d_head = shape.d_head
-        self.rotary = rotary
-        self.qkv = nn.Linear(shape.d_model, sum(self.heads) * shape.d_head, bias=False)
-        self.out = nn.Linear(shape.n_heads * shape.d_head, shape.d_model, bias=False)
-
-    def forward(self, h: Hidden, cache: Cache | None = None) -> Hidden:
-        """(B, T, D) -> (B, T, D); with a cache, h follows the tokens that the cache has seen."""
-        qkv = self.qkv(h).unflatten(-1, (-1, self.d_head)).transpose(1, 2)  # (B, H+2K, T, d_head)
-        q, k, v = qkv.split(self.heads, dim=1)
-        start, time, mask = 0 if cache is None else cache.seen, h.shape[1], None
-        q, k = self.rotary(q, start), self.rotary(k, start)
-        if cache is not None:
-            k, v = cache.extend(k, v)
-        if start and time > 1:  # torch's is_causal would count from the first key
-            mask = torch.ones(time, start + time, dtype=torch.bool, device=q.device).tril(start)
-        grouped = self.heads[0] != self.heads[1]
-        y = F.scaled_dot_product_attention(
-            q, k, v, attn_mask=mask, is_causal=start == 0, enable_gqa=grouped
-        )
-        return self.out(y.transpose(1, 2).flatten(-2))
-
-
-class SwiGLU(nn.Module):
-    """out(silu(gate h) * up h) (Shazeer 2020, arXiv 2002.05202)."""
-
-    def __init__(self, shape: Shape) -> None:
-        super().__init__()
-        self.gate_up = nn.Linear(shape.d_model, 2 * shape.d_ff, bias=False)
-        self.out = nn.Linear(shape.d_ff, shape.d_model, bias=False)
-
-    def forward(self, h: Hidden) -> Hidden:
-        """(B, T, D) -> (B, T, D)."""
-        gate, up = self.gate_up(h).chunk(2, dim=-1)
-        return self.out(F.silu(gate) * up)
-
-
-class GELU(nn.Module):
-    """out(gelu(up h))."""
-
-    def __init__(self, shape: Shape) -> None:
-        super().__init__()
-        self.up = nn.Linear(shape.d_model, shape.d_ff, bias=False)
-        self.out = nn.Linear(shape.d_ff, shape.d_model, bias=False)
-
-    def forward(self, h: Hidden) -> Hidden:
-        """(B, T, D) -> (B, T, D)."""
-        return self.out(F.gelu(self.up(h)))
 
 
 class Sublayer(nn.Sequential):
@@ -141,7 +66,7 @@ class Transformer(nn.Module):
         )
         self.sublayers = nn.ModuleList(_with_norms(part, residual.norms, shape) for part in parts)
         self.residual = residual
-        self.norm = nn.RMSNorm(shape.d_model, eps=shape.norm_eps)
+        self.norm = RMSNorm(shape.d_model, eps=shape.norm_eps)
         self.head = nn.Linear(shape.d_model, shape.vocab_size, bias=False)
         if shape.tie_embeddings:
             self.head.weight = self.embed.weight
@@ -169,7 +94,7 @@ class Transformer(nn.Module):
         With caches, one per sublayer, the tokens follow those that the caches have seen, and are
         added to them. The residual needs none: nothing in it moves between time steps.
         """
-        state = self.residual.start(self.embed(tokens) * self.embed_scale)
+        state = self.residual.start(self._embedded(tokens))
         for l, f in enumerate(self.sublayers, 1):
             h, state = self.residual.read(state, l)
             y = f(h, caches[l - 1]) if caches else self._output(f, h)
@@ -180,7 +105,7 @@ class Transformer(nn.Module):
         """v_0..v_L, the embedding and what the sublayers put out, and h_1..h_L+1, what they and the
         output norm see, each (B, T, D), from tokens (B, T).
         """
-        values, seen = [self.embed(tokens) * self.embed_scale], []
+        values, seen = [self._embedded(tokens)], []
         state = self.residual.start(values[0])
         for l, f in enumerate(self.sublayers, 1):
             h, state = self.residual.read(state, l)
@@ -188,6 +113,10 @@ class Transformer(nn.Module):
             values.append(f(h))
             state = self.residual.write(state, l, values[-1])
         return values, [*seen, self.residual.finish(state)]
+
+    def _embedded(self, tokens: Tensor) -> Hidden:
+        x = self.embed(tokens)
+        return x if self.embed_scale == 1 else x * self.embed_scale
 
     def _output(self, f: nn.Module, h: Hidden) -> Hidden:
         """f(h), of which backward may find nothing but h and compute the rest again."""
@@ -253,20 +182,13 @@ def train_flops_per_token(shape: Shape, residual: Residual) -> int:
     return 3 * (shape.flops_per_token() + residual.extra_flops_per_token())
 
 
-class _PostNorm(nn.RMSNorm):
-    """The norm of a sublayer's output, which autocast has in fewer bits than the gain."""
-
-    def forward(self, x: Hidden) -> Hidden:
-        return super().forward(x.to(self.weight.dtype))
-
-
 def _with_norms(part: nn.Module, norms: Norms, shape: Shape) -> Sublayer:
     """The part is called 1 whatever stands around it: a weight is drawn by its name."""
     parts = {"1": part}
     if norms is not Norms.NONE:
-        parts = {"0": nn.RMSNorm(shape.d_model, eps=shape.norm_eps), **parts}
+        parts = {"0": RMSNorm(shape.d_model, eps=shape.norm_eps), **parts}
     if norms is Norms.PRE_AND_POST:
-        parts["2"] = _PostNorm(shape.d_model, eps=shape.norm_eps)
+        parts["2"] = RMSNorm(shape.d_model, eps=shape.norm_eps)
     return Sublayer(OrderedDict(parts))
 
 

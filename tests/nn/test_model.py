@@ -16,14 +16,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from attnres_cli.nn.loss import next_token_loss
-from attnres_cli.nn.model import (
-    Attention,
-    Rotary,
-    Transformer,
-    init_weights,
-    n_params,
-    train_flops_per_token,
-)
+from attnres_cli.nn.model import Transformer, init_weights, n_params, train_flops_per_token
 from attnres_cli.nn.residual import Norms
 from attnres_cli.nn.shape import Shape
 
@@ -121,30 +114,6 @@ def test_an_untrained_model_has_the_loss_of_a_blind_guess(tie: bool):
     loss = next_token_loss(model(tokens), tokens.roll(-1, dims=1))
 
     assert loss.item() == pytest.approx(math.log(256), abs=0.2)
-
-
-def test_grouped_keys_of_all_heads_are_those_of_plain_attention(tiny_shape: Shape):
-    grouped = dataclasses.replace(tiny_shape, n_kv_heads=1)
-    few = Attention(grouped, Rotary(grouped))
-    many = Attention(tiny_shape, Rotary(tiny_shape))
-    q, k, v = few.qkv.weight.split([16, 8, 8])
-    with torch.no_grad():
-        many.qkv.weight.copy_(torch.cat([q, k, k, v, v]))
-        many.out.weight.copy_(few.out.weight)
-    h = torch.randn(2, 8, 16)
-
-    torch.testing.assert_close(few(h), many(h))
-
-
-def test_rotary_scores_depend_on_the_distance_alone(tiny_shape: Shape):
-    rotary = Rotary(tiny_shape)
-    q, k = torch.randn(8).expand(1, 1, 8, 8), torch.randn(8).expand(1, 1, 8, 8)
-
-    scores = (rotary(q) @ rotary(k).transpose(-1, -2))[0, 0]
-
-    for distance in range(8):
-        diagonal = scores.diagonal(-distance)
-        torch.testing.assert_close(diagonal, diagonal[:1].expand_as(diagonal), rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("norms", list(Norms))

@@ -1,0 +1,123 @@
+"""Attention: y = out(softmax(q k' / sqrt(d_head)) v), each token over itself and those before it.
+
+Queries and keys are turned by their positions: with halves (a, b) of a head and angles t theta_j,
+theta_j = base^(-2 j / d_head), (a, b) -> (a cos - b sin, a sin + b cos).
+Letters: B batch, T time, D width, H heads, K key-value heads, S time so far.
+Source: Vaswani et al. 2017 (arXiv 1706.03762); Su et al. 2021 (arXiv 2104.09864); fewer key-value
+heads, Ainslie et al. 2023 (arXiv 2305.13245).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from attnres_cli.nn.generate import Cache
+from attnres_cli.nn.residual import Hidden
+from attnres_cli.nn.shape import Shape
+
+
+class Attention(nn.Module):
+    """Causal softmax attention, with fewer key-value heads than queries if the shape says so."""
+
+    def __init__(self, shape: Shape, rotary: Rotary) -> None:
+        super().__init__()
+        self.n_heads, self.n_kv_heads = shape.n_heads, shape.n_kv_heads
+        self.d_head = shape.d_head
+        self.rotary = rotary
+        n_heads = shape.n_heads + 2 * shape.n_kv_heads
+        self.qkv = nn.Linear(shape.d_model, n_heads * shape.d_head, bias=False)
+        self.out = nn.Linear(shape.n_heads * shape.d_head, shape.d_model, bias=False)
+
+    def forward(self, h: Hidden, cache: Cache | None = None) -> Hidden:
+        """(B, T, D) -> (B, T, D); with a cache, h follows the tokens that the cache has seen."""
+        start, time, mask = 0 if cache is None else cache.seen, h.shape[1], None
+        qkv = self.qkv(h).unflatten(-1, (-1, self.d_head))  # (B, T, H + 2K, d_head)
+        q, k, v = self.rotary(qkv, self.n_heads, self.n_kv_heads, start)
+        if cache is not None:
+            k, v = cache.extend(k, v)
+        if start and time > 1:  # torch's is_causal would count from the first key
+            mask = torch.ones(time, start + time, dtype=torch.bool, device=q.device).tril(start)
+        grouped = self.n_heads != self.n_kv_heads
+        y = F.scaled_dot_product_attention(
+            q, k, v, attn_mask=mask, is_causal=start == 0, enable_gqa=grouped
+        )
+        return self.out(y.transpose(1, 2).flatten(-2))
+
+
+class Rotary(nn.Module):
+    """Rotary positions, halves turned against each other."""
+
+    cos: Tensor
+    sin: Tensor
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        half = shape.d_head // 2
+        frequency = shape.rope_theta ** (-torch.arange(half, dtype=torch.float64) / half)
+        angle = torch.arange(shape.seq_len, dtype=torch.float64)[:, None] * frequency
+        self.register_buffer("cos", angle.cos().float(), persistent=False)  # (T, d_head / 2)
+        self.register_buffer("sin", angle.sin().float(), persistent=False)
+
+    def forward(
+        self, qkv: Tensor, n_heads: int, n_kv_heads: int, start: int = 0
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries (B, H, T, d_head), keys and values (B, K, T, d_head), from all (B, T, H + 2K,
+        d_head) side by side; queries and keys turned, the first time at position `start`.
+        """
+        here = slice(start, start + qkv.shape[1])
+        cos, sin = self.cos[here].to(qkv.dtype), self.sin[here].to(qkv.dtype)
+        if not torch.compiler.is_compiling():
+            return _Turned.apply(qkv, cos, sin, n_heads, n_kv_heads)  # type: ignore[no-untyped-call]
+        q, k, v = qkv.transpose(1, 2).split((n_heads, n_kv_heads, n_kv_heads), dim=1)
+        return turned(q, cos, sin), turned(k, cos, sin), v
+
+
+def turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Heads x (..., T, d_head) at positions with these cos and sin (T, d_head / 2)."""
+    a, b = x.chunk(2, dim=-1)
+    return torch.cat((a * cos - b * sin, a * sin + b * cos), dim=-1)
+
+
+class _Turned(torch.autograd.Function):
+    """Queries and keys in four calls, and a gradient in one piece: that of a turn is the turn back.
+
+    Plain autograd makes 20 calls and adds up the gradients of q, k and v as parts of zeros.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, qkv: Tensor, cos: Tensor, sin: Tensor, n_heads: int, n_kv_heads: int
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        ctx.save_for_backward(cos, sin)
+        heads = qkv.transpose(1, 2)
+        qk, v = heads.split((n_heads + n_kv_heads, n_kv_heads), dim=1)
+        q, k = _turn(qk, cos, sin, qk.new_empty(qk.shape)).split((n_heads, n_kv_heads), dim=1)
+        return q, k, v
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        cos, sin = ctx.saved_tensors
+        q, k, v = gradients
+        if torch.is_grad_enabled():  # create_graph=True
+            heads = torch.cat((turned(q, cos, -sin), turned(k, cos, -sin), v), dim=1)
+            return heads.transpose(1, 2), None, None, None, None
+        sizes = [x.shape[1] for x in gradients]
+        back = q.new_empty(len(q), sum(sizes[:2]), *q.shape[2:])
+        for x, out in zip((q, k), back.split(sizes[:2], dim=1), strict=True):
+            _turn(x, cos, -sin, out)
+        qkv = q.new_empty(len(q), q.shape[2], sum(sizes), q.shape[3])
+        torch.cat((back.transpose(1, 2), v.transpose(1, 2)), dim=2, out=qkv)
+        return qkv, None, None, None, None
+
+
+def _turn(x: Tensor, cos: Tensor, sin: Tensor, out: Tensor) -> Tensor:
+    """`turned`, written to `out`."""
+    a, b = x.chunk(2, dim=-1)
+    to_a, to_b = out.chunk(2, dim=-1)
+    torch.mul(a, cos, out=to_a).addcmul_(b, sin, value=-1)
+    torch.mul(b, cos, out=to_b).addcmul_(a, sin)
+    return out

@@ -1,0 +1,176 @@
+"""The trunk's parts: operations with gradients of their own are the plain formulas; attention."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import NamedTuple
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.autograd import gradcheck, gradgradcheck
+
+from attnres_cli.nn.shape import Shape
+from attnres_cli.nn.trunk.attention import Attention, Rotary, turned
+from attnres_cli.nn.trunk.mlp import gated
+from attnres_cli.nn.trunk.norm import RMSNorm, rms_norm
+
+B, T, H, K, D = 2, 5, 4, 2, 6
+SHAPE = Shape(1, H * D, H, K, D, 8, 11, T + 3)
+ROTARY = Rotary(SHAPE).double()
+
+
+def plain_norm(x: Tensor, gain: Tensor) -> Tensor:
+    return gain * x / torch.sqrt(x.square().mean(dim=-1, keepdim=True) + 1e-3)
+
+
+def plain_gated(x: Tensor) -> Tensor:
+    gate, up = x.chunk(2, dim=-1)
+    return F.silu(gate) * up
+
+
+def plain_turned(qkv: Tensor) -> Tensor:
+    q, k, v = qkv.transpose(1, 2).split((H, K, K), dim=1)
+    cos, sin = (table[3:].to(qkv.dtype) for table in (ROTARY.cos, ROTARY.sin))
+    return torch.cat((turned(q, cos, sin), turned(k, cos, sin), v), dim=1)
+
+
+class Operation(NamedTuple):
+    of: Callable[..., Tensor]
+    plain: Callable[..., Tensor]
+    sizes: tuple[tuple[int, ...], ...]
+
+
+OPERATIONS = {
+    "norm": Operation(lambda x, gain: rms_norm(x, gain, 1e-3), plain_norm, ((B, T, D), (D,))),
+    "gated": Operation(gated, plain_gated, ((B, T, 2 * D),)),
+    "turned": Operation(
+        lambda qkv: torch.cat(ROTARY(qkv, H, K, start=3), dim=1),
+        plain_turned,
+        ((B, T, H + 2 * K, D),),
+    ),
+}
+each = pytest.mark.parametrize("operation", OPERATIONS.values(), ids=OPERATIONS)
+
+
+def drawn(operation: Operation, dtype: torch.dtype = torch.float64) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    found = [
+        torch.randn(size, generator=generator, dtype=torch.float64) for size in operation.sizes
+    ]
+    return [x.to(dtype).requires_grad_() for x in found]
+
+
+def gradients(of: Callable[..., Tensor], inputs: list[Tensor]) -> tuple[Tensor, ...]:
+    y = of(*inputs)
+    generator = torch.Generator().manual_seed(1)
+    slope = torch.randn(y.shape, generator=generator, dtype=torch.float64).to(y.dtype)
+    return torch.autograd.grad(y, inputs, slope)
+
+
+@each
+def test_values_are_those_of_the_plain_formula(operation: Operation):
+    inputs = drawn(operation)
+    torch.testing.assert_close(
+        operation.of(*inputs), operation.plain(*inputs), rtol=1e-13, atol=1e-14
+    )
+
+
+@each
+def test_gradients_are_those_of_the_plain_formula_and_of_finite_differences(operation: Operation):
+    inputs = drawn(operation)
+
+    for mine, theirs in zip(
+        gradients(operation.of, inputs), gradients(operation.plain, inputs), strict=True
+    ):
+        torch.testing.assert_close(mine, theirs, rtol=1e-12, atol=1e-13)
+    assert gradcheck(operation.of, inputs)
+
+
+@each
+def test_second_derivatives_are_those_of_finite_differences(operation: Operation):
+    assert gradgradcheck(operation.of, drawn(operation))
+
+
+@each
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_in_narrow_types_it_is_as_near_to_float64_as_the_plain_formula(
+    operation: Operation, dtype: torch.dtype
+):
+    narrow = drawn(operation, dtype)
+    exact = [x.detach().double().requires_grad_() for x in narrow]
+
+    right = (operation.plain(*exact), *gradients(operation.plain, exact))
+    mine = (operation.of(*narrow), *gradients(operation.of, narrow))
+    theirs = (operation.plain(*narrow), *gradients(operation.plain, narrow))
+
+    for found, other, expected in zip(mine, theirs, right, strict=True):
+        assert found.dtype is dtype
+        error, plain_error = ((x.double() - expected).norm() for x in (found, other))
+        assert error <= 1.2 * plain_error + torch.finfo(dtype).eps * expected.norm()
+
+
+@each
+def test_tokens_may_lie_in_any_order_in_memory(operation: Operation):
+    inputs = drawn(operation)
+    strided = [x.detach().flip(0).mT.contiguous().mT.flip(0) if x.ndim > 1 else x for x in inputs]
+    strided = [x.detach().requires_grad_() for x in strided]
+
+    assert not strided[0].is_contiguous()
+    torch.testing.assert_close(
+        gradients(operation.of, strided), gradients(operation.of, inputs), rtol=1e-12, atol=1e-13
+    )
+
+
+@each
+def test_without_gradients_the_bits_are_the_same(operation: Operation):
+    inputs = drawn(operation, torch.float32)
+    with torch.no_grad():
+        found = operation.of(*inputs)
+    assert torch.equal(found, operation.of(*inputs))
+
+
+@each
+def test_a_backward_pass_may_be_repeated(operation: Operation):
+    inputs = drawn(operation)
+    loss = operation.of(*inputs).sum()
+
+    once = torch.autograd.grad(loss, inputs, retain_graph=True)
+
+    assert all(map(torch.equal, once, torch.autograd.grad(loss, inputs)))
+
+
+def test_a_norm_of_narrow_tokens_is_in_the_gains_type():
+    x = torch.randn(2, 3, 8).bfloat16()
+    norm = RMSNorm(8, eps=1e-6)
+
+    assert norm(x).dtype is torch.float32
+    torch.testing.assert_close(norm(x), F.rms_norm(x.float(), (8,), norm.weight, 1e-6))
+    assert norm.bfloat16()(x).dtype is torch.bfloat16
+
+
+def test_grouped_keys_of_all_heads_are_those_of_plain_attention(tiny_shape: Shape):
+    grouped = dataclasses.replace(tiny_shape, n_kv_heads=1)
+    few = Attention(grouped, Rotary(grouped))
+    many = Attention(tiny_shape, Rotary(tiny_shape))
+    q, k, v = few.qkv.weight.split([16, 8, 8])
+    with torch.no_grad():
+        many.qkv.weight.copy_(torch.cat([q, k, k, v, v]))
+        many.out.weight.copy_(few.out.weight)
+    h = torch.randn(2, 8, 16)
+
+    torch.testing.assert_close(few(h), many(h))
+
+
+def test_scores_depend_on_the_distance_alone(tiny_shape: Shape):
+    rotary = Rotary(tiny_shape)
+    same = torch.randn(3, 8).expand(1, 8, 3, 8)  # a query, a key and a value, at every position
+
+    q, k, _ = rotary(same, 1, 1)
+    scores = (q @ k.transpose(-1, -2))[0, 0]
+
+    for distance in range(8):
+        diagonal = scores.diagonal(-distance)
+        torch.testing.assert_close(diagonal, diagonal[:1].expand_as(diagonal), rtol=1e-4, atol=1e-4)
