@@ -1,4 +1,5 @@
-"""Activation memory of a forward and backward pass, over that of `standard`, by depth and engine.
+"""Activation memory, over that of `standard`, by depth and engine: of a forward and backward pass,
+and of what needs no gradients.
 
     python benchmarks/memory.py --json memory.json
     python benchmarks/memory.py --device cuda --json memory_gpu.json
@@ -14,6 +15,11 @@ peak    the most that was there at once in forward and backward, likewise: what 
         model fits. Gradients of the weights are in it.
 
 `beyond_saved` in the results is held less saved: what the hooks did not see, if positive.
+Without gradients: the vectors of full width per token that a design holds while each sublayer
+computes and at the output norm, by live tensors (Block: the embedding, finished blocks, the
+running sum), and the peak of a pass; in evaluation of a batch, in prefill of one prompt of
+512 tokens at most, and in generation of one token for 16 prompts.
+
 Targets are of the peak at 16 layers. Loss and gradients are compared with the reference engine
 first. The reference engine stacks all sources at every site: for scale.
 """
@@ -32,6 +38,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from common import Setting, Training, arguments, facts, failure, finish, save, shape_of, started
 
 from attnres_cli.nn import measure
+from attnres_cli.nn.depthmix import engines
+from attnres_cli.nn.generate import Cache
+from attnres_cli.nn.model import Transformer
 
 FULL, BLOCK = "attnres", "attnres:block_size=4"
 TARGET = 1.15
@@ -88,9 +97,12 @@ def _at(depth: int, engine: str, quick: bool, device: torch.device) -> list[dict
         ratios = {kind: arm[kind] / base[kind] for kind in KINDS if good}
         arm |= {"layers": depth, "ratio": ratios, "target": TARGET, "setting": setting.described()}
         told = "  ".join(f"{kind} {_mib(arm[kind])} {ratios[kind]:5.3f}" for kind in ratios)
-        print(
-            f"{depth:3} layers  {engine:10} {arm['variant']:22} {told or arm['wrong']}", flush=True
-        )
+        name = f"{depth:3} layers  {engine:10} {arm['variant']:22}"
+        print(f"{name} {told or arm['wrong']}", flush=True)
+        for way, counts in arm.get("without_gradients", {}).items():
+            held = counts["vectors"]
+            most = f"at most {max(held):3}, at the output norm {held[-1]:3}"
+            print(f"{name} {way:10} vectors held {most}  peak {_mib(counts['peak'])}", flush=True)
     return found
 
 
@@ -102,7 +114,9 @@ def _measured(spec: str, engine: str, setting: Setting, device: torch.device) ->
         few = training.windows if setting.compiled else training.windows[:1]
         found, _ = measure.check(training.model, training.forward, few, engine, setting.precision)
         entry |= {"disagreement": found._asdict(), "wrong": found.complaint(setting.precision)}
-        return entry if entry["wrong"] else entry | _counted(training, device)
+        if entry["wrong"]:
+            return entry
+        return entry | _counted(training, device) | _without_gradients(training, device)
     except Exception as error:  # stacking all sources may take more memory than there is
         return entry | {"wrong": failure(error, device)}
 
@@ -113,6 +127,29 @@ def _counted(training: Training, device: torch.device) -> dict[str, int]:
     held = _held_bytes(training, device)
     peak = measure.peak_bytes(training.forward_backward, device)
     return {"saved": saved, "held": held, "peak": peak, "beyond_saved": held - saved}
+
+
+def _without_gradients(training: Training, device: torch.device) -> dict[str, Any]:
+    """Vectors held and peak bytes in evaluation, prefill and generation, nothing compiled."""
+    model, windows = training.model, training.windows
+    prompt = windows[:1, :-1][:, :512]
+    few = windows[:1, :1].expand(16, 1)
+    ways = {
+        "evaluation": (windows[:, :-1], lambda: model(windows[:, :-1], windows[:, 1:])),
+        "prefill": (prompt, lambda: model.hidden(prompt, _caches(model, prompt))),
+        "generation": (few, lambda: model.hidden(few, _caches(model, few))),
+    }
+    found: dict[str, Any] = {}
+    with torch.inference_mode(), engines.use(training.engine):
+        for way, (tokens, call) in ways.items():
+            call()
+            vectors = measure.vectors_held(model.residual, *tokens.shape, device)
+            found[way] = {"vectors": vectors, "peak": measure.peak_bytes(call, device)}
+    return {"without_gradients": found}
+
+
+def _caches(model: Transformer, tokens: Tensor) -> list[Cache]:
+    return [Cache(tokens.shape[1]) for _ in model.sublayers]
 
 
 def _held_bytes(training: Training, device: torch.device) -> int:

@@ -177,7 +177,7 @@ class AttnRes(Residual):
         """(B, T, D) of one read, where it depends on the input."""
         if self.query is None or self.project is None:
             return None
-        u = state.history.sources[-1] if state.stream is None else state.stream
+        u = state.history.newest if state.stream is None else state.stream
         scaled = unit(u).to(self.project.dtype) / self.d_model**0.5
         return self.query[site] + F.linear(scaled, self.project[site])
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import itertools
 import json
 import os
@@ -10,15 +11,19 @@ import platform
 import statistics
 import tempfile
 import time
+import weakref
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from attnres_cli.nn.depthmix import engines
 from attnres_cli.nn.model import Transformer
+from attnres_cli.nn.residual import Residual
 
 Call = Callable[[], object]
 
@@ -72,6 +77,51 @@ def allocations(call: Call) -> list[int]:
     del kept
     memory = sorted((e for e in events if e["name"] == "[memory]"), key=lambda e: e["ts"])
     return list(itertools.accumulate((e["args"]["Bytes"] for e in memory), initial=0))
+
+
+class _Made(TorchDispatchMode):
+    """Weak references to the storages of all tensors that operations return inside, but for those
+    of parameters.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._learned = {x.untyped_storage() for x in module.parameters()}
+        self._made: weakref.WeakSet[torch.UntypedStorage] = weakref.WeakSet()
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> object:
+        made = func(*args, **(kwargs or {}))
+        self._made.update(x.untyped_storage() for x in tree_leaves(made) if isinstance(x, Tensor))
+        return made
+
+    def n_bytes(self) -> int:
+        """Of those that are still there."""
+        gc.collect()  # Triton's interpreter leaves circles behind
+        return sum(each.nbytes() for each in set(self._made) - self._learned)
+
+
+def vectors_held(
+    residual: Residual, batch: int, time: int, device: torch.device
+) -> tuple[int, ...]:
+    """How many vectors of full width per token a design holds while each sublayer computes, and at
+    the output norm, without gradients: the bytes of all its tensors over those of one (B, T, D).
+    """
+    held: list[int] = []
+    vector = 4 * batch * time * residual.d_model
+
+    def drawn() -> Tensor:
+        return torch.randn(batch, time, residual.d_model, device=device)
+
+    with torch.inference_mode(), _Made(residual) as made:
+        state = residual.start(drawn())
+        for l in range(1, residual.n_sublayers + 1):
+            state = residual.read(state, l)[1]
+            held.append(made.n_bytes() // vector)
+            state = residual.write(state, l, drawn())
+        held.append(made.n_bytes() // vector)
+    return tuple(held)
 
 
 def copy_speed(device: torch.device) -> float:

@@ -216,10 +216,10 @@ def test_the_newest_source_is_the_one_that_the_design_holds(spec: str, tiny_shap
     values, _ = watched(model, tiny_shape)
 
     state = model.residual.start(values[0])
-    held = [rms(state.history.sources[-1])]
+    held = [rms(state.history.newest)]
     for l, v in enumerate(values[1:], 1):
         state = model.residual.write(state, l, v)
-        held.append(rms(state.history.sources[-1]))
+        held.append(rms(state.history.newest))
 
     assert probe.newest_source_rms == pytest.approx(held, rel=1e-9)
 

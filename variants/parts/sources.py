@@ -86,7 +86,7 @@ class Means(Blocks):
         n = self.place(l)
         if n == 1:
             return super().append(state, l, y)
-        newest = state.history.sources[-1]
+        newest = state.history.newest
         change = (y - newest.to(wide(newest))) / n
         return state._replace(history=state.history.accumulate(change))
 

@@ -9,7 +9,7 @@ added up, and the compiler sees a graph of plain operators.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -53,10 +53,10 @@ class CompiledGather(Gather):
 
     def append(self, state: EngineState, v: Tensor) -> EngineState:
         """One more source. Raises NotImplementedError where a history branches."""
-        number, scoring = len(state.sources), state.scoring
+        number, scoring = state.n_sources, state.scoring
         params, rows = params_of(state, v)
-        used = state.records[-1].used if number else Used(-1, set())
-        edges = state.records[-1].edges if number else _first_edges(scoring, v)
+        used = state.newest_record.used if number else Used(-1, set())
+        edges = state.newest_record.edges if number else _first_edges(scoring, v)
         if used.newest != number - 1:  # an edge has one consumer: two would add up their gradients
             raise NotImplementedError("a history that branches cannot be compiled with Triton")
         used.newest = number
@@ -68,26 +68,26 @@ class CompiledGather(Gather):
         edges = {site: Edge(*pair) for site, pair in zip(edges, pairs, strict=True)}
         source = scored(state, v, rows, *_scores_or_none(rows, z, r, scoring))
         record = Record(source, params, edges, used)
-        return replace(state, sources=(*state.sources, v), records=(*state.records, record))
+        return state.with_source(v, record)
 
     def read(
         self, state: EngineState, site: int, query: Tensor | None = None
     ) -> tuple[Tensor, EngineState]:
         """h_l = sum_i a_il v_i; one that is read again, or by its own query, is unrolled."""
-        record, first, scoring = state.records[-1], state.sources[0], state.scoring
+        record, scoring = state.newest_record, state.scoring
         if query is None and scoring.query is not None and site in record.used.sites:
             query = scoring.query[site]
         if query is not None:
             return unrolled.mix(state, site, unrolled.query_scores(state, site, query)), state
         if site in record.used.sites:
-            return unrolled.mix(state, site, unrolled.scores_at(scoring, site, ())), state
+            return unrolled.mix(state, site, unrolled.scores_at(scoring, site, {})), state
         record.used.sites.add(site)
         with torch.no_grad():
             sources, scores, state = to_mix(state, site, self.arithmetic)
         h = _Read.apply(  # type: ignore[no-untyped-call]
-            *record.edges[site], self.arithmetic, first.dtype, *sources, *scores
+            *record.edges[site], self.arithmetic, state.dtype, *sources, *scores
         )
-        return h.view(first.shape), state
+        return h.view(state.newest.shape), state
 
 
 class _Append(torch.autograd.Function):

@@ -19,7 +19,7 @@ plain autograd's: the read's weights go into the buffer, and the scores get thei
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -55,7 +55,7 @@ class Gather:
 
     def append(self, state: EngineState, v: Tensor) -> EngineState:
         """One more source, scored at every site that will read it."""
-        last: Record | None = state.records[-1] if state.records else None
+        last: Record | None = state.newest_record if state.n_sources else None
         token = last.token if last else None
         params, rows = params_of(state, v)
         with torch.no_grad():
@@ -71,13 +71,13 @@ class Gather:
             record = record._replace(token=token, buffer=buffer)
         if state.scoring.plain:
             record = record._replace(plain=unrolled.scores_of(state, v))
-        return replace(state, sources=(*state.sources, v), records=(*state.records, record))
+        return state.with_source(v, record)
 
     def read(
         self, state: EngineState, site: int, query: Tensor | None = None
     ) -> tuple[Tensor, EngineState]:
         """h_l = sum_i a_il v_i."""
-        scoring, first, last = state.scoring, state.sources[0], state.records[-1]
+        scoring, newest, last = state.scoring, state.newest, state.newest_record
         token = last.token if torch.is_grad_enabled() else None
         if query is not None:
             return _read_by(unrolled.query_scores(state, site, query), state, site, token), state
@@ -87,15 +87,15 @@ class Gather:
             return grouped_reads.read(state, site, self.arithmetic)
         with torch.no_grad():
             sources, scores, state = to_mix(state, site, self.arithmetic)
-            h, constants = self.arithmetic.mix(sources, scores, first.dtype)
-        read = (token, None, h.view(first.shape), constants, None, (), site, scoring, last.buffer)
+            h, constants = self.arithmetic.mix(sources, scores, state.dtype)
+        read = (token, None, h.view(newest.shape), constants, None, (), site, scoring, last.buffer)
         return _Read.apply(*read), state  # type: ignore[no-untyped-call]
 
     def scores(self, state: EngineState, site: int) -> Tensor:
         """(B, T, S, H) scores at a site, without a gradient."""
         if state.scoring.plain:
             return _plain_scores(state, site).detach()
-        batch, time, _ = state.sources[0].shape
+        batch, time, _ = state.newest.shape
         seen = state.scoring.visible[site]
         z = torch.stack([state.records[i].source.scores_at(site) for i in seen], dim=1)
         return z.unflatten(0, (batch, time)) if len(z) == batch * time else z.unsqueeze(0)
@@ -103,14 +103,14 @@ class Gather:
 
 def _read_by(scores: Tensor, state: EngineState, site: int, token: Tensor | None) -> Tensor:
     """What a site sees by scores (B, T, S, H) that are plain autograd's."""
-    scoring, first = state.scoring, state.sources[0]
+    scoring = state.scoring
     if token is None:  # no source learns; what scores are made of may
         return unrolled.mix(state, site, scores)
     sources = [state.records[i].source.v for i in scoring.visible[site]]
     scores = scores.flatten(0, 1).transpose(0, 1)
     weights = scoring.weights(scores, dim=0).detach()
-    h = eager.weighted_sum(sources, weights).to(first.dtype).view(first.shape)
-    buffer = state.records[-1].buffer
+    h = eager.weighted_sum(sources, weights).to(state.dtype).view(state.newest.shape)
+    buffer = state.newest_record.buffer
     return _Read.apply(token, scores, h, None, weights, sources, site, scoring, buffer)  # type: ignore[no-untyped-call]
 
 
@@ -205,8 +205,8 @@ def params_of(state: EngineState, v: Tensor) -> tuple[Tensor | None, Tensor | No
     with the gain folded in, which changes no score, or rows of the table. None where there is
     nothing, or nothing to read.
     """
-    scoring, layout, number = state.scoring, state.layout, len(state.sources)
-    params = state.records[0].params if number else _all_params(scoring, v)
+    scoring, layout, number = state.scoring, state.layout, state.n_sources
+    params = state.newest_record.params if number else _all_params(scoring, v)
     readers = layout.readers_of(number)
     if params is None or not readers:
         return params, None
@@ -229,7 +229,7 @@ def scored(
     state: EngineState, v: Tensor, rows: Tensor | None, z: Tensor | None, r: Tensor | None
 ) -> ScoredSource:
     """The next source v of a history, with its scores."""
-    number = len(state.sources)
+    number = state.n_sources
     rows = None if rows is None else rows.detach()
     first = state.layout.readers_of(number).start
     return ScoredSource(number, first, _flat(v).detach(), rows, z, r)
@@ -247,7 +247,8 @@ def to_mix(
 
 def _plain_scores(state: EngineState, site: int) -> Tensor:
     """(B, T, S, H) scores at a site under a plain scoring."""
-    return unrolled.scores_at(state.scoring, site, [each.plain for each in state.records])
+    plain = {i: each.plain for i, each in state.records.items()}
+    return unrolled.scores_at(state.scoring, site, plain)
 
 
 def _flat(x: Tensor) -> Tensor:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from functools import cache
 
 import torch
@@ -36,34 +37,46 @@ class History:
     state: EngineState | None = None
 
     @property
-    def sources(self) -> tuple[Tensor, ...]:
-        """v_0..v_j, each (B, T, D)."""
-        return () if self.state is None else self.state.sources
+    def sources(self) -> Mapping[int, Tensor]:
+        """v_0..v_j by number, each (B, T, D). Where gradients are off, those that no later site
+        reads are gone.
+        """
+        return {} if self.state is None else self.state.sources
+
+    @property
+    def newest(self) -> Tensor:
+        """v_j."""
+        assert self.state is not None
+        return self.state.newest
 
     def append(self, v: Tensor) -> History:
         """The history with one more source, v of shape (B, T, D)."""
         engine = self.engine or engines.choose(v, self.scoring)
-        state = self.state or EngineState(self.scoring, _layout(self.scoring.visible))
+        state = self.state or EngineState(self.scoring, _layout(self.scoring.visible), v.dtype)
         with no_autocast(v):
             return History(self.scoring, engine, engine.append(state, v))
 
     def accumulate(self, y: Tensor) -> History:
         """The history with one more source: the newest one plus y, summed in float32 at least."""
-        newest = self.sources[-1]
-        return self.append(newest.to(wide(newest)) + y)
+        return self.append(self.newest.to(wide(self.newest)) + y)
 
     def read(self, site: int, query: Tensor | None = None) -> tuple[Tensor, History]:
         """The weighted sum (B, T, D) that a site, counted from 0, sees, and the history to go on
         with. A query (B, T, D) is of this read alone, in the place of the scoring's own.
+
+        Without gradients a source is kept until one is made after its last site was read. Raises
+        ValueError for a site that would see a source which is gone.
         """
-        seen = self.scoring.visible[site]
-        if len(seen) == 1 and self.scoring.norm == "softmax":
-            only = self.sources[seen[0]]  # the softmax of one score is 1
-            return only.to(self.sources[0].dtype), self
         assert self.engine is not None
         assert self.state is not None
-        with no_autocast(self.sources[0]):
-            h, state = self.engine.read(self.state, site, query)
+        state, seen = self.state, self.scoring.visible[site]
+        if not torch.is_grad_enabled():
+            state = _read_on(state, site)
+        if len(seen) == 1 and self.scoring.norm == "softmax":
+            h = state.sources[seen[0]].to(state.dtype)  # the softmax of one score is 1
+        else:
+            with no_autocast(h := state.newest):
+                h, state = self.engine.read(state, site, query)
         return h, History(self.scoring, self.engine, state)
 
     def weights(self, site: int, query: Tensor | None = None) -> Tensor:
@@ -72,12 +85,22 @@ class History:
         """
         assert self.engine is not None
         assert self.state is not None
-        with no_autocast(self.sources[0]):
+        with no_autocast(self.newest):
             if query is None:
                 scores = self.engine.scores(self.state, site)
             else:
                 scores = unrolled.query_scores(self.state, site, query)
         return self.scoring.weights(scores, dim=-2)
+
+
+def _read_on(state: EngineState, site: int) -> EngineState:
+    """The state that knows of a read. Raises ValueError where a source is gone."""
+    if site < state.site and any(i not in state.sources for i in state.scoring.visible[site]):
+        raise ValueError(
+            f"site {site} sees a source that is gone: without gradients one is dropped when all "
+            f"its sites were read, and here site {state.site - 1} was"
+        )
+    return replace(state, site=max(state.site, site + 1))
 
 
 _remembered = cache(layout_of)

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
 
 from attnres_cli.nn.depthmix.scoring import EngineState, Scoring, wide
 
+Sources = Sequence[Tensor] | Mapping[int, Tensor]
 
-def scores(
-    scoring: Scoring, sources: Sequence[Tensor], site: int, query: Tensor | None = None
-) -> Tensor:
+
+def scores(scoring: Scoring, sources: Sources, site: int, query: Tensor | None = None) -> Tensor:
     """(S, B, T, H) scores of the visible sources at a site, in the sources' own type.
 
     Attention Residuals (arXiv 2603.15031), equations 2 to 4. `query` (B, T, D) takes the place of
@@ -36,9 +35,7 @@ def scores(
     return torch.log(torch.sigmoid(found)) if scoring.squashed else found
 
 
-def mix(
-    scoring: Scoring, sources: Sequence[Tensor], site: int, query: Tensor | None = None
-) -> Tensor:
+def mix(scoring: Scoring, sources: Sources, site: int, query: Tensor | None = None) -> Tensor:
     """(B, T, D) weighted sum of the sources that a site sees."""
     weights = scoring.weights(scores(scoring, sources, site, query), dim=0)
     v = torch.stack([sources[i] for i in scoring.visible[site]])
@@ -51,17 +48,19 @@ class Reference:
 
     def append(self, state: EngineState, v: Tensor) -> EngineState:
         """One more source."""
-        return replace(state, sources=(*state.sources, v))
+        return state.with_source(v)
 
     def read(
         self, state: EngineState, site: int, query: Tensor | None = None
     ) -> tuple[Tensor, EngineState]:
         """The mix, computed in float32 at least."""
-        sources = [v.to(wide(v)) for v in state.sources]
-        h = mix(state.scoring, sources, site, query)
-        return h.to(state.sources[0].dtype), state
+        h = mix(state.scoring, _widened(state), site, query)
+        return h.to(state.dtype), state
 
     def scores(self, state: EngineState, site: int) -> Tensor:
         """(B, T, S, H) scores at a site."""
-        sources = [v.to(wide(v)) for v in state.sources]
-        return scores(state.scoring, sources, site).permute(1, 2, 0, 3)
+        return scores(state.scoring, _widened(state), site).permute(1, 2, 0, 3)
+
+
+def _widened(state: EngineState) -> Sources:
+    return {i: v.to(wide(v)) for i, v in state.sources.items()}

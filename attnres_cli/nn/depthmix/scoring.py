@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -131,16 +132,47 @@ class EngineState:
     Attributes:
         scoring: who reads what.
         layout: the same, turned around.
-        sources: v_0..v_j, each (B, T, D).
+        dtype: the type of v_0, which reads return.
+        sources: by number, each (B, T, D): all, or without gradients those that a site may still
+            read, and the newest.
         records: what the engine keeps of each beside it.
+        n_sources: how many were made.
+        site: the first that was not yet read; known without gradients only.
         group: what reads without a gradient have in common (grouped_reads.Group), or None.
     """
 
     scoring: Scoring
     layout: Layout
-    sources: tuple[Tensor, ...] = ()
-    records: tuple[Any, ...] = ()
+    dtype: torch.dtype
+    sources: Mapping[int, Tensor] = field(default_factory=dict)
+    records: Mapping[int, Any] = field(default_factory=dict)
+    n_sources: int = 0
+    site: int = 0
     group: Any = None
+
+    @property
+    def newest(self) -> Tensor:
+        """The source made last."""
+        return self.sources[self.n_sources - 1]
+
+    @property
+    def newest_record(self) -> Any:
+        """What the engine keeps of it."""
+        return self.records[self.n_sources - 1]
+
+    def with_source(self, v: Tensor, record: Any = None) -> EngineState:
+        """The state with the next source. Without gradients it drops those whose sites were all
+        read before this one was made: a site can be read again until then.
+        """
+        kept, number = list(self.sources), self.n_sources
+        if not torch.is_grad_enabled():
+            kept = [i for i in kept if self.layout.readers_of(i).stop > self.site]
+        return replace(
+            self,
+            sources={**{i: self.sources[i] for i in kept}, number: v},
+            records={**{i: self.records[i] for i in kept}, number: record},
+            n_sources=number + 1,
+        )
 
 
 def wide(x: Tensor) -> torch.dtype:

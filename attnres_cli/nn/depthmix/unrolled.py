@@ -6,8 +6,7 @@ and so does its gradient. A new source is scored by one product with its future 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
@@ -20,8 +19,7 @@ class Unrolled:
 
     def append(self, state: EngineState, v: Tensor) -> EngineState:
         """One more source, scored at every site that will read it."""
-        scores = scores_of(state, v)
-        return replace(state, sources=(*state.sources, v), records=(*state.records, scores))
+        return state.with_source(v, scores_of(state, v))
 
     def read(
         self, state: EngineState, site: int, query: Tensor | None = None
@@ -35,7 +33,7 @@ class Unrolled:
         return scores_at(state.scoring, site, state.records)
 
 
-def scores_at(scoring: Scoring, site: int, records: Sequence[Mapping[int, Tensor]]) -> Tensor:
+def scores_at(scoring: Scoring, site: int, records: Mapping[int, Mapping[int, Tensor]]) -> Tensor:
     """(B, T, S, H) scores at a site with the table's biases; these (1, 1, S, H) without a query."""
     biases = scoring.biases(site)
     if scoring.query is None:
@@ -54,12 +52,12 @@ def mix(state: EngineState, site: int, scores: Tensor) -> Tensor:
         a = a.unsqueeze(-1)
         h = a * v if h is None else torch.addcmul(h, a, v.to(a.dtype))
     assert h is not None
-    return h.flatten(-2).to(state.sources[0].dtype)
+    return h.flatten(-2).to(state.dtype)
 
 
 def scores_of(state: EngineState, v: Tensor) -> dict[int, Tensor]:
     """Scores of the next source at every site that will read it: r_i (v_i . (query * gain))."""
-    scoring, readers = state.scoring, state.layout.readers_of(len(state.sources))
+    scoring, readers = state.scoring, state.layout.readers_of(state.n_sources)
     if scoring.query is None or not readers:
         return {}
     v = scoring.key(v)

@@ -25,10 +25,10 @@ MORE = settings(max_examples=3 * settings().max_examples)
 
 @pytest.fixture(params=[grouped_reads.FEW, 0], ids=["few", "many"], autouse=True)
 def few(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Each test by calls, and by tiles."""
+    """Each test by calls, and by phases as kernels go."""
     with (
         mock.patch.object(grouped_reads, "FEW", request.param),
-        mock.patch.object(eager, "TILE", 3),
+        mock.patch.object(eager.Eager, "trains_in_groups", True),
         use("eager"),
         torch.no_grad(),
     ):
@@ -59,7 +59,7 @@ def test_every_site_in_turn_reads_what_the_reference_says(case: Case):
 
 @MORE
 @given(case=mixes.cases(widest=12))
-def test_sites_may_be_skipped_read_again_out_of_order_and_in_branches(case: Case):
+def test_sites_may_be_skipped_read_again_late_and_in_branches(case: Case):
     values = draw_values(case, torch.float64)
     scoring = scoring_of(case, values)
     order = torch.Generator().manual_seed(case.seed)
@@ -71,10 +71,23 @@ def test_sites_may_be_skipped_read_again_out_of_order_and_in_branches(case: Case
         for number, (sources, history) in enumerate(branches):
             sources, history = [*sources, v / (1 + number)], history.append(v / (1 + number))
             for site in torch.randint(0, n_made, (2,), generator=order).tolist():
-                if case.visible[site][-1] < len(sources):
-                    h, history = history.read(site)
-                    close(h, scoring, sources, site)
+                if site >= history.state.site:
+                    for _ in range(2):
+                        h, history = history.read(site)
+                        close(h, scoring, sources, site)
             branches[number] = (sources, history)
+
+
+def test_a_site_that_sees_a_source_which_is_gone_is_refused():
+    case = Case(mixes.windows(6, 2))
+    values = draw_values(case, torch.float32)
+    history = History(scoring_of(case, values))
+    for site, v in enumerate(values.sources):
+        _, history = history.append(v).read(site)
+
+    with pytest.raises(ValueError, match="site 2 sees a source that is gone"):
+        history.read(2)
+    assert history.read(0)[0].shape == values.sources[0].shape  # the first source is there
 
 
 def test_a_group_is_begun_about_every_two_square_roots_of_the_sites():
@@ -121,7 +134,7 @@ def test_sources_of_two_types_are_mixed_in_float32_and_read_in_the_first_ones_ty
 
         assert h.dtype == torch.bfloat16
         assert history.state.group.mixed.dtype == torch.float32
-        expected = reference.mix(scoring, [v.float() for v in history.sources], site)
+        expected = reference.mix(scoring, [v.float() for v in history.sources.values()], site)
         torch.testing.assert_close(h.float(), expected, rtol=1e-2, atol=1e-2)
 
 

@@ -1,22 +1,29 @@
-"""What is kept for backward: a vector per source and token, numbers per pair, linear in depth."""
+"""What is kept: for backward a vector per source and token, numbers per pair, linear in depth;
+without gradients what a later site reads.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
 from designs import build
 from functorch.compile import make_boxed_func
-from mixes import DEVICE, GATHERED, TRITON
+from mixes import DEVICE, EVERY, GATHERED, TRITON
 from torch import Tensor, fx
 from torch._dynamo.backends.common import aot_autograd
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 
+from attnres_cli.nn.depthmix import grouped_reads
 from attnres_cli.nn.depthmix.engines import use
+from attnres_cli.nn.depthmix.scoring import EngineState
+from attnres_cli.nn.measure import vectors_held
 from attnres_cli.nn.shape import Shape
+from attnres_cli.nn.variant import parse
 
 pytestmark = pytest.mark.filterwarnings(
     # by torch, tracing any autograd function
@@ -127,3 +134,50 @@ def test_a_compiled_sublayer_keeps_one_vector_per_token_beyond_standard(engine: 
 def test_the_formula_written_plainly_would_be_caught():
     with pytest.raises(AssertionError):
         check(saved, "reference", "attnres")
+
+
+HELD = {
+    "standard": (1,) * 9,
+    "attnres": tuple(range(1, 10)),
+    "attnres:block_size=4": (1, 2, 2, 2, 2, 3, 3, 3, 3),
+    "attnres:block_size=4,score=static": (1, 2, 2, 2, 2, 3, 3, 3, 3),
+    "attnres:block_size=4,rank=16": (1, 2, 2, 2, 2, 3, 3, 3, 3),
+    "attnres:block_size=4,query=input": (1, 2, 2, 2, 2, 3, 3, 3, 3),
+    "attnres:block_size=4,agg=rmssum": (1, 3, 3, 3, 2, 4, 4, 4, 3),
+    "attnres:window=3": (1, 2, 3, 4, 4, 4, 4, 4, 4),
+    "delta:block_size=4": (1, 3, 3, 3, 3, 4, 4, 4, 4),
+    "denseformer": (1, 2, 3, 3, 4, 4, 5, 5, 6),
+    "denseformer:period=2": (1, 2, 2, 3, 4, 4, 4, 5, 6),
+    "unet": (1, 1, 1, 2, 2, 2, 1, 1, 1),
+    "laurel:kind=rw+pa,rank=4": (1, 2, 3, 3, 3, 3, 3, 3, 3),
+}
+"""Vectors per token at each of eight sublayers and the output: Block's are the embedding, finished
+blocks and the running sum; delta, denseformer and rmssum carry a stream or a sum beside them."""
+
+
+@EVERY
+@pytest.mark.parametrize("spec", HELD)
+def test_without_gradients_nothing_is_held_that_no_later_site_reads(engine: str, spec: str):
+    residual = parse(spec).build(64, 8)
+
+    with use(engine), mock.patch.object(grouped_reads, "SUMS", 0):
+        found = vectors_held(residual.to(DEVICE), 4, 128, torch.device(DEVICE))
+
+    assert found == HELD[spec]
+
+
+def test_a_source_of_many_readers_would_be_counted():
+    residual = parse("attnres:block_size=4").build(64, 8)
+
+    with mock.patch.object(EngineState, "with_source", _keeping):
+        found = vectors_held(residual, 4, 128, torch.device("cpu"))
+
+    assert found == HELD["attnres"]
+
+
+def _keeping(state: EngineState, v: Tensor, record: object = None) -> EngineState:
+    sources, records = {**state.sources, len(state.sources): v}, dict(state.records)
+    records[len(records)] = record
+    return dataclasses.replace(
+        state, sources=sources, records=records, n_sources=state.n_sources + 1
+    )

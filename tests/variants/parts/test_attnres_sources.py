@@ -19,7 +19,7 @@ def made(sources: Blocks) -> list[Tensor]:
     state = State(History(Scoring(sources.visible, "none")).append(VALUES[0]))
     for l, y in enumerate(VALUES[1:], 1):
         state = sources.append(state, l, y)
-    return list(state.history.sources)
+    return list(state.history.sources.values())
 
 
 @pytest.mark.parametrize(
