@@ -84,13 +84,16 @@ class Ablation:
         """Train what is missing; the comparisons (a second at tuned rates), number of failures.
         Raises UsageError where an arm cannot be made equal to the baseline.
         """
-        plan, _, _ = self._planned()
-        place, facts = self.request.place, self.tokens.description
+        plan, records, _ = self._planned()
+        place = self.request.place
         store = Store.open(place.study, create=True)
+        experiment = Experiment(place, store, self.tokens, self.watcher)
+        if grid.without(plan, records).missing:
+            experiment.prepare(plan)
         if not store.knows_optuna():
             make_tables(place.study)
+        facts = self.tokens.description
         kept = store.keep_arm_recipes(plan, facts)  # of two commands one was first to time
-        experiment = Experiment(place, store, self.tokens, self.watcher)
         plan = experiment.complete(self._matched(kept), "")
         asked = [plan.terms]
         if self.request.tune_lr:

@@ -10,7 +10,7 @@ from typing import Protocol
 from attnres_cli.config.recipe import Recipe
 from attnres_cli.data.tokens import Tokens
 from attnres_cli.lab import grid
-from attnres_cli.lab.workers.pool import run_all, sweep
+from attnres_cli.lab.workers import pool
 from attnres_cli.lab.workers.worker import work_here
 from attnres_cli.records.plan import Plan
 from attnres_cli.records.run import Event, RunRecord, RunSpec, Settings, Status
@@ -127,8 +127,13 @@ class Experiment:
                 self.train(plan, lambda _n_free: ids, display)
             records = self.store.runs(ids=ids, curves=False)
         else:
-            sweep(self.store)
+            pool.sweep(self.store)
         self.count_failed(records)
+
+    def prepare(self, plan: Plan) -> None:
+        """Let workers of such a plan start at once later; other work goes on meanwhile."""
+        if "cpu" in plan.devices and not self.place.in_process:
+            pool.prepare()
 
     def train(
         self, plan: Plan, requested: Callable[[int], Sequence[int]], display: Display
@@ -138,7 +143,7 @@ class Experiment:
         if self.place.in_process:
             work_here(self.store, jobs[0], requested, display)
         else:
-            run_all(self.store, jobs, requested, display)
+            pool.run_all(self.store, jobs, requested, display)
 
     def count_failed(self, records: Sequence[RunRecord]) -> None:
         """Keep the ids of those of these runs that failed."""

@@ -70,6 +70,7 @@ def run(request: Request, plan: Plan, place: Place, watcher: Watcher) -> int:
         if place.retry_failed:
             runner.retry(families)
         if runner.patiently(lambda: sum(family.n_left(search.n_trials) for family in families)):
+            experiment.prepare(plan)
             watcher.note(TIMING)
             runner.step_s = timed(request, plan)
             watcher.text(lines(request, plan, runner.step_s))

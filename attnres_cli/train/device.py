@@ -5,6 +5,7 @@ largest memory that it takes there: the device's on CUDA, else the process's (Li
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import resource
 import shutil
@@ -115,6 +116,8 @@ def reset_peak(device: str) -> None:
         torch.cuda.init()  # the first use in this process may be this one
         torch.cuda.reset_peak_memory_stats(device)
     else:
+        with contextlib.suppress(AttributeError):  # no glibc
+            ctypes.CDLL(None).malloc_trim(0)  # of what earlier runs have left, see `lab/workers`
         with contextlib.suppress(OSError):
             Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
 

@@ -8,8 +8,8 @@ import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection, wait
@@ -37,6 +37,11 @@ _TICK_S = 0.5
 _LOOK_S = 5.0  # between looks at the study while workers train
 _LAST_WORDS_S = 20.0  # for checkpoints, when all is to end; a batch system waits for longer
 _BY_HAND_S = 1.5  # the same, where somebody waits: some steps may be trained again
+_PRELOADED = "attnres_cli.lab.workers.preload"
+_KEEPS_MEMORY = {"MALLOC_TRIM_THRESHOLD_": str(2**31 - 1), "MALLOC_MMAP_THRESHOLD_": str(2**25)}
+"""For glibc: it gives the system back what a step frees, and pays 4 % of the next step to have it
+again; so much is the most that it takes.
+"""
 _MOST_DEATHS = 3  # in a row in one worker's place, none of them in a run
 
 
@@ -192,19 +197,43 @@ def _start(number: int, job: Job) -> _Worker:
     line, theirs = context.Pipe()
     arguments = (dict(os.environ), number, job, theirs)
     process = context.Process(target=_work, args=arguments, daemon=True)  # type: ignore[attr-defined]
-    resource_tracker.ensure_running()  # which process.start() would do, and let Ctrl-C through
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
-    try:  # signals to all of our processes are held up there, until a worker knows what to do
-        if job.device == "cpu":
-            _start_forkserver()
-        else:
-            process.start()
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
     if job.device == "cpu":
+        prepare()
         process.start()  # waits for imports, not to be held up: the copy ends where we are gone
+    else:
+        with _held_up():
+            process.start()
     theirs.close()  # the worker's own alone keeps the pipe open
     return _Worker(number, process, line)
+
+
+def prepare() -> None:
+    """Start the process that CPU workers are copied from, unless it runs: its imports take two
+    seconds, for which nobody waits yet. It lives as long as this one, and never heeds a signal that
+    is to end it.
+    """
+    forkserver.set_forkserver_preload([_PRELOADED])
+    before = dict(os.environ)
+    os.environ.update(_KEEPS_MEMORY | before)
+    os.environ["PYTHONPATH"] = os.pathsep.join(each or str(Path.cwd()) for each in sys.path)
+    os.environ["PYTHONSAFEPATH"] = "1"  # it imports what we do, no `random.py` of this folder
+    try:
+        with _held_up():
+            forkserver.ensure_running()
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
+@contextmanager
+def _held_up() -> Iterator[None]:
+    """Start processes that find the signals to all of ours blocked, until they know what to do."""
+    resource_tracker.ensure_running()  # which a start would do, and let Ctrl-C through
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _work(environment: dict[str, str], number: int, job: Job, line: Connection) -> None:
@@ -212,21 +241,6 @@ def _work(environment: dict[str, str], number: int, job: Job, line: Connection) 
     os.environ.clear()
     os.environ.update(environment)
     work(number, job, line)
-
-
-def _start_forkserver() -> None:
-    """Start the process that CPU workers are forked from, unless it runs. It lives as long as this
-    one, and never heeds the signals that are blocked now.
-    """
-    forkserver.set_forkserver_preload([__name__])
-    before = dict(os.environ)
-    os.environ["PYTHONPATH"] = os.pathsep.join(each or str(Path.cwd()) for each in sys.path)
-    os.environ["PYTHONSAFEPATH"] = "1"  # it imports what we do, no `random.py` of this folder
-    try:
-        forkserver.ensure_running()
-    finally:
-        os.environ.clear()
-        os.environ.update(before)
 
 
 def _how(code: int, for_memory: bool | None) -> str:

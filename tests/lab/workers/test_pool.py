@@ -348,18 +348,21 @@ import multiprocessing
 from attnres_cli.lab.workers import pool
 
 def say():
-    import attnres_cli
-    print(attnres_cli.__file__, flush=True)
+    import sys, attnres_cli
+    imported = {"torch._dynamo", "attnres_variants.mhc"} <= sys.modules.keys()
+    print(attnres_cli.__file__, imported, flush=True)
 
 if __name__ == "__main__":
-    pool._start_forkserver()
+    pool.prepare()
     process = multiprocessing.get_context("forkserver").Process(target=say)
     process.start()
     process.join()
 """
 
 
-def test_workers_run_the_code_of_their_launcher_whatever_lies_in_its_folder(tmp_path: Path):
+def test_workers_are_copies_with_all_imports_made_by_their_launcher_code_whatever_lies_here(
+    tmp_path: Path,
+):
     theirs, here = tmp_path / "theirs", tmp_path / "here"
     theirs.mkdir()
     here.mkdir()
@@ -370,7 +373,7 @@ def test_workers_run_the_code_of_their_launcher_whatever_lies_in_its_folder(tmp_
     command = [sys.executable, str(theirs / "script.py")]
     said = subprocess.check_output(command, cwd=here, text=True)
 
-    assert said.strip() == str(theirs / "attnres_cli" / "__init__.py")
+    assert said.split() == [str(theirs / "attnres_cli" / "__init__.py"), "True"]
 
 
 def test_where_the_data_are_gone_the_command_ends_and_no_run_is_to_blame(
