@@ -31,7 +31,7 @@ from torch import Tensor
 
 from attnres_cli.nn.residual import Hidden, VariantError, register
 
-from .parts.many_streams import LearnedRows, Maps, State
+from .parts.many_streams import LearnedRows, Maps, Own, State
 
 
 @register("frac")
@@ -55,13 +55,12 @@ class FracConnections(LearnedRows):
         rows = torch.cat((keep, keep, torch.ones(fractions, 1)), dim=-1)
         self.learn(rows.repeat(n_sublayers, 1, 1), d_model // fractions, dynamic=dynamic)
 
-    def maps(self, x: Tensor, l: int) -> Maps:
-        read_and_mix, write = self.rows(x, l)
-        read, mix = read_and_mix.split(self.n_streams, dim=-1)
-        return Maps(read.mT, mix.mT, write)
+    def maps(self, x: Tensor, own: Own) -> Maps:
+        read_and_mix, write = self.rows(x, own)
+        return Maps(read_and_mix.mT, write)
 
     def start(self, x: Hidden) -> State:
-        return State(x.unflatten(-1, (self.n_streams, -1)))
+        return State(x.unflatten(-1, (self.n_streams, -1)), self.each())
 
     def finish(self, state: State) -> Hidden:
         return state.x.flatten(-2)

@@ -35,7 +35,7 @@ from torch import Tensor
 
 from attnres_cli.nn.residual import VariantError, register
 
-from .parts.many_streams import LearnedRows, Maps
+from .parts.many_streams import LearnedRows, Maps, Own
 
 
 @register("hc")
@@ -56,9 +56,9 @@ class HyperConnections(LearnedRows):
         rows = torch.cat((own, keep, torch.ones_like(own)), dim=-1)
         self.learn(rows, d_model, dynamic=dynamic)
 
-    def maps(self, x: Tensor, l: int) -> Maps:
-        read_and_mix, write = self.rows(x, l)
-        return Maps(read_and_mix[..., :1].mT, read_and_mix[..., 1:].mT, write)
+    def maps(self, x: Tensor, own: Own) -> Maps:
+        read_and_mix, write = self.rows(x, own)
+        return Maps(read_and_mix.mT, write)
 
     def extra_flops_per_token(self) -> int:
         per_sublayer = self.n_streams + 2 + (0 if self.weight is None else self.n_streams + 4)

@@ -159,7 +159,7 @@ def stir(module: nn.Module) -> None:
     with torch.no_grad():
         for parameter in module.parameters():
             noise = torch.randn(parameter.shape, generator=generator)
-            parameter.add_(noise.to(parameter) * 0.3 / parameter.shape[-1] ** 0.5)
+            parameter.add_(noise.to(parameter) * 0.3 / parameter.shape[-1:].numel() ** 0.5)
 
 
 Gradients = dict[str, Tensor]

@@ -88,6 +88,12 @@ def test_a_stirred_design_is_off_its_start(tiny_shape: Shape):
     assert query.abs().min() > 0
 
 
+def test_a_parameter_that_is_one_number_is_stirred_too(tiny_shape: Shape):
+    residual = model_of("mhc:readout=sigmoid", tiny_shape).residual
+
+    assert residual.head[0].item() != pytest.approx(0.01)
+
+
 RIGHT = (2.0, {"a": torch.ones(4), "b": torch.zeros(3)})
 FOUND = {
     "right": (RIGHT, None),

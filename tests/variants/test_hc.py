@@ -69,10 +69,10 @@ def test_the_start_reads_the_streams_in_turn_and_keeps_them():
     x = torch.randn(1, 2, 4, 16)
 
     for l, own in ((1, 0), (2, 1), (4, 3), (5, 0)):
-        read, mix, write = design.maps(x, l)
-        assert torch.equal(read, torch.eye(4)[own].expand(1, 2, 1, 4))
-        assert torch.equal(mix, torch.eye(4).expand(1, 2, 4, 4))
-        assert torch.equal(write, torch.ones(1, 2, 4, 1))
+        maps = design.maps(x, design.each()[l - 1])
+        assert torch.equal(maps.read, torch.eye(4)[own].expand(1, 2, 1, 4))
+        assert torch.equal(maps.mix, torch.eye(4).expand(1, 2, 4, 4))
+        assert torch.equal(maps.write, torch.ones(1, 2, 4, 1))
 
 
 def test_one_static_stream_is_a_residual_with_learned_factors(tiny_shape: Shape):

@@ -128,6 +128,20 @@ def test_huge_scores_give_finite_maps_and_gradients():
     torch.testing.assert_close(r.sum(dim=-1), torch.ones(200, 4))
 
 
+@pytest.mark.parametrize("iterations", [1, 2, 20])
+@pytest.mark.parametrize("deviation", [0.3, 10.0])
+def test_gradients_by_hand_are_those_of_the_iterations_also_twice(
+    iterations: int, deviation: float
+):
+    scores = torch.randn(3, 4, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    scores = (deviation * scores).requires_grad_()
+    plain = sinkhorn(scores.detach(), iterations)  # without a gradient it is in logarithms
+
+    close(sinkhorn(scores, iterations), plain)
+    torch.autograd.gradcheck(sinkhorn, (scores, iterations))
+    torch.autograd.gradgradcheck(sinkhorn, (scores, iterations))
+
+
 def test_a_mix_of_permutations_is_doubly_stochastic_for_any_scores():
     design = ManifoldHyperConnections(16, 6, residual="lite")
     with torch.no_grad():
@@ -135,7 +149,7 @@ def test_a_mix_of_permutations_is_doubly_stochastic_for_any_scores():
             parameter += 10 * torch.randn(
                 parameter.shape, generator=torch.Generator().manual_seed(0)
             )
-    mix = design.maps(torch.randn(2, 3, 4, 16), 2).mix
+    mix = design.maps(torch.randn(2, 3, 4, 16), design.each()[1]).mix
 
     assert (mix >= 0).all()
     torch.testing.assert_close(mix.sum(dim=-1), torch.ones(2, 3, 4))
@@ -146,12 +160,12 @@ def test_a_mix_of_permutations_is_doubly_stochastic_for_any_scores():
 def test_the_start_reads_one_stream_most_writes_ones_and_hardly_mixes(residual: str):
     design = ManifoldHyperConnections(16, 6, residual=residual)
 
-    read, mix, write = design.maps(torch.randn(1, 2, 4, 16), 6)
+    maps = design.maps(torch.randn(1, 2, 4, 16), design.each()[5])
 
     expected = torch.tensor([0.268941, 0.731059, 0.268941, 0.268941])  # sigmoid(+-1)
-    torch.testing.assert_close(read[0, 0, 0], expected)
-    assert torch.equal(write, torch.ones(1, 2, 4, 1))
-    diagonal = mix.diagonal(dim1=-2, dim2=-1)
+    torch.testing.assert_close(maps.read[0, 0, 0], expected)
+    assert torch.equal(maps.write, torch.ones(1, 2, 4, 1))
+    diagonal = maps.mix.diagonal(dim1=-2, dim2=-1)
     torch.testing.assert_close(
         diagonal,
         torch.full((1, 2, 4), 0.9990 if residual == "sinkhorn" else 0.9943),
@@ -163,18 +177,18 @@ def test_the_start_reads_one_stream_most_writes_ones_and_hardly_mixes(residual: 
 def test_the_start_of_mhc_lite_writes_most_to_the_stream_it_reads():
     design = ManifoldHyperConnections(16, 6, init="lite")
 
-    read, _, write = design.maps(torch.randn(1, 1, 4, 16), 1)
+    maps = design.maps(torch.randn(1, 1, 4, 16), design.each()[0])
 
-    torch.testing.assert_close(write[..., 0], 2 * read[..., 0, :])
-    torch.testing.assert_close(write[0, 0, :2, 0], torch.tensor([1.462117, 0.537883]))
+    torch.testing.assert_close(maps.write[..., 0], 2 * maps.read[..., 0, :])
+    torch.testing.assert_close(maps.write[0, 0, :2, 0], torch.tensor([1.462117, 0.537883]))
 
 
 def test_one_stream_is_never_mixed(tiny_shape: Shape):
     model = perturbed("mhc:n_streams=1", tiny_shape, scale=1.0)
     tokens = tokens_of()
     x, design = model.embed(tokens), model.residual
-    for l, f in enumerate(model.sublayers, 1):
-        maps = design.maps(x.unsqueeze(-2), l)
+    for l, f in enumerate(model.sublayers):
+        maps = design.maps(x.unsqueeze(-2), design.each()[l])
         assert torch.equal(maps.mix, torch.ones(2, 8, 1, 1))
         x = x + maps.write[..., 0] * f(maps.read[..., 0] * x)
 
@@ -218,7 +232,7 @@ def test_mixing_keeps_the_mean_of_the_streams(tiny_shape: Shape):
     shares = []
     for l in range(1, 7):
         state = design.read(state, l)[1]
-        shares.append(state.maps.write.sum(dim=-2))
+        shares.append(state.write.sum(dim=-2))
         state = design.write(state, l, values[l])
 
     at_output = design.depth_mixing(values)[0, :, 0, -1]

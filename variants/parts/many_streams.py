@@ -14,32 +14,52 @@ and so are the sums; streams keep their own type.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from attnres_cli.nn.depthmix import engines
 from attnres_cli.nn.depthmix.scoring import no_autocast, wide
 from attnres_cli.nn.residual import Hidden, Residual
+
+Own = tuple[Tensor, ...]
+"""The parameters of one sublayer."""
+
+EPS = 1e-6
+"""Of the norms."""
 
 
 class Maps(NamedTuple):
     """How one sublayer reads and writes n streams; leading axes are tokens, or none. The shapes are
-    read (..., k, n), write (..., n, 1), and mix (..., n, n), from the second axis to the first.
+    sums (..., k + n, n), the rows of `read` above those of `mix`, and write (..., n, 1).
     """
 
-    read: Tensor
-    mix: Tensor
+    sums: Tensor
     write: Tensor
+
+    @property
+    def read(self) -> Tensor:
+        """(..., k, n)."""
+        return self.sums[..., : -self.sums.shape[-1], :]
+
+    @property
+    def mix(self) -> Tensor:
+        """(..., n, n), from the second axis to the first."""
+        return self.sums[..., -self.sums.shape[-1] :, :]
 
 
 class State(NamedTuple):
-    """The streams (B, T, n, S), and between a read and its write the maps of both."""
+    """The streams x (B, T, n, S) and the parameters of each sublayer. Between a read and its write
+    also how the output is written, and either how the streams will be mixed, or they are by then.
+    """
 
     x: Tensor
-    maps: Maps | None = None
+    each: Sequence[Own]
+    write: Tensor | None = None
+    mix: Tensor | None = None
 
 
 class ManyStreams(Residual):
@@ -48,23 +68,33 @@ class ManyStreams(Residual):
     n_streams: int
 
     @abstractmethod
-    def maps(self, x: Tensor, l: int) -> Maps:
-        """The maps of sublayer l, from the streams x (B, T, n, S) before it."""
+    def each(self) -> Sequence[Own]:
+        """The parameters of each sublayer, taken apart once: an index for each of L sublayers has
+        a gradient of all their size.
+        """
+
+    @abstractmethod
+    def maps(self, x: Tensor, own: Own) -> Maps:
+        """The maps of a sublayer with these parameters, from the streams x (B, T, n, S) before."""
 
     def readout(self, x: Tensor) -> Tensor:
         """(..., 1, n) weights of the streams at the output."""
         return x.new_ones(1, x.shape[-2], dtype=wide(x))
 
     def start(self, x: Hidden) -> State:
-        return State(x.unsqueeze(-2).expand(*x.shape[:-1], self.n_streams, -1))
+        x = x.unsqueeze(-2).expand(*x.shape[:-1], self.n_streams, -1)
+        return State(x if engines.plain() else x.contiguous(), self.each())
 
     def read(self, state: State, l: int) -> tuple[Hidden, State]:
-        maps = self.maps(state.x, l)
-        return read(state.x, maps.read), State(state.x, maps)
+        x, maps = state.x, self.maps(state.x, state.each[l - 1])
+        if engines.plain() or x.dtype != wide(x):  # mixed where they are written: less is moved
+            return read(x, maps.read), State(x, state.each, maps.write, maps.mix)
+        h, mixed = _mixed(x, maps)
+        return h, State(mixed, state.each, maps.write)
 
     def write(self, state: State, l: int, y: Hidden) -> State:
-        assert state.maps is not None
-        return State(write(state.x, state.maps, y))
+        assert state.write is not None
+        return State(write(state.x, state.mix, state.write, y), state.each)
 
     def finish(self, state: State) -> Hidden:
         return read(state.x, self.readout(state.x))
@@ -75,13 +105,14 @@ class ManyStreams(Residual):
         """
         if self.not_linear:
             return None
-        x = self.start(values[0]).x
+        x, each, *_ = self.start(values[0])
         units = torch.eye(len(values), dtype=x.dtype, device=x.device)
         rows, seen = units[0].expand(*x.shape[:-1], -1), []
-        for l in range(1, self.n_sublayers + 1):
-            maps = self.maps(x, l)
+        for own, y, unit in zip(each, values[1:], units[1:], strict=True):
+            maps = self.maps(x, own)
             seen.append(read(rows, maps.read))
-            x, rows = write(x, maps, values[l]), write(rows, maps, units[l])
+            x = write(x, maps.mix, maps.write, y)
+            rows = write(rows, maps.mix, maps.write, unit)
         seen.append(read(rows, self.readout(x)))
         return torch.stack(seen, dim=-2).unsqueeze(-3)
 
@@ -101,14 +132,24 @@ class LearnedRows(ManyStreams):
             self.scale = nn.Parameter(torch.full((n_sublayers, 2), 0.01))
             self.gain = nn.Parameter(torch.ones(n_sublayers, width))
 
-    def rows(self, x: Tensor, l: int) -> tuple[Tensor, Tensor]:
-        """(..., n, K - 1) and (..., n, 1): of sublayer l, and their last column."""
-        own = self.static[l - 1].to(wide(x))
+    def each(self) -> Sequence[Own]:
+        own, columns = self.static.unbind(), self.static.shape[-1]
         if self.weight is None or self.gain is None or self.scale is None:
-            return own[:, :-1], own[:, -1:]
-        found = project(x, self.weight[l - 1], self.gain[l - 1]).tanh()
-        first, last = self.scale[l - 1].to(own.dtype)
-        return own[:, :-1] + first * found[..., :-1], own[:, -1:] + last * found[..., -1:]
+            return [(rows,) for rows in own]
+        first, last = self.scale.split(1, dim=-1)
+        scale = torch.cat((first.expand(-1, columns - 1), last), dim=-1)
+        weight = self.weight * self.gain.unsqueeze(-1)  # RMSNorm's gain, which changes no number
+        return list(zip(own, weight.unbind(), scale.unbind(), strict=True))
+
+    def rows(self, x: Tensor, own: Own) -> tuple[Tensor, Tensor]:
+        """(..., n, K - 1) and (..., n, 1): of a sublayer, and their last column."""
+        rows, *learned = (parameter.to(wide(x)) for parameter in own)
+        if learned:
+            weight, scale = learned
+            rows = torch.addcmul(rows, scale, project(x, weight).tanh())
+        columns = rows.shape[-1] - 1
+        found, last = rows.split((columns, 1), dim=-1)
+        return found, last
 
 
 def read(x: Tensor, weights: Tensor) -> Tensor:
@@ -116,10 +157,13 @@ def read(x: Tensor, weights: Tensor) -> Tensor:
     return combine(weights, x).flatten(-2).to(x.dtype)
 
 
-def write(x: Tensor, maps: Maps, y: Tensor) -> Tensor:
-    """(B, T, n, S): the streams x after a sublayer has put out y (B, T, k S)."""
-    slices = y.unflatten(-1, (maps.read.shape[-2], -1))
-    return (combine(maps.mix, x) + maps.write * slices).to(x.dtype)
+def write(x: Tensor, mix: Tensor | None, weights: Tensor, y: Tensor) -> Tensor:
+    """(B, T, n, S): the streams x after a sublayer has put out y (B, T, k S), which are mixed by
+    then, or are by `mix`.
+    """
+    mixed = x if mix is None else combine(mix, x)
+    slices = y.unflatten(-1, (-1, x.shape[-1]))
+    return torch.addcmul(mixed, weights, slices.to(mixed.dtype)).to(x.dtype)
 
 
 def combine(weights: Tensor, x: Tensor) -> Tensor:
@@ -133,14 +177,82 @@ def combine(weights: Tensor, x: Tensor) -> Tensor:
     x = x.to(weights.dtype)
     if torch.compiler.is_compiling():
         return (weights.unsqueeze(-1) * x.unsqueeze(-3)).sum(dim=-2)
+    if weights.shape[-2] == 1:  # one row: a product's kernels are for more
+        return (weights.mT * x).sum(dim=-2, keepdim=True)
+    weights = weights.expand(*x.shape[:-2], -1, -1)
     with no_autocast(x):
-        return weights.contiguous() @ x  # a strided operand is copied matrix by matrix
+        sums = torch.bmm(weights.flatten(0, -3), x.flatten(0, -3))
+    return sums.view(*x.shape[:-2], *sums.shape[-2:])
 
 
-def project(x: Tensor, weight: Tensor, gain: Tensor | None = None) -> Tensor:
+def project(x: Tensor, weight: Tensor) -> Tensor:
     """(..., K): RMSNorm(x) @ weight for x (..., S) and weight (S, K), in float32 at least."""
-    kind = wide(x)
+    x, weight = x.to(wide(x)), weight.to(wide(x))
     with no_autocast(x):
-        gain = None if gain is None else gain.to(kind)
-        normed = F.rms_norm(x.to(kind), x.shape[-1:], gain, eps=1e-6)
-        return normed @ weight.to(kind)
+        if engines.plain():
+            return _normed(x, weight)
+        found: Tensor = _Projected.apply(x.reshape(-1, x.shape[-1]), weight)  # type: ignore[no-untyped-call]
+        return found.unflatten(-1, x.shape[:-1]).movedim(0, -1)
+
+
+class _Projected(torch.autograd.Function):
+    """x (N, S), weight (S, K) -> (K, N): products are quicker so, since tokens are many."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
+        r = torch.linalg.vector_norm(x, dim=-1).square_().div_(x.shape[-1]).add_(EPS).rsqrt_()
+        found = (weight.t() @ x.t()).mul_(r)
+        ctx.save_for_backward(x, weight, r, found)
+        return found
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Any:
+        x, weight, r, found = ctx.saved_tensors
+        if torch.is_grad_enabled():
+            return gradients(lambda x, w: _normed(x, w).t(), (x, weight), g)
+        with no_autocast(x):
+            along = (g * found).sum(dim=0).mul_(r.square()).div_(-x.shape[-1])
+            g = g * r
+            return (along.unsqueeze(-1) * x).addmm_(g.t(), weight.t()), (g @ x).t()
+
+
+def _normed(x: Tensor, weight: Tensor) -> Tensor:
+    return F.rms_norm(x, x.shape[-1:], eps=EPS) @ weight
+
+
+def _mixed(x: Tensor, maps: Maps) -> tuple[Tensor, Tensor]:
+    """What is read of the streams x, and they mixed, by one product."""
+    sums = maps.sums.expand(*x.shape[:-2], -1, -1).flatten(0, -3)
+    with no_autocast(x):
+        h, mixed = _Mixed.apply(x.flatten(0, -3), sums)  # type: ignore[no-untyped-call]
+    return h.view(*x.shape[:-2], -1), mixed.view(x.shape)
+
+
+class _Mixed(torch.autograd.Function):
+    """Streams (N, n, S), weights (N, k + n, n) -> sums (N, k, S) and (N, n, S)."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+        ctx.save_for_backward(x, weights)
+        h, mixed = torch.bmm(weights, x).tensor_split((-x.shape[1],), dim=1)
+        return h.contiguous(), mixed  # a norm that keeps h would keep all sums
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        x, weights = ctx.saved_tensors
+        g = torch.cat(grads, dim=1)
+        if torch.is_grad_enabled():
+            return gradients(torch.bmm, (weights, x), g)[::-1]
+        with no_autocast(x):
+            slopes = torch.empty_like(weights).copy_(torch.bmm(g, x.mT))  # in their layout
+            return torch.bmm(weights.mT, g), slopes
+
+
+def gradients(
+    form: Callable[..., Tensor], inputs: tuple[Tensor, ...], g: Tensor
+) -> tuple[Tensor, ...]:
+    """Those of a form's inputs by plain autograd, from the gradient g of what it gives: they can be
+    differentiated again.
+    """
+    found: tuple[Tensor, ...] = torch.func.vjp(form, *inputs)[1](g)
+    return found

@@ -80,6 +80,13 @@ def choose(v: Tensor, scoring: Scoring) -> Engine:
     return _made(name, scoring)
 
 
+def plain() -> bool:
+    """Whether designs leave their sums to plain autograd: a compiler fuses those best, and the
+    engines `reference` and `compile` have no gradients by hand.
+    """
+    return torch.compiler.is_compiling() or _asked.name in ("reference", "compile")
+
+
 def has_triton() -> bool:
     """Whether Triton is installed."""
     return importlib.util.find_spec("triton") is not None

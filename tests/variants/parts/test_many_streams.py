@@ -6,11 +6,13 @@ import pytest
 import torch
 from attnres_variants.parts import many_streams as streams
 from attnres_variants.parts.many_streams import Maps
-from designs import build
+from designs import build, close, perturbed, tokens_of
 from torch import Tensor
 
+from attnres_cli.nn.depthmix import engines
 from attnres_cli.nn.loss import next_token_loss
 from attnres_cli.nn.model import Transformer
+from attnres_cli.nn.proofs.subject import gradients
 from attnres_cli.nn.shape import Shape
 
 WITH_COPIES = [
@@ -31,7 +33,7 @@ def random(*size: int, seed: int = 0) -> Tensor:
 
 
 def maps_of(k: int, n: int) -> Maps:
-    return Maps(random(2, 3, k, n, seed=1), random(2, 3, n, n, seed=2), random(2, 3, n, 1, seed=3))
+    return Maps(random(2, 3, k + n, n, seed=1), random(2, 3, n, 1, seed=3))
 
 
 @pytest.mark.parametrize(("k", "n"), [(1, 1), (1, 4), (3, 3)])
@@ -50,7 +52,7 @@ def test_a_read_joins_the_weighted_sums_of_the_streams(k: int, n: int):
 def test_a_write_mixes_the_streams_and_gives_each_its_share(k: int, n: int):
     x, y, maps = random(2, 3, n, 5), random(2, 3, 5 * k, seed=4), maps_of(k, n)
 
-    after = streams.write(x, maps, y)
+    after = streams.write(x, maps.mix, maps.write, y)
 
     for b, t, i in torch.cartesian_prod(torch.arange(2), torch.arange(3), torch.arange(n)):
         mine = y[b, t, 5 * i : 5 * i + 5] if k == n else y[b, t]
@@ -66,11 +68,34 @@ def test_compiled_sums_equal_eager_ones():
     torch.testing.assert_close(compiled(weights, x), streams.combine(weights, x))
 
 
+@pytest.mark.parametrize(("k", "n"), [(1, 1), (1, 4), (3, 3)])
+def test_gradients_by_hand_are_those_of_the_sums_also_twice(k: int, n: int):
+    x, weights = random(5, n, 2), random(5, k + n, n, seed=1)
+    found = [each.requires_grad_() for each in (x, weights, random(6, 2, seed=2), random(2, 3))]
+
+    for form, given in ((streams._Mixed.apply, found[:2]), (streams._Projected.apply, found[2:])):
+        torch.autograd.gradcheck(form, given)
+        torch.autograd.gradgradcheck(form, given)
+
+
+@pytest.mark.parametrize("spec", [*WITH_COPIES, "frac", "frac:dynamic=off"])
+def test_values_and_gradients_are_those_of_plain_autograd(spec: str, tiny_shape: Shape):
+    model, tokens = perturbed(spec, tiny_shape), tokens_of()
+    logits, found = model(tokens), gradients(model, tokens)
+
+    with engines.use("reference"):
+        close(model(tokens), logits)
+        expected = gradients(model, tokens)
+
+    for name, each in expected.items():
+        close(found[name], each)
+
+
 def test_bfloat16_streams_keep_their_type_and_are_summed_in_float32():
     x, y = torch.ones(1, 1, 4, 8).bfloat16(), torch.zeros(1, 1, 8).bfloat16()
-    third = Maps(torch.full((1, 4), 1 / 3), torch.full((4, 4), 1 / 3), torch.ones(4, 1))
+    third = torch.full((5, 4), 1 / 3)
 
-    h, after = streams.read(x, third.read), streams.write(x, third, y)
+    h, after = streams.read(x, third[:1]), streams.write(x, third[1:], torch.ones(4, 1), y)
 
     assert h.dtype == after.dtype == torch.bfloat16
     assert torch.equal(h, torch.full((1, 1, 8), 4 / 3).bfloat16())
@@ -95,7 +120,7 @@ def test_changing_a_read_state_leaves_the_one_before_it(tiny_shape: Shape):
     _, after_read = design.read(before, 1)
     design.write(after_read, 1, random(1, 2, 16))
 
-    assert before.maps is None
+    assert before.write is None
     assert torch.equal(before.x, kept)
 
 
