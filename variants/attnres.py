@@ -72,8 +72,9 @@ from attnres_cli.nn.cost import TableOne
 from attnres_cli.nn.depthmix.history import History
 from attnres_cli.nn.depthmix.scoring import Norm, Scoring, wide
 from attnres_cli.nn.residual import Hidden, Residual, Value, register
+from attnres_cli.nn.trunk.norm import rms_norm
 
-from .parts.sources import Blocks, State, refuse, sources_of, unit
+from .parts.sources import Blocks, State, refuse, sources_of
 
 
 @register("attnres", {"kimi-48b": {"block_size": 6}, "kimi-k3": {"block_size": 24}})
@@ -178,8 +179,9 @@ class AttnRes(Residual):
         if self.query is None or self.project is None:
             return None
         u = state.history.newest if state.stream is None else state.stream
-        scaled = unit(u).to(self.project.dtype) / self.d_model**0.5
-        return self.query[site] + F.linear(scaled, self.project[site])
+        u = u.to(wide(u))
+        scaled = rms_norm(u, u.new_full((self.d_model,), self.d_model**-0.5), 1e-6)
+        return self.query[site] + F.linear(scaled.to(self.project.dtype), self.project[site])
 
     def write(self, state: State, l: int, y: Hidden) -> State:
         if state.stream is not None:

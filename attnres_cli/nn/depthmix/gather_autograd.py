@@ -27,6 +27,7 @@ from torch import Tensor
 
 from attnres_cli.nn.depthmix import eager, grouped_reads, unrolled
 from attnres_cli.nn.depthmix.gradients import GradBuffer, ReadGrad, ScoredSource
+from attnres_cli.nn.depthmix.query_scores import query_scores
 from attnres_cli.nn.depthmix.scoring import EngineState, Scoring, wide
 
 
@@ -80,7 +81,7 @@ class Gather:
         scoring, newest, last = state.scoring, state.newest, state.newest_record
         token = last.token if torch.is_grad_enabled() else None
         if query is not None:
-            return _read_by(unrolled.query_scores(state, site, query), state, site, token), state
+            return _read_by(query_scores(state, site, query), state, site, token), state
         if scoring.plain:
             return _read_by(_plain_scores(state, site), state, site, token), state
         if token is None:
