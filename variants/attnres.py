@@ -172,11 +172,11 @@ class AttnRes(Residual):
 
     def read(self, state: State, l: int) -> tuple[Hidden, State]:
         h, history = state.history.read(l - 1, self._query(state, l - 1))
-        return h, state._replace(history=history)
+        return h, state if history is state.history else state._replace(history=history)
 
     def _query(self, state: State, site: int) -> Tensor | None:
         """(B, T, D) of one read, where it depends on the input."""
-        if self.query is None or self.project is None:
+        if self.project is None or self.query is None:
             return None
         u = state.history.newest if state.stream is None else state.stream
         u = u.to(wide(u))

@@ -87,6 +87,11 @@ def plain() -> bool:
     return torch.compiler.is_compiling() or _asked.name in ("reference", "compile")
 
 
+def decodes() -> bool:
+    """Whether few tokens without gradients may be kept by few_tokens.py, which is no engine."""
+    return _asked.name in ("auto", "eager") and not torch.compiler.is_compiling()
+
+
 def has_triton() -> bool:
     """Whether Triton is installed."""
     return importlib.util.find_spec("triton") is not None

@@ -1,20 +1,13 @@
 """Reads of a group of sites in two phases (arXiv 2603.15031, section 4.2).
 
-Phase 1, at a group's first read, mixes the sources made so far for all its sites at once. Phase 2
-lets those join that were made since. A softmax is mixed step by step:
+Phase 1, at a group's first read, mixes the sources made so far for all its sites at once, by a
+kernel that reads each source once: h', and t, the log of the sum of exponentials. Phase 2 is the
+engine's own mix of h', one more source of score t, and the few newer ones. Sums without a softmax
+add.
 
-    h = h' + sigmoid(s - t) (v - h')        the mix of one source more
-    log(exp(t) + exp(s))                    its own t
-
-where h' mixes some sources, t is the log of their sum of exponentials, and v with the score s
-joins them: h' is one more source, of score t. Sums without a softmax add.
-
-For few tokens time is the number of PyTorch's calls: a source joins the rest of its group when it
-is made, four calls for all their sites. For many tokens it is memory's: phase 1 is a kernel that
-reads each source once, and phase 2 the engine's own mix of h' and the few newer sources. A group's
-sums take the memory of as many sources, so that engines without such a kernel read each site alone:
-on a CPU forward passes of 2,048 tokens of width 256 took 1 to 3 % longer in groups, with 16 and 32
-sublayers of Full and Block(4).
+A group's sums take the memory of as many sources, so that engines without such a kernel read each
+site alone: on a CPU forward passes of 2,048 tokens of width 256 took 1 to 3 % longer in groups,
+with 16 and 32 sublayers of Full and Block(4).
 
 Shapes: N tokens times heads, each with its D of the width; R sites, S sources.
 """
@@ -25,18 +18,11 @@ import math
 from dataclasses import replace
 from typing import NamedTuple
 
-import torch
 from torch import Tensor
 
 from attnres_cli.nn.depthmix.eager import Eager
 from attnres_cli.nn.depthmix.gradients import ScoredSource
 from attnres_cli.nn.depthmix.scoring import EngineState, Scoring
-
-FEW = 2**14
-"""Numbers in a source up to which tokens are few. A read of 33 sites that see all took, on one core
-of an AMD EPYC in float32, with 4,096 numbers 95 us in one pass, 44 by calls and 82 by tiles; with
-16,384 numbers 160, 102..131 and 124..142; with 65,536 numbers 345, 328..399 and 298..347."""
-
 
 SUMS = 2**23
 """Numbers in a source up to which sites share sums where no gradient is wanted: 32 MiB each. Above,
@@ -66,20 +52,11 @@ class Group(NamedTuple):
 
 def read(state: EngineState, site: int, arithmetic: Eager) -> tuple[Tensor, EngineState]:
     """What a site sees, (B, T, D) in the type of v_0, and the state to go on with."""
-    scoring, newest = state.scoring, state.newest
-    few = newest.numel() <= FEW
-    grouped = few or (arithmetic.trains_in_groups and newest.numel() <= SUMS)
+    newest = state.newest
+    grouped = arithmetic.trains_in_groups and newest.numel() <= SUMS
     group = _group_of(state, site, arithmetic) if grouped else None
-    if group is None or not few:
-        sources, scores, state = _parts(state, site, group)
-        return arithmetic.mix(sources, scores, state.dtype)[0].view(newest.shape), state
-    if state.n_sources > group.n_sources:
-        group = _with_newer(group, state, site)
-    mixed, score = group.row(site)
-    for source in _newer(state, site, group):
-        z = _per_head(source.scores(site, site + 1), source, scoring)[0]
-        mixed, score = _join(mixed, score, source, z, scoring)
-    return mixed.to(state.dtype).view(newest.shape), replace(state, group=group)
+    sources, scores, state = _parts(state, site, group)
+    return arithmetic.mix(sources, scores, state.dtype)[0].view(newest.shape), state
 
 
 def to_mix(
@@ -145,38 +122,3 @@ def _shared(scoring: Scoring, site: int, size: int) -> tuple[tuple[int, ...], in
             break
         common, stop = shared, stop + 1
     return tuple(sorted(common)), stop
-
-
-def _with_newer(group: Group, state: EngineState, site: int) -> Group:
-    """The group from a site on, joined by the sources made since that all its sites see."""
-    stop, scoring = group.stop, state.scoring
-    mixed, score = group.mixed, group.score
-    if site > group.first:
-        mixed = mixed[site - group.first :]
-        score = None if score is None else score[site - group.first :]
-    new = [
-        i for i in range(group.n_sources, state.n_sources) if state.layout.all_read(i, site, stop)
-    ]
-    for i in new:
-        source: ScoredSource = state.records[i].source
-        z = _per_head(source.scores(site, stop), source, scoring)
-        mixed, score = _join(mixed, score, source, z, scoring)
-    return Group(site, stop, state.n_sources, (*group.done, *new), mixed, score)
-
-
-def _join(
-    mixed: Tensor, score: Tensor | None, source: ScoredSource, z: Tensor, scoring: Scoring
-) -> tuple[Tensor, Tensor | None]:
-    """The mixes (R, N, D) of sites, and their scores, with one source more; R may be left out."""
-    v = source.v if scoring.heads == 1 else source.v.view(-1, mixed.shape[-1])
-    v = v.to(mixed.dtype)
-    if score is None:
-        return torch.addcmul(mixed, scoring.weights(z, dim=0), v), None
-    return torch.lerp(mixed, v, torch.sigmoid(z - score)), torch.logaddexp(score, z)
-
-
-def _per_head(z: Tensor, source: ScoredSource, scoring: Scoring) -> Tensor:
-    """(R, N, 1) of the scores (R, tokens, heads) of a source, or (R, 1, heads) of a table."""
-    if scoring.heads == 1 and scoring.table is None:
-        return z
-    return z.expand(-1, len(source.v), -1).reshape(len(z), -1, 1)

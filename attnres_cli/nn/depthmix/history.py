@@ -9,8 +9,9 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from attnres_cli.nn.depthmix import engines, unrolled
+from attnres_cli.nn.depthmix import engines, few_tokens, unrolled
 from attnres_cli.nn.depthmix.engines import Engine
+from attnres_cli.nn.depthmix.few_tokens import Few
 from attnres_cli.nn.depthmix.scoring import (
     EngineState,
     Layout,
@@ -29,28 +30,37 @@ class History:
     Never changed in place: `append`, `accumulate` and `read` return a new history. Scores, weights
     and sums are in float32 at least, whatever the sources' type; a read returns the type of v_0.
 
-    The engine is chosen when the first source comes (see `engines.choose`).
+    The engine is chosen when the first source comes (see `engines.choose`). Few tokens without
+    gradients are kept by few_tokens.py, and handed to an engine where it has no answer.
     """
 
     scoring: Scoring
     engine: Engine | None = None
     state: EngineState | None = None
+    few: Few | None = None
 
     @property
     def sources(self) -> Mapping[int, Tensor]:
         """v_0..v_j by number, each (B, T, D). Where gradients are off, those that no later site
         reads are gone.
         """
+        if self.few is not None:
+            return self.few.sources
         return {} if self.state is None else self.state.sources
 
     @property
     def newest(self) -> Tensor:
         """v_j."""
-        assert self.state is not None
-        return self.state.newest
+        return self.state.newest if self.state is not None else list(self.sources.values())[-1]
 
     def append(self, v: Tensor) -> History:
         """The history with one more source, v of shape (B, T, D)."""
+        if self.few is not None:
+            return self._grown(self.few.append(v)) or self._by_engine().append(v)
+        if self.engine is None and engines.decodes():
+            begun = self._grown(few_tokens.start(self.scoring, v))
+            if begun is not None:
+                return begun
         engine = self.engine or engines.choose(v, self.scoring)
         state = self.state or EngineState(self.scoring, _layout(self.scoring.visible), v.dtype)
         with no_autocast(v):
@@ -58,6 +68,10 @@ class History:
 
     def accumulate(self, y: Tensor) -> History:
         """The history with one more source: the newest one plus y, summed in float32 at least."""
+        if self.few is not None:
+            longer = self._grown(self.few.append(y, to_newest=True))
+            if longer is not None:
+                return longer
         return self.append(self.newest.to(wide(self.newest)) + y)
 
     def read(self, site: int, query: Tensor | None = None) -> tuple[Tensor, History]:
@@ -67,6 +81,9 @@ class History:
         Without gradients a source is kept until one is made after its last site was read. Raises
         ValueError for a site that would see a source which is gone.
         """
+        if self.few is not None:
+            found = self.few.read(site) if query is None else None
+            return self._by_engine().read(site, query) if found is None else (found, self)
         assert self.engine is not None
         assert self.state is not None
         state, seen = self.state, self.scoring.visible[site]
@@ -83,6 +100,8 @@ class History:
         """(B, T, S, H) weights of the sources in `visible[site]`; B and T are 1 for a table. The
         site and the query are as the read's.
         """
+        if self.few is not None:
+            return self._by_engine().weights(site, query)
         assert self.engine is not None
         assert self.state is not None
         with no_autocast(self.newest):
@@ -91,6 +110,24 @@ class History:
             else:
                 scores = unrolled.query_scores(self.state, site, query)
         return self.scoring.weights(scores, dim=-2)
+
+    def _grown(self, few: Few | None) -> History | None:
+        return None if few is None else History(self.scoring, few=few)
+
+    def _by_engine(self) -> History:
+        """The same history, kept by an engine."""
+        assert self.few is not None
+        held = self.few.sources
+        gone = torch.zeros_like(held[self.few.number])
+        with torch.no_grad():
+            history = History(self.scoring, engines.choose(gone, self.scoring))
+            for i in range(self.few.number + 1):
+                history = history.append(held.get(i, gone))
+        assert history.state is not None
+        records = {i: history.state.records[i] for i in held}
+        state = replace(history.state, dtype=self.few.dtype, sources=held, records=records)
+        state = replace(state, site=self.few.site)
+        return replace(history, state=state)
 
 
 def _read_on(state: EngineState, site: int) -> EngineState:

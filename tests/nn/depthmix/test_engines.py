@@ -462,14 +462,14 @@ def test_no_tokens_are_read_as_no_tokens(engine: str):
 def test_without_gradients_every_engine_reads_what_it_reads_with_them(
     engine: str, case: Case, many: bool
 ):
-    from attnres_cli.nn.depthmix import grouped_reads
+    from attnres_cli.nn.depthmix import few_tokens
 
     values = draw_values(case, torch.float32)
     expected = mixes.reads("reference", case, values.to(torch.float64))
 
     with torch.no_grad(), pytest.MonkeyPatch.context() as patch:
         if many:
-            patch.setattr(grouped_reads, "FEW", 0)
+            patch.setattr(few_tokens, "FEW", 0)
         found = mixes.reads(engine, case, values)
 
     assert_near(dict(enumerate(found)), dict(enumerate(expected)), SINGLE, least=1e-1)

@@ -13,7 +13,7 @@ from hypothesis import example, given, settings
 from mixes import DEVICE, Case, draw_values, scoring_of
 from torch import Tensor
 
-from attnres_cli.nn.depthmix import eager, grouped_reads, reference
+from attnres_cli.nn.depthmix import eager, few_tokens, grouped_reads, reference
 from attnres_cli.nn.depthmix.engines import use
 from attnres_cli.nn.depthmix.history import History
 from attnres_cli.nn.depthmix.scoring import Scoring
@@ -23,11 +23,11 @@ MORE = settings(max_examples=3 * settings().max_examples)
 """They are cheap, and edges are many."""
 
 
-@pytest.fixture(params=[grouped_reads.FEW, 0], ids=["few", "many"], autouse=True)
+@pytest.fixture(params=[few_tokens.FEW, 0], ids=["few", "many"], autouse=True)
 def few(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Each test by calls, and by phases as kernels go."""
+    """Each test in buffers, and by phases as kernels go."""
     with (
-        mock.patch.object(grouped_reads, "FEW", request.param),
+        mock.patch.object(few_tokens, "FEW", request.param),
         mock.patch.object(eager.Eager, "trains_in_groups", True),
         use("eager"),
         torch.no_grad(),
@@ -71,7 +71,7 @@ def test_sites_may_be_skipped_read_again_late_and_in_branches(case: Case):
         for number, (sources, history) in enumerate(branches):
             sources, history = [*sources, v / (1 + number)], history.append(v / (1 + number))
             for site in torch.randint(0, n_made, (2,), generator=order).tolist():
-                if site >= history.state.site:
+                if site >= (history.few or history.state).site:
                     for _ in range(2):
                         h, history = history.read(site)
                         close(h, scoring, sources, site)
@@ -99,7 +99,10 @@ def test_a_group_is_begun_about_every_two_square_roots_of_the_sites():
         begun.append(site)
         return shared(scoring, site, size)
 
-    with mock.patch.object(grouped_reads, "_shared", noted):
+    with (
+        mock.patch.object(grouped_reads, "_shared", noted),
+        mock.patch.object(few_tokens, "FEW", 0),
+    ):
         for site, v in enumerate(values.sources):
             _, history = history.append(v).read(site)
 
@@ -133,7 +136,8 @@ def test_sources_of_two_types_are_mixed_in_float32_and_read_in_the_first_ones_ty
         h, history = (history.accumulate(v) if site % 3 else history.append(v)).read(site)
 
         assert h.dtype == torch.bfloat16
-        assert history.state.group.mixed.dtype == torch.float32
+        if history.few is None:
+            assert history.state.group.mixed.dtype == torch.float32
         expected = reference.mix(scoring, [v.float() for v in history.sources.values()], site)
         torch.testing.assert_close(h.float(), expected, rtol=1e-2, atol=1e-2)
 
