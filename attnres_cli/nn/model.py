@@ -22,7 +22,7 @@ from attnres_cli.files import sha256
 from attnres_cli.nn import code
 from attnres_cli.nn import generate as generation
 from attnres_cli.nn.generate import Cache
-from attnres_cli.nn.loss import chunked_loss, next_token_loss
+from attnres_cli.nn.loss import chunked_loss, n_chunks, next_token_loss
 from attnres_cli.nn.residual import PLUGINS, Hidden, Norms, Residual, add_plugin, registry
 from attnres_cli.nn.shape import Shape
 from attnres_cli.nn.trunk.attention import Attention, Rotary
@@ -32,9 +32,6 @@ from attnres_cli.nn.variant import parse
 
 TIED_EMBEDDING_STD = 0.02
 HEAD_STD = 0.02
-
-MOST_LOGITS = 2**29
-"""Bytes of logits, in float32, that a loss may have in memory at once."""
 
 
 class Sublayer(nn.Sequential):
@@ -83,10 +80,10 @@ class Transformer(nn.Module):
         hidden = self.hidden(tokens)
         if targets is None:
             return self.head(hidden)
-        n_chunks = -(-4 * targets.numel() * self.shape.vocab_size // MOST_LOGITS)
-        if n_chunks == 1:
+        n_parts = n_chunks(targets, self.shape.vocab_size)
+        if n_parts == 1:
             return next_token_loss(self.head(hidden), targets)
-        return chunked_loss(hidden, self.head.weight, targets, n_chunks)
+        return chunked_loss(hidden, self.head.weight, targets, n_parts)
 
     def hidden(self, tokens: Tensor, caches: Sequence[Cache] = ()) -> Hidden:
         """What the head sees (B, T, D), from tokens (B, T).

@@ -8,7 +8,7 @@ from designs import build
 from torch import Tensor
 
 from attnres_cli.nn import measure, model
-from attnres_cli.nn.loss import chunked_loss, next_token_loss
+from attnres_cli.nn.loss import chunked_loss, n_chunks, next_token_loss
 from attnres_cli.nn.model import init_weights
 from attnres_cli.nn.shape import Shape
 
@@ -52,7 +52,22 @@ def test_without_gradients_the_loss_is_the_same():
     expected = chunked_loss(hidden, weight, targets, 4)
 
     with torch.no_grad():
-        torch.testing.assert_close(chunked_loss(hidden, weight, targets, 4), expected)
+        assert torch.equal(chunked_loss(hidden, weight, targets, 4), expected)
+
+
+def test_second_derivatives_in_parts_are_those_of_finite_differences():
+    hidden, weight, targets = drawn()
+    few = (hidden[:, :2].detach().requires_grad_(), weight[:7].detach().requires_grad_())
+
+    assert torch.autograd.gradgradcheck(lambda h, w: chunked_loss(h, w, targets[:, :2] % 7, 2), few)
+
+
+def test_parts_are_small_on_a_cpu_and_none_is_of_less_than_128_tokens():
+    tokens = torch.empty(4, 512, dtype=torch.int64)
+
+    assert [n_chunks(tokens, v) for v in (256, 512, 1024, 4096, 50257)] == [1, 1, 2, 8, 16]
+    assert n_chunks(tokens.to("meta"), 50257) == 1
+    assert n_chunks(tokens.to("meta"), 2**18) == 4
 
 
 def test_in_bfloat16_it_is_as_near_to_float64_as_all_at_once():
@@ -90,7 +105,7 @@ def test_the_model_takes_it_where_the_logits_are_large(
         parts.append(n_chunks)
         return chunked_loss(hidden, weight, targets, n_chunks)
 
-    monkeypatch.setattr(model, "MOST_LOGITS", 4 * 5 * tiny_shape.vocab_size)  # five tokens
+    monkeypatch.setattr(model, "n_chunks", lambda *_: 4)  # five tokens, and one
     monkeypatch.setattr(model, "chunked_loss", spy)
 
     trunk(tokens, targets).backward()
@@ -123,7 +138,7 @@ def test_parts_take_less_memory_than_all_at_once():
 
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # by torch
 def test_in_parts_it_is_still_one_graph(tiny_shape: Shape, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(model, "MOST_LOGITS", 4 * 5 * tiny_shape.vocab_size)
+    monkeypatch.setattr(model, "n_chunks", lambda *_: 4)
     trunk = build("standard", tiny_shape)
     init_weights(trunk, seed=0)
     tokens = torch.randint(tiny_shape.vocab_size, (2, tiny_shape.seq_len))

@@ -110,7 +110,8 @@ class _Turned(torch.autograd.Function):
         for x, out in zip((q, k), back.split(sizes[:2], dim=1), strict=True):
             _turn(x, cos, -sin, out)
         qkv = q.new_empty(len(q), q.shape[2], sum(sizes), q.shape[3])
-        torch.cat((back.transpose(1, 2), v.transpose(1, 2)), dim=2, out=qkv)
+        for x, heads in zip((back, v), qkv.split((back.shape[1], sizes[2]), dim=2), strict=True):
+            heads.copy_(x.transpose(1, 2))
         return qkv, None, None, None, None
 
 
