@@ -93,9 +93,11 @@ class _Turned(torch.autograd.Function):
         ctx: Any, qkv: Tensor, cos: Tensor, sin: Tensor, n_heads: int, n_kv_heads: int
     ) -> tuple[Tensor, Tensor, Tensor]:
         ctx.save_for_backward(cos, sin)
-        heads = qkv.transpose(1, 2)
-        qk, v = heads.split((n_heads + n_kv_heads, n_kv_heads), dim=1)
-        q, k = _turn(qk, cos, sin, qk.new_empty(qk.shape)).split((n_heads, n_kv_heads), dim=1)
+        heads, n_turned = qkv.transpose(1, 2), n_heads + n_kv_heads
+        out = qkv.new_empty(heads.shape)
+        _turn(heads[:, :n_turned], cos, sin, out[:, :n_turned])
+        out[:, n_turned:].copy_(heads[:, n_turned:])  # so that `qkv` need not be kept
+        q, k, v = out.split((n_heads, n_kv_heads, n_kv_heads), dim=1)
         return q, k, v
 
     @staticmethod

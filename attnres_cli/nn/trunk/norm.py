@@ -54,5 +54,5 @@ class _RMSNorm(torch.autograd.Function):
         products = x * dy
         dgain = products.t() @ r.view(-1)
         slope = (products @ gain).unsqueeze(-1).mul_(r * r * r)
-        dx = (dy * gain).mul_(r).addcmul_(x, slope, value=-1 / x.shape[-1])
+        dx = torch.mul(dy, gain, out=products).mul_(r).addcmul_(x, slope, value=-1 / x.shape[-1])
         return dx.view_as(gradients[0]), dgain, None
