@@ -26,6 +26,7 @@ from attnres_cli.nn.loss import chunked_loss, n_chunks, next_token_loss
 from attnres_cli.nn.residual import PLUGINS, Hidden, Norms, Residual, add_plugin, registry
 from attnres_cli.nn.shape import Shape
 from attnres_cli.nn.trunk.attention import Attention, Rotary
+from attnres_cli.nn.trunk.linear import Linear
 from attnres_cli.nn.trunk.mlp import GELU, SwiGLU
 from attnres_cli.nn.trunk.norm import RMSNorm
 from attnres_cli.nn.variant import parse
@@ -64,7 +65,7 @@ class Transformer(nn.Module):
         self.sublayers = nn.ModuleList(_with_norms(part, residual.norms, shape) for part in parts)
         self.residual = residual
         self.norm = RMSNorm(shape.d_model, eps=shape.norm_eps)
-        self.head = nn.Linear(shape.d_model, shape.vocab_size, bias=False)
+        self.head: nn.Linear = Linear(shape.d_model, shape.vocab_size)
         if shape.tie_embeddings:
             self.head.weight = self.embed.weight
         # x has unit variance either way. With small embeddings the eps of the norms, and not the

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from attnres_cli.nn.generate import Cache
 from attnres_cli.nn.residual import Hidden
 from attnres_cli.nn.shape import Shape
+from attnres_cli.nn.trunk.linear import Linear
 
 
 class Attention(nn.Module):
@@ -29,8 +30,8 @@ class Attention(nn.Module):
         self.d_head = shape.d_head
         self.rotary = rotary
         n_heads = shape.n_heads + 2 * shape.n_kv_heads
-        self.qkv = nn.Linear(shape.d_model, n_heads * shape.d_head, bias=False)
-        self.out = nn.Linear(shape.n_heads * shape.d_head, shape.d_model, bias=False)
+        self.qkv = Linear(shape.d_model, n_heads * shape.d_head)
+        self.out = Linear(shape.n_heads * shape.d_head, shape.d_model)
 
     def forward(self, h: Hidden, cache: Cache | None = None) -> Hidden:
         """(B, T, D) -> (B, T, D); with a cache, h follows the tokens that the cache has seen."""

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from attnres_cli.nn.residual import Hidden
 from attnres_cli.nn.shape import Shape
+from attnres_cli.nn.trunk.linear import Linear
 
 
 class SwiGLU(nn.Module):
@@ -20,8 +21,8 @@ class SwiGLU(nn.Module):
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
-        self.gate_up = nn.Linear(shape.d_model, 2 * shape.d_ff, bias=False)
-        self.out = nn.Linear(shape.d_ff, shape.d_model, bias=False)
+        self.gate_up = Linear(shape.d_model, 2 * shape.d_ff)
+        self.out = Linear(shape.d_ff, shape.d_model)
 
     def forward(self, h: Hidden) -> Hidden:
         """(B, T, D) -> (B, T, D)."""
@@ -33,8 +34,8 @@ class GELU(nn.Module):
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
-        self.up = nn.Linear(shape.d_model, shape.d_ff, bias=False)
-        self.out = nn.Linear(shape.d_ff, shape.d_model, bias=False)
+        self.up = Linear(shape.d_model, shape.d_ff)
+        self.out = Linear(shape.d_ff, shape.d_model)
 
     def forward(self, h: Hidden) -> Hidden:
         """(B, T, D) -> (B, T, D)."""
