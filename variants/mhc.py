@@ -103,9 +103,10 @@ class ManifoldHyperConnections(ManyStreams):
     def maps(self, x: Tensor, own: Own) -> Maps:
         weight, scale, bias = (parameter.to(wide(x)) for parameter in own)
         scores = torch.addcmul(bias, scale, project(x.flatten(-2), weight))
-        read, write, mix = scores.split(self.sizes, dim=-1)
-        sums = torch.cat((read.sigmoid().unsqueeze(-2), self._stochastic(mix)), dim=-2)
-        return Maps(sums, 2 * write.sigmoid().unsqueeze(-1))
+        gates, mix = scores.split((2 * self.n_streams, self.sizes[-1]), dim=-1)
+        read, write = gates.sigmoid().chunk(2, dim=-1)
+        sums = torch.cat((read.unsqueeze(-2), self._stochastic(mix)), dim=-2)
+        return Maps(sums, 2 * write.unsqueeze(-1))
 
     def _stochastic(self, scores: Tensor) -> Tensor:
         square = (self.n_streams, self.n_streams)
@@ -159,27 +160,25 @@ class _Sinkhorn(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, scores: Tensor, iterations: int) -> Tensor:
-        m = _in_logarithms(scores, 1)
-        columns = m[:1].new_empty(iterations - 1, *m[:1].shape)
-        rows = m[:, :1].new_empty(iterations - 1, *m[:, :1].shape)
-        for c, r in zip(columns.unbind(), rows.unbind(), strict=True):
-            m.div_(torch.sum(m, 0, True, out=c))
-            m.div_(torch.sum(m, 1, True, out=r))
-        ctx.save_for_backward(scores, m, columns, rows)
+        m, sums = _in_logarithms(scores, 1), []
+        for _ in range(iterations - 1):
+            for dim in (0, 1):
+                sums.append(m.sum(dim, True))
+                m.div_(sums[-1])
+        ctx.save_for_backward(scores, m, *sums)
         ctx.iterations = iterations
         return m
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> Any:
-        scores, m, columns, rows = ctx.saved_tensors
+        scores, m, *sums = ctx.saved_tensors
         if torch.is_grad_enabled():
             return *gradients(lambda s: _in_logarithms(s, ctx.iterations), (scores,), g), None
         g, m = g.contiguous() * m, m.clone()  # of the logarithms of m from here on
-        for c, r in zip(reversed(columns.unbind()), reversed(rows.unbind()), strict=True):
-            g.addcmul_(m, g.sum(1, True), value=-1)
-            m.mul_(r)
-            g.addcmul_(m, g.sum(0, True), value=-1)
-            m.mul_(c)
+        while sums:
+            for dim in (1, 0):
+                g.addcmul_(m, g.sum(dim, True), value=-1)
+                m.mul_(sums.pop())
         g.addcmul_(m, g.sum(1, True), value=-1)
         return g.addcmul_(scores.softmax(dim=0), g.sum(0, True), value=-1), None
 
