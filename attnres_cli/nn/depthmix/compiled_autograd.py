@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from attnres_cli.nn.depthmix import eager, unrolled
-from attnres_cli.nn.depthmix.gather_autograd import Gather, params_of, scored, to_mix
+from attnres_cli.nn.depthmix.gather_autograd import Gather, all_params, row_of, rows_of, to_mix
 from attnres_cli.nn.depthmix.gradients import ReadGrad, ScoredSource
 from attnres_cli.nn.depthmix.scoring import EngineState, Scoring, wide
 
@@ -54,7 +54,8 @@ class CompiledGather(Gather):
     def append(self, state: EngineState, v: Tensor) -> EngineState:
         """One more source. Raises NotImplementedError where a history branches."""
         number, scoring = state.n_sources, state.scoring
-        params, rows = params_of(state, v)
+        params = state.newest_record.params if number else all_params(state, v)
+        rows = rows_of(state, params)
         used = state.newest_record.used if number else Used(-1, set())
         edges = state.newest_record.edges if number else _first_edges(scoring, v)
         if used.newest != number - 1:  # an edge has one consumer: two would add up their gradients
@@ -66,7 +67,9 @@ class CompiledGather(Gather):
         z, r, *passed = _Append.apply(v, rows, number, first, sites, self.arithmetic, *flat)  # type: ignore[no-untyped-call]
         pairs = zip(passed[::2], passed[1::2], strict=True)
         edges = {site: Edge(*pair) for site, pair in zip(edges, pairs, strict=True)}
-        source = scored(state, v, rows, *_scores_or_none(rows, z, r, scoring))
+        kept = _scores_or_none(rows, z, r, scoring)
+        held = None if rows is None else rows.detach()
+        source = ScoredSource(number, first, row_of(state, number), _flat(v.detach()), held, *kept)
         record = Record(source, params, edges, used)
         return state.with_source(v, record)
 
@@ -117,12 +120,13 @@ class _Append(torch.autograd.Function):
         v, params, z, r = ctx.saved_tensors
         scoring = ctx.arithmetic.scoring
         kept = _scores_or_none(params, z, r, scoring)
-        source = ScoredSource(ctx.number, ctx.first, _flat(v), params, *kept)
+        source = ScoredSource(ctx.number, ctx.first, 0, _flat(v), params, *kept)
         reads = [
             _read_grad(site, grads[2 * k], grads[2 * k + 1], scoring)
             for k, site in enumerate(ctx.sites)
+            if ctx.number in scoring.visible[site]
         ]
-        dv, dparams = ctx.arithmetic.source_gradient(source, reads, None)
+        dv, dparams = ctx.arithmetic.source_gradient(source, reads)
         dv = None if dv is None else dv.to(v.dtype).view(v.shape)
         return dv, dparams, None, None, None, None, *grads
 
@@ -140,17 +144,17 @@ class _Read(torch.autograd.Function):
         *tensors: Tensor,
     ) -> Tensor:
         half = len(tensors) // 2
-        h, constants = arithmetic.mix(tensors[:half], tensors[half:], dtype)
-        ctx.save_for_backward(h, h.new_empty(0) if constants is None else constants)
+        h, kept = arithmetic.mix(tensors[:half], tensors[half:], dtype)
+        ctx.save_for_backward(*kept)
         ctx.heads = arithmetic.scoring.heads
         return h
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> Any:
-        h, constants = ctx.saved_tensors
         nothing = [None] * (len(ctx.needs_input_grad) - 2)
-        if not constants.numel():
+        if not ctx.saved_tensors:
             return g, None, *nothing
+        h, constants = ctx.saved_tensors
         product = g.to(wide(g)) * h
         delta = product.unflatten(-1, (ctx.heads, -1)).sum(dim=-1)
         return g, torch.cat((constants, delta.unsqueeze(0))), *nothing
@@ -169,8 +173,8 @@ def _first_edges(scoring: Scoring, first: Tensor) -> dict[int, Edge]:
 
 def _read_grad(site: int, g: Tensor, softmax: Tensor, scoring: Scoring) -> ReadGrad:
     if scoring.norm != "softmax":
-        return ReadGrad(site, scoring.visible[site], g)
-    return ReadGrad(site, scoring.visible[site], g, softmax[2], softmax[:2])
+        return ReadGrad(site, g)
+    return ReadGrad(site, g, delta=softmax[2], constants=softmax[:2])
 
 
 def _scores_or_none(

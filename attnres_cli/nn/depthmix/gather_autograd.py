@@ -4,16 +4,16 @@
    nothing else is kept of it but v_i and its reciprocal rms.
 2. A read l mixes by them. Plain autograd would return a gradient of full width to each of its
    sources, O(L^2) vectors to be written and added up. Here a read returns none: its backward puts
-   g_l, g_l . h_l and the softmax's constants into the buffer of the newest source.
-3. When backward reaches the append of v_i, the gradients of every later read are there, and dv_i
-   and dW are computed by the formulas of eager.py. They then go on to the buffer of the source
-   before. A token, an empty tensor that goes from append to append and into each read, is what
-   makes autograd run them in this order.
+   g_l with the numbers per token a_il and s_il, or what they are computed from, into the buffer of
+   each source that it saw.
+3. When backward reaches the append of v_i, all of these are there, and dv_i and dW are computed by
+   the formulas of eager.py. A token, an empty tensor that goes from append to append and into each
+   read, is what makes autograd run them in this order.
 
 A gradient of a gradient would be wrong silently, and is refused.
 
 Scores that a read brings along, of a query of its own or of a plain scoring (Scoring.plain), are
-plain autograd's: the read's weights go into the buffer, and the scores get their gradients s_il.
+plain autograd's, and get their gradients s_il from the read.
 """
 
 from __future__ import annotations
@@ -26,18 +26,20 @@ import torch
 from torch import Tensor
 
 from attnres_cli.nn.depthmix import eager, grouped_reads, unrolled
-from attnres_cli.nn.depthmix.gradients import GradBuffer, ReadGrad, ScoredSource
+from attnres_cli.nn.depthmix.gradients import GradBuffer, ParamGrads, ReadGrad, ScoredSource
 from attnres_cli.nn.depthmix.query_scores import query_scores
-from attnres_cli.nn.depthmix.scoring import EngineState, Scoring, wide
+from attnres_cli.nn.depthmix.scoring import EngineState, no_autocast, wide
 
 
 class Record(NamedTuple):
     """What is kept of a source.
 
     Attributes:
-        params: of all sites: (sites, D) queries with the gain folded in, or (pairs, H) table.
+        params: of all sources' scores: (sites, D) queries with the gain folded in, or rows (., H)
+            of the table, source by source.
         token: orders backward; None where nothing needs a gradient.
-        buffer: where reads put their gradients while this source is the newest.
+        buffer: where reads put what they send back to this source.
+        learned: where all sources add up the gradient of params.
         plain: its scores under a plain scoring, by site.
     """
 
@@ -45,6 +47,7 @@ class Record(NamedTuple):
     params: Tensor | None
     token: Tensor | None = None
     buffer: GradBuffer | None = None
+    learned: ParamGrads | None = None
     plain: Mapping[int, Tensor] | None = None
 
 
@@ -56,41 +59,51 @@ class Gather:
 
     def append(self, state: EngineState, v: Tensor) -> EngineState:
         """One more source, scored at every site that will read it."""
-        last: Record | None = state.newest_record if state.n_sources else None
-        token = last.token if last else None
-        params, rows = params_of(state, v)
-        with torch.no_grad():
-            z, r = self.arithmetic.scores(_flat(v), rows)
-        source = scored(state, v, rows, z, r)
-        record = Record(source, params)
-        needs_grad = any(x is not None and x.requires_grad for x in (v, rows, token))
-        if needs_grad and torch.is_grad_enabled():
-            buffer = GradBuffer(last.buffer if last else None)
-            v, token = _Append.apply(  # type: ignore[no-untyped-call]
-                v, rows, token, source, self.arithmetic, buffer
+        number = state.n_sources
+        last: Record | None = state.newest_record if number else None
+        params = all_params(state, v) if last is None else last.params
+        learns = last is None and params is not None and params.requires_grad
+        held = None if params is None else params.detach()
+        first, row = state.layout.readers_of(number).start, row_of(state, number)
+        flat, rows = _flat(v.detach()), rows_of(state, held)
+        source = ScoredSource(number, first, row, flat, rows, *self.arithmetic.scores(flat, rows))
+        token, learned = (last.token, last.learned) if last else (None, None)
+        buffer: GradBuffer | None = None
+        if torch.is_grad_enabled() and (v.requires_grad or learns or token is not None):
+            buffer = GradBuffer()
+            if held is not None and learns:
+                learned = ParamGrads(held)
+            token = _Append.apply(  # type: ignore[no-untyped-call]
+                v, params if learns else None, token, source, self.arithmetic, buffer, learned
             )
-            record = record._replace(token=token, buffer=buffer)
-        if state.scoring.plain:
-            record = record._replace(plain=unrolled.scores_of(state, v))
+        plain = unrolled.scores_of(state, v) if state.scoring.plain else None
+        record = Record(source, held, token, buffer, learned, plain)
         return state.with_source(v, record)
 
     def read(
         self, state: EngineState, site: int, query: Tensor | None = None
     ) -> tuple[Tensor, EngineState]:
         """h_l = sum_i a_il v_i."""
-        scoring, newest, last = state.scoring, state.newest, state.newest_record
-        token = last.token if torch.is_grad_enabled() else None
+        token = state.newest_record.token if torch.is_grad_enabled() else None
+        scores = None
         if query is not None:
-            return _read_by(query_scores(state, site, query), state, site, token), state
-        if scoring.plain:
-            return _read_by(_plain_scores(state, site), state, site, token), state
-        if token is None:
+            scores = query_scores(state, site, query)
+        elif state.scoring.plain:
+            scores = _plain_scores(state, site)
+        if scores is None and token is None:
             return grouped_reads.read(state, site, self.arithmetic)
-        with torch.no_grad():
-            sources, scores, state = to_mix(state, site, self.arithmetic)
-            h, constants = self.arithmetic.mix(sources, scores, state.dtype)
-        read = (token, None, h.view(newest.shape), constants, None, (), site, scoring, last.buffer)
-        return _Read.apply(*read), state  # type: ignore[no-untyped-call]
+        if scores is not None and token is None:  # no source learns; what scores are made of may
+            return unrolled.mix(state, site, scores), state
+        if scores is None:
+            sources, z, state = to_mix(state, site, self.arithmetic)
+            h, kept = self.arithmetic.mix(sources, z, state.dtype)
+        else:
+            scores = scores.flatten(0, 1).transpose(0, 1)  # (S, N, H)
+            h, kept = _mix_by(scores.detach(), state, site)
+        buffers = [state.records[i].buffer for i in state.scoring.visible[site]]
+        h = h.to(state.dtype).view(state.newest.shape)
+        h = _Read.apply(token, scores, h, kept, site, buffers, self.arithmetic)  # type: ignore[no-untyped-call]
+        return h, state
 
     def scores(self, state: EngineState, site: int) -> Tensor:
         """(B, T, S, H) scores at a site, without a gradient."""
@@ -102,17 +115,11 @@ class Gather:
         return z.unflatten(0, (batch, time)) if len(z) == batch * time else z.unsqueeze(0)
 
 
-def _read_by(scores: Tensor, state: EngineState, site: int, token: Tensor | None) -> Tensor:
-    """What a site sees by scores (B, T, S, H) that are plain autograd's."""
-    scoring = state.scoring
-    if token is None:  # no source learns; what scores are made of may
-        return unrolled.mix(state, site, scores)
-    sources = [state.records[i].source.v for i in scoring.visible[site]]
-    scores = scores.flatten(0, 1).transpose(0, 1)
-    weights = scoring.weights(scores, dim=0).detach()
-    h = eager.weighted_sum(sources, weights).to(state.dtype).view(state.newest.shape)
-    buffer = state.newest_record.buffer
-    return _Read.apply(token, scores, h, None, weights, sources, site, scoring, buffer)  # type: ignore[no-untyped-call]
+def _mix_by(scores: Tensor, state: EngineState, site: int) -> tuple[Tensor, tuple[Tensor, ...]]:
+    """The (N, D) mix by scores (S, N, H), and what the gradients of plain scores need."""
+    sources = [state.records[i].source.v for i in state.scoring.visible[site]]
+    weights = state.scoring.weights(scores, dim=0)
+    return eager.weighted_sum(sources, weights.unbind()), (weights, *sources)
 
 
 def _once(backward: Callable[..., Any]) -> Callable[..., Any]:
@@ -130,7 +137,9 @@ def _once(backward: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class _Append(torch.autograd.Function):
-    """(v, params, token) -> (v, token); backward gathers their gradients from the buffer."""
+    """(v, params, token) -> token; backward gathers the gradient of v from the buffer. That of
+    params comes by way of the first source, when all others have added theirs.
+    """
 
     @staticmethod
     def forward(
@@ -141,32 +150,29 @@ class _Append(torch.autograd.Function):
         source: ScoredSource,
         arithmetic: eager.Eager,
         buffer: GradBuffer,
-    ) -> tuple[Tensor, Tensor]:
-        ctx.set_materialize_grads(False)
+        learned: ParamGrads | None,
+    ) -> Tensor:
         ctx.save_for_backward(source.v, source.params, source.z, source.r)
-        ctx.place, ctx.shape = (source.number, source.first), v.shape
-        ctx.arithmetic, ctx.buffer = arithmetic, buffer
-        return v.view_as(v), v.new_empty(0)
+        ctx.place, ctx.shape = source[:3], v.shape
+        ctx.arithmetic, ctx.buffer, ctx.learned = arithmetic, buffer, learned
+        return v.new_empty(0)
 
     @staticmethod
     @_once
-    def backward(ctx: Any, dv: Tensor | None, _token: Tensor | None) -> Any:
-        buffer: GradBuffer = ctx.buffer
+    def backward(ctx: Any, token: Tensor) -> Any:
         source = ScoredSource(*ctx.place, *ctx.saved_tensors)
-        grads = buffer.take()
-        with torch.autocast(source.v.device.type, enabled=False):
-            start = None if dv is None else _flat(dv)
-            dv, dparams = ctx.arithmetic.source_gradient(source, grads, start)
-        token = None
-        if buffer.before is not None:
-            buffer.before.put([grad for grad in grads if grad.seen[0] < source.number])
-            token = source.v.new_empty(0)
+        learned: ParamGrads | None = ctx.learned
+        with no_autocast(token):
+            dv, drows = ctx.arithmetic.source_gradient(source, ctx.buffer.take())
+            if drows is not None and learned is not None:
+                learned.add(source.row, drows)
         dv = None if dv is None else dv.to(source.v.dtype).view(ctx.shape)
-        return dv, dparams, token, None, None, None
+        dparams = learned.take() if learned is not None and ctx.needs_input_grad[1] else None
+        return dv, dparams, token if ctx.needs_input_grad[2] else None, None, None, None, None
 
 
 class _Read(torch.autograd.Function):
-    """(token, plain scores or None, h) -> h; backward puts its gradient into the buffer."""
+    """(token, plain scores or None, h) -> h; backward sends to each source what is its own."""
 
     @staticmethod
     def forward(
@@ -174,66 +180,65 @@ class _Read(torch.autograd.Function):
         token: Tensor,
         scores: Tensor | None,
         h: Tensor,
-        constants: Tensor | None,
-        weights: Tensor | None,
-        sources: Sequence[Tensor],
+        kept: Sequence[Tensor],
         site: int,
-        scoring: Scoring,
-        buffer: GradBuffer,
+        buffers: Sequence[GradBuffer | None],
+        arithmetic: eager.Eager,
     ) -> Tensor:
-        ctx.site, ctx.scoring, ctx.buffer = site, scoring, buffer
-        ctx.save_for_backward(h, constants, weights, *sources)
+        ctx.save_for_backward(*kept)
+        ctx.is_plain = scores is not None
+        ctx.site, ctx.buffers, ctx.arithmetic = site, buffers, arithmetic
         return h.view_as(h)
 
     @staticmethod
     @_once
     def backward(ctx: Any, g: Tensor) -> Any:
-        h, constants, weights, *sources = ctx.saved_tensors
-        scoring: Scoring = ctx.scoring
-        g, delta, slopes = _flat(g), None, None
-        with torch.autocast(g.device.type, enabled=False):
-            if scoring.norm == "softmax":
-                delta = eager.head_dots(g.to(wide(g)), _flat(h), scoring.heads)
-            grad = ReadGrad(ctx.site, scoring.visible[ctx.site], g, delta, constants, weights)
-            if weights is not None:
-                slopes = eager.own_slopes(grad, sources, scoring)
-        ctx.buffer.put([grad])
-        return g.new_empty(0), slopes, None, None, None, None, None, None, None
+        g, kept, slopes = _flat(g), ctx.saved_tensors, None
+        with no_autocast(g):
+            if ctx.is_plain:
+                weights, *sources = kept
+                slopes = eager.score_gradients(g, sources, weights, ctx.arithmetic.scoring.norm)
+                grads = [ReadGrad(ctx.site, g, weight) for weight in weights.unbind()]
+            else:
+                grads = ctx.arithmetic.read_gradients(ctx.site, g, kept, len(ctx.buffers))
+        for buffer, grad in zip(ctx.buffers, grads, strict=True):
+            if buffer is not None:
+                buffer.put(grad)
+        return g.new_empty(0), slopes, None, None, None, None, None
 
 
-def params_of(state: EngineState, v: Tensor) -> tuple[Tensor | None, Tensor | None]:
-    """What scores are learned by, at all sites and at those that read the next source v: queries
-    with the gain folded in, which changes no score, or rows of the table. None where there is
-    nothing, or nothing to read.
+def all_params(state: EngineState, first: Tensor) -> Tensor | None:
+    """What all sources' scores are learned by: queries with the gain folded in, which changes no
+    score, or rows of the table, source by source. None where there is nothing. Sources are of the
+    type of the `first` or less.
     """
-    scoring, layout, number = state.scoring, state.layout, state.n_sources
-    params = state.newest_record.params if number else _all_params(scoring, v)
-    readers = layout.readers_of(number)
-    if params is None or not readers:
-        return params, None
-    if scoring.table is None:
-        return params, params[readers.start : readers.stop]
-    rows = torch.tensor([max(row, 0) for row in layout.pairs[number]], device=params.device)
-    return params, params.index_select(0, rows)  # a row that is not read has no gradient
-
-
-def _all_params(scoring: Scoring, first: Tensor) -> Tensor | None:
+    scoring = state.scoring
     params = scoring.table if scoring.query is None else scoring.query
     if params is None or scoring.plain:
         return None
-    if scoring.query is not None and scoring.gain is not None:
+    if scoring.query is None:  # a row that is not read has no gradient
+        rows = [max(row, 0) for rows in state.layout.pairs for row in rows]
+        params = params.index_select(0, torch.tensor(rows, device=params.device))
+    elif scoring.gain is not None:
         params = params * scoring.gain
     return params.to(torch.promote_types(wide(params), first.dtype))
 
 
-def scored(
-    state: EngineState, v: Tensor, rows: Tensor | None, z: Tensor | None, r: Tensor | None
-) -> ScoredSource:
-    """The next source v of a history, with its scores."""
+def row_of(state: EngineState, number: int) -> int:
+    """The first row of all params that is a source's own."""
+    if state.scoring.query is not None:
+        return state.layout.readers_of(number).start
+    return sum(map(len, state.layout.pairs[:number]))
+
+
+def rows_of(state: EngineState, params: Tensor | None) -> Tensor | None:
+    """The params of the next source, None where there is nothing, or nothing to read."""
     number = state.n_sources
-    rows = None if rows is None else rows.detach()
-    first = state.layout.readers_of(number).start
-    return ScoredSource(number, first, _flat(v).detach(), rows, z, r)
+    n_readers = len(state.layout.readers_of(number))
+    if params is None or not n_readers:
+        return None
+    row = row_of(state, number)
+    return params[row : row + n_readers]
 
 
 def to_mix(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import NamedTuple
 
 import torch
@@ -9,9 +10,11 @@ from torch import Tensor
 
 
 class ScoredSource(NamedTuple):
-    """A source v (N, D), and what its gradient is computed from; `first` is its first reader.
+    """A source v (N, D), and what its gradient is computed from.
 
     Attributes:
+        first: its first reader.
+        row: the first of all params that is its own.
         params: (R, D) queries with the gain folded in, or (R, H) scores of a table.
         z: (R, N, H) scores at its R readers; (R, 1, H) of a table.
         r: (N,) reciprocal rms, where keys are normalised.
@@ -19,6 +22,7 @@ class ScoredSource(NamedTuple):
 
     number: int
     first: int
+    row: int
     v: Tensor
     params: Tensor | None
     z: Tensor | None
@@ -36,46 +40,65 @@ class ScoredSource(NamedTuple):
 
 
 class ReadGrad(NamedTuple):
-    """The gradient that reaches the read at a site, for the sources it has `seen`.
+    """What the read at a site sends back to one of its sources.
 
     Attributes:
         g: (N, D) gradient of the sum h.
-        delta: (N, H) g . h per head, for a softmax.
-        constants: (2, N, H) of the softmax: largest score, and 1 / the sum of exponentials.
-        weights: (S, N, H), where scores are plain autograd's.
+        weight: (N, H) a_il of the source; (1, H) of a table. None where it is to be computed from
+            the source's scores and the softmax.
+        slope: the gradient s_il of its score; None of scores that are plain autograd's.
+        delta: (N, H) g . h per head, for a softmax to be computed.
+        constants: (2, N, H) of that softmax: largest score, and 1 / the sum of exponentials.
     """
 
     site: int
-    seen: tuple[int, ...]
     g: Tensor
+    weight: Tensor | None = None
+    slope: Tensor | None = None
     delta: Tensor | None = None
     constants: Tensor | None = None
-    weights: Tensor | None = None
 
-    def own_share(self, source: int) -> Tensor:
-        """(N, D) a_il g_l of a source, by the read's own weights."""
-        assert self.weights is not None
-        a = self.weights[self.seen.index(source)].unsqueeze(-1)  # (N, H, 1)
-        return (a * self.g.view(len(a), a.shape[1], -1)).flatten(-2)
+    @property
+    def is_plain(self) -> bool:
+        """Whether the score is plain autograd's."""
+        return self.weight is not None and self.slope is None
 
 
 class GradBuffer:
-    """Gradients of later reads that wait for a source, kept apart by backward pass: one history may
-    be read twice, branch, be recomputed by checkpointing, or be differentiated again, also in two
-    threads at once.
+    """Gradients of later reads that wait for their source, kept apart by backward pass: one history
+    may be read twice, branch, be recomputed by checkpointing, or be differentiated again, also in
+    two threads at once.
     """
 
-    def __init__(self, before: GradBuffer | None) -> None:
-        self.before = before
+    def __init__(self) -> None:
         self._held: dict[int, list[ReadGrad]] = {}
 
-    def put(self, grads: list[ReadGrad]) -> None:
-        """Add gradients of reads."""
-        self._held.setdefault(_backward_pass(), []).extend(grads)
+    def put(self, grad: ReadGrad) -> None:
+        """Add the gradient of a read."""
+        self._held.setdefault(_backward_pass(), []).append(grad)
 
     def take(self) -> list[ReadGrad]:
         """Remove and return what is there, by site."""
-        return sorted(self._held.pop(_backward_pass(), []), key=lambda grad: grad.site)
+        return sorted(self._held.pop(_backward_pass(), ()), key=attrgetter("site"))
+
+
+class ParamGrads:
+    """The gradient of params, to which each source adds, kept apart by backward pass."""
+
+    def __init__(self, params: Tensor) -> None:
+        self._params = params.detach()
+        self._held: dict[int, Tensor] = {}
+
+    def add(self, row: int, drows: Tensor) -> None:
+        """Add the gradient of some rows, from `row` on."""
+        now = _backward_pass()
+        if now not in self._held:
+            self._held[now] = torch.zeros_like(self._params)
+        self._held[now][row : row + len(drows)].add_(drows)
+
+    def take(self) -> Tensor | None:
+        """Remove and return what is there."""
+        return self._held.pop(_backward_pass(), None)
 
 
 def _backward_pass() -> int:

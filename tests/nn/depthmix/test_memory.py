@@ -103,10 +103,10 @@ def check(
     for n_layers, found in zip(depths, beyond, strict=True):
         sublayers = 2 * n_layers
         # a score per site that may read a source, whether it does or not, and for each source its
-        # reciprocal rms and the softmax's two constants; plain scores are kept before and after
-        # their norm, with the weights; a compiler may keep a few steps from score to weight, still
-        # an eighth of a vector of this width
-        per_pair = 3 if "rank" in spec else 1
+        # reciprocal rms and the softmax's two constants; eager keeps the weight too; plain scores
+        # are kept before and after their norm, with the weights; a compiler may keep a few steps
+        # from score to weight, still an eighth of a vector of this width
+        per_pair = 3 if "rank" in spec else 2 if engine == "eager" else 1
         per_pair = 8 if bytes_of is compiled and (engine == "compile" or per_pair > 1) else per_pair
         per_token = per_pair * (sublayers + 1) * (sublayers + 2) // 2 + 4 * (sublayers + 1)
         queries = 2 * (sublayers + 1) * SHAPE.d_model  # with the gain folded in, for all tokens

@@ -11,6 +11,7 @@ from torch import Tensor
 from attnres_cli.nn.depthmix.eager import Eager
 from attnres_cli.nn.depthmix.fused import ops
 from attnres_cli.nn.depthmix.gradients import ReadGrad, ScoredSource
+from attnres_cli.nn.depthmix.scoring import wide
 
 
 class Triton(Eager):
@@ -30,11 +31,11 @@ class Triton(Eager):
 
     def mix(
         self, sources: Sequence[Tensor], scores: Sequence[Tensor], dtype: torch.dtype
-    ) -> tuple[Tensor, Tensor | None]:
+    ) -> tuple[Tensor, tuple[Tensor, ...]]:
         """By attnres::mix."""
         norm = ops.NORMS[self.scoring.norm]
         h, constants = ops.mix(list(sources), list(scores), norm, dtype)
-        return h, constants if self.scoring.norm == "softmax" else None
+        return h, (h, constants) if self.scoring.norm == "softmax" else ()
 
     def mix_group(
         self, sources: Sequence[Tensor], scores: Sequence[Tensor]
@@ -43,27 +44,46 @@ class Triton(Eager):
         mixed, score = ops.mix_group(list(sources), list(scores), ops.NORMS[self.scoring.norm])
         return mixed, score if self.scoring.norm == "softmax" else None
 
+    def read_gradients(
+        self, site: int, g: Tensor, kept: Sequence[Tensor], n_sources: int
+    ) -> list[ReadGrad]:
+        """The same for each source, which computes its weights again."""
+        grad = ReadGrad(site, g)
+        if kept:
+            h, constants = kept
+            heads = constants.shape[-1]
+            rows = (len(g) * heads, 1, -1)
+            delta = torch.bmm(g.to(wide(g)).view(rows), h.to(wide(g)).view(rows).transpose(1, 2))
+            grad = grad._replace(delta=delta.view(-1, heads), constants=constants)
+        return [grad] * n_sources
+
     def gather(
-        self, source: ScoredSource, grads: Sequence[ReadGrad], start: Tensor | None
-    ) -> tuple[Tensor, Tensor]:
-        """By attnres::gather, for the sites that follow each other; the rest goes on from there."""
-        first = grads[0].site
-        n = next((k for k, each in enumerate(grads) if each.site != first + k), len(grads))
-        run, rest = grads[:n], grads[n:]
-        acc, slopes = ops.gather(
-            source.v,
-            source.scores(first, first + n),
-            [grad.g for grad in run],
-            [grad.constants for grad in run if grad.constants is not None],
-            [grad.delta for grad in run if grad.delta is not None],
-            start,
-            ops.NORMS[self.scoring.norm],
-        )
-        slopes = slopes[:, : len(source.v)]
-        if not rest:
-            return acc, slopes
-        acc, more = self.gather(source, rest, acc)
-        return acc, torch.cat((slopes, more))
+        self, source: ScoredSource, grads: Sequence[ReadGrad]
+    ) -> tuple[Tensor, Tensor | None]:
+        """By attnres::gather, for sites that follow each other at a time; they go on from what has
+        its weights from plain scores.
+        """
+        plain = [grad for grad in grads if grad.is_plain]
+        total = super().gather(source, plain)[0] if plain else None
+        rest, slopes = [grad for grad in grads if not grad.is_plain], []
+        while rest:
+            first = rest[0].site
+            n = next((k for k, each in enumerate(rest) if each.site != first + k), len(rest))
+            run, rest = rest[:n], rest[n:]
+            total, more = ops.gather(
+                source.v,
+                source.scores(first, first + n),
+                [grad.g for grad in run],
+                [grad.constants for grad in run if grad.constants is not None],
+                [grad.delta for grad in run if grad.delta is not None],
+                total,
+                ops.NORMS[self.scoring.norm],
+            )
+            slopes.append(more[:, : len(source.v)])
+        assert total is not None
+        if not slopes:
+            return total, None
+        return total, slopes[0] if len(slopes) == 1 else torch.cat(slopes)
 
     def finish(self, source: ScoredSource, acc: Tensor, slopes: Tensor) -> tuple[Tensor, Tensor]:
         """By attnres::finish."""
