@@ -7,7 +7,7 @@ AttnresError
   StudyError      a database that cannot be opened, or holds something else
     NoStudyError  there is none yet
     AwayError     its server is not there at this moment
-  DeviceError     a device that this machine does not have
+  DeviceError     a device that this machine does not have, or with too little memory
   WorkersError    processes that are ended by others before they have trained anything
   UsageError      any other argument on the command line
 
@@ -74,7 +74,7 @@ class AwayError(StudyError):
 
 
 class DeviceError(AttnresError):
-    """A device that this machine does not have."""
+    """A device that this machine does not have, or that has too little memory."""
 
 
 class WorkersError(AttnresError):

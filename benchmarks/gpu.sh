@@ -1,25 +1,31 @@
 #!/usr/bin/env bash
-# Every GPU check and measurement in one call of some ten minutes, with torch and Triton alone; the
-# last part, which trains as `attnres ablate` does, needs attnres installed and fails without.
+# Every GPU check and measurement in one call of some 25 minutes, with torch and Triton alone; parts
+# from `trainer` on train as `attnres ablate` does, need attnres installed and fail without.
 #
 #   benchmarks/gpu.sh OUT_FOLDER
 #
 # Writes a log and JSON per part to the folder and ends with a short table. Parts that fail or run
-# out of their time are named in it; the others still run. PYTHON names the interpreter.
+# out of their time are named in it; the others still run. PYTHON names the interpreter; DEVICE=cpu
+# and SMALL="--set train.tokens=20k" try the parts with attnres where there is no GPU.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 out=${1:?usage: benchmarks/gpu.sh OUT_FOLDER}
 python=${PYTHON:-python3}
 mkdir -p "$out"
 export PYTHONUNBUFFERED=1 TORCHINDUCTOR_CACHE_DIR="${TORCHINDUCTOR_CACHE_DIR:-$out/inductor}"
+device=${DEVICE:-cuda}
+read -ra small <<<"${SMALL:-}"
 declare -A ended
+names=()
 
 part() { # name, seconds, command...
-  local name=$1 seconds=$2
+  local name=$1 seconds=$2 started=$SECONDS
   shift 2
   echo "== $name"
   timeout "$seconds" "$@" 2>&1 | tee "$out/$name.log"
   ended[$name]=${PIPESTATUS[0]}
+  names+=("$name")
+  echo "$((SECONDS - started)) s" >"$out/$name.seconds"
 }
 
 nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader 2>/dev/null | tee "$out/device.txt"
@@ -29,17 +35,24 @@ part step 240 "$python" benchmarks/step.py gpu --engines triton --json "$out/ste
 part memory 60 "$python" benchmarks/memory.py --device cuda --depths 16 --engines triton --json "$out/memory.json"
 part rivals 90 "$python" benchmarks/rivals.py --json "$out/rivals.json" --rounds 15
 part trainer 150 "$python" benchmarks/trainer.py gpu --json "$out/trainer.json" --rounds 20 # attnres installed
+part predicted 150 "$python" benchmarks/predicted.py --device "$device" --json "$out/predicted.json"
+part decode 150 "$python" -m attnres_cli bench decode --recipe small --device "$device" --format json "${small[@]}"
+rm -rf "$out"/workers?.db*
+for n in 1 2 4; do # eight runs of quick on one GPU: what the plan's own number of workers rests on
+  part "workers$n" 240 "$python" -m attnres_cli ablate standard attnres --seeds 4 --workers "$n" \
+    --device "$device" --study "$out/workers$n.db" "${small[@]}"
+done
 rm -rf "$out/inductor"
 
 echo
 echo "== summary"
-for name in check mixing step memory rivals trainer; do
+for name in "${names[@]}"; do
   case ${ended[$name]} in
     0) state=ok ;;
     124) state="out of time" ;;
     *) state="failed (${ended[$name]})" ;;
   esac
-  printf '%-8s %s\n' "$name" "$state"
+  printf '%-10s %-14s %s\n' "$name" "$state" "$(<"$out/$name.seconds")"
 done
 grep -h WRONG "$out/check.log" || true
 grep -hE "target|ours over" "$out"/{step,mixing,memory,rivals,trainer}.log 2>/dev/null || true

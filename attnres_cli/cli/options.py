@@ -57,7 +57,7 @@ Study = Annotated[
 Workers = Annotated[
     int | None,
     typer.Option(
-        min=1, max=MOST_WORKERS, help="Processes. Default: one per GPU, or as many as pay."
+        min=1, max=MOST_WORKERS, help="Processes. Default: as many as pay and fit into memory."
     ),
 ]
 RunStatus = Annotated[

@@ -53,7 +53,7 @@ def steps(plan: Plan, tokens: Tokens, rounds: int, baseline: str, note: Note) ->
             call()
     times = measure.in_turn(calls, rounds, device)
     for name, call in calls.items():
-        peak = measure.peak_bytes(call, device) + _held_bytes(trainers[name])
+        peak = measure.peak_bytes(call, device) + held_bytes(trainers[name])
         costs[name] = replace(costs[name], seconds=times[name], peak_bytes=peak)
     conditions = _conditions(plan, tokens, rounds, baseline, device)
     return StepBench(conditions, plan.recipe.tokens_per_step, tuple(costs.values()))
@@ -121,7 +121,7 @@ def _stepping(trainer: Trainer) -> Callable[[], object]:
     return lambda: trainer.step(next(numbers))
 
 
-def _held_bytes(trainer: Trainer) -> int:
+def held_bytes(trainer: Trainer) -> int:
     """Bytes of weights and optimiser state, which are there between steps."""
     states = [values for each in trainer.optimizers for values in each.state.values()]
     tensors = [value for values in states for value in values.values() if torch.is_tensor(value)]

@@ -9,7 +9,7 @@ from attnres_cli.config.margin import nats
 from attnres_cli.config.recipe import Recipe
 from attnres_cli.data.sources import load
 from attnres_cli.data.tokens import Tokens
-from attnres_cli.lab import grid, match, rates, tune
+from attnres_cli.lab import grid, match, memory, rates, tune
 from attnres_cli.lab.experiment import Experiment, Place, Watcher
 from attnres_cli.lab.held import Held
 from attnres_cli.records.code import Code
@@ -58,6 +58,8 @@ class Ablation:
         plan, records = self._matched(own), held.runs(curves=False) if held else []
         if grid.without(plan, records).missing and (note := _of_other_code(plan, records)):
             self.watcher.note(note)
+        missing = grid.without(plan, records)  # refused before anything is written
+        memory.fitted(missing, self.tokens, self.request.place.workers)
         return plan, records, held
 
     def foreseen(self) -> Iterator[tuple[Plan, str]]:
@@ -68,9 +70,9 @@ class Ablation:
         folder_of = held.folder_of if held else None
 
         def timed(part: Plan) -> Plan:
-            return grid.timed(
-                grid.without(part, records, folder_of), self.tokens, self.watcher.note
-            )
+            part = grid.without(part, records, folder_of)
+            part = memory.fitted(part, self.tokens, self.request.place.workers)
+            return grid.timed(part, self.tokens, self.watcher.note)
 
         plan = timed(plan)
         yield plan, ""

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from attnres_cli.config.recipe import Recipe
 from attnres_cli.data.tokens import Tokens
-from attnres_cli.lab import grid
+from attnres_cli.lab import grid, memory
 from attnres_cli.lab.workers import pool
 from attnres_cli.lab.workers.worker import work_here
 from attnres_cli.records.plan import Plan
@@ -98,6 +98,7 @@ class Experiment:
         plan = grid.without(plan, records, self.store.folder_of)
         if plan.missing:
             self._tell_of_lost_steps(records)
+            plan = memory.fitted(plan, self.tokens, self.place.workers)
             plan = grid.timed(plan, self.tokens, self.watcher.note)
             self.watcher.plan(plan, title)
         self.train_missing(plan, records)

@@ -10,7 +10,7 @@ from itertools import chain
 from optuna.storages import RDBStorage
 
 from attnres_cli.errors import UsageError
-from attnres_cli.lab import grid
+from attnres_cli.lab import grid, memory
 from attnres_cli.lab.experiment import Experiment, Place, Watcher
 from attnres_cli.lab.search import proposals, studies, trial_runner
 from attnres_cli.lab.search.confirmation import confirm
@@ -21,12 +21,13 @@ from attnres_cli.lab.search.screening import screen
 from attnres_cli.lab.search.trial_runner import TimeModel, TrialRunner, predicted_s
 from attnres_cli.records import doubts
 from attnres_cli.records.plan import Arm, Plan
+from attnres_cli.records.run import RunRecord
 from attnres_cli.records.search_records import Search, fresh_seeds, searched_name
 from attnres_cli.stats.optima import COMMON
 from attnres_cli.store.optuna import Turn, asking, optuna_storage, turns
 from attnres_cli.store.retry import retry_s
 from attnres_cli.store.store import Store
-from attnres_cli.verdict.format import computing, duration, plural
+from attnres_cli.verdict.format import computing, duration, megabytes, plural
 from attnres_cli.verdict.labels import of_data
 
 TIMING = "timing a few training steps of the shallowest and the deepest shape of each design"
@@ -35,7 +36,9 @@ _RANGES = ("n_layers", "d_model", "n_heads", "d_ff", "aspect", "heads_per_layer"
 
 
 def planned(request: Request, place: Place) -> Plan:
-    """Where the runs of a search are computed, as its largest run wants it; without arms yet."""
+    """Where the runs of a search are computed, as its largest run wants it. Its arms are shapes at
+    the ends of what is searched, weighed. Raises DeviceError where one of them cannot fit.
+    """
     search, data = request.search, request.tokens.fingerprint
     points = chain(*request.points.values())
     arms = tuple(Arm(p.variant, p.n_params, p.flops_per_token, None, p.recipe) for p in points)
@@ -52,7 +55,24 @@ def planned(request: Request, place: Place) -> Plan:
             "--objective memory: on a CPU the peak is that of the whole process, with the "
             "interpreter and what it trained before; take step_time, or a GPU"
         )
-    return replace(made, recipe=request.recipe)
+    made = replace(made, arms=_ends(request, before))
+    found = memory.fitted(made, request.tokens, None)  # refuses what cannot fit
+    if place.workers is None and (found.settings.device == "cpu" or len(search.objectives) == 1):
+        made = replace(made, devices=found.devices, workers_by=found.workers_by)
+    return replace(made, recipe=request.recipe, arms=found.arms)
+
+
+def _ends(request: Request, held: Sequence[RunRecord]) -> tuple[Arm, ...]:
+    """The shallowest and the deepest shape of each design, among those not trained yet."""
+    ended = {(run.recipe_digest, run.variant) for run in held if run.result is not None}
+    ends: dict[Arm, None] = {}
+    for points in request.points.values():
+        left = [p for p in points if not ended or (p.recipe.digest, p.variant) not in ended]
+        for pick in (min, max):
+            if left:
+                p = pick(left, key=lambda point: (point.trunk.n_layers, point.n_params))
+                ends[Arm(p.variant, p.n_params, p.flops_per_token, None, p.recipe)] = None
+    return tuple(ends)
 
 
 def run(request: Request, plan: Plan, place: Place, watcher: Watcher) -> int:
@@ -120,11 +140,22 @@ def lines(request: Request, plan: Plan, step_s: TimeModel) -> list[str]:
         *(f"warning: {doubt}" for doubt in doubts.of(data, max(tokens), n_eval_tokens)),
         computing(plan),
         *([plan.threads_by] if plan.threads_by else []),
+        *([plan.workers_by] if plan.workers_by else []),
+        *_memory(plan),
     ] + (
         []
         if seconds is None
         else [f"predicted time of the training steps of the first look: {duration(seconds)}"]
     )
+
+
+def _memory(plan: Plan) -> list[str]:
+    """What a training step holds, at the shallowest and the deepest shapes; not where unknown."""
+    held = sorted(arm.memory.peak for arm in plan.arms if arm.memory is not None)
+    if not held:
+        return []
+    ends = dict.fromkeys(map(megabytes, (held[0], held[-1])))
+    return [f"memory of a training step, shallowest and deepest shapes: {' to '.join(ends)}"]
 
 
 def _fresh_seeds(asked: Search, store: Store, study: str) -> tuple[int, ...]:

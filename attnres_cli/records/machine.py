@@ -1,4 +1,4 @@
-"""What Linux lets this process use of the machine: cores, by whose word; and its memory killer."""
+"""What Linux lets this process use of the machine, by whose word: cores, memory and its killer."""
 
 from __future__ import annotations
 
@@ -34,6 +34,25 @@ def most_threads() -> int | None:
     """What OMP_NUM_THREADS says of a process; None where it says nothing, or no number."""
     said = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()  # others are of inner loops
     return int(said) if said.isdecimal() and 0 < int(said) < 10**6 else None
+
+
+def memory() -> tuple[int | None, str]:
+    """Bytes of memory and swap that processes of our control group may have together, and whose
+    word that is. None where the system does not tell.
+    """
+    lines = (line.partition(":") for line in _text(_PROC / "meminfo").splitlines())
+    told = {name: int(rest.split()[0]) * 1024 for name, _, rest in lines if rest.strip()}
+    if "MemTotal" not in told:
+        return None, ""
+    limits = [_text(folder / name).strip() for folder in _groups("memory") for name in _LIMITS]
+    least = min((int(limit) for limit in limits if limit.isdecimal()), default=told["MemTotal"])
+    swap = told.get("SwapTotal", 0)
+    if least < told["MemTotal"]:
+        return least + swap, "this container"
+    return told["MemTotal"] + swap, "this machine"
+
+
+_LIMITS = ("memory.max", "memory.limit_in_bytes")  # of control groups, version 2 and 1
 
 
 def memory_kills() -> int | None:

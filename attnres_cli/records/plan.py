@@ -21,10 +21,29 @@ _WEIGHT_BYTES = 4  # float32, whatever the precision of a step
 
 
 @dataclass(frozen=True)
+class Memory:
+    """What a training step holds and does, counted (train/memory.py), not compiled.
+
+    Attributes:
+        weights: bytes, there from the run's start to its end.
+        optimiser: bytes of its state, there from the first step on.
+        peak: the most bytes held at once: both, and activations, logits and gradients.
+        made: bytes of all tensors that one micro-batch and the update make.
+        n_operations: how many make or change a tensor in that.
+    """
+
+    weights: int
+    optimiser: int
+    peak: int
+    made: int
+    n_operations: int
+
+
+@dataclass(frozen=True)
 class Arm:
-    """A variant in this experiment, by the code that trains it now. step_s (seconds per step) is
-    None until it is timed; `recipe` is None where it is the plan's, else `how` says what it was
-    made for.
+    """A variant in this experiment, by the code that trains it now. step_s (seconds per step) and
+    `memory` are None until timed and counted; `recipe` is None where it is the plan's, else `how`
+    says what it was made for.
     """
 
     variant: str
@@ -34,6 +53,7 @@ class Arm:
     recipe: Recipe | None = None
     how: Matched | Tuned | Given | None = None
     code: Code = UNKNOWN
+    memory: Memory | None = None
 
 
 @dataclass(frozen=True)
@@ -53,6 +73,7 @@ class Plan:
     terms: Terms = SHARED
     data: DataDescription | None = None  # None: nobody is told about it
     threads_by: str = ""  # threads of each run, and whose word that is
+    workers_by: str = ""  # where memory, or a GPU's room, decided how many there are
     begun: Mapping[Identity, int] = field(default_factory=dict)  # steps that runs go on from
 
     def recipe_of(self, arm: Arm) -> Recipe:

@@ -13,15 +13,15 @@ from attnres_cli.records.plan import TIMED_STEPS, Arm, Plan, n_tokens
 from attnres_cli.records.search_records import Search
 from attnres_cli.report.table import Column, Report, Table
 from attnres_cli.verdict import labels
-from attnres_cli.verdict.format import between, computing, duration, plural
+from attnres_cli.verdict.format import between, computing, duration, megabytes, plural
 
 
 def plan_of(plan: Plan, title: str = "") -> Report:
-    """What will be done: per arm its size and speed, in all the runs, FLOPs and time. JSON and CSV
-    have a record per arm; in a plan that tunes there is one per learning rate.
+    """What will be done: per arm its size, memory and speed, in all the runs, FLOPs and time. JSON
+    and CSV have a record per arm; in a plan that tunes there is one per learning rate.
     """
     has_own = any(arm.recipe is not None for arm in plan.arms)
-    names = ["params", "FLOPs/token", "ms/step", "to train"]
+    names = ["params", "FLOPs/token", "memory", "ms/step", "to train"]
     columns = [Column("variant", "code"), *[Column("its own", "text")] * has_own]
     by_variant: dict[str, list[Arm]] = {}
     for arm in plan.arms:
@@ -32,7 +32,9 @@ def plan_of(plan: Plan, title: str = "") -> Report:
         speed = f"{1000 * arm.step_s:.1f}" if arm.step_s is not None else "-"
         left = f"{to_train.count(variant)} of {len(arms) * len(plan.seeds)}"
         own = [f"{mine[0]} to {mine[-1]}" if len(arms) > 1 else mine[0]] * has_own
-        rows.append([variant, *own, f"{arm.n_params:,}", f"{arm.flops_per_token:.3g}", speed, left])
+        memory = "-" if arm.memory is None else megabytes(arm.memory.peak)
+        sizes = [f"{arm.n_params:,}", f"{arm.flops_per_token:.3g}", memory]
+        rows.append([variant, *own, *sizes, speed, left])
     table = Table("", [*columns, *map(Column, names)], rows)
     records = [_record(arm, plan) for arm in plan.arms]
     return Report(
@@ -58,7 +60,9 @@ def plan_of_search(
     records = [{"variant": spec, "trials": n} for spec, n in n_trials.items()]
     document = {key: value for key, value in asked.items() if key != "families"}
     document |= {"workers": len(plan.devices), "settings": asdict(plan.settings)}
-    document |= {"threads_by": plan.threads_by, "seconds": seconds, "designs": records}
+    document |= {"threads_by": plan.threads_by, "workers_by": plan.workers_by}
+    held = [arm.memory.peak for arm in plan.arms if arm.memory is not None]
+    document |= {"memory_bytes": max(held, default=None), "seconds": seconds, "designs": records}
     return Report("", text=lines, document=document, fields=("variant", "trials"), records=records)
 
 
@@ -69,6 +73,9 @@ def _record(arm: Arm, plan: Plan) -> dict[str, Any]:
         "recipe_digest": plan.recipe_of(arm).digest,
         "n_params": arm.n_params,
         "flops_per_token": arm.flops_per_token,
+        "memory_bytes": arm.memory and arm.memory.peak,
+        "weights_bytes": arm.memory and arm.memory.weights,
+        "optimiser_bytes": arm.memory and arm.memory.optimiser,
         "step_s": arm.step_s,
         "runs": len(plan.seeds),
         "to_train": sum(each == arm for each, _ in plan.missing),
@@ -92,6 +99,7 @@ def _document(plan: Plan, title: str) -> dict[str, Any]:
         "workers": len(plan.devices),
         "settings": asdict(plan.settings),
         "threads_by": plan.threads_by,
+        "workers_by": plan.workers_by,
         "to_train": len(plan.missing),
         "going_on": going_on,
         "flops": plan.flops,
@@ -138,15 +146,21 @@ def _lines(plan: Plan) -> list[str]:
         *(labels.of_data(plan.data, plan.recipe, tokens) if plan.data else []),
         computing(plan),
         *([plan.threads_by] if plan.threads_by else []),
+        *([plan.workers_by] if plan.workers_by else []),
         *([labels.whose_rates(plan.terms)] if plan.terms.by_design else []),
         *labels.remaining(plan.arm_recipes),
     ]
     if plan.missing and plan.settings.compiled:
         lines.append("compiling every arm: about a minute each the first time, seconds after that")
     if plan.missing:
-        kept, written = _megabytes(plan.kept_bytes), _megabytes(plan.checkpoint_bytes)
+        kept, written = megabytes(plan.kept_bytes), megabytes(plan.checkpoint_bytes)
         what = "final weights" + (", and to train further from" if plan.can_go_on else "")
         lines.append(f"disk: {kept} for {what}; while it trains up to {written} more")
+        if any(arm.memory for arm in plan.arms):
+            lines.append(
+                "memory: the most that a training step holds (weights, optimiser state, "
+                "activations, logits, gradients), not compiled; each process takes some 0.4 GB more"
+            )
         lines.append(_prediction(plan))
     return lines
 
@@ -165,11 +179,6 @@ def _going_on(plan: Plan) -> list[str]:
     begun = [f"{arm.variant} seed {n} from step {step:,}" for arm, n, step in steps if step]
     goes = "goes" if len(begun) == 1 else "go"
     return [f"{len(begun)} of them {goes} on: {', '.join(begun)}"] if begun else []
-
-
-def _megabytes(n_bytes: int) -> str:
-    """20 MB, 1.3 GB; never 0."""
-    return f"{n_bytes / 1e9:,.1f} GB" if n_bytes >= 1e9 else f"{max(1, round(n_bytes / 1e6))} MB"
 
 
 def _prediction(plan: Plan) -> str:

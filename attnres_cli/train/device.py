@@ -18,6 +18,7 @@ from attnres_cli.config.recipe import Recipe
 from attnres_cli.errors import DeviceError, UsageError, unknown
 from attnres_cli.nn.depthmix.engines import NAMES, has_triton, interprets_triton
 from attnres_cli.nn.measure import cpu_name
+from attnres_cli.records import machine
 from attnres_cli.records.run import Settings
 
 # Compiling costs about a minute per arm and saves a sixth of an eager step on a CPU, about two
@@ -108,6 +109,18 @@ def _has_compiler(kind: str) -> bool:
     if kind == "cuda":
         return has_triton()
     return shutil.which(os.environ.get("CXX", "g++")) is not None
+
+
+def memory_there(device: str) -> tuple[int | None, str]:
+    """Bytes that all runs on a device have together, None where the system does not tell; in words
+    whose they are: `this machine has 16.8 GB`.
+    """
+    if torch.device(device).type == "cuda":
+        there: int | None = torch.cuda.get_device_properties(device).total_memory
+        whose = f"{device} ({torch.cuda.get_device_name(device)})"
+    else:
+        there, whose = machine.memory()
+    return there, "" if there is None else f"{whose} has {there / 1e9:,.1f} GB"
 
 
 def reset_peak(device: str) -> None:

@@ -76,7 +76,8 @@ class Trainer:
         model = Transformer(shape, design)
         model.checkpoints_activations = recipe.train.checkpoint_activations
         init_weights(model, self.spec.seed)
-        self.model = model.to(self.device)
+        is_there = self.device.type == "cpu"  # nn.Module.to takes no tensors without numbers
+        self.model = model if is_there else model.to(self.device)
         self.optimizers = make_optimizers(self.model, recipe.optim)
         self.batches = Batches(self.spec, self.tokens, self.device)
         self.forward = self._compiled() if self.settings.compiled else self.model

@@ -60,6 +60,11 @@ def multiple(value: float) -> str:
     return f"{value:.2f}x" if value < 100 else "over 100x"
 
 
+def megabytes(n_bytes: int) -> str:
+    """20 MB, 1.3 GB; never 0."""
+    return f"{n_bytes / 1e9:,.1f} GB" if n_bytes >= 1e9 else f"{max(1, round(n_bytes / 1e6))} MB"
+
+
 def computing(plan: Plan) -> str:
     """How the runs of a plan are computed: `2 workers, each cpu fp32 eager, 1 thread, ...`."""
     settings, hands = plan.settings, plural(len(plan.devices), "worker")

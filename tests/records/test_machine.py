@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from attnres_cli.records import machine
-from attnres_cli.records.machine import cores, memory_kills, most_threads
+from attnres_cli.records.machine import cores, memory, memory_kills, most_threads
 
 Tree = Callable[[dict[str, str]], None]
 
@@ -57,6 +57,33 @@ def test_the_tightest_quota_of_either_version_bounds_the_cores(
 
     assert (cores().n, cores().by) == (n, by)
     assert cores().numbers == (0, 1, 2, 3)
+
+
+MEMINFO = "MemTotal:       16000 kB\nMemFree:  10 kB\nHugepagesize: 1 kB\nSwapTotal:  1000 kB\n"
+
+
+@pytest.mark.parametrize(
+    ("files", "kib", "whose"),
+    [
+        ({}, 17000, "this machine"),
+        ({"proc/self/cgroup": V2, "cgroup/jobs/mine/memory.max": "max\n"}, 17000, "this machine"),
+        ({"proc/self/cgroup": V2, "cgroup/jobs/memory.max": "4096000\n"}, 5000, "this container"),
+        ({"proc/self/cgroup": V1, "cgroup/memory/jobs/memory.limit_in_bytes": "2048000\n",
+          "cgroup/memory/memory.limit_in_bytes": "9223372036854771712\n"}, 3000, "this container"),
+    ],
+)  # fmt: skip
+def test_memory_is_the_least_of_the_machine_and_its_groups_with_swap(
+    tree: Tree, files: dict[str, str], kib: int, whose: str
+):
+    tree({"proc/meminfo": MEMINFO, **files})
+
+    assert memory() == (kib * 1024, whose)
+
+
+def test_memory_that_is_not_told_is_not_known(tree: Tree):
+    tree({})
+
+    assert memory() == (None, "")
 
 
 def test_an_affinity_bounds_the_cores(tree: Tree, monkeypatch: pytest.MonkeyPatch):

@@ -1,0 +1,165 @@
+"""What cannot fit is refused with what to type, and that then fits; what fits is not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from commands import attnres
+
+from attnres_cli.config.recipe import load
+from attnres_cli.data import sources
+from attnres_cli.errors import DeviceError
+from attnres_cli.lab import grid, memory
+from attnres_cli.records.plan import Plan
+from attnres_cli.report.plans import plan_of
+from attnres_cli.train.trainer import Trainer
+
+pytestmark = pytest.mark.filterwarnings("ignore:training is not compiled")
+There = Callable[[float], None]
+BASE = ["train.batch_size=12", "model.seq_len=64"]
+
+
+@pytest.fixture
+def there(monkeypatch: pytest.MonkeyPatch) -> There:
+    """Makes the machine one of so many bytes."""
+
+    monkeypatch.setattr(memory, "_PROCESS_BYTES", 0)
+
+    def give(n_bytes: float) -> None:
+        monkeypatch.setattr(
+            memory, "memory_there", lambda _device: (int(n_bytes), "this machine has little")
+        )
+
+    return give
+
+
+def plan_for(*changes: str, specs: Sequence[str] = ("standard", "mhc"), workers: int = 1) -> Plan:
+    recipe = load("smoke", [*BASE, *changes])
+    arms = grid.resolve(specs, recipe, 256)
+    return grid.make(recipe, arms, (0, 1), sources.load(recipe).fingerprint, "cpu", workers)
+
+
+def fitted(plan: Plan, workers: int | None = None) -> Plan:
+    return memory.fitted(plan, sources.load(plan.recipe), workers)
+
+
+def peaks(plan: Plan) -> list[int]:
+    return [arm.memory.peak for arm in fitted(plan).arms if arm.memory is not None]
+
+
+def test_a_run_that_fits_with_the_margin_is_not_refused(there: There):
+    small, large = peaks(plan_for())
+    assert small < large
+
+    there(large / 1.14)
+    assert peaks(plan_for()) == [small, large]
+
+    there(large / 1.16)
+    with pytest.raises(DeviceError, match=r"a run of mhc needs .* of a step\), and this machine"):
+        fitted(plan_for())
+
+
+@pytest.mark.parametrize("share", [0.8, 0.3])
+def test_what_to_type_then_fits(there: There, share: float):
+    most = max(peaks(plan_for())) * share
+    there(most)
+
+    with pytest.raises(DeviceError) as refused:
+        fitted(plan_for())
+
+    typed = str(refused.value).rpartition(": ")[2].split()
+    assert typed[::2] == ["--set"] * len(typed[::2])
+    assert max(peaks(plan_for(*typed[1::2]))) <= most
+
+
+def test_where_nothing_fits_nothing_is_promised(there: There):
+    there(1000)
+
+    with pytest.raises(DeviceError, match="not one sequence at a time fits"):
+        fitted(plan_for())
+
+
+def test_runs_that_have_ended_need_no_memory(there: There):
+    plan = plan_for()
+    there(1000)
+
+    ended = replace(plan, done=frozenset(spec.identity for spec in plan.specs))
+
+    assert fitted(ended).arms == plan.arms
+
+
+def test_workers_are_as_many_as_fit_and_those_typed_are_refused(there: There):
+    small, large = peaks(plan_for())
+    there((small + large) / 1.2)
+    plan = plan_for(workers=2)
+
+    fewer = fitted(plan)
+
+    assert len(fewer.devices) == 1
+    assert "1 worker, not 2, for want of memory: 2 workers at once need" in fewer.workers_by
+    assert fewer.workers_by in plan_of(fewer).notes
+    with pytest.raises(DeviceError, match=r"2 workers at once need .*: --workers 1$"):
+        fitted(plan, workers=2)
+
+
+def test_the_plan_has_the_memory_in_every_format():
+    report = plan_of(fitted(plan_for()))
+
+    (table,) = report.tables
+    assert "memory" in [column.title for column in table.columns]
+    assert all(row[3].endswith(" MB") for row in table.rows)
+    assert report.records[0]["memory_bytes"] == peaks(plan_for())[0]
+    assert {"weights_bytes", "optimiser_bytes"} <= set(report.fields)
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "n_bytes", "expected"),
+    [
+        ("NVIDIA H100 80GB HBM3", [], 80e9, 2),  # launching is all
+        ("NVIDIA H100 80GB HBM3", ["model.d_model=2048", "train.batch_size=64"], 80e9, 1),
+        ("NVIDIA H100 80GB HBM3", ["train.compile=on"], 80e9, 1),
+        ("NVIDIA H100 80GB HBM3", [], 1.9e9, 1),  # one fits
+        ("a GPU of which nothing is known", [], 80e9, 1),
+    ],
+)
+def test_a_gpu_that_is_idle_by_arithmetic_has_two_workers(
+    there: There, name: str, changes: list[str], n_bytes: float, expected: int
+):
+    plan = plan_for(*changes)
+    compiled = plan.recipe.train.compile == "on"
+    settings = replace(plan.settings, device="cuda", device_name=name, compiled=compiled)
+    plan = replace(plan, devices=("cuda:0",), settings=settings)
+    there(n_bytes)
+
+    found = fitted(plan)
+
+    assert found.devices == ("cuda:0",) * expected
+    assert ("2 workers: by arithmetic, a step of " in found.workers_by) == (expected == 2)
+    assert fitted(found) == found
+    assert len(fitted(plan, workers=1).devices) == 1
+
+
+def test_a_design_is_counted_once(monkeypatch: pytest.MonkeyPatch):
+    fitted(plan_for())
+    monkeypatch.setattr(Trainer, "__init__", None)
+
+    assert len(peaks(plan_for("optim.lr=1e-3", "train.tokens=1M"))) == 2
+
+
+def test_nothing_is_written_of_what_is_refused(
+    there: There,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+):
+    monkeypatch.chdir(tmp_path)
+    there(10**6)
+
+    for extra in ([], ["--dry-run"]):
+        code, _, told = attnres(capsys, "ablate", "standard", "--recipe", "smoke", *extra)
+        assert code == 2
+        assert "and this machine has little: --set train." in told
+        assert not list(tmp_path.iterdir())
