@@ -1,19 +1,36 @@
 """Triton kernels of depth mixing. They know tiles and pointers; ops.py knows tensors.
 
-N tokens, D width, H heads of DH = D / H channels, S sources of a read, R sites that read a source,
-K gradients of reads, G sites of a group. Sources and gradients come as tuples of
-pointers, so that nothing is stacked; a tuple is padded with copies of its last member, which
-`n_...` masks, so that kernels are compiled for a few lengths and not for each. Scores are
-(R, N, H) in float32 with rows `z_row` apart; Z_STEP is H, or 0 for a table, whose scores do not
-depend on the token. NORM is 0 for softmax, 1 for sigmoid, 2 for none.
+N tokens, D width, H heads, S sources of a read, R sites that read a source, K gradients of reads,
+G sites of a group. All tensors are dense. A mix and a gather do not know heads: (N, H) tokens and
+heads are their rows, each WIDTH = D / H wide, and row m has the score m % period, where a table has
+a period of H, since its scores do not depend on the token. Scores are (R, N, H) in float32, their
+sites `z_row` apart. NORM is 0 for softmax, 1 for sigmoid, 2 for none.
 
-Every sum runs in float32, in one order: two runs give equal bits. Token offsets are 64 bits wide.
+Sources and gradients come as tuples of pointers, so that nothing is stacked. A tuple is padded to
+one of a few lengths, and a loop takes CHUNK of its members at a time, so that few kernels are
+compiled, of code as long as a chunk.
+
+Every sum runs in float32, in one order: two runs give equal bits. Offsets are 64 bits wide.
 """
 
 from __future__ import annotations
 
 import triton
 import triton.language as tl
+
+CHUNK = tl.constexpr(4)
+"""Members of a tuple that a loop takes at a time. Their loads are under way together."""
+
+_LOWEST = tl.constexpr(-3.0e38)
+
+
+@triton.jit
+def _pick(items, first, j: tl.constexpr):
+    """items[first + j]; `first`, a multiple of CHUNK, is known at run time alone."""
+    item = items[j]
+    for other in tl.static_range(CHUNK, len(items), CHUNK):
+        item = tl.where(first == other, items[other + j], item)
+    return item
 
 
 @triton.jit
@@ -30,230 +47,249 @@ def _weight(z, largest, inverse_sum, NORM: tl.constexpr):
     return z
 
 
-@triton.jit(do_not_specialize=["n_tokens", "n_rows", "z_row"])
-def scores_kernel(
-    v, w, z, r, n_tokens, n_rows, v_row, z_row, eps,
-    D: tl.constexpr, HEADS: tl.constexpr, NORMALISE: tl.constexpr, PRECISION: tl.constexpr,
-    BLOCK_N: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_D: tl.constexpr,
+@triton.jit
+def _join(
+    largest, total, acc, sources, scores, n_sources, at, at_z, inside, inside_z,
+    NORM: tl.constexpr,
 ):  # fmt: skip
-    """z[l, n, h] = r_n (v_n . w_l) over head h, r_n = 1 / rms(v_n). Grid: token tiles."""
-    DH: tl.constexpr = D // HEADS
-    n = tl.program_id(0).to(tl.int64) * BLOCK_N + tl.arange(0, BLOCK_N)
-    rows, d = tl.arange(0, BLOCK_R), tl.arange(0, BLOCK_D)
-    in_n, in_r = n < n_tokens, rows < n_rows
-    row = v + n[:, None] * v_row
-    inverse_rms = tl.full([BLOCK_N], 1.0, tl.float32)
-    if NORMALISE:
-        squares = tl.zeros([BLOCK_N], tl.float32)
-        for start in range(0, D, BLOCK_D):
-            c = start + d
-            x = tl.load(row + c[None, :], mask=in_n[:, None] & (c < D)[None, :], other=0.0)
-            x = x.to(tl.float32)
-            squares += tl.sum(x * x, axis=1)
-        inverse_rms = 1.0 / tl.sqrt(squares / D + eps)
-        tl.store(r + n, inverse_rms, mask=in_n)
-    for h in range(HEADS):
-        dots = tl.zeros([BLOCK_N, BLOCK_R], tl.float32)
-        for start in range(0, DH, BLOCK_D):
-            c = h * DH + start + d
-            in_d = start + d < DH
-            x = tl.load(row + c[None, :], mask=in_n[:, None] & in_d[None, :], other=0.0)
-            q = tl.load(
-                w + rows[None, :] * D + c[:, None], mask=in_r[None, :] & in_d[:, None], other=0.0
-            )
-            dots = tl.dot(x.to(tl.float32), q, dots, input_precision=PRECISION)
-        at = z + rows.to(tl.int64)[None, :] * z_row + n[:, None] * HEADS + h
-        tl.store(at, dots * inverse_rms[:, None], mask=in_n[:, None] & in_r[None, :])
-
-
-@triton.jit(do_not_specialize=["n_sources", "n_tokens"])
-def mix_kernel(
-    sources, rows, scores, out, constants, n_sources, n_tokens,
-    S: tl.constexpr, D: tl.constexpr, HEADS: tl.constexpr, NORM: tl.constexpr,
-    Z_STEP: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
-):  # fmt: skip
-    """out[n] = sum_i a_in v_i[n]; constants (2, N, H) of the softmax: largest score, 1 / sum.
-
-    Grid: token tiles x tiles of the width within a head.
+    """What (G, N) sites and rows have mixed, joined by more sources: the largest score, the sum of
+    weights relative to it, and the weighted sum (G, N, BLOCK_D).
     """
-    DH: tl.constexpr = D // HEADS
-    TILES: tl.constexpr = (DH + BLOCK_D - 1) // BLOCK_D
-    n = tl.program_id(0).to(tl.int64) * BLOCK_N + tl.arange(0, BLOCK_N)
-    head, tile = tl.program_id(1) // TILES, tl.program_id(1) % TILES
-    d = tile * BLOCK_D + tl.arange(0, BLOCK_D)
-    in_n = n < n_tokens
-    mask = in_n[:, None] & (d < DH)[None, :]
-    column = head * DH + d[None, :]
-    largest = tl.full([BLOCK_N], float("-inf"), tl.float32)
-    total = tl.zeros([BLOCK_N], tl.float32)
-    acc = tl.zeros([BLOCK_N, BLOCK_D], tl.float32)
-    if NORM == 0:
-        for i in tl.static_range(S):
-            there = in_n & (i < n_sources)
-            z = tl.load(scores[i] + n * Z_STEP + head, mask=there, other=float("-inf"))
-            largest = tl.maximum(largest, z)
-        largest = tl.where(in_n, largest, 0.0)
-    for i in tl.static_range(S):
-        there = in_n & (i < n_sources)
-        z = tl.load(scores[i] + n * Z_STEP + head, mask=there, other=float("-inf"))
-        a = tl.where(there, _weight(z, largest, 1.0, NORM), 0.0)
-        total += a
-        at = sources[i] + n[:, None] * rows[i] + column
-        acc += a[:, None] * tl.load(at, mask=mask & (i < n_sources), other=0.0).to(tl.float32)
-    if NORM == 0:
-        inverse_sum = 1.0 / tl.where(in_n, total, 1.0)
-        acc *= inverse_sum[:, None]
-        if tile == 0:
-            nh = n * HEADS + head
-            tl.store(constants + nh, largest, mask=in_n)
-            tl.store(constants + (n + n_tokens) * HEADS + head, inverse_sum, mask=in_n)
-    tl.store(out + n[:, None] * D + column, acc.to(out.dtype.element_ty), mask=mask)
+    for first in range(0, n_sources, CHUNK):
+        zs, most = (), largest
+        for j in tl.static_range(CHUNK):
+            there = inside_z & (first + j < n_sources)
+            z = tl.load(_pick(scores, first, j) + at_z, mask=there, other=float("-inf"))
+            zs = zs + (z,)  # noqa: RUF005
+            most = tl.maximum(most, z)
+        if NORM == 0:
+            scale = tl.exp(largest - most)
+            total *= scale
+            acc *= scale[:, :, None]
+            largest = most
+        for j in tl.static_range(CHUNK):
+            there = first + j < n_sources
+            a = tl.where(inside_z & there, _weight(zs[j], largest, 1.0, NORM), 0.0)
+            total += a
+            x = tl.load(_pick(sources, first, j) + at, mask=inside & there, other=0.0)
+            acc += a[:, :, None] * x.to(tl.float32)[None, :, :]
+    return largest, total, acc
 
 
-@triton.jit(do_not_specialize=["n_sources", "n_tokens", "n_sites", "z_row"])
+@triton.jit
+def _mixed(
+    wide, wide_scores, narrow, narrow_scores, n_wide, n_narrow, at, at_z, inside, inside_z,
+    NORM: tl.constexpr,
+    BLOCK_G: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
+):  # fmt: skip
+    """_join of the float32 sources and of the others."""
+    largest = tl.full([BLOCK_G, BLOCK_N], _LOWEST, tl.float32)
+    total = tl.zeros([BLOCK_G, BLOCK_N], tl.float32)
+    acc = tl.zeros([BLOCK_G, BLOCK_N, BLOCK_D], tl.float32)
+    largest, total, acc = _join(
+        largest, total, acc, wide, wide_scores, n_wide, at, at_z, inside, inside_z, NORM
+    )
+    largest, total, acc = _join(
+        largest, total, acc, narrow, narrow_scores, n_narrow, at, at_z, inside, inside_z, NORM
+    )
+    return largest, tl.where(inside_z, total, 1.0), acc
+
+
+@triton.jit(do_not_specialize=["n_wide", "n_narrow", "n_rows", "period"])
+def mix_kernel(
+    wide, wide_scores, narrow, narrow_scores, out, constants, n_wide, n_narrow, n_rows, period,
+    WIDTH: tl.constexpr, NORM: tl.constexpr,
+    BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
+):  # fmt: skip
+    """out[m] = sum_i a_im v_i[m]; constants (2, rows) of the softmax: largest score, 1 / sum.
+
+    Grid: tiles of rows x tiles of the width.
+    """
+    m = tl.program_id(0).to(tl.int64) * BLOCK_N + tl.arange(0, BLOCK_N)
+    d = tl.program_id(1) * BLOCK_D + tl.arange(0, BLOCK_D)
+    here = m < n_rows
+    at, inside = m[:, None] * WIDTH + d[None, :], here[:, None] & (d < WIDTH)[None, :]
+    largest, total, acc = _mixed(
+        wide, wide_scores, narrow, narrow_scores, n_wide, n_narrow,
+        at, (m % period)[None, :], inside, here[None, :], NORM, 1, BLOCK_N, BLOCK_D,
+    )  # fmt: skip
+    if NORM == 0:
+        acc /= total[:, :, None]
+        if tl.program_id(1) == 0:
+            tl.store(constants + m[None, :], largest, mask=here[None, :])
+            tl.store(constants + n_rows + m[None, :], 1.0 / total, mask=here[None, :])
+    tl.store(out + at[None], acc.to(out.dtype.element_ty), mask=inside[None])
+
+
+@triton.jit(do_not_specialize=["n_wide", "n_narrow", "n_rows", "period", "n_sites", "z_row"])
 def mix_group_kernel(
-    sources, rows, scores, mixed, score, n_sources, n_tokens, n_sites, z_row,
-    S: tl.constexpr, D: tl.constexpr, HEADS: tl.constexpr, NORM: tl.constexpr,
-    Z_STEP: tl.constexpr, BLOCK_G: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
+    wide, wide_scores, narrow, narrow_scores, mixed, score, n_wide, n_narrow, n_rows, period,
+    n_sites, z_row,
+    WIDTH: tl.constexpr, NORM: tl.constexpr,
+    BLOCK_G: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
     """The same for the G sites of a group at once, every source read once.
 
-    Under a softmax score[g, n] = log sum_i exp(z_i[g, n]): mixed[g] with this score is to a later
+    Under a softmax score[g, m] = log sum_i exp(z_i[g, m]): mixed[g] with this score is to a later
     mix one source like any other, and stands for all that it holds. Grid as mix_kernel's.
     """
-    DH: tl.constexpr = D // HEADS
-    TILES: tl.constexpr = (DH + BLOCK_D - 1) // BLOCK_D
-    n = tl.program_id(0).to(tl.int64) * BLOCK_N + tl.arange(0, BLOCK_N)
-    head, tile = tl.program_id(1) // TILES, tl.program_id(1) % TILES
-    d = tile * BLOCK_D + tl.arange(0, BLOCK_D)
+    m = tl.program_id(0).to(tl.int64) * BLOCK_N + tl.arange(0, BLOCK_N)
+    d = tl.program_id(1) * BLOCK_D + tl.arange(0, BLOCK_D)
     g = tl.arange(0, BLOCK_G).to(tl.int64)[:, None]
-    in_n, in_d = n < n_tokens, d < DH
-    inside = (g < n_sites) & in_n[None, :]  # (G, N)
-    column = head * DH + d
-    at_z = g * z_row + n[None, :] * Z_STEP + head
-    largest = tl.full([BLOCK_G, BLOCK_N], float("-inf"), tl.float32)
-    total = tl.zeros([BLOCK_G, BLOCK_N], tl.float32)
-    acc = tl.zeros([BLOCK_G, BLOCK_N, BLOCK_D], tl.float32)
+    here = m < n_rows
+    at, inside = m[:, None] * WIDTH + d[None, :], here[:, None] & (d < WIDTH)[None, :]
+    inside_z = (g < n_sites) & here[None, :]
+    largest, total, acc = _mixed(
+        wide, wide_scores, narrow, narrow_scores, n_wide, n_narrow,
+        at, g * z_row + (m % period)[None, :], inside, inside_z, NORM, BLOCK_G, BLOCK_N, BLOCK_D,
+    )  # fmt: skip
+    at_g = g * n_rows + m[None, :]
     if NORM == 0:
-        for i in tl.static_range(S):
-            z = tl.load(scores[i] + at_z, mask=inside & (i < n_sources), other=float("-inf"))
-            largest = tl.maximum(largest, z)
-        largest = tl.where(inside, largest, 0.0)
-    for i in tl.static_range(S):
-        there = i < n_sources
-        z = tl.load(scores[i] + at_z, mask=inside & there, other=float("-inf"))
-        a = tl.where(inside & there, _weight(z, largest, 1.0, NORM), 0.0)
-        total += a
-        at = sources[i] + n[:, None] * rows[i] + column[None, :]
-        x = tl.load(at, mask=in_n[:, None] & in_d[None, :] & there, other=0.0).to(tl.float32)
-        acc += a[:, :, None] * x[None, :, :]
-    gn = g * n_tokens + n[None, :]
-    if NORM == 0:
-        total = tl.where(inside, total, 1.0)
         acc /= total[:, :, None]
-        if tile == 0:
-            tl.store(score + gn * HEADS + head, largest + tl.log(total), mask=inside)
-    at_out = mixed + gn[:, :, None] * D + column[None, None, :]
-    tl.store(at_out, acc, mask=inside[:, :, None] & in_d[None, None, :])
+        if tl.program_id(1) == 0:
+            tl.store(score + at_g, largest + tl.log(total), mask=inside_z)
+    at_out = mixed + at_g[:, :, None] * WIDTH + d[None, None, :]
+    tl.store(at_out, acc, mask=inside_z[:, :, None] & (d < WIDTH)[None, None, :])
 
 
-@triton.jit(do_not_specialize=["n_grads", "n_tokens", "z_row", "ds_row"])
+@triton.jit(do_not_specialize=["n_tokens", "n_sites", "z_row"])
+def scores_kernel(
+    v, w, z, r, n_tokens, n_sites, z_row, eps,
+    D: tl.constexpr, HEADS: tl.constexpr, NORMALISE: tl.constexpr, PRECISION: tl.constexpr,
+    BLOCK_N: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_D: tl.constexpr,
+):  # fmt: skip
+    """z[l, n, h] = r_n (v_n . w_l) over head h, r_n = 1 / rms(v_n). Grid: token tiles.
+
+    The source is read once: the products of all heads wait for r_n in registers.
+    """
+    WIDTH: tl.constexpr = D // HEADS
+    n = tl.program_id(0).to(tl.int64) * BLOCK_N + tl.arange(0, BLOCK_N)
+    rows, d = tl.arange(0, BLOCK_R), tl.arange(0, BLOCK_D)
+    in_n, in_r = n < n_tokens, rows < n_sites
+    squares, dots = tl.zeros([BLOCK_N], tl.float32), ()
+    for h in tl.static_range(HEADS):
+        product = tl.zeros([BLOCK_N, BLOCK_R], tl.float32)
+        for start in range(0, WIDTH, BLOCK_D):
+            c, in_d = h * WIDTH + start + d, start + d < WIDTH
+            at = v + n[:, None] * D + c[None, :]
+            x = tl.load(at, mask=in_n[:, None] & in_d[None, :], other=0.0).to(tl.float32)
+            at_w = w + rows[None, :] * D + c[:, None]
+            q = tl.load(at_w, mask=in_r[None, :] & in_d[:, None], other=0.0)
+            squares += tl.sum(x * x, axis=1)
+            product = tl.dot(x, q, product, input_precision=PRECISION)
+        dots = dots + (product,)  # noqa: RUF005
+    inverse_rms = tl.full([BLOCK_N], 1.0, tl.float32)
+    if NORMALISE:
+        inverse_rms = 1.0 / tl.sqrt(squares / D + eps)
+        tl.store(r + n, inverse_rms, mask=in_n)
+    at_z = z + rows.to(tl.int64)[None, :] * z_row + n[:, None] * HEADS
+    for h in tl.static_range(HEADS):
+        z_h = dots[h] * inverse_rms[:, None]
+        tl.store(at_z + h, z_h, mask=in_n[:, None] & in_r[None, :])
+
+
+@triton.jit(do_not_specialize=["n_grads", "n_rows", "period", "z_row", "ds_row", "has_start"])
 def gather_kernel(
-    v, z, g, g_rows, constants, deltas, start, acc, ds,
-    n_grads, n_tokens, v_row, z_row, ds_row,
-    K: tl.constexpr, D: tl.constexpr, HEADS: tl.constexpr, NORM: tl.constexpr,
-    Z_STEP: tl.constexpr, HAS_START: tl.constexpr,
+    v, z, gs, constants, deltas, start, acc, ds,
+    n_grads, n_rows, period, z_row, ds_row, has_start,
+    WIDTH: tl.constexpr, NORM: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
     """What K later sites send back to a source.
 
-    acc[n] = start[n] + sum_k a_k g_k[n]; ds[k, n] = the score's gradient. Grid: token tiles x
-    heads; a head's channels lie in one tile, since a dot product runs over them.
+    acc[m] = start[m] + sum_k a_k g_k[m]; ds[k, m] = the score's gradient. Grid: tiles of rows; a
+    row lies in one tile, since a dot product runs over it.
     """
-    DH: tl.constexpr = D // HEADS
-    n = tl.program_id(0).to(tl.int64) * BLOCK_N + tl.arange(0, BLOCK_N)
-    head = tl.program_id(1)
+    m = tl.program_id(0).to(tl.int64) * BLOCK_N + tl.arange(0, BLOCK_N)
     d = tl.arange(0, BLOCK_D)
-    in_n = n < n_tokens
-    column = head * DH + d[None, :]
-    mask = in_n[:, None] & (d < DH)[None, :]
-    x = tl.load(v + n[:, None] * v_row + column, mask=mask, other=0.0).to(tl.float32)
-    at = n[:, None] * D + column
-    total = tl.zeros([BLOCK_N, BLOCK_D], tl.float32)
-    if HAS_START:
-        total = tl.load(start + at, mask=mask, other=0.0).to(tl.float32)
-    nh = n * HEADS + head
-    wide = tl.zeros([1], tl.int64)
-    for k in tl.static_range(K):
-        there = in_n & (k < n_grads)
-        y = tl.load(g[k] + n[:, None] * g_rows[k] + column, mask=mask & (k < n_grads), other=0.0)
-        y = y.to(tl.float32)
-        score = tl.load(z + (wide + k) * z_row + n * Z_STEP + head, mask=there, other=0.0)
-        slope = tl.sum(x * y, axis=1)
-        if NORM == 0:
-            largest = tl.load(constants[k] + nh, mask=there, other=0.0)
-            inverse = tl.load(constants[k] + (n + n_tokens) * HEADS + head, mask=there, other=0.0)
-            delta = tl.load(deltas[k] + nh, mask=there, other=0.0)
-            a = _weight(score, largest, inverse, NORM)
-            slope = a * (slope - delta)
-        else:
-            a = _weight(score, 0.0, 1.0, NORM)
-            if NORM == 1:
-                slope *= a * (1.0 - a)
-        a = tl.where(there, a, 0.0)
-        total += a[:, None] * y
-        tl.store(ds + (wide + k) * ds_row + nh, slope, mask=there)
-    tl.store(acc + at, total, mask=mask)
+    here = m < n_rows
+    at, inside = m[:, None] * WIDTH + d[None, :], here[:, None] & (d < WIDTH)[None, :]
+    at_z = m % period
+    x = tl.load(v + at, mask=inside, other=0.0).to(tl.float32)
+    total = tl.load(start + at, mask=inside & (has_start != 0), other=0.0).to(tl.float32)
+    for first in range(0, n_grads, CHUNK):
+        for j in tl.static_range(CHUNK):
+            k = first + j
+            there = here & (k < n_grads)
+            y = tl.load(_pick(gs, first, j) + at, mask=inside & (k < n_grads), other=0.0)
+            y = y.to(tl.float32)
+            site = tl.cast(k, tl.int64)
+            score = tl.load(z + site * z_row + at_z, mask=there, other=0.0)
+            slope = tl.sum(x * y, axis=1)
+            if NORM == 0:
+                at_c = _pick(constants, first, j) + m
+                largest = tl.load(at_c, mask=there, other=0.0)
+                inverse = tl.load(at_c + n_rows, mask=there, other=0.0)
+                delta = tl.load(_pick(deltas, first, j) + m, mask=there, other=0.0)
+                a = _weight(score, largest, inverse, NORM)
+                slope = a * (slope - delta)
+            else:
+                a = _weight(score, 0.0, 1.0, NORM)
+                if NORM == 1:
+                    slope *= a * (1.0 - a)
+            total += tl.where(there, a, 0.0)[:, None] * y
+            tl.store(ds + site * ds_row + m, slope, mask=there)
+    tl.store(acc + at, total, mask=inside)
 
 
-@triton.jit(do_not_specialize=["n_tokens", "n_rows", "z_row", "ds_row", "tiles_each"])
+@triton.jit(do_not_specialize=["n_tokens", "n_sites", "z_row", "ds_row"])
+def along_kernel(
+    ds, z, r, along, n_tokens, n_sites, z_row, ds_row,
+    D: tl.constexpr, HEADS: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_H: tl.constexpr,
+):  # fmt: skip
+    """along[n] = (r_n^2 / D) sum_lh ds_lh z_lh: how much of v the norm of keys takes from its
+    gradient. Grid: token tiles.
+    """
+    n = tl.program_id(0).to(tl.int64) * BLOCK_N + tl.arange(0, BLOCK_N)
+    h = tl.arange(0, BLOCK_H)[None, :]
+    at, inside = n[:, None] * HEADS + h, (n < n_tokens)[:, None] & (h < HEADS)
+    acc = tl.zeros([BLOCK_N, BLOCK_H], tl.float32)
+    for l in range(n_sites):
+        site = tl.cast(l, tl.int64)
+        s = tl.load(ds + site * ds_row + at, mask=inside, other=0.0)
+        acc += s * tl.load(z + site * z_row + at, mask=inside, other=0.0)
+    inverse_rms = tl.load(r + n, mask=n < n_tokens, other=0.0)
+    found = tl.sum(acc, axis=1) * inverse_rms * inverse_rms / D
+    tl.store(along + n, found, mask=n < n_tokens)
+
+
+@triton.jit(do_not_specialize=["n_tokens", "n_sites", "ds_row", "tiles_each"])
 def finish_kernel(
-    acc, v, z, r, w, ds, dv, dw, n_tokens, n_rows, v_row, z_row, ds_row, tiles_each,
+    acc, v, along, r, w, ds, dv, dw, n_tokens, n_sites, ds_row, tiles_each,
     D: tl.constexpr, HEADS: tl.constexpr, NORMALISE: tl.constexpr, PRECISION: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
-    """Gradients of a source and of its queries, from acc and ds (both sums of gather_kernel).
+    """Gradients of a source and of its queries, from the sums of gather_kernel and along_kernel.
 
-    dv = acc + r sum_l ds_l w_l - (r^2 / D) (sum_lh ds_lh z_lh) v; dw[part] = sum_n r ds v.
+    dv = acc + r sum_l ds_l w_l - along v; dw[part] = sum_n r ds v.
     Grid: parts of the tokens x tiles of the width within a head. A part's sum of dw stays in
     registers; the parts are added up afterwards in one order, so no atomics are needed.
     """
-    DH: tl.constexpr = D // HEADS
-    TILES: tl.constexpr = (DH + BLOCK_D - 1) // BLOCK_D
-    part = tl.program_id(0)
+    WIDTH: tl.constexpr = D // HEADS
+    TILES: tl.constexpr = (WIDTH + BLOCK_D - 1) // BLOCK_D
+    part = tl.program_id(0).to(tl.int64)
     head, tile = tl.program_id(1) // TILES, tl.program_id(1) % TILES
     d = tile * BLOCK_D + tl.arange(0, BLOCK_D)
-    in_d = d < DH
-    column = head * DH + d
+    in_d = d < WIDTH
+    column = head * WIDTH + d
     rows = tl.arange(0, BLOCK_R)
-    in_r = rows < n_rows
-    q = tl.load(
-        w + rows[:, None] * D + column[None, :], mask=in_r[:, None] & in_d[None, :], other=0.0
-    )
+    in_r = rows < n_sites
+    in_w = in_r[:, None] & in_d[None, :]
+    q = tl.load(w + rows[:, None] * D + column[None, :], mask=in_w, other=0.0)
     dq = tl.zeros([BLOCK_R, BLOCK_D], tl.float32)
     for step in range(tiles_each):
-        n = (part.to(tl.int64) * tiles_each + step) * BLOCK_N + tl.arange(0, BLOCK_N)
+        n = (part * tiles_each + step) * BLOCK_N + tl.arange(0, BLOCK_N)
         in_n = n < n_tokens
-        mask = in_n[:, None] & in_d[None, :]
-        nr = in_n[:, None] & in_r[None, :]
-        x = tl.load(v + n[:, None] * v_row + column[None, :], mask=mask, other=0.0).to(tl.float32)
-        total = tl.load(acc + n[:, None] * D + column[None, :], mask=mask, other=0.0)
-        at_ds = ds + rows.to(tl.int64)[None, :] * ds_row + n[:, None] * HEADS
-        s = tl.load(at_ds + head, mask=nr, other=0.0)
+        at, inside = n[:, None] * D + column[None, :], in_n[:, None] & in_d[None, :]
+        x = tl.load(v + at, mask=inside, other=0.0).to(tl.float32)
+        total = tl.load(acc + at, mask=inside, other=0.0)
+        at_ds = ds + rows.to(tl.int64)[None, :] * ds_row + n[:, None] * HEADS + head
+        s = tl.load(at_ds, mask=in_n[:, None] & in_r[None, :], other=0.0)
         if NORMALISE:
-            at_z = z + rows.to(tl.int64)[None, :] * z_row + n[:, None] * HEADS
-            along = tl.zeros([BLOCK_N], tl.float32)
-            for h in range(HEADS):
-                along += tl.sum(
-                    tl.load(at_ds + h, mask=nr, other=0.0) * tl.load(at_z + h, mask=nr, other=0.0),
-                    axis=1,
-                )
-            inverse_rms = tl.load(r + n, mask=in_n, other=0.0)
-            total -= (along * inverse_rms * inverse_rms / D)[:, None] * x
-            s *= inverse_rms[:, None]
+            total -= tl.load(along + n, mask=in_n, other=0.0)[:, None] * x
+            s *= tl.load(r + n, mask=in_n, other=0.0)[:, None]
         total = tl.dot(s, q, total, input_precision=PRECISION)
         dq = tl.dot(tl.trans(s), x, dq, input_precision=PRECISION)
-        at_dv = dv + n[:, None] * D + column[None, :]
-        tl.store(at_dv, total.to(dv.dtype.element_ty), mask=mask)
-    at_dw = dw + (part.to(tl.int64) * n_rows + rows[:, None]) * D + column[None, :]
-    tl.store(at_dw, dq, mask=in_r[:, None] & in_d[None, :])
+        tl.store(dv + at, total.to(dv.dtype.element_ty), mask=inside)
+    at_dw = dw + (part * n_sites + rows[:, None]) * D + column[None, :]
+    tl.store(at_dw, dq, mask=in_w)

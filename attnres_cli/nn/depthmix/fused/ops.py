@@ -1,9 +1,9 @@
 """The kernels as PyTorch operators `attnres::...`, which compilers and CUDA graphs take whole.
 
 Each has a fake that says what it returns, and none changes its arguments. Shapes as in kernels.py;
-sources and gradients are (N, D) with any distance between rows. Scores (R, N, H) and gradients of
-scores are allocated with N rounded up to 16, so that every row of theirs is aligned alike and no
-kernel is compiled anew for another number of tokens.
+sources and gradients are (N, D). Scores (R, N, H) and gradients of scores are allocated with N
+rounded up to 16, so that every row of theirs is aligned alike and no kernel is compiled anew for
+another number of tokens.
 """
 
 from __future__ import annotations
@@ -20,11 +20,13 @@ NORMS = {"softmax": 0, "sigmoid": 1, "none": 2}
 """The numbers by which kernels know norms."""
 
 PARTS = 128
-"""Parts that a sum over tokens is made in; fixed, so that its order is the same everywhere."""
+"""Most parts that a sum over tokens is made in; fixed, so that its order is the same everywhere."""
 
-_PADDED_TO = 4
-_REGISTERS = 4096
-"""Numbers of a tile that a program of four warps keeps beside each other without spilling."""
+LENGTHS = (8, 32, 64)
+"""What tuples are padded to, and multiples of the last: a kernel is compiled for each length."""
+
+_SITES = 64
+"""Whose queries a program keeps without spilling."""
 
 
 @torch.library.custom_op("attnres::scores", mutates_args=())
@@ -32,15 +34,16 @@ def scores(v: Tensor, w: Tensor, heads: int, normalise: bool, eps: float) -> tup
     """(R, N', H) scores of a source (N, D) with folded queries (R, D); its (N,) reciprocal rms.
     N' is N rounded up to 16; what lies beyond N is not defined.
     """
-    v, w = _rowwise(v), w.contiguous()
+    v, w = v.contiguous(), w.contiguous()
     n, d = v.shape
     z, r = _empty_scores(v, len(w), heads), v.new_empty(n, dtype=torch.float32)
-    block_n, block_d = 32, _block(d // heads, 16, 64)
+    block_r = _block(len(w), 32)
+    block_n = min(128, max(16, 8192 // (block_r * triton.next_power_of_2(heads))))
     with torch.cuda.device_of(v):
         kernels.scores_kernel[(triton.cdiv(n, block_n),)](
-            v, w, z, r, n, len(w), v.stride(0), z.stride(0), eps,
+            v, w, z, r, n, len(w), z.stride(0), eps,
             D=d, HEADS=heads, NORMALISE=normalise, PRECISION=_precision(),
-            BLOCK_N=block_n, BLOCK_R=_block(len(w), 16), BLOCK_D=block_d,
+            BLOCK_N=block_n, BLOCK_R=block_r, BLOCK_D=_block(d // heads, 16, 32), num_warps=8,
         )  # fmt: skip
     return z, r
 
@@ -55,18 +58,17 @@ def mix(
     sources: Sequence[Tensor], scores: Sequence[Tensor], norm: int, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor]:
     """(N, D) sum of sources under scores (N, H), or (1, H); the softmax's constants (2, N, H)."""
-    vs, zs = [_rowwise(v) for v in sources], _alike(scores)
-    n, d = vs[0].shape
-    heads = zs[0].shape[-1]
-    out = vs[0].new_empty(n, d, dtype=dtype)
-    constants = vs[0].new_empty(2, n, heads, dtype=torch.float32)
-    block_n, block_d, tiles = _tiles(d // heads)
+    (n, d), heads = sources[0].shape, scores[0].shape[-1]
+    if len({len(z) for z in scores}) > 1:
+        scores = [z.expand(n, -1) for z in scores]
+    out = sources[0].new_empty(n, d, dtype=dtype)
+    constants = sources[0].new_empty(2, n, heads, dtype=torch.float32)
+    pointers, counts = _by_type(sources, [z.contiguous() for z in scores])
+    block_n, block_d = _tile(d // heads, 2048, 4)
     with torch.cuda.device_of(out):
-        kernels.mix_kernel[(triton.cdiv(n, block_n), heads * tiles)](
-            _padded(vs), _padded([v.stride(0) for v in vs]), _padded(zs),
-            out, constants, len(vs), n,
-            S=_padded_to(len(vs)), D=d, HEADS=heads, NORM=norm, Z_STEP=_z_step(zs[0]),
-            BLOCK_N=block_n, BLOCK_D=block_d,
+        kernels.mix_kernel[(triton.cdiv(n * heads, block_n), triton.cdiv(d // heads, block_d))](
+            *pointers, out, constants, *counts, n * heads, scores[0].numel(),
+            WIDTH=d // heads, NORM=norm, BLOCK_N=block_n, BLOCK_D=block_d,
         )  # fmt: skip
     return out, constants
 
@@ -87,18 +89,19 @@ def mix_group(
     """(G, N, D) float32 mixes of the same sources for G sites, under scores (G, N, H) of each
     source, or (G, 1, H) of a table; (G, N, H) scores of the mixes, not defined without a softmax.
     """
-    vs, zs = [_rowwise(v) for v in sources], list(scores)
-    (n, d), (n_sites, _, heads) = vs[0].shape, zs[0].shape
-    mixed = vs[0].new_empty(n_sites, n, d, dtype=torch.float32)
-    score = vs[0].new_empty(n_sites, n, heads, dtype=torch.float32)
+    (n, d), (n_sites, period, heads) = sources[0].shape, scores[0].shape
+    mixed = sources[0].new_empty(n_sites, n, d, dtype=torch.float32)
+    score = sources[0].new_empty(n_sites, n, heads, dtype=torch.float32)
+    pointers, counts = _by_type(sources, scores)
     block_g = triton.next_power_of_2(n_sites)
-    block_n, block_d, tiles = _tiles(d // heads, block_g)
+    block_n, block_d = _tile(d // heads, 4096 // block_g, 2)
     with torch.cuda.device_of(mixed):
-        kernels.mix_group_kernel[(triton.cdiv(n, block_n), heads * tiles)](
-            _padded(vs), _padded([v.stride(0) for v in vs]), _padded(zs), mixed, score,
-            len(vs), n, n_sites, zs[0].stride(0),
-            S=_padded_to(len(vs)), D=d, HEADS=heads, NORM=norm, Z_STEP=_z_step(zs[0]),
-            BLOCK_G=block_g, BLOCK_N=block_n, BLOCK_D=block_d,
+        kernels.mix_group_kernel[
+            (triton.cdiv(n * heads, block_n), triton.cdiv(d // heads, block_d))
+        ](
+            *pointers, mixed, score, *counts, n * heads, period * heads,
+            n_sites, scores[0].stride(0),
+            WIDTH=d // heads, NORM=norm, BLOCK_G=block_g, BLOCK_N=block_n, BLOCK_D=block_d,
         )  # fmt: skip
     return mixed, score
 
@@ -125,22 +128,23 @@ def gather(
     Of each of K reads: its gradient (N, D), the source's scores (N, H), or (1, H) of a table, and
     under a softmax its constants (2, N, H) and deltas (N, H).
     """
-    v, gs = _rowwise(v), [_rowwise(g) for g in gradients]
-    (n, d), heads = v.shape, z.shape[-1]
+    v, (period, heads) = v.contiguous(), z.shape[1:]
+    n, d = v.shape
     acc = v.new_empty(n, d, dtype=torch.float32)
-    ds = _empty_scores(v, len(gs), heads)
-    block_d = _block(d // heads, 1)
-    block_n = max(1, min(16, _REGISTERS // block_d))
-    none = (acc,) * _padded_to(len(gs))
+    ds = _empty_scores(v, len(gradients), heads)
+    gs = _padded([g.contiguous() for g in gradients])
+    none = (acc,) * len(gs)
+    block_d = _block(d // heads, 16)
+    block_n = max(1, min(16, 2048 // block_d))
     with torch.cuda.device_of(acc):
-        kernels.gather_kernel[(triton.cdiv(n, block_n), heads)](
-            v, z, _padded(gs), _padded([g.stride(0) for g in gs]),
+        kernels.gather_kernel[(triton.cdiv(n * heads, block_n),)](
+            v, z, gs,
             _padded([c.contiguous() for c in constants]) if constants else none,
             _padded([delta.contiguous() for delta in deltas]) if deltas else none,
-            acc if start is None else start.contiguous(), acc, ds,
-            len(gs), n, v.stride(0), z.stride(0), ds.stride(0),
-            K=_padded_to(len(gs)), D=d, HEADS=heads, NORM=norm,
-            Z_STEP=_z_step(z), HAS_START=start is not None,
+            v if start is None else start.contiguous(), acc, ds,
+            len(gradients), n * heads, period * heads, z.stride(0), ds.stride(0),
+            int(start is not None),
+            WIDTH=d // heads, NORM=norm,
             BLOCK_N=block_n, BLOCK_D=block_d, num_warps=_warps(block_n * block_d),
         )  # fmt: skip
     return acc, ds
@@ -159,19 +163,51 @@ def finish(
     (N, D), which reaches v through the sums, and from the gradients ds (R, N', H) of v's scores z
     (R, N, H). The reciprocal rms r (N,) is None where keys are not normalised.
     """
-    v, w, acc = _rowwise(v), w.contiguous(), acc.contiguous()
-    (n, d), heads, n_rows = v.shape, z.shape[-1], len(w)
-    dv = v.new_empty(n, d)
-    block_n, block_d = 32, _block(d // heads, 16, 64)
-    tiles_each = triton.cdiv(triton.cdiv(n, block_n), PARTS)
-    parts = triton.cdiv(triton.cdiv(n, block_n), tiles_each)
-    dw = w.new_empty(parts, n_rows, d)
+    v, w, acc = v.contiguous(), w.contiguous(), acc.contiguous()
+    along = _along(z, r, ds, v.shape)
+    dw = []
+    for first in range(0, len(w), _SITES):  # 64 sublayers' output site is read alone
+        here = slice(first, first + _SITES)
+        dtype = v.dtype if here.stop >= len(w) else torch.float32
+        acc, rows = _finish(acc, v, along, r, w[here], ds[here], dtype)
+        along = torch.zeros_like(along)
+        dw.append(rows)
+    return acc, torch.cat(dw) if len(dw) > 1 else dw[0]
+
+
+def _along(z: Tensor, r: Tensor | None, ds: Tensor, size: Sequence[int]) -> Tensor:
+    (n, d), heads = size, z.shape[-1]
+    along = z.new_empty(n)
+    if r is not None:
+        block_h = triton.next_power_of_2(heads)
+        block_n = max(1, 256 // block_h)
+        with torch.cuda.device_of(z):
+            kernels.along_kernel[(triton.cdiv(n, block_n),)](
+                ds, z, r, along, n, len(z), z.stride(0), ds.stride(0),
+                D=d, HEADS=heads, BLOCK_N=block_n, BLOCK_H=block_h,
+            )  # fmt: skip
+    return along
+
+
+def _finish(
+    acc: Tensor, v: Tensor, along: Tensor, r: Tensor | None, w: Tensor, ds: Tensor,
+    dtype: torch.dtype,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """finish, of at most 64 sites, as the type asked for."""
+    (n, d), heads, n_sites = v.shape, ds.shape[-1], len(w)
+    dv = v.new_empty(n, d, dtype=dtype)
+    block_r = _block(n_sites, 32)
+    block_n, block_d = 16, _block(d // heads, 16, 8192 // block_r)
+    n_tiles = triton.cdiv(n, block_n)
+    tiles_each = triton.cdiv(n_tiles, min(PARTS, max(16, PARTS * 512 // d)))
+    parts = triton.cdiv(n_tiles, tiles_each)
+    dw = w.new_empty(parts, n_sites, d)
     with torch.cuda.device_of(dv):
         kernels.finish_kernel[(parts, heads * triton.cdiv(d // heads, block_d))](
-            acc, v, z, acc if r is None else r, w, ds, dv, dw,
-            n, n_rows, v.stride(0), z.stride(0), ds.stride(0), tiles_each,
+            acc, v, along, along if r is None else r, w, ds, dv, dw,
+            n, n_sites, ds.stride(0), tiles_each,
             D=d, HEADS=heads, NORMALISE=r is not None, PRECISION=_precision(),
-            BLOCK_N=block_n, BLOCK_R=_block(n_rows, 16), BLOCK_D=block_d,
+            BLOCK_N=block_n, BLOCK_R=block_r, BLOCK_D=block_d, num_warps=8, num_stages=2,
         )  # fmt: skip
     return dv, dw.sum(dim=0)
 
@@ -183,22 +219,21 @@ def _(
     return v.new_empty(v.shape), w.new_empty(w.shape)
 
 
-def _rowwise(x: Tensor) -> Tensor:
-    """x, copied where its rows are not dense."""
-    return x if x.stride(-1) == 1 else x.contiguous()
-
-
-def _alike(scores: Sequence[Tensor]) -> list[Tensor]:
-    """Dense scores, all (N, H), or all (1, H)."""
-    if len({len(z) for z in scores}) > 1:
-        n = max(len(z) for z in scores)
-        scores = [z.expand(n, -1) for z in scores]
-    return [z.contiguous() for z in scores]
-
-
-def _z_step(z: Tensor) -> int:
-    """Numbers between the scores of two tokens: none in a table."""
-    return 0 if z.shape[-2] == 1 else z.shape[-1]
+def _by_type(
+    sources: Sequence[Tensor], scores: Sequence[Tensor]
+) -> tuple[list[tuple[Tensor, ...]], list[int]]:
+    """Pointers of the float32 sources, of their scores, of the others and of theirs; both counts.
+    A kernel is compiled for the types of its pointers: so for any order of the two one is enough.
+    """
+    narrow = next((v.dtype for v in sources if v.dtype != torch.float32), torch.bfloat16)
+    pointers: list[tuple[Tensor, ...]] = []
+    counts = []
+    for kind in (torch.float32, narrow):
+        here = [i for i, v in enumerate(sources) if (v.dtype == narrow) == (kind == narrow)]
+        vs = [sources[i].to(kind).contiguous() for i in here] or [scores[0].view(kind)]
+        pointers += [_padded(vs), _padded([scores[i] for i in here] or [scores[0]])]
+        counts.append(len(here))
+    return pointers, counts
 
 
 def _empty_scores(v: Tensor, n_rows: int, heads: int) -> Tensor:
@@ -206,24 +241,21 @@ def _empty_scores(v: Tensor, n_rows: int, heads: int) -> Tensor:
     return v.new_empty(n_rows, n, heads, dtype=torch.float32)
 
 
-def _padded_to(n: int) -> int:
-    return (n + _PADDED_TO - 1) // _PADDED_TO * _PADDED_TO
-
-
-def _padded(items: Sequence[Tensor] | Sequence[int]) -> tuple[Tensor | int, ...]:
-    """The items, the last one repeated up to a multiple of 4."""
-    return (*items, *[items[-1]] * (_padded_to(len(items)) - len(items)))
+def _padded(items: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """The items, the last one repeated up to one of LENGTHS."""
+    length = next((n for n in LENGTHS if n >= len(items)), 0)
+    length = length or triton.cdiv(len(items), LENGTHS[-1]) * LENGTHS[-1]
+    return (*items, *[items[-1]] * (length - len(items)))
 
 
 def _block(n: int, least: int, most: int = 1 << 20) -> int:
     return min(max(triton.next_power_of_2(n), least), most)
 
 
-def _tiles(d_head: int, n_sites: int = 1) -> tuple[int, int, int]:
-    """(tokens of a tile, channels of a tile, tiles of a head)."""
-    block_d = _block(d_head, 16, max(16, 1024 // n_sites))
-    block_n = max(1, _REGISTERS // (n_sites * block_d) // 2)
-    return min(block_n, 32), block_d, triton.cdiv(d_head, block_d)
+def _tile(width: int, numbers: int, most_rows: int) -> tuple[int, int]:
+    """(rows of a tile, channels of a tile) of so many numbers."""
+    block_d = _block(width, 16, min(1024, max(16, numbers)))
+    return max(1, min(most_rows, numbers // block_d)), block_d
 
 
 def _warps(numbers: int) -> int:

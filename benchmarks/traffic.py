@@ -1,0 +1,235 @@
+"""Bytes that a compiled kernel asks of global memory, counted by running its addresses.
+
+Of the PTX only what addresses, masks and branches are made of is run, for all threads of a program
+at once; nothing is loaded. So loops count by their trips, masked lanes not at all, and threads that
+ask for the same bytes at once count once. Every pointer gets a range of addresses of its own, which
+tells whose bytes they are. Nothing may depend on what is loaded.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+BITS = 44
+"""Of the address of a byte behind its pointer: pointer k begins at (k + 1) << BITS."""
+
+Lanes = NDArray[np.int64]
+
+_MASK = 0xFFFFFFFF
+_NUMBER = re.compile(r"-?(0x[0-9A-Fa-f]+|\d+)$")
+_TEXT = re.compile(r"^\s*(?:@(!?)(%p\d+)\s+)?([a-z][\w.:]*)\s*(.*?);?\s*(?://.*)?$")
+_MOVES = ("ld.global", "st.global", "cp.async.ca.shared.global", "cp.async.cg.shared.global")
+
+
+class Line(NamedTuple):
+    """An instruction: its guard (register, negated), name, and operands."""
+
+    guard: str | None
+    negated: bool
+    name: str
+    operands: tuple[str, ...]
+
+    @property
+    def moves(self) -> bool:
+        """Whether it asks global memory for bytes."""
+        return self.name.startswith(_MOVES)
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """Registers that decide what it does, as far as bytes go."""
+        guard = (self.guard,) if self.guard else ()
+        if not self.moves:
+            return (*guard, *(_registers(self.operands[1:]) if self.operands else ()))
+        if self.name.startswith("cp.async"):
+            return (*guard, *_registers(self.operands[1:]))
+        addressed = [each for each in self.operands if each.startswith("[")]
+        return (*guard, *_registers(addressed))
+
+
+def count(  # noqa: C901
+    ptx: str, values: Sequence[int | None], place: tuple[int, int], threads: int
+) -> dict[int, int]:
+    """Bytes by the number of the kernel's parameter, of the program at `place` of the grid;
+    `values` has an integer's value, and None for a pointer. ValueError: not to be known from the
+    code, as where an address has been loaded.
+    """
+    code, labels = _parsed(ptx)
+    needed = _slice(code)
+    registers: dict[str, Lanes | None] = {}
+    special = {
+        "%tid.x": np.arange(threads),
+        "%ctaid.x": place[0],
+        "%ctaid.y": place[1],
+        "%ctaid.z": 0,
+    }
+
+    def value(operand: str) -> Lanes | None:
+        if operand in special:
+            return np.broadcast_to(np.asarray(special[operand], np.int64), threads)
+        if operand.startswith("%"):
+            return registers.get(operand)
+        return np.full(threads, int(operand, 0), np.int64) if _NUMBER.match(operand) else None
+
+    found: dict[int, int] = {}
+    at = 0
+    while at < len(code):
+        line, here = code[at], at
+        at += 1
+        if here not in needed:
+            continue
+        on = np.ones(threads, bool)
+        guard = value(line.guard) if line.guard else None
+        if guard is not None:
+            on = (guard != 0) != line.negated
+        elif line.guard:
+            if not line.name.startswith("bra") or _moves(code[at : labels[line.operands[0]]]):
+                raise ValueError(f"bytes depend on what {line.guard} of a loaded number says")
+            continue  # around arithmetic
+        if line.name.startswith("bra"):
+            if on.any() and not on.all():
+                raise ValueError("threads of one program part ways")
+            at = labels[line.operands[0]] if on.all() else at
+        elif line.name == "ret":
+            if on.all():
+                break
+        elif line.moves:
+            for address, width in _moved(line, on, value):
+                owner = int(address[0] >> BITS) - 1
+                found[owner] = found.get(owner, 0) + len(np.unique(address)) * width
+        else:
+            result = _result(line, value, values, threads)
+            before = registers.get(line.operands[0])
+            if line.guard and before is not None and result is not None:
+                result = np.where(on, result, before)
+            registers[line.operands[0]] = result
+    return found
+
+
+def _moves(code: Sequence[Line]) -> bool:
+    return not code or any(line.moves or line.name.startswith("bra") for line in code)
+
+
+def _moved(
+    line: Line, on: NDArray[np.bool_], value: Callable[[str], Lanes | None]
+) -> Iterator[tuple[Lanes, int]]:
+    """Addresses and the bytes at each."""
+    if line.name.startswith("cp.async"):
+        address, size = _address(line.operands[1], value), int(line.operands[2], 0)
+        if len(line.operands) > 3:
+            on = on & (value(line.operands[3]) > 0)
+    else:
+        place = next(each for each in line.operands if each.startswith("["))
+        address = _address(place, value)
+        lanes = int(found[1]) if (found := re.search(r"\.v(\d)", line.name)) else 1
+        size = lanes * int(line.name[-2:].lstrip("bsuf")) // 8
+    if on.any():
+        yield address[on], size
+
+
+def _address(operand: str, value: Callable[[str], Lanes | None]) -> Lanes:
+    base, _, offset = operand.strip("[] ").partition("+")
+    known = value(base.strip())
+    if known is None:
+        raise ValueError(f"the address {operand} is made of loaded numbers")
+    return known + int(offset or "0", 0)
+
+
+def _parsed(ptx: str) -> tuple[list[Line], dict[str, int]]:
+    """The instructions, and where the labels point."""
+    code: list[Line] = []
+    labels: dict[str, int] = {}
+    for text in ptx[ptx.index(".entry") :].splitlines():
+        stripped = text.strip()
+        if (
+            stripped.startswith(("$", "waitLoop", "skip"))
+            and stripped.split("//")[0].strip()[-1] == ":"
+        ):
+            labels[stripped.split(":")[0]] = len(code)
+            continue
+        if stripped.startswith((".section", ".file")):
+            break
+        if stripped.startswith((".", "//", "{", "}", "(", ")")) or not stripped:
+            continue
+        if match := _TEXT.match(text):
+            negated, guard, name, rest = match.groups()
+            operands = tuple(re.findall(r"\{[^}]*\}|\[[^\]]*\]|[^,\s]+", rest))
+            code.append(Line(guard, bool(negated), name, operands))
+    return code, labels
+
+
+def _slice(code: Sequence[Line]) -> set[int]:
+    """What bytes and branches depend on."""
+    wanted, kept = set[str](), set[int]()
+    while True:
+        size = len(kept), len(wanted)
+        for number, line in enumerate(code):
+            decides = line.moves or line.name.startswith("bra") or line.name == "ret"
+            if decides or (line.operands and line.operands[0] in wanted):
+                kept.add(number)
+                wanted.update(line.reads)
+        if (len(kept), len(wanted)) == size:
+            return kept
+
+
+def _registers(operands: Sequence[str]) -> list[str]:
+    return re.findall(r"%[a-z]+\d+", " ".join(operands))
+
+
+def _result(
+    line: Line, value: Callable[[str], Lanes | None], values: Sequence[int | None], threads: int
+) -> Lanes | None:
+    kind, *parts = line.name.split(".")
+    if line.name.startswith("ld.param"):
+        number = int(line.operands[1].strip("[]").rsplit("_", 1)[1].split("+")[0])
+        integer = values[number] if number < len(values) else 0
+        return np.full(threads, (number + 1) << BITS if integer is None else integer, np.int64)
+    given = [value(each) for each in line.operands[1:]]
+    known = [each for each in given if each is not None]
+    if len(known) < len(given) or parts[-1:] == ["f32"]:
+        return None
+    a, b, c = (known + [np.zeros(threads, np.int64)] * 3)[:3]
+    unsigned = parts[-1].startswith(("u", "b"))
+    if (
+        unsigned
+        and parts[-1].endswith("32")
+        and kind in ("shr", "div", "rem", "bfe", "setp", "cvt", "mul", "mad")
+    ):
+        a, b = a & _MASK, b & _MASK
+    compare = {"lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal,
+               "eq": np.equal, "ne": np.not_equal}  # fmt: skip
+    if kind == "setp":
+        return compare[parts[0]](a, b).astype(np.int64)
+    simple: dict[str, Callable[[], Lanes]] = {
+        "mov": lambda: a,
+        "cvt": lambda: a,
+        "cvta": lambda: a,
+        "add": lambda: a + b,
+        "sub": lambda: a - b,
+        "mul": lambda: a * b,
+        "mad": lambda: a * b + c,
+        "shl": lambda: a << b,
+        "shr": lambda: a >> b,
+        "and": lambda: a & b,
+        "or": lambda: a | b,
+        "xor": lambda: a ^ b,
+        "selp": lambda: np.where(c != 0, a, b),
+        "rem": lambda: np.fmod(a, np.maximum(b, 1)),
+        "div": lambda: a // np.maximum(b, 1),
+        "neg": lambda: -a,
+        "bfe": lambda: (a >> b) & ((1 << c) - 1),
+        "min": lambda: np.minimum(a, b),
+        "max": lambda: np.maximum(a, b),
+        "not": lambda: (a == 0).astype(np.int64) if parts[-1] == "pred" else ~a,
+    }
+    if kind not in simple or parts[-1].startswith("f"):
+        return None
+    result = simple[kind]()
+    narrow = parts[-1][1:] == "32" and "wide" not in parts and kind != "cvt"
+    if kind == "cvt" and parts[0][1:] == "32":
+        narrow = True
+    return ((result & _MASK) ^ 0x80000000) - 0x80000000 if narrow else result
