@@ -17,7 +17,7 @@ from training import SETTINGS, quiet
 from attnres_cli.config.recipe import Recipe
 from attnres_cli.data.sources import load
 from attnres_cli.data.tokens import Tokens
-from attnres_cli.nn.depthmix import engines
+from attnres_cli.nn.depthmix import engines, few_tokens
 from attnres_cli.nn.depthmix.scoring import Scoring
 from attnres_cli.records.run import Point, RunSpec, Settings, Status
 from attnres_cli.train.loop import LONG, MARGIN, SHORTEST, has_diverged, train
@@ -146,6 +146,7 @@ def test_steps_and_evaluation_are_computed_by_the_engine_of_the_settings(
         return choose(v, scoring)
 
     monkeypatch.setattr(engines, "choose", spy)
+    monkeypatch.setattr(few_tokens, "FEW", 0)  # which need no engine
     spec = spec_of(tiny_recipe, tokens, "attnres")
     device, settings = torch.device("cpu"), replace(SETTINGS, engine=engine)
     trainer = Trainer(spec, tokens, settings, device)
