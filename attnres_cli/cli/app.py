@@ -17,6 +17,7 @@ from attnres_cli.cli import ablate, bench, designs, init, plan, report, runs, se
 from attnres_cli.config.address import without_passwords
 from attnres_cli.console import say, warn
 from attnres_cli.errors import BAD_INPUT, DONE, INTERRUPTED, AttnresError, UsageError
+from attnres_cli.records import machine
 
 app = typer.Typer(
     name="attnres",
@@ -79,6 +80,10 @@ def _warn(message: Warning | str, *_where: object) -> None:
 
 def main() -> None:
     """The command `attnres`, as a program."""
+    if machine.is_rank():
+        from attnres_cli.lab.workers.ranks import as_rank
+
+        console.leave(as_rank(run), at_once=True)
     code = run()
     console.leave(code, at_once=code == INTERRUPTED)
 

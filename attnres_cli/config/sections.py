@@ -219,6 +219,9 @@ class Train(Section):
     long enough to pay for it (train/device.py has the rule). A batch that does not fit into memory
     goes through the model in parts of micro_batch_size sequences, or keeps less of each sublayer
     with checkpoint_activations, which computes its forward pass twice.
+
+    parallel is how ranks that torchrun has started share a run, auto: ddp. It changes how a run is
+    computed, not what it is: no part of the digest.
     """
 
     _LATER = ("micro_batch_size", "checkpoint_activations")
@@ -231,6 +234,7 @@ class Train(Section):
     n_evals: Size = 4  # evaluations, evenly spaced, the last one at the end
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     compile: Annotated[Literal["auto", "on", "off"], BeforeValidator(_word)] = "auto"
+    parallel: Literal["auto", "none", "ddp", "fsdp"] = "auto"
 
     @model_validator(mode="after")
     def _micro_batches_are_equal(self) -> Train:
@@ -246,3 +250,17 @@ class Train(Section):
     def rows(self) -> int:
         """Sequences that go through the model at a time."""
         return self.micro_batch_size or self.batch_size
+
+    def of_rank(self, ranks: int) -> Train:
+        """What one of so many ranks does: its share of each batch, in micro-batches as large as go
+        evenly, at most those of one device. The ranks divide the batch.
+        """
+        if ranks == 1:
+            return self
+        share = self.batch_size // ranks
+        rows = max(n for n in range(1, min(self.rows, share) + 1) if share % n == 0)
+        return self.model_copy(update={"batch_size": share, "micro_batch_size": rows})
+
+    def fixed(self) -> dict[str, Any]:
+        """What a recipe's digest sees: not by how many devices it is computed."""
+        return {key: value for key, value in super().fixed().items() if key != "parallel"}

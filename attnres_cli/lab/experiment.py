@@ -133,7 +133,7 @@ class Experiment:
 
     def prepare(self, plan: Plan) -> None:
         """Let workers of such a plan start at once later; other work goes on meanwhile."""
-        if "cpu" in plan.devices and not self.place.in_process:
+        if "cpu" in plan.devices and not self._is_here(plan):
             pool.prepare()
 
     def train(
@@ -141,10 +141,14 @@ class Experiment:
     ) -> None:
         """Train the requested runs until none is left; wait for those that other processes have."""
         jobs = grid.jobs(plan, self.place.study)
-        if self.place.in_process:
+        if self._is_here(plan):
             work_here(self.store, jobs[0], requested, display)
         else:
             pool.run_all(self.store, jobs, requested, display)
+
+    def _is_here(self, plan: Plan) -> bool:
+        """Whether this process trains, and starts no worker."""
+        return self.place.in_process or bool(plan.settings.way)
 
     def count_failed(self, records: Sequence[RunRecord]) -> None:
         """Keep the ids of those of these runs that failed."""

@@ -10,6 +10,7 @@ import torch
 
 from attnres_cli.config.recipe import Recipe
 from attnres_cli.data.tokens import Tokens
+from attnres_cli.errors import UsageError
 from attnres_cli.lab.workers import cores
 from attnres_cli.lab.workers.provenance import code_of
 from attnres_cli.lab.workers.worker import Job
@@ -23,6 +24,7 @@ from attnres_cli.records.machine import Cores
 from attnres_cli.records.plan import TIMED_STEPS, Arm, Plan
 from attnres_cli.records.run import WAITS, RunRecord, RunSpec
 from attnres_cli.train import device as computing
+from attnres_cli.train import group
 from attnres_cli.train.checkpoint import newest_step
 from attnres_cli.train.trainer import seconds_per_step
 from attnres_cli.verdict.format import plural
@@ -95,6 +97,8 @@ def make(
     """
     found, allowed = computing.devices(device), machine.cores()
     on_cpu = found == ["cpu"]
+    if (ranks := group.current()) is not None:  # all ranks are one worker
+        workers, found = _alone(workers, ranks), found[:1]
     hands = workers or (0 if on_cpu else len(found))
     is_narrow = on_cpu and recipe.model.d_model <= _NARROW
     threads, whose = _threads(is_narrow, hands, allowed, threads)
@@ -108,6 +112,12 @@ def make(
     return Plan(
         recipe, arms, seeds, devices, settings, fingerprint, threads_by=whose if on_cpu else ""
     )
+
+
+def _alone(workers: int | None, ranks: group.Group) -> int:
+    if workers not in (None, 1):
+        raise UsageError(f"--workers {workers}: the {ranks.ranks} ranks of torchrun are one worker")
+    return 1
 
 
 def _threads(is_narrow: bool, workers: int, on: Cores, held: int | None) -> tuple[int, str]:
@@ -164,7 +174,7 @@ def timed(plan: Plan, tokens: Tokens, note: Callable[[str], None] | None = None)
 
 def _step_s(arm: Arm, plan: Plan, tokens: Tokens) -> float | None:
     sequences, recipe = plan.timed_sequences, plan.recipe_of(arm)
-    batch_size = recipe.train.batch_size
+    batch_size = recipe.train.of_rank(plan.settings.ranks).batch_size
     less = {"batch_size": sequences, "micro_batch_size": None}
     part = recipe.train.model_copy(update=less)
     recipe = recipe.model_copy(update={"train": part})

@@ -67,7 +67,7 @@ def _sharing(plan: Plan, there: int) -> Plan:
     `_KERNEL_S` at least and all in twice what the device's peaks allow.
     """
     settings, missing = plan.settings, {arm for arm, _ in plan.missing}
-    if settings.device == "cpu" or settings.compiled or not missing:
+    if settings.device == "cpu" or settings.compiled or settings.way or not missing:
         return plan
     found = []
     for arm in missing:
@@ -98,11 +98,11 @@ def _sharing(plan: Plan, there: int) -> Plan:
 
 def _weighed(arm: Arm, plan: Plan, tokens: Tokens) -> Arm:
     recipe, settings = plan.recipe_of(arm), plan.settings.uncompiled
-    train = recipe.train
+    train = recipe.train.of_rank(settings.ranks)
     key = (
         *(arm.variant, arm.code, recipe.model, recipe.optim.optimizer, tokens.vocab_size),
         *(train.rows, train.rows < train.batch_size, train.checkpoint_activations),
-        *(settings.precision, settings.engine),
+        *(settings.precision, settings.engine, settings.ranks),
     )
     if key not in _KNOWN:
         _KNOWN[key] = of_step(plan.spec(arm, plan.seeds[0]), tokens, plan.settings)
@@ -129,11 +129,11 @@ def _needs(arm: Arm) -> str:
 def _help(arm: Arm, plan: Plan, tokens: Tokens, there: int) -> str:
     """What to type, so that the arm fits."""
     recipe = plan.recipe_of(arm)
-    train, room = recipe.train, there - _PROCESS_BYTES
+    train, room = recipe.train.of_rank(plan.settings.ranks), there - _PROCESS_BYTES
 
     def peak(rows: int, keeps_less: bool) -> int:
         changes = {"micro_batch_size": rows, "checkpoint_activations": keeps_less}
-        own = recipe.model_copy(update={"train": train.model_copy(update=changes)})
+        own = recipe.model_copy(update={"train": recipe.train.model_copy(update=changes)})
         memory = _weighed(replace(arm, recipe=own), plan, tokens).memory
         return memory.peak if memory is not None else 0
 

@@ -16,6 +16,7 @@ from attnres_cli.data.tokens import Tokens
 from attnres_cli.errors import DataError, DeviceError, UsageError
 from attnres_cli.lab.export import check_weights
 from attnres_cli.lab.workers.provenance import code_of, made_with
+from attnres_cli.lab.workers.ranks import together
 from attnres_cli.records.code import Code
 from attnres_cli.records.plan import Arm, Plan
 from attnres_cli.records.run import (
@@ -23,15 +24,20 @@ from attnres_cli.records.run import (
     Event,
     Point,
     RunRecord,
+    RunResult,
     RunSpec,
     Settings,
     Verification,
     weights_file,
 )
+from attnres_cli.train import group
 from attnres_cli.train.checkpoint import Checkpoints, differing
 from attnres_cli.train.device import devices, settings
 from attnres_cli.train.keeper import Keeper, Stop
-from attnres_cli.train.loop import pauses, train
+from attnres_cli.train.loop import pauses
+
+_ROUNDED = 5e-3
+"""How far losses may be apart, relative, that were rounded in another way at every step."""
 
 Changed = tuple[tuple[str, str, str], ...]
 Curve = tuple[Point, ...]
@@ -79,14 +85,20 @@ def retrain(
         again = Path(folder) / "run"
         keeper = Keeper(Checkpoints(again, {}), math.inf, Stop())
         on_event(Event(0, record.id))
-        result = train(plan.specs[0], tokens, plan.settings, plan.devices[0], on_step, keeper)
+        result = together(plan.specs[0], tokens, plan.settings, plan.devices[0], on_step, keeper)
         on_event(Event(0, record.id, result.steps, result.val_loss, done=True))
-        weights = None
-        if kept.exists():
+        weights, tolerance = None, _tolerance(record.result, result)
+        if kept.exists() and not tolerance:
             weights = tuple(differing(kept, again / weights_file(result.weights_sha256)))
     assert record.result is not None
-    departure = departs(*_alike(plan.recipe, record.result.curve, result.curve))
-    return Verification(record, result, departure, weights, changed)
+    departure = departs(*_alike(plan.recipe, record.result.curve, result.curve), tolerance)
+    return Verification(record, result, departure, weights, changed, tolerance)
+
+
+def _tolerance(recorded: RunResult | None, now: RunResult) -> float:
+    """Of losses that are not rounded alike."""
+    same = recorded is not None and recorded.settings.way == now.settings.way
+    return 0.0 if same else _ROUNDED
 
 
 def _alike(recipe: Recipe, one: Curve, other: Curve) -> tuple[Curve, Curve]:
@@ -109,13 +121,19 @@ def _trained(point: Point) -> Point:
     return replace(point, val_loss=None)
 
 
-def departs(recorded: tuple[Point, ...], now: tuple[Point, ...]) -> Departure | None:
-    """Where two curves are first not the same; where one ends early, its losses are None."""
+def departs(
+    recorded: tuple[Point, ...], now: tuple[Point, ...], tolerance: float = 0.0
+) -> Departure | None:
+    """Where two curves are first not the same, to a relative tolerance; where one ends early, its
+    losses are None.
+    """
     for ours, theirs in itertools.zip_longest(recorded, now):
         step = (ours or theirs).step
         before, after = _losses(ours), _losses(theirs)
         for what, one, other in zip(("training", "validation"), before, after, strict=True):
-            if one != other:
+            if one != other and (
+                one is None or other is None or not math.isclose(one, other, rel_tol=tolerance)
+            ):
                 return Departure(step, f"{what} loss", one, other)
     return None
 
@@ -128,7 +146,12 @@ def _losses(point: Point | None) -> tuple[float | None, float | None]:
 
 
 def _here(run_id: int, recipe: Recipe, recorded: Settings) -> tuple[str, Settings]:
-    """A device of the recorded kind, and the recorded settings with its name."""
+    """A device of the recorded kind, and the recorded settings with its name; ranks share the run
+    as they did, where this is a group of as many.
+    """
+    if group.current() is not None and recorded.ranks > 1:
+        train = recipe.train.model_copy(update={"parallel": recorded.parallel[0]})
+        recipe = recipe.model_copy(update={"train": train})
     try:
         device = devices(recorded.device)[0]
         found = settings(recipe, device, recorded.threads, 0.0, recorded.engine)
@@ -137,7 +160,7 @@ def _here(run_id: int, recipe: Recipe, recorded: Settings) -> tuple[str, Setting
             f"run {run_id} was computed with {recorded.numerics}, depth mixing by "
             f"{recorded.engine}, on {recorded.device_name}, which this machine cannot: {error}"
         ) from error
-    return device, replace(recorded, device_name=found.device_name)
+    return device, replace(recorded, device_name=found.device_name, way=found.way)
 
 
 def _changed(record: RunRecord, spec: RunSpec, settings: Settings) -> Changed:

@@ -30,6 +30,14 @@ def cores() -> Cores:
     return Cores(numbers, len(numbers), "" if is_all else "the process's affinity")
 
 
+def is_rank() -> bool:
+    """Whether torchrun, or what says the same, has started this process as one of several."""
+    return all(name in os.environ for name in _OF_RANKS) and int(os.environ["WORLD_SIZE"]) > 1
+
+
+_OF_RANKS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+
+
 def most_threads() -> int | None:
     """What OMP_NUM_THREADS says of a process; None where it says nothing, or no number."""
     said = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()  # others are of inner loops

@@ -155,7 +155,7 @@ class Plan:
         if affordable < 1:
             return 1 if affordable > 1 / 20 else 0
         most = max(1, _TIMED_TOKENS[self.settings.device] // self.recipe.model.seq_len)
-        return min(int(affordable), self.recipe.train.rows, most)
+        return min(int(affordable), self.recipe.train.of_rank(self.settings.ranks).rows, most)
 
     @property
     def seconds(self) -> float | None:

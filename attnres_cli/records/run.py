@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
@@ -113,15 +114,28 @@ class Settings:
     compiled: bool
     threads: int
     engine: str  # of depth mixing in training steps, by name, never "auto"
+    way: str = ""  # how ranks share the run, as `ddp on 2 ranks`; empty: one device has it
+
+    @property
+    def parallel(self) -> tuple[str, int]:
+        """The name of the (last) way and how many ranks there are: (none, 1) for one device."""
+        last = self.way.rpartition(", then ")[2]
+        name, _, ranks = last.removesuffix(" ranks").partition(" on ")
+        return (name, int(ranks)) if ranks else ("none", 1)
+
+    @property
+    def ranks(self) -> int:
+        """How many share a run."""
+        return self.parallel[1]
 
     @property
     def numerics(self) -> str:
         """`cpu fp32 eager, 1 thread`: runs that differ in this are never paired. The engine is none
-        of it; on a CPU each number of threads rounds in its own way.
+        of it; on a CPU each number of threads rounds in its own way, and so do ranks.
         """
         found = f"{self.device} {self.precision} {'compiled' if self.compiled else 'eager'}"
         threads = f", {self.threads} thread{'' if self.threads == 1 else 's'}"
-        return found + (threads if self.device == "cpu" else "")
+        return found + (threads if self.device == "cpu" else "") + (self.way and f", {self.way}")
 
     @property
     def uncompiled(self) -> Settings:
@@ -272,20 +286,26 @@ class Departure:
 
 @dataclass(frozen=True)
 class Verification:
-    """A recorded run beside `result`, that of a second training."""
+    """A recorded run beside `result`, that of a second training. Where that was shared by ranks in
+    another way, rounding differs, and losses are compared to a `tolerance`, relative; it is 0 where
+    every bit is.
+    """
 
     record: RunRecord
     result: RunResult
     departure: Departure | None  # None where the curves are equal, bit for bit
     weights: tuple[str, ...] | None  # those that differ; None where the study keeps none
     changed: tuple[tuple[str, str, str], ...]  # (name, recorded, now) of its provenance
+    tolerance: float = 0.0
 
     @property
     def is_equal(self) -> bool:
         """Whether all that can be compared is."""
         recorded = self.record.result
         assert recorded is not None
-        same_end = repr(recorded.val_loss) == repr(self.result.val_loss)  # nan is not nan
+        ours, theirs = recorded.val_loss, self.result.val_loss
+        same_end = repr(ours) == repr(theirs)  # nan is not nan
+        same_end |= math.isclose(ours, theirs, rel_tol=self.tolerance)
         return self.departure is None and not self.weights and same_end
 
 

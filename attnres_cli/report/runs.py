@@ -198,6 +198,7 @@ def verification_of(found: Verification) -> Report:
     document: dict[str, Any] = {
         "run": record.id,
         "equal": found.is_equal,
+        "tolerance": found.tolerance,
         "departs": first
         and {"step": first.step, "loss": first.what, "recorded": first.recorded, "now": first.now},
         "final": {"recorded": before.val_loss, "now": found.result.val_loss},
@@ -211,6 +212,12 @@ def verification_of(found: Verification) -> Report:
 
 
 def _equal(found: Verification, before: RunResult) -> list[str]:
+    if found.tolerance:
+        ends = f"{_exact(before.val_loss)} recorded, {_exact(found.result.val_loss)} now"
+        return [
+            f"equal to {found.tolerance:.1%}, as ranks round in their own way: final loss {ends}",
+            "under torchrun with the ranks and train.parallel of the run, every bit is compared",
+        ]
     weights = "; no weights are kept to compare" if found.weights is None else ", weights"
     points, loss = f"{plural(len(before.curve), 'point')} of the curve", _exact(before.val_loss)
     return [f"equal, bit for bit: {points}, final loss {loss}{weights}"]

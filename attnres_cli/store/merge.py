@@ -22,7 +22,7 @@ from attnres_cli.store.holding import OF_RUNS, Holding, Row, holding
 from attnres_cli.store.planner import highest
 from attnres_cli.store.tables import IDENTITY, recipes, registrations, removed, runs
 
-_MEANS = ("device", "device_name", "precision", "compiled", "threads")
+_MEANS = ("device", "device_name", "precision", "compiled", "threads", "way")
 _MOST_TOLD = 5
 
 

@@ -198,7 +198,8 @@ def _to_result(row: Row, points: Sequence[Point]) -> RunResult:
         raise ValueError(f"run {row.id} has ended without {missing[0]}")
     for loss in ("val_loss", "initial_loss"):
         values[loss] = _or_nan(values[loss])
-    settings = Settings(**_shared(Settings, runs, row))
+    found = _shared(Settings, runs, row)
+    settings = Settings(**found | {"way": found["way"] or ""})
     if None in vars(settings).values():
         raise ValueError(f"run {row.id} has ended, nobody knows how it was computed")
     return RunResult(**values, settings=settings, curve=tuple(points))

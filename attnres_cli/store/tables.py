@@ -93,6 +93,7 @@ runs = Table(
     Column("compiled", Boolean),
     Column("threads", Integer),
     Column("engine", String(16)),
+    Column("way", Text),  # how ranks shared the run; empty, or null: one device had it
     Column("versions", JSON),  # what it was planned with, then all it was trained with
     Column("weights_sha256", String(64)),  # null where no weights could be written
     Column("code", String(12), nullable=False),  # digest of what it was planned with; or empty

@@ -28,7 +28,7 @@ are of tables fitted to the very tokens they were held against: they are dropped
 """
 
 _NEW = {
-    runs.name: {"code", "weights_sha256", "note", "tags", "origin"},
+    runs.name: {"code", "weights_sha256", "note", "tags", "origin", "way"},
     data.name: {"unigram_loss", "bigram_loss", "split"},
 }
 """Columns that OLDER does not have, by table."""
@@ -67,7 +67,7 @@ def upgrade(connection: Connection) -> None:
         _make_anew(connection, data)
     else:
         code = "ADD COLUMN code VARCHAR(12) NOT NULL DEFAULT ''"
-        names = ("note TEXT", "tags JSON", "origin TEXT")
+        names = ("note TEXT", "tags JSON", "origin TEXT", "way TEXT")
         add = f"ALTER TABLE attnres_runs {code}, " + ", ".join(f"ADD COLUMN {n}" for n in names)
         unique = "UNIQUE (recipe_digest, variant, seed, fingerprint, code)"
         lines = ", ".join(

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import math
 import os
 import resource
 import shutil
@@ -14,12 +15,13 @@ from pathlib import Path
 
 import torch
 
-from attnres_cli.config.recipe import Recipe
+from attnres_cli.config.recipe import Recipe, Train
 from attnres_cli.errors import DeviceError, UsageError, unknown
 from attnres_cli.nn.depthmix.engines import NAMES, has_triton, interprets_triton
 from attnres_cli.nn.measure import cpu_name
 from attnres_cli.records import machine
 from attnres_cli.records.run import Settings
+from attnres_cli.train import group
 
 # Compiling costs about a minute per arm and saves a sixth of an eager step on a CPU, about two
 # fifths on a GPU. At some 5e10 and 5e13 FLOP/s it pays for runs longer than these (FLOPs).
@@ -63,6 +65,13 @@ def settings(
     """
     kind, wish = torch.device(device).type, str(recipe.train.compile)
     _check_engine(engine, kind, wish)
+    way = _way(recipe.train)
+    if way.startswith("fsdp"):
+        if wish == "on" or engine == "compile":
+            raise UsageError(
+                "train.parallel=fsdp is not compiled here: --set train.compile=off, or ddp"
+            )
+        wish = "off"
     precision = recipe.train.precision
     if precision == "auto":
         precision = "bf16" if kind == "cuda" and torch.cuda.is_bf16_supported() else "fp32"
@@ -78,7 +87,32 @@ def settings(
         engine = "triton" if kind == "cuda" and has_triton() else "eager"
         engine = "compile" if compiled and engine == "eager" else engine
     name = torch.cuda.get_device_name(device) if kind == "cuda" else cpu_name()
-    return Settings(kind, name, precision, compiled, threads, engine)
+    return Settings(kind, name, precision, compiled, threads, engine, way)
+
+
+def _way(train: Train) -> str:
+    """How the ranks of this command share a run, empty where there is one. Raises UsageError."""
+    found, name = group.current(), train.parallel
+    if found is None:
+        if name in ("auto", "none"):
+            return ""
+        raise UsageError(
+            f"train.parallel={name} is for several ranks, and this is one process: torchrun "
+            "--nproc-per-node N -m attnres_cli ablate ..., or drop it"
+        )
+    if name == "none":
+        raise UsageError(
+            f"train.parallel=none is for one device, and torchrun has started {found.ranks} ranks: "
+            "type attnres instead of torchrun ..., or --set train.parallel=ddp"
+        )
+    if train.batch_size % found.ranks:
+        n = found.ranks
+        raise UsageError(
+            f"train.batch_size {train.batch_size} cannot be split evenly over {n} ranks: "
+            f"--set train.batch_size={-(-train.batch_size // n) * n}, or --nproc-per-node "
+            f"{math.gcd(train.batch_size, n)}"
+        )
+    return f"{'ddp' if name == 'auto' else name} on {found.ranks} ranks"
 
 
 def _check_engine(engine: str, kind: str, compile_wish: str) -> None:
@@ -120,6 +154,9 @@ def memory_there(device: str) -> tuple[int | None, str]:
         whose = f"{device} ({torch.cuda.get_device_name(device)})"
     else:
         there, whose = machine.memory()
+        ranks = group.current()
+        if there is not None and ranks is not None and ranks.here > 1:
+            there, whose = there // ranks.here, f"a rank's share of {whose}"
     return there, "" if there is None else f"{whose} has {there / 1e9:,.1f} GB"
 
 

@@ -27,6 +27,10 @@ class Stop:
 
     wanted: bool = False
 
+    def heed(self, _number: int, _frame: object) -> None:
+        """A signal's handler: it is wanted."""
+        self.wanted = True
+
 
 @dataclass
 class Progress:
@@ -41,10 +45,11 @@ class Progress:
     first_times: list[float] = field(default_factory=list)  # of each process's first point
     train_s: float = 0.0  # wall time in processes before this one
     peak_bytes: int = 0  # their largest memory
+    ways: list[str] = field(default_factory=list)  # by which it was computed, one after the other
 
     def state(self) -> dict[str, Any]:
         """All but the tensor, for JSON."""
-        plain = ("step", "seconds", "times", "first_times", "train_s", "peak_bytes")
+        plain = ("step", "seconds", "times", "first_times", "train_s", "peak_bytes", "ways")
         curve = [[point.step, point.train_loss, point.val_loss] for point in self.curve]
         probes = [asdict(probe) for probe in self.probes]
         return {name: getattr(self, name) for name in plain} | {"curve": curve, "probes": probes}
@@ -79,12 +84,12 @@ class Keeper:
 
     def save(self, state: Mapping[str, Any], tensors: Callable[[], Mapping[str, Tensor]]) -> None:
         """Write the run down as it is now, once. A failure is told and does not end the run."""
-        step = int(state["step"])
+        step, started = int(state["step"]), time.monotonic()
+        found = tensors()  # in any case: ranks bring them together, and not all may be at one point
         if step == self._saved_step:
             return
-        started = time.monotonic()
         try:
-            self.checkpoints.save(step, state, tensors())
+            self.checkpoints.save(step, state, found)
         except OSError as error:
             if not self._had_trouble:
                 text = f"no checkpoint could be written ({error}); the run goes on without"
@@ -128,9 +133,14 @@ class Keeper:
 
 
 def tensors_of(
-    model: torch.nn.Module, optimizers: Sequence[torch.optim.Optimizer], device: torch.device
+    model: torch.nn.Module,
+    optimizers: Sequence[torch.optim.Optimizer],
+    device: torch.device,
+    whole: Callable[[Tensor], Tensor] = lambda tensor: tensor,
 ) -> dict[str, Tensor]:
-    """Weights, buffers, the optimisers' states and the state of torch's generators, on the CPU."""
+    """Weights, buffers, the optimisers' states and the state of torch's generators, on the CPU.
+    `whole` brings together what lies on several devices.
+    """
     found = {f"model.{name}": tensor for name, tensor in _of_model(model).items()}
     for prefix, optimizer in _named(optimizers).items():
         for index, values in optimizer.state_dict()["state"].items():
@@ -140,7 +150,7 @@ def tensors_of(
     found["generator.cpu"] = torch.get_rng_state()
     if device.type == "cuda":
         found["generator.cuda"] = torch.cuda.get_rng_state(device)
-    return {name: tensor.detach().cpu().contiguous() for name, tensor in found.items()}
+    return {name: whole(tensor.detach()).cpu().contiguous() for name, tensor in found.items()}
 
 
 @torch.no_grad()
@@ -149,16 +159,21 @@ def restore(
     model: torch.nn.Module,
     optimizers: Sequence[torch.optim.Optimizer],
     device: torch.device,
+    part: Callable[[Tensor, Tensor], Tensor] = lambda tensor, _like: tensor,
 ) -> None:
-    """Undo what has happened to these since `tensors_of` was asked."""
+    """Undo what has happened to these since `tensors_of` was asked. `part` takes of a whole tensor
+    what this device has of one like another.
+    """
     for name, tensor in _of_model(model).items():
-        tensor.copy_(tensors[f"model.{name}"])
+        tensor.copy_(part(tensors[f"model.{name}"], tensor))
     for prefix, optimizer in _named(optimizers).items():
         state: dict[int, dict[str, Tensor]] = {}
+        owners = [each for group in optimizer.param_groups for each in group["params"]]
         for key, value in tensors.items():
             if key.startswith(prefix):
                 index, name = key.removeprefix(prefix).split(".", 1)
-                state.setdefault(int(index), {})[name] = value.clone()  # its own, aligned memory
+                own = part(value, owners[int(index)])
+                state.setdefault(int(index), {})[name] = own.clone()  # its own, aligned memory
         optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
     torch.set_rng_state(tensors["generator.cpu"].clone())
     if device.type == "cuda":

@@ -18,7 +18,7 @@ from attnres_cli.nn.model import train_flops_per_token
 from attnres_cli.records.run import Point, RunResult, RunSpec, Settings, Status
 from attnres_cli.train import probes
 from attnres_cli.train.device import peak_bytes, reset_peak
-from attnres_cli.train.keeper import Keeper, Progress, Stopped, restore, tensors_of
+from attnres_cli.train.keeper import Keeper, Progress, Stopped
 from attnres_cli.train.trainer import Trainer, steady_steps
 
 OnStep = Callable[[int, float | None], None]
@@ -34,6 +34,8 @@ false, and spikes that training recovers from seldom come so high.
 LONG = 0.25  # share of the run's steps; a warm-up, or a spike and its recovery, takes less
 SHORTEST = 20  # steps that are long in any run: a quarter of a very short one is a few noisy losses
 _POINTS = 100  # of the training curve; each costs one wait for the device
+_DUE, _STOP = 1, 2  # what one may want between steps: a checkpoint; that, and the end
+ONE = "one device"
 
 
 def train(
@@ -53,14 +55,24 @@ def train(
     started = time.perf_counter()
     reset_peak(device)
     torch.manual_seed(spec.seed)  # for a design that draws on its own, whatever ran here before
-    trainer = Trainer(spec, tokens, settings, torch.device(device))
+    trainer = trainer_of(spec, tokens, settings, torch.device(device))
     session = _Session(trainer, on_step, keeper, started)
     session.begin()
     session.run()
     result = _result(session, settings)
-    if keeper is None:
+    whole = trainer.whole()
+    if keeper is None or trainer.rank:
         return result
-    return replace(result, weights_sha256=keeper.keep_weights(session.trainer.model))
+    return replace(result, weights_sha256=keeper.keep_weights(whole))
+
+
+def trainer_of(spec: RunSpec, tokens: Tokens, settings: Settings, device: torch.device) -> Trainer:
+    """What trains a run by these settings: alone, or as one rank of several."""
+    if not settings.way:
+        return Trainer(spec, tokens, settings, device)
+    from attnres_cli.train.ranks import WAYS  # takes a second to import
+
+    return WAYS[settings.parallel[0]](spec, tokens, settings, device)
 
 
 def _result(session: _Session, settings: Settings) -> RunResult:
@@ -81,7 +93,7 @@ def _result(session: _Session, settings: Settings) -> RunResult:
         peak_bytes=session.peak_bytes,
         n_params=sum(parameter.numel() for parameter in trainer.model.parameters()),
         flops_per_token=train_flops_per_token(trainer.model.shape, trainer.model.residual),
-        settings=settings,
+        settings=replace(settings, way=session.way),
         curve=tuple(progress.curve),
         probes=tuple(progress.probes),
     )
@@ -110,16 +122,35 @@ class _Session:
 
     def begin(self) -> None:
         """Take the run up where its keeper has it, or evaluate it before its first step."""
-        found = self.keeper.load() if self.keeper else None
+        found = self.trainer.known(self.keeper.load() if self.keeper else None)
         if found is None:
+            self.progress.ways = [self.trainer.settings.way]
             self.progress.curve.append(Point(0, None, self.trainer.evaluate(self.check)))
             self._probe(0)
             return
         state, tensors = found
-        trainer = self.trainer
-        restore(tensors, trainer.model, trainer.optimizers, trainer.device)
-        self.progress = Progress.from_state(state, tensors["total"].to(trainer.device))
+        self.trainer.restore(tensors)
+        self.progress = Progress.from_state(state, tensors["total"].to(self.trainer.device))
+        self._go_on_by(self.trainer.settings.way)
         self.on_step(self.progress.step, self.progress.curve[-1].train_loss)
+
+    def _go_on_by(self, way: str) -> None:
+        """Keep by which ways the run is computed, and tell where it is by another one now."""
+        before = self.progress.ways
+        if before[-1] == way:
+            return
+        if self.keeper is not None:
+            self.keeper.on_trouble(
+                f"begun on {before[-1] or ONE}, goes on from step {self.progress.step} on "
+                f"{way or ONE}: a run of its own rounding, which is paired with none of another"
+            )
+        before.append(way)
+
+    @property
+    def way(self) -> str:
+        """By what the run was computed, see Settings; all of it, where that has changed."""
+        ways = self.progress.ways
+        return ", then ".join(way or ONE for way in ways) if len(ways) > 1 else ways[0]
 
     def run(self) -> None:
         """Train; add a point to the curve at every pause."""
@@ -144,7 +175,7 @@ class _Session:
                 self.on_step(1, loss.item())  # it has been compiled: who waited for that is told
             if keeper is not None:
                 keeper.step = progress.step
-                if keeper.is_due():
+                if self._most(_DUE if keeper.is_due() else 0):
                     self._save(keeper)
 
     def _add_point(self, pause: int, evaluates: bool) -> bool:
@@ -176,9 +207,17 @@ class _Session:
     def check(self) -> None:
         """Between batches of an evaluation: stop if that is wanted."""
         keeper = self.keeper
-        if keeper is not None and keeper.stop.wanted:
+        if keeper is not None and self._most(0):
             self.clock = time.perf_counter()
             self._save(keeper)
+
+    def _most(self, wish: int) -> int:
+        """What some rank wants, nothing, _DUE or _STOP: all ranks then want it."""
+        assert self.keeper is not None
+        stop = self.keeper.stop
+        found = self.trainer.most(_STOP if stop.wanted else wish)
+        stop.wanted = found == _STOP
+        return found
 
     def _save(self, keeper: Keeper) -> None:
         """Write the run down, outside of its step time. Raises Stopped where that is wanted."""
@@ -194,9 +233,7 @@ class _Session:
         return self.progress.state() | {"train_s": self.train_s, "peak_bytes": self.peak_bytes}
 
     def _tensors(self) -> dict[str, Tensor]:
-        trainer = self.trainer
-        found = tensors_of(trainer.model, trainer.optimizers, trainer.device)
-        return found | {"total": self.progress.total.cpu()}
+        return self.trainer.tensors() | {"total": self.progress.total.cpu()}
 
 
 def joint(recipe: Recipe) -> int:

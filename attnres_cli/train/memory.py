@@ -41,7 +41,7 @@ def of_step(spec: RunSpec, tokens: Tokens, settings: Settings) -> Memory | None:
 
 
 def _counted(spec: RunSpec, tokens: Tokens, settings: Settings) -> Memory:
-    train = spec.recipe.train
+    train = spec.recipe.train.of_rank(settings.ranks)
     part = train.model_copy(update={"batch_size": train.rows, "micro_batch_size": None})
     spec = replace(spec, recipe=spec.recipe.model_copy(update={"train": part}))
     with counting() as held:

@@ -6,9 +6,11 @@ import contextlib
 import math
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,11 +22,15 @@ from attnres_cli.nn.depthmix import engines
 from attnres_cli.nn.model import Transformer, init_weights
 from attnres_cli.records.run import Probe, RunSpec, Settings
 from attnres_cli.train import probes
+from attnres_cli.train.keeper import restore, tensors_of
 
 _LONG_S = 20.0  # of steps that are timed, after which no more are
 
 Forward = Callable[[Tensor, Tensor], Tensor]
 """Tokens and targets (B, T) to the mean loss in nats per token."""
+
+Kept = tuple[dict[str, Any], dict[str, Tensor]]
+"""State and tensors of a checkpoint."""
 
 _MOST_ARMS = 1024
 """Arms that one process may compile. All share the code of one `forward`, of which torch by default
@@ -37,14 +43,20 @@ class Batches:
     trained on. It ends with this object.
     """
 
-    def __init__(self, spec: RunSpec, tokens: Tokens, device: torch.device) -> None:
+    def __init__(
+        self, spec: RunSpec, tokens: Tokens, device: torch.device, rank: int = 0, ranks: int = 1
+    ) -> None:
         self._spec, self._tokens = spec, tokens
+        size = spec.recipe.train.batch_size // ranks
+        self._mine = slice(rank * size, (rank + 1) * size)
         self._is_pinned = device.type == "cuda"  # so that it is copied there without a wait
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="batches")
         self._ahead: tuple[int, Future[Tensor]] | None = None
 
     def take(self, step: int) -> Tensor:
-        """Tokens (B, T + 1) of a step, on the CPU; a thread then makes the next step's."""
+        """Tokens (B, T + 1) of a step, this rank's of them, on the CPU; a thread then makes the
+        next step's.
+        """
         ahead, self._ahead = self._ahead, None
         found = ahead[1].result() if ahead and ahead[0] == step else self._make(step)
         if step + 1 < self._spec.recipe.steps:
@@ -54,13 +66,21 @@ class Batches:
     def _make(self, step: int) -> Tensor:
         recipe = self._spec.recipe
         size, seq_len = recipe.train.batch_size, recipe.model.seq_len
-        windows = torch.from_numpy(self._tokens.batch(self._spec.seed, step, size, seq_len))
+        drawn = self._tokens.batch(self._spec.seed, step, size, seq_len)
+        windows = torch.from_numpy(drawn[self._mine])
         return windows.pin_memory() if self._is_pinned else windows
 
 
 @dataclass
 class Trainer:
-    """A model, its optimisers, and steps of training, none of which waits for the device."""
+    """A model, its optimisers, and steps of training, none of which waits for the device.
+
+    Of a run that several ranks share, each has one of a subclass (train/ranks.py, `trainer_of`),
+    and all make the same calls. What this class has only for these does nothing on one device.
+    """
+
+    rank = 0
+    ranks = 1
 
     spec: RunSpec
     tokens: Tokens
@@ -76,11 +96,11 @@ class Trainer:
         model = Transformer(shape, design)
         model.checkpoints_activations = recipe.train.checkpoint_activations
         init_weights(model, self.spec.seed)
-        is_there = self.device.type == "cpu"  # nn.Module.to takes no tensors without numbers
-        self.model = model if is_there else model.to(self.device)
+        self.model = self._placed(model)
         self.optimizers = make_optimizers(self.model, recipe.optim)
-        self.batches = Batches(self.spec, self.tokens, self.device)
-        self.forward = self._compiled() if self.settings.compiled else self.model
+        self.batches = Batches(self.spec, self.tokens, self.device, self.rank, self.ranks)
+        self.rows = recipe.train.of_rank(self.ranks).rows
+        self.forward = self._forward()
         self._parameters = list(self.model.parameters())
 
     def step(self, step: int) -> Tensor:
@@ -102,13 +122,16 @@ class Trainer:
         """Validation loss, nats per token, not compiled. `between` is called before each batch."""
         recipe, settings = self.spec.recipe, self.settings.uncompiled
         total, count = torch.zeros((), dtype=torch.float64, device=self.device), 0
-        for batch in self.tokens.eval_batches(
-            recipe.train.eval_tokens, recipe.train.rows, recipe.model.seq_len
-        ):
+        batches = iter(
+            self.tokens.eval_batches(recipe.train.eval_tokens, self.rows, recipe.model.seq_len)
+        )
+        while each := list(islice(batches, self.ranks)):  # one for each rank, in their order
             between()
-            loss = self._loss(self.model, settings, self._on_device(torch.from_numpy(batch)))
-            total += loss.double() * len(batch)
-            count += len(batch)
+            mine = torch.from_numpy(each[min(self.rank, len(each) - 1)])
+            losses = self._gathered(self._loss(self.model, settings, self._on_device(mine))[None])
+            for loss, batch in zip(losses, each, strict=False):  # at the end some have none
+                total += loss.double() * len(batch)
+                count += len(batch)
         return total.item() / count
 
     def probe(self, step: int) -> Probe:
@@ -119,17 +142,20 @@ class Trainer:
         design = variant.parse(self.spec.variant)
         with engines.use(self.settings.uncompiled.engine):
             return probes.measure(
-                self.model, design, windows[:, :-1], windows[:, 1:], step, self._autocast()
+                self.whole(), design, windows[:, :-1], windows[:, 1:], step, self._autocast()
             )
 
     def _backward(self, windows: Tensor) -> Tensor:
         """Add the gradients of the mean loss of a batch, micro-batch by micro-batch; that loss."""
-        parts = windows.split(self.spec.recipe.train.rows)
+        parts = windows.split(self.rows)
         losses = []
-        for part in parts:
-            loss = self._loss(self.forward, self.settings, part) / len(parts)
-            loss.backward()
+        for number, part in enumerate(parts, 1):
+            with self._sends(is_last=number == len(parts)):
+                loss = self._loss(self.forward, self.settings, part) / len(parts)
+                loss.backward()
             losses.append(loss.detach())
+        if self.ranks > 1:
+            losses = list(self._gathered(torch.stack(losses)) / self.ranks)
         return torch.stack(losses).sum() if len(losses) > 1 else losses[0]
 
     def _loss(self, forward: Forward, settings: Settings, windows: Tensor) -> Tensor:
@@ -145,11 +171,46 @@ class Trainer:
             return contextlib.nullcontext()
         return torch.autocast(self.device.type, torch.bfloat16)
 
-    def _compiled(self) -> Forward:
+    def whole(self) -> Transformer:
+        """The model with all its weights, on this device: to be looked into, and kept."""
+        return self.model
+
+    def tensors(self) -> dict[str, Tensor]:
+        """All that the run's continuation needs, whole, on the CPU."""
+        return tensors_of(self.model, self.optimizers, self.device)
+
+    def restore(self, tensors: Mapping[str, Tensor]) -> None:
+        """Undo what has happened since `tensors`."""
+        restore(tensors, self.model, self.optimizers, self.device)
+
+    def known(self, found: Kept | None) -> Kept | None:
+        """What rank 0 has found of a run that goes on."""
+        return found
+
+    def most(self, wish: int) -> int:
+        """The largest of what the ranks wish."""
+        return wish
+
+    def _placed(self, model: Transformer) -> Transformer:
+        """The model where it is trained, or this rank's part of it."""
+        is_there = self.device.type == "cpu"  # nn.Module.to takes no tensors without numbers
+        return model if is_there else model.to(self.device)
+
+    def _forward(self) -> Forward:
+        if not self.settings.compiled:
+            return self.model
         from torch.compiler import config  # takes a second to import
 
         config.recompile_limit = _MOST_ARMS
         return torch.compile(self.model, dynamic=False)
+
+    def _sends(self, *, is_last: bool) -> contextlib.AbstractContextManager[object]:
+        """Around a micro-batch: after the last one, all ranks have all gradients."""
+        return contextlib.nullcontext()
+
+    def _gathered(self, losses: Tensor) -> Tensor:
+        """(N,) of every rank in one, in their order."""
+        return losses
 
 
 def make_optimizers(model: Transformer, optim: Optim) -> list[torch.optim.Optimizer]:

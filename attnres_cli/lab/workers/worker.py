@@ -18,17 +18,17 @@ from attnres_cli.config.recipe import Recipe
 from attnres_cli.console import say
 from attnres_cli.data import sources
 from attnres_cli.data.tokens import Tokens
-from attnres_cli.errors import AttnresError, AwayError, DataError, StudyError
+from attnres_cli.errors import AttnresError, AwayError, DataError, StudyError, WorkersError
 from attnres_cli.lab.workers.cores import bind
 from attnres_cli.lab.workers.heartbeat import Heartbeat
 from attnres_cli.lab.workers.provenance import code_of, made_with, remember_code
+from attnres_cli.lab.workers.ranks import together
 from attnres_cli.records.code import Code
 from attnres_cli.records.run import WAITS, Event, RunRecord, RunSpec, Settings
 from attnres_cli.store.retry import patiently, retry_s, seconds_of
 from attnres_cli.store.store import Store
 from attnres_cli.train.checkpoint import Checkpoints, clear
 from attnres_cli.train.keeper import Keeper, Stop, Stopped
-from attnres_cli.train.loop import train
 
 CHECKPOINT_S = "ATTNRES_CHECKPOINT_S"
 """Environment variable: seconds between checkpoints; 0: one after every step."""
@@ -92,7 +92,7 @@ def work_here(
     on_event: Callable[[Event | None], None],
 ) -> None:
     """Train all wanted runs in this process, in order, as a worker would: where breakpoints and
-    profilers see them. See `pool.run_all`.
+    profilers see them, and with the other ranks, if it is one of several. See `pool.run_all`.
 
     Raises KeyboardInterrupt, also where a debugger is left: the run goes on from its last
     checkpoint when it is wanted again. Else as `run_all`.
@@ -111,12 +111,15 @@ def work_here(
             on_event(None)
             time.sleep(_TICK_S)
             continue
+        stop = Stop()
         try:
-            _do(claimed, 0, on_event, store, job, tokens, Stop())
+            _do(claimed, 0, on_event, store, job, tokens, stop)
         except BaseException:
             with suppress(StudyError):
                 store.let_go(claimed.id)
             raise
+        if stop.wanted and job.settings.way:  # by a signal to some rank
+            raise KeyboardInterrupt
 
 
 def _asked(line: Connection) -> list[int]:
@@ -130,13 +133,10 @@ def _heed_signals() -> Stop:
     """What SIGTERM and SIGHUP set. Ctrl-C reaches the launcher, which ends us."""
     stop = Stop()
 
-    def wish(_signal: int, _frame: object) -> None:
-        stop.wanted = True
-
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
-            signal.signal(number, wish)
+            signal.signal(number, stop.heed)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)  # held up while we were starting
     return stop
 
@@ -164,17 +164,15 @@ def _do(
     heartbeat = Heartbeat(store, claimed.id, keeper)
     keeper.on_saved = heartbeat.further
 
-    def on_step(step: int, loss: float | None) -> None:
-        try:
-            tell(event(step, loss))
-        except ConnectionError:  # the launcher is gone
-            stop.wanted = True
-
+    on_step = partial(_tell, tell, event, stop)
     try:
         with heartbeat:
             _check_data(spec, tokens)
             _check_code(planned, ours)
-            result = train(spec, tokens, job.settings, job.device, on_step, keeper)
+            result = together(spec, tokens, job.settings, job.device, on_step, keeper)
+    except WorkersError:
+        store.let_go(claimed.id)
+        raise
     except Stopped:
         with suppress(AwayError):  # it waits again when it is seen that we are gone
             store.let_go(claimed.id)
@@ -200,6 +198,19 @@ def _do(
     tell(last)
 
 
+def _tell(
+    tell: Callable[[Event], None],
+    event: Callable[[int, float | None], Event],
+    stop: Stop,
+    step: int,
+    loss: float | None,
+) -> None:
+    try:
+        tell(event(step, loss))
+    except ConnectionError:  # the launcher is gone
+        stop.wanted = True
+
+
 def checkpoints_of(
     store: Store, claimed: RunRecord, settings: Settings, versions: dict[str, str]
 ) -> Checkpoints:
@@ -210,7 +221,8 @@ def checkpoints_of(
         "seed": str(claimed.seed),
         "data": claimed.fingerprint,
     }
-    computed = {name: str(value) for name, value in asdict(settings).items()}
+    free = ("way", *(["threads"] if settings.device != "cpu" else []))  # may be other ones later
+    computed = {name: str(value) for name, value in asdict(settings).items() if name not in free}
     made = {name: value for name, value in versions.items() if name not in _ANYWHERE}
     return Checkpoints(store.folder_of(claimed), identity | computed | made)
 
