@@ -143,10 +143,14 @@ class AttnRes(Residual):
             self.register_buffer("counts", counts, persistent=False)
 
     def start(self, x: Hidden) -> State:
+        stream = x if self.keeps_stream else None
+        return State(History(self._scoring(x)).append(x), stream=stream)
+
+    def _scoring(self, x: Hidden) -> Scoring:
         gain: Tensor | None = self.gain
         if self.rank is not None:
             gain = torch.ones(self.n_sublayers + 1, self.rank, device=x.device)
-        scoring = Scoring(
+        return Scoring(
             self.sources.visible,
             self.norm,
             self.heads,
@@ -157,7 +161,6 @@ class AttnRes(Residual):
             head_norm=self.head_norm,
             squashed=self.squashed,
         )
-        return State(History(scoring).append(x), stream=x if self.keeps_stream else None)
 
     def _biases(self, x: Hidden) -> Tensor | None:
         """(pairs, heads) static scores, or what a prior adds to the others."""
@@ -190,6 +193,16 @@ class AttnRes(Residual):
 
     def finish(self, state: State) -> Hidden:
         return self.read(state, self.n_sublayers + 1)[0]
+
+    def carry(self, state: State, l: int) -> list[Tensor]:
+        beside = [x for x in (state.units, state.stream) if x is not None]
+        return [*state.history.carry(l), *beside]
+
+    def resume(self, tensors: Sequence[Tensor], l: int) -> State:
+        sources = list(tensors)
+        stream = sources.pop() if self.keeps_stream else None
+        units = sources.pop() if self.sources.has_units(l) else None
+        return State(History.resume(self._scoring(sources[0]), sources, l, l + 1), units, stream)
 
     def weights(self, values: Sequence[Hidden]) -> list[Tensor]:
         """For each site, the (B, T, S, H) weights of the sources that it sees; 1, 1 for static."""

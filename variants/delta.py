@@ -98,10 +98,13 @@ class Delta(Residual):
             self.project = nn.Parameter(torch.zeros(sites, d_model, d_model))
 
     def start(self, x: Hidden) -> State:
-        history = History(Scoring(self.visible, "softmax", query=self.query, gain=self.gain))
+        history = History(self._scoring())
         if self.null:
             history = history.append(torch.zeros_like(x))
         return State(x, history.append(x))
+
+    def _scoring(self) -> Scoring:
+        return Scoring(self.visible, "softmax", query=self.query, gain=self.gain)
 
     def read(self, state: State, l: int) -> tuple[Hidden, State]:
         if l == 1:
@@ -129,6 +132,14 @@ class Delta(Residual):
 
     def finish(self, state: State) -> Hidden:
         return state.stream
+
+    def carry(self, state: State, l: int) -> tuple[Tensor, ...]:
+        return (state.stream, *state.history.carry(max(0, l - 1)))
+
+    def resume(self, tensors: Sequence[Tensor], l: int) -> State:
+        stream, *sources = tensors
+        n_sources = min(l, self.n_sublayers - 1) + 1 + self.null
+        return State(stream, History.resume(self._scoring(), sources, max(0, l - 1), n_sources))
 
     def depth_mixing(self, values: Sequence[Hidden]) -> Tensor:
         sites = self.n_sublayers + 1

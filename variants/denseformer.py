@@ -25,10 +25,11 @@ dilation and period it ran: 1 and 1 are assumed.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from attnres_cli.nn.depthmix.history import History
 from attnres_cli.nn.depthmix.scoring import Scoring
@@ -63,8 +64,10 @@ class DenseFormer(Residual):
         self.weight = nn.Parameter(torch.tensor(identity).unsqueeze(-1))  # (pairs, 1)
 
     def start(self, x: Hidden) -> State:
-        scoring = Scoring(self.visible, norm="none", table=self.weight)
-        return State(History(scoring).append(x), x)
+        return State(History(self._scoring()).append(x), x)
+
+    def _scoring(self) -> Scoring:
+        return Scoring(self.visible, norm="none", table=self.weight)
 
     def read(self, state: State, l: int) -> tuple[Hidden, State]:
         return state.stream, state
@@ -80,6 +83,13 @@ class DenseFormer(Residual):
 
     def finish(self, state: State) -> Hidden:
         return state.stream
+
+    def carry(self, state: State, l: int) -> tuple[Tensor, ...]:
+        return (state.stream, *state.history.carry(l // 2))
+
+    def resume(self, tensors: Sequence[Tensor], l: int) -> State:
+        stream, *sources = tensors
+        return State(History.resume(self._scoring(), sources, l // 2, l // 2 + 1), stream)
 
     def extra_flops_per_token(self) -> int:
         return 2 * self.d_model * sum(map(len, self.visible))

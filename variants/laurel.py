@@ -29,7 +29,7 @@ the sum by sqrt 2, which is another design. Nothing bounds B A: large maps overf
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import reduce
 from itertools import accumulate
 from typing import Literal
@@ -92,6 +92,12 @@ class Laurel(Residual):
 
     def finish(self, state: Streams) -> Hidden:
         return state[0]
+
+    def carry(self, state: Streams, l: int) -> Streams:
+        return state
+
+    def resume(self, tensors: Sequence[Tensor], l: int) -> Streams:
+        return tuple(tensors)
 
     def extra_flops_per_token(self) -> int:
         scalars = 0 if self.logits is None else 2 * self.n_sublayers

@@ -24,10 +24,11 @@ the middle one of an odd number belongs is our choice.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from attnres_cli.nn.residual import Hidden, Residual, VariantError, register
 
@@ -71,6 +72,13 @@ class UNet(Residual):
 
     def finish(self, state: State) -> Hidden:
         return state.stream
+
+    def carry(self, state: State, l: int) -> tuple[Tensor, ...]:
+        return (state.stream, *state.stack)
+
+    def resume(self, tensors: Sequence[Tensor], l: int) -> State:
+        stream, *stack = tensors
+        return State(stream, tuple(stack))
 
     def extra_flops_per_token(self) -> int:
         return 2 * self.d_model * self.n_skips

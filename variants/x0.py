@@ -24,10 +24,11 @@ decay. A single layer takes the values of the first.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from attnres_cli.nn.residual import Hidden, Residual, register
 
@@ -74,6 +75,12 @@ class X0(Residual):
 
     def finish(self, state: State) -> Hidden:
         return state.stream
+
+    def carry(self, state: State, l: int) -> State:
+        return state
+
+    def resume(self, tensors: Sequence[Tensor], l: int) -> State:
+        return State(*tensors)
 
     def extra_flops_per_token(self) -> int:
         return 3 * self.d_model * self.n_layers

@@ -11,14 +11,18 @@ from typing import Annotated
 
 import typer
 
-from attnres_cli.cli.options import Format, Override, Plugins, PrintedFormat
+from attnres_cli.cli.options import (
+    Format,
+    Override,
+    Plugins,
+    PrintedFormat,
+    Sizes,
+    read_shape,
+)
 from attnres_cli.config import complete
 from attnres_cli.console import note, say
 from attnres_cli.errors import SOME_FAILED, UsageError, VariantError, unknown
 from attnres_cli.files import write_new
-
-_SHAPE = {"n_layers": 8, "d_model": 1024}
-_MOST = {"n_layers": 200, "d_model": 2**17}  # a drawing of more layers takes minutes
 
 
 def variants(
@@ -29,9 +33,7 @@ def variants(
             autocompletion=complete.specs,
         ),
     ] = None,
-    shape: Annotated[
-        str | None, typer.Option(help="Sizes for counts and drawing: n_layers=16,d_model=1024.")
-    ] = None,
+    shape: Sizes = None,
     new: Annotated[
         str | None, typer.Option(help="Write a starting file for a variant of this name.")
     ] = None,
@@ -48,7 +50,7 @@ def variants(
             raise UsageError("--shape is of one variant: attnres variants NAME --shape ...")
         _list(form)
     else:
-        _show(name, _SHAPE if shape is None else _sizes(shape), form)
+        _show(name, read_shape(shape), form)
 
 
 def check(
@@ -119,22 +121,6 @@ def recipes(
         raise UsageError("--set changes one recipe: attnres recipes NAME --set ...")
     found = recipes_of() if name is None else recipe_of(name, override or [])
     formats.show(found, form, sys.stdout)
-
-
-def _sizes(text: str) -> dict[str, int]:
-    """{n_layers: 16, d_model: 1024} for `n_layers=16`. Raises UsageError."""
-    sizes = dict(_SHAPE)
-    for part in text.split(","):
-        name, _, value = part.strip().partition("=")
-        if name not in sizes:
-            raise UsageError(f"--shape: {unknown('size', name, sizes)}")
-        if not (re.fullmatch(r"[1-9][0-9]{0,6}", value) and int(value) <= _MOST[name]):
-            raise UsageError(
-                f"--shape takes whole numbers, as n_layers=16, {name} up to {_MOST[name]}, got "
-                f"'{part}'"
-            )
-        sizes[name] = int(value)
-    return sizes
 
 
 def _list(form: Format) -> None:

@@ -81,6 +81,10 @@ Baseline = Annotated[
     typer.Option(help="The arm the others are compared with.", autocompletion=complete.specs),
 ]
 
+Sizes = Annotated[
+    str | None, typer.Option("--shape", help="Sizes to count with: n_layers=16,d_model=1024.")
+]
+
 Margin = Annotated[
     str | None,
     typer.Option(
@@ -128,6 +132,23 @@ def one_of(*allowed: Format) -> Any:
 
 _PRINTED = (Format.TABLE, Format.JSON, Format.MARKDOWN, Format.CSV)
 PrintedFormat = Annotated[Format, one_of(*_PRINTED)]
+
+
+def read_shape(text: str | None) -> dict[str, int]:
+    """{n_layers: 16, d_model: 1024} for `n_layers=16`. Raises UsageError."""
+    sizes = {"n_layers": 8, "d_model": 1024}
+    most = {"n_layers": 200, "d_model": 2**17}  # a drawing of more layers takes minutes
+    for part in text.split(",") if text is not None else ():
+        name, _, value = part.strip().partition("=")
+        if name not in sizes:
+            raise UsageError(f"--shape: {unknown('size', name, sizes)}")
+        if not (re.fullmatch(r"[1-9][0-9]{0,6}", value) and int(value) <= most[name]):
+            raise UsageError(
+                f"--shape takes whole numbers, as n_layers=16, {name} up to {most[name]}, got "
+                f"'{part}'"
+            )
+        sizes[name] = int(value)
+    return sizes
 
 
 def read_seeds(text: str) -> tuple[int, ...]:

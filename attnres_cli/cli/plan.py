@@ -1,20 +1,37 @@
-"""The command `attnres plan`: how many seeds a gap takes, from the baseline's runs in the study."""
+"""The command `attnres plan`: how many seeds a gap takes, from the baseline's runs in the study;
+or what a pipeline sends for some designs, by counting.
+"""
 
 from __future__ import annotations
 
+import re
 import sys
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
 
-from attnres_cli.cli.options import MOST_WORKERS, Baseline, Format, PrintedFormat, Study
-from attnres_cli.config import address
+from attnres_cli.cli.options import (
+    MOST_WORKERS,
+    Baseline,
+    Format,
+    Plugins,
+    PrintedFormat,
+    Sizes,
+    Study,
+    read_shape,
+)
+from attnres_cli.config import address, complete
 from attnres_cli.errors import UsageError
 
 _LEAST_GAP, _MOST_GAP = 1e-9, 1e3  # nats per token
 
 
 def plan(
+    designs: Annotated[
+        list[str] | None,
+        typer.Argument(help="With --pipeline: variants.", autocompletion=complete.specs),
+    ] = None,
     baseline: Baseline = "standard",
     gap: Annotated[
         float, typer.Option(help="Difference in loss to separate, nats per token.")
@@ -35,11 +52,53 @@ def plan(
             min=1, max=MOST_WORKERS, help="Processes. Default: as the study's runs were made."
         ),
     ] = None,
+    pipeline: Annotated[
+        str | None,
+        typer.Option(
+            help="Tell instead what each hop of a pipeline sends: stages, virtual stages, as 4,2."
+        ),
+    ] = None,
+    shape: Sizes = None,
     form: PrintedFormat = Format.TABLE,
+    _plugin: Plugins = None,
 ) -> None:
     """Tell the noise floor, how many seeds a gap takes at what cost, and the resolution: the least
     difference that is seen, as a multiple of compute. Nothing is trained.
     """
+    if pipeline is not None:
+        _show_hops(pipeline, designs or [], read_shape(shape), form)
+        return
+    if designs or shape is not None:
+        raise UsageError("designs and --shape are for --pipeline, as `--pipeline 4,2 attnres`")
+    _show_seeds(baseline, gap, arms, recipe, study, workers, form)
+
+
+def _show_hops(text: str, designs: Sequence[str], sizes: dict[str, int], form: Format) -> None:
+    from attnres_cli.nn.pipeline.cuts import planned
+    from attnres_cli.nn.variant import parse
+    from attnres_cli.report import formats, pipelines
+
+    if not designs:
+        raise UsageError(f"--pipeline {text}: of which designs? As --pipeline {text} attnres")
+    if not re.fullmatch(r"[1-9][0-9]{0,3}(,[1-9][0-9]{0,3})?", text):
+        raise UsageError(f"--pipeline takes stages and virtual stages, as 4,2, got '{text}'")
+    stages, virtual = int(text.partition(",")[0]), int(text.partition(",")[2] or 1)
+    try:
+        found = [planned(parse(each), **sizes, stages=stages, virtual=virtual) for each in designs]
+    except ValueError as error:
+        raise UsageError(f"--pipeline {text}: {error}") from error
+    formats.show(pipelines.report_of(found), form, sys.stdout)
+
+
+def _show_seeds(
+    baseline: str,
+    gap: float,
+    arms: int | None,
+    recipe: str | None,
+    study: str,
+    workers: int | None,
+    form: Format,
+) -> None:
     from attnres_cli.config.recipe import names
     from attnres_cli.lab.held import Held
     from attnres_cli.records import machine

@@ -105,6 +105,23 @@ class Residual(nn.Module, ABC):
         """What the output norm sees."""
         return state
 
+    def carry(self, state: Any, l: int) -> Sequence[Tensor]:
+        """What later sublayers and `finish` need of the state after sublayer l, as tensors (batch,
+        time, ...): a pipeline sends them to the process that goes on. What an earlier state had too
+        is the same tensor. Raises VariantError for a design that cannot be cut.
+        """
+        if not isinstance(state, Tensor):
+            raise VariantError(
+                f"{type(self).__name__} cannot be cut between processes: its state is no tensor, "
+                "and it has no methods carry and resume"
+            )
+        return (state,)
+
+    def resume(self, tensors: Sequence[Tensor], l: int) -> Any:
+        """The state after sublayer l, from what `carry` gave."""
+        (state,) = tensors
+        return state
+
     def n_params(self) -> int:
         """Parameters that the design adds: counted, so that no design declares them."""
         return sum(parameter.numel() for parameter in self.parameters())

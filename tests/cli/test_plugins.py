@@ -236,7 +236,7 @@ def test_check_prints_what_failed_with_the_first_wrong_number(folder: Path):
     code, out, err = process("check", "mine", "--plugin", "mine.py")
 
     assert code == 3
-    assert "1 of 18 proofs failed" in err
+    assert "1 of 19 proofs failed" in err
     assert "FAILED" in out
     assert "equals_standard_at_init is True, but logits" in out
 

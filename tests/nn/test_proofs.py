@@ -168,6 +168,26 @@ class Counts(Plain):
         return state + y * (1 + 1e-3 * (Counts.calls % 7))
 
 
+class CutTooSmall(Plain):
+    def start(self, x):
+        return x, x
+
+    def read(self, state, l):
+        return state[0] + state[1], state
+
+    def write(self, state, l, y):
+        return state[0] + y, state[1]
+
+    def finish(self, state):
+        return state[0]
+
+    def carry(self, state, l):
+        return state[:1]
+
+    def resume(self, tensors, l):
+        return tensors[0], 0 * tensors[0]
+
+
 class NeedsFourTokens(Plain):
     def read(self, state, l):
         return state * (1.0 if state.shape[1] >= 3 else 3.0 * l), state
@@ -218,6 +238,7 @@ BROKEN: list[tuple[type[Residual], Proof, str]] = [
     (Squares, model.mixes_as_it_says, "M at site 2 at"),
     (SaysNothing, model.mixes_as_it_says, "not_linear does not say why"),
     (Counts, model.repeats, "logits of a second run at"),
+    (CutTooSmall, model.resumes, "gradient of "),
     (NeedsFourTokens, model.generates, "generated tokens at [0, "),
     (Asks, model.compiles, "it raised"),
     (Raises, design.keeps_shape, "in read: RuntimeError: no such sublayer"),
@@ -271,6 +292,16 @@ def test_a_design_that_says_why_may_overflow():
 
     expected = ("stays_finite", finding.proof, "not applicable", "it multiplies by an exponential")
     assert finding == Finding(*expected)
+
+
+def test_a_design_may_have_a_state_that_cannot_be_cut():
+    class Uncut(CutTooSmall):
+        carry, resume = Plain.carry, Plain.resume
+
+    finding = found_by(model.resumes, Uncut)
+
+    assert finding.outcome == "not applicable"
+    assert "Uncut cannot be cut between processes: its state is no tensor" in finding.detail
 
 
 def test_a_sound_design_is_admitted_and_a_broken_one_is_not():

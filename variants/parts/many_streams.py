@@ -99,6 +99,12 @@ class ManyStreams(Residual):
     def finish(self, state: State) -> Hidden:
         return read(state.x, self.readout(state.x))
 
+    def carry(self, state: State, l: int) -> tuple[Tensor]:
+        return (state.x,)
+
+    def resume(self, tensors: Sequence[Tensor], l: int) -> State:
+        return State(tensors[0], self.each())
+
     def depth_mixing(self, values: Sequence[Hidden]) -> Tensor | None:
         """Beside the streams go rows (B, T, n, L+1), the weight of every v_i in each of them. The
         maps of the streams are applied to both, so no design states its equation twice.

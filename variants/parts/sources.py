@@ -59,6 +59,10 @@ class Blocks:
         """Whether source j holds all outputs of its block."""
         return self.place(j) == self.size or j == self.n_sublayers
 
+    def has_units(self, j: int) -> bool:
+        """Whether normalised outputs are being summed when output j is in."""
+        return False
+
     def outputs(self, j: int) -> range:
         """The outputs that source j holds."""
         return range(j - self.place(j) + 1 if j else 0, j + 1)
@@ -108,6 +112,9 @@ class UnitSums(Blocks):
         if self.is_finished(l):
             return state._replace(history=state.history.append(units), units=None)
         return super().append(state._replace(units=units), l, y)
+
+    def has_units(self, j: int) -> bool:
+        return j > 0 and not self.is_finished(j)
 
     def share(self, v: Hidden, j: int) -> Tensor | float:
         return inverse_rms(v) if j > 0 and self.is_finished(j) else 1.0

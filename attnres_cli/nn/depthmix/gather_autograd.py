@@ -60,7 +60,7 @@ class Gather:
     def append(self, state: EngineState, v: Tensor) -> EngineState:
         """One more source, scored at every site that will read it."""
         number = state.n_sources
-        last: Record | None = state.newest_record if number else None
+        last: Record | None = state.newest_record
         params = all_params(state, v) if last is None else last.params
         learns = last is None and params is not None and params.requires_grad
         held = None if params is None else params.detach()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
@@ -110,6 +110,29 @@ class History:
             else:
                 scores = unrolled.query_scores(self.state, site, query)
         return self.scoring.weights(scores, dim=-2)
+
+    def carry(self, site: int) -> list[Tensor]:
+        """What a history needs to go on from a site: the newest source, and those that are still
+        read.
+        """
+        held = self.sources
+        numbers = _layout(self.scoring.visible).carried(site, 1 + max(held))
+        if self.few is not None:  # the next tokens are written over these
+            return [held[i].clone() for i in numbers]
+        return [held[i] for i in numbers]
+
+    @classmethod
+    def resume(
+        cls, scoring: Scoring, sources: Sequence[Tensor], site: int, n_sources: int
+    ) -> History:
+        """The history of so many sources, to be read from a site on, from what `carry` gave."""
+        first, layout = sources[0], _layout(scoring.visible)
+        engine = engines.choose(first, scoring)
+        state = EngineState(scoring, layout, first.dtype, site=site)
+        with no_autocast(first):
+            for i, v in zip(layout.carried(site, n_sources), sources, strict=True):
+                state = engine.append(replace(state, n_sources=i), v)
+        return cls(scoring, engine, state)
 
     def _grown(self, few: Few | None) -> History | None:
         return None if few is None else History(self.scoring, few=few)

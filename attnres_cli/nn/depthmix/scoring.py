@@ -101,6 +101,11 @@ class Layout(NamedTuple):
         """The sites from the first to the last that reads a source; none of one that is unseen."""
         return self.readers[source] if source < len(self.readers) else range(0)
 
+    def carried(self, site: int, n_sources: int) -> list[int]:
+        """Of so many sources the newest, and those that sites from this one on read."""
+        older = range(n_sources - 1)
+        return [*(i for i in older if self.readers_of(i).stop > site), n_sources - 1]
+
     def all_read(self, source: int, site: int, stop: int) -> bool:
         """Whether all the sites from `site` to before `stop` read a source."""
         readers = self.readers_of(source)
@@ -157,8 +162,8 @@ class EngineState:
 
     @property
     def newest_record(self) -> Any:
-        """What the engine keeps of it."""
-        return self.records[self.n_sources - 1]
+        """What the engine keeps of it; None before the first."""
+        return self.records[max(self.records)] if self.records else None
 
     def with_source(self, v: Tensor, record: Any = None) -> EngineState:
         """The state with the next source. Without gradients it drops those whose sites were all

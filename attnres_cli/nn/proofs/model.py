@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,7 +20,7 @@ from attnres_cli.nn.proofs.subject import (
     gradients,
     size,
 )
-from attnres_cli.nn.residual import Residual
+from attnres_cli.nn.residual import Residual, VariantError
 from attnres_cli.nn.variant import parse
 
 _BFLOAT16 = 0.04
@@ -158,6 +159,26 @@ def recomputes(subject: Subject) -> None:
     for f in model.sublayers:
         f.forward = partial(checkpoint, f.forward, use_reentrant=False)
     agree_all(gradients(model, tokens), expected, 1e-6, 1e-6)
+
+
+def resumes(subject: Subject) -> None:
+    """Cut into tensors after every sublayer, it goes on with the same outputs and gradients."""
+    model, tokens = subject.perturbed().double(), subject.tokens()
+    expected, logits = gradients(model, tokens), model(tokens)
+    design = model.residual
+    start, write = design.start, design.write
+
+    def cut(state: Any, l: int) -> Any:
+        try:
+            return design.resume(design.carry(state, l), l)
+        except VariantError as reason:
+            raise NotApplicableError(str(reason)) from reason
+
+    design.start = lambda x: cut(start(x), 0)  # type: ignore[method-assign]
+    design.write = lambda state, l, y: cut(write(state, l, y), l)  # type: ignore[method-assign]
+    agree_all(gradients(model, tokens), expected, 1e-9, 1e-12)
+    with torch.no_grad():
+        agree("logits without gradients", model(tokens), logits, 1e-9, 1e-12)
 
 
 def generates(subject: Subject) -> None:

@@ -35,6 +35,7 @@ QUICK: tuple[Proof, ...] = (
     model.runs_in_bfloat16,
     model.mixes_as_it_says,
     model.recomputes,
+    model.resumes,
     model.generates,
     design.reads_back,
     design.is_documented,
@@ -52,6 +53,7 @@ _NEEDS: dict[Proof, tuple[Proof, ...]] = {
     model.mixes_as_it_says: (design.is_token_wise,),
     model.generates: (design.is_token_wise,),
     model.recomputes: (design.keeps_states,),
+    model.resumes: (design.keeps_states,),
     model.compiles: (model.counts_parameters,),
 }
 """Proofs that mean nothing where others fail; where one of _FIRST does, only _ALONE mean something.
