@@ -79,8 +79,10 @@ class Transformer(nn.Module):
         logits are then never all in memory at once.
         """
         hidden = self.hidden(tokens)
-        if targets is None:
-            return self.head(hidden)
+        return self.head(hidden) if targets is None else self.loss(hidden, targets)
+
+    def loss(self, hidden: Hidden, targets: Tensor) -> Tensor:
+        """The mean loss of targets (B, T) in nats per token, from what the head sees (B, T, D)."""
         n_parts = n_chunks(targets, self.shape.vocab_size)
         if n_parts == 1:
             return next_token_loss(self.head(hidden), targets)
@@ -92,18 +94,24 @@ class Transformer(nn.Module):
         With caches, one per sublayer, the tokens follow those that the caches have seen, and are
         added to them. The residual needs none: nothing in it moves between time steps.
         """
-        state = self.residual.start(self._embedded(tokens))
-        for l, f in enumerate(self.sublayers, 1):
+        state = self.residual.start(self.embedded(tokens))
+        state = self.advance(state, range(1, len(self.sublayers) + 1), caches)
+        return self.norm(self.residual.finish(state))
+
+    def advance(self, state: Any, sublayers: range, caches: Sequence[Cache] = ()) -> Any:
+        """The state of the residual after these sublayers, counted from 1, from that before."""
+        for l in sublayers:
             h, state = self.residual.read(state, l)
+            f = self.sublayers[l - 1]
             y = f(h, caches[l - 1]) if caches else self._output(f, h)
             state = self.residual.write(state, l, y)
-        return self.norm(self.residual.finish(state))
+        return state
 
     def trace(self, tokens: Tensor) -> tuple[list[Hidden], list[Hidden]]:
         """v_0..v_L, the embedding and what the sublayers put out, and h_1..h_L+1, what they and the
         output norm see, each (B, T, D), from tokens (B, T).
         """
-        values, seen = [self._embedded(tokens)], []
+        values, seen = [self.embedded(tokens)], []
         state = self.residual.start(values[0])
         for l, f in enumerate(self.sublayers, 1):
             h, state = self.residual.read(state, l)
@@ -112,7 +120,8 @@ class Transformer(nn.Module):
             state = self.residual.write(state, l, values[-1])
         return values, [*seen, self.residual.finish(state)]
 
-    def _embedded(self, tokens: Tensor) -> Hidden:
+    def embedded(self, tokens: Tensor) -> Hidden:
+        """X (B, T, D) of tokens (B, T)."""
         x = self.embed(tokens)
         return x if self.embed_scale == 1 else x * self.embed_scale
 
