@@ -11,10 +11,13 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from batch_system import install, jobs
 from commands import attnres, ended
 
 from attnres_cli.config.recipe import load
@@ -96,6 +99,25 @@ def process(command: str, folder: Path) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
+def on_a_cluster(command: str) -> tuple[int, str, str]:
+    """Exit code, stdout and stderr of a command on a SLURM that stands in, or a Ray of our own."""
+    pytest.importorskip("ray" if "ray" in command else "submitit")
+    words = [*begun(command.replace("num_gpus", "num_cpus")), "--workers", "2"]
+    home = Path(tempfile.mkdtemp(prefix="attnres-", dir="/tmp"))  # paths of sockets are short
+    environment = {"HOME": str(home), "RAY_TMPDIR": str(home), "RAY_ADDRESS": ""}
+    environment["PATH"] = f"{install(home)}{os.pathsep}{os.environ['PATH']}"
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "attnres_cli", *words], capture_output=True, text=True,
+            timeout=1500, env=os.environ | environment,
+        )  # fmt: skip
+        while jobs(home / "bin"):  # cancelled: the report is there
+            time.sleep(0.1)
+    finally:
+        shutil.rmtree(home, ignore_errors=True)
+    return done.returncode, done.stdout, done.stderr
+
+
 @pytest.fixture(scope="module")
 def study(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A folder as the reader has it by then: files of the user's, and a study of four runs."""
@@ -156,7 +178,9 @@ def test_a_command_of_the_documentation_runs(
             assert ended("ablate", "standard", "attnres", *TINY, *sized) == 0
     if "--new" in command:
         Path("my_variant.py").unlink(missing_ok=True)
-    if command in PROCESSES:
+    if "--launch" in command and "--print" not in command:
+        code, out, err = on_a_cluster(command)
+    elif command in PROCESSES:
         done = process(command, folder)
         code, out, err = done.returncode, done.stdout, done.stderr
     else:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from attnres_cli.cli.launching import Job, Launch, Print, launched
 from attnres_cli.cli.options import (
     Baseline,
     Device,
@@ -82,6 +83,9 @@ def ablate(
     tune_lr: TuneLr = False,
     study: Study = address.DEFAULT,
     workers: Workers = None,
+    launch: Launch = None,
+    job: Job = None,
+    prints: Print = False,
     device: Device = "auto",
     engine: Engine = "auto",
     baseline: Baseline = "standard",
@@ -109,13 +113,13 @@ def ablate(
     whole = load(recipe, override or [], say)
     sizes = _sizes(whole, tune_lr=tune_lr)
     named = specs_of(suite) if suite is not None else whole.variants or specs_of("quick")
-    if in_process and workers not in (None, 1):
-        raise UsageError(f"--in-process starts no worker: leave --workers {workers} out")
-    workers = 1 if in_process else workers
-    place = Place(study, workers, device, engine, retry_failed, in_process)
+    here = _hands(workers, launch, in_process=in_process)
+    place = Place(study, here, device, engine, retry_failed, in_process)
     request = Request(variants or named, read_seeds(seeds), baseline, match, tune_lr, place, margin)
     for fixed in sizes[1:]:  # what does not fit one size is refused before another is trained
         resolve([baseline, *request.specs], fixed, vocab_size=256)
+    if not dry_run and launched(launch, study, workers, job, prints=prints):
+        return
     found: list[Comparison] = []
     plans: list[Report] = []
     failed = 0
@@ -135,6 +139,15 @@ def ablate(
     if failed:
         say(f"failed runs: {failed}; the same command with --retry-failed trains them again")
         raise typer.Exit(SOME_FAILED)
+
+
+def _hands(workers: int | None, launch: str | None, *, in_process: bool) -> int | None:
+    """How many workers to start on this machine, None for as many as pay. Raises UsageError."""
+    if in_process and workers not in (None, 1):
+        raise UsageError(f"--in-process starts no worker: leave --workers {workers} out")
+    if in_process and launch is not None:
+        raise UsageError(f"--in-process trains here: leave --launch {launch} out")
+    return 1 if in_process else workers
 
 
 def _sizes(whole: Recipe, *, tune_lr: bool) -> list[Recipe]:

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from attnres_cli.cli.launching import Job, Launch, Print, launched
 from attnres_cli.cli.options import (
     Device,
     DryRun,
@@ -88,6 +89,9 @@ def search(
     override: Override = None,
     study: Study = address.DEFAULT,
     workers: Workers = None,
+    launch: Launch = None,
+    job: Job = None,
+    prints: Print = False,
     device: Device = "auto",
     engine: Engine = "auto",
     form: PrintedFormat = Format.TABLE,
@@ -122,6 +126,8 @@ def search(
     typed = Typed(specs, budget or [], ranges, goals, trials, sampler, confirm, fresh)
     loaded = load(recipe, override or [])
     request = make(loaded, typed)
+    if not dry_run and launched(launch, study, workers, job, prints=prints):
+        return
     place, watcher = Place(study, workers, device, engine, retry_failed), OnStderr()
     plan = searching.planned(request, place)
     if loaded.rates:

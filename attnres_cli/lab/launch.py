@@ -1,0 +1,94 @@
+"""Claimers on a cluster, followed until one of them has come to the report."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+from attnres_cli.errors import BAD_INPUT, AttnresError, AwayError, UsageError, WorkersError
+from attnres_cli.lab.workers.claimer import Jobs, Outcome
+from attnres_cli.records.run import WAITS, RunRecord, Status
+from attnres_cli.store.store import Store
+from attnres_cli.verdict.format import plural
+
+_TICK_S = 0.5
+_LOOK_S = 10.0  # between looks at the study
+_MOST_NAMES = 4
+
+
+def follow(jobs: Jobs, study: str, tell: Callable[[str], None]) -> Outcome:
+    """How the first claimer ended that came to its report; the others are cancelled then, as they
+    are by Ctrl-C. What becomes of the runs meanwhile is told.
+
+    Raises AttnresError where all ended before that, with the last words of one.
+    """
+    progress, looked = _Progress(study, tell), float("-inf")
+    try:
+        while True:
+            ended = jobs.ended()
+            for outcome in ended:
+                if outcome.is_done:
+                    progress.look()
+                    return outcome
+            if len(ended) == jobs.n:
+                raise _error(ended[0])
+            if time.monotonic() - looked > _LOOK_S:
+                looked = time.monotonic()
+                progress.look()
+            time.sleep(_TICK_S)
+    finally:
+        jobs.cancel()
+
+
+def _error(outcome: Outcome) -> AttnresError:
+    said = outcome.said.removeprefix("attnres: ")
+    if outcome.code == BAD_INPUT:
+        return UsageError(said)
+    return WorkersError(
+        f"no job came to the end; the first ended with code {outcome.code}: {said}; what is done "
+        "is in the study, the same command goes on"
+    )
+
+
+class _Progress:
+    """Tells of the runs that were waiting, or were not there, when it was made."""
+
+    def __init__(self, study: str, tell: Callable[[str], None]) -> None:
+        self._study, self._tell, self._line = study, tell, ""
+        self._store = Store.existing(study)
+        ended = [run for run in self._runs() if run.status not in WAITS]
+        self._before, self._told = {run.id for run in ended}, set[int]()
+
+    def look(self) -> None:
+        """Tell what has become of them since the last look; nothing while the server is away."""
+        try:
+            runs = [run for run in self._runs() if run.id not in self._before]
+            under_way = self._under_way([run for run in runs if run.status is Status.RUNNING])
+        except AwayError:
+            return
+        ended = [run for run in runs if run.status not in WAITS]
+        for run in ended:
+            if run.id not in self._told:
+                outcome = f"val loss {run.result.val_loss:.4f}" if run.result else "failed"
+                self._tell(f"{run.variant} seed {run.seed}: {outcome}")
+        self._told |= {run.id for run in ended}
+        line = f"{len(ended)} of {plural(len(runs), 'run')} ended{under_way}"
+        if runs and line != self._line:
+            self._line = line
+            self._tell(line)
+
+    def _runs(self) -> list[RunRecord]:
+        self._store = self._store or Store.existing(self._study)
+        return self._store.runs(curves=False) if self._store else []
+
+    def _under_way(self, runs: Sequence[RunRecord]) -> str:
+        """`; standard seed 0 at step 12, and 3 more`."""
+        shown = runs[:_MOST_NAMES]
+        at = self._store.standings([run.id for run in shown]) if self._store and shown else {}
+        parts = [
+            f"{run.variant} seed {run.seed} at step {at[run.id].step or 0}"
+            for run in shown
+            if run.id in at
+        ]
+        parts += [f"{len(runs) - len(shown)} more"] if len(runs) > len(shown) else []
+        return f"; {', '.join(parts)}" if parts else ""
