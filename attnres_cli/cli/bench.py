@@ -36,7 +36,7 @@ class _Steps(typer.core.TyperGroup):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """The arguments, with `step` before them if they begin with no command."""
-        named = args[:1] in (["step"], ["decode"])
+        named = args[:1] in (["step"], ["decode"], ["prefill"])
         return super().parse_args(ctx, args if named else ["step", *args])
 
     def invoke(self, ctx: Any) -> Any:
@@ -48,7 +48,10 @@ class _Steps(typer.core.TyperGroup):
             sys.exit(INTERRUPTED)
 
 
-HELP = "Time training steps of every arm on this machine, or generation (bench decode)."
+HELP = (
+    "Time training steps of every arm on this machine, or generation (bench decode); check prefill "
+    "that is shared by ranks (bench prefill)."
+)
 
 app = typer.Typer(cls=_Steps, pretty_exceptions_enable=False)
 
@@ -118,6 +121,42 @@ def decode(
     sizes = tuple(dict.fromkeys(batch or (1, 16)))
     note(f"checking {plural(len(plan.arms), 'arm')}, then {plural(rounds, 'round')} of generation")
     _show(bench.decode(plan, tokens, rounds, base, sizes, n_new), form)
+
+
+@app.command()
+def prefill(
+    variants: Variants = None,
+    recipe: RecipeName = "quick",
+    override: Override = None,
+    ranks: Annotated[int, typer.Option(min=1, max=64, help="Processes that share tokens.")] = 2,
+    n_tokens: Annotated[
+        int | None, typer.Option("--tokens", min=1, help="In all. Default: model.seq_len.")
+    ] = None,
+    chunk: Annotated[
+        int | None, typer.Option(min=1, help="Tokens at a time. Default: a quarter of all.")
+    ] = None,
+    form: PrintedFormat = Format.TABLE,
+    _plugin: Plugins = None,
+) -> None:
+    """Send a sequence through every arm with its tokens in parts on ranks: whether the
+    numbers are those of one process, in float64, and what the sources hold in memory.
+
+    Mixing over depth stays with each token's rank; heads and channels are shared. On a CPU.
+    """
+    from attnres_cli.config.recipe import load
+    from attnres_cli.lab import grid
+    from attnres_cli.lab.prefill import prefill as run_ranks
+    from attnres_cli.report import formats
+    from attnres_cli.report.prefill import report_of, wrong
+
+    fixed = load(recipe, override or [])
+    arms = grid.resolve(variants or DEFAULT_ARMS, fixed, vocab_size=256)
+    names = [arm.variant for arm in arms]
+    found = run_ranks(fixed, names, ranks, n_tokens, chunk)
+    formats.show(report_of(found), form, sys.stdout)
+    if off := wrong(found):
+        say(f"wrong: {', '.join(off)}")
+        raise typer.Exit(SOME_FAILED)
 
 
 def _plan(

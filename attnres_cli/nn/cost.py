@@ -147,3 +147,35 @@ class DecodeBench:
         mine = arm.seconds.get(batch_size, ())
         base = bases[0].seconds.get(batch_size, ()) if bases else ()
         return ratio(mine, base) if mine and base else None
+
+
+@dataclass(frozen=True)
+class PrefillArm:
+    """One arm's prefill in float64: by one process, by all ranks at once, by ranks in chunks.
+
+    Attributes:
+        off: of the two ways on ranks, the largest difference from one process.
+        held: bytes of full width that the design carries from depth to depth, the most at once on
+            one process, measured in the three ways.
+        counted: the same by formula, embedding and blocks of all these tokens; () without one.
+    """
+
+    variant: str
+    off: tuple[float, float]
+    held: tuple[int, int, int]
+    counted: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class PrefillBench:
+    """Prefill of `n_tokens` of width `d_model` on `ranks` processes, `chunk` tokens at a time;
+    `sent` are the bytes that one rank sends for one sublayer.
+    """
+
+    recipe: str
+    n_tokens: int
+    d_model: int
+    ranks: int
+    chunk: int
+    sent: int
+    arms: tuple[PrefillArm, ...]
