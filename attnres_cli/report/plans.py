@@ -15,6 +15,12 @@ from attnres_cli.report.table import Column, Report, Table
 from attnres_cli.verdict import labels
 from attnres_cli.verdict.format import between, computing, duration, megabytes, plural
 
+_OF_A_RANK = {
+    "ddp": "; all is of one rank",
+    "fsdp": "; all is of one rank, had it all weights: sharding leaves it less",
+}
+"""What a plan's memory is of, by the way that ranks share a run."""
+
 
 def plan_of(plan: Plan, title: str = "") -> Report:
     """What will be done: per arm its size, memory and speed, in all the runs, FLOPs and time. JSON
@@ -160,6 +166,7 @@ def _lines(plan: Plan) -> list[str]:
             lines.append(
                 "memory: the most that a training step holds (weights, optimiser state, "
                 "activations, logits, gradients), not compiled; each process takes some 0.4 GB more"
+                + _OF_A_RANK.get(plan.settings.parallel[0], "")
             )
         lines.append(_prediction(plan))
     return lines
@@ -187,8 +194,10 @@ def _prediction(plan: Plan) -> str:
     if plan.seconds is None:
         return "no predicted time: an arm could not be trained; its runs will say why"
     text = f"predicted time {duration(plan.seconds)}, from {TIMED_STEPS} training steps of each arm"
-    batch_size = plan.recipe.train.batch_size
+    ranks = plan.settings.ranks
+    batch_size = plan.recipe.train.of_rank(ranks).batch_size
     if plan.timed_sequences < batch_size:
         text += f" ({plan.timed_sequences} of the batch's {batch_size} sequences)"
     eager = ", not compiled yet; a minute per arm is added" if plan.settings.compiled else ""
-    return f"{text} timed just now, one arm at a time{eager}"
+    alone = f", by one of {ranks} ranks, which send nothing to each other yet" if ranks > 1 else ""
+    return f"{text} timed just now, one arm at a time{alone}{eager}"

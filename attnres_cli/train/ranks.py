@@ -77,8 +77,9 @@ class Sharded(Ranks):
     def whole(self) -> Transformer:
         """A copy with all weights."""
         shape = self.model.shape
-        design = variant.parse(self.spec.variant).build(shape.d_model, shape.n_sublayers)
-        found = Transformer(shape, design).to(self.device)
+        with torch.random.fork_rng(devices=[]):  # PyTorch draws first values, which are not kept
+            design = variant.parse(self.spec.variant).build(shape.d_model, shape.n_sublayers)
+            found = Transformer(shape, design).to(self.device)
         mine = chain(self._here().named_parameters(), self.model.named_buffers())
         theirs = dict(chain(found.named_parameters(), found.named_buffers()))
         with torch.no_grad():

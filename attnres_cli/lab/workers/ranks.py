@@ -7,12 +7,12 @@ from __future__ import annotations
 import math
 import os
 import signal
+import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,7 @@ from attnres_cli.train.keeper import Keeper, Stop, Stopped
 from attnres_cli.train.loop import OnStep, train
 
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_TICK_S = 0.05
 _ALL_FAIL_S = 15.0  # within which all ranks meet one error, if it is the run's and not one rank's
 
 
@@ -99,6 +100,8 @@ def together(
     ranks = group.current()
     if ranks is None or not settings.way:
         return train(spec, tokens, settings, device, on_step, keeper)
+    if _leader.is_lost:
+        raise WorkersError("a rank was lost: the same command goes on with what is left")
     _leader.n_told, _leader.is_lost = _leader.n_told + 1, True
     spec = replace(spec, code=code_of(spec.variant))
     plugins = os.environ.get(PLUGINS, "")
@@ -107,6 +110,8 @@ def together(
         ranks.tell(order)
         result = _train(ranks, order, lambda: tokens, on_step, keeper)
     except _LostError as lost:
+        for number in _ENDING:  # torchrun ends all now: what is to be written down comes first
+            signal.signal(number, signal.SIG_IGN)
         if lost.__cause__ is not None:
             raise lost.__cause__ from None
         raise WorkersError(f"{lost}: the same command goes on") from None
@@ -135,7 +140,7 @@ def _train(
     try:
         told = ranks.answers(trouble)
     except RuntimeError as error:
-        raise _LostError(f"a rank has ended ({error})") from None
+        raise _LostError(f"a rank was lost ({error})") from None
     for rank, each in enumerate(told):
         if each is not None:
             raise UsageError(f"rank {rank}: {each}")
@@ -156,19 +161,19 @@ def _meet(ranks: Group, order: _Order, error: Exception | None) -> None:
     _LostError, caused by the error of this rank, or of another that has told it.
     """
     keys = [f"run {order.number} rank {rank}" for rank in range(ranks.ranks)]
-    try:
-        if error is not None:
-            ranks.board.set(keys[ranks.rank], f"{type(error).__name__}: {error}")
-            ranks.board.wait(keys, timedelta(seconds=_ALL_FAIL_S))
-            return
-    except RuntimeError:
-        raise _LostError from error
+    if error is not None:
+        ranks.board.set(keys[ranks.rank], f"{type(error).__name__}: {error}")
+        deadline = time.monotonic() + _ALL_FAIL_S
+        while not ranks.board.check(keys):
+            if time.monotonic() > deadline:
+                raise _LostError from error
+            time.sleep(_TICK_S)
+        return
     for rank, key in enumerate(keys):
-        with suppress(RuntimeError):
-            if ranks.board.check([key]):
-                said = ranks.board.get(key).decode(errors="replace")
-                raise _LostError from _OfRankError(f"rank {rank}: {said}")
-    raise _LostError("a rank has ended")
+        if ranks.board.check([key]):
+            said = ranks.board.get(key).decode(errors="replace")
+            raise _LostError from _OfRankError(f"rank {rank}: {said}")
+    raise _LostError("a rank was lost")
 
 
 class _OfRankError(Exception):
