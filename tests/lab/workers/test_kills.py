@@ -149,9 +149,10 @@ Store.finish = finish_and_die
 settings = Settings("cpu", "A CPU", "fp32", False, 1, "eager")
 ours, theirs = Pipe()
 store = Store.open(sys.argv[1], create=True)
-store.release([1])
+number = int(sys.argv[3])
+store.release([number])
 recipe = store.recipe(store.runs()[0].recipe_digest)
-ours.send((1,))  # the run that it will ask for
+ours.send((number,))  # the run that it will ask for
 work(0, Job(sys.argv[1], "cpu", settings, recipe), theirs)
 """
 MOMENTS = ("before the curve", "before the probes", "before the commit", "after the commit")
@@ -163,13 +164,15 @@ def test_a_worker_killed_as_it_records_its_run_records_it_whole_or_not_at_all(
 ):
     with started(tmp_path, *GRID) as killed:
         killed.wait_for(lambda: running(tmp_path))
+    number = 1 + next(i for i, each in enumerate(statuses(tmp_path)) if each != "complete")
     for where in MOMENTS:
         command = [sys.executable, "-c", WORK_AND_DIE, str(tmp_path / "attnres.db"), where]
-        died = subprocess.run(command, check=False, capture_output=True, text=True)
+        command.append(str(number))
+        died = subprocess.run(command, check=False, capture_output=True, text=True, timeout=600)
         assert died.returncode == -9, died.stderr
         is_there = where == "after the commit"
-        points = query(tmp_path, "SELECT COUNT(*) FROM attnres_curve WHERE run_id = 1")
-        held = (statuses(tmp_path)[0] == "complete", points[0][0] > 0)
+        points = query(tmp_path, f"SELECT COUNT(*) FROM attnres_curve WHERE run_id = {number}")
+        held = (statuses(tmp_path)[number - 1] == "complete", points[0][0] > 0)
         assert held == (is_there, is_there), where
     with started(tmp_path, *GRID) as again:
         again.succeed()
