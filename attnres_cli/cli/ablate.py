@@ -116,7 +116,8 @@ def ablate(
     here = _hands(workers, launch, in_process=in_process)
     place = Place(study, here, device, engine, retry_failed, in_process)
     request = Request(variants or named, read_seeds(seeds), baseline, match, tune_lr, place, margin)
-    for fixed in sizes[1:]:  # what does not fit one size is refused before another is trained
+    later = sizes if launch else sizes[1:]
+    for fixed in later:  # what does not fit one size is refused before another is trained
         resolve([baseline, *request.specs], fixed, vocab_size=256)
     if not dry_run and launched(launch, study, workers, job, prints=prints):
         return

@@ -113,9 +113,11 @@ def executor(options: Mapping[str, str]) -> Any:
         )
     found = submitit.SlurmExecutor(folder="attnres-jobs", max_num_timeout=_OFTEN)
     others = {name: value for name, value in options.items() if name != "time"}
+    n_cpus = options.get("cpus_per_task")  # srun has not taken it from sbatch since SLURM 22.05
     found.update_parameters(
         job_name="attnres", time=minutes(options["time"]), signal_delay_s=GRACE_S,
         additional_parameters=others | {"requeue": True},
+        srun_args=[f"--cpus-per-task={n_cpus}"] if n_cpus else None,
     )  # fmt: skip
     return found
 

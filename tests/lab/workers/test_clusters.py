@@ -158,14 +158,15 @@ def test_what_a_job_gets_is_known_by_its_name():
 def test_submitit_takes_what_we_give_it(folder: Path, monkeypatch: pytest.MonkeyPatch):
     pytest.importorskip("submitit")
     monkeypatch.setenv("PATH", f"{install(folder)}:{os.environ['PATH']}")
-    typed = {"time": "4:00:00", "gpus-per-node": "1", "mem": "32G", "partition": "gpu"}
+    typed = {"time": "4:00:00", "gpus-per-node": "1", "mem": "32G", "cpus_per_task": "4"}
     given = slurm.executor(slurm.checked(typed))
 
     text = given._make_submission_file_text("command", "")
 
-    for line in ("time=240", "gpus-per-node=1", "mem=32G", "partition=gpu",
+    for line in ("time=240", "gpus-per-node=1", "mem=32G", "cpus-per-task=4",
                  "signal=USR2@90", "requeue", "job-name=attnres"):  # fmt: skip
         assert f"#SBATCH --{line}\n" in text
+    assert " --cpus-per-task=4 command" in text
     with pytest.raises(UsageError, match="time limit"):
         slurm.executor({})
     monkeypatch.setenv("PATH", "/nowhere")
