@@ -63,6 +63,7 @@ ENDINGS = {
                        "--budget", "params=60k"],
     "attnres plan": ["--recipe", "smoke"],
     "attnres bench decode": ["--rounds", "2"],
+    "attnres bench prefill": [],
     "attnres bench": ["--recipe", "smoke", "--rounds", "2"],
 }  # fmt: skip
 """What makes a command short; the last of two options of one name counts."""
