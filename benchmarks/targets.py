@@ -7,8 +7,8 @@ Triton compiles down to machine code without a device: a stand-in driver reports
 launch becomes a warm-up, and the project's own histories run on CPU tensors, forward and backward.
 Registers, spilled bytes per thread and shared memory are ptxas's. Bytes are counted in the compiled
 code (traffic.py) for 65,536 tokens, over the bytes of all that an operator is given and returns;
-queries, the same for every program, stay in the cache and count once. Exit code 1 where a bound is
-passed. Give a fresh TRITON_CACHE_DIR: what comes from a cache has no figures.
+queries, the same for every program, stay in the cache and count once. Seconds are of all cores, for
+all kernels of an arm, whichever arm had them first. Exit code 1 where a bound is passed.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import os
 import re
 import resource
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -39,8 +40,8 @@ TOKENS = 65536
 SHARED = 99 * 1024
 SPILLS = {"scores": 0, "mix": 0, "gather": 0}
 """Bytes of stores that a thread may spill; 128 of other kernels."""
-RATIO = {"finish": 1.12}
-"""Of bytes counted over needed; 1.1 of other kernels. finish: width 1024, 8 heads."""
+RATIO, KERNELS, SECONDS = 1.1, 12, 60
+"""Of bytes counted over needed; kernels of an arm, and seconds that they take to compile."""
 OPTIONS = ("norm=sigmoid", "score=static", "score=static,norm=none", "key_norm=off")
 
 
@@ -119,14 +120,18 @@ def step(spec: str, width: int, n_sublayers: int, first: torch.dtype, other: tor
         design.finish(state).float().sum().backward()
 
 
-def counted(target: int, width: int, heads: int) -> list[dict[str, Any]]:
-    """Every operator on 65,536 tokens: bytes counted in its code, and bytes it needs."""
+def counted(
+    target: int, width: int, heads: int
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """What had to be compiled of every operator on 65,536 tokens; and for each the bytes counted in
+    its code, and those it needs.
+    """
     from attnres_cli.nn.depthmix.fused import ops
 
     def make(*size: int, dtype: torch.dtype = torch.float32) -> Tensor:
         return torch.empty(*size, dtype=dtype)  # of memory that is never touched
 
-    n, sites, results = TOKENS, 32, []
+    n, sites, new, results = TOKENS, 32, [], []
     v, g = make(n, width, dtype=torch.bfloat16), make(n, width)
     z, w, r, one = make(sites, n, heads), make(sites, width), make(n), make(n, heads)
     group = make(8, n, heads)
@@ -137,24 +142,38 @@ def counted(target: int, width: int, heads: int) -> list[dict[str, Any]]:
         "gather": (
             ops.gather, [v, z, [g] * sites, [make(2, n, heads)] * sites, [one] * sites, None, 0]
         ),
-        "finish": (ops.finish, [g, v, z, r, w, z]),
+        "finish": (ops.finish, [g, v, r, w, z, one]),
     }  # fmt: skip
     for name, (call, given) in calls.items():
         with compiling(target) as launches:
             made = call(*given)
+        new += _new(launches, width, f"heads={heads}, {sites} sites")
         found = [_bytes(launch) for launch in launches]
         needed = _size(given) + _size(made)
         entry: dict[str, Any] = {"kernel": name, "target": target, "width": width, "heads": heads}
-        cached = sum(each.pop("w", 0) for each in found) - w.nbytes * (name in ("scores", "finish"))
-        total = sum(sum(each.values()) for each in found) + w.nbytes * (cached > 0)
-        entry |= {"bytes": total, "needed": needed, "ratio": round(total / needed, 3)}
-        results.append(entry | {"from_cache": round(max(0, cached) / needed, 3)})
-    return results
+        again = sum(each.pop(("w", False), 0) for each in found)
+        loads = w.nbytes * (again > 0)
+        loads += sum(n for each in found for (_, stored), n in each.items() if not stored)
+        stores = sum(n for each in found for (_, stored), n in each.items() if stored)
+        entry |= {"loads": loads, "stores": stores, "needed": needed}
+        entry |= {"ratio": round((loads + stores) / needed, 3)}
+        results.append(entry | {"from_cache": round(max(0, again - w.nbytes) / needed, 3)})
+    return new, results
 
 
-def _bytes(launch: dict[str, Any]) -> dict[str, int]:
-    """Of a launch, by argument: those of the first program of a row of the grid and of the last,
-    which stands for all others.
+def _new(launches: list[dict[str, Any]], width: int, arm: str) -> list[dict[str, Any]]:
+    """What was compiled, without what holds tensors."""
+    kept = ("kernel", "target", "hash", "seconds", "registers", "spills", "shared")
+    return [
+        {name: one[name] for name in kept} | {"width": width, "arm": arm}
+        for one in launches
+        if one["new"]
+    ]
+
+
+def _bytes(launch: dict[str, Any]) -> dict[tuple[str, bool], int]:
+    """Of a launch, by argument and whether they are stored: those of the first program of a row of
+    the grid and of the last, which stands for all others.
     """
     values: list[int | None] = []
     owners: list[str] = []
@@ -170,13 +189,14 @@ def _bytes(launch: dict[str, Any]) -> dict[str, int]:
     for name, kind in launch["code"].src.signature.items():
         flatten(name, launch["given"].get(name), kind)
     rows, columns = launch["grid"]
-    found: dict[str, int] = {}
+    found: dict[tuple[str, bool], int] = {}
     threads = 32 * launch["code"].metadata.num_warps
     for place, times in ((0, 1), (columns - 1, columns - 1)):
         if times:
             code = launch["code"].asm["ptx"]
-            for owner, n in traffic.count(code, values, (rows // 2, place), threads).items():
-                name = owners[owner]
+            moved = traffic.count(code, values, (rows // 2, place), threads)
+            for (owner, stored), n in moved.items():
+                name = owners[owner], stored
                 found[name] = found.get(name, 0) + n * times * rows
     return found
 
@@ -197,20 +217,15 @@ def arms(widths: list[int], n_sublayers: int, everything: bool) -> list[tuple[An
     """(spec, width, sublayers, type of v_0, of outputs)."""
     f32, bf16 = torch.float32, torch.bfloat16
     found: list[tuple[Any, ...]] = []
-    for width in widths:
-        for spec in ("attnres", "attnres:block_size=4"):
-            found.append((spec, width, n_sublayers, f32, bf16))
-            if everything:
-                parts = spec.partition(":")
-                eight = f"{parts[0]}:{','.join(filter(None, (parts[2], 'heads=8')))}"
-                found.append((eight, width, n_sublayers, f32, bf16))
+    specs = ("attnres", "attnres:block_size=4,heads=8"), ("attnres:heads=8", "attnres:block_size=4")
+    for number, width in enumerate(widths):  # either with either heads, at every other width
+        here = specs[number % 2] if everything else ("attnres", "attnres:block_size=4")
+        found += [(spec, width, n_sublayers, f32, bf16) for spec in here]
     if everything:
         found += [(f"attnres:{each}", widths[0], n_sublayers, f32, bf16) for each in OPTIONS]
-        found += [("attnres", widths[0], 2 * n_sublayers, f32, bf16)]
-        found += [
-            (spec, widths[-1], n_sublayers, bf16, bf16)
-            for spec in ("attnres", "attnres:block_size=4")
-        ]
+        for spec in ("attnres", "attnres:block_size=4"):
+            found.append((spec, widths[0], 2 * n_sublayers, f32, bf16))
+            found.append((spec, widths[-1], n_sublayers, bf16, bf16))
     return found
 
 
@@ -229,78 +244,105 @@ def main() -> None:
     given = parser.parse_args()
     if os.environ.get("TRITON_INTERPRET") == "1":
         sys.exit("the interpreter compiles nothing: unset TRITON_INTERPRET")
-    kernels: list[dict[str, Any]] = []
-    bytes_moved: list[dict[str, Any]] = []
-    wrong: list[str] = []
-    for target in given.targets:
-        for arm in arms(given.widths, 4 if given.quick else given.sublayers, given.all):
-            found = compiled(target, *arm)
-            kernels += found["kernels"]
-            wrong += [line for one in found["kernels"] if (line := passed(one, found["arm"]))]
-            if len(found["hashes"]) > 12 and arm[2] <= 32:
-                wrong.append(f"{found['arm']}: {len(found['hashes'])} kernels, 12 at most")
-            print(
-                f"{found['arm']}: {len(found['hashes'])} kernels, {found['seconds']:.1f} s",
-                flush=True,
-            )
-        for width in given.widths:
-            for heads in (1, 8):
-                bytes_moved += counted(target, width, heads)
-    wrong += [
-        "{kernel} sm_{target} {width} heads={heads}: {ratio} of its bytes".format(**one)
-        for one in bytes_moved
-        if one["ratio"] > RATIO.get(one["kernel"], 1.1)
-    ]
-    _print(kernels, bytes_moved)
-    machine = common.facts(torch.device("cpu"), torch.get_num_threads())
-    document = {
-        "benchmark": "targets",
-        "machine": machine,
-        "kernels": kernels,
-        "bytes": bytes_moved,
-    }
-    common.finish(document, given.json, wrong)
+    document: dict[str, Any] = {"benchmark": "targets", "kernels": [], "arms": [], "bytes": []}
+    with tempfile.TemporaryDirectory() as cache:  # what comes from a cache has no figures
+        os.environ["TRITON_CACHE_DIR"] = cache
+        for target in given.targets:
+            costs: dict[str, float] = {}
+            for arm in arms(given.widths, 4 if given.quick else given.sublayers, given.all):
+                kernels, entry = compiled(costs, target, *arm)
+                document["kernels"] += kernels
+                document["arms"].append(entry)
+                print(
+                    "sm_{target} {arm}: {kernels} kernels, {seconds} s".format(**entry), flush=True
+                )
+            for width in given.widths:
+                for heads in (1, 8):
+                    kernels, entries = counted(target, width, heads)
+                    document["kernels"] += kernels
+                    document["bytes"] += entries
+    print(f"\n{tables(document)}")
+    document["machine"] = common.facts(torch.device("cpu"), torch.get_num_threads())
+    common.finish(document, given.json, passed(document))
 
 
 def compiled(
-    target: int, spec: str, width: int, n_sublayers: int, first: torch.dtype, other: torch.dtype
-) -> dict[str, Any]:
-    """What one arm launches, and what of it had to be compiled."""
-    types = f"{first}/{other}".replace("torch.", "")
-    arm = f"sm_{target} {spec} {n_sublayers} sublayers, width {width}, {types}"
+    costs: dict[str, float], target: int,
+    spec: str, width: int, n_sublayers: int, first: torch.dtype, other: torch.dtype,
+) -> tuple[list[dict[str, Any]], dict[str, Any]]:  # fmt: skip
+    """What of an arm had to be compiled, and the whole arm; `costs` has seconds by kernel."""
+    types = " and ".join(dict.fromkeys(str(each)[6:] for each in (first, other)))
+    arm = f"{spec}, {n_sublayers} sublayers, width {width}, {types}"
     with compiling(target) as launches:
         step(spec, width, n_sublayers, first, other)
-    new = [launch for launch in launches if launch["new"]]
-    kept = [{k: v for k, v in one.items() if k not in ("code", "given", "grid")} for one in new]
-    seconds = sum(one["seconds"] for one in new)
+    new = _new(launches, width, arm)
+    costs |= {one["hash"]: one["seconds"] for one in new}
     hashes = {one["hash"] for one in launches}
-    kept = [one | {"width": width, "arm": arm} for one in kept]
-    return {"arm": arm, "kernels": kept, "hashes": hashes, "seconds": seconds}
+    seconds = round(sum(costs[one] for one in hashes), 1)
+    entry = {"target": target, "arm": arm, "kernels": len(hashes), "seconds": seconds}
+    return new, entry
 
 
-def passed(kernel: dict[str, Any], arm: str) -> str | None:
-    """The bound that a kernel passes, in words, or None."""
-    most = SPILLS.get(kernel["kernel"], 128)
-    if max(kernel["spills"]) > most or kernel["shared"] > SHARED:
-        return f"{arm}: {kernel['kernel']} spills {kernel['spills']}, shares {kernel['shared']}"
-    return None
+def passed(document: dict[str, Any]) -> list[str]:
+    """The bounds that are passed, in words."""
+    found = [
+        "{kernel} sm_{target} {arm}: spills {spills}, shares {shared}".format(**one)
+        for one in document["kernels"]
+        if max(one["spills"]) > SPILLS.get(one["kernel"], 128) or one["shared"] > SHARED
+    ]
+    found += [
+        "sm_{target} {arm}: {kernels} kernels, {seconds} s".format(**one)
+        for one in document["arms"]
+        if one["kernels"] > KERNELS or one["seconds"] > SECONDS
+    ]
+    found += [
+        "{kernel} sm_{target} {width} heads={heads}: {ratio} of its bytes".format(**one)
+        for one in document["bytes"]
+        if one["ratio"] > RATIO
+    ]
+    return found
 
 
-def _print(kernels: list[dict[str, Any]], bytes_moved: list[dict[str, Any]]) -> None:
-    """Markdown: the worst of each kernel by target and width, and bytes over those needed."""
-    print("\n| kernel | target | width | registers | spills | shared | bytes, 1 and 8 heads |")
-    print("|---|---|---|---|---|---|---|")
-    places = sorted({(one["kernel"], one["target"], one["width"]) for one in kernels})
+def tables(document: dict[str, Any]) -> str:
+    """Markdown: the worst of each kernel by width and target; megabytes; arms."""
+    targets = sorted({one["target"] for one in document["arms"]})
+    places = sorted({(one["kernel"], one["width"]) for one in document["kernels"]})
+    compiled_to, moved, costs = [], [], []
     for place in places:
-        here = [one for one in kernels if (one["kernel"], one["target"], one["width"]) == place]
-        registers, shared = (max(one[name] for one in here) for name in ("registers", "shared"))
-        spills = max(max(one["spills"]) for one in here)
-        ratios = [
-            str(one["ratio"]) for one in bytes_moved
-            if (one["kernel"], one["target"], one["width"]) == place
-        ]  # fmt: skip
-        cells = (*place, registers, spills, shared, ", ".join(ratios))
-        print(f"| {' | '.join(map(str, cells))} |")
+        here = [one for one in document["kernels"] if (one["kernel"], one["width"]) == place]
+        cells = []
+        for target in targets:
+            found = [one for one in here if one["target"] == target]
+            worst = (max(one[name] for one in found) for name in ("registers", "spills", "shared"))
+            registers, spills, shared = worst
+            cells.append(f"{registers}; {max(spills)}; {shared:,}")
+        compiled_to.append((*place, *cells))
+        here = [one for one in document["bytes"] if (one["kernel"], one["width"]) == place]
+        cells = [_megabytes([one for one in here if one["heads"] == heads]) for heads in (1, 8)]
+        moved.append((*place, *cells))
+    for arm in dict.fromkeys(one["arm"] for one in document["arms"]):
+        here = [one for one in document["arms"] if one["arm"] == arm]
+        costs.append((arm, *("{kernels}; {seconds}".format(**one) for one in here)))
+    names = [f"sm_{target}" for target in targets]
+    return "\n\n".join(
+        (
+            _table(("registers; spills; shared", "width", *names), compiled_to),
+            _table(("MB loaded + stored of needed", "width", "1 head", "8 heads"), moved),
+            _table(("kernels; seconds", *names), costs),
+        )
+    )
+
+
+def _megabytes(found: list[dict[str, Any]]) -> str:
+    """Of one kernel for all targets, the worst where they differ."""
+    worst = max(found, key=lambda one: one["ratio"])
+    loads, stores, needed = (round(worst[name] / 1e6) for name in ("loads", "stores", "needed"))
+    return f"{loads:,} + {stores:,} of {needed:,}: {worst['ratio']:.3f}"
+
+
+def _table(head: tuple[str, ...], rows: list[tuple[Any, ...]]) -> str:
+    lines = [head, ("---",) * len(head), *rows]
+    return "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines)
 
 
 if __name__ == "__main__":

@@ -53,10 +53,10 @@ class Line(NamedTuple):
 
 def count(  # noqa: C901
     ptx: str, values: Sequence[int | None], place: tuple[int, int], threads: int
-) -> dict[int, int]:
-    """Bytes by the number of the kernel's parameter, of the program at `place` of the grid;
-    `values` has an integer's value, and None for a pointer. ValueError: not to be known from the
-    code, as where an address has been loaded.
+) -> dict[tuple[int, bool], int]:
+    """Bytes by the number of the kernel's parameter and whether they are stored, of the program at
+    `place` of the grid; `values` has an integer's value, and None for a pointer. ValueError: not to
+    be known from the code, as where an address has been loaded.
     """
     code, labels = _parsed(ptx)
     needed = _slice(code)
@@ -73,9 +73,11 @@ def count(  # noqa: C901
             return np.broadcast_to(np.asarray(special[operand], np.int64), threads)
         if operand.startswith("%"):
             return registers.get(operand)
+        if operand.startswith("{"):
+            return _joined([value(each.strip()) for each in operand.strip("{}").split(",")])
         return np.full(threads, int(operand, 0), np.int64) if _NUMBER.match(operand) else None
 
-    found: dict[int, int] = {}
+    found: dict[tuple[int, bool], int] = {}
     at = 0
     while at < len(code):
         line, here = code[at], at
@@ -87,11 +89,11 @@ def count(  # noqa: C901
         if guard is not None:
             on = (guard != 0) != line.negated
         elif line.guard:
-            if not line.name.startswith("bra") or _moves(code[at : labels[line.operands[0]]]):
+            if not line.name.startswith("bra") or not _aside(code, labels, at, line.operands[0]):
                 raise ValueError(f"bytes depend on what {line.guard} of a loaded number says")
-            continue  # around arithmetic
+            continue
         if line.name.startswith("bra"):
-            if on.any() and not on.all():
+            if on.any() and not on.all() and not _aside(code, labels, at, line.operands[0]):
                 raise ValueError("threads of one program part ways")
             at = labels[line.operands[0]] if on.all() else at
         elif line.name == "ret":
@@ -99,8 +101,10 @@ def count(  # noqa: C901
                 break
         elif line.moves:
             for address, width in _moved(line, on, value):
-                owner = int(address[0] >> BITS) - 1
+                owner = int(address[0] >> BITS) - 1, line.name.startswith("st")
                 found[owner] = found.get(owner, 0) + len(np.unique(address)) * width
+        elif line.operands[0].startswith("{"):
+            registers |= _halves(line, value)
         else:
             result = _result(line, value, values, threads)
             before = registers.get(line.operands[0])
@@ -110,8 +114,16 @@ def count(  # noqa: C901
     return found
 
 
-def _moves(code: Sequence[Line]) -> bool:
-    return not code or any(line.moves or line.name.startswith("bra") for line in code)
+def _aside(code: Sequence[Line], labels: dict[str, int], at: int, label: str) -> bool:
+    """Whether a branch to the label goes around arithmetic alone, as where one thread multiplies
+    for all.
+    """
+    while at != labels[label]:
+        line = code[at]
+        if line.moves or line.name == "ret" or (line.name.startswith("bra") and line.guard):
+            return False
+        at = labels[line.operands[0]] if line.name.startswith("bra") else at + 1
+    return True
 
 
 def _moved(
@@ -169,7 +181,7 @@ def _slice(code: Sequence[Line]) -> set[int]:
         size = len(kept), len(wanted)
         for number, line in enumerate(code):
             decides = line.moves or line.name.startswith("bra") or line.name == "ret"
-            if decides or (line.operands and line.operands[0] in wanted):
+            if decides or wanted.intersection(_registers(line.operands[:1])):
                 kept.add(number)
                 wanted.update(line.reads)
         if (len(kept), len(wanted)) == size:
@@ -178,6 +190,26 @@ def _slice(code: Sequence[Line]) -> set[int]:
 
 def _registers(operands: Sequence[str]) -> list[str]:
     return re.findall(r"%[a-z]+\d+", " ".join(operands))
+
+
+def _joined(halves: Sequence[Lanes | None]) -> Lanes | None:
+    """The 64 bits of two registers of 32."""
+    low, high = halves if len(halves) == 2 else (None, None)
+    return None if low is None or high is None else (low & _MASK) | (high << 32)
+
+
+def _halves(line: Line, value: Callable[[str], Lanes | None]) -> dict[str, Lanes | None]:
+    """What registers that are written together get; None of what was loaded."""
+    names = _registers(line.operands[:1])
+    whole = value(line.operands[1]) if line.name == "mov.b64" and len(names) == 2 else None
+    return {
+        name: None if whole is None else _signed(whole >> 32 * k) for k, name in enumerate(names)
+    }
+
+
+def _signed(x: Lanes) -> Lanes:
+    """The lower 32 bits, as a number with a sign."""
+    return ((x & _MASK) ^ 0x80000000) - 0x80000000
 
 
 def _result(
@@ -232,4 +264,4 @@ def _result(
     narrow = parts[-1][1:] == "32" and "wide" not in parts and kind != "cvt"
     if kind == "cvt" and parts[0][1:] == "32":
         narrow = True
-    return ((result & _MASK) ^ 0x80000000) - 0x80000000 if narrow else result
+    return _signed(result) if narrow else result

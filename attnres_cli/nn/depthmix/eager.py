@@ -110,26 +110,28 @@ class Eager:
         """
         if not grads:
             return None, None
-        dv, slopes = self.gather(source, grads)
+        dv, slopes, along = self.gather(source, grads)
         if slopes is None:
             return dv, None
         slopes = _rows(source, [grad.site for grad in grads if not grad.is_plain], slopes)
         if self.scoring.table is not None:
             return dv, slopes.sum(dim=1)
-        return self.finish(source, dv, slopes)
+        return self.finish(source, dv, slopes, along)
 
     def gather(
         self, source: ScoredSource, grads: Sequence[ReadGrad]
-    ) -> tuple[Tensor, Tensor | None]:
-        """(N, D) sum_l a_il g_l, and the (K, N, H) gradients s_il of the scores that are not plain
-        autograd's, None where there are none.
+    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """(N, D) sum_l a_il g_l; the (K, N, H) gradients s_il of the scores that are not plain
+        autograd's, None where there are none; the (N, H) sums of s_il z_il, where they are at hand.
         """
         weights = [grad.weight for grad in grads if grad.weight is not None]
         slopes = [grad.slope for grad in grads if grad.slope is not None]
         total = weighted_sum([grad.g for grad in grads], weights)
-        return total, torch.stack(slopes) if slopes else None
+        return total, torch.stack(slopes) if slopes else None, None
 
-    def finish(self, source: ScoredSource, acc: Tensor, slopes: Tensor) -> tuple[Tensor, Tensor]:
+    def finish(
+        self, source: ScoredSource, acc: Tensor, slopes: Tensor, _along: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
         """The gradients of a source (N, D) and of its queries, through its scores too. `acc` (N, D)
         reached the source through the mixes, and is overwritten; `slopes` (R, N, H) are its scores'
         gradients.

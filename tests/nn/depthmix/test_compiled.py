@@ -286,8 +286,8 @@ def test_an_operators_fake_and_schema_are_true(name: str, dtype: torch.dtype):
             (v, z[:1], [other], [], [], draw(n, width), 1),
         ],
         "finish": [
-            (draw(n, width), v, z, draw(n).abs(), w, z),
-            (draw(n, width), v, z, None, w, z),
+            (draw(n, width), v, draw(n).abs(), w, z, delta),
+            (draw(n, width), v, None, w, z, delta),
         ],
     }[name]
     from attnres_cli.nn.depthmix.fused import ops

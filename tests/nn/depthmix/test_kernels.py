@@ -166,7 +166,7 @@ def test_gather_sums_what_reads_send_back_and_differentiates_their_scores(
     deltas = [draw(n, heads) for _ in gs] if soft else []
     start = draw(n, width) if starts else None
 
-    acc, ds = ops.gather(v, z, gs, constants, deltas, start, ops.NORMS[norm])
+    acc, ds, along = ops.gather(v, z, gs, constants, deltas, start, ops.NORMS[norm])
 
     assert ds.shape == (n_reads, (n + 15) // 16 * 16, heads)
     g, z = split(torch.stack(gs).double(), heads), z.double()
@@ -181,6 +181,7 @@ def test_gather_sums_what_reads_send_back_and_differentiates_their_scores(
     total = (a.unsqueeze(-1) * g).sum(dim=0).flatten(-2)
     close(acc, total + (start.double() if starts else 0))
     close(ds[:, :n], slopes)
+    close(along, (slopes * z).sum(dim=0))
 
 
 @in_pairs(SIZES | TYPES | {"n_rows": [1, 17, 66], "normalised": [True, False]})
@@ -197,9 +198,8 @@ def test_finish_is_the_derivative_of_scores(
         z = z * r[None, :, None]
     expected = torch.autograd.grad(z, (x, q), ds.double())
 
-    dv, dw = ops.finish(
-        acc, v, z.detach().float().contiguous(), r.detach().float() if normalised else None, w, ds
-    )
+    along = (ds.double() * z).sum(dim=0).detach().float()
+    dv, dw = ops.finish(acc, v, r.detach().float() if normalised else None, w, ds, along)
 
     assert dv.dtype == dtype
     close(dv, expected[0] + acc.double(), bits=dtype)
@@ -228,8 +228,8 @@ def test_operators_read_rows_at_any_distance():
             ops.gather(dense[0], z[:2], dense[1:], [], [], None, 2),
         ),
         (
-            ops.finish(parts[1], parts[0], z, None, w, z),
-            ops.finish(dense[1], dense[0], z, None, w, z),
+            ops.finish(parts[1], parts[0], None, w, z, z[0]),
+            ops.finish(dense[1], dense[0], None, w, z, z[0]),
         ),
     ):
         for a, b in zip(one, other, strict=True):
@@ -238,7 +238,7 @@ def test_operators_read_rows_at_any_distance():
             assert torch.equal(a, b)
 
 
-KERNELS = ["scores", "mix", "mix_group", "gather", "along", "finish"]
+KERNELS = ["scores", "mix", "mix_group", "gather", "finish"]
 
 
 @pytest.mark.parametrize("name", KERNELS)

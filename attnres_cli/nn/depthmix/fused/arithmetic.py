@@ -59,18 +59,18 @@ class Triton(Eager):
 
     def gather(
         self, source: ScoredSource, grads: Sequence[ReadGrad]
-    ) -> tuple[Tensor, Tensor | None]:
+    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
         """By attnres::gather, for sites that follow each other at a time; they go on from what has
         its weights from plain scores.
         """
         plain = [grad for grad in grads if grad.is_plain]
-        total = super().gather(source, plain)[0] if plain else None
+        total, along = super().gather(source, plain)[0] if plain else None, None
         rest, slopes = [grad for grad in grads if not grad.is_plain], []
         while rest:
             first = rest[0].site
             n = next((k for k, each in enumerate(rest) if each.site != first + k), len(rest))
             run, rest = rest[:n], rest[n:]
-            total, more = ops.gather(
+            total, more, products = ops.gather(
                 source.v,
                 source.scores(first, first + n),
                 [grad.g for grad in run],
@@ -80,13 +80,16 @@ class Triton(Eager):
                 ops.NORMS[self.scoring.norm],
             )
             slopes.append(more[:, : len(source.v)])
+            along = products if along is None else along + products
         assert total is not None
         if not slopes:
-            return total, None
-        return total, slopes[0] if len(slopes) == 1 else torch.cat(slopes)
+            return total, None, None
+        return total, slopes[0] if len(slopes) == 1 else torch.cat(slopes), along
 
-    def finish(self, source: ScoredSource, acc: Tensor, slopes: Tensor) -> tuple[Tensor, Tensor]:
+    def finish(
+        self, source: ScoredSource, acc: Tensor, slopes: Tensor, along: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
         """By attnres::finish."""
         assert source.params is not None
-        assert source.z is not None
-        return ops.finish(acc, source.v, source.z, source.r, source.params, slopes)
+        assert along is not None
+        return ops.finish(acc, source.v, source.r, source.params, slopes, along)

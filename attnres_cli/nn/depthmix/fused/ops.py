@@ -22,7 +22,7 @@ NORMS = {"softmax": 0, "sigmoid": 1, "none": 2}
 PARTS = 128
 """Most parts that a sum over tokens is made in; fixed, so that its order is the same everywhere."""
 
-LENGTHS = (8, 32, 64)
+LENGTHS = (16, 64)
 """What tuples are padded to, and multiples of the last: a kernel is compiled for each length."""
 
 _SITES = 64
@@ -122,8 +122,9 @@ def gather(
     deltas: Sequence[Tensor],
     start: Tensor | None,
     norm: int,
-) -> tuple[Tensor, Tensor]:
-    """(N, D) sum of `start` and what reaches a source; (K, N', H) gradients of its scores.
+) -> tuple[Tensor, Tensor, Tensor]:
+    """(N, D) sum of `start` and what reaches a source; (K, N', H) gradients of its scores; their
+    (N, H) dot products over K with the scores.
 
     Of each of K reads: its gradient (N, D), the source's scores (N, H), or (1, H) of a table, and
     under a softmax its constants (2, N, H) and deltas (N, H).
@@ -131,6 +132,7 @@ def gather(
     v, (period, heads) = v.contiguous(), z.shape[1:]
     n, d = v.shape
     acc = v.new_empty(n, d, dtype=torch.float32)
+    along = v.new_empty(n, heads, dtype=torch.float32)
     ds = _empty_scores(v, len(gradients), heads)
     gs = _padded([g.contiguous() for g in gradients])
     none = (acc,) * len(gs)
@@ -141,62 +143,51 @@ def gather(
             v, z, gs,
             _padded([c.contiguous() for c in constants]) if constants else none,
             _padded([delta.contiguous() for delta in deltas]) if deltas else none,
-            v if start is None else start.contiguous(), acc, ds,
+            v if start is None else start.contiguous(), acc, ds, along,
             len(gradients), n * heads, period * heads, z.stride(0), ds.stride(0),
             int(start is not None),
             WIDTH=d // heads, NORM=norm,
             BLOCK_N=block_n, BLOCK_D=block_d, num_warps=_warps(block_n * block_d),
         )  # fmt: skip
-    return acc, ds
+    return acc, ds, along
 
 
 @gather.register_fake
-def _(v: Tensor, z: Tensor, gradients: Sequence[Tensor], *_: object) -> tuple[Tensor, Tensor]:
-    return v.new_empty(v.shape, dtype=torch.float32), _empty_scores(v, len(gradients), z.shape[-1])
+def _(
+    v: Tensor, z: Tensor, gradients: Sequence[Tensor], *_: object
+) -> tuple[Tensor, Tensor, Tensor]:
+    acc, ds = v.new_empty(v.shape, dtype=torch.float32), len(gradients)
+    along = v.new_empty(len(v), z.shape[-1], dtype=torch.float32)
+    return acc, _empty_scores(v, ds, z.shape[-1]), along
 
 
 @torch.library.custom_op("attnres::finish", mutates_args=())
 def finish(
-    acc: Tensor, v: Tensor, z: Tensor, r: Tensor | None, w: Tensor, ds: Tensor
+    acc: Tensor, v: Tensor, r: Tensor | None, w: Tensor, ds: Tensor, along: Tensor
 ) -> tuple[Tensor, Tensor]:
     """The gradients of a source v (N, D) and of its folded queries w (R, D). They come from acc
-    (N, D), which reaches v through the sums, and from the gradients ds (R, N', H) of v's scores z
-    (R, N, H). The reciprocal rms r (N,) is None where keys are not normalised.
+    (N, D), which reaches v through the sums, and from the gradients ds (R, N', H) of v's scores,
+    whose dot products over R with the scores are `along` (N, H). The reciprocal rms r (N,) is None
+    where keys are not normalised.
     """
-    v, w, acc = v.contiguous(), w.contiguous(), acc.contiguous()
-    along = _along(z, r, ds, v.shape)
-    dw = []
-    for first in range(0, len(w), _SITES):  # 64 sublayers' output site is read alone
-        here = slice(first, first + _SITES)
+    v, w, acc, along = v.contiguous(), w.contiguous(), acc.contiguous(), along.contiguous()
+    most, dw = _block(len(w), 32, _SITES), []
+    for first in range(0, len(w), most):  # 64 sublayers' output site is read alone
+        here = slice(first, first + most)
         dtype = v.dtype if here.stop >= len(w) else torch.float32
-        acc, rows = _finish(acc, v, along, r, w[here], ds[here], dtype)
+        acc, rows = _finish(acc, v, r, w[here], ds[here], along, dtype, most)
         along = torch.zeros_like(along)
         dw.append(rows)
     return acc, torch.cat(dw) if len(dw) > 1 else dw[0]
 
 
-def _along(z: Tensor, r: Tensor | None, ds: Tensor, size: Sequence[int]) -> Tensor:
-    (n, d), heads = size, z.shape[-1]
-    along = z.new_empty(n)
-    if r is not None:
-        block_h = triton.next_power_of_2(heads)
-        block_n = max(1, 256 // block_h)
-        with torch.cuda.device_of(z):
-            kernels.along_kernel[(triton.cdiv(n, block_n),)](
-                ds, z, r, along, n, len(z), z.stride(0), ds.stride(0),
-                D=d, HEADS=heads, BLOCK_N=block_n, BLOCK_H=block_h,
-            )  # fmt: skip
-    return along
-
-
 def _finish(
-    acc: Tensor, v: Tensor, along: Tensor, r: Tensor | None, w: Tensor, ds: Tensor,
-    dtype: torch.dtype,
+    acc: Tensor, v: Tensor, r: Tensor | None, w: Tensor, ds: Tensor, along: Tensor,
+    dtype: torch.dtype, block_r: int,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """finish, of at most 64 sites, as the type asked for."""
+    """finish, of at most so many sites, as the type asked for."""
     (n, d), heads, n_sites = v.shape, ds.shape[-1], len(w)
     dv = v.new_empty(n, d, dtype=dtype)
-    block_r = _block(n_sites, 32)
     block_n, block_d = 16, _block(d // heads, 16, 8192 // block_r)
     n_tiles = triton.cdiv(n, block_n)
     tiles_each = triton.cdiv(n_tiles, min(PARTS, max(16, PARTS * 512 // d)))
@@ -207,15 +198,14 @@ def _finish(
             acc, v, along, along if r is None else r, w, ds, dv, dw,
             n, n_sites, ds.stride(0), tiles_each,
             D=d, HEADS=heads, NORMALISE=r is not None, PRECISION=_precision(),
-            BLOCK_N=block_n, BLOCK_R=block_r, BLOCK_D=block_d, num_warps=8, num_stages=2,
+            BLOCK_N=block_n, BLOCK_R=block_r, BLOCK_D=block_d,
+            BLOCK_H=triton.next_power_of_2(heads), num_warps=8, num_stages=2,
         )  # fmt: skip
     return dv, dw.sum(dim=0)
 
 
 @finish.register_fake
-def _(
-    _acc: Tensor, v: Tensor, _z: Tensor, _r: Tensor, w: Tensor, *_: object
-) -> tuple[Tensor, Tensor]:
+def _(_acc: Tensor, v: Tensor, _r: Tensor | None, w: Tensor, *_: object) -> tuple[Tensor, Tensor]:
     return v.new_empty(v.shape), w.new_empty(w.shape)
 
 
