@@ -144,7 +144,7 @@ class AttnRes(Residual):
 
     def start(self, x: Hidden) -> State:
         stream = x if self.keeps_stream else None
-        return State(History(self._scoring(x)).append(x), stream=stream)
+        return State(History(self._scoring(x)).append(x), stream=stream, queries=self._queries())
 
     def _scoring(self, x: Hidden) -> Scoring:
         gain: Tensor | None = self.gain
@@ -161,6 +161,12 @@ class AttnRes(Residual):
             head_norm=self.head_norm,
             squashed=self.squashed,
         )
+
+    def _queries(self) -> Sequence[tuple[Tensor, Tensor]]:
+        """Each site's q and P, taken apart once: an index has a gradient of all their size."""
+        if self.project is None or self.query is None:
+            return ()
+        return list(zip(self.query.unbind(), self.project.unbind(), strict=True))
 
     def _biases(self, x: Hidden) -> Tensor | None:
         """(pairs, heads) static scores, or what a prior adds to the others."""
@@ -179,12 +185,13 @@ class AttnRes(Residual):
 
     def _query(self, state: State, site: int) -> Tensor | None:
         """(B, T, D) of one read, where it depends on the input."""
-        if self.project is None or self.query is None:
+        if not state.queries:
             return None
+        query, project = state.queries[site]
         u = state.history.newest if state.stream is None else state.stream
         u = u.to(wide(u))
         scaled = rms_norm(u, u.new_full((self.d_model,), self.d_model**-0.5), 1e-6)
-        return self.query[site] + F.linear(scaled.to(self.project.dtype), self.project[site])
+        return query + F.linear(scaled.to(project.dtype), project)
 
     def write(self, state: State, l: int, y: Hidden) -> State:
         if state.stream is not None:
@@ -202,7 +209,8 @@ class AttnRes(Residual):
         sources = list(tensors)
         stream = sources.pop() if self.keeps_stream else None
         units = sources.pop() if self.sources.has_units(l) else None
-        return State(History.resume(self._scoring(sources[0]), sources, l, l + 1), units, stream)
+        history = History.resume(self._scoring(sources[0]), sources, l, l + 1)
+        return State(history, units, stream, self._queries())
 
     def weights(self, values: Sequence[Hidden]) -> list[Tensor]:
         """For each site, the (B, T, S, H) weights of the sources that it sees; 1, 1 for static."""

@@ -27,11 +27,10 @@ has a LayerNorm. What the paper calls a layer is a sublayer here, as in hc.
 from __future__ import annotations
 
 import torch
-from torch import Tensor
 
 from attnres_cli.nn.residual import Hidden, VariantError, register
 
-from .parts.many_streams import LearnedRows, Maps, Own, State
+from .parts.many_streams import LearnedRows, State
 
 
 @register("frac")
@@ -55,12 +54,8 @@ class FracConnections(LearnedRows):
         rows = torch.cat((keep, keep, torch.ones(fractions, 1)), dim=-1)
         self.learn(rows.repeat(n_sublayers, 1, 1), d_model // fractions, dynamic=dynamic)
 
-    def maps(self, x: Tensor, own: Own) -> Maps:
-        read_and_mix, write = self.rows(x, own)
-        return Maps(read_and_mix.mT, write)
-
     def start(self, x: Hidden) -> State:
-        return State(x.unflatten(-1, (self.n_streams, -1)), self.each())
+        return State(x.unflatten(-1, (self.n_streams, -1)), self.each(), x.dtype)
 
     def finish(self, state: State) -> Hidden:
         return state.x.flatten(-2)

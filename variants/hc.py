@@ -31,11 +31,10 @@ form without tanh is not offered, it has no bound.
 from __future__ import annotations
 
 import torch
-from torch import Tensor
 
 from attnres_cli.nn.residual import VariantError, register
 
-from .parts.many_streams import LearnedRows, Maps, Own
+from .parts.many_streams import LearnedRows
 
 
 @register("hc")
@@ -55,10 +54,6 @@ class HyperConnections(LearnedRows):
         keep = torch.eye(n_streams).expand(n_sublayers, -1, -1)
         rows = torch.cat((own, keep, torch.ones_like(own)), dim=-1)
         self.learn(rows, d_model, dynamic=dynamic)
-
-    def maps(self, x: Tensor, own: Own) -> Maps:
-        read_and_mix, write = self.rows(x, own)
-        return Maps(read_and_mix.mT, write)
 
     def extra_flops_per_token(self) -> int:
         per_sublayer = self.n_streams + 2 + (0 if self.weight is None else self.n_streams + 4)

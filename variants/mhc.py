@@ -43,17 +43,16 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from attnres_cli.nn.cost import TableOne
 from attnres_cli.nn.depthmix import engines
-from attnres_cli.nn.depthmix.scoring import wide
 from attnres_cli.nn.residual import VariantError, register
 
-from .parts.many_streams import ManyStreams, Maps, Own, combine, gradients, project
+from .parts.many_streams import ManyStreams, Maps, Own, project
 
 
 @register("mhc")
@@ -97,23 +96,39 @@ class ManifoldHyperConnections(ManyStreams):
     def each(self) -> Sequence[Own]:
         sizes = torch.tensor(self.sizes, device=self.scale.device)
         scale = self.scale.repeat_interleave(sizes, dim=-1, output_size=sum(self.sizes))
-        found = (self.weight.unbind(), scale.unbind(), self.bias.unbind())
-        return list(zip(*found, strict=True))
+        rest = zip(scale.unbind(), self.bias.unbind(), strict=True)
+        return [Own(*each) for each in zip(self.weight.unbind(), rest, strict=True)]
 
-    def maps(self, x: Tensor, own: Own) -> Maps:
-        weight, scale, bias = (parameter.to(wide(x)) for parameter in own)
-        scores = torch.addcmul(bias, scale, project(x.flatten(-2), weight))
-        gates, mix = scores.split((2 * self.n_streams, self.sizes[-1]), dim=-1)
-        read, write = gates.sigmoid().chunk(2, dim=-1)
-        sums = torch.cat((read.unsqueeze(-2), self._stochastic(mix)), dim=-2)
-        return Maps(sums, 2 * write.unsqueeze(-1))
-
-    def _stochastic(self, scores: Tensor) -> Tensor:
-        square = (self.n_streams, self.n_streams)
+    def made(self, z: Tensor | None, *own: Tensor) -> tuple[Maps, tuple[Tensor, ...]]:
+        assert z is not None
+        (scale, bias), n = own, self.n_streams
+        scores = torch.addcmul(bias.unsqueeze(-1), scale.unsqueeze(-1), z)
+        gates = scores[: 2 * n].sigmoid()
         if self.permutations is None:
-            return sinkhorn(scores.unflatten(-1, square), self.iterations)
-        weights = scores.softmax(dim=-1).unsqueeze(-2)
-        return combine(weights, self.permutations).squeeze(-2).unflatten(-1, square)
+            mix, kept = sinkhorn(scores[2 * n :].unflatten(0, (n, n)), self.iterations)
+        else:
+            kept = (scores[2 * n :].softmax(dim=0),)
+            mix = self.permutations.t().to(z.dtype) @ kept[0]
+        sums = torch.cat((gates[:n], mix.view(n * n, -1))).t().contiguous()
+        write = 2 * gates[n:].t().unsqueeze(-1)
+        return Maps(sums.unflatten(-1, (n + 1, n)), write), (gates, *kept)
+
+    def slopes(
+        self, g: Maps, z: Tensor | None, kept: Sequence[Tensor], *own: Tensor
+    ) -> tuple[Tensor | None, ...]:
+        (scale, _), (gates, *rest), n = own, kept, self.n_streams
+        assert z is not None
+        sums, found = g.sums.flatten(1).t(), torch.empty_like(z)
+        found[:n].copy_(sums[:n])
+        torch.mul(g.write.squeeze(-1).t(), 2, out=found[n : 2 * n])
+        found[: 2 * n].mul_(torch.addcmul(gates, gates, gates, value=-1))
+        if self.permutations is None:
+            mix = sums[n:].contiguous().view(n, n, -1)
+            found[2 * n :].copy_(sinkhorn_slopes(mix, *rest).flatten(0, 1))
+        else:
+            mix = self.permutations.to(z.dtype) @ sums[n:]
+            found[2 * n :].copy_(mix.sub_((mix * rest[0]).sum(dim=0)).mul_(rest[0]))
+        return found * scale.unsqueeze(-1), (found * z).sum(dim=1), found.sum(dim=1)
 
     def readout(self, x: Tensor) -> Tensor:
         if not len(self.head):
@@ -135,15 +150,21 @@ class ManifoldHyperConnections(ManyStreams):
         return TableOne("mHC", 8.0 * self.n_streams + 2, None, 34.0)
 
 
-def sinkhorn(scores: Tensor, iterations: int) -> Tensor:
-    """exp(scores) (..., n, n) with columns, then rows, divided by their sums, again and again."""
-    # tokens last, where steps vectorise
-    scores = scores.movedim((-2, -1), (0, 1)).contiguous()
-    if engines.plain() or not (torch.is_grad_enabled() and scores.requires_grad):
-        found = _in_logarithms(scores, iterations)
-    else:
-        found = _Sinkhorn.apply(scores, iterations)  # type: ignore[no-untyped-call]
-    return found.movedim((0, 1), (-2, -1))
+def sinkhorn(scores: Tensor, iterations: int) -> tuple[Tensor, tuple[Tensor, ...]]:
+    """exp(scores) (n, n, N) with columns, then rows, divided by their sums, again and again; and
+    what its slopes need: the scores, itself, and the sums, by which backward undoes the steps.
+
+    The first iteration, in logarithms, leaves rows of sum 1 and columns of sum 1 / n at least, and
+    so does every other: from there on nothing overflows. Autograd gets all of them in logarithms.
+    """
+    if engines.plain() or torch.is_grad_enabled():
+        return _in_logarithms(scores, iterations), ()
+    m, sums = _in_logarithms(scores, 1), []
+    for _ in range(iterations - 1):
+        for dim in (0, 1):
+            sums.append(m.sum(dim, True))
+            m.div_(sums[-1])
+    return m, (scores, m, *sums)
 
 
 def _in_logarithms(scores: Tensor, iterations: int) -> Tensor:
@@ -152,35 +173,15 @@ def _in_logarithms(scores: Tensor, iterations: int) -> Tensor:
     return scores.exp()
 
 
-class _Sinkhorn(torch.autograd.Function):
-    """The same. The first iteration, in logarithms, leaves rows of sum 1 and columns of sum 1 / n
-    at least, and so does every other: from there on nothing overflows. What is kept are the sums,
-    by which backward undoes the steps.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, scores: Tensor, iterations: int) -> Tensor:
-        m, sums = _in_logarithms(scores, 1), []
-        for _ in range(iterations - 1):
-            for dim in (0, 1):
-                sums.append(m.sum(dim, True))
-                m.div_(sums[-1])
-        ctx.save_for_backward(scores, m, *sums)
-        ctx.iterations = iterations
-        return m
-
-    @staticmethod
-    def backward(ctx: Any, g: Tensor) -> Any:
-        scores, m, *sums = ctx.saved_tensors
-        if torch.is_grad_enabled():
-            return *gradients(lambda s: _in_logarithms(s, ctx.iterations), (scores,), g), None
-        g, m = g.contiguous() * m, m.clone()  # of the logarithms of m from here on
-        while sums:
-            for dim in (1, 0):
-                g.addcmul_(m, g.sum(dim, True), value=-1)
-                m.mul_(sums.pop())
-        g.addcmul_(m, g.sum(1, True), value=-1)
-        return g.addcmul_(scores.softmax(dim=0), g.sum(0, True), value=-1), None
+def sinkhorn_slopes(g: Tensor, scores: Tensor, m: Tensor, *sums: Tensor) -> Tensor:
+    """The gradient of the scores from that of `sinkhorn`, and what that kept."""
+    g, m, left = g * m, m.clone(), list(sums)  # of the logarithms of m from here on
+    while left:
+        for dim in (1, 0):
+            g.addcmul_(m, g.sum(dim, True), value=-1)
+            m.mul_(left.pop())
+    g.addcmul_(m, g.sum(1, True), value=-1)
+    return g.addcmul_(scores.softmax(dim=0), g.sum(0, True), value=-1)
 
 
 def _permutations(n: int) -> Tensor:

@@ -25,16 +25,27 @@ from attnres_cli.nn.depthmix import engines
 from attnres_cli.nn.depthmix.scoring import no_autocast, wide
 from attnres_cli.nn.residual import Hidden, Residual
 
-Own = tuple[Tensor, ...]
-"""The parameters of one sublayer."""
-
 EPS = 1e-6
 """Of the norms."""
 
 
+class Own(NamedTuple):
+    """The parameters of one sublayer: W (S, K) or (n S, K) of the scores RMSNorm(x) W, None where
+    its maps do not depend on the streams, and what they are made of beside the scores.
+    """
+
+    weight: Tensor | None
+    rest: tuple[Tensor, ...]
+
+    def wide(self, x: Tensor) -> Own:
+        """The same in float32 at least, for streams x."""
+        weight = None if self.weight is None else self.weight.to(wide(x))
+        return Own(weight, tuple(each.to(wide(x)) for each in self.rest))
+
+
 class Maps(NamedTuple):
-    """How one sublayer reads and writes n streams; leading axes are tokens, or none. The shapes are
-    sums (..., k + n, n), the rows of `read` above those of `mix`, and write (..., n, 1).
+    """How one sublayer reads and writes n streams; leading axes are tokens. The shapes are sums
+    (..., k + n, n), the rows of `read` above those of `mix`, and write (..., n, 1).
     """
 
     sums: Tensor
@@ -52,12 +63,14 @@ class Maps(NamedTuple):
 
 
 class State(NamedTuple):
-    """The streams x (B, T, n, S) and the parameters of each sublayer. Between a read and its write
-    also how the output is written, and either how the streams will be mixed, or they are by then.
+    """The streams x (B, T, n, S), the parameters of each sublayer and the streams' type. Between a
+    read and its write also how the output is written, and either how the streams will be mixed, or
+    they are by then.
     """
 
     x: Tensor
     each: Sequence[Own]
+    dtype: torch.dtype
     write: Tensor | None = None
     mix: Tensor | None = None
 
@@ -74,27 +87,51 @@ class ManyStreams(Residual):
         """
 
     @abstractmethod
+    def made(self, z: Tensor | None, *own: Tensor) -> tuple[Maps, tuple[Tensor, ...]]:
+        """The maps of N tokens, or of one for all, from scores z (K, N), or (K, N n) of each stream
+        for itself, and a sublayer's own parameters after W; and what `slopes` needs of them.
+        """
+
+    @abstractmethod
+    def slopes(
+        self, g: Maps, z: Tensor | None, kept: Sequence[Tensor], *own: Tensor
+    ) -> tuple[Tensor | None, ...]:
+        """The gradients of what `made` was given, from those of N tokens' maps."""
+
     def maps(self, x: Tensor, own: Own) -> Maps:
         """The maps of a sublayer with these parameters, from the streams x (B, T, n, S) before."""
+        with no_autocast(x):
+            weight, rest = own.wide(x)
+            z = None if weight is None else project(x.reshape(-1, len(weight)), weight).t()
+            maps, _ = self.made(z, *rest)
+        tokens = x.shape[:-2]
+        return Maps(*(m.expand(tokens.numel(), -1, -1).unflatten(0, tokens) for m in maps))
 
     def readout(self, x: Tensor) -> Tensor:
         """(..., 1, n) weights of the streams at the output."""
         return x.new_ones(1, x.shape[-2], dtype=wide(x))
 
     def start(self, x: Hidden) -> State:
-        x = x.unsqueeze(-2).expand(*x.shape[:-1], self.n_streams, -1)
-        return State(x if engines.plain() else x.contiguous(), self.each())
+        streams = x.unsqueeze(-2).expand(*x.shape[:-1], self.n_streams, -1)
+        return State(streams if engines.plain() else streams.contiguous(), self.each(), x.dtype)
 
     def read(self, state: State, l: int) -> tuple[Hidden, State]:
-        x, maps = state.x, self.maps(state.x, state.each[l - 1])
-        if engines.plain() or x.dtype != wide(x):  # mixed where they are written: less is moved
-            return read(x, maps.read), State(x, state.each, maps.write, maps.mix)
-        h, mixed = _mixed(x, maps)
-        return h, State(mixed, state.each, maps.write)
+        x, own = state.x, state.each[l - 1]
+        if engines.plain():  # mixed where they are written: a compiler moves less
+            maps = self.maps(x, own)
+            return read(x, maps.read), state._replace(write=maps.write, mix=maps.mix)
+        with no_autocast(x):
+            weight, rest = own.wide(x)
+            h, mixed, weights = _Read.apply(self, x.to(wide(x)), weight, *rest)  # type: ignore[no-untyped-call]
+        return h.to(state.dtype), state._replace(x=mixed, write=weights)
 
     def write(self, state: State, l: int, y: Hidden) -> State:
         assert state.write is not None
-        return State(write(state.x, state.mix, state.write, y), state.each)
+        if state.mix is not None:
+            x = write(state.x, state.mix, state.write, y)
+        else:
+            x = _Write.apply(state.x, state.write, y.to(state.x.dtype)).to(state.dtype)  # type: ignore[no-untyped-call]
+        return State(x, state.each, state.dtype)
 
     def finish(self, state: State) -> Hidden:
         return read(state.x, self.readout(state.x))
@@ -103,7 +140,7 @@ class ManyStreams(Residual):
         return (state.x,)
 
     def resume(self, tensors: Sequence[Tensor], l: int) -> State:
-        return State(tensors[0], self.each())
+        return State(tensors[0], self.each(), tensors[0].dtype)
 
     def depth_mixing(self, values: Sequence[Hidden]) -> Tensor | None:
         """Beside the streams go rows (B, T, n, L+1), the weight of every v_i in each of them. The
@@ -125,7 +162,7 @@ class ManyStreams(Residual):
 
 class LearnedRows(ManyStreams):
     """Row j of the maps is b_j + s tanh(RMSNorm(x_j) W), b, s, W learned for each sublayer; the
-    last column has an s of its own.
+    last column, which writes, has an s of its own.
     """
 
     def learn(self, rows: Tensor, width: int, *, dynamic: bool) -> None:
@@ -141,21 +178,29 @@ class LearnedRows(ManyStreams):
     def each(self) -> Sequence[Own]:
         own, columns = self.static.unbind(), self.static.shape[-1]
         if self.weight is None or self.gain is None or self.scale is None:
-            return [(rows,) for rows in own]
+            return [Own(None, (rows,)) for rows in own]
         first, last = self.scale.split(1, dim=-1)
         scale = torch.cat((first.expand(-1, columns - 1), last), dim=-1)
         weight = self.weight * self.gain.unsqueeze(-1)  # RMSNorm's gain, which changes no number
-        return list(zip(own, weight.unbind(), scale.unbind(), strict=True))
+        rest = zip(own, scale.unbind(), strict=True)
+        return [Own(*each) for each in zip(weight.unbind(), rest, strict=True)]
 
-    def rows(self, x: Tensor, own: Own) -> tuple[Tensor, Tensor]:
-        """(..., n, K - 1) and (..., n, 1): of a sublayer, and their last column."""
-        rows, *learned = (parameter.to(wide(x)) for parameter in own)
-        if learned:
-            weight, scale = learned
-            rows = torch.addcmul(rows, scale, project(x, weight).tanh())
-        columns = rows.shape[-1] - 1
-        found, last = rows.split((columns, 1), dim=-1)
-        return found, last
+    def made(self, z: Tensor | None, *own: Tensor) -> tuple[Maps, tuple[Tensor, ...]]:
+        rows, kept = own[0].t().unsqueeze(1), []  # (K, tokens, n)
+        if z is not None:
+            kept.append(z.tanh().unflatten(1, (-1, rows.shape[-1])))
+            rows = torch.addcmul(rows, own[1].view(-1, 1, 1), kept[0])
+        return Maps(rows[:-1].transpose(0, 1), rows[-1].unsqueeze(-1)), tuple(kept)
+
+    def slopes(
+        self, g: Maps, z: Tensor | None, kept: Sequence[Tensor], *own: Tensor
+    ) -> tuple[Tensor | None, ...]:
+        rows = torch.cat((g.sums.transpose(0, 1), g.write.movedim(-1, 0)))
+        if z is None:
+            return None, rows.sum(dim=1).t()
+        (tanh,), (_, scale) = kept, own
+        dz = torch.ops.aten.tanh_backward(rows * scale.view(-1, 1, 1), tanh)
+        return dz.flatten(1), rows.sum(dim=1).t(), (rows * tanh).sum(dim=(1, 2))
 
 
 def read(x: Tensor, weights: Tensor) -> Tensor:
@@ -163,12 +208,9 @@ def read(x: Tensor, weights: Tensor) -> Tensor:
     return combine(weights, x).flatten(-2).to(x.dtype)
 
 
-def write(x: Tensor, mix: Tensor | None, weights: Tensor, y: Tensor) -> Tensor:
-    """(B, T, n, S): the streams x after a sublayer has put out y (B, T, k S), which are mixed by
-    then, or are by `mix`.
-    """
-    mixed = x if mix is None else combine(mix, x)
-    slices = y.unflatten(-1, (-1, x.shape[-1]))
+def write(x: Tensor, mix: Tensor, weights: Tensor, y: Tensor) -> Tensor:
+    """(B, T, n, S): the streams x, mixed, after a sublayer has put out y (B, T, k S)."""
+    mixed, slices = combine(mix, x), y.unflatten(-1, (-1, x.shape[-1]))
     return torch.addcmul(mixed, weights, slices.to(mixed.dtype)).to(x.dtype)
 
 
@@ -195,68 +237,97 @@ def project(x: Tensor, weight: Tensor) -> Tensor:
     """(..., K): RMSNorm(x) @ weight for x (..., S) and weight (S, K), in float32 at least."""
     x, weight = x.to(wide(x)), weight.to(wide(x))
     with no_autocast(x):
-        if engines.plain():
-            return _normed(x, weight)
-        found: Tensor = _Projected.apply(x.reshape(-1, x.shape[-1]), weight)  # type: ignore[no-untyped-call]
-        return found.unflatten(-1, x.shape[:-1]).movedim(0, -1)
+        return F.rms_norm(x, x.shape[-1:], eps=EPS) @ weight
 
 
-class _Projected(torch.autograd.Function):
-    """x (N, S), weight (S, K) -> (K, N): products are quicker so, since tokens are many."""
+class _Read(torch.autograd.Function):
+    """Streams x (B, T, n, S), W and the rest of a sublayer's own -> what it reads (B, T, k S), the
+    streams mixed, and how its output is written (B, T, n, 1).
 
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
-        r = torch.linalg.vector_norm(x, dim=-1).square_().div_(x.shape[-1]).add_(EPS).rsqrt_()
-        found = (weight.t() @ x.t()).mul_(r)
-        ctx.save_for_backward(x, weight, r, found)
-        return found
+    Plain autograd takes twice the calls, and adds up two gradients of the streams.
+    """
 
     @staticmethod
-    def backward(ctx: Any, g: Tensor) -> Any:
-        x, weight, r, found = ctx.saved_tensors
-        if torch.is_grad_enabled():
-            return gradients(lambda x, w: _normed(x, w).t(), (x, weight), g)
-        with no_autocast(x):
-            along = (g * found).sum(dim=0).mul_(r.square()).div_(-x.shape[-1])
-            g = g * r
-            return (along.unsqueeze(-1) * x).addmm_(g.t(), weight.t()), (g @ x).t()
-
-
-def _normed(x: Tensor, weight: Tensor) -> Tensor:
-    return F.rms_norm(x, x.shape[-1:], eps=EPS) @ weight
-
-
-def _mixed(x: Tensor, maps: Maps) -> tuple[Tensor, Tensor]:
-    """What is read of the streams x, and they mixed, by one product."""
-    sums = maps.sums.expand(*x.shape[:-2], -1, -1).flatten(0, -3)
-    with no_autocast(x):
-        h, mixed = _Mixed.apply(x.flatten(0, -3), sums)  # type: ignore[no-untyped-call]
-    return h.view(*x.shape[:-2], -1), mixed.view(x.shape)
-
-
-class _Mixed(torch.autograd.Function):
-    """Streams (N, n, S), weights (N, k + n, n) -> sums (N, k, S) and (N, n, S)."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-        ctx.save_for_backward(x, weights)
-        h, mixed = torch.bmm(weights, x).tensor_split((-x.shape[1],), dim=1)
-        return h.contiguous(), mixed  # a norm that keeps h would keep all sums
+    def forward(
+        ctx: Any, design: ManyStreams, x: Tensor, weight: Tensor | None, *own: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        z = r = None
+        if weight is not None:  # scores (K, .): products are quicker so, since tokens are many
+            rows = x.reshape(-1, len(weight))
+            r = torch.linalg.vector_norm(rows, dim=-1).square_()
+            r = r.div_(rows.shape[-1]).add_(EPS).rsqrt_()
+            z = (weight.t() @ rows.t()).mul_(r)
+        tokens, streams = x.shape[:-2], x.flatten(0, -3)
+        maps, kept = design.made(z, *own)
+        sums, write = (each.expand(len(streams), -1, -1) for each in maps)
+        ctx.save_for_backward(x, weight, r, z, sums, *own, *kept)
+        ctx.design, ctx.n_own = design, len(own)
+        h, mixed = torch.bmm(sums, streams).tensor_split((-x.shape[-2],), dim=1)
+        h = h.contiguous().view(*tokens, -1)  # a norm that keeps it would keep all sums
+        return h, mixed.unflatten(0, tokens), write.contiguous().unflatten(0, tokens)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
-        x, weights = ctx.saved_tensors
-        g = torch.cat(grads, dim=1)
+        x, weight, r, z, sums, *rest = ctx.saved_tensors
+        design, own, kept = ctx.design, rest[: ctx.n_own], rest[ctx.n_own :]
         if torch.is_grad_enabled():
-            return gradients(torch.bmm, (weights, x), g)[::-1]
+            return None, *_again(design, x, weight, own, grads)
+        dh, dmixed, dwrite = (each.flatten(0, 1) for each in grads)
         with no_autocast(x):
-            slopes = torch.empty_like(weights).copy_(torch.bmm(g, x.mT))  # in their layout
-            return torch.bmm(weights.mT, g), slopes
+            g = torch.cat((dh.view(len(dh), -1, x.shape[-1]), dmixed), dim=1)
+            slopes = Maps(torch.bmm(g, x.flatten(0, -3).mT), dwrite)
+            dz, *down = design.slopes(slopes, z, kept, *own)
+            dx, dweight = torch.bmm(sums.mT, g), None
+            if weight is not None:
+                rows = x.reshape(-1, len(weight))
+                along = (dz * z).sum(dim=0).mul_(r.square()).div_(-len(weight))
+                dz = dz * r
+                dx.view_as(rows).addmm_(dz.t(), weight.t()).addcmul_(along.unsqueeze(-1), rows)
+                dweight = (dz @ rows).t()
+        return None, dx.view_as(x), dweight, *down
 
 
-def gradients(
-    form: Callable[..., Tensor], inputs: tuple[Tensor, ...], g: Tensor
-) -> tuple[Tensor, ...]:
+class _Write(torch.autograd.Function):
+    """Mixed streams x (B, T, n, S), weights (B, T, n, 1), output y (B, T, k S) -> x + weights y."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weights: Tensor, y: Tensor) -> Tensor:
+        ctx.save_for_backward(weights, y)
+        return torch.addcmul(x, weights, y.unflatten(-1, (-1, x.shape[-1])))
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        (g,), (weights, y) = grads, ctx.saved_tensors
+        y = y.unflatten(-1, (-1, g.shape[-1]))
+        if torch.is_grad_enabled():
+            dweights, dy = gradients(torch.mul, (weights, y), g)
+            return g, dweights, dy.flatten(-2)
+        with no_autocast(g):
+            dweights = (g * y).sum(dim=-1, keepdim=True)
+            if y.shape[-2] > 1:
+                return g, dweights, (weights * g).flatten(-2)
+            dy = weights[..., 0, :] * g[..., 0, :]
+            for j in range(1, g.shape[-2]):  # written whole and summed it takes twice the time
+                dy.addcmul_(weights[..., j, :], g[..., j, :])
+            return g, dweights, dy
+
+
+def _again(
+    design: ManyStreams, x: Tensor, weight: Tensor | None, own: Sequence[Tensor], g: Any
+) -> tuple[Tensor | None, ...]:
+    """The gradients of `_Read` once more, such that they can be differentiated again."""
+
+    def plain(x: Tensor, *own: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        maps = design.maps(x, Own(None, own) if weight is None else Own(own[0], own[1:]))
+        return read(x, maps.read), combine(maps.mix, x), maps.write
+
+    if weight is not None:
+        return gradients(plain, (x, weight, *own), g)
+    dx, *down = gradients(plain, (x, *own), g)
+    return dx, None, *down
+
+
+def gradients(form: Callable[..., Any], inputs: tuple[Tensor, ...], g: Any) -> tuple[Tensor, ...]:
     """Those of a form's inputs by plain autograd, from the gradient g of what it gives: they can be
     differentiated again.
     """

@@ -11,6 +11,7 @@ Source j is that of the block of output j, up to j.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -23,12 +24,13 @@ from attnres_cli.nn.residual import Hidden, VariantError
 
 class State(NamedTuple):
     """The sources; of `UnitSums` the normalised outputs of the current block, summed; for a query
-    made of the stream the sum of all outputs.
+    made of the stream the sum of all outputs. For queries of the input each site's q and P.
     """
 
     history: History
     units: Hidden | None = None
     stream: Hidden | None = None
+    queries: Sequence[tuple[Tensor, Tensor]] = ()
 
 
 class Blocks:

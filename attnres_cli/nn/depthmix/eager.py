@@ -126,7 +126,11 @@ class Eager:
         """
         weights = [grad.weight for grad in grads if grad.weight is not None]
         slopes = [grad.slope for grad in grads if grad.slope is not None]
-        total = weighted_sum([grad.g for grad in grads], weights)
+        vectors, along = [grad.g for grad in grads], [grad.along for grad in grads]
+        if of_itself := [each for each in along if each is not None]:
+            vectors.append(source.v)
+            weights.append(torch.stack(of_itself).sum(dim=0))
+        total = weighted_sum(vectors, weights)
         return total, torch.stack(slopes) if slopes else None, None
 
     def finish(
@@ -168,26 +172,29 @@ def score_gradients(g: Tensor, sources: Sequence[Tensor], weights: Tensor, norm:
     the gradient g (N, D) of its sum. A product that is written and then summed took half the time
     of a product of matrices by token.
     """
-    dots = _dots(g.to(weights.dtype), sources, weights.shape[-1], weights.shape[1] == 1)
-    if norm == "none":
-        return dots
-    if norm == "sigmoid":
-        return dots.mul_(weights).mul_(1 - weights)
-    return dots.sub_((weights * dots).sum(dim=0)).mul_(weights)
-
-
-def _dots(g: Tensor, sources: Sequence[Tensor], heads: int, are_shared: bool) -> Tensor:
-    """(S, N, H) dot products of g (N, D) and sources, or their sums over the tokens (S, 1, H)."""
-    if are_shared and heads == 1:
+    g, heads = g.to(weights.dtype), weights.shape[-1]
+    if weights.shape[1] > 1:
+        found = dots(g, sources, heads)
+    elif heads > 1:
+        found = dots(g, sources, heads).sum(dim=1, keepdim=True)
+    else:
         whole = [torch.dot(g.view(-1), v.to(g.dtype).view(-1)) for v in sources]
-        return torch.stack(whole).view(-1, 1, 1)
-    g = _split(g, heads)
-    product = torch.empty_like(g)
-    dots = g.new_empty(len(sources), *g.shape[:-1])
-    for v, dot in zip(sources, dots.unbind(), strict=True):
-        torch.sum(torch.mul(g, _split(v, heads), out=product), dim=-1, out=dot)
-    dots = dots.view(len(sources), -1, heads)
-    return dots.sum(dim=1, keepdim=True) if are_shared else dots
+        found = torch.stack(whole).view(-1, 1, 1)
+    if norm == "none":
+        return found
+    if norm == "sigmoid":
+        return found.mul_(weights).mul_(1 - weights)
+    return found.sub_((weights * found).sum(dim=0)).mul_(weights)
+
+
+def dots(x: Tensor, sources: Sequence[Tensor], heads: int) -> Tensor:
+    """(S, N, H) dot products of x (N, D) and sources, per head."""
+    x = _split(x, heads)
+    product = torch.empty_like(x)
+    found = x.new_empty(len(sources), *x.shape[:-1])
+    for v, dot in zip(sources, found.unbind(), strict=True):
+        torch.sum(torch.mul(x, _split(v, heads), out=product), dim=-1, out=dot)
+    return found.view(len(sources), -1, heads)
 
 
 def _split(x: Tensor, heads: int) -> Tensor:

@@ -12,8 +12,8 @@
 
 A gradient of a gradient would be wrong silently, and is refused.
 
-Scores that a read brings along, of a query of its own or of a plain scoring (Scoring.plain), are
-plain autograd's, and get their gradients s_il from the read.
+Scores that a read brings along, of a query of its own or of a plain scoring (Scoring.plain), get
+their gradients s_il from the read; those of a query go back to its sources by their buffers too.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from torch import Tensor
 
 from attnres_cli.nn.depthmix import eager, grouped_reads, unrolled
 from attnres_cli.nn.depthmix.gradients import GradBuffer, ParamGrads, ReadGrad, ScoredSource
-from attnres_cli.nn.depthmix.query_scores import query_scores
+from attnres_cli.nn.depthmix.query_scores import inverse_rms, query_scores
 from attnres_cli.nn.depthmix.scoring import EngineState, no_autocast, wide
 
 
@@ -66,7 +66,10 @@ class Gather:
         held = None if params is None else params.detach()
         first, row = state.layout.readers_of(number).start, row_of(state, number)
         flat, rows = _flat(v.detach()), rows_of(state, held)
-        source = ScoredSource(number, first, row, flat, rows, *self.arithmetic.scores(flat, rows))
+        z, r = self.arithmetic.scores(flat, rows)
+        if state.scoring.gain is not None and state.scoring.query is None:  # reads bring theirs
+            r = inverse_rms(state.scoring, flat)
+        source = ScoredSource(number, first, row, flat, rows, z, r)
         token, learned = (last.token, last.learned) if last else (None, None)
         buffer: GradBuffer | None = None
         if torch.is_grad_enabled() and (v.requires_grad or learns or token is not None):
@@ -86,30 +89,33 @@ class Gather:
         """h_l = sum_i a_il v_i."""
         token = state.newest_record.token if torch.is_grad_enabled() else None
         scores = None
-        if query is not None:
-            scores = query_scores(state, site, query)
-        elif state.scoring.plain:
-            scores = _plain_scores(state, site)
+        records = [state.records[i] for i in state.scoring.visible[site]]
+        buffers = [record.buffer for record in records]
+        if query is not None and state.scoring.rank is None:
+            sources = [record.source for record in records]
+            scores = query_scores(state.scoring, site, query, token, sources, buffers)
+        elif query is not None or state.scoring.plain:
+            scores = _plain_scores(state, site, query)
         if scores is None and token is None:
             return grouped_reads.read(state, site, self.arithmetic)
         if scores is not None and token is None:  # no source learns; what scores are made of may
+            scores = scores.transpose(0, 1).unflatten(0, state.newest.shape[:2])
             return unrolled.mix(state, site, scores), state
         if scores is None:
-            sources, z, state = to_mix(state, site, self.arithmetic)
-            h, kept = self.arithmetic.mix(sources, z, state.dtype)
+            vectors, z, state = to_mix(state, site, self.arithmetic)
+            h, kept = self.arithmetic.mix(vectors, z, state.dtype)
         else:
-            scores = scores.flatten(0, 1).transpose(0, 1)  # (S, N, H)
             h, kept = _mix_by(scores.detach(), state, site)
-        buffers = [state.records[i].buffer for i in state.scoring.visible[site]]
         h = h.to(state.dtype).view(state.newest.shape)
         h = _Read.apply(token, scores, h, kept, site, buffers, self.arithmetic)  # type: ignore[no-untyped-call]
         return h, state
 
     def scores(self, state: EngineState, site: int) -> Tensor:
         """(B, T, S, H) scores at a site, without a gradient."""
-        if state.scoring.plain:
-            return _plain_scores(state, site).detach()
         batch, time, _ = state.newest.shape
+        if state.scoring.plain:
+            scores = _plain_scores(state, site).detach()
+            return scores.transpose(0, 1).unflatten(0, (batch, time))
         seen = state.scoring.visible[site]
         z = torch.stack([state.records[i].source.scores_at(site) for i in seen], dim=1)
         return z.unflatten(0, (batch, time)) if len(z) == batch * time else z.unsqueeze(0)
@@ -251,10 +257,14 @@ def to_mix(
     return [source.v for source in seen], [source.scores_at(site) for source in seen], state
 
 
-def _plain_scores(state: EngineState, site: int) -> Tensor:
-    """(B, T, S, H) scores at a site under a plain scoring."""
-    plain = {i: each.plain for i, each in state.records.items()}
-    return unrolled.scores_at(state.scoring, site, plain)
+def _plain_scores(state: EngineState, site: int, query: Tensor | None = None) -> Tensor:
+    """(S, N, H) scores at a site under a plain scoring, or of a query of this read alone."""
+    if query is None:
+        plain = {i: each.plain for i, each in state.records.items()}
+        scores = unrolled.scores_at(state.scoring, site, plain)
+    else:
+        scores = unrolled.query_scores(state, site, query)
+    return scores.flatten(0, 1).transpose(0, 1)
 
 
 def _flat(x: Tensor) -> Tensor:

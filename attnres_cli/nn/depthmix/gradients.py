@@ -17,7 +17,8 @@ class ScoredSource(NamedTuple):
         row: the first of all params that is its own.
         params: (R, D) queries with the gain folded in, or (R, H) scores of a table.
         z: (R, N, H) scores at its R readers; (R, 1, H) of a table.
-        r: (N,) reciprocal rms, where keys are normalised.
+        r: (N,) reciprocal rms, where keys are normalised; (N, 1) or (N, H) where reads bring their
+            own queries.
     """
 
     number: int
@@ -49,6 +50,7 @@ class ReadGrad(NamedTuple):
         slope: the gradient s_il of its score; None of scores that are plain autograd's.
         delta: (N, H) g . h per head, for a softmax to be computed.
         constants: (2, N, H) of that softmax: largest score, and 1 / the sum of exponentials.
+        along: (N, H) or (N, 1) weight of the source itself in its gradient, by its key's norm.
     """
 
     site: int
@@ -57,6 +59,7 @@ class ReadGrad(NamedTuple):
     slope: Tensor | None = None
     delta: Tensor | None = None
     constants: Tensor | None = None
+    along: Tensor | None = None
 
     @property
     def is_plain(self) -> bool:

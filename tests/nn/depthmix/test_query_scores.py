@@ -2,23 +2,36 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import pytest
 import torch
+from torch import Tensor
 
-from attnres_cli.nn.depthmix.query_scores import _Scores
+from attnres_cli.nn.depthmix import engines
+from attnres_cli.nn.depthmix.history import History
 from attnres_cli.nn.depthmix.scoring import Scoring
 
 
 @pytest.mark.parametrize(("heads", "head_norm"), [(1, False), (2, False), (2, True)])
 @pytest.mark.parametrize("has_gain", [True, False])
-def test_gradients_are_those_of_the_scores(heads: int, head_norm: bool, has_gain: bool):
-    gain = torch.ones(1, 6) if has_gain else None
-    scoring = Scoring(((0, 1, 2),), "softmax", heads, gain=gain, head_norm=head_norm)
+@pytest.mark.parametrize("norm", ["softmax", "sigmoid"])
+def test_gradients_are_those_of_reads_by_queries(
+    heads: int, head_norm: bool, has_gain: bool, norm: str
+):
     generator = torch.Generator().manual_seed(0)
-    tensors = torch.randn(4, 5, 6, generator=generator, dtype=torch.float64)
+    gain = torch.rand(2, 6, generator=generator, dtype=torch.float64) if has_gain else None
+    visible = ((0, 1), (0, 1, 2))
+    scoring = Scoring(visible, norm, heads, gain=gain, head_norm=head_norm)
+    tensors = torch.randn(5, 2, 3, 6, generator=generator, dtype=torch.float64)
 
-    form = partial(_Scores.apply, scoring)
+    def reads(*given: Tensor) -> Tensor:
+        first, second, third, *queries = given
+        h, history = History(scoring).append(first).append(second).read(0, queries[0])
+        again, _ = history.append(third * h).read(1, queries[1])
+        return torch.stack((h, again))
 
-    assert torch.autograd.gradcheck(form, [each.clone().requires_grad_() for each in tensors])
+    with engines.use("eager"):
+        given = [each.clone().requires_grad_() for each in tensors]
+        assert torch.autograd.gradcheck(reads, given)
+        found = reads(*given)
+    with engines.use("reference"):
+        torch.testing.assert_close(reads(*given), found)

@@ -9,10 +9,11 @@ from attnres_variants.parts.many_streams import Maps
 from designs import build, close, perturbed, tokens_of
 from torch import Tensor
 
+from attnres_cli.nn import variant
 from attnres_cli.nn.depthmix import engines
 from attnres_cli.nn.loss import next_token_loss
 from attnres_cli.nn.model import Transformer
-from attnres_cli.nn.proofs.subject import gradients
+from attnres_cli.nn.proofs.subject import gradients, perturb
 from attnres_cli.nn.shape import Shape
 
 WITH_COPIES = [
@@ -68,14 +69,33 @@ def test_compiled_sums_equal_eager_ones():
     torch.testing.assert_close(compiled(weights, x), streams.combine(weights, x))
 
 
-@pytest.mark.parametrize(("k", "n"), [(1, 1), (1, 4), (3, 3)])
-def test_gradients_by_hand_are_those_of_the_sums_also_twice(k: int, n: int):
-    x, weights = random(5, n, 2), random(5, k + n, n, seed=1)
-    found = [each.requires_grad_() for each in (x, weights, random(6, 2, seed=2), random(2, 3))]
+@pytest.mark.parametrize(
+    "spec",
+    [
+        "hc:n_streams=2",
+        "hc:dynamic=off,n_streams=1",
+        "frac:fractions=2",
+        "mhc:iterations=1,n_streams=2",
+        "mhc:n_streams=2",
+        "mhc:n_streams=3,residual=lite",
+    ],
+)
+def test_gradients_by_hand_are_those_of_a_sublayer_also_twice(spec: str):
+    design = variant.parse(spec).build(4, 2).double()
+    perturb(design, 0.5)
+    assert isinstance(design, streams.ManyStreams)
+    x, (weight, rest) = design.start(random(1, 2, 4)).x, design.each()[1]
+    rest = rest if weight is None else (weight, *rest)
 
-    for form, given in ((streams._Mixed.apply, found[:2]), (streams._Projected.apply, found[2:])):
-        torch.autograd.gradcheck(form, given)
-        torch.autograd.gradgradcheck(form, given)
+    def sublayer(x: Tensor, y: Tensor, *own: Tensor) -> Tensor:
+        own = own if weight is not None else (None, *own)
+        h, mixed, weights = streams._Read.apply(design, x, *own)
+        return torch.cat((h.flatten(), streams._Write.apply(mixed, weights, y).flatten()))
+
+    given = [x + random(*x.shape, seed=1), random(1, 2, 4, seed=2), *rest]
+    given = [each.detach().clone().requires_grad_() for each in given]
+    torch.autograd.gradcheck(sublayer, given)
+    torch.autograd.gradgradcheck(sublayer, given)
 
 
 @pytest.mark.parametrize("spec", [*WITH_COPIES, "frac", "frac:dynamic=off"])
