@@ -50,9 +50,11 @@ from torch import Tensor, nn
 
 from attnres_cli.nn.cost import TableOne
 from attnres_cli.nn.depthmix import engines
+from attnres_cli.nn.depthmix.scoring import no_autocast, wide
 from attnres_cli.nn.residual import VariantError, register
+from attnres_cli.nn.trunk.norm import rms_norm
 
-from .parts.many_streams import ManyStreams, Maps, Own, project
+from .parts.many_streams import EPS, ManyStreams, Maps, Own
 
 
 @register("mhc")
@@ -133,8 +135,11 @@ class ManifoldHyperConnections(ManyStreams):
     def readout(self, x: Tensor) -> Tensor:
         if not len(self.head):
             return super().readout(x)
-        scale, weight, bias = self.head
-        return (scale * project(x.flatten(-2), weight) + bias).sigmoid().unsqueeze(-2)
+        scale, weight, bias = (each.to(wide(x)) for each in self.head)
+        with no_autocast(x):
+            x = x.flatten(-2).to(wide(x))
+            z = rms_norm(x, x.new_ones(x.shape[-1]), EPS) @ weight
+        return (scale * z + bias).sigmoid().unsqueeze(-2)
 
     def extra_flops_per_token(self) -> int:
         n, width = self.n_streams, self.n_streams * self.d_model

@@ -61,6 +61,7 @@ def steps(plan: Plan, tokens: Tokens, rounds: int, baseline: str, note: Note) ->
 
 def _start(plan: Plan) -> torch.device:
     torch.set_num_threads(plan.settings.threads)
+    measure.keep_freed_memory()
     measure.allow_compiling(len(plan.arms))
     return torch.device(plan.devices[0])
 
