@@ -212,6 +212,21 @@ class Optim(Section):
     final_lr_fraction: Fraction = 0.1
 
 
+class Pipeline(Section):
+    """How train.parallel=pipeline cuts a model: stages are ranks, by default all there are, each of
+    `virtual` chunks of sublayers. schedule auto: 1f1b, interleaved1f1b of several.
+    """
+
+    stages: Count | None = None
+    virtual: Size = 1
+    schedule: str = "auto"
+
+    def named(self) -> str:
+        """The schedule by its name in lower case."""
+        auto = "interleaved1f1b" if self.virtual > 1 else "1f1b"
+        return auto if self.schedule == "auto" else self.schedule.lower()
+
+
 class Train(Section):
     """How long and how. Tokens are rounded down to whole steps of batch_size x seq_len.
 
@@ -221,7 +236,7 @@ class Train(Section):
     with checkpoint_activations, which computes its forward pass twice.
 
     parallel is how ranks that torchrun has started share a run, auto: ddp. It changes how a run is
-    computed, not what it is: no part of the digest.
+    computed, not what it is: neither it nor pipeline is part of the digest.
     """
 
     _LATER = ("micro_batch_size", "checkpoint_activations")
@@ -234,7 +249,8 @@ class Train(Section):
     n_evals: Size = 4  # evaluations, evenly spaced, the last one at the end
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     compile: Annotated[Literal["auto", "on", "off"], BeforeValidator(_word)] = "auto"
-    parallel: Literal["auto", "none", "ddp", "fsdp"] = "auto"
+    parallel: Literal["auto", "none", "ddp", "fsdp", "pipeline"] = "auto"
+    pipeline: Pipeline = Pipeline()
 
     @model_validator(mode="after")
     def _micro_batches_are_equal(self) -> Train:
@@ -263,4 +279,5 @@ class Train(Section):
 
     def fixed(self) -> dict[str, Any]:
         """What a recipe's digest sees: not by how many devices it is computed."""
-        return {key: value for key, value in super().fixed().items() if key != "parallel"}
+        how = ("parallel", "pipeline")
+        return {key: value for key, value in super().fixed().items() if key not in how}

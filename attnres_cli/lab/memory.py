@@ -98,6 +98,8 @@ def _sharing(plan: Plan, there: int) -> Plan:
 
 def _weighed(arm: Arm, plan: Plan, tokens: Tokens) -> Arm:
     recipe, settings = plan.recipe_of(arm), plan.settings.uncompiled
+    if settings.parallel[0] == "pipeline":  # no rank has the model whole
+        return arm
     train = recipe.train.of_rank(settings.ranks)
     key = (
         *(arm.variant, arm.code, recipe.model, recipe.optim.optimizer, tokens.vocab_size),

@@ -118,10 +118,10 @@ class Settings:
 
     @property
     def parallel(self) -> tuple[str, int]:
-        """The name of the (last) way and how many ranks there are: (none, 1) for one device."""
+        """The (last) way's first word, and how many ranks there are: (none, 1) for one device."""
         last = self.way.rpartition(", then ")[2]
         name, _, ranks = last.removesuffix(" ranks").partition(" on ")
-        return (name, int(ranks)) if ranks else ("none", 1)
+        return (name.partition(" ")[0], int(ranks)) if ranks else ("none", 1)
 
     @property
     def ranks(self) -> int:

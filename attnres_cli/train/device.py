@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 
-from attnres_cli.config.recipe import Recipe, Train
+from attnres_cli.config.recipe import Recipe
 from attnres_cli.errors import DeviceError, UsageError, unknown
 from attnres_cli.nn.depthmix.engines import NAMES, has_triton, interprets_triton
 from attnres_cli.nn.measure import cpu_name
@@ -65,11 +65,12 @@ def settings(
     """
     kind, wish = torch.device(device).type, str(recipe.train.compile)
     _check_engine(engine, kind, wish)
-    way = _way(recipe.train)
-    if way.startswith("fsdp"):
+    way = _way(recipe)
+    if way.startswith(("fsdp", "pipeline")):
         if wish == "on" or engine == "compile":
             raise UsageError(
-                "train.parallel=fsdp is not compiled here: --set train.compile=off, or ddp"
+                f"train.parallel={recipe.train.parallel} is not compiled here: "
+                "--set train.compile=off, or ddp"
             )
         wish = "off"
     precision = recipe.train.precision
@@ -90,8 +91,9 @@ def settings(
     return Settings(kind, name, precision, compiled, threads, engine, way)
 
 
-def _way(train: Train) -> str:
+def _way(recipe: Recipe) -> str:
     """How the ranks of this command share a run, empty where there is one. Raises UsageError."""
+    train = recipe.train
     found, name = group.current(), train.parallel
     if found is None:
         if name in ("auto", "none"):
@@ -112,7 +114,36 @@ def _way(train: Train) -> str:
             f"--set train.batch_size={-(-train.batch_size // n) * n}, or --nproc-per-node "
             f"{math.gcd(train.batch_size, n)}"
         )
+    if name == "pipeline":
+        return f"pipeline {_cut(recipe, found.ranks)} on {found.ranks} ranks"
     return f"{'ddp' if name == 'auto' else name} on {found.ranks} ranks"
+
+
+def _cut(recipe: Recipe, ranks: int) -> str:
+    """How a pipeline is cut and scheduled, in words. Raises UsageError where it cannot be."""
+    from attnres_cli.nn.pipeline.run import schedule_of  # takes seconds to import
+
+    asked, n = recipe.train.pipeline, recipe.model.n_layers * 2
+    chunks = ranks * asked.virtual
+    if asked.stages not in (None, ranks):
+        raise UsageError(
+            f"train.pipeline.stages={asked.stages}, and torchrun has started {ranks} ranks, which "
+            f"are the stages: --nproc-per-node {asked.stages}"
+        )
+    if ranks < 2 or chunks > n:
+        raise UsageError(
+            f"a pipeline has two stages or more, and no more chunks than the {n} sublayers: got "
+            f"{ranks} of {asked.virtual}"
+        )
+    if recipe.model.tie_embeddings:
+        raise UsageError(
+            "model.tie_embeddings: in a pipeline embedding and head are on two ranks; take ddp"
+        )
+    try:
+        schedule_of(asked.named(), asked.virtual)
+    except ValueError as error:
+        raise UsageError(f"train.pipeline: {error}") from error
+    return f"{ranks}x{asked.virtual} {asked.named()}"
 
 
 def _check_engine(engine: str, kind: str, compile_wish: str) -> None:

@@ -142,7 +142,7 @@ def tensors_of(
     `whole` brings together what lies on several devices.
     """
     found = {f"model.{name}": tensor for name, tensor in _of_model(model).items()}
-    for prefix, optimizer in _named(optimizers).items():
+    for prefix, optimizer in named(optimizers).items():
         for index, values in optimizer.state_dict()["state"].items():
             for name, value in values.items():
                 assert isinstance(value, Tensor), f"the optimiser's {name} is not kept"
@@ -166,7 +166,7 @@ def restore(
     """
     for name, tensor in _of_model(model).items():
         tensor.copy_(part(tensors[f"model.{name}"], tensor))
-    for prefix, optimizer in _named(optimizers).items():
+    for prefix, optimizer in named(optimizers).items():
         state: dict[int, dict[str, Tensor]] = {}
         owners = [each for group in optimizer.param_groups for each in group["params"]]
         for key, value in tensors.items():
@@ -187,7 +187,7 @@ def _as_tuples(value: Any) -> Any:
     return tuple(_as_tuples(each) for each in value) if isinstance(value, list) else value
 
 
-def _named(optimizers: Sequence[torch.optim.Optimizer]) -> dict[str, torch.optim.Optimizer]:
+def named(optimizers: Sequence[torch.optim.Optimizer]) -> dict[str, torch.optim.Optimizer]:
     """By what the names of their tensors in a checkpoint begin with."""
     return {f"{type(optimizer).__name__.lower()}.": optimizer for optimizer in optimizers}
 

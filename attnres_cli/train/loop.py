@@ -14,7 +14,7 @@ from torch import Tensor
 
 from attnres_cli.config.recipe import Recipe
 from attnres_cli.data.tokens import Tokens
-from attnres_cli.nn.model import train_flops_per_token
+from attnres_cli.nn.model import n_params, train_flops_per_token
 from attnres_cli.records.run import Point, RunResult, RunSpec, Settings, Status
 from attnres_cli.train import probes
 from attnres_cli.train.device import peak_bytes, reset_peak
@@ -91,7 +91,7 @@ def _result(session: _Session, settings: Settings) -> RunResult:
         tokens_per_second=per_step / step_s,
         train_s=session.train_s,
         peak_bytes=session.peak_bytes,
-        n_params=sum(parameter.numel() for parameter in trainer.model.parameters()),
+        n_params=n_params(trainer.model.shape, trainer.model.residual),
         flops_per_token=train_flops_per_token(trainer.model.shape, trainer.model.residual),
         settings=replace(settings, way=session.way),
         curve=tuple(progress.curve),

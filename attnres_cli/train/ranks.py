@@ -1,11 +1,12 @@
 """Ranks that share one run: each trains on its part of every batch (DDP), and may keep but a part
-of the weights (FSDP2). Both are torch's own.
+of the weights (FSDP2); or each has some of the sublayers (a pipeline). All are torch's own.
 """
 
 from __future__ import annotations
 
 import contextlib
 import warnings
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 
 import torch
@@ -15,20 +16,32 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from attnres_cli.nn import variant
+from attnres_cli.nn.depthmix import engines
 from attnres_cli.nn.model import Transformer
+from attnres_cli.records.run import Settings
 from attnres_cli.train import group
-from attnres_cli.train.keeper import restore, tensors_of
-from attnres_cli.train.trainer import Forward, Kept, Trainer
+from attnres_cli.train.keeper import named, restore, tensors_of
+from attnres_cli.train.trainer import Forward, Kept, Trainer, make_optimizers
 
 
 class Ranks(Trainer):
     """One rank of several: what they tell each other, whatever way they share a run."""
 
+    splits_batches = True
+
     def __post_init__(self) -> None:
         found = group.current()
         assert found is not None
-        self._group, self.rank, self.ranks = found, found.rank, found.ranks
+        self._group, self.rank = found, found.rank
+        self.ranks = found.ranks if self.splits_batches else 1
         super().__post_init__()
+
+    def _empty(self) -> Transformer:
+        """A model of the run, for whole weights."""
+        shape = self.model.shape
+        with torch.random.fork_rng(devices=[]):  # PyTorch draws first values, which are not kept
+            design = variant.parse(self.spec.variant).build(shape.d_model, shape.n_sublayers)
+            return Transformer(shape, design).to(self.device)
 
     def known(self, found: Kept | None) -> Kept | None:
         """What rank 0 has found of a run that goes on."""
@@ -76,10 +89,7 @@ class Sharded(Ranks):
 
     def whole(self) -> Transformer:
         """A copy with all weights."""
-        shape = self.model.shape
-        with torch.random.fork_rng(devices=[]):  # PyTorch draws first values, which are not kept
-            design = variant.parse(self.spec.variant).build(shape.d_model, shape.n_sublayers)
-            found = Transformer(shape, design).to(self.device)
+        found = self._empty()
         mine = chain(self._here().named_parameters(), self.model.named_buffers())
         theirs = dict(chain(found.named_parameters(), found.named_buffers()))
         with torch.no_grad():
@@ -102,6 +112,103 @@ class Sharded(Ranks):
         return self.model
 
 
+class Staged(Ranks):
+    """Every rank has some sublayers, and sees all of every batch pass by, in as many micro-batches
+    as there are ranks, or more. What the design learns is on all ranks.
+    """
+
+    splits_batches = False
+
+    def _placed(self, model: Transformer) -> Transformer:
+        from attnres_cli.nn.pipeline.run import Pipeline  # others need not wait for it
+
+        model, cut = super()._placed(model), self.spec.recipe.train.pipeline
+        self._orders = _orders(model, make_optimizers(model, self.spec.recipe.optim))
+        self._names = {name for name, _ in chain(model.named_parameters(), model.named_buffers())}
+        self._pipeline = Pipeline(model, cut.virtual, cut.named(), within=self._within)
+        return model
+
+    def _forward(self) -> Forward:
+        self.rows = self.spec.recipe.train.of_rank(self._group.ranks).rows
+        return super()._forward()
+
+    @contextlib.contextmanager
+    def _within(self) -> Iterator[None]:
+        with engines.use(self.settings.engine), self._autocast():
+            yield
+
+    def _backward(self, windows: Tensor) -> Tensor:
+        n = len(windows) // self.rows
+        return self._pipeline.backward(windows[:, :-1], windows[:, 1:], n).float()
+
+    def _clip(self, most: float) -> None:
+        self._pipeline.clip(most)
+
+    def _loss(self, forward: Forward, settings: Settings, windows: Tensor) -> Tensor:
+        return self._pipeline.loss(windows[:, :-1], windows[:, 1:], 1)
+
+    def _gathered(self, losses: Tensor) -> Tensor:
+        return losses
+
+    @torch.no_grad()
+    def whole(self) -> Transformer:
+        """A copy with all weights."""
+        found, mine = self._empty(), dict(self.model.named_parameters())
+        for name, parameter in found.named_parameters():
+            if name in mine:
+                parameter.copy_(mine[name])
+            torch.distributed.broadcast(parameter, self._pipeline.owner(name))
+        return found
+
+    def tensors(self) -> dict[str, Tensor]:
+        """All that the run's continuation needs, whole, on the CPU."""
+        mine = tensors_of(self.model, self.optimizers, self.device)
+        here = _orders(self.model, self.optimizers)
+        parts = self._group.answers(_renumbered(mine, here, self._orders))
+        found = {name: x for part in reversed(parts) for name, x in part.items()}
+        names = {f"model.{name}" for name in self._names}
+        return {n: x for n, x in found.items() if not n.startswith("model.") or n in names}
+
+    def restore(self, tensors: Mapping[str, Tensor]) -> None:
+        """Undo what has happened since `tensors`."""
+        mine = tensors_of(self.model, [], self.device)  # buffers may have other names here
+        here = _orders(self.model, self.optimizers)
+        found = mine | _renumbered(tensors, self._orders, here)
+        restore(found, self.model, self.optimizers, self.device)
+
+
+_Orders = dict[str, list[str]]
+"""By optimiser, the names of its parameters in their order, which is how a checkpoint calls them.
+"""
+
+
+def _orders(model: Transformer, optimizers: Sequence[torch.optim.Optimizer]) -> _Orders:
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    return {
+        prefix: [names[id(each)] for group in optimizer.param_groups for each in group["params"]]
+        for prefix, optimizer in named(optimizers).items()
+    }
+
+
+def _renumbered(
+    tensors: Mapping[str, Tensor], before: _Orders, after: _Orders
+) -> dict[str, Tensor]:
+    """The same with optimisers' tensors called by other orders; those that are not there are left
+    out.
+    """
+    found = {}
+    for key, tensor in tensors.items():
+        prefix = next((each for each in before if key.startswith(each)), None)
+        if prefix is None:
+            found[key] = tensor
+            continue
+        index, _, rest = key.removeprefix(prefix).partition(".")
+        name = before[prefix][int(index)]
+        if name in after[prefix]:
+            found[f"{prefix}{after[prefix].index(name)}.{rest}"] = tensor
+    return found
+
+
 def _whole(tensor: Tensor) -> Tensor:
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
@@ -112,5 +219,5 @@ def _part(tensor: Tensor, like: Tensor) -> Tensor:
     return distribute_tensor(tensor.to(like.device), like.device_mesh, like.placements)
 
 
-WAYS: dict[str, type[Ranks]] = {"ddp": Replicated, "fsdp": Sharded}
+WAYS: dict[str, type[Ranks]] = {"ddp": Replicated, "fsdp": Sharded, "pipeline": Staged}
 """By train.parallel."""

@@ -77,6 +77,7 @@ class Trainer:
 
     Of a run that several ranks share, each has one of a subclass (train/ranks.py, `trainer_of`),
     and all make the same calls. What this class has only for these does nothing on one device.
+    `ranks` are those that take a part of each batch.
     """
 
     rank = 0
@@ -98,7 +99,8 @@ class Trainer:
         init_weights(model, self.spec.seed)
         self.model = self._placed(model)
         self.optimizers = make_optimizers(self.model, recipe.optim)
-        self.batches = Batches(self.spec, self.tokens, self.device, self.rank, self.ranks)
+        part = self.rank % self.ranks, self.ranks
+        self.batches = Batches(self.spec, self.tokens, self.device, *part)
         self.rows = recipe.train.of_rank(self.ranks).rows
         self.forward = self._forward()
         self._parameters = list(self.model.parameters())
@@ -111,7 +113,7 @@ class Trainer:
             for group in optimizer.param_groups:
                 group["lr"] = lr
         loss = self._backward(self._on_device(self.batches.take(step)))
-        torch.nn.utils.clip_grad_norm_(self._parameters, recipe.optim.clip)
+        self._clip(recipe.optim.clip)
         for optimizer in self.optimizers:
             optimizer.step()
             optimizer.zero_grad()
@@ -195,6 +197,10 @@ class Trainer:
         """The model where it is trained, or this rank's part of it."""
         is_there = self.device.type == "cpu"  # nn.Module.to takes no tensors without numbers
         return model if is_there else model.to(self.device)
+
+    def _clip(self, most: float) -> None:
+        """Scale the gradients so that their norm is at most this."""
+        torch.nn.utils.clip_grad_norm_(self._parameters, most)
 
     def _forward(self) -> Forward:
         if not self.settings.compiled:

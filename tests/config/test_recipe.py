@@ -81,8 +81,13 @@ OTHER = {
     "train.n_evals": "2",
     "train.precision": "fp32",
     "train.compile": "'off'",
+    "train.parallel": "ddp",
+    "train.pipeline.stages": "2",
+    "train.pipeline.virtual": "2",
+    "train.pipeline.schedule": "gpipe",
 }
 FREE = {"name", "slope", "margin", "description", "variants", "ladder", "data.path"}
+FREE |= {"train.parallel", *(f"train.pipeline.{key}" for key in ("stages", "virtual", "schedule"))}
 
 # A source that reads the key, where the default one does not.
 READ_BY = {

@@ -63,6 +63,8 @@ class Pipeline:
         self.device = model.embed.weight.device
         self.states = _states(model, within)
         self.plan = Plan(self.states.cuts, stages, virtual, way)
+        self._names = [name for name, _ in model.named_parameters()]
+        self._dtype = model.embed.weight.dtype
         keep_share(model, self.plan, self.rank)
         self.cache = Cache()
         parts = (model, self.states, self.plan)
@@ -70,6 +72,14 @@ class Pipeline:
         self.chunks = [Chunk(*parts, c, self.cache, within) for c in mine]
         self.within = within
         self._made: dict[tuple[int, int, int, bool], Any] = {}
+
+    def owner(self, name: str) -> int:
+        """The rank that has a parameter of the model, the first where all have it."""
+        part, _, rest = name.partition(".")
+        if part == "sublayers":
+            l, chunks = int(rest.partition(".")[0]) + 1, range(self.plan.n_chunks)
+            return next(c for c in chunks if l in self.plan.sublayers(c)) % self.plan.stages
+        return 0 if part in ("embed", "residual") else self.plan.stages - 1
 
     @property
     def is_last(self) -> bool:
@@ -93,14 +103,17 @@ class Pipeline:
         return self._run(tokens, targets, n_micro, trains=False)
 
     def clip(self, most: float) -> Tensor:
-        """Scale all gradients so that their norm over all ranks is at most this; that norm."""
-        design = list(self.model.residual.parameters())
-        trunk = list(self.model.shared_parameters().values())
-        norms = [torch.nn.utils.get_total_norm(_gradients(each)) for each in (trunk, design)]
-        total = norms[0].to(self.device).square()
-        dist.all_reduce(total, group=self.group)
-        total = (total + norms[1].to(self.device).square()).sqrt()
-        torch.nn.utils.clip_grads_with_norm_([*trunk, *design], most, total)
+        """Scale all gradients so that their norm over all ranks is at most this; that norm. The
+        tensors' own norms are added up in the order of one process, bit for bit.
+        """
+        mine = dict(self.model.named_parameters())
+        norms = torch.zeros(len(self._names), dtype=self._dtype, device=self.device)
+        for i, name in enumerate(self._names):
+            if self.owner(name) == self.rank and mine[name].grad is not None:
+                norms[i] = torch.linalg.vector_norm(mine[name].grad)
+        dist.all_reduce(norms, group=self.group)
+        total = torch.linalg.vector_norm(norms)
+        torch.nn.utils.clip_grads_with_norm_(mine.values(), most, total)
         return total
 
     def _run(self, tokens: Tensor, targets: Tensor, n_micro: int, *, trains: bool) -> Tensor:
@@ -188,7 +201,3 @@ def _states(model: Transformer, within: Within) -> States:
     with torch.no_grad(), within():
         x = model.embedded(token)
         return states_of(design, x, model.sublayers[0](x))
-
-
-def _gradients(parameters: list[torch.nn.Parameter]) -> list[Tensor]:
-    return [parameter.grad for parameter in parameters if parameter.grad is not None]

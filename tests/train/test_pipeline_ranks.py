@@ -1,0 +1,170 @@
+"""A run cut over ranks is that of one device, and so are its checkpoints."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import socket
+import subprocess
+import sys
+from dataclasses import replace
+from multiprocessing.synchronize import Barrier
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from grids import done, query
+from processes import in_processes
+from torch import Tensor
+from training import SETTINGS
+
+from attnres_cli.config.recipe import Recipe, load
+from attnres_cli.data.documents import Document
+from attnres_cli.data.tokens import Tokens, of_bytes
+from attnres_cli.errors import UsageError
+from attnres_cli.records.run import RunSpec
+from attnres_cli.train import device, group
+from attnres_cli.train.loop import trainer_of
+
+CUT = ["train.parallel=pipeline", "train.pipeline.virtual=2"]
+SHORT = ["--recipe", "smoke", "--seeds", "0,", "--set", "train.tokens=4k"]
+SHORT += ["--set", "train.micro_batch_size=4"]
+
+
+def data() -> Tokens:
+    text = np.random.default_rng(0).integers(97, 105, size=20_000).astype(np.uint8).tobytes()
+    return of_bytes("text", [Document("one", text[:18_000])], [Document("two", text[18_000:])])
+
+
+def spec_of(recipe: Recipe, variant: str) -> RunSpec:
+    return RunSpec(recipe, variant, 0, "fingerprint", "code")
+
+
+def recipe_of(optimizer: str) -> Recipe:
+    changes = ["model.n_layers=2", "train.micro_batch_size=4", f"optim.optimizer={optimizer}"]
+    return load("smoke", [*changes, *CUT])
+
+
+def steps(trainer, first: int) -> dict[str, Tensor]:
+    for step in range(first, first + 2):
+        trainer.step(step)
+    return {name: tensor.clone() for name, tensor in trainer.tensors().items()}
+
+
+def on_rank(
+    cases: list[tuple[str, str]], alone: list[dict[str, Tensor]], port: int, ready: Barrier
+) -> list[tuple[dict[str, Tensor], dict[str, Tensor]]]:
+    """Two steps from the start, then from what one device had after two; both as kept."""
+    rank = str(ready.wait())
+    os.environ |= {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    torch.set_num_threads(1)
+    group.join()
+    found = []
+    for (variant, optimizer), kept in zip(cases, alone, strict=True):
+        recipe = recipe_of(optimizer)
+        way = device.settings(recipe, "cpu", 1, 0.0).way
+        assert way == "pipeline 2x2 interleaved1f1b on 2 ranks"
+        settings = replace(SETTINGS, way=way)
+        trainer = trainer_of(spec_of(recipe, variant), data(), settings, torch.device("cpu"))
+        after_two = steps(trainer, 0)
+        after_four = steps(trainer, 2)
+        trainer.restore(after_two)
+        again = steps(trainer, 2)
+        assert all(torch.equal(after_four[name], again[name]) for name in after_four)
+        trainer.restore(kept)
+        found.append((after_two, steps(trainer, 2)))
+        loss = trainer.evaluate()
+        assert abs(loss - 3) < 3, loss
+    torch.distributed.barrier()
+    torch.distributed.destroy_process_group()
+    return found
+
+
+@pytest.mark.slow
+def test_checkpoints_are_whole_and_go_on_anywhere():
+    cases = [("attnres:block_size=2", "adamw"), ("mhc", "muon")]
+    trainers, two, four = [], [], []
+    for variant, optimizer in cases:
+        spec = spec_of(recipe_of(optimizer), variant)
+        trainers.append(trainer_of(spec, data(), SETTINGS, torch.device("cpu")))
+        two.append(steps(trainers[-1], 0))
+        four.append(steps(trainers[-1], 2))
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+
+    ranks = in_processes(2, on_rank, cases, two, port)
+
+    for rank in ranks:
+        assert not isinstance(rank, str), rank
+        for trainer, mine, ended, (kept, went_on) in zip(trainers, two, four, rank, strict=True):
+            near(kept, mine)
+            near(went_on, ended)
+            trainer.restore(kept)  # and on one device from what the ranks have kept
+            near(steps(trainer, 2), ended)
+
+
+def near(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
+    assert found.keys() == expected.keys()
+    for name, tensor in expected.items():
+        if tensor.is_floating_point():
+            off = (found[name] - tensor).norm()
+            assert off <= 1e-3 * tensor.norm() + 1e-7, (name, off, tensor.norm())
+
+
+def losses(folder: Path) -> dict[str, list[float]]:
+    found: dict[str, list[float]] = {}
+    for run, variant, loss in query(folder, "SELECT id, variant, val_loss FROM attnres_runs"):
+        sql = f"SELECT train_loss, val_loss FROM attnres_curve WHERE run_id = {run} ORDER BY step"
+        curve = [value for point in query(folder, sql) for value in point if value is not None]
+        found[variant] = [loss, *curve]
+    return found
+
+
+@pytest.mark.slow
+def test_an_ablation_in_a_pipeline_gives_the_losses_of_one_process(tmp_path: Path):
+    arms = ["standard", "attnres:block_size=2"]
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+    done(tmp_path / "one", "ablate", *arms, *SHORT)
+    start = f"{sys.executable} -m torch.distributed.run --standalone --nproc-per-node 2 -m"
+    cut = [part for each in CUT for part in ("--set", each)]
+    command = [*shlex.split(start), "attnres_cli", "ablate", *arms, *SHORT, *cut]
+    subprocess.run(
+        command, cwd=tmp_path / "two", check=True, env=os.environ | {"OMP_NUM_THREADS": "1"}
+    )
+
+    one, two = losses(tmp_path / "one"), losses(tmp_path / "two")
+    assert one.keys() == two.keys()
+    for variant, expected in one.items():
+        assert two[variant] == pytest.approx(expected, rel=1e-5), variant
+    (way,) = {way for (way,) in query(tmp_path / "two", "SELECT way FROM attnres_runs")}
+    assert way == "pipeline 2x2 interleaved1f1b on 2 ranks"
+    sql = "SELECT DISTINCT recipe_digest FROM attnres_runs"
+    digests = [query(tmp_path / name, sql) for name in ("one", "two")]
+    assert digests[0] == digests[1]
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        (["train.pipeline.stages=4"], "train.pipeline.stages=4, and torchrun has started 2 ranks"),
+        (["train.pipeline.virtual=9"], "no more chunks than the 4 sublayers: got 2 of 9"),
+        (["model.tie_embeddings=true"], "embedding and head are on two ranks"),
+        (["train.pipeline.schedule=ZBVZeroBubble"], "splits backward into one pass"),
+        (["train.pipeline.schedule=1f1b"], "has one chunk per rank: 2 virtual stages take"),
+        (["train.compile=on"], "train.parallel=pipeline is not compiled here"),
+        (["train.batch_size=9"], "cannot be split evenly over 2 ranks"),
+    ],
+)
+def test_pipelines_that_cannot_be_are_refused_before_anything_is_trained(
+    changes: list[str], words: str, monkeypatch: pytest.MonkeyPatch
+):
+    ranks = group.Group(0, 2, 0, 2, None, None)  # type: ignore[arg-type]
+    monkeypatch.setattr(group, "_current", ranks)
+    recipe = load("smoke", ["model.n_layers=2", *CUT, *changes])
+
+    with pytest.raises(UsageError, match=words):
+        device.settings(recipe, "cpu", 1, 0.0)
