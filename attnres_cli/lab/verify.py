@@ -36,8 +36,10 @@ from attnres_cli.train.device import devices, settings
 from attnres_cli.train.keeper import Keeper, Stop
 from attnres_cli.train.loop import pauses
 
-_ROUNDED = 5e-3
-"""How far losses may be apart, relative, that were rounded in another way at every step."""
+_ROUNDED = 2e-2
+"""How far losses may be apart, relative, that were rounded in another way at every step: 1e-7 of
+the first step is 1e-2 after a hundred steps of recipe smoke, whose rate is high.
+"""
 
 Changed = tuple[tuple[str, str, str], ...]
 Curve = tuple[Point, ...]

@@ -215,7 +215,7 @@ def _equal(found: Verification, before: RunResult) -> list[str]:
     if found.tolerance:
         ends = f"{_exact(before.val_loss)} recorded, {_exact(found.result.val_loss)} now"
         return [
-            f"equal to {found.tolerance:.1%}, as ranks round in their own way: final loss {ends}",
+            f"equal to {found.tolerance:.0%}, as ranks round in their own way: final loss {ends}",
             "under torchrun with the ranks and train.parallel of the run, every bit is compared",
         ]
     weights = "; no weights are kept to compare" if found.weights is None else ", weights"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -269,23 +270,32 @@ def test_what_is_stopped_or_killed_goes_on_bit_for_bit(tmp_path: Path):
         assert ways(folder) == {"ddp on 2 ranks"}
 
 
-NEXT = [(1, "auto", "one device"), (4, "ddp", "ddp on 4 ranks"), (4, "fsdp", "fsdp on 4 ranks"),
-        (2, "fsdp", "fsdp on 2 ranks"), (2, "ddp", "ddp on 2 ranks")]  # fmt: skip
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("first", ["ddp", "fsdp"])
-def test_any_ranks_go_on_from_a_checkpoint(first: str, tmp_path: Path):
-    typed = [*LONG, "--set", "optim.optimizer=muon"]
-    trained(tmp_path / "calm", 1, "ablate", *typed)
-    for ranks, way, name in NEXT:
-        folder, before = tmp_path / f"{ranks}{way}", f"{first} on 2 ranks"
-        begun = [*typed, "--set", f"train.parallel={first}"]
-        stopped(folder, 2, *begun, by=signal.SIGTERM, whom=0)
+@pytest.mark.parametrize(
+    ("first", "other", "optimizer", "relative"),
+    [("ddp", "fsdp", "adamw", 1e-4), ("fsdp", "ddp", "muon", 5e-3)],  # Muon: in bfloat16
+)
+def test_any_ranks_go_on_from_a_checkpoint(
+    first: str, other: str, optimizer: str, relative: float, tmp_path: Path
+):
+    typed, before = [*LONG, "--set", f"optim.optimizer={optimizer}"], f"{first} on 2 ranks"
+    typed += ["--set", "train.tokens=12k"]  # 23 steps: rounding grows tenfold in ten
+    begun = [*typed, "--set", f"train.parallel={first}"]
+    trained(tmp_path / "alone", 1, "ablate", *typed)
+    trained(tmp_path / "same", 2, "ablate", *begun)
+    stopped(tmp_path / "begun", 2, *begun, by=signal.SIGTERM, whom=0)
+    for ranks, way, name in (
+        (1, "auto", f"{before}, then one device"),
+        (4, other, f"{before}, then {other} on 4 ranks"),
+        (2, first, before),
+    ):
+        folder = tmp_path / name
+        shutil.copytree(tmp_path / "begun", folder)
         said = trained(folder, ranks, "ablate", *typed, "--set", f"train.parallel={way}")
-        assert ways(folder) == {before if name == before else f"{before}, then {name}"}
-        assert_near(folder, tmp_path / "calm", 1e-4)
+        assert ways(folder) == {name}
+        assert_near(folder, tmp_path / "alone", relative)
         assert ranks == 1 or name == before or "a run of its own rounding" in said
+    assert_equal(tmp_path / before, tmp_path / "same")
 
 
 BAD = """
@@ -332,7 +342,7 @@ def test_verify_compares_bits_by_the_ranks_of_the_run_and_else_losses(tmp_path: 
     said = trained(tmp_path / "two", 2, "verify", "1")
     assert "equal, bit for bit" in said
     found = done(tmp_path / "two", "verify", "1")
-    assert (found["equal"], found["tolerance"]) == (True, 0.005)
+    assert (found["equal"], found["tolerance"]) == (True, 0.02)
     assert {"name": "way", "recorded": "fsdp on 2 ranks", "now": ""} in found["changed"]
 
 
