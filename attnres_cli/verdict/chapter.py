@@ -202,9 +202,14 @@ def differing(recipes: Sequence[Recipe]) -> list[str]:
 
 def settings(recipe: Recipe) -> dict[str, Any]:
     """By section.key, all that decides about a run; rates by design as `rates.attnres`."""
-    return {f"rates.{name}": lr for name, lr in recipe.rates} | {
-        f"{section}.{key}": value
-        for section, values in recipe.model_dump(mode="json").items()
-        if isinstance(values, dict)
-        for key, value in values.items()
-    }
+    sections = recipe.model_dump(mode="json").items()
+    held = {name: values for name, values in sections if isinstance(values, dict)}
+    return {f"rates.{name}": lr for name, lr in recipe.rates} | _leaves(held)
+
+
+def _leaves(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in values.items():
+        nested = isinstance(value, dict)
+        found |= _leaves(value, f"{prefix}{key}.") if nested else {prefix + key: value}
+    return found
