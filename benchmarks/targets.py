@@ -38,8 +38,10 @@ from attnres_cli.nn.depthmix import engines
 
 TOKENS = 65536
 SHARED = 99 * 1024
-SPILLS = {"scores": 0, "mix": 0, "gather": 0}
-"""Bytes of stores that a thread may spill; 128 of other kernels."""
+SPILLS = {"scores": 0, "mix": 64, "gather": 64}
+"""Bytes that a thread may spill; 128 of other kernels. With a loop for each part of a tuple ptxas
+spills up to 44 between loops, for 128 or 168 registers, with which more programs run at once.
+"""
 RATIO, KERNELS, SECONDS = 1.1, 12, 60
 """Of bytes counted over needed; kernels of an arm, and seconds that they take to compile."""
 OPTIONS = ("norm=sigmoid", "score=static", "score=static,norm=none", "key_norm=off")

@@ -38,3 +38,25 @@ def compile_for(target: int, *arguments: str, folder: Path) -> dict[str, Any]:
 
 def test_kernels_neither_spill_nor_move_bytes_in_vain(tmp_path: Path):
     compile_for(90, "--quick", folder=tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", [80, 90, 100, 120])
+def test_kernels_keep_their_bounds_for_every_target_and_size(target: int, tmp_path: Path):
+    """Some 80 seconds each: heads by width, and norms, depth and types at one width."""
+    widths = ["1024", "2048", "4096", "8192"]
+
+    document = compile_for(target, "--all", "--widths", *widths, folder=tmp_path)
+
+    arms = "\n".join(entry["arm"] for entry in document["arms"])
+    parts = (
+        "heads=8",
+        "norm=sigmoid",
+        "norm=none",
+        "score=static",
+        "key_norm=off",
+        "64 sub",
+        *widths,
+    )
+    assert all(part in arms for part in parts)
+    assert arms.endswith("width 8192, bfloat16")
