@@ -38,7 +38,7 @@ from attnres_cli.nn.depthmix import engines
 
 TOKENS = 65536
 SHARED = 99 * 1024
-SPILLS = {"scores": 0, "mix": 64, "gather": 64}
+SPILLS = {"scores": 0}
 """Bytes that a thread may spill; 128 of other kernels. With a loop for each part of a tuple ptxas
 spills up to 44 between loops, for 128 or 168 registers, with which more programs run at once.
 """
