@@ -110,13 +110,15 @@ def decode(
 ) -> None:
     """Time generation by every arm, in turn: ms per token, beside the baseline's.
 
-    Half of the recipe's positions are the prompt. Nothing is compiled.
+    Half of the recipe's positions are the prompt. --set train.compile=on compiles the steps.
     """
     from attnres_cli.lab import bench
     from attnres_cli.verdict.format import plural
 
     if engine == "compile":
-        raise UsageError("generation is not compiled: --engine eager, or drop --engine")
+        raise UsageError(
+            "engine compile is for training: --set train.compile=on compiles generation"
+        )
     plan, tokens, base = _plan(variants, recipe, override, device, engine, baseline)
     sizes = tuple(dict.fromkeys(batch or (1, 16)))
     note(f"checking {plural(len(plan.arms), 'arm')}, then {plural(rounds, 'round')} of generation")

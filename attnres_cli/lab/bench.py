@@ -21,7 +21,7 @@ from attnres_cli.nn.depthmix import engines
 from attnres_cli.nn.generate import generate
 from attnres_cli.nn.model import Transformer, init_weights
 from attnres_cli.records.plan import Arm, Plan
-from attnres_cli.records.run import RunSpec
+from attnres_cli.records.run import RunSpec, Settings
 from attnres_cli.train.trainer import Trainer
 
 Note = Callable[[str], None]
@@ -169,15 +169,19 @@ def decode(
     at each of these batch sizes. Raises UsageError where the recipe has too few positions.
 
     Half of the recipe's positions are the prompt. The time of generating one token, which is the
-    prompt's, is taken off that of generating them all. Nothing is compiled; bf16 casts the weights.
-    `n_new` tokens follow the first, or as many as the recipe has room for.
+    prompt's, is taken off that of generating them all. Steps of one token are compiled where the
+    recipe says `compile=on`; bf16 casts the weights. `n_new` tokens follow the first, or as many as
+    the recipe has room for.
     """
     device, seq_len = _start(plan), plan.recipe.model.seq_len
     n_prompt = seq_len // 2
     n_new = min(n_new, seq_len - n_prompt - 1)
     if n_new < 1:
         raise UsageError(f"generation takes at least 4 positions, model.seq_len is {seq_len}")
-    plan = replace(plan, settings=plan.settings.uncompiled)
+    if plan.recipe.train.compile == "on":  # which `auto` may choose, for training
+        measure.allow_compiling(2 * len(plan.arms) * len(batch_sizes))
+    else:
+        plan = replace(plan, settings=plan.settings.uncompiled)
     arms: list[DecodeArm] = []
     calls: dict[str, Callable[[], object]] = {}
     for arm in plan.arms:
@@ -188,7 +192,7 @@ def decode(
             prompt = _windows(tokens, plan, size)[:, :n_prompt].to(device)
             for length in (1, 1 + n_new):
                 name = f"{arm.variant} {size} {length}"
-                calls[name] = _drawing(model, prompt, length, plan.settings.engine)
+                calls[name] = _drawing(model, prompt, length, plan.settings)
     measure.in_turn(calls, 1, device)  # warms up
     times = measure.in_turn(calls, rounds, device)
     timed = tuple(_per_token(arm, times, batch_sizes, n_new) for arm in arms)
@@ -211,10 +215,12 @@ def _per_token(
     return replace(arm, seconds=found)
 
 
-def _drawing(model: Transformer, prompt: Tensor, n_new: int, engine: str) -> Callable[[], Tensor]:
+def _drawing(
+    model: Transformer, prompt: Tensor, n_new: int, settings: Settings
+) -> Callable[[], Tensor]:
     def draw() -> Tensor:
-        with engines.use(engine):
-            return generate(model, prompt, n_new, temperature=0.0)
+        with engines.use(settings.engine):
+            return generate(model, prompt, n_new, temperature=0.0, compiled=settings.compiled)
 
     return draw
 
@@ -231,7 +237,7 @@ def _generating(
         measure.stir(model.residual)
         model = model.to(device, torch.bfloat16 if settings.precision == "bf16" else None)
         prompt = _windows(tokens, plan, 1)[:, :n_prompt].to(device)
-        out = _drawing(model, prompt, 1 + n_new, settings.engine)()
+        out = _drawing(model, prompt, 1 + n_new, settings)()
         wrong = _not_the_likeliest(model, out, n_prompt, settings.precision)
     except Exception as error:  # a design may raise anything
         return _cannot(error), None

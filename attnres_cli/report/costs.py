@@ -59,9 +59,10 @@ def report_of(bench: Bench) -> Report:
 
 
 def _how_decoded(bench: DecodeBench) -> list[str]:
+    how = "by compiled steps" if bench.conditions.compiled else "nothing compiled"
     return [
         f"{plural(bench.n_new, 'token')} after a prompt of {bench.n_prompt}, whose own pass is "
-        "taken off; one at a time, keys and values kept, nothing compiled",
+        f"taken off; one at a time, keys and values kept, {how}",
         "checked first: every token is the likeliest of the reference engine's, to rounding",
     ]
 

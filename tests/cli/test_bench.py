@@ -265,7 +265,7 @@ BAD = {
     "flag": (["--round", "3"], "--rounds"),
     "decode, variant": (["decode", "standart"], "did you mean 'standard'?"),
     "decode, batch": (["decode", "--batch", "0"], "batch"),
-    "decode, engine": (["decode", "--engine", "compile"], "generation is not compiled"),
+    "decode, engine": (["decode", "--engine", "compile"], "train.compile=on compiles generation"),
     "decode, no room": (["decode", "--set", "model.seq_len=2"], "at least 4 positions"),
 }
 

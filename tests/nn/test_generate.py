@@ -73,6 +73,16 @@ def test_greedy_tokens_are_the_likeliest_of_repeated_full_forwards(spec: str, ti
         assert torch.equal(generate(model, tokens, 5, temperature=0, chunk=chunk), expected)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("spec", ["standard", "attnres", "attnres:block_size=2", "denseformer"])
+def test_compiled_steps_of_one_token_give_the_same_tokens(spec: str, tiny_shape: Shape):
+    model, prompt = perturbed(spec, tiny_shape).float(), tokens_of()[:, :3]
+
+    compiled = generate(model, prompt, 5, temperature=0.0, compiled=True)
+
+    assert torch.equal(compiled, generate(model, prompt, 5, temperature=0.0))
+
+
 def test_a_seeded_generator_draws_the_same_tokens_again_and_another_seed_others(
     tiny_shape: Shape,
 ):

@@ -44,7 +44,7 @@ class Attention(nn.Module):
             mask = torch.ones(time, start + time, dtype=torch.bool, device=q.device).tril(start)
         grouped = self.n_heads != self.n_kv_heads
         y = F.scaled_dot_product_attention(
-            q, k, v, attn_mask=mask, is_causal=start == 0, enable_gqa=grouped
+            q, k, v, attn_mask=mask, is_causal=time > 1 and mask is None, enable_gqa=grouped
         )
         return self.out(y.transpose(1, 2).flatten(-2))
 
