@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from commands import attnres
 
+from attnres_cli.nn import residual
+
 MINE = '''"""pair: h = x."""
 
 from attnres_cli.nn.residual import Residual, register
@@ -72,6 +74,8 @@ def test_plain_values_have_bytes_too(capsys):
 def test_what_cannot_be_meant_is_refused_in_a_line(
     arguments: list[str], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
 ):
+    residual.registry()  # all built-in designs; this one comes into a copy
+    monkeypatch.setattr(residual, "_REGISTRY", dict(residual._REGISTRY))
     monkeypatch.chdir(tmp_path)
     Path("pair.py").write_text(MINE)
 

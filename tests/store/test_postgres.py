@@ -162,7 +162,7 @@ def test_reading_makes_nothing(database: Lab, study: str):
 
 OLDER = (
     "ALTER TABLE attnres_runs DROP COLUMN weights_sha256, DROP COLUMN note, DROP COLUMN tags, "
-    "DROP COLUMN origin",
+    "DROP COLUMN origin, DROP COLUMN way",
     "ALTER TABLE attnres_runs DROP COLUMN code",  # with the constraint that has it
     "ALTER TABLE attnres_runs ADD CONSTRAINT attnres_one_run "
     "UNIQUE (recipe_digest, variant, seed, fingerprint)",
