@@ -6,7 +6,7 @@
 #
 # Writes a log and JSON per part to the folder and ends with a short table. Parts that fail or run
 # out of their time are named in it; the others still run. PYTHON names the interpreter; DEVICE=cpu
-# and SMALL="--set train.tokens=20k" try the parts with attnres where there is no GPU.
+# and SMALL="--set train.tokens=40k" try the parts with attnres where there is no GPU.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 out=${1:?usage: benchmarks/gpu.sh OUT_FOLDER}

@@ -60,6 +60,7 @@ def count(  # noqa: C901
     """
     code, labels = _parsed(ptx)
     needed = _slice(code)
+    written = {name for line in code for name in _registers(line.operands[:1])}
     registers: dict[str, Lanes | None] = {}
     special = {
         "%tid.x": np.arange(threads),
@@ -71,8 +72,10 @@ def count(  # noqa: C901
     def value(operand: str) -> Lanes | None:
         if operand in special:
             return np.broadcast_to(np.asarray(special[operand], np.int64), threads)
-        if operand.startswith("%"):
+        if operand.startswith("%") and operand in written:
             return registers.get(operand)
+        if operand.startswith("%"):  # nobody looks at what is in it
+            return np.zeros(threads, np.int64)
         if operand.startswith("{"):
             return _joined([value(each.strip()) for each in operand.strip("{}").split(",")])
         return np.full(threads, int(operand, 0), np.int64) if _NUMBER.match(operand) else None
@@ -200,7 +203,7 @@ def _joined(halves: Sequence[Lanes | None]) -> Lanes | None:
 
 def _halves(line: Line, value: Callable[[str], Lanes | None]) -> dict[str, Lanes | None]:
     """What registers that are written together get; None of what was loaded."""
-    names = _registers(line.operands[:1])
+    names = [each.strip() for each in line.operands[0].strip("{}").split(",")]  # _ is for nobody
     whole = value(line.operands[1]) if line.name == "mov.b64" and len(names) == 2 else None
     return {
         name: None if whole is None else _signed(whole >> 32 * k) for k, name in enumerate(names)
