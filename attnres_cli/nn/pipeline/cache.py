@@ -40,6 +40,8 @@ class Cache:
         """x, kept until its backward; its gradient has those of all leaves in it."""
         key = self.micro_batch, value
         self.entries[key] = _Entry(x.detach())
+        if torch.is_grad_enabled() and not x.requires_grad:  # a constant: its backward ends it too
+            x = x.detach().requires_grad_()
         out: Tensor = _Deposit.apply(x, self, key)  # type: ignore[no-untyped-call]
         return out
 
