@@ -175,8 +175,8 @@ class _Session:
                 self.on_step(1, loss.item())  # it has been compiled: who waited for that is told
             if keeper is not None:
                 keeper.step = progress.step
-                if self._most(_DUE if keeper.is_due() else 0):
-                    self._save(keeper)
+                if asked := self._most(_DUE if keeper.is_due() else 0):
+                    self._save(keeper, asked)
 
     def _add_point(self, pause: int, evaluates: bool) -> bool:
         """Close the interval that ends here; whether the run goes on."""
@@ -207,25 +207,27 @@ class _Session:
     def check(self) -> None:
         """Between batches of an evaluation: stop if that is wanted."""
         keeper = self.keeper
-        if keeper is not None and self._most(0):
+        if keeper is not None and (asked := self._most(0)):
             self.clock = time.perf_counter()
-            self._save(keeper)
+            self._save(keeper, asked)
 
     def _most(self, wish: int) -> int:
-        """What some rank wants, nothing, _DUE or _STOP: all ranks then want it."""
+        """What some rank wants, nothing, _DUE or _STOP: all ranks then do it."""
         assert self.keeper is not None
         stop = self.keeper.stop
         found = self.trainer.most(_STOP if stop.wanted else wish)
-        stop.wanted = found == _STOP
+        stop.wanted |= found == _STOP  # a signal to one rank meanwhile counts the next time
         return found
 
-    def _save(self, keeper: Keeper) -> None:
-        """Write the run down, outside of its step time. Raises Stopped where that is wanted."""
+    def _save(self, keeper: Keeper, asked: int) -> None:
+        """Write the run down, outside of its step time. Raises Stopped where all ranks have agreed
+        on that: one that ended by a signal of its own would leave the others waiting.
+        """
         progress = self.progress
         progress.total.item()  # waits for the device: what it still computes is step time
         progress.seconds += time.perf_counter() - self.clock
         keeper.save(self._state(), self._tensors)
-        if keeper.stop.wanted:
+        if asked == _STOP:
             raise Stopped
         self.clock = time.perf_counter()
 
