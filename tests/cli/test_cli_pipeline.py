@@ -76,6 +76,7 @@ def test_what_cannot_be_meant_is_refused_in_a_line(
 ):
     residual.registry()  # all built-in designs; this one comes into a copy
     monkeypatch.setattr(residual, "_REGISTRY", dict(residual._REGISTRY))
+    monkeypatch.setenv(residual.PLUGINS, "")  # which the command sets for its workers
     monkeypatch.chdir(tmp_path)
     Path("pair.py").write_text(MINE)
 
