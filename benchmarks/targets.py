@@ -30,6 +30,7 @@ from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+import bounds
 import common
 import traffic
 
@@ -37,13 +38,6 @@ from attnres_cli.nn import variant
 from attnres_cli.nn.depthmix import engines
 
 TOKENS = 65536
-SHARED = 99 * 1024
-SPILLS = {"scores": 0}
-"""Bytes that a thread may spill; 128 of other kernels. With a loop for each part of a tuple ptxas
-spills up to 44 between loops, for 128 or 168 registers, with which more programs run at once.
-"""
-RATIO, KERNELS, SECONDS = 1.1, 12, 60
-"""Of bytes counted over needed; kernels of an arm, and seconds that they take to compile."""
 OPTIONS = ("norm=sigmoid", "score=static", "score=static,norm=none", "key_norm=off")
 
 
@@ -263,9 +257,9 @@ def main() -> None:
                     kernels, entries = counted(target, width, heads)
                     document["kernels"] += kernels
                     document["bytes"] += entries
-    print(f"\n{tables(document)}")
+    print(f"\n{bounds.tables(document)}")
     document["machine"] = common.facts(torch.device("cpu"), torch.get_num_threads())
-    common.finish(document, given.json, passed(document))
+    common.finish(document, given.json, bounds.passed(document))
 
 
 def compiled(
@@ -283,68 +277,6 @@ def compiled(
     seconds = round(sum(costs[one] for one in hashes), 1)
     entry = {"target": target, "arm": arm, "kernels": len(hashes), "seconds": seconds}
     return new, entry
-
-
-def passed(document: dict[str, Any]) -> list[str]:
-    """The bounds that are passed, in words."""
-    found = [
-        "{kernel} sm_{target} {arm}: spills {spills}, shares {shared}".format(**one)
-        for one in document["kernels"]
-        if max(one["spills"]) > SPILLS.get(one["kernel"], 128) or one["shared"] > SHARED
-    ]
-    found += [
-        "sm_{target} {arm}: {kernels} kernels, {seconds} s".format(**one)
-        for one in document["arms"]
-        if one["kernels"] > KERNELS or one["seconds"] > SECONDS
-    ]
-    found += [
-        "{kernel} sm_{target} {width} heads={heads}: {ratio} of its bytes".format(**one)
-        for one in document["bytes"]
-        if one["ratio"] > RATIO
-    ]
-    return found
-
-
-def tables(document: dict[str, Any]) -> str:
-    """Markdown: the worst of each kernel by width and target; megabytes; arms."""
-    targets = sorted({one["target"] for one in document["arms"]})
-    places = sorted({(one["kernel"], one["width"]) for one in document["kernels"]})
-    compiled_to, moved, costs = [], [], []
-    for place in places:
-        here = [one for one in document["kernels"] if (one["kernel"], one["width"]) == place]
-        cells = []
-        for target in targets:
-            found = [one for one in here if one["target"] == target]
-            worst = (max(one[name] for one in found) for name in ("registers", "spills", "shared"))
-            registers, spills, shared = worst
-            cells.append(f"{registers}; {max(spills)}; {shared:,}")
-        compiled_to.append((*place, *cells))
-        here = [one for one in document["bytes"] if (one["kernel"], one["width"]) == place]
-        cells = [_megabytes([one for one in here if one["heads"] == heads]) for heads in (1, 8)]
-        moved.append((*place, *cells))
-    for arm in dict.fromkeys(one["arm"] for one in document["arms"]):
-        here = [one for one in document["arms"] if one["arm"] == arm]
-        costs.append((arm, *("{kernels}; {seconds}".format(**one) for one in here)))
-    names = [f"sm_{target}" for target in targets]
-    return "\n\n".join(
-        (
-            _table(("registers; spills; shared", "width", *names), compiled_to),
-            _table(("MB loaded + stored of needed", "width", "1 head", "8 heads"), moved),
-            _table(("kernels; seconds", *names), costs),
-        )
-    )
-
-
-def _megabytes(found: list[dict[str, Any]]) -> str:
-    """Of one kernel for all targets, the worst where they differ."""
-    worst = max(found, key=lambda one: one["ratio"])
-    loads, stores, needed = (round(worst[name] / 1e6) for name in ("loads", "stores", "needed"))
-    return f"{loads:,} + {stores:,} of {needed:,}: {worst['ratio']:.3f}"
-
-
-def _table(head: tuple[str, ...], rows: list[tuple[Any, ...]]) -> str:
-    lines = [head, ("---",) * len(head), *rows]
-    return "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines)
 
 
 if __name__ == "__main__":

@@ -51,7 +51,7 @@ class Line(NamedTuple):
         return (*guard, *_registers(addressed))
 
 
-def count(  # noqa: C901
+def count(
     ptx: str, values: Sequence[int | None], place: tuple[int, int], threads: int
 ) -> dict[tuple[int, bool], int]:
     """Bytes by the number of the kernel's parameter and whether they are stored, of the program at
@@ -59,27 +59,7 @@ def count(  # noqa: C901
     be known from the code, as where an address has been loaded.
     """
     code, labels = _parsed(ptx)
-    needed = _slice(code)
-    written = {name for line in code for name in _registers(line.operands[:1])}
-    registers: dict[str, Lanes | None] = {}
-    special = {
-        "%tid.x": np.arange(threads),
-        "%ctaid.x": place[0],
-        "%ctaid.y": place[1],
-        "%ctaid.z": 0,
-    }
-
-    def value(operand: str) -> Lanes | None:
-        if operand in special:
-            return np.broadcast_to(np.asarray(special[operand], np.int64), threads)
-        if operand.startswith("%") and operand in written:
-            return registers.get(operand)
-        if operand.startswith("%"):  # nobody looks at what is in it
-            return np.zeros(threads, np.int64)
-        if operand.startswith("{"):
-            return _joined([value(each.strip()) for each in operand.strip("{}").split(",")])
-        return np.full(threads, int(operand, 0), np.int64) if _NUMBER.match(operand) else None
-
+    needed, program = _slice(code), _Program(code, values, place, threads)
     found: dict[tuple[int, bool], int] = {}
     at = 0
     while at < len(code):
@@ -87,34 +67,75 @@ def count(  # noqa: C901
         at += 1
         if here not in needed:
             continue
-        on = np.ones(threads, bool)
-        guard = value(line.guard) if line.guard else None
-        if guard is not None:
-            on = (guard != 0) != line.negated
-        elif line.guard:
-            if not line.name.startswith("bra") or not _aside(code, labels, at, line.operands[0]):
-                raise ValueError(f"bytes depend on what {line.guard} of a loaded number says")
-            continue
-        if line.name.startswith("bra"):
-            if on.any() and not on.all() and not _aside(code, labels, at, line.operands[0]):
-                raise ValueError("threads of one program part ways")
+        on, jumps = program.threads_at(line), line.name.startswith("bra")
+        if jumps and (on is None or on.any() != on.all()):
+            if not _aside(code, labels, at, line.operands[0]):
+                raise ValueError(f"threads of one program may part ways by {line.guard}")
+        elif on is None:
+            raise ValueError(f"bytes depend on what {line.guard} of a loaded number says")
+        elif jumps:
             at = labels[line.operands[0]] if on.all() else at
         elif line.name == "ret":
-            if on.all():
-                break
+            at = len(code) if on.all() else at
         elif line.moves:
-            for address, width in _moved(line, on, value):
+            for address, width in _moved(line, on, program.value):
                 owner = int(address[0] >> BITS) - 1, line.name.startswith("st")
                 found[owner] = found.get(owner, 0) + len(np.unique(address)) * width
-        elif line.operands[0].startswith("{"):
-            registers |= _halves(line, value)
         else:
-            result = _result(line, value, values, threads)
-            before = registers.get(line.operands[0])
-            if line.guard and before is not None and result is not None:
-                result = np.where(on, result, before)
-            registers[line.operands[0]] = result
+            program.compute(line, on)
     return found
+
+
+class _Program:
+    """The registers of all threads of one program of the grid, where bytes depend on them."""
+
+    def __init__(
+        self,
+        code: Sequence[Line],
+        values: Sequence[int | None],
+        place: tuple[int, int],
+        threads: int,
+    ) -> None:
+        self._values, self._threads = values, threads
+        self._written = {name for line in code for name in _registers(line.operands[:1])}
+        self._registers: dict[str, Lanes | None] = {}
+        self._special = {
+            "%tid.x": np.arange(threads),
+            "%ctaid.x": place[0],
+            "%ctaid.y": place[1],
+            "%ctaid.z": 0,
+        }
+
+    def value(self, operand: str) -> Lanes | None:
+        """An operand, one number per thread; None where it depends on what was loaded."""
+        threads = self._threads
+        if operand in self._special:
+            return np.broadcast_to(np.asarray(self._special[operand], np.int64), threads)
+        if operand.startswith("%") and operand in self._written:
+            return self._registers.get(operand)
+        if operand.startswith("%"):  # nobody looks at what is in it
+            return np.zeros(threads, np.int64)
+        if operand.startswith("{"):
+            return _joined([self.value(each.strip()) for each in operand.strip("{}").split(",")])
+        return np.full(threads, int(operand, 0), np.int64) if _NUMBER.match(operand) else None
+
+    def threads_at(self, line: Line) -> NDArray[np.bool_] | None:
+        """The threads that a line is for; None where that depends on what was loaded."""
+        if not line.guard:
+            return np.ones(self._threads, bool)
+        guard = self.value(line.guard)
+        return None if guard is None else (guard != 0) != line.negated
+
+    def compute(self, line: Line, on: NDArray[np.bool_]) -> None:
+        """Set what an arithmetic line sets, in the threads that it is for."""
+        if line.operands[0].startswith("{"):
+            self._registers |= _halves(line, self.value)
+            return
+        result = _result(line, self.value, self._values, self._threads)
+        before = self._registers.get(line.operands[0])
+        if line.guard and before is not None and result is not None:
+            result = np.where(on, result, before)
+        self._registers[line.operands[0]] = result
 
 
 def _aside(code: Sequence[Line], labels: dict[str, int], at: int, label: str) -> bool:

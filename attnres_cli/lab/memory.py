@@ -145,8 +145,10 @@ def _help(arm: Arm, plan: Plan, tokens: Tokens, there: int) -> str:
         divisors = [n for n in range(1, train.rows + 1) if train.batch_size % n == 0]
         rows = max((n for n in divisors if one + each * (n - 1) <= room), default=0)
         if rows:
-            words = ["--set train.checkpoint_activations=true"] * (
-                keeps_less > train.checkpoint_activations
-            ) + [f"--set train.micro_batch_size={rows}"] * (rows < train.rows)
+            words = []
+            if keeps_less and not train.checkpoint_activations:
+                words.append("--set train.checkpoint_activations=true")
+            if rows < train.rows:
+                words.append(f"--set train.micro_batch_size={rows}")
             return " ".join(words)
     return "not one sequence at a time fits, take a smaller model or a larger machine"

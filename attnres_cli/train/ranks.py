@@ -101,7 +101,7 @@ class Sharded(Ranks):
         """All that the run's continuation needs, whole, on the CPU."""
         return tensors_of(self._here(), self.optimizers, self.device, _whole)
 
-    def restore(self, tensors: dict[str, Tensor]) -> None:  # type: ignore[override]
+    def restore(self, tensors: Mapping[str, Tensor]) -> None:
         """Undo what has happened since `tensors`."""
         restore(tensors, self._here(), self.optimizers, self.device, _part)
 

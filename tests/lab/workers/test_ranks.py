@@ -271,6 +271,18 @@ def test_what_is_stopped_or_killed_goes_on_bit_for_bit(tmp_path: Path):
 
 
 @pytest.mark.slow
+def test_a_pipeline_of_which_a_rank_is_killed_goes_on_bit_for_bit(tmp_path: Path):
+    typed = [*LONG, "--set", "train.parallel=pipeline", "--set", "train.pipeline.virtual=2"]
+    trained(tmp_path / "calm", 2, "ablate", *typed)
+    stopped(tmp_path / "killed", 2, *typed, by=signal.SIGKILL, whom=1)
+
+    assert "goes on" in trained(tmp_path / "killed", 2, "ablate", *typed)
+
+    assert_equal(tmp_path / "killed", tmp_path / "calm")
+    assert ways(tmp_path / "killed") == {"pipeline 2x2 interleaved1f1b on 2 ranks"}
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("first", "other", "optimizer", "relative"),
     [("ddp", "fsdp", "adamw", 1e-4), ("fsdp", "ddp", "muon", 5e-3)],  # Muon: in bfloat16
