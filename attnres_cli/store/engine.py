@@ -119,14 +119,14 @@ def _check(connection: Connection, study: str, create: bool) -> str:
         return ""
     found = connection.execute(select(schema.c.version_num)).scalar()
     theirs = found if isinstance(found, str) else None
-    is_known = theirs in (SCHEMA, upgrade.OLDER)
-    if theirs is None or (is_known and not upgrade.tables_of(theirs) <= tables):
+    wanted = None if theirs is None else upgrade.tables_of(theirs)
+    if theirs is None or (wanted is not None and not wanted <= tables):
         raise StudyError(f"study {study} is damaged (tables are missing): restore a copy of it")
     if theirs > SCHEMA:
         raise StudyError(
             f"study {study} was written by a newer attnres (schema {theirs}): upgrade attnres"
         )
-    if not is_known:
+    if wanted is None:
         raise StudyError(
             f"study {study} was written by an attnres before its first release (schema {theirs}), "
             "which this one cannot read: --study names another, or a new one"
@@ -139,7 +139,7 @@ def _make_tables(connection: Connection, study: str) -> None:
     first.
     """
     held = _check(connection, study, create=True)
-    if held == upgrade.OLDER:
+    if held in (upgrade.OLDER, upgrade.BEFORE):
         upgrade.upgrade(connection)
     elif held != SCHEMA:
         metadata.create_all(connection, checkfirst=False)

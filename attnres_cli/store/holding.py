@@ -15,12 +15,12 @@ from attnres_cli.store.tables import recipes, registrations, removed, runs
 
 Row = Mapping[str, Any]
 
-OF_RUNS = (tables.curve, tables.gates, tables.probes)
+OF_RUNS = (tables.curve, tables.gates, tables.probes, tables.items)
 
 
 @dataclass(frozen=True)
 class Holding:
-    """The rows of one study by table; those of curves, gates and probes by table and run."""
+    """The rows of one study by table; those of OF_RUNS by table and run."""
 
     study: str
     tables: Mapping[str, Sequence[Row]]
@@ -36,7 +36,7 @@ def holding(connection: Connection, study: str) -> Holding:
     """All that a study holds, at one moment."""
 
     def of(table: Table) -> Sequence[Row]:
-        if table is removed and upgrade.is_older(connection):
+        if upgrade.lacks(connection, table):
             return []
         renewed = table in (runs, tables.data)
         query = upgrade.rows_of(connection, table) if renewed else select(table)

@@ -20,7 +20,7 @@ from attnres_cli.records.search_records import searched_name
 from attnres_cli.store import tables
 from attnres_cli.store.holding import OF_RUNS, Holding, Row, holding
 from attnres_cli.store.planner import highest
-from attnres_cli.store.tables import IDENTITY, recipes, registrations, removed, runs
+from attnres_cli.store.tables import IDENTITY, items, recipes, registrations, removed, runs
 
 _MEANS = ("device", "device_name", "precision", "compiled", "threads", "way")
 _MOST_TOLD = 5
@@ -52,6 +52,9 @@ def merge(connection: Connection, part: Holding) -> list[Merged]:
             f"nothing is merged: {'; '.join(wrong[:_MOST_TOLD])}{more}. `attnres verify` tells "
             "which is right, `attnres runs rm` removes the other"
         )
+    for row, held, fate in fates:
+        if held is not None and fate is Fate.EQUAL:
+            _answer(connection, part, row["id"], here, held["id"])
     return [_take(connection, part, row, held, fate) for row, held, fate in fates if fate]
 
 
@@ -97,6 +100,15 @@ def _take(connection: Connection, part: Holding, row: Row, held: Row | None, fat
             if found:
                 connection.execute(insert(table), found)
     return Merged(there, number, fate)
+
+
+def _answer(connection: Connection, part: Holding, there: int, here: Holding, number: int) -> None:
+    """Write what a run that is equal in both studies answered to items of tasks there alone."""
+    held = {row["task"] for row in here.of_runs[items.name].get(number, ())}
+    found = part.of_runs[items.name].get(there, ())
+    fresh = [{**row, "run_id": number} for row in found if row["task"] not in held]
+    if fresh:
+        connection.execute(insert(items), fresh)
 
 
 def _insert(connection: Connection, row: Row) -> int:

@@ -26,6 +26,7 @@ from attnres_cli.config import address
 from attnres_cli.config.recipe import Recipe
 from attnres_cli.errors import StudyError
 from attnres_cli.records.comparison_terms import ArmRecipe
+from attnres_cli.records.items import Items
 from attnres_cli.records.preregister import Registration
 from attnres_cli.records.run import (
     DataDescription,
@@ -102,7 +103,7 @@ class Reader:
     def removed(self) -> list[Removed]:
         """The runs that were removed once one of their recipe had ended, in order of removal."""
         with self._read() as connection:
-            if upgrade.is_older(connection):
+            if upgrade.lacks(connection, tables.removed):
                 return []
             found = connection.execute(select(tables.removed).order_by(tables.removed.c.id))
             return [rows.to_removed(row) for row in found]
@@ -120,6 +121,17 @@ class Reader:
                 run_id: tuple(Probe(step, **measured) for step, measured in steps.items())
                 for run_id, steps in found.items()
             }
+
+    @patient
+    def items(self, ids: Sequence[int] | None = None) -> list[Items]:
+        """What these runs, or all, have answered to items of tasks, by run and task."""
+        of = tables.items
+        mine = [] if ids is None else [of.c.run_id.in_(ids)]
+        with self._read() as connection:
+            if upgrade.lacks(connection, of):
+                return []
+            query = select(of).where(*mine).order_by(of.c.run_id, of.c.task)
+            return [rows.to_items(row) for row in connection.execute(query)]
 
     @patient
     def statuses(self, ids: Sequence[int]) -> dict[int, Status]:

@@ -22,11 +22,12 @@ from sqlalchemy import (
 from attnres_cli.config import address
 from attnres_cli.errors import NoStudyError, StudyError
 from attnres_cli.records import gates
+from attnres_cli.records.items import Items
 from attnres_cli.records.merged import Merged
 from attnres_cli.records.run import RunRecord, Status
 from attnres_cli.store import merge, owner, rows, sqlite, tables
 from attnres_cli.store.engine import connect, runs_folder
-from attnres_cli.store.holding import Holding
+from attnres_cli.store.holding import OF_RUNS, Holding
 from attnres_cli.store.planner import Planner, free, highest
 from attnres_cli.store.reader import facts, records
 from attnres_cli.store.retry import patient, patiently, retry_s
@@ -159,9 +160,18 @@ class Store(Planner):
                 connection.execute(insert(tables.removed), told)
             if connection.dialect.name == "sqlite":  # undone with the transaction, as all else
                 connection.execute(text(f"PRAGMA user_version = {highest(connection)}"))
-            for table in (curve, tables.probes, tables.gates):
+            for table in OF_RUNS:
                 connection.execute(delete(table).where(table.c.run_id.in_(ids)))
             connection.execute(delete(runs).where(runs.c.id.in_(ids)))
+
+    @patient
+    def keep_items(self, found: Items) -> None:
+        """Write what a run answered to a task's items, in place of what it did before."""
+        row, of = rows.of_items(found), tables.items
+        with self._write() as connection:
+            mine = (of.c.run_id == found.run_id, of.c.task == found.task)
+            connection.execute(delete(of).where(*mine))
+            connection.execute(insert(of), row)
 
     @patient
     def note(self, run_id: int, text: str) -> None:

@@ -21,7 +21,7 @@ from sqlalchemy import (
 
 PREFIX = "attnres_"
 
-SCHEMA = "0008"  # which tables these are: a study says it in `schema`, as Alembic would write it
+SCHEMA = "0009"  # which tables these are: a study says it in `schema`, as Alembic would write it
 
 IDENTITY = ("recipe_digest", "variant", "seed", "fingerprint", "code")
 """The columns that tell a run from every other."""
@@ -150,6 +150,22 @@ arm_recipes = Table(
     Column("tuned", Boolean, primary_key=True),
     Column("digest", ForeignKey("attnres_recipes.digest"), nullable=False),
     Column("how", JSON, nullable=False),
+)
+
+items = Table(
+    "attnres_items",
+    metadata,
+    Column("run_id", ForeignKey("attnres_runs.id"), primary_key=True),
+    Column("task", String(200), primary_key=True),
+    Column("content", String(12), nullable=False),
+    Column("kind", String(16), nullable=False),
+    Column("n_items", Integer, nullable=False),
+    Column("truncated", Integer, nullable=False),
+    Column("metrics", JSON, nullable=False),  # names, in the order of `data`
+    Column("data", LargeBinary, nullable=False),  # compressed, see rows.of_items
+    Column("weights_sha256", String(64), nullable=False),
+    Column("harness", String(32), nullable=False),
+    Column("evaluated_at", String(32), nullable=False),  # UTC, ISO 8601
 )
 
 registrations = Table(

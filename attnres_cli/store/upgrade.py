@@ -20,12 +20,14 @@ from sqlalchemy import (
 )
 
 from attnres_cli.records.code import Code
-from attnres_cli.store.tables import SCHEMA, data, metadata, removed, runs, schema
+from attnres_cli.store.tables import SCHEMA, data, items, metadata, removed, runs, schema
 
 OLDER = "0007"
 """Its runs do not say their code in a column, and are not told when removed. Its reference lines
 are of tables fitted to the very tokens they were held against: they are dropped.
 """
+
+BEFORE = "0008"  # the same without what runs answered to items
 
 _NEW = {
     runs.name: {"code", "weights_sha256", "note", "tags", "origin", "way"},
@@ -36,9 +38,10 @@ _NEW = {
 _OPTION = "attnres_schema"  # of an engine, where the study it reads is not of SCHEMA
 
 
-def tables_of(version: str) -> set[str]:
-    """The names of a schema's tables."""
-    return metadata.tables.keys() - ({removed.name} if version == OLDER else set())
+def tables_of(version: str) -> set[str] | None:
+    """The names of a schema's tables; None of one that is not known here."""
+    lacking = {OLDER: {removed.name, items.name}, BEFORE: {items.name}, SCHEMA: set[str]()}
+    return metadata.tables.keys() - lacking[version] if version in lacking else None
 
 
 def reading(version: str) -> dict[str, str]:
@@ -51,6 +54,12 @@ def is_older(connection: Connection) -> bool:
     return connection.get_execution_options().get(_OPTION) == OLDER
 
 
+def lacks(connection: Connection, table: Table) -> bool:
+    """Whether this only reads a study that does not have the table yet."""
+    held = tables_of(connection.get_execution_options().get(_OPTION, SCHEMA))
+    return held is not None and table.name not in held
+
+
 def rows_of(connection: Connection, table: Table) -> Select[Any]:
     """All columns of all rows; null, or empty, are those that a study does not have."""
     missing = _NEW[table.name] if is_older(connection) else set()
@@ -59,9 +68,16 @@ def rows_of(connection: Connection, table: Table) -> Select[Any]:
 
 
 def upgrade(connection: Connection) -> None:
-    """Make a study of OLDER one of SCHEMA, in the transaction that is under way. In SQLite, foreign
-    keys must not be enforced in it, since a table with them is made anew.
+    """Make a study of OLDER or BEFORE one of SCHEMA, in the transaction that is under way. In
+    SQLite, foreign keys must not be enforced in it, since a table with them is made anew.
     """
+    if connection.execute(select(schema.c.version_num)).scalar() == OLDER:
+        _upgrade_older(connection)
+    items.create(connection)
+    connection.execute(update(schema).values(version_num=SCHEMA))
+
+
+def _upgrade_older(connection: Connection) -> None:
     if connection.dialect.name == "sqlite":
         _make_anew(connection, runs, code="''")
         _make_anew(connection, data)
@@ -90,7 +106,6 @@ def upgrade(connection: Connection) -> None:
     if known:
         mine = update(runs).where(runs.c.id == bindparam("run"))
         connection.execute(mine.values(code=bindparam("found")), known)
-    connection.execute(update(schema).values(version_num=SCHEMA))
 
 
 def _make_anew(connection: Connection, table: Table, **added: str) -> None:

@@ -170,12 +170,13 @@ OLDER = (
     "DROP COLUMN split, ADD COLUMN unigram_entropy FLOAT NOT NULL DEFAULT 3.3, "
     "ADD COLUMN bigram_entropy FLOAT NOT NULL DEFAULT 2.4",
     "DROP TABLE attnres_removed",
+    "DROP TABLE attnres_items",
     "UPDATE attnres_schema SET version_num = '0007'",
 )
 COLUMNS = (
     "SELECT column_name, data_type, character_maximum_length, is_nullable, column_default "
     "FROM information_schema.columns WHERE table_name IN "
-    "('attnres_data', 'attnres_removed', 'attnres_runs') "
+    "('attnres_data', 'attnres_items', 'attnres_removed', 'attnres_runs') "
     "AND NOT (column_name = 'id') ORDER BY table_name, column_name"
 )
 KEYS = (
@@ -195,7 +196,7 @@ def test_an_older_study_is_read_as_it_is_and_written_to_as_one_of_now(
     older = server.sql(KEYS, name)
 
     read = Store.open(study, create=False)
-    assert (read.runs(), read.removed()) == (before, [])
+    assert (read.runs(), read.removed(), read.items()) == (before, [], [])
     assert server.sql(KEYS, name) == older
 
     store = Store.open(study, create=True)

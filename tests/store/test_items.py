@@ -1,0 +1,156 @@
+"""What runs answered to items of tasks, as a study keeps it."""
+
+from __future__ import annotations
+
+import math
+import sqlite3
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from studies import fill
+
+from attnres_cli.config.recipe import Recipe
+from attnres_cli.errors import StudyError
+from attnres_cli.lab.merging import merge
+from attnres_cli.records.items import Items, Kind
+from attnres_cli.store.store import Store
+from attnres_cli.store.tables import items as table
+
+HASHES = ("00ff" * 4, "12" * 8, "ab" * 8)
+CLOZE = Items(
+    1, "cloze", "0123456789ab", Kind.CHOICE, (0, 1, 5), HASHES,
+    {"acc": (1.0, 0.0, 1.0), "gold_nats": (-2.5, -3.25, -1.75), "gold_bytes": (4.0, 6.0, 2.0),
+     "n_choices": (2.0, 4.0, 4.0)},
+    truncated=2, weights_sha256="a" * 64, harness="0.4.13",
+)  # fmt: skip
+
+
+@pytest.fixture
+def losses() -> dict[str, list[float]]:
+    return {"standard": [1.5, 1.6]}
+
+
+def without_time(found: list[Items]) -> list[Items]:
+    assert all(len(each.evaluated_at) == len("2026-11-23T20:00:00+00:00") for each in found)
+    return [replace(each, evaluated_at="") for each in found]
+
+
+def test_items_are_read_as_they_were_written_and_replaced_by_run_and_task(
+    any_study: str, tiny_recipe: Recipe, losses: dict[str, list[float]], tmp_path: Path
+):
+    merge([fill(tmp_path / "a.db", tiny_recipe, losses)], store := Store.open(any_study, create=1))
+    other = replace(CLOZE, run_id=2, doc_ids=(7,), doc_hashes=HASHES[:1], values={"acc": (0.5,)})
+    for found in (other, CLOZE, replace(CLOZE, task="local/recall"), replace(CLOZE, truncated=0)):
+        store.keep_items(found)
+
+    held = without_time(store.items())
+
+    assert held == [replace(CLOZE, truncated=0), replace(CLOZE, task="local/recall"), other]
+    assert without_time(store.items([2])) == [other]
+    assert store.items([]) == []
+
+
+def test_means_and_what_guessing_gives():
+    assert CLOZE.mean("acc") == pytest.approx(2 / 3)
+    assert CLOZE.standard_error("acc") == pytest.approx(1 / 3)
+    assert CLOZE.bits_per_byte == pytest.approx(7.5 / 12 / math.log(2))
+    assert CLOZE.chance == pytest.approx((1 / 2 + 1 / 4 + 1 / 4) / 3)
+    assert CLOZE.chance_nats == pytest.approx(-(math.log(2) + 2 * math.log(4)) / 3)
+    written = replace(CLOZE, kind=Kind.GENERATION, values={"exact_match": (0.0, 0.0, 1.0)})
+    assert (written.chance, written.chance_nats, written.bits_per_byte) == (None, None, None)
+
+
+def test_a_removed_run_takes_its_items_along(
+    tmp_path: Path, tiny_recipe: Recipe, losses: dict[str, list[float]]
+):
+    store = fill(tmp_path / "s.db", tiny_recipe, losses)
+    for run_id in (1, 2):
+        store.keep_items(replace(CLOZE, run_id=run_id))
+
+    store.remove([1])
+
+    assert [each.run_id for each in store.items()] == [2]
+
+
+def test_merged_studies_bring_items_along_and_equal_runs_those_of_other_tasks(
+    tmp_path: Path, tiny_recipe: Recipe, losses: dict[str, list[float]]
+):
+    one = fill(tmp_path / "a.db", tiny_recipe, losses)
+    two = fill(tmp_path / "b.db", tiny_recipe, losses)
+    one.keep_items(CLOZE)
+    for task in ("cloze", "recall"):
+        two.keep_items(replace(CLOZE, task=task, truncated=1))
+    target = Store.open(str(tmp_path / "c.db"), create=True)
+
+    merge([one, two], target)
+
+    held = [(each.run_id, each.task, each.truncated) for each in target.items()]
+    assert held == [(1, "cloze", 2), (1, "recall", 1)]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "data = x'00'",
+        "data = substr(data, 1, length(data) - 9)",
+        "n_items = 2",
+        "n_items = 0",
+        "n_items = 'three'",
+        "metrics = '[\"acc\"]'",
+        'metrics = \'["\x1b", "b", "c", "d"]\'',
+        "kind = 'other'",
+        "task = char(27)",
+    ],
+)
+def test_items_that_nobody_wrote_are_refused_in_one_line(
+    tmp_path: Path, tiny_recipe: Recipe, losses: dict[str, list[float]], change: str
+):
+    fill(tmp_path / "s.db", tiny_recipe, losses).keep_items(CLOZE)
+    with closing(sqlite3.connect(tmp_path / "s.db")) as connection, connection:
+        connection.execute(f"UPDATE attnres_items SET {change}")
+
+    with pytest.raises(StudyError, match="is damaged") as caught:
+        Store.open(str(tmp_path / "s.db"), create=False).items()
+
+    assert "\n" not in str(caught.value)
+
+
+def test_ten_thousand_items_take_less_than_two_hundred_kilobytes(
+    tmp_path: Path, tiny_recipe: Recipe, losses: dict[str, list[float]]
+):
+    n = 10_000
+    values = {"acc": tuple(float(i % 3 == 0) for i in range(n)), "n_choices": (4.0,) * n}
+    values |= {"gold_nats": tuple(-math.sqrt(i) for i in range(n)), "gold_bytes": (9.0,) * n}
+    hashes = tuple(f"{i * 0x9E3779B97F4A7C15 % 2**64:016x}" for i in range(n))
+    found = replace(CLOZE, doc_ids=tuple(range(n)), doc_hashes=hashes, values=values)
+
+    store = fill(tmp_path / "s.db", tiny_recipe, losses)
+    store.keep_items(found)
+
+    with closing(sqlite3.connect(tmp_path / "s.db")) as connection:
+        ((size,),) = connection.execute("SELECT length(data) FROM attnres_items").fetchall()
+    assert size < 200_000
+    assert store.items()[0].doc_hashes == hashes
+
+
+def test_a_study_without_the_table_is_read_as_it_is_and_given_one_when_written_to(
+    tmp_path: Path, tiny_recipe: Recipe, losses: dict[str, list[float]]
+):
+    path = tmp_path / "s.db"
+    before = fill(path, tiny_recipe, losses).runs()
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute(f"DROP TABLE {table.name}")
+        connection.execute("UPDATE attnres_schema SET version_num = '0008'")
+    held = path.read_bytes()
+
+    store = Store.open(str(path), create=False)
+    assert (store.runs(), store.items()) == (before, [])
+    assert path.read_bytes() == held
+    merge([store], other := Store.open(str(tmp_path / "other.db"), create=True))
+    assert len(other.runs()) == 2
+
+    store = Store.open(str(path), create=True)
+    store.keep_items(CLOZE)
+    assert (store.runs(), without_time(store.items())) == (before, [CLOZE])
