@@ -39,8 +39,6 @@ from common import Setting, Training, arguments, facts, failure, finish, save, s
 
 from attnres_cli.nn import measure
 from attnres_cli.nn.depthmix import engines
-from attnres_cli.nn.generate import Cache
-from attnres_cli.nn.model import Transformer
 
 FULL, BLOCK = "attnres", "attnres:block_size=4"
 TARGET = 1.15
@@ -136,8 +134,8 @@ def _without_gradients(training: Training, device: torch.device) -> dict[str, An
     few = windows[:1, :1].expand(16, 1)
     ways = {
         "evaluation": (windows[:, :-1], lambda: model(windows[:, :-1], windows[:, 1:])),
-        "prefill": (prompt, lambda: model.hidden(prompt, _caches(model, prompt))),
-        "generation": (few, lambda: model.hidden(few, _caches(model, few))),
+        "prefill": (prompt, lambda: model.hidden(prompt, model.caches(prompt.shape[1]))),
+        "generation": (few, lambda: model.hidden(few, model.caches(few.shape[1]))),
     }
     found: dict[str, Any] = {}
     with torch.inference_mode(), engines.use(training.engine):
@@ -146,10 +144,6 @@ def _without_gradients(training: Training, device: torch.device) -> dict[str, An
             vectors = measure.vectors_held(model.residual, *tokens.shape, device)
             found[way] = {"vectors": vectors, "peak": measure.peak_bytes(call, device)}
     return {"without_gradients": found}
-
-
-def _caches(model: Transformer, tokens: Tensor) -> list[Cache]:
-    return [Cache(tokens.shape[1]) for _ in model.sublayers]
 
 
 def _held_bytes(training: Training, device: torch.device) -> int:

@@ -6,7 +6,6 @@ import hashlib
 import json
 import math
 from collections.abc import Callable, ItemsView, Mapping, Sequence
-from dataclasses import asdict
 from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any
@@ -125,7 +124,7 @@ class Recipe(Section):
         """12 hex digits over all that decides a run; of the data their content, not their place."""
         parts = {"data": self.data, "optim": self.optim, "train": self.train}
         fixed: dict[str, Any] = {name: part.fixed() for name, part in parts.items()}
-        fixed["model"] = asdict(self.model.shape(vocab_size=1))  # however its sizes were given
+        fixed["model"] = self.model.shape(vocab_size=1).fixed()  # however its sizes were given
         if self.rates:
             fixed["rates"] = dict(self.rates)
         canonical = json.dumps(fixed, sort_keys=True)

@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Collection, Mapping
 from decimal import Decimal
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, get_args
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainValidator,
+    model_validator,
+)
 
-from attnres_cli.nn.shape import Mlp, Shape
+from attnres_cli.errors import unknown
+from attnres_cli.nn.shape import Attention, Mlp, Positions, Shape
 
 _COUNT = re.compile(r"([-+]?\d{1,12}(?:\.\d{1,12})?)([kMB])")
 _SUFFIX = {"k": 10**3, "M": 10**6, "B": 10**9}
@@ -61,24 +70,71 @@ class Section(BaseModel):
         return {key: value for key, value in held.items() if key not in unset}
 
 
+Readers = Mapping[str, tuple[str, ...]]
+"""By choice: the keys that mean something to it, of those that mean nothing to others."""
+
+
+def _refuse_unread(section: Section, choice: str, chosen: Collection[str], by: Readers) -> None:
+    """Raise ValueError for a key that is set and that nothing chosen reads."""
+    for key, about in type(section).model_fields.items():
+        readers = [name for name, keys in by.items() if key in keys]
+        if readers and getattr(section, key) != about.default and not set(chosen) & set(readers):
+            raise ValueError(
+                f"{key} is read with {choice}: {' or '.join(readers)}, got {choice}: "
+                f"{', '.join(dict.fromkeys(chosen))}; add --set "
+                f"{type(section).__name__.lower()}.{choice}={readers[0]}"
+            )
+
+
+_READ_BY_MODEL: dict[str, Readers] = {
+    "attention": {"softmax": ("n_kv_heads",), "mla": ("d_latent",)},
+    "positions": {"rope": ("rope_theta",)},
+}
+
+
+def _kinds(known: Collection[str]) -> PlainValidator:
+    """One kind, or a pattern of them as a tuple."""
+
+    def read(value: object) -> object:
+        kinds = tuple(value) if isinstance(value, list | tuple) else (value,)
+        for kind in kinds:
+            if kind not in known:
+                raise ValueError(unknown("kind", str(kind), known))
+        return kinds[0] if len(kinds) == 1 else kinds
+
+    return PlainValidator(read)
+
+
 class Model(Section):
-    """The trunk. What is left out follows from the rest; see `shape`."""
+    """The trunk. What is left out follows from the rest; see `shape`.
+
+    attention and mlp are one kind, or a pattern that repeats over the layers. positions none: no
+    attention knows any.
+    """
 
     n_layers: Annotated[Count, Field(le=1000)]  # a history has n_layers^2 reads
     d_model: Annotated[Size, Field(le=2**17)]  # proofs of a design run at this width
     n_heads: Size
     n_kv_heads: Size | None = None  # None: n_heads
     d_head: Size | None = None  # None: d_model / n_heads
-    d_ff: Size | None = None  # None: 8/3 d_model for swiglu, 4 d_model for gelu
+    d_ff: Size | None = None  # None: 8/3 d_model for swiglu, 4 d_model without a gate
     seq_len: Size
-    mlp: Mlp = "swiglu"
+    attention: Annotated[Attention | tuple[Attention, ...], _kinds(get_args(Attention))] = "softmax"
+    d_latent: Size | None = None  # None: 4 d_head, as DeepSeek-V2's
+    positions: Positions = "rope"
+    mlp: Annotated[Mlp | tuple[Mlp, ...], _kinds(get_args(Mlp))] = "swiglu"
     tie_embeddings: bool = False
     rope_theta: Annotated[float, Field(gt=1)] = 10_000.0
     norm_eps: Annotated[float, Field(gt=0)] = 1e-6
 
     @model_validator(mode="after")
     def _sizes_fit(self) -> Model:
-        self.shape(vocab_size=1)
+        shape = self.shape(vocab_size=1)
+        chosen = {
+            "attention": shape.attentions, "mlp": shape.mlps, "positions": (shape.positions,),
+        }  # fmt: skip
+        for choice, by in _READ_BY_MODEL.items():
+            _refuse_unread(self, choice, chosen[choice], by)
         return self
 
     def shape(self, vocab_size: int) -> Shape:
@@ -88,15 +144,21 @@ class Model(Section):
                 f"d_model must be a multiple of n_heads (or give d_head), got {self.d_model} "
                 f"and {self.n_heads}"
             )
-        wide = 4 * self.d_model if self.mlp == "gelu" else 8 * math.ceil(self.d_model / 3)
-        found = {"n_kv_heads": self.n_heads, "d_head": self.d_model // self.n_heads, "d_ff": wide}
+        gated = 8 * math.ceil(self.d_model / 3)
+        d_head = self.d_head or self.d_model // self.n_heads
+        found = {
+            "n_kv_heads": self.n_heads,
+            "d_head": d_head,
+            "d_ff": 4 * self.d_model if self.mlp in ("gelu", "relu2") else gated,
+            "d_latent": 4 * d_head if "mla" in self.attention else 0,
+        }
         return Shape(**(found | self.model_dump(exclude_none=True)), vocab_size=vocab_size)
 
 
 TEXTS = ("stdlib", "text", "huggingface")
 """Sources of text; others hold tokens, whose bytes say nothing of a text."""
 
-_READ_BY: dict[str, tuple[str, ...]] = {
+_READ_BY: Readers = {
     "stdlib": ("tokenizer",),
     "text": ("path", "val_path", "tokenizer"),
     "nanogpt": ("path", "val_path", "vocab_size", "dtype"),
@@ -164,13 +226,7 @@ class Data(Section):
 
     @model_validator(mode="after")
     def _keys_are_read(self) -> Data:
-        for key in type(self).model_fields:
-            sources = [source for source, keys in _READ_BY.items() if key in keys]
-            if sources and getattr(self, key) is not None and self.source not in sources:
-                raise ValueError(
-                    f"{key} is read with source: {' or '.join(sources)}, got source: "
-                    f"{self.source}; add --set data.source={sources[0]}"
-                )
+        _refuse_unread(self, "source", (self.source,), _READ_BY)
         if self.pairs is not None and self.keys is not None and self.keys < self.pairs:
             raise ValueError(
                 f"recall asks for {self.pairs} pairs with different keys, got {self.keys} keys; "

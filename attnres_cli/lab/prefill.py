@@ -20,7 +20,6 @@ from attnres_cli.errors import UsageError
 from attnres_cli.lab.workers import pool
 from attnres_cli.nn import measure, sharded
 from attnres_cli.nn.cost import PrefillArm, PrefillBench
-from attnres_cli.nn.generate import Cache
 from attnres_cli.nn.model import Transformer, init_weights
 from attnres_cli.nn.shape import Shape
 from attnres_cli.nn.variant import parse
@@ -77,6 +76,8 @@ def prefill(
 
 
 def _refuse(shape: Shape, n_tokens: int, ranks: int, chunk: int) -> None:
+    if kinds := sharded.whole(shape):
+        raise UsageError(f"--prefill has no parts of {kinds} for ranks: take another recipe")
     if uneven := sharded.indivisible(shape, ranks):
         raise UsageError(f"--ranks {ranks} does not divide {uneven}")
     if chunk % ranks or n_tokens % chunk:
@@ -154,7 +155,7 @@ def _through(
 ) -> tuple[list[Tensor], int]:
     """What this rank has of each chunk (1, T, D), and the most bytes held."""
     length = sum(chunk.shape[1] for chunk in chunks)
-    caches = [Cache(length) for _ in model.sublayers] if len(chunks) > 1 else []
+    caches = model.caches(length) if len(chunks) > 1 else []
     held = sharded.Held(model)
     with torch.inference_mode():
         outs = [model.hidden(chunk.chunk(ranks, dim=1)[rank], caches) for chunk in chunks]

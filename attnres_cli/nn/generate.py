@@ -1,4 +1,4 @@
-"""Generation: tokens after tokens, each attention's keys and values kept."""
+"""Generation: tokens after tokens, with what each attention keeps of those before."""
 
 from __future__ import annotations
 
@@ -12,31 +12,16 @@ from torch import Tensor, nn
 from attnres_cli.nn.shape import Shape
 
 
-class Cache:
-    """Keys and values of one attention for the `seen` tokens so far, with room for `length`."""
-
-    def __init__(self, length: int) -> None:
-        self.length, self.seen = length, 0
-        self._kv: tuple[Tensor, Tensor] | None = None  # each (B, K, length, d_head)
-
-    def extend(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """All keys and values so far (B, K, S, d_head), the next ones (B, K, T, d_head) last."""
-        if self._kv is None:
-            size = (*k.shape[:2], self.length, k.shape[-1])
-            self._kv = k.new_empty(size), v.new_empty(size)
-        start, self.seen = self.seen, self.seen + k.shape[-2]
-        for kept, new in zip(self._kv, (k, v), strict=True):
-            kept[:, :, start : self.seen] = new
-        return self._kv[0][:, :, : self.seen], self._kv[1][:, :, : self.seen]
-
-
 class LanguageModel(Protocol):
     """What is asked of a model; see model.Transformer."""
 
     shape: Shape
     head: nn.Linear
 
-    def hidden(self, tokens: Tensor, caches: Sequence[Cache]) -> Tensor:
+    def caches(self, length: int) -> list[object]:
+        """Empty ones for up to so many tokens, one per sublayer."""
+
+    def hidden(self, tokens: Tensor, caches: Sequence[object]) -> Tensor:
         """What the head sees of tokens that follow those in the caches."""
 
     def modules(self) -> Iterator[nn.Module]:
@@ -61,14 +46,14 @@ def generate(
     leaves steps of one token to torch.compile, which takes 10 s to two minutes at a model's first.
 
     The given tokens, T at least 1, go through the model `chunk` at a time. Memory beyond the
-    model's own: keys and values of T + n_new tokens, and the sources of `chunk` tokens. The model
-    is in eval mode meanwhile. Raises ValueError for a value that cannot be, or for more tokens than
-    the model has positions.
+    model's own: what attentions keep of T + n_new tokens, and the sources of `chunk` tokens. The
+    model is in eval mode meanwhile. Raises ValueError for a value that cannot be, or for more
+    tokens than the model has positions.
     """
     _refuse(model, tokens, n_new, temperature, top_k, chunk)
     given = tokens.shape[1]
     out = torch.cat((tokens, tokens.new_empty(len(tokens), n_new)), dim=1)
-    caches = [Cache(given + n_new) for _ in range(model.shape.n_sublayers)]
+    caches = model.caches(given + n_new)
     one = torch.compile(model.hidden, fullgraph=True) if compiled else model.hidden
     with _evaluating(model), torch.inference_mode():
         seen = 0

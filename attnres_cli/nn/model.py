@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -21,13 +20,12 @@ from attnres_cli.errors import VariantError
 from attnres_cli.files import sha256
 from attnres_cli.nn import code
 from attnres_cli.nn import generate as generation
-from attnres_cli.nn.generate import Cache
 from attnres_cli.nn.loss import chunked_loss, n_chunks, next_token_loss
 from attnres_cli.nn.residual import PLUGINS, Hidden, Norms, Residual, add_plugin, registry
 from attnres_cli.nn.shape import Shape
-from attnres_cli.nn.trunk.attention import Attention, Rotary
+from attnres_cli.nn.trunk import kinds
+from attnres_cli.nn.trunk.kind import Kind
 from attnres_cli.nn.trunk.linear import Linear
-from attnres_cli.nn.trunk.mlp import GELU, SwiGLU
 from attnres_cli.nn.trunk.norm import RMSNorm
 from attnres_cli.nn.variant import parse
 
@@ -38,10 +36,20 @@ HEAD_STD = 0.02
 class Sublayer(nn.Sequential):
     """An attention or an MLP between the norms that the design asks for."""
 
-    def forward(self, h: Hidden, cache: Cache | None = None) -> Hidden:
-        """(B, T, D) -> (B, T, D); the cache is the attention's."""
+    @property
+    def kind(self) -> Kind:
+        """The attention or MLP."""
+        (found,) = (part for part in self if isinstance(part, Kind))
+        return found
+
+    def cache(self, length: int) -> object:
+        """What it keeps of up to `length` tokens in generation, None for nothing."""
+        return self.kind.cache(length)
+
+    def forward(self, h: Hidden, cache: object = None) -> Hidden:
+        """(B, T, D) -> (B, T, D), of tokens that follow those in the cache."""
         for part in self:
-            h = part(h, cache) if isinstance(part, Attention) else part(h)
+            h = part(h, cache) if cache is not None and isinstance(part, Kind) else part(h)
         return h
 
 
@@ -57,11 +65,7 @@ class Transformer(nn.Module):
         self.shape = shape
         self.checkpoints_activations = False
         self.embed = nn.Embedding(shape.vocab_size, shape.d_model)
-        rotary = Rotary(shape)
-        mlp = SwiGLU if shape.mlp == "swiglu" else GELU
-        parts = (
-            part for _ in range(shape.n_layers) for part in (Attention(shape, rotary), mlp(shape))
-        )
+        parts = kinds.sublayers(shape)
         self.sublayers = nn.ModuleList(_with_norms(part, residual.norms, shape) for part in parts)
         self.residual = residual
         self.norm = RMSNorm(shape.d_model, eps=shape.norm_eps)
@@ -88,7 +92,7 @@ class Transformer(nn.Module):
             return next_token_loss(self.head(hidden), targets)
         return chunked_loss(hidden, self.head.weight, targets, n_parts)
 
-    def hidden(self, tokens: Tensor, caches: Sequence[Cache] = ()) -> Hidden:
+    def hidden(self, tokens: Tensor, caches: Sequence[object] = ()) -> Hidden:
         """What the head sees (B, T, D), from tokens (B, T).
 
         With caches, one per sublayer, the tokens follow those that the caches have seen, and are
@@ -98,7 +102,7 @@ class Transformer(nn.Module):
         state = self.advance(state, range(1, len(self.sublayers) + 1), caches)
         return self.norm(self.residual.finish(state))
 
-    def advance(self, state: Any, sublayers: range, caches: Sequence[Cache] = ()) -> Any:
+    def advance(self, state: Any, sublayers: range, caches: Sequence[object] = ()) -> Any:
         """The state of the residual after these sublayers, counted from 1, from that before."""
         for l in sublayers:
             h, state = self.residual.read(state, l)
@@ -106,6 +110,10 @@ class Transformer(nn.Module):
             y = f(h, caches[l - 1]) if caches else self._output(f, h)
             state = self.residual.write(state, l, y)
         return state
+
+    def caches(self, length: int) -> list[object]:
+        """Empty ones for `hidden`, with room for so many tokens; None for a sublayer without."""
+        return [f.cache(length) for f in self.sublayers]  # type: ignore[operator]
 
     def trace(self, tokens: Tensor) -> tuple[list[Hidden], list[Hidden]]:
         """v_0..v_L, the embedding and what the sublayers put out, and h_1..h_L+1, what they and the
@@ -189,9 +197,9 @@ def train_flops_per_token(shape: Shape, residual: Residual) -> int:
     return 3 * (shape.flops_per_token() + residual.extra_flops_per_token())
 
 
-def _with_norms(part: nn.Module, norms: Norms, shape: Shape) -> Sublayer:
+def _with_norms(part: Kind, norms: Norms, shape: Shape) -> Sublayer:
     """The part is called 1 whatever stands around it: a weight is drawn by its name."""
-    parts = {"1": part}
+    parts: dict[str, nn.Module] = {"1": part}
     if norms is not Norms.NONE:
         parts = {"0": RMSNorm(shape.d_model, eps=shape.norm_eps), **parts}
     if norms is Norms.PRE_AND_POST:
@@ -215,28 +223,28 @@ def init_weights(model: Transformer, seed: int) -> None:
     | out (attention and MLP)       | N(0, 1 / (fan_in 2 n_layers))               |
     | norm gains                    | 1                                           |
 
-    v (the last rows of qkv), gate_up, up and out are multiplied by the design's `branch_scale`.
+    Kinds of sublayers with weights of their own say how those begin (`Kind.initial`). What a
+    sublayer's output is proportional to, as v (the last rows of qkv), gate_up, up and out, is
+    multiplied by the design's `branch_scale` (`Kind.values`).
     """
     for name, parameter in model.shared_parameters().items():
-        if parameter.ndim == 1:
-            parameter.fill_(1.0)
-            continue
         generator = torch.Generator().manual_seed(_seed_of(seed, name))
         drawn = torch.randn(parameter.shape, generator=generator)
-        parameter.copy_(drawn * _init_std(model.shape, name, parameter.shape[1]))
-        if name.startswith("sublayers"):
-            n_query_key_rows = (model.shape.n_heads + model.shape.n_kv_heads) * model.shape.d_head
-            scaled = parameter[n_query_key_rows:] if "qkv" in name else parameter
-            scaled.mul_(model.residual.branch_scale)
+        section, _, inner = name.partition(".")
+        if section == "sublayers":
+            number, part, own = inner.split(".", 2)
+            kind = model.sublayers[int(number)].get_submodule(part)
+            if isinstance(kind, Kind):
+                parameter.copy_(kind.initial(own, drawn, model.shape.n_sublayers))
+                if parameter.ndim > 1:
+                    kind.values(own, parameter).mul_(model.residual.branch_scale)
+                continue
+        std = {"embed": _embedding_std(model.shape), "head": HEAD_STD}.get(section)
+        parameter.copy_(torch.ones_like(drawn) if std is None else drawn * std)
 
 
-def _init_std(shape: Shape, name: str, fan_in: int) -> float:
-    if name.startswith("embed"):
-        return TIED_EMBEDDING_STD if shape.tie_embeddings else 1.0
-    if name.startswith("head"):
-        return HEAD_STD
-    depth = shape.n_sublayers if name.endswith("out.weight") else 1
-    return 1 / math.sqrt(fan_in * depth)
+def _embedding_std(shape: Shape) -> float:
+    return TIED_EMBEDDING_STD if shape.tie_embeddings else 1.0
 
 
 def _seed_of(seed: int, name: str) -> int:

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, fields
+from itertools import cycle, islice
+from typing import Any, ClassVar, Literal, NamedTuple
 
-Mlp = Literal["swiglu", "gelu"]
+Attention = Literal["softmax", "mla"]
+Mlp = Literal["swiglu", "gelu", "relu2"]
+Positions = Literal["rope", "none"]
 
 
 @dataclass(frozen=True)
 class Shape:
     """Sizes of a decoder-only Transformer, whatever its residual connection. Raises ValueError for
     sizes that no model can have.
+
+    attention and mlp are one kind, or a pattern that repeats over the layers. d_ff is the width of
+    an MLP, of one expert where there is a mixture of experts; a dense MLP between such ones is as
+    wide as all experts that a token uses. Sizes that the chosen kinds do not have are 0.
     """
 
     n_layers: int
@@ -22,18 +30,40 @@ class Shape:
     d_ff: int
     vocab_size: int
     seq_len: int
-    mlp: Mlp = "swiglu"
+    mlp: Mlp | tuple[Mlp, ...] = "swiglu"
     tie_embeddings: bool = False
     rope_theta: float = 10_000.0
     norm_eps: float = 1e-6
+    attention: Attention | tuple[Attention, ...] = "softmax"
+    positions: Positions = "rope"
+    d_latent: int = 0
+    n_experts: int = 0
+    top_k: int = 0
+    n_shared_experts: int = 0
+
+    LATER: ClassVar[tuple[str, ...]] = (
+        "attention", "positions", "d_latent", "n_experts", "top_k", "n_shared_experts",
+    )  # fmt: skip
+    """Fields newer than some studies: at their defaults a recipe's digest does not see them."""
 
     def __post_init__(self) -> None:
-        if self.d_head % 2:
+        for name in ("attention", "mlp"):  # JSON has lists
+            if isinstance(kinds := getattr(self, name), list):
+                object.__setattr__(self, name, tuple(kinds))
+        if not (self.attention and self.mlp):
+            raise ValueError("a pattern of attention or mlp names at least one kind")
+        if self.positions == "rope" and self.d_head % 2:
             raise ValueError(f"d_head must be even for rotary positions, got {self.d_head}")
         if self.n_heads % self.n_kv_heads:
             raise ValueError(
                 f"n_heads must be a multiple of n_kv_heads, got {self.n_heads} and "
                 f"{self.n_kv_heads}"
+            )
+        if self.positions == "rope" and "mla" in self.attentions:
+            raise ValueError("mla has no rotary positions here: set positions to none")
+        if self.top_k > self.n_experts:
+            raise ValueError(
+                f"top_k must be at most n_experts, got {self.top_k} and {self.n_experts}"
             )
 
     @property
@@ -41,25 +71,102 @@ class Shape:
         """L of the formulas: one attention and one MLP per layer."""
         return 2 * self.n_layers
 
-    def _matmul_weights_per_layer(self) -> int:
-        attention = self.d_model * self.d_head * (2 * self.n_heads + 2 * self.n_kv_heads)
-        return attention + self.d_model * self.d_ff * (3 if self.mlp == "swiglu" else 2)
+    @property
+    def d_dense(self) -> int:
+        """The width of a dense MLP, which is that of all experts that a token uses elsewhere, as in
+        DeepSeek-V3 (arXiv 2412.19437): 18,432 beside 8 + 1 experts of 2,048.
+        """
+        return self.d_ff * max(1, self.top_k + self.n_shared_experts)
+
+    @property
+    def attentions(self) -> tuple[str, ...]:
+        """The kind of each layer's attention."""
+        return _over(self.attention, self.n_layers)
+
+    @property
+    def mlps(self) -> tuple[str, ...]:
+        """The kind of each layer's MLP."""
+        return _over(self.mlp, self.n_layers)
+
+    def fixed(self) -> dict[str, Any]:
+        """What a recipe's digest sees: equal for equal trunks, however a pattern was written."""
+        held = asdict(self)
+        for name, kinds in (("attention", self.attentions), ("mlp", self.mlps)):
+            lengths = range(1, len(kinds) + 1)
+            n = next(n for n in lengths if _over(kinds[:n], len(kinds)) == kinds)
+            held[name] = kinds[:n] if n > 1 else kinds[0]
+        defaults = {each.name: each.default for each in fields(self)}
+        unset = [name for name in self.LATER if held[name] == defaults[name]]
+        return {name: value for name, value in held.items() if name not in unset}
+
+    def _counts(self) -> list[Count]:
+        """Of every sublayer, in no order."""
+        return [COUNTS[kind](self) for kind in (*self.attentions, *self.mlps)]
+
+    def _outside(self) -> int:
+        """Parameters of embedding and head, and of the norms before each sublayer and the last."""
+        tables = self.vocab_size * self.d_model * (1 if self.tie_embeddings else 2)
+        return tables + (self.n_sublayers + 1) * self.d_model
 
     def n_params(self) -> int:
         """Parameters of the trunk with one norm before each sublayer, without the residual's own;
         tied embeddings count once.
         """
-        norms = (self.n_sublayers + 1) * self.d_model
-        tables = self.vocab_size * self.d_model * (1 if self.tie_embeddings else 2)
-        return self.n_layers * self._matmul_weights_per_layer() + norms + tables
+        return self._outside() + sum(each.params for each in self._counts())
+
+    def n_active_params(self) -> int:
+        """Those of n_params that one token uses."""
+        return self._outside() + sum(each.active for each in self._counts())
 
     def flops_per_token(self) -> int:
         """Forward FLOPs per token of the trunk's matrix products (a multiply-add is two).
 
         Attention is counted over the whole context, as if it were not causal, which is what
-        torch's counter and the usual 12 n_layers d_model seq_len do. Training costs three
-        times as much: the backward pass is two forward passes.
+        torch's counter and the usual 12 n_layers d_model seq_len do; of experts those that a token
+        uses. Training costs three times as much: the backward pass is two forward passes.
         """
-        attention_scores = 4 * self.n_layers * self.seq_len * self.n_heads * self.d_head
         head = 2 * self.d_model * self.vocab_size
-        return 2 * self.n_layers * self._matmul_weights_per_layer() + attention_scores + head
+        return head + sum(each.flops for each in self._counts())
+
+
+class Count(NamedTuple):
+    """Of one sublayer without its norms: parameters, those of them that a token uses, and forward
+    FLOPs per token.
+    """
+
+    params: int
+    active: int
+    flops: int
+
+
+def dense(weights: int, beside: int = 0, flops: int = 0) -> Count:
+    """Of matrices that every token is multiplied with, and what is there beside them."""
+    return Count(weights + beside, weights + beside, 2 * weights + flops)
+
+
+def _softmax(shape: Shape) -> Count:
+    heads = 2 * shape.n_heads + 2 * shape.n_kv_heads
+    scores = 4 * shape.seq_len * shape.n_heads * shape.d_head
+    return dense(shape.d_model * shape.d_head * heads, flops=scores)
+
+
+def _mla(shape: Shape) -> Count:
+    width, rank = shape.n_heads * shape.d_head, shape.d_latent
+    weights = shape.d_model * (2 * width + rank) + rank * 2 * width
+    return dense(weights, beside=rank, flops=4 * shape.seq_len * width)  # a gain per latent
+
+
+COUNTS: dict[str, Callable[[Shape], Count]] = {
+    "softmax": _softmax,
+    "mla": _mla,
+    "swiglu": lambda shape: dense(3 * shape.d_model * shape.d_dense),
+    "gelu": lambda shape: dense(2 * shape.d_model * shape.d_dense),
+    "relu2": lambda shape: dense(2 * shape.d_model * shape.d_dense),
+}
+"""Every kind of attention and MLP; nn/trunk/kinds.py has the modules."""
+
+
+def _over(kinds: str | tuple[str, ...], n_layers: int) -> tuple[str, ...]:
+    """The kind of each layer, from one or a pattern."""
+    pattern = (kinds,) if isinstance(kinds, str) else kinds
+    return tuple(islice(cycle(pattern), n_layers))

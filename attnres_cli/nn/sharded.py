@@ -23,12 +23,12 @@ import torch
 from torch import Tensor, distributed, nn
 
 from attnres_cli.nn.depthmix.history import History
-from attnres_cli.nn.generate import Cache
 from attnres_cli.nn.model import Sublayer, Transformer
 from attnres_cli.nn.residual import Hidden
 from attnres_cli.nn.shape import Shape
 from attnres_cli.nn.trunk.attention import Attention
-from attnres_cli.nn.trunk.mlp import GELU, SwiGLU
+from attnres_cli.nn.trunk.kind import Kind
+from attnres_cli.nn.trunk.mlp import SwiGLU, Ungated
 
 _ALL_GATHER, _REDUCE_SCATTER = (  # by the names that torch has had since 2.13, or before
     getattr(distributed, new, None) or getattr(distributed, old)
@@ -37,6 +37,14 @@ _ALL_GATHER, _REDUCE_SCATTER = (  # by the names that torch has had since 2.13, 
         ("reduce_scatter_single", "reduce_scatter_tensor"),
     )
 )
+
+
+_KINDS = {"softmax", "swiglu", "gelu", "relu2"}
+
+
+def whole(shape: Shape) -> str:
+    """The kinds of a trunk's sublayers that have no parts here, in words; empty if all have."""
+    return ", ".join(dict.fromkeys(k for k in (*shape.attentions, *shape.mlps) if k not in _KINDS))
 
 
 def indivisible(shape: Shape, ranks: int) -> str:
@@ -49,32 +57,33 @@ def shard(model: Transformer, rank: int, ranks: int) -> None:
     """Keep this rank's part of every sublayer: `hidden` then takes this rank's tokens (B, t), which
     follow those of the ranks before, and gives its (B, t, D). The default group must be there.
 
-    Raises ValueError where `indivisible`.
+    Raises ValueError for kinds of sublayers that are `whole`, or where `indivisible`.
     """
+    if kinds := whole(model.shape):
+        raise ValueError(f"sublayers of {kinds} have no parts for ranks")
     if uneven := indivisible(model.shape, ranks):
         raise ValueError(f"{ranks} ranks do not divide {uneven}")
     parts = [_Part(f, model.shape, rank, ranks) for f in model.sublayers]
     model.sublayers = nn.ModuleList(parts)
 
 
-class _Part(nn.Module):
-    """A sublayer from and to this rank's tokens."""
+class _Part(Sublayer):
+    """A sublayer from and to this rank's tokens; its cache has this rank's heads of all tokens."""
 
     def __init__(self, f: nn.Module, shape: Shape, rank: int, ranks: int) -> None:
-        super().__init__()
         assert isinstance(f, Sublayer)
-        self.parts = nn.ModuleList(
-            part if isinstance(part, nn.RMSNorm) else _cut(part, shape, rank, ranks) for part in f
+        super().__init__(
+            *(_cut(part, shape, rank, ranks) if isinstance(part, Kind) else part for part in f)
         )
 
-    def forward(self, h: Hidden, cache: Cache | None = None) -> Hidden:
-        """(B, t, D) -> (B, t, D); the cache has this rank's heads of all tokens."""
-        for part in self.parts:
-            if isinstance(part, nn.RMSNorm):
+    def forward(self, h: Hidden, cache: object = None) -> Hidden:
+        """(B, t, D) -> (B, t, D)."""
+        for part in self:
+            if not isinstance(part, Kind):
                 h = part(h)
                 continue
             whole = gathered(h)
-            h = scattered(part(whole, cache) if isinstance(part, Attention) else part(whole))
+            h = scattered(part(whole) if cache is None else part(whole, cache))
         return h
 
 
@@ -95,7 +104,7 @@ def scattered(y: Tensor) -> Tensor:
     return out
 
 
-def _cut(part: nn.Module, shape: Shape, rank: int, ranks: int) -> nn.Module:
+def _cut(part: Kind, shape: Shape, rank: int, ranks: int) -> nn.Module:
     """An attention with this rank's heads, or an MLP with its channels."""
 
     def mine(*stacked: Tensor) -> nn.Parameter:
@@ -107,7 +116,7 @@ def _cut(part: nn.Module, shape: Shape, rank: int, ranks: int) -> nn.Module:
         n_kv_heads=shape.n_kv_heads // ranks,
         d_ff=shape.d_ff // ranks,
     )
-    cut: Attention | SwiGLU | GELU
+    cut: Attention | SwiGLU | Ungated
     with torch.device("meta"), torch.no_grad():
         if isinstance(part, Attention):
             cut = Attention(small, part.rotary)
@@ -117,8 +126,8 @@ def _cut(part: nn.Module, shape: Shape, rank: int, ranks: int) -> nn.Module:
             cut = SwiGLU(small)
             cut.gate_up.weight = mine(*part.gate_up.weight.chunk(2))
         else:
-            assert isinstance(part, GELU)
-            cut = GELU(small)
+            assert isinstance(part, Ungated)
+            cut = type(part)(small)
             cut.up.weight = mine(part.up.weight)
         cut.out.weight = nn.Parameter(part.out.weight.chunk(ranks, dim=1)[rank].contiguous())
     return cut

@@ -86,7 +86,8 @@ def _where(conditions: Conditions) -> list[str]:
     return [
         f"recipe {conditions.recipe} ({conditions.recipe_digest}): "
         f"{plural(shape['n_layers'], 'layer')}, width {shape['d_model']}, "
-        f"{plural(shape['n_heads'], 'head')}, {shape['mlp']} {shape['d_ff']}, "
+        f"{plural(shape['n_heads'], 'head')}, {_kinds(shape.get('attention', 'softmax'))}, "
+        f"{_kinds(shape['mlp'])} {shape['d_ff']}, "
         f"sequences of {shape['seq_len']}, batch {shape['batch_size']}, "
         f"vocabulary {shape['vocab_size']}",
         f"computed with {conditions.computed}, engine {conditions.engine}, "
@@ -94,6 +95,11 @@ def _where(conditions: Conditions) -> list[str]:
         f"({conditions.device}), which copies {conditions.copy_speed / 1e9:.1f} GB/s",
         ", ".join(f"{name} {version}" for name, version in conditions.versions.items()),
     ]
+
+
+def _kinds(found: object) -> str:
+    """One kind of sublayer, or a pattern of them: `kda kda kda mla`."""
+    return " ".join(found) if isinstance(found, list | tuple) else str(found)
 
 
 def _table(title: str, names: Iterable[str], rows: Sequence[Sequence[str]]) -> Table:

@@ -226,11 +226,12 @@ def make_optimizers(model: Transformer, optim: Optim) -> list[torch.optim.Optimi
     a design adds are not, since decay would pull a design towards its own start.
 
     Muon (Jordan et al. 2024) takes the matrices inside of sublayers, as they lie: q, k and v are
-    one, and so are gate and up. Its updates are scaled by 0.2 sqrt(max(rows, columns)), to the size
-    that those of AdamW have (Liu et al. 2025, arXiv 2502.16982).
+    one, and so are gate and up; stacks of matrices are left to AdamW. Its updates are scaled by
+    0.2 sqrt(max(rows, columns)), to the size that those of AdamW have (Liu et al. 2025, arXiv
+    2502.16982).
     """
-    trunk = {n: p for n, p in model.shared_parameters().items() if p.ndim == 2}
-    hidden = [p for n, p in trunk.items() if n.startswith("sublayers")]
+    trunk = {n: p for n, p in model.shared_parameters().items() if p.ndim > 1}
+    hidden = [p for n, p in trunk.items() if n.startswith("sublayers") and p.ndim == 2]
     by_muon = hidden if optim.optimizer == "muon" else []
     taken = {id(parameter) for parameter in by_muon}
     decayed = [p for n, p in trunk.items() if not n.startswith("embed") and id(p) not in taken]

@@ -37,6 +37,9 @@ OTHER = {
     "model.d_head": "4",
     "model.d_ff": "24",
     "model.seq_len": "8",
+    "model.attention": "mla",
+    "model.d_latent": "12",
+    "model.positions": "none",
     "model.mlp": "gelu",
     "model.tie_embeddings": "yes",
     "model.rope_theta": "5e5",
@@ -89,18 +92,21 @@ OTHER = {
 FREE = {"name", "slope", "margin", "description", "variants", "ladder", "data.path"}
 FREE |= {"train.parallel", *(f"train.pipeline.{key}" for key in ("stages", "virtual", "schedule"))}
 
-# A source that reads the key, where the default one does not.
+NO_POSITIONS = "model.positions=none"
+
+# What reads the key, where the default does not.
 READ_BY = {
-    "data.val_path": "text",
-    "data.vocab_size": "nanogpt",
-    "data.dtype": "nanogpt",
+    "model.attention": (NO_POSITIONS,),
+    "model.d_latent": (NO_POSITIONS, "model.attention=mla"),
+    "data.val_path": ("data.source=text",),
+    **dict.fromkeys(["data.vocab_size", "data.dtype"], ("data.source=nanogpt",)),
     **dict.fromkeys(
         [f"data.{key}" for key in ("subset", "split", "val_split", "column", "rows", "streaming")],
-        "huggingface",
+        ("data.source=huggingface",),
     ),
-    **dict.fromkeys(["data.nodes", "data.hops"], "pointers"),
-    **dict.fromkeys(["data.degree", "data.length"], "permutations"),
-    **dict.fromkeys(["data.pairs", "data.keys", "data.values"], "recall"),
+    **dict.fromkeys(["data.nodes", "data.hops"], ("data.source=pointers",)),
+    **dict.fromkeys(["data.degree", "data.length"], ("data.source=permutations",)),
+    **dict.fromkeys(["data.pairs", "data.keys", "data.values"], ("data.source=recall",)),
 }
 
 
@@ -125,7 +131,14 @@ REFUSED = {
     "model.n_layers='2'": ("valid integer", "got '2'"),
     "model.tie_embeddings=1": ("valid boolean", "got 1"),
     "model.tie_embeddings='yes'": ("valid boolean", "got 'yes'"),
-    "model.mlp=relu": ("'swiglu' or 'gelu'", "got 'relu'"),
+    "model.mlp=relu": ("model.mlp", "unknown kind 'relu': did you mean 'relu2'?", "swiglu"),
+    "model.mlp=[gelu, 3]": ("unknown kind '3'", "gelu, relu2, swiglu"),
+    "model.attention=[]": ("at least one kind",),
+    "model.attention=mla": ("mla has no rotary positions", "positions to none"),
+    "model.d_latent=8": (
+        "d_latent is read with attention: mla, got attention: softmax",
+        "--set model.attention=mla",
+    ),
     "data.source=tex": ("'stdlib', 'text', 'nanogpt'", "got 'tex'"),
     "name=1": ("valid string", "got 1"),
     "model=3": ("section with keys", "got 3"),
@@ -425,10 +438,25 @@ def test_the_digest_does_not_see_how_equal_sizes_are_given(lab: str):
 
 def test_the_digest_sees_every_other_key(lab: str):
     for key in OTHER.keys() - FREE:
-        source = f"data.source={READ_BY.get(key, 'stdlib')}"
-        other = recipes.load(lab, [source, f"{key}={OTHER[key]}"])
+        reads = READ_BY.get(key, ())
+        other = recipes.load(lab, [*reads, f"{key}={OTHER[key]}"])
 
-        assert other.digest != recipes.load(lab, [source]).digest, key
+        assert other.digest != recipes.load(lab, reads).digest, key
+
+
+@pytest.mark.parametrize("pattern", ["[swiglu]", "[swiglu, swiglu]"])
+def test_the_digest_does_not_see_how_a_pattern_is_written(lab: str, pattern: str):
+    assert recipes.load(lab, [f"model.mlp={pattern}"]).digest == recipes.load(lab).digest
+
+
+def test_the_digest_sees_a_pattern_as_far_as_there_are_layers(lab: str):
+    found = {
+        text: recipes.load(lab, [f"model.mlp={text}"]).digest
+        for text in ("swiglu", "gelu", "[swiglu, gelu]", "[gelu, swiglu]", "[swiglu, gelu, gelu]")
+    }
+
+    assert found["[swiglu, gelu]"] == found.pop("[swiglu, gelu, gelu]")
+    assert len(set(found.values())) == 4
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from designs import DEFAULTS, SIMPLE, build, close, perturbed, tokens_of
 from torch import Tensor
 
 from attnres_cli.nn.generate import draw, generate
-from attnres_cli.nn.model import Cache, Transformer
+from attnres_cli.nn.model import Transformer
 from attnres_cli.nn.shape import Shape
 
 SHAPES = {
@@ -18,12 +18,20 @@ SHAPES = {
     "gelu": {"mlp": "gelu"},
     "tied": {"tie_embeddings": True},
     "grouped": {"n_kv_heads": 1},
+    "no positions": {"positions": "none"},
+    "mla": {"attention": "mla", "positions": "none", "d_latent": 12},
+    "patterns": {
+        "attention": ("softmax", "mla"),
+        "positions": "none",
+        "d_latent": 12,
+        "mlp": ("relu2", "gelu", "swiglu"),
+    },
 }
 
 
 def in_chunks(model: Transformer, tokens: Tensor, chunks: list[int]) -> Tensor:
     """Logits of all tokens, put in piece by piece."""
-    caches = [Cache(tokens.shape[1]) for _ in model.sublayers]
+    caches = model.caches(tokens.shape[1])
     return torch.cat(
         [model.head(model.hidden(part, caches)) for part in tokens.split(chunks, dim=1)], dim=1
     )

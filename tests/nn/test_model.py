@@ -26,6 +26,15 @@ SHAPES = {
     "tied": {"tie_embeddings": True},
     "grouped": {"n_kv_heads": 1},
     "wide heads": {"d_head": 12},
+    "relu2": {"mlp": "relu2"},
+    "no positions": {"positions": "none"},
+    "mla": {"attention": "mla", "positions": "none", "d_latent": 12},
+    "patterns": {
+        "attention": ("softmax", "mla"),
+        "positions": "none",
+        "d_latent": 12,
+        "mlp": ("relu2", "gelu", "swiglu"),
+    },
 }
 every_shape = pytest.mark.parametrize("changes", SHAPES.values(), ids=SHAPES)
 

@@ -65,6 +65,11 @@ def shapes(space: Space, sizes: Sequence[int], recipe: Shape) -> list[Trunk]:
     """The trunks of the space, of each size (parameters); for a listed ratio the nearest one. What
     is not searched, as the MLP's ratio may be, is the recipe's.
     """
+    if {*recipe.attentions, *recipe.mlps} - {"softmax", "swiglu", "gelu", "relu2"}:
+        raise UsageError(
+            "shapes are searched of softmax attention and dense MLPs, not of "
+            f"{', '.join(dict.fromkeys((*recipe.attentions, *recipe.mlps)))}"
+        )
     searched = space.trunk.get("mlp_ratio")
     ratios = searched.values if searched else (recipe.d_ff / recipe.d_model,)
     found = []
@@ -120,7 +125,7 @@ def _whole(dimension: Dimension | None, most: int) -> Iterator[int]:
 
 def _width(n_layers: int, share: float, params: float, ratio: float, recipe: Shape) -> float:
     """The d_model at which a trunk has the parameters; `share`: key-value heads over heads."""
-    products = 3 if recipe.mlp == "swiglu" else 2
+    products = 2 + recipe.mlps.count("swiglu") / recipe.n_layers
     squared = n_layers * (2 + 2 * share + products * ratio)
     linear = 2 * n_layers + 1 + recipe.vocab_size * (1 if recipe.tie_embeddings else 2)
     return (-linear + math.sqrt(linear**2 + 4 * squared * params)) / (2 * squared)

@@ -15,16 +15,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from attnres_cli.nn.generate import Cache
 from attnres_cli.nn.residual import Hidden
 from attnres_cli.nn.shape import Shape
+from attnres_cli.nn.trunk.kind import Kind
 from attnres_cli.nn.trunk.linear import Linear
 
 
-class Attention(nn.Module):
-    """Causal softmax attention, with fewer key-value heads than queries if the shape says so."""
+class Attention(Kind):
+    """Causal softmax attention, with fewer key-value heads than queries if the shape says so.
+    Without rotary positions it knows no others than that the past is the past.
+    """
 
-    def __init__(self, shape: Shape, rotary: Rotary) -> None:
+    def __init__(self, shape: Shape, rotary: Rotary | None) -> None:
         super().__init__()
         self.n_heads, self.n_kv_heads = shape.n_heads, shape.n_kv_heads
         self.d_head = shape.d_head
@@ -33,20 +35,63 @@ class Attention(nn.Module):
         self.qkv = Linear(shape.d_model, n_heads * shape.d_head)
         self.out = Linear(shape.n_heads * shape.d_head, shape.d_model)
 
-    def forward(self, h: Hidden, cache: Cache | None = None) -> Hidden:
+    def forward(self, h: Hidden, cache: KeysAndValues | None = None) -> Hidden:
         """(B, T, D) -> (B, T, D); with a cache, h follows the tokens that the cache has seen."""
-        start, time, mask = 0 if cache is None else cache.seen, h.shape[1], None
+        start = 0 if cache is None else cache.seen
         qkv = self.qkv(h).unflatten(-1, (-1, self.d_head))  # (B, T, H + 2K, d_head)
-        q, k, v = self.rotary(qkv, self.n_heads, self.n_kv_heads, start)
+        sizes = self.n_heads, self.n_kv_heads
+        if self.rotary is None:
+            q, k, v = qkv.transpose(1, 2).split((*sizes, self.n_kv_heads), dim=1)
+        else:
+            q, k, v = self.rotary(qkv, *sizes, start)
         if cache is not None:
             k, v = cache.extend(k, v)
-        if start and time > 1:  # torch's is_causal would count from the first key
-            mask = torch.ones(time, start + time, dtype=torch.bool, device=q.device).tril(start)
-        grouped = self.n_heads != self.n_kv_heads
-        y = F.scaled_dot_product_attention(
-            q, k, v, attn_mask=mask, is_causal=time > 1 and mask is None, enable_gqa=grouped
-        )
-        return self.out(y.transpose(1, 2).flatten(-2))
+        return self.out(attended(q, k, v, start).transpose(1, 2).flatten(-2))
+
+    def cache(self, length: int) -> KeysAndValues:
+        """Keys and values."""
+        return KeysAndValues(length)
+
+    def values(self, name: str, weights: Tensor) -> Tensor:
+        """Not the rows of queries and keys, which make scores."""
+        n_rows = (self.n_heads + self.n_kv_heads) * self.d_head
+        return weights[n_rows:] if name == "qkv.weight" else weights
+
+
+class KeysAndValues:
+    """Of one attention for the `seen` tokens so far, with room for `length`."""
+
+    def __init__(self, length: int) -> None:
+        self.length, self.seen = length, 0
+        self._kv: tuple[Tensor, Tensor] | None = None  # each (B, K, length, d_head)
+
+    def extend(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """All keys and values so far (B, K, S, d_head), the next ones (B, K, T, d_head) last."""
+        if self._kv is None:
+            size = (*k.shape[:2], self.length, k.shape[-1])
+            self._kv = k.new_empty(size), v.new_empty(size)
+        start, self.seen = self.seen, self.seen + k.shape[-2]
+        for kept, new in zip(self._kv, (k, v), strict=True):
+            kept[:, :, start : self.seen] = new
+        return self._kv[0][:, :, : self.seen], self._kv[1][:, :, : self.seen]
+
+
+def attended(q: Tensor, k: Tensor, v: Tensor, start: int, scale: float | None = None) -> Tensor:
+    """(B, H, T, d): what queries (B, H, T, d) take from values (B, K, S, d) by keys of as many
+    tokens, of which `start` are before them. Scores are scaled by 1 / sqrt(d) if by nothing else.
+    """
+    time, mask = q.shape[-2], None
+    if start and time > 1:  # torch's is_causal would count from the first key
+        mask = torch.ones(time, start + time, dtype=torch.bool, device=q.device).tril(start)
+    return F.scaled_dot_product_attention(
+        q,
+        k,
+        v,
+        attn_mask=mask,
+        is_causal=time > 1 and mask is None,
+        scale=scale,
+        enable_gqa=q.shape[1] != k.shape[1],
+    )
 
 
 class Rotary(nn.Module):

@@ -1,4 +1,5 @@
-"""The MLPs: out(silu(gate h) * up h) (Shazeer 2020, arXiv 2002.05202), and out(gelu(up h)).
+"""The dense MLPs: out(silu(gate h) * up h) (Shazeer 2020, arXiv 2002.05202), out(gelu(up h)), and
+out(relu(up h)^2) (So et al. 2021, arXiv 2109.08668).
 
 Letters: B batch, T time, D width.
 """
@@ -9,37 +10,50 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from attnres_cli.nn.residual import Hidden
 from attnres_cli.nn.shape import Shape
+from attnres_cli.nn.trunk.kind import Kind
 from attnres_cli.nn.trunk.linear import Linear
 
 
-class SwiGLU(nn.Module):
+class SwiGLU(Kind):
     """out(silu(gate h) * up h)."""
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
-        self.gate_up = Linear(shape.d_model, 2 * shape.d_ff)
-        self.out = Linear(shape.d_ff, shape.d_model)
+        self.gate_up = Linear(shape.d_model, 2 * shape.d_dense)
+        self.out = Linear(shape.d_dense, shape.d_model)
 
     def forward(self, h: Hidden) -> Hidden:
         """(B, T, D) -> (B, T, D)."""
         return self.out(gated(self.gate_up(h)))
 
 
-class GELU(nn.Module):
-    """out(gelu(up h))."""
+class Ungated(Kind):
+    """out(act(up h))."""
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
-        self.up = Linear(shape.d_model, shape.d_ff)
-        self.out = Linear(shape.d_ff, shape.d_model)
+        self.up = Linear(shape.d_model, shape.d_dense)
+        self.out = Linear(shape.d_dense, shape.d_model)
+
+
+class GELU(Ungated):
+    """out(gelu(up h))."""
 
     def forward(self, h: Hidden) -> Hidden:
         """(B, T, D) -> (B, T, D)."""
         return self.out(F.gelu(self.up(h)))
+
+
+class ReLU2(Ungated):
+    """out(relu(up h)^2)."""
+
+    def forward(self, h: Hidden) -> Hidden:
+        """(B, T, D) -> (B, T, D)."""
+        return self.out(F.relu(self.up(h)).square())
 
 
 def gated(gate_up: Tensor) -> Tensor:

@@ -1,0 +1,27 @@
+"""Every kind of attention and MLP by its name in a recipe; nn/shape.py has their counts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from attnres_cli.nn.shape import Shape
+from attnres_cli.nn.trunk.attention import Attention, Rotary
+from attnres_cli.nn.trunk.kind import Kind
+from attnres_cli.nn.trunk.mla import MLA
+from attnres_cli.nn.trunk.mlp import GELU, ReLU2, SwiGLU
+
+MLPS: dict[str, Callable[[Shape], Kind]] = {"swiglu": SwiGLU, "gelu": GELU, "relu2": ReLU2}
+
+ATTENTIONS: dict[str, Callable[[Shape, Rotary | None], Kind]] = {
+    "softmax": Attention,
+    "mla": lambda shape, _: MLA(shape),
+}
+"""The rotary positions are those of all layers; None: there are no positions."""
+
+
+def sublayers(shape: Shape) -> Iterator[Kind]:
+    """The attention and the MLP of every layer, in turn."""
+    rotary = Rotary(shape) if shape.positions == "rope" else None
+    for attention, mlp in zip(shape.attentions, shape.mlps, strict=True):
+        yield ATTENTIONS[attention](shape, rotary)
+        yield MLPS[mlp](shape)
