@@ -1,0 +1,129 @@
+"""The page on Hugging Face's transformers: a stock model whose layers a design drives."""
+
+from __future__ import annotations
+
+import copy
+import re
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from attnres_cli.nn.residual import registry
+
+transformers = pytest.importorskip("transformers")
+
+PAGE = Path(__file__).parent.parent / "docs" / "huggingface.md"
+SIZES = {
+    "vocab_size": 97, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 3,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64,
+    "pad_token_id": None,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def drive() -> Callable[..., Any]:
+    """The page's function, which its code has run with by then."""
+    (code,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.S)[-1:]
+    names: dict[str, Any] = {}
+    exec(code, names)
+    return names["drive"]
+
+
+@pytest.fixture
+def tokens() -> Tensor:
+    return torch.randint(97, (3, 12), generator=torch.Generator().manual_seed(0))
+
+
+@pytest.fixture
+def mask(tokens: Tensor) -> Tensor:
+    """Of a batch whose first row has five tokens less, on the left."""
+    mask = torch.ones_like(tokens)
+    mask[0, :5] = 0
+    return mask
+
+
+def stock(family: str, dtype: torch.dtype = torch.float32) -> Any:
+    torch.manual_seed(0)
+    config = getattr(transformers, f"{family}Config")(**SIZES)
+    return getattr(transformers, f"{family}ForCausalLM")(config).to(dtype).eval()
+
+
+def rows(model: Any, tokens: Tensor, **given: object) -> Tensor:
+    return model.generate(tokens, max_new_tokens=6, do_sample=False, **given)
+
+
+@pytest.mark.parametrize("family", ["Llama", "Mistral", "Qwen2", "Qwen3"])
+@pytest.mark.parametrize(("dtype", "least"), [(torch.float32, 1e-6), (torch.float64, 1e-12)])
+def test_standard_is_the_stock_model(
+    drive: Callable[..., Any],
+    family: str,
+    dtype: torch.dtype,
+    least: float,
+    tokens: Tensor,
+    mask: Tensor,
+):
+    original = stock(family, dtype)
+    driven = drive(copy.deepcopy(original), "standard")
+
+    with torch.no_grad():
+        expected = original(tokens, attention_mask=mask, labels=tokens)
+        found = driven(tokens, attention_mask=mask, labels=tokens)
+
+    assert (found.logits - expected.logits).abs().max() <= least
+    assert found.loss == pytest.approx(expected.loss.item(), abs=least)
+    assert torch.equal(
+        rows(driven, tokens, attention_mask=mask), rows(original, tokens, attention_mask=mask)
+    )
+
+
+@pytest.mark.parametrize("name", registry())
+def test_every_design_learns_and_generates_with_the_cache(
+    drive: Callable[..., Any], name: str, tokens: Tensor, mask: Tensor
+):
+    model = drive(stock("Llama"), name).train()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+
+    losses = [step.item() for step in steps(model, optimizer, tokens)]
+
+    assert all(parameter.grad is not None for parameter in model.parameters())
+    assert losses[-1] < losses[0] - 0.5
+    model.eval()
+    assert torch.equal(
+        rows(model, tokens, attention_mask=mask),
+        rows(model, tokens, attention_mask=mask, use_cache=False),
+    )
+    with torch.no_grad():
+        padded = model(tokens, attention_mask=mask).logits[0, 5:]
+        alone = model(tokens[:1, 5:]).logits[0]
+    torch.testing.assert_close(padded, alone, rtol=0, atol=1e-4)
+
+
+def steps(model: Any, optimizer: torch.optim.Optimizer, tokens: Tensor) -> Iterator[Tensor]:
+    """The losses of ten steps on one batch."""
+    for _ in range(10):
+        optimizer.zero_grad()
+        loss = model(tokens, labels=tokens).loss
+        loss.backward()
+        optimizer.step()
+        yield loss
+
+
+def test_what_the_page_says_is_lost_is_lost(drive: Callable[..., Any], tokens: Tensor):
+    model = drive(stock("Llama"), "attnres").train()
+    calls = []
+    model.model.layers[0].layers[0].mlp.register_forward_hook(lambda *_: calls.append(1))
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # version 6 has another name for it
+        model.gradient_checkpointing_enable()
+    found = model(tokens, labels=tokens, output_hidden_states=True)
+    found.loss.backward()
+
+    assert not found.hidden_states
+    assert len(calls) == 1
+    assert "model.layers.0.layers.2.mlp.up_proj.weight" in model.state_dict()
