@@ -87,7 +87,7 @@ def _refuse_unread(section: Section, choice: str, chosen: Collection[str], by: R
 
 
 _READ_BY_MODEL: dict[str, Readers] = {
-    "attention": {"softmax": ("n_kv_heads",), "mla": ("d_latent",)},
+    "attention": {"softmax": ("n_kv_heads", "qk_norm"), "mla": ("d_latent",)},
     "positions": {"rope": ("rope_theta",)},
 }
 
@@ -124,6 +124,8 @@ class Model(Section):
     positions: Positions = "rope"
     mlp: Annotated[Mlp | tuple[Mlp, ...], _kinds(get_args(Mlp))] = "swiglu"
     tie_embeddings: bool = False
+    qk_norm: bool = False  # of each head's queries and keys
+    softcap: Annotated[float, Field(gt=0)] | None = None  # of logits: softcap tanh(logit / softcap)
     rope_theta: Annotated[float, Field(gt=1)] = 10_000.0
     norm_eps: Annotated[float, Field(gt=0)] = 1e-6
 
@@ -153,6 +155,11 @@ class Model(Section):
             "d_latent": 4 * d_head if "mla" in self.attention else 0,
         }
         return Shape(**(found | self.model_dump(exclude_none=True)), vocab_size=vocab_size)
+
+    def active(self, n_params: int) -> int:
+        """Of a model's parameters those that a token uses: not of experts it is not routed to."""
+        shape = self.shape(vocab_size=1)
+        return n_params - shape.n_params() + shape.n_active_params()
 
 
 TEXTS = ("stdlib", "text", "huggingface")

@@ -22,6 +22,11 @@ def next_token_loss(logits: Tensor, targets: Tensor) -> Tensor:
     return F.cross_entropy(wide, targets.flatten())
 
 
+def capped(logits: Tensor, cap: float | None) -> Tensor:
+    """Logits as cap tanh(logits / cap), in float32 or wider (Gemma 2, arXiv 2408.00118)."""
+    return logits if cap is None else cap * torch.tanh(logits.to(_wide(logits)) / cap)
+
+
 def n_chunks(tokens: Tensor, vocab_size: int) -> int:
     """Parts that the logits of these tokens are made in, in float32: of MOST_LOGITS bytes each, or
     on a CPU, where they are not fused with what is around them, of MOST_ON_CPU and 128 tokens or
@@ -33,9 +38,11 @@ def n_chunks(tokens: Tensor, vocab_size: int) -> int:
     return -(-4 * tokens.numel() * vocab_size // most)
 
 
-def chunked_loss(hidden: Tensor, weight: Tensor, targets: Tensor, n_chunks: int) -> Tensor:
-    """Mean cross-entropy of the logits `hidden @ weight.T`, a part of the tokens at a time, from
-    hidden (B, T, D), weight (V, D) and targets (B, T).
+def chunked_loss(
+    hidden: Tensor, weight: Tensor, targets: Tensor, n_chunks: int, cap: float | None = None
+) -> Tensor:
+    """Mean cross-entropy of the logits `hidden @ weight.T`, `capped`, a part of the tokens at a
+    time, from hidden (B, T, D), weight (V, D) and targets (B, T).
 
     Where autograd is recording, a part's gradients are made while its logits are there, and not
     computed again: the same arithmetic as of all at once, in the memory of one part.
@@ -43,33 +50,39 @@ def chunked_loss(hidden: Tensor, weight: Tensor, targets: Tensor, n_chunks: int)
     hidden, targets = hidden.flatten(0, -2), targets.flatten()
     size = -(-len(targets) // n_chunks)
     if torch.is_grad_enabled():
-        return _ChunkedLoss.apply(hidden, weight, targets, size)  # type: ignore[no-untyped-call]
+        return _ChunkedLoss.apply(hidden, weight, targets, size, cap)  # type: ignore[no-untyped-call]
     total = torch.zeros((), dtype=_wide(weight), device=hidden.device)
     for h, t in zip(hidden.split(size), targets.split(size), strict=True):
-        log_p = F.linear(h, weight).to(total.dtype).log_softmax(dim=-1)
+        logits = F.linear(h, weight).to(total.dtype)
+        log_p = capped(logits, cap).log_softmax(dim=-1)
         total -= log_p.gather(1, t[:, None]).sum()
     return total / len(targets)
 
 
 class _ChunkedLoss(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, size: int) -> Tensor:
+    def forward(
+        ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, size: int, cap: float | None
+    ) -> Tensor:
         wide = _wide(weight)
         total = torch.zeros((), dtype=wide, device=hidden.device)
         to_weight = torch.zeros_like(weight, dtype=wide)
         to_hidden, narrow = [], weight
         for h, t in zip(hidden.split(size), targets.split(size), strict=True):
             logits = F.linear(h, weight)  # in autocast's type, where there is one
-            log_p = logits.to(wide).log_softmax(dim=-1)
+            log_p = capped(logits.to(wide), cap).log_softmax(dim=-1)
             at = t[:, None]
             total -= log_p.gather(1, at).sum()
             slope = log_p.exp_().scatter_add_(1, at, torch.full_like(at, -1, dtype=wide))
+            if cap is not None:
+                slope *= 1 - torch.tanh(logits.to(wide) / cap).square()
             slope, narrow = slope.to(logits.dtype), narrow.to(logits.dtype)
             to_hidden.append((slope @ narrow).to(hidden.dtype))
             if slope.dtype is wide:
                 to_weight.addmm_(slope.t(), h)
             else:
                 to_weight += slope.t() @ h.to(slope.dtype)
+        ctx.cap = cap
         ctx.save_for_backward(
             hidden, weight, targets, torch.cat(to_hidden), to_weight.to(weight.dtype)
         )
@@ -80,14 +93,11 @@ class _ChunkedLoss(torch.autograd.Function):
         hidden, weight, targets, to_hidden, to_weight = ctx.saved_tensors
         (slope,) = gradients
         if torch.is_grad_enabled():  # create_graph=True: these gradients have gradients
-            loss = next_token_loss(F.linear(hidden, weight), targets)
-            return (
-                *torch.autograd.grad(loss, (hidden, weight), slope, create_graph=True),
-                None,
-                None,
-            )
+            loss = next_token_loss(capped(F.linear(hidden, weight), ctx.cap), targets)
+            found = torch.autograd.grad(loss, (hidden, weight), slope, create_graph=True)
+            return *found, None, None, None
         slope = slope / len(targets)
-        return to_hidden * slope, to_weight * slope, None, None
+        return to_hidden * slope, to_weight * slope, None, None, None
 
 
 def _wide(x: Tensor) -> torch.dtype:

@@ -20,7 +20,7 @@ from attnres_cli.errors import VariantError
 from attnres_cli.files import sha256
 from attnres_cli.nn import code
 from attnres_cli.nn import generate as generation
-from attnres_cli.nn.loss import chunked_loss, n_chunks, next_token_loss
+from attnres_cli.nn.loss import capped, chunked_loss, n_chunks, next_token_loss
 from attnres_cli.nn.residual import PLUGINS, Hidden, Norms, Residual, add_plugin, registry
 from attnres_cli.nn.shape import Shape
 from attnres_cli.nn.trunk import kinds
@@ -53,6 +53,18 @@ class Sublayer(nn.Sequential):
         return h
 
 
+class Head(Linear):
+    """Logits of what the output norm gives, capped if the shape says so."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__(shape.d_model, shape.vocab_size)
+        self.cap = shape.softcap
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(..., D) -> (..., vocab_size)."""
+        return capped(super().forward(x), self.cap)
+
+
 class Transformer(nn.Module):
     """Embedding, 2 n_layers sublayers around a residual design, output norm, head.
 
@@ -69,7 +81,7 @@ class Transformer(nn.Module):
         self.sublayers = nn.ModuleList(_with_norms(part, residual.norms, shape) for part in parts)
         self.residual = residual
         self.norm = RMSNorm(shape.d_model, eps=shape.norm_eps)
-        self.head: nn.Linear = Linear(shape.d_model, shape.vocab_size)
+        self.head: nn.Linear = Head(shape)
         if shape.tie_embeddings:
             self.head.weight = self.embed.weight
         # x has unit variance either way. With small embeddings the eps of the norms, and not the
@@ -90,7 +102,7 @@ class Transformer(nn.Module):
         n_parts = n_chunks(targets, self.shape.vocab_size)
         if n_parts == 1:
             return next_token_loss(self.head(hidden), targets)
-        return chunked_loss(hidden, self.head.weight, targets, n_parts)
+        return chunked_loss(hidden, self.head.weight, targets, n_parts, self.shape.softcap)
 
     def hidden(self, tokens: Tensor, caches: Sequence[object] = ()) -> Hidden:
         """What the head sees (B, T, D), from tokens (B, T).

@@ -36,13 +36,16 @@ class Shape:
     norm_eps: float = 1e-6
     attention: Attention | tuple[Attention, ...] = "softmax"
     positions: Positions = "rope"
+    qk_norm: bool = False
+    softcap: float | None = None
     d_latent: int = 0
     n_experts: int = 0
     top_k: int = 0
     n_shared_experts: int = 0
 
     LATER: ClassVar[tuple[str, ...]] = (
-        "attention", "positions", "d_latent", "n_experts", "top_k", "n_shared_experts",
+        "attention", "positions", "qk_norm", "softcap", "d_latent",
+        "n_experts", "top_k", "n_shared_experts",
     )  # fmt: skip
     """Fields newer than some studies: at their defaults a recipe's digest does not see them."""
 
@@ -147,7 +150,8 @@ def dense(weights: int, beside: int = 0, flops: int = 0) -> Count:
 def _softmax(shape: Shape) -> Count:
     heads = 2 * shape.n_heads + 2 * shape.n_kv_heads
     scores = 4 * shape.seq_len * shape.n_heads * shape.d_head
-    return dense(shape.d_model * shape.d_head * heads, flops=scores)
+    gains = 2 * shape.d_head if shape.qk_norm else 0
+    return dense(shape.d_model * shape.d_head * heads, beside=gains, flops=scores)
 
 
 def _mla(shape: Shape) -> Count:

@@ -122,6 +122,7 @@ def _cut(part: Kind, shape: Shape, rank: int, ranks: int) -> nn.Module:
             cut = Attention(small, part.rotary)
             sizes = [n * part.d_head for n in (part.n_heads, part.n_kv_heads, part.n_kv_heads)]
             cut.qkv.weight = mine(*part.qkv.weight.split(sizes))
+            cut.norms = part.norms  # one gain for all heads
         elif isinstance(part, SwiGLU):
             cut = SwiGLU(small)
             cut.gate_up.weight = mine(*part.gate_up.weight.chunk(2))

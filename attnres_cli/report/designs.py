@@ -9,6 +9,7 @@ from attnres_cli.config import recipe as recipes
 from attnres_cli.config import shipped
 from attnres_cli.nn import design_page
 from attnres_cli.nn.design_page import Description, Finding
+from attnres_cli.report.plans import params
 from attnres_cli.report.table import Cell, Column, Report, Table
 from attnres_cli.verdict.format import plural
 
@@ -157,8 +158,8 @@ def recipe_of(name: str, overrides: Sequence[str]) -> Report:
     if overrides:
         text.append("with " + " ".join(f"--set {override}" for override in overrides))
     text.append(
-        f"\ndigest {loaded.digest}: {shape.n_params():,} parameters of the trunk with 256 byte "
-        f"tokens (d_ff {shape.d_ff}, d_head {shape.d_head}); "
+        f"\ndigest {loaded.digest}: {params(shape.n_params(), loaded)} parameters of the trunk "
+        f"with 256 byte tokens (d_ff {shape.d_ff}, d_head {shape.d_head}); "
         f"{plural(f'{loaded.steps:,}', 'step')} of {loaded.tokens_per_step:,} tokens, {tokens:,} "
         f"in all; {3 * shape.flops_per_token() * tokens:.3g} training FLOPs per run of standard"
     )

@@ -39,7 +39,7 @@ def plan_of(plan: Plan, title: str = "") -> Report:
         left = f"{to_train.count(variant)} of {len(arms) * len(plan.seeds)}"
         own = [f"{mine[0]} to {mine[-1]}" if len(arms) > 1 else mine[0]] * has_own
         memory = "-" if arm.memory is None else megabytes(arm.memory.peak)
-        sizes = [f"{arm.n_params:,}", f"{arm.flops_per_token:.3g}", memory]
+        sizes = [params(arm.n_params, plan.recipe_of(arm)), f"{arm.flops_per_token:.3g}", memory]
         rows.append([variant, *own, *sizes, speed, left])
     table = Table("", [*columns, *map(Column, names)], rows)
     records = [_record(arm, plan) for arm in plan.arms]
@@ -78,6 +78,7 @@ def _record(arm: Arm, plan: Plan) -> dict[str, Any]:
         "its_own": _own(arm, plan),
         "recipe_digest": plan.recipe_of(arm).digest,
         "n_params": arm.n_params,
+        "n_active_params": plan.recipe_of(arm).model.active(arm.n_params),
         "flops_per_token": arm.flops_per_token,
         "memory_bytes": arm.memory and arm.memory.peak,
         "weights_bytes": arm.memory and arm.memory.weights,
@@ -113,6 +114,12 @@ def _document(plan: Plan, title: str) -> dict[str, Any]:
         "checkpoint_bytes": plan.checkpoint_bytes,
         "seconds": plan.seconds,
     }
+
+
+def params(n_params: int, recipe: Recipe) -> str:
+    """Parameters of a model, and how many of them a token uses where those are not all."""
+    active = recipe.model.active(n_params)
+    return f"{n_params:,}" + (f" ({active:,} active)" if active < n_params else "")
 
 
 def _own(arm: Arm, plan: Plan) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 from attnres_cli.records.listed import Listed, as_records
 from attnres_cli.records.merged import Fate, Merged
 from attnres_cli.records.run import Point, RunRecord, RunResult, Standing, Status, Verification
+from attnres_cli.report.plans import params
 from attnres_cli.report.probes import probe_tables
 from attnres_cli.report.table import Cell, Column, Kind, Report, Style, Table
 from attnres_cli.verdict.codes import shown
@@ -159,7 +160,7 @@ def _facts(line: Listed) -> list[tuple[str, str]]:
         found += [
             ("validation loss", f"{number(result.val_loss)}, at first {result.initial_loss:.4f}"),
             ("tokens", f"{result.tokens:,}"),
-            ("parameters", f"{result.n_params:,}"),
+            ("parameters", params(result.n_params, line.recipe)),
             ("training FLOPs", f"{result.flops_per_token:,} per token"),
             ("speed", speed_text(result)),
             ("time", f"{duration(result.train_s)}, {1000 * result.step_s:.1f} ms per step"),

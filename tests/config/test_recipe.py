@@ -40,6 +40,8 @@ OTHER = {
     "model.attention": "mla",
     "model.d_latent": "12",
     "model.positions": "none",
+    "model.qk_norm": "yes",
+    "model.softcap": "15",
     "model.mlp": "gelu",
     "model.tie_embeddings": "yes",
     "model.rope_theta": "5e5",
@@ -135,6 +137,7 @@ REFUSED = {
     "model.mlp=[gelu, 3]": ("unknown kind '3'", "gelu, relu2, swiglu"),
     "model.attention=[]": ("at least one kind",),
     "model.attention=mla": ("mla has no rotary positions", "positions to none"),
+    "model.softcap=0": ("greater than 0",),
     "model.d_latent=8": (
         "d_latent is read with attention: mla, got attention: softmax",
         "--set model.attention=mla",

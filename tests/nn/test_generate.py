@@ -19,6 +19,7 @@ SHAPES = {
     "tied": {"tie_embeddings": True},
     "grouped": {"n_kv_heads": 1},
     "no positions": {"positions": "none"},
+    "normed and capped": {"qk_norm": True, "n_kv_heads": 1, "softcap": 15.0},
     "mla": {"attention": "mla", "positions": "none", "d_latent": 12},
     "patterns": {
         "attention": ("softmax", "mla"),

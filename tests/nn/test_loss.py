@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 import torch
 from designs import build
@@ -27,12 +29,17 @@ def gradients(loss: Tensor, hidden: Tensor, weight: Tensor) -> tuple[Tensor, Ten
     return torch.autograd.grad(3 * loss, (hidden, weight))
 
 
-@pytest.mark.parametrize("n_chunks", [1, 3, 4, 30])  # 30 tokens: the last of 4 parts is smaller
-def test_loss_and_gradients_in_parts_are_those_of_all_at_once(n_chunks: int):
-    hidden, weight, targets = drawn()
-    expected = next_token_loss(hidden @ weight.t(), targets)
+CAPS = pytest.mark.parametrize("cap", [None, 3.0])
 
-    loss = chunked_loss(hidden, weight, targets, n_chunks)
+
+@CAPS
+@pytest.mark.parametrize("n_chunks", [1, 3, 4, 30])  # 30 tokens: the last of 4 parts is smaller
+def test_loss_and_gradients_in_parts_are_those_of_all_at_once(n_chunks: int, cap: float | None):
+    hidden, weight, targets = drawn()
+    logits = hidden @ weight.t()
+    expected = next_token_loss(logits if cap is None else cap * torch.tanh(logits / cap), targets)
+
+    loss = chunked_loss(hidden, weight, targets, n_chunks, cap)
 
     torch.testing.assert_close(loss, expected, rtol=1e-14, atol=0)
     for mine, theirs in zip(
@@ -41,25 +48,32 @@ def test_loss_and_gradients_in_parts_are_those_of_all_at_once(n_chunks: int):
         torch.testing.assert_close(mine, theirs, rtol=1e-12, atol=1e-14)
 
 
-def test_gradients_in_parts_are_those_of_finite_differences():
+@CAPS
+def test_gradients_in_parts_are_those_of_finite_differences(cap: float | None):
     hidden, weight, targets = drawn()
 
-    assert torch.autograd.gradcheck(lambda h, w: chunked_loss(h, w, targets, 4), (hidden, weight))
+    assert torch.autograd.gradcheck(
+        lambda h, w: chunked_loss(h, w, targets, 4, cap), (hidden, weight)
+    )
 
 
-def test_without_gradients_the_loss_is_the_same():
+@CAPS
+def test_without_gradients_the_loss_is_the_same(cap: float | None):
     hidden, weight, targets = drawn()
-    expected = chunked_loss(hidden, weight, targets, 4)
+    expected = chunked_loss(hidden, weight, targets, 4, cap)
 
     with torch.no_grad():
-        assert torch.equal(chunked_loss(hidden, weight, targets, 4), expected)
+        assert torch.equal(chunked_loss(hidden, weight, targets, 4, cap), expected)
 
 
-def test_second_derivatives_in_parts_are_those_of_finite_differences():
+@CAPS
+def test_second_derivatives_in_parts_are_those_of_finite_differences(cap: float | None):
     hidden, weight, targets = drawn()
     few = (hidden[:, :2].detach().requires_grad_(), weight[:7].detach().requires_grad_())
 
-    assert torch.autograd.gradgradcheck(lambda h, w: chunked_loss(h, w, targets[:, :2] % 7, 2), few)
+    assert torch.autograd.gradgradcheck(
+        lambda h, w: chunked_loss(h, w, targets[:, :2] % 7, 2, cap), few
+    )
 
 
 def test_parts_are_small_on_a_cpu_and_none_is_of_less_than_128_tokens():
@@ -88,10 +102,11 @@ def test_in_bfloat16_it_is_as_near_to_float64_as_all_at_once():
         assert mine < max(1.5 * theirs, 5e-3)
 
 
+@CAPS
 def test_the_model_takes_it_where_the_logits_are_large(
-    tiny_shape: Shape, monkeypatch: pytest.MonkeyPatch
+    cap: float | None, tiny_shape: Shape, monkeypatch: pytest.MonkeyPatch
 ):
-    trunk = build("attnres", tiny_shape).double()
+    trunk = build("attnres", dataclasses.replace(tiny_shape, softcap=cap)).double()
     init_weights(trunk, seed=0)
     tokens = torch.randint(tiny_shape.vocab_size, (2, tiny_shape.seq_len))
     targets = tokens.roll(-1, dims=1)
@@ -101,9 +116,9 @@ def test_the_model_takes_it_where_the_logits_are_large(
     trunk.zero_grad()
     parts: list[int] = []
 
-    def spy(hidden: Tensor, weight: Tensor, targets: Tensor, n_chunks: int) -> Tensor:
+    def spy(h: Tensor, weight: Tensor, targets: Tensor, n_chunks: int, cap: float | None) -> Tensor:
         parts.append(n_chunks)
-        return chunked_loss(hidden, weight, targets, n_chunks)
+        return chunked_loss(h, weight, targets, n_chunks, cap)
 
     monkeypatch.setattr(model, "n_chunks", lambda *_: 4)  # five tokens, and one
     monkeypatch.setattr(model, "chunked_loss", spy)

@@ -28,6 +28,7 @@ SHAPES = {
     "wide heads": {"d_head": 12},
     "relu2": {"mlp": "relu2"},
     "no positions": {"positions": "none"},
+    "normed and capped": {"qk_norm": True, "n_kv_heads": 1, "softcap": 15.0},
     "mla": {"attention": "mla", "positions": "none", "d_latent": 12},
     "patterns": {
         "attention": ("softmax", "mla"),

@@ -24,9 +24,9 @@ def model(spec: str, shape: Shape = SHAPE) -> Transformer:
     return made.double().eval()
 
 
-@pytest.mark.parametrize("mlp", ["swiglu", "gelu"])
+@pytest.mark.parametrize("mlp", ["swiglu", "gelu", "relu2"])
 def test_parts_of_heads_and_channels_add_up(mlp: str):
-    shape = replace(SHAPE, mlp=mlp)
+    shape = replace(SHAPE, mlp=mlp, qk_norm=mlp == "relu2")
     x = torch.randn(2, 16, 32, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     for f in model("standard", shape).sublayers:
         part = f[1]
@@ -41,6 +41,13 @@ def test_parts_of_heads_and_channels_add_up(mlp: str):
 def test_what_cannot_be_shared_evenly_is_refused():
     with pytest.raises(ValueError, match=r"3 ranks do not divide n_heads 4, n_kv_heads 2$"):
         shard(model("standard"), 0, 3)
+
+
+def test_kinds_that_have_no_parts_are_refused():
+    shape = replace(SHAPE, attention=("softmax", "mla"), positions="none", d_latent=8)
+
+    with pytest.raises(ValueError, match="sublayers of mla have no parts for ranks"):
+        shard(model("standard", shape), 0, 2)
 
 
 @pytest.mark.parametrize(

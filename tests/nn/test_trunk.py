@@ -14,7 +14,7 @@ from torch.autograd import gradcheck, gradgradcheck
 
 from attnres_cli.nn.shape import Shape
 from attnres_cli.nn.trunk.attention import Attention, Rotary, turned
-from attnres_cli.nn.trunk.mlp import gated
+from attnres_cli.nn.trunk.mlp import ReLU2, gated
 from attnres_cli.nn.trunk.norm import RMSNorm, rms_norm
 
 B, T, H, K, D = 2, 5, 4, 2, 6
@@ -162,6 +162,33 @@ def test_grouped_keys_of_all_heads_are_those_of_plain_attention(tiny_shape: Shap
     h = torch.randn(2, 8, 16)
 
     torch.testing.assert_close(few(h), many(h))
+
+
+def test_normed_queries_and_keys_are_those_of_the_plain_formula(tiny_shape: Shape):
+    shape = dataclasses.replace(tiny_shape, qk_norm=True, positions="none", n_kv_heads=1)
+    attention = Attention(shape, None).double()
+    for norm in attention.norms:
+        torch.nn.init.normal_(norm.weight)
+    h = torch.randn(2, 8, 16, dtype=torch.float64)
+    q, k, v = attention.qkv(h).unflatten(-1, (4, 8)).split((2, 1, 1), dim=-2)
+    q, k = (
+        norm.weight * x / x.square().mean(-1, keepdim=True).sqrt()
+        for norm, x in zip(attention.norms, (q, k), strict=True)
+    )
+    p = torch.einsum("bthd,bsd->bhts", q, k[:, :, 0]) / 8**0.5
+    p = p.masked_fill(torch.ones(8, 8, dtype=torch.bool).triu(1), -torch.inf).softmax(-1)
+
+    expected = attention.out(torch.einsum("bhts,bsd->bthd", p, v[:, :, 0]).flatten(-2))
+
+    torch.testing.assert_close(attention(h), expected, rtol=1e-9, atol=1e-12)
+
+
+def test_squared_relu_is_the_plain_formula(tiny_shape: Shape):
+    mlp = ReLU2(tiny_shape).double()
+    h = torch.randn(2, 8, 16, dtype=torch.float64, requires_grad=True)
+
+    torch.testing.assert_close(mlp(h), (h @ mlp.up.weight.T).clamp(min=0) ** 2 @ mlp.out.weight.T)
+    assert gradcheck(mlp, [h])
 
 
 def test_scores_depend_on_the_distance_alone(tiny_shape: Shape):

@@ -1,10 +1,12 @@
 """Attention: y = out(softmax(q k' / sqrt(d_head)) v), each token over itself and those before it.
 
 Queries and keys are turned by their positions: with halves (a, b) of a head and angles t theta_j,
-theta_j = base^(-2 j / d_head), (a, b) -> (a cos - b sin, a sin + b cos).
+theta_j = base^(-2 j / d_head), (a, b) -> (a cos - b sin, a sin + b cos). With qk_norm each head
+of q and k is normalised before, with one learned gain for all heads.
 Letters: B batch, T time, D width, H heads, K key-value heads, S time so far.
 Source: Vaswani et al. 2017 (arXiv 1706.03762); Su et al. 2021 (arXiv 2104.09864); fewer key-value
-heads, Ainslie et al. 2023 (arXiv 2305.13245).
+heads, Ainslie et al. 2023 (arXiv 2305.13245); norms of queries and keys, Dehghani et al. 2023
+(arXiv 2302.05442), with RMSNorm over each head as in Qwen3 (arXiv 2505.09388).
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from attnres_cli.nn.residual import Hidden
 from attnres_cli.nn.shape import Shape
 from attnres_cli.nn.trunk.kind import Kind
 from attnres_cli.nn.trunk.linear import Linear
+from attnres_cli.nn.trunk.norm import RMSNorm
 
 
 class Attention(Kind):
@@ -34,12 +37,20 @@ class Attention(Kind):
         n_heads = shape.n_heads + 2 * shape.n_kv_heads
         self.qkv = Linear(shape.d_model, n_heads * shape.d_head)
         self.out = Linear(shape.n_heads * shape.d_head, shape.d_model)
+        self.norms: nn.ModuleList | None = None
+        if shape.qk_norm:  # of queries, of keys
+            norms = (RMSNorm(shape.d_head, eps=shape.norm_eps) for _ in range(2))
+            self.norms = nn.ModuleList(norms)
 
     def forward(self, h: Hidden, cache: KeysAndValues | None = None) -> Hidden:
         """(B, T, D) -> (B, T, D); with a cache, h follows the tokens that the cache has seen."""
         start = 0 if cache is None else cache.seen
         qkv = self.qkv(h).unflatten(-1, (-1, self.d_head))  # (B, T, H + 2K, d_head)
         sizes = self.n_heads, self.n_kv_heads
+        if self.norms is not None:
+            parts = qkv.split((*sizes, self.n_kv_heads), dim=-2)
+            normed = [norm(x).to(x.dtype) for norm, x in zip(self.norms, parts, strict=False)]
+            qkv = torch.cat((*normed, parts[-1]), dim=-2)
         if self.rotary is None:
             q, k, v = qkv.transpose(1, 2).split((*sizes, self.n_kv_heads), dim=1)
         else:
