@@ -88,6 +88,7 @@ def _refuse_unread(section: Section, choice: str, chosen: Collection[str], by: R
 
 _READ_BY_MODEL: dict[str, Readers] = {
     "attention": {"softmax": ("n_kv_heads", "qk_norm"), "mla": ("d_latent",)},
+    "mlp": {"moe": ("n_experts", "top_k", "n_shared_experts")},
     "positions": {"rope": ("rope_theta",)},
 }
 
@@ -117,12 +118,15 @@ class Model(Section):
     n_heads: Size
     n_kv_heads: Size | None = None  # None: n_heads
     d_head: Size | None = None  # None: d_model / n_heads
-    d_ff: Size | None = None  # None: 8/3 d_model for swiglu, 4 d_model without a gate
+    d_ff: Size | None = None  # None: 8/3 d_model over a token's experts, 4 d_model without a gate
     seq_len: Size
     attention: Annotated[Attention | tuple[Attention, ...], _kinds(get_args(Attention))] = "softmax"
     d_latent: Size | None = None  # None: 4 d_head, as DeepSeek-V2's
     positions: Positions = "rope"
     mlp: Annotated[Mlp | tuple[Mlp, ...], _kinds(get_args(Mlp))] = "swiglu"
+    n_experts: Size | None = None  # of one layer, beside the shared ones; None: 8
+    top_k: Size | None = None  # of them that a token uses; None: 2
+    n_shared_experts: Annotated[int | None, Field(ge=0, le=2**24)] = None  # None: 1
     tie_embeddings: bool = False
     qk_norm: bool = False  # of each head's queries and keys
     softcap: Annotated[float, Field(gt=0)] | None = None  # of logits: softcap tanh(logit / softcap)
@@ -132,9 +136,8 @@ class Model(Section):
     @model_validator(mode="after")
     def _sizes_fit(self) -> Model:
         shape = self.shape(vocab_size=1)
-        chosen = {
-            "attention": shape.attentions, "mlp": shape.mlps, "positions": (shape.positions,),
-        }  # fmt: skip
+        positions = (shape.positions,)
+        chosen = {"attention": shape.attentions, "mlp": shape.mlps, "positions": positions}
         for choice, by in _READ_BY_MODEL.items():
             _refuse_unread(self, choice, chosen[choice], by)
         return self
@@ -146,15 +149,19 @@ class Model(Section):
                 f"d_model must be a multiple of n_heads (or give d_head), got {self.d_model} "
                 f"and {self.n_heads}"
             )
-        gated = 8 * math.ceil(self.d_model / 3)
+        given = self.model_dump(exclude_none=True)
+        if "moe" in self.mlp:
+            given = {"n_experts": 8, "top_k": 2, "n_shared_experts": 1} | given
+        n_used = max(1, given.get("top_k", 0) + given.get("n_shared_experts", 0))
+        gated = 8 * math.ceil(self.d_model / 3 / n_used)
         d_head = self.d_head or self.d_model // self.n_heads
-        found = {
+        found: dict[str, Any] = {
             "n_kv_heads": self.n_heads,
             "d_head": d_head,
             "d_ff": 4 * self.d_model if self.mlp in ("gelu", "relu2") else gated,
             "d_latent": 4 * d_head if "mla" in self.attention else 0,
         }
-        return Shape(**(found | self.model_dump(exclude_none=True)), vocab_size=vocab_size)
+        return Shape(**(found | given), vocab_size=vocab_size)
 
     def active(self, n_params: int) -> int:
         """Of a model's parameters those that a token uses: not of experts it is not routed to."""

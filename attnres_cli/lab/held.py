@@ -150,8 +150,8 @@ class Held:
         recipe, found = self.recipe(chosen.recipe_digest), self.slope(chosen)
         margin, slope = self.margin or recipe.margin, found.value if found else None
         margin_nats = None if margin is None else nats(margin, slope)
-        evaluated = recipe.train.eval_tokens
-        return Rules(margin_nats, slope, self._removed, eval_tokens=evaluated)
+        evaluated, is_routed = recipe.train.eval_tokens, "moe" in recipe.model.mlp
+        return Rules(margin_nats, slope, self._removed, eval_tokens=evaluated, is_routed=is_routed)
 
     def chapters(self, chosen: Choice, *, whole: bool) -> list[Chapter]:
         """The comparisons under a recipe, each with its runs; the `whole` ones with what pages and

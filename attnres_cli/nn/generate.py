@@ -55,7 +55,7 @@ def generate(
     out = torch.cat((tokens, tokens.new_empty(len(tokens), n_new)), dim=1)
     caches = model.caches(given + n_new)
     one = torch.compile(model.hidden, fullgraph=True) if compiled else model.hidden
-    with _evaluating(model), torch.inference_mode():
+    with evaluating(model), torch.inference_mode():
         seen = 0
         for length in range(given, given + n_new):
             while seen < length:
@@ -86,7 +86,7 @@ def draw(
 
 
 @contextlib.contextmanager
-def _evaluating(model: LanguageModel) -> Iterator[None]:
+def evaluating(model: nn.Module | LanguageModel) -> Iterator[None]:
     """Every module in eval mode inside, in its own mode after."""
     training = [module for module in model.modules() if module.training]
     for module in training:

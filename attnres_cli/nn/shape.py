@@ -8,7 +8,7 @@ from itertools import cycle, islice
 from typing import Any, ClassVar, Literal, NamedTuple
 
 Attention = Literal["softmax", "mla"]
-Mlp = Literal["swiglu", "gelu", "relu2"]
+Mlp = Literal["swiglu", "gelu", "relu2", "moe"]
 Positions = Literal["rope", "none"]
 
 
@@ -64,9 +64,9 @@ class Shape:
             )
         if self.positions == "rope" and "mla" in self.attentions:
             raise ValueError("mla has no rotary positions here: set positions to none")
-        if self.top_k > self.n_experts:
+        if "moe" in self.mlps and not 1 <= self.top_k <= self.n_experts:
             raise ValueError(
-                f"top_k must be at most n_experts, got {self.top_k} and {self.n_experts}"
+                f"top_k must be 1 to n_experts, got {self.top_k} of {self.n_experts} experts"
             )
 
     @property
@@ -160,12 +160,20 @@ def _mla(shape: Shape) -> Count:
     return dense(weights, beside=rank, flops=4 * shape.seq_len * width)  # a gain per latent
 
 
+def _moe(shape: Shape) -> Count:
+    """The router sees all of a token; a token uses the shared experts and top_k others."""
+    router, expert = shape.d_model * shape.n_experts, 3 * shape.d_model * shape.d_ff
+    active = router + (shape.top_k + shape.n_shared_experts) * expert
+    return Count(active + (shape.n_experts - shape.top_k) * expert, active, 2 * active)
+
+
 COUNTS: dict[str, Callable[[Shape], Count]] = {
     "softmax": _softmax,
     "mla": _mla,
     "swiglu": lambda shape: dense(3 * shape.d_model * shape.d_dense),
     "gelu": lambda shape: dense(2 * shape.d_model * shape.d_dense),
     "relu2": lambda shape: dense(2 * shape.d_model * shape.d_dense),
+    "moe": _moe,
 }
 """Every kind of attention and MLP; nn/trunk/kinds.py has the modules."""
 

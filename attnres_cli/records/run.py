@@ -152,8 +152,9 @@ class Probe:
     """What was measured inside a model after `step` steps; train/probes.py has the formulas.
 
     All have L+1 numbers. By output i = 0..L (0 is the embedding): output_rms, gradient_rms,
-    contribution. By site l = 1..L+1, the last before the output norm: all others. `mixing` is M,
-    a row per site, a column per output. Where there is no M, `no_mixing` says why, and what comes
+    contribution, imbalance. By site l = 1..L+1, the last before the output norm: all others.
+    `imbalance` is 0 where there are no experts, and None where none has any. `mixing` is M, a row
+    per site, a column per output. Where there is no M, `no_mixing` says why, and what comes
     of M is None.
     """
 
@@ -166,6 +167,7 @@ class Probe:
     embedding_share: Numbers | None = None
     entropy: Numbers | None = None  # nats
     contribution: Numbers | None = None
+    imbalance: Numbers | None = None
     mixing: tuple[Numbers, ...] | None = None
     no_mixing: str = ""
 

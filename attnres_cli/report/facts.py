@@ -17,6 +17,10 @@ SEEDS = (
     "a seed decides initial weights and the order of batches; data, evaluation windows, learning "
     "rate and machine are the same for all seeds, so intervals do not speak of them"
 )
+CHOICES = (
+    "arms begin a seed with the same weights; which experts a token then uses follows from what "
+    "its arm has computed, and is not the same in all"
+)
 _SHOWN_LOOKS = 3
 
 
@@ -37,6 +41,7 @@ def facts_of(comparison: Comparison) -> list[str]:
         *_hidden(comparison),
         *_looked(comparison),
         SEEDS,
+        *([CHOICES] if comparison.rules.is_routed else []),
         *_computed(comparison),
         *comparison.versions,
     ]

@@ -8,18 +8,14 @@ from collections.abc import Sequence
 from attnres_cli.records.run import Numbers, Probe
 from attnres_cli.report.table import Column, Table
 
-_OVER_TRAINING = [
-    Column(name) for name in ("step", "largest output", "gradients", "newest", "embed", "entropy")
-]
-_INSIDE = [
-    Column("sublayer", "word"),
-    *map(Column, ("reads", "newest", "embed", "entropy", "writes", "grad", "share")),
-]
+_OVER_TRAINING = ("step", "largest output", "gradients", "newest", "embed", "entropy")
+_INSIDE = ("reads", "newest", "embed", "entropy", "writes", "grad", "share")
 _LEGEND = (
     "reads, writes, grad: rms, over tokens and width, of inputs, of outputs, and of the gradient "
     "that comes back to these; newest, embed: weight of the newest source and of the embedding's; "
     "entropy: of the weights, in nats; share: of an output in what the output norm reads"
 )
+_LOAD = "load: tokens of the expert that has most of them, as times the mean of a layer's experts"
 
 
 def probe_tables(probes: Sequence[Probe]) -> tuple[list[Table], list[str]]:
@@ -27,17 +23,20 @@ def probe_tables(probes: Sequence[Probe]) -> tuple[list[Table], list[str]]:
     if not probes:
         return [], []
     last, tables = probes[-1], []
+    load = ["load"] if last.imbalance else []
     if len(probes) > 1:
         title = "inside the model (means over all sites but the first)"
-        tables.append(Table(title, _OVER_TRAINING, [_means(probe) for probe in probes]))
+        columns = [*map(Column, (*_OVER_TRAINING, *load))]
+        tables.append(Table(title, columns, [_means(probe) for probe in probes]))
     title = f"inside the model after step {last.step}"
-    tables.append(Table(title, _INSIDE, _sublayers(last)))
+    columns = [Column("sublayer", "word"), *map(Column, (*_INSIDE, *load))]
+    tables.append(Table(title, columns, _sublayers(last)))
     mixing = (
         f"depth mixing: no table, {last.no_mixing}"
         if last.mixing is None
         else "mean depth mixing M: `attnres report --figures DIR` draws it, --format json has it"
     )
-    return tables, [_LEGEND, mixing]
+    return tables, [_LEGEND, *([_LOAD] if load else []), mixing]
 
 
 def _means(probe: Probe) -> list[str]:
@@ -48,7 +47,13 @@ def _means(probe: Probe) -> list[str]:
         f"{_number(outputs[largest])} of {_name(largest + 1, len(outputs))}",
         f"{_number(min(gradients))} to {_number(max(gradients))}",
         *(_mean(each) for each in (probe.newest_share, probe.embedding_share, probe.entropy)),
+        *([_largest(probe.imbalance)] if probe.imbalance else []),
     ]
+
+
+def _largest(imbalance: Numbers) -> str:
+    load = max(imbalance)
+    return f"{_number(load)} of {_name(imbalance.index(load), len(imbalance) - 1)}"
 
 
 def _sublayers(probe: Probe) -> list[list[str]]:
@@ -64,6 +69,9 @@ def _sublayers(probe: Probe) -> list[list[str]]:
             share = probe.contribution
             written = [_number(probe.output_rms[i]), _number(probe.gradient_rms[i])]
             written += ["-" if share is None else f"{share[i]:.1%}"]
+        if probe.imbalance:
+            load = probe.imbalance[i] if i < n else 0
+            written += [_number(load) if load else ""]
         rows.append([_name(i, n - 1), *read, *written])
     return rows
 

@@ -52,6 +52,11 @@ class Group:
         dist.all_reduce(said, op=dist.ReduceOp.MAX)
         return int(said)
 
+    def summed(self, x: Tensor) -> Tensor:
+        """The sum of every rank's x, in its place."""
+        dist.all_reduce(x)
+        return x
+
     def gathered(self, x: Tensor) -> Tensor:
         """(N,) of each rank, equally many, as (ranks N,) in their order."""
         parts = [torch.empty_like(x) for _ in range(self.ranks)]

@@ -15,6 +15,7 @@ output norm's. An rms is the root of the mean square over tokens and width.
 | entropy           | site l   | -sum p log p over the sources, in nats                            |
 | contribution      | output i | rms(M[L+1, i] v_i) / sum_j rms(M[L+1, j] v_j)                     |
 | mixing            | l, i     | M[l, i], with h_l = sum_i M[l, i] v_i                             |
+| imbalance         | output i | tokens of the expert that has most, as times the mean of them all |
 
 A source is an output, or the sum of neighbouring outputs that a design reads with one weight
 whatever its parameters are (nn/describe.py): all of them for `standard`, a block's for
@@ -41,8 +42,11 @@ from attnres_cli.config.recipe import Recipe
 from attnres_cli.data.tokens import Tokens, Windows
 from attnres_cli.nn.depthmix.scoring import wide
 from attnres_cli.nn.describe import joined
+from attnres_cli.nn.generate import evaluating
 from attnres_cli.nn.loss import next_token_loss
-from attnres_cli.nn.model import Transformer
+from attnres_cli.nn.model import Sublayer, Transformer
+from attnres_cli.nn.residual import Hidden
+from attnres_cli.nn.trunk.moe import MoE
 from attnres_cli.nn.variant import Variant
 from attnres_cli.records.run import Numbers, Probe
 
@@ -86,9 +90,10 @@ def measure(
     Weights, gradients and torch's generators stay as they were. `targets` follow `inputs`, (B, T).
     """
     devices = [inputs.device] if inputs.device.type == "cuda" else []
-    with torch.random.fork_rng(devices=devices), torch.enable_grad():
+    with torch.random.fork_rng(devices=devices), torch.enable_grad(), evaluating(model):
         with autocast:
             values, seen = model.trace(inputs)
+            imbalance = _imbalances(model, seen)
             loss = next_token_loss(model.head(model.norm(seen[-1])), targets)
         total = loss * targets.numel()
         gradients = torch.autograd.grad(total, values, materialize_grads=True)
@@ -98,7 +103,29 @@ def measure(
                 mixed = _mixed(model, design, values, seen)
             except Exception as error:  # a diagnostic costs nobody a run; `attnres check` tells
                 mixed = {"no_mixing": f"depth_mixing raised {type(error).__name__}: {error}"}
-    return Probe(step, _rms_of(values), _rms_of(gradients), _rms_of(seen), **mixed)
+    return Probe(
+        step, _rms_of(values), _rms_of(gradients), _rms_of(seen), imbalance=imbalance, **mixed
+    )
+
+
+@torch.no_grad()
+def _imbalances(model: Transformer, seen: Sequence[Hidden]) -> Numbers | None:
+    """By output; 0 where a token has no choice."""
+    sublayers = [f for f in model.sublayers if isinstance(f, Sublayer)]
+    if not any(isinstance(f.kind, MoE) for f in sublayers):
+        return None
+    found = [_imbalance(f, h) for f, h in zip(sublayers, seen, strict=False)]
+    return _numbers(torch.stack([torch.zeros_like(found[-1]), *found]))
+
+
+def _imbalance(f: Sublayer, h: Hidden) -> Tensor:
+    if not isinstance(f.kind, MoE):
+        return torch.zeros((), dtype=torch.float64, device=h.device)
+    for part in f:
+        if part is f.kind:
+            break
+        h = part(h)
+    return f.kind.imbalance(h)
 
 
 def _flat(x: Tensor) -> Tensor:

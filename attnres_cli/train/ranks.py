@@ -52,6 +52,9 @@ class Ranks(Trainer):
         """The largest of what the ranks wish."""
         return self._group.most(wish)
 
+    def _summed(self, counts: Tensor) -> Tensor:
+        return self._group.summed(counts)
+
     def _gathered(self, losses: Tensor) -> Tensor:
         return self._group.gathered(losses)
 
@@ -147,17 +150,20 @@ class Staged(Ranks):
     def _loss(self, forward: Forward, settings: Settings, windows: Tensor) -> Tensor:
         return self._pipeline.loss(windows[:, :-1], windows[:, 1:], 1)
 
+    def _summed(self, counts: Tensor) -> Tensor:
+        return counts
+
     def _gathered(self, losses: Tensor) -> Tensor:
         return losses
 
     @torch.no_grad()
     def whole(self) -> Transformer:
         """A copy with all weights."""
-        found, mine = self._empty(), dict(self.model.named_parameters())
-        for name, parameter in found.named_parameters():
+        found, mine = self._empty(), self.model.state_dict()
+        for name, tensor in found.state_dict().items():
             if name in mine:
-                parameter.copy_(mine[name])
-            torch.distributed.broadcast(parameter, self._pipeline.owner(name))
+                tensor.copy_(mine[name])
+            torch.distributed.broadcast(tensor, self._pipeline.owner(name))
         return found
 
     def tensors(self) -> dict[str, Tensor]:

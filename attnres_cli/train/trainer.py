@@ -20,6 +20,7 @@ from attnres_cli.data.tokens import Tokens
 from attnres_cli.nn import variant
 from attnres_cli.nn.depthmix import engines
 from attnres_cli.nn.model import Transformer, init_weights
+from attnres_cli.nn.trunk.moe import balance
 from attnres_cli.records.run import Probe, RunSpec, Settings
 from attnres_cli.train import probes
 from attnres_cli.train.keeper import restore, tensors_of
@@ -117,6 +118,7 @@ class Trainer:
         for optimizer in self.optimizers:
             optimizer.step()
             optimizer.zero_grad()
+        balance(self.model, self._summed)
         return loss
 
     @torch.no_grad()
@@ -213,6 +215,10 @@ class Trainer:
     def _sends(self, *, is_last: bool) -> contextlib.AbstractContextManager[object]:
         """Around a micro-batch: after the last one, all ranks have all gradients."""
         return contextlib.nullcontext()
+
+    def _summed(self, counts: Tensor) -> Tensor:
+        """What every rank has counted of its part of a batch, in one."""
+        return counts
 
     def _gathered(self, losses: Tensor) -> Tensor:
         """(N,) of every rank in one, in their order."""

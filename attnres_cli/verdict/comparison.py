@@ -40,6 +40,7 @@ class Rules:
         removed: what was removed of the study.
         eval_tokens: on which losses are measured; None: unknown.
         is_registered: whether arms and seeds were fixed before the first run, for one look.
+        is_routed: whether tokens choose experts.
     """
 
     margin: float | None = None
@@ -47,6 +48,7 @@ class Rules:
     removed: tuple[Removed, ...] = ()
     is_registered: bool = False
     eval_tokens: int | None = None
+    is_routed: bool = False
 
 
 @dataclass(frozen=True)

@@ -43,6 +43,9 @@ OTHER = {
     "model.qk_norm": "yes",
     "model.softcap": "15",
     "model.mlp": "gelu",
+    "model.n_experts": "4",
+    "model.top_k": "3",
+    "model.n_shared_experts": "0",
     "model.tie_embeddings": "yes",
     "model.rope_theta": "5e5",
     "model.norm_eps": "1e-5",
@@ -100,6 +103,9 @@ NO_POSITIONS = "model.positions=none"
 READ_BY = {
     "model.attention": (NO_POSITIONS,),
     "model.d_latent": (NO_POSITIONS, "model.attention=mla"),
+    **dict.fromkeys(
+        [f"model.{key}" for key in ("n_experts", "top_k", "n_shared_experts")], ("model.mlp=moe",)
+    ),
     "data.val_path": ("data.source=text",),
     **dict.fromkeys(["data.vocab_size", "data.dtype"], ("data.source=nanogpt",)),
     **dict.fromkeys(
@@ -134,13 +140,17 @@ REFUSED = {
     "model.tie_embeddings=1": ("valid boolean", "got 1"),
     "model.tie_embeddings='yes'": ("valid boolean", "got 'yes'"),
     "model.mlp=relu": ("model.mlp", "unknown kind 'relu': did you mean 'relu2'?", "swiglu"),
-    "model.mlp=[gelu, 3]": ("unknown kind '3'", "gelu, relu2, swiglu"),
+    "model.mlp=[gelu, 3]": ("unknown kind '3'", "gelu, moe, relu2, swiglu"),
     "model.attention=[]": ("at least one kind",),
     "model.attention=mla": ("mla has no rotary positions", "positions to none"),
     "model.softcap=0": ("greater than 0",),
     "model.d_latent=8": (
         "d_latent is read with attention: mla, got attention: softmax",
         "--set model.attention=mla",
+    ),
+    "model.top_k=2": (
+        "top_k is read with mlp: moe, got mlp: swiglu",
+        "--set model.mlp=moe",
     ),
     "data.source=tex": ("'stdlib', 'text', 'nanogpt'", "got 'tex'"),
     "name=1": ("valid string", "got 1"),

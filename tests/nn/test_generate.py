@@ -21,6 +21,7 @@ SHAPES = {
     "no positions": {"positions": "none"},
     "normed and capped": {"qk_norm": True, "n_kv_heads": 1, "softcap": 15.0},
     "mla": {"attention": "mla", "positions": "none", "d_latent": 12},
+    "moe": {"mlp": "moe", "d_ff": 8, "n_experts": 6, "top_k": 2, "n_shared_experts": 1},
     "patterns": {
         "attention": ("softmax", "mla"),
         "positions": "none",

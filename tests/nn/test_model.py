@@ -19,6 +19,7 @@ from attnres_cli.nn.loss import next_token_loss
 from attnres_cli.nn.model import Transformer, init_weights, n_params, train_flops_per_token
 from attnres_cli.nn.residual import Norms
 from attnres_cli.nn.shape import Shape
+from attnres_cli.nn.trunk.grouped import FLOPS
 
 SHAPES = {
     "swiglu": {},
@@ -30,6 +31,7 @@ SHAPES = {
     "no positions": {"positions": "none"},
     "normed and capped": {"qk_norm": True, "n_kv_heads": 1, "softcap": 15.0},
     "mla": {"attention": "mla", "positions": "none", "d_latent": 12},
+    "moe": {"mlp": ("gelu", "moe"), "d_ff": 8, "n_experts": 6, "top_k": 2, "n_shared_experts": 1},
     "patterns": {
         "attention": ("softmax", "mla"),
         "positions": "none",
@@ -60,10 +62,10 @@ def test_flops_by_formula_equal_those_that_torch_counts(changes: dict, tiny_shap
     tokens = torch.zeros(2, shape.seq_len, dtype=torch.int64)
 
     with sdpa_kernel(SDPBackend.MATH):  # torch's counter does not know the CPU's flash kernel
-        with FlopCounterMode(display=False) as counter:
+        with FlopCounterMode(display=False, custom_mapping=FLOPS) as counter:
             logits = model(tokens)
         forward = counter.get_total_flops()
-        with FlopCounterMode(display=False) as counter:
+        with FlopCounterMode(display=False, custom_mapping=FLOPS) as counter:
             logits.sum().backward()
         backward = counter.get_total_flops()
 

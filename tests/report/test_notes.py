@@ -11,7 +11,7 @@ from comparisons import PROBE
 
 from attnres_cli.records.run import Probe
 from attnres_cli.report.comparison import report_of, table_of
-from attnres_cli.report.facts import facts_of
+from attnres_cli.report.facts import CHOICES, facts_of
 from attnres_cli.report.formats import escaped, show
 from attnres_cli.report.probes import probe_tables
 from attnres_cli.report.runs import speed_text
@@ -102,6 +102,27 @@ def test_a_probe_without_shares_or_m_has_the_rest_and_the_reason():
     assert table.rows[1] == ["1 attn", "1.00", "-", "-", "-", "inf", "0.002", "-"]
     assert table.rows[3] == ["output", "1.75", "-", "-", "-", "", "", ""]
     assert notes[-1] == "depth mixing: no table, why not"
+
+
+def test_the_load_of_experts_has_a_column_where_there_are_any():
+    probe = replace(PROBE, imbalance=(0.0, 0.0, 1.25))
+
+    (over, inside), notes = probe_tables([probe, probe])
+
+    assert [row[-1] for row in over.rows] == ["1.25 of 2 mlp"] * 2
+    assert [row[-1] for row in inside.rows] == ["", "", "1.25", ""]
+    assert "most of them" in notes[1]
+    assert [each.title for each in inside.columns].count("load") == 1
+    plain, _ = probe_tables([PROBE])
+    assert "load" not in [each.title for each in plain[0].columns]
+
+
+def test_that_choices_of_experts_differ_is_said_where_there_are_choices(make_arm, facts):
+    comparison = compare(make_arm("standard", 1.5, 1.6), facts, "standard")
+
+    assert CHOICES not in facts_of(comparison)
+    routed = replace(comparison, rules=replace(comparison.rules, is_routed=True))
+    assert CHOICES in facts_of(routed)
 
 
 def test_no_probes_are_nothing_to_print():

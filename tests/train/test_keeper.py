@@ -58,6 +58,7 @@ def numbers(result: RunResult) -> tuple[object, ...]:
     return (result.status, result.val_loss, result.initial_loss, result.steps, result.curve)
 
 
+EXPERTS = {"model": {"mlp": ["swiglu", "moe"]}, "train": {"micro_batch_size": 2}}
 MUON = {"optim": {"optimizer": "muon"}, "train": {"micro_batch_size": 2}}
 
 
@@ -65,6 +66,8 @@ MUON = {"optim": {"optimizer": "muon"}, "train": {"micro_batch_size": 2}}
     ("variant", "precision", "sections"),
     [
         ("attnres:block_size=2", "fp32", {}),
+        ("attnres:block_size=2", "fp32", EXPERTS),
+        pytest.param("mhc", "bf16", EXPERTS, marks=pytest.mark.slow),
         pytest.param("standard", "bf16", MUON, marks=pytest.mark.slow),
         pytest.param("attnres:block_size=2", "bf16", MUON, marks=pytest.mark.slow),
         pytest.param("standard", "fp32", MUON, marks=pytest.mark.slow),

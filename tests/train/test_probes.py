@@ -494,3 +494,20 @@ def test_a_compiled_run_is_measured_as_an_eager_one_is(longer: Recipe, tokens: T
     for name in RMS:
         found, expected = (getattr(result.probes[1], name) for result in (ours, theirs))
         assert found == pytest.approx(expected, rel=1e-2)
+
+
+def test_the_load_of_experts_is_that_of_their_choices_and_nothing_is_counted(tiny_shape: Shape):
+    shape = replace(tiny_shape, mlp=("gelu", "moe"), n_experts=6, top_k=2, n_shared_experts=1)
+    model = moved("attnres", shape)
+    seen = {}
+    for number, f in enumerate(model.sublayers):
+        f.kind.register_forward_pre_hook(lambda _, h, i=number: seen.setdefault(i, h[0]))
+
+    probe = probe_of(model, "attnres", shape)
+
+    n_tokens = torch.bincount(model.sublayers[3].kind.route(seen[3].flatten(0, 1))[1].flatten())
+    wanted = int(n_tokens.max()) / (3 * shape.seq_len * 2 / 6)
+    assert probe.imbalance == (0, 0, 0, 0, pytest.approx(wanted), 0, 0)
+    assert not model.sublayers[3].kind.load.any()
+    assert model.training
+    assert probe_of(moved("attnres", tiny_shape), "attnres", tiny_shape).imbalance is None

@@ -26,6 +26,7 @@ KINDS = {
     "micro-batches": ["train.micro_batch_size=2"],
     "muon": ["optim.optimizer=muon", "train.batch_size=2"],
     "bf16": [],
+    "experts": ["model.mlp=moe"],
     "grouped heads, tied": ["model.n_kv_heads=1", "model.tie_embeddings=true"],
 }
 

@@ -96,6 +96,40 @@ def test_checkpointed_activations_change_no_bit(
         assert torch.equal(mine, theirs)
 
 
+@pytest.mark.parametrize(
+    ("changes", "compiled"),
+    [
+        ({"checkpoint_activations": True}, False),
+        ({"micro_batch_size": 1, "checkpoint_activations": True}, False),
+        pytest.param({"checkpoint_activations": True}, True, marks=pytest.mark.slow),
+    ],
+)
+def test_experts_are_balanced_by_what_a_step_has_trained_on_and_nothing_else(
+    changes: dict, compiled: bool, tiny_recipe: Recipe, tokens: Tokens
+):
+    recipe = changed(tiny_recipe, model={"mlp": ["moe", "gelu"]})
+    settings = replace(SETTINGS, compiled=compiled, engine="compile" if compiled else "eager")
+    plain = trainer_of(recipe, tokens)
+    other = trainer_of(changed(recipe, train=changes), tokens, settings=settings)
+    layers = [[f.kind for f in each.model.sublayers[1::4]] for each in (plain, other)]
+    held = plain.model.state_dict().keys()
+
+    plain.evaluate()
+    plain.probe(0)
+    for step in range(2):
+        loads: list[Tensor] = []
+        plain._summed = lambda counts, kept=loads: kept.append(counts.clone()) or counts
+        plain.step(step)
+        other.step(step)
+        assert loads[0].sum(dim=1).tolist() == [2 * 4 * 16] * 2  # two experts of each token
+
+    for mine, theirs in zip(*layers, strict=True):
+        assert mine.bias.any()
+        assert torch.equal(mine.bias, theirs.bias)
+        assert not mine.load.any()
+    assert {"sublayers.1.1.bias", "sublayers.5.1.bias"} <= held
+
+
 @pytest.mark.parametrize("variant", ["attnres"])
 def test_checkpointed_activations_take_less_memory(
     variant: str, tiny_recipe: Recipe, tokens: Tokens

@@ -9,8 +9,14 @@ from attnres_cli.nn.trunk.attention import Attention, Rotary
 from attnres_cli.nn.trunk.kind import Kind
 from attnres_cli.nn.trunk.mla import MLA
 from attnres_cli.nn.trunk.mlp import GELU, ReLU2, SwiGLU
+from attnres_cli.nn.trunk.moe import MoE
 
-MLPS: dict[str, Callable[[Shape], Kind]] = {"swiglu": SwiGLU, "gelu": GELU, "relu2": ReLU2}
+MLPS: dict[str, Callable[[Shape], Kind]] = {
+    "swiglu": SwiGLU,
+    "gelu": GELU,
+    "relu2": ReLU2,
+    "moe": MoE,
+}
 
 ATTENTIONS: dict[str, Callable[[Shape, Rotary | None], Kind]] = {
     "softmax": Attention,

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 _IMAGES = 16  # fewer, and one thread computes convolutions of 1 x 1 as MKL would
 _FEWEST = 512  # rows from which it pays: a convolution is 20 us of calls
+_LARGE = 2**21  # multiplications from which oneDNN's own product pays: it is 13 us of calls
 
 
 def _mkl_is_slow() -> bool:
@@ -44,6 +45,15 @@ class Linear(nn.Linear):
         images = x.reshape(_IMAGES, 1, n // _IMAGES, -1).permute(0, 3, 1, 2)  # as they lie
         y = F.conv2d(images, self.weight[:, :, None, None])
         return y.permute(0, 2, 3, 1).reshape(*x.shape[:-1], -1)
+
+
+def product(a: Tensor, b: Tensor, out: Tensor) -> None:
+    """Write a b to `out`, eagerly: (m, k) by (k, n), where m need not be so many images."""
+    is_large = a.numel() * b.shape[1] >= _LARGE
+    if _BY_ONEDNN and is_large and _is_eager_float32(a):
+        out.copy_(torch.ops.mkldnn._linear_pointwise(a, b.t(), None, "none", [], ""))  # noqa: SLF001
+    else:
+        torch.mm(a, b, out=out)
 
 
 def _is_eager_float32(x: Tensor) -> bool:

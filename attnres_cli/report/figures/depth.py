@@ -41,6 +41,20 @@ def draw_magnitudes(chapter: Chapter) -> Figure | None:
     return figure
 
 
+def magnitudes_caption(chapter: Chapter) -> str:
+    """What the curves show, and how evenly experts were used where there are any."""
+    loads = {
+        name: [max(p.imbalance) for p in of if p.imbalance] for name, of in _probes(chapter).items()
+    }
+    told = "; ".join(f"{name} {np.mean(found):.2f}" for name, found in loads.items() if found)
+    if not told:
+        return MAGNITUDES
+    return (
+        f"{MAGNITUDES} Tokens of the expert that has most of them, as times the mean of its "
+        f"layer's experts, in the layer where that is most, mean over seeds: {told}."
+    )
+
+
 def _probes(chapter: Chapter) -> dict[str, list[Probe]]:
     """Of every arm that was probed, the probes of its runs."""
     found = {arm.variant: chapter.probes_of(arm.variant) for arm in chapter.comparison.arms}

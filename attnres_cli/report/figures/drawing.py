@@ -36,12 +36,13 @@ def drawings(chapter: Chapter) -> list[Drawing]:
     if not chapter.comparison.arms:
         return []
     of, mixing = _about_comparison(chapter), depth.mixing_caption(chapter)
+    magnitudes = depth.magnitudes_caption(chapter)
     figures = (
         ("forest", "Paired differences from the baseline", losses.FOREST, losses.draw_forest),
         ("curves", "Loss curves", losses.CURVES, losses.draw_curves),
         ("cost", "Cost beside gain", losses.COST, losses.draw_cost),
         ("blocks", "Loss against block size", losses.BLOCK_SIZES, losses.draw_block_sizes),
-        ("depth", "Outputs and gradients over depth", depth.MAGNITUDES, depth.draw_magnitudes),
+        ("depth", "Outputs and gradients over depth", magnitudes, depth.draw_magnitudes),
         ("mixing", "Depth mixing: who reads what", mixing, depth.draw_mixing),
     )
     found = []

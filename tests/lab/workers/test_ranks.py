@@ -211,9 +211,11 @@ CASES = [
     ("ddp", []),
     ("ddp", ["--set", "train.checkpoint_activations=true"]),
     ("ddp", ["--set", "optim.optimizer=muon"]),
+    ("ddp", ["--set", "model.mlp=moe"]),
     ("fsdp", []),
     ("fsdp", ["--set", "train.checkpoint_activations=true"]),
     ("fsdp", ["--set", "optim.optimizer=muon"]),
+    ("fsdp", ["--set", "model.mlp=moe"]),
 ]
 
 

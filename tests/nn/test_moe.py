@@ -1,0 +1,263 @@
+"""The mixture of experts: it is its formulas token by token; its counts; its balance."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.autograd import gradcheck, gradgradcheck
+from torch.utils.checkpoint import checkpoint
+from torch.utils.flop_counter import FlopCounterMode
+
+from attnres_cli.nn.memory import counting
+from attnres_cli.nn.shape import Shape
+from attnres_cli.nn.trunk import linear
+from attnres_cli.nn.trunk.grouped import FLOPS
+from attnres_cli.nn.trunk.grouped import rows as by_group
+from attnres_cli.nn.trunk.moe import SPEED, MoE, balance
+
+SHAPE = Shape(
+    n_layers=1, d_model=12, n_heads=2, n_kv_heads=2, d_head=6, d_ff=5, vocab_size=11, seq_len=7,
+    mlp="moe", n_experts=6, top_k=2, n_shared_experts=1,
+)  # fmt: skip
+
+
+def made(shape: Shape = SHAPE, dtype: torch.dtype = torch.float64) -> MoE:
+    """With weights of unit scale, and biases that change some choices."""
+    torch.manual_seed(0)
+    layer = MoE(shape).to(dtype)
+    with torch.no_grad():
+        for parameter in layer.parameters():
+            parameter.copy_(torch.randn(parameter.shape) / math.sqrt(parameter.shape[1]))
+        layer.bias.copy_(0.2 * torch.randn(shape.n_experts))
+    return layer
+
+
+def tokens(shape: Shape = SHAPE, dtype: torch.dtype = torch.float64) -> Tensor:
+    generator = torch.Generator().manual_seed(1)
+    h = torch.randn(2, shape.seq_len, shape.d_model, generator=generator, dtype=torch.float64)
+    return h.to(dtype).requires_grad_()
+
+
+def plain(layer: MoE, h: Tensor) -> Tensor:
+    """The formulas, one token after the other."""
+
+    def expert(x: Tensor, gate_up: Tensor, out: Tensor) -> Tensor:
+        gate, up = (x @ gate_up).chunk(2)
+        return (F.silu(gate) * up) @ out
+
+    found = []
+    for x in h.flatten(0, 1):
+        scores = torch.sigmoid(layer.router.weight @ x)
+        chosen = sorted(range(len(scores)), key=lambda e: -(scores[e] + layer.bias[e]).item())
+        chosen, y = chosen[: layer.top_k], torch.zeros_like(x)
+        for e in chosen:
+            weight = math.sqrt(layer.top_k) * scores[e] / sum(scores[c] for c in chosen)
+            y = y + weight * expert(x, layer.gate_up[e], layer.out[e])
+        if layer.shared is not None:
+            y = y + expert(x, layer.shared.gate_up.weight.T, layer.shared.out.weight.T)
+        found.append(y)
+    return torch.stack(found).view_as(h)
+
+
+def gradients(y: Tensor, layer: nn.Module, h: Tensor, **options: bool) -> tuple[Tensor, ...]:
+    slope = torch.randn(y.shape, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    return torch.autograd.grad(y, (h, *layer.parameters()), slope.to(y.dtype), **options)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"top_k": 1}, {"top_k": 6}, {"n_shared_experts": 0}, {"n_shared_experts": 3}],
+    ids=str,
+)
+def test_values_and_gradients_are_those_of_the_formulas_token_by_token(changes: dict[str, int]):
+    shape = dataclasses.replace(SHAPE, **changes)
+    layer, h = made(shape), tokens(shape)
+
+    y, wanted = layer(h), plain(layer, h)
+
+    torch.testing.assert_close(y, wanted, rtol=1e-13, atol=1e-13)
+    for mine, theirs in zip(gradients(y, layer, h), gradients(wanted, layer, h), strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-12, atol=1e-12)
+
+
+def test_the_biases_change_choices_and_no_weight():
+    layer, h = made(), tokens().flatten(0, 1)
+    weights, chosen = layer.route(h)
+    layer.bias.zero_()
+    unbiased, others = layer.route(h)
+
+    same = (chosen.sort().values == others.sort().values).all(dim=1)
+    assert 0 < same.sum() < len(same)
+    torch.testing.assert_close(weights[same].sort().values, unbiased[same].sort().values)
+    torch.testing.assert_close(weights.sum(1), torch.full((len(h),), math.sqrt(2)).double())
+
+
+def test_a_random_mixture_is_as_large_as_one_expert():
+    """The factor is that of Moonlight, whose own simulation gives 2.446 for 6 of 64."""
+    generator = torch.Generator().manual_seed(0)
+    scores = torch.randn(4096, 64, generator=generator).sigmoid().topk(6).values
+    weights = scores / scores.sum(dim=1, keepdim=True)
+
+    assert (1 / weights.norm(dim=1)).mean().item() == pytest.approx(2.446, abs=5e-4)
+    assert math.sqrt(6) == pytest.approx(2.446, rel=2e-3)
+
+
+def test_products_of_groups_have_all_derivatives_empty_groups_included():
+    torch.manual_seed(0)
+    x = torch.randn(7, 3, dtype=torch.float64, requires_grad=True)
+    w = torch.randn(4, 3, 2, dtype=torch.float64, requires_grad=True)
+    ends = torch.tensor([0, 3, 3, 7], dtype=torch.int32)
+
+    y = by_group(x, w, ends)
+
+    torch.testing.assert_close(y, torch.cat([x[:3] @ w[1], x[3:] @ w[3]]))
+    assert gradcheck(by_group, (x, w, ends))
+    assert gradgradcheck(by_group, (x, w, ends))
+
+
+def test_second_derivatives_are_those_of_the_formulas():
+    layer, h = made(), tokens()
+
+    def curvature(y: Tensor) -> tuple[Tensor, ...]:
+        slopes = gradients(y, layer, h, create_graph=True)
+        return gradients(sum(each.square().sum() for each in slopes).reshape(1), layer, h)
+
+    for mine, theirs in zip(curvature(layer(h)), curvature(plain(layer, h)), strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("by_onednn", [False, True])
+@pytest.mark.parametrize("autocast", [False, True])
+def test_in_narrow_types_it_is_the_formulas_within_rounding(
+    by_onednn: bool, autocast: bool, monkeypatch: pytest.MonkeyPatch
+):
+    if by_onednn and not torch.backends.mkldnn.is_available():
+        pytest.skip("no oneDNN here")
+    monkeypatch.setattr(linear, "_BY_ONEDNN", by_onednn)
+    monkeypatch.setattr(linear, "_LARGE", 0)
+    layer, h = made(dtype=torch.float32), tokens(dtype=torch.float32)
+    exact, h64 = made(), h.detach().double().requires_grad_()
+    exact.load_state_dict(layer.state_dict())
+
+    with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+        y = layer(h)
+    wanted = plain(exact, h64)
+
+    assert y.dtype is (torch.bfloat16 if autocast else torch.float32)
+    bound = 2e-2 if autocast else 2e-6
+    found, right = gradients(y, layer, h), gradients(wanted, exact, h64)
+    for mine, theirs in zip((y, *found), (wanted, *right), strict=True):
+        assert (mine.double() - theirs).norm() < bound * theirs.norm()
+
+
+def test_under_autocast_the_router_decides_as_without():
+    layer, h = made(dtype=torch.float32), tokens(dtype=torch.float32).flatten(0, 1)
+    with torch.autocast("cpu", torch.bfloat16):
+        weights, chosen = layer.route(h)
+
+    assert weights.dtype is torch.float32
+    assert all(map(torch.equal, (weights, chosen), layer.route(h)))
+
+
+def test_a_backward_pass_may_be_repeated_or_compute_the_forward_pass_again():
+    layer, h = made(dtype=torch.float32), tokens(dtype=torch.float32)
+    y = layer(h)
+
+    once = gradients(y, layer, h, retain_graph=True)
+
+    assert all(map(torch.equal, once, gradients(y, layer, h)))
+    again = gradients(checkpoint(layer, h, use_reentrant=False), layer, h)
+    assert all(map(torch.equal, once, again))
+
+
+def test_what_is_trained_on_is_counted_once():
+    layer, h = made(), tokens()
+    wanted = torch.bincount(layer.route(h.flatten(0, 1))[1].flatten(), minlength=6)
+
+    layer.eval()(h)
+    with torch.no_grad():
+        layer.train()(h)
+    assert not layer.load.any()
+
+    for part in h.split(1):  # micro-batches
+        checkpoint(layer, part, use_reentrant=False).sum().backward()
+    assert torch.equal(layer.load, wanted)
+    assert "load" not in layer.state_dict()
+
+
+def test_biases_move_against_the_load_and_keep_their_mean():
+    layer = made()
+    layer.bias.zero_()
+    layer.load += torch.tensor([4, 1, 1, 2, 0, 4])
+
+    balance(nn.Sequential(layer), lambda loads: 2 * loads)
+
+    signs = torch.tensor([-1, 1, 1, 0, 1, -1]).double()
+    torch.testing.assert_close(layer.bias, SPEED * (signs - signs.mean()))
+    assert not layer.load.any()
+
+
+def test_biases_balance_what_a_router_prefers():
+    layer, h = made(), tokens(dataclasses.replace(SHAPE, seq_len=256)) + 0.5  # all alike somewhat
+    layer.bias.zero_()
+    with torch.no_grad():
+        layer.router.weight.mul_(0.3)  # so that steps of 0.001 have not far to go
+    before = layer.imbalance(h)
+
+    for _ in range(200):
+        layer(h)
+        balance(layer, lambda loads: loads)
+
+    assert before > 1.5 > 1.05 > layer.imbalance(h)
+
+
+def test_parameters_and_flops_by_formula_are_those_that_are_there():
+    layer, h = made(), tokens()
+    with FlopCounterMode(display=False, custom_mapping=FLOPS) as counter:
+        y = layer(h)
+    forward = counter.get_total_flops()
+    with FlopCounterMode(display=False, custom_mapping=FLOPS) as counter:
+        y.sum().backward()
+
+    rest = dataclasses.replace(SHAPE, mlp="swiglu", d_ff=0, n_experts=0, top_k=0)
+    rest = dataclasses.replace(rest, n_shared_experts=0)
+    n_params = SHAPE.n_params() - rest.n_params()
+    unused = (6 - 2) * 3 * 12 * 5
+    assert n_params == sum(parameter.numel() for parameter in layer.parameters())
+    assert SHAPE.n_active_params() - rest.n_params() == n_params - unused
+    assert forward == 14 * (SHAPE.flops_per_token() - rest.flops_per_token())
+    assert counter.get_total_flops() == 2 * forward
+
+
+def test_without_numbers_it_has_sizes_and_counts(tiny_shape: Shape):
+    with torch.device("meta"):
+        layer = MoE(SHAPE)
+        y = layer(torch.empty(2, 7, 12, requires_grad=True))
+    assert (y.shape, y.device.type) == ((2, 7, 12), "meta")
+
+    with counting() as held:
+        layer = MoE(SHAPE)
+        layer(torch.empty(2, 7, 12, requires_grad=True)).sum().backward()
+    assert held.peak > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("autocast", [False, True])
+def test_compiled_it_is_one_graph_and_counts_as_eagerly(autocast: bool):
+    eager, layer, h = *(made(dtype=torch.float32) for _ in range(2)), tokens(dtype=torch.float32)
+    compiled = torch.compile(layer, fullgraph=True)
+
+    with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+        y, wanted = compiled(h), eager(h)
+
+    bound = 2e-2 if autocast else 2e-6
+    found, right = gradients(y, layer, h), gradients(wanted, eager, h)
+    for mine, theirs in zip((y, *found), (wanted, *right), strict=True):
+        assert (mine.double() - theirs.double()).norm() < bound * theirs.double().norm()
+    assert torch.equal(layer.load, eager.load)
+    assert layer.load.any()
