@@ -6,6 +6,7 @@ moments. Those that take long all the same are slow.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
@@ -213,15 +214,24 @@ def test_make_knows_its_targets_and_what_they_run(subtests: pytest.Subtests):
 
 
 def test_python_blocks_run_in_a_folder_with_a_study(
-    folder: Path, capsys: pytest.CaptureFixture[str], subtests: pytest.Subtests
+    folder: Path,
+    capsys: pytest.CaptureFixture[str],
+    subtests: pytest.Subtests,
+    monkeypatch: pytest.MonkeyPatch,
 ):
     assert ended("runs", "export", "2", "--output", "exported") == 0
+    assert ended("runs", "export", "2", "--output", "exported-hf", "--to", "hf") == 0
+    with contextlib.suppress(ImportError):  # where it copies code that it runs
+        from transformers import dynamic_module_utils
+
+        monkeypatch.setattr(dynamic_module_utils, "HF_MODULES_CACHE", str(folder / "modules"))
+        monkeypatch.setattr(sys, "path", sys.path.copy())
     capsys.readouterr()
     for page, code in blocks("python"):
         with subtests.test(page, code=code.splitlines()[0]):
             if "register(" not in code:  # that one runs as a plugin
                 names: dict[str, object] = {}
-                exec(code.replace('"winner"', '"exported"'), names)
+                exec(re.sub('"winner(-hf)?"', r'"exported\1"', code), names)
                 if "model.generate" in code:
                     assert names["tokens"].shape == (1, 17)
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from attnres_cli import console
 from attnres_cli.cli.options import (
     MOST_ID,
     Plugins,
@@ -39,6 +41,11 @@ _SHOWN_BY = {
 }
 """What shows a folder in each tool."""
 
+_LOADED_BY_HF = (
+    "from transformers import AutoModelForCausalLM; "
+    "model = AutoModelForCausalLM.from_pretrained({0!r}, trust_remote_code=True)"
+)
+
 
 def export(
     run: Annotated[
@@ -54,6 +61,10 @@ def export(
     output: Annotated[
         Path | None, typer.Option(help="Folder to make. Default: run-ID.", show_default=False)
     ] = None,
+    to: Annotated[
+        Literal["hf"] | None,
+        typer.Option(help="For whom: hf is Hugging Face's transformers.", show_default=False),
+    ] = None,
     tensorboard: Annotated[Path | None, _into("TensorBoard's event files")] = None,
     wandb: Annotated[Path | None, _into("offline runs of Weights & Biases")] = None,
     mlflow: Annotated[Path | None, _into("a database of MLflow")] = None,
@@ -68,7 +79,6 @@ def export(
     """Write the final weights of a run and its configuration into a folder, to use elsewhere, and a
     plugin's source; or curves, probes and final values of many runs for another tool.
     """
-    from attnres_cli.lab.export import FILES
     from attnres_cli.lab.export import export as write
     from attnres_cli.lab.listing import Filter, chosen
     from attnres_cli.store.store import Store
@@ -76,7 +86,9 @@ def export(
     asked = Filter(status, variant, recipe, tag, note)
     given = {"tensorboard": tensorboard, "wandb": wandb, "mlflow": mlflow}
     into = [(tool, folder) for tool, folder in given.items() if folder is not None]
-    _check_export(run, output, [tool for tool, _ in into], asked.typed)
+    weights = {"--output": output, "--to": to}
+    only = [option for option, value in weights.items() if value is not None]
+    _check_export(run, only, [tool for tool, _ in into], asked.typed)
     store = Store.open(study, create=False)
     for tool, folder in into:
         filtered = asked.of(store.runs(curves=False)) if run is None else []
@@ -86,15 +98,22 @@ def export(
     assert run is not None
     (record,) = chosen(store, study, [run])
     folder = output if output is not None else Path(f"run-{run}")
-    written = write(store, record, folder)
-    for file in written:
+    written = write(store, record, folder, to_hf=to == "hf")
+    for file in written.files:
         typer.echo(f"{file}  {file.stat().st_size:,} bytes")
-    asked_for = ", plugin=True" if len(written) > len(FILES) else ""
+    if written.no_tokenizer:
+        console.note(f"no tokenizer is among them: {written.no_tokenizer}")
+    if to == "hf":
+        if find_spec("transformers") is None:
+            console.note("transformers is not here: pip install 'attnres-cli[hf]'")
+        typer.echo(_LOADED_BY_HF.format(str(folder)))
+        return
+    asked_for = ", plugin=True" if written.has_plugin else ""
     typer.echo(f"from attnres_cli import load; model = load({str(folder)!r}{asked_for})")
 
 
 def _check_export(
-    run: int | None, output: Path | None, tools: Sequence[str], filters: Sequence[str]
+    run: int | None, only: Sequence[str], tools: Sequence[str], filters: Sequence[str]
 ) -> None:
     """Refuse what does not go together. Raises UsageError."""
     if not tools and run is None:
@@ -109,8 +128,8 @@ def _check_export(
         )
     if len(tools) > 1:
         raise UsageError(f"give --{tools[0]} or --{tools[1]}, one after the other")
-    if tools and output is not None:
-        raise UsageError(f"--output is for the weights of one run: give it or --{tools[0]}")
+    if tools and only:
+        raise UsageError(f"{only[0]} is for the weights of one run: give it or --{tools[0]}")
     if run is not None and filters:
         raise UsageError(f"give ID or {filters[0]}, not both")
 

@@ -6,12 +6,13 @@ import json
 import math
 import shutil
 import socket
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from attnres_cli.errors import UsageError
 from attnres_cli.files import sha256
+from attnres_cli.lab import huggingface
 from attnres_cli.lab.workers.provenance import code_of
 from attnres_cli.nn import code, plugins
 from attnres_cli.nn.residual import PLUGINS, registry
@@ -20,13 +21,23 @@ from attnres_cli.records.run import RunRecord
 from attnres_cli.store.store import Store
 from attnres_cli.train.checkpoint import is_weights, whole
 
-FILES = ("model.safetensors", "config.json")
+WEIGHTS = "model.safetensors"
 
 
-def export(store: Store, record: RunRecord, folder: Path) -> list[Path]:
+@dataclass(frozen=True)
+class Exported:
+    """A folder's files, whether a plugin's source is among them, and why no tokenizer is."""
+
+    files: list[Path]
+    has_plugin: bool
+    no_tokenizer: str
+
+
+def export(store: Store, record: RunRecord, folder: Path, *, to_hf: bool = False) -> Exported:
     """Write model.safetensors, config.json and a plugin's source into a new folder, for
-    `model.load`; the files. Raises UsageError where the weights are gone, a plugin is not loaded
-    or has changed since, or the folder has such files or cannot be written to.
+    `model.load`; to Hugging Face also what transformers reads. Raises UsageError where the weights
+    are gone, a plugin is not loaded or has changed since, or the folder has such files or cannot be
+    written to.
     """
     if record.result is None:
         raise UsageError(
@@ -49,22 +60,25 @@ def export(store: Store, record: RunRecord, folder: Path) -> list[Path]:
         )
     check_weights(record.id, kept, record.result.weights_sha256)
     sources = _sources(record)
-    there = [name for name in (*FILES, *sources) if (folder / name).exists()]
+    told = _config(store, record) | ({"plugin": next(iter(sources))} if sources else {})
+    texts, no_tokenizer = huggingface.files(told) if to_hf else ({}, "")
+    texts.setdefault("config.json", json.dumps(told, indent=2) + "\n")
+    names = [WEIGHTS, *texts, *sources]
+    there = [name for name in names if (folder / name).exists()]
     if there:
         raise UsageError(f"{folder} already has {there[0]}: --output names another folder")
-    weights, config = (folder / name for name in FILES)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with whole(weights) as part:
+        with whole(folder / WEIGHTS) as part:
             shutil.copyfile(kept, part)
         for name, source in sources.items():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(source, folder / name)
-        told = _config(store, record) | ({"plugin": next(iter(sources))} if sources else {})
-        config.write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
+        for name, text in texts.items():
+            (folder / name).write_text(text, encoding="utf-8")
     except OSError as error:
         raise UsageError(f"--output {folder} cannot be written: {error.strerror}") from error
-    return [folder / name for name in (*FILES, *sources)]
+    return Exported([folder / name for name in names], bool(sources), no_tokenizer)
 
 
 def _sources(record: RunRecord) -> dict[str, Path]:

@@ -174,13 +174,17 @@ def load(folder: str | Path, *, plugin: bool = False) -> Transformer:
     written = config.get("weights_sha256")
     if written is not None and sha256(weights) != written:
         raise ValueError(f"{weights} is damaged, it is not as it was written: export it again")
-    if "plugin" in config:
-        _know(config, Path(folder) / Path(config["plugin"]).name, plugin)
-    shape = Shape(**config["shape"])
-    design = parse(config["variant"]).build(shape.d_model, shape.n_sublayers)
-    model = Transformer(shape, design)
+    model = model_of(config, Path(folder), plugin=plugin)
     load_model(model, weights)
     return model.eval()
+
+
+def model_of(config: Mapping[str, Any], folder: Path, *, plugin: bool) -> Transformer:
+    """The model that a config.json in this folder tells of, without its weights; see `load`."""
+    if config.get("plugin"):
+        _know(config, folder / Path(config["plugin"]).name, plugin)
+    shape = Shape(**config["shape"])
+    return Transformer(shape, parse(config["variant"]).build(shape.d_model, shape.n_sublayers))
 
 
 def _know(config: Mapping[str, Any], file: Path, is_asked: bool) -> None:

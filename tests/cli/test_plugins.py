@@ -18,6 +18,7 @@ from commands import process
 from safetensors.torch import save_model
 
 from attnres_cli.errors import VariantError
+from attnres_cli.lab.huggingface import files
 from attnres_cli.nn import code, residual
 from attnres_cli.nn.model import Transformer, load
 from attnres_cli.nn.proofs.subject import SHAPE
@@ -303,6 +304,37 @@ def test_the_source_beside_weights_is_imported_only_if_asked(own: Path):
     (own / "mine.py").write_text(SOUND.replace("/ 2", "/ 3"))
     with pytest.raises(VariantError, match=r"mine\.py is not the code of mine that trained these"):
         load(own, plugin=True)
+
+
+def test_a_model_of_transformers_brings_its_design(own: Path, monkeypatch: pytest.MonkeyPatch):
+    transformers = pytest.importorskip("transformers")
+    cache = str(own / "modules")
+    monkeypatch.setattr(transformers.dynamic_module_utils, "HF_MODULES_CACHE", cache)
+    monkeypatch.setattr(sys, "path", sys.path.copy())
+    (own / "mine.py").write_text(SOUND)
+    residual.add_plugin("mine.py")
+    design = parse("mine").build(SHAPE.d_model, SHAPE.n_sublayers)
+    trained = Transformer(SHAPE, design).eval()
+    told = {"shape": asdict(SHAPE), "variant": "mine", "plugin": "mine.py"}
+    told["versions"] = {"code_design": code.of_design(type(design))}
+    texts, _ = files({**told, "recipe": {"data": {"source": "stdlib", "tokenizer": None}}})
+    for name, text in texts.items():
+        (own / name).write_text(text)
+    save_model(trained, own / "model.safetensors")
+    forget()
+    read = transformers.AutoModelForCausalLM.from_pretrained
+
+    found = read(own, trust_remote_code=True)
+
+    tokens = torch.zeros(1, 3, dtype=torch.long)
+    assert torch.equal(found(tokens).logits, trained(tokens))
+    found.config.name_or_path = "somebody/on-the-hub"
+    with pytest.raises(ValueError, match=r"from a folder of this machine, not somebody/on-the-hub"):
+        type(found)(found.config)
+    forget()
+    (own / "mine.py").write_text(SOUND.replace("/ 2", "/ 3"))
+    with pytest.raises(VariantError, match=r"mine\.py is not the code of mine that trained these"):
+        read(own, trust_remote_code=True)
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import sqlite3
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -217,6 +218,45 @@ def test_an_exported_run_is_the_model_that_was_trained(folder: Path, run: int):
     assert total / count == pytest.approx(config["val_loss"], abs=1e-6)
     assert config["versions"]["torch"] == torch.__version__
     assert sum(p.numel() for p in taken.parameters()) == config["n_params"]
+
+
+def test_a_run_is_exported_to_transformers_and_stays_ours(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+):
+    done = attnres("runs", "export", "2", "--to", "hf")
+
+    names = [line.split()[0] for line in done.stdout.splitlines()]
+    assert names == [
+        "run-2/model.safetensors", "run-2/config.json", "run-2/modeling_attnres.py",
+        "run-2/tokenizer.json", "run-2/tokenizer_config.json", "from",
+    ]  # fmt: skip
+    assert done.stdout.endswith("from_pretrained('run-2', trust_remote_code=True)\n")
+    assert model.load("run-2").shape.n_layers == 2
+    transformers = pytest.importorskip("transformers")
+    cache = str(folder / "modules")
+    monkeypatch.setattr(transformers.dynamic_module_utils, "HF_MODULES_CACHE", cache)
+    monkeypatch.setattr(sys, "path", sys.path.copy())
+    found: dict[str, Any] = {}
+    exec(done.stdout.splitlines()[-1], found)
+    tokens = torch.arange(20)[None]
+    with torch.no_grad():
+        assert torch.equal(found["model"](tokens).logits, model.load("run-2")(tokens))
+
+
+def test_what_an_export_to_transformers_lacks_is_told(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+):
+    changed = "json_set(resolved, '$.data.tokenizer', 'tiktoken:gpt2')"
+    change(folder, f"UPDATE attnres_recipes SET resolved = {changed}")
+    monkeypatch.setitem(sys.modules, "transformers", None)
+
+    done = attnres("runs", "export", "2", "--to", "hf")
+
+    assert "no tokenizer is among them: data.tokenizer is tiktoken:gpt2" in done.stderr
+    assert not list((folder / "run-2").glob("tokenizer*"))
+    assert "transformers is not here: pip install 'attnres-cli[hf]'" in done.stderr
+    with pytest.raises(UsageError, match="--to is for the weights of one run: give it or --wandb"):
+        attnres("runs", "export", "--to", "hf", "--wandb", "there")
 
 
 def test_an_exported_run_needs_torch_and_safetensors_alone(folder: Path):

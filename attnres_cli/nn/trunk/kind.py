@@ -11,8 +11,8 @@ class Kind(nn.Module):
     """(B, T, D) -> (B, T, D). One that looks back takes a cache beside, which it makes itself."""
 
     def cache(self, length: int) -> object:
-        """What it keeps of up to `length` tokens while a model generates; None: it keeps nothing,
-        and is called without.
+        """What it keeps of up to `length` tokens while a model generates, in attributes that are
+        tensors (B, ...), or tuples of them; None: it keeps nothing, and is called without.
         """
         return None
 

@@ -1,0 +1,274 @@
+"""Exported runs as models of transformers: the same numbers, with caches and padding."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_model
+from torch import Tensor
+
+from attnres_cli.config.recipe import Recipe
+from attnres_cli.lab.huggingface import files, of_bytes
+from attnres_cli.nn.model import Transformer, init_weights
+from attnres_cli.nn.residual import registry
+from attnres_cli.nn.shape import Shape
+from attnres_cli.nn.variant import parse
+
+transformers = pytest.importorskip("transformers")
+
+SHAPE = Shape(2, 16, 4, 2, 8, 24, vocab_size=256, seq_len=40)
+QUICK = ("attnres", "mhc", "sandwich")
+DESIGNS = [
+    pytest.param(name, marks=[] if name in QUICK else [pytest.mark.slow]) for name in registry()
+]
+TRUNKS = {
+    "grouped": SHAPE,
+    "tied": replace(SHAPE, tie_embeddings=True),
+    "without positions": replace(SHAPE, positions="none", mlp=("gelu", "relu2")),
+    "experts": replace(SHAPE, mlp=("swiglu", "moe"), n_experts=6, top_k=2, n_shared_experts=1),
+    "latent": replace(SHAPE, positions="none", attention=("softmax", "mla"), d_latent=6),
+}
+Export = Callable[..., tuple[Transformer, Path]]
+
+
+@pytest.fixture(autouse=True)
+def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where transformers copies code that it runs."""
+    cache = str(tmp_path / "modules")
+    monkeypatch.setattr(transformers.dynamic_module_utils, "HF_MODULES_CACHE", cache)
+    monkeypatch.setattr(sys, "path", sys.path.copy())
+
+
+@pytest.fixture
+def export(tmp_path: Path, tiny_recipe: Recipe) -> Export:
+    """Our model, all parameters of its design moved, and the folder that holds it exported."""
+
+    def write(variant: str, shape: Shape = SHAPE) -> tuple[Transformer, Path]:
+        model = Transformer(shape, parse(variant).build(shape.d_model, shape.n_sublayers)).eval()
+        init_weights(model, seed=0)
+        generator = torch.Generator().manual_seed(1)
+        with torch.no_grad():
+            for parameter in model.residual.parameters():
+                parameter += 0.1 * torch.randn(parameter.shape, generator=generator)
+        told = {"shape": asdict(shape), "variant": variant}
+        texts, _ = files({**told, "recipe": tiny_recipe.model_dump(mode="json")})
+        folder = tmp_path / "exported"
+        folder.mkdir()
+        save_model(model, str(folder / "model.safetensors"))
+        for name, text in texts.items():
+            (folder / name).write_text(text, encoding="utf-8")
+        return model, folder
+
+    return write
+
+
+@pytest.fixture
+def tokens() -> Tensor:
+    return torch.randint(256, (4, 12), generator=torch.Generator().manual_seed(0))
+
+
+@pytest.fixture
+def mask(tokens: Tensor) -> Tensor:
+    """Of four rows that begin at three places."""
+    mask = torch.ones_like(tokens)
+    mask[0, :5] = mask[2, :3] = mask[3, :3] = 0
+    return mask
+
+
+def loaded(folder: Path, **given: object) -> Any:
+    found, told = transformers.AutoModelForCausalLM.from_pretrained(
+        folder, trust_remote_code=True, output_loading_info=True, **given
+    )
+    assert not any(told.values())
+    return found
+
+
+def greedy(model: Any, tokens: Tensor, **given: object) -> Tensor:
+    return model.generate(tokens, max_new_tokens=5, do_sample=False, **given)
+
+
+def rows(tokens: Tensor, mask: Tensor) -> Iterator[tuple[int, Tensor]]:
+    """Where each row begins, and the row alone without its padding (1, T)."""
+    for row, seen in zip(tokens, mask, strict=True):
+        begin = int((seen == 0).sum())
+        yield begin, row[None, begin:]
+
+
+def compare(ours: Transformer, theirs: Any, tokens: Tensor, mask: Tensor) -> None:
+    """Logits and tokens of both, alone and in a padded batch, with and without a cache."""
+    with torch.no_grad():
+        assert torch.equal(theirs(tokens).logits, ours(tokens))
+        padded = theirs(tokens, attention_mask=mask).logits
+        for (begin, alone), found in zip(rows(tokens, mask), padded, strict=True):
+            torch.testing.assert_close(found[begin:], ours(alone)[0], rtol=0, atol=1e-5)
+    assert torch.equal(greedy(theirs, tokens), ours.generate(tokens, 5, temperature=0))
+    batch = greedy(theirs, tokens, attention_mask=mask)
+    for (begin, alone), found in zip(rows(tokens, mask), batch, strict=True):
+        assert torch.equal(found[None, begin:], ours.generate(alone, 5, temperature=0))
+
+
+@pytest.mark.parametrize("name", DESIGNS)
+def test_every_design_is_the_model_that_was_trained(
+    name: str, export: Export, tokens: Tensor, mask: Tensor
+):
+    ours, folder = export(name)
+
+    theirs = loaded(folder)
+
+    assert not theirs.training
+    compare(ours, theirs, tokens, mask)
+
+
+@pytest.mark.parametrize("trunk", TRUNKS)
+def test_every_trunk_is_the_model_that_was_trained(
+    trunk: str, export: Export, tokens: Tensor, mask: Tensor
+):
+    ours, folder = export("attnres:block_size=2", TRUNKS[trunk])
+
+    theirs = loaded(folder)
+
+    compare(ours, theirs, tokens, mask)
+    beams = {"attention_mask": mask, "num_beams": 3}
+    assert torch.equal(
+        greedy(theirs, tokens, **beams), greedy(theirs, tokens, use_cache=False, **beams)
+    )
+
+
+def test_it_trains_is_saved_and_loaded(export: Export, tokens: Tensor, tmp_path: Path):
+    ours, folder = export("mhc", TRUNKS["tied"])
+    theirs = loaded(folder)
+    assert theirs(tokens, labels=tokens).loss.item() == pytest.approx(
+        ours(tokens[:, :-1], tokens[:, 1:]).item(), abs=1e-5
+    )
+    optimizer = torch.optim.AdamW(theirs.parameters(), lr=1e-2)
+    losses = []
+    for _ in range(8):
+        optimizer.zero_grad()
+        losses.append(theirs(tokens, labels=tokens).loss)
+        losses[-1].backward()
+        optimizer.step()
+    assert losses[-1] < losses[0] - 0.5
+
+    theirs.save_pretrained(tmp_path / "tuned")
+    again = loaded(tmp_path / "tuned")
+
+    assert torch.equal(again(tokens).logits, theirs.eval()(tokens).logits)
+    fresh = transformers.AutoModelForCausalLM.from_config(theirs.config, trust_remote_code=True)
+    drawn = Transformer(ours.shape, parse("mhc").build(16, 4))
+    init_weights(drawn, seed=0)
+    assert torch.equal(fresh(tokens).logits, drawn(tokens))
+
+
+def test_it_is_loaded_in_half_precision_with_whole_tables(export: Export, tokens: Tensor):
+    ours, folder = export("attnres")
+
+    theirs = loaded(folder, dtype=torch.bfloat16)
+
+    assert {each.dtype for each in theirs.parameters()} == {torch.bfloat16}
+    assert {each.dtype for each in theirs.buffers()} == {torch.float32}
+    logits = theirs(tokens).logits
+    assert logits.dtype == torch.bfloat16
+    torch.testing.assert_close(logits.float(), ours(tokens), rtol=0, atol=0.1)
+
+
+def test_a_cache_goes_on_where_it_was_left(export: Export, tokens: Tensor, mask: Tensor):
+    _, folder = export("attnres")
+    model = loaded(folder)
+    given = {"attention_mask": mask}
+
+    kept = model(tokens[:, :8], attention_mask=mask[:, :8], use_cache=True, logits_to_keep=1)
+    found = greedy(model, tokens, past_key_values=kept.past_key_values, **given)
+
+    assert kept.logits.shape == (4, 1, 256)
+    assert torch.equal(found, greedy(model, tokens, **given))
+    assert torch.equal(greedy(model, tokens, prefill_chunk_size=5), greedy(model, tokens))
+
+
+def test_padding_on_the_right_changes_nothing_before_it(export: Export, tokens: Tensor):
+    ours, folder = export("attnres")
+    model, mask = loaded(folder), torch.ones_like(tokens)
+    mask[0, 7:] = 0
+
+    found = model(tokens, attention_mask=mask).logits
+
+    torch.testing.assert_close(found[0, :7], ours(tokens[:1, :7])[0], rtol=0, atol=1e-5)
+    with pytest.raises(ValueError, match="ends with padding: pad on the left"):
+        model.generate(tokens, attention_mask=mask, max_new_tokens=2)
+
+
+def test_what_would_be_wrong_is_refused_in_a_line(export: Export, tokens: Tensor, mask: Tensor):
+    _, folder = export("attnres")
+    model = loaded(folder)
+    between, without = mask.clone(), mask.clone()
+    between[0, 8] = without[1] = 0
+
+    for wrong in between, without:
+        with pytest.raises(ValueError, match="a row without tokens, or padding between tokens"):
+            model(tokens, attention_mask=wrong)
+    with pytest.raises(ValueError, match=r"must be \(batch, 12\), got \(4, 11\)"):
+        model(tokens, attention_mask=mask[:, 1:])
+    with pytest.raises(ValueError, match="44 tokens, but the model has 40 positions"):
+        model(tokens.repeat(1, 4)[:, :44])
+    with pytest.raises(ValueError, match="leave it out"):
+        greedy(model, tokens, cache_implementation="static")
+    with pytest.raises(ValueError, match="not supported with stateful models"):
+        greedy(model, tokens, prompt_lookup_num_tokens=2)
+    ended = greedy(model, tokens, return_dict_in_generate=True)
+    with pytest.raises(ValueError, match="26 tokens, but this cache was made for 16"):
+        model(ended.sequences[:, :10], past_key_values=ended.past_key_values)
+
+
+def test_bytes_have_a_tokenizer_that_is_exact_for_all_of_them(export: Export):
+    _, folder = export("standard")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder, trust_remote_code=True)
+
+    every = "".join(map(chr, [*range(0xD800), *range(0xE000, 0x10000), 0x1F389]))
+    for text in ("def f(x):\r\n\t return  'Ā Ġ'\x00", every, " . , 's", ""):
+        found = tokenizer(text)
+        assert found["input_ids"] == list(text.encode())
+        assert tokenizer.decode(found["input_ids"]) == text
+    names = tokenizer.convert_ids_to_tokens(list(range(256)))
+    assert tokenizer.convert_tokens_to_ids(names) == list(range(256))
+    assert len(tokenizer) == 256
+    assert set(found) == {"input_ids", "attention_mask"}
+
+
+def test_a_tokenizer_is_copied_as_it_is_or_its_lack_is_told(
+    tmp_path: Path, tiny_recipe: Recipe, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own.json").write_text(of_bytes())
+
+    def lack(size: int = 256, **data: object) -> str:
+        recipe = tiny_recipe.model_dump(mode="json")
+        shape = asdict(replace(SHAPE, vocab_size=size))
+        texts, why = files(
+            {
+                "shape": shape,
+                "variant": "standard",
+                "recipe": {**recipe, "data": {**recipe["data"], **data}},
+            }
+        )
+        assert ("tokenizer.json" in texts) == ("tokenizer_config.json" in texts) == (not why)
+        return why
+
+    assert lack() == lack(tokenizer="own.json") == ""
+    assert "own.json is not the file that the run had" in lack(tokenizer="own.json", size=300)
+    assert "none.json cannot be read: No such file" in lack(tokenizer="none.json")
+    assert (
+        lack(tokenizer="tiktoken:gpt2")
+        == "data.tokenizer is tiktoken:gpt2, not a file of tokenizers"
+    )
+    assert lack(source="nanogpt") == "the data are tokens (nanogpt), not text"
+    pairs = {"model": {"vocab": [["a", 0.0], ["b", 0.0]]}, "added_tokens": [{"id": 2}]}
+    (tmp_path / "own.json").write_text(json.dumps(pairs))
+    assert lack(tokenizer="own.json", size=3) == ""
+    (tmp_path / "own.json").write_text("[]")
+    assert "is not the file" in lack(tokenizer="own.json")
