@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, fields
 from itertools import cycle, islice
 from typing import Any, ClassVar, Literal, NamedTuple
 
-Attention = Literal["softmax", "mla"]
+Attention = Literal["softmax", "mla", "kda"]
 Mlp = Literal["swiglu", "gelu", "relu2", "moe"]
 Positions = Literal["rope", "none"]
 
@@ -167,9 +167,21 @@ def _moe(shape: Shape) -> Count:
     return Count(active + (shape.n_experts - shape.top_k) * expert, active, 2 * active)
 
 
+def _kda(shape: Shape) -> Count:
+    """Its rule by the useful work of the recurrence, token after token: the state is read by a key,
+    written, and read by a query. Chunks compute more, see docs/trunk.md.
+    """
+    heads, d_head = shape.n_heads, shape.d_head
+    width, conv = heads * d_head, 3 * heads * d_head * 4
+    weights = shape.d_model * (4 * width + heads) + 2 * (shape.d_model + width) * d_head
+    beside = heads + width + d_head  # A_log, dt_bias, and the gains of the norm
+    return dense(weights + conv, beside=beside, flops=6 * width * d_head)
+
+
 COUNTS: dict[str, Callable[[Shape], Count]] = {
     "softmax": _softmax,
     "mla": _mla,
+    "kda": _kda,
     "swiglu": lambda shape: dense(3 * shape.d_model * shape.d_dense),
     "gelu": lambda shape: dense(2 * shape.d_model * shape.d_dense),
     "relu2": lambda shape: dense(2 * shape.d_model * shape.d_dense),

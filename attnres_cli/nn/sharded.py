@@ -27,6 +27,7 @@ from attnres_cli.nn.model import Sublayer, Transformer
 from attnres_cli.nn.residual import Hidden
 from attnres_cli.nn.shape import Shape
 from attnres_cli.nn.trunk.attention import Attention
+from attnres_cli.nn.trunk.kda import KDA
 from attnres_cli.nn.trunk.kind import Kind
 from attnres_cli.nn.trunk.mlp import SwiGLU, Ungated
 
@@ -39,7 +40,7 @@ _ALL_GATHER, _REDUCE_SCATTER = (  # by the names that torch has had since 2.13, 
 )
 
 
-_KINDS = {"softmax", "swiglu", "gelu", "relu2"}
+_KINDS = {"softmax", "kda", "swiglu", "gelu", "relu2"}
 
 
 def whole(shape: Shape) -> str:
@@ -116,13 +117,22 @@ def _cut(part: Kind, shape: Shape, rank: int, ranks: int) -> nn.Module:
         n_kv_heads=shape.n_kv_heads // ranks,
         d_ff=shape.d_ff // ranks,
     )
-    cut: Attention | SwiGLU | Ungated
+    cut: Attention | KDA | SwiGLU | Ungated
     with torch.device("meta"), torch.no_grad():
         if isinstance(part, Attention):
             cut = Attention(small, part.rotary)
             sizes = [n * part.d_head for n in (part.n_heads, part.n_kv_heads, part.n_kv_heads)]
             cut.qkv.weight = mine(*part.qkv.weight.split(sizes))
             cut.norms = part.norms  # one gain for all heads
+        elif isinstance(part, KDA):
+            cut = KDA(small)
+            cut.qkv.weight = mine(*part.qkv.weight.chunk(3))
+            cut.conv = mine(*part.conv.chunk(3))
+            for name in ("beta", "decay.1", "gate.1"):
+                cut.get_submodule(name).weight = mine(part.get_parameter(f"{name}.weight"))
+            cut.A_log, cut.dt_bias = mine(part.A_log), mine(part.dt_bias)
+            cut.decay[0], cut.gate[0] = part.decay[0], part.gate[0]  # all ranks need them whole
+            cut.norm, cut.rule = part.norm, part.rule
         elif isinstance(part, SwiGLU):
             cut = SwiGLU(small)
             cut.gate_up.weight = mine(*part.gate_up.weight.chunk(2))

@@ -28,6 +28,7 @@ SHAPES = {
         "d_latent": 12,
         "mlp": ("relu2", "gelu", "swiglu"),
     },
+    "kda": {"attention": ("kda", "softmax")},
 }
 
 

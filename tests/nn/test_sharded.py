@@ -24,9 +24,12 @@ def model(spec: str, shape: Shape = SHAPE) -> Transformer:
     return made.double().eval()
 
 
-@pytest.mark.parametrize("mlp", ["swiglu", "gelu", "relu2"])
-def test_parts_of_heads_and_channels_add_up(mlp: str):
-    shape = replace(SHAPE, mlp=mlp, qk_norm=mlp == "relu2")
+@pytest.mark.parametrize(
+    ("attention", "mlp"),
+    [("softmax", "swiglu"), ("softmax", "gelu"), ("softmax", "relu2"), ("kda", "swiglu")],
+)
+def test_parts_of_heads_and_channels_add_up(attention: str, mlp: str):
+    shape = replace(SHAPE, attention=attention, mlp=mlp, qk_norm=mlp == "relu2")
     x = torch.randn(2, 16, 32, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     for f in model("standard", shape).sublayers:
         part = f[1]

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 
 from attnres_cli.nn.shape import Shape
 from attnres_cli.nn.trunk.attention import Attention, Rotary
+from attnres_cli.nn.trunk.kda import KDA
 from attnres_cli.nn.trunk.kind import Kind
 from attnres_cli.nn.trunk.mla import MLA
 from attnres_cli.nn.trunk.mlp import GELU, ReLU2, SwiGLU
@@ -21,6 +22,7 @@ MLPS: dict[str, Callable[[Shape], Kind]] = {
 ATTENTIONS: dict[str, Callable[[Shape, Rotary | None], Kind]] = {
     "softmax": Attention,
     "mla": lambda shape, _: MLA(shape),
+    "kda": lambda shape, _: KDA(shape),
 }
 """The rotary positions are those of all layers; None: there are no positions."""
 

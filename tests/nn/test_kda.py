@@ -1,0 +1,241 @@
+"""Kimi Delta Attention: chunks are the recurrence, whatever the decay, and the public one; a memory
+of fixed size; initial values.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from attnres_variants.standard import Standard
+from designs import build, perturbed, tokens_of
+from torch import Tensor
+from torch.autograd import gradgradcheck
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+
+from attnres_cli.nn.generate import generate
+from attnres_cli.nn.model import Transformer
+from attnres_cli.nn.shape import Shape
+from attnres_cli.nn.trunk import delta_rule
+from attnres_cli.nn.trunk.delta_rule import CHUNK, DeltaRule, recurrence
+from attnres_cli.nn.trunk.kda import KDA
+
+B, H, K, V = 2, 3, 8, 6
+TIMES = [1, 5, CHUNK, 2 * CHUNK + 1, 77]
+DECAYS = {"weak": 0.01, "usual": 1.0, "strong": 30.0, "none is left": 1e4}
+SHAPE = Shape(2, 24, 3, 3, 8, 40, 11, 3 * CHUNK, attention=("kda", "softmax"))
+
+
+@pytest.fixture(autouse=True)
+def _same_numbers() -> None:
+    torch.manual_seed(0)
+
+
+def drawn(time: int, decay: float, dtype: torch.dtype = torch.float64) -> list[Tensor]:
+    """q, k, v, g, beta and the state before; decays of all orders of magnitude in one token."""
+    generator = torch.Generator().manual_seed(time)
+
+    def normal(*size: int) -> Tensor:
+        return torch.randn(size, generator=generator, dtype=torch.float64)
+
+    q, k = (F.normalize(normal(B, time, H, K), dim=-1) for _ in range(2))
+    g = -decay * normal(B, time, H, K).abs() ** 3
+    beta = normal(B, time, H).sigmoid()
+    found = [q, k, normal(B, time, H, V), g, beta, normal(B, H, K, V)]
+    return [x.to(dtype).requires_grad_() for x in found]
+
+
+def outcomes(rule: Callable[..., tuple[Tensor, Tensor]], inputs: list[Tensor]) -> list[Tensor]:
+    """o and the last state, and every input's gradient of a sum of both with some weights."""
+    o, state = rule(*inputs)
+    weights = torch.linspace(-1, 1, o.numel(), dtype=torch.float64).to(o.dtype).view_as(o)
+    loss = (o * weights).sum() + state.square().sum()
+    return [o.detach(), state.detach(), *torch.autograd.grad(loss, inputs)]
+
+
+def assert_near(found: list[Tensor], expected: list[Tensor], rtol: float) -> None:
+    for one, other in zip(found, expected, strict=True):
+        assert one.isfinite().all()
+        bound = rtol * other.abs().max().item() + 1e-300
+        torch.testing.assert_close(one.double(), other.double(), rtol=0, atol=bound)
+
+
+@pytest.mark.parametrize("decay", DECAYS.values(), ids=DECAYS)
+@pytest.mark.parametrize("time", TIMES)
+def test_chunks_and_their_gradients_are_those_of_the_recurrence(time: int, decay: float):
+    exact = outcomes(recurrence, drawn(time, decay))
+
+    assert_near(outcomes(DeltaRule(), drawn(time, decay)), exact, 1e-13)
+    assert_near(outcomes(DeltaRule(), drawn(time, decay, torch.float32)), exact, 1e-5)
+
+
+def test_no_state_is_a_state_of_zeros():
+    *inputs, state = drawn(CHUNK + 3, 1.0)
+
+    for one, other in zip(
+        DeltaRule()(*inputs, None), DeltaRule()(*inputs, torch.zeros_like(state)), strict=True
+    ):
+        assert torch.equal(one, other)
+
+
+def test_equal_keys_that_nothing_decays_lose_no_digits():
+    """Powers of A would be binomial coefficients; its inverse is never beyond 1."""
+    q, k, v, g, beta, state = drawn(4 * CHUNK, 1.0, torch.float32)
+    k, g, beta = k[:, :1].expand_as(k), torch.zeros_like(g), torch.ones_like(beta)
+    inputs = [q, k, v, g, beta, state]
+
+    o, _ = DeltaRule()(*inputs)
+    exact, _ = recurrence(*(x.double() for x in inputs))
+
+    assert_near([o], [exact], 1e-6)
+
+
+def test_second_derivatives_are_those_of_the_values():
+    inputs = [x[:1].detach()[..., :2].requires_grad_() for x in drawn(3, 1.0)[:4]]
+    beta = drawn(3, 1.0)[4][:1].detach().requires_grad_()
+
+    assert gradgradcheck(lambda *x: DeltaRule().double()(*x, None)[0], (*inputs, beta))
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("form", ["naive_recurrent_kda", "naive_chunk_kda"])
+def test_values_and_gradients_are_those_of_the_public_forms(form: str):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that there is no GPU
+        module = pytest.importorskip("fla.ops.kda.naive", reason="needs fla-core and triton")
+
+    def public(*inputs: Tensor) -> Any:
+        *arguments, state = inputs
+        return getattr(module, form)(
+            *arguments, scale=1.0, initial_state=state, output_final_state=True
+        )
+
+    inputs = drawn(2 * 64, 0.1, torch.float32)
+    assert_near(outcomes(DeltaRule(), inputs), outcomes(public, inputs), 5e-6)
+
+
+def test_the_memory_is_of_one_size_and_equal_after_any_pieces():
+    module = KDA(SHAPE).double()
+    h = torch.randn(2, 3 * CHUNK, 24, dtype=torch.float64)
+    whole, memory = module.cache(0), module.cache(0)
+    y = module(h, whole)
+
+    pieces = [module(part, memory) for part in h.split([1, 2, 20, 1, 1, 23], dim=1)]
+
+    torch.testing.assert_close(torch.cat(pieces, dim=1), y, rtol=0, atol=1e-13)
+    torch.testing.assert_close(memory.state, whole.state, rtol=0, atol=1e-13)
+    torch.testing.assert_close(memory.inputs, whole.inputs, rtol=0, atol=1e-13)
+    assert [*memory.state.shape] == [2, 3, 8, 8]
+    assert [*memory.inputs.shape] == [2, 3, 3 * 24]
+    assert memory.inputs.untyped_storage().nbytes() == memory.inputs.nbytes
+
+
+def test_generated_tokens_are_those_of_full_forwards():
+    model, tokens = perturbed("attnres", SHAPE), tokens_of(2, 20)
+    expected = tokens
+    for _ in range(6):
+        best = model(expected)[:, -1].argmax(dim=-1, keepdim=True)
+        expected = torch.cat((expected, best), dim=1)
+
+    assert torch.equal(generate(model, tokens, 6, temperature=0, chunk=7), expected)
+
+
+def test_no_output_depends_on_later_tokens():
+    module = KDA(SHAPE)
+    h = torch.randn(1, 40, 24)
+    later = h.clone()
+    later[:, 25:] += 1
+
+    torch.testing.assert_close(module(h)[:, :25], module(later)[:, :25], rtol=0, atol=1e-6)
+
+
+def test_decays_begin_where_the_public_code_begins():
+    model = build("standard", dataclasses.replace(SHAPE, n_heads=64, n_kv_heads=64, d_head=4))
+    part = model.sublayers[0].kind
+    a, dt = part.A_log.exp(), F.softplus(part.dt_bias)
+
+    assert ((a >= 1) & (a <= 16)).all()
+    assert a.mean().item() == pytest.approx(8.5, abs=1.5)
+    assert ((dt > 0.99e-3) & (dt < 0.101)).all()
+    assert dt.log10().mean().item() == pytest.approx(-2, abs=0.15)
+
+
+def test_a_design_scales_what_the_output_is_proportional_to():
+    plain, scaled = build("standard", SHAPE), build("deepnorm", SHAPE)
+    factor = scaled.residual.branch_scale
+    one, other = (dict(model.sublayers[0].kind.named_parameters()) for model in (plain, scaled))
+
+    changed = {name for name in one if not torch.equal(one[name], other[name])}
+
+    assert changed == {"out.weight"}
+    assert torch.equal(other["out.weight"], one["out.weight"] * factor)
+
+
+def gradients(model: torch.nn.Module, h: Tensor) -> Iterator[Tensor]:
+    h = h.clone().requires_grad_()
+    return iter(torch.autograd.grad(model(h).square().mean(), [h, *model.parameters()]))
+
+
+def test_bf16_leaves_decay_and_state_in_float32():
+    module = KDA(SHAPE)
+    memory = module.cache(0)
+    h = torch.randn(2, 2 * CHUNK + 3, 24)
+    with torch.autocast("cpu", torch.bfloat16):
+        y = module(h, memory)
+        found = list(gradients(module, h))
+
+    assert memory.state.dtype is torch.float32
+    torch.testing.assert_close(y.float(), module(h), rtol=0.05, atol=0.05)
+    for one, other in zip(found, gradients(module, h), strict=True):
+        torch.testing.assert_close(one, other, rtol=0.1, atol=0.05 * other.abs().max().item())
+
+
+def test_checkpointed_activations_give_the_same_gradients():
+    model, tokens = perturbed("attnres", SHAPE).train(), tokens_of(2, 20)
+    found = []
+    for model.checkpoints_activations in (False, True):
+        model.zero_grad()
+        model(tokens, tokens).backward()
+        found.append([p.grad.clone() for p in model.parameters()])
+
+    assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
+
+
+def test_parameters_and_flops_by_formula_are_those_that_are_counted(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr(delta_rule, "chunked", lambda *x: recurrence(*x[:6]))
+    with torch.device("meta"):
+        model = Transformer(SHAPE, Standard(SHAPE.d_model, SHAPE.n_sublayers))
+        tokens = torch.zeros(2, SHAPE.seq_len, dtype=torch.int64)
+        with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
+            model(tokens)
+
+    assert SHAPE.n_params() == sum(p.numel() for p in model.parameters())
+    assert counter.get_total_flops() == tokens.numel() * SHAPE.flops_per_token()
+
+
+def test_it_runs_without_numbers():
+    with torch.device("meta"):
+        module = KDA(SHAPE)
+
+        assert module(torch.empty(2, 33, 24)).shape == (2, 33, 24)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # by torch
+@pytest.mark.filterwarnings("ignore:The .grad attribute:UserWarning")  # by torch, after a break
+@pytest.mark.parametrize("time", [2 * CHUNK + 3, 20 * CHUNK])
+def test_a_compiler_takes_it_whole_but_for_long_sequences(time: int):
+    module = KDA(SHAPE)
+    h = torch.randn(2, time, 24)
+    compiled = torch.compile(module, fullgraph=time < 16 * CHUNK, dynamic=False)
+
+    for one, other in zip(gradients(compiled, h), gradients(module, h), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-5 * other.abs().max().item())
