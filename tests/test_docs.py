@@ -127,6 +127,7 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     (folder / "my_text").mkdir()
     for number in range(3):
         (folder / "my_text" / f"{number}.txt").write_text("a text of my own, " * 3000)
+    (folder / "capitals.jsonl").write_text(next(c for _, c in blocks("json") if "Rome" in c))
     (folder / "halved.py").write_text(next(c for page, c in blocks("python") if "Halved" in c))
     (folder / "plan.yaml").write_text(next(c for _, c in blocks("yaml") if "hypothesis" in c))
     with pytest.MonkeyPatch.context() as patch:
@@ -166,6 +167,8 @@ def test_a_command_of_the_documentation_runs(
     capsys: pytest.CaptureFixture[str],
     request: pytest.FixtureRequest,
 ):
+    if command.startswith("attnres evaluate"):
+        pytest.importorskip("lm_eval", reason="the extra lm-eval is not installed")
     if SERVER in command:
         server, name = request.getfixturevalue("database")
         command = command.replace(SERVER, server.url(name))

@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from attnres_cli import __version__, console
-from attnres_cli.cli import ablate, bench, designs, init, plan, report, runs, search
+from attnres_cli.cli import ablate, bench, designs, evaluate, init, plan, report, runs, search
 from attnres_cli.config.address import without_passwords
 from attnres_cli.console import say, warn
 from attnres_cli.errors import BAD_INPUT, DONE, INTERRUPTED, AttnresError, UsageError
@@ -30,6 +30,7 @@ app = typer.Typer(
 app.command()(ablate.ablate)
 app.command()(search.search)
 app.command()(report.report)
+app.command()(evaluate.evaluate)
 app.command()(plan.plan)
 app.command()(init.init)
 app.command()(designs.variants)

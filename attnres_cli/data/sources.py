@@ -25,16 +25,26 @@ def load(recipe: Recipe) -> Tokens:
 
 def _texts(config: Data) -> Streams:
     """Documents, split whole, as bytes or by the tokenizer."""
+    train, val, split, remarks = _halves(config)
+    tokens = tokenizers.streams(config.source, train, val, config.tokenizer)
+    return replace(tokens, split="; ".join((split, *remarks)))
+
+
+def halves(config: Data) -> tuple[list[Document], list[Document]]:
+    """The documents of a source of text that train, and those that validate; DataError as above."""
+    return _halves(config)[:2]
+
+
+def _halves(config: Data) -> tuple[list[Document], list[Document], str, tuple[str, ...]]:
+    """The same, how they were parted in words, and remarks."""
     train, val, remarks = _documents(config)
     what = "row" if config.source == "huggingface" else "file"
     if val is None:
         train, val = parts(train, config.val_fraction)
-        split = documents.rule(train, val, config.val_fraction, what)
-    else:
-        train, val = by_path(train), by_path(val)
-        split = f"{what}s that train: {len(train)}, others that validate: {len(val)}"
-    tokens = tokenizers.streams(config.source, train, val, config.tokenizer)
-    return replace(tokens, split="; ".join((split, *remarks)))
+        return train, val, documents.rule(train, val, config.val_fraction, what), remarks
+    train, val = by_path(train), by_path(val)
+    split = f"{what}s that train: {len(train)}, others that validate: {len(val)}"
+    return train, val, split, remarks
 
 
 def _documents(config: Data) -> tuple[list[Document], list[Document] | None, tuple[str, ...]]:

@@ -28,6 +28,12 @@ class Tokenizer:
     identity: str
     vocab_size: int
     encode: Callable[[list[str]], Iterable[Sequence[int]]]
+    decode: Callable[[Sequence[int]], str]  # what is no UTF-8 becomes U+FFFD
+
+
+def of(name: str | None) -> Tokenizer:
+    """The tokenizer of that name, bytes for None. Raises DataError where there is none such."""
+    return _BYTES if name is None or name == "bytes" else _open(name)
 
 
 def streams(
@@ -94,6 +100,14 @@ def _text(document: Document, *, whole: bool) -> str:
         ) from error
 
 
+_BYTES = Tokenizer(
+    "bytes",
+    256,
+    lambda texts: [list(text.encode(errors="replace")) for text in texts],
+    lambda tokens: bytes(tokens).decode(errors="replace"),
+)
+
+
 def _open(name: str) -> Tokenizer:
     if name.startswith(_TIKTOKEN):
         return _tiktoken(name.removeprefix(_TIKTOKEN))
@@ -116,6 +130,7 @@ def _json(name: str) -> Tokenizer:
         f"tokenizers {package.__version__} {text}",
         max(found.get_vocab().values(), default=0) + 1,  # their number, where none is left out
         lambda texts: [e.ids for e in found.encode_batch_fast(texts, add_special_tokens=False)],
+        lambda tokens: str(found.decode(list(tokens), skip_special_tokens=False)),
     )
 
 
@@ -138,4 +153,4 @@ def _tiktoken(name: str) -> Tokenizer:
         getattr(found, "_pat_str", None),
         hashlib.sha256(b"\0".join(found.token_byte_values())).hexdigest(),
     ]
-    return Tokenizer(f"tiktoken {parts}", found.n_vocab, found.encode_ordinary_batch)
+    return Tokenizer(f"tiktoken {parts}", found.n_vocab, found.encode_ordinary_batch, found.decode)

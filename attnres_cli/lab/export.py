@@ -39,26 +39,7 @@ def export(store: Store, record: RunRecord, folder: Path, *, to_hf: bool = False
     are gone, a plugin is not loaded or has changed since, or the folder has such files or cannot be
     written to.
     """
-    if record.result is None:
-        raise UsageError(
-            f"run {record.id} is {record.status} and has no final weights: `attnres ablate` as it "
-            "was typed trains it" + (", with --retry-failed" if record.error else "")
-        )
-    kept = store.weights_of(record)
-    if not kept.exists():
-        if store.without_files:
-            raise UsageError(f"run {record.id} has no weights here: {store.without_files}")
-        host = record.versions.get("host", socket.gethostname())
-        if host != socket.gethostname():
-            raise UsageError(
-                f"the final weights of run {record.id} lie on the machine that trained it, {host}: "
-                "type this there"
-            )
-        raise UsageError(
-            f"the final weights of run {record.id} are not kept (expected {kept}): "
-            f"`attnres runs rm {record.id}`, and `attnres ablate` as it was typed trains it again"
-        )
-    check_weights(record.id, kept, record.result.weights_sha256)
+    kept = kept_weights(store, record)
     sources = _sources(record)
     told = _config(store, record) | ({"plugin": next(iter(sources))} if sources else {})
     texts, no_tokenizer = huggingface.files(told) if to_hf else ({}, "")
@@ -79,6 +60,33 @@ def export(store: Store, record: RunRecord, folder: Path, *, to_hf: bool = False
     except OSError as error:
         raise UsageError(f"--output {folder} cannot be written: {error.strerror}") from error
     return Exported([folder / name for name in names], bool(sources), no_tokenizer)
+
+
+def kept_weights(store: Store, record: RunRecord) -> Path:
+    """The final weights of a run that has ended, in the study's folder. Raises UsageError where
+    they are not there as they were written.
+    """
+    if record.result is None:
+        raise UsageError(
+            f"run {record.id} is {record.status} and has no final weights: `attnres ablate` as it "
+            "was typed trains it" + (", with --retry-failed" if record.error else "")
+        )
+    kept = store.weights_of(record)
+    if not kept.exists():
+        if store.without_files:
+            raise UsageError(f"run {record.id} has no weights here: {store.without_files}")
+        host = record.versions.get("host", socket.gethostname())
+        if host != socket.gethostname():
+            raise UsageError(
+                f"the final weights of run {record.id} lie on the machine that trained it, {host}: "
+                "type this there"
+            )
+        raise UsageError(
+            f"the final weights of run {record.id} are not kept (expected {kept}): "
+            f"`attnres runs rm {record.id}`, and `attnres ablate` as it was typed trains it again"
+        )
+    check_weights(record.id, kept, record.result.weights_sha256)
+    return kept
 
 
 def _sources(record: RunRecord) -> dict[str, Path]:

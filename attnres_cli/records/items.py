@@ -74,3 +74,14 @@ class Items:
             return None
         n_bytes = math.fsum(self.values[GOLD_BYTES])
         return -math.fsum(self.values[GOLD_NATS]) / math.log(2) / n_bytes if n_bytes else None
+
+
+@dataclass(frozen=True)
+class Answered:
+    """Who answered a task: a run, or weights in a folder."""
+
+    label: str  # "run 3", or the folder
+    variant: str
+    seed: int
+    items: Items
+    is_new: bool = True  # else as the study had it

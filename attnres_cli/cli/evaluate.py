@@ -1,0 +1,86 @@
+"""The command `evaluate`: what runs answer to downstream tasks, item by item."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from attnres_cli.cli.options import MOST_ID, Device, Format, Plugins, PrintedFormat, Study
+from attnres_cli.config import address
+from attnres_cli.console import note, warn
+from attnres_cli.errors import UsageError
+
+
+def evaluate(
+    runs: Annotated[
+        list[str],
+        typer.Argument(
+            help="Numbers of runs, or folders of `runs export`.",
+            metavar="RUN...",
+            show_default=False,
+        ),
+    ],
+    tasks: Annotated[
+        str,
+        typer.Option(
+            help="cloze, continuation, recall, or local for all three; .yaml or .jsonl files; "
+            "names of lm-evaluation-harness. Several with commas."
+        ),
+    ] = "local",
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="The first items of each task.", show_default=False)
+    ] = None,
+    batch_size: Annotated[int, typer.Option(min=1, help="Sequences at once.")] = 32,
+    device: Device = "auto",
+    study: Study = address.DEFAULT,
+    form: PrintedFormat = Format.TABLE,
+    _plugin: Plugins = None,
+) -> None:
+    """Let runs answer the items of downstream tasks, and keep every answer in the study.
+
+    Needs pip install 'attnres-cli[lm-eval]'. What the study has of the same weights and items is
+    not asked again. Offline, unless HF_HUB_OFFLINE=0 and HF_DATASETS_OFFLINE=0.
+    """
+    names = [name.strip() for name in tasks.split(",") if name.strip()]
+    if not names:
+        raise UsageError("--tasks takes names or files, as --tasks cloze,recall")
+    ids = [_number(text) for text in runs if text.isdecimal()]
+    folders = [Path(text) for text in dict.fromkeys(runs) if not text.isdecimal()]
+    from attnres_cli.lab.downstream import evaluating
+    from attnres_cli.lab.listing import chosen
+    from attnres_cli.report import formats
+    from attnres_cli.report.items import progress, report_of
+    from attnres_cli.store.store import Store
+    from attnres_cli.train.device import devices
+
+    (place, *_) = devices(device)
+    store = Store.open(study, create=False) if ids else None
+    records = chosen(store, study, list(dict.fromkeys(ids))) if store is not None else []
+    subjects = [evaluating.of_run(store, each) for each in records if store is not None]
+    subjects += [evaluating.of_folder(folder) for folder in folders]
+    for subject in subjects:
+        if subject.warning:
+            warn(subject.warning)
+    found = evaluating.asked(subjects, names, limit)
+    if store is not None:
+        store = Store.open(study, create=True)
+    with progress(sum(len(each) for each in found.tasks.values())) as (watch, tell):
+        answered = []
+        for each in evaluating.answers(store, found, batch_size, place, watch):
+            tell(each)
+            answered.append(each)
+    if old := sum(not each.is_new for each in answered):
+        note(f"{old} of {len(answered)} as the study had them")
+    formats.show(
+        report_of(answered, study if ids else ", ".join(map(str, folders))), form, sys.stdout
+    )
+
+
+def _number(text: str) -> int:
+    number = int(text[:11])
+    if not 1 <= number <= MOST_ID:
+        raise UsageError(f"RUN takes numbers of runs from 1 up, got '{text[:20]}'")
+    return number

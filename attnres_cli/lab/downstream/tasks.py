@@ -1,0 +1,343 @@
+"""Tasks of lm-evaluation-harness: found by name or read from a file, asked, and their items kept.
+The one place that imports the harness, with answers.py.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import hashlib
+import importlib
+import json
+import logging
+import math
+import os
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from attnres_cli.errors import AttnresError, UsageError, required
+from attnres_cli.files import read_text
+from attnres_cli.lab.downstream.shipped import NAMES, Item
+from attnres_cli.records.items import (
+    ACC,
+    ACC_NORM,
+    CHOICE_NATS,
+    GOLD_BYTES,
+    GOLD_NATS,
+    N_CHOICES,
+    Items,
+    Kind,
+)
+
+if TYPE_CHECKING:
+    from attnres_cli.lab.downstream.answers import Answers
+
+LOCAL = "local"  # all shipped tasks
+_MOST_BYTES = 2**30  # of a JSONL file
+_OFFLINE = ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE")
+_PLACES = ("task_alias", "tag", "custom_dataset", "dataset_path", "dataset_name", "dataset_kwargs")
+"""What a task's configuration says of where documents lie, not of how they are asked."""
+
+_KINDS = {
+    "multiple_choice": Kind.CHOICE,
+    "loglikelihood": Kind.ANSWER,
+    "loglikelihood_rolling": Kind.TEXT,
+    "generate_until": Kind.GENERATION,
+}
+_FORMS: dict[frozenset[str], dict[str, Any]] = {
+    frozenset({"context", "choices", "gold"}): {
+        "output_type": "multiple_choice",
+        "doc_to_text": "context",
+        "doc_to_choice": "choices",
+        "doc_to_target": "gold",
+        "metrics": (ACC, ACC_NORM),
+    },
+    frozenset({"context", "answer"}): {
+        "output_type": "loglikelihood",
+        "doc_to_text": "context",
+        "doc_to_target": "answer",
+        "metrics": (ACC,),
+    },
+    frozenset({"text"}): {
+        "output_type": "loglikelihood_rolling",
+        "doc_to_text": "",
+        "doc_to_target": "text",
+        "metrics": ("bits_per_byte",),
+    },
+}
+"""How items are asked that are given as JSON, by the keys that they have."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """A task that is loaded, and what tells how it asks."""
+
+    name: str
+    content: str
+    loaded: Any  # the harness's
+
+    def hashes(self, limit: int | None) -> tuple[str, ...]:
+        """Of its documents, or the first of them, with all that would be asked of each."""
+        with _quiet(), _explained(self.name):
+            self.loaded.build_all_requests(limit=limit)
+        arguments: dict[int, tuple[Any, list[Any]]] = {}
+        for instance in self.loaded.instances:
+            arguments.setdefault(instance.doc_id, (instance.doc, []))[1].append(instance.args)
+        return tuple(_hash(doc, asked) for _, (doc, asked) in sorted(arguments.items()))
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the harness's words: what counts of them we say."""
+    logging.getLogger("lm_eval").setLevel(logging.ERROR)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def harness() -> str:
+    """The version of the harness, which is imported: offline, unless the user has decided that.
+    Raises UsageError where it is not installed.
+    """
+    for name in _OFFLINE:
+        os.environ.setdefault(name, "1")
+    with _quiet():
+        required("lm_eval.tasks", "lm-eval", "attnres evaluate", UsageError)
+        api: Any = importlib.import_module("lm_eval.api.task")
+        importlib.import_module("datasets").disable_progress_bars()
+    api.tqdm = lambda documents, **_: documents  # a bar of its own, which no setting takes away
+    return version("lm_eval")
+
+
+def of_items(name: str, items: Sequence[Item]) -> Task:
+    """A task of items that are at hand, all of one of the _FORMS. Raises UsageError."""
+    import datasets
+    from lm_eval.api.task import ConfigurableTask
+
+    form = next((form for keys, form in _FORMS.items() if keys <= items[0].keys()), None)
+    if form is None:
+        forms = "; ".join(", ".join(sorted(keys)) for keys in _FORMS)
+        raise UsageError(f"task {name}: an item has one of these sets of keys: {forms}")
+    metrics = [
+        {
+            "metric": m,
+            "aggregation": m if m == "bits_per_byte" else "mean",
+            "higher_is_better": True,
+        }
+        for m in form["metrics"]
+    ]
+    config = {key: value for key, value in form.items() if key != "metrics"} | {
+        "task": name,
+        "custom_dataset": lambda **_: {"test": datasets.Dataset.from_list(list(items))},
+        "test_split": "test",
+        "target_delimiter": "",
+        "metric_list": metrics,
+        "num_fewshot": 0,
+    }
+    with _quiet(), _explained(name):
+        return _task(ConfigurableTask(config=config))
+
+
+def of_file(path: Path) -> list[Task]:
+    """The tasks of a YAML file of the harness, or of a JSONL file of items. Raises UsageError."""
+    if path.suffix == ".jsonl":
+        return [of_items(path.stem, _read(path))]
+    from lm_eval.tasks import TaskManager
+
+    with _quiet(), _explained(str(path)):
+        return _all(TaskManager(include_defaults=False).load([str(path)]))
+
+
+def _read(path: Path) -> list[Item]:
+    found: list[Item] = []
+    text = read_text(path, "--tasks", UsageError, _MOST_BYTES)
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.strip():
+            continue
+        try:
+            item = json.loads(line)
+        except ValueError as error:
+            raise UsageError(f"{path} line {number} is no JSON: {error}") from error
+        if not isinstance(item, dict) or (found and item.keys() != found[0].keys()):
+            raise UsageError(f"{path} line {number} has not the keys of the first line")
+        if wrong := _wrong(item):
+            raise UsageError(f"{path} line {number}: {wrong}")
+        found.append(item)
+    if not found:
+        raise UsageError(f"{path} holds no item: one JSON object a line")
+    return found
+
+
+def _wrong(item: Item) -> str:
+    """What is not as it must be in an item's keys that are asked; empty where all is well."""
+    for key in ("context", "answer", "text"):
+        if not isinstance(item.get(key, ""), str):
+            return f"{key} is no text"
+    if "choices" not in item:
+        return ""
+    choices, gold = item["choices"], item.get("gold")
+    if not (isinstance(choices, list) and all(isinstance(c, str) and c for c in choices)):
+        return "choices are a list of texts, none of them empty"
+    if len(choices) < 2 or type(gold) is not int or not 0 <= gold < len(choices):
+        return "gold is the number of the right one of two choices or more, from 0 up"
+    return ""
+
+
+def of_names(names: Sequence[str]) -> list[Task]:
+    """Tasks of the harness by name; groups and tags stand for all of theirs. Raises UsageError for
+    one that is not known, or whose documents are not on this machine.
+    """
+    from lm_eval.tasks import TaskManager
+
+    with _quiet():
+        manager = TaskManager()
+    found = []
+    for name in names:
+        if name not in manager.task_index:
+            near = difflib.get_close_matches(
+                name, [*manager.all_tasks, *NAMES, LOCAL], n=1, cutoff=0.5
+            )
+            hint = f": did you mean '{near[0]}'?" if near else "."
+            raise UsageError(
+                f"unknown task '{name}'{hint} There are {', '.join(NAMES)} (all: {LOCAL}), files "
+                "(.yaml, .jsonl) and what `lm-eval ls tasks` lists"
+            )
+        with _quiet(), _explained(name):
+            found += _all(manager.load([name]))
+    return found
+
+
+def _all(loaded: Mapping[str, Any]) -> list[Task]:
+    return [_task(each) for each in loaded["tasks"].values()]
+
+
+def _task(loaded: Any) -> Task:
+    """What the harness has loaded, with the settings that it makes itself before it asks."""
+    name = str(loaded.task_name)
+    if getattr(loaded, "UNSAFE_CODE", False):
+        raise UsageError(f"task {name} runs code that a model wrote: that is not done here")
+    if getattr(loaded, "MULTIMODAL", False):
+        raise UsageError(f"task {name} shows pictures or sounds: these models read text")
+    if loaded.get_config("num_fewshot") is None:
+        loaded.set_config(key="num_fewshot", value=0)
+    loaded.set_fewshot_seed(seed=1234)  # the harness's own
+    config = {key: value for key, value in loaded.dump_config().items() if key not in _PLACES}
+    return Task(name, _digest(config)[:12], loaded)
+
+
+@contextlib.contextmanager
+def _explained(name: str) -> Iterator[None]:
+    """What the harness, or what it calls, raises of a task, as one line: anything may."""
+    try:
+        yield
+    except (AttnresError, KeyboardInterrupt):
+        raise
+    except Exception as error:
+        said = " ".join(str(error).split())[:200] or type(error).__name__
+        if "Offline" in said or isinstance(error, ConnectionError):
+            raise UsageError(
+                f"task {name} needs documents that are not in the cache of this machine ({said}): "
+                "HF_HUB_OFFLINE=0 HF_DATASETS_OFFLINE=0 attnres evaluate ... downloads them"
+            ) from error
+        raise UsageError(f"task {name} cannot be asked: {said}") from error
+
+
+def ask(task: Task, model: Answers, run_id: int, weights: str, limit: int | None) -> Items:
+    """What the model answers to a task's items, or to the first of them. Raises UsageError."""
+    from lm_eval.evaluator import evaluate
+
+    with _quiet(), _explained(task.name):
+        found = evaluate(
+            lm=model, task_dict={"tasks": {task.name: task.loaded}}, limit=limit, bootstrap_iters=0
+        )
+    samples = found["samples"][task.name]
+    filters = list(dict.fromkeys(sample["filter"] for sample in samples))
+    by_doc: dict[int, dict[str, float]] = {}
+    first = [sample for sample in samples if sample["filter"] == filters[0]]
+    for sample in samples:
+        suffix = "" if sample["filter"] == filters[0] else f",{sample['filter']}"
+        values = by_doc.setdefault(sample["doc_id"], {})
+        values |= {name + suffix: value for name, value in _metrics(task.loaded, sample).items()}
+    for sample in first:
+        by_doc[sample["doc_id"]] |= _likelihoods(task.loaded, sample)
+    names = list(dict.fromkeys(name for values in by_doc.values() for name in values))
+    return Items(
+        run_id,
+        task.name,
+        task.content,
+        _KINDS[task.loaded.OUTPUT_TYPE],
+        tuple(sample["doc_id"] for sample in first),
+        tuple(_hash(sample["doc"], sample["arguments"]) for sample in first),
+        {n: _kept(by_doc[s["doc_id"]].get(n, math.nan) for s in first) for n in names},
+        len(model.cut),
+        weights,
+        version("lm_eval"),
+    )
+
+
+def _kept(values: Iterable[float]) -> tuple[float, ...]:
+    """As the study keeps them, so that they are the same whenever they are shown."""
+    return tuple(np.array(list(values), dtype=np.float32).tolist())
+
+
+def _metrics(loaded: Any, sample: Mapping[str, Any]) -> dict[str, float]:
+    """The harness's numbers of a document that are better where they are higher."""
+    better = loaded.higher_is_better()
+    return {
+        name: float(sample[name])
+        for name in sample["metrics"]
+        if better.get(name, True) is True and isinstance(sample[name], int | float)
+    }
+
+
+def _likelihoods(loaded: Any, sample: Mapping[str, Any]) -> dict[str, float]:
+    """What the harness does not keep by document: the right answer's likelihood and length."""
+    kind, answers = _KINDS[loaded.OUTPUT_TYPE], [each[0] for each in sample["resps"]]
+    if kind is Kind.GENERATION:
+        return {}
+    if kind is Kind.TEXT:
+        text = sample["arguments"][0][0]
+        return {GOLD_NATS: float(answers[0]), GOLD_BYTES: float(len(text.encode()))}
+    nats = [float(log_p) for log_p, _ in answers]
+    sizes = [float(len(arguments[1].encode())) for arguments in sample["arguments"]]
+    if kind is Kind.ANSWER:
+        return {GOLD_NATS: nats[0], GOLD_BYTES: sizes[0]} if len(nats) == 1 else {}
+    n = len(loaded.doc_to_choice(sample["doc"]))
+    gold = _gold(loaded, sample["doc"], nats)
+    least = max(nats[:n])
+    total = least + math.log(math.fsum(math.exp(each - least) for each in nats[:n]))
+    found = {GOLD_NATS: math.nan, GOLD_BYTES: math.nan, CHOICE_NATS: math.nan, N_CHOICES: float(n)}
+    if gold is None:
+        return found
+    return found | {
+        GOLD_NATS: nats[gold], GOLD_BYTES: sizes[gold], CHOICE_NATS: nats[gold] - total
+    }  # fmt: skip
+
+
+def _gold(loaded: Any, doc: Any, nats: Sequence[float]) -> int | None:
+    """The number of the right answer, of several the likeliest; None where the task names none."""
+    told, choices = loaded.doc_to_target(doc), loaded.doc_to_choice(doc)
+    if getattr(loaded, "multiple_input", 0):
+        told = loaded.doc_to_text(doc)
+    several = told if isinstance(told, list) else [told]
+    numbers = [choices.index(t) if isinstance(t, str) and t in choices else t for t in several]
+    right = [i for i in numbers if isinstance(i, int) and 0 <= i < len(choices)]
+    return max(right, key=lambda i: nats[i], default=None)
+
+
+def _hash(doc: Any, arguments: Sequence[Any]) -> str:
+    """16 hex digits over a document and all that is asked of it."""
+    return _digest([doc, [list(each) for each in arguments]])[:16]
+
+
+def _digest(value: Any) -> str:
+    def named(other: Any) -> str:
+        return str(getattr(other, "__qualname__", type(other).__name__))
+
+    return hashlib.sha256(json.dumps(value, sort_keys=True, default=named).encode()).hexdigest()

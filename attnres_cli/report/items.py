@@ -1,0 +1,157 @@
+"""What runs answered to tasks, as a report, and how far they are, on stderr."""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+from rich.live import Live
+from rich.text import Text
+
+from attnres_cli.console import is_quiet, note
+from attnres_cli.records.items import (
+    ACC,
+    CHOICE_NATS,
+    EXACT_MATCH,
+    GOLD_BYTES,
+    GOLD_NATS,
+    N_CHOICES,
+    Answered,
+    Items,
+)
+from attnres_cli.report.table import Column, Report, Table
+from attnres_cli.report.terminal import console
+from attnres_cli.verdict.format import plural
+
+_LINE_EVERY_S = 10.0
+_SHOWN = {CHOICE_NATS: "nats among answers", ACC: "accuracy", EXACT_MATCH: "exact match"}
+"""Metrics that have a column, where a task has them; all are in JSON and CSV."""
+
+
+def report_of(answered: Sequence[Answered], study: str) -> Report:
+    """By task and run: bits per byte, then what was chosen or written, with standard errors and
+    what guessing gives.
+    """
+    rows = sorted(answered, key=lambda each: each.items.task)
+    records = [_record(each) for each in rows]
+    shown = [name for name in _SHOWN if any(name in each.items.values for each in rows)]
+    columns = [Column("task", "code"), Column("of", "word"), Column("variant", "code")]
+    columns += [Column("seed"), Column("items"), Column("bits per byte")]
+    for name in shown:
+        columns += [Column(_SHOWN[name]), *([] if name == EXACT_MATCH else [Column("chance")])]
+    columns.append(Column("cut", is_optional=True))
+    cut = sum(each.items.truncated for each in rows)
+    notes = [
+        "value ± standard error over items; runs are compared by `attnres report --downstream`"
+    ]
+    notes += [
+        f"cut: {plural(cut, 'context')} longer than a model's, of which it saw the end"
+    ] * bool(cut)
+    return Report(
+        title=f"downstream tasks: {study}",
+        tables=[Table("", columns, [_row(each, shown) for each in rows], n_keys=4)],
+        notes=notes,
+        document={"study": study, "results": records},
+        fields=list(dict.fromkeys(name for record in records for name in record)),
+        records=records,
+    )
+
+
+def _row(each: Answered, shown: Sequence[str]) -> list[str]:
+    items = each.items
+    bits = items.bits_per_byte
+    cells = [items.task, each.label, each.variant, str(each.seed), f"{len(items.doc_ids):,}"]
+    cells.append("" if bits is None else f"{bits:.3f} ± {_bits_error(items):.3f}")
+    for name in shown:
+        has = name in items.values
+        value = f"{items.mean(name):.3f} ± {items.standard_error(name):.3f}" if has else ""
+        chance = {ACC: items.chance, CHOICE_NATS: items.chance_nats}.get(name) if has else None
+        cells.append(value)
+        if name != EXACT_MATCH:
+            cells.append("" if chance is None else f"{chance:.3f}")
+    return [*cells, str(items.truncated or "")]
+
+
+def _bits_error(items: Items) -> float:
+    """Standard error of the ratio of two sums over items."""
+    bits, sizes = items.bits_per_byte, items.values[GOLD_BYTES]
+    if bits is None or len(sizes) < 2:
+        return math.nan
+    pairs = zip(items.values[GOLD_NATS], sizes, strict=True)
+    off = [(-nats / math.log(2) - bits * size) ** 2 for nats, size in pairs]
+    n = len(sizes)
+    return math.sqrt(math.fsum(off) * n / (n - 1)) / math.fsum(sizes)
+
+
+def _record(each: Answered) -> dict[str, object]:
+    items = each.items
+    found: dict[str, object] = {
+        "task": items.task,
+        "of": each.label,
+        "run": items.run_id or None,
+        "variant": each.variant,
+        "seed": each.seed,
+        "kind": str(items.kind),
+        "items": len(items.doc_ids),
+        "truncated": items.truncated,
+        "chance": items.chance,
+        "chance_nats": items.chance_nats,
+        "bits_per_byte": items.bits_per_byte,
+        "bits_per_byte_se": None if items.bits_per_byte is None else _bits_error(items),
+        "content": items.content,
+        "weights_sha256": items.weights_sha256,
+        "harness": items.harness,
+    }
+    for name in items.values:
+        if name not in (GOLD_BYTES, N_CHOICES):
+            found |= {name: items.mean(name), f"{name}_se": items.standard_error(name)}
+    return found
+
+
+Watch = Callable[[str, str, int, int], None]
+
+
+@contextmanager
+def progress(total: int) -> Iterator[tuple[Watch, Callable[[Answered], None]]]:
+    """Two functions: one to tell who answers which task, how many requests are done and of how
+    many; one for what has been answered, of `total` in all. A live line, or lines now and then.
+    """
+    stderr, ended, last = console(sys.stderr), 0, time.monotonic()
+
+    def words(who: str, task: str, done: int, of: int) -> str:
+        return f"{ended} of {total} answered; {who} {task}: {done:,} of {of:,} requests"
+
+    def tell(answered: Answered) -> None:
+        nonlocal ended
+        ended += 1
+        if answered.is_new:
+            note(f"{answered.label} {answered.items.task}: {_headline(answered.items)}")
+
+    if not stderr.is_terminal or is_quiet():
+
+        def line(who: str, task: str, done: int, of: int) -> None:
+            nonlocal last
+            if time.monotonic() - last > _LINE_EVERY_S:
+                last = time.monotonic()
+                note(words(who, task, done, of))
+
+        yield line, tell
+        return
+    with Live(Text(""), console=stderr, refresh_per_second=4, transient=True) as live:
+        yield lambda *told: live.update(Text(words(*told))), tell
+
+
+def _headline(items: Items) -> str:
+    """What there is to say first of a task."""
+    bits, parts = items.bits_per_byte, []
+    if bits is not None:
+        parts.append(f"{bits:.3f} bits per byte")
+    for name in (ACC, EXACT_MATCH):
+        if name in items.values:
+            parts.append(f"{_SHOWN[name]} {items.mean(name):.3f}")
+    if items.chance is not None:
+        parts.append(f"chance {items.chance:.3f}")
+    return ", ".join(parts) or plural(len(items.doc_ids), "item")

@@ -1,0 +1,256 @@
+"""`attnres evaluate`: real runs of moments answer tasks of the real harness, item by item."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from commands import attnres, ended
+
+from attnres_cli import load
+from attnres_cli.lab.downstream import evaluating, shipped, tasks
+from attnres_cli.records.items import Items
+from attnres_cli.store.store import Store
+
+pytest.importorskip("lm_eval", reason="the extra lm-eval is not installed")
+
+TINY = ("--recipe", "smoke", "--set", "train.tokens=2k", "--seeds", "1", "-q")
+YAML = """
+task: sums
+dataset_path: json
+dataset_kwargs: {{data_files: {{test: {file}}}}}
+test_split: test
+output_type: generate_until
+doc_to_text: "{{{{context}}}}"
+doc_to_target: "{{{{choices[gold]}}}}"
+generation_kwargs: {{until: ["\\n"], max_gen_toks: 4}}
+metric_list: [{{metric: exact_match}}]
+"""
+SUMS = [{"context": f"{i}+1=", "choices": [str(i + 1), "x", "no"], "gold": 0} for i in range(8)]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Runs 1 and 2, of standard and attnres, and 3, of a generated task."""
+    folder = tmp_path_factory.mktemp("trained")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        assert ended("ablate", "standard", "attnres", *TINY) == 0
+        recall = ("--set", "data.source=recall", "--set", "data.pairs=2")
+        assert ended("ablate", "standard", *TINY, *recall) == 0
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def here(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a folder with that study and some files; few items of each shipped task."""
+    shutil.copytree(trained, tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
+    monkeypatch.setattr(shipped, "N_ITEMS", 12)
+    Path("sums.jsonl").write_text("\n".join(map(json.dumps, SUMS)) + "\n")
+    Path("sums.yaml").write_text(YAML.format(file=tmp_path / "sums.jsonl"))
+    Path("texts.jsonl").write_text(
+        '{"text": "def f(x):\\n    return x\\n"}\n{"text": "caf\u00e9"}\n'
+    )
+    Path("next.jsonl").write_text('{"context": "impor", "answer": "t sys"}\n')
+
+
+def held() -> list[Items]:
+    return Store.open("attnres.db", create=False).items()
+
+
+def results(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[dict[str, Any]]:
+    code, out, err = attnres(capsys, "evaluate", *arguments, "--format", "json", "-q")
+    assert code == 0, err
+    return json.loads(out)["results"]
+
+
+def nats(model: torch.nn.Module, context: str, answer: str) -> float:
+    """Of an answer, byte by byte, from the model's whole context."""
+    total, text = 0.0, list((context + answer).encode())
+    for at in range(len(context.encode()), len(text)):
+        with torch.no_grad():
+            logits = model(torch.tensor([text[max(0, at - 32) : at]]))[0, -1]
+        total += logits.log_softmax(-1)[text[at]].item()
+    return total
+
+
+def test_the_shipped_tasks_need_nothing_else_and_every_answer_is_kept(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    found = results(capsys, "1", "2")
+
+    assert [(r["task"], r["run"], r["items"], r["chance"]) for r in found] == [
+        (task, run, 12, 0.25) for task in shipped.NAMES for run in (1, 2)
+    ]
+    items = held()
+    by_key = {(each.run_id, each.task): each for each in items}
+    for result in found:
+        each = by_key[result["run"], result["task"]]
+        assert result["acc"] == pytest.approx(each.mean("acc"))
+        assert result["bits_per_byte"] == each.bits_per_byte
+    for task in shipped.NAMES:  # the two runs' items pair
+        one, other = by_key[1, task], by_key[2, task]
+        assert (one.doc_hashes, one.content) == (other.doc_hashes, other.content)
+        assert len(set(one.doc_hashes)) == 12
+    assert {each.task: each.truncated for each in items} == {
+        "cloze": 12, "continuation": 12, "recall": 0
+    }  # fmt: skip
+
+    monkeypatch.setattr(evaluating, "_built", lambda *_: pytest.fail("asked again"))
+    code, out, err = attnres(capsys, "evaluate", "1", "2", "--tasks", "local")
+    assert code == 0
+    assert "6 of 6 as the study had them" in err
+    assert "cut: 48 contexts" in out
+    assert held() == items
+
+
+def test_likelihoods_are_those_of_the_exported_model(capsys: pytest.CaptureFixture[str]):
+    results(capsys, "2", "--tasks", "sums.jsonl,next.jsonl,texts.jsonl")
+    assert attnres(capsys, "runs", "export", "2", "--output", "out")[0] == 0
+    model = load("out")
+    by_task = {each.task: each for each in held()}
+
+    sums = by_task["sums"].values
+    for number, item in enumerate(SUMS):
+        every = [nats(model, item["context"], choice) for choice in item["choices"]]
+        among = torch.tensor(every).log_softmax(-1)[0].item()
+        assert sums["gold_nats"][number] == pytest.approx(every[0], abs=1e-4)
+        assert sums["choice_nats"][number] == pytest.approx(among, abs=1e-4)
+        assert sums["acc"][number] == (every[0] == max(every))
+    assert set(sums["n_choices"]) == {3.0}
+    assert by_task["next"].values["gold_nats"] == pytest.approx(
+        (nats(model, "impor", "t sys"),), abs=1e-4
+    )
+    texts = by_task["texts"]
+    assert texts.values["gold_bytes"] == (23.0, 5.0)
+    assert texts.values["gold_nats"][1] == pytest.approx(nats(model, "\n", "caf\u00e9"), abs=1e-4)
+    assert [str(by_task[t].kind) for t in ("sums", "next", "texts")] == ["choice", "answer", "text"]
+
+    (of_folder, of_run) = sorted(
+        results(capsys, "out", "2", "--tasks", "sums.jsonl"), key=lambda r: r["run"] or 0
+    )
+    assert of_folder["run"] is None
+    assert of_folder["gold_nats"] == pytest.approx(of_run["gold_nats"], abs=1e-5)
+
+
+def test_a_yaml_task_of_the_harness_generates(capsys: pytest.CaptureFixture[str]):
+    (found,) = results(capsys, "1", "--tasks", "sums.yaml", "--batch-size", "3")
+
+    assert (found["kind"], found["items"], found["chance"]) == ("generation", 8, None)
+    assert 0 <= found["exact_match"] <= 1
+    assert attnres(capsys, "evaluate", "1", "--tasks", "sums.yaml,sums.jsonl")[0] == 2  # one name
+
+
+def test_a_longer_evaluation_takes_the_place_of_a_shorter_one_only(
+    capsys: pytest.CaptureFixture[str],
+):
+    first = ("1", "--tasks", "sums.jsonl", "--limit", "3")
+    assert [r["items"] for r in results(capsys, *first)] == [3]
+    assert [r["items"] for r in results(capsys, "1", "--tasks", "sums.jsonl")] == [8]
+    assert [r["items"] for r in results(capsys, *first)] == [8]
+    changed = [SUMS[0] | {"context": "0 + 1 ="}, *SUMS[1:]]
+    Path("sums.jsonl").write_text("\n".join(map(json.dumps, changed)))
+    before = held()
+    results(capsys, "1", "--tasks", "sums.jsonl")
+    assert held()[0].doc_hashes[0] != before[0].doc_hashes[0]
+    assert held()[0].doc_hashes[1:] == before[0].doc_hashes[1:]
+
+
+def test_what_is_interrupted_keeps_what_is_done(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    ask, calls = tasks.ask, []
+
+    def interrupted(*arguments: Any) -> Items:
+        calls.append(arguments)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return ask(*arguments)
+
+    monkeypatch.setattr(tasks, "ask", interrupted)
+    code, _, err = attnres(capsys, "evaluate", "1", "--tasks", "recall,sums.jsonl")
+
+    assert code == 130
+    assert "the same command goes on" in err
+    assert [each.task for each in held()] == ["recall"]
+    assert len(results(capsys, "1", "--tasks", "recall,sums.jsonl")) == 2
+    assert len(calls) == 3  # recall was not asked again
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("7",), "no run 7 in study attnres.db"),
+        (("0",), "RUN takes numbers of runs"),
+        (("no/folder",), "is no number of a run, and no folder"),
+        (("1", "--tasks", ","), "--tasks takes names or files"),
+        (("1", "--tasks", "gone.jsonl"), "there is no such file"),
+        (("1", "--tasks", "bad.jsonl"), "bad.jsonl line 2 is no JSON"),
+        (("1", "--tasks", "keys.jsonl"), "one of these sets of keys"),
+        (("1", "--tasks", "gold.jsonl"), "line 1: gold is the number"),
+        (("1", "--tasks", "bad.yaml"), "task bad.yaml cannot be asked"),
+        (("3", "--tasks", "recall"), "whose tokens stand for no text"),
+        (("1", "--device", "gpu"), "--device takes"),
+    ],
+)
+def test_what_cannot_be_asked_is_one_line_and_exit_code_2(
+    capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], words: str
+):
+    Path("bad.jsonl").write_text('{"text": "a"}\n{"text": \n')
+    Path("keys.jsonl").write_text('{"question": "a"}\n')
+    Path("gold.jsonl").write_text('{"context": "a", "choices": ["b", "c"], "gold": 2}\n')
+    Path("bad.yaml").write_text("task: bad\ndataset_path: json\noutput_type: wrong\n")
+
+    code, out, err = attnres(capsys, "evaluate", *arguments)
+
+    assert (code, out) == (2, "")
+    assert words in err
+    assert len(err.splitlines()) == 1
+    assert held() == []
+
+
+def test_weights_and_data_that_are_not_as_they_were_are_refused(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    store = Store.open("attnres.db", create=False)
+    (first,) = store.runs(ids=[1])
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            evaluating.sources, "load", lambda _: type("T", (), {"fingerprint": "0" * 16})
+        )
+        err = attnres(capsys, "evaluate", "1", "--tasks", "cloze")[2]
+        assert f"run 1 was trained on data {first.fingerprint}, which are now {'0' * 16}" in err
+    store.weights_of(first).write_bytes(b"nothing")
+    assert "are damaged" in attnres(capsys, "evaluate", "1", "--tasks", "recall")[2]
+
+
+def test_without_the_extra_a_line_says_what_to_install(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    for name in ("lm_eval", "lm_eval.tasks"):
+        monkeypatch.setitem(sys.modules, name, None)
+
+    code, _, err = attnres(capsys, "evaluate", "1")
+
+    assert code == 2
+    assert "pip install 'attnres-cli[lm-eval]'" in err
+    assert len(err.splitlines()) == 1
+
+
+@pytest.mark.slow  # the harness reads 14,000 files to know its tasks
+def test_tasks_of_the_harness_by_name(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    _, _, err = attnres(capsys, "evaluate", "1", "--tasks", "hellaswagg")
+    assert "unknown task 'hellaswagg': did you mean 'hellaswag'?" in err
+    code, _, err = attnres(capsys, "evaluate", "1", "--tasks", "hellaswag")
+    assert code == 2
+    assert "needs documents that are not in the cache" in err
+    assert "HF_HUB_OFFLINE=0" in err
