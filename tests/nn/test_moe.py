@@ -8,6 +8,7 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
+from designs import build
 from torch import Tensor, nn
 from torch.autograd import gradcheck, gradgradcheck
 from torch.utils.checkpoint import checkpoint
@@ -15,7 +16,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from attnres_cli.nn.memory import counting
 from attnres_cli.nn.shape import Shape
-from attnres_cli.nn.trunk import linear
+from attnres_cli.nn.trunk import grouped, linear
 from attnres_cli.nn.trunk.grouped import FLOPS
 from attnres_cli.nn.trunk.grouped import rows as by_group
 from attnres_cli.nn.trunk.moe import SPEED, MoE, balance
@@ -244,6 +245,50 @@ def test_without_numbers_it_has_sizes_and_counts(tiny_shape: Shape):
         layer = MoE(SHAPE)
         layer(torch.empty(2, 7, 12, requires_grad=True)).sum().backward()
     assert held.peak > 0
+
+
+@pytest.mark.skipif(not hasattr(F, "grouped_mm"), reason="torch has no grouped product")
+def test_torchs_grouped_product_gives_the_same_and_takes_what_lies_in_memory(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    shape = dataclasses.replace(SHAPE, d_model=16, d_ff=8)
+    layer, h = made(shape, torch.bfloat16), tokens(shape, torch.bfloat16)
+    y = layer(h)
+    by_loop = gradients(y, layer, h)
+    seen, grouped_mm = [], F.grouped_mm
+
+    def watched(a: Tensor, b: Tensor, *, offs: Tensor) -> Tensor:
+        on_gpu = grouped_mm(a.to("meta"), b.to("meta"), offs=offs.to("meta"))  # checks strides
+        seen.append(on_gpu.shape)
+        return grouped_mm(a, b, offs=offs)
+
+    monkeypatch.setattr(grouped, "_goes_at_once", lambda *_: True)
+    monkeypatch.setattr(F, "grouped_mm", watched)
+    again = layer(h)
+    by_torch = gradients(again, layer, h)
+
+    assert len(seen) == 6
+    for mine, theirs in zip((again, *by_torch), (y, *by_loop), strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=2e-2, atol=2e-2)
+
+
+def test_designs_share_every_weight_and_scale_what_outputs_are_proportional_to(tiny_shape: Shape):
+    shape = dataclasses.replace(tiny_shape, mlp="moe", n_experts=6, top_k=2, n_shared_experts=1)
+    theirs, scaled = (build(spec, shape, seed=7) for spec in ("standard", "deepnorm"))
+    factor = scaled.residual.branch_scale
+
+    names = [name for name in theirs.shared_parameters() if name.startswith("sublayers.1.1")]
+    for name in names:
+        same = 1.0 if "router" in name else factor
+        ours = scaled.get_parameter(name)
+        torch.testing.assert_close(ours, same * theirs.get_parameter(name))
+    assert all(
+        torch.equal(p, theirs.get_parameter(n))
+        for n, p in build("attnres", shape, seed=7).shared_parameters().items()
+    )
+    layer = theirs.sublayers[1].kind
+    assert layer.gate_up.std().item() == pytest.approx(16**-0.5, rel=0.05)
+    assert layer.out.std().item() == pytest.approx((24 * 6) ** -0.5, rel=0.05)
 
 
 @pytest.mark.slow

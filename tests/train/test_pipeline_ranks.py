@@ -69,6 +69,8 @@ def on_rank(
         trainer = trainer_of(spec_of(recipe, variant), data(), settings, torch.device("cpu"))
         after_two = steps(trainer, 0)
         after_four = steps(trainer, 2)
+        for name, tensor in trainer.whole().state_dict().items():
+            assert torch.equal(tensor, after_four[f"model.{name}"]), name
         trainer.restore(after_two)
         again = steps(trainer, 2)
         assert all(torch.equal(after_four[name], again[name]) for name in after_four)

@@ -178,6 +178,16 @@ def test_muon_has_the_matrices_inside_of_sublayers_and_nothing_of_a_design(
     assert not [name for name in by_adamw if name.startswith("sublayers") and "1." in name[12:]]
 
 
+def test_stacks_of_experts_are_decayed_by_adamw_beside_muon(tiny_recipe: Recipe, tokens: Tokens):
+    recipe = changed(tiny_recipe, model={"mlp": "moe"}, optim={"optimizer": "muon"})
+    muon, adamw = trainer_of(recipe, tokens).optimizers
+    decayed, free = (group["params"] for group in adamw.param_groups)
+
+    assert {p.ndim for group in muon.param_groups for p in group["params"]} == {2}
+    assert sum(p.ndim == 3 for p in decayed) == 2 * recipe.model.n_layers
+    assert all(p.ndim < 3 for p in free)
+
+
 def test_one_lr_is_right_for_both_optimisers(tiny_recipe: Recipe, tokens: Tokens):
     """The first updates of equal lr, without decay, are of about equal size."""
     still = {"weight_decay": 0.0, "warmup_fraction": 0.0, "clip": 1e9}
