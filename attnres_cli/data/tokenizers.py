@@ -153,4 +153,9 @@ def _tiktoken(name: str) -> Tokenizer:
         getattr(found, "_pat_str", None),
         hashlib.sha256(b"\0".join(found.token_byte_values())).hexdigest(),
     ]
-    return Tokenizer(f"tiktoken {parts}", found.n_vocab, found.encode_ordinary_batch, found.decode)
+    return Tokenizer(
+        f"tiktoken {parts}",
+        found.n_vocab,
+        found.encode_ordinary_batch,
+        lambda tokens: str(found.decode(list(tokens))),
+    )

@@ -120,7 +120,7 @@ class Counting:
 
     @property
     def tokenizer(self) -> Tokenizer:
-        return Tokenizer(self.identity, 100, self.encode)
+        return Tokenizer(self.identity, 100, self.encode, str)
 
     def encode(self, texts: list[str]) -> list[list[int]]:
         self.used += 1

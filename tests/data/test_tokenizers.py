@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from attnres_cli.config import recipe
-from attnres_cli.data import sources
+from attnres_cli.data import sources, tokenizers
 from attnres_cli.data.documents import Document, parts
 from attnres_cli.data.tokenizers import streams
 from attnres_cli.data.tokens import Streams, of_bytes
@@ -69,6 +69,16 @@ def test_without_a_tokenizer_and_with_bytes_tokens_are_bytes():
 
         assert held(tokens) == ([97, 98], [99])
         assert tokens.vocab_size == 256
+
+
+def test_tokens_are_text_again(words: str):
+    for name, text in ((None, "caf\u00e9 \n"), ("bytes", "a b"), (words, "the cat sat")):
+        found = tokenizers.of(name)
+        (tokens,) = found.encode([text])
+        assert found.decode(list(tokens)) == text
+    assert tokenizers.of(None).decode([0xC3, 0x41]) == "\ufffdA"
+    with pytest.raises(DataError):
+        tokenizers.of("words")
 
 
 def test_a_tokenizer_file_is_used_for_whole_documents_in_order(words: str):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import shutil
 import sys
@@ -13,7 +14,11 @@ import torch
 from commands import attnres, ended
 
 from attnres_cli import load
+from attnres_cli.data import tokenizers
 from attnres_cli.lab.downstream import evaluating, shipped, tasks
+from attnres_cli.nn.model import Transformer
+from attnres_cli.nn.shape import Shape
+from attnres_cli.nn.variant import parse
 from attnres_cli.records.items import Items
 from attnres_cli.store.store import Store
 
@@ -138,6 +143,39 @@ def test_likelihoods_are_those_of_the_exported_model(capsys: pytest.CaptureFixtu
     )
     assert of_folder["run"] is None
     assert of_folder["gold_nats"] == pytest.approx(of_run["gold_nats"], abs=1e-5)
+
+
+def test_an_answer_is_tokenized_as_it_would_stand_in_a_text():
+    package = pytest.importorskip("tokenizers")
+    trained = package.Tokenizer(package.models.BPE())
+    trained.pre_tokenizer = package.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    text = ["the cat sat on the mat\n", "the cat\n"] * 20
+    alphabet = package.pre_tokenizers.ByteLevel.alphabet()
+    trainer = package.trainers.BpeTrainer(
+        vocab_size=300, initial_alphabet=alphabet, show_progress=False
+    )
+    trained.train_from_iterator(text, trainer)
+    trained.decoder = package.decoders.ByteLevel()
+    trained.save("bpe.json")
+    tokenizer = tokenizers.of("bpe.json")
+    shape = Shape(1, 8, 1, 1, 8, 8, tokenizer.vocab_size, 16)
+    model = Transformer(shape, parse("standard").build(8, 2))
+    answers = importlib.import_module("attnres_cli.lab.downstream.answers")
+    asked = answers.Answers(model, tokenizer, 4, lambda _n: None)
+
+    for context, answer in (("the cat", " sat"), ("the cat ", "sat"), ("the ca", "t sat")):
+        span = asked._span(context, answer)
+        whole = list(next(iter(tokenizer.encode([context + answer]))))
+        given, scored = (
+            tokenizer.decode(part)
+            for part in (span.tokens[: span.first], span.tokens[span.first :])
+        )
+        assert given + scored == context + answer
+        assert scored.strip() == answer.strip()
+        assert (list(span.tokens) == whole) == (context != "the ca")  # there tokens would be joined
+    begun = asked._span("", "the")
+    assert tokenizer.decode(begun.tokens) == "\nthe"
+    assert begun.first == 1
 
 
 def test_a_yaml_task_of_the_harness_generates(capsys: pytest.CaptureFixture[str]):
