@@ -8,14 +8,7 @@ from collections.abc import Collection, Mapping
 from decimal import Decimal
 from typing import Annotated, Any, ClassVar, Literal, get_args
 
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    PlainValidator,
-    model_validator,
-)
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from attnres_cli.errors import unknown
 from attnres_cli.nn.shape import Attention, Mlp, Positions, Shape
@@ -93,7 +86,7 @@ _READ_BY_MODEL: dict[str, Readers] = {
 }
 
 
-def _kinds(known: Collection[str]) -> PlainValidator:
+def _kinds(known: Collection[str]) -> BeforeValidator:
     """One kind, or a pattern of them as a tuple."""
 
     def read(value: object) -> object:
@@ -103,7 +96,7 @@ def _kinds(known: Collection[str]) -> PlainValidator:
                 raise ValueError(unknown("kind", str(kind), known))
         return kinds[0] if len(kinds) == 1 else kinds
 
-    return PlainValidator(read)
+    return BeforeValidator(read)
 
 
 class Model(Section):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -455,6 +456,14 @@ def test_the_digest_sees_every_other_key(lab: str):
         other = recipes.load(lab, [*reads, f"{key}={OTHER[key]}"])
 
         assert other.digest != recipes.load(lab, reads).digest, key
+
+
+def test_a_pattern_is_written_down_as_a_list(lab: str):
+    model = recipes.load(lab, ["model.mlp=[swiglu, moe]"]).model
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert model.model_dump(mode="json")["mlp"] == ["swiglu", "moe"]
 
 
 @pytest.mark.parametrize("pattern", ["[swiglu]", "[swiglu, swiglu]"])
