@@ -30,7 +30,8 @@ import torch
 
 from attnres_cli.nn.residual import Hidden, VariantError, register
 
-from .parts.many_streams import LearnedRows, State
+from .parts.learned_rows import LearnedRows
+from .parts.many_streams import State
 
 
 @register("frac")

@@ -34,7 +34,7 @@ import torch
 
 from attnres_cli.nn.residual import VariantError, register
 
-from .parts.many_streams import LearnedRows
+from .parts.learned_rows import LearnedRows
 
 
 @register("hc")

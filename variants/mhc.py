@@ -20,7 +20,8 @@ diagonal (lite: for the identity) and -8 elsewhere, so R is the identity within 
 that nothing is random; a = 0.01; the readout's W and b are 0. The streams are then equal, h is a
 multiple of the standard stream, and the model is `standard` at step 0. Were b_p equal too, the
 streams would get equal gradients and stay equal for ever; as it is, their Q differ after one step.
-R has nothing to learn at the first sublayer, where streams are equal, nor at the last before a sum.
+R has nothing to learn at the first sublayer, where streams are equal, and is not computed there but
+under a compiler, nor at the last before a sum.
 Parameters: L (n D (2 n + r) + 2 n + r + 3), r = n^2 or for lite n!; sigmoid n^2 D + n + 1 more.
 Cost: per sublayer 2 D n (n + 2) FLOPs for the sums and 2 D n (2 n + r + 1) for the coefficients
 and their norm, 8 n^2 for each of Sinkhorn's iterations (lite: 2 n! (n^2 + 2)); (3 n - 1) D numbers
@@ -43,7 +44,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -51,10 +52,19 @@ from torch import Tensor, nn
 from attnres_cli.nn.cost import TableOne
 from attnres_cli.nn.depthmix import engines
 from attnres_cli.nn.depthmix.scoring import no_autocast, wide
-from attnres_cli.nn.residual import VariantError, register
-from attnres_cli.nn.trunk.norm import rms_norm
+from attnres_cli.nn.residual import Hidden, VariantError, register
 
-from .parts.many_streams import EPS, ManyStreams, Maps, Own
+from .parts.many_streams import (
+    ManyStreams,
+    Maps,
+    Own,
+    State,
+    gradients,
+    project,
+    read,
+    score_slopes,
+    scores,
+)
 
 
 @register("mhc")
@@ -98,13 +108,30 @@ class ManifoldHyperConnections(ManyStreams):
     def each(self) -> Sequence[Own]:
         sizes = torch.tensor(self.sizes, device=self.scale.device)
         scale = self.scale.repeat_interleave(sizes, dim=-1, output_size=sum(self.sizes))
-        rest = zip(scale.unbind(), self.bias.unbind(), strict=True)
-        return [Own(*each) for each in zip(self.weight.unbind(), rest, strict=True)]
+        weight = self.weight * scale.unsqueeze(1)  # once for all tokens
+        rest = ((bias,) for bias in self.bias.unbind())
+        return [Own(*each) for each in zip(weight.unbind(), rest, strict=True)]
+
+    def read(self, state: State, l: int) -> tuple[Hidden, State]:
+        """At the first sublayer, where streams are n views of one, what that one needs: R leaves
+        equal streams as they are.
+        """
+        x, n = state.x, self.n_streams
+        if engines.plain() or x.stride(-2):
+            return super().read(state, l)
+        with no_autocast(x):
+            w, (bias,) = state.each[l - 1].wide(x)
+            assert w is not None
+            weight = w[:, : 2 * n].unflatten(0, (n, -1)).sum(dim=0)
+            x = x.to(wide(x))
+            gates = (project(x[..., 0, :], weight) + bias[: 2 * n]).sigmoid()
+            h = gates[..., :n].sum(dim=-1, keepdim=True) * x[..., 0, :]
+            written = 2 * gates[..., n:].unsqueeze(-1)
+        return h.to(state.dtype), state._replace(x=x, write=written)
 
     def made(self, z: Tensor | None, *own: Tensor) -> tuple[Maps, tuple[Tensor, ...]]:
         assert z is not None
-        (scale, bias), n = own, self.n_streams
-        scores = torch.addcmul(bias.unsqueeze(-1), scale.unsqueeze(-1), z)
+        scores, n = z + own[0].unsqueeze(-1), self.n_streams
         gates = scores[: 2 * n].sigmoid()
         if self.permutations is None:
             mix, kept = sinkhorn(scores[2 * n :].unflatten(0, (n, n)), self.iterations)
@@ -118,7 +145,7 @@ class ManifoldHyperConnections(ManyStreams):
     def slopes(
         self, g: Maps, z: Tensor | None, kept: Sequence[Tensor], *own: Tensor
     ) -> tuple[Tensor | None, ...]:
-        (scale, _), (gates, *rest), n = own, kept, self.n_streams
+        (gates, *rest), n = kept, self.n_streams
         assert z is not None
         sums, found = g.sums.flatten(1).t(), torch.empty_like(z)
         found[:n].copy_(sums[:n])
@@ -130,16 +157,21 @@ class ManifoldHyperConnections(ManyStreams):
         else:
             mix = self.permutations.to(z.dtype) @ sums[n:]
             found[2 * n :].copy_(mix.sub_((mix * rest[0]).sum(dim=0)).mul_(rest[0]))
-        return found * scale.unsqueeze(-1), (found * z).sum(dim=1), found.sum(dim=1)
+        return found, found.sum(dim=1)
+
+    def finish(self, state: State) -> Hidden:
+        if engines.plain() or not len(self.head):
+            return super().finish(state)
+        with no_autocast(state.x):
+            x = state.x.to(wide(state.x)).contiguous()
+            return _Out.apply(x, *self._head(x)).to(state.dtype)  # type: ignore[no-untyped-call]
 
     def readout(self, x: Tensor) -> Tensor:
-        if not len(self.head):
-            return super().readout(x)
+        return _readout(x, *self._head(x)) if len(self.head) else super().readout(x)
+
+    def _head(self, x: Tensor) -> tuple[Tensor, Tensor]:
         scale, weight, bias = (each.to(wide(x)) for each in self.head)
-        with no_autocast(x):
-            x = x.flatten(-2).to(wide(x))
-            z = rms_norm(x, x.new_ones(x.shape[-1]), EPS) @ weight
-        return (scale * z + bias).sigmoid().unsqueeze(-2)
+        return scale * weight, bias
 
     def extra_flops_per_token(self) -> int:
         n, width = self.n_streams, self.n_streams * self.d_model
@@ -164,12 +196,13 @@ def sinkhorn(scores: Tensor, iterations: int) -> tuple[Tensor, tuple[Tensor, ...
     """
     if engines.plain() or torch.is_grad_enabled():
         return _in_logarithms(scores, iterations), ()
-    m, sums = _in_logarithms(scores, 1), []
+    logs = scores.log_softmax(dim=0)
+    m, sums = logs.softmax(dim=1), []
     for _ in range(iterations - 1):
         for dim in (0, 1):
             sums.append(m.sum(dim, True))
             m.div_(sums[-1])
-    return m, (scores, m, *sums)
+    return m, (logs, m, *sums)
 
 
 def _in_logarithms(scores: Tensor, iterations: int) -> Tensor:
@@ -178,7 +211,7 @@ def _in_logarithms(scores: Tensor, iterations: int) -> Tensor:
     return scores.exp()
 
 
-def sinkhorn_slopes(g: Tensor, scores: Tensor, m: Tensor, *sums: Tensor) -> Tensor:
+def sinkhorn_slopes(g: Tensor, logs: Tensor, m: Tensor, *sums: Tensor) -> Tensor:
     """The gradient of the scores from that of `sinkhorn`, and what that kept."""
     g, m, left = g * m, m.clone(), list(sums)  # of the logarithms of m from here on
     while left:
@@ -186,7 +219,37 @@ def sinkhorn_slopes(g: Tensor, scores: Tensor, m: Tensor, *sums: Tensor) -> Tens
             g.addcmul_(m, g.sum(dim, True), value=-1)
             m.mul_(left.pop())
     g.addcmul_(m, g.sum(1, True), value=-1)
-    return g.addcmul_(scores.softmax(dim=0), g.sum(0, True), value=-1)
+    return torch.ops.aten._log_softmax_backward_data(g, logs, 0, g.dtype)  # noqa: SLF001
+
+
+def _readout(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """(..., 1, n): the sigmoid weights of streams x (..., n, D)."""
+    with no_autocast(x):
+        return (project(x.flatten(-2), weight) + bias).sigmoid().unsqueeze(-2)
+
+
+class _Out(torch.autograd.Function):
+    """Streams x (B, T, n, D), W (n D, n), b (n) -> their sum (B, T, D) under `_readout`."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        z, r = scores(x.view(-1, len(weight)), weight)
+        gates = (z.t() + bias).sigmoid_().view(*x.shape[:-1], 1)
+        ctx.save_for_backward(x, weight, bias, z, r, gates)
+        return (gates * x).sum(dim=-2)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        x, weight, bias, z, r, gates = ctx.saved_tensors
+        if torch.is_grad_enabled():
+            return gradients(lambda x, *own: read(x, _readout(x, *own)), (x, weight, bias), *grads)
+        with no_autocast(x):
+            g = grads[0].unsqueeze(-2)
+            found = (g * x).sum(dim=-1).view(-1, len(bias)).t().contiguous()
+            found *= torch.addcmul(gates, gates, gates, value=-1).view(-1, len(bias)).t()
+            dbias = found.sum(dim=1)
+            dx, dweight = score_slopes(found, z, r, x.view(-1, len(weight)), weight)
+            return dx.view_as(x).addcmul_(gates, g), dweight, dbias
 
 
 def _permutations(n: int) -> Tensor:

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from attnres_cli.nn.trunk import linear
-from attnres_cli.nn.trunk.linear import Linear
+from attnres_cli.nn.trunk.linear import Linear, product
 
 
 @pytest.fixture(autouse=True)
@@ -73,3 +73,30 @@ def test_other_types_are_left_to_torch(autocast: bool):
 
     assert y.dtype is (torch.bfloat16 if autocast else torch.float64)
     assert "aten::conv2d" not in [event.name for event in profile.events()]
+
+
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("size", [(24, 64, 1024), (1024, 24, 64), (1000, 17, 63), (3, 5, 7)])
+def test_a_product_is_torchs(size: tuple[int, int, int], turned: bool):
+    rows, sums, columns = size
+    a = torch.randn(sums, rows).t() if turned else torch.randn(rows, sums)
+    b = torch.randn(columns, sums).t() if turned else torch.randn(sums, columns)
+
+    found = product(a, b)
+
+    assert found.is_contiguous()
+    torch.testing.assert_close(found.double(), a.double() @ b.double(), rtol=1e-5, atol=1e-4)
+
+
+def test_a_product_is_by_onednn_where_that_pays():
+    a, b = torch.randn(1024, 256), torch.randn(256, 24)
+
+    with torch.profiler.profile() as profile:
+        product(a, b)
+        product(a[:, :128], b[:128])  # of a part of each row it would take a thousand times as long
+        product(a[:8], b)
+        product(a.double(), b.double())
+
+    names = [event.name for event in profile.events()]
+    assert names.count("mkldnn::_linear_pointwise") == 1
+    assert names.count("aten::mm") == 3

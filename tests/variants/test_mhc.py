@@ -9,6 +9,7 @@ import pytest
 import torch
 from attnres_variants import mhc
 from attnres_variants.mhc import ManifoldHyperConnections
+from attnres_variants.parts.many_streams import State, read
 from designs import close, equals_slow_loop, perturbed, tokens_of
 from torch import Tensor
 
@@ -148,6 +149,40 @@ def test_gradients_by_hand_are_those_of_the_iterations(iterations: int, deviatio
 
     close(found, plain)
     close(slopes, torch.autograd.grad(plain, scores, g)[0])
+
+
+@pytest.mark.parametrize("spec", ["mhc", "mhc:init=lite,n_streams=3,residual=lite"])
+def test_the_first_sublayer_needs_one_stream_of_equal_ones(spec: str, tiny_shape: Shape):
+    design = perturbed(spec, tiny_shape).residual
+    x = torch.randn(2, 3, 16, dtype=torch.float64, requires_grad=True)
+    start = design.start(x)
+
+    def first(state: State) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
+        h, state = design.read(state, 1)
+        after = design.write(state, 1, h.sin()).x
+        given = (x, design.weight, design.bias, design.scale)
+        return h, after, torch.autograd.grad((h * after.sum(dim=-2).cos()).sum(), given)
+
+    h, after, slopes = first(start)
+    all_h, all_after, all_slopes = first(design.start(x)._replace(x=start.x.contiguous()))
+
+    close(h, all_h)
+    close(after, all_after)
+    for found, expected in zip(slopes, all_slopes, strict=True):
+        close(found, expected)
+
+
+def test_gradients_by_hand_are_those_of_the_sigmoid_readout_also_twice(tiny_shape: Shape):
+    design = perturbed("mhc:n_streams=2,readout=sigmoid", tiny_shape).residual
+    x = torch.randn(1, 2, 2, 16, dtype=torch.float64, requires_grad=True)
+    head = [each.detach().requires_grad_() for each in design._head(x)]
+
+    def out(x: Tensor, *head: Tensor) -> Tensor:
+        return mhc._Out.apply(x, *head)
+
+    torch.autograd.gradcheck(out, (x, *head))
+    torch.autograd.gradgradcheck(out, (x, *head))
+    close(out(x, *head), read(x, design.readout(x)))
 
 
 def test_a_mix_of_permutations_is_doubly_stochastic_for_any_scores():

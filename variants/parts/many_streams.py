@@ -19,11 +19,12 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from attnres_cli.nn.depthmix import engines
 from attnres_cli.nn.depthmix.scoring import no_autocast, wide
 from attnres_cli.nn.residual import Hidden, Residual
+from attnres_cli.nn.trunk.linear import product
 
 EPS = 1e-6
 """Of the norms."""
@@ -112,8 +113,9 @@ class ManyStreams(Residual):
         return x.new_ones(1, x.shape[-2], dtype=wide(x))
 
     def start(self, x: Hidden) -> State:
+        """Copies of the embedding, as views of it: their axis has stride 0."""
         streams = x.unsqueeze(-2).expand(*x.shape[:-1], self.n_streams, -1)
-        return State(streams if engines.plain() else streams.contiguous(), self.each(), x.dtype)
+        return State(streams, self.each(), x.dtype)
 
     def read(self, state: State, l: int) -> tuple[Hidden, State]:
         x, own = state.x, state.each[l - 1]
@@ -122,7 +124,8 @@ class ManyStreams(Residual):
             return read(x, maps.read), state._replace(write=maps.write, mix=maps.mix)
         with no_autocast(x):
             weight, rest = own.wide(x)
-            h, mixed, weights = _Read.apply(self, x.to(wide(x)), weight, *rest)  # type: ignore[no-untyped-call]
+            x = x.to(wide(x)).contiguous()
+            h, mixed, weights = _Read.apply(self, x, weight, *rest)  # type: ignore[no-untyped-call]
         return h.to(state.dtype), state._replace(x=mixed, write=weights)
 
     def write(self, state: State, l: int, y: Hidden) -> State:
@@ -160,49 +163,6 @@ class ManyStreams(Residual):
         return torch.stack(seen, dim=-2).unsqueeze(-3)
 
 
-class LearnedRows(ManyStreams):
-    """Row j of the maps is b_j + s tanh(RMSNorm(x_j) W), b, s, W learned for each sublayer; the
-    last column, which writes, has an s of its own.
-    """
-
-    def learn(self, rows: Tensor, width: int, *, dynamic: bool) -> None:
-        """Add the parameters: rows (L, n, K) are b at the start, W (width, K) is zero."""
-        n_sublayers, _, columns = rows.shape
-        self.static = nn.Parameter(rows)
-        self.weight = self.gain = self.scale = None
-        if dynamic:
-            self.weight = nn.Parameter(torch.zeros(n_sublayers, width, columns))
-            self.scale = nn.Parameter(torch.full((n_sublayers, 2), 0.01))
-            self.gain = nn.Parameter(torch.ones(n_sublayers, width))
-
-    def each(self) -> Sequence[Own]:
-        own, columns = self.static.unbind(), self.static.shape[-1]
-        if self.weight is None or self.gain is None or self.scale is None:
-            return [Own(None, (rows,)) for rows in own]
-        first, last = self.scale.split(1, dim=-1)
-        scale = torch.cat((first.expand(-1, columns - 1), last), dim=-1)
-        weight = self.weight * self.gain.unsqueeze(-1)  # RMSNorm's gain, which changes no number
-        rest = zip(own, scale.unbind(), strict=True)
-        return [Own(*each) for each in zip(weight.unbind(), rest, strict=True)]
-
-    def made(self, z: Tensor | None, *own: Tensor) -> tuple[Maps, tuple[Tensor, ...]]:
-        rows, kept = own[0].t().unsqueeze(1), []  # (K, tokens, n)
-        if z is not None:
-            kept.append(z.tanh().unflatten(1, (-1, rows.shape[-1])))
-            rows = torch.addcmul(rows, own[1].view(-1, 1, 1), kept[0])
-        return Maps(rows[:-1].transpose(0, 1), rows[-1].unsqueeze(-1)), tuple(kept)
-
-    def slopes(
-        self, g: Maps, z: Tensor | None, kept: Sequence[Tensor], *own: Tensor
-    ) -> tuple[Tensor | None, ...]:
-        rows = torch.cat((g.sums.transpose(0, 1), g.write.movedim(-1, 0)))
-        if z is None:
-            return None, rows.sum(dim=1).t()
-        (tanh,), (_, scale) = kept, own
-        dz = torch.ops.aten.tanh_backward(rows * scale.view(-1, 1, 1), tanh)
-        return dz.flatten(1), rows.sum(dim=1).t(), (rows * tanh).sum(dim=(1, 2))
-
-
 def read(x: Tensor, weights: Tensor) -> Tensor:
     """(B, T, k S): the k sums of the streams x (B, T, n, S) under weights (..., k, n), joined."""
     return combine(weights, x).flatten(-2).to(x.dtype)
@@ -219,8 +179,8 @@ def combine(weights: Tensor, x: Tensor) -> Tensor:
 
     Eager runs take a batched matrix product, compiled ones the elementwise form, which fuses with
     what is around it. Streams (16, 128, 4, 128) mixed by a (4, 4) matrix per token, forward and
-    backward on one core: 6 to 14 ms as a product, 23 to 25 ms elementwise (and every term is held),
-    26 to 37 ms stream by stream; compiled 9 to 11 ms as a product, 2.5 ms elementwise.
+    backward on one core: 6 to 14 ms as a product, 23 to 25 ms elementwise (and every term is held);
+    compiled 9 to 11 ms as a product, 2.5 ms elementwise.
     """
     x = x.to(weights.dtype)
     if torch.compiler.is_compiling():
@@ -240,6 +200,21 @@ def project(x: Tensor, weight: Tensor) -> Tensor:
         return F.rms_norm(x, x.shape[-1:], eps=EPS) @ weight
 
 
+def scores(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    """(K, N) scores (RMSNorm(x) W)^T for x (N, S) and W (S, K), and the norm's r (N). They lie so
+    since products, of many tokens and few scores, are quicker.
+    """
+    r = torch.linalg.vector_norm(x, dim=-1).square_().div_(x.shape[-1]).add_(EPS).rsqrt_()
+    return product(weight.t(), x.t()).mul_(r), r
+
+
+def score_slopes(dz: Tensor, z: Tensor, r: Tensor, x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+    """The gradients of x and W from that of the scores z, which is overwritten."""
+    along = (dz.mul_(r) * z).sum(dim=0).mul_(r).unsqueeze(-1)
+    dx = product(dz.t(), w.t()).addcmul_(along, x, value=-1 / len(w))
+    return dx, product(dz, x).t()
+
+
 class _Read(torch.autograd.Function):
     """Streams x (B, T, n, S), W and the rest of a sublayer's own -> what it reads (B, T, k S), the
     streams mixed, and how its output is written (B, T, n, 1).
@@ -251,12 +226,7 @@ class _Read(torch.autograd.Function):
     def forward(
         ctx: Any, design: ManyStreams, x: Tensor, weight: Tensor | None, *own: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        z = r = None
-        if weight is not None:  # scores (K, .): products are quicker so, since tokens are many
-            rows = x.reshape(-1, len(weight))
-            r = torch.linalg.vector_norm(rows, dim=-1).square_()
-            r = r.div_(rows.shape[-1]).add_(EPS).rsqrt_()
-            z = (weight.t() @ rows.t()).mul_(r)
+        z, r = (None, None) if weight is None else scores(x.view(-1, len(weight)), weight)
         tokens, streams = x.shape[:-2], x.flatten(0, -3)
         maps, kept = design.made(z, *own)
         sums, write = (each.expand(len(streams), -1, -1) for each in maps)
@@ -277,13 +247,10 @@ class _Read(torch.autograd.Function):
             g = torch.cat((dh.view(len(dh), -1, x.shape[-1]), dmixed), dim=1)
             slopes = Maps(torch.bmm(g, x.flatten(0, -3).mT), dwrite)
             dz, *down = design.slopes(slopes, z, kept, *own)
-            dx, dweight = torch.bmm(sums.mT, g), None
-            if weight is not None:
-                rows = x.reshape(-1, len(weight))
-                along = (dz * z).sum(dim=0).mul_(r.square()).div_(-len(weight))
-                dz = dz * r
-                dx.view_as(rows).addmm_(dz.t(), weight.t()).addcmul_(along.unsqueeze(-1), rows)
-                dweight = (dz @ rows).t()
+            if weight is None:
+                return None, torch.bmm(sums.mT, g).view_as(x), None, *down
+            dx, dweight = score_slopes(dz, z, r, x.view(-1, len(weight)), weight)
+            dx.view(len(g), *x.shape[-2:]).baddbmm_(sums.mT, g)
         return None, dx.view_as(x), dweight, *down
 
 

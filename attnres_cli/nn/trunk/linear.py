@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 _IMAGES = 16  # fewer, and one thread computes convolutions of 1 x 1 as MKL would
 _FEWEST = 512  # rows from which it pays: a convolution is 20 us of calls
-_LARGE = 2**21  # multiplications from which oneDNN's own product pays: it is 13 us of calls
+_LARGE = 2**20  # multiply-adds from which oneDNN's own product pays: it is 13 us of calls
+_SHORTEST = 17  # sums that it is quicker at
 
 
 def _mkl_is_slow() -> bool:
@@ -47,13 +48,23 @@ class Linear(nn.Linear):
         return y.permute(0, 2, 3, 1).reshape(*x.shape[:-1], -1)
 
 
-def product(a: Tensor, b: Tensor, out: Tensor) -> None:
-    """Write a b to `out`, eagerly: (m, k) by (k, n), where m need not be so many images."""
-    is_large = a.numel() * b.shape[1] >= _LARGE
-    if _BY_ONEDNN and is_large and _is_eager_float32(a):
-        out.copy_(torch.ops.mkldnn._linear_pointwise(a, b.t(), None, "none", [], ""))  # noqa: SLF001
-    else:
-        torch.mm(a, b, out=out)
+def product(a: Tensor, b: Tensor, out: Tensor | None = None) -> Tensor:
+    """(m, n), written to `out` where that is given: a (m, k) by b (k, n), for functions with
+    gradients of their own: it may have none. On the same processors by oneDNN, where m need not be
+    so many images: (24, 1024) by (1024, 256) in 73 us, by MKL in 152.
+    """
+    is_large = len(b) >= _SHORTEST and a.numel() * b.shape[1] >= _LARGE
+    if not (_BY_ONEDNN and is_large and _is_eager_float32(a) and _is_dense(a) and _is_dense(b)):
+        return torch.mm(a, b, out=out)
+    y: Tensor = torch.ops.mkldnn._linear_pointwise(a, b.t(), None, "none", [], "")  # noqa: SLF001
+    return y if out is None else out.copy_(y)
+
+
+def _is_dense(x: Tensor) -> bool:
+    """Whether a matrix lies as it is or turned: of a part of one oneDNN takes a thousand times as
+    long.
+    """
+    return x.is_contiguous() or x.t().is_contiguous()
 
 
 def _is_eager_float32(x: Tensor) -> bool:
