@@ -22,14 +22,24 @@ from attnres_cli.nn.model import Transformer, init_weights
 from attnres_cli.nn.shape import Shape
 from attnres_cli.nn.variant import parse
 
+EXPERTS = {"n_experts": 4, "top_k": 2, "d_latent": 8, "positions": "none"}
+TRUNKS = {
+    "softmax": {},
+    "kimi": {"attention": ("kda", "kda", "mla"), "mlp": ("swiglu", "moe", "moe"), **EXPERTS},
+}
 
-@pytest.fixture(params=["standard", "attnres:block_size=2"])
+
+@pytest.fixture(
+    params=[("standard", "softmax"), ("attnres:block_size=2", "softmax"), ("attnres", "kimi")],
+    ids=" ".join,
+)
 def model(request: pytest.FixtureRequest, tiny_shape: Shape) -> Transformer:
-    shape = replace(tiny_shape, seq_len=12)
-    found = Transformer(shape, parse(request.param).build(shape.d_model, shape.n_sublayers))
+    design, trunk = request.param
+    shape = replace(tiny_shape, seq_len=12, **TRUNKS[trunk])
+    found = Transformer(shape, parse(design).build(shape.d_model, shape.n_sublayers))
     init_weights(found, 0)
     torch.manual_seed(0)
-    for parameter in found.parameters():
+    for parameter in found.parameters() if trunk == "softmax" else found.head.parameters():
         torch.nn.init.normal_(parameter, std=0.3)
     return found.double().eval()
 
