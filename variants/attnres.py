@@ -46,7 +46,7 @@ per source 2 D (2 rank) for its rms; 2 D (D + 1) a site with query=input or stre
 where it is made and at each site that sees it.
 Depth mixing: a_il, the same for all outputs of a block, divided by their number for agg=mean and by
 rms(v_j) in a finished block for agg=rmssum.
-Parts: the sources are in parts/sources.py.
+Parts: the sources are in parts/sources.py, what options exclude in parts/options.py.
 
 Source: Kimi Team 2026 (arXiv 2603.15031), sections 3 and 5.3, Table 4, Fig. 6. rank: LR-AttnRes
 (arXiv 2607.09694), whose public code also has agg=mean and prior=count. agg=rmssum: public code
@@ -74,6 +74,7 @@ from attnres_cli.nn.depthmix.scoring import Norm, Scoring, wide
 from attnres_cli.nn.residual import Hidden, Residual, Value, register
 from attnres_cli.nn.trunk.norm import rms_norm
 
+from .parts.options import refuse_keys, refuse_weights, refuse_without_keys, size_of
 from .parts.sources import Blocks, State, refuse, sources_of
 
 
@@ -106,13 +107,13 @@ class AttnRes(Residual):
         refuse(
             (heads < 1 or d_model % heads > 0, f"heads must divide d_model {d_model}, got {heads}")
         )
-        size = _size(n_sublayers, block_size, n_blocks)
+        size = size_of(n_sublayers, block_size, n_blocks)
         self.sources = sources_of(d_model, n_sublayers, size, window, agg)
         if score == "static":
-            _refuse_without_keys(key_norm, head_norm, query, rank, prior, norm)
+            refuse_without_keys(key_norm, head_norm, query, rank, prior, norm)
         else:
-            _refuse_keys(d_model, heads, key_norm, head_norm, query, rank)
-            _refuse_weights(norm, prior, size)
+            refuse_keys(d_model, heads, key_norm, head_norm, query, rank)
+            refuse_weights(norm, prior, size)
         self.heads, self.rank, self.key_norm, self.head_norm = heads, rank, key_norm, head_norm
         self.norm: Norm = "softmax" if norm == "sigmoid_normalised" else norm
         self.squashed = norm == "sigmoid_normalised"
@@ -180,7 +181,8 @@ class AttnRes(Residual):
         return found.unsqueeze(-1).expand(-1, self.heads)
 
     def read(self, state: State, l: int) -> tuple[Hidden, State]:
-        h, history = state.history.read(l - 1, self._query(state, l - 1))
+        query = self._query(state, l - 1) if state.queries else None
+        h, history = state.history.read(l - 1, query)
         return h, state if history is state.history else state._replace(history=history)
 
     def _query(self, state: State, site: int) -> Tensor | None:
@@ -278,53 +280,3 @@ class AttnRes(Residual):
         if isinstance(block_size, int):
             simple["block_size"] = min(block_size, n_sublayers)
         return simple
-
-
-def _size(n_sublayers: int, block_size: int, n_blocks: int | None) -> int:
-    if n_blocks is None:
-        return block_size
-    refuse(
-        (n_blocks < 1, f"n_blocks must be at least 1, got {n_blocks}"),
-        (block_size != 1, "n_blocks sets block_size: give one of them"),
-    )
-    return -(-n_sublayers // n_blocks)
-
-
-def _refuse_without_keys(
-    key_norm: bool, head_norm: bool, query: str, rank: int | None, prior: str, norm: str
-) -> None:
-    given = {"key_norm": not key_norm, "head_norm": head_norm, "query": query != "learned"}
-    given |= {"rank": rank is not None, "prior": prior != "none"}
-    names = ", ".join(name for name, here in given.items() if here)
-    alone = "score=static is one scalar for every site and source, without query, key and prior"
-    by_softmax = "score=static is normalised by softmax, or not: norm=softmax, sigmoid or none"
-    refuse((bool(names), f"{alone}: drop {names}"), (norm == "sigmoid_normalised", by_softmax))
-
-
-def _refuse_keys(
-    d_model: int, heads: int, key_norm: bool, head_norm: bool, query: str, rank: int | None
-) -> None:
-    if rank is not None:
-        refuse(
-            (not 1 <= rank <= d_model, f"rank must be in 1..{d_model} (d_model), got {rank}"),
-            (rank % heads > 0, f"heads slice the keys too: {heads} do not divide rank {rank}"),
-            (not key_norm, "keys of low rank are always normalised: drop rank or key_norm=off"),
-        )
-    if head_norm:
-        whole = "head_norm=on is of keys of full width that are normalised: drop it"
-        refuse(
-            (heads == 1, "head_norm=on normalises each head's slice: set heads, or drop it"),
-            (not key_norm or rank is not None, whole),
-        )
-    learned = f"keys of low rank have learned queries: drop query={query}"
-    refuse((query != "learned" and rank is not None, learned))
-
-
-def _refuse_weights(norm: str, prior: str, size: int) -> None:
-    alone = "where every source is one output: set block_size or drop it"
-    under = "prior=count multiplies weights by n under a softmax, not under a sigmoid: drop one"
-    refuse(
-        (prior == "count" and size == 1, f"prior=count adds log 1 = 0 {alone}"),
-        (norm == "none", "norm=none is for score=static: queries need one"),
-        (prior == "count" and norm != "softmax", under),
-    )

@@ -49,9 +49,9 @@ class Blocks:
 
     def append(self, state: State, l: int, y: Hidden) -> State:
         """The state with output l in it."""
-        starts_block = self.place(l) == 1
+        starts_block = (l - 1) % self.size == 0
         history = state.history.append(y) if starts_block else state.history.accumulate(y)
-        return state._replace(history=history)
+        return State(history, *state[1:])
 
     def place(self, l: int) -> int:
         """1, 2, ...: of an output in its block."""

@@ -1,12 +1,12 @@
 """A history of few tokens without gradients, as generation has them: few calls per site.
 
 With few tokens time is the number of calls. Sources lie in one buffer, scores in another, so that
-a source takes a copy, a product with its later sites' queries and its rms, and a read one softmax
-and one product. Each source has a slot, known in advance; a slot is used again when its source is
-gone. Everything that changes from token to token is written in place into the same buffers, whose
-views are made once: a thread keeps the last ones it used.
+a source takes a copy, a product with its later sites' queries, a norm and a division, and a read
+one softmax and one product. Each source has a slot, known in advance; a slot is used again when its
+source is gone. Everything that changes from token to token is written in place into the same
+buffers, whose views are made once: a thread keeps the last ones it used.
 
-`Few` answers what it can in this way, and None else: it is then left for an engine (`History`).
+`Buffers` do what they can in this way, and say where they cannot: an engine goes on (`History`).
 
 Letters: N tokens, D width, H heads, S slots, R sites that read a source.
 """
@@ -25,6 +25,9 @@ from attnres_cli.nn.depthmix.scoring import Layout, Scoring, Visible, layout_of,
 
 FEW = 2**14
 """Numbers in a source up to which tokens are few."""
+
+_BESIDE = 16
+"""Numbers in a slot beside its source's: the first makes the slot's norm sqrt(v . v + D eps)."""
 
 
 class Plan(NamedTuple):
@@ -57,13 +60,14 @@ def plan_of(visible: Visible, layout: Layout) -> Plan:
 
 
 class _Place(NamedTuple):
-    """Views of a source's slot: (B, T, D), or (B, T, H, D/H), and (H, N, D/H); of its queries (H,
-    D/H, R) and of its scores (H, N, R), and which of these are not read. `before` had the slot, and
-    its last site is before `stop`.
+    """Views of a source's slot: (B, T, D), or (B, T, H, D/H), and (H, N, D/H), and all of it; of
+    its queries (H, D/H, R) and of its scores (H, N, R), and which of these are not read. `before`
+    had the slot, and its last site is before `stop`.
     """
 
     slot: Tensor
     per_head: Tensor
+    with_eps: Tensor
     queries: Tensor | None
     scores: Tensor
     unread: Tensor | None
@@ -71,9 +75,15 @@ class _Place(NamedTuple):
     stop: int
 
 
-class _Buffers:
-    """What all tokens of one shape share. `made` are the histories that have them, by number of
-    sources; `newest` is the number of the source that was put last.
+class Buffers:
+    """What all tokens of one shape share. Histories have them, each by the number of its newest
+    source.
+
+    Attributes:
+        newest: the number of the source that was put last.
+        made: the histories that have them, by number.
+        sites: by number, the first site that its history has not read yet.
+        floors: by number, the first that was not read when its source was put.
     """
 
     def __init__(self, scoring: Scoring, v: Tensor, key: object) -> None:
@@ -83,19 +93,25 @@ class _Buffers:
         learned = scoring.table if scoring.query is None else scoring.query
         assert learned is not None
         self.dtype = torch.promote_types(wide(v), learned.dtype)
-        self.heads, self.norm, self.eps = scoring.heads, scoring.norm, v.shape[-1] * scoring.eps
-        self.gain = scoring.gain is not None
-        self.made: list[weakref.ref[Few] | None] = [None] * len(self.plan.slots)
+        self.heads, self.norm, self.gain = scoring.heads, scoring.norm, scoring.gain is not None
+        self.made: list[weakref.ref[object] | None] = [None] * len(self.plan.slots)
+        self.sites, self.floors = [0] * len(self.plan.slots), [0] * len(self.plan.slots)
         self.newest = 0
         self.device, self.inference = v.device.type, torch.is_inference_mode_enabled()
         sites, slots, n = len(self.visible), max(self.plan.slots) + 1, v.shape[0] * v.shape[1]
         self.unread = 0.0 if self.norm == "none" else -torch.inf
-        size = (self.heads * n, slots, v.shape[-1] // self.heads)
-        self.values = torch.zeros(size, dtype=self.dtype, device=v.device)
-        self.scores = self.values.new_full((self.heads * n, sites, slots), self.unread)
+        width = v.shape[-1] // self.heads
+        size = (self.heads * n, slots, width + _BESIDE)
+        self.slots = torch.zeros(size, dtype=self.dtype, device=v.device)
+        self.slots[..., width] = (width * scoring.eps) ** 0.5
+        self.values = self.slots[..., :width]
+        self.scores = self.slots.new_full((sites, self.heads * n, slots), self.unread)
+        self.weights = self.slots.new_empty(self.heads * n, 1, slots)
+        self.is_plain = self.heads == 1 == v.shape[1] and self.kind is self.dtype
         self.queries = None
         if scoring.query is not None:
             self.queries = self.values.new_zeros(scoring.query.shape)
+            self.zero = scoring.query.detach().new_zeros(())
         else:
             pairs = [(s, self.plan.slots[i]) for s, seen in enumerate(self.visible) for i in seen]
             self.pairs = torch.tensor(pairs, device=v.device).unbind(-1)
@@ -114,116 +130,123 @@ class _Buffers:
         return _Place(
             whole.squeeze(2) if heads == 1 else whole,
             here.view(heads, batch * time, -1),
+            self.slots[:, slot].view(heads, batch * time, -1),
             queries,
-            self.scores[:, rows, slot].view(heads, batch * time, -1),
+            self.scores[rows, :, slot].view(len(readers), heads, -1).permute(1, 2, 0),
             torch.tensor([row < 0 for row in pairs], device=here.device) if -1 in pairs else None,
             before,
             self.layout.readers[before].stop if before >= 0 else 0,
         )
 
-    def _read(self, site: int) -> tuple[Tensor, Tensor, int]:
-        """Views of a site's scores and of the slots up to its last, and its newest source."""
+    def _read(self, site: int) -> tuple[Tensor, Tensor, Tensor, int]:
+        """Views of a site's scores, of as many weights as slots up to its last, and of these, and
+        its newest source.
+        """
         seen = self.visible[site]
         n = 1 + max((self.plan.slots[i] for i in seen), default=0)
-        return self.scores[:, site : site + 1, :n], self.values[:, :n], max(seen, default=0)
+        scores, newest = self.scores[site].unsqueeze(1), max(seen, default=0)
+        weights = scores if self.norm == "none" else self.weights
+        return scores, weights[..., :n], self.values[:, :n], newest
 
-    def suit(self, dtype: torch.dtype) -> bool:
-        """Whether a source of this type may be put here now, or read."""
+    def is_open(self) -> bool:
+        """Whether sources may be put here now, and read."""
         if torch.is_grad_enabled() or torch.is_autocast_enabled(self.device):
             return False
-        if self.inference and not torch.is_inference_mode_enabled():  # torch refuses to write
-            return False
-        return dtype is self.dtype or dtype is self.kind
+        return not self.inference or torch.is_inference_mode_enabled()  # else torch refuses
 
     def are_free(self) -> bool:
         """Whether no history has them any more."""
         return all(made is None or made() is None for made in self.made)
 
-    def learn(self, scoring: Scoring) -> None:
+    def _learn(self, scoring: Scoring) -> None:
         """Take what is learned as it is now."""
         if self.queries is not None:
             assert scoring.query is not None
             if scoring.gain is None:
                 self.queries.copy_(scoring.query)
-            else:  # times the root of D, which the sources' norms lack
-                torch.mul(scoring.query, scoring.gain, out=self.queries)
-                self.queries.mul_(self.shape[-1] ** 0.5)
+            else:  # times the root of D, which the slots' norms have too
+                root, query = self.shape[-1] ** 0.5, scoring.query
+                torch.addcmul(self.zero, query, scoring.gain, value=root, out=self.queries)
             return
         assert scoring.table is not None
-        scores = self.scores.view(self.heads, -1, *self.scores.shape[1:])
-        scores[:, :, self.pairs[0], self.pairs[1]] = scoring.table.to(self.dtype).t().unsqueeze(1)
+        sites, _, slots = self.scores.shape
+        scores = self.scores.view(sites, self.heads, -1, slots).permute(0, 3, 1, 2)
+        scores[self.pairs[0], self.pairs[1]] = scoring.table.to(self.dtype).unsqueeze(-1)
 
+    def begin(self, scoring: Scoring, v: Tensor) -> None:
+        """Put v_0, with what is learned as it is now."""
+        self._learn(scoring)
+        self.newest = self.sites[0] = 0
+        self._put(self.places[0], v)
 
-class Few:
-    """Sources v_0..v_j of few tokens. Never changed in place, but for `site`, the first that was
-    not read yet; sites before `floor` were read before v_j was made.
-    """
-
-    __slots__ = ("__weakref__", "buffers", "floor", "number", "site")
-
-    def __init__(self, buffers: _Buffers, number: int, floor: int) -> None:
-        self.buffers, self.number, self.floor, self.site = buffers, number, floor, floor
-        buffers.made[number], buffers.newest = weakref.ref(self), number
-
-    def append(self, v: Tensor, *, to_newest: bool = False) -> Few | None:
-        """With one more source, v or the newest one plus v."""
-        buffers, newest = self.buffers, self.number
-        if buffers.newest != newest or newest + 1 >= len(buffers.places):
-            return None
-        place = buffers.places[newest + 1]
-        if place.stop > self.floor or not buffers.suit(v.dtype):
-            return None
+    def put(self, j: int, v: Tensor, to_newest: bool) -> bool:
+        """Put v_j, v or the source before it plus v, if that can be."""
+        if self.newest != j - 1 or j >= len(self.places) or not self.is_open():
+            return False
+        place = self.places[j]
+        if place.stop > self.floors[j - 1] or not (v.dtype is self.dtype or v.dtype is self.kind):
+            return False
         if place.before >= 0:
-            for made in buffers.made[place.before : newest]:
+            for made in self.made[place.before : j - 1]:
                 if made is not None and made() is not None:  # it may still be read
-                    return None
-        if buffers.heads > 1:
-            v = v.unflatten(-1, (buffers.heads, -1))
-        if to_newest:
-            torch.add(buffers.places[newest].slot, v, out=place.slot)
-        else:
+                    return False
+        self.newest, self.sites[j], self.floors[j] = j, self.sites[j - 1], self.sites[j - 1]
+        self._put(place, v, self.places[j - 1].slot if to_newest else None)
+        return True
+
+    def _put(self, place: _Place, v: Tensor, beside: Tensor | None = None) -> None:
+        """Write a source, v or v plus another, and its score at each site that reads it:
+        (v . W_l) / rms(v).
+        """
+        if self.heads > 1:
+            v = v.unflatten(-1, (self.heads, -1))
+        if beside is None:
             place.slot.copy_(v)
-        _score(place, buffers)
-        return Few(buffers, newest + 1, self.site)
+        else:
+            torch.add(beside, v, out=place.slot)
+        if place.queries is None:
+            return
+        scores = torch.bmm(place.per_head, place.queries)
+        if self.gain:
+            dim = -1 if self.heads == 1 else (0, 2)
+            norm = torch.linalg.vector_norm(place.with_eps, dim=dim, keepdim=True)
+            torch.div(scores, norm, out=place.scores)
+        else:
+            place.scores.copy_(scores)
+        if place.unread is not None:
+            place.scores.masked_fill_(place.unread, self.unread)
 
-    def read(self, site: int) -> Tensor | None:
-        """The weighted sum (B, T, D) that a site sees."""
-        buffers = self.buffers
-        scores, values, newest = buffers.reads[site]
-        if site < self.floor or newest > self.number or not buffers.suit(buffers.dtype):
+    def read(self, j: int, site: int) -> Tensor | None:
+        """The weighted sum (B, T, D) that a site sees of v_0..v_j; None if that cannot be."""
+        scores, weights, values, newest = self.reads[site]
+        if site < self.floors[j] or newest > j or not self.is_open():
             return None
-        self.site = max(self.site, site + 1)
-        if buffers.norm == "softmax":
-            scores = torch.softmax(scores, -1)
-        elif buffers.norm == "sigmoid":
-            scores = torch.sigmoid(scores)
-        h = torch.bmm(scores, values)
-        if buffers.heads > 1:
-            h = h.view(buffers.heads, -1, h.shape[-1]).transpose(0, 1).reshape(buffers.shape)
-        if buffers.dtype is not buffers.kind:
-            h = h.to(buffers.kind)
-        return h.view(buffers.shape)
+        self.sites[j] = max(self.sites[j], site + 1)
+        if self.norm == "softmax":
+            torch.softmax(scores, -1, out=self.weights)
+        elif self.norm == "sigmoid":
+            torch.sigmoid(scores, out=self.weights)
+        h = torch.bmm(weights, values)
+        if self.is_plain:
+            return h
+        if self.heads > 1:
+            h = h.view(self.heads, -1, h.shape[-1]).transpose(0, 1).reshape(self.shape)
+        return h.to(self.kind).view(self.shape)
 
-    @property
-    def dtype(self) -> torch.dtype:
-        """The type of v_0, which reads return."""
-        return self.buffers.kind
-
-    @property
-    def sources(self) -> Mapping[int, Tensor]:
-        """Copies by number of those that a site may still read, and the newest."""
-        buffers, readers = self.buffers, self.buffers.layout.readers
-        held = (i for i in range(self.number + 1) if readers[i].stop > self.floor)
-        copies = {i: buffers.places[i].slot.clone() for i in {*held, self.number}}
-        return {i: copies[i].reshape(buffers.shape) for i in sorted(copies)}
+    def sources(self, j: int) -> Mapping[int, Tensor]:
+        """Copies by number of those of v_0..v_j that a site may still read, and v_j."""
+        readers = self.layout.readers
+        held = [i for i in range(j) if readers[i].stop > self.floors[j]]
+        copies = {i: self.places[i].slot.clone() for i in (*held, j)}
+        return {i: copy.reshape(self.shape) for i, copy in copies.items()}
 
 
 _kept = threading.local()
 """The buffers that a thread used last."""
 
 
-def start(scoring: Scoring, v: Tensor) -> Few | None:
-    """The history of the first source v (B, T, D), where it is one of few tokens without gradients
+def start(scoring: Scoring, v: Tensor) -> Buffers | None:
+    """Buffers with the first source v (B, T, D), where it is one of few tokens without gradients
     whose scores are those of the scoring's own queries, or of a table.
     """
     if torch.is_grad_enabled() or v.numel() > FEW or not v.numel() or not _can(scoring, v):
@@ -232,18 +255,15 @@ def start(scoring: Scoring, v: Tensor) -> Few | None:
     learned = scoring.table if scoring.query is None else scoring.query
     assert learned is not None
     key = (v.shape, v.dtype, v.device, learned.dtype, torch.is_inference_mode_enabled(), how)
-    buffers: _Buffers | None = getattr(_kept, "buffers", None)
+    buffers: Buffers | None = getattr(_kept, "buffers", None)
     captured = v.is_cuda and torch.cuda.is_current_stream_capturing()
     fits = buffers is not None and buffers.key == key and buffers.visible is scoring.visible
     if buffers is None or captured or not (fits and buffers.are_free()):
-        buffers = _Buffers(scoring, v, key)
+        buffers = Buffers(scoring, v, key)
         if not captured:
             _kept.buffers = buffers
-    buffers.learn(scoring)
-    place = buffers.places[0]
-    place.slot.copy_(v if scoring.heads == 1 else v.unflatten(-1, (scoring.heads, -1)))
-    _score(place, buffers)
-    return Few(buffers, 0, 0)
+    buffers.begin(scoring, v)
+    return buffers
 
 
 def _can(scoring: Scoring, v: Tensor) -> bool:
@@ -251,18 +271,3 @@ def _can(scoring: Scoring, v: Tensor) -> bool:
     if own or scoring.plain or type(v) is not Tensor or v.device.type not in ("cpu", "cuda"):
         return False
     return not torch.is_autocast_enabled(v.device.type)
-
-
-def _score(place: _Place, buffers: _Buffers) -> None:
-    """Score a source at every site that reads it: (v . W_l) / rms(v)."""
-    if place.queries is None:
-        return
-    scores = torch.bmm(place.per_head, place.queries)
-    if buffers.gain:
-        dim = -1 if buffers.heads == 1 else (0, 2)
-        norm = torch.linalg.vector_norm(place.per_head, dim=dim, keepdim=True)
-        torch.mul(scores, norm.square_().add_(buffers.eps).rsqrt_(), out=place.scores)
-    else:
-        place.scores.copy_(scores)
-    if place.unread is not None:
-        place.scores.masked_fill_(place.unread, buffers.unread)

@@ -79,7 +79,10 @@ class Gather:
             token = _Append.apply(  # type: ignore[no-untyped-call]
                 v, params if learns else None, token, source, self.arithmetic, buffer, learned
             )
-        plain = unrolled.scores_of(state, v) if state.scoring.plain else None
+        plain = None
+        if state.scoring.plain:
+            state = unrolled.with_queries(state)
+            plain = unrolled.scores_of(state, v)
         record = Record(source, held, token, buffer, learned, plain)
         return state.with_source(v, record)
 

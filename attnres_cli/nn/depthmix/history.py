@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -11,7 +12,7 @@ from torch import Tensor
 
 from attnres_cli.nn.depthmix import engines, few_tokens, unrolled
 from attnres_cli.nn.depthmix.engines import Engine
-from attnres_cli.nn.depthmix.few_tokens import Few
+from attnres_cli.nn.depthmix.few_tokens import Buffers
 from attnres_cli.nn.depthmix.scoring import (
     EngineState,
     Layout,
@@ -23,7 +24,7 @@ from attnres_cli.nn.depthmix.scoring import (
 )
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)  # frozen=True would cost generation half a microsecond per site
 class History:
     """Sources v_0..v_j and the engine that mixes them.
 
@@ -31,13 +32,14 @@ class History:
     and sums are in float32 at least, whatever the sources' type; a read returns the type of v_0.
 
     The engine is chosen when the first source comes (see `engines.choose`). Few tokens without
-    gradients are kept by few_tokens.py, and handed to an engine where it has no answer.
+    gradients lie in buffers, up to source `number`, and go to an engine where those cannot go on.
     """
 
     scoring: Scoring
     engine: Engine | None = None
     state: EngineState | None = None
-    few: Few | None = None
+    few: Buffers | None = None
+    number: int = 0
 
     @property
     def sources(self) -> Mapping[int, Tensor]:
@@ -45,7 +47,7 @@ class History:
         reads are gone.
         """
         if self.few is not None:
-            return self.few.sources
+            return self.few.sources(self.number)
         return {} if self.state is None else self.state.sources
 
     @property
@@ -56,11 +58,11 @@ class History:
     def append(self, v: Tensor) -> History:
         """The history with one more source, v of shape (B, T, D)."""
         if self.few is not None:
-            return self._grown(self.few.append(v)) or self._by_engine().append(v)
+            return self._put(v, to_newest=False)
         if self.engine is None and engines.decodes():
-            begun = self._grown(few_tokens.start(self.scoring, v))
-            if begun is not None:
-                return begun
+            buffers = few_tokens.start(self.scoring, v)
+            if buffers is not None:
+                return self._in(buffers, 0)
         engine = self.engine or engines.choose(v, self.scoring)
         state = self.state or EngineState(self.scoring, _layout(self.scoring.visible), v.dtype)
         with no_autocast(v):
@@ -69,9 +71,7 @@ class History:
     def accumulate(self, y: Tensor) -> History:
         """The history with one more source: the newest one plus y, summed in float32 at least."""
         if self.few is not None:
-            longer = self._grown(self.few.append(y, to_newest=True))
-            if longer is not None:
-                return longer
+            return self._put(y, to_newest=True)
         return self.append(self.newest.to(wide(self.newest)) + y)
 
     def read(self, site: int, query: Tensor | None = None) -> tuple[Tensor, History]:
@@ -82,7 +82,7 @@ class History:
         ValueError for a site that would see a source which is gone.
         """
         if self.few is not None:
-            found = self.few.read(site) if query is None else None
+            found = self.few.read(self.number, site) if query is None else None
             return self._by_engine().read(site, query) if found is None else (found, self)
         assert self.engine is not None
         assert self.state is not None
@@ -134,22 +134,31 @@ class History:
                 state = engine.append(replace(state, n_sources=i), v)
         return cls(scoring, engine, state)
 
-    def _grown(self, few: Few | None) -> History | None:
-        return None if few is None else History(self.scoring, few=few)
+    def _put(self, v: Tensor, *, to_newest: bool) -> History:
+        assert self.few is not None
+        if self.few.put(self.number + 1, v, to_newest):
+            return self._in(self.few, self.number + 1)
+        history = self._by_engine()
+        return history.accumulate(v) if to_newest else history.append(v)
+
+    def _in(self, buffers: Buffers, number: int) -> History:
+        history = History(self.scoring, None, None, buffers, number)
+        buffers.made[number] = weakref.ref(history)
+        return history
 
     def _by_engine(self) -> History:
         """The same history, kept by an engine."""
         assert self.few is not None
-        held = self.few.sources
-        gone = torch.zeros_like(held[self.few.number])
+        held = self.sources
+        gone = torch.zeros_like(held[self.number])
         with torch.no_grad():
             history = History(self.scoring, engines.choose(gone, self.scoring))
-            for i in range(self.few.number + 1):
+            for i in range(self.number + 1):
                 history = history.append(held.get(i, gone))
         assert history.state is not None
         records = {i: history.state.records[i] for i in held}
-        state = replace(history.state, dtype=self.few.dtype, sources=held, records=records)
-        state = replace(state, site=self.few.site)
+        state = replace(history.state, dtype=self.few.kind, sources=held, records=records)
+        state = replace(state, site=self.few.sites[self.number])
         return replace(history, state=state)
 
 

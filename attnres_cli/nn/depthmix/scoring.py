@@ -144,6 +144,7 @@ class EngineState:
         n_sources: how many were made.
         site: the first that was not yet read; known without gradients only.
         group: what reads without a gradient have in common (grouped_reads.Group), or None.
+        queries: (sites, D) with the gain folded in, where an engine keeps them.
     """
 
     scoring: Scoring
@@ -154,6 +155,7 @@ class EngineState:
     n_sources: int = 0
     site: int = 0
     group: Any = None
+    queries: Tensor | None = None
 
     @property
     def newest(self) -> Tensor:

@@ -7,6 +7,7 @@ and so does its gradient. A new source is scored by one product with its future 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -19,6 +20,7 @@ class Unrolled:
 
     def append(self, state: EngineState, v: Tensor) -> EngineState:
         """One more source, scored at every site that will read it."""
+        state = with_queries(state)
         return state.with_source(v, scores_of(state, v))
 
     def read(
@@ -56,16 +58,15 @@ def mix(state: EngineState, site: int, scores: Tensor) -> Tensor:
 
 
 def scores_of(state: EngineState, v: Tensor) -> dict[int, Tensor]:
-    """Scores of the next source at every site that will read it: r_i (v_i . (query * gain))."""
+    """Scores of the next source at every site that will read it: r_i (v_i . (query * gain)). The
+    state is one with queries.
+    """
     scoring, readers = state.scoring, state.layout.readers_of(state.n_sources)
-    if scoring.query is None or not readers:
+    if state.queries is None or not readers:
         return {}
     v = scoring.key(v)
     v = v.to(wide(v))
-    rows = slice(readers.start, readers.stop)  # an index list would wait for CUDA
-    queries = scoring.query[rows]
-    if scoring.gain is not None:
-        queries = queries * scoring.gain[rows]  # (R, D): folding the gain changes no score
+    queries = state.queries[readers.start : readers.stop]  # an index list would wait for CUDA
     queries = queries.to(v.dtype).unflatten(-1, (scoring.heads, -1))  # (R, H, D/H)
     if scoring.heads == 1:
         scores = (v @ queries.squeeze(1).t()).unsqueeze(-1)  # (B, T, R, 1)
@@ -74,6 +75,16 @@ def scores_of(state: EngineState, v: Tensor) -> dict[int, Tensor]:
     if scoring.gain is not None:
         scores = scores * _inverse_rms(v, scoring).unsqueeze(-2)
     return dict(zip(readers, scores.unbind(dim=-2), strict=True))
+
+
+def with_queries(state: EngineState) -> EngineState:
+    """The state with its queries, the gain folded in, which changes no score. Once for all sources:
+    compiled, each product more is a kernel more.
+    """
+    query, gain = state.scoring.query, state.scoring.gain
+    if state.queries is not None or query is None:
+        return state
+    return replace(state, queries=query if gain is None else query * gain)
 
 
 def query_scores(state: EngineState, site: int, query: Tensor) -> Tensor:

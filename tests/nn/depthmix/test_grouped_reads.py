@@ -71,7 +71,8 @@ def test_sites_may_be_skipped_read_again_late_and_in_branches(case: Case):
         for number, (sources, history) in enumerate(branches):
             sources, history = [*sources, v / (1 + number)], history.append(v / (1 + number))
             for site in torch.randint(0, n_made, (2,), generator=order).tolist():
-                if site >= (history.few or history.state).site:
+                few, state = history.few, history.state
+                if site >= (few.sites[history.number] if few else state.site):
                     for _ in range(2):
                         h, history = history.read(site)
                         close(h, scoring, sources, site)
