@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from answers import answers
 from batch_system import install, jobs
 from commands import attnres, ended
 
@@ -26,6 +27,7 @@ from attnres_cli.nn import residual
 from attnres_cli.nn.proofs.prove import QUICK, prove
 from attnres_cli.nn.proofs.subject import Subject
 from attnres_cli.nn.variant import parse
+from attnres_cli.store.store import Store
 
 ROOT = Path(__file__).parent.parent
 PAGES = {
@@ -138,6 +140,9 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         os.sched_setaffinity(0, {sorted(cores)[-1]})  # a thread for each worker, which all inherit
         try:
             assert ended("ablate", "standard", "attnres", *TINY, "--seeds", "2") == 0
+            held = Store.open("attnres.db", create=True)
+            for run in held.runs():
+                held.keep_items(answers(run, "quiz"))
             for name in ("mine", "theirs"):
                 assert ended("runs", "merge", "attnres.db", "--into", f"{name}.db") == 0
             yield folder

@@ -60,6 +60,9 @@ Scaling = Annotated[
     bool,
     typer.Option("--scaling", help="Fits over the sizes of this recipe: what an arm is worth."),
 ]
+Tasks = Annotated[
+    bool, typer.Option("--downstream", help="What tasks say of every arm: see attnres evaluate.")
+]
 Preregister = Annotated[
     str | None, typer.Option(help="YAML file that fixes a comparison before its first run.")
 ]
@@ -83,6 +86,7 @@ def report(
     figures: Figures = None,
     against: Against = None,
     scaling: Scaling = False,
+    downstream: Tasks = False,
     preregister: Preregister = None,
     code: CodeDigest = None,
     _plugin: Plugins = None,
@@ -101,7 +105,7 @@ def report(
     out: TextIO = sys.stdout if output is None else StringIO()
     names, codes = recipes or [], [] if code is None else [code]
     recipe = names[0] if names else None
-    of_recipe = {"--scaling": scaling, "--against": against}
+    of_recipe = {"--scaling": scaling, "--against": against, "--downstream": downstream}
     if len(names) > 1:
         of_one = {"--margin": margin, "--figures": figures, "--baseline": baseline != "standard"}
         _refuse(of_recipe | of_one, "is of one recipe, and several are named: leave it out")
@@ -122,7 +126,11 @@ def report(
         records = [record for record in records if not is_searched(record.recipe)]
     held = Held(store, study, records, margin, variants or ())
     others, asked = searches if recipe is None else [], (recipe, baseline, codes)
-    if scaling:
+    if downstream:
+        of_losses = {"--margin": margin, "--figures": figures, "--against": against}
+        _refuse(of_losses | {"--scaling": scaling}, "is of losses, --downstream of tasks")
+        _show_tasks(held, held.choose(*asked), form, out)
+    elif scaling:
         _show_ladder(held.ladder(held.choose(*asked)), study, form, figures, out)
     elif form is Format.HTML and against is None:
         _show_comparisons(held, held.every(*asked), others, form, figures, against, out)
@@ -150,6 +158,17 @@ def _show_sides(
     report = sides.report_of(*held.sides(recipes, codes))
     if form is Format.HTML:
         out.write(sides.to_html(report, address.parted(held.study)[0]))
+    else:
+        formats.show(report, form, out)
+
+
+def _show_tasks(held: Held, chosen: Choice, form: Format, out: TextIO) -> None:
+    """Print or write what tasks say of the arms of a recipe."""
+    from attnres_cli.report import downstream, formats
+
+    report = downstream.report_of(held.downstream(chosen))
+    if form is Format.HTML:
+        out.write(downstream.to_html(report, address.parted(held.study)[0]))
     else:
         formats.show(report, form, out)
 

@@ -14,6 +14,7 @@ from attnres_cli.store.store import Store
 from attnres_cli.verdict.chapter import Chapter
 from attnres_cli.verdict.codes import of_one_code, shown
 from attnres_cli.verdict.comparison import Comparison, Rules
+from attnres_cli.verdict.downstream import Downstream, downstream
 from attnres_cli.verdict.ladder import Ladder, Rung, ladder
 from attnres_cli.verdict.registered import EXPLORATORY, compared
 from attnres_cli.verdict.select import Choice, choose, comparable, every, named, with_rates
@@ -144,6 +145,20 @@ class Held:
         rules = self._rules(chosen)
         found = compared(chosen, self.records, data, self._own, self._registrations, rules)
         return [self._only(one, chosen) for one in found]
+
+    def downstream(self, chosen: Choice) -> list[Downstream]:
+        """What tasks say beside each comparison under a recipe. Raises StudyError where no run of
+        it has answered any.
+        """
+        comparisons = self.comparisons(chosen)
+        items = self.store.items([run.id for one in comparisons for run in one.records])
+        found = [downstream(one, items) for one in comparisons]
+        if not items:
+            raise StudyError(
+                f"no run of recipe {found[0].comparison.recipe} has answered a task yet: "
+                "`attnres evaluate` asks runs"
+            )
+        return [each for each in found if each.tasks]
 
     def _rules(self, chosen: Choice) -> Rules:
         """By what runs under a recipe are judged. Raises RecipeError where a margin is none."""

@@ -8,13 +8,14 @@ from dataclasses import asdict
 from typing import Any
 
 from attnres_cli.config.shipped import paper
+from attnres_cli.records.items import Kind
 from attnres_cli.report.answer import unanswerable
 from attnres_cli.report.comparison import difference_text
 from attnres_cli.report.facts import UNIT
 from attnres_cli.report.table import Cell, Column, Report, Style, Table, but, flat, joined
 from attnres_cli.verdict import labels
 from attnres_cli.verdict.comparison import Comparison
-from attnres_cli.verdict.paper import RULE, Beside, beside
+from attnres_cli.verdict.paper import RULE, Beside, BesideTasks, beside
 from attnres_cli.verdict.qualified import qualifiers
 
 _STYLES: dict[str, Style] = {
@@ -26,6 +27,16 @@ _COLUMNS = (
     Column("yours [interval]"),
     Column("ranks"),
     Column("beside the paper", "word"),
+)
+
+KINDS = {
+    Kind.CHOICE: "choice of an answer", Kind.ANSWER: "a given answer", Kind.TEXT: "whole texts",
+    Kind.GENERATION: "a written answer",
+}  # fmt: skip
+TASKS = (
+    "the paper: Table 3, arXiv 2603.15031: a 48B model with Block AttnRes, one run each, no "
+    "intervals. Its benchmarks are other tasks than yours: signs can be compared by kind of task, "
+    "values cannot. Yours is the sign of the measure that a task has first"
 )
 
 
@@ -121,3 +132,25 @@ def _record(row: Beside, comparison: Comparison) -> dict[str, Any]:
         "terms": labels.name(comparison.terms),
     }
     return flat(vars(comparison) | vars(comparison.data) | asdict(row) | more, _FIELDS)
+
+
+def tasks_table(beside: Sequence[BesideTasks]) -> Table:
+    """Arms beside Table 3, by kind of task; empty where the paper has none of them."""
+    columns = [Column("kind of task", "word"), Column("variant", "code")]
+    columns += [Column("the paper's benchmarks"), Column("mean gain, points")]
+    columns += [Column("yours beside it", "text")]
+    rows = []
+    for each in beside:
+        if each.mean is not None:
+            up = sum(gain > 0 for gain in each.gains.values())
+            of = f"{up} of {len(each.gains)} gain"
+            rows.append([KINDS[each.kind], each.variant, of, f"{each.mean:+.1f}", _said(each)])
+    return Table("beside the paper's Table 3, whose tasks are others", columns, rows, n_keys=2)
+
+
+def _said(each: BesideTasks) -> str:
+    """`same sign: cloze, words; within noise: recall`."""
+    by_word: dict[str, list[str]] = {}
+    for task, said in each.said.items():
+        by_word.setdefault(said, []).append(task)
+    return "; ".join(f"{said}: {', '.join(tasks)}" for said, tasks in by_word.items())

@@ -16,7 +16,7 @@ from. Nothing depends on when, or by which command, somebody looks.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -88,16 +88,26 @@ def first_rate(n_arms: int) -> float:
 def look(
     arm: Sequence[float], baseline: Sequence[float], rates: Iterable[tuple[int, float]]
 ) -> Look:
-    """The intersection of the intervals of all looks that are complete. Values are losses of one
-    seed at the same place, in the order in which seeds were planned; `rates` are (pairs, rate) of
-    each look.
+    """The look at losses, of one seed at the same place, in the order in which seeds were planned;
+    `rates` are (pairs, rate) of each look.
     """
     ours, theirs = (np.asarray(values, dtype=np.float64) for values in (arm, baseline))
+    return looked(len(ours), rates, lambda n, alpha: interval(ours[:n], theirs[:n], alpha))
+
+
+def looked(
+    pairs: int,
+    rates: Iterable[tuple[int, float]],
+    interval: Callable[[int, float], tuple[float, float]],
+) -> Look:
+    """The intersection of the intervals of all looks that so many pairs complete; `interval` gives
+    that of the first n pairs at 1 - alpha.
+    """
     n, low, high, last = 0, -math.inf, math.inf, 0.0
     for size, alpha in rates:
-        if size > len(ours):
+        if size > pairs:
             return Look(n, low, high, size, last or alpha)
-        here = interval(ours[:size], theirs[:size], alpha)
+        here = interval(size, alpha)
         if max(low, here[0]) <= min(high, here[1]):  # else one of them has missed the truth
             low, high = max(low, here[0]), min(high, here[1])
         n, last = size, alpha

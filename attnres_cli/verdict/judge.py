@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from attnres_cli.records.code import Code
@@ -137,16 +137,11 @@ class _Table:
         arm = replace(arm, is_sound=bool(arm.losses.keys() & base.keys()))
         return self._looked(arm, runs, base)
 
-    @property
-    def variant(self) -> str:
-        """Of the baseline."""
-        return self.base[0].variant
-
     def _looked(
         self, arm: ArmResult, runs: Sequence[RunRecord], base: Mapping[int, RunResult]
     ) -> ArmResult:
         """The arm as of its last look, or with all its pairs before the first."""
-        seeds, missing = self._pairs(arm, runs)
+        seeds, missing = paired_seeds(self.family, self.lost, runs, self.base)
         ours, theirs = ([of[s] for s in seeds] for of in (arm.losses, _losses(base)))
         found = look(ours, theirs, self.family.looks(arm.variant))
         n = found.n or len(seeds)
@@ -164,43 +159,54 @@ class _Table:
             return replace(arm, look=None, reason=no_spread)
         return _worded(arm, found, self.rules)
 
-    def _pairs(
-        self, arm: ArmResult, runs: Sequence[RunRecord]
-    ) -> tuple[list[int], tuple[str, bool] | None]:
-        """The seeds that arm and baseline have, in the order in which they were planned, up to the
-        first that one lacks; and why it does, with whether it is still to come.
-        """
-        pair = (arm.variant, self.variant)
-        excluded = {each.seed for each in self.lost if each.variant in pair and each.reason}
-        seeds: list[int] = []
-        for seed in self.family.seeds:
-            if seed in excluded:
-                continue
-            missing = self._missing(arm.variant, runs, seed, "") or self._missing(
-                self.variant, self.base, seed, "the baseline's "
-            )
-            if missing:
-                return seeds, missing
-            seeds.append(seed)
-        return seeds, None
 
-    def _missing(
-        self, variant: str, runs: Sequence[RunRecord], seed: int, whose: str
-    ) -> tuple[str, bool] | None:
-        """Why an arm has no loss on a seed, and whether it is still to come."""
-        run = next((run for run in runs if run.seed == seed), None)
-        if run is not None:
-            if run.result is not None:
-                return None
-            return f"{whose}seed {seed} {_UNFINISHED[run.status]}", run.status in WAITS
-        for each in self.lost:
-            if (each.variant, each.seed) == (variant, seed):
-                told = f"{whose}seed {seed} was removed, {ended_how(each)}"
-                return f"{told}: the same ablate command trains it", False
-        return (
-            f"{whose}seed {seed} is missing, which others have: --seeds with all of theirs",
-            False,
-        )
+def paired_seeds(
+    held: Family,
+    lost: Sequence[Removed],
+    runs: Sequence[RunRecord],
+    base: Sequence[RunRecord],
+    lacks: Callable[[RunRecord], str] = lambda _run: "",
+) -> tuple[list[int], tuple[str, bool] | None]:
+    """The seeds that arm and baseline have, in the order in which they were planned, up to the
+    first that one lacks; and why it does, with whether it is still to come. `lacks` says what an
+    ended run lacks besides, which is to come.
+    """
+    sides = ((runs, ""), (base, "the baseline's "))
+    pair = {each[0].variant for each, _ in sides}
+    excluded = {each.seed for each in lost if each.variant in pair and each.reason}
+    seeds: list[int] = []
+    for seed in held.seeds:
+        if seed in excluded:
+            continue
+        for each, whose in sides:
+            if missing := _missing(each, seed, lost, whose, lacks):
+                return seeds, missing
+        seeds.append(seed)
+    return seeds, None
+
+
+def _missing(
+    runs: Sequence[RunRecord],
+    seed: int,
+    lost: Sequence[Removed],
+    whose: str,
+    lacks: Callable[[RunRecord], str],
+) -> tuple[str, bool] | None:
+    """Why an arm has no loss on a seed, and whether it is still to come."""
+    run = next((run for run in runs if run.seed == seed), None)
+    if run is not None:
+        if run.result is not None:
+            why = lacks(run)
+            return (f"{whose}seed {seed} {why}", True) if why else None
+        return f"{whose}seed {seed} {_UNFINISHED[run.status]}", run.status in WAITS
+    for each in lost:
+        if (each.variant, each.seed) == (runs[0].variant, seed):
+            told = f"{whose}seed {seed} was removed, {ended_how(each)}"
+            return f"{told}: the same ablate command trains it", False
+    return (
+        f"{whose}seed {seed} is missing, which others have: --seeds with all of theirs",
+        False,
+    )
 
 
 def _paired(ours: Sequence[float], theirs: Sequence[float]) -> tuple[Difference | None, str]:

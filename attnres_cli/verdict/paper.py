@@ -5,11 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Literal
 
 from attnres_cli.config.shipped import paper
 from attnres_cli.errors import UsageError, unknown
+from attnres_cli.records.items import Kind
 from attnres_cli.verdict.comparison import ArmResult, Comparison
+from attnres_cli.verdict.downstream import Downstream, Judged
 
 _DIGITS = 4  # of differences of numbers that are printed with three decimals
 
@@ -101,3 +104,62 @@ def _said(arm: ArmResult, gap: float | None) -> Said:
     if gap == 0:
         return "no gap in the paper"
     return "same sign" if (gap < 0) == (arm.difference.mean < 0) else "opposite sign"
+
+
+@dataclass(frozen=True)
+class BesideTasks:
+    """One arm's tasks of one kind beside the paper's benchmarks of that kind, which are others.
+
+    `gains` are the paper's, in points, by benchmark, of Block AttnRes; none where it has none of
+    that kind or not that arm. `said` is by task, by the measure of it that is judged first.
+    """
+
+    kind: Kind
+    variant: str
+    gains: Mapping[str, float]
+    said: Mapping[str, Said]
+
+    @property
+    def mean(self) -> float | None:
+        """Of the gains; None where there are none."""
+        return fmean(self.gains.values()) if self.gains else None
+
+
+def beside_tasks(found: Downstream) -> list[BesideTasks]:
+    """Every arm's tasks by their kind."""
+    first = [row for row in found.rows if row.measure is row.task.measures[0]]
+    rows: dict[tuple[Kind, str], list[Judged]] = {}
+    for row in first:
+        if row.verdict != "baseline":
+            rows.setdefault((row.task.kind, row.variant), []).append(row)
+    told = []
+    for (kind, variant), judged in rows.items():
+        gains = _gains(kind) if variant.partition(":")[0] == "attnres" else {}
+        if found.comparison.baseline != "standard":
+            gains = {}
+        said = {row.task.name: _said_of(row, gains) for row in judged}
+        told.append(BesideTasks(kind, variant, gains, said))
+    return told
+
+
+def _gains(kind: Kind) -> dict[str, float]:
+    """Table 3, what AttnRes gains over the baseline in points, of benchmarks of one kind."""
+    held, written = paper()["table3"], paper()["table3_written"]
+    names = {
+        Kind.CHOICE: [name for name in held if name not in written],
+        Kind.GENERATION: written,
+    }
+    return {name: round(held[name][1] - held[name][0], 1) for name in names.get(kind, [])}
+
+
+def _said_of(row: Judged, gains: Mapping[str, float]) -> Said:
+    """The word for a task beside benchmarks that gain so much."""
+    if not gains:
+        return "not in the paper"
+    if row.verdict == "not separable":
+        return "within noise"
+    if row.verdict not in ("better", "worse"):
+        return "no verdict"
+    return (
+        "same sign" if (row.verdict == "better") == (fmean(gains.values()) > 0) else "opposite sign"
+    )

@@ -10,16 +10,19 @@ from dataclasses import replace
 from functools import partial
 
 import pytest
+from answers import answers
 from comparisons import PROBE
 from golden import check
 
 from attnres_cli.config.recipe import load, validate
 from attnres_cli.records.comparison_terms import SHARED, ArmRecipe, Terms, Tuned
+from attnres_cli.records.items import Kind
 from attnres_cli.records.listed import Listed
 from attnres_cli.records.run import Departure, Standing, Status, Verification
-from attnres_cli.report import against, comparison, page, power, runs, scaling
+from attnres_cli.report import against, comparison, downstream, page, power, runs, scaling
 from attnres_cli.report.formats import show
 from attnres_cli.report.table import Report
+from attnres_cli.verdict import downstream as tasks
 from attnres_cli.verdict.chapter import Chapter
 from attnres_cli.verdict.comparison import Rules
 from attnres_cli.verdict.judge import compare
@@ -91,6 +94,32 @@ def grown(make_arm, facts):
     return ladder(found, "grown", facts, "standard", recipes.__getitem__)
 
 
+@pytest.fixture
+def answered(records, facts):
+    """Tasks of several kinds; one at chance, one that came later, one that a run lacks."""
+    kinds = {"cloze": Kind.CHOICE, "guess": Kind.CHOICE, "sums": Kind.GENERATION, "text": Kind.TEXT}
+    runs = [run for run in records if run.result is not None]
+    items = [
+        answers(
+            run,
+            name,
+            kind=kind,
+            gain=0.6 * (run.variant == "attnres") - 0.4 * (run.variant == "mhc"),
+            skill=float(name != "guess"),
+            truncated=3 * (name == "text"),
+        )
+        for run in runs
+        for name, kind in kinds.items()
+        if (name, run.variant, run.seed) != ("text", "mhc", 4)
+    ]
+    late = [
+        replace(each, task="late", evaluated_at="2026-11-24")
+        for each in items
+        if each.task == "sums"
+    ]
+    return tasks.downstream(compare(records, facts, "standard"), [*items, *late])
+
+
 def shown(report: Report, form: str) -> str:
     out = io.StringIO()
     show(report, form, out)
@@ -149,6 +178,14 @@ def test_a_study_of_failures_is_told_in_every_format(make_run, facts, subtests):
 
 def test_the_papers_numbers_stand_beside_a_studys_in_every_format(comparisons, subtests):
     check_all("paper", against.report_of(comparisons), subtests)
+
+
+def test_what_tasks_say_is_the_same_in_every_format(answered, subtests):
+    check_all("downstream", downstream.report_of([answered]), subtests)
+
+
+def test_the_page_of_tasks_is_whole(answered):
+    check_page("downstream", downstream.to_html(downstream.report_of([answered]), "my.db"))
 
 
 def test_a_ladder_is_the_same_in_every_format(grown, subtests):

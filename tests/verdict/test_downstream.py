@@ -1,0 +1,307 @@
+"""Tasks judged: which answers pair, what blocks, which words are said, how rates are shared."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import islice
+
+import numpy as np
+import pytest
+from answers import answers
+
+from attnres_cli.records.items import Items, Kind
+from attnres_cli.records.run import Removed, RunRecord, Status
+from attnres_cli.stats.crossed import crossed
+from attnres_cli.stats.looks import ALPHA
+from attnres_cli.verdict.answered import FIRST_MEASURE, joined, tasks_of
+from attnres_cli.verdict.comparison import Rules
+from attnres_cli.verdict.downstream import Downstream, Judged, downstream
+from attnres_cli.verdict.judge import compare
+from attnres_cli.verdict.paper import beside_tasks
+
+LOSSES = [1.50, 1.70, 1.60, 1.40, 1.55, 1.45, 1.65]
+Answer = Callable[[RunRecord], Items]
+
+
+def cloze(run: RunRecord, **changes: object) -> Items:
+    """The arm attnres is better."""
+    gain = 0.25 if run.variant == "attnres" else 0.0
+    return answers(run, "cloze", **({"gain": gain} | changes))  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def runs(make_arm) -> list[RunRecord]:
+    return [run for name in ("standard", "attnres", "mhc") for run in make_arm(name, *LOSSES)]
+
+
+@pytest.fixture
+def judged(runs, facts) -> Callable[..., Downstream]:
+    """The tasks of the runs, or of those given, by these answers."""
+
+    def judge(items: Sequence[Items], of: Sequence[RunRecord] = runs, **rules) -> Downstream:
+        return downstream(compare(of, facts, "standard", rules=Rules(**rules)), items)
+
+    return judge
+
+
+def row(found: Downstream, variant: str, measure: str = "bits_per_byte") -> Judged:
+    (one,) = [r for r in found.rows if (r.variant, r.measure.name) == (variant, measure)]
+    return one
+
+
+def test_the_words_are_those_of_the_crossed_interval_at_the_arms_part_of_the_rate(judged, runs):
+    items = [cloze(run) for run in runs]
+
+    found = judged(items)
+
+    words = {(r.variant, r.measure.name): r.verdict for r in found.rows}
+    assert words["attnres", "bits_per_byte"] == words["attnres", "choice_nats"] == "better"
+    assert words["mhc", "bits_per_byte"] == words["mhc", "acc"] == "not separable"
+    assert words["standard", "acc"] == "baseline"
+    one = row(found, "attnres", "acc")
+    ours, theirs = (np.array([items[i + k].values["acc"] for i in range(7)]) for k in (7, 0))
+    alpha = found.comparison.family.rates["attnres"] * 0.6 * 0.8 * (1 - FIRST_MEASURE) / 2
+    assert one.interval == pytest.approx(crossed(ours - theirs).interval(alpha), abs=1e-5)
+    assert one.difference == pytest.approx(ours.mean() - theirs.mean())
+    assert one.sees == pytest.approx(crossed(ours - theirs).sees(alpha))
+    bits = row(found, "attnres")
+    assert bits.value == pytest.approx(np.mean([each.bits_per_byte for each in items[7:14]]))
+    assert bits.difference is not None
+    assert bits.difference < 0
+
+
+@pytest.mark.parametrize(
+    ("kind", "names"),
+    [
+        (Kind.CHOICE, ["bits_per_byte", "choice_nats", "acc"]),
+        (Kind.ANSWER, ["bits_per_byte", "acc"]),
+        (Kind.TEXT, ["bits_per_byte"]),
+        (Kind.GENERATION, ["exact_match"]),
+    ],
+)
+def test_likelihood_is_judged_before_accuracy_and_has_most_of_the_rate(judged, runs, kind, names):
+    (task,) = judged([cloze(run, kind=kind) for run in runs]).tasks
+
+    assert [measure.name for measure in task.measures] == names
+    rates = [task.rate_of(measure) for measure in task.measures]
+    assert sum(rates) == pytest.approx(task.rate)
+    assert len(rates) == 1 or rates[0] == pytest.approx(FIRST_MEASURE * task.rate)
+    assert rates == sorted(rates, reverse=True)
+
+
+def test_metrics_that_are_not_judged_are_named(judged, runs):
+    items = [cloze(run) for run in runs]
+    items = [
+        replace(each, values={**each.values, "acc_norm": each.values["acc"]}) for each in items
+    ]
+
+    assert judged(items).tasks[0].others == ("acc_norm",)
+
+
+def test_the_rates_of_all_arms_tasks_measures_and_looks_add_up_to_one_in_twenty(judged, runs):
+    items = [cloze(run) for run in runs]
+    items += [replace(answers(r, "late"), evaluated_at=f"2026-11-24T{r.id:02}") for r in runs]
+
+    found = judged(items)
+
+    looks = found.comparison.family.looks
+    per_arm = sum(rate for name in ("attnres", "mhc") for _, rate in islice(looks(name), 20))
+    parts = sum(task.rate_of(measure) for task in found.tasks for measure in task.measures)
+    assert 0.5 * ALPHA < per_arm * parts <= ALPHA
+
+
+def test_tasks_begun_before_any_could_be_compared_join_together_later_ones_share_the_rest():
+    def at(*times: str) -> dict[int, Items]:
+        return {n: replace(_ANY, run_id=n, evaluated_at=time) for n, time in enumerate(times)}
+
+    groups = joined(
+        {"b": at("01", "04"), "a": at("02", "05"), "c": at("03"), "d": at("06", "09"),
+         "e": at("08", "10"), "f": at("11")}
+    )  # fmt: skip
+
+    assert groups == [["b", "a", "c"], ["d", "e"], ["f"]]
+
+
+_ANY = Items(0, "t", "0" * 12, Kind.TEXT, (0,), ("0" * 16,), {}, 0, "", "0")
+
+
+def test_below_five_seeds_there_is_no_word_and_mcnemar_speaks_of_each_seed(make_arm, judged):
+    runs = [*make_arm("standard", *LOSSES[:2]), *make_arm("attnres", *LOSSES[:2])]
+
+    items = [cloze(run, gain=2.0 * (run.variant == "attnres")) for run in runs]
+
+    found = row(judged(items, runs), "attnres", "acc")
+
+    assert (found.verdict, found.reason, found.interval) == ("no verdict yet", "2 of 5 seeds", None)
+    assert [each.seed for each in found.within] == [0, 1]
+    assert all(each.arm_alone > each.baseline_alone and each.p < 1e-6 for each in found.within)
+
+
+def test_between_looks_the_words_are_those_of_the_last(make_arm, facts):
+    runs = [*make_arm("standard", *LOSSES, 1.5, 1.6), *make_arm("attnres", *LOSSES, 1.4, 1.6)]
+    of_seven = [run for run in runs if run.seed < 7]
+    items = [cloze(run) for run in runs]
+
+    def judge(of):  # planned with seven seeds
+        planned = [replace(run, created_at="1" if run.seed < 7 else "2") for run in of]
+        return row(downstream(compare(planned, facts, "standard"), items), "attnres")
+
+    before, after = judge(of_seven), judge(runs)
+
+    assert before.interval == after.interval
+    assert after.look is not None
+    assert (after.look.n, after.look.next, after.seeds) == (7, 11, tuple(range(7)))
+
+
+def test_a_task_at_chance_is_blocked_for_accuracy_alone_with_the_reason(judged, runs):
+    found = judged([cloze(run, skill=0.0) for run in runs])
+
+    assert row(found, "attnres", "acc").verdict == "blocked"
+    assert row(found, "attnres", "acc").reason == (
+        "at chance: neither arm nor baseline is above 25.0 %"
+    )
+    assert row(found, "attnres", "acc").difference is not None
+    assert row(found, "attnres").verdict == "better"
+
+
+def test_an_arm_above_chance_is_judged_against_a_baseline_at_chance(judged, runs):
+    found = judged([cloze(run, skill=2.0 if run.variant == "attnres" else 0.0) for run in runs])
+
+    assert row(found, "attnres", "acc").verdict == "better"
+    assert row(found, "mhc", "acc").verdict == "blocked"
+
+
+def test_where_nobody_writes_anything_right_nothing_is_said(judged, runs):
+    wrong = {"exact_match": (0.0,) * 200}
+    found = judged([cloze(run, kind=Kind.GENERATION, values=wrong) for run in runs])
+
+    assert (
+        row(found, "attnres", "exact_match").reason
+        == "at chance: neither arm nor baseline is above 0.0 %"
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (None, "seed 5 is not evaluated: `attnres evaluate 13 --tasks cloze`"),
+        ({"content": "f" * 12}, "seed 5 was asked otherwise: `attnres evaluate 13 --tasks cloze`"),
+        (
+            {"weights_sha256": "b" * 64},
+            "seed 5 was evaluated with other weights than it has: "
+            "`attnres evaluate 13 --tasks cloze`",
+        ),
+        (
+            {"n_items": 50},
+            "seed 5 answered 50 of 200 items: `attnres evaluate 13 --tasks cloze`",
+        ),
+    ],
+)
+def test_answers_that_do_not_pair_end_a_row_and_say_why(judged, runs, change, why):
+    weights = [_with_weights(run) for run in runs]
+    items = [cloze(run) for run in runs if run.id != 13]
+    late = "2026-11-23T19:00:00+00:00"  # the newest content counts
+    items += [] if change is None else [cloze(runs[12], evaluated_at=late, **change)]
+
+    found = judged(items, weights)
+
+    one = row(found, "attnres")
+    assert (one.verdict, one.reason, one.seeds) == ("no verdict yet", why, (0, 1, 2, 3, 4))
+    assert row(found, "mhc").verdict == "not separable"
+
+
+def _with_weights(run: RunRecord) -> RunRecord:
+    assert run.result is not None
+    return replace(run, result=replace(run.result, weights_sha256="a" * 64))
+
+
+def test_items_pair_by_document_whatever_their_order(judged, runs):
+    def turned(items: Items) -> Items:
+        back = {name: of[::-1] for name, of in items.values.items()}
+        ids, hashes = items.doc_ids[::-1], items.doc_hashes[::-1]
+        return replace(items, doc_ids=ids, doc_hashes=hashes, values=back)
+
+    plain = [cloze(run) for run in runs]
+    mixed = [turned(each) if each.run_id % 2 else each for each in plain]
+
+    for measure in ("bits_per_byte", "acc"):
+        assert row(judged(mixed), "attnres", measure).interval == pytest.approx(
+            row(judged(plain), "attnres", measure).interval
+        )
+
+
+def test_what_blocks_a_loss_blocks_its_tasks_and_few_items_do(make_run, runs, judged):
+    gone = make_run("gone", 0, status=Status.DIVERGED, steps=7)
+    every = [*runs, gone]
+
+    found = judged([cloze(run) for run in every], every)
+    few = judged([cloze(run, n_items=10) for run in runs])
+
+    assert row(found, "gone").verdict == "blocked"
+    assert "diverged" in row(found, "gone").reason
+    assert row(few, "attnres").reason == "a task takes 20 items or more"
+
+
+def test_a_removed_run_blocks_its_row_and_one_removed_with_a_reason_is_left_out(runs, judged):
+    kept = [run for run in runs if run.id != 10]  # attnres, seed 2
+    gone = Removed(
+        runs[0].recipe_digest, "attnres", 2, runs[0].fingerprint, "", "", "", Status.COMPLETE, 1.6
+    )  # fmt: skip
+    items = [cloze(run) for run in kept]
+
+    blocked = row(judged(items, kept, removed=(gone,)), "attnres")
+    left_out = row(judged(items, kept, removed=(replace(gone, reason="power cut"),)), "attnres")
+
+    assert blocked.verdict == "blocked"
+    assert "seed 2 was removed" in blocked.reason
+    assert left_out.seeds == (0, 1, 3, 4, 5, 6)
+
+
+def test_runs_of_other_tables_do_not_count(judged, runs):
+    items = [cloze(run) for run in runs] + [replace(cloze(runs[0]), run_id=99, content="0" * 12)]
+
+    assert judged(items).rows == judged(items[:-1]).rows
+
+
+def test_the_papers_table_3_stands_beside_tasks_of_its_kinds(judged, runs):
+    items = [cloze(run) for run in runs]
+    items += [answers(run, "sums", kind=Kind.GENERATION) for run in runs]
+    items += [answers(run, "texts", kind=Kind.TEXT) for run in runs]
+
+    found = {(each.kind, each.variant): each for each in beside_tasks(judged(items))}
+
+    of_choice = found[Kind.CHOICE, "attnres"]
+    assert (len(of_choice.gains), of_choice.gains["GPQA-Diamond"]) == (7, 7.5)
+    assert of_choice.said == {"cloze": "same sign"}
+    assert len(found[Kind.GENERATION, "attnres"].gains) == 8
+    assert found[Kind.GENERATION, "attnres"].said == {"sums": "within noise"}
+    assert found[Kind.TEXT, "attnres"].said == {"texts": "not in the paper"}
+    assert found[Kind.CHOICE, "mhc"].mean is None
+
+
+@pytest.mark.slow
+def test_of_studies_without_any_difference_one_in_twenty_at_most_calls_an_arm(make_arm, facts):
+    """Three tasks of all measures, two arms, seven seeds."""
+    runs = [run for name in ("standard", "attnres", "mhc") for run in make_arm(name, *LOSSES)]
+    held, n, called = compare(runs, facts, "standard"), 150, 0
+    for study in range(n):
+        ids = {run.id: run.id + 1000 * study for run in runs}
+        items = [
+            replace(answers(replace(run, id=ids[run.id]), name, n_items=60), run_id=run.id)
+            for run in runs
+            for name in ("one", "two", "three")
+        ]
+        items = [replace(each, evaluated_at="2026") for each in items]
+        called += any(r.verdict in ("better", "worse") for r in downstream(held, items).rows)
+
+    assert called / n <= ALPHA + 4 * (ALPHA / n) ** 0.5
+
+
+def test_tasks_of_a_table_come_in_the_order_in_which_they_joined(judged, runs, facts):
+    items = [replace(answers(run, "z"), evaluated_at="2026-01") for run in runs]
+    items += [replace(answers(run, "a"), evaluated_at="2026-02") for run in runs]
+
+    found = tasks_of(compare(runs, facts, "standard"), items)
+
+    assert [(task.name, round(task.rate, 3)) for task in found] == [("z", 0.8), ("a", 0.1)]
