@@ -235,7 +235,7 @@ def test_recipes_lists_recipes_and_suites(capsys: pytest.CaptureFixture[str]):
     code, out, _ = attnres(capsys, "recipes")
 
     assert code == 0
-    assert all(name in out for name in ("smoke", "quick", "small", "paper-436m", "table4", "fig6"))
+    assert all(name in out for name in ("smoke", "quick", "kimi-tiny", "paper-436m", "table4"))
 
 
 def test_a_recipes_page_has_its_text_and_what_follows_from_it(

@@ -272,6 +272,27 @@ def test_there_is_a_quick_recipe_and_a_quick_suite():
     assert "quick" in shipped.suite_names()
 
 
+def test_recipes_of_the_papers_table_2_have_its_rows_and_about_its_active_parameters():
+    kimi = [
+        recipes.load(name)
+        for name in recipes.names()
+        if name.startswith("kimi-")
+        if name != "kimi-tiny"
+    ]
+    rows = shipped.paper()["scaling"]
+
+    assert [each.model.n_layers for each in kimi] == rows["n_layers"]
+    assert [each.model.d_model for each in kimi] == rows["d_model"]
+    assert [each.optim.lr for each in kimi] == rows["lr"]
+    assert [each.train.tokens for each in kimi] == rows["tokens"]
+    for each in kimi:
+        shape = each.model.shape(vocab_size=1)
+        outside = 2 * shape.d_model
+        assert (shape.n_active_params() - outside) / 1e6 == pytest.approx(
+            int(each.name[5:8]), rel=0.03
+        )
+
+
 @pytest.mark.parametrize("name", shipped.suite_names())
 def test_every_shipped_suite_lists_different_variants_with_the_baseline(name: str):
     specs = shipped.suite(name)

@@ -36,7 +36,8 @@ def is_causal(subject: Subject) -> None:
     changed = tokens.clone()
     changed[:, 5] = (changed[:, 5] + 1) % subject.shape.vocab_size
     before, after = model(tokens), model(changed)
-    agree("logits before the changed token", after[:, :5], before[:, :5], 0, 0)
+    # not to the last bit: an expert's product has other rows, as another token may go elsewhere
+    agree("logits before the changed token", after[:, :5], before[:, :5], 0, 1e-12)
     if torch.equal(before[:, 5:], after[:, 5:]):
         raise BrokenError("the logits do not depend on the tokens")
 
