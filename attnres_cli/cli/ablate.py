@@ -102,11 +102,6 @@ def ablate(
     """
     from attnres_cli.config.recipe import load
     from attnres_cli.config.shipped import suite as specs_of
-    from attnres_cli.lab.comparing import Request
-    from attnres_cli.lab.experiment import Place
-    from attnres_cli.lab.grid import resolve
-    from attnres_cli.report import comparison, formats
-    from attnres_cli.report.table import joined
 
     if variants and suite is not None:
         raise UsageError("give either variants or --suite, not both")
@@ -114,8 +109,16 @@ def ablate(
     sizes = _sizes(whole, tune_lr=tune_lr)
     named = specs_of(suite) if suite is not None else whole.variants or specs_of("quick")
     here = _hands(workers, launch, in_process=in_process)
+    numbers = read_seeds(seeds)
+
+    from attnres_cli.lab.comparing import Request  # torch takes a second, and no mistake above it
+    from attnres_cli.lab.experiment import Place
+    from attnres_cli.lab.grid import resolve
+    from attnres_cli.report import comparison, formats
+    from attnres_cli.report.table import joined
+
     place = Place(study, here, device, engine, retry_failed, in_process)
-    request = Request(variants or named, read_seeds(seeds), baseline, match, tune_lr, place, margin)
+    request = Request(variants or named, numbers, baseline, match, tune_lr, place, margin)
     later = sizes if launch else sizes[1:]
     for fixed in later:  # what does not fit one size is refused before another is trained
         resolve([baseline, *request.specs], fixed, vocab_size=256)

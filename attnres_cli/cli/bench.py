@@ -81,10 +81,12 @@ def step(
     An arm whose loss or gradients are not those of the plain formula is reported as wrong, and not
     timed. `attnres bench decode` times generation instead.
     """
-    from attnres_cli.lab import bench
     from attnres_cli.verdict.format import plural
 
     plan, tokens, base = _plan(variants, recipe, override, device, engine, baseline)
+
+    from attnres_cli.lab import bench
+
     arms = plural(len(plan.arms), "arm")
     note(f"checking {arms}, then {plural(rounds, 'round')} of training steps")
     _show(bench.steps(plan, tokens, rounds, base, note), form)
@@ -112,7 +114,6 @@ def decode(
 
     Half of the recipe's positions are the prompt. --set train.compile=on compiles the steps.
     """
-    from attnres_cli.lab import bench
     from attnres_cli.verdict.format import plural
 
     if engine == "compile":
@@ -121,6 +122,9 @@ def decode(
         )
     plan, tokens, base = _plan(variants, recipe, override, device, engine, baseline)
     sizes = tuple(dict.fromkeys(batch or (1, 16)))
+
+    from attnres_cli.lab import bench
+
     note(f"checking {plural(len(plan.arms), 'arm')}, then {plural(rounds, 'round')} of generation")
     _show(bench.decode(plan, tokens, rounds, base, sizes, n_new), form)
 
@@ -146,12 +150,14 @@ def prefill(
     Mixing over depth stays with each token's rank; heads and channels are shared. On a CPU.
     """
     from attnres_cli.config.recipe import load
+
+    fixed = load(recipe, override or [])
+
     from attnres_cli.lab import grid
     from attnres_cli.lab.prefill import prefill as run_ranks
     from attnres_cli.report import formats
     from attnres_cli.report.prefill import report_of, wrong
 
-    fixed = load(recipe, override or [])
     arms = grid.resolve(variants or DEFAULT_ARMS, fixed, vocab_size=256)
     names = [arm.variant for arm in arms]
     found = run_ranks(fixed, names, ranks, n_tokens, chunk)
@@ -171,10 +177,12 @@ def _plan(
 ) -> tuple[Plan, Tokens, str]:
     """What is measured, and the name of the baseline, which is first if it was not asked for."""
     from attnres_cli.config.recipe import load
+
+    fixed = load(recipe, override or [])
+
     from attnres_cli.data import sources
     from attnres_cli.lab import grid
 
-    fixed = load(recipe, override or [])
     tokens = sources.load(fixed)
     (base,) = grid.resolve([baseline], fixed, tokens.vocab_size)
     arms = grid.resolve(specs or DEFAULT_ARMS, fixed, tokens.vocab_size)

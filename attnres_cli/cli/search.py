@@ -107,7 +107,15 @@ def search(
     from attnres_cli.config.recipe import load
     from attnres_cli.config.shipped import about_suite
     from attnres_cli.config.shipped import suite as specs_of
-    from attnres_cli.lab import searching
+
+    goals = _goals(objective)
+    if variants and suite is not None:
+        raise UsageError("give either variants or --suite, not both")
+    specs = list(variants or specs_of(suite or _DEFAULT_SUITE))
+    ranges = ",".join(space or []) or (about_suite(suite).get("space", "") if suite else "")
+    loaded = load(recipe, override or [])
+
+    from attnres_cli.lab import searching  # torch takes a second, and no mistake above it
     from attnres_cli.lab.experiment import Place
     from attnres_cli.lab.search.request import Typed, make
     from attnres_cli.lab.search.studies import read
@@ -118,13 +126,8 @@ def search(
     from attnres_cli.store.store import Store
     from attnres_cli.verdict.optima import find
 
-    goals, fresh = _goals(objective), _fresh(seeds, confirm)
-    if variants and suite is not None:
-        raise UsageError("give either variants or --suite, not both")
-    specs = list(variants or specs_of(suite or _DEFAULT_SUITE))
-    ranges = ",".join(space or []) or (about_suite(suite).get("space", "") if suite else "")
+    fresh = _fresh(seeds, confirm)
     typed = Typed(specs, budget or [], ranges, goals, trials, sampler, confirm, fresh)
-    loaded = load(recipe, override or [])
     request = make(loaded, typed)
     if not dry_run and launched(launch, study, workers, job, prints=prints):
         return

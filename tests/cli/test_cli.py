@@ -291,6 +291,22 @@ def test_help_imports_no_database_either():
     assert (done.stdout.split(), done.returncode) == ([], 0)
 
 
+@pytest.mark.parametrize("command", ["ablate", "search", "bench", "bench decode"])
+def test_a_recipe_that_is_none_is_refused_before_torch_is_imported(command: str):
+    program = (
+        "import sys\n"
+        "sys.modules['torch'] = sys.modules['scipy'] = None  # importing them now raises\n"
+        f"sys.argv = ['attnres', *{command.split()}, '--recipe', 'nosuch']\n"
+        "from attnres_cli.cli.app import main\n"
+        "main()"
+    )
+
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+
+    assert done.returncode == 2
+    assert "unknown recipe 'nosuch'" in done.stderr
+
+
 def test_a_report_needs_no_torch(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     attnres(capsys, *SMOKE, "standard", "--seeds", "1", "--set", "train.tokens=2k")
     program = (

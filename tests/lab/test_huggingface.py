@@ -32,6 +32,7 @@ TRUNKS = {
     "grouped": SHAPE,
     "tied": replace(SHAPE, tie_embeddings=True),
     "without positions": replace(SHAPE, positions="none", mlp=("gelu", "relu2")),
+    "memory": replace(SHAPE, positions="none", attention=("kda", "softmax")),
     "experts": replace(SHAPE, mlp=("swiglu", "moe"), n_experts=6, top_k=2, n_shared_experts=1),
     "latent": replace(SHAPE, positions="none", attention=("softmax", "mla"), d_latent=6),
 }
