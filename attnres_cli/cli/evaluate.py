@@ -61,9 +61,9 @@ def evaluate(
     records = chosen(store, study, list(dict.fromkeys(ids))) if store is not None else []
     subjects = [evaluating.of_run(store, each) for each in records if store is not None]
     subjects += [evaluating.of_folder(folder) for folder in folders]
-    for subject in subjects:
-        if subject.warning:
-            warn(subject.warning)
+    if others := [subject for subject in subjects if subject.other_code]:
+        labels = ", ".join(subject.label for subject in others)
+        warn(f"{labels}: trained by other code ({others[0].other_code}) than answers now")
     found = evaluating.asked(subjects, names, limit)
     if store is not None:
         store = Store.open(study, create=True)

@@ -45,7 +45,7 @@ def report_of(answered: Sequence[Answered], study: str) -> Report:
     columns.append(Column("cut", is_optional=True))
     cut = sum(each.items.truncated for each in rows)
     notes = [
-        "value ± standard error over items; runs are compared by `attnres report --downstream`"
+        "value ± standard error over items; items of two runs pair: their differences have less"
     ]
     notes += [
         f"cut: {plural(cut, 'context')} longer than a model's, of which it saw the end"

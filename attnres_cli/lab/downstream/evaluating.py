@@ -53,7 +53,7 @@ class Subject:
     vocab_size: int
     weights_sha256: str
     build: Callable[[], Transformer]
-    warning: str = ""
+    other_code: str = ""  # parts of its code that are now others than those that trained it
 
     def tokenizer(self) -> Tokenizer:
         """What its data were made with. Raises UsageError where they are no text, or other text."""
@@ -93,11 +93,10 @@ def of_run(store: Store, record: RunRecord) -> Subject:
 
     was, now = Code.of(record.versions), code_of(record.variant)
     other = [name for name in _CODE if getattr(was, name) != getattr(now, name)]
-    warning = f"run {record.id} was trained by other code ({', '.join(other)})" if other else ""
     checksum = record.result.weights_sha256 or sha256(weights)
     return Subject(
         f"run {record.id}", record.id, record.variant, record.seed, recipe, record.fingerprint,
-        facts.vocab_size, checksum, build, warning,
+        facts.vocab_size, checksum, build, ", ".join(other),
     )  # fmt: skip
 
 

@@ -19,6 +19,7 @@ from attnres_cli.lab.downstream import evaluating, shipped, tasks
 from attnres_cli.nn.model import Transformer
 from attnres_cli.nn.shape import Shape
 from attnres_cli.nn.variant import parse
+from attnres_cli.records.code import Code
 from attnres_cli.records.items import Items
 from attnres_cli.store.store import Store
 
@@ -176,6 +177,16 @@ def test_an_answer_is_tokenized_as_it_would_stand_in_a_text():
     begun = asked._span("", "the")
     assert tokenizer.decode(begun.tokens) == "\nthe"
     assert begun.first == 1
+
+
+def test_runs_of_other_code_answer_with_a_warning(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    assert "warning" not in attnres(capsys, "evaluate", "1", "2", "--tasks", "sums.jsonl")[2]
+    monkeypatch.setattr(evaluating, "code_of", lambda _variant: Code())
+    _, _, err = attnres(capsys, "evaluate", "1", "2", "--tasks", "sums.jsonl")
+    assert err.count("warning: ") == 1
+    assert "run 1, run 2: trained by other code (design, trunk, engine) than answers now" in err
 
 
 def test_a_yaml_task_of_the_harness_generates(capsys: pytest.CaptureFixture[str]):
