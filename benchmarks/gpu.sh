@@ -5,8 +5,8 @@
 #   benchmarks/gpu.sh OUT_FOLDER
 #
 # Writes a log and JSON per part to the folder and ends with a short table. Parts that fail or run
-# out of their time are named in it; the others still run. PYTHON names the interpreter; DEVICE=cpu
-# and SMALL="--set train.tokens=40k" try the parts with attnres where there is no GPU.
+# out of their time are named in it; the others still run. PYTHON names the interpreter. Where there
+# is no GPU, DEVICE=cpu SMALL="--recipe quick --set train.tokens=40k" tries what can do without one.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 out=${1:?usage: benchmarks/gpu.sh OUT_FOLDER}
@@ -29,12 +29,14 @@ part() { # name, seconds, command...
 }
 
 nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader 2>/dev/null | tee "$out/device.txt"
-part check 130 "$python" benchmarks/check.py cuda
-part mixing 60 "$python" benchmarks/mixing.py --device cuda --json "$out/mixing.json"
-part step 240 "$python" benchmarks/step.py gpu --engines triton --json "$out/step.json" --rounds 15
-part memory 60 "$python" benchmarks/memory.py --device cuda --depths 16 --engines triton --json "$out/memory.json"
-part rivals 90 "$python" benchmarks/rivals.py --json "$out/rivals.json" --rounds 15
-part trainer 150 "$python" benchmarks/trainer.py gpu --json "$out/trainer.json" --rounds 20 # attnres installed
+if [ "$device" = cuda ]; then
+  part check 130 "$python" benchmarks/check.py cuda
+  part mixing 60 "$python" benchmarks/mixing.py --device cuda --json "$out/mixing.json"
+  part step 240 "$python" benchmarks/step.py gpu --engines triton --json "$out/step.json" --rounds 15
+  part memory 60 "$python" benchmarks/memory.py --device cuda --depths 16 --engines triton --json "$out/memory.json"
+  part rivals 90 "$python" benchmarks/rivals.py --json "$out/rivals.json" --rounds 15
+  part trainer 150 "$python" benchmarks/trainer.py gpu --json "$out/trainer.json" --rounds 20 # attnres installed
+fi
 part predicted 150 "$python" benchmarks/predicted.py --device "$device" --json "$out/predicted.json"
 part decode 150 "$python" -m attnres_cli bench decode --recipe small --device "$device" --format json "${small[@]}"
 rm -rf "$out"/workers?.db*
