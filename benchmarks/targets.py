@@ -5,7 +5,8 @@
 
 Triton compiles down to machine code without a device: a stand-in driver reports a target, every
 launch becomes a warm-up, and the project's own histories run on CPU tensors, forward and backward.
-Registers, spilled bytes per thread and shared memory are ptxas's. Bytes are counted in the compiled
+Registers, spilled bytes per thread and shared memory are ptxas's; of the spills those inside of
+loops are counted in the machine code (disassembly.py). Bytes are counted in the compiled
 code (traffic.py) for 65,536 tokens, over the bytes of all that an operator is given and returns;
 queries, the same for every program, stay in the cache and count once. Seconds are of all cores, for
 all kernels of an arm, whichever arm had them first. Exit code 1 where a bound is passed.
@@ -32,6 +33,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import bounds
 import common
+import disassembly
 import traffic
 
 from attnres_cli.nn import variant
@@ -158,13 +160,16 @@ def counted(
 
 
 def _new(launches: list[dict[str, Any]], width: int, arm: str) -> list[dict[str, Any]]:
-    """What was compiled, without what holds tensors."""
+    """What was compiled, without what holds tensors, and how many of its spills are in loops."""
     kept = ("kernel", "target", "hash", "seconds", "registers", "spills", "shared")
-    return [
-        {name: one[name] for name in kept} | {"width": width, "arm": arm}
-        for one in launches
-        if one["new"]
-    ]
+    found = []
+    for one in launches:
+        if one["new"]:
+            entry = {name: one[name] for name in kept} | {"width": width, "arm": arm, "in_loops": 0}
+            if max(one["spills"]):
+                entry["in_loops"] = disassembly.spills_in_loops(one["code"].asm["cubin"])
+            found.append(entry)
+    return found
 
 
 def _bytes(launch: dict[str, Any]) -> dict[tuple[str, bool], int]:
