@@ -97,3 +97,26 @@ def test_what_is_of_losses_is_refused_beside_it(study: Store, capsys, more: list
 
     assert code == 2
     assert f"{more[0]} is of losses, --downstream of tasks" in err
+
+
+@pytest.mark.slow
+def test_a_trained_study_answers_the_local_tasks_and_is_judged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
+):
+    pytest.importorskip("lm_eval", reason="the extra lm-eval is not installed")
+    monkeypatch.chdir(tmp_path)
+    brief = ("--recipe", "smoke", "--seeds", "5", "--set", "train.tokens=2k", "--workers", "1")
+    assert attnres(capsys, "ablate", "standard", "attnres", *brief)[0] == 0
+    asked = ("--tasks", "local", "--limit", "25")
+    assert attnres(capsys, "evaluate", *map(str, range(1, 11)), *asked)[0] == 0
+
+    held = json.loads(report(capsys, "--format", "json")[1])
+
+    assert [task["task"] for task in held["tasks"]] == ["cloze", "continuation", "recall"]
+    for task in held["tasks"]:
+        assert task["items"] == 25
+        for measure in task["measures"]:
+            base, arm = measure["arms"]
+            assert (base["verdict"], arm["look"]["n"], len(arm["seeds"])) == ("baseline", 5, 5)
+            assert arm["verdict"] in ("better", "worse", "not separable", "blocked")
+            assert arm["interval"][0] <= arm["difference"] <= arm["interval"][1]
