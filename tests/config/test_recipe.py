@@ -492,6 +492,16 @@ def test_the_digest_does_not_see_how_a_pattern_is_written(lab: str, pattern: str
     assert recipes.load(lab, [f"model.mlp={pattern}"]).digest == recipes.load(lab).digest
 
 
+@pytest.mark.filterwarnings("error")
+def test_a_pattern_is_written_down_and_read_back(lab: str):
+    recipe = recipes.load(lab, ["model.mlp=[swiglu, gelu]"])
+    values = recipe.model_dump(mode="json")
+
+    assert values["model"]["mlp"] == ["swiglu", "gelu"]
+    assert Recipe.model_validate(values) == recipe
+    assert Recipe.model_validate_json(recipe.model_dump_json()) == recipe
+
+
 def test_the_digest_sees_a_pattern_as_far_as_there_are_layers(lab: str):
     found = {
         text: recipes.load(lab, [f"model.mlp={text}"]).digest
