@@ -2,12 +2,14 @@
 # make test       set up .venv, then lint, types, import contracts and every quick test
 # make slow       the tests marked slow
 # make test-all   both
+# EXTRAS=dev,lm-eval,oracle installs what more tests need than [dev] brings; CI runs them
 # make pictures   draw the pictures of docs/images again (of STUDY=attnres.db)
 
 PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 STUDY ?= attnres.db
+EXTRAS ?= dev
 
 # Typer vendors its own Click, so that nothing may import another one
 LINT := $(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/mypy && $(BIN)/lint-imports \
@@ -40,7 +42,7 @@ pictures: $(STAMP)
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit("attnres needs Python 3.11 or newer, this is " + sys.version.split()[0] + ": make PYTHON=python3.11") if sys.version_info < (3, 11) else None'
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[$(EXTRAS)]'
 	touch $(STAMP)
 
 clean:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-import warnings
 
 import pytest
 import torch
 from attnres_variants.attnres import AttnRes
 from designs import build, close, equals_slow_loop, perturbed, tokens_of
+from oracles import public
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -349,9 +349,7 @@ def test_nonsense_is_refused_with_the_reason(spec: str, reason: str):
 
 @pytest.mark.oracle
 def test_a_read_equals_the_authors_public_operator():
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that there is no GPU
-        naive = pytest.importorskip("fla.ops.attnres.naive", reason="needs fla-core and triton")
+    naive = public("fla.ops.attnres.naive")
     generator = torch.Generator().manual_seed(0)
     query, gain = torch.randn(2, 32, generator=generator)
     sources = list(torch.randn(6, 2, 5, 32, generator=generator))

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import mixes
 import pytest
 import torch
 from mixes import DEVICE, EVERY, Case, assert_near, draw_values
+from oracles import public
 from torch import Tensor
 
 from attnres_cli.nn.depthmix.engines import use
@@ -16,12 +16,6 @@ from attnres_cli.nn.depthmix.history import History
 from attnres_cli.nn.depthmix.scoring import Scoring
 
 pytestmark = pytest.mark.oracle
-
-
-def imported(module: str) -> Any:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that there is no GPU
-        return pytest.importorskip(module, reason="needs fla-core and triton")
 
 
 def ours(engine: str, values: mixes.Values) -> Tensor:
@@ -52,10 +46,10 @@ def compare(engine: str, operator: Any, eps: dict[str, float]) -> None:
 
 @EVERY
 def test_reads_and_gradients_equal_those_of_the_authors_formula(engine: str):
-    compare(engine, imported("fla.ops.attnres.naive").naive_attnres, {"rms_eps": 1e-6})
+    compare(engine, public("fla.ops.attnres.naive").naive_attnres, {"rms_eps": 1e-6})
 
 
 @EVERY
 @pytest.mark.skipif(DEVICE == "cpu", reason="their kernels need a GPU")
 def test_reads_and_gradients_equal_those_of_the_authors_kernels(engine: str):
-    compare(engine, imported("fla.ops.attnres").fused_attnres, {"rms_eps": 1e-6})
+    compare(engine, public("fla.ops.attnres").fused_attnres, {"rms_eps": 1e-6})
