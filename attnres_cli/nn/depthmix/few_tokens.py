@@ -132,7 +132,7 @@ class Buffers:
             here.view(heads, batch * time, -1),
             self.slots[:, slot].view(heads, batch * time, -1),
             queries,
-            self.scores[rows, :, slot].view(len(readers), heads, -1).permute(1, 2, 0),
+            self.scores[rows, :, slot].view(len(readers), heads, batch * time).permute(1, 2, 0),
             torch.tensor([row < 0 for row in pairs], device=here.device) if -1 in pairs else None,
             before,
             self.layout.readers[before].stop if before >= 0 else 0,
