@@ -106,6 +106,7 @@ def test_it_compiles_whole_and_keeps_its_numbers_with_checkpoints_and_in_bfloat1
     tokens = torch.randint(11, (2, 8), generator=torch.Generator().manual_seed(0))
     loss = model(tokens, tokens)
 
+    torch.compiler.reset()
     compiled = torch.compile(model, backend="aot_eager", fullgraph=True, dynamic=False)
     torch.testing.assert_close(compiled(tokens, tokens), loss)
     model.checkpoints_activations = True

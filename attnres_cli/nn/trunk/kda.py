@@ -69,9 +69,11 @@ class KDA(Kind):
         else:
             x = torch.cat((memory.inputs, x), dim=1)
         q, k, v = F.silu(_convolved(x, self.conv)).unflatten(-1, (3, -1, self.d_head)).unbind(2)
-        decay = (self.decay(h) + self.dt_bias).unflatten(-1, (-1, self.d_head))
+        decay = self.decay(h) + self.dt_bias
         wide = torch.promote_types(decay.dtype, torch.float32)
-        g = -self.A_log.to(wide).exp().unsqueeze(-1) * F.softplus(decay.to(wide))
+        # softplus of all side by side: its gradient's strides differ between eager and traced
+        decay = F.softplus(decay.to(wide)).unflatten(-1, (-1, self.d_head))
+        g = -self.A_log.to(wide).exp().unsqueeze(-1) * decay
         q, k = _unit(q) * self.d_head**-0.5, _unit(k)
         o, state = self.rule(q, k, v, g, self.beta(h).sigmoid(), memory.state)
         if cache is not None:

@@ -82,10 +82,10 @@ class MoE(Kind):
         """Weights and numbers (N, k) of the experts that tokens x (N, D) use."""
         wide = torch.promote_types(x.dtype, torch.float32)
         with _not_cast(x.device):
-            scores = F.linear(x.to(wide), self.router.weight.to(wide)).sigmoid()
-        chosen = (scores.detach() + self.bias).topk(self.top_k, dim=-1).indices
-        weights = scores.gather(1, chosen)
-        return weights * (math.sqrt(self.top_k) / weights.sum(dim=-1, keepdim=True)), chosen
+            scores = F.logsigmoid(F.linear(x.to(wide), self.router.weight.to(wide)))
+        chosen = (scores.detach().exp() + self.bias).topk(self.top_k, dim=-1).indices
+        # s_e / sum_c s_c by logarithms: all k scores may be so small that they round to 0
+        return math.sqrt(self.top_k) * scores.gather(1, chosen).softmax(dim=-1), chosen
 
     def imbalance(self, h: Hidden) -> Tensor:
         """The tokens of the expert that has most, of those of h (B, T, D), as times the mean."""
