@@ -211,7 +211,7 @@ def test_a_schema_of_ones_own_can_be_named(database: Lab, study: str):
 
     Store.open(f"{study}?options=-csearch_path%3Dmine", create=True)
 
-    assert server.sql(f"{OURS} AND schemaname = 'mine'", name) == [(10,)]
+    assert server.sql(f"{OURS} AND schemaname = 'mine'", name) == [(11,)]
     assert server.sql(f"{OURS} AND schemaname = 'public'", name) == [(0,)]
 
 
