@@ -60,6 +60,7 @@ ATTNRES = [command for command in COMMANDS if command.startswith("attnres ")]
 MAKE = [command for command in COMMANDS if command.startswith("make ")]
 SERVER = "postgresql+psycopg://lab@db.example/lab"
 TINY = ["--recipe", "smoke", "--set", "train.tokens=2k"]
+SHORT = "recipe: smoke\nset: [train.tokens=2k]"
 ENDINGS = {
     "attnres ablate": [*TINY, "--seeds", "1"],
     "attnres search": [*TINY, "--seeds", "1", "--trials", "2", "--confirm", "1",
@@ -75,7 +76,7 @@ PROCESSES = ("attnres variants", "attnres recipes", "attnres runs")
 SLOW = (
     "ablate standard attnres:block_size={", "data.", "n_layers=", "micro_batch_size", "optimizer=",
     "ablate standard --seeds", "--tune-lr", "--match", "--dry-run", "--scaling", "--shape", SERVER,
-    "my_variant --plugin", "check attnres", "search", "bench", "verify",
+    "my_variant --plugin", "check attnres", "search", "bench", "verify", "--plan",
 )  # fmt: skip
 """Words of commands that train or prove much: they run in `make test-all` alone."""
 
@@ -88,7 +89,7 @@ def begun(command: str) -> list[str]:
     words = subprocess.run(split, check=True, capture_output=True, text=True).stdout.split("\n")[
         1:-1
     ]
-    if "--dry-run" in words:
+    if "--dry-run" in words or "--plan" in words:
         return words
     shorter = next((end for start, end in ENDINGS.items() if command.startswith(start)), [])
     return [*words, *shorter]
@@ -131,7 +132,8 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         (folder / "my_text" / f"{number}.txt").write_text("a text of my own, " * 3000)
     (folder / "capitals.jsonl").write_text(next(c for _, c in blocks("json") if "Rome" in c))
     (folder / "halved.py").write_text(next(c for page, c in blocks("python") if "Halved" in c))
-    (folder / "plan.yaml").write_text(next(c for _, c in blocks("yaml") if "hypothesis" in c))
+    plan = next(c for _, c in blocks("yaml") if "hypothesis" in c)
+    (folder / "plan.yaml").write_text(re.sub("recipe: quick.*", SHORT, plan))
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         residual.registry()  # all built-in designs; plugins come into a copy

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -35,8 +34,6 @@ from attnres_cli.records.comparison_terms import MATCHES, Match
 
 if TYPE_CHECKING:
     from attnres_cli.config.recipe import Recipe
-    from attnres_cli.lab.comparing import Request
-    from attnres_cli.report.table import Report
     from attnres_cli.verdict.comparison import Comparison
 
 
@@ -47,10 +44,11 @@ Arms = Annotated[
         autocompletion=complete.specs,
     ),
 ]
-Suite = Annotated[
-    str | None,
+Suites = Annotated[
+    list[str] | None,
     typer.Option(
-        help="A named set of arms, as table4 (attnres recipes lists them).",
+        "--suite",
+        help="A named set of arms, as table4 (attnres recipes lists them); again for another.",
         autocompletion=complete.suites,
     ),
 ]
@@ -67,6 +65,15 @@ TuneLr = Annotated[
     bool,
     typer.Option("--tune-lr", help="Also compare each arm at a learning rate tuned for it."),
 ]
+PlanFile = Annotated[
+    str | None,
+    typer.Option(
+        "--plan",
+        help="Train what a YAML file has fixed: recipes, arms, seeds. Or a name, as reference.",
+        autocompletion=complete.plans,
+        show_default=False,
+    ),
+]
 InProcess = Annotated[
     bool,
     typer.Option("--in-process", help="Train in this process, for breakpoints and profilers."),
@@ -75,12 +82,13 @@ InProcess = Annotated[
 
 def ablate(
     variants: Arms = None,
-    suite: Suite = None,
+    suites: Suites = None,
     recipe: RecipeName = "quick",
     seeds: Seeds = "7",
     override: Override = None,
     match: InCommon = "tokens",
     tune_lr: TuneLr = False,
+    plan: PlanFile = None,
     study: Study = address.DEFAULT,
     workers: Workers = None,
     launch: Launch = None,
@@ -103,41 +111,46 @@ def ablate(
     from attnres_cli.config.recipe import load
     from attnres_cli.config.shipped import suite as specs_of
 
-    if variants and suite is not None:
+    if variants and suites:
         raise UsageError("give either variants or --suite, not both")
     whole = load(recipe, override or [], say)
     sizes = _sizes(whole, tune_lr=tune_lr)
-    named = specs_of(suite) if suite is not None else whole.variants or specs_of("quick")
+    of_suites = [spec for suite in suites or () for spec in specs_of(suite)]
+    named = of_suites or whole.variants or specs_of("quick")
     here = _hands(workers, launch, in_process=in_process)
     numbers = read_seeds(seeds)
 
-    from attnres_cli.lab.comparing import Request  # torch takes a second, and no mistake above it
+    from attnres_cli.cli import parts  # torch takes a second, and no mistake above it
+    from attnres_cli.lab.comparing import Request
     from attnres_cli.lab.experiment import Place
-    from attnres_cli.lab.grid import resolve
     from attnres_cli.report import comparison, formats
     from attnres_cli.report.table import joined
 
     place = Place(study, here, device, engine, retry_failed, in_process)
     request = Request(variants or named, numbers, baseline, match, tune_lr, place, margin)
-    later = sizes if launch else sizes[1:]
-    for fixed in later:  # what does not fit one size is refused before another is trained
-        resolve([baseline, *request.specs], fixed, vocab_size=256)
+    if plan is None:
+        todo = parts.of_sizes(request, whole, sizes, all_here=launch is None)
+    else:
+        typed: dict[str, object] = {
+            "VARIANT": variants,
+            "--suite": suites,
+            "--set": override,
+            "--margin": margin,
+        }
+        typed |= {"--recipe": recipe != "quick", "--seeds": seeds != "7", "--tune-lr": tune_lr}
+        typed |= {"--match": match != "tokens", "--baseline": baseline != "standard"}
+        todo = parts.of_plan(plan, typed, place)
     if not dry_run and launched(launch, study, workers, job, prints=prints):
         return
-    found: list[Comparison] = []
-    plans: list[Report] = []
-    failed = 0
-    for number, fixed in enumerate(sizes, 1):
-        if len(sizes) > 1:
-            changed = ", ".join(f"{key}={value}" for key, value in whole.ladder[number - 1])
-            note(f"size {number} of {len(sizes)}: {changed}")
-        compared, n_failed, planned = _one_size(request, fixed, dry_run=dry_run)
-        found, failed, plans = [*found, *compared], failed + n_failed, [*plans, *planned]
     if dry_run:
-        formats.show(joined(plans), form, sys.stdout)
+        formats.show(joined(parts.foreseen(todo)), form, sys.stdout)
         return
+    if plan is not None:
+        parts.fix(plan, study)
+    found, failed = parts.trained(todo)
     formats.show(comparison.report_of(found), form, sys.stdout)
-    _keep_rates(whole, sizes, [one for one in found if one.terms.is_tuned], study)
+    if plan is None:
+        _keep_rates(whole, sizes, [one for one in found if one.terms.is_tuned], study)
     if len(sizes) > 1:
         note(f"what each arm is worth over these sizes: attnres report --scaling --study {study}")
     if failed:
@@ -178,25 +191,3 @@ def _keep_rates(
     words += [] if terms.match == "tokens" else ["--match", terms.match]
     words += [] if tuned[0].baseline == "standard" else ["--baseline", tuned[0].baseline]
     note(f"learning rates written to {path}: {shlex.join(words)}")
-
-
-def _one_size(
-    request: Request, recipe: Recipe, *, dry_run: bool
-) -> tuple[list[Comparison], int, list[Report]]:
-    """The comparisons under one recipe and how many runs failed; of a dry run the plans alone."""
-    from attnres_cli.lab.comparing import ablation
-    from attnres_cli.report.plans import plan_of
-    from attnres_cli.report.progress import OnStderr
-    from attnres_cli.verdict.format import plural
-
-    one = ablation(request, recipe, OnStderr(is_live=not request.place.in_process))
-    if not dry_run:
-        return *one.compared(), []
-    plans = list(one.foreseen())
-    found = [plan_of(plan, title) for plan, title in plans]
-    if len(plans) == 2:  # the learning rates are not known before they are tuned
-        first, _ = plans[0]
-        runs = plural(len(first.arms) * len(first.seeds), "run")
-        then = f"then {runs} at most, each arm at the rate chosen for it"
-        found[-1] = replace(found[-1], notes=[*found[-1].notes, then])
-    return [], 0, found

@@ -174,23 +174,17 @@ def _show_tasks(held: Held, chosen: Choice, form: Format, out: TextIO) -> None:
 
 
 def _preregister(path: str, study: str) -> None:
-    """Write what the file says into the study, which is made if it is not there. Raises RecipeError
-    or VariantError where the file is wrong, StudyError where the study holds runs of the recipe or
-    another preregistration of it.
-    """
-    from attnres_cli.lab.grid import canonical
-    from attnres_cli.records.preregister import read
-    from attnres_cli.store.store import Store
+    """Write what the file says into the study, and say so. Raises as `parts.fix`."""
+    from attnres_cli.cli.parts import fix
     from attnres_cli.verdict.format import plural
 
-    found, recipe = read(path, canonical)
-    Store.open(study, create=True).register(found, recipe)
-    sys.stdout.write(
-        f"preregistered {found.digest}: {plural(len(found.arms), 'arm')} x "
-        f"{plural(len(found.seeds), 'seed')} under "
-        f"recipe {recipe.name} ({recipe.digest}) in study {study}; reports label all else as "
-        "exploratory\n"
-    )
+    for found, recipe in fix(path, study):
+        sys.stdout.write(
+            f"preregistered {found.digest}: {plural(len(found.arms), 'arm')} x "
+            f"{plural(len(found.seeds), 'seed')} under "
+            f"recipe {recipe.name} ({recipe.digest}) in study {study}; reports label all else as "
+            "exploratory\n"
+        )
 
 
 def _keep(out: TextIO, output: Path | None) -> None:

@@ -33,6 +33,11 @@ def suites(incomplete: str) -> list[str]:
     return _shipped("suites", incomplete)
 
 
+def plans(incomplete: str) -> list[str]:
+    """Names of the shipped plans of comparisons."""
+    return _shipped("plans", incomplete)
+
+
 def _shipped(folder: str, incomplete: str) -> list[str]:
     listed = [Path(each.name) for each in (files("attnres_recipes") / folder).iterdir()]
     names = [path.stem for path in listed if path.suffix == ".yaml" and path.stem != _PAPER]

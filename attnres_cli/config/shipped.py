@@ -30,6 +30,13 @@ def paper() -> dict[str, Any]:
     return _read("paper.yaml")
 
 
+def plan_text(name: str) -> str:
+    """The text of a plan of comparisons that comes with the tool; empty for other names."""
+    if name not in complete.plans(""):
+        return ""
+    return (files("attnres_recipes") / "plans" / f"{name}.yaml").read_text(encoding="utf-8")
+
+
 def suite_names() -> list[str]:
     """The suites that come with the tool."""
     return complete.suites("")

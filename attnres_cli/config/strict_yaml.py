@@ -6,6 +6,7 @@ Unlike YAML 1.1: 3e-4 is a number; 010, 1:40 or 2020-01-01 is text; a key given 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any
 
 import yaml
@@ -60,8 +61,18 @@ _Loader.add_implicit_resolver(
 
 def load(text: str, origin: str) -> Any:
     """The value of a YAML text that messages call `origin`; RecipeError names a refused line."""
+    return _read(lambda: yaml.load(text, _Loader), origin)  # noqa: S506  (a SafeLoader)
+
+
+def documents(text: str, origin: str) -> list[Any]:
+    """The values of the documents of a YAML text, parted by `---`. Raises as `load`."""
+    found: list[Any] = _read(lambda: list(yaml.load_all(text, _Loader)), origin)
+    return found
+
+
+def _read(how: Callable[[], Any], origin: str) -> Any:
     try:
-        return yaml.load(text, _Loader)  # noqa: S506  (a SafeLoader)
+        return how()
     except RecipeError as error:
         raise RecipeError(f"{origin}: {error}") from None
     except (yaml.YAMLError, RecursionError) as error:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable
-from typing import Annotated, Literal
+from functools import partial
+from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, ValidationError
 
@@ -13,8 +14,10 @@ from attnres_cli.config import recipe as recipes
 from attnres_cli.config.margin import Margin
 from attnres_cli.config.recipe import Recipe
 from attnres_cli.config.sections import Section, as_tuple
-from attnres_cli.config.strict_yaml import load
+from attnres_cli.config.shipped import plan_text
+from attnres_cli.config.strict_yaml import documents
 from attnres_cli.errors import RecipeError
+from attnres_cli.records.comparison_terms import Match, Terms
 from attnres_cli.records.run import FIRST_TUNING_SEED
 
 LEAST_SEEDS = 5  # of a verdict: stats/looks.py, which says why
@@ -32,6 +35,8 @@ class _Said(Section):
     test: Literal["paired-t", "paired-t-holm"]  # the latter in studies of before: its arms as now
     hypothesis: str = ""
     margin: Margin = None
+    tune_lr: Literal[True] | None = None  # None, as in studies of before: not said
+    match: Annotated[tuple[Match, ...] | None, BeforeValidator(as_tuple)] = None
 
 
 class _File(_Said):
@@ -55,17 +60,40 @@ class Registration(_Said):
 
     @property
     def n_runs(self) -> int:
-        """Runs that it takes."""
+        """Runs that it takes, on each of its terms."""
         return len(self.arms) * len(self.seeds)
 
+    def has(self, terms: Terms) -> bool:
+        """Whether a comparison on these terms is registered: equal tokens, and what it adds."""
+        if terms.is_tuned:
+            return bool(self.tune_lr) and terms.match == "tokens"
+        return terms.match in ("tokens", *(self.match or ()))
 
-def read(path: str, canonical: Callable[[str, Recipe], str]) -> tuple[Registration, Recipe]:
-    """What a YAML file says (recipe, and set as --set, arms, baseline, seeds, metric, test and, if
-    wanted, hypothesis), and its recipe. `canonical` names a spec under a recipe. Raises
+
+Canonical = Callable[[str, Recipe], str]
+"""Names a spec under a recipe."""
+
+
+def read(path: str, canonical: Canonical) -> list[tuple[Registration, Recipe]]:
+    """What each document of a YAML file says (recipe, and set as --set, arms, baseline, seeds,
+    metric, test and, if wanted, hypothesis, margin, tune_lr and match), with its recipe; of a
+    ladder, for each size. `path` may be the name of a plan that comes with the tool. Raises
     RecipeError, with the key and what is allowed, where that cannot be meant.
     """
     origin = f"preregistration {path}"
-    values = load(recipes.text_at(path, "preregistration"), origin)
+    text = plan_text(path) or recipes.text_at(path, "preregistration")
+    parts = documents(text, origin) or [None]
+    found = []
+    for number, values in enumerate(parts, 1):
+        where = f"{origin}, document {number}" if len(parts) > 1 else origin
+        found += _said(values, where, canonical)
+    if len({recipe.digest for _, recipe in found}) < len(found):
+        raise RecipeError(f"{origin}: two of its comparisons have the same recipe: write one")
+    return found
+
+
+def _said(values: Any, origin: str, canonical: Canonical) -> list[tuple[Registration, Recipe]]:
+    """What one document says."""
     if not isinstance(values, dict):
         raise RecipeError(f"{origin}: expected keys {', '.join(_File.model_fields)}")
     try:
@@ -74,14 +102,22 @@ def read(path: str, canonical: Callable[[str, Recipe], str]) -> tuple[Registrati
         raise RecipeError(f"{origin}: {recipes.explain(error.errors()[0], _File)}") from None
     if len(set(said.seeds)) < len(said.seeds):
         raise RecipeError(f"{origin}: seeds: different ones are needed, got {list(said.seeds)}")
-    typed = recipes.load(said.recipe, said.set)
-    recipe = typed.named(lambda spec: canonical(spec, typed))
-    if recipe.ladder:
-        raise RecipeError(f"{origin}: recipe {said.recipe} is a ladder: only one size can be fixed")
+    found = []
+    for size in recipes.rungs(recipes.load(said.recipe, said.set)):
+        recipe = size.named(partial(_named, canonical, size))
+        found.append((_registration(said, recipe, origin, canonical), recipe))
+    return found
+
+
+def _named(canonical: Canonical, recipe: Recipe, spec: str) -> str:
+    return canonical(spec, recipe)
+
+
+def _registration(said: _File, recipe: Recipe, origin: str, canonical: Canonical) -> Registration:
     baseline = canonical(said.baseline, recipe)
     arms = dict.fromkeys([baseline, *(canonical(spec, recipe) for spec in said.arms)])
     if len(arms) < 2:
         raise RecipeError(f"{origin}: arms: one beside the baseline {baseline} is needed")
     meant = {"arms": tuple(arms), "baseline": baseline, "seeds": tuple(sorted(said.seeds))}
     held = said.model_dump(exclude={"recipe", "set"}) | meant
-    return Registration(recipe_digest=recipe.digest, **held), recipe
+    return Registration(recipe_digest=recipe.digest, **held)

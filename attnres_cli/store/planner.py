@@ -89,30 +89,35 @@ class Planner(Reader):
         return kept
 
     @patient
-    def register(self, found: Registration, recipe: Recipe) -> None:
-        """Fix what a comparison under this recipe will be; the same once more changes nothing.
-        Raises StudyError where the recipe has runs, or another preregistration.
+    def register(self, found: Sequence[tuple[Registration, Recipe]]) -> None:
+        """Fix what comparisons under these recipes will be, all or none; the same once more changes
+        nothing. Raises StudyError where a recipe has runs, or another preregistration.
         """
-        trained = {recipe.of(arm).digest for arm in found.arms}
-        of, mine = tables.registrations, runs.c.recipe_digest.in_(trained)
-        query = select(of.c.digest).where(of.c.recipe_digest == recipe.digest)
-        row = {"recipe_digest": recipe.digest, "digest": found.digest, "made_at": now()}
         with self._write(alone=True) as connection:
-            _keep_recipe(connection, recipe)
-            held = connection.execute(query).scalar()
-            if held == found.digest:
-                return
-            if held is not None:
-                raise StudyError(
-                    f"recipe {recipe.name} ({recipe.digest}) is preregistered already, as {held}: "
-                    "what is fixed stays; take another --study"
-                )
-            if connection.execute(select(runs.c.id).where(mine)).first() is not None:
-                raise StudyError(
-                    f"the study holds runs of recipe {recipe.name} ({recipe.digest}): only what "
-                    "has no runs can be preregistered; take another --study"
-                )
-            connection.execute(insert(of).values(**row, document=found.model_dump()))
+            for registration, recipe in found:
+                _register(connection, registration, recipe)
+
+
+def _register(connection: Connection, found: Registration, recipe: Recipe) -> None:
+    trained = {recipe.of(arm).digest for arm in found.arms}
+    of, mine = tables.registrations, runs.c.recipe_digest.in_(trained)
+    query = select(of.c.digest).where(of.c.recipe_digest == recipe.digest)
+    row = {"recipe_digest": recipe.digest, "digest": found.digest, "made_at": now()}
+    _keep_recipe(connection, recipe)
+    held = connection.execute(query).scalar()
+    if held == found.digest:
+        return
+    if held is not None:
+        raise StudyError(
+            f"recipe {recipe.name} ({recipe.digest}) is preregistered already, as {held}: "
+            "what is fixed stays; take another --study"
+        )
+    if connection.execute(select(runs.c.id).where(mine)).first() is not None:
+        raise StudyError(
+            f"the study holds runs of recipe {recipe.name} ({recipe.digest}): only what "
+            "has no runs can be preregistered; take another --study"
+        )
+    connection.execute(insert(of).values(**row, document=found.model_dump()))
 
 
 def free(connection: Connection, orphans: Sequence[Row], *, counts: bool = False) -> None:

@@ -45,8 +45,8 @@ def labelled(
     """The comparisons of one recipe, labelled; unchanged where the study has no preregistration.
 
     Where the recipe has one, the registered arms on the registered seeds come first, compared with
-    each other alone; any comparison that holds more, or other terms, is exploratory. Only the data
-    of the recipe's first run count, since data are not fixed before.
+    each other alone, on each of its terms; any comparison that holds more, or is on others, is
+    exploratory. Only the data of the recipe's first run count, since data are not fixed before.
     """
     if not registrations or not found:
         return list(found)
@@ -59,26 +59,41 @@ def labelled(
         return _explore(
             found, f"other data than of the first runs of preregistration {mine.digest}"
         )
-    runs = [r for r in of_recipe if r.variant in mine.arms and r.seed in mine.seeds]
-    runs = [r for r in runs if r.fingerprint == facts.fingerprint]
+    runs = [r for r in _of_plan(mine, of_recipe) if r.fingerprint == facts.fingerprint]
     if not runs:
         return _explore(found, f"nothing of preregistration {mine.digest} has been planned")
-    rules = found[0].rules
+    rates = any((each.base_digest, each.terms) == (digest, BY_DESIGN) for each in own)
+    groups = {BY_DESIGN if rates else SHARED: (runs, found[0])}
+    for one in found:
+        if mine.has(one.terms) and one.terms.baseline in ("", mine.baseline):
+            groups.setdefault(one.terms, (_of_plan(mine, one.records), one))
+    fixed = []
+    for terms, (runs, one) in groups.items():
+        recipes = [each for each in own if (each.base_digest, each.terms) == (digest, terms)]
+        rules = _fixed(one.rules, mine)
+        first = compare(runs, facts, mine.baseline, terms, recipes, rules, one.older)
+        fixed.append(replace(first, registered=_label(mine, runs)))
+    others = [other for other in found if not any(_is_same(other, one) for one in fixed)]
+    return [*fixed, *_explore(others, f"not as preregistered ({mine.digest})")]
+
+
+def _of_plan(mine: Registration, runs: Sequence[RunRecord]) -> list[RunRecord]:
+    return [run for run in runs if run.variant in mine.arms and run.seed in mine.seeds]
+
+
+def _fixed(rules: Rules, mine: Registration) -> Rules:
     margin = rules.margin if mine.margin is None else nats(mine.margin, rules.slope)
-    fixed = replace(rules, is_registered=True, margin=margin)
-    rates = [each for each in own if (each.base_digest, each.terms) == (digest, BY_DESIGN)]
-    terms = BY_DESIGN if rates else SHARED
-    first = compare(runs, facts, mine.baseline, terms, rates, fixed, found[0].older)
-    ended = sum(record.result is not None for record in runs)
-    label = f"preregistered {mine.digest}"
-    if ended < mine.n_runs:
-        label = (
-            f"{EXPLORATORY} until all runs of preregistration {mine.digest} have ended: {ended} of "
-            f"{mine.n_runs}"
-        )
-    others = [other for other in found if not _is_same(other, first)]
-    explored = _explore(others, f"not as preregistered ({mine.digest})")
-    return [replace(first, registered=label), *explored]
+    return replace(rules, is_registered=True, margin=margin)
+
+
+def _label(mine: Registration, runs: Sequence[RunRecord]) -> str:
+    ended = sum(run.result is not None for run in runs)
+    if ended == mine.n_runs:
+        return f"preregistered {mine.digest}"
+    return (
+        f"{EXPLORATORY} until all runs of preregistration {mine.digest} have ended: {ended} of "
+        f"{mine.n_runs}"
+    )
 
 
 def _explore(found: Sequence[Comparison], why: str) -> list[Comparison]:

@@ -1,0 +1,112 @@
+"""What `attnres ablate` trains, part by part: sizes of a ladder, comparisons of a plan."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from attnres_cli.config.recipe import Recipe
+from attnres_cli.console import note
+from attnres_cli.errors import UsageError
+from attnres_cli.lab.comparing import Ablation, Request, ablation
+from attnres_cli.lab.experiment import Place
+from attnres_cli.lab.grid import canonical, resolve
+from attnres_cli.records.preregister import Registration, read
+from attnres_cli.report.plans import plan_of
+from attnres_cli.report.progress import OnStderr
+from attnres_cli.report.table import Report
+from attnres_cli.store.store import Store
+from attnres_cli.verdict.comparison import Comparison
+from attnres_cli.verdict.format import plural
+
+
+@dataclass(frozen=True)
+class Part:
+    """One comparison, and what it is called beside others; empty where it is the only one."""
+
+    title: str
+    request: Request
+    recipe: Recipe
+
+    def ablation(self) -> Ablation:
+        """What trains it."""
+        if self.title:
+            note(self.title)
+        watcher = OnStderr(is_live=not self.request.place.in_process)
+        return ablation(self.request, self.recipe, watcher)
+
+
+def of_sizes(
+    request: Request, whole: Recipe, sizes: Sequence[Recipe], *, all_here: bool
+) -> list[Part]:
+    """One part for each size of a recipe. Raises UsageError where an arm does not fit one of them:
+    nothing is trained before that is known.
+    """
+    for size in sizes[1:] if all_here else sizes:
+        resolve([request.baseline, *request.specs], size, vocab_size=256)
+    found = []
+    for number, size in enumerate(sizes, 1):
+        changed = (
+            ", ".join(f"{key}={value}" for key, value in dict(whole.ladder[number - 1]).items())
+            if whole.ladder
+            else ""
+        )
+        title = f"size {number} of {len(sizes)}: {changed}" if len(sizes) > 1 else ""
+        found.append(Part(title, request, size))
+    return found
+
+
+def of_plan(name: str, typed: Mapping[str, object], place: Place) -> list[Part]:
+    """The comparisons of a plan. Raises UsageError where something was typed that it says."""
+    for option in [option for option, value in typed.items() if value]:
+        raise UsageError(f"--plan says what is compared, and how: leave {option} out")
+    todo = []
+    for found, recipe in read(name, canonical):
+        resolve(found.arms, recipe, vocab_size=256)
+        todo += [(found, recipe, match) for match in ("tokens", *(found.match or ()))]
+    parts = []
+    for number, (found, recipe, match) in enumerate(todo, 1):
+        tune_lr = bool(found.tune_lr) and match == "tokens"
+        margin = None if found.margin is None else str(found.margin)
+        request = Request(found.arms, found.seeds, found.baseline, match, tune_lr, place, margin)
+        title = (
+            f"part {number} of {len(todo)}: {plural(len(found.arms), 'arm')} x "
+            f"{plural(len(found.seeds), 'seed')} under recipe {recipe.name} ({recipe.digest}), "
+            f"equal {match}{', then each arm at its own learning rate' if tune_lr else ''}"
+        )
+        parts.append(Part(title, request, recipe))
+    return parts
+
+
+def fix(name: str, study: str) -> list[tuple[Registration, Recipe]]:
+    """Write a plan into the study, which is made if it is not there; what it fixes. Raises
+    RecipeError or VariantError where the plan is wrong, StudyError where the study holds runs of
+    one of its recipes or another preregistration of it.
+    """
+    found = read(name, canonical)
+    Store.open(study, create=True).register(found)
+    return found
+
+
+def foreseen(parts: Sequence[Part]) -> list[Report]:
+    """The plans of all parts."""
+    found = []
+    for part in parts:
+        plans = list(part.ablation().foreseen())
+        found += [plan_of(plan, title) for plan, title in plans]
+        if len(plans) == 2:  # the learning rates are not known before they are tuned
+            first, _ = plans[0]
+            runs = plural(len(first.arms) * len(first.seeds), "run")
+            then = f"then {runs} at most, each arm at the rate chosen for it"
+            found[-1] = replace(found[-1], notes=[*found[-1].notes, then])
+    return found
+
+
+def trained(parts: Sequence[Part]) -> tuple[list[Comparison], int]:
+    """Train what is missing of all parts: their comparisons, and how many runs failed."""
+    found: list[Comparison] = []
+    failed = 0
+    for part in parts:
+        compared, n_failed = part.ablation().compared()
+        found, failed = [*found, *compared], failed + n_failed
+    return found, failed
