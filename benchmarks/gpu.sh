@@ -8,8 +8,9 @@
 # out of their time are named in it; the others still run. PYTHON names the interpreter. Where there
 # is no GPU, DEVICE=cpu SMALL="--recipe quick --set train.tokens=40k" tries what can do without one.
 set -uo pipefail
+: "${1:?usage: benchmarks/gpu.sh OUT_FOLDER}"
+out=$(realpath -m "$1") # as seen from where the call is made
 cd "$(dirname "$0")/.."
-out=${1:?usage: benchmarks/gpu.sh OUT_FOLDER}
 python=${PYTHON:-python3}
 mkdir -p "$out"
 export PYTHONUNBUFFERED=1 TORCHINDUCTOR_CACHE_DIR="${TORCHINDUCTOR_CACHE_DIR:-$out/inductor}"
@@ -37,7 +38,7 @@ if [ "$device" = cuda ]; then
   part rivals 90 "$python" benchmarks/rivals.py --json "$out/rivals.json" --rounds 15
   part trainer 150 "$python" benchmarks/trainer.py gpu --json "$out/trainer.json" --rounds 20 # attnres installed
 fi
-part predicted 150 "$python" benchmarks/predicted.py --device "$device" --json "$out/predicted.json"
+part predicted 150 "$python" benchmarks/predicted.py --device "$device" --json "$out/predicted.json" ${SMALL:+--quick}
 part decode 150 "$python" -m attnres_cli bench decode --recipe small --device "$device" --format json "${small[@]}"
 rm -rf "$out"/workers?.db*
 for n in 1 2 4; do # eight runs of quick on one GPU: what the plan's own number of workers rests on
@@ -56,5 +57,5 @@ for name in "${names[@]}"; do
   esac
   printf '%-10s %-14s %s\n' "$name" "$state" "$(<"$out/$name.seconds")"
 done
-grep -h WRONG "$out/check.log" || true
+grep -h WRONG "$out/check.log" 2>/dev/null || true
 grep -hE "target|ours over" "$out"/{step,mixing,memory,rivals,trainer}.log 2>/dev/null || true
