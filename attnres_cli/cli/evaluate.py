@@ -39,9 +39,9 @@ def evaluate(
     form: PrintedFormat = Format.TABLE,
     _plugin: Plugins = None,
 ) -> None:
-    """Let runs answer the items of downstream tasks, and keep every answer in the study.
+    r"""Let runs answer the items of downstream tasks, and keep every answer in the study.
 
-    Needs pip install 'attnres-cli[lm-eval]'. What the study has of the same weights and items is
+    Needs pip install 'attnres-cli\[lm-eval]'. What the study has of the same weights and items is
     not asked again. Offline, unless HF_HUB_OFFLINE=0 and HF_DATASETS_OFFLINE=0.
     """
     names = [name.strip() for name in tasks.split(",") if name.strip()]

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from grids import done, query
+from grids import KIMI, done, query
 from processes import in_processes
 from torch import Tensor
 from training import SETTINGS
@@ -52,7 +52,7 @@ def steps(trainer, first: int) -> dict[str, Tensor]:
 
 
 def on_rank(
-    cases: list[tuple[str, str]], alone: list[dict[str, Tensor]], port: int, ready: Barrier
+    cases: list[tuple[str, list[str]]], alone: list[dict[str, Tensor]], port: int, ready: Barrier
 ) -> list[tuple[dict[str, Tensor], dict[str, Tensor]]]:
     """Two steps from the start, then from what one device had after two; both as kept."""
     rank = str(ready.wait())
@@ -61,8 +61,8 @@ def on_rank(
     torch.set_num_threads(1)
     group.join()
     found = []
-    for (variant, change), kept in zip(cases, alone, strict=True):
-        recipe = recipe_of(change)
+    for (variant, changes), kept in zip(cases, alone, strict=True):
+        recipe = recipe_of(*changes)
         way = device.settings(recipe, "cpu", 1, 0.0).way
         assert way == "pipeline 2x2 interleaved1f1b on 2 ranks"
         settings = replace(SETTINGS, way=way)
@@ -85,10 +85,10 @@ def on_rank(
 
 @pytest.mark.slow
 def test_checkpoints_are_whole_and_go_on_anywhere():
-    cases = [("attnres:block_size=2", "model.mlp=moe"), ("mhc", "optim.optimizer=muon")]
+    cases = [("attnres:block_size=2", KIMI[1::2]), ("mhc", ["optim.optimizer=muon"])]
     trainers, two, four = [], [], []
-    for variant, change in cases:
-        spec = spec_of(recipe_of(change), variant)
+    for variant, changes in cases:
+        spec = spec_of(recipe_of(*changes), variant)
         trainers.append(trainer_of(spec, data(), SETTINGS, torch.device("cpu")))
         two.append(steps(trainers[-1], 0))
         four.append(steps(trainers[-1], 2))
@@ -126,7 +126,7 @@ def losses(folder: Path) -> dict[str, list[float]]:
 
 @pytest.mark.slow
 def test_an_ablation_in_a_pipeline_gives_the_losses_of_one_process(tmp_path: Path):
-    arms = ["standard", "attnres:block_size=2"]
+    arms = ["standard", "attnres:block_size=2", *KIMI]
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
     done(tmp_path / "one", "ablate", *arms, *SHORT)
@@ -138,7 +138,7 @@ def test_an_ablation_in_a_pipeline_gives_the_losses_of_one_process(tmp_path: Pat
     )
 
     one, two = losses(tmp_path / "one"), losses(tmp_path / "two")
-    assert one.keys() == two.keys()
+    assert one.keys() == two.keys() == {"standard", "attnres:block_size=2"}
     for variant, expected in one.items():
         assert two[variant] == pytest.approx(expected, rel=1e-5), variant
     (way,) = {way for (way,) in query(tmp_path / "two", "SELECT way FROM attnres_runs")}

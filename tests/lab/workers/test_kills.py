@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 from grids import (
+    KIMI,
     OFTEN,
     PATIENCE_S,
     Command,
@@ -39,15 +40,17 @@ pytestmark = pytest.mark.timeout(2 * PATIENCE_S)
 
 GRID = ["ablate", "standard", "attnres:block_size=2", "--seeds", "2", "--recipe", "smoke"]
 GRID += ["--workers", "2", "--set", "train.tokens=120k"]  # 234 steps
-KILLS = 30
-IN_WRITING = 8  # of them, at least, while a checkpoint is half written
+ON_KIMI = ["ablate", "standard", "attnres", *GRID[3:], *KIMI]
 
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[tuple], dict[str, str]]:
-    folder = tmp_path_factory.mktemp("undisturbed")
-    with started(folder, *GRID) as calm:
-        calm.succeed()
+    return calm(tmp_path_factory.mktemp("undisturbed"), GRID)
+
+
+def calm(folder: Path, typed: list[str]) -> tuple[list[tuple], dict[str, str]]:
+    with started(folder, *typed) as command:
+        command.succeed()
     return study(folder)
 
 
@@ -87,11 +90,18 @@ def kill_one(folder: Path, chance: random.Random, pids: list[int]) -> str | None
     return how
 
 
-def kill_on(folder: Path, chance: random.Random, kills: list[str]) -> None:
+def are_enough(kills: list[str], wanted: int) -> bool:
+    """So many, a quarter of them while a checkpoint was half written."""
+    return len(kills) >= wanted and 4 * kills.count("in writing") >= wanted
+
+
+def kill_on(
+    folder: Path, typed: list[str], chance: random.Random, kills: list[str], wanted: int
+) -> None:
     """Kill processes of a study until there were enough kills, or all its runs have ended."""
     with ExitStack() as commands:
-        command = commands.enter_context(started(folder, *GRID, **OFTEN))
-        while len(kills) < KILLS or kills.count("in writing") < IN_WRITING:
+        command = commands.enter_context(started(folder, *typed, **OFTEN))
+        while not are_enough(kills, wanted):
             if command.process.poll() is not None:
                 break
             time.sleep(chance.uniform(0.0, 0.1))
@@ -102,23 +112,25 @@ def kill_on(folder: Path, chance: random.Random, kills: list[str]) -> None:
             if len(now) == 2 and chance.random() < 0.2:  # the whole machine goes
                 command.die()
                 kills += ["launcher", "worker", "worker"]
-                command = commands.enter_context(started(folder, *GRID, **OFTEN))
+                command = commands.enter_context(started(folder, *typed, **OFTEN))
             elif (how := kill_one(folder, chance, now)) is not None:
                 kills.append(how)
         command.succeed()
 
 
 @pytest.mark.slow
-def test_thirty_kills_at_random_moments_change_no_bit(tmp_path: Path, undisturbed):
+@pytest.mark.parametrize(("typed", "wanted"), [(GRID, 30), (ON_KIMI, 8)], ids=["dense", "kimi"])
+def test_kills_at_random_moments_change_no_bit(typed: list[str], wanted: int, tmp_path: Path):
+    expected = calm(tmp_path, typed)
     chance, kills = random.Random(5), []
     for number in itertools.count():  # one is enough, but where it ends before thirty kills
         folder = tmp_path / str(number)
         folder.mkdir()
         before = len(kills)
-        kill_on(folder, chance, kills)
+        kill_on(folder, typed, chance, kills, wanted)
         assert len(kills) > before
-        assert study(folder) == undisturbed
-        if len(kills) >= KILLS and kills.count("in writing") >= IN_WRITING:
+        assert study(folder) == expected
+        if are_enough(kills, wanted):
             break
 
 

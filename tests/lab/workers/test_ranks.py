@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from commands import attnres
-from grids import OFTEN, PATIENCE_S, done, query, some_have_begun, statuses
+from grids import KIMI, OFTEN, PATIENCE_S, done, query, some_have_begun, statuses
 
 from attnres_cli.config.recipe import load
 from attnres_cli.errors import UsageError
@@ -211,16 +211,18 @@ CASES = [
     ("ddp", []),
     ("ddp", ["--set", "train.checkpoint_activations=true"]),
     ("ddp", ["--set", "optim.optimizer=muon"]),
-    ("ddp", ["--set", "model.mlp=moe"]),
+    ("ddp", [*KIMI, "--set", "train.checkpoint_activations=true"]),
     ("fsdp", []),
     ("fsdp", ["--set", "train.checkpoint_activations=true"]),
     ("fsdp", ["--set", "optim.optimizer=muon"]),
-    ("fsdp", ["--set", "model.mlp=moe"]),
+    ("fsdp", KIMI),
 ]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("way", "more"), CASES, ids=lambda x: "".join(x[1:]) if x else "plain")
+@pytest.mark.parametrize(
+    ("way", "more"), CASES, ids=lambda x: x if isinstance(x, str) else "".join(x[1::2]) or "plain"
+)
 def test_ranks_give_what_one_process_does(way: str, more: list[str], tmp_path: Path):
     typed = [*ARMS, *SHORT, *more]
     trained(tmp_path / "two", 2, "ablate", *typed, "--set", f"train.parallel={way}")
@@ -259,14 +261,15 @@ def stopped(folder: Path, ranks: int, *typed: str, by: signal.Signals, whom: int
 
 @pytest.mark.slow
 def test_what_is_stopped_or_killed_goes_on_bit_for_bit(tmp_path: Path):
-    trained(tmp_path / "calm", 2, "ablate", *LONG)
+    typed = [*LONG, *KIMI]
+    trained(tmp_path / "calm", 2, "ablate", *typed)
     ways_to_end = [
         (signal.SIGINT, None), (signal.SIGTERM, 1), (signal.SIGKILL, 1), (signal.SIGKILL, 0),
     ]  # fmt: skip
     for by, whom in ways_to_end:
         folder = tmp_path / f"{by.name}{whom}"
-        stopped(folder, 2, *LONG, by=by, whom=whom)
-        said = trained(folder, 2, "ablate", *LONG)
+        stopped(folder, 2, *typed, by=by, whom=whom)
+        said = trained(folder, 2, "ablate", *typed)
         assert "goes on" in said
         assert_equal(folder, tmp_path / "calm")
         assert ways(folder) == {"ddp on 2 ranks"}
@@ -274,7 +277,7 @@ def test_what_is_stopped_or_killed_goes_on_bit_for_bit(tmp_path: Path):
 
 @pytest.mark.slow
 def test_a_pipeline_of_which_a_rank_is_killed_goes_on_bit_for_bit(tmp_path: Path):
-    typed = [*LONG, "--set", "train.parallel=pipeline", "--set", "train.pipeline.virtual=2"]
+    typed = [*LONG, *KIMI, "--set", "train.parallel=pipeline", "--set", "train.pipeline.virtual=2"]
     trained(tmp_path / "calm", 2, "ablate", *typed)
     stopped(tmp_path / "killed", 2, *typed, by=signal.SIGKILL, whom=1)
 
@@ -286,13 +289,14 @@ def test_a_pipeline_of_which_a_rank_is_killed_goes_on_bit_for_bit(tmp_path: Path
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("first", "other", "optimizer", "relative"),
-    [("ddp", "fsdp", "adamw", 1e-4), ("fsdp", "ddp", "muon", 5e-3)],  # Muon: in bfloat16
+    ("first", "other", "more", "relative"),
+    [("ddp", "fsdp", KIMI, 1e-4), ("fsdp", "ddp", ["--set", "optim.optimizer=muon"], 5e-3)],
+    ids=["kimi", "muon"],  # which is in bfloat16
 )
 def test_any_ranks_go_on_from_a_checkpoint(
-    first: str, other: str, optimizer: str, relative: float, tmp_path: Path
+    first: str, other: str, more: list[str], relative: float, tmp_path: Path
 ):
-    typed, before = [*LONG, "--set", f"optim.optimizer={optimizer}"], f"{first} on 2 ranks"
+    typed, before = [*LONG, *more], f"{first} on 2 ranks"
     typed += ["--set", "train.tokens=12k"]  # 23 steps: rounding grows tenfold in ten
     begun = [*typed, "--set", f"train.parallel={first}"]
     trained(tmp_path / "alone", 1, "ablate", *typed)
