@@ -27,6 +27,8 @@ _SHARE_OF_PEAK = 0.5  # of FLOPs and bytes per second, that eager kernels reach 
 _CONTEXT_BYTES = 10**9  # of a GPU, that a process takes beside its tensors
 _PROCESS_BYTES = 12 * 10**8  # of a machine, that this command and one worker take beside theirs
 
+_NOTHING = "not one sequence at a time fits, take a smaller model or a larger machine"
+
 _KNOWN: dict[Hashable, Memory | None] = {}
 """What has been counted in this process."""
 
@@ -139,16 +141,19 @@ def _help(arm: Arm, plan: Plan, tokens: Tokens, there: int) -> str:
         memory = _weighed(replace(arm, recipe=own), plan, tokens).memory
         return memory.peak if memory is not None else 0
 
+    assert arm.memory is not None
+    if arm.memory.weights + arm.memory.optimiser > room:
+        return _NOTHING
     for keeps_less in dict.fromkeys((train.checkpoint_activations, True)):
-        whole, one = peak(train.rows, keeps_less), peak(1, keeps_less)
-        each = (whole - one) / max(1, train.rows - 1)
+        if (one := peak(1, keeps_less)) > room:
+            continue
+        each = (peak(train.rows, keeps_less) - one) / max(1, train.rows - 1)
         divisors = [n for n in range(1, train.rows + 1) if train.batch_size % n == 0]
-        rows = max((n for n in divisors if one + each * (n - 1) <= room), default=0)
-        if rows:
-            words = []
-            if keeps_less and not train.checkpoint_activations:
-                words.append("--set train.checkpoint_activations=true")
-            if rows < train.rows:
-                words.append(f"--set train.micro_batch_size={rows}")
-            return " ".join(words)
-    return "not one sequence at a time fits, take a smaller model or a larger machine"
+        rows = max(n for n in divisors if one + each * (n - 1) <= room)
+        words = []
+        if keeps_less and not train.checkpoint_activations:
+            words.append("--set train.checkpoint_activations=true")
+        if rows < train.rows:
+            words.append(f"--set train.micro_batch_size={rows}")
+        return " ".join(words)
+    return _NOTHING

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
+from torch import Tensor
 
 from attnres_cli.data.tokens import Tokens
 from attnres_cli.nn.memory import counting
 from attnres_cli.records.plan import Memory
 from attnres_cli.records.run import RunSpec, Settings
-from attnres_cli.train.trainer import Trainer
+from attnres_cli.train.trainer import Batches, Trainer
 
 _MOST_LAYERS = 48
 """Of models that are counted as they are, in some seconds. The sites of a history grow with the
@@ -21,13 +23,24 @@ square of the depth: 64 layers of `attnres` took 20 s.
 _PARTS = (12, 24, 36)
 """Layers of models that tell what a deeper one holds: multiples of most blocks."""
 
+_LONGEST = 128
+"""Tokens of a sequence that is counted: of a longer one no kind of attention holds more per token.
+KDA makes operations for every 16 tokens of a sequence, in every layer.
+"""
+
+_ROWS = (503, 509, 521, 523, 541)
+"""Sequences that tell what more of them hold. Prime, so that a tensor of so many numbers is known
+from all that does not grow with them. The loss makes operations for every 128 tokens.
+"""
+
 
 def of_step(spec: RunSpec, tokens: Tokens, settings: Settings) -> Memory | None:
     """What a training step of a run holds, not compiled: within 1 % of what PyTorch allocates on a
     CPU, whatever the design, optimiser, precision, micro-batches and checkpointing. A compiled step
-    holds the same or less. Of more than 48 layers it is extrapolated from 12, 24 and 36 by a
-    parabola, which is what weights, activations and a history's scores grow by. None where the
-    design cannot be run without numbers.
+    holds the same or less. The work does not grow with the tokens: long sequences are cut, and 503
+    tell what more of them hold; operations are those of what was counted. Of more than 48 layers it
+    is extrapolated from 12, 24 and 36 by a parabola, which is what weights, activations and a
+    history's scores grow by. None where the design cannot be run without numbers.
     """
     n_layers = spec.recipe.model.n_layers
     try:
@@ -41,13 +54,13 @@ def of_step(spec: RunSpec, tokens: Tokens, settings: Settings) -> Memory | None:
 
 
 def _counted(spec: RunSpec, tokens: Tokens, settings: Settings) -> Memory:
-    train = spec.recipe.train.of_rank(settings.ranks)
-    part = train.model_copy(update={"batch_size": train.rows, "micro_batch_size": None})
-    spec = replace(spec, recipe=spec.recipe.model_copy(update={"train": part}))
+    train, seq_len = spec.recipe.train.of_rank(settings.ranks), spec.recipe.model.seq_len
+    n_parts = math.ceil(seq_len / _LONGEST)
+    rows, length = n_parts * train.rows, math.ceil(seq_len / n_parts)
     with counting() as held:
         trainer = Trainer(spec, tokens, settings.uncompiled, torch.device("cpu"))
-        weights = held.now
-        for parameter in trainer.model.parameters():
+        weights, parameters = held.now, list(trainer.model.parameters())
+        for parameter in parameters:
             parameter.grad = torch.zeros_like(parameter)
         gradients = held.now - weights
         for optimizer in trainer.optimizers:  # makes its state
@@ -55,9 +68,22 @@ def _counted(spec: RunSpec, tokens: Tokens, settings: Settings) -> Memory:
             if train.rows == train.batch_size:  # else gradients of earlier micro-batches are there
                 optimizer.zero_grad()
         optimiser = held.now - weights - (gradients if train.rows < train.batch_size else 0)
-        held.restart()
+        few = next(n for n in _ROWS if all(x.numel() % n for x in parameters))
+        held.restart((few, max(few, rows)))
+        trainer.rows = min(few, rows)
+        trainer.batches = _Blank(trainer.rows, length)
         trainer.step(0)
         return Memory(weights, optimiser, held.peak, held.made, held.n_operations)
+
+
+class _Blank(Batches):
+    """Windows without numbers, for which no data are read."""
+
+    def __init__(self, rows: int, length: int) -> None:
+        self._size = rows, length + 1
+
+    def take(self, step: int) -> Tensor:
+        return torch.zeros(self._size, dtype=torch.long)
 
 
 def _at_depth(spec: RunSpec, n_layers: int) -> RunSpec:

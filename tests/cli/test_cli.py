@@ -6,13 +6,17 @@ import csv
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import torch
+import typer
 from commands import attnres
+
+from attnres_cli.cli.app import app
 
 
 @pytest.fixture(autouse=True)
@@ -265,6 +269,20 @@ def test_version_and_help_answer(capsys: pytest.CaptureFixture[str]):
     for command in ((), ("ablate",), ("report",), ("variants",), ("recipes",)):
         code, out, _ = attnres(capsys, *command, "--help")
         assert (code, "Usage" in out) == (0, True)
+
+
+def test_help_prints_what_is_in_brackets(capsys: pytest.CaptureFixture[str]):
+    """As the extra of attnres-cli[lm-eval], which rich would take for its own markup."""
+    commands = [((), typer.main.get_command(app))]
+    for path, command in commands:  # grows
+        commands += [
+            ((*path, name), each) for name, each in getattr(command, "commands", {}).items()
+        ]
+        texts = [command.help, *(getattr(each, "help", None) for each in command.params)]
+        written = {word for text in texts for word in re.findall(r"\[[\w.-]+\]", text or "")}
+        out = attnres(capsys, *path, "--help")[1]
+        assert {word for word in written if word not in out} == set(), path
+    assert "pip install 'attnres-cli[lm-eval]'" in attnres(capsys, "evaluate", "--help")[1]
 
 
 @pytest.mark.parametrize("module", ["attnres_cli.cli.app", "attnres_cli.report.terminal"])

@@ -19,6 +19,13 @@ from attnres_cli.train.trainer import Trainer
 
 CPU = torch.device("cpu")
 DESIGNS = sorted(registry())
+TOO_MANY = [
+    "train.tokens=100M",
+    "train.eval_tokens=8192",
+    "train.batch_size=512",
+    "model.seq_len=512",
+]
+PAPER = ["model.attention=[kda,kda,mla]", "model.positions=none", "model.mlp=moe"]
 KINDS = {
     "wide": ["model.d_model=256", "model.n_heads=2", "train.batch_size=2"],
     "long": ["model.seq_len=1024", "train.batch_size=2", "model.mlp=gelu"],
@@ -27,6 +34,7 @@ KINDS = {
     "muon": ["optim.optimizer=muon", "train.batch_size=2"],
     "bf16": [],
     "experts": ["model.mlp=moe"],
+    "the paper's": PAPER,
     "grouped heads, tied": ["model.n_kv_heads=1", "model.tie_embeddings=true"],
 }
 
@@ -109,3 +117,34 @@ def test_counting_leaves_generators_and_modes_as_they_were():
     with counting() as held:
         pass
     assert held.now == 0
+
+
+@pytest.mark.parametrize("design", ["standard", "attnres:block_size=2,heads=2"])
+def test_long_sequences_and_many_follow_from_shorter_and_fewer(
+    design: str, monkeypatch: pytest.MonkeyPatch
+):
+    spec = spec_of(design, *PAPER, *TOO_MANY)
+    tokens = sources.load(spec.recipe)
+    found = of_step(spec, tokens, SETTINGS)
+    monkeypatch.setattr(memory, "_LONGEST", 512)
+    monkeypatch.setattr(memory, "_ROWS", (2**31 - 1,))
+    whole = of_step(spec, tokens, SETTINGS)
+
+    assert whole is not None
+    assert found is not None
+    assert found.peak == pytest.approx(whole.peak, rel=5e-3)
+    assert (found.weights, found.optimiser) == (whole.weights, whole.optimiser)
+    assert found.n_operations < whole.n_operations
+
+
+def test_the_work_does_not_grow_with_tokens():
+    found = []
+    for changes in ([], ["train.batch_size=4096", "model.seq_len=8192"]):
+        spec = spec_of("standard", *PAPER, *TOO_MANY, *changes)
+        found.append(of_step(spec, sources.load(spec.recipe), SETTINGS))
+    few, many = found
+
+    assert few is not None
+    assert many is not None
+    assert many.n_operations == few.n_operations < 3000
+    assert many.peak == pytest.approx(128 * few.peak, rel=0.01)
