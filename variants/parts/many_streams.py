@@ -26,8 +26,7 @@ from attnres_cli.nn.depthmix.scoring import no_autocast, wide
 from attnres_cli.nn.residual import Hidden, Residual
 from attnres_cli.nn.trunk.linear import product
 
-EPS = 1e-6
-"""Of the norms."""
+EPS = 1e-6  # of the norms
 
 
 class Own(NamedTuple):
@@ -83,9 +82,7 @@ class ManyStreams(Residual):
 
     @abstractmethod
     def each(self) -> Sequence[Own]:
-        """The parameters of each sublayer, taken apart once: an index for each of L sublayers has
-        a gradient of all their size.
-        """
+        """Of each sublayer, taken apart once: the gradient of an index has all of their size."""
 
     @abstractmethod
     def made(self, z: Tensor | None, *own: Tensor) -> tuple[Maps, tuple[Tensor, ...]]:

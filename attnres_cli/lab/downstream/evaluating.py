@@ -16,7 +16,7 @@ from attnres_cli.data import sources, tokenizers
 from attnres_cli.data.tokenizers import Tokenizer
 from attnres_cli.errors import UsageError
 from attnres_cli.files import sha256
-from attnres_cli.lab.downstream import shipped, tasks
+from attnres_cli.lab.downstream import asking, shipped, tasks
 from attnres_cli.lab.downstream.tasks import LOCAL, Task
 from attnres_cli.lab.export import kept_weights
 from attnres_cli.lab.workers.provenance import code_of
@@ -239,4 +239,4 @@ def _ask(model: Answers, subject: Subject, task: Task, limit: int | None, watch:
 
     model.tick, model.cut = tick, set()
     watch(subject.label, task.name, 0, total)
-    return tasks.ask(task, model, subject.run_id, subject.weights_sha256, limit)
+    return asking.ask(task, model, subject.run_id, subject.weights_sha256, limit)

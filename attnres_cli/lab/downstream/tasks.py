@@ -1,5 +1,5 @@
-"""Tasks of lm-evaluation-harness: found by name or read from a file, asked, and their items kept.
-The one place that imports the harness, with answers.py.
+"""Tasks of lm-evaluation-harness, found by name or read from a file. The one place that imports the
+harness, with asking.py and answers.py.
 """
 
 from __future__ import annotations
@@ -10,33 +10,18 @@ import hashlib
 import importlib
 import json
 import logging
-import math
 import os
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
+from typing import Any
 
 from attnres_cli.errors import AttnresError, UsageError, required
 from attnres_cli.files import read_text
 from attnres_cli.lab.downstream.shipped import NAMES, Item
-from attnres_cli.records.items import (
-    ACC,
-    ACC_NORM,
-    CHOICE_NATS,
-    GOLD_BYTES,
-    GOLD_NATS,
-    N_CHOICES,
-    Items,
-    Kind,
-)
-
-if TYPE_CHECKING:
-    from attnres_cli.lab.downstream.answers import Answers
+from attnres_cli.records.items import ACC, ACC_NORM
 
 LOCAL = "local"  # all shipped tasks
 _MOST_BYTES = 2**30  # of a JSONL file
@@ -44,12 +29,6 @@ _OFFLINE = ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE")
 _PLACES = ("task_alias", "tag", "custom_dataset", "dataset_path", "dataset_name", "dataset_kwargs")
 """What a task's configuration says of where documents lie, not of how they are asked."""
 
-_KINDS = {
-    "multiple_choice": Kind.CHOICE,
-    "loglikelihood": Kind.ANSWER,
-    "loglikelihood_rolling": Kind.TEXT,
-    "generate_until": Kind.GENERATION,
-}
 _FORMS: dict[frozenset[str], dict[str, Any]] = {
     frozenset({"context", "choices", "gold"}): {
         "output_type": "multiple_choice",
@@ -84,16 +63,16 @@ class Task:
 
     def hashes(self, limit: int | None) -> tuple[str, ...]:
         """Of its documents, or the first of them, with all that would be asked of each."""
-        with _quiet(), _explained(self.name):
+        with quiet(), explained(self.name):
             self.loaded.build_all_requests(limit=limit)
         arguments: dict[int, tuple[Any, list[Any]]] = {}
         for instance in self.loaded.instances:
             arguments.setdefault(instance.doc_id, (instance.doc, []))[1].append(instance.args)
-        return tuple(_hash(doc, asked) for _, (doc, asked) in sorted(arguments.items()))
+        return tuple(hashed(doc, asked) for _, (doc, asked) in sorted(arguments.items()))
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Without the harness's words: what counts of them we say."""
     logging.getLogger("lm_eval").setLevel(logging.ERROR)
     with warnings.catch_warnings():
@@ -107,7 +86,7 @@ def harness() -> str:
     """
     for name in _OFFLINE:
         os.environ.setdefault(name, "1")
-    with _quiet():
+    with quiet():
         required("lm_eval.tasks", "lm-eval", "attnres evaluate", UsageError)
         api: Any = importlib.import_module("lm_eval.api.task")
         importlib.import_module("datasets").disable_progress_bars()
@@ -140,7 +119,7 @@ def of_items(name: str, items: Sequence[Item]) -> Task:
         "metric_list": metrics,
         "num_fewshot": 0,
     }
-    with _quiet(), _explained(name):
+    with quiet(), explained(name):
         return _task(ConfigurableTask(config=config))
 
 
@@ -150,7 +129,7 @@ def of_file(path: Path) -> list[Task]:
         return [of_items(path.stem, _read(path))]
     from lm_eval.tasks import TaskManager
 
-    with _quiet(), _explained(str(path)):
+    with quiet(), explained(str(path)):
         return _all(TaskManager(include_defaults=False).load([str(path)]))
 
 
@@ -195,7 +174,7 @@ def of_names(names: Sequence[str]) -> list[Task]:
     """
     from lm_eval.tasks import TaskManager
 
-    with _quiet():
+    with quiet():
         manager = TaskManager()
     found = []
     for name in names:
@@ -208,7 +187,7 @@ def of_names(names: Sequence[str]) -> list[Task]:
                 f"unknown task '{name}'{hint} There are {', '.join(NAMES)} (all: {LOCAL}), files "
                 "(.yaml, .jsonl) and what `lm-eval ls tasks` lists"
             )
-        with _quiet(), _explained(name):
+        with quiet(), explained(name):
             found += _all(manager.load([name]))
     return found
 
@@ -232,7 +211,7 @@ def _task(loaded: Any) -> Task:
 
 
 @contextlib.contextmanager
-def _explained(name: str) -> Iterator[None]:
+def explained(name: str) -> Iterator[None]:
     """What the harness, or what it calls, raises of a task, as one line: anything may."""
     try:
         yield
@@ -248,90 +227,7 @@ def _explained(name: str) -> Iterator[None]:
         raise UsageError(f"task {name} cannot be asked: {said}") from error
 
 
-def ask(task: Task, model: Answers, run_id: int, weights: str, limit: int | None) -> Items:
-    """What the model answers to a task's items, or to the first of them. Raises UsageError."""
-    from lm_eval.evaluator import evaluate
-
-    with _quiet(), _explained(task.name):
-        found = evaluate(
-            lm=model, task_dict={"tasks": {task.name: task.loaded}}, limit=limit, bootstrap_iters=0
-        )
-    samples = found["samples"][task.name]
-    filters = list(dict.fromkeys(sample["filter"] for sample in samples))
-    by_doc: dict[int, dict[str, float]] = {}
-    first = [sample for sample in samples if sample["filter"] == filters[0]]
-    for sample in samples:
-        suffix = "" if sample["filter"] == filters[0] else f",{sample['filter']}"
-        values = by_doc.setdefault(sample["doc_id"], {})
-        values |= {name + suffix: value for name, value in _metrics(task.loaded, sample).items()}
-    for sample in first:
-        by_doc[sample["doc_id"]] |= _likelihoods(task.loaded, sample)
-    names = list(dict.fromkeys(name for values in by_doc.values() for name in values))
-    return Items(
-        run_id,
-        task.name,
-        task.content,
-        _KINDS[task.loaded.OUTPUT_TYPE],
-        tuple(sample["doc_id"] for sample in first),
-        tuple(_hash(sample["doc"], sample["arguments"]) for sample in first),
-        {n: _kept(by_doc[s["doc_id"]].get(n, math.nan) for s in first) for n in names},
-        len(model.cut),
-        weights,
-        version("lm_eval"),
-    )
-
-
-def _kept(values: Iterable[float]) -> tuple[float, ...]:
-    """As the study keeps them, so that they are the same whenever they are shown."""
-    return tuple(np.array(list(values), dtype=np.float32).tolist())
-
-
-def _metrics(loaded: Any, sample: Mapping[str, Any]) -> dict[str, float]:
-    """The harness's numbers of a document that are better where they are higher."""
-    better = loaded.higher_is_better()
-    return {
-        name: float(sample[name])
-        for name in sample["metrics"]
-        if better.get(name, True) is True and isinstance(sample[name], int | float)
-    }
-
-
-def _likelihoods(loaded: Any, sample: Mapping[str, Any]) -> dict[str, float]:
-    """What the harness does not keep by document: the right answer's likelihood and length."""
-    kind, answers = _KINDS[loaded.OUTPUT_TYPE], [each[0] for each in sample["resps"]]
-    if kind is Kind.GENERATION:
-        return {}
-    if kind is Kind.TEXT:
-        text = sample["arguments"][0][0]
-        return {GOLD_NATS: float(answers[0]), GOLD_BYTES: float(len(text.encode()))}
-    nats = [float(log_p) for log_p, _ in answers]
-    sizes = [float(len(arguments[1].encode())) for arguments in sample["arguments"]]
-    if kind is Kind.ANSWER:
-        return {GOLD_NATS: nats[0], GOLD_BYTES: sizes[0]} if len(nats) == 1 else {}
-    n = len(loaded.doc_to_choice(sample["doc"]))
-    gold = _gold(loaded, sample["doc"], nats)
-    least = max(nats[:n])
-    total = least + math.log(math.fsum(math.exp(each - least) for each in nats[:n]))
-    found = {GOLD_NATS: math.nan, GOLD_BYTES: math.nan, CHOICE_NATS: math.nan, N_CHOICES: float(n)}
-    if gold is None:
-        return found
-    return found | {
-        GOLD_NATS: nats[gold], GOLD_BYTES: sizes[gold], CHOICE_NATS: nats[gold] - total
-    }  # fmt: skip
-
-
-def _gold(loaded: Any, doc: Any, nats: Sequence[float]) -> int | None:
-    """The number of the right answer, of several the likeliest; None where the task names none."""
-    told, choices = loaded.doc_to_target(doc), loaded.doc_to_choice(doc)
-    if getattr(loaded, "multiple_input", 0):
-        told = loaded.doc_to_text(doc)
-    several = told if isinstance(told, list) else [told]
-    numbers = [choices.index(t) if isinstance(t, str) and t in choices else t for t in several]
-    right = [i for i in numbers if isinstance(i, int) and 0 <= i < len(choices)]
-    return max(right, key=lambda i: nats[i], default=None)
-
-
-def _hash(doc: Any, arguments: Sequence[Any]) -> str:
+def hashed(doc: Any, arguments: Sequence[Any]) -> str:
     """16 hex digits over a document and all that is asked of it."""
     return _digest([doc, [list(each) for each in arguments]])[:16]
 

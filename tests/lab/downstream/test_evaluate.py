@@ -15,7 +15,7 @@ from commands import attnres, ended
 
 from attnres_cli import load
 from attnres_cli.data import tokenizers
-from attnres_cli.lab.downstream import evaluating, shipped, tasks
+from attnres_cli.lab.downstream import asking, evaluating, shipped
 from attnres_cli.nn.model import Transformer
 from attnres_cli.nn.shape import Shape
 from attnres_cli.nn.variant import parse
@@ -215,7 +215,7 @@ def test_a_longer_evaluation_takes_the_place_of_a_shorter_one_only(
 def test_what_is_interrupted_keeps_what_is_done(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
-    ask, calls = tasks.ask, []
+    ask, calls = asking.ask, []
 
     def interrupted(*arguments: Any) -> Items:
         calls.append(arguments)
@@ -223,7 +223,7 @@ def test_what_is_interrupted_keeps_what_is_done(
             raise KeyboardInterrupt
         return ask(*arguments)
 
-    monkeypatch.setattr(tasks, "ask", interrupted)
+    monkeypatch.setattr(asking, "ask", interrupted)
     code, _, err = attnres(capsys, "evaluate", "1", "--tasks", "recall,sums.jsonl")
 
     assert code == 130
