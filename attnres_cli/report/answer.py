@@ -16,6 +16,7 @@ from attnres_cli.verdict.comparison import ArmResult, Comparison, Verdict
 from attnres_cli.verdict.format import between, interval, outward, plural
 from attnres_cli.verdict.ladder import Ladder
 
+_MOST = 6  # arms of one verdict that an answer names: a table of thirty is read, a sentence is not
 _WORDS: tuple[Verdict, ...] = (*get_args(Word), "no verdict yet", "blocked")
 
 
@@ -75,11 +76,13 @@ def _nothing(comparison: Comparison) -> str:
 def _sentence(word: str, comparison: Comparison, arms: Sequence[ArmResult]) -> str:
     """What is said of the arms of one verdict."""
     baseline, names = comparison.baseline, listed([arm.variant for arm in arms])
+    if len(arms) > _MOST:
+        names = _of_all(arms, comparison)
     if word in ("blocked", "no verdict yet"):
         told = "; ".join(f"{arm.variant} ({arm.reason})" for arm in arms)
         return f"{'No verdict' if word == 'blocked' else capital(word)}: {told}."
     if word in ("better", "worse"):
-        named = listed([_by_how_much(arm) for arm in arms])
+        named = _all_or_most(arms, comparison)
         return f"{capital(word)} than {baseline}: {named} nats per token."
     if word != "not separable":
         said = word.replace("equal", f"equal to {baseline}").replace(
@@ -96,6 +99,21 @@ def _sentence(word: str, comparison: Comparison, arms: Sequence[ArmResult]) -> s
     worth = "" if slope is None else f", worth {multiplier(least, slope):.2f}x of compute,"
     of = f" of {name}, and of the others only more" if len(arms) > 1 else ""
     return f"{text}, which would have seen {least:.4f} nats{worth} or more{of} (80 % power)."
+
+
+def _of_all(arms: Sequence[ArmResult], comparison: Comparison) -> str:
+    """`9 of 27 arms`, where the table below has their names."""
+    return f"{len(arms)} of {plural(len(comparison.arms) - 1, 'arm')}"
+
+
+def _all_or_most(arms: Sequence[ArmResult], comparison: Comparison) -> str:
+    """By how much each arm, or of many the one that differs most."""
+    if len(arms) <= _MOST:
+        return listed([_by_how_much(arm) for arm in arms])
+    gaps = {abs(arm.difference.mean): arm for arm in arms if arm.difference is not None}
+    least, most = min(gaps), max(gaps)
+    span = f"by {least:.4f} to {most:.4f}"
+    return f"{_of_all(arms, comparison)}, {span}, most {_by_how_much(gaps[most])}"
 
 
 def _by_how_much(arm: ArmResult) -> str:

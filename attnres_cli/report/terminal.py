@@ -55,11 +55,17 @@ def print_report(report: Report, stream: TextIO) -> None:
 
 
 def _print_table(out: Console, table: Table) -> None:
-    """The table, without optional columns if it is too wide, in several parts if it still is."""
+    """The table, without its last optional columns if names would be broken, in several parts if
+    it is still too wide with broken ones.
+    """
     widths = [_least_width(table, i) for i in range(len(table.columns))]
     columns = list(range(len(widths)))
-    if _room(widths, columns) > out.width:
-        columns = [i for i in columns if not table.columns[i].is_optional]
+    unbroken = [
+        _most_width(table, i) if table.columns[i].kind == "code" else widths[i] for i in columns
+    ]
+    for i in [i for i in reversed(columns) if table.columns[i].is_optional]:
+        if _room(unbroken, columns) > out.width:
+            columns.remove(i)
     keys, parts = columns[: table.n_keys], [columns[: table.n_keys]]
     for i in columns[table.n_keys :]:
         if parts[-1] != keys and _room(widths, [*parts[-1], i]) > out.width:
@@ -72,9 +78,13 @@ def _print_table(out: Console, table: Table) -> None:
 
 def _least_width(table: Table, i: int) -> int:
     """Of a column: words are never broken, text and names are."""
-    column = table.columns[i]
-    lengths = [len(column.title), *(len(row[i].text) for row in table.cells)]
-    return min(max(lengths), _LEAST_TEXT if column.kind in ("code", "text") else max(lengths))
+    most = _most_width(table, i)
+    return min(most, _LEAST_TEXT) if table.columns[i].kind in ("code", "text") else most
+
+
+def _most_width(table: Table, i: int) -> int:
+    """Of a column, with nothing broken."""
+    return max(len(table.columns[i].title), *(len(row[i].text) for row in table.cells), 0)
 
 
 def _room(widths: Sequence[int], columns: Sequence[int]) -> int:
