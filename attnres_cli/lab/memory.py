@@ -33,10 +33,18 @@ _KNOWN: dict[Hashable, Memory | None] = {}
 """What has been counted in this process."""
 
 
-def weighed(plan: Plan, tokens: Tokens) -> Plan:
-    """The plan with the memory of every missing arm, counted: about a second for both of quick."""
-    missing = {arm for arm, _ in plan.missing}
-    arms = [_weighed(arm, plan, tokens) if arm in missing else arm for arm in plan.arms]
+def weighed(plan: Plan, tokens: Tokens, there: int | None) -> Plan:
+    """The plan with the memory of every missing arm, counted: about a second for both of quick. Not
+    of those after one whose weights and optimiser state alone do not fit into `there` bytes.
+    """
+    missing, arms = {arm for arm, _ in plan.missing}, list(plan.arms)
+    for place, arm in enumerate(plan.arms):
+        if arm not in missing:
+            continue
+        arms[place] = _weighed(arm, plan, tokens)
+        held = arms[place].memory
+        if held and there and held.weights + held.optimiser > _MARGIN * there:
+            break
     return replace(plan, arms=tuple(arms))
 
 
@@ -44,8 +52,8 @@ def fitted(plan: Plan, tokens: Tokens, workers: int | None) -> Plan:
     """The plan, weighed, with no more workers than fit at once; as many as were typed, if any.
     Raises DeviceError with what to type where what is missing cannot fit.
     """
-    plan = weighed(plan, tokens)
     there, where = memory_there(plan.devices[0])
+    plan = weighed(plan, tokens, there)
     if there is None:
         return plan
     peaks = {arm: arm.memory.peak for arm, _ in plan.missing if arm.memory is not None}

@@ -82,6 +82,18 @@ def test_where_nothing_fits_nothing_is_promised(there: There):
         fitted(plan_for())
 
 
+def test_after_an_arm_whose_weights_do_not_fit_no_other_is_counted(
+    there: There, monkeypatch: pytest.MonkeyPatch
+):
+    there(1000)
+    monkeypatch.setattr(memory, "_KNOWN", {})
+
+    with pytest.raises(DeviceError, match=r"a run of standard needs .* not one sequence"):
+        fitted(plan_for())
+
+    assert len(memory._KNOWN) == 1
+
+
 def test_runs_that_have_ended_need_no_memory(there: There):
     plan = plan_for()
     there(1000)
