@@ -8,7 +8,6 @@ import runpy
 import shutil
 import subprocess
 import sys
-import sysconfig
 import tomllib
 import zipfile
 from pathlib import Path
@@ -102,7 +101,8 @@ def attnres(tmp_path_factory: pytest.TempPathFactory) -> Path:
     python = folder / "venv" / "bin" / "python"
     run(python, "-m", "pip", "install", "-q", "--no-deps", wheel, cwd=folder)
     (site,) = (folder / "venv" / "lib").glob("python*/site-packages")
-    (site / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    ours = [each for each in sys.path if Path(each).name in ("site-packages", "dist-packages")]
+    (site / "dependencies.pth").write_text("\n".join(ours))  # of venvs upon others, all
     for foreign in ("variants", "recipes"):
         (site / foreign).mkdir()
         (site / foreign / "__init__.py").write_text(f"raise RuntimeError('{foreign}: not ours')")

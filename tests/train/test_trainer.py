@@ -24,6 +24,7 @@ from attnres_cli.train.trainer import Batches, Trainer, lr_factor, make_optimize
 
 CPU = torch.device("cpu")
 DESIGNS = ["standard", "attnres", "attnres:block_size=2,heads=2", "mhc", "denseformer", "postnorm"]
+KIMI = {"n_layers": 2, "attention": ["kda", "mla"], "positions": "none", "mlp": "moe"}
 
 
 def trainer_of(
@@ -147,12 +148,15 @@ def test_checkpointed_activations_take_less_memory(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("variant", ["standard", "attnres:block_size=2"])
-def test_checkpointing_and_parts_can_be_compiled(variant: str, tiny_recipe: Recipe, tokens: Tokens):
+@pytest.mark.parametrize(("variant", "model"), [("standard", {}), ("attnres:block_size=2", KIMI)])
+def test_checkpointing_and_parts_can_be_compiled(
+    variant: str, model: dict, tiny_recipe: Recipe, tokens: Tokens
+):
+    whole = changed(tiny_recipe, model=model)
     both = {"checkpoint_activations": True, "micro_batch_size": 2}
-    recipe = changed(tiny_recipe, train=both)
+    recipe = changed(whole, train=both)
     compiled = replace(SETTINGS, compiled=True, engine="compile")
-    expected = gradients_of(trainer_of(tiny_recipe, tokens, variant))
+    expected = gradients_of(trainer_of(whole, tokens, variant))
 
     loss, found = gradients_of(trainer_of(recipe, tokens, variant, compiled))
 

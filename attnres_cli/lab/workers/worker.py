@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import time
 import traceback
@@ -256,4 +257,6 @@ def _explain(error: Exception, spec: RunSpec) -> str:
             f"\nMemoryError: out of memory with train.batch_size {size}: lower it, as in "
             f"--set train.batch_size={max(1, size // 2)}"
         )
+    if half := re.search(r"(\S+\.so): file too short", str(error)):  # PyTorch would load it again
+        trace += f"\nImportError: {half[1]} was left half compiled by a killed command: delete it"
     return trace

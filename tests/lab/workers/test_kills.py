@@ -368,6 +368,7 @@ def test_a_full_disk_ends_the_command_in_one_line_and_the_study_goes_on(disk: Pa
 
 DESIGNS = {
     "raises": "raise ValueError('not today')",
+    "half": "raise ImportError('/tmp/a/b.main.so: file too short')",
     "hungry": "return state + y + torch.empty(2**60)",
     "wild": "return state + y * float('nan')",
 }
@@ -408,14 +409,17 @@ def test_a_run_that_fails_or_diverges_ends_alone_is_listed_and_is_trained_again_
     (tmp_path / "theirs" / "raises.py").write_text(
         (tmp_path / "theirs" / "raises.py").read_text().replace("raise Val", "return state + y #")
     )
-    typed = [word for word in typed if word not in ("hungry", "wild")]
+    typed = [word for word in typed if word not in ("half", "hungry", "wild")]
     again = done(tmp_path, *typed, "--retry-failed", PYTHONPATH=where)
 
     wild = next(arm for arm in found["arms"] if arm["variant"] == "wild")
     assert (wild["verdict"], wild["mean"]) == ("blocked", None)
     assert "diverged" in wild["reason"]
     failed = {run["variant"]: run["error"] for run in found["failed"]}
-    assert failed.keys() == {"raises", "hungry"}
+    assert failed.keys() == {"raises", "half", "hungry"}
+    assert failed["half"].endswith(
+        "/tmp/a/b.main.so was left half compiled by a killed command: delete it"
+    )
     assert failed["raises"] == "ValueError: not today"
     assert error.startswith("Traceback")
     assert "lower it, as in --set train.batch_size=8" in failed["hungry"]

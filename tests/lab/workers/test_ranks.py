@@ -237,9 +237,9 @@ def test_ranks_give_what_one_process_does(way: str, more: list[str], tmp_path: P
 @pytest.mark.slow
 @pytest.mark.parametrize("way", ["ddp", "fsdp"])
 def test_four_ranks_and_micro_batches_give_it_to_rounding(way: str, tmp_path: Path):
-    typed = [*ARMS, *SHORT, "--set", f"train.parallel={way}"]
+    typed = [*ARMS, *SHORT, *KIMI, "--set", f"train.parallel={way}"]
     trained(tmp_path / "four", 4, "ablate", *typed, "--set", "train.micro_batch_size=2")
-    assert_near(tmp_path / "four", alone(tmp_path, 4, *ARMS, *SHORT))
+    assert_near(tmp_path / "four", alone(tmp_path, 4, *ARMS, *SHORT, *KIMI))
 
 
 def stopped(folder: Path, ranks: int, *typed: str, by: signal.Signals, whom: int | None) -> None:
