@@ -133,6 +133,7 @@ def test_the_baseline_is_black_and_every_other_arm_of_a_suite_has_a_look_of_its_
 
         assert found["standard"].colour == looks(["x"], "x")["x"].colour
         assert len({(style.colour, style.dashes) for style in found.values()}) == len(arms)
+        assert len({(style.colour, style.marker) for style in found.values()}) == len(arms)
 
 
 def test_a_variant_keeps_its_colour_when_others_join():

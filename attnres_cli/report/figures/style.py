@@ -56,7 +56,7 @@ _SETTINGS: dict[Any, Any] = {
 
 @dataclass(frozen=True)
 class Look:
-    """How a variant is drawn; colour, dashes and marker say the same thing three times."""
+    """How a variant is drawn: no other has its colour and dashes, nor its colour and marker."""
 
     colour: str
     dashes: str = "-"
@@ -76,7 +76,7 @@ def looks_of(comparison: Comparison) -> dict[str, Look]:
 def looks(variants: Iterable[str], baseline: str) -> dict[str, Look]:
     """A look for each variant: the baseline near black, others by their place in the suites, or
     else by their name. Two share a colour only where there are more variants than colours; then
-    dashes tell them apart.
+    dashes and markers tell them apart.
     """
     places, n = _places(), len(_PALETTE)
     others = sorted(set(variants) - {baseline}, key=lambda name: (places.get(name, 1000), name))
@@ -84,9 +84,10 @@ def looks(variants: Iterable[str], baseline: str) -> dict[str, Look]:
     for name in others:
         own = places.get(name, zlib.crc32(name.encode())) % n
         index = min(range(n), key=lambda i: (taken[i], (i - own) % n))
-        dashes = _DASHES[taken[index] % len(_DASHES)]
+        nth = taken[index]  # of this colour
+        marker = _MARKERS[(index + nth) % len(_MARKERS)]
+        found[name] = Look(_PALETTE[index], _DASHES[nth % len(_DASHES)], marker)
         taken[index] += 1
-        found[name] = Look(_PALETTE[index], dashes, _MARKERS[index % len(_MARKERS)])
     return found
 
 
