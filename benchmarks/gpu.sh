@@ -40,7 +40,8 @@ if [ "$device" = cuda ]; then
 fi
 part predicted 150 "$python" benchmarks/predicted.py --device "$device" --json "$out/predicted.json" ${SMALL:+--quick}
 part decode 150 "$python" -m attnres_cli bench decode --recipe small --device "$device" --format json "${small[@]}"
-rm -rf "$out"/workers?.db*
+sed -n '/^{/,$p' "$out/decode.log" >"$out/decode.json" # what it says first went to the log too
+rm -rf "$out"/workers?.{db*,runs}
 for n in 1 2 4; do # eight runs of quick on one GPU: what the plan's own number of workers rests on
   part "workers$n" 240 "$python" -m attnres_cli ablate standard attnres --seeds 4 --workers "$n" \
     --device "$device" --study "$out/workers$n.db" "${small[@]}"
