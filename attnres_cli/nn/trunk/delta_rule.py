@@ -32,7 +32,9 @@ from torch import Tensor, nn
 from attnres_cli.nn.depthmix.scoring import no_autocast
 
 CHUNK = 16
-"""Of 8, 16, 32 and 64 tokens the fastest on a CPU, for K from 16 to 64."""
+"""Tokens at once. Forward and backward of kimi-tiny's shape (B 16, T 64, H 2, K 32) on a core of an
+AMD EPYC: 6.8 ms, 7.5 by 8, 8.5 by 32, 14 by 64; of (1, 1024, 2, 128) 39, and 48, 42, 57.
+"""
 
 _UNROLLED = 16
 """Most chunks whose loop is left to a compiler, which writes it out."""
