@@ -1,0 +1,138 @@
+"""What `attnres report` shows of a study: printed, written or drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TextIO
+
+from attnres_cli.cli.options import Format
+from attnres_cli.config import address
+from attnres_cli.console import note, say
+from attnres_cli.errors import UsageError
+from attnres_cli.lab.held import Held
+from attnres_cli.records.search_records import Search
+from attnres_cli.report import formats
+from attnres_cli.store.store import Store
+from attnres_cli.verdict.chapter import Chapter, split
+from attnres_cli.verdict.ladder import Ladder
+from attnres_cli.verdict.optima import Finding, find
+from attnres_cli.verdict.select import Choice
+
+_OTHERS = 3  # recipes that a report names besides its own
+
+
+def show_sides(
+    held: Held, recipes: Sequence[str], codes: Sequence[str], form: Format, out: TextIO
+) -> None:
+    """Print or write two recipes side by side. Raises UsageError where more are named."""
+    from attnres_cli.report import sides
+
+    if len(recipes) > 2:
+        raise UsageError(f"--recipe takes one or two recipes, got {len(recipes)}")
+    report = sides.report_of(*held.sides(recipes, codes))
+    if form is Format.HTML:
+        out.write(sides.to_html(report, address.parted(held.study)[0]))
+    else:
+        formats.show(report, form, out)
+
+
+def show_tasks(held: Held, chosen: Choice, form: Format, out: TextIO) -> None:
+    """Print or write what tasks say of the arms of a recipe."""
+    from attnres_cli.report import downstream
+
+    report = downstream.report_of(held.downstream(chosen))
+    if form is Format.HTML:
+        out.write(downstream.to_html(report, address.parted(held.study)[0]))
+    else:
+        formats.show(report, form, out)
+
+
+def show_search(
+    search: Search, store: Store, study: str, form: Format, figures: str | None, out: TextIO
+) -> None:
+    """Print, write or draw a search."""
+    from attnres_cli.report.search import report_of
+
+    finding = find(search, store.runs(curves=False))
+    if figures is not None:
+        _draw(figures, findings=[finding])
+    if form is Format.HTML:
+        from attnres_cli.report.search_page import to_html
+
+        out.write(to_html([finding], store.recipe, study))
+    else:
+        formats.show(report_of(finding, store.recipe, study), form, out)
+
+
+def say_others(found: Sequence[str]) -> None:
+    """What else could be reported, a line each, which fits a terminal."""
+    for each in found[:_OTHERS]:
+        note(f"also in the study: --recipe {each}")
+    if len(found) > _OTHERS:
+        note(f"and {len(found) - _OTHERS} recipes more, which a page names (--format html)")
+
+
+def show_comparisons(
+    held: Held,
+    shown: Sequence[Choice],
+    searches: Sequence[Search],
+    form: Format,
+    figures: str | None,
+    against: str | None,
+    out: TextIO,
+) -> None:
+    """Print, write or draw the comparisons of one recipe or of several."""
+    from attnres_cli.report.against import report_of as beside_paper
+    from attnres_cli.report.answer import unanswerable
+    from attnres_cli.report.comparison import report_of
+
+    is_page = form is Format.HTML
+    whole = figures is not None or (is_page and against is None)
+    chapters = [each for chosen in shown for each in held.chapters(chosen, whole=whole)]
+    comparisons = [chapter.comparison for chapter in chapters]
+    if form is Format.CSV and (why := unanswerable(comparisons[0])):
+        say(why)  # lines of numbers do not
+    ladders = held.ladders(shown) if whole else []
+    runs = held.store.runs(curves=False) if whole and searches else []
+    findings = [find(search, runs) for search in searches] if whole else []
+    if figures is not None:
+        _draw(figures, split(chapters)[0], ladders, findings)
+    if is_page:
+        from attnres_cli.report import page
+
+        if against is not None:
+            out.write(page.paper_page(chapters))
+        else:
+            out.write(page.to_html(chapters, ladders, findings, held.store.recipe))
+    elif against is not None:
+        formats.show(beside_paper(comparisons), form, out)
+    else:
+        formats.show(report_of(comparisons), form, out)
+
+
+def show_ladder(found: Ladder, study: str, form: Format, figures: str | None, out: TextIO) -> None:
+    """Print, write or draw what the sizes of a recipe say together."""
+    if figures is not None:
+        _draw(figures, ladders=[found])
+    if form is Format.HTML:
+        from attnres_cli.report.page import scaling_page
+
+        out.write(scaling_page(found, address.parted(study)[0]))
+    else:
+        from attnres_cli.report import scaling
+
+        formats.show(scaling.report_of(found), form, out)
+
+
+def _draw(
+    where: str,
+    chapters: Sequence[Chapter] = (),
+    ladders: Sequence[Ladder] = (),
+    findings: Sequence[Finding] = (),
+) -> None:
+    """Draw all figures of these into files, and say which."""
+    from attnres_cli.report.files import save_figures
+
+    paths = save_figures(where, chapters, ladders, findings)
+    names = ", ".join(path.name for path in paths)
+    note(f"figures in {paths[0].parent}: {names}" if paths else "no figures: no run has ended")
