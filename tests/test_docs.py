@@ -142,6 +142,8 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         os.sched_setaffinity(0, {sorted(cores)[-1]})  # a thread for each worker, which all inherit
         try:
             assert ended("ablate", "standard", "attnres", *TINY, "--seeds", "2") == 0
+            kept = ("--format", "json", "--output", "theirs.json")
+            assert ended("report", *kept) == 0
             held = Store.open("attnres.db", create=True)
             for run in held.runs():
                 held.keep_items(answers(run, "quiz"))

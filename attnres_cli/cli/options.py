@@ -15,6 +15,7 @@ from attnres_cli.errors import UsageError, unknown
 
 _TEXT = "<str>"
 _MOST_SEEDS = 1000
+PAPER = "paper"  # of --against
 MOST_ID = 2**31 - 1  # of a run: of a column of a database
 MOST_WORKERS = 1024  # of one command; a study on a server takes any number of commands
 _FIRST_TUNING_SEED = 1_000_000  # as in run.py, which takes pydantic to import

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated, TextIO
 
 import typer
 
-from attnres_cli.cli.options import Baseline, Format, Margin, Plugins, Study, one_of, word
+from attnres_cli.cli.options import PAPER, Baseline, Format, Margin, Plugins, Study, one_of
 from attnres_cli.config import address, complete
 from attnres_cli.console import say
-from attnres_cli.errors import AwayError, StudyError, UsageError
+from attnres_cli.errors import AwayError, StudyError, UsageError, unknown
 
 if TYPE_CHECKING:
     from attnres_cli.records.run import RunRecord
@@ -45,8 +45,23 @@ Figures = Annotated[
         show_default=False,
     ),
 ]
+
+
+def _read_against(text: str) -> str:
+    if text != PAPER and not text.endswith(".json"):
+        raise UsageError(unknown("--against", text, [PAPER, "FILE.json"]))
+    return text
+
+
 Against = Annotated[
-    str | None, word("--against", "paper: its numbers beside yours, in the same format.", ["paper"])
+    str | None,
+    typer.Option(
+        "--against",
+        help="paper: its numbers beside yours; FILE.json: those of a report kept by --format json.",
+        parser=_read_against,
+        metavar="<str>",
+        show_default=False,
+    ),
 ]
 Scaling = Annotated[
     bool,

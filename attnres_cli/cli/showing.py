@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TextIO
 
-from attnres_cli.cli.options import Format
+from attnres_cli.cli.options import PAPER, Format
 from attnres_cli.config import address
 from attnres_cli.console import note, say
 from attnres_cli.errors import UsageError
@@ -82,6 +82,7 @@ def show_comparisons(
     out: TextIO,
 ) -> None:
     """Print, write or draw the comparisons of one recipe or of several."""
+    from attnres_cli.report import other_table
     from attnres_cli.report.against import report_of as beside_paper
     from attnres_cli.report.answer import unanswerable
     from attnres_cli.report.comparison import report_of
@@ -97,7 +98,13 @@ def show_comparisons(
     findings = [find(search, runs) for search in searches] if whole else []
     if figures is not None:
         _draw(figures, split(chapters)[0], ladders, findings)
-    if is_page:
+    if against is not None and against != PAPER:
+        report = other_table.report_of(against, comparisons)
+        if is_page:
+            out.write(other_table.to_html(report, address.parted(held.study)[0]))
+        else:
+            formats.show(report, form, out)
+    elif is_page:
         from attnres_cli.report import page
 
         if against is not None:
