@@ -12,7 +12,8 @@ from attnres_cli.lab.comparing import Ablation, Request, ablation
 from attnres_cli.lab.experiment import Place
 from attnres_cli.lab.grid import canonical, resolve
 from attnres_cli.records.preregister import Registration, read
-from attnres_cli.report.plans import plan_of
+from attnres_cli.records.run import Identity
+from attnres_cli.report.plans import Step, in_all, plan_of, summed
 from attnres_cli.report.progress import OnStderr
 from attnres_cli.report.table import Report
 from attnres_cli.store.store import Store
@@ -89,17 +90,35 @@ def fix(name: str, study: str) -> list[tuple[Registration, Recipe]]:
 
 
 def foreseen(parts: Sequence[Part]) -> list[Report]:
-    """The plans of all parts."""
-    found = []
+    """The plans of all parts, each of what those before it leave to train, and what all take."""
+    found: list[Report] = []
+    steps: list[list[Step]] = []
+    before: frozenset[Identity] = frozenset()
     for part in parts:
-        plans = list(part.ablation().foreseen())
-        found += [plan_of(plan, title) for plan, title in plans]
+        plans = [
+            (replace(plan, done=plan.done | before), title)
+            for plan, title in part.ablation().foreseen()
+        ]
+        for plan, title in plans:
+            found.append(plan_of(plan, title))
+            before |= {plan.spec(arm, seed).identity for arm, seed in plan.missing}
+        steps.append(
+            [
+                Step(title or "the recipe's learning rates", len(plan.missing), plan.seconds)
+                for plan, title in plans
+            ]
+        )
         if len(plans) == 2:  # the learning rates are not known before they are tuned
-            first, _ = plans[0]
-            runs = plural(len(first.arms) * len(first.seeds), "run")
-            then = f"then {runs} at most, each arm at the rate chosen for it"
-            found[-1] = replace(found[-1], notes=[*found[-1].notes, then])
-    return found
+            then = replace(plans[0][0], done=frozenset(), begun={})
+            runs = plural(len(then.missing), "run")
+            last = f"then {runs} at most, each arm at the rate chosen for it"
+            found[-1] = replace(found[-1], notes=[*found[-1].notes, last])
+            steps[-1].append(Step("each arm at the rate chosen", len(then.missing), then.seconds))
+    if len(parts) > 1:
+        rows = [summed(part.title, mine) for part, mine in zip(parts, steps, strict=True)]
+    else:
+        rows = steps[0]
+    return found if len(rows) == 1 else [*found, in_all(rows)]
 
 
 def trained(parts: Sequence[Part]) -> tuple[list[Comparison], int]:

@@ -160,7 +160,7 @@ class Plan:
     @property
     def seconds(self) -> float | None:
         """Predicted wall time of the missing runs, one compilation per arm; None if untimed."""
-        free_at = [_START_S] * len(self.devices)
+        free_at = [_START_S if self.missing else 0.0] * len(self.devices)
         to_compile = {arm.variant for arm in self.arms if self.settings.compiled}
         for arm, seed in self.missing:
             if arm.step_s is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from attnres_cli.config.recipe import Recipe
@@ -49,6 +49,41 @@ def plan_of(plan: Plan, title: str = "") -> Report:
         warnings=[f"warning: {doubt}" for doubt in _doubts(plan)],
         notes=_lines(plan),
         document=_document(plan, title) | {"arms": records},
+        fields=list(records[0]),
+        records=records,
+    )
+
+
+@dataclass(frozen=True)
+class Step:
+    """One of several plans that are carried out in turn; `seconds` is None where not predicted."""
+
+    title: str
+    to_train: int
+    seconds: float | None
+
+
+def summed(title: str, steps: Sequence[Step]) -> Step:
+    """Several as one; not predicted where one is not."""
+    known = [step.seconds for step in steps if step.seconds is not None]
+    seconds = sum(known) if len(known) == len(steps) else None
+    return Step(title, sum(step.to_train for step in steps), seconds)
+
+
+def in_all(steps: Sequence[Step]) -> Report:
+    """What several plans take, one after the other."""
+    whole = summed("all", steps)
+    times = ["-" if step.seconds is None else duration(step.seconds) for step in (*steps, whole)]
+    rows = [
+        [step.title, str(step.to_train), time]
+        for step, time in zip((*steps, whole), times, strict=True)
+    ]
+    columns = (Column("plan", "text"), Column("to train"), Column("predicted time"))
+    records = [asdict(step) for step in steps]
+    return Report(
+        "all plans, one after the other",
+        [Table("", columns, rows)],
+        document={"plans": records, "to_train": whole.to_train, "seconds": whole.seconds},
         fields=list(records[0]),
         records=records,
     )

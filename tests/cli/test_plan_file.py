@@ -74,8 +74,22 @@ def test_a_dry_run_plans_all_and_fixes_nothing(folder: Path, capsys):
 
     assert code == 0
     assert out.count("predicted time") >= 4
+    assert "all plans, one after the other" in out
     assert "part 4 of 4" in err
     assert not (folder / "attnres.db").exists()
+
+
+def test_a_dry_run_sums_what_all_parts_train_and_take(capsys):
+    attnres(capsys, "ablate", "--plan", "plan.yaml", "--in-process", "--format", "json")
+    typed = ("ablate", "--plan", "plan.yaml", "--dry-run", "--format", "json")
+    none_left = json.loads(attnres(capsys, *typed)[1])["more"][-1]
+    all_left = json.loads(attnres(capsys, *typed, "--study", "new.db")[1])["more"][-1]
+    trained = len(Store.open("attnres.db", create=False).runs())
+
+    assert (none_left["to_train"], none_left["seconds"]) == (0, 0)
+    assert all_left["to_train"] == trained  # none is counted in two parts
+    assert [each["to_train"] for each in all_left["plans"]] == [10, 10, 40, 5]
+    assert all_left["seconds"] == pytest.approx(sum(x["seconds"] for x in all_left["plans"]))
 
 
 def test_a_plan_is_fixed_then_trained_and_its_tables_say_so(capsys):
