@@ -139,7 +139,7 @@ def report(
         _refuse(of_losses | {"--scaling": scaling}, "is of losses, --downstream of tasks")
         showing.show_tasks(held, held.choose(*asked), form, out)
     elif scaling:
-        showing.show_ladder(held.ladder(held.choose(*asked)), study, form, figures, out)
+        showing.show_ladders(held.ladders(held.choose(*asked)), study, form, figures, out)
     elif form is Format.HTML and against is None:
         showing.show_comparisons(held, held.every(*asked), others, form, figures, against, out)
     else:

@@ -93,7 +93,7 @@ def show_comparisons(
     comparisons = [chapter.comparison for chapter in chapters]
     if form is Format.CSV and (why := unanswerable(comparisons[0])):
         say(why)  # lines of numbers do not
-    ladders = held.ladders(shown) if whole else []
+    ladders = held.every_ladder(shown) if whole else []
     runs = held.store.runs(curves=False) if whole and searches else []
     findings = [find(search, runs) for search in searches] if whole else []
     if figures is not None:
@@ -117,10 +117,12 @@ def show_comparisons(
         formats.show(report_of(comparisons), form, out)
 
 
-def show_ladder(found: Ladder, study: str, form: Format, figures: str | None, out: TextIO) -> None:
-    """Print, write or draw what the sizes of a recipe say together."""
+def show_ladders(
+    found: Sequence[Ladder], study: str, form: Format, figures: str | None, out: TextIO
+) -> None:
+    """Print, write or draw what the sizes of a recipe say together, on each of its terms."""
     if figures is not None:
-        _draw(figures, ladders=[found])
+        _draw(figures, ladders=found)
     if form is Format.HTML:
         from attnres_cli.report.page import scaling_page
 

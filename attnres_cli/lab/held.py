@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from attnres_cli.config.margin import nats
 from attnres_cli.config.recipe import Recipe
 from attnres_cli.errors import AttnresError, StudyError, UsageError, unknown
+from attnres_cli.records.comparison_terms import Terms
 from attnres_cli.records.run import RunRecord
 from attnres_cli.records.search_records import is_searched
 from attnres_cli.store.store import Store
@@ -109,12 +110,6 @@ class Held:
         arms = tuple(arm for arm in comparison.arms if arm.variant in names)
         return replace(comparison, arms=arms, n_hidden=len(comparison.arms) - len(arms))
 
-    def _of_name(self, chosen: Choice) -> list[RunRecord]:
-        """The runs under all recipes of its name, on its data and by its code."""
-        alike = (chosen.records[-1].recipe, chosen.fingerprint)
-        runs = [run for run in comparable(self.records) if (run.recipe, run.fingerprint) == alike]
-        return of_one_code(runs, {shown(run) for run in chosen.records})[0]
-
     def _canonical(self, spec: str, digest: str) -> str:
         from attnres_cli.lab.grid import canonical  # with torch, which reports need only for this
 
@@ -141,10 +136,13 @@ class Held:
 
     def comparisons(self, chosen: Choice) -> list[Comparison]:
         """The comparisons under a recipe, the preregistered one first."""
+        return [self._only(one, chosen) for one in self._compared(chosen)]
+
+    def _compared(self, chosen: Choice) -> list[Comparison]:
+        """The same, of all rows."""
         data = self.store.data(chosen.fingerprint)
         rules = self._rules(chosen)
-        found = compared(chosen, self.records, data, self._own, self._registrations, rules)
-        return [self._only(one, chosen) for one in found]
+        return compared(chosen, self.records, data, self._own, self._registrations, rules)
 
     def downstream(self, chosen: Choice) -> list[Downstream]:
         """What tasks say beside each comparison under a recipe. Raises StudyError where no run of
@@ -186,27 +184,53 @@ class Held:
         held = replace(held, records=tuple(curved.get(run.id, run) for run in held.records))
         return replace(chapter, comparison=held, probes=last, recipes=recipes)
 
-    def ladder(self, chosen: Choice) -> Ladder:
-        """All sizes of a recipe's name by one code. Raises StudyError where there is but one."""
-        name, data = chosen.records[-1].recipe, self.store.data(chosen.fingerprint)
-        recipe_of, records = self.recipe, self._of_name(chosen)
-        sizes = ladder(records, name, data, chosen.baseline, recipe_of, self._own)
-        kept = [self._only(rung.comparison, chosen) for rung in sizes.rungs]
+    def ladders(self, chosen: Choice) -> list[Ladder]:
+        """All sizes of a recipe's name on its data by its code, on each of the terms that two or
+        more have. Raises StudyError where there is but one.
+        """
+        name, codes = chosen.records[-1].recipe, {shown(run) for run in chosen.records}
+        asked = (name, chosen.baseline, self._canonical, self._own, codes)
+        sizes: dict[Terms, list[Rung]] = {}
+        for one in every(chosen, self.records, *asked):
+            if one.fingerprint == chosen.fingerprint and {shown(r) for r in one.records} & codes:
+                recipe = self.recipe(one.recipe_digest)
+                for terms, comparison in self._on_all_terms(one).items():
+                    sizes.setdefault(terms, []).append(Rung(recipe, comparison))
+        found, errors = [], []
+        for rungs in sizes.values():
+            try:
+                found.append(self._told(ladder(rungs), chosen))
+            except StudyError as error:  # on these terms one size
+                errors.append(error)
+        if not found:
+            raise errors[0]
+        return found
+
+    def _on_all_terms(self, chosen: Choice) -> dict[Terms, Comparison]:
+        """The first comparison on each of the terms, rates by design for the shared rate's."""
+        found: dict[Terms, Comparison] = {}
+        for one in self._compared(chosen):
+            found.setdefault(replace(one.terms, by_design=False), one)
+        return found
+
+    def _told(self, found: Ladder, chosen: Choice) -> Ladder:
+        """The ladder with the rows that were asked for, of laws that were fitted to all."""
+        kept = [self._only(rung.comparison, chosen) for rung in found.rungs]
         names = {arm.variant for one in kept for arm in one.arms}
         return replace(
-            sizes,
-            rungs=tuple(map(Rung, [rung.recipe for rung in sizes.rungs], kept)),
-            arms=tuple(arm for arm in sizes.arms if arm.variant in names),
+            found,
+            rungs=tuple(map(Rung, [rung.recipe for rung in found.rungs], kept)),
+            arms=tuple(arm for arm in found.arms if arm.variant in names),
             registered=EXPLORATORY if self._registrations else "",
         )
 
-    def ladders(self, shown: Sequence[Choice]) -> list[Ladder]:
+    def every_ladder(self, shown: Sequence[Choice]) -> list[Ladder]:
         """Of each recipe's name and data, what its sizes say together, if it has several."""
         found = []
         keys = {(chosen.records[-1].recipe, chosen.fingerprint): chosen for chosen in shown}
         for chosen in reversed(keys.values()):
             try:
-                found.append(self.ladder(chosen))
+                found += self.ladders(chosen)
             except StudyError:  # one size
                 continue
         return found

@@ -129,14 +129,16 @@ def over_sizes(found: Ladder) -> str:
     baseline = found.rungs[0].comparison.baseline
     arms = found.arms
     worth = [f"{arm.variant} {multiplier_text(arm.worth)}" for arm in arms if arm.worth]
-    if not worth:
-        return f"No arm has a multiplier of {baseline}'s compute; the notes below say why."
     n = len(found.rungs)
     points = ", by lines through two points" if n == 2 else " [95 % over sizes]"
-    parts = [
-        f"At the largest size {baseline} needs this many times an arm's compute to reach its loss"
-        f"{points}: {listed(worth)}."
-    ]
+    parts = []
+    if worth:
+        parts.append(
+            f"At the largest size {baseline} needs this many times an arm's compute to reach its "
+            f"loss{points}: {listed(worth)}."
+        )
+    elif found.has_laws:
+        parts.append(f"No arm has a multiplier of {baseline}'s compute; the notes below say why.")
     trends = [
         f"{arm.variant} {interval(arm.trend.mean, arm.trend.ci95, '+.4f')}"
         for arm in arms
@@ -144,7 +146,7 @@ def over_sizes(found: Ladder) -> str:
     ]
     if trends:
         parts.append(f"Per doubling of layers the difference changes by: {listed(trends)}.")
-    return " ".join(parts)
+    return " ".join(parts) or "Each size is an answer of its own; the table below has them."
 
 
 def multiplier_text(found: Multiplier | None) -> str:

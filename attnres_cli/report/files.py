@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from attnres_cli.errors import UsageError
 from attnres_cli.files import slug
+from attnres_cli.records.comparison_terms import Terms
 from attnres_cli.verdict import labels
 from attnres_cli.verdict.chapter import Chapter
 from attnres_cli.verdict.ladder import Ladder
@@ -71,11 +72,11 @@ def save_figures(
         comparison = chapter.comparison
         named = [f"{comparison.recipe}-{comparison.recipe_digest}"] if len(recipes) > 1 else []
         if len(recipes) < len(chapters):
-            named.append(labels.name(comparison.terms).replace(", ", "-").replace(" ", "-"))
+            named.append(_slug_of(comparison.terms))
         _add(drawn, named, drawings(chapter))
     for found in ladders:
-        named = [found.rungs[0].comparison.recipe] if len(ladders) > 1 else []
-        _add(drawn, named, [of_sizes(found)])
+        recipe, terms = found.rungs[0].comparison.recipe, _slug_of(found.terms)
+        _add(drawn, [recipe, terms] if len(ladders) > 1 else [], of_sizes(found))
     for finding in findings:
         named = [finding.search.name] if len(findings) > 1 else []
         _add(drawn, ["search", *named], of_search(finding))
@@ -83,6 +84,10 @@ def save_figures(
     for path, drawing in zip(paths, drawn.values(), strict=True):
         write(path, picture(drawing, suffix), "--figures")
     return paths
+
+
+def _slug_of(terms: Terms) -> str:
+    return labels.name(terms).replace(", ", "-").replace(" ", "-")
 
 
 def _add(drawn: dict[str, Drawing], named: Sequence[str], drawings: Sequence[Drawing]) -> None:

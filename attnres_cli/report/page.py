@@ -158,24 +158,25 @@ def _commands(chapter: Chapter) -> Table:
 
 
 def _sizes(found: Ladder, name: str) -> Section:
-    """A ladder: its figure, what each arm is worth, the sizes, notes."""
-    report = scaling.report_of(found)
-    sizes, worth = report.tables
+    """A ladder: its figures, the differences and what each arm is worth, the sizes, notes."""
+    report = scaling.report_of([found])
+    sizes, differences, *worth = report.shown
     document = report.document
     parts = [
-        Part("Figure", figures=[of_sizes(found)]),
-        Part("Fits", tables=[worth], notes=report.notes),
+        Part("Figures", figures=of_sizes(found)),
+        Part("Over the sizes", tables=[differences, *worth], notes=report.notes),
         Part("The sizes", tables=[sizes]),
     ]
     told = document["answer"], True, document["qualified"]
     return Section(capital(report.title), name, parts, *told)
 
 
-def scaling_page(found: Ladder, study_name: str) -> str:
-    """A page about a ladder alone."""
-    baseline = found.rungs[0].comparison.baseline
+def scaling_page(ladders: Sequence[Ladder], study_name: str) -> str:
+    """A page about the ladders of one recipe alone."""
+    baseline = ladders[0].rungs[0].comparison.baseline
     heading = f"What is a residual connection worth in the compute of {baseline}?"
-    return page(f"attnres: {scaling.title(found)}", heading, [_sizes(found, "s1")], study_name)
+    sections = [_sizes(found, f"s{n}") for n, found in enumerate(ladders, 1)]
+    return page(f"attnres: {scaling.title(ladders[0])}", heading, sections, study_name)
 
 
 def beside_paper(chapters: Sequence[Chapter], titles: Sequence[str]) -> Section:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
 from attnres_cli.report.answer import multiplier_text, over_sizes
-from attnres_cli.report.table import Column, Report, Table, but, flat, listed
+from attnres_cli.report.comparison import difference_text
+from attnres_cli.report.facts import UNIT
+from attnres_cli.report.table import Column, Report, Table, but, flat, joined, listed
 from attnres_cli.verdict import labels
 from attnres_cli.verdict.chapter import differing
 from attnres_cli.verdict.format import interval, plural
@@ -19,24 +22,35 @@ _SIZES = (
 )
 _ARMS = (
     Column("variant", "code"),
-    *map(Column, ("multiplier [95 %]", "one size left out", "A", "alpha", "trend")),
+    *map(Column, ("multiplier [95 %]", "one size left out", "A", "alpha")),
 )
 
 
-def report_of(found: Ladder) -> Report:
-    """The sizes with the baseline's losses, and what each arm is worth."""
+def report_of(ladders: Sequence[Ladder]) -> Report:
+    """Of the ladder on each of the terms: sizes with the baseline's losses, the differences at
+    each, and what each arm is worth.
+    """
+    return joined([_one(found) for found in ladders])
+
+
+def _one(found: Ladder) -> Report:
     baseline = found.rungs[0].comparison.baseline
-    sizes = f"the sizes, and the loss of {baseline}"
-    arms = f"what each arm is worth in the compute of {baseline}"
     document = _document(found)
     more = {"n_sizes": len(found.rungs), "qualified": "; ".join(document["qualified"])}
+    worth = f"what each arm is worth in the compute of {baseline}"
+    tables = [
+        Table(
+            f"the sizes, and the loss of {baseline}",
+            _SIZES,
+            [_size_cells(rung) for rung in found.rungs],
+        ),
+        _differences(found),
+        Table(worth, _ARMS, [_arm_cells(arm) for arm in found.arms if arm.law]),
+    ]
     return Report(
         title=title(found),
         text=[document["answer"], *but(document["qualified"])],
-        tables=[
-            Table(sizes, _SIZES, [_size_cells(rung) for rung in found.rungs]),
-            Table(arms, _ARMS, [_arm_cells(arm) for arm in found.arms]),
-        ],
+        tables=tables,
         notes=notes(found),
         document=document,
         fields=_FIELDS,
@@ -44,6 +58,7 @@ def report_of(found: Ladder) -> Report:
             flat(document | arm | more | {"registered": found.registered}, _FIELDS)
             for arm in document["arms"]
         ],
+        more=(),
     )
 
 
@@ -54,7 +69,25 @@ def _size_cells(rung: Rung) -> list[str]:
     return [rung.recipe.digest, *sizes, flops, f"{rung.mean(base):.4f}"]
 
 
+def _differences(found: Ladder) -> Table:
+    """Every arm at every size, with the interval of that size's verdict table."""
+    baseline = found.rungs[0].comparison.baseline
+    columns = [Column("variant", "code"), *map(Column, found.size_names)]
+    columns += [Column("per doubling of layers")] * any(arm.trend for arm in found.arms)
+    rows = []
+    for arm in found.arms:
+        if arm.variant != baseline:
+            at = [rung.arm(arm.variant) for rung in found.rungs]
+            trend = arm.trend and interval(arm.trend.mean, arm.trend.ci95, "+.4f")
+            cells = ["-" if one is None else difference_text(one) for one in at]
+            rows.append(
+                [arm.variant, *cells, *([trend or "-"] if len(columns) > len(at) + 1 else [])]
+            )
+    return Table(f"difference from {baseline} at each size, {UNIT}", columns, rows)
+
+
 def _arm_cells(arm: Scaled) -> list[str]:
+    assert arm.law is not None
     left = arm.worth.left_out if arm.worth is not None else None
     return [
         arm.variant,
@@ -62,31 +95,22 @@ def _arm_cells(arm: Scaled) -> list[str]:
         f"{left[0]:.3f} to {left[1]:.3f}" if left else "-",
         f"{arm.law.a:.4g}",
         f"{arm.law.alpha:.4f}",
-        "-" if arm.trend is None else interval(arm.trend.mean, arm.trend.ci95, "+.4f"),
     ]
 
 
 def notes(found: Ladder) -> list[str]:
     """What the numbers are, what they rest on, and what was left out."""
-    first, n = found.rungs[0], len(found.rungs)
-    law, has_floor = found.arms[0].law, found.arms[0].plain is not None
-    form = "L = E + A C^-alpha" if has_floor else "L = A C^-alpha"
     lines = [
-        f"{form} by least squares in logs of each arm's mean losses over {n} sizes, C in "
-        "PFLOP/s-days of training, by count"
-        + (f"; one E for all arms, {law.floor:.4f}" if has_floor else "")
-        + (": through two points, so that nothing checks it" if n == 2 else ""),
-        f"multiplier: how much more compute {first.comparison.baseline} takes to the arm's loss at "
-        "the largest size",
-        *_of_intervals(found),
+        *(_of_laws(found) if found.has_laws else []),
+        "difference: with the interval of that size's verdict table, for its arms together",
     ]
     names = differing([rung.recipe for rung in found.rungs])
     lines.append(f"what differs between the sizes: {', '.join(names)}")
     lines += dict.fromkeys(labels.whose_rates(rung.comparison.terms) for rung in found.rungs)
     if any(arm.trend for arm in found.arms):
         lines.append(
-            "trend: change of the difference per doubling of layers, mean over seeds [95 %]; "
-            "whatever else differs between the sizes is in it"
+            "per doubling of layers: change of the difference, mean over seeds [95 %], each arm "
+            "for itself; whatever else differs between the sizes is in it"
         )
     for arm in found.arms:
         if arm.plain is not None:
@@ -97,6 +121,23 @@ def notes(found: Ladder) -> list[str]:
         named = ", ".join(arm.variant for arm in found.arms if arm.reason == reason)
         lines.append(f"no multiplier of {named}: {reason}")
     return lines
+
+
+def _of_laws(found: Ladder) -> list[str]:
+    """What was fitted, and what rests on it."""
+    first, n = found.rungs[0], len(found.rungs)
+    law, has_floor = found.arms[0].law, found.arms[0].plain is not None
+    assert law is not None
+    form = "L = E + A C^-alpha" if has_floor else "L = A C^-alpha"
+    return [
+        f"{form} by least squares in logs of each arm's mean losses over {n} sizes, C in "
+        "PFLOP/s-days of training, by count"
+        + (f"; one E for all arms, {law.floor:.4f}" if has_floor else "")
+        + (": through two points, so that nothing checks it" if n == 2 else ""),
+        f"multiplier: how much more compute {first.comparison.baseline} takes to the arm's loss at "
+        "the largest size",
+        *_of_intervals(found),
+    ]
 
 
 def qualified(found: Ladder) -> list[str]:
@@ -124,10 +165,15 @@ def _of_intervals(found: Ladder) -> list[str]:
 
 
 def title(found: Ladder) -> str:
-    """`scaling of recipe grown, 4 sizes, never pooled`, with its label where it has one."""
+    """`scaling of recipe grown, 4 sizes, never pooled`, with its terms and its label where it has
+    such.
+    """
     comparison = found.rungs[0].comparison
     label = f" [{found.registered}]" if found.registered else ""
-    return f"scaling of recipe {comparison.recipe}, {len(found.rungs)} sizes, never pooled{label}"
+    own = "".join(f", {part}" for part in labels.parts(comparison.terms))
+    return (
+        f"scaling of recipe {comparison.recipe}, {len(found.rungs)} sizes{own}, never pooled{label}"
+    )
 
 
 def _document(found: Ladder) -> dict[str, Any]:
@@ -138,7 +184,14 @@ def _document(found: Ladder) -> dict[str, Any]:
             "n_layers": rung.recipe.model.n_layers,
             "d_model": rung.recipe.model.d_model,
             "arms": {
-                arm.variant: {"compute": compute(arm), "tokens": arm.tokens, "mean": rung.mean(arm)}
+                arm.variant: {
+                    "compute": compute(arm),
+                    "tokens": arm.tokens,
+                    "mean": rung.mean(arm),
+                    "difference": arm.difference and arm.difference.mean,
+                    "interval": arm.interval,
+                    "verdict": arm.verdict,
+                }
                 for arm in rung.comparison.arms
                 if arm.is_sound
             },
@@ -146,12 +199,16 @@ def _document(found: Ladder) -> dict[str, Any]:
         for rung in found.rungs
     ]
     told = {"answer": over_sizes(found), "qualified": qualified(found)}
-    head = (
+    head: dict[str, Any] = (
         {"title": title(found)}
         | told
         | {"recipe": comparison.recipe, "baseline": comparison.baseline}
     )
-    head |= {"fingerprint": comparison.data.fingerprint, "compute_unit": "PFLOP/s-days"}
+    head |= {
+        "terms": asdict(found.terms),
+        "fingerprint": comparison.data.fingerprint,
+        "compute_unit": "PFLOP/s-days",
+    }
     arms = [asdict(arm) for arm in found.arms]
     return head | {"rungs": rungs, "arms": arms, "notes": notes(found)}
 

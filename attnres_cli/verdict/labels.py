@@ -24,15 +24,21 @@ def name(terms: Terms) -> str:
 
 def title(comparison: Comparison) -> str:
     """`recipe quick, the same for every arm`, or what each arm has of its own instead."""
-    terms, parts = comparison.terms, [f"recipe {comparison.recipe}"]
-    if terms.match != "tokens":
-        parts.append(f"each arm of {terms.baseline}'s {_MATCHED[terms.match]}")
-    if terms.is_tuned:
-        parts.append("each arm at its own tuned learning rate")
-    if terms.by_design:
-        parts.append("each arm at the recipe's learning rate for it")
-    named = ", ".join(parts if len(parts) > 1 else [*parts, "the same for every arm"])
+    own = parts(comparison.terms) or ["the same for every arm"]
+    named = ", ".join([f"recipe {comparison.recipe}", *own])
     return f"{named} [{comparison.registered}]" if comparison.registered else named
+
+
+def parts(terms: Terms) -> list[str]:
+    """What each arm has of its own; nothing where one recipe is for all."""
+    found = []
+    if terms.match != "tokens":
+        found.append(f"each arm of {terms.baseline}'s {_MATCHED[terms.match]}")
+    if terms.is_tuned:
+        found.append("each arm at its own tuned learning rate")
+    if terms.by_design:
+        found.append("each arm at the recipe's learning rate for it")
+    return found
 
 
 def tokens(comparison: Comparison) -> str:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from attnres_cli.config.recipe import Recipe
 from attnres_cli.errors import StudyError
-from attnres_cli.records.comparison_terms import ArmRecipe, Terms
-from attnres_cli.records.run import DataDescription, RunRecord
+from attnres_cli.records.comparison_terms import Terms
 from attnres_cli.stats.pairs import Difference, mean_sd, paired
 from attnres_cli.stats.scaling import (
     FLOOR_SIZES,
@@ -21,11 +20,12 @@ from attnres_cli.stats.scaling import (
 )
 from attnres_cli.verdict.comparison import ArmResult, Comparison
 from attnres_cli.verdict.format import plural
-from attnres_cli.verdict.judge import compare
-from attnres_cli.verdict.select import comparable
 
 PFLOP_S_DAY = 8.64e19
 """The paper's unit of compute, in FLOPs."""
+
+LEAST_RANGE = 2.0
+"""Of the baseline's compute, from the smallest size to the largest, that a law is fitted over."""
 
 _TREND_DEPTHS = 3
 
@@ -59,7 +59,8 @@ class Scaled:
     """One arm over the rungs; compute in PFLOP/s-days, losses in nats per token.
 
     Attributes:
-        law: from four rungs up with a floor E that all arms share, below without.
+        law: from four rungs up with a floor E that all arms share, below without; None where the
+            rungs take nearly the same compute.
         worth: how much more compute the baseline takes to the arm's loss at the largest rung; None
             for the baseline, and where `reason` says why.
         plain: where `law` may have a floor, the fit without; `plain_worth` by it.
@@ -68,7 +69,7 @@ class Scaled:
     """
 
     variant: str
-    law: PowerLaw
+    law: PowerLaw | None = None
     worth: Multiplier | None = None
     plain: PowerLaw | None = None
     plain_worth: Multiplier | None = None
@@ -87,34 +88,45 @@ class Ladder:
     left_out: tuple[str, ...]
     registered: str = ""  # exploratory, where the study has preregistrations
 
+    @property
+    def terms(self) -> Terms:
+        """Those of every size; where only some have rates by design, of the first."""
+        return self.rungs[0].comparison.terms
+
+    @property
+    def size_names(self) -> list[str]:
+        """`8 layers` for each size; by width, tokens or digest where depths are not different."""
+        models = [rung.recipe.model for rung in self.rungs]
+        for numbers, unit in (
+            ([model.n_layers for model in models], "layers"),
+            ([model.d_model for model in models], "wide"),
+            ([rung.baseline.tokens for rung in self.rungs], "tokens"),
+        ):
+            if len(set(numbers)) == len(numbers):
+                return [f"{number:,} {unit}" for number in numbers]
+        return [rung.recipe.digest for rung in self.rungs]
+
+    @property
+    def has_laws(self) -> bool:
+        """Whether the sizes differ enough in compute for laws over it."""
+        return self.arms[0].law is not None
+
 
 def compute(arm: ArmResult) -> float:
     """Training FLOPs of a run, by count, in PFLOP/s-days."""
     return arm.flops_per_token * arm.tokens / PFLOP_S_DAY
 
 
-def ladder(
-    records: Sequence[RunRecord],
-    name: str,
-    facts: DataDescription,
-    baseline: str,
-    recipe_of: Callable[[str], Recipe],
-    own: Sequence[ArmRecipe] = (),
-) -> Ladder:
-    """The recipes of that name on those data, each compared by itself, and what they say together.
+def ladder(sizes: Sequence[Rung]) -> Ladder:
+    """Recipes of one name, each compared by itself on the same terms, and what they say together.
     Raises StudyError where fewer than two sizes have the baseline.
     """
-    by_digest: dict[str, list[RunRecord]] = {}
-    for run in comparable(records, own):
-        if run.recipe == name and run.fingerprint == facts.fingerprint:
-            by_digest.setdefault(run.recipe_digest, []).append(run)
+    baseline = sizes[0].comparison.baseline
     rungs: dict[float, Rung] = {}
     left_out = []
-    for digest, runs in by_digest.items():
-        recipe = recipe_of(digest)
-        terms = Terms(by_design=bool(recipe.rates))
-        rung = Rung(recipe, compare(runs, facts, baseline, terms))
-        if rung.arm(baseline) is None:
+    for rung in sizes:
+        digest = rung.recipe.digest
+        if rung.comparison.base is None or rung.arm(baseline) is None:
             left_out.append(f"recipe {digest}: no sound runs of {baseline}")
             continue
         at = compute(rung.baseline)
@@ -122,6 +134,7 @@ def ladder(
             left_out.append(f"recipe {rungs[at].recipe.digest}: {digest} has the same compute")
         rungs[at] = rung
     if len(rungs) < 2:
+        name = sizes[0].comparison.recipe
         raise StudyError(
             f"the study holds {plural(len(rungs), 'size')} of recipe {name} with runs of "
             f"{baseline}, scaling takes two or more: "
@@ -143,6 +156,16 @@ def _scaled(arms: Sequence[Sequence[ArmResult]], rungs: Sequence[Rung]) -> tuple
     """Each arm, given at every rung, the baseline first."""
     sizes = [[compute(arm) for arm in own] for own in arms]
     means = [[rung.mean(arm) for rung, arm in zip(rungs, own, strict=True)] for own in arms]
+    trends = [None, *(_trend(rungs, own, arms[0]) for own in arms[1:])]
+    if max(sizes[0]) < LEAST_RANGE * min(sizes[0]):
+        reason = (
+            f"{rungs[0].comparison.baseline} takes nearly the same compute at every size: a law "
+            f"over compute takes a range of {LEAST_RANGE:g}"
+        )
+        return tuple(
+            Scaled(own[0].variant, trend=trend, reason=reason if k else "")
+            for k, (own, trend) in enumerate(zip(arms, trends, strict=True))
+        )
     deep = len(rungs) >= FLOOR_SIZES
     laws = fit(sizes, means, shared_floor(sizes, means) if deep else 0.0)
     worths, reason = _worths(sizes, means, deep)
@@ -155,7 +178,7 @@ def _scaled(arms: Sequence[Sequence[ArmResult]], rungs: Sequence[Rung]) -> tuple
             worths[k],
             plain[k],
             plain_worths[k],
-            _trend(rungs, own, arms[0]) if k else None,
+            trends[k],
             reason if k else "",
         )
         for k, own in enumerate(arms)

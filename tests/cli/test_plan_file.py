@@ -107,6 +107,22 @@ def test_a_plan_is_fixed_then_trained_and_its_tables_say_so(capsys):
     assert terms == [("tokens", False)] * 3 + [("tokens", True), ("params", False)]
 
 
+def test_sizes_are_told_on_each_of_the_terms_that_they_have(folder: Path, capsys):
+    tuned = f"recipe: grown.yaml\narms: [attnres]\ntune_lr: true\n{FIXED}"
+    (folder / "tuned.yaml").write_text(tuned)
+    attnres(capsys, "ablate", "--plan", "tuned.yaml", "--in-process", "--format", "json")
+
+    code, out, _ = attnres(capsys, "report", "--scaling", "--format", "json")
+
+    shared = json.loads(out)
+    (own,) = shared["more"]
+    assert code == 0
+    assert [each["terms"]["is_tuned"] for each in (shared, own)] == [False, True]
+    assert [len(each["rungs"]) for each in (shared, own)] == [2, 2]
+    means = [[rung["arms"]["attnres"]["mean"] for rung in each["rungs"]] for each in (shared, own)]
+    assert means[0] != means[1]
+
+
 @pytest.mark.parametrize("name", plans(""))
 def test_plans_that_come_with_the_tool_can_be_read(name: str):
     assert read(name, canonical)

@@ -26,7 +26,7 @@ from attnres_cli.verdict import downstream as tasks
 from attnres_cli.verdict.chapter import Chapter
 from attnres_cli.verdict.comparison import Rules
 from attnres_cli.verdict.judge import compare
-from attnres_cli.verdict.ladder import ladder
+from attnres_cli.verdict.ladder import Rung, ladder
 from attnres_cli.verdict.power import analyse
 from attnres_cli.verdict.slope import Slope
 
@@ -76,7 +76,7 @@ def comparisons(records, make_arm, facts):
 @pytest.fixture
 def grown(make_arm, facts):
     """Four sizes; attnres is worth about 1.3 times its compute, mhc loses with depth."""
-    found, recipes = [], {}
+    sizes = []
     for n_layers, off in ((2, 0.001), (4, -0.002), (8, 0.0015), (16, -0.0005)):
         held = {
             "name": "grown",
@@ -85,13 +85,14 @@ def grown(make_arm, facts):
             "train": {"tokens": 384, "batch_size": 4, "eval_tokens": 256},
         }
         recipe = validate(held, "grown")
-        recipes[recipe.digest], flops = recipe, 10**9 * n_layers**2
+        found, flops = [], 10**9 * n_layers**2
         of = {"flops_per_token": flops, "recipe": ("grown", recipe.digest)}
         for variant, worth, more in (("standard", 1, 0), ("attnres", 1.3, 0), ("mhc", 1, 1e-3)):
             loss = 1.2 + 1.5 * (worth * flops) ** -0.05 + more * n_layers + off
             off_seed = 0.003 * worth + more * n_layers / 10
             found += make_arm(variant, loss + 0.004, loss - off_seed, loss + 0.001, **of)
-    return ladder(found, "grown", facts, "standard", recipes.__getitem__)
+        sizes.append(Rung(recipe, compare(found, facts, "standard")))
+    return ladder(sizes)
 
 
 @pytest.fixture
@@ -189,7 +190,7 @@ def test_the_page_of_tasks_is_whole(answered):
 
 
 def test_a_ladder_is_the_same_in_every_format(grown, subtests):
-    check_all("scaling", scaling.report_of(grown), subtests)
+    check_all("scaling", scaling.report_of([grown]), subtests)
 
 
 def test_a_power_analysis_is_the_same_in_every_format(records, make_run, facts, subtests):
@@ -242,7 +243,7 @@ def test_the_page_of_a_study_is_whole_and_every_name_on_it_is_text(
 
 
 def test_the_page_of_a_ladder_is_whole(grown):
-    check_page("scaling", page.scaling_page(grown, "my.db"))
+    check_page("scaling", page.scaling_page([grown], "my.db"))
 
 
 def test_the_page_beside_the_paper_is_whole(comparisons, records):

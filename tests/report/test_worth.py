@@ -11,11 +11,13 @@ from studies import fill
 
 from attnres_cli.config.recipe import Recipe, validate
 from attnres_cli.errors import StudyError
+from attnres_cli.lab.held import Held
 from attnres_cli.report.answer import multiplier_text
 from attnres_cli.report.figures.drawing import of_sizes
 from attnres_cli.report.scaling import notes
 from attnres_cli.stats.scaling import Multiplier, PowerLaw
-from attnres_cli.verdict.ladder import Ladder, compute, ladder
+from attnres_cli.store.store import Store
+from attnres_cli.verdict.ladder import Ladder, compute
 
 WORTH, TOKENS = 1.3, 10_000
 LAW = PowerLaw(1.5, 0.05, 0.0, 0.0)
@@ -64,8 +66,13 @@ def grow(
         values = {variant: values[variant] for variant in only}
         fast = {"flops_per_token": flops, "tokens": TOKENS}
         store = fill(study, sized(depth), values, **fast)
-    facts = store.data("0123456789abcdef")
-    return ladder(store.runs(), "grown", facts, "standard", store.recipe)
+    return over(store)
+
+
+def over(store: Store) -> Ladder:
+    """What the sizes say on the shared terms."""
+    held = Held(store, "attnres.db", store.runs())
+    return held.ladders(held.choose("grown", "standard"))[0]
 
 
 @pytest.mark.parametrize("depths", [(2, 8), (2, 4, 8), (2, 4, 8, 16)])
@@ -89,7 +96,7 @@ def test_one_run_per_size_and_arm_is_enough_for_a_multiplier_with_its_interval(s
         values["attnres"][0] *= 1 + scatter
         store = fill(study, sized(depth), values, flops_per_token=flops, tokens=TOKENS)
 
-    found = ladder(store.runs(), "grown", store.data("0123456789abcdef"), "standard", store.recipe)
+    found = over(store)
     code, out, _ = report(capsys)
 
     attnres = found.arms[1]
@@ -108,7 +115,7 @@ def test_an_arm_of_other_tokens_is_left_out_though_it_has_one_run(study: Path):
         fill(study, sized(depth), values, flops_per_token=flops, tokens=TOKENS)
         store = fill(study, sized(depth), more, flops_per_token=flops, tokens=2 * TOKENS)
 
-    found = ladder(store.runs(), "grown", store.data("0123456789abcdef"), "standard", store.recipe)
+    found = over(store)
 
     assert [arm.variant for arm in found.arms] == ["standard", "attnres"]
     assert found.left_out[0].startswith("mhc: not comparable")
@@ -135,6 +142,36 @@ def test_the_trend_over_depth_is_the_slope_that_was_put_in(study: Path):
     assert mhc.trend.ci95[0] < 0.03 < mhc.trend.ci95[1]
 
 
+def test_depths_of_one_compute_have_no_law_but_differences_and_their_trend(study: Path, capsys):
+    for depth in (2, 4, 8):
+        _, values = losses(depth)
+        fill(study, sized(depth), values, flops_per_token=10**9 + depth, tokens=TOKENS)
+
+    code, out, _ = report(capsys)
+    _, page, _ = report(capsys, "--format", "html")
+
+    assert code == 0
+    assert "Per doubling of layers the difference changes by" in out
+    assert re.search(r"mhc +\+0.0200 +\+0.0400 +\+0.080\d +\+0.0300 \[", out)
+    assert "no multiplier of attnres, mhc: standard takes nearly the same compute" in out
+    assert "alpha" not in out
+    assert "<figure id='s1-gains'>" in page
+    assert "s1-scaling" not in page
+
+
+def test_the_figure_of_differences_has_every_arm_at_every_size(study: Path):
+    found = grow(study, 2, 4)
+
+    _, drawing = of_sizes(found)
+
+    (axes,) = drawing.figure.axes
+    drawn = {line.get_label(): list(line.get_ydata()) for line in axes.lines}
+    for variant in ("attnres", "mhc"):
+        gaps = [rung.arm(variant).difference.mean for rung in found.rungs]
+        assert drawn[variant] == pytest.approx(gaps)
+    assert [text.get_text() for text in axes.get_xticklabels()] == ["2 layers", "4 layers"]
+
+
 def test_two_depths_have_no_trend(study: Path):
     assert grow(study, 2, 4).arms[-1].trend is None
 
@@ -145,8 +182,7 @@ def test_an_arm_that_a_size_lacks_is_left_out_by_name(study: Path):
     del values["mhc"]
     store = fill(study, sized(8), values, flops_per_token=flops, tokens=TOKENS)
 
-    facts = store.data("0123456789abcdef")
-    found = ladder(store.runs(), "grown", facts, "standard", store.recipe)
+    found = over(store)
 
     assert [arm.variant for arm in found.arms] == ["standard", "attnres"]
     assert found.left_out == (f"mhc: not comparable under recipe {sized(8).digest}",)
@@ -158,8 +194,7 @@ def test_of_two_recipes_of_one_compute_the_newer_counts_and_the_other_is_named(s
     other = validate(sized(4).model_dump() | {"optim": {"lr": 2e-2}}, "other")
     store = fill(study, other, values, flops_per_token=flops, tokens=TOKENS)
 
-    facts = store.data("0123456789abcdef")
-    found = ladder(store.runs(), "grown", facts, "standard", store.recipe)
+    found = over(store)
 
     assert [rung.recipe.digest for rung in found.rungs] == [sized(2).digest, other.digest]
     assert found.left_out == (f"recipe {sized(4).digest}: {other.digest} has the same compute",)
@@ -187,7 +222,7 @@ def test_one_size_alone_is_one_line(study: Path, capsys, tiny_recipe: Recipe):
 def test_the_figure_has_every_seed_the_laws_and_an_arrow_as_long_as_the_multiplier(study: Path):
     found = grow(study, 2, 4, 8, 16, only=("standard", "attnres"))
 
-    drawing = of_sizes(found)
+    drawing, _ = of_sizes(found)
 
     (axes,) = drawing.figure.axes
     drawn = [(line.get_xdata(), line.get_ydata()) for line in axes.lines]
@@ -213,10 +248,9 @@ def test_an_arm_worth_less_than_the_baseline_has_no_arrow(study: Path):
         flops, values = losses(depth)
         worse = {"standard": values["standard"], "mhc": values["mhc"]}
         store = fill(study, sized(depth), worse, flops_per_token=flops, tokens=TOKENS)
-    facts = store.data("0123456789abcdef")
-    found = ladder(store.runs(), "grown", facts, "standard", store.recipe)
+    found = over(store)
 
-    drawing = of_sizes(found)
+    drawing, _ = of_sizes(found)
 
     assert not drawing.figure.axes[0].texts
     assert "two points, so that nothing checks it" in drawing.caption
@@ -229,9 +263,11 @@ def test_figures_of_a_study_with_sizes_have_loss_over_compute(study: Path, capsy
     attnres(capsys, "report", "--figures", "all")
 
     assert "figures in alone: run-scaling.png" in alone
-    assert {path.name for path in (study.parent / "alone").iterdir()} == {"run-scaling.png"}
+    assert {path.name for path in (study.parent / "alone").iterdir()} == {
+        "run-gains.png", "run-scaling.png"
+    }  # fmt: skip
     names = {path.name for path in (study.parent / "all").iterdir()}
-    assert {"scaling.svg", "forest.svg"} <= names
+    assert {"gains.svg", "scaling.svg", "forest.svg"} <= names
 
 
 def test_a_page_has_a_part_for_every_size_and_one_over_them(study: Path, capsys):
@@ -253,9 +289,7 @@ def test_what_differs_between_the_sizes_is_said(study: Path):
     flops, values = losses(8)
     faster = sized(8).model_copy(update={"optim": sized(8).optim.model_copy(update={"lr": 0.02})})
     store = fill(study, faster, values, flops_per_token=flops, tokens=TOKENS)
-    facts = store.data("0123456789abcdef")
-
-    mixed = ladder(store.runs(), "grown", facts, "standard", store.recipe)
+    mixed = over(store)
 
     assert "what differs between the sizes: model.n_layers" in notes(found)
     assert "what differs between the sizes: model.n_layers, optim.lr" in notes(mixed)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from matplotlib.figure import Figure
 
 from attnres_cli.report.figures import comparison as losses
-from attnres_cli.report.figures import depth, search, sizes
+from attnres_cli.report.figures import depth, gains, search, sizes
 from attnres_cli.report.figures.style import house_style
 from attnres_cli.report.search_words import trials_text
 from attnres_cli.report.table import capital
@@ -52,11 +52,16 @@ def drawings(chapter: Chapter) -> list[Drawing]:
     return found
 
 
-def of_sizes(found: Ladder) -> Drawing:
-    """The figure of a ladder: loss over compute."""
+def of_sizes(found: Ladder) -> list[Drawing]:
+    """The figures of a ladder: differences over the sizes, and loss over compute with its laws."""
     with house_style():
-        figure = sizes.draw(found)
-    return Drawing("scaling", "Loss over compute", sizes.caption(found), figure)
+        laws = sizes.draw(found) if found.has_laws else None
+        figure = gains.draw(found)
+    title = "Differences from the baseline over the sizes"
+    return [
+        *_made("scaling", "Loss over compute", sizes.caption(found), laws),
+        *_made("gains", title, gains.caption(found), figure),
+    ]
 
 
 def of_search(finding: Finding) -> list[Drawing]:

@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, MaxNLocator, NullLocator, ScalarFormatter
 
 from attnres_cli.report.figures.style import LOSS, Look, canvas, legend, looks, short
+from attnres_cli.verdict import labels
 from attnres_cli.verdict.format import between, outward, plural
 from attnres_cli.verdict.ladder import PFLOP_S_DAY, Ladder, Scaled, compute
 
@@ -45,7 +46,7 @@ def draw(found: Ladder) -> Figure:
 
 def caption(found: Ladder) -> str:
     """What is drawn, and of what: recipe, sizes, seeds, tokens, versions."""
-    comparison, n = found.rungs[0].comparison, len(found.rungs)
+    n, baseline = len(found.rungs), found.rungs[0].comparison.baseline
     has_floor = found.arms[0].plain is not None
     form = "L = E + A C^-alpha, one E for all arms," if has_floor else "L = A C^-alpha"
     parts = [
@@ -57,19 +58,25 @@ def caption(found: Ladder) -> str:
         parts.append("Dotted: the same without E.")
     if any(arm.worth for arm in found.arms):
         parts.append(
-            f"Beside a name: how many times an arm's compute {comparison.baseline} takes to its "
+            f"Beside a name: how many times an arm's compute {baseline} takes to its "
             "loss at the largest size" + (", with the 95 % interval over sizes." if n > 2 else ".")
         )
+    return " ".join([*parts, of_what(found)])
+
+
+def of_what(found: Ladder) -> str:
+    """What the numbers are of: recipe, sizes, terms, seeds, tokens, versions."""
+    comparison = found.rungs[0].comparison
     label = f" [{found.registered}]" if found.registered else ""
+    own = "".join(f", {part}" for part in labels.parts(found.terms))
     drawn = [rung.arm(arm.variant) for rung in found.rungs for arm in found.arms]
     seeds = plural(between([len(arm.losses) for arm in drawn if arm is not None]), "seed")
     tokens = between([rung.baseline.tokens for rung in found.rungs])
     versions = {text.split(",")[0] for rung in found.rungs for text in rung.comparison.versions}
-    parts.append(
-        f"Recipe {comparison.recipe}, {n} sizes{label}; {seeds} per arm and size; {tokens} tokens "
-        f"per run; {', '.join(sorted(versions))}."
+    return (
+        f"Recipe {comparison.recipe}, {len(found.rungs)} sizes{own}{label}; {seeds} per arm and "
+        f"size; {tokens} tokens per run; {', '.join(sorted(versions))}."
     )
-    return " ".join(parts)
 
 
 def _points(axes: Axes, found: Ladder, variant: str, look: Look) -> None:
@@ -89,6 +96,7 @@ def _laws(axes: Axes, found: Ladder, arm: Scaled, look: Look) -> None:
     label = short(arm.variant, _LONGEST)
     if arm.worth is not None:
         label += f"  {_TIMES}{outward(arm.worth.value, arm.worth.ci95, 2)}"
+    assert arm.law is not None
     x = np.geomspace(min(sizes), max(sizes), 50)
     y = [arm.law.loss(at) for at in x]
     axes.plot(x * PFLOP_S_DAY, y, look.dashes, color=look.colour, lw=1.5, label=label)
@@ -103,6 +111,8 @@ def _arrow(axes: Axes, found: Ladder, looks: Mapping[str, Look]) -> None:
     best = max(found.arms, key=lambda arm: arm.worth.value if arm.worth else 0.0)
     if best.worth is None or not _NEAREST <= best.worth.value <= _FARTHEST:
         return
+    assert best.law is not None
+    assert base.law is not None
     times, start = best.worth.value, best.worth.compute
     last, loss = compute(found.rungs[-1].baseline), best.law.loss(start)
     ends = np.array([last, start * times]) * PFLOP_S_DAY
