@@ -106,7 +106,7 @@ def notes(found: Ladder) -> list[str]:
     ]
     names = differing([rung.recipe for rung in found.rungs])
     lines.append(f"what differs between the sizes: {', '.join(names)}")
-    lines += dict.fromkeys(labels.whose_rates(rung.comparison.terms) for rung in found.rungs)
+    lines += dict.fromkeys(labels.rates_of(rung.comparison) for rung in found.rungs)
     if any(arm.trend for arm in found.arms):
         lines.append(
             "per doubling of layers: change of the difference, mean over seeds [95 %], each arm "
@@ -144,7 +144,14 @@ def qualified(found: Ladder) -> list[str]:
     """What the answer over sizes must be read with: what is left out, and what any size says."""
     told = [found.registered] if found.registered else []
     told += [f"left out: {text}" for text in found.left_out]
-    told += [line for rung in found.rungs for line in qualifiers(rung.comparison)]
+    at: dict[str, list[str]] = {}
+    for size, rung in zip(found.size_names, found.rungs, strict=True):
+        for line in qualifiers(rung.comparison):
+            at.setdefault(line, []).append(size)
+    told += [
+        line if len(sizes) == len(found.rungs) else f"at {listed(sizes)}: {line}"
+        for line, sizes in at.items()
+    ]
     return list(dict.fromkeys(told))
 
 

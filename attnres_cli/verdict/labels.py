@@ -71,8 +71,15 @@ def lines(comparison: Comparison) -> list[str]:
     """How each arm came to its recipe, with the numbers that decided, and what remains unequal."""
     own = [arm.own for arm in comparison.arms if arm.own is not None]
     tuned = [(each.variant, each.how) for each in own if isinstance(each.how, Tuned)]
-    whose = whose_rates(comparison.terms, tuned[0][1] if tuned else None)
-    return [*remaining(own), whose, *(_rate(variant, how) for variant, how in tuned)]
+    rates = [_rate(variant, how) for variant, how in tuned]
+    return [*remaining(own), rates_of(comparison), *rates]
+
+
+def rates_of(comparison: Comparison) -> str:
+    """Whose learning rates its arms have."""
+    own = [arm.own.how for arm in comparison.arms if arm.own is not None]
+    tuned = [how for how in own if isinstance(how, Tuned)]
+    return whose_rates(comparison.terms, tuned[0] if tuned else None)
 
 
 def said(comparison: Comparison) -> list[str]:

@@ -121,6 +121,7 @@ def test_sizes_are_told_on_each_of_the_terms_that_they_have(folder: Path, capsys
     assert [len(each["rungs"]) for each in (shared, own)] == [2, 2]
     means = [[rung["arms"]["attnres"]["mean"] for rung in each["rungs"]] for each in (shared, own)]
     assert means[0] != means[1]
+    assert any(line.startswith("learning rates tuned here") for line in own["notes"])
 
 
 @pytest.mark.parametrize("name", plans(""))

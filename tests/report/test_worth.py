@@ -14,7 +14,7 @@ from attnres_cli.errors import StudyError
 from attnres_cli.lab.held import Held
 from attnres_cli.report.answer import multiplier_text
 from attnres_cli.report.figures.drawing import of_sizes
-from attnres_cli.report.scaling import notes
+from attnres_cli.report.scaling import notes, qualified
 from attnres_cli.stats.scaling import Multiplier, PowerLaw
 from attnres_cli.store.store import Store
 from attnres_cli.verdict.ladder import Ladder, compute
@@ -157,6 +157,17 @@ def test_depths_of_one_compute_have_no_law_but_differences_and_their_trend(study
     assert "alpha" not in out
     assert "<figure id='s1-gains'>" in page
     assert "s1-scaling" not in page
+
+
+def test_what_qualifies_one_size_alone_names_it(study: Path):
+    for depth, loss in ((2, 2.6), (8, 1.5)):  # a bigram table has 2.4
+        values = {"standard": [loss, loss + 0.01], "attnres": [loss - 0.1, loss - 0.08]}
+        store = fill(study, sized(depth), values, flops_per_token=10**9 * depth)
+
+    told = qualified(over(store))
+
+    assert any(line.startswith("at 2 layers: the baseline ends above the bigram") for line in told)
+    assert any(line.startswith("one learning rate for every arm") for line in told)
 
 
 def test_the_figure_of_differences_has_every_arm_at_every_size(study: Path):
