@@ -14,6 +14,8 @@ from attnres_cli.console import harmless
 from attnres_cli.report.figures.drawing import Drawing, picture
 from attnres_cli.report.table import Table, but, capital
 
+_MOST_ANSWERS = 6  # of a page that begins with all that they must be read with
+
 
 @dataclass(frozen=True)
 class Part:
@@ -33,8 +35,9 @@ class Part:
 @dataclass(frozen=True)
 class Section:
     """A section of a page. Links reach it by `#name`. Its `answer` stands at the page's beginning,
-    with what it is `qualified` by, and a link if it `is_linked`. Without parts it has its answer
-    alone.
+    with what it is `qualified` by, and a link if it `is_linked`; on a page of many answers in the
+    section too, and there alone if another section answers for it (`is_rung`). Without parts it
+    has its answer alone.
     """
 
     title: str
@@ -43,6 +46,7 @@ class Section:
     answer: str = ""
     is_linked: bool = False
     qualified: Sequence[str] = ()
+    is_rung: bool = False
 
     @property
     def shown(self) -> list[Part]:
@@ -63,15 +67,28 @@ def page(title: str, heading: str, sections: Sequence[Section], study_name: str)
         keep_trailing_newline=True,
     )
     files.filters |= {"prose": prose, "svg": svg, "capital": capital, "but": but}
+    answers = [each for each in sections if each.answer or each.qualified]
+    is_long = len(answers) > _MOST_ANSWERS
+    if is_long:
+        answers = [each for each in answers if not each.is_rung]
     css = files.get_template("page.css").render()
     return files.get_template("page.html.j2").render(
         title=title,
         heading=heading,
+        answers=answers,
+        in_common=_in_common(answers) if is_long else [],
+        is_long=is_long,
         sections=sections,
         study=study_name,
         version=__version__,
         css=_markup(css),
     )
+
+
+def _in_common(answers: Sequence[Section]) -> list[str]:
+    """What qualifies every one of them."""
+    first, *others = [each.qualified for each in answers]
+    return [line for line in first if all(line in other for other in others)]
 
 
 def _markup(text: str) -> Markup:

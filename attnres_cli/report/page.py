@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
+from itertools import compress
 
 from attnres_cli.config import address
 from attnres_cli.records import gates
@@ -40,12 +41,15 @@ def to_html(
     titles = [_title(*named) for named in zip(every, names(every), strict=True)]
     study, first = every[0].study_name, len(ladders) + 1
     sizes = [_sizes(found, f"s{n}") for n, found in enumerate(ladders, 1)]
+    rungs = {rung.recipe.digest for found in ladders for rung in found.rungs}
     told = [
-        _chapter(chapter, title, f"c{n}", len(whole))
+        _chapter(chapter, title, f"c{n}", len(whole), rungs)
         for n, (chapter, title) in enumerate(zip(whole, titles, strict=False), 1)
     ]
     searches = [search_section(found, known, study, n) for n, found in enumerate(findings, first)]
-    beside = beside_paper(whole, titles[: len(whole)])
+    alone = [chapter.comparison.recipe_digest not in rungs for chapter in whole]
+    compared = alone if any(alone) else [True] * len(whole)  # with the paper, which has one size
+    beside = beside_paper(list(compress(whole, compared)), list(compress(titles, compared)))
     rest = _without(brief, titles[len(whole) :])
     n_recipes = len({chapter.recipe_and_data for chapter in every})
     several = f"{n_recipes} recipes of {study}, never pooled"
@@ -66,8 +70,11 @@ def _title(chapter: Chapter, name: str) -> str:
     return capital(title.replace(recipe, f"{recipe} ({held.recipe_digest}), {name}", 1))
 
 
-def _chapter(chapter: Chapter, title: str, name: str, n_tables: int) -> Section:
+def _chapter(
+    chapter: Chapter, title: str, name: str, n_tables: int, rungs: Collection[str]
+) -> Section:
     held = chapter.comparison
+    is_rung = held.recipe_digest in rungs
     told = qualifiers(held, n_tables)
     failures = Table(
         "Runs that failed; `attnres runs show` has the whole traceback.",
@@ -82,7 +89,7 @@ def _chapter(chapter: Chapter, title: str, name: str, n_tables: int) -> Section:
         _provenance(chapter),
         Part("Reproduce a row", tables=[_commands(chapter)]),
     ]
-    return Section(title, name, parts, answer.answer(held), n_tables > 1, told)
+    return Section(title, name, parts, answer.answer(held), n_tables > 1, told, is_rung)
 
 
 def _without(chapters: Sequence[Chapter], titles: Sequence[str]) -> Section:

@@ -18,6 +18,7 @@ from attnres_cli.config.recipe import Recipe, load, validate
 from attnres_cli.records.comparison_terms import ArmRecipe, Terms, Tuned
 from attnres_cli.records.run import Status
 from attnres_cli.report import page as page_module
+from attnres_cli.report.html import Part, Section, page
 from attnres_cli.report.page import to_html
 from attnres_cli.verdict import chapter as chapters
 from attnres_cli.verdict.chapter import overrides_of
@@ -323,3 +324,22 @@ def test_an_arm_with_a_rate_of_its_own_is_reproduced_at_it(make_chapter, study):
 
     assert command.startswith("attnres ablate attnres --recipe smoke --set optim.lr=0.0141")
     assert "--baseline attnres" in command
+
+
+def test_a_page_of_many_answers_begins_with_these_and_says_once_what_all_are_read_with():
+    def section(n: int, *, is_rung: bool = False) -> Section:
+        told = ["exploratory", f"a doubt about {n}"]
+        return Section(
+            f"Part {n}", f"c{n}", [Part(text=["x"])], f"Answer {n}.", True, told, is_rung
+        )
+
+    sections = [section(n, is_rung=n > 5) for n in range(1, 9)]
+
+    text = page("attnres: many", "Which?", sections, "my.db")
+
+    top, *parts = text.split("<section id=")
+    assert [f"Answer {n}." in top for n in range(1, 9)] == [True] * 5 + [False] * 3
+    assert top.count("But: exploratory") == 1
+    assert "a doubt about" not in top
+    assert all(f"Answer {n}." in part for n, part in enumerate(parts, 1))
+    assert all(f"But: a doubt about {n}" in part for n, part in enumerate(parts, 1))
