@@ -33,7 +33,8 @@ class Part:
         """What trains it."""
         if self.title:
             note(self.title)
-        watcher = OnStderr(is_live=not self.request.place.in_process)
+        part, _, _ = self.title.partition(":")
+        watcher = OnStderr(is_live=not self.request.place.in_process, part=part)
         return ablation(self.request, self.recipe, watcher)
 
 

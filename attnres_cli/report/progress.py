@@ -39,13 +39,21 @@ class Display:
     """Which runs are under way and how far all of them are; called with every event.
 
     `predicted` is in seconds, None where that is not known. `lowest` is the lowest loss of the
-    ended runs, with its run; None before there is one, and unless the display `seeks` it.
+    ended runs, with its run; None before there is one, and unless the display `seeks` it. `part`
+    is what its head begins with, where there are several displays in turn.
     """
 
     def __init__(
-        self, total: int, predicted: float | None, settings: Settings, *, seeks: bool = False
+        self,
+        total: int,
+        predicted: float | None,
+        settings: Settings,
+        *,
+        seeks: bool = False,
+        part: str = "",
     ) -> None:
         self.total, self.predicted, self.settings = total, predicted, settings
+        self.part = part
         self.ended, self.seeks = 0, seeks
         self.lowest: tuple[float, str] | None = None
         self.runs: dict[int, _Run] = {}
@@ -118,9 +126,13 @@ class Display:
         return f"{speed:,.0f} tokens/s" + ("" if share is None else f", MFU {share:.0%}")
 
     def head(self) -> str:
-        """`3 of 15 runs, 22%, about 4 min 1 s left`, and of a search the lowest loss."""
+        """`3 of 15 runs, 22%, about 4 min 1 s left`, after its part, and of a search the lowest
+        loss.
+        """
+        part = self.part and f"{self.part}: "
         lowest = "" if self.lowest is None else ", lowest {:.4f}: {}".format(*self.lowest)
-        return f"{self.ended} of {plural(self.total, 'run')}, {self.share:.0%}{self.left()}{lowest}"
+        counts = f"{part}{self.ended} of {plural(self.total, 'run')}, {self.share:.0%}"
+        return f"{counts}{self.left()}{lowest}"
 
     def line(self) -> str:
         """The head; then, of every run under way, `attnres seed 0 step 120/400 loss 2.345`."""
@@ -153,11 +165,13 @@ def progress(
     *,
     seeks: bool = False,
     is_live: bool = True,
+    part: str = "",
 ) -> Iterator[Display]:
     """A display that fits where stderr goes, and gets to know its runs by and by. One that is not
     live leaves a terminal to others, as a debugger.
     """
-    display, stderr = Display(total, predicted, settings, seeks=seeks), console(sys.stderr)
+    display = Display(total, predicted, settings, seeks=seeks, part=part)
+    stderr = console(sys.stderr)
     if not (stderr.is_terminal and is_live) or is_quiet():
         display.show = _lines(display)
         yield display
@@ -204,8 +218,8 @@ class OnStderr:
     note = staticmethod(note)
     warn = staticmethod(warn)
 
-    def __init__(self, *, is_live: bool = True) -> None:
-        self.progress = partial(progress, is_live=is_live)
+    def __init__(self, *, is_live: bool = True, part: str = "") -> None:
+        self.progress = partial(progress, is_live=is_live, part=part)
 
     def plan(self, plan: Plan, title: str) -> None:
         """Print a plan that is about to be carried out."""

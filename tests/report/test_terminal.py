@@ -392,6 +392,12 @@ def test_at_first_the_time_left_is_the_one_predicted(
     assert line.endswith("standard seed 1 step 0/6")
 
 
+def test_of_several_parts_the_one_under_way_is_named(plan: Plan):
+    display = progress.Display(336, None, plan.settings, part="part 1 of 11")
+
+    assert display.head() == "part 1 of 11: 0 of 336 runs, 0%"
+
+
 def test_a_terminal_shows_a_row_per_worker(
     plan: Plan, planned: list[RunRecord], monkeypatch: pytest.MonkeyPatch
 ):
