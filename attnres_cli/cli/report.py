@@ -48,17 +48,25 @@ Figures = Annotated[
 
 
 def _read_against(text: str) -> str:
-    if text != PAPER and not text.endswith(".json"):
-        raise UsageError(unknown("--against", text, [PAPER, "FILE.json"]))
+    known = _with_numbers("")
+    if text not in known and not text.endswith(".json"):
+        raise UsageError(unknown("--against", text, [*known, "FILE.json"]))
     return text
+
+
+def _with_numbers(incomplete: str) -> list[str]:
+    names = [PAPER, *complete.reports("")]
+    return [name for name in names if name.startswith(incomplete)]
 
 
 Against = Annotated[
     str | None,
     typer.Option(
         "--against",
-        help="paper: its numbers beside yours; FILE.json: those of a report kept by --format json.",
+        help="Numbers beside yours: paper, a report that comes with the tool, or FILE.json, as "
+        "--format json writes it.",
         parser=_read_against,
+        autocompletion=_with_numbers,
         metavar="<str>",
         show_default=False,
     ),

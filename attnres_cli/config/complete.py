@@ -1,5 +1,5 @@
-"""Shell completion of variants, options, recipes and suites. Somebody waits at the prompt, so
-designs are read from their source, not imported: torch alone takes two seconds.
+"""Shell completion of variants, options, and what comes with the tool. Somebody waits at the
+prompt, so designs are read from their source, not imported: torch alone takes two seconds.
 """
 
 from __future__ import annotations
@@ -36,6 +36,13 @@ def suites(incomplete: str) -> list[str]:
 def plans(incomplete: str) -> list[str]:
     """Names of the shipped plans of comparisons."""
     return _shipped("plans", incomplete)
+
+
+def reports(incomplete: str) -> list[str]:
+    """Names of the shipped reports."""
+    folder = files("attnres_recipes") / "reports"
+    names = [each.name for each in folder.iterdir()] if folder.is_dir() else []
+    return sorted(name for name in names if name.startswith(incomplete))
 
 
 def _shipped(folder: str, incomplete: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""What comes with the tool beside its recipes: suites of variants, and the paper's numbers."""
+"""What comes with the tool beside its recipes: suites, plans, reports, the paper's numbers."""
 
 from __future__ import annotations
 
@@ -35,6 +35,15 @@ def plan_text(name: str) -> str:
     if name not in complete.plans(""):
         return ""
     return (files("attnres_recipes") / "plans" / f"{name}.yaml").read_text(encoding="utf-8")
+
+
+def report_texts(name: str) -> list[str]:
+    """The JSON of every recipe of a report that comes with the tool; none for other names."""
+    if name not in complete.reports(""):
+        return []
+    folder = files("attnres_recipes") / "reports" / name
+    texts = {each.name: each.read_text(encoding="utf-8") for each in folder.iterdir()}
+    return [texts[name] for name in sorted(texts)]
 
 
 def suite_names() -> list[str]:

@@ -7,6 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from attnres_cli.config.shipped import report_texts
 from attnres_cli.files import read_text
 from attnres_cli.report.comparison import difference_text
 from attnres_cli.report.facts import UNIT
@@ -46,10 +47,13 @@ _FIELDS = (
 )  # fmt: skip
 
 
-def report_of(path: str, comparisons: Sequence[Comparison]) -> Report:
-    """Each comparison beside the nearest of the file. Raises UsageError where that has none."""
-    tables = read(read_text(Path(path), "--against", most=_MOST_BYTES), f"--against {path}")
-    name = Path(path).name
+def report_of(of: str, comparisons: Sequence[Comparison]) -> Report:
+    """Each comparison beside the nearest of a report: one that comes with the tool, or a file.
+    Raises UsageError where that has none.
+    """
+    texts = report_texts(of) or [read_text(Path(of), "--against", most=_MOST_BYTES)]
+    tables = [table for text in texts for table in read(text, f"--against {of}")]
+    name = Path(of).name
     return joined([_one(name, nearest(tables, one), one, len(comparisons)) for one in comparisons])
 
 

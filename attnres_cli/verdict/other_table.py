@@ -60,6 +60,7 @@ class OtherTable(BaseModel):
     """One comparison of another report, and those below it in `more`."""
 
     title: str
+    recipe: str
     recipe_digest: str
     baseline: str
     data: _Data
@@ -90,14 +91,20 @@ def read(text: str, origin: str) -> list[OtherTable]:
 
 
 def nearest(tables: Sequence[OtherTable], mine: Comparison) -> OtherTable:
-    """The table that has most in common with a comparison: recipe, data, terms; of equal ones the
-    first. Raises UsageError where none has its baseline.
+    """The table that has most in common with a comparison: recipe, data, their names, terms; of
+    equal ones the first. Raises UsageError where none has its baseline.
     """
     fitting = [table for table in tables if table.baseline == mine.baseline]
     if not fitting:
         known = {table.baseline for table in tables}
         raise UsageError(f"--against: {unknown('baseline there', mine.baseline, known)}")
-    return max(fitting, key=lambda table: (*are_same(table, mine), table.terms == mine.terms))
+    return max(fitting, key=lambda table: _in_common(table, mine))
+
+
+def _in_common(table: OtherTable, mine: Comparison) -> tuple[bool, ...]:
+    names = (table.recipe == mine.recipe, table.data.source == mine.data.source)
+    own = [terms.is_tuned or terms.by_design for terms in (table.terms, mine.terms)]
+    return *are_same(table, mine), *names, table.terms == mine.terms, own[0] == own[1]
 
 
 def are_same(table: OtherTable, mine: Comparison) -> tuple[bool, bool]:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import csv
 import io
 import json
+from importlib.resources import files
 from pathlib import Path
 
 import pytest
 from commands import attnres
 from studies import fill
 
+from attnres_cli.config import complete
+from attnres_cli.config import shipped as shipped_files
 from attnres_cli.config.recipe import Recipe
 
 BASE = [1.50, 1.70, 1.60, 1.55, 1.65]
@@ -111,6 +114,29 @@ def test_of_several_tables_that_of_the_same_recipe_is_taken(folder: Path, capsys
     _, text, _ = against(capsys, "both.json")
 
     assert "theirs: both.json, recipe tiny" in text
+
+
+def test_a_report_that_comes_with_the_tool_is_asked_for_by_its_name(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys
+):
+    first = json.loads((folder / "theirs.json").read_text())
+    shipped = folder / "recipes" / "reports" / "earlier"
+    shipped.mkdir(parents=True)
+    for each in files("attnres_recipes").iterdir():
+        if each.name != "reports":
+            (folder / "recipes" / each.name).symlink_to(str(each))
+    other = first | {"recipe": "other", "recipe_digest": "0" * 12}
+    for name, table in (("1", other), ("2", first | {"recipe_digest": "1" * 12})):
+        (shipped / f"{name}.json").write_text(json.dumps(table))
+    for module in (complete, shipped_files):
+        monkeypatch.setattr(module, "files", lambda _package: folder / "recipes")
+
+    document = json.loads(against(capsys, "earlier", "--format", "json")[1])
+    _, _, err = against(capsys, "erlier")
+
+    assert {arm["variant"]: arm["beside"] for arm in document["arms"]} == SAID
+    assert document["arms"][0]["their_recipe_digest"] == "1" * 12  # of the same name
+    assert "did you mean 'earlier'?" in err
 
 
 @pytest.mark.parametrize(
