@@ -79,6 +79,8 @@ def _sentence(word: str, comparison: Comparison, arms: Sequence[ArmResult]) -> s
     if len(arms) > _MOST:
         names = _of_all(arms, comparison)
     if word in ("blocked", "no verdict yet"):
+        if len(arms) > _MOST:
+            return f"{'No verdict' if word == 'blocked' else capital(word)} of {names}."
         told = "; ".join(f"{arm.variant} ({arm.reason})" for arm in arms)
         return f"{'No verdict' if word == 'blocked' else capital(word)}: {told}."
     if word in ("better", "worse"):

@@ -24,9 +24,9 @@ from attnres_cli.verdict.family import Family, family
 from attnres_cli.verdict.soundness import gates_of, mixed, stopped, unequal
 
 _UNFINISHED = {
-    Status.PENDING: "is pending: the same ablate command goes on",
-    Status.RUNNING: "is running, or was killed: the same ablate command goes on",
-    Status.FAILED: "failed: the same ablate command with --retry-failed trains it again",
+    Status.PENDING: "is pending",
+    Status.RUNNING: "is running, or was killed",
+    Status.FAILED: "failed",
 }
 
 

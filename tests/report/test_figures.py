@@ -155,6 +155,25 @@ def test_every_figure_says_recipe_seeds_tokens_and_version(make_chapter, study):
         assert "102,400 tokens per run; attnres 0.1.0." in drawing.caption
 
 
+def test_of_many_arms_the_best_are_named_and_one_far_off_leaves_the_others_apart(
+    make_chapter, make_arm
+):
+    near = [run for n in range(10) for run in make_arm(f"arm{n}", 1.495 + n / 100, 1.6, 1.55)]
+    runs = [*make_arm("standard", 1.55, 1.65, 1.6), *near, *make_arm("lost", 4.5, 4.6, 4.7)]
+
+    drawn = {drawing.name: drawing.figure for drawing in drawings(make_chapter(runs))}
+
+    for name in ("curves", "cost", "depth"):
+        labels = drawn[name].axes[0].get_legend_handles_labels()[1]
+        assert labels[:9] == ["standard", *(f"arm{n}" for n in range(8))]
+        assert labels[9:] == ["2 others" if name == "cost" else "3 others"]
+    (forest,), (cost,) = drawn["forest"].axes, drawn["cost"].axes
+    assert forest.get_xlim()[1] < 1
+    assert "+3 \N{RIGHTWARDS ARROW}" in [text.get_text() for text in forest.texts]
+    assert cost.get_ylim()[1] < 1
+    assert [text.get_text().strip() for text in cost.texts] == ["lost +3"]
+
+
 @pytest.mark.slow
 def test_no_words_are_clipped_or_lie_over_each_other(make_chapter, make_arm):
     runs = [

@@ -8,11 +8,23 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 
 from attnres_cli.records.run import RunRecord
-from attnres_cli.report.figures.style import LOSS, canvas, legend, looks_of, short
+from attnres_cli.report.figures.style import (
+    LOSS,
+    OTHERS,
+    Look,
+    background,
+    canvas,
+    in_sight,
+    legend,
+    looks_of,
+    named,
+    short,
+)
 from attnres_cli.stats.pairs import mean_sd
 from attnres_cli.verdict.chapter import Chapter
 from attnres_cli.verdict.comparison import ArmResult
@@ -21,10 +33,14 @@ from attnres_cli.verdict.select import options_of
 FOREST = (
     "Large dots: mean over seeds of arm minus baseline, paired by seed; bars: intervals that hold "
     "together for all arms and looks with 95 % probability; small dots: single seeds. Left of zero "
-    "is better."
+    "is better; an arm off the scale has its mean beside an arrow."
 )
-CURVES = "Lines: mean over seeds; bands: one standard deviation to each side."
-COST = "Down is better, left is cheaper; bars: the interval of the paired difference."
+_ALIKE = "Of many arms the baseline and the eight of least loss are named, the others grey."
+CURVES = f"Lines: mean over seeds; bands: one standard deviation to each side. {_ALIKE}"
+COST = (
+    f"Down is better, left is cheaper; bars: the interval of the paired difference. {_ALIKE} An "
+    "arrow: off the scale."
+)
 BLOCK_SIZES = "Points and lines: mean over seeds; bars: one standard deviation to each side."
 
 _LONGEST = 38  # characters of a name that leave room for its verdict
@@ -49,22 +65,36 @@ def draw_forest(chapter: Chapter) -> Figure | None:
         "va": "bottom",
         "fontsize": 9,
     }
+    far = in_sight([difference.mean for _, difference in differences])
     for row, (arm, difference) in enumerate(differences):
         colour, marker = looks[arm.variant].colour, looks[arm.variant].marker
+        axes.text(0, row - 0.24, short(arm.variant, _LONGEST), ha="left", **above)
+        axes.text(1, row - 0.24, arm.verdict, ha="right", weight="bold", **above)
+        if abs(difference.mean) > far:
+            _far_off(axes, row, difference.mean, colour)
+            continue
         if arm.interval is not None:
             axes.plot(arm.interval, (row, row), color=colour, lw=2.2, solid_capstyle="butt")
         single = [arm.losses[seed] - base[seed] for seed in arm.pairs]
         rows = [row] * len(single)
         axes.plot(single, rows, "o", zorder=4, ms=3, mfc="white", mec=colour, mew=0.8)
         axes.plot(difference.mean, row, marker, ms=8, color=colour)
-        axes.text(0, row - 0.24, short(arm.variant, _LONGEST), ha="left", **above)
-        axes.text(1, row - 0.24, arm.verdict, ha="right", weight="bold", **above)
     axes.axvline(0, color=looks[comparison.baseline].colour, lw=1, ls="--")
     axes.grid(visible=False, axis="y")
     axes.spines["left"].set_visible(False)
     told = f"loss minus that of {short(comparison.baseline)} (nats/token)"
     axes.set(xlabel=told, ylim=(len(differences) - 0.6, -0.8), yticks=[])
     return figure
+
+
+def _far_off(axes: Axes, row: int, mean: float, colour: str) -> None:
+    """The mean of an arm that lies off the scale, at the side where it lies."""
+    side = 1.0 if mean > 0 else 0.0
+    told = f"{mean:+.3g} \N{RIGHTWARDS ARROW}" if side else f"\N{LEFTWARDS ARROW} {mean:+.3g}"
+    axes.text(
+        side, row, told, transform=axes.get_yaxis_transform(), color=colour, weight="bold",
+        ha="right" if side else "left", va="center", fontsize=9,
+    )  # fmt: skip
 
 
 def draw_curves(chapter: Chapter) -> Figure | None:
@@ -75,13 +105,19 @@ def draw_curves(chapter: Chapter) -> Figure | None:
     if not curves:
         return None
     figure, (axes,) = canvas(3.2)
-    looks = looks_of(comparison)
-    for name, curve in curves.items():
+    looks, names = looks_of(comparison), named(comparison)
+    front = {name: curve for name, curve in curves.items() if name in names}
+    for name, curve in front.items():
         x, y, sd = np.transpose(curve)
         look, zorder = looks[name], 3 if name == comparison.baseline else 2
         axes.plot(x, y, look.dashes, color=look.colour, label=short(name), lw=1.6, zorder=zorder)
         axes.fill_between(x, y - sd, y + sd, color=look.colour, alpha=0.15, lw=0)
-    axes.set(xlabel="training tokens", ylabel=LOSS, ylim=_loss_range(list(curves.values())))
+    for name, label in background(names, list(curves)).items():
+        x, y, _ = np.transpose(curves[name])
+        axes.plot(x, y, color=OTHERS, label=label, lw=0.8, zorder=1)
+    axes.set(
+        xlabel="training tokens", ylabel=LOSS, ylim=_loss_range(list((front or curves).values()))
+    )
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     legend(figure, axes)
     return figure
@@ -115,15 +151,25 @@ def draw_cost(chapter: Chapter) -> Figure | None:
     arms = [arm for arm in comparison.arms if arm.difference or arm.verdict == "baseline"]
     if not any(arm.difference for arm in arms):
         return None
-    looks = looks_of(comparison)
+    looks, names = looks_of(comparison), named(comparison)
+    gains = {arm.variant: arm.difference.mean if arm.difference else 0.0 for arm in arms}
+    far = in_sight([arm.difference.mean for arm in arms if arm.difference])
+    alike = background(names, [name for name, gain in gains.items() if abs(gain) <= far])
     figure, (axes,) = canvas(2.9)
     for arm in arms:
-        look, found = looks[arm.variant], arm.difference
-        gain = found.mean if found else 0.0
+        gain, at = gains[arm.variant], arm.flops_per_token * arm.tokens
+        look = looks[arm.variant] if arm.variant in names else Look(OTHERS)
+        if abs(gain) > far:
+            mark, at_edge = ("^", far) if gain > 0 else ("v", -far)
+            axes.plot(at, at_edge, mark, ms=7, color=look.colour)
+            told = f"  {short(arm.variant, _LONGEST)} {gain:+.3g}"
+            axes.text(at, at_edge, told, ha="left", va="center", fontsize=8)
+            continue
         bar = [[gain - arm.interval[0]], [arm.interval[1] - gain]] if arm.interval else None
         axes.errorbar(
-            arm.flops_per_token * arm.tokens, gain, yerr=bar, fmt=look.marker, ms=7,
-            color=look.colour, elinewidth=1.4, label=short(arm.variant),
+            at, gain, yerr=bar, fmt=look.marker, ms=7, color=look.colour, elinewidth=1.4,
+            label=alike.get(arm.variant, short(arm.variant)),
+            zorder=2 if arm.variant in alike else 3,
         )  # fmt: skip
     axes.axhline(0, color=looks[comparison.baseline].colour, lw=1, ls="--", zorder=1)
     axes.margins(x=0.15)

@@ -12,16 +12,29 @@ from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from attnres_cli.records.run import Numbers, Probe
-from attnres_cli.report.figures.style import Look, bare_colorbar, canvas, legend, looks_of, short
+from attnres_cli.report.figures.style import (
+    OTHERS,
+    Look,
+    background,
+    bare_colorbar,
+    canvas,
+    legend,
+    looks_of,
+    named,
+    short,
+)
 from attnres_cli.verdict.chapter import Chapter
 
 MAGNITUDES = (
     "Root mean square over evaluation tokens and width, mean over seeds, at the end of training: "
-    "of what each sublayer writes, and of the loss's gradient there. Output 0 is the embedding."
+    "of what each sublayer writes, and of the loss's gradient there. Output 0 is the embedding. "
+    "Of many arms the baseline and the eight of least loss are named; grey ones may leave the "
+    "scale."
 )
 _LOG_FROM = 20.0  # largest over smallest
 _MAP_COLUMNS, _MAP_HEIGHT = 2, 2.5
-_LONGEST_TITLE = 30
+_MANY, _MANY_COLUMNS, _MANY_HEIGHT = 9, 3, 1.75
+_LONGEST_TITLE, _MANY_LONGEST = 30, 22
 _NEGATIVE = -1e-3
 
 
@@ -31,7 +44,8 @@ def draw_magnitudes(chapter: Chapter) -> Figure | None:
     if not probes:
         return None
     figure, (outputs, gradients) = canvas(4.6, rows=2, sharex=True)
-    looks = looks_of(chapter.comparison)
+    every = looks_of(chapter.comparison)
+    looks = {name: every[name] for name in named(chapter.comparison)}
     _lines(outputs, {name: [p.output_rms for p in of] for name, of in probes.items()}, looks)
     _lines(gradients, {name: [p.gradient_rms for p in of] for name, of in probes.items()}, looks)
     outputs.set_ylabel("output magnitude")
@@ -62,14 +76,18 @@ def _probes(chapter: Chapter) -> dict[str, list[Probe]]:
 
 
 def _lines(axes: Axes, rows: Mapping[str, Sequence[Numbers]], looks: Mapping[str, Look]) -> None:
-    """A line per arm, the mean over its rows."""
+    """A line per arm, the mean over its rows; of arms without a look grey, on the others' scale."""
+    means = {name: np.mean(of, axis=0) for name, of in rows.items()}
     drawn: list[float] = []
-    for name, of in rows.items():
-        look, values = looks[name], np.mean(of, axis=0)
-        axes.plot(values, look.dashes, color=look.colour, label=short(name), lw=1.5)
-        drawn += [v for v in values if math.isfinite(v) and v > 0]
+    for name, look in looks.items():
+        if name in means:
+            axes.plot(means[name], look.dashes, color=look.colour, label=short(name), lw=1.5)
+            drawn += [v for v in means[name] if math.isfinite(v) and v > 0]
     if drawn and max(drawn) > _LOG_FROM * min(drawn):
         axes.set_yscale("log")
+    axes.set_ylim(axes.get_ylim())
+    for name, label in background([*looks], list(means)).items():
+        axes.plot(means[name], color=OTHERS, label=label, lw=0.8, zorder=1)
 
 
 def draw_mixing(chapter: Chapter) -> Figure | None:
@@ -81,11 +99,14 @@ def draw_mixing(chapter: Chapter) -> Figure | None:
     found = {name: np.mean(each, axis=0) for name, each in matrices.items() if each}
     if not found:
         return None
-    rows = -(-len(found) // _MAP_COLUMNS)
-    figure, axes = canvas(0.2 + _MAP_HEIGHT * rows, rows, _MAP_COLUMNS)
+    columns, height, size, longest = _MAP_COLUMNS, _MAP_HEIGHT, 8.5, _LONGEST_TITLE
+    if len(found) > _MANY:
+        columns, height, size, longest = _MANY_COLUMNS, _MANY_HEIGHT, 7, _MANY_LONGEST
+    rows = -(-len(found) // columns)
+    figure, axes = canvas(0.2 + height * rows, rows, columns)
     for place, (name, matrix) in zip(axes, found.items(), strict=False):
         _draw_matrix(figure, place, matrix)
-        place.set_title(_title(name), fontsize=8.5)
+        place.set_title(_title(name, longest), fontsize=size)
     for place in axes[len(found) :]:
         place.set_visible(False)
     figure.supxlabel("output read (0: the embedding)", fontsize=10)
@@ -112,12 +133,12 @@ def _draw_matrix(figure: Figure, axes: Axes, matrix: NDArray[np.float64]) -> Non
     bare_colorbar(figure, image, ax=axes, shrink=0.8, pad=0.03)
 
 
-def _title(name: str) -> str:
-    """A long name in two lines."""
-    name = short(name)
-    if len(name) <= _LONGEST_TITLE:
+def _title(name: str, longest: int) -> str:
+    """A name longer than that in two lines."""
+    name = short(name, 2 * longest)
+    if len(name) <= longest:
         return name
-    cut = max(name.rfind(mark, 0, _LONGEST_TITLE) for mark in ",:") + 1 or _LONGEST_TITLE
+    cut = max(name.rfind(mark, 0, longest) for mark in ",:") + 1 or longest
     return f"{name[:cut]}\n{name[cut:]}"
 
 

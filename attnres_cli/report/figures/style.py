@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cache
@@ -27,6 +27,10 @@ _PALETTE = (
 _BASELINE = "#222222"
 _DASHES = ("-", "--", ":", "-.")
 _MARKERS = "osD^vP*X<"
+OTHERS = "#BFBFBF"
+"""The colour of arms that are drawn alike."""
+_MOST_NAMED = 8
+_FAR = 6.0
 _LONGEST = 50
 _SETTINGS: dict[Any, Any] = {
     "font.family": "sans-serif",
@@ -97,6 +101,30 @@ def _places() -> dict[str, int]:
     suites = sorted(shipped.suite_names(), key=lambda name: (name != "quick", name != "table4"))
     named = [spec for suite in suites for spec in shipped.suite(suite) if spec != "standard"]
     return {spec: place for place, spec in enumerate(dict.fromkeys(named))}
+
+
+def named(comparison: Comparison) -> list[str]:
+    """The arms that a figure of all of them names: the baseline, and of many the eight of least
+    loss. The others are drawn alike.
+    """
+    arms = [arm.variant for arm in comparison.arms]
+    found = [name for name in arms if name != comparison.baseline]
+    return arms if len(found) <= _MOST_NAMED else [comparison.baseline, *found[:_MOST_NAMED]]
+
+
+def background(names: Sequence[str], all_names: Sequence[str]) -> dict[str, str]:
+    """The labels of arms that are drawn alike: one for all of them, at the first."""
+    others = [name for name in all_names if name not in names]
+    return dict.fromkeys(others, "_") | {others[0]: f"{len(others)} others"} if others else {}
+
+
+def in_sight(values: Sequence[float]) -> float:
+    """How far from 0 a scale reaches on which most values are told apart: beyond it lie those six
+    times as far as half of them.
+    """
+    sizes = sorted(abs(value) for value in values)
+    bound = _FAR * sizes[len(sizes) // 2]
+    return max((size for size in sizes if size <= bound), default=sizes[-1])
 
 
 def canvas(
