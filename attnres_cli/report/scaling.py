@@ -73,16 +73,18 @@ def _differences(found: Ladder) -> Table:
     """Every arm at every size, with the interval of that size's verdict table."""
     baseline = found.rungs[0].comparison.baseline
     columns = [Column("variant", "code"), *map(Column, found.size_names)]
-    columns += [Column("per doubling of layers")] * any(arm.trend for arm in found.arms)
+    if has_trend := any(arm.trend for arm in found.arms):
+        columns.append(Column("per doubling of layers"))
     rows = []
     for arm in found.arms:
-        if arm.variant != baseline:
-            at = [rung.arm(arm.variant) for rung in found.rungs]
-            trend = arm.trend and interval(arm.trend.mean, arm.trend.ci95, "+.4f")
-            cells = ["-" if one is None else difference_text(one) for one in at]
-            rows.append(
-                [arm.variant, *cells, *([trend or "-"] if len(columns) > len(at) + 1 else [])]
-            )
+        if arm.variant == baseline:
+            continue
+        at = [rung.arm(arm.variant) for rung in found.rungs]
+        row = [arm.variant, *("-" if one is None else difference_text(one) for one in at)]
+        if has_trend:
+            trend = arm.trend
+            row.append("-" if trend is None else interval(trend.mean, trend.ci95, "+.4f"))
+        rows.append(row)
     return Table(f"difference from {baseline} at each size, {UNIT}", columns, rows)
 
 
