@@ -20,7 +20,7 @@ from attnres_cli.config import shipped
 from attnres_cli.records.run import Point, Status
 from attnres_cli.report.figures import comparison, depth
 from attnres_cli.report.figures.drawing import drawings, picture
-from attnres_cli.report.figures.style import house_style, looks, short
+from attnres_cli.report.figures.style import house_style, in_sight, looks, short
 from attnres_cli.report.files import SUFFIXES
 
 LONG = "attnres:block_size=4,heads=16,key_norm=off,norm=sigmoid,score=static"
@@ -172,6 +172,13 @@ def test_of_many_arms_the_best_are_named_and_one_far_off_leaves_the_others_apart
     assert "+3 \N{RIGHTWARDS ARROW}" in [text.get_text() for text in forest.texts]
     assert cost.get_ylim()[1] < 1
     assert [text.get_text().strip() for text in cost.texts] == ["lost +3"]
+
+
+@pytest.mark.parametrize(
+    ("values", "reach"), [([0.02, -0.03, 1.7], 0.03), ([0.0, 0.0, 0.1], 0.1), ([-0.2], 0.2)]
+)
+def test_a_scale_reaches_to_what_is_not_far_from_most(values: list[float], reach: float):
+    assert in_sight(values) == reach
 
 
 @pytest.mark.slow

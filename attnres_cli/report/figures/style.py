@@ -123,8 +123,8 @@ def in_sight(values: Sequence[float]) -> float:
     times as far as half of them.
     """
     sizes = sorted(abs(value) for value in values)
-    bound = _FAR * sizes[len(sizes) // 2]
-    return max((size for size in sizes if size <= bound), default=sizes[-1])
+    bound = _FAR * sizes[len(sizes) // 2] or sizes[-1]  # of designs that mostly do not differ, all
+    return max(size for size in sizes if size <= bound)
 
 
 def canvas(
