@@ -5,7 +5,8 @@ without gradients what a later site reads.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 from unittest import mock
 
@@ -18,7 +19,7 @@ from torch import Tensor, fx
 from torch._dynamo.backends.common import aot_autograd
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 
-from attnres_cli.nn.depthmix import grouped_reads
+from attnres_cli.nn.depthmix import few_tokens, grouped_reads
 from attnres_cli.nn.depthmix.engines import use
 from attnres_cli.nn.depthmix.scoring import EngineState
 from attnres_cli.nn.measure import vectors_held
@@ -155,13 +156,20 @@ HELD = {
 blocks and the running sum; delta, denseformer and rmssum carry a stream or a sum beside them."""
 
 
+@contextmanager
+def every_token_counts() -> Iterator[None]:
+    """Reads as of many tokens, however few there are."""
+    with mock.patch.object(grouped_reads, "SUMS", 0), mock.patch.object(few_tokens, "FEW", 0):
+        yield
+
+
 @EVERY
 @pytest.mark.parametrize("spec", HELD)
 def test_without_gradients_nothing_is_held_that_no_later_site_reads(engine: str, spec: str):
     residual = parse(spec).build(64, 8)
 
-    with use(engine), mock.patch.object(grouped_reads, "SUMS", 0):
-        found = vectors_held(residual.to(DEVICE), 4, 128, torch.device(DEVICE))
+    with use(engine), every_token_counts():
+        found = vectors_held(residual.to(DEVICE), 1, 64, torch.device(DEVICE))
 
     assert found == HELD[spec]
 
@@ -169,8 +177,8 @@ def test_without_gradients_nothing_is_held_that_no_later_site_reads(engine: str,
 def test_a_source_of_many_readers_would_be_counted():
     residual = parse("attnres:block_size=4").build(64, 8)
 
-    with mock.patch.object(EngineState, "with_source", _keeping):
-        found = vectors_held(residual, 4, 128, torch.device("cpu"))
+    with mock.patch.object(EngineState, "with_source", _keeping), every_token_counts():
+        found = vectors_held(residual, 1, 64, torch.device("cpu"))
 
     assert found == HELD["attnres"]
 
