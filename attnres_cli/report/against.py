@@ -12,7 +12,17 @@ from attnres_cli.records.items import Kind
 from attnres_cli.report.answer import unanswerable
 from attnres_cli.report.comparison import difference_text
 from attnres_cli.report.facts import UNIT
-from attnres_cli.report.table import Cell, Column, Report, Style, Table, but, flat, joined
+from attnres_cli.report.table import (
+    Cell,
+    Column,
+    Report,
+    Style,
+    Table,
+    but,
+    flat,
+    joined,
+    noted_once,
+)
 from attnres_cli.verdict import labels
 from attnres_cli.verdict.comparison import Comparison
 from attnres_cli.verdict.paper import RULE, Beside, BesideTasks, beside
@@ -42,7 +52,8 @@ TASKS = (
 
 def report_of(comparisons: Sequence[Comparison]) -> Report:
     """Every comparison beside the paper. Raises UsageError where the paper lacks the baseline."""
-    return joined([one_report(comparison, len(comparisons)) for comparison in comparisons])
+    each = [one_report(comparison, len(comparisons)) for comparison in comparisons]
+    return joined(noted_once(each))
 
 
 def one_report(comparison: Comparison, n_tables: int = 1) -> Report:

@@ -11,7 +11,18 @@ from attnres_cli.records.comparison_terms import SHARED
 from attnres_cli.records.run import Status
 from attnres_cli.report.answer import answer
 from attnres_cli.report.facts import UNIT, facts_of
-from attnres_cli.report.table import Cell, Column, Report, Style, Table, but, capital, flat, joined
+from attnres_cli.report.table import (
+    Cell,
+    Column,
+    Report,
+    Style,
+    Table,
+    but,
+    capital,
+    flat,
+    joined,
+    noted_once,
+)
 from attnres_cli.stats.looks import ALPHA
 from attnres_cli.stats.power import multiplier
 from attnres_cli.verdict import labels
@@ -30,7 +41,8 @@ _STYLES: dict[str, Style] = {
 
 def report_of(comparisons: Sequence[Comparison]) -> Report:
     """Comparisons of one recipe on several terms, or of the sizes of its ladder."""
-    return joined([_one(comparison, len(comparisons)) for comparison in comparisons])
+    each = [_one(comparison, len(comparisons)) for comparison in comparisons]
+    return joined(noted_once(each))
 
 
 def _one(comparison: Comparison, n_tables: int) -> Report:

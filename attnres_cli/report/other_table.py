@@ -12,7 +12,7 @@ from attnres_cli.files import read_text
 from attnres_cli.report.comparison import difference_text
 from attnres_cli.report.facts import UNIT
 from attnres_cli.report.html import Part, Section, page
-from attnres_cli.report.table import Cell, Column, Report, Style, Table, but, joined
+from attnres_cli.report.table import Cell, Column, Report, Style, Table, but, joined, noted_once
 from attnres_cli.verdict import labels
 from attnres_cli.verdict.comparison import Comparison
 from attnres_cli.verdict.format import interval
@@ -54,7 +54,8 @@ def report_of(of: str, comparisons: Sequence[Comparison]) -> Report:
     texts = report_texts(of) or [read_text(Path(of), "--against", most=_MOST_BYTES)]
     tables = [table for text in texts for table in read(text, f"--against {of}")]
     name = Path(of).name
-    return joined([_one(name, nearest(tables, one), one, len(comparisons)) for one in comparisons])
+    each = [_one(name, nearest(tables, one), one, len(comparisons)) for one in comparisons]
+    return joined(noted_once(each))
 
 
 def to_html(report: Report, study: str) -> str:

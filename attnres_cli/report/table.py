@@ -99,6 +99,18 @@ def joined(reports: Sequence[Report]) -> Report:
     return replace(first, more=more)
 
 
+def noted_once(reports: Sequence[Report]) -> list[Report]:
+    """The same without the notes that an earlier one has."""
+    told: set[str] = set()
+    shorter = []
+    for report in reports:
+        new = [note for note in report.notes if note not in told]
+        told.update(new)
+        rest = ["the rest as above"] if len(new) < len(report.notes) else []
+        shorter.append(replace(report, notes=[*new, *rest]))
+    return shorter
+
+
 def flat(row: Mapping[str, Any], fields: Mapping[str, str]) -> dict[str, Any]:
     """A line of CSV from a row of JSON: for each field what stands at its path, which reads like
     `difference.ci95.0`; None where a part of the path is None.
