@@ -26,7 +26,7 @@ from attnres_cli.report.table import (
 from attnres_cli.verdict import labels
 from attnres_cli.verdict.comparison import Comparison
 from attnres_cli.verdict.paper import RULE, Beside, BesideTasks, beside
-from attnres_cli.verdict.qualified import qualifiers
+from attnres_cli.verdict.qualified import n_read, qualifiers
 
 _STYLES: dict[str, Style] = {
     "same sign": "good", "opposite sign": "bad", "no verdict": "warning", "baseline": "strong",
@@ -52,7 +52,7 @@ TASKS = (
 
 def report_of(comparisons: Sequence[Comparison]) -> Report:
     """Every comparison beside the paper. Raises UsageError where the paper lacks the baseline."""
-    each = [one_report(comparison, len(comparisons)) for comparison in comparisons]
+    each = [one_report(comparison, n_read(comparison, comparisons)) for comparison in comparisons]
     return joined(noted_once(each))
 
 

@@ -29,7 +29,7 @@ from attnres_cli.verdict import labels
 from attnres_cli.verdict.codes import shown
 from attnres_cli.verdict.comparison import ArmResult, Comparison, last_line
 from attnres_cli.verdict.format import interval
-from attnres_cli.verdict.qualified import qualifiers
+from attnres_cli.verdict.qualified import n_read, qualifiers
 
 METRIC = "val_loss"
 _STYLES: dict[str, Style] = {
@@ -41,7 +41,7 @@ _STYLES: dict[str, Style] = {
 
 def report_of(comparisons: Sequence[Comparison]) -> Report:
     """Comparisons of one recipe on several terms, or of the sizes of its ladder."""
-    each = [_one(comparison, len(comparisons)) for comparison in comparisons]
+    each = [_one(comparison, n_read(comparison, comparisons)) for comparison in comparisons]
     return joined(noted_once(each))
 
 

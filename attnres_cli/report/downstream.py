@@ -17,7 +17,7 @@ from attnres_cli.verdict.comparison import Verdict
 from attnres_cli.verdict.downstream import RULE, Downstream, Judged
 from attnres_cli.verdict.format import interval, plural
 from attnres_cli.verdict.paper import BesideTasks, beside_tasks
-from attnres_cli.verdict.qualified import qualifiers
+from attnres_cli.verdict.qualified import n_read, qualifiers
 
 _STYLES: dict[str, Style] = {
     "better": "good", "worse": "bad", "no verdict yet": "warning", "blocked": "warning",
@@ -40,7 +40,8 @@ _WITHIN = (
 
 def report_of(found: Sequence[Downstream]) -> Report:
     """The tasks of one recipe's comparisons."""
-    return joined([_one(each, len(found)) for each in found])
+    shown = [each.comparison for each in found]
+    return joined([_one(each, n_read(each.comparison, shown)) for each in found])
 
 
 def to_html(report: Report, study: str) -> str:

@@ -26,7 +26,7 @@ from attnres_cli.verdict.other_table import (
     nearest,
     read,
 )
-from attnres_cli.verdict.qualified import qualifiers
+from attnres_cli.verdict.qualified import n_read, qualifiers
 
 _MOST_BYTES = 2**26
 _STYLES: dict[str, Style] = {
@@ -54,7 +54,7 @@ def report_of(of: str, comparisons: Sequence[Comparison]) -> Report:
     texts = report_texts(of) or [read_text(Path(of), "--against", most=_MOST_BYTES)]
     tables = [table for text in texts for table in read(text, f"--against {of}")]
     name = Path(of).name
-    each = [_one(name, nearest(tables, one), one, len(comparisons)) for one in comparisons]
+    each = [_one(name, nearest(tables, one), one, n_read(one, comparisons)) for one in comparisons]
     return joined(noted_once(each))
 
 

@@ -24,7 +24,7 @@ from attnres_cli.verdict.format import number
 from attnres_cli.verdict.ladder import Ladder
 from attnres_cli.verdict.optima import Finding
 from attnres_cli.verdict.paper import is_known
-from attnres_cli.verdict.qualified import qualifiers
+from attnres_cli.verdict.qualified import n_read, qualifiers
 
 
 def to_html(
@@ -42,8 +42,9 @@ def to_html(
     study, first = every[0].study_name, len(ladders) + 1
     sizes = [_sizes(found, f"s{n}") for n, found in enumerate(ladders, 1)]
     rungs = {rung.recipe.digest for found in ladders for rung in found.rungs}
+    comparisons = [chapter.comparison for chapter in whole]
     told = [
-        _chapter(chapter, title, f"c{n}", len(whole), rungs)
+        _chapter(chapter, title, f"c{n}", comparisons, rungs)
         for n, (chapter, title) in enumerate(zip(whole, titles, strict=False), 1)
     ]
     searches = [search_section(found, known, study, n) for n, found in enumerate(findings, first)]
@@ -71,11 +72,15 @@ def _title(chapter: Chapter, name: str) -> str:
 
 
 def _chapter(
-    chapter: Chapter, title: str, name: str, n_tables: int, rungs: Collection[str]
+    chapter: Chapter,
+    title: str,
+    name: str,
+    shown: Sequence[Comparison],
+    rungs: Collection[str],
 ) -> Section:
     held = chapter.comparison
     is_rung = held.recipe_digest in rungs
-    told = qualifiers(held, n_tables)
+    told = qualifiers(held, n_read(held, shown))
     failures = Table(
         "Runs that failed; `attnres runs show` has the whole traceback.",
         [Column("variant", "code"), Column("seed"), Column("error", "text")],
@@ -89,7 +94,7 @@ def _chapter(
         _provenance(chapter),
         Part("Reproduce a row", tables=[_commands(chapter)]),
     ]
-    return Section(title, name, parts, answer.answer(held), n_tables > 1, told, is_rung)
+    return Section(title, name, parts, answer.answer(held), len(shown) > 1, told, is_rung)
 
 
 def _without(chapters: Sequence[Chapter], titles: Sequence[str]) -> Section:
@@ -212,6 +217,6 @@ def paper_page(chapters: Sequence[Chapter]) -> str:
         )
     heading = f"Do these differences from {baseline} agree with the paper's?"
     title = f"attnres: {labels.title(comparisons[0])}, beside the paper"
-    told = [line for held in comparisons for line in qualifiers(held, len(comparisons))]
+    told = [line for held in comparisons for line in qualifiers(held, n_read(held, comparisons))]
     section = replace(section, answer=why, qualified=list(dict.fromkeys(told)))
     return page(title, heading, [section], chapters[0].study_name)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from attnres_cli.records import doubts
 from attnres_cli.records.comparison_terms import ArmRecipe, Given, Matched
@@ -13,6 +13,8 @@ from attnres_cli.verdict.codes import left_out
 from attnres_cli.verdict.comparison import Comparison, ended_how
 from attnres_cli.verdict.format import plural
 from attnres_cli.verdict.registered import EXPLORATORY
+
+_LARGEST_RATE = 0.5  # beyond it a bound says nothing
 
 
 def qualifiers(comparison: Comparison, n_tables: int = 1) -> list[str]:
@@ -31,16 +33,28 @@ def qualifiers(comparison: Comparison, n_tables: int = 1) -> list[str]:
     return list(dict.fromkeys(found))
 
 
+def n_read(comparison: Comparison, shown: Sequence[Comparison]) -> int:
+    """How many tables are read together with one, itself included. No exploratory one changes what
+    was registered: beside a registered one they do not count.
+    """
+    is_fixed = not comparison.registered.startswith(EXPLORATORY)
+    return sum(not (is_fixed and each.registered.startswith(EXPLORATORY)) for each in shown)
+
+
 def _fixed(comparison: Comparison, n_tables: int) -> Iterator[str]:
     """What was not fixed before the first run, and over how many tables one reads."""
     if comparison.registered.startswith(EXPLORATORY):
         yield comparison.registered
-    if n_tables > 1 and not comparison.registered.startswith("preregistered"):
-        rate = 100 * ALPHA
-        yield (
-            f"one of {n_tables} tables, each of which errs in {rate:.0f} % of studies: all of them "
-            f"in up to {rate * n_tables:.0f} %"
-        )
+    if n_tables > 1:
+        errs = f"each of which errs in {ALPHA:.0%} of studies".replace("%", " %")
+        yield f"one of {n_tables} tables, {errs}: {_together(ALPHA * n_tables)}"
+
+
+def _together(rate: float) -> str:
+    """What a sum of rates means: a bound on the rate of any error, or a mean number of errors."""
+    if rate > _LARGEST_RATE:
+        return f"{rate:.1f} of them on average, at most"
+    return f"all of them in up to {100 * rate:.0f} %"
 
 
 def _ended(comparison: Comparison) -> Iterator[str]:

@@ -20,7 +20,7 @@ from attnres_cli.report.formats import show
 from attnres_cli.verdict.chapter import Chapter
 from attnres_cli.verdict.comparison import Comparison, Rules
 from attnres_cli.verdict.judge import compare
-from attnres_cli.verdict.qualified import qualifiers
+from attnres_cli.verdict.qualified import n_read, qualifiers
 
 RATE = "one learning rate for every arm, the recipe's: at its own an arm may do better (--tune-lr)"
 BASE = (1.50, 1.70, 1.60, 1.40, 1.55)
@@ -59,6 +59,21 @@ def test_all_that_qualifies_an_answer_is_in_one_list(doubtful: Comparison):
         "other versions than the baseline",
     ):
         assert sum(words in line for line in told) == 1, words
+
+
+def test_registered_tables_err_together_as_others_do(doubtful: Comparison):
+    registered = replace(doubtful, registered="preregistered abcdef012345")
+
+    assert qualifiers(registered, n_tables=3)[0].endswith("all of them in up to 15 %")
+    assert qualifiers(registered, n_tables=30)[0].endswith("1.5 of them on average, at most")
+    assert not any("tables" in line for line in qualifiers(registered))
+
+
+def test_no_exploratory_table_changes_how_a_registered_one_is_read(doubtful: Comparison):
+    registered = replace(doubtful, registered="preregistered abcdef012345")
+    shown = [registered, registered, doubtful]
+
+    assert (n_read(registered, shown), n_read(doubtful, shown)) == (2, 3)
 
 
 @pytest.mark.parametrize("form", ["table", "markdown", "csv", "json", "latex", "html"])
