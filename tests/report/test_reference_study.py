@@ -18,20 +18,30 @@ PAGE = Path(__file__).parents[2] / "docs" / "results" / "reference.md"
 WORDS = {"no worse by the margin": "no worse", "equal within the margin": "equal"}
 
 
-def tables() -> list[dict[str, Any]]:
-    first = [json.loads(text) for text in report_texts("reference")]
-    return [table for each in first for table in (each, *each["more"])]
-
-
-def arms(match: str, *, is_tuned: bool) -> dict[str, dict[str, Any]]:
-    """Of the tables of text."""
-    (found,) = (
+def tables(part: str = "") -> list[dict[str, Any]]:
+    """Of every part, or of one: text, pointers, ..."""
+    texts = report_texts("reference")
+    found = [table for text in texts for table in [json.loads(text), *json.loads(text)["more"]]]
+    sources = {"text": "stdlib", "pointers": "pointers"}
+    return [
         table
-        for table in tables()
-        if len(table["arms"]) == 28
-        and (table["terms"]["match"], table["terms"]["is_tuned"]) == (match, is_tuned)
+        for table in found
+        if table["data"]["source"] == sources.get(part, table["data"]["source"])
+    ]
+
+
+def arms(part: str, match: str, *, is_tuned: bool) -> dict[str, dict[str, Any]]:
+    terms = [(each["terms"]["match"], each["terms"]["is_tuned"]) for each in tables(part)]
+    return {arm["variant"]: arm for arm in tables(part)[terms.index((match, is_tuned))]["arms"]}
+
+
+def rows(part: str) -> dict[str, list[str]]:
+    """The cells of the page's table of a part."""
+    text = (
+        PAGE.read_text(encoding="utf-8").split(f"## What was found: {part}\n")[1].split("\n## ")[0]
     )
-    return {arm["variant"]: arm for arm in found["arms"]}
+    found = re.findall(r"^\| `(\S+)` \| (.+) \|$", text, re.MULTILINE)
+    return {name: [each.strip() for each in row.split("|")] for name, row in found}
 
 
 def cell(arm: dict[str, Any]) -> str:
@@ -43,18 +53,24 @@ def cell(arm: dict[str, Any]) -> str:
     return f"{arm['difference']['mean']:+.4f} [{low:+.4f}, {high:+.4f}] {word}".rstrip()
 
 
-def test_every_row_of_the_page_is_that_of_the_tables():
-    tuned, shared = arms("tokens", is_tuned=True), arms("tokens", is_tuned=False)
-    equal, printed = arms("flops", is_tuned=False), paper()["table4"]
+def test_every_row_on_text_is_that_of_the_tables():
+    tuned, shared = arms("text", "tokens", is_tuned=True), arms("text", "tokens", is_tuned=False)
+    equal, printed = arms("text", "flops", is_tuned=False), paper()["table4"]
 
-    rows = re.findall(r"^\| `(\S+)` \| (.+) \|$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
-
-    assert [name for name, _ in rows] == [name for name in tuned if name != "standard"]
-    for name, row in rows:
+    assert list(rows("text")) == [name for name in tuned if name != "standard"]
+    for name, cells in rows("text").items():
         gap = f"{printed[name] - printed['standard']:+.3f}" if name in printed else ""
         own = f"{tuned[name]['own']['lr']:g}"
-        cells = [cell(tuned[name]), own, cell(shared[name]), cell(equal[name]), gap]
-        assert [each.strip() for each in row.split("|")] == cells
+        assert cells == [cell(tuned[name]), own, cell(shared[name]), cell(equal[name]), gap]
+
+
+def test_every_row_on_pointers_is_that_of_the_tables():
+    tuned = arms("pointers", "tokens", is_tuned=True)
+    shared = arms("pointers", "tokens", is_tuned=False)
+
+    assert list(rows("pointers")) == [name for name in tuned if name != "standard"]
+    for name, cells in rows("pointers").items():
+        assert cells == [cell(tuned[name]), f"{tuned[name]['own']['lr']:g}", cell(shared[name])]
 
 
 def test_every_table_is_of_the_plan_and_complete():
@@ -75,4 +91,4 @@ def test_ones_own_study_stands_beside_the_nearest_table(
 
     theirs = {arm["variant"]: arm for arm in json.loads(out)["arms"]}["attnres"]
     assert (code, theirs["their_seeds"]) == (0, 12)
-    assert theirs["their_low"] == arms("tokens", is_tuned=False)["attnres"]["look"]["low"]
+    assert theirs["their_low"] == arms("text", "tokens", is_tuned=False)["attnres"]["look"]["low"]
