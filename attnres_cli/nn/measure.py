@@ -269,9 +269,12 @@ def _wait(device: torch.device) -> None:
 
 
 def cpu_name() -> str:
-    """The processor's name, as Linux gives it."""
+    """The processor's name, as Linux gives it, and the vector instructions that torch takes there:
+    sums round by them, and a virtual machine may call two generations of processors `AMD EPYC`.
+    """
+    name, vectors = platform.machine(), torch.backends.cpu.get_cpu_capability()
     with contextlib.suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
             if "model name" in line:
-                return line.partition(":")[2].strip()
-    return platform.machine()
+                name = line.partition(":")[2].strip()
+    return f"{name} ({vectors})"

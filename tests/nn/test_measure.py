@@ -27,6 +27,10 @@ def windows_of(shape: Shape, rows: int = 3) -> torch.Tensor:
     return torch.randint(shape.vocab_size, (rows, shape.seq_len + 1), generator=generator)
 
 
+def test_a_processor_is_named_with_the_vectors_that_its_sums_round_by():
+    assert measure.cpu_name().endswith(f" ({torch.backends.cpu.get_cpu_capability()})")
+
+
 def test_calls_take_turns_and_every_other_round_goes_backwards():
     made: list[str] = []
     calls = {name: lambda name=name: made.append(name) for name in "abc"}
