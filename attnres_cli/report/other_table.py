@@ -15,12 +15,14 @@ from attnres_cli.report.html import Part, Section, page
 from attnres_cli.report.table import Cell, Column, Report, Style, Table, but, joined, noted_once
 from attnres_cli.verdict import labels
 from attnres_cli.verdict.comparison import Comparison
-from attnres_cli.verdict.format import interval
+from attnres_cli.verdict.format import interval, plural
 from attnres_cli.verdict.other_table import (
     RULE,
+    Again,
     Beside,
     OtherArm,
     OtherTable,
+    again,
     are_same,
     beside,
     nearest,
@@ -29,6 +31,7 @@ from attnres_cli.verdict.other_table import (
 from attnres_cli.verdict.qualified import n_read, qualifiers
 
 _MOST_BYTES = 2**26
+_MOST_NAMED = 3
 _STYLES: dict[str, Style] = {
     "same sign": "good", "opposite sign": "bad", "no verdict here": "warning",
     "no verdict there": "warning", "baseline": "strong",
@@ -66,7 +69,7 @@ def to_html(report: Report, study: str) -> str:
 
 
 def _one(name: str, table: OtherTable, mine: Comparison, n_tables: int) -> Report:
-    rows, title = beside(table, mine), labels.title(mine)
+    rows, title, both = beside(table, mine), labels.title(mine), again(table, mine)
     told, notes = qualifiers(mine, n_tables), _notes(name, table, mine)
     records = [_record(row, table, mine) for row in rows]
     return Report(
@@ -80,6 +83,7 @@ def _one(name: str, table: OtherTable, mine: Comparison, n_tables: int) -> Repor
             "unit": UNIT,
             "theirs": {"title": table.title, "versions": table.versions},
             "terms": asdict(mine.terms),
+            "again": {"runs": len(both.gaps), "equal": both.n_equal},
             "arms": records,
             "notes": notes,
         },
@@ -116,12 +120,37 @@ def _notes(name: str, table: OtherTable, mine: Comparison) -> list[str]:
     else:
         other = [word for word, same in (("recipe", is_recipe), ("data", is_data)) if not same]
         how = f"another {' and other '.join(other)} than yours: signs and orders can be compared"
+    both = again(table, mine)
     return [
         f"theirs: {name}, {table.title}; data {table.data.source} ({table.data.fingerprint}); "
         f"{'; '.join(table.versions)}",
         how,
+        *([_again_text(both, table, mine)] if both.gaps else []),
         RULE,
     ]
+
+
+def _again_text(both: Again, table: OtherTable, mine: Comparison) -> str:
+    """How many ended alike, how far apart the others are, and what is not the same there."""
+    n, equal = len(both.gaps), both.n_equal
+    head = f"{plural(n, 'run')} that both trained (one recipe, design, seed and data): "
+    if equal == n:
+        return f"{head}all ended with the same loss, bit for bit"
+    parts = [f"{equal} ended with the same loss, bit for bit"]
+    if both.n_diverged:
+        parts.append(f"{both.n_diverged} diverged on one side alone")
+    if apart := both.apart:
+        parts.append(f"others are apart by {apart[0]:.4g} in the median, {apart[1]:.4g} at most")
+    for what, theirs, yours in (
+        ("computed with", table.settings, mine.settings),
+        ("trained by", table.versions, mine.versions),
+    ):
+        if set(theirs) != set(yours):
+            parts.append(f"{what}: theirs {', '.join(theirs)}; yours {', '.join(yours)}")
+    if others := both.other_code:
+        named = ", ".join(others) if len(others) <= _MOST_NAMED else plural(len(others), "design")
+        parts.append(f"by other code: {named}")
+    return head + "; ".join(parts)
 
 
 def _record(row: Beside, table: OtherTable, mine: Comparison) -> dict[str, Any]:

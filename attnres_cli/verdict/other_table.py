@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import statistics
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -11,6 +12,7 @@ from pydantic import BaseModel, ValidationError
 
 from attnres_cli.errors import UsageError, unknown
 from attnres_cli.records.comparison_terms import Terms
+from attnres_cli.verdict.codes import shown
 from attnres_cli.verdict.comparison import ArmResult, Comparison
 
 Said = Literal[
@@ -41,6 +43,8 @@ class OtherArm(BaseModel):
     verdict: str
     difference: _Difference | None = None  # from its baseline, nats per token
     look: _Look | None = None
+    recipe_digest: str = ""
+    losses: Mapping[int, float | None] = {}  # by seed; None where it diverged
 
     @property
     def interval(self) -> tuple[float, float] | None:
@@ -66,6 +70,8 @@ class OtherTable(BaseModel):
     data: _Data
     terms: Terms
     versions: tuple[str, ...]
+    settings: tuple[str, ...] = ()
+    codes: Mapping[str, str] = {}
     arms: tuple[OtherArm, ...]
     more: tuple[OtherTable, ...] = ()
 
@@ -77,6 +83,35 @@ class Beside:
     arm: ArmResult
     theirs: OtherArm | None
     said: Said
+
+
+@dataclass(frozen=True)
+class Again:
+    """Runs that both have trained: one recipe, design, seed and data.
+
+    Attributes:
+        gaps: of final losses, yours minus theirs, nats per token; inf where one of two diverged.
+        other_code: of which designs the code is not theirs.
+    """
+
+    gaps: tuple[float, ...]
+    other_code: tuple[str, ...]
+
+    @property
+    def n_equal(self) -> int:
+        """Of how many the losses are the same, bit for bit."""
+        return self.gaps.count(0.0)
+
+    @property
+    def n_diverged(self) -> int:
+        """How many diverged on one side alone."""
+        return self.gaps.count(math.inf)
+
+    @property
+    def apart(self) -> tuple[float, float] | None:
+        """Median and largest of how far apart the others are; None where there are none."""
+        sizes = [abs(gap) for gap in self.gaps if gap and math.isfinite(gap)]
+        return (statistics.median(sizes), max(sizes)) if sizes else None
 
 
 def read(text: str, origin: str) -> list[OtherTable]:
@@ -118,6 +153,30 @@ def beside(table: OtherTable, mine: Comparison) -> list[Beside]:
     theirs = {arm.variant: arm for arm in table.arms}
     found = [(arm, theirs.get(arm.variant)) for arm in mine.arms]
     return [Beside(arm, other, _said(arm, other)) for arm, other in found]
+
+
+def again(table: OtherTable, mine: Comparison) -> Again:
+    """What came of the runs that both have."""
+    codes = {run.variant: shown(run) for run in mine.records}
+    gaps: list[float] = []
+    other: list[str] = []
+    for row in beside(table, mine):
+        arm, theirs = row.arm, row.theirs
+        if theirs is None or not are_same(table, mine)[1]:
+            continue
+        if theirs.recipe_digest != arm.recipe_digest:
+            continue
+        seeds = [seed for seed in arm.losses if seed in theirs.losses]
+        gaps += [_gap(arm.losses[seed], theirs.losses[seed]) for seed in seeds]
+        if seeds and table.codes.get(arm.variant) != codes.get(arm.variant):
+            other.append(arm.variant)
+    return Again(tuple(gaps), tuple(other))
+
+
+def _gap(mine: float, theirs: float | None) -> float:
+    if theirs is None or math.isnan(mine):
+        return 0.0 if theirs is None and math.isnan(mine) else math.inf
+    return mine - theirs
 
 
 def _said(arm: ArmResult, theirs: OtherArm | None) -> Said:

@@ -5,16 +5,19 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
+from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
 
 import pytest
 from commands import attnres
-from studies import fill
+from studies import SETTINGS, fill
 
 from attnres_cli.config import complete
 from attnres_cli.config import shipped as shipped_files
 from attnres_cli.config.recipe import Recipe
+from attnres_cli.records.code import Code
 
 BASE = [1.50, 1.70, 1.60, 1.55, 1.65]
 STEADY = [0.001, -0.001, 0.0005, -0.0005, 0.0]
@@ -137,6 +140,60 @@ def test_a_report_that_comes_with_the_tool_is_asked_for_by_its_name(
     assert {arm["variant"]: arm["beside"] for arm in document["arms"]} == SAID
     assert document["arms"][0]["their_recipe_digest"] == "1" * 12  # of the same name
     assert "did you mean 'earlier'?" in err
+
+
+def kept_of(
+    folder: Path, capsys, losses: dict[str, list[float]], recipe: Recipe, *more, **how
+) -> None:
+    """The report of a study with these losses, as theirs.json."""
+    (folder / "theirs.db").unlink()
+    fill(folder / "theirs.db", recipe, losses, *more, **how)
+    typed = ("--study", "theirs.db", "--format", "json", "--output", "theirs.json")
+    assert attnres(capsys, "report", *typed)[0] == 0
+
+
+def test_runs_that_both_trained_are_compared_bit_for_bit(folder: Path, capsys, tiny_recipe: Recipe):
+    kept_of(folder, capsys, {**MINE, "mhc": [*MINE["mhc"], 1.5]}, tiny_recipe)
+
+    _, text, _ = against(capsys, "theirs.json")
+    document = json.loads(against(capsys, "theirs.json", "--format", "json")[1])
+
+    assert "41 runs that both trained (one recipe, design, seed and data): all ended with" in text
+    assert document["again"] == {"runs": 41, "equal": 41}
+
+
+def test_runs_that_ended_apart_say_by_how_much_and_what_differs(
+    folder: Path, capsys, tiny_recipe: Recipe
+):
+    settings = replace(SETTINGS, device_name="Another CPU (AVX512)")
+    apart = {**MINE, "attnres": [MINE["attnres"][0] + 1e-3, MINE["attnres"][1] - 3e-3]}
+    kept_of(folder, capsys, apart, tiny_recipe, settings=settings)
+
+    _, text, _ = against(capsys, "theirs.json", "--format", "markdown")
+
+    assert "38 runs that both trained (one recipe, design, seed and data): 36 ended with" in text
+    assert "others are apart by 0.002 in the median, 0.003 at most; computed with: " in text
+    assert "Another CPU (AVX512), depth mixing by eager; yours cpu" in text
+    assert "trained by" not in text
+
+
+def test_a_run_that_diverged_on_one_side_alone_is_not_equal(
+    folder: Path, capsys, tiny_recipe: Recipe
+):
+    kept_of(folder, capsys, {**MINE, "mhc": [math.nan] * 5}, tiny_recipe)
+
+    _, text, _ = against(capsys, "theirs.json")
+
+    assert "36 ended with the same loss, bit for bit; 5 diverged on one side alone" in text
+
+
+def test_runs_of_other_code_say_so(folder: Path, capsys, tiny_recipe: Recipe):
+    losses = {**MINE, "unet": [1.4, *MINE["unet"][1:]]}
+    kept_of(folder, capsys, losses, tiny_recipe, lambda _: Code("d", "t", "e", "l", "a"))
+
+    _, text, _ = against(capsys, "theirs.json")
+
+    assert "by other code: 9 designs" in text
 
 
 @pytest.mark.parametrize(
