@@ -1,11 +1,13 @@
-"""The pictures of the README, drawn from the losses in docs/images/study.json.
+"""The pictures of the README and of docs/results/reference.md, drawn from losses.
 
     python benchmarks/pictures.py [attnres.db]
 
-`terminal.svg` is the table of `attnres report` as a terminal shows it, `page.png` the top of its
-page in Chromium (apt install chromium), `page.txt` what stands on that. A study that is named first
-gives the losses: study.json is its `attnres report --format json`. A test draws all but the page's
-picture again, so that they are always of the version that they stand in.
+Of the README, from docs/images/study.json: `terminal.svg` is the table of `attnres report` as a
+terminal shows it, `page.png` the top of its page in Chromium (apt install chromium), `page.txt`
+what stands on that. A study that is named first gives the losses: study.json is its `attnres report
+--format json`. Of the reference study, from the reports that come with the tool: `reference-*.svg`
+have the differences at own rates. A test draws all but the page's picture again, so that they are
+always of the version that they stand in.
 """
 
 from __future__ import annotations
@@ -26,26 +28,40 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from attnres_cli.config.recipe import load
-from attnres_cli.records.comparison_terms import ArmRecipe, Given, Terms
+from attnres_cli.config.recipe import Recipe, load
+from attnres_cli.lab.grid import canonical
+from attnres_cli.records.comparison_terms import ArmRecipe, Given, Terms, Tuned
+from attnres_cli.records.preregister import read
 from attnres_cli.records.run import DataDescription, RunRecord, RunResult, Settings, Status
 from attnres_cli.report import comparison as reported
 from attnres_cli.report import page
+from attnres_cli.report.figures.drawing import Drawing, drawings, of_sizes, picture
 from attnres_cli.report.terminal import print_report
 from attnres_cli.verdict.chapter import Chapter
 from attnres_cli.verdict.comparison import Comparison, Rules
 from attnres_cli.verdict.judge import compare
+from attnres_cli.verdict.ladder import Rung, ladder
 
-IMAGES = Path(__file__).resolve().parent.parent / "docs" / "images"
+ROOT = Path(__file__).resolve().parent.parent
+IMAGES = ROOT / "docs" / "images"
+REFERENCE = ROOT / "recipes" / "reports" / "reference"
+PARTS = ("text", "pointers")
 TERMINAL = {"COLUMNS": "112", "FORCE_COLOR": "1"}  # of the environment
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "google-chrome"))), None)
 
 
+def recipe_of(told: dict[str, Any]) -> Recipe:
+    """The recipe that JSON tells of: one that comes with the tool, or of the reference plan."""
+    known = [load(told["recipe"]), *(recipe for _, recipe in read("reference", canonical))]
+    found = [recipe for recipe in known if recipe.digest == told["recipe_digest"]]
+    if not found:
+        sys.exit(f"recipe {told['recipe']} is not that of the JSON: name a study of the new one")
+    return found[0]
+
+
 def comparison(told: dict[str, Any]) -> Comparison:
     """The comparison that JSON tells of, judged again from its losses."""
-    recipe, lines, held = load(told["recipe"]), told["reference"], told["data"]
-    if recipe.digest != told["recipe_digest"]:
-        sys.exit(f"recipe {recipe.name} is not that of study.json: name a study of the new one")
+    recipe, lines, held = recipe_of(told), told["reference"], told["data"]
     data = DataDescription(
         held["fingerprint"], held["source"], held["bytes"], held["vocab_size"],
         held["train_tokens"], held["val_tokens"], lines["unigram_loss"], lines["bigram_loss"],
@@ -55,10 +71,10 @@ def comparison(told: dict[str, Any]) -> Comparison:
     settings = Settings("cpu", "a CPU", "fp32", compiled=False, threads=1, engine="eager")
     for arm in told["arms"]:
         mine = (told["recipe"], arm["recipe_digest"], arm["variant"])
-        how = Given(**arm["own"])
-        own.append(
-            ArmRecipe(recipe.digest, data.fingerprint, terms, mine[2], mine[1], how, recipe.name)
-        )
+        if arm["own"]:
+            how = (Tuned if "rates" in arm["own"] else Given)(**arm["own"])
+            here = (recipe.digest, data.fingerprint, terms)
+            own.append(ArmRecipe(*here, mine[2], mine[1], how, recipe.name))
         for seed, loss in arm["losses"].items():
             gates = {gate["name"]: gate["value"] for gate in arm["gates"][seed]}
             result = RunResult(
@@ -70,7 +86,12 @@ def comparison(told: dict[str, Any]) -> Comparison:
                     len(runs), *mine, int(seed), data.fingerprint, Status.COMPLETE, result=result
                 )
             )
-    rules = Rules(told["margin"], told["slope"], eval_tokens=recipe.train.eval_tokens)
+    rules = Rules(
+        told["margin"],
+        told["slope"],
+        eval_tokens=recipe.train.eval_tokens,
+        is_registered=told["registered"].startswith("preregistered"),
+    )
     found = compare(runs, data, told["baseline"], terms, own, rules)
     return replace(found, recipe=recipe.name)
 
@@ -118,10 +139,30 @@ def photograph(whole: str, path: Path) -> None:
         browser.close()
 
 
+def reference(part: str) -> Drawing:
+    """The differences of a part of the reference study at own rates, over its sizes where it has
+    several.
+    """
+    files = [
+        json.loads(file.read_text("utf-8")) for file in sorted(REFERENCE.glob(f"{part}*.json"))
+    ]
+    told = [each for one in files for each in (one, *one["more"]) if each["terms"]["is_tuned"]]
+    found = [comparison(each) for each in told]
+    if len(found) == 1:
+        every = drawings(Chapter(found[0]))
+    else:
+        every = of_sizes(
+            ladder([Rung(recipe_of(each), one) for each, one in zip(told, found, strict=True)])
+        )
+    return next(each for each in every if each.name in ("forest", "gains"))
+
+
 def draw(images: Path) -> None:
     """All that needs no browser, from the losses that lie there, in the environment TERMINAL."""
     found = comparison(json.loads((images / "study.json").read_text(encoding="utf-8")))
     terminal(found, images / "terminal.svg")
+    for part in PARTS:
+        (images / f"reference-{part}.svg").write_bytes(picture(reference(part), "svg"))
     (images / "page.txt").write_text(top(page_of(found)), encoding="utf-8")
 
 

@@ -309,8 +309,9 @@ def test_pictures_are_of_this_version(tmp_path: Path, monkeypatch: pytest.Monkey
     shutil.copy(pictures.IMAGES / "study.json", tmp_path)
     pictures.draw(tmp_path)
 
-    def written(folder: Path) -> list[str]:
-        return re.findall(r"<text[^>]*>([^<]*)", (folder / "terminal.svg").read_text())
+    def written(folder: Path) -> dict[str, list[str]]:
+        texts = {file.name: file.read_text(encoding="utf-8") for file in folder.glob("*.svg")}
+        return {name: re.findall(r"<text[^>]*>([^<]*)", text) for name, text in texts.items()}
 
     assert written(tmp_path) == written(pictures.IMAGES)
     page = (pictures.IMAGES / "page.txt").read_text()
