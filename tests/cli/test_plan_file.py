@@ -51,6 +51,12 @@ def test_a_plan_fixes_every_size_of_a_ladder_and_every_document():
     ]  # fmt: skip
 
 
+def test_a_document_in_a_file_of_its_own_fixes_the_same(folder: Path):
+    (folder / "last.yaml").write_text(PLAN.split("---")[1])
+
+    assert read("last.yaml", canonical) == read("plan.yaml", canonical)[2:]
+
+
 def test_a_plan_says_all_and_what_is_typed_beside_it_is_refused(folder: Path, capsys):
     for typed in (["attnres"], ["--seeds", "5"], ["--tune-lr"], ["--set", "train.tokens=2k"]):
         code, out, err = attnres(capsys, "ablate", *typed, "--plan", "plan.yaml")
