@@ -70,7 +70,7 @@ def to_html(report: Report, study: str) -> str:
 
 def _one(name: str, table: OtherTable, mine: Comparison, n_tables: int) -> Report:
     rows, title, both = beside(table, mine), labels.title(mine), again(table, mine)
-    told, notes = qualifiers(mine, n_tables), _notes(name, table, mine)
+    told, notes = qualifiers(mine, n_tables), _notes(name, table, mine, both)
     records = [_record(row, table, mine) for row in rows]
     return Report(
         title=f"{title}, beside {name}",
@@ -113,14 +113,13 @@ def _text(theirs: OtherArm | None) -> str:
     return interval(theirs.difference.mean, theirs.interval, "+.4f")
 
 
-def _notes(name: str, table: OtherTable, mine: Comparison) -> list[str]:
+def _notes(name: str, table: OtherTable, mine: Comparison, both: Again) -> list[str]:
     is_recipe, is_data = are_same(table, mine)
     if is_recipe and is_data:
         how = "the same recipe and data as yours: values can be compared"
     else:
         other = [word for word, same in (("recipe", is_recipe), ("data", is_data)) if not same]
         how = f"another {' and other '.join(other)} than yours: signs and orders can be compared"
-    both = again(table, mine)
     return [
         f"theirs: {name}, {table.title}; data {table.data.source} ({table.data.fingerprint}); "
         f"{'; '.join(table.versions)}",
