@@ -126,8 +126,8 @@ def read(text: str, origin: str) -> list[OtherTable]:
 
 
 def nearest(tables: Sequence[OtherTable], mine: Comparison) -> OtherTable:
-    """The table that has most in common with a comparison: recipe, data, their names, terms; of
-    equal ones the first. Raises UsageError where none has its baseline.
+    """The table that has most in common with a comparison: recipe, data, their names, terms, then
+    runs of its arms; of equal ones the first. Raises UsageError where none has its baseline.
     """
     fitting = [table for table in tables if table.baseline == mine.baseline]
     if not fitting:
@@ -136,10 +136,11 @@ def nearest(tables: Sequence[OtherTable], mine: Comparison) -> OtherTable:
     return max(fitting, key=lambda table: _in_common(table, mine))
 
 
-def _in_common(table: OtherTable, mine: Comparison) -> tuple[bool, ...]:
+def _in_common(table: OtherTable, mine: Comparison) -> tuple[int, ...]:
     names = (table.recipe == mine.recipe, table.data.source == mine.data.source)
     own = [terms.is_tuned or terms.by_design for terms in (table.terms, mine.terms)]
-    return *are_same(table, mine), *names, table.terms == mine.terms, own[0] == own[1]
+    runs = sum(len(row.theirs.losses) for row in beside(table, mine) if row.theirs)
+    return *are_same(table, mine), *names, table.terms == mine.terms, own[0] == own[1], runs
 
 
 def are_same(table: OtherTable, mine: Comparison) -> tuple[bool, bool]:

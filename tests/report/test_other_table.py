@@ -119,6 +119,16 @@ def test_of_several_tables_that_of_the_same_recipe_is_taken(folder: Path, capsys
     assert "theirs: both.json, recipe tiny" in text
 
 
+def test_of_tables_equally_near_that_with_most_runs_of_ones_arms_is_taken(folder: Path, capsys):
+    first = json.loads((folder / "theirs.json").read_text()) | {"recipe_digest": "0" * 12}
+    fewer = first | {"arms": first["arms"][:2], "title": "fewer", "more": []}
+    (folder / "both.json").write_text(json.dumps(fewer | {"more": [first]}))
+
+    _, text, _ = against(capsys, "both.json")
+
+    assert "theirs: both.json, recipe tiny" in text
+
+
 def test_a_report_that_comes_with_the_tool_is_asked_for_by_its_name(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys
 ):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import lzma
 import re
 from pathlib import Path
 from typing import Any
@@ -13,21 +14,34 @@ from studies import fill
 
 from attnres_cli.config.recipe import Recipe
 from attnres_cli.config.shipped import paper, plan_text, report_texts
+from attnres_cli.verdict.format import interval
 
-PAGE = Path(__file__).parents[2] / "docs" / "results" / "reference.md"
+RESULTS = Path(__file__).parents[2] / "docs" / "results"
+PAGE = RESULTS / "reference.md"
+DEPTHS = ["8", "16", "32", "64"]
 WORDS = {"no worse by the margin": "no worse", "equal within the margin": "equal"}
 
 
+@pytest.fixture
+def study(tmp_path: Path) -> str:
+    """The part of the study on depth, as it is published: without weights."""
+    packed = (RESULTS / "reference-depth.db.xz").read_bytes()
+    path = tmp_path / "reference-depth.db"
+    path.write_bytes(lzma.decompress(packed))
+    return str(path)
+
+
 def tables(part: str = "") -> list[dict[str, Any]]:
-    """Of every part, or of one: text, pointers, ..."""
-    texts = report_texts("reference")
-    found = [table for text in texts for table in [json.loads(text), *json.loads(text)["more"]]]
-    sources = {"text": "stdlib", "pointers": "pointers"}
-    return [
-        table
-        for table in found
-        if table["data"]["source"] == sources.get(part, table["data"]["source"])
-    ]
+    """Of every part, or of one: text, pointers, depth."""
+    found = [json.loads(text) for text in report_texts("reference")]
+    found = [table for first in found for table in (first, *first["more"])]
+    return [table for table in found if part in ("", part_of(table))]
+
+
+def part_of(table: dict[str, Any]) -> str:
+    if table["recipe"] == "quick":
+        return "pointers" if table["data"]["source"] == "pointers" else "text"
+    return str(table["recipe"])
 
 
 def arms(part: str, match: str, *, is_tuned: bool) -> dict[str, dict[str, Any]]:
@@ -71,6 +85,50 @@ def test_every_row_on_pointers_is_that_of_the_tables():
     assert list(rows("pointers")) == [name for name in tuned if name != "standard"]
     for name, cells in rows("pointers").items():
         assert cells == [cell(tuned[name]), f"{tuned[name]['own']['lr']:g}", cell(shared[name])]
+
+
+def depth_rows(study: str, capsys: pytest.CaptureFixture[str]) -> dict[str, list[str]]:
+    """What the page's table on depth has to say: of each size, then of what changes with depth."""
+    typed = ("--study", study, "--recipe", "depth", "--scaling", "--format", "json")
+    told = json.loads(attnres(capsys, "report", *typed)[1])
+    ladders = {one["terms"]["is_tuned"]: one for one in (told, *told["more"])}
+    found: dict[str, list[str]] = {name: [] for name in (*DEPTHS, "per doubling")}
+    for variant in ("standard", "attnres", "attnres:block_size=4"):
+        for is_tuned in (True, False):
+            sizes = [one for one in tables("depth") if one["terms"]["is_tuned"] == is_tuned]
+            cells = [depth_cell(one, variant) for one in sizes]
+            for sublayers, said in zip(DEPTHS, [*cells, *["being trained"] * 4], strict=False):
+                found[sublayers].append(said)
+            arms = {arm["variant"]: arm["trend"] for arm in ladders[is_tuned]["arms"]}
+            trend = arms[variant]
+            last = interval(trend["mean"], trend["ci95"], "+.4f") if trend else ""
+            found["per doubling"].append(last)
+    return found
+
+
+def depth_cell(table: dict[str, Any], variant: str) -> str:
+    (arm,) = [arm for arm in table["arms"] if arm["variant"] == variant]
+    said = cell(arm) if variant != "standard" else f"{arm['mean']:.4f} ± {arm['sd']:.4f}"
+    return said + (f" ({arm['own']['lr']:g})" if arm["own"] else "")
+
+
+def test_every_row_on_depth_is_that_of_the_tables(study: str, capsys: pytest.CaptureFixture[str]):
+    text = PAGE.read_text(encoding="utf-8").split("## What was found: depth\n")[1].split("\n## ")[0]
+    found = re.findall(r"^\| (\d+|per doubling) \| (.+) \|$", text, re.MULTILINE)
+
+    wanted = depth_rows(study, capsys)
+    assert {name: [each.strip() for each in row.split("|")] for name, row in found} == wanted
+
+
+def test_the_published_study_gives_the_shipped_tables(
+    study: str, capsys: pytest.CaptureFixture[str]
+):
+    for table in (
+        one for one in map(json.loads, report_texts("reference")) if part_of(one) == "depth"
+    ):
+        typed = ("--study", study, "--recipe", table["recipe_digest"], "--format", "json")
+
+        assert json.loads(attnres(capsys, "report", *typed)[1]) == table
 
 
 def test_every_table_is_of_the_plan_and_complete():
