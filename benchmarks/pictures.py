@@ -68,6 +68,7 @@ def comparison(told: dict[str, Any]) -> Comparison:
         lines["floor"], lines["zlib_bits_per_byte"], lines["xz_bits_per_byte"], held["split"],
     )  # fmt: skip
     runs, own, terms = [], [], Terms(**told["terms"])
+    versions = dict(part.split(" ") for part in told["versions"][0].split(", "))
     settings = Settings("cpu", "a CPU", "fp32", compiled=False, threads=1, engine="eager")
     for arm in told["arms"]:
         mine = (told["recipe"], arm["recipe_digest"], arm["variant"])
@@ -83,7 +84,13 @@ def comparison(told: dict[str, Any]) -> Comparison:
             )  # fmt: skip
             runs.append(
                 RunRecord(
-                    len(runs), *mine, int(seed), data.fingerprint, Status.COMPLETE, result=result
+                    len(runs),
+                    *mine,
+                    int(seed),
+                    data.fingerprint,
+                    Status.COMPLETE,
+                    versions=versions,
+                    result=result,
                 )
             )
     rules = Rules(
