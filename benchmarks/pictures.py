@@ -45,7 +45,7 @@ from attnres_cli.verdict.ladder import Rung, ladder
 ROOT = Path(__file__).resolve().parent.parent
 IMAGES = ROOT / "docs" / "images"
 REFERENCE = ROOT / "recipes" / "reports" / "reference"
-PARTS = ("text", "pointers", "depth")
+PARTS = ("text", "pointers", "depth", "sizes")
 TERMINAL = {"COLUMNS": "112", "FORCE_COLOR": "1"}  # of the environment
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "google-chrome"))), None)
 

@@ -18,21 +18,21 @@ from attnres_cli.verdict.format import interval
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results"
 PAGE = RESULTS / "reference.md"
-DEPTHS = ["8", "16", "32", "64"]
+SIZES = {"depth": ["8", "16", "32", "64"], "sizes": ["0.13M", "0.33M"]}
+"""What the page calls the sizes of the parts whose study is published."""
 WORDS = {"no worse by the margin": "no worse", "equal within the margin": "equal"}
 
 
 @pytest.fixture
 def study(tmp_path: Path) -> str:
-    """The part of the study on depth, as it is published: without weights."""
-    packed = (RESULTS / "reference-depth.db.xz").read_bytes()
-    path = tmp_path / "reference-depth.db"
-    path.write_bytes(lzma.decompress(packed))
+    """What of the study is published, depth and sizes: without weights."""
+    path = tmp_path / "reference.db"
+    path.write_bytes(lzma.decompress((RESULTS / "reference.db.xz").read_bytes()))
     return str(path)
 
 
 def tables(part: str = "") -> list[dict[str, Any]]:
-    """Of every part, or of one: text, pointers, depth."""
+    """Of every part, or of one: text, pointers, depth, sizes."""
     found = [json.loads(text) for text in report_texts("reference")]
     found = [table for first in found for table in (first, *first["more"])]
     return [table for table in found if part in ("", part_of(table))]
@@ -87,48 +87,56 @@ def test_every_row_on_pointers_is_that_of_the_tables():
         assert cells == [cell(tuned[name]), f"{tuned[name]['own']['lr']:g}", cell(shared[name])]
 
 
-def depth_rows(study: str, capsys: pytest.CaptureFixture[str]) -> dict[str, list[str]]:
-    """What the page's table on depth has to say: of each size, then of what changes with depth."""
-    typed = ("--study", study, "--recipe", "depth", "--scaling", "--format", "json")
+def ladder_rows(part: str, study: str, capsys: pytest.CaptureFixture[str]) -> dict[str, list[str]]:
+    """What the page's table of a part has to say: of each size, then of what changes with it."""
+    typed = ("--study", study, "--recipe", part, "--scaling", "--format", "json")
     told = json.loads(attnres(capsys, "report", *typed)[1])
-    ladders = {one["terms"]["is_tuned"]: one for one in (told, *told["more"])}
-    found: dict[str, list[str]] = {name: [] for name in (*DEPTHS, "per doubling")}
-    for variant in ("standard", "attnres", "attnres:block_size=4"):
-        for is_tuned in (True, False):
-            sizes = [one for one in tables("depth") if one["terms"]["is_tuned"] == is_tuned]
-            cells = [depth_cell(one, variant) for one in sizes]
-            for sublayers, said in zip(DEPTHS, [*cells, *["being trained"] * 4], strict=False):
-                found[sublayers].append(said)
-            arms = {arm["variant"]: arm["trend"] for arm in ladders[is_tuned]["arms"]}
-            trend = arms[variant]
-            last = interval(trend["mean"], trend["ci95"], "+.4f") if trend else ""
-            found["per doubling"].append(last)
+    found = {}
+    for name, is_tuned in (("own rates", True), ("one rate", False)):
+        of_sizes = [one for one in tables(part) if one["terms"]["is_tuned"] == is_tuned]
+        for size, one in zip(SIZES[part], of_sizes, strict=True):
+            found[f"{size}, {name}"] = [ladder_cell(arm) for arm in in_order(one)]
+        (ladder,) = [one for one in (told, *told["more"]) if one["terms"]["is_tuned"] == is_tuned]
+        trends = [arm["trend"] for arm in in_order(ladder)]
+        if any(trends):  # from three sizes on
+            found[f"per doubling, {name}"] = [
+                interval(trend["mean"], trend["ci95"], "+.4f") if trend else "" for trend in trends
+            ]
     return found
 
 
-def depth_cell(table: dict[str, Any], variant: str) -> str:
-    (arm,) = [arm for arm in table["arms"] if arm["variant"] == variant]
-    said = cell(arm) if variant != "standard" else f"{arm['mean']:.4f} ± {arm['sd']:.4f}"
+def in_order(table: dict[str, Any]) -> list[dict[str, Any]]:
+    """Its arms, `standard` first, then by name: a table has them by their losses."""
+    return sorted(table["arms"], key=lambda arm: (arm["variant"] != "standard", arm["variant"]))
+
+
+def ladder_cell(arm: dict[str, Any]) -> str:
+    said = cell(arm) if arm["verdict"] != "baseline" else f"{arm['mean']:.4f} ± {arm['sd']:.4f}"
     return said + (f" ({arm['own']['lr']:g})" if arm["own"] else "")
 
 
-def test_every_row_on_depth_is_that_of_the_tables(study: str, capsys: pytest.CaptureFixture[str]):
-    text = PAGE.read_text(encoding="utf-8").split("## What was found: depth\n")[1].split("\n## ")[0]
-    found = re.findall(r"^\| (\d+|per doubling) \| (.+) \|$", text, re.MULTILINE)
+@pytest.mark.parametrize("part", SIZES)
+def test_every_row_of_a_ladder_is_that_of_the_tables(
+    part: str, study: str, capsys: pytest.CaptureFixture[str]
+):
+    text = PAGE.read_text(encoding="utf-8").split(f"## What was found: {part}\n")[1]
+    found = re.findall(
+        r"^\| (\S+(?: doubling)?, o\w+ rates?) \| (.+) \|$", text.split("\n## ")[0], re.MULTILINE
+    )
 
-    wanted = depth_rows(study, capsys)
+    wanted = ladder_rows(part, study, capsys)
     assert {name: [each.strip() for each in row.split("|")] for name, row in found} == wanted
 
 
+@pytest.mark.parametrize("part", SIZES)
 def test_the_published_study_gives_the_shipped_tables(
-    study: str, capsys: pytest.CaptureFixture[str]
+    part: str, study: str, capsys: pytest.CaptureFixture[str]
 ):
-    for table in (
-        one for one in map(json.loads, report_texts("reference")) if part_of(one) == "depth"
-    ):
-        typed = ("--study", study, "--recipe", table["recipe_digest"], "--format", "json")
+    for table in map(json.loads, report_texts("reference")):
+        if part_of(table) == part:
+            typed = ("--study", study, "--recipe", table["recipe_digest"], "--format", "json")
 
-        assert json.loads(attnres(capsys, "report", *typed)[1]) == table
+            assert json.loads(attnres(capsys, "report", *typed)[1]) == table
 
 
 def test_every_table_is_of_the_plan_and_complete():
