@@ -49,7 +49,7 @@ def main() -> None:
     """Every depth in turn; `standard` is the baseline of its own compiler setting."""
     parser = arguments("activation memory, as ratios to `standard`", rounds=1)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    parser.add_argument("--depths", type=int, nargs="+", default=[4, 8, 16], help="in layers")
+    parser.add_argument("--depths", type=int, nargs="+", help="in layers; default: 4 8 16")
     parser.add_argument(
         "--engines", nargs="+", help="default: eager reference compile, on CUDA triton too"
     )
@@ -57,7 +57,7 @@ def main() -> None:
     device = started(given.threads, given.device)
     cuda = device.type == "cuda"
     engines = given.engines or [*(["triton"] if cuda else []), "eager", "reference", "compile"]
-    depths = [1, 2] if given.quick else given.depths
+    depths = given.depths or ([1, 2] if given.quick else [4, 8, 16])
     results: list[dict[str, Any]] = []
     document = {"benchmark": "memory", "machine": facts(device, given.threads), "results": results}
     for depth in depths:

@@ -38,10 +38,8 @@ hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
 pytest_plugins = ["comparisons"]  # fixtures that tests of verdicts and of reports share
 
 _TESTS = Path(__file__).parent
-_ALONE = ("lab/workers", "lab/search", "test_install.py", "test_docs.py")
-"""Where slow tests start processes that take all cores, kill them at certain moments, or share a
-study that takes long to make.
-"""
+_ALONE = ("lab/workers", "lab/search/test_search_kills.py")
+"""Where slow tests start processes that take all cores, or kill them at certain moments."""
 
 
 def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:

@@ -119,7 +119,7 @@ def mutated(text: str, draw: random.Random) -> str:
 
 def test_commands(capsys: pytest.CaptureFixture[str]):
     draw, faults = random.Random(SEED), Faults()
-    for _ in range(500):
+    for _ in range(250):
         arguments = draw.choice(COMMANDS).split()
         for _ in range(draw.randint(1, 3)):
             arguments += [draw.choice(OPTIONS)] if draw.random() < 0.7 else []
@@ -132,7 +132,7 @@ def test_commands(capsys: pytest.CaptureFixture[str]):
 
 def test_recipes(capsys: pytest.CaptureFixture[str], folder: Path):
     draw, text, faults = random.Random(SEED), text_of("smoke"), Faults()
-    for _ in range(400):
+    for _ in range(200):
         (folder / "r.yaml").write_text(mutated(text, draw), encoding="utf-8", errors="replace")
         faults.check(capsys, "recipes", "r.yaml")
 
@@ -148,7 +148,7 @@ def test_overrides(capsys: pytest.CaptureFixture[str]):
         for key in values
     ]  # fmt: skip
     keys += ["name", "margin", "slope", "ladder", "rates", "rates.attnres", "variants", "x.y.z"]
-    for _ in range(400):
+    for _ in range(200):
         faults.check(
             capsys, "recipes", "smoke", "--set", f"{draw.choice(keys)}={draw.choice(NASTY)}"
         )
@@ -160,7 +160,7 @@ def test_spaces_and_budgets():
     draw, specs = random.Random(SEED), [variant.parse("attnres"), variant.parse("standard")]
     names = [*space.SIZES, *space.RATIOS, *space.LADDERS, "block_size", "heads", "window", "query"]
     signs = ("..", "|", "=", ",", "")
-    for _ in range(400):
+    for _ in range(200):
         parts = [draw.choice((*NASTY[2:13], "2", "16", "0.5", "3e-4")) for _ in range(3)]
         values = draw.choice(signs).join(parts[: draw.randint(1, 3)])
         for parse, text in (
