@@ -3,9 +3,10 @@
     python benchmarks/predicted.py --json predicted.json
     python benchmarks/predicted.py --device cuda --json predicted_gpu.json
 
-Counted: one step of the model with tensors that have no numbers (train/memory.py), which is what
-`attnres ablate --dry-run` prints. Measured: the third step's peak, by the profiler on a CPU and by
-`torch.cuda.max_memory_allocated` on a GPU, with weights and optimiser state. attnres is installed.
+Counted: one step of the model, with tensors that have no numbers where it is not short
+(lab/step_memory.py), which is what `attnres ablate --dry-run` prints. Measured: the third step's
+peak, by the profiler on a CPU and by `torch.cuda.max_memory_allocated` on a GPU, with weights and
+optimiser state. attnres is installed.
 """
 
 from __future__ import annotations
@@ -22,10 +23,10 @@ from attnres_cli.config.recipe import load
 from attnres_cli.config.shipped import suite
 from attnres_cli.data import sources
 from attnres_cli.lab.bench import held_bytes
+from attnres_cli.lab.step_memory import of_step
 from attnres_cli.nn import measure
 from attnres_cli.records.run import RunSpec
 from attnres_cli.train.device import settings as settings_of
-from attnres_cli.train.memory import of_step
 from attnres_cli.train.trainer import Trainer
 
 WIDE = ["model.d_model=256", "model.n_heads=4", "model.seq_len=256", "train.batch_size=8"]

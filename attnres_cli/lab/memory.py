@@ -7,11 +7,11 @@ from dataclasses import replace
 
 from attnres_cli.data.tokens import Tokens
 from attnres_cli.errors import DeviceError
+from attnres_cli.lab.step_memory import of_step
 from attnres_cli.records import machine
 from attnres_cli.records.device_flops import least_s
 from attnres_cli.records.plan import Arm, Memory, Plan
 from attnres_cli.train.device import memory_there
-from attnres_cli.train.memory import of_step
 from attnres_cli.verdict.format import megabytes, plural
 
 _MARGIN = 1.15

@@ -22,7 +22,7 @@ _WEIGHT_BYTES = 4  # float32, whatever the precision of a step
 
 @dataclass(frozen=True)
 class Memory:
-    """What a training step holds and does, counted (train/memory.py), not compiled.
+    """What a training step holds and does, counted (lab/step_memory.py), not compiled.
 
     Attributes:
         weights: bytes, there from the run's start to its end.

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
-from training import SETTINGS
+from studies import SETTINGS
 
 from attnres_cli.config.recipe import load
 from attnres_cli.data import sources
+from attnres_cli.lab import step_memory
+from attnres_cli.lab.step_memory import of_step
 from attnres_cli.nn import loss, measure
 from attnres_cli.nn.memory import counting
 from attnres_cli.nn.residual import registry
 from attnres_cli.records.plan import Memory
 from attnres_cli.records.run import RunSpec
-from attnres_cli.train import memory
-from attnres_cli.train.memory import of_step
 from attnres_cli.train.trainer import Trainer
 
 CPU = torch.device("cpu")
@@ -92,8 +94,8 @@ def test_deep_models_follow_from_shallower_ones(design: str, monkeypatch: pytest
     spec = spec_of(design, "model.n_layers=18", "model.seq_len=32", "train.batch_size=2")
     tokens = sources.load(spec.recipe)
     whole = of_step(spec, tokens, SETTINGS)
-    monkeypatch.setattr(memory, "_MOST_LAYERS", 9)
-    monkeypatch.setattr(memory, "_PARTS", (3, 6, 9))
+    monkeypatch.setattr(step_memory, "_MOST_LAYERS", 9)
+    monkeypatch.setattr(step_memory, "_PARTS", (3, 6, 9))
     found = of_step(spec, tokens, SETTINGS)
 
     assert whole is not None
@@ -102,8 +104,23 @@ def test_deep_models_follow_from_shallower_ones(design: str, monkeypatch: pytest
     assert found.weights == pytest.approx(whole.weights, rel=1e-3)
 
 
+@pytest.mark.parametrize("design", ["standard", "attnres", "hc"])
+def test_a_short_step_that_is_made_and_one_without_numbers_hold_the_same(
+    design: str, monkeypatch: pytest.MonkeyPatch
+):
+    spec = spec_of(design)
+    tokens = sources.load(spec.recipe)
+    made = of_step(spec, tokens, SETTINGS)
+    monkeypatch.setattr(step_memory, "_IN_A_MOMENT", 0)
+    followed = of_step(spec, tokens, SETTINGS)
+
+    assert made is not None
+    assert followed is not None
+    assert replace(made, n_operations=0) == replace(followed, n_operations=0)
+
+
 def test_what_does_not_run_without_numbers_is_not_known(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(memory, "_counted", lambda *_: torch.ones(1).sum().item() / 0)
+    monkeypatch.setattr(step_memory, "_counted", lambda *_: torch.ones(1).sum().item() / 0)
 
     assert of_step(spec_of("standard"), sources.load(spec_of("standard").recipe), SETTINGS) is None
 
@@ -126,8 +143,8 @@ def test_long_sequences_and_many_follow_from_shorter_and_fewer(
     spec = spec_of(design, *PAPER, *TOO_MANY)
     tokens = sources.load(spec.recipe)
     found = of_step(spec, tokens, SETTINGS)
-    monkeypatch.setattr(memory, "_LONGEST", 512)
-    monkeypatch.setattr(memory, "_ROWS", (2**31 - 1,))
+    monkeypatch.setattr(step_memory, "_LONGEST", 512)
+    monkeypatch.setattr(step_memory, "_ROWS", (2**31 - 1,))
     whole = of_step(spec, tokens, SETTINGS)
 
     assert whole is not None
