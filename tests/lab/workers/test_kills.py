@@ -106,10 +106,11 @@ def kill_on(
                 break
             time.sleep(chance.uniform(0.0, 0.1))
             # one that has come no further since it was killed is left alone: a second death there
-            # would count as its own fault, and a grid that never comes further never ends
+            # would count as its own fault, and a grid that never comes further never ends; nor does
+            # one whose command is killed again for workers that have died with the last one
             now = [(pid, run) for pid, attempts, run in running(folder) if attempts == 1]
-            now = [pid for pid, run in now if has_begun(folder, run)]
-            if len(now) == 2 and chance.random() < 0.2:  # the whole machine goes
+            now = [pid for pid, run in now if lives(pid) and has_begun(folder, run)]
+            if len(now) == 2 and chance.random() < 0.5:  # the whole machine goes
                 command.die()
                 kills += ["launcher", "worker", "worker"]
                 command = commands.enter_context(started(folder, *typed, **OFTEN))
