@@ -14,10 +14,7 @@ EXTRAS ?= dev
 # Typer vendors its own Click, so that nothing may import another one
 LINT := $(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/mypy && $(BIN)/lint-imports \
 	&& ! grep -rnE '^(\S+ )?import click|^from click' attnres_cli variants tests
-QUICK := $(BIN)/python -m pytest -m 'not slow' --numprocesses=auto --maxprocesses=8 --dist=worksteal
-SLOW := $(BIN)/python -m pytest -m 'slow and not alone' --numprocesses=auto --maxprocesses=8 --dist=worksteal
-# one after the other: they take all cores, or kill processes at certain moments
-ALONE := $(BIN)/python -m pytest -m 'slow and alone'
+TESTS := $(BIN)/python -m pytest --numprocesses=auto --maxprocesses=8 --dist=worksteal
 
 .PHONY: ablate test slow test-all lint pictures clean
 
@@ -25,10 +22,10 @@ ablate: $(STAMP)
 	$(BIN)/attnres ablate
 
 test: $(STAMP)
-	failed=0; ($(LINT)) || failed=1; $(QUICK) || failed=1; exit $$failed
+	failed=0; ($(LINT)) || failed=1; $(TESTS) -m 'not slow' || failed=1; exit $$failed
 
 slow: $(STAMP)
-	failed=0; $(ALONE) || failed=1; $(SLOW) || failed=1; exit $$failed
+	$(TESTS) -m slow
 
 test-all: $(STAMP)
 	failed=0; $(MAKE) test || failed=1; $(MAKE) slow || failed=1; exit $$failed

@@ -6,7 +6,7 @@ import os
 import signal
 import tempfile
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import hypothesis
@@ -36,18 +36,6 @@ hypothesis.settings.register_profile("nightly", _PATIENT, max_examples=100, dera
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
 
 pytest_plugins = ["comparisons"]  # fixtures that tests of verdicts and of reports share
-
-_TESTS = Path(__file__).parent
-_ALONE = ("lab/workers", "lab/search/test_search_kills.py")
-"""Where slow tests start processes that take all cores, or kill them at certain moments."""
-
-
-def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
-    """Mark the slow tests that `make slow` runs one after the other."""
-    for item in items:
-        here = item.path.relative_to(_TESTS).as_posix()
-        if item.get_closest_marker("slow") and here.startswith(_ALONE):
-            item.add_marker(pytest.mark.alone)
 
 
 @pytest.fixture

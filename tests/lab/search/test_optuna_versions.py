@@ -18,8 +18,8 @@ from attnres_cli.lab.search.studies import read
 from attnres_cli.records.search_records import State
 
 ROOT = Path(__file__).parents[3]
-PATIENCE_S = 900
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(2 * PATIENCE_S)]
+PATIENCE_S = 450
+pytestmark = pytest.mark.slow
 
 SEARCH = ["search", "--recipe", "smoke", "--set", "train.tokens=2k", "--workers", "1"]
 SEARCH += ["--set", "train.eval_tokens=512", "--set", "train.n_evals=1", "--confirm", "0"]

@@ -18,8 +18,8 @@ import pytest
 from attnres_cli.lab.search.studies import read
 from attnres_cli.records.search_records import State
 
-PATIENCE_S = 900
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(2 * PATIENCE_S)]
+PATIENCE_S = 450
+pytestmark = pytest.mark.slow
 
 SEARCH = ["search", "standard", "attnres", "--recipe", "smoke", "--budget", "params=60k"]
 SEARCH += ["--space", "n_layers=1..6,n_heads=1|2|4,n_blocks=1..6", "--sampler", "tpe"]

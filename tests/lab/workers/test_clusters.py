@@ -27,7 +27,6 @@ GRID = ["ablate", "standard", "attnres:block_size=2", "--seeds", "2", "--recipe"
 GRID += ["--set", "train.tokens=30k"]  # 58 steps
 ONE = [*GRID, "--workers", "1"]
 slow = pytest.mark.slow
-patient = pytest.mark.timeout(2 * PATIENCE_S)
 
 
 @pytest.fixture(scope="module")
@@ -214,7 +213,6 @@ def test_the_batch_script_runs_the_array_and_is_queued_again(
 
 
 @slow
-@patient
 def test_a_job_whose_time_is_over_is_queued_again_and_goes_on(folder: Path, undisturbed):
     submitit = pytest.importorskip("submitit")
     executor = submitit.LocalExecutor(folder="attnres-jobs", max_num_timeout=1000)
@@ -242,7 +240,6 @@ def test_a_job_whose_time_is_over_is_queued_again_and_goes_on(folder: Path, undi
 
 
 @slow
-@patient
 def test_the_batch_scripts_claimers_share_the_runs_and_go_on_after_their_time(
     folder: Path, monkeypatch: pytest.MonkeyPatch, undisturbed
 ):
@@ -261,7 +258,6 @@ def test_the_batch_scripts_claimers_share_the_runs_and_go_on_after_their_time(
 
 
 @slow
-@patient
 def test_slurm_by_its_own_programs_from_the_command_to_the_report(
     database, folder: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -299,7 +295,6 @@ def test_slurm_by_its_own_programs_from_the_command_to_the_report(
 
 
 @slow
-@patient
 def test_of_two_tasks_on_ray_one_is_killed_and_its_run_taken_over(folder: Path, undisturbed):
     pytest.importorskip("ray")
     home = Path(tempfile.mkdtemp(prefix="attnres-ray-", dir="/tmp"))  # paths of sockets are short

@@ -19,7 +19,6 @@ import pytest
 from grids import (
     KIMI,
     OFTEN,
-    PATIENCE_S,
     Command,
     done,
     files,
@@ -35,8 +34,6 @@ from grids import (
     statuses,
     study,
 )
-
-pytestmark = pytest.mark.timeout(2 * PATIENCE_S)
 
 GRID = ["ablate", "standard", "attnres:block_size=2", "--seeds", "2", "--recipe", "smoke"]
 GRID += ["--workers", "2", "--set", "train.tokens=120k"]  # 234 steps

@@ -24,8 +24,6 @@ from attnres_cli.train import group
 from attnres_cli.train.checkpoint import differing
 from attnres_cli.train.device import settings
 
-pytestmark = pytest.mark.timeout(2 * PATIENCE_S)
-
 SHORT = ["--recipe", "smoke", "--seeds", "0,", "--set", "train.tokens=4k"]  # 8 steps of 16 x 32
 ARMS = ["standard", "attnres", "attnres:block_size=2", "mhc"]
 LONG = ["attnres:block_size=2", "--recipe", "smoke", "--seeds", "0,", "--set", "train.tokens=60k"]
@@ -207,12 +205,9 @@ def test_a_rank_trains_micro_batches_that_go_into_its_share():
     ]  # fmt: skip
 
 
-CASES = [
-    ("ddp", []),
-    ("ddp", ["--set", "train.checkpoint_activations=true"]),
+CASES = [  # plain ones are in others of these, and the first test of this file
     ("ddp", ["--set", "optim.optimizer=muon"]),
     ("ddp", [*KIMI, "--set", "train.checkpoint_activations=true"]),
-    ("fsdp", []),
     ("fsdp", ["--set", "train.checkpoint_activations=true"]),
     ("fsdp", ["--set", "optim.optimizer=muon"]),
     ("fsdp", KIMI),
@@ -221,7 +216,7 @@ CASES = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("way", "more"), CASES, ids=lambda x: x if isinstance(x, str) else "".join(x[1::2]) or "plain"
+    ("way", "more"), CASES, ids=lambda x: x if isinstance(x, str) else "".join(x[1::2])
 )
 def test_ranks_give_what_one_process_does(way: str, more: list[str], tmp_path: Path):
     typed = [*ARMS, *SHORT, *more]
@@ -263,10 +258,7 @@ def stopped(folder: Path, ranks: int, *typed: str, by: signal.Signals, whom: int
 def test_what_is_stopped_or_killed_goes_on_bit_for_bit(tmp_path: Path):
     typed = [*LONG, *KIMI]
     trained(tmp_path / "calm", 2, "ablate", *typed)
-    ways_to_end = [
-        (signal.SIGINT, None), (signal.SIGTERM, 1), (signal.SIGKILL, 1), (signal.SIGKILL, 0),
-    ]  # fmt: skip
-    for by, whom in ways_to_end:
+    for by, whom in ((signal.SIGINT, None), (signal.SIGTERM, 1), (signal.SIGKILL, 0)):
         folder = tmp_path / f"{by.name}{whom}"
         stopped(folder, 2, *typed, by=by, whom=whom)
         said = trained(folder, 2, "ablate", *typed)

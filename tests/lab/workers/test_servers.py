@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
-from grids import OFTEN, PATIENCE_S, Command, started
+from grids import OFTEN, Command, started
 from servers import PASSWORD, QUOTED, Server
 
 from attnres_cli.lab.search.studies import read
@@ -25,7 +25,7 @@ from attnres_cli.records.search_records import State
 from attnres_cli.store import owner
 from attnres_cli.store.store import Store
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(2 * PATIENCE_S)]
+pytestmark = pytest.mark.slow
 
 ARMS = ["standard", "attnres:block_size=2"]
 GRID = ["ablate", *ARMS, "--seeds", "2", "--recipe", "smoke", "--workers", "2"]
