@@ -109,6 +109,7 @@ def notes(found: Ladder) -> list[str]:
     names = differing([rung.recipe for rung in found.rungs])
     lines.append(f"what differs between the sizes: {', '.join(names)}")
     lines += dict.fromkeys(labels.rates_of(rung.comparison) for rung in found.rungs)
+    lines.append(_computed(found))
     if any(arm.trend for arm in found.arms):
         lines.append(
             "per doubling of layers: change of the difference, mean over seeds [95 %], each arm "
@@ -123,6 +124,17 @@ def notes(found: Ladder) -> list[str]:
         named = ", ".join(arm.variant for arm in found.arms if arm.reason == reason)
         lines.append(f"no multiplier of {named}: {reason}")
     return lines
+
+
+def _computed(found: Ladder) -> str:
+    """By what: each table is of one machine, a ladder may be of several."""
+    by: dict[str, list[str]] = {}
+    for rung, name in zip(found.rungs, found.size_names, strict=True):
+        by.setdefault(" and ".join(rung.comparison.settings), []).append(name)
+    if len(by) == 1:
+        return f"computed with {next(iter(by))}"
+    named = "; ".join(f"{', '.join(sizes)} with {settings}" for settings, sizes in by.items())
+    return f"sizes were computed in different ways, and differ in rounding too: {named}"
 
 
 def _of_laws(found: Ladder) -> list[str]:

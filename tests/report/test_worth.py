@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from commands import attnres
-from studies import fill
+from studies import SETTINGS, fill
 
 from attnres_cli.config.recipe import Recipe, validate
 from attnres_cli.errors import StudyError
@@ -88,6 +89,19 @@ def test_an_arm_of_known_worth_is_found_to_be_worth_that(depths: tuple[int, ...]
     assert (attnres.law.floor, attnres.worth.ci95) == (pytest.approx(0, abs=1e-3), None)
     none = "two sizes leave" if len(depths) == 2 else "no interval of attnres: the losses lie on"
     assert any(line.startswith(none) for line in notes(found))
+
+
+def test_it_is_said_how_the_sizes_were_computed(study: Path):
+    grow(study, 2, 4)
+    flops, values = losses(8)
+    other = {"settings": replace(SETTINGS, device_name="Another CPU")}
+    store = fill(study, sized(8), values, flops_per_token=flops, tokens=TOKENS, **other)
+
+    (line,) = [line for line in notes(over(store)) if "computed" in line]
+
+    first, second = line.removeprefix("sizes were computed in different ways, ").split("; ")
+    assert first.startswith("and differ in rounding too: 2 layers, 4 layers with cpu fp32 eager")
+    assert second.startswith("8 layers with cpu fp32 eager, 1 thread on Another CPU")
 
 
 def test_one_run_per_size_and_arm_is_enough_for_a_multiplier_with_its_interval(study: Path, capsys):
