@@ -127,7 +127,7 @@ def test_commands(capsys: pytest.CaptureFixture[str]):
         faults.check(capsys, *arguments)
 
     assert not faults, "\n".join(faults)
-    assert faults.n_refused > 400
+    assert faults.n_refused > 200
 
 
 def test_recipes(capsys: pytest.CaptureFixture[str], folder: Path):
@@ -137,7 +137,7 @@ def test_recipes(capsys: pytest.CaptureFixture[str], folder: Path):
         faults.check(capsys, "recipes", "r.yaml")
 
     assert not faults, "\n".join(faults)
-    assert 100 < faults.n_refused < 400
+    assert 100 < faults.n_refused < 200
 
 
 def test_overrides(capsys: pytest.CaptureFixture[str]):
