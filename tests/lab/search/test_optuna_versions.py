@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from grids import PATIENCE_S
 
 from attnres_cli.lab.search.studies import read
 from attnres_cli.records.search_records import State
 
 ROOT = Path(__file__).parents[3]
-PATIENCE_S = 450
 pytestmark = pytest.mark.slow
 
 SEARCH = ["search", "--recipe", "smoke", "--set", "train.tokens=2k", "--workers", "1"]

@@ -14,11 +14,11 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from grids import PATIENCE_S
 
 from attnres_cli.lab.search.studies import read
 from attnres_cli.records.search_records import State
 
-PATIENCE_S = 450
 pytestmark = pytest.mark.slow
 
 SEARCH = ["search", "standard", "attnres", "--recipe", "smoke", "--budget", "params=60k"]
