@@ -48,8 +48,8 @@ def test_kernels_keep_their_bounds_for_every_target(target: int, width: int, tmp
 
 @pytest.mark.slow
 def test_kernels_keep_their_bounds_for_every_size(tmp_path: Path):
-    """Some 100 seconds: heads by width, and norms, depth and types at one width."""
-    widths = ["1024", "4096", "8192"]
+    """Some 90 seconds: heads by width, and norms, depth and types at one width."""
+    widths = ["1024", "8192"]  # 2048 and 4096 are of other targets, above
 
     document = compile_for(90, "--all", "--widths", *widths, folder=tmp_path)
 
