@@ -148,6 +148,15 @@ def over_sizes(found: Ladder) -> str:
     ]
     if trends:
         parts.append(f"Per doubling of layers the difference changes by: {listed(trends)}.")
+    names = found.size_names
+    turns = [
+        f"from {names[k]} to {names[k + 1]} {arm.variant} changes by "
+        f"{interval(arm.steps[k].mean, arm.steps[k].ci95, '+.4f')}"
+        for arm in arms
+        for k in arm.turns
+    ]
+    if turns:
+        parts.append(f"Not in a line, though: {listed(turns)}.")
     return " ".join(parts) or "Each size is an answer of its own; the table below has them."
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from attnres_cli.config.recipe import Recipe
 from attnres_cli.errors import StudyError
@@ -66,6 +67,8 @@ class Scaled:
         plain: where `law` may have a floor, the fit without; `plain_worth` by it.
         trend: how the difference from the baseline changes per doubling of n_layers, from the
             slope of every seed that all depths share; None below three depths or two seeds.
+        steps: how it changes from each rung to the next, over the same seeds; empty where there is
+            no trend, or where not every rung is deeper than the one before.
     """
 
     variant: str
@@ -74,7 +77,17 @@ class Scaled:
     plain: PowerLaw | None = None
     plain_worth: Multiplier | None = None
     trend: Difference | None = None
+    steps: tuple[Difference, ...] = ()
     reason: str = ""
+
+    @property
+    def turns(self) -> list[int]:
+        """The steps that go the other way than the trend, both with intervals beside 0."""
+        trend = self.trend
+        if trend is None or trend.ci95[0] <= 0 <= trend.ci95[1]:
+            return []
+        sign = math.copysign(1, trend.mean)
+        return [k for k, step in enumerate(self.steps) if max(sign * end for end in step.ci95) < 0]
 
 
 @dataclass(frozen=True)
@@ -156,15 +169,15 @@ def _scaled(arms: Sequence[Sequence[ArmResult]], rungs: Sequence[Rung]) -> tuple
     """Each arm, given at every rung, the baseline first."""
     sizes = [[compute(arm) for arm in own] for own in arms]
     means = [[rung.mean(arm) for rung, arm in zip(rungs, own, strict=True)] for own in arms]
-    trends = [None, *(_trend(rungs, own, arms[0]) for own in arms[1:])]
+    trends = [(None, ()), *(_trend(rungs, own, arms[0]) for own in arms[1:])]
     if max(sizes[0]) < LEAST_RANGE * min(sizes[0]):
         reason = (
             f"{rungs[0].comparison.baseline} takes nearly the same compute at every size: a law "
             f"over compute takes a range of {LEAST_RANGE:g}"
         )
         return tuple(
-            Scaled(own[0].variant, trend=trend, reason=reason if k else "")
-            for k, (own, trend) in enumerate(zip(arms, trends, strict=True))
+            Scaled(own[0].variant, trend=trend, steps=steps, reason=reason if k else "")
+            for k, (own, (trend, steps)) in enumerate(zip(arms, trends, strict=True))
         )
     deep = len(rungs) >= FLOOR_SIZES
     laws = fit(sizes, means, shared_floor(sizes, means) if deep else 0.0)
@@ -178,7 +191,7 @@ def _scaled(arms: Sequence[Sequence[ArmResult]], rungs: Sequence[Rung]) -> tuple
             worths[k],
             plain[k],
             plain_worths[k],
-            trends[k],
+            *trends[k],
             reason if k else "",
         )
         for k, own in enumerate(arms)
@@ -197,23 +210,23 @@ def _worths(
 
 def _trend(
     rungs: Sequence[Rung], ours: Sequence[ArmResult], theirs: Sequence[ArmResult]
-) -> Difference | None:
+) -> tuple[Difference | None, tuple[Difference, ...]]:
+    """The trend of the difference over depth, and its steps from rung to rung."""
     depths = [math.log2(rung.recipe.model.n_layers) for rung in rungs]
     pairs = list(zip(ours, theirs, strict=True))
-    shared = set.intersection(*(set(a.losses) & set(b.losses) for a, b in pairs))
+    shared = sorted(set.intersection(*(set(a.losses) & set(b.losses) for a, b in pairs)))
     if len(set(depths)) < _TREND_DEPTHS or len(shared) < 2:
-        return None
+        return None, ()
+    gaps = [[a.losses[seed] - b.losses[seed] for seed in shared] for a, b in pairs]
     centre = sum(depths) / len(depths)
     scale = sum((depth - centre) ** 2 for depth in depths)
     slopes = [
-        sum(
-            (depth - centre) * (a.losses[seed] - b.losses[seed])
-            for depth, (a, b) in zip(depths, pairs, strict=True)
-        )
-        / scale
-        for seed in sorted(shared)
+        sum((depth - centre) * gap for depth, gap in zip(depths, of_seed, strict=True)) / scale
+        for of_seed in zip(*gaps, strict=True)
     ]
+    grows = all(before < after for before, after in pairwise(depths))
     try:
-        return paired(slopes, [0.0] * len(slopes))
+        steps = [paired(after, before) for before, after in pairwise(gaps)] if grows else []
+        return paired(slopes, [0.0] * len(slopes)), tuple(steps)
     except ValueError:  # no spread at all
-        return None
+        return None, ()

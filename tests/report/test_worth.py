@@ -156,6 +156,23 @@ def test_the_trend_over_depth_is_the_slope_that_was_put_in(study: Path):
     assert mhc.trend.ci95[0] < 0.03 < mhc.trend.ci95[1]
 
 
+def test_a_step_against_the_trend_is_told_beside_it(study: Path, capsys):
+    for depth, gap in ((2, 0.08), (4, -0.02), (8, -0.06), (16, 0.01)):
+        flops, values = losses(depth)
+        noise = [0.0, 2e-4 * depth, -1e-4 * depth]
+        values["mhc"] = [a + gap + b for a, b in zip(values["standard"], noise, strict=True)]
+        store = fill(study, sized(depth), values, flops_per_token=flops, tokens=TOKENS)
+
+    _, attnres, mhc = over(store).arms
+    _, out, _ = report(capsys)
+
+    assert attnres.turns == []
+    assert mhc.turns == [2]
+    assert mhc.steps[2].mean == pytest.approx(0.07, abs=1e-3)
+    told = "Not in a line, though: from 8 layers to 16 layers mhc changes by +0.070"
+    assert told in " ".join(out.split())
+
+
 def test_depths_of_one_compute_have_no_law_but_differences_and_their_trend(study: Path, capsys):
     for depth in (2, 4, 8):
         _, values = losses(depth)
