@@ -90,7 +90,8 @@ def _sentence(word: str, comparison: Comparison, arms: Sequence[ArmResult]) -> s
         said = word.replace("equal", f"equal to {baseline}").replace(
             "worse", f"worse than {baseline}"
         )
-        return f"{names}: {said} of {comparison.rules.margin:.4g} nats per token."
+        text = f"{names}: {said} of {comparison.rules.margin:.4g} nats per token"
+        return f"{text}{_apart(baseline, arms)}."
     seeds = min(len(arm.pairs) for arm in arms)
     text = f"{names}: not separable from {baseline} with {seeds} seeds"
     seen = [(arm.sees, arm.variant) for arm in arms if arm.sees is not None]
@@ -101,6 +102,17 @@ def _sentence(word: str, comparison: Comparison, arms: Sequence[ArmResult]) -> s
     worth = "" if slope is None else f", worth {multiplier(least, slope):.2f}x of compute,"
     of = f" of {name}, and of the others only more" if len(arms) > 1 else ""
     return f"{text}, which would have seen {least:.4f} nats{worth} or more{of} (80 % power)."
+
+
+def _apart(baseline: str, arms: Sequence[ArmResult]) -> str:
+    """Which of them differ from the baseline all the same, by less than the margin."""
+    told = []
+    for arm in arms:
+        assert arm.interval is not None
+        if not arm.interval[0] <= 0 <= arm.interval[1]:
+            side = "below" if arm.interval[1] < 0 else "above"
+            told.append(f"{_by_how_much(arm)} {side} {baseline}")
+    return f", of them {listed(told)}" if told else ""
 
 
 def _of_all(arms: Sequence[ArmResult], comparison: Comparison) -> str:
