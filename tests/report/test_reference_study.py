@@ -94,7 +94,7 @@ def ladder_rows(part: str, study: str, capsys: pytest.CaptureFixture[str]) -> di
     found = {}
     for name, is_tuned in (("own rates", True), ("one rate", False)):
         of_sizes = [one for one in tables(part) if one["terms"]["is_tuned"] == is_tuned]
-        for size, one in zip(SIZES[part], of_sizes, strict=not is_tuned):  # the last is to be tuned
+        for size, one in zip(SIZES[part], of_sizes, strict=True):
             found[f"{size}, {name}"] = [ladder_cell(arm) for arm in in_order(one)]
         (ladder,) = [one for one in (told, *told["more"]) if one["terms"]["is_tuned"] == is_tuned]
         trends = [arm["trend"] for arm in in_order(ladder)]
