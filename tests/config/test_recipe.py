@@ -463,6 +463,16 @@ def test_a_size_of_a_ladder_has_no_slope(write: Callable[..., str]):
     assert [size.slope for size in recipes.rungs(recipes.load(path))] == [None, None]
 
 
+def test_a_size_of_a_ladder_is_the_recipe_that_its_keys_make():
+    *_, largest = recipes.rungs(recipes.load("sizes"))
+    keys = ["model.n_layers=10", "model.d_model=96", "train.tokens=1.6M"]
+
+    alone = recipes.load("sizes", ["ladder=[]", *keys])
+
+    assert recipes.rungs(alone) == [alone]
+    assert (alone.name, alone.digest) == (largest.name, largest.digest)
+
+
 def test_the_digest_does_not_see_how_equal_sizes_are_given(lab: str):
     plain = recipes.load(lab)
     heads = plain.model.n_heads
