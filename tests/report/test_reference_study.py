@@ -141,6 +141,28 @@ def test_the_published_study_gives_the_shipped_tables(
             assert json.loads(attnres(capsys, "report", *typed)[1]) == table
 
 
+def test_the_sentence_on_lower_rates_is_that_of_their_table():
+    shared = json.loads((RESULTS / "2026-11-25-sizes-lower-rates.json").read_text(encoding="utf-8"))
+    (tuned,) = shared["more"]
+    page = " ".join(PAGE.read_text(encoding="utf-8").split())
+    said = page.split("**Lower rates were sought afterwards**")[1].split("([report]")[0]
+
+    assert (tuned["registered"], tuned["margin"]) == (shared["registered"], 0.02)
+    assert shared["registered"].startswith("exploratory")
+    for arm in tuned["arms"]:
+        assert not arm["own"]["is_on_edge"]
+        assert f"`{arm['variant']}` ({arm['own']['lr']:g})" in said
+        if arm["variant"] != tuned["baseline"]:
+            after = said.split(f"`{arm['variant']}` (")[1]
+            assert (
+                re.search(r"0\.\d+", after.split(")")[1])[0] == f"{-arm['difference']['mean']:.3f}"
+            )
+    verdicts = {arm["variant"]: arm["verdict"] for arm in tuned["arms"]}
+    assert verdicts.pop("mhc") == "better"
+    assert verdicts.pop("standard") == "baseline"
+    assert set(verdicts.values()) == {"equal within the margin"}
+
+
 def test_every_table_is_of_the_plan_and_complete():
     for table in tables():
         assert re.fullmatch(r"preregistered [0-9a-f]{12}", table["registered"])
