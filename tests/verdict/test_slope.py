@@ -59,8 +59,14 @@ def test_the_recipes_own_budget_is_one_end_where_there_is_none_beyond(
 
 @pytest.mark.parametrize(
     "losses",
-    [{1: [1.7, 1.7]}, {1: [1.7, 1.7], 0.5: [2.0]}, {1: [1.7, 1.7], 2: [1.4, math.nan]}, {}],
-    ids=["one budget", "one run", "one diverged", "nothing"],
+    [
+        {1: [1.7, 1.7]},
+        {1: [1.7, 1.7], 0.5: [2.0]},
+        {1: [1.7, 1.7], 2: [1.4, math.nan]},
+        {1: [1.7, 1.7], 0.9: [1.8, 1.8], 1.1: [1.6, 1.6]},
+        {},
+    ],
+    ids=["one budget", "one run", "one diverged", "nearly the same budgets", "nothing"],
 )
 def test_where_it_cannot_be_measured_it_is_what_the_recipe_states(
     make_run: MakeRun, losses: Mapping[float, Sequence[float]]
