@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -150,7 +151,8 @@ def threads_of(records: Iterable[RunRecord]) -> int | None:
 
 def timed(plan: Plan, tokens: Tokens, note: Callable[[str], None] | None = None) -> Plan:
     """The plan, after timing a few steps of every missing arm on its first device; of long steps a
-    part of the batch (`Plan.timed_sequences`). An arm that cannot be trained keeps step_s None.
+    part of the batch (`Plan.timed_sequences`). An arm that cannot be trained keeps step_s None. On
+    CPUs the plan has the share of a core that was had for it.
     """
     missing = {arm.variant for arm, _ in plan.missing if arm.step_s is None}
     if note is not None and missing:
@@ -158,18 +160,21 @@ def timed(plan: Plan, tokens: Tokens, note: Callable[[str], None] | None = None)
     if plan.timed_sequences == 0:
         return plan
     torch.set_num_threads(plan.settings.threads)
+    began, worked = time.perf_counter(), time.thread_time()
     times = {}  # arms that differ in their learning rates are as fast as each other
     for arm in plan.arms:
         alike = (arm.variant, plan.recipe_of(arm).model)
         if arm.variant in missing and alike not in times:
             times[alike] = _step_s(arm, plan, tokens)
+    share = (time.thread_time() - worked) / (time.perf_counter() - began)
     if torch.cuda.is_initialized():
         torch.cuda.empty_cache()  # the workers need that memory
     arms = [
         replace(arm, step_s=times.get((arm.variant, plan.recipe_of(arm).model), arm.step_s))
         for arm in plan.arms
     ]
-    return replace(plan, arms=tuple(arms))
+    is_known = times and plan.settings.device == "cpu"  # on a GPU this thread waits
+    return replace(plan, arms=tuple(arms), core_share=share if is_known else plan.core_share)
 
 
 def _step_s(arm: Arm, plan: Plan, tokens: Tokens) -> float | None:

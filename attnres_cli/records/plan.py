@@ -75,6 +75,7 @@ class Plan:
     threads_by: str = ""  # threads of each run, and whose word that is
     workers_by: str = ""  # where memory, or a GPU's room, decided how many there are
     begun: Mapping[Identity, int] = field(default_factory=dict)  # steps that runs go on from
+    core_share: float = 1.0  # of a core, that the process had which timed the arms
 
     def recipe_of(self, arm: Arm) -> Recipe:
         """What an arm is trained under."""

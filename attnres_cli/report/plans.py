@@ -21,6 +21,8 @@ _OF_A_RANK = {
 }
 """What a plan's memory is of, by the way that ranks share a run."""
 
+_IDLE = 0.8  # of a core that timed steps had: less, and other processes slowed them
+
 
 def plan_of(plan: Plan, title: str = "") -> Report:
     """What will be done: per arm its size, memory and speed, in all the runs, FLOPs and time. JSON
@@ -148,6 +150,7 @@ def _document(plan: Plan, title: str) -> dict[str, Any]:
         "kept_bytes": plan.kept_bytes,
         "checkpoint_bytes": plan.checkpoint_bytes,
         "seconds": plan.seconds,
+        "core_share": plan.core_share,
     }
 
 
@@ -242,4 +245,12 @@ def _prediction(plan: Plan) -> str:
         text += f" ({plan.timed_sequences} of the batch's {batch_size} sequences)"
     eager = ", not compiled yet; a minute per arm is added" if plan.settings.compiled else ""
     alone = f", by one of {ranks} ranks, which send nothing to each other yet" if ranks > 1 else ""
-    return f"{text} timed just now, one arm at a time{alone}{eager}"
+    return f"{text} timed just now, one arm at a time{alone}{eager}{_busy(plan, plan.seconds)}"
+
+
+def _busy(plan: Plan, seconds: float) -> str:
+    """What the prediction is worth where other processes had a part of the core it was timed on."""
+    if plan.core_share > _IDLE:
+        return ""
+    held, alone = 1 - plan.core_share, duration(plan.core_share * seconds)
+    return f"; other processes had {held:.0%} of its core meanwhile: without them some {alone}"

@@ -218,6 +218,21 @@ def test_the_plan_says_what_is_to_train_and_how_long_it_takes(plan: Plan):
     assert "disk: 15 MB for final weights; while it trains up to 89 MB more" in text
 
 
+@pytest.mark.parametrize(("share", "held"), [(0.1, "90%"), (0.5, "50%"), (0.95, None)])
+def test_a_plan_that_was_timed_on_a_busy_core_says_what_it_takes_without_the_others(
+    share: float, held: str | None, plan: Plan
+):
+    hourly = [replace(arm, step_s=3600.0) for arm in plan.arms]
+    busy = replace(plan, arms=tuple(hourly), core_share=share)
+
+    (said,) = [line for line in plan_of(busy).notes if line.startswith("predicted time")]
+
+    assert said.startswith(f"predicted time {duration(busy.seconds or math.nan)}, from 4 training")
+    alone = duration(share * (busy.seconds or math.nan))
+    told = f"; other processes had {held} of its core meanwhile: without them some {alone}"
+    assert said.endswith(told if held else "one arm at a time")
+
+
 def test_a_compiled_plan_says_what_will_be_waited_for(plan: Plan):
     stream = io.StringIO()
     settings = replace(plan.settings, compiled=True, engine="compile")
