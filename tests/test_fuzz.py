@@ -223,17 +223,18 @@ def test_damaged_studies(
     folder: Path,
     damage: Callable[[Path, random.Random], None],
 ):
-    sound, study = folder / "attnres.db", folder / "damaged.db"
+    sound = folder / "attnres.db"
     draw, faults = random.Random(SEED), Faults()
     commands = (
         "runs", "runs", "runs show 1", "runs show 10", "runs export 1", "report --format csv",
         "report --format json", "plan", "report",
     )  # fmt: skip
-    for _ in range(200):
-        for left in folder.glob("damaged.db-*"):
-            left.unlink(missing_ok=True)  # a connection may be closed by the collector now
+    for number in range(200):
+        study = folder / f"damaged{number}.db"  # a connection to the last one may be open yet
         shutil.copyfile(sound, study)
         damage(study, draw)
         faults.check(capsys, *draw.choice(commands).split(), "--study", str(study))
+        for left in folder.glob(f"{study.name}*"):
+            left.unlink(missing_ok=True)  # one may be closed by the collector now
 
     assert not faults, "\n".join(faults)
