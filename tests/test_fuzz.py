@@ -235,6 +235,6 @@ def test_damaged_studies(
         damage(study, draw)
         faults.check(capsys, *draw.choice(commands).split(), "--study", str(study))
         for left in folder.glob(f"{study.name}*"):
-            left.unlink(missing_ok=True)  # one may be closed by the collector now
+            left.unlink(missing_ok=True)
 
     assert not faults, "\n".join(faults)

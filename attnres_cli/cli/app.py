@@ -5,16 +5,10 @@ answers at once.
 
 from __future__ import annotations
 
-import _thread
-import os
-import signal
 import sys
-import time
 import traceback
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -23,10 +17,8 @@ from attnres_cli.cli import ablate, bench, designs, evaluate, init, plan, report
 from attnres_cli.config.address import without_passwords
 from attnres_cli.console import say, warn
 from attnres_cli.errors import BAD_INPUT, DONE, INTERRUPTED, AttnresError, UsageError
+from attnres_cli.lab.workers.signals import none_lost
 from attnres_cli.records import machine
-
-if TYPE_CHECKING:
-    from sys import UnraisableHookArgs
 
 app = typer.Typer(
     name="attnres",
@@ -108,7 +100,7 @@ def run() -> int:
     first = [word for word in typed if word in _ANYWHERE]
     sys.argv[1:] = [*dict.fromkeys(first), *(w for w in typed if w not in _ANYWHERE), *rest]
     try:
-        with heeding_ctrl_c():
+        with none_lost():
             code = app(standalone_mode=False)
         sys.stdout.flush()
     except BrokenPipeError:  # as in `attnres report | head -1`: its reader has seen enough
@@ -126,32 +118,6 @@ def run() -> int:
     if code == INTERRUPTED:  # typer makes this of Ctrl-C
         say("interrupted; what is done is in the study, the same command goes on")
     return int(code or DONE)
-
-
-@contextmanager
-def heeding_ctrl_c() -> Iterator[None]:
-    """Send a signal that was to end the command once more, where Python met it in a finalizer or a
-    weak reference's callback: nothing can be raised there, and it would be lost with a message.
-    """
-    usual = sys.unraisablehook
-
-    def heed(lost: UnraisableHookArgs) -> None:
-        if isinstance(lost.exc_value, KeyboardInterrupt):
-            number = lost.exc_value.args[0] if lost.exc_value.args else signal.SIGINT
-            _thread.start_new_thread(_send, (number,))  # threading's would wait for locks here
-        else:
-            usual(lost)
-
-    sys.unraisablehook = heed
-    try:
-        yield
-    finally:
-        sys.unraisablehook = usual
-
-
-def _send(number: int) -> None:
-    time.sleep(0.1)  # until the finalizer has ended
-    os.kill(os.getpid(), number)
 
 
 def _words_of(error: Exception) -> str | None:

@@ -18,7 +18,8 @@ from pathlib import Path
 
 from attnres_cli.console import detail, say
 from attnres_cli.errors import AttnresError, AwayError, WorkersError
-from attnres_cli.lab.workers.worker import ENDING, Job, checkpoint_s, work
+from attnres_cli.lab.workers.signals import ENDING, handled, interrupt
+from attnres_cli.lab.workers.worker import Job, checkpoint_s, work
 from attnres_cli.records.machine import memory_kills
 from attnres_cli.records.run import WAITS, Event, Status
 from attnres_cli.store.store import MAX_ATTEMPTS, Store
@@ -70,28 +71,20 @@ def run_all(store: Store, jobs: Sequence[Job], wanted: Wanted, on_event: OnEvent
     """
     checkpoint_s()
     pool, patience_s = _Pool(store, jobs, wanted, on_event), store.patience_s
-    numbers = (signal.SIGTERM, signal.SIGHUP)
-    heeded = [n for n in numbers if signal.getsignal(n) is not signal.SIG_IGN]  # as under nohup
-    before = {number: signal.signal(number, _interrupt) for number in heeded}
     last_words_s = _LAST_WORDS_S
-    try:
-        pool.work()
-    except KeyboardInterrupt as asked:
-        last_words_s = _LAST_WORDS_S if asked.args else _BY_HAND_S
-        raise
-    finally:
-        store.patience_s = 0.0  # nobody waits for a server in order to end
-        _end(pool.workers, last_words_s)
-        for number, handler in before.items():
-            signal.signal(number, handler)
-        with suppress(AwayError):  # the next command finds that our workers are gone
-            store.release(list(pool.seen))
-            sweep(store)
-        store.patience_s = patience_s
-
-
-def _interrupt(number: int, _frame: object) -> None:
-    raise KeyboardInterrupt(number)  # Ctrl-C names no signal
+    with handled(dict.fromkeys(ENDING[1:], interrupt)):
+        try:
+            pool.work()
+        except KeyboardInterrupt as asked:
+            last_words_s = _LAST_WORDS_S if asked.args else _BY_HAND_S
+            raise
+        finally:
+            store.patience_s = 0.0  # nobody waits for a server in order to end
+            _end(pool.workers, last_words_s)
+            with suppress(AwayError):  # the next command finds that our workers are gone
+                store.release(list(pool.seen))
+                sweep(store)
+            store.patience_s = patience_s
 
 
 class _Pool:

@@ -10,12 +10,11 @@ import signal
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -24,6 +23,7 @@ from attnres_cli.data import sources
 from attnres_cli.data.tokens import Tokens
 from attnres_cli.errors import DONE, SOME_FAILED, UsageError, WorkersError
 from attnres_cli.lab.workers.provenance import code_of
+from attnres_cli.lab.workers.signals import ENDING, handled, interrupt
 from attnres_cli.nn.residual import PLUGINS, add_plugin
 from attnres_cli.records.run import RunResult, RunSpec, Settings
 from attnres_cli.train import group
@@ -32,7 +32,6 @@ from attnres_cli.train.group import Group
 from attnres_cli.train.keeper import Keeper, Stop, Stopped
 from attnres_cli.train.loop import OnStep, train
 
-_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _TICK_S = 0.05
 _ALL_FAIL_S = 15.0  # within which all ranks meet one error, if it is the run's and not one rank's
 
@@ -78,7 +77,7 @@ def as_rank(command: Callable[[], int]) -> int:
     if found.rank:
         return _follow(found)
     try:
-        with _handled(dict.fromkeys(_ENDING[1:], _interrupt)):
+        with handled(dict.fromkeys(ENDING[1:], interrupt)):
             return command()
     finally:
         if not _leader.is_lost:
@@ -110,7 +109,7 @@ def together(
         ranks.tell(order)
         result = _train(ranks, order, lambda: tokens, on_step, keeper)
     except _LostError as lost:
-        for number in _ENDING:  # torchrun ends all now: what is to be written down comes first
+        for number in ENDING:  # torchrun ends all now: what is to be written down comes first
             signal.signal(number, signal.SIG_IGN)
         if lost.__cause__ is not None:
             raise lost.__cause__ from None
@@ -147,7 +146,7 @@ def _train(
     assert tokens is not None
     device = ranks.device(order.settings.device)
     try:
-        with _handled(dict.fromkeys(_ENDING, keeper.stop.heed)):
+        with handled(dict.fromkeys(ENDING, keeper.stop.heed)):
             return train(order.spec, tokens, order.settings, device, on_step, keeper)
     except Stopped:
         raise
@@ -190,7 +189,7 @@ def _follow(ranks: Group) -> int:
     """Train what rank 0 says, until it says no more; the exit code."""
     tokens: dict[str, Tokens] = {}
     warnings.simplefilter("ignore")  # rank 0 gives them
-    for number in _ENDING:  # Python hears none while it waits for rank 0
+    for number in ENDING:  # Python hears none while it waits for rank 0
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, signal.SIG_DFL)
     while (order := ranks.tell()) is not None:
@@ -230,19 +229,3 @@ def _tokens(order: _Order, known: dict[str, Tokens]) -> Tokens:
         if found.fingerprint != wanted:
             raise UsageError(f"data {found.fingerprint}, those of rank 0 are {wanted}")
     return known[wanted]
-
-
-def _interrupt(number: int, _frame: object) -> None:
-    raise KeyboardInterrupt(number)
-
-
-@contextmanager
-def _handled(handlers: dict[signal.Signals, Callable[[int, Any], None]]) -> Iterator[None]:
-    """Handle these signals, but those that this process was told to ignore, as under nohup."""
-    heeded = [n for n in handlers if signal.getsignal(n) is not signal.SIG_IGN]
-    before = {n: signal.signal(n, handlers[n]) for n in heeded}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

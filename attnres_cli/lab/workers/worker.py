@@ -24,6 +24,7 @@ from attnres_cli.lab.workers.cores import bind
 from attnres_cli.lab.workers.heartbeat import Heartbeat
 from attnres_cli.lab.workers.provenance import code_of, made_with, remember_code
 from attnres_cli.lab.workers.ranks import together
+from attnres_cli.lab.workers.signals import ENDING
 from attnres_cli.records.code import Code
 from attnres_cli.records.run import WAITS, Event, RunRecord, RunSpec, Settings
 from attnres_cli.store.retry import patiently, retry_s, seconds_of
@@ -33,9 +34,6 @@ from attnres_cli.train.keeper import Keeper, Stop, Stopped
 
 CHECKPOINT_S = "ATTNRES_CHECKPOINT_S"
 """Environment variable: seconds between checkpoints; 0: one after every step."""
-
-ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-"""What asks a command to end."""
 
 _EVERY_S = 30.0
 _TICK_S = 0.5  # between looks at runs that others have

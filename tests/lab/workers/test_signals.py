@@ -1,4 +1,4 @@
-"""The command as a program: Ctrl-C ends it wherever it meets Python."""
+"""Signals end a command wherever they meet Python."""
 
 from __future__ import annotations
 
@@ -7,30 +7,17 @@ import subprocess
 import sys
 import time
 import weakref
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from attnres_cli.cli.app import heeding_ctrl_c
+from attnres_cli.lab.workers.signals import handled, interrupt, none_lost
 
 
 class Thing:
     """What a weak reference is to."""
-
-
-def interrupt(number: int, _frame: object) -> None:
-    raise KeyboardInterrupt(number)
-
-
-@contextmanager
-def handled(number: signal.Signals, handler: signal.Handlers) -> Iterator[None]:
-    before = signal.signal(number, handler)
-    try:
-        yield
-    finally:
-        signal.signal(number, before)
 
 
 def drop(things: list[Thing]) -> None:
@@ -47,12 +34,12 @@ def drop(things: list[Thing]) -> None:
     ],
 )
 def test_a_signal_that_meets_a_weak_references_callback_is_not_lost(
-    number: signal.Signals, handler: signal.Handlers, named: tuple[int, ...]
+    number: signal.Signals, handler: Callable[[int, Any], None], named: tuple[int, ...]
 ):
     things = [Thing()]
     _ref = weakref.ref(things[0], lambda _gone: signal.raise_signal(number))
 
-    with handled(number, handler), heeding_ctrl_c(), pytest.raises(KeyboardInterrupt) as raised:
+    with handled({number: handler}), none_lost(), pytest.raises(KeyboardInterrupt) as raised:
         drop(things)
 
     assert raised.value.args == named
@@ -67,7 +54,7 @@ def test_what_else_cannot_be_raised_is_told_as_ever(monkeypatch: pytest.MonkeyPa
         raise error
 
     _ref = weakref.ref(thing, fail)
-    with heeding_ctrl_c():
+    with none_lost():
         del thing
 
     assert told == [error]
