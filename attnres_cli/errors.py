@@ -9,6 +9,7 @@ AttnresError
     AwayError     its server is not there at this moment
   DeviceError     a device that this machine does not have, or with too little memory
   WorkersError    processes that are ended by others before they have trained anything
+  TorchError      a torch that the package does not work with
   UsageError      any other argument on the command line
 
 What only we can cause is no AttnresError: it shows its traceback.
@@ -20,7 +21,11 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import re
+import shlex
 from collections.abc import Iterable
+from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 DONE = 0
@@ -77,6 +82,10 @@ class DeviceError(AttnresError):
     """A device that this machine does not have, or that has too little memory."""
 
 
+class TorchError(AttnresError):
+    """A torch without a private name that the package uses."""
+
+
 class WorkersError(AttnresError):
     """Worker processes that die again and again before they begin a run."""
 
@@ -102,5 +111,17 @@ def required(package: str, extra: str, what: str, error: type[AttnresError]) -> 
     except ImportError as reason:
         raise error(
             f"{what} needs the package {extra}, which cannot be imported ({reason}): "
-            f"pip install 'attnres-cli[{extra}]'"
+            f"{installing(extra)}"
         ) from reason
+
+
+def installing(extra: str) -> str:
+    """The command that installs an extra from any folder: the package is on no index, so it names
+    the clone, or where a wheel was installed the extra's own packages.
+    """
+    clone = Path(__file__).parents[1]
+    if (clone / "pyproject.toml").is_file():
+        return f"pip install -e {shlex.quote(f'{clone}[{extra}]')}"
+    named = re.compile(rf"(.+?) ?; extra == \"{extra}\"")
+    found = map(named.fullmatch, metadata.requires("attnres-cli") or ())
+    return " ".join(["pip install", *(shlex.quote(each[1]) for each in found if each)])

@@ -1,4 +1,4 @@
-"""Programs that stand in for SLURM's on one machine: jobs are arrays, and start at once."""
+"""Stand-ins for SLURM's programs on one machine: jobs are arrays, and start at once."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _SCANCEL += 'batch_system.tell(__import__("pathlib").Path("{bin}"), sys.argv[1],
 
 
 def install(folder: Path) -> Path:
-    """The folder with the programs, to be the first of PATH."""
+    """Return the folder with the programs, to be the first of PATH."""
     programs = folder / "bin"
     programs.mkdir()
     scancel = _SCANCEL.format(python=sys.executable, tests=Path(__file__).parent, bin=programs)
@@ -57,12 +57,12 @@ def install(folder: Path) -> Path:
 
 
 def jobs(programs: Path) -> list[str]:
-    """The tasks of arrays that run or are about to, as `1234_0`."""
+    """Running or starting tasks of arrays, such as `1234_0`."""
     return sorted(path.name for path in (programs / "jobs").glob("*") if not path.suffix)
 
 
 def tell(programs: Path, job: str, number: int, *, batch: bool = False) -> None:
-    """Send a signal to a job's processes, or its batch script's shell alone, as SLURM does."""
+    """Send a signal to a job's processes, or only to the shell of its batch script."""
     with suppress(FileNotFoundError):
         leader = int((programs / "jobs" / job).read_text())
         for pid in [leader] if batch else _session(leader):

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import csv
+import io
+import json
 import os
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
 
 from attnres_cli import console
 from attnres_cli.cli import app
+
+typer.main.get_command = cache(typer.main.get_command)  # which takes 30 ms of every command
 
 
 def ended(*arguments: str) -> int:
@@ -28,6 +36,36 @@ def ended(*arguments: str) -> int:
 def attnres(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
     """Exit code, stdout and stderr."""
     return ended(*arguments), *capsys.readouterr()
+
+
+class Attnres:
+    """`attnres` as a test types it: `attnres("runs")` gives the exit code, stdout and stderr."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
+        self._capsys = capsys
+
+    def __call__(self, *arguments: str) -> tuple[int, str, str]:
+        return attnres(self._capsys, *arguments)
+
+    def prints(self, *arguments: str) -> str:
+        """The stdout of a command that succeeds."""
+        code, out, err = self(*arguments)
+        assert code == 0, err
+        return out
+
+    def json(self, *arguments: str) -> Any:
+        """The document that a command prints."""
+        return json.loads(self.prints(*arguments, "--format", "json"))
+
+    def csv(self, *arguments: str) -> list[dict[str, str]]:
+        """The rows that a command prints."""
+        return list(csv.DictReader(io.StringIO(self.prints(*arguments, "--format", "csv"))))
+
+    def refuses(self, *arguments: str) -> str:
+        """The one line of a command that prints no result and ends with exit code 2."""
+        code, out, err = self(*arguments)
+        assert (code, out, err.count("\n")) == (2, "", 1), err
+        return err
 
 
 def process(*arguments: str, folder: Path | None = None) -> tuple[int, str, str]:

@@ -1,10 +1,10 @@
-"""Runs as a study would hold them, without training any: ln(256) nats at the start, then a loss."""
+"""Arms, runs and comparisons without training: each run starts at ln(256) nats and has a loss."""
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,14 +12,21 @@ import pytest
 import studies
 from studies import SETTINGS, VERSIONS
 
-from attnres_cli.config.recipe import load
+from attnres_cli.config.recipe import Recipe, load, validate
 from attnres_cli.records.run import DataDescription, Point, Probe, RunRecord, Status
 from attnres_cli.verdict.chapter import Chapter
+from attnres_cli.verdict.comparison import ArmResult, Comparison
 from attnres_cli.verdict.judge import compare
 
 MakeRun = Callable[..., RunRecord]
 MakeArm = Callable[..., list[RunRecord]]
+MakeChapter = Callable[..., Chapter]
+Judge = Callable[..., Comparison]
 
+BASE = (1.50, 1.70, 1.60, 1.40, 1.55)  # the seeds differ more than the arms below do
+BETTER = (1.39, 1.59, 1.50, 1.31, 1.45)
+WORSE = (1.61, 1.80, 1.71, 1.50, 1.65)
+EQUAL = (1.51, 1.68, 1.61, 1.40, 1.54)
 RESULT = replace(
     studies.RESULT,
     steps=400,
@@ -39,6 +46,22 @@ PROBE = Probe(
 )
 
 
+def arm_of(comparison: Comparison, variant: str = "attnres") -> ArmResult:
+    (arm,) = [arm for arm in comparison.arms if arm.variant == variant]
+    return arm
+
+
+def grown(n_layers: int) -> Recipe:
+    """One size of the recipe `grown`."""
+    values = {
+        "name": "grown",
+        "model": {"n_layers": n_layers, "d_model": 16, "n_heads": 2, "seq_len": 16},
+        "optim": {"lr": 1e-2},
+        "train": {"tokens": 384, "batch_size": 4, "eval_tokens": 256},
+    }
+    return validate(values, "grown")
+
+
 @pytest.fixture
 def facts() -> DataDescription:
     """100,000 bytes of text."""
@@ -47,7 +70,7 @@ def facts() -> DataDescription:
 
 @pytest.fixture
 def make_run() -> MakeRun:
-    """A function that makes one run; keywords beyond the record's own change its result."""
+    """A function that makes one run; extra keywords change its result."""
     numbers = itertools.count(1)
 
     def make(
@@ -92,20 +115,34 @@ def make_arm(make_run: MakeRun) -> MakeArm:
     return make
 
 
-MakeChapter = Callable[..., Chapter]
+@pytest.fixture
+def judge(facts: DataDescription) -> Judge:
+    """A function that compares arms, each a list of its runs, with the baseline."""
+
+    def judged(
+        *arms: Sequence[RunRecord],
+        baseline: str = "standard",
+        data: DataDescription = facts,
+        **how: Any,
+    ) -> Comparison:
+        return compare(list(itertools.chain(*arms)), data, baseline, **how)
+
+    return judged
 
 
 @pytest.fixture
-def make_chapter(facts: DataDescription) -> MakeChapter:
-    """A function that makes a chapter of runs, looked into at their end unless told not to."""
+def base(make_arm: MakeArm) -> list[RunRecord]:
+    """Five runs of `standard`."""
+    return make_arm("standard", *BASE)
 
-    def make(runs: list[RunRecord], *, probed: bool = True, **changes: Any) -> Chapter:
+
+@pytest.fixture
+def make_chapter(judge: Judge) -> MakeChapter:
+    """A function that makes a chapter of runs, each probed at its end unless told not to be."""
+
+    def make(runs: list[RunRecord], *, probed: bool = True) -> Chapter:
         ended = [run for run in runs if run.result is not None] if probed else []
-        return Chapter(
-            comparison=compare(runs, facts, changes.pop("baseline", "standard")),
-            probes={run.id: PROBE for run in ended},
-            recipes={"abcdef012345": load("smoke")},
-            study="my.db",
-        )
+        probes = {run.id: PROBE for run in ended}
+        return Chapter(judge(runs), probes, {"abcdef012345": load("smoke")}, study="my.db")
 
     return make

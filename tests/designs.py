@@ -1,10 +1,10 @@
-"""Every design that tests of the contract run over, found by itself; and how to compare models."""
+"""Every registered design with its options, and how tests compare models of them."""
 
 from __future__ import annotations
 
 import itertools
 import typing
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import torch
 from torch import Tensor
@@ -21,12 +21,12 @@ D_MODEL, N_SUBLAYERS = 16, 6  # of conftest's tiny shape
 Options = Mapping[str, Value]
 
 
-def _changes(cls: type) -> list[Options]:
-    """Each option alone at each value that is not its default."""
+def _changes(name: str) -> list[Options]:
+    """Each option by itself, at each value that is not its default."""
     values: dict[object, list[object]] = {bool: [True, False], int: [2, 3]}
     return [
         {option.name: value}
-        for option in variant.options_of(cls).values()
+        for option in variant.options_of(registry()[name]).values()
         for part in typing.get_args(option.kind) or (option.kind,)
         for value in values.get(part, [part])
         if value != option.default and not isinstance(value, type)
@@ -46,57 +46,84 @@ def _spec(name: str, options: Options) -> str:
     return str(variant.Variant(name, tuple(sorted(options.items()))))
 
 
-def _pairs(name: str, changes: Iterable[Options]) -> list[Options]:
+def _pairs(name: str) -> Iterator[Options]:
     """Two options changed, where a design allows it."""
-    both = [a | b for a, b in itertools.combinations(changes, 2) if a.keys() != b.keys()]
-    return [options for options in both if _is_built(name, options)]
+    for a, b in itertools.combinations(_changes(name), 2):
+        if a.keys() != b.keys() and _is_built(name, a | b):
+            yield a | b
 
 
-def _covering(name: str, pairs: list[Options]) -> list[Options]:
-    """Few combinations of many options in which each of the pairs occurs."""
-    brief = [pair for pair in pairs if 3 not in pair.values()]  # one value of whole numbers
-    missing, found = [set(pair.items()) for pair in brief], []
+def _together(name: str, sets: list[Options]) -> list[str]:
+    """A few specs with many options changed. Each of the sets is in one of them."""
+    missing, found = [set(options.items()) for options in sets], []
     while missing:
-        options: Options = {}
-        for pair in missing:
-            joined = options | dict(pair)
-            if options.items() <= joined.items() and _is_built(name, joined):
-                options = joined
-        missing = [pair for pair in missing if not pair <= set(options.items())]
-        found.append(options)
+        row: Options = {}
+        for options in missing:
+            joined = row | dict(options)
+            if row.items() <= joined.items() and _is_built(name, joined):
+                row = joined
+        missing = [options for options in missing if not options <= set(row.items())]
+        found.append(_spec(name, row))
     return found
 
 
-def _with_history(spec: str) -> bool:
-    """Whether the engine computes a design: a part of its state is a History."""
+DEFAULTS = list(registry())
+SIMPLE = [
+    _spec(name, options)
+    for name in DEFAULTS
+    for options in ({}, *_changes(name))
+    if _is_built(name, options)
+]
+"""Each design with its defaults, and with at most one option changed."""
+BRIEF = [spec for spec in SIMPLE if not spec.endswith("=3")]
+"""The same with only one value of each whole number, for tests that take seconds each."""
+
+
+def every_pair(name: str) -> list[str]:
+    """Each pair of values of two options that a design allows."""
+    return [_spec(name, options) for options in _pairs(name)]
+
+
+def every_value_together(name: str) -> list[str]:
+    """The fewest specs that hold each value of each option, with one value of whole numbers."""
+    changes = [options for options in _changes(name) if 3 not in options.values()]
+    return _together(name, [options for options in changes if _is_built(name, options)])
+
+
+def every_pair_together(name: str) -> list[str]:
+    """The fewest specs that hold each pair of values, with one value of whole numbers."""
+    return _together(name, [options for options in _pairs(name) if 3 not in options.values()])
+
+
+def uses_an_engine(spec: str) -> bool:
+    """Whether a depth-mixing engine computes a design: part of its state is a History."""
     design = variant.parse(spec).build(D_MODEL, N_SUBLAYERS)
     state = design.start(torch.zeros(1, 1, D_MODEL))
     return any(isinstance(part, History) for part in (state if isinstance(state, tuple) else ()))
 
 
-_CHANGES = {name: _changes(cls) for name, cls in registry().items()}
-_PAIRS = {name: _pairs(name, changes) for name, changes in _CHANGES.items()}
-
-SIMPLE = [
-    _spec(name, options)
-    for name, changes in _CHANGES.items()
-    for options in ({}, *changes)
-    if _is_built(name, options)
-]
-"""Each design with its defaults, and with at most one option changed."""
-DEFAULTS = list(registry())
-BRIEF = [spec for spec in SIMPLE if not spec.endswith("=3")]
-"""And of whole numbers one value: for what takes seconds each."""
-COVERING = [_spec(name, row) for name, pairs in _PAIRS.items() for row in _covering(name, pairs)]
-"""Several options changed: each pair of values that a design allows is in one of them."""
-SPECS = [*SIMPLE, *COVERING]
-ALL_PAIRS = [_spec(name, pair) for name, pairs in _PAIRS.items() for pair in pairs]
-MIXING = [spec for spec in BRIEF if _with_history(spec)]
-"""Those that a depth-mixing engine computes."""
+TRUNKS = {
+    "swiglu": {},
+    "gelu": {"mlp": "gelu"},
+    "tied": {"tie_embeddings": True},
+    "grouped": {"n_kv_heads": 1},
+    "wide heads": {"d_head": 12},
+    "no positions": {"positions": "none"},
+    "normed and capped": {"qk_norm": True, "n_kv_heads": 1, "softcap": 15.0},
+    "mla": {"attention": "mla", "positions": "none", "d_latent": 12},
+    "moe": {"mlp": ("gelu", "moe"), "d_ff": 8, "n_experts": 6, "top_k": 2, "n_shared_experts": 1},
+    "patterns": {
+        "attention": ("softmax", "mla"),
+        "positions": "none",
+        "d_latent": 12,
+        "mlp": ("relu2", "gelu", "swiglu"),
+    },
+}
+"""Changes of a shape that make every kind of trunk."""
 
 
 def computed_by(engine: Engine | None) -> str:
-    """The class that computes a history: Reference, Unrolled, Eager or Triton."""
+    """Name of the class that computes a history: Reference, Unrolled, Eager or Triton."""
     return type(getattr(engine, "arithmetic", engine)).__name__
 
 
@@ -109,20 +136,20 @@ def build(spec: str, shape: Shape, seed: int = 0) -> Transformer:
 
 
 def perturbed(spec: str, shape: Shape, scale: float = 0.5) -> Transformer:
-    """A model in float64 whose design has left its initial values."""
+    """A float64 model whose design has left its initial values."""
     model = build(spec, shape).double()
     perturb(model.residual, scale)
     return model
 
 
 def tokens_of(batch: int = 2, time: int = 8, vocab_size: int = 11) -> Tensor:
-    """Always the same random tokens (B, T)."""
+    """Random tokens (B, T), always the same."""
     generator = torch.Generator().manual_seed(0)
     return torch.randint(0, vocab_size, (batch, time), generator=generator)
 
 
 def close(found: Tensor, expected: Tensor, rtol: float = 1e-10) -> None:
-    """The difference is small beside the size of what is compared, entry by entry or not."""
+    """Assert that the norm of the difference is small beside that of what is expected."""
     off = (found - expected).norm().item()
     assert off <= rtol * expected.norm().item(), f"off by {off:.3g} of {expected.norm():.3g}"
 
@@ -130,7 +157,7 @@ def close(found: Tensor, expected: Tensor, rtol: float = 1e-10) -> None:
 def equals_slow_loop(
     model: Transformer, tokens: Tensor, slow: Callable[[Transformer, Tensor], Tensor]
 ) -> None:
-    """Logits and all gradients are those of a loop from the embedding to what the norm sees."""
+    """Assert that logits and gradients equal those of a slow loop from embedding to output norm."""
     weight = torch.randn(11, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     fast, expected = model(tokens), model.head(model.norm(slow(model, model.embed(tokens))))
     parameters = list(model.parameters())

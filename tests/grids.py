@@ -1,8 +1,9 @@
-"""Real commands in folders of their own, and what they leave in a study there."""
+"""Commands in folders of their own, and what they leave in a study there."""
 
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import os
 import signal
@@ -11,33 +12,46 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager, redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+from commands import ended
 
 from attnres_cli.records.run import WEIGHTS
 
-PATIENCE_S = 450  # half of a test's time: what hangs is to say so, and not to take all of CI's
+PATIENCE_S = 450  # half of a test's time limit, so that a test that hangs says so
 KIMI = ["--set", "model.attention=[kda,mla]", "--set", "model.positions=none"]
 KIMI += ["--set", "model.mlp=moe"]  # the paper's trunk, of two layers
-OFTEN = {"ATTNRES_CHECKPOINT_S": "0"}  # where a run spends much of its time writing checkpoints
+OFTEN = {"ATTNRES_CHECKPOINT_S": "0"}  # a checkpoint after every step
+PLACE = {"COLUMNS": "200", "OMP_NUM_THREADS": "1"}
+TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node")
+
+
+def wait_until(holds: Callable[[], object], patience_s: float = PATIENCE_S) -> None:
+    deadline = time.monotonic() + patience_s
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
 
 
 class Command:
-    """A command in a session of its own, with all it says in files beside its folder."""
+    """A command in a session of its own, under torchrun if it has several ranks. Its output goes
+    to files beside its folder.
+    """
 
-    def __init__(self, folder: Path, *typed: str, **environment: str) -> None:
+    def __init__(self, folder: Path, *typed: str, ranks: int = 1, **environment: str) -> None:
+        launcher = (*TORCHRUN, str(ranks)) if ranks > 1 else ()
         name = f"{folder.name}.{len(list(folder.parent.glob(f'{folder.name}.*.out')))}"
         self._out, self._err = (folder.parent / f"{name}.{end}" for end in ("out", "err"))
         with self._out.open("w") as out, self._err.open("w") as err:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "attnres_cli", *typed],
+                [sys.executable, *launcher, "-m", "attnres_cli", *typed],
                 cwd=folder,
                 stdout=out,
                 stderr=err,
-                env=os.environ | {"COLUMNS": "200", "OMP_NUM_THREADS": "1"} | environment,
+                env=os.environ | PLACE | environment,
                 start_new_session=True,
             )
 
@@ -50,7 +64,7 @@ class Command:
         return self._err.read_text()
 
     def signal(self, number: signal.Signals) -> None:
-        """To all of its processes, as a terminal or a dying machine sends it."""
+        """Send it to all processes of the command, as a terminal or a dying machine does."""
         with suppress(ProcessLookupError):
             os.killpg(self.process.pid, number)
 
@@ -61,22 +75,25 @@ class Command:
         assert self.end() == 0, self.err
 
     def die(self) -> None:
+        for pid in forked_by(self.process.pid):  # ranks are in sessions of their own
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         self.signal(signal.SIGKILL)
         self.end()
 
     def wait_for(self, holds: Callable[[], object]) -> None:
-        """Until that holds, while the command runs."""
-        deadline = time.monotonic() + PATIENCE_S
-        while not holds():
-            assert time.monotonic() < deadline
-            assert self.process.poll() is None, self.err
-            time.sleep(0.02)
+        """Wait until that holds, while the command runs."""
+        wait_until(lambda: holds() or self._has_ended())
+
+    def _has_ended(self) -> bool:
+        assert self.process.poll() is None, self.err
+        return False
 
 
 @contextmanager
-def started(folder: Path, *typed: str, **environment: str) -> Iterator[Command]:
-    """A command that runs; all its processes are gone afterwards."""
-    command = Command(folder, *typed, **environment)
+def started(folder: Path, *typed: str, ranks: int = 1, **environment: str) -> Iterator[Command]:
+    """Start a command; kill all its processes afterwards."""
+    command = Command(folder, *typed, ranks=ranks, **environment)
     try:
         yield command
     finally:
@@ -84,15 +101,19 @@ def started(folder: Path, *typed: str, **environment: str) -> Iterator[Command]:
 
 
 def done(folder: Path, *typed: str, code: int = 0, **environment: str) -> dict[str, Any]:
-    """What a command prints as JSON, having ended with that exit code."""
-    with started(folder, *typed, "--format", "json", **environment) as command:
-        assert command.end() == code, command.err
-    found: dict[str, Any] = json.loads(command.out)
+    """Run a command in this process, which saves its imports; return the JSON that it prints."""
+    out, err = io.StringIO(), io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
+        patch.chdir(folder)
+        for name, value in (PLACE | environment).items():
+            patch.setenv(name, value)
+        assert ended(*typed, "--format", "json") == code, err.getvalue()
+    found: dict[str, Any] = json.loads(out.getvalue())
     return found
 
 
 def query(folder: Path, sql: str) -> list[tuple[Any, ...]]:
-    """What a statement finds in the study; nothing where its tables are not there yet."""
+    """Rows that a statement finds in the study; none where its tables are not there yet."""
     if not (folder / "attnres.db").exists():
         return []
     with closing(sqlite3.connect(folder / "attnres.db", timeout=60)) as connection:
@@ -107,13 +128,13 @@ def statuses(folder: Path) -> list[str]:
 
 
 def running(folder: Path) -> list[tuple[int, int, int]]:
-    """(process id, attempts, run) of the runs that are being trained."""
+    """Return (process id, attempts, run) of every run that is being trained."""
     sql = "SELECT owner, attempts, id FROM attnres_runs WHERE status = 'running'"
     return [(int(owner.split("|")[2]), *rest) for owner, *rest in query(folder, sql)]
 
 
 def has_begun(folder: Path, run: int) -> bool:
-    """Whether a run has come to a checkpoint."""
+    """Whether a run has a checkpoint."""
     return any((folder / "attnres.runs").glob(f"{run}-*/0*.json"))
 
 
@@ -129,7 +150,7 @@ def lives(pid: int) -> bool:
 
 
 def forked_by(launcher: int, *, deep: bool = True) -> set[int]:
-    """Process ids of all that a process has started, and they, which may still be importing."""
+    """Process ids of a process's children, or of all its descendants (deep)."""
     try:
         children = Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split()
     except FileNotFoundError:
@@ -139,7 +160,7 @@ def forked_by(launcher: int, *, deep: bool = True) -> set[int]:
 
 
 def numbers(folder: Path) -> list[tuple[Any, ...]]:
-    """Every number that training decides: losses of the runs, their curves and probes."""
+    """Every number that training decides: losses, curves and probes."""
     runs = "SELECT id, variant, seed, status, steps, val_loss, initial_loss FROM attnres_runs"
     curve = "SELECT run_id, step, train_loss, val_loss FROM attnres_curve"
     probes = "SELECT run_id, step, name, data FROM attnres_probes ORDER BY run_id, step, name"
@@ -151,16 +172,16 @@ def numbers(folder: Path) -> list[tuple[Any, ...]]:
 
 
 def files(folder: Path) -> dict[str, str]:
-    """Digests of all that lies beside the study."""
-    found = sorted(path for path in (folder / "attnres.runs").rglob("*") if path.is_file())
+    """Digests of all files beside the study."""
     return {
         str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in found
+        for path in sorted((folder / "attnres.runs").rglob("*"))
+        if path.is_file()
     }
 
 
 def study(folder: Path) -> tuple[list[tuple[Any, ...]], dict[str, str]]:
-    """Numbers and final weights; nothing else is left beside the study."""
+    """Numbers and final weights; asserts that nothing else is left beside the study."""
     weights = files(folder)
     assert all(Path(name).match(WEIGHTS) for name in weights)
     assert len(weights) == len(statuses(folder))

@@ -10,17 +10,16 @@ import pytest
 
 
 def public(module: str) -> Any:
-    """A module of fla-core, whose import warns that there is no GPU. The test is skipped without.
+    """Import a module of fla-core, or skip the test.
 
-    It imports more of Triton, which has to be as what there is of it: interpreted, where tests of
-    kernels have imported it so.
+    It imports more of Triton, which must be interpreted where tests of kernels have imported the
+    rest of it so. Without a GPU the import warns.
     """
-    reason = "needs fla-core and triton"
     with warnings.catch_warnings(), pytest.MonkeyPatch.context() as patch:
         warnings.simplefilter("ignore")
         if _is_interpreted():
             patch.setenv("TRITON_INTERPRET", "1")
-        return pytest.importorskip(module, reason=reason)
+        return pytest.importorskip(module, reason="needs fla-core and triton")
 
 
 def _is_interpreted() -> bool:

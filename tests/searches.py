@@ -10,8 +10,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
+import studies
+from studies import VERSIONS
 
-from attnres_cli.records.run import RunRecord, RunResult, Settings, Status
+from attnres_cli.records.run import RunRecord, Status
 from attnres_cli.records.search_records import Family, Search, State, Trial
 from attnres_cli.stats.optima import likeliest_common
 
@@ -23,25 +25,19 @@ SHAPES = tuple(
 )
 """Layers, width and heads."""
 
-SETTINGS = Settings("cpu", "Some CPU", "fp32", compiled=False, threads=1, engine="eager")
-RESULT = RunResult(
-    status=Status.COMPLETE,
-    val_loss=1.5,
-    initial_loss=math.log(256),
+SETTINGS = studies.SETTINGS
+RESULT = replace(
+    studies.RESULT,
     steps=400,
     tokens=439_296,
     step_s=0.05,
-    tokens_per_second=25_600.0,
     train_s=5.0,
-    peak_bytes=10**9,
     n_params=9_000_000,
     flops_per_token=19_000_000,
-    settings=SETTINGS,
     curve=(),
 )
-VERSIONS = {"attnres": "0.1.0", "torch": "2.9.0", "python": "3.11.7"}
 OPTIMA = {"standard": 60.0, "attnres": 30.0}
-"""By variant the aspect at which its valley is deepest."""
+"""The aspect at which each variant's valley is deepest."""
 
 
 def trial(number: int, variant: str, sizes: tuple[int, int, int], **changes: object) -> Trial:
@@ -122,9 +118,9 @@ def valleys(
     seeds: tuple[int, ...] = (1, 2, 3),
     seed: int = 0,
 ) -> tuple[Search, list[RunRecord]]:
-    """A search with a valley for each variant, in log(aspect), all of its runs, and besides a
-    failed and a running trial. The best by first look of any variant, and those likeliest
-    to be best for two, are trained with fresh seeds for all of them.
+    """A search with a valley in log(aspect) for each variant, with all of its runs, a failed trial
+    and a running one. The best shapes of each variant by first look, and those likeliest to be best
+    for two, are trained with fresh seeds for all variants.
     """
     random = np.random.default_rng(seed)
     luck = {s: random.normal(0, 0.02) for s in (0, *seeds)}
@@ -178,7 +174,7 @@ def timed(made: Search) -> Search:
 
 
 def _with_others(trials: Sequence[Trial]) -> list[Trial]:
-    """And two that are no answer: one failed, one running."""
+    """These trials and two without an answer: one failed, one running."""
     states = {State.FAILED: (4, 96, 2), State.RUNNING: (16, 144, 8)}
     more = [
         trial(len(trials) + i, trials[0].variant, sizes, state=state, values=())

@@ -1,4 +1,4 @@
-"""A PostgreSQL server of our own, for as long as a test session: loopback only, nothing kept."""
+"""A PostgreSQL server for a test session, on the loopback interface; its data are not kept."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import shutil
 import socket
 import subprocess
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ QUOTED = "s3cret-%25-word"
 
 
 def programs() -> Path | None:
-    """The folder of initdb and pg_ctl, the newest there is."""
+    """Return the folder of initdb and pg_ctl, the newest there is."""
     found = shutil.which("initdb")
     folders = [Path(found).parent] if found and shutil.which("pg_ctl") else []
     folders += sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda p: int(p.parent.name))
@@ -26,26 +26,19 @@ def programs() -> Path | None:
 
 
 class Server:
-    """A running server.
-
-    Attributes:
-        folder: where its data lie; the user that it runs as owns it.
-        port: on 127.0.0.1.
-
-    """
+    """A server on a port of 127.0.0.1. The user that it runs as owns its folder."""
 
     def __init__(self, folder: Path, programs: Path) -> None:
         self.folder, self._programs = folder, programs
-        self._user = _server_user()
-        if self._user is not None:
-            os.chown(folder, self._user.pw_uid, self._user.pw_gid)
+        user = _server_user()
+        self._as = {} if user is None else {"user": user.pw_uid, "group": user.pw_gid}
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
         secret = folder / "password"
         secret.write_text(PASSWORD + "\n", encoding="utf-8")
-        if self._user is not None:
-            os.chown(secret, self._user.pw_uid, self._user.pw_gid)
+        for path in (folder, secret) if user is not None else ():
+            shutil.chown(path, **self._as)
         self._do(
             "initdb", "-D", str(self._data), "-U", USER, "--auth=scram-sha-256", "--no-sync",
             f"--pwfile={secret}", "--encoding=UTF8", "--locale=C",
@@ -57,26 +50,26 @@ class Server:
         return self.folder / "data"
 
     def start(self) -> None:
-        """Start it, and wait until it takes connections. Nothing it writes need last."""
+        """Start it without fsync, and wait until it takes connections."""
         options = f"-p {self.port} -c listen_addresses=127.0.0.1 -c fsync=off"
         options += f" -c unix_socket_directories={self.folder} -c log_statement=all"
         self._do("pg_ctl", "-D", str(self._data), "-w", "-l", str(self.log), "-o", options, "start")
 
     def stop(self) -> None:
-        """Stop it as when its machine dies: connections are cut, nobody is asked."""
+        """Stop it as if its machine died: connections are cut."""
         self._do("pg_ctl", "-D", str(self._data), "-w", "-m", "immediate", "stop")
 
     @property
     def log(self) -> Path:
-        """Where it writes every statement down."""
+        """The log of every statement."""
         return self.folder / "server.log"
 
     def url(self, database: str = "postgres", *, user: str = USER, password: str = QUOTED) -> str:
-        """The study on one of its databases, with the password as a URL has it."""
+        """The study on one of its databases, with the password quoted."""
         return f"postgresql+psycopg://{user}:{password}@127.0.0.1:{self.port}/{database}"
 
     def sql(self, statement: str, database: str = "postgres") -> list[tuple]:
-        """What a statement finds; it is committed at once."""
+        """Execute a statement, commit, and return its rows."""
         import psycopg
 
         with psycopg.connect(
@@ -87,40 +80,36 @@ class Server:
             return found.fetchall() if found.description else []
 
     def hang_up(self, connection: Any) -> None:
-        """Cut a connection of psycopg, which finds out with what it sends next."""
+        """Cut a connection of psycopg, which notices when it sends something."""
         self.sql(f"SELECT pg_terminate_backend({connection.info.backend_pid}, 5000)")
 
     def commit_unanswered(self, connection: Any) -> None:
-        """Commit, and be gone before saying so. Raises psycopg's OperationalError."""
+        """Commit, and cut the connection before the answer. Raises psycopg's OperationalError."""
         connection.commit()
         self.hang_up(connection)
         connection.execute("SELECT 1")
 
     def dump(self, database: str) -> str:
         """All of a database as text."""
-        arguments = ["-h", "127.0.0.1", "-p", str(self.port), "-U", USER, database]
-        environment = os.environ | {"PGPASSWORD": PASSWORD}
-        done = subprocess.run(
-            [str(self._programs / "pg_dump"), *arguments],
-            check=True, capture_output=True, text=True, env=environment,
-        )  # fmt: skip
-        return done.stdout
+        command = [str(self._programs / "pg_dump"), "-h", "127.0.0.1", "-p", str(self.port)]
+        return subprocess.run(
+            [*command, "-U", USER, database], env=os.environ | {"PGPASSWORD": PASSWORD},
+            check=True, capture_output=True, text=True,
+        ).stdout  # fmt: skip
 
     def _do(self, program: str, *arguments: str) -> None:
-        command: Sequence[str] = [str(self._programs / program), *arguments]
-        user = None if self._user is None else self._user.pw_uid
-        group = None if self._user is None else self._user.pw_gid
         said = self.folder / "said"  # no pipe: the server would keep it open
         with said.open("ab") as file:
             done = subprocess.run(
-                command, check=False, cwd=self.folder, stdin=subprocess.DEVNULL, stdout=file,
-                stderr=file, user=user, group=group, extra_groups=None if user is None else [],
+                [str(self._programs / program), *arguments], check=False, cwd=self.folder,
+                stdin=subprocess.DEVNULL, stdout=file, stderr=file,
+                extra_groups=[] if self._as else None, **self._as,
             )  # fmt: skip
         assert done.returncode == 0, said.read_text(encoding="utf-8")
 
 
 def _server_user() -> pwd.struct_passwd | None:
-    """Whom the server runs as, where we are root, whom it refuses; None: as we do."""
+    """The user that runs the server if we are root, which it refuses; None: our own."""
     if os.geteuid() != 0:
         return None
     for name in ("postgres", "nobody"):
@@ -132,16 +121,14 @@ def _server_user() -> pwd.struct_passwd | None:
 
 
 def open_to_all() -> str | None:
-    """Where to make a folder that every user can reach, which pytest's are not; None: where Python
-    makes them.
-    """
+    """Where to make a folder that every user can reach, unlike pytest's; None: Python's default."""
     usual = Path(tempfile.gettempdir())
     return None if all(each.stat().st_mode & 1 for each in (usual, *usual.parents)) else "/tmp"
 
 
 @contextmanager
 def running(programs: Path) -> Iterator[Server]:
-    """A server that runs; it and its data are gone afterwards."""
+    """Start a server; stop it and remove its data afterwards."""
     folder = Path(tempfile.mkdtemp(prefix="attnres-pg-", dir=open_to_all()))
     try:
         server = Server(folder, programs)

@@ -1,7 +1,7 @@
-"""Every command and block of Python or YAML in the documentation is run; every link leads on.
+"""The documentation is true: its commands and its blocks of Python and YAML run, its links lead on.
 
-Commands run in this process, in one folder with one small study: what trains gets a recipe of
-moments. Those that take long all the same are slow.
+Commands run in this process, in one folder with one small study. Those that train get a recipe that
+takes moments. Those that still take long are slow.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -62,7 +63,7 @@ SERVER = "postgresql+psycopg://lab@db.example/lab"
 TINY = ["--recipe", "smoke", "--set", "train.tokens=2k"]
 SHORT = "recipe: smoke\nset: [train.tokens=2k]"
 ENDINGS = {
-    "attnres ablate": [*TINY, "--seeds", "1"],
+    "attnres ablate": [*TINY, "--seeds", "1", "--in-process"],
     "attnres search": [*TINY, "--seeds", "1", "--trials", "2", "--confirm", "1",
                        "--budget", "params=60k"],
     "attnres plan": ["--recipe", "smoke"],
@@ -71,14 +72,13 @@ ENDINGS = {
     "attnres bench": ["--recipe", "smoke", "--rounds", "2"],
 }  # fmt: skip
 """What makes a command short; the last of two options of one name counts."""
-PROCESSES = ("attnres variants", "attnres recipes", "attnres runs")
-"""Commands that run as processes of their own, as the shell starts them."""
 SLOW = (
     "ablate standard attnres:block_size={", "data.", "n_layers=", "micro_batch_size", "optimizer=",
     "ablate standard --seeds", "--tune-lr", "--match", "--dry-run", "--scaling", "--shape", SERVER,
-    "my_variant --plugin", "check attnres", "search", "bench", "verify", "--plan",
+    "my_variant --plugin", "attnres check", "search", "bench", "verify", "--plan", "evaluate",
+    "figures/run.pdf",
 )  # fmt: skip
-"""Words of commands that train or prove much: they run in `make test-all` alone."""
+"""Words of commands that take long: only `make test-all` runs them."""
 
 
 def begun(command: str) -> list[str]:
@@ -92,7 +92,8 @@ def begun(command: str) -> list[str]:
     if "--dry-run" in words or "--plan" in words:
         return words
     shorter = next((end for start, end in ENDINGS.items() if command.startswith(start)), [])
-    return [*words, *shorter]
+    places = {"--workers", "--launch", "--in-process"} & set(words)
+    return [*words, *(word for word in shorter if not (places and word == "--in-process"))]
 
 
 def process(command: str, folder: Path) -> subprocess.CompletedProcess[str]:
@@ -142,7 +143,8 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         mine = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % len(cores)
         os.sched_setaffinity(0, {sorted(cores)[-1 - mine]})  # a thread for each of our workers
         try:
-            assert ended("ablate", "standard", "attnres", *TINY, "--seeds", "2") == 0
+            trained = ("standard", "attnres", *TINY, "--seeds", "2", "--in-process")
+            assert ended("ablate", *trained) == 0
             kept = ("--format", "json", "--output", "theirs.json")
             assert ended("report", *kept) == 0
             held = Store.open("attnres.db", create=True)
@@ -195,9 +197,6 @@ def test_a_command_of_the_documentation_runs(
         Path("my_variant.py").unlink(missing_ok=True)
     if "--launch" in command and "--print" not in command:
         code, out, err = on_a_cluster(command)
-    elif command in PROCESSES:
-        done = process(command, folder)
-        code, out, err = done.returncode, done.stdout, done.stderr
     else:
         code, out, err = attnres(capsys, *begun(command))
 
@@ -211,12 +210,30 @@ def test_every_other_command_is_one_of_make_or_the_shell():
     assert set(COMMANDS) - set(ATTNRES) - set(MAKE) == {". .venv/bin/activate"}
 
 
+def test_every_pip_install_names_an_extra_of_the_clone_or_a_package_of_an_index():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = "|".join(project["optional-dependencies"])
+    typed = {found for text in PAGES.values() for found in re.findall(r"pip install [^`\n]+", text)}
+
+    others = {
+        command
+        for command in typed
+        if not re.fullmatch(rf"pip install -e '\.\[({extras})\]'", command)
+    }
+
+    assert len(typed) > 8
+    assert others == {"pip install optuna-dashboard", "pip install torch==2.15.0"}
+
+
 @pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
 def test_make_knows_its_targets_and_what_they_run(subtests: pytest.Subtests):
     for target, tools in {
         "ablate": ["bin/attnres ablate"],
-        "test": ["ruff", "mypy", "lint-imports", "pytest", "-m 'not slow'"],
-        "slow": ["pytest", "-m slow"],
+        "test": ["ruff", "mypy", "lint-imports", "pytest", "-m 'not slow and not nightly'"],
+        "test FILES=tests/test_docs.py": ["-m pytest tests/test_docs.py"],
+        "quick": ["--testmon --testmon-forceselect"],
+        "test-all": ["ruff", "mypy", "lint-imports", "pytest", "-m 'not nightly'"],
+        "nightly": ["pytest", "-m 'nightly'", "tests/broken.py"],
         "lint": ["ruff", "mypy", "lint-imports"],
         "pictures": ["benchmarks/pictures.py"],
     }.items():

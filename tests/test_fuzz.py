@@ -1,5 +1,5 @@
 """Whatever is typed or read ends in an answer or in one line and exit code 2, never in a traceback:
-2,700 inputs, the same ones each time. The test's id, with the seed below, gives an input again.
+the same inputs each time. The test's id, with the seed below, gives an input again.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ import re
 import shutil
 import sqlite3
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
-from commands import attnres
+from commands import Attnres
 from studies import fill
 
 from attnres_cli.config.recipe import load, text_of
@@ -23,7 +23,10 @@ from attnres_cli.lab.search import budget, space
 from attnres_cli.nn import variant
 from attnres_cli.records.run import Probe
 
-pytestmark = pytest.mark.slow
+each_round = pytest.mark.parametrize(
+    "rounds",
+    [pytest.param(60, marks=pytest.mark.slow), pytest.param(250, marks=pytest.mark.nightly)],
+)
 
 SEED = 17
 NASTY = (
@@ -54,44 +57,47 @@ _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e\u2028]")
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder with a link in a circle, a pipe and a study; what a command cannot know is short."""
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a link in a circle and a study; no command waits long for a server."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("ATTNRES_RETRY_S", "0")
     monkeypatch.setenv("PGPASSWORD", "")
     monkeypatch.delenv("ATTNRES_PLUGINS", raising=False)
     (tmp_path / "circle").symlink_to("circle")
-    fill(tmp_path / "attnres.db", load("smoke"), LOSSES, probes=(PROBE,))
+    row = (1.0, 2.0, 3.0, 4.0, 5.0)
+    probe = Probe(5, row, row, row, mixing=(row,) * 5, entropy=row)
+    losses = {"standard": (1.5, 1.6, 1.55, 1.4), "attnres": (1.4, 1.52, 1.45, float("nan"))}
+    fill(tmp_path / "attnres.db", load("smoke"), losses, probes=(probe,))
     return tmp_path
 
 
-LOSSES = {"standard": (1.5, 1.6, 1.55, 1.4, 1.45), "attnres": (1.4, 1.52, 1.45, 1.3, float("nan"))}
-_ROW = (1.0, 2.0, 3.0, 4.0, 5.0)
-PROBE = Probe(5, _ROW, _ROW, _ROW, mixing=(_ROW,) * 5, entropy=_ROW)
+@pytest.fixture
+def attnres(capsys: pytest.CaptureFixture[str]) -> Attnres:
+    return Attnres(capsys)
 
 
-class Faults(list[str]):
-    """Commands that did not end as commands end, and how many were refused."""
+def fault_of(attnres: Attnres, arguments: Iterable[str]) -> tuple[int, str]:
+    """The exit code of a command, and how it did not end as commands end, if so."""
+    told = " ".join(arguments)[:200]
+    try:
+        code, out, err = attnres(*arguments)
+    except Exception as error:
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        return -1, f"{told}: {error!r} in {where.filename}:{where.lineno}"[:600]
+    last = err.rstrip().rpartition("\n")[2]
+    is_told = code != BAD_INPUT or last.startswith("attnres: ")
+    shown = _TRACEBACK.search(err) or _CONTROL.search(out + err)
+    if code not in (DONE, BAD_INPUT, SOME_FAILED) or not is_told or shown:
+        return code, f"{told}: {code}, {last}"
+    return code, ""
 
-    n_refused = 0
 
-    def check(
-        self, capsys: pytest.CaptureFixture[str], *arguments: str, hidden: str = "\0"
-    ) -> None:
-        """Run one. Nothing hidden may be in what it prints."""
-        told = " ".join(arguments)[:200]
-        try:
-            code, out, err = attnres(capsys, *arguments)
-        except Exception as error:
-            where = traceback.extract_tb(error.__traceback__)[-1]
-            self.append(f"{told}: {error!r} in {where.filename}:{where.lineno}"[:600])
-            return
-        last = err.rstrip().rpartition("\n")[2]
-        self.n_refused += code == BAD_INPUT
-        is_told = code != BAD_INPUT or last.startswith("attnres: ")
-        shown = _TRACEBACK.search(err) or _CONTROL.search(out + err) or hidden in out + err
-        if code not in (DONE, BAD_INPUT, SOME_FAILED) or not is_told or shown:
-            self.append(f"{told}: {code}, {last}")
+def n_refused(attnres: Attnres, commands: Iterable[list[str]]) -> int:
+    """How many of the commands are refused. None may end in another way than commands end."""
+    found = [fault_of(attnres, arguments) for arguments in commands]
+    faults = [fault for _, fault in found if fault]
+    assert not faults, "\n".join(faults)
+    return sum(code == BAD_INPUT for code, _ in found)
 
 
 def mutated(text: str, draw: random.Random) -> str:
@@ -117,45 +123,46 @@ def mutated(text: str, draw: random.Random) -> str:
     return text
 
 
-def test_commands(capsys: pytest.CaptureFixture[str]):
-    draw, faults = random.Random(SEED), Faults()
-    for _ in range(250):
+@each_round
+def test_commands(attnres: Attnres, rounds: int):
+    draw = random.Random(SEED)
+
+    def typed() -> list[str]:
         arguments = draw.choice(COMMANDS).split()
         for _ in range(draw.randint(1, 3)):
             arguments += [draw.choice(OPTIONS)] if draw.random() < 0.7 else []
             arguments += [draw.choice(NASTY)]
-        faults.check(capsys, *arguments)
+        return arguments
 
-    assert not faults, "\n".join(faults)
-    assert faults.n_refused > 200
+    assert n_refused(attnres, (typed() for _ in range(rounds))) > 0.8 * rounds
 
 
-def test_recipes(capsys: pytest.CaptureFixture[str], folder: Path):
-    draw, text, faults = random.Random(SEED), text_of("smoke"), Faults()
-    for _ in range(200):
+@each_round
+def test_recipes(attnres: Attnres, folder: Path, rounds: int):
+    draw, text = random.Random(SEED), text_of("smoke")
+
+    def typed() -> list[str]:
         (folder / "r.yaml").write_text(mutated(text, draw), encoding="utf-8", errors="replace")
-        faults.check(capsys, "recipes", "r.yaml")
+        return ["recipes", "r.yaml"]
 
-    assert not faults, "\n".join(faults)
-    assert 100 < faults.n_refused < 200
+    assert 0.4 < n_refused(attnres, (typed() for _ in range(rounds))) / rounds < 1
 
 
-def test_overrides(capsys: pytest.CaptureFixture[str]):
-    draw, faults = random.Random(SEED), Faults()
-    keys = [
-        f"{section}.{key}"
-        for section, values in load("smoke").model_dump().items() if isinstance(values, dict)
-        for key in values
-    ]  # fmt: skip
+@each_round
+def test_overrides(attnres: Attnres, rounds: int):
+    draw = random.Random(SEED)
+    sections = load("smoke").model_dump().items()
+    keys = [f"{name}.{key}" for name, of in sections if isinstance(of, dict) for key in of]
     keys += ["name", "margin", "slope", "ladder", "rates", "rates.attnres", "variants", "x.y.z"]
-    for _ in range(200):
-        faults.check(
-            capsys, "recipes", "smoke", "--set", f"{draw.choice(keys)}={draw.choice(NASTY)}"
-        )
 
-    assert not faults, "\n".join(faults)
+    def typed() -> list[str]:
+        change = f"{draw.choice(keys)}={draw.choice(NASTY)}"
+        return ["recipes", "smoke", "--set", change]
+
+    assert n_refused(attnres, (typed() for _ in range(rounds))) > 0
 
 
+@pytest.mark.slow
 def test_spaces_and_budgets():
     draw, specs = random.Random(SEED), [variant.parse("attnres"), variant.parse("standard")]
     names = [*space.SIZES, *space.RATIOS, *space.LADDERS, "block_size", "heads", "window", "query"]
@@ -163,30 +170,30 @@ def test_spaces_and_budgets():
     for _ in range(200):
         parts = [draw.choice((*NASTY[2:13], "2", "16", "0.5", "3e-4")) for _ in range(3)]
         values = draw.choice(signs).join(parts[: draw.randint(1, 3)])
-        for parse, text in (
-            (lambda text: space.parse(text, specs), f"{draw.choice(names)}={values}"),
-            (lambda text: budget.parse([text], 9).sizes(), f"{draw.choice(KINDS)}={parts[0]}"),
-        ):  # fmt: skip
-            with suppress(AttnresError):
-                parse(text)
+        with suppress(AttnresError):
+            space.parse(f"{draw.choice(names)}={values}", specs)
+        with suppress(AttnresError):
+            budget.parse([f"{draw.choice(KINDS)}={parts[0]}"], 9).sizes()
 
 
+@each_round
 @pytest.mark.parametrize("secret", ["geheim", "ge:he@im", "ge%2Fheim?x"])
-def test_urls(capsys: pytest.CaptureFixture[str], secret: str):
-    draw, faults = random.Random(SEED), Faults()
+def test_urls(attnres: Attnres, secret: str, rounds: int):
+    draw = random.Random(SEED)
     url = f"postgresql+psycopg://me:{secret}@127.0.0.1:1/lab?connect_timeout=1&application_name=x"
-    for _ in range(70):
-        typed = url
-        for _ in range(draw.randint(0, 3)):
-            at = draw.randrange(len(typed))
-            typed = draw.choice((
-                typed[:at] + typed[at + 1 :],
-                typed[:at] + draw.choice(":/@?&=% ") + typed[at:],
-                f"{typed}&{draw.choice(QUERY)}",
-            ))  # fmt: skip
-        faults.check(capsys, "runs", "--study", typed)
 
-    assert not faults, "\n".join(faults)
+    def typed() -> list[str]:
+        changed = url
+        for _ in range(draw.randint(0, 3)):
+            at = draw.randrange(len(changed))
+            changed = draw.choice((
+                changed[:at] + changed[at + 1 :],
+                changed[:at] + draw.choice(":/@?&=% ") + changed[at:],
+                f"{changed}&{draw.choice(QUERY)}",
+            ))  # fmt: skip
+        return ["runs", "--study", changed]
+
+    assert n_refused(attnres, (typed() for _ in range(rounds // 3))) > 0
 
 
 def damaged_bytes(study: Path, draw: random.Random) -> None:
@@ -217,24 +224,21 @@ def damaged_values(study: Path, draw: random.Random) -> None:
         connection.commit()
 
 
+@each_round
 @pytest.mark.parametrize("damage", [damaged_bytes, damaged_values])
 def test_damaged_studies(
-    capsys: pytest.CaptureFixture[str],
-    folder: Path,
-    damage: Callable[[Path, random.Random], None],
+    attnres: Attnres, folder: Path, damage: Callable[[Path, random.Random], None], rounds: int
 ):
-    sound = folder / "attnres.db"
-    draw, faults = random.Random(SEED), Faults()
+    draw = random.Random(SEED)
     commands = (
-        "runs", "runs", "runs show 1", "runs show 10", "runs export 1", "report --format csv",
+        "runs", "runs", "runs show 1", "runs show 8", "runs export 1", "report --format csv",
         "report --format json", "plan", "report",
     )  # fmt: skip
-    for number in range(200):
+    for number in range(rounds):
         study = folder / f"damaged{number}.db"  # a connection to the last one may be open yet
-        shutil.copyfile(sound, study)
+        shutil.copyfile(folder / "attnres.db", study)
         damage(study, draw)
-        faults.check(capsys, *draw.choice(commands).split(), "--study", str(study))
+        _, fault = fault_of(attnres, [*draw.choice(commands).split(), "--study", str(study)])
+        assert not fault
         for left in folder.glob(f"{study.name}*"):
             left.unlink(missing_ok=True)
-
-    assert not faults, "\n".join(faults)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import runpy
+import shlex
 import shutil
 import subprocess
 import sys
@@ -15,6 +16,8 @@ from typing import Any
 
 import pytest
 import setuptools
+
+from attnres_cli.errors import installing
 
 ROOT = Path(__file__).parent.parent
 FOLDERS = {
@@ -125,19 +128,20 @@ def test_the_installed_command_trains_and_reports(attnres: Path, tmp_path: Path)
 
 
 @pytest.mark.slow
-def test_the_installed_command_is_the_wheels_own(attnres: Path, tmp_path: Path):
+def test_the_installed_packages_are_those_of_the_wheel(attnres: Path, tmp_path: Path):
     program = "import attnres_cli, attnres_variants, attnres_recipes; print(attnres_cli.__file__)"
+    names = "from attnres_cli.errors import installing; print(installing('postgres'))"
+    python = attnres.with_name("python")
 
-    where = run(attnres.with_name("python"), "-c", program, cwd=tmp_path)
-
-    assert where.startswith(str(attnres.parent.parent))
-
-
-@pytest.mark.slow
-def test_the_wheel_holds_every_recipe_and_variant(attnres: Path, tmp_path: Path):
     listed = run(attnres, "recipes", cwd=tmp_path) + run(attnres, "variants", cwd=tmp_path)
 
+    assert run(python, "-c", program, cwd=tmp_path).startswith(str(attnres.parent.parent))
     for folder in ("recipes", "recipes/suites"):
         for path in (ROOT / folder).glob("*.yaml"):
             assert path.stem in listed
     assert all(name in listed for name in ("standard", "denseformer", "attnres"))
+    assert run(python, "-c", names, cwd=tmp_path) == "pip install 'psycopg[binary]>=3.2'\n"
+
+
+def test_the_command_for_a_missing_extra_names_the_clone():
+    assert installing("ray") == f"pip install -e {shlex.quote(f'{ROOT}[ray]')}"

@@ -1,9 +1,9 @@
-"""A search whose runs end without training, through the store, as workers end them."""
+"""A search whose runs end through the store, as workers end them, without training."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
@@ -54,22 +54,21 @@ def deep_is_good(run: RunRecord) -> float:
     return 2.0 + int(run.recipe_digest, 16) % 1000 / 1000
 
 
+def opposed(run: RunRecord) -> float:
+    """A loss that puts the shapes of the two designs in opposite orders."""
+    return deep_is_good(run) if run.variant == "standard" else 9.0 - deep_is_good(run)
+
+
 class Silent:
-    """A watcher that keeps what it is told."""
+    """A watcher that shows nothing."""
 
-    def __init__(self) -> None:
-        self.lines: list[str] = []
+    def note(self, _line: object) -> None:
+        pass
 
-    def note(self, line: str) -> None:
-        self.lines.append(line)
-
-    warn = note
+    warn = text = note
 
     def plan(self, plan: Plan, title: str) -> None:
         raise AssertionError(title)
-
-    def text(self, lines: Sequence[str]) -> None:
-        self.lines += lines
 
     @contextmanager
     def progress(
@@ -79,15 +78,9 @@ class Silent:
 
 
 class Bench:
-    """A study with a search in it, and a process that does its runs without training."""
+    """A study with a search, and a process that ends its runs without training."""
 
-    def __init__(
-        self,
-        study: str,
-        n_trials: int = 4,
-        kind: str = "tpe",
-        goals: int = 1,
-    ) -> None:
+    def __init__(self, study: str, n_trials: int = 3, kind: str = "tpe", goals: int = 1) -> None:
         self.study, self.trained = study, []
         typed = [variant.parse(spec) for spec in SPECS]
         asked = space.parse("n_layers=1..6,n_heads=1|2,n_blocks=1..3", typed)
@@ -119,7 +112,7 @@ class Bench:
         retry_failed: bool = False,
         confirmed: int = 1,
     ) -> Bench:
-        """Search, confirm so many shapes of each; with `stop_after` so many runs, then die."""
+        """Search, then confirm `confirmed` shapes of each design; die after `stop_after` runs."""
 
         def train(_plan: Plan, wanted: Wanted, _display: Display) -> None:
             while (ids := wanted(1)) is not None:

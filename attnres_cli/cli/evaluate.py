@@ -41,8 +41,8 @@ def evaluate(
 ) -> None:
     r"""Let runs answer the items of downstream tasks, and keep every answer in the study.
 
-    Needs pip install 'attnres-cli\[lm-eval]'. What the study has of the same weights and items is
-    not asked again. Offline, unless HF_HUB_OFFLINE=0 and HF_DATASETS_OFFLINE=0.
+    Needs pip install -e '.\[lm-eval]', typed in the clone. What the study has of the same weights
+    and items is not asked again. Offline, unless HF_HUB_OFFLINE=0 and HF_DATASETS_OFFLINE=0.
     """
     names = [name.strip() for name in tasks.split(",") if name.strip()]
     if not names:

@@ -22,7 +22,7 @@ from attnres_cli.cli.options import (
     Study,
 )
 from attnres_cli.config import address
-from attnres_cli.errors import UsageError
+from attnres_cli.errors import UsageError, installing
 
 if TYPE_CHECKING:
     from attnres_cli.records.run import RunRecord
@@ -105,7 +105,7 @@ def export(
         console.note(f"no tokenizer is among them: {written.no_tokenizer}")
     if to == "hf":
         if find_spec("transformers") is None:
-            console.note("transformers is not here: pip install 'attnres-cli[hf]'")
+            console.note(f"transformers is not here: {installing('hf')}")
         typer.echo(_LOADED_BY_HF.format(str(folder)))
         return
     asked_for = ", plugin=True" if written.has_plugin else ""

@@ -1,8 +1,8 @@
 """A model trained by attnres as a model of transformers. `attnres runs export --to hf` writes this
 file beside the weights, and `from_pretrained(FOLDER, trust_remote_code=True)` runs it.
 
-It needs `pip install attnres-cli`: that package's trunk and designs compute the model, as they did
-when it was trained, and need torch alone.
+It needs the package attnres_cli, installed from its repository: its trunk and designs compute the
+model, as they did when it was trained, and need torch alone.
 
 Rows of a batch may begin with padding, which `attention_mask` tells. Rows that begin at one place
 go through the model together, without their padding: n beginnings take n calls, every row has the

@@ -9,12 +9,11 @@ from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from attnres_cli.errors import VariantError
 from attnres_cli.nn import design_page, plugins
 from attnres_cli.nn.depthmix import engines
+from attnres_cli.nn.private import TorchDispatchMode, tree_leaves
 
 if TYPE_CHECKING:
     from attnres_cli.nn.residual import Residual

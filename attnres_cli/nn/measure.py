@@ -19,11 +19,10 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from attnres_cli.nn.depthmix import engines
 from attnres_cli.nn.model import Transformer
+from attnres_cli.nn.private import TorchDispatchMode, tree_leaves
 from attnres_cli.nn.residual import Residual
 
 Call = Callable[[], object]

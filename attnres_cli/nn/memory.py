@@ -9,11 +9,10 @@ from weakref import ref
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
+
+from attnres_cli.nn.private import TorchDispatchMode, fused_sdp_choice, tree_leaves
 
 _FLASH = 1  # torch's number for attention that never has all of its scores in memory
-_ATTENTION = torch.ops.aten._fused_sdp_choice.default  # noqa: SLF001
 _DEVICE = torch.ops.prim.device.default
 
 
@@ -55,7 +54,7 @@ class Held(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is _DEVICE:
             return args[0].fake_device  # two of three calls, which need not go all the way
-        if func is _ATTENTION:
+        if func is fused_sdp_choice:
             return _FLASH  # which a device chooses that computes
         out = func(*args, **(kwargs or {}))
         self.n_operations += not func.is_view

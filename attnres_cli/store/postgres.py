@@ -13,7 +13,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError
 from sqlalchemy.pool import NullPool, QueuePool
 
 from attnres_cli.config import address
-from attnres_cli.errors import AwayError, StudyError, unknown
+from attnres_cli.errors import AwayError, StudyError, installing, unknown
 
 _SCHEME = "postgresql+psycopg"
 _KEY = 0x6174746E726573  # "attnres": whose transactions wait for each other
@@ -64,7 +64,7 @@ def engine_of(study: str, *, readonly: bool, keeps: bool = False) -> Engine:
         raise StudyError(f"study {address.parted(study)[0]}: {error}") from error
     except ImportError as error:
         raise StudyError(
-            "a study on PostgreSQL needs psycopg: pip install 'attnres-cli[postgres]'"
+            f"a study on PostgreSQL needs psycopg: {installing('postgres')}"
         ) from error
 
 

@@ -16,7 +16,7 @@ import ladders  # noqa: E402
 
 
 @pytest.mark.parametrize("law", ladders.LAWS)
-def test_a_simulated_arm_is_worth_what_is_said_at_its_largest_size(law: str):
+def test_a_simulated_arm_has_its_known_worth_at_the_largest_size(law: str):
     floor, a, alpha, _ = ladders.LAWS[law]
 
     compute, losses = ladders.ladder(law, "none", 4, 10**12, np.random.default_rng(0))
@@ -25,7 +25,7 @@ def test_a_simulated_arm_is_worth_what_is_said_at_its_largest_size(law: str):
     assert losses[1, -1] == pytest.approx(floor + a * needed**-alpha, rel=1e-6)
 
 
-def test_most_intervals_hold_the_truth_and_too_narrow_ones_are_seen(
+def test_most_intervals_hold_the_truth_and_too_narrow_ones_are_detected(
     monkeypatch: pytest.MonkeyPatch,
 ):
     cell = ("no floor, 8x", "paired", 4, 2, 60)

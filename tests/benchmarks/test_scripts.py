@@ -1,6 +1,6 @@
 """Every benchmark runs, in tiny sizes, and writes what it promises. No time is asserted.
 
-By default one of them runs, and all find what they import: the rest take minutes.
+In `make test` all of them find what they import, and one runs; the others are slow.
 """
 
 from __future__ import annotations
@@ -21,40 +21,77 @@ from attnres_cli.stats.power import detectable, multiplier
 
 FOLDER = Path(__file__).parent.parent.parent / "benchmarks"
 HEAVY = ("pydantic", "typer", "rich", "yaml", "sqlalchemy", "optuna", "scipy", "matplotlib")
+UNCOMPILED = {"TORCHDYNAMO_DISABLE": "1"}  # torch.compile then leaves a model as it is
 
 
-def run(
-    script: str, *arguments: str, folder: Path, program: str | None = None
-) -> tuple[subprocess.CompletedProcess[str], dict[str, Any]]:
-    """What the script did, and the JSON it wrote."""
-    path = folder / "out" / "result.json"
-    command = [str(FOLDER / script)] if program is None else ["-c", program]
-    done = subprocess.run(
-        [sys.executable, *command, "--quick", "--rounds", "2", "--json", str(path), *arguments],
+def python(*arguments: object, folder: Path, **environment: str) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        [sys.executable, *map(str, arguments)],
         cwd=folder,
         capture_output=True,
         text=True,
         timeout=600,
-        env=os.environ | {"CUDA_VISIBLE_DEVICES": ""},
+        env=os.environ | {"CUDA_VISIBLE_DEVICES": ""} | environment,
     )
+
+
+def run(
+    script: str, *arguments: str, folder: Path, before: str = "", **environment: str
+) -> tuple[str, dict[str, Any]]:
+    """What a script printed and the JSON that it wrote, in a process that did something before."""
+    path = folder / "out" / "result.json"
+    program = (
+        f"{before}\nimport runpy; runpy.run_path({str(FOLDER / script)!r}, run_name='__main__')"
+    )
+    small = ["--quick", "--rounds", "2", "--json", path]
+    done = python("-c", program, *small, *arguments, folder=folder, **environment)
     assert done.returncode == 0, done.stdout + done.stderr
     document = json.loads(path.read_text())
     assert {"device", "torch", "python", "threads", "copy_speed"} <= document["machine"].keys()
-    return done, document
+    return done.stdout, document
 
 
-def test_every_benchmark_finds_what_it_imports():
-    names = ", ".join(sorted(path.stem for path in FOLDER.glob("*.py")))
-    program = f"import sys; sys.path.insert(0, {str(FOLDER)!r}); import {names}"
+def test_every_benchmark_finds_what_it_imports_and_mixing_compares_with_copying(tmp_path: Path):
+    names = sorted(path.stem for path in FOLDER.glob("*.py"))
+    before = f"""
+import sys, types
+sys.path.insert(0, {str(FOLDER)!r})
+preload = "attnres_cli.lab.workers.preload"  # imports for seconds what workers may need
+sys.modules[preload] = types.ModuleType(preload)
+import {", ".join(names)}
+"""
 
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    engines = ["--engines", "reference", "eager"]
+    _, document = run("mixing.py", *engines, folder=tmp_path, before=before)
 
-    assert done.returncode == 0, done.stderr
+    assert [arm["pattern"] for arm in document["results"][::2]] == [
+        "read of 3",
+        "Full 4",
+        "Block(2) 4",
+    ]
+    for arm in document["results"]:
+        assert arm["wrong"] is None
+        assert arm["forward"]["bytes"] > 0
+        assert set(arm["backward"]) == {"seconds", "bytes", "share", "target"}
 
 
 @pytest.mark.slow
-def test_step_times_every_arm_beside_its_target(tmp_path: Path):
-    _, document = run("step.py", "cpu-eager", folder=tmp_path)
+def test_mixing_compiles(tmp_path: Path):
+    _, document = run("mixing.py", "--engines", "compile", folder=tmp_path)
+
+    assert all(arm["wrong"] is None for arm in document["results"])
+
+
+@pytest.mark.slow
+def test_step_times_arms_beside_targets_and_needs_only_torch_and_no_installation(tmp_path: Path):
+    before = f"""
+import importlib.metadata, sys
+sys.modules.update(dict.fromkeys({HEAVY}))  # importing one now raises
+none = importlib.metadata.EntryPoints()
+importlib.metadata.entry_points = lambda **_: none
+"""
+
+    _, document = run("step.py", "cpu-eager", folder=tmp_path, before=before)
 
     (result,) = document["results"]
     arms = {arm["arm"]: arm for arm in result["arms"]}
@@ -71,34 +108,14 @@ def test_step_times_every_arm_beside_its_target(tmp_path: Path):
 
 
 @pytest.mark.slow
-def test_step_needs_torch_alone_and_no_installation(tmp_path: Path):
-    program = (
-        "import importlib.metadata, runpy, sys\n"
-        f"sys.modules.update(dict.fromkeys({HEAVY}))\n"  # importing one now raises
-        "none = importlib.metadata.EntryPoints()\n"
-        "importlib.metadata.entry_points = lambda **_: none\n"
-        f"runpy.run_path({str(FOLDER / 'step.py')!r}, run_name='__main__')\n"
-    )
-
-    _, document = run("step.py", "cpu-eager", folder=tmp_path, program=program)
-
-    assert document["benchmark"] == "step"
-
-
-@pytest.mark.slow
-def test_step_on_a_gpu_says_so_where_there_is_none(tmp_path: Path):
-    done = subprocess.run(
-        [sys.executable, str(FOLDER / "step.py"), "gpu"],
-        capture_output=True,
-        text=True,
-        env=os.environ | {"CUDA_VISIBLE_DEVICES": ""},
-    )
+def test_step_refuses_a_gpu_where_there_is_none(tmp_path: Path):
+    done = python(FOLDER / "step.py", "gpu", folder=tmp_path)
 
     assert done.returncode == 1
     assert "needs a CUDA device" in done.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_step_compiles(tmp_path: Path):
     _, document = run("step.py", "cpu-compile-4", folder=tmp_path)
 
@@ -122,44 +139,20 @@ def test_memory_counts_what_grows(tmp_path: Path):
     assert 1 < full["saved"] < 1.2 < stacked["saved"]
 
 
-@pytest.mark.slow
-def test_memory_counts_what_is_compiled(tmp_path: Path):
+@pytest.mark.nightly
+def test_memory_counts_compiled_models(tmp_path: Path):
     _, document = run("memory.py", "--engines", "compile", "--depths", "1", folder=tmp_path)
-
-    assert all(arm["wrong"] is None for arm in document["results"])
-
-
-def test_mixing_compares_with_copying(tmp_path: Path):
-    _, document = run("mixing.py", "--engines", "reference", "eager", folder=tmp_path)
-
-    assert [arm["pattern"] for arm in document["results"][::2]] == [
-        "read of 3",
-        "Full 4",
-        "Block(2) 4",
-    ]
-    for arm in document["results"]:
-        assert arm["wrong"] is None
-        assert arm["forward"]["bytes"] > 0
-        assert set(arm["backward"]) == {"seconds", "bytes", "share", "target"}
-
-
-@pytest.mark.slow
-def test_mixing_compiles(tmp_path: Path):
-    _, document = run("mixing.py", "--engines", "compile", folder=tmp_path)
 
     assert all(arm["wrong"] is None for arm in document["results"])
 
 
 @pytest.mark.slow
 def test_trainer_takes_turns_with_the_plain_script(tmp_path: Path):
-    _, document = run(
-        "trainer.py", "cpu", "--threads", "1", "--only", "middle", "eager", folder=tmp_path
-    )
+    only = ["cpu", "--threads", "1", "--only", "middle", "eager"]
+    _, document = run("trainer.py", *only, folder=tmp_path)
 
-    assert [each["setting"] for each in document["results"]] == [
-        "middle eager float32",
-        "middle eager bfloat16",
-    ]
+    settings = [each["setting"] for each in document["results"]]
+    assert settings == ["middle eager float32", "middle eager bfloat16"]
     for each in document["results"]:
         assert each["target"] == 0.97
         assert len(each["seconds"]) == each["turns"] == len(each["steps"]) > 0
@@ -180,15 +173,12 @@ def test_nanogpt_takes_turns_with_its_stand_in(tmp_path: Path):
 
 
 @pytest.mark.slow
-def test_the_plain_script_runs_alone(tmp_path: Path):
+def test_the_plain_script_needs_nothing_else(tmp_path: Path):
     data = tmp_path / "tokens.bin"
     data.write_bytes(bytes(range(64)) * 200)  # uint16 up to 0x3f3e
 
-    done = subprocess.run(
-        [sys.executable, str(FOLDER / "plain.py"), str(data), "--vocab-size", "16384", "--steps",
-         "4", "--log-every", "2", "--d-model", "16", "--seq-len", "8"],
-        check=True, capture_output=True, text=True,
-    )  # fmt: skip
+    sizes = ["--vocab-size", 16384, "--steps", 4, "--d-model", 16, "--seq-len", 8]
+    done = python(FOLDER / "plain.py", data, *sizes, "--log-every", 2, folder=tmp_path)
 
     first, last = done.stdout.splitlines()
     assert first.startswith("step 2 loss 9.")  # about ln 16384
@@ -204,9 +194,15 @@ def test_workers_compares_processes(tmp_path: Path):
     assert result["faster"]["median"] > 0
 
 
-@pytest.mark.slow
-def test_ways_compares_compiled_and_bf16(tmp_path: Path):
-    _, document = run("ways.py", "--threads", "1", folder=tmp_path)
+@pytest.mark.parametrize(
+    "environment",
+    [
+        pytest.param(UNCOMPILED, marks=pytest.mark.slow),
+        pytest.param({}, marks=pytest.mark.nightly),
+    ],
+)
+def test_ways_compares_compiled_and_bf16(environment: dict[str, str], tmp_path: Path):
+    _, document = run("ways.py", "--threads", "1", folder=tmp_path, **environment)
 
     ways = {each["way"]: each for each in document["results"]}
     assert ways["eager float32"]["faster"]["median"] == 1
@@ -215,9 +211,9 @@ def test_ways_compares_compiled_and_bf16(tmp_path: Path):
 
 @pytest.mark.slow
 def test_report_times_the_command_on_a_study_that_it_makes(tmp_path: Path):
-    done, document = run("report.py", folder=tmp_path)
+    out, document = run("report.py", folder=tmp_path)
 
-    assert "100 runs" in done.stdout  # ten sizes, five arms, two seeds
+    assert "100 runs" in out  # ten sizes, five arms, two seeds
     nothing, report = document["results"]
     assert (report["command"], report["target_s"]) == ("report", 1.0)
     assert report["processor_s"]["median"] > nothing["processor_s"]["median"] > 0
@@ -231,7 +227,7 @@ def test_study_counts_every_trial_in_a_file_and_on_a_server(
     server.sql(f"CREATE DATABASE {name}_2")
     late = server.url(f"{name}_2") + "?options=-c%20synchronous_commit%3Doff"
 
-    done, document = run("study.py", "--study", server.url(name), "--study", late, folder=tmp_path)
+    out, document = run("study.py", "--study", server.url(name), "--study", late, folder=tmp_path)
     server.sql(f"DROP DATABASE {name}_2 WITH (FORCE)")
 
     results = document["results"]
@@ -241,17 +237,15 @@ def test_study_counts_every_trial_in_a_file_and_on_a_server(
     assert {each["server"]["fsync"] for each in results if "server" in each} == {"off"}
     assert all(len(each["with_s"]) == 2 for each in results if "with_s" in each)
     assert all(len(each["per_minute"]) == 2 for each in results if "per_minute" in each)
-    assert done.stdout.count("none lost, none twice") == 6
-    assert PASSWORD not in done.stdout + json.dumps(document)
+    assert out.count("none lost, none twice") == 6
+    assert PASSWORD not in out + json.dumps(document)
 
 
 @pytest.mark.slow
-def test_resolution_is_that_of_the_noise_and_the_slope_and_no_mean_is_told(tmp_path: Path):
+def test_resolution_follows_from_noise_and_slope_and_no_mean_is_shown(tmp_path: Path):
     short = ["--recipe", "smoke", "--seeds", "3", "--slope-seeds", "2"]
-    done = subprocess.run(
-        [sys.executable, str(FOLDER / "resolution.py"), *short], cwd=tmp_path,
-        check=True, capture_output=True, text=True,
-    )  # fmt: skip
+    done = python(FOLDER / "resolution.py", *short, folder=tmp_path)
+    assert done.returncode == 0, done.stderr
 
     slope = float(re.search(r"slope of standard: (\S+) nats", done.stdout)[1])
     sd, n = re.search(r"^attnres .* (0\.\d+) \[.*\] of (\d)$", done.stdout, re.M).groups()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -12,9 +11,8 @@ import pytest
 
 from attnres_cli.verdict.judge import compare
 
-WORKFLOWS = Path(__file__).parent.parent.parent / "benchmarks" / "workflows.py"
-sys.path.append(str(WORKFLOWS.parent))
-from workflows import BASELINE, by_looks, p_values, planned  # noqa: E402
+sys.path.append(str(Path(__file__).parent.parent.parent / "benchmarks"))
+from workflows import BASELINE, by_looks, error_rates, p_values, planned, powers
 
 
 @pytest.mark.parametrize(
@@ -26,7 +24,7 @@ from workflows import BASELINE, by_looks, p_values, planned  # noqa: E402
         [(2, 7), (3, 7), (3, 11)],
     ],
 )
-def test_who_is_called_is_whom_compare_calls(states, make_run, facts):
+def test_the_simulation_calls_the_arms_that_compare_calls(states, make_run, facts):
     random = np.random.default_rng(0)
     n_arms, n_seeds = (max(each) for each in zip(*states, strict=True))
     called = 0
@@ -36,13 +34,11 @@ def test_who_is_called_is_whom_compare_calls(states, make_run, facts):
         losses = {BASELINE: base} | {str(k): base + gaps[:, k] for k in range(n_arms)}
         ever: set[str] = set()
         for end in range(1, len(states) + 1):
-            runs = [
-                replace(
-                    make_run(run.variant, run.seed, val_loss=float(losses[run.variant][run.seed])),
-                    created_at=run.created_at,
-                )
-                for run in planned(states[:end])
-            ]
+            runs = []
+            for run in planned(states[:end]):
+                loss = float(losses[run.variant][run.seed])
+                made = make_run(run.variant, run.seed, val_loss=loss)
+                runs.append(replace(made, created_at=run.created_at))
             words = {arm.variant: arm.verdict for arm in compare(runs, facts, BASELINE).arms}
             ever |= {name for name, word in words.items() if word in ("better", "worse")}
         (found,) = by_looks(p_values(gaps[None]), states)
@@ -51,11 +47,10 @@ def test_who_is_called_is_whom_compare_calls(states, make_run, facts):
     assert called
 
 
-def test_the_error_rates_of_workflows_are_printed():
-    command = [sys.executable, str(WORKFLOWS), "200"]
+def test_the_error_rates_and_powers_of_workflows_are_printed(capsys: pytest.CaptureFixture[str]):
+    error_rates(200)
+    powers(200)
 
-    done = subprocess.run(command, capture_output=True, text=True)
-
-    assert done.returncode == 0, done.stderr
-    rows = [line.split(" | ") for line in done.stdout.splitlines() if " | looks | " in line]
+    lines = capsys.readouterr().out.splitlines()
+    rows = [line.split(" | ") for line in lines if " | looks | " in line]
     assert len(rows) == 10 + 8

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import csv
-import json
 import os
 import re
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from commands import attnres
+from commands import Attnres
 from studies import RESULT, SETTINGS, fill
 
 from attnres_cli.config.recipe import Recipe, load
@@ -26,14 +22,10 @@ LOSSES = [1.50, 1.52, 1.47, 1.51, 1.53]
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
+def study(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the study is, in a terminal of the usual width."""
     monkeypatch.setenv("COLUMNS", "80")
-    return tmp_path / "attnres.db"
-
-
-def planned(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
-    return attnres(capsys, "plan", *arguments)
+    return folder / "attnres.db"
 
 
 @pytest.fixture
@@ -51,13 +43,13 @@ def row(out: str, name: str) -> list[str]:
 
 
 def test_the_baseline_alone_gives_the_noise_floor_and_assumed_seeds(
-    folder: Path, tiny_recipe: Recipe, capsys
+    study: Path, tiny_recipe: Recipe, attnres: Attnres
 ):
-    fill(folder, tiny_recipe, {"standard": LOSSES})
+    fill(study, tiny_recipe, {"standard": LOSSES})
 
-    code, out, _ = planned(capsys, "--gap", "0.02", "--arms", "4", "--workers", "1")
+    out = attnres.prints("plan", "--gap", "0.02", "--arms", "4", "--workers", "1")
+    rows = attnres.csv("plan")
 
-    assert code == 0
     floor, rate = noise(LOSSES), BASELINE_FIRST * first_rate(4)
     needed = seeds_needed(0.02, floor.sd, rate)
     assert f"sd {floor.sd:.4f} [{floor.ci95[0]:.4f}, {floor.ci95[1]:.4f}]" in out
@@ -68,45 +60,36 @@ def test_the_baseline_alone_gives_the_noise_floor_and_assumed_seeds(
     assert "nothing measured" in out
     assert "half of the rate of a new study" in flat(out)
     assert f"{detectable(6, floor.sd, rate):.3f}" in out
+    assert [row["correlation"] for row in rows] == ["0.0", "0.5", "0.8"]
+    assert float(rows[1]["noise_sd"]) == float(rows[1]["sd"]) == floor.sd
 
 
-def test_arms_of_the_study_give_the_correlation(folder: Path, tiny_recipe: Recipe, capsys):
+def test_arms_of_the_study_give_the_correlation(study: Path, tiny_recipe: Recipe, attnres: Attnres):
     near = [loss - 0.01 + step for loss, step in zip(LOSSES, [0, 1e-3, 0, -1e-3, 0], strict=True)]
-    fill(folder, tiny_recipe, {"standard": LOSSES, "attnres": near, "denseformer": near[:3]})
+    fill(study, tiny_recipe, {"standard": LOSSES, "attnres": near, "denseformer": near[:3]})
 
-    code, out, _ = planned(capsys)
+    out = attnres.prints("plan")
 
-    assert code == 0
     assert "1.00 measured" in out
     assert "2 arms beside the baseline" in out
     assert "measured over 2 arms" in out
     assert int(row(out, "1.00 measured")[2]) == LEAST_SEEDS  # fewer have no verdict
 
 
-def test_as_json_all_numbers_are_there(folder: Path, tiny_recipe: Recipe, capsys):
-    fill(folder, tiny_recipe, {"standard": LOSSES, "attnres": LOSSES[::-1]})
+def test_as_json_all_numbers_are_there(study: Path, tiny_recipe: Recipe, attnres: Attnres):
+    fill(study, tiny_recipe, {"standard": LOSSES, "attnres": LOSSES[::-1]})
 
-    code, out, _ = planned(
-        capsys, "--gap", "0.02", "--arms", "4", "--workers", "1", "--format", "json"
-    )
+    document = attnres.json("plan", "--gap", "0.02", "--arms", "4", "--workers", "1")
 
-    assert code == 0
-    document, floor = json.loads(out), noise(LOSSES)
-    assert document["noise"] == {
-        "runs": 5,
-        "mean": floor.mean,
-        "sd": floor.sd,
-        "sd_ci95": list(floor.ci95),
-    }
+    floor = noise(LOSSES)
+    about = {"runs": 5, "mean": floor.mean, "sd": floor.sd, "sd_ci95": list(floor.ci95)}
+    assert document["noise"] == about
     assert (document["gap"], document["arms"], document["alpha"]) == (0.02, 4, first_rate(4))
     first, *assumed = document["pairings"]
     assert first["is_measured"]
     assert first["correlation"] == pytest.approx(np.corrcoef(LOSSES, LOSSES[::-1])[0, 1])
-    assert [(row["is_measured"], row["correlation"]) for row in assumed] == [
-        (False, 0.0),
-        (False, 0.5),
-        (False, 0.8),
-    ]
+    expected = [(False, 0.0), (False, 0.5), (False, 0.8)]
+    assert [(row["is_measured"], row["correlation"]) for row in assumed] == expected
     half = assumed[1]
     assert half["seeds"] == seeds_needed(0.02, floor.sd, first_rate(4))
     assert half["to_train"] == half["runs"] - 10 == 5 * half["seeds"] - 10
@@ -114,61 +97,58 @@ def test_as_json_all_numbers_are_there(folder: Path, tiny_recipe: Recipe, capsys
     assert half["detectable"]["6"] == detectable(6, floor.sd, first_rate(4))
 
 
-def test_seeds_that_no_study_has_are_null(folder: Path, tiny_recipe: Recipe, capsys):
-    fill(folder, tiny_recipe, {"standard": [1.5, 2.5]})
+def test_a_gap_that_takes_too_many_seeds_has_no_number(
+    study: Path, tiny_recipe: Recipe, attnres: Attnres
+):
+    """No line is wider than a terminal."""
+    fill(study, tiny_recipe, {"standard": [1.5, 2.5], "attnres": [1.0, 2.8]})
 
-    _, out, _ = planned(capsys, "--gap", "0.0001", "--format", "json")
+    (row, *_) = attnres.json("plan", "--gap", "0.0001")["pairings"]
+    out = attnres.prints("plan", "--gap", "0.001", "--arms", "12")
 
-    (row, *_) = json.loads(out)["pairings"]
     assert (row["seeds"], row["runs"], row["seconds"]) == (None, None, None)
+    assert max(map(len, out.splitlines())) <= 80
+    assert "over 10,000" in flat(out)
 
 
-def test_csv_has_a_row_for_each_correlation(folder: Path, tiny_recipe: Recipe, capsys):
-    fill(folder, tiny_recipe, {"standard": LOSSES})
+def test_a_recipe_may_state_its_slope_and_without_one_it_says_what_to_type(
+    study: Path, quick: Recipe, attnres: Attnres
+):
+    fill(study, quick, {"standard": LOSSES})
+    fill(Path("other.db"), quick.model_copy(update={"slope": 0.43}), {"standard": LOSSES})
 
-    rows = list(csv.DictReader(planned(capsys, "--format", "csv")[1].splitlines()))
-
-    assert [row["correlation"] for row in rows] == ["0.0", "0.5", "0.8"]
-    assert float(rows[1]["noise_sd"]) == float(rows[1]["sd"]) == noise(LOSSES).sd
-
-
-def test_without_a_slope_it_says_what_to_type(folder: Path, quick: Recipe, capsys):
-    fill(folder, quick, {"standard": LOSSES})
-
-    _, out, _ = planned(capsys)
+    out, stated = attnres.prints("plan"), attnres.prints("plan", "--study", "other.db")
 
     half = 214 * 1024
     sets = f"--set optim.lr=0.006 --set train.tokens={half}"
     command = f"`attnres ablate standard --recipe quick {sets} --seeds 2`"
     assert f"No resolution without the slope of standard's loss over tokens: {command}" in flat(out)
     assert "resolution: the same" not in out
+    assert "gains 0.430 nats per e-fold of tokens, as the recipe states" in flat(stated)
 
 
 def test_two_budgets_of_tokens_give_the_slope_and_with_it_the_resolution(
-    folder: Path, quick: Recipe, capsys
+    study: Path, quick: Recipe, attnres: Attnres
 ):
     """From 219,136 to 878,592 tokens the loss falls by 0.6; the recipe states another slope."""
-    fill(folder, quick.at(880_000), {"standard": [1.2, 1.4]}, tokens=878_592)
-    fill(folder, quick.at(219_136), {"standard": [1.8, 2.0]}, tokens=219_136)
+    fill(study, quick.at(880_000), {"standard": [1.2, 1.4]}, tokens=878_592)
+    fill(study, quick.at(219_136), {"standard": [1.8, 2.0]}, tokens=219_136)
     stated = quick.model_copy(update={"slope": 9.0})
-    fill(folder, stated, {"standard": LOSSES, "attnres": LOSSES[::-1]}, tokens=439_296)
+    fill(study, stated, {"standard": LOSSES, "attnres": LOSSES[::-1]}, tokens=439_296)
 
-    code, out, _ = planned(capsys, "--workers", "2")
-    document = json.loads(planned(capsys, "--workers", "2", "--format", "json")[1])
+    out = attnres.prints("plan", "--workers", "2")
+    document = attnres.json("plan", "--workers", "2")
 
-    assert code == 0
     slope = 0.6 / np.log(878_592 / 219_136)
     assert document["alpha"] == first_rate(1)
     assert document["slope"]["value"] == pytest.approx(slope)
     assert "219,136 tokens (2 runs) and 878,592 tokens (2 runs)" in flat(out)
     first = document["pairings"][0]
-    sees = first["detectable"]["7"]
-    assert first["resolution"]["7"] == pytest.approx(multiplier(sees, slope))
+    resolution = multiplier(first["detectable"]["7"], slope)
+    assert first["resolution"]["7"] == pytest.approx(resolution)
     resolutions = out.split("resolution: the same as a multiple of the compute of standard")[1]
-    assert (
-        f"{multiplier(sees, slope):.2f}x"
-        in row(resolutions, f"{first['correlation']:.2f} measured")[3]
-    )
+    cells = row(resolutions, f"{first['correlation']:.2f} measured")
+    assert f"{resolution:.2f}x" in cells[3]
     assert first["in_minutes"] == {  # a run takes a minute
         "seeds": 5,
         "detectable": pytest.approx(first["detectable"]["5"]),
@@ -176,31 +156,14 @@ def test_two_budgets_of_tokens_give_the_slope_and_with_it_the_resolution(
     }
 
 
-def test_a_recipe_may_state_its_slope(folder: Path, quick: Recipe, capsys):
-    fill(folder, quick.model_copy(update={"slope": 0.43}), {"standard": LOSSES})
-
-    _, out, _ = planned(capsys)
-
-    assert "gains 0.430 nats per e-fold of tokens, as the recipe states" in flat(out)
-
-
-def test_no_line_is_wider_than_a_terminal(folder: Path, tiny_recipe: Recipe, capsys):
-    fill(folder, tiny_recipe, {"standard": [1.5, 2.5], "attnres": [1.0, 2.8]})
-
-    _, out, _ = planned(capsys, "--gap", "0.001", "--arms", "12")
-
-    assert max(map(len, out.splitlines())) <= 80
-    assert "over 10,000" in " ".join(out.split())
-
-
 def test_runs_that_diverged_or_were_computed_otherwise_are_left_out(
-    folder: Path, tiny_recipe: Recipe, capsys
+    study: Path, tiny_recipe: Recipe, attnres: Attnres
 ):
     elsewhere = replace(SETTINGS, device="cuda", precision="bf16")
-    fill(folder, tiny_recipe, {"standard": [9.0]}, settings=elsewhere)
-    fill(folder, tiny_recipe, {"standard": [9.0, float("nan"), *LOSSES]})
+    fill(study, tiny_recipe, {"standard": [9.0]}, settings=elsewhere)
+    fill(study, tiny_recipe, {"standard": [9.0, float("nan"), *LOSSES]})
 
-    _, out, _ = planned(capsys)
+    out = attnres.prints("plan")
 
     assert f"{len(LOSSES)} runs of standard" in out
     assert "left out: 2 runs" in out
@@ -208,52 +171,39 @@ def test_runs_that_diverged_or_were_computed_otherwise_are_left_out(
 
 
 @pytest.mark.parametrize(
-    ("losses", "arguments", "words"),
+    ("losses", "options", "words"),
     [
-        ({"attnres": [1.5, 1.6]}, [], "no runs of standard"),
-        ({"standard": [1.5]}, [], "1 run of standard"),
-        ({"standard": [1.5, 1.6]}, ["--recipe", "smoke"], "--recipe smoke --seeds 5"),
-        ({"standard": [1.5, 1.6]}, ["--gap", "0"], "above 0, as 0.01"),
-        ({"standard": [1.5, 1.6]}, ["--format", "jsn"], "did you mean 'json'"),
-        ({"standard": [1.5, 1.6]}, ["--gap", "nan"], "above 0, as 0.01"),
-        ({"standard": [1.5, 1.6]}, ["--recipe", "qick"], "unknown recipe in this study"),
+        ({"attnres": [1.5, 1.6]}, "", "no runs of standard"),
+        ({"standard": [1.5]}, "", "1 run of standard"),
+        ({"standard": [1.5, 1.6]}, "--recipe smoke", "--recipe smoke --seeds 5"),
+        ({"standard": [1.5, 1.6]}, "--gap 0", "above 0, as 0.01"),
+        ({"standard": [1.5, 1.6]}, "--format jsn", "did you mean 'json'"),
+        ({"standard": [1.5, 1.6]}, "--recipe qick", "unknown recipe in this study"),
     ],
 )
 def test_what_is_missing_is_one_line_with_what_to_type(
-    losses, arguments, words, folder: Path, tiny_recipe: Recipe, capsys
+    losses: dict[str, list[float]],
+    options: str,
+    words: str,
+    study: Path,
+    tiny_recipe: Recipe,
+    attnres: Attnres,
 ):
-    fill(folder, tiny_recipe, losses)
+    fill(study, tiny_recipe, losses)
 
-    code, out, err = planned(capsys, *arguments)
+    told = attnres.refuses("plan", *options.split())
 
-    assert (code, out) == (2, "")
-    assert words in err
-    assert err.count("\n") == 1
+    assert words in told
     if "runs of" in words or "1 run" in words:
-        assert "`attnres ablate 'standard' --recipe" in err
-
-
-def test_no_torch_is_needed(folder: Path, tiny_recipe: Recipe):
-    fill(folder, tiny_recipe, {"standard": LOSSES, "attnres": LOSSES[::-1]})
-    command = (
-        "import sys; sys.argv = ['attnres', 'plan']\nfrom attnres_cli.cli import app as cli\n"
-        "try:\n    cli.main()\nfinally:\n    assert 'torch' not in sys.modules"
-    )
-
-    done = subprocess.run([sys.executable, "-c", command], capture_output=True, text=True)
-
-    assert done.returncode == 0, done.stderr
-    assert "noise floor" in done.stdout
+        assert "`attnres ablate 'standard' --recipe" in told
 
 
 def test_cores_are_those_that_a_container_may_use(
-    folder: Path, tiny_recipe: Recipe, capsys, monkeypatch: pytest.MonkeyPatch
+    study: Path, tiny_recipe: Recipe, attnres: Attnres, monkeypatch: pytest.MonkeyPatch
 ):
     """With a quota of three cores and runs of one thread, three workers fit."""
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
     monkeypatch.setattr(machine, "_quota", lambda: 3)
-    fill(folder, tiny_recipe, {"standard": LOSSES})
+    fill(study, tiny_recipe, {"standard": LOSSES})
 
-    _, out, _ = planned(capsys)
-
-    assert "3 workers" in out
+    assert "3 workers" in attnres.prints("plan")

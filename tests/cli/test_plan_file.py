@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from commands import attnres
+from commands import Attnres, ended
 
 from attnres_cli.config.complete import plans
 from attnres_cli.lab.grid import canonical
@@ -16,8 +16,10 @@ from attnres_cli.store.store import Store
 RECIPE = """
 model: {n_layers: 1, d_model: 16, n_heads: 2, seq_len: 16}
 optim: {lr: 1e-2}
-train: {tokens: 320, batch_size: 4, eval_tokens: 256, n_evals: 2}
+train: {tokens: 128, batch_size: 4, eval_tokens: 64, n_evals: 2}
+data: {source: text, path: text.txt}
 """
+LADDER = "ladder: [{model.d_model: 16}, {model.d_model: 32, train.tokens: 192}]\n"
 FIXED = "baseline: standard\nseeds: [0, 1, 2, 3, 4]\nmetric: val_loss\ntest: paired-t\n"
 PLAN = f"""
 recipe: grown.yaml
@@ -30,99 +32,117 @@ tune_lr: true
 match: [params]
 {FIXED}
 """
+TRAIN = ("ablate", "--plan", "plan.yaml", "--in-process")
+DRY_RUN = ("ablate", "--plan", "plan.yaml", "--dry-run")
 
 
-@pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    ladder = "ladder: [{model.d_model: 16}, {model.d_model: 32, train.tokens: 640}]\n"
-    (tmp_path / "grown.yaml").write_text(RECIPE + ladder)
-    (tmp_path / "other.yaml").write_text(RECIPE.replace("1e-2", "2e-2"))
-    (tmp_path / "plan.yaml").write_text(PLAN)
-    return tmp_path
+def write(folder: Path) -> None:
+    """A plan of two documents: of a recipe with two sizes, and of a recipe with one."""
+    (folder / "grown.yaml").write_text(RECIPE + LADDER)
+    (folder / "other.yaml").write_text(RECIPE.replace("tokens: 128", "tokens: 192"))
+    (folder / "text.txt").write_text("a short text, which takes no time to describe\n" * 500)
+    (folder / "plan.yaml").write_text(PLAN)
 
 
+@pytest.fixture
+def planned(folder: Path) -> Path:
+    """A folder with a plan that has not begun."""
+    write(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def trained_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("trained")
+    write(folder)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        assert ended(*TRAIN, "-q") == 0
+    return folder
+
+
+@pytest.fixture
+def trained(trained_once: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of a plan of which all is trained. Nothing changes it."""
+    monkeypatch.chdir(trained_once)
+    return trained_once
+
+
+@pytest.mark.usefixtures("planned")
 def test_a_plan_fixes_every_size_of_a_ladder_and_every_document():
     found = read("plan.yaml", canonical)
 
     assert [recipe.model.d_model for _, recipe in found] == [16, 32, 16]
-    assert [(each.tune_lr, each.match) for each, _ in found] == [
-        (None, None), (None, None), (True, ("params",))
-    ]  # fmt: skip
+    terms = [(None, None), (None, None), (True, ("params",))]
+    assert [(each.tune_lr, each.match) for each, _ in found] == terms
 
 
-def test_a_document_in_a_file_of_its_own_fixes_the_same(folder: Path):
-    (folder / "last.yaml").write_text(PLAN.split("---")[1])
+def test_a_document_in_a_file_of_its_own_fixes_the_same(planned: Path):
+    (planned / "last.yaml").write_text(PLAN.split("---")[1])
 
     assert read("last.yaml", canonical) == read("plan.yaml", canonical)[2:]
 
 
-def test_a_plan_says_all_and_what_is_typed_beside_it_is_refused(folder: Path, capsys):
-    for typed in (["attnres"], ["--seeds", "5"], ["--tune-lr"], ["--set", "train.tokens=2k"]):
-        code, out, err = attnres(capsys, "ablate", *typed, "--plan", "plan.yaml")
-
-        assert (code, out) == (2, "")
-        assert "--plan says what is compared" in err
-    assert not (folder / "attnres.db").exists()
+def test_a_plan_says_all_and_what_is_typed_beside_it_is_refused(planned: Path, attnres: Attnres):
+    for typed in (["attnres"], ["--seeds", "5"], ["--match", "time"], ["--set", "train.tokens=2k"]):
+        assert "--plan says what is compared" in attnres.refuses("ablate", *typed, *TRAIN[1:])
+    assert not (planned / "attnres.db").exists()
 
 
-def test_two_comparisons_under_one_recipe_are_refused(folder: Path, capsys):
-    (folder / "twice.yaml").write_text(PLAN.replace("grown.yaml", "other.yaml"))
+def test_two_comparisons_under_one_recipe_are_refused(planned: Path, attnres: Attnres):
+    (planned / "twice.yaml").write_text(PLAN.replace("grown.yaml", "other.yaml"))
 
-    code, _, err = attnres(capsys, "ablate", "--plan", "twice.yaml")
+    assert "two of its comparisons have the same recipe" in attnres.refuses(
+        "ablate", "--plan", "twice.yaml"
+    )
 
-    assert code == 2
-    assert "two of its comparisons have the same recipe" in err
+
+N_RUNS = [10, 10, 40, 5]
 
 
-def test_a_dry_run_plans_all_and_fixes_nothing(folder: Path, capsys):
-    code, out, err = attnres(capsys, "ablate", "--plan", "plan.yaml", "--dry-run")
+def test_a_dry_run_sums_what_all_parts_train_and_fixes_nothing(planned: Path, attnres: Attnres):
+    code, out, err = attnres(*DRY_RUN, "--format", "json")
 
+    total = json.loads(out)["more"][-1]
     assert code == 0
-    assert out.count("predicted time") >= 4
-    assert "all plans, one after the other" in out
     assert "part 4 of 4" in err
-    assert not (folder / "attnres.db").exists()
+    assert [each["to_train"] for each in total["plans"]] == N_RUNS
+    assert total["to_train"] == sum(N_RUNS)
+    assert total["seconds"] == pytest.approx(sum(each["seconds"] for each in total["plans"]))
+    assert not (planned / "attnres.db").exists()
 
 
-def test_a_dry_run_sums_what_all_parts_train_and_take(capsys):
-    attnres(capsys, "ablate", "--plan", "plan.yaml", "--in-process", "--format", "json")
-    typed = ("ablate", "--plan", "plan.yaml", "--dry-run", "--format", "json")
-    none_left = json.loads(attnres(capsys, *typed)[1])["more"][-1]
-    all_left = json.loads(attnres(capsys, *typed, "--study", "new.db")[1])["more"][-1]
-    trained = len(Store.open("attnres.db", create=False).runs())
+@pytest.mark.usefixtures("trained")
+def test_a_dry_run_of_a_plan_that_is_trained_has_nothing_left(attnres: Attnres):
+    total, table = attnres.json(*DRY_RUN)["more"][-1], attnres.prints(*DRY_RUN)
 
-    assert (none_left["to_train"], none_left["seconds"]) == (0, 0)
-    assert all_left["to_train"] == trained  # none is counted in two parts
-    assert [each["to_train"] for each in all_left["plans"]] == [10, 10, 40, 5]
-    assert all_left["seconds"] == pytest.approx(sum(x["seconds"] for x in all_left["plans"]))
+    assert (total["to_train"], total["seconds"]) == (0, 0)
+    assert "all plans, one after the other" in table
+    n_runs = len(Store.open("attnres.db", create=False).runs())
+    assert n_runs == sum(N_RUNS)  # what is foreseen: none is counted in two parts
 
 
-def test_a_plan_is_fixed_then_trained_and_its_tables_say_so(capsys):
-    typed = ("ablate", "--plan", "plan.yaml", "--in-process", "--format", "json")
-    attnres(capsys, *typed)
-    code, out, _ = attnres(capsys, *typed)  # what is trained is read
+@pytest.mark.usefixtures("trained")
+def test_a_plan_is_fixed_then_trained_and_its_tables_say_so(attnres: Attnres):
+    document = attnres.json(*TRAIN)  # what is trained is read
 
-    document = json.loads(out)
     tables = [document, *document["more"]]
     kept = {each.digest for each in Store.open("attnres.db", create=False).registrations()}
-    assert code == 0
     assert len(kept) == 3
     assert {each["registered"].removeprefix("preregistered ") for each in tables} == kept
     terms = [(each["terms"]["match"], each["terms"]["is_tuned"]) for each in tables]
     assert terms == [("tokens", False)] * 3 + [("tokens", True), ("params", False)]
 
 
-def test_sizes_are_told_on_each_of_the_terms_that_they_have(folder: Path, capsys):
+@pytest.mark.slow
+def test_a_report_over_sizes_has_a_table_for_each_kind_of_terms(planned: Path, attnres: Attnres):
     tuned = f"recipe: grown.yaml\narms: [attnres]\ntune_lr: true\n{FIXED}"
-    (folder / "tuned.yaml").write_text(tuned)
-    attnres(capsys, "ablate", "--plan", "tuned.yaml", "--in-process", "--format", "json")
+    (planned / "plan.yaml").write_text(tuned)
+    attnres.prints(*TRAIN)
 
-    code, out, _ = attnres(capsys, "report", "--scaling", "--format", "json")
+    shared = attnres.json("report", "--scaling")
 
-    shared = json.loads(out)
     (own,) = shared["more"]
-    assert code == 0
     assert [each["terms"]["is_tuned"] for each in (shared, own)] == [False, True]
     assert [len(each["rungs"]) for each in (shared, own)] == [2, 2]
     means = [[rung["arms"]["attnres"]["mean"] for rung in each["rungs"]] for each in (shared, own)]
@@ -130,6 +150,5 @@ def test_sizes_are_told_on_each_of_the_terms_that_they_have(folder: Path, capsys
     assert any(line.startswith("learning rates tuned here") for line in own["notes"])
 
 
-@pytest.mark.parametrize("name", plans(""))
-def test_plans_that_come_with_the_tool_can_be_read(name: str):
-    assert read(name, canonical)
+def test_plans_that_come_with_the_tool_can_be_read():
+    assert all(read(name, canonical) for name in plans(""))

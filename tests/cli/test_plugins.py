@@ -7,14 +7,14 @@ import os
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
-import commands
 import pytest
 import torch
-from commands import process
+from commands import Attnres, process
 from safetensors.torch import save_model
 
 from attnres_cli.errors import VariantError
@@ -49,17 +49,7 @@ class Mine(Residual):
 BRIEFLY = ("--recipe", "smoke", "--seeds", "1", "--set", "train.tokens=2k")
 
 
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "140")
-    monkeypatch.delenv("ATTNRES_PLUGINS", raising=False)
-    return tmp_path
-
-
 ABLATE = ("ablate", "standard", "mine", *BRIEFLY)
-
-
 ALL = {
     "check": ("check", "mine"),
     "variants": ("variants", "mine"),
@@ -81,17 +71,14 @@ def forget() -> None:
 
 
 @pytest.fixture
-def own(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder for a plugin that this process forgets."""
-    residual.registry()
-    monkeypatch.setattr(residual, "_REGISTRY", dict(residual._REGISTRY))
-    monkeypatch.setenv("ATTNRES_PLUGINS", "")
-    yield folder
-    sys.modules.pop("attnres_plugins.mine", None)
+def mine(plugins: Path) -> Path:
+    """The file of a design that works."""
+    (plugins / "mine.py").write_text(SOUND)
+    return plugins / "mine.py"
 
 
 @pytest.mark.parametrize(
-    ("change", "commands_", "words"),
+    ("change", "commands", "words"),
     [
         (("", ""), ("check",), "none.py is none"),
         (('@register("mine")\n', ""), ALL, 'registers nothing: put @register("name")'),
@@ -118,32 +105,26 @@ def own(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     ],
 )  # fmt: skip
 def test_a_plugin_that_is_wrong_gets_one_line_of_every_command(
-    change: tuple[str, str],
-    commands_: Sequence[str],
-    words: str,
-    own: Path,
-    capsys: pytest.CaptureFixture[str],
+    change: tuple[str, str], commands: Sequence[str], words: str, mine: Path, attnres: Attnres
 ):
-    (own / "mine.py").write_text(SOUND.replace(*change))
+    mine.write_text(SOUND.replace(*change))
     file = "none.py" if change == ("", "") else "mine.py"
-    for name in commands_:
+    for name in commands:
         sys.modules.pop("attnres_plugins.mine", None)
-        code, out, err = commands.attnres(capsys, *ALL[name], "--plugin", file)
+        code, out, err = attnres(*ALL[name], "--plugin", file)
         *progress, told = err.splitlines()
         assert (code, out) == (2, ""), err
         assert words in told, name
         assert all(line.startswith("attnres: ") for line in progress)
-        assert not (own / "attnres.db").exists()
+        assert not Path("attnres.db").exists()
 
 
-def test_what_led_to_an_error_is_shown_where_it_is_asked_for(
-    own: Path, capsys: pytest.CaptureFixture[str]
-):
-    (own / "mine.py").write_text(SOUND.replace("y / 2", "y / self.two"))
+def test_the_traceback_of_an_error_is_shown_where_you_ask_for_it(mine: Path, attnres: Attnres):
+    mine.write_text(SOUND.replace("y / 2", "y / self.two"))
 
-    plain = commands.attnres(capsys, *ALL["ablate"], "--plugin", "mine.py")
-    traced = commands.attnres(capsys, *ALL["ablate"], "--plugin", "mine.py", "--traceback")
-    proven = commands.attnres(capsys, "--traceback", *ALL["check"], "--only", "keeps_shape")
+    plain = attnres(*ALL["ablate"], "--plugin", "mine.py")
+    traced = attnres(*ALL["ablate"], "--plugin", "mine.py", "--traceback")
+    proven = attnres("--traceback", *ALL["check"], "--only", "keeps_shape")
 
     assert "Traceback" not in plain[2]
     assert (traced[0], proven[0]) == (2, 3)
@@ -153,188 +134,172 @@ def test_what_led_to_an_error_is_shown_where_it_is_asked_for(
         assert err.splitlines()[-1].startswith("attnres: ")
 
 
-def test_proofs_are_chosen_by_the_start_of_their_name(
-    own: Path, capsys: pytest.CaptureFixture[str]
-):
-    _, brief, _ = commands.attnres(capsys, "check", "standard", "--only", "keeps", "--skip", "co")
-    code, _, err = commands.attnres(capsys, "check", "standard", "--only", "casual")
+def test_proofs_are_chosen_by_the_start_of_their_name(attnres: Attnres):
+    brief = attnres.prints("check", "standard", "--only", "keeps", "--skip", "co")
+    told = attnres.refuses("check", "standard", "--only", "casual")
 
     assert "keeps_shape" in brief
     assert "keeps_states" in brief
     assert "is_causal" not in brief
-    assert code == 2
-    assert "unknown proof 'casual': did you mean 'is_causal'?" in err
+    assert "unknown proof 'casual': did you mean 'is_causal'?" in told
 
 
 @pytest.mark.slow
-def test_a_plugin_is_compared_by_workers_of_their_own_and_never_mixed_with_other_code(folder: Path):
-    (folder / "mine.py").write_text(SOUND)
-    compare = ("ablate", "standard", "mine", *BRIEFLY, "--plugin", "mine.py")
+def test_a_plugin_is_compared_by_workers_and_never_mixed_with_other_code(
+    mine: Path, attnres: Attnres
+):
+    compare = (*ABLATE, "--plugin", "mine.py")
 
-    code, out, err = process(*compare)
-    assert code == 0, err
-    assert "mine" in out
-
-    (folder / "mine.py").write_text(SOUND + "# a remark\n")
-    assert process(*compare)[0] == 0  # the same code
-
-    listed = json.loads(process("runs", "--format", "json")[1])
-    (old,) = [run["code"] for run in listed if run["variant"] == "mine"]
-    assert len(listed) == 2
-
-    (folder / "mine.py").write_text(SOUND.replace("/ 2", "/ 3"))
-    code, out, err = process(*compare)
-    assert code == 0
-    assert "the study holds 1 run of mine by other code (design changed): they stay, `attnre" in err
-    assert f"1 run of mine by other code (design changed): attnres report --code {old}" in out
-    listed = json.loads(process("runs", "--format", "json")[1])
-    _, first, edited = listed
-    assert (first["code"], edited["variant"], edited["seed"]) == (old, "mine", first["seed"])
-    assert edited["val_loss"] != first["val_loss"]
+    def compared(text: str, *, trains: bool) -> tuple[str, str]:
+        mine.write_text(text)
+        forget()
+        code, out, err = process(*compare) if trains else attnres(*compare)
+        assert code == 0, err
+        assert ("val loss" in err) == trains
+        return out, err
 
     def reported(*options: str) -> float:
-        report = json.loads(process("report", "--format", "json", *options)[1])
-        return next(arm["mean"] for arm in report["arms"] if arm["variant"] == "mine")
+        arms = attnres.json("report", *options)["arms"]
+        return next(arm["mean"] for arm in arms if arm["variant"] == "mine")
 
+    out, _ = compared(SOUND, trains=True)
+    assert "mine" in out
+    compared(SOUND + "# a remark\n", trains=False)  # the same code
+    out, err = compared(SOUND.replace("/ 2", "/ 3"), trains=True)
+
+    _, first, edited = attnres.json("runs")
+    old = first["code"]
+    assert "the study holds 1 run of mine by other code (design changed): they stay, `attnre" in err
+    assert f"1 run of mine by other code (design changed): attnres report --code {old}" in out
+    assert [run["variant"] for run in (first, edited)] == ["mine"] * 2
+    assert (first["seed"], edited["code"] == old) == (edited["seed"], False)
+    assert edited["val_loss"] != first["val_loss"]
     assert reported() == edited["val_loss"]
     assert reported("--code", old[:5]) == first["val_loss"]
-    code, out, _ = process("verify", str(first["run"]), "--plugin", "mine.py")
+    code, out, _ = attnres("verify", str(first["run"]), "--plugin", "mine.py")
     assert code == 3
     assert f"changed since: code: {old}, now {edited['code']}" in out
-
-    (folder / "mine.py").write_text(SOUND)  # back: nothing is to be trained
-    assert process(*compare)[0] == 0
-    assert len(json.loads(process("runs", "--format", "json")[1])) == 3
+    compared(SOUND, trains=False)  # back
 
 
 @pytest.mark.slow
-def test_the_line_that_trains_a_plugins_design_again_can_be_typed(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setenv("COLUMNS", "400")
-    (folder / "plugins").mkdir()
-    (folder / "plugins" / "mine.py").write_text(SOUND)
-    typed = "search mine --recipe smoke --set train.tokens=2k --workers 1 --confirm 0 "
+def test_the_line_that_trains_a_plugins_design_again_can_be_typed(mine: Path, attnres: Attnres):
+    (mine.parent / "plugins").mkdir()
+    mine.rename(mine.parent / "plugins" / "mine.py")
+    typed = "search mine --recipe smoke --set train.tokens=1k --workers 1 --confirm 0 "
     typed += "--space n_layers=2,n_heads=2 --budget params=40k --plugin plugins/mine.py"
 
-    code, out, err = process(*typed.split())
-    assert code == 0, err
+    out = attnres.prints(*typed.split())
     (line,) = [line for line in out.splitlines() if line.startswith("mine again: `attnres ")]
-    _, unknown, _ = process("report")
+    forget()
+    _, *unknown = attnres("report")
 
     assert "--plugin plugins/mine.py --device" in line
-    code, out, err = process(*shlex.split(line.split("`")[1])[1:])
-    assert code == 0, err
-    assert "mine again (FILE: the plugin that has it): `attnres ablate mine" in unknown
-    assert " --plugin FILE --device" in unknown
+    attnres.prints(*shlex.split(line.split("`")[1])[1:])
+    assert "mine again (FILE: the plugin that has it): `attnres ablate mine" in "".join(unknown)
+    assert " --plugin FILE --device" in "".join(unknown)
 
 
 @pytest.mark.slow
-def test_check_prints_what_failed_with_the_first_wrong_number(folder: Path):
+@pytest.mark.usefixtures("plugins")
+def test_a_new_variant_passes_its_check_and_a_false_claim_fails_with_the_first_wrong_number(
+    mine: Path, attnres: Attnres
+):
     claims = SOUND.replace("at_init = False", "at_init = True")
-    (folder / "mine.py").write_text(claims)
+    mine.write_text(claims)
 
-    code, out, err = process("check", "mine", "--plugin", "mine.py")
+    begun = attnres.prints("variants", "--new", "my_own")
+    passed = attnres.prints("check", "my_own", "--plugin", "my_own.py")
+    code, failed, err = attnres("check", "mine", "--plugin", "mine.py")
 
+    assert "attnres check my_own --plugin my_own.py" in begun
+    assert "FAILED" not in passed
+    assert "class MyOwn(Residual)" in (mine.parent / "my_own.py").read_text()
     assert code == 3
     assert "1 of 19 proofs failed" in err
-    assert "FAILED" in out
-    assert "equals_standard_at_init is True, but logits" in out
+    assert "FAILED" in failed
+    assert "equals_standard_at_init is True, but logits" in failed
 
 
 @pytest.mark.slow
-def test_a_new_variant_passes_its_check_as_it_is_written(folder: Path):
-    code, out, _ = process("variants", "--new", "my_own")
-    assert code == 0
-    assert "attnres check my_own --plugin my_own.py" in out
+def test_a_run_of_a_plugin_is_exported_with_the_source_that_trained_it(
+    mine: Path, attnres: Attnres
+):
+    attnres.prints(*ABLATE, "--in-process", "--plugin", "mine.py")
+    forget()
 
-    code, out, _ = process("check", "my_own", "--plugin", "my_own.py")
-
-    assert code == 0, out
-    assert "FAILED" not in out
-    assert "class MyOwn(Residual)" in (folder / "my_own.py").read_text()
-
-
-@pytest.mark.slow
-def test_a_run_of_a_plugin_is_exported_with_the_source_that_trained_it(folder: Path):
-    (folder / "mine.py").write_text(SOUND)
-    assert process(*ABLATE, "--plugin", "mine.py")[0] == 0
-
-    _, _, unknown = process("runs", "export", "2", "--output", "a")
-    code, out, err = process("runs", "export", "2", "--output", "a", "--plugin", "mine.py")
-    (folder / "mine.py").write_text(SOUND.replace("/ 2", "/ 3"))
-    _, _, changed = process("runs", "export", "2", "--output", "b", "--plugin", "mine.py")
+    unknown = attnres.refuses("runs", "export", "2", "--output", "a")
+    out = attnres.prints("runs", "export", "2", "--output", "a", "--plugin", "mine.py")
+    forget()
+    mine.write_text(SOUND.replace("/ 2", "/ 3"))
+    _, _, changed = attnres("runs", "export", "2", "--output", "b", "--plugin", "mine.py")
 
     assert "run 2 is of mine, which is not known here: its file is exported beside" in unknown
     assert "by --plugin FILE or ATTNRES_PLUGINS" in unknown
-    assert code == 0, err
-    assert (folder / "a" / "mine.py").read_text() == SOUND
+    assert Path("a/mine.py").read_text() == SOUND
     assert out.endswith("from attnres_cli import load; model = load('a', plugin=True)\n")
     loading = [sys.executable, "-c", out.splitlines()[-1]]
-    assert subprocess.run(loading, cwd=folder).returncode == 0
+    assert subprocess.run(loading, env=os.environ | {"ATTNRES_PLUGINS": ""}).returncode == 0
     assert "mine.py has changed since run 2 was trained" in changed
-    assert not (folder / "b").exists()
+    assert not Path("b").exists()
 
 
-def test_the_source_beside_weights_is_imported_only_if_asked(own: Path):
-    (own / "mine.py").write_text(SOUND)
+def exported(mine: Path) -> tuple[Transformer, dict[str, Any]]:
+    """An untrained model of the plugin, whose weights are a file, and its configuration."""
     residual.add_plugin("mine.py")
-    shape = SHAPE
-    design = parse("mine").build(shape.d_model, shape.n_sublayers)
-    trained = Transformer(shape, design)
-    config = {
-        "shape": asdict(shape),
-        "variant": "mine",
-        "plugin": "mine.py",
-        "versions": {"code_design": code.of_design(type(design))},
-    }
-    (own / "config.json").write_text(json.dumps(config))
-    save_model(trained, own / "model.safetensors")
-    assert load(own).residual.n_params() == 0  # it is known here
+    design = parse("mine").build(SHAPE.d_model, SHAPE.n_sublayers)
+    model = Transformer(SHAPE, design)
+    config = {"shape": asdict(SHAPE), "variant": "mine", "plugin": "mine.py"}
+    config["versions"] = {"code_design": code.of_design(type(design))}
+    save_model(model, mine.parent / "model.safetensors")
+    return model.eval(), config
+
+
+CHANGED = r"mine\.py is not the code of mine that trained these"
+
+
+def test_the_source_beside_weights_is_imported_only_if_you_ask(mine: Path):
+    trained, config = exported(mine)
+    folder = mine.parent
+    (folder / "config.json").write_text(json.dumps(config))
+    assert load(folder).residual.n_params() == 0  # it is known here
     forget()
 
     with pytest.raises(VariantError, match=r"which is code: read it and .*ATTNRES_PLUGINS"):
-        load(own)
+        load(folder)
     assert "attnres_plugins.mine" not in sys.modules
-    found = load(own, plugin=True)
+    found, tokens = load(folder, plugin=True), torch.zeros(1, 3, dtype=torch.long)
 
-    tokens = torch.zeros(1, 3, dtype=torch.long)
-    assert torch.equal(found(tokens), trained.eval()(tokens))
+    assert torch.equal(found(tokens), trained(tokens))
     forget()
-    (own / "mine.py").write_text(SOUND.replace("/ 2", "/ 3"))
-    with pytest.raises(VariantError, match=r"mine\.py is not the code of mine that trained these"):
-        load(own, plugin=True)
+    mine.write_text(SOUND.replace("/ 2", "/ 3"))
+    with pytest.raises(VariantError, match=CHANGED):
+        load(folder, plugin=True)
 
 
-def test_a_model_of_transformers_brings_its_design(own: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_model_of_transformers_brings_its_design(mine: Path, monkeypatch: pytest.MonkeyPatch):
     transformers = pytest.importorskip("transformers")
-    cache = str(own / "modules")
+    cache = str(mine.parent / "modules")
     monkeypatch.setattr(transformers.dynamic_module_utils, "HF_MODULES_CACHE", cache)
     monkeypatch.setattr(sys, "path", sys.path.copy())
-    (own / "mine.py").write_text(SOUND)
-    residual.add_plugin("mine.py")
-    design = parse("mine").build(SHAPE.d_model, SHAPE.n_sublayers)
-    trained = Transformer(SHAPE, design).eval()
-    told = {"shape": asdict(SHAPE), "variant": "mine", "plugin": "mine.py"}
-    told["versions"] = {"code_design": code.of_design(type(design))}
-    texts, _ = files({**told, "recipe": {"data": {"source": "stdlib", "tokenizer": None}}})
+    trained, config = exported(mine)
+    texts, _ = files({**config, "recipe": {"data": {"source": "stdlib", "tokenizer": None}}})
     for name, text in texts.items():
-        (own / name).write_text(text)
-    save_model(trained, own / "model.safetensors")
+        (mine.parent / name).write_text(text)
     forget()
     read = transformers.AutoModelForCausalLM.from_pretrained
 
-    found = read(own, trust_remote_code=True)
-
+    found = read(mine.parent, trust_remote_code=True)
     tokens = torch.zeros(1, 3, dtype=torch.long)
+
     assert torch.equal(found(tokens).logits, trained(tokens))
     found.config.name_or_path = "somebody/on-the-hub"
     with pytest.raises(ValueError, match=r"from a folder of this machine, not somebody/on-the-hub"):
         type(found)(found.config)
     forget()
-    (own / "mine.py").write_text(SOUND.replace("/ 2", "/ 3"))
-    with pytest.raises(VariantError, match=r"mine\.py is not the code of mine that trained these"):
-        read(own, trust_remote_code=True)
+    mine.write_text(SOUND.replace("/ 2", "/ 3"))
+    with pytest.raises(VariantError, match=CHANGED):
+        read(mine.parent, trust_remote_code=True)
 
 
 @pytest.mark.parametrize(
@@ -347,31 +312,24 @@ def test_a_model_of_transformers_brings_its_design(own: Path, monkeypatch: pytes
     ],
 )
 def test_a_new_file_never_takes_the_place_of_another(
-    name: str, words: str, folder: Path, capsys: pytest.CaptureFixture[str]
+    name: str, words: str, folder: Path, attnres: Attnres
 ):
     (folder / "held.py").write_text("mine")
 
-    code, _, err = commands.attnres(capsys, "variants", "--new", name)
-
-    assert code == 2
-    assert words in err
-
+    assert words in attnres.refuses("variants", "--new", name)
     assert [each.name for each in folder.iterdir()] == ["held.py"]
     assert (folder / "held.py").read_text() == "mine"
 
 
-def test_two_plugins_of_one_name_are_refused(folder: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(residual, "_REGISTRY", dict(residual._REGISTRY))
-    monkeypatch.setenv("ATTNRES_PLUGINS", "")
+def test_two_plugins_of_one_name_are_refused(plugins: Path):
     for number in (1, 2):
-        (folder / str(number)).mkdir()
+        (plugins / str(number)).mkdir()
         text = SOUND.replace('"mine"', f'"mine{number}"')
-        (folder / str(number) / "twice.py").write_text(text)
+        (plugins / str(number) / "twice.py").write_text(text)
     residual.add_plugin("1/twice.py")
 
     with pytest.raises(residual.VariantError, match=r"two plugins are named twice\.py"):
         residual.add_plugin("2/twice.py")
 
-    assert os.environ["ATTNRES_PLUGINS"] == str(folder / "1" / "twice.py")
     residual.add_plugin("1/twice.py")  # once more, which changes nothing
-    assert os.environ["ATTNRES_PLUGINS"] == str(folder / "1" / "twice.py")
+    assert os.environ["ATTNRES_PLUGINS"] == str(plugins / "1" / "twice.py")

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import csv
-import io
-import json
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
-from commands import attnres
+from commands import Attnres
 from studies import fill
 
 from attnres_cli.config.recipe import Recipe, load
 from attnres_cli.errors import StudyError
 from attnres_cli.records import preregister
+from attnres_cli.records.preregister import Registration
 from attnres_cli.stats.looks import LEAST_SEEDS
 from attnres_cli.store.store import Store
 
@@ -30,14 +29,14 @@ test: paired-t
 """
 BASE = [1.50, 1.52, 1.47, 1.49, 1.48, 1.51]
 LESS = [1.45, 1.48, 1.43, 1.45, 1.44, 1.47]
+BLOCKS = "attnres:block_size=2"  # the canonical name of two blocks of four sublayers
+STUDY = Path("attnres.db")
+REGISTER = ("report", "--preregister", "plan.yaml")
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "200")
-    (tmp_path / "plan.yaml").write_text(FILE)
-    return tmp_path
+def plan(folder: Path) -> None:
+    (folder / "plan.yaml").write_text(FILE)
 
 
 @pytest.fixture
@@ -45,79 +44,72 @@ def recipe() -> Recipe:
     return load("smoke", ["train.tokens=4k"])
 
 
-def report(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
-    return attnres(capsys, "report", *arguments)
+def kept() -> list[Registration]:
+    return Store.open("attnres.db", create=False).registrations()
 
 
-def block(recipe: Recipe) -> str:
-    """The canonical name of two blocks."""
-    return f"attnres:block_size={recipe.model.n_layers}"
-
-
-def titles(capsys: pytest.CaptureFixture[str]) -> list[str]:
-    document = json.loads(report(capsys, "--format", "json")[1])
+def titles(attnres: Attnres) -> list[str]:
+    document = attnres.json("report")
     return [each["registered"] for each in (document, *document["more"])]
 
 
-def test_what_is_fixed_is_kept_with_its_digest(capsys, recipe: Recipe):
-    code, out, _ = report(capsys, "--preregister", "plan.yaml")
+def test_what_is_fixed_is_kept_with_its_digest(attnres: Attnres, recipe: Recipe):
+    out = attnres.prints(*REGISTER)
 
-    assert code == 0
-    (kept,) = Store.open("attnres.db", create=False).registrations()
-    assert kept.digest in out
-    assert kept.recipe_digest == recipe.digest
-    assert kept.arms == ("standard", "attnres", block(recipe))
-    assert (kept.baseline, kept.seeds, kept.metric) == ("standard", (0, 1, 2, 3, 4), "val_loss")
+    (found,) = kept()
+    assert found.digest in out
+    assert found.recipe_digest == recipe.digest
+    assert found.arms == ("standard", "attnres", BLOCKS)
+    assert (found.baseline, found.seeds, found.metric) == ("standard", (0, 1, 2, 3, 4), "val_loss")
 
 
-def test_the_same_again_changes_nothing_and_another_is_refused(folder: Path, capsys):
-    report(capsys, "--preregister", "plan.yaml")
-    same, _, _ = report(capsys, "--preregister", "plan.yaml")
+def test_the_same_again_changes_nothing_and_another_is_refused(folder: Path, attnres: Attnres):
+    attnres.prints(*REGISTER)
+    before = kept()
+    attnres.prints(*REGISTER)
     (folder / "other.yaml").write_text(FILE.replace("[0, 1, 2, 3, 4]", "[0, 1, 2, 3, 4, 5]"))
 
-    code, _, err = report(capsys, "--preregister", "other.yaml")
+    told = attnres.refuses("report", "--preregister", "other.yaml")
 
-    assert (same, code) == (0, 2)
-    assert "preregistered already" in err
-
-
-def test_it_is_refused_once_runs_of_the_recipe_are_there(folder: Path, capsys, recipe: Recipe):
-    fill(folder / "attnres.db", recipe, {"standard": [1.5]})
-
-    code, out, err = report(capsys, "--preregister", "plan.yaml")
-
-    assert (code, out) == (2, "")
-    assert "holds runs of recipe smoke" in err
-    assert Store.open("attnres.db", create=False).registrations() == []
+    assert "preregistered already" in told
+    assert kept() == before
 
 
-def test_just_what_was_registered_is_no_exploration(folder: Path, capsys, recipe: Recipe):
-    report(capsys, "--preregister", "plan.yaml")
+def test_it_is_refused_once_runs_of_the_recipe_are_there(attnres: Attnres, recipe: Recipe):
+    fill(STUDY, recipe, {"standard": [1.5]})
+
+    assert "holds runs of recipe smoke" in attnres.refuses(*REGISTER)
+    assert kept() == []
+
+
+def test_a_table_counts_as_registered_once_all_its_runs_have_ended(
+    attnres: Attnres, recipe: Recipe
+):
+    attnres.prints(*REGISTER)
     losses = {"standard": BASE[:5], "attnres": LESS[:5]}
-    fill(folder / "attnres.db", recipe, losses)
-    before = titles(capsys)
+    fill(STUDY, recipe, losses)
+    before = titles(attnres)
 
-    fill(folder / "attnres.db", recipe, losses | {block(recipe): BASE[:5]})
-    after = titles(capsys)
+    fill(STUDY, recipe, losses | {BLOCKS: BASE[:5]})
+    after = titles(attnres)
 
-    (kept,) = Store.open("attnres.db", create=False).registrations()
-    assert before == [
-        f"exploratory until all runs of preregistration {kept.digest} have ended: 10 of 15"
-    ]
-    assert after == [f"preregistered {kept.digest}"]
+    (found,) = kept()
+    waiting = f"exploratory until all runs of preregistration {found.digest} have ended: 10 of 15"
+    assert before == [waiting]
+    assert after == [f"preregistered {found.digest}"]
 
 
 def test_more_seeds_and_arms_are_exploratory_and_leave_the_registered_as_it_was(
-    folder: Path, capsys, recipe: Recipe
+    attnres: Attnres, recipe: Recipe
 ):
-    report(capsys, "--preregister", "plan.yaml")
-    losses = {"standard": BASE[:5], "attnres": LESS[:5], block(recipe): BASE[4::-1]}
-    fill(folder / "attnres.db", recipe, losses)
-    alone = json.loads(report(capsys, "--format", "json")[1])
+    attnres.prints(*REGISTER)
+    losses = {"standard": BASE[:5], "attnres": LESS[:5], BLOCKS: BASE[4::-1]}
+    fill(STUDY, recipe, losses)
+    alone = attnres.json("report")
 
     more = {name: [*values, 1.49] for name, values in losses.items()} | {"mhc": LESS}
-    fill(folder / "attnres.db", recipe, more)
-    both = json.loads(report(capsys, "--format", "json")[1])
+    fill(STUDY, recipe, more)
+    both = attnres.json("report")
 
     (exploratory,) = both.pop("more")
     assert exploratory["registered"].startswith("exploratory: not as preregistered")
@@ -125,70 +117,59 @@ def test_more_seeds_and_arms_are_exploratory_and_leave_the_registered_as_it_was(
     assert both == {key: value for key, value in alone.items() if key != "more"}
 
 
-def test_every_format_has_the_label(folder: Path, capsys, recipe: Recipe):
-    report(capsys, "--preregister", "plan.yaml")
-    fill(folder / "attnres.db", recipe, {"standard": BASE, "attnres": LESS, block(recipe): BASE})
+def test_every_format_has_the_label(attnres: Attnres, recipe: Recipe):
+    attnres.prints(*REGISTER)
+    fill(STUDY, recipe, {"standard": BASE, "attnres": LESS, BLOCKS: BASE})
 
-    for arguments in ([], ["--format", "markdown"], ["--format", "json"]):
-        for against in ([], ["--against", "paper"]):
-            _, text, _ = report(capsys, *arguments, *against)
+    for against in ((), ("--against", "paper")):
+        for form in ("table", "markdown", "json"):
+            text = attnres.prints("report", "--format", form, *against)
             assert "[preregistered" in text
             assert "[exploratory: not as preregistered" in text
-    for against in ([], ["--against", "paper"]):
-        _, lines, _ = report(capsys, "--format", "csv", *against)
-        labels = [row["registered"].split()[0] for row in csv.DictReader(io.StringIO(lines))]
+        labels = [row["registered"].split()[0] for row in attnres.csv("report", *against)]
         assert labels == ["preregistered"] * 3 + ["exploratory:"] * 3
 
 
 def test_another_recipe_and_another_baseline_are_exploratory(
-    folder: Path, capsys, recipe: Recipe, tiny_recipe: Recipe
+    attnres: Attnres, recipe: Recipe, tiny_recipe: Recipe
 ):
-    report(capsys, "--preregister", "plan.yaml")
-    fill(folder / "attnres.db", recipe, {"standard": BASE[:5], "attnres": LESS[:5]})
-    fill(folder / "attnres.db", tiny_recipe, {"standard": BASE, "attnres": LESS})
+    attnres.prints(*REGISTER)
+    fill(STUDY, recipe, {"standard": BASE[:5], "attnres": LESS[:5]})
+    fill(STUDY, tiny_recipe, {"standard": BASE, "attnres": LESS})
 
-    _, other, _ = report(capsys, "--recipe", "tiny", "--format", "json")
-    _, turned, _ = report(capsys, "--recipe", "smoke", "--baseline", "attnres", "--format", "json")
+    other = attnres.json("report", "--recipe", "tiny")
+    turned = attnres.json("report", "--recipe", "smoke", "--baseline", "attnres")
 
-    assert json.loads(other)["registered"] == "exploratory: this recipe is not preregistered"
-    document = json.loads(turned)
-    assert [each["baseline"] for each in (document, *document["more"])] == ["standard", "attnres"]
-    assert document["more"][0]["registered"].startswith("exploratory: not as preregistered")
-
-
-def test_a_study_without_preregistration_has_no_labels(folder: Path, capsys, recipe: Recipe):
-    fill(folder / "attnres.db", recipe, {"standard": BASE, "attnres": LESS})
-
-    assert titles(capsys) == [""]
-    assert "exploratory" not in report(capsys)[1]
+    assert other["registered"] == "exploratory: this recipe is not preregistered"
+    assert [each["baseline"] for each in (turned, *turned["more"])] == ["standard", "attnres"]
+    assert turned["more"][0]["registered"].startswith("exploratory: not as preregistered")
 
 
-def test_what_was_changed_since_is_refused(folder: Path, capsys):
-    report(capsys, "--preregister", "plan.yaml")
-    connection = sqlite3.connect("attnres.db")
-    with connection:
+def test_a_study_without_preregistration_has_no_labels(attnres: Attnres, recipe: Recipe):
+    fill(STUDY, recipe, {"standard": BASE, "attnres": LESS})
+
+    assert titles(attnres) == [""]
+    assert "exploratory" not in attnres.prints("report")
+
+
+def test_what_was_changed_since_is_refused(attnres: Attnres):
+    attnres.prints(*REGISTER)
+    with closing(sqlite3.connect("attnres.db")) as connection:
         connection.execute(
             "UPDATE attnres_registrations SET document = replace(document, '3, 4]', '3]')"
         )
-    connection.close()
+        connection.commit()
 
     with pytest.raises(StudyError, match="not what was written"):
-        Store.open("attnres.db", create=False).registrations()
+        kept()
 
 
 BAD = {
-    "no file": (None, "cannot be read"),
     "unknown key": (FILE + "sedes: 3\n", "unknown key 'sedes': did you mean 'seeds'?"),
     "no metric": (FILE.replace("metric: val_loss", ""), "metric is missing"),
     "test": (FILE.replace("paired-t", "z-test"), "test: input should be 'paired-t' or"),
-    "one seed": (
-        FILE.replace("[0, 1, 2, 3, 4]", "[0]"),
-        "seeds: value should have at least 5 items",
-    ),
-    "a seed twice": (
-        FILE.replace("[0, 1, 2, 3, 4]", "[0, 1, 2, 3, 3]"),
-        "different ones are needed",
-    ),
+    "one seed": (FILE.replace("0, 1, 2, 3, 4", "0"), "seeds: value should have at least 5 items"),
+    "a seed twice": (FILE.replace("3, 4]", "3, 3]"), "different ones are needed"),
     "recipe": (FILE.replace("smoke", "smok"), "did you mean 'smoke'?"),
     "arm": (FILE.replace("[attnres,", "[atnres,"), "did you mean 'attnres'?"),
     "only the baseline": (
@@ -199,31 +180,26 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize(("text", "words"), BAD.values(), ids=BAD)
-def test_what_cannot_be_meant_is_one_line_and_nothing_is_written(
-    text: str | None, words: str, folder: Path, capsys
+def test_a_file_that_cannot_be_meant_is_refused_and_nothing_is_written(
+    folder: Path, attnres: Attnres, subtests: pytest.Subtests
 ):
-    path = "none.yaml" if text is None else "bad.yaml"
-    if text is not None:
-        (folder / path).write_text(text)
-
-    code, out, err = report(capsys, "--preregister", path)
-
-    assert (code, out) == (2, "")
-    assert words in err
-    assert err.count("\n") == 1
-    assert not (folder / "attnres.db").exists()
+    assert "cannot be read" in attnres.refuses("report", "--preregister", "none.yaml")
+    for name, (text, words) in BAD.items():
+        with subtests.test(name):
+            (folder / "plan.yaml").write_text(text)
+            assert words in attnres.refuses(*REGISTER)
+    assert not STUDY.exists()
 
 
 def test_a_registered_margin_gives_its_words_and_a_digest_of_its_own(
-    folder: Path, capsys, recipe: Recipe
+    folder: Path, attnres: Attnres, recipe: Recipe
 ):
-    (folder / "wide.yaml").write_text(FILE + "margin: 0.2\n")
-    _, alone, _ = report(capsys, "--preregister", "plan.yaml", "--study", "alone.db")
-    _, wide, _ = report(capsys, "--preregister", "wide.yaml")
-    fill(folder / "attnres.db", recipe, {"standard": BASE, "attnres": LESS})
+    alone = attnres.prints(*REGISTER, "--study", "alone.db")
+    (folder / "plan.yaml").write_text(FILE + "margin: 0.2\n")
+    wide = attnres.prints(*REGISTER)
+    fill(STUDY, recipe, {"standard": BASE, "attnres": LESS})
 
-    document = json.loads(report(capsys, "--format", "json")[1])
+    document = attnres.json("report")
 
     assert alone.split()[1] != wide.split()[1]
     words = {arm["variant"]: arm["verdict"] for arm in document["arms"]}

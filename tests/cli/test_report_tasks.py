@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import csv
-import io
-import json
 from pathlib import Path
 
 import pytest
 from answers import answers
-from commands import attnres
+from commands import Attnres
 from studies import fill
 
 from attnres_cli.config.recipe import Recipe
@@ -20,35 +17,32 @@ LOSSES = {"standard": [1.5, 1.6, 1.4, 1.55, 1.45], "attnres": [1.4, 1.52, 1.29, 
 KINDS = {"cloze": Kind.CHOICE, "text": Kind.TEXT, "sums": Kind.GENERATION}
 
 
+TASKS = ("report", "--downstream")
+
+
 @pytest.fixture
-def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tiny_recipe: Recipe) -> Store:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "160")
-    return fill(tmp_path / "attnres.db", tiny_recipe, LOSSES)
+def study(tiny_recipe: Recipe) -> Store:
+    return fill(Path("attnres.db"), tiny_recipe, LOSSES)
 
 
-def evaluate(study: Store) -> None:
+@pytest.fixture
+def evaluated(study: Store) -> Store:
+    """A study whose runs have answered tasks of every kind."""
     for run in study.runs():
         for task, kind in KINDS.items():
             gain = 0.5 if run.variant == "attnres" else 0.0
             study.keep_items(answers(run, task, kind=kind, gain=gain))
+    return study
 
 
-def report(capsys: pytest.CaptureFixture[str], *more: str) -> tuple[int, str, str]:
-    return attnres(capsys, "report", "--downstream", *more)
+@pytest.mark.usefixtures("evaluated")
+def test_words_intervals_and_the_paper_in_every_format(attnres: Attnres):
+    table, held, lines = attnres.prints(*TASKS), attnres.json(*TASKS), attnres.csv(*TASKS)
+    attnres.prints(*TASKS, "--format", "html", "--output", "page.html")
 
-
-def test_words_intervals_and_the_paper_in_every_format(study: Store, capsys):
-    evaluate(study)
-
-    table, page = report(capsys), report(capsys, "--format", "html", "--output", "page.html")
-    held = json.loads(report(capsys, "--format", "json")[1])
-    lines = list(csv.DictReader(io.StringIO(report(capsys, "--format", "csv")[1])))
-
-    assert table[0] == page[0] == 0
-    assert "Better than standard: attnres on cloze (bits per byte -" in table[1]
-    assert "these weights alone" not in table[1]  # five seeds are there
-    assert "the paper: Table 3" in table[1]
+    assert "Better than standard: attnres on cloze (bits per byte -" in table
+    assert "these weights alone" not in table  # five seeds are there
+    assert "the paper: Table 3" in table
     assert Path("page.html").read_text(encoding="utf-8").count("<code>attnres</code>") == 7
     named = {(line["task"], line["measure"]) for line in lines}
     assert named == {
@@ -60,63 +54,23 @@ def test_words_intervals_and_the_paper_in_every_format(study: Store, capsys):
     arm = tasks["cloze"]["measures"][0]["arms"][1]
     assert arm["interval"][1] < 0
     assert arm["verdict"] == "better"
+    assert attnres.csv("report", "attnres", "--downstream") == lines  # judged with all others
 
 
-def test_rows_are_chosen_and_judged_with_all_others(study: Store, capsys):
-    evaluate(study)
+def test_a_study_whose_runs_have_answered_nothing_says_what_to_type(study: Store, attnres: Attnres):
+    told = attnres.refuses(*TASKS)
 
-    _, whole, _ = report(capsys, "--format", "csv")
-    _, chosen, _ = report(capsys, "attnres", "--format", "csv")
-
-    assert chosen == whole
+    assert "no run of recipe tiny has answered a task yet: `attnres evaluate`" in told
 
 
-def test_a_study_whose_runs_have_answered_nothing_says_what_to_type(study: Store, capsys):
-    code, out, err = report(capsys)
+def test_runs_that_are_not_evaluated_are_said(evaluated: Store, attnres: Attnres):
+    fill(Path("attnres.db"), evaluated.recipe(evaluated.runs()[0].recipe_digest), {"mhc": [1.5]})
 
-    assert (code, out) == (2, "")
-    assert "no run of recipe tiny has answered a task yet: `attnres evaluate`" in err
-
-
-def test_runs_that_are_not_evaluated_are_said(study: Store, capsys):
-    evaluate(study)
-    fill(Path("attnres.db"), study.recipe(study.runs()[0].recipe_digest), {"mhc": [1.5]})
-
-    _, out, _ = report(capsys)
-
-    assert "But: 10 of 11 ended runs have answered" in out
+    assert "But: 10 of 11 ended runs have answered" in attnres.prints(*TASKS)
 
 
-@pytest.mark.parametrize(
-    "more", [["--scaling"], ["--against", "paper"], ["--margin", "0.1"], ["--figures", "f"]]
-)
-def test_what_is_of_losses_is_refused_beside_it(study: Store, capsys, more: list[str]):
-    evaluate(study)
-
-    code, _, err = report(capsys, *more)
-
-    assert code == 2
-    assert f"{more[0]} is of losses, --downstream of tasks" in err
-
-
-@pytest.mark.slow
-def test_a_trained_study_answers_the_local_tasks_and_is_judged(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
-):
-    pytest.importorskip("lm_eval", reason="the extra lm-eval is not installed")
-    monkeypatch.chdir(tmp_path)
-    brief = ("--recipe", "smoke", "--seeds", "5", "--set", "train.tokens=2k", "--workers", "1")
-    assert attnres(capsys, "ablate", "standard", "attnres", *brief)[0] == 0
-    asked = ("--tasks", "local", "--limit", "25")
-    assert attnres(capsys, "evaluate", *map(str, range(1, 11)), *asked)[0] == 0
-
-    held = json.loads(report(capsys, "--format", "json")[1])
-
-    assert [task["task"] for task in held["tasks"]] == ["cloze", "continuation", "recall"]
-    for task in held["tasks"]:
-        assert task["items"] == 25
-        for measure in task["measures"]:
-            base, arm = measure["arms"]
-            assert (base["verdict"], arm["look"]["n"], len(arm["seeds"])) == ("baseline", 5, 5)
-            assert arm["verdict"] in ("better", "worse", "not separable", "blocked")
-            assert arm["interval"][0] <= arm["difference"] <= arm["interval"][1]
+@pytest.mark.usefixtures("evaluated")
+def test_options_about_losses_are_refused_beside_it(attnres: Attnres):
+    for more in ("--scaling", "--against paper", "--margin 0.1", "--figures f"):
+        told = attnres.refuses(*TASKS, *more.split())
+        assert f"{more.split()[0]} is of losses, --downstream of tasks" in told

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import os
 import pty
 import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import studies
-import typer
+from commands import Attnres
 from studies import FACTS
-from typer.testing import CliRunner, Result
 
-from attnres_cli.cli import runs as cli_runs
 from attnres_cli.config.recipe import Recipe
-from attnres_cli.errors import AttnresError, StudyError, UsageError
 from attnres_cli.records.run import Point, Probe, RunSpec, Status
 from attnres_cli.store.store import Store
 
@@ -47,10 +44,8 @@ sys.stdin.read()
 
 
 @pytest.fixture(autouse=True)
-def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tiny_recipe: Recipe) -> Store:
+def store(folder: Path, tiny_recipe: Recipe) -> Store:
     """Runs 1 to 6: complete, failed, diverged, and three that wait; some files of the first two."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "140")
     specs = [
         RunSpec(tiny_recipe, variant, seed, FACTS.fingerprint)
         for seed in range(3)
@@ -74,91 +69,66 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tiny_recipe: Recipe) 
     return store
 
 
-def runs(*arguments: str) -> Result:
-    """What the command prints. What is refused is raised."""
-    app = typer.Typer()
-    app.add_typer(cli_runs.app, name="runs")
-
-    @app.command()
-    def other() -> None:
-        """Two commands make a group."""
-
-    result = CliRunner().invoke(app, ["runs", *arguments])
-    if isinstance(result.exception, AttnresError):
-        raise result.exception
-    assert result.exit_code == 0, result.output
-    return result
+def numbers(attnres: Attnres, *filters: str) -> list[int]:
+    """The runs that filters let through."""
+    return [run["run"] for run in attnres.json("runs", *filters)]
 
 
-def listed(*arguments: str) -> list[dict]:
-    return json.loads(runs(*arguments, "--format", "json").stdout)
-
-
-def test_all_runs_are_listed_with_status_progress_and_outcome():
-    lines = runs().stdout.splitlines()
+def test_all_runs_are_listed_with_status_progress_and_outcome(attnres: Attnres):
+    lines = attnres.prints("runs").splitlines()
 
     rows = {line.split()[0]: line for line in lines if line[:5].strip().isdigit()}
     assert set(rows) == {"1", "2", "3", "4", "5", "6"}
-    assert "complete" in rows["1"]
-    assert "50/6" in rows["1"]
-    assert "2.3750" in rows["1"]
-    assert "4/6" in rows["2"]
-    assert "ValueError: not today" in rows["2"]
-    assert "diverged" in rows["3"]
-    assert "0/6" in rows["4"]
+    for number, words in (
+        ("1", ("complete", "50/6", "2.3750")),
+        ("2", ("4/6", "ValueError: not today")),
+        ("3", ("diverged",)),
+        ("4", ("0/6",)),
+    ):
+        for word in words:
+            assert word in rows[number]
     assert lines[-1] == "6 runs: 3 pending, 1 complete, 1 diverged, 1 failed"
 
 
-@pytest.mark.parametrize(
-    ("arguments", "expected"),
-    [
-        (["--status", "failed"], [2]),
-        (["--status", "running"], []),
-        (["--variant", "standard"], [1, 3, 5]),
-        (["--variant", "standard", "--status", "pending"], [5]),
-        (["--recipe", "tiny"], [1, 2, 3, 4, 5, 6]),
-        (["list", "--status", "complete"], [1]),
-    ],
-)
-def test_filters_leave_the_runs_that_all_of_them_let_through(
-    arguments: list[str], expected: list[int]
+def test_filters_leave_the_runs_that_all_of_them_let_through(attnres: Attnres, tiny_recipe: Recipe):
+    for filters, expected in (
+        ("--status failed", [2]),
+        ("--status running", []),
+        ("--variant standard", [1, 3, 5]),
+        ("--variant standard --status pending", [5]),
+        ("--recipe tiny", [1, 2, 3, 4, 5, 6]),
+        (f"--recipe {tiny_recipe.digest[:5]}", [1, 2, 3, 4, 5, 6]),
+        ("list --status complete", [1]),
+    ):
+        assert numbers(attnres, *filters.split()) == expected
+
+
+def test_what_cannot_be_meant_is_refused_with_what_there_is(
+    attnres: Attnres, subtests: pytest.Subtests
 ):
-    assert [run["run"] for run in listed(*arguments)] == expected
+    for typed, words in (
+        ("--status done", "unknown status 'done'"),
+        ("--status fialed", "did you mean 'failed'?"),
+        ("--variant standrad", "did you mean 'standard'?"),
+        ("--recipe tinny", "did you mean 'tiny'?"),
+        ("--format latex", "format latex"),
+        ("show 17", "no run 17 in study attnres.db, it holds 1 to 6"),
+        ("rm 17", "no run 17 in study attnres.db, it holds 1 to 6"),
+        ("rm 1 99", "no run 99 in study attnres.db, it holds 1 to 6"),
+        ("list --study other.db", "no study at other"),
+        ("show 1 --study other.db", "no study at other"),
+        ("rm 1 --study other.db", "no study at other"),
+    ):
+        with subtests.test(typed):
+            assert words in attnres.refuses("runs", *typed.split())
+    assert not Path("other.db").exists()
+    assert numbers(attnres) == [1, 2, 3, 4, 5, 6]
 
 
-def test_a_recipe_can_be_named_by_the_start_of_its_digest(tiny_recipe: Recipe):
-    assert len(listed("--recipe", tiny_recipe.digest[:5])) == 6
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["--status", "done"], "unknown status 'done'"),
-        (["--status", "fialed"], "did you mean 'failed'?"),
-        (["--variant", "standrad"], "did you mean 'standard'?"),
-        (["--recipe", "tinny"], "did you mean 'tiny'?"),
-        (["--format", "latex"], "format latex"),
-        (["show", "17"], "no run 17 in study attnres.db, it holds 1 to 6"),
-        (["rm", "17"], "no run 17 in study attnres.db, it holds 1 to 6"),
-    ],
-)
-def test_what_cannot_be_meant_is_refused_with_what_there_is(arguments: list[str], words: str):
-    with pytest.raises(UsageError) as caught:
-        runs(*arguments)
-
-    assert words in str(caught.value)
-
-
-def test_no_study_is_not_made_by_looking_or_removing(tmp_path: Path):
-    for command in (["list"], ["show", "1"], ["rm", "1"]):
-        with pytest.raises(StudyError, match="no study at other"):
-            runs(*command, "--study", "other.db")
-
-    assert not (tmp_path / "other.db").exists()
-
-
-def test_one_run_is_shown_with_all_about_it_and_a_small_curve():
-    shown = runs("show", "1").stdout
+def test_a_run_is_shown_with_a_small_curve_what_was_measured_inside_and_its_traceback(
+    attnres: Attnres,
+):
+    shown = attnres.prints("runs", "show", "1")
 
     for words in ("2.3750, at first 5.5000", "1 min 15 s, 12.5 ms per step", "Some CPU", "torch"):
         assert words in shown
@@ -168,115 +138,102 @@ def test_one_run_is_shown_with_all_about_it_and_a_small_curve():
     assert points[0] == ["0", "-", "5.5000"]
     assert points[-1] == ["50", "3.0000", "2.3750"]
     assert len(points) < 16
+    assert "inside the model after step 50" in shown
+    assert "mean depth mixing M: `attnres report --figures DIR` draws it" in shown
+    assert "inside the model" not in attnres.prints("runs", "show", "3")
+    failed = attnres.prints("runs", "show", "2")
+    assert "Traceback ...\nValueError: not today" in failed
+    assert "4/6" in failed
 
 
-def test_a_failed_run_is_shown_with_its_traceback_and_last_step():
-    shown = runs("show", "2").stdout
-
-    assert "Traceback ...\nValueError: not today" in shown
-    assert "4/6" in shown
-
-
-def test_shown_as_json_a_run_has_its_whole_curve_and_null_for_no_loss():
-    complete = json.loads(runs("show", "1", "--format", "json").stdout)
-    diverged = json.loads(runs("show", "3", "--format", "json").stdout)
+def test_json_has_the_whole_of_a_run_and_null_for_no_loss(attnres: Attnres):
+    complete = attnres.json("runs", "show", "1")
+    diverged = attnres.json("runs", "show", "3")
 
     assert len(complete["result"]["curve"]) == 51
     assert complete["result"]["settings"]["device_name"] == "Some CPU"
     assert complete["versions"] == {"torch": "2.9"}
+    assert [probe["step"] for probe in complete["result"]["probes"]] == [0, 50]
+    assert complete["result"]["probes"][1]["mixing"] == [list(THIRD)] * 3
     assert (diverged["val_loss"], diverged["result"]["val_loss"]) == (None, None)
 
 
-def test_what_was_measured_inside_the_model_is_shown_and_told_in_whole_as_json():
-    shown = runs("show", "1").stdout
-    told = json.loads(runs("show", "1", "--format", "json").stdout)
+def test_removed_runs_are_gone_with_curves_and_files_and_others_stay(
+    attnres: Attnres, store: Store
+):
+    attnres.prints("runs", "rm", "1", "3")
 
-    assert "inside the model after step 50" in shown
-    assert "mean depth mixing M: `attnres report --figures DIR` draws it" in shown
-    assert [probe["step"] for probe in told["result"]["probes"]] == [0, 50]
-    assert told["result"]["probes"][1]["mixing"] == [list(THIRD)] * 3
-    assert "inside the model" not in runs("show", "3").stdout
-
-
-def test_removed_runs_are_gone_with_curves_and_files_and_others_stay(store: Store):
-    runs("rm", "1", "3")
-
-    assert [run["run"] for run in listed()] == [2, 4, 5, 6]
-    connection = sqlite3.connect("attnres.db")
-    assert connection.execute("SELECT COUNT(*) FROM attnres_curve").fetchone() == (0,)
-    connection.close()
+    assert numbers(attnres) == [2, 4, 5, 6]
+    with closing(sqlite3.connect("attnres.db")) as connection:
+        assert connection.execute("SELECT COUNT(*) FROM attnres_curve").fetchone() == (0,)
     assert [folder.name[:2] for folder in store.folder.iterdir()] == ["2-"]
 
 
-def test_what_is_removed_is_named_with_its_reason_where_a_run_of_its_recipe_has_ended(
-    store: Store,
+def test_a_removal_is_named_with_its_reason_where_a_run_of_its_recipe_has_ended(
+    attnres: Attnres, store: Store
 ):
-    without = runs("rm", "1").stderr
-    given = runs("rm", "2", "--reason", "a kernel of another driver").stderr
+    _, _, without = attnres("runs", "rm", "1")
+    _, _, given = attnres("runs", "rm", "2", "--reason", "a kernel of another driver")
 
     assert "reports go on to name standard seed 0: missing, until they are trained" in without
     assert "excluded for that reason" in given
     assert [gone.reason for gone in store.removed()] == [None, "a kernel of another driver"]
-    with pytest.raises(UsageError, match="--reason takes words"):
-        runs("rm", "3", "--reason", " ")
+    assert "--reason takes words" in attnres.refuses("runs", "rm", "3", "--reason", " ")
 
 
-def test_where_one_number_is_unknown_nothing_is_removed():
-    with pytest.raises(UsageError):
-        runs("rm", "1", "99")
-
-    assert len(listed()) == 6
-
-
-def test_a_run_of_a_living_process_is_listed_as_its_and_not_removed(store: Store):
+def test_a_run_of_a_living_process_is_listed_as_its_and_not_removed(attnres: Attnres):
     command = [sys.executable, "-c", CLAIM_AND_WAIT]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     with subprocess.Popen(command, **pipes) as process:
         assert process.stdout is not None
         process.stdout.readline()
 
-        (run,) = listed("--status", "running")
-        table = runs("--status", "running").stdout
-        with pytest.raises(StudyError, match=f"run 4 is running \\(process {process.pid} on"):
-            runs("rm", "5", "4")
+        (run,) = attnres.json("runs", "--status", "running")
+        table = attnres.prints("runs", "--status", "running")
+        told = attnres.refuses("runs", "rm", "5", "4")
         process.communicate()
 
     assert (run["run"], run["step"], run["is_alive"]) == (4, 3, True)
     assert f"process {process.pid} on" in table
-    assert "(gone)" in runs("--status", "running").stdout
-    assert len(listed()) == 6
-    runs("rm", "4")
-    assert len(listed()) == 5
+    assert f"run 4 is running (process {process.pid} on" in told
+    assert "(gone)" in attnres.prints("runs", "--status", "running")
+    assert len(numbers(attnres)) == 6
+    attnres.prints("runs", "rm", "4")
+    assert len(numbers(attnres)) == 5
 
 
-def test_a_note_is_shown_wherever_its_run_is_and_taken_away_by_an_empty_one():
-    runs("note", "2", "the GPU was hot")
+def test_a_note_is_shown_wherever_its_run_is_and_taken_away_by_an_empty_one(attnres: Attnres):
+    attnres.prints("runs", "note", "2", "the GPU was hot")
 
-    assert [run["note"] for run in listed()] == ["", "the GPU was hot", "", "", "", ""]
-    assert "the GPU was hot" in runs().stdout
-    assert "the GPU was hot" in runs("show", "2").stdout
-    assert [run["run"] for run in listed("--note", "GPU")] == [2]
-    runs("note", "2", "")
-    assert not listed("--note", "GPU")
-    assert "note" not in runs().stdout
+    notes = [run["note"] for run in attnres.json("runs")]
+    assert notes == ["", "the GPU was hot", "", "", "", ""]
+    assert "the GPU was hot" in attnres.prints("runs")
+    assert "the GPU was hot" in attnres.prints("runs", "show", "2")
+    assert numbers(attnres, "--note", "GPU") == [2]
+    attnres.prints("runs", "note", "2", "")
+    assert numbers(attnres, "--note", "GPU") == []
+    assert "note" not in attnres.prints("runs")
 
 
-def test_tags_are_given_to_many_runs_found_by_and_taken_away():
-    said = runs("tag", "1", "2", "3", "keep").stdout
-    runs("tag", "3", "long-run")
-    again = runs("tag", "3", "4", "keep").stdout
+def test_tags_are_given_to_many_runs_found_by_and_taken_away(attnres: Attnres):
+    said = attnres.prints("runs", "tag", "1", "2", "3", "keep")
+    attnres.prints("runs", "tag", "3", "long-run")
+    again = attnres.prints("runs", "tag", "3", "4", "keep")
 
     assert (said, again) == ("3 runs tagged keep\n", "1 run tagged keep\n")
-    assert [run["run"] for run in listed("--tag", "keep")] == [1, 2, 3, 4]
-    assert [run["tags"] for run in listed("--tag", "long-run")] == ["keep long-run"]
-    assert "keep long-run" in runs("show", "3").stdout
-    runs("tag", "1", "2", "keep", "--remove")
-    assert [run["run"] for run in listed("--tag", "keep")] == [3, 4]
+    assert numbers(attnres, "--tag", "keep") == [1, 2, 3, 4]
+    (run,) = attnres.json("runs", "--tag", "long-run")
+    assert run["tags"] == "keep long-run"
+    assert "keep long-run" in attnres.prints("runs", "show", "3")
+    attnres.prints("runs", "tag", "1", "2", "keep", "--remove")
+    assert numbers(attnres, "--tag", "keep") == [3, 4]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
+def test_a_note_tag_or_choice_that_cannot_be_meant_is_refused(
+    attnres: Attnres, subtests: pytest.Subtests
+):
+    attnres.prints("runs", "tag", "1", "keep")
+    for arguments, words in (
         (["note", "1", "a\x1b[31mred"], "one line of at most 500 characters that can be printed"),
         (["note", "1", "two\nlines"], r"'two\nlines'"),
         (["note", "1", "x" * 501], "got 501 characters"),
@@ -289,54 +246,48 @@ def test_tags_are_given_to_many_runs_found_by_and_taken_away():
         (["rm"], "runs rm takes the numbers of runs, or filters as --status failed, not both"),
         (["rm", "1", "--status", "failed"], "not both"),
         (["rm", "--status", "running", "--yes"], "these filters leave no run"),
-    ],
-)
-def test_what_no_note_tag_or_choice_can_be_is_refused_in_a_line(arguments: list[str], words: str):
-    runs("tag", "1", "keep")
-
-    with pytest.raises(UsageError) as caught:
-        runs(*arguments)
-
-    assert words in str(caught.value)
-    assert "\n" not in str(caught.value)
-    assert [(run["note"], run["tags"]) for run in listed()] == [("", "keep")] + [("", "")] * 5
+    ):
+        with subtests.test(arguments=arguments):
+            assert words in attnres.refuses("runs", *arguments)
+    held = [(run["note"], run["tags"]) for run in attnres.json("runs")]
+    assert held == [("", "keep")] + [("", "")] * 5
 
 
-def test_a_note_is_not_lost_by_a_run_that_ends_or_is_removed_by_another(store: Store):
-    runs("note", "4", "to be watched")
-    runs("tag", "4", "keep")
+def test_a_run_keeps_its_note_when_it_ends(attnres: Attnres, store: Store):
+    attnres.prints("runs", "note", "4", "to be watched")
+    attnres.prints("runs", "tag", "4", "keep")
     record = store.claim([4])
     assert record is not None
     store.finish(replace(record, status=Status.COMPLETE, result=RESULT))
 
-    (run,) = listed("--tag", "keep")
+    (run,) = attnres.json("runs", "--tag", "keep")
 
     assert (run["status"], run["note"]) == ("complete", "to be watched")
 
 
-def test_runs_are_removed_by_filters_only_after_a_question_or_with_yes():
-    with pytest.raises(UsageError) as caught:
-        runs("rm", "--status", "pending", "--variant", "standard", "--reason", "a typo")
-    assert str(caught.value) == (
-        "this removes 1 run (1 pending): to go ahead, attnres runs rm --status pending "
-        "--variant standard --reason 'a typo' --yes"
+def test_filters_remove_runs_only_after_a_question_or_with_yes(attnres: Attnres):
+    typed = ("runs", "rm", "--status", "pending", "--variant", "standard", "--reason", "a typo")
+    assert attnres.refuses(*typed) == (
+        "attnres: this removes 1 run (1 pending): to go ahead, attnres runs rm --status pending "
+        "--variant standard --reason 'a typo' --yes\n"
     )
-    assert len(listed()) == 6
+    assert numbers(attnres) == [1, 2, 3, 4, 5, 6]
 
-    runs("rm", "--variant", "standard", "--yes")
+    attnres.prints("runs", "rm", "--variant", "standard", "--yes")
 
-    assert [run["run"] for run in listed()] == [2, 4, 6]
+    assert numbers(attnres) == [2, 4, 6]
 
 
-@pytest.mark.parametrize(("answer", "left"), [("y\n", [1, 3, 4, 5, 6]), ("\n", [1, 2, 3, 4, 5, 6])])
-def test_a_terminal_is_asked_with_the_count(answer: str, left: list[int]):
+def test_a_terminal_is_asked_with_the_count(attnres: Attnres, monkeypatch: pytest.MonkeyPatch):
     ours, theirs = pty.openpty()
-    command = [sys.executable, "-m", "attnres_cli", "runs", "rm", "--status", "failed"]
-    with subprocess.Popen(command, stdin=theirs, stderr=subprocess.PIPE, text=True) as process:
-        os.write(ours, answer.encode())
-        _, said = process.communicate()
+    with os.fdopen(theirs) as terminal:
+        monkeypatch.setattr(sys, "stdin", terminal)
+        for answer, left in (("\n", [1, 2, 3, 4, 5, 6]), ("y\n", [1, 3, 4, 5, 6])):
+            os.write(ours, answer.encode())
+            code, _, said = attnres("runs", "rm", "--status", "failed")
 
-    assert process.returncode == 0
-    assert "remove 1 run (1 failed)? [y/N]:" in said
-    assert ("no run was removed" in said) == (len(left) == 6)
-    assert [run["run"] for run in listed()] == left
+            assert code == 0
+            assert "remove 1 run (1 failed)? [y/N]:" in said
+            assert ("no run was removed" in said) == (len(left) == 6)
+            assert numbers(attnres) == left
+    os.close(ours)

@@ -12,32 +12,29 @@ from attnres_cli.config import complete
 from attnres_cli.nn import variant
 from attnres_cli.nn.residual import presets, registry
 
+CONTINUED = {
+    "stan": ["standard"],
+    "dense": ["denseformer"],
+    "denseformer:": ["denseformer:dilation=", "denseformer:period="],
+    "denseformer:p": ["denseformer:period="],
+    "denseformer:period=2,": ["denseformer:period=2,dilation="],
+    "denseformer:period=2,p": [],
+    "attnres:key_norm=": ["attnres:key_norm=on", "attnres:key_norm=off"],
+    "attnres:heads=2,score=st": ["attnres:heads=2,score=static"],
+    "attnres:heads=": [],
+    "nothing:": [],
+}
 
-def offered(typed: str) -> list[str]:
-    return complete.specs(typed)
 
-
-@pytest.mark.parametrize(
-    ("typed", "expected"),
-    [
-        ("stan", ["standard"]),
-        ("dense", ["denseformer"]),
-        ("denseformer:", ["denseformer:dilation=", "denseformer:period="]),
-        ("denseformer:p", ["denseformer:period="]),
-        ("denseformer:period=2,", ["denseformer:period=2,dilation="]),
-        ("denseformer:period=2,p", []),
-        ("attnres:key_norm=", ["attnres:key_norm=on", "attnres:key_norm=off"]),
-        ("attnres:heads=2,score=st", ["attnres:heads=2,score=static"]),
-        ("attnres:heads=", []),
-        ("nothing:", []),
-    ],
-)  # fmt: skip
-def test_what_is_typed_is_continued(typed: str, expected: list[str]):
-    assert offered(typed) == expected
+def test_a_typed_spec_is_continued_with_the_options_of_the_signature():
+    assert {typed: complete.specs(typed) for typed in CONTINUED} == CONTINUED
+    for name, design in registry().items():
+        options = [each.removeprefix(f"{name}:") for each in complete.specs(f"{name}:")]
+        assert options == [f"{option}=" for option in variant.options_of(design)]
 
 
 def test_every_design_and_every_preset_is_offered_without_importing_any():
-    assert offered("") == sorted([*registry(), *presets()])
+    assert complete.specs("") == sorted([*registry(), *presets()])
     show = (
         "import sys; from attnres_cli.config import complete; complete.specs('attnres:');"
         "print('torch' in sys.modules)"
@@ -48,29 +45,21 @@ def test_every_design_and_every_preset_is_offered_without_importing_any():
     assert done.stdout.strip() == "False"
 
 
-@pytest.mark.parametrize("name", registry())
-def test_the_options_offered_are_those_of_the_signature(name: str):
-    options = [each.removeprefix(f"{name}:").rstrip("=") for each in offered(f"{name}:")]
-
-    assert options == list(variant.options_of(registry()[name]))
-
-
-def test_a_plugins_design_is_offered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_designs_of_plugins_recipes_and_suites_are_offered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     file = tmp_path / "mine.py"
     file.write_text("@register('mine')\nclass Mine:\n    pass\n")
     monkeypatch.setenv("ATTNRES_PLUGINS", str(file))
 
-    assert offered("min") == ["mine"]
-
-
-def test_recipes_and_suites_are_offered():
+    assert complete.specs("min") == ["mine"]
     assert complete.recipes("qu") == ["quick"]
     assert complete.suites("table") == ["table2", "table4"]
     assert "paper" not in complete.recipes("")
 
 
 def in_bash(*words: str) -> list[str]:
-    """What bash would offer with the cursor at the end of these words, split as bash splits."""
+    """What bash offers with the cursor at the end of these words, split as bash splits."""
     attnres = Path(sys.executable).parent / "attnres"
     listed = " ".join(f"'{word}'" for word in words)
     script = (
@@ -84,18 +73,23 @@ def in_bash(*words: str) -> list[str]:
     return done.stdout.split()
 
 
-@pytest.mark.slow
+IN_BASH = {
+    ("ablate", "standard", "denseformer", ":"): ["dilation=", "period="],
+    ("ablate", "attnres", ":", "heads", "=", "2,score", "=", "st"): ["static"],
+    ("ablate", "--recipe", "smo"): ["smoke"],
+    ("ablate", "stan"): ["standard"],
+    ("ablate", "denseformer", ":", "per"): ["period="],
+    ("ablate", "attnres", ":", "score", "="): ["query", "static"],
+    ("variants", "dense"): ["denseformer"],
+}
+
+
 @pytest.mark.parametrize(
-    ("words", "expected"),
+    "words",
     [
-        (("ablate", "stan"), ["standard"]),
-        (("ablate", "standard", "denseformer", ":"), ["dilation=", "period="]),
-        (("ablate", "denseformer", ":", "per"), ["period="]),
-        (("ablate", "attnres", ":", "score", "="), ["query", "static"]),
-        (("ablate", "attnres", ":", "heads", "=", "2,score", "=", "st"), ["static"]),
-        (("variants", "dense"), ["denseformer"]),
-        (("ablate", "--recipe", "smo"), ["smoke"]),
+        pytest.param(words, marks=pytest.mark.slow if place < 2 else pytest.mark.nightly)
+        for place, words in enumerate(IN_BASH)
     ],
 )
-def test_bash_inserts_what_is_missing_of_its_own_word(words: tuple[str, ...], expected: list[str]):
-    assert in_bash(*words) == expected
+def test_bash_inserts_the_missing_part_of_its_own_word(words: tuple[str, ...]):
+    assert in_bash(*words) == IN_BASH[words]

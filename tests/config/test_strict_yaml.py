@@ -1,4 +1,4 @@
-"""What the YAML of recipes is read as, and what is refused with the line that holds it."""
+"""How the YAML of recipes is read, and what is refused with the line that holds it."""
 
 from __future__ import annotations
 
@@ -64,12 +64,12 @@ def test_a_key_given_twice_is_refused_with_its_line():
         assert refusal(text) == f"recipe lab.yaml: line {line}: key 'lr' is given twice"
 
 
-def test_keys_that_are_no_words_are_refused():
+def test_keys_that_are_not_words_are_refused():
     for key in ("1", "3e-4", "yes", "null", "? [a]\n", "? {a: b}\n"):
         assert "must be a word" in refusal(f"{key}: value")
 
 
-def test_what_is_no_plain_yaml_is_refused_in_one_line_that_says_where():
+def test_anything_but_plain_yaml_is_refused_in_one_line_that_says_where():
     for text, line in BROKEN.items():
         assert refusal(text).startswith(f"recipe lab.yaml: line {line}: "), text
     for character in "\0", "\x07", "\ud800":

@@ -1,4 +1,4 @@
-"""Kept tokens: mapped again as they were, and never used where they are not."""
+"""The cache of tokens: mapped again as they were, and never used once anything changed."""
 
 from __future__ import annotations
 
@@ -17,11 +17,6 @@ KEY = "0123456789abcdef" * 2
 HALVES = np.arange(5000, dtype=np.uint16), np.arange(7, dtype=np.uint16)
 
 
-@pytest.fixture
-def folder(kept_tokens: Path) -> Path:
-    return kept_tokens
-
-
 def the_file(folder: Path) -> Path:
     (path,) = folder.iterdir()
     return path
@@ -31,7 +26,7 @@ def equal(found: cache.Halves | None) -> bool:
     return found is not None and all(map(np.array_equal, found, HALVES))
 
 
-def test_what_is_kept_is_found_and_mapped(folder: Path):
+def test_cached_tokens_are_found_and_mapped_by_text_and_vocabulary():
     assert cache.find(KEY, 5000) is None
 
     cache.keep(KEY, 5000, HALVES)
@@ -42,21 +37,15 @@ def test_what_is_kept_is_found_and_mapped(folder: Path):
     assert found[0].dtype == np.uint16
     assert isinstance(found[0].base.base, np.memmap)
     assert not found[0].flags.writeable
-
-
-def test_another_text_and_another_vocabulary_are_something_else(folder: Path):
-    cache.keep(KEY, 5000, HALVES)
-
-    assert cache.find(KEY[::-1], 5000) is None
-    assert cache.find(KEY, 6000) is None
+    assert cache.find(KEY[::-1], 5000) is cache.find(KEY, 6000) is None
 
 
 @pytest.mark.parametrize("at", [0, 1, 7, 70, 128, 2000, -1])
-def test_a_changed_byte_is_seen(folder: Path, at: int):
+def test_a_changed_byte_is_seen(kept_tokens: Path, at: int):
     cache.keep(KEY, 5000, HALVES)
-    content = bytearray(the_file(folder).read_bytes())
+    content = bytearray(the_file(kept_tokens).read_bytes())
     content[at] ^= 1
-    the_file(folder).write_bytes(content)
+    the_file(kept_tokens).write_bytes(content)
 
     found = cache.find(KEY, 5000)
 
@@ -64,25 +53,20 @@ def test_a_changed_byte_is_seen(folder: Path, at: int):
     assert found is None or at == 70
 
 
-@pytest.mark.parametrize("size", [0, 5, 60, 128, 129, 5000])
-def test_a_truncated_file_is_not_used_and_made_again(folder: Path, size: int):
+@pytest.mark.parametrize("damage", [0, 5, 60, 128, 129, 5000, "pickle"])
+def test_a_truncated_file_or_a_pickle_is_not_used_and_made_again(
+    kept_tokens: Path, damage: int | str
+):
     cache.keep(KEY, 5000, HALVES)
-    path = the_file(folder)
-    path.write_bytes(path.read_bytes()[:size])
+    path = the_file(kept_tokens)
+    path.write_bytes(pickle.dumps(HALVES) if damage == "pickle" else path.read_bytes()[:damage])
 
     assert cache.find(KEY, 5000) is None
     cache.keep(KEY, 5000, HALVES)
     assert equal(cache.find(KEY, 5000))
 
 
-def test_a_pickle_in_its_place_is_never_loaded(folder: Path):
-    cache.keep(KEY, 5000, HALVES)
-    the_file(folder).write_bytes(pickle.dumps(HALVES))
-
-    assert cache.find(KEY, 5000) is None
-
-
-def test_a_folder_that_cannot_be_made_only_means_that_nothing_is_kept(
+def test_nothing_is_cached_where_the_folder_cannot_be_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     (tmp_path / "file").write_text("")
@@ -103,24 +87,22 @@ def _keep_and_find(number: int) -> bool:
 
 
 @pytest.mark.slow
-def test_processes_that_keep_the_same_at_once_all_find_it_whole(folder: Path):
-    with multiprocessing.get_context("spawn").Pool(6) as pool:
-        assert all(pool.map(_keep_and_find, range(12), chunksize=1))
+def test_processes_that_cache_the_same_text_at_once_all_find_it_whole(kept_tokens: Path):
+    with multiprocessing.get_context("spawn").Pool(3) as pool:
+        assert all(pool.map(_keep_and_find, range(9), chunksize=1))
 
     assert equal(cache.find(KEY, 5000))
-    assert the_file(folder)  # no other one is left
+    assert the_file(kept_tokens)  # no other one is left
 
 
 class Counting:
-    """A tokenizer of words by their length, that counts how often it is used."""
+    """A tokenizer that gives the length of each word, and counts how often it is used."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.used, self.identity = 0, "words 1"
-        monkeypatch.setattr(tokenizers, "_open", lambda _: self.tokenizer)
-
-    @property
-    def tokenizer(self) -> Tokenizer:
-        return Tokenizer(self.identity, 100, self.encode, str)
+        monkeypatch.setattr(
+            tokenizers, "_open", lambda _: Tokenizer(self.identity, 100, self.encode, str)
+        )
 
     def encode(self, texts: list[str]) -> list[list[int]]:
         self.used += 1
@@ -131,8 +113,8 @@ def texts(*contents: str) -> list[Document]:
     return [Document(str(number), text.encode()) for number, text in enumerate(contents)]
 
 
-def test_a_text_is_tokenised_once_and_again_where_anything_changed(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_text_is_tokenized_once_and_again_where_anything_changed(
+    kept_tokens: Path, monkeypatch: pytest.MonkeyPatch
 ):
     counting = Counting(monkeypatch)
     train, val = texts("a bb", "ccc"), texts("dddd e")
@@ -143,32 +125,21 @@ def test_a_text_is_tokenised_once_and_again_where_anything_changed(
 
     assert counting.used == 2
     assert again.fingerprint == first.fingerprint
-    assert np.asarray(again.train).tolist() == [1, 2, 3]
-    assert np.asarray(again.val).tolist() == [4, 1]
-    streams("text", texts("a bb", "cc c"), val, "t.json")
+    assert [np.asarray(half).tolist() for half in (again.train, again.val)] == [[1, 2, 3], [4, 1]]
+    the_file(kept_tokens).write_bytes(b"nonsense")
+    assert streams("text", train, val, "t.json").fingerprint == first.fingerprint
     assert counting.used == 4
-    streams("text", texts("a bb"), texts("ccc", "dddd e"), "t.json")
+    streams("text", texts("a bb", "cc c"), val, "t.json")
     assert counting.used == 6
+    streams("text", texts("a bb"), texts("ccc", "dddd e"), "t.json")
+    assert counting.used == 8
     counting.identity = "words 2"
     streams("text", train, val, "t.json")
-    assert counting.used == 8
+    assert counting.used == 10
 
 
-def test_a_spoilt_file_is_made_again_with_the_same_tokens(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-):
-    counting = Counting(monkeypatch)
-    first = streams("text", texts("a bb ccc"), texts("dddd"), "t.json")
-    the_file(folder).write_bytes(b"nonsense")
-
-    again = streams("text", texts("a bb ccc"), texts("dddd"), "t.json")
-
-    assert counting.used == 4
-    assert (again.fingerprint, len(again.train)) == (first.fingerprint, 3)
-
-
-def test_the_facts_of_tokenised_text_say_how_far_it_can_be_packed(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
+def test_the_description_of_tokenized_text_says_how_far_it_can_be_compressed(
+    monkeypatch: pytest.MonkeyPatch,
 ):
     Counting(monkeypatch)
 

@@ -26,9 +26,10 @@ def uniform(vocab_size: int, n_tokens: int, seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).integers(0, vocab_size, n_tokens)
 
 
-@pytest.mark.parametrize("vocab_size", [2, 256, 1024, 50_257])
-@pytest.mark.parametrize("n_tokens", [2000, 200_000])
-def test_uniform_tokens_are_at_the_logarithm_of_the_vocabulary_and_have_no_bigram_line(
+@pytest.mark.parametrize(
+    ("vocab_size", "n_tokens"), [(2, 2000), (256, 200_000), (1024, 2000), (50_257, 200_000)]
+)
+def test_uniform_tokens_score_the_logarithm_of_the_vocabulary_and_have_no_bigram_line(
     vocab_size: int, n_tokens: int
 ):
     found = losses(uniform(vocab_size, n_tokens), uniform(vocab_size, 20_000, 1), vocab_size)
@@ -55,26 +56,18 @@ def test_lines_are_those_of_counting_by_hand():
     assert losses(train, val) == pytest.approx(mean, rel=1e-12)
 
 
-def test_a_context_that_was_never_seen_is_guessed_by_frequencies():
-    unigram, bigram = losses(b"ab" * 500, b"xaxbxaxb")
-
-    assert math.isfinite(unigram)
-    assert bigram is None
-
-
-def test_all_bytes_in_turn_are_uniform_and_known_from_the_byte_before():
-    unigram, bigram = losses(bytes(range(256)) * 99, bytes(range(256)) * 4)
-
-    assert unigram == pytest.approx(math.log(256), abs=1e-4)
-    assert bigram == pytest.approx(0, abs=0.1)
+def test_lines_of_streams_whose_loss_is_known():
+    in_turn = losses(bytes(range(256)) * 99, bytes(range(256)) * 4)
+    assert in_turn[0] == pytest.approx(math.log(256), abs=1e-4)
+    assert in_turn[1] == pytest.approx(0, abs=0.1)
+    unseen_context = losses(b"ab" * 500, b"xaxbxaxb")
+    assert math.isfinite(unseen_context[0])
+    assert unseen_context[1] is None
+    for content in (b"", b"a"):  # without a pair
+        assert losses(content, b"ab") == losses(b"ab", content) == (math.log(256), None)
 
 
-@pytest.mark.parametrize("content", [b"", b"a"])
-def test_a_stream_without_a_pair_says_nothing(content: bytes):
-    assert losses(content, b"ab") == losses(b"ab", content) == (math.log(256), None)
-
-
-def test_lines_are_of_training_tokens_and_held_against_validation_tokens():
+def test_tables_are_fitted_to_training_tokens_and_judged_on_validation_tokens():
     """On tokens that it never saw, a table is as bad as a model that never saw them."""
     documents = [Document("a", b"ab" * 4500 + b"cd" * 500)]
 
@@ -84,10 +77,8 @@ def test_lines_are_of_training_tokens_and_held_against_validation_tokens():
     assert facts.bigram_loss is None
 
 
-def test_of_long_streams_so_many_tokens_are_counted_evenly_spread():
-    n_tokens = 3 * TRAIN_TOKENS
+def test_tokens_are_counted_evenly_over_a_long_stream():
     train = np.repeat(np.array([0, 1, 2], np.uint8), TRAIN_TOKENS)
-    assert len(train) == n_tokens
 
     facts = Streams("npy", train, train[::97], fingerprint="f" * 16, vocab_size=3).description
 
@@ -102,25 +93,13 @@ def test_a_token_beyond_the_vocabulary_is_refused_where_it_is_counted():
         _ = streams.description
 
 
-NOISE = np.random.default_rng(0).integers(0, 256, 100_000, dtype=np.uint8).tobytes()
+def test_compressors_give_the_bits_that_a_text_takes(monkeypatch: pytest.MonkeyPatch):
+    noise = np.random.default_rng(0).bytes(100_000)
 
-
-def test_noise_takes_eight_bits_and_no_less():
-    assert bits_per_byte(NOISE) == pytest.approx((8, 8), abs=0.01)
-
-
-def test_a_constant_takes_next_to_nothing():
+    assert bits_per_byte(noise) == pytest.approx((8, 8), abs=0.01)
     assert all(bits < 0.02 for bits in bits_per_byte(bytes(100_000)))
-
-
-def test_xz_sees_what_lies_too_far_back_for_zlib():
-    zlib_bits, xz_bits = bits_per_byte(4 * NOISE)
-
+    zlib_bits, xz_bits = bits_per_byte(4 * noise)  # repeated too far back for zlib
     assert zlib_bits > 7.9
     assert xz_bits < 2.1
-
-
-def test_only_the_beginning_of_a_long_text_is_compressed(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("attnres_cli.data.reference.MOST", 50_000)
-
-    assert bits_per_byte(bytes(50_000) + NOISE)[1] < 0.05
+    assert bits_per_byte(bytes(50_000) + noise)[1] < 0.05  # only the beginning is compressed

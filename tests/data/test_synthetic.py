@@ -45,7 +45,7 @@ def test_a_question_about_pointers_is_answered_by_following_them():
         assert questions[27:] == [0]
 
 
-def test_a_product_of_permutations_is_that_of_applying_one_after_the_other():
+def test_a_product_of_permutations_applies_one_after_the_other():
     group = list(itertools.permutations(range(4)))
 
     for start, *rest in drawn(Permutations(degree=4, length=3), seq_len=16):
@@ -61,14 +61,14 @@ def test_a_product_of_permutations_is_that_of_applying_one_after_the_other():
             assert group[answer - 1] == tuple(things)
 
 
-def test_the_word_problem_does_not_commute():
+def test_products_of_permutations_depend_on_the_order():
     rows = drawn(Permutations(degree=3, length=2), seq_len=7)
     products = {(a, b): p for *_, a, b, p in rows}
 
     assert any(products[a, b] != products[b, a] for a, b in products if (b, a) in products)
 
 
-def test_a_key_is_answered_with_the_value_that_it_was_given():
+def test_a_key_is_answered_with_its_value():
     for start, *rest in drawn(Recall(pairs=4, keys=6, values=5), seq_len=21):
         pairs = dict(zip(rest[:8:2], rest[1:8:2], strict=True))
         assert start == 0
@@ -79,16 +79,13 @@ def test_a_key_is_answered_with_the_value_that_it_was_given():
         assert rest[20:] == [0]
 
 
-@pytest.mark.parametrize(
-    ("task", "seq_len", "answers"),
-    [
+def test_answers_are_where_the_task_says():
+    for task, seq_len, answers in (
         (Pointers(nodes=6, hops=5), 40, range(15, 40, 3)),
-        (Permutations(degree=4, length=3), 16, [3, 7, 12, 15]),
+        (Permutations(degree=4, length=3), 16, (3, 7, 12, 15)),
         (Recall(pairs=4, keys=6, values=5), 21, range(10, 21, 2)),
-    ],
-)
-def test_answers_are_where_the_task_says(task: Task, seq_len: int, answers: list[int]):
-    assert task.answers(seq_len).tolist() == list(answers)
+    ):
+        assert task.answers(seq_len).tolist() == list(answers)
 
 
 # Floors
@@ -124,15 +121,11 @@ def test_no_table_of_the_next_token_is_below_the_floor(source: str):
     assert tokens.description.zlib_bits is None
 
 
-@pytest.mark.parametrize("source", LENGTHS)
-def test_the_floor_is_told_per_token_of_a_sequence(source: str):
-    tokens = of(source)
-
-    assert tokens.floor * LENGTHS[source] == pytest.approx(tokens.task.entropy(LENGTHS[source]))
-
-
-def test_the_default_pointers_have_the_floor_that_one_computes_by_hand():
+def test_the_floor_is_per_token_of_a_sequence_and_known_for_pointers():
     """Eight values of eight, and sixteen questions of four hops and eight nodes, in 64 tokens."""
+    for source, length in LENGTHS.items():
+        tokens = of(source)
+        assert tokens.floor * length == pytest.approx(tokens.task.entropy(length))
     assert of("pointers").floor == pytest.approx((8 * math.log(8) + 16 * math.log(32)) / 64)
 
 
@@ -140,33 +133,22 @@ def test_the_default_pointers_have_the_floor_that_one_computes_by_hand():
 
 
 @pytest.mark.parametrize("source", LENGTHS)
-def test_a_batch_depends_on_seed_and_step_alone(source: str):
+def test_a_batch_depends_only_on_seed_and_step_and_evaluation_on_neither(source: str):
     seq_len = LENGTHS[source]
     tokens, again = of(source), of(source)
     tokens.batch(0, 0, 4, seq_len)
 
     batch = tokens.batch(3, 7, 4, seq_len)
 
-    assert batch.shape == (4, seq_len + 1)
-    assert batch.dtype == np.int64
-    assert batch.min() >= 0
-    assert batch.max() < tokens.vocab_size
+    assert (batch.shape, batch.dtype) == ((4, seq_len + 1), np.int64)
+    assert 0 <= batch.min() <= batch.max() < tokens.vocab_size
     np.testing.assert_array_equal(batch, again.batch(3, 7, 4, seq_len))
     for other in ((3, 8), (4, 7), (7, 3)):
         assert (batch != tokens.batch(*other, 4, seq_len)).any()
-
-
-@pytest.mark.parametrize("source", LENGTHS)
-def test_evaluation_sequences_are_the_same_every_time_and_in_any_batch_size(source: str):
-    seq_len = LENGTHS[source]
-    tokens = of(source)
-    tokens.batch(1, 2, 3, seq_len)
-
     threes, eights = (
-        np.concatenate(list(of_tokens.eval_batches(2000, size, seq_len)))
-        for of_tokens, size in ((tokens, 3), (of(source), 8))
+        np.concatenate(list(each.eval_batches(2000, size, seq_len)))
+        for each, size in ((tokens, 3), (again, 8))
     )
-
     assert len(threes) == 2000 // seq_len
     np.testing.assert_array_equal(threes, eights)
 
@@ -179,10 +161,10 @@ def test_evaluation_sequences_are_the_same_every_time_and_in_any_batch_size(sour
         ("recall", 6, {"pairs": 2, "keys": 6, "values": 3}),
     ],
 )
-def test_no_instance_is_trained_on_that_is_evaluated(
+def test_no_evaluated_instance_is_trained_on(
     source: str, seq_len: int, keys: dict, monkeypatch: pytest.MonkeyPatch
 ):
-    """In tasks so small that a third or so of all instances are evaluated."""
+    """In tasks so small that about a third of all instances are evaluated."""
     monkeypatch.setattr(synthetic, "_ROOM", 1)
     room = {"pointers": 27, "permutations": 216, "recall": 270}[source]
     tokens = of(source, seq_len, eval_tokens=room // 3 * seq_len, **keys)
@@ -202,38 +184,19 @@ def test_no_instance_is_trained_on_that_is_evaluated(
 # Identity and bad sizes
 
 
-@pytest.mark.parametrize("source", LENGTHS)
-def test_equal_tasks_have_equal_fingerprints(source: str):
-    assert of(source).fingerprint == of(source).fingerprint
-    assert of(source).description.fingerprint == of(source).fingerprint
+def test_equal_tasks_have_equal_fingerprints_and_any_other_task_has_another():
+    others = [of("pointers", hops=5), of("pointers", nodes=9), of("pointers", seq_len=67)]
+    others += [of("recall", values=33), *map(of, LENGTHS)]
 
-
-def test_another_difficulty_length_or_task_is_another_fingerprint():
-    others = [
-        of("pointers"),
-        of("pointers", hops=5),
-        of("pointers", nodes=9),
-        of("pointers", seq_len=67),
-        of("recall"),
-        of("recall", values=33),
-        of("permutations"),
-    ]
-
+    for source in LENGTHS:
+        assert of(source).description.fingerprint == of(source).fingerprint
     assert len({tokens.fingerprint for tokens in others}) == len(others)
 
 
-@pytest.mark.parametrize(
-    ("source", "shortest"), [("pointers", 19), ("permutations", 18), ("recall", 18)]
-)
-def test_sequences_too_short_for_a_question_are_refused_with_the_length_that_is_not(
-    source: str, shortest: int
-):
-    with pytest.raises(DataError, match=f"--set model.seq_len={shortest}, or an easier"):
-        of(source, seq_len=shortest - 1)
-
-    assert of(source, seq_len=shortest).task.answers(shortest).max() == shortest
-
-
-def test_a_task_of_few_instances_is_refused_with_their_number():
+def test_too_short_sequences_and_too_few_instances_are_refused_with_what_would_do():
+    for source, shortest in (("pointers", 19), ("permutations", 18), ("recall", 18)):
+        with pytest.raises(DataError, match=f"--set model.seq_len={shortest}, or an easier"):
+            of(source, seq_len=shortest - 1)
+        assert of(source, seq_len=shortest).task.answers(shortest).max() == shortest
     with pytest.raises(DataError, match="only 27 different instances, evaluation takes 64"):
         of("pointers", nodes=3, hops=2)

@@ -14,7 +14,7 @@ from attnres_cli.data import sources, tokenizers
 from attnres_cli.data.documents import Document, parts
 from attnres_cli.data.tokenizers import streams
 from attnres_cli.data.tokens import Streams, of_bytes
-from attnres_cli.errors import DataError
+from attnres_cli.errors import DataError, installing
 
 WORDS = {"<unk>": 0, "the": 1, "cat": 2, "sat": 3, "caf\u00e9": 4, "\u00e9\u00e9": 5}
 
@@ -23,20 +23,12 @@ WORDS = {"<unk>": 0, "the": 1, "cat": 2, "sat": 3, "caf\u00e9": 4, "\u00e9\u00e9
 def words(tmp_path: Path) -> str:
     """A tokenizer file that knows five words, written as the `tokenizers` library writes one."""
     pytest.importorskip("tokenizers")
-    held = {
+    truncation = {"max_length": 2, "strategy": "LongestFirst", "stride": 0, "direction": "Right"}
+    held = dict.fromkeys(("padding", "normalizer", "post_processor", "decoder")) | {
         "version": "1.0",
-        "truncation": {
-            "max_length": 2,
-            "strategy": "LongestFirst",
-            "stride": 0,
-            "direction": "Right",
-        },
-        "padding": None,
+        "truncation": truncation,
         "added_tokens": [],
-        "normalizer": None,
         "pre_tokenizer": {"type": "Whitespace"},
-        "post_processor": None,
-        "decoder": None,
         "model": {"type": "WordLevel", "vocab": WORDS, "unk_token": "<unk>"},
     }
     path = tmp_path / "words.json"
@@ -63,7 +55,7 @@ def refusal(tokenizer: str, train: list[Document] | None = None) -> str:
     return message
 
 
-def test_without_a_tokenizer_and_with_bytes_tokens_are_bytes():
+def test_tokens_are_bytes_without_a_tokenizer_or_with_bytes():
     for tokenizer in (None, "bytes"):
         tokens = streams("text", documents("ab"), documents("c"), tokenizer)
 
@@ -71,7 +63,7 @@ def test_without_a_tokenizer_and_with_bytes_tokens_are_bytes():
         assert tokens.vocab_size == 256
 
 
-def test_tokens_are_text_again(words: str):
+def test_tokens_decode_to_their_text(words: str):
     for name, text in ((None, "caf\u00e9 \n"), ("bytes", "a b"), (words, "the cat sat")):
         found = tokenizers.of(name)
         (tokens,) = found.encode([text])
@@ -81,25 +73,20 @@ def test_tokens_are_text_again(words: str):
         tokenizers.of("words")
 
 
-def test_a_tokenizer_file_is_used_for_whole_documents_in_order(words: str):
+def test_a_tokenizer_file_is_used_for_whole_documents_in_order(tmp_path: Path, words: str):
     tokens = streams("text", documents("the cat sat", "the dog"), documents("caf\u00e9"), words)
 
     assert held(tokens) == ([1, 2, 3, 1, 0], [4])
     assert tokens.vocab_size == 6
     assert tokens.description.n_bytes == len("the cat satthe dog") + len("caf\u00e9".encode())
-
-
-def test_the_vocabulary_reaches_to_the_largest_token(tmp_path: Path, words: str):
-    text = Path(words).read_text().replace('"sat": 3', '"sat": 300')
-    (tmp_path / "gap.json").write_text(text)
-
-    tokens = streams("text", documents("sat"), documents("cat"), str(tmp_path / "gap.json"))
-
-    assert tokens.vocab_size == 301
+    gap = tmp_path / "gap.json"
+    gap.write_text(Path(words).read_text().replace('"sat": 3', '"sat": 300'))
+    tokens = streams("text", documents("sat"), documents("cat"), str(gap))
+    assert tokens.vocab_size == 301  # up to the largest token
 
 
 @pytest.mark.parametrize("cut", range(1, 12))
-def test_a_document_that_is_cut_within_a_character_loses_that_one_alone(words: str, cut: int):
+def test_a_document_cut_within_a_character_loses_only_that_one(words: str, cut: int):
     content = "\u00e9\u00e9 \u00e9\u00e9 caf\u00e9".encode()[:15]
     halves = [Document("a", content[:cut])], [Document("a", content[cut:])]
 
@@ -125,12 +112,12 @@ def test_the_fingerprint_is_that_of_the_tokens(tmp_path: Path, words: str):
     texts = documents("the cat sat"), documents("sat")
 
     first, copy, other, bytes_ = (
-        streams("text", *halves, tokenizer).fingerprint
-        for halves, tokenizer in (
-            (texts, words),
-            (texts, str(tmp_path / "copy.json")),
-            ((documents("the cat cat"), texts[1]), words),
-            (texts, None),
+        streams("text", train, texts[1], tokenizer).fingerprint
+        for train, tokenizer in (
+            (texts[0], words),
+            (texts[0], str(tmp_path / "copy.json")),
+            (documents("the cat cat"), words),
+            (texts[0], None),
         )
     )
 
@@ -164,47 +151,30 @@ def test_an_encoding_that_tiktoken_does_not_know_is_refused_with_the_nearest():
     assert "did you mean 'gpt2'" in refusal("tiktoken:gtp2")
 
 
-@pytest.mark.parametrize("package", ["tokenizers", "tiktoken"])
 def test_a_missing_package_is_named_with_the_command_that_installs_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, package: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setitem(sys.modules, package, None)
     (tmp_path / "a.json").write_text("{}")
-
-    name = str(tmp_path / "a.json") if package == "tokenizers" else "tiktoken:gpt2"
-
-    assert f"pip install 'attnres-cli[{package}]'" in refusal(name)
-
-
-def test_an_unknown_tokenizer_is_told_which_there_are():
-    message = refusal("gpt2")
-
-    assert "'gpt2'" in message
-    assert "FILE.json" in message
+    for package, name in (("tokenizers", f"{tmp_path}/a.json"), ("tiktoken", "tiktoken:gpt2")):
+        monkeypatch.setitem(sys.modules, package, None)
+        assert installing(package) in refusal(name)
 
 
-def test_a_tokenizer_file_that_is_not_there_is_refused(tmp_path: Path):
+def test_unknown_tokenizers_and_files_that_are_none_are_refused_by_name(tmp_path: Path):
+    assert all(word in refusal("gpt2") for word in ("'gpt2'", "FILE.json"))
     assert "No such file" in refusal(str(tmp_path / "none.json"))
-
-
-@pytest.mark.parametrize("content", [b"", b"{}", b"[1]", b"\xff\xfe", b'{"model": {"type": "no"}}'])
-def test_a_file_that_is_no_tokenizer_is_refused(tmp_path: Path, content: bytes):
     pytest.importorskip("tokenizers")
-    (tmp_path / "a.json").write_bytes(content)
-
-    message = refusal(str(tmp_path / "a.json"))
-
-    assert "a.json" in message
+    for content in (b"", b"{}", b"[1]", b"\xff\xfe", b'{"model": {"type": "no"}}'):
+        (tmp_path / "a.json").write_bytes(content)
+        assert "a.json" in refusal(str(tmp_path / "a.json"))
 
 
-def test_a_document_that_is_no_utf_8_is_refused_with_its_name_and_place(words: str):
+def test_a_document_that_is_not_utf_8_is_refused_with_its_name_and_place(words: str):
     wrong = [Document("latin.txt", "the caf\u00e9 sat here".encode("latin-1"))]
 
     message = refusal(words, wrong)
 
-    assert "latin.txt" in message
-    assert "byte 7" in message
-    assert "UTF-8" in message
+    assert all(part in message for part in ("latin.txt", "byte 7", "UTF-8")), message
 
 
 def test_a_recipe_with_a_tokenizer_loads_its_tokens(tmp_path: Path, words: str):

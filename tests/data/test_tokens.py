@@ -18,7 +18,7 @@ def stream(content: bytes) -> Stream:
 
 
 def counting(n_train: int = 256, n_val: int = 256) -> Tokens:
-    """Streams in which every token says where it stands."""
+    """Streams in which every token is its own position."""
     every = bytes(range(256))
     return Streams("text", stream(every[:n_train]), stream(every[:n_val]), fingerprint="f" * 16)
 
@@ -36,91 +36,45 @@ def eval_windows(tokens: Tokens, n_tokens: int, batch_size: int, seq_len: int) -
     return np.concatenate(list(tokens.eval_batches(n_tokens, batch_size, seq_len)))
 
 
-def test_batches_are_of_training_tokens_and_evaluation_is_of_validation_tokens():
-    tokens = Streams("text", stream(b"t" * 99), stream(b"v" * 99), fingerprint="f" * 16)
-
-    assert set(tokens.batch(0, 0, 4, 16).flatten()) == set(b"t")
-    assert set(eval_windows(tokens, 64, 2, 16).flatten()) == set(b"v")
-
-
 # Training batches
 
 
-def test_the_same_seed_and_step_give_the_same_batch_bit_for_bit():
+def test_a_batch_depends_only_on_the_data_the_seed_and_the_step():
     first, second = (split("text", [Document("a", noise())], 0.1) for _ in range(2))
+    for step in range(2):
+        second.batch(0, step, 4, 16)  # drawn before, and without effect
 
     np.testing.assert_array_equal(first.batch(3, 7, 4, 16), second.batch(3, 7, 4, 16))
+    large = 2**63
+    drawn = [(0, 0), (1, 0), (0, 1), (1, 2), (2, 1), (large, 0), (large + 1, 0)]
+    batches = {first.batch(*seed_and_step, 8, 16).tobytes() for seed_and_step in drawn}
+    assert len(batches) == len(drawn)
 
 
-def test_a_batch_does_not_depend_on_the_batches_drawn_before():
-    tokens = counting()
-    fresh = counting().batch(0, 2, 4, 16)
+def test_a_batch_holds_windows_of_training_tokens_that_start_anywhere():
+    tokens = counting(n_train=20, n_val=0)
+    batches = [tokens.batch(0, step, 4, 16) for step in range(40)]
 
-    for step in range(2):
-        tokens.batch(0, step, 4, 16)
-
-    np.testing.assert_array_equal(tokens.batch(0, 2, 4, 16), fresh)
-
-
-@pytest.mark.parametrize(("seed", "step"), [(1, 0), (0, 1), (1, 1)])
-def test_other_seeds_and_other_steps_give_other_batches(seed: int, step: int):
-    tokens = counting()
-
-    assert (tokens.batch(seed, step, 8, 16) != tokens.batch(0, 0, 8, 16)).any()
-
-
-def test_seeds_and_steps_are_not_interchangeable():
-    tokens = counting()
-
-    assert (tokens.batch(1, 2, 8, 16) != tokens.batch(2, 1, 8, 16)).any()
-
-
-def test_the_largest_seeds_still_differ():
-    tokens = counting()
-
-    assert (tokens.batch(2**63, 0, 8, 16) != tokens.batch(2**63 + 1, 0, 8, 16)).any()
-
-
-def test_a_batch_holds_windows_of_consecutive_tokens_and_one_more_to_predict():
-    batch = counting().batch(0, 0, 5, 16)
-
-    assert batch.shape == (5, 17)
-    assert batch.dtype == np.int64
-    assert (np.diff(batch, axis=1) == 1).all()
-
-
-def test_windows_start_anywhere_from_the_first_token_to_the_last_that_fits():
-    tokens = counting(n_train=20)
-
-    starts = {start for step in range(40) for start in tokens.batch(0, step, 4, 16)[:, 0].tolist()}
-
-    assert starts == {0, 1, 2, 3}
-
-
-def test_one_window_is_enough_to_train_on():
-    tokens = counting(n_train=17)
-
-    assert tokens.batch(0, 0, 2, 16).tolist() == [list(range(17))] * 2
+    for batch in batches:
+        assert (batch.shape, batch.dtype) == ((4, 17), np.int64)  # one more to predict
+        assert (np.diff(batch, axis=1) == 1).all()
+    assert {start for batch in batches for start in batch[:, 0].tolist()} == {0, 1, 2, 3}
+    assert counting(n_train=17).batch(0, 0, 2, 16).tolist() == [list(range(17))] * 2
 
 
 # Evaluation batches
 
 
-def test_evaluation_windows_are_the_same_every_time_and_whatever_was_trained_before():
-    tokens = counting()
-    before = eval_windows(tokens, 128, 3, 16)
-
+def test_evaluation_windows_spread_over_the_validation_tokens_and_never_change():
+    tokens = counting(n_train=20)
+    windows = eval_windows(tokens, 64, 4, 16)
     tokens.batch(5, 5, 4, 16)
 
-    np.testing.assert_array_equal(eval_windows(tokens, 128, 3, 16), before)
-
-
-def test_the_batch_size_does_not_change_what_is_evaluated():
-    tokens = counting()
-
-    by_three, by_eight = (eval_windows(tokens, 128, size, 16) for size in (3, 8))
-
-    np.testing.assert_array_equal(by_three, by_eight)
+    np.testing.assert_array_equal(eval_windows(tokens, 64, 4, 16), windows)
+    np.testing.assert_array_equal(eval_windows(tokens, 64, 3, 16), windows)  # in any batch size
+    assert (windows[0, 0], windows[-1, -1]) == (0, 255)
+    gaps = np.diff(windows[:, 0])
+    assert gaps.max() - gaps.min() <= 1
 
 
 @pytest.mark.parametrize(
@@ -136,52 +90,44 @@ def test_no_token_is_predicted_twice(n_val: int, n_tokens: int, seq_len: int):
     assert (np.diff(windows, axis=1) == 1).all()
 
 
-def test_evaluation_windows_spread_from_the_first_to_the_last_token():
-    windows = eval_windows(counting(), 64, 4, 16)
-
-    assert windows[0, 0] == 0
-    assert windows[-1, -1] == 255
-    gaps = np.diff(windows[:, 0])
-    assert gaps.max() - gaps.min() <= 1
-
-
 # Split
 
 
 def test_the_two_streams_of_a_folder_share_no_file_and_lose_none():
-    tokens = split("text", marked([100] * 60), val_fraction=0.2)
+    documents = marked([100] * 60)
+    by_hash = sorted(documents, key=lambda d: hashlib.sha256(d.name.encode()).digest())
+
+    tokens = split("text", documents, val_fraction=0.2)
 
     train, val = set(tokens.train.tolist()), set(tokens.val.tolist())
-    assert not train & val
-    assert train | val == set(range(60))
+    assert val == {d.content[0] for d in by_hash[:12]}  # by the hashes of their names
+    assert train == set(range(60)) - val
     assert len(tokens.train) + len(tokens.val) == 6000
-    assert len(tokens.val) == pytest.approx(1200, abs=100)
+    assert split("text", documents[::-1], 0.2).fingerprint == tokens.fingerprint  # in any order
 
 
-def test_the_end_of_a_single_file_is_kept_for_validation():
+def test_the_end_validates_of_a_single_file_or_one_that_holds_nearly_all():
     content = noise(1000)
+    single = split("text", [Document("a", content)], val_fraction=0.1)
+    nearly = split("text", marked([10, 99_000, 10]), val_fraction=0.05)
 
-    tokens = split("text", [Document("a", content)], val_fraction=0.1)
-
-    assert tokens.train.tobytes() == content[:900]
-    assert tokens.val.tobytes() == content[900:]
+    assert (single.train.tobytes(), single.val.tobytes()) == (content[:900], content[900:])
+    assert set(nearly.val.tolist()) == {1}
+    assert nearly.train[:20].tolist() == [0] * 10 + [2] * 10  # it trains last
 
 
 def test_no_file_makes_up_more_than_a_tenth_of_validation_where_small_ones_do():
     sizes = [3000] * 5 + [100] * 60
+
     tokens = split("text", marked(sizes), val_fraction=0.2)
 
-    largest = np.bincount(tokens.val).max()
-
-    assert largest <= len(tokens.val) / 10
+    assert np.bincount(tokens.val).max() <= len(tokens.val) / 10
     assert len(tokens.val) == pytest.approx(0.2 * sum(sizes), abs=100)
 
 
 @pytest.mark.parametrize("sizes", [[10_000] * 20 + [50], [30_000, 100_000], [500] * 3])
-def test_where_one_file_would_be_most_of_validation_the_end_of_each_validates(sizes: list[int]):
-    documents = marked(sizes)
-
-    tokens = split("text", documents, val_fraction=0.05)
+def test_the_end_of_each_file_validates_where_one_would_be_most_of_validation(sizes: list[int]):
+    tokens = split("text", marked(sizes), val_fraction=0.05)
 
     assert len(tokens.val) == pytest.approx(0.05 * sum(sizes), rel=0.01)
     counts = np.bincount(tokens.val, minlength=len(sizes)).tolist()
@@ -189,145 +135,84 @@ def test_where_one_file_would_be_most_of_validation_the_end_of_each_validates(si
     assert set(tokens.train.tolist()) == set(range(len(sizes)))
 
 
-def test_the_end_of_a_file_that_holds_nearly_all_validates():
-    documents = marked([10, 99_000, 10])
-
-    tokens = split("text", documents, val_fraction=0.05)
-
-    assert set(tokens.val.tolist()) == {1}
-    assert tokens.train[:20].tolist() == [0] * 10 + [2] * 10  # it trains last
+def test_neither_stream_of_several_files_is_empty():
+    for val_fraction in (1e-9, 0.5, 0.999):
+        tokens = split("text", marked([10, 10, 10]), val_fraction)
+        assert min(len(tokens.train), len(tokens.val)) > 0
 
 
-@pytest.mark.parametrize("val_fraction", [1e-9, 0.5, 0.999])
-def test_of_several_files_neither_stream_is_empty(val_fraction: float):
-    tokens = split("text", marked([10, 10, 10]), val_fraction)
-
-    assert len(tokens.train)
-    assert len(tokens.val)
-
-
-@pytest.mark.parametrize(
-    ("sizes", "said"),
-    [
-        ([100] * 60, "whole files validate, by the hashes of their names, up to 5 % of the bytes: "
-         "3 of 60"),
+def test_the_rule_of_the_split_is_said():
+    hashed = "whole files validate, by the hashes of their names, up to 5 % of the bytes: 3 of 60"
+    end = "the end of 001.txt, 5 % of all bytes, validates: it is nearly all of 2 files"
+    each = "the last 5 % of each of 3 files validates: of whole files one would be most of it"
+    for sizes, said in (
+        ([100] * 60, hashed),
         ([1000], "the last 5 % of the one file validates"),
-        ([10, 9000], "the end of 001.txt, 5 % of all bytes, validates: it is nearly all of 2 "
-         "files"),
-        ([900, 1000, 900], "the last 5 % of each of 3 files validates: of whole files one would "
-         "be most of it"),
-    ],
-)  # fmt: skip
-def test_the_rule_of_the_split_is_said(sizes: list[int], said: str):
-    assert rule(*parts(marked(sizes), 0.05), 0.05, "file") == said
-
-
-def test_which_files_validate_does_not_depend_on_the_order_they_are_found_in():
-    documents = marked([100] * 30)
-
-    forward, backward = split("text", documents, 0.2), split("text", documents[::-1], 0.2)
-
-    assert forward.fingerprint == backward.fingerprint
-
-
-def test_which_files_validate_follows_from_the_hashes_of_their_names():
-    documents = marked([100] * 60)
-    by_hash = sorted(documents, key=lambda d: hashlib.sha256(d.name.encode()).digest())
-
-    tokens = split("text", documents, val_fraction=0.2)
-
-    assert set(tokens.val.tolist()) == {d.content[0] for d in by_hash[:12]}
+        ([10, 9000], end),
+        ([900, 1000, 900], each),
+    ):
+        assert rule(*parts(marked(sizes), 0.05), 0.05, "file") == said
 
 
 # Fingerprint
 
 
-def test_the_fingerprint_of_equal_data_is_equal_and_known():
-    tokens = split("text", [Document("a", b"0123456789")], val_fraction=0.2)
-
-    assert (
-        tokens.fingerprint == hashlib.sha256(bytes([0] * 7 + [8]) + b"0123456789").hexdigest()[:16]
-    )
-
-
-@pytest.mark.parametrize("position", [0, 899, 900, 999])
-def test_the_fingerprint_sees_a_single_changed_byte_of_either_stream(position: int):
+def test_the_fingerprint_is_known_and_sees_every_byte_and_where_the_streams_are_cut():
     content = bytes(1000)
-    changed = content[:position] + b"\1" + content[position + 1 :]
+    changes = [content[:at] + b"\1" + content[at + 1 :] for at in (0, 899, 900, 999)]
+    tenths = [split("text", [Document("a", each)], 0.1) for each in (content, *changes)]
+    fifth = split("text", [Document("a", b"0123456789")], 0.2)
 
-    before, after = (split("text", [Document("a", c)], 0.1) for c in (content, changed))
-
-    assert before.fingerprint != after.fingerprint
-
-
-def test_the_fingerprint_sees_where_the_streams_are_cut():
-    documents = [Document("a", noise(1000))]
-
-    assert split("text", documents, 0.1).fingerprint != split("text", documents, 0.2).fingerprint
+    wanted = hashlib.sha256(bytes([0] * 7 + [8]) + b"0123456789").hexdigest()[:16]
+    assert fifth.fingerprint == wanted
+    assert split("text", [Document("a", b"0123456789")], 0.1).fingerprint != wanted
+    assert len({tokens.fingerprint for tokens in tenths}) == 5
 
 
-# Too short
-
-
-def test_streams_that_are_just_long_enough_pass():
-    counting(n_train=17, n_val=33).check(seq_len=16, eval_tokens=32)
-
-
-def test_too_little_training_data_is_refused_with_both_sizes_and_a_remedy_that_helps():
-    tokens = counting(n_train=100)
-
-    with pytest.raises(DataError) as caught:
-        tokens.check(seq_len=100, eval_tokens=32)
-
-    message = str(caught.value)
-    assert "100 tokens" in message
-    assert "101" in message
-    remedy = message.partition("--set model.seq_len=")[2]
-    tokens.check(seq_len=int(remedy), eval_tokens=32)
-
-
-def test_too_little_validation_data_is_refused_with_both_sizes_and_a_remedy():
-    with pytest.raises(DataError) as caught:
-        counting(n_val=32).check(seq_len=16, eval_tokens=32)
-
-    message = str(caught.value)
-    assert "validation" in message
-    assert "32" in message
-    assert "train.eval_tokens" in message
-    assert "more data" in message
-
-
-# What is told
-
-
-def test_facts_say_what_the_streams_hold():
-    tokens = split("text", [Document("a", b"ab" * 500)], val_fraction=0.1)
-
-    facts = tokens.description
-
-    assert (facts.train_tokens, facts.val_tokens, facts.n_bytes) == (900, 100, 1000)
-    assert (facts.source, facts.fingerprint) == ("text", tokens.fingerprint)
-    assert facts.vocab_size == 256
-    assert facts.floor is None
-
-
-def test_facts_say_how_far_the_validation_text_alone_can_be_packed():
-    held = [Document("a", noise(90_000)), *(Document(f"b{i}", bytes(500)) for i in range(20))]
-
-    facts = split("text", held, val_fraction=0.05).description
-
-    assert facts.val_tokens < 90_000
-    assert facts.zlib_bits is not None
-    assert facts.xz_bits is not None
-    assert 0 < facts.zlib_bits < 0.5
-    assert 0 < facts.xz_bits < 0.5
-
-
-def test_batches_and_the_split_are_those_that_studies_were_made_with():
-    """Another seed, step or rule of what validates gives other tokens to runs of the same name."""
+def test_batches_and_the_split_stay_those_that_old_studies_were_made_with():
+    """Otherwise runs of the same name would see other tokens."""
     texts = [Document(f"{i}.txt", bytes(range(i, i + 60)) * (1 + i % 7)) for i in range(60)]
 
     found = split("text", texts, val_fraction=0.2)
 
     assert found.fingerprint == "c6a02bcdb53b203e"
     assert found.batch(3, 5, 2, 4).tolist() == [[86, 87, 88, 89, 90], [52, 53, 54, 55, 56]]
+
+
+# Too short
+
+
+def test_too_little_training_data_is_refused_with_both_sizes_and_a_remedy_that_helps():
+    tokens = counting(n_train=100)
+
+    with pytest.raises(DataError, match=r"100 tokens.*101") as caught:
+        tokens.check(seq_len=100, eval_tokens=32)
+
+    remedy = str(caught.value).partition("--set model.seq_len=")[2]
+    tokens.check(seq_len=int(remedy), eval_tokens=32)
+
+
+def test_too_little_validation_data_is_refused_with_both_sizes_and_a_remedy():
+    counting(n_train=17, n_val=33).check(seq_len=16, eval_tokens=32)  # just enough
+    with pytest.raises(DataError) as caught:
+        counting(n_val=32).check(seq_len=16, eval_tokens=32)
+
+    for words in ("validation", "32", "train.eval_tokens", "more data"):
+        assert words in str(caught.value)
+
+
+# Description
+
+
+def test_the_description_says_what_the_streams_hold():
+    tokens = split("text", [Document("a", b"ab" * 500)], val_fraction=0.1)
+    held = [Document("a", noise(90_000)), *(Document(f"b{i}", bytes(500)) for i in range(20))]
+
+    facts, packed = tokens.description, split("text", held, val_fraction=0.05).description
+
+    assert (facts.train_tokens, facts.val_tokens, facts.n_bytes) == (900, 100, 1000)
+    assert (facts.source, facts.fingerprint) == ("text", tokens.fingerprint)
+    assert (facts.vocab_size, facts.floor) == (256, None)
+    assert packed.val_tokens < 90_000  # without the file of noise, so it can be compressed
+    assert 0 < packed.zlib_bits < 0.5
+    assert 0 < packed.xz_bits < 0.5

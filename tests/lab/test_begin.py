@@ -1,4 +1,4 @@
-"""A recipe that is begun on somebody's data loads them as it is written."""
+"""`attnres init` writes a recipe that loads somebody's data as it stands."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ TOKENS = np.random.default_rng(0).zipf(1.5, 200_000) % 50_257
 
 
 def begun(path: Path) -> Recipe:
-    """The recipe that is written for a path, loaded as a file is."""
+    """The recipe written for a path, loaded from its file."""
     file = path.parent / "begun.yaml"
     file.write_text(recipe_text(str(path), file.name), encoding="utf-8")
     recipe = load(str(file))
-    tokens = sources.load(recipe)  # it suffices as it is
+    tokens = sources.load(recipe)
     assert recipe.train.tokens <= 4 * tokens.description.train_tokens
     return recipe
 
@@ -36,29 +36,25 @@ def shard(tokens: np.ndarray) -> bytes:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Of a name that YAML and shells would read otherwise."""
+    """Its name means something else to YAML and shells."""
     (found := tmp_path / "mine: 'ü'").mkdir()
     return found
 
 
-def test_a_folder_of_text_is_read_as_text_whatever_else_lies_in_it(folder: Path):
+def test_a_folder_of_text_is_read_as_text_despite_other_files(folder: Path):
     (folder / "a.txt").write_text(TEXT)
     (folder / "b.txt").write_text(TEXT)
     (folder / "logo.png").write_bytes(b"\x89PNG\0")
-
     data = begun(folder).data
-
     assert (data.source, data.path, data.val_path) == ("text", str(folder), None)
 
 
 @pytest.mark.parametrize("names", [("wiki.train.tokens", "wiki.valid.tokens"), ("train", "val")])
-def test_text_that_is_called_train_and_val_is_divided_so(folder: Path, names: tuple[str, str]):
+def test_text_named_train_and_val_is_split_that_way(folder: Path, names: tuple[str, str]):
     for name in (*names, "test"):
         (folder / name).mkdir()
         (folder / name / "a.txt").write_text(TEXT)
-
     data = begun(folder).data
-
     assert (data.path, data.val_path) == tuple(str(folder / name) for name in names)
 
 
@@ -70,39 +66,33 @@ def test_text_that_is_called_train_and_val_is_divided_so(folder: Path, names: tu
         ("x_train_000000.bin", shard(TOKENS), ("llmc", None)),
     ],
 )
-def test_token_files_go_before_the_text_beside_them(
+def test_token_files_take_precedence_over_text(
     folder: Path, name: str, content: bytes, found: tuple[str, str | None]
 ):
     (folder / name).write_bytes(content)
     (folder / "input.txt").write_text(TEXT)
-
     data = begun(folder).data
-
     assert (data.source, data.dtype) == found
 
 
-def test_an_array_is_read_and_one_that_is_no_tokens_is_passed_over(folder: Path):
+def test_an_array_is_read_unless_it_holds_no_tokens(folder: Path):
     np.save(folder / "tokens.npy", TOKENS)
     assert begun(folder).data.source == "npy"
-
     np.save(folder / "tokens.npy", np.zeros((100, 100)))
     (folder / "a.txt").write_text(TEXT)
     assert begun(folder).data.source == "text"
 
 
-def test_a_tokenizer_beside_token_files_tells_their_vocabulary(folder: Path):
+def test_a_tokenizer_beside_token_files_gives_their_vocabulary(folder: Path):
     np.save(folder / "tokens.npy", TOKENS % 256)
     held = {"model": {"vocab": {"a": 0, "b": 299}}, "added_tokens": [{"id": 300}]}
     (folder / "tokenizer.json").write_text(json.dumps(held))
-
     assert begun(folder).data.vocab_size == 301
 
 
-def test_budgets_fit_data_that_are_few(folder: Path):
+def test_the_budget_of_tokens_fits_small_data(folder: Path):
     (folder / "a.txt").write_text(TEXT[:4000])
-
     recipe = begun(folder)
-
     assert recipe.train.tokens == 4 * 3800
     assert recipe.train.eval_tokens == 192
 
@@ -110,33 +100,27 @@ def test_budgets_fit_data_that_are_few(folder: Path):
 @pytest.mark.parametrize(
     ("content", "words"), [(b"\0\1", "holds no text"), (b"hi", "2 tokens"), (None, "holds no text")]
 )
-def test_where_nothing_can_be_trained_on_the_reason_is_said(
-    folder: Path, content: bytes | None, words: str
-):
+def test_data_without_enough_tokens_are_refused(folder: Path, content: bytes | None, words: str):
     if content is not None:
         (folder / "a").write_bytes(content)
-
     with pytest.raises(DataError, match=words):
         recipe_text(str(folder), "x.yaml")
 
 
-def test_the_command_writes_a_recipe_once_and_says_what_to_type(
-    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-):
+def test_the_command_writes_a_recipe_once_and_says_what_to_type(folder: Path, monkeypatch, capsys):
     (folder / "a.txt").write_text(TEXT)
     monkeypatch.chdir(folder.parent)
 
     code, out, _ = attnres(capsys, "init", folder.name, "--output", "my.yaml")
-    *_, command = out.strip().splitlines()
-    again = attnres(capsys, "init", folder.name, "--output", "my.yaml")
-    dry = [*command.split()[1:], "--dry-run", "--seeds", "2", "--set", "model.n_layers=1"]
+    again, _, said = attnres(capsys, "init", folder.name, "--output", "my.yaml")
 
-    assert code == 0
-    assert command == "  attnres ablate --recipe my.yaml"
-    assert again[0] == 2
-    assert "my.yaml is there already" in again[2]
-    assert attnres(capsys, *dry)[0] == 0
-    assert [path.name for path in sorted(folder.parent.iterdir())] == [folder.name, "my.yaml"]
+    *_, command = out.strip().splitlines()
+    assert (code, command) == (0, "  attnres ablate --recipe my.yaml")
+    assert again == 2
+    assert "my.yaml is there already" in said
+    small = ("--dry-run", "--seeds", "2", "--set", "model.n_layers=1")
+    assert attnres(capsys, *command.split()[1:], *small)[0] == 0
+    assert {path.name for path in folder.parent.iterdir()} == {folder.name, "my.yaml"}
 
 
 @pytest.mark.parametrize(
@@ -148,19 +132,12 @@ def test_the_command_writes_a_recipe_once_and_says_what_to_type(
         (["."], "would lie among its own data"),
     ],
 )
-def test_what_cannot_be_meant_is_one_line_and_writes_nothing(
-    typed: list[str],
-    words: str,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+def test_a_mistake_is_one_line_and_writes_nothing(
+    typed: list[str], words: str, tmp_path: Path, monkeypatch, capsys
 ):
     monkeypatch.chdir(tmp_path)
     Path("a.txt").write_text(TEXT)
-
     code, out, err = attnres(capsys, "init", *typed)
-
-    assert (code, out) == (2, "")
+    assert (code, out, err.count("\n")) == (2, "", 1)
     assert words in err
-    assert err.count("\n") == 1
     assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]

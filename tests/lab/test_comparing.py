@@ -1,4 +1,4 @@
-"""A comparison: the same verdict whichever command gives it."""
+"""A comparison: every command gives the same verdict, with the same threads."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import studies
 from commands import attnres, process
 from optuna.storages import RDBStorage
 
-from attnres_cli.config.recipe import load
+from attnres_cli.config.recipe import Recipe, load
 from attnres_cli.data import sources
 from attnres_cli.lab.workers.provenance import code_of
 from attnres_cli.records import machine
@@ -25,162 +25,134 @@ from attnres_cli.stats.looks import first_rate, interval
 from attnres_cli.store.store import Store
 
 BASE = (1.50, 1.70, 1.60, 1.55, 1.65)
-NEAR = (1.475, 1.665, 1.59, 1.535, 1.61)  # better alone, not separable among five arms
+NEAR = (1.475, 1.665, 1.59, 1.535, 1.61)  # better by itself, not separable among five arms
+DATA = ["data.source=text", "data.path=text.txt"]
+SMALL = ("--recipe", "smoke", "--set", DATA[0], "--set", DATA[1])
+SHORT = ("ablate", "standard", *SMALL, "--set", "train.tokens=2k", "--seeds", "1", "--in-process")
+
+
+@pytest.fixture(autouse=True)
+def recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Recipe:
+    """Recipe smoke on a small text, in a folder of our own."""
+    monkeypatch.chdir(tmp_path)
+    lines = np.random.default_rng(0).integers(0, 2**62, 6000)
+    (tmp_path / "text.txt").write_text("\n".join(map(str, lines)))
+    made = load("smoke", DATA)
+    monkeypatch.setattr(studies, "FACTS", sources.load(made).description)
+    return made
 
 
 def verdicts(text: str) -> dict[str, tuple[str, float | None]]:
-    """By variant the word and the rate of its look."""
+    """For each variant its word, and the error rate of its look."""
     arms = json.loads(text)["arms"]
     return {a["variant"]: (a["verdict"], (a["look"] or {}).get("alpha")) for a in arms}
 
 
-def test_ablate_and_report_judge_all_arms_of_the_study(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-):
-    monkeypatch.chdir(tmp_path)
-    recipe = load("smoke")
-    monkeypatch.setattr(studies, "FACTS", sources.load(recipe).description)
-    others = ("denseformer", "rezero", "laurel", "unet")
-    noise = {name: [x + (-1) ** (i + k) * 0.01 * k for i, x in enumerate(BASE)]
-             for k, name in enumerate(others, 1)}  # fmt: skip
-    losses = {"standard": BASE, "attnres": NEAR, **noise}
-    studies.fill(tmp_path / "attnres.db", recipe, losses, code_of)
-    asked = ("ablate", "standard", "attnres", "--recipe", "smoke", "--seeds", "5")
+def test_ablate_and_report_judge_all_arms_of_the_study(recipe: Recipe, capsys):
+    losses = {"standard": BASE, "attnres": NEAR}
+    for k, name in enumerate(("denseformer", "rezero", "laurel", "unet"), 1):
+        losses[name] = tuple(x + (-1) ** (i + k) * 0.01 * k for i, x in enumerate(BASE))
+    studies.fill(Path("attnres.db"), recipe, losses, code_of)
+    asked = ("ablate", "standard", "attnres", *SMALL, "--seeds", "5")
 
-    code, typed, _ = attnres(capsys, *asked, "--format", "json")
-    _, told, _ = attnres(capsys, "report", "--format", "json")
+    code, ablated, _ = attnres(capsys, *asked, "--format", "json")
+    _, reported, _ = attnres(capsys, "report", "--format", "json")
 
     assert code == 0
-    assert verdicts(typed) == verdicts(told)
-    assert len(verdicts(told)) == 6
-    assert verdicts(told)["attnres"] == ("not separable", pytest.approx(first_rate(5)))
+    assert verdicts(ablated) == verdicts(reported)
+    assert len(verdicts(reported)) == 6
+    assert verdicts(reported)["attnres"] == ("not separable", pytest.approx(first_rate(5)))
     low, high = interval(np.array(NEAR), np.array(BASE), first_rate(1))
     assert low < high < 0  # in a family of its own it would be better
 
 
 @pytest.mark.slow
-def test_losses_do_not_depend_on_the_number_of_workers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.chdir(tmp_path)
-    asked = ("ablate", "standard", "attnres", "--recipe", "smoke", "--set", "train.tokens=60k")
+def test_losses_do_not_depend_on_the_number_of_workers():
+    asked = ("ablate", "standard", "attnres", *SMALL, "--set", "train.tokens=60k", "--seeds", "2")
 
-    runs = {}
-    for workers in (1, 2, 3):
-        told = ("--workers", str(workers), "--study", f"{workers}.db")
-        assert process(*asked, "--seeds", "2", *told)[0] == 0
-        held = Store.open(f"{workers}.db", create=False).runs()
-        runs[workers] = {(run.variant, run.seed): run.result for run in held}
+    curves, threads = [], set()
+    for workers in ("1", "3"):
+        assert process(*asked, "--workers", workers, "--study", f"{workers}.db")[0] == 0
+        runs = Store.open(f"{workers}.db", create=False).runs()
+        results = {(run.variant, run.seed): run.result for run in runs if run.result is not None}
+        curves.append({key: result.curve for key, result in results.items()})
+        threads |= {result.settings.threads for result in results.values()}
 
-    curves = [{key: run.curve for key, run in found.items()} for found in runs.values()]
     assert len(curves[0]) == 4
-    assert curves[0] == curves[1] == curves[2]
-    assert {run.settings.threads for found in runs.values() for run in found.values()} == {1}
+    assert curves[0] == curves[1]
+    assert threads == {1}
 
 
-@pytest.mark.parametrize("n_cores", [4, 1])
-def test_later_commands_keep_the_threads_that_a_comparison_has(
-    n_cores: int,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+@pytest.mark.parametrize(
+    ("n_cores", "threads", "workers"),
+    [
+        (4, "2 threads", "2 workers"),
+        pytest.param(1, "1 thread,", "1 worker,", marks=pytest.mark.slow),
+    ],
+)
+def test_later_commands_keep_the_threads_of_a_comparison_as_far_as_there_are_cores(
+    n_cores: int, threads: str, workers: str, recipe: Recipe, monkeypatch, capsys
 ):
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(machine, "cores", lambda: Cores(tuple(range(n_cores)), n_cores))
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    recipe = load("smoke")
-    monkeypatch.setattr(studies, "FACTS", sources.load(recipe).description)
     two = replace(studies.SETTINGS, threads=2)
-    path, losses = tmp_path / "attnres.db", {"standard": BASE}
-    studies.fill(path, recipe, losses, code_of, settings=two)
+    studies.fill(Path("attnres.db"), recipe, {"standard": BASE}, code_of, settings=two)
 
-    asked = ("ablate", "standard", "rezero", "--recipe", "smoke", "--dry-run")
-    _, kept, _ = attnres(capsys, *asked)
-    _, typed, _ = attnres(capsys, *asked, "--workers", "3")
-    _, fresh, _ = attnres(capsys, *asked, "--study", "fresh.db")
+    def dry(*words: str) -> str:
+        return attnres(capsys, "ablate", "standard", "rezero", *SMALL, "--dry-run", *words)[1]
 
-    threads = "2 threads" if n_cores == 4 else "1 thread,"  # a machine that has no more
+    kept, typed = dry(), dry("--workers", "3")
+
     assert f"fp32 eager, {threads}" in kept
+    assert workers in kept
     assert f"fp32 eager, {threads}" in typed
     assert "3 workers" in typed
-    assert ("2 workers" if n_cores == 4 else "1 worker,") in kept
-    assert "fp32 eager, 1 thread," in fresh
+    assert "fp32 eager, 1 thread," in dry("--study", "fresh.db")
 
 
 @pytest.mark.parametrize("typed", [("--margin", "1.05x"), ("--set", "margin=1.05x")])
-def test_a_margin_that_cannot_be_judged_by_is_refused_before_anything_is_trained(
-    typed: tuple[str, str],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-):
-    monkeypatch.chdir(tmp_path)
-    small = ("--recipe", "smoke", "--set", "train.tokens=4k")  # of which no slope is known
-
+def test_a_margin_without_a_known_slope_is_refused_before_training(typed: tuple[str, str], capsys):
+    small = ("--recipe", "smoke", "--set", "train.tokens=4k")
     code, out, err = attnres(capsys, "ablate", "standard", "attnres", *small, *typed)
-
     assert (code, out, len(err.splitlines())) == (2, "", 1)
     assert "give the margin in nats per token" in err
-    assert not (tmp_path / "attnres.db").exists()
+    assert not Path("attnres.db").exists()
 
 
-def test_what_a_dead_machine_left_of_runs_that_another_ended_goes_with_the_next_command_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-):
-    monkeypatch.chdir(tmp_path)
-    recipe = load("smoke")
-    monkeypatch.setattr(studies, "FACTS", sources.load(recipe).description)
-    store = studies.fill(
-        tmp_path / "attnres.db", recipe, {"standard": [1.5], "attnres": [1.4]}, code_of
-    )
+def test_leftover_checkpoints_of_ended_runs_go_with_the_next_command(recipe: Recipe, capsys):
+    """A dead machine left them, and another machine ended the runs."""
+    losses = {"standard": [1.5], "attnres": [1.4]}
+    store = studies.fill(Path("attnres.db"), recipe, losses, code_of)
     run, other = store.runs()
-    for name in ("000000400.json", "000000400.safetensors", store.weights_of(run).name):
-        (store.folder_of(run)).mkdir(parents=True, exist_ok=True)
-        (store.folder_of(run) / name).write_bytes(b"left")
-    store.folder_of(other).mkdir()
-    (store.folder_of(other) / "000000400.json").write_bytes(b"left")
+    weights = store.weights_of(run)
     theirs = store.folder / "17-01234567" / "000000400.json"  # of another study with this folder
-    theirs.parent.mkdir()
-    theirs.write_bytes(b"theirs")
+    left = [store.folder_of(each) / "000000400.json" for each in (run, other)]
+    for path in (*left, left[0].with_suffix(".safetensors"), weights, theirs):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"left")
 
-    code, _, _ = attnres(capsys, "ablate", "--recipe", "smoke", "--seeds", "1")
-
-    assert code == 0
-    assert {path for path in store.folder.rglob("*") if path.is_file()} == {
-        store.weights_of(run), theirs,
-    }  # fmt: skip
-
-
-HERE = ("ablate", "standard", "--recipe", "smoke", "--seeds", "1", "--in-process")
-
-
-def test_a_pending_run_of_a_study_that_was_copied_alone_begins_again_and_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-):
-    monkeypatch.chdir(tmp_path)
-    short = (*HERE, "--set", "train.tokens=8k")
-    attnres(capsys, *short)
-    with closing(sqlite3.connect("attnres.db")) as held, held:
-        held.execute("UPDATE attnres_runs SET status = 'pending', step = 7, val_loss = NULL")
-        held.execute("DELETE FROM attnres_curve")
-        held.execute("DELETE FROM attnres_gates")
-        held.execute("DELETE FROM attnres_probes")
-    shutil.rmtree("attnres.runs")
-
-    code, _, said = attnres(capsys, *short)
+    code, _, _ = attnres(capsys, "ablate", *SMALL, "--seeds", "1")
 
     assert code == 0
-    assert "attnres: warning: from the beginning again: standard seed 0 (step 7); the fol" in said
+    assert {path for path in store.folder.rglob("*") if path.is_file()} == {weights, theirs}
 
 
-def test_a_study_without_a_search_is_an_empty_list_to_optuna(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_a_pending_run_whose_checkpoints_were_not_copied_begins_again_and_says_so(
+    tmp_path: Path, capsys
 ):
-    monkeypatch.chdir(tmp_path)
-    assert attnres(capsys, *HERE, "--set", "train.tokens=8k")[0] == 0
-
-    url = f"sqlite:///{tmp_path / 'attnres.db'}"
-    storage = RDBStorage(url, skip_table_creation=True)  # as its dashboard reads
-    assert optuna.get_all_study_names(storage) == []
+    assert attnres(capsys, *SHORT)[0] == 0
+    storage = RDBStorage(f"sqlite:///{tmp_path / 'attnres.db'}", skip_table_creation=True)
+    assert optuna.get_all_study_names(storage) == []  # a study without a search, to its dashboard
     storage.engine.dispose()
     assert attnres(capsys, "report")[0] == 0
+
+    with closing(sqlite3.connect("attnres.db")) as held, held:
+        held.execute("UPDATE attnres_runs SET status = 'pending', step = 3, val_loss = NULL")
+        for table in ("curve", "gates", "probes"):
+            held.execute(f"DELETE FROM attnres_{table}")
+    shutil.rmtree("attnres.runs")
+
+    code, _, said = attnres(capsys, *SHORT)
+
+    assert code == 0
+    assert "attnres: warning: from the beginning again: standard seed 0 (step 3); the fol" in said

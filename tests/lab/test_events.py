@@ -1,42 +1,50 @@
-"""Event files, read back as TensorBoard reads them."""
+"""Runs exported to TensorBoard, Weights & Biases and MLflow, read back as their clients read."""
 
 from __future__ import annotations
 
+import json
+import math
+import struct
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
 from studies import FACTS, RESULT, VERSIONS, fill
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-from tensorboard.plugins.hparams import metadata
-from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 from typer.testing import CliRunner, Result
 
 from attnres_cli.cli import export as cli_export
-from attnres_cli.config.recipe import Recipe, load
-from attnres_cli.errors import UsageError
+from attnres_cli.config.recipe import load
+from attnres_cli.errors import UsageError, installing
 from attnres_cli.lab.events import names
 from attnres_cli.records.run import Point, Probe, RunSpec, Status
 from attnres_cli.store.store import Store
 
+ARMS = ("standard", "attnres:block_size=4")
 CURVE = (Point(0, None, 5.5), Point(5, 2.5, None), Point(10, 1.75, 1.5))
 ROW = (1.0, 0.5, 0.25)
 PROBES = (
     Probe(0, ROW, ROW, ROW, entropy=ROW, mixing=(ROW, ROW, ROW)),
     Probe(10, (2.0, 3.0, 4.0), ROW, ROW, no_mixing="it has none"),
 )
+NAMES = {f"{arm}/seed-{seed}" for arm in ARMS for seed in (0, 1)}
 
 
 @pytest.fixture(autouse=True)
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
     """Two seeds of two arms under recipe smoke; the last of them diverged."""
     monkeypatch.chdir(tmp_path)
-    losses = {"standard": [1.5, 1.625], "attnres:block_size=4": [1.25, float("nan")]}
-    return fill(tmp_path / "attnres.db", load("smoke"), losses, curve=CURVE, probes=PROBES)
+    losses = dict(zip(ARMS, ([1.5, 1.625], [1.25, math.nan]), strict=True))
+    found = fill(tmp_path / "attnres.db", load("smoke"), losses, curve=CURVE, probes=PROBES)
+    found.note(1, "the GPU was hot")
+    found.tag([1], "keep")
+    return found
 
 
 def export(*words: str) -> Result:
@@ -45,115 +53,97 @@ def export(*words: str) -> Result:
     return CliRunner().invoke(app, list(words))
 
 
+def exported(tool: str, *words: str) -> list[str]:
+    """What is printed."""
+    said = export(f"--{tool}", "out", *words)
+    assert said.exit_code == 0, said.output
+    return said.output.splitlines()
+
+
 def refusal(*words: str) -> str:
-    """What is said, which is one line."""
+    """What the command says, in one line; no folder is made."""
     error = export(*words).exception
     assert isinstance(error, UsageError)
     assert "\n" not in str(error)
+    assert not Path("out").exists()
     return str(error)
 
 
-def read(folder: Path) -> EventAccumulator:
-    found = EventAccumulator(str(folder), size_guidance={"scalars": 0, "tensors": 0})
+def board(name: str) -> Any:
+    """The events of one run, as TensorBoard reads them."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    found = EventAccumulator(f"out/smoke/{name}", size_guidance={"scalars": 0, "tensors": 0})
     found.Reload()
     return found
 
 
-def scalars(found: EventAccumulator, tag: str) -> list[tuple[int, float]]:
+def scalars(found: Any, tag: str) -> list[tuple[int, float]]:
     return [(event.step, event.value) for event in found.Scalars(tag)]
 
 
-def folders(root: Path) -> set[str]:
-    return {str(path.parent.relative_to(root)) for path in root.rglob("*tfevents*")}
+def folders() -> set[str]:
+    """The runs in folders of their own."""
+    return {str(path.parent.relative_to("out/smoke")) for path in Path("out").rglob("*tfevents*")}
 
 
-def test_all_ended_runs_go_each_into_a_folder_of_recipe_variant_and_seed():
-    said = export("--tensorboard", "boards")
+def test_each_ended_run_has_its_curves_final_values_and_time(store: Store):
+    assert exported("tensorboard") == ["out  4 runs", "tensorboard --logdir out"]
+    assert folders() == NAMES
 
-    assert said.exit_code == 0, said.output
-    assert said.output.splitlines() == ["boards  4 runs", "tensorboard --logdir boards"]
-    arms = ("standard", "attnres:block_size=4")
-    assert folders(Path("boards")) == {
-        f"smoke/{arm}/seed-{seed}" for arm in arms for seed in (0, 1)
-    }
-
-
-def test_losses_stand_over_steps_and_over_tokens():
-    export("--tensorboard", "boards")
-
-    found = read(Path("boards/smoke/standard/seed-1"))
-
+    found = board("standard/seed-1")
     assert scalars(found, "train_loss") == [(5, 2.5), (10, 1.75)]
     assert scalars(found, "val_loss") == [(0, 5.5), (10, 1.5)]
     assert scalars(found, "over_tokens/train_loss") == [(5_000, 2.5), (10_000, 1.75)]
     assert scalars(found, "over_tokens/val_loss") == [(0, 5.5), (10_000, 1.5)]
-
-
-def test_final_values_and_what_is_inside_the_model_are_there():
-    export("--tensorboard", "boards")
-
-    found = read(Path("boards/smoke/standard/seed-1"))
-
     assert scalars(found, "final/val_loss") == [(10, 1.625)]
     assert scalars(found, "final/step_ms") == [(10, 10.0)]
     assert scalars(found, "output_rms/02") == [(0, 0.25), (10, 4.0)]
     assert scalars(found, "entropy/01") == [(0, 0.5)]
     assert not [tag for tag in found.Tags()["scalars"] if "mixing" in tag]
+    ended = store.standings([2])[2].finished_at
+    assert ended is not None
+    assert found.Scalars("train_loss")[0].wall_time == datetime.fromisoformat(ended).timestamp()
 
 
-def test_hyperparameters_are_those_of_the_recipe_and_say_how_a_run_ended(store: Store):
-    export("--tensorboard", "boards")
+def test_hyperparameters_are_the_recipes_and_say_how_a_run_ended():
+    from tensorboard.plugins.hparams import metadata
+    from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
-    found = read(Path("boards/smoke/attnres:block_size=4/seed-1"))
+    exported("tensorboard")
 
-    content = found.PluginTagToContent("hparams")[metadata.SESSION_START_INFO_TAG]
-    start = HParamsPluginData.FromString(content)
+    found = board("attnres:block_size=4/seed-1").PluginTagToContent("hparams")
+    start = HParamsPluginData.FromString(found[metadata.SESSION_START_INFO_TAG])
     values = start.session_start_info.hparams
-    recipe = load("smoke")
     assert values["variant"].string_value == "attnres:block_size=4"
     assert values["seed"].number_value == 1
-    assert values["optim.lr"].number_value == recipe.optim.lr
+    assert values["optim.lr"].number_value == load("smoke").optim.lr
     assert values["train.checkpoint_activations"].number_value == 0
     assert values["status"].string_value == "diverged"
-
-
-def test_the_time_of_an_event_is_that_at_which_its_run_ended(store: Store):
-    export("--tensorboard", "boards")
-
-    (event, _) = read(Path("boards/smoke/standard/seed-0")).Scalars("train_loss")
-
-    ended = store.standings([1])[1].finished_at
-    assert ended is not None
-    assert event.wall_time == datetime.fromisoformat(ended).timestamp()
 
 
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (["--variant", "standard"], {"smoke/standard/seed-0", "smoke/standard/seed-1"}),
-        (["--status", "diverged"], {"smoke/attnres:block_size=4/seed-1"}),
-        (["--recipe", "smoke", "--status", "diverged"], {"smoke/attnres:block_size=4/seed-1"}),
-        (["1"], {"smoke/standard/seed-0"}),
+        (["--variant", "standard"], {"standard/seed-0", "standard/seed-1"}),
+        (["--status", "diverged"], {"attnres:block_size=4/seed-1"}),
+        (["--recipe", "smoke", "--status", "diverged"], {"attnres:block_size=4/seed-1"}),
+        (["1"], {"standard/seed-0"}),
     ],
 )
 def test_filters_or_a_number_choose_runs(words: list[str], expected: set[str]):
-    assert export("--tensorboard", "boards", *words).exit_code == 0
-    assert folders(Path("boards")) == expected
+    exported("tensorboard", *words)
+    assert folders() == expected
 
 
 def test_runs_that_have_not_ended_are_left_out_and_counted(store: Store):
     store.plan([RunSpec(load("smoke"), "denseformer", 0, FACTS.fingerprint)], FACTS)
-
-    said = export("--tensorboard", "boards")
-
-    assert "boards  4 runs, 1 not ended" in said.output
-    assert "none of these runs has ended" in refusal(
-        "--tensorboard", "others", "--variant", "denseformer"
-    )
-    assert not Path("others").exists()
+    words = ("--tensorboard", "out", "--variant", "denseformer")
+    assert "none of these runs has ended" in refusal(*words)
+    assert exported("tensorboard")[0] == "out  4 runs, 1 not ended"
 
 
-def test_recipes_of_one_name_are_told_apart(store: Store, tiny_recipe: Recipe):
+def test_different_recipes_with_the_same_name_get_different_folders(store: Store):
     other = load("smoke", ["optim.lr=0.5"])
     (record,) = store.plan([RunSpec(other, "standard", 0, FACTS.fingerprint)], FACTS)
     claimed = store.claim([record.id])
@@ -167,33 +157,113 @@ def test_recipes_of_one_name_are_told_apart(store: Store, tiny_recipe: Recipe):
     assert len(set(found)) == 5
 
 
-def test_a_folder_that_holds_something_is_refused_and_left_as_it_was(tmp_path: Path):
+def test_a_folder_that_is_not_empty_is_refused_and_left_alone(tmp_path: Path):
     (tmp_path / "boards").mkdir()
     (tmp_path / "boards" / "notes").write_text("mine")
-
     assert "boards is not empty: name a new folder" in refusal("--tensorboard", "boards")
     assert "cannot be written: Not a directory" in refusal("--tensorboard", "boards/notes/x")
     assert [path.name for path in (tmp_path / "boards").iterdir()] == ["notes"]
 
 
-def test_what_does_not_go_together_is_refused():
-    assert "takes the number of a run" in refusal()
-    assert "--variant chooses runs for --tensorboard" in refusal("1", "--variant", "standard")
-    assert "give it or --tensorboard" in refusal("--tensorboard", "boards", "--output", "x")
-    assert "give ID or --status" in refusal("1", "--tensorboard", "boards", "--status", "complete")
-    assert "did you mean 'standard'" in refusal("--tensorboard", "b", "--variant", "standart")
-    assert not Path("boards").exists()
+def test_options_that_exclude_each_other_are_refused():
+    for typed, words in (
+        ("", "takes the number of a run"),
+        ("1 --variant standard", "--variant chooses runs for --tensorboard"),
+        ("--tensorboard out --output x", "give it or --tensorboard"),
+        ("1 --tensorboard out --status complete", "give ID or --status"),
+        ("--tensorboard out --variant standart", "did you mean 'standard'"),
+        ("--wandb out --mlflow two", "give --wandb or --mlflow, one after the other"),
+    ):
+        assert words in refusal(*typed.split())
 
 
-def test_without_the_package_one_line_says_what_to_install(tmp_path: Path):
-    program = (
-        "import sys; sys.modules['tensorboard'] = None; from attnres_cli.cli import app as cli; "
-        "sys.argv = ['attnres', 'runs', 'export', '--tensorboard', 'boards']; cli.main()"
-    )
+@pytest.mark.parametrize("tool", ["tensorboard", "wandb", "mlflow"])
+def test_a_missing_package_is_refused_with_how_to_install_it(
+    tool: str, monkeypatch: pytest.MonkeyPatch
+):
+    for name in list(sys.modules):
+        if name.startswith((tool, f"torch.utils.{tool}")):
+            monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, tool, None)
+    assert installing(tool) in refusal(f"--{tool}", "out")
 
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
 
-    assert done.returncode == 2
-    assert "pip install 'attnres-cli[tensorboard]'" in done.stderr
-    assert len(done.stderr.splitlines()) == 1
-    assert not (tmp_path / "boards").exists()
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # its own use of SQLAlchemy
+def test_mlflow_has_curves_final_values_settings_and_notes_of_each_run(store: Store):
+    if find_spec("mlflow") is None:
+        pytest.skip("needs pip install -e '.[mlflow]', 40 MB")
+    lines = exported("mlflow")  # which imports it, silenced
+    import mlflow
+
+    database = f"sqlite:///{Path('out').absolute() / 'mlflow.db'}"
+    assert lines == ["out  4 runs", f"mlflow server --backend-store-uri {database}"]
+    client = mlflow.MlflowClient(database)
+    experiment = client.get_experiment_by_name("smoke")
+    runs = {run.info.run_name: run for run in client.search_runs([experiment.experiment_id])}
+    assert set(runs) == NAMES
+    one = runs["standard/seed-0"]
+    found = client.get_metric_history(one.info.run_id, "train_loss")
+    assert [(each.step, each.value) for each in found] == [(5, 2.5), (10, 1.75)]
+    assert one.data.metrics["final/val_loss"] == 1.5
+    assert one.data.metrics["output_rms/02"] == 4.0
+    assert float(one.data.params["optim.lr"]) == load("smoke").optim.lr
+    assert one.data.tags["mlflow.note.content"] == "the GPU was hot"
+    assert one.data.tags["tags"] == "keep"
+    ended = datetime.fromisoformat(str(store.standings([1])[1].finished_at))
+    assert one.info.end_time == 1000 * ended.timestamp()
+    assert [run.info.status for run in runs.values()].count("FAILED") == 1
+
+
+@pytest.mark.slow
+def test_wandb_has_offline_runs_with_curves_settings_and_notes():
+    pytest.importorskip("wandb", reason="62 MB that [dev] does not bring")
+
+    assert exported("wandb")[-1] == "wandb sync out/wandb/offline-run-*"
+
+    files = {}
+    for path in Path("out").rglob("*.wandb"):
+        held = list(records(path))
+        (run,) = [each.run for each in held if each.HasField("run")][:1]
+        files[run.display_name] = path, run, held
+    assert set(files) == NAMES
+    file, run, held = files["standard/seed-0"]
+    assert (run.project, run.run_group) == ("smoke", "standard")
+    assert (run.notes, list(run.tags)) == ("the GPU was hot", ["keep"])
+    config = {each.key: json.loads(each.value_json) for each in run.config.update}
+    assert config["optim.lr"] == load("smoke").optim.lr
+    rows = [row(each.history) for each in held if each.HasField("history")]
+    assert [each["_step"] for each in rows] == [0, 5, 10]
+    assert [each.get("train_loss") for each in rows] == [None, 2.5, 1.75]
+    assert [each.get("val_loss") for each in rows] == [5.5, None, 1.5]
+    assert (rows[-1]["final/val_loss"], rows[-1]["output_rms/02"]) == (1.5, 4.0)
+    sync = [sys.executable, "-m", "wandb", "sync", "--dry-run"]
+    sync += map(str, Path("out/wandb").glob("offline-run-*"))
+    done = subprocess.run(sync, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert file.name in done.stdout + done.stderr
+
+
+def row(history: Any) -> dict[str, Any]:
+    return {
+        each.key or "/".join(each.nested_key): json.loads(each.value_json) for each in history.item
+    }
+
+
+def records(file: Path) -> Iterator[Any]:
+    """The messages in a file, by the client's own definition of them: LevelDB's log format."""
+    from wandb.proto import wandb_internal_pb2
+
+    data, at, parts = file.read_bytes(), 7, b""
+    while at + 7 <= len(data):
+        if 32768 - at % 32768 < 7:
+            at += 32768 - at % 32768
+            continue
+        _, length, kind = struct.unpack("<IHB", data[at : at + 7])
+        parts += data[at + 7 : at + 7 + length]
+        at += 7 + length
+        if kind in (1, 4):  # whole, or the last part
+            message = wandb_internal_pb2.Record()
+            message.ParseFromString(parts)
+            parts = b""
+            yield message

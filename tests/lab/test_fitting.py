@@ -1,9 +1,10 @@
-"""What cannot fit is refused with what to type, and that then fits; what fits is not."""
+"""Runs that cannot fit in memory are refused with settings that fit."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from commands import attnres
 
 from attnres_cli.config.recipe import load
 from attnres_cli.data import sources
+from attnres_cli.data.tokens import Tokens
 from attnres_cli.errors import DeviceError
 from attnres_cli.lab import grid, memory
 from attnres_cli.records.plan import Plan
@@ -24,8 +26,7 @@ BASE = ["train.batch_size=12", "model.seq_len=64"]
 
 @pytest.fixture
 def there(monkeypatch: pytest.MonkeyPatch) -> There:
-    """Makes the machine one of so many bytes."""
-
+    """Gives the machine this many bytes."""
     monkeypatch.setattr(memory, "_PROCESS_BYTES", 0)
 
     def give(n_bytes: float) -> None:
@@ -36,14 +37,19 @@ def there(monkeypatch: pytest.MonkeyPatch) -> There:
     return give
 
 
+@cache
+def tokens() -> Tokens:
+    return sources.load(load("smoke"))
+
+
 def plan_for(*changes: str, specs: Sequence[str] = ("standard", "mhc"), workers: int = 1) -> Plan:
     recipe = load("smoke", [*BASE, *changes])
     arms = grid.resolve(specs, recipe, 256)
-    return grid.make(recipe, arms, (0, 1), sources.load(recipe).fingerprint, "cpu", workers)
+    return grid.make(recipe, arms, (0, 1), tokens().fingerprint, "cpu", workers)
 
 
 def fitted(plan: Plan, workers: int | None = None) -> Plan:
-    return memory.fitted(plan, sources.load(plan.recipe), workers)
+    return memory.fitted(plan, tokens(), workers)
 
 
 def peaks(plan: Plan) -> list[int]:
@@ -63,7 +69,7 @@ def test_a_run_that_fits_with_the_margin_is_not_refused(there: There):
 
 
 @pytest.mark.parametrize("share", [0.8, 0.3])
-def test_what_to_type_then_fits(there: There, share: float):
+def test_the_suggested_settings_fit(there: There, share: float):
     most = max(peaks(plan_for())) * share
     there(most)
 
@@ -75,35 +81,25 @@ def test_what_to_type_then_fits(there: There, share: float):
     assert max(peaks(plan_for(*typed[1::2]))) <= most
 
 
-def test_where_nothing_fits_nothing_is_promised(there: There):
-    there(1000)
-
-    with pytest.raises(DeviceError, match="not one sequence at a time fits"):
-        fitted(plan_for())
-
-
-def test_after_an_arm_whose_weights_do_not_fit_no_other_is_counted(
+def test_where_nothing_fits_no_settings_are_suggested_and_no_other_arm_is_counted(
     there: There, monkeypatch: pytest.MonkeyPatch
 ):
     there(1000)
     monkeypatch.setattr(memory, "_KNOWN", {})
-
-    with pytest.raises(DeviceError, match=r"a run of standard needs .* not one sequence"):
+    words = r"a run of standard needs .* not one sequence at a time fits"
+    with pytest.raises(DeviceError, match=words):
         fitted(plan_for())
-
     assert len(memory._KNOWN) == 1
 
 
 def test_runs_that_have_ended_need_no_memory(there: There):
     plan = plan_for()
     there(1000)
-
     ended = replace(plan, done=frozenset(spec.identity for spec in plan.specs))
-
     assert fitted(ended).arms == plan.arms
 
 
-def test_workers_are_as_many_as_fit_and_those_typed_are_refused(there: There):
+def test_as_many_workers_start_as_fit_and_a_typed_number_that_does_not_is_refused(there: There):
     small, large = peaks(plan_for())
     there((small + large) / 1.2)
     plan = plan_for(workers=2)
@@ -117,9 +113,8 @@ def test_workers_are_as_many_as_fit_and_those_typed_are_refused(there: There):
         fitted(plan, workers=2)
 
 
-def test_the_plan_has_the_memory_in_every_format():
+def test_a_plan_shows_the_memory_in_every_format():
     report = plan_of(fitted(plan_for()))
-
     (table,) = report.tables
     assert "memory" in [column.title for column in table.columns]
     assert all(row[3].endswith(" MB") for row in table.rows)
@@ -131,7 +126,12 @@ def test_the_plan_has_the_memory_in_every_format():
     ("name", "changes", "n_bytes", "expected"),
     [
         ("NVIDIA H100 80GB HBM3", [], 80e9, 2),  # launching is all
-        ("NVIDIA H100 80GB HBM3", ["model.d_model=2048", "train.batch_size=64"], 80e9, 1),
+        (
+            "NVIDIA H100 80GB HBM3",
+            ["model.d_model=2048", "model.n_layers=1", "train.batch_size=64"],
+            80e9,
+            1,
+        ),
         ("NVIDIA H100 80GB HBM3", ["train.compile=on"], 80e9, 1),
         ("NVIDIA H100 80GB HBM3", [], 1.9e9, 1),  # one fits
         ("a GPU of which nothing is known", [], 80e9, 1),
@@ -157,21 +157,16 @@ def test_a_gpu_that_is_idle_by_arithmetic_has_two_workers(
 def test_a_design_is_counted_once(monkeypatch: pytest.MonkeyPatch):
     fitted(plan_for())
     monkeypatch.setattr(Trainer, "__init__", None)
-
     assert len(peaks(plan_for("optim.lr=1e-3", "train.tokens=1M"))) == 2
 
 
-def test_nothing_is_written_of_what_is_refused(
-    there: There,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-):
+def test_a_refused_command_writes_nothing(there: There, tmp_path: Path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     there(10**6)
 
+    data = ("--set", "data.source=permutations", "--set", "data.degree=4")
     for extra in ([], ["--dry-run"]):
-        code, _, told = attnres(capsys, "ablate", "standard", "--recipe", "smoke", *extra)
+        code, _, said = attnres(capsys, "ablate", "standard", "--recipe", "smoke", *data, *extra)
         assert code == 2
-        assert "and this machine has little: --set train." in told
+        assert "and this machine has little: --set train." in said
         assert not list(tmp_path.iterdir())

@@ -1,4 +1,4 @@
-"""The grid: what a study lacks of it; runs of other code are not what it asks for."""
+"""The grid of runs: which of them a study lacks, and with how many threads they are trained."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def plan():
     return grid.make(recipe, arms, (0, 1), "0123456789abcdef", "cpu", 1)
 
 
-def test_a_plan_lacks_what_the_study_has_by_other_code_alone(plan, make_run):
+def test_runs_by_other_code_do_not_count(plan, make_run):
     standard, dense = plan.arms
     run = make_run("denseformer", 0, recipe=("smoke", plan.recipe.digest))
     mine = replace(run, code=dense.code.digest, fingerprint=plan.fingerprint)
@@ -52,16 +52,14 @@ def test_a_plan_lacks_what_the_study_has_by_other_code_alone(plan, make_run):
         (64, None, 16, (1, 8)),
     ],
 )
-def test_threads_follow_from_what_is_compared_and_workers_from_them(
+def test_threads_follow_from_the_width_and_workers_from_the_threads(
     width: int, workers: int, threads: int, expected: tuple[int, int], monkeypatch
 ):
     monkeypatch.setattr(machine, "cores", lambda: Cores(tuple(range(8)), 8))
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     recipe = load("smoke", [f"model.d_model={width}"])
     arms = grid.resolve(["standard", "rezero"], recipe, 256)
-
     made = grid.make(recipe, arms, (0, 1, 2, 3), "0", "cpu", workers, threads=threads)
-
     assert (len(made.devices), made.settings.threads) == expected
 
 
@@ -84,7 +82,7 @@ NOT_PAIRED = "not 4 as the study's runs, which are not paired with these: "
          f"2 threads for each run, {NOT_PAIRED}2 cores, by the process's affinity"),
     ],
 )  # fmt: skip
-def test_the_environment_bounds_the_threads_and_the_plan_says_whose_word_was_taken(
+def test_the_environment_bounds_the_threads_and_the_plan_says_what_decided(
     width: int, held: int, omp: str, allowed: Cores, threads: int, said: str, monkeypatch
 ):
     monkeypatch.setattr(machine, "cores", lambda: allowed)
@@ -98,7 +96,7 @@ def test_the_environment_bounds_the_threads_and_the_plan_says_whose_word_was_tak
     assert said in made.threads_by
 
 
-def test_a_plan_knows_from_which_step_runs_with_checkpoints_go_on(plan, make_run, tmp_path):
+def test_a_plan_says_from_which_step_runs_with_checkpoints_go_on(plan, make_run, tmp_path):
     (standard, dense), of = plan.arms, ("smoke", plan.recipe.digest)
     runs = [
         replace(run, code=arm.code.digest, fingerprint=plan.fingerprint)
@@ -116,7 +114,7 @@ def test_a_plan_knows_from_which_step_runs_with_checkpoints_go_on(plan, make_run
     assert "1 of them goes on: denseformer seed 0 from step 24" in _lines(found)
 
 
-def test_a_plan_knows_what_share_of_a_core_its_steps_were_timed_with(plan: Plan):
+def test_a_plan_says_what_share_of_a_core_its_steps_were_timed_with(plan: Plan):
     tokens, before = sources.load(plan.recipe), os.sched_getaffinity(0)
     os.sched_setaffinity(0, {min(before)})  # which others inherit
     others = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(3)]

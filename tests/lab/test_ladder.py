@@ -14,6 +14,7 @@ from attnres_cli.store.store import Store
 
 TEXT = """
 model: {n_layers: 1, d_model: 16, n_heads: 2, seq_len: 16}
+data: {source: text, path: text.txt}
 optim: {lr: 1e-2}
 train: {tokens: 640, batch_size: 4, eval_tokens: 256, n_evals: 2}
 variants: [standard, attnres]
@@ -26,6 +27,7 @@ LADDER = (
 @pytest.fixture
 def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "text.txt").write_text("\n".join(map(str, range(5000))))
 
     def written(ladder: str) -> str:
         (tmp_path / "grown.yaml").write_text(f"{TEXT}{ladder}\n")
@@ -44,16 +46,13 @@ def test_every_size_is_an_ordinary_recipe_of_the_same_name(write):
     assert numbers == [(1, 16, 640), (2, 24, 1280)]
     assert {each.optim.lr for each in sizes} == {2e-2}
     assert [each.ladder for each in sizes] == [(), ()]
-    assert sizes[0].digest == load(write(""), ["optim.lr=2e-2"]).digest
-
-
-def test_a_recipe_without_a_ladder_is_its_own_only_size(tiny_recipe: Recipe):
-    assert rungs(tiny_recipe) == [tiny_recipe]
+    small = load(write(""), ["optim.lr=2e-2"])
+    assert sizes[0].digest == small.digest
+    assert rungs(small) == [small]
 
 
 def test_a_ladder_is_kept_as_json_and_can_be_a_key(write):
     whole = load(write(LADDER))
-
     assert Recipe.model_validate_json(whole.model_dump_json()) == whole
     assert Recipe.model_validate(whole.model_dump(mode="json")) == whole
     assert hash(whole) == hash(load(write(LADDER)))
@@ -76,38 +75,32 @@ def test_a_ladder_is_kept_as_json_and_can_be_a_key(write):
         ("ladder: 3", "ladder"),
     ],
 )
-def test_what_cannot_be_meant_is_one_line(ladder: str, words: str, write):
+def test_a_mistake_in_a_ladder_is_refused_in_one_line(ladder: str, words: str, write):
     with pytest.raises(RecipeError) as caught:
         load(write(ladder))
-
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
-def test_what_does_not_fit_one_size_is_refused_before_another_is_trained(write, capsys):
+def test_a_design_that_does_not_fit_every_size_is_refused_before_training(write, capsys):
     name = write("ladder: [{model.d_model: 16}, {model.d_model: 20}]")
-
     code, out, err = attnres(capsys, "ablate", "attnres:heads=8", "--recipe", name)
-
     assert (code, out) == (2, "")
     assert "heads" in err
     assert not Path("attnres.db").exists()
 
 
-def test_a_size_may_have_rates_by_design_and_one_typed_is_for_all(write):
+def test_a_size_may_have_rates_by_design_and_a_typed_rate_is_for_all(write):
     name = write(
         "ladder: [{rates.attnres:block_size=1: 3e-3}, {model.n_layers: 2, optim.lr: 1e-3}]"
     )
-
     own, shared = rungs(load(name)), rungs(load(name, ["optim.lr=2e-2"]))
-
     assert [each.rates for each in own] == [(("attnres:block_size=1", 3e-3),), ()]
     assert [each.rates for each in shared] == [(), ()]
 
 
 def test_a_dry_run_plans_every_size(write, capsys):
     code, out, err = attnres(capsys, "ablate", "--recipe", write(LADDER), "--dry-run")
-
     assert code == 0
     assert out.count("plan: recipe grown") == 2
     assert "size 2 of 2: model.n_layers=2, model.d_model=24, train.tokens=1.28k" in err
@@ -115,7 +108,7 @@ def test_a_dry_run_plans_every_size(write, capsys):
 
 @pytest.mark.slow
 def test_every_size_is_trained_and_the_report_fits_them(write, capsys):
-    grid = ("ablate", "--recipe", write(LADDER), "--seeds", "2")
+    grid = ("ablate", "--recipe", write(LADDER), "--seeds", "2", "--in-process")
 
     code, out, _ = attnres(capsys, *grid, "--format", "csv")
     again, same, _ = attnres(capsys, *grid, "--format", "csv")

@@ -1,4 +1,4 @@
-"""Arms made equal to the baseline: what is changed, what remains, what cannot be."""
+"""Matching arms to the baseline in parameters, FLOPs or time."""
 
 from __future__ import annotations
 
@@ -49,97 +49,93 @@ def model_of(plan: Plan, arm: Arm, tokens: Tokens) -> Transformer:
 
 def test_tokens_are_matched_as_they_are(recipe: Recipe, tokens: Tokens):
     plan = plan_of(recipe, tokens, "attnres")
-
     assert matched(plan, "tokens", tokens) is plan
 
 
 @pytest.mark.parametrize("spec", ["attnres", "denseformer", "mhc", "delta", "sandwich"])
-def test_models_that_match_in_parameters_have_them(spec: str, recipe: Recipe, tokens: Tokens):
+def test_models_matched_in_parameters_have_equal_parameters(
+    spec: str, recipe: Recipe, tokens: Tokens
+):
     plan = matched(plan_of(recipe, tokens, spec), "params", tokens)
 
-    base, arm = (
-        sum(p.numel() for p in model_of(plan, arm, tokens).parameters()) for arm in plan.arms
-    )
+    models = [model_of(plan, arm, tokens) for arm in plan.arms]
+    base, arm = (sum(p.numel() for p in model.parameters()) for model in models)
     how = how_of(plan.arms[1])
     assert abs(arm / base - 1) <= match.TOLERANCE["params"]
-    assert (how.value, how.target) == (arm, base)
-    assert plan.arms[1].n_params == arm
+    assert (how.value, how.target, plan.arms[1].n_params) == (arm, base, arm)
     assert how.remains == pytest.approx(arm / base - 1)
 
 
 @pytest.mark.parametrize("spec", ["attnres", "denseformer", "delta"])
-def test_models_that_match_in_flops_have_them(spec: str, recipe: Recipe, tokens: Tokens):
+def test_models_matched_in_flops_have_equal_flops(spec: str, recipe: Recipe, tokens: Tokens):
     plan = matched(plan_of(recipe, tokens, spec), "flops", tokens)
-
     models = [model_of(plan, arm, tokens) for arm in plan.arms]
     base, arm = (train_flops_per_token(model.shape, model.residual) for model in models)
     assert abs(arm / base - 1) <= match.TOLERANCE["flops"]
     assert plan.arms[1].flops_per_token == arm
 
 
-def test_the_width_taken_is_the_nearest_there_is(recipe: Recipe, tokens: Tokens):
-    plan = plan_of(recipe, tokens, "mhc")
-
-    how = how_of(matched(plan, "params", tokens).arms[1])
-
-    shape = recipe.model.shape(tokens.vocab_size)
-    per_unit = 3 * shape.d_model * shape.n_layers
-    assert abs(how.value - how.target) <= per_unit / 2
-    assert how.unmatched - how.value == per_unit * (how.before - how.after)
-
-
-def test_of_large_models_the_width_stays_a_multiple_of_eight(tokens: Tokens):
-    large = load("smoke", ["model.d_model=512", "model.n_heads=8", "model.n_layers=12"])
-
-    plan = matched(plan_of(large, tokens, "mhc"), "params", tokens)
-
-    how = how_of(plan.arms[1])
-    assert how.after % 8 == 0
-    assert how.after < how.before
-    assert abs(how.remains) <= 0.001
-
-
-def test_the_baseline_keeps_the_recipe_and_tokens_stay_equal(recipe: Recipe, tokens: Tokens):
+def test_the_nearest_width_is_taken_and_the_baseline_keeps_the_recipe(
+    recipe: Recipe, tokens: Tokens
+):
     plan = matched(plan_of(recipe, tokens, "mhc", "attnres"), "params", tokens)
 
     assert plan.recipe_of(plan.arms[0]) is recipe
     assert plan.arms[0].how is None
     assert len({n_tokens(plan.recipe_of(arm)) for arm in plan.arms}) == 1
+    how, shape = how_of(plan.arms[1]), recipe.model.shape(tokens.vocab_size)
+    per_unit = 3 * shape.d_model * shape.n_layers
+    assert abs(how.value - how.target) <= per_unit / 2
+    assert how.unmatched - how.value == per_unit * (how.before - how.after)
 
 
-def test_what_cannot_be_matched_is_refused_with_the_nearest(recipe: Recipe, tokens: Tokens):
+def test_the_width_of_a_large_model_stays_a_multiple_of_eight(tokens: Tokens):
+    large = load("smoke", ["model.d_model=512", "model.n_heads=8", "model.n_layers=12"])
+    how = how_of(matched(plan_of(large, tokens, "mhc"), "params", tokens).arms[1])
+    assert how.after % 8 == 0
+    assert how.after < how.before
+    assert abs(how.remains) <= 0.001
+
+
+def test_an_arm_that_cannot_be_matched_is_refused_with_the_nearest(recipe: Recipe, tokens: Tokens):
     with pytest.raises(UsageError, match=r"mhc cannot be brought within 0.5% of standard") as said:
         matched(plan_of(recipe, tokens, "mhc"), "flops", tokens)
-
     assert "the nearest is d_ff 1 with" in str(said.value)
     assert "\n" not in str(said.value)
 
 
-def test_an_arm_that_was_timed_before_keeps_its_tokens(recipe: Recipe, tokens: Tokens):
-    plan = plan_of(recipe, tokens, "attnres")
-    steps, target = 100, 125 * 0.02
-    how = Matched(
-        "tokens", 64_000, steps * 512, 1.25 * target, steps * 0.025, target, (1.25, 1.2, 1.3)
-    )
+def timed(recipe: Recipe, tokens: Tokens, how: Matched) -> ArmRecipe:
+    """What the study holds of an `attnres` that was matched in time."""
     terms = Terms("time", "standard")
-    held = ArmRecipe(recipe.digest, tokens.fingerprint, terms, "attnres", "0" * 12, how)
+    return ArmRecipe(recipe.digest, tokens.fingerprint, terms, "attnres", "0" * 12, how)
 
-    found = matched(plan, "time", tokens, [held])
+
+def test_an_arm_that_was_timed_before_keeps_its_tokens(recipe: Recipe, tokens: Tokens):
+    steps, target = 100, 125 * 0.02
+    numbers = (1.25 * target, steps * 0.025, target, (1.25, 1.2, 1.3))
+    how = Matched("tokens", 64_000, steps * 512, *numbers)
+
+    plan = plan_of(recipe, tokens, "attnres")
+    found = matched(plan, "time", tokens, [timed(recipe, tokens, how)])
 
     assert found.recipe_of(found.arms[1]).steps == steps
     assert found.recipe_of(found.arms[0]) is recipe
     assert found.arm_recipes[0].how == how
 
 
+def test_too_few_steps_to_match_in_time_are_refused(tokens: Tokens):
+    short = load("smoke", ["train.tokens=2k"])
+    how = Matched("tokens", 2048, 1536, 1.45 * 4, 1.45 * 3, 4.0, (1.45, 1.4, 1.5))
+    with pytest.raises(UsageError, match=r"more train\.tokens make finer steps"):
+        matched(plan_of(short, tokens, "attnres"), "time", tokens, [timed(short, tokens, how)])
+
+
 @pytest.mark.slow
-def test_time_is_measured_in_turn_and_tokens_follow_from_it(tokens: Tokens):
-    recipe = load(
-        "smoke", ["train.tokens=640k"]
-    )  # so that whole steps can come near, if it is slow
+def test_step_times_are_measured_in_turn_and_tokens_follow_from_them(tokens: Tokens):
+    recipe = load("smoke", ["train.tokens=640k"])  # whole steps come near, even if it is slow
     plan = matched(plan_of(recipe, tokens, "mhc"), "time", tokens)
 
-    how = how_of(plan.arms[1])
-    own = plan.recipe_of(plan.arms[1])
+    how, own = how_of(plan.arms[1]), plan.recipe_of(plan.arms[1])
     assert how.step_ratio is not None
     median, low, high = how.step_ratio
     assert 1 < low <= median <= high
@@ -147,13 +143,3 @@ def test_time_is_measured_in_turn_and_tokens_follow_from_it(tokens: Tokens):
     assert own.steps == round(recipe.steps / median)
     assert how.remains == pytest.approx(own.steps * median / recipe.steps - 1)
     assert own.tokens_per_step == recipe.tokens_per_step
-
-
-def test_too_few_steps_to_match_time_by_are_refused(tokens: Tokens):
-    short = load("smoke", ["train.tokens=2k"])
-    how = Matched("tokens", 2048, 1536, 1.45 * 4, 1.45 * 3, 4.0, (1.45, 1.4, 1.5))
-    terms = Terms("time", "standard")
-    held = ArmRecipe(short.digest, tokens.fingerprint, terms, "attnres", "0" * 12, how)
-
-    with pytest.raises(UsageError, match=r"more train\.tokens make finer steps"):
-        matched(plan_of(short, tokens, "attnres"), "time", tokens, [held])

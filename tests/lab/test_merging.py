@@ -1,4 +1,4 @@
-"""Studies brought together: each run once, with all that belongs to it, or nothing at all."""
+"""Merging studies: each run once, with all that belongs to it, or nothing at all."""
 
 from __future__ import annotations
 
@@ -52,16 +52,15 @@ def checkpoint(store: Store, number: int, step: int) -> None:
         (folder / f"{step:09d}.{kind}").write_text(f"{kind} {step}")
 
 
-def test_equal_runs_are_there_once_and_others_come_along(any_study: str, tiny_recipe: Recipe):
+def test_equal_runs_are_merged_into_one_and_others_are_added(any_study: str, tiny_recipe: Recipe):
     one = fill(Path("a.db"), tiny_recipe, {"standard": [1.5, 1.6]}, probes=(PROBE,))
     two = fill(Path("b.db"), tiny_recipe, {"standard": [1.5], "attnres": [1.4, 1.3]})
     target = Store.open(any_study, create=True)
     found = merge([one, two], target)
     assert fates(found) == [[Fate.ADDED] * 2, [Fate.EQUAL, Fate.ADDED, Fate.ADDED]]
     runs = target.runs()
-    assert [(run.variant, run.seed) for run in runs] == [
-        ("standard", 0), ("standard", 1), ("attnres", 0), ("attnres", 1)
-    ]  # fmt: skip
+    expected = [("standard", 0), ("standard", 1), ("attnres", 0), ("attnres", 1)]
+    assert [(run.variant, run.seed) for run in runs] == expected
     assert [run.origin for run in runs] == ["a.db run 1", "a.db run 2", "b.db run 2", "b.db run 3"]
     for run, source in zip(runs, [*one.runs(), *two.runs()[1:]], strict=True):
         assert replace(run, id=source.id, origin="") == source
@@ -77,16 +76,12 @@ def test_two_results_of_one_run_are_refused_and_nothing_is_merged(tiny_recipe: R
     one = fill(Path("a.db"), tiny_recipe, {"standard": [1.5]})
     two = fill(Path("b.db"), tiny_recipe, {"standard": [1.25], "attnres": [1.4]})
     target = Store.open("c.db", create=True)
+    other = fill(Path("d.db"), tiny_recipe, {"standard": [1.5]}, curve=(Point(0, None, 5.0),))
+    with pytest.raises(StudyError, match="nothing is merged"):
+        merge([other], one)
     with pytest.raises(StudyError, match=r"a.db run 1 and b.db run 1 are one run .* 1.5 and 1.25"):
         merge([one, two], target)
     assert target.runs() == []
-
-
-def test_another_curve_is_another_result(tiny_recipe: Recipe):
-    one = fill(Path("a.db"), tiny_recipe, {"standard": [1.5]})
-    two = fill(Path("b.db"), tiny_recipe, {"standard": [1.5]}, curve=(Point(0, None, 5.0),))
-    with pytest.raises(StudyError, match="nothing is merged"):
-        merge([two], one)
 
 
 def test_a_result_of_other_hardware_does_not_replace_the_first(tiny_recipe: Recipe):
@@ -98,7 +93,7 @@ def test_a_result_of_other_hardware_does_not_replace_the_first(tiny_recipe: Reci
     assert one.runs() == before
 
 
-def test_what_has_ended_there_takes_the_place_of_what_waits_here(tiny_recipe: Recipe):
+def test_an_ended_run_replaces_a_waiting_one(tiny_recipe: Recipe):
     target = planned(Path("c.db"), spec(tiny_recipe, "standard", 0), spec(tiny_recipe, "x0", 0))
     target.note(1, "mine")
     target.tag([1], "ours")
@@ -106,27 +101,21 @@ def test_what_has_ended_there_takes_the_place_of_what_waits_here(tiny_recipe: Re
     source.tag([1], "theirs")
     assert fates(merge([source], target)) == [[Fate.REPLACED]]
     run, waiting = target.runs()
-    assert (run.id, run.status, run.note, run.tags) == (
-        1, Status.COMPLETE, "mine", ("ours", "theirs")
-    )  # fmt: skip
+    assert (run.id, run.status) == (1, Status.COMPLETE)
+    assert (run.note, run.tags) == ("mine", ("ours", "theirs"))
     assert run.result == source.runs()[0].result
     assert waiting.status is Status.PENDING
     assert fates(merge([target], source)) == [[Fate.EQUAL, Fate.ADDED]]  # and the other way
 
 
-def test_a_run_that_is_running_here_is_not_replaced(tiny_recipe: Recipe):
-    target = planned(Path("c.db"), spec(tiny_recipe, "standard", 0))
-    target.claim([1])
-    source = fill(Path("a.db"), tiny_recipe, {"standard": [1.5]})
+def test_a_running_run_is_not_replaced_here_and_left_out_there(tiny_recipe: Recipe):
+    running = planned(Path("c.db"), spec(tiny_recipe, "standard", 0))
+    running.claim([1])
+    ended = fill(Path("a.db"), tiny_recipe, {"standard": [1.5]})
     with pytest.raises(StudyError, match=r"run 1, which has ended in a.db, is running here"):
-        merge([source], target)
-
-
-def test_a_run_that_is_running_there_is_left_out(tiny_recipe: Recipe):
-    source = planned(Path("a.db"), spec(tiny_recipe, "standard", 0))
-    source.claim([1])
-    target = Store.open("c.db", create=True)
-    assert fates(merge([source], target)) == [[Fate.RUNNING]]
+        merge([ended], running)
+    target = Store.open("d.db", create=True)
+    assert fates(merge([running], target)) == [[Fate.RUNNING]]
     assert target.runs() == []
 
 
@@ -162,7 +151,7 @@ def test_a_checkpoint_here_is_not_mixed_with_one_from_there(tiny_recipe: Recipe)
     assert sorted(file.stem for file in folder.iterdir()) == ["000000003"] * 2
 
 
-def test_what_was_removed_and_why_comes_along(tiny_recipe: Recipe):
+def test_removed_runs_and_their_reasons_come_along(tiny_recipe: Recipe):
     source = fill(Path("a.db"), tiny_recipe, {"standard": [1.5, 1.6]})
     source.remove([2], "the disk was full")
     target = Store.open("c.db", create=True)
@@ -171,25 +160,24 @@ def test_what_was_removed_and_why_comes_along(tiny_recipe: Recipe):
     assert target.removed() == source.removed()
 
 
-def test_the_command_prints_what_became_of_the_runs_of_each_study(tiny_recipe: Recipe):
+def invoke(*words: str) -> str:
+    given = {"catch_exceptions": False, "standalone_mode": False}
+    return CliRunner().invoke(app, ["runs", "merge", *words], **given).stdout
+
+
+def test_the_command_prints_what_became_of_each_studys_runs(tiny_recipe: Recipe):
     fill(Path("a.db"), tiny_recipe, {"standard": [1.5, 1.6]})
     fill(Path("b.db"), tiny_recipe, {"standard": [1.5]})
-    words = ["runs", "merge", "a.db", "b.db", "--into", "c.db"]
-    shown = CliRunner().invoke(app, words, catch_exceptions=False)
-    assert [line.split() for line in shown.stdout.splitlines() if ".db" in line] == [
-        ["a.db", "2", "added"], ["b.db", "1", "equal"]
-    ]  # fmt: skip
-    shown = CliRunner().invoke(app, [*words, "--format", "json"], catch_exceptions=False)
-    assert json.loads(shown.stdout)[2] == {"study": "b.db", "run": 1, "here": 1, "fate": "equal"}
+    words = ["a.db", "b.db", "--into", "c.db"]
+    shown = [line.split() for line in invoke(*words).splitlines() if ".db" in line]
+    assert shown == [["a.db", "2", "added"], ["b.db", "1", "equal"]]
+    plain = json.loads(invoke(*words, "--format", "json"))
+    assert plain[2] == {"study": "b.db", "run": 1, "here": 1, "fate": "equal"}
 
 
-@pytest.mark.parametrize(
-    "words", [["a.db", "a.db", "--into", "c.db"], ["a.db", "--into", "./a.db"]]
-)
-def test_a_study_that_is_named_twice_is_refused(tiny_recipe: Recipe, words: str):
+def test_a_study_named_twice_is_refused(tiny_recipe: Recipe):
     fill(Path("a.db"), tiny_recipe, {"standard": [1.5]})
-    with pytest.raises(UsageError, match="each study is named once"):
-        CliRunner().invoke(
-            app, ["runs", "merge", *words], catch_exceptions=False, standalone_mode=False
-        )
+    for words in ["a.db", "a.db", "--into", "c.db"], ["a.db", "--into", "./a.db"]:
+        with pytest.raises(UsageError, match="each study is named once"):
+            invoke(*words)
     assert not Path("c.db").exists()

@@ -1,4 +1,4 @@
-"""Exported runs as models of transformers: the same numbers, with caches and padding."""
+"""Exported runs as models of transformers: the same numbers, with caches and with padding."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ Export = Callable[..., tuple[Transformer, Path]]
 
 @pytest.fixture(autouse=True)
 def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where transformers copies code that it runs."""
+    """transformers copies the code that it runs into a folder of the test."""
     cache = str(tmp_path / "modules")
     monkeypatch.setattr(transformers.dynamic_module_utils, "HF_MODULES_CACHE", cache)
     monkeypatch.setattr(sys, "path", sys.path.copy())
@@ -49,7 +49,7 @@ def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def export(tmp_path: Path, tiny_recipe: Recipe) -> Export:
-    """Our model, all parameters of its design moved, and the folder that holds it exported."""
+    """Our model, with the parameters of its design moved, and the folder it is exported to."""
 
     def write(variant: str, shape: Shape = SHAPE) -> tuple[Transformer, Path]:
         model = Transformer(shape, parse(variant).build(shape.d_model, shape.n_sublayers)).eval()
@@ -77,7 +77,7 @@ def tokens() -> Tensor:
 
 @pytest.fixture
 def mask(tokens: Tensor) -> Tensor:
-    """Of four rows that begin at three places."""
+    """Four rows that begin at three places."""
     mask = torch.ones_like(tokens)
     mask[0, :5] = mask[2, :3] = mask[3, :3] = 0
     return mask
@@ -96,14 +96,14 @@ def greedy(model: Any, tokens: Tensor, **given: object) -> Tensor:
 
 
 def rows(tokens: Tensor, mask: Tensor) -> Iterator[tuple[int, Tensor]]:
-    """Where each row begins, and the row alone without its padding (1, T)."""
+    """Where each row begins, and the row without its padding (1, T)."""
     for row, seen in zip(tokens, mask, strict=True):
         begin = int((seen == 0).sum())
         yield begin, row[None, begin:]
 
 
 def compare(ours: Transformer, theirs: Any, tokens: Tensor, mask: Tensor) -> None:
-    """Logits and tokens of both, alone and in a padded batch, with and without a cache."""
+    """Logits and tokens are equal: one row at a time, in a padded batch, with a cache or not."""
     with torch.no_grad():
         assert torch.equal(theirs(tokens).logits, ours(tokens))
         padded = theirs(tokens, attention_mask=mask).logits
@@ -116,33 +116,30 @@ def compare(ours: Transformer, theirs: Any, tokens: Tensor, mask: Tensor) -> Non
 
 
 @pytest.mark.parametrize("name", DESIGNS)
-def test_every_design_is_the_model_that_was_trained(
+def test_an_exported_design_gives_the_same_numbers(
     name: str, export: Export, tokens: Tensor, mask: Tensor
 ):
     ours, folder = export(name)
-
     theirs = loaded(folder)
-
     assert not theirs.training
     compare(ours, theirs, tokens, mask)
 
 
 @pytest.mark.parametrize("trunk", TRUNKS)
-def test_every_trunk_is_the_model_that_was_trained(
+def test_an_exported_trunk_gives_the_same_numbers(
     trunk: str, export: Export, tokens: Tensor, mask: Tensor
 ):
     ours, folder = export("attnres:block_size=2", TRUNKS[trunk])
-
     theirs = loaded(folder)
-
     compare(ours, theirs, tokens, mask)
     beams = {"attention_mask": mask, "num_beams": 3}
-    assert torch.equal(
-        greedy(theirs, tokens, **beams), greedy(theirs, tokens, use_cache=False, **beams)
-    )
+    uncached = greedy(theirs, tokens, use_cache=False, **beams)
+    assert torch.equal(greedy(theirs, tokens, **beams), uncached)
 
 
-def test_it_trains_is_saved_and_loaded(export: Export, tokens: Tensor, tmp_path: Path):
+def test_an_exported_model_can_be_trained_saved_and_loaded(
+    export: Export, tokens: Tensor, tmp_path: Path
+):
     ours, folder = export("mhc", TRUNKS["tied"])
     theirs = loaded(folder)
     assert theirs(tokens, labels=tokens).loss.item() == pytest.approx(
@@ -167,7 +164,7 @@ def test_it_trains_is_saved_and_loaded(export: Export, tokens: Tensor, tmp_path:
     assert torch.equal(fresh(tokens).logits, drawn(tokens))
 
 
-def test_it_is_loaded_in_half_precision_with_whole_tables(export: Export, tokens: Tensor):
+def test_loading_in_half_precision_keeps_the_tables_in_fp32(export: Export, tokens: Tensor):
     ours, folder = export("attnres")
 
     theirs = loaded(folder, dtype=torch.bfloat16)
@@ -204,7 +201,7 @@ def test_padding_on_the_right_changes_nothing_before_it(export: Export, tokens: 
         model.generate(tokens, attention_mask=mask, max_new_tokens=2)
 
 
-def test_what_would_be_wrong_is_refused_in_a_line(export: Export, tokens: Tensor, mask: Tensor):
+def test_wrong_calls_are_refused_in_one_line(export: Export, tokens: Tensor, mask: Tensor):
     _, folder = export("attnres")
     model = loaded(folder)
     between, without = mask.clone(), mask.clone()
@@ -226,7 +223,7 @@ def test_what_would_be_wrong_is_refused_in_a_line(export: Export, tokens: Tensor
         model(ended.sequences[:, :10], past_key_values=ended.past_key_values)
 
 
-def test_bytes_have_a_tokenizer_that_is_exact_for_all_of_them(export: Export):
+def test_the_byte_tokenizer_is_exact_for_every_byte(export: Export):
     _, folder = export("standard")
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder, trust_remote_code=True)
 
@@ -241,7 +238,7 @@ def test_bytes_have_a_tokenizer_that_is_exact_for_all_of_them(export: Export):
     assert set(found) == {"input_ids", "attention_mask"}
 
 
-def test_a_tokenizer_is_copied_as_it_is_or_its_lack_is_told(
+def test_a_tokenizer_is_copied_or_the_reason_why_not_is_given(
     tmp_path: Path, tiny_recipe: Recipe, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.chdir(tmp_path)
@@ -250,23 +247,16 @@ def test_a_tokenizer_is_copied_as_it_is_or_its_lack_is_told(
     def lack(size: int = 256, **data: object) -> str:
         recipe = tiny_recipe.model_dump(mode="json")
         shape = asdict(replace(SHAPE, vocab_size=size))
-        texts, why = files(
-            {
-                "shape": shape,
-                "variant": "standard",
-                "recipe": {**recipe, "data": {**recipe["data"], **data}},
-            }
-        )
+        recipe["data"] |= data
+        texts, why = files({"shape": shape, "variant": "standard", "recipe": recipe})
         assert ("tokenizer.json" in texts) == ("tokenizer_config.json" in texts) == (not why)
         return why
 
     assert lack() == lack(tokenizer="own.json") == ""
     assert "own.json is not the file that the run had" in lack(tokenizer="own.json", size=300)
     assert "none.json cannot be read: No such file" in lack(tokenizer="none.json")
-    assert (
-        lack(tokenizer="tiktoken:gpt2")
-        == "data.tokenizer is tiktoken:gpt2, not a file of tokenizers"
-    )
+    words = "data.tokenizer is tiktoken:gpt2, not a file of tokenizers"
+    assert lack(tokenizer="tiktoken:gpt2") == words
     assert lack(source="nanogpt") == "the data are tokens (nanogpt), not text"
     pairs = {"model": {"vocab": [["a", 0.0], ["b", 0.0]]}, "added_tokens": [{"id": 2}]}
     (tmp_path / "own.json").write_text(json.dumps(pairs))

@@ -1,4 +1,4 @@
-"""A learning rate for every arm: the grid, what is chosen from it, and when nothing can be."""
+"""Tuning a learning rate for every arm: the grid, the choice, and when there is none."""
 
 from __future__ import annotations
 
@@ -12,13 +12,7 @@ from attnres_cli.config.recipe import Recipe
 from attnres_cli.lab import tune
 from attnres_cli.records.comparison_terms import Tuned
 from attnres_cli.records.plan import Arm, Plan
-from attnres_cli.records.run import (
-    FIRST_TUNING_SEED,
-    RunRecord,
-    RunResult,
-    RunSpec,
-    Status,
-)
+from attnres_cli.records.run import FIRST_TUNING_SEED, RunRecord, Status
 
 GRID = tune.rates(0.01)
 
@@ -30,33 +24,20 @@ def plan(tiny_recipe: Recipe) -> Plan:
 
 
 def parabola(best: float, bend: float = 0.1) -> list[float | None]:
-    """Losses at the rates of the grid that are least at `best`."""
+    """Losses at the rates of the grid that are lowest at `best`."""
     return [2 + bend * math.log(lr / best) ** 2 for lr in GRID]
 
 
-def ended(plan: Plan, losses: dict[str, list[float | None]]) -> list[RunRecord]:
-    """The tuning runs of a plan, with these losses at the five rates; nan diverged."""
+def ended(plan: Plan, **losses: list[float | None]) -> list[RunRecord]:
+    """The tuning runs of a plan with these losses at the five rates; None has not ended."""
     records = []
     for number, spec in enumerate(tune.grid(plan).specs):
         loss = losses[spec.variant][tune.rates(plan.recipe.optim.lr).index(spec.recipe.optim.lr)]
         if loss is not None:
-            status = Status.COMPLETE if math.isfinite(loss) else Status.DIVERGED
-            result = replace(RESULT, val_loss=loss, status=status)
-            records.append(record_of(number, spec, result))
+            result = replace(RESULT, val_loss=loss)
+            of = (spec.recipe.name, spec.recipe.digest, spec.variant, spec.seed, spec.fingerprint)
+            records.append(RunRecord(number, *of, status=Status.COMPLETE, result=result))
     return records
-
-
-def record_of(number: int, spec: RunSpec, result: RunResult) -> RunRecord:
-    return RunRecord(
-        id=number,
-        recipe=spec.recipe.name,
-        recipe_digest=spec.recipe.digest,
-        variant=spec.variant,
-        seed=spec.seed,
-        fingerprint=spec.fingerprint,
-        status=result.status,
-        result=result,
-    )
 
 
 def how_of(plan: Plan, variant: str) -> Tuned:
@@ -67,65 +48,50 @@ def how_of(plan: Plan, variant: str) -> Tuned:
 
 def test_the_grid_has_the_recipes_rate_in_its_middle_and_a_factor_of_root_two_between():
     assert GRID == (0.005, 0.00707, 0.01, 0.0141, 0.02)
-
-
-@pytest.mark.parametrize("lr", [0.012345678, 3e-4, 1.0])
-def test_the_rate_in_the_middle_is_the_recipes_own_whatever_its_digits(lr: float):
-    assert tune.rates(lr)[2] == lr
+    for lr in (0.012345678, 3e-4, 1.0):
+        assert tune.rates(lr)[2] == lr  # whatever its digits
 
 
 @pytest.mark.parametrize("best", [0.0065, 0.0085, 0.01, 0.0115, 0.0165])
 def test_the_vertex_of_a_parabola_is_found_between_the_rates_of_the_grid(best: float):
     lr, is_on_edge, _ = tune.choose(GRID, parabola(best), 0.01)
-
     assert lr == pytest.approx(best, rel=1e-2)
     assert not is_on_edge
 
 
 @pytest.mark.parametrize(("best", "chosen"), [(0.001, 0.005), (0.2, 0.02)])
-def test_a_best_rate_on_the_edge_is_taken_as_it_is_and_said(best: float, chosen: float):
+def test_a_best_rate_on_the_edge_is_taken_as_it_is_with_a_warning(best: float, chosen: float):
     lr, is_on_edge, fit = tune.choose(GRID, parabola(best), 0.01)
-
     assert (lr, is_on_edge) == (chosen, True)
     assert "may lie beyond" in fit
 
 
-def test_rates_that_diverged_are_left_out():
+def test_rates_that_diverged_are_left_out_and_nothing_is_fitted_next_to_them():
     lr, is_on_edge, _ = tune.choose(GRID, [*parabola(0.0085)[:4], None], 0.01)
-
     assert lr == pytest.approx(0.0085, rel=1e-2)
     assert not is_on_edge
 
-
-def test_next_to_a_rate_that_diverged_nothing_is_fitted():
     lr, is_on_edge, fit = tune.choose(GRID, [*parabola(0.02)[:4], None], 0.01)
-
     assert (lr, is_on_edge) == (0.0141, False)
     assert "diverged" in fit
 
-
-def test_where_every_rate_diverged_the_shared_one_is_kept():
     lr, _, fit = tune.choose(GRID, [None] * 5, 0.01)
-
-    assert lr == 0.01
+    assert lr == 0.01  # the shared one is kept
     assert "every rate" in fit
 
 
-def test_losses_that_are_all_equal_give_no_rate_beyond_the_grid():
+def test_equal_losses_give_no_rate_beyond_the_grid():
     lr, _, _ = tune.choose(GRID, [2.0] * 5, 0.01)
-
     assert lr in GRID
-
-
-def test_three_equal_losses_in_the_middle_give_the_first_best():
     lr, is_on_edge, fit = tune.choose(GRID, [3.0, 2.0, 2.0, 2.0, 3.0], 0.01)
-
     assert GRID[0] < lr < GRID[2]
     assert not is_on_edge
     assert "parabola" in fit
 
 
-def test_every_arm_is_tried_at_the_same_rates_on_the_same_seeds_at_the_same_budget(plan: Plan):
+def test_arms_are_tried_at_the_same_rates_seeds_and_budget_and_never_on_seeds_of_a_comparison(
+    plan: Plan,
+):
     specs = tune.grid(plan).specs
 
     tried = {
@@ -135,43 +101,29 @@ def test_every_arm_is_tried_at_the_same_rates_on_the_same_seeds_at_the_same_budg
     assert tried["standard"] == tried["attnres"]
     assert len(specs) == 2 * 5 * len(tune.SEEDS)
     assert {train for _, _, train in tried["standard"]} == {plan.recipe.train}
+    assert min(spec.seed for spec in specs) >= FIRST_TUNING_SEED > max(plan.seeds)
 
 
-def test_seeds_of_tuning_are_none_that_a_comparison_takes(plan: Plan):
-    seeds = {spec.seed for spec in tune.grid(plan).specs}
-
-    assert min(seeds) >= FIRST_TUNING_SEED > max(plan.seeds)
-
-
-def test_each_arm_gets_the_rate_that_its_own_runs_speak_for(plan: Plan):
-    records = ended(plan, {"standard": parabola(0.0085), "attnres": parabola(0.0115)})
-
+def test_each_arm_gets_the_rate_that_its_own_runs_favor(plan: Plan):
+    records = ended(plan, standard=parabola(0.0085), attnres=parabola(0.0115))
     tuned = tune.tuned(plan, records)
-
-    assert [tuned.recipe_of(arm).optim.lr for arm in tuned.arms] == [
-        pytest.approx(0.0085, rel=1e-2),
-        pytest.approx(0.0115, rel=1e-2),
-    ]
+    lrs = [tuned.recipe_of(arm).optim.lr for arm in tuned.arms]
+    assert lrs == pytest.approx([0.0085, 0.0115], rel=1e-2)
     assert tuned.seeds == plan.seeds
     assert how_of(tuned, "attnres").losses == pytest.approx(parabola(0.0115))
 
 
-def test_an_arm_whose_best_rate_is_the_shared_one_keeps_the_recipe_and_its_runs(plan: Plan):
-    records = ended(plan, {name: parabola(0.01) for name in ("standard", "attnres")})
-
-    tuned = tune.tuned(plan, records)
-
+def test_an_arm_that_is_best_at_the_shared_rate_keeps_the_recipe_and_its_runs(plan: Plan):
+    tuned = tune.tuned(plan, ended(plan, standard=parabola(0.01), attnres=parabola(0.01)))
     assert tuned.specs == plan.specs
 
 
 def test_a_rate_at_which_one_seed_diverged_counts_as_diverged(plan: Plan):
-    losses = {name: parabola(0.0085) for name in ("standard", "attnres")}
-    records = ended(plan, losses)
+    records = ended(plan, standard=parabola(0.0085), attnres=parabola(0.0085))
     last = next(r for r in records if r.variant == "attnres" and r.seed == tune.SEEDS[1])
     assert last.result is not None
-    records.remove(last)
     gone = replace(last.result, status=Status.DIVERGED, val_loss=math.nan)
-    records.append(replace(last, result=gone))
+    records[records.index(last)] = replace(last, result=gone)
 
     found = how_of(tune.tuned(plan, records), "attnres").losses
 
@@ -180,18 +132,14 @@ def test_a_rate_at_which_one_seed_diverged_counts_as_diverged(plan: Plan):
 
 
 def test_an_arm_with_a_tuning_run_that_has_not_ended_is_left_out(plan: Plan):
-    records = ended(plan, {"standard": parabola(0.01), "attnres": [*parabola(0.01)[:4], None]})
-
+    records = ended(plan, standard=parabola(0.01), attnres=[*parabola(0.01)[:4], None])
     assert [arm.variant for arm in tune.tuned(plan, records).arms] == ["standard"]
 
 
-def test_an_arm_of_its_own_width_is_tuned_at_that_width(plan: Plan):
+def test_an_arm_with_its_own_width_is_tuned_at_that_width(plan: Plan):
     model = plan.recipe.model.model_copy(update={"d_ff": 40})
     own = plan.recipe.model_copy(update={"model": model})
     plan = replace(plan, arms=(plan.arms[0], replace(plan.arms[1], recipe=own)))
-
-    tuned = tune.tuned(plan, ended(plan, {v: parabola(0.0085) for v in ("standard", "attnres")}))
-
-    widths = [tuned.recipe_of(arm).model.d_ff for arm in tuned.arms]
-    assert widths == [None, 40]
+    tuned = tune.tuned(plan, ended(plan, standard=parabola(0.0085), attnres=parabola(0.0085)))
+    assert [tuned.recipe_of(arm).model.d_ff for arm in tuned.arms] == [None, 40]
     assert {spec.recipe.model.d_ff for spec in tune.grid(plan).specs} == {None, 40}

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import torch
+from commands import ended
 from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner, Result
 
@@ -25,9 +26,9 @@ from attnres_cli.lab.verify import departs
 from attnres_cli.nn import model
 from attnres_cli.records.run import WEIGHTS, Departure, Point, weights_file
 
-ARGUMENTS = ["standard", "attnres:block_size=2", "--recipe", "smoke", "--seeds", "1"]
-ARGUMENTS += ["--workers", "2", "--set", "data.source=text", "--set", "data.path=text.txt"]
-ARGUMENTS += ["--set", "model.tie_embeddings=true"]
+ABLATE = ["ablate", "standard", "attnres:block_size=2", "--recipe", "smoke", "--seeds", "1"]
+ABLATE += ["--in-process", "--set", "data.source=text", "--set", "data.path=text.txt"]
+ABLATE += ["--set", "model.tie_embeddings=true", "--set", "train.tokens=8k"]
 
 
 @pytest.fixture(scope="module")
@@ -36,21 +37,21 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("trained")
     words = (hashlib.sha256(bytes([i % 256, i // 256])).hexdigest() for i in range(2000))
     (folder / "text.txt").write_text("\n".join(words))
-    command = [sys.executable, "-m", "attnres_cli", "ablate", *ARGUMENTS]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, env=os.environ)
-    assert done.returncode == 0, done.stderr
-    columns = "recipe_digest, variant, seed, fingerprint, status, attempts, created_at, code"
-    copied = "recipe_digest, variant, 7, fingerprint, 'pending', 0, created_at, code"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        assert ended(*ABLATE) == 0
+    columns = "recipe_digest, variant, fingerprint, created_at, code"
     change(
         folder,
-        f"INSERT INTO attnres_runs ({columns}) SELECT {copied} FROM attnres_runs WHERE id = 1",
+        f"INSERT INTO attnres_runs ({columns}, seed, status, attempts) "
+        f"SELECT {columns}, 7, 'pending', 0 FROM attnres_runs WHERE id = 1",
     )
     return folder
 
 
 @pytest.fixture(autouse=True)
 def folder(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """A copy of it, which a test may change; the data lie where they lay."""
+    """A copy that a test may change; the data stay where they were."""
     here = tmp_path / "study"
     shutil.copytree(trained, here)
     monkeypatch.chdir(here)
@@ -68,11 +69,16 @@ def change(folder: Path, statement: str) -> None:
 
 
 def attnres(*arguments: str) -> Result:
-    """What the command prints. What is refused is raised."""
+    """What the command prints; a refusal is raised."""
     result = CliRunner().invoke(app, arguments)
     if isinstance(result.exception, AttnresError):
         raise result.exception
     return result
+
+
+def refused(words: str, *arguments: str, error: type[AttnresError] = UsageError) -> None:
+    with pytest.raises(error, match=words):
+        attnres(*arguments)
 
 
 def weights_of(folder: Path, run: int) -> Path:
@@ -80,24 +86,26 @@ def weights_of(folder: Path, run: int) -> Path:
     return found
 
 
-@pytest.mark.parametrize("run", ["1", "2"])
-def test_a_run_trained_again_is_equal_and_the_study_is_not_changed(folder: Path, run: str):
+def digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def test_a_run_trained_again_is_equal_and_the_study_stays_unchanged(folder: Path):
     def digests() -> dict[Path, str]:
-        held = [path for path in folder.rglob("*") if path.is_file()]
-        return {path: hashlib.sha256(path.read_bytes()).hexdigest() for path in held}
+        return {path: digest(path) for path in folder.rglob("*") if path.is_file()}
 
     before = digests()
 
-    found = attnres("verify", run)
+    found = attnres("verify", "2")
 
     assert found.exit_code == 0, found.output
-    assert found.stdout.startswith(f"run {run} (")
-    assert "equal, bit for bit: 32 points of the curve, final loss" in found.stdout
+    assert found.stdout.startswith("run 2 (")
+    assert "equal, bit for bit: 16 points of the curve, final loss" in found.stdout
     assert found.stdout.rstrip().endswith(", weights")
     assert digests() == before
 
 
-def test_a_curve_that_departs_is_told_with_the_step_and_both_losses(folder: Path):
+def test_a_curve_that_departs_is_reported_with_the_step_and_both_losses(folder: Path):
     change(folder, "UPDATE attnres_curve SET train_loss = 3.25 WHERE run_id = 1 AND step >= 10")
 
     found = attnres("verify", "1")
@@ -117,85 +125,66 @@ def test_weights_that_differ_are_named(folder: Path):
     held = load_file(path)
     name = next(iter(held))
     save_file({**held, name: held[name] + 1}, folder / "other")
-    digest = hashlib.sha256((folder / "other").read_bytes()).hexdigest()
-    (folder / "other").rename(path.with_name(weights_file(digest)))
-    change(folder, f"UPDATE attnres_runs SET weights_sha256 = '{digest}' WHERE id = 1")
+    new = digest(folder / "other")
+    (folder / "other").rename(path.with_name(weights_file(new)))
+    change(folder, f"UPDATE attnres_runs SET weights_sha256 = '{new}' WHERE id = 1")
 
     found = attnres("verify", "1")
 
     assert found.exit_code == 3
-    assert "the 32 points of the curve are equal" in found.stdout
+    assert "the 16 points of the curve are equal" in found.stdout
     assert f"final weights that differ: {name}\n" in found.stdout
 
 
-def test_what_has_changed_since_is_named_before_and_after(folder: Path):
+def test_changes_since_the_run_are_named_before_and_after(folder: Path):
     torch_now = torch.__version__
     change(folder, f"UPDATE attnres_runs SET versions = replace(versions, '{torch_now}', '1.0')")
     change(folder, "UPDATE attnres_runs SET device_name = 'Abacus'")
+    weights_of(folder, 1).unlink()
 
     found = attnres("verify", "1")
 
     assert found.exit_code == 0
     assert f"changed since run 1: torch: 1.0, now {torch_now}" in found.stderr
     assert "changed since: device_name: Abacus, now " in found.stdout
-
-
-def test_without_kept_weights_the_curve_alone_is_compared(folder: Path):
-    weights_of(folder, 1).unlink()
-
-    found = attnres("verify", "1")
-
-    assert found.exit_code == 0
     assert "no weights are kept to compare" in found.stdout
 
 
-def test_other_data_are_refused_before_anything_is_trained(folder: Path):
-    text = folder / "text.txt"
-    text.write_text(text.read_text() + "more")
+def test_other_data_and_a_missing_device_are_refused_before_training(folder: Path):
+    if not torch.cuda.is_available():
+        change(folder, "UPDATE attnres_runs SET device = 'cuda', device_name = 'A GPU'")
+        words = r"run 1 was computed with cuda fp32 eager, .* on A GPU"
+        refused(words, "verify", "1", error=DeviceError)
+    with (folder / "text.txt").open("a") as text:
+        text.write("more")
 
-    with pytest.raises(DataError, match=r"run 1 was trained on data \w+, which are now \w+"):
-        attnres("verify", "1")
-
-
-def test_a_run_of_a_device_that_is_not_here_is_refused(folder: Path):
-    if torch.cuda.is_available():
-        pytest.skip("needs a machine without a GPU")
-    change(folder, "UPDATE attnres_runs SET device = 'cuda', device_name = 'A GPU'")
-
-    with pytest.raises(DeviceError, match=r"run 1 was computed with cuda fp32 eager, .* on A GPU"):
-        attnres("verify", "1")
+    words = r"run 1 was trained on data \w+, which are now \w+"
+    refused(words, "verify", "1", error=DataError)
 
 
-def test_a_run_that_has_not_ended_has_nothing_to_verify_or_export():
-    with pytest.raises(UsageError, match="run 3 is pending: only what has ended is verified"):
-        attnres("verify", "3")
-    with pytest.raises(UsageError, match="run 3 is pending and has no final weights"):
-        attnres("runs", "export", "3")
-
-
-@pytest.mark.parametrize("command", [["verify"], ["runs", "export"]])
-def test_a_number_that_is_no_runs_is_refused(command: list[str]):
-    with pytest.raises(UsageError, match=r"no run 17 in study attnres.db, it holds 1 to 3"):
-        attnres(*command, "17")
+def test_a_run_that_has_not_ended_or_does_not_exist_is_refused():
+    refused("run 3 is pending: only what has ended is verified", "verify", "3")
+    refused("run 3 is pending and has no final weights", "runs", "export", "3")
+    for command in ["verify"], ["runs", "export"]:
+        refused(r"no run 17 in study attnres.db, it holds 1 to 3", *command, "17")
 
 
 def test_curves_depart_at_the_first_loss_that_differs_or_is_missing():
     curve = (Point(0, None, 5.5), Point(2, 5.0, None), Point(4, 4.0, 4.5))
     nan = (*curve[:2], Point(4, float("nan"), None))
+    other = (*curve[:2], Point(4, 4.0, 4.25))
 
     assert departs(curve, curve) is None
     assert departs(nan, (*curve[:2], Point(4, None, None))) is None
-    assert departs(curve, nan) == Departure(4, "training loss", 4.0, None)
-    assert departs(curve, curve[:2]) == Departure(4, "training loss", 4.0, None)
-    other = (*curve[:2], Point(4, 4.0, 4.25))
+    for shorter in nan, curve[:2]:
+        assert departs(curve, shorter) == Departure(4, "training loss", 4.0, None)
     assert departs(curve, other) == Departure(4, "validation loss", 4.5, 4.25)
 
 
-@pytest.mark.parametrize("run", [1, 2])
-def test_an_exported_run_is_the_model_that_was_trained(folder: Path, run: int):
-    done = attnres("runs", "export", str(run), "--output", "mine/model")
+def test_an_exported_run_is_the_model_that_was_trained(folder: Path):
+    done = attnres("runs", "export", "2", "--output", "mine/model")
 
-    names: dict[str, object] = {}
+    names: dict[str, Any] = {}
     exec(done.stdout.splitlines()[-1], names)
     taken = names["model"]
     assert isinstance(taken, model.Transformer)
@@ -203,14 +192,12 @@ def test_an_exported_run_is_the_model_that_was_trained(folder: Path, run: int):
     config = json.loads((folder / "mine" / "model" / "config.json").read_text())
     recipe = validate(config["recipe"], "config.json")
     assert recipe.digest == config["recipe_digest"]
-    tokens = sources.load(recipe)
+    tokens, train = sources.load(recipe), recipe.train
     assert tokens.fingerprint == config["data"]["fingerprint"]
-    total, count = 0.0, 0
     torch.set_num_threads(config["computed_with"]["threads"])
+    total, count = 0.0, 0
     with torch.no_grad():
-        for batch in tokens.eval_batches(
-            recipe.train.eval_tokens, recipe.train.batch_size, recipe.model.seq_len
-        ):
+        for batch in tokens.eval_batches(train.eval_tokens, train.batch_size, recipe.model.seq_len):
             windows = torch.from_numpy(batch)
             loss = model.next_token_loss(taken(windows[:, :-1]), windows[:, 1:])
             total += loss.item() * len(batch)
@@ -220,16 +207,14 @@ def test_an_exported_run_is_the_model_that_was_trained(folder: Path, run: int):
     assert sum(p.numel() for p in taken.parameters()) == config["n_params"]
 
 
-def test_a_run_is_exported_to_transformers_and_stays_ours(
+def test_a_run_exported_to_transformers_can_still_be_loaded_by_us(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ):
     done = attnres("runs", "export", "2", "--to", "hf")
 
-    names = [line.split()[0] for line in done.stdout.splitlines()]
-    assert names == [
-        "run-2/model.safetensors", "run-2/config.json", "run-2/modeling_attnres.py",
-        "run-2/tokenizer.json", "run-2/tokenizer_config.json", "from",
-    ]  # fmt: skip
+    names = ["model.safetensors", "config.json", "modeling_attnres.py", "tokenizer.json"]
+    names = [f"run-2/{name}" for name in (*names, "tokenizer_config.json")]
+    assert [line.split()[0] for line in done.stdout.splitlines()] == [*names, "from"]
     assert done.stdout.endswith("from_pretrained('run-2', trust_remote_code=True)\n")
     assert model.load("run-2").shape.n_layers == 2
     transformers = pytest.importorskip("transformers")
@@ -243,7 +228,7 @@ def test_a_run_is_exported_to_transformers_and_stays_ours(
         assert torch.equal(found["model"](tokens).logits, model.load("run-2")(tokens))
 
 
-def test_what_an_export_to_transformers_lacks_is_told(
+def test_an_export_to_transformers_says_what_it_lacks(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ):
     changed = "json_set(resolved, '$.data.tokenizer', 'tiktoken:gpt2')"
@@ -254,12 +239,13 @@ def test_what_an_export_to_transformers_lacks_is_told(
 
     assert "no tokenizer is among them: data.tokenizer is tiktoken:gpt2" in done.stderr
     assert not list((folder / "run-2").glob("tokenizer*"))
-    assert "transformers is not here: pip install 'attnres-cli[hf]'" in done.stderr
-    with pytest.raises(UsageError, match="--to is for the weights of one run: give it or --wandb"):
-        attnres("runs", "export", "--to", "hf", "--wandb", "there")
+    assert "transformers is not here: pip install" in done.stderr
+    words = "--to is for the weights of one run: give it or --wandb"
+    refused(words, "runs", "export", "--to", "hf", "--wandb", "there")
 
 
-def test_an_exported_run_needs_torch_and_safetensors_alone(folder: Path):
+@pytest.mark.slow
+def test_an_exported_run_needs_only_torch_and_safetensors():
     attnres("runs", "export", "2")
     program = (
         "import sys\n"
@@ -268,35 +254,31 @@ def test_an_exported_run_needs_torch_and_safetensors_alone(folder: Path):
         "from attnres_cli.nn.model import load\n"
         "print(load('run-2').shape.n_layers)\n"
     )
+    path = {"PYTHONPATH": str(Path(model.__file__).parents[2])}
 
     done = subprocess.run(
-        [sys.executable, "-c", program],
-        check=True,
-        capture_output=True,
-        text=True,
-        env=os.environ | {"PYTHONPATH": str(Path(model.__file__).parents[2])},
+        [sys.executable, "-c", program], capture_output=True, text=True, env=os.environ | path
     )
 
-    assert done.stdout == "2\n"
+    assert (done.returncode, done.stdout) == (0, "2\n"), done.stderr
 
 
-def _cut(file: Path) -> None:
+def cut(file: Path) -> None:
     file.write_bytes(file.read_bytes()[:-1])
 
 
-def _flip(file: Path) -> None:
+def flip(file: Path) -> None:
     content = bytearray(file.read_bytes())
     content[-5] ^= 1
     file.write_bytes(content)
 
 
-@pytest.mark.parametrize("damage", [_cut, _flip])
-def test_weights_that_are_not_as_they_were_written_are_used_nowhere(folder: Path, damage):
+@pytest.mark.parametrize("damage", [cut, flip])
+def test_damaged_weights_are_used_nowhere(folder: Path, damage):
     damage(weights_of(folder, 1))
 
-    for command in (["verify", "1"], ["runs", "export", "1"]):
-        with pytest.raises(UsageError, match=r"weights of run 1 are damaged.*attnres runs rm 1`"):
-            attnres(*command)
+    for command in ["verify"], ["runs", "export"]:
+        refused(r"weights of run 1 are damaged.*attnres runs rm 1`", *command, "1")
     assert not (folder / "run-1").exists()
 
     attnres("runs", "export", "2")
@@ -305,7 +287,7 @@ def test_weights_that_are_not_as_they_were_written_are_used_nowhere(folder: Path
         model.load(folder / "run-2")
 
 
-def test_weights_of_a_study_of_before_are_exported_unless_they_are_no_weights(folder: Path):
+def test_weights_of_an_older_study_are_exported_unless_they_are_damaged(folder: Path):
     held = weights_of(folder, 1)
     old = held.rename(held.with_name("weights.safetensors"))
     change(folder, "UPDATE attnres_runs SET weights_sha256 = NULL")
@@ -313,43 +295,33 @@ def test_weights_of_a_study_of_before_are_exported_unless_they_are_no_weights(fo
     attnres("runs", "export", "1")
     assert model.load(folder / "run-1").shape.n_layers == 2
 
-    _cut(old)
-    with pytest.raises(UsageError, match=r"weights of run 1 are damaged"):
-        attnres("runs", "export", "1", "--output", "again")
+    cut(old)
+    refused(r"weights of run 1 are damaged", "runs", "export", "1", "--output", "again")
 
 
-def test_weights_that_are_not_there_are_refused_with_how_to_get_them(folder: Path):
-    weights_of(folder, 1).unlink()
-
-    with pytest.raises(UsageError, match=r"not kept .*`attnres runs rm 1`, and `attnres ablate`"):
-        attnres("runs", "export", "1")
-
-
-def test_a_study_that_was_copied_alone_says_so_and_how_to_mend_it(folder: Path):
+def test_missing_weights_are_refused_with_how_to_get_them(folder: Path):
     shutil.copy(folder / "attnres.db", folder / "alone.db")
+    export = ("runs", "export", "1")
 
-    with pytest.raises(UsageError, match=r"folder .*alone.runs is not there: a study is copied to"):
-        attnres("runs", "export", "1", "--study", "alone.db")
+    words = r"folder .*alone.runs is not there: a study is copied to"
+    refused(words, *export, "--study", "alone.db")
     found = attnres("verify", "1", "--study", "alone.db")
     assert found.exit_code == 0
     assert "warning: weights are not compared, the folder" in found.stderr
 
+    weights_of(folder, 1).unlink()
+    refused(r"not kept .*`attnres runs rm 1`, and `attnres ablate`", *export)
 
-def test_an_exported_run_is_not_overwritten(folder: Path):
+
+def test_an_export_overwrites_nothing_and_needs_a_folder_that_can_be_made():
     attnres("runs", "export", "1", "--output", "mine")
-
-    with pytest.raises(UsageError, match=r"mine already has model\.safetensors"):
-        attnres("runs", "export", "2", "--output", "mine")
-
-
-def test_a_folder_that_cannot_be_made_is_refused(folder: Path):
-    with pytest.raises(UsageError, match=r"--output text.txt/mine cannot be written: Not a dir"):
-        attnres("runs", "export", "1", "--output", "text.txt/mine")
+    refused(r"mine already has model\.safetensors", "runs", "export", "2", "--output", "mine")
+    words = r"--output text.txt/mine cannot be written: Not a dir"
+    refused(words, "runs", "export", "1", "--output", "text.txt/mine")
 
 
 def test_removed_runs_leave_no_weights(folder: Path):
     attnres("runs", "rm", "1")
     assert [path.name[:2] for path in (folder / "attnres.runs").iterdir()] == ["2-"]
-
     attnres("runs", "rm", "2", "3")
     assert not (folder / "attnres.runs").exists()

@@ -1,4 +1,4 @@
-"""Digests of code: of what it does, whoever reads it."""
+"""Digests of code change with what the code does, and not with how it is written."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def design(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
 
 @pytest.mark.parametrize("what", CHANGES)
-def test_a_digest_is_of_what_code_does(what: str, design):
+def test_a_digest_changes_with_what_code_does(what: str, design):
     (old, new), changes = CHANGES[what]
     before = design()
 
@@ -60,7 +60,7 @@ def test_a_digest_is_of_what_code_does(what: str, design):
     assert (design(DESIGN.replace(old, new)) != before) is changes
 
 
-def test_a_digest_is_of_the_files_that_a_design_imports_too(design):
+def test_a_digest_includes_the_files_that_a_design_imports(design):
     before = design()
 
     assert design(helper=HELPER + "# a remark\n") == before
@@ -69,7 +69,7 @@ def test_a_digest_is_of_the_files_that_a_design_imports_too(design):
     assert design(text="def read(:") == ""
 
 
-def test_designs_differ_and_those_of_a_helper_share_it():
+def test_every_design_has_its_own_digest_with_its_helpers():
     digests = {cls.__module__: code.of_design(cls) for cls in registry().values()}
 
     assert len(set(digests.values())) == len(digests)
@@ -88,5 +88,5 @@ def test_every_part_that_decides_numbers_has_a_digest():
     assert all(len(digest) == 12 for digest in code.of_parts().values())
 
 
-def test_the_digest_of_a_file_is_this_one_under_every_python(design):
+def test_a_digest_is_the_same_under_every_python(design):
     assert design() == "b23c87bd5719"

@@ -1,4 +1,4 @@
-"""Counts of the paper's Table 1, and what is made of times."""
+"""Counts of the paper's Table 1, and statistics of measured times."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from attnres_cli.nn.variant import parse
         ("mhc:n_streams=2,residual=lite", 12, ("mHC", 18, None, 34)),
     ],
 )
-def test_the_papers_count_at_a_depth(spec: str, n_sublayers: int, expected: tuple):
+def test_counts_are_those_of_the_paper(spec: str, n_sublayers: int, expected: tuple):
     assert parse(spec).build(16, n_sublayers).table_one() == expected
 
 
@@ -37,16 +37,16 @@ def test_full_reads_in_the_groups_that_cost_least():
     ["denseformer", "attnres:window=3", "attnres:score=static", "attnres:block_size=4,rank=2",
      "attnres:block_size=4,norm=sigmoid", "attnres:query=input", "attnres:agg=rmssum"],
 )  # fmt: skip
-def test_where_the_paper_has_no_formula_there_is_none(spec: str):
+def test_a_design_without_a_formula_in_the_paper_has_no_count(spec: str):
     assert parse(spec).build(16, 12).table_one() is None
 
 
-def test_a_spread_is_median_and_quartiles():
+def test_a_spread_is_the_median_and_the_quartiles():
     assert spread([5.0]) == (5, 5, 5)
     assert spread([4.0, 1.0, 3.0, 2.0, 5.0]) == (3, 2, 4)
 
 
-def test_a_ratio_is_that_of_the_times_of_each_round():
+def test_a_ratio_compares_the_times_of_each_round():
     slow_machine_in_round_two = [1.0, 10.0, 1.0]
 
     found = ratio([1.1, 11.0, 1.1], slow_machine_in_round_two)

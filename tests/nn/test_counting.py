@@ -1,4 +1,4 @@
-"""What a design computes and moves, beside what is counted by hand."""
+"""FLOPs and memory traffic of a design are those counted by hand."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_billions_of_parameters_are_counted_without_them():
     assert time.process_time() - started < 5
 
 
-def test_what_cannot_be_counted_without_numbers_is_told_with_its_line():
+def test_code_that_needs_numbers_to_be_counted_is_named_with_its_line():
     with torch.device("meta"):
         design = Asks(D, L)
 

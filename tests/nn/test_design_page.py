@@ -1,4 +1,4 @@
-"""A design's docstring, taken apart."""
+"""The docstring of a design has an equation, parts and options."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Documented:
     """
 
 
-def test_a_page_has_an_equation_parts_and_the_meaning_of_options():
+def test_a_page_has_the_equation_the_parts_and_the_meaning_of_options():
     page = design_page.page_of(Documented)
 
     assert page.equation == "h = x + y."
@@ -37,7 +37,7 @@ def test_a_page_has_an_equation_parts_and_the_meaning_of_options():
     }
 
 
-def test_a_class_without_a_docstring_has_its_modules():
+def test_a_class_without_a_docstring_has_that_of_its_module():
     class Plain:
         pass
 
@@ -47,7 +47,7 @@ def test_a_class_without_a_docstring_has_its_modules():
     assert page.equation == ""
 
 
-def test_every_design_says_what_a_reader_wants_to_know(subtests: pytest.Subtests):
+def test_every_design_documents_all_parts(subtests: pytest.Subtests):
     for name, cls in registry().items():
         with subtests.test(name=name):
             page = design_page.page_of(cls)

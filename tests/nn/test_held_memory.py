@@ -1,4 +1,4 @@
-"""Memory that is counted without numbers, on things whose answer is known."""
+"""Memory is counted without numbers, on tensors of known size."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from attnres_cli.nn.memory import counting
 MIB = 2**20
 
 
-def test_what_is_released_counts_for_the_peak_alone():
+def test_released_memory_counts_only_for_the_peak():
     with counting() as held:
         large = torch.ones(8 * MIB // 4)
         small = large[: MIB // 4].clone()
@@ -20,7 +20,7 @@ def test_what_is_released_counts_for_the_peak_alone():
     assert small.shape == (MIB // 4,)
 
 
-def test_what_autograd_keeps_is_held_until_backward_has_passed():
+def test_tensors_saved_by_autograd_are_held_until_backward_has_passed():
     with counting() as held:
         x = torch.ones(MIB // 4, requires_grad=True)
         y = x.exp().sin().cos()
@@ -33,7 +33,7 @@ def test_what_autograd_keeps_is_held_until_backward_has_passed():
     assert held.n_operations >= 8
 
 
-def test_terabytes_take_none():
+def test_terabytes_are_counted_without_being_allocated():
     with counting() as held:
         x = torch.ones(2**20, 2**20)
         x @ x

@@ -1,4 +1,4 @@
-"""The loss in parts is the loss of all at once, in less memory."""
+"""The loss in chunks is the loss of all tokens at once, in less memory."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ import dataclasses
 
 import pytest
 import torch
-from designs import build
+from designs import build, tokens_of
 from torch import Tensor
 
 from attnres_cli.nn import measure, model
 from attnres_cli.nn.loss import chunked_loss, n_chunks, next_token_loss
-from attnres_cli.nn.model import init_weights
+from attnres_cli.nn.proofs.subject import agree_all
+from attnres_cli.nn.proofs.subject import gradients as gradients_of
 from attnres_cli.nn.shape import Shape
 
 TOKENS, WIDTH, VOCABULARY = 30, 16, 50
@@ -34,12 +35,14 @@ CAPS = pytest.mark.parametrize("cap", [None, 3.0])
 
 @CAPS
 @pytest.mark.parametrize("n_chunks", [1, 3, 4, 30])  # 30 tokens: the last of 4 parts is smaller
-def test_loss_and_gradients_in_parts_are_those_of_all_at_once(n_chunks: int, cap: float | None):
+def test_loss_and_gradients_in_chunks_are_those_of_all_at_once(n_chunks: int, cap: float | None):
     hidden, weight, targets = drawn()
     logits = hidden @ weight.t()
     expected = next_token_loss(logits if cap is None else cap * torch.tanh(logits / cap), targets)
 
     loss = chunked_loss(hidden, weight, targets, n_chunks, cap)
+    with torch.no_grad():
+        assert torch.equal(chunked_loss(hidden, weight, targets, n_chunks, cap), loss)
 
     torch.testing.assert_close(loss, expected, rtol=1e-14, atol=0)
     for mine, theirs in zip(
@@ -49,34 +52,18 @@ def test_loss_and_gradients_in_parts_are_those_of_all_at_once(n_chunks: int, cap
 
 
 @CAPS
-def test_gradients_in_parts_are_those_of_finite_differences(cap: float | None):
-    hidden, weight, targets = drawn()
-
-    assert torch.autograd.gradcheck(
-        lambda h, w: chunked_loss(h, w, targets, 4, cap), (hidden, weight)
-    )
-
-
-@CAPS
-def test_without_gradients_the_loss_is_the_same(cap: float | None):
-    hidden, weight, targets = drawn()
-    expected = chunked_loss(hidden, weight, targets, 4, cap)
-
-    with torch.no_grad():
-        assert torch.equal(chunked_loss(hidden, weight, targets, 4, cap), expected)
-
-
-@CAPS
-def test_second_derivatives_in_parts_are_those_of_finite_differences(cap: float | None):
+def test_derivatives_in_chunks_are_those_of_finite_differences(cap: float | None):
     hidden, weight, targets = drawn()
     few = (hidden[:, :2].detach().requires_grad_(), weight[:7].detach().requires_grad_())
 
-    assert torch.autograd.gradgradcheck(
-        lambda h, w: chunked_loss(h, w, targets[:, :2] % 7, 2, cap), few
-    )
+    def loss(h: Tensor, w: Tensor) -> Tensor:
+        return chunked_loss(h, w, targets[:, :2] % 7, 2, cap)
+
+    assert torch.autograd.gradcheck(loss, few)
+    assert torch.autograd.gradgradcheck(loss, few)
 
 
-def test_parts_are_small_on_a_cpu_and_none_is_of_less_than_128_tokens():
+def test_chunks_are_small_on_a_cpu_but_have_at_least_128_tokens():
     tokens = torch.empty(4, 512, dtype=torch.int64)
 
     assert [n_chunks(tokens, v) for v in (256, 512, 1024, 4096, 50257)] == [1, 1, 2, 8, 16]
@@ -84,7 +71,7 @@ def test_parts_are_small_on_a_cpu_and_none_is_of_less_than_128_tokens():
     assert n_chunks(tokens.to("meta"), 2**18) == 4
 
 
-def test_in_bfloat16_it_is_as_near_to_float64_as_all_at_once():
+def test_in_bfloat16_chunks_are_as_near_to_float64_as_all_at_once():
     exact = drawn()
     hidden, weight, targets = drawn(torch.float32)
     expected = gradients(chunked_loss(*exact, 3), *exact[:2])
@@ -103,36 +90,27 @@ def test_in_bfloat16_it_is_as_near_to_float64_as_all_at_once():
 
 
 @CAPS
-def test_the_model_takes_it_where_the_logits_are_large(
+def test_a_model_uses_chunks_where_the_logits_are_large(
     cap: float | None, tiny_shape: Shape, monkeypatch: pytest.MonkeyPatch
 ):
     trunk = build("attnres", dataclasses.replace(tiny_shape, softcap=cap)).double()
-    init_weights(trunk, seed=0)
-    tokens = torch.randint(tiny_shape.vocab_size, (2, tiny_shape.seq_len))
-    targets = tokens.roll(-1, dims=1)
-    whole = trunk(tokens, targets)
-    whole.backward()
-    expected = {name: p.grad.clone() for name, p in trunk.named_parameters() if p.grad is not None}
-    trunk.zero_grad()
-    parts: list[int] = []
+    tokens = tokens_of()
+    whole, expected = trunk(tokens, tokens), gradients_of(trunk, tokens)
+    used: list[int] = []
 
     def spy(h: Tensor, weight: Tensor, targets: Tensor, n_chunks: int, cap: float | None) -> Tensor:
-        parts.append(n_chunks)
+        used.append(n_chunks)
         return chunked_loss(h, weight, targets, n_chunks, cap)
 
-    monkeypatch.setattr(model, "n_chunks", lambda *_: 4)  # five tokens, and one
+    monkeypatch.setattr(model, "n_chunks", lambda *_: 4)
     monkeypatch.setattr(model, "chunked_loss", spy)
 
-    trunk(tokens, targets).backward()
-
-    assert parts == [4]
-    found = {name: p.grad for name, p in trunk.named_parameters() if p.grad is not None}
-    assert found.keys() == expected.keys()
-    for name, gradient in found.items():
-        torch.testing.assert_close(gradient, expected[name], rtol=1e-9, atol=1e-12, msg=name)
+    torch.testing.assert_close(trunk(tokens, tokens), whole)
+    agree_all(gradients_of(trunk, tokens), expected, 1e-9, 1e-12)
+    assert used == [4, 4]
 
 
-def test_parts_take_less_memory_than_all_at_once():
+def test_chunks_take_less_memory_than_all_at_once():
     hidden = torch.randn(1, 512, 32, requires_grad=True)
     weight, targets = torch.randn(4096, 32, requires_grad=True), torch.randint(4096, (1, 512))
     logits = 4 * 512 * 4096
@@ -152,19 +130,13 @@ def test_parts_take_less_memory_than_all_at_once():
 
 
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # by torch
-def test_in_parts_it_is_still_one_graph(tiny_shape: Shape, monkeypatch: pytest.MonkeyPatch):
+def test_a_model_with_a_loss_in_chunks_compiles_into_one_graph(
+    tiny_shape: Shape, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setattr(model, "n_chunks", lambda *_: 4)
-    trunk = build("standard", tiny_shape)
-    init_weights(trunk, seed=0)
-    tokens = torch.randint(tiny_shape.vocab_size, (2, tiny_shape.seq_len))
-    expected = trunk(tokens, tokens)
-    expected.backward()
-    gradient = trunk.head.weight.grad.clone()
-    trunk.zero_grad()
+    trunk, tokens = build("standard", tiny_shape), tokens_of()
+    expected = gradients_of(trunk, tokens)
 
     compiled = torch.compile(trunk, backend="aot_eager", fullgraph=True, dynamic=False)
-    loss = compiled(tokens, tokens)
-    loss.backward()
 
-    torch.testing.assert_close(loss, expected)
-    torch.testing.assert_close(trunk.head.weight.grad, gradient)
+    agree_all(gradients_of(trunk, tokens, compiled), expected, 1e-5, 1e-6)

@@ -1,4 +1,4 @@
-"""What benchmarks measure with, on things whose answer is known."""
+"""The measurements of benchmarks, on calls with a known answer."""
 
 from __future__ import annotations
 
@@ -22,9 +22,11 @@ def model_of(spec: str, shape: Shape) -> Transformer:
     return model
 
 
-def windows_of(shape: Shape, rows: int = 3) -> torch.Tensor:
+@pytest.fixture
+def windows(tiny_shape: Shape) -> torch.Tensor:
     generator = torch.Generator().manual_seed(0)
-    return torch.randint(shape.vocab_size, (rows, shape.seq_len + 1), generator=generator)
+    size = (3, tiny_shape.seq_len + 1)
+    return torch.randint(tiny_shape.vocab_size, size, generator=generator)
 
 
 def test_a_processor_is_named_with_the_vectors_that_its_sums_round_by():
@@ -41,7 +43,9 @@ def test_calls_take_turns_and_every_other_round_goes_backwards():
     assert {name: len(values) for name, values in times.items()} == {"a": 3, "b": 3, "c": 3}
 
 
-def test_the_peak_counts_what_is_released_again_and_what_is_held_does_not():
+def test_peak_memory_counts_released_tensors_and_held_memory_does_not():
+    hidden: list[torch.Tensor] = []
+
     def call() -> torch.Tensor:
         large = torch.ones(8 * MIB // 4)
         small = large[: MIB // 4].clone()
@@ -50,15 +54,11 @@ def test_the_peak_counts_what_is_released_again_and_what_is_held_does_not():
 
     assert measure.peak_bytes(call, CPU) == pytest.approx(9 * MIB, rel=0.01)
     assert measure.allocations(call)[-1] == pytest.approx(MIB, rel=0.01)
-
-
-def test_held_sees_what_only_a_python_object_holds():
-    hidden: list[torch.Tensor] = []
-
+    # tensors that only a Python object holds count too
     assert measure.allocations(lambda: hidden.append(torch.ones(MIB // 4)))[-1] >= MIB
 
 
-def test_copy_speed_is_a_speed():
+def test_copy_speed_is_positive():
     assert measure.copy_speed(CPU) > 0
 
 
@@ -66,18 +66,22 @@ def test_copy_speed_is_a_speed():
     ("spec", "precision"),
     [("standard", "fp32"), ("attnres", "bf16"), ("attnres:block_size=4", "fp32")],
 )
-def test_the_eager_engine_agrees_with_the_reference(spec: str, precision: str, tiny_shape: Shape):
+def test_the_eager_engine_agrees_with_the_reference(
+    spec: str, precision: str, tiny_shape: Shape, windows: torch.Tensor
+):
     model = model_of(spec, tiny_shape)
 
-    found, elapsed = measure.check(model, model, windows_of(tiny_shape), "eager", precision)
+    found, elapsed = measure.check(model, model, windows, "eager", precision)
 
     assert found.complaint(precision) is None
     assert elapsed > 0
     assert all(parameter.grad is None for parameter in model.parameters())
 
 
-def test_sequence_by_sequence_is_the_same_as_all_at_once(tiny_shape: Shape):
-    model, windows = model_of("attnres", tiny_shape), windows_of(tiny_shape)
+def test_one_sequence_at_a_time_gives_the_gradients_of_all_at_once(
+    tiny_shape: Shape, windows: torch.Tensor
+):
+    model = model_of("attnres", tiny_shape)
 
     parts = measure.loss_and_gradients(model, model, windows, "eager", "fp32", rows=1)
     whole = measure.loss_and_gradients(model, model, windows, "eager", "fp32")
@@ -85,39 +89,30 @@ def test_sequence_by_sequence_is_the_same_as_all_at_once(tiny_shape: Shape):
     assert max(measure.disagreement(parts, whole)[:2]) < 1e-5
 
 
-def test_a_stirred_design_is_off_its_start(tiny_shape: Shape):
-    query = model_of("attnres", tiny_shape).residual.query
-
-    assert isinstance(query, torch.Tensor)
-    assert query.abs().min() > 0
-
-
-def test_a_parameter_that_is_one_number_is_stirred_too(tiny_shape: Shape):
-    residual = model_of("mhc:readout=sigmoid", tiny_shape).residual
-
-    assert residual.head[0].item() != pytest.approx(0.01)
+def test_a_stirred_design_has_left_its_initial_values(tiny_shape: Shape):
+    assert model_of("attnres", tiny_shape).residual.query.abs().min() > 0
+    scalar = model_of("mhc:readout=sigmoid", tiny_shape).residual.head[0]
+    assert scalar.item() != pytest.approx(0.01)
 
 
-RIGHT = (2.0, {"a": torch.ones(4), "b": torch.zeros(3)})
-FOUND = {
-    "right": (RIGHT, None),
-    "loss": ((2.1, RIGHT[1]), "its loss is off"),
-    "loss that is no number": ((math.nan, RIGHT[1]), "its loss is off"),
-    "gradient": ((2.0, {"a": torch.ones(4) * 1.1, "b": torch.zeros(3)}), "gradient of a"),
-    "gradient that is missing": ((2.0, {"b": torch.zeros(3)}), "gradient of a"),
-    "gradient where none should be": (
-        (2.0, RIGHT[1] | {"c": torch.ones(1)}),
-        "gradient of c",
-    ),
-    "gradient that is no number": (
-        (2.0, {"a": torch.full((4,), math.nan), "b": torch.zeros(3)}),
-        "gradient of a",
-    ),
-}
+A, B = {"a": torch.ones(4)}, {"b": torch.zeros(3)}
 
 
-@pytest.mark.parametrize(("found", "words"), FOUND.values(), ids=FOUND)
-def test_what_is_off_is_named(found: tuple[float, dict[str, torch.Tensor]], words: str | None):
-    complaint = measure.disagreement(found, RIGHT).complaint("fp32")
+@pytest.mark.parametrize(
+    ("loss", "gradients", "words"),
+    [
+        (2.0, A | B, None),
+        (2.1, A | B, "its loss is off"),
+        (math.nan, A | B, "its loss is off"),
+        (2.0, {"a": torch.ones(4) * 1.1} | B, "gradient of a"),
+        (2.0, B, "gradient of a"),
+        (2.0, A | B | {"c": torch.ones(1)}, "gradient of c"),
+        (2.0, {"a": torch.full((4,), math.nan)} | B, "gradient of a"),
+    ],
+)
+def test_a_wrong_loss_or_gradient_is_named(
+    loss: float, gradients: dict[str, torch.Tensor], words: str | None
+):
+    complaint = measure.disagreement((loss, gradients), (2.0, A | B)).complaint("fp32")
 
     assert complaint is None if words is None else words in (complaint or "")

@@ -1,4 +1,4 @@
-"""Latent attention: a slow loop over heads and tokens; the latents alone give the same."""
+"""Latent attention equals a slow loop over heads and tokens, and its cache holds only latents."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 import torch
-from designs import build
+from designs import build, tokens_of
 from torch import Tensor
 
 from attnres_cli.nn.generate import generate
@@ -67,17 +67,9 @@ def test_values_and_gradients_are_those_of_a_slow_loop(mla: MLA):
         torch.testing.assert_close(mine, theirs, rtol=1e-11, atol=1e-12)
 
 
-def test_gradients_and_second_derivatives_are_those_of_finite_differences(mla: MLA):
-    h = drawn()[:1, :3].detach().requires_grad_()
-
-    assert torch.autograd.gradcheck(mla, [h])
-    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
-        assert torch.autograd.gradgradcheck(mla, [h])
-
-
-@pytest.mark.parametrize("sizes", [[1] * 8, [3, 4, 1], [8]])
+@pytest.mark.parametrize("sizes", [[1] * 8, [3, 4, 1]])
 @torch.no_grad()
-def test_latents_alone_give_what_keys_and_values_give(mla: MLA, sizes: list[int]):
+def test_a_cache_of_latents_gives_the_same_as_keys_and_values(mla: MLA, sizes: list[int]):
     h, cache = drawn(), mla.cache(8)
 
     pieces = [mla(part, cache) for part in h.split(sizes, dim=1)]
@@ -87,7 +79,7 @@ def test_latents_alone_give_what_keys_and_values_give(mla: MLA, sizes: list[int]
     assert [x.shape for x in kept] == [(2, 8, 12)]
 
 
-def test_a_scaled_branch_scales_values_and_the_projection_out_alone(shape: Shape):
+def test_a_designs_scale_applies_to_values_and_the_output_projection_only(shape: Shape):
     plain, scaled = (build(spec, shape) for spec in ("standard", "deepnorm"))
     beta = scaled.residual.branch_scale
     for name, ours in scaled.sublayers[0][0].named_parameters():
@@ -98,12 +90,8 @@ def test_a_scaled_branch_scales_values_and_the_projection_out_alone(shape: Shape
         torch.testing.assert_close(ours, expected * beta if name == "out.weight" else expected)
 
 
-@pytest.mark.parametrize("design", ["standard", "attnres:block_size=2"])
-def test_it_compiles_whole_and_keeps_its_numbers_with_checkpoints_and_in_bfloat16(
-    shape: Shape, design: str
-):
-    model = build(design, shape).float()
-    tokens = torch.randint(11, (2, 8), generator=torch.Generator().manual_seed(0))
+def test_it_compiles_whole_and_keeps_its_numbers_with_checkpoints_and_in_bfloat16(shape: Shape):
+    model, tokens = build("standard", dataclasses.replace(shape, n_layers=1)), tokens_of()
     loss = model(tokens, tokens)
 
     torch.compiler.reset()

@@ -1,17 +1,15 @@
-"""The trunk: initial weights, counts, attention, and independence from the design."""
+"""The model: initial weights, counts of parameters and FLOPs, causality."""
 
 from __future__ import annotations
 
 import dataclasses
 import itertools
 import math
-import subprocess
-import sys
 
 import pytest
 import torch
 from attnres_variants.standard import Standard
-from designs import SPECS, build
+from designs import BRIEF, TRUNKS, build, close
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -21,31 +19,11 @@ from attnres_cli.nn.residual import Norms
 from attnres_cli.nn.shape import Shape
 from attnres_cli.nn.trunk.grouped import FLOPS
 
-SHAPES = {
-    "swiglu": {},
-    "gelu": {"mlp": "gelu"},
-    "tied": {"tie_embeddings": True},
-    "grouped": {"n_kv_heads": 1},
-    "wide heads": {"d_head": 12},
-    "relu2": {"mlp": "relu2"},
-    "no positions": {"positions": "none"},
-    "normed and capped": {"qk_norm": True, "n_kv_heads": 1, "softcap": 15.0},
-    "mla": {"attention": "mla", "positions": "none", "d_latent": 12},
-    "moe": {"mlp": ("gelu", "moe"), "d_ff": 8, "n_experts": 6, "top_k": 2, "n_shared_experts": 1},
-    "patterns": {
-        "attention": ("softmax", "mla"),
-        "positions": "none",
-        "d_latent": 12,
-        "mlp": ("relu2", "gelu", "swiglu"),
-    },
-}
-every_shape = pytest.mark.parametrize("changes", SHAPES.values(), ids=SHAPES)
+every_trunk = pytest.mark.parametrize("changes", TRUNKS.values(), ids=TRUNKS)
 
 
-@every_shape
-def test_parameters_by_formula_equal_the_module_on_the_meta_device(
-    changes: dict, tiny_shape: Shape
-):
+@every_trunk
+def test_the_formula_of_parameters_counts_those_of_the_module(changes: dict, tiny_shape: Shape):
     shape = dataclasses.replace(tiny_shape, **changes)
     with torch.device("meta"):
         model = Transformer(shape, Standard(shape.d_model, shape.n_sublayers))
@@ -55,8 +33,8 @@ def test_parameters_by_formula_equal_the_module_on_the_meta_device(
     assert shape.n_params() == n_params(shape, model.residual) == counted
 
 
-@every_shape
-def test_flops_by_formula_equal_those_that_torch_counts(changes: dict, tiny_shape: Shape):
+@every_trunk
+def test_the_formula_of_flops_gives_the_count_of_torch(changes: dict, tiny_shape: Shape):
     shape = dataclasses.replace(tiny_shape, **changes)
     model = Transformer(shape, Standard(shape.d_model, shape.n_sublayers))
     tokens = torch.zeros(2, shape.seq_len, dtype=torch.int64)
@@ -73,12 +51,12 @@ def test_flops_by_formula_equal_those_that_torch_counts(changes: dict, tiny_shap
     assert forward + backward == tokens.numel() * train_flops_per_token(shape, model.residual)
 
 
-def test_shared_weights_are_equal_bit_for_bit_whatever_the_design(
+def test_shared_weights_have_the_same_bits_in_every_design(
     tiny_shape: Shape, subtests: pytest.Subtests
 ):
     theirs = build("standard", tiny_shape, seed=7).shared_parameters()
     matrices = {name for name, p in theirs.items() if p.ndim == 2}
-    for spec in SPECS:
+    for spec in BRIEF:
         with subtests.test(spec=spec):
             model = build(spec, tiny_shape, seed=7)
             model.residual.branch_scale = 1.0  # what a design is known to scale
@@ -89,22 +67,27 @@ def test_shared_weights_are_equal_bit_for_bit_whatever_the_design(
             assert all(torch.equal(ours[name], theirs[name]) for name in ours.keys() & theirs)
 
 
-def test_another_seed_draws_other_weights(tiny_shape: Shape):
+def test_no_two_seeds_and_no_two_matrices_start_alike(tiny_shape: Shape):
     one, other = build("standard", tiny_shape, seed=0), build("standard", tiny_shape, seed=1)
-
-    assert not torch.equal(one.embed.weight, other.embed.weight)
-    assert not torch.equal(one.sublayers[0][1].out.weight, other.sublayers[0][1].out.weight)
-
-
-def test_no_two_matrices_start_alike(tiny_shape: Shape):
-    matrices = [p for p in build("standard", tiny_shape).parameters() if p.ndim == 2]
+    matrices = [p for model in (one, other) for p in model.parameters() if p.ndim == 2]
     begun = [p.flatten()[:32] / p.std() for p in matrices]
 
-    for one, other in itertools.combinations(begun, 2):
-        assert torch.corrcoef(torch.stack([one, other]))[0, 1].abs() < 0.9
+    for a, b in itertools.combinations(begun, 2):
+        assert torch.corrcoef(torch.stack([a, b]))[0, 1].abs() < 0.9
 
 
-def test_initial_spreads_are_those_of_the_table():
+def test_logits_depend_on_earlier_tokens_only(tiny_shape: Shape):
+    model, tokens = build("standard", tiny_shape).double(), torch.arange(8)[None]
+    changed = tokens.clone()
+    changed[:, 4] = 10
+
+    before, after = model(tokens), model(changed)
+
+    close(after[:, :4], before[:, :4], rtol=1e-12)
+    assert ((after - before)[:, 4:].abs().amax(dim=-1) > 1e-6).all()
+
+
+def test_initial_weights_have_the_documented_standard_deviations():
     shape = Shape(2, 128, 4, 4, 32, 256, 512, 8)
     model = build("standard", shape)
 
@@ -118,7 +101,7 @@ def test_initial_spreads_are_those_of_the_table():
 
 
 @pytest.mark.parametrize("tie", [False, True])
-def test_an_untrained_model_has_the_loss_of_a_blind_guess(tie: bool):
+def test_an_untrained_model_has_the_loss_of_a_random_guess(tie: bool):
     shape = Shape(2, 64, 4, 4, 16, 128, 256, 16, tie_embeddings=tie)
     model = build("standard", shape)
     tokens = torch.randint(0, 256, (8, 16), generator=torch.Generator().manual_seed(0))
@@ -129,7 +112,7 @@ def test_an_untrained_model_has_the_loss_of_a_blind_guess(tie: bool):
 
 
 @pytest.mark.parametrize("norms", list(Norms))
-def test_the_trunk_puts_the_norms_that_a_design_asks_for(norms: Norms, tiny_shape: Shape):
+def test_the_trunk_has_the_norms_that_a_design_asks_for(norms: Norms, tiny_shape: Shape):
     class Asks(Standard):
         pass
 
@@ -145,30 +128,16 @@ def test_the_trunk_puts_the_norms_that_a_design_asks_for(norms: Norms, tiny_shap
     )
 
 
-def test_a_design_scales_the_initial_values_outputs_and_mlps_and_nothing_else(tiny_shape: Shape):
+def test_a_designs_scale_applies_to_initial_values_outputs_and_mlps_only(tiny_shape: Shape):
     class Halved(Standard):
         branch_scale = 0.5
 
     plain, halved = Transformer(tiny_shape, Standard(16, 6)), Transformer(tiny_shape, Halved(16, 6))
     for model in (plain, halved):
         init_weights(model, 0)
-    scaled = {"qkv.weight": 32, "gate_up.weight": 0, "out.weight": 0}  # of qkv the last rows alone
+    scaled = {"qkv.weight": 32, "gate_up.weight": 0, "out.weight": 0}  # of qkv only the last rows
 
     for (name, a), b in zip(plain.named_parameters(), halved.parameters(), strict=True):
         first = next((row for end, row in scaled.items() if name.endswith(end)), len(a))
         assert torch.equal(a[:first], b[:first]), name
         assert torch.equal(0.5 * a[first:], b[first:]), name
-
-
-def test_the_model_and_the_variants_import_nothing_heavy_but_torch():
-    program = (
-        "import sys, attnres_cli.nn.model, attnres_variants.attnres\n"
-        "heavy = {'pydantic', 'yaml', 'sqlalchemy', 'optuna', 'typer', 'rich', 'scipy'}\n"
-        "print(*sorted(heavy & sys.modules.keys()))"
-    )
-
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True
-    )
-
-    assert done.stdout.split() == []

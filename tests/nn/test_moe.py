@@ -1,4 +1,4 @@
-"""The mixture of experts: it is its formulas token by token; its counts; its balance."""
+"""A mixture of experts equals its formulas token by token, counts its load and balances it."""
 
 from __future__ import annotations
 
@@ -12,12 +12,10 @@ from designs import build
 from torch import Tensor, nn
 from torch.autograd import gradcheck, gradgradcheck
 from torch.utils.checkpoint import checkpoint
-from torch.utils.flop_counter import FlopCounterMode
 
 from attnres_cli.nn.memory import counting
 from attnres_cli.nn.shape import Shape
 from attnres_cli.nn.trunk import grouped, linear
-from attnres_cli.nn.trunk.grouped import FLOPS
 from attnres_cli.nn.trunk.grouped import rows as by_group
 from attnres_cli.nn.trunk.moe import SPEED, MoE, balance
 
@@ -28,7 +26,7 @@ SHAPE = Shape(
 
 
 def made(shape: Shape = SHAPE, dtype: torch.dtype = torch.float64) -> MoE:
-    """With weights of unit scale, and biases that change some choices."""
+    """A layer with weights of unit scale, and biases that change some choices."""
     torch.manual_seed(0)
     layer = MoE(shape).to(dtype)
     with torch.no_grad():
@@ -86,50 +84,15 @@ def test_values_and_gradients_are_those_of_the_formulas_token_by_token(changes: 
         torch.testing.assert_close(mine, theirs, rtol=1e-12, atol=1e-12)
 
 
-def test_the_biases_change_choices_and_no_weight():
-    layer, h = made(), tokens().flatten(0, 1)
-    weights, chosen = layer.route(h)
-    layer.bias.zero_()
-    unbiased, others = layer.route(h)
-
-    same = (chosen.sort().values == others.sort().values).all(dim=1)
-    assert 0 < same.sum() < len(same)
-    torch.testing.assert_close(weights[same].sort().values, unbiased[same].sort().values)
-    torch.testing.assert_close(weights.sum(1), torch.full((len(h),), math.sqrt(2)).double())
-
-
-def test_a_random_mixture_is_as_large_as_one_expert():
-    """The factor is that of Moonlight, whose own simulation gives 2.446 for 6 of 64."""
-    generator = torch.Generator().manual_seed(0)
-    scores = torch.randn(4096, 64, generator=generator).sigmoid().topk(6).values
-    weights = scores / scores.sum(dim=1, keepdim=True)
-
-    assert (1 / weights.norm(dim=1)).mean().item() == pytest.approx(2.446, abs=5e-4)
-    assert math.sqrt(6) == pytest.approx(2.446, rel=2e-3)
-
-
 def test_products_of_groups_have_all_derivatives_empty_groups_included():
     torch.manual_seed(0)
     x = torch.randn(7, 3, dtype=torch.float64, requires_grad=True)
     w = torch.randn(4, 3, 2, dtype=torch.float64, requires_grad=True)
     ends = torch.tensor([0, 3, 3, 7], dtype=torch.int32)
 
-    y = by_group(x, w, ends)
-
-    torch.testing.assert_close(y, torch.cat([x[:3] @ w[1], x[3:] @ w[3]]))
+    torch.testing.assert_close(by_group(x, w, ends), torch.cat([x[:3] @ w[1], x[3:] @ w[3]]))
     assert gradcheck(by_group, (x, w, ends))
     assert gradgradcheck(by_group, (x, w, ends))
-
-
-def test_second_derivatives_are_those_of_the_formulas():
-    layer, h = made(), tokens()
-
-    def curvature(y: Tensor) -> tuple[Tensor, ...]:
-        slopes = gradients(y, layer, h, create_graph=True)
-        return gradients(sum(each.square().sum() for each in slopes).reshape(1), layer, h)
-
-    for mine, theirs in zip(curvature(layer(h)), curvature(plain(layer, h)), strict=True):
-        torch.testing.assert_close(mine, theirs, rtol=1e-10, atol=1e-10)
 
 
 @pytest.mark.parametrize("by_onednn", [False, True])
@@ -165,7 +128,7 @@ def test_under_autocast_the_router_decides_as_without():
     assert all(map(torch.equal, (weights, chosen), layer.route(h)))
 
 
-def test_a_backward_pass_may_be_repeated_or_compute_the_forward_pass_again():
+def test_backward_may_be_repeated_and_may_recompute_the_forward_pass():
     layer, h = made(dtype=torch.float32), tokens(dtype=torch.float32)
     y = layer(h)
 
@@ -176,9 +139,9 @@ def test_a_backward_pass_may_be_repeated_or_compute_the_forward_pass_again():
     assert all(map(torch.equal, once, again))
 
 
-def test_what_is_trained_on_is_counted_once():
+def test_the_load_counts_each_token_of_training_once():
     layer, h = made(), tokens()
-    wanted = torch.bincount(layer.route(h.flatten(0, 1))[1].flatten(), minlength=6)
+    expected = torch.bincount(layer.route(h.flatten(0, 1))[1].flatten(), minlength=6)
 
     layer.eval()(h)
     with torch.no_grad():
@@ -187,7 +150,7 @@ def test_what_is_trained_on_is_counted_once():
 
     for part in h.split(1):  # micro-batches
         checkpoint(layer, part, use_reentrant=False).sum().backward()
-    assert torch.equal(layer.load, wanted)
+    assert torch.equal(layer.load, expected)
     assert "load" not in layer.state_dict()
 
 
@@ -203,7 +166,7 @@ def test_biases_move_against_the_load_and_keep_their_mean():
     assert not layer.load.any()
 
 
-def test_biases_balance_what_a_router_prefers():
+def test_biases_balance_the_experts_that_a_router_prefers():
     layer, h = made(), tokens(dataclasses.replace(SHAPE, seq_len=256)) + 0.5  # all alike somewhat
     layer.bias.zero_()
     with torch.no_grad():
@@ -217,29 +180,15 @@ def test_biases_balance_what_a_router_prefers():
     assert before > 1.5 > 1.05 > layer.imbalance(h)
 
 
-def test_parameters_and_flops_by_formula_are_those_that_are_there():
-    layer, h = made(), tokens()
-    with FlopCounterMode(display=False, custom_mapping=FLOPS) as counter:
-        y = layer(h)
-    forward = counter.get_total_flops()
-    with FlopCounterMode(display=False, custom_mapping=FLOPS) as counter:
-        y.sum().backward()
+def test_active_parameters_are_those_of_the_chosen_experts():
+    unused = (6 - 2) * 3 * 12 * 5  # tests/nn/test_model.py counts the others
 
-    rest = dataclasses.replace(SHAPE, mlp="swiglu", d_ff=0, n_experts=0, top_k=0)
-    rest = dataclasses.replace(rest, n_shared_experts=0)
-    n_params = SHAPE.n_params() - rest.n_params()
-    unused = (6 - 2) * 3 * 12 * 5
-    assert n_params == sum(parameter.numel() for parameter in layer.parameters())
-    assert SHAPE.n_active_params() - rest.n_params() == n_params - unused
-    assert forward == 14 * (SHAPE.flops_per_token() - rest.flops_per_token())
-    assert counter.get_total_flops() == 2 * forward
+    assert SHAPE.n_active_params() == SHAPE.n_params() - unused
 
 
-def test_without_numbers_it_has_sizes_and_counts(tiny_shape: Shape):
+def test_it_runs_on_the_meta_device_and_its_memory_is_counted():
     with torch.device("meta"):
-        layer = MoE(SHAPE)
-        y = layer(torch.empty(2, 7, 12, requires_grad=True))
-    assert (y.shape, y.device.type) == ((2, 7, 12), "meta")
+        assert MoE(SHAPE)(torch.empty(2, 7, 12)).shape == (2, 7, 12)
 
     with counting() as held:
         layer = MoE(SHAPE)
@@ -248,7 +197,7 @@ def test_without_numbers_it_has_sizes_and_counts(tiny_shape: Shape):
 
 
 @pytest.mark.skipif(not hasattr(F, "grouped_mm"), reason="torch has no grouped product")
-def test_torchs_grouped_product_gives_the_same_and_takes_what_lies_in_memory(
+def test_torchs_grouped_product_gives_the_same_and_takes_our_strides(
     monkeypatch: pytest.MonkeyPatch,
 ):
     shape = dataclasses.replace(SHAPE, d_model=16, d_ff=8)
@@ -272,7 +221,7 @@ def test_torchs_grouped_product_gives_the_same_and_takes_what_lies_in_memory(
         torch.testing.assert_close(mine, theirs, rtol=2e-2, atol=2e-2)
 
 
-def test_designs_share_every_weight_and_scale_what_outputs_are_proportional_to(tiny_shape: Shape):
+def test_designs_share_every_weight_but_for_a_scale_of_the_experts(tiny_shape: Shape):
     shape = dataclasses.replace(tiny_shape, mlp="moe", n_experts=6, top_k=2, n_shared_experts=1)
     theirs, scaled = (build(spec, shape, seed=7) for spec in ("standard", "deepnorm"))
     factor = scaled.residual.branch_scale
@@ -292,17 +241,15 @@ def test_designs_share_every_weight_and_scale_what_outputs_are_proportional_to(t
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("autocast", [False, True])
-def test_compiled_it_is_one_graph_and_counts_as_eagerly(autocast: bool):
+def test_it_compiles_into_one_graph_and_counts_the_same_load():
     eager, layer, h = *(made(dtype=torch.float32) for _ in range(2)), tokens(dtype=torch.float32)
     compiled = torch.compile(layer, fullgraph=True)
 
-    with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+    with torch.autocast("cpu", torch.bfloat16):
         y, wanted = compiled(h), eager(h)
 
-    bound = 2e-2 if autocast else 2e-6
     found, right = gradients(y, layer, h), gradients(wanted, eager, h)
     for mine, theirs in zip((y, *found), (wanted, *right), strict=True):
-        assert (mine.double() - theirs.double()).norm() < bound * theirs.double().norm()
+        assert (mine.double() - theirs.double()).norm() < 2e-2 * theirs.double().norm()
     assert torch.equal(layer.load, eager.load)
     assert layer.load.any()

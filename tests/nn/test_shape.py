@@ -1,4 +1,4 @@
-"""The arithmetic of sizes, against numbers worked out by hand."""
+"""Parameters and FLOPs of a shape are those worked out by hand."""
 
 from __future__ import annotations
 
@@ -14,14 +14,7 @@ from attnres_cli.nn.shape import Shape
 def shape() -> Shape:
     """Two layers of width 4; two heads of 2 share one key-value head; ten tokens, context 3."""
     return Shape(
-        n_layers=2,
-        d_model=4,
-        n_heads=2,
-        n_kv_heads=1,
-        d_head=2,
-        d_ff=6,
-        vocab_size=10,
-        seq_len=3,
+        n_layers=2, d_model=4, n_heads=2, n_kv_heads=1, d_head=2, d_ff=6, vocab_size=10, seq_len=3
     )
 
 
@@ -57,7 +50,9 @@ def test_flops_count_each_multiply_add_as_two(shape: Shape):
         ({"seq_len": 6}, 0, 2 * 48),  # only attention grows with the context
     ],
 )
-def test_a_change_adds_what_it_adds(shape: Shape, changes: dict, params: int, flops: int):
+def test_a_change_of_shape_changes_both_counts(
+    shape: Shape, changes: dict, params: int, flops: int
+):
     changed = replace(shape, **changes)
 
     assert changed.n_params() == 340 + params

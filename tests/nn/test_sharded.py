@@ -1,4 +1,4 @@
-"""Parts of sublayers add up to the whole; what a design carries is counted. Ranks as processes are
+"""The parts of sublayers add up to the whole, and the memory of a design is counted. Real ranks are
 in tests/cli/test_prefill.py.
 """
 
@@ -8,20 +8,18 @@ from dataclasses import replace
 
 import pytest
 import torch
+from designs import build
 
-from attnres_cli.nn.model import Transformer, init_weights
+from attnres_cli.nn.model import Transformer
 from attnres_cli.nn.shape import Shape
 from attnres_cli.nn.sharded import Held, _cut, shard
 from attnres_cli.nn.trunk.attention import Attention
-from attnres_cli.nn.variant import parse
 
 SHAPE = Shape(2, 32, 4, 2, 8, 24, vocab_size=11, seq_len=512)
 
 
 def model(spec: str, shape: Shape = SHAPE) -> Transformer:
-    made = Transformer(shape, parse(spec).build(shape.d_model, shape.n_sublayers))
-    init_weights(made, 0)
-    return made.double().eval()
+    return build(spec, shape).double().eval()
 
 
 @pytest.mark.parametrize(
@@ -41,12 +39,12 @@ def test_parts_of_heads_and_channels_add_up(attention: str, mlp: str):
             assert [cut.n_kv_heads for cut in parts] == [1, 1]
 
 
-def test_what_cannot_be_shared_evenly_is_refused():
+def test_heads_that_ranks_do_not_divide_are_refused():
     with pytest.raises(ValueError, match=r"3 ranks do not divide n_heads 4, n_kv_heads 2$"):
         shard(model("standard"), 0, 3)
 
 
-def test_kinds_that_have_no_parts_are_refused():
+def test_sublayers_that_have_no_parts_are_refused():
     shape = replace(SHAPE, attention=("softmax", "mla"), positions="none", d_latent=8)
 
     with pytest.raises(ValueError, match="sublayers of mla have no parts for ranks"):
@@ -56,7 +54,7 @@ def test_kinds_that_have_no_parts_are_refused():
 @pytest.mark.parametrize(
     ("spec", "n"), [("standard", 1), ("attnres:block_size=2", 3), ("attnres", 5), ("hc", 4)]
 )
-def test_what_a_design_carries_is_counted_in_vectors_per_token(spec: str, n: int):
+def test_the_state_of_a_design_is_counted_in_vectors_per_token(spec: str, n: int):
     tokens = torch.zeros(2, 512, dtype=torch.long)  # too many to lie in a buffer of few tokens
     watched = model(spec)
     held = Held(watched)

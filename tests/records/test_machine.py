@@ -1,4 +1,4 @@
-"""What control groups and the kernel say of this process is read as they mean it."""
+"""The limits of control groups and of the kernel on cores, memory and threads."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Tree = Callable[[dict[str, str]], None]
 
 @pytest.fixture
 def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tree:
-    """Files of /proc and /sys/fs/cgroup as they are given; four cores."""
+    """A function that writes files of /proc and /sys/fs/cgroup; there are four cores."""
     monkeypatch.setattr(machine, "_PROC", tmp_path / "proc")
     monkeypatch.setattr(machine, "_GROUPS", tmp_path / "cgroup")
     monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: {0, 1, 2, 3})
@@ -50,13 +50,16 @@ QUOTA = "the container's quota"
           "cgroup/cpu/cpu.cfs_period_us": "100000\n"}, 4, ""),
     ],
 )  # fmt: skip
-def test_the_tightest_quota_of_either_version_bounds_the_cores(
-    tree: Tree, files: dict[str, str], n: int, by: str
+def test_affinity_and_the_tightest_quota_of_either_version_bound_the_cores(
+    tree: Tree, files: dict[str, str], n: int, by: str, monkeypatch: pytest.MonkeyPatch
 ):
     tree(files)
 
     assert (cores().n, cores().by) == (n, by)
     assert cores().numbers == (0, 1, 2, 3)
+    if n > 2:
+        monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: {3, 1})
+        assert cores() == machine.Cores((1, 3), 2, "the process's affinity")
 
 
 MEMINFO = "MemTotal:       16000 kB\nMemFree:  10 kB\nHugepagesize: 1 kB\nSwapTotal:  1000 kB\n"
@@ -72,33 +75,21 @@ MEMINFO = "MemTotal:       16000 kB\nMemFree:  10 kB\nHugepagesize: 1 kB\nSwapTo
           "cgroup/memory/memory.limit_in_bytes": "9223372036854771712\n"}, 3000, "this container"),
     ],
 )  # fmt: skip
-def test_memory_is_the_least_of_the_machine_and_its_groups_with_swap(
+def test_memory_is_the_least_of_the_machine_and_its_groups_with_swap_where_it_is_known(
     tree: Tree, files: dict[str, str], kib: int, whose: str
 ):
-    tree({"proc/meminfo": MEMINFO, **files})
+    tree({})
+    assert memory() == (None, "")
 
+    tree({"proc/meminfo": MEMINFO, **files})
     assert memory() == (kib * 1024, whose)
 
 
-def test_memory_that_is_not_told_is_not_known(tree: Tree):
-    tree({})
-
-    assert memory() == (None, "")
-
-
-def test_an_affinity_bounds_the_cores(tree: Tree, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: {3, 1})
-
-    assert cores() == machine.Cores((1, 3), 2, "the process's affinity")
-
-
 @pytest.mark.parametrize(
-    ("said", "threads"), [("", None), ("3", 3), ("2,4", 2), ("0", None), ("many", None)]
+    ("value", "threads"), [("", None), ("3", 3), ("2,4", 2), ("0", None), ("many", None)]
 )
-def test_omp_num_threads_is_read_as_openmp_does(
-    monkeypatch: pytest.MonkeyPatch, said: str, threads: int | None
-):
-    monkeypatch.setenv("OMP_NUM_THREADS", said)
+def test_omp_num_threads_is_read_as_openmp_does(value: str, threads: int | None, monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", value)
 
     assert most_threads() == threads
 

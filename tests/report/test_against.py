@@ -10,7 +10,6 @@ from studies import fill
 
 from attnres_cli.config.recipe import Recipe
 from attnres_cli.config.shipped import paper
-from attnres_cli.verdict.judge import compare
 from attnres_cli.verdict.paper import beside, losses
 
 BASE = [1.50, 1.70, 1.60, 1.55, 1.65]
@@ -21,57 +20,36 @@ def shifted(gap: float) -> list[float]:
     return [loss + gap + step for loss, step in zip(BASE, STEADY, strict=True)]
 
 
-LOSSES = {
-    "standard": BASE,
-    "attnres": shifted(-0.03),
-    "mhc": shifted(+0.02),
-    "attnres:block_size=4": [1.4, 1.9, 1.5, 1.6, 1.66],
-    "delta": shifted(-0.01),
-    "denseformer": [1.6],
-    "attnres:block_size=2": shifted(-0.02),
-}
-
-
-@pytest.fixture
-def found(make_arm, facts):
-    records = [run for name, values in LOSSES.items() for run in make_arm(name, *values)]
-    return {row.arm.variant: row for row in beside(compare(records, facts, "standard"))}
-
-
-def test_signs_are_compared_where_there_are_two(found):
-    said = {name: row.said for name, row in found.items()}
-
-    assert said == {
-        "standard": "baseline",
-        "attnres": "same sign",
-        "mhc": "opposite sign",
-        "attnres:block_size=4": "within noise",
-        "delta": "not in the paper",
-        "denseformer": "no verdict",
-        "attnres:block_size=2": "same sign",
+def test_gaps_ranks_and_signs_stand_beside_the_papers(make_arm, judge):
+    arms = {
+        # losses, the paper's gap and rank, our rank, and what is said
+        "standard": (BASE, 0.0, 5, 3, "baseline"),
+        "attnres": (shifted(-0.03), -0.029, 1, 1, "same sign"),  # 1.737 - 1.766
+        "attnres:block_size=2": (shifted(-0.02), -0.020, 2, 2, "same sign"),
+        "attnres:block_size=4": ([1.4, 1.9, 1.5, 1.6, 1.66], -0.020, 2, 4, "within noise"),
+        "mhc": (shifted(+0.02), -0.019, 4, 5, "opposite sign"),
+        "delta": (shifted(-0.01), None, None, None, "not in the paper"),
+        "denseformer": ([1.6], +0.001, None, None, "no verdict"),
     }
+
+    rows = beside(judge(*(make_arm(name, *of) for name, (of, *_) in arms.items())))
+
+    found = {row.arm.variant: row for row in rows}
+    for name, (_, *expected) in arms.items():
+        row = found[name]
+        assert [row.paper_gap, row.paper_rank, row.rank, row.said] == expected, name
     assert found["denseformer"].reason.startswith("seed 1 is missing")
 
 
-def test_gaps_and_ranks_are_the_papers(found):
-    assert found["attnres"].paper_gap == -0.029  # 1.737 - 1.766
-    assert found["mhc"].paper_gap == -0.019
-    assert found["delta"].paper_gap is None
-    # Of the arms that both have: 1.737, twice 1.746, 1.747, 1.766; block_size=4 ended at +0.0125.
-    ranked = {name: (row.paper_rank, row.rank) for name, row in found.items()}
-    assert ranked["attnres"] == (1, 1)
-    assert ranked["attnres:block_size=2"] == (2, 2)
-    assert ranked["attnres:block_size=4"] == (2, 4)
-    assert ranked["mhc"] == (4, 5)
-    assert ranked["standard"] == (5, 3)
-    assert ranked["delta"] == ranked["denseformer"] == (None, None)
+def test_another_baseline_has_other_gaps(make_arm, judge):
+    arms = {
+        "attnres:block_size=4": BASE,
+        "attnres": shifted(-0.03),
+        "attnres:block_size=2": shifted(-0.02),
+    }
+    runs = [make_arm(name, *of) for name, of in arms.items()]
 
-
-def test_another_baseline_has_other_gaps(make_arm, facts):
-    records = [*make_arm("attnres:block_size=4", *BASE), *make_arm("attnres", *shifted(-0.03))]
-    records += make_arm("attnres:block_size=2", *shifted(-0.02))
-
-    rows = beside(compare(records, facts, "attnres:block_size=4"))
+    rows = beside(judge(*runs, baseline="attnres:block_size=4"))
 
     gaps = {row.arm.variant: (row.paper_gap, row.said) for row in rows}
     assert gaps["attnres"] == (-0.009, "same sign")
@@ -87,41 +65,24 @@ def test_table_2_and_table_4_agree_on_the_model_they_share():
     assert numbers["table2"]["436M"]["attnres:n_blocks=8"] == losses()["attnres:block_size=4"]
 
 
-@pytest.fixture
-def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tiny_recipe: Recipe) -> Path:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "80")
-    fill(tmp_path / "attnres.db", tiny_recipe, LOSSES)
-    return tmp_path
-
-
-def report(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
-    return attnres(capsys, "report", "--against", *arguments)
-
-
-def test_arms_that_the_paper_lacks_are_a_page_that_says_so(
-    tmp_path, monkeypatch, tiny_recipe, capsys
+def test_arms_that_the_paper_lacks_are_a_page_that_says_so_or_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tiny_recipe: Recipe, capsys
 ):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
     fill(tmp_path / "attnres.db", tiny_recipe, {"standard": BASE, "laurel": shifted(0.1)})
 
-    code, page, _ = report(capsys, "paper", "--format", "html")
+    code, page, _ = attnres(capsys, "report", "--against", "paper", "--format", "html")
 
     assert code == 0
     assert "The paper has none of these arms besides <code>standard</code>" in page
     assert "<table" not in page
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
+    for typed, words in (
         (["papr"], "did you mean 'paper'?"),
-        (["paper", "--baseline", "delta"], "unknown baseline in the paper 'delta'"),
-    ],
-)
-def test_what_cannot_be_compared_is_one_line(arguments, words, study: Path, capsys):
-    code, out, err = report(capsys, *arguments)
+        (["paper", "--baseline", "laurel"], "unknown baseline in the paper 'laurel'"),
+    ):
+        code, out, err = attnres(capsys, "report", "--against", *typed)
 
-    assert (code, out) == (2, "")
-    assert words in err
-    assert err.count("\n") == 1
+        assert (code, out) == (2, "")
+        assert words in err
+        assert err.count("\n") == 1

@@ -1,6 +1,6 @@
 """Pages in a real browser: drawn whole, nothing cut, open to everyone, and nothing asked for.
 
-`pip install -e '.[dev]'` brings what drives the browser; the browser is the system's own.
+`pip install -e '.[ci]'` brings what drives the browser; the browser is the system's own.
 """
 
 from __future__ import annotations
@@ -13,14 +13,12 @@ from pathlib import Path
 import pytest
 import searches
 from commands import ended
+from comparisons import grown
 from studies import fill
 
-from attnres_cli.config.recipe import validate
 from attnres_cli.records.run import Probe
 from attnres_cli.report.search_page import to_html
 from attnres_cli.verdict.optima import find
-
-pytestmark = pytest.mark.slow
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "google-chrome"))), None)
 PATIENCE_MS = 300_000
@@ -96,15 +94,9 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("pages")
     study = folder / "my.db"
     for n_layers in (2, 3, 4):
-        values = {
-            "name": "grown",
-            "model": {"n_layers": n_layers, "d_model": 16, "n_heads": 2, "seq_len": 16},
-            "optim": {"lr": 1e-2},
-            "train": {"tokens": 384, "batch_size": 4, "eval_tokens": 256},
-        }
         losses = {name: [loss / n_layers**0.1 for loss in of] for name, of in LOSSES.items()}
         measured = {"flops_per_token": 10**9 * n_layers**2, "probes": (probe(n_layers),)}
-        fill(study, validate(values, "grown"), losses, **measured)
+        fill(study, grown(n_layers), losses, **measured)
     for name, options in PAGES.items():
         output = ["--format", "html", "--output", str(folder / f"{name}.html")]
         assert ended("report", *options, "--study", str(study), *output) == 0
@@ -114,17 +106,18 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def probe(n_layers: int) -> Probe:
-    """What a look into a model of so many layers finds, made up."""
+    """A made-up look into a model of so many layers."""
     n = 2 * n_layers + 1
+    falling = tuple(1 / (1 + i) for i in range(n))
     return Probe(
         step=10,
         output_rms=tuple(1 + i / 2 for i in range(n)),
-        gradient_rms=tuple(0.1 / (1 + i) for i in range(n)),
+        gradient_rms=tuple(0.1 * each for each in falling),
         input_rms=(1.0,) * n,
-        newest_share=tuple(1 / (1 + i) for i in range(n)),
-        embedding_share=tuple(1 / (1 + i) for i in range(n)),
+        newest_share=falling,
+        embedding_share=falling,
         entropy=tuple(math.log(1 + i) for i in range(n)),
-        mixing=tuple(tuple(1 / (1 + i) if j <= i else 0.0 for j in range(n)) for i in range(n)),
+        mixing=tuple((share,) * (i + 1) + (0.0,) * (n - i - 1) for i, share in enumerate(falling)),
     )
 
 
@@ -133,9 +126,9 @@ def browser() -> Iterator[object]:
     """Headless Chromium as the system has it."""
     if BROWSER is None:
         pytest.skip("no browser: apt install chromium")
-    sync_api = pytest.importorskip("playwright.sync_api", reason="pip install -e '.[dev]'")
+    sync_api = pytest.importorskip("playwright.sync_api", reason="pip install -e '.[ci]'")
     with sync_api.sync_playwright() as playwright:
-        # Whoever builds as root in a container has no user namespaces for the sandbox.
+        # Root in a container has no user namespaces for the sandbox.
         launched = playwright.chromium.launch(
             executable_path=BROWSER,
             args=["--no-sandbox", "--disable-dev-shm-usage"],
@@ -159,7 +152,14 @@ class Visit:
         self.page.goto(path.as_uri())
 
 
-@pytest.fixture(params=(*PAGES, SEARCH))
+@pytest.fixture(
+    params=[
+        pytest.param("page", marks=pytest.mark.slow),
+        pytest.param(SEARCH, marks=pytest.mark.slow),
+        pytest.param("scaling", marks=pytest.mark.nightly),  # parts of the first
+        pytest.param("paper", marks=pytest.mark.nightly),
+    ]
+)
 def path(request: pytest.FixtureRequest, pages: Path) -> Path:
     return pages / f"{request.param}.html"
 
@@ -194,6 +194,7 @@ def test_a_page_is_drawn_whole_and_open_to_everyone(visit: Visit, path: Path):
     assert found.violations_count == 0, found.generate_report()
 
 
+@pytest.mark.slow
 def test_the_verdicts_are_in_sight_on_a_phone_without_scrolling_sideways(browser, pages: Path):
     visit = Visit(browser, pages / "page.html", WIDTHS["phone"])
 

@@ -11,6 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from comparisons import BETTER, PROBE, arm_of
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.text import Text
@@ -33,19 +34,20 @@ def texts(figure: Figure) -> list[str]:
 
 
 @pytest.fixture
-def study(make_arm):
+def chapter(base, make_chapter, make_arm):
     """A baseline, a better arm and one with blocks of each of two sizes; five seeds."""
-    return [
-        *make_arm("standard", 1.50, 1.70, 1.60, 1.40, 1.55),
-        *make_arm("attnres", 1.39, 1.59, 1.50, 1.31, 1.45),
-        *make_arm("attnres:block_size=2", 1.44, 1.61, 1.55, 1.36, 1.50),
-        *make_arm("attnres:block_size=4", 1.47, 1.66, 1.58, 1.38, 1.53),
-    ]
+    return make_chapter(
+        [
+            *base,
+            *make_arm("attnres", *BETTER),
+            *make_arm("attnres:block_size=2", 1.44, 1.61, 1.55, 1.36, 1.50),
+            *make_arm("attnres:block_size=4", 1.47, 1.66, 1.58, 1.38, 1.53),
+        ]
+    )
 
 
-def test_a_forest_has_each_arms_mean_interval_seeds_and_verdict(make_chapter, study):
-    chapter = make_chapter(study)
-    arm = next(arm for arm in chapter.comparison.arms if arm.variant == "attnres")
+def test_a_forest_has_each_arms_mean_interval_seeds_and_verdict(chapter):
+    arm = arm_of(chapter.comparison)
 
     figure = comparison.draw_forest(chapter)
 
@@ -56,33 +58,30 @@ def test_a_forest_has_each_arms_mean_interval_seeds_and_verdict(make_chapter, st
     assert {arm.variant, arm.verdict} <= set(texts(figure))
 
 
-def test_curves_are_means_over_seeds_with_bands_of_one_sd(make_run):
+def test_curves_are_means_over_seeds_with_bands_of_one_sd_and_end_where_they_are_not_finite(
+    make_run,
+):
+    start, gone = Point(0, None, 5.5), Point(7, 9.0, math.nan)
     runs = [
-        make_run("standard", seed, curve=(Point(0, None, 5.5), Point(400, 1.6, loss)))
+        make_run("standard", seed, curve=(start, Point(400, 1.6, loss)))
         for seed, loss in enumerate((1.0, 2.0))
     ]
 
-    found = comparison.curve_of(runs)
-
-    assert found == [(0.0, 5.5, 0.0), (102_400.0, 1.5, pytest.approx(math.sqrt(0.5)))]
-
-
-def test_a_curve_that_is_not_finite_ends_there(make_run):
-    points = (Point(0, None, 5.5), Point(7, 9.0, math.nan))
-
-    assert comparison.curve_of([make_run("standard", 0, curve=points)]) == [(0.0, 5.5, 0.0)]
+    sd = pytest.approx(math.sqrt(0.5))
+    assert comparison.curve_of(runs) == [(0.0, 5.5, 0.0), (102_400.0, 1.5, sd)]
+    diverged = make_run("standard", 0, curve=(start, gone))
+    assert comparison.curve_of([diverged]) == [(0.0, 5.5, 0.0)]
 
 
-def test_cost_is_beside_gain_by_flops(make_chapter, study):
-    figure = comparison.draw_cost(make_chapter(study))
+def test_cost_is_beside_gain_by_flops(chapter):
+    (by_flops,) = comparison.draw_cost(chapter).axes
 
-    (by_flops,) = figure.axes
     points = {c.get_label(): c.lines[0].get_xdata().tolist() for c in by_flops.containers}
     assert points["attnres"] == points["standard"] == [6_000_000 * 102_400]
 
 
-def test_block_sizes_stand_in_order_between_the_lines_of_full_and_baseline(make_chapter, study):
-    figure = comparison.draw_block_sizes(make_chapter(study))
+def test_block_sizes_stand_in_order_between_the_lines_of_full_and_baseline(chapter):
+    figure = comparison.draw_block_sizes(chapter)
 
     (line,) = (c.lines[0] for c in figure.axes[0].containers)
     assert line.get_xdata().tolist() == [2, 4]
@@ -91,12 +90,10 @@ def test_block_sizes_stand_in_order_between_the_lines_of_full_and_baseline(make_
 
 
 def test_magnitudes_over_depth_are_means_over_seeds(make_chapter, make_arm):
-    runs = make_arm("standard", 1.5, 1.6)
-    chapter = make_chapter(runs)
-    first = chapter.probes[runs[0].id]
-    probes = {**chapter.probes, runs[0].id: replace(first, output_rms=(3.0, 1.5, 4.0))}
+    chapter = make_chapter(runs := make_arm("standard", 1.5, 1.6))
+    first = replace(chapter.probes[runs[0].id], output_rms=(3.0, 1.5, 4.0))
 
-    figure = depth.draw_magnitudes(replace(chapter, probes=probes))
+    figure = depth.draw_magnitudes(replace(chapter, probes={**chapter.probes, runs[0].id: first}))
 
     outputs, gradients = figure.axes
     assert outputs.lines[0].get_ydata() == pytest.approx([2.0, 1.0, 3.0])
@@ -104,8 +101,12 @@ def test_magnitudes_over_depth_are_means_over_seeds(make_chapter, make_arm):
     assert gradients.get_yscale() == "log"
 
 
-def test_a_heat_map_shows_m_below_its_diagonal_and_the_caption_sums_it_up(make_chapter, study):
-    chapter = make_chapter(study)
+def test_a_heat_map_shows_m_below_its_diagonal_and_the_caption_sums_it_up_or_says_why_not(
+    chapter, make_chapter, make_arm
+):
+    nonlinear = replace(PROBE, mixing=None, no_mixing="it is not linear")
+    without = make_chapter(runs := make_arm("standard", 1.5, 1.6))
+    without = replace(without, probes={run.id: nonlinear for run in runs})
 
     figure, caption = depth.draw_mixing(chapter), depth.mixing_caption(chapter)
 
@@ -113,19 +114,12 @@ def test_a_heat_map_shows_m_below_its_diagonal_and_the_caption_sums_it_up(make_c
     assert np.ma.getmaskarray(shown).tolist() == np.triu(np.ones((3, 3), bool), 1).tolist()
     assert shown[2].tolist() == pytest.approx([0.05, 0.7, 0.25])
     assert "newest source (the diagonal) 0.50, of the embedding 0.15, entropy 1.00 nats" in caption
+    assert depth.draw_mixing(without) is None
+    assert "standard: no matrix, it is not linear" in depth.mixing_caption(without)
 
 
-def test_an_arm_without_m_has_its_reason_in_the_caption(make_chapter, make_arm):
-    runs = make_arm("standard", 1.5, 1.6)
-    chapter = make_chapter(runs)
-    without = replace(chapter.probes[runs[0].id], mixing=None, no_mixing="it is not linear")
-    chapter = replace(chapter, probes={run.id: without for run in runs})
-
-    assert depth.draw_mixing(chapter) is None
-    assert "standard: no matrix, it is not linear" in depth.mixing_caption(chapter)
-
-
-def test_the_baseline_is_black_and_every_other_arm_of_a_suite_has_a_look_of_its_own():
+def test_every_arm_of_a_suite_has_its_own_look_and_keeps_it_when_others_join():
+    before = looks(["standard", "attnres", "denseformer"], "standard")
     for suite in shipped.suite_names():
         arms = shipped.suite(suite)
 
@@ -134,20 +128,12 @@ def test_the_baseline_is_black_and_every_other_arm_of_a_suite_has_a_look_of_its_
         assert found["standard"].colour == looks(["x"], "x")["x"].colour
         assert len({(style.colour, style.dashes) for style in found.values()}) == len(arms)
         assert len({(style.colour, style.marker) for style in found.values()}) == len(arms)
+        if suite in ("quick", "table4", "fig6"):
+            assert all(found[name] == look for name, look in before.items() if name in found)
 
 
-def test_a_variant_keeps_its_colour_when_others_join():
-    before = looks(["standard", "attnres", "denseformer"], "standard")
-
-    for suite in ("quick", "table4", "fig6"):
-        after = looks(shipped.suite(suite), "standard")
-        assert {name: look for name, look in before.items() if name in after} == {
-            name: look for name, look in after.items() if name in before
-        }
-
-
-def test_every_figure_says_recipe_seeds_tokens_and_version(make_chapter, study):
-    drawn = drawings(make_chapter(study))
+def test_every_figure_says_recipe_seeds_tokens_and_version(chapter):
+    drawn = drawings(chapter)
 
     assert [d.name for d in drawn] == ["forest", "curves", "cost", "blocks", "depth", "mixing"]
     for drawing in drawn:
@@ -174,11 +160,10 @@ def test_of_many_arms_the_best_are_named_and_one_far_off_leaves_the_others_apart
     assert [text.get_text().strip() for text in cost.texts] == ["lost +3"]
 
 
-@pytest.mark.parametrize(
-    ("values", "reach"), [([0.02, -0.03, 1.7], 0.03), ([0.0, 0.0, 0.1], 0.1), ([-0.2], 0.2)]
-)
-def test_a_scale_reaches_to_what_is_not_far_from_most(values: list[float], reach: float):
-    assert in_sight(values) == reach
+def test_a_scale_reaches_only_to_values_not_far_from_most():
+    assert in_sight([0.02, -0.03, 1.7]) == 0.03
+    assert in_sight([0.0, 0.0, 0.1]) == 0.1
+    assert in_sight([-0.2]) == 0.2
 
 
 @pytest.mark.slow
@@ -190,27 +175,24 @@ def test_no_words_are_clipped_or_lie_over_each_other(make_chapter, make_arm):
 
     with house_style():
         for drawing in drawings(make_chapter(runs)):
-            assert_words_are_apart(drawing.figure, drawing.name)
-
-
-def assert_words_are_apart(figure: Figure, name: str) -> None:
-    canvas = FigureCanvasAgg(figure)
-    canvas.draw()
-    renderer = canvas.get_renderer()
-    words = [text for text in words_of(figure) if text.get_text().strip()]
-    boxes = [(text.get_text(), text.get_window_extent(renderer)) for text in words]
-    assert len(boxes) > 5
-    for text, box in boxes:
-        assert min(box.x0, box.y0) >= -1, (name, text)
-        assert box.x1 <= figure.bbox.x1 + 1, (name, text)
-        assert box.y1 <= figure.bbox.y1 + 1, (name, text)
-    for (text, box), (other, beside) in itertools.combinations(boxes, 2):
-        shared = Bbox.intersection(box, beside)
-        assert shared is None or min(shared.width, shared.height) < 2, (name, text, other)
+            figure, name = drawing.figure, drawing.name
+            canvas = FigureCanvasAgg(figure)
+            canvas.draw()
+            renderer = canvas.get_renderer()
+            words = [text for text in words_of(figure) if text.get_text().strip()]
+            boxes = [(text.get_text(), text.get_window_extent(renderer)) for text in words]
+            assert len(boxes) > 5
+            for text, box in boxes:
+                assert min(box.x0, box.y0) >= -1, (name, text)
+                assert box.x1 <= figure.bbox.x1 + 1, (name, text)
+                assert box.y1 <= figure.bbox.y1 + 1, (name, text)
+            for (text, box), (other, beside) in itertools.combinations(boxes, 2):
+                shared = Bbox.intersection(box, beside)
+                assert shared is None or min(shared.width, shared.height) < 2, (name, text, other)
 
 
 def words_of(figure: Figure) -> Iterator[Text]:
-    """All that is drawn of a figure's words; ticks beyond an axis keep theirs, which are not."""
+    """All words that are drawn; a tick beyond its axis keeps words that are not."""
     yield from figure.texts
     for legend in figure.legends:
         yield from legend.get_texts()
@@ -235,15 +217,13 @@ def test_a_figure_is_the_same_file_whenever_it_is_drawn(make_chapter, make_arm):
         assert one == two
 
 
-def test_nothing_is_drawn_where_no_run_has_ended(make_chapter, make_run):
-    runs = [make_run("standard", 0, status=Status.FAILED, error="boom")]
-
-    assert drawings(make_chapter(runs)) == []
-
-
-def test_one_seed_without_probes_has_its_curve_alone(make_chapter, make_arm):
+def test_nothing_is_drawn_without_an_ended_run_and_only_a_curve_of_one_seed_without_probes(
+    make_chapter, make_run, make_arm
+):
+    failed = make_run("standard", 0, status=Status.FAILED, error="boom")
     runs = [*make_arm("standard", 1.5), *make_arm("attnres:block_size=4", 1.4)]
 
+    assert drawings(make_chapter([failed])) == []
     assert [d.name for d in drawings(make_chapter(runs, probed=False))] == ["curves"]
 
 
@@ -253,10 +233,11 @@ def test_a_name_too_long_for_a_figure_keeps_both_its_ends():
     assert short(LONG).endswith("score=static")
 
 
-def test_a_report_imports_matplotlib_for_figures_alone_and_never_pyplot_or_torch():
+def test_a_report_imports_matplotlib_only_for_figures_and_never_pyplot_or_torch():
     code = (
         "import sys, attnres_cli.cli.report, attnres_cli.report.comparison, "
-        "attnres_cli.report.files, attnres_cli.report.terminal; "
+        "attnres_cli.report.files, attnres_cli.report.terminal, attnres_cli.report.progress, "
+        "attnres_cli.verdict.select; "
         "assert 'matplotlib' not in sys.modules; import attnres_cli.report.page; "
         "assert not {'torch', 'matplotlib.pyplot'} & sys.modules.keys()"
     )

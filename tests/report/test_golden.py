@@ -11,11 +11,11 @@ from functools import partial
 
 import pytest
 from answers import answers
-from comparisons import PROBE
+from comparisons import BETTER, PROBE, WORSE, grown
 from golden import check
 
-from attnres_cli.config.recipe import load, validate
-from attnres_cli.records.comparison_terms import SHARED, ArmRecipe, Terms, Tuned
+from attnres_cli.config.recipe import load
+from attnres_cli.records.comparison_terms import ArmRecipe, Terms, Tuned
 from attnres_cli.records.items import Kind
 from attnres_cli.records.listed import Listed
 from attnres_cli.records.run import Departure, Standing, Status, Verification
@@ -25,7 +25,6 @@ from attnres_cli.report.table import Report
 from attnres_cli.verdict import downstream as tasks
 from attnres_cli.verdict.chapter import Chapter
 from attnres_cli.verdict.comparison import Rules
-from attnres_cli.verdict.judge import compare
 from attnres_cli.verdict.ladder import Rung, ladder
 from attnres_cli.verdict.power import analyse
 from attnres_cli.verdict.slope import Slope
@@ -45,12 +44,12 @@ def wide(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def records(make_arm, make_run):
+def records(base, make_arm, make_run):
     """Arms of every verdict, one with an unkind name, and a run that failed unkindly."""
     return [
-        *make_arm("standard", 1.50, 1.70, 1.60, 1.40, 1.55),
-        *make_arm("attnres", 1.39, 1.59, 1.50, 1.31, 1.45, n_params=1_002_048),
-        *make_arm("mhc", 1.61, 1.80, 1.71, 1.50, 1.65),
+        *base,
+        *make_arm("attnres", *BETTER, n_params=1_002_048),
+        *make_arm("mhc", *WORSE),
         *make_arm("denseformer", 1.51, 1.68, 1.62, 1.40, 1.54),
         *make_arm(UNKIND, 1.49, 1.70, 1.585, 1.39, 1.56),
         make_run("gone", 0, status=Status.DIVERGED, steps=7),
@@ -59,66 +58,56 @@ def records(make_arm, make_run):
 
 
 @pytest.fixture
-def comparisons(records, make_arm, facts):
+def comparisons(records, make_arm, judge, facts):
     """On the shared recipe, which was registered, and with a rate tuned for one arm."""
-    facts = replace(facts, floor=0.5, zlib_bits=1.9, xz_bits=1.5)
-    rules = Rules(margin=0.005, slope=0.4)
-    shared = replace(
-        compare(records, facts, "standard", rules=rules), registered="preregistered 0a1b2c3d4e5f"
-    )
-    own = ArmRecipe(
-        "abcdef012345", facts.fingerprint, Terms(is_tuned=True), "attnres", "b" * 12, RATES
-    )
+    data = replace(facts, floor=0.5, zlib_bits=1.9, xz_bits=1.5)
+    shared = judge(records, data=data, rules=Rules(margin=0.005, slope=0.4))
+    terms = Terms(is_tuned=True)
+    own = ArmRecipe("abcdef012345", facts.fingerprint, terms, "attnres", "b" * 12, RATES)
     tuned = make_arm("attnres", 1.3, 1.4, 1.5, 1.2, 1.3, recipe=("quick", "b" * 12))
-    return [shared, compare([*records[:5], *tuned], facts, "standard", own.terms, [own])]
+    return [
+        replace(shared, registered="preregistered 0a1b2c3d4e5f"),
+        judge(records[:5], tuned, data=data, terms=terms, own=[own]),
+    ]
 
 
 @pytest.fixture
-def grown(make_arm, facts):
+def sizes(make_arm, judge):
     """Four sizes; attnres is worth about 1.3 times its compute, mhc loses with depth."""
-    sizes = []
+    rungs = []
     for n_layers, off in ((2, 0.001), (4, -0.002), (8, 0.0015), (16, -0.0005)):
-        held = {
-            "name": "grown",
-            "model": {"n_layers": n_layers, "d_model": 16, "n_heads": 2, "seq_len": 16},
-            "optim": {"lr": 1e-2},
-            "train": {"tokens": 384, "batch_size": 4, "eval_tokens": 256},
-        }
-        recipe = validate(held, "grown")
-        found, flops = [], 10**9 * n_layers**2
+        recipe, flops, found = grown(n_layers), 10**9 * n_layers**2, []
         of = {"flops_per_token": flops, "recipe": ("grown", recipe.digest)}
         for variant, worth, more in (("standard", 1, 0), ("attnres", 1.3, 0), ("mhc", 1, 1e-3)):
             loss = 1.2 + 1.5 * (worth * flops) ** -0.05 + more * n_layers + off
             off_seed = 0.003 * worth + more * n_layers / 10
             found += make_arm(variant, loss + 0.004, loss - off_seed, loss + 0.001, **of)
-        sizes.append(Rung(recipe, compare(found, facts, "standard")))
-    return ladder(sizes)
+        rungs.append(Rung(recipe, judge(found)))
+    return ladder(rungs)
 
 
 @pytest.fixture
-def answered(records, facts):
+def answered(records, judge):
     """Tasks of several kinds; one at chance, one that came later, one that a run lacks."""
     kinds = {"cloze": Kind.CHOICE, "guess": Kind.CHOICE, "sums": Kind.GENERATION, "text": Kind.TEXT}
-    runs = [run for run in records if run.result is not None]
+    gains = {"attnres": 0.6, "mhc": -0.4}
     items = [
         answers(
             run,
             name,
             kind=kind,
-            gain=0.6 * (run.variant == "attnres") - 0.4 * (run.variant == "mhc"),
+            gain=gains.get(run.variant, 0.0),
             skill=float(name != "guess"),
             truncated=3 * (name == "text"),
         )
-        for run in runs
+        for run in records
+        if run.result is not None
         for name, kind in kinds.items()
         if (name, run.variant, run.seed) != ("text", "mhc", 4)
     ]
-    late = [
-        replace(each, task="late", evaluated_at="2026-11-24")
-        for each in items
-        if each.task == "sums"
-    ]
-    return tasks.downstream(compare(records, facts, "standard"), [*items, *late])
+    sums = [each for each in items if each.task == "sums"]
+    late = [replace(each, task="late", evaluated_at="2026-11-24") for each in sums]
+    return tasks.downstream(judge(records), [*items, *late])
 
 
 def shown(report: Report, form: str) -> str:
@@ -149,13 +138,8 @@ def test_a_verdict_is_the_same_in_every_format(comparisons, subtests):
 
 
 @pytest.mark.parametrize("form", SUFFIXES)
-def test_how_busy_the_machine_was_while_runs_were_trained_changes_no_report(
-    form: str, records, facts
-):
-    """Runs of different hours and loads: their times say nothing of their designs."""
-
-    def told(runs) -> str:
-        return shown(comparison.report_of([compare(runs, facts, "standard")]), form)
+def test_how_busy_the_machine_was_in_training_changes_no_report(form: str, records, judge):
+    """Runs of different hours and loads: their times say nothing about their designs."""
 
     def slower(run):
         times = {"step_s": 4 * run.result.step_s, "tokens_per_second": 7.0, "train_s": 900.0}
@@ -163,8 +147,10 @@ def test_how_busy_the_machine_was_while_runs_were_trained_changes_no_report(
 
     busy = [slower(run) if run.seed % 2 and run.result else run for run in records]
 
-    assert told(busy) == told(records)
-    assert "ms/step" not in told(records)
+    calm, loaded = (shown(comparison.report_of([judge(runs)]), form) for runs in (records, busy))
+
+    assert loaded == calm
+    assert "ms/step" not in calm
 
 
 def test_a_verdict_on_a_narrow_terminal_keeps_what_decides(comparisons, monkeypatch):
@@ -172,28 +158,30 @@ def test_a_verdict_on_a_narrow_terminal_keeps_what_decides(comparisons, monkeypa
     check("verdict-80.txt", shown(comparison.report_of(comparisons[:1]), "table"))
 
 
-def test_a_study_of_failures_is_told_in_every_format(make_run, facts, subtests):
+def test_a_study_of_failures_is_the_same_in_every_format(make_run, judge, subtests):
     failed = make_run("standard", 0, status=Status.FAILED, error="OSError: no space left")
-    check_all("nothing", comparison.report_of([compare([failed], facts, "standard")]), subtests)
+    check_all("nothing", comparison.report_of([judge([failed])]), subtests)
 
 
-def test_the_papers_numbers_stand_beside_a_studys_in_every_format(comparisons, subtests):
+def test_the_papers_numbers_stand_beside_a_studys_in_every_format_and_on_a_page(
+    comparisons, subtests
+):
     check_all("paper", against.report_of(comparisons), subtests)
+    check_page("paper", page.paper_page([Chapter(held, study="my.db") for held in comparisons]))
 
 
-def test_what_tasks_say_is_the_same_in_every_format(answered, subtests):
-    check_all("downstream", downstream.report_of([answered]), subtests)
+def test_tasks_are_the_same_in_every_format_and_their_page_is_whole(answered, subtests):
+    report = downstream.report_of([answered])
+    check_all("downstream", report, subtests)
+    check_page("downstream", downstream.to_html(report, "my.db"))
 
 
-def test_the_page_of_tasks_is_whole(answered):
-    check_page("downstream", downstream.to_html(downstream.report_of([answered]), "my.db"))
+def test_a_ladder_is_the_same_in_every_format_and_its_page_is_whole(sizes, subtests):
+    check_all("scaling", scaling.report_of([sizes]), subtests)
+    check_page("scaling", page.scaling_page([sizes], "my.db"))
 
 
-def test_a_ladder_is_the_same_in_every_format(grown, subtests):
-    check_all("scaling", scaling.report_of([grown]), subtests)
-
-
-def test_a_power_analysis_is_the_same_in_every_format(records, make_run, facts, subtests):
+def test_a_power_analysis_is_the_same_in_every_format(records, facts, subtests):
     slope = Slope(0.43, "as the recipe states")
     found = analyse(records, facts, "standard", 0.02, None, None, n_cores=4, slope=slope)
     assert found is not None
@@ -204,12 +192,10 @@ def test_runs_are_listed_and_shown_one_by_one(records, make_run, subtests):
     standing = Standing(1, None, None, None, 1, "2026-01-01T00:00:00+00:00", None, None, None)
     busy = replace(standing, owner="here/1|boot|17|9", is_alive=False, step=120)
     probed = replace(records[0].result, probes=(replace(PROBE, step=0), PROBE))
-    recipe = load("smoke", ["train.tokens=204800"])
-    one = partial(Listed, recipe=recipe, settings={"optim.lr": 0.02}, own={}, differs="", base="")
     noted = replace(records[0], result=probed, note="to be watched", tags=("keep", "long"))
-    own = {"optim.lr": 0.02}
-    told = {"settings": own, "own": own, "differs": "optim.lr=0.02", "base": "recipe smoke"}
-    whole = Listed(noted, standing, recipe, **told)
+    recipe, own = load("smoke", ["train.tokens=204800"]), {"optim.lr": 0.02}
+    one = partial(Listed, recipe=recipe, settings=own, own={}, differs="", base="")
+    whole = one(noted, standing, own=own, differs="optim.lr=0.02", base="recipe smoke")
     lines = [
         whole,
         one(records[-2], standing),
@@ -219,8 +205,7 @@ def test_runs_are_listed_and_shown_one_by_one(records, make_run, subtests):
     ]
     check_all("runs", runs.list_of(lines), subtests, ("table", "json", "markdown", "csv"))
     check_all("run", runs.run_of(whole), subtests, ("table", "json"))
-    failed = runs.run_of(lines[2])
-    check_all("run-failed", failed, subtests, ("table",))
+    check_all("run-failed", runs.run_of(lines[2]), subtests, ("table",))
 
 
 def test_a_verified_run_is_equal_or_says_where_it_departs(records, subtests):
@@ -234,25 +219,12 @@ def test_a_verified_run_is_equal_or_says_where_it_departs(records, subtests):
     check_all("departs", runs.verification_of(departs), subtests, ("table", "json"))
 
 
-def test_the_page_of_a_study_is_whole_and_every_name_on_it_is_text(
-    comparisons, records, monkeypatch
-):
+def test_the_page_of_a_study_is_whole_and_every_name_on_it_is_text(comparisons, monkeypatch):
     monkeypatch.setattr(page, "drawings", lambda chapter: [])
-    chapters = [Chapter(held, study="my.db") for held in comparisons]
-    check_page("page", page.to_html(chapters))
+    check_page("page", page.to_html([Chapter(held, study="my.db") for held in comparisons]))
 
 
-def test_the_page_of_a_ladder_is_whole(grown):
-    check_page("scaling", page.scaling_page([grown], "my.db"))
-
-
-def test_the_page_beside_the_paper_is_whole(comparisons, records):
-    chapters = [Chapter(held, study="my.db") for held in comparisons]
-    check_page("paper", page.paper_page(chapters))
-
-
-def test_the_shared_terms_have_no_column_of_their_own(comparisons):
+def test_only_tables_with_recipes_of_their_own_have_a_column_for_them(comparisons):
     tables = [comparison.table_of(held) for held in comparisons]
 
-    assert [held.terms == SHARED for held in comparisons] == [True, False]
     assert [[c.title for c in table.columns].count("its own") for table in tables] == [0, 1]

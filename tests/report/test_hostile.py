@@ -34,30 +34,25 @@ def _change(study: Path, statement: str, *values: object) -> None:
     connection.close()
 
 
-@pytest.mark.parametrize("form", ["table", "markdown", "csv", "json", "latex"])
-def test_no_control_character_of_a_study_reaches_what_is_printed(form: str, capsys):
-    rows = [[ESCAPES, "1"]]
-    table = Table(ESCAPES, [Column("name", "code"), Column("n")], rows)
-    report = Report(
-        ESCAPES, [table], [ESCAPES], [ESCAPES], [ESCAPES],
-        {"name": ESCAPES}, ["name"], [{"name": ESCAPES}],
-    )  # fmt: skip
-    out = io.StringIO()
-
-    show(report, form, out)
-
-    assert not _CONTROL.search(out.getvalue())
-    assert "owned" in out.getvalue()
-
-
-def test_no_control_character_of_a_study_reaches_a_page():
-    rows = Table(ESCAPES, [Column("name", "code")], [[ESCAPES]])
-    part = Part(ESCAPES, (), [ESCAPES], [rows], [ESCAPES])
-
-    found = page(ESCAPES, ESCAPES, [Section(ESCAPES, "a", [part], ESCAPES)], ESCAPES)
+@pytest.mark.parametrize("form", ["table", "markdown", "csv", "json", "latex", "html"])
+def test_no_control_character_and_no_markup_of_a_study_reaches_what_is_printed(form: str):
+    text = f"{ESCAPES}<blink>_"
+    table = Table(text, [Column("name", "code"), Column("n")], [[text, "1"]])
+    if form == "html":
+        part = Part(text, (), [text], [table], [text])
+        found = page(text, text, [Section(text, "a", [part], text)], text)
+    else:
+        report = Report(
+            text, [table], [text], [text], [text],
+            {"name": text}, ["name"], [{"name": text}],
+        )  # fmt: skip
+        show(report, form, out := io.StringIO())
+        found = out.getvalue()
 
     assert not _CONTROL.search(found)
     assert "owned" in found
+    assert form != "html" or "<blink>" not in found
+    assert form != "latex" or not re.search(r"(?<!\\)_", found)
 
 
 def test_an_error_that_a_run_left_does_nothing_to_a_terminal(study: Path, capsys):
@@ -82,31 +77,21 @@ def test_a_cell_that_a_spreadsheet_would_compute_is_quoted_and_numbers_stay_numb
     ]  # fmt: skip
 
 
-def test_a_name_that_is_a_path_draws_no_figure_outside_its_folder(
+def test_a_recipe_whose_name_is_a_path_is_refused_and_draws_no_figure(
     tmp_path: Path, study: Path, capsys
 ):
     (held,) = sqlite3.connect(study).execute("SELECT resolved FROM attnres_recipes").fetchone()
-    resolved = json.loads(held) | {"name": "../../x"}
-    _change(
-        study, "UPDATE attnres_recipes SET name = '../../x', resolved = ?", json.dumps(resolved)
-    )
-    figures = tmp_path / "a" / "b" / "figures"
+    resolved = json.dumps(json.loads(held) | {"name": "../../x"})
+    _change(study, "UPDATE attnres_recipes SET name = '../../x', resolved = ?", resolved)
+    figures = ("--figures", str(tmp_path / "a" / "b" / "figures"))
+    (tmp_path / "mine.yaml").write_text("name: ../../x\nmodel: {n_layers: 2}\n", encoding="utf-8")
 
-    code, out, err = attnres(
-        capsys, "report", "--study", str(study), "--figures", str(figures), "--format", "html"
-    )
+    code, out, err = attnres(capsys, "report", "--study", str(study), *figures, "--format", "html")
+    typed = attnres(capsys, "recipes", str(tmp_path / "mine.yaml"))
 
     assert (code, out) == (2, "")
     assert "recipe: a name is no path, as quick or quick/wide, got '../../x'" in err
     assert err.count("\n") == 1
     assert not list(tmp_path.rglob("*.svg"))
-
-
-def test_a_recipe_whose_name_is_a_path_is_refused(tmp_path: Path, capsys):
-    text = "name: ../../x\nmodel: {n_layers: 2}\n"
-    (tmp_path / "mine.yaml").write_text(text, encoding="utf-8")
-
-    code, _, err = attnres(capsys, "recipes", str(tmp_path / "mine.yaml"))
-
-    assert code == 2
-    assert "name: a name is no path" in err
+    assert typed[0] == 2
+    assert "name: a name is no path" in typed[2]

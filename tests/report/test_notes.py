@@ -1,4 +1,4 @@
-"""What a report says below its tables: what the numbers rest on, and what makes them worth less."""
+"""The notes below the tables of a report: what the numbers rest on, and what weakens them."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from attnres_cli.report.formats import escaped, show
 from attnres_cli.report.probes import probe_tables
 from attnres_cli.report.runs import speed_text
 from attnres_cli.report.table import Report
-from attnres_cli.verdict.judge import compare
+from attnres_cli.verdict.comparison import Rules
 
 
 @pytest.fixture
-def notes(make_arm, facts):
-    """A function that gives the notes of two arms; keywords change the data."""
+def notes(make_arm, judge, facts):
+    """A function that gives the notes of an arm; keywords change the data."""
 
-    def told(loss: float = 1.5, **changes: object) -> str:
-        records = make_arm("standard", loss, loss + 0.1)
-        return "\n".join(facts_of(compare(records, replace(facts, **changes), "standard")))
+    def lines(**changes: object) -> str:
+        data = replace(facts, **changes)
+        return "\n".join(facts_of(judge(make_arm("standard", 1.5, 1.6), data=data)))
 
-    return told
+    return lines
 
 
 def test_reference_lines_are_those_that_the_data_have(notes):
@@ -35,40 +35,32 @@ def test_reference_lines_are_those_that_the_data_have(notes):
     assert "floor" not in notes()
     assert "compressors" not in notes()
     assert "floor: a model that knows the task loses 0.8125 nats/token" in notes(floor=0.8125)
-
-
-def test_lines_that_there_are_not_are_not_told(notes):
-    alone = notes(bigram_loss=None)
-    assert "training bytes: byte frequencies (unigram) 3.3000 nats/token" in alone
-    assert "bigram" not in alone
+    only_unigram = notes(bigram_loss=None)
+    assert "training bytes: byte frequencies (unigram) 3.3000 nats/token" in only_unigram
+    assert "bigram" not in only_unigram
     assert "fitted it to validation tokens" in notes(unigram_loss=None, bigram_loss=None)
-
-
-def test_what_compressors_make_of_tokens_is_told_per_byte_and_of_bytes_as_a_loss_too(notes):
-    packed = {"zlib_bits": 2.0, "xz_bits": 1.5}
-
+    packed = {"zlib_bits": 2.0, "xz_bits": 1.5}  # per byte, of bytes as a loss too
     assert "zlib 2.0000 bits/byte (1.3863 nats/token)" in notes(**packed)
     assert "zlib 2.0000 bits/byte, xz 1.5000" in notes(**packed, vocab_size=50257)
 
 
-def test_how_many_files_went_where_is_said_where_it_is_known(notes):
-    said = "whole files validate: 3 of 60; left out, as no text: logo.png"
+def test_the_split_of_files_is_printed_where_it_is_known(notes):
+    split = "whole files validate: 3 of 60; left out, as no text: logo.png"
 
-    assert f"split: {said}" in notes(split=said)
+    assert f"split: {split}" in notes(split=split)
     assert "split:" not in notes()
 
 
-def test_arms_that_another_engine_computed_are_named(make_arm, facts):
+def test_arms_computed_by_another_engine_are_named(make_arm, judge):
     base = make_arm("standard", 1.5, 1.6)
     other = make_arm("a", 1.4, 1.5, settings={"engine": "compile"})
     line = "different engines, which agree to rounding: standard by eager; a by compile"
 
-    assert line in "\n".join(facts_of(compare([*base, *other], facts, "standard")))
-    alike = compare(base + make_arm("a", 1.4, 1.5), facts, "standard")
-    assert "different engines" not in "\n".join(facts_of(alike))
+    assert line in "\n".join(facts_of(judge(base, other)))
+    assert "different engines" not in "\n".join(facts_of(judge(base, make_arm("a", 1.4, 1.5))))
 
 
-def test_losses_of_tokens_that_are_no_bytes_are_not_said_to_be_of_bytes(make_arm, facts):
+def test_losses_of_tokens_that_are_not_bytes_have_no_bits_per_byte(make_arm, judge, facts):
     tokens = replace(facts, source="nanogpt", n_bytes=200_000, vocab_size=50257)
     task = replace(facts, source="recall", n_bytes=0, train_tokens=0)
 
@@ -76,20 +68,20 @@ def test_losses_of_tokens_that_are_no_bytes_are_not_said_to_be_of_bytes(make_arm
         (tokens, "100,000 tokens, 5,000 of"),
         (task, "generated without end, 5,000 tokens"),
     ):
-        comparison = compare(make_arm("standard", 1.5, 1.6), data, "standard")
-        text = "\n".join(facts_of(comparison))
+        found = judge(make_arm("standard", 1.5, 1.6), data=data)
+        text = "\n".join(facts_of(found))
         assert size in text
         assert "next token given this token" in text
-        assert "bits/byte" not in [column.title for column in table_of(comparison).columns]
+        assert "bits/byte" not in [column.title for column in table_of(found).columns]
 
 
-def test_the_share_of_a_known_peak_is_told(make_arm, facts):
+def test_the_share_of_a_known_peak_is_printed(make_arm):
     gpu = {"device": "cuda", "device_name": "NVIDIA H100 80GB HBM3", "precision": "bf16"}
-    records = make_arm(
-        "standard", 1.5, 1.6, settings=gpu, tokens_per_second=1e6, flops_per_token=494_700_000
+    (run,) = make_arm(
+        "standard", 1.5, settings=gpu, tokens_per_second=1e6, flops_per_token=494_700_000
     )
 
-    assert speed_text(records[0].result) == "1,000,000 tokens/s, MFU 50.0 %"
+    assert speed_text(run.result) == "1,000,000 tokens/s, MFU 50.0 %"
 
 
 def test_a_probe_without_shares_or_m_has_the_rest_and_the_reason():
@@ -102,6 +94,7 @@ def test_a_probe_without_shares_or_m_has_the_rest_and_the_reason():
     assert table.rows[1] == ["1 attn", "1.00", "-", "-", "-", "inf", "0.002", "-"]
     assert table.rows[3] == ["output", "1.75", "-", "-", "-", "", "", ""]
     assert notes[-1] == "depth mixing: no table, why not"
+    assert probe_tables([]) == ([], [])
 
 
 def test_the_load_of_experts_has_a_column_where_there_are_any():
@@ -117,16 +110,11 @@ def test_the_load_of_experts_has_a_column_where_there_are_any():
     assert "load" not in [each.title for each in plain[0].columns]
 
 
-def test_that_choices_of_experts_differ_is_said_where_there_are_choices(make_arm, facts):
-    comparison = compare(make_arm("standard", 1.5, 1.6), facts, "standard")
+def test_a_note_on_choices_of_experts_is_there_only_where_tokens_choose(make_arm, judge):
+    runs = make_arm("standard", 1.5, 1.6)
 
-    assert CHOICES not in facts_of(comparison)
-    routed = replace(comparison, rules=replace(comparison.rules, is_routed=True))
-    assert CHOICES in facts_of(routed)
-
-
-def test_no_probes_are_nothing_to_print():
-    assert probe_tables([]) == ([], [])
+    assert CHOICES not in facts_of(judge(runs))
+    assert CHOICES in facts_of(judge(runs, rules=Rules(is_routed=True)))
 
 
 @pytest.mark.parametrize("number", [1.2345e-5, 123.456, 1.2345e7])
@@ -144,21 +132,20 @@ def test_a_deep_model_is_no_wider_than_a_terminal(number: float, monkeypatch: py
     assert "…" not in out.getvalue()
 
 
-def test_what_latex_takes_for_commands_is_written_out():
+def test_characters_that_are_commands_in_latex_are_escaped():
     assert escaped("a_b 50% $x$ {y} \\z & #1 ~^ ±") == (
         r"a\_b 50\% \$x\$ \{y\} \textbackslash{}z \& \#1 \textasciitilde{}\textasciicircum{} $\pm$"
     )
 
 
-def test_notes_and_tags_of_a_tables_runs_are_told_below_it_and_in_json(make_arm, facts):
+def test_notes_and_tags_of_runs_are_below_the_table_and_in_json(make_arm, judge):
     first, second, *others = make_arm("standard", 1.5, 1.6, 1.7)
     first = replace(first, note="the GPU was hot", tags=("keep",))
     second = replace(second, tags=("keep", "old"))
-    compared = compare([first, second, *others], facts, "standard")
 
-    told = facts_of(compared)
-    document = report_of([compared]).document
+    found = judge([first, second, *others])
 
+    told, document = facts_of(found), report_of([found]).document
     assert f"note of standard seed 0 (run {first.id}): the GPU was hot" in told
     assert f"tag keep: runs {first.id}, {second.id}" in told
     assert f"tag old: run {second.id}" in told

@@ -11,6 +11,7 @@ from html.parser import HTMLParser
 from xml.etree import ElementTree as ET
 
 import pytest
+from comparisons import BASE, BETTER
 
 from attnres_cli.cli.app import app
 from attnres_cli.cli.options import read_seeds
@@ -52,13 +53,26 @@ class Page(HTMLParser):
     def all(self, *tags: str) -> list[dict[str, str | None]]:
         return [attributes for tag, attributes in self.elements if tag in tags]
 
+    def names(self) -> list[str | None]:
+        """All ids; each is there once."""
+        found = [held["id"] for _, held in self.elements if "id" in held]
+        assert len(found) == len(set(found))
+        return found
+
+    def check_headings(self) -> None:
+        """They begin with the only one of level 1 and go down one level at a time."""
+        levels = [int(tag[1]) for tag, _ in self.elements if re.fullmatch(r"h\d", tag)]
+        assert levels[0] == 1
+        assert levels.count(1) == 1
+        assert all(after - before <= 1 for before, after in itertools.pairwise(levels))
+
 
 @pytest.fixture
 def study(make_arm, make_run):
     """A baseline, a better arm, blocks of two sizes, and a failed run with an unkind error."""
     return [
-        *make_arm("standard", 1.50, 1.70, 1.60),
-        *make_arm("attnres", 1.39, 1.59, 1.50),
+        *make_arm("standard", *BASE[:3]),
+        *make_arm("attnres", *BETTER[:3]),
         *make_arm("attnres:block_size=2", 1.44, 1.69, 1.55),
         *make_arm("attnres:block_size=4", 1.47, 1.66, 1.63),
         make_run("broken", 0, status=Status.FAILED, error="ValueError: <script>alert(1)</script>"),
@@ -76,8 +90,7 @@ def test_a_page_is_open_to_everyone_and_asks_for_nothing(make_chapter, study, su
     found = Page(page)
 
     with subtests.test("no name is given twice, and what is linked is there"):
-        names = [held["id"] for _, held in found.elements if "id" in held]
-        assert len(names) == len(set(names))
+        names = found.names()
         used = re.findall(r"(?:href=\"#|url\(#)([^\")]+)", page)
         assert used
         assert set(used) <= set(names)
@@ -92,55 +105,46 @@ def test_a_page_is_open_to_everyone_and_asks_for_nothing(make_chapter, study, su
         assert not found.all("script", "link", "iframe", "object", "embed", "img")
         assert "@import" not in page
         assert set(re.findall(r"url\((.)", page)) <= {"#"}
-    with subtests.test("every figure has a title and words for who cannot see it"):
-        _figures_have_words(page)
+    with subtests.test("every figure has a title, and words for people who cannot see it"):
+        figures = re.findall(r"<figure id='c1-(\w+)'>.*?(<svg.*?</svg>)", page, flags=re.DOTALL)
+        names = ["forest", "curves", "cost", "blocks", "depth", "mixing"]
+        assert [name for name, _ in figures] == names
+        for name, svg in figures:
+            root = ET.fromstring(svg)
+            title, told = root.find(f"{SVG}title"), root.find(f"{SVG}desc")
+            assert root.get("role") == "img"
+            assert root.get("aria-labelledby") == f"{title.get('id')} {told.get('id')}"
+            assert title.text
+            assert "102,400 tokens per run" in told.text, name
     with subtests.test("every table has a caption, and headers for rows and columns"):
-        _tables_have_headers(page)
+        tables = re.findall(r"<table.*?</table>", page, flags=re.DOTALL)
+        assert len(tables) == 6  # verdicts, failures, gates, recipe, commands, the paper's
+        for table in tables:
+            head = re.findall(r"<th scope='col'[^>]*>([^<]+)</th>", table)
+            assert re.search(r"<caption><span>\S", table)
+            for row in re.findall(r"<tr>(.*?)</tr>", table, flags=re.DOTALL)[1:]:
+                assert row.startswith("<th scope='row'")
+                assert len(re.findall(r"<t[hd]\b", row)) == len(head)
     with subtests.test("headings go down one level at a time"):
-        levels = [int(tag[1]) for tag, _ in found.elements if re.fullmatch(r"h\d", tag)]
-        assert levels[0] == 1
-        assert levels.count(1) == 1
-        assert all(after - before <= 1 for before, after in itertools.pairwise(levels))
-    with subtests.test("what people named is text"):
+        found.check_headings()
+    with subtests.test("names are text"):
         assert "ValueError: &lt;script&gt;alert(1)&lt;/script&gt;" in page
 
 
-def _figures_have_words(page: str) -> None:
-    figures = re.findall(r"<figure id='c1-(\w+)'>.*?(<svg.*?</svg>)", page, flags=re.DOTALL)
-    assert [n for n, _ in figures] == ["forest", "curves", "cost", "blocks", "depth", "mixing"]
-    for name, svg in figures:
-        root = ET.fromstring(svg)
-        title, told = root.find(f"{SVG}title"), root.find(f"{SVG}desc")
-        assert root.get("role") == "img"
-        assert root.get("aria-labelledby") == f"{title.get('id')} {told.get('id')}"
-        assert title.text
-        assert "102,400 tokens per run" in told.text, name
-
-
-def _tables_have_headers(page: str) -> None:
-    tables = re.findall(r"<table.*?</table>", page, flags=re.DOTALL)
-    assert len(tables) == 6  # verdicts, failures, gates, recipe, commands, the paper's
-    for table in tables:
-        head = re.findall(r"<th scope='col'[^>]*>([^<]+)</th>", table)
-        assert re.search(r"<caption><span>\S", table)
-        for row in re.findall(r"<tr>(.*?)</tr>", table, flags=re.DOTALL)[1:]:
-            assert row.startswith("<th scope='row'")
-            assert len(re.findall(r"<t[hd]\b", row)) == len(head)
-
-
 @pytest.mark.parametrize(
-    ("runs", "words"),
+    ("losses", "words"),
     [
-        ({}, "Only the baseline standard has been trained"),
-        ({"attnres": [1.4]}, "No verdict yet: attnres (1 of 5 seeds)."),
+        ({"standard": [1.5]}, "Only the baseline standard has been trained"),
+        ({"standard": [1.5], "attnres": [1.4]}, "No verdict yet: attnres (1 of 5 seeds)."),
+        ({"attnres": [1.4, 1.5]}, "No run of the baseline standard has ended"),
+        ({"attnres": [1.4, 1.5]}, "<code>attnres ablate standard</code>"),
     ],
 )
+@pytest.mark.usefixtures("undrawn")
 def test_a_study_too_small_for_a_verdict_says_what_is_missing(
-    undrawn, runs, words, make_chapter, make_arm
+    losses, words, make_chapter, make_arm
 ):
-    records = make_arm("standard", 1.5)
-    for variant, losses in runs.items():
-        records += make_arm(variant, *losses)
+    records = [run for variant, of in losses.items() for run in make_arm(variant, *of)]
 
     text = to_html([make_chapter(records)])
 
@@ -148,15 +152,7 @@ def test_a_study_too_small_for_a_verdict_says_what_is_missing(
     assert words in text
 
 
-def test_a_study_without_its_baseline_says_how_to_train_it(undrawn, make_chapter, make_arm):
-    text = to_html([make_chapter(make_arm("attnres", 1.4, 1.5))])
-
-    Page(text)
-    assert "No run of the baseline standard has ended" in text
-    assert "<code>attnres ablate standard</code>" in text
-
-
-def test_a_study_of_failures_is_a_page_that_lists_them(undrawn, make_chapter, make_run):
+def test_a_study_of_failures_is_a_page_that_lists_them(make_chapter, make_run):
     runs = [make_run("standard", 0, status=Status.FAILED, error="Traceback\nValueError: why")]
 
     text = to_html([make_chapter(runs)])
@@ -167,21 +163,18 @@ def test_a_study_of_failures_is_a_page_that_lists_them(undrawn, make_chapter, ma
     assert "<figure" not in text
 
 
-def test_a_page_for_everyone_holds_no_password(undrawn, make_chapter, study):
+def test_a_page_holds_no_password_and_the_paper_beside_arms_that_it_has(
+    undrawn, make_chapter, make_arm, study
+):
     chapter = replace(make_chapter(study), study="postgresql+psycopg://me:s3cr@t@host:5432/lab")
+    other = [*make_arm("standard", 1.5, 1.6), *make_arm("laurel", 1.4, 1.6)]
 
     text = to_html([chapter])
 
     assert "s3cr" not in text
     assert "attnres verify 1 --study postgresql+psycopg://me@host:5432/lab" in text
-
-
-def test_the_paper_stands_beside_arms_that_it_has(undrawn, make_chapter, make_arm, study):
-    other = [*make_arm("standard", 1.5, 1.6), *make_arm("laurel", 1.4, 1.6)]
-
-    page = to_html([make_chapter(study)])
-    assert "<h2>Beside the paper</h2>" in page
-    assert page.count("coefficients are rounded") == 1
+    assert "<h2>Beside the paper</h2>" in text
+    assert text.count("coefficients are rounded") == 1
     assert "Beside the paper" not in to_html([make_chapter(other)])
 
 
@@ -201,11 +194,12 @@ def sizes(make_chapter, make_arm):
     ]
 
 
-def test_recipes_of_one_study_stand_one_after_the_other_by_size(undrawn, sizes):
+def test_recipes_of_one_study_stand_one_after_the_other_by_size_and_are_never_pooled(
+    undrawn, sizes
+):
     text = to_html(sizes)
 
-    heads = re.findall(r"<h2>(.*?)</h2>", text)
-    assert heads == [
+    assert re.findall(r"<h2>(.*?)</h2>", text) == [
         "Recipe smoke (cccccccccccc), 2 layers of width 32, lr 0.02, tokens 16,000, the same for "
         "every arm",
         "Recipe smoke (aaaaaaaaaaaa), 4 layers of width 32, lr 0.01, tokens 16,000, the same for "
@@ -214,15 +208,8 @@ def test_recipes_of_one_study_stand_one_after_the_other_by_size(undrawn, sizes):
         "Recipes without a verdict",
     ]
     assert text.count("<p class='answer'>") == 2
-    names = [held["id"] for _, held in Page(text).elements if "id" in held]
-    assert len(names) == len(set(names))
     links = {held["href"] for held in Page(text).all("a")}
-    assert links == {"#c1", "#c2"} <= {f"#{name}" for name in names}
-
-
-def test_a_recipe_without_a_verdict_is_a_row_and_never_pooled(undrawn, sizes):
-    text = to_html(sizes)
-
+    assert links == {"#c1", "#c2"} <= {f"#{name}" for name in Page(text).names()}
     (row,) = re.findall(
         r"<tr><th scope='row'[^>]*>Recipe smoke \(bbbb.*?</tr>", text, flags=re.DOTALL
     )
@@ -241,10 +228,14 @@ def test_a_recipe_without_a_verdict_is_a_row_and_never_pooled(undrawn, sizes):
         ["data.source=text", 'data.path="no"'],
         ["data.source=text", 'data.path="1e-3: [a"'],
         ["data.source=huggingface", "data.path=wikitext", 'data.subset="no"'],
+        None,  # a recipe of one's own, which starts from a shipped one
     ],
 )
-def test_the_command_of_a_row_makes_the_recipe_of_its_runs(overrides: list[str]):
-    recipe = load("smoke", overrides)
+def test_the_command_of_a_row_makes_the_recipe_of_its_runs(
+    overrides: list[str] | None, tiny_recipe: Recipe
+):
+    mine = validate(tiny_recipe.model_dump() | {"name": "mine"}, "mine")
+    recipe = mine if overrides is None else load("smoke", overrides)
 
     name, found = overrides_of(recipe)
 
@@ -260,35 +251,20 @@ def test_a_recipe_that_no_command_gives_has_none(make_chapter, study, monkeypatc
     assert {chapter.command(arm) for arm in chapter.comparison.arms} == {""}
 
 
-def test_the_command_of_a_recipe_of_ones_own_starts_from_a_shipped_one(tiny_recipe: Recipe):
-    mine = validate(tiny_recipe.model_dump() | {"name": "mine"}, "mine")
-
-    name, found = overrides_of(mine)
-
-    assert load(name, found).digest == mine.digest
-
-
-def test_a_rows_command_is_one_that_can_be_typed(make_chapter, study):
-    chapter = make_chapter(study)
-    arm = chapter.comparison.arms[1]
-
-    words = shlex.split(chapter.command(arm))
-
-    assert words[:4] == ["attnres", "ablate", "standard", arm.variant]
-    assert words[words.index("--seeds") + 1] == "3"
-    commands = {command.callback.__name__: command for command in app.registered_commands}
-    known = commands["ablate"].callback.__annotations__
-    assert {word[2:] for word in words if word.startswith("--")} - {"set"} <= set(known)
-
-
 @pytest.mark.parametrize("seeds", [(7,), (0,), (0, 1, 2), (3, 8)])
-def test_a_rows_command_trains_its_seeds_and_no_others(make_chapter, make_run, seeds):
+def test_a_rows_command_can_be_typed_and_trains_its_seeds_and_no_others(
+    make_chapter, make_run, seeds
+):
     runs = [make_run(arm, seed, val_loss=1.5) for arm in ("standard", "attnres") for seed in seeds]
     chapter = make_chapter(runs)
 
     words = shlex.split(chapter.command(chapter.comparison.arms[1]))
 
+    assert words[:4] == ["attnres", "ablate", "standard", "attnres"]
     assert read_seeds(words[words.index("--seeds") + 1]) == seeds
+    commands = {command.callback.__name__: command for command in app.registered_commands}
+    known = commands["ablate"].callback.__annotations__
+    assert {word[2:] for word in words if word.startswith("--")} - {"set"} <= set(known)
 
 
 def test_the_commands_of_a_plugins_design_name_its_file(
@@ -326,14 +302,14 @@ def test_an_arm_with_a_rate_of_its_own_is_reproduced_at_it(make_chapter, study):
     assert "--baseline attnres" in command
 
 
-def test_a_page_of_many_answers_begins_with_these_and_says_once_what_all_are_read_with():
-    def section(n: int, *, is_rung: bool = False) -> Section:
-        told = ["exploratory", f"a doubt about {n}"]
-        return Section(
-            f"Part {n}", f"c{n}", [Part(text=["x"])], f"Answer {n}.", True, told, is_rung
+def test_a_page_of_many_answers_begins_with_them_and_says_once_what_qualifies_all():
+    sections = [
+        Section(
+            f"Part {n}", f"c{n}", [Part(text=["x"])], f"Answer {n}.", True,
+            ["exploratory", f"a doubt about {n}"], n > 5,
         )
-
-    sections = [section(n, is_rung=n > 5) for n in range(1, 9)]
+        for n in range(1, 9)
+    ]  # fmt: skip
 
     text = page("attnres: many", "Which?", sections, "my.db")
 

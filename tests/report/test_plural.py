@@ -27,45 +27,50 @@ ONE = {
 }
 
 
-@pytest.fixture
-def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One run of each of two arms, of one layer, one head and one step."""
+@pytest.mark.parametrize(
+    "commands",
+    [
+        (
+            *(f"report --format {form}" for form in ("table", "markdown", "csv", "latex", "html")),
+            "report attnres --against paper",
+            "report --scaling",
+            "runs",
+            "runs show 1",
+        ),
+        pytest.param(
+            (
+                "plan",
+                "runs export --tensorboard boards",
+                "variants attnres --shape n_layers=1,d_model=8",
+                "recipes smoke --set train.tokens=1024",
+            ),
+            marks=pytest.mark.nightly,  # they import torch and tensorboard
+        ),
+    ],
+    ids=["reports", "others"],
+)
+def test_one_of_a_thing_is_one_thing(
+    commands: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys, subtests
+):
     monkeypatch.chdir(tmp_path)
     fill(Path("attnres.db"), validate(ONE, "single"), {"standard": [1.5], "attnres": [1.4]})
 
+    for command in commands:
+        with subtests.test(command):
+            if "tensorboard" in command:
+                pytest.importorskip("tensorboard")
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        *(f"report --format {form}" for form in ("table", "markdown", "csv", "latex", "html")),
-        "report attnres --against paper",
-        "report --scaling",
-        "runs",
-        "runs show 1",
-        "runs export --tensorboard boards",
-        "plan",
-        "variants attnres --shape n_layers=1,d_model=8",
-        "recipes smoke --set train.tokens=1024",
-    ],
-)
-@pytest.mark.usefixtures("study")
-def test_one_of_a_thing_is_one_thing(command: str, capsys: pytest.CaptureFixture[str]):
-    if "tensorboard" in command:
-        pytest.importorskip("tensorboard")
+            _, out, err = attnres(capsys, *command.split())
 
-    _, out, err = attnres(capsys, *command.split())
-
-    assert out + err
-    found = [match[0] for match in WRONG.finditer(f"{out}\n{err}")]
-    assert found == []
+            assert out + err
+            assert [match[0] for match in WRONG.finditer(f"{out}\n{err}")] == []
 
 
 def test_a_plan_of_one_run_says_so():
     recipe, out = validate(ONE, "single"), io.StringIO()
+    plan = Plan(recipe, (Arm("standard", 9, 9, 0.5),), (0,), ("cpu",), SETTINGS, "f")
 
-    print_report(
-        plan_of(Plan(recipe, (Arm("standard", 9, 9, 0.5),), (0,), ("cpu",), SETTINGS, "f")), out
-    )
+    print_report(plan_of(plan), out)
 
     assert "1 run (1 arm x 1 seed), 1 to train; each 1 step, 64 tokens" in out.getvalue()
     assert not WRONG.search(out.getvalue())

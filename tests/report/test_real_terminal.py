@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import subprocess
@@ -9,13 +10,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from comparisons import grown
 from studies import fill
 
-from attnres_cli.config.recipe import validate
-
 pty = pytest.importorskip("pty", reason="this system has no pseudo-terminals")
-
-pytestmark = pytest.mark.slow
 
 LONG = "attnres:block_size=4,heads=16,key_norm=off,score=sigmoid"
 LOSSES = {
@@ -37,20 +35,13 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Four sizes, arms with long names, every verdict."""
     path = tmp_path_factory.mktemp("terminal") / "attnres.db"
     for n_layers in (2, 4, 8, 16):
-        values = {
-            "name": "grown",
-            "model": {"n_layers": n_layers, "d_model": 16, "n_heads": 2, "seq_len": 16},
-            "optim": {"lr": 1e-2},
-            "train": {"tokens": 384, "batch_size": 4, "eval_tokens": 256},
-        }
         losses = {name: [loss / n_layers**0.1 for loss in of] for name, of in LOSSES.items()}
-        flops = 10**9 * n_layers**2
-        fill(path, validate(values, "grown"), losses, flops_per_token=flops)
+        fill(path, grown(n_layers), losses, flops_per_token=10**9 * n_layers**2)
     return path
 
 
-def shown(study: Path, columns: int, *options: str, **environment: str) -> str:
-    """What a terminal of so many columns gets to see of `attnres report`, both streams."""
+def shown(study: Path, columns: int, *options: str) -> str:
+    """What both streams of `attnres report` show in a terminal of so many columns."""
     import fcntl
     import struct
     import termios
@@ -63,23 +54,20 @@ def shown(study: Path, columns: int, *options: str, **environment: str) -> str:
         stdin=theirs,
         stdout=theirs,
         stderr=theirs,
-        env=kept | {"TERM": "xterm-256color"} | environment,
+        env=kept | {"TERM": "xterm-256color"},
     )
     os.close(theirs)
     found = b""
-    try:
+    with contextlib.suppress(OSError):  # how Linux says that the other end was closed
         while read := os.read(ours, 65536):
             found += read
-    except OSError:  # how Linux says that the other end was closed
-        pass
-    finally:
-        os.close(ours)
+    os.close(ours)
     assert running.wait() == 0, found.decode()
     return found.decode().replace("\r", "")
 
 
 def plain(text: str) -> list[str]:
-    """Its lines without what sets colours and styles."""
+    """Its lines without colors and styles."""
     return re.sub(r"\x1b\[[0-9;]*m", "", text).splitlines()
 
 
@@ -97,8 +85,16 @@ def has(lines: list[str], name: str) -> bool:
     return False
 
 
-@pytest.mark.parametrize("columns", [80, 160])
-@pytest.mark.parametrize("options", WORDS, ids=" ".join)
+@pytest.mark.parametrize(
+    ("options", "columns"),
+    [
+        pytest.param((), 80, marks=pytest.mark.slow),
+        pytest.param(("--scaling",), 80, marks=pytest.mark.slow),
+        pytest.param((), 160, marks=pytest.mark.nightly),
+        pytest.param(("--against", "paper"), 80, marks=pytest.mark.nightly),
+    ],
+    ids=str,
+)
 def test_a_terminal_shows_names_and_verdicts_whole(options, columns: int, study: Path):
     text = shown(study, columns, *options)
 
@@ -110,12 +106,3 @@ def test_a_terminal_shows_names_and_verdicts_whole(options, columns: int, study:
     flat = " ".join(" ".join(lines).split())
     assert [words for words in WORDS[options] if words not in flat] == []
     assert len(re.findall(r"\[[+-]?[0-9.]+, [+-]?[0-9.]+\]", text)) >= 3  # unbroken intervals
-
-
-def test_verdicts_are_coloured_unless_colour_is_not_wanted(study: Path):
-    coloured, plain_ = shown(study, 80), shown(study, 80, NO_COLOR="1")
-
-    colour = re.compile(r"\x1b\[(?:[0-9;]*;)?3[0-7](?:;[0-9]+)*m")
-    assert colour.search(coloured)
-    assert not colour.search(plain_)
-    assert plain(coloured) == plain(plain_)

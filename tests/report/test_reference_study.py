@@ -23,10 +23,10 @@ SIZES = {"depth": ["8", "16", "32", "64"], "sizes": ["0.13M", "0.33M", "0.65M", 
 WORDS = {"no worse by the margin": "no worse", "equal within the margin": "equal"}
 
 
-@pytest.fixture
-def study(tmp_path: Path) -> str:
-    """What of the study is published: without weights."""
-    path = tmp_path / "reference.db"
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The study as it is published, without weights."""
+    path = tmp_path_factory.mktemp("reference") / "reference.db"
     path.write_bytes(lzma.decompress((RESULTS / "reference.db.xz").read_bytes()))
     return str(path)
 
@@ -49,12 +49,10 @@ def arms(part: str, match: str, *, is_tuned: bool) -> dict[str, dict[str, Any]]:
     return {arm["variant"]: arm for arm in tables(part)[terms.index((match, is_tuned))]["arms"]}
 
 
-def rows(part: str) -> dict[str, list[str]]:
-    """The cells of the page's table of a part."""
-    text = (
-        PAGE.read_text(encoding="utf-8").split(f"## What was found: {part}\n")[1].split("\n## ")[0]
-    )
-    found = re.findall(r"^\| `(\S+)` \| (.+) \|$", text, re.MULTILINE)
+def rows(part: str, first: str = r"`(\S+)`") -> dict[str, list[str]]:
+    """The cells of the page's table of a part, by what stands first."""
+    page = PAGE.read_text(encoding="utf-8").split(f"## What was found: {part}\n")[1]
+    found = re.findall(rf"^\| {first} \| (.+) \|$", page.split("\n## ")[0], re.MULTILINE)
     return {name: [each.strip() for each in row.split("|")] for name, row in found}
 
 
@@ -67,28 +65,23 @@ def cell(arm: dict[str, Any]) -> str:
     return f"{arm['difference']['mean']:+.4f} [{low:+.4f}, {high:+.4f}] {word}".rstrip()
 
 
-def test_every_row_on_text_is_that_of_the_tables():
-    tuned, shared = arms("text", "tokens", is_tuned=True), arms("text", "tokens", is_tuned=False)
-    equal, printed = arms("text", "flops", is_tuned=False), paper()["table4"]
+@pytest.mark.parametrize("part", ["text", "pointers"])
+def test_every_row_on_text_and_on_pointers_is_that_of_the_tables(part: str):
+    tuned, shared = (arms(part, "tokens", is_tuned=is_tuned) for is_tuned in (True, False))
+    equal = arms("text", "flops", is_tuned=False)
+    printed = paper()["table4"]
 
-    assert list(rows("text")) == [name for name in tuned if name != "standard"]
-    for name, cells in rows("text").items():
-        gap = f"{printed[name] - printed['standard']:+.3f}" if name in printed else ""
-        own = f"{tuned[name]['own']['lr']:g}"
-        assert cells == [cell(tuned[name]), own, cell(shared[name]), cell(equal[name]), gap]
-
-
-def test_every_row_on_pointers_is_that_of_the_tables():
-    tuned = arms("pointers", "tokens", is_tuned=True)
-    shared = arms("pointers", "tokens", is_tuned=False)
-
-    assert list(rows("pointers")) == [name for name in tuned if name != "standard"]
-    for name, cells in rows("pointers").items():
-        assert cells == [cell(tuned[name]), f"{tuned[name]['own']['lr']:g}", cell(shared[name])]
+    assert list(rows(part)) == [name for name in tuned if name != "standard"]
+    for name, cells in rows(part).items():
+        expected = [cell(tuned[name]), f"{tuned[name]['own']['lr']:g}", cell(shared[name])]
+        if part == "text":
+            gap = f"{printed[name] - printed['standard']:+.3f}" if name in printed else ""
+            expected += [cell(equal[name]), gap]
+        assert cells == expected
 
 
 def ladder_rows(part: str, study: str, capsys: pytest.CaptureFixture[str]) -> dict[str, list[str]]:
-    """What the page's table of a part has to say: of each size, then of what changes with it."""
+    """The page's table of a part as it should be: a row for each size, then for their trend."""
     typed = ("--study", study, "--recipe", part, "--scaling", "--format", "json")
     told = json.loads(attnres(capsys, "report", *typed)[1])
     found = {}
@@ -119,16 +112,19 @@ def ladder_cell(arm: dict[str, Any]) -> str:
 def test_every_row_of_a_ladder_is_that_of_the_tables(
     part: str, study: str, capsys: pytest.CaptureFixture[str]
 ):
-    text = PAGE.read_text(encoding="utf-8").split(f"## What was found: {part}\n")[1]
-    found = re.findall(
-        r"^\| (\S+(?: doubling)?, o\w+ rates?) \| (.+) \|$", text.split("\n## ")[0], re.MULTILINE
-    )
+    found = rows(part, r"(\S+(?: doubling)?, o\w+ rates?)")
 
-    wanted = ladder_rows(part, study, capsys)
-    assert {name: [each.strip() for each in row.split("|")] for name, row in found} == wanted
+    assert found == ladder_rows(part, study, capsys)
 
 
-@pytest.mark.parametrize("part", ["text", "pointers", *SIZES])
+@pytest.mark.parametrize(
+    "part",
+    [
+        "pointers",
+        pytest.param("text", marks=pytest.mark.slow),
+        *(pytest.param(part, marks=pytest.mark.nightly) for part in SIZES),
+    ],
+)
 def test_the_published_study_gives_the_shipped_tables(
     part: str, study: str, capsys: pytest.CaptureFixture[str]
 ):
@@ -151,10 +147,8 @@ def test_the_sentence_on_lower_rates_is_that_of_their_table():
         assert not arm["own"]["is_on_edge"]
         assert f"`{arm['variant']}` ({arm['own']['lr']:g})" in said
         if arm["variant"] != tuned["baseline"]:
-            after = said.split(f"`{arm['variant']}` (")[1]
-            assert (
-                re.search(r"0\.\d+", after.split(")")[1])[0] == f"{-arm['difference']['mean']:.3f}"
-            )
+            after = said.split(f"`{arm['variant']}` (")[1].split(")")[1]
+            assert re.search(r"0\.\d+", after)[0] == f"{-arm['difference']['mean']:.3f}"
     verdicts = {arm["variant"]: arm["verdict"] for arm in tuned["arms"]}
     assert verdicts.pop("mhc") == "better"
     assert verdicts.pop("standard") == "baseline"

@@ -17,15 +17,9 @@ from attnres_cli.verdict.optima import Finding, find
 from attnres_cli.verdict.shape_results import front
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def finding() -> Finding:
     return find(*searches.valleys())
-
-
-def two_goals() -> Finding:
-    """A search for a low loss and a short step."""
-    search, runs = searches.valleys()
-    return find(searches.timed(search), runs)
 
 
 def drawn(finding: Finding) -> dict:
@@ -34,6 +28,15 @@ def drawn(finding: Finding) -> dict:
 
 def texts(axes) -> list[str]:
     return [text.get_text() for text in axes.texts]
+
+
+def maps(drawing) -> dict:
+    """Its maps by their titles; the scale of colors is no map."""
+    return {axes.get_title(): axes for axes in drawing.figure.axes if axes.images}
+
+
+def of_standard(trials) -> Finding:
+    return find(searches.search([searches.family("standard", trials)]), [])
 
 
 def test_a_map_holds_the_lowest_loss_of_each_cell_and_blanks_where_nothing_was_trained(finding):
@@ -50,24 +53,19 @@ def test_a_map_holds_the_lowest_loss_of_each_cell_and_blanks_where_nothing_was_t
         assert losses[y.place(shape.trial), x.place(shape.trial)] <= shape.promised
 
 
-def test_maps_stand_beside_each_other_on_one_scale_with_the_optimum_starred(finding):
-    figure = drawn(finding)["shapes"].figure
-    maps = [axes for axes in figure.axes if axes.images]
-    by_name = {axes.get_title(): axes for axes in maps}
-
-    assert set(by_name) == {"standard", "attnres"}
-    assert maps[0].images[0].norm is maps[1].images[0].norm
-    for one in finding.optima:
-        starred = [t for t in texts(by_name[one.family.variant]) if "★" in t]
-        assert starred == [f"{min(s.promised for s in one.shapes):.3f}\n★"]
-
-
-def test_a_map_marks_what_was_tried_and_has_no_loss_and_gives_it_none(finding):
+def test_maps_on_one_scale_star_the_optimum_frame_the_lowest_mean_and_mark_lost_trials(finding):
     x, y = axes_of(finding)
-    maps = {axes.get_title(): axes for axes in drawn(finding)["shapes"].figure.axes if axes.images}
 
+    shapes = maps(drawn(finding)["shapes"])
+
+    assert set(shapes) == {"standard", "attnres"}
+    assert shapes["standard"].images[0].norm is shapes["attnres"].images[0].norm
     for one in finding.optima:
-        axes = maps[one.family.variant]
+        axes, best = shapes[one.family.variant], one.best.trial
+        starred = [t for t in texts(axes) if "★" in t]
+        assert starred == [f"{min(s.promised for s in one.shapes):.3f}\n★"]
+        frames = {tuple(p.get_center()) for p in axes.patches}
+        assert frames == {(x.place(best), y.place(best))}  # over fresh seeds
         marked = {t.get_position()[::-1]: t.get_text() for t in axes.texts if len(t.get_text()) < 4}
         losses = np.asarray(axes.images[0].get_array().filled(np.nan))
         lost = {(y.place(t), x.place(t)): why[0] for t, why in one.unmeasured}
@@ -75,27 +73,16 @@ def test_a_map_marks_what_was_tried_and_has_no_loss_and_gives_it_none(finding):
         assert marked == {cell: letter for cell, letter in lost.items() if np.isnan(losses[cell])}
         assert marked
         assert np.isfinite(losses).sum() == len(axes.texts) - len(marked)
-
-
-def test_a_map_frames_the_cell_of_the_lowest_mean_over_fresh_seeds(finding):
-    x, y = axes_of(finding)
-    maps = {axes.get_title(): axes for axes in drawn(finding)["shapes"].figure.axes if axes.images}
-
-    for one in finding.optima:
-        frames = {tuple(p.get_center()) for p in maps[one.family.variant].patches}
-        best = one.best.trial
-        assert frames == {(x.place(best), y.place(best))}
     unconfirmed = drawn(find(*searches.valleys(seeds=())))["shapes"]
-    assert not any(axes.patches for axes in unconfirmed.figure.axes if axes.images)
+    assert not any(axes.patches for axes in maps(unconfirmed).values())
 
 
 def test_the_papers_maps_are_its_numbers_and_say_that_they_are_the_papers(finding):
     drawing = drawn(finding)["shapes-paper"]
-    maps = {axes.get_title(): axes for axes in drawing.figure.axes if axes.images}
 
-    shown = {t.split("\n")[0] for t in texts(maps["AttnRes (paper)"])}
+    shown = {t.split("\n")[0] for t in texts(maps(drawing)["AttnRes (paper)"])}
     assert shown == {f"{loss:.3f}" for row in paper()["figure7"]["attnres"] for loss in row}
-    best = next(t for t in maps["baseline (paper)"].texts if "★" in t.get_text())
+    best = next(t for t in maps(drawing)["baseline (paper)"].texts if "★" in t.get_text())
     assert best.get_text().startswith("1.847")
     assert best.get_position() == (3, 0)  # 60 wide per layer, 0.3 heads
     assert "Attention Residuals paper" in drawing.caption
@@ -103,18 +90,17 @@ def test_the_papers_maps_are_its_numbers_and_say_that_they_are_the_papers(findin
 
 
 def test_captions_say_recipe_budget_seeds_tokens_trials_and_the_rule_of_the_rate(finding):
-    for name, drawing in drawn(finding).items():
-        if name == "shapes-paper":
-            continue
-        for words in (
-            "Recipe quick (5821f707fa1b)",
-            "params=9M within 2 %",
-            "first look on seed 0, fresh seeds 1, 2, 3",
-            "439,296 tokens",
-            "standard 15 of 18 trials complete",
-            "learning rate: the recipe's 0.01",
-        ):
-            assert words in drawing.caption
+    caption = drawn(finding)["shapes"].caption
+
+    for words in (
+        "Recipe quick (5821f707fa1b)",
+        "params=9M within 2 %",
+        "first look on seed 0, fresh seeds 1, 2, 3",
+        "439,296 tokens",
+        "standard 15 of 18 trials complete",
+        "learning rate: the recipe's 0.01",
+    ):
+        assert words in caption
 
 
 def test_many_sizes_share_columns_and_every_shape_falls_into_one(finding):
@@ -129,7 +115,7 @@ def test_many_sizes_share_columns_and_every_shape_falls_into_one(finding):
         )
         for i, n in enumerate(random.integers(2, 30, 60))
     ]
-    found = find(searches.search([searches.family("standard", trials)]), [])
+    found = of_standard(trials)
 
     x, y = axes_of(found)
 
@@ -144,28 +130,25 @@ def test_many_sizes_share_columns_and_every_shape_falls_into_one(finding):
 def test_where_heads_follow_from_the_width_another_dimension_stands_upwards():
     trials = [
         replace(made, dimensions=made.dimensions | {"lr": lr, "heads_per_layer": 1.0})
-        for i, (n, d) in enumerate(((2, 96), (3, 96), (4, 96), (6, 96)))
+        for i, n in enumerate((2, 3, 4, 6))
         for lr in (0.01, 0.02, 0.04)
-        for made in [searches.trial(i, "standard", (n, d, n), recipe_digest=f"{i}{lr}")]
+        for made in [searches.trial(i, "standard", (n, 96, n), recipe_digest=f"{i}{lr}")]
     ]
-    found = find(searches.search([searches.family("standard", trials)]), [])
 
-    _, y = axes_of(found)
+    _, y = axes_of(of_standard(trials))
 
     assert y.label == "lr"
     assert y.names == ["0.01", "0.02", "0.04"]
 
 
 def test_a_search_of_one_width_per_layer_has_no_map_and_one_of_nothing_else_has_a_row():
-    def finding(sizes) -> Finding:
-        trials = [searches.trial(i, "standard", size) for i, size in enumerate(sizes)]
-        return find(searches.search([searches.family("standard", trials)]), [])
+    one_width, only_widths = (
+        drawn(of_standard([searches.trial(i, "standard", size) for i, size in enumerate(sizes)]))
+        for sizes in (((4, 96, 2), (4, 96, 3), (4, 96, 4)), ((2, 96, 2), (3, 96, 3), (4, 96, 4)))
+    )
 
-    assert drawn(finding([(4, 96, heads) for heads in (2, 3, 4)])) == {}
-
-    figure = drawn(finding([(n, 96, n) for n in (2, 3, 4)]))["shapes"].figure
-
-    (axes,) = (axes for axes in figure.axes if axes.images)
+    assert one_width == {}
+    (axes,) = maps(only_widths["shapes"]).values()
     assert axes.images[0].get_array().shape == (1, 3)
     assert [tick.get_text() for tick in axes.get_xticklabels()] == ["24", "32", "48"]
     assert [tick.get_text() for tick in axes.get_yticklabels()] == [""]
@@ -173,23 +156,22 @@ def test_a_search_of_one_width_per_layer_has_no_map_and_one_of_nothing_else_has_
 
 def test_nothing_is_drawn_of_nothing():
     trials = [searches.trial(0, "standard", (4, 96, 2), state=State.RUNNING, values=())]
-    family = searches.family("standard", trials)
 
-    assert of_search(find(searches.search([family]), [])) == []
+    assert of_search(of_standard(trials)) == []
 
 
 def test_the_front_is_drawn_where_there_are_two_goals_and_only_there(finding):
-    assert "pareto" not in drawn(finding)
-    two = two_goals()
+    search, runs = searches.valleys()
+    two = find(searches.timed(search), runs)
 
     (axes,) = drawn(two)["pareto"].figure.axes
 
+    assert "pareto" not in drawn(finding)
     lines = {line.get_label(): line for line in axes.lines}
     for one in two.optima:
         expected = sorted((1000 * t.values[1], t.values[0]) for t in front(one))
-        assert np.column_stack(lines[one.family.variant].get_data()) == pytest.approx(
-            np.array(expected)
-        )
+        points = np.column_stack(lines[one.family.variant].get_data())
+        assert points == pytest.approx(np.array(expected))
         losses = [loss for _, loss in expected]
         assert losses == sorted(losses, reverse=True)
 
@@ -197,11 +179,10 @@ def test_the_front_is_drawn_where_there_are_two_goals_and_only_there(finding):
 def test_a_loss_far_above_all_others_does_not_wash_out_the_map():
     search, runs = searches.valleys()
     family = search.families[0]
-    high = replace(family.trials[0], values=(9.0,))
-    one = replace(family, trials=(high, *family.trials[1:]))
+    one = replace(family, trials=(replace(family.trials[0], values=(9.0,)), *family.trials[1:]))
 
-    figure = drawn(find(replace(search, families=(one,)), runs))["shapes"].figure
+    drawing = drawn(find(replace(search, families=(one,)), runs))["shapes"]
 
-    norm = next(axes.images[0].norm for axes in figure.axes if axes.images)
-    assert norm.vmax < 3
-    assert math.isclose(norm.vmin, min(t.values[0] for t in one.trials if t.values))
+    (axes,) = maps(drawing).values()
+    assert axes.images[0].norm.vmax < 3
+    assert math.isclose(axes.images[0].norm.vmin, min(t.values[0] for t in one.trials if t.values))

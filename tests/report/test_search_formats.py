@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import html
 import io
-import itertools
 import json
 import re
 import shlex
@@ -13,6 +12,7 @@ from dataclasses import replace
 
 import pytest
 import searches
+from commands import attnres
 from test_page import Page
 
 from attnres_cli.config.recipe import load
@@ -22,6 +22,8 @@ from attnres_cli.report.files import save_figures
 from attnres_cli.report.search import report_of, table_of
 from attnres_cli.report.search_page import to_html
 from attnres_cli.report.search_words import answer, notes, qualified
+from attnres_cli.store.store import Store
+from attnres_cli.verdict.chapter import overrides_of
 from attnres_cli.verdict.optima import find
 from attnres_cli.verdict.shape_results import front, layers_by_width
 
@@ -38,37 +40,72 @@ def shown(form: str, search=None, runs=None, recipe_of=None, study="") -> str:
     return out.getvalue()
 
 
-@pytest.fixture
+def edited(search, number=None, *, dimensions=(), **changes):
+    """The search with every trial changed, or only that of a number in each family."""
+
+    def edit(trial):
+        if number not in (None, trial.number):
+            return trial
+        return replace(trial, dimensions=trial.dimensions | dict(dimensions), **changes)
+
+    families = [replace(f, trials=tuple(map(edit, f.trials))) for f in search.families]
+    return replace(search, families=tuple(families))
+
+
+@pytest.fixture(scope="module")
 def finding():
     return find(*searches.valleys())
 
 
-def test_at_80_columns_no_line_is_wider_and_no_number_is_broken(monkeypatch, finding):
-    monkeypatch.setenv("COLUMNS", "80")
+@pytest.fixture(scope="module")
+def page() -> str:
+    return shown("html", study="postgresql+psycopg://me:s3cret@host/lab")
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+def test_in_a_narrow_terminal_no_line_is_wider_and_no_number_is_broken(
+    columns: int, monkeypatch, finding
+):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    search, runs = searches.valleys()
+    optioned = edited(search, dimensions={"n_blocks": 4, "lr": 0.0123})
 
     text = shown("table")
+    lines = shown("table", searches.timed(search), runs).splitlines()
+    options = shown("table", optioned, runs)
 
-    assert max(map(len, text.splitlines())) <= 80
+    for each in (*text.splitlines(), *lines, *options.splitlines()):
+        assert len(each) <= columns
     for one in finding.optima:
         for shape in one.listed:
             low, high = shape.ci95
             assert f" {shape.mean:.4f} [{low:.4f}, {high:.4f}] " in text
             assert f"{shape.trial.n_params:,}" in text
+    heads = [" ".join(line.split()) for line in lines if "goal: step_time (ms)" in line]
+    assert len(heads) == 2
+    assert all(head.startswith("shape heads ") for head in heads)
+    assert "n_blocks=4, lr=0.0123" in options
+    assert "options" not in text  # which were not searched
 
 
-@pytest.mark.parametrize("form", ["table", "markdown", "latex", "html", "json"])
-def test_a_second_goal_is_in_the_title_and_in_what_is_said_of_the_verdict(form, monkeypatch):
+def test_a_second_goal_is_in_the_title_and_in_what_is_said_of_the_verdict(
+    page, monkeypatch, subtests
+):
     monkeypatch.setenv("COLUMNS", "400")
     search, runs = searches.valleys()
 
-    text = html.unescape(shown(form, searches.timed(search), runs)).replace("\\_", "_")
-    alone = shown(form)
+    for form in ("table", "markdown", "latex", "html", "json"):
+        with subtests.test(form):
+            text = html.unescape(shown(form, searches.timed(search), runs)).replace("\\_", "_")
+            without = page if form == "html" else shown(form)
 
-    assert "params=9M within 2" in text
-    assert ", for val_loss and step_time" in text
-    assert "he verdict is of val_loss alone: step_time is that of the first look on Some C" in text
-    assert "ront: by the first look (seed 0 alone" in text
-    assert not any(word in alone for word in ("ront: ", "goal: ", "for val_loss"))
+            assert "params=9M within 2" in text
+            assert ", for val_loss and step_time" in text
+            assert (
+                "he verdict is of val_loss alone: step_time is that of the first look on Some C"
+            ) in text
+            assert "ront: by the first look (seed 0 alone" in text
+            assert not any(word in without for word in ("ront: ", "goal: ", "for val_loss"))
 
 
 def test_the_second_goal_and_the_front_are_columns_that_list_every_shape_of_the_front():
@@ -89,19 +126,6 @@ def test_the_second_goal_and_the_front_are_columns_that_list_every_shape_of_the_
         assert {is_on for _, is_on in listed.values()} == {"yes", "no"}
 
 
-@pytest.mark.parametrize("columns", [80, 120])
-def test_two_goals_stand_beside_the_shapes_in_a_narrow_terminal(columns, monkeypatch):
-    monkeypatch.setenv("COLUMNS", str(columns))
-    search, runs = searches.valleys()
-
-    lines = shown("table", searches.timed(search), runs).splitlines()
-
-    assert max(map(len, lines)) <= columns
-    heads = [" ".join(line.split()) for line in lines if "goal: step_time (ms)" in line]
-    assert len(heads) == 2
-    assert all(head.startswith("shape heads ") for head in heads)
-
-
 def test_goals_that_were_measured_on_two_devices_are_said_not_to_be_comparable():
     search, runs = searches.valleys()
     other = replace(searches.SETTINGS, device_name="Other CPU")
@@ -112,42 +136,11 @@ def test_goals_that_were_measured_on_two_devices_are_said_not_to_be_comparable()
     assert any(line.endswith("Other CPU and Some CPU, which cannot be compared") for line in lines)
 
 
-def test_options_have_a_column_where_they_were_searched_and_none_elsewhere(monkeypatch):
-    monkeypatch.setenv("COLUMNS", "80")
-    search, runs = searches.valleys()
-    families = [
-        replace(
-            family,
-            trials=tuple(
-                replace(t, dimensions=t.dimensions | {"n_blocks": 4, "lr": 0.0123})
-                for t in family.trials
-            ),
-        )
-        for family in search.families
-    ]
-
-    text = shown("table", replace(search, families=tuple(families)), runs)
-
-    assert "options" not in shown("table")
-    assert max(map(len, text.splitlines())) <= 80
-    assert "n_blocks=4, lr=0.0123" in text
-
-
-def test_every_text_has_the_answer_and_all_that_it_rests_on(monkeypatch, finding):
-    monkeypatch.setenv("COLUMNS", "4000")
-    for form in ("table", "markdown"):
-        text = shown(form)
-
-        assert answer(finding) in text
-        for line in notes(finding):
-            assert line in text
-        assert "RuntimeError: out of memory" in text
-
-
 @pytest.mark.parametrize("form", FORMATS)
-def test_what_qualifies_an_answer_stands_beside_it(form: str, monkeypatch, finding):
+def test_what_qualifies_an_answer_stands_beside_it(form: str, page, monkeypatch, finding):
     monkeypatch.setenv("COLUMNS", "4000")
-    text, told = html.unescape(shown(form)), qualified(finding)
+    text = html.unescape(page if form == "html" else shown(form))
+    told = qualified(finding)
 
     assert any(line.endswith("failed or diverged, and are in no verdict") for line in told)
     assert any("15 of 18 trials complete" in line for line in told)
@@ -158,6 +151,9 @@ def test_what_qualifies_an_answer_stands_beside_it(form: str, monkeypatch, findi
     else:
         start = text.partition("<section" if form == "html" else "fresh seeds [95")[0]
         assert all(f"But: {line}" in start for line in told)
+    if form in ("table", "markdown"):
+        for line in (answer(finding), *notes(finding), "RuntimeError: out of memory"):
+            assert line in text
 
 
 def test_json_is_strict_and_has_every_trial_with_its_fresh_losses(finding):
@@ -168,8 +164,7 @@ def test_json_is_strict_and_has_every_trial_with_its_fresh_losses(finding):
     assert pair["variants"] == ["standard", "attnres"]
     assert pair["differ"] is True
     assert pair["p_holm"] == finding.pairs[0].p
-    best = finding.optima[0].best
-    family = found["families"][0]
+    best, family = finding.optima[0].best, found["families"][0]
     assert family["best"] == best.trial.number
     assert len(family["trials"]) == 17
     trial = family["trials"][best.trial.number]
@@ -184,27 +179,20 @@ def test_csv_has_a_line_per_trial_and_empty_cells_for_what_is_not_known(finding)
     assert len(rows) == 34
     best = finding.optima[1].best
     row = next(r for r in rows if (r["family"], r["number"]) == ("attnres", str(best.trial.number)))
-    assert float(row["fresh_mean"]) == best.mean
-    assert float(row["first_look"]) == best.promised
+    assert (float(row["fresh_mean"]), float(row["first_look"])) == (best.mean, best.promised)
     assert row["n_fresh"] == "3"
     failed = next(r for r in rows if r["state"] == "failed")
     assert failed["first_look"] == failed["fresh_mean"] == failed["best"] == failed["options"] == ""
     assert failed["error"] == "RuntimeError: out of memory on <device 0>"
 
 
-def test_every_format_says_what_is_beyond_the_trials_asked_for(
-    monkeypatch,
-):
+def test_every_format_says_what_is_beyond_the_trials_asked_for(monkeypatch):
     monkeypatch.setenv("COLUMNS", "4000")
     search, runs = searches.valleys()
-    families = []
-    for family in search.families:
-        trials = tuple(replace(t, is_extra=t.number == 3) for t in family.trials)
-        families.append(replace(family, trials=trials))
-    made = replace(search, families=tuple(families), n_trials=17)
+    made = replace(edited(search, 3, is_extra=True), n_trials=17)
 
-    for form in ("table", "markdown", "html"):
-        text = html.unescape(shown(form, made, runs))
+    for form in ("table", "markdown"):
+        text = shown(form, made, runs)
         assert "standard: 14 of 17 trials complete, 1 running, 1 failed, and 1 shape " in text
     found = json.loads(shown("json", made, runs))
     for family in found["families"]:
@@ -228,20 +216,15 @@ def test_latex_has_as_many_cells_in_every_row_as_columns():
     assert not re.search(r"(?<!\\)[%_](?! needs)", text.split("\n", 1)[1])
 
 
-def test_the_page_is_well_formed_and_escapes_what_people_wrote():
-    page = shown("html", study="postgresql+psycopg://me:s3cret@host/lab")
-
+def test_the_page_is_well_formed_and_escapes_what_people_wrote(page):
     found = Page(page)
-    names = [held["id"] for _, held in found.elements if "id" in held]
-    assert len(names) == len(set(names))
+
     used = re.findall(r"(?:href=\"#|url\(#)([^\")]+)", page)
-    assert set(used) <= set(names)
+    assert set(used) <= set(found.names())
     assert not found.all("script", "link", "iframe", "img")
+    found.check_headings()
     assert "on &lt;device 0&gt;" in page
     assert "s3cret" not in page
-    levels = [int(tag[1]) for tag, _ in found.elements if re.fullmatch(r"h\d", tag)]
-    assert levels[0] == 1
-    assert all(after - before <= 1 for before, after in itertools.pairwise(levels))
     assert re.findall(r"<figure id='s1-([\w-]+)'>", page) == ["shapes", "shapes-paper"]
 
 
@@ -249,47 +232,48 @@ def test_figures_are_files_with_the_name_of_their_search_where_there_are_several
     other = replace(finding, search=replace(finding.search, name="0therone"))
 
     one = save_figures(f"{tmp_path}/one/", findings=[finding])
-    two = save_figures(f"{tmp_path}/two/all.pdf", findings=[finding, other])
+    two = save_figures(f"{tmp_path}/two/all.png", findings=[finding, other])
 
     names = ["shapes", "shapes-paper"]
     assert [path.name for path in one] == [f"search-{name}.svg" for name in names]
     assert [path.name for path in two] == [
-        f"all-search-{search}-{name}.pdf"
+        f"all-search-{search}-{name}.png"
         for search in ("5ea4c0ffee12", "0therone")
         for name in names
     ]
     assert all(path.stat().st_size > 1000 for path in [*one, *two])
 
 
-@pytest.mark.parametrize("form", FORMATS)
-def test_a_search_of_which_nothing_is_complete_is_told_in_every_format(form):
+def test_a_search_without_a_complete_trial_says_so_in_every_format(subtests):
     trials = [searches.trial(0, "standard", (4, 96, 2), state=State.RUNNING, values=())]
+    search = searches.search([searches.family("standard", trials)])
 
-    text = shown(form, searches.search([searches.family("standard", trials)]), [])
+    for form in FORMATS:
+        with subtests.test(form):
+            text = shown(form, search, [])
 
-    if form == "csv":
-        assert text.splitlines()[1].startswith("5ea4c0ffee12,standard,0,running,")
-    elif form != "latex":
-        assert "No answer: no trial of params=9M is complete." in text
-    assert "nan" not in text
+            if form == "csv":
+                assert text.splitlines()[1].startswith("5ea4c0ffee12,standard,0,running,")
+            elif form != "latex":
+                assert "No answer: no trial of params=9M is complete." in text
+            assert "nan" not in text
 
 
 def real(**changes):
-    """A search of smoke, one shape of which is a recipe that can be loaded."""
+    """A search of smoke, with one shape: a recipe that can be loaded."""
     sets = ["model.n_layers=2", "model.d_model=48", "model.n_heads=3", "model.d_ff=100"]
-    recipe = load("smoke", [*sets, "train.tokens=20k"])
-    trials = [
-        searches.trial(0, "attnres", (2, 48, 3), values=(2.5,), recipe_digest=recipe.digest),
-    ]
-    trials[0] = replace(trials[0], dimensions=trials[0].dimensions | {"d_ff": 100, "tokens": 20000})
-    runs = [searches.run(trials[0], seed, 2.5 + seed / 100) for seed in range(4)]
-    families = [searches.family("attnres", trials)]
-    return searches.search(families, recipe="smoke", **changes), runs, recipe
+    recipe = load("smoke", [*sets, "train.tokens=4k"])
+    trial = searches.trial(0, "attnres", (2, 48, 3), values=(2.5,), recipe_digest=recipe.digest)
+    trial = replace(trial, dimensions=trial.dimensions | {"d_ff": 100, "tokens": 4000})
+    runs = [searches.run(trial, seed, 2.5 + seed / 100) for seed in range(4)]
+    family = searches.family("attnres", [trial])
+    return searches.search([family], recipe="smoke", **changes), runs, recipe
 
 
 @pytest.mark.parametrize("is_known", [True, False])
-def test_the_best_shape_is_reproduced_by_a_command_with_the_same_recipe(is_known):
+def test_the_best_shape_is_reproduced_by_a_command_with_the_same_recipe_or_by_none(is_known):
     search, runs, recipe = real()
+    other = edited(search, recipe_digest="0123456789ab")
     known = {recipe.digest: recipe}.__getitem__ if is_known else None
 
     found = json.loads(shown("json", search, runs, recipe_of=known))
@@ -298,17 +282,30 @@ def test_the_best_shape_is_reproduced_by_a_command_with_the_same_recipe(is_known
     sets = [words[i + 1] for i, word in enumerate(words) if word == "--set"]
     assert load(words[words.index("--recipe") + 1], sets).digest == recipe.digest
     assert words[:3] == ["attnres", "ablate", "attnres"]
-    assert words[words.index("--seeds") + 1] == "4"
-    assert words[words.index("--baseline") + 1] == "attnres"
-    assert words[words.index("--device") + 1] == "cpu"
-
-
-def test_a_command_that_would_train_another_recipe_is_not_given():
-    search, runs, _ = real()
-    trial = replace(search.families[0].trials[0], recipe_digest="0123456789ab")
-    other = replace(search, families=(searches.family("attnres", [trial]),))
-
+    for option, value in (("--seeds", "4"), ("--baseline", "attnres"), ("--device", "cpu")):
+        assert words[words.index(option) + 1] == value
     assert json.loads(shown("json", other, runs))["families"][0]["command"] == ""
+
+
+@pytest.mark.slow
+def test_the_command_of_a_trained_shape_trains_nothing_new(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    search, _, recipe = real(confirm_seeds=(1, 2))
+    sets = overrides_of(recipe)[1]
+    typed = [part for override in sets for part in ("--set", override)]
+    ablate = ("ablate", "attnres", "--baseline", "attnres", "--recipe", "smoke", *typed)
+    assert attnres(capsys, *ablate, "--seeds", "3", "--workers", "1")[0] == 0
+    runs = Store.open("attnres.db", create=False).runs()
+    search = edited(search, values=(runs[0].result.val_loss,))
+    search = replace(search, fingerprint=runs[0].fingerprint)
+
+    (family,) = json.loads(shown("json", search, runs))["families"]
+    words = shlex.split(family["command"])[1:]
+    _, planned, _ = attnres(capsys, *words[: words.index("--study")], "--dry-run")
+
+    fresh = {str(run.seed): run.result.val_loss for run in runs if run.seed}
+    assert family["trials"][0]["shape"]["fresh"] == fresh
+    assert "3 runs (1 arm x 3 seeds), 0 to train" in planned
 
 
 def test_what_is_missing_for_a_comparison_is_a_command_on_this_study():

@@ -16,27 +16,22 @@ from attnres_cli.stats.pairs import paired
 sys.path.append(str(Path(__file__).parent.parent.parent / "benchmarks"))
 from crossed import CASES, ITEMS, SEEDS, misses, parts, rates
 
-ZEROS = [0.0] * 7
+CALIBRATED = [(3, 0.05), *((n, alpha) for n in SEEDS[2:] for alpha in (0.05, 0.002))]
+COVERING = {(3, 0.05, 50), (5, 0.05, 200), (5, 0.002, 50), (12, 0.05, 50)}
 
 
-def test_items_that_all_say_the_same_leave_students_interval_over_seeds():
-    by_seed = np.random.default_rng(0).normal(size=7)
+@pytest.mark.parametrize("axis", [0, 1])
+def test_items_or_seeds_that_all_agree_leave_students_interval_over_the_others(axis: int):
+    values = np.random.default_rng(0).normal(size=(7, 50)[axis])
 
-    found = crossed(np.repeat(by_seed[:, None], 40, axis=1))
+    found = crossed(np.repeat(np.expand_dims(values, 1 - axis), (40, 5)[axis], axis=1 - axis))
 
-    assert found.interval(0.05) == pytest.approx(paired(by_seed, ZEROS).ci95)
-    assert found.of_items == pytest.approx(0, abs=1e-12)
-
-
-def test_seeds_that_all_say_the_same_leave_students_interval_over_items():
-    by_item = np.random.default_rng(0).normal(size=50)
-
-    found = crossed(np.repeat(by_item[None], 5, axis=0))
-
-    assert found.interval(0.05) == pytest.approx(paired(by_item, [0.0] * 50).ci95)
+    assert found.interval(0.05) == pytest.approx(paired(values, [0.0] * len(values)).ci95)
+    if axis == 0:
+        assert found.of_items == pytest.approx(0, abs=1e-12)
 
 
-def test_each_variance_is_that_of_its_part():
+def test_each_variance_is_estimated_from_its_own_part():
     random, truth = np.random.default_rng(1), (0.3, 2.0, 1.5)  # sd of seeds, items, residual
     seeds, items, residual = (
         sd * random.normal(size=shape)
@@ -50,20 +45,17 @@ def test_each_variance_is_that_of_its_part():
     assert np.mean([each.of_items for each in found]) == pytest.approx(b / 30, rel=0.05)
 
 
-def test_equal_answers_have_an_interval_of_rounding_around_zero():
+def test_equal_answers_have_an_interval_of_rounding_and_one_seed_or_item_has_none():
     low, high = crossed(np.zeros((5, 20)), size=3.0).interval(0.05)
 
     assert low == -high
     assert 0 < high < 1e-5
+    for shape in ((1, 50), (5, 1)):
+        with pytest.raises(ValueError, match="two seeds and two items or more"):
+            crossed(np.zeros(shape))
 
 
-@pytest.mark.parametrize("shape", [(1, 50), (5, 1)])
-def test_one_seed_or_one_item_says_nothing_of_others(shape: tuple[int, int]):
-    with pytest.raises(ValueError, match="two seeds and two items or more"):
-        crossed(np.zeros(shape))
-
-
-def test_a_ratio_is_that_of_the_sums_and_its_spread_that_of_the_ratio():
+def test_a_ratio_is_one_of_sums_and_spreads_only_as_the_ratio_does():
     random = np.random.default_rng(2)
     units = random.integers(1, 100, 400).astype(float)
     values = 2.0 * units + random.normal(size=(3, 400))
@@ -76,7 +68,7 @@ def test_a_ratio_is_that_of_the_sums_and_its_spread_that_of_the_ratio():
 
 
 @pytest.mark.parametrize(("first", "second"), [(0, 0), (3, 1), (10, 2), (60, 40), (5, 5)])
-def test_mcnemar_is_the_exact_sign_test_of_items_that_one_alone_has_right(first: int, second: int):
+def test_mcnemar_is_the_exact_sign_test_on_items_that_only_one_has_right(first: int, second: int):
     ours = np.array([1.0] * first + [0.0] * second + [1.0, 0.0])
     theirs = np.array([0.0] * first + [1.0] * second + [1.0, 0.0])
 
@@ -84,7 +76,7 @@ def test_mcnemar_is_the_exact_sign_test_of_items_that_one_alone_has_right(first:
     assert mcnemar(ours, theirs) == (first, second, pytest.approx(p))
 
 
-def test_the_simulations_rule_is_the_one_of_reports():
+def test_the_simulated_rule_is_the_one_that_reports_use():
     d = parts(0.3, 0.3, 0.4)(np.random.default_rng(3), 300, 5, 50)
 
     mine = [not low <= 0 <= high for low, high in (crossed(v).interval(0.2) for v in d)]
@@ -94,7 +86,7 @@ def test_the_simulations_rule_is_the_one_of_reports():
 
 
 def most(alpha: float, n: int) -> float:
-    """A part of a hundred above alpha, and four standard errors of a share of so many studies."""
+    """A fifth above alpha, and four standard errors of a share of n studies."""
     return alpha + 0.2 * alpha + 4 * math.sqrt(alpha * (1 - alpha) / n)
 
 
@@ -103,13 +95,17 @@ def test_intervals_hold_the_truth_at_five_seeds(case: str):
     assert rates(CASES[case], 1000, 5, 100, 0.05)["both"] <= most(0.05, 1000)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("n_items", ITEMS)
 @pytest.mark.parametrize(
-    ("n_seeds", "alpha"), [(3, 0.05), *((n, alpha) for n in SEEDS[2:] for alpha in (0.05, 0.002))]
+    ("n_seeds", "alpha", "n_items"),
+    [
+        pytest.param(*case, marks=pytest.mark.slow if case in COVERING else pytest.mark.nightly)
+        for case in ((*calibrated, n) for calibrated in CALIBRATED for n in ITEMS)
+    ],
 )
-def test_intervals_hold_the_truth(n_seeds: int, n_items: int, alpha: float):
-    """Below five seeds, where no word is said, right answers agree by chance: not in the tail."""
+def test_intervals_hold_the_truth_at_other_sizes_and_rates(
+    n_seeds: int, alpha: float, n_items: int
+):
+    """The tail is not tested below five seeds, where right answers agree by chance."""
     n = 2000 if n_items < 1000 else 800
     found = {case: rates(draw, n, n_seeds, n_items, alpha) for case, draw in CASES.items()}
 
@@ -117,7 +113,7 @@ def test_intervals_hold_the_truth(n_seeds: int, n_items: int, alpha: float):
 
 
 @pytest.mark.parametrize("ratios", [(1, 0, 0), (0, 1, 0), (1 / 3, 1 / 3, 1 / 3)])
-def test_a_difference_that_a_look_sees_is_found_in_four_of_five_studies(ratios):
+def test_a_detectable_difference_is_found_in_four_of_five_studies(ratios):
     random, alpha = np.random.default_rng(4), 0.02
     d = parts(*ratios)(random, 1000, 7, 60)
     s, e = ratios[0], ratios[2]

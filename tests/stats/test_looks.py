@@ -1,4 +1,4 @@
-"""Looks: shares of the error rate, and intervals that hold whenever one looks."""
+"""Looks: shares of the error rate, and intervals that hold however often a study is read."""
 
 from __future__ import annotations
 
@@ -37,62 +37,51 @@ def test_looks_stand_at_sizes_fixed_by_the_plan_and_share_the_rate(planned: int)
 
 
 @pytest.mark.parametrize("groups", [[1], [4], [1, 10], [2, 1, 1, 5], [1] * 50])
-def test_arms_share_the_rate_however_many_join_and_none_loses_by_those_after_it(groups: list[int]):
+def test_arms_share_the_rate_and_none_loses_by_arms_that_join_later(groups: list[int]):
     found = shares(groups)
 
     assert sum(share * n for share, n in zip(found, groups, strict=True)) <= 1
     assert len(groups) == 1 or found[:-1] == shares(groups[:-1])
+    assert first_rate(1) == pytest.approx(0.8 * 0.6 * ALPHA)
+    assert first_rate(4) == pytest.approx(first_rate(1) / 4)
 
 
-def test_before_the_first_look_nothing_is_said():
-    found = look([1.0] * 4, [2.0, 2.1, 2.0, 2.1], rates(3))
+def test_the_interval_of_a_look_is_students_at_its_share_and_infinite_before_the_first():
+    ours, theirs = np.random.default_rng(0).normal(size=(2, 5))
+    none = look(ours[:4], theirs[:4], rates(3))
 
-    assert (found.n, found.next, found.low, found.high) == (0, 5, -math.inf, math.inf)
-
-
-def test_the_interval_of_a_look_is_students_at_its_share():
-    random = np.random.default_rng(0)
-    ours, theirs = random.normal(size=(2, 5))
-
-    low, high = interval(ours, theirs, 0.05)
-
-    assert (low, high) == pytest.approx(paired(ours, theirs).ci95, abs=1e-5)
+    assert interval(ours, theirs, 0.05) == pytest.approx(paired(ours, theirs).ci95, abs=1e-5)
     assert look(ours, theirs, rates(5, 0.5)).alpha == pytest.approx(ALPHA * 0.5 * 0.6)
+    assert (none.n, none.next, none.low, none.high) == (0, 5, -math.inf, math.inf)
 
 
-def test_runs_beyond_a_look_change_nothing_until_the_next():
-    random = np.random.default_rng(1)
-    ours, theirs = random.normal(size=(2, 8))
+def test_runs_beyond_a_look_change_nothing_until_the_next_or_after_the_last():
+    ours, theirs = np.random.default_rng(1).normal(size=(2, 8))
 
     found = [look(ours[:n], theirs[:n], rates(5)) for n in range(5, 9)]
+    last = look(ours, theirs, [(6, ALPHA / 2)])
 
     assert found[0] == found[1] == found[2]
     assert found[3].n == found[2].next == 8
-    assert found[3].low >= found[2].low
+    assert found[2].low <= found[3].low
     assert found[3].high <= found[2].high
+    assert (last.n, last.next) == (6, None)
+    assert (last.low, last.high) == interval(ours[:6], theirs[:6], ALPHA / 2)
 
 
-def test_a_difference_of_rounding_is_never_one():
+def test_neither_rounding_nor_looks_that_contradict_each_other_make_a_difference():
     losses = [1.5, 1.6, 1.7, 1.4, 1.5]
-
-    found = look([loss - 1e-7 for loss in losses], losses, rates(5))
-
-    assert found.low < 0 < found.high
-
-
-def test_looks_that_contradict_each_other_leave_an_interval():
-    theirs = np.zeros(8)
     ours = np.array([1.0, 1.001, 0.999, 1.0, 1.0, 90.0, 90.0, 90.0])
 
-    found = look(ours, theirs, rates(5))
+    rounded = look([loss - 1e-7 for loss in losses], losses, rates(5))
+    contrary = look(ours, np.zeros(8), rates(5))
 
-    assert found.low < found.high
+    assert rounded.low < 0 < rounded.high
+    assert contrary.low < contrary.high
 
 
 @pytest.mark.parametrize("noise", ["normal", "heavy", "stuck"])
-def test_whoever_looks_whenever_at_most_one_study_in_twenty_has_an_interval_without_the_truth(
-    noise: str,
-):
+def test_however_often_a_study_is_read_its_intervals_miss_the_truth_once_in_twenty(noise: str):
     random = np.random.default_rng(2)
     n_studies, arms, seeds = 400, 3, 12
     size = (n_studies, arms + 1, seeds)
@@ -115,23 +104,8 @@ def test_whoever_looks_whenever_at_most_one_study_in_twenty_has_an_interval_with
     assert wrong <= 0.05 * n_studies
 
 
-def test_a_look_that_was_fixed_alone_is_the_last():
-    random = np.random.default_rng(3)
-    ours, theirs = random.normal(size=(2, 9))
-
-    found = look(ours, theirs, [(6, ALPHA / 2)])
-
-    assert (found.n, found.next) == (6, None)
-    assert (found.low, found.high) == interval(ours[:6], theirs[:6], ALPHA / 2)
-
-
-def test_the_first_look_at_a_plan_has_most_of_the_rate():
-    assert first_rate(1) == pytest.approx(0.8 * 0.6 * ALPHA)
-    assert first_rate(4) == pytest.approx(first_rate(1) / 4)
-
-
 @pytest.mark.parametrize(
-    ("low", "high", "alone", "with_margin"),
+    ("low", "high", "plain", "with_margin"),
     [
         (-0.05, -0.02, "better", "better"),
         (0.02, 0.05, "worse", "worse"),
@@ -141,9 +115,9 @@ def test_the_first_look_at_a_plan_has_most_of_the_rate():
         (-0.005, -0.001, "better", "equal within the margin"),
         (0.001, 0.005, "worse", "equal within the margin"),
         (0.005, 0.02, "worse", "worse"),
-        (-float("inf"), float("inf"), "not separable", "not separable"),
+        (-math.inf, math.inf, "not separable", "not separable"),
     ],
 )
-def test_words_are_read_off_the_interval(low: float, high: float, alone: str, with_margin: str):
-    assert word(low, high) == alone
+def test_words_are_read_off_the_interval(low: float, high: float, plain: str, with_margin: str):
+    assert word(low, high) == plain
     assert word(low, high, margin=0.01) == with_margin

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
@@ -9,12 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from attnres_cli.stats.looks import ALPHA
-from attnres_cli.stats.optima import (
-    above_zero,
-    common_best,
-    likeliest_common,
-    may_be_best,
-)
+from attnres_cli.stats.optima import above_zero, common_best, likeliest_common, may_be_best
 from attnres_cli.stats.pairs import paired
 
 STUDIES = 1500
@@ -22,14 +18,25 @@ SLACK = 4  # standard errors of a share of so many studies: a right share fails 
 
 Floats = NDArray[np.float64]
 
+NO_INTERACTION = list(itertools.product([3, 5, 8], [2, 3, 6], [0.0, 0.8], ["normal", "heavy"]))
+SLOW = {(3, 2, 0.0, "heavy"), (3, 6, 0.8, "normal"), (5, 3, 0.0, "normal"), (8, 6, 0.8, "heavy")}
+FIRST_LOOKS = list(itertools.product([1, 2], [3, 8], [1.0, 3.0], [11, 24]))
+SLOW |= {(1, 3, 3.0, 24), (2, 8, 1.0, 11)}
+
+
+def tiers(cases: list[tuple]) -> list:
+    """A covering part of a product is slow, the rest nightly."""
+    marks = {True: pytest.mark.slow, False: pytest.mark.nightly}
+    return [pytest.param(*case, marks=marks[case in SLOW]) for case in cases]
+
 
 def limit(rate: float) -> float:
     return SLACK * math.sqrt(rate * (1 - rate) / STUDIES)
 
 
 def studies(means: Floats, n_seeds: int, shared: float, seed: int, tails: str = "normal") -> Floats:
-    """Studies x designs x shapes x (the first look's seed and the fresh ones); of the unit variance
-    the share `shared` is the seed's own.
+    """Losses by study, design, shape and seed (the first look's, then the fresh ones). The seed
+    itself causes the share `shared` of the variance.
     """
     random = np.random.default_rng(seed)
 
@@ -56,12 +63,8 @@ def valley(n_shapes: int, best: int, depth: float) -> Floats:
     return depth * np.abs(np.arange(n_shapes) - best).astype(np.float64)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("tails", ["normal", "heavy"])
-@pytest.mark.parametrize("shared", [0.0, 0.8])
-@pytest.mark.parametrize("n_shapes", [2, 3, 6])
-@pytest.mark.parametrize("n_seeds", [3, 5, 8])
-def test_without_any_interaction_one_search_in_twenty_at_most_says_that_optima_differ(
+@pytest.mark.parametrize(("n_seeds", "n_shapes", "shared", "tails"), tiers(NO_INTERACTION))
+def test_without_interaction_at_most_one_search_in_twenty_says_that_optima_differ(
     n_seeds, n_shapes, shared, tails
 ):
     for depth in (0.0, 1.0):
@@ -73,8 +76,8 @@ def test_without_any_interaction_one_search_in_twenty_at_most_says_that_optima_d
         assert differ(found) <= ALPHA + limit(ALPHA)
 
 
-@pytest.mark.parametrize("n_seeds", [3, 8])
-def test_a_steep_and_a_flat_valley_with_one_optimum_interact_and_their_optima_do_not_differ(
+@pytest.mark.parametrize("n_seeds", [3, pytest.param(8, marks=pytest.mark.nightly)])
+def test_a_steep_and_a_flat_valley_with_one_optimum_interact_but_their_optima_do_not_differ(
     n_seeds,
 ):
     means = np.stack([valley(4, 1, 6.0), valley(4, 1, 0.1)])
@@ -91,11 +94,10 @@ def test_a_steep_and_a_flat_valley_with_one_optimum_interact_and_their_optima_do
     assert np.mean(gaps) > 0.8  # what the sentence would wrongly rest on
 
 
-@pytest.mark.parametrize("n_seeds", [3, 8])
-def test_in_the_worst_case_the_rate_of_error_is_that_of_one_test(n_seeds):
-    """Each design has a shape as good as the one that is best for both, the other one has not.
-
-    Both choose the common one in a quarter of the searches; else a single test stands in the way.
+@pytest.mark.parametrize("n_seeds", [3, pytest.param(8, marks=pytest.mark.nightly)])
+def test_in_the_worst_case_the_error_rate_is_that_of_one_test(n_seeds):
+    """Each design has a second best shape, which is bad for the other. Both choose the common one
+    in a quarter of the searches; otherwise a single test stands in the way.
     """
     means = np.array([[0.0, 0.0, 50.0, 50.0], [0.0, 50.0, 0.0, 50.0]])
 
@@ -105,8 +107,8 @@ def test_in_the_worst_case_the_rate_of_error_is_that_of_one_test(n_seeds):
 
 
 def confirmed(firsts: Floats, k: int, *, common: bool = True) -> list[int]:
-    """What a search confirms after these first looks, designs x shapes; without the likeliest
-    common shapes what it would else.
+    """The shapes that a search confirms after these first looks (designs x shapes), with or without
+    the likeliest common ones.
     """
     best = [int(i) for first in firsts for i in first.argsort()[:k]]
     ours, theirs = (dict(enumerate(map(float, first))) for first in firsts)
@@ -122,12 +124,8 @@ def apart(n_shapes: int, steep: float) -> Floats:
     return np.stack([steep * below + 0.1 * above, 0.1 * below + steep * above])
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("n_shapes", [11, 24])
-@pytest.mark.parametrize("steep", [1.0, 3.0])
-@pytest.mark.parametrize("n_seeds", [3, 8])
-@pytest.mark.parametrize("k", [1, 2])
-def test_a_best_shape_that_is_among_the_best_of_neither_first_look_is_ruled_out_as_rarely(
+@pytest.mark.parametrize(("k", "n_seeds", "steep", "n_shapes"), tiers(FIRST_LOOKS))
+def test_a_best_shape_that_both_first_looks_passed_over_is_ruled_out_just_as_rarely(
     k, n_seeds, steep, n_shapes
 ):
     """First looks put others before it, and only some shapes are ever trained with fresh seeds."""
@@ -139,24 +137,22 @@ def test_a_best_shape_that_is_among_the_best_of_neither_first_look_is_ruled_out_
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("n_seeds", [3, 8])
-def test_it_would_not_be_if_the_best_of_each_design_were_all_that_is_confirmed(n_seeds):
-    found = studies(apart(11, 3.0), n_seeds, 0.5, 7)
+def test_it_would_be_ruled_out_often_if_only_the_best_of_each_design_were_confirmed():
+    found = studies(apart(11, 3.0), 3, 0.5, 7)
 
     said = [p_of(s[:, confirmed(s[:, :, 0], 2, common=False)]) < ALPHA for s in found]
 
     assert np.mean(said) > 0.2
 
 
-@pytest.mark.parametrize("n_shapes", [2, 4, 6])
-@pytest.mark.parametrize("n_seeds", [3, 5])
+@pytest.mark.parametrize(("n_seeds", "n_shapes"), [(3, 2), (3, 6), (5, 4)])
 def test_optima_that_lie_clearly_apart_are_said_to_differ(n_seeds, n_shapes):
     means = np.stack([valley(n_shapes, 0, 5.0), valley(n_shapes, n_shapes - 1, 5.0)])
 
     assert differ(studies(means, n_seeds, 0.8, seed=5)) > 0.9
 
 
-@pytest.mark.parametrize("n_shapes", [2, 4, 8])
+@pytest.mark.parametrize("n_shapes", [2, 4, pytest.param(8, marks=pytest.mark.slow)])
 def test_the_shapes_that_may_be_best_hold_the_best_one_in_nineteen_searches_of_twenty(n_shapes):
     means = valley(n_shapes, n_shapes - 1, 0.7)[None]
 
@@ -193,26 +189,16 @@ def test_the_interaction_is_the_paired_difference_of_exchanged_and_kept_shapes()
     assert found.shapes == pytest.approx(
         (above_zero(theirs[0] - theirs[1]), above_zero(ours[1] - ours[0]))
     )
+    same = common_best(ours, ours, 0, 0)
+    assert (same.p, same.hardest) == (1, 0)  # a shape that both chose is the best of both
 
 
-def test_one_shape_that_both_chose_is_the_best_of_both():
-    losses = np.array([[1.0, 1.1], [2.0, 2.3]])
-
-    found = common_best(losses, losses, 0, 0)
-
-    assert found.p == 1
-    assert found.hardest == 0
-
-
-def test_less_than_two_seeds_are_no_test():
+def test_one_seed_is_no_test_and_losses_that_do_not_vary_are_no_evidence():
     one = np.array([[1.0], [2.0]])
 
     with pytest.raises(ValueError, match="two seeds or more, got 1"):
         may_be_best(one, 0)
     with pytest.raises(ValueError, match="got 1"):
         common_best(one, one, 0, 1)
-
-
-def test_what_does_not_vary_is_no_evidence():
     assert above_zero(np.array([0.2, 0.2, 0.2])) == 1
     assert above_zero(np.array([0.1 + 0.2, 0.3, 0.3])) == 1

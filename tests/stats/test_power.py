@@ -1,69 +1,63 @@
-"""Power: against scipy's noncentral t, published sample sizes, and simulated studies."""
+"""Power and the seeds that a study needs: against scipy, published tables and simulated studies."""
 
 from __future__ import annotations
+
+import math
 
 import numpy as np
 import pytest
 from scipy.special import stdtrit
 from scipy.stats import nct
 
-from attnres_cli.stats.looks import ALPHA
+from attnres_cli.stats.looks import ALPHA, first_rate, interval, word
 from attnres_cli.stats.power import (
+    ASSUMED,
     POWER,
+    SEEDS,
     _gauss_legendre,
+    assumed,
     detectable,
+    measured,
     noise,
     power,
+    seconds,
     seeds_needed,
 )
 
+LOSSES = [1.50, 1.52, 1.47, 1.51, 1.53]
+
 
 @pytest.mark.parametrize("n", [2, 3, 6, 10, 100])
-@pytest.mark.parametrize("effect", [0.1, 0.5, 1.0, 1.5])
-@pytest.mark.parametrize("alpha", [0.05, 0.05 / 12])
-def test_power_agrees_with_the_noncentral_t(n: int, effect: float, alpha: float):
-    edge, centre = stdtrit(n - 1, 1 - alpha / 2), effect * np.sqrt(n)
-    if centre > 8:
-        pytest.skip("scipy gives nan there")
+def test_power_agrees_with_the_noncentral_t(n: int):
+    for effect in (0.1, 0.5, 1.0, 1.5):
+        for alpha in (0.05, 0.05 / 12):
+            edge, centre = stdtrit(n - 1, 1 - alpha / 2), effect * np.sqrt(n)
+            if centre > 8:
+                continue  # scipy gives nan there
 
-    expected = nct.sf(edge, n - 1, centre) + nct.cdf(-edge, n - 1, centre)
+            expected = nct.sf(edge, n - 1, centre) + nct.cdf(-edge, n - 1, centre)
 
-    assert power(n, effect, alpha) == pytest.approx(expected, abs=1e-5)
-
-
-@pytest.mark.parametrize("n", [2, 5, 50])
-def test_without_a_difference_power_is_the_error_rate(n: int):
+            assert power(n, effect, alpha) == pytest.approx(expected, abs=1e-5)
     assert power(n, 0.0, ALPHA) == pytest.approx(ALPHA, abs=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("arms", "expected"), [(1, [10, 6, 5, 4, 3]), (6, [16, 9, 7, 5, 4])], ids=["one arm", "six"]
-)
-def test_seeds_needed_are_those_of_the_tables(arms: int, expected: list[int]):
+def test_seeds_needed_match_published_tables():
     effects = [1.0, 1.5, 2.0, 3.0, 4.0]
 
-    found = [seeds_needed(-effect * 0.02, 0.02, ALPHA / arms) for effect in effects]
-
-    assert found == expected
-
-
-@pytest.mark.parametrize("mean", [0.0, 1e-6])
-def test_what_no_study_could_find_has_no_number_of_seeds(mean: float):
-    assert seeds_needed(mean, 1.0, ALPHA) is None
+    for arms, expected in ((1, [10, 6, 5, 4, 3]), (6, [16, 9, 7, 5, 4])):
+        found = [seeds_needed(-effect * 0.02, 0.02, ALPHA / arms) for effect in effects]
+        assert found == expected
+    # too small for any study:
+    assert seeds_needed(0.0, 1.0, ALPHA) is seeds_needed(1e-6, 1.0, ALPHA) is None
 
 
 @pytest.mark.parametrize("n", [2, 3, 8])
-def test_the_least_detectable_difference_has_just_the_power_promised(n: int):
+def test_the_least_detectable_difference_is_found_with_exactly_the_promised_power(n: int):
     found = detectable(n, 0.02, ALPHA / 4)
 
     assert power(n, found / 0.02, ALPHA / 4) == pytest.approx(POWER, abs=1e-4)
     assert seeds_needed(found * 1.001, 0.02, ALPHA / 4) == n
-
-
-def test_more_seeds_detect_less():
-    found = [detectable(n, 1.0, ALPHA) for n in range(2, 20)]
-
-    assert found == sorted(found, reverse=True)
+    assert detectable(n + 1, 0.02, ALPHA / 4) < found
 
 
 def test_the_noise_floor_holds_the_true_spread_in_nineteen_studies_of_twenty():
@@ -74,16 +68,89 @@ def test_the_noise_floor_holds_the_true_spread_in_nineteen_studies_of_twenty():
     held = np.mean([floor.ci95[0] < 0.5 < floor.ci95[1] for floor in floors])
     assert held == pytest.approx(0.95, abs=0.016)
     assert floors[0].sd == pytest.approx(studies[0].std(ddof=1))
-
-
-def test_one_run_has_no_noise_floor():
     with pytest.raises(ValueError, match="two seeds or more, got 1"):
         noise([1.0])
 
 
-def test_the_nodes_of_the_quadrature_are_numpys():
+def test_the_nodes_of_the_quadrature_are_those_of_numpy():
     nodes, weights = _gauss_legendre(400)
 
     expected = np.polynomial.legendre.leggauss(400)
     np.testing.assert_allclose(nodes, expected[0], atol=1e-15)
     np.testing.assert_allclose(weights, expected[1], rtol=1e-9)
+
+
+# Seeds needed before any arm is trained
+
+
+def test_pairing_saves_the_seeds_it_should():
+    floor = noise(LOSSES)
+
+    rows = [assumed(floor, rho, 0.02, first_rate(4)) for rho in ASSUMED]
+
+    factors = [row.sd / floor.sd for row in rows]
+    assert factors == pytest.approx([1.414, 1.0, 0.632], abs=1e-3)  # sqrt(2 (1 - rho))
+    assert [row.needed for row in rows] == sorted((row.needed for row in rows), reverse=True)
+    assert rows[1].needed == seeds_needed(0.02, floor.sd, first_rate(4))
+    needed = [assumed(floor, 0.5, 0.02, first_rate(n)).needed for n in (1, 4, 12)]
+    assert needed == sorted(set(needed))  # more arms need more seeds
+
+
+def test_the_seeds_needed_are_the_fewest_that_detect_the_gap_given_the_noise_floor():
+    floor = noise(LOSSES)
+
+    row, paired = assumed(floor, 0.5, 0.02, first_rate(1)), assumed(floor, 0.8, 0.03, first_rate(3))
+
+    assert row.range == tuple(seeds_needed(0.02, end, first_rate(1)) for end in floor.ci95)
+    assert row.range[0] < row.needed < row.range[1]
+    at = dict(zip(SEEDS, paired.detectable, strict=True))
+    assert at[paired.needed] <= 0.03 < at[paired.needed - 1]
+
+
+@pytest.mark.parametrize("rho", [0.0, 0.7, 0.95])
+def test_the_correlation_of_long_studies_is_found(rho: float):
+    random = np.random.default_rng(1)
+    base = random.normal(0, 0.02, 4000)
+    arms = [
+        rho * base + math.sqrt(1 - rho**2) * random.normal(0, 0.02, 4000) + offset
+        for offset in (1.5, 1.6)
+    ]
+
+    found = measured([(arm, base) for arm in arms], 0.01, first_rate(2))
+
+    assert found.correlation == pytest.approx(rho, abs=0.03)
+    assert found.sd == pytest.approx(0.02 * math.sqrt(2 * (1 - rho)), rel=0.03)
+    assert (found.n_arms, found.n_pairs) == (2, 4000)
+
+
+def test_arms_are_pooled_by_their_degrees_of_freedom_and_nothing_is_measured_without_pairs():
+    pairs = [([1.0, 2.0, 3.0], [1.0, 2.0, 2.0]), ([5.0, 6.0], [5.0, 5.0])]
+    constant = measured([([1.0, 1.0], [1.0, 1.2])], 0.1, 0.05)
+
+    # squared deviations of the differences 0, 0, 1 and 0, 1: 2/3 and 1/2, of 2 and 1 degrees
+    assert measured(pairs, 0.1, first_rate(2)).sd == pytest.approx(math.sqrt((2 / 3 + 1 / 2) / 3))
+    assert measured([], 0.1, 0.05) is None
+    assert measured([([1.0], [1.1])], 0.1, 0.05) is None
+    assert constant.correlation is None
+    assert constant.sd > 0
+
+
+def test_a_study_with_the_seeds_needed_finds_the_gap_as_often_as_promised():
+    random, sd, gap, n_arms = np.random.default_rng(2), 0.02, 0.03, 3
+    floor = noise([0.0, math.sqrt(2) * sd])  # an sd of just that
+    needed = assumed(floor, 0.5, gap, first_rate(n_arms)).needed
+    found = 0
+    for _ in range(1500):
+        shared = random.normal(0, sd * math.sqrt(0.5), needed)
+        own = random.normal(0, sd * math.sqrt(0.5), (n_arms + 1, needed))
+        base, *arms = shared + own
+        low, high = interval(arms[0] - gap, base, first_rate(n_arms))
+        found += word(low, high) == "better"
+
+    assert found / 1500 >= POWER - 0.03
+
+
+def test_a_study_costs_its_missing_runs_and_lasts_as_long_as_its_longest():
+    assert seconds(5, [(3, 10.0), (0, 20.0)], 2) == (10, 7, 60.0)
+    assert seconds(1, [(0, 10.0), (0, 20.0)], 16) == (2, 2, 20.0)
+    assert seconds(2, [(5, 10.0)], 1) == (2, 0, 0.0)

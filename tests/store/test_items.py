@@ -1,9 +1,10 @@
-"""What runs answered to items of tasks, as a study keeps it."""
+"""Answers of runs to the items of tasks, as a study keeps them."""
 
 from __future__ import annotations
 
 import math
 import sqlite3
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -28,8 +29,14 @@ CLOZE = Items(
 
 
 @pytest.fixture
-def losses() -> dict[str, list[float]]:
-    return {"standard": [1.5, 1.6]}
+def study_of(tmp_path: Path, tiny_recipe: Recipe) -> Callable[[str], Store]:
+    """Makes a study of two runs in the file of that name."""
+    return lambda name: fill(tmp_path / name, tiny_recipe, {"standard": [1.5, 1.6]})
+
+
+def sql(path: Path, statement: str) -> list[tuple[object, ...]]:
+    with closing(sqlite3.connect(path)) as connection, connection:
+        return connection.execute(statement).fetchall()
 
 
 def without_time(found: list[Items]) -> list[Items]:
@@ -38,9 +45,9 @@ def without_time(found: list[Items]) -> list[Items]:
 
 
 def test_items_are_read_as_they_were_written_and_replaced_by_run_and_task(
-    any_study: str, tiny_recipe: Recipe, losses: dict[str, list[float]], tmp_path: Path
+    any_study: str, study_of: Callable[[str], Store]
 ):
-    merge([fill(tmp_path / "a.db", tiny_recipe, losses)], store := Store.open(any_study, create=1))
+    merge([study_of("a.db")], store := Store.open(any_study, create=True))
     other = replace(CLOZE, run_id=2, doc_ids=(7,), doc_hashes=HASHES[:1], values={"acc": (0.5,)})
     for found in (other, CLOZE, replace(CLOZE, task="local/recall"), replace(CLOZE, truncated=0)):
         store.keep_items(found)
@@ -50,9 +57,11 @@ def test_items_are_read_as_they_were_written_and_replaced_by_run_and_task(
     assert held == [replace(CLOZE, truncated=0), replace(CLOZE, task="local/recall"), other]
     assert without_time(store.items([2])) == [other]
     assert store.items([]) == []
+    store.remove([1])
+    assert without_time(store.items()) == [other]  # a removed run takes its items along
 
 
-def test_means_and_what_guessing_gives():
+def test_means_and_the_score_of_guessing():
     assert CLOZE.mean("acc") == pytest.approx(2 / 3)
     assert CLOZE.standard_error("acc") == pytest.approx(1 / 3)
     assert CLOZE.bits_per_byte == pytest.approx(7.5 / 12 / math.log(2))
@@ -62,23 +71,10 @@ def test_means_and_what_guessing_gives():
     assert (written.chance, written.chance_nats, written.bits_per_byte) == (None, None, None)
 
 
-def test_a_removed_run_takes_its_items_along(
-    tmp_path: Path, tiny_recipe: Recipe, losses: dict[str, list[float]]
+def test_merging_brings_items_along_and_equal_runs_add_those_of_other_tasks(
+    tmp_path: Path, study_of: Callable[[str], Store]
 ):
-    store = fill(tmp_path / "s.db", tiny_recipe, losses)
-    for run_id in (1, 2):
-        store.keep_items(replace(CLOZE, run_id=run_id))
-
-    store.remove([1])
-
-    assert [each.run_id for each in store.items()] == [2]
-
-
-def test_merged_studies_bring_items_along_and_equal_runs_those_of_other_tasks(
-    tmp_path: Path, tiny_recipe: Recipe, losses: dict[str, list[float]]
-):
-    one = fill(tmp_path / "a.db", tiny_recipe, losses)
-    two = fill(tmp_path / "b.db", tiny_recipe, losses)
+    one, two = study_of("a.db"), study_of("b.db")
     one.keep_items(CLOZE)
     for task in ("cloze", "recall"):
         two.keep_items(replace(CLOZE, task=task, truncated=1))
@@ -104,12 +100,11 @@ def test_merged_studies_bring_items_along_and_equal_runs_those_of_other_tasks(
         "task = char(27)",
     ],
 )
-def test_items_that_nobody_wrote_are_refused_in_one_line(
-    tmp_path: Path, tiny_recipe: Recipe, losses: dict[str, list[float]], change: str
+def test_damaged_items_are_refused_in_one_line(
+    tmp_path: Path, study_of: Callable[[str], Store], change: str
 ):
-    fill(tmp_path / "s.db", tiny_recipe, losses).keep_items(CLOZE)
-    with closing(sqlite3.connect(tmp_path / "s.db")) as connection, connection:
-        connection.execute(f"UPDATE attnres_items SET {change}")
+    study_of("s.db").keep_items(CLOZE)
+    sql(tmp_path / "s.db", f"UPDATE attnres_items SET {change}")
 
     with pytest.raises(StudyError, match="is damaged") as caught:
         Store.open(str(tmp_path / "s.db"), create=False).items()
@@ -118,31 +113,28 @@ def test_items_that_nobody_wrote_are_refused_in_one_line(
 
 
 def test_ten_thousand_items_take_less_than_two_hundred_kilobytes(
-    tmp_path: Path, tiny_recipe: Recipe, losses: dict[str, list[float]]
+    tmp_path: Path, study_of: Callable[[str], Store]
 ):
     n = 10_000
     values = {"acc": tuple(float(i % 3 == 0) for i in range(n)), "n_choices": (4.0,) * n}
     values |= {"gold_nats": tuple(-math.sqrt(i) for i in range(n)), "gold_bytes": (9.0,) * n}
     hashes = tuple(f"{i * 0x9E3779B97F4A7C15 % 2**64:016x}" for i in range(n))
-    found = replace(CLOZE, doc_ids=tuple(range(n)), doc_hashes=hashes, values=values)
+    store = study_of("s.db")
 
-    store = fill(tmp_path / "s.db", tiny_recipe, losses)
-    store.keep_items(found)
+    store.keep_items(replace(CLOZE, doc_ids=tuple(range(n)), doc_hashes=hashes, values=values))
 
-    with closing(sqlite3.connect(tmp_path / "s.db")) as connection:
-        ((size,),) = connection.execute("SELECT length(data) FROM attnres_items").fetchall()
+    ((size,),) = sql(tmp_path / "s.db", "SELECT length(data) FROM attnres_items")
     assert size < 200_000
     assert store.items()[0].doc_hashes == hashes
 
 
-def test_a_study_without_the_table_is_read_as_it_is_and_given_one_when_written_to(
-    tmp_path: Path, tiny_recipe: Recipe, losses: dict[str, list[float]]
+def test_a_study_without_the_table_is_read_as_it_is_and_gets_one_when_written_to(
+    tmp_path: Path, study_of: Callable[[str], Store]
 ):
     path = tmp_path / "s.db"
-    before = fill(path, tiny_recipe, losses).runs()
-    with closing(sqlite3.connect(path)) as connection, connection:
-        connection.execute(f"DROP TABLE {table.name}")
-        connection.execute("UPDATE attnres_schema SET version_num = '0008'")
+    before = study_of("s.db").runs()
+    sql(path, f"DROP TABLE {table.name}")
+    sql(path, "UPDATE attnres_schema SET version_num = '0008'")
     held = path.read_bytes()
 
     store = Store.open(str(path), create=False)

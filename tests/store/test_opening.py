@@ -19,7 +19,6 @@ import pytest
 from another_user import NOBODY, as_nobody
 from commands import attnres
 from grids import small_disk
-from processes import in_processes
 from sqlalchemy import inspect
 from studies import FACTS
 
@@ -40,6 +39,7 @@ OLD = Path(__file__).parent / "golden" / "schema_0007.sql"
 """A study of 2026-11-22, by a version before the first release: `ablate --tune-lr`, `--match` and
 `search` of the recipe smoke. Names of its machine and most probes were taken out.
 """
+SCHEMA_OF = "SELECT name, sql FROM sqlite_master ORDER BY name"
 
 Plan = Callable[[Path], list[RunRecord]]
 
@@ -61,16 +61,12 @@ def sql(path: Path, statement: str) -> list[tuple[object, ...]]:
         return connection.execute(statement).fetchall()
 
 
-def schema_of(path: Path) -> list[tuple[object, ...]]:
-    return sql(path, "SELECT name, sql FROM sqlite_master ORDER BY name")
-
-
 def tables_of(path: Path) -> set[str]:
     return {str(name) for (name,) in sql(path, "SELECT name FROM sqlite_master WHERE type='table'")}
 
 
 def refusal(path: Path | str, *, create: bool = True) -> str:
-    """The words with which a study is refused, which are one line."""
+    """The one line with which a study is refused."""
     with pytest.raises(StudyError) as caught:
         Store.open(str(path), create=create).runs()
     words = str(caught.value)
@@ -98,7 +94,7 @@ def layout(path: Path) -> dict[str, tuple[object, ...]]:
         }
 
 
-def test_a_new_study_has_our_tables_alone_and_is_opened_again_unchanged(path: Path, plan: Plan):
+def test_a_new_study_has_only_our_tables_and_is_opened_again_unchanged(path: Path, plan: Plan):
     records = plan(path)
     before = path.read_bytes()
 
@@ -117,28 +113,33 @@ def old(path: Path) -> Path:
     return path
 
 
-def test_a_study_of_before_the_first_release_is_reported_as_it_was(
+def test_a_study_from_before_the_first_release_is_read_and_reported_as_it_was(
     old: Path, capsys: pytest.CaptureFixture[str]
 ):
+    before = old.read_bytes()
+
     code, out, _ = attnres(capsys, "report", "--study", str(old), "--format", "json")
 
     assert code == 0
     report = json.loads(out)
-    losses = {arm["variant"]: arm["losses"] for arm in report["arms"]}
-    assert losses == {
-        "standard": {"0": 2.8641823530197144, "1": 2.7300755381584167, "2": 2.820477217435837},
-        "attnres:block_size=4": {
-            "0": 2.830394983291626, "1": 2.7338316440582275, "2": 2.82531014084816
-        },
-    }  # fmt: skip
+    assert {arm["variant"]: list(arm["losses"].values()) for arm in report["arms"]} == {
+        "standard": [2.8641823530197144, 2.7300755381584167, 2.820477217435837],
+        "attnres:block_size=4": [2.830394983291626, 2.7338316440582275, 2.82531014084816],
+    }
     assert len(report["more"]) == 2  # tuned, and matched
+    store = Store.open(str(old), create=False)
+    held, standing = store.runs(), store.standings([1])[1]
+    assert old.read_bytes() == before  # reading changes nothing
+    assert (len(held), held[0].code, store.removed()) == (50, "", [])
+    assert held[0].created_at == standing.created_at == "2026-11-22T20:14:44+00:00"
+    assert Store.open(str(old), create=True).runs() == held  # and neither does the upgrade
+    assert old.read_bytes() != before
 
 
-def test_a_study_of_before_the_first_release_is_read_and_continued(tmp_path: Path, old: Path):
-    path, fresh = old, tmp_path / "fresh.db"
-    Store.open(str(fresh), create=True)
+def test_a_study_from_before_the_first_release_is_upgraded_and_continued(tmp_path: Path, old: Path):
+    Store.open(str(tmp_path / "fresh.db"), create=True)
 
-    store = Store.open(str(path), create=True)
+    store = Store.open(str(old), create=True)
     held = store.runs()
     first = held[0]
     recipe, facts = store.recipe(first.recipe_digest), store.data(first.fingerprint)
@@ -147,7 +148,7 @@ def test_a_study_of_before_the_first_release_is_read_and_continued(tmp_path: Pat
     store.remove([planned[3].id])
     again = store.plan(specs, facts)[3]
 
-    assert layout(path) == layout(fresh)
+    assert layout(old) == layout(tmp_path / "fresh.db")
     assert first.result is not None
     assert (len(held), first.result.val_loss) == (50, 2.8641823530197144)
     assert recipe.digest == first.recipe_digest
@@ -158,79 +159,33 @@ def test_a_study_of_before_the_first_release_is_read_and_continued(tmp_path: Pat
     assert store.has_searches()
 
 
-def test_an_older_study_that_is_only_read_stays_as_it_was(old: Path):
-    before = old.read_bytes()
-
-    store = Store.open(str(old), create=False)
-    held, standing = store.runs(), store.standings([1])[1]
-
-    assert old.read_bytes() == before
-    assert (len(held), held[0].code, store.removed()) == (50, "", [])
-    assert held[0].created_at == standing.created_at == "2026-11-22T20:14:44+00:00"
-    assert Store.open(str(old), create=True).runs() == held  # and is the same when it is not
-    assert old.read_bytes() != before
-
-
 @pytest.mark.parametrize("upgraded", [True, False])
-def test_runs_of_an_older_study_are_of_the_code_that_they_say_where_they_say_all_of_it(
+def test_codes_and_reference_lines_of_an_older_study_are_taken_only_where_they_hold(
     old: Path, upgraded: bool
 ):
     parts = {f"code_{name}": f"{name:.12}" for name in ("design", "trunk", "engine", "loop")}
-    all_of_them = json.dumps(parts | {"code_data": "data"})
-    sql(old, f"UPDATE attnres_runs SET versions = '{json.dumps(parts)}' WHERE id = 1")
-    sql(old, f"UPDATE attnres_runs SET versions = '{all_of_them}' WHERE id = 2")
+    for run_id, versions in ((1, parts), (2, parts | {"code_data": "data"})):
+        sql(old, f"UPDATE attnres_runs SET versions = '{json.dumps(versions)}' WHERE id = {run_id}")
 
-    held = Store.open(str(old), create=upgraded).runs()
+    store = Store.open(str(old), create=upgraded)
+    held, facts = store.runs(), store.data("e32521529fcef8e1")
 
     known = Code("design", "trunk", "engine", "loop", "data").digest
-    assert [record.code for record in held[:3]] == ["", known, ""]
+    assert [record.code for record in held[:3]] == ["", known, ""]  # of runs that recorded it all
     assert len(known) == 12
+    assert (facts.unigram_loss, facts.bigram_loss, facts.split) == (None, None, None)  # outdated
+    assert facts.xz_bits == 1.48329172858812596835
     if upgraded:
         codes = sql(old, "SELECT code FROM attnres_runs ORDER BY id LIMIT 3")
         assert codes == [("",), (known,), ("",)]
-
-
-@pytest.mark.parametrize("upgraded", [True, False])
-def test_reference_lines_of_an_older_study_are_not_shown_and_written_anew_by_the_next_command(
-    old: Path, upgraded: bool
-):
-    store = Store.open(str(old), create=upgraded)
-
-    facts = store.data("e32521529fcef8e1")
-
-    assert (facts.unigram_loss, facts.bigram_loss, facts.split) == (None, None, None)
-    assert facts.xz_bits == 1.48329172858812596835
-    if upgraded:
         fitted = replace(facts, unigram_loss=3.41, bigram_loss=2.46)
-        store.plan([], fitted)
-        store.plan([], replace(fitted, bigram_loss=1.0))  # what is known stays
+        store.plan([], fitted)  # the next command replaces them
+        store.plan([], replace(fitted, bigram_loss=1.0))  # a known value stays
         assert store.data(facts.fingerprint) == fitted
 
 
-def test_an_upgrade_that_is_killed_anywhere_leaves_the_study_as_it_was(old: Path, tmp_path: Path):
-    whole = sql(old, "SELECT * FROM attnres_curve")
-    script = tmp_path / "open_and_die.py"
-    script.write_text(OPEN_AND_DIE.replace("range(1000)", "range(0, 1000, 3)"), encoding="utf-8")
-    for number in range(0, 60, 3):
-        copy = tmp_path / f"{number}.db"
-        copy.write_bytes(old.read_bytes())
-
-    done = subprocess.run([sys.executable, str(script), str(tmp_path)], check=True,
-                          capture_output=True, text=True)  # fmt: skip
-
-    *killed, last = done.stdout.split()
-    assert last == "0"
-    assert len(killed) > 5
-    for number in range(len(killed)):
-        path = tmp_path / f"{3 * number}.db"
-        assert sql(path, "SELECT version_num FROM attnres_schema") == [("0007",)]
-        assert len(Store.open(str(path), create=True).runs()) == 50
-        assert sql(path, "SELECT * FROM attnres_curve") == whole
-        assert sql(path, "PRAGMA foreign_key_check") == []
-
-
 @pytest.mark.parametrize("create", [True, False])
-def test_studies_of_other_schemas_are_refused_and_left_as_they_were(
+def test_studies_of_unknown_schemas_are_refused_and_left_as_they_were(
     path: Path, plan: Plan, create: bool
 ):
     plan(path)
@@ -238,58 +193,49 @@ def test_studies_of_other_schemas_are_refused_and_left_as_they_were(
     newer = refusal(path, create=create)
     sql(path, "UPDATE attnres_schema SET version_num = '0006'")
     sql(path, "DROP TABLE attnres_registrations")
-    before = schema_of(path)
+    before = sql(path, SCHEMA_OF)
     older = refusal(path, create=create)
 
     assert "was written by a newer attnres (schema 9999): upgrade attnres" in newer
     assert "before its first release (schema 0006), which this one cannot read" in older
     assert "--study names another, or a new one" in older
-    assert schema_of(path) == before
+    assert sql(path, SCHEMA_OF) == before
 
 
-def test_a_study_can_be_named_by_a_path_from_here(
-    tmp_path: Path, path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_study_lies_under_the_name_it_was_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
-
-    store = Store.open("study.db", create=True)
+    names = ["study.db", "a b.db", "é.db", "it's.db", "a#b.db", "a?b.db", "a%20b.db"]
+    stores = [Store.open(name, create=True) for name in names]  # relative paths
     monkeypatch.chdir("/")
 
-    assert store.runs() == []
-    assert tables_of(path) == OURS
+    assert [store.runs() for store in stores] == [[]] * 7
+    assert {entry.name for entry in tmp_path.iterdir()} == set(names)
+    for name in names:
+        assert Store.open(str(tmp_path / name), create=False).runs() == []
+    assert tables_of(tmp_path / "study.db") == OURS
 
 
-@pytest.mark.parametrize("name", ["a b.db", "é.db", "it's.db", "a#b.db", "a?b.db", "a%20b.db"])
-def test_a_study_lies_where_it_was_named_whatever_its_name(tmp_path: Path, name: str):
-    path = tmp_path / name
-
-    Store.open(str(path), create=True)
-
-    assert [entry.name for entry in tmp_path.iterdir()] == [name]
-    assert Store.open(str(path), create=False).runs() == []
-
-
-def test_a_study_is_made_by_an_installation_in_a_folder_of_any_name(tmp_path: Path, path: Path):
-    """As `100%`: what reads settings from files would take it for a reference."""
+@pytest.mark.slow
+def test_the_package_may_be_installed_in_a_folder_of_any_name(tmp_path: Path, path: Path):
+    """Readers of settings files would take such a name for a reference."""
     installed = tmp_path / "100%(here)s"
     installed.mkdir()
     (installed / "attnres_cli").symlink_to(Path(attnres_cli.__file__).parent)
     code = "import sys; from attnres_cli.store.store import Store; "
     code += "from attnres_cli.store import tables; print(tables.__file__); "
     code += "Store.open(sys.argv[1], create=True)"
+    environment = os.environ | {"PYTHONPATH": str(installed)}
 
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(path)],
-        check=True, capture_output=True, text=True, cwd=tmp_path,
-        env=os.environ | {"PYTHONPATH": str(installed)},
-    )  # fmt: skip
+    out = subprocess.check_output(
+        [sys.executable, "-c", code, str(path)], text=True, cwd=tmp_path, env=environment
+    )
 
-    assert done.stdout.startswith(str(installed))
+    assert out.startswith(str(installed))
     assert tables_of(path) == OURS
 
 
 @pytest.mark.parametrize("create", [True, False])
-def test_what_is_no_study_is_refused_in_a_line_and_left_as_it_was(
+def test_foreign_files_are_refused_in_a_line_and_left_as_they_were(
     tmp_path: Path, create: bool, subtests: pytest.Subtests
 ):
     (tmp_path / "notes.txt").write_text("remember the milk\n" * 100, encoding="utf-8")
@@ -316,7 +262,7 @@ def test_what_is_no_study_is_refused_in_a_line_and_left_as_it_was(
 
 @pytest.mark.parametrize("create", [True, False])
 @pytest.mark.parametrize("kept", [16, 99, 0.1, 0.5, 0.95])
-def test_a_file_that_is_cut_is_refused_and_left_as_it_was(
+def test_a_truncated_file_is_refused_and_left_as_it_was(
     path: Path, plan: Plan, kept: float, create: bool
 ):
     plan(path)
@@ -331,19 +277,14 @@ def test_a_file_that_is_cut_is_refused_and_left_as_it_was(
     assert path.read_bytes() == cut
 
 
-def test_a_damaged_page_is_refused_with_what_to_do(path: Path, plan: Plan):
+def test_a_damaged_page_or_a_lost_table_is_refused(path: Path, plan: Plan):
     plan(path)
-    content = bytearray(path.read_bytes())
-    content[-4096:] = b"\xff" * 4096
-    path.write_bytes(content)
-
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-4096] + b"\xff" * 4096)
     assert "restore a copy" in refusal(path)
 
-
-def test_a_study_that_lost_a_table_is_refused(path: Path, plan: Plan):
-    plan(path)
+    path.write_bytes(whole)
     sql(path, "DROP TABLE attnres_curve")
-
     assert "tables are missing" in refusal(path, create=False)
     assert "tables are missing" in refusal(path, create=True)
 
@@ -366,8 +307,8 @@ def test_reading_makes_nothing_and_says_what_to_type(tmp_path: Path, path: Path,
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_study_that_is_only_just_made_is_none_yet(path: Path):
-    with closing(sqlite3.connect(path)) as connection:  # the first thing that is done to it
+def test_a_file_without_tables_yet_is_no_study(path: Path):
+    with closing(sqlite3.connect(path)) as connection:  # the first step of making one
         connection.execute("PRAGMA journal_mode = WAL")
 
     assert path.stat().st_size > 0
@@ -376,28 +317,24 @@ def test_a_study_that_is_only_just_made_is_none_yet(path: Path):
     assert Store.existing(str(path)) is not None
 
 
-def try_x(trial: optuna.Trial) -> float:
-    return trial.suggest_float("x", 0, 1)
-
-
 @pytest.mark.parametrize("ours_first", [True, False])
-def test_a_study_and_optuna_work_in_one_file(path: Path, plan: Plan, ours_first: bool):
+def test_a_study_and_optuna_share_one_file(path: Path, plan: Plan, ours_first: bool):
     records = plan(path) if ours_first else []
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     storage = optuna.storages.RDBStorage(f"sqlite:///{path}")
     searched = optuna.create_study(storage=storage, study_name="s")
     if not ours_first:
         assert "holds no runs yet: `attnres ablate" in refusal(path, create=False)
-        theirs = schema_of(path)
+        theirs = sql(path, SCHEMA_OF)
         records = plan(path)
-        assert [row for row in schema_of(path) if PREFIX not in f"{row}"] == theirs
+        assert [row for row in sql(path, SCHEMA_OF) if PREFIX not in f"{row}"] == theirs
     store, ids = Store.open(str(path), create=True), [record.id for record in records]
 
     def claim_and_try(trial: optuna.Trial) -> float:
         claimed = store.claim(ids)
         assert claimed is not None
         store.fail(claimed.id, "no", {})
-        return try_x(trial)
+        return trial.suggest_float("x", 0, 1)
 
     searched.optimize(claim_and_try, n_trials=3)
     storage.remove_session()
@@ -408,22 +345,11 @@ def test_a_study_and_optuna_work_in_one_file(path: Path, plan: Plan, ours_first:
         assert len(optuna.load_study(storage=again, study_name="s").trials) == 3
 
 
-def open_at_once(path: str, ready: Any) -> str:
-    ready.wait()
-    Store.open(path, create=True)
-    return "opened"
-
-
-def test_processes_that_make_a_study_at_once_all_open_it(path: Path):
-    assert in_processes(3, open_at_once, str(path)) == ["opened"] * 3
-    assert sql(path, "SELECT version_num FROM attnres_schema") == [(SCHEMA,)]
-
-
 @pytest.mark.parametrize("lock", ["BEGIN IMMEDIATE", "BEGIN EXCLUSIVE"])
-def test_a_file_that_is_locked_for_a_moment_is_waited_for(path: Path, lock: str):
+def test_a_briefly_locked_file_is_waited_for(path: Path, lock: str):
     other = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
     other.execute(lock)
-    release = threading.Timer(0.2, other.execute, ["ROLLBACK"])
+    release = threading.Timer(0.05, other.execute, ["ROLLBACK"])
     release.start()
 
     store = Store.open(str(path), create=True)
@@ -454,7 +380,7 @@ def open_and_die(path, statement):
         event.listen(Engine, "commit", die)
     Store.open(path, create=True)
 
-for number in range(1000):
+for number in range(0, 1000, int(sys.argv[2])):
     child = os.fork()
     if child == 0:
         open_and_die(f"{sys.argv[1]}/{number}.db", number)
@@ -466,22 +392,38 @@ for number in range(1000):
 """
 
 
-def test_a_process_killed_anywhere_as_it_makes_a_study_leaves_all_tables_or_none(tmp_path: Path):
-    command = [sys.executable, "-c", OPEN_AND_DIE, str(tmp_path)]
-    done = subprocess.run(command, check=True, capture_output=True, text=True)
+@pytest.mark.parametrize("step", [3, pytest.param(1, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("is_upgrade", [False, True])
+def test_a_kill_while_a_study_is_made_or_upgraded_leaves_it_as_it_was(
+    tmp_path: Path, old: Path, is_upgrade: bool, step: int
+):
+    """Killed before the commit, and before every statement or every third one."""
+    if is_upgrade:
+        curve = sql(old, "SELECT * FROM attnres_curve")
+        for number in range(0, 60, step):
+            (tmp_path / f"{number}.db").write_bytes(old.read_bytes())
 
-    *killed, last = done.stdout.split()  # before each statement there is, and before the commit
+    command = [sys.executable, "-c", OPEN_AND_DIE, str(tmp_path), str(step)]
+    *killed, last = subprocess.check_output(command, text=True).split()
+
     assert set(killed) == {"-9"}
-    assert len(killed) > 15
     assert last == "0"
-    for number in range(len(killed)):
+    assert len(killed) > 15 / step
+    for number in range(0, step * len(killed), step):
         path = tmp_path / f"{number}.db"
-        assert not path.exists() or tables_of(path) == set(), f"at statement {number}"
-        assert Store.open(str(path), create=True).runs() == []
-        assert tables_of(path) == OURS
+        if is_upgrade:
+            assert sql(path, "SELECT version_num FROM attnres_schema") == [("0007",)]
+            assert len(Store.open(str(path), create=True).runs()) == 50
+            assert sql(path, "SELECT * FROM attnres_curve") == curve
+            assert sql(path, "PRAGMA foreign_key_check") == []
+        else:
+            assert not path.exists() or tables_of(path) == set(), f"at statement {number}"
+            assert Store.open(str(path), create=True).runs() == []
+            assert tables_of(path) == OURS
+        assert sql(path, "SELECT version_num FROM attnres_schema") == [(SCHEMA,)]
 
 
-def test_who_may_not_write_reads_again_where_a_study_is_written_to_meanwhile(
+def test_a_reader_without_write_permission_reads_again_when_the_study_changes_meanwhile(
     public: Path, plan: Plan, monkeypatch: pytest.MonkeyPatch
 ):
     if os.geteuid() != 0:
@@ -511,7 +453,7 @@ def test_who_may_not_write_reads_again_where_a_study_is_written_to_meanwhile(
 
 
 @pytest.mark.parametrize("has_log", [False, True])
-def test_a_study_is_read_on_a_full_disk_with_what_a_killed_process_left_in_its_log(
+def test_a_study_is_read_on_a_full_disk_with_the_log_of_a_killed_process(
     tmp_path: Path, plan: Plan, has_log: bool
 ):
     elsewhere = tmp_path / "s.db"
@@ -523,16 +465,12 @@ def test_a_study_is_read_on_a_full_disk_with_what_a_killed_process_left_in_its_l
         for file in tmp_path.glob("s.db*"):
             if not file.name.endswith("-shm"):
                 (full / file.name).write_bytes(file.read_bytes())
-        _fill(full / "filler")
+        with suppress(OSError), (full / "filler").open("wb", 0) as out:
+            while True:
+                out.write(bytes(4096))
 
         store = Store.open(str(full / "s.db"), create=False)
 
         assert store.runs() == before
         attempts = {standing.attempts for standing in store.standings().values()}
         assert attempts == {17 if has_log else 0}
-
-
-def _fill(file: Path) -> None:
-    with suppress(OSError), file.open("wb", 0) as out:
-        while True:
-            out.write(bytes(4096))

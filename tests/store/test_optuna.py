@@ -1,4 +1,4 @@
-"""Optuna beside our tables in one database, asked and told by several processes at once."""
+"""Optuna's tables beside ours in one database, used by several processes at once."""
 
 from __future__ import annotations
 
@@ -21,8 +21,7 @@ from attnres_cli.store import engine, sqlite
 from attnres_cli.store.optuna import optuna_storage
 from attnres_cli.store.store import Store
 
-N, EACH = 8, 5
-QUEUED = 20
+N, EACH, QUEUED = 3, 5, 12
 
 
 def make_tables(study: str) -> None:
@@ -31,10 +30,10 @@ def make_tables(study: str) -> None:
         pass
 
 
-def test_a_study_whose_tables_of_optuna_are_only_just_made_has_no_searches(any_study: str):
+def test_a_study_has_no_searches_while_optunas_tables_are_being_made(any_study: str):
     make_tables(any_study)
     opened = engine.connect(any_study, create=True)
-    with opened.begin() as connection:  # which Optuna writes last, each in its own transaction
+    with opened.begin() as connection:  # Optuna writes these last, each in its own transaction
         connection.execute(text("DELETE FROM version_info"))
         connection.execute(text("DELETE FROM alembic_version"))
 
@@ -60,65 +59,63 @@ with optuna_storage(sys.argv[1]):
 """
 
 
-def test_a_kill_while_tables_of_optuna_are_made_leaves_none_of_them_or_all(any_study: str):
+def test_a_kill_while_optunas_tables_are_made_leaves_all_of_them_or_none(any_study: str):
     killed = subprocess.run([sys.executable, "-c", KILLED, any_study], check=False)
     with optuna_storage(any_study) as storage:
         for _ in range(2):
             optuna.create_study(storage=storage, study_name="s", load_if_exists=True)
-        n_studies = len(optuna.get_all_study_names(storage))
+        assert len(optuna.get_all_study_names(storage)) == 1
 
     assert killed.returncode == -signal.SIGKILL
-    assert n_studies == 1
 
 
-def take_part(study: str, ready: Any) -> None:
-    """Ask and tell; run in a process of its own."""
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
-    ready.wait(600)
-    with optuna_storage(study) as storage:
-        search = optuna.create_study(storage=storage, study_name="s", load_if_exists=True)
-        for _ in range(EACH):
-            trial = search.ask()
-            trial.report(trial.suggest_float("x", 0, 1), step=1)
-            search.tell(trial, trial.params["x"] ** 2)
-
-
-@pytest.mark.slow
-def test_processes_that_start_and_ask_at_once_lose_no_trial_and_get_none_twice(any_study: str):
-    assert in_processes(N, take_part, any_study) == [None] * N
-    with optuna_storage(any_study) as storage:
-        trials = optuna.load_study(storage=storage, study_name="s").trials
-    assert sorted(trial.number for trial in trials) == list(range(N * EACH))
-    assert {trial.state for trial in trials} == {TrialState.COMPLETE}
-    assert all(trial.value == trial.params["x"] ** 2 for trial in trials)
-
-
-def take_queued(study: str, ready: Any) -> list[tuple[int, int]]:
-    """Take trials that somebody enqueued, as long as there are some."""
+def take_part(study: str, ready: Any) -> list[tuple[int, int]]:
+    """Take the enqueued trials, then ask for more; in a process of its own."""
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     taken = []
     with optuna_storage(study) as storage:
-        search = optuna.load_study(storage=storage, study_name="s")
         ready.wait(600)
+        search = optuna.create_study(storage=storage, study_name="s", load_if_exists=True)
         while search.get_trials(deepcopy=False, states=(TrialState.WAITING,)):
             trial = search.ask()
             if trial.suggest_int("cell", 0, 10**6) < QUEUED:
                 taken.append((trial.number, trial.params["cell"]))
             search.tell(trial, 0.0)
+        for _ in range(EACH):
+            trial = search.ask()
+            trial.report(trial.suggest_float("x", 0, 1), step=1)
+            search.tell(trial, trial.params["x"] ** 2)
     return taken
 
 
-@pytest.mark.slow
-def test_a_trial_that_waits_is_taken_by_one_process_alone(any_study: str):
+@pytest.mark.parametrize(
+    ("any_study", "queued"),
+    [
+        pytest.param("sqlite", 0, marks=pytest.mark.slow),
+        pytest.param("sqlite", QUEUED, marks=pytest.mark.slow),
+        pytest.param("postgresql", 0, marks=pytest.mark.nightly),
+        pytest.param("postgresql", QUEUED, marks=pytest.mark.slow),
+    ],
+    indirect=["any_study"],
+)
+def test_processes_that_ask_at_once_lose_no_trial_and_get_none_twice(any_study: str, queued: int):
     optuna.logging.set_verbosity(optuna.logging.ERROR)
+    if queued:
+        with optuna_storage(any_study) as storage:
+            search = optuna.create_study(storage=storage, study_name="s")
+            for cell in range(queued):
+                search.enqueue_trial({"cell": cell})
+
+    taken = [one for mine in in_processes(N, take_part, any_study) for one in mine]
+
+    assert sorted(taken) == [(cell, cell) for cell in range(queued)]
     with optuna_storage(any_study) as storage:
-        search = optuna.create_study(storage=storage, study_name="s")
-        for cell in range(QUEUED):
-            search.enqueue_trial({"cell": cell})
-
-    taken = [one for mine in in_processes(4, take_queued, any_study) for one in mine]
-
-    assert sorted(taken) == [(cell, cell) for cell in range(QUEUED)]
+        trials = optuna.load_study(storage=storage, study_name="s").trials
+    assert sorted(trial.number for trial in trials) == list(range(len(trials)))
+    assert {trial.state for trial in trials} == {TrialState.COMPLETE}
+    asked = [trial for trial in trials if "x" in trial.params]
+    assert len(asked) == N * EACH
+    assert all(trial.value == trial.params["x"] ** 2 for trial in asked)
 
 
 def test_our_tables_and_optunas_do_not_clash(any_study: str):
@@ -131,18 +128,11 @@ def test_our_tables_and_optunas_do_not_clash(any_study: str):
     assert Store.open(any_study, create=False).runs() == []
 
 
-def test_what_is_no_study_is_refused_as_ever(tmp_path: Path):
-    (tmp_path / "notes.txt").write_text("remember the milk\n" * 100, encoding="utf-8")
-
-    with pytest.raises(StudyError, match="is not a SQLite file"):
-        make_tables(str(tmp_path / "notes.txt"))
-
-
 @pytest.mark.parametrize(
     ("schema", "advice"),
     [("v9.0.0.a", "pip install -U optuna"), ("v3.0.0.d", "optuna storage upgrade")],
 )
-def test_tables_of_another_optuna_are_refused_in_a_line_that_says_what_to_do(
+def test_tables_of_another_optuna_are_refused_with_what_to_type(
     any_study: str, schema: str, advice: str
 ):
     with optuna_storage(any_study) as storage:
@@ -159,8 +149,8 @@ def test_tables_of_another_optuna_are_refused_in_a_line_that_says_what_to_do(
     assert Store.open(any_study, create=False).runs() == []
 
 
-def test_a_connection_to_read_writes_nothing(tmp_path: Path):
-    path = tmp_path / "study.db"
+def test_a_connection_for_reading_writes_nothing_and_foreign_files_are_refused(tmp_path: Path):
+    path, notes = tmp_path / "study.db", tmp_path / "notes.txt"
     make_tables(str(path))
     before = path.read_bytes()
     connection = sqlite.connection_to_read(path)
@@ -171,3 +161,6 @@ def test_a_connection_to_read_writes_nothing(tmp_path: Path):
 
     assert path.read_bytes() == before
     assert {each.name for each in tmp_path.iterdir()} == {"study.db"}
+    notes.write_text("remember the milk\n" * 100, encoding="utf-8")
+    with pytest.raises(StudyError, match="is not a SQLite file"):
+        make_tables(str(notes))

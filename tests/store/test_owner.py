@@ -39,100 +39,79 @@ def test_this_process_is_alive_and_always_the_same_owner():
     assert owner.this_process() == owner.this_process()
 
 
-def test_a_process_that_has_ended_is_dead():
-    told = subprocess.run(
-        [sys.executable, "-c", TELL], check=True, capture_output=True, text=True
-    ).stdout.strip()
-
-    assert told != owner.this_process()
-    assert owner.is_alive(told) is False
-
-
-def test_a_zombie_is_dead():
+def test_a_process_that_has_ended_is_dead_also_as_a_zombie():
     with started(TELL) as process:
         assert process.stdout is not None
-        told = process.stdout.readline().strip()
+        name = process.stdout.readline().strip()
         while state_of(process.pid) != "Z":
             time.sleep(0.01)
 
-        assert owner.is_alive(told) is False
+        assert owner.is_alive(name) is False
+    assert name != owner.this_process()
+    assert owner.is_alive(name) is False
 
 
 def test_a_process_whose_name_holds_brackets_and_spaces_is_alive():
     with started(RENAME + TELL + "; input()") as process:
         assert process.stdout is not None
-        told = process.stdout.readline().strip()
+        name = process.stdout.readline().strip()
 
-        alive = owner.is_alive(told)
+        alive = owner.is_alive(name)
         process.communicate("\n")
 
     assert alive
-
-
-def test_of_a_process_on_another_host_nothing_is_known():
-    assert owner.is_alive(with_part(0, "some-other-host")) is None
-
-
-def test_a_process_of_another_boot_may_be_one_of_another_machine_of_this_name():
-    other = with_part(1, "00000000-0000-0000-0000-000000000000")
-
-    assert owner.is_alive(other) is None
 
 
 def test_a_later_process_with_the_same_id_is_not_the_owner():
     assert owner.is_alive(with_part(3, "1")) is False
 
 
-def elsewhere() -> str:
-    return with_part(0, "some-other-host/4026531836")
-
-
-def test_a_process_of_another_container_on_this_host_is_not_judged_by_its_id():
+def test_nothing_is_known_of_a_process_of_another_host_boot_or_container():
     host, _, namespace = owner.this_process().split("|")[0].rpartition("/")
 
     assert namespace.isdecimal()
+    assert owner.is_alive(with_part(0, "some-other-host")) is None
     assert owner.is_alive(with_part(0, f"{host}/1")) is None
+    assert owner.is_alive(with_part(1, "00000000-0000-0000-0000-000000000000")) is None
 
 
-def test_on_another_host_a_process_is_gone_when_its_heartbeat_has_stood_still(
+class Clock:
+    """A watch over run 7 of a process on another host, with a clock that tests move."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now, self.watch = 1000.0, owner.Watch()
+        self.other = with_part(0, "some-other-host/4026531836")
+        monkeypatch.setattr(time, "monotonic", lambda: self.now)
+
+    def is_gone(self, heartbeat: str | None, after: float, name: str = "") -> bool:
+        self.now += after
+        return self.watch.is_gone(7, name or self.other, heartbeat)
+
+
+def test_a_process_on_another_host_is_gone_when_its_heartbeat_stops(
     monkeypatch: pytest.MonkeyPatch,
 ):
-    now, watch = [1000.0], owner.Watch()
-    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    clock = Clock(monkeypatch)
 
-    def is_gone(heartbeat: str | None, after: float) -> bool:
-        now[0] += after
-        return watch.is_gone(7, elsewhere(), heartbeat)
-
-    assert not is_gone("a", 0)  # however old it looks: clocks differ
-    assert not is_gone("a", owner.STALE_S - 1)
-    assert not is_gone("b", 2)
-    assert not is_gone("b", owner.STALE_S - 1)
-    assert is_gone("b", 2)
+    assert not clock.is_gone("a", 0)  # however old it looks: clocks differ
+    assert not clock.is_gone("a", owner.STALE_S - 1)
+    assert not clock.is_gone("b", 2)
+    assert not clock.is_gone("b", owner.STALE_S - 1)
+    assert clock.is_gone("b", 2)
+    assert not clock.is_gone("b", 0, f"{clock.other}0")  # a new owner is watched anew
     assert owner.STALE_S + owner.BEAT_S < 60
 
 
-def test_a_process_that_never_beat_on_another_host_is_gone_after_a_while(
+def test_a_process_on_another_host_that_never_beat_is_gone_after_a_while(
     monkeypatch: pytest.MonkeyPatch,
 ):
-    now, watch = [1000.0], owner.Watch()
-    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    clock = Clock(monkeypatch)
 
-    assert not watch.is_gone(7, elsewhere(), None)
-    now[0] += owner.STALE_S + 1
-    assert watch.is_gone(7, elsewhere(), None)
+    assert not clock.is_gone(None, 0)
+    assert clock.is_gone(None, owner.STALE_S + 1)
 
 
-def test_a_new_owner_is_watched_anew(monkeypatch: pytest.MonkeyPatch):
-    now, watch = [1000.0], owner.Watch()
-    monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    watch.is_gone(7, elsewhere(), "a")
-    now[0] += owner.STALE_S + 1
-
-    assert not watch.is_gone(7, elsewhere() + "0", "a")
-
-
-def test_on_this_host_the_kernel_is_asked_and_no_heartbeat():
+def test_on_this_host_the_kernel_is_asked_instead_of_the_heartbeat():
     watch = owner.Watch()
 
     assert not watch.is_gone(7, owner.this_process(), None)

@@ -1,4 +1,4 @@
-"""What only a study on a server knows: its refusals, starts at once, outages, other hosts."""
+"""Studies on a server: refusals, outages, lost answers, other hosts."""
 
 from __future__ import annotations
 
@@ -8,24 +8,21 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
-from multiprocessing.synchronize import Barrier
 from pathlib import Path
 from typing import Any
 
 import pytest
-from processes import in_processes
 from servers import PASSWORD, Server
 from sqlalchemy import Engine, event
 from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
 from sqlalchemy.exc import OperationalError
-from studies import RESULT, VERSIONS
-from test_store import FACTS
+from studies import FACTS, RESULT, VERSIONS
 
-from attnres_cli.config.recipe import Recipe
-from attnres_cli.errors import AwayError, StudyError, UsageError
-from attnres_cli.records.run import RunSpec, Status
+from attnres_cli.errors import AwayError, StudyError, UsageError, installing
+from attnres_cli.records.run import RunRecord, RunSpec, Status
 from attnres_cli.store import engine, owner, postgres
 from attnres_cli.store.retry import RETRY_S, patiently
 from attnres_cli.store.store import Store
@@ -36,28 +33,19 @@ OURS = "SELECT count(*) FROM pg_tables WHERE tablename LIKE 'attnres%'"
 
 
 @pytest.fixture
-def specs(tiny_recipe: Recipe) -> list[RunSpec]:
-    return [RunSpec(tiny_recipe, "standard", seed, FACTS.fingerprint) for seed in range(6)]
-
-
-@pytest.fixture
 def study(database: Lab) -> str:
     server, name = database
     return server.url(name)
 
 
-@pytest.fixture
-def store(study: str) -> Store:
-    return Store.open(study, create=True)
-
-
-@pytest.fixture
-def ids(store: Store, specs: list[RunSpec]) -> list[int]:
-    return [record.id for record in store.plan(specs, FACTS)]
+def claimed(store: Store, ids: list[int]) -> RunRecord:
+    record = store.claim(ids)
+    assert record is not None
+    return record
 
 
 def refusal(study: str, *, create: bool = True) -> str:
-    """The words with which a study is refused: one line, without the password."""
+    """The one line with which a study is refused, which never holds the password."""
     with pytest.raises(StudyError) as caught:
         Store.open(study, create=create)
     words = str(caught.value)
@@ -66,7 +54,7 @@ def refusal(study: str, *, create: bool = True) -> str:
     return words
 
 
-def test_a_missing_database_is_refused_with_what_makes_it(postgres: Server):
+def test_a_missing_database_is_refused_with_the_command_that_makes_it(postgres: Server):
     words = refusal(postgres.url("nowhere"))
 
     assert words.endswith(
@@ -74,31 +62,26 @@ def test_a_missing_database_is_refused_with_what_makes_it(postgres: Server):
     )
 
 
-@pytest.mark.parametrize(("user", "password"), [("lab", "wrong"), ("nobody", "x")])
-def test_wrong_credentials_are_refused_with_where_they_are_looked_for(
-    postgres: Server, user: str, password: str
+def test_wrong_and_missing_passwords_are_refused_with_where_they_are_looked_for(
+    database: Lab, monkeypatch: pytest.MonkeyPatch
 ):
-    words = refusal(postgres.url(user=user, password=password))
-
-    assert f'password authentication failed for user "{user}"' in words
-    assert "PGPASSWORD, in ~/.pgpass" in words
-
-
-def test_a_missing_password_is_refused(database: Lab, monkeypatch: pytest.MonkeyPatch):
     server, name = database
+    for user, password in (("lab", "wrong"), ("nobody", "x")):
+        words = refusal(server.url(user=user, password=password))
+        assert f'password authentication failed for user "{user}"' in words
+        assert "PGPASSWORD, in ~/.pgpass" in words
     monkeypatch.setenv("PGPASSFILE", "/nonexistent")
-
     assert "no password supplied" in refusal(server.url(name).replace(":s3cret-%25-word", ""))
 
 
 @pytest.mark.parametrize("place", ["127.0.0.1:1", "no-such-host.invalid"])
-def test_a_server_that_is_not_there_is_away(place: str):
+def test_an_unreachable_server_is_named_and_not_tried_again_and_again(place: str):
     began = time.monotonic()
 
     words = refusal(f"postgresql+psycopg://me:s3cret@{place}/lab")
 
     assert f"study postgresql+psycopg://me@{place}/lab cannot be reached" in words
-    assert time.monotonic() - began < 60  # a wrong address is not tried again and again
+    assert time.monotonic() - began < 60
 
 
 @pytest.mark.parametrize(
@@ -112,7 +95,7 @@ def test_a_server_that_is_not_there_is_away(place: str):
         ("postgresql+psycopg://me@host/lab?conect_timeout=3", "conect_timeout"),
     ],
 )
-def test_a_url_that_cannot_be_meant_is_refused(study: str, expected: str):
+def test_an_impossible_url_is_refused_with_the_nearest_or_the_form(study: str, expected: str):
     assert expected in refusal(study)
 
 
@@ -122,19 +105,20 @@ def test_a_missing_driver_is_refused_with_what_to_install(
     with monkeypatch.context() as without:
         without.setitem(sys.modules, "psycopg", None)  # importing it now raises
 
-        assert refusal(study).endswith("needs psycopg: pip install 'attnres-cli[postgres]'")
+        assert refusal(study).endswith(f"needs psycopg: {installing('postgres')}")
 
 
-@pytest.mark.parametrize("create", [True, False])
-def test_a_database_of_a_newer_attnres_is_refused(database: Lab, study: str, create: bool):
+def test_a_database_of_a_newer_attnres_is_refused(database: Lab, study: str):
     server, name = database
     Store.open(study, create=True)
     server.sql("UPDATE attnres_schema SET version_num = '9999'", name)
 
-    assert "was written by a newer attnres (schema 9999): upgrade" in refusal(study, create=create)
+    for create in (True, False):
+        words = refusal(study, create=create)
+        assert "was written by a newer attnres (schema 9999): upgrade" in words
 
 
-def test_a_database_of_something_else_is_refused_and_left_as_it_was(database: Lab, study: str):
+def test_a_foreign_database_is_refused_and_left_as_it_was(database: Lab, study: str):
     server, name = database
     server.sql("CREATE TABLE notes (text TEXT)", name)
 
@@ -142,7 +126,7 @@ def test_a_database_of_something_else_is_refused_and_left_as_it_was(database: La
     assert server.sql(OURS, name) == [(0,)]
 
 
-def test_a_user_who_may_make_no_tables_is_refused(database: Lab):
+def test_a_user_without_permission_to_make_tables_is_refused(database: Lab):
     server, name = database
     server.sql("DROP ROLE IF EXISTS guest")
     server.sql("CREATE ROLE guest LOGIN PASSWORD 'x'")
@@ -163,7 +147,7 @@ def test_reading_makes_nothing(database: Lab, study: str):
 OLDER = (
     "ALTER TABLE attnres_runs DROP COLUMN weights_sha256, DROP COLUMN note, DROP COLUMN tags, "
     "DROP COLUMN origin, DROP COLUMN way",
-    "ALTER TABLE attnres_runs DROP COLUMN code",  # with the constraint that has it
+    "ALTER TABLE attnres_runs DROP COLUMN code",  # and the constraint that names it
     "ALTER TABLE attnres_runs ADD CONSTRAINT attnres_one_run "
     "UNIQUE (recipe_digest, variant, seed, fingerprint)",
     "ALTER TABLE attnres_data DROP COLUMN unigram_loss, DROP COLUMN bigram_loss, "
@@ -185,7 +169,7 @@ KEYS = (
 )
 
 
-def test_an_older_study_is_read_as_it_is_and_written_to_as_one_of_now(
+def test_an_older_study_is_read_as_it_is_and_upgraded_when_written_to(
     database: Lab, study: str, specs: list[RunSpec], ids: list[int]
 ):
     server, name = database
@@ -205,7 +189,7 @@ def test_an_older_study_is_read_as_it_is_and_written_to_as_one_of_now(
     assert (server.sql(COLUMNS, name), server.sql(KEYS, name)) == layout
 
 
-def test_a_schema_of_ones_own_can_be_named(database: Lab, study: str):
+def test_another_schema_can_be_named(database: Lab, study: str):
     server, name = database
     server.sql("CREATE SCHEMA mine", name)
 
@@ -215,57 +199,32 @@ def test_a_schema_of_ones_own_can_be_named(database: Lab, study: str):
     assert server.sql(f"{OURS} AND schemaname = 'public'", name) == [(0,)]
 
 
-def open_at_once(study: str, ready: Barrier) -> str:
-    ready.wait()
-    Store.open(study, create=True)
-    return "opened"
+@pytest.mark.parametrize("command", ["look", "open"])
+def test_a_study_that_is_made_meanwhile_is_not_taken_for_a_damaged_one(study: str, command: str):
+    """Another thread makes the study between the first two queries that look for one."""
+    asked: list[str] = []
+    looking = threading.current_thread()
 
+    def make_after_the_first_query(_c, _cursor, statement: str, *_rest: object) -> None:
+        if "pg_catalog.pg_class" not in statement or threading.current_thread() is not looking:
+            return
+        asked.append(statement)
+        if len(asked) == 1:
+            maker = threading.Thread(target=lambda: Store.open(study, create=True))
+            maker.start()
+            maker.join()
 
-@pytest.mark.slow
-def test_commands_that_start_at_once_make_one_study(study: str):
-    assert in_processes(8, open_at_once, study) == ["opened"] * 8
+    event.listen(Engine, "after_cursor_execute", make_after_the_first_query)
+    try:
+        if command == "look":
+            assert Store.existing(study) is None
+        else:
+            assert "holds no runs yet" in refusal(study, create=False)
+    finally:
+        event.remove(Engine, "after_cursor_execute", make_after_the_first_query)
 
-
-@pytest.fixture
-def between() -> Iterator[Callable[[Callable[[], object]], list[str]]]:
-    """Lets a thing be done between the first two queries by which a study is looked at."""
-
-    def arrange(work: Callable[[], object]) -> list[str]:
-        asked: list[str] = []
-
-        def after(_c: object, _cursor: object, statement: str, *_rest: object) -> None:
-            if "pg_catalog.pg_class" not in statement or threading.current_thread() is not looking:
-                return
-            asked.append(statement)
-            if len(asked) == 1:
-                maker = threading.Thread(target=work)
-                maker.start()
-                maker.join()
-
-        looking = threading.current_thread()
-        event.listen(Engine, "after_cursor_execute", after)
-        listening.append(after)
-        return asked
-
-    listening: list[Callable[..., None]] = []
-    yield arrange
-    for after in listening:
-        event.remove(Engine, "after_cursor_execute", after)
-
-
-def test_a_study_that_is_made_while_one_looks_is_not_damaged(study: str, between):
-    asked = between(lambda: Store.open(study, create=True))
-
-    assert Store.existing(study) is None
     assert asked
     assert Store.existing(study) is not None
-
-
-def test_a_study_that_is_made_while_one_opens_it_holds_no_runs_yet(study: str, between):
-    asked = between(lambda: Store.open(study, create=True))
-
-    assert "holds no runs yet" in refusal(study, create=False)
-    assert asked
     Store.open(study, create=False)
 
 
@@ -287,13 +246,13 @@ while True:
 def test_a_run_of_another_host_is_taken_over_when_its_heartbeat_stops(
     study: str, store: Store, ids: list[int], monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(owner, "STALE_S", 10.0)
+    monkeypatch.setattr(owner, "STALE_S", 6.0)
     program = [sys.executable, "-c", ON_ANOTHER_HOST, study, str(ids[0])]
     with subprocess.Popen(program, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         process.stdout.readline()
-        lively = time.monotonic() + 13
-        while time.monotonic() < lively:  # heartbeats are told in whole seconds
+        lively = time.monotonic() + 8
+        while time.monotonic() < lively:  # heartbeats are recorded in whole seconds
             assert store.release(ids) == 0
             time.sleep(0.2)
         process.send_signal(signal.SIGKILL)
@@ -302,58 +261,67 @@ def test_a_run_of_another_host_is_taken_over_when_its_heartbeat_stops(
         assert time.monotonic() < deadline
         time.sleep(0.2)
 
-    record = store.claim(ids)
-    assert record is not None
+    record = claimed(store, ids)
     assert record.id == ids[0]
     assert store.owns(ids[0])
 
 
-def test_two_who_look_free_a_dead_ones_run_once(
+@contextmanager
+def locked(study: str, run_id: int) -> Iterator[None]:
+    """Another transaction holds that run."""
+    with engine.connect(study, create=True).begin() as connection:
+        connection.exec_driver_sql(f"SELECT * FROM attnres_runs WHERE id = {run_id} FOR UPDATE")
+        yield
+
+
+def test_a_dead_process_run_is_freed_once_however_many_look(
     database: Lab, study: str, store: Store, ids: list[int]
 ):
     server, name = database
-    server.sql(
-        "UPDATE attnres_runs SET status = 'running', owner = 'nobody' WHERE id = 1", name
-    )  # whom nobody of ours has written is gone
+    dead = "UPDATE attnres_runs SET status = 'running', owner = 'nobody' WHERE id = 1"
+    server.sql(dead, name)  # an owner in no known form is gone
     other = Store.open(study, create=True)
-    with engine.connect(study, create=True).begin() as connection:
-        connection.exec_driver_sql("SELECT * FROM attnres_runs WHERE id = 1 FOR UPDATE")
-
+    with locked(study, 1):
         assert store.release(ids) == 0  # somebody is at it
 
     assert other.release(ids) == 1
     assert store.release(ids) == 0
 
 
-def test_a_waiting_run_that_another_is_taking_is_passed(study: str, store: Store, ids: list[int]):
-    with engine.connect(study, create=True).begin() as connection:
-        connection.exec_driver_sql("SELECT * FROM attnres_runs WHERE id = 1 FOR UPDATE")
-
-        record = store.claim(ids)
-
-    assert record is not None
-    assert record.id == ids[1]
+def test_a_waiting_run_that_another_process_is_taking_is_skipped(
+    study: str, store: Store, ids: list[int]
+):
+    with locked(study, 1):
+        assert claimed(store, ids).id == ids[1]
 
 
 @pytest.mark.slow
-def test_a_store_waits_for_a_server_that_comes_back(own_server: Server, specs: list[RunSpec]):
+def test_a_store_gives_up_after_its_patience_and_waits_for_a_server_that_comes_back(
+    own_server: Server, specs: list[RunSpec], capfd: pytest.CaptureFixture[str]
+):
     store = Store.open(own_server.url(), create=True)
     ids = [record.id for record in store.plan(specs, FACTS)]
     own_server.stop()
     with pytest.raises(AwayError):  # a heartbeat does not wait: the next one comes soon
         store.beat(ids[0], 1)
-    later = threading.Timer(2.0, own_server.start)
+    patience, store.patience_s = store.patience_s, 1.0
+    with pytest.raises(AwayError, match="cannot be reached"):
+        store.claim(ids)
+    assert capfd.readouterr().err.count("trying again for 1 s") == 1
+
+    store.patience_s = patience
+    later = threading.Timer(1.0, own_server.start)
     later.start()
-    record = store.claim(ids)
+    record = claimed(store, ids)
 
     later.join()
-    assert record is not None
     assert store.owns(record.id)
+    assert set(store.statuses(ids[1:]).values()) == {Status.PENDING}
 
 
 def one_unanswered(server: Server, monkeypatch: pytest.MonkeyPatch) -> list[object]:
-    """Lets the server do the next commit, and go before it says so; whether it has, and once more
-    when that is cleared.
+    """Make the server do the next commit and go away before it says so. The list fills when that
+    has happened; clear it for another time.
     """
     unanswered: list[object] = []
     commit = PGDialect_psycopg.do_commit
@@ -368,7 +336,7 @@ def one_unanswered(server: Server, monkeypatch: pytest.MonkeyPatch) -> list[obje
     return unanswered
 
 
-def test_runs_whose_removal_was_not_answered_are_removed(
+def test_runs_are_removed_although_the_commit_was_not_answered(
     database: Lab, store: Store, ids: list[int], monkeypatch
 ):
     unanswered = one_unanswered(database[0], monkeypatch)
@@ -379,13 +347,11 @@ def test_runs_whose_removal_was_not_answered_are_removed(
     assert [record.id for record in store.runs()] == ids[2:]
 
 
-@pytest.mark.parametrize("val_loss", [1.5, math.nan])
+@pytest.mark.parametrize("val_loss", [1.5, pytest.param(math.nan, marks=pytest.mark.slow)])
 def test_a_result_whose_commit_was_not_answered_is_recorded_once(
     database: Lab, store: Store, ids: list[int], monkeypatch, val_loss: float
 ):
-    ended, failed = (store.claim(ids), store.claim(ids))
-    assert ended is not None
-    assert failed is not None
+    ended, failed = claimed(store, ids), claimed(store, ids)
     status = Status.DIVERGED if math.isnan(val_loss) else Status.COMPLETE
     result = replace(RESULT, val_loss=val_loss, status=status)
     unanswered = one_unanswered(database[0], monkeypatch)
@@ -395,7 +361,7 @@ def test_a_result_whose_commit_was_not_answered_is_recorded_once(
     store.fail(failed.id, "out of memory", VERSIONS, 7)
     assert unanswered
 
-    statuses = {run.id: run.status for run in store.runs()}
+    statuses = store.statuses([ended.id, failed.id])
     assert (statuses[ended.id], statuses[failed.id]) == (status, Status.FAILED)
     (held,) = store.runs(ids=[ended.id])
     assert held.result is not None
@@ -404,22 +370,9 @@ def test_a_result_whose_commit_was_not_answered_is_recorded_once(
         store.fail(ended.id, "another end", VERSIONS)
 
 
-@pytest.mark.slow
-def test_a_store_gives_up_after_its_patience(own_server: Server, specs: list[RunSpec], capfd):
-    store = Store.open(own_server.url(), create=True)
-    ids = [record.id for record in store.plan(specs, FACTS)]
-    store.patience_s = 1.0
-    own_server.stop()
-
-    with pytest.raises(AwayError, match="cannot be reached"):
-        store.claim(ids)
-    own_server.start()
-
-    assert capfd.readouterr().err.count("trying again for 1 s") == 1
-    assert set(store.statuses(ids).values()) == {Status.PENDING}
-
-
-def test_an_outage_takes_nobodys_run(study: str, store: Store, ids: list[int], monkeypatch):
+def test_an_outage_takes_no_run_from_its_process(
+    study: str, store: Store, ids: list[int], monkeypatch
+):
     now = [1000.0]
     monkeypatch.setattr(owner.time, "monotonic", lambda: now[0])
     with engine.connect(study, create=True).begin() as connection:
@@ -439,7 +392,7 @@ def test_an_outage_takes_nobodys_run(study: str, store: Store, ids: list[int], m
     assert store.release(ids) == 0  # 50 s after the first look, but nothing could be seen
 
 
-def test_a_server_that_takes_no_more_connections_is_tried_again():
+def test_a_server_without_free_connections_is_tried_again():
     tries = []
 
     def work() -> str:
@@ -452,21 +405,21 @@ def test_a_server_that_takes_no_more_connections_is_tried_again():
     assert len(tries) == 3
 
 
-@pytest.mark.parametrize(
-    "state",
-    ["starting up", "shutting down", "in recovery mode", "not yet accepting connections"],
-)
-def test_a_server_that_starts_or_ends_is_there_in_a_moment(state: str):
-    error = OperationalError("", {}, Exception(f"FATAL:  the database system is {state}"))
-
-    refused = postgres.refusal("postgresql://me@host/lab", error, opened=False)
-
-    assert isinstance(refused, AwayError)
-    assert refused.is_up
+def test_a_server_that_starts_or_ends_is_taken_to_be_there_in_a_moment():
+    for state in (
+        "starting up",
+        "shutting down",
+        "in recovery mode",
+        "not yet accepting connections",
+    ):
+        error = OperationalError("", {}, Exception(f"FATAL:  the database system is {state}"))
+        refused = postgres.refusal("postgresql://me@host/lab", error, opened=False)
+        assert isinstance(refused, AwayError)
+        assert refused.is_up
 
 
 @pytest.mark.parametrize("text", ["soon", "-1", "nan"])
-def test_a_patience_that_is_no_number_of_seconds_is_refused(
+def test_patience_that_is_not_a_number_of_seconds_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
 ):
     monkeypatch.setenv(RETRY_S, text)
@@ -475,9 +428,8 @@ def test_a_patience_that_is_no_number_of_seconds_is_refused(
         Store.open(str(tmp_path / "study.db"), create=True)
 
 
-def test_text_that_the_server_cannot_hold_is_kept_without_it(store: Store, ids: list[int]):
-    record = store.claim(ids)
-    assert record is not None
+def test_text_is_kept_without_characters_that_the_server_cannot_hold(store: Store, ids: list[int]):
+    record = claimed(store, ids)
 
     store.fail(record.id, "what\0came", {"host": "a"})
 

@@ -8,85 +8,33 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import studies
 from processes import in_processes
+from studies import FACTS, SETTINGS, VERSIONS
 
 from attnres_cli.config.recipe import Recipe, validate
 from attnres_cli.errors import StudyError
 from attnres_cli.records import gates
+from attnres_cli.records.code import Code
 from attnres_cli.records.comparison_terms import Matched, Terms, Tuned
 from attnres_cli.records.plan import Arm, Plan
-from attnres_cli.records.run import (
-    DataDescription,
-    Point,
-    Probe,
-    RunRecord,
-    RunResult,
-    RunSpec,
-    Settings,
-    Status,
-)
-from attnres_cli.store import engine, owner, sqlite
+from attnres_cli.records.run import Point, Probe, RunRecord, RunResult, RunSpec, Status
+from attnres_cli.store import engine, owner, rows, sqlite
 from attnres_cli.store.store import Store
 
-FACTS = DataDescription("0123456789abcdef", "stdlib", 5_000_000_000, 256, 4_750_000_000, 7, 3.3, 2)
-VERSIONS = {"attnres": "0.1.0", "torch": "2.9.0", "git_dirty": "no"}
-SETTINGS = Settings("cuda", "NVIDIA H200", "bf16", compiled=True, threads=3, engine="compile")
 CURVE = (Point(0, None, 5.5), Point(3, 4.25, None), Point(6, 2.5, 2.375))
-RESULT = RunResult(
-    status=Status.COMPLETE,
-    val_loss=2.375,
-    initial_loss=5.5,
-    steps=6,
-    tokens=10**11,
-    step_s=0.0125,
-    tokens_per_second=5120.0,
-    train_s=1.5,
-    peak_bytes=10**11,
-    n_params=10**10,
-    flops_per_token=6 * 10**10,
-    settings=SETTINGS,
-    curve=CURVE,
-)
-CLAIM = """
-import os, signal, sys
-from attnres_cli.store.store import Store
-store = Store.open(sys.argv[1], create=True)
-print(store.claim([int(sys.argv[2])]).id, flush=True)
-"""
-DIE = "os.kill(os.getpid(), signal.SIGKILL)"
-
-
-@pytest.fixture
-def study(any_study: str) -> str:
-    """In a file, and on PostgreSQL."""
-    return any_study
-
-
-@pytest.fixture
-def store(study: str) -> Store:
-    return Store.open(study, create=True)
-
-
-@pytest.fixture
-def specs(tiny_recipe: Recipe) -> list[RunSpec]:
-    """Two arms, three seeds."""
-    return [
-        RunSpec(tiny_recipe, variant, seed, FACTS.fingerprint)
-        for seed in range(3)
-        for variant in ("standard", "attnres")
-    ]
-
-
-@pytest.fixture
-def ids(store: Store, specs: list[RunSpec]) -> list[int]:
-    return [record.id for record in store.plan(specs, FACTS)]
+LARGE = {"tokens": 10**11, "peak_bytes": 10**11, "n_params": 10**10, "flops_per_token": 6 * 10**10}
+RESULT = replace(studies.RESULT, val_loss=2.375, initial_loss=5.5, steps=6, curve=CURVE, **LARGE)
+DIVERGED = replace(RESULT, status=Status.DIVERGED, val_loss=math.nan)
+OF_A_PROCESS = "UPDATE attnres_runs SET status = 'running', owner = '{}', "
 
 
 def claimed(store: Store, ids: Sequence[int]) -> RunRecord:
@@ -103,7 +51,7 @@ def finished(store: Store, ids: Sequence[int], result: RunResult = RESULT) -> Ru
 
 
 def sql(study: str, statement: str) -> list[tuple[Any, ...]]:
-    """What a statement finds, past the store."""
+    """The rows that a statement finds, past the store."""
     with engine.connect(study, create=True).begin() as connection:
         found = connection.exec_driver_sql(statement)
         return [tuple(row) for row in found] if found.returns_rows else []
@@ -113,32 +61,22 @@ def status_of(store: Store, run_id: int) -> Status:
     return store.statuses([run_id])[run_id]
 
 
-def claimed_by_a_process_that_is_killed(study: str, run_id: int, before: str = "") -> None:
-    command = [sys.executable, "-c", f"{CLAIM}{before}{DIE}", study, str(run_id)]
-    done = subprocess.run(command, check=False, capture_output=True, text=True)
-    assert (done.stdout.strip(), done.returncode) == (str(run_id), -9)
-
-
 def orphaned(study: str, run_id: int) -> None:
-    """Let a run be one of a process of this machine that is gone."""
+    """Make a run belong to a process of this machine that is gone."""
     gone = owner.this_process().rpartition("|")[0] + "|1"
-    sql(
-        study,
-        f"UPDATE attnres_runs SET status = 'running', owner = '{gone}', attempts = attempts + 1 "
-        f"WHERE id = {run_id}",
-    )
+    sql(study, f"{OF_A_PROCESS.format(gone)} attempts = attempts + 1 WHERE id = {run_id}")
 
 
 def elsewhere(study: str, run_id: int, heartbeat: str) -> None:
-    """Let a run be one of a process on another host."""
-    sql(
-        study,
-        "UPDATE attnres_runs SET status = 'running', owner = 'other/1|boot|7|9', attempts = 1, "
-        f"heartbeat_at = '{heartbeat}' WHERE id = {run_id}",
-    )
+    """Make a run belong to a process on another host."""
+    other = OF_A_PROCESS.format("other/1|boot|7|9")
+    sql(study, f"{other} attempts = 1, heartbeat_at = '{heartbeat}' WHERE id = {run_id}")
 
 
-def test_planned_runs_wait_in_the_order_of_the_specs_and_are_there_once(
+# Planning
+
+
+def test_planned_runs_wait_in_the_order_of_the_specs_and_exist_once(
     store: Store, specs: list[RunSpec]
 ):
     first = store.plan(specs[:2], FACTS)
@@ -157,215 +95,27 @@ def test_planned_runs_wait_in_the_order_of_the_specs_and_are_there_once(
     assert store.runs(ids=[records[3].id, records[0].id]) == [records[3], records[0]]
 
 
-def test_another_seed_variant_recipe_or_data_is_another_run_and_another_name_is_not(
+def test_another_seed_variant_recipe_data_or_code_is_another_run_but_another_name_is_not(
     store: Store, specs: list[RunSpec], tiny_recipe: Recipe
 ):
     train = tiny_recipe.train.model_copy(update={"tokens": 512})
     longer = tiny_recipe.model_copy(update={"train": train})
     renamed = tiny_recipe.model_copy(update={"name": "copy", "description": "the same"})
-    other_data, one = replace(FACTS, fingerprint="fedcba9876543210"), specs[0]
+    sizes = {"n_bytes": 5_000_000_000, "train_tokens": 4_750_000_000}
+    other, one = replace(FACTS, fingerprint="fedcba9876543210", **sizes), specs[0]
+    code = Code("design", "trunk", "engine", "loop", "data")
     several = [one, replace(one, seed=9), replace(one, variant="x"), replace(one, recipe=longer)]
+    several += [replace(one, code=code), replace(one, code=replace(code, design="edited"))]
 
-    first, *_, same = store.plan([*several, replace(one, recipe=renamed)], FACTS)
-    store.plan([replace(one, fingerprint=other_data.fingerprint)], other_data)
+    *records, same = store.plan([*several, replace(one, recipe=renamed)], FACTS)
+    store.plan([replace(one, fingerprint=other.fingerprint)], other)
 
-    assert first == same
-    assert len(store.runs()) == 5
+    assert records[0] == same
+    assert len(store.runs()) == 7
     assert [run.recipe_digest for run in store.runs()].count(longer.digest) == 1
-    assert store.data(FACTS.fingerprint) == FACTS
-
-
-def plan_and_claim_all(study: str, specs: list[RunSpec], ready: Any) -> list[int]:
-    """Plan, and claim until nothing waits."""
-    store, mine = Store.open(study, create=True), []
-    ready.wait()
-    ids = [record.id for record in store.plan(specs, FACTS)]
-    while (record := store.claim(ids)) is not None:
-        mine.append(record.id)
-    return mine
-
-
-def test_processes_that_plan_and_claim_at_once_make_and_take_each_run_once(
-    study: str, tiny_recipe: Recipe
-):
-    grid = [RunSpec(tiny_recipe, "standard", seed, FACTS.fingerprint) for seed in range(40)]
-
-    said = in_processes(3, plan_and_claim_all, study, grid)
-
-    ids = [record.id for record in Store.open(study, create=False).runs()]
-    assert len(ids) == len(grid)
-    assert sorted(run_id for mine in said for run_id in mine) == ids
-
-
-def test_claims_follow_the_order_asked_for_and_end_with_none(store: Store, ids: list[int]):
-    order = [ids[4], ids[0], ids[2]]
-
-    claims = [claimed(store, order) for _ in order]
-
-    assert [record.id for record in claims] == order
-    assert {record.status for record in claims} == {Status.RUNNING}
-    assert store.claim(order) is None
-    assert store.owners(ids) == dict.fromkeys(order, owner.this_process())
-
-
-def test_a_finished_run_comes_back_as_it_was_recorded(study: str, store: Store, ids: list[int]):
-    other = replace(RESULT, curve=(Point(0, None, 5.0), Point(6, 1.0, 1.5)), val_loss=5.75)
-    records = [finished(store, ids), finished(store, ids, other)]
-    bare = finished(store, ids, replace(RESULT, curve=()))
-
-    held = Store.open(study, create=False)  # as the next command finds it
-    assert held.runs(ids=ids[:3]) == [*records, bare]
-    assert held.owners(ids) == {}
-    assert [gate.passed for gate in records[1].gates] == [True, True, False]
-    (found,) = held.runs(ids=ids[:1], curves=False)
-    assert found == replace(records[0], result=replace(RESULT, curve=()))
-    standing = held.standings()[ids[0]]
-    assert (standing.step, standing.owner) == (RESULT.steps, None)
-
-
-def test_a_diverged_run_keeps_its_curve_and_has_no_loss(store: Store, ids: list[int]):
-    curve = (Point(0, None, 5.5), Point(2, 1e30, None), Point(3, math.inf, math.nan))
-    diverged = replace(RESULT, status=Status.DIVERGED, val_loss=math.nan, steps=3, curve=curve)
-
-    finished(store, ids, diverged)
-
-    (record,) = store.runs(ids=ids[:1])
-    assert record.status is Status.DIVERGED
-    assert record.result is not None
-    assert math.isnan(record.result.val_loss)
-    assert record.result.curve == (*curve[:2], Point(3, math.inf, None))
-
-
-def test_a_failed_run_keeps_why_and_is_trained_again_when_asked_alone(
-    store: Store, ids: list[int], specs: list[RunSpec]
-):
-    record = claimed(store, ids)
-
-    store.fail(record.id, "Traceback ...\nValueError: no", VERSIONS, 17)
-
-    why = {"error": "Traceback ...\nValueError: no", "versions": VERSIONS}
-    assert store.runs(ids=[record.id]) == [replace(record, status=Status.FAILED, **why)]
-    assert store.standings()[record.id].step == 17
-    assert store.claim(ids[:1]) is None
-    finished(store, ids)
-    claimed(store, ids)
-    store.plan(specs[1:], FACTS, retry_failed=True)  # it is not among these
-    assert store.plan(specs, FACTS)[0].status is Status.FAILED
-    records = store.plan(specs, FACTS, retry_failed=True)
-    expected = [Status.PENDING, Status.COMPLETE, Status.RUNNING, *[Status.PENDING] * 3]
-    assert [each.status for each in records] == expected
-    assert records[0].error is None
-
-
-def test_only_the_process_that_claimed_a_run_ends_it_and_once(store: Store, ids: list[int]):
-    with pytest.raises(StudyError, match=f"run {ids[0]} is no longer this process's"):
-        store.fail(ids[0], "no", VERSIONS)
-    assert status_of(store, ids[0]) is Status.PENDING
-    record = finished(store, ids)
-
-    with pytest.raises(StudyError, match="no longer"):
-        store.fail(record.id, "no", VERSIONS)
-    with pytest.raises(StudyError, match="no longer"):
-        store.finish(replace(record, result=replace(RESULT, val_loss=5.75)))
-
-    assert store.runs(ids=[record.id]) == [record]
-
-
-def test_a_run_of_a_living_process_is_left_to_it(
-    study: str, store: Store, ids: list[int], specs: list[RunSpec]
-):
-    command = [sys.executable, "-c", f"{CLAIM}sys.stdin.read()", study, str(ids[0])]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    with subprocess.Popen(command, **pipes) as process:
-        assert process.stdout is not None
-        process.stdout.readline()
-
-        assert store.release(ids, cause="it died") == 0
-        (record, *_) = store.plan(specs, FACTS, retry_failed=True)
-        assert not store.beat(ids[0], 1)
-        assert not store.owns(ids[0])
-        store.let_go(ids[0])
-        with pytest.raises(StudyError, match="no longer this process's"):
-            store.finish(replace(record, status=Status.COMPLETE, result=RESULT))
-        process.communicate()
-
-    assert record.status is Status.RUNNING
-    assert store.runs(ids=[record.id]) == [record]
-
-
-def test_a_run_whose_process_was_killed_waits_again_and_no_other(
-    study: str, store: Store, ids: list[int], specs: list[RunSpec]
-):
-    claimed_by_a_process_that_is_killed(study, ids[0])
-    mine = claimed(store, ids)
-
-    assert store.release(ids[1:]) == 0
-    assert status_of(store, ids[0]) is Status.RUNNING
-    assert store.release(ids) == 1
-    assert store.owners(ids) == {mine.id: owner.this_process()}
-    assert claimed(store, ids).id == ids[0]
-
-
-def test_a_run_that_kills_every_process_fails_after_max_attempts(
-    study: str, store: Store, ids: list[int], specs: list[RunSpec]
-):
-    for _ in range(3):  # as when a machine goes, and the command is typed again
-        orphaned(study, ids[0])
-        assert store.plan(specs, FACTS)[0].status is Status.PENDING
-    statuses = []
-    for cause in ("it died", None, "it died", "ended with signal SIGKILL"):
-        orphaned(study, ids[0])
-        store.release(ids, cause=cause)
-        statuses.append(status_of(store, ids[0]))
-
-    assert statuses == [*[Status.PENDING] * 3, Status.FAILED]  # an interruption counts for nothing
-    assert store.runs(ids=ids)[0].error == "ended with signal SIGKILL"
-    assert store.owners(ids) == {}
-    store.plan(specs, FACTS, retry_failed=True)
-    orphaned(study, ids[0])
-    store.release(ids, cause="it died")
-    assert status_of(store, ids[0]) is Status.PENDING  # it has all its attempts again
-
-
-def test_a_run_that_comes_further_between_deaths_never_fails_of_them(
-    study: str, store: Store, ids: list[int]
-):
-    for _ in range(4):
-        record = claimed(store, ids)
-        assert store.beat(record.id, 9, further=True)
-        sql(study, f"UPDATE attnres_runs SET owner = 'nobody' WHERE id = {record.id}")
-        store.release(ids, cause="it died")
-        assert status_of(store, ids[0]) is Status.PENDING
-
-
-def test_a_heartbeat_says_how_far_a_run_is_until_it_is_let_go(store: Store, ids: list[int]):
-    record = claimed(store, ids)
-
-    assert store.beat(record.id, 42)
-
-    standing = store.standings()[record.id]
-    assert (standing.step, standing.is_alive, standing.attempts) == (42, True, 1)
-    assert standing.owner == owner.this_process()
-    assert store.owns(record.id)
-    assert store.standings(ids[1:2])[ids[1]].is_alive is None
-    store.let_go(record.id)
-    assert status_of(store, record.id) is Status.PENDING
-    assert store.standings()[record.id].attempts == 0
-
-
-def test_a_run_of_another_host_is_taken_over_when_its_heartbeat_stops_and_not_before(
-    study: str, store: Store, ids: list[int], monkeypatch: pytest.MonkeyPatch
-):
-    now = [1000.0]
-    monkeypatch.setattr(owner.time, "monotonic", lambda: now[0])
-    for minute in range(5):  # alive, with a clock that is years behind
-        elsewhere(study, ids[0], f"2001-01-01T00:0{minute}:00+00:00")
-        assert store.release(ids) == 0
-        now[0] += 40
-    now[0] += 10
-
-    assert store.release(ids) == 1
-    assert claimed(store, ids).id == ids[0]
+    assert [store.data(each.fingerprint) for each in (FACTS, other)] == [FACTS, other]
+    assert [run.code for run in records[4:]] == [each.code.digest for each in several[4:]]
+    assert Code.of(records[4].versions) == code  # before any of it is trained
 
 
 def test_a_recipe_comes_back_equal_to_the_last_field(store: Store):
@@ -389,7 +139,371 @@ def test_a_recipe_comes_back_equal_to_the_last_field(store: Store):
     assert store.recipe(recipe.digest).digest == recipe.digest
 
 
-def test_a_study_can_be_read_while_another_process_writes(study: str, store: Store, ids: list[int]):
+def test_recipes_are_in_the_order_of_their_first_runs_under_their_present_name(
+    store: Store, tiny_recipe: Recipe
+):
+    searched = tiny_recipe.model_copy(update={"name": f"{tiny_recipe.name}/search"})
+    planned = [*map(tiny_recipe.at_rate, (0.5, 0.125, 0.25)), searched, tiny_recipe]
+    for recipe in planned:
+        store.plan([RunSpec(recipe, "standard", 0, FACTS.fingerprint)], FACTS)
+
+    found = store.recipes()
+
+    assert list(found.values()) == [*planned[:3], tiny_recipe]
+    assert all(digest == recipe.digest for digest, recipe in found.items())
+
+
+def test_runs_planned_together_share_a_time_and_later_plans_have_later_ones(
+    store: Store, specs: list[RunSpec], monkeypatch: pytest.MonkeyPatch
+):
+    class Standing(datetime):
+        @classmethod
+        def now(cls, tz: object = None) -> datetime:
+            return datetime(2026, 11, 22, 20, 14, 44, tzinfo=UTC)
+
+    monkeypatch.setattr(rows, "datetime", Standing)
+    both, one = store.plan(specs[:2], FACTS), store.plan(specs[:3], FACTS)[2]
+    again = store.plan([replace(specs[0], variant="rezero")], FACTS)[0]
+    store.remove([finished(store, [again.id]).id])
+    last = store.plan([replace(specs[0], variant="rezero")], FACTS)[0]
+
+    times = [run.created_at for run in (*both, one, again, last)]
+    assert times[0] == times[1] < times[2] < times[3] < times[4]
+    assert [datetime.fromisoformat(time).second for time in times] == [44] * 5
+    before = "2026-11-22T20:14:44+00:00"  # whole seconds, as of an older version
+    assert before < "2026-11-22T20:14:44.000001+00:00" < "2026-11-22T20:14:45+00:00"
+    assert rows.later("2100-01-01T00:00:00+00:00") == "2100-01-01T00:00:00.000001+00:00"
+
+
+# Claims
+
+
+def open_plan_and_claim_all(study: str, specs: list[RunSpec], ready: Any) -> list[int]:
+    """Open the study, plan, and claim until nothing waits."""
+    ready.wait()
+    store, mine = Store.open(study, create=True), []
+    ids = [record.id for record in store.plan(specs, FACTS)]
+    while (record := store.claim(ids)) is not None and len(mine) <= len(ids):  # not forever
+        mine.append(record.id)
+    return mine
+
+
+def test_processes_that_open_plan_and_claim_at_once_make_and_take_each_run_once(
+    study: str, tiny_recipe: Recipe
+):
+    grid = [RunSpec(tiny_recipe, "standard", seed, FACTS.fingerprint) for seed in range(40)]
+
+    said = in_processes(3, open_plan_and_claim_all, study, grid)
+
+    ids = [record.id for record in Store.open(study, create=False).runs()]
+    assert len(ids) == len(grid)
+    assert sorted(run_id for mine in said for run_id in mine) == ids
+
+
+def test_claims_follow_the_requested_order_and_last_until_they_are_released(
+    store: Store, ids: list[int]
+):
+    order = [ids[4], ids[0], ids[2]]
+
+    claims = [claimed(store, order) for _ in order]
+
+    assert [record.id for record in claims] == order
+    assert {record.status for record in claims} == {Status.RUNNING}
+    assert store.claim(order) is None
+    assert store.owners(ids) == dict.fromkeys(order, owner.this_process())
+    assert store.beat(ids[4], 42)
+    standing = store.standings()[ids[4]]
+    assert (standing.step, standing.is_alive, standing.attempts) == (42, True, 1)
+    assert standing.owner == owner.this_process()
+    assert store.owns(ids[4])
+    assert store.standings(ids[1:2])[ids[1]].is_alive is None
+    store.let_go(ids[4])
+    assert status_of(store, ids[4]) is Status.PENDING
+    assert store.standings()[ids[4]].attempts == 0
+
+
+def test_only_the_process_that_claimed_a_run_ends_it_and_only_once(store: Store, ids: list[int]):
+    with pytest.raises(StudyError, match=f"run {ids[0]} is no longer this process's"):
+        store.fail(ids[0], "no", VERSIONS)
+    assert status_of(store, ids[0]) is Status.PENDING
+    record = finished(store, ids)
+
+    with pytest.raises(StudyError, match="no longer"):
+        store.fail(record.id, "no", VERSIONS)
+    with pytest.raises(StudyError, match="no longer"):
+        store.finish(replace(record, result=replace(RESULT, val_loss=5.75)))
+
+    assert store.runs(ids=[record.id]) == [record]
+
+
+CLAIM = """
+import sys
+from attnres_cli.store.store import Store
+print(Store.open(sys.argv[1], create=True).claim([int(sys.argv[2])]).id, flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_run_is_left_to_its_process_while_that_lives_and_waits_again_once_it_is_killed(
+    study: str, store: Store, ids: list[int], specs: list[RunSpec]
+):
+    command = [sys.executable, "-c", CLAIM, study, str(ids[0])]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(command, **pipes) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline().decode().strip() == str(ids[0])
+
+        assert store.release(ids, cause="it died") == 0
+        (record, *_) = store.plan(specs, FACTS, retry_failed=True)
+        assert not store.beat(ids[0], 1)
+        assert not store.owns(ids[0])
+        store.let_go(ids[0])
+        with pytest.raises(StudyError, match="no longer this process's"):
+            store.finish(replace(record, status=Status.COMPLETE, result=RESULT))
+        assert record.status is Status.RUNNING
+        assert store.runs(ids=[record.id]) == [record]
+        process.kill()
+        process.wait()
+    mine = claimed(store, ids)
+
+    assert store.release(ids[1:]) == 0
+    assert status_of(store, ids[0]) is Status.RUNNING
+    assert store.release(ids) == 1
+    assert store.owners(ids) == {mine.id: owner.this_process()}
+    assert claimed(store, ids).id == ids[0]
+
+
+def test_a_run_that_kills_its_processes_without_progress_fails_after_max_attempts(
+    study: str, store: Store, ids: list[int], specs: list[RunSpec]
+):
+    for _ in range(3):  # as when a machine goes, and the command is typed again
+        orphaned(study, ids[0])
+        assert store.plan(specs, FACTS)[0].status is Status.PENDING
+    statuses = []
+    for cause in ("it died", None, "it died", "ended with signal SIGKILL"):
+        orphaned(study, ids[0])
+        store.release(ids, cause=cause)
+        statuses.append(status_of(store, ids[0]))
+
+    assert statuses == [*[Status.PENDING] * 3, Status.FAILED]  # an interruption counts for nothing
+    assert store.runs(ids=ids)[0].error == "ended with signal SIGKILL"
+    assert store.owners(ids) == {}
+    store.plan(specs, FACTS, retry_failed=True)
+    orphaned(study, ids[0])
+    store.release(ids, cause="it died")
+    assert status_of(store, ids[0]) is Status.PENDING  # it has all its attempts again
+    for _ in range(4):  # and keeps them while it progresses
+        assert store.beat(claimed(store, ids).id, 9, further=True)
+        sql(study, f"UPDATE attnres_runs SET owner = 'nobody' WHERE id = {ids[0]}")
+        store.release(ids, cause="it died")
+        assert status_of(store, ids[0]) is Status.PENDING
+
+
+def test_a_run_of_another_host_is_taken_over_only_when_its_heartbeat_stops(
+    study: str, store: Store, ids: list[int], monkeypatch: pytest.MonkeyPatch
+):
+    now = [1000.0]
+    monkeypatch.setattr(owner.time, "monotonic", lambda: now[0])
+    for minute in range(5):  # alive, with a clock that is years behind
+        elsewhere(study, ids[0], f"2001-01-01T00:0{minute}:00+00:00")
+        assert store.release(ids) == 0
+        now[0] += 40
+    now[0] += 10
+
+    assert store.release(ids) == 1
+    assert claimed(store, ids).id == ids[0]
+
+
+def live_a_study(study: str, ids: list[int], ready: Any) -> list[int]:
+    """Claim, beat and end runs until none waits, as a worker does that trains in no time."""
+    ready.wait()
+    store, mine = Store.open(study, create=True), []
+    while (record := store.claim(ids)) is not None:
+        for step in range(5):
+            assert store.beat(record.id, step, further=step % 2 == 0)
+            store.release(ids)
+        ended = replace(record, status=Status.COMPLETE, result=RESULT, versions=VERSIONS)
+        store.finish(ended)
+        mine.append(record.id)
+    return mine
+
+
+@pytest.mark.parametrize(
+    ("any_study", "n_processes"),
+    [
+        pytest.param("sqlite", 4, marks=pytest.mark.slow),
+        pytest.param("sqlite", 16, marks=pytest.mark.nightly),
+        pytest.param("postgresql", 16, marks=pytest.mark.nightly),
+    ],
+    indirect=["any_study"],
+)
+def test_many_processes_on_one_study_lose_nothing(
+    study: str, store: Store, tiny_recipe: Recipe, n_processes: int
+):
+    seeds = range(10 * n_processes)
+    grid = [RunSpec(tiny_recipe, "standard", seed, FACTS.fingerprint) for seed in seeds]
+    ids = [record.id for record in store.plan(grid, FACTS)]
+
+    said = in_processes(n_processes, live_a_study, study, ids)
+
+    assert [type(mine) for mine in said] == [list] * n_processes, said
+    assert sorted(run_id for mine in said for run_id in mine) == ids
+    records = store.runs()
+    assert {record.status for record in records} == {Status.COMPLETE}
+    assert all(record.result and record.result.curve == CURVE for record in records)
+    assert {standing.attempts for standing in store.standings().values()} == {1}
+
+
+# Results
+
+
+def test_a_finished_or_diverged_run_comes_back_as_it_was_recorded(
+    study: str, store: Store, ids: list[int]
+):
+    other = replace(RESULT, curve=(Point(0, None, 5.0), Point(6, 1.0, 1.5)), val_loss=5.75)
+    records = [finished(store, ids), finished(store, ids, other)]
+    bare = finished(store, ids, replace(RESULT, curve=()))
+
+    held = Store.open(study, create=False)  # as the next command finds it
+    assert held.runs(ids=ids[:3]) == [*records, bare]
+    assert held.owners(ids) == {}
+    assert [gate.passed for gate in records[1].gates] == [True, True, False]
+    (found,) = held.runs(ids=ids[:1], curves=False)
+    assert found == replace(records[0], result=replace(RESULT, curve=()))
+    standing = held.standings()[ids[0]]
+    assert (standing.step, standing.owner) == (RESULT.steps, None)
+    curve = (Point(0, None, 5.5), Point(2, 1e30, None), Point(3, math.inf, math.nan))
+    diverged = finished(store, ids, replace(DIVERGED, steps=3, curve=curve))
+    (found,) = held.runs(ids=[diverged.id])
+    assert found.status is Status.DIVERGED
+    assert found.result is not None
+    assert math.isnan(found.result.val_loss)
+    assert found.result.curve == (*curve[:2], Point(3, math.inf, None))
+
+
+def test_a_failed_run_keeps_its_traceback_and_is_trained_again_only_when_asked(
+    store: Store, ids: list[int], specs: list[RunSpec]
+):
+    record = claimed(store, ids)
+
+    store.fail(record.id, "Traceback ...\nValueError: no", VERSIONS, 17)
+
+    why = {"error": "Traceback ...\nValueError: no", "versions": VERSIONS}
+    assert store.runs(ids=[record.id]) == [replace(record, status=Status.FAILED, **why)]
+    assert store.standings()[record.id].step == 17
+    assert store.claim(ids[:1]) is None
+    finished(store, ids)
+    claimed(store, ids)
+    store.plan(specs[1:], FACTS, retry_failed=True)  # it is not among these
+    assert store.plan(specs, FACTS)[0].status is Status.FAILED
+    records = store.plan(specs, FACTS, retry_failed=True)
+    expected = [Status.PENDING, Status.COMPLETE, Status.RUNNING, *[Status.PENDING] * 3]
+    assert [each.status for each in records] == expected
+    assert records[0].error is None
+
+
+def probe(step: int, sites: int = 3, **changes: object) -> Probe:
+    """One with numbers that float32 holds exactly."""
+    row = tuple(step + i / 4 for i in range(sites))
+    probe = Probe(step, row, row, row, row, row, row, row, row, mixing=(row,) * sites)
+    return replace(probe, **changes)
+
+
+def test_probes_come_back_as_they_were_and_only_when_asked_for(
+    study: str, store: Store, ids: list[int]
+):
+    without = {"mixing": None, "entropy": None, "no_mixing": "channels are mixed, “ganz”"}
+    one = finished(store, ids, replace(RESULT, probes=(probe(0), probe(25), probe(100))))
+    odd = probe(6, output_rms=(math.nan, math.inf, 1.0), **without)
+    other = finished(store, ids, replace(RESULT, probes=(odd,)))
+
+    found = store.probes([one.id, other.id, ids[2], 99])
+    (bare,) = store.runs(ids=[one.id])
+
+    assert found[one.id] == (probe(0), probe(25), probe(100))
+    assert repr(found[other.id]) == repr((odd,))  # nan is not nan
+    assert (found[ids[2]], found[99]) == ((), ())
+    assert bare.result == RESULT
+    arrays = "SELECT shape, data FROM attnres_probes WHERE name = 'mixing' AND step = 25"
+    ((shape, data),) = sql(study, arrays)
+    assert str(shape) == "[3, 3]"
+    assert bytes(data) == struct.pack("<9f", *(25, 25.25, 25.5) * 3)  # little-endian float32
+
+
+@pytest.mark.slow
+def test_a_thousand_runs_are_read_in_under_a_second_whatever_was_measured_in_them(
+    tmp_path: Path, tiny_recipe: Recipe
+):
+    store = Store.open(str(tmp_path / "study.db"), create=True)
+    specs = [RunSpec(tiny_recipe, "standard", seed, FACTS.fingerprint) for seed in range(1000)]
+    ids = [record.id for record in store.plan(specs, FACTS)]
+    blob = np.zeros((49, 49), "<f4").tobytes()
+    connection = sqlite3.connect(tmp_path / "study.db")
+    connection.execute(
+        "UPDATE attnres_runs SET status = 'complete', val_loss = 2.0, steps = 1, tokens = 32, "
+        "step_s = 0.1, tokens_per_second = 320, train_s = 0.1, peak_bytes = 1, n_params = 1, "
+        "flops_per_token = 6, device = 'cpu', device_name = 'one', precision = 'fp32', "
+        "compiled = 0, threads = 1, engine = 'eager'"
+    )
+    rows = [(i, s, f"n{n}", "[49, 49]", blob) for i in ids for s in range(4) for n in range(3)]
+    connection.executemany("INSERT INTO attnres_probes VALUES (?, ?, ?, ?, ?)", rows)
+    connection.commit()
+    connection.close()
+
+    started = time.process_time()
+    store.runs()
+
+    assert time.process_time() - started < 1
+
+
+# Arms with a recipe of their own
+
+
+def tuned_plan(recipe: Recipe, lr: float) -> Plan:
+    """Two arms, the second at a learning rate of its own."""
+    own = recipe.model_copy(update={"optim": recipe.optim.model_copy(update={"lr": lr})})
+    how = Tuned(1e-2, (5e-3, 1e-2, 2e-2), (2.5, None, 2.25), (7, 8), lr, True, "as it is")
+    return plan_of(recipe, own, how, Terms(is_tuned=True))
+
+
+def timed_plan(recipe: Recipe, tokens: int) -> Plan:
+    """Two arms, the second with tokens of its own."""
+    own = recipe.model_copy(update={"train": recipe.train.model_copy(update={"tokens": tokens})})
+    how = Matched("tokens", 384, tokens, 8.0, 4.0, 4.0, (2.0, 1.5, 2.5), 25, "A CPU")
+    return plan_of(recipe, own, how, Terms("time", "standard"))
+
+
+def plan_of(recipe: Recipe, own: Recipe, how: Tuned | Matched, terms: Terms) -> Plan:
+    arms = (Arm("standard", 99, 600), Arm("attnres", 99, 600, recipe=own, how=how))
+    return Plan(recipe, arms, (0,), ("cpu",), SETTINGS, FACTS.fingerprint, terms=terms)
+
+
+def test_an_arms_own_recipe_comes_back_with_how_it_came_to_be(
+    study: str, store: Store, tiny_recipe: Recipe
+):
+    """A rate that is tuned again replaces the former, but the first matched tokens stand."""
+    digest = tiny_recipe.digest
+    for plan in (timed_plan(tiny_recipe, 192), tuned_plan(tiny_recipe, 2e-2)):
+        assert store.keep_arm_recipes(plan, FACTS) == plan.arm_recipes
+        held = Store.open(study, create=False)
+        (own,) = (each for each in held.arm_recipes() if each.how == plan.arms[1].how)
+        assert [own] == plan.arm_recipes
+        assert own in held.arm_recipes(digest, FACTS.fingerprint)
+        assert held.arm_recipes(digest, "another") == []
+        assert held.recipe(own.digest) == plan.recipe_of(plan.arms[1])
+
+    again, first = tuned_plan(tiny_recipe, 3e-2), timed_plan(tiny_recipe, 192)
+    store.keep_arm_recipes(again, FACTS)
+    assert store.keep_arm_recipes(timed_plan(tiny_recipe, 256), FACTS) == first.arm_recipes
+    assert {own.how for own in store.arm_recipes()} == {again.arms[1].how, first.arms[1].how}
+
+
+# Locks and reading
+
+
+def test_a_study_can_be_read_but_not_written_by_a_reader_while_another_process_writes(
+    study: str, store: Store, ids: list[int]
+):
     with sqlite.immediate(engine.connect(study, create=True)).connect() as other:
         other.exec_driver_sql("UPDATE attnres_runs SET status = 'failed'")
 
@@ -397,6 +511,8 @@ def test_a_study_can_be_read_while_another_process_writes(study: str, store: Sto
         other.rollback()
 
     assert seen == {Status.PENDING}
+    with pytest.raises(StudyError, match=r"read-?only"):
+        Store.open(study, create=False).claim(ids)
 
 
 def test_a_file_that_stays_locked_is_a_study_error(
@@ -413,19 +529,28 @@ def test_a_file_that_stays_locked_is_a_study_error(
     other.close()
 
 
-def test_what_is_opened_for_reading_cannot_be_written(study: str, store: Store, ids: list[int]):
-    with pytest.raises(StudyError, match=r"read-?only"):
-        Store.open(study, create=False).claim(ids)
-
-
-def test_a_study_is_read_without_torch_or_what_makes_searches():
+def test_a_study_is_read_without_torch_or_the_packages_of_searches():
     script = "import sys, attnres_cli.store.store; "
     script += "print([name for name in ('torch', 'alembic', 'optuna') if name in sys.modules])"
 
     assert subprocess.check_output([sys.executable, "-c", script], text=True).strip() == "[]"
 
 
-def test_runs_are_removed_with_all_that_is_theirs(study: str, store: Store, ids: list[int]):
+def test_every_run_has_its_own_folder_beside_the_file(tmp_path: Path, specs: list[RunSpec]):
+    store = Store.open(str(tmp_path / "study.db"), create=True)
+    one, other = store.plan(specs[:2], FACTS)
+
+    assert store.folder_of(one).parent == store.folder == tmp_path / "study.runs"
+    assert store.folder_of(one) != store.folder_of(other)
+    assert store.folder_of(one).name.startswith(f"{one.id}-")
+
+
+# Removing
+
+
+def test_a_removed_run_takes_everything_measured_in_it_along(
+    study: str, store: Store, ids: list[int]
+):
     finished(store, ids, replace(RESULT, probes=(probe(6),)))
     kept = finished(store, ids, replace(RESULT, probes=(probe(6),)))
 
@@ -439,33 +564,34 @@ def test_runs_are_removed_with_all_that_is_theirs(study: str, store: Store, ids:
         assert sql(study, f"SELECT DISTINCT run_id FROM {table}") == [(kept.id,)]
 
 
-def test_what_is_removed_once_losses_are_known_is_told_and_mistakes_before_are_not(
-    tmp_path: Path, tiny_recipe: Recipe
+def test_removals_are_recorded_once_any_loss_is_known(
+    study: str, store: Store, specs: list[RunSpec], ids: list[int]
 ):
-    store = Store.open(str(tmp_path / "study.db"), create=True)
-    specs = [RunSpec(tiny_recipe, "standard", seed, FACTS.fingerprint) for seed in range(5)]
-    planned = store.plan(specs, FACTS)
-    store.remove([planned[4].id])
-    ids = [run.id for run in planned[:2]]
-    for loss in (1.5, math.nan):
-        claimed = store.claim(ids)
-        status = Status.DIVERGED if math.isnan(loss) else Status.COMPLETE
-        result = replace(RESULT, val_loss=loss, status=status)
-        store.finish(replace(claimed, status=status, result=result))
+    store.remove(ids[5:])
+    assert store.removed() == []  # a mistake before anything was trained
+    first, diverged = finished(store, ids), finished(store, ids, DIVERGED)
 
-    assert store.removed() == []
-    store.remove([run.id for run in planned[:3]], "a core was busy")
+    store.remove([first.id, ids[2]])
+    store.remove([diverged.id], reason="the machine was too warm")
 
-    told = [(each.seed, each.status, str(each.val_loss), each.reason) for each in store.removed()]
-    assert told == [
-        (0, Status.COMPLETE, "1.5", "a core was busy"),
-        (1, Status.DIVERGED, "nan", "a core was busy"),
-        (2, Status.PENDING, "nan", "a core was busy"),
+    removed = store.removed()
+    assert [(each.variant, each.seed, each.status, each.reason) for each in removed] == [
+        ("standard", 0, Status.COMPLETE, None),
+        ("standard", 1, Status.PENDING, None),
+        ("attnres", 0, Status.DIVERGED, "the machine was too warm"),
     ]
-    assert {each.created_at for each in store.removed()} == {planned[0].created_at}
+    assert [str(each.val_loss) for each in removed] == ["2.375", "nan", "nan"]
+    assert {each.recipe_digest for each in removed} == {specs[0].recipe.digest}
+    assert {each.created_at for each in removed} == {first.created_at}
+    assert removed[0].removed_at > first.created_at[:19]
+    again = finished(store, [store.plan(specs[:1], FACTS)[0].id])
+    store.remove([again.id])  # trained again, and removed again
+    held = Store.open(study, create=False).removed()
+    assert held[:3] == removed
+    assert [each.seed for each in held] == [0, 1, 0, 0]
 
 
-def test_the_number_of_a_removed_run_is_never_another_runs(
+def test_the_number_of_a_removed_run_is_never_given_again(
     store: Store, specs: list[RunSpec], ids: list[int]
 ):
     had, now = set(ids), ids
@@ -497,6 +623,7 @@ def test_a_run_that_is_removed_while_it_is_planned_is_made_again(
 
 
 def test_a_run_that_may_be_running_is_not_removed(study: str, store: Store, ids: list[int]):
+    finished(store, ids[5:])
     claimed(store, ids)
     elsewhere(study, ids[1], store.standings()[ids[0]].heartbeat_at or "")
     elsewhere(study, ids[2], "2001-01-01T00:00:00+00:00")
@@ -504,150 +631,7 @@ def test_a_run_that_may_be_running_is_not_removed(study: str, store: Store, ids:
     for run_id in ids[:2]:
         with pytest.raises(StudyError, match=f"run {run_id} is running"):
             store.remove([ids[5], run_id])
+    assert store.removed() == []
     store.remove([ids[2]])
 
     assert len(store.runs()) == len(ids) - 1
-
-
-def test_every_run_has_a_folder_of_its_own_beside_the_file(
-    tmp_path: Path, specs: list[RunSpec], tiny_recipe: Recipe
-):
-    store = Store.open(str(tmp_path / "study.db"), create=True)
-    one, other = store.plan(specs[:2], FACTS)
-
-    assert store.folder_of(one).parent == store.folder == tmp_path / "study.runs"
-    assert store.folder_of(one) != store.folder_of(other)
-    assert store.folder_of(one).name.startswith(f"{one.id}-")
-
-
-def live_a_study(study: str, ids: list[int], ready: Any) -> list[int]:
-    """Claim, beat and end runs until none waits, as a worker does that trains in no time."""
-    ready.wait()
-    store, mine = Store.open(study, create=True), []
-    while (record := store.claim(ids)) is not None:
-        for step in range(5):
-            assert store.beat(record.id, step, further=step % 2 == 0)
-            store.release(ids)
-        ended = replace(record, status=Status.COMPLETE, result=RESULT, versions=VERSIONS)
-        store.finish(ended)
-        mine.append(record.id)
-    return mine
-
-
-@pytest.mark.slow
-def test_sixteen_processes_on_one_study_lose_nothing(study: str, store: Store, tiny_recipe: Recipe):
-    grid = [RunSpec(tiny_recipe, "standard", seed, FACTS.fingerprint) for seed in range(160)]
-    ids = [record.id for record in store.plan(grid, FACTS)]
-
-    said = in_processes(16, live_a_study, study, ids)
-
-    assert [type(mine) for mine in said] == [list] * 16, said
-    assert sorted(run_id for mine in said for run_id in mine) == ids
-    records = store.runs()
-    assert {record.status for record in records} == {Status.COMPLETE}
-    assert all(record.result and record.result.curve == CURVE for record in records)
-    assert {standing.attempts for standing in store.standings().values()} == {1}
-
-
-def tuned_plan(recipe: Recipe, lr: float) -> Plan:
-    """Two arms, the second at a learning rate of its own."""
-    own = recipe.model_copy(update={"optim": recipe.optim.model_copy(update={"lr": lr})})
-    how = Tuned(1e-2, (5e-3, 1e-2, 2e-2), (2.5, None, 2.25), (7, 8), lr, True, "as it is")
-    arms = (Arm("standard", 99, 600), Arm("attnres", 99, 600, recipe=own, how=how))
-    terms = Terms(is_tuned=True)
-    return Plan(recipe, arms, (0,), ("cpu",), SETTINGS, FACTS.fingerprint, terms=terms)
-
-
-def timed_plan(recipe: Recipe, tokens: int) -> Plan:
-    own = recipe.model_copy(update={"train": recipe.train.model_copy(update={"tokens": tokens})})
-    how = Matched("tokens", 384, tokens, 8.0, 4.0, 4.0, (2.0, 1.5, 2.5), 25, "A CPU")
-    arms = (Arm("standard", 99, 600), Arm("attnres", 99, 600, recipe=own, how=how))
-    terms = Terms("time", "standard")
-    return Plan(recipe, arms, (0,), ("cpu",), SETTINGS, FACTS.fingerprint, terms=terms)
-
-
-@pytest.mark.parametrize("make", [lambda r: tuned_plan(r, 2e-2), lambda r: timed_plan(r, 192)])
-def test_an_arms_own_recipe_comes_back_with_how_it_came_to_be(
-    make: Callable[[Recipe], Plan], study: str, store: Store, tiny_recipe: Recipe
-):
-    plan = make(tiny_recipe)
-
-    assert store.keep_arm_recipes(plan, FACTS) == plan.arm_recipes
-
-    held = Store.open(study, create=False)
-    assert held.arm_recipes() == plan.arm_recipes
-    assert held.arm_recipes(tiny_recipe.digest, FACTS.fingerprint) == plan.arm_recipes
-    assert held.arm_recipes(tiny_recipe.digest, "another") == []
-    (found,) = held.arm_recipes()
-    assert held.recipe(found.digest) == plan.recipe_of(plan.arms[1])
-
-
-def test_a_rate_that_is_chosen_again_replaces_the_former_and_tokens_measured_first_stand(
-    store: Store, tiny_recipe: Recipe
-):
-    again, first = tuned_plan(tiny_recipe, 3e-2), timed_plan(tiny_recipe, 192)
-    for plan in (tuned_plan(tiny_recipe, 2e-2), again, first):
-        store.keep_arm_recipes(plan, FACTS)
-
-    kept = store.keep_arm_recipes(timed_plan(tiny_recipe, 256), FACTS)
-
-    assert kept == first.arm_recipes
-    assert {own.how for own in store.arm_recipes()} == {
-        own.how for plan in (again, first) for own in plan.arm_recipes
-    }
-
-
-def probe(step: int, sites: int = 3, **changes: object) -> Probe:
-    """One with numbers that float32 holds exactly."""
-    row = tuple(step + i / 4 for i in range(sites))
-    probe = Probe(step, row, row, row, row, row, row, row, row, mixing=(row,) * sites)
-    return replace(probe, **changes)
-
-
-def test_probes_come_back_as_they_were_and_only_when_asked_for(store: Store, ids: list[int]):
-    without = {"mixing": None, "entropy": None, "no_mixing": "channels are mixed, “ganz”"}
-    one = finished(store, ids, replace(RESULT, probes=(probe(0), probe(25), probe(100))))
-    odd = probe(6, output_rms=(math.nan, math.inf, 1.0), **without)
-    other = finished(store, ids, replace(RESULT, probes=(odd,)))
-
-    found = store.probes([one.id, other.id, ids[2], 99])
-    (bare,) = store.runs(ids=[one.id])
-
-    assert found[one.id] == (probe(0), probe(25), probe(100))
-    assert repr(found[other.id]) == repr((odd,))  # nan is not nan
-    assert (found[ids[2]], found[99]) == ((), ())
-    assert bare.result == RESULT
-
-
-def test_an_array_is_stored_as_little_endian_float32(study: str, store: Store, ids: list[int]):
-    finished(store, ids, replace(RESULT, probes=(probe(1),)))
-
-    ((shape, data),) = sql(study, "SELECT shape, data FROM attnres_probes WHERE name = 'mixing'")
-
-    assert str(shape) == "[3, 3]"
-    assert bytes(data) == struct.pack("<9f", *(1, 1.25, 1.5) * 3)
-
-
-def test_a_thousand_runs_are_read_in_under_a_second_whatever_was_measured_in_them(
-    tmp_path: Path, tiny_recipe: Recipe
-):
-    store = Store.open(str(tmp_path / "study.db"), create=True)
-    specs = [RunSpec(tiny_recipe, "standard", seed, FACTS.fingerprint) for seed in range(1000)]
-    ids = [record.id for record in store.plan(specs, FACTS)]
-    blob = np.zeros((49, 49), "<f4").tobytes()
-    connection = sqlite3.connect(tmp_path / "study.db")
-    connection.execute(
-        "UPDATE attnres_runs SET status = 'complete', val_loss = 2.0, steps = 1, tokens = 32, "
-        "step_s = 0.1, tokens_per_second = 320, train_s = 0.1, peak_bytes = 1, n_params = 1, "
-        "flops_per_token = 6, device = 'cpu', device_name = 'one', precision = 'fp32', "
-        "compiled = 0, threads = 1, engine = 'eager'"
-    )
-    rows = [(i, s, f"n{n}", "[49, 49]", blob) for i in ids for s in range(4) for n in range(3)]
-    connection.executemany("INSERT INTO attnres_probes VALUES (?, ?, ?, ?, ?)", rows)
-    connection.commit()
-    connection.close()
-
-    started = time.process_time()
-    store.runs()
-
-    assert time.process_time() - started < 1

@@ -1,4 +1,4 @@
-"""What tests of training share: one thread and few tokens."""
+"""What tests of training share: one thread, few tokens, a tiny recipe."""
 
 from __future__ import annotations
 
@@ -7,21 +7,29 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 import torch
+from training import Lab
 
+from attnres_cli.config.recipe import Recipe
 from attnres_cli.data.documents import Document
 from attnres_cli.data.tokens import Tokens, of_bytes
 
 
 @pytest.fixture(autouse=True)
 def _one_thread() -> Iterator[None]:
-    """Models this small only wait for a second one."""
+    """Models this small gain nothing from a second one."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def tokens() -> Tokens:
     text = np.random.default_rng(0).integers(97, 105, size=20_000).astype(np.uint8).tobytes()
     return of_bytes("text", [Document("one", text[:18_000])], [Document("two", text[18_000:])])
+
+
+@pytest.fixture
+def lab(tiny_recipe: Recipe, tokens: Tokens) -> Lab:
+    """Six steps, evaluated after 0, 3 and 6."""
+    return Lab(tiny_recipe, tokens)

@@ -1,26 +1,19 @@
-"""Checkpoints as files: whole or not at all, checked before they are believed."""
+"""Checkpoints as files: whole or not at all, and checked before they are believed."""
 
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
-from torch import Tensor
 
 from attnres_cli.train.checkpoint import FORMAT, Checkpoints, clear
 
 IDENTITY = {"recipe": "abcdef012345", "variant": "attnres", "torch": "2.9.0"}
-TENSORS = {
-    "weights": torch.randn(3, 4),
-    "half": torch.randn(5).bfloat16(),
-    "step": torch.tensor(7.0),
-    "generator": torch.get_rng_state(),
-}
 STATE = {"curve": [[0, None, 5.5], [2, 0.1 + 0.2, float("inf")]], "times": [0.1]}
 
 
@@ -31,7 +24,7 @@ def checkpoints(tmp_path: Path) -> Checkpoints:
 
 def save(checkpoints: Checkpoints, *steps: int) -> None:
     for step in steps:
-        checkpoints.save(step, {**STATE, "step": step}, {**TENSORS, "step": torch.tensor(step)})
+        checkpoints.save(step, {"step": step}, {"step": torch.tensor(step)})
 
 
 def loaded_step(checkpoints: Checkpoints) -> int | None:
@@ -47,24 +40,28 @@ def names(checkpoints: Checkpoints) -> list[str]:
     return sorted(file.name for file in checkpoints.folder.iterdir())
 
 
-def test_without_one_there_is_nothing_to_go_on_from(checkpoints: Checkpoints):
+def test_there_is_no_checkpoint_before_the_first(checkpoints: Checkpoints):
     assert checkpoints.load() is None
     assert not checkpoints.folder.exists()
 
 
-def test_what_was_saved_comes_back_bit_for_bit(checkpoints: Checkpoints):
-    checkpoints.save(400, STATE, TENSORS)
+def test_state_and_tensors_come_back_bit_for_bit(checkpoints: Checkpoints):
+    tensors = {
+        "weights": torch.randn(3, 4),
+        "half": torch.randn(5).bfloat16(),
+        "step": torch.tensor(7.0),
+        "generator": torch.get_rng_state(),
+    }
+    checkpoints.save(400, STATE, tensors)
 
     found = checkpoints.load()
 
     assert found is not None
     assert found[0] == STATE
-    assert found[1].keys() == TENSORS.keys()
-    assert all(same(found[1][name], tensor) for name, tensor in TENSORS.items())
-
-
-def same(one: Tensor, other: Tensor) -> bool:
-    return one.dtype == other.dtype and torch.equal(one, other)
+    assert found[1].keys() == tensors.keys()
+    for name, tensor in tensors.items():
+        assert found[1][name].dtype == tensor.dtype
+        assert torch.equal(found[1][name], tensor)
 
 
 def test_the_newest_two_are_kept(checkpoints: Checkpoints):
@@ -81,7 +78,7 @@ def test_the_newest_two_are_kept(checkpoints: Checkpoints):
 
 @pytest.mark.parametrize("suffix", [".json", ".safetensors"])
 @pytest.mark.parametrize("damage", ["cut", "empty", "a bit", "gone"])
-def test_a_damaged_one_is_said_and_the_one_before_is_used(
+def test_a_damaged_checkpoint_is_reported_and_the_one_before_is_used(
     checkpoints: Checkpoints, suffix: str, damage: str, capsys: pytest.CaptureFixture[str]
 ):
     save(checkpoints, 1, 2)
@@ -94,13 +91,13 @@ def test_a_damaged_one_is_said_and_the_one_before_is_used(
         file.write_bytes({"cut": content[:-9], "empty": b"", "a bit": content}[damage])
 
     assert loaded_step(checkpoints) == 1
-    told = capsys.readouterr().err
-    assert ("is damaged" in told) == ((suffix, damage) != (".json", "gone"))
+    is_reported = "is damaged" in capsys.readouterr().err
+    assert is_reported == ((suffix, damage) != (".json", "gone"))
     save(checkpoints, 2)
     assert loaded_step(checkpoints) == 2
 
 
-def test_where_both_are_damaged_the_run_starts_again(
+def test_if_both_are_damaged_the_run_starts_again(
     checkpoints: Checkpoints, capsys: pytest.CaptureFixture[str]
 ):
     save(checkpoints, 1, 2)
@@ -111,7 +108,7 @@ def test_where_both_are_damaged_the_run_starts_again(
     assert capsys.readouterr().err.count("is damaged") == 2
 
 
-def test_what_was_made_otherwise_is_not_gone_on_from(
+def test_a_run_made_differently_starts_again(
     checkpoints: Checkpoints, capsys: pytest.CaptureFixture[str]
 ):
     save(checkpoints, 1, 2)
@@ -122,7 +119,7 @@ def test_what_was_made_otherwise_is_not_gone_on_from(
     assert not checkpoints.folder.exists()
 
 
-def test_one_of_a_later_format_is_not_read(
+def test_a_later_format_is_not_read(
     checkpoints: Checkpoints, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     with monkeypatch.context() as later:
@@ -133,7 +130,7 @@ def test_one_of_a_later_format_is_not_read(
     assert f"format {FORMAT + 1}, this version reads {FORMAT}" in capsys.readouterr().err
 
 
-def test_a_note_is_json_that_anybody_can_read(checkpoints: Checkpoints):
+def test_a_note_is_plain_json(checkpoints: Checkpoints):
     save(checkpoints, 5)
 
     outer = json.loads((checkpoints.folder / "000000005.json").read_text())
@@ -155,71 +152,78 @@ def test_clearing_removes_the_run_and_leaves_others(checkpoints: Checkpoints):
     clear(other.folder)
 
 
+MOMENTS = [  # a call of Path or os, the how manieth of the later two saves, the step then found
+    ("fsync", 1, 1),
+    ("replace", 1, 1),
+    ("replace", 2, 1),  # before the note that makes it a checkpoint
+    ("fsync", 3, 1),
+    ("unlink", 2, 2),  # after that note
+    ("fsync", 4, 2),
+    ("fsync", 8, 3),
+    ("unlink", 6, 3),
+]
 SAVE_AND_DIE = """
-import os, pathlib, signal, sys, torch
+import json, os, pathlib, signal, sys, torch
 from attnres_cli.train.checkpoint import Checkpoints
 
-folder, call, count = pathlib.Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
-checkpoints = Checkpoints(folder, {"recipe": "a"})
-checkpoints.save(1, {"step": 1}, {"x": torch.ones(9)})
+def save_and_die(folder, call, count):
+    checkpoints = Checkpoints(pathlib.Path(folder), {"recipe": "a"})
+    checkpoints.save(1, {"step": 1}, {"x": torch.ones(9)})
+    owner = os if call == "fsync" else pathlib.Path
+    function = getattr(owner, call)
 
-def dies(function):
-    def call(*arguments, **keywords):
-        global count
+    def dies(*arguments, **keywords):
+        nonlocal count
         count -= 1
         if count == 0:
             os.kill(os.getpid(), signal.SIGKILL)
         return function(*arguments, **keywords)
-    return call
 
-if call == "fsync":
-    os.fsync = dies(os.fsync)
-elif call == "unlink":
-    pathlib.Path.unlink = dies(pathlib.Path.unlink)
-else:
-    pathlib.Path.replace = dies(pathlib.Path.replace)
-checkpoints.save(2, {"step": 2}, {"x": 2 * torch.ones(9)})
-checkpoints.save(3, {"step": 3}, {"x": 3 * torch.ones(9)})
+    setattr(owner, call, dies)
+    checkpoints.save(2, {"step": 2}, {"x": 2 * torch.ones(9)})
+    checkpoints.save(3, {"step": 3}, {"x": 3 * torch.ones(9)})
+
+for number, (call, count, _) in enumerate(json.loads(sys.argv[2])):
+    child = os.fork()
+    if child == 0:
+        save_and_die(f"{sys.argv[1]}/{number}", call, count)
+        os._exit(0)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
-MOMENTS = [("replace", 2, 1), ("unlink", 2, 2)]  # before and after the note that makes it one
-SLOW = [("fsync", 1, 1), ("replace", 1, 1), ("fsync", 3, 1), ("fsync", 4, 2), ("fsync", 8, 3)]
-SLOW += [("unlink", 6, 3)]
 
 
-@pytest.mark.parametrize(
-    ("call", "count", "expected"),
-    [*MOMENTS, *(pytest.param(*moment, marks=pytest.mark.slow) for moment in SLOW)],
-)
-def test_a_process_killed_while_it_writes_leaves_a_sound_one(
-    tmp_path: Path, call: str, count: int, expected: int
-):
-    folder = tmp_path / "1"
-    command = [sys.executable, "-c", SAVE_AND_DIE, str(folder), call, str(count)]
-    assert subprocess.run(command, check=False, env=os.environ).returncode == -9
+def test_a_process_killed_while_it_writes_leaves_a_sound_checkpoint(tmp_path: Path):
+    command = [sys.executable, "-c", SAVE_AND_DIE, str(tmp_path), json.dumps(MOMENTS)]
+    ended = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    assert ended.split() == ["-9"] * len(MOMENTS)
 
-    checkpoints = Checkpoints(folder, {"recipe": "a"})
-    found = checkpoints.load()
-
-    assert found is not None
-    assert found[0] == {"step": expected}
-    assert torch.equal(found[1]["x"], expected * torch.ones(9))
-    checkpoints.save(9, {"step": 9}, {"x": torch.ones(1)})
-    assert len(names(checkpoints)) == 4  # nothing half written is left
-
-
-def test_checkpoints_leave_a_mebibyte_of_a_small_disk_to_the_study(tmp_path: Path):
-    mount = ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(tmp_path)]
-    if subprocess.run(mount, check=False, capture_output=True).returncode != 0:
-        pytest.skip("only root can mount a small disk")
-    try:
-        checkpoints = Checkpoints(tmp_path / "run", {})
-        checkpoints.save(1, {"step": 1}, {"x": torch.ones(100_000)})
-        with pytest.raises(OSError, match="No space left on device"):  # 0.9 of 2.1 MB would be free
-            checkpoints.save(2, {"step": 2}, {"x": torch.ones(200_000)})
-
+    for number, (_, _, expected) in enumerate(MOMENTS):
+        checkpoints = Checkpoints(tmp_path / str(number), {"recipe": "a"})
         found = checkpoints.load()
 
         assert found is not None
-        assert found[0] == {"step": 1}
-    finally:
-        subprocess.run(["umount", "--lazy", str(tmp_path)], check=True)
+        assert found[0] == {"step": expected}
+        assert torch.equal(found[1]["x"], expected * torch.ones(9))
+        checkpoints.save(9, {"step": 9}, {"x": torch.ones(1)})
+        assert len(names(checkpoints)) == 4  # nothing half written is left
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    mount = ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(tmp_path)]
+    if subprocess.run(mount, check=False, capture_output=True).returncode != 0:
+        pytest.skip("only root can mount a small disk")
+    yield tmp_path
+    subprocess.run(["umount", "--lazy", str(tmp_path)], check=True)
+
+
+def test_checkpoints_leave_a_mebibyte_of_a_small_disk_to_the_study(small_disk: Path):
+    checkpoints = Checkpoints(small_disk / "run", {})
+    checkpoints.save(1, {"step": 1}, {"x": torch.ones(100_000)})
+    with pytest.raises(OSError, match="No space left on device"):  # 0.9 of 2.1 MB would be free
+        checkpoints.save(2, {"step": 2}, {"x": torch.ones(200_000)})
+
+    found = checkpoints.load()
+
+    assert found is not None
+    assert found[0] == {"step": 1}

@@ -37,32 +37,6 @@ def test_unknown_devices_are_refused(asked: str):
         devices(asked)
 
 
-def test_short_runs_on_a_cpu_are_neither_compiled_nor_bfloat16(tiny_recipe: Recipe):
-    found = settings(tiny_recipe, "cpu", threads=1, run_flops=1e12)
-
-    assert (found.precision, found.compiled) == ("fp32", False)
-
-
-def test_long_runs_are_compiled_where_there_is_a_compiler(
-    tiny_recipe: Recipe, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setenv("CXX", "sh")  # there is one on every machine
-
-    assert settings(tiny_recipe, "cpu", threads=1, run_flops=1e15).compiled
-
-
-def test_without_a_compiler_training_is_eager_with_one_warning(
-    tiny_recipe: Recipe, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setenv("CXX", "no-such-compiler")
-
-    with pytest.warns(UserWarning, match=r"not compiled: a C\+\+ compiler") as caught:
-        found = settings(tiny_recipe, "cpu", threads=1, run_flops=1e15)
-
-    assert not found.compiled
-    assert len(caught) == 1
-
-
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     """A function that pretends what is there, and a CUDA device whose name can be asked."""
@@ -76,10 +50,6 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
 
     pretend()
     return pretend
-
-
-def wishing(recipe: Recipe, compiling: str) -> Recipe:
-    return changed(recipe, train={"compile": compiling})
 
 
 SHORT, LONG = 1e12, 1e17
@@ -115,26 +85,28 @@ def test_an_engine_is_resolved_by_device_and_compiler(
     tiny_recipe: Recipe,
     machine: Machine,
 ):
-    found = settings(wishing(tiny_recipe, wish), where, 1, flops, asked)
+    found = settings(changed(tiny_recipe, train={"compile": wish}), where, 1, flops, asked)
 
     assert (found.compiled, found.engine) == (compiled, engine)
+    assert found.precision == ("fp32" if where == "cpu" else "bf16")
 
 
-def test_a_gpu_without_triton_is_left_to_the_eager_engine(tiny_recipe: Recipe, machine: Machine):
+def test_a_gpu_without_triton_takes_the_eager_engine(tiny_recipe: Recipe, machine: Machine):
     machine(triton=False)
 
     assert settings(tiny_recipe, "cuda", 1, SHORT).engine == "eager"
 
 
-def test_what_cannot_be_compiled_after_all_is_computed_by_the_eager_engine(
+def test_without_a_compiler_training_is_eager_with_one_warning(
     tiny_recipe: Recipe, machine: Machine
 ):
     machine(compiler=False)
 
-    with pytest.warns(UserWarning, match="not compiled"):
+    with pytest.warns(UserWarning, match=r"not compiled: a C\+\+ compiler") as caught:
         found = settings(tiny_recipe, "cpu", 1, LONG)
 
     assert (found.compiled, found.engine) == (False, "eager")
+    assert len(caught) == 1
 
 
 def test_tritons_interpreter_computes_on_a_cpu(tiny_recipe: Recipe, machine: Machine):
@@ -152,7 +124,7 @@ def test_tritons_interpreter_computes_on_a_cpu(tiny_recipe: Recipe, machine: Mac
         ({}, "triton", "cpu", "needs a CUDA device, and this run is on cpu: drop --engine, or"),
     ],
 )
-def test_an_engine_that_the_machine_does_not_have_is_refused_with_what_to_do(
+def test_an_engine_that_this_machine_lacks_is_refused_with_what_to_do(
     there: dict[str, bool],
     asked: str,
     where: str,
@@ -175,15 +147,15 @@ def test_an_engine_that_the_machine_does_not_have_is_refused_with_what_to_do(
         ("", "auto", "unknown engine ''"),
     ],
 )
-def test_an_engine_that_cannot_be_meant_is_refused_with_what_to_type(
+def test_an_impossible_engine_is_refused_with_what_to_type(
     asked: str, wish: str, words: str, tiny_recipe: Recipe, machine: Machine
 ):
     with pytest.raises(UsageError, match=words):
-        settings(wishing(tiny_recipe, wish), "cpu", 1, SHORT, asked)
+        settings(changed(tiny_recipe, train={"compile": wish}), "cpu", 1, SHORT, asked)
 
 
 @pytest.mark.parametrize("asked", engines.NAMES)
-def test_what_runs_uncompiled_never_takes_the_list_form(
+def test_an_uncompiled_engine_never_takes_the_list_form(
     asked: str, tiny_recipe: Recipe, machine: Machine
 ):
     machine(interpret=True)
@@ -193,7 +165,7 @@ def test_what_runs_uncompiled_never_takes_the_list_form(
     assert found.uncompiled.engine == {"compile": "eager"}.get(found.engine, found.engine)
 
 
-def test_numerics_name_what_makes_runs_incomparable(tiny_recipe: Recipe):
+def test_numerics_name_everything_that_makes_runs_incomparable(tiny_recipe: Recipe):
     one, two = (settings(tiny_recipe, "cpu", threads, 0) for threads in (1, 2))
 
     assert (one.numerics, two.numerics) == ("cpu fp32 eager, 1 thread", "cpu fp32 eager, 2 threads")

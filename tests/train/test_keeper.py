@@ -1,216 +1,179 @@
-"""A run that is stopped and taken up again is, bit for bit, the run that was not."""
+"""A run that is stopped and resumed is, bit for bit, the run that was not."""
 
 from __future__ import annotations
 
 import math
-import os
-import subprocess
-import sys
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from attnres_variants.standard import Standard
-from inputs import changed
-from training import SETTINGS, quiet
+from training import COMPILED, SETTINGS, Lab, keeper_of, largest_file, numbers
 
-from attnres_cli.config.recipe import Recipe
-from attnres_cli.data.tokens import Tokens
-from attnres_cli.nn.residual import register
-from attnres_cli.records.run import WEIGHTS, RunResult, RunSpec, Settings, Status
+from attnres_cli.nn import residual
+from attnres_cli.records.run import WEIGHTS, RunResult, Settings, Status
 from attnres_cli.train.checkpoint import Checkpoints, differing
-from attnres_cli.train.keeper import Keeper, Stop, Stopped
-from attnres_cli.train.loop import train
-from attnres_cli.train.trainer import Trainer
+from attnres_cli.train.keeper import Stopped
 
-STEPS = 120  # one or two between the points of the curve, evaluated after 60 and 120
+EXPERTS = {"model": {"mlp": ["swiglu", "moe", "swiglu"]}, "train": {"micro_batch_size": 2}}
+MUON = {"optim": {"optimizer": "muon"}, "train": {"micro_batch_size": 2}}
 
 
 @pytest.fixture
-def longer(tiny_recipe: Recipe) -> Recipe:
-    return changed(tiny_recipe, train={"tokens": 64 * STEPS})
+def longer(lab: Lab) -> Lab:
+    """200 steps, two between points of the curve; evaluated after 100 and 200, probed after 0, 50,
+    100 and 200.
+    """
+    return lab.with_recipe(train={"tokens": 64 * 200})
 
 
-def keeper_of(folder: Path, stop: Stop | None = None, every_s: float = 1e9) -> Keeper:
-    return Keeper(Checkpoints(folder / "run", {"recipe": "a"}), every_s, stop or Stop())
+def resumed(
+    lab: Lab, folder: Path, stops: Iterable[int], variant: str, settings: Settings = SETTINGS
+) -> RunResult:
+    """A run that was stopped after these steps, having ended as one that was not."""
+    torch.manual_seed(99)
+    undisturbed = lab.run(variant, 3, settings, keeper=keeper_of(folder / "whole"))
+    part = folder / "part"
+    for step in stops:
+        lab.stop_at(step, keeper_of(part), variant, 3, settings)
+    torch.manual_seed(5)
+    torch.compiler.reset()
+    result = lab.run(variant, 3, settings, keeper=keeper_of(part))
 
-
-def stopped_at(spec: RunSpec, tokens: Tokens, keeper: Keeper, step: int, settings: Settings) -> int:
-    """Train until that many steps are done; how many were."""
-    taken = Trainer.step
-
-    def counting(self: Trainer, number: int) -> torch.Tensor:
-        if number + 1 == step:
-            keeper.stop.wanted = True
-        return taken(self, number)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Trainer, "step", counting)
-        with pytest.raises(Stopped):
-            train(spec, tokens, settings, "cpu", quiet, keeper)
-    keeper.stop.wanted = False
-    return keeper.step
-
-
-def numbers(result: RunResult) -> tuple[object, ...]:
-    """All of a result but times and memory."""
-    return (result.status, result.val_loss, result.initial_loss, result.steps, result.curve)
-
-
-EXPERTS = {"model": {"mlp": ["swiglu", "moe"]}, "train": {"micro_batch_size": 2}}
-MUON = {"optim": {"optimizer": "muon"}, "train": {"micro_batch_size": 2}}
+    assert numbers(result) == numbers(undisturbed)
+    assert differing(*(next(folder.glob(f"{each}/{WEIGHTS}")) for each in ("whole", "part"))) == []
+    return result
 
 
 @pytest.mark.parametrize(
     ("variant", "precision", "sections"),
     [
-        ("attnres:block_size=2", "fp32", {}),
-        ("attnres:block_size=2", "fp32", EXPERTS),
+        ("attnres", "fp32", {"model": {"n_layers": 1}}),
         pytest.param("mhc", "bf16", EXPERTS, marks=pytest.mark.slow),
-        pytest.param("standard", "bf16", MUON, marks=pytest.mark.slow),
-        pytest.param("attnres:block_size=2", "bf16", MUON, marks=pytest.mark.slow),
-        pytest.param("standard", "fp32", MUON, marks=pytest.mark.slow),
+        pytest.param("attnres:block_size=2", "fp32", EXPERTS, marks=pytest.mark.nightly),
+        pytest.param("attnres:block_size=2", "fp32", MUON, marks=pytest.mark.nightly),
+        pytest.param("laurel:kind=lr", "fp32", {}, marks=pytest.mark.nightly),
     ],
 )
-def test_a_run_stopped_again_and_again_ends_as_the_undisturbed_one(
-    variant: str, precision: str, sections: dict, longer: Recipe, tokens: Tokens, tmp_path: Path
+def test_a_run_resumed_again_and_again_ends_with_the_same_bits(
+    variant: str, precision: str, sections: dict, longer: Lab, tmp_path: Path
 ):
-    recipe = changed(longer, **sections)
-    spec, settings = RunSpec(recipe, variant, 3, ""), replace(SETTINGS, precision=precision)
-    undisturbed = train(spec, tokens, settings, "cpu", quiet, keeper_of(tmp_path / "whole"))
+    lab, settings = longer.with_recipe(**sections), replace(SETTINGS, precision=precision)
+    stops = (1, 2, 49, 50, 51, 100, 101, 200)  # at points, evaluations, probes, and between
 
-    for step in (1, 2, 3, 59, 60, 61, 120):  # at, before and after points and evaluations
-        assert stopped_at(spec, tokens, keeper_of(tmp_path), step, settings) == step
-    told = []
-    result = train(
-        spec, tokens, settings, "cpu", lambda *seen: told.append(seen), keeper_of(tmp_path)
-    )
+    result = resumed(lab, tmp_path, stops, variant, settings)
 
-    assert numbers(result) == numbers(undisturbed)
-    assert {step for step, _ in told} == {120}  # nothing was left to train
-    both = [
-        path for folder in (tmp_path, tmp_path / "whole") for path in folder.glob(f"run/{WEIGHTS}")
-    ]
-    assert differing(*both) == []
+    assert [probe.step for probe in result.probes] == [0, 50, 100, 200]
 
 
-def test_a_checkpoint_at_every_step_changes_no_number(
-    longer: Recipe, tokens: Tokens, tmp_path: Path
+@pytest.mark.parametrize(
+    ("variant", "precision", "sections"),
+    [
+        ("attnres:block_size=2", "fp32", EXPERTS),
+        ("standard", "bf16", MUON),
+        ("mhc", "bf16", MUON),
+        ("laurel:kind=lr", "fp32", {}),
+        ("noisy", "fp32", {}),
+    ],
+)
+def test_so_does_a_run_of_any_design_precision_and_optimizer(
+    variant: str,
+    precision: str,
+    sections: dict,
+    lab: Lab,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ):
-    spec = RunSpec(longer, "attnres", 0, "")
-    plain = train(spec, tokens, SETTINGS, "cpu", quiet)
-    saved: list[int] = []
-    keeper = replace(keeper_of(tmp_path, every_s=0), on_saved=saved.append)
-
-    kept = train(spec, tokens, SETTINGS, "cpu", quiet, keeper)
-
-    assert numbers(kept) == numbers(plain)
-    assert saved == list(range(1, STEPS + 1))
-
-
-def test_the_generators_of_a_design_that_draws_go_on_where_they_were(
-    longer: Recipe, tokens: Tokens, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    from attnres_cli.nn import residual
-
     residual.registry()
     monkeypatch.setattr(residual, "_REGISTRY", dict(residual._REGISTRY))
 
-    class Noisy(Standard):
+    class Noisy(Standard):  # draws from generators, which go on where they were
         def write(self, state, l, y):
             return state + torch.nn.functional.dropout(y, 0.1, self.training)
 
-    register("noisy")(Noisy)
-    spec = RunSpec(longer, "noisy", 0, "")
-    torch.manual_seed(99)
-    undisturbed = train(spec, tokens, SETTINGS, "cpu", quiet)
+    residual.register("noisy")(Noisy)
+    settings = replace(SETTINGS, precision=precision)
 
-    stopped_at(spec, tokens, keeper_of(tmp_path), 77, SETTINGS)
-    torch.manual_seed(5)
+    resumed(lab.with_recipe(**sections), tmp_path, (2, 3, 4), variant, settings)
 
-    result = train(spec, tokens, SETTINGS, "cpu", quiet, keeper_of(tmp_path))
+
+@pytest.mark.slow
+def test_so_does_a_compiled_run(longer: Lab, tmp_path: Path):
+    resumed(longer, tmp_path, (61,), "attnres:block_size=2", COMPILED)
+
+
+def test_a_finished_run_is_not_trained_again_and_adds_up_its_times(lab: Lab, tmp_path: Path):
+    lab.stop_at(6, keeper_of(tmp_path))
+    state, _ = keeper_of(tmp_path).load()
+    seen = []
+
+    result = lab.run(on_step=lambda step, _: seen.append(step), keeper=keeper_of(tmp_path))
+
+    assert set(seen) == {6}
+    assert result.train_s > state["train_s"] > 0
+    assert result.peak_bytes >= state["peak_bytes"] > 10_000_000
+    assert 0 < result.step_s < 1
+
+
+def test_a_checkpoint_at_every_step_changes_no_number(lab: Lab, tmp_path: Path):
+    plain = lab.run("attnres")
+    saved: list[int] = []
+
+    kept = lab.run("attnres", keeper=keeper_of(tmp_path, 0, on_saved=saved.append))
+
+    assert numbers(kept) == numbers(plain)
+    assert saved == [1, 2, 3, 4, 5, 6]
+
+
+def test_stopping_in_an_evaluation_repeats_only_the_evaluation(lab: Lab, tmp_path: Path):
+    undisturbed, keeper = lab.run(), keeper_of(tmp_path)
+
+    def at_half(step: int, _loss: float | None) -> None:
+        keeper.stop.wanted = step == 3  # before the evaluation at this step begins
+
+    with pytest.raises(Stopped):
+        lab.run(on_step=at_half, keeper=keeper)
+    assert keeper.step == 3
+    result = lab.run(keeper=keeper_of(tmp_path))
+
     assert numbers(result) == numbers(undisturbed)
 
 
-def test_stopping_in_an_evaluation_repeats_the_evaluation_alone(
-    longer: Recipe, tokens: Tokens, tmp_path: Path
-):
-    spec = RunSpec(longer, "standard", 0, "")
-    undisturbed = train(spec, tokens, SETTINGS, "cpu", quiet)
-    keeper = keeper_of(tmp_path)
-
-    def at_half(step: int, loss: float | None) -> None:
-        keeper.stop.wanted = step == 60  # told before the evaluation at this step begins
+def test_stopping_before_the_first_step_leaves_nothing(lab: Lab, tmp_path: Path):
+    keeper = keeper_of(tmp_path / "run")
+    keeper.stop.wanted = True
 
     with pytest.raises(Stopped):
-        train(spec, tokens, SETTINGS, "cpu", at_half, keeper)
-    assert keeper.step == 60
-    result = train(spec, tokens, SETTINGS, "cpu", quiet, keeper_of(tmp_path))
-
-    assert numbers(result) == numbers(undisturbed)
-
-
-def test_stopping_before_the_first_step_leaves_nothing(
-    longer: Recipe, tokens: Tokens, tmp_path: Path
-):
-    with pytest.raises(Stopped):
-        train(
-            RunSpec(longer, "standard", 0, ""),
-            tokens,
-            SETTINGS,
-            "cpu",
-            quiet,
-            keeper_of(tmp_path, Stop(wanted=True)),
-        )
+        lab.run(keeper=keeper)
 
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(("lr", "is_a_number"), [(3e4, False), (10.0, True)])
-def test_a_diverged_run_that_was_stopped_diverges_alike(
-    lr: float, is_a_number: bool, longer: Recipe, tokens: Tokens, tmp_path: Path
+def test_a_diverging_run_that_was_stopped_diverges_alike(
+    lr: float, is_a_number: bool, lab: Lab, tmp_path: Path
 ):
-    spec = RunSpec(changed(longer, optim={"lr": lr}), "standard", 0, "")
-    undisturbed = train(spec, tokens, SETTINGS, "cpu", quiet)
+    wild = lab.with_recipe(optim={"lr": lr}, train={"tokens": 64 * 120})
+    undisturbed = wild.run()
     assert (undisturbed.status, math.isnan(undisturbed.val_loss)) == (Status.DIVERGED, True)
-    assert undisturbed.steps < STEPS / 2
+    assert undisturbed.steps < 120 / 2
     assert math.isfinite(undisturbed.curve[-1].train_loss or 0.0) is is_a_number
 
-    stopped_at(spec, tokens, keeper_of(tmp_path), undisturbed.steps // 2, SETTINGS)
-    result = train(spec, tokens, SETTINGS, "cpu", quiet, keeper_of(tmp_path))
+    wild.stop_at(undisturbed.steps // 2, keeper_of(tmp_path))
+    result = wild.run(keeper=keeper_of(tmp_path))
 
     assert repr(numbers(result)) == repr(numbers(undisturbed))  # nan is not nan
 
 
-def test_a_run_shorter_than_the_interval_writes_its_weights_alone(
-    tiny_recipe: Recipe, tokens: Tokens, tmp_path: Path
-):
-    spec = RunSpec(tiny_recipe, "standard", 0, "")
+def test_a_run_shorter_than_the_interval_writes_only_its_weights(lab: Lab, tmp_path: Path):
+    lab.run(keeper=keeper_of(tmp_path, every_s=30))
 
-    train(spec, tokens, SETTINGS, "cpu", quiet, keeper_of(tmp_path, every_s=30))
-
-    assert [file.match(WEIGHTS) for file in (tmp_path / "run").iterdir()] == [True]
+    assert [file.match(WEIGHTS) for file in tmp_path.iterdir()] == [True]
 
 
-def test_times_and_memory_are_those_of_all_processes(
-    longer: Recipe, tokens: Tokens, tmp_path: Path
-):
-    spec = RunSpec(longer, "standard", 0, "")
-    stopped_at(spec, tokens, keeper_of(tmp_path), 100, SETTINGS)
-    keeper = keeper_of(tmp_path)
-    found = keeper.load()
-    assert found is not None
-    before = found[0]
-
-    result = train(spec, tokens, SETTINGS, "cpu", quiet, keeper_of(tmp_path))
-
-    assert result.train_s > before["train_s"] > 0
-    assert result.peak_bytes >= before["peak_bytes"] > 10_000_000
-    assert 0 < result.step_s < 1
-
-
-def test_slow_writes_are_made_less_often(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_slow_writes_happen_less_often(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     now = [1000.0]
     monkeypatch.setattr("time.monotonic", lambda: now[0])
     keeper = keeper_of(tmp_path, every_s=30)
@@ -229,45 +192,23 @@ def test_slow_writes_are_made_less_often(tmp_path: Path, monkeypatch: pytest.Mon
     assert due == [30, 530]  # ten seconds are a fiftieth of 500
 
 
-DISK_FULL = """
-import resource, sys
-from pathlib import Path
-sys.path.insert(0, sys.argv[1])
-import torch
-from attnres_cli.train.checkpoint import Checkpoints
-from attnres_cli.train.keeper import Keeper, Stop
-told = []
-keeper = Keeper(Checkpoints(Path(sys.argv[2]), {}), 0, Stop(), on_trouble=told.append)
-keeper.save({"step": 1}, lambda: {"x": torch.ones(10)})
-resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))
-keeper.save({"step": 2}, lambda: {"x": torch.ones(100_000)})
-keeper.save({"step": 3}, lambda: {"x": torch.ones(100_000)})
-print(len(told), told[0])
-"""
+def test_a_full_disk_is_reported_once_and_the_last_checkpoint_stays(tmp_path: Path):
+    reported: list[str] = []
+    keeper = keeper_of(tmp_path / "run", 0, on_trouble=reported.append)
+    keeper.save({"step": 1}, lambda: {"x": torch.ones(10)})
+    held = sorted((tmp_path / "run").iterdir())
 
+    with largest_file(50_000):
+        for step in (2, 3):
+            keeper.save({"step": step}, lambda: {"x": torch.ones(100_000)})
+        weights = keeper.keep_weights(torch.nn.Linear(200, 200))
 
-def test_what_cannot_be_written_is_told_once_and_the_last_one_stays(tmp_path: Path):
-    command = [sys.executable, "-c", DISK_FULL, str(Path.cwd()), str(tmp_path / "run")]
-    done = subprocess.run(command, check=True, capture_output=True, text=True, env=os.environ)
-
-    assert done.stdout.startswith("1 ")
-    assert "File too large" in done.stdout
-    found = Checkpoints(tmp_path / "run", {}).load()
+    assert weights is None
+    checkpoint, final = reported
+    assert "no checkpoint could be written" in checkpoint
+    assert "its final weights could not be written" in final
+    assert all("File too large" in text for text in reported)
+    assert sorted((tmp_path / "run").iterdir()) == held
+    found = Checkpoints(tmp_path / "run", {"recipe": "a"}).load()
     assert found is not None
     assert found[0] == {"step": 1}
-    assert len(list((tmp_path / "run").iterdir())) == 2
-
-
-@pytest.mark.slow
-def test_a_compiled_run_is_continued_bit_for_bit_too(
-    longer: Recipe, tokens: Tokens, tmp_path: Path
-):
-    compiled = replace(SETTINGS, compiled=True, engine="compile")
-    spec = RunSpec(longer, "attnres:block_size=2", 0, "")
-    undisturbed = train(spec, tokens, compiled, "cpu", quiet)
-
-    stopped_at(spec, tokens, keeper_of(tmp_path), 60, compiled)
-    torch.compiler.reset()
-    result = train(spec, tokens, compiled, "cpu", quiet, keeper_of(tmp_path))
-
-    assert numbers(result) == numbers(undisturbed)

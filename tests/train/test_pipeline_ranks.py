@@ -7,11 +7,11 @@ import shlex
 import socket
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from grids import KIMI, done, query
@@ -20,62 +20,61 @@ from torch import Tensor
 from training import SETTINGS
 
 from attnres_cli.config.recipe import Recipe, load
-from attnres_cli.data.documents import Document
-from attnres_cli.data.tokens import Tokens, of_bytes
+from attnres_cli.data.tokens import Tokens
 from attnres_cli.errors import UsageError
 from attnres_cli.records.run import RunSpec
-from attnres_cli.train import device, group
-from attnres_cli.train.loop import trainer_of
+from attnres_cli.train import device, group, loop
+from attnres_cli.train.trainer import Trainer
 
+WAY = "pipeline 2x2 interleaved1f1b on 2 ranks"
+Tensors = dict[str, Tensor]
 CUT = ["train.parallel=pipeline", "train.pipeline.virtual=2"]
 SHORT = ["--recipe", "smoke", "--seeds", "0,", "--set", "train.tokens=4k"]
 SHORT += ["--set", "train.micro_batch_size=4"]
-
-
-def data() -> Tokens:
-    text = np.random.default_rng(0).integers(97, 105, size=20_000).astype(np.uint8).tobytes()
-    return of_bytes("text", [Document("one", text[:18_000])], [Document("two", text[18_000:])])
-
-
-def spec_of(recipe: Recipe, variant: str) -> RunSpec:
-    return RunSpec(recipe, variant, 0, "fingerprint", "code")
 
 
 def recipe_of(*more: str) -> Recipe:
     return load("smoke", ["model.n_layers=2", "train.micro_batch_size=4", *more, *CUT])
 
 
-def steps(trainer, first: int) -> dict[str, Tensor]:
+def trainer_of(tokens: Tokens, variant: str, changes: Sequence[str], way: str = "") -> Trainer:
+    spec = RunSpec(recipe_of(*changes), variant, 0, tokens.fingerprint)
+    return loop.trainer_of(spec, tokens, replace(SETTINGS, way=way), torch.device("cpu"))
+
+
+def two_steps(trainer: Trainer, first: int) -> Tensors:
     for step in range(first, first + 2):
         trainer.step(step)
     return {name: tensor.clone() for name, tensor in trainer.tensors().items()}
 
 
 def on_rank(
-    cases: list[tuple[str, list[str]]], alone: list[dict[str, Tensor]], port: int, ready: Barrier
-) -> list[tuple[dict[str, Tensor], dict[str, Tensor]]]:
-    """Two steps from the start, then from what one device had after two; both as kept."""
+    tokens: Tokens,
+    cases: list[tuple[str, list[str]]],
+    kept: list[Tensors],
+    port: int,
+    ready: Barrier,
+) -> list[tuple[Tensors, Tensors]]:
+    """Two steps from the start, then from what one device had after two."""
     rank = str(ready.wait())
     os.environ |= {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     torch.set_num_threads(1)
     group.join()
     found = []
-    for (variant, changes), kept in zip(cases, alone, strict=True):
-        recipe = recipe_of(*changes)
-        way = device.settings(recipe, "cpu", 1, 0.0).way
-        assert way == "pipeline 2x2 interleaved1f1b on 2 ranks"
-        settings = replace(SETTINGS, way=way)
-        trainer = trainer_of(spec_of(recipe, variant), data(), settings, torch.device("cpu"))
-        after_two = steps(trainer, 0)
-        after_four = steps(trainer, 2)
+    for (variant, changes), of_one_device in zip(cases, kept, strict=True):
+        way = device.settings(recipe_of(*changes), "cpu", 1, 0.0).way
+        assert way == WAY
+        trainer = trainer_of(tokens, variant, changes, way)
+        after_two = two_steps(trainer, 0)
+        after_four = two_steps(trainer, 2)
         for name, tensor in trainer.whole().state_dict().items():
             assert torch.equal(tensor, after_four[f"model.{name}"]), name
         trainer.restore(after_two)
-        again = steps(trainer, 2)
+        again = two_steps(trainer, 2)
         assert all(torch.equal(after_four[name], again[name]) for name in after_four)
-        trainer.restore(kept)
-        found.append((after_two, steps(trainer, 2)))
+        trainer.restore(of_one_device)
+        found.append((after_two, two_steps(trainer, 2)))
         loss = trainer.evaluate()
         assert abs(loss - 3) < 3, loss
     torch.distributed.barrier()
@@ -84,19 +83,16 @@ def on_rank(
 
 
 @pytest.mark.slow
-def test_checkpoints_are_whole_and_go_on_anywhere():
+def test_checkpoints_are_whole_and_resume_anywhere(tokens: Tokens):
     cases = [("attnres:block_size=2", KIMI[1::2]), ("mhc", ["optim.optimizer=muon"])]
-    trainers, two, four = [], [], []
-    for variant, changes in cases:
-        spec = spec_of(recipe_of(*changes), variant)
-        trainers.append(trainer_of(spec, data(), SETTINGS, torch.device("cpu")))
-        two.append(steps(trainers[-1], 0))
-        four.append(steps(trainers[-1], 2))
+    trainers = [trainer_of(tokens, *case) for case in cases]
+    two = [two_steps(trainer, 0) for trainer in trainers]
+    four = [two_steps(trainer, 2) for trainer in trainers]
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
 
-    ranks = in_processes(2, on_rank, cases, two, port)
+    ranks = in_processes(2, on_rank, tokens, cases, two, port)
 
     for rank in ranks:
         assert not isinstance(rank, str), rank
@@ -104,10 +100,10 @@ def test_checkpoints_are_whole_and_go_on_anywhere():
             near(kept, mine)
             near(went_on, ended)
             trainer.restore(kept)  # and on one device from what the ranks have kept
-            near(steps(trainer, 2), ended)
+            near(two_steps(trainer, 2), ended)
 
 
-def near(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
+def near(found: Tensors, expected: Tensors) -> None:
     assert found.keys() == expected.keys()
     for name, tensor in expected.items():
         if tensor.is_floating_point():
@@ -141,8 +137,7 @@ def test_an_ablation_in_a_pipeline_gives_the_losses_of_one_process(tmp_path: Pat
     assert one.keys() == two.keys() == {"standard", "attnres:block_size=2"}
     for variant, expected in one.items():
         assert two[variant] == pytest.approx(expected, rel=1e-5), variant
-    (way,) = {way for (way,) in query(tmp_path / "two", "SELECT way FROM attnres_runs")}
-    assert way == "pipeline 2x2 interleaved1f1b on 2 ranks"
+    assert set(query(tmp_path / "two", "SELECT way FROM attnres_runs")) == {(WAY,)}
     sql = "SELECT DISTINCT recipe_digest FROM attnres_runs"
     digests = [query(tmp_path / name, sql) for name in ("one", "two")]
     assert digests[0] == digests[1]
@@ -160,7 +155,7 @@ def test_an_ablation_in_a_pipeline_gives_the_losses_of_one_process(tmp_path: Pat
         (["train.batch_size=9"], "cannot be split evenly over 2 ranks"),
     ],
 )
-def test_pipelines_that_cannot_be_are_refused_before_anything_is_trained(
+def test_impossible_pipelines_are_refused_before_anything_is_trained(
     changes: list[str], words: str, monkeypatch: pytest.MonkeyPatch
 ):
     ranks = group.Group(0, 2, 0, 2, None, None)  # type: ignore[arg-type]

@@ -8,8 +8,6 @@ from attnres_variants.frac import FracConnections
 from designs import build, close, equals_slow_loop, perturbed, tokens_of
 from torch import Tensor
 
-from attnres_cli.errors import VariantError
-from attnres_cli.nn import variant
 from attnres_cli.nn.model import Transformer
 from attnres_cli.nn.shape import Shape
 
@@ -76,28 +74,7 @@ def test_one_fraction_is_one_stream_of_hyper_connections(dynamic: str, tiny_shap
     close(ours, theirs)
 
 
-def test_the_untrained_model_is_standard_bit_for_bit_without_dynamic_coefficients(
-    tiny_shape: Shape,
-):
-    tokens = tokens_of()
-
-    frac, standard = build("frac:dynamic=off", tiny_shape), build("standard", tiny_shape)
-
-    assert torch.equal(frac(tokens), standard(tokens))
-
-
 def test_fractions_that_exchange_have_no_weights_over_depth():
     assert "matrix" in FracConnections(16, 6).not_linear
     assert FracConnections(16, 6).depth_mixing([torch.zeros(1, 1, 16)] * 7) is None
     assert not FracConnections(16, 6, fractions=1).not_linear
-
-
-@pytest.mark.parametrize(("dynamic", "per_sublayer"), [(False, 36), (True, 36 + 25 * 9 + 2 + 25)])
-def test_parameters_are_those_of_the_paper_and_a_norm(dynamic: bool, per_sublayer: int):
-    assert FracConnections(100, 8, dynamic=dynamic).n_params() == 8 * per_sublayer
-
-
-@pytest.mark.parametrize("fractions", [0, 3, 32])
-def test_fractions_that_do_not_divide_the_width_are_refused(fractions: int):
-    with pytest.raises(VariantError, match=f"must divide d_model 16, got {fractions}"):
-        variant.parse(f"frac:fractions={fractions}").build(16, 6)

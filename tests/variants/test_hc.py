@@ -10,8 +10,6 @@ from attnres_variants.hc import HyperConnections
 from designs import build, close, equals_slow_loop, perturbed, tokens_of
 from torch import Tensor
 
-from attnres_cli.errors import VariantError
-from attnres_cli.nn import variant
 from attnres_cli.nn.model import Transformer
 from attnres_cli.nn.shape import Shape
 
@@ -105,23 +103,6 @@ def test_a_dynamic_design_without_its_scales_is_the_static_one(tiny_shape: Shape
     tokens = tokens_of()
 
     close(dynamic(tokens), static(tokens))
-
-
-@pytest.mark.parametrize(
-    ("n_streams", "dynamic", "per_sublayer"),
-    [(4, False, 24), (2, False, 8), (4, True, 24 + 6 * 100 + 2 + 100)],
-)
-def test_parameters_are_those_of_the_paper_and_a_norm(
-    n_streams: int, dynamic: bool, per_sublayer: int
-):
-    design = HyperConnections(100, 8, n_streams=n_streams, dynamic=dynamic)
-
-    assert design.n_params() == 8 * per_sublayer
-
-
-def test_no_streams_are_refused():
-    with pytest.raises(VariantError, match="n_streams must be at least 1, got 0"):
-        variant.parse("hc:n_streams=0").build(16, 6)
 
 
 @pytest.mark.oracle

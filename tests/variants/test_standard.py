@@ -1,4 +1,4 @@
-"""The baseline against the loop that everybody writes."""
+"""The baseline against the loop that everyone writes."""
 
 from __future__ import annotations
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from comparisons import arm_of
 
 from attnres_cli.errors import UsageError
 from attnres_cli.nn import code as digests
@@ -33,7 +34,7 @@ def of(variant: str, edited: str = "", **parts: str) -> Code:
     return replace(OLD, design=variant + edited, **parts)
 
 
-def test_an_edited_design_is_compared_by_its_newest_code_alone(runs_of, facts):
+def test_an_edited_design_is_compared_only_by_its_newest_code(runs_of, facts):
     base = runs_of("standard", 1.0, 1.1, 1.2, code=of("standard"))
     old = runs_of("denseformer", 0.5, 0.6, 0.7, code=of("denseformer"))
     new = runs_of("denseformer", 2.0, 2.1, 2.2, code=of("denseformer", " edited"))
@@ -44,18 +45,17 @@ def test_an_edited_design_is_compared_by_its_newest_code_alone(runs_of, facts):
     assert chosen.records == [*base, *new]
     assert list(chosen.older) == old
     (comparison,) = compared(chosen, study, facts, [], [])
-    (arm,) = [arm for arm in comparison.arms if arm.variant == "denseformer"]
-    assert arm.mean == pytest.approx(2.1)
+    assert arm_of(comparison, "denseformer").mean == pytest.approx(2.1)
     assert left_out(comparison.older, comparison.records) == [
         "not compared here: 3 runs of denseformer by other code (design changed): "
         f"attnres report --code {old[0].code}"
     ]
 
 
-def test_an_edited_trunk_leaves_all_runs_of_before_out(runs_of, facts):
+def test_an_edited_trunk_leaves_all_earlier_runs_out(runs_of):
     before = [*runs_of("standard", 1.0), *runs_of("hc", 1.0, code=of("hc"))]
-    edited = {"trunk": "another", "loop": "another"}
-    after = runs_of("standard", 1.5, code=of("standard", **edited))
+    waiting = runs_of("standard", 1.0, status=Status.PENDING)
+    after = runs_of("standard", 1.5, code=of("standard", trunk="another", loop="another"))
 
     chosen = choose([*before, *after], "s.db", None, "standard")
 
@@ -64,32 +64,34 @@ def test_an_edited_trunk_leaves_all_runs_of_before_out(runs_of, facts):
         "not compared here: 2 runs of standard, hc by other code (trunk, loop changed): "
         f"attnres report --code {before[1].code}"
     ]
+    assert left_out(waiting, after) == []  # only ended runs are named
 
 
-def test_the_code_that_is_asked_for_is_compared_with_what_was_shared_then(runs_of):
+def test_a_code_that_is_asked_for_is_compared_with_the_shared_code_of_its_time(runs_of):
     base = runs_of("standard", 1.0)
     old = runs_of("denseformer", 0.5, code=of("denseformer"))
     new = runs_of("denseformer", 2.0, code=of("denseformer", " edited"))
     other = runs_of("standard", 3.0, code=of("standard", engine="another"))
-    study = [*base, *old, *new, *other]
 
-    assert choose(study, "s.db", None, "standard", codes=[old[0].code[:6]]).records == [*base, *old]
-    assert choose(study, "s.db", None, "standard", codes=[base[0].code]).records == [*base, *new]
-    assert choose(study, "s.db", None, "standard").records == other
+    def chosen(*codes: str) -> list[RunRecord]:
+        study = [*base, *old, *new, *other]
+        return choose(study, "s.db", None, "standard", codes=codes).records
+
+    assert chosen(old[0].code[:6]) == [*base, *old]
+    assert chosen(base[0].code) == [*base, *new]
+    assert chosen() == other
     with pytest.raises(UsageError, match="unknown code of these runs '0123'"):
-        choose(study, "s.db", None, "standard", codes=["0123"])
+        chosen("0123")
 
 
-def test_runs_that_do_not_say_their_code_are_never_pooled_with_those_that_do(runs_of):
-    unknown = runs_of("standard", 1.0, code=Code())
-    known = runs_of("standard", 1.5)
+def test_runs_without_a_recorded_code_are_never_pooled_with_others(runs_of):
+    unknown, known = runs_of("standard", 1.0, code=Code()), runs_of("standard", 1.5)
 
     assert of_one_code([*unknown, *known]) == (known, unknown)
     assert of_one_code([*known, *unknown]) == (unknown, known)
     assert of_one_code([*known, *unknown], [known[0].code]) == (known, unknown)
-    assert (
-        choose([*unknown, *known], "s.db", None, "standard", codes=["unknown"]).records == unknown
-    )
+    chosen = choose([*unknown, *known], "s.db", None, "standard", codes=["unknown"])
+    assert chosen.records == unknown
     assert "(not recorded)" in left_out(unknown, known)[0]
 
 
@@ -103,13 +105,7 @@ def test_other_recipes_and_data_do_not_decide_which_code_is_compared(runs_of):
     assert [(each.records, each.older) for each in both] == [(old, ()), (new, ())]
 
 
-def test_what_has_not_ended_is_not_told_of(runs_of):
-    waiting = runs_of("standard", 1.0, status=Status.PENDING)
-
-    assert left_out(waiting, runs_of("standard", 1.0, code=of("new"))) == []
-
-
-def test_codes_of_which_a_release_says_that_they_give_the_same_numbers_are_one(
+def test_codes_that_a_release_declares_to_give_the_same_numbers_are_one(
     runs_of, monkeypatch: pytest.MonkeyPatch
 ):
     first = runs_of("standard", 1.0)[0].versions

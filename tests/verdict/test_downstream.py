@@ -36,6 +36,12 @@ def runs(make_arm) -> list[RunRecord]:
 
 
 @pytest.fixture
+def items(runs) -> list[Items]:
+    """What every run answers to `cloze`."""
+    return [cloze(run) for run in runs]
+
+
+@pytest.fixture
 def judged(runs, facts) -> Callable[..., Downstream]:
     """The tasks of the runs, or of those given, by these answers."""
 
@@ -50,9 +56,7 @@ def row(found: Downstream, variant: str, measure: str = "bits_per_byte") -> Judg
     return one
 
 
-def test_the_words_are_those_of_the_crossed_interval_at_the_arms_part_of_the_rate(judged, runs):
-    items = [cloze(run) for run in runs]
-
+def test_the_words_are_those_of_the_crossed_interval_at_the_arms_part_of_the_rate(judged, items):
     found = judged(items)
 
     words = {(r.variant, r.measure.name): r.verdict for r in found.rows}
@@ -90,20 +94,20 @@ def test_likelihood_is_judged_before_accuracy_and_has_most_of_the_rate(judged, r
     assert rates == sorted(rates, reverse=True)
 
 
-def test_metrics_that_are_not_judged_are_named(judged, runs):
-    items = [cloze(run) for run in runs]
-    items = [
-        replace(each, values={**each.values, "acc_norm": each.values["acc"]}) for each in items
-    ]
+def test_metrics_that_are_not_judged_are_named_and_runs_of_other_tables_do_not_count(judged, items):
+    more = [replace(i, values={**i.values, "acc_norm": i.values["acc"]}) for i in items]
+    stranger = replace(items[0], run_id=99, content="0" * 12)
 
-    assert judged(items).tasks[0].others == ("acc_norm",)
+    assert judged(more).tasks[0].others == ("acc_norm",)
+    assert judged([*items, stranger]).rows == judged(items).rows
 
 
-def test_the_rates_of_all_arms_tasks_measures_and_looks_add_up_to_one_in_twenty(judged, runs):
-    items = [cloze(run) for run in runs]
-    items += [replace(answers(r, "late"), evaluated_at=f"2026-11-24T{r.id:02}") for r in runs]
+def test_the_rates_of_all_arms_tasks_measures_and_looks_add_up_to_one_in_twenty(
+    judged, runs, items
+):
+    late = [replace(answers(r, "late"), evaluated_at=f"2026-11-24T{r.id:02}") for r in runs]
 
-    found = judged(items)
+    found = judged([*items, *late])
 
     looks = found.comparison.family.looks
     per_arm = sum(rate for name in ("attnres", "mhc") for _, rate in islice(looks(name), 20))
@@ -111,24 +115,31 @@ def test_the_rates_of_all_arms_tasks_measures_and_looks_add_up_to_one_in_twenty(
     assert 0.5 * ALPHA < per_arm * parts <= ALPHA
 
 
-def test_tasks_begun_before_any_could_be_compared_join_together_later_ones_share_the_rest():
+def test_tasks_begun_before_any_could_be_compared_join_together_later_ones_share_the_rest(
+    runs, facts
+):
+    one = Items(0, "t", "0" * 12, Kind.TEXT, (0,), ("0" * 16,), {}, 0, "", "0")
+
     def at(*times: str) -> dict[int, Items]:
-        return {n: replace(_ANY, run_id=n, evaluated_at=time) for n, time in enumerate(times)}
+        return {n: replace(one, run_id=n, evaluated_at=time) for n, time in enumerate(times)}
 
     groups = joined(
         {"b": at("01", "04"), "a": at("02", "05"), "c": at("03"), "d": at("06", "09"),
          "e": at("08", "10"), "f": at("11")}
     )  # fmt: skip
+    items = [
+        replace(answers(run, name), evaluated_at=time)
+        for name, time in (("z", "2026-01"), ("a", "2026-02"))
+        for run in runs
+    ]
+    tasks = tasks_of(compare(runs, facts, "standard"), items)
 
     assert groups == [["b", "a", "c"], ["d", "e"], ["f"]]
-
-
-_ANY = Items(0, "t", "0" * 12, Kind.TEXT, (0,), ("0" * 16,), {}, 0, "", "0")
+    assert [(task.name, round(task.rate, 3)) for task in tasks] == [("z", 0.8), ("a", 0.1)]
 
 
 def test_below_five_seeds_there_is_no_word_and_mcnemar_speaks_of_each_seed(make_arm, judged):
     runs = [*make_arm("standard", *LOSSES[:2]), *make_arm("attnres", *LOSSES[:2])]
-
     items = [cloze(run, gain=2.0 * (run.variant == "attnres")) for run in runs]
 
     found = row(judged(items, runs), "attnres", "acc")
@@ -138,68 +149,47 @@ def test_below_five_seeds_there_is_no_word_and_mcnemar_speaks_of_each_seed(make_
     assert all(each.arm_alone > each.baseline_alone and each.p < 1e-6 for each in found.within)
 
 
-def test_between_looks_the_words_are_those_of_the_last(make_arm, facts):
+def test_between_looks_the_words_are_those_of_the_last(make_arm, judged):
     runs = [*make_arm("standard", *LOSSES, 1.5, 1.6), *make_arm("attnres", *LOSSES, 1.4, 1.6)]
-    of_seven = [run for run in runs if run.seed < 7]
+    planned = [replace(run, created_at="1" if run.seed < 7 else "2") for run in runs]  # with seven
     items = [cloze(run) for run in runs]
 
-    def judge(of):  # planned with seven seeds
-        planned = [replace(run, created_at="1" if run.seed < 7 else "2") for run in of]
-        return row(downstream(compare(planned, facts, "standard"), items), "attnres")
-
-    before, after = judge(of_seven), judge(runs)
+    before = row(judged(items, [run for run in planned if run.seed < 7]), "attnres")
+    after = row(judged(items, planned), "attnres")
 
     assert before.interval == after.interval
     assert after.look is not None
     assert (after.look.n, after.look.next, after.seeds) == (7, 11, tuple(range(7)))
 
 
-def test_a_task_at_chance_is_blocked_for_accuracy_alone_with_the_reason(judged, runs):
-    found = judged([cloze(run, skill=0.0) for run in runs])
-
-    assert row(found, "attnres", "acc").verdict == "blocked"
-    assert row(found, "attnres", "acc").reason == (
-        "at chance: neither arm nor baseline is above 25.0 %"
-    )
-    assert row(found, "attnres", "acc").difference is not None
-    assert row(found, "attnres").verdict == "better"
-
-
-def test_an_arm_above_chance_is_judged_against_a_baseline_at_chance(judged, runs):
-    found = judged([cloze(run, skill=2.0 if run.variant == "attnres" else 0.0) for run in runs])
-
-    assert row(found, "attnres", "acc").verdict == "better"
-    assert row(found, "mhc", "acc").verdict == "blocked"
-
-
-def test_where_nobody_writes_anything_right_nothing_is_said(judged, runs):
+def test_a_task_at_chance_blocks_accuracy_unless_the_arm_is_above_it(judged, runs):
+    guessed = judged([cloze(run, skill=0.0) for run in runs])
+    learned = judged([cloze(run, skill=2.0 if run.variant == "attnres" else 0.0) for run in runs])
     wrong = {"exact_match": (0.0,) * 200}
-    found = judged([cloze(run, kind=Kind.GENERATION, values=wrong) for run in runs])
+    written = judged([cloze(run, kind=Kind.GENERATION, values=wrong) for run in runs])
 
-    assert (
-        row(found, "attnres", "exact_match").reason
-        == "at chance: neither arm nor baseline is above 0.0 %"
-    )
+    accuracy = row(guessed, "attnres", "acc")
+    assert accuracy.verdict == "blocked"
+    assert accuracy.reason == "at chance: neither arm nor baseline is above 25.0 %"
+    assert accuracy.difference is not None
+    assert row(guessed, "attnres").verdict == "better"
+    assert row(learned, "attnres", "acc").verdict == "better"
+    assert row(learned, "mhc", "acc").verdict == "blocked"
+    reason = row(written, "attnres", "exact_match").reason
+    assert reason == "at chance: neither arm nor baseline is above 0.0 %"
 
 
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        (None, "seed 5 is not evaluated: `attnres evaluate 13 --tasks cloze`"),
-        ({"content": "f" * 12}, "seed 5 was asked otherwise: `attnres evaluate 13 --tasks cloze`"),
-        (
-            {"weights_sha256": "b" * 64},
-            "seed 5 was evaluated with other weights than it has: "
-            "`attnres evaluate 13 --tasks cloze`",
-        ),
-        (
-            {"n_items": 50},
-            "seed 5 answered 50 of 200 items: `attnres evaluate 13 --tasks cloze`",
-        ),
+        (None, "is not evaluated"),
+        ({"content": "f" * 12}, "was asked otherwise"),
+        ({"weights_sha256": "b" * 64}, "was evaluated with other weights than it has"),
+        ({"n_items": 50}, "answered 50 of 200 items"),
     ],
 )
 def test_answers_that_do_not_pair_end_a_row_and_say_why(judged, runs, change, why):
-    weights = [_with_weights(run) for run in runs]
+    weights = [replace(r, result=replace(r.result, weights_sha256="a" * 64)) for r in runs]
     items = [cloze(run) for run in runs if run.id != 13]
     late = "2026-11-23T19:00:00+00:00"  # the newest content counts
     items += [] if change is None else [cloze(runs[12], evaluated_at=late, **change)]
@@ -207,65 +197,52 @@ def test_answers_that_do_not_pair_end_a_row_and_say_why(judged, runs, change, wh
     found = judged(items, weights)
 
     one = row(found, "attnres")
-    assert (one.verdict, one.reason, one.seeds) == ("no verdict yet", why, (0, 1, 2, 3, 4))
+    assert (one.verdict, one.seeds) == ("no verdict yet", (0, 1, 2, 3, 4))
+    assert one.reason == f"seed 5 {why}: `attnres evaluate 13 --tasks cloze`"
     assert row(found, "mhc").verdict == "not separable"
 
 
-def _with_weights(run: RunRecord) -> RunRecord:
-    assert run.result is not None
-    return replace(run, result=replace(run.result, weights_sha256="a" * 64))
-
-
-def test_items_pair_by_document_whatever_their_order(judged, runs):
+def test_items_pair_by_document_whatever_their_order(judged, items):
     def turned(items: Items) -> Items:
         back = {name: of[::-1] for name, of in items.values.items()}
         ids, hashes = items.doc_ids[::-1], items.doc_hashes[::-1]
         return replace(items, doc_ids=ids, doc_hashes=hashes, values=back)
 
-    plain = [cloze(run) for run in runs]
-    mixed = [turned(each) if each.run_id % 2 else each for each in plain]
+    mixed = [turned(each) if each.run_id % 2 else each for each in items]
 
     for measure in ("bits_per_byte", "acc"):
-        assert row(judged(mixed), "attnres", measure).interval == pytest.approx(
-            row(judged(plain), "attnres", measure).interval
-        )
+        one, other = (row(judged(each), "attnres", measure) for each in (items, mixed))
+        assert other.interval == pytest.approx(one.interval)
 
 
-def test_what_blocks_a_loss_blocks_its_tasks_and_few_items_do(make_run, runs, judged):
-    gone = make_run("gone", 0, status=Status.DIVERGED, steps=7)
-    every = [*runs, gone]
+def test_a_blocked_loss_blocks_its_tasks_and_so_do_too_few_items(make_run, runs, judged):
+    every = [*runs, make_run("gone", 0, status=Status.DIVERGED, steps=7)]
 
-    found = judged([cloze(run) for run in every], every)
-    few = judged([cloze(run, n_items=10) for run in runs])
+    gone = row(judged([cloze(run) for run in every], every), "gone")
+    few = row(judged([cloze(run, n_items=10) for run in runs]), "attnres")
 
-    assert row(found, "gone").verdict == "blocked"
-    assert "diverged" in row(found, "gone").reason
-    assert row(few, "attnres").reason == "a task takes 20 items or more"
+    assert gone.verdict == "blocked"
+    assert "diverged" in gone.reason
+    assert few.reason == "a task takes 20 items or more"
 
 
 def test_a_removed_run_blocks_its_row_and_one_removed_with_a_reason_is_left_out(runs, judged):
     kept = [run for run in runs if run.id != 10]  # attnres, seed 2
     gone = Removed(
         runs[0].recipe_digest, "attnres", 2, runs[0].fingerprint, "", "", "", Status.COMPLETE, 1.6
-    )  # fmt: skip
+    )
+    with_reason = replace(gone, reason="power cut")
     items = [cloze(run) for run in kept]
 
     blocked = row(judged(items, kept, removed=(gone,)), "attnres")
-    left_out = row(judged(items, kept, removed=(replace(gone, reason="power cut"),)), "attnres")
+    left_out = row(judged(items, kept, removed=(with_reason,)), "attnres")
 
     assert blocked.verdict == "blocked"
     assert "seed 2 was removed" in blocked.reason
     assert left_out.seeds == (0, 1, 3, 4, 5, 6)
 
 
-def test_runs_of_other_tables_do_not_count(judged, runs):
-    items = [cloze(run) for run in runs] + [replace(cloze(runs[0]), run_id=99, content="0" * 12)]
-
-    assert judged(items).rows == judged(items[:-1]).rows
-
-
-def test_the_papers_table_3_stands_beside_tasks_of_its_kinds(judged, runs):
-    items = [cloze(run) for run in runs]
+def test_the_papers_table_3_stands_beside_tasks_of_its_kinds(judged, runs, items):
     items += [answers(run, "sums", kind=Kind.GENERATION) for run in runs]
     items += [answers(run, "texts", kind=Kind.TEXT) for run in runs]
 
@@ -280,28 +257,19 @@ def test_the_papers_table_3_stands_beside_tasks_of_its_kinds(judged, runs):
     assert found[Kind.CHOICE, "mhc"].mean is None
 
 
-@pytest.mark.slow
-def test_of_studies_without_any_difference_one_in_twenty_at_most_calls_an_arm(make_arm, facts):
+@pytest.mark.nightly
+def test_at_most_one_study_in_twenty_without_any_difference_calls_an_arm(runs, facts):
     """Three tasks of all measures, two arms, seven seeds."""
-    runs = [run for name in ("standard", "attnres", "mhc") for run in make_arm(name, *LOSSES)]
     held, n, called = compare(runs, facts, "standard"), 150, 0
     for study in range(n):
-        ids = {run.id: run.id + 1000 * study for run in runs}
         items = [
-            replace(answers(replace(run, id=ids[run.id]), name, n_items=60), run_id=run.id)
+            answers(
+                replace(run, id=run.id + 1000 * study), name, n_items=60,
+                run_id=run.id, evaluated_at="2026",
+            )
             for run in runs
             for name in ("one", "two", "three")
-        ]
-        items = [replace(each, evaluated_at="2026") for each in items]
+        ]  # fmt: skip
         called += any(r.verdict in ("better", "worse") for r in downstream(held, items).rows)
 
     assert called / n <= ALPHA + 4 * (ALPHA / n) ** 0.5
-
-
-def test_tasks_of_a_table_come_in_the_order_in_which_they_joined(judged, runs, facts):
-    items = [replace(answers(run, "z"), evaluated_at="2026-01") for run in runs]
-    items += [replace(answers(run, "a"), evaluated_at="2026-02") for run in runs]
-
-    found = tasks_of(compare(runs, facts, "standard"), items)
-
-    assert [(task.name, round(task.rate, 3)) for task in found] == [("z", 0.8), ("a", 0.1)]

@@ -11,6 +11,7 @@ import re
 from dataclasses import replace
 
 import pytest
+from comparisons import BASE, BETTER
 
 from attnres_cli.records.comparison_terms import BY_DESIGN, ArmRecipe, Given, Terms, Tuned
 from attnres_cli.records.run import Removed, Status
@@ -19,20 +20,17 @@ from attnres_cli.report import page
 from attnres_cli.report.formats import show
 from attnres_cli.verdict.chapter import Chapter
 from attnres_cli.verdict.comparison import Comparison, Rules
-from attnres_cli.verdict.judge import compare
 from attnres_cli.verdict.qualified import n_read, qualifiers
 
 RATE = "one learning rate for every arm, the recipe's: at its own an arm may do better (--tune-lr)"
-BASE = (1.50, 1.70, 1.60, 1.40, 1.55)
-LESS = (1.39, 1.59, 1.50, 1.31, 1.45)
 
 
 @pytest.fixture
-def doubtful(make_arm, make_run, facts) -> Comparison:
+def doubtful(make_arm, make_run, judge, facts) -> Comparison:
     """A clear answer with much to say against it."""
     runs = [
         *make_arm("standard", *(2.0 + loss for loss in BASE)),
-        *make_arm("attnres", *(2.0 + loss for loss in LESS[:4])),
+        *make_arm("attnres", *(2.0 + loss for loss in BETTER[:4])),
         make_run("attnres", 4, val_loss=3.45, versions={"torch": "2.10.0"}),
         replace(make_run("attnres", 5, status=Status.PENDING), created_at="later"),
         make_run("mhc", 0, status=Status.FAILED, error="ValueError: no"),
@@ -40,7 +38,7 @@ def doubtful(make_arm, make_run, facts) -> Comparison:
     gone = Removed(
         "abcdef012345", "laurel", 3, facts.fingerprint, "", "", "2026", Status.COMPLETE, 3.5
     )
-    found = compare(runs, facts, "standard", rules=Rules(removed=(gone,)))
+    found = judge(runs, rules=Rules(removed=(gone,)))
     return replace(found, registered="exploratory: this recipe is not preregistered")
 
 
@@ -61,18 +59,15 @@ def test_all_that_qualifies_an_answer_is_in_one_list(doubtful: Comparison):
         assert sum(words in line for line in told) == 1, words
 
 
-def test_registered_tables_err_together_as_others_do(doubtful: Comparison):
+def test_registered_tables_err_together_and_no_exploratory_one_changes_how_they_are_read(
+    doubtful: Comparison,
+):
     registered = replace(doubtful, registered="preregistered abcdef012345")
+    shown = [registered, registered, doubtful]
 
     assert qualifiers(registered, n_tables=3)[0].endswith("all of them in up to 15 %")
     assert qualifiers(registered, n_tables=30)[0].endswith("1.5 of them on average, at most")
     assert not any("tables" in line for line in qualifiers(registered))
-
-
-def test_no_exploratory_table_changes_how_a_registered_one_is_read(doubtful: Comparison):
-    registered = replace(doubtful, registered="preregistered abcdef012345")
-    shown = [registered, registered, doubtful]
-
     assert (n_read(registered, shown), n_read(doubtful, shown)) == (2, 3)
 
 
@@ -100,62 +95,57 @@ def test_what_qualifies_an_answer_stands_beside_it_in_every_format(
             assert f"But: {line}" in flat
 
 
-def test_nothing_qualifies_an_answer_at_tuned_rates(make_arm, facts):
+def test_nothing_qualifies_an_answer_at_tuned_rates(base, make_arm, judge, facts):
     rates = (0.005, 0.01, 0.02)
     tuned = Tuned(0.01, rates, (1.9, 1.5, 1.8), (7, 8), 0.01, False, "between its neighbours")
+    terms = Terms(is_tuned=True)
     own = [
-        ArmRecipe("abcdef012345", facts.fingerprint, Terms(is_tuned=True), name, "b" * 12, tuned)
+        ArmRecipe("abcdef012345", facts.fingerprint, terms, name, "b" * 12, tuned)
         for name in ("standard", "attnres")
     ]
-    runs = [
-        run for name, of in (("standard", BASE), ("attnres", LESS)) for run in make_arm(name, *of)
-    ]
-
-    assert qualifiers(compare(runs, facts, "standard", own[0].terms, own)) == []
     edge = [replace(own[0], how=replace(tuned, lr=0.02, is_on_edge=True)), own[1]]
-    (told,) = qualifiers(compare(runs, facts, "standard", own[0].terms, edge))
+    arms = base, make_arm("attnres", *BETTER)
+
+    assert qualifiers(judge(*arms, terms=terms, own=own)) == []
+    (told,) = qualifiers(judge(*arms, terms=terms, own=edge))
     assert told.startswith("standard: between its neighbours; lr 0.02 is taken")
 
 
-def test_an_arm_that_takes_anothers_learning_rate_is_named(make_arm, facts):
+def test_an_arm_that_takes_anothers_learning_rate_is_named(make_arm, judge, facts):
     own = [
         ArmRecipe("abcdef012345", facts.fingerprint, BY_DESIGN, name, "b" * 12, Given(0.01, mine))
         for name, mine in (("standard", True), ("attnres", True), ("mhc", False))
     ]
-    runs = [run for name in ("standard", "attnres", "mhc") for run in make_arm(name, *BASE)]
+    arms = [make_arm(each.variant, *BASE) for each in own]
 
-    (told,) = qualifiers(compare(runs, facts, "standard", BY_DESIGN, own))
+    (told,) = qualifiers(judge(*arms, terms=BY_DESIGN, own=own))
     assert told == (
         "no learning rate of its own in this recipe: mhc; at one an arm may do better (--tune-lr)"
     )
 
 
-def test_a_baseline_that_learned_too_little_is_said(make_arm, facts):
+def test_a_baseline_that_learned_too_little_and_data_with_nothing_to_learn_are_named(
+    make_arm, judge, facts
+):
     def told(loss: float, **changes: object) -> str:
-        runs = make_arm("standard", loss, loss + 0.1)
-        return "\n".join(qualifiers(compare(runs, replace(facts, **changes), "standard")))
+        data = replace(facts, **changes)
+        return "\n".join(qualifiers(judge(make_arm("standard", loss, loss + 0.1), data=data)))
 
     assert "above the bigram line" not in told(1.5)
     assert "above the bigram line" in told(2.5)
     assert "above" not in told(3.2, bigram_loss=None)
     assert "above the unigram line" in told(3.4, bigram_loss=None)
     assert "above" not in told(3.4, unigram_loss=None, bigram_loss=None)
+    poor = {"unigram_loss": math.log(256), "bigram_loss": None}
+    (line,) = told(5.6, **poor).splitlines()
+    assert "there is nothing to learn" in line
+    assert "nothing to learn" not in told(5.6, **poor, floor=1.2)
 
 
-def test_data_that_tell_nothing_are_said_to_be_such(make_arm, facts):
-    poor = replace(facts, unigram_loss=math.log(256), bigram_loss=None)
-    arms = compare(make_arm("standard", 5.6, 5.7), poor, "standard")
-
-    (told,) = qualifiers(arms)
-    assert "there is nothing to learn" in told
-    task = replace(arms, data=replace(poor, floor=1.2))
-    assert not any("nothing to learn" in line for line in qualifiers(task))
-
-
-def test_epochs_and_few_evaluation_tokens_qualify_an_answer(make_arm, facts):
+def test_epochs_and_few_evaluation_tokens_qualify_an_answer(make_arm, judge):
     runs = make_arm("standard", 1.5, 1.6, tokens=950_000)
 
-    told = "\n".join(qualifiers(compare(runs, facts, "standard", rules=Rules(eval_tokens=1000))))
+    told = "\n".join(qualifiers(judge(runs, rules=Rules(eval_tokens=1000))))
 
     assert "reads its training tokens 10.0 times" in told
     assert "evaluated on 1,000 tokens" in told

@@ -8,45 +8,44 @@ from attnres_cli.errors import StudyError, UsageError
 from attnres_cli.records.run import RunRecord
 from attnres_cli.verdict.select import Choice, choose, every
 
+QUICK, SMALL = "aaaaaaaaaaaa", "bbbbbbbbbbbb"
+OLD, NEW = "0123456789abcdef", "fedcba9876543210"  # fingerprints of data
+
 
 @pytest.fixture
 def study(make_run) -> list[RunRecord]:
     """Three groups of runs, planned one after the other."""
-    quick, small = ("quick", "aaaaaaaaaaaa"), ("small", "bbbbbbbbbbbb")
+    quick, small = ("quick", QUICK), ("small", SMALL)
     return [
-        make_run("standard", 0, recipe=quick),
-        make_run("denseformer", 0, recipe=quick),
-        make_run("standard", 0, recipe=quick, fingerprint="fedcba9876543210"),
-        make_run("standard", 0, recipe=small),
-        make_run("attnres:block_size=4,heads=2", 0, recipe=small),
+        make_run("standard", 0, recipe=quick, fingerprint=OLD),
+        make_run("denseformer", 0, recipe=quick, fingerprint=OLD),
+        make_run("standard", 0, recipe=quick, fingerprint=NEW),
+        make_run("standard", 0, recipe=small, fingerprint=OLD),
+        make_run("attnres:block_size=4,heads=2", 0, recipe=small, fingerprint=OLD),
     ]
 
 
 def test_a_report_is_by_default_of_the_recipe_planned_last(study: list[RunRecord]):
-    chosen = choose(study, "attnres.db", None, "standard")
-
-    assert chosen == Choice(
-        records=[record for record in study if record.recipe_digest == "bbbbbbbbbbbb"],
-        recipe_digest="bbbbbbbbbbbb",
-        fingerprint="0123456789abcdef",
+    assert choose(study, "attnres.db", None, "standard") == Choice(
+        records=study[3:],
+        recipe_digest=SMALL,
+        fingerprint=OLD,
         baseline="standard",
-        others=(
-            "aaaaaaaaaaaa@0123456789abcdef (quick)",
-            "aaaaaaaaaaaa@fedcba9876543210 (quick)",
-        ),
+        others=(f"{QUICK}@{OLD} (quick)", f"{QUICK}@{NEW} (quick)"),
     )
+    assert choose(study[:2], "attnres.db", None, "standard").others == ()
 
 
-@pytest.mark.parametrize("recipe", ["quick", "aaaaaaaaaaaa"])
+@pytest.mark.parametrize("recipe", ["quick", QUICK])
 def test_a_recipe_is_chosen_by_name_or_digest_on_the_data_used_last(
     recipe: str, study: list[RunRecord]
 ):
     chosen = choose(study, "attnres.db", recipe, "standard")
 
-    assert (chosen.recipe_digest, chosen.fingerprint) == ("aaaaaaaaaaaa", "fedcba9876543210")
+    assert (chosen.recipe_digest, chosen.fingerprint) == (QUICK, NEW)
 
 
-def test_a_page_is_of_every_recipe_on_every_data_the_newest_last(study: list[RunRecord]):
+def test_a_page_is_of_every_recipe_on_all_data_the_newest_last(study: list[RunRecord]):
     newest = choose(study, "attnres.db", None, "standard")
 
     def fails(spec: str, digest: str) -> str:
@@ -55,17 +54,10 @@ def test_a_page_is_of_every_recipe_on_every_data_the_newest_last(study: list[Run
     found = every(newest, study, None, "standard", fails)
 
     of = [(each.recipe_digest, each.fingerprint) for each in found]
-    assert sorted(of[:-1]) == [
-        ("aaaaaaaaaaaa", "0123456789abcdef"),
-        ("aaaaaaaaaaaa", "fedcba9876543210"),
-    ]
+    assert sorted(of[:-1]) == [(QUICK, OLD), (QUICK, NEW)]
     assert found[-1] is newest
     assert sum(len(each.records) for each in found) == len(study)
     assert {each.baseline for each in found} == {"standard"}
-
-
-def test_a_study_of_one_recipe_holds_no_others(study: list[RunRecord]):
-    assert choose(study[:2], "attnres.db", None, "standard").others == ()
 
 
 def test_a_study_without_runs_says_what_to_type():
@@ -73,26 +65,30 @@ def test_a_study_without_runs_says_what_to_type():
         choose([], "my.db", None, "standard")
 
 
-def test_an_unknown_recipe_comes_with_the_nearest_one(study: list[RunRecord]):
-    with pytest.raises(UsageError, match="'quik': did you mean 'quick'"):
-        choose(study, "attnres.db", "quik", "standard")
+@pytest.mark.parametrize(
+    ("recipe", "baseline", "words"),
+    [
+        ("quik", "standard", "'quik': did you mean 'quick'"),
+        ("quick", "denseforme", "'denseforme': did you mean 'denseformer'"),
+        ("small", "denseformer", "unknown baseline 'denseformer'"),  # an arm of another recipe
+    ],
+)
+def test_an_unknown_recipe_or_baseline_comes_with_the_nearest_one(
+    recipe: str, baseline: str, words: str, study: list[RunRecord]
+):
+    quick = study[:2]
+    with pytest.raises(UsageError, match=words):
+        choose(quick if recipe == "quick" else study, "attnres.db", recipe, baseline)
 
 
-def test_an_unknown_baseline_comes_with_the_nearest_one(study: list[RunRecord]):
-    with pytest.raises(UsageError, match="'denseforme': did you mean 'denseformer'"):
-        choose(study[:2], "attnres.db", None, "denseforme")
-
-
-def test_a_baseline_must_be_an_arm_of_the_recipe_chosen(study: list[RunRecord]):
-    with pytest.raises(UsageError, match="unknown baseline 'denseformer'"):
-        choose(study, "attnres.db", "small", "denseformer")
-
-
-def test_options_of_a_baseline_may_come_in_any_order(study: list[RunRecord]):
-    chosen = choose(study, "attnres.db", None, "attnres:heads=2,block_size=4")
-
-    assert chosen.baseline == "attnres:block_size=4,heads=2"
-
-
-def test_standard_is_a_baseline_even_where_it_has_not_run(study: list[RunRecord]):
-    assert choose(study[1:2], "attnres.db", None, "standard").baseline == "standard"
+@pytest.mark.parametrize(
+    ("typed", "baseline", "runs"),
+    [
+        ("attnres:heads=2,block_size=4", "attnres:block_size=4,heads=2", slice(None)),
+        ("standard", "standard", slice(1, 2)),  # even where it has not run
+    ],
+)
+def test_a_baseline_is_found_by_any_order_of_its_options_and_standard_always(
+    typed: str, baseline: str, runs: slice, study: list[RunRecord]
+):
+    assert choose(study[runs], "attnres.db", None, typed).baseline == baseline

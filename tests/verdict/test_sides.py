@@ -10,16 +10,16 @@ from pathlib import Path
 
 import pytest
 from commands import attnres
+from comparisons import BASE
 from scipy import stats
 from studies import FACTS, SETTINGS, fill
 
 from attnres_cli.config.recipe import Recipe
 from attnres_cli.records.code import Code
 
-SEEDS = (1.50, 1.70, 1.60, 1.40, 1.55)
 NOISE = (0.004, -0.002, 0.001, 0.003, -0.001)
-BETTER = [loss - 0.1 + noise for loss, noise in zip(SEEDS, NOISE, strict=True)]
-FORMS = ("table", "markdown", "csv", "json", "latex", "html")
+LESS = [loss - 0.1 + noise for loss, noise in zip(BASE, NOISE, strict=True)]
+BOTH = ("--recipe", "tiny", "--recipe", "longer")
 
 
 @pytest.fixture(autouse=True)
@@ -36,43 +36,38 @@ def longer(tiny_recipe: Recipe) -> Recipe:
 
 
 def both(capsys: pytest.CaptureFixture[str], *more: str) -> tuple[dict[str, dict], dict]:
-    """By design what JSON says of it, and the rest."""
-    typed = ("report", *more, "--recipe", "tiny", "--recipe", "longer", "--format", "json")
-    code, out, err = attnres(capsys, *typed)
+    """What JSON says of each design, and the rest."""
+    code, out, err = attnres(capsys, "report", *more, *BOTH, "--format", "json")
     assert code == 0, err
     document = json.loads(out)
     return {arm["variant"]: arm for arm in document["arms"]}, document
 
 
-def test_differences_are_paired_by_seed_with_intervals_that_hold_together(
-    capsys, tiny_recipe: Recipe, longer: Recipe
+def test_differences_are_paired_by_seed_with_intervals_that_hold_together_and_no_word_is_said(
+    capsys, tiny_recipe: Recipe, longer: Recipe, subtests
 ):
-    fill(Path("attnres.db"), tiny_recipe, {"standard": [*SEEDS, 1.9], "attnres": list(SEEDS)})
-    fill(Path("attnres.db"), longer, {"attnres": BETTER, "standard": BETTER, "hc": [1.5]})
+    study = Path("attnres.db")
+    fill(study, tiny_recipe, {"standard": [*BASE, 1.9], "attnres": BASE})
+    fill(study, longer, {"attnres": LESS, "standard": LESS, "hc": [1.5]})
 
     arms, document = both(capsys)
 
     assert document["differ"] == {"train.tokens": [384, 768]}
     assert list(arms) == ["standard", "attnres", "hc"]
-    alone = stats.ttest_rel(BETTER, SEEDS).confidence_interval(1 - 0.05 / 2)
+    theirs = stats.ttest_rel(LESS, BASE).confidence_interval(1 - 0.05 / 2)
     for name in ("standard", "attnres"):
         assert arms[name]["difference"] == pytest.approx(-0.099)
-        assert arms[name]["interval"] == pytest.approx([alone.low, alone.high], rel=1e-3)
+        assert arms[name]["interval"] == pytest.approx([theirs.low, theirs.high], rel=1e-3)
         assert (arms[name]["a"]["n"], arms[name]["b"]["n"], arms[name]["reason"]) == (5, 5, "")
     assert arms["standard"]["a"]["mean"] == pytest.approx(1.55)
     assert arms["hc"]["difference"] is None
     assert arms["hc"]["reason"] == f"no run under tiny ({tiny_recipe.digest})"
     assert arms["hc"]["b"]["mean"] == 1.5
-
-
-def test_no_word_is_said_in_any_format(capsys, tiny_recipe: Recipe, longer: Recipe, subtests):
-    fill(Path("attnres.db"), tiny_recipe, {"standard": list(SEEDS)})
-    fill(Path("attnres.db"), longer, {"standard": BETTER})
-
-    for form in FORMS:
+    few, _ = both(capsys, "attnres")  # chooses rows, and not their intervals
+    assert few == {"attnres": arms["attnres"]}
+    for form in ("table", "markdown", "csv", "json", "latex", "html"):
         with subtests.test(form):
-            sides = ("--recipe", "tiny", "--recipe", "longer")
-            code, out, err = attnres(capsys, "report", *sides, "--format", form)
+            code, out, err = attnres(capsys, "report", "standard", *BOTH, "--format", form)
             assert code == 0, err
             assert "-0.099" in out.replace("$", "")
             for word in ("better", "worse", "separable", "equal within"):
@@ -80,17 +75,6 @@ def test_no_word_is_said_in_any_format(capsys, tiny_recipe: Recipe, longer: Reci
             if form == "csv":
                 (row,) = csv.DictReader(io.StringIO(out))
                 assert float(row["ci_low"]) < float(row["difference"]) < float(row["ci_high"])
-
-
-def test_arms_choose_rows_of_it_and_not_its_intervals(capsys, tiny_recipe: Recipe, longer: Recipe):
-    names = ("standard", "attnres", "hc")
-    fill(Path("attnres.db"), tiny_recipe, {name: list(SEEDS) for name in names})
-    fill(Path("attnres.db"), longer, dict.fromkeys(names, BETTER))
-
-    whole, _ = both(capsys)
-    few, _ = both(capsys, "attnres")
-
-    assert few == {"attnres": whole["attnres"]}
 
 
 @pytest.mark.parametrize(
@@ -104,30 +88,28 @@ def test_arms_choose_rows_of_it_and_not_its_intervals(capsys, tiny_recipe: Recip
         ({"losses": [1.5, 1.6, 1.4]}, "3 of 5 seeds in common"),
     ],
 )
-def test_what_cannot_be_paired_stands_side_by_side_with_the_reason(
+def test_runs_that_cannot_be_paired_stand_side_by_side_with_the_reason(
     change: dict, reason: str, capsys, tiny_recipe: Recipe, longer: Recipe, monkeypatch
 ):
-    fill(Path("attnres.db"), tiny_recipe, {"standard": list(SEEDS)})
+    fill(Path("attnres.db"), tiny_recipe, {"standard": BASE})
     if "eval_tokens" in change:
         train = longer.train.model_copy(update={"eval_tokens": change["eval_tokens"]})
         longer = longer.model_copy(update={"train": train})
-    if "facts" in change:
-        monkeypatch.setattr("studies.FACTS", change["facts"])
+    monkeypatch.setattr("studies.FACTS", change.get("facts", FACTS))
     more = {"settings": change["settings"]} if "settings" in change else {}
+    losses = change.get("losses", LESS)
     code = change.get("code", Code())
-    losses = {"standard": change.get("losses", BETTER)}
-    fill(Path("attnres.db"), longer, losses, lambda _variant: code, **more)
+    fill(Path("attnres.db"), longer, {"standard": losses}, lambda _variant: code, **more)
 
-    arms, _ = both(capsys)
+    found = both(capsys)[0]["standard"]
 
-    found = arms["standard"]
     assert found["reason"].startswith(reason.replace("DIGEST", longer.digest))
     assert found["interval"] is None
-    assert found["b"]["losses"] == {str(s): loss for s, loss in enumerate(losses["standard"])}
+    assert found["b"]["losses"] == {str(s): loss for s, loss in enumerate(losses)}
 
 
-def test_what_is_of_one_recipe_is_refused(capsys, tiny_recipe: Recipe, longer: Recipe):
-    fill(Path("attnres.db"), tiny_recipe, {"standard": list(SEEDS)})
+def test_options_of_one_recipe_are_refused(capsys, tiny_recipe: Recipe):
+    fill(Path("attnres.db"), tiny_recipe, {"standard": [1.5]})
     sides = ("--recipe", "tiny", "--recipe", tiny_recipe.digest)
 
     for typed, words in (

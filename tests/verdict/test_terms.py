@@ -1,4 +1,4 @@
-"""What a report tells of arms with recipes of their own: which runs, in which words."""
+"""Arms with recipes of their own: which runs a report has, and what it says of them."""
 
 from __future__ import annotations
 
@@ -6,11 +6,9 @@ import pytest
 
 from attnres_cli.errors import StudyError
 from attnres_cli.records.comparison_terms import SHARED, ArmRecipe, Matched, Terms, Tuned
-from attnres_cli.records.run import FIRST_TUNING_SEED, DataDescription, RunRecord
+from attnres_cli.records.run import FIRST_TUNING_SEED, RunRecord
 from attnres_cli.report.facts import facts_of
-from attnres_cli.verdict import labels as terms
-from attnres_cli.verdict.comparison import Comparison
-from attnres_cli.verdict.judge import compare
+from attnres_cli.verdict import labels
 from attnres_cli.verdict.select import choose, told
 
 BASE, TUNED, WIDE = "aaaaaaaaaaaa", "bbbbbbbbbbbb", "cccccccccccc"
@@ -22,17 +20,13 @@ NARROWER = Matched("d_ff", 88, 86, 41_952, 41_568, 41_632)
 SLOWER = Matched("tokens", 64_000, 51_200, 5.0, 4.0, 4.0, (1.25, 1.2, 1.3), 25, "Some CPU")
 
 
-def own(terms: Terms, variant: str, digest: str, how: Tuned | Matched) -> ArmRecipe:
-    return ArmRecipe(BASE, DATA, terms, variant, digest, how)
-
-
 @pytest.fixture
 def recipes() -> list[ArmRecipe]:
     """Both arms tuned, the baseline to the shared rate; attnres matched in parameters."""
     return [
-        own(AT_OWN_RATE, "standard", BASE, HOW),
-        own(AT_OWN_RATE, "attnres", TUNED, HOW),
-        own(IN_PARAMS, "attnres", WIDE, NARROWER),
+        ArmRecipe(BASE, DATA, AT_OWN_RATE, "standard", BASE, HOW),
+        ArmRecipe(BASE, DATA, AT_OWN_RATE, "attnres", TUNED, HOW),
+        ArmRecipe(BASE, DATA, IN_PARAMS, "attnres", WIDE, NARROWER),
     ]
 
 
@@ -49,91 +43,71 @@ def study(make_arm, make_run) -> list[RunRecord]:
 
 
 @pytest.fixture
-def comparisons(study, recipes, facts: DataDescription) -> list[Comparison]:
+def printed(study, recipes, judge) -> list[str]:
+    """The facts of every comparison of the study."""
     chosen = choose(study, "attnres.db", None, "standard", own=recipes)
     return [
-        compare(runs, facts, chosen.baseline, terms, mine)
+        "\n".join(facts_of(judge(runs, terms=terms, own=mine)))
         for runs, terms, mine in told(chosen, study, recipes)
     ]
 
 
-def test_the_shared_recipe_is_the_newest_and_those_made_of_it_are_told_with_it(study, recipes):
+def test_a_report_has_the_newest_shared_recipe_and_those_made_of_it(study, recipes):
     chosen = choose(study, "attnres.db", None, "standard", own=recipes)
 
     found = told(chosen, study, recipes)
 
     assert (chosen.recipe_digest, chosen.others) == (BASE, ())
     assert [terms for _, terms, _ in found] == [SHARED, AT_OWN_RATE, IN_PARAMS]
-    digests = [{(run.variant, run.recipe_digest) for run in runs} for runs, _, _ in found]
-    assert digests == [
-        {("standard", BASE), ("attnres", BASE)},
-        {("standard", BASE), ("attnres", TUNED)},
-        {("standard", BASE), ("attnres", WIDE)},
-    ]
+    for (runs, *_), digest in zip(found, (BASE, TUNED, WIDE), strict=True):
+        arms = {(run.variant, run.recipe_digest) for run in runs}
+        assert arms == {("standard", BASE), ("attnres", digest)}
+        assert {run.seed for run in runs} == {0, 1, 2}  # and no run that tuned
 
 
-def test_runs_that_tuned_are_in_no_comparison(study, recipes):
-    chosen = choose(study, "attnres.db", None, "standard", own=recipes)
-
-    seeds = {run.seed for runs, *_ in told(chosen, study, recipes) for run in runs}
-
-    assert seeds == {0, 1, 2}
-
-
-def test_a_study_of_tuning_runs_alone_holds_nothing_to_compare(make_run):
+def test_a_study_with_only_tuning_runs_holds_nothing_to_compare(make_run):
     with pytest.raises(StudyError, match="holds no runs yet"):
         choose([make_run("standard", FIRST_TUNING_SEED)], "attnres.db", None, "standard")
 
 
-def test_what_is_matched_to_one_baseline_is_not_told_for_another(study, recipes):
+def test_arms_matched_to_one_baseline_are_not_reported_for_another(study, recipes):
     chosen = choose(study, "attnres.db", None, "attnres", own=recipes)
+    by_digest = choose(study, "attnres.db", TUNED, "attnres", own=recipes)
 
     assert [terms for _, terms, _ in told(chosen, study, recipes)] == [SHARED, AT_OWN_RATE]
+    assert by_digest.recipe_digest == TUNED  # an arm's own recipe can be asked for
 
 
-def test_where_only_the_baseline_has_the_shared_recipe_that_is_no_comparison(study, recipes):
+def test_a_shared_recipe_that_only_the_baseline_has_is_no_comparison(study, recipes):
     runs = [run for run in study if run.variant == "standard" or run.recipe_digest == WIDE]
     chosen = choose(runs, "attnres.db", None, "standard", own=recipes[2:])
 
     assert [terms for _, terms, _ in told(chosen, runs, recipes[2:])] == [IN_PARAMS]
 
 
-def test_an_arms_own_recipe_can_be_asked_for_by_its_digest(study, recipes):
-    chosen = choose(study, "attnres.db", TUNED, "attnres", own=recipes)
+def test_the_facts_say_how_rates_were_found_what_was_changed_and_what_remains(printed):
+    shared, tuned, matched = printed
 
-    assert chosen.recipe_digest == TUNED
-
-
-def test_the_facts_say_how_rates_were_found(comparisons):
-    text = "\n".join(facts_of(comparisons[1]))
-
-    assert "on seeds 7, 8, which no comparison uses" in text
-    assert "attnres: 0.005 1.9000, 0.01 1.5000, 0.02 diverged; lr 0.02 (the largest)" in text
-
-
-def test_the_facts_say_what_was_changed_and_what_remains(comparisons):
-    facts = facts_of(comparisons[2])
-
+    (line,) = [line for line in shared.splitlines() if line.startswith("gates")]
+    assert line.startswith("gates passed: 18 of 18 (the loss stayed finite, ")
+    assert "on seeds 7, 8, which no comparison uses" in tuned
+    assert "attnres: 0.005 1.9000, 0.01 1.5000, 0.02 diverged; lr 0.02 (the largest)" in tuned
     line = "attnres: d_ff 88 -> 86, parameters 41,952 -> 41,568; remains -0.154% of standard's"
-    assert line in facts
+    assert line in matched.splitlines()
 
 
 def test_matched_time_says_what_was_measured():
-    (line,) = terms.remaining([own(Terms("time", "standard"), "attnres", WIDE, SLOWER)])
+    of_time = ArmRecipe(BASE, DATA, Terms("time", "standard"), "attnres", WIDE, SLOWER)
+
+    (line,) = labels.remaining([of_time])
 
     assert line.startswith("attnres: tokens 64,000 -> 51,200, a step takes 1.250 [1.200, 1.300]")
     assert "25 rounds in turn on Some CPU" in line
     assert "remains +0.000% training time of standard's" in line
 
 
-def test_a_best_rate_on_the_edge_is_warned_of(recipes):
-    lines = terms.warnings(recipes)
+def test_a_best_rate_on_the_edge_has_a_warning(recipes):
+    lines = labels.warnings(recipes)
 
     assert len(lines) == 2
     assert "lr 0.02 is taken" in lines[1]
-
-
-def test_passed_gates_are_one_line(comparisons):
-    (line,) = [line for line in facts_of(comparisons[0]) if line.startswith("gates")]
-
-    assert line.startswith("gates passed: 18 of 18 (the loss stayed finite, ")

@@ -108,6 +108,6 @@ def _backward_pass() -> int:
     """The number of the backward pass that is running.
 
     torch has no public name for it; its own checkpointing and multi-gradient hooks call this one.
-    The only private name of torch that the engine uses: pyproject.toml bounds torch for it.
+    nn/private.py checks that it is there.
     """
     return torch._C._current_graph_task_id()  # noqa: SLF001

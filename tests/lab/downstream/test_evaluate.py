@@ -1,8 +1,7 @@
-"""`attnres evaluate`: real runs of moments answer tasks of the real harness, item by item."""
+"""`attnres evaluate`: real, short runs answer tasks of the real harness, item by item."""
 
 from __future__ import annotations
 
-import importlib
 import json
 import shutil
 import sys
@@ -11,10 +10,11 @@ from typing import Any
 
 import pytest
 import torch
-from commands import attnres, ended
+from commands import Attnres, ended
 
 from attnres_cli import load
 from attnres_cli.data import tokenizers
+from attnres_cli.errors import installing
 from attnres_cli.lab.downstream import asking, evaluating, shipped
 from attnres_cli.nn.model import Transformer
 from attnres_cli.nn.shape import Shape
@@ -42,7 +42,7 @@ SUMS = [{"context": f"{i}+1=", "choices": [str(i + 1), "x", "no"], "gold": 0} fo
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Runs 1 and 2, of standard and attnres, and 3, of a generated task."""
+    """A study: runs 1 and 2 of standard and attnres, run 3 of a generated task."""
     folder = tmp_path_factory.mktemp("trained")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
@@ -54,16 +54,14 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def here(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a folder with that study and some files; few items of each shipped task."""
+    """Work in a folder with that study and some files; ask few items of each shipped task."""
     shutil.copytree(trained, tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
     monkeypatch.setattr(shipped, "N_ITEMS", 12)
     Path("sums.jsonl").write_text("\n".join(map(json.dumps, SUMS)) + "\n")
     Path("sums.yaml").write_text(YAML.format(file=tmp_path / "sums.jsonl"))
-    Path("texts.jsonl").write_text(
-        '{"text": "def f(x):\\n    return x\\n"}\n{"text": "caf\u00e9"}\n'
-    )
+    Path("texts.jsonl").write_text('{"text": "def f(x):\\n    return x\\n"}\n{"text": "caf\u00e9"}')
     Path("next.jsonl").write_text('{"context": "impor", "answer": "t sys"}\n')
 
 
@@ -71,14 +69,17 @@ def held() -> list[Items]:
     return Store.open("attnres.db", create=False).items()
 
 
-def results(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[dict[str, Any]]:
-    code, out, err = attnres(capsys, "evaluate", *arguments, "--format", "json", "-q")
-    assert code == 0, err
-    return json.loads(out)["results"]
+@pytest.fixture
+def attnres(capsys: pytest.CaptureFixture[str]) -> Attnres:
+    return Attnres(capsys)
+
+
+def results(attnres: Attnres, *arguments: str) -> list[dict[str, Any]]:
+    return attnres.json("evaluate", *arguments, "-q")["results"]
 
 
 def nats(model: torch.nn.Module, context: str, answer: str) -> float:
-    """Of an answer, byte by byte, from the model's whole context."""
+    """Nats of an answer, byte by byte, from the model's whole context."""
     total, text = 0.0, list((context + answer).encode())
     for at in range(len(context.encode()), len(text)):
         with torch.no_grad():
@@ -87,10 +88,8 @@ def nats(model: torch.nn.Module, context: str, answer: str) -> float:
     return total
 
 
-def test_the_shipped_tasks_need_nothing_else_and_every_answer_is_kept(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-):
-    found = results(capsys, "1", "2")
+def test_the_shipped_tasks_need_no_files_and_every_answer_is_kept(attnres: Attnres, monkeypatch):
+    found = results(attnres, "1", "2")
 
     assert [(r["task"], r["run"], r["items"], r["chance"]) for r in found] == [
         (task, run, 12, 0.25) for task in shipped.NAMES for run in (1, 2)
@@ -110,16 +109,16 @@ def test_the_shipped_tasks_need_nothing_else_and_every_answer_is_kept(
     }  # fmt: skip
 
     monkeypatch.setattr(evaluating, "_built", lambda *_: pytest.fail("asked again"))
-    code, out, err = attnres(capsys, "evaluate", "1", "2", "--tasks", "local")
+    code, out, err = attnres("evaluate", "1", "2", "--tasks", "local")
     assert code == 0
     assert "6 of 6 as the study had them" in err
     assert "cut: 48 contexts" in out
     assert held() == items
 
 
-def test_likelihoods_are_those_of_the_exported_model(capsys: pytest.CaptureFixture[str]):
-    results(capsys, "2", "--tasks", "sums.jsonl,next.jsonl,texts.jsonl")
-    assert attnres(capsys, "runs", "export", "2", "--output", "out")[0] == 0
+def test_likelihoods_are_those_of_the_exported_model(attnres: Attnres):
+    results(attnres, "2", "--tasks", "sums.jsonl,next.jsonl,texts.jsonl")
+    assert attnres("runs", "export", "2", "--output", "out")[0] == 0
     model = load("out")
     by_task = {each.task: each for each in held()}
 
@@ -140,81 +139,73 @@ def test_likelihoods_are_those_of_the_exported_model(capsys: pytest.CaptureFixtu
     assert [str(by_task[t].kind) for t in ("sums", "next", "texts")] == ["choice", "answer", "text"]
 
     (of_folder, of_run) = sorted(
-        results(capsys, "out", "2", "--tasks", "sums.jsonl"), key=lambda r: r["run"] or 0
+        results(attnres, "out", "2", "--tasks", "sums.jsonl"), key=lambda r: r["run"] or 0
     )
     assert of_folder["run"] is None
     assert of_folder["gold_nats"] == pytest.approx(of_run["gold_nats"], abs=1e-5)
 
 
-def test_an_answer_is_tokenized_as_it_would_stand_in_a_text():
+def test_an_answer_is_tokenized_as_in_a_running_text():
+    from attnres_cli.lab.downstream.answers import Answers
+
     package = pytest.importorskip("tokenizers")
     trained = package.Tokenizer(package.models.BPE())
-    trained.pre_tokenizer = package.pre_tokenizers.ByteLevel(add_prefix_space=False)
-    text = ["the cat sat on the mat\n", "the cat\n"] * 20
-    alphabet = package.pre_tokenizers.ByteLevel.alphabet()
-    trainer = package.trainers.BpeTrainer(
-        vocab_size=300, initial_alphabet=alphabet, show_progress=False
-    )
-    trained.train_from_iterator(text, trainer)
+    byte_level = package.pre_tokenizers.ByteLevel
+    trained.pre_tokenizer = byte_level(add_prefix_space=False)
     trained.decoder = package.decoders.ByteLevel()
+    trainer = package.trainers.BpeTrainer(
+        vocab_size=300, initial_alphabet=byte_level.alphabet(), show_progress=False
+    )
+    trained.train_from_iterator(["the cat sat on the mat\n", "the cat\n"] * 20, trainer)
     trained.save("bpe.json")
     tokenizer = tokenizers.of("bpe.json")
     shape = Shape(1, 8, 1, 1, 8, 8, tokenizer.vocab_size, 16)
     model = Transformer(shape, parse("standard").build(8, 2))
-    answers = importlib.import_module("attnres_cli.lab.downstream.answers")
-    asked = answers.Answers(model, tokenizer, 4, lambda _n: None)
+    asked = Answers(model, tokenizer, 4, lambda _n: None)
 
     for context, answer in (("the cat", " sat"), ("the cat ", "sat"), ("the ca", "t sat")):
         span = asked._span(context, answer)
         whole = list(next(iter(tokenizer.encode([context + answer]))))
-        given, scored = (
-            tokenizer.decode(part)
-            for part in (span.tokens[: span.first], span.tokens[span.first :])
+        given, scored = map(
+            tokenizer.decode, (span.tokens[: span.first], span.tokens[span.first :])
         )
         assert given + scored == context + answer
         assert scored.strip() == answer.strip()
         assert (list(span.tokens) == whole) == (context != "the ca")  # there tokens would be joined
     begun = asked._span("", "the")
-    assert tokenizer.decode(begun.tokens) == "\nthe"
-    assert begun.first == 1
+    assert (tokenizer.decode(begun.tokens), begun.first) == ("\nthe", 1)
 
 
-def test_runs_of_other_code_answer_with_a_warning(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-):
-    assert "warning" not in attnres(capsys, "evaluate", "1", "2", "--tasks", "sums.jsonl")[2]
+def test_runs_of_other_code_answer_with_a_warning(attnres: Attnres, monkeypatch):
+    assert "warning" not in attnres("evaluate", "1", "2", "--tasks", "sums.jsonl")[2]
     monkeypatch.setattr(evaluating, "code_of", lambda _variant: Code())
-    _, _, err = attnres(capsys, "evaluate", "1", "2", "--tasks", "sums.jsonl")
+    _, _, err = attnres("evaluate", "1", "2", "--tasks", "sums.jsonl")
     assert err.count("warning: ") == 1
     assert "run 1, run 2: trained by other code (design, trunk, engine) than answers now" in err
 
 
-def test_a_yaml_task_of_the_harness_generates(capsys: pytest.CaptureFixture[str]):
-    (found,) = results(capsys, "1", "--tasks", "sums.yaml", "--batch-size", "3")
+def test_a_yaml_task_of_the_harness_generates_text(attnres: Attnres):
+    (found,) = results(attnres, "1", "--tasks", "sums.yaml", "--batch-size", "3")
 
     assert (found["kind"], found["items"], found["chance"]) == ("generation", 8, None)
     assert 0 <= found["exact_match"] <= 1
-    assert attnres(capsys, "evaluate", "1", "--tasks", "sums.yaml,sums.jsonl")[0] == 2  # one name
+    assert attnres("evaluate", "1", "--tasks", "sums.yaml,sums.jsonl")[0] == 2  # one name
 
 
-def test_a_longer_evaluation_takes_the_place_of_a_shorter_one_only(
-    capsys: pytest.CaptureFixture[str],
-):
+def test_an_evaluation_replaces_only_a_shorter_or_outdated_one(attnres: Attnres):
     first = ("1", "--tasks", "sums.jsonl", "--limit", "3")
-    assert [r["items"] for r in results(capsys, *first)] == [3]
-    assert [r["items"] for r in results(capsys, "1", "--tasks", "sums.jsonl")] == [8]
-    assert [r["items"] for r in results(capsys, *first)] == [8]
+    assert [r["items"] for r in results(attnres, *first)] == [3]
+    assert [r["items"] for r in results(attnres, "1", "--tasks", "sums.jsonl")] == [8]
+    assert [r["items"] for r in results(attnres, *first)] == [8]
     changed = [SUMS[0] | {"context": "0 + 1 ="}, *SUMS[1:]]
     Path("sums.jsonl").write_text("\n".join(map(json.dumps, changed)))
     before = held()
-    results(capsys, "1", "--tasks", "sums.jsonl")
+    results(attnres, "1", "--tasks", "sums.jsonl")
     assert held()[0].doc_hashes[0] != before[0].doc_hashes[0]
     assert held()[0].doc_hashes[1:] == before[0].doc_hashes[1:]
 
 
-def test_what_is_interrupted_keeps_what_is_done(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-):
+def test_an_interrupted_evaluation_keeps_finished_tasks(attnres: Attnres, monkeypatch):
     ask, calls = asking.ask, []
 
     def interrupted(*arguments: Any) -> Items:
@@ -224,12 +215,12 @@ def test_what_is_interrupted_keeps_what_is_done(
         return ask(*arguments)
 
     monkeypatch.setattr(asking, "ask", interrupted)
-    code, _, err = attnres(capsys, "evaluate", "1", "--tasks", "recall,sums.jsonl")
+    code, _, err = attnres("evaluate", "1", "--tasks", "recall,sums.jsonl")
 
     assert code == 130
     assert "the same command goes on" in err
     assert [each.task for each in held()] == ["recall"]
-    assert len(results(capsys, "1", "--tasks", "recall,sums.jsonl")) == 2
+    assert len(results(attnres, "1", "--tasks", "recall,sums.jsonl")) == 2
     assert len(calls) == 3  # recall was not asked again
 
 
@@ -249,57 +240,43 @@ def test_what_is_interrupted_keeps_what_is_done(
         (("1", "--device", "gpu"), "--device takes"),
     ],
 )
-def test_what_cannot_be_asked_is_one_line_and_exit_code_2(
-    capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], words: str
+def test_impossible_questions_end_in_one_line_and_exit_code_2(
+    attnres: Attnres, arguments: tuple[str, ...], words: str
 ):
     Path("bad.jsonl").write_text('{"text": "a"}\n{"text": \n')
     Path("keys.jsonl").write_text('{"question": "a"}\n')
     Path("gold.jsonl").write_text('{"context": "a", "choices": ["b", "c"], "gold": 2}\n')
     Path("bad.yaml").write_text("task: bad\ndataset_path: json\noutput_type: wrong\n")
 
-    code, out, err = attnres(capsys, "evaluate", *arguments)
-
-    assert (code, out) == (2, "")
-    assert words in err
-    assert len(err.splitlines()) == 1
+    assert words in attnres.refuses("evaluate", *arguments)
     assert held() == []
 
 
-def test_weights_and_data_that_are_not_as_they_were_are_refused(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-):
+def test_changed_data_and_damaged_weights_are_refused(attnres: Attnres, monkeypatch):
     store = Store.open("attnres.db", create=False)
     (first,) = store.runs(ids=[1])
     with monkeypatch.context() as patch:
         patch.setattr(
             evaluating.sources, "load", lambda _: type("T", (), {"fingerprint": "0" * 16})
         )
-        err = attnres(capsys, "evaluate", "1", "--tasks", "cloze")[2]
+        err = attnres("evaluate", "1", "--tasks", "cloze")[2]
         assert f"run 1 was trained on data {first.fingerprint}, which are now {'0' * 16}" in err
     store.weights_of(first).write_bytes(b"nothing")
-    assert "are damaged" in attnres(capsys, "evaluate", "1", "--tasks", "recall")[2]
+    assert "are damaged" in attnres("evaluate", "1", "--tasks", "recall")[2]
 
 
-def test_without_the_extra_a_line_says_what_to_install(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-):
+def test_without_the_extra_one_line_says_what_to_install(attnres: Attnres, monkeypatch):
     for name in ("lm_eval", "lm_eval.tasks"):
         monkeypatch.setitem(sys.modules, name, None)
 
-    code, _, err = attnres(capsys, "evaluate", "1")
-
-    assert code == 2
-    assert "pip install 'attnres-cli[lm-eval]'" in err
-    assert len(err.splitlines()) == 1
+    assert installing("lm-eval") in attnres.refuses("evaluate", "1")
 
 
 @pytest.mark.slow  # the harness reads 14,000 files to know its tasks
-def test_tasks_of_the_harness_by_name(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-):
-    _, _, err = attnres(capsys, "evaluate", "1", "--tasks", "hellaswagg")
+def test_tasks_of_the_harness_are_found_by_name(attnres: Attnres, monkeypatch):
+    err = attnres("evaluate", "1", "--tasks", "hellaswagg")[2]
     assert "unknown task 'hellaswagg': did you mean 'hellaswag'?" in err
-    code, _, err = attnres(capsys, "evaluate", "1", "--tasks", "hellaswag")
+    code, _, err = attnres("evaluate", "1", "--tasks", "hellaswag")
     assert code == 2
     assert "needs documents that are not in the cache" in err
     assert "HF_HUB_OFFLINE=0" in err

@@ -1,4 +1,4 @@
-"""Likelihoods in batches of windows are those of one text at a time; continuations too."""
+"""Likelihoods and continuations of batches are those of one text at a time."""
 
 from __future__ import annotations
 
@@ -8,16 +8,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from attnres_cli.lab.downstream.scoring import (
-    Prompt,
-    Score,
-    Span,
-    generate,
-    is_cut,
-    room,
-    score,
-    windows,
-)
+from attnres_cli.lab.downstream import scoring
+from attnres_cli.lab.downstream.scoring import Prompt, Score, Span, generate, score, windows
 from attnres_cli.nn.model import Transformer, init_weights
 from attnres_cli.nn.shape import Shape
 from attnres_cli.nn.variant import parse
@@ -50,7 +42,7 @@ def tokens(n: int, seed: int = 0) -> list[int]:
 
 @torch.no_grad()
 def one_at_a_time(model: Transformer, span: Span) -> Score:
-    """Every window by itself, its logits whole."""
+    """The score of a span, from the full logits of every window."""
     nats, greedy = 0.0, True
     for start, first, end in windows(len(span.tokens), span.first, model.shape.seq_len):
         part = torch.tensor([list(span.tokens[start:end])])
@@ -62,7 +54,7 @@ def one_at_a_time(model: Transformer, span: Span) -> Score:
     return Score(nats, greedy)
 
 
-def test_every_token_is_scored_once_with_as_much_before_the_last_window_as_fits():
+def test_every_token_is_scored_once_and_the_last_window_is_full():
     for n in range(2, 40):
         for first in range(1, n):
             found = windows(n, first, 8)
@@ -72,7 +64,7 @@ def test_every_token_is_scored_once_with_as_much_before_the_last_window_as_fits(
     assert windows(5, 5, 8) == []
 
 
-def test_rolling_windows_are_the_harnesses():
+def test_rolling_windows_are_those_of_the_harness():
     utils = pytest.importorskip("lm_eval.utils", exc_type=ImportError)
     for n in range(1, 30):
         text = list(range(100, 100 + n))
@@ -84,7 +76,7 @@ def test_rolling_windows_are_the_harnesses():
 
 
 @pytest.mark.parametrize("batch_size", [1, 3, 64])
-def test_batches_by_length_score_as_one_at_a_time(model: Transformer, batch_size: int):
+def test_batches_score_as_one_text_at_a_time(model: Transformer, batch_size: int):
     sizes = [(2, 1), (13, 12), (5, 2), (12, 1), (14, 3), (40, 1), (30, 25), (7, 6), (3, 3)]
     spans = [Span(tokens(n, seed), first) for seed, (n, first) in enumerate(sizes)]
     done: list[int] = []
@@ -97,7 +89,7 @@ def test_batches_by_length_score_as_one_at_a_time(model: Transformer, batch_size
         assert each.is_greedy is expected.is_greedy
     assert found[-1] == Score(0.0, is_greedy=True)  # nothing to score
     assert sum(done) == len(spans) - 1
-    assert [is_cut(span, 12) for span in spans] == [n > 13 for n, _ in sizes]
+    assert [scoring.is_cut(span, 12) for span in spans] == [n > 13 for n, _ in sizes]
 
 
 def test_a_greedy_answer_is_known(model: Transformer):
@@ -115,14 +107,17 @@ def letters(ids: list[int]) -> str:
     return "".join("abcdefghijk"[i] for i in ids)
 
 
+def alone(model: Transformer, prompt: Prompt) -> str:
+    found = model.generate(torch.tensor([list(prompt.tokens)]), prompt.n_new, temperature=0)
+    return letters(found[0].tolist()[len(prompt.tokens) :])
+
+
 @pytest.mark.parametrize("batch_size", [1, 4])
-def test_texts_go_on_in_batches_as_alone_and_end_before_a_stop(model: Transformer, batch_size: int):
+def test_batches_generate_as_one_text_at_a_time_and_end_before_a_stop(
+    model: Transformer, batch_size: int
+):
     prompts = [Prompt(tokens(n, seed), 6, ()) for seed, n in enumerate([3, 3, 5, 3, 1])]
-    free = [
-        letters(model.generate(torch.tensor([list(p.tokens)]), 6, temperature=0)[0].tolist())
-        [len(p.tokens) :]
-        for p in prompts
-    ]  # fmt: skip
+    free = [alone(model, prompt) for prompt in prompts]
     assert generate(model, prompts, letters, batch_size) == free
     stops = [replace(p, stops=(text[3], "zz")) for p, text in zip(prompts, free, strict=True)]
 
@@ -133,17 +128,11 @@ def test_texts_go_on_in_batches_as_alone_and_end_before_a_stop(model: Transforme
     assert sum(done) == len(prompts)
 
 
-def test_a_prompt_without_room_is_read_from_its_end(model: Transformer):
-    assert room(Prompt(tokens(9), 4, ()), 12) == (8, 4)
-    assert room(Prompt(tokens(3), 400, ()), 12) == (3, 6)
-    assert room(Prompt(tokens(30), 400, ()), 12) == (6, 6)
-    long = Prompt(tokens(30), 4, ())
-    short = Prompt(long.tokens[-8:], 4, ())
-
-    assert generate(model, [long], letters, 1) == generate(model, [short], letters, 1)
-
-
-def test_drawn_texts_are_the_same_each_time(model: Transformer):
-    prompts = [Prompt(tokens(3), 6, (), temperature=1.5)]
-
-    assert generate(model, prompts, letters, 1) == generate(model, prompts, letters, 1)
+def test_a_prompt_that_is_too_long_is_read_from_its_end(model: Transformer):
+    assert scoring.room(Prompt(tokens(9), 4, ()), 12) == (8, 4)
+    assert scoring.room(Prompt(tokens(3), 400, ()), 12) == (3, 6)
+    assert scoring.room(Prompt(tokens(30), 400, ()), 12) == (6, 6)
+    for temperature in (0.0, 1.5):  # drawn texts are the same each time
+        long = Prompt(tokens(30), 4, (), temperature)
+        short = replace(long, tokens=long.tokens[-8:])
+        assert generate(model, [long], letters, 1) == generate(model, [short], letters, 1)

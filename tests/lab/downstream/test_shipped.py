@@ -1,4 +1,4 @@
-"""Items that are made of validation files: from these alone, decided by the data, fair to guess."""
+"""Items are made from validation files only, are decided by the data, and are fair to guess."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def made(halves: Halves) -> dict[str, list[Item]]:
     return {name: shipped.items(name, *halves, "0123456789abcdef") for name in shipped.NAMES}
 
 
-def test_items_are_a_few_hundred_all_different_decided_by_the_data(
+def test_a_few_hundred_different_items_are_decided_by_the_data(
     halves: Halves, made: dict[str, list[Item]], monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(shipped, "N_ITEMS", 20)
@@ -35,20 +35,19 @@ def test_items_are_a_few_hundred_all_different_decided_by_the_data(
         assert shipped.items(name, *halves, "another") != items[:20]
 
 
-@pytest.mark.parametrize("name", ["cloze", "continuation"])
-def test_no_item_is_of_a_file_that_trains(halves: Halves, made: dict[str, list[Item]], name: str):
+def test_no_item_comes_from_a_training_file(halves: Halves, made: dict[str, list[Item]]):
     train, val = ({each.name: bytes(each.content) for each in half} for half in halves)
     everything = b"\0".join(train.values())
-    for item in made[name]:
-        right = item["context"] + item["choices"][item["gold"]]
-        assert item["file"] in val
-        assert item["file"] not in train
-        assert right.encode() in val[item["file"]]
-        assert right[-48:].encode() not in everything
-    assert len({item["file"] for item in made[name]}) > 30
+    for name in ("cloze", "continuation"):
+        for item in made[name]:
+            right = item["context"] + item["choices"][item["gold"]]
+            assert item["file"] in val.keys() - train.keys()
+            assert right.encode() in val[item["file"]]
+            assert right[-48:].encode() not in everything
+        assert len({item["file"] for item in made[name]}) > 30
 
 
-def test_answers_are_of_one_kind_and_right_ones_stand_anywhere(made: dict[str, list[Item]]):
+def test_answers_look_alike_and_right_ones_stand_anywhere(made: dict[str, list[Item]]):
     for items in made.values():
         golds = Counter(item["gold"] for item in items)
         assert set(golds) == {0, 1, 2, 3}
@@ -73,7 +72,7 @@ def test_frequent_words_are_no_easier_to_guess(made: dict[str, list[Item]], halv
     assert right < 0.4 * shipped.N_ITEMS
 
 
-def test_recall_asks_for_a_value_that_is_shown_within_thirty_two_bytes(
+def test_recall_asks_for_a_value_shown_within_thirty_two_bytes(
     made: dict[str, list[Item]],
 ):
     for item in made["recall"]:
@@ -84,7 +83,7 @@ def test_recall_asks_for_a_value_that_is_shown_within_thirty_two_bytes(
         assert len(item["context"]) + 2 <= 32
 
 
-def test_texts_that_are_too_short_or_copied_give_none(monkeypatch: pytest.MonkeyPatch):
+def test_short_or_copied_texts_give_no_items(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(shipped, "N_ITEMS", 20)
     text = b"".join(b"value_%d = function_%d(argument_%d)\n" % (i, i, i * i) for i in range(200))
     copied = [Document("a.py", text)], [Document("b.py", text)]

@@ -1,4 +1,4 @@
-"""What Optuna proposes is always a point, never one tried before, and goes on after a stop."""
+"""Optuna proposes points of the space, none twice, and goes on after an interruption."""
 
 from __future__ import annotations
 
@@ -27,8 +27,12 @@ def of(text: str, spec: str = "attnres") -> Points:
     return Points(found[typed[0]])
 
 
-WIDE = of("aspect=4..80,heads_per_layer=0.1..1,n_blocks=2..8,norm=softmax|sigmoid")
 SMALL = of("n_layers=3..6,n_heads=2|4")
+
+
+@pytest.fixture(scope="module")
+def wide() -> Points:
+    return of("aspect=4..80,heads_per_layer=0.1..1,n_blocks=2..8,norm=softmax|sigmoid")
 
 
 def loss(point: Point) -> float:
@@ -57,20 +61,17 @@ def searched(
     return [point for point in tried if point is not None]
 
 
-def test_there_is_one_point_for_every_choice_of_parameters():
-    assert len(WIDE.of_key) == len(WIDE) > 200
-    assert list(WIDE.names) == ["aspect", "heads_per_layer", "n_blocks", "norm"]
+def test_there_is_one_point_for_every_choice_of_parameters(wide: Points):
+    assert len(wide.of_key) == len(wide) > 200
+    assert list(wide.names) == ["aspect", "heads_per_layer", "n_blocks", "norm"]
 
 
-def test_trials_that_are_void_or_were_pruned_have_tried_nothing():
+def test_void_and_pruned_trials_have_tried_nothing():
     params = SMALL.params_of(SMALL.points[0])
 
     def tried(state: TrialState, **attributes: str) -> set[Point]:
-        trial = create_trial(
-            state=state, params=params, distributions=SMALL.distributions, value=1.0,
-            user_attrs=attributes,
-        )  # fmt: skip
-        return SMALL.tried([trial])
+        given = {"params": params, "distributions": SMALL.distributions, "value": 1.0}
+        return SMALL.tried([create_trial(state=state, user_attrs=attributes, **given)])
 
     assert tried(TrialState.COMPLETE) == {SMALL.points[0]}
     assert tried(TrialState.COMPLETE, **{VOID: "its process died"}) == set()
@@ -78,44 +79,35 @@ def test_trials_that_are_void_or_were_pruned_have_tried_nothing():
 
 
 @pytest.mark.parametrize("kind", ["tpe", "random", "brute", "grid"])
-def test_no_point_is_proposed_twice(kind: str):
-    tried = searched(WIDE, kind, 40)
-
-    assert len(set(tried)) == 40
+def test_an_interrupted_search_goes_on_as_if_it_had_not_been_and_proposes_nothing_twice(
+    kind: str, wide: Points
+):
+    storage = optuna.storages.InMemoryStorage()
+    searched(wide, kind, 9, storage=storage)
+    continued = searched(wide, kind, 15, storage=storage)
+    assert continued == searched(wide, kind, 24)
+    assert len(set(continued)) == 24
 
 
 @pytest.mark.parametrize("kind", ["tpe", "gp", "random", "brute", "grid"])
 def test_a_small_space_is_tried_to_its_last_point(kind: str):
     tried = searched(SMALL, kind, len(SMALL), loss=lambda point: float(point.trunk.n_layers))
-
     assert set(tried) == set(SMALL.points)
 
 
-def test_two_goals_are_searched_by_nsga2_over_several_generations():
-    tried = searched(WIDE, "nsga2", 24, n_goals=2)
-
-    assert len(set(tried)) == 24
+def test_two_goals_are_searched_by_nsga2_over_several_generations(wide: Points):
+    assert len(set(searched(wide, "nsga2", 24, n_goals=2))) == 24
 
 
-@pytest.mark.parametrize("kind", ["tpe", "random", "brute", "grid"])
-def test_a_search_that_was_interrupted_goes_on_as_if_it_had_not_been(kind: str):
-    storage = optuna.storages.InMemoryStorage()
-    searched(WIDE, kind, 9, storage=storage)
-
-    continued = searched(WIDE, kind, 15, storage=storage)
-
-    assert continued == searched(WIDE, kind, 24)
+def test_another_study_has_other_proposals(wide: Points):
+    assert searched(wide, "random", 5, seed=1) != searched(wide, "random", 5, seed=2)
 
 
-def test_another_study_has_other_proposals():
-    assert searched(WIDE, "random", 5, seed=1) != searched(WIDE, "random", 5, seed=2)
-
-
-def test_tpe_comes_nearer_to_the_best_than_chance():
+@pytest.mark.slow
+def test_tpe_comes_nearer_to_the_best_than_chance(wide: Points):
     def mean_of_last(kind: str) -> float:
-        losses = [
-            loss(point) for seed in range(3) for point in searched(WIDE, kind, 40, seed)[-15:]
-        ]
+        tried = (searched(wide, kind, 40, seed)[-15:] for seed in range(3))
+        losses = [loss(point) for points in tried for point in points]
         return sum(losses) / len(losses)
 
     assert mean_of_last("tpe") < 0.8 * mean_of_last("random")
@@ -148,5 +140,4 @@ def test_the_sampler_is_chosen_with_a_reason(
 def test_a_sampler_that_does_not_fit_is_refused(asked: str, n_goals: int, says: str):
     with pytest.raises(UsageError) as refused:
         chosen(asked, 41, 40, n_goals)
-
     assert says in str(refused.value)

@@ -1,6 +1,6 @@
-"""Runs of a search that failed are trained once more, if asked for.
+"""`--retry-failed` trains the failed runs of a search once more.
 
-No training here: runs are ended through the store, as workers end them.
+Nothing is trained here: runs are ended through the store, as workers end them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from attnres_cli.verdict.optima import find
 
 
 def fails(*seeds: int) -> Callable[[RunRecord], float | None]:
-    """A standard that cannot be trained with these seeds."""
+    """`standard` fails on these seeds."""
 
     def outcome(run: RunRecord) -> float | None:
         return None if run.variant == "standard" and run.seed in seeds else deep_is_good(run)
@@ -34,53 +34,49 @@ def standard(bench: Bench) -> list[State]:
     return [trial.state for trial in bench.found.families[0].trials]
 
 
-def test_failed_first_looks_are_tried_again_and_then_count_as_complete(bench):
-    failed = bench(n_trials=2).run(fails(0))
+def test_failed_first_looks_are_trained_again_only_when_asked_for_and_then_count(bench):
+    failed = bench(n_trials=1).run(fails(0))
+    lost = listed(failed)
     digests = {t.recipe_digest for t in failed.found.families[0].trials}
     assert set(standard(failed)) == {State.FAILED}
-    assert len(listed(failed)) == len(failed.experiment.failed) == len(digests)
+    assert len(lost) == len(failed.experiment.failed) == len(digests)
 
-    untouched = bench(n_trials=2).run()
-    again = bench(n_trials=2).run(retry_failed=True)
-
+    untouched = bench(n_trials=1).run(fails(0))
     assert digests.isdisjoint(digest for digest, _, seed in untouched.trained if seed == 0)
+
+    twice = bench(n_trials=1).run(fails(0), retry_failed=True)
+    runs = [run for run in twice.trained if run[1] == "standard"]
+    assert len(runs) == len(set(runs)) > 0
+    assert set(standard(twice)) == {State.FAILED}
+    assert listed(twice)[: len(lost)] == lost
+    assert len(listed(twice)) == len(twice.experiment.failed)
+
+    again = bench(n_trials=1).run(retry_failed=True)
     assert State.FAILED not in standard(again)
     assert digests <= {digest for digest, _, seed in again.trained if seed == 0}
     assert (listed(again), again.experiment.failed) == ([], set())
-    family = again.families[0]
-    assert digests <= {p.recipe.digest for t, p in family.kept() if t.state is TrialState.COMPLETE}
-    assert bench(n_trials=2).run().trained == []
-
-
-def test_what_fails_again_is_failed_still_and_is_trained_once(bench):
-    failed = bench(n_trials=2).run(fails(0))
-
-    again = bench(n_trials=2).run(fails(0), retry_failed=True)
-
-    runs = [run for run in again.trained if run[1] == "standard"]
-    assert len(runs) == len(set(runs))
-    assert set(standard(again)) == {State.FAILED}
-    assert listed(again)[: len(listed(failed))] == listed(failed)
-    assert len(listed(again)) == len(again.experiment.failed)
+    kept = again.families[0].kept()
+    assert digests <= {p.recipe.digest for t, p in kept if t.state is TrialState.COMPLETE}
+    assert bench(n_trials=1).run().trained == []
 
 
 def test_failed_confirmations_are_listed_and_trained_again(bench):
-    failed = bench().run(fails(2))
+    failed = bench(n_trials=1).run(fails(2))
     lost = listed(failed)
     assert len(lost) == len(failed.experiment.failed) > 0
     assert all(name == "standard" and point.endswith(", seed 2") for name, point, _ in lost)
     assert {error for *_, error in lost} == {"it failed"}
 
-    untouched = bench().run()
+    untouched = bench(n_trials=1).run()
     assert (untouched.trained, len(untouched.experiment.failed)) == ([], len(lost))
-    again = bench().run(retry_failed=True)
+    again = bench(n_trials=1).run(retry_failed=True)
 
     assert {(name, seed) for _, name, seed in again.trained} == {("standard", 2)}
     assert len(again.trained) == len(lost)
     assert (listed(again), again.experiment.failed) == ([], set())
 
 
-def test_a_failed_shape_that_was_best_for_another_variant_is_listed_and_tried_again(bench):
+def test_a_failed_shape_that_was_best_for_another_design_is_listed_and_tried_again(bench):
     made = bench(n_trials=1)
     tried, attnres = made.families
     assert tried.ask(1, 1) == 1
@@ -107,10 +103,8 @@ def test_a_failed_shape_that_was_best_for_another_variant_is_listed_and_tried_ag
     assert listed(again) == []
 
 
-def test_the_sampler_that_is_told_is_the_last_that_had_something_to_propose(bench):
-    done = bench(n_trials=2, kind="grid").run()
-
+def test_the_sampler_shown_is_the_last_that_had_something_to_propose(bench):
+    done = bench(n_trials=1, kind="grid").run()
     studies.keep_asked(done.families[0].study, done.search, "")
-
-    assert done.families[0].n_to_ask(2) == 0
+    assert done.families[0].n_to_ask(1) == 0
     assert done.found.families[0].sampler == "grid: as asked"

@@ -1,4 +1,4 @@
-"""A search whose connections to PostgreSQL are cut, at one statement after the other."""
+"""A search whose connections to PostgreSQL are cut, at one statement after another."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import math
 import random
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from typing import Any
 
 import pytest
@@ -28,28 +29,23 @@ APART = 200  # a look at the trials, which is done again as a whole, has fifty t
 class Cuts:
     """The server hangs up now and then: before a statement, before a commit, or after it.
 
-    Args:
-        server: of the database.
-
-    Attributes:
-        seen: what was cut, by its first word.
-
+    `seen` lists what was cut, by its first word.
     """
 
     def __init__(self, server: Server) -> None:
         self.seen, self._server = list[str](), server
         self._random, self._left = random.Random(8), math.inf
 
-    def begin(self) -> None:
-        """From now on."""
+    @contextmanager
+    def active(self) -> Iterator[None]:
         self._left = 1
-
-    def end(self) -> None:
-        """From now on none."""
-        self._left = math.inf
+        try:
+            yield
+        finally:
+            self._left = math.inf
 
     def is_now(self, moment: str) -> bool:
-        """Whether it hangs up, after 1 to APART moments at which it might have."""
+        """Whether it hangs up: after 1 to APART moments at which it might have."""
         self._left -= 1
         if self._left > 0:
             return False
@@ -76,6 +72,7 @@ def cuts(database: tuple[Server, str], monkeypatch: pytest.MonkeyPatch) -> Itera
     server, _ = database
     made = Cuts(server)
     event.listen(Engine, "before_cursor_execute", made.statement)
+    monkeypatch.setattr(retry, "_PAUSES", tenacity.wait_fixed(0.05))
     monkeypatch.setattr(
         PGDialect_psycopg, "do_commit", lambda dialect, pooled: made.commit(dialect, pooled)
     )
@@ -89,17 +86,12 @@ def odd_is_poor(run: RunRecord) -> float:
 
 @pytest.mark.slow
 def test_a_search_outlives_connections_that_are_cut_at_any_moment(
-    database: tuple[Server, str], cuts: Cuts, monkeypatch
+    database: tuple[Server, str], cuts: Cuts
 ):
-    monkeypatch.setattr(retry, "_PAUSES", tenacity.wait_fixed(0.05))
     server, name = database
-    bench = Bench(server.url(name))
-    try:
-        cuts.begin()
+    bench = Bench(server.url(name), n_trials=4)
+    with closing(bench), cuts.active():
         bench.run(odd_is_poor)
-    finally:
-        cuts.end()
-        bench.close()
 
     assert {"SELECT", "before a commit", "after a commit"} <= set(cuts.seen)
     assert {"INSERT", "UPDATE"} & set(cuts.seen)
@@ -116,21 +108,16 @@ def test_a_search_outlives_connections_that_are_cut_at_any_moment(
 
 @pytest.mark.slow
 def test_a_report_outlives_connections_that_are_cut(
-    database: tuple[Server, str],
-    cuts: Cuts,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    database: tuple[Server, str], cuts: Cuts, capsys: pytest.CaptureFixture[str]
 ):
-    monkeypatch.setattr(retry, "_PAUSES", tenacity.wait_fixed(0.05))
     server, name = database
     report = ("report", "--study", server.url(name), "--format", "json")
-    bench = Bench(server.url(name)).run()
-    bench.close()
+    with closing(Bench(server.url(name), n_trials=2)) as bench:
+        bench.run()
 
     _, calm, _ = attnres(capsys, *report)
-    cuts.begin()
-    torn = [attnres(capsys, *report) for _ in range(10)]
-    cuts.end()
+    with cuts.active():
+        torn = [attnres(capsys, *report) for _ in range(10)]
 
     assert json.loads(calm)["search"]
     assert [(code, err) for code, _, err in torn if code] == []

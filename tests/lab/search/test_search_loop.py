@@ -1,13 +1,14 @@
-"""Trials and their runs: total, failures, processes that die. No training here: runs are ended
-through the store, as workers end them.
+"""A search's trials and their runs: how many, failures, dead processes, several commands.
+
+Nothing is trained here: runs are ended through the store, as workers end them.
 """
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from threading import Event, Thread
 from time import sleep
 from types import SimpleNamespace
@@ -16,7 +17,7 @@ from typing import Any
 import pytest
 from optuna.trial import TrialState
 from studies import FACTS
-from untrained import SEARCH, Bench, deep_is_good
+from untrained import SEARCH, Bench, deep_is_good, opposed
 
 from attnres_cli.config.recipe import load
 from attnres_cli.lab import searching
@@ -35,99 +36,114 @@ def looked(bench: Bench) -> dict[str, list[tuple[str, str]]]:
     }
 
 
-def test_every_family_gets_as_many_trials_as_were_asked_for_and_no_run_twice(bench):
-    done = bench().run()
+def states(bench: Bench) -> list[State]:
+    return [trial.state for family in bench.found.families for trial in family.trials]
 
-    assert len(set(done.trained)) == len(done.trained)
-    for family in done.found.families:
+
+def test_each_design_gets_as_many_trials_as_asked_for_and_no_run_twice(finished):
+    assert len(set(finished.trained)) == len(finished.trained)
+    assert set(states(finished)) == {State.COMPLETE}
+    for family in finished.found.families:
         assert len(family.trials) in (4, 5, 6)  # and the shape that was best for the other
-        assert {trial.state for trial in family.trials} == {State.COMPLETE}
         assert family.sampler == "tpe: as asked"
 
 
-def test_the_total_is_what_was_asked_for_not_what_is_added(bench):
-    bench().run()
+def test_the_best_shapes_of_each_design_are_confirmed_for_all_on_fresh_seeds(finished):
+    confirmed = {(digest, name) for digest, name, seed in finished.trained if seed in (1, 2)}
+    for family in finished.found.families:
+        best = min(family.trials, key=lambda trial: trial.values)
+        assert (best.recipe_digest, best.variant) in confirmed
+    by_design = Counter(name.partition(":")[0] for _, name in confirmed)
+    assert by_design["standard"] == by_design["attnres"]
 
-    again, more = bench().run(), bench(n_trials=6).run()
 
+def test_the_two_shapes_with_the_lowest_sum_of_first_looks_are_confirmed_too(finished):
+    """Each design is best at an end, and next best in the middle."""
+    losses = [{1: 1.0, 2: 3.0, 3: 2.2, 4: 5.0}, {4: 1.0, 3: 2.0, 2: 2.9, 1: 5.0}]
+    assert likeliest_common(*losses) == [3, 2]
+    assert likeliest_common(losses[0], {4: 1.0}) == [4]  # the other has not tried the others
+
+    first = []  # without the shapes that were added because they were best for the other
+    for family, found in zip(finished.families, finished.found.families, strict=True):
+        asked = {t.recipe_digest for t in found.trials if not t.is_extra}
+        trunks = {p.trunk for p in family.points.points if p.recipe.digest in asked}
+        first.append({trunk: loss for trunk, loss in family.lowest().items() if trunk in trunks})
+    common = likeliest_common(*first)
+
+    fresh = {digest for digest, _, seed in finished.trained if seed == 1}
+    digests = {p.trunk: p.recipe.digest for p in finished.families[0].points.points}
+    assert len(common) == 2
+    assert not {min(each, key=each.__getitem__) for each in first} & set(common)
+    assert {digests[trunk] for trunk in common} <= fresh
+
+
+def test_the_number_of_trials_is_a_total(continued):
+    again, more = continued(n_trials=4).run(opposed), continued(n_trials=6).run(opposed)
     assert again.trained == []
     assert 2 <= len([seed for *_, seed in more.trained if seed == 0]) <= 2 * 2
     assert more.found.n_trials == 6
 
 
-def test_a_search_that_died_goes_on_as_one_that_did_not(bench, tmp_path: Path):
-    whole = bench().run()
-    expected = looked(whole)
-    (tmp_path / "attnres.db").rename(tmp_path / "whole.db")
-
-    for _ in range(3):
-        dying = bench()
+def test_a_search_that_dies_twice_ends_as_one_that_did_not(bench, finished):
+    for _ in range(2):
+        dying = bench(n_trials=4)
         with pytest.raises(KeyboardInterrupt):
-            dying.run(stop_after=1)
+            dying.run(opposed, stop_after=2)
         left = [run.id for run in dying.store.runs() if run.status is Status.RUNNING]
         for run in left:  # its process is gone
             dying.store.let_go(run)
-    bench().run()
+    whole = bench(n_trials=4).run(opposed)
 
-    assert looked(bench()) == expected
+    assert looked(whole) == looked(finished)
 
 
-def test_failed_trials_are_listed_and_do_not_count(bench):
-    outcomes = iter([None, None, None])
-    done = bench().run(lambda run: next(outcomes, deep_is_good(run)))
+def test_failed_trials_do_not_count_and_a_diverged_run_is_the_worst_answer(bench):
+    outcomes, seen = iter([math.nan, None, None]), list[str]()
 
-    states = [trial.state for family in done.found.families for trial in family.trials]
-    assert states.count(State.FAILED) == 3
-    assert states.count(State.COMPLETE) >= 8
-    assert len(done.experiment.failed) == 3
-    assert len(bench().run().experiment.failed) == 3  # and the next time
+    def outcome(run: RunRecord) -> float | None:
+        seen.append(run.recipe_digest)
+        return next(outcomes, deep_is_good(run))
+
+    done = bench().run(outcome)
+
+    assert states(done).count(State.FAILED) == 2
+    for family in done.found.families:
+        asked = [trial for trial in family.trials if not trial.is_extra]
+        assert [trial.state for trial in asked].count(State.COMPLETE) == 3
+    assert len(done.experiment.failed) == 2
+    assert len(bench().run().experiment.failed) == 2  # and the next time
+    family, found = done.families[0], done.found.families[0]
+    (first,) = [trial for trial in found.trials if trial.recipe_digest == seen[0]]
+    assert first.values == (math.inf,)
+    (point,) = [p for p in family.points.points if p.recipe.digest == seen[0]]
+    assert family.best()
+    assert point not in family.best()  # and it is not confirmed
+    assert point.trunk not in family.lowest()
 
 
 def test_a_search_in_which_everything_fails_ends(bench):
     done = bench(n_trials=2).run(lambda _run: None)
-
-    trials = [trial for family in done.found.families for trial in family.trials]
-    assert {trial.state for trial in trials} == {State.FAILED}
-    assert len(trials) <= 2 * 4
+    assert set(states(done)) == {State.FAILED}
+    assert len(states(done)) <= 2 * 4
 
 
-def test_a_run_that_diverged_is_the_worst_answer_and_no_reason_to_confirm_its_shape(bench):
-    first: list[str] = []
-
-    def outcome(run: RunRecord) -> float:
-        first.append(run.recipe_digest)
-        return math.nan if run.recipe_digest == first[0] else deep_is_good(run)
-
-    done = bench().run(outcome)
-
-    standard = done.found.families[0]
-    (diverged,) = [trial for trial in standard.trials if trial.recipe_digest == first[0]]
-    assert diverged.values == (math.inf,)
-    family = done.families[0]
-    (point,) = [p for p in family.points.points if p.recipe.digest == first[0]]
-    assert family.best()
-    assert point not in family.best()
-    assert point.trunk not in family.lowest()
-
-
-def test_what_the_study_holds_is_answered_without_training(bench, tmp_path: Path):
-    bench().run()
-    (tmp_path / "attnres.db").rename(tmp_path / "whole.db")
-    other = bench()
-    for family in other.families:  # as an ablation may have left them
-        for record in other.runner.first(family.points.points):
-            claimed = other.store.claim([record.id])
+def test_first_looks_that_the_study_already_holds_are_not_trained(bench):
+    held = bench(n_trials=2)
+    for family in held.families:  # as an ablation may have left them
+        for record in held.runner.first(family.points.points):
+            claimed = held.store.claim([record.id])
             if claimed is not None:
-                other.end(claimed, deep_is_good(claimed))
-    other.trained.clear()
+                held.end(claimed, deep_is_good(claimed))
+    held.trained.clear()
 
-    other.run()
+    held.run()
 
-    assert [seed for *_, seed in other.trained if seed == 0] == []
+    assert [seed for *_, seed in held.trained if seed == 0] == []
 
 
-def test_a_trial_whose_run_is_removed_meanwhile_gets_a_new_one_and_never_anothers(bench):
-    searching = bench(n_trials=3)
+@pytest.mark.slow
+def test_a_trial_whose_run_is_removed_meanwhile_gets_a_new_one_never_another_trials(bench):
+    searching = bench(n_trials=2)
     store, gone = searching.store, []
 
     def outcome(run: RunRecord) -> float:
@@ -146,26 +162,25 @@ def test_a_trial_whose_run_is_removed_meanwhile_gets_a_new_one_and_never_another
 
     assert gone
     for family in searching.found.families:
-        assert [trial.state for trial in family.trials if not trial.is_extra] == [
-            State.COMPLETE
-        ] * 3
+        ended = [trial.state for trial in family.trials if not trial.is_extra]
+        assert ended == [State.COMPLETE] * 2
         assert min(trial.values[0] for trial in family.trials) > 2.0
 
 
 def test_a_trial_of_a_dead_process_without_a_run_is_void(bench):
-    dying = bench()
+    dying = bench(n_trials=2)
     dying.families[0].study.ask()  # it dies before it has asked for any dimension
 
-    done = bench().run()
+    done = bench(n_trials=2).run()
 
     trials = done.families[0].study.get_trials()
     assert trials[0].state is TrialState.FAIL
     assert studies.VOID in trials[0].user_attrs
     assert 0 not in [trial.number for trial in done.found.families[0].trials]
-    assert len([t for t in trials if t.state is TrialState.COMPLETE]) in (4, 5, 6)
+    assert len([t for t in trials if t.state is TrialState.COMPLETE]) in (2, 3, 4)
 
 
-def test_two_commands_that_ask_at_once_ask_for_as_many_as_are_wanted(bench):
+def test_two_commands_at_once_ask_for_no_more_trials_than_wanted(bench):
     one, other = bench(n_trials=3), bench(n_trials=3)
     one.families[0].ask(2, 2)
     asking, asked, sample = Event(), [], Feasible.sample_relative
@@ -175,7 +190,7 @@ def test_two_commands_that_ask_at_once_ask_for_as_many_as_are_wanted(bench):
         if not asking.is_set():
             asking.set()
             thread.start()
-            other.families[0].running()  # which leaves alone what is being asked for
+            other.families[0].running()  # it does not touch what is being asked for
             thread.join(0.5)
             assert not asked  # it waits
         return sample(*arguments)
@@ -191,20 +206,19 @@ def test_two_commands_that_ask_at_once_ask_for_as_many_as_are_wanted(bench):
 
 
 def test_a_command_confirms_on_its_own_seeds_whatever_another_asks_for_meanwhile(bench):
-    one = bench().run(confirmed=0)
+    one = bench(n_trials=1).run(confirmed=0)
     for others in ((), (8, 9)):
         (family, _) = one.families
         studies.keep_asked(family.study, replace(one.search, confirm_seeds=others), "tpe")
-
         assert searching._fresh_seeds(one.search, one.store, one.study) == (1, 2)
 
 
-def test_commands_that_ask_for_other_seeds_at_once_forget_none(bench, monkeypatch):
-    made, read = [bench(), bench()], studies._seeds_of
+def test_commands_that_ask_for_other_seeds_at_once_forget_none(continued, monkeypatch):
+    made, read = [continued(), continued()], studies._seeds_of
 
     def slowly(asked: Mapping[str, Any]) -> list[int]:
         found = read(asked)
-        sleep(0.2)
+        sleep(0.1)
         return found
 
     def ask(one: Bench, seeds: tuple[int, ...]) -> None:
@@ -224,59 +238,24 @@ def test_commands_that_ask_for_other_seeds_at_once_forget_none(bench, monkeypatc
     assert {*held.earlier_seeds, *held.confirm_seeds} == {1, 2, 5, 6, 8, 9}
 
 
-def test_the_best_shapes_of_each_are_confirmed_for_all_on_fresh_seeds(bench):
-    done = bench().run()
+def test_seeds_that_were_trained_stay_in_the_verdict_whichever_are_typed_later(continued):
+    made = continued()
+    kept = made.families[0].study
+    for seeds in (1, 2), (2, 3), (2, 3):
+        studies.keep_asked(kept, replace(SEARCH, confirm_seeds=seeds), "grid: all")
 
-    confirmed = {(digest, name) for digest, name, seed in done.trained if seed in (1, 2)}
-    for family in done.found.families:
-        best = min(family.trials, key=lambda trial: trial.values)
-        assert (best.recipe_digest, best.variant) in confirmed
-    by_design: dict[str, int] = {}
-    for _, name in confirmed:
-        design = name.partition(":")[0]
-        by_design[design] = by_design.get(design, 0) + 1
-    assert by_design["standard"] == by_design["attnres"]
-
-
-def test_the_shapes_whose_first_looks_add_up_to_the_least_are_confirmed_too(bench):
-    """Each family is best at an end, and next best in the middle."""
-    losses = [{1: 1.0, 2: 3.0, 3: 2.2, 4: 5.0}, {4: 1.0, 3: 2.0, 2: 2.9, 1: 5.0}]
-    assert likeliest_common(*losses) == [3, 2]
-    assert likeliest_common(losses[0], {4: 1.0}) == [4]  # the other has not tried the others
-
-    done = bench().run(lambda run: deep_is_good(run) * (1 if run.variant == "standard" else -1) + 9)
-
-    first = [family.lowest() for family in done.families]
-    fresh = {digest for digest, _, seed in done.trained if seed == 1}
-    digests = {p.trunk: p.recipe.digest for p in done.families[0].points.points}
-    common = likeliest_common(*first)
-    assert len(common) == 2
-    assert {digests[trunk] for trunk in common} <= fresh
-
-
-def test_seeds_that_were_trained_once_stay_in_the_verdict_whichever_are_typed_later(bench):
-    first, second = replace(SEARCH, confirm_seeds=(1, 2)), replace(SEARCH, confirm_seeds=(2, 3))
-    done = bench().run()
-    kept = done.families[0].study
-    studies.keep_asked(kept, first, "grid: all")
-
-    studies.keep_asked(kept, second, "grid: all")
-    studies.keep_asked(kept, second, "grid: all")
-
-    found = done.found
+    found = made.found
     assert (found.confirm_seeds, found.earlier_seeds) == ((2, 3), (1,))
     shape = found.families[0].trials[0]
     held = (shape.recipe_digest, shape.variant)
     assert fresh_seeds(found, {(*held, 1, found.fingerprint, "")}) == (1, 2, 3)
     assert fresh_seeds(found, {(*held, 1, "other data", "")}) == (2, 3)
     assert fresh_seeds(found, {("0" * 12, shape.variant, 1, found.fingerprint, "")}) == (2, 3)
-    judged = find(found, done.store.runs())
-    assert judged.search.confirm_seeds == (1, 2, 3)
+    assert find(found, made.store.runs()).search.confirm_seeds == (1, 2, 3)
 
 
 def test_two_goals_are_kept_in_their_order(bench):
-    done = bench(kind="nsga2", goals=2).run()
-
+    done = bench(n_trials=1, kind="nsga2", goals=2).run()
     for family in done.found.families:
         for trial in family.trials:
             assert len(trial.values) == 2
@@ -284,7 +263,7 @@ def test_two_goals_are_kept_in_their_order(bench):
 
 
 @pytest.mark.parametrize(
-    ("n_goals", "k", "told"),
+    ("n_goals", "k", "words"),
     [
         (1, 1, "the best of each variant"),
         (1, 2, "the 2 best of each variant, or all where there are fewer"),
@@ -293,19 +272,15 @@ def test_two_goals_are_kept_in_their_order(bench):
         (2, 9, "all on the front of each variant, fewer than the 9 wanted"),
     ],
 )
-def test_what_is_confirmed_is_told_as_it_is_where_fewer_shapes_are_there_than_wanted(
-    n_goals: int, k: int, told: str
-):
+def test_the_plan_says_which_shapes_are_confirmed(n_goals: int, k: int, words: str):
     shapes = [[SimpleNamespace(trunk=n) for n in range(count)] for count in (1, 3)]
     families: Any = [SimpleNamespace(best=lambda found=found: found) for found in shapes]
-
     text = confirmation._which(families, k, n_goals)
-
-    assert text == f"{told}, and the 2 best of each two together"
+    assert text == f"{words}, and the 2 best of each two together"
 
 
 def test_a_trial_that_another_process_has_just_ended_stays_as_it_is(bench):
-    made = bench()
+    made = bench(n_trials=1)
     study, storage = made.families[0].study, made.storage
     number = study.ask(made.families[0].points.distributions).number
     study_id = storage.get_study_id_from_name(study.study_name)

@@ -1,4 +1,4 @@
-"""The space as it is typed: what it means, and what it refuses."""
+"""The search space as it is typed: its meaning and its refusals."""
 
 from __future__ import annotations
 
@@ -17,61 +17,53 @@ def space(text: str, *specs: variant.Variant) -> Space:
     return parse(text, specs or (STANDARD, ATTNRES))
 
 
-def test_without_a_word_it_is_the_ranges_of_the_papers_figure():
-    assert space("").text == "aspect=15..75,heads_per_layer=0.3..0.7"
-
-
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "whole"),
     [
+        ("", "aspect=15..75,heads_per_layer=0.3..0.7"),  # the ranges of the paper's figure
         ("n_layers=4..8", "heads_per_layer=0.3..0.7,n_layers=4..8"),
         ("d_head=32", "aspect=15..75,d_head=32"),
         ("n_layers=6,n_heads=4", "n_heads=4,n_layers=6"),
     ],
 )
-def test_a_default_range_holds_where_nothing_of_its_kind_is_typed(text: str, said: str):
-    assert sorted(space(text).text.split(",")) == said.split(",")
+def test_a_default_range_holds_where_nothing_of_its_kind_is_typed(text: str, whole: str):
+    assert sorted(space(text).text.split(",")) == whole.split(",")
 
 
-def test_ranges_hold_both_ends_and_lists_what_is_listed():
+def test_ranges_include_both_ends_and_a_step_makes_a_list():
     sizes = space("n_layers=4..8,n_heads=2|4|8").trunk
-
     assert [n for n in range(1, 20) if sizes["n_layers"].holds(n)] == [4, 5, 6, 7, 8]
     assert [n for n in range(1, 20) if sizes["n_heads"].holds(n)] == [2, 4, 8]
-
-
-def test_a_step_makes_a_list_with_both_ends():
-    assert space("n_layers=4..16..4").trunk["n_layers"].values == (4, 8, 12, 16)
-    assert space("heads_per_layer=0.3..0.7..0.2").trunk["heads_per_layer"].values == (0.3, 0.5, 0.7)
+    sizes = space("n_layers=4..16..4,heads_per_layer=0.3..0.7..0.2").trunk
+    assert sizes["n_layers"].values == (4, 8, 12, 16)
+    assert sizes["heads_per_layer"].values == (0.3, 0.5, 0.7)
 
 
 def test_a_range_of_learning_rates_goes_by_factors_of_the_square_root_of_two():
-    rates = space("lr=1e-3..4e-3").trunk["lr"].values
-
-    assert rates == (1e-3, 1.41e-3, 2e-3, 2.83e-3, 4e-3)
+    assert space("lr=1e-3..4e-3").trunk["lr"].values == (1e-3, 1.41e-3, 2e-3, 2.83e-3, 4e-3)
 
 
-def test_a_listed_ratio_stands_for_what_is_nearest_by_ratio():
+def test_a_listed_ratio_stands_for_the_values_nearest_to_it_by_ratio():
     aspect = space("aspect=15|30|60").trunk["aspect"]
-
-    assert [aspect.nearest(value) for value in (16, 21, 22, 45, 80, 90)] == [
-        15, 15, 30, 60, 60, None,
-    ]  # fmt: skip
+    nearest = {16: 15, 21: 15, 22: 30, 45: 60, 80: 60, 90: None}
+    assert {value: aspect.nearest(value) for value in nearest} == nearest
     assert math.sqrt(15 * 30) > 21
 
 
 def test_options_are_those_of_signatures_with_their_types():
     options = space("n_blocks=2..4,key_norm=on|off,norm=softmax|sigmoid,window=none|4").options
 
-    assert [options[name].values for name in ("n_blocks", "key_norm", "norm", "window")] == [
-        (2, 3, 4), (True, False), ("softmax", "sigmoid"), (None, 4),
-    ]  # fmt: skip
+    assert {name: each.values for name, each in options.items()} == {
+        "n_blocks": (2, 3, 4),
+        "key_norm": (True, False),
+        "norm": ("softmax", "sigmoid"),
+        "window": (None, 4),
+    }
 
 
-def test_an_option_is_searched_for_the_variants_that_have_it_and_leave_it_open():
+def test_an_option_is_searched_for_designs_that_have_it_and_leave_it_open():
     fixed = variant.parse("attnres:n_blocks=4")
     found = space("n_blocks=2..4", STANDARD, ATTNRES, fixed)
-
     assert [list(found.of(spec)) for spec in (STANDARD, ATTNRES, fixed)] == [[], ["n_blocks"], []]
 
 
@@ -99,10 +91,9 @@ def test_an_option_is_searched_for_the_variants_that_have_it_and_leave_it_open()
         ("window=1..9999", "at most 1000"),
     ],
 )
-def test_what_cannot_be_meant_is_refused_with_what_to_type(text: str, says: str):
+def test_a_mistake_is_refused_with_what_to_type(text: str, says: str):
     with pytest.raises(UsageError, match=r"^--space") as refused:
         space(text)
-
     assert says in str(refused.value)
     assert "\n" not in str(refused.value)
 

@@ -1,4 +1,4 @@
-"""Searches as Optuna's own database holds them, read back."""
+"""Searches read back from Optuna's own tables."""
 
 from __future__ import annotations
 
@@ -52,24 +52,20 @@ def trials_of(tmp_path: Path):
     return read_back
 
 
-def test_a_trial_that_an_older_release_pruned_is_no_trial(trials_of):
-    pruned = ended(1, TrialState.PRUNED, 0.1)
-    assert pruned.value == 0.1  # Optuna keeps the last loss that it was told of
+def test_pruned_trials_are_left_out_and_extra_ones_marked(trials_of):
+    pruned = ended(1, TrialState.PRUNED, 0.1)  # by an older release
+    assert pruned.value == 0.1  # Optuna keeps the last loss it got
+    extra = ended(2, TrialState.COMPLETE, 2.5, **{EXTRA: True})
 
-    found = trials_of(ended(0, TrialState.COMPLETE, 2.0), pruned)
+    found = trials_of(ended(0, TrialState.COMPLETE, 2.0), pruned, extra)
 
-    assert [(t.number, t.values) for t in found] == [(0, (2.0,))]
-
-
-def test_a_trial_beyond_those_asked_for_is_read_as_that(trials_of):
-    extra = ended(1, TrialState.COMPLETE, 2.0, **{EXTRA: True})
-
-    found = trials_of(ended(0, TrialState.COMPLETE, 2.0), extra)
-
-    assert [t.number for t in found if t.is_extra] == [1]
+    assert [(t.number, t.values, t.is_extra) for t in found] == [
+        (0, (2.0,), False),
+        (2, (2.5,), True),
+    ]
 
 
-def test_a_search_by_other_code_is_another_search_which_is_named(tmp_path: Path):
+def test_a_search_by_other_code_is_another_search_and_is_named(tmp_path: Path):
     path = str(tmp_path / "study.db")
     Store.open(path, create=True)
 

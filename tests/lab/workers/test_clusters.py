@@ -1,90 +1,80 @@
-"""Claimers on clusters of this machine alone: killed, out of time, cancelled, to the report."""
+"""Claimers on clusters that this machine plays: killed, out of time, cancelled, to the report."""
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
 from batch_system import install, jobs, tell
-from grids import OFTEN, PATIENCE_S, done, forked_by, query, running, some_have_begun, started
-from grids import numbers as numbers_of
+from grids import (
+    OFTEN,
+    PLACE,
+    done,
+    forked_by,
+    numbers,
+    query,
+    running,
+    some_have_begun,
+    started,
+    wait_until,
+)
 
-from attnres_cli.errors import UsageError, WorkersError
+from attnres_cli.errors import UsageError, WorkersError, installing
 from attnres_cli.lab.launch import follow
 from attnres_cli.lab.workers import on_ray, slurm
 from attnres_cli.lab.workers.claimer import Claimer, Outcome
 
 GRID = ["ablate", "standard", "attnres:block_size=2", "--seeds", "2", "--recipe", "smoke"]
-GRID += ["--set", "train.tokens=30k"]  # 58 steps
+GRID += ["--set", "train.tokens=30k", "--set", "train.eval_tokens=512"]  # 58 steps
 ONE = [*GRID, "--workers", "1"]
-slow = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, int], list[Any]]:
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> list[tuple]:
     folder = tmp_path_factory.mktemp("undisturbed")
     done(folder, *ONE)
-    return curves(folder)
+    return numbers(folder)
+
+
+def at_work(folder: Path) -> list[int]:
+    """Other processes that have this working folder."""
+    found: list[int] = []
+    for link in Path("/proc").glob("[0-9]*/cwd"):
+        with suppress(OSError):
+            found += [int(link.parent.name)] if link.readlink() == folder else []
+    return [pid for pid in found if pid != os.getpid()]
 
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Where claimers work; of all that they have begun nothing is left afterwards."""
+    """Where claimers work. Whatever they have started there is ended afterwards."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("ATTNRES_CHECKPOINT_S", "0")
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    for name, value in (PLACE | OFTEN).items():
+        monkeypatch.setenv(name, value)
     yield tmp_path
     deadline = time.monotonic() + 60
     while left := at_work(tmp_path):
         for pid in left if time.monotonic() > deadline else []:
             os.kill(pid, signal.SIGKILL)
-        time.sleep(0.2)
+        time.sleep(0.1)
 
 
-def at_work(folder: Path) -> list[int]:
-    """Processes that have this working folder, but us and those who read their standard input."""
-    found = []
-    for link in Path("/proc").glob("[0-9]*/cwd"):
-        try:
-            is_there = link.readlink() == folder
-        except OSError:
-            continue
-        if is_there and int(link.parent.name) != os.getpid():
-            found.append(int(link.parent.name))
+@pytest.fixture
+def programs(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of PATH with stand-ins for SLURM's programs."""
+    found = install(folder)
+    monkeypatch.setenv("PATH", f"{found}:{os.environ['PATH']}")
     return found
-
-
-def curves(folder: Path) -> dict[tuple[str, int], list[Any]]:
-    """Every loss of the complete runs, whatever their numbers."""
-    numbers_of(folder)
-    found: dict[tuple[str, int], list[Any]] = {}
-    for run, variant, seed, loss in query(
-        folder, "SELECT id, variant, seed, val_loss FROM attnres_runs WHERE status = 'complete'"
-    ):
-        points = f"SELECT step, train_loss, val_loss FROM attnres_curve WHERE run_id = {run}"
-        assert (variant, seed) not in found  # trained twice
-        found[variant, seed] = [loss, *query(folder, f"{points} ORDER BY step")]
-    return found
-
-
-def until(holds: Callable[[], object]) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
-def quiet(_line: str) -> None:
-    pass
 
 
 class Ended:
@@ -100,24 +90,19 @@ class Ended:
         self.is_cancelled = True
 
 
-def test_the_first_report_is_the_commands_and_the_other_jobs_are_cancelled(tmp_path: Path):
+def test_the_first_report_is_shown_and_without_one_the_last_words_of_the_first_job():
     dead, last = Outcome(-9, "", ""), Outcome(3, "a report with a failed run", "")
     found = Ended(dead, last)
 
-    assert follow(found, str(tmp_path / "attnres.db"), quiet) == last
+    assert follow(found, "none.db", print) == last
     assert found.is_cancelled
-
-
-def test_where_no_job_came_to_a_report_the_first_ones_last_words_are_told(tmp_path: Path):
-    study = str(tmp_path / "attnres.db")
-
     with pytest.raises(UsageError, match=r"^no data$"):
-        follow(Ended(Outcome(2, "", "attnres: no data")), study, quiet)
+        follow(Ended(Outcome(2, "", "attnres: no data")), "none.db", print)
     with pytest.raises(WorkersError, match=r"code 3: none lasts; .* the same command goes on"):
-        follow(Ended(Outcome(3, "", "none lasts"), Outcome(-9, "", "")), study, quiet)
+        follow(Ended(Outcome(3, "", "none lasts"), dead), "none.db", print)
 
 
-def test_a_claimer_gives_what_its_command_prints_and_says(
+def test_a_claimer_returns_what_its_command_prints(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ):
     code = "import os, sys; print(os.getcwd(), os.environ['ATTNRES_CHECKPOINT_S']); sys.exit('no')"
@@ -130,33 +115,24 @@ def test_a_claimer_gives_what_its_command_prints_and_says(
     assert capfd.readouterr().err == "no\n"
 
 
-@pytest.mark.parametrize(
-    ("text", "found"),
-    [("90", 90), ("90:30", 91), ("4:00:00", 240), ("0:00:10", 1), ("1-12", 2160), ("2-0:30", 2910)],
-)
-def test_times_are_those_of_sbatch(text: str, found: int):
-    assert slurm.minutes(text) == found
-
-
-def test_what_a_job_gets_is_known_by_its_name():
-    assert slurm.checked({"cpus-per-task": "4", "time": "90"}) == {
-        "cpus_per_task": "4",
-        "time": "90",
-    }
-    with pytest.raises(UsageError, match="did you mean 'partition'"):
-        slurm.checked({"partitoin": "gpu"})
-    with pytest.raises(UsageError, match="got 'soon'"):
-        slurm.checked({"time": "soon"})
+def test_options_of_jobs_are_checked_by_name_and_type():
+    times = {"90": 90, "90:30": 91, "4:00:00": 240, "0:00:10": 1, "1-12": 2160, "2-0:30": 2910}
+    assert {text: slurm.minutes(text) for text in times} == times  # as sbatch rounds them
+    given = {"cpus-per-task": "4", "time": "90"}
+    assert slurm.checked(given) == {"cpus_per_task": "4", "time": "90"}
     assert on_ray.checked({"num_gpus": "0.5"}) == {"num_gpus": 0.5}
-    with pytest.raises(UsageError, match="did you mean 'num_gpus'"):
-        on_ray.checked({"num_gpu": "1"})
-    with pytest.raises(UsageError, match="takes a number, got 'two'"):
-        on_ray.checked({"num_cpus": "two"})
+    for checked, name, value, words in (
+        (slurm.checked, "partitoin", "gpu", "did you mean 'partition'"),
+        (slurm.checked, "time", "soon", "got 'soon'"),
+        (on_ray.checked, "num_gpu", "1", "did you mean 'num_gpus'"),
+        (on_ray.checked, "num_cpus", "two", "takes a number, got 'two'"),
+    ):
+        with pytest.raises(UsageError, match=words):
+            checked({name: value})
 
 
-def test_submitit_takes_what_we_give_it(folder: Path, monkeypatch: pytest.MonkeyPatch):
+def test_submitit_takes_the_options_of_a_job(programs: Path, monkeypatch: pytest.MonkeyPatch):
     pytest.importorskip("submitit")
-    monkeypatch.setenv("PATH", f"{install(folder)}:{os.environ['PATH']}")
     typed = {"time": "4:00:00", "gpus-per-node": "1", "mem": "32G", "cpus_per_task": "4"}
     given = slurm.executor(slurm.checked(typed))
 
@@ -173,22 +149,20 @@ def test_submitit_takes_what_we_give_it(folder: Path, monkeypatch: pytest.Monkey
         slurm.executor({"time": "90"})
 
 
-def test_an_extra_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch):
+def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch):
     for package in ("submitit", "ray"):
         monkeypatch.setitem(sys.modules, package, None)
 
-    with pytest.raises(UsageError, match=r"pip install 'attnres-cli\[slurm\]'"):
+    with pytest.raises(UsageError, match=re.escape(installing("slurm"))):
         slurm.executor({"time": "90"})
-    with pytest.raises(UsageError, match=r"pip install 'attnres-cli\[ray\]'"):
+    with pytest.raises(UsageError, match=re.escape(installing("ray"))):
         on_ray.OnRay(Claimer([]), 1, {})
 
 
 def test_the_batch_script_runs_the_array_and_is_queued_again(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
+    folder: Path, programs: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    programs = install(folder)
-    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
-    sleeps = folder / "sleeps.py"  # in place of our command
+    sleeps = folder / "sleeps.py"  # instead of our command
     sleeps.write_text("import sys, time\nprint(sys.argv[1:], flush=True)\ntime.sleep(600)\n")
     claimer = Claimer(["search", "--retry-failed"])
     monkeypatch.setattr(
@@ -200,32 +174,34 @@ def test_the_batch_script_runs_the_array_and_is_queued_again(
     said = subprocess.run(["sbatch", "batch.sh"], check=True, capture_output=True, text=True).stdout
     number = said.split()[-1]
     logs = [folder / f"attnres-{number}_{task}.log" for task in (0, 1)]
-    until(lambda: all(log.exists() and "search" in log.read_text() for log in logs))
+    wait_until(lambda: all(log.exists() and "search" in log.read_text() for log in logs))
     tell(programs, f"{number}_0", signal.SIGUSR2, batch=True)
-    until(lambda: logs[0].read_text().count("search") == 2)
+    wait_until(lambda: logs[0].read_text().count("search") == 2)
     for job in jobs(programs):
         tell(programs, job, signal.SIGTERM)
-    until(lambda: not jobs(programs))
+    wait_until(lambda: not jobs(programs))
 
     assert logs[0].read_text().splitlines()[0] == "['search', '--retry-failed']"
     assert "['search']" in logs[0].read_text().splitlines()
     assert logs[1].read_text().count("search") == 1
 
 
-@slow
-def test_a_job_whose_time_is_over_is_queued_again_and_goes_on(folder: Path, undisturbed):
+@pytest.mark.slow
+def test_a_job_whose_time_is_over_is_queued_again_and_continues(
+    folder: Path, undisturbed: list[tuple]
+):
     submitit = pytest.importorskip("submitit")
     executor = submitit.LocalExecutor(folder="attnres-jobs", max_num_timeout=1000)
     executor.update_parameters(timeout_min=9)
     found = slurm.Slurm(Claimer(ONE), 2, executor)
     try:
-        until(lambda: some_have_begun(folder))
+        wait_until(lambda: some_have_begun(folder))
         owner = running(folder)[0][0]
         (mine,) = [job for job in found._jobs if owner in forked_by(job._process.pid)]
         (task,) = forked_by(mine._process.pid, deep=False)
         os.kill(task, signal.SIGUSR2)  # as SLURM does shortly before
 
-        outcome = follow(found, "attnres.db", quiet)
+        outcome = follow(found, "attnres.db", print)
     finally:
         found.cancel()
         for job in found._jobs:
@@ -233,38 +209,33 @@ def test_a_job_whose_time_is_over_is_queued_again_and_goes_on(folder: Path, undi
 
     assert outcome.code == 0
     assert "validation loss" in outcome.out
-    assert (
-        "Requeued job" in Path(mine.paths.stdout).read_text() + Path(mine.paths.stderr).read_text()
-    )
-    assert curves(folder) == undisturbed
+    logs = (Path(path).read_text() for path in (mine.paths.stdout, mine.paths.stderr))
+    assert "Requeued job" in "".join(logs)
+    assert numbers(folder) == undisturbed
 
 
-@slow
-def test_the_batch_scripts_claimers_share_the_runs_and_go_on_after_their_time(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, undisturbed
+@pytest.mark.slow
+def test_claimers_of_the_batch_script_share_the_runs_and_continue_after_their_time(
+    folder: Path, programs: Path, undisturbed: list[tuple]
 ):
-    programs = install(folder)
-    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
     (folder / "batch.sh").write_text(slurm.script(Claimer(ONE), 2, {}))
 
     subprocess.run(["sbatch", "batch.sh"], check=True, capture_output=True)
-    until(lambda: some_have_begun(folder))
+    wait_until(lambda: some_have_begun(folder))
     tell(programs, jobs(programs)[0], signal.SIGUSR2, batch=True)
-    until(lambda: not jobs(programs))
+    wait_until(lambda: not jobs(programs))
 
-    assert curves(folder) == undisturbed
+    assert numbers(folder) == undisturbed
     for log in folder.glob("attnres-*.log"):
         assert "validation loss" in log.read_text()
 
 
-@slow
+@pytest.mark.slow
 def test_slurm_by_its_own_programs_from_the_command_to_the_report(
-    database, folder: Path, monkeypatch: pytest.MonkeyPatch
+    database, folder: Path, programs: Path
 ):
     pytest.importorskip("submitit")
     server, name = database
-    programs = install(folder)
-    environment = OFTEN | {"PATH": f"{programs}:{os.environ['PATH']}"}
     launch = [*GRID, "--study", server.url(name), "--launch", "slurm", "--workers", "2"]
     launch += ["--job", "time=4:00:00"]
 
@@ -274,41 +245,42 @@ def test_slurm_by_its_own_programs_from_the_command_to_the_report(
         except Exception:  # there is no table yet
             return 0
 
-    with started(folder, *launch, **environment) as command:
+    with started(folder, *launch) as command:
         command.wait_for(lambda: n("running") == 2)
         command.signal(signal.SIGINT)
         assert command.end() == 130, command.err
         assert "the same command goes on" in command.err
-    until(lambda: not jobs(programs))
+    wait_until(lambda: not jobs(programs))
     assert n("running") == 0
     assert n("complete") + n("pending") == 4
 
-    with started(folder, *launch, **environment) as command:
-        assert command.end() == 0, command.err
+    with started(folder, *launch) as command:
+        command.succeed()
     assert n("complete") == 4
     assert "4 of 4 runs ended" in command.err
     assert "attnres:block_size=2" in command.out
-    secret = "s3cret"
     written = [p.read_bytes() for p in (folder / "attnres-jobs").rglob("*") if p.is_file()]
     assert written
-    assert not any(secret.encode() in each for each in written)
+    assert not any(b"s3cret" in each for each in written)
 
 
-@slow
-def test_of_two_tasks_on_ray_one_is_killed_and_its_run_taken_over(folder: Path, undisturbed):
+@pytest.mark.slow
+def test_a_run_whose_ray_task_is_killed_is_taken_over_by_the_other(
+    folder: Path, undisturbed: list[tuple]
+):
     pytest.importorskip("ray")
     home = Path(tempfile.mkdtemp(prefix="attnres-ray-", dir="/tmp"))  # paths of sockets are short
-    environment = OFTEN | {"HOME": str(home), "RAY_TMPDIR": str(home), "RAY_ADDRESS": ""}
+    environment = {"HOME": str(home), "RAY_TMPDIR": str(home), "RAY_ADDRESS": ""}
     try:
         with started(folder, *GRID, "--launch", "ray", "--workers", "2", **environment) as command:
             command.wait_for(lambda: some_have_begun(folder))
             (victim, _, run), *_ = running(folder)
             os.killpg(os.getpgid(victim), signal.SIGKILL)  # a claimer and its worker
-            assert command.end() == 0, command.err
+            command.succeed()
 
         assert "2 tasks on a Ray cluster of 1 machine" in command.err
         assert "validation loss" in command.out
-        assert curves(folder) == undisturbed
+        assert numbers(folder) == undisturbed
         assert not query(folder, f"SELECT 1 FROM attnres_runs WHERE attempts > 1 AND id != {run}")
     finally:
         shutil.rmtree(home, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""Workers that last, die, are asked to end and go on: each run ends as an undisturbed one does."""
+"""Workers that last, die, are interrupted and continue: every run ends as an undisturbed one."""
 
 from __future__ import annotations
 
@@ -6,96 +6,116 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from bdb import BdbQuit
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
-from multiprocessing import forkserver
+from multiprocessing import Pipe, forkserver, get_context
 from pathlib import Path
+from threading import Timer
 
 import pytest
-from grids import forked_by, lives, small_disk
+import torch
+from grids import forked_by, lives, wait_until
+from sqlalchemy import Engine
+from sqlalchemy.event import listen
 from studies import SETTINGS
 
 import attnres_cli
-from attnres_cli.config.recipe import Recipe, load
+from attnres_cli.config.recipe import load
 from attnres_cli.data import sources
 from attnres_cli.errors import DataError, WorkersError
-from attnres_cli.lab import grid as ablate
+from attnres_cli.lab.grid import jobs
 from attnres_cli.lab.workers import pool
-from attnres_cli.lab.workers.pool import run_all
 from attnres_cli.lab.workers.provenance import code_of
-from attnres_cli.lab.workers.worker import work_here
-from attnres_cli.nn import variant
+from attnres_cli.lab.workers.worker import Job, work, work_here
 from attnres_cli.records.plan import Plan
-from attnres_cli.records.run import WEIGHTS, Event, Point, RunSpec, Status
+from attnres_cli.records.run import WEIGHTS, Event, Point, RunRecord, RunSpec, Status
 from attnres_cli.store.store import Store
 from attnres_cli.train.loop import train
 
-LONG = ["train.tokens=64k"]  # 125 steps, so that no order comes too late
+DESIGN = "attnres:block_size=2"
+_UNDISTURBED: dict[str, tuple[Point, ...]] = {}  # curves by identity of the run
 
 
 class Grid:
-    """A study with a run per seed, and what its launcher hears."""
+    """A study with a run per seed, its launcher, and the events that this receives."""
 
-    def __init__(self, folder: Path, n_seeds: int, recipe: Recipe) -> None:
-        self.path = str(folder / "attnres.db")
-        self.store = Store.open(self.path, create=True)
-        self.tokens = sources.load(recipe)
-        spec = str(variant.parse("attnres:block_size=2"))
+    def __init__(self, folder: Path, n_seeds: int, *changes: str) -> None:
+        recipe = load("smoke", ["train.eval_tokens=512", *changes])
+        path, self.tokens = str(folder / "attnres.db"), sources.load(recipe)
+        self.store = Store.open(path, create=True)
         fingerprint = self.tokens.fingerprint
-        self.specs = [RunSpec(recipe, spec, seed, fingerprint) for seed in range(n_seeds)]
-        self.ids = [record.id for record in self.store.plan(self.specs, self.tokens.description)]
-        self.plan = Plan(recipe, (), (0,), ("cpu",), SETTINGS, fingerprint)
+        self.plan([RunSpec(recipe, DESIGN, seed, fingerprint) for seed in range(n_seeds)])
+        (self.job,) = jobs(Plan(recipe, (), (0,), ("cpu",), SETTINGS, fingerprint), path)
         self.events: list[Event] = []
         self.owners: dict[int, str] = {}
-        self.on_step: Callable[[Event], None] = lambda _event: None
+        self.on_event: Callable[[Event], object] = lambda _event: None
+        self.wanted: Callable[[int], list[int]] = lambda _n_free: self.ids
 
-    def run(self, wanted: Callable[[int], list[int]] | None = None) -> None:
-        jobs = ablate.jobs(self.plan, self.path)
-        run_all(self.store, jobs, wanted or (lambda _n: self.ids), self.hear)
+    def plan(self, specs: list[RunSpec]) -> None:
+        self.specs = specs
+        self.ids = [record.id for record in self.store.plan(specs, self.tokens.description)]
+
+    def run(self) -> None:
+        pool.run_all(self.store, [self.job], self.wanted, self.hear)
+
+    def run_here(self) -> None:
+        work_here(self.store, self.job, self.wanted, self.hear)
 
     def hear(self, event: Event | None) -> None:
         if event is not None:
             self.events.append(event)
             self.owners |= self.store.owners([event.run_id])
-            self.on_step(event)
+            self.on_event(event)
 
-    def pid(self, run_id: int) -> int:
+    def when_begun(self, act: Callable[[Event], object]) -> None:
+        """Call that at events of a run that has trained ten steps."""
+        self.on_event = lambda event: event.step >= 10 and act(event)
+
+    def undisturbed(self) -> None:
+        """From now on nothing happens to the runs; forget the events."""
+        self.on_event, self.events = lambda _event: None, []
+
+    def pid(self, run_id: int = 1) -> int:
         return int(self.owners[run_id].split("|")[2])
 
     def ended(self) -> list[int]:
         statuses = self.store.statuses(self.ids)
         return [n for n in self.ids if statuses.get(n) is Status.COMPLETE]
 
-    def checkpoints(self) -> list[Path]:
-        return list(self.store.folder.glob("*/0*.json"))
+    def has_checkpoint(self) -> bool:
+        return any(self.store.folder.glob("*/0*.json"))
 
-    def curves(self) -> list[tuple[Point, ...]]:
-        """As the study has them."""
-        return [record.result.curve for record in self.store.runs(ids=self.ids) if record.result]
+    def assert_waiting(self) -> None:
+        assert self.store.statuses(self.ids) == dict.fromkeys(self.ids, Status.PENDING)
 
-    def undisturbed(self) -> list[tuple[Point, ...]]:
-        """As they are where nothing stands between a run and its end: trained in this process."""
-        return [
-            train(spec, self.tokens, SETTINGS, "cpu", lambda _step, _loss: None).curve
-            for spec in self.specs
-        ]
+    def assert_undisturbed(self) -> None:
+        """Curves are those of the same runs trained in this process, bit for bit; only final
+        weights are left beside the study.
+        """
+        assert self.ended() == self.ids
+        for spec, record in zip(self.specs, self.store.runs(ids=self.ids), strict=True):
+            if spec.identity not in _UNDISTURBED:
+                torch.set_num_threads(SETTINGS.threads)
+                calm = train(spec, self.tokens, SETTINGS, "cpu", lambda _step, _loss: None)
+                _UNDISTURBED[spec.identity] = calm.curve
+            assert record.result is not None
+            assert record.result.curve == _UNDISTURBED[spec.identity]
+        left = self.store.folder.glob("*/*")
+        assert [path.match(WEIGHTS) for path in left] == [True] * len(self.ids)
 
 
 @pytest.fixture
 def grid(tmp_path: Path) -> Grid:
-    return Grid(tmp_path, 3, load("smoke"))
+    return Grid(tmp_path, 2)
 
 
 @pytest.fixture
-def own_stderr() -> Iterator[None]:
-    """Workers that write where this test does, not where the first test had them begin."""
-    forkserver._forkserver._stop()
-    yield
-    forkserver._forkserver._stop()
+def long(tmp_path: Path) -> Grid:
+    """One run of 125 steps: long enough to be interrupted in the middle."""
+    return Grid(tmp_path, 1, "train.tokens=64k")
 
 
 @pytest.fixture
@@ -104,66 +124,177 @@ def often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ATTNRES_CHECKPOINT_S", "0")
 
 
-def test_a_run_that_was_planned_with_other_code_fails_alone_and_stays_of_that_code(grid: Grid):
-    ours = code_of("attnres:block_size=2")
+def test_a_run_planned_with_other_code_fails_and_ends_no_other_run(grid: Grid):
+    ours = code_of(DESIGN)
     other = replace(ours, design="0123456789ab", loop="0123456789ab")
-    specs = [replace(grid.specs[0], code=code) for code in (other, ours)]
-    grid.ids = [record.id for record in grid.store.plan(specs, grid.tokens.description)]
+    grid.plan([replace(grid.specs[0], code=code) for code in (other, ours)])
 
     grid.run()
 
     failed, trained = grid.store.runs(ids=grid.ids)
-    assert failed.status is Status.FAILED
+    assert (failed.status, trained.status) == (Status.FAILED, Status.COMPLETE)
     assert failed.error is not None
     assert "\n" not in failed.error
     assert "the code (design, loop) changed while the study ran" in failed.error
     assert "the same command again plans and trains a run of this code" in failed.error
-    assert (failed.identity, trained.identity) == tuple(spec.identity for spec in specs)
-    assert trained.status is Status.COMPLETE
+    assert [failed.identity, trained.identity] == [spec.identity for spec in grid.specs]
 
 
-def test_what_is_wanted_may_follow_from_what_has_ended_and_one_process_trains_it_all(grid: Grid):
+def test_one_worker_trains_every_run_even_if_the_next_depends_on_the_last(grid: Grid):
     def wanted(n_free: int) -> list[int]:
         assert n_free in (0, 1)
         return grid.ids[: len(grid.ended()) + 1]
 
-    grid.run(wanted)
-
-    assert grid.ended() == grid.ids
-    assert [event.run_id for event in grid.events if event.done] == grid.ids
-    assert len(set(grid.owners.values())) == 1
-    assert grid.curves() == grid.undisturbed()
-    assert [path.match(WEIGHTS) for path in grid.store.folder.glob("*/*")] == [True] * 3
-
-
-def test_a_run_whose_worker_is_killed_goes_on_in_another_bit_for_bit(tmp_path: Path, often: None):
-    grid, killed = Grid(tmp_path, 1, load("smoke", LONG)), []
-
-    def kill_once(event: Event) -> None:
-        if event.step >= 10 and not killed and grid.checkpoints():
-            killed.append(grid.pid(event.run_id))
-            os.kill(killed[0], signal.SIGKILL)
-
-    grid.on_step = kill_once
+    grid.wanted = wanted
     grid.run()
 
-    (pid,) = killed
-    steps = [event.step for event in grid.events]
-    assert grid.pid(grid.ids[0]) != pid
+    assert [event.run_id for event in grid.events if event.done] == grid.ids
+    assert len(set(grid.owners.values())) == 1
+    grid.assert_undisturbed()
+
+
+def test_without_workers_this_process_trains_the_same_numbers_in_order(grid: Grid):
+    grid.run_here()
+
+    assert {grid.pid(run_id) for run_id in grid.ids} == {os.getpid()}
+    assert [event.run_id for event in grid.events if event.done] == grid.ids
+    grid.assert_undisturbed()
+
+
+def test_a_run_whose_worker_is_killed_continues_in_another_with_the_same_bits(
+    long: Grid, often: None
+):
+    killed = []
+
+    def kill_once(_event: Event) -> None:
+        if not killed and long.has_checkpoint():
+            killed.append(long.pid())
+            os.kill(killed[0], signal.SIGKILL)
+
+    long.when_begun(kill_once)
+    long.run()
+
+    steps = [event.step for event in long.events]
+    assert [long.pid()] != killed
     assert steps.count(0) == 2  # claimed twice
-    assert steps[steps.index(0, 1) + 1] >= 10  # and not begun again
-    assert grid.curves() == grid.undisturbed()
-    assert grid.store.standings()[grid.ids[0]].attempts == 1  # it came further between deaths
+    assert steps[steps.index(0, 1) + 1] >= 10  # and not started over
+    assert long.store.standings()[1].attempts == 1  # its checkpoints reset the count
+    long.assert_undisturbed()
 
 
-def kill_workers(_n_free: int = 0) -> None:
-    """All that have been forked, however far they are."""
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, signal.SIGTERM, pytest.param(signal.SIGHUP, marks=pytest.mark.slow)]
+)
+def test_an_interrupted_run_is_saved_and_continues_with_the_same_bits(
+    long: Grid, number: signal.Signals
+):
+    is_by_hand = number == signal.SIGINT  # somebody waits: a busy machine may be too slow to save
+    long.when_begun(lambda _event: signal.raise_signal(number))
+    with pytest.raises(KeyboardInterrupt):
+        long.run()
+    long.assert_waiting()
+    assert not lives(long.pid())
+    assert is_by_hand or long.has_checkpoint()  # although none was due
+    long.undisturbed()
+    long.run()
+
+    assert is_by_hand or min(event.step for event in long.events if event.step) >= 10
+    long.assert_undisturbed()
+
+
+@pytest.mark.slow
+def test_a_run_left_from_a_debugger_continues_from_its_last_checkpoint(long: Grid, often: None):
+    def leave(_event: Event) -> None:
+        raise BdbQuit  # what `q` does at the prompt of pdb
+
+    long.when_begun(leave)
+    with pytest.raises(KeyboardInterrupt):
+        long.run_here()
+    long.assert_waiting()
+    long.undisturbed()
+    long.run_here()
+
+    assert long.events[1].step >= 9
+    long.assert_undisturbed()
+
+
+@pytest.mark.slow
+def test_ctrl_c_does_not_wait_for_a_step_that_hangs(long: Grid, often: None):
+    asked_at = []
+
+    def interrupt(_event: Event) -> None:
+        if long.has_checkpoint():
+            os.kill(long.pid(), signal.SIGSTOP)
+            asked_at.append(time.monotonic())
+            signal.raise_signal(signal.SIGINT)
+
+    long.when_begun(interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        long.run()
+
+    assert time.monotonic() - asked_at[0] < 10  # 1.5 s on an idle machine
+    long.assert_waiting()
+    long.undisturbed()
+    long.run()
+    long.assert_undisturbed()
+
+
+@pytest.fixture
+def new_server() -> Iterator[Callable[[], int]]:
+    """The id of the process that workers are copied from, once the first of them starts it."""
+    server = forkserver._forkserver
+    server._stop()
+    yield lambda: wait_until(lambda: server._forkserver_pid) or server._forkserver_pid
+    server._stop()
+
+
+@pytest.mark.slow
+def test_ctrl_c_does_not_wait_for_the_imports_of_workers(grid: Grid, new_server: Callable[[], int]):
+    halted_at = []
+
+    def halt() -> None:
+        os.kill(new_server(), signal.SIGSTOP)
+        halted_at.append(time.monotonic())
+        os.kill(os.getpid(), signal.SIGINT)
+
+    def wanted(_n_free: int) -> list[int]:
+        Timer(0.3, halt).start()
+        return grid.ids
+
+    grid.wanted = wanted
+    with pytest.raises(KeyboardInterrupt):
+        grid.run()
+
+    assert time.monotonic() - halted_at[0] < 10
+    os.kill(new_server(), signal.SIGCONT)
+
+
+@pytest.mark.slow
+def test_the_process_that_workers_are_copied_from_may_be_killed(
+    grid: Grid, new_server: Callable[[], int]
+):
+    kill = Timer(0.5, lambda: os.kill(new_server(), signal.SIGKILL))
+
+    def wanted(_n_free: int) -> list[int]:
+        if kill.ident is None:  # it has not begun: the server starts next, and dies in its imports
+            kill.start()
+        return grid.ids
+
+    grid.wanted = wanted
+    grid.run()
+
+    assert grid.ended() == grid.ids
+
+
+def kill_workers() -> None:
+    """Kill all that have been forked, however far they are."""
     for server in forked_by(os.getpid(), deep=False):
         for pid in forked_by(server):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
 
+@pytest.mark.slow
 def test_a_worker_killed_before_its_first_run_is_replaced(grid: Grid, capfd):
     asked = []
 
@@ -173,10 +304,11 @@ def test_a_worker_killed_before_its_first_run_is_replaced(grid: Grid, capfd):
             kill_workers()
         return grid.ids
 
-    grid.run(wanted)
+    grid.wanted = wanted
+    grid.run()
 
     assert grid.ended() == grid.ids
-    assert [record.attempts for record in grid.store.standings(grid.ids).values()] == [1, 1, 1]
+    assert [record.attempts for record in grid.store.standings(grid.ids).values()] == [1, 1]
     said = capfd.readouterr().err
     assert said.count("attnres: a worker process ended with SIGKILL") == 2
 
@@ -186,161 +318,81 @@ def test_workers_that_never_last_end_the_command_in_one_line(grid: Grid):
         kill_workers()
         return grid.ids
 
-    with pytest.raises(WorkersError, match=r"3 in a row died before they had a run: 3 runs left"):
-        grid.run(wanted)
+    grid.wanted = wanted
+    with pytest.raises(WorkersError, match=r"3 in a row died before they had a run: 2 runs left"):
+        grid.run()
 
     assert WorkersError.exit_code == 3
-    assert grid.store.statuses(grid.ids) == dict.fromkeys(grid.ids, Status.PENDING)
+    grid.assert_waiting()
 
 
-def test_the_process_that_workers_are_copied_from_may_be_killed(grid: Grid, own_stderr: None):
-    killed = []
+def test_a_run_that_two_workers_die_of_fails_with_the_reason(long: Grid):
+    long.on_event = lambda _event: os.kill(long.pid(), signal.SIGKILL)
 
-    def wanted(_n_free: int) -> list[int]:
-        if not killed:  # it is started after this: killed while it imports
-            threading.Timer(0.5, kill_server).start()
-        killed.append(True)
-        return grid.ids
+    long.run()
 
-    def kill_server() -> None:
-        os.kill(forkserver._forkserver._forkserver_pid, signal.SIGKILL)
-
-    grid.run(wanted)
-
-    assert grid.ended() == grid.ids
-
-
-@pytest.mark.parametrize(
-    ("code", "for_memory", "said"),
-    [
-        (1, None, "ended with exit code 1"),
-        (-11, True, "ended with SIGSEGV"),
-        (-9, None, "ended with SIGKILL, out of memory?: lower train.batch_size or --workers"),
-        (-9, True, "ended with SIGKILL, from the machine's memory killer: lower train.batch_size "
-                   "or --workers"),
-        (-9, False, "ended with SIGKILL, not from the machine's memory killer"),
-    ],
-)  # fmt: skip
-def test_how_a_worker_died_tells_the_memory_killer_from_others(
-    code: int, for_memory: bool | None, said: str
-):
-    assert pool._how(code, for_memory) == said
-
-
-def test_a_run_that_two_workers_died_of_fails_and_says_so(tmp_path: Path, monkeypatch):
-    monkeypatch.setenv("ATTNRES_CHECKPOINT_S", "1000")
-    grid = Grid(tmp_path, 1, load("smoke", LONG))
-    grid.on_step = lambda event: os.kill(grid.pid(event.run_id), signal.SIGKILL)
-
-    grid.run()
-
-    (record,) = grid.store.runs(ids=grid.ids)
+    (record,) = long.store.runs(ids=long.ids)
     assert record.status is Status.FAILED
     assert record.error is not None
     assert "SIGKILL" in record.error
     assert record.error.endswith("2 times without a new checkpoint in between")
 
 
-def test_in_one_process_all_is_trained_in_order_with_the_same_numbers(grid: Grid):
-    (job,) = ablate.jobs(grid.plan, grid.path)
-
-    work_here(grid.store, job, lambda _n: grid.ids, grid.hear)
-
-    assert {grid.pid(run_id) for run_id in grid.ids} == {os.getpid()}
-    assert [event.run_id for event in grid.events if event.done] == grid.ids
-    assert grid.curves() == grid.undisturbed()
-
-
-def test_whoever_leaves_a_debugger_goes_on_from_the_last_checkpoint(grid: Grid, often: None):
-    (job,) = ablate.jobs(grid.plan, grid.path)
-
-    def leave(event: Event) -> None:
-        if event.step >= 10:
-            raise BdbQuit  # what `q` does at the prompt of pdb
-
-    grid.on_step = leave
-    with pytest.raises(KeyboardInterrupt):
-        work_here(grid.store, job, lambda _n: grid.ids, grid.hear)
-    assert grid.store.statuses(grid.ids) == dict.fromkeys(grid.ids, Status.PENDING)
-    grid.on_step, grid.events = lambda _event: None, []
-    work_here(grid.store, job, lambda _n: grid.ids, grid.hear)
-
-    assert [event.step for event in grid.events][1] >= 9
-    assert grid.curves() == grid.undisturbed()
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_what_is_interrupted_is_written_down_and_goes_on_bit_for_bit(
-    tmp_path: Path, number: signal.Signals
+@pytest.mark.parametrize(
+    ("code", "for_memory", "said"),
+    [
+        (1, None, "exit code 1"),
+        (-11, True, "SIGSEGV"),
+        (-9, None, "SIGKILL, out of memory?: lower train.batch_size or --workers"),
+        (-9, True, "SIGKILL, from the machine's memory killer: lower train.batch_size or "
+                   "--workers"),
+        (-9, False, "SIGKILL, not from the machine's memory killer"),
+    ],
+)  # fmt: skip
+def test_a_death_by_the_memory_killer_is_told_from_others(
+    code: int, for_memory: bool | None, said: str
 ):
-    grid = Grid(tmp_path, 2, load("smoke", LONG))
-
-    def interrupt(event: Event) -> None:
-        if event.step >= 10:
-            signal.raise_signal(number)
-
-    grid.on_step = interrupt
-    with pytest.raises(KeyboardInterrupt):
-        grid.run()
-    assert grid.store.statuses(grid.ids) == dict.fromkeys(grid.ids, Status.PENDING)
-    assert not lives(grid.pid(grid.ids[0]))
-    if number == signal.SIGTERM:  # at Ctrl-C somebody waits, and a busy machine may be too slow
-        assert len(grid.checkpoints()) == 1  # although none was due
-    grid.on_step, grid.events = lambda _event: None, []
-    grid.run()
-
-    steps = [event.step for event in grid.events if event.run_id == grid.ids[0]]
-    assert number == signal.SIGINT or min(filter(None, steps)) >= 10
-    assert grid.curves() == grid.undisturbed()
+    assert pool._how(code, for_memory) == f"ended with {said}"
 
 
-def test_ctrl_c_does_not_wait_for_a_step_that_does_not_end(tmp_path: Path, often: None):
-    grid, asked_at = Grid(tmp_path, 1, load("smoke", LONG)), []
+def work_and_die(job: Job, moment: str) -> None:
+    """Train run 1 in this process, which is killed at some moment of recording it."""
+    finish = Store.finish
 
-    def interrupt(event: Event) -> None:
-        if event.step >= 10 and grid.checkpoints():
-            os.kill(grid.pid(event.run_id), signal.SIGSTOP)
-            asked_at.append(time.monotonic())
-            signal.raise_signal(signal.SIGINT)
+    def die(*_arguments: object) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
 
-    grid.on_step = interrupt
-    with pytest.raises(KeyboardInterrupt):
-        grid.run()
+    def finish_and_die(store: Store, record: RunRecord) -> None:
+        if moment == "commit":
+            listen(Engine, "commit", die)
+        else:
+            listen(Engine, "before_cursor_execute", lambda *a: moment in a[2] and die())
+        finish(store, record)
+        die()
 
-    assert time.monotonic() - asked_at[0] < 10  # 1.5 s, on a machine that does nothing else
-    assert grid.store.statuses(grid.ids) == dict.fromkeys(grid.ids, Status.PENDING)
-    grid.on_step = lambda _event: None
-    grid.run()
-    assert grid.curves() == grid.undisturbed()
-
-
-def test_ctrl_c_does_not_wait_for_the_imports_of_workers(grid: Grid, own_stderr: None):
-    halted_at = []
-
-    def wanted(_n_free: int) -> list[int]:
-        threading.Timer(0.3, halt).start()
-        return grid.ids
-
-    def halt() -> None:
-        os.kill(forkserver._forkserver._forkserver_pid, signal.SIGSTOP)
-        halted_at.append(time.monotonic())
-        os.kill(os.getpid(), signal.SIGINT)
-
-    with pytest.raises(KeyboardInterrupt):
-        grid.run(wanted)
-
-    assert time.monotonic() - halted_at[0] < 10
-    os.kill(forkserver._forkserver._forkserver_pid, signal.SIGCONT)
+    Store.finish = finish_and_die
+    ours, theirs = Pipe()
+    Store.open(job.study, create=True).release([1])
+    ours.send((1,))  # the run that it will ask for
+    work(0, job, theirs)
 
 
-def test_a_worker_tells_the_study_that_it_lives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("ATTNRES_CHECKPOINT_S", "0.2")  # whatever is saved is told at once
-    grid, told = Grid(tmp_path, 1, load("smoke", LONG)), []
-    grid.on_step = lambda event: told.append(grid.store.standings()[event.run_id].step)
+@pytest.mark.slow
+def test_a_worker_killed_while_it_records_a_run_records_all_of_it_or_nothing(grid: Grid):
+    pool.prepare()
+    for moment in ("curve", "probes", "commit", "after the commit"):
+        killed = get_context("forkserver").Process(target=work_and_die, args=(grid.job, moment))
+        killed.start()
+        killed.join()
+        assert killed.exitcode == -signal.SIGKILL
+        with grid.store._read() as connection:
+            points = connection.exec_driver_sql("SELECT COUNT(*) FROM attnres_curve").scalar()
+        is_there = moment == "after the commit"
+        assert (grid.ended() == [1], points > 0) == (is_there, is_there), moment
 
     grid.run()
 
-    assert [step for step in told if step], "no heartbeat came"
+    grid.assert_undisturbed()
 
 
 WHERE = """
@@ -360,9 +412,8 @@ if __name__ == "__main__":
 """
 
 
-def test_workers_are_copies_with_all_imports_made_by_their_launcher_code_whatever_lies_here(
-    tmp_path: Path,
-):
+@pytest.mark.slow
+def test_workers_start_with_all_imports_of_the_launchers_code(tmp_path: Path):
     theirs, here = tmp_path / "theirs", tmp_path / "here"
     theirs.mkdir()
     here.mkdir()
@@ -376,59 +427,38 @@ def test_workers_are_copies_with_all_imports_made_by_their_launcher_code_whateve
     assert said.split() == [str(theirs / "attnres_cli" / "__init__.py"), "True"]
 
 
-def test_where_the_data_are_gone_the_command_ends_and_no_run_is_to_blame(
-    tmp_path: Path,
-):
+def test_missing_data_end_the_command_and_fail_no_run(tmp_path: Path):
     text = tmp_path / "text.txt"
     text.write_text("The quick brown fox jumps over the lazy dog. " * 2000)
-    grid = Grid(tmp_path, 2, load("smoke", ["data.source=text", f"data.path={text}"]))
+    grid = Grid(tmp_path, 2, "data.source=text", f"data.path={text}")
     text.unlink()
 
     with pytest.raises(DataError, match=r"text\.txt does not exist"):
         grid.run()
 
-    assert grid.store.statuses(grid.ids) == dict.fromkeys(grid.ids, Status.PENDING)
+    grid.assert_waiting()
     assert grid.events == []
 
 
-def test_a_run_that_another_command_removes_meanwhile_is_no_trouble(grid: Grid):
-    def wanted(_n_free: int) -> list[int]:
-        if grid.ended() and len(grid.store.statuses(grid.ids)) == 3:
-            grid.store.remove(grid.ids[2:])
-        return grid.ids
+@pytest.mark.slow
+def test_a_run_that_another_command_removes_meanwhile_is_skipped(grid: Grid):
+    grid.on_event = lambda event: event.done and grid.store.remove([2])
 
-    grid.run(wanted)
-
-    assert grid.store.statuses(grid.ids) == dict.fromkeys(grid.ids[:2], Status.COMPLETE)
-
-
-def test_runs_of_another_living_process_are_waited_for_and_those_of_a_dead_one_taken(grid: Grid):
-    other, taken = grid.store.claim(grid.ids[:1]), []
-    assert other is not None  # by this process, which lives
-
-    def waits(event: Event) -> None:
-        taken.append(event.run_id)
-        if event.done and event.run_id == grid.ids[2]:
-            with grid.store._write() as connection:  # now it is one of a process that is gone
-                connection.exec_driver_sql("UPDATE attnres_runs SET owner = 'nobody' WHERE id = 1")
-
-    grid.on_step = waits
     grid.run()
 
-    assert taken.index(grid.ids[0]) > taken.index(grid.ids[2])
+    assert grid.store.statuses(grid.ids) == {1: Status.COMPLETE}
+
+
+def test_a_run_of_another_process_is_left_to_it_while_it_lives_and_then_taken_over(grid: Grid):
+    assert grid.store.claim([1]) is not None  # by this process, which lives
+
+    def lose(event: Event) -> None:
+        if event.done and event.run_id == 2:
+            with grid.store._write() as connection:  # now its owner is gone
+                connection.exec_driver_sql("UPDATE attnres_runs SET owner = 'nobody' WHERE id = 1")
+
+    grid.on_event = lose
+    grid.run()
+
+    assert list(dict.fromkeys(event.run_id for event in grid.events)) == [2, 1]
     assert grid.ended() == grid.ids
-
-
-def test_on_a_full_disk_runs_go_on_without_checkpoints(
-    tmp_path: Path, often: None, own_stderr: None, capfd
-):
-    with small_disk(tmp_path / "disk", "1800k") as folder:
-        grid = Grid(folder, 2, load("smoke"))
-        grid.run()
-        said, curves, ended = capfd.readouterr().err, grid.curves(), grid.ended()
-        grid.store._writing.dispose()
-
-    assert ended == grid.ids
-    assert 1 <= said.count("no checkpoint could be written") <= 2  # once for a run
-    assert "No space left on device" in said
-    assert curves == grid.undisturbed()

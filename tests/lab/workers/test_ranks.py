@@ -5,144 +5,140 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import subprocess
+import socket
 import sys
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
+from dataclasses import replace
+from multiprocessing import get_context
 from pathlib import Path
 
 import pytest
 from commands import attnres
-from grids import KIMI, OFTEN, PATIENCE_S, done, query, some_have_begun, statuses
+from grids import (
+    KIMI,
+    OFTEN,
+    PLACE,
+    Command,
+    done,
+    forked_by,
+    query,
+    some_have_begun,
+    started,
+    statuses,
+    wait_until,
+)
+from studies import SETTINGS
 
+from attnres_cli.cli import app
 from attnres_cli.config.recipe import load
 from attnres_cli.errors import UsageError
 from attnres_cli.lab import grid
-from attnres_cli.records.run import Settings
+from attnres_cli.lab.workers import pool
 from attnres_cli.train import group
 from attnres_cli.train.checkpoint import differing
 from attnres_cli.train.device import settings
 
+slow, nightly = pytest.mark.slow, pytest.mark.nightly
 SHORT = ["--recipe", "smoke", "--seeds", "0,", "--set", "train.tokens=4k"]  # 8 steps of 16 x 32
-ARMS = ["standard", "attnres", "attnres:block_size=2", "mhc"]
-LONG = ["attnres:block_size=2", "--recipe", "smoke", "--seeds", "0,", "--set", "train.tokens=60k"]
-LONG += ["--baseline", "attnres:block_size=2"]
+ARMS = ["standard", "attnres:block_size=2", "mhc"]
+BLOCK = ["attnres:block_size=2", "--baseline", "attnres:block_size=2"]
+LONG = [*BLOCK, *SHORT, "--set", "train.tokens=30k"]
+MUON = ["--set", "optim.optimizer=muon"]
+MICRO = ["--set", "train.micro_batch_size=2"]
+RECOMPUTED = ["--set", "train.checkpoint_activations=true"]
 
 
-class Torchrun:
-    """`torchrun -m attnres_cli ...` on so many ranks, with what it says in a file."""
-
-    def __init__(self, folder: Path, ranks: int, *typed: str, **environment: str) -> None:
-        self.said = folder / f"said.{len(list(folder.glob('said.*')))}"
-        start = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
-        with self.said.open("w") as file:
-            self.process = subprocess.Popen(
-                [sys.executable, *start, "-m", "attnres_cli", *typed],
-                cwd=folder,
-                stdout=file,
-                stderr=subprocess.STDOUT,
-                env=os.environ | {"OMP_NUM_THREADS": "1", "COLUMNS": "200"} | environment,
-                start_new_session=True,
-            )
-
-    def ranks(self) -> list[int]:
-        """The process ids of the ranks, in their order: each is in a session of its own."""
-        found = {}
-        for folder in Path("/proc").iterdir():
-            with suppress(OSError, IndexError):
-                parent = (folder / "stat").read_text().rpartition(")")[2].split()[1]
-                if folder.name.isdecimal() and int(parent) == self.process.pid:
-                    said = (folder / "environ").read_bytes().split(b"\0")
-                    rank = next(each for each in said if each.startswith(b"RANK="))
-                    found[int(rank[5:])] = int(folder.name)
-        return [found[rank] for rank in sorted(found)]
-
-    def end(self) -> int:
-        return self.process.wait(PATIENCE_S)
-
-    def succeed(self) -> None:
-        assert self.end() == 0, self.said.read_text()
-
-    def wait_for(self, holds: Callable[[], object]) -> None:
-        deadline = time.monotonic() + PATIENCE_S
-        while not holds():
-            assert time.monotonic() < deadline
-            assert self.process.poll() is None, self.said.read_text()
-            time.sleep(0.02)
-
-
-@contextmanager
-def torchrun(folder: Path, ranks: int, *typed: str, **environment: str) -> Iterator[Torchrun]:
-    command = Torchrun(folder, ranks, *typed, **environment)
-    try:
-        yield command
-    finally:
-        for pid in (*command.ranks(), command.process.pid):
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        command.process.wait()
-
-
-def trained(folder: Path, ranks: int, *typed: str, **environment: str) -> str:
-    """What a command on so many ranks says, 1 being the plain command; it succeeds."""
-    folder.mkdir(exist_ok=True)
-    if ranks == 1:
-        done(folder, *typed, **environment)
-        return ""
-    with torchrun(folder, ranks, *typed, **environment) as command:
-        command.succeed()
-    return command.said.read_text()
-
-
-def ended(folder: Path) -> dict[str, tuple]:
-    """By design: validation loss, curve and the file of final weights."""
+def ranks(command: Command) -> list[int]:
+    """The process ids of the ranks, in order."""
     found = {}
-    for run, variant, loss in query(folder, "SELECT id, variant, val_loss FROM attnres_runs"):
-        sql = f"SELECT step, train_loss, val_loss FROM attnres_curve WHERE run_id = {run}"
-        (weights,) = (folder / "attnres.runs").glob(f"{run}-*/weights-*.safetensors")
-        found[variant] = (loss, query(folder, f"{sql} ORDER BY step"), weights)
-    return found
+    for pid in forked_by(command.process.pid, deep=False):
+        with suppress(OSError, StopIteration):
+            said = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+            found[int(next(each for each in said if each.startswith(b"RANK="))[5:])] = pid
+    return [found[rank] for rank in sorted(found)]
+
+
+def trained(folder: Path, n: int, *typed: str, **environment: str) -> str:
+    """Run a command on n ranks that succeeds; return what it prints."""
+    folder.mkdir(exist_ok=True)
+    with started(folder, *typed, ranks=n, **environment) as command:
+        command.succeed()
+    return command.out + command.err
+
+
+def alone(folder: Path, n: int, *typed: str) -> Path:
+    """The study of one process with the micro-batches of n ranks."""
+    here = folder / f"alone{n}"
+    here.mkdir()
+    done(here, "ablate", *typed, "--set", f"train.micro_batch_size={16 // n}")
+    return here
+
+
+def losses(folder: Path) -> list[tuple]:
+    """(design, step, losses of that step and of the run) of every point of every curve."""
+    return query(
+        folder,
+        "SELECT r.variant, c.step, IFNULL(c.train_loss, 0), IFNULL(c.val_loss, 0), r.val_loss "
+        "FROM attnres_curve c JOIN attnres_runs r ON r.id = c.run_id ORDER BY 1, 2",
+    )
+
+
+def weights(folder: Path) -> dict[str, Path]:
+    """By design: the file of final weights."""
+    runs = query(folder, "SELECT id, variant FROM attnres_runs")
+    files = (folder / "attnres.runs").glob
+    return {variant: next(files(f"{run}-*/weights-*.safetensors")) for run, variant in runs}
 
 
 def ways(folder: Path) -> set[str]:
     return {way for (way,) in query(folder, "SELECT way FROM attnres_runs")}
 
 
-def assert_equal(ours: Path, theirs: Path) -> None:
-    """Bit for bit, whatever the runs are called."""
-    one, other = ended(ours), ended(theirs)
-    assert one.keys() == other.keys()
-    for variant, (loss, curve, weights) in one.items():
-        assert (loss, curve) == other[variant][:2], variant
-        assert differing(weights, other[variant][2]) == [], variant
+def assert_equal(ours: Path, theirs: Path, relative: float = 0.0) -> None:
+    """Losses are equal to within so much; with 0, they and the weights are, bit for bit."""
+    one, other = losses(ours), losses(theirs)
+    assert one
+    if relative == 0.0:
+        assert one == other
+        for variant, file in weights(ours).items():
+            assert differing(file, weights(theirs)[variant]) == [], variant
+    else:
+        assert [point[:2] for point in one] == [point[:2] for point in other]
+        for point, expected in zip(one, other, strict=True):
+            assert point[2:] == pytest.approx(expected[2:], rel=relative), point[:2]
 
 
-def assert_near(ours: Path, theirs: Path, relative: float = 1e-5) -> None:
-    one, other = ended(ours), ended(theirs)
-    assert one.keys() == other.keys()
-    for variant, (loss, curve, _) in one.items():
-        assert loss == pytest.approx(other[variant][0], rel=relative), variant
-        losses = [
-            [x for point in each for x in point[1:] if x] for each in (curve, other[variant][1])
-        ]
-        assert losses[0] == pytest.approx(losses[1], rel=relative), variant
-
-
-def alone(folder: Path, ranks: int, *typed: str) -> Path:
-    """The study of one process with the micro-batches of so many ranks."""
-    here = folder / f"alone{ranks}"
-    trained(here, 1, "ablate", *typed, "--set", f"train.micro_batch_size={16 // ranks}")
-    return here
+def as_rank(rank: int, port: int, folder: Path, *typed: str) -> None:
+    """Run a command in this process as torchrun starts it, with its output in a file."""
+    os.chdir(folder)
+    os.environ |= PLACE | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank)}
+    os.environ |= {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+    sys.argv = ["attnres", *typed]
+    sys.stdout = sys.stderr = (folder / f"said.{rank}").open("w")
+    app.main()
 
 
 def test_two_ranks_give_the_bits_of_one_process(tmp_path: Path):
-    typed = ["standard", "attnres:block_size=2", *SHORT]
-    said = trained(tmp_path / "two", 2, "ablate", *typed)
-    assert_equal(tmp_path / "two", alone(tmp_path, 2, *typed))
-    assert ways(tmp_path / "two") == {"ddp on 2 ranks"}  # by itself, under torchrun
+    typed = [*BLOCK, *SHORT]
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    pool.prepare()  # copies of it save imports: other tests start torchrun
+    command = (port, tmp_path, "ablate", *typed)
+    both = [get_context("forkserver").Process(target=as_rank, args=(n, *command)) for n in (0, 1)]
+    for process in both:
+        process.start()
+    for process in both:
+        process.join()
+
+    said = (tmp_path / "said.0").read_text()
+    assert [process.exitcode for process in both] == [0, 0], said
+    assert_equal(tmp_path, alone(tmp_path, 2, *typed))
+    assert ways(tmp_path) == {"ddp on 2 ranks"}  # the default under torchrun
     assert "1 worker, cpu fp32 eager, 1 thread, ddp on 2 ranks" in said
-    assert said.count("val loss") == said.count("seed 0: val loss") + 1  # by rank 0, and the table
+    assert said.count("val loss") == said.count("seed 0: val loss") + 1  # the last in the table
+    assert (tmp_path / "said.1").read_text() == ""
 
 
 @pytest.fixture
@@ -151,7 +147,7 @@ def a_rank(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(group, "_current", group.Group(0, 3, 0, 3, None, None))
 
 
-def test_the_way_is_no_part_of_a_recipe_but_of_how_a_run_was_computed(a_rank: None):
+def test_the_way_belongs_to_the_numerics_of_a_run_and_not_to_its_recipe(a_rank: None):
     recipe = load("smoke", ["train.parallel=fsdp", "train.batch_size=24"])
     assert recipe.digest == load("smoke", ["train.batch_size=24"]).digest
     found = settings(recipe, "cpu", 1, 0.0)
@@ -159,37 +155,32 @@ def test_the_way_is_no_part_of_a_recipe_but_of_how_a_run_was_computed(a_rank: No
     assert found.parallel == ("fsdp", 3)
 
 
-@pytest.mark.parametrize(
-    ("way", "name", "ranks"),
-    [("", "none", 1), ("ddp on 2 ranks, then fsdp on 4 ranks", "fsdp", 4),
-     ("ddp on 2 ranks, then one device", "none", 1)],
-)  # fmt: skip
-def test_a_run_names_all_its_ways_and_the_last_one_counts(way: str, name: str, ranks: int):
-    found = Settings("cpu", "A CPU", "fp32", compiled=False, threads=1, engine="eager", way=way)
-    assert (found.parallel, found.ranks) == ((name, ranks), ranks)
-    assert found.numerics == "cpu fp32 eager, 1 thread" + (f", {way}" if way else "")
+def test_a_run_names_all_its_ways_and_the_last_one_counts():
+    for way, parallel in (
+        ("", ("none", 1)),
+        ("ddp on 2 ranks, then fsdp on 4 ranks", ("fsdp", 4)),
+        ("ddp on 2 ranks, then one device", ("none", 1)),
+    ):
+        found = replace(SETTINGS, way=way)
+        assert (found.parallel, found.ranks) == (parallel, parallel[1])
+        assert found.numerics == "cpu fp32 eager, 1 thread" + (f", {way}" if way else "")
 
 
-@pytest.mark.parametrize(
-    ("overrides", "told"),
-    [
-        (["train.parallel=none", "train.batch_size=6"], "type attnres instead of torchrun"),
+def test_recipes_and_workers_that_ranks_cannot_have_are_refused(a_rank: None):
+    six = "train.batch_size=6"
+    for overrides, words in (
+        (["train.parallel=none", six], "type attnres instead of torchrun"),
         (["train.batch_size=16"], "--set train.batch_size=18, or --nproc-per-node 1"),
-        (["train.parallel=fsdp", "train.batch_size=6", "train.compile=on"], "is not compiled"),
-    ],
-)
-def test_what_ranks_cannot_do_is_refused(a_rank: None, overrides: list[str], told: str):
-    with pytest.raises(UsageError, match=told):
-        settings(load("smoke", overrides), "cpu", 1, 0.0)
-
-
-def test_ranks_are_one_worker(a_rank: None):
-    recipe = load("smoke", ["train.batch_size=6"])
+        (["train.parallel=fsdp", six, "train.compile=on"], "is not compiled"),
+    ):
+        with pytest.raises(UsageError, match=words):
+            settings(load("smoke", overrides), "cpu", 1, 0.0)
+    recipe = load("smoke", [six])
     with pytest.raises(UsageError, match="the 3 ranks of torchrun are one worker"):
         grid.make(recipe, grid.resolve(["standard"], recipe, 256), (0,), "", "cpu", 2)
 
 
-def test_ranks_without_torchrun_are_refused_with_what_to_type(capsys, tmp_path, monkeypatch):
+def test_ranks_without_torchrun_are_refused_with_the_command_to_type(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     code, _, err = attnres(capsys, "ablate", "--recipe", "smoke", "--set", "train.parallel=ddp")
     assert code == 2
@@ -197,114 +188,106 @@ def test_ranks_without_torchrun_are_refused_with_what_to_type(capsys, tmp_path, 
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_rank_trains_micro_batches_that_go_into_its_share():
+def test_the_micro_batches_of_a_rank_divide_its_share():
     train = load("smoke", ["train.batch_size=12", "train.micro_batch_size=4"]).train
-    shares = {ranks: train.of_rank(ranks) for ranks in (1, 2, 3, 6)}
+    shares = {n: train.of_rank(n) for n in (1, 2, 3, 6)}
     assert [(each.batch_size, each.rows) for each in shares.values()] == [
         (12, 4), (6, 3), (4, 4), (2, 2)
     ]  # fmt: skip
 
 
-CASES = [  # plain ones are in others of these, and the first test of this file
-    ("ddp", ["--set", "optim.optimizer=muon"]),
-    ("ddp", [*KIMI, "--set", "train.checkpoint_activations=true"]),
-    ("fsdp", ["--set", "train.checkpoint_activations=true"]),
-    ("fsdp", ["--set", "optim.optimizer=muon"]),
-    ("fsdp", KIMI),
-]
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("way", "more"), CASES, ids=lambda x: x if isinstance(x, str) else "".join(x[1::2])
+    ("way", "n", "more", "relative"),
+    [
+        pytest.param("ddp", 2, [*KIMI, *RECOMPUTED], 0.0, marks=slow, id="ddp-kimi"),
+        pytest.param("ddp", 2, MUON, 0.0, marks=nightly, id="ddp-muon"),
+        pytest.param("ddp", 4, [*KIMI, *MICRO], 1e-5, marks=nightly, id="ddp-4"),
+        # shards and micro-batches are summed in another order, and Muon multiplies in bfloat16
+        pytest.param("fsdp", 2, [*KIMI, *RECOMPUTED], 1e-5, marks=slow, id="fsdp-kimi"),
+        pytest.param("fsdp", 2, MUON, 5e-4, marks=nightly, id="fsdp-muon"),
+        pytest.param("fsdp", 4, [*KIMI, *RECOMPUTED, *MICRO], 1e-5, marks=nightly, id="fsdp-4"),
+    ],
 )
-def test_ranks_give_what_one_process_does(way: str, more: list[str], tmp_path: Path):
-    typed = [*ARMS, *SHORT, *more]
-    trained(tmp_path / "two", 2, "ablate", *typed, "--set", f"train.parallel={way}")
-    alone(tmp_path, 2, *typed)
-    if way == "ddp":
-        assert_equal(tmp_path / "two", tmp_path / "alone2")
-    else:  # Muon multiplies in bfloat16, shards' products are summed in another order
-        assert_near(tmp_path / "two", tmp_path / "alone2", 5e-4 if "muon" in str(more) else 1e-5)
-    assert ways(tmp_path / "two") == {f"{way} on 2 ranks"}
+def test_ranks_give_the_numbers_of_one_process(
+    way: str, n: int, more: list[str], relative: float, tmp_path: Path
+):
+    typed, ranks_ = [*ARMS, *SHORT, *more], tmp_path / "ranks"
+    trained(ranks_, n, "ablate", *typed, "--set", f"train.parallel={way}")
+    assert_equal(ranks_, alone(tmp_path, n, *typed), relative)
+    assert ways(ranks_) == {f"{way} on {n} ranks"}
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("way", ["ddp", "fsdp"])
-def test_four_ranks_and_micro_batches_give_it_to_rounding(way: str, tmp_path: Path):
-    typed = [*ARMS, *SHORT, *KIMI, "--set", f"train.parallel={way}"]
-    trained(tmp_path / "four", 4, "ablate", *typed, "--set", "train.micro_batch_size=2")
-    assert_near(tmp_path / "four", alone(tmp_path, 4, *ARMS, *SHORT, *KIMI))
-
-
-def stopped(folder: Path, ranks: int, *typed: str, by: signal.Signals, whom: int | None) -> None:
-    """Begin, and send that signal to a rank, or to torchrun (None), once there is a checkpoint."""
+def stopped(folder: Path, *typed: str, by: signal.Signals, rank: int | None) -> None:
+    """Start on two ranks, and signal a rank, or torchrun (None), once there is a checkpoint."""
     folder.mkdir(exist_ok=True)
-    with torchrun(folder, ranks, "ablate", *typed, **OFTEN) as command:
+    with started(folder, "ablate", *typed, ranks=2, **OFTEN) as command:
         command.wait_for(lambda: some_have_begun(folder))
-        os.kill(command.process.pid if whom is None else command.ranks()[whom], by)
+        os.kill(command.process.pid if rank is None else ranks(command)[rank], by)
         assert command.end() == 1
-        deadline = time.monotonic() + 60
-        while command.ranks():  # torchrun gives them half a minute
-            assert time.monotonic() < deadline
-    assert (
-        "attnres_cli/" not in command.said.read_text()
-    )  # no traceback of ours, torchrun has its own
+        wait_until(lambda: not ranks(command), 60)  # torchrun gives them half a minute
+    assert "attnres_cli/" not in command.err  # no traceback of ours: torchrun has its own
     (status,) = statuses(folder)
     assert status in ("pending", "running")
 
 
-@pytest.mark.slow
-def test_what_is_stopped_or_killed_goes_on_bit_for_bit(tmp_path: Path):
-    typed = [*LONG, *KIMI]
-    trained(tmp_path / "calm", 2, "ablate", *typed)
-    for by, whom in ((signal.SIGINT, None), (signal.SIGTERM, 1), (signal.SIGKILL, 0)):
-        folder = tmp_path / f"{by.name}{whom}"
-        stopped(folder, 2, *typed, by=by, whom=whom)
-        said = trained(folder, 2, "ablate", *typed)
-        assert "goes on" in said
-        assert_equal(folder, tmp_path / "calm")
-        assert ways(folder) == {"ddp on 2 ranks"}
+CUT = ["--set", "train.parallel=pipeline", "--set", "train.pipeline.virtual=2"]
 
 
-@pytest.mark.slow
-def test_a_pipeline_of_which_a_rank_is_killed_goes_on_bit_for_bit(tmp_path: Path):
-    typed = [*LONG, *KIMI, "--set", "train.parallel=pipeline", "--set", "train.pipeline.virtual=2"]
-    trained(tmp_path / "calm", 2, "ablate", *typed)
-    stopped(tmp_path / "killed", 2, *typed, by=signal.SIGKILL, whom=1)
-
-    assert "goes on" in trained(tmp_path / "killed", 2, "ablate", *typed)
-
-    assert_equal(tmp_path / "killed", tmp_path / "calm")
-    assert ways(tmp_path / "killed") == {"pipeline 2x2 interleaved1f1b on 2 ranks"}
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("first", "other", "more", "relative"),
-    [("ddp", "fsdp", KIMI, 1e-4), ("fsdp", "ddp", ["--set", "optim.optimizer=muon"], 5e-3)],
-    ids=["kimi", "muon"],  # which is in bfloat16
+    ("more", "by", "rank", "way"),
+    [
+        pytest.param([], signal.SIGKILL, 0, "ddp", marks=slow),
+        pytest.param([], signal.SIGTERM, 1, "ddp", marks=nightly),
+        pytest.param(CUT, signal.SIGKILL, 1, "pipeline 2x2 interleaved1f1b", marks=slow),
+    ],
 )
-def test_any_ranks_go_on_from_a_checkpoint(
-    first: str, other: str, more: list[str], relative: float, tmp_path: Path
+def test_ranks_that_are_stopped_or_killed_continue_with_the_same_bits(
+    more: list[str], by: signal.Signals, rank: int, way: str, tmp_path: Path
+):
+    typed, calm, killed = [*LONG, *KIMI, *more], tmp_path / "calm", tmp_path / "killed"
+    trained(calm, 2, "ablate", *typed)
+    stopped(killed, *typed, by=by, rank=rank)
+
+    assert "goes on" in trained(killed, 2, "ablate", *typed)
+
+    assert_equal(killed, calm)
+    assert ways(killed) == {f"{way} on 2 ranks"}
+
+
+@pytest.mark.parametrize(
+    ("first", "other", "more", "by", "rank", "relative"),
+    [
+        pytest.param("ddp", "fsdp", KIMI, signal.SIGINT, None, 1e-4, marks=slow, id="kimi"),
+        pytest.param("fsdp", "ddp", MUON, signal.SIGTERM, 0, 5e-3, marks=nightly, id="muon"),
+    ],  # Muon multiplies in bfloat16
+)
+def test_any_number_of_ranks_continues_from_a_checkpoint(
+    first: str,
+    other: str,
+    more: list[str],
+    by: signal.Signals,
+    rank: int | None,
+    relative: float,
+    tmp_path: Path,
 ):
     typed, before = [*LONG, *more], f"{first} on 2 ranks"
     typed += ["--set", "train.tokens=12k"]  # 23 steps: rounding grows tenfold in ten
     begun = [*typed, "--set", f"train.parallel={first}"]
-    trained(tmp_path / "alone", 1, "ablate", *typed)
+    (tmp_path / "alone").mkdir()
+    done(tmp_path / "alone", "ablate", *typed)
     trained(tmp_path / "same", 2, "ablate", *begun)
-    stopped(tmp_path / "begun", 2, *begun, by=signal.SIGTERM, whom=0)
-    for ranks, way, name in (
+    stopped(tmp_path / "begun", *begun, by=by, rank=rank)
+    for n, way, name in (
         (1, "auto", f"{before}, then one device"),
         (4, other, f"{before}, then {other} on 4 ranks"),
         (2, first, before),
     ):
         folder = tmp_path / name
         shutil.copytree(tmp_path / "begun", folder)
-        said = trained(folder, ranks, "ablate", *typed, "--set", f"train.parallel={way}")
+        said = trained(folder, n, "ablate", *typed, "--set", f"train.parallel={way}")
         assert ways(folder) == {name}
-        assert_near(folder, tmp_path / "alone", relative)
-        assert ranks == 1 or name == before or "a run of its own rounding" in said
+        assert_equal(folder, tmp_path / "alone", relative)
+        assert n == 1 or name == before or "a run of its own rounding" in said
     assert_equal(tmp_path / before, tmp_path / "same")
 
 
@@ -328,38 +311,40 @@ class Bad(Standard):
 """
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("whom", ["0,1", "0", "1"])
-def test_a_run_that_fails_is_told_and_ends_no_other_where_all_ranks_are_there(
-    whom: str, tmp_path: Path
+@pytest.mark.parametrize(
+    "bad",
+    [
+        pytest.param("0,1", marks=slow),
+        pytest.param("0", marks=nightly),
+        pytest.param("1", marks=slow),
+    ],
+)
+def test_a_run_that_fails_is_recorded_and_ends_no_other_if_all_ranks_are_left(
+    bad: str, tmp_path: Path
 ):
     (tmp_path / "bad.py").write_text(BAD)
-    typed = ["ablate", "bad", "standard", *SHORT, "--set", "train.tokens=20k"]
-    with torchrun(tmp_path, 2, *typed, "--plugin", "bad.py", BAD=whom) as command:
+    typed = ["ablate", "bad", "standard", *SHORT, "--set", "train.tokens=10k"]
+    with started(tmp_path, *typed, "--plugin", "bad.py", ranks=2, BAD=bad) as command:
         assert command.end() == 1
-        assert not command.ranks()
+        assert not ranks(command)
     sql = "SELECT variant, status, error FROM attnres_runs ORDER BY variant"
     (_, status, error), (_, other, _) = query(tmp_path, sql)
     assert status == "failed"
     assert "RuntimeError: no more" in error
-    assert ("rank 1: " in error) == (whom == "1")
-    assert (other == "complete") == (whom == "0,1")
+    assert ("rank 1: " in error) == (bad == "1")
+    assert (other == "complete") == (bad == "0,1")
 
 
-@pytest.mark.slow
-def test_verify_compares_bits_by_the_ranks_of_the_run_and_else_losses(tmp_path: Path):
-    trained(tmp_path / "two", 2, "ablate", *ARMS[:1], *SHORT, "--set", "train.parallel=fsdp")
-    said = trained(tmp_path / "two", 2, "verify", "1")
-    assert "equal, bit for bit" in said
-    found = done(tmp_path / "two", "verify", "1")
-    assert (found["equal"], found["tolerance"]) == (True, 0.02)
+@slow
+def test_runs_of_ranks_are_verified_by_as_many_and_paired_only_with_their_like(tmp_path: Path):
+    two = tmp_path / "two"
+    trained(two, 2, "ablate", "standard", *SHORT, "--set", "train.parallel=fsdp")
+    assert "equal, bit for bit" in trained(two, 2, "verify", "1")
+    found = done(two, "verify", "1")
+    assert (found["equal"], found["tolerance"]) == (True, 0.02)  # of one process: losses
     assert {"name": "way", "recorded": "fsdp on 2 ranks", "now": ""} in found["changed"]
 
+    done(two, "ablate", "attnres", *SHORT)
 
-@pytest.mark.slow
-def test_runs_of_other_ranks_are_not_paired(tmp_path: Path):
-    trained(tmp_path / "two", 2, "ablate", "standard", *SHORT)
-    done(tmp_path / "two", "ablate", "attnres", *SHORT)
-    with torchrun(tmp_path / "two", 2, "report") as command:  # any command runs, on rank 0
-        command.succeed()
-    assert "the baseline on cpu fp32 eager, 1 thread, ddp on 2 ranks" in command.said.read_text()
+    said = trained(two, 2, "report")  # any command runs, on rank 0
+    assert "the baseline on cpu fp32 eager, 1 thread, fsdp on 2 ranks" in said

@@ -1,9 +1,8 @@
-"""Triton's kernels run on a GPU where there is one, elsewhere in Triton's interpreter.
+"""Triton's kernels run on a GPU where there is one, and in Triton's interpreter elsewhere.
 
-Triton decides between the two when a kernel is defined, its own included, and asks again while one
-runs. So it is imported here, when tests are collected and before any of them runs, and the
-environment says so only during the tests of this folder: the others, and the processes they start,
-find it as they would without this folder.
+Triton decides between the two when a kernel is defined, and asks again while one runs. So this file
+imports it before any test runs, and sets the environment only during the tests of this folder:
+other tests, and the processes they start, see no difference.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ if INTERPRETED:
 
 @pytest.fixture(autouse=True, scope="module")
 def interpreter() -> Iterator[None]:
-    """Triton's interpreter, where there is no GPU, for the tests of one file."""
+    """Use Triton's interpreter in the tests of a file, where there is no GPU."""
     with pytest.MonkeyPatch.context() as patch:
         if INTERPRETED:
             patch.setenv("TRITON_INTERPRET", "1")
@@ -47,7 +46,7 @@ def interpreter() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def same_settings() -> Iterator[None]:
-    """Fails where a test leaves the environment changed."""
+    """Fail if a test leaves the environment changed."""
     before = os.environ.get("TRITON_INTERPRET")
     yield
     assert os.environ.get("TRITON_INTERPRET") == before

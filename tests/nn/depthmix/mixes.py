@@ -1,9 +1,9 @@
-"""Random histories, run as a model runs them, and what comes out with every gradient."""
+"""Random histories, run as a model runs them, with their reads and gradients."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import pytest
 import torch
@@ -21,9 +21,9 @@ DEVICE = "cuda" if torch.cuda.is_available() and not engines.interprets_triton()
 NEEDS_TRITON = pytest.mark.skipif(not engines.has_triton(), reason="needs triton")
 TRITON = pytest.param("triton", marks=NEEDS_TRITON)
 GATHERED = pytest.mark.parametrize(
-    "engine", ["eager", pytest.param("triton", marks=[NEEDS_TRITON, pytest.mark.slow])]
+    "engine", ["eager", pytest.param("triton", marks=[NEEDS_TRITON, pytest.mark.nightly])]
 )
-"""The engines with a custom backward, whose autograd is the same: that of kernels is slow here."""
+"""The engines with a custom backward. They share its autograd; interpreted kernels are slow."""
 EVERY = pytest.mark.parametrize("engine", ["reference", "eager", "compile", TRITON])
 CUSTOM = ["eager", *(["triton"] if engines.has_triton() else [])]
 NAMES = ["reference", "compile", *CUSTOM]
@@ -33,22 +33,21 @@ Visible = tuple[tuple[int, ...], ...]
 
 @dataclass(frozen=True)
 class Case:
-    """A history by its options. Site l reads when sources 0..l are made.
+    """Options of a history. Site l reads when sources 0..l are made.
 
     Attributes:
-        visible: who reads what.
-        norm: of the weights.
-        heads: of the width.
-        d_head: width of one.
-        scored: by `keys` (normalised), `query` (raw sources), `table`, `keys+table`, a `rank` of
-            last channels (`rank keys` normalised), `head keys` normalised in each head, scores
-            `squashed` by a sigmoid, or a query of every read's `own`, with `own
-            keys` normalised and `own+table` biased.
+        visible: the sources that each site reads.
+        norm: norm of the weights.
+        heads: number of heads.
+        d_head: width of a head.
+        scored: how scores are made: by `keys` (normalised), `query` (raw sources), `table` or
+            `keys+table`; by a `rank` of last channels (`rank keys` normalised); by `head keys`
+            normalised per head; `squashed` by a sigmoid; or by a query of each read's `own` (`own
+            keys` normalised, `own+table` biased).
         size: batch and time.
-        added: sources that are the one before plus something, by `accumulate`.
-        chained: whether what a site reads goes into the next source.
-        seed: of all values.
-
+        added: sources made by `accumulate`: the source before plus something.
+        chained: whether each read goes into the next source.
+        seed: seed of all values.
     """
 
     visible: Visible
@@ -73,7 +72,7 @@ class Case:
 
 @dataclass
 class Values:
-    """What a case is computed from: leaves, in the types that a run is asked for."""
+    """The leaves from which a case is computed, and the gradients of its reads."""
 
     sources: list[Tensor]
     own: list[Tensor]
@@ -89,19 +88,14 @@ class Values:
         return {name: x for name, x in named.items() if x is not None}
 
     def to(self, dtype: torch.dtype) -> Values:
-        """Leaves of their own with the same values in one type."""
+        """New leaves with the same values in one type."""
 
         def cast(x: Tensor | None) -> Tensor | None:
             return None if x is None else x.detach().to(dtype).requires_grad_(x.requires_grad)
 
-        return Values(
-            [cast(x) for x in self.sources],
-            [cast(x) for x in self.own],
-            cast(self.query),
-            cast(self.gain),
-            cast(self.table),
-            [x.to(dtype) for x in self.cotangents],
-        )
+        sources, own = ([cast(x) for x in tensors] for tensors in (self.sources, self.own))
+        learned = (cast(x) for x in (self.query, self.gain, self.table))
+        return Values(sources, own, *learned, [x.to(dtype) for x in self.cotangents])
 
 
 def full(n: int) -> Visible:
@@ -117,23 +111,23 @@ def blocks(n: int, size: int) -> Visible:
 
 
 def every_other(n: int, step: int) -> Visible:
-    """A source is read by sites that do not follow each other."""
+    """Each source is read by sites that do not follow each other."""
     return tuple(tuple(range(l % step, l + 1, step)) for l in range(n))
 
 
 def ones(n: int) -> Visible:
-    """Sites that see one source each, now and then two."""
+    """Most sites see one source, and every third two."""
     return tuple((l,) if l % 3 else tuple(sorted({0, l})) for l in range(n))
 
 
 def some(n: int, share: float, seed: int) -> Visible:
-    """A site sees the newest source, and of the others a random share."""
+    """A site sees the newest source and a random share of the others."""
     kept = torch.rand(n, n, generator=torch.Generator().manual_seed(seed)) < share
     return tuple((*(i for i in range(l) if kept[l, i]), l) for l in range(n))
 
 
 def draw_values(case: Case, dtype: torch.dtype, first: torch.dtype | None = None) -> Values:
-    """Values of a case, sources in one type but for the first; parameters in float32 at least."""
+    """Values of a case. The first source may have another type; parameters are float32 or wider."""
     generator = torch.Generator().manual_seed(case.seed)
     wide = torch.promote_types(dtype, torch.float32)
 
@@ -157,40 +151,51 @@ def draw_values(case: Case, dtype: torch.dtype, first: torch.dtype | None = None
 
 def scoring_of(case: Case, values: Values) -> Scoring:
     learned = (values.query, values.gain, values.table)
-    return Scoring(
-        case.visible,
-        case.norm,
-        case.heads,
-        *learned,
-        eps=1e-5,
-        rank=case.rank,
-        head_norm="head" in case.scored,
-        squashed="squashed" in case.scored,
-    )
+    options = {"head_norm": "head" in case.scored, "squashed": "squashed" in case.scored}
+    return Scoring(case.visible, case.norm, case.heads, *learned, 1e-5, rank=case.rank, **options)
+
+
+def history_of(case: Case, values: Values) -> History:
+    """The history of a case before its first source."""
+    return History(scoring_of(case, values))
+
+
+def filled(case: Case, values: Values) -> History:
+    """The history of a case with all its sources and no read yet."""
+    history = history_of(case, values)
+    for v in values.sources:
+        history = history.append(v)
+    return history
 
 
 def reads(engine: str, case: Case, values: Values) -> list[Tensor]:
-    """What each site reads, every source made from what was read before it, as a model does."""
+    """The read of each site. Each source is made from the read before it, as a model does."""
     with use(engine):
-        return _reads(History(scoring_of(case, values)), case, values)
-
-
-def _reads(history: History, case: Case, values: Values) -> list[Tensor]:
-    found: list[Tensor] = []
-    for site, x in enumerate(values.sources):
-        v = x
-        if found and case.chained:  # so much that gradients through all sites neither grow nor end
-            v = x + (found[-1].sin() / (site + 1)).to(x.dtype)
-        history = history.accumulate(v) if site in case.added else history.append(v)
-        query = (values.own[site],) if values.own else ()
-        h, history = history.read(site, *query)
-        found.append(h)
-    return found
+        history, found = history_of(case, values), []
+        for site, x in enumerate(values.sources):
+            v = x
+            if found and case.chained:  # scaled so that gradients neither grow nor vanish
+                v = x + (found[-1].sin() / (site + 1)).to(x.dtype)
+            history = history.accumulate(v) if site in case.added else history.append(v)
+            query = (values.own[site],) if values.own else ()
+            h, history = history.read(site, *query)
+            found.append(h)
+        return found
 
 
 def outcome(engine: str, case: Case, values: Values) -> dict[str, Tensor]:
     """Reads and gradients by name."""
-    found, leaves = reads(engine, case, values), values.leaves()
+    return gradients_of(reads(engine, case, values), values)
+
+
+def exact(case: Case, values: Values) -> dict[str, Tensor]:
+    """Reads and gradients by the formula in float64."""
+    return outcome("reference", case, values.to(torch.float64))
+
+
+def gradients_of(found: Sequence[Tensor], values: Values) -> dict[str, Tensor]:
+    """Reads, and the gradients that the case's cotangents give them, by name."""
+    leaves = values.leaves()
     gradients = torch.autograd.grad(
         found, list(leaves.values()), values.cotangents, allow_unused=True, materialize_grads=True
     )
@@ -231,7 +236,7 @@ def visibles(draw: st.DrawFn, most: int = 70) -> Visible:
 
 
 MOST, WIDEST = (70, 300) if settings().max_examples > 50 else (20, 60)
-"""Sites and width of random cases: more at night."""
+"""Sites and width of random cases: more in the nightly profile."""
 
 
 @st.composite
@@ -255,21 +260,19 @@ def cases(draw: st.DrawFn, most: int = MOST, widest: int = WIDEST, *, own: bool 
 NORMS = ("softmax", "sigmoid", "none")
 SCORED = ("keys", "query", "table")
 PLAIN = ("keys+table", "rank", "rank keys", "head keys", "squashed keys")
-"""Scores that are plain autograd's."""
+"""Scores whose gradients are plain autograd's."""
 OPTIONS: dict[str, Sequence[object]] = {
-    "norm": NORMS, "heads": [1, 2], "scored": [*SCORED, *PLAIN[::2]],
-}  # fmt: skip
-"""Every norm with every kind of score, one head and two: for `sampling.in_pairs`."""
+    "norm": NORMS,
+    "heads": [1, 2],
+    "scored": [*SCORED, "rank keys"],
+}
+"""Every norm with every kind of score, with one head and two, for `sampling.in_pairs`."""
 
 
-def small(norm: str, heads: int, scored: str) -> Case:
-    return Case(blocks(5, 2), norm, heads, 3, scored)
-
-
-def unchained(case: Case) -> Case:
-    return replace(case, chained=False)
+def small(norm: str, heads: int, scored: str, *, chained: bool = True) -> Case:
+    return Case(blocks(4, 2), norm, heads, 3, scored, chained=chained)
 
 
 def total(tensors: Sequence[Tensor]) -> Tensor:
-    """A loss that no two of these enter alike."""
+    """A loss in which no two of these tensors are interchangeable."""
     return torch.stack([((k + 1) * x.double()).sin().sum() for k, x in enumerate(tensors)]).sum()

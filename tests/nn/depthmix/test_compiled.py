@@ -1,16 +1,15 @@
-"""Engines under torch.compile: whole graphs, the same gradients, and what is in the graphs."""
+"""Engines under torch.compile: whole graphs, the same gradients, and what the graphs hold."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import mixes
 import pytest
 import torch
-from designs import MIXING, build
+from designs import BRIEF, perturbed, tokens_of, uses_an_engine
 from functorch.compile import make_boxed_func
 from mixes import DEVICE, NEEDS_TRITON, TRITON, Case, assert_near, draw_values
 from sampling import pairwise
@@ -20,20 +19,16 @@ from torch._dynamo.backends.common import aot_autograd
 from attnres_cli.nn.depthmix.engines import use
 from attnres_cli.nn.depthmix.history import History
 from attnres_cli.nn.depthmix.scoring import Scoring
-from attnres_cli.nn.loss import next_token_loss
-from attnres_cli.nn.model import Transformer
+from attnres_cli.nn.proofs.subject import gradients
 from attnres_cli.nn.shape import Shape
 
 pytestmark = pytest.mark.filterwarnings(
     # by torch, tracing any autograd function
     r"ignore:.*should not be instantiated.*:DeprecationWarning"
 )
-COMPILED = pytest.mark.parametrize("engine", ["reference", "compile", TRITON])
 NAMES = [name for name in mixes.NAMES if name != "eager"]
-SLOW = pytest.mark.slow
-BY_OPERATORS = pytest.mark.parametrize("engine", [TRITON])
 TINY = Shape(
-    n_layers=3, d_model=8, n_heads=2, n_kv_heads=2, d_head=4, d_ff=8, vocab_size=11, seq_len=5
+    n_layers=2, d_model=8, n_heads=2, n_kv_heads=2, d_head=4, d_ff=8, vocab_size=11, seq_len=5
 )
 NEAR = 1e-4
 
@@ -45,57 +40,37 @@ def fresh():
     torch.compiler.reset()
 
 
-def model_of(spec: str, shape: Shape = TINY) -> Transformer:
-    model = build(spec, shape)
-    generator = torch.Generator().manual_seed(1)
-    with torch.no_grad():
-        for parameter in model.residual.parameters():
-            parameter += 0.5 * torch.randn(parameter.shape, generator=generator)
-    return model.to(DEVICE)
+@NEEDS_TRITON
+@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
+def test_a_model_with_kernels_compiles_whole_and_learns_the_same(backend: str):
+    """tests/nn/test_contract.py shows the same of the engine `compile`."""
+    learns_the_same("attnres:block_size=2,heads=2", backend)
 
 
-def learned(model: nn.Module, parameters: nn.Module) -> dict[str, Tensor]:
-    tokens = torch.arange(10, device=DEVICE).view(2, 5)
-    parameters.zero_grad()
-    next_token_loss(model(tokens), tokens.roll(-1, dims=1)).backward()
-    return {name: p.grad.clone() for name, p in parameters.named_parameters()}
-
-
-def compare(engine: str, spec: str, backend: str, shape: Shape = TINY) -> None:
-    model = model_of(spec, shape)
+def learns_the_same(spec: str, backend: str) -> None:
+    model, tokens = perturbed(spec, TINY).float().to(DEVICE), tokens_of(time=5).to(DEVICE)
     with use("reference"):
-        expected = learned(model, model)
-    with use(engine):
+        expected = gradients(model, tokens)
+    with use("triton"):
         compiled = torch.compile(model, backend=backend, fullgraph=True, dynamic=False)
-        found = learned(compiled, model)
-        again = learned(compiled, model)
+        found = gradients(model, tokens, compiled)
+        again = gradients(model, tokens, compiled)
 
     assert_near(found, expected, NEAR, least=1e-2)
     mixes.assert_equal_bits(found, again)
 
 
-@pytest.mark.parametrize("engine", [pytest.param("reference", marks=SLOW), "compile", TRITON])
-def test_a_model_compiles_whole_and_learns_the_same(engine: str):
-    compare(engine, "attnres:block_size=2,heads=2", "aot_eager")
-
-
-@pytest.mark.slow
-@BY_OPERATORS
-@pytest.mark.parametrize("spec", MIXING)
-def test_every_design_compiles_whole_and_learns_the_same(engine: str, spec: str):
-    """With `compile`, the contract's tests show it."""
-    compare(engine, spec, "aot_eager", replace(TINY, n_layers=2))
-
-
-@pytest.mark.slow
-@BY_OPERATORS
-def test_inductor_compiles_it_too(engine: str):
-    """With `compile`, the contract's tests show it."""
-    compare(engine, "attnres:block_size=2,heads=2", "inductor", replace(TINY, n_layers=2))
+@pytest.mark.nightly
+@NEEDS_TRITON
+def test_every_design_with_kernels_compiles_whole_and_learns_the_same(subtests: pytest.Subtests):
+    for spec in filter(uses_an_engine, BRIEF):
+        with subtests.test(spec=spec):
+            torch.compiler.reset()
+            learns_the_same(spec, "aot_eager")
 
 
 class Mixer(nn.Module):
-    """A history that something follows, as a module: what is learned, and v_0..v_n in."""
+    """A history and a function that reads it, as a module: parameters and sources in, reads out."""
 
     def __init__(self, case: Case, follow: Callable[..., list[Tensor]]) -> None:
         super().__init__()
@@ -110,6 +85,7 @@ class Mixer(nn.Module):
 
 
 def follow(engine: str, way: Callable[..., list[Tensor]], *, compiled: bool, case: Case):
+    """Reads and gradients, by number."""
     values = draw_values(case, torch.float32)
     module: Any = Mixer(case, way)
     if compiled:
@@ -117,8 +93,8 @@ def follow(engine: str, way: Callable[..., list[Tensor]], *, compiled: bool, cas
     with use(engine):
         found = module(values.query, values.gain, values.sources, values.table)
     inputs = list(values.leaves().values())
-    gradients = torch.autograd.grad(mixes.total(found), inputs, materialize_grads=True)
-    return dict(enumerate((*(h.detach() for h in found), *gradients)))
+    slopes = torch.autograd.grad(mixes.total(found), inputs, materialize_grads=True)
+    return dict(enumerate((*(h.detach() for h in found), *slopes)))
 
 
 def _twice(history: History, sources: list[Tensor]) -> list[Tensor]:
@@ -128,18 +104,15 @@ def _twice(history: History, sources: list[Tensor]) -> list[Tensor]:
         for earlier in dict.fromkeys((site, site // 2)):
             h, history = history.read(earlier)
             found += [h, 2 * h]
-    h, _ = history.read(2)
-    return [*found, h]
+    return [*found, history.read(2)[0]]
 
 
 def _own(history: History, sources: list[Tensor]) -> list[Tensor]:
     found = []
     for site, v in enumerate(sources):
-        history = history.append(v)
-        h, history = history.read(site, v.sin())
-        found.append(h)
-        h, history = history.read(site)
-        found.append(h)
+        h, history = history.append(v).read(site, v.sin())
+        again, history = history.read(site)
+        found += [h, again]
     return found
 
 
@@ -153,71 +126,59 @@ WAYS = {"twice": _twice, "own queries": _own, "sites that nobody reads": _some_u
 
 
 @pytest.mark.parametrize(
-    ("engine", "way", "norm"),
+    ("engine", "way", "norm", "scored"),
     [
-        pytest.param("triton", "twice", "softmax", marks=NEEDS_TRITON),
-        pytest.param("triton", "own queries", "sigmoid", marks=NEEDS_TRITON),
-        pytest.param("compile", "sites that nobody reads", "softmax"),
-        *(pytest.param(*row, marks=SLOW) for row in pairwise([NAMES, list(WAYS), mixes.NORMS])),
+        pytest.param("triton", "twice", "softmax", "keys", marks=NEEDS_TRITON),
+        pytest.param("triton", "own queries", "sigmoid", "keys", marks=NEEDS_TRITON),
+        ("compile", "sites that nobody reads", "softmax", "keys"),
+        pytest.param("compile", "twice", "softmax", "rank keys", marks=pytest.mark.slow),
+        *(
+            pytest.param(*row, marks=pytest.mark.nightly)
+            for row in (
+                *((*row, "keys") for row in pairwise([NAMES, list(WAYS), mixes.NORMS])),
+                *((name, "twice", "softmax", "keys+table") for name in NAMES),
+            )
+        ),
     ],
 )
-def test_reads_of_any_kind_work_in_a_compiled_graph(engine: str, way: str, norm: str):
-    case = Case(mixes.full(5), norm, 2, 4)
+def test_reads_of_any_kind_work_in_a_compiled_graph(engine: str, way: str, norm: str, scored: str):
+    case = Case(mixes.full(3), norm, 2, 4, scored)
     expected = follow("reference", WAYS[way], compiled=False, case=case)
 
     assert_near(follow(engine, WAYS[way], compiled=True, case=case), expected, NEAR, least=1e-1)
 
 
-@SLOW
-@COMPILED
-@pytest.mark.parametrize("scored", ["keys+table", "rank keys"])
-def test_plain_scores_are_read_and_learned_in_a_compiled_graph(engine: str, scored: str):
-    case = Case(mixes.full(4), "softmax", 2, 4, scored)
-    expected = follow("reference", _twice, compiled=False, case=case)
-
-    assert_near(follow(engine, _twice, compiled=True, case=case), expected, NEAR, least=1e-1)
-
-
-@pytest.mark.parametrize("engine", [pytest.param("compile", marks=SLOW), TRITON])
+@pytest.mark.parametrize("engine", [pytest.param("compile", marks=pytest.mark.slow), TRITON])
 def test_a_site_that_nobody_reads_spoils_nothing_whatever_its_scores(engine: str):
     case = Case(mixes.full(4), "softmax", 1, 4)
 
-    def way(history: History, sources: list[Tensor]) -> list[Tensor]:
-        for v in sources:
-            history = history.append(100 * v)
-        return [history.read(2)[0]]
+    def loud(history: History, sources: list[Tensor]) -> list[Tensor]:
+        scoring = history.scoring
+        quiet = torch.ones_like(scoring.query)
+        quiet[3] = 1e4
+        history = History(Scoring(scoring.visible, scoring.norm, 1, scoring.query * quiet))
+        return _some_unread(history, [100 * v for v in sources])
 
-    def loud(engine: str, *, compiled: bool) -> dict[int, Tensor]:
-        def scaled(history: History, sources: list[Tensor]) -> list[Tensor]:
-            scoring = history.scoring
-            quiet = torch.ones_like(scoring.query)
-            quiet[3] = 1e4
-            return way(
-                History(Scoring(scoring.visible, scoring.norm, 1, scoring.query * quiet)), sources
-            )
-
-        return follow(engine, scaled, compiled=compiled, case=case)
-
-    expected = loud("reference", compiled=False)
-    found = loud(engine, compiled=True)
+    expected = follow("reference", loud, compiled=False, case=case)
+    found = follow(engine, loud, compiled=True, case=case)
 
     assert all(x.isfinite().all() for x in found.values())
     assert_near(found, expected, 1e-3, least=1e-1)
 
 
-@BY_OPERATORS
-def test_a_history_that_branches_is_refused_by_name(engine: str):
+@NEEDS_TRITON
+def test_a_history_that_branches_is_refused_by_name():
     def branches(history: History, sources: list[Tensor]) -> list[Tensor]:
         history = history.append(sources[0])
         one, other = history.append(sources[1]), history.append(sources[2])
         return [one.read(1)[0], other.read(1)[0]]
 
     with pytest.raises(Exception, match="branches cannot be compiled"):
-        follow(engine, branches, compiled=True, case=Case(mixes.full(3)))
+        follow("triton", branches, compiled=True, case=Case(mixes.full(3)))
 
 
-def graphs_of(engine: str, case: Case) -> list[fx.GraphModule]:
-    """The forward and backward graph of a history, as a compiler gets them."""
+def graphs_of(case: Case) -> list[fx.GraphModule]:
+    """The forward and the backward graph of a history, as a compiler gets them."""
     found: list[fx.GraphModule] = []
 
     def keep(graph: fx.GraphModule, _: Sequence[Any]) -> Callable[..., Any]:
@@ -225,17 +186,16 @@ def graphs_of(engine: str, case: Case) -> list[fx.GraphModule]:
         return make_boxed_func(graph.forward)
 
     def way(history: History, sources: list[Tensor]) -> list[Tensor]:
-        reads = []
+        reads: list[Tensor] = []
         for site, v in enumerate(sources):
-            history = history.append(v + reads[-1].sin() if reads else v)
-            h, history = history.read(site)
+            h, history = history.append(v + reads[-1].sin() if reads else v).read(site)
             reads.append(h)
         return reads
 
     values = draw_values(case, torch.float32)
     backend = aot_autograd(fw_compiler=keep, bw_compiler=keep)
     module = torch.compile(Mixer(case, way), backend=backend, fullgraph=True, dynamic=False)
-    with use(engine):
+    with use("triton"):
         reads = module(values.query, values.gain, values.sources)
     torch.autograd.grad(mixes.total(reads), list(values.leaves().values()))
     return found
@@ -247,29 +207,35 @@ def adds_of_full_width(graph: fx.GraphModule, width: int) -> int:
     return sum(node.meta["val"].shape[-1:] == (width,) for node in nodes)
 
 
-@BY_OPERATORS
-def test_the_graph_is_of_operators_without_a_sum_of_vectors_per_pair(engine: str):
+@NEEDS_TRITON
+def test_the_graph_is_of_operators_without_a_sum_of_vectors_per_pair():
     counted = {}
-    for n in (5, 10):
-        forward, backward = graphs_of(engine, Case(mixes.full(n), "softmax", 1, 8))
-        names = [Counter(str(node.target) for node in g.graph.nodes) for g in (forward, backward)]
-        assert sum(c for name, c in names[0].items() if name.startswith("attnres.mix.")) == n - 1
-        assert sum(c for name, c in names[1].items() if name.startswith("attnres.gather")) > 0
-        counted[n] = sum(adds_of_full_width(g, 8) for g in (forward, backward))
+    for n in (3, 6):
+        graphs = graphs_of(Case(mixes.full(n), "softmax", 1, 8))
+        forward, backward = (Counter(str(node.target) for node in g.graph.nodes) for g in graphs)
+        assert sum(c for name, c in forward.items() if name.startswith("attnres.mix.")) == n - 1
+        assert sum(c for name, c in backward.items() if name.startswith("attnres.gather")) > 0
+        counted[n] = sum(adds_of_full_width(g, 8) for g in graphs)
 
-    assert counted[10] <= 2.2 * counted[5]
+    assert counted[6] <= 2.5 * counted[3]
 
 
 @NEEDS_TRITON
 @pytest.mark.parametrize("name", ["scores", "mix", "mix_group", "gather", "finish"])
-@pytest.mark.parametrize("dtype", [pytest.param(torch.float32, marks=SLOW), torch.bfloat16])
-def test_an_operators_fake_and_schema_are_true(name: str, dtype: torch.dtype):
+def test_an_operators_fake_and_schema_are_true(name: str):
+    from attnres_cli.nn.depthmix.fused import ops
+
     generator = torch.Generator().manual_seed(0)
 
     def draw(*size: int, kind: torch.dtype = torch.float32) -> Tensor:
         return torch.randn(*size, generator=generator).to(DEVICE, kind)
 
-    n, width, heads = 16, 6, 2  # 16, for beyond the tokens scores are not defined
+    n, width, heads, dtype = (
+        16,
+        6,
+        2,
+        torch.bfloat16,
+    )  # 16, for beyond the tokens scores are not defined
     v, other = draw(n, width, kind=dtype), draw(n, width, kind=dtype)
     z, w = draw(3, n, heads), draw(3, width)
     pair, delta = draw(2, n, heads), draw(n, heads)
@@ -277,8 +243,7 @@ def test_an_operators_fake_and_schema_are_true(name: str, dtype: torch.dtype):
         "scores": [(v, w, heads, True, 1e-6), (v.t().contiguous().t(), w, heads, False, 1e-6)],
         "mix": [
             ([v, other], [z[0], z[1]], norm, kind)
-            for norm in (0, 1, 2)
-            for kind in (dtype, z.dtype)
+            for norm, kind in ((0, dtype), (1, z.dtype), (2, dtype))
         ],
         "mix_group": [([v, other], [z, z], 0), ([v], [draw(3, 1, heads)], 1)],
         "gather": [
@@ -290,15 +255,10 @@ def test_an_operators_fake_and_schema_are_true(name: str, dtype: torch.dtype):
             (draw(n, width), v, None, w, z, delta),
         ],
     }[name]
-    from attnres_cli.nn.depthmix.fused import ops
-
+    checks = ("test_schema", "test_faketensor", "test_autograd_registration")
     for each in arguments:
-        torch.library.opcheck(
-            getattr(ops, name),
-            each,
-            test_utils=("test_schema", "test_faketensor", "test_autograd_registration"),
-        )
-    if name in {"scores", "mix"}:  # their outputs have nothing that is not written
+        torch.library.opcheck(getattr(ops, name), each, test_utils=checks)
+    if name in {"scores", "mix"}:  # every number of their outputs is defined
         torch.library.opcheck(
             getattr(ops, name), arguments[0], test_utils="test_aot_dispatch_dynamic"
         )

@@ -1,4 +1,4 @@
-"""Reads in two phases against the reference: groups, heads, tables, branches, extreme scores."""
+"""Reads without gradients, in two phases: groups, branches, sources that are gone."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from unittest import mock
 import mixes
 import pytest
 import torch
-from designs import MIXING, build
+from designs import BRIEF, perturbed, tokens_of, uses_an_engine
 from hypothesis import example, given, settings
 from mixes import DEVICE, Case, draw_values, scoring_of
+from sampling import in_pairs
 from torch import Tensor
 
 from attnres_cli.nn.depthmix import eager, few_tokens, grouped_reads, reference
@@ -20,12 +21,12 @@ from attnres_cli.nn.depthmix.scoring import Scoring
 from attnres_cli.nn.shape import Shape
 
 MORE = settings(max_examples=3 * settings().max_examples)
-"""They are cheap, and edges are many."""
+"""The tests are cheap, and the edges many."""
 
 
 @pytest.fixture(params=[few_tokens.FEW, 0], ids=["few", "many"], autouse=True)
 def few(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Each test in buffers, and by phases as kernels go."""
+    """Run each test in buffers of few tokens, and in the phases that kernels use."""
     with (
         mock.patch.object(few_tokens, "FEW", request.param),
         mock.patch.object(eager.Eager, "trains_in_groups", True),
@@ -47,19 +48,21 @@ def close(ours: Tensor, scoring: Scoring, sources: list[Tensor], site: int) -> N
 @example(Case(mixes.some(24, 0.8, 1), "sigmoid", scored="table"))
 @example(Case(mixes.blocks(24, 4)))
 @example(Case(mixes.windows(24, 9), "none", scored="query"))
-def test_every_site_in_turn_reads_what_the_reference_says(case: Case):
+def test_every_site_in_turn_reads_as_the_reference(case: Case):
     values = draw_values(case, torch.float64)
     scoring = scoring_of(case, values)
-    history = History(scoring)
+    history, sources = History(scoring), []
 
     for site, v in enumerate(values.sources):
-        h, history = history.append(v).read(site)
-        close(h, scoring, values.sources[: site + 1], site)
+        added = site in case.added
+        sources.append(sources[-1] + v if added else v)
+        h, history = (history.accumulate(v) if added else history.append(v)).read(site)
+        close(h, scoring, sources, site)
 
 
 @MORE
 @given(case=mixes.cases(widest=12))
-def test_sites_may_be_skipped_read_again_late_and_in_branches(case: Case):
+def test_sites_may_be_skipped_and_read_again_later_or_in_branches(case: Case):
     values = draw_values(case, torch.float64)
     scoring = scoring_of(case, values)
     order = torch.Generator().manual_seed(case.seed)
@@ -79,7 +82,7 @@ def test_sites_may_be_skipped_read_again_late_and_in_branches(case: Case):
             branches[number] = (sources, history)
 
 
-def test_a_site_that_sees_a_source_which_is_gone_is_refused():
+def test_a_read_of_a_source_that_is_gone_is_refused():
     case = Case(mixes.windows(6, 2))
     values = draw_values(case, torch.float32)
     history = History(scoring_of(case, values))
@@ -91,7 +94,7 @@ def test_a_site_that_sees_a_source_which_is_gone_is_refused():
     assert history.read(0)[0].shape == values.sources[0].shape  # the first source is there
 
 
-def test_a_group_is_begun_about_every_two_square_roots_of_the_sites():
+def test_a_group_begins_about_every_two_square_roots_of_the_number_of_sites():
     case = Case(mixes.full(36), d_head=4, size=(1, 2))
     values = draw_values(case, torch.float32)
     history, begun, shared = History(scoring_of(case, values)), [], grouped_reads._shared
@@ -110,13 +113,12 @@ def test_a_group_is_begun_about_every_two_square_roots_of_the_sites():
     assert begun == [1, 13, 25]  # the first site has one source, which it sees as it is
 
 
-@pytest.mark.parametrize("score", [1e4, -1e4])
-@pytest.mark.parametrize("norm", ["softmax", "sigmoid", "none"])
-def test_scores_of_ten_thousand_stay_finite(norm: str, score: float):
+@in_pairs({"score": [1e4, -1e4], "norm": mixes.NORMS})
+def test_scores_of_ten_thousand_give_finite_reads(norm: str, score: float):
     case = Case(mixes.full(20), norm, 1, 8, "table", (1, 3))
     values = draw_values(case, torch.float32)
     values.table = score * values.table
-    history, exact = History(scoring_of(case, values)), values.to(torch.float64)
+    history, exact = mixes.history_of(case, values), values.to(torch.float64)
 
     for site, v in enumerate(values.sources):
         h, history = history.append(v).read(site)
@@ -143,18 +145,18 @@ def test_sources_of_two_types_are_mixed_in_float32_and_read_in_the_first_ones_ty
         torch.testing.assert_close(h.float(), expected, rtol=1e-2, atol=1e-2)
 
 
-@pytest.mark.parametrize("spec", MIXING)
-def test_a_design_computes_the_same_with_and_without_gradients(spec: str, tiny_shape: Shape):
-    model = build(spec, tiny_shape).double().to(DEVICE)
-    generator = torch.Generator().manual_seed(1)
-    for parameter in model.residual.parameters():
-        parameter += 0.5 * torch.randn(parameter.shape, generator=generator).to(parameter)
-    tokens = torch.randint(0, tiny_shape.vocab_size, (2, 8), generator=generator).to(DEVICE)
+def test_a_design_computes_the_same_with_and_without_gradients(
+    tiny_shape: Shape, subtests: pytest.Subtests
+):
+    tokens = tokens_of().to(DEVICE)
+    for spec in filter(uses_an_engine, BRIEF):
+        with subtests.test(spec=spec):
+            model = perturbed(spec, tiny_shape).to(DEVICE)
 
-    reading = model(tokens)
-    with torch.enable_grad():
-        learning = model(tokens)
+            reading = model(tokens)
+            with torch.enable_grad():
+                learning = model(tokens)
 
-    assert learning.requires_grad
-    assert not reading.requires_grad
-    torch.testing.assert_close(reading, learning.detach(), rtol=1e-9, atol=1e-11)
+            assert learning.requires_grad
+            assert not reading.requires_grad
+            torch.testing.assert_close(reading, learning.detach(), rtol=1e-9, atol=1e-11)

@@ -1,5 +1,5 @@
-"""What is kept: for backward a vector per source and token, numbers per pair, linear in depth;
-without gradients what a later site reads.
+"""Memory: backward keeps a vector per source and token, and numbers per pair; without gradients a
+design holds only what a later site reads.
 """
 
 from __future__ import annotations
@@ -13,15 +13,13 @@ from unittest import mock
 import pytest
 import torch
 from designs import build
-from functorch.compile import make_boxed_func
-from mixes import DEVICE, EVERY, GATHERED, TRITON
+from functorch.compile import make_boxed_func, min_cut_rematerialization_partition
+from mixes import DEVICE, GATHERED, NEEDS_TRITON
 from torch import Tensor, fx
 from torch._dynamo.backends.common import aot_autograd
-from torch._functorch.partitioners import min_cut_rematerialization_partition
 
 from attnres_cli.nn.depthmix import few_tokens, grouped_reads
 from attnres_cli.nn.depthmix.engines import use
-from attnres_cli.nn.depthmix.scoring import EngineState
 from attnres_cli.nn.measure import vectors_held
 from attnres_cli.nn.shape import Shape
 from attnres_cli.nn.variant import parse
@@ -36,10 +34,10 @@ SHAPE = Shape(
 TOKENS = 16
 VECTOR = 4 * TOKENS * SHAPE.d_model
 """Bytes of a tensor of full width."""
-SPECS = pytest.mark.parametrize("spec", ["attnres", "attnres:block_size=4", "attnres:rank=16"])
+NAMES = ["attnres", "attnres:block_size=4", "attnres:rank=16"]
 DEPTHS = (4, 8, 16)
 SHALLOW = (2, 4, 8)
-"""For compilers, which take seconds a layer."""
+"""For compilers, which take seconds per layer."""
 
 
 def tokens() -> Tensor:
@@ -47,7 +45,7 @@ def tokens() -> Tensor:
 
 
 def saved(engine: str, spec: str, n_layers: int) -> int:
-    """Bytes of the storages that autograd keeps for backward, parameters left out."""
+    """Bytes of the storages that autograd keeps for backward, without parameters."""
     model = build(spec, dataclasses.replace(SHAPE, n_layers=n_layers)).to(DEVICE)
     known = {p.untyped_storage().data_ptr() for p in model.parameters()}
     kept: dict[int, Tensor] = {}
@@ -63,7 +61,7 @@ def saved(engine: str, spec: str, n_layers: int) -> int:
 
 
 def compiled(engine: str, spec: str, n_layers: int) -> int:
-    """Bytes of the storages that a compiled forward hands to its backward, inputs left out."""
+    """Bytes of the storages that a compiled forward hands to its backward, without inputs."""
     torch.compiler.reset()
     model = build(spec, dataclasses.replace(SHAPE, n_layers=n_layers)).to(DEVICE)
     found: list[int] = []
@@ -120,19 +118,24 @@ def check(
 
 
 @GATHERED
-@SPECS
+@pytest.mark.parametrize("spec", NAMES)
 def test_a_sublayer_keeps_one_vector_per_token_beyond_standard(engine: str, spec: str):
     check(saved, engine, spec)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("engine", ["compile", TRITON])
-@SPECS
+@pytest.mark.parametrize(
+    ("engine", "spec"),
+    [
+        ("compile", "attnres:block_size=4"),
+        pytest.param("triton", "attnres", marks=NEEDS_TRITON),
+    ],
+)
 def test_a_compiled_sublayer_keeps_one_vector_per_token_beyond_standard(engine: str, spec: str):
     check(compiled, engine, spec, SHALLOW)
 
 
-def test_the_formula_written_plainly_would_be_caught():
+def test_this_would_catch_the_formula_written_plainly():
     with pytest.raises(AssertionError):
         check(saved, "reference", "attnres")
 
@@ -158,34 +161,24 @@ blocks and the running sum; delta, denseformer and rmssum carry a stream or a su
 
 @contextmanager
 def every_token_counts() -> Iterator[None]:
-    """Reads as of many tokens, however few there are."""
+    """Read in the way of many tokens, however few there are."""
     with mock.patch.object(grouped_reads, "SUMS", 0), mock.patch.object(few_tokens, "FEW", 0):
         yield
 
 
-@EVERY
-@pytest.mark.parametrize("spec", HELD)
-def test_without_gradients_nothing_is_held_that_no_later_site_reads(engine: str, spec: str):
+@pytest.mark.parametrize(
+    ("engine", "spec"),
+    [
+        *(("eager", spec) for spec in HELD),
+        ("reference", "attnres:block_size=4,agg=rmssum"),
+        ("compile", "attnres:block_size=4,agg=rmssum"),
+        pytest.param("triton", "delta:block_size=4", marks=NEEDS_TRITON),
+    ],
+)
+def test_without_gradients_a_design_holds_only_what_a_later_site_reads(engine: str, spec: str):
     residual = parse(spec).build(64, 8)
 
     with use(engine), every_token_counts():
         found = vectors_held(residual.to(DEVICE), 1, 64, torch.device(DEVICE))
 
     assert found == HELD[spec]
-
-
-def test_a_source_of_many_readers_would_be_counted():
-    residual = parse("attnres:block_size=4").build(64, 8)
-
-    with mock.patch.object(EngineState, "with_source", _keeping), every_token_counts():
-        found = vectors_held(residual, 1, 64, torch.device("cpu"))
-
-    assert found == HELD["attnres"]
-
-
-def _keeping(state: EngineState, v: Tensor, record: object = None) -> EngineState:
-    sources, records = {**state.sources, len(state.sources): v}, dict(state.records)
-    records[len(records)] = record
-    return dataclasses.replace(
-        state, sources=sources, records=records, n_sources=state.n_sources + 1
-    )

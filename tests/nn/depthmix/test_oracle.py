@@ -1,4 +1,4 @@
-"""The authors' public operator (fla-core) against ours: gradients too, and its fused kernels."""
+"""Our engines against the authors' public operator (fla-core), with gradients."""
 
 from __future__ import annotations
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
+from sampling import in_pairs
 from torch import Tensor
 
 from attnres_cli.nn.depthmix import engines
@@ -11,17 +11,21 @@ from attnres_cli.nn.depthmix.history import History
 from attnres_cli.nn.depthmix.scoring import Scoring
 
 
-@pytest.mark.parametrize(("heads", "head_norm"), [(1, False), (2, False), (2, True)])
-@pytest.mark.parametrize("has_gain", [True, False])
-@pytest.mark.parametrize("norm", ["softmax", "sigmoid"])
-def test_gradients_are_those_of_reads_by_queries(
+@in_pairs(
+    {
+        "heads,head_norm": [(1, False), (2, False), (2, True)],
+        "has_gain": [True, False],
+        "norm": ["softmax", "sigmoid"],
+    }
+)
+def test_gradients_of_reads_by_queries_equal_the_formula_and_finite_differences(
     heads: int, head_norm: bool, has_gain: bool, norm: str
 ):
     generator = torch.Generator().manual_seed(0)
-    gain = torch.rand(2, 6, generator=generator, dtype=torch.float64) if has_gain else None
-    visible = ((0, 1), (0, 1, 2))
-    scoring = Scoring(visible, norm, heads, gain=gain, head_norm=head_norm)
-    tensors = torch.randn(5, 2, 3, 6, generator=generator, dtype=torch.float64)
+    gain = torch.rand(2, 4, generator=generator, dtype=torch.float64) if has_gain else None
+    scoring = Scoring(((0, 1), (0, 1, 2)), norm, heads, gain=gain, head_norm=head_norm)
+    given = torch.randn(5, 1, 2, 4, generator=generator, dtype=torch.float64)
+    inputs = [each.clone().requires_grad_() for each in given]
 
     def reads(*given: Tensor) -> Tensor:
         first, second, third, *queries = given
@@ -30,8 +34,7 @@ def test_gradients_are_those_of_reads_by_queries(
         return torch.stack((h, again))
 
     with engines.use("eager"):
-        given = [each.clone().requires_grad_() for each in tensors]
-        assert torch.autograd.gradcheck(reads, given)
-        found = reads(*given)
+        assert torch.autograd.gradcheck(reads, inputs)
+        found = reads(*inputs)
     with engines.use("reference"):
-        torch.testing.assert_close(reads(*given), found)
+        torch.testing.assert_close(reads(*inputs), found)

@@ -38,7 +38,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Found:
-    """What one rank saw of a case."""
+    """What one rank saw of a case, and what it should have seen."""
 
     loss: float
     expected_loss: float
@@ -56,7 +56,7 @@ class Found:
 
 
 def run(cases: list[Case], n_ranks: int, folder: Path) -> list[list[Found]]:
-    """By rank, what was found of each case."""
+    """What each rank found of each case, by rank."""
     answers = in_processes(n_ranks, _rank, cases, n_ranks, str(folder / "store"))
     broken = [answer for answer in answers if isinstance(answer, str)]
     assert not broken, broken
@@ -101,7 +101,7 @@ def _found(case: Case) -> Found:
 
     pipeline = Pipeline(_model(case), case.virtual, case.schedule, way=case.way)
     with _watched() as (sent, peak):
-        for _ in range(2):  # a second step is as the first
+        for _ in range(2):  # a second step does the same as the first
             pipeline.model.zero_grad()
             sent.clear()
             found = pipeline.backward(tokens, targets, case.n_micro)

@@ -1,13 +1,12 @@
-"""Sources alone: which they are, what is in them, and what they refuse."""
+"""Sources without a model: which there are, what is in them, and what they cost."""
 
 from __future__ import annotations
 
 import pytest
 import torch
-from attnres_variants.parts.sources import Blocks, Means, State, UnitSums, Window, sources_of
+from attnres_variants.parts.sources import Blocks, Means, State, UnitSums, Window
 from torch import Tensor
 
-from attnres_cli.errors import VariantError
 from attnres_cli.nn.depthmix.history import History
 from attnres_cli.nn.depthmix.scoring import Scoring
 
@@ -77,18 +76,3 @@ def test_costs_of_blocks_of_two_counted_by_hand():
     pairs = 1 + 2 + 2 + 3 + 3
 
     assert (sums.flops(), units.flops()) == (2 * 16 * pairs, 2 * 16 * pairs + 4 * 16 * 4)
-
-
-@pytest.mark.parametrize(
-    ("options", "reason"),
-    [
-        ((0, None, "sum"), "at least 1"),
-        ((1, 0, "sum"), "at least 1 output"),
-        ((2, 3, "sum"), "window and block_size exclude"),
-        ((1, 3, "rmssum"), "window and agg=rmssum exclude"),
-        ((1, None, "mean"), "agg=mean is agg=sum where every source is one output"),
-    ],
-)
-def test_sources_that_mean_nothing_are_refused(options: tuple, reason: str):
-    with pytest.raises(VariantError, match=reason):
-        sources_of(16, 6, *options)

@@ -40,6 +40,14 @@ def _pick(items, part: tl.constexpr, first, j: tl.constexpr):
 
 
 @triton.jit
+def _if(condition, mask):
+    """A mask where a number's condition holds, else nothing. Not `mask & condition`: the
+    interpreter of Triton 3.9 makes int32 of a compared number, which its loads refuse as a mask.
+    """
+    return tl.where(condition, mask, False)
+
+
+@triton.jit
 def _weight(z, largest, inverse_sum, NORM: tl.constexpr):
     """A source's weight from its score and the softmax's constants."""
     if NORM == 0:
@@ -65,7 +73,7 @@ def _join(
         for first in range(part, tl.minimum(n_sources, part + PART), CHUNK):
             zs, most = (), largest
             for j in tl.static_range(CHUNK):
-                there = inside_z & (first + j < n_sources)
+                there = _if(first + j < n_sources, inside_z)
                 z = tl.load(_pick(scores, part, first, j) + at_z, mask=there, other=float("-inf"))
                 zs = zs + (z,)  # noqa: RUF005
                 most = tl.maximum(most, z)
@@ -76,9 +84,9 @@ def _join(
                 largest = most
             for j in tl.static_range(CHUNK):
                 there = first + j < n_sources
-                a = tl.where(inside_z & there, _weight(zs[j], largest, 1.0, NORM), 0.0)
+                a = tl.where(_if(there, inside_z), _weight(zs[j], largest, 1.0, NORM), 0.0)
                 total += a
-                x = tl.load(_pick(sources, part, first, j) + at, mask=inside & there, other=0.0)
+                x = tl.load(_pick(sources, part, first, j) + at, mask=_if(there, inside), other=0.0)
                 acc += a[:, :, None] * x.to(tl.float32)[None, :, :]
     return largest, total, acc
 
@@ -213,15 +221,15 @@ def gather_kernel(
     at, inside = m[:, None] * WIDTH + d[None, :], here[:, None] & (d < WIDTH)[None, :]
     at_z = m % period
     x = tl.load(v + at, mask=inside, other=0.0).to(tl.float32)
-    total = tl.load(start + at, mask=inside & (has_start != 0), other=0.0).to(tl.float32)
+    total = tl.load(start + at, mask=_if(has_start != 0, inside), other=0.0).to(tl.float32)
     products = tl.zeros([BLOCK_N], tl.float32)
     for part in tl.static_range(0, len(gs), PART):
         for first in range(part, tl.minimum(n_grads, part + PART), CHUNK):
             for j in tl.static_range(CHUNK):
                 k = first + j
-                there = here & (k < n_grads)
-                y = tl.load(_pick(gs, part, first, j) + at, mask=inside & (k < n_grads), other=0.0)
-                y = y.to(tl.float32)
+                there = _if(k < n_grads, here)
+                at_g = _pick(gs, part, first, j) + at
+                y = tl.load(at_g, mask=_if(k < n_grads, inside), other=0.0).to(tl.float32)
                 site = tl.cast(k, tl.int64)
                 score = tl.load(z + site * z_row + at_z, mask=there, other=0.0)
                 slope = tl.sum(x * y, axis=1)
