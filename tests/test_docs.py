@@ -81,6 +81,13 @@ SLOW = (
 """Words of commands that take long: only `make test-all` runs them."""
 
 
+def tier(command: str) -> list[pytest.MarkDecorator]:
+    """The longest, a dry run of 21 tables, is nightly."""
+    if "--plan reference" in command:
+        return [pytest.mark.nightly]
+    return [pytest.mark.slow] if any(word in command for word in SLOW) else []
+
+
 def begun(command: str) -> list[str]:
     """The arguments of a command as the shell splits it, made short where it trains."""
     split = ["bash", "-c", f"printf '%s\\n' {command}"]
@@ -168,10 +175,7 @@ def folder(study: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize(
     "command",
-    [
-        pytest.param(each, marks=[pytest.mark.slow] if any(word in each for word in SLOW) else [])
-        for each in ATTNRES
-    ],
+    [pytest.param(each, marks=tier(each)) for each in ATTNRES],
 )
 def test_a_command_of_the_documentation_runs(
     command: str,

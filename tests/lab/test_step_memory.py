@@ -159,10 +159,10 @@ def test_counting_leaves_generators_and_modes_unchanged():
 def test_many_long_sequences_are_extrapolated_from_fewer_shorter_ones(
     design: str, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(step_memory, "_LONGEST", 64)
-    spec = spec_of(design, *PAPER, *MANY_TOKENS)
-    found = predicted(spec)
     monkeypatch.setattr(step_memory, "_LONGEST", 128)
+    spec = spec_of(design, *PAPER, *MANY_TOKENS, "model.seq_len=256")
+    found = predicted(spec)
+    monkeypatch.setattr(step_memory, "_LONGEST", 256)
     monkeypatch.setattr(step_memory, "_ROWS", (2**31 - 1,))
     whole = predicted(spec)
 

@@ -138,8 +138,8 @@ def test_experts_are_balanced_by_what_a_step_trains_on_and_nothing_else(
 @pytest.mark.parametrize(
     ("variant", "model"),
     [
-        pytest.param("attnres:block_size=2", KIMI, marks=pytest.mark.slow),
-        pytest.param("standard", {}, marks=pytest.mark.nightly),
+        pytest.param("attnres:block_size=2", {}, marks=pytest.mark.slow),
+        pytest.param("attnres:block_size=2", KIMI, marks=pytest.mark.nightly),
     ],
 )
 def test_checkpointing_and_parts_can_be_compiled(variant: str, model: dict, lab: Lab):

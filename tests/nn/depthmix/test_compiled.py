@@ -128,7 +128,7 @@ WAYS = {"twice": _twice, "own queries": _own, "sites that nobody reads": _some_u
 @pytest.mark.parametrize(
     ("engine", "way", "norm", "scored"),
     [
-        pytest.param("triton", "twice", "softmax", "keys", marks=NEEDS_TRITON),
+        pytest.param("triton", "twice", "softmax", "keys", marks=[NEEDS_TRITON, pytest.mark.slow]),
         pytest.param("triton", "own queries", "sigmoid", "keys", marks=NEEDS_TRITON),
         ("compile", "sites that nobody reads", "softmax", "keys"),
         pytest.param("compile", "twice", "softmax", "rank keys", marks=pytest.mark.slow),

@@ -67,13 +67,12 @@ def test_reads_and_gradients_equal_the_formula(
         Case(mixes.full(2), "softmax", 1, 300, size=(1, 1)),
         Case(mixes.full(2), "softmax", 3, 100, size=(1, 2)),
         Case(mixes.every_other(7, 3), "softmax", 2, 5, size=(1, 3)),
-        Case(mixes.windows(5, 3), "sigmoid", 1, 5, "table", size=(1, 33)),
-        Case(mixes.blocks(8, 3), "none", 2, 5, "query", (1, 16), frozenset({2, 4, 5})),
+        Case(mixes.windows(4, 3), "sigmoid", 1, 5, "table", size=(1, 17)),
+        Case(mixes.blocks(6, 3), "none", 2, 5, "query", (1, 16), frozenset({2, 4})),
         *(
             pytest.param(case, marks=pytest.mark.slow)
             for case in (
                 Case(mixes.full(23), "softmax", 2, 3, size=(1, 17)),
-                Case(mixes.full(70), "softmax", 2, 4, "table", (1, 3)),
                 Case(mixes.full(70), "softmax", 2, 4, "keys", (1, 3)),
             )
         ),

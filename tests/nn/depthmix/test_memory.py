@@ -123,12 +123,11 @@ def test_a_sublayer_keeps_one_vector_per_token_beyond_standard(engine: str, spec
     check(saved, engine, spec)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("engine", "spec"),
     [
-        ("compile", "attnres:block_size=4"),
-        pytest.param("triton", "attnres", marks=NEEDS_TRITON),
+        pytest.param("compile", "attnres:block_size=4", marks=pytest.mark.slow),
+        pytest.param("triton", "attnres", marks=[NEEDS_TRITON, pytest.mark.nightly]),
     ],
 )
 def test_a_compiled_sublayer_keeps_one_vector_per_token_beyond_standard(engine: str, spec: str):
