@@ -217,7 +217,7 @@ def test_mlflow_has_curves_final_values_settings_and_notes_of_each_run(store: St
 
 @pytest.mark.slow
 def test_wandb_has_offline_runs_with_curves_settings_and_notes():
-    pytest.importorskip("wandb", reason="62 MB that [dev] does not bring")
+    pytest.importorskip("wandb", reason="needs pip install -e '.[wandb]', 62 MB")
 
     assert exported("wandb")[-1] == "wandb sync out/wandb/offline-run-*"
 
