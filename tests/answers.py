@@ -22,9 +22,7 @@ def answers(
     kind: Kind = Kind.CHOICE,
     **changes: object,
 ) -> Items:
-    """A run's answers to the items of a task: the right answer's log-probability is up by `gain`
-    nats of four bytes, and `skill` over the others; at 0 it guesses.
-    """
+    """A run's answers to a task. `gain` adds nats to right answers; with `skill` 0 it guesses."""
     shared = np.random.default_rng(sum(task.encode()))  # the items, the same for all runs
     hard = shared.normal(size=n_items)
     own = np.random.default_rng([run.id, sum(task.encode())])

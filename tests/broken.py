@@ -1,10 +1,7 @@
-"""Break the laboratory on purpose, one way at a time, and see which test finds it.
+"""Break the laboratory on purpose, one way of tests/broken.yaml at a time; see which test finds it.
 
-    python tests/broken.py [NAME ...] [--marks 'not slow'] [--jobs 1] [--limit 600] [--whole]
-
-Each way of tests/broken.yaml is broken in a copy of this checkout in a temporary folder, where the
-tests that hold the promise are run until the first one fails; NAME is a part of some ways' names.
-Prints a line for each; ends with 3 where one was not found.
+Each is broken in a copy of this checkout, where the tests that hold the promise are run until the
+first one fails. Prints a line for each; ends with 3 where one was not found.
 """
 
 from __future__ import annotations
@@ -30,7 +27,7 @@ import yaml
 ROOT = Path(__file__).parents[1]
 LINKS = {"attnres_variants": "variants", "attnres_recipes": "recipes"}  # as they are installed
 MARKS = "not slow and not nightly"
-NOT_FOUND = 3  # exit code
+NOT_FOUND, MISSED = 3, "NOT FOUND"  # exit code, word
 _ONE_THREAD = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}  # as `make test` has it
 _PASSED, _USAGE, _NONE_RAN = 0, 4, 5  # exit codes of pytest
 _running: list[subprocess.Popen[bytes]] = []
@@ -50,7 +47,6 @@ class Way:
     tests: Sequence[str]
 
     def break_in(self, folder: Path) -> None:
-        """Break the copy in this folder. Raises ValueError where `old` is not there once."""
         path = folder / self.file
         text = path.read_text(encoding="utf-8")
         if text.count(self.old) != 1:
@@ -58,33 +54,14 @@ class Way:
         path.write_text(text.replace(self.old, self.new), encoding="utf-8")
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """What came of one way: whether it was found, by which test, or why not; in how long."""
-
-    way: Way
-    is_found: bool
-    told: str
-    seconds: float
-
-    @property
-    def line(self) -> str:
-        """The same to be printed."""
-        word = "found" if self.is_found else "NOT FOUND"
-        return f"{self.way.name}: {word}, {self.told}, {self.seconds:.0f} s"
-
-
 def ways() -> list[Way]:
-    """All of tests/broken.yaml."""
     text = Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8")
     return [Way(**each) for each in yaml.safe_load(text)]
 
 
 @contextmanager
 def copied() -> Iterator[Path]:
-    """A copy of what git knows or would add, its packages by their installed names; thrown away
-    afterwards.
-    """
+    """A copy for a while of what git knows or would add, its packages by their installed names."""
     listed = ["git", "-C", str(ROOT), "ls-files", "-coz", "--exclude-standard"]
     names = subprocess.run(listed, capture_output=True, text=True, check=True).stdout.split("\0")
     with tempfile.TemporaryDirectory(prefix="broken-", ignore_cleanup_errors=True) as made:
@@ -98,9 +75,9 @@ def copied() -> Iterator[Path]:
         yield folder
 
 
-def tried(way: Way, marks: str, limit_s: float, *, whole: bool) -> Outcome:
+def tried(way: Way, marks: str, limit_s: float, *, whole: bool) -> str:
     """Break a copy this way, and run its tests there, or all: one that does not end finds it too.
-    Raises ValueError where there are no such tests.
+    Return a line that says whether it was found. Raises ValueError where there are no such tests.
     """
     with copied() as folder:
         way.break_in(folder)
@@ -109,23 +86,21 @@ def tried(way: Way, marks: str, limit_s: float, *, whole: bool) -> Outcome:
         environment = {**_ONE_THREAD, **os.environ, "PYTHONPATH": str(folder)}
         started = time.monotonic()
         code, out = _run(command, folder, environment, limit_s)
-    seconds = time.monotonic() - started
     if code == _USAGE:
         raise ValueError(f"{way.name}: {out.strip()}")
-    if code is None:
-        return Outcome(way, True, f"by tests that did not end in {limit_s:g} s", seconds)
-    if code in (_PASSED, _NONE_RAN):
-        told = "all tests passed" if code == _PASSED else "no test ran"
-        return Outcome(way, False, told, seconds)
     first = _FIRST.search(out)
-    told = f"by {first[1]}" if first else f"pytest ended with {code}"
-    return Outcome(way, True, told, seconds)
+    told = {
+        None: f"found, by tests that did not end in {limit_s:g} s",
+        _PASSED: f"{MISSED}, all tests passed",
+        _NONE_RAN: f"{MISSED}, no test ran",
+    }.get(code, f"found, by {first[1]}" if first else f"found, pytest ended with {code}")
+    return f"{way.name}: {told}, {time.monotonic() - started:.0f} s"
 
 
 def _run(
     command: Sequence[str], folder: Path, env: dict[str, str], limit_s: float
 ) -> tuple[int | None, str]:
-    """Exit code, None where it took too long, and what was printed; leaves no process behind."""
+    """Exit code (None: it took too long) and what was printed; leave no process behind."""
     with tempfile.TemporaryFile("w+", encoding="utf-8") as out:
         process = subprocess.Popen(
             command, cwd=folder, env=env, stdin=subprocess.DEVNULL, stdout=out,
@@ -142,14 +117,12 @@ def _run(
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
-    """End a process, if it has not ended, and what it has left behind."""
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Do what is typed; the exit code."""
     parser = argparse.ArgumentParser(description="Which test finds what is broken on purpose?")
     parser.add_argument("names", nargs="*", metavar="NAME", help="a part of the ways' names")
     parser.add_argument("--marks", default=MARKS, help=f"which tests, as pytest -m ({MARKS})")
@@ -164,9 +137,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     each = partial(tried, marks=typed.marks, limit_s=typed.limit, whole=typed.whole)
     with ThreadPoolExecutor(typed.jobs) as pool:
         try:
-            for outcome in pool.map(each, wanted):
-                n_found += outcome.is_found
-                sys.stdout.write(outcome.line + "\n")
+            for line in pool.map(each, wanted):
+                n_found += MISSED not in line
+                sys.stdout.write(line + "\n")
                 sys.stdout.flush()
         finally:  # after Ctrl-C some are running
             for process in list(_running):

@@ -34,7 +34,6 @@ def ended(*arguments: str) -> int:
 
 
 def attnres(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
-    """Exit code, stdout and stderr."""
     return ended(*arguments), *capsys.readouterr()
 
 
@@ -54,11 +53,9 @@ class Attnres:
         return out
 
     def json(self, *arguments: str) -> Any:
-        """The document that a command prints."""
         return json.loads(self.prints(*arguments, "--format", "json"))
 
     def csv(self, *arguments: str) -> list[dict[str, str]]:
-        """The rows that a command prints."""
         return list(csv.DictReader(io.StringIO(self.prints(*arguments, "--format", "csv"))))
 
     def refuses(self, *arguments: str) -> str:

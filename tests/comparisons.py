@@ -27,13 +27,8 @@ BASE = (1.50, 1.70, 1.60, 1.40, 1.55)  # the seeds differ more than the arms bel
 BETTER = (1.39, 1.59, 1.50, 1.31, 1.45)
 WORSE = (1.61, 1.80, 1.71, 1.50, 1.65)
 EQUAL = (1.51, 1.68, 1.61, 1.40, 1.54)
-RESULT = replace(
-    studies.RESULT,
-    steps=400,
-    tokens=102_400,
-    train_s=5.0,
-    curve=(Point(0, None, math.log(256)), Point(200, 2.0, 1.9), Point(400, 1.6, 1.5)),
-)
+_CURVE = (Point(0, None, math.log(256)), Point(200, 2.0, 1.9), Point(400, 1.6, 1.5))
+RESULT = replace(studies.RESULT, steps=400, tokens=102_400, train_s=5.0, curve=_CURVE)
 PROBE = Probe(
     step=400,
     output_rms=(1.0, 0.5, 2.0),
@@ -52,25 +47,19 @@ def arm_of(comparison: Comparison, variant: str = "attnres") -> ArmResult:
 
 
 def grown(n_layers: int) -> Recipe:
-    """One size of the recipe `grown`."""
-    values = {
-        "name": "grown",
-        "model": {"n_layers": n_layers, "d_model": 16, "n_heads": 2, "seq_len": 16},
-        "optim": {"lr": 1e-2},
-        "train": {"tokens": 384, "batch_size": 4, "eval_tokens": 256},
-    }
+    model = {"n_layers": n_layers, "d_model": 16, "n_heads": 2, "seq_len": 16}
+    values = {"name": "grown", "model": model, "optim": {"lr": 1e-2}}
+    values["train"] = {"tokens": 384, "batch_size": 4, "eval_tokens": 256}
     return validate(values, "grown")
 
 
 @pytest.fixture
 def facts() -> DataDescription:
-    """100,000 bytes of text."""
     return DataDescription("0123456789abcdef", "stdlib", 100_000, 256, 95_000, 5000, 3.3, 2.4)
 
 
 @pytest.fixture
 def make_run() -> MakeRun:
-    """A function that makes one run; extra keywords change its result."""
     numbers = itertools.count(1)
 
     def make(
@@ -132,7 +121,6 @@ def judge(facts: DataDescription) -> Judge:
 
 @pytest.fixture
 def base(make_arm: MakeArm) -> list[RunRecord]:
-    """Five runs of `standard`."""
     return make_arm("standard", *BASE)
 
 

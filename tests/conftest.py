@@ -8,10 +8,11 @@ import tempfile
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import pytest
-from servers import Server, open_to_all, programs, running
+from servers import Server, open_to_all, running
 
 from attnres_cli.config.recipe import Recipe, validate
 from attnres_cli.nn.shape import Shape
@@ -28,9 +29,8 @@ for _name in ("FORCE_COLOR", "NO_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE",
               "ATTNRES_RETRY_S", "ATTNRES_CHECKPOINT_S", "ATTNRES_PLUGINS"):  # fmt: skip
     os.environ.pop(_name, None)  # whoever tests may have set them, and would see other output
 
-_PATIENT = hypothesis.settings(
-    deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow], derandomize=True
-)
+_SLOW = [hypothesis.HealthCheck.too_slow]
+_PATIENT = hypothesis.settings(deadline=None, suppress_health_check=_SLOW, derandomize=True)
 hypothesis.settings.register_profile("dev", _PATIENT, max_examples=5)
 hypothesis.settings.register_profile("nightly", _PATIENT, max_examples=100, derandomize=False)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
@@ -39,31 +39,32 @@ pytest_plugins = ["comparisons"]  # fixtures that tests of verdicts and of repor
 
 
 @pytest.fixture
+def attnres(capsys: pytest.CaptureFixture[str]) -> Any:
+    """The command `attnres`, in this process: `commands.Attnres`."""
+    from commands import Attnres
+
+    return Attnres(capsys)
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder, in which the test works."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
 def tiny_shape() -> Shape:
     """Three layers, six sublayers, width 16, eleven tokens, and an eps too small to matter."""
-    return Shape(
-        n_layers=3,
-        d_model=16,
-        n_heads=2,
-        n_kv_heads=2,
-        d_head=8,
-        d_ff=24,
-        vocab_size=11,
-        seq_len=8,
-        norm_eps=1e-12,
-    )
+    return Shape(3, 16, 2, 2, d_head=8, d_ff=24, vocab_size=11, seq_len=8, norm_eps=1e-12)
 
 
 @pytest.fixture
 def tiny_recipe() -> Recipe:
     """A recipe that trains six steps in a moment."""
-    values = {
-        "name": "tiny",
-        "model": {"n_layers": 3, "d_model": 16, "n_heads": 2, "seq_len": 16},
-        "optim": {"lr": 1e-2},
-        "train": {"tokens": 384, "batch_size": 4, "eval_tokens": 256, "n_evals": 2},
-    }
-    return validate(values, "tiny")
+    model = {"n_layers": 3, "d_model": 16, "n_heads": 2, "seq_len": 16}
+    train = {"tokens": 384, "batch_size": 4, "eval_tokens": 256, "n_evals": 2}
+    return validate({"name": "tiny", "model": model, "optim": {"lr": 1e-2}, "train": train}, "tiny")
 
 
 @pytest.fixture
@@ -79,12 +80,8 @@ def public() -> Iterator[Path]:
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[Server]:
-    """A PostgreSQL server of our own."""
-    folder = programs()
-    if folder is None:
-        pytest.skip("PostgreSQL is not installed: initdb and pg_ctl are not found")
     pytest.importorskip("psycopg", reason="psycopg is not installed")
-    with running(folder) as server:
+    with running() as server:
         yield server
 
 
@@ -114,8 +111,5 @@ def any_study(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 @pytest.fixture
 def own_server() -> Iterator[Server]:
     """A server that a test may stop."""
-    folder = programs()
-    if folder is None:
-        pytest.skip("PostgreSQL is not installed: initdb and pg_ctl are not found")
-    with running(folder) as server:
+    with running() as server:
         yield server

@@ -68,19 +68,13 @@ def _together(name: str, sets: list[Options]) -> list[str]:
 
 
 DEFAULTS = list(registry())
-SIMPLE = [
-    _spec(name, options)
-    for name in DEFAULTS
-    for options in ({}, *_changes(name))
-    if _is_built(name, options)
-]
+SIMPLE = [_spec(n, o) for n in DEFAULTS for o in ({}, *_changes(n)) if _is_built(n, o)]
 """Each design with its defaults, and with at most one option changed."""
 BRIEF = [spec for spec in SIMPLE if not spec.endswith("=3")]
 """The same with only one value of each whole number, for tests that take seconds each."""
 
 
 def every_pair(name: str) -> list[str]:
-    """Each pair of values of two options that a design allows."""
     return [_spec(name, options) for options in _pairs(name)]
 
 
@@ -143,7 +137,6 @@ def perturbed(spec: str, shape: Shape, scale: float = 0.5) -> Transformer:
 
 
 def tokens_of(batch: int = 2, time: int = 8, vocab_size: int = 11) -> Tensor:
-    """Random tokens (B, T), always the same."""
     generator = torch.Generator().manual_seed(0)
     return torch.randint(0, vocab_size, (batch, time), generator=generator)
 

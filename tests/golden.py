@@ -1,8 +1,4 @@
-"""Golden outputs: what a command printed once, looked through by a person, in a file of its own.
-
-Where an output changes on purpose, `ATTNRES_GOLDEN=renew pytest tests/report/test_golden.py` writes
-the files again; `git diff` then shows what users would see change.
-"""
+"""Golden outputs: what a command printed once, looked through by a person; see CONTRIBUTING.md."""
 
 from __future__ import annotations
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import itertools
 import json
 import os
 import signal
@@ -55,13 +56,8 @@ class Command:
                 start_new_session=True,
             )
 
-    @property
-    def out(self) -> str:
-        return self._out.read_text()
-
-    @property
-    def err(self) -> str:
-        return self._err.read_text()
+    out = property(lambda self: self._out.read_text())
+    err = property(lambda self: self._err.read_text())
 
     def signal(self, number: signal.Signals) -> None:
         """Send it to all processes of the command, as a terminal or a dying machine does."""
@@ -92,7 +88,6 @@ class Command:
 
 @contextmanager
 def started(folder: Path, *typed: str, ranks: int = 1, **environment: str) -> Iterator[Command]:
-    """Start a command; kill all its processes afterwards."""
     command = Command(folder, *typed, ranks=ranks, **environment)
     try:
         yield command
@@ -114,13 +109,10 @@ def done(folder: Path, *typed: str, code: int = 0, **environment: str) -> dict[s
 
 def query(folder: Path, sql: str) -> list[tuple[Any, ...]]:
     """Rows that a statement finds in the study; none where its tables are not there yet."""
-    if not (folder / "attnres.db").exists():
-        return []
-    with closing(sqlite3.connect(folder / "attnres.db", timeout=60)) as connection:
-        try:
-            return connection.execute(sql).fetchall()
-        except sqlite3.OperationalError:
-            return []
+    uri = f"file:{folder / 'attnres.db'}?mode=rw"
+    with suppress(sqlite3.OperationalError), closing(sqlite3.connect(uri, 60, uri=True)) as held:
+        return held.execute(sql).fetchall()
+    return []
 
 
 def statuses(folder: Path) -> list[str]:
@@ -134,7 +126,6 @@ def running(folder: Path) -> list[tuple[int, int, int]]:
 
 
 def has_begun(folder: Path, run: int) -> bool:
-    """Whether a run has a checkpoint."""
     return any((folder / "attnres.runs").glob(f"{run}-*/0*.json"))
 
 
@@ -151,11 +142,10 @@ def lives(pid: int) -> bool:
 
 def forked_by(launcher: int, *, deep: bool = True) -> set[int]:
     """Process ids of a process's children, or of all its descendants (deep)."""
-    try:
+    found = set[int]()
+    with suppress(FileNotFoundError):
         children = Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split()
-    except FileNotFoundError:
-        return set()
-    found = set(map(int, children))
+        found.update(map(int, children))
     return found.union(*map(forked_by, found)) if deep else found
 
 
@@ -163,16 +153,15 @@ def numbers(folder: Path) -> list[tuple[Any, ...]]:
     """Every number that training decides: losses, curves and probes."""
     runs = "SELECT id, variant, seed, status, steps, val_loss, initial_loss FROM attnres_runs"
     curve = "SELECT run_id, step, train_loss, val_loss FROM attnres_curve"
-    probes = "SELECT run_id, step, name, data FROM attnres_probes ORDER BY run_id, step, name"
-    found = query(folder, f"{runs} ORDER BY id") + query(folder, f"{curve} ORDER BY run_id, step")
-    found += query(folder, probes)
+    probes = "SELECT run_id, step, name, data FROM attnres_probes"
+    all_ = (query(folder, f"{sql} ORDER BY 1, 2, 3") for sql in (runs, curve, probes))
+    found = list(itertools.chain.from_iterable(all_))
     assert len(found) > 50
     assert query(folder, "PRAGMA integrity_check") == [("ok",)]
     return found
 
 
 def files(folder: Path) -> dict[str, str]:
-    """Digests of all files beside the study."""
     return {
         str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in sorted((folder / "attnres.runs").rglob("*"))
@@ -190,7 +179,6 @@ def study(folder: Path) -> tuple[list[tuple[Any, ...]], dict[str, str]]:
 
 @contextmanager
 def small_disk(folder: Path, size: str) -> Iterator[Path]:
-    """A folder on a disk of that size."""
     folder.mkdir(exist_ok=True)
     mount = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)]
     if subprocess.run(mount, check=False, capture_output=True).returncode != 0:

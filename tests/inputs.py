@@ -8,7 +8,6 @@ from attnres_cli.data.tokens import Streams, of_bytes
 
 
 def changed(recipe: Recipe, **sections: dict) -> Recipe:
-    """The recipe with some keys of its sections changed."""
     values = recipe.model_dump()
     for section, changes in sections.items():
         values[section] |= changes
@@ -16,5 +15,4 @@ def changed(recipe: Recipe, **sections: dict) -> Recipe:
 
 
 def split(source: str, documents: list[Document], val_fraction: float) -> Streams:
-    """Documents as tokens, byte by byte."""
     return of_bytes(source, *parts(documents, val_fraction))

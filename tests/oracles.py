@@ -10,10 +10,8 @@ import pytest
 
 
 def public(module: str) -> Any:
-    """Import a module of fla-core, or skip the test.
-
-    It imports more of Triton, which must be interpreted where tests of kernels have imported the
-    rest of it so. Without a GPU the import warns.
+    """Import a module of fla-core, or skip the test. Without a GPU it warns, and it imports more of
+    Triton, which must be interpreted if tests of kernels have imported the rest of it so.
     """
     with warnings.catch_warnings(), pytest.MonkeyPatch.context() as patch:
         warnings.simplefilter("ignore")

@@ -20,9 +20,8 @@ def _say(
 
 
 def in_processes(n: int, function: Callable[..., object], *arguments: object) -> list[Any]:
-    """What a function returns in each of n processes, which go on together at the barrier that is
-    its last argument. None ends before all have answered: what a dead process holds may be taken
-    from it.
+    """What a function returns in each of n processes, whose last argument is a barrier for all.
+    None ends before all have answered: what a dead process holds may be taken from it.
     """
     context = multiprocessing.get_context("spawn")
     ready, said, over = context.Barrier(n), context.Queue(), context.Event()

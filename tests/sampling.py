@@ -10,9 +10,7 @@ import pytest
 
 
 def pairwise(values: Sequence[Sequence[Any]]) -> list[tuple[Any, ...]]:
-    """Combinations in which any value of one parameter meets any value of any other; always the
-    same ones.
-    """
+    """Combinations, always the same, in which each value meets all values of other parameters."""
     places = list(itertools.combinations(range(len(values)), 2))
     every = list(itertools.product(*(range(len(each)) for each in values)))
     missing = {(i, j, row[i], row[j]) for row in every for i, j in places}

@@ -1,6 +1,4 @@
-"""Searches as Optuna and training would leave them, written down without training: losses with a
-valley over the aspect, the noise of a seed, and that seed's own luck, which all shapes share.
-"""
+"""Searches as Optuna and training would leave them: losses with a valley over the aspect."""
 
 from __future__ import annotations
 
@@ -26,16 +24,8 @@ SHAPES = tuple(
 """Layers, width and heads."""
 
 SETTINGS = studies.SETTINGS
-RESULT = replace(
-    studies.RESULT,
-    steps=400,
-    tokens=439_296,
-    step_s=0.05,
-    train_s=5.0,
-    n_params=9_000_000,
-    flops_per_token=19_000_000,
-    curve=(),
-)
+_SIZES = {"steps": 400, "tokens": 439_296, "n_params": 9_000_000, "flops_per_token": 19_000_000}
+RESULT = replace(studies.RESULT, step_s=0.05, train_s=5.0, curve=(), **_SIZES)
 OPTIMA = {"standard": 60.0, "attnres": 30.0}
 """The aspect at which each variant's valley is deepest."""
 
@@ -43,15 +33,9 @@ OPTIMA = {"standard": 60.0, "attnres": 30.0}
 def trial(number: int, variant: str, sizes: tuple[int, int, int], **changes: object) -> Trial:
     """A complete trial of these layers, this width and so many heads."""
     n_layers, d_model, n_heads = sizes
-    dimensions: dict[str, int | float | str] = {
-        "n_layers": n_layers,
-        "d_model": d_model,
-        "n_heads": n_heads,
-        "d_ff": 8 * d_model // 3,
-        "aspect": d_model / n_layers,
-        "heads_per_layer": n_heads / n_layers,
-        "tokens": 439_296,
-    }
+    dimensions = {"n_layers": n_layers, "d_model": d_model, "n_heads": n_heads}
+    dimensions |= {"d_ff": 8 * d_model // 3, "aspect": d_model / n_layers}
+    dimensions |= {"heads_per_layer": n_heads / n_layers, "tokens": 439_296}
     made = Trial(
         number=number,
         state=State.COMPLETE,
@@ -69,44 +53,23 @@ def run(of: Trial, seed: int, loss: float, **changes: object) -> RunRecord:
     """The ended run of a trial's shape on a seed; a nan diverged."""
     status = Status.DIVERGED if math.isnan(loss) else Status.COMPLETE
     step_s = 0.004 * float(of.dimensions["n_layers"]) + 0.02 * (of.variant != "standard")
-    made = RunRecord(
-        id=1,
-        recipe="quick",
-        recipe_digest=of.recipe_digest,
-        variant=of.variant,
-        seed=seed,
-        fingerprint=FINGERPRINT,
-        status=status,
-        result=replace(RESULT, val_loss=loss, status=status, step_s=step_s),
-        versions=VERSIONS,
-    )
+    result = replace(RESULT, val_loss=loss, status=status, step_s=step_s)
+    identity = (of.recipe_digest, of.variant, seed, FINGERPRINT)
+    made = RunRecord(1, "quick", *identity, status=status, result=result, versions=VERSIONS)
     return replace(made, **changes)
 
 
 def search(families: Iterable[Family], **changes: object) -> Search:
-    """A search of quick at nine million parameters."""
-    made = Search(
-        name="5ea4c0ffee12",
-        recipe="quick",
-        recipe_digest="5821f707fa1b",
-        fingerprint=FINGERPRINT,
-        budget="params=9M",
-        tolerance=0.02,
-        space="aspect=15..75,heads_per_layer=0.3..0.7",
-        objectives=("val_loss",),
-        learning_rate="the recipe's 0.01 at every shape: not scaled with width",
-        first_seed=0,
-        confirm_seeds=(1, 2, 3),
-        n_trials=18,
-        families=tuple(families),
-    )
-    return replace(made, **changes)
+    asked = {"recipe": "quick", "recipe_digest": "5821f707fa1b", "fingerprint": FINGERPRINT}
+    asked |= {"space": "aspect=15..75,heads_per_layer=0.3..0.7", "budget": "params=9M"}
+    asked |= {"tolerance": 0.02, "n_trials": 18, "first_seed": 0, "confirm_seeds": (1, 2, 3)}
+    asked |= {"learning_rate": "the recipe's 0.01 at every shape: not scaled with width"}
+    asked |= {"name": "5ea4c0ffee12", "objectives": ("val_loss",), "families": tuple(families)}
+    return Search(**(asked | changes))
 
 
 def family(variant: str, trials: Sequence[Trial], **changes: object) -> Family:
-    """A family searched by a grid."""
-    made = Family(variant, tuple(trials), "grid: 15 shapes, 18 trials")
-    return replace(made, **changes)
+    return replace(Family(variant, tuple(trials), "grid: 15 shapes, 18 trials"), **changes)
 
 
 def valleys(
@@ -160,27 +123,20 @@ def valleys(
 
 def timed(made: Search) -> Search:
     """That search for a short step too: 4 ms per layer."""
-    families = [
-        replace(
-            held,
-            trials=tuple(
-                replace(t, values=(*t.values, 0.004 * t.dimensions["n_layers"])) if t.values else t
-                for t in held.trials
-            ),
-        )
-        for held in made.families
-    ]
+
+    def step(t: Trial) -> Trial:
+        return replace(t, values=(*t.values, 0.004 * t.dimensions["n_layers"])) if t.values else t
+
+    families = (replace(held, trials=tuple(map(step, held.trials))) for held in made.families)
     return replace(made, families=tuple(families), objectives=("val_loss", "step_time"))
 
 
 def _with_others(trials: Sequence[Trial]) -> list[Trial]:
     """These trials and two without an answer: one failed, one running."""
-    states = {State.FAILED: (4, 96, 2), State.RUNNING: (16, 144, 8)}
-    more = [
-        trial(len(trials) + i, trials[0].variant, sizes, state=state, values=())
-        for i, (state, sizes) in enumerate(states.items())
-    ]
-    return [*trials, *more]
+    found = list(trials)
+    for state, sizes in (State.FAILED, (4, 96, 2)), (State.RUNNING, (16, 144, 8)):
+        found.append(trial(len(found), trials[0].variant, sizes, state=state, values=()))
+    return found
 
 
 def _failure(of: Trial) -> RunRecord:

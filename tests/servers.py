@@ -9,27 +9,33 @@ import socket
 import subprocess
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 USER, PASSWORD = "lab", "s3cret-%-word"  # as a URL has to quote it
 QUOTED = "s3cret-%25-word"
 
 
-def programs() -> Path | None:
-    """Return the folder of initdb and pg_ctl, the newest there is."""
+def programs() -> Path:
+    """Return the folder of initdb and pg_ctl, the newest there is; skip the test without them."""
     found = shutil.which("initdb")
     folders = [Path(found).parent] if found and shutil.which("pg_ctl") else []
     folders += sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda p: int(p.parent.name))
-    return next((folder for folder in reversed(folders) if (folder / "initdb").exists()), None)
+    for folder in reversed(folders):
+        if (folder / "initdb").exists():
+            return folder
+    pytest.skip("PostgreSQL is not installed: initdb and pg_ctl are not found")
 
 
 class Server:
     """A server on a port of 127.0.0.1. The user that it runs as owns its folder."""
 
     def __init__(self, folder: Path, programs: Path) -> None:
-        self.folder, self._programs = folder, programs
+        self.folder, self._programs, self._data = folder, programs, str(folder / "data")
+        self.log = folder / "server.log"  # of every statement
         user = _server_user()
         self._as = {} if user is None else {"user": user.pw_uid, "group": user.pw_gid}
         with socket.socket() as free:
@@ -40,36 +46,26 @@ class Server:
         for path in (folder, secret) if user is not None else ():
             shutil.chown(path, **self._as)
         self._do(
-            "initdb", "-D", str(self._data), "-U", USER, "--auth=scram-sha-256", "--no-sync",
+            "initdb", "-D", self._data, "-U", USER, "--auth=scram-sha-256", "--no-sync",
             f"--pwfile={secret}", "--encoding=UTF8", "--locale=C",
         )  # fmt: skip
         secret.unlink()
-
-    @property
-    def _data(self) -> Path:
-        return self.folder / "data"
 
     def start(self) -> None:
         """Start it without fsync, and wait until it takes connections."""
         options = f"-p {self.port} -c listen_addresses=127.0.0.1 -c fsync=off"
         options += f" -c unix_socket_directories={self.folder} -c log_statement=all"
-        self._do("pg_ctl", "-D", str(self._data), "-w", "-l", str(self.log), "-o", options, "start")
+        self._do("pg_ctl", "-D", self._data, "-w", "-l", str(self.log), "-o", options, "start")
 
     def stop(self) -> None:
         """Stop it as if its machine died: connections are cut."""
-        self._do("pg_ctl", "-D", str(self._data), "-w", "-m", "immediate", "stop")
-
-    @property
-    def log(self) -> Path:
-        """The log of every statement."""
-        return self.folder / "server.log"
+        self._do("pg_ctl", "-D", self._data, "-w", "-m", "immediate", "stop")
 
     def url(self, database: str = "postgres", *, user: str = USER, password: str = QUOTED) -> str:
         """The study on one of its databases, with the password quoted."""
         return f"postgresql+psycopg://{user}:{password}@127.0.0.1:{self.port}/{database}"
 
     def sql(self, statement: str, database: str = "postgres") -> list[tuple]:
-        """Execute a statement, commit, and return its rows."""
         import psycopg
 
         with psycopg.connect(
@@ -90,7 +86,6 @@ class Server:
         connection.execute("SELECT 1")
 
     def dump(self, database: str) -> str:
-        """All of a database as text."""
         command = [str(self._programs / "pg_dump"), "-h", "127.0.0.1", "-p", str(self.port)]
         return subprocess.run(
             [*command, "-U", USER, database], env=os.environ | {"PGPASSWORD": PASSWORD},
@@ -110,14 +105,8 @@ class Server:
 
 def _server_user() -> pwd.struct_passwd | None:
     """The user that runs the server if we are root, which it refuses; None: our own."""
-    if os.geteuid() != 0:
-        return None
-    for name in ("postgres", "nobody"):
-        try:
-            return pwd.getpwnam(name)
-        except KeyError:
-            continue
-    raise LookupError("no user postgres or nobody to run a server as")
+    users = {user.pw_name: user for user in pwd.getpwall()}
+    return (users.get("postgres") or users["nobody"]) if os.geteuid() == 0 else None
 
 
 def open_to_all() -> str | None:
@@ -127,15 +116,11 @@ def open_to_all() -> str | None:
 
 
 @contextmanager
-def running(programs: Path) -> Iterator[Server]:
-    """Start a server; stop it and remove its data afterwards."""
+def running() -> Iterator[Server]:
     folder = Path(tempfile.mkdtemp(prefix="attnres-pg-", dir=open_to_all()))
-    try:
-        server = Server(folder, programs)
+    with ExitStack() as last:
+        last.callback(shutil.rmtree, folder, ignore_errors=True)
+        server = Server(folder, programs())
         server.start()
-        try:
-            yield server
-        finally:
-            server.stop()
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        last.callback(server.stop)
+        yield server

@@ -15,7 +15,6 @@ def faults(way: Way) -> list[str]:
 
 def test_every_entry_breaks_one_place_and_names_tests_that_exist():
     names = [way.name for way in ways()]
-
     assert len(set(names)) == len(names) >= 61
     assert [fault for way in ways() for fault in faults(way)] == []
     assert all(way.new != way.old and way.tests for way in ways())

@@ -1,8 +1,4 @@
-"""The documentation is true: its commands and its blocks of Python and YAML run, its links lead on.
-
-Commands run in this process, in one folder with one small study. Those that train get a recipe that
-takes moments. Those that still take long are slow.
-"""
+"""The documentation is true: its commands and blocks of Python and YAML run, its links lead on."""
 
 from __future__ import annotations
 
@@ -21,7 +17,7 @@ from pathlib import Path
 import pytest
 from answers import answers
 from batch_system import install, jobs
-from commands import attnres, ended
+from commands import ended
 
 from attnres_cli.config.recipe import load
 from attnres_cli.nn import residual
@@ -31,32 +27,19 @@ from attnres_cli.nn.variant import parse
 from attnres_cli.store.store import Store
 
 ROOT = Path(__file__).parent.parent
-PAGES = {
-    str(path.relative_to(ROOT)): path.read_text(encoding="utf-8")
-    for path in (
-        ROOT / "README.md",
-        ROOT / "CONTRIBUTING.md",
-        *sorted((ROOT / "docs").glob("*.md")),
-    )
-}
+_FILES = (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md")))
+PAGES = {str(path.relative_to(ROOT)): path.read_text(encoding="utf-8") for path in _FILES}
 README = PAGES["README.md"]
 
 
 def blocks(language: str) -> list[tuple[str, str]]:
     """(page, text) of every block of code in that language."""
-    found = []
-    for page, text in PAGES.items():
-        found += [(page, code) for code in re.findall(rf"```{language}\n(.*?)```", text, re.S)]
-    return found
+    fenced = re.compile(rf"```{language}\n(.*?)```", re.S)
+    return [(page, code) for page, text in PAGES.items() for code in fenced.findall(text)]
 
 
-COMMANDS = list(
-    dict.fromkeys(
-        line
-        for _, code in blocks("console")
-        for line in re.findall(r"^\$ (.+?)(?:\s+#.*)?$", code, flags=re.MULTILINE)
-    )
-)
+_TYPED = re.compile(r"^\$ (.+?)(?:\s+#.*)?$", re.M)
+COMMANDS = list(dict.fromkeys(x for _, code in blocks("console") for x in _TYPED.findall(code)))
 ATTNRES = [command for command in COMMANDS if command.startswith("attnres ")]
 MAKE = [command for command in COMMANDS if command.startswith("make ")]
 SERVER = "postgresql+psycopg://lab@db.example/lab"
@@ -93,23 +76,12 @@ def begun(command: str) -> list[str]:
     split = ["bash", "-c", f"printf '%s\\n' {command}"]
     if command.startswith("attnres search") and "--dry-run" not in command:  # takes several budgets
         split[-1] = split[-1].replace("--budget params=700k", "")
-    words = subprocess.run(split, check=True, capture_output=True, text=True).stdout.split("\n")[
-        1:-1
-    ]
+    words = subprocess.check_output(split, text=True).split("\n")[1:-1]
     if "--dry-run" in words or "--plan" in words:
         return words
     shorter = next((end for start, end in ENDINGS.items() if command.startswith(start)), [])
     places = {"--workers", "--launch", "--in-process"} & set(words)
     return [*words, *(word for word in shorter if not (places and word == "--in-process"))]
-
-
-def process(command: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    """A command line as the shell runs it."""
-    path = str(Path(sys.executable).parent) + os.pathsep + os.environ["PATH"]
-    return subprocess.run(
-        ["bash", "-c", command], cwd=folder, capture_output=True, text=True, timeout=600,
-        env=os.environ | {"PATH": path, "COLUMNS": "140"},
-    )  # fmt: skip
 
 
 def on_a_cluster(command: str) -> tuple[int, str, str]:
@@ -152,8 +124,7 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         try:
             trained = ("standard", "attnres", *TINY, "--seeds", "2", "--in-process")
             assert ended("ablate", *trained) == 0
-            kept = ("--format", "json", "--output", "theirs.json")
-            assert ended("report", *kept) == 0
+            assert ended("report", "--format", "json", "--output", "theirs.json") == 0
             held = Store.open("attnres.db", create=True)
             for run in held.runs():
                 held.keep_items(answers(run, "quiz"))
@@ -166,23 +137,14 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture
 def folder(study: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """That folder, in which commands run."""
     monkeypatch.chdir(study)
     monkeypatch.setenv("COLUMNS", "140")
     return study
 
 
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize(
-    "command",
-    [pytest.param(each, marks=tier(each)) for each in ATTNRES],
-)
-def test_a_command_of_the_documentation_runs(
-    command: str,
-    folder: Path,
-    capsys: pytest.CaptureFixture[str],
-    request: pytest.FixtureRequest,
-):
+@pytest.mark.parametrize("command", [pytest.param(each, marks=tier(each)) for each in ATTNRES])
+def test_a_command_of_the_documentation_runs(command: str, folder: Path, attnres, request):
     if command.startswith("attnres evaluate"):
         pytest.importorskip("lm_eval", reason="the extra lm-eval is not installed")
     if SERVER in command:
@@ -202,7 +164,7 @@ def test_a_command_of_the_documentation_runs(
     if "--launch" in command and "--print" not in command:
         code, out, err = on_a_cluster(command)
     else:
-        code, out, err = attnres(capsys, *begun(command))
+        code, out, err = attnres(*begun(command))
 
     assert code == 0, err
     assert out.strip() or "--output" in command or "--new" in command
@@ -218,13 +180,8 @@ def test_every_pip_install_names_an_extra_of_the_clone_or_a_package_of_an_index(
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = "|".join(project["optional-dependencies"])
     typed = {found for text in PAGES.values() for found in re.findall(r"pip install [^`\n]+", text)}
-
-    others = {
-        command
-        for command in typed
-        if not re.fullmatch(rf"pip install -e '\.\[({extras})\]'", command)
-    }
-
+    ours = re.compile(rf"pip install -e '\.\[({extras})\]'")
+    others = {command for command in typed if not ours.fullmatch(command)}
     assert len(typed) > 8
     assert others == {"pip install optuna-dashboard", "pip install torch==2.15.0"}
 
@@ -242,17 +199,12 @@ def test_make_knows_its_targets_and_what_they_run(subtests: pytest.Subtests):
         "pictures": ["benchmarks/pictures.py"],
     }.items():
         with subtests.test(target):
-            done = process(f"make {target} --dry-run --always-make", ROOT)
-            assert done.returncode == 0, done.stderr
-            assert all(tool in done.stdout for tool in tools)
+            command = ["make", *target.split(), "--dry-run", "--always-make"]
+            shown = subprocess.check_output(command, cwd=ROOT, text=True)
+            assert all(tool in shown for tool in tools)
 
 
-def test_python_blocks_run_in_a_folder_with_a_study(
-    folder: Path,
-    capsys: pytest.CaptureFixture[str],
-    subtests: pytest.Subtests,
-    monkeypatch: pytest.MonkeyPatch,
-):
+def test_python_blocks_run_in_a_folder_with_a_study(folder: Path, capsys, subtests, monkeypatch):
     assert ended("runs", "export", "2", "--output", "exported") == 0
     assert ended("runs", "export", "2", "--output", "exported-hf", "--to", "hf") == 0
     with contextlib.suppress(ImportError):  # where it copies code that it runs
@@ -273,27 +225,22 @@ def test_python_blocks_run_in_a_folder_with_a_study(
 
 
 @pytest.mark.parametrize("name", ["leaky", "echo", "sphere"])
-def test_designs_of_the_documentation_keep_the_contract(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_designs_of_the_documentation_keep_the_contract(name: str, tmp_path: Path, monkeypatch):
     (text,) = (code for _, code in blocks("python") if f'register("{name}")' in code)
     (tmp_path / f"{name}.py").write_text(text)
     residual.registry()
     monkeypatch.setattr(residual, "_REGISTRY", dict(residual._REGISTRY))
     monkeypatch.setenv("ATTNRES_PLUGINS", "")
     residual.add_plugin(str(tmp_path / f"{name}.py"))
-
     found = list(prove(Subject(parse(name)), QUICK))
-
     assert [each for each in found if each.outcome in ("failed", "not run")] == []
 
 
 def test_yaml_blocks_are_recipes_or_plans(tmp_path: Path):
-    for number, (_, code) in enumerate(blocks("yaml")):
-        path = tmp_path / f"block_{number}.yaml"
-        path.write_text(code)
+    for _, code in blocks("yaml"):
         if "hypothesis:" not in code:
-            recipe = load(str(path))
+            (tmp_path / "block.yaml").write_text(code)
+            recipe = load(str(tmp_path / "block.yaml"))
             assert recipe.ladder or recipe.rates
 
 
@@ -306,24 +253,17 @@ def test_a_stranger_reads_the_first_page_in_three_minutes():
 
 def test_every_link_leads_somewhere(subtests: pytest.Subtests):
     for page, text in PAGES.items():
-        for link in re.findall(r"\]\(([^)]+)\)", text):
-            with subtests.test(page, link=link):
-                address, _, heading = link.partition("#")
-                if not address.startswith("https://"):
-                    found = (ROOT / page).parent / address if address else ROOT / page
-                    assert found.exists()
-                    if heading:
-                        assert heading in headings(found.read_text(encoding="utf-8"))
+        for address, heading in re.findall(r"\]\((?!https://)([^)#]*)#?([^)]*)\)", text):
+            with subtests.test(page, link=f"{address}#{heading}"):
+                found = (ROOT / page).parent / address if address else ROOT / page
+                assert found.exists()
+                if heading:  # as a code host names it
+                    titles = re.findall(r"^#+ (.+)$", found.read_text(encoding="utf-8"), re.M)
+                    named = [re.sub(r"[^\w\- ]", "", title.lower()) for title in titles]
+                    assert heading in [name.replace(" ", "-") for name in named]
 
 
-def test_pictures_are_small():
-    images = list((ROOT / "docs" / "images").iterdir())
-
-    assert images
-    assert all(image.stat().st_size < 200_000 for image in images)
-
-
-def test_pictures_are_of_this_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_pictures_are_small_and_of_this_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """`python benchmarks/pictures.py` draws them again; the page's text stands for its picture."""
     monkeypatch.syspath_prepend(ROOT / "benchmarks")
     import pictures
@@ -337,15 +277,10 @@ def test_pictures_are_of_this_version(tmp_path: Path, monkeypatch: pytest.Monkey
         texts = {file.name: file.read_text(encoding="utf-8") for file in folder.glob("*.svg")}
         return {name: re.findall(r"<text[^>]*>([^<]*)", text) for name, text in texts.items()}
 
+    assert max(image.stat().st_size for image in pictures.IMAGES.iterdir()) < 200_000
     assert written(tmp_path) == written(pictures.IMAGES)
     page = (pictures.IMAGES / "page.txt").read_text()
     assert (tmp_path / "page.txt").read_text().splitlines() == page.splitlines()
-
-
-def headings(text: str) -> set[str]:
-    """The anchors that a code host gives the headings of a page."""
-    titles = re.findall(r"^#+ (.+)$", text, flags=re.MULTILINE)
-    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
 def test_every_page_is_linked_from_the_first_one_and_the_index():
@@ -357,5 +292,4 @@ def test_every_page_is_linked_from_the_first_one_and_the_index():
 
 def test_the_page_on_architecture_names_every_room():
     rooms = {p.parent.name for p in (ROOT / "attnres_cli").glob("*/__init__.py")}
-
     assert rooms == set(re.findall(r"^\| `(\w+)/` \|", PAGES["docs/architecture.md"], re.M))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import re
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -53,58 +53,42 @@ def stock(family: str) -> Any:
     return getattr(transformers, f"{family}ForCausalLM")(config).eval()
 
 
-def rows(model: Any, tokens: Tensor, **given: object) -> Tensor:
-    return model.generate(tokens, max_new_tokens=6, do_sample=False, **given)
+def rows(model: Any, tokens: Tensor, mask: Tensor, **given: object) -> Tensor:
+    given |= {"max_new_tokens": 6, "do_sample": False}
+    return model.generate(tokens, attention_mask=mask, **given)
 
 
 @pytest.mark.parametrize("family", ["Llama", "Mistral", "Qwen2", "Qwen3"])
-def test_standard_is_the_stock_model(
-    drive: Callable[..., Any], family: str, tokens: Tensor, mask: Tensor
-):
+def test_standard_is_the_stock_model(drive, family: str, tokens: Tensor, mask: Tensor):
     original = stock(family).double()
     driven = drive(copy.deepcopy(original), "standard")
-
     with torch.no_grad():
         expected = original(tokens, attention_mask=mask, labels=tokens)
         found = driven(tokens, attention_mask=mask, labels=tokens)
-
     assert (found.logits - expected.logits).abs().max() <= 1e-12
     assert found.loss == pytest.approx(expected.loss.item(), abs=1e-12)
-    assert torch.equal(
-        rows(driven, tokens, attention_mask=mask), rows(original, tokens, attention_mask=mask)
-    )
+    assert torch.equal(rows(driven, tokens, mask), rows(original, tokens, mask))
 
 
 @pytest.mark.parametrize("name", registry())
-def test_every_design_learns_and_generates_with_the_cache(
-    drive: Callable[..., Any], name: str, tokens: Tensor, mask: Tensor
-):
+def test_every_design_learns_and_generates_with_the_cache(drive, name: str, tokens, mask):
     model = drive(stock("Llama"), name).train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-
-    losses = [step.item() for step in steps(model, optimizer, tokens)]
+    losses = []
+    for _ in range(10):
+        optimizer.zero_grad()
+        losses.append(model(tokens, labels=tokens).loss)
+        losses[-1].backward()
+        optimizer.step()
 
     assert all(parameter.grad is not None for parameter in model.parameters())
     assert losses[-1] < losses[0] - 0.5
     model.eval()
-    assert torch.equal(
-        rows(model, tokens, attention_mask=mask),
-        rows(model, tokens, attention_mask=mask, use_cache=False),
-    )
+    assert torch.equal(rows(model, tokens, mask), rows(model, tokens, mask, use_cache=False))
     with torch.no_grad():
         padded = model(tokens, attention_mask=mask).logits[0, 5:]
         alone = model(tokens[:1, 5:]).logits[0]
     torch.testing.assert_close(padded, alone, rtol=0, atol=1e-4)
-
-
-def steps(model: Any, optimizer: torch.optim.Optimizer, tokens: Tensor) -> Iterator[Tensor]:
-    """The losses of ten steps on one batch."""
-    for _ in range(10):
-        optimizer.zero_grad()
-        loss = model(tokens, labels=tokens).loss
-        loss.backward()
-        optimizer.step()
-        yield loss
 
 
 def test_features_that_the_page_says_are_lost_are_lost(drive: Callable[..., Any], tokens: Tensor):

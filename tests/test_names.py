@@ -10,32 +10,20 @@ from attnres_cli.errors import DataError, UsageError
 from attnres_cli.files import check_name, path_of, read_text, sha256, slug
 
 
-@pytest.mark.parametrize("name", ["quick", "quick/search", "my recipe, v1.2", "größer", ""])
-def test_a_name_stays_as_it_is(name: str):
-    assert check_name(name, "recipe") == name
+def test_a_name_stays_as_it_is_and_a_path_or_no_line_of_text_is_no_name():
+    for name in ("quick", "quick/search", "my recipe, v1.2", "größer", ""):
+        assert check_name(name, "recipe") == name
+    for name in "../../x", "/etc/x", "a//b", "a/./b", "..", "a\\b", "a\x1b[31m", "a\nb", "x" * 101:
+        with pytest.raises(ValueError, match="recipe: "):
+            check_name(name, "recipe")
 
 
-@pytest.mark.parametrize(
-    "name", ["../../x", "/etc/x", "a//b", "a/./b", "..", "a\\b", "a\x1b[31m", "a\nb", "x" * 101]
-)
-def test_what_is_a_path_or_no_line_of_text_is_no_name(name: str):
-    with pytest.raises(ValueError, match="recipe: "):
-        check_name(name, "recipe")
-
-
-@pytest.mark.parametrize(
-    "name", ["../../x", "/etc/passwd", "..", "", "a\0b", "\x1b]0;x\a", "-rf", "x" * 1000, "a\nb"]
-)
-def test_whatever_becomes_a_part_of_a_path_is_one_part_that_stays_in_its_folder(
-    tmp_path: Path, name: str
-):
-    file = tmp_path / slug(name)
-
-    file.write_bytes(b"")
-
-    assert file.resolve().parent == tmp_path
-    assert slug(name).isprintable()
-    assert slug(name)[0] not in ".-"
+def test_whatever_becomes_a_part_of_a_path_is_one_part_that_stays_in_its_folder(tmp_path: Path):
+    for name in "../../x", "/etc/passwd", "..", "", "a\0b", "\x1b]0;x\a", "-rf", "x" * 1000, "a\nb":
+        (file := tmp_path / slug(name)).write_bytes(b"")
+        assert file.resolve().parent == tmp_path
+        assert slug(name).isprintable()
+        assert slug(name)[0] not in ".-"
 
 
 def test_a_path_that_cannot_be_meant_is_refused_with_its_reason(tmp_path: Path):
@@ -56,7 +44,6 @@ def test_a_path_that_cannot_be_meant_is_refused_with_its_reason(tmp_path: Path):
 def test_a_text_beyond_its_limit_is_refused_whatever_it_says_of_its_size(tmp_path: Path):
     file = tmp_path / "text"
     file.write_text("x" * 11, encoding="utf-8")
-
     assert read_text(file, "recipe", most=11) == "x" * 11
     with pytest.raises(UsageError, match="too large: at most 10 bytes"):
         read_text(file, "recipe", most=10)
@@ -66,5 +53,4 @@ def test_a_text_beyond_its_limit_is_refused_whatever_it_says_of_its_size(tmp_pat
 
 def test_a_digest_is_of_the_whole_file(tmp_path: Path):
     (tmp_path / "a").write_bytes(b"abc")
-
     assert sha256(tmp_path / "a").startswith("ba7816bf8f01cfea")

@@ -11,9 +11,7 @@ from sampling import in_pairs, pairwise
 @pytest.mark.parametrize("sizes", [(2, 2), (5, 3, 5, 2), (3, 3, 3), (1, 4, 2), (4,) * 5])
 def test_every_value_meets_every_other_and_few_rows_are_taken(sizes: tuple[int, ...]):
     values = [[f"{place}{number}" for number in range(size)] for place, size in enumerate(sizes)]
-
     rows = pairwise(values)
-
     met = {pair for row in rows for pair in itertools.combinations(row, 2)}
     for one, other in itertools.combinations(values, 2):
         assert set(itertools.product(one, other)) <= met

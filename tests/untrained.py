@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
+from searches import search
 from studies import FACTS, RESULT, SETTINGS, VERSIONS
 
 from attnres_cli.config.recipe import load
@@ -23,7 +24,7 @@ from attnres_cli.lab.workers.pool import Wanted
 from attnres_cli.nn import variant
 from attnres_cli.records.plan import Plan
 from attnres_cli.records.run import Point as CurvePoint
-from attnres_cli.records.run import RunRecord, Settings, Status
+from attnres_cli.records.run import RunRecord, Status
 from attnres_cli.records.search_records import Search
 from attnres_cli.report.progress import Display
 from attnres_cli.store.optuna import optuna_storage, turns
@@ -31,21 +32,7 @@ from attnres_cli.store.retry import patiently
 from attnres_cli.store.store import Store
 
 SPECS = ("standard", "attnres")
-SEARCH = Search(
-    name="0123abcd",
-    recipe="smoke",
-    recipe_digest="0" * 12,
-    fingerprint=FACTS.fingerprint,
-    budget="params=60000",
-    tolerance=0.005,
-    space="",
-    objectives=("val_loss",),
-    learning_rate="as it is",
-    first_seed=0,
-    confirm_seeds=(1, 2),
-    n_trials=6,
-    families=(),
-)
+SEARCH = search((), recipe="smoke", recipe_digest="0" * 12, space="", confirm_seeds=(1, 2))
 Outcome = Callable[[RunRecord], float | None]
 """The loss of a run, None where it fails."""
 
@@ -67,14 +54,9 @@ class Silent:
 
     warn = text = note
 
-    def plan(self, plan: Plan, title: str) -> None:
-        raise AssertionError(title)
-
     @contextmanager
-    def progress(
-        self, n_runs: int, seconds: float | None, settings: Settings, *, seeks: bool = False
-    ) -> Iterator[Display]:
-        yield Display(n_runs, seconds, settings, seeks=seeks)
+    def progress(self, *arguments: Any, **options: Any) -> Iterator[Display]:
+        yield Display(*arguments, **options)
 
 
 class Bench:
@@ -87,9 +69,9 @@ class Bench:
         recipe = load("smoke")
         grid = points.grid(typed, asked, budget.parse(["params=60k"], 1), recipe, 256)
         self.store = Store.open(self.study, create=True)
-        self._open = ExitStack()
-        self.storage = self._open.enter_context(optuna_storage(self.study))
-        self.alone = self._open.enter_context(turns(self.study))
+        opened = ExitStack()
+        self.storage, self.close = opened.enter_context(optuna_storage(self.study)), opened.close
+        self.alone = opened.enter_context(turns(self.study))
         objectives = ("val_loss", "flops")[:goals]
         self.search = replace(SEARCH, n_trials=n_trials, objectives=objectives)
         self.families = []
@@ -105,39 +87,28 @@ class Bench:
         self.runner = TrialRunner(self.experiment, plan, self.search)
 
     def run(
-        self,
-        outcome: Outcome = deep_is_good,
-        stop_after: int | None = None,
-        *,
-        retry_failed: bool = False,
-        confirmed: int = 1,
+        self, outcome: Outcome = deep_is_good, stop_after: int = -1, confirmed: int = 1, **how: bool
     ) -> Bench:
         """Search, then confirm `confirmed` shapes of each design; die after `stop_after` runs."""
 
         def train(_plan: Plan, wanted: Wanted, _display: Display) -> None:
             while (ids := wanted(1)) is not None:
-                record = self.store.claim(ids)
-                if record is None:
-                    if not self._let_go(self.store.owners(ids)):
-                        return
-                    continue
-                if len(self.trained) == stop_after:
-                    raise KeyboardInterrupt
-                self.end(record, outcome(record))
+                if record := self.store.claim(ids):
+                    if len(self.trained) == stop_after:
+                        raise KeyboardInterrupt
+                    self.end(record, outcome(record))
+                elif not (claimed := self.store.owners(ids)):
+                    return
+                for run_id in () if record else claimed:  # a cut connection has not said it
+                    patiently(partial(self.store.let_go, run_id), self.store.patience_s)
 
-        place = replace(self.experiment.place, retry_failed=retry_failed)
+        place = replace(self.experiment.place, **how)
         self.experiment.place, self.experiment.train = place, train  # type: ignore[method-assign]
-        if retry_failed:
+        if place.retry_failed:
             self.runner.retry(self.families)
         screen(self.runner, self.families)
         confirm(self.runner, self.families, confirmed, self.search.confirm_seeds)
         return self
-
-    def _let_go(self, ids: Collection[int]) -> int:
-        """How many there were: a cut connection may not have said that they were claimed."""
-        for run_id in ids:
-            patiently(partial(self.store.let_go, run_id), self.store.patience_s)
-        return len(ids)
 
     def end(self, record: RunRecord, loss: float | None) -> None:
         self.trained.append((record.recipe_digest, record.variant, record.seed))
@@ -149,9 +120,6 @@ class Bench:
         curve = tuple(CurvePoint(n, loss if n else None, None) for n in range(steps + 1))
         result = replace(RESULT, val_loss=loss, status=status, curve=curve)
         self.store.finish(replace(record, status=status, result=result, versions=VERSIONS))
-
-    def close(self) -> None:
-        self._open.close()
 
     @property
     def found(self) -> Search:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from servers import PASSWORD, Server
+from servers import PASSWORD
 
 from attnres_cli.stats.looks import first_rate
 from attnres_cli.stats.power import detectable, multiplier
@@ -40,9 +40,7 @@ def run(
 ) -> tuple[str, dict[str, Any]]:
     """What a script printed and the JSON that it wrote, in a process that did something before."""
     path = folder / "out" / "result.json"
-    program = (
-        f"{before}\nimport runpy; runpy.run_path({str(FOLDER / script)!r}, run_name='__main__')"
-    )
+    program = f"{before}\nimport runpy\nrunpy.run_path({str(FOLDER / script)!r}, {{}}, '__main__')"
     small = ["--quick", "--rounds", "2", "--json", path]
     done = python("-c", program, *small, *arguments, folder=folder, **environment)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -64,22 +62,30 @@ import {", ".join(names)}
     engines = ["--engines", "reference", "eager"]
     _, document = run("mixing.py", *engines, folder=tmp_path, before=before)
 
-    assert [arm["pattern"] for arm in document["results"][::2]] == [
-        "read of 3",
-        "Full 4",
-        "Block(2) 4",
-    ]
+    patterns = [arm["pattern"] for arm in document["results"][::2]]
+    assert patterns == ["read of 3", "Full 4", "Block(2) 4"]
     for arm in document["results"]:
         assert arm["wrong"] is None
         assert arm["forward"]["bytes"] > 0
         assert set(arm["backward"]) == {"seconds", "bytes", "share", "target"}
 
 
-@pytest.mark.slow
-def test_mixing_compiles(tmp_path: Path):
-    _, document = run("mixing.py", "--engines", "compile", folder=tmp_path)
+@pytest.mark.parametrize(
+    "typed",
+    [
+        pytest.param("mixing.py --engines compile", marks=pytest.mark.slow),
+        pytest.param("memory.py --engines compile --depths 1", marks=pytest.mark.nightly),
+        pytest.param("step.py cpu-compile-4", marks=pytest.mark.nightly),
+    ],
+)
+def test_mixing_memory_and_steps_compile(typed: str, tmp_path: Path):
+    _, document = run(*typed.split(), folder=tmp_path)
 
-    assert all(arm["wrong"] is None for arm in document["results"])
+    for result in document["results"]:
+        assert all(arm["wrong"] is None for arm in result.get("arms", [result]))
+        if "step" in typed:
+            assert result["setting"]["compiled"] is True
+            assert all(arm["start_s"] > 0 for arm in result["arms"])
 
 
 @pytest.mark.slow
@@ -95,33 +101,11 @@ importlib.metadata.entry_points = lambda **_: none
 
     (result,) = document["results"]
     arms = {arm["arm"]: arm for arm in result["arms"]}
-    assert list(arms) == [
-        "standard",
-        "attnres (eager)",
-        "attnres:block_size=4 (eager)",
-        "stacked",
-        "stacked:block_size=4",
-    ]
+    mixed = ["attnres (eager)", "attnres:block_size=4 (eager)", "stacked", "stacked:block_size=4"]
+    assert list(arms) == ["standard", *mixed]
     assert all(len(arm["seconds"]) == 2 and arm["wrong"] is None for arm in arms.values())
     assert [arm["target"] for arm in arms.values()] == [None, 1.15, 1.08, None, None]
     assert arms["standard"]["ratio"]["median"] == 1
-
-
-@pytest.mark.slow
-def test_step_refuses_a_gpu_where_there_is_none(tmp_path: Path):
-    done = python(FOLDER / "step.py", "gpu", folder=tmp_path)
-
-    assert done.returncode == 1
-    assert "needs a CUDA device" in done.stderr
-
-
-@pytest.mark.nightly
-def test_step_compiles(tmp_path: Path):
-    _, document = run("step.py", "cpu-compile-4", folder=tmp_path)
-
-    (result,) = document["results"]
-    assert result["setting"]["compiled"] is True
-    assert all(arm["start_s"] > 0 and arm["wrong"] is None for arm in result["arms"])
 
 
 @pytest.mark.slow
@@ -137,13 +121,6 @@ def test_memory_counts_what_grows(tmp_path: Path):
     full = found[2, "eager", "attnres"]["ratio"]
     stacked = found[2, "reference", "attnres"]["ratio"]
     assert 1 < full["saved"] < 1.2 < stacked["saved"]
-
-
-@pytest.mark.nightly
-def test_memory_counts_compiled_models(tmp_path: Path):
-    _, document = run("memory.py", "--engines", "compile", "--depths", "1", folder=tmp_path)
-
-    assert all(arm["wrong"] is None for arm in document["results"])
 
 
 @pytest.mark.slow
@@ -173,16 +150,19 @@ def test_nanogpt_takes_turns_with_its_stand_in(tmp_path: Path):
 
 
 @pytest.mark.slow
-def test_the_plain_script_needs_nothing_else(tmp_path: Path):
+def test_the_plain_script_needs_nothing_else_and_step_a_gpu_for_its_gpu_settings(tmp_path: Path):
     data = tmp_path / "tokens.bin"
     data.write_bytes(bytes(range(64)) * 200)  # uint16 up to 0x3f3e
 
     sizes = ["--vocab-size", 16384, "--steps", 4, "--d-model", 16, "--seq-len", 8]
     done = python(FOLDER / "plain.py", data, *sizes, "--log-every", 2, folder=tmp_path)
+    refused = python(FOLDER / "step.py", "gpu", folder=tmp_path)
 
     first, last = done.stdout.splitlines()
     assert first.startswith("step 2 loss 9.")  # about ln 16384
     assert last.endswith("tokens/s")
+    assert refused.returncode == 1
+    assert "needs a CUDA device" in refused.stderr
 
 
 @pytest.mark.slow
@@ -220,9 +200,7 @@ def test_report_times_the_command_on_a_study_that_it_makes(tmp_path: Path):
 
 
 @pytest.mark.slow
-def test_study_counts_every_trial_in_a_file_and_on_a_server(
-    database: tuple[Server, str], tmp_path: Path
-):
+def test_study_counts_every_trial_in_files_and_on_servers(database, tmp_path: Path):
     server, name = database
     server.sql(f"CREATE DATABASE {name}_2")
     late = server.url(f"{name}_2") + "?options=-c%20synchronous_commit%3Doff"

@@ -61,9 +61,7 @@ def test_each_bound_is_checked_and_named(part: str, name: str, value: object):
         pytest.param(90, ["--all", "--widths", "1024", "8192"], marks=pytest.mark.nightly),
     ],
 )
-def test_kernels_neither_spill_nor_move_bytes_in_vain(
-    target: int, arguments: list[str], tmp_path: Path
-):
+def test_kernels_neither_spill_nor_move_bytes_in_vain(target, arguments, tmp_path):
     path = tmp_path / "result.json"
     env = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     command = [sys.executable, FOLDER / "targets.py", "--targets", str(target), "--json", path]

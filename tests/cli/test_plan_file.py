@@ -68,33 +68,24 @@ def trained(trained_once: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -
     return trained_once
 
 
-@pytest.mark.usefixtures("planned")
-def test_a_plan_fixes_every_size_of_a_ladder_and_every_document():
+def test_a_plan_fixes_every_size_of_a_ladder_and_every_document(planned: Path):
+    (planned / "last.yaml").write_text(PLAN.split("---")[1])  # in a file of its own
     found = read("plan.yaml", canonical)
-
     assert [recipe.model.d_model for _, recipe in found] == [16, 32, 16]
     terms = [(None, None), (None, None), (True, ("params",))]
     assert [(each.tune_lr, each.match) for each, _ in found] == terms
+    assert read("last.yaml", canonical) == found[2:]
 
 
-def test_a_document_in_a_file_of_its_own_fixes_the_same(planned: Path):
-    (planned / "last.yaml").write_text(PLAN.split("---")[1])
-
-    assert read("last.yaml", canonical) == read("plan.yaml", canonical)[2:]
-
-
-def test_a_plan_says_all_and_what_is_typed_beside_it_is_refused(planned: Path, attnres: Attnres):
-    for typed in (["attnres"], ["--seeds", "5"], ["--match", "time"], ["--set", "train.tokens=2k"]):
-        assert "--plan says what is compared" in attnres.refuses("ablate", *typed, *TRAIN[1:])
+def test_what_is_typed_beside_a_plan_and_two_comparisons_under_one_recipe_are_refused(
+    planned: Path, attnres: Attnres
+):
+    for typed in ("attnres", "--seeds 5", "--match time", "--set train.tokens=2k"):
+        told = attnres.refuses(*TRAIN, *typed.split())
+        assert "--plan says what is compared" in told
+    (planned / "plan.yaml").write_text(PLAN.replace("grown.yaml", "other.yaml"))
+    assert "two of its comparisons have the same recipe" in attnres.refuses(*TRAIN)
     assert not (planned / "attnres.db").exists()
-
-
-def test_two_comparisons_under_one_recipe_are_refused(planned: Path, attnres: Attnres):
-    (planned / "twice.yaml").write_text(PLAN.replace("grown.yaml", "other.yaml"))
-
-    assert "two of its comparisons have the same recipe" in attnres.refuses(
-        "ablate", "--plan", "twice.yaml"
-    )
 
 
 N_RUNS = [10, 10, 40, 5]
@@ -115,7 +106,6 @@ def test_a_dry_run_sums_what_all_parts_train_and_fixes_nothing(planned: Path, at
 @pytest.mark.usefixtures("trained")
 def test_a_dry_run_of_a_plan_that_is_trained_has_nothing_left(attnres: Attnres):
     total, table = attnres.json(*DRY_RUN)["more"][-1], attnres.prints(*DRY_RUN)
-
     assert (total["to_train"], total["seconds"]) == (0, 0)
     assert "all plans, one after the other" in table
     n_runs = len(Store.open("attnres.db", create=False).runs())

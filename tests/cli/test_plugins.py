@@ -46,10 +46,8 @@ class Mine(Residual):
     def finish(self, state):
         return state
 '''
-BRIEFLY = ("--recipe", "smoke", "--seeds", "1", "--set", "train.tokens=2k")
-
-
-ABLATE = ("ablate", "standard", "mine", *BRIEFLY)
+ABLATE = ("ablate", "standard", "mine", "--recipe", "smoke", "--seeds", "1")
+ABLATE += ("--set", "train.tokens=2k")
 ALL = {
     "check": ("check", "mine"),
     "variants": ("variants", "mine"),
@@ -58,9 +56,14 @@ ALL = {
     "search": ("search", "mine", "--recipe", "smoke", "--budget", "params=40k", "--workers", "1"),
 }
 TRAIN = ("ablate", "bench", "search")
-START = "    def start"
+CHECK = ("check",)
 PARAMETER = "self.p = torch.nn.Parameter(torch.ones(1))"
-INIT = "    def __init__(self, d_model, n_sublayers{}):\n        {}\n\n    def start"
+
+
+def init(body: str, arguments: str = ", d_model, n_sublayers") -> tuple[str, str]:
+    """A change that gives the design an __init__."""
+    start = "    def start"
+    return start, f"    def __init__(self{arguments}):\n        {body}\n\n{start}"
 
 
 def forget() -> None:
@@ -77,40 +80,36 @@ def mine(plugins: Path) -> Path:
     return plugins / "mine.py"
 
 
-@pytest.mark.parametrize(
-    ("change", "commands", "words"),
-    [
-        (("", ""), ("check",), "none.py is none"),
-        (('@register("mine")\n', ""), ALL, 'registers nothing: put @register("name")'),
-        (('"mine"', '"standard"'), ("check",), "twice, by attnres_variants.standard and /"),
-        (("def start(self, x):", "def start(self, x)"), ALL, "mine.py, line 11: SyntaxError"),
-        (("import Residual", "import Residul"), ALL, "mine.py, line 4: ImportError"),
-        (("import torch", "import torhc"), ("check",), "install torhc where attnres is"),
-        (("(Residual)", ""), ("check",), "line 7: variant 'mine': Mine must be a subclass"),
-        (("def write", "def wriet"), ALL, "line 7: variant 'mine': Mine must have def write("),
-        ((START, INIT.format("", "1 / 0")), ALL, "line 12, in __init__: ZeroDivisionError"),
-        ((START, INIT.format("", "self.n = 2")), ALL, "line 11, in __init__: begin it with super"),
-        ((START, INIT.format("", PARAMETER)), ALL, "before Module.__init__() call; begin it with"),
-        ((START, INIT.format(", s=1", "pass")), ALL, "options of a type and a default, as"),
-        ((START, "    def __init__(self):\n        pass\n\n" + START), ALL, "it takes d_model and"),
-        (("return state, state", "return state"), TRAIN, "read must return the pair (h, state)"),
-        (("return state, state", "return state[:, 1:], state"), TRAIN, "line 14, in read)"),
-        (("return state + y", "state + y"), TRAIN, "write gives None: end it with `return` and"),
-        (("y / 2", "y.roll(-1, dims=1)"), TRAIN, "it mixes tokens"),
-        (("y / 2", "y / self.two"), TRAIN, "mine.py, line 18, in write: AttributeError"),
-    ],
-    ids=[
-        *("file", "nothing", "name", "syntax", "import", "module", "class", "abstract", "raises"),
-        *("super", "early", "options", "sizes", "pair", "shape", "none", "causal", "attribute"),
-    ],
-)  # fmt: skip
+WRONG: dict[str, tuple[tuple[str, str], Sequence[str], str]] = {
+    "file": (("", ""), CHECK, "none.py is none"),
+    "nothing": (('@register("mine")\n', ""), ALL, 'registers nothing: put @register("name")'),
+    "name": (('"mine"', '"standard"'), CHECK, "twice, by attnres_variants.standard and /"),
+    "syntax": (("start(self, x):", "start(self, x)"), ALL, "mine.py, line 11: SyntaxError"),
+    "import": (("import Residual", "import Residul"), ALL, "mine.py, line 4: ImportError"),
+    "module": (("import torch", "import torhc"), CHECK, "install torhc where attnres is"),
+    "class": (("(Residual)", ""), CHECK, "line 7: variant 'mine': Mine must be a subclass"),
+    "abstract": (("def write", "def wriet"), ALL, "'mine': Mine must have def write("),
+    "raises": (init("1 / 0"), ALL, "line 12, in __init__: ZeroDivisionError"),
+    "super": (init("self.n = 2"), ALL, "line 11, in __init__: begin it with super"),
+    "early": (init(PARAMETER), ALL, "before Module.__init__() call; begin it with"),
+    "options": (init("pass", ", d_model, n_sublayers, s=1"), ALL, "of a type and a default, as"),
+    "sizes": (init("pass", ""), ALL, "it takes d_model and"),
+    "pair": (("return state, state", "return state"), TRAIN, "must return the pair (h, state)"),
+    "shape": (("return state, state", "return state[:, 1:], state"), TRAIN, "line 14, in read)"),
+    "none": (("return state + y", "state + y"), TRAIN, "write gives None: end it with `return`"),
+    "causal": (("y / 2", "y.roll(-1, dims=1)"), TRAIN, "it mixes tokens"),
+    "attribute": (("y / 2", "y / self.two"), TRAIN, "line 18, in write: AttributeError"),
+}
+
+
+@pytest.mark.parametrize(("change", "commands", "words"), WRONG.values(), ids=WRONG)
 def test_a_plugin_that_is_wrong_gets_one_line_of_every_command(
     change: tuple[str, str], commands: Sequence[str], words: str, mine: Path, attnres: Attnres
 ):
     mine.write_text(SOUND.replace(*change))
-    file = "none.py" if change == ("", "") else "mine.py"
     for name in commands:
         sys.modules.pop("attnres_plugins.mine", None)
+        file = "mine.py" if any(change) else "none.py"
         code, out, err = attnres(*ALL[name], "--plugin", file)
         *progress, told = err.splitlines()
         assert (code, out) == (2, ""), err
@@ -137,7 +136,6 @@ def test_the_traceback_of_an_error_is_shown_where_you_ask_for_it(mine: Path, att
 def test_proofs_are_chosen_by_the_start_of_their_name(attnres: Attnres):
     brief = attnres.prints("check", "standard", "--only", "keeps", "--skip", "co")
     told = attnres.refuses("check", "standard", "--only", "casual")
-
     assert "keeps_shape" in brief
     assert "keeps_states" in brief
     assert "is_causal" not in brief
@@ -222,9 +220,7 @@ def test_a_new_variant_passes_its_check_and_a_false_claim_fails_with_the_first_w
 
 
 @pytest.mark.slow
-def test_a_run_of_a_plugin_is_exported_with_the_source_that_trained_it(
-    mine: Path, attnres: Attnres
-):
+def test_a_run_of_a_plugin_is_exported_with_the_code_that_trained_it(mine: Path, attnres: Attnres):
     attnres.prints(*ABLATE, "--in-process", "--plugin", "mine.py")
     forget()
 
@@ -302,30 +298,24 @@ def test_a_model_of_transformers_brings_its_design(mine: Path, monkeypatch: pyte
         read(mine.parent, trust_remote_code=True)
 
 
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [
+def test_a_new_file_never_takes_the_place_of_another(folder: Path, attnres: Attnres):
+    (folder / "held.py").write_text("mine")
+
+    for name, words in (
         ("standard", "is there already"),
         ("kimi-k3", "a word of a-z, 0-9 and _"),
         ("My", "a word of a-z"),
         ("held", "held.py is there already"),
-    ],
-)
-def test_a_new_file_never_takes_the_place_of_another(
-    name: str, words: str, folder: Path, attnres: Attnres
-):
-    (folder / "held.py").write_text("mine")
-
-    assert words in attnres.refuses("variants", "--new", name)
-    assert [each.name for each in folder.iterdir()] == ["held.py"]
-    assert (folder / "held.py").read_text() == "mine"
+    ):
+        assert words in attnres.refuses("variants", "--new", name)
+    assert [(each.name, each.read_text()) for each in folder.iterdir()] == [("held.py", "mine")]
 
 
 def test_two_plugins_of_one_name_are_refused(plugins: Path):
-    for number in (1, 2):
-        (plugins / str(number)).mkdir()
+    for number in ("1", "2"):
+        (plugins / number).mkdir()
         text = SOUND.replace('"mine"', f'"mine{number}"')
-        (plugins / str(number) / "twice.py").write_text(text)
+        (plugins / number / "twice.py").write_text(text)
     residual.add_plugin("1/twice.py")
 
     with pytest.raises(residual.VariantError, match=r"two plugins are named twice\.py"):

@@ -24,7 +24,6 @@ def test_two_ranks_find_what_one_process_does(attnres: Attnres):
 def test_sizes_that_the_ranks_cannot_share_are_refused(attnres: Attnres):
     heads = attnres.refuses(*TINY, "--ranks", "3")
     chunk = attnres.refuses(*TINY, "--ranks", "2", "--chunk", "7")
-
     assert "--ranks 3 does not divide n_heads 4" in heads
     assert "--chunk 7 must be divided by --ranks 2" in chunk
 
@@ -34,6 +33,5 @@ def test_four_ranks_and_every_kind_of_design(attnres: Attnres):
     arms = ("standard", "attnres", "attnres:block_size=4", "mhc", "denseformer", "sandwich")
     sizes = ("--ranks", "4", "--set", "model.mlp=gelu", "--tokens", "512")
     out = attnres.prints(*TINY, *arms, *sizes)
-
     for size in ("15.03 GB", "1.88 GB", "0.23 GB"):
         assert size in out

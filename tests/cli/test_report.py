@@ -1,23 +1,27 @@
-"""`attnres report`: pages, figures and tables, also of a study that cannot answer yet."""
+"""`attnres report`: pages, figures and tables of losses, and of tasks with `--downstream`."""
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import optuna
 import pytest
+from answers import answers
 from commands import Attnres
 from sampling import pairwise
 from sqlalchemy import text
 from studies import FACTS, VERSIONS, fill
 
 from attnres_cli.config.recipe import Recipe
+from attnres_cli.records.items import Kind
 from attnres_cli.records.run import RunSpec
 from attnres_cli.store import engine
 from attnres_cli.store.optuna import optuna_storage
 from attnres_cli.store.store import Store
 
 ARMS = ["standard", "attnres"]
+STUDY = Path("attnres.db")
 FORMS = ("table", "markdown", "csv", "json", "latex", "html")
 
 
@@ -43,37 +47,18 @@ def test_a_trained_study_becomes_a_page_figures_and_a_table(attnres: Attnres, fo
     assert "Recipe smoke, the same for every arm" in written
 
 
-def test_a_study_in_which_nothing_has_ended_is_reported_in_every_format(
-    attnres: Attnres, tiny_recipe: Recipe
-):
-    spec = RunSpec(tiny_recipe, "standard", 0, FACTS.fingerprint)
-    Store.open("attnres.db", create=True).plan([spec], FACTS)
-
-    for form in FORMS:
-        code, out, err = attnres("report", "--format", form, "--figures", "figures")
-        assert code == 0
-        assert form != "html" or "No answer: no run has ended (1 waiting or running)" in out
-        assert "no figures: no run has ended" in err
-
-
 def test_an_empty_study_says_what_fills_it(attnres: Attnres, folder: Path):
     Store.open("attnres.db", create=True)
-
     told = attnres.refuses("report", "--format", "html", "--output", "page.html")
-
     assert "study attnres.db holds no runs yet: `attnres ablate --study attnres.db`" in told
     assert not (folder / "page.html").exists()
 
 
-def test_chosen_rows_keep_the_words_and_intervals_of_the_whole_table(
-    attnres: Attnres, tiny_recipe: Recipe
-):
+def test_chosen_rows_keep_verdicts_and_intervals_of_all_arms(attnres: Attnres, tiny_recipe: Recipe):
     noise = (0.0, 0.2, 0.1, -0.1, 0.05)
     gains = {"standard": 0.0, "attnres": -0.1, "denseformer": 0.01, "hc": 0.1, "mhc": 0.02}
-    losses = {
-        name: [1.5 + gain + (1 + gain) * off for off in noise] for name, gain in gains.items()
-    }
-    fill(Path("attnres.db"), tiny_recipe, losses)
+    losses = {arm: [1.5 + gain + (1 + gain) * off for off in noise] for arm, gain in gains.items()}
+    fill(STUDY, tiny_recipe, losses)
     whole = attnres.json("report")
 
     shown = attnres.json("report", "denseformer", "attnres")
@@ -97,22 +82,8 @@ STUDIES: dict[str, tuple[dict[str, list[float]], str]] = {
     "one seed": ({"standard": [1.5], "attnres": [1.4]}, "1 of 5 seeds"),
     "no baseline": ({"attnres": [1.5, 1.6]}, "No run of the baseline standard has ended"),
     "only failures": ({}, "No answer: no run has ended (2 failed)"),
+    "nothing ended": ({}, "No answer: no run has ended (2 waiting or running)"),
 }
-
-
-def made(recipe: Recipe, losses: dict[str, list[float]]) -> None:
-    """A study of these losses, or of two runs that failed where there are none."""
-    if losses:
-        fill(Path("attnres.db"), recipe, losses)
-        return
-    store = Store.open("attnres.db", create=True)
-    specs = [RunSpec(recipe, arm, 0, FACTS.fingerprint) for arm in ("standard", "attnres")]
-    for record in store.plan(specs, FACTS):
-        claimed = store.claim([record.id])
-        assert claimed is not None
-        store.fail(claimed.id, "Traceback\nRuntimeError: the GPU has left", VERSIONS)
-
-
 OPTIONS = ((), ("--against", "paper"), ("--scaling",))
 
 
@@ -121,7 +92,12 @@ def test_a_study_that_cannot_answer_says_why_in_every_format(
     case: str, attnres: Attnres, tiny_recipe: Recipe, subtests: pytest.Subtests
 ):
     losses, words = STUDIES[case]
-    made(tiny_recipe, losses)
+    store = fill(STUDY, tiny_recipe, losses)
+    specs = [RunSpec(tiny_recipe, arm, 0, FACTS.fingerprint) for arm in ARMS if not losses]
+    for record in store.plan(specs, FACTS):
+        if case == "only failures":
+            assert store.claim([record.id])
+            store.fail(record.id, "Traceback\nRuntimeError: the GPU has left", VERSIONS)
 
     for each, form, options in pairwise([tuple(STUDIES), FORMS, OPTIONS]):
         if each != case:
@@ -135,20 +111,21 @@ def test_a_study_that_cannot_answer_says_why_in_every_format(
                 code, out, err = attnres(*typed)
                 assert code == 0
                 assert words in " ".join((out + err).split())
-            if case == "only failures" and form != "csv":
-                assert "the GPU has left" in attnres.prints("report", "--format", form)
+            if not losses:
+                code, out, err = attnres("report", "--format", form, "--figures", "drawn")
+                assert (code, "no figures: no run has ended" in err) == (0, True)
+                assert case != "only failures" or form == "csv" or "the GPU has left" in out
 
 
-def test_an_unknown_arm_is_one_line_with_the_nearest(attnres: Attnres, tiny_recipe: Recipe):
-    made(tiny_recipe, {"standard": [1.5], "attnres": [1.4]})
-
-    for more in ((), ("--scaling",), ("--against", "paper"), ("--format", "html")):
-        told = attnres.refuses("report", "--baseline", "atnres", *more)
+def test_an_unknown_baseline_is_one_line_with_the_nearest(attnres: Attnres, tiny_recipe: Recipe):
+    fill(STUDY, tiny_recipe, {"standard": [1.5], "attnres": [1.4]})
+    for more in ("", "--scaling", "--against paper", "--format html"):
+        told = attnres.refuses("report", "--baseline", "atnres", *more.split())
         assert "did you mean 'attnres'?" in told
 
 
 def test_runs_are_reported_beside_searches_of_another_optuna(attnres: Attnres, tiny_recipe: Recipe):
-    made(tiny_recipe, {"standard": [3.0, 3.1], "attnres": [2.9, 3.0]})
+    fill(STUDY, tiny_recipe, {"standard": [3.0, 3.1], "attnres": [2.9, 3.0]})
     before = attnres.prints("report")
     with optuna_storage("attnres.db") as storage:
         optuna.create_study(storage=storage, study_name="attnres-0123abcd-standard")
@@ -161,3 +138,57 @@ def test_runs_are_reported_beside_searches_of_another_optuna(attnres: Attnres, t
     assert err.count("\n") == 1
     assert "its searches were written by another version of Optuna" in err
     assert err.endswith("; reported without\n")
+
+
+# --downstream
+
+LOSSES = {"standard": [1.5, 1.6, 1.4, 1.55, 1.45], "attnres": [1.4, 1.52, 1.29, 1.46, 1.36]}
+TASKS = ("report", "--downstream")
+
+
+@pytest.fixture
+def evaluated(tiny_recipe: Recipe) -> Store:
+    """A study whose runs have answered tasks of every kind."""
+    study = fill(STUDY, tiny_recipe, LOSSES)
+    kinds = {"cloze": Kind.CHOICE, "text": Kind.TEXT, "sums": Kind.GENERATION}
+    for run, (task, kind) in itertools.product(study.runs(), kinds.items()):
+        gain = 0.5 if run.variant == "attnres" else 0.0
+        study.keep_items(answers(run, task, kind=kind, gain=gain))
+    return study
+
+
+@pytest.mark.usefixtures("evaluated")
+def test_words_intervals_and_the_paper_in_every_format(attnres: Attnres):
+    table, held, lines = attnres.prints(*TASKS), attnres.json(*TASKS), attnres.csv(*TASKS)
+    attnres.prints(*TASKS, "--format", "html", "--output", "page.html")
+
+    assert "Better than standard: attnres on cloze (bits per byte -" in table
+    assert "these weights alone" not in table  # five seeds are there
+    assert "the paper: Table 3" in table
+    assert Path("page.html").read_text(encoding="utf-8").count("<code>attnres</code>") == 7
+    named = {(line["task"], line["measure"]) for line in lines}
+    assert named == {
+        ("cloze", "bits_per_byte"), ("cloze", "choice_nats"), ("cloze", "acc"),
+        ("text", "bits_per_byte"), ("sums", "exact_match"),
+    }  # fmt: skip
+    tasks = {task["task"]: task for task in held["tasks"]}
+    assert (tasks["cloze"]["items"], tasks["cloze"]["chance"]) == (200, 0.25)
+    arm = tasks["cloze"]["measures"][0]["arms"][1]
+    assert arm["interval"][1] < 0
+    assert arm["verdict"] == "better"
+    assert attnres.csv("report", "attnres", "--downstream") == lines  # judged with all others
+
+
+def test_runs_without_answers_are_reported(evaluated: Store, tiny_recipe: Recipe, attnres: Attnres):
+    fill(STUDY, tiny_recipe, {"mhc": [1.5]})
+    assert "But: 10 of 11 ended runs have answered" in attnres.prints(*TASKS)
+    fill(Path("other.db"), tiny_recipe, {"mhc": [1.5]})
+    told = attnres.refuses(*TASKS, "--study", "other.db")
+    assert "no run of recipe tiny has answered a task yet: `attnres evaluate" in told
+
+
+@pytest.mark.usefixtures("evaluated")
+def test_options_about_losses_are_refused_beside_it(attnres: Attnres):
+    for more in ("--scaling", "--against paper", "--margin 0.1", "--figures f"):
+        told = attnres.refuses(*TASKS, *more.split())
+        assert f"{more.split()[0]} is of losses, --downstream of tasks" in told

@@ -1,4 +1,4 @@
-"""What `attnres runs` tells of a run: by name, all in which it differs from its recipe."""
+"""`attnres runs`: in what a run differs from its recipe; and `runs extend`, which trains it on."""
 
 from __future__ import annotations
 
@@ -17,9 +17,8 @@ from attnres_cli.store.store import Store
 
 SHOW = ("runs", "show", "1")
 RATES = (0.005, 0.007, 0.01, 0.014, 0.02)
-
-
 STUDY = Path("attnres.db")
+LEVEL = ["--set", "optim.schedule=wsd", "--set", "train.compile=off"]
 
 
 @pytest.fixture
@@ -45,9 +44,7 @@ def test_five_tuned_rates_look_alike_in_no_format(attnres: Attnres):
     assert (shown["differs"], shown["settings"]["optim.lr"]) == ("optim.lr=0.005", 0.005)
 
 
-def test_every_setting_and_what_was_matched_are_named_and_nothing_that_follows_from_them(
-    attnres: Attnres,
-):
+def test_every_changed_setting_is_named_and_nothing_that_follows_from_it(attnres: Attnres):
     matched = load("smoke", ["train.tokens=2k", "model.d_ff=87", "optim.optimizer=muon"])
     older = load("smoke", ["optim.beta2=0.9"])  # as if an older attnres had shipped that
     for recipe in (matched, load("smoke", ["model.d_model=64"]), older):
@@ -67,21 +64,15 @@ def test_a_rate_by_design_is_the_recipes_own_and_no_difference(attnres: Attnres)
     recipe = load("quick")
     for variant in ("standard", "attnres", "rezero"):
         fill(STUDY, recipe.of(variant), {variant: [1.5]})
-
     runs = attnres.json("runs")
-
     assert [run["differs"] for run in runs] == ["", "", ""]
     assert [run["optim.lr"] for run in runs] == [6.63e-3, 4.49e-3, 6e-3]
 
 
-def test_a_recipe_that_is_not_shipped_is_that_of_its_first_run_here(
-    tiny_recipe: Recipe, attnres: Attnres
-):
+def test_a_recipe_of_your_own_is_that_of_its_first_run(tiny_recipe: Recipe, attnres: Attnres):
     for recipe in (tiny_recipe, tiny_recipe.at_rate(0.5)):
         fill(STUDY, recipe, {"standard": [1.5]})
-
     text = attnres.prints("runs")
-
     assert [run["differs"] for run in attnres.json("runs")] == ["", "optim.lr=0.5"]
     assert f"differs: from the first recipe {tiny_recipe.name} of this study" in text
 
@@ -92,7 +83,6 @@ def test_data_are_a_column_where_they_differ(tiny_recipe: Recipe, attnres: Attnr
     assert "data" not in attnres.prints("runs").split("\n")[1]
     other = replace(FACTS, fingerprint="f" * 16)
     store.plan([RunSpec(tiny_recipe, "standard", 0, other.fingerprint)], other)
-
     assert "f" * 16 in attnres.prints("runs")
 
 
@@ -100,7 +90,6 @@ def test_data_are_a_column_where_they_differ(tiny_recipe: Recipe, attnres: Attnr
 def test_csv_json_and_a_data_frame_are_one_table(attnres: Attnres):
     pytest.importorskip("pandas")
     frame, document = open_study("attnres.db").frame("runs"), attnres.json("runs")
-
     assert list(frame.columns) == list(attnres.csv("runs")[0]) == list(document[0])
     assert open_study("attnres.db").runs() == document
     assert frame.set_index("run")["optim.lr"].to_dict() == dict(enumerate(RATES, 1))
@@ -111,7 +100,34 @@ def test_help_offers_the_formats_that_work_and_no_other(command: tuple[str, ...]
     fill(STUDY, load("smoke"), {"standard": [1.5]})
     told = " ".join(attnres.prints(*command[:2], "--help").split()).partition("--format")[2]
     forms = ("table", "json", "markdown", "csv", "latex", "html")
-
     offered = [form for form in forms if re.search(rf"\b{form}\b", told)]
-
     assert offered == [form for form in forms if attnres(*command, "--format", form)[0] == 0]
+
+
+# runs extend
+
+
+@pytest.mark.slow
+def test_an_extended_run_is_verified_bit_for_bit_by_training_it_from_the_start(attnres: Attnres):
+    attnres.prints("ablate", "standard", "--recipe", "smoke", "--seeds", "1", *LEVEL)
+
+    assert "trained on" in attnres.prints("runs", "extend", "1", "--tokens", "30k")
+    first, further = attnres.json("runs")
+    assert (first["steps"], further["steps"], further["step"]) == (31, 58, 58)
+    assert further["note"] == "trained on from run 1, step 25"
+
+    told = attnres.prints("verify", "2")
+    assert "equal, bit for bit" in told
+    assert "weights" in told
+
+
+def test_a_run_that_cannot_go_on_is_refused_and_left_as_it_was(attnres: Attnres):
+    fill(STUDY, load("smoke"), {"standard": [1.5]})
+
+    for tokens, reason in (
+        ("2M", "a cosine falls from the warm-up on"),
+        ("many", "--tokens takes a number as 2M or 2000000, got 'many'"),
+        ("1k", "more are needed, got 1,000"),
+    ):
+        assert reason in attnres.refuses("runs", "extend", "1", "--tokens", tokens)
+    assert len(attnres.json("runs")) == 1

@@ -6,15 +6,8 @@ import os
 
 import pytest
 
-from attnres_cli.config.address import (
-    DEFAULT,
-    file_of,
-    is_url,
-    parted,
-    typed,
-    withhold,
-    without_passwords,
-)
+from attnres_cli.config import address
+from attnres_cli.config.address import file_of, is_url, parted, withhold, without_passwords
 from attnres_cli.errors import StudyError
 
 URL = "postgresql+psycopg://me{}@host:5432/lab"
@@ -29,9 +22,9 @@ def test_paths_are_files_and_every_other_url_is_a_server():
 
 
 def test_a_study_is_typed_only_where_it_is_not_the_default_and_without_its_password():
-    assert typed(DEFAULT) == typed("") == []
-    assert typed("other.db") == ["--study", "other.db"]
-    assert typed(URL.format(":s3cret")) == ["--study", URL.format("")]
+    assert address.typed(address.DEFAULT) == address.typed("") == []
+    assert address.typed("other.db") == ["--study", "other.db"]
+    assert address.typed(URL.format(":s3cret")) == ["--study", URL.format("")]
 
 
 def test_a_password_is_separated_from_its_url_and_any_other_secret_refused():
@@ -55,11 +48,9 @@ def test_a_password_is_separated_from_its_url_and_any_other_secret_refused():
 
 def test_a_withheld_password_is_where_the_client_looks_for_it(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("PGPASSWORD", "before")
-
     assert withhold("attnres.db") == "attnres.db"
     assert withhold(URL.format("")) == URL.format("")
     assert os.environ["PGPASSWORD"] == "before"
-
     assert withhold(URL.format(":se%20cret")) == URL.format("")
     assert os.environ["PGPASSWORD"] == "se cret"
 

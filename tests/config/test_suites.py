@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any
 
 import pytest
-from commands import attnres
+from commands import Attnres
 
 from attnres_cli.config import recipe, shipped
 from attnres_cli.errors import RecipeError
 from attnres_cli.lab.grid import resolve
 from attnres_cli.nn import variant
 from attnres_cli.nn.residual import registry
-
-
-@pytest.fixture(scope="module")
-def paper() -> dict[str, Any]:
-    return shipped.paper()
 
 
 def canonical(specs: list[str]) -> set[str]:
@@ -35,7 +28,8 @@ def test_every_arm_of_a_suite_is_a_design_and_the_baseline_is_first():
     assert shipped.suite("all") == list(registry())  # every design with its defaults
 
 
-def test_the_papers_tables_and_suites_hold_the_same_rows(paper):
+def test_the_papers_tables_and_suites_hold_the_same_rows():
+    paper = shipped.paper()
     rows = canonical(shipped.suite("table4")) | canonical(shipped.suite("fig6"))
 
     assert canonical(list(paper["table4"])) == rows
@@ -45,7 +39,8 @@ def test_the_papers_tables_and_suites_hold_the_same_rows(paper):
     assert {len(series) for series in paper["scaling"].values()} == {len(paper["table2"])}
 
 
-def test_the_papers_figures_hold_every_value_that_is_printed(paper):
+def test_the_papers_figures_hold_every_value_that_is_printed():
+    paper = shipped.paper()
     assert {len(series) for series in paper["figure5"].values()} == {27}
     cells = paper["figure7"]
     gains = [
@@ -63,14 +58,12 @@ def test_the_papers_figures_hold_every_value_that_is_printed(paper):
 
 def test_every_arm_of_every_suite_fits_the_default_recipe():
     specs = {spec for name in shipped.suite_names() for spec in shipped.suite(name)}
-
     assert resolve(sorted(specs), recipe.load("quick"), 256)
 
 
 def test_a_recipe_may_name_its_arms_without_changing_its_runs(tmp_path: Path):
     path = tmp_path / "mine.yaml"
-    text = (recipe.text_of("smoke")).replace("variants:", "ignored:")
-    path.write_text(text + "\nvariants: [standard, attnres]\n")
+    path.write_text(recipe.text_of("smoke") + "\nvariants: [standard, attnres]\n")
 
     loaded = recipe.load(str(path))
 
@@ -84,14 +77,8 @@ def test_a_recipe_may_name_its_arms_without_changing_its_runs(tmp_path: Path):
 def test_every_design_learns_more_than_how_often_bytes_occur(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
-    study = ["--study", str(tmp_path / "study.db"), "--format", "json"]
-
-    code, out, err = attnres(
-        capsys, "ablate", "--suite", "all", "--recipe", "smoke", "--seeds", "1", *study
-    )
-
-    assert code == 0, err
-    found = json.loads(out)
+    typed = ("ablate", "--suite", "all", "--recipe", "smoke", "--seeds", "1")
+    found = Attnres(capsys).json(*typed, "--study", str(tmp_path / "study.db"))
     losses = {arm["variant"]: arm["mean"] for arm in found["arms"]}
     assert losses.keys() == registry().keys()
     unigram = found["reference"]["unigram_loss"]

@@ -25,18 +25,11 @@ def raw(path: Path, tokens: np.ndarray = COUNTING, dtype: str = "<u2") -> Path:
     return path
 
 
-def shard(
-    path: Path,
-    tokens: np.ndarray = COUNTING,
-    magic: int = 20240520,
-    version: int = 1,
-    dtype: str = "<u2",
-    n_tokens: int | None = None,
-) -> Path:
+def shard(path: Path, tokens: np.ndarray = COUNTING, dtype: str = "<u2", **head: int) -> Path:
     """A file as llm.c's write_datafile writes it."""
     path.parent.mkdir(exist_ok=True)
     header = np.zeros(256, dtype="<i4")
-    header[:3] = magic, version, len(tokens) if n_tokens is None else n_tokens
+    header[:3] = list(({"magic": 20240520, "version": 1, "n_tokens": len(tokens)} | head).values())
     return written(path, header.tobytes() + tokens.astype(dtype).tobytes())
 
 
@@ -55,19 +48,20 @@ def cut(path: Path, size: int) -> Path:
     return path
 
 
+def named(source: str, folder: Path) -> Path:
+    return folder / ("a.npy" if source == "npy" else "a.bin")
+
+
 def load(source: str, path: Path | str | None, **keys: object) -> Streams:
     given = None if path is None else str(path)
     return tokenfiles.load(Data.model_validate({"source": source, "path": given} | keys))
 
 
 def refusal(source: str, path: Path | str | None, **keys: object) -> str:
-    """The one line that a user sees."""
     with pytest.raises(DataError) as caught:
         load(source, path, **keys)
-
-    message = str(caught.value)
-    assert "\n" not in message
-    return message
+    (line,) = str(caught.value).splitlines()
+    return line
 
 
 def held(tokens: Streams) -> list[list[int]]:
@@ -79,9 +73,6 @@ def large(monkeypatch: pytest.MonkeyPatch) -> None:
     """Files of more than 1000 tokens are too large to read whole."""
     for name, value in (("_WHOLE", 1000), ("_BLOCK", 64), ("_BLOCKS", 3)):
         monkeypatch.setattr(tokenfiles, name, value)
-
-
-# Formats
 
 
 @pytest.mark.parametrize(
@@ -98,33 +89,22 @@ def large(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_every_format_gives_the_tokens_it_was_written_from(tmp_path: Path, source, write, keys):
-    path = write(tmp_path / ("a.npy" if source == "npy" else "a.bin"))
-
-    tokens = load(source, path, val_fraction=0.1, **keys)
-
+    tokens = load(source, write(named(source, tmp_path)), val_fraction=0.1, **keys)
     assert held(tokens) == [list(range(900)), list(range(900, 1000))]
     assert tokens.vocab_size == keys.get("vocab_size", 1000)
     assert tokens.batch(0, 0, 4, 16).dtype == np.int64
     assert (np.diff(tokens.batch(0, 0, 4, 16)) == 1).all()
 
 
-def test_the_largest_uint32_token_is_read_and_tokens_of_one_byte_are_not_called_text(
-    tmp_path: Path,
-):
+def test_a_large_uint32_token_is_read_and_tokens_of_one_byte_are_not_called_text(tmp_path: Path):
     path = raw(tmp_path / "a.bin", np.array([100_276, 3] * 50), "<u4")
     found = load("npy", npy(tmp_path / "a.npy", np.arange(256, dtype=np.uint8))).description
-
     assert load("nanogpt", path, vocab_size=100_277).batch(0, 0, 1, 8).max() == 100_276
     assert not found.is_bytes
     assert found.size.startswith("256 tokens, ")
 
 
-# Which files
-
-
-def test_the_files_of_a_folder_or_pattern_are_one_stream_in_the_order_of_their_names(
-    tmp_path: Path,
-):
+def test_files_of_a_folder_or_pattern_are_one_stream_in_the_order_of_their_names(tmp_path: Path):
     for number in (11, 10, 9):
         shard(tmp_path / f"x_{number:06d}.bin", np.arange(100) + 100 * (number - 9))
     (tmp_path / "readme.txt").write_text("no tokens")
@@ -137,39 +117,28 @@ def test_the_files_of_a_folder_or_pattern_are_one_stream_in_the_order_of_their_n
     assert held(pattern) == [list(range(100, 280)), list(range(280, 300))]
 
 
-@pytest.mark.parametrize(
-    ("train", "val", "keys"),
-    [
-        ("train.bin", "val.bin", {"val_fraction": 0.5}),
-        ("fineweb_train_000001.bin", "fineweb_val_000000.bin", {"val_fraction": 0.5}),
-        ("tiny_shakespeare_train.bin", "tiny_shakespeare_val.bin", {"val_fraction": 0.5}),
-        ("a.bin", "a-validation.bin", {"val_fraction": 0.5}),
-        ("here.bin", "there/any.bin", {"path": "here.bin", "val_path": "there/any.bin"}),
-    ],
-)
-def test_files_named_for_validation_or_given_as_such_validate(
-    tmp_path: Path, train: str, val: str, keys: dict, monkeypatch: pytest.MonkeyPatch
-):
-    raw(tmp_path / train, np.arange(100))
-    raw(tmp_path / val, np.arange(100, 150))
-    monkeypatch.chdir(tmp_path)
+def test_files_validate_by_their_name_or_option(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    pairs = [("train.bin", "val.bin"), ("a.bin", "a-validation.bin"), ("here.bin", "there/any.bin")]
+    pairs += [("fineweb_train_000001.bin", "fineweb_val_000000.bin")]
+    pairs += [("tiny_shakespeare_train.bin", "tiny_shakespeare_val.bin")]
+    for train, val in pairs:
+        (tmp_path / train).mkdir()
+        monkeypatch.chdir(tmp_path / train)
+        raw(Path(train), np.arange(100))
+        raw(Path(val), np.arange(100, 150))
 
-    tokens = load("nanogpt", **({"path": "."} | keys))
+        given = {"val_path": val} if "there" in val else {"val_fraction": 0.5}
+        tokens = load("nanogpt", train if "there" in val else ".", **given)
 
-    assert held(tokens) == [list(range(100)), list(range(100, 150))]
-    assert tokens.description.split == "files that train: 1, others that validate: 1"
-
-
-def test_a_word_that_only_begins_like_validation_names_no_validation_file(tmp_path: Path):
-    raw(tmp_path / "value.bin", np.arange(100))
+        assert held(tokens) == [list(range(100)), list(range(100, 150))]
+        assert tokens.description.split == "files that train: 1, others that validate: 1"
+    raw(tmp_path / "value.bin", np.arange(100))  # words that only begin like validation
     raw(tmp_path / "interval.bin", np.arange(100, 200))
-
     assert held(load("nanogpt", tmp_path, val_fraction=0.1))[0] == [*range(100, 200), *range(80)]
 
 
 def test_a_file_or_its_copy_cannot_both_train_and_validate(tmp_path: Path):
     path, copy = raw(tmp_path / "a.bin"), raw(tmp_path / "copy.bin")
-
     for val_path in (path, copy):
         assert "same tokens" in refusal("nanogpt", path, val_path=str(val_path))
 
@@ -177,9 +146,7 @@ def test_a_file_or_its_copy_cannot_both_train_and_validate(tmp_path: Path):
 def test_a_window_continues_from_one_shard_into_the_next(tmp_path: Path):
     for start in range(0, 40, 5):
         shard(tmp_path / f"{start:02d}.bin", np.arange(start, start + 5))
-
     tokens = load("llmc", tmp_path, val_fraction=0.4)
-
     assert (np.diff(tokens.batch(0, 0, 64, 16)) == 1).all()
     assert (np.diff(np.concatenate(list(tokens.eval_batches(12, 4, 4)))) == 1).all()
 
@@ -207,9 +174,6 @@ def test_files_are_mapped_and_not_read_whole(tmp_path: Path, monkeypatch: pytest
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 500_000  # KiB
 
 
-# Fingerprints
-
-
 def test_a_moved_folder_keeps_its_fingerprint_and_a_changed_token_does_not(tmp_path: Path):
     for number in range(3):
         shard(tmp_path / f"here/{number}.bin", np.arange(100) + number)
@@ -227,13 +191,12 @@ def test_a_moved_folder_keeps_its_fingerprint_and_a_changed_token_does_not(tmp_p
 def test_the_fingerprint_sees_vocabulary_split_and_order(tmp_path: Path):
     raw(tmp_path / "a.bin", np.arange(100))
     raw(tmp_path / "b.bin", np.arange(100, 200))
-    first = load("nanogpt", tmp_path)
-
+    found = {load("nanogpt", tmp_path).fingerprint}
     (tmp_path / "a.bin").rename(tmp_path / "c.bin")
-    others = [load("nanogpt", tmp_path, **k) for k in ({}, {"val_fraction": 0.3})]
-    others += [load("nanogpt", tmp_path, vocab_size=300)]
+    for keys in {}, {"val_fraction": 0.3}, {"vocab_size": 300}:
+        found.add(load("nanogpt", tmp_path, **keys).fingerprint)
 
-    assert len({tokens.fingerprint for tokens in (first, *others)}) == 4
+    assert len(found) == 4
 
 
 @pytest.mark.usefixtures("large")
@@ -248,19 +211,12 @@ def test_the_fingerprint_of_large_files_sees_sizes_ends_and_blocks(tmp_path: Pat
     assert len({load("nanogpt", path, vocab_size=1001).fingerprint for path in paths}) == 5
 
 
-# Vocabulary
-
-
-@pytest.mark.parametrize("source", ["nanogpt", "llmc", "npy"])
-def test_a_token_beyond_the_vocabulary_is_refused_before_training(tmp_path: Path, source: str):
-    write = {"nanogpt": raw, "llmc": shard, "npy": npy}[source]
-    path = write(tmp_path / ("a.npy" if source == "npy" else "a.bin"))
-
-    message = refusal(source, path, vocab_size=999)
-
-    assert "token 999 is beyond the vocabulary of 999" in message
-    assert "a." in message
-    assert "--set data.vocab_size=1000" in message
+def test_a_token_beyond_the_vocabulary_is_refused_before_training(tmp_path: Path):
+    for source, write in (("nanogpt", raw), ("llmc", shard), ("npy", npy)):
+        message = refusal(source, write(named(source, tmp_path)), vocab_size=999)
+        assert "token 999 is beyond the vocabulary of 999" in message
+        assert "a." in message
+        assert "--set data.vocab_size=1000" in message
 
 
 @pytest.mark.usefixtures("large")
@@ -268,73 +224,58 @@ def test_large_files_need_a_vocabulary_and_tokens_beyond_it_are_refused_when_rea
     content = np.zeros(100_000, dtype=np.int64) + 7
     content[60_000:90_000] = 11
     path = raw(tmp_path / "a.bin", content)
-
     assert "--set data.vocab_size=50257" in refusal("nanogpt", path)
     with pytest.raises(DataError, match="token 11 is beyond the vocabulary of 10"):
         load("nanogpt", path, vocab_size=10).batch(0, 0, 64, 16)
 
 
-# Bad files
-
 Make = Callable[[Path], Path | str | None]
 NONE = COUNTING[:0]
 OBJECTS = np.array([{"a": 1}, 2], dtype=object)
 ZIP, PICKLE = b"PK\3\4" + b"\0" * 100, b"\x80\4\x95" + b"\0" * 100
+CUT = "3024 bytes ... {} tokens ... truncated"
 
-BAD_NANOGPT: list[tuple[Make, str]] = [
-    (lambda path: written(path, b""), "is empty"),
-    (lambda path: written(path, b"\1" * 2001), "2001 bytes ... uint16"),
-    (lambda path: raw(path, dtype="<u4"), "--set data.dtype=uint32"),
-    (shard, "20240520 ... --set data.source=llmc"),
-]
-BAD_LLMC: list[tuple[Make, str]] = [
-    (lambda _: None, "--set data.path="),
-    (lambda path: path, "a.bin ... does not exist"),
-    (lambda path: f"{path}*", "a.bin ... does not exist"),
-    (lambda path: f"{path}/", "a.bin ... does not exist"),
-    (lambda _: "/dev/zero", "holds no .bin file"),
-    (lambda path: written(path, b""), "is empty"),
-    (lambda path: shard(path, NONE), "holds no tokens"),
-    (raw, "expected magic 20240520 or 20240801 ... --set data.source=nanogpt"),
-    (lambda path: shard(path, magic=20240522), "multiple-choice"),
-    (lambda path: shard(path, version=3), "version 3, expected 1"),
-    (lambda path: shard(path, n_tokens=1001), "3024 bytes ... 1001 tokens ... truncated"),
-    (lambda path: shard(path, n_tokens=10**9), "3024 bytes ... 1000000000 tokens ... truncated"),
-    (lambda path: shard(path, n_tokens=999), "3024 bytes ... 999 tokens ... header is wrong"),
-    (lambda path: cut(shard(path), 500), "ends within its header"),
-]
-BAD_NPY: list[tuple[Make, str]] = [
-    (lambda path: raw(path.with_suffix(".bin")).parent, "holds no .npy file"),
-    (lambda path: written(path, b""), "is empty"),
-    (lambda path: npy(path, NONE), "holds no tokens"),
-    (lambda path: cut(npy(path), 7), "cannot be read as .npy"),
-    (lambda path: cut(npy(path), 60), "cannot be read as .npy"),
-    (lambda path: cut(npy(path), 129), "cannot be read as .npy"),
-    (lambda path: cut(npy(path), 1000), "cannot be read as .npy"),
-    (lambda path: npy(path, OBJECTS), "Python objects"),
-    (lambda path: written(path, ZIP), "is no .npy file"),
-    (lambda path: written(path, PICKLE), "is no .npy file"),
-    (lambda path: npy(path, np.ones(5)), "(5,) ... one dimension"),
-    (lambda path: npy(path, COUNTING.reshape(2, 500)), "(2, 500) ... one dimension"),
-    (lambda path: npy(path, np.array(5)), "() ... one dimension"),
-    (lambda path: npy(path, np.array([1, -2, 3])), "negative"),
+BAD: list[tuple[str, Make, str]] = [
+    ("nanogpt", lambda path: written(path, b""), "is empty"),
+    ("nanogpt", lambda path: written(path, b"\1" * 2001), "2001 bytes ... uint16"),
+    ("nanogpt", lambda path: raw(path, dtype="<u4"), "--set data.dtype=uint32"),
+    ("nanogpt", shard, "20240520 ... --set data.source=llmc"),
+    ("llmc", lambda _: None, "--set data.path="),
+    ("llmc", lambda path: path, "a.bin ... does not exist"),
+    ("llmc", lambda path: f"{path}*", "a.bin ... does not exist"),
+    ("llmc", lambda path: f"{path}/", "a.bin ... does not exist"),
+    ("llmc", lambda _: "/dev/zero", "holds no .bin file"),
+    ("llmc", lambda path: written(path, b""), "is empty"),
+    ("llmc", lambda path: shard(path, NONE), "holds no tokens"),
+    ("llmc", raw, "expected magic 20240520 or 20240801 ... --set data.source=nanogpt"),
+    ("llmc", lambda path: shard(path, magic=20240522), "multiple-choice"),
+    ("llmc", lambda path: shard(path, version=3), "version 3, expected 1"),
+    ("llmc", lambda path: shard(path, n_tokens=1001), CUT.format(1001)),
+    ("llmc", lambda path: shard(path, n_tokens=10**9), CUT.format(10**9)),
+    ("llmc", lambda path: shard(path, n_tokens=999), "3024 bytes ... 999 tokens ... header"),
+    ("llmc", lambda path: cut(shard(path), 500), "ends within its header"),
+    ("npy", lambda path: raw(path.with_suffix(".bin")).parent, "holds no .npy file"),
+    ("npy", lambda path: written(path, b""), "is empty"),
+    ("npy", lambda path: npy(path, NONE), "holds no tokens"),
+    ("npy", lambda path: cut(npy(path), 7), "cannot be read as .npy"),
+    ("npy", lambda path: cut(npy(path), 129), "cannot be read as .npy"),
+    ("npy", lambda path: cut(npy(path), 1000), "cannot be read as .npy"),
+    ("npy", lambda path: npy(path, OBJECTS), "Python objects"),
+    ("npy", lambda path: written(path, ZIP), "is no .npy file"),
+    ("npy", lambda path: written(path, PICKLE), "is no .npy file"),
+    ("npy", lambda path: npy(path, np.ones(5)), "(5,) ... one dimension"),
+    ("npy", lambda path: npy(path, COUNTING.reshape(2, 500)), "(2, 500) ... one dimension"),
+    ("npy", lambda path: npy(path, np.array(5)), "() ... one dimension"),
+    ("npy", lambda path: npy(path, np.array([1, -2, 3])), "negative"),
 ]
 """Files that are no token files of a source, and parts of the lines that refuse them."""
 
 
-@pytest.mark.parametrize(
-    ("source", "make", "words"),
-    [
-        *(("nanogpt", *case) for case in BAD_NANOGPT),
-        *(("llmc", *case) for case in BAD_LLMC),
-        *(("npy", *case) for case in BAD_NPY),
-    ],
-)
+@pytest.mark.parametrize(("source", "make", "words"), BAD)
 def test_a_bad_file_is_refused_in_one_line_with_the_reason_or_the_remedy(
     tmp_path: Path, source: str, make: Make, words: str
 ):
-    message = refusal(source, make(tmp_path / ("a.npy" if source == "npy" else "a.bin")))
-
+    message = refusal(source, make(named(source, tmp_path)))
     assert [part for part in words.split(" ... ") if part not in message] == [], message
 
 

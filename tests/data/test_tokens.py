@@ -36,9 +36,6 @@ def eval_windows(tokens: Tokens, n_tokens: int, batch_size: int, seq_len: int) -
     return np.concatenate(list(tokens.eval_batches(n_tokens, batch_size, seq_len)))
 
 
-# Training batches
-
-
 def test_a_batch_depends_only_on_the_data_the_seed_and_the_step():
     first, second = (split("text", [Document("a", noise())], 0.1) for _ in range(2))
     for step in range(2):
@@ -62,9 +59,6 @@ def test_a_batch_holds_windows_of_training_tokens_that_start_anywhere():
     assert counting(n_train=17).batch(0, 0, 2, 16).tolist() == [list(range(17))] * 2
 
 
-# Evaluation batches
-
-
 def test_evaluation_windows_spread_over_the_validation_tokens_and_never_change():
     tokens = counting(n_train=20)
     windows = eval_windows(tokens, 64, 4, 16)
@@ -77,20 +71,15 @@ def test_evaluation_windows_spread_over_the_validation_tokens_and_never_change()
     assert gaps.max() - gaps.min() <= 1
 
 
-@pytest.mark.parametrize(
-    ("n_val", "n_tokens", "seq_len"),
-    [(256, 240, 16), (256, 255, 5), (241, 240, 16), (200, 100, 7), (99, 98, 1), (17, 16, 16)],
-)
-def test_no_token_is_predicted_twice(n_val: int, n_tokens: int, seq_len: int):
-    windows = eval_windows(counting(n_val=n_val), n_tokens, 4, seq_len)
+def test_no_token_is_predicted_twice():
+    sizes = [(256, 240, 16), (256, 255, 5), (241, 240, 16), (200, 100, 7), (99, 98, 1)]
+    for n_val, n_tokens, seq_len in (*sizes, (17, 16, 16)):
+        windows = eval_windows(counting(n_val=n_val), n_tokens, 4, seq_len)
 
-    predicted = windows[:, 1:].ravel()
-    assert len(predicted) == n_tokens // seq_len * seq_len
-    assert len(set(predicted.tolist())) == len(predicted)
-    assert (np.diff(windows, axis=1) == 1).all()
-
-
-# Split
+        predicted = windows[:, 1:].ravel()
+        assert len(predicted) == n_tokens // seq_len * seq_len
+        assert len(set(predicted.tolist())) == len(predicted)
+        assert (np.diff(windows, axis=1) == 1).all()
 
 
 def test_the_two_streams_of_a_folder_share_no_file_and_lose_none():
@@ -110,7 +99,6 @@ def test_the_end_validates_of_a_single_file_or_one_that_holds_nearly_all():
     content = noise(1000)
     single = split("text", [Document("a", content)], val_fraction=0.1)
     nearly = split("text", marked([10, 99_000, 10]), val_fraction=0.05)
-
     assert (single.train.tobytes(), single.val.tobytes()) == (content[:900], content[900:])
     assert set(nearly.val.tolist()) == {1}
     assert nearly.train[:20].tolist() == [0] * 10 + [2] * 10  # it trains last
@@ -118,25 +106,20 @@ def test_the_end_validates_of_a_single_file_or_one_that_holds_nearly_all():
 
 def test_no_file_makes_up_more_than_a_tenth_of_validation_where_small_ones_do():
     sizes = [3000] * 5 + [100] * 60
-
     tokens = split("text", marked(sizes), val_fraction=0.2)
-
     assert np.bincount(tokens.val).max() <= len(tokens.val) / 10
     assert len(tokens.val) == pytest.approx(0.2 * sum(sizes), abs=100)
 
 
-@pytest.mark.parametrize("sizes", [[10_000] * 20 + [50], [30_000, 100_000], [500] * 3])
-def test_the_end_of_each_file_validates_where_one_would_be_most_of_validation(sizes: list[int]):
-    tokens = split("text", marked(sizes), val_fraction=0.05)
+def test_the_end_of_each_file_validates_where_one_would_be_most_of_validation():
+    for sizes in [10_000] * 20 + [50], [30_000, 100_000], [500] * 3:
+        tokens = split("text", marked(sizes), val_fraction=0.05)
 
-    assert len(tokens.val) == pytest.approx(0.05 * sum(sizes), rel=0.01)
-    counts = np.bincount(tokens.val, minlength=len(sizes)).tolist()
-    assert counts == [pytest.approx(0.05 * size, abs=1) for size in sizes]
-    assert set(tokens.train.tolist()) == set(range(len(sizes)))
-
-
-def test_neither_stream_of_several_files_is_empty():
-    for val_fraction in (1e-9, 0.5, 0.999):
+        assert len(tokens.val) == pytest.approx(0.05 * sum(sizes), rel=0.01)
+        counts = np.bincount(tokens.val, minlength=len(sizes)).tolist()
+        assert counts == [pytest.approx(0.05 * size, abs=1) for size in sizes]
+        assert set(tokens.train.tolist()) == set(range(len(sizes)))
+    for val_fraction in (1e-9, 0.5, 0.999):  # neither stream is empty
         tokens = split("text", marked([10, 10, 10]), val_fraction)
         assert min(len(tokens.train), len(tokens.val)) > 0
 
@@ -154,9 +137,6 @@ def test_the_rule_of_the_split_is_said():
         assert rule(*parts(marked(sizes), 0.05), 0.05, "file") == said
 
 
-# Fingerprint
-
-
 def test_the_fingerprint_is_known_and_sees_every_byte_and_where_the_streams_are_cut():
     content = bytes(1000)
     changes = [content[:at] + b"\1" + content[at + 1 :] for at in (0, 899, 900, 999)]
@@ -172,36 +152,22 @@ def test_the_fingerprint_is_known_and_sees_every_byte_and_where_the_streams_are_
 def test_batches_and_the_split_stay_those_that_old_studies_were_made_with():
     """Otherwise runs of the same name would see other tokens."""
     texts = [Document(f"{i}.txt", bytes(range(i, i + 60)) * (1 + i % 7)) for i in range(60)]
-
     found = split("text", texts, val_fraction=0.2)
-
     assert found.fingerprint == "c6a02bcdb53b203e"
     assert found.batch(3, 5, 2, 4).tolist() == [[86, 87, 88, 89, 90], [52, 53, 54, 55, 56]]
 
 
-# Too short
-
-
-def test_too_little_training_data_is_refused_with_both_sizes_and_a_remedy_that_helps():
+def test_too_little_data_are_refused_with_both_sizes_and_a_remedy_that_helps():
     tokens = counting(n_train=100)
-
     with pytest.raises(DataError, match=r"100 tokens.*101") as caught:
         tokens.check(seq_len=100, eval_tokens=32)
-
     remedy = str(caught.value).partition("--set model.seq_len=")[2]
     tokens.check(seq_len=int(remedy), eval_tokens=32)
-
-
-def test_too_little_validation_data_is_refused_with_both_sizes_and_a_remedy():
     counting(n_train=17, n_val=33).check(seq_len=16, eval_tokens=32)  # just enough
     with pytest.raises(DataError) as caught:
         counting(n_val=32).check(seq_len=16, eval_tokens=32)
-
     for words in ("validation", "32", "train.eval_tokens", "more data"):
         assert words in str(caught.value)
-
-
-# Description
 
 
 def test_the_description_says_what_the_streams_hold():

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from commands import attnres
 
 from attnres_cli.config.recipe import Recipe, load
 from attnres_cli.data import sources
@@ -19,7 +18,6 @@ TOKENS = np.random.default_rng(0).zipf(1.5, 200_000) % 50_257
 
 
 def begun(path: Path) -> Recipe:
-    """The recipe written for a path, loaded from its file."""
     file = path.parent / "begun.yaml"
     file.write_text(recipe_text(str(path), file.name), encoding="utf-8")
     recipe = load(str(file))
@@ -35,9 +33,9 @@ def shard(tokens: np.ndarray) -> bytes:
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(here: Path) -> Path:
     """Its name means something else to YAML and shells."""
-    (found := tmp_path / "mine: 'ü'").mkdir()
+    (found := here / "mine: 'ü'").mkdir()
     return found
 
 
@@ -66,9 +64,7 @@ def test_text_named_train_and_val_is_split_that_way(folder: Path, names: tuple[s
         ("x_train_000000.bin", shard(TOKENS), ("llmc", None)),
     ],
 )
-def test_token_files_take_precedence_over_text(
-    folder: Path, name: str, content: bytes, found: tuple[str, str | None]
-):
+def test_token_files_take_precedence_over_text(folder: Path, name: str, content: bytes, found):
     (folder / name).write_bytes(content)
     (folder / "input.txt").write_text(TEXT)
     data = begun(folder).data
@@ -97,47 +93,33 @@ def test_the_budget_of_tokens_fits_small_data(folder: Path):
     assert recipe.train.eval_tokens == 192
 
 
-@pytest.mark.parametrize(
-    ("content", "words"), [(b"\0\1", "holds no text"), (b"hi", "2 tokens"), (None, "holds no text")]
-)
-def test_data_without_enough_tokens_are_refused(folder: Path, content: bytes | None, words: str):
-    if content is not None:
-        (folder / "a").write_bytes(content)
-    with pytest.raises(DataError, match=words):
+def test_data_without_enough_tokens_are_refused(folder: Path):
+    with pytest.raises(DataError, match="holds no text"):
         recipe_text(str(folder), "x.yaml")
+    for content, words in (b"\0\1", "holds no text"), (b"hi", "2 tokens"):
+        (folder / "a").write_bytes(content)
+        with pytest.raises(DataError, match=words):
+            recipe_text(str(folder), "x.yaml")
 
 
-def test_the_command_writes_a_recipe_once_and_says_what_to_type(folder: Path, monkeypatch, capsys):
+def test_the_command_writes_a_recipe_once_and_says_what_to_type(folder: Path, attnres):
     (folder / "a.txt").write_text(TEXT)
-    monkeypatch.chdir(folder.parent)
-
-    code, out, _ = attnres(capsys, "init", folder.name, "--output", "my.yaml")
-    again, _, said = attnres(capsys, "init", folder.name, "--output", "my.yaml")
-
-    *_, command = out.strip().splitlines()
-    assert (code, command) == (0, "  attnres ablate --recipe my.yaml")
-    assert again == 2
-    assert "my.yaml is there already" in said
+    typed = ("init", folder.name, "--output", "my.yaml")
+    *_, command = attnres.prints(*typed).strip().splitlines()
+    assert command == "  attnres ablate --recipe my.yaml"
+    assert "my.yaml is there already" in attnres.refuses(*typed)
     small = ("--dry-run", "--seeds", "2", "--set", "model.n_layers=1")
-    assert attnres(capsys, *command.split()[1:], *small)[0] == 0
+    attnres.prints(*command.split()[1:], *small)
     assert {path.name for path in folder.parent.iterdir()} == {folder.name, "my.yaml"}
 
 
-@pytest.mark.parametrize(
-    ("typed", "words"),
-    [
+def test_a_mistake_is_one_line_and_writes_nothing(here, attnres):
+    for typed, words in (
         (["none"], "none does not exist"),
         (["a.txt", "--output", "my.txt"], "--output takes the name of a .yaml file"),
         (["a.txt", "--output", "no/my.yaml"], "cannot be written: No such file"),
         (["."], "would lie among its own data"),
-    ],
-)
-def test_a_mistake_is_one_line_and_writes_nothing(
-    typed: list[str], words: str, tmp_path: Path, monkeypatch, capsys
-):
-    monkeypatch.chdir(tmp_path)
-    Path("a.txt").write_text(TEXT)
-    code, out, err = attnres(capsys, "init", *typed)
-    assert (code, out, err.count("\n")) == (2, "", 1)
-    assert words in err
-    assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]
+    ):
+        Path("a.txt").write_text(TEXT)
+        assert words in attnres.refuses("init", *typed)
+        assert [path.name for path in here.iterdir()] == ["a.txt"]

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import sqlite3
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import optuna
 import pytest
 import studies
-from commands import attnres, process
+from commands import process
 from optuna.storages import RDBStorage
 
 from attnres_cli.config.recipe import Recipe, load
@@ -32,36 +32,29 @@ SHORT = ("ablate", "standard", *SMALL, "--set", "train.tokens=2k", "--seeds", "1
 
 
 @pytest.fixture(autouse=True)
-def recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Recipe:
+def recipe(here: Path, monkeypatch: pytest.MonkeyPatch) -> Recipe:
     """Recipe smoke on a small text, in a folder of our own."""
-    monkeypatch.chdir(tmp_path)
     lines = np.random.default_rng(0).integers(0, 2**62, 6000)
-    (tmp_path / "text.txt").write_text("\n".join(map(str, lines)))
+    (here / "text.txt").write_text("\n".join(map(str, lines)))
     made = load("smoke", DATA)
     monkeypatch.setattr(studies, "FACTS", sources.load(made).description)
     return made
 
 
-def verdicts(text: str) -> dict[str, tuple[str, float | None]]:
+def verdicts(found: Any) -> dict[str, tuple[str, float | None]]:
     """For each variant its word, and the error rate of its look."""
-    arms = json.loads(text)["arms"]
-    return {a["variant"]: (a["verdict"], (a["look"] or {}).get("alpha")) for a in arms}
+    return {a["variant"]: (a["verdict"], (a["look"] or {}).get("alpha")) for a in found["arms"]}
 
 
-def test_ablate_and_report_judge_all_arms_of_the_study(recipe: Recipe, capsys):
+def test_ablate_and_report_judge_all_arms_of_the_study(recipe: Recipe, attnres):
     losses = {"standard": BASE, "attnres": NEAR}
     for k, name in enumerate(("denseformer", "rezero", "laurel", "unet"), 1):
         losses[name] = tuple(x + (-1) ** (i + k) * 0.01 * k for i, x in enumerate(BASE))
     studies.fill(Path("attnres.db"), recipe, losses, code_of)
-    asked = ("ablate", "standard", "attnres", *SMALL, "--seeds", "5")
-
-    code, ablated, _ = attnres(capsys, *asked, "--format", "json")
-    _, reported, _ = attnres(capsys, "report", "--format", "json")
-
-    assert code == 0
-    assert verdicts(ablated) == verdicts(reported)
-    assert len(verdicts(reported)) == 6
-    assert verdicts(reported)["attnres"] == ("not separable", pytest.approx(first_rate(5)))
+    found = verdicts(attnres.json("ablate", "standard", "attnres", *SMALL, "--seeds", "5"))
+    assert found == verdicts(attnres.json("report"))
+    assert len(found) == 6
+    assert found["attnres"] == ("not separable", pytest.approx(first_rate(5)))
     low, high = interval(np.array(NEAR), np.array(BASE), first_rate(1))
     assert low < high < 0  # in a family of its own it would be better
 
@@ -91,7 +84,7 @@ def test_losses_do_not_depend_on_the_number_of_workers():
     ],
 )
 def test_later_commands_keep_the_threads_of_a_comparison_as_far_as_there_are_cores(
-    n_cores: int, threads: str, workers: str, recipe: Recipe, monkeypatch, capsys
+    n_cores: int, threads: str, workers: str, recipe, monkeypatch, attnres
 ):
     monkeypatch.setattr(machine, "cores", lambda: Cores(tuple(range(n_cores)), n_cores))
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
@@ -99,27 +92,23 @@ def test_later_commands_keep_the_threads_of_a_comparison_as_far_as_there_are_cor
     studies.fill(Path("attnres.db"), recipe, {"standard": BASE}, code_of, settings=two)
 
     def dry(*words: str) -> str:
-        return attnres(capsys, "ablate", "standard", "rezero", *SMALL, "--dry-run", *words)[1]
+        return attnres("ablate", "standard", "rezero", *SMALL, "--dry-run", *words)[1]
 
-    kept, typed = dry(), dry("--workers", "3")
-
-    assert f"fp32 eager, {threads}" in kept
-    assert workers in kept
-    assert f"fp32 eager, {threads}" in typed
-    assert "3 workers" in typed
+    for typed, n in ((), workers), (("--workers", "3"), "3 workers"):
+        plan = dry(*typed)
+        assert f"fp32 eager, {threads}" in plan
+        assert n in plan
     assert "fp32 eager, 1 thread," in dry("--study", "fresh.db")
 
 
 @pytest.mark.parametrize("typed", [("--margin", "1.05x"), ("--set", "margin=1.05x")])
-def test_a_margin_without_a_known_slope_is_refused_before_training(typed: tuple[str, str], capsys):
-    small = ("--recipe", "smoke", "--set", "train.tokens=4k")
-    code, out, err = attnres(capsys, "ablate", "standard", "attnres", *small, *typed)
-    assert (code, out, len(err.splitlines())) == (2, "", 1)
-    assert "give the margin in nats per token" in err
+def test_a_margin_without_a_known_slope_is_refused_before_training(typed: tuple[str, str], attnres):
+    asked = ("ablate", "standard", "attnres", "--recipe", "smoke", "--set", "train.tokens=4k")
+    assert "give the margin in nats per token" in attnres.refuses(*asked, *typed)
     assert not Path("attnres.db").exists()
 
 
-def test_leftover_checkpoints_of_ended_runs_go_with_the_next_command(recipe: Recipe, capsys):
+def test_leftover_checkpoints_of_ended_runs_go_with_the_next_command(recipe: Recipe, attnres):
     """A dead machine left them, and another machine ended the runs."""
     losses = {"standard": [1.5], "attnres": [1.4]}
     store = studies.fill(Path("attnres.db"), recipe, losses, code_of)
@@ -131,20 +120,17 @@ def test_leftover_checkpoints_of_ended_runs_go_with_the_next_command(recipe: Rec
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(b"left")
 
-    code, _, _ = attnres(capsys, "ablate", *SMALL, "--seeds", "1")
+    attnres.prints("ablate", *SMALL, "--seeds", "1")
 
-    assert code == 0
     assert {path for path in store.folder.rglob("*") if path.is_file()} == {weights, theirs}
 
 
-def test_a_pending_run_whose_checkpoints_were_not_copied_begins_again_and_says_so(
-    tmp_path: Path, capsys
-):
-    assert attnres(capsys, *SHORT)[0] == 0
-    storage = RDBStorage(f"sqlite:///{tmp_path / 'attnres.db'}", skip_table_creation=True)
+def test_a_pending_run_whose_checkpoints_were_not_copied_begins_again_and_says_so(attnres):
+    attnres.prints(*SHORT)
+    storage = RDBStorage("sqlite:///attnres.db", skip_table_creation=True)
     assert optuna.get_all_study_names(storage) == []  # a study without a search, to its dashboard
     storage.engine.dispose()
-    assert attnres(capsys, "report")[0] == 0
+    attnres.prints("report")
 
     with closing(sqlite3.connect("attnres.db")) as held, held:
         held.execute("UPDATE attnres_runs SET status = 'pending', step = 3, val_loss = NULL")
@@ -152,7 +138,7 @@ def test_a_pending_run_whose_checkpoints_were_not_copied_begins_again_and_says_s
             held.execute(f"DELETE FROM attnres_{table}")
     shutil.rmtree("attnres.runs")
 
-    code, _, said = attnres(capsys, *SHORT)
+    code, _, said = attnres(*SHORT)
 
     assert code == 0
     assert "attnres: warning: from the beginning again: standard seed 0 (step 3); the fol" in said

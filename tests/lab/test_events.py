@@ -7,23 +7,19 @@ import math
 import struct
 import subprocess
 import sys
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
-from studies import FACTS, RESULT, VERSIONS, fill
-from typer.testing import CliRunner, Result
+from studies import FACTS, fill
 
-from attnres_cli.cli import export as cli_export
 from attnres_cli.config.recipe import load
-from attnres_cli.errors import UsageError, installing
+from attnres_cli.errors import installing
 from attnres_cli.lab.events import names
-from attnres_cli.records.run import Point, Probe, RunSpec, Status
+from attnres_cli.records.run import Point, Probe, RunSpec
 from attnres_cli.store.store import Store
 
 ARMS = ("standard", "attnres:block_size=4")
@@ -37,40 +33,31 @@ NAMES = {f"{arm}/seed-{seed}" for arm in ARMS for seed in (0, 1)}
 
 
 @pytest.fixture(autouse=True)
-def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+def store(here: Path) -> Store:
     """Two seeds of two arms under recipe smoke; the last of them diverged."""
-    monkeypatch.chdir(tmp_path)
     losses = dict(zip(ARMS, ([1.5, 1.625], [1.25, math.nan]), strict=True))
-    found = fill(tmp_path / "attnres.db", load("smoke"), losses, curve=CURVE, probes=PROBES)
+    found = fill(here / "attnres.db", load("smoke"), losses, curve=CURVE, probes=PROBES)
     found.note(1, "the GPU was hot")
     found.tag([1], "keep")
     return found
 
 
-def export(*words: str) -> Result:
-    app = typer.Typer()
-    app.command()(cli_export.export)
-    return CliRunner().invoke(app, list(words))
+@pytest.fixture
+def exported(attnres) -> Callable[..., list[str]]:
+    def printed(tool: str, *words: str) -> list[str]:
+        code, out, err = attnres("runs", "export", f"--{tool}", "out", *words)
+        assert (code, err) == (0, "")
+        return out.splitlines()
+
+    return printed
 
 
-def exported(tool: str, *words: str) -> list[str]:
-    """What is printed."""
-    said = export(f"--{tool}", "out", *words)
-    assert said.exit_code == 0, said.output
-    return said.output.splitlines()
-
-
-def refusal(*words: str) -> str:
-    """What the command says, in one line; no folder is made."""
-    error = export(*words).exception
-    assert isinstance(error, UsageError)
-    assert "\n" not in str(error)
-    assert not Path("out").exists()
-    return str(error)
+@pytest.fixture
+def refusal(attnres) -> Callable[..., str]:
+    return lambda *words: attnres.refuses("runs", "export", *words)
 
 
 def board(name: str) -> Any:
-    """The events of one run, as TensorBoard reads them."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     found = EventAccumulator(f"out/smoke/{name}", size_guidance={"scalars": 0, "tensors": 0})
@@ -78,35 +65,33 @@ def board(name: str) -> Any:
     return found
 
 
-def scalars(found: Any, tag: str) -> list[tuple[int, float]]:
-    return [(event.step, event.value) for event in found.Scalars(tag)]
-
-
 def folders() -> set[str]:
     """The runs in folders of their own."""
     return {str(path.parent.relative_to("out/smoke")) for path in Path("out").rglob("*tfevents*")}
 
 
-def test_each_ended_run_has_its_curves_final_values_and_time(store: Store):
+def test_each_ended_run_has_its_curves_final_values_and_time(store: Store, exported):
     assert exported("tensorboard") == ["out  4 runs", "tensorboard --logdir out"]
     assert folders() == NAMES
 
     found = board("standard/seed-1")
-    assert scalars(found, "train_loss") == [(5, 2.5), (10, 1.75)]
-    assert scalars(found, "val_loss") == [(0, 5.5), (10, 1.5)]
-    assert scalars(found, "over_tokens/train_loss") == [(5_000, 2.5), (10_000, 1.75)]
-    assert scalars(found, "over_tokens/val_loss") == [(0, 5.5), (10_000, 1.5)]
-    assert scalars(found, "final/val_loss") == [(10, 1.625)]
-    assert scalars(found, "final/step_ms") == [(10, 10.0)]
-    assert scalars(found, "output_rms/02") == [(0, 0.25), (10, 4.0)]
-    assert scalars(found, "entropy/01") == [(0, 0.5)]
+    for tag, values in {
+        "train_loss": [(5, 2.5), (10, 1.75)],
+        "val_loss": [(0, 5.5), (10, 1.5)],
+        "over_tokens/train_loss": [(5_000, 2.5), (10_000, 1.75)],
+        "over_tokens/val_loss": [(0, 5.5), (10_000, 1.5)],
+        "final/val_loss": [(10, 1.625)],
+        "final/step_ms": [(10, 10.0)],
+        "output_rms/02": [(0, 0.25), (10, 4.0)],
+        "entropy/01": [(0, 0.5)],
+    }.items():
+        assert [(event.step, event.value) for event in found.Scalars(tag)] == values
     assert not [tag for tag in found.Tags()["scalars"] if "mixing" in tag]
-    ended = store.standings([2])[2].finished_at
-    assert ended is not None
+    ended = str(store.standings([2])[2].finished_at)
     assert found.Scalars("train_loss")[0].wall_time == datetime.fromisoformat(ended).timestamp()
 
 
-def test_hyperparameters_are_the_recipes_and_say_how_a_run_ended():
+def test_hyperparameters_are_the_recipes_and_say_how_a_run_ended(exported):
     from tensorboard.plugins.hparams import metadata
     from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
@@ -126,46 +111,41 @@ def test_hyperparameters_are_the_recipes_and_say_how_a_run_ended():
     ("words", "expected"),
     [
         (["--variant", "standard"], {"standard/seed-0", "standard/seed-1"}),
-        (["--status", "diverged"], {"attnres:block_size=4/seed-1"}),
         (["--recipe", "smoke", "--status", "diverged"], {"attnres:block_size=4/seed-1"}),
         (["1"], {"standard/seed-0"}),
     ],
 )
-def test_filters_or_a_number_choose_runs(words: list[str], expected: set[str]):
+def test_filters_or_a_number_choose_runs(words: list[str], expected: set[str], exported):
     exported("tensorboard", *words)
     assert folders() == expected
 
 
-def test_runs_that_have_not_ended_are_left_out_and_counted(store: Store):
+def test_runs_that_have_not_ended_are_left_out_and_counted(store: Store, exported, refusal):
     store.plan([RunSpec(load("smoke"), "denseformer", 0, FACTS.fingerprint)], FACTS)
     words = ("--tensorboard", "out", "--variant", "denseformer")
     assert "none of these runs has ended" in refusal(*words)
+    assert not Path("out").exists()
     assert exported("tensorboard")[0] == "out  4 runs, 1 not ended"
 
 
 def test_different_recipes_with_the_same_name_get_different_folders(store: Store):
     other = load("smoke", ["optim.lr=0.5"])
-    (record,) = store.plan([RunSpec(other, "standard", 0, FACTS.fingerprint)], FACTS)
-    claimed = store.claim([record.id])
-    assert claimed is not None
-    store.finish(replace(claimed, status=Status.COMPLETE, result=RESULT, versions=VERSIONS))
-
+    fill(Path("attnres.db"), other, {"standard": [1.5]})
     found = names(store.runs())
-
     assert found[0] == f"smoke-{load('smoke').digest}-01234567/standard/seed-0"
     assert found[-1] == f"smoke-{other.digest}-01234567/standard/seed-0"
     assert len(set(found)) == 5
 
 
-def test_a_folder_that_is_not_empty_is_refused_and_left_alone(tmp_path: Path):
-    (tmp_path / "boards").mkdir()
-    (tmp_path / "boards" / "notes").write_text("mine")
+def test_a_folder_that_is_not_empty_is_refused_and_left_alone(refusal):
+    (boards := Path("boards")).mkdir()
+    (boards / "notes").write_text("mine")
     assert "boards is not empty: name a new folder" in refusal("--tensorboard", "boards")
     assert "cannot be written: Not a directory" in refusal("--tensorboard", "boards/notes/x")
-    assert [path.name for path in (tmp_path / "boards").iterdir()] == ["notes"]
+    assert [path.name for path in boards.iterdir()] == ["notes"]
 
 
-def test_options_that_exclude_each_other_are_refused():
+def test_options_that_exclude_each_other_are_refused(refusal):
     for typed, words in (
         ("", "takes the number of a run"),
         ("1 --variant standard", "--variant chooses runs for --tensorboard"),
@@ -175,12 +155,11 @@ def test_options_that_exclude_each_other_are_refused():
         ("--wandb out --mlflow two", "give --wandb or --mlflow, one after the other"),
     ):
         assert words in refusal(*typed.split())
+        assert not Path("out").exists()
 
 
 @pytest.mark.parametrize("tool", ["tensorboard", "wandb", "mlflow"])
-def test_a_missing_package_is_refused_with_how_to_install_it(
-    tool: str, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_missing_package_is_refused_with_how_to_install_it(tool: str, monkeypatch, refusal):
     for name in list(sys.modules):
         if name.startswith((tool, f"torch.utils.{tool}")):
             monkeypatch.delitem(sys.modules, name)
@@ -190,7 +169,7 @@ def test_a_missing_package_is_refused_with_how_to_install_it(
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # its own use of SQLAlchemy
-def test_mlflow_has_curves_final_values_settings_and_notes_of_each_run(store: Store):
+def test_mlflow_has_curves_final_values_settings_and_notes_of_each_run(store: Store, exported):
     if find_spec("mlflow") is None:
         pytest.skip("needs pip install -e '.[mlflow]', 40 MB")
     lines = exported("mlflow")  # which imports it, silenced
@@ -216,7 +195,7 @@ def test_mlflow_has_curves_final_values_settings_and_notes_of_each_run(store: St
 
 
 @pytest.mark.slow
-def test_wandb_has_offline_runs_with_curves_settings_and_notes():
+def test_wandb_has_offline_runs_with_curves_settings_and_notes(exported):
     pytest.importorskip("wandb", reason="needs pip install -e '.[wandb]', 62 MB")
 
     assert exported("wandb")[-1] == "wandb sync out/wandb/offline-run-*"
@@ -224,7 +203,7 @@ def test_wandb_has_offline_runs_with_curves_settings_and_notes():
     files = {}
     for path in Path("out").rglob("*.wandb"):
         held = list(records(path))
-        (run,) = [each.run for each in held if each.HasField("run")][:1]
+        run = next(each.run for each in held if each.HasField("run"))
         files[run.display_name] = path, run, held
     assert set(files) == NAMES
     file, run, held = files["standard/seed-0"]
@@ -232,7 +211,9 @@ def test_wandb_has_offline_runs_with_curves_settings_and_notes():
     assert (run.notes, list(run.tags)) == ("the GPU was hot", ["keep"])
     config = {each.key: json.loads(each.value_json) for each in run.config.update}
     assert config["optim.lr"] == load("smoke").optim.lr
-    rows = [row(each.history) for each in held if each.HasField("history")]
+    rows: list[dict[str, Any]] = []
+    for items in (each.history.item for each in held if each.HasField("history")):
+        rows.append({i.key or "/".join(i.nested_key): json.loads(i.value_json) for i in items})
     assert [each["_step"] for each in rows] == [0, 5, 10]
     assert [each.get("train_loss") for each in rows] == [None, 2.5, 1.75]
     assert [each.get("val_loss") for each in rows] == [5.5, None, 1.5]
@@ -242,12 +223,6 @@ def test_wandb_has_offline_runs_with_curves_settings_and_notes():
     done = subprocess.run(sync, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert file.name in done.stdout + done.stderr
-
-
-def row(history: Any) -> dict[str, Any]:
-    return {
-        each.key or "/".join(each.nested_key): json.loads(each.value_json) for each in history.item
-    }
 
 
 def records(file: Path) -> Iterator[Any]:

@@ -31,18 +31,15 @@ def test_runs_by_other_code_do_not_count(plan, make_run):
     run = make_run("denseformer", 0, recipe=("smoke", plan.recipe.digest))
     mine = replace(run, code=dense.code.digest, fingerprint=plan.fingerprint)
     older = replace(mine, seed=1, code="0123456789ab")
-
     missing = grid.without(plan, [mine, older]).missing
-
     assert missing == [(standard, 0), (standard, 1), (dense, 1)]
     assert {spec.code for spec in plan.specs} == {standard.code, dense.code}
     assert standard.code.design != dense.code.design
     assert standard.code.shared == dense.code.shared
 
 
-@pytest.mark.parametrize(
-    ("width", "workers", "threads", "expected"),
-    [
+def test_threads_follow_from_the_width_and_workers_from_the_threads(monkeypatch):
+    for width, workers, threads, expected in (
         (64, None, None, (8, 1)),  # workers, threads of each
         (64, 2, None, (2, 1)),
         (512, None, None, (1, 8)),
@@ -50,50 +47,38 @@ def test_runs_by_other_code_do_not_count(plan, make_run):
         (512, 2, 8, (2, 8)),
         (64, None, 3, (2, 3)),
         (64, None, 16, (1, 8)),
-    ],
-)
-def test_threads_follow_from_the_width_and_workers_from_the_threads(
-    width: int, workers: int, threads: int, expected: tuple[int, int], monkeypatch
-):
-    monkeypatch.setattr(machine, "cores", lambda: Cores(tuple(range(8)), 8))
-    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    recipe = load("smoke", [f"model.d_model={width}"])
-    arms = grid.resolve(["standard", "rezero"], recipe, 256)
-    made = grid.make(recipe, arms, (0, 1, 2, 3), "0", "cpu", workers, threads=threads)
-    assert (len(made.devices), made.settings.threads) == expected
+    ):
+        monkeypatch.setattr(machine, "cores", lambda: Cores(tuple(range(8)), 8))
+        monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+        recipe = load("smoke", [f"model.d_model={width}"])
+        arms = grid.resolve(["standard", "rezero"], recipe, 256)
+        made = grid.make(recipe, arms, (0, 1, 2, 3), "0", "cpu", workers, threads=threads)
+        assert (len(made.devices), made.settings.threads) == expected
 
 
 NOT_PAIRED = "not 4 as the study's runs, which are not paired with these: "
+TWO, ALL = Cores((0, 1), 2), "; 2 cores, all of this machine"
+QUOTA, BOUND = Cores((0, 1, 2, 3), 2, "the container's quota"), Cores((0, 1), 2, "the affinity")
 
 
-@pytest.mark.parametrize(
-    ("width", "held", "omp", "allowed", "threads", "said"),
-    [
-        (512, None, "", Cores((0, 1), 2), 2, "2 threads for each run, shared by all workers; 2 "
-         "cores, all of this machine"),
-        (512, None, "1", Cores((0, 1), 2), 1, "1 thread for each run, OMP_NUM_THREADS=1; 2 cores"),
-        (512, None, "8", Cores((0, 1), 2), 2, "2 threads for each run, shared by all workers"),
-        (512, None, "", Cores((0, 1, 2, 3), 2, "the container's quota"), 2,
-         "shared by all workers; 2 cores, by the container's quota"),
-        (64, None, "8", Cores((0, 1), 2), 1, "1 thread for each run, which pays up to a width of"),
-        (64, 2, "", Cores((0, 1), 2), 2, "2 threads for each run, as the study's runs; 2 cores"),
-        (64, 4, "1", Cores((0, 1), 2), 1, f"1 thread for each run, {NOT_PAIRED}OMP_NUM_THREADS=1"),
-        (64, 4, "", Cores((0, 1), 2, "the process's affinity"), 2,
-         f"2 threads for each run, {NOT_PAIRED}2 cores, by the process's affinity"),
-    ],
-)  # fmt: skip
-def test_the_environment_bounds_the_threads_and_the_plan_says_what_decided(
-    width: int, held: int, omp: str, allowed: Cores, threads: int, said: str, monkeypatch
-):
-    monkeypatch.setattr(machine, "cores", lambda: allowed)
-    monkeypatch.setenv("OMP_NUM_THREADS", omp)
-    recipe = load("smoke", [f"model.d_model={width}"])
-    arms = grid.resolve(["standard"], recipe, 256)
-
-    made = grid.make(recipe, arms, (0,), "0", "cpu", None, threads=held)
-
-    assert made.settings.threads == threads
-    assert said in made.threads_by
+def test_the_environment_bounds_the_threads_and_the_plan_says_what_decided(monkeypatch):
+    for width, held, omp, allowed, threads, said in (
+        (512, None, "", TWO, 2, f"2 threads for each run, shared by all workers{ALL}"),
+        (512, None, "1", TWO, 1, f"1 thread for each run, OMP_NUM_THREADS=1{ALL}"),
+        (512, None, "8", TWO, 2, f"2 threads for each run, shared by all workers{ALL}"),
+        (512, None, "", QUOTA, 2, "shared by all workers; 2 cores, by the container's quota"),
+        (64, None, "8", TWO, 1, "1 thread for each run, which pays up to a width of"),
+        (64, 2, "", TWO, 2, f"2 threads for each run, as the study's runs{ALL}"),
+        (64, 4, "1", TWO, 1, f"1 thread for each run, {NOT_PAIRED}OMP_NUM_THREADS=1{ALL}"),
+        (64, 4, "", BOUND, 2, f"2 threads for each run, {NOT_PAIRED}2 cores, by the affinity"),
+    ):
+        monkeypatch.setattr(machine, "cores", lambda allowed=allowed: allowed)
+        monkeypatch.setenv("OMP_NUM_THREADS", omp)
+        recipe = load("smoke", [f"model.d_model={width}"])
+        arms = grid.resolve(["standard"], recipe, 256)
+        made = grid.make(recipe, arms, (0,), "0", "cpu", None, threads=held)
+        assert made.settings.threads == threads
+        assert said in made.threads_by
 
 
 def test_a_plan_says_from_which_step_runs_with_checkpoints_go_on(plan, make_run, tmp_path):

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from commands import attnres
 
 from attnres_cli.config.recipe import Recipe, load, rungs
 from attnres_cli.errors import RecipeError
@@ -19,28 +18,23 @@ optim: {lr: 1e-2}
 train: {tokens: 640, batch_size: 4, eval_tokens: 256, n_evals: 2}
 variants: [standard, attnres]
 """
-LADDER = (
-    "ladder: [{model.n_layers: 1}, {model.n_layers: 2, model.d_model: 24, train.tokens: 1.28k}]"
-)
+LADDER = "ladder: [{model.n_layers: 1}, "
+LADDER += "{model.n_layers: 2, model.d_model: 24, train.tokens: 1.28k}]"
 
 
-@pytest.fixture
-def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "text.txt").write_text("\n".join(map(str, range(5000))))
-
-    def written(ladder: str) -> str:
-        (tmp_path / "grown.yaml").write_text(f"{TEXT}{ladder}\n")
-        return "grown.yaml"
-
-    return written
+@pytest.fixture(autouse=True)
+def text(here: Path) -> None:
+    (here / "text.txt").write_text("\n".join(map(str, range(5000))))
 
 
-def test_every_size_is_an_ordinary_recipe_of_the_same_name(write):
+def write(ladder: str) -> str:
+    Path("grown.yaml").write_text(f"{TEXT}{ladder}\n")
+    return "grown.yaml"
+
+
+def test_every_size_is_an_ordinary_recipe_of_the_same_name():
     whole = load(write(LADDER), ["optim.lr=2e-2"])
-
     sizes = rungs(whole)
-
     assert [each.name for each in sizes] == ["grown", "grown"]
     numbers = [(each.model.n_layers, each.model.d_model, each.train.tokens) for each in sizes]
     assert numbers == [(1, 16, 640), (2, 24, 1280)]
@@ -51,72 +45,59 @@ def test_every_size_is_an_ordinary_recipe_of_the_same_name(write):
     assert rungs(small) == [small]
 
 
-def test_a_ladder_is_kept_as_json_and_can_be_a_key(write):
+def test_a_ladder_is_kept_as_json_and_can_be_a_key():
     whole = load(write(LADDER))
     assert Recipe.model_validate_json(whole.model_dump_json()) == whole
     assert Recipe.model_validate(whole.model_dump(mode="json")) == whole
     assert hash(whole) == hash(load(write(LADDER)))
 
 
-@pytest.mark.parametrize(
-    ("ladder", "words"),
-    [
+def test_a_mistake_in_a_ladder_is_refused_in_one_line():
+    for ladder, words in (
         ("ladder: [{model.n_layer: 2}]", "size 1: model: unknown key 'n_layer': did you mean"),
         ("ladder: [{model.n_layers: 0}]", "size 1: model.n_layers"),
         ("ladder: [{data.source: text}]", "expected keys of model, optim, train"),
         ("ladder: [{n_layers: 2}]", "as model.n_layers, got 'n_layers'"),
         ("ladder: [{optim.lr: 1e-3}, {optim.lr: 1e-3}]", "two sizes are the same"),
-        (
-            "rates: {attnres: 3e-3}\nladder: [{optim.lr: 1e-3}]",
-            "size 1: what sets optim.lr sets every",
-        ),
+        ("rates: {attnres: 3e-3}\nladder: [{optim.lr: 1e-3}]", "1: what sets optim.lr sets every"),
         ("ladder: [quick]", "each size is a mapping as {model.n_layers: 4}, got 'quick'"),
         ("ladder: [{model.n_layers: [1, 2]}]", "ladder"),
         ("ladder: 3", "ladder"),
-    ],
-)
-def test_a_mistake_in_a_ladder_is_refused_in_one_line(ladder: str, words: str, write):
-    with pytest.raises(RecipeError) as caught:
-        load(write(ladder))
-    assert words in str(caught.value)
-    assert "\n" not in str(caught.value)
+    ):
+        with pytest.raises(RecipeError) as caught:
+            load(write(ladder))
+        assert words in str(caught.value)
+        assert "\n" not in str(caught.value)
 
 
-def test_a_design_that_does_not_fit_every_size_is_refused_before_training(write, capsys):
+def test_a_design_that_does_not_fit_every_size_is_refused_before_training(attnres):
     name = write("ladder: [{model.d_model: 16}, {model.d_model: 20}]")
-    code, out, err = attnres(capsys, "ablate", "attnres:heads=8", "--recipe", name)
-    assert (code, out) == (2, "")
-    assert "heads" in err
+    assert "heads" in attnres.refuses("ablate", "attnres:heads=8", "--recipe", name)
     assert not Path("attnres.db").exists()
 
 
-def test_a_size_may_have_rates_by_design_and_a_typed_rate_is_for_all(write):
-    name = write(
-        "ladder: [{rates.attnres:block_size=1: 3e-3}, {model.n_layers: 2, optim.lr: 1e-3}]"
-    )
+def test_a_size_may_have_rates_by_design_and_a_typed_rate_is_for_all():
+    own_rate = "{rates.attnres:block_size=1: 3e-3}"
+    name = write(f"ladder: [{own_rate}, {{model.n_layers: 2, optim.lr: 1e-3}}]")
     own, shared = rungs(load(name)), rungs(load(name, ["optim.lr=2e-2"]))
     assert [each.rates for each in own] == [(("attnres:block_size=1", 3e-3),), ()]
     assert [each.rates for each in shared] == [(), ()]
 
 
-def test_a_dry_run_plans_every_size(write, capsys):
-    code, out, err = attnres(capsys, "ablate", "--recipe", write(LADDER), "--dry-run")
+def test_a_dry_run_plans_every_size(attnres):
+    code, out, err = attnres("ablate", "--recipe", write(LADDER), "--dry-run")
     assert code == 0
     assert out.count("plan: recipe grown") == 2
     assert "size 2 of 2: model.n_layers=2, model.d_model=24, train.tokens=1.28k" in err
 
 
 @pytest.mark.slow
-def test_every_size_is_trained_and_the_report_fits_them(write, capsys):
+def test_every_size_is_trained_and_the_report_fits_them(attnres):
     grid = ("ablate", "--recipe", write(LADDER), "--seeds", "2", "--in-process")
-
-    code, out, _ = attnres(capsys, *grid, "--format", "csv")
-    again, same, _ = attnres(capsys, *grid, "--format", "csv")
-    scaled, fitted, _ = attnres(capsys, "report", "--scaling", "--format", "markdown")
-
-    assert (code, again, scaled) == (0, 0, 0)
-    assert out == same
-    assert len(out.splitlines()) == 1 + 2 * 2  # header; two sizes of two arms
+    rows = attnres.csv(*grid)
+    assert attnres.csv(*grid) == rows
+    assert len(rows) == 2 * 2  # two sizes of two arms
+    fitted = attnres.prints("report", "--scaling", "--format", "markdown")
     records = Store.open("attnres.db", create=False).runs()
     assert len(records) == 8
     assert {run.status for run in records} == {Status.COMPLETE}

@@ -33,13 +33,7 @@ def plan_of(recipe: Recipe, tokens: Tokens, *specs: str) -> Plan:
 
 
 def matched(plan: Plan, what: str, tokens: Tokens, held: Sequence[ArmRecipe] = ()) -> Plan:
-    assert what in ("tokens", "params", "flops", "time")
     return match.matched(plan, what, "standard", tokens, held, lambda _: None)
-
-
-def how_of(arm: Arm) -> Matched:
-    assert isinstance(arm.how, Matched)
-    return arm.how
 
 
 def model_of(plan: Plan, arm: Arm, tokens: Tokens) -> Transformer:
@@ -47,26 +41,18 @@ def model_of(plan: Plan, arm: Arm, tokens: Tokens) -> Transformer:
     return Transformer(shape, variant.parse(arm.variant).build(shape.d_model, shape.n_sublayers))
 
 
-def test_tokens_are_matched_as_they_are(recipe: Recipe, tokens: Tokens):
-    plan = plan_of(recipe, tokens, "attnres")
-    assert matched(plan, "tokens", tokens) is plan
-
-
 @pytest.mark.parametrize("spec", ["attnres", "denseformer", "mhc", "delta", "sandwich"])
-def test_models_matched_in_parameters_have_equal_parameters(
-    spec: str, recipe: Recipe, tokens: Tokens
-):
+def test_models_matched_in_parameters_have_equal_parameters(spec: str, recipe, tokens):
     plan = matched(plan_of(recipe, tokens, spec), "params", tokens)
-
     models = [model_of(plan, arm, tokens) for arm in plan.arms]
     base, arm = (sum(p.numel() for p in model.parameters()) for model in models)
-    how = how_of(plan.arms[1])
+    how = plan.arms[1].how
     assert abs(arm / base - 1) <= match.TOLERANCE["params"]
     assert (how.value, how.target, plan.arms[1].n_params) == (arm, base, arm)
     assert how.remains == pytest.approx(arm / base - 1)
 
 
-@pytest.mark.parametrize("spec", ["attnres", "denseformer", "delta"])
+@pytest.mark.parametrize("spec", ["attnres", "delta"])
 def test_models_matched_in_flops_have_equal_flops(spec: str, recipe: Recipe, tokens: Tokens):
     plan = matched(plan_of(recipe, tokens, spec), "flops", tokens)
     models = [model_of(plan, arm, tokens) for arm in plan.arms]
@@ -75,15 +61,14 @@ def test_models_matched_in_flops_have_equal_flops(spec: str, recipe: Recipe, tok
     assert plan.arms[1].flops_per_token == arm
 
 
-def test_the_nearest_width_is_taken_and_the_baseline_keeps_the_recipe(
-    recipe: Recipe, tokens: Tokens
-):
-    plan = matched(plan_of(recipe, tokens, "mhc", "attnres"), "params", tokens)
-
+def test_the_nearest_width_is_taken_and_the_baseline_keeps_the_recipe(recipe, tokens):
+    made = plan_of(recipe, tokens, "mhc", "attnres")
+    assert matched(made, "tokens", tokens) is made  # as they are
+    plan = matched(made, "params", tokens)
     assert plan.recipe_of(plan.arms[0]) is recipe
     assert plan.arms[0].how is None
     assert len({n_tokens(plan.recipe_of(arm)) for arm in plan.arms}) == 1
-    how, shape = how_of(plan.arms[1]), recipe.model.shape(tokens.vocab_size)
+    how, shape = plan.arms[1].how, recipe.model.shape(tokens.vocab_size)
     per_unit = 3 * shape.d_model * shape.n_layers
     assert abs(how.value - how.target) <= per_unit / 2
     assert how.unmatched - how.value == per_unit * (how.before - how.after)
@@ -91,17 +76,15 @@ def test_the_nearest_width_is_taken_and_the_baseline_keeps_the_recipe(
 
 def test_the_width_of_a_large_model_stays_a_multiple_of_eight(tokens: Tokens):
     large = load("smoke", ["model.d_model=512", "model.n_heads=8", "model.n_layers=12"])
-    how = how_of(matched(plan_of(large, tokens, "mhc"), "params", tokens).arms[1])
-    assert how.after % 8 == 0
-    assert how.after < how.before
+    how = matched(plan_of(large, tokens, "mhc"), "params", tokens).arms[1].how
+    assert how.after in range(0, how.before, 8)
     assert abs(how.remains) <= 0.001
 
 
 def test_an_arm_that_cannot_be_matched_is_refused_with_the_nearest(recipe: Recipe, tokens: Tokens):
-    with pytest.raises(UsageError, match=r"mhc cannot be brought within 0.5% of standard") as said:
+    words = r"mhc cannot be brought within 0.5% of standard.* the nearest is d_ff 1 with"
+    with pytest.raises(UsageError, match=words):
         matched(plan_of(recipe, tokens, "mhc"), "flops", tokens)
-    assert "the nearest is d_ff 1 with" in str(said.value)
-    assert "\n" not in str(said.value)
 
 
 def timed(recipe: Recipe, tokens: Tokens, how: Matched) -> ArmRecipe:
@@ -114,10 +97,8 @@ def test_an_arm_that_was_timed_before_keeps_its_tokens(recipe: Recipe, tokens: T
     steps, target = 100, 125 * 0.02
     numbers = (1.25 * target, steps * 0.025, target, (1.25, 1.2, 1.3))
     how = Matched("tokens", 64_000, steps * 512, *numbers)
-
     plan = plan_of(recipe, tokens, "attnres")
     found = matched(plan, "time", tokens, [timed(recipe, tokens, how)])
-
     assert found.recipe_of(found.arms[1]).steps == steps
     assert found.recipe_of(found.arms[0]) is recipe
     assert found.arm_recipes[0].how == how
@@ -134,9 +115,7 @@ def test_too_few_steps_to_match_in_time_are_refused(tokens: Tokens):
 def test_step_times_are_measured_in_turn_and_tokens_follow_from_them(tokens: Tokens):
     recipe = load("smoke", ["train.tokens=640k"])  # whole steps come near, even if it is slow
     plan = matched(plan_of(recipe, tokens, "mhc"), "time", tokens)
-
-    how, own = how_of(plan.arms[1]), plan.recipe_of(plan.arms[1])
-    assert how.step_ratio is not None
+    how, own = plan.arms[1].how, plan.recipe_of(plan.arms[1])
     median, low, high = how.step_ratio
     assert 1 < low <= median <= high
     assert (how.before, how.after) == (n_tokens(recipe), n_tokens(own))

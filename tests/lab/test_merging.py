@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Sequence
 from dataclasses import replace
@@ -11,11 +10,9 @@ from pathlib import Path
 import pytest
 import studies
 from studies import FACTS, fill
-from typer.testing import CliRunner
 
-from attnres_cli.cli.app import app
 from attnres_cli.config.recipe import Recipe
-from attnres_cli.errors import StudyError, UsageError
+from attnres_cli.errors import StudyError
 from attnres_cli.lab.merging import merge
 from attnres_cli.records.merged import Fate
 from attnres_cli.records.run import Point, Probe, RunSpec, Status
@@ -25,9 +22,7 @@ THIRD = (0.25, 0.5, 0.75)
 PROBE = Probe(10, *[THIRD] * 8, mixing=(THIRD,) * 3)
 
 
-@pytest.fixture(autouse=True)
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+pytestmark = pytest.mark.usefixtures("here")
 
 
 def spec(recipe: Recipe, variant: str, seed: int) -> RunSpec:
@@ -141,9 +136,8 @@ def test_weights_and_checkpoints_come_along(tiny_recipe: Recipe):
 
 
 def test_a_checkpoint_here_is_not_mixed_with_one_from_there(tiny_recipe: Recipe):
-    source, target = (
-        planned(Path(name), spec(tiny_recipe, "attnres", 0)) for name in ("a.db", "c.db")
-    )
+    source = planned(Path("a.db"), spec(tiny_recipe, "attnres", 0))
+    target = planned(Path("c.db"), spec(tiny_recipe, "attnres", 0))
     checkpoint(source, 1, 7)
     checkpoint(target, 1, 3)
     merge([source], target)
@@ -160,24 +154,13 @@ def test_removed_runs_and_their_reasons_come_along(tiny_recipe: Recipe):
     assert target.removed() == source.removed()
 
 
-def invoke(*words: str) -> str:
-    given = {"catch_exceptions": False, "standalone_mode": False}
-    return CliRunner().invoke(app, ["runs", "merge", *words], **given).stdout
-
-
-def test_the_command_prints_what_became_of_each_studys_runs(tiny_recipe: Recipe):
+def test_the_command_prints_what_became_of_each_studys_runs(tiny_recipe: Recipe, attnres):
     fill(Path("a.db"), tiny_recipe, {"standard": [1.5, 1.6]})
     fill(Path("b.db"), tiny_recipe, {"standard": [1.5]})
-    words = ["a.db", "b.db", "--into", "c.db"]
-    shown = [line.split() for line in invoke(*words).splitlines() if ".db" in line]
-    assert shown == [["a.db", "2", "added"], ["b.db", "1", "equal"]]
-    plain = json.loads(invoke(*words, "--format", "json"))
-    assert plain[2] == {"study": "b.db", "run": 1, "here": 1, "fate": "equal"}
-
-
-def test_a_study_named_twice_is_refused(tiny_recipe: Recipe):
-    fill(Path("a.db"), tiny_recipe, {"standard": [1.5]})
     for words in ["a.db", "a.db", "--into", "c.db"], ["a.db", "--into", "./a.db"]:
-        with pytest.raises(UsageError, match="each study is named once"):
-            invoke(*words)
+        assert "each study is named once" in attnres.refuses("runs", "merge", *words)
     assert not Path("c.db").exists()
+    words = ("runs", "merge", "a.db", "b.db", "--into", "c.db")
+    shown = [line.split() for line in attnres.prints(*words).splitlines() if ".db" in line]
+    assert shown == [["a.db", "2", "added"], ["b.db", "1", "equal"]]
+    assert attnres.json(*words)[2] == {"study": "b.db", "run": 1, "here": 1, "fate": "equal"}

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -58,10 +59,9 @@ def export(tmp_path: Path, tiny_recipe: Recipe) -> Export:
         with torch.no_grad():
             for parameter in model.residual.parameters():
                 parameter += 0.1 * torch.randn(parameter.shape, generator=generator)
-        told = {"shape": asdict(shape), "variant": variant}
-        texts, _ = files({**told, "recipe": tiny_recipe.model_dump(mode="json")})
-        folder = tmp_path / "exported"
-        folder.mkdir()
+        recipe = tiny_recipe.model_dump(mode="json")
+        texts, _ = files({"shape": asdict(shape), "variant": variant, "recipe": recipe})
+        (folder := tmp_path / "exported").mkdir()
         save_model(model, str(folder / "model.safetensors"))
         for name, text in texts.items():
             (folder / name).write_text(text, encoding="utf-8")
@@ -95,30 +95,22 @@ def greedy(model: Any, tokens: Tensor, **given: object) -> Tensor:
     return model.generate(tokens, max_new_tokens=5, do_sample=False, **given)
 
 
-def rows(tokens: Tensor, mask: Tensor) -> Iterator[tuple[int, Tensor]]:
-    """Where each row begins, and the row without its padding (1, T)."""
-    for row, seen in zip(tokens, mask, strict=True):
-        begin = int((seen == 0).sum())
-        yield begin, row[None, begin:]
-
-
+@torch.no_grad()
 def compare(ours: Transformer, theirs: Any, tokens: Tensor, mask: Tensor) -> None:
     """Logits and tokens are equal: one row at a time, in a padded batch, with a cache or not."""
-    with torch.no_grad():
-        assert torch.equal(theirs(tokens).logits, ours(tokens))
-        padded = theirs(tokens, attention_mask=mask).logits
-        for (begin, alone), found in zip(rows(tokens, mask), padded, strict=True):
-            torch.testing.assert_close(found[begin:], ours(alone)[0], rtol=0, atol=1e-5)
+    assert torch.equal(theirs(tokens).logits, ours(tokens))
     assert torch.equal(greedy(theirs, tokens), ours.generate(tokens, 5, temperature=0))
+    padded = theirs(tokens, attention_mask=mask).logits
     batch = greedy(theirs, tokens, attention_mask=mask)
-    for (begin, alone), found in zip(rows(tokens, mask), batch, strict=True):
+    for row, seen, logits, found in zip(tokens, mask, padded, batch, strict=True):
+        begin = int((seen == 0).sum())
+        alone = row[None, begin:]
+        torch.testing.assert_close(logits[begin:], ours(alone)[0], rtol=0, atol=1e-5)
         assert torch.equal(found[None, begin:], ours.generate(alone, 5, temperature=0))
 
 
 @pytest.mark.parametrize("name", DESIGNS)
-def test_an_exported_design_gives_the_same_numbers(
-    name: str, export: Export, tokens: Tensor, mask: Tensor
-):
+def test_an_exported_design_gives_the_same_numbers(name: str, export: Export, tokens, mask):
     ours, folder = export(name)
     theirs = loaded(folder)
     assert not theirs.training
@@ -126,9 +118,7 @@ def test_an_exported_design_gives_the_same_numbers(
 
 
 @pytest.mark.parametrize("trunk", TRUNKS)
-def test_an_exported_trunk_gives_the_same_numbers(
-    trunk: str, export: Export, tokens: Tensor, mask: Tensor
-):
+def test_an_exported_trunk_gives_the_same_numbers(trunk: str, export: Export, tokens, mask):
     ours, folder = export("attnres:block_size=2", TRUNKS[trunk])
     theirs = loaded(folder)
     compare(ours, theirs, tokens, mask)
@@ -137,14 +127,11 @@ def test_an_exported_trunk_gives_the_same_numbers(
     assert torch.equal(greedy(theirs, tokens, **beams), uncached)
 
 
-def test_an_exported_model_can_be_trained_saved_and_loaded(
-    export: Export, tokens: Tensor, tmp_path: Path
-):
+def test_an_exported_model_can_be_trained_saved_and_loaded(export: Export, tokens, tmp_path):
     ours, folder = export("mhc", TRUNKS["tied"])
     theirs = loaded(folder)
-    assert theirs(tokens, labels=tokens).loss.item() == pytest.approx(
-        ours(tokens[:, :-1], tokens[:, 1:]).item(), abs=1e-5
-    )
+    loss = ours(tokens[:, :-1], tokens[:, 1:]).item()
+    assert theirs(tokens, labels=tokens).loss.item() == pytest.approx(loss, abs=1e-5)
     optimizer = torch.optim.AdamW(theirs.parameters(), lr=1e-2)
     losses = []
     for _ in range(8):
@@ -166,9 +153,7 @@ def test_an_exported_model_can_be_trained_saved_and_loaded(
 
 def test_loading_in_half_precision_keeps_the_tables_in_fp32(export: Export, tokens: Tensor):
     ours, folder = export("attnres")
-
     theirs = loaded(folder, dtype=torch.bfloat16)
-
     assert {each.dtype for each in theirs.parameters()} == {torch.bfloat16}
     assert {each.dtype for each in theirs.buffers()} == {torch.float32}
     logits = theirs(tokens).logits
@@ -179,13 +164,10 @@ def test_loading_in_half_precision_keeps_the_tables_in_fp32(export: Export, toke
 def test_a_cache_goes_on_where_it_was_left(export: Export, tokens: Tensor, mask: Tensor):
     _, folder = export("attnres")
     model = loaded(folder)
-    given = {"attention_mask": mask}
-
     kept = model(tokens[:, :8], attention_mask=mask[:, :8], use_cache=True, logits_to_keep=1)
-    found = greedy(model, tokens, past_key_values=kept.past_key_values, **given)
-
+    found = greedy(model, tokens, past_key_values=kept.past_key_values, attention_mask=mask)
     assert kept.logits.shape == (4, 1, 256)
-    assert torch.equal(found, greedy(model, tokens, **given))
+    assert torch.equal(found, greedy(model, tokens, attention_mask=mask))
     assert torch.equal(greedy(model, tokens, prefill_chunk_size=5), greedy(model, tokens))
 
 
@@ -193,9 +175,7 @@ def test_padding_on_the_right_changes_nothing_before_it(export: Export, tokens: 
     ours, folder = export("attnres")
     model, mask = loaded(folder), torch.ones_like(tokens)
     mask[0, 7:] = 0
-
     found = model(tokens, attention_mask=mask).logits
-
     torch.testing.assert_close(found[0, :7], ours(tokens[:1, :7])[0], rtol=0, atol=1e-5)
     with pytest.raises(ValueError, match="ends with padding: pad on the left"):
         model.generate(tokens, attention_mask=mask, max_new_tokens=2)
@@ -204,23 +184,22 @@ def test_padding_on_the_right_changes_nothing_before_it(export: Export, tokens: 
 def test_wrong_calls_are_refused_in_one_line(export: Export, tokens: Tensor, mask: Tensor):
     _, folder = export("attnres")
     model = loaded(folder)
+    answer = partial(greedy, model)
     between, without = mask.clone(), mask.clone()
     between[0, 8] = without[1] = 0
-
-    for wrong in between, without:
-        with pytest.raises(ValueError, match="a row without tokens, or padding between tokens"):
-            model(tokens, attention_mask=wrong)
-    with pytest.raises(ValueError, match=r"must be \(batch, 12\), got \(4, 11\)"):
-        model(tokens, attention_mask=mask[:, 1:])
-    with pytest.raises(ValueError, match="44 tokens, but the model has 40 positions"):
-        model(tokens.repeat(1, 4)[:, :44])
-    with pytest.raises(ValueError, match="leave it out"):
-        greedy(model, tokens, cache_implementation="static")
-    with pytest.raises(ValueError, match="not supported with stateful models"):
-        greedy(model, tokens, prompt_lookup_num_tokens=2)
     ended = greedy(model, tokens, return_dict_in_generate=True)
-    with pytest.raises(ValueError, match="26 tokens, but this cache was made for 16"):
-        model(ended.sequences[:, :10], past_key_values=ended.past_key_values)
+    full = {"past_key_values": ended.past_key_values}
+    for call, given, options, words in (
+        (model, tokens, {"attention_mask": between}, "a row without tokens, or padding between"),
+        (model, tokens, {"attention_mask": without}, "a row without tokens, or padding between"),
+        (model, tokens, {"attention_mask": mask[:, 1:]}, r"must be \(batch, 12\), got \(4, 11\)"),
+        (model, tokens.repeat(1, 4)[:, :44], {}, "44 tokens, but the model has 40 positions"),
+        (answer, tokens, {"cache_implementation": "static"}, "leave it out"),
+        (answer, tokens, {"prompt_lookup_num_tokens": 2}, "not supported with stateful"),
+        (model, ended.sequences[:, :10], full, "26 tokens, but this cache was made for 16"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            call(given, **options)
 
 
 def test_the_byte_tokenizer_is_exact_for_every_byte(export: Export):
@@ -238,11 +217,8 @@ def test_the_byte_tokenizer_is_exact_for_every_byte(export: Export):
     assert set(found) == {"input_ids", "attention_mask"}
 
 
-def test_a_tokenizer_is_copied_or_the_reason_why_not_is_given(
-    tmp_path: Path, tiny_recipe: Recipe, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "own.json").write_text(of_bytes())
+def test_a_tokenizer_is_copied_or_the_reason_why_not_is_given(here: Path, tiny_recipe: Recipe):
+    (here / "own.json").write_text(of_bytes())
 
     def lack(size: int = 256, **data: object) -> str:
         recipe = tiny_recipe.model_dump(mode="json")
@@ -255,11 +231,10 @@ def test_a_tokenizer_is_copied_or_the_reason_why_not_is_given(
     assert lack() == lack(tokenizer="own.json") == ""
     assert "own.json is not the file that the run had" in lack(tokenizer="own.json", size=300)
     assert "none.json cannot be read: No such file" in lack(tokenizer="none.json")
-    words = "data.tokenizer is tiktoken:gpt2, not a file of tokenizers"
-    assert lack(tokenizer="tiktoken:gpt2") == words
+    assert "tiktoken:gpt2, not a file of tokenizers" in lack(tokenizer="tiktoken:gpt2")
     assert lack(source="nanogpt") == "the data are tokens (nanogpt), not text"
     pairs = {"model": {"vocab": [["a", 0.0], ["b", 0.0]]}, "added_tokens": [{"id": 2}]}
-    (tmp_path / "own.json").write_text(json.dumps(pairs))
+    (here / "own.json").write_text(json.dumps(pairs))
     assert lack(tokenizer="own.json", size=3) == ""
-    (tmp_path / "own.json").write_text("[]")
+    (here / "own.json").write_text("[]")
     assert "is not the file" in lack(tokenizer="own.json")

@@ -5,13 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 import shlex
-from dataclasses import replace
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import studies
-from commands import attnres
 
 from attnres_cli.config.recipe import Recipe, load
 from attnres_cli.data import sources
@@ -19,7 +18,6 @@ from attnres_cli.lab.held import Held
 from attnres_cli.lab.notebook import open_study
 from attnres_cli.lab.tune import SEEDS, rates
 from attnres_cli.lab.workers.provenance import code_of
-from attnres_cli.records.run import RunSpec, Status
 from attnres_cli.store.store import Store
 from attnres_cli.verdict.chapter import overrides_of
 
@@ -30,15 +28,9 @@ optim: {lr: 6e-3}
 train: {tokens: 640, batch_size: 4, eval_tokens: 256, n_evals: 2}
 variants: [standard, attnres, rezero]
 """
-RATES = """
-rates:
-  standard: 6e-3
-  attnres:heads=1: 4e-3
-"""
-PLAN = """
-{recipe: mine.yaml, arms: [attnres], baseline: standard, seeds: [0, 1, 2, 3, 4],
- metric: val_loss, test: paired-t-holm}
-"""
+RATES = "rates: {standard: 6e-3, attnres:heads=1: 4e-3}"
+PLAN = "{recipe: mine.yaml, arms: [attnres], baseline: standard, seeds: [0, 1, 2, 3, 4],"
+PLAN += " metric: val_loss, test: paired-t-holm}"
 BASE, LESS = (1.50, 1.52, 1.47, 1.51, 1.49), (1.45, 1.48, 1.43, 1.47, 1.44)
 MORE = (1.60, 1.63, 1.57, 1.62, 1.61)
 
@@ -61,42 +53,25 @@ def plain() -> Recipe:
     return load("plain.yaml")
 
 
-def fill(recipe: Recipe, **losses: tuple[float, ...]) -> None:
+def fill(recipe: Recipe, seeds: Sequence[int] = range(5), **losses: Sequence[float]) -> None:
     """Add finished runs under a recipe of one learning rate, by today's code."""
-    studies.fill(Path("attnres.db"), recipe, losses, code_of)
-
-
-def fill_seeds(recipe: Recipe, variant: str, seeds: tuple[int, ...], loss: float) -> None:
-    store = Store.open("attnres.db", create=True)
-    of = (studies.FACTS.fingerprint, code_of(variant))
-    specs = [RunSpec(recipe, variant, seed, *of) for seed in seeds]
-    ids = [record.id for record in store.plan(specs, studies.FACTS)]
-    while (record := store.claim(ids)) is not None:
-        result = replace(studies.RESULT, val_loss=loss)
-        versions = {**record.versions, **studies.VERSIONS}
-        store.finish(replace(record, status=Status.COMPLETE, result=result, versions=versions))
+    studies.fill(Path("attnres.db"), recipe, losses, code_of, seeds)
 
 
 @pytest.fixture
-def trained(plain: Recipe, capsys) -> dict[str, Any]:
+def trained(plain: Recipe, attnres) -> dict[str, Any]:
     """The comparison under a recipe with rates; the study holds all of its runs."""
     fill(plain, standard=BASE, rezero=MORE)
     fill(plain.at_rate(4e-3), attnres=LESS)
-    return ablation(capsys)[0]
+    return ablation(attnres)[0]
 
 
-def ablation(capsys, *words: str, recipe: str = "mine.yaml") -> tuple[Any, str]:
+def ablation(attnres, *words: str, recipe: str = "mine.yaml") -> tuple[Any, str]:
     """What `ablate` of five seeds prints as JSON, and what it says on stderr."""
     asked = ("--recipe", recipe, "--seeds", "5", "--format", "json")
-    code, out, err = attnres(capsys, "ablate", *words, *asked)
+    code, out, err = attnres("ablate", *words, *asked)
     assert code == 0, err
     return json.loads(out), err
-
-
-def report(capsys, *arguments: str) -> Any:
-    code, out, err = attnres(capsys, "report", "--format", "json", *arguments)
-    assert code == 0, err
-    return json.loads(out)
 
 
 def own(document: Any) -> dict[str, tuple[float, bool]]:
@@ -108,10 +83,9 @@ def losses(document: Any) -> list[list[float]]:
     return [arm["losses"] for arm in document["arms"]]
 
 
-def test_a_dry_run_shows_the_rate_of_each_arm_also_where_arms_are_matched(capsys):
+def test_a_dry_run_shows_the_rate_of_each_arm_also_where_arms_are_matched(attnres):
     def rows(*words: str) -> dict[str, str]:
-        code, out, _ = attnres(capsys, "ablate", "--recipe", "mine.yaml", "--dry-run", *words)
-        assert code == 0
+        out = attnres.prints("ablate", "--recipe", "mine.yaml", "--dry-run", *words)
         assert out.count("plan: recipe mine") == 1
         lines = [line for line in out.splitlines() if line.startswith(" ") and line.strip()]
         return {line.split()[0]: line for line in lines}
@@ -123,22 +97,18 @@ def test_a_dry_run_shows_the_rate_of_each_arm_also_where_arms_are_matched(capsys
     assert "lr 0.004, d_ff" in rows("standard", "attnres", "--match", "params")["attnres"]
 
 
-def test_one_table_has_each_arm_at_its_rate_and_every_command_shows_the_same(trained, capsys):
-    _, text, _ = attnres(capsys, "report")
+def test_one_table_has_each_arm_at_its_rate_and_every_command_shows_the_same(trained, attnres):
+    text = attnres.prints("report")
 
     assert trained["more"] == []
-    assert own(trained) == {
-        "standard": (6e-3, True),
-        "attnres": (4e-3, True),
-        "rezero": (6e-3, False),
-    }
+    rates = {"standard": (6e-3, True), "attnres": (4e-3, True), "rezero": (6e-3, False)}
+    assert own(trained) == rates
     assert "each arm at the recipe's learning rate for it" in text
     assert "lr 0.006 (the recipe's)" in text
     assert "learning rates: the recipe's by design" in text
     for words in ((), ("--recipe", "mine"), ("--recipe", trained["recipe_digest"])):
-        assert report(capsys, *words) == trained
-    variants = {line["variant"] for line in open_study("attnres.db").verdicts()}
-    assert variants == {"standard", "attnres", "rezero"}
+        assert attnres.json("report", *words) == trained
+    assert {line["variant"] for line in open_study("attnres.db").verdicts()} == rates.keys()
 
     held = Held(store := Store.open("attnres.db", create=False), "attnres.db", store.runs())
     family = held.choose(None, "standard")
@@ -150,114 +120,89 @@ def test_one_table_has_each_arm_at_its_rate_and_every_command_shows_the_same(tra
         assert load(words[words.index("--recipe") + 1], sets).digest == arm.recipe_digest
 
 
-def test_a_study_without_a_run_at_the_recipes_own_rate_is_found(folder: Path, plain, capsys):
+def test_a_study_without_a_run_at_the_recipes_own_rate_is_found(folder: Path, plain, attnres):
     (folder / "mine.yaml").write_text(TEXT + "rates: {standard: 5e-3, attnres: 4e-3}")
     fill(plain.at_rate(5e-3), standard=BASE)
     fill(plain.at_rate(4e-3), attnres=LESS)
-    found, _ = ablation(capsys, "standard", "attnres")
+    found, _ = ablation(attnres, "standard", "attnres")
     assert own(found) == {"standard": (5e-3, True), "attnres": (4e-3, True)}
-    assert report(capsys) == found
+    assert attnres.json("report") == found
 
 
-def test_a_rate_typed_for_all_arms_is_another_comparison_and_the_command_says_so(
-    plain, trained, capsys
-):
+def test_one_rate_typed_for_all_arms_is_another_comparison_which_is_said(plain, trained, attnres):
     fill(plain, attnres=MORE)
-
-    shared, err = ablation(capsys, "--set", "optim.lr=6e-3")
-
+    shared, err = ablation(attnres, "--set", "optim.lr=6e-3")
     assert "--set optim.lr is one learning rate for every arm" in err
     assert shared["recipe_digest"] == plain.digest
     assert {arm["own"] for arm in shared["arms"]} == {None}
-    assert "learning rate: one for every arm" in attnres(capsys, "report")[1]
-    assert report(capsys) == shared  # the newest
-    assert report(capsys, "--recipe", trained["recipe_digest"]) == trained
+    assert "learning rate: one for every arm" in attnres("report")[1]
+    assert attnres.json("report") == shared  # the newest
+    assert attnres.json("report", "--recipe", trained["recipe_digest"]) == trained
 
 
-def test_other_rates_in_the_recipe_are_another_comparison(folder: Path, plain, trained, capsys):
+def test_other_rates_in_the_recipe_are_another_comparison(folder: Path, plain, trained, attnres):
     (folder / "mine.yaml").write_text(TEXT + "rates: {standard: 6e-3, attnres: 3e-3}")
     fill(plain.at_rate(3e-3), attnres=BASE[::-1])
-    found, _ = ablation(capsys)
+    found, _ = ablation(attnres)
     assert own(found)["attnres"] == (3e-3, True)
-    assert report(capsys, "--recipe", trained["recipe_digest"]) == trained
-    assert report(capsys) == found
+    assert attnres.json("report", "--recipe", trained["recipe_digest"]) == trained
+    assert attnres.json("report") == found
 
 
 def test_other_rates_can_be_typed_for_a_shipped_recipe():
     quick = load("quick")
     assert {name for name, _ in quick.rates} == {"standard", "attnres"}
-
     typed = (["rates.attnres:block_size=4=5e-3", "optim.lr=7e-3"], ["rates={attnres: 1e-3}"])
     changed = (load("quick", sets) for sets in typed)
     for made in (quick, quick.of("standard"), quick.of("attnres"), *changed):
-        found = overrides_of(made)
-        assert found is not None
-        again = load(*found)
+        again = load(*overrides_of(made))
         assert (again.digest, again.rates) == (made.digest, made.rates)
 
 
-@pytest.mark.parametrize(
-    ("written", "words"),
-    [
-        (
-            "{attnres: 4e-3, 'attnres:heads=1': 5e-3}",
-            "attnres and attnres:heads=1 are one design",
-        ),
+def test_rates_of_equal_or_misspelled_designs_are_refused(attnres):
+    for written, words in (
+        ("{attnres: 4e-3, 'attnres:heads=1': 5e-3}", "attnres and attnres:heads=1 are one design"),
         ("{atnres: 4e-3}", "recipe mine: rates: unknown variant 'atnres': did you mean 'attnres'"),
         ("{attnres: fast}", "rates: attnres: expected a learning rate above 0, got 'fast'"),
-    ],
-)
-def test_rates_of_equal_or_misspelled_designs_are_refused(
-    written: str, words: str, folder: Path, capsys
-):
-    (folder / "mine.yaml").write_text(f"{TEXT}rates: {written}")
-    code, out, err = attnres(capsys, "ablate", "--recipe", "mine.yaml", "--dry-run")
-    assert (code, out) == (2, "")
-    assert words in err
-    assert "\n" not in err.strip()
+    ):
+        Path("mine.yaml").write_text(f"{TEXT}rates: {written}")
+        assert words in attnres.refuses("ablate", "--recipe", "mine.yaml", "--dry-run")
 
 
-def test_a_preregistered_plan_holds_the_rates(plain, capsys):
-    code, _, _ = attnres(capsys, "report", "--preregister", "plan.yaml")
-    assert code == 0
+def test_a_preregistered_plan_holds_the_rates(plain, attnres):
+    attnres.prints("report", "--preregister", "plan.yaml")
     (kept,) = Store.open("attnres.db", create=False).registrations()
     fill(plain, standard=BASE)
     fill(plain.at_rate(4e-3), attnres=LESS)
-
-    found, _ = ablation(capsys, "standard", "attnres")
-
+    found, _ = ablation(attnres, "standard", "attnres")
     assert (found["registered"], found["more"]) == (f"preregistered {kept.digest}", [])
     assert own(found)["attnres"] == (4e-3, True)
 
 
-def test_runs_at_these_rates_prevent_preregistration(plain, capsys):
+def test_runs_at_these_rates_prevent_preregistration(plain, attnres):
     fill(plain.at_rate(4e-3), attnres=LESS)
-    code, _, err = attnres(capsys, "report", "--preregister", "plan.yaml")
-    assert code == 2
-    assert "holds runs of recipe mine" in err
+    assert "holds runs of recipe mine" in attnres.refuses("report", "--preregister", "plan.yaml")
 
 
-def test_a_search_says_that_it_uses_one_rate(capsys):
-    sets = ("rates={attnres: 4e-3}", "data.source=permutations", "data.degree=4")
-    typed = [word for each in sets for word in ("--set", each)]
-    asked = ("attnres", "--recipe", "smoke", *typed, "--trials", "1", "--dry-run")
-
-    code, out, err = attnres(capsys, "search", *asked)
-
+def test_a_search_says_that_it_uses_one_rate(attnres):
+    data = ("--set", "data.source=permutations", "--set", "data.degree=4")
+    asked = ("--recipe", "smoke", *data, "--set", "rates={attnres: 4e-3}", "--trials", "1")
+    code, out, err = attnres("search", "attnres", *asked, "--dry-run")
     assert code == 0
     assert "a search takes none of them, but optim.lr 0.02 for every design" in err
     assert "0.02 x 32 / d_model" in out
 
 
-def test_tuned_rates_are_written_as_a_recipe(folder: Path, plain, capsys):
-    for variant, best in (("standard", 2), ("attnres", 1)):
-        for i, lr in enumerate(rates(6e-3)):
-            fill_seeds(plain.at_rate(lr), variant, SEEDS, 1.5 + 0.01 * (i - best) ** 2)
+def test_tuned_rates_are_written_as_a_recipe(folder: Path, plain, attnres):
+    for i, lr in enumerate(rates(6e-3)):
+        near = {"standard": (i - 2) ** 2, "attnres": (i - 1) ** 2}
+        losses_ = {variant: (1.5 + 0.01 * far,) * 2 for variant, far in near.items()}
+        fill(plain.at_rate(lr), SEEDS, **losses_)
     fill(plain, standard=BASE, attnres=LESS)
     fill(plain.at_rate(4.24e-3), attnres=MORE)
     asked = ("standard", "attnres", "--tune-lr")
 
-    found, err = ablation(capsys, *asked)
+    found, err = ablation(attnres, *asked)
 
     assert "--tune-lr: the learning rates by design of recipe mine are left out" in err
     assert "written to mine-tuned.yaml: attnres ablate --recipe mine-tuned.yaml" in err
@@ -268,29 +213,26 @@ def test_tuned_rates_are_written_as_a_recipe(folder: Path, plain, capsys):
     assert "seeds 1000000, 1000001" in text
     assert "10,000 tokens per run" in text
     assert "0.00424 1.5000" in text
-    same, _ = ablation(capsys, recipe="mine-tuned.yaml")
+    same, _ = ablation(attnres, recipe="mine-tuned.yaml")
     assert losses(same) == losses(found["more"][0])
-    assert report(capsys) == same
+    assert attnres.json("report") == same
 
-    ablation(capsys, *asked)
+    ablation(attnres, *asked)
     assert [path.name for path in folder.glob("*tuned*")] == ["mine-tuned.yaml"]
     (folder / "mine-tuned.yaml").write_text("of somebody")
-    assert "written to mine-tuned-2.yaml" in ablation(capsys, *asked)[1]
+    assert "written to mine-tuned-2.yaml" in ablation(attnres, *asked)[1]
     assert (folder / "mine-tuned.yaml").read_text() == "of somebody"
     assert (folder / "mine-tuned-2.yaml").read_text() == text
 
 
 @pytest.mark.slow
-def test_rates_are_tuned_written_and_used_and_matched_arms_keep_them(folder: Path, capsys):
-    """By real training, from the first command to the report."""
+def test_rates_are_tuned_written_and_used_and_matched_arms_keep_them(folder: Path, attnres):
     ladder = "ladder: [{model.n_layers: 1}, {model.n_layers: 2, optim.lr: 5e-3}]"
     (folder / "grown.yaml").write_text(TEXT + ladder)
 
-    def trained(recipe: str, *words: str) -> list[Any]:
-        asked = ("--recipe", recipe, "--seeds", "2", "--in-process", "--format", "json")
-        code, out, err = attnres(capsys, "ablate", *words, *asked)
-        assert code == 0, err
-        return [json.loads(out), *json.loads(out)["more"]]
+    def trained(*words: str) -> list[Any]:
+        out = attnres.json("ablate", "--seeds", "2", "--in-process", "--recipe", *words)
+        return [out, *out["more"]]
 
     found = trained("grown.yaml", "standard", "attnres", "--tune-lr")
     tuned = [one for one in found if one["terms"]["is_tuned"]]
@@ -298,10 +240,10 @@ def test_rates_are_tuned_written_and_used_and_matched_arms_keep_them(folder: Pat
     used = trained("grown-tuned.yaml")
     assert [losses(one) for one in used] == [losses(one) for one in tuned]
     assert len(Store.open("attnres.db", create=False).runs()) == before
-    assert attnres(capsys, "report", "--scaling")[0] == 0
+    attnres.prints("report", "--scaling")
 
     (matched,) = trained("mine.yaml", "standard", "attnres", "--match", "params")
     wide = {arm["variant"]: arm["own"] for arm in matched["arms"]}
     assert wide["attnres"]["given"] == {"lr": 4e-3, "is_own": True}
     assert wide["standard"] == {"lr": 6e-3, "is_own": True}
-    assert report(capsys) == matched
+    assert attnres.json("report") == matched

@@ -21,14 +21,15 @@ from attnres_cli.train.trainer import Trainer
 
 CPU = torch.device("cpu")
 QUICK = ("standard", "attnres", "hc", "unet")
-DESIGNS = [
-    pytest.param(name, marks=[] if name in QUICK else pytest.mark.slow)
-    for name in sorted(registry())
-]
+
+
+def slow(*designs: str) -> list[object]:
+    return [pytest.param(design, marks=pytest.mark.slow) for design in designs]
+
+
 PAPER = ["model.attention=[kda,kda,mla]", "model.positions=none", "model.mlp=moe"]
-MANY_TOKENS = ["train.tokens=100M", "train.eval_tokens=8192"]
-MANY_TOKENS += ["train.batch_size=512", "model.seq_len=128"]
-MANY_TOKENS += ["model.attention=[kda,mla]", "model.n_layers=2"]
+MANY_TOKENS = ["train.tokens=100M", "train.eval_tokens=8192", "train.batch_size=512"]
+MANY_TOKENS += ["model.seq_len=128", "model.attention=[kda,mla]", "model.n_layers=2"]
 KINDS = {
     "wide": ["model.d_model=256", "model.n_heads=2", "train.batch_size=2"],
     "long": ["model.seq_len=1024", "train.batch_size=2", "model.mlp=gelu"],
@@ -55,16 +56,13 @@ def spec_of(variant: str, *changes: str) -> RunSpec:
 
 
 def predicted(spec: RunSpec, precision: str = "fp32") -> Memory:
-    settings = replace(SETTINGS, precision=precision)
-    found = of_step(spec, sources.load(spec.recipe), settings)
-    assert found is not None
-    return found
+    return of_step(spec, sources.load(spec.recipe), replace(SETTINGS, precision=precision))
 
 
 def measured(spec: RunSpec, precision: str = "fp32") -> int:
     """Bytes at the peak of the third step."""
-    settings = replace(SETTINGS, precision=precision)
-    trainer = Trainer(spec, sources.load(spec.recipe), settings, CPU)
+    given = replace(SETTINGS, precision=precision)
+    trainer = Trainer(spec, sources.load(spec.recipe), given, CPU)
     for step in range(2):
         trainer.step(step)
     states = [value for each in trainer.optimizers for value in each.state.values()]
@@ -73,7 +71,7 @@ def measured(spec: RunSpec, precision: str = "fp32") -> int:
     return held + measure.peak_bytes(lambda: trainer.step(2), CPU)
 
 
-@pytest.mark.parametrize("design", DESIGNS)
+@pytest.mark.parametrize("design", [*QUICK, *slow(*sorted(registry().keys() - set(QUICK)))])
 def test_the_peak_of_every_design_is_predicted(design: str):
     spec = spec_of(design)
     found = predicted(spec)
@@ -88,63 +86,42 @@ def test_the_peak_of_every_kind_of_training_is_predicted(design: str, kind: str)
 
 
 def test_logits_computed_in_parts_hold_less(monkeypatch: pytest.MonkeyPatch):
-    peaks = []
+    large = ("train.eval_tokens=64", "data.source=permutations", "data.degree=6")
+    spec, peaks = spec_of("attnres", *large), []
     for most in (2**29, 2**18):
         monkeypatch.setattr(loss, "MOST_ON_CPU", most)
-        large = ["train.eval_tokens=64", "data.source=permutations", "data.degree=6"]
-        spec = spec_of("attnres", *large)
         peaks.append(predicted(spec).peak)
         assert peaks[-1] == pytest.approx(measured(spec), rel=0.02)
-
-    whole, in_parts = peaks
-    assert in_parts < whole
+    assert peaks[1] < peaks[0]
 
 
-@pytest.mark.parametrize(
-    "design",
-    [
-        "attnres:heads=4",
-        *(pytest.param(x, marks=pytest.mark.slow) for x in ("standard", "attnres:block_size=3")),
-        pytest.param("unet", marks=pytest.mark.slow),
-    ],
-)
-def test_a_deep_model_is_extrapolated_from_shallower_ones(
-    design: str, monkeypatch: pytest.MonkeyPatch
-):
+@pytest.mark.parametrize("design", ["attnres:heads=4", *slow("attnres:block_size=3", "unet")])
+def test_a_deep_model_is_extrapolated_from_shallower_ones(design: str, monkeypatch):
     spec = spec_of(design, "model.n_layers=18", "model.seq_len=32", "train.batch_size=2")
     whole = predicted(spec)
     monkeypatch.setattr(step_memory, "_MOST_LAYERS", 9)
     monkeypatch.setattr(step_memory, "_PARTS", (3, 6, 9))
-
     found = predicted(spec)
-
     assert found.peak == pytest.approx(whole.peak, rel=0.03)
     assert found.weights == pytest.approx(whole.weights, rel=1e-3)
 
 
-@pytest.mark.parametrize(
-    "design", ["attnres", *(pytest.param(x, marks=pytest.mark.slow) for x in ("standard", "hc"))]
-)
-def test_a_step_counts_the_same_with_numbers_and_without(
-    design: str, monkeypatch: pytest.MonkeyPatch
-):
+@pytest.mark.parametrize("design", ["attnres", *slow("hc")])
+def test_a_step_counts_the_same_with_numbers_and_without(design: str, monkeypatch):
     made = predicted(spec_of(design))
     monkeypatch.setattr(step_memory, "_IN_A_MOMENT", 0)
     followed = predicted(spec_of(design))
     assert replace(made, n_operations=0) == replace(followed, n_operations=0)
 
 
-def test_a_design_that_cannot_run_without_numbers_has_no_prediction(
-    monkeypatch: pytest.MonkeyPatch,
-):
+def test_a_design_that_cannot_run_without_numbers_has_no_prediction(monkeypatch):
     monkeypatch.setattr(step_memory, "_counted", lambda *_: torch.ones(1).sum().item() / 0)
-    assert of_step(spec_of("standard"), sources.load(spec_of("standard").recipe), SETTINGS) is None
+    assert predicted(spec_of("standard")) is None
 
 
 def test_counting_leaves_generators_and_modes_unchanged():
     before = torch.random.get_rng_state()
     predicted(spec_of("standard"))
-
     assert torch.equal(torch.random.get_rng_state(), before)
     assert torch.ones(2).sum().item() == 2
     with counting() as held:
@@ -152,20 +129,14 @@ def test_counting_leaves_generators_and_modes_unchanged():
     assert held.now == 0
 
 
-@pytest.mark.parametrize(
-    "design",
-    ["standard", pytest.param("attnres:block_size=2,heads=2", marks=pytest.mark.slow)],
-)
-def test_many_long_sequences_are_extrapolated_from_fewer_shorter_ones(
-    design: str, monkeypatch: pytest.MonkeyPatch
-):
+@pytest.mark.parametrize("design", ["standard", *slow("attnres:block_size=2,heads=2")])
+def test_many_long_sequences_are_extrapolated_from_fewer_shorter_ones(design: str, monkeypatch):
     monkeypatch.setattr(step_memory, "_LONGEST", 128)
     spec = spec_of(design, *PAPER, *MANY_TOKENS, "model.seq_len=256")
     found = predicted(spec)
     monkeypatch.setattr(step_memory, "_LONGEST", 256)
     monkeypatch.setattr(step_memory, "_ROWS", (2**31 - 1,))
     whole = predicted(spec)
-
     assert found.peak == pytest.approx(whole.peak, rel=5e-3)
     assert (found.weights, found.optimiser) == (whole.weights, whole.optimiser)
     assert found.n_operations < whole.n_operations

@@ -10,7 +10,6 @@ from studies import RESULT, SETTINGS
 
 from attnres_cli.config.recipe import Recipe
 from attnres_cli.lab import tune
-from attnres_cli.records.comparison_terms import Tuned
 from attnres_cli.records.plan import Arm, Plan
 from attnres_cli.records.run import FIRST_TUNING_SEED, RunRecord, Status
 
@@ -30,20 +29,14 @@ def parabola(best: float, bend: float = 0.1) -> list[float | None]:
 
 def ended(plan: Plan, **losses: list[float | None]) -> list[RunRecord]:
     """The tuning runs of a plan with these losses at the five rates; None has not ended."""
-    records = []
+    records, grid = [], tune.rates(plan.recipe.optim.lr)
     for number, spec in enumerate(tune.grid(plan).specs):
-        loss = losses[spec.variant][tune.rates(plan.recipe.optim.lr).index(spec.recipe.optim.lr)]
+        loss = losses[spec.variant][grid.index(spec.recipe.optim.lr)]
         if loss is not None:
             result = replace(RESULT, val_loss=loss)
             of = (spec.recipe.name, spec.recipe.digest, spec.variant, spec.seed, spec.fingerprint)
             records.append(RunRecord(number, *of, status=Status.COMPLETE, result=result))
     return records
-
-
-def how_of(plan: Plan, variant: str) -> Tuned:
-    (arm,) = [arm for arm in plan.arms if arm.variant == variant]
-    assert isinstance(arm.how, Tuned)
-    return arm.how
 
 
 def test_the_grid_has_the_recipes_rate_in_its_middle_and_a_factor_of_root_two_between():
@@ -52,32 +45,28 @@ def test_the_grid_has_the_recipes_rate_in_its_middle_and_a_factor_of_root_two_be
         assert tune.rates(lr)[2] == lr  # whatever its digits
 
 
-@pytest.mark.parametrize("best", [0.0065, 0.0085, 0.01, 0.0115, 0.0165])
-def test_the_vertex_of_a_parabola_is_found_between_the_rates_of_the_grid(best: float):
-    lr, is_on_edge, _ = tune.choose(GRID, parabola(best), 0.01)
-    assert lr == pytest.approx(best, rel=1e-2)
-    assert not is_on_edge
+def test_the_vertex_of_a_parabola_is_found_between_the_rates_of_the_grid():
+    for best in (0.0065, 0.0085, 0.01, 0.0115, 0.0165):
+        lr, is_on_edge, _ = tune.choose(GRID, parabola(best), 0.01)
+        assert (lr, is_on_edge) == (pytest.approx(best, rel=1e-2), False)
 
 
-@pytest.mark.parametrize(("best", "chosen"), [(0.001, 0.005), (0.2, 0.02)])
-def test_a_best_rate_on_the_edge_is_taken_as_it_is_with_a_warning(best: float, chosen: float):
-    lr, is_on_edge, fit = tune.choose(GRID, parabola(best), 0.01)
-    assert (lr, is_on_edge) == (chosen, True)
-    assert "may lie beyond" in fit
+def test_a_best_rate_on_the_edge_is_taken_as_it_is_with_a_warning():
+    for best, chosen in (0.001, 0.005), (0.2, 0.02):
+        lr, is_on_edge, fit = tune.choose(GRID, parabola(best), 0.01)
+        assert (lr, is_on_edge) == (chosen, True)
+        assert "may lie beyond" in fit
 
 
 def test_rates_that_diverged_are_left_out_and_nothing_is_fitted_next_to_them():
-    lr, is_on_edge, _ = tune.choose(GRID, [*parabola(0.0085)[:4], None], 0.01)
-    assert lr == pytest.approx(0.0085, rel=1e-2)
-    assert not is_on_edge
-
-    lr, is_on_edge, fit = tune.choose(GRID, [*parabola(0.02)[:4], None], 0.01)
-    assert (lr, is_on_edge) == (0.0141, False)
-    assert "diverged" in fit
-
-    lr, _, fit = tune.choose(GRID, [None] * 5, 0.01)
-    assert lr == 0.01  # the shared one is kept
-    assert "every rate" in fit
+    for losses, chosen, words in (
+        ([*parabola(0.0085)[:4], None], pytest.approx(0.0085, rel=1e-2), "parabola"),
+        ([*parabola(0.02)[:4], None], 0.0141, "diverged"),
+        ([None] * 5, 0.01, "every rate"),  # the shared one is kept
+    ):
+        lr, is_on_edge, fit = tune.choose(GRID, losses, 0.01)
+        assert (lr, is_on_edge) == (chosen, False)
+        assert words in fit
 
 
 def test_equal_losses_give_no_rate_beyond_the_grid():
@@ -89,18 +78,15 @@ def test_equal_losses_give_no_rate_beyond_the_grid():
     assert "parabola" in fit
 
 
-def test_arms_are_tried_at_the_same_rates_seeds_and_budget_and_never_on_seeds_of_a_comparison(
-    plan: Plan,
-):
+def test_arms_are_tried_at_the_same_rates_and_budget_on_seeds_of_no_comparison(plan: Plan):
     specs = tune.grid(plan).specs
-
-    tried = {
-        name: [(s.recipe.optim.lr, s.seed, s.recipe.train) for s in specs if s.variant == name]
+    standard, attnres = (
+        [(s.recipe.optim.lr, s.seed, s.recipe.train) for s in specs if s.variant == name]
         for name in ("standard", "attnres")
-    }
-    assert tried["standard"] == tried["attnres"]
+    )
+    assert standard == attnres
     assert len(specs) == 2 * 5 * len(tune.SEEDS)
-    assert {train for _, _, train in tried["standard"]} == {plan.recipe.train}
+    assert {train for _, _, train in standard} == {plan.recipe.train}
     assert min(spec.seed for spec in specs) >= FIRST_TUNING_SEED > max(plan.seeds)
 
 
@@ -110,23 +96,17 @@ def test_each_arm_gets_the_rate_that_its_own_runs_favor(plan: Plan):
     lrs = [tuned.recipe_of(arm).optim.lr for arm in tuned.arms]
     assert lrs == pytest.approx([0.0085, 0.0115], rel=1e-2)
     assert tuned.seeds == plan.seeds
-    assert how_of(tuned, "attnres").losses == pytest.approx(parabola(0.0115))
-
-
-def test_an_arm_that_is_best_at_the_shared_rate_keeps_the_recipe_and_its_runs(plan: Plan):
-    tuned = tune.tuned(plan, ended(plan, standard=parabola(0.01), attnres=parabola(0.01)))
-    assert tuned.specs == plan.specs
+    assert tuned.arms[1].how.losses == pytest.approx(parabola(0.0115))
+    shared = ended(plan, standard=parabola(0.01), attnres=parabola(0.01))
+    assert tune.tuned(plan, shared).specs == plan.specs  # which keep the recipe and its runs
 
 
 def test_a_rate_at_which_one_seed_diverged_counts_as_diverged(plan: Plan):
     records = ended(plan, standard=parabola(0.0085), attnres=parabola(0.0085))
     last = next(r for r in records if r.variant == "attnres" and r.seed == tune.SEEDS[1])
-    assert last.result is not None
     gone = replace(last.result, status=Status.DIVERGED, val_loss=math.nan)
     records[records.index(last)] = replace(last, result=gone)
-
-    found = how_of(tune.tuned(plan, records), "attnres").losses
-
+    found = tune.tuned(plan, records).arms[1].how.losses
     assert found[0] is None
     assert None not in found[1:]
 

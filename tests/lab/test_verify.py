@@ -5,10 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,7 @@ from attnres_cli.cli.app import app
 from attnres_cli.config.recipe import validate
 from attnres_cli.data import sources
 from attnres_cli.errors import AttnresError, DataError, DeviceError, UsageError
+from attnres_cli.files import sha256
 from attnres_cli.lab.verify import departs
 from attnres_cli.nn import model
 from attnres_cli.records.run import WEIGHTS, Departure, Point, weights_file
@@ -40,12 +43,9 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         assert ended(*ABLATE) == 0
-    columns = "recipe_digest, variant, fingerprint, created_at, code"
-    change(
-        folder,
-        f"INSERT INTO attnres_runs ({columns}, seed, status, attempts) "
-        f"SELECT {columns}, 7, 'pending', 0 FROM attnres_runs WHERE id = 1",
-    )
+    copied = "recipe_digest, variant, fingerprint, created_at, code"
+    pending = f"SELECT {copied}, 7, 'pending', 0 FROM attnres_runs WHERE id = 1"
+    change(folder, f"INSERT INTO attnres_runs ({copied}, seed, status, attempts) {pending}")
     return folder
 
 
@@ -62,23 +62,17 @@ def folder(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
 
 def change(folder: Path, statement: str) -> None:
-    connection = sqlite3.connect(folder / "attnres.db")
-    with connection:
+    with closing(sqlite3.connect(folder / "attnres.db")) as connection, connection:
         connection.execute(statement)
-    connection.close()
 
 
 def attnres(*arguments: str) -> Result:
-    """What the command prints; a refusal is raised."""
-    result = CliRunner().invoke(app, arguments)
-    if isinstance(result.exception, AttnresError):
-        raise result.exception
-    return result
+    return CliRunner().invoke(app, arguments)
 
 
 def refused(words: str, *arguments: str, error: type[AttnresError] = UsageError) -> None:
     with pytest.raises(error, match=words):
-        attnres(*arguments)
+        raise attnres(*arguments).exception or AssertionError
 
 
 def weights_of(folder: Path, run: int) -> Path:
@@ -86,36 +80,23 @@ def weights_of(folder: Path, run: int) -> Path:
     return found
 
 
-def digest(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
-
-
 def test_a_run_trained_again_is_equal_and_the_study_stays_unchanged(folder: Path):
-    def digests() -> dict[Path, str]:
-        return {path: digest(path) for path in folder.rglob("*") if path.is_file()}
-
-    before = digests()
-
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     found = attnres("verify", "2")
-
     assert found.exit_code == 0, found.output
-    assert found.stdout.startswith("run 2 (")
-    assert "equal, bit for bit: 16 points of the curve, final loss" in found.stdout
-    assert found.stdout.rstrip().endswith(", weights")
-    assert digests() == before
+    words = r"run 2 \(.*equal, bit for bit: 16 points of the curve, final loss.*, weights\n"
+    assert re.fullmatch(words, found.stdout, re.DOTALL)
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
 
 
 def test_a_curve_that_departs_is_reported_with_the_step_and_both_losses(folder: Path):
     change(folder, "UPDATE attnres_curve SET train_loss = 3.25 WHERE run_id = 1 AND step >= 10")
-
     found = attnres("verify", "1")
     plain = json.loads(attnres("verify", "1", "--format", "json").stdout)
-
     assert found.exit_code == 3
     assert "run 1 (standard, seed 0): not equal" in found.stdout
-    assert f"first at step 10: training loss 3.25 recorded, {plain['departs']['now']!r} now" in (
-        found.stdout
-    )
+    losses = f"training loss 3.25 recorded, {plain['departs']['now']!r} now"
+    assert f"first at step 10: {losses}" in found.stdout
     assert "nothing that is recorded has changed" in found.stdout
     assert (plain["equal"], plain["departs"]["step"], plain["weights_differ"]) == (False, 10, [])
 
@@ -125,7 +106,7 @@ def test_weights_that_differ_are_named(folder: Path):
     held = load_file(path)
     name = next(iter(held))
     save_file({**held, name: held[name] + 1}, folder / "other")
-    new = digest(folder / "other")
+    new = sha256(folder / "other")
     (folder / "other").rename(path.with_name(weights_file(new)))
     change(folder, f"UPDATE attnres_runs SET weights_sha256 = '{new}' WHERE id = 1")
 
@@ -141,9 +122,7 @@ def test_changes_since_the_run_are_named_before_and_after(folder: Path):
     change(folder, f"UPDATE attnres_runs SET versions = replace(versions, '{torch_now}', '1.0')")
     change(folder, "UPDATE attnres_runs SET device_name = 'Abacus'")
     weights_of(folder, 1).unlink()
-
     found = attnres("verify", "1")
-
     assert found.exit_code == 0
     assert f"changed since run 1: torch: 1.0, now {torch_now}" in found.stderr
     assert "changed since: device_name: Abacus, now " in found.stdout
@@ -157,7 +136,6 @@ def test_other_data_and_a_missing_device_are_refused_before_training(folder: Pat
         refused(words, "verify", "1", error=DeviceError)
     with (folder / "text.txt").open("a") as text:
         text.write("more")
-
     words = r"run 1 was trained on data \w+, which are now \w+"
     refused(words, "verify", "1", error=DataError)
 
@@ -173,7 +151,6 @@ def test_curves_depart_at_the_first_loss_that_differs_or_is_missing():
     curve = (Point(0, None, 5.5), Point(2, 5.0, None), Point(4, 4.0, 4.5))
     nan = (*curve[:2], Point(4, float("nan"), None))
     other = (*curve[:2], Point(4, 4.0, 4.25))
-
     assert departs(curve, curve) is None
     assert departs(nan, (*curve[:2], Point(4, None, None))) is None
     for shorter in nan, curve[:2]:
@@ -182,34 +159,27 @@ def test_curves_depart_at_the_first_loss_that_differs_or_is_missing():
 
 
 def test_an_exported_run_is_the_model_that_was_trained(folder: Path):
-    done = attnres("runs", "export", "2", "--output", "mine/model")
-
     names: dict[str, Any] = {}
-    exec(done.stdout.splitlines()[-1], names)
+    exec(attnres("runs", "export", "2", "--output", "mine/model").stdout.splitlines()[-1], names)
     taken = names["model"]
-    assert isinstance(taken, model.Transformer)
-    assert not taken.training
+    assert (type(taken), taken.training) == (model.Transformer, False)
     config = json.loads((folder / "mine" / "model" / "config.json").read_text())
     recipe = validate(config["recipe"], "config.json")
     assert recipe.digest == config["recipe_digest"]
     tokens, train = sources.load(recipe), recipe.train
     assert tokens.fingerprint == config["data"]["fingerprint"]
     torch.set_num_threads(config["computed_with"]["threads"])
-    total, count = 0.0, 0
+    losses: list[float] = []
     with torch.no_grad():
-        for batch in tokens.eval_batches(train.eval_tokens, train.batch_size, recipe.model.seq_len):
+        for batch in tokens.eval_batches(train.eval_tokens, 1, recipe.model.seq_len):
             windows = torch.from_numpy(batch)
-            loss = model.next_token_loss(taken(windows[:, :-1]), windows[:, 1:])
-            total += loss.item() * len(batch)
-            count += len(batch)
-    assert total / count == pytest.approx(config["val_loss"], abs=1e-6)
+            losses.append(model.next_token_loss(taken(windows[:, :-1]), windows[:, 1:]).item())
+    assert sum(losses) / len(losses) == pytest.approx(config["val_loss"], abs=1e-6)
     assert config["versions"]["torch"] == torch.__version__
     assert sum(p.numel() for p in taken.parameters()) == config["n_params"]
 
 
-def test_a_run_exported_to_transformers_can_still_be_loaded_by_us(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_run_exported_to_transformers_can_still_be_loaded_by_us(folder: Path, monkeypatch):
     done = attnres("runs", "export", "2", "--to", "hf")
 
     names = ["model.safetensors", "config.json", "modeling_attnres.py", "tokenizer.json"]
@@ -228,15 +198,11 @@ def test_a_run_exported_to_transformers_can_still_be_loaded_by_us(
         assert torch.equal(found["model"](tokens).logits, model.load("run-2")(tokens))
 
 
-def test_an_export_to_transformers_says_what_it_lacks(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_an_export_to_transformers_says_what_it_lacks(folder: Path, monkeypatch):
     changed = "json_set(resolved, '$.data.tokenizer', 'tiktoken:gpt2')"
     change(folder, f"UPDATE attnres_recipes SET resolved = {changed}")
     monkeypatch.setitem(sys.modules, "transformers", None)
-
     done = attnres("runs", "export", "2", "--to", "hf")
-
     assert "no tokenizer is among them: data.tokenizer is tiktoken:gpt2" in done.stderr
     assert not list((folder / "run-2").glob("tokenizer*"))
     assert "transformers is not here: pip install" in done.stderr
@@ -244,23 +210,20 @@ def test_an_export_to_transformers_says_what_it_lacks(
     refused(words, "runs", "export", "--to", "hf", "--wandb", "there")
 
 
+WITHOUT = """
+import sys
+for name in ('pydantic', 'yaml', 'sqlalchemy', 'alembic', 'typer', 'rich', 'scipy'):
+    sys.modules[name] = None
+from attnres_cli.nn.model import load
+print(load('run-2').shape.n_layers)
+"""
+
+
 @pytest.mark.slow
 def test_an_exported_run_needs_only_torch_and_safetensors():
     attnres("runs", "export", "2")
-    program = (
-        "import sys\n"
-        "for name in ('pydantic', 'yaml', 'sqlalchemy', 'alembic', 'typer', 'rich', 'scipy'):\n"
-        "    sys.modules[name] = None\n"
-        "from attnres_cli.nn.model import load\n"
-        "print(load('run-2').shape.n_layers)\n"
-    )
-    path = {"PYTHONPATH": str(Path(model.__file__).parents[2])}
-
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, env=os.environ | path
-    )
-
-    assert (done.returncode, done.stdout) == (0, "2\n"), done.stderr
+    env = os.environ | {"PYTHONPATH": str(Path(model.__file__).parents[2])}
+    assert subprocess.check_output([sys.executable, "-c", WITHOUT], text=True, env=env) == "2\n"
 
 
 def cut(file: Path) -> None:
@@ -268,19 +231,16 @@ def cut(file: Path) -> None:
 
 
 def flip(file: Path) -> None:
-    content = bytearray(file.read_bytes())
-    content[-5] ^= 1
-    file.write_bytes(content)
+    content = file.read_bytes()
+    file.write_bytes(content[:-5] + bytes([content[-5] ^ 1]) + content[-4:])
 
 
 @pytest.mark.parametrize("damage", [cut, flip])
 def test_damaged_weights_are_used_nowhere(folder: Path, damage):
     damage(weights_of(folder, 1))
-
     for command in ["verify"], ["runs", "export"]:
         refused(r"weights of run 1 are damaged.*attnres runs rm 1`", *command, "1")
     assert not (folder / "run-1").exists()
-
     attnres("runs", "export", "2")
     damage(folder / "run-2" / "model.safetensors")
     with pytest.raises(ValueError, match=r"model\.safetensors is damaged"):
@@ -291,10 +251,8 @@ def test_weights_of_an_older_study_are_exported_unless_they_are_damaged(folder: 
     held = weights_of(folder, 1)
     old = held.rename(held.with_name("weights.safetensors"))
     change(folder, "UPDATE attnres_runs SET weights_sha256 = NULL")
-
     attnres("runs", "export", "1")
     assert model.load(folder / "run-1").shape.n_layers == 2
-
     cut(old)
     refused(r"weights of run 1 are damaged", "runs", "export", "1", "--output", "again")
 
@@ -302,13 +260,11 @@ def test_weights_of_an_older_study_are_exported_unless_they_are_damaged(folder: 
 def test_missing_weights_are_refused_with_how_to_get_them(folder: Path):
     shutil.copy(folder / "attnres.db", folder / "alone.db")
     export = ("runs", "export", "1")
-
     words = r"folder .*alone.runs is not there: a study is copied to"
     refused(words, *export, "--study", "alone.db")
     found = attnres("verify", "1", "--study", "alone.db")
     assert found.exit_code == 0
     assert "warning: weights are not compared, the folder" in found.stderr
-
     weights_of(folder, 1).unlink()
     refused(r"not kept .*`attnres runs rm 1`, and `attnres ablate`", *export)
 

@@ -13,6 +13,7 @@ from attnres_cli.nn.variant import parse
     [
         ("standard", 12, ("standard", 3, None, 3)),
         ("attnres", 12, ("Full", 7, (3, 4), 24)),
+        ("attnres", 128, ("Full", 23, (10, 13), 24)),  # fewer than with the paper's (16, 8)
         ("attnres:heads=4,key_norm=off", 4, ("Full", 4, (2, 2), 24)),
         ("attnres:block_size=4", 12, ("Block", 5.75, (4, 3), 5.5)),
         ("attnres:block_size=16", 128, ("Block", 5.5, (16, 8), 5.5)),  # the paper's own point
@@ -23,13 +24,6 @@ from attnres_cli.nn.variant import parse
 )
 def test_counts_are_those_of_the_paper(spec: str, n_sublayers: int, expected: tuple):
     assert parse(spec).build(16, n_sublayers).table_one() == expected
-
-
-def test_full_reads_in_the_groups_that_cost_least():
-    found = parse("attnres").build(16, 128).table_one()
-
-    assert found is not None
-    assert found.here == 23  # the paper's S = 16, N = 8 costs 24; 11 groups of 12 cost 23 too
 
 
 @pytest.mark.parametrize(
@@ -47,8 +41,6 @@ def test_a_spread_is_the_median_and_the_quartiles():
 
 
 def test_a_ratio_compares_the_times_of_each_round():
-    slow_machine_in_round_two = [1.0, 10.0, 1.0]
-
-    found = ratio([1.1, 11.0, 1.1], slow_machine_in_round_two)
+    found = ratio([1.1, 11.0, 1.1], [1.0, 10.0, 1.0])  # the machine was slow in the second
 
     assert found == pytest.approx((1.1, 1.1, 1.1))

@@ -132,15 +132,6 @@ def test_the_memory_has_a_fixed_size_and_is_equal_after_any_pieces():
     assert memory.inputs.untyped_storage().nbytes() == memory.inputs.nbytes
 
 
-def test_no_output_depends_on_later_tokens():
-    module = KDA(SHAPE)
-    h = torch.randn(1, 40, 24)
-    later = h.clone()
-    later[:, 25:] += 1
-
-    torch.testing.assert_close(module(h)[:, :25], module(later)[:, :25], rtol=0, atol=1e-6)
-
-
 def test_initial_decays_are_those_of_the_public_code():
     model = build("standard", dataclasses.replace(SHAPE, n_heads=64, n_kv_heads=64, d_head=4))
     part = model.sublayers[0].kind
@@ -150,17 +141,6 @@ def test_initial_decays_are_those_of_the_public_code():
     assert a.mean().item() == pytest.approx(8.5, abs=1.5)
     assert ((dt > 0.99e-3) & (dt < 0.101)).all()
     assert dt.log10().mean().item() == pytest.approx(-2, abs=0.15)
-
-
-def test_a_designs_scale_applies_to_the_output_projection_only():
-    plain, scaled = build("standard", SHAPE), build("deepnorm", SHAPE)
-    factor = scaled.residual.branch_scale
-    one, other = (dict(model.sublayers[0].kind.named_parameters()) for model in (plain, scaled))
-
-    changed = {name for name in one if not torch.equal(one[name], other[name])}
-
-    assert changed == {"out.weight"}
-    assert torch.equal(other["out.weight"], one["out.weight"] * factor)
 
 
 def gradients(model: torch.nn.Module, h: Tensor) -> Iterator[Tensor]:
@@ -185,8 +165,9 @@ def test_in_bfloat16_decay_and_state_stay_in_float32():
 def test_the_formulas_of_parameters_and_flops_give_the_counts_of_torch(
     monkeypatch: pytest.MonkeyPatch,
 ):
-    monkeypatch.setattr(delta_rule, "chunked", lambda *x: recurrence(*x[:6]))
     with torch.device("meta"):
+        assert KDA(SHAPE)(torch.empty(2, 33, 24)).shape == (2, 33, 24)
+        monkeypatch.setattr(delta_rule, "chunked", lambda *x: recurrence(*x[:6]))
         model = Transformer(SHAPE, Standard(SHAPE.d_model, SHAPE.n_sublayers))
         tokens = torch.zeros(2, SHAPE.seq_len, dtype=torch.int64)
         with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
@@ -196,12 +177,6 @@ def test_the_formulas_of_parameters_and_flops_give_the_counts_of_torch(
     assert counter.get_total_flops() == tokens.numel() * SHAPE.flops_per_token()
 
 
-def test_it_runs_on_the_meta_device():
-    with torch.device("meta"):
-        assert KDA(SHAPE)(torch.empty(2, 33, 24)).shape == (2, 33, 24)
-
-
-@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # by torch
 @pytest.mark.filterwarnings("ignore:The .grad attribute:UserWarning")  # by torch, after a break
 @pytest.mark.slow
 @pytest.mark.parametrize("time", [2 * CHUNK + 3, 16 * CHUNK])

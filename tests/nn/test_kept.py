@@ -62,15 +62,6 @@ def trained(source: Path, folder: Path, part: str) -> Trained:
     return Trained(set(done.stdout.partition("\n")[0].split()), [losses, curves], weights)
 
 
-def prove(kept: Kept, old: Trained, new: Trained) -> None:
-    """Assert that these are of the entry's codes, and equal bit for bit."""
-    assert kept.before in old.digests
-    assert kept.now in new.digests
-    equal = old[1:] == new[1:]
-    # pytest would explain where two megabytes differ, under CI without an end
-    assert equal, "other numbers"
-
-
 def at_commit(commit: str, folder: Path) -> Path:
     """The files of a commit, or skip the test if there is no history that has it."""
     if not (ROOT / ".git").exists():
@@ -90,32 +81,16 @@ def test_code_that_claims_to_keep_the_numbers_keeps_every_bit(kept: Kept, tmp_pa
     later = [each.commit for each in KEPT if (each.part, each.before) == (kept.part, kept.now)]
     now = at_commit(later[0], tmp_path / "later") if later else ROOT
     old = trained(at_commit(kept.commit, tmp_path / "commit"), tmp_path / "old", kept.part)
-    prove(kept, old, trained(now, tmp_path / "new", kept.part))
+    new = trained(now, tmp_path / "new", kept.part)
+
+    assert kept.before in old.digests
+    assert kept.now in new.digests
+    equal = old[1:] == new[1:]
+    # pytest would explain where two megabytes differ, under CI without an end
+    assert equal, "other numbers"
 
 
 def test_no_code_follows_two_others_or_itself():
     assert len({(kept.part, kept.now) for kept in KEPT}) == len(KEPT)
     assert len({(kept.part, kept.before) for kept in KEPT}) == len(KEPT)
     assert all(len(kept.commit) == 40 and kept.before != kept.now for kept in KEPT)
-
-
-@pytest.mark.slow
-def test_the_proof_tells_a_rename_from_a_change(tmp_path: Path):
-    old = trained(ROOT, tmp_path / "old", "trunk")
-    (before,) = old.digests
-
-    def edited(file: str, word: str, other: str) -> Trained:
-        source = tmp_path / file
-        for name in ("attnres_cli", "variants", "recipes"):
-            shutil.copytree(ROOT / name, source / name)
-        path = source / "attnres_cli" / "nn" / file
-        assert word in path.read_text()
-        path.write_text(path.read_text().replace(word, other))
-        return trained(source, tmp_path / f"new {file}", "trunk")
-
-    renamed, changed = edited("loss.py", "targets", "wanted"), edited("model.py", "0.02", "0.021")
-    for new in (renamed, changed):
-        assert before not in new.digests
-    prove(Kept("trunk", before, *renamed.digests, ""), old, renamed)
-    with pytest.raises(AssertionError, match="other numbers"):
-        prove(Kept("trunk", before, *changed.digests, ""), old, changed)

@@ -129,7 +129,6 @@ def test_chunks_take_less_memory_than_all_at_once():
     assert peak(16) < logits / 2
 
 
-@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # by torch
 def test_a_model_with_a_loss_in_chunks_compiles_into_one_graph(
     tiny_shape: Shape, monkeypatch: pytest.MonkeyPatch
 ):

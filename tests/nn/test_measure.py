@@ -6,9 +6,10 @@ import math
 
 import pytest
 import torch
+from designs import build
 
-from attnres_cli.nn import measure, variant
-from attnres_cli.nn.model import Transformer, init_weights
+from attnres_cli.nn import measure
+from attnres_cli.nn.model import Transformer
 from attnres_cli.nn.shape import Shape
 
 CPU = torch.device("cpu")
@@ -16,8 +17,7 @@ MIB = 2**20
 
 
 def model_of(spec: str, shape: Shape) -> Transformer:
-    model = Transformer(shape, variant.parse(spec).build(shape.d_model, shape.n_sublayers))
-    init_weights(model, seed=0)
+    model = build(spec, shape)
     measure.stir(model.residual)
     return model
 
@@ -29,8 +29,9 @@ def windows(tiny_shape: Shape) -> torch.Tensor:
     return torch.randint(tiny_shape.vocab_size, size, generator=generator)
 
 
-def test_a_processor_is_named_with_the_vectors_that_its_sums_round_by():
+def test_a_processor_has_a_name_with_its_vectors_and_a_copy_speed():
     assert measure.cpu_name().endswith(f" ({torch.backends.cpu.get_cpu_capability()})")
+    assert measure.copy_speed(CPU) > 0
 
 
 def test_calls_take_turns_and_every_other_round_goes_backwards():
@@ -58,34 +59,24 @@ def test_peak_memory_counts_released_tensors_and_held_memory_does_not():
     assert measure.allocations(lambda: hidden.append(torch.ones(MIB // 4)))[-1] >= MIB
 
 
-def test_copy_speed_is_positive():
-    assert measure.copy_speed(CPU) > 0
-
-
 @pytest.mark.parametrize(
     ("spec", "precision"),
     [("standard", "fp32"), ("attnres", "bf16"), ("attnres:block_size=4", "fp32")],
 )
-def test_the_eager_engine_agrees_with_the_reference(
+def test_the_eager_engine_agrees_with_the_reference_and_a_sequence_at_a_time_with_all_at_once(
     spec: str, precision: str, tiny_shape: Shape, windows: torch.Tensor
 ):
     model = model_of(spec, tiny_shape)
 
     found, elapsed = measure.check(model, model, windows, "eager", precision)
+    whole, parts = (
+        measure.loss_and_gradients(model, model, windows, "eager", "fp32", rows=rows)
+        for rows in (len(windows), 1)
+    )
 
     assert found.complaint(precision) is None
     assert elapsed > 0
     assert all(parameter.grad is None for parameter in model.parameters())
-
-
-def test_one_sequence_at_a_time_gives_the_gradients_of_all_at_once(
-    tiny_shape: Shape, windows: torch.Tensor
-):
-    model = model_of("attnres", tiny_shape)
-
-    parts = measure.loss_and_gradients(model, model, windows, "eager", "fp32", rows=1)
-    whole = measure.loss_and_gradients(model, model, windows, "eager", "fp32")
-
     assert max(measure.disagreement(parts, whole)[:2]) < 1e-5
 
 

@@ -15,26 +15,14 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from attnres_cli.nn.loss import next_token_loss
 from attnres_cli.nn.model import Transformer, init_weights, n_params, train_flops_per_token
-from attnres_cli.nn.residual import Norms
 from attnres_cli.nn.shape import Shape
 from attnres_cli.nn.trunk.grouped import FLOPS
 
-every_trunk = pytest.mark.parametrize("changes", TRUNKS.values(), ids=TRUNKS)
 
-
-@every_trunk
-def test_the_formula_of_parameters_counts_those_of_the_module(changes: dict, tiny_shape: Shape):
-    shape = dataclasses.replace(tiny_shape, **changes)
-    with torch.device("meta"):
-        model = Transformer(shape, Standard(shape.d_model, shape.n_sublayers))
-
-    counted = sum(parameter.numel() for parameter in model.parameters())
-
-    assert shape.n_params() == n_params(shape, model.residual) == counted
-
-
-@every_trunk
-def test_the_formula_of_flops_gives_the_count_of_torch(changes: dict, tiny_shape: Shape):
+@pytest.mark.parametrize("changes", TRUNKS.values(), ids=TRUNKS)
+def test_the_formulas_of_parameters_and_flops_give_the_counts_of_torch(
+    changes: dict, tiny_shape: Shape
+):
     shape = dataclasses.replace(tiny_shape, **changes)
     model = Transformer(shape, Standard(shape.d_model, shape.n_sublayers))
     tokens = torch.zeros(2, shape.seq_len, dtype=torch.int64)
@@ -47,6 +35,8 @@ def test_the_formula_of_flops_gives_the_count_of_torch(changes: dict, tiny_shape
             logits.sum().backward()
         backward = counter.get_total_flops()
 
+    counted = sum(parameter.numel() for parameter in model.parameters())
+    assert shape.n_params() == n_params(shape, model.residual) == counted
     assert forward == tokens.numel() * shape.flops_per_token()
     assert forward + backward == tokens.numel() * train_flops_per_token(shape, model.residual)
 
@@ -111,33 +101,30 @@ def test_an_untrained_model_has_the_loss_of_a_random_guess(tie: bool):
     assert loss.item() == pytest.approx(math.log(256), abs=0.2)
 
 
-@pytest.mark.parametrize("norms", list(Norms))
-def test_the_trunk_has_the_norms_that_a_design_asks_for(norms: Norms, tiny_shape: Shape):
-    class Asks(Standard):
-        pass
-
-    Asks.norms = norms
-    model = Transformer(tiny_shape, Asks(16, 6))
-    init_weights(model, 0)
-
-    logits = model(torch.zeros(1, 4, dtype=torch.int64))
-
-    assert torch.isfinite(logits).all()
-    assert n_params(tiny_shape, model.residual) == sum(
-        parameter.numel() for parameter in model.parameters()
-    )
+SCALED = {  # the first row that is scaled of the weights with these names: of qkv only the values
+    "softmax": ({}, {"qkv.weight": 32, "gate_up.weight": 0, "out.weight": 0}),
+    "mla": (TRUNKS["mla"], {"gate_up.weight": 0, "up.weight": 16, "out.weight": 0}),
+    "kda": ({"attention": "kda"}, {"gate_up.weight": 0, "out.weight": 0}),
+    "moe": (
+        {"mlp": "moe", "n_experts": 6, "top_k": 2, "n_shared_experts": 1},
+        {"qkv.weight": 32, "gate_up": 0, "gate_up.weight": 0, "out": 0, "out.weight": 0},
+    ),
+}
 
 
-def test_a_designs_scale_applies_to_initial_values_outputs_and_mlps_only(tiny_shape: Shape):
+@pytest.mark.parametrize(("changes", "scaled"), SCALED.values(), ids=SCALED)
+def test_a_designs_scale_applies_to_initial_values_outputs_and_mlps_only(
+    changes: dict, scaled: dict[str, int], tiny_shape: Shape
+):
     class Halved(Standard):
         branch_scale = 0.5
 
-    plain, halved = Transformer(tiny_shape, Standard(16, 6)), Transformer(tiny_shape, Halved(16, 6))
+    shape = dataclasses.replace(tiny_shape, **changes)
+    plain, halved = Transformer(shape, Standard(16, 6)), Transformer(shape, Halved(16, 6))
     for model in (plain, halved):
         init_weights(model, 0)
-    scaled = {"qkv.weight": 32, "gate_up.weight": 0, "out.weight": 0}  # of qkv only the last rows
 
     for (name, a), b in zip(plain.named_parameters(), halved.parameters(), strict=True):
-        first = next((row for end, row in scaled.items() if name.endswith(end)), len(a))
+        first = next((row for end, row in scaled.items() if name.endswith(f".{end}")), len(a))
         assert torch.equal(a[:first], b[:first]), name
         assert torch.equal(0.5 * a[first:], b[first:]), name

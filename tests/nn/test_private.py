@@ -11,9 +11,7 @@ from attnres_cli.errors import TorchError
 from attnres_cli.nn import private
 
 
-def test_a_torch_without_a_private_name_is_refused_with_one_line(
-    monkeypatch: pytest.MonkeyPatch,
-):
+def test_a_torch_without_a_private_name_is_refused_with_one_line(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delattr(torch._C, "_current_graph_task_id")
 
     with pytest.raises(TorchError) as refused:

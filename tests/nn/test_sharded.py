@@ -39,14 +39,10 @@ def test_parts_of_heads_and_channels_add_up(attention: str, mlp: str):
             assert [cut.n_kv_heads for cut in parts] == [1, 1]
 
 
-def test_heads_that_ranks_do_not_divide_are_refused():
+def test_heads_that_ranks_do_not_divide_and_sublayers_without_parts_are_refused():
     with pytest.raises(ValueError, match=r"3 ranks do not divide n_heads 4, n_kv_heads 2$"):
         shard(model("standard"), 0, 3)
-
-
-def test_sublayers_that_have_no_parts_are_refused():
     shape = replace(SHAPE, attention=("softmax", "mla"), positions="none", d_latent=8)
-
     with pytest.raises(ValueError, match="sublayers of mla have no parts for ranks"):
         shard(model("standard", shape), 0, 2)
 

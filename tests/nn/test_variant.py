@@ -33,6 +33,8 @@ def _registry_as_it_was(monkeypatch: pytest.MonkeyPatch):
         ("attnres:heads=8,block_size=4,key_norm=on", "attnres:block_size=4,heads=8"),
         (" standard ", "standard"),
         ("attnres:window=none", "attnres"),
+        ("attnres:block_size=1,heads=1", "attnres"),
+        ("delta:block_size=1,gate=none,partial=on", "delta"),
     ],
 )
 def test_options_are_sorted_and_defaults_and_spaces_dropped(spec: str, canonical: str):

@@ -11,16 +11,13 @@ from studies import FACTS
 from attnres_cli.records import doubts
 
 
-def test_enough_data_raise_no_doubt_and_generated_tasks_have_no_epochs():
-    assert doubts.of(FACTS, n_tokens=4 * FACTS.train_tokens, eval_tokens=65_536) == []
-    assert doubts.of(replace(FACTS, train_tokens=0), n_tokens=10**9) == []
-
-
 def test_more_than_four_epochs_are_doubted_by_their_number():
     (found,) = doubts.of(FACTS, n_tokens=7 * FACTS.train_tokens)
 
     assert "reads its training tokens 7.0 times" in found
     assert "Muennighoff et al. 2023" in found
+    assert doubts.of(FACTS, n_tokens=4 * FACTS.train_tokens, eval_tokens=65_536) == []
+    assert doubts.of(replace(FACTS, train_tokens=0), n_tokens=10**9) == []  # a generated task
 
 
 @pytest.mark.parametrize(("eval_tokens", "noise"), [(4096, "0.011"), (10_000, "0.007")])
@@ -30,8 +27,5 @@ def test_few_tokens_to_evaluate_on_are_doubted_by_their_noise(eval_tokens: int, 
     assert f"evaluated on {eval_tokens:,} tokens" in found
     assert f"about {noise} nats" in found
     assert "train.eval_tokens=19600 makes it 0.005" in found
-
-
-def test_the_number_of_evaluation_tokens_asked_for_makes_their_noise_small():
     assert doubts.EVAL_NOISE / math.sqrt(doubts.EVAL_TOKENS) == pytest.approx(doubts.SMALL)
     assert doubts.of(FACTS, eval_tokens=doubts.EVAL_TOKENS) == []

@@ -50,9 +50,7 @@ QUOTA = "the container's quota"
           "cgroup/cpu/cpu.cfs_period_us": "100000\n"}, 4, ""),
     ],
 )  # fmt: skip
-def test_affinity_and_the_tightest_quota_of_either_version_bound_the_cores(
-    tree: Tree, files: dict[str, str], n: int, by: str, monkeypatch: pytest.MonkeyPatch
-):
+def test_affinity_and_the_tightest_quota_bound_the_cores(tree, files, n: int, by: str, monkeypatch):
     tree(files)
 
     assert (cores().n, cores().by) == (n, by)
@@ -75,9 +73,7 @@ MEMINFO = "MemTotal:       16000 kB\nMemFree:  10 kB\nHugepagesize: 1 kB\nSwapTo
           "cgroup/memory/memory.limit_in_bytes": "9223372036854771712\n"}, 3000, "this container"),
     ],
 )  # fmt: skip
-def test_memory_is_the_least_of_the_machine_and_its_groups_with_swap_where_it_is_known(
-    tree: Tree, files: dict[str, str], kib: int, whose: str
-):
+def test_memory_is_the_least_of_the_machine_and_its_groups(tree: Tree, files, kib: int, whose: str):
     tree({})
     assert memory() == (None, "")
 
@@ -105,9 +101,7 @@ def test_omp_num_threads_is_read_as_openmp_does(value: str, threads: int | None,
           "cgroup/memory/memory.oom_control": "under_oom 0\noom_kill 3\n"}, 3),
     ],
 )  # fmt: skip
-def test_kills_for_memory_are_those_of_our_group_or_else_of_the_machine(
-    tree: Tree, files: dict[str, str], kills: int | None
-):
+def test_kills_for_memory_are_our_groups_or_the_machines(tree: Tree, files, kills: int | None):
     tree(files)
 
     assert memory_kills() == kills

@@ -164,23 +164,18 @@ def path(request: pytest.FixtureRequest, pages: Path) -> Path:
     return pages / f"{request.param}.html"
 
 
-@pytest.fixture(params=WIDTHS)
-def visit(request: pytest.FixtureRequest, browser, path: Path) -> Iterator[Visit]:
-    found = Visit(browser, path, WIDTHS[request.param])
-    yield found
-    found.page.close()
-
-
-def test_a_page_is_drawn_whole_and_open_to_everyone(visit: Visit, path: Path):
+@pytest.mark.parametrize("width", WIDTHS.values(), ids=WIDTHS)
+def test_a_page_is_drawn_whole_and_open_to_everyone(browser, path: Path, width: int):
     axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
+    visit = Visit(browser, path, width)
     visit.page.wait_for_load_state("networkidle")
     for details in visit.page.query_selector_all("details"):
         details.evaluate("details => details.open = true")
 
-    width, room = visit.page.evaluate("[document.documentElement.scrollWidth, innerWidth]")
+    needed, room = visit.page.evaluate("[document.documentElement.scrollWidth, innerWidth]")
     figures, found = visit.page.evaluate(_FIGURES), axe.run(visit.page)
 
-    assert width <= room
+    assert needed <= room
     assert visit.page.evaluate(_CUT) == []
     assert visit.page.evaluate(_OUTSIDE) == []
     for figure in figures:
@@ -192,6 +187,7 @@ def test_a_page_is_drawn_whole_and_open_to_everyone(visit: Visit, path: Path):
     assert visit.complaints == []
     assert found.response["passes"]
     assert found.violations_count == 0, found.generate_report()
+    visit.page.close()
 
 
 @pytest.mark.slow

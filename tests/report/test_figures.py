@@ -36,14 +36,9 @@ def texts(figure: Figure) -> list[str]:
 @pytest.fixture
 def chapter(base, make_chapter, make_arm):
     """A baseline, a better arm and one with blocks of each of two sizes; five seeds."""
-    return make_chapter(
-        [
-            *base,
-            *make_arm("attnres", *BETTER),
-            *make_arm("attnres:block_size=2", 1.44, 1.61, 1.55, 1.36, 1.50),
-            *make_arm("attnres:block_size=4", 1.47, 1.66, 1.58, 1.38, 1.53),
-        ]
-    )
+    runs = [*base, *make_arm("attnres", *BETTER)]
+    runs += make_arm("attnres:block_size=2", 1.44, 1.61, 1.55, 1.36, 1.50)
+    return make_chapter([*runs, *make_arm("attnres:block_size=4", 1.47, 1.66, 1.58, 1.38, 1.53)])
 
 
 def test_a_forest_has_each_arms_mean_interval_seeds_and_verdict(chapter):
@@ -58,9 +53,7 @@ def test_a_forest_has_each_arms_mean_interval_seeds_and_verdict(chapter):
     assert {arm.variant, arm.verdict} <= set(texts(figure))
 
 
-def test_curves_are_means_over_seeds_with_bands_of_one_sd_and_end_where_they_are_not_finite(
-    make_run,
-):
+def test_curves_are_means_with_bands_of_one_sd_until_a_loss_is_not_finite(make_run):
     start, gone = Point(0, None, 5.5), Point(7, 9.0, math.nan)
     runs = [
         make_run("standard", seed, curve=(start, Point(400, 1.6, loss)))
@@ -73,20 +66,16 @@ def test_curves_are_means_over_seeds_with_bands_of_one_sd_and_end_where_they_are
     assert comparison.curve_of([diverged]) == [(0.0, 5.5, 0.0)]
 
 
-def test_cost_is_beside_gain_by_flops(chapter):
+def test_cost_is_beside_gain_by_flops_and_block_sizes_lie_between_full_and_baseline(chapter):
     (by_flops,) = comparison.draw_cost(chapter).axes
+    blocks = comparison.draw_block_sizes(chapter)
 
     points = {c.get_label(): c.lines[0].get_xdata().tolist() for c in by_flops.containers}
     assert points["attnres"] == points["standard"] == [6_000_000 * 102_400]
-
-
-def test_block_sizes_stand_in_order_between_the_lines_of_full_and_baseline(chapter):
-    figure = comparison.draw_block_sizes(chapter)
-
-    (line,) = (c.lines[0] for c in figure.axes[0].containers)
+    (line,) = (c.lines[0] for c in blocks.axes[0].containers)
     assert line.get_xdata().tolist() == [2, 4]
     assert line.get_ydata().tolist() == pytest.approx([7.46 / 5, 7.62 / 5])
-    assert {"standard (baseline)", "attnres (Full)"} <= set(texts(figure))
+    assert {"standard (baseline)", "attnres (Full)"} <= set(texts(blocks))
 
 
 def test_magnitudes_over_depth_are_means_over_seeds(make_chapter, make_arm):
@@ -101,9 +90,7 @@ def test_magnitudes_over_depth_are_means_over_seeds(make_chapter, make_arm):
     assert gradients.get_yscale() == "log"
 
 
-def test_a_heat_map_shows_m_below_its_diagonal_and_the_caption_sums_it_up_or_says_why_not(
-    chapter, make_chapter, make_arm
-):
+def test_a_heat_map_shows_m_and_its_caption_sums_it_up(chapter, make_chapter, make_arm):
     nonlinear = replace(PROBE, mixing=None, no_mixing="it is not linear")
     without = make_chapter(runs := make_arm("standard", 1.5, 1.6))
     without = replace(without, probes={run.id: nonlinear for run in runs})
@@ -141,9 +128,7 @@ def test_every_figure_says_recipe_seeds_tokens_and_version(chapter):
         assert "102,400 tokens per run; attnres 0.1.0." in drawing.caption
 
 
-def test_of_many_arms_the_best_are_named_and_one_far_off_leaves_the_others_apart(
-    make_chapter, make_arm
-):
+def test_the_best_of_many_arms_are_named_and_one_far_off_is_cut_off(make_chapter, make_arm):
     near = [run for n in range(10) for run in make_arm(f"arm{n}", 1.495 + n / 100, 1.6, 1.55)]
     runs = [*make_arm("standard", 1.55, 1.65, 1.6), *near, *make_arm("lost", 4.5, 4.6, 4.7)]
 
@@ -158,12 +143,6 @@ def test_of_many_arms_the_best_are_named_and_one_far_off_leaves_the_others_apart
     assert "+3 \N{RIGHTWARDS ARROW}" in [text.get_text() for text in forest.texts]
     assert cost.get_ylim()[1] < 1
     assert [text.get_text().strip() for text in cost.texts] == ["lost +3"]
-
-
-def test_a_scale_reaches_only_to_values_not_far_from_most():
-    assert in_sight([0.02, -0.03, 1.7]) == 0.03
-    assert in_sight([0.0, 0.0, 0.1]) == 0.1
-    assert in_sight([-0.2]) == 0.2
 
 
 @pytest.mark.slow
@@ -217,9 +196,7 @@ def test_a_figure_is_the_same_file_whenever_it_is_drawn(make_chapter, make_arm):
         assert one == two
 
 
-def test_nothing_is_drawn_without_an_ended_run_and_only_a_curve_of_one_seed_without_probes(
-    make_chapter, make_run, make_arm
-):
+def test_only_what_was_measured_is_drawn(make_chapter, make_run, make_arm):
     failed = make_run("standard", 0, status=Status.FAILED, error="boom")
     runs = [*make_arm("standard", 1.5), *make_arm("attnres:block_size=4", 1.4)]
 
@@ -227,7 +204,10 @@ def test_nothing_is_drawn_without_an_ended_run_and_only_a_curve_of_one_seed_with
     assert [d.name for d in drawings(make_chapter(runs, probed=False))] == ["curves"]
 
 
-def test_a_name_too_long_for_a_figure_keeps_both_its_ends():
+def test_a_scale_reaches_to_values_near_most_and_a_long_name_keeps_both_its_ends():
+    assert in_sight([0.02, -0.03, 1.7]) == 0.03
+    assert in_sight([0.0, 0.0, 0.1]) == 0.1
+    assert in_sight([-0.2]) == 0.2
     assert len(short(LONG)) <= 50
     assert short(LONG).startswith("attnres:block_size=4")
     assert short(LONG).endswith("score=static")

@@ -7,10 +7,11 @@ import io
 import json
 import re
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
-from commands import attnres
+from commands import Attnres
 from studies import fill
 
 from attnres_cli.report.formats import show, to_csv
@@ -28,10 +29,8 @@ def study(tmp_path: Path, tiny_recipe) -> Path:
 
 
 def _change(study: Path, statement: str, *values: object) -> None:
-    connection = sqlite3.connect(study)
-    connection.execute(statement, values)
-    connection.commit()
-    connection.close()
+    with closing(sqlite3.connect(study)) as connection, connection:
+        connection.execute(statement, values)
 
 
 @pytest.mark.parametrize("form", ["table", "markdown", "csv", "json", "latex", "html"])
@@ -59,8 +58,7 @@ def test_an_error_that_a_run_left_does_nothing_to_a_terminal(study: Path, capsys
     _change(study, "UPDATE attnres_runs SET status = 'failed', error = ? WHERE id = 1", ESCAPES)
 
     for arguments in (["runs"], ["runs", "show", "1"]):
-        code, out, err = attnres(capsys, *arguments, "--study", str(study))
-
+        code, out, err = Attnres(capsys)(*arguments, "--study", str(study))
         assert code == 0
         assert "owned" in out
         assert not _CONTROL.search(out + err)
@@ -77,21 +75,16 @@ def test_a_cell_that_a_spreadsheet_would_compute_is_quoted_and_numbers_stay_numb
     ]  # fmt: skip
 
 
-def test_a_recipe_whose_name_is_a_path_is_refused_and_draws_no_figure(
-    tmp_path: Path, study: Path, capsys
-):
+def test_a_recipe_whose_name_is_a_path_is_refused(tmp_path: Path, study: Path, capsys):
     (held,) = sqlite3.connect(study).execute("SELECT resolved FROM attnres_recipes").fetchone()
     resolved = json.dumps(json.loads(held) | {"name": "../../x"})
     _change(study, "UPDATE attnres_recipes SET name = '../../x', resolved = ?", resolved)
     figures = ("--figures", str(tmp_path / "a" / "b" / "figures"))
     (tmp_path / "mine.yaml").write_text("name: ../../x\nmodel: {n_layers: 2}\n", encoding="utf-8")
 
-    code, out, err = attnres(capsys, "report", "--study", str(study), *figures, "--format", "html")
-    typed = attnres(capsys, "recipes", str(tmp_path / "mine.yaml"))
+    refuses = Attnres(capsys).refuses
+    report = refuses("report", "--study", str(study), *figures, "--format", "html")
 
-    assert (code, out) == (2, "")
-    assert "recipe: a name is no path, as quick or quick/wide, got '../../x'" in err
-    assert err.count("\n") == 1
+    assert "recipe: a name is no path, as quick or quick/wide, got '../../x'" in report
     assert not list(tmp_path.rglob("*.svg"))
-    assert typed[0] == 2
-    assert "name: a name is no path" in typed[2]
+    assert "name: a name is no path" in refuses("recipes", str(tmp_path / "mine.yaml"))

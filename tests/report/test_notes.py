@@ -1,4 +1,4 @@
-"""The notes below the tables of a report: what the numbers rest on, and what weakens them."""
+"""The words around the tables of a report: its answer, what it rests on, and what weakens it."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ import math
 from dataclasses import replace
 
 import pytest
-from comparisons import PROBE
+from comparisons import BASE, PROBE
 
 from attnres_cli.records.run import Probe
+from attnres_cli.report.answer import answer
 from attnres_cli.report.comparison import report_of, table_of
 from attnres_cli.report.facts import CHOICES, facts_of
 from attnres_cli.report.formats import escaped, show
@@ -19,21 +20,36 @@ from attnres_cli.report.table import Report
 from attnres_cli.verdict.comparison import Rules
 
 
-@pytest.fixture
-def notes(make_arm, judge, facts):
-    """A function that gives the notes of an arm; keywords change the data."""
+def shifted(gap: float) -> list[float]:
+    noise = (0.001, -0.002, 0.003, 0.0, -0.001)
+    return [loss + gap + step for loss, step in zip(BASE, noise, strict=True)]
 
-    def lines(**changes: object) -> str:
+
+def test_more_than_six_arms_of_one_verdict_are_counted(base, make_arm, judge):
+    arms = [make_arm(f"arm{i}", *shifted(-0.1 - 0.01 * i)) for i in range(7)]
+
+    assert "arm0 by 0.0998 [" in answer(judge(base, *arms[:6]))
+    told = "Better than standard: 7 of 7 arms, by 0.0998 to 0.1598, most arm6 by 0.1598 ["
+    assert told in answer(judge(base, *arms))
+
+
+def test_an_equal_arm_apart_from_0_is_named_with_its_side(base, make_arm, judge):
+    for gap, side in ((-0.01, "below"), (0.01, "above")):
+        arms = make_arm("apart", *shifted(gap)), make_arm("alike", *shifted(0.0))
+        told = answer(judge(base, *arms, rules=Rules(margin=0.05)))
+        assert "equal to standard within the margin of 0.05 nats per token, of them apart" in told
+        assert told.endswith(f"] {side} standard.")
+        assert "alike by" not in told
+
+
+def test_reference_lines_and_the_split_are_those_that_the_data_have(make_arm, judge, facts):
+    def notes(**changes: object) -> str:
         data = replace(facts, **changes)
         return "\n".join(facts_of(judge(make_arm("standard", 1.5, 1.6), data=data)))
 
-    return lines
-
-
-def test_reference_lines_are_those_that_the_data_have(notes):
     assert "(bigram) 2.4000, byte frequencies (unigram) 3.3000 nats/token" in notes()
-    assert "floor" not in notes()
-    assert "compressors" not in notes()
+    for absent in ("floor", "compressors", "split:"):
+        assert absent not in notes()
     assert "floor: a model that knows the task loses 0.8125 nats/token" in notes(floor=0.8125)
     only_unigram = notes(bigram_loss=None)
     assert "training bytes: byte frequencies (unigram) 3.3000 nats/token" in only_unigram
@@ -42,32 +58,27 @@ def test_reference_lines_are_those_that_the_data_have(notes):
     packed = {"zlib_bits": 2.0, "xz_bits": 1.5}  # per byte, of bytes as a loss too
     assert "zlib 2.0000 bits/byte (1.3863 nats/token)" in notes(**packed)
     assert "zlib 2.0000 bits/byte, xz 1.5000" in notes(**packed, vocab_size=50257)
-
-
-def test_the_split_of_files_is_printed_where_it_is_known(notes):
     split = "whole files validate: 3 of 60; left out, as no text: logo.png"
-
     assert f"split: {split}" in notes(split=split)
-    assert "split:" not in notes()
 
 
-def test_arms_computed_by_another_engine_are_named(make_arm, judge):
-    base = make_arm("standard", 1.5, 1.6)
+def test_other_engines_are_named_and_choices_of_experts_where_tokens_choose(make_arm, judge):
+    base, arm = make_arm("standard", 1.5, 1.6), make_arm("a", 1.4, 1.5)
     other = make_arm("a", 1.4, 1.5, settings={"engine": "compile"})
     line = "different engines, which agree to rounding: standard by eager; a by compile"
 
     assert line in "\n".join(facts_of(judge(base, other)))
-    assert "different engines" not in "\n".join(facts_of(judge(base, make_arm("a", 1.4, 1.5))))
+    assert "different engines" not in "\n".join(facts_of(judge(base, arm)))
+    assert CHOICES not in facts_of(judge(base))
+    assert CHOICES in facts_of(judge(base, rules=Rules(is_routed=True)))
 
 
 def test_losses_of_tokens_that_are_not_bytes_have_no_bits_per_byte(make_arm, judge, facts):
     tokens = replace(facts, source="nanogpt", n_bytes=200_000, vocab_size=50257)
     task = replace(facts, source="recall", n_bytes=0, train_tokens=0)
 
-    for data, size in (
-        (tokens, "100,000 tokens, 5,000 of"),
-        (task, "generated without end, 5,000 tokens"),
-    ):
+    sizes = "100,000 tokens, 5,000 of", "generated without end, 5,000 tokens"
+    for data, size in zip((tokens, task), sizes, strict=True):
         found = judge(make_arm("standard", 1.5, 1.6), data=data)
         text = "\n".join(facts_of(found))
         assert size in text
@@ -77,9 +88,8 @@ def test_losses_of_tokens_that_are_not_bytes_have_no_bits_per_byte(make_arm, jud
 
 def test_the_share_of_a_known_peak_is_printed(make_arm):
     gpu = {"device": "cuda", "device_name": "NVIDIA H100 80GB HBM3", "precision": "bf16"}
-    (run,) = make_arm(
-        "standard", 1.5, settings=gpu, tokens_per_second=1e6, flops_per_token=494_700_000
-    )
+    speed = {"tokens_per_second": 1e6, "flops_per_token": 494_700_000}
+    (run,) = make_arm("standard", 1.5, settings=gpu, **speed)
 
     assert speed_text(run.result) == "1,000,000 tokens/s, MFU 50.0 %"
 
@@ -108,13 +118,6 @@ def test_the_load_of_experts_has_a_column_where_there_are_any():
     assert [each.title for each in inside.columns].count("load") == 1
     plain, _ = probe_tables([PROBE])
     assert "load" not in [each.title for each in plain[0].columns]
-
-
-def test_a_note_on_choices_of_experts_is_there_only_where_tokens_choose(make_arm, judge):
-    runs = make_arm("standard", 1.5, 1.6)
-
-    assert CHOICES not in facts_of(judge(runs))
-    assert CHOICES in facts_of(judge(runs, rules=Rules(is_routed=True)))
 
 
 @pytest.mark.parametrize("number", [1.2345e-5, 123.456, 1.2345e7])

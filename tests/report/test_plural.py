@@ -27,31 +27,18 @@ ONE = {
 }
 
 
+REPORTS = [f"report --format {form}" for form in ("table", "markdown", "csv", "latex", "html")]
+REPORTS += ["report attnres --against paper", "report --scaling", "runs", "runs show 1"]
+OTHERS = ["plan", "runs export --tensorboard boards"]
+OTHERS += ["variants attnres --shape n_layers=1,d_model=8", "recipes smoke --set train.tokens=1024"]
+
+
 @pytest.mark.parametrize(
     "commands",
-    [
-        (
-            *(f"report --format {form}" for form in ("table", "markdown", "csv", "latex", "html")),
-            "report attnres --against paper",
-            "report --scaling",
-            "runs",
-            "runs show 1",
-        ),
-        pytest.param(
-            (
-                "plan",
-                "runs export --tensorboard boards",
-                "variants attnres --shape n_layers=1,d_model=8",
-                "recipes smoke --set train.tokens=1024",
-            ),
-            marks=pytest.mark.nightly,  # they import torch and tensorboard
-        ),
-    ],
+    [REPORTS, pytest.param(OTHERS, marks=pytest.mark.nightly)],  # which import torch, tensorboard
     ids=["reports", "others"],
 )
-def test_one_of_a_thing_is_one_thing(
-    commands: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys, subtests
-):
+def test_one_of_a_thing_is_singular(commands: list[str], tmp_path, monkeypatch, capsys, subtests):
     monkeypatch.chdir(tmp_path)
     fill(Path("attnres.db"), validate(ONE, "single"), {"standard": [1.5], "attnres": [1.4]})
 

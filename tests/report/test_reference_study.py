@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import attnres
+from commands import Attnres
 from studies import fill
 
-from attnres_cli.config.recipe import Recipe
 from attnres_cli.config.shipped import paper, plan_text, report_texts
 from attnres_cli.verdict.format import interval
 
@@ -29,6 +28,11 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> str:
     path = tmp_path_factory.mktemp("reference") / "reference.db"
     path.write_bytes(lzma.decompress((RESULTS / "reference.db.xz").read_bytes()))
     return str(path)
+
+
+@pytest.fixture
+def attnres(capsys: pytest.CaptureFixture[str]) -> Attnres:
+    return Attnres(capsys)
 
 
 def tables(part: str = "") -> list[dict[str, Any]]:
@@ -59,6 +63,8 @@ def rows(part: str, first: str = r"`(\S+)`") -> dict[str, list[str]]:
 def cell(arm: dict[str, Any]) -> str:
     if arm["verdict"] == "blocked":
         return "blocked"
+    if arm["verdict"] == "baseline":
+        return f"{arm['mean']:.4f} ± {arm['sd']:.4f}"
     low, high = arm["look"]["low"], arm["look"]["high"]
     said = WORDS.get(arm["verdict"], "" if arm["verdict"] == "not separable" else arm["verdict"])
     word = f"**{said}**" if said in ("better", "worse") else said
@@ -80,41 +86,31 @@ def test_every_row_on_text_and_on_pointers_is_that_of_the_tables(part: str):
         assert cells == expected
 
 
-def ladder_rows(part: str, study: str, capsys: pytest.CaptureFixture[str]) -> dict[str, list[str]]:
-    """The page's table of a part as it should be: a row for each size, then for their trend."""
-    typed = ("--study", study, "--recipe", part, "--scaling", "--format", "json")
-    told = json.loads(attnres(capsys, "report", *typed)[1])
-    found = {}
-    for name, is_tuned in (("own rates", True), ("one rate", False)):
-        of_sizes = [one for one in tables(part) if one["terms"]["is_tuned"] == is_tuned]
-        for size, one in zip(SIZES[part], of_sizes, strict=True):
-            found[f"{size}, {name}"] = [ladder_cell(arm) for arm in in_order(one)]
-        (ladder,) = [one for one in (told, *told["more"]) if one["terms"]["is_tuned"] == is_tuned]
-        trends = [arm["trend"] for arm in in_order(ladder)]
-        if any(trends):  # from three sizes on
-            found[f"per doubling, {name}"] = [
-                interval(trend["mean"], trend["ci95"], "+.4f") if trend else "" for trend in trends
-            ]
-    return found
-
-
 def in_order(table: dict[str, Any]) -> list[dict[str, Any]]:
     """Its arms, `standard` first, then by name: a table has them by their losses."""
     return sorted(table["arms"], key=lambda arm: (arm["variant"] != "standard", arm["variant"]))
 
 
-def ladder_cell(arm: dict[str, Any]) -> str:
-    said = cell(arm) if arm["verdict"] != "baseline" else f"{arm['mean']:.4f} ± {arm['sd']:.4f}"
-    return said + (f" ({arm['own']['lr']:g})" if arm["own"] else "")
-
-
 @pytest.mark.parametrize("part", SIZES)
-def test_every_row_of_a_ladder_is_that_of_the_tables(
-    part: str, study: str, capsys: pytest.CaptureFixture[str]
-):
-    found = rows(part, r"(\S+(?: doubling)?, o\w+ rates?)")
+def test_every_row_of_a_ladder_is_that_of_the_tables(part: str, study: str, attnres: Attnres):
+    """A row for each size, then for their trend."""
+    told = attnres.json("report", "--study", study, "--recipe", part, "--scaling")
+    expected = {}
+    for name, is_tuned in (("own rates", True), ("one rate", False)):
+        of_sizes = [one for one in tables(part) if one["terms"]["is_tuned"] == is_tuned]
+        for size, one in zip(SIZES[part], of_sizes, strict=True):
+            expected[f"{size}, {name}"] = [
+                cell(arm) + (f" ({arm['own']['lr']:g})" if arm["own"] else "")
+                for arm in in_order(one)
+            ]
+        (ladder,) = [one for one in (told, *told["more"]) if one["terms"]["is_tuned"] == is_tuned]
+        trends = [arm["trend"] for arm in in_order(ladder)]
+        if any(trends):  # from three sizes on
+            expected[f"per doubling, {name}"] = [
+                interval(trend["mean"], trend["ci95"], "+.4f") if trend else "" for trend in trends
+            ]
 
-    assert found == ladder_rows(part, study, capsys)
+    assert rows(part, r"(\S+(?: doubling)?, o\w+ rates?)") == expected
 
 
 @pytest.mark.parametrize(
@@ -125,14 +121,11 @@ def test_every_row_of_a_ladder_is_that_of_the_tables(
         *(pytest.param(part, marks=pytest.mark.nightly) for part in SIZES),
     ],
 )
-def test_the_published_study_gives_the_shipped_tables(
-    part: str, study: str, capsys: pytest.CaptureFixture[str]
-):
+def test_the_published_study_gives_the_shipped_tables(part: str, study: str, attnres: Attnres):
     for table in map(json.loads, report_texts("reference")):
         if part_of(table) == part:
-            typed = ("--study", study, "--recipe", table["recipe_digest"], "--format", "json")
-
-            assert json.loads(attnres(capsys, "report", *typed)[1]) == table
+            digest = table["recipe_digest"]
+            assert attnres.json("report", "--study", study, "--recipe", digest) == table
 
 
 def test_the_sentence_on_lower_rates_is_that_of_their_table():
@@ -163,14 +156,12 @@ def test_every_table_is_of_the_plan_and_complete():
             assert arm["variant"] in plan_text("reference")
 
 
-def test_ones_own_study_stands_beside_the_nearest_table(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tiny_recipe: Recipe, capsys
-):
+def test_your_study_stands_beside_the_nearest_table(tmp_path, monkeypatch, tiny_recipe, attnres):
     monkeypatch.chdir(tmp_path)
     fill(tmp_path / "attnres.db", tiny_recipe, {"standard": [1.5] * 5, "attnres": [1.4] * 5})
 
-    code, out, _ = attnres(capsys, "report", "--against", "reference", "--format", "json")
+    found = attnres.json("report", "--against", "reference")
 
-    theirs = {arm["variant"]: arm for arm in json.loads(out)["arms"]}["attnres"]
-    assert (code, theirs["their_seeds"]) == (0, 12)
+    theirs = {arm["variant"]: arm for arm in found["arms"]}["attnres"]
+    assert theirs["their_seeds"] == 12
     assert theirs["their_low"] == arms("text", "tokens", is_tuned=False)["attnres"]["look"]["low"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -21,15 +20,15 @@ from attnres_cli.verdict.shape_results import cell, front, named, sizes
 SAME = {"standard": 45.0, "attnres": 45.0}
 
 
-def of(finding: Finding, variant: str):
-    (one,) = [one for one in finding.optima if one.family.variant == variant]
-    return one
+def edited(search: Search, *numbers: int, dimensions=(), **changes: object) -> Search:
+    """The search with all trials changed, or only those of these numbers in each family."""
 
+    def edit(trial: Trial) -> Trial:
+        if numbers and trial.number not in numbers:
+            return trial
+        return replace(trial, dimensions=trial.dimensions | dict(dimensions), **changes)
 
-def edited(search: Search, edit: Callable[[Trial], Trial], n: int = 0) -> Search:
-    """The search with every trial of its n-th family edited."""
-    families = list(search.families)
-    families[n] = replace(families[n], trials=tuple(map(edit, families[n].trials)))
+    families = [replace(f, trials=tuple(map(edit, f.trials))) for f in search.families]
     return replace(search, families=tuple(families))
 
 
@@ -44,16 +43,21 @@ def clear() -> Finding:
     return find(*searches.valleys())
 
 
-def test_the_best_shape_is_the_lowest_over_fresh_seeds_not_the_lucky_first_look(clear):
-    one = of(clear, "standard")
-    promised = min(one.shapes, key=lambda s: s.promised)
+def test_the_best_shape_is_the_lowest_over_fresh_seeds_in_a_range_of_those_that_may_be_best(clear):
+    for one in clear.optima:
+        may_be = [shape for shape in one.confirmed if shape.may_be_best]
+        assert one.best is one.confirmed[0] is may_be[0]
+        assert one.best.mean == min(s.mean for s in one.confirmed)
+        assert one.best.mean == pytest.approx(np.mean(list(one.best.fresh.values())))
+        assert one.best.surprise == one.best.mean - one.best.promised
+        assert set(one.best.fresh) == {1, 2, 3}
+        assert [shape for shape in one.shapes if shape.is_lowest] == [one.best]
+        assert len(may_be) < len(one.confirmed)
 
-    assert one.best is one.confirmed[0]
-    assert one.best.mean == min(s.mean for s in one.confirmed)
-    assert one.best is not promised  # in this search they are two
-    assert one.best.mean == pytest.approx(np.mean(list(one.best.fresh.values())))
-    assert one.best.surprise == one.best.mean - one.best.promised
-    assert set(one.best.fresh) == {1, 2, 3}
+    standard, _ = clear.optima
+    assert standard.best is not min(standard.shapes, key=lambda s: s.promised)  # the lucky one
+    line = "attnres: 3 of 7 confirmed shapes may be its best (95 %): layers 9, width 288"
+    assert line in "\n".join(notes(clear))
 
 
 def test_valleys_far_apart_have_optima_that_differ(clear):
@@ -66,31 +70,46 @@ def test_valleys_far_apart_have_optima_that_differ(clear):
     text = answer(clear)
     assert text.startswith("Within params=9M, standard prefers 6 layers of width 354")
     assert "attnres prefers 9 layers of width 288" in text
-    assert (
-        f"of the 7 confirmed shapes (of 14 tried) the optima differ (p {pair.p:.2g}): none" in text
-    )
+    told = f"of the 7 confirmed shapes (of 14 tried) the optima differ (p {pair.p:.2g}): none"
+    assert told in text
 
 
-def test_optima_are_not_said_to_differ_while_what_is_likeliest_best_for_both_lacks_fresh_seeds():
+def test_optima_are_not_said_to_differ_where_runs_that_decide_are_missing_or_do_not_pair(clear):
     search, runs = searches.valleys()
-    (pair,) = find(search, runs).pairs
     trials = [f.trials[: len(searches.SHAPES)] for f in search.families]
-    first = [{cell(t): t.values[0] for t in each} for each in trials]
-    likely = likeliest_common(*first)[0]
-    digest = next(t.recipe_digest for t in trials[0] if cell(t) == likely)
-    assert pair.differ
-    assert likely in pair.cells
+    likely, *_ = likeliest_common(*({cell(t): t.values[0] for t in each} for each in trials))
+    common = next(t.recipe_digest for t in trials[0] if cell(t) == likely)
+    best = clear.optima[1].shapes[0].trial.recipe_digest
+    bf16 = replace(searches.SETTINGS, precision="bf16")
+    not_common = [r for r in runs if r.seed == 0 or r.recipe_digest != common]
+    not_best = [
+        r for r in runs if r.seed == 0 or (r.variant, r.recipe_digest) != ("standard", best)
+    ]
+    mixed = [
+        replace(r, result=replace(r.result, settings=bf16))
+        if (r.variant, r.seed) == ("attnres", 2) and r.result
+        else r
+        for r in runs
+    ]
+    assert likely in clear.pairs[0].cells
 
-    fewer = find(search, [r for r in runs if r.recipe_digest != digest or r.seed == 0])
+    for kept, lacking, why in (
+        (not_common, [("standard", common), ("attnres", common)],
+         f"{sizes(likely)} may be best for both and lacks fresh seeds)"),
+        (not_best, [("standard", best)],
+         "standard has not been trained with all fresh seeds at 9 layers of width 288"),
+        (mixed, [], "attnres: runs were computed in different ways: cpu bf16 eager, 1 thread, cpu "
+         "fp32 eager, 1 thread)"),
+    ):  # fmt: skip
+        finding = find(search, kept)
 
-    (pair,) = fewer.pairs
-    assert pair.test is None
-    why = f"{sizes(likely)} may be best for both and lacks fresh seeds"
-    assert f"whether the optima differ is not known ({why})" in answer(fewer)
-    assert {t.variant for t in pair.lacking if t.recipe_digest == digest} == {"standard", "attnres"}
+        (pair,) = finding.pairs
+        assert pair.test is None
+        assert [(t.variant, t.recipe_digest) for t in pair.lacking] == lacking
+        assert f"whether the optima differ is not known ({why}" in answer(finding)
 
 
-def test_one_valley_for_both_cannot_be_told_apart_and_names_the_shape_that_may_be_best():
+def test_optima_that_cannot_be_told_apart_have_a_shape_for_both_or_seeds_that_would_tell():
     finding = find(*searches.valleys(SAME, seed=8))
     clear = find(*searches.valleys(SAME, noise=0.001))
 
@@ -98,13 +117,15 @@ def test_one_valley_for_both_cannot_be_told_apart_and_names_the_shape_that_may_b
     assert not pair.differ
     ours, theirs = (one.best.cell for one in finding.optima)
     assert ours != theirs  # each its own lowest, which is luck
-    assert (
-        f"the optima cannot be told apart (p {pair.p:.2g}): {sizes(pair.cells[pair.test.hardest])} "
-        "may be best for both"
-    ) in answer(finding)
+    shape = sizes(pair.cells[pair.test.hardest])
+    told = f"the optima cannot be told apart (p {pair.p:.2g}): {shape} may be best for both"
+    assert told in answer(finding)
     ours, theirs = (one.best.cell for one in clear.optima)
     assert ours == theirs
     assert f"{sizes(ours)} may be best for both" in answer(clear)
+    near = find(*searches.valleys({"standard": 60.0, "attnres": 45.0}, noise=0.006, seed=4))
+    assert near.pairs[0].needed > 3
+    assert f"would take about {near.pairs[0].needed} fresh seeds" in answer(near)
 
 
 def test_optima_at_one_shape_never_differ_whatever_options_the_first_look_chose():
@@ -112,7 +133,7 @@ def test_optima_at_one_shape_never_differ_whatever_options_the_first_look_chose(
     the test, which takes the first look's, would rule that shape out.
     """
     search, runs = searches.valleys()
-    lowest = of(find(search, runs), "standard").best.trial.recipe_digest
+    lowest = find(search, runs).optima[0].best.trial.recipe_digest
     ours = search.families[1]
     spec, shape = "attnres:n_blocks=2", next(t for t in ours.trials if t.recipe_digest == lowest)
     better = replace(shape, variant=spec, number=99, values=(1.7,))
@@ -140,17 +161,6 @@ def test_searches_without_any_interaction_say_that_optima_differ_at_most_at_the_
     assert np.mean(said) <= ALPHA + 3 * math.sqrt(ALPHA * (1 - ALPHA) / len(said))
 
 
-def test_shapes_are_the_same_whatever_a_design_takes_from_the_mlps_to_hold_the_budget():
-    search, runs = searches.valleys()
-    narrower = edited(
-        search,
-        lambda t: replace(t, dimensions=t.dimensions | {"d_ff": t.dimensions["d_ff"] - 3}),
-        1,
-    )
-
-    assert find(narrower, runs).pairs[0].p == find(search, runs).pairs[0].p
-
-
 def test_the_first_look_chooses_what_all_shapes_are_compared_with(clear):
     """And never the seeds that judge, even where they prefer another shape."""
     (pair,) = clear.pairs
@@ -167,45 +177,23 @@ def test_the_first_look_chooses_what_all_shapes_are_compared_with(clear):
     assert pair.test == common_best(*of_cells, *places)
 
 
-def test_only_fresh_seeds_judge(clear):
-    """Losses of the first seed, and of seeds that the search did not ask for, change nothing."""
+def test_only_shapes_and_their_fresh_seeds_judge(clear):
+    """Losses of the first seed and of seeds that the search did not ask for change nothing, nor
+    does what a design takes from the MLPs to hold the budget.
+    """
     search, runs = searches.valleys()
     more = [with_loss(r, 0.1, id=1000 + r.id, seed=seed) for r in runs[:15] for seed in (7, 8)]
     elsewhere = [replace(run, fingerprint="another") for run in more]
     at_first = [with_loss(r, 0.1) if r.seed == 0 and r.result else r for r in runs]
+    trials = [
+        replace(t, dimensions=t.dimensions | {"d_ff": t.dimensions["d_ff"] - 3})
+        for t in search.families[1].trials
+    ]
+    families = (search.families[0], replace(search.families[1], trials=tuple(trials)))
 
     assert find(search, [*runs, *more, *elsewhere]).pairs == clear.pairs
-    assert find(search, at_first).pairs[0].p == clear.pairs[0].p
-
-
-def test_the_shapes_that_may_be_best_are_a_range_that_holds_the_lowest(clear):
-    for one in clear.optima:
-        held = [shape for shape in one.confirmed if shape.may_be_best]
-
-        assert one.best in held
-        assert [shape for shape in one.shapes if shape.is_lowest] == [one.best]
-        assert len(held) < len(one.confirmed)
-    assert (
-        "attnres: 3 of 7 confirmed shapes may be its best (95 %): layers 9, width 288"
-        in "\n".join(notes(clear))
-    )
-
-
-def test_a_shape_that_the_other_variant_was_not_trained_at_is_asked_for():
-    search, runs = searches.valleys()
-    digest = of(find(search, runs), "attnres").shapes[0].trial.recipe_digest
-    missing = ("standard", digest)
-    kept = [r for r in runs if (r.variant, r.recipe_digest) != missing or r.seed == 0]
-
-    finding = find(search, kept)
-
-    (pair,) = finding.pairs
-    assert pair.test is None
-    assert [(t.variant, t.recipe_digest) for t in pair.lacking] == [missing]
-    assert (
-        "whether the optima differ is not known (standard has not been trained with all fresh "
-        "seeds at 9 layers of width 288"
-    ) in answer(finding)
+    for found in (find(search, at_first), find(replace(search, families=families), runs)):
+        assert found.pairs[0].p == clear.pairs[0].p
 
 
 @pytest.mark.parametrize(
@@ -220,13 +208,13 @@ def test_a_shape_that_the_other_variant_was_not_trained_at_is_asked_for():
 )
 def test_a_shape_that_lacks_a_seed_is_listed_and_not_judged(change, why):
     search, runs = searches.valleys()
-    best = of(find(search, runs), "standard").best.trial
+    best = find(search, runs).optima[0].best.trial
     key = ("standard", best.recipe_digest, 2)
     (lost,) = [run for run in runs if (run.variant, run.recipe_digest, run.seed) == key]
     changed = [run for run in runs if run is not lost]
     changed += [] if change is None else [replace(lost, **change)]
 
-    one = of(find(search, changed), "standard")
+    one = find(search, changed).optima[0]
 
     shape = next(s for s in one.shapes if s.trial == best)
     assert why in shape.missing[0]
@@ -235,23 +223,6 @@ def test_a_shape_that_lacks_a_seed_is_listed_and_not_judged(change, why):
     assert set(shape.fresh) == {1, 3}
     assert shape in one.listed
     assert shape is not one.best
-
-
-def test_runs_that_were_computed_in_different_ways_are_not_paired():
-    search, runs = searches.valleys()
-    bf16 = replace(searches.SETTINGS, precision="bf16")
-    mixed = [
-        replace(r, result=replace(r.result, settings=bf16))
-        if r.variant == "attnres" and r.seed == 2 and r.result
-        else r
-        for r in runs
-    ]
-
-    finding = find(search, mixed)
-
-    assert finding.pairs[0].test is None
-    ways = "computed in different ways: cpu bf16 eager, 1 thread, cpu fp32 eager, 1 thread"
-    assert ways in answer(finding)
 
 
 def test_one_seed_is_never_a_preference_and_one_fresh_seed_is_no_test():
@@ -294,54 +265,47 @@ def test_a_shape_without_a_rival_is_not_called_preferred():
     beside_others = answer(find(search, runs))
     alone = answer(find(replace(search, families=one_shape), runs))
 
-    for text in (beside_others, alone):
+    rival = "one shape of 14 has fresh seeds for both, `--confirm 2` gives it a rival"
+    for text, *words in (
+        (beside_others, "which alone has fresh seeds", rival),
+        (alone, "standard has but ", "both have one shape alone"),
+    ):
         assert "prefers" not in text
-        assert "whether the optima differ is not known" in text
-    assert "which alone has fresh seeds" in beside_others
-    assert (
-        "one shape of 14 has fresh seeds for both, `--confirm 2` gives it a rival" in beside_others
-    )
-    assert "standard has but " in alone
-    assert "both have one shape alone" in alone
+        for each in ("whether the optima differ is not known", *words):
+            assert each in text
 
 
-def test_every_trial_is_counted_for_what_became_of_it_and_failures_have_their_error(clear):
-    one = of(clear, "standard")
-
-    assert one.counts == {"complete": 15, "failed": 1, "running": 1, "diverged": 0, "extra": 0}
-    assert counts(one, clear.search) == (
-        "standard: 15 of 18 trials complete, 1 running, 1 failed; 14 different shapes; "
-        "grid: 15 shapes, 18 trials"
-    )
-    error = "RuntimeError: out of memory on <device 0>"
-    assert failures(clear)[0] == ("standard", "4 x 96, 2 heads, seed 0", error)
-
-
-@pytest.mark.parametrize(
-    ("n_trials", "extra", "text"),
-    [
-        (1, (), "15 of 16 trials complete, 1 running, 1 failed; "),  # no fewer than there are
-        (
-            15,
-            (0, 1),
-            "13 of 15 trials complete, 1 running, 1 failed, and 2 shapes beyond them that were "
-            "best for another variant; 14 different shapes; ",
-        ),
-    ],
-)
-def test_trials_are_counted_of_those_asked_for_and_extra_shapes_beside_them(n_trials, extra, text):
+def test_trials_are_counted_of_those_asked_for_by_what_became_of_them():
     search, runs = searches.valleys()
-    more = edited(search, lambda t: replace(t, is_extra=t.number in extra))
-    more = replace(more, n_trials=n_trials)
+    gone, two_more = edited(search, 0, values=(math.nan,)), edited(search, 0, 1, is_extra=True)
+    first, second, *_ = search.families[0].trials
+    of_one = replace(search.families[0], trials=(first,))
+    of_two = replace(of_one, trials=(first, replace(second, is_extra=True)))
 
-    one = find(more, runs).optima[0]
-
-    assert counts(one, more).startswith(f"standard: {text}")
-    if extra:
+    for made, text in (
+        (search, "15 of 18 trials complete, 1 running, 1 failed; 14 different shapes; grid: 15 "
+         "shapes, 18 trials"),
+        (replace(search, n_trials=1), "15 of 16 trials complete, 1 running, 1 failed; "),  # no less
+        (gone, "14 of 18 trials complete, 1 running, 1 failed, 1 diverged; 13 different shapes; "),
+        (replace(two_more, n_trials=15), "13 of 15 trials complete, 1 running, 1 failed, and 2 "
+         "shapes beyond them that were best for another variant; 14 different shapes; "),
+        (replace(search, families=(of_one,), n_trials=1), "1 of 1 trial complete; 1 different shape"
+         "; "),
+        (replace(search, families=(of_two,), n_trials=1), "1 of 1 trial complete, and 1 shape "
+         "beyond it that was best for another variant; "),
+    ):  # fmt: skip
+        one = find(made, runs).optima[0]
+        assert counts(one, made).startswith(f"standard: {text}")
         assert sum(one.counts.values()) == len(one.family.trials)
 
+    one = find(gone, runs).optima[0]
+    trial = gone.families[0].trials[0]
+    assert (trial, "diverged") in one.failed
+    assert trial not in [shape.trial for shape in one.shapes]  # no shape, nor an error of ours
+    assert "the best of 1 shape," in answer(find(replace(search, families=(of_one,)), runs[:1]))
 
-def test_failed_runs_of_fresh_seeds_are_listed_beside_failed_trials(clear):
+
+def test_failed_trials_and_failed_runs_of_fresh_seeds_are_listed_with_their_errors(clear):
     search, runs = searches.valleys()
     lost = next(run for run in runs if run.seed == 2 and run.variant == "standard")
     error = "Traceback (most recent call last):\nOSError: the disk is full"
@@ -349,6 +313,8 @@ def test_failed_runs_of_fresh_seeds_are_listed_beside_failed_trials(clear):
 
     found = failures(find(search, [failed if run is lost else run for run in runs]))
 
+    error = "RuntimeError: out of memory on <device 0>"
+    assert failures(clear)[0] == ("standard", "4 x 96, 2 heads, seed 0", error)
     (more,) = set(found) - set(failures(clear))
     assert len(found) == len(failures(clear)) + 1
     assert (more[0], more[2]) == ("standard", "OSError: the disk is full")
@@ -371,34 +337,6 @@ def test_points_of_one_shape_are_one_shape_and_a_failure_says_which_point_it_is(
     assert text in counts(finding.optima[0], search)
     what = "2 x 32, 2 heads, lr=1e+09, seed 0"
     assert failures(finding) == [("attnres:n_blocks=4", what, "diverged")]
-
-
-def test_one_trial_and_one_shape_are_not_called_trials_and_shapes():
-    search, runs = searches.valleys(seeds=())
-    family = search.families[0]
-    first, second = family.trials[0], replace(family.trials[1], is_extra=True)
-    of_one = replace(search, families=(replace(family, trials=(first,)),), n_trials=1)
-    of_two = replace(of_one, families=(replace(family, trials=(first, second)),))
-
-    one, two = find(of_one, runs), find(of_two, runs)
-
-    text = "standard: 1 of 1 trial complete; 1 different shape; "
-    assert counts(one.optima[0], of_one).startswith(text)
-    assert "the best of 1 shape," in answer(one)
-    text = "complete, and 1 shape beyond it that was best for another variant; "
-    assert text in counts(two.optima[0], of_two)
-
-
-def test_a_trial_that_diverged_is_no_shape_and_no_error_of_ours():
-    search, runs = searches.valleys()
-    gone = edited(search, lambda t: t if t.number else replace(t, values=(math.nan,)))
-
-    one = find(gone, runs).optima[0]
-
-    trial = gone.families[0].trials[0]
-    assert (one.counts["diverged"], one.counts["complete"]) == (1, 14)
-    assert (trial, "diverged") in one.failed
-    assert trial not in [shape.trial for shape in one.shapes]
 
 
 def test_the_first_look_chooses_among_several_options_of_a_shape():
@@ -430,15 +368,6 @@ def test_three_variants_are_three_pairs_whose_p_is_corrected():
     assert least.p == pytest.approx(3 * least.test.p)
     assert [pair.differ for pair in finding.pairs] == [True, True, False]
     assert "the optima of attnres and hc cannot be told apart" in answer(finding)
-
-
-def test_a_difference_that_was_not_found_says_how_many_seeds_would_find_it():
-    finding = find(*searches.valleys({"standard": 60.0, "attnres": 45.0}, noise=0.006, seed=4))
-
-    (pair,) = finding.pairs
-    assert pair.needed is not None
-    assert pair.needed > 3
-    assert f"would take about {pair.needed} fresh seeds" in answer(finding)
 
 
 def test_the_front_is_what_no_other_trial_is_better_than_in_both():

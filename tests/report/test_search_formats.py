@@ -14,6 +14,7 @@ import pytest
 import searches
 from commands import attnres
 from test_page import Page
+from test_search import edited
 
 from attnres_cli.config.recipe import load
 from attnres_cli.records.search_records import State
@@ -40,18 +41,6 @@ def shown(form: str, search=None, runs=None, recipe_of=None, study="") -> str:
     return out.getvalue()
 
 
-def edited(search, number=None, *, dimensions=(), **changes):
-    """The search with every trial changed, or only that of a number in each family."""
-
-    def edit(trial):
-        if number not in (None, trial.number):
-            return trial
-        return replace(trial, dimensions=trial.dimensions | dict(dimensions), **changes)
-
-    families = [replace(f, trials=tuple(map(edit, f.trials))) for f in search.families]
-    return replace(search, families=tuple(families))
-
-
 @pytest.fixture(scope="module")
 def finding():
     return find(*searches.valleys())
@@ -63,9 +52,7 @@ def page() -> str:
 
 
 @pytest.mark.parametrize("columns", [80, 120])
-def test_in_a_narrow_terminal_no_line_is_wider_and_no_number_is_broken(
-    columns: int, monkeypatch, finding
-):
+def test_a_narrow_terminal_breaks_no_number(columns: int, monkeypatch, finding):
     monkeypatch.setenv("COLUMNS", str(columns))
     search, runs = searches.valleys()
     optioned = edited(search, dimensions={"n_blocks": 4, "lr": 0.0123})
@@ -88,24 +75,26 @@ def test_in_a_narrow_terminal_no_line_is_wider_and_no_number_is_broken(
     assert "options" not in text  # which were not searched
 
 
-def test_a_second_goal_is_in_the_title_and_in_what_is_said_of_the_verdict(
-    page, monkeypatch, subtests
-):
+def test_a_second_goal_is_in_the_title_and_the_notes(page, monkeypatch, subtests):
     monkeypatch.setenv("COLUMNS", "400")
     search, runs = searches.valleys()
+    search = searches.timed(search)
 
     for form in ("table", "markdown", "latex", "html", "json"):
         with subtests.test(form):
-            text = html.unescape(shown(form, searches.timed(search), runs)).replace("\\_", "_")
+            text = html.unescape(shown(form, search, runs)).replace("\\_", "_")
             without = page if form == "html" else shown(form)
 
             assert "params=9M within 2" in text
             assert ", for val_loss and step_time" in text
-            assert (
-                "he verdict is of val_loss alone: step_time is that of the first look on Some C"
-            ) in text
+            told = "he verdict is of val_loss alone: step_time is that of the first look on Some C"
+            assert told in text
             assert "ront: by the first look (seed 0 alone" in text
             assert not any(word in without for word in ("ront: ", "goal: ", "for val_loss"))
+    other = replace(searches.SETTINGS, device_name="Other CPU")
+    runs[0] = replace(runs[0], result=replace(runs[0].result, settings=other))
+    lines = notes(find(search, runs))
+    assert any(line.endswith("Other CPU and Some CPU, which cannot be compared") for line in lines)
 
 
 def test_the_second_goal_and_the_front_are_columns_that_list_every_shape_of_the_front():
@@ -124,16 +113,6 @@ def test_the_second_goal_and_the_front_are_columns_that_list_every_shape_of_the_
         assert {name for name, (_, is_on) in listed.items() if is_on == "yes"} == set(best)
         assert all(listed[name][0] == f"{1000 * t.values[1]:.2f}" for name, t in best.items())
         assert {is_on for _, is_on in listed.values()} == {"yes", "no"}
-
-
-def test_goals_that_were_measured_on_two_devices_are_said_not_to_be_comparable():
-    search, runs = searches.valleys()
-    other = replace(searches.SETTINGS, device_name="Other CPU")
-    runs[0] = replace(runs[0], result=replace(runs[0].result, settings=other))
-
-    lines = notes(find(searches.timed(search), runs))
-
-    assert any(line.endswith("Other CPU and Some CPU, which cannot be compared") for line in lines)
 
 
 @pytest.mark.parametrize("form", FORMATS)
@@ -156,50 +135,37 @@ def test_what_qualifies_an_answer_stands_beside_it(form: str, page, monkeypatch,
             assert line in text
 
 
-def test_json_is_strict_and_has_every_trial_with_its_fresh_losses(finding):
-    found = json.loads(shown("json"), parse_constant=lambda name: pytest.fail(name))
+def test_json_and_csv_have_every_trial_with_its_fresh_losses(finding):
+    search, runs = searches.valleys()
+    search = replace(edited(search, 3, is_extra=True), n_trials=17)
+    best, other = (one.best for one in finding.optima)
+
+    found = json.loads(shown("json", search, runs), parse_constant=pytest.fail)
+    rows = list(csv.DictReader(io.StringIO(shown("csv", search, runs))))
 
     assert found["answer"] == answer(finding)
     (pair,) = found["pairs"]
-    assert pair["variants"] == ["standard", "attnres"]
-    assert pair["differ"] is True
+    assert (pair["variants"], pair["differ"]) == (["standard", "attnres"], True)
     assert pair["p_holm"] == finding.pairs[0].p
-    best, family = finding.optima[0].best, found["families"][0]
+    family = found["families"][0]
     assert family["best"] == best.trial.number
     assert len(family["trials"]) == 17
     trial = family["trials"][best.trial.number]
     assert trial["shape"]["fresh"] == {str(seed): loss for seed, loss in best.fresh.items()}
     assert trial["shape"]["best"] == "lowest"
     assert {t["state"] for t in family["trials"]} == {"complete", "failed", "running"}
-
-
-def test_csv_has_a_line_per_trial_and_empty_cells_for_what_is_not_known(finding):
-    rows = list(csv.DictReader(io.StringIO(shown("csv"))))
-
-    assert len(rows) == 34
-    best = finding.optima[1].best
-    row = next(r for r in rows if (r["family"], r["number"]) == ("attnres", str(best.trial.number)))
-    assert (float(row["fresh_mean"]), float(row["first_look"])) == (best.mean, best.promised)
-    assert row["n_fresh"] == "3"
-    failed = next(r for r in rows if r["state"] == "failed")
-    assert failed["first_look"] == failed["fresh_mean"] == failed["best"] == failed["options"] == ""
-    assert failed["error"] == "RuntimeError: out of memory on <device 0>"
-
-
-def test_every_format_says_what_is_beyond_the_trials_asked_for(monkeypatch):
-    monkeypatch.setenv("COLUMNS", "4000")
-    search, runs = searches.valleys()
-    made = replace(edited(search, 3, is_extra=True), n_trials=17)
-
-    for form in ("table", "markdown"):
-        text = shown(form, made, runs)
-        assert "standard: 14 of 17 trials complete, 1 running, 1 failed, and 1 shape " in text
-    found = json.loads(shown("json", made, runs))
     for family in found["families"]:
         assert family["counts"]["extra"] == 1
         assert [t["number"] for t in family["trials"] if t["is_extra"]] == [3]
-    rows = list(csv.DictReader(io.StringIO(shown("csv", made, runs))))
+    assert len(rows) == 34
+    by_number = {(row["family"], row["number"]): row for row in rows}
+    row = by_number["attnres", str(other.trial.number)]
+    assert (float(row["fresh_mean"]), float(row["first_look"])) == (other.mean, other.promised)
+    assert row["n_fresh"] == "3"
     assert [row["number"] for row in rows if row["is_extra"] == "True"] == ["3", "3"]
+    failed = next(r for r in rows if r["state"] == "failed")  # what is not known is empty
+    assert failed["first_look"] == failed["fresh_mean"] == failed["best"] == failed["options"] == ""
+    assert failed["error"] == "RuntimeError: out of memory on <device 0>"
 
 
 def test_latex_has_as_many_cells_in_every_row_as_columns():
@@ -236,11 +202,8 @@ def test_figures_are_files_with_the_name_of_their_search_where_there_are_several
 
     names = ["shapes", "shapes-paper"]
     assert [path.name for path in one] == [f"search-{name}.svg" for name in names]
-    assert [path.name for path in two] == [
-        f"all-search-{search}-{name}.png"
-        for search in ("5ea4c0ffee12", "0therone")
-        for name in names
-    ]
+    both = [f"all-search-{of}-{name}.png" for of in ("5ea4c0ffee12", "0therone") for name in names]
+    assert [path.name for path in two] == both
     assert all(path.stat().st_size > 1000 for path in [*one, *two])
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import pytest
-from commands import attnres
+from commands import Attnres
 from comparisons import grown
 from studies import fill
 
@@ -122,39 +122,32 @@ def test_rungs_in_order_of_compute_show_the_trend_over_depth_that_was_put_in(siz
 # What is not pooled
 
 
-def test_an_arm_with_other_tokens_or_without_a_size_is_left_out_by_name(size: Size, judge):
+def test_what_cannot_be_compared_over_sizes_is_left_out_by_name(size: Size, judge):
     def with_other_tokens(depth: int) -> Rung:
         alike, twice = size(grown(depth)), size(grown(depth), tokens=2 * TOKENS, steps=800)
         runs = [run for run in alike.comparison.records if run.variant != "mhc"]
-        return Rung(
-            grown(depth),
-            judge(runs, [run for run in twice.comparison.records if run.variant == "mhc"]),
-        )
+        others = [run for run in twice.comparison.records if run.variant == "mhc"]
+        return Rung(grown(depth), judge(runs, others))
 
     others = ladder([with_other_tokens(2), with_other_tokens(4)])
     of_8 = {name: at for name, at in losses(8).items() if name != "mhc"}
     without = ladder([size(grown(2)), size(grown(4)), size(grown(8), of_8)])
+    other = validate(grown(4).model_dump() | {"optim": {"lr": 2e-2}}, "other")
+    newer = ladder([size(grown(2)), size(grown(4)), size(other)])
 
     for found in (others, without):
         assert [arm.variant for arm in found.arms] == ["standard", "attnres"]
     assert others.left_out[0].startswith("mhc: not comparable")
     assert without.left_out == (f"mhc: not comparable under recipe {grown(8).digest}",)
-
-
-def test_of_two_recipes_of_one_compute_the_newer_counts_and_the_other_is_named(size: Size):
-    other = validate(grown(4).model_dump() | {"optim": {"lr": 2e-2}}, "other")
-
-    found = ladder([size(grown(2)), size(grown(4)), size(other)])
-
-    assert [rung.recipe.digest for rung in found.rungs] == [grown(2).digest, other.digest]
-    assert found.left_out == (f"recipe {grown(4).digest}: {other.digest} has the same compute",)
+    assert [rung.recipe.digest for rung in newer.rungs] == [grown(2).digest, other.digest]
+    assert newer.left_out == (f"recipe {grown(4).digest}: {other.digest} has the same compute",)
 
 
 def test_what_differs_between_the_sizes_and_how_they_were_computed_is_said(size: Size, sizes):
     faster = grown(8).model_copy(update={"optim": grown(8).optim.model_copy(update={"lr": 0.02})})
-    elsewhere = {"settings": {"device_name": "Another CPU"}}
-
-    mixed = ladder([size(grown(2)), size(grown(4)), size(faster, **elsewhere)])
+    mixed = ladder(
+        [size(grown(2)), size(grown(4)), size(faster, settings={"device_name": "Another CPU"})]
+    )
 
     assert "what differs between the sizes: model.n_layers" in notes(sizes(2, 4))
     assert "what differs between the sizes: model.n_layers, optim.lr" in notes(mixed)
@@ -165,10 +158,10 @@ def test_what_differs_between_the_sizes_and_how_they_were_computed_is_said(size:
 
 
 def test_what_qualifies_only_one_size_names_it(size: Size):
-    rungs = []
-    for depth, loss in ((2, 2.6), (8, 1.5)):  # a bigram table has 2.4
-        values = {"standard": [loss, loss + 0.01], "attnres": [loss - 0.1, loss - 0.08]}
-        rungs.append(size(grown(depth), values))
+    rungs = [
+        size(grown(depth), {"standard": [loss, loss + 0.01], "attnres": [loss - 0.1, loss - 0.08]})
+        for depth, loss in ((2, 2.6), (8, 1.5))  # a bigram table has 2.4
+    ]
 
     told = qualified(ladder(rungs))
 
@@ -182,9 +175,8 @@ def test_what_qualifies_only_one_size_names_it(size: Size):
 def test_the_figure_of_differences_has_every_arm_at_every_size(sizes):
     found = sizes(2, 4)
 
-    _, drawing = of_sizes(found)
+    (axes,) = of_sizes(found)[1].figure.axes
 
-    (axes,) = drawing.figure.axes
     drawn = {line.get_label(): list(line.get_ydata()) for line in axes.lines}
     for variant in ("attnres", "mhc"):
         gaps = [rung.arm(variant).difference.mean for rung in found.rungs]
@@ -223,51 +215,43 @@ def test_the_figure_has_every_seed_the_laws_and_an_arrow_as_long_as_the_multipli
 
 
 @pytest.fixture
-def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def attnres(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> Attnres:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "140")
-    return tmp_path / "attnres.db"
+    return Attnres(capsys)
 
 
-def grow(study: Path, depth: int, values: Losses | None = None, per_token: int = 0) -> None:
-    """Add the runs of one size to a study."""
+def grow(depth: int, values: Losses | None = None, per_token: int = 0) -> None:
+    """Add the runs of one size to the study here."""
     how = {"flops_per_token": per_token or flops(depth), "tokens": TOKENS}
-    fill(study, grown(depth), losses(depth) if values is None else values, **how)
+    fill(Path("attnres.db"), grown(depth), losses(depth) if values is None else values, **how)
 
 
-def report(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
-    return attnres(capsys, "report", "--scaling", *arguments)
-
-
-def test_a_step_against_the_trend_is_printed_beside_it(study: Path, capsys):
+def test_a_step_against_the_trend_is_printed_beside_it(attnres: Attnres):
     for depth, gap in ((2, 0.08), (4, -0.02), (8, -0.06), (16, 0.01)):
-        values = losses(depth)
-        noise = [0.0, 2e-4 * depth, -1e-4 * depth]
+        values, noise = losses(depth), [0.0, 2e-4 * depth, -1e-4 * depth]
         values["mhc"] = [a + gap + b for a, b in zip(values["standard"], noise, strict=True)]
-        grow(study, depth, values)
+        grow(depth, values)
 
-    store = Store.open(str(study), create=False)
+    store = Store.open("attnres.db", create=False)
     held = Held(store, "attnres.db", store.runs())
-    _, attnres, mhc = held.ladders(held.choose("grown", "standard"))[0].arms
-    code, out, _ = report(capsys)
+    _, arm, mhc = held.ladders(held.choose("grown", "standard"))[0].arms
+    out = attnres.prints("report", "--scaling")
 
-    assert attnres.turns == []
-    assert mhc.turns == [2]
+    assert (arm.turns, mhc.turns) == ([], [2])
     assert mhc.steps[2].mean == pytest.approx(0.07, abs=1e-3)
     told = "Not in a line, though: from 8 layers to 16 layers mhc changes by +0.070"
     assert told in " ".join(out.split())
-    assert code == 0
-    assert multiplier_text(attnres.worth) in out
+    assert multiplier_text(arm.worth) in out
 
 
-def test_depths_of_one_compute_have_no_law_but_differences_and_their_trend(study: Path, capsys):
+def test_depths_of_one_compute_have_no_law_but_differences_and_their_trend(attnres: Attnres):
     for depth in (2, 4, 8):
-        grow(study, depth, per_token=10**9 + depth)
+        grow(depth, per_token=10**9 + depth)
 
-    code, out, _ = report(capsys)
-    _, page, _ = report(capsys, "--format", "html")
+    out = attnres.prints("report", "--scaling")
+    page = attnres.prints("report", "--scaling", "--format", "html")
 
-    assert code == 0
     assert "Per doubling of layers the difference changes by" in out
     assert re.search(r"mhc +\+0.0200 +\+0.0400 +\+0.080\d +\+0.0300 \[", out)
     assert "no multiplier of attnres, mhc: standard takes nearly the same compute" in out
@@ -276,29 +260,26 @@ def test_depths_of_one_compute_have_no_law_but_differences_and_their_trend(study
     assert "s1-scaling" not in page
 
 
-def test_one_size_is_refused_in_one_line(study: Path, capsys):
-    grow(study, 2, {"standard": [1.5, 1.6]})
+def test_one_size_is_refused_in_one_line(attnres: Attnres):
+    grow(2, {"standard": [1.5, 1.6]})
 
-    code, out, err = report(capsys)
+    told = attnres.refuses("report", "--scaling")
 
-    assert (code, out) == (2, "")
-    assert re.search(r"1 size of recipe grown.*takes two or more.*attnres ablate", err)
-    assert err.count("\n") == 1
+    assert re.search(r"1 size of recipe grown.*takes two or more.*attnres ablate", told)
 
 
-def test_a_page_and_figures_have_a_part_for_every_size_and_one_over_them(study: Path, capsys):
+def test_a_page_and_figures_have_a_part_for_every_size_and_one_over_them(attnres: Attnres):
     for depth in (4, 2):
-        grow(study, depth)
+        grow(depth)
 
-    _, page, _ = attnres(capsys, "report", "--format", "html", "--figures", "drawn")
-    _, _, only_scaling = report(capsys, "--figures", "alone/run.png")
+    page = attnres.prints("report", "--format", "html", "--figures", "drawn")
+    _, _, only_scaling = attnres("report", "--scaling", "--figures", "alone/run.png")
 
     heads = re.findall(r"<h2>(.*?)</h2>", page)
     assert heads[0] == "Scaling of recipe grown, 2 sizes, never pooled"
     assert [re.findall(r"(\d+) layers", head) for head in heads[1:3]] == [["2"], ["4"]]
     assert page.count("<figure id='s1-scaling'>") == 1
-    names = {path.name for path in (study.parent / "drawn").iterdir()}
-    assert {f"grown-{grown(depth).digest}-forest.svg" for depth in (2, 4)} <= names
+    forests = {f"grown-{grown(depth).digest}-forest.svg" for depth in (2, 4)}
+    assert forests <= {path.name for path in Path("drawn").iterdir()}
     assert "figures in alone: run-scaling.png" in only_scaling
-    drawn = {path.name for path in (study.parent / "alone").iterdir()}
-    assert drawn == {"run-gains.png", "run-scaling.png"}
+    assert {path.name for path in Path("alone").iterdir()} == {"run-gains.png", "run-scaling.png"}

@@ -10,7 +10,6 @@ import pytest
 from numpy.typing import NDArray
 
 from attnres_cli.stats.looks import ALPHA, interval, word
-from attnres_cli.stats.pairs import paired
 from attnres_cli.stats.power import POWER, detectable
 
 STUDIES = 1500
@@ -19,13 +18,8 @@ SLACK = 4  # standard errors of a share of so many studies: a right share fails 
 Losses = NDArray[np.float64]
 
 NULL_STUDIES = list(itertools.product([5, 7, 12], [1, 3, 11], [0.0, 0.8], ["normal", "heavy"]))
-COVERING = {
-    (5, 1, 0.0, "normal"),
-    (5, 11, 0.8, "heavy"),
-    (7, 3, 0.0, "heavy"),
-    (12, 1, 0.8, "normal"),
-    (12, 3, 0.8, "normal"),
-}
+COVERING = {(5, 1, 0.0, "normal"), (5, 11, 0.8, "heavy"), (7, 3, 0.0, "heavy")}
+COVERING |= {(12, 1, 0.8, "normal"), (12, 3, 0.8, "normal")}
 
 
 def losses(n_arms: int, n_seeds: int, shared: float, tails: str, seed: int) -> Losses:
@@ -34,10 +28,8 @@ def losses(n_arms: int, n_seeds: int, shared: float, tails: str, seed: int) -> L
     """
     random = np.random.default_rng(seed)
 
-    def noise(*shape: int) -> Losses:
-        if tails == "normal":
-            return random.normal(0, 1, shape)
-        return random.standard_t(2, shape)  # of infinite variance
+    def noise(*shape: int) -> Losses:  # heavy tails: of infinite variance
+        return random.normal(0, 1, shape) if tails == "normal" else random.standard_t(2, shape)
 
     own = noise(STUDIES, n_arms + 1, n_seeds)
     return math.sqrt(shared) * noise(STUDIES, 1, n_seeds) + math.sqrt(1 - shared) * own
@@ -60,9 +52,7 @@ def limit(rate: float) -> float:
         for case in NULL_STUDIES
     ],
 )
-def test_at_most_one_null_study_in_twenty_names_an_arm(
-    n_seeds: int, n_arms: int, shared: float, tails: str
-):
+def test_at_most_one_null_study_in_twenty_names_an_arm(n_seeds, n_arms, shared, tails):
     studies = losses(n_arms, n_seeds, shared, tails, seed=n_seeds + 100 * n_arms)
 
     named = np.mean([any(w != "not separable" for w in words(study)) for study in studies])
@@ -73,9 +63,7 @@ def test_at_most_one_null_study_in_twenty_names_an_arm(
 
 
 @pytest.mark.parametrize(("n_seeds", "n_arms"), [(5, 1), (8, 4)])
-def test_four_studies_in_five_find_an_arm_that_is_better_by_the_detectable_difference(
-    n_seeds: int, n_arms: int
-):
+def test_four_studies_in_five_find_the_detectable_difference(n_seeds: int, n_arms: int):
     studies = losses(n_arms, n_seeds, 0.8, "normal", seed=n_seeds)
     studies[:, 1] -= detectable(n_seeds, math.sqrt(2 * 0.2), ALPHA / n_arms)
 
@@ -95,13 +83,3 @@ def test_a_difference_gets_the_wrong_sign_no_more_often_than_the_error_rate_allo
     wrong = np.mean([words(study)[0] == "worse" for study in studies])
 
     assert wrong <= ALPHA / 2 + limit(ALPHA / 2)
-
-
-@pytest.mark.parametrize("n_seeds", [2, 5])
-def test_the_interval_holds_the_true_difference_in_nineteen_studies_of_twenty(n_seeds: int):
-    studies = losses(1, n_seeds, 0.8, "normal", seed=7)
-    studies[:, 1] += 0.7
-
-    ends = [paired(arm.tolist(), base.tolist()).ci95 for base, arm in studies]
-
-    assert np.mean([low < 0.7 < high for low, high in ends]) == pytest.approx(0.95, abs=limit(0.05))

@@ -102,9 +102,7 @@ def test_intervals_hold_the_truth_at_five_seeds(case: str):
         for case in ((*calibrated, n) for calibrated in CALIBRATED for n in ITEMS)
     ],
 )
-def test_intervals_hold_the_truth_at_other_sizes_and_rates(
-    n_seeds: int, alpha: float, n_items: int
-):
+def test_intervals_hold_the_truth_at_other_sizes(n_seeds: int, alpha: float, n_items: int):
     """The tail is not tested below five seeds, where right answers agree by chance."""
     n = 2000 if n_items < 1000 else 800
     found = {case: rates(draw, n, n_seeds, n_items, alpha) for case, draw in CASES.items()}

@@ -1,20 +1,28 @@
-"""Optuna's tables beside ours in one database, used by several processes at once."""
+"""Optuna's tables beside ours in one database, used by several processes and its dashboard."""
 
 from __future__ import annotations
 
+import json
 import signal
+import socket
 import sqlite3
 import subprocess
 import sys
+import time
+import urllib.request
 from pathlib import Path
+from subprocess import DEVNULL
 from typing import Any
+from urllib.error import URLError
 
 import optuna
 import pytest
 from optuna.trial import TrialState
 from processes import in_processes
 from sqlalchemy import text
+from studies import fill
 
+from attnres_cli.config.recipe import Recipe
 from attnres_cli.errors import StudyError
 from attnres_cli.lab.search.studies import read
 from attnres_cli.store import engine, sqlite
@@ -30,8 +38,12 @@ def make_tables(study: str) -> None:
         pass
 
 
-def test_a_study_has_no_searches_while_optunas_tables_are_being_made(any_study: str):
+def test_optunas_tables_do_not_clash_and_hold_no_searches_while_they_are_made(any_study: str):
     make_tables(any_study)
+    assert Store.open(any_study, create=True).runs() == []
+    with optuna_storage(any_study) as storage:
+        assert storage.get_current_version() == storage.get_head_version()
+    assert Store.open(any_study, create=False).runs() == []
     opened = engine.connect(any_study, create=True)
     with opened.begin() as connection:  # Optuna writes these last, each in its own transaction
         connection.execute(text("DELETE FROM version_info"))
@@ -65,7 +77,6 @@ def test_a_kill_while_optunas_tables_are_made_leaves_all_of_them_or_none(any_stu
         for _ in range(2):
             optuna.create_study(storage=storage, study_name="s", load_if_exists=True)
         assert len(optuna.get_all_study_names(storage)) == 1
-
     assert killed.returncode == -signal.SIGKILL
 
 
@@ -93,7 +104,6 @@ def take_part(study: str, ready: Any) -> list[tuple[int, int]]:
     [
         pytest.param("sqlite", 0, marks=pytest.mark.slow),
         pytest.param("sqlite", QUEUED, marks=pytest.mark.slow),
-        pytest.param("postgresql", 0, marks=pytest.mark.nightly),
         pytest.param("postgresql", QUEUED, marks=pytest.mark.slow),
     ],
     indirect=["any_study"],
@@ -118,23 +128,11 @@ def test_processes_that_ask_at_once_lose_no_trial_and_get_none_twice(any_study: 
     assert all(trial.value == trial.params["x"] ** 2 for trial in asked)
 
 
-def test_our_tables_and_optunas_do_not_clash(any_study: str):
-    make_tables(any_study)
-    store = Store.open(any_study, create=True)
-
-    assert store.runs() == []
-    with optuna_storage(any_study) as storage:
-        assert storage.get_current_version() == storage.get_head_version()
-    assert Store.open(any_study, create=False).runs() == []
-
-
 @pytest.mark.parametrize(
     ("schema", "advice"),
     [("v9.0.0.a", "pip install -U optuna"), ("v3.0.0.d", "optuna storage upgrade")],
 )
-def test_tables_of_another_optuna_are_refused_with_what_to_type(
-    any_study: str, schema: str, advice: str
-):
+def test_another_optunas_tables_are_refused_with_advice(any_study: str, schema: str, advice: str):
     with optuna_storage(any_study) as storage:
         optuna.create_study(storage=storage, study_name="attnres-0123abcd-standard")
     with engine.connect(any_study, create=True).begin() as connection:
@@ -164,3 +162,49 @@ def test_a_connection_for_reading_writes_nothing_and_foreign_files_are_refused(t
     notes.write_text("remember the milk\n" * 100, encoding="utf-8")
     with pytest.raises(StudyError, match="is not a SQLite file"):
         make_tables(str(notes))
+
+
+START = "from optuna_dashboard._cli import main; main()"
+
+
+def get(address: str, patience_s: float = 0) -> str:
+    """What is served there, once it answers."""
+    until = time.monotonic() + patience_s
+    while True:
+        try:
+            with urllib.request.urlopen(address, timeout=30) as answer:
+                return answer.read().decode()
+        except URLError:
+            assert time.monotonic() < until
+            time.sleep(0.2)
+
+
+@pytest.mark.nightly
+def test_the_dashboard_shows_a_studys_trials_and_leaves_runs(tmp_path: Path, tiny_recipe: Recipe):
+    pytest.importorskip("optuna_dashboard")
+    path = tmp_path / "attnres.db"
+    runs = fill(path, tiny_recipe, {"standard": [1.5, 1.6], "attnres": [1.4, 1.3]}).runs()
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    with optuna_storage(str(path)) as storage:
+        search = optuna.create_study(storage=storage, study_name="shape of standard")
+        search.optimize(lambda trial: trial.suggest_int("n_layers", 2, 8) / 4, n_trials=3)
+
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    command, at = [sys.executable, "-c", START, f"sqlite:///{path}"], f"http://127.0.0.1:{port}"
+    with subprocess.Popen([*command, "--port", port], stdout=DEVNULL, stderr=DEVNULL) as served:
+        try:
+            studies = json.loads(get(f"{at}/api/studies", patience_s=120))["study_summaries"]
+            page = get(f"{at}/dashboard/studies/1")
+            study: dict[str, Any] = json.loads(get(f"{at}/api/studies/1"))
+        finally:
+            served.terminate()
+
+    (listed,) = studies
+    assert (listed["study_id"], listed["study_name"]) == (1, "shape of standard")
+    assert "<title>Optuna Dashboard</title>" in page
+    assert [trial["state"] for trial in study["trials"]] == ["Complete"] * 3
+    depths = [int(trial["params"][0]["param_external_value"]) / 4 for trial in study["trials"]]
+    assert [trial["values"] for trial in study["trials"]] == [[depth] for depth in depths]
+    assert Store.open(str(path), create=True).runs() == runs

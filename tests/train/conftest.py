@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
 import torch
+from attnres_variants.standard import Standard
 from training import Lab
 
 from attnres_cli.config.recipe import Recipe
 from attnres_cli.data.documents import Document
 from attnres_cli.data.tokens import Tokens, of_bytes
+from attnres_cli.nn import residual
 
 
 @pytest.fixture(autouse=True)
@@ -33,3 +35,19 @@ def tokens() -> Tokens:
 def lab(tiny_recipe: Recipe, tokens: Tokens) -> Lab:
     """Six steps, evaluated after 0, 3 and 6."""
     return Lab(tiny_recipe, tokens)
+
+
+class Noisy(Standard):
+    """Draws from torch's generator, as dropout does."""
+
+    def write(self, state, l, y):
+        return state + torch.nn.functional.dropout(y, 0.1, self.training)
+
+
+@pytest.fixture
+def registered(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, type], object]:
+    """A function that makes a design known, for one test; `noisy` is known already."""
+    residual.registry()
+    monkeypatch.setattr(residual, "_REGISTRY", dict(residual._REGISTRY))
+    residual.register("noisy")(Noisy)
+    return lambda name, cls: residual.register(name)(cls)

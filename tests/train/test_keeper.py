@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+import resource
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-from attnres_variants.standard import Standard
-from training import COMPILED, SETTINGS, Lab, keeper_of, largest_file, numbers
+from training import SETTINGS, Lab, keeper_of, numbers
 
-from attnres_cli.nn import residual
-from attnres_cli.records.run import WEIGHTS, RunResult, Settings, Status
+from attnres_cli.records.run import WEIGHTS, Status
 from attnres_cli.train.checkpoint import Checkpoints, differing
 from attnres_cli.train.keeper import Stopped
 
@@ -21,87 +19,46 @@ EXPERTS = {"model": {"mlp": ["swiglu", "moe", "swiglu"]}, "train": {"micro_batch
 MUON = {"optim": {"optimizer": "muon"}, "train": {"micro_batch_size": 2}}
 
 
-@pytest.fixture
-def longer(lab: Lab) -> Lab:
-    """200 steps, two between points of the curve; evaluated after 100 and 200, probed after 0, 50,
-    100 and 200.
-    """
-    return lab.with_recipe(train={"tokens": 64 * 200})
+COMPILER = {"compiled": True, "engine": "compile"}
+FEW = (2, 3, 4)
+MANY = (1, 2, 49, 50, 51, 100, 101, 200)
+"""At points of the curve, evaluations and probes of a run of 200 steps, and between them."""
 
 
-def resumed(
-    lab: Lab, folder: Path, stops: Iterable[int], variant: str, settings: Settings = SETTINGS
-) -> RunResult:
-    """A run that was stopped after these steps, having ended as one that was not."""
+@pytest.mark.parametrize(
+    ("variant", "settings", "sections", "stops"),
+    [
+        ("attnres", {}, {"model": {"n_layers": 1}}, MANY),
+        pytest.param("mhc", {"precision": "bf16"}, EXPERTS, MANY, marks=pytest.mark.slow),
+        pytest.param("attnres:block_size=2", COMPILER, {}, (61,), marks=pytest.mark.slow),
+        ("attnres:block_size=2", {}, EXPERTS, FEW),
+        ("standard", {"precision": "bf16"}, MUON, FEW),
+        ("mhc", {"precision": "bf16"}, MUON, FEW),
+        ("laurel:kind=lr", {}, {}, FEW),
+        ("noisy", {}, {}, FEW),
+    ],
+)
+@pytest.mark.usefixtures("registered")
+def test_a_run_resumed_again_and_again_ends_with_the_same_bits(
+    variant: str, settings: dict, sections: dict, stops: tuple, lab: Lab, tmp_path: Path
+):
+    lab = lab.with_recipe(**sections)
+    if stops != FEW:
+        lab = lab.with_recipe(train={"tokens": 64 * 200})
+    run = (variant, 3, replace(SETTINGS, **settings))
+
     torch.manual_seed(99)
-    undisturbed = lab.run(variant, 3, settings, keeper=keeper_of(folder / "whole"))
-    part = folder / "part"
+    undisturbed = lab.run(*run, keeper=keeper_of(tmp_path / "whole"))
     for step in stops:
-        lab.stop_at(step, keeper_of(part), variant, 3, settings)
+        lab.stop_at(step, keeper_of(tmp_path / "part"), *run)
     torch.manual_seed(5)
     torch.compiler.reset()
-    result = lab.run(variant, 3, settings, keeper=keeper_of(part))
+    result = lab.run(*run, keeper=keeper_of(tmp_path / "part"))
 
     assert numbers(result) == numbers(undisturbed)
-    assert differing(*(next(folder.glob(f"{each}/{WEIGHTS}")) for each in ("whole", "part"))) == []
-    return result
-
-
-@pytest.mark.parametrize(
-    ("variant", "precision", "sections"),
-    [
-        ("attnres", "fp32", {"model": {"n_layers": 1}}),
-        pytest.param("mhc", "bf16", EXPERTS, marks=pytest.mark.slow),
-        pytest.param("attnres:block_size=2", "fp32", EXPERTS, marks=pytest.mark.nightly),
-        pytest.param("attnres:block_size=2", "fp32", MUON, marks=pytest.mark.nightly),
-        pytest.param("laurel:kind=lr", "fp32", {}, marks=pytest.mark.nightly),
-    ],
-)
-def test_a_run_resumed_again_and_again_ends_with_the_same_bits(
-    variant: str, precision: str, sections: dict, longer: Lab, tmp_path: Path
-):
-    lab, settings = longer.with_recipe(**sections), replace(SETTINGS, precision=precision)
-    stops = (1, 2, 49, 50, 51, 100, 101, 200)  # at points, evaluations, probes, and between
-
-    result = resumed(lab, tmp_path, stops, variant, settings)
-
-    assert [probe.step for probe in result.probes] == [0, 50, 100, 200]
-
-
-@pytest.mark.parametrize(
-    ("variant", "precision", "sections"),
-    [
-        ("attnres:block_size=2", "fp32", EXPERTS),
-        ("standard", "bf16", MUON),
-        ("mhc", "bf16", MUON),
-        ("laurel:kind=lr", "fp32", {}),
-        ("noisy", "fp32", {}),
-    ],
-)
-def test_so_does_a_run_of_any_design_precision_and_optimizer(
-    variant: str,
-    precision: str,
-    sections: dict,
-    lab: Lab,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-):
-    residual.registry()
-    monkeypatch.setattr(residual, "_REGISTRY", dict(residual._REGISTRY))
-
-    class Noisy(Standard):  # draws from generators, which go on where they were
-        def write(self, state, l, y):
-            return state + torch.nn.functional.dropout(y, 0.1, self.training)
-
-    residual.register("noisy")(Noisy)
-    settings = replace(SETTINGS, precision=precision)
-
-    resumed(lab.with_recipe(**sections), tmp_path, (2, 3, 4), variant, settings)
-
-
-@pytest.mark.slow
-def test_so_does_a_compiled_run(longer: Lab, tmp_path: Path):
-    resumed(longer, tmp_path, (61,), "attnres:block_size=2", COMPILED)
+    whole, part = (next(tmp_path.glob(f"{each}/{WEIGHTS}")) for each in ("whole", "part"))
+    assert differing(whole, part) == []
+    assert [probe.step for probe in result.probes] == ([6] if stops == FEW else [0, 50, 100, 200])
 
 
 def test_a_finished_run_is_not_trained_again_and_adds_up_its_times(lab: Lab, tmp_path: Path):
@@ -141,14 +98,17 @@ def test_stopping_in_an_evaluation_repeats_only_the_evaluation(lab: Lab, tmp_pat
     assert numbers(result) == numbers(undisturbed)
 
 
-def test_stopping_before_the_first_step_leaves_nothing(lab: Lab, tmp_path: Path):
+def test_a_run_that_ends_before_its_first_checkpoint_leaves_its_weights_if_any(
+    lab: Lab, tmp_path: Path
+):
     keeper = keeper_of(tmp_path / "run")
     keeper.stop.wanted = True
-
-    with pytest.raises(Stopped):
+    with pytest.raises(Stopped):  # before the first step
         lab.run(keeper=keeper)
-
     assert list(tmp_path.iterdir()) == []
+
+    lab.run(keeper=keeper_of(tmp_path, every_s=30))
+    assert [file.match(WEIGHTS) for file in tmp_path.iterdir()] == [True]
 
 
 @pytest.mark.parametrize(("lr", "is_a_number"), [(3e4, False), (10.0, True)])
@@ -165,12 +125,6 @@ def test_a_diverging_run_that_was_stopped_diverges_alike(
     result = wild.run(keeper=keeper_of(tmp_path))
 
     assert repr(numbers(result)) == repr(numbers(undisturbed))  # nan is not nan
-
-
-def test_a_run_shorter_than_the_interval_writes_only_its_weights(lab: Lab, tmp_path: Path):
-    lab.run(keeper=keeper_of(tmp_path, every_s=30))
-
-    assert [file.match(WEIGHTS) for file in tmp_path.iterdir()] == [True]
 
 
 def test_slow_writes_happen_less_often(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -192,16 +146,21 @@ def test_slow_writes_happen_less_often(tmp_path: Path, monkeypatch: pytest.Monke
     assert due == [30, 530]  # ten seconds are a fiftieth of 500
 
 
-def test_a_full_disk_is_reported_once_and_the_last_checkpoint_stays(tmp_path: Path):
+def test_a_full_disk_is_reported_once_and_the_last_checkpoint_stays(
+    tmp_path: Path, request: pytest.FixtureRequest
+):
     reported: list[str] = []
     keeper = keeper_of(tmp_path / "run", 0, on_trouble=reported.append)
     keeper.save({"step": 1}, lambda: {"x": torch.ones(10)})
     held = sorted((tmp_path / "run").iterdir())
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    request.addfinalizer(lambda: resource.setrlimit(resource.RLIMIT_FSIZE, limits))
 
-    with largest_file(50_000):
-        for step in (2, 3):
-            keeper.save({"step": step}, lambda: {"x": torch.ones(100_000)})
-        weights = keeper.keep_weights(torch.nn.Linear(200, 200))
+    # writing beyond these bytes of a file fails, as on a full disk
+    resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, limits[1]))
+    for step in (2, 3):
+        keeper.save({"step": step}, lambda: {"x": torch.ones(100_000)})
+    weights = keeper.keep_weights(torch.nn.Linear(200, 200))
 
     assert weights is None
     checkpoint, final = reported

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import resource
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -22,10 +19,6 @@ from attnres_cli.train.trainer import Trainer
 
 SETTINGS = Settings("cpu", "test", "fp32", compiled=False, threads=1, engine="eager")
 COMPILED = replace(SETTINGS, compiled=True, engine="compile")
-
-
-def quiet(step: int, loss: float | None) -> None:
-    """Nobody listens."""
 
 
 def keeper_of(folder: Path, every_s: float = 1e9, **more: object) -> Keeper:
@@ -62,7 +55,7 @@ class Lab:
         variant: str = "standard",
         seed: int = 0,
         settings: Settings = SETTINGS,
-        on_step: OnStep = quiet,
+        on_step: OnStep = lambda *_: None,
         keeper: Keeper | None = None,
         **sections: dict,
     ) -> RunResult:
@@ -95,14 +88,3 @@ def numbers(result: RunResult) -> tuple[object, ...]:
     """All that a run finds, without its times and memory."""
     found = (result.status, result.val_loss, result.initial_loss, result.steps)
     return *found, result.curve, result.probes
-
-
-@contextmanager
-def largest_file(n_bytes: int) -> Iterator[None]:
-    """Writing beyond this many bytes of a file fails, as on a full disk."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (n_bytes, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

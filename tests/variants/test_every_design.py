@@ -4,74 +4,72 @@ from __future__ import annotations
 
 import pytest
 import torch
-from designs import build, close, tokens_of
+from designs import build, close, perturbed, tokens_of
 
 from attnres_cli.errors import VariantError
 from attnres_cli.nn import variant
 from attnres_cli.nn.shape import Shape
 
-MEANS = [
-    f"attnres:agg=mean,block_size={size},prior=count{rest}"
-    for size, rest in ((2, ""), (4, ",rank=4"), (6, ",query=input"), (4, ",heads=2"))
-]
+STARTS = {
+    "the bits of standard": """
+        denseformer frac:dynamic=off laurel laurel:kind=lr laurel:kind=rw+pa layerscale:scale=1.0
+        unet:init=0.0 x0:init=neutral""",
+    "standard to rounding": """
+        attnres:agg=mean,block_size=2,prior=count attnres:agg=mean,block_size=4,prior=count,rank=4
+        attnres:agg=mean,block_size=6,prior=count,query=input
+        attnres:agg=mean,block_size=4,heads=2,prior=count delta delta:block_size=2,gate=scalar
+        delta:block_size=4,gate=vector,null=on rescaled""",
+    "another model": """
+        attnres:agg=mean,block_size=4 attnres:block_size=4,prior=count
+        attnres:agg=rmssum,block_size=4 attnres:agg=rmssum,block_size=4,prior=count
+        delta:block_size=4,gate=scalar,partial=off delta:block_size=2,null=on,partial=off
+        layerscale unet x0""",
+}
 
 
 @pytest.mark.parametrize(
-    "spec",
-    [
-        "denseformer",
-        "frac:dynamic=off",
-        "laurel",
-        "laurel:kind=lr",
-        "laurel:kind=rw+pa",
-        "layerscale:scale=1.0",
-        "unet:init=0.0",
-        "x0:init=neutral",
-    ],
+    ("spec", "start"), [(spec, start) for start, specs in STARTS.items() for spec in specs.split()]
 )
-def test_the_untrained_model_is_standard_bit_for_bit(spec: str, tiny_shape: Shape):
+def test_the_untrained_model_is_standard_where_the_design_says_so(
+    spec: str, start: str, tiny_shape: Shape
+):
     model, standard = build(spec, tiny_shape), build("standard", tiny_shape)
 
-    assert model.residual.equals_standard_at_init
-    assert torch.equal(model(tokens_of()), standard(tokens_of()))
+    assert model.residual.equals_standard_at_init == (start != "another model")
+    if start == "the bits of standard":
+        assert torch.equal(model(tokens_of()), standard(tokens_of()))
+    found, expected = model.double()(tokens_of()), standard.double()(tokens_of())
+    if start == "another model":
+        assert not torch.allclose(found, expected, rtol=1e-3)
+    else:
+        close(found, expected, rtol=1e-9)
 
 
 @pytest.mark.parametrize(
-    "spec",
+    ("spec", "same"),
     [
-        *MEANS,
-        "delta",
-        "delta:block_size=2,gate=scalar",
-        "delta:block_size=4,gate=vector,null=on",
-        "rescaled",
+        ("attnres", "attnres:window=6"),  # all sources
+        ("attnres", "attnres:query=input"),  # what a query or a prior adds starts at zero
+        ("attnres", "attnres:query=stream"),
+        ("attnres", "attnres:prior=recency"),
+        ("attnres:rank=16", "attnres"),  # its gain starts at one
+        ("rescaled", "attnres"),  # queries start at zero: every site averages its sources
+        ("rescaled", "attnres:heads=4"),
+        ("frac:fractions=1", "hc:n_streams=1"),
+        ("frac:dynamic=off,fractions=1", "hc:dynamic=off,n_streams=1"),
+        ("laurel:kind=lr", "laurel:kind=pa,previous=1"),
+        ("laurel:kind=lr", "laurel:kind=pa,previous=3"),  # earlier streams start at weight zero
+        ("laurel", "laurel:kind=rw+lr"),  # the low-rank map starts by putting out nothing
+        ("laurel", "laurel:kind=rw+pa"),
     ],
 )
-def test_the_untrained_model_is_standard_to_rounding(spec: str, tiny_shape: Shape):
-    model, standard = (build(each, tiny_shape).double() for each in (spec, "standard"))
+def test_a_design_with_the_parameters_of_another_is_that_design(
+    spec: str, same: str, tiny_shape: Shape
+):
+    one, other = perturbed(spec, tiny_shape), build(same, tiny_shape).double()
+    other.load_state_dict(one.state_dict(), strict=False)
 
-    assert model.residual.equals_standard_at_init
-    close(model(tokens_of()), standard(tokens_of()), rtol=1e-9)
-
-
-@pytest.mark.parametrize(
-    "spec",
-    [
-        "attnres:agg=mean,block_size=4",
-        "attnres:block_size=4,prior=count",
-        "attnres:agg=rmssum,block_size=4",
-        "attnres:agg=rmssum,block_size=4,prior=count",
-        "delta:block_size=4,gate=scalar,partial=off",
-        "delta:block_size=2,null=on,partial=off",
-        "layerscale",
-        "unet",
-        "x0",
-    ],
-)
-def test_the_untrained_model_is_not_standard_and_does_not_claim_it(spec: str, tiny_shape: Shape):
-    model, standard = (build(each, tiny_shape).double() for each in (spec, "standard"))
-
-    assert not model.residual.equals_standard_at_init
-    assert not torch.allclose(model(tokens_of()), standard(tokens_of()), rtol=1e-3)
+    close(other(tokens_of()), one(tokens_of()))
 
 
 @pytest.mark.parametrize(
@@ -80,11 +78,9 @@ def test_the_untrained_model_is_not_standard_and_does_not_claim_it(spec: str, ti
         ("attnres", 640, 24, 32_000),  # as published
         ("attnres", 150, 96, 29_100),
         ("delta", 16, 6, 5 * 32),  # of the sites that mix
-        ("delta:gate=scalar", 16, 6, 5 * 33),
         ("delta:gate=vector", 16, 6, 5 * (32 + 256 + 16)),
         ("delta:block_size=2,null=on", 16, 6, 5 * 32),
         ("denseformer", 8, 20, 65),  # ten layers, as many as in the official code
-        ("denseformer:dilation=2", 8, 20, 35),
         ("denseformer:dilation=4", 8, 20, 20),
         ("denseformer:dilation=4,period=5", 8, 20, 5),
         ("frac:dynamic=off", 100, 8, 8 * 36),  # the paper's, and here and below a norm
@@ -103,8 +99,6 @@ def test_the_untrained_model_is_not_standard_and_does_not_claim_it(spec: str, ti
         ("rezero", 16, 6, 3),
         ("rezero:shared=off", 16, 6, 6),
         ("unet", 16, 4, 1),  # half of the layers have a skip
-        ("unet", 16, 6, 1),
-        ("unet", 16, 8, 2),
         ("unet", 16, 24, 6),
     ],
 )
@@ -149,17 +143,13 @@ def test_a_design_adds_as_many_parameters_as_its_paper_says(
         ("delta:block_size=0", "at least 1"),
         ("delta:partial=off", "means nothing for blocks of one output"),
         ("denseformer:dilation=0", r"in 1\.\.3"),
-        ("denseformer:dilation=4", r"in 1\.\.3"),
-        ("denseformer:period=0", r"in 1\.\.3"),
         ("denseformer:period=4", r"in 1\.\.3"),
         ("frac:fractions=0", "must divide d_model 16, got 0"),
         ("frac:fractions=3", "must divide d_model 16, got 3"),
-        ("frac:fractions=32", "must divide d_model 16, got 32"),
         ("hc:n_streams=0", "n_streams must be at least 1, got 0"),
         ("highway:bias=nan", "finite"),
         ("laurel:rank=2", "no low-rank map"),
         ("laurel:kind=lr,rank=17", r"in 1\.\.16"),
-        ("laurel:kind=lr,rank=0", r"in 1\.\.16"),
         ("laurel:kind=lr,previous=2", "sees one stream"),
         ("laurel:previous=2", "sees one stream"),
         ("laurel:kind=pa,previous=0", "at least 1"),
@@ -179,12 +169,8 @@ def test_options_that_make_no_sense_are_refused_with_the_reason(spec: str, reaso
     assert str(caught.value).startswith(spec)
 
 
-@pytest.mark.parametrize(
-    ("spec", "d_model", "n_sublayers", "reason"),
-    [("unet", 16, 2, "at least 2 layers"), ("laurel:kind=lr", 8, 6, r"in 1\.\.8")],
-)
-def test_a_model_too_small_for_a_design_is_refused(
-    spec: str, d_model: int, n_sublayers: int, reason: str
-):
-    with pytest.raises(VariantError, match=reason):
-        variant.parse(spec).build(d_model, n_sublayers)
+def test_a_model_too_small_for_a_design_is_refused():
+    with pytest.raises(VariantError, match="at least 2 layers"):
+        variant.parse("unet").build(16, 2)
+    with pytest.raises(VariantError, match=r"in 1\.\.8"):
+        variant.parse("laurel:kind=lr").build(8, 6)

@@ -98,16 +98,15 @@ def test_runs_without_a_recorded_code_are_never_pooled_with_others(runs_of):
 def test_other_recipes_and_data_do_not_decide_which_code_is_compared(runs_of):
     small = {"recipe": ("small", "bbbbbbbbbbbb")}
     old, new = runs_of("standard", 1.0), runs_of("standard", 1.0, code=of("new"), **small)
+    whole = [*old, *new]
 
-    newest, whole = choose([*old, *new], "s.db", None, "standard"), [*old, *new]
+    newest = choose(whole, "s.db", None, "standard")
     both = every(newest, whole, None, "standard", lambda spec, _: spec)
 
     assert [(each.records, each.older) for each in both] == [(old, ()), (new, ())]
 
 
-def test_codes_that_a_release_declares_to_give_the_same_numbers_are_one(
-    runs_of, monkeypatch: pytest.MonkeyPatch
-):
+def test_codes_that_a_release_declares_to_be_the_same_are_one(runs_of, monkeypatch):
     first = runs_of("standard", 1.0)[0].versions
     last = first | {"code_trunk": "renamed twice"}
     assert Code.of(first) != Code.of(last)

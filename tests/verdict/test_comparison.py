@@ -10,21 +10,11 @@ from scipy.stats import ttest_rel
 
 from attnres_cli.records.comparison_terms import ArmRecipe, Terms, Tuned
 from attnres_cli.records.run import Removed, Status
-from attnres_cli.verdict.comparison import Comparison, Rules, last_line
+from attnres_cli.verdict.comparison import Rules, last_line
 from attnres_cli.verdict.qualified import qualifiers
 
 
-def names_of(comparison: Comparison) -> list[str]:
-    return [arm.variant for arm in comparison.arms]
-
-
-def test_runs_are_paired_by_seed_and_not_by_their_order(base, make_arm, judge):
-    arm = make_arm("attnres", *BETTER)
-
-    assert arm_of(judge(base, arm[::-1])).difference == arm_of(judge(base, arm)).difference
-
-
-def test_a_seed_that_is_left_out_leaves_the_others_in_their_pairs(make_arm, judge, facts):
+def test_runs_are_paired_by_seed_and_not_by_their_order(make_arm, judge, facts):
     base, arm = make_arm("standard", *BASE, 1.3), make_arm("attnres", *BETTER, 1.25)
     gone = Removed("abcdef012345", "attnres", 0, facts.fingerprint, "", "", "2026",
                    Status.COMPLETE, 1.39, "a core was busy")  # fmt: skip
@@ -34,11 +24,10 @@ def test_a_seed_that_is_left_out_leaves_the_others_in_their_pairs(make_arm, judg
     theirs = ttest_rel((*BETTER[1:], 1.25), (*BASE[1:], 1.3))
     assert found.pairs == (1, 2, 3, 4, 5)
     assert found.difference.p == pytest.approx(theirs.pvalue)
+    assert arm_of(judge(base, arm[::-1])).difference == arm_of(judge(base, arm)).difference
 
 
-def test_an_arm_is_described_by_its_runs_and_a_comparison_by_recipe_data_and_baseline(
-    base, make_run, judge, facts
-):
+def test_an_arm_is_described_by_its_runs(base, make_run, judge, facts):
     runs = [
         make_run("attnres", seed, val_loss=loss, n_params=1_000_500, flops_per_token=7)
         for seed, loss in [(2, 1.3), (0, 1.1), (1, 1.2)]
@@ -72,15 +61,6 @@ def test_an_arms_own_recipe_stands_with_it_and_the_shared_one_with_all(make_arm,
     assert arm_of(found, "standard").own is None
 
 
-def test_a_diverged_run_leaves_its_arm_without_a_mean(base, make_run, judge):
-    runs = [make_run("attnres", 0, val_loss=1.3), make_run("attnres", 1, status=Status.DIVERGED)]
-
-    arm = arm_of(judge(base, runs))
-
-    assert math.isnan(arm.mean)
-    assert arm.losses == {0: 1.3, 1: pytest.approx(math.nan, nan_ok=True)}
-
-
 def test_failed_runs_are_listed_with_the_last_line_of_their_traceback(base, make_run, judge):
     error = "Traceback (most recent call last):\n  File ...\nValueError: d_model is 0\n"
     failed = make_run("attnres", 2, status=Status.FAILED, error=error)
@@ -94,58 +74,43 @@ def test_failed_runs_are_listed_with_the_last_line_of_their_traceback(base, make
         assert [(run.variant, run.seed, last_line(run.error)) for run in lost] == [
             ("attnres", 2, "ValueError: d_model is 0"), ("attnres", 3, "unknown")
         ]  # fmt: skip
-    assert names_of(found) == ["standard"]
+    assert [arm.variant for arm in found.arms] == ["standard"]
     assert nothing.arms == ()
 
 
-def test_the_baseline_comes_first_then_arms_by_loss_and_diverged_ones_last(
-    base, make_arm, make_run, judge
-):
-    found = judge(
-        make_arm("worse", *WORSE),
-        [make_run("gone", 0, status=Status.DIVERGED)],
-        make_arm("better", *BETTER),
-        base,
-        [make_run("lone", 0, val_loss=0.9)],
-    )
+def test_the_baseline_is_first_and_diverged_arms_are_last(base, make_arm, make_run, judge):
+    gone = [make_run("gone", 0, val_loss=1.3), make_run("gone", 1, status=Status.DIVERGED)]
+    lone = [make_run("lone", 0, val_loss=0.9)]
 
-    assert names_of(found) == ["standard", "lone", "better", "worse", "gone"]
+    found = judge(make_arm("worse", *WORSE), gone, make_arm("better", *BETTER), base, lone)
+
+    names = [arm.variant for arm in found.arms]
+    assert names == ["standard", "lone", "better", "worse", "gone"]
+    assert math.isnan(found.arms[-1].mean)
+    assert found.arms[-1].losses == {0: 1.3, 1: pytest.approx(math.nan, nan_ok=True)}
 
 
-def test_runs_paired_over_versions_are_named_and_those_of_one_version_are_not(
-    base, make_run, judge
-):
+def test_versions_and_settings_are_listed_and_mixed_pairs_named(base, make_run, judge):
     newer = {"attnres": "0.1.0", "torch": "2.10.0", "python": "3.11.7"}
     other_python = {"attnres": "0.1.0", "torch": "2.9.0", "python": "3.12.1"}
     records = [
-        make_run("attnres", 0, versions=newer),
+        make_run("attnres", 0, versions=newer, settings={"compiled": True}),
         make_run("attnres", 1),
         make_run("attnres", 2, versions=newer),
         make_run("window", 0, versions=other_python),
-        make_run("window", 1),
+        make_run("window", 1, status=Status.FAILED, error="no"),
     ]
 
     found = judge(base, records)
 
-    assert {arm.variant: arm.mixed for arm in found.arms} == {
-        "standard": (), "attnres": (0, 2), "window": ()
-    }  # fmt: skip
+    mixed = {arm.variant: arm.mixed for arm in found.arms}
+    assert mixed == {"standard": (), "attnres": (0, 2), "window": ()}
     (line,) = [line for line in qualifiers(found) if "other versions" in line]
     assert "attnres on seed 0, 2;" in line
-
-
-def test_each_version_and_each_setting_is_listed_once(base, make_run, judge):
-    newer = {"attnres": "0.2.0", "torch": "2.10.0", "python": "3.12.1"}
-    records = [
-        make_run("attnres", 0, versions=newer, settings={"compiled": True}),
-        make_run("attnres", 1, status=Status.FAILED, error="no"),
-    ]
-
-    found = judge(base, records)
-
     assert found.versions == [
+        "attnres 0.1.0, torch 2.10.0, python 3.11.7",
         "attnres 0.1.0, torch 2.9.0, python 3.11.7",
-        "attnres 0.2.0, torch 2.10.0, python 3.12.1",
+        "attnres 0.1.0, torch 2.9.0, python 3.12.1",
     ]
     assert found.settings == [
         "cpu fp32 compiled, 1 thread on Some CPU, depth mixing by eager",

@@ -37,25 +37,16 @@ def planned(make_run):
     return make
 
 
-@pytest.fixture
-def six(planned) -> tuple[RunRecord, list[RunRecord]]:
-    """Six seeds of a better arm: the run of attnres on seed 2, and all others."""
-    runs = planned(1, "standard attnres", range(6), gain=0.1)
-    (gone,) = [run for run in runs if (run.variant, run.seed) == ("attnres", 2)]
-    return gone, [run for run in runs if run is not gone]
-
-
 def removed(*runs: RunRecord, reason: str | None = None, **changes: object) -> Rules:
     """Rules of a study from which these runs were removed."""
-    found = []
-    for run in runs:
-        assert run.result is not None
-        gone = Removed(
+    found = [
+        Removed(
             run.recipe_digest, run.variant, run.seed, run.fingerprint, run.code, run.created_at,
-            "2026-01-02", Status.COMPLETE, run.result.val_loss, reason,
-        )  # fmt: skip
-        found.append(replace(gone, **changes))
-    return Rules(removed=tuple(found))
+            "2026-01-02", Status.COMPLETE, run.result and run.result.val_loss, reason,
+        )
+        for run in runs
+    ]  # fmt: skip
+    return Rules(removed=tuple(replace(each, **changes) for each in found))
 
 
 # The plan
@@ -72,27 +63,22 @@ def test_the_plan_is_what_there_was_when_the_first_arm_joined(planned):
     assert (found.seeds, found.planned) == ((4, 5, 0, 1), 2)  # in the order of their planning
 
 
-def test_arms_that_join_later_take_nothing_from_those_before_them(planned):
+def test_later_arms_take_nothing_from_those_before_and_a_lone_baseline_costs_half(planned):
     first = planned(1, "standard attnres mhc", range(5))
     later = planned(2, "hc", range(5)) + planned(3, "delta frac", range(5))
+    alone, together = planned(1, "standard", range(5)), planned(2, "standard attnres", range(7))
 
     before, after = family(first, "standard").rates, family(first + later, "standard").rates
+    at_once, after_it = family(together, "standard"), family(alone + together, "standard")
 
     assert before == {name: after[name] for name in before}
     assert [after[name] for name in ("attnres", "hc", "frac")] == pytest.approx(
         [ALPHA * part for part in shares([2, 1, 2])]
     )
     assert sum(after.values()) <= ALPHA
-
-
-def test_a_baseline_that_was_trained_first_costs_half_of_the_rate(planned):
-    first, together = planned(1, "standard", range(5)), planned(2, "standard attnres", range(7))
-
-    at_once, later = family(together, "standard"), family(first + together, "standard")
-
     assert at_once.rates["attnres"] == pytest.approx(ALPHA * 0.8)
-    assert later.rates["attnres"] == pytest.approx(ALPHA * 0.4)
-    assert later.planned == 7
+    assert after_it.rates["attnres"] == pytest.approx(ALPHA * 0.4)
+    assert after_it.planned == 7
 
 
 def test_registered_arms_have_one_look_with_all_of_the_rate(planned, judge):
@@ -114,11 +100,8 @@ def test_an_edited_design_counts_as_one_more_arm(planned, judge):
         runs = planned(minute, variant, range(5))
         return [replace(run, versions=versions, code=design) for run in runs]
 
-    base, before, after = (
-        coded(1, "standard", "0"),
-        coded(1, "attnres", "1"),
-        coded(2, "attnres", "2"),
-    )
+    base, before = coded(1, "standard", "0"), coded(1, "attnres", "1")
+    after = coded(2, "attnres", "2")
 
     hidden = judge(base, after, rules=removed(*before))
     found = (
@@ -150,42 +133,42 @@ def test_between_looks_nothing_changes_and_the_row_says_of_how_many_seeds_it_is(
     assert pairs_text(between, tables[1]) == "7 of 10"
     assert (after.look.n, after.look.next) == (11, 17)
     assert before.interval[0] <= after.interval[0] < after.interval[1] <= before.interval[1]
-    told = (
-        "verdicts at 7, 11, 17 seeds, ...; between them no word changes (7 were planned for 1 arm)"
-    )
-    assert told in facts_of(tables[1])
-
-
-def test_an_arm_that_lacks_seeds_of_a_later_look_keeps_its_verdict(planned, judge):
-    runs = planned(1, "standard attnres", range(7), gain=0.1)
-
-    found = judge(runs, planned(2, "standard", range(7, 11)))
-
-    assert (arm_of(found).verdict, arm_of(found).look.n) == ("better", 7)
-    gap = arm_of(found).mean - arm_of(found, "standard").mean  # the means are of its seven seeds
-    assert arm_of(found).difference.mean == pytest.approx(gap)
+    told = "verdicts at 7, 11, 17 seeds, ...; between them no word changes (7 were planned for 1 "
+    assert f"{told}arm)" in facts_of(tables[1])
+    better = planned(1, "standard attnres", range(7), gain=0.1)
+    lacks = judge(better, planned(2, "standard", range(7, 11)))  # the seeds of a later look
+    assert (arm_of(lacks).verdict, arm_of(lacks).look.n) == ("better", 7)
+    gap = arm_of(lacks).mean - arm_of(lacks, "standard").mean  # the means are of its seven seeds
+    assert arm_of(lacks).difference.mean == pytest.approx(gap)
 
 
 # Removed runs
 
 
-def test_a_removed_run_blocks_its_row_and_is_named(six, judge):
-    gone, left = six
+def test_a_removed_run_blocks_its_row_unless_a_reason_is_given(planned, judge):
+    runs = planned(1, "standard attnres", range(6), gain=0.1)
+    (gone,) = [run for run in runs if (run.variant, run.seed) == ("attnres", 2)]
+    left = [run for run in runs if run is not gone]
+    with_reason = removed(gone, reason="a core was busy")
 
-    found, again = judge(left, rules=removed(gone)), judge(left, [gone], rules=removed(gone))
+    found, again = judge(left, rules=removed(gone)), judge(runs, rules=removed(gone))
+    short = judge(left, rules=with_reason)
+    more = judge(left, planned(2, "standard attnres", range(6, 7)), rules=with_reason)
 
-    loss = gone.result.val_loss
+    ended = f"having ended at {gone.result.val_loss:.4f}"
     assert arm_of(found).verdict == "blocked"
-    assert arm_of(found).reason == (
-        f"seed 2 was removed, having ended at {loss:.4f}: the same ablate command trains it"
-    )
-    assert f"removed: attnres seed 2, having ended at {loss:.4f}" in qualifiers(found)
+    reason = f"seed 2 was removed, {ended}: the same ablate command trains it"
+    assert arm_of(found).reason == reason
+    assert f"removed: attnres seed 2, {ended}" in qualifiers(found)
     assert (arm_of(again).verdict, again.removed) == ("better", ())
+    assert arm_of(short).reason == "5 of 6 seeds"
+    assert arm_of(more).pairs == (0, 1, 3, 4, 5, 6)  # its look takes another
+    assert f"removed: attnres seed 2, {ended}; left out: a core was busy" in qualifiers(more)
+    for change in ({"fingerprint": "f" * 16}, {"recipe_digest": "b" * 12}, {"code": "c" * 12}):
+        assert judge(left, rules=removed(gone, **change)).removed == ()  # of another table
 
 
-def test_a_removed_run_of_the_baseline_blocks_every_row_and_a_removed_arm_still_counts(
-    planned, judge
-):
+def test_a_removed_baseline_run_blocks_all_and_a_removed_arm_counts(planned, judge):
     runs = planned(1, "standard attnres mhc", range(6))
 
     found = judge(runs[:2] + runs[3:], rules=removed(runs[2]))
@@ -194,29 +177,6 @@ def test_a_removed_run_of_the_baseline_blocks_every_row_and_a_removed_arm_still_
     assert {arm.verdict for arm in found.arms} == {"baseline", "blocked"}
     assert arm_of(found).reason.startswith("the baseline's seed 2 was removed, having")
     assert without_mhc.family.rates["attnres"] == pytest.approx(ALPHA * 0.8 / 2)
-
-
-def test_a_seed_left_out_with_a_reason_is_named_and_its_look_takes_another(six, planned, judge):
-    gone, left = six
-    rules = removed(gone, reason="a core was busy")
-
-    short = judge(left, rules=rules)
-    more = judge(left, planned(2, "standard attnres", range(6, 7)), rules=rules)
-
-    assert arm_of(short).reason == "5 of 6 seeds"
-    assert arm_of(more).pairs == (0, 1, 3, 4, 5, 6)
-    loss = gone.result.val_loss
-    told = f"removed: attnres seed 2, having ended at {loss:.4f}; left out: a core was busy"
-    assert told in qualifiers(more)
-
-
-@pytest.mark.parametrize(
-    "change", [{"fingerprint": "f" * 16}, {"recipe_digest": "b" * 12}, {"code": "c" * 12}]
-)
-def test_a_removed_run_of_another_table_is_not_named(change: dict[str, str], six, judge):
-    gone, left = six
-
-    assert judge(left, rules=removed(gone, **change)).removed == ()
 
 
 def test_planning_many_seeds_and_removing_the_rest_buys_no_earlier_look(planned, judge):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from attnres_cli.errors import StudyError, UsageError
-from attnres_cli.records.run import RunRecord
+from attnres_cli.records.run import FIRST_TUNING_SEED, RunRecord
 from attnres_cli.verdict.select import Choice, choose, every
 
 QUICK, SMALL = "aaaaaaaaaaaa", "bbbbbbbbbbbb"
@@ -37,20 +37,17 @@ def test_a_report_is_by_default_of_the_recipe_planned_last(study: list[RunRecord
 
 
 @pytest.mark.parametrize("recipe", ["quick", QUICK])
-def test_a_recipe_is_chosen_by_name_or_digest_on_the_data_used_last(
-    recipe: str, study: list[RunRecord]
-):
+def test_a_recipe_is_chosen_by_name_or_digest_on_the_data_used_last(recipe: str, study):
     chosen = choose(study, "attnres.db", recipe, "standard")
 
     assert (chosen.recipe_digest, chosen.fingerprint) == (QUICK, NEW)
 
 
 def test_a_page_is_of_every_recipe_on_all_data_the_newest_last(study: list[RunRecord]):
-    newest = choose(study, "attnres.db", None, "standard")
-
     def fails(spec: str, digest: str) -> str:
         raise UsageError("no such arm at this depth")
 
+    newest = choose(study, "attnres.db", None, "standard")
     found = every(newest, study, None, "standard", fails)
 
     of = [(each.recipe_digest, each.fingerprint) for each in found]
@@ -60,35 +57,24 @@ def test_a_page_is_of_every_recipe_on_all_data_the_newest_last(study: list[RunRe
     assert {each.baseline for each in found} == {"standard"}
 
 
-def test_a_study_without_runs_says_what_to_type():
-    with pytest.raises(StudyError, match=r"`attnres ablate --study my\.db`"):
-        choose([], "my.db", None, "standard")
+def test_a_study_without_runs_or_with_only_tuning_runs_says_what_to_type(make_run):
+    for runs in ([], [make_run("standard", FIRST_TUNING_SEED)]):
+        with pytest.raises(StudyError, match=r"holds no runs yet.*`attnres ablate --study my\.db`"):
+            choose(runs, "my.db", None, "standard")
 
 
-@pytest.mark.parametrize(
-    ("recipe", "baseline", "words"),
-    [
-        ("quik", "standard", "'quik': did you mean 'quick'"),
-        ("quick", "denseforme", "'denseforme': did you mean 'denseformer'"),
-        ("small", "denseformer", "unknown baseline 'denseformer'"),  # an arm of another recipe
-    ],
-)
-def test_an_unknown_recipe_or_baseline_comes_with_the_nearest_one(
-    recipe: str, baseline: str, words: str, study: list[RunRecord]
-):
-    quick = study[:2]
-    with pytest.raises(UsageError, match=words):
-        choose(quick if recipe == "quick" else study, "attnres.db", recipe, baseline)
+def test_an_unknown_recipe_or_baseline_comes_with_the_nearest_one(study: list[RunRecord]):
+    for runs, recipe, baseline, words in (
+        (study, "quik", "standard", "'quik': did you mean 'quick'"),
+        (study[:2], "quick", "denseforme", "'denseforme': did you mean 'denseformer'"),
+        (study, "small", "denseformer", "unknown baseline 'denseformer'"),  # of another recipe
+    ):
+        with pytest.raises(UsageError, match=words):
+            choose(runs, "attnres.db", recipe, baseline)
 
 
-@pytest.mark.parametrize(
-    ("typed", "baseline", "runs"),
-    [
-        ("attnres:heads=2,block_size=4", "attnres:block_size=4,heads=2", slice(None)),
-        ("standard", "standard", slice(1, 2)),  # even where it has not run
-    ],
-)
-def test_a_baseline_is_found_by_any_order_of_its_options_and_standard_always(
-    typed: str, baseline: str, runs: slice, study: list[RunRecord]
-):
-    assert choose(study[runs], "attnres.db", None, typed).baseline == baseline
+def test_a_baseline_is_found_by_any_order_of_its_options_and_standard_always(study):
+    found = choose(study, "attnres.db", None, "attnres:heads=2,block_size=4").baseline
+
+    assert found == "attnres:block_size=4,heads=2"
+    assert choose(study[1:2], "attnres.db", None, "standard").baseline == "standard"  # has not run

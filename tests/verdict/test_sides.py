@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import csv
-import io
-import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from commands import attnres
+from commands import Attnres
 from comparisons import BASE
 from scipy import stats
 from studies import FACTS, SETTINGS, fill
@@ -22,10 +19,11 @@ LESS = [loss - 0.1 + noise for loss, noise in zip(BASE, NOISE, strict=True)]
 BOTH = ("--recipe", "tiny", "--recipe", "longer")
 
 
-@pytest.fixture(autouse=True)
-def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def attnres(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> Attnres:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "200")
+    return Attnres(capsys)
 
 
 @pytest.fixture
@@ -35,22 +33,13 @@ def longer(tiny_recipe: Recipe) -> Recipe:
     return tiny_recipe.model_copy(update={"name": "longer", "train": train})
 
 
-def both(capsys: pytest.CaptureFixture[str], *more: str) -> tuple[dict[str, dict], dict]:
-    """What JSON says of each design, and the rest."""
-    code, out, err = attnres(capsys, "report", *more, *BOTH, "--format", "json")
-    assert code == 0, err
-    document = json.loads(out)
-    return {arm["variant"]: arm for arm in document["arms"]}, document
-
-
-def test_differences_are_paired_by_seed_with_intervals_that_hold_together_and_no_word_is_said(
-    capsys, tiny_recipe: Recipe, longer: Recipe, subtests
-):
+def test_differences_are_paired_by_seed_without_a_word(attnres, tiny_recipe, longer, subtests):
     study = Path("attnres.db")
     fill(study, tiny_recipe, {"standard": [*BASE, 1.9], "attnres": BASE})
     fill(study, longer, {"attnres": LESS, "standard": LESS, "hc": [1.5]})
 
-    arms, document = both(capsys)
+    document = attnres.json("report", *BOTH)
+    arms = {arm["variant"]: arm for arm in document["arms"]}
 
     assert document["differ"] == {"train.tokens": [384, 768]}
     assert list(arms) == ["standard", "attnres", "hc"]
@@ -63,18 +52,16 @@ def test_differences_are_paired_by_seed_with_intervals_that_hold_together_and_no
     assert arms["hc"]["difference"] is None
     assert arms["hc"]["reason"] == f"no run under tiny ({tiny_recipe.digest})"
     assert arms["hc"]["b"]["mean"] == 1.5
-    few, _ = both(capsys, "attnres")  # chooses rows, and not their intervals
-    assert few == {"attnres": arms["attnres"]}
+    few = attnres.json("report", "attnres", *BOTH)  # chooses rows, and not their intervals
+    assert few["arms"] == [arms["attnres"]]
     for form in ("table", "markdown", "csv", "json", "latex", "html"):
         with subtests.test(form):
-            code, out, err = attnres(capsys, "report", "standard", *BOTH, "--format", form)
-            assert code == 0, err
+            out = attnres.prints("report", "standard", *BOTH, "--format", form)
             assert "-0.099" in out.replace("$", "")
             for word in ("better", "worse", "separable", "equal within"):
                 assert word not in out
-            if form == "csv":
-                (row,) = csv.DictReader(io.StringIO(out))
-                assert float(row["ci_low"]) < float(row["difference"]) < float(row["ci_high"])
+    (row,) = attnres.csv("report", "standard", *BOTH)
+    assert float(row["ci_low"]) < float(row["difference"]) < float(row["ci_high"])
 
 
 @pytest.mark.parametrize(
@@ -88,9 +75,7 @@ def test_differences_are_paired_by_seed_with_intervals_that_hold_together_and_no
         ({"losses": [1.5, 1.6, 1.4]}, "3 of 5 seeds in common"),
     ],
 )
-def test_runs_that_cannot_be_paired_stand_side_by_side_with_the_reason(
-    change: dict, reason: str, capsys, tiny_recipe: Recipe, longer: Recipe, monkeypatch
-):
+def test_unpaired_runs_have_a_reason(change, reason, attnres, tiny_recipe, longer, monkeypatch):
     fill(Path("attnres.db"), tiny_recipe, {"standard": BASE})
     if "eval_tokens" in change:
         train = longer.train.model_copy(update={"eval_tokens": change["eval_tokens"]})
@@ -101,14 +86,14 @@ def test_runs_that_cannot_be_paired_stand_side_by_side_with_the_reason(
     code = change.get("code", Code())
     fill(Path("attnres.db"), longer, {"standard": losses}, lambda _variant: code, **more)
 
-    found = both(capsys)[0]["standard"]
+    (found,) = attnres.json("report", *BOTH)["arms"]
 
     assert found["reason"].startswith(reason.replace("DIGEST", longer.digest))
     assert found["interval"] is None
     assert found["b"]["losses"] == {str(s): loss for s, loss in enumerate(losses)}
 
 
-def test_options_of_one_recipe_are_refused(capsys, tiny_recipe: Recipe):
+def test_options_of_one_recipe_are_refused(attnres: Attnres, tiny_recipe: Recipe):
     fill(Path("attnres.db"), tiny_recipe, {"standard": [1.5]})
     sides = ("--recipe", "tiny", "--recipe", tiny_recipe.digest)
 
@@ -118,6 +103,4 @@ def test_options_of_one_recipe_are_refused(capsys, tiny_recipe: Recipe):
         ((*sides, "--recipe", "tiny"), "--recipe takes one or two recipes, got 3"),
         (("--recipe", "tiny", "--recipe", "tony"), "did you mean 'tiny'"),
     ):
-        code, out, err = attnres(capsys, "report", *typed)
-        assert (code, out) == (2, "")
-        assert words in err
+        assert words in attnres.refuses("report", *typed)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import pytest
 
@@ -13,11 +12,6 @@ from attnres_cli.verdict.slope import Slope, slope_of
 
 RECIPE = load("quick").of("standard").at(2**19)
 OWN = RECIPE.steps * RECIPE.tokens_per_step
-
-
-def of_recipe(recipe: Recipe) -> dict[str, Any]:
-    tokens = recipe.steps * recipe.tokens_per_step
-    return {"recipe": ("quick", recipe.digest), "tokens": tokens}
 
 
 Measure = Callable[..., Slope | None]
@@ -32,7 +26,8 @@ def slope(make_arm) -> Measure:
         for times, of in losses.items():
             other = recipe.at(round(times * OWN))
             recipes.setdefault(other.digest, other)
-            runs += make_arm("standard", *of, **of_recipe(other))
+            tokens = other.steps * other.tokens_per_step
+            runs += make_arm("standard", *of, recipe=("quick", other.digest), tokens=tokens)
         return slope_of(recipe.digest, "standard", runs, recipes)
 
     return measure
@@ -69,16 +64,19 @@ def test_where_it_cannot_be_measured_the_recipe_may_state_it(slope: Measure, los
 
     assert slope(losses) is None
     assert slope(losses, stated) == Slope(0.43, "as the recipe states")
-
-
-def test_a_loss_that_does_not_fall_has_no_slope(slope: Measure):
-    assert slope({0.5: [1.7, 1.7], 1: [1.7, 1.7]}) is None
+    assert slope({0.5: [1.7, 1.7], 1: [1.7, 1.7]}) is None  # a loss that does not fall
 
 
 def test_runs_of_another_size_say_nothing_of_it(make_arm):
     wide = load("quick", ["model.d_model=128", "train.tokens=220k"]).of("standard")
-    recipes = {wide.digest: wide, RECIPE.digest: RECIPE}
-    runs = make_arm("standard", 2.0, 2.0, **of_recipe(wide))
-    runs += make_arm("standard", 1.7, 1.7, **of_recipe(RECIPE))
+    runs = [
+        run
+        for recipe, loss in ((wide, 2.0), (RECIPE, 1.7))
+        for run in make_arm(
+            "standard", loss, loss, recipe=("quick", recipe.digest),
+            tokens=recipe.steps * recipe.tokens_per_step,
+        )
+    ]  # fmt: skip
 
+    recipes = {wide.digest: wide, RECIPE.digest: RECIPE}
     assert slope_of(RECIPE.digest, "standard", runs, recipes) is None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from attnres_cli.errors import StudyError
 from attnres_cli.records.comparison_terms import SHARED, ArmRecipe, Matched, Terms, Tuned
 from attnres_cli.records.run import FIRST_TUNING_SEED, RunRecord
 from attnres_cli.report.facts import facts_of
@@ -20,14 +19,11 @@ NARROWER = Matched("d_ff", 88, 86, 41_952, 41_568, 41_632)
 SLOWER = Matched("tokens", 64_000, 51_200, 5.0, 4.0, 4.0, (1.25, 1.2, 1.3), 25, "Some CPU")
 
 
-@pytest.fixture
-def recipes() -> list[ArmRecipe]:
-    """Both arms tuned, the baseline to the shared rate; attnres matched in parameters."""
-    return [
-        ArmRecipe(BASE, DATA, AT_OWN_RATE, "standard", BASE, HOW),
-        ArmRecipe(BASE, DATA, AT_OWN_RATE, "attnres", TUNED, HOW),
-        ArmRecipe(BASE, DATA, IN_PARAMS, "attnres", WIDE, NARROWER),
-    ]
+RECIPES = [  # both arms tuned, the baseline to the shared rate; attnres matched in parameters
+    ArmRecipe(BASE, DATA, AT_OWN_RATE, "standard", BASE, HOW),
+    ArmRecipe(BASE, DATA, AT_OWN_RATE, "attnres", TUNED, HOW),
+    ArmRecipe(BASE, DATA, IN_PARAMS, "attnres", WIDE, NARROWER),
+]
 
 
 @pytest.fixture
@@ -42,20 +38,10 @@ def study(make_arm, make_run) -> list[RunRecord]:
     ]
 
 
-@pytest.fixture
-def printed(study, recipes, judge) -> list[str]:
-    """The facts of every comparison of the study."""
-    chosen = choose(study, "attnres.db", None, "standard", own=recipes)
-    return [
-        "\n".join(facts_of(judge(runs, terms=terms, own=mine)))
-        for runs, terms, mine in told(chosen, study, recipes)
-    ]
+def test_a_report_has_the_newest_shared_recipe_and_those_made_of_it(study):
+    chosen = choose(study, "attnres.db", None, "standard", own=RECIPES)
 
-
-def test_a_report_has_the_newest_shared_recipe_and_those_made_of_it(study, recipes):
-    chosen = choose(study, "attnres.db", None, "standard", own=recipes)
-
-    found = told(chosen, study, recipes)
+    found = told(chosen, study, RECIPES)
 
     assert (chosen.recipe_digest, chosen.others) == (BASE, ())
     assert [terms for _, terms, _ in found] == [SHARED, AT_OWN_RATE, IN_PARAMS]
@@ -65,49 +51,40 @@ def test_a_report_has_the_newest_shared_recipe_and_those_made_of_it(study, recip
         assert {run.seed for run in runs} == {0, 1, 2}  # and no run that tuned
 
 
-def test_a_study_with_only_tuning_runs_holds_nothing_to_compare(make_run):
-    with pytest.raises(StudyError, match="holds no runs yet"):
-        choose([make_run("standard", FIRST_TUNING_SEED)], "attnres.db", None, "standard")
+def test_arms_matched_to_one_baseline_are_not_reported_for_another(study):
+    chosen = choose(study, "attnres.db", None, "attnres", own=RECIPES)
+    by_digest = choose(study, "attnres.db", TUNED, "attnres", own=RECIPES)
 
-
-def test_arms_matched_to_one_baseline_are_not_reported_for_another(study, recipes):
-    chosen = choose(study, "attnres.db", None, "attnres", own=recipes)
-    by_digest = choose(study, "attnres.db", TUNED, "attnres", own=recipes)
-
-    assert [terms for _, terms, _ in told(chosen, study, recipes)] == [SHARED, AT_OWN_RATE]
+    assert [terms for _, terms, _ in told(chosen, study, RECIPES)] == [SHARED, AT_OWN_RATE]
     assert by_digest.recipe_digest == TUNED  # an arm's own recipe can be asked for
 
 
-def test_a_shared_recipe_that_only_the_baseline_has_is_no_comparison(study, recipes):
+def test_a_shared_recipe_that_only_the_baseline_has_is_no_comparison(study):
     runs = [run for run in study if run.variant == "standard" or run.recipe_digest == WIDE]
-    chosen = choose(runs, "attnres.db", None, "standard", own=recipes[2:])
+    chosen = choose(runs, "attnres.db", None, "standard", own=RECIPES[2:])
 
-    assert [terms for _, terms, _ in told(chosen, runs, recipes[2:])] == [IN_PARAMS]
-
-
-def test_the_facts_say_how_rates_were_found_what_was_changed_and_what_remains(printed):
-    shared, tuned, matched = printed
-
-    (line,) = [line for line in shared.splitlines() if line.startswith("gates")]
-    assert line.startswith("gates passed: 18 of 18 (the loss stayed finite, ")
-    assert "on seeds 7, 8, which no comparison uses" in tuned
-    assert "attnres: 0.005 1.9000, 0.01 1.5000, 0.02 diverged; lr 0.02 (the largest)" in tuned
-    line = "attnres: d_ff 88 -> 86, parameters 41,952 -> 41,568; remains -0.154% of standard's"
-    assert line in matched.splitlines()
+    assert [terms for _, terms, _ in told(chosen, runs, RECIPES[2:])] == [IN_PARAMS]
 
 
-def test_matched_time_says_what_was_measured():
+def test_the_facts_say_how_rates_were_found_what_was_changed_and_what_remains(study, judge):
+    chosen = choose(study, "attnres.db", None, "standard", own=RECIPES)
+    shared, tuned, matched = (
+        facts_of(judge(runs, terms=terms, own=mine))
+        for runs, terms, mine in told(chosen, study, RECIPES)
+    )
     of_time = ArmRecipe(BASE, DATA, Terms("time", "standard"), "attnres", WIDE, SLOWER)
+    (in_time,), warnings = labels.remaining([of_time]), labels.warnings(RECIPES)
 
-    (line,) = labels.remaining([of_time])
-
-    assert line.startswith("attnres: tokens 64,000 -> 51,200, a step takes 1.250 [1.200, 1.300]")
-    assert "25 rounds in turn on Some CPU" in line
-    assert "remains +0.000% training time of standard's" in line
-
-
-def test_a_best_rate_on_the_edge_has_a_warning(recipes):
-    lines = labels.warnings(recipes)
-
-    assert len(lines) == 2
-    assert "lr 0.02 is taken" in lines[1]
+    (line,) = [line for line in shared if line.startswith("gates")]
+    assert line.startswith("gates passed: 18 of 18 (the loss stayed finite, ")
+    assert "on seeds 7, 8, which no comparison uses" in "\n".join(tuned)
+    line = "attnres: 0.005 1.9000, 0.01 1.5000, 0.02 diverged; lr 0.02 (the largest)"
+    assert line in "\n".join(tuned)
+    line = "attnres: d_ff 88 -> 86, parameters 41,952 -> 41,568; remains -0.154% of standard's"
+    assert line in matched
+    line = "attnres: tokens 64,000 -> 51,200, a step takes 1.250 [1.200, 1.300]"
+    assert in_time.startswith(line)
+    assert "25 rounds in turn on Some CPU" in in_time
+    assert "remains +0.000% training time of standard's" in in_time
+    assert len(warnings) == 2  # of best rates on the edge
+    assert "lr 0.02 is taken" in warnings[1]

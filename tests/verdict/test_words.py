@@ -38,7 +38,7 @@ BETTER from -0.12 to -0.09, that of WORSE from +0.09 to +0.12."""
 
 
 @pytest.mark.parametrize(
-    ("losses", "margin", "word", "because"),
+    ("losses", "margin", "word", "reason"),
     [
         # on seeds 0 to 4 the baseline ends at 1.50, 1.70, 1.60, 1.40 and 1.55 nats per token
         ((1.39, 1.59, 1.50, 1.31, 1.45), None, "better", "look at 5 seeds"),
@@ -52,6 +52,7 @@ BETTER from -0.12 to -0.09, that of WORSE from +0.09 to +0.12."""
         ((1.61, 1.80, 1.71, 1.50, 1.65), WIDE, "equal within the margin", "look at 5 seeds"),
         ((1.39, 1.59, 1.50, 1.31, 1.45), CLOSE, "better", "look at 5 seeds"),
         ((1.61, 1.80, 1.71, 1.50, 1.65), CLOSE, "worse", "look at 5 seeds"),
+        ((1.61, 1.80, 1.71, 1.50, 1.65), 0.1, "worse", "look at 5 seeds"),  # the margin within
         ((1.41, 1.71, 1.51, 1.39, 1.46), CLOSE, "no worse by the margin", "look at 5 seeds"),
         ((1.41, 1.71, 1.51, 1.39, 1.46), 0.01, "not separable", "would have seen"),
         # too few seeds
@@ -65,9 +66,7 @@ BETTER from -0.12 to -0.09, that of WORSE from +0.09 to +0.12."""
         ((1.39, 1.59, 1.50, 1.31, 5.60), None, "blocked", "seed 4 ends at 5.600, above its start"),
     ],
 )
-def test_losses_go_in_and_a_word_comes_out(
-    losses, margin, word: str, because: str, make_run, make_arm, judge
-):
+def test_losses_go_in_and_a_word_comes_out(losses, margin, word, reason, make_run, make_arm, judge):
     status = {True: Status.DIVERGED, False: Status.COMPLETE}
     arm = [
         make_run("attnres", seed, val_loss=loss, status=status[math.isnan(loss)])
@@ -77,7 +76,7 @@ def test_losses_go_in_and_a_word_comes_out(
     found = judge(make_arm("standard", *BASE[: len(losses)]), arm, rules=Rules(margin=margin))
 
     assert arm_of(found).verdict == word
-    assert because in arm_of(found).reason
+    assert reason in arm_of(found).reason
     assert arm_of(found, "standard").verdict == "baseline"
     if word in ("no verdict yet", "blocked"):
         assert arm_of(found).interval is None
@@ -89,9 +88,7 @@ def test_losses_go_in_and_a_word_comes_out(
     assert (word == "worse") == (low > 0 and not is_small)
 
 
-def test_the_interval_is_that_of_the_looks_rate_and_the_reason_names_the_look(
-    base, make_arm, judge
-):
+def test_the_interval_is_at_the_rate_of_its_look(base, make_arm, judge):
     found = judge(base, make_arm("a", *BETTER), make_arm("b", *EQUAL))
 
     a, b = arm_of(found, "a"), arm_of(found, "b")
@@ -125,9 +122,7 @@ def test_the_word_depends_on_the_baseline_and_on_how_many_arms_there_are(base, m
         ({"status": Status.FAILED, "error": "no"}, "blocked", "seed 1 failed"),
     ],
 )
-def test_before_all_seeds_of_the_first_look_have_ended_there_is_no_verdict(
-    changes, word: str, reason: str, base, make_arm, make_run, judge
-):
+def test_no_word_before_the_first_look(changes, word, reason, base, make_arm, make_run, judge):
     arm = make_arm("attnres", *BETTER)
     lacks = [make_run("attnres", 1, **changes), *arm[:1], *arm[2:]]
     base_lacks = [make_run("standard", 1, **changes), *base[:1], *base[2:]]
@@ -146,11 +141,8 @@ def test_before_all_seeds_of_the_first_look_have_ended_there_is_no_verdict(
         ({"initial_loss": 4.5}, "starts at 4.50, not near ln(vocab) 5.55"),
         ({"val_loss": 5.6}, "ends at 5.600, above its start: it has learned nothing"),
     ],
-    ids=["diverged", "high start", "low start", "no learning"],
 )
-def test_a_gate_blocks_its_arm_and_a_gate_of_the_baseline_blocks_every_arm(
-    changes, reason: str, base, make_arm, make_run, judge
-):
+def test_a_gate_blocks_its_arm_or_every_arm(changes, reason, base, make_arm, make_run, judge):
     arm = make_arm("attnres", *BETTER)
     stopped, base_stopped = (
         [runs[0], make_run(runs[0].variant, 1, **changes), *runs[2:]] for runs in (arm, base)
@@ -165,9 +157,7 @@ def test_a_gate_blocks_its_arm_and_a_gate_of_the_baseline_blocks_every_arm(
     assert arm_of(found, "standard").reason == f"seed 1 {reason}"
 
 
-def test_gates_are_the_studys_where_it_has_them_and_know_the_least_possible_loss(
-    base, make_arm, judge, facts
-):
+def test_gates_are_the_studys_and_know_the_least_possible_loss(base, make_arm, judge, facts):
     runs = make_arm("attnres", *BETTER)
     leaks = judge(base, runs, data=replace(facts, floor=1.35))
     runs[1] = replace(runs[1], gates=(Gate("learned", False, 1.59, high=1.5),))
@@ -192,11 +182,8 @@ def test_gates_are_the_studys_where_it_has_them_and_know_the_least_possible_loss
         ({"compiled": True}, "was computed on cpu fp32 compiled, 1 thread"),
         ({"threads": 2}, "was computed on cpu fp32 eager, 2 threads"),
     ],
-    ids=["tokens", "step", "device", "precision", "compiled", "threads"],
 )
-def test_runs_that_are_not_alike_are_never_paired(
-    changes, reason: str, base, make_arm, make_run, judge
-):
+def test_runs_that_are_not_alike_are_never_paired(changes, reason, base, make_arm, make_run, judge):
     if "tokens" not in changes:
         changes = {"settings": changes}
         reason += ", the baseline on cpu fp32 eager, 1 thread"
@@ -208,31 +195,23 @@ def test_runs_that_are_not_alike_are_never_paired(
     assert (arm.verdict, arm.reason, arm.difference) == ("blocked", f"seed 1 {reason}", None)
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
+def test_another_start_machine_or_engine_blocks_nothing(base, make_arm, judge):
+    for changes in (
         {"initial_loss": math.log(256) - 0.99},  # within one nat of ln(vocab)
         {"initial_loss": math.log(256) + 0.99},
         {"settings": {"device_name": "Another CPU"}},
         {"settings": {"engine": "reference"}},
-    ],
-)
-def test_a_start_near_ln_vocab_another_machine_and_another_engine_block_nothing(
-    changes, base, make_arm, judge
-):
-    arm = arm_of(judge(base, make_arm("attnres", *BETTER, **changes)))
-
-    assert arm.verdict == "better"
-    assert arm.engines == (changes.get("settings", {}).get("engine", "eager"),)
+    ):
+        arm = arm_of(judge(base, make_arm("attnres", *BETTER, **changes)))
+        assert arm.verdict == "better"
+        assert arm.engines == (changes.get("settings", {}).get("engine", "eager"),)
 
 
 @pytest.mark.parametrize(
     ("steps", "matched", "blocked_by"),
     [(200, "time", ""), (200, "params", "51200 tokens"), (400, "time", "128 tokens per step")],
 )
-def test_token_counts_may_differ_where_time_is_matched_tokens_per_step_never(
-    steps: int, matched: str, blocked_by: str, base, make_arm, judge
-):
+def test_only_matched_time_allows_other_tokens(steps, matched, blocked_by, base, make_arm, judge):
     runs = make_arm("attnres", *BETTER, tokens=51_200, steps=steps)
 
     arm = arm_of(judge(base, runs, terms=Terms(matched, "standard")))
@@ -245,9 +224,8 @@ def test_arms_without_the_baseline_or_without_one_of_its_seeds_are_blocked(base,
     found = judge(make_arm("a", *BETTER), make_arm("b", *WORSE))
     lacks = arm_of(judge(base, make_arm("attnres", *BETTER)[1:]))
 
-    assert {(arm.verdict, arm.reason, arm.params_delta) for arm in found.arms} == {
-        ("blocked", "no runs of the baseline in this comparison", None)
-    }
-    assert found.baseline == "standard"
+    reason = "no runs of the baseline in this comparison"
+    said = {(arm.verdict, arm.reason, arm.params_delta) for arm in found.arms}
+    assert (said, found.baseline) == ({("blocked", reason, None)}, "standard")
     reason = "seed 0 is missing, which others have: --seeds with all of theirs"
     assert (lacks.verdict, lacks.reason, lacks.difference) == ("blocked", reason, None)

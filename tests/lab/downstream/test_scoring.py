@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
 import pytest
@@ -14,24 +13,18 @@ from attnres_cli.nn.model import Transformer, init_weights
 from attnres_cli.nn.shape import Shape
 from attnres_cli.nn.variant import parse
 
-EXPERTS = {"n_experts": 4, "top_k": 2, "d_latent": 8, "positions": "none"}
-TRUNKS = {
-    "softmax": {},
-    "kimi": {"attention": ("kda", "kda", "mla"), "mlp": ("swiglu", "moe", "moe"), **EXPERTS},
-}
+KIMI = {"attention": ("kda", "kda", "mla"), "mlp": ("swiglu", "moe", "moe"), "n_experts": 4}
+KIMI |= {"top_k": 2, "d_latent": 8, "positions": "none"}
 
 
-@pytest.fixture(
-    params=[("standard", "softmax"), ("attnres:block_size=2", "softmax"), ("attnres", "kimi")],
-    ids=" ".join,
-)
+@pytest.fixture(params=["attnres:block_size=2", "attnres on kimi"])
 def model(request: pytest.FixtureRequest, tiny_shape: Shape) -> Transformer:
-    design, trunk = request.param
-    shape = replace(tiny_shape, seq_len=12, **TRUNKS[trunk])
+    design, _, trunk = request.param.partition(" on ")
+    shape = replace(tiny_shape, seq_len=12, **(KIMI if trunk else {}))
     found = Transformer(shape, parse(design).build(shape.d_model, shape.n_sublayers))
     init_weights(found, 0)
     torch.manual_seed(0)
-    for parameter in found.parameters() if trunk == "softmax" else found.head.parameters():
+    for parameter in found.head.parameters() if trunk else found.parameters():
         torch.nn.init.normal_(parameter, std=0.3)
     return found.double().eval()
 
@@ -75,7 +68,7 @@ def test_rolling_windows_are_those_of_the_harness():
         assert ours == theirs
 
 
-@pytest.mark.parametrize("batch_size", [1, 3, 64])
+@pytest.mark.parametrize("batch_size", [1, 4])
 def test_batches_score_as_one_text_at_a_time(model: Transformer, batch_size: int):
     sizes = [(2, 1), (13, 12), (5, 2), (12, 1), (14, 3), (40, 1), (30, 25), (7, 6), (3, 3)]
     spans = [Span(tokens(n, seed), first) for seed, (n, first) in enumerate(sizes)]
@@ -95,12 +88,9 @@ def test_batches_score_as_one_text_at_a_time(model: Transformer, batch_size: int
 def test_a_greedy_answer_is_known(model: Transformer):
     prompt = tokens(4)
     best = model.generate(torch.tensor([prompt]), 3, temperature=0).tolist()[0]
-
     right, wrong = score(model, [Span(best, 4), Span([*best[:-1], (best[-1] + 1) % 11], 4)], 2)
-
     assert (right.is_greedy, wrong.is_greedy) == (True, False)
-    assert right.nats > wrong.nats
-    assert math.exp(right.nats) < 1
+    assert 0 > right.nats > wrong.nats
 
 
 def letters(ids: list[int]) -> str:
@@ -113,17 +103,13 @@ def alone(model: Transformer, prompt: Prompt) -> str:
 
 
 @pytest.mark.parametrize("batch_size", [1, 4])
-def test_batches_generate_as_one_text_at_a_time_and_end_before_a_stop(
-    model: Transformer, batch_size: int
-):
+def test_batches_generate_as_one_text_at_a_time_and_end_before_a_stop(model, batch_size: int):
     prompts = [Prompt(tokens(n, seed), 6, ()) for seed, n in enumerate([3, 3, 5, 3, 1])]
     free = [alone(model, prompt) for prompt in prompts]
     assert generate(model, prompts, letters, batch_size) == free
     stops = [replace(p, stops=(text[3], "zz")) for p, text in zip(prompts, free, strict=True)]
-
     done: list[int] = []
     found = generate(model, stops, letters, batch_size, done.append)
-
     assert found == [text[: text.index(text[3])] for text in free]
     assert sum(done) == len(prompts)
 

@@ -25,9 +25,7 @@ def made(halves: Halves) -> dict[str, list[Item]]:
     return {name: shipped.items(name, *halves, "0123456789abcdef") for name in shipped.NAMES}
 
 
-def test_a_few_hundred_different_items_are_decided_by_the_data(
-    halves: Halves, made: dict[str, list[Item]], monkeypatch: pytest.MonkeyPatch
-):
+def test_a_few_hundred_different_items_are_decided_by_the_data(halves, made, monkeypatch):
     monkeypatch.setattr(shipped, "N_ITEMS", 20)
     for name, items in made.items():
         assert len(items) == len({repr(item) for item in items}) == 300
@@ -72,9 +70,7 @@ def test_frequent_words_are_no_easier_to_guess(made: dict[str, list[Item]], halv
     assert right < 0.4 * shipped.N_ITEMS
 
 
-def test_recall_asks_for_a_value_shown_within_thirty_two_bytes(
-    made: dict[str, list[Item]],
-):
+def test_recall_asks_for_a_value_shown_within_thirty_two_bytes(made: dict[str, list[Item]]):
     for item in made["recall"]:
         *lines, asked = item["context"].split("\n")
         shown = dict(line.split(" = ") for line in lines)
@@ -88,7 +84,6 @@ def test_short_or_copied_texts_give_no_items(monkeypatch: pytest.MonkeyPatch):
     text = b"".join(b"value_%d = function_%d(argument_%d)\n" % (i, i, i * i) for i in range(200))
     copied = [Document("a.py", text)], [Document("b.py", text)]
     short = [Document("a.py", b"nothing")], [Document("b.py", b"a few words alone")]
-
     for name in "cloze", "continuation":
         assert shipped.items(name, *copied, "f") == shipped.items(name, *short, "f") == []
         assert shipped.items(name, copied[0][:0], copied[1], "f")

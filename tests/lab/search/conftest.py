@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 from untrained import Bench, opposed
@@ -19,17 +18,8 @@ Make = Callable[..., Bench]
 
 @contextmanager
 def _benches(path: Path) -> Iterator[Make]:
-    made: list[Bench] = []
-
-    def make(**asked: Any) -> Bench:
-        made.append(Bench(str(path), **asked))
-        return made[-1]
-
-    try:
-        yield make
-    finally:
-        for each in made:
-            each.close()
+    with ExitStack() as made:
+        yield lambda **asked: made.enter_context(closing(Bench(str(path), **asked)))
 
 
 @pytest.fixture(scope="package")

@@ -50,27 +50,21 @@ class Old(NamedTuple):
     version: str
 
 
-def allowed() -> str:
-    """The lower bound, as `4.0` for `optuna>=4.0`."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    (bound,) = [each for each in project["dependencies"] if each.startswith("optuna>=")]
-    return bound.removeprefix("optuna>=")
-
-
 @pytest.fixture(scope="module")
 def old(tmp_path_factory: pytest.TempPathFactory) -> Old:
     folder = tmp_path_factory.mktemp("optuna")
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    (bound,) = [each for each in project["dependencies"] if each.startswith("optuna>=")]
     pip = [sys.executable, "-m", "pip", "install", "-q", "--disable-pip-version-check", "--no-deps"]
-    command = [*pip, "--target", str(folder), f"optuna=={allowed()}"]
+    command = [*pip, "--target", str(folder), bound.replace(">=", "==")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
     if done.returncode:
-        pytest.skip(f"no package registry has Optuna {allowed()} for us: {done.stderr[-300:]}")
+        pytest.skip(f"no package registry has {bound} for us: {done.stderr[-300:]}")
     (facts,) = folder.glob("optuna-*.dist-info")
     return Old(folder, facts.name.removeprefix("optuna-").removesuffix(".dist-info"))
 
 
 def python(folder: Path, old: Old | None, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Python with these arguments, which finds the old Optuna before the installed one."""
     environment = os.environ | {"OMP_NUM_THREADS": "1", "COLUMNS": "200"}
     if old is not None:
         environment["PYTHONPATH"] = str(old.folder)
@@ -101,10 +95,9 @@ def test_a_search_goes_on_under_another_optuna_and_both_read_it_alike(old: Old, 
         assert not [line for line in heard if "warning" in line or "optuna" in line]
     assert "tpe: as asked; 6 points, 2 trials at most" in begun.err
     assert "nsga2: 6 points, more than trials, and 2 objectives" in two.err
-    assert [[len(f.trials) for f in s.families] for s in (one_goal, two_goals)] == [[2, 2], [5]]
-    assert {t.state for s in (one_goal, two_goals) for f in s.families for t in f.trials} == {
-        State.COMPLETE
-    }
+    families = [*one_goal.families, *two_goals.families]
+    assert [len(family.trials) for family in families] == [2, 2, 5]
+    assert {t.state for family in families for t in family.trials} == {State.COMPLETE}
     assert all(trial.values[1] == trial.flops for trial in two_goals.families[0].trials)
     (grown,) = [s for s in read(str(tmp_path / "attnres.db")) if s.name == one_goal.name]
     for before, after in zip(one_goal.families, grown.families, strict=True):
@@ -120,9 +113,7 @@ def test_a_search_goes_on_under_another_optuna_and_both_read_it_alike(old: Old, 
 def test_every_sampler_warns_of_nothing_under_the_oldest_optuna(old: Old):
     asked = "import optuna, sys; print(optuna.__version__); import pytest; sys.exit(pytest.main())"
     tests = ["tests/lab/search/test_proposals.py", "-m", "not slow"]
-
     done = python(ROOT, old, "-c", asked, "-q", "-p", "no:cacheprovider", *tests)
-
     assert done.stdout.startswith(old.version + "\n")
     assert done.returncode == 0, done.stdout
     assert " passed" in done.stdout

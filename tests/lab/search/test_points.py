@@ -56,7 +56,11 @@ def slowly(spec: str, n_params: int, text: str) -> dict[tuple, int]:
             except VariantError:
                 continue
             name = str(made.at_depth(2 * trunk.n_layers))
-            missed = by_width(trunk, base, sum(p.numel() for p in design.parameters()))
+            extra = sum(p.numel() for p in design.parameters())
+            missed = {  # relative, by d_ff
+                d_ff: abs((made_of(base, trunk, d_ff).n_params() + extra) / trunk.params - 1)
+                for d_ff in range(-(-trunk.d_ff // 2), trunk.d_ff + 8)
+            }
             near = min(missed, key=missed.__getitem__)
             if name not in names and missed[near] <= budget.TOLERANCE:
                 found[trunk, name, values] = near
@@ -64,38 +68,27 @@ def slowly(spec: str, n_params: int, text: str) -> dict[tuple, int]:
     return found
 
 
-def by_width(trunk: Trunk, base: Shape, extra: int) -> dict[int, float]:
-    """By d_ff: how far a model with that many extra parameters misses its size, relative."""
+def made_of(base: Shape, trunk: Trunk, d_ff: int) -> Shape:
     sizes = {"n_layers": trunk.n_layers, "d_model": trunk.d_model, "n_heads": trunk.n_heads}
     sizes |= {"n_kv_heads": trunk.n_heads, "d_head": trunk.d_model // trunk.n_heads}
-    return {
-        d_ff: abs((replace(base, **sizes, d_ff=d_ff).n_params() + extra) / trunk.params - 1)
-        for d_ff in range(-(-trunk.d_ff // 2), trunk.d_ff + 8)
-    }
+    return replace(base, **sizes, d_ff=d_ff)
 
 
-@pytest.mark.parametrize(
-    ("spec", "n_params", "text"),
-    [
-        ("standard", 300_000, "n_layers=1..8,n_heads=1..4"),
+def test_the_points_are_those_found_one_by_one():
+    for spec, n_params, text in (
         ("attnres", 300_000, "n_layers=1..6,n_heads=2,n_blocks=1..5,heads=1|2|3"),
         ("hc", 200_000, "n_layers=2..4,n_heads=1|2"),
-    ],
-)
-def test_the_points_are_those_found_one_by_one(spec: str, n_params: int, text: str):
-    expected = slowly(spec, n_params, text)
-
-    found = one(f"params={n_params}", text, spec)
-
-    widths = {(p.trunk, p.variant, tuple(v for _, v in p.options)): p.d_ff for p in found}
-    assert len(found) == len(widths) > 5
-    assert set(widths) == set(expected)
-    for point, d_ff in widths.items():  # one that GPUs like may stand for the nearest
-        assert d_ff == expected[point] or (d_ff % 8 == 0 and abs(d_ff - expected[point]) < 8)
+    ):
+        expected = slowly(spec, n_params, text)
+        found = one(f"params={n_params}", text, spec)
+        widths = {(p.trunk, p.variant, tuple(v for _, v in p.options)): p.d_ff for p in found}
+        assert len(found) == len(widths) > 5
+        assert set(widths) == set(expected)
+        for point, d_ff in widths.items():  # one that GPUs like may stand for the nearest
+            assert d_ff == expected[point] or (d_ff % 8 == 0 and abs(d_ff - expected[point]) < 8)
 
 
-def has_parameters(found: list[Point], n_params: int) -> None:
-    """Every point has the budget's parameters, counted in its model."""
+def assert_parameters(found: list[Point], n_params: int) -> None:
     assert len(found) > 3
     for point in found:
         assert sum(p.numel() for p in built(point).parameters()) == point.n_params
@@ -105,12 +98,12 @@ def has_parameters(found: list[Point], n_params: int) -> None:
 @pytest.mark.parametrize("asked", [700_000, pytest.param(2_000_000, marks=pytest.mark.slow)])
 def test_every_point_has_the_budgets_parameters(asked: int):
     for found in grid(f"params={asked}", "", (*BOTH, "hc", "attnres:query=input")).values():
-        has_parameters(found, asked)
+        assert_parameters(found, asked)
 
 
 def test_with_flops_the_steps_follow_and_training_costs_the_budget():
     for found in grid("params=2M,flops=4e12").values():
-        has_parameters(found, 2_000_000)
+        assert_parameters(found, 2_000_000)
         for point in found:
             model = built(point)
             tokens = point.recipe.steps * point.recipe.tokens_per_step
@@ -120,7 +113,6 @@ def test_with_flops_the_steps_follow_and_training_costs_the_budget():
 
 def test_a_budget_of_flops_tries_sizes_around_the_compute_optimal_one():
     found = one("flops=1e15", "aspect=15..75")
-
     sizes = {point.trunk.params for point in found}
     optimal = (1e15 / 120) ** 0.5
     assert [round(size / optimal, 1) for size in sorted(sizes)] == [0.3, 0.5, 1, 2, 4]
@@ -139,10 +131,8 @@ def test_designs_have_the_same_shapes_and_differ_in_the_width_of_their_mlps():
     assert all(a.d_ff >= b.d_ff for a, b in zip(standard, attnres, strict=True))
     for point in standard:  # in the space, and such that it can be trained
         model, d_head = point.recipe.model, point.recipe.model.shape(VOCAB).d_head
-        assert 3 <= model.n_layers <= 8
-        assert 1 <= model.n_heads <= 4
-        assert 16 <= d_head <= 128
-        assert d_head % 2 == 0
+        assert (model.n_layers in range(3, 9), model.n_heads in range(1, 5)) == (True, True)
+        assert d_head in range(16, 129, 2)
         assert model.n_heads * d_head == model.d_model
 
 
@@ -172,10 +162,9 @@ def test_the_learning_rate_goes_down_as_the_width_goes_up_unless_it_is_searched(
 
 
 def test_a_point_with_the_recipes_sizes_is_the_recipes_run():
-    recipe = load("quick")
-    asked = f"params={recipe.model.shape(VOCAB).n_params()}"
-    (point,) = one(asked, "n_layers=6,n_heads=4,d_head=16")
-    assert point.recipe.digest == recipe.digest
+    quick = load("quick")
+    asked = f"params={quick.model.shape(VOCAB).n_params()}"
+    assert one(asked, "n_layers=6,n_heads=4,d_head=16")[0].recipe.digest == quick.digest
 
 
 def test_a_range_beyond_the_deepest_shape_is_tried_up_to_it():
@@ -193,13 +182,11 @@ NO_SHAPE = "no shape of the space has --budget .*: widen a range, or take "
 SMALL = "n_layers=4,n_heads=2,"
 
 
-@pytest.mark.parametrize(
-    ("asked", "text", "words"),
-    [
+def test_a_budget_without_a_shape_or_typed_wrong_is_refused(monkeypatch):
+    for asked, text, words in (
         ("params=20000", "", f"{NO_SHAPE}another budget, as params=2M"),
         ("params=2M", "n_heads=3,d_head=16,d_model=64", f"{NO_SHAPE}another budget"),
         ("flops=1e10", "", f"{NO_SHAPE}more FLOPs, since a run has whole steps"),
-        ("params=2M,flops=1e6", "", f"{NO_SHAPE}more FLOPs"),
         ("params=2M", "params=1M..4M", "as --budget flops=1e15"),
         ("params=2M", f"{SMALL}n_blocks=0..4", "0 fits no shape .*: attnres:n_blocks=0: "),
         ("params=2M", f"{SMALL}heads=1|7", "7 fits no shape"),
@@ -207,16 +194,10 @@ SMALL = "n_layers=4,n_heads=2,"
         ("", "", "--budget is empty: leave it out"),
         ("param=2M", "", "did you mean 'params'"),
         ("params=2M,params=3M", "", "given twice"),
-        ("params=lots", "", "whole number of parameters"),
         ("params=1.5", "", "whole number of parameters"),
         ("flops=-1", "", "a number, as 1e17"),
-        ("flops=", "", "a number, as 1e17"),
         ("flops=nan", "", "a number, as 1e17"),
-    ],
-)
-def test_a_budget_without_a_shape_or_typed_wrong_is_refused(
-    asked: str, text: str, words: str, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(trunk_grid, "MOST_SHAPES", 500)
-    with pytest.raises(UsageError, match=words):
-        grid(asked, text, ("standard", "attnres"))
+    ):
+        monkeypatch.setattr(trunk_grid, "MOST_SHAPES", 500)
+        with pytest.raises(UsageError, match=words):
+            grid(asked, text, ("standard", "attnres"))

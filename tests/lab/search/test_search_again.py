@@ -1,7 +1,4 @@
-"""`--retry-failed` trains the failed runs of a search once more.
-
-Nothing is trained here: runs are ended through the store, as workers end them.
-"""
+"""`--retry-failed` trains the failed runs of a search once more; here they end without training."""
 
 from __future__ import annotations
 
@@ -17,13 +14,10 @@ from attnres_cli.report.search_words import failures
 from attnres_cli.verdict.optima import find
 
 
-def fails(*seeds: int) -> Callable[[RunRecord], float | None]:
-    """`standard` fails on these seeds."""
-
-    def outcome(run: RunRecord) -> float | None:
-        return None if run.variant == "standard" and run.seed in seeds else deep_is_good(run)
-
-    return outcome
+def fails(seed: int) -> Callable[[RunRecord], float | None]:
+    """`standard` fails on this seed."""
+    ours = ("standard", seed)
+    return lambda run: None if (run.variant, run.seed) == ours else deep_is_good(run)
 
 
 def listed(bench: Bench) -> list[tuple[str, str, str]]:
@@ -84,10 +78,7 @@ def test_a_failed_shape_that_was_best_for_another_design_is_listed_and_tried_aga
     attnres.add(attnres.at(next(p.trunk for p in tried.points.points if p is not point)), (1.0,))
     first = point.recipe.digest
 
-    def outcome(run: RunRecord) -> float | None:
-        return None if run.variant == "standard" and run.recipe_digest != first else 2.0
-
-    made.run(outcome)
+    made.run(lambda run: 2.0 if run.variant != "standard" or run.recipe_digest == first else None)
 
     (extra,) = [t for t in made.found.families[0].trials if t.is_extra]
     assert extra.state is State.FAILED

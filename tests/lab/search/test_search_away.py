@@ -5,14 +5,12 @@ from __future__ import annotations
 import json
 import math
 import random
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from typing import Any
 
 import pytest
 import tenacity
-from commands import attnres
 from servers import Server
 from sqlalchemy import Engine, event
 from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
@@ -27,10 +25,7 @@ APART = 200  # a look at the trials, which is done again as a whole, has fifty t
 
 
 class Cuts:
-    """The server hangs up now and then: before a statement, before a commit, or after it.
-
-    `seen` lists what was cut, by its first word.
-    """
+    """The server hangs up now and then: before or after a commit, or at a statement (`seen`)."""
 
     def __init__(self, server: Server) -> None:
         self.seen, self._server = list[str](), server
@@ -57,7 +52,7 @@ class Cuts:
         if self.is_now(text.split()[0]):
             self._server.hang_up(pooled.connection.dbapi_connection)
 
-    def commit(self, _dialect: object, pooled: Any) -> None:
+    def commit(self, pooled: Any) -> None:
         connection = pooled.dbapi_connection
         if self.is_now("before a commit"):
             self._server.hang_up(connection)
@@ -73,9 +68,7 @@ def cuts(database: tuple[Server, str], monkeypatch: pytest.MonkeyPatch) -> Itera
     made = Cuts(server)
     event.listen(Engine, "before_cursor_execute", made.statement)
     monkeypatch.setattr(retry, "_PAUSES", tenacity.wait_fixed(0.05))
-    monkeypatch.setattr(
-        PGDialect_psycopg, "do_commit", lambda dialect, pooled: made.commit(dialect, pooled)
-    )
+    monkeypatch.setattr(PGDialect_psycopg, "do_commit", lambda _, pooled: made.commit(pooled))
     yield made
     event.remove(Engine, "before_cursor_execute", made.statement)
 
@@ -85,9 +78,7 @@ def odd_is_poor(run: RunRecord) -> float:
 
 
 @pytest.mark.slow
-def test_a_search_outlives_connections_that_are_cut_at_any_moment(
-    database: tuple[Server, str], cuts: Cuts
-):
+def test_a_search_outlives_connections_that_are_cut_at_any_moment(database, cuts: Cuts):
     server, name = database
     bench = Bench(server.url(name), n_trials=4)
     with closing(bench), cuts.active():
@@ -98,7 +89,6 @@ def test_a_search_outlives_connections_that_are_cut_at_any_moment(
     assert len(cuts.seen) > 10
     (search,) = read(server.url(name))
     for family in search.families:
-        assert Counter(trial.state for trial in family.trials)[State.COMPLETE] >= 3
         assert {trial.state for trial in family.trials} == {State.COMPLETE}
         assert len(family.trials) in (4, 5, 6)  # and the shape that was best for the other
         assert len({(t.recipe_digest, t.variant) for t in family.trials}) == len(family.trials)
@@ -107,17 +97,15 @@ def test_a_search_outlives_connections_that_are_cut_at_any_moment(
 
 
 @pytest.mark.slow
-def test_a_report_outlives_connections_that_are_cut(
-    database: tuple[Server, str], cuts: Cuts, capsys: pytest.CaptureFixture[str]
-):
+def test_a_report_outlives_connections_that_are_cut(database, cuts: Cuts, attnres):
     server, name = database
     report = ("report", "--study", server.url(name), "--format", "json")
     with closing(Bench(server.url(name), n_trials=2)) as bench:
         bench.run()
 
-    _, calm, _ = attnres(capsys, *report)
+    _, calm, _ = attnres(*report)
     with cuts.active():
-        torn = [attnres(capsys, *report) for _ in range(10)]
+        torn = [attnres(*report) for _ in range(10)]
 
     assert json.loads(calm)["search"]
     assert [(code, err) for code, _, err in torn if code] == []

@@ -1,13 +1,11 @@
-"""A search's trials and their runs: how many, failures, dead processes, several commands.
-
-Nothing is trained here: runs are ended through the store, as workers end them.
-"""
+"""A search's trials and runs: how many, failures, dead processes, several commands; untrained."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from threading import Event, Thread
 from time import sleep
@@ -30,27 +28,17 @@ from attnres_cli.stats.optima import likeliest_common
 from attnres_cli.verdict.optima import find
 
 
-def looked(bench: Bench) -> dict[str, list[tuple[str, str]]]:
-    return {
-        f.variant: [(t.recipe_digest, t.variant) for t in f.trials] for f in bench.found.families
-    }
-
-
 def states(bench: Bench) -> list[State]:
     return [trial.state for family in bench.found.families for trial in family.trials]
 
 
-def test_each_design_gets_as_many_trials_as_asked_for_and_no_run_twice(finished):
+def test_each_design_gets_its_trials_once_and_the_best_are_confirmed_on_fresh_seeds(finished):
     assert len(set(finished.trained)) == len(finished.trained)
     assert set(states(finished)) == {State.COMPLETE}
+    confirmed = {(digest, name) for digest, name, seed in finished.trained if seed in (1, 2)}
     for family in finished.found.families:
         assert len(family.trials) in (4, 5, 6)  # and the shape that was best for the other
         assert family.sampler == "tpe: as asked"
-
-
-def test_the_best_shapes_of_each_design_are_confirmed_for_all_on_fresh_seeds(finished):
-    confirmed = {(digest, name) for digest, name, seed in finished.trained if seed in (1, 2)}
-    for family in finished.found.families:
         best = min(family.trials, key=lambda trial: trial.values)
         assert (best.recipe_digest, best.variant) in confirmed
     by_design = Counter(name.partition(":")[0] for _, name in confirmed)
@@ -94,7 +82,11 @@ def test_a_search_that_dies_twice_ends_as_one_that_did_not(bench, finished):
             dying.store.let_go(run)
     whole = bench(n_trials=4).run(opposed)
 
-    assert looked(whole) == looked(finished)
+    one, other = (
+        [[(t.recipe_digest, t.variant) for t in family.trials] for family in each.found.families]
+        for each in (whole, finished)
+    )
+    assert one == other
 
 
 def test_failed_trials_do_not_count_and_a_diverged_run_is_the_worst_answer(bench):
@@ -131,13 +123,10 @@ def test_first_looks_that_the_study_already_holds_are_not_trained(bench):
     held = bench(n_trials=2)
     for family in held.families:  # as an ablation may have left them
         for record in held.runner.first(family.points.points):
-            claimed = held.store.claim([record.id])
-            if claimed is not None:
+            if (claimed := held.store.claim([record.id])) is not None:
                 held.end(claimed, deep_is_good(claimed))
     held.trained.clear()
-
     held.run()
-
     assert [seed for *_, seed in held.trained if seed == 0] == []
 
 
@@ -153,29 +142,23 @@ def test_a_trial_whose_run_is_removed_meanwhile_gets_a_new_one_never_another_tri
             store.remove(gone)
             spec = RunSpec(load("smoke"), "rezero", 7, FACTS.fingerprint)
             (other,) = store.plan([spec], FACTS)
-            claimed = store.claim([other.id])
-            assert claimed is not None
-            searching.end(claimed, 0.001)
+            searching.end(store.claim([other.id]), 0.001)
         return deep_is_good(run)
 
     searching.run(outcome)
 
     assert gone
     for family in searching.found.families:
-        ended = [trial.state for trial in family.trials if not trial.is_extra]
-        assert ended == [State.COMPLETE] * 2
+        assert [t.state for t in family.trials if not t.is_extra] == [State.COMPLETE] * 2
         assert min(trial.values[0] for trial in family.trials) > 2.0
 
 
 def test_a_trial_of_a_dead_process_without_a_run_is_void(bench):
     dying = bench(n_trials=2)
     dying.families[0].study.ask()  # it dies before it has asked for any dimension
-
     done = bench(n_trials=2).run()
-
     trials = done.families[0].study.get_trials()
-    assert trials[0].state is TrialState.FAIL
-    assert studies.VOID in trials[0].user_attrs
+    assert (trials[0].state, studies.VOID in trials[0].user_attrs) == (TrialState.FAIL, True)
     assert 0 not in [trial.number for trial in done.found.families[0].trials]
     assert len([t for t in trials if t.state is TrialState.COMPLETE]) in (2, 3, 4)
 
@@ -223,16 +206,12 @@ def test_commands_that_ask_for_other_seeds_at_once_forget_none(continued, monkey
 
     def ask(one: Bench, seeds: tuple[int, ...]) -> None:
         search = replace(one.search, confirm_seeds=seeds)
-        samplers = {"standard": ("grid", "grid")}
-        wanted: Any = SimpleNamespace(search=search, samplers=samplers)
+        wanted: Any = SimpleNamespace(search=search, samplers={"standard": ("grid", "grid")})
         searching._keep_asked(wanted, one.families[0])
 
     monkeypatch.setattr(studies, "_seeds_of", slowly)
-    threads = [Thread(target=ask, args=each) for each in zip(made, [(5, 6), (8, 9)], strict=True)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(2) as threads:
+        list(threads.map(ask, made, [(5, 6), (8, 9)]))
 
     held = made[0].found
     assert {*held.earlier_seeds, *held.confirm_seeds} == {1, 2, 5, 6, 8, 9}
@@ -256,41 +235,34 @@ def test_seeds_that_were_trained_stay_in_the_verdict_whichever_are_typed_later(c
 
 def test_two_goals_are_kept_in_their_order(bench):
     done = bench(n_trials=1, kind="nsga2", goals=2).run()
-    for family in done.found.families:
-        for trial in family.trials:
-            assert len(trial.values) == 2
-            assert 2 <= trial.values[0] < 3
+    values = [trial.values for family in done.found.families for trial in family.trials]
+    assert all(2 <= loss < 3 < flops for loss, flops in values)
 
 
-@pytest.mark.parametrize(
-    ("n_goals", "k", "words"),
-    [
+def test_the_plan_says_which_shapes_are_confirmed():
+    for n_goals, k, words in (
         (1, 1, "the best of each variant"),
         (1, 2, "the 2 best of each variant, or all where there are fewer"),
         (1, 9, "all that each variant has, fewer than the 9 wanted"),
         (2, 1, "the best of the front of each variant"),
         (2, 9, "all on the front of each variant, fewer than the 9 wanted"),
-    ],
-)
-def test_the_plan_says_which_shapes_are_confirmed(n_goals: int, k: int, words: str):
-    shapes = [[SimpleNamespace(trunk=n) for n in range(count)] for count in (1, 3)]
-    families: Any = [SimpleNamespace(best=lambda found=found: found) for found in shapes]
-    text = confirmation._which(families, k, n_goals)
-    assert text == f"{words}, and the 2 best of each two together"
+    ):
+        shapes = [[SimpleNamespace(trunk=n) for n in range(count)] for count in (1, 3)]
+        families: Any = [SimpleNamespace(best=lambda found=found: found) for found in shapes]
+        text = confirmation._which(families, k, n_goals)
+        assert text == f"{words}, and the 2 best of each two together"
 
 
 def test_a_trial_that_another_process_has_just_ended_stays_as_it_is(bench):
     made = bench(n_trials=1)
     study, storage = made.families[0].study, made.storage
-    number = study.ask(made.families[0].points.distributions).number
-    study_id = storage.get_study_id_from_name(study.study_name)
-    trial_id = storage.get_trial_id_from_study_id_trial_number(study_id, number)
-    study.tell(number, 2.5)
+    trial = study.ask(made.families[0].points.distributions)
+    study.tell(trial, 2.5)
 
     with unless_ended():
-        storage.set_trial_state_values(trial_id, TrialState.FAIL)
+        storage.set_trial_state_values(trial._trial_id, TrialState.FAIL)
     with unless_ended():
-        storage.set_trial_user_attr(trial_id, "void", "too late")
+        storage.set_trial_user_attr(trial._trial_id, "void", "too late")
 
     (kept,) = study.get_trials()
     assert (kept.state, kept.value, kept.user_attrs) == (TrialState.COMPLETE, 2.5, {})

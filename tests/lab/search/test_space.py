@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 
 from attnres_cli.errors import UsageError
@@ -17,48 +15,37 @@ def space(text: str, *specs: variant.Variant) -> Space:
     return parse(text, specs or (STANDARD, ATTNRES))
 
 
-@pytest.mark.parametrize(
-    ("text", "whole"),
-    [
+def test_a_default_range_holds_where_nothing_of_its_kind_is_typed():
+    for text, whole in (
         ("", "aspect=15..75,heads_per_layer=0.3..0.7"),  # the ranges of the paper's figure
         ("n_layers=4..8", "heads_per_layer=0.3..0.7,n_layers=4..8"),
         ("d_head=32", "aspect=15..75,d_head=32"),
         ("n_layers=6,n_heads=4", "n_heads=4,n_layers=6"),
-    ],
-)
-def test_a_default_range_holds_where_nothing_of_its_kind_is_typed(text: str, whole: str):
-    assert sorted(space(text).text.split(",")) == whole.split(",")
+    ):
+        assert sorted(space(text).text.split(",")) == whole.split(",")
 
 
-def test_ranges_include_both_ends_and_a_step_makes_a_list():
+def test_ranges_include_both_ends_a_step_makes_a_list_and_learning_rates_go_by_root_two():
     sizes = space("n_layers=4..8,n_heads=2|4|8").trunk
     assert [n for n in range(1, 20) if sizes["n_layers"].holds(n)] == [4, 5, 6, 7, 8]
     assert [n for n in range(1, 20) if sizes["n_heads"].holds(n)] == [2, 4, 8]
-    sizes = space("n_layers=4..16..4,heads_per_layer=0.3..0.7..0.2").trunk
+    sizes = space("n_layers=4..16..4,heads_per_layer=0.3..0.7..0.2,lr=1e-3..4e-3").trunk
     assert sizes["n_layers"].values == (4, 8, 12, 16)
     assert sizes["heads_per_layer"].values == (0.3, 0.5, 0.7)
-
-
-def test_a_range_of_learning_rates_goes_by_factors_of_the_square_root_of_two():
-    assert space("lr=1e-3..4e-3").trunk["lr"].values == (1e-3, 1.41e-3, 2e-3, 2.83e-3, 4e-3)
+    assert sizes["lr"].values == (1e-3, 1.41e-3, 2e-3, 2.83e-3, 4e-3)
 
 
 def test_a_listed_ratio_stands_for_the_values_nearest_to_it_by_ratio():
     aspect = space("aspect=15|30|60").trunk["aspect"]
-    nearest = {16: 15, 21: 15, 22: 30, 45: 60, 80: 60, 90: None}
+    nearest = {16: 15, 21: 15, 22: 30, 45: 60, 80: 60, 90: None}  # sqrt(15 * 30) = 21.2
     assert {value: aspect.nearest(value) for value in nearest} == nearest
-    assert math.sqrt(15 * 30) > 21
 
 
 def test_options_are_those_of_signatures_with_their_types():
     options = space("n_blocks=2..4,key_norm=on|off,norm=softmax|sigmoid,window=none|4").options
-
-    assert {name: each.values for name, each in options.items()} == {
-        "n_blocks": (2, 3, 4),
-        "key_norm": (True, False),
-        "norm": ("softmax", "sigmoid"),
-        "window": (None, 4),
-    }
+    values = {"n_blocks": (2, 3, 4), "key_norm": (True, False), "window": (None, 4)}
+    values["norm"] = ("softmax", "sigmoid")
+    assert {name: each.values for name, each in options.items()} == values
 
 
 def test_an_option_is_searched_for_designs_that_have_it_and_leave_it_open():
@@ -67,19 +54,16 @@ def test_an_option_is_searched_for_designs_that_have_it_and_leave_it_open():
     assert [list(found.of(spec)) for spec in (STANDARD, ATTNRES, fixed)] == [[], ["n_blocks"], []]
 
 
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
+def test_a_mistake_is_refused_with_what_to_type():
+    for text, says in (
         ("n_layer=2..4", "did you mean 'n_layers'"),
         ("nblocks=2..4", "did you mean 'n_blocks'"),
         ("rank=2..4,n_layers=8..2", "smaller number first, n_layers=2..8"),
-        ("n_layers=0..4", "from 1 up to 1000"),
-        ("n_layers=4..2000", "from 1 up to 1000"),
+        ("n_layers=0..2000", "from 1 up to 1000"),
         ("n_layers=2.5", "whole number"),
         ("n_layers=2..", "or a range with both ends as 2..8, got '2..'"),
         ("lr=0..1e-2", "above 0"),
         ("aspect=wide", "expected a number"),
-        ("aspect", "takes dimension=values"),
         ("aspect=", "takes dimension=values"),
         ("aspect=15,aspect=30", "given twice"),
         ("aspect=15..75..-1", "above 0"),
@@ -89,13 +73,11 @@ def test_an_option_is_searched_for_designs_that_have_it_and_leave_it_open():
         ("hidden_streams=4", "unknown dimension"),
         ("iterations=1|2", "no variant of this search has it (standard, attnres); mhc would"),
         ("window=1..9999", "at most 1000"),
-    ],
-)
-def test_a_mistake_is_refused_with_what_to_type(text: str, says: str):
-    with pytest.raises(UsageError, match=r"^--space") as refused:
-        space(text)
-    assert says in str(refused.value)
-    assert "\n" not in str(refused.value)
+    ):
+        with pytest.raises(UsageError, match=r"^--space") as refused:
+            space(text)
+        assert says in str(refused.value)
+        assert "\n" not in str(refused.value)
 
 
 def test_an_option_that_every_variant_has_fixed_is_refused():

@@ -14,20 +14,10 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+import grids
 import pytest
 from batch_system import install, jobs, tell
-from grids import (
-    OFTEN,
-    PLACE,
-    done,
-    forked_by,
-    numbers,
-    query,
-    running,
-    some_have_begun,
-    started,
-    wait_until,
-)
+from grids import OFTEN, PLACE, done, forked_by, numbers, query, running, started, wait_until
 
 from attnres_cli.errors import UsageError, WorkersError, installing
 from attnres_cli.lab.launch import follow
@@ -71,7 +61,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 @pytest.fixture
 def programs(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder of PATH with stand-ins for SLURM's programs."""
     found = install(folder)
     monkeypatch.setenv("PATH", f"{found}:{os.environ['PATH']}")
     return found
@@ -93,7 +82,6 @@ class Ended:
 def test_the_first_report_is_shown_and_without_one_the_last_words_of_the_first_job():
     dead, last = Outcome(-9, "", ""), Outcome(3, "a report with a failed run", "")
     found = Ended(dead, last)
-
     assert follow(found, "none.db", print) == last
     assert found.is_cancelled
     with pytest.raises(UsageError, match=r"^no data$"):
@@ -102,15 +90,12 @@ def test_the_first_report_is_shown_and_without_one_the_last_words_of_the_first_j
         follow(Ended(Outcome(3, "", "none lasts"), dead), "none.db", print)
 
 
-def test_a_claimer_returns_what_its_command_prints(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-):
+def test_a_claimer_returns_what_its_command_prints(folder: Path, monkeypatch, capfd):
     code = "import os, sys; print(os.getcwd(), os.environ['ATTNRES_CHECKPOINT_S']); sys.exit('no')"
     monkeypatch.setattr(Claimer, "command", property(lambda _: [sys.executable, "-c", code]))
     claimer = Claimer([])
     monkeypatch.delenv("ATTNRES_CHECKPOINT_S")
     monkeypatch.chdir("/")
-
     assert claimer() == Outcome(1, f"{folder} 0\n", "no")
     assert capfd.readouterr().err == "no\n"
 
@@ -118,8 +103,7 @@ def test_a_claimer_returns_what_its_command_prints(
 def test_options_of_jobs_are_checked_by_name_and_type():
     times = {"90": 90, "90:30": 91, "4:00:00": 240, "0:00:10": 1, "1-12": 2160, "2-0:30": 2910}
     assert {text: slurm.minutes(text) for text in times} == times  # as sbatch rounds them
-    given = {"cpus-per-task": "4", "time": "90"}
-    assert slurm.checked(given) == {"cpus_per_task": "4", "time": "90"}
+    assert slurm.checked({"cpus-per-task": "4"}) == {"cpus_per_task": "4"}
     assert on_ray.checked({"num_gpus": "0.5"}) == {"num_gpus": 0.5}
     for checked, name, value, words in (
         (slurm.checked, "partitoin", "gpu", "did you mean 'partition'"),
@@ -152,22 +136,17 @@ def test_submitit_takes_the_options_of_a_job(programs: Path, monkeypatch: pytest
 def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch):
     for package in ("submitit", "ray"):
         monkeypatch.setitem(sys.modules, package, None)
-
     with pytest.raises(UsageError, match=re.escape(installing("slurm"))):
         slurm.executor({"time": "90"})
     with pytest.raises(UsageError, match=re.escape(installing("ray"))):
         on_ray.OnRay(Claimer([]), 1, {})
 
 
-def test_the_batch_script_runs_the_array_and_is_queued_again(
-    folder: Path, programs: Path, monkeypatch: pytest.MonkeyPatch
-):
-    sleeps = folder / "sleeps.py"  # instead of our command
-    sleeps.write_text("import sys, time\nprint(sys.argv[1:], flush=True)\ntime.sleep(600)\n")
+def test_the_batch_script_runs_the_array_and_is_queued_again(folder: Path, programs, monkeypatch):
+    sleeps = "import sys, time; print(sys.argv[1:], flush=True); time.sleep(600)"
+    command = property(lambda self: [sys.executable, "-c", sleeps, *self.words])
+    monkeypatch.setattr(Claimer, "command", command)  # instead of ours
     claimer = Claimer(["search", "--retry-failed"])
-    monkeypatch.setattr(
-        Claimer, "command", property(lambda self: [sys.executable, str(sleeps), *self.words])
-    )
     (folder / "batch.sh").write_text(slurm.script(claimer, 2, {"gres": "gpu:1"}))
     assert "#SBATCH --gres=gpu:1\n" in (folder / "batch.sh").read_text()
 
@@ -187,15 +166,13 @@ def test_the_batch_script_runs_the_array_and_is_queued_again(
 
 
 @pytest.mark.slow
-def test_a_job_whose_time_is_over_is_queued_again_and_continues(
-    folder: Path, undisturbed: list[tuple]
-):
+def test_a_job_whose_time_is_over_is_queued_again_and_continues(folder: Path, undisturbed):
     submitit = pytest.importorskip("submitit")
     executor = submitit.LocalExecutor(folder="attnres-jobs", max_num_timeout=1000)
     executor.update_parameters(timeout_min=9)
     found = slurm.Slurm(Claimer(ONE), 2, executor)
     try:
-        wait_until(lambda: some_have_begun(folder))
+        wait_until(lambda: grids.some_have_begun(folder))
         owner = running(folder)[0][0]
         (mine,) = [job for job in found._jobs if owner in forked_by(job._process.pid)]
         (task,) = forked_by(mine._process.pid, deep=False)
@@ -215,35 +192,28 @@ def test_a_job_whose_time_is_over_is_queued_again_and_continues(
 
 
 @pytest.mark.slow
-def test_claimers_of_the_batch_script_share_the_runs_and_continue_after_their_time(
-    folder: Path, programs: Path, undisturbed: list[tuple]
-):
+def test_claimers_of_batch_scripts_share_runs_and_outlast_their_time(folder, programs, undisturbed):
     (folder / "batch.sh").write_text(slurm.script(Claimer(ONE), 2, {}))
-
     subprocess.run(["sbatch", "batch.sh"], check=True, capture_output=True)
-    wait_until(lambda: some_have_begun(folder))
+    wait_until(lambda: grids.some_have_begun(folder))
     tell(programs, jobs(programs)[0], signal.SIGUSR2, batch=True)
     wait_until(lambda: not jobs(programs))
-
     assert numbers(folder) == undisturbed
     for log in folder.glob("attnres-*.log"):
         assert "validation loss" in log.read_text()
 
 
 @pytest.mark.slow
-def test_slurm_by_its_own_programs_from_the_command_to_the_report(
-    database, folder: Path, programs: Path
-):
+def test_slurm_by_its_own_programs_from_the_command_to_the_report(database, folder: Path, programs):
     pytest.importorskip("submitit")
     server, name = database
     launch = [*GRID, "--study", server.url(name), "--launch", "slurm", "--workers", "2"]
     launch += ["--job", "time=4:00:00"]
 
     def n(status: str) -> int:
-        try:
+        with suppress(Exception):  # there is no table yet
             return len(server.sql(f"SELECT 1 FROM attnres_runs WHERE status = '{status}'", name))
-        except Exception:  # there is no table yet
-            return 0
+        return 0
 
     with started(folder, *launch) as command:
         command.wait_for(lambda: n("running") == 2)
@@ -260,20 +230,17 @@ def test_slurm_by_its_own_programs_from_the_command_to_the_report(
     assert "4 of 4 runs ended" in command.err
     assert "attnres:block_size=2" in command.out
     written = [p.read_bytes() for p in (folder / "attnres-jobs").rglob("*") if p.is_file()]
-    assert written
-    assert not any(b"s3cret" in each for each in written)
+    assert {b"s3cret" in each for each in written} == {False}
 
 
 @pytest.mark.slow
-def test_a_run_whose_ray_task_is_killed_is_taken_over_by_the_other(
-    folder: Path, undisturbed: list[tuple]
-):
+def test_a_run_whose_ray_task_is_killed_is_taken_over_by_the_other(folder: Path, undisturbed):
     pytest.importorskip("ray")
     home = Path(tempfile.mkdtemp(prefix="attnres-ray-", dir="/tmp"))  # paths of sockets are short
     environment = {"HOME": str(home), "RAY_TMPDIR": str(home), "RAY_ADDRESS": ""}
     try:
         with started(folder, *GRID, "--launch", "ray", "--workers", "2", **environment) as command:
-            command.wait_for(lambda: some_have_begun(folder))
+            command.wait_for(lambda: grids.some_have_begun(folder))
             (victim, _, run), *_ = running(folder)
             os.killpg(os.getpgid(victim), signal.SIGKILL)  # a claimer and its worker
             command.succeed()

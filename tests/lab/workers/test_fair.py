@@ -15,8 +15,6 @@ SMOKE = ["standard", "attnres", "--recipe", "smoke", "--seeds", "2"]
 SMOKE += ["--set", "train.eval_tokens=512", "--set", "train.tokens=4k"]
 TUNED = [*SMOKE, "--tune-lr"]
 
-Study = tuple[Path, dict[str, Any]]
-
 
 def runs(folder: Path) -> list[tuple[Any, ...]]:
     """(recipe, variant, seed, status, loss, attempts) of every run."""
@@ -25,12 +23,12 @@ def runs(folder: Path) -> list[tuple[Any, ...]]:
 
 
 @pytest.fixture(scope="module")
-def tuned(tmp_path_factory: pytest.TempPathFactory) -> Study:
+def tuned(tmp_path_factory: pytest.TempPathFactory):
     folder = tmp_path_factory.mktemp("tuned")
     return folder, done(folder, "ablate", *TUNED)
 
 
-def test_both_comparisons_are_made_once_and_the_report_repeats_them(tuned: Study):
+def test_both_comparisons_are_made_once_and_the_report_repeats_them(tuned):
     folder, document = tuned
     before = runs(folder)
 
@@ -49,22 +47,19 @@ def test_both_comparisons_are_made_once_and_the_report_repeats_them(tuned: Study
     assert len({run[:3] for run in before}) == len(before)
 
 
-def test_a_killed_tuning_continues_to_the_same_study(tmp_path: Path, tuned: Study):
+def test_a_killed_tuning_continues_to_the_same_study(tmp_path: Path, tuned):
     with started(tmp_path, "ablate", *TUNED) as killed:
-        killed.wait_for(
-            lambda: sum(run[2] >= 1_000_000 and run[3] == "complete" for run in runs(tmp_path)) >= 5
-        )
+        tuning = "SELECT 1 FROM attnres_runs WHERE seed >= 1000000 AND status = 'complete'"
+        killed.wait_for(lambda: len(query(tmp_path, tuning)) >= 5)
         killed.die()
     assert any(run[3] != "complete" for run in runs(tmp_path))
-
     document = done(tmp_path, "ablate", *TUNED)
-
     assert [run[:-1] for run in runs(tmp_path)] == [run[:-1] for run in runs(tuned[0])]
     (ours,), (theirs,) = document["more"], tuned[1]["more"]
     assert [arm["own"] for arm in ours["arms"]] == [arm["own"] for arm in theirs["arms"]]
 
 
-def test_an_added_arm_and_seed_train_only_missing_runs(tmp_path: Path, tuned: Study):
+def test_an_added_arm_and_seed_train_only_missing_runs(tmp_path: Path, tuned):
     shutil.copytree(tuned[0], tmp_path, dirs_exist_ok=True)
     before = {run[:3]: run for run in runs(tmp_path)}
 

@@ -50,30 +50,24 @@ def test_the_study_learns_how_far_the_run_is_until_it_is_over(store: Store, keep
             wait_until(lambda step=step: store.standings()[1].step == step, 120)
     before = store.standings()[1]
     time.sleep(0.2)
-
     assert store.standings()[1] == before
 
 
 def test_a_checkpoint_is_recorded_even_if_the_run_ends_at_once(store: Store, keeper: Keeper, sql):
     sql("UPDATE attnres_runs SET attempts = 2")
-
     with Heartbeat(store, 1, keeper) as beating:
         keeper.step = 9
         beating.further(9)
-
     assert (store.standings()[1].attempts, store.standings()[1].step) == (1, 9)
 
 
 def test_training_stops_when_another_process_has_the_run(store: Store, keeper: Keeper, sql):
     with Heartbeat(store, 1, keeper):
         sql("UPDATE attnres_runs SET owner = 'other|boot|7|9'")
-
         wait_until(lambda: keeper.stop.wanted, 120)
 
 
-def test_the_heart_keeps_beating_and_counts_a_checkpoint_after_the_study_was_locked(
-    store: Store, keeper: Keeper, sql
-):
+def test_the_heart_beats_on_and_counts_a_checkpoint_after_the_study_was_locked(store, keeper, sql):
     sql("UPDATE attnres_runs SET attempts = 2")
     with Heartbeat(store, 1, keeper) as beating:
         sql("BEGIN IMMEDIATE")
@@ -93,5 +87,4 @@ def test_a_study_that_stays_locked_does_not_delay_the_end(store: Store, keeper: 
         sql("BEGIN IMMEDIATE")
         beating.further(9)
     sql("ROLLBACK")
-
     assert not beating._thread.is_alive()

@@ -12,21 +12,9 @@ from dataclasses import replace
 from multiprocessing import get_context
 from pathlib import Path
 
+import grids
 import pytest
-from commands import attnres
-from grids import (
-    KIMI,
-    OFTEN,
-    PLACE,
-    Command,
-    done,
-    forked_by,
-    query,
-    some_have_begun,
-    started,
-    statuses,
-    wait_until,
-)
+from grids import KIMI, OFTEN, PLACE, Command, done, forked_by, query, started, wait_until
 from studies import SETTINGS
 
 from attnres_cli.cli import app
@@ -59,7 +47,6 @@ def ranks(command: Command) -> list[int]:
 
 
 def trained(folder: Path, n: int, *typed: str, **environment: str) -> str:
-    """Run a command on n ranks that succeeds; return what it prints."""
     folder.mkdir(exist_ok=True)
     with started(folder, *typed, ranks=n, **environment) as command:
         command.succeed()
@@ -75,16 +62,12 @@ def alone(folder: Path, n: int, *typed: str) -> Path:
 
 
 def losses(folder: Path) -> list[tuple]:
-    """(design, step, losses of that step and of the run) of every point of every curve."""
-    return query(
-        folder,
-        "SELECT r.variant, c.step, IFNULL(c.train_loss, 0), IFNULL(c.val_loss, 0), r.val_loss "
-        "FROM attnres_curve c JOIN attnres_runs r ON r.id = c.run_id ORDER BY 1, 2",
-    )
+    columns = "r.variant, c.step, IFNULL(c.train_loss, 0), IFNULL(c.val_loss, 0), r.val_loss"
+    points = "attnres_curve c JOIN attnres_runs r ON r.id = c.run_id"
+    return query(folder, f"SELECT {columns} FROM {points} ORDER BY 1, 2")
 
 
 def weights(folder: Path) -> dict[str, Path]:
-    """By design: the file of final weights."""
     runs = query(folder, "SELECT id, variant FROM attnres_runs")
     files = (folder / "attnres.runs").glob
     return {variant: next(files(f"{run}-*/weights-*.safetensors")) for run, variant in runs}
@@ -97,23 +80,19 @@ def ways(folder: Path) -> set[str]:
 def assert_equal(ours: Path, theirs: Path, relative: float = 0.0) -> None:
     """Losses are equal to within so much; with 0, they and the weights are, bit for bit."""
     one, other = losses(ours), losses(theirs)
-    assert one
-    if relative == 0.0:
-        assert one == other
-        for variant, file in weights(ours).items():
-            assert differing(file, weights(theirs)[variant]) == [], variant
-    else:
-        assert [point[:2] for point in one] == [point[:2] for point in other]
-        for point, expected in zip(one, other, strict=True):
-            assert point[2:] == pytest.approx(expected[2:], rel=relative), point[:2]
+    assert [point[:2] for point in one] == [point[:2] for point in other] != []
+    for point, expected in zip(one, other, strict=True):
+        assert point[2:] == pytest.approx(expected[2:], rel=relative, abs=0.0), point[:2]
+    for variant, file in weights(ours).items() if relative == 0.0 else ():
+        assert differing(file, weights(theirs)[variant]) == [], variant
 
 
 def as_rank(rank: int, port: int, folder: Path, *typed: str) -> None:
     """Run a command in this process as torchrun starts it, with its output in a file."""
     os.chdir(folder)
     os.environ |= PLACE | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank)}
-    os.environ |= {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+    os.environ |= {"RANK": str(rank), "WORLD_SIZE": "2"}
+    os.environ |= {"LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": "2"}
     sys.argv = ["attnres", *typed]
     sys.stdout = sys.stderr = (folder / f"said.{rank}").open("w")
     app.main()
@@ -150,14 +129,13 @@ def a_rank(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_way_belongs_to_the_numerics_of_a_run_and_not_to_its_recipe(a_rank: None):
     recipe = load("smoke", ["train.parallel=fsdp", "train.batch_size=24"])
     assert recipe.digest == load("smoke", ["train.batch_size=24"]).digest
-    found = settings(recipe, "cpu", 1, 0.0)
-    assert found.numerics == "cpu fp32 eager, 1 thread, fsdp on 3 ranks"
-    assert found.parallel == ("fsdp", 3)
+    assert settings(recipe, "cpu", 1, 0.0).numerics == "cpu fp32 eager, 1 thread, fsdp on 3 ranks"
 
 
 def test_a_run_names_all_its_ways_and_the_last_one_counts():
     for way, parallel in (
         ("", ("none", 1)),
+        ("fsdp on 3 ranks", ("fsdp", 3)),
         ("ddp on 2 ranks, then fsdp on 4 ranks", ("fsdp", 4)),
         ("ddp on 2 ranks, then one device", ("none", 1)),
     ):
@@ -180,20 +158,17 @@ def test_recipes_and_workers_that_ranks_cannot_have_are_refused(a_rank: None):
         grid.make(recipe, grid.resolve(["standard"], recipe, 256), (0,), "", "cpu", 2)
 
 
-def test_ranks_without_torchrun_are_refused_with_the_command_to_type(capsys, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    code, _, err = attnres(capsys, "ablate", "--recipe", "smoke", "--set", "train.parallel=ddp")
-    assert code == 2
+def test_ranks_without_torchrun_are_refused_with_the_command_to_type(attnres, here: Path):
+    err = attnres.refuses("ablate", "--recipe", "smoke", "--set", "train.parallel=ddp")
     assert "torchrun --nproc-per-node N -m attnres_cli ablate" in err
-    assert list(tmp_path.iterdir()) == []
+    assert list(here.iterdir()) == []
 
 
 def test_the_micro_batches_of_a_rank_divide_its_share():
     train = load("smoke", ["train.batch_size=12", "train.micro_batch_size=4"]).train
-    shares = {n: train.of_rank(n) for n in (1, 2, 3, 6)}
-    assert [(each.batch_size, each.rows) for each in shares.values()] == [
-        (12, 4), (6, 3), (4, 4), (2, 2)
-    ]  # fmt: skip
+    shares = [train.of_rank(n) for n in (1, 2, 3, 6)]
+    assert [each.batch_size for each in shares] == [12, 6, 4, 2]
+    assert [each.rows for each in shares] == [4, 3, 4, 2]
 
 
 @pytest.mark.parametrize(
@@ -208,9 +183,7 @@ def test_the_micro_batches_of_a_rank_divide_its_share():
         pytest.param("fsdp", 4, [*KIMI, *RECOMPUTED, *MICRO], 1e-5, marks=nightly, id="fsdp-4"),
     ],
 )
-def test_ranks_give_the_numbers_of_one_process(
-    way: str, n: int, more: list[str], relative: float, tmp_path: Path
-):
+def test_ranks_give_the_numbers_of_one_process(way: str, n: int, more, relative, tmp_path: Path):
     typed, ranks_ = [*ARMS, *SHORT, *more], tmp_path / "ranks"
     trained(ranks_, n, "ablate", *typed, "--set", f"train.parallel={way}")
     assert_equal(ranks_, alone(tmp_path, n, *typed), relative)
@@ -221,12 +194,12 @@ def stopped(folder: Path, *typed: str, by: signal.Signals, rank: int | None) -> 
     """Start on two ranks, and signal a rank, or torchrun (None), once there is a checkpoint."""
     folder.mkdir(exist_ok=True)
     with started(folder, "ablate", *typed, ranks=2, **OFTEN) as command:
-        command.wait_for(lambda: some_have_begun(folder))
+        command.wait_for(lambda: grids.some_have_begun(folder))
         os.kill(command.process.pid if rank is None else ranks(command)[rank], by)
         assert command.end() == 1
         wait_until(lambda: not ranks(command), 60)  # torchrun gives them half a minute
     assert "attnres_cli/" not in command.err  # no traceback of ours: torchrun has its own
-    (status,) = statuses(folder)
+    (status,) = grids.statuses(folder)
     assert status in ("pending", "running")
 
 
@@ -241,15 +214,11 @@ CUT = ["--set", "train.parallel=pipeline", "--set", "train.pipeline.virtual=2"]
         pytest.param(CUT, signal.SIGKILL, 1, "pipeline 2x2 interleaved1f1b", marks=slow),
     ],
 )
-def test_ranks_that_are_stopped_or_killed_continue_with_the_same_bits(
-    more: list[str], by: signal.Signals, rank: int, way: str, tmp_path: Path
-):
+def test_stopped_or_killed_ranks_go_on_with_the_same_bits(more, by, rank, way: str, tmp_path):
     typed, calm, killed = [*LONG, *KIMI, *more], tmp_path / "calm", tmp_path / "killed"
     trained(calm, 2, "ablate", *typed)
     stopped(killed, *typed, by=by, rank=rank)
-
     assert "goes on" in trained(killed, 2, "ablate", *typed)
-
     assert_equal(killed, calm)
     assert ways(killed) == {f"{way} on 2 ranks"}
 
@@ -262,13 +231,7 @@ def test_ranks_that_are_stopped_or_killed_continue_with_the_same_bits(
     ],  # Muon multiplies in bfloat16
 )
 def test_any_number_of_ranks_continues_from_a_checkpoint(
-    first: str,
-    other: str,
-    more: list[str],
-    by: signal.Signals,
-    rank: int | None,
-    relative: float,
-    tmp_path: Path,
+    first: str, other: str, more: list[str], by, rank: int | None, relative: float, tmp_path: Path
 ):
     typed, before = [*LONG, *more], f"{first} on 2 ranks"
     typed += ["--set", "train.tokens=12k"]  # 23 steps: rounding grows tenfold in ten
@@ -311,17 +274,9 @@ class Bad(Standard):
 """
 
 
-@pytest.mark.parametrize(
-    "bad",
-    [
-        pytest.param("0,1", marks=slow),
-        pytest.param("0", marks=nightly),
-        pytest.param("1", marks=slow),
-    ],
-)
-def test_a_run_that_fails_is_recorded_and_ends_no_other_if_all_ranks_are_left(
-    bad: str, tmp_path: Path
-):
+@slow
+@pytest.mark.parametrize("bad", ["0,1", pytest.param("0", marks=nightly), "1"])
+def test_a_run_that_fails_is_recorded_and_ends_no_other_if_all_ranks_are_left(bad: str, tmp_path):
     (tmp_path / "bad.py").write_text(BAD)
     typed = ["ablate", "bad", "standard", *SHORT, "--set", "train.tokens=10k"]
     with started(tmp_path, *typed, "--plugin", "bad.py", ranks=2, BAD=bad) as command:
@@ -343,8 +298,6 @@ def test_runs_of_ranks_are_verified_by_as_many_and_paired_only_with_their_like(t
     found = done(two, "verify", "1")
     assert (found["equal"], found["tolerance"]) == (True, 0.02)  # of one process: losses
     assert {"name": "way", "recorded": "fsdp on 2 ranks", "now": ""} in found["changed"]
-
     done(two, "ablate", "attnres", *SHORT)
-
     said = trained(two, 2, "report")  # any command runs, on rank 0
     assert "the baseline on cpu fp32 eager, 1 thread, fsdp on 2 ranks" in said

@@ -6,12 +6,8 @@ import signal
 import sys
 import time
 import weakref
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
-from commands import attnres
 
 from attnres_cli.lab import grid
 from attnres_cli.lab.workers.signals import handled, interrupt, none_lost
@@ -29,20 +25,14 @@ def interrupted(number: signal.Signals) -> None:
     time.sleep(30)
 
 
-@pytest.mark.parametrize(
-    ("number", "handler", "named"),
-    [
+def test_a_signal_in_the_callback_of_a_weak_reference_is_not_lost():
+    for number, handler, named in (
         (signal.SIGINT, signal.default_int_handler, ()),
         (signal.SIGTERM, interrupt, (signal.SIGTERM,)),
-    ],
-)
-def test_a_signal_in_the_callback_of_a_weak_reference_is_not_lost(
-    number: signal.Signals, handler: Callable[[int, Any], None], named: tuple[int, ...]
-):
-    with handled({number: handler}), none_lost(), pytest.raises(KeyboardInterrupt) as raised:
-        interrupted(number)
-
-    assert raised.value.args == named
+    ):
+        with handled({number: handler}), none_lost(), pytest.raises(KeyboardInterrupt) as raised:
+            interrupted(number)
+        assert raised.value.args == named
 
 
 def test_other_errors_in_a_callback_are_reported_as_usual(monkeypatch: pytest.MonkeyPatch):
@@ -60,14 +50,9 @@ def test_other_errors_in_a_callback_are_reported_as_usual(monkeypatch: pytest.Mo
     assert reported == [error]
 
 
-def test_ctrl_c_in_a_callback_ends_a_command_with_its_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-):
-    monkeypatch.chdir(tmp_path)
+def test_ctrl_c_in_a_callback_ends_a_command_with_its_line(here, monkeypatch, attnres):
     monkeypatch.setattr(grid, "timed", lambda *_arguments: interrupted(signal.SIGINT))
-
-    code, _, err = attnres(capsys, "ablate", "standard", "--seeds", "1", "--recipe", "smoke")
-
+    code, _, err = attnres("ablate", "standard", "--seeds", "1", "--recipe", "smoke")
     assert code == 130
     assert "attnres: interrupted; what is done is in the study" in err
     assert "ignored" not in err

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import reduce
 
 import pytest
 import torch
@@ -149,6 +150,16 @@ def draw_values(case: Case, dtype: torch.dtype, first: torch.dtype | None = None
     )
 
 
+def drawer() -> Callable[..., Tensor]:
+    """A function that draws normal numbers of a size, always the same ones."""
+    generator = torch.Generator().manual_seed(0)
+
+    def draw(*size: int, dtype: torch.dtype = torch.float32) -> Tensor:
+        return torch.randn(*size, generator=generator).to(DEVICE, dtype)
+
+    return draw
+
+
 def scoring_of(case: Case, values: Values) -> Scoring:
     learned = (values.query, values.gain, values.table)
     options = {"head_norm": "head" in case.scored, "squashed": "squashed" in case.scored}
@@ -162,10 +173,7 @@ def history_of(case: Case, values: Values) -> History:
 
 def filled(case: Case, values: Values) -> History:
     """The history of a case with all its sources and no read yet."""
-    history = history_of(case, values)
-    for v in values.sources:
-        history = history.append(v)
-    return history
+    return reduce(History.append, values.sources, history_of(case, values))
 
 
 def reads(engine: str, case: Case, values: Values) -> list[Tensor]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import reduce
 from typing import Any
 
 import mixes
@@ -22,10 +23,6 @@ from attnres_cli.nn.depthmix.scoring import Scoring
 from attnres_cli.nn.proofs.subject import gradients
 from attnres_cli.nn.shape import Shape
 
-pytestmark = pytest.mark.filterwarnings(
-    # by torch, tracing any autograd function
-    r"ignore:.*should not be instantiated.*:DeprecationWarning"
-)
 NAMES = [name for name in mixes.NAMES if name != "eager"]
 TINY = Shape(
     n_layers=2, d_model=8, n_heads=2, n_kv_heads=2, d_head=4, d_ff=8, vocab_size=11, seq_len=5
@@ -41,32 +38,31 @@ def fresh():
 
 
 @NEEDS_TRITON
-@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
-def test_a_model_with_kernels_compiles_whole_and_learns_the_same(backend: str):
+@pytest.mark.parametrize(
+    ("specs", "backend"),
+    [
+        (["attnres:block_size=2,heads=2"], "aot_eager"),
+        pytest.param(["attnres:block_size=2,heads=2"], "inductor", marks=pytest.mark.slow),
+        pytest.param(BRIEF, "aot_eager", marks=pytest.mark.nightly),
+    ],
+    ids=["one design", "inductor", "every design"],
+)
+def test_a_model_with_kernels_compiles_whole_and_learns_the_same(
+    specs: list[str], backend: str, subtests: pytest.Subtests
+):
     """tests/nn/test_contract.py shows the same of the engine `compile`."""
-    learns_the_same("attnres:block_size=2,heads=2", backend)
-
-
-def learns_the_same(spec: str, backend: str) -> None:
-    model, tokens = perturbed(spec, TINY).float().to(DEVICE), tokens_of(time=5).to(DEVICE)
-    with use("reference"):
-        expected = gradients(model, tokens)
-    with use("triton"):
-        compiled = torch.compile(model, backend=backend, fullgraph=True, dynamic=False)
-        found = gradients(model, tokens, compiled)
-        again = gradients(model, tokens, compiled)
-
-    assert_near(found, expected, NEAR, least=1e-2)
-    mixes.assert_equal_bits(found, again)
-
-
-@pytest.mark.nightly
-@NEEDS_TRITON
-def test_every_design_with_kernels_compiles_whole_and_learns_the_same(subtests: pytest.Subtests):
-    for spec in filter(uses_an_engine, BRIEF):
+    for spec in filter(uses_an_engine, specs):
         with subtests.test(spec=spec):
             torch.compiler.reset()
-            learns_the_same(spec, "aot_eager")
+            model, tokens = perturbed(spec, TINY).float().to(DEVICE), tokens_of(time=5).to(DEVICE)
+            with use("reference"):
+                expected = gradients(model, tokens)
+            with use("triton"):
+                compiled = torch.compile(model, backend=backend, fullgraph=True, dynamic=False)
+                found, again = (gradients(model, tokens, compiled) for _ in range(2))
+
+            assert_near(found, expected, NEAR, least=1e-2)
+            mixes.assert_equal_bits(found, again)
 
 
 class Mixer(nn.Module):
@@ -117,9 +113,7 @@ def _own(history: History, sources: list[Tensor]) -> list[Tensor]:
 
 
 def _some_unread(history: History, sources: list[Tensor]) -> list[Tensor]:
-    for v in sources:
-        history = history.append(v)
-    return [history.read(2)[0]]
+    return [reduce(History.append, sources, history).read(2)[0]]
 
 
 WAYS = {"twice": _twice, "own queries": _own, "sites that nobody reads": _some_unread}
@@ -201,64 +195,16 @@ def graphs_of(case: Case) -> list[fx.GraphModule]:
     return found
 
 
-def adds_of_full_width(graph: fx.GraphModule, width: int) -> int:
-    adds = {torch.ops.aten.add.Tensor, torch.ops.aten.addcmul.default, torch.ops.aten.mul.Tensor}
-    nodes = (node for node in graph.graph.nodes if node.target in adds)
-    return sum(node.meta["val"].shape[-1:] == (width,) for node in nodes)
-
-
 @NEEDS_TRITON
 def test_the_graph_is_of_operators_without_a_sum_of_vectors_per_pair():
+    adds = {torch.ops.aten.add.Tensor, torch.ops.aten.addcmul.default, torch.ops.aten.mul.Tensor}
     counted = {}
     for n in (3, 6):
         graphs = graphs_of(Case(mixes.full(n), "softmax", 1, 8))
         forward, backward = (Counter(str(node.target) for node in g.graph.nodes) for g in graphs)
         assert sum(c for name, c in forward.items() if name.startswith("attnres.mix.")) == n - 1
         assert sum(c for name, c in backward.items() if name.startswith("attnres.gather")) > 0
-        counted[n] = sum(adds_of_full_width(g, 8) for g in graphs)
+        made = [node for g in graphs for node in g.graph.nodes if node.target in adds]
+        counted[n] = sum(node.meta["val"].shape[-1:] == (8,) for node in made)
 
     assert counted[6] <= 2.5 * counted[3]
-
-
-@NEEDS_TRITON
-@pytest.mark.parametrize("name", ["scores", "mix", "mix_group", "gather", "finish"])
-def test_an_operators_fake_and_schema_are_true(name: str):
-    from attnres_cli.nn.depthmix.fused import ops
-
-    generator = torch.Generator().manual_seed(0)
-
-    def draw(*size: int, kind: torch.dtype = torch.float32) -> Tensor:
-        return torch.randn(*size, generator=generator).to(DEVICE, kind)
-
-    n, width, heads, dtype = (
-        16,
-        6,
-        2,
-        torch.bfloat16,
-    )  # 16, for beyond the tokens scores are not defined
-    v, other = draw(n, width, kind=dtype), draw(n, width, kind=dtype)
-    z, w = draw(3, n, heads), draw(3, width)
-    pair, delta = draw(2, n, heads), draw(n, heads)
-    arguments = {
-        "scores": [(v, w, heads, True, 1e-6), (v.t().contiguous().t(), w, heads, False, 1e-6)],
-        "mix": [
-            ([v, other], [z[0], z[1]], norm, kind)
-            for norm, kind in ((0, dtype), (1, z.dtype), (2, dtype))
-        ],
-        "mix_group": [([v, other], [z, z], 0), ([v], [draw(3, 1, heads)], 1)],
-        "gather": [
-            (v, z, [v, other, v], [pair] * 3, [delta] * 3, None, 0),
-            (v, z[:1], [other], [], [], draw(n, width), 1),
-        ],
-        "finish": [
-            (draw(n, width), v, draw(n).abs(), w, z, delta),
-            (draw(n, width), v, None, w, z, delta),
-        ],
-    }[name]
-    checks = ("test_schema", "test_faketensor", "test_autograd_registration")
-    for each in arguments:
-        torch.library.opcheck(getattr(ops, name), each, test_utils=checks)
-    if name in {"scores", "mix"}:  # every number of their outputs is defined
-        torch.library.opcheck(
-            getattr(ops, name), arguments[0], test_utils="test_aot_dispatch_dynamic"
-        )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import reduce
+
 import mixes
 import pytest
 import torch
@@ -65,8 +67,7 @@ def test_an_engine_takes_over_for_gradients_and_for_queries_of_a_reads_own():
 @torch.no_grad()
 def test_sources_are_handed_to_an_engine_with_the_type_of_the_first(dtype: torch.dtype):
     history, sources = made(dtype)
-    for v in sources[:3]:
-        history = history.append(v)
+    history = reduce(History.append, sources[:3], history)
 
     few, by_engine = history.read(2)[0], history._by_engine().read(2)[0]
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
 
 import pytest
 import torch
-from mixes import DEVICE
+from mixes import DEVICE, drawer
 from sampling import in_pairs
 from torch import Tensor
 
@@ -23,15 +22,6 @@ TYPES = {"dtype": [torch.float32, torch.bfloat16, torch.float16]}
 TABLE = {"table": [False, True]}
 
 
-def drawer(seed: int = 0) -> Callable[..., Tensor]:
-    generator = torch.Generator().manual_seed(seed)
-
-    def draw(*size: int, dtype: torch.dtype = torch.float32) -> Tensor:
-        return torch.randn(*size, generator=generator).to(DEVICE, dtype)
-
-    return draw
-
-
 def close(ours: Tensor, theirs: Tensor, *, bits: torch.dtype = torch.float32) -> None:
     """Assert equality within some roundings of the type in which the numbers were stored last."""
     assert torch.isfinite(ours).all()
@@ -44,6 +34,11 @@ def close(ours: Tensor, theirs: Tensor, *, bits: torch.dtype = torch.float32) ->
 
 def split(x: Tensor, heads: int) -> Tensor:
     return x.unflatten(-1, (heads, -1))
+
+
+def apart(x: Tensor) -> Tensor:
+    """The same numbers as rows of a wider tensor, which operators may be given."""
+    return torch.cat((x, x), dim=-1)[..., : x.shape[-1]]
 
 
 def weights_of(z: Tensor, norm: str) -> Tensor:
@@ -64,7 +59,7 @@ def test_scores_are_dot_products_with_normalised_keys(
     size: Size, dtype: torch.dtype, n_rows: int, normalise: bool
 ):
     draw, (n, heads, d_head) = drawer(), size
-    v, w = draw(n, heads * d_head, dtype=dtype), draw(n_rows, heads * d_head)
+    v, w = apart(draw(n, heads * d_head, dtype=dtype)), draw(n_rows, heads * d_head)
 
     z, r = ops.scores(v, w, heads, normalise, 1e-3)
 
@@ -78,34 +73,25 @@ def test_scores_are_dot_products_with_normalised_keys(
     close(z[:, :n], expected)
 
 
-@in_pairs({"size,n_sources": [((3, 1, 5), 66), (SIZES[1], 9), (SIZES[2], 1)]} | NORMS | TABLE)
-def test_a_mix_is_the_weighted_sum_of_its_sources(
-    size: Size, n_sources: int, norm: str, table: bool
+@in_pairs(
+    {"size,n_sources": [((3, 1, 5), 66), (SIZES[1], 9), (SIZES[2], 1)]} | NORMS | TYPES | TABLE
+)
+def test_a_mix_is_the_weighted_sum_of_sources_of_any_types_in_the_type_asked_for(
+    size: Size, n_sources: int, norm: str, dtype: torch.dtype, table: bool
 ):
     draw, (n, heads, d_head) = drawer(), size
-    vs = [draw(n, heads * d_head) for _ in range(n_sources)]
+    vs = [apart(draw(n, heads * d_head, dtype=TYPES["dtype"][i % 3])) for i in range(n_sources)]
     zs = [3 * draw(1 if table else n, heads) for _ in range(n_sources)]
 
-    h, constants = ops.mix(vs, zs, ops.NORMS[norm], torch.float32)
+    h, constants = ops.mix(vs, zs, ops.NORMS[norm], dtype)
 
     z = torch.stack(zs)
-    close(h, mixed(vs, z, norm))
+    assert h.dtype == dtype
+    close(h, mixed(vs, z, norm), bits=dtype)
     if norm == "softmax":
         z = z.double().expand(-1, n, -1)
         close(constants[0], z.amax(dim=0))
         close(constants[1], 1 / (z - z.amax(dim=0)).exp().sum(dim=0))
-
-
-@pytest.mark.parametrize("dtype", TYPES["dtype"])
-def test_a_mix_takes_sources_of_any_type_together_and_gives_the_type_asked_for(dtype: torch.dtype):
-    draw = drawer()
-    vs = [draw(7, 12, dtype=kind) for kind in TYPES["dtype"]]
-    zs = [draw(7, 2) for _ in vs]
-
-    h, _ = ops.mix(vs, zs, 0, dtype)
-
-    assert h.dtype == dtype
-    close(h, mixed(vs, torch.stack(zs), "softmax"), bits=dtype)
 
 
 @in_pairs({"size,n_sites": list(zip(SIZES, (5, 4, 1), strict=True))} | NORMS | TABLE)
@@ -113,7 +99,7 @@ def test_mix_group_and_the_mix_that_goes_on_from_it_are_one_mix(
     size: Size, n_sites: int, norm: str, table: bool
 ):
     draw, (n, heads, d_head) = drawer(), size
-    vs = [draw(n, heads * d_head) for _ in range(5)]
+    vs = [apart(draw(n, heads * d_head)) for _ in range(5)]
     zs = [3 * draw(n_sites, 1 if table else n, heads) for _ in range(5)]
     number = ops.NORMS[norm]
 
@@ -156,8 +142,8 @@ def test_gather_sums_the_gradients_of_reads_and_differentiates_their_scores(
 ):
     draw, (n, heads, d_head) = drawer(), size
     width = heads * d_head
-    v, z = draw(n, width, dtype=dtype), draw(n_reads, 1 if table else n, heads)
-    gs = [draw(n, width, dtype=dtype) for _ in range(n_reads)]
+    v, z = apart(draw(n, width, dtype=dtype)), draw(n_reads, 1 if table else n, heads)
+    gs = [apart(draw(n, width, dtype=dtype)) for _ in range(n_reads)]
     soft = norm == "softmax"
     constants = [  # of this source and of others
         torch.stack((most.expand(n, -1) + draw(n, heads).abs(), draw(n, heads).exp()))
@@ -190,8 +176,8 @@ def test_finish_is_the_derivative_of_scores(
     size: Size, n_rows: int, normalised: bool, dtype: torch.dtype
 ):
     draw, (n, heads, d_head) = drawer(), size
-    v, w = draw(n, heads * d_head, dtype=dtype), draw(n_rows, heads * d_head)
-    acc, ds = draw(n, heads * d_head), 0.1 * draw(n_rows, n, heads)
+    v, w = apart(draw(n, heads * d_head, dtype=dtype)), draw(n_rows, heads * d_head)
+    acc, ds = apart(draw(n, heads * d_head)), 0.1 * draw(n_rows, n, heads)
     x, q = v.double().requires_grad_(), w.double().requires_grad_()
     z = torch.einsum("nhd,rhd->rnh", split(x, heads), split(q, heads))
     r = (x.square().mean(dim=-1) + 1e-3).rsqrt()
@@ -213,30 +199,36 @@ def test_finish_adds_up_more_tokens_than_it_has_parts(monkeypatch: pytest.Monkey
     test_finish_is_the_derivative_of_scores((161, 2, 3), 3, True, torch.float32)
 
 
-def test_operators_read_rows_at_any_distance():
-    draw = drawer()
-    wide = [draw(17, 40) for _ in range(3)]
-    parts, dense = [x[:, 3:15] for x in wide], [x[:, 3:15].contiguous() for x in wide]
-    w, z = draw(4, 12), draw(4, 17, 2)
-    zs = [z[0], z[1], z[2]]
-
-    for one, other in (
-        (ops.scores(parts[0], w, 2, True, 1e-6), ops.scores(dense[0], w, 2, True, 1e-6)),
-        (ops.mix(parts, zs, 0, w.dtype), ops.mix(dense, zs, 0, w.dtype)),
-        (ops.mix_group(parts, [z] * 3, 0), ops.mix_group(dense, [z] * 3, 0)),
-        (
-            ops.gather(parts[0], z[:2], parts[1:], [], [], None, 2),
-            ops.gather(dense[0], z[:2], dense[1:], [], [], None, 2),
-        ),
-        (
-            ops.finish(parts[1], parts[0], None, w, z, z[0]),
-            ops.finish(dense[1], dense[0], None, w, z, z[0]),
-        ),
-    ):
-        for a, b in zip(one, other, strict=True):
-            if a.dim() > 2:  # scores beyond the tokens are not defined
-                a, b = a[..., :17, :], b[..., :17, :]
-            assert torch.equal(a, b)
+@pytest.mark.parametrize("name", ["scores", "mix", "mix_group", "gather", "finish"])
+def test_an_operators_fake_and_schema_are_true(name: str):
+    draw, width, heads, dtype = drawer(), 6, 2, torch.bfloat16
+    n = 16  # beyond a multiple of it scores are not defined
+    v, other = draw(n, width, dtype=dtype), draw(n, width, dtype=dtype)
+    z, w = draw(3, n, heads), draw(3, width)
+    pair, delta = draw(2, n, heads), draw(n, heads)
+    arguments = {
+        "scores": [(v, w, heads, True, 1e-6), (v.t().contiguous().t(), w, heads, False, 1e-6)],
+        "mix": [
+            ([v, other], [z[0], z[1]], norm, kind)
+            for norm, kind in ((0, dtype), (1, z.dtype), (2, dtype))
+        ],
+        "mix_group": [([v, other], [z, z], 0), ([v], [draw(3, 1, heads)], 1)],
+        "gather": [
+            (v, z, [v, other, v], [pair] * 3, [delta] * 3, None, 0),
+            (v, z[:1], [other], [], [], draw(n, width), 1),
+        ],
+        "finish": [
+            (draw(n, width), v, draw(n).abs(), w, z, delta),
+            (draw(n, width), v, None, w, z, delta),
+        ],
+    }[name]
+    checks = ("test_schema", "test_faketensor", "test_autograd_registration")
+    for each in arguments:
+        torch.library.opcheck(getattr(ops, name), each, test_utils=checks)
+    if name in {"scores", "mix"}:  # every number of their outputs is defined
+        torch.library.opcheck(
+            getattr(ops, name), arguments[0], test_utils="test_aot_dispatch_dynamic"
+        )
 
 
 POINTERS = {

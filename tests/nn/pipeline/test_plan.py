@@ -71,23 +71,19 @@ def test_a_rank_gets_a_value_once_and_has_what_it_needs(
     stages: int, virtual: int, subtests: pytest.Subtests
 ):
     for spec in SIMPLE[::2] if stages == 2 else SIMPLE[1::2]:
+        plan = of(spec, stages, virtual, 3).cached
+        had: list[set[int]] = [set() for _ in range(stages)]
+        cached: list[set[int]] = [set() for _ in range(stages)]
+
         with subtests.test(spec=spec):
-            sends_once(spec, stages, virtual)
-
-
-def sends_once(spec: str, stages: int, virtual: int) -> None:
-    plan = of(spec, stages, virtual, 3).cached
-    had: dict[int, set[int]] = {rank: set() for rank in range(stages)}
-    cached: dict[int, set[int]] = {rank: set() for rank in range(stages)}
-
-    for c in range(plan.n_chunks):
-        rank = c % stages
-        assert not had[rank] & set(plan.received(c))
-        assert {*plan.received(c), *plan.known(c)} == {*plan.entering(c)}
-        assert cached[rank] >= set(plan.known(c))
-        had[rank] |= {*plan.entering(c), *plan.leaving(c)}
-        cached[rank] |= {*plan.kept(c)}
-    assert sum(plan.cuts.bytes_of[v] for v in cached[0]) == plan.cache(0)
+            for c in range(plan.n_chunks):
+                rank = c % stages
+                assert not had[rank] & set(plan.received(c))
+                assert {*plan.received(c), *plan.known(c)} == {*plan.entering(c)}
+                assert cached[rank] >= set(plan.known(c))
+                had[rank] |= {*plan.entering(c), *plan.leaving(c)}
+                cached[rank] |= {*plan.kept(c)}
+            assert sum(plan.cuts.bytes_of[v] for v in cached[0]) == plan.cache(0)
 
 
 @pytest.mark.parametrize(("stages", "virtual"), [(2, 2), (3, 1), (5, 1)])

@@ -1,54 +1,110 @@
-"""Manifold-constrained hyper-connections against a slow loop from the paper, and their facts."""
+"""Hyper-connections, manifold-constrained and fractional ones too, against slow loops."""
 
 from __future__ import annotations
 
 import itertools
 import warnings
+from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import pytest
 import torch
 from attnres_variants import mhc
+from attnres_variants.frac import FracConnections
+from attnres_variants.hc import HyperConnections
 from attnres_variants.mhc import ManifoldHyperConnections
-from attnres_variants.parts.many_streams import State, read
-from designs import close, equals_slow_loop, perturbed, tokens_of
+from attnres_variants.parts.many_streams import ManyStreams, State, read
+from designs import build, close, equals_slow_loop, perturbed, tokens_of
 from torch import Tensor
 
 from attnres_cli.nn.model import Transformer
 from attnres_cli.nn.shape import Shape
 
 SPECS = [
+    "frac",
+    "frac:fractions=1",
+    "frac:dynamic=off,fractions=2",
+    "hc:n_streams=3",
+    "hc:n_streams=1",
+    "hc:dynamic=off,n_streams=2",
     "mhc:iterations=3,n_streams=3",
     "mhc:n_streams=1",
     "mhc:n_streams=3,residual=lite",
     "mhc:init=lite,iterations=2,n_streams=2,readout=sigmoid",
 ]
+Maps = tuple[list[Tensor], list[Tensor], list[list[Tensor]]]
+"""Of a token: what is read of each stream, what is written to each, and mix[to][from]."""
 
 
-def slow_stream(model: Transformer, x: Tensor) -> Tensor:
+def slow_frac(model: Transformer, x: Tensor) -> Tensor:
+    """What the output norm sees, one token and one fraction at a time."""
+    design, m = model.residual, model.residual.n_streams
+    for l, f in enumerate(model.sublayers):
+        h, kept, found = torch.zeros_like(x), torch.zeros_like(x), {}
+        for token in itertools.product(range(x.shape[0]), range(x.shape[1])):
+            parts = x[token].split(16 // m)
+            found[token] = rows = slow_rows(design, parts, l)
+            h[token], kept[token] = slow_sums(rows, parts, 0), slow_sums(rows, parts, m)
+        y = f(h)
+        x = torch.zeros_like(y)
+        for token, rows in found.items():
+            parts = y[token].split(16 // m)
+            added = [row[2 * m] * part for row, part in zip(rows, parts, strict=True)]
+            x[token] = kept[token] + torch.cat(added)
+    return x
+
+
+def slow_sums(rows: list[list[Tensor]], parts: tuple[Tensor, ...], first: int) -> Tensor:
+    """Part c is the sum over j of rows[j][first + c] part j."""
+    m = len(parts)
+    return torch.cat([sum(rows[j][first + c] * parts[j] for j in range(m)) for c in range(m)])
+
+
+def slow_rows(design: ManyStreams, streams: Any, l: int) -> list[list[Tensor]]:
+    """The coefficients of each stream of a token: the last one has a scale of its own."""
+    rows = []
+    for j, x in enumerate(streams):
+        row = list(design.static[l, j])
+        if design.weight is not None:
+            key = design.gain[l] * x / torch.sqrt(x.square().sum() / len(x) + 1e-6)
+            for c in range(len(row)):
+                s = design.scale[l, 1 if c == len(row) - 1 else 0]
+                row[c] = row[c] + s * torch.tanh(sum(key * design.weight[l, :, c]))
+        rows.append(row)
+    return rows
+
+
+def slow_streams(model: Transformer, x: Tensor, maps: Callable[..., Maps]) -> Tensor:
     """What the output norm sees, one token and one stream at a time."""
-    design, (batch, time) = model.residual, x.shape[:2]
-    assert isinstance(design, ManifoldHyperConnections)
-    n = design.n_streams
-    held = {(b, t): [x[b, t]] * n for b in range(batch) for t in range(time)}
+    design, n = model.residual, model.residual.n_streams
+    held = {(b, t): [x[b, t]] * n for b in range(x.shape[0]) for t in range(x.shape[1])}
     for l, f in enumerate(model.sublayers):
         h, found = torch.zeros_like(x), {}
         for token, streams in held.items():
-            found[token] = slow_maps(design, streams, l)
+            found[token] = maps(design, streams, l)
             h[token] = sum(found[token][0][j] * streams[j] for j in range(n))
         y = f(h)
         for token, streams in held.items():
-            _, q, r = found[token]
+            _, write, mix = found[token]
             held[token] = [
-                sum(r[i][j] * streams[j] for j in range(n)) + q[i] * y[token] for i in range(n)
+                sum(mix[i][j] * streams[j] for j in range(n)) + write[i] * y[token]
+                for i in range(n)
             ]
     out = torch.zeros_like(x)
     for token, streams in held.items():
         weights = [1.0] * n
-        if len(design.head):
+        if len(getattr(design, "head", ())):
             (scale, weight, bias), z = design.head, slow_norm(streams)
             weights = [slow_sigmoid(scale * sum(z * weight[:, i]) + bias[i]) for i in range(n)]
         out[token] = sum(w * s for w, s in zip(weights, streams, strict=True))
     return out
+
+
+def slow_hc(design: HyperConnections, streams: list[Tensor], l: int) -> Maps:
+    n, rows = design.n_streams, slow_rows(design, streams, l)
+    mix = [[rows[j][1 + i] for j in range(n)] for i in range(n)]
+    return [row[0] for row in rows], [row[n + 1] for row in rows], mix
 
 
 def slow_norm(streams: list[Tensor]) -> Tensor:
@@ -60,10 +116,8 @@ def slow_sigmoid(s: Tensor) -> Tensor:
     return 1 / (1 + torch.exp(-s))
 
 
-def slow_maps(
-    design: ManifoldHyperConnections, streams: list[Tensor], l: int
-) -> tuple[list[Tensor], list[Tensor], list[list[Tensor]]]:
-    """P, Q and R of a token; column c of W and b belongs to P, then to Q, then to R row by row."""
+def slow_mhc(design: ManifoldHyperConnections, streams: list[Tensor], l: int) -> Maps:
+    """P, Q and R; column c of W and b belongs to P, then to Q, then to R row by row."""
     n, z = design.n_streams, slow_norm(streams)
     scores = []
     for c in range(design.bias.shape[1]):
@@ -95,14 +149,91 @@ def slow_lite(scores: list[Tensor], n: int) -> list[list[Tensor]]:
     return r
 
 
-def sinkhorn(scores: Tensor, iterations: int) -> Tensor:
-    """(N, n, n) of scores (N, n, n)."""
-    return mhc.sinkhorn(scores.movedim(0, -1), iterations)[0].movedim(-1, 0)
+SLOW = {
+    "frac": slow_frac,
+    "hc": partial(slow_streams, maps=slow_hc),
+    "mhc": partial(slow_streams, maps=slow_mhc),
+}
 
 
 @pytest.mark.parametrize("spec", SPECS)
 def test_values_and_gradients_equal_a_slow_loop_from_the_paper(spec: str, tiny_shape: Shape):
-    equals_slow_loop(perturbed(spec, tiny_shape), tokens_of(1, 2), slow_stream)
+    slow = SLOW[spec.partition(":")[0]]
+    equals_slow_loop(perturbed(spec, tiny_shape), tokens_of(1, 2), slow)
+
+
+def test_fractions_that_exchange_have_no_weights_over_depth():
+    assert "matrix" in FracConnections(16, 6).not_linear
+    assert FracConnections(16, 6).depth_mixing([torch.zeros(1, 1, 16)] * 7) is None
+    assert not FracConnections(16, 6, fractions=1).not_linear
+
+
+@pytest.mark.parametrize("spec", ["hc", "mhc:readout=sigmoid", "mhc:residual=lite"])
+def test_permuting_the_streams_with_their_parameters_changes_nothing(spec: str, tiny_shape: Shape):
+    model, order = perturbed(spec, tiny_shape), torch.tensor([2, 0, 3, 1])
+    design, expected = model.residual, model(tokens_of())
+
+    with torch.no_grad():
+        if spec == "hc":
+            columns = torch.cat((torch.tensor([0]), 1 + order, torch.tensor([5])))
+            design.static.copy_(design.static[:, order][:, :, columns])
+            design.weight.copy_(design.weight[:, :, columns])
+        else:
+            columns = torch.cat((order, 4 + order, 8 + mix_columns(design, order)))
+            rows = (16 * order[:, None] + torch.arange(16)).flatten()
+            design.bias.copy_(design.bias[:, columns])
+            design.weight.copy_(design.weight[:, rows][:, :, columns])
+            if len(design.head):
+                _, weight, bias = design.head
+                weight.copy_(weight[rows][:, order])
+                bias.copy_(bias[order])
+
+    close(model(tokens_of()), expected)
+
+
+def mix_columns(design: ManifoldHyperConnections, order: Tensor) -> Tensor:
+    """Where the scores of R come from when stream i is what stream order[i] was."""
+    if design.permutations is None:
+        return (4 * order[:, None] + order).flatten()
+    numbers = [tuple(p.argmax(dim=-1).tolist()) for p in design.permutations.view(-1, 4, 4)]
+    back = order.argsort()
+    new = [tuple(order[[p[int(i)] for i in back]].tolist()) for p in numbers]
+    return torch.tensor([numbers.index(p) for p in new])
+
+
+def test_the_start_of_hc_reads_the_streams_in_turn_and_keeps_them():
+    design = HyperConnections(16, 6, n_streams=4)
+    x = torch.randn(1, 2, 4, 16)
+
+    for l, own in ((1, 0), (2, 1), (4, 3), (5, 0)):
+        maps = design.maps(x, design.each()[l - 1])
+        assert torch.equal(maps.read, torch.eye(4)[own].expand(1, 2, 1, 4))
+        assert torch.equal(maps.mix, torch.eye(4).expand(1, 2, 4, 4))
+        assert torch.equal(maps.write, torch.ones(1, 2, 4, 1))
+
+
+def test_one_static_stream_is_a_residual_with_learned_factors(tiny_shape: Shape):
+    model = perturbed("hc:dynamic=off,n_streams=1", tiny_shape)
+    tokens = tokens_of()
+    x = model.embed(tokens)
+    for f, (a, r, b) in zip(model.sublayers, model.residual.static[:, 0], strict=True):
+        x = r * x + b * f(a * x)
+
+    close(model(tokens), model.head(model.norm(x)))
+
+
+def test_a_dynamic_design_without_its_scales_is_the_static_one(tiny_shape: Shape):
+    dynamic, static = perturbed("hc", tiny_shape), build("hc:dynamic=off", tiny_shape).double()
+    static.residual.load_state_dict({"static": dynamic.residual.static})
+    torch.nn.init.zeros_(dynamic.residual.scale)
+    tokens = tokens_of()
+
+    close(dynamic(tokens), static(tokens))
+
+
+def sinkhorn(scores: Tensor, iterations: int) -> Tensor:
+    """(N, n, n) of scores (N, n, n)."""
+    return mhc.sinkhorn(scores.movedim(0, -1), iterations)[0].movedim(-1, 0)
 
 
 @pytest.mark.parametrize(
@@ -197,8 +328,10 @@ def test_a_mix_of_permutations_is_doubly_stochastic_for_any_scores():
     torch.testing.assert_close(mix.sum(dim=-2), torch.ones(2, 3, 4))
 
 
-@pytest.mark.parametrize("residual", ["sinkhorn", "lite"])
-def test_the_start_reads_one_stream_most_writes_ones_and_hardly_mixes(residual: str):
+@pytest.mark.parametrize(("residual", "kept"), [("sinkhorn", 0.9990), ("lite", 0.9943)])
+def test_the_start_of_mhc_reads_one_stream_most_writes_ones_and_hardly_mixes(
+    residual: str, kept: float
+):
     design = ManifoldHyperConnections(16, 6, residual=residual)
 
     maps = design.maps(torch.randn(1, 2, 4, 16), design.each()[5])
@@ -207,12 +340,7 @@ def test_the_start_reads_one_stream_most_writes_ones_and_hardly_mixes(residual: 
     torch.testing.assert_close(maps.read[0, 0, 0], expected)
     assert torch.equal(maps.write, torch.ones(1, 2, 4, 1))
     diagonal = maps.mix.diagonal(dim1=-2, dim2=-1)
-    torch.testing.assert_close(
-        diagonal,
-        torch.full((1, 2, 4), 0.9990 if residual == "sinkhorn" else 0.9943),
-        atol=5e-4,
-        rtol=0,
-    )
+    torch.testing.assert_close(diagonal, torch.full((1, 2, 4), kept), atol=5e-4, rtol=0)
 
 
 def test_the_start_of_mhc_lite_writes_most_to_the_stream_it_reads():
@@ -236,36 +364,6 @@ def test_one_stream_is_never_mixed(tiny_shape: Shape):
     close(model(tokens), model.head(model.norm(x)))
 
 
-@pytest.mark.parametrize("spec", ["mhc:readout=sigmoid", "mhc:residual=lite"])
-def test_permuting_the_streams_with_their_parameters_changes_nothing(spec: str, tiny_shape: Shape):
-    model = perturbed(spec, tiny_shape)
-    design, order = model.residual, torch.tensor([2, 0, 3, 1])
-    tokens = tokens_of()
-    expected = model(tokens)
-    columns = torch.cat((order, 4 + order, 8 + mix_columns(design, order)))
-    rows = (16 * order[:, None] + torch.arange(16)).flatten()
-
-    with torch.no_grad():
-        design.bias.copy_(design.bias[:, columns])
-        design.weight.copy_(design.weight[:, rows][:, :, columns])
-        if len(design.head):
-            _, weight, bias = design.head
-            weight.copy_(weight[rows][:, order])
-            bias.copy_(bias[order])
-
-    close(model(tokens), expected)
-
-
-def mix_columns(design: ManifoldHyperConnections, order: Tensor) -> Tensor:
-    """Where the scores of R come from when stream i is what stream order[i] was."""
-    if design.permutations is None:
-        return (4 * order[:, None] + order).flatten()
-    numbers = [tuple(p.argmax(dim=-1).tolist()) for p in design.permutations.view(-1, 4, 4)]
-    back = order.argsort()
-    new = [tuple(order[[p[int(i)] for i in back]].tolist()) for p in numbers]
-    return torch.tensor([numbers.index(p) for p in new])
-
-
 def test_mixing_keeps_the_mean_of_the_streams(tiny_shape: Shape):
     design = perturbed("mhc:residual=lite", tiny_shape).residual
     values = list(torch.randn(7, 1, 2, 16, dtype=torch.float64))
@@ -282,41 +380,69 @@ def test_mixing_keeps_the_mean_of_the_streams(tiny_shape: Shape):
     torch.testing.assert_close(at_output[:, 0], torch.full((2,), 4.0, dtype=torch.float64))
 
 
+def public(module: str) -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return pytest.importorskip(f"hyper_connections.{module}", reason="needs hyper-connections")
+
+
+def equals_public_sublayer(design: ManyStreams, theirs: Any, x: Tensor, y: Tensor) -> None:
+    """Assert that sublayer 3 reads and writes streams x (B, T, n, D) as the public one does."""
+    h, state = design.read(design.start(x[:, :, 0])._replace(x=x), 3)
+    after = design.write(state, 3, y).x
+    their_h, add = theirs(x.movedim(2, 1).flatten(0, 1))  # theirs are (batch streams) time width
+
+    torch.testing.assert_close(h, their_h, rtol=1e-5, atol=1e-5)
+    their_after = add(y).unflatten(0, (2, 4)).movedim(1, 2)
+    torch.testing.assert_close(after, their_after, rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.oracle
-def test_a_sublayer_equals_that_of_a_public_implementation():
+@pytest.mark.parametrize("dynamic", [True, False])
+def test_a_sublayer_equals_that_of_public_hyper_connections(dynamic: bool):
+    generator = torch.Generator().manual_seed(0)
+    design = HyperConnections(32, 6, n_streams=4, dynamic=dynamic)
+    theirs = public("hyper_connections").HyperConnections(4, dim=32, layer_index=2)
+    torch.testing.assert_close(theirs.static_alpha, design.static[2, :, :-1])
+    with torch.no_grad():
+        for parameter in design.parameters():
+            parameter += 0.3 * torch.randn(parameter.shape, generator=generator)
+        theirs.static_alpha.copy_(design.static[2, :, :-1])
+        theirs.static_beta.copy_(design.static[2, :, -1])
+        if design.weight is not None:
+            theirs.dynamic_alpha_fn.copy_(design.weight[2, :, :-1])
+            theirs.dynamic_beta_fn.copy_(design.weight[2, :, -1])
+            theirs.dynamic_alpha_scale.copy_(design.scale[2, 0])
+            theirs.dynamic_beta_scale.copy_(design.scale[2, 1])
+            theirs.norm.gamma.copy_(design.gain[2] - 1)
+    x = torch.randn(2, 5, 4, 32, generator=generator)
+
+    equals_public_sublayer(design, theirs, x, torch.randn(2, 5, 32, generator=generator))
+
+
+@pytest.mark.oracle
+def test_a_sublayer_equals_that_of_public_manifold_constrained_hyper_connections():
     """Where both mean the same: converged Sinkhorn (theirs applies the transpose), streams of one
     size (theirs are normed one by one), each map made from its own stream (theirs always are).
     """
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        public = pytest.importorskip(
-            "hyper_connections.manifold_constrained_hyper_connections",
-            reason="needs hyper-connections",
-        )
-    n, width, l = 4, 32, 3
+    theirs_of = public("manifold_constrained_hyper_connections")
+    n, width = 4, 32
     generator = torch.Generator().manual_seed(0)
-    theirs = public.ManifoldConstrainedHyperConnections(n, dim=width, layer_index=l - 1)
+    theirs = theirs_of.ManifoldConstrainedHyperConnections(n, dim=width, layer_index=2)
     with torch.no_grad():
         for parameter in theirs.parameters():
             parameter += 0.3 * torch.randn(parameter.shape, generator=generator)
         theirs.norm.gamma.zero_()
     design = ManifoldHyperConnections(width, 6, n_streams=n)
-    _copy(theirs, design, l - 1)
+    _copy(theirs, design, 2)
     x = torch.nn.functional.rms_norm(torch.randn(2, 5, n, width, generator=generator), (width,))
-    y = torch.randn(2, 5, width, generator=generator)
 
-    h, state = design.read(design.start(x[:, :, 0])._replace(x=x), l)
-    after = design.write(state, l, y).x
-    their_h, add = theirs(x.movedim(2, 1).flatten(0, 1))  # theirs are (batch streams) time width
-
-    torch.testing.assert_close(h, their_h, rtol=1e-5, atol=1e-5)
-    their_after = add(y).unflatten(0, (2, n)).movedim(1, 2)
-    torch.testing.assert_close(after, their_after, rtol=1e-5, atol=1e-5)
+    equals_public_sublayer(design, theirs, x, torch.randn(2, 5, width, generator=generator))
     for std in (1.0, 10.0):
         scores = std * torch.randn(500, n, n, generator=generator)
-        log_domain = public.log_domain_sinkhorn_knopps(scores, 20)
+        log_domain = theirs_of.log_domain_sinkhorn_knopps(scores, 20)
         torch.testing.assert_close(sinkhorn(scores, 20), log_domain, rtol=1e-5, atol=1e-6)
-        plain = public.sinkhorn_knopps(scores, 20)
+        plain = theirs_of.sinkhorn_knopps(scores, 20)
         torch.testing.assert_close(sinkhorn(scores, 20), plain, rtol=1e-3, atol=1e-5)
 
 

@@ -1,4 +1,4 @@
-"""The simulation of workflows: its words are those of `compare`, and its tables are printed."""
+"""Simulations: workflows in which words are those of `compare`, and ladders of known worth."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from attnres_cli.stats import scaling
 from attnres_cli.verdict.judge import compare
 
 sys.path.append(str(Path(__file__).parent.parent.parent / "benchmarks"))
+import ladders
 from workflows import BASELINE, by_looks, error_rates, p_values, planned, powers
 
 
@@ -54,3 +56,30 @@ def test_the_error_rates_and_powers_of_workflows_are_printed(capsys: pytest.Capt
     lines = capsys.readouterr().out.splitlines()
     rows = [line.split(" | ") for line in lines if " | looks | " in line]
     assert len(rows) == 10 + 8
+
+
+@pytest.mark.parametrize("law", ladders.LAWS)
+def test_a_simulated_arm_has_its_known_worth_at_the_largest_size(law: str):
+    floor, a, alpha, _ = ladders.LAWS[law]
+
+    compute, losses = ladders.ladder(law, "none", 4, 10**12, np.random.default_rng(0))
+
+    needed = ladders.WORTH * compute[1, -1]
+    assert losses[1, -1] == pytest.approx(floor + a * needed**-alpha, rel=1e-6)
+
+
+def test_intervals_hold_the_truth_and_narrow_ones_are_detected(monkeypatch):
+    cell = ("no floor, 8x", "paired", 4, 2, 60)
+
+    held = ladders.covered(*cell)
+    monkeypatch.setattr(scaling, "CONFIDENCE", 0.5)
+
+    assert min(held) >= 52
+    assert max(ladders.covered(*cell)) <= 42
+
+
+def test_the_papers_table_2_is_printed_with_its_intervals(capsys: pytest.CaptureFixture[str]):
+    ladders.table_2()
+
+    rows = {line.split(" | ")[0]: line for line in capsys.readouterr().out.splitlines()}
+    assert "1.321 [1.185, 1.473] | 1.865 | 0.0574" in rows["| attnres"]

@@ -1,21 +1,81 @@
-"""Scalars, gates and skips of one stream: rezero, layerscale, highway, laurel, x0, unet."""
+"""Designs of one stream: its norms, scalars, gates, skips and averages."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 import torch
+from attnres_variants.deepnorm import DeepNorm
 from attnres_variants.laurel import Laurel
 from attnres_variants.x0 import X0
 from designs import build, close, equals_slow_loop, perturbed, tokens_of
 from torch import Tensor
 
 from attnres_cli.nn import variant
-from attnres_cli.nn.model import Transformer
+from attnres_cli.nn.model import Transformer, init_weights, n_params
 from attnres_cli.nn.proofs.subject import perturb
 from attnres_cli.nn.shape import Shape
+
+
+def shaken(spec: str, shape: Shape) -> Transformer:
+    """A model in float64 whose design and norms have left their initial values."""
+    model = perturbed(spec, shape)
+    generator = torch.Generator().manual_seed(3)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim == 1:
+                noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
+                parameter += 0.5 * noise
+    return model
+
+
+def slow_denseformer(model: Transformer, y: Tensor, dilation: int = 1, period: int = 1) -> Tensor:
+    weights = iter(model.residual.weight.flatten())
+    states = [y]
+    for b in range(1, model.shape.n_layers + 1):
+        for f in model.sublayers[2 * b - 2 : 2 * b]:
+            y = y + f(y)
+        states.append(y)
+        if b % period == 0:
+            mixed = torch.zeros_like(y)
+            for j in range(b + 1):
+                if j % dilation == b % dilation:
+                    mixed = mixed + next(weights) * states[j]
+            y = mixed
+    assert next(weights, None) is None
+    return y
+
+
+def slow_norm(x: Tensor, gain: Tensor, eps: float) -> Tensor:
+    """RMSNorm, one token at a time."""
+    out = torch.zeros_like(x)
+    for b in range(x.shape[0]):
+        for t in range(x.shape[1]):
+            out[b, t] = gain * x[b, t] / torch.sqrt(sum(x[b, t] ** 2) / x.shape[2] + eps)
+    return out
+
+
+def slow_postnorm(model: Transformer, h: Tensor, alpha: float = 1.0) -> Tensor:
+    for f, norm in zip(model.sublayers, model.residual.after_sum, strict=True):
+        h = slow_norm(alpha * h + f(h), norm.weight, 1e-6)
+    return h
+
+
+def slow_sandwich(model: Transformer, h: Tensor) -> Tensor:
+    for before, raw, after in model.sublayers:
+        y = raw(slow_norm(h, before.weight, 1e-12))
+        h = h + slow_norm(y, after.weight, 1e-12)
+    return h
+
+
+def slow_rescaled(model: Transformer, x: Tensor) -> Tensor:
+    sources = [x]
+    for f in model.sublayers:
+        sources.append(f(sum(sources) / len(sources)))
+    return sum(sources) / len(sources)
 
 
 def slow_rezero(model: Transformer, x: Tensor) -> Tensor:
@@ -40,10 +100,9 @@ def slow_highway(model: Transformer, x: Tensor) -> Tensor:
             for t in range(x.shape[1]):
                 for d in range(x.shape[2]):
                     row = d if weight.shape[1] > 1 else 0
-                    logit = bias[i, row] + sum(weight[i, row, e] * x[b, t, e] for e in range(16))
+                    logit = bias[i, row] + sum(weight[i, row] * x[b, t])
                     transform = 1 / (1 + torch.exp(-logit))
-                    carry = 1 - transform
-                    new[b, t, d] = transform * y[b, t, d] + carry * x[b, t, d]
+                    new[b, t, d] = transform * y[b, t, d] + (1 - transform) * x[b, t, d]
         x = new
     return x
 
@@ -96,6 +155,14 @@ def slow_unet(model: Transformer, x: Tensor) -> Tensor:
 @pytest.mark.parametrize(
     ("spec", "slow", "n_layers"),
     [
+        ("denseformer", slow_denseformer, 3),
+        ("denseformer:dilation=2", partial(slow_denseformer, dilation=2), 3),
+        ("denseformer:period=2", partial(slow_denseformer, period=2), 3),
+        ("denseformer:dilation=3,period=2", partial(slow_denseformer, dilation=3, period=2), 3),
+        ("postnorm", slow_postnorm, 3),
+        ("deepnorm", partial(slow_postnorm, alpha=6**0.25), 3),
+        ("sandwich", slow_sandwich, 3),
+        ("rescaled", slow_rescaled, 3),
         ("rezero", slow_rezero, 3),
         ("rezero:norm=on", slow_rezero, 3),
         ("rezero:shared=off", slow_rezero, 3),
@@ -117,11 +184,79 @@ def slow_unet(model: Transformer, x: Tensor) -> Tensor:
 def test_values_and_gradients_equal_a_slow_loop_from_the_paper(
     spec: str, slow: Callable[[Transformer, Tensor], Tensor], n_layers: int, tiny_shape: Shape
 ):
-    model = perturbed(spec, dataclasses.replace(tiny_shape, n_layers=n_layers))
+    model = shaken(spec, dataclasses.replace(tiny_shape, n_layers=n_layers))
     equals_slow_loop(model, tokens_of(1, 2), slow)
 
 
-# rezero
+def test_standard_is_the_plain_prenorm_loop_bit_for_bit(tiny_shape: Shape):
+    model = build("standard", tiny_shape)
+
+    h = model.embed(tokens_of())
+    for f in model.sublayers:
+        h = h + f(h)
+
+    assert torch.equal(model(tokens_of()), model.head(model.norm(h)))
+
+
+@pytest.mark.parametrize("spec", ["postnorm", "deepnorm"])
+def test_every_stream_after_a_norm_has_unit_size_at_step_0(spec: str, tiny_shape: Shape):
+    model = build(spec, tiny_shape).double()
+    state = model.residual.start(model.embed(tokens_of()))
+
+    for l, f in enumerate(model.sublayers, 1):
+        h, state = model.residual.read(state, l)
+        state = model.residual.write(state, l, f(h))
+
+        size = state.square().mean(dim=-1).sqrt()
+        torch.testing.assert_close(size, torch.ones_like(size), rtol=1e-5, atol=1e-5)
+
+
+def test_deepnorm_with_alpha_and_beta_of_one_is_postnorm_bit_for_bit(tiny_shape: Shape):
+    postnorm, deepnorm = build("postnorm", tiny_shape), build("deepnorm", tiny_shape)
+    deepnorm.residual.alpha = deepnorm.residual.branch_scale = 1.0
+    init_weights(deepnorm, seed=0)
+
+    assert torch.equal(deepnorm(tokens_of()), postnorm(tokens_of()))
+
+
+def test_alpha_and_beta_count_transformer_layers():
+    design = DeepNorm(16, n_sublayers=16)
+
+    assert design.alpha == pytest.approx(2.0)  # (2 * 8)^(1/4)
+    assert design.branch_scale == pytest.approx(64**-0.25)  # (8 * 8)^(-1/4)
+
+
+def test_postnorm_has_as_many_parameters_as_standard(tiny_shape: Shape):
+    counts = [
+        n_params(tiny_shape, variant.parse(spec).build(16, 6))
+        for spec in ("standard", "postnorm", "deepnorm", "sandwich")
+    ]
+
+    assert counts[1] == counts[2] == counts[0]
+    assert counts[3] == counts[0] + 6 * 16
+
+
+def test_the_size_of_output_projections_does_not_matter_to_sandwich(tiny_shape: Shape):
+    model = shaken("sandwich", tiny_shape)
+    before = model(tokens_of())
+
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name.endswith("out.weight"):
+                parameter *= 3
+
+    close(model(tokens_of()), before, rtol=1e-6)
+
+
+def test_rescaled_is_standard_but_for_the_eps_of_the_norms(tiny_shape: Shape):
+    for eps, is_same in ((1e-12, True), (1e-2, False)):
+        shape = dataclasses.replace(tiny_shape, norm_eps=eps)
+        rescaled, standard = (shaken(spec, shape) for spec in ("rescaled", "standard"))
+        found, expected = rescaled(tokens_of()), standard(tokens_of())
+
+        assert rescaled.state_dict().keys() == standard.state_dict().keys()
+        assert ((found - expected).norm() <= 1e-8 * expected.norm()).item() == is_same
+        assert torch.allclose(found, expected, atol=1e-6) == is_same
 
 
 @pytest.mark.parametrize("spec", ["rezero", "rezero:norm=on", "rezero:shared=off"])
@@ -145,9 +280,6 @@ def test_one_scalar_for_each_layer_is_two_equal_ones_for_its_sublayers(tiny_shap
         apart.residual.scale.copy_(shared.residual.scale.repeat_interleave(2, dim=0))
 
     assert torch.equal(shared(tokens_of()), apart(tokens_of()))
-
-
-# highway
 
 
 @pytest.mark.parametrize("n_layers", [1, 3, 16])
@@ -185,29 +317,6 @@ def test_closed_gates_pass_the_embedding_and_open_gates_pass_the_last_output(tin
     torch.testing.assert_close(opened.hidden(tokens_of()), opened.norm(h), rtol=1e-9, atol=1e-9)
 
 
-# laurel
-
-
-@pytest.mark.parametrize("previous", [1, 3])
-def test_previous_streams_of_weight_zero_leave_the_low_rank_kind(previous: int, tiny_shape: Shape):
-    low_rank = build("laurel:kind=lr", tiny_shape).double()
-    past = build(f"laurel:kind=pa,previous={previous}", tiny_shape).double()
-    perturb(low_rank.residual)
-    past.load_state_dict(low_rank.state_dict(), strict=False)
-
-    close(past(tokens_of()), low_rank(tokens_of()))
-
-
-@pytest.mark.parametrize("kind", ["rw+lr", "rw+pa"])
-def test_without_its_low_rank_term_a_combined_kind_is_rw(kind: str, tiny_shape: Shape):
-    plain = build("laurel", tiny_shape)
-    combined = build(f"laurel:kind={kind}", tiny_shape)
-    perturb(plain.residual)
-    combined.load_state_dict(plain.state_dict(), strict=False)  # B is still zero
-
-    assert torch.equal(combined(tokens_of()), plain(tokens_of()))
-
-
 @pytest.mark.parametrize("rank", [1, 3, 16])
 def test_the_low_rank_map_starts_with_orthonormal_rows_and_puts_out_nothing(rank: int):
     design = Laurel(16, 6, kind="lr", rank=rank)
@@ -221,9 +330,6 @@ def test_more_previous_streams_than_sublayers_are_as_many_as_sublayers():
     spec = variant.parse("laurel:kind=pa,previous=99")
 
     assert str(spec.at_depth(6)) == "laurel:kind=pa,previous=6"
-
-
-# x0
 
 
 @pytest.mark.parametrize(
@@ -240,16 +346,3 @@ def test_nanochats_schedule_falls_in_equal_steps_from_the_first_layer_to_the_las
 
     assert design.kept.flatten().tolist() == pytest.approx(kept)
     assert design.added.flatten().tolist() == pytest.approx(added)
-
-
-# unet
-
-
-def test_the_last_stream_pushed_is_the_first_one_added():
-    design = variant.parse("unet").build(16, 8)
-
-    mixing = design.depth_mixing([torch.zeros(1, 1, 16)] * 9)[0, 0, 0]
-
-    # outputs 1 and 2 are of layer 1, 3 and 4 of layer 2, the middle ones
-    assert mixing[4].tolist() == [2, 2, 2, 2, 2, 0, 0, 0, 0]  # X_2 + X_2
-    assert mixing[6].tolist() == [3, 3, 3, 2, 2, 1, 1, 0, 0]  # and X_1
