@@ -56,6 +56,10 @@ class VariantError(AttnresError):
     """An unknown variant or option, a value out of range, or options that exclude each other."""
 
 
+class ProofError(AttnresError):
+    """A design that passes on what it is to predict, or whose numbers do not repeat."""
+
+
 class DataError(AttnresError):
     """Tokens that are missing, too few, or not those that the study was made with."""
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from attnres_cli.config.recipe import Recipe
 from attnres_cli.records.code import Code
+from attnres_cli.records.gates import PROOFS
 from attnres_cli.records.run import DataDescription, Point, RunResult, RunSpec, Settings, Status
 from attnres_cli.store.store import Store
 
@@ -17,6 +18,7 @@ SETTINGS = Settings("cpu", "Some CPU", "fp32", compiled=False, threads=1, engine
 VERSIONS = {"attnres": "0.1.0", "torch": "2.9.0", "python": "3.11.7"}
 LOSSES = {"val_loss": 1.5, "initial_loss": math.log(256)}
 LOSSES |= {"curve": (Point(0, None, math.log(256)), Point(10, 1.6, 1.5))}
+LOSSES |= {"proofs": tuple((name, "") for name in PROOFS)}
 SIZES = {"steps": 10, "tokens": 10_000, "n_params": 1_000_000, "flops_per_token": 6_000_000}
 COST = {"step_s": 0.01, "tokens_per_second": 25_600.0, "train_s": 60.0, "peak_bytes": 10**9}
 RESULT = RunResult(status=Status.COMPLETE, settings=SETTINGS, **LOSSES, **SIZES, **COST)

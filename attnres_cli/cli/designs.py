@@ -64,6 +64,15 @@ def check(
     skip: Annotated[
         list[str] | None, typer.Option(help="A proof to leave out, as compile. Repeatable.")
     ] = None,
+    recipe: Annotated[
+        str,
+        typer.Option(
+            "--recipe",
+            "-r",
+            help="As many and as long sequences as its batches have.",
+            autocompletion=complete.recipes,
+        ),
+    ] = "quick",
     form: PrintedFormat = Format.TABLE,
     _plugin: Plugins = None,
 ) -> None:
@@ -71,13 +80,18 @@ def check(
 
     The exit code is 3 where a proof fails.
     """
-    from attnres_cli.nn.describe import small
-    from attnres_cli.nn.proofs.prove import ALL, prove
+    from attnres_cli.config.recipe import load
+
+    whole = load(recipe)
+
+    from attnres_cli.nn.proofs.prove import ALL, at_most, prove
+    from attnres_cli.nn.proofs.subject import SHAPE, small
     from attnres_cli.nn.variant import parse
     from attnres_cli.report import formats
     from attnres_cli.report.designs import findings_of
 
-    subject, names = small(parse(name)), [proof.__name__ for proof in ALL]
+    subject = small(parse(name), *at_most(SHAPE, whole.train.rows, whole.model.seq_len))
+    names = [proof.__name__ for proof in ALL]
     left_out = _named("--skip", skip, names)
     chosen = set(_named("--only", only, names) or names).difference(left_out)
     if not chosen:

@@ -12,6 +12,7 @@ from attnres_cli.data.tokens import Tokens
 from attnres_cli.lab import grid, memory
 from attnres_cli.lab.workers import pool
 from attnres_cli.lab.workers.worker import work_here
+from attnres_cli.records.gates import has_failed
 from attnres_cli.records.plan import Plan
 from attnres_cli.records.run import Event, RunRecord, RunSpec, Settings, Status
 from attnres_cli.store.store import Store
@@ -85,7 +86,7 @@ class Experiment:
         again = [
             spec
             for spec, record in zip(specs, records, strict=True)
-            if record.status is Status.FAILED and record.id not in self.failed
+            if has_failed(record) and record.id not in self.failed
         ]
         if not self.place.retry_failed or not again:
             return records
@@ -151,5 +152,5 @@ class Experiment:
         return self.place.in_process or bool(plan.settings.way)
 
     def count_failed(self, records: Sequence[RunRecord]) -> None:
-        """Keep the ids of those of these runs that failed."""
-        self.failed |= {record.id for record in records if record.status is Status.FAILED}
+        """Keep the ids of those of these runs that failed, or failed a proof."""
+        self.failed |= {record.id for record in records if has_failed(record)}

@@ -36,13 +36,13 @@ _NARROW = 256  # widths up to which two processes of one thread beat one of two 
 def resolve(specs: Sequence[str], recipe: Recipe, vocab_size: int) -> tuple[Arm, ...]:
     """Arms from specs as they are typed, each design once, in the order given. Raises VariantError
     where a spec makes no sense, does not fit the recipe's sizes, or is an unfair design (`admit`:
-    all 17 of suite `all` take a tenth of a second in recipe quick).
+    all 17 of suite `all` take a tenth of a second in recipe quick, one of a user's own as long).
     """
     shape = recipe.model.shape(vocab_size)
     arms: dict[str, Arm] = {}
     for spec in specs:
         typed, design = variant.parse(spec), sketch(spec, shape)
-        admit(typed, shape)
+        admit(typed, shape, recipe.train.batch_size)
         name = str(typed.at_depth(shape.n_sublayers))
         arms.setdefault(name, Arm(name, *counted(design, shape), code=code_of(name)))
     return tuple(arms.values())

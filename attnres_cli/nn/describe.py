@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-from dataclasses import replace
 from functools import cache
 
 import torch
@@ -15,8 +13,7 @@ from attnres_cli.nn.design_page import Description
 from attnres_cli.nn.model import n_params
 from attnres_cli.nn.proofs.model import mixes_as_it_says
 from attnres_cli.nn.proofs.prove import QUICK, prove
-from attnres_cli.nn.proofs.subject import SHAPE, Subject, perturb
-from attnres_cli.nn.residual import VariantError
+from attnres_cli.nn.proofs.subject import fitting_width, perturb, small
 from attnres_cli.nn.shape import Shape
 from attnres_cli.nn.variant import Variant
 
@@ -50,12 +47,6 @@ def describe(typed: Variant, n_layers: int, d_model: int) -> Description:
         not_linear=not_linear,
         findings=findings,
     )
-
-
-def small(typed: Variant) -> Subject:
-    """A design on the proofs' small trunk, a little wider where it needs that."""
-    width = fitting_width(typed, SHAPE.n_sublayers)
-    return Subject(typed, replace(SHAPE, d_model=width, d_head=width // 2))
 
 
 def _trunk(n_layers: int, d_model: int) -> Shape:
@@ -95,13 +86,3 @@ def _mixing(typed: Variant, n_sublayers: int, noise: float) -> Tensor | None:
     values = list(torch.randn(size, generator=generator, dtype=torch.float64))
     with engines.use("reference"):  # whatever a GPU nearby is computing with
         return design.depth_mixing(values)
-
-
-def fitting_width(typed: Variant, n_sublayers: int) -> int:
-    """The smallest of some widths that a design can be built at; VariantError if there is none."""
-    for width in (16, 64, 256):
-        with contextlib.suppress(VariantError):
-            typed.build(width, n_sublayers)
-            return width
-    typed.build(1024, n_sublayers)
-    return 1024

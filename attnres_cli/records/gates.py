@@ -6,15 +6,30 @@ from __future__ import annotations
 
 import math
 
-from attnres_cli.records.run import DataDescription, Gate, RunResult, Status
+from attnres_cli.records.run import DataDescription, Gate, RunRecord, RunResult, Status
 
 FINITE, START, LEARNED, FLOOR = "finite", "start", "learned", "floor"
+CAUSAL, REPEATS, TRACELESS = "causal", "repeats", "traceless"
+PROOFS = (CAUSAL, REPEATS, TRACELESS)
+"""What a run proves of itself with its trained weights: train/proving.py."""
+LEARNS, STATED = "learns", "stated"
+DOUBTS = (LEARNS, STATED)
+NOT_SO = {
+    LEARNS: "some of its parameters can never learn",
+    STATED: "it does not start as it says",
+}
+"""What is proven of a design that is not ours (nn/proofs); where it fails, nothing is blocked."""
 
 MEANING = {
     FINITE: "the loss stayed finite",
     START: "the untrained loss is within 1 nat of ln(vocab)",
     LEARNED: "the final loss is below the untrained one",
     FLOOR: "and not below the least possible one",
+    CAUSAL: "no token changes anything before it, or in another sequence",
+    REPEATS: "the same batch gives the same numbers",
+    TRACELESS: "and leaves nothing behind in the design",
+    LEARNS: "every parameter of the design can learn",
+    STATED: "and it starts as it says",
 }
 """In words, in the order in which they are held against a run."""
 
@@ -36,11 +51,19 @@ def of(result: RunResult, data: DataDescription) -> tuple[Gate, ...]:
     if last is not None and data.floor is not None:
         least = data.floor - _BELOW_FLOOR
         found.append(Gate(FLOOR, last >= least, last, low=least))
-    return tuple(found)
+    return (*found, *(Gate(name, not wrong, None) for name, wrong in result.proofs))
 
 
-def explain(gate: Gate, result: RunResult) -> str:
-    """How a run failed at this gate: `ends at 5.600, above its start: it has learned nothing`."""
+def has_failed(run: RunRecord) -> bool:
+    """Whether a run came to nothing, or has failed a proof, so that `--retry-failed` is for it."""
+    is_disproved = any(gate.name in PROOFS and not gate.passed for gate in run.gates)
+    return run.status is Status.FAILED or is_disproved
+
+
+def explain(gate: Gate, result: RunResult, error: str | None = None) -> str:
+    """How a run failed, by its error: `ends at 5.600, above its start: it has learned nothing`."""
+    if gate.name in PROOFS:
+        return f"fails a proof: {error}"
     value = math.nan if gate.value is None else gate.value
     if gate.name == START and gate.low is not None:
         middle = gate.low + _NEAR_START

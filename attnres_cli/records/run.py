@@ -191,6 +191,7 @@ class RunResult:
     curve: tuple[Point, ...]
     probes: tuple[Probe, ...] = ()  # by step; the store reads them only when it is asked to
     weights_sha256: str | None = None  # of the final weights' file; None: not known, or no file
+    proofs: tuple[tuple[str, str], ...] = ()  # of the trained model: a gate, what is wrong or empty
 
     @property
     def mfu(self) -> float | None:

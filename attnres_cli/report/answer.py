@@ -17,7 +17,7 @@ from attnres_cli.verdict.format import between, interval, outward, plural
 from attnres_cli.verdict.ladder import Ladder
 
 _MOST = 6  # arms of one verdict that an answer names: a table of thirty is read, a sentence is not
-_WORDS: tuple[Verdict, ...] = (*get_args(Word), "no verdict yet", "blocked")
+_WORDS: tuple[Verdict, ...] = (*get_args(Word), "identical", "no verdict yet", "blocked")
 
 
 def question(chapters: Sequence[Chapter]) -> str:
@@ -86,6 +86,8 @@ def _sentence(word: str, comparison: Comparison, arms: Sequence[ArmResult]) -> s
     if word in ("better", "worse"):
         named = _all_or_most(arms, comparison)
         return f"{capital(word)} than {baseline}: {named} nats per token."
+    if word == "identical":
+        return f"{names}: identical to {baseline}, every loss is the same, bit for bit."
     if word != "not separable":
         said = word.replace("equal", f"equal to {baseline}").replace(
             "worse", f"worse than {baseline}"

@@ -35,7 +35,7 @@ METRIC = "val_loss"
 _STYLES: dict[str, Style] = {
     "better": "good", "worse": "bad", "equal within the margin": "good",
     "no worse by the margin": "good", "no verdict yet": "warning", "blocked": "warning",
-    "baseline": "strong",
+    "baseline": "strong", "identical": "warning",
 }  # fmt: skip
 
 

@@ -75,6 +75,12 @@ def _passed(comparison: Comparison) -> Iterator[str]:
         passed, names = sum(gate.passed for gate in met), {gate.name for gate in met}
         meanings = ", ".join(text for name, text in gates.MEANING.items() if name in names)
         yield f"gates passed: {passed} of {len(met)} ({meanings})"
+    every = [found for arm in comparison.arms for found in arm.gates.values()]
+    if unproven := sum(not {gate.name for gate in found} & set(gates.PROOFS) for found in every):
+        yield (
+            f"{plural(unproven, 'run')} of an older attnres did not prove that no token sees a "
+            "later one"
+        )
 
 
 def _hidden(comparison: Comparison) -> Iterator[str]:

@@ -7,16 +7,18 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any
 
-from sqlalchemy import Connection, Select, Table, func, insert, select, text, update
+from sqlalchemy import Connection, Select, Table, delete, func, insert, select, text, update
 
 from attnres_cli.config.recipe import Recipe
 from attnres_cli.errors import StudyError
 from attnres_cli.records.comparison_terms import ArmRecipe
+from attnres_cli.records.gates import PROOFS
 from attnres_cli.records.plan import Plan
 from attnres_cli.records.preregister import Registration
 from attnres_cli.records.run import DataDescription, Identity, RunRecord, RunSpec, Status
 from attnres_cli.records.search_records import is_searched, searched_name
 from attnres_cli.store import postgres, rows, tables
+from attnres_cli.store.holding import OF_RUNS
 from attnres_cli.store.reader import ARM_RECIPES, Reader
 from attnres_cli.store.retry import patient
 from attnres_cli.store.rows import Row, now
@@ -39,15 +41,14 @@ class Planner(Reader):
         self, specs: Sequence[RunSpec], facts: DataDescription, *, retry_failed: bool = False
     ) -> list[RunRecord]:
         """The runs of these specs, in their order, which are made where there are none. Runs whose
-        process is gone wait again, and failed ones if asked for.
+        process is gone wait again, and if asked for, those that failed or failed a proof.
         """
         with self._write(alone=True) as connection:
             _keep_data(connection, facts)
             ids = _run_ids(connection, specs)
             free(connection, self._orphans(connection, ids, lock=True))
             if retry_failed:
-                failed = (runs.c.id.in_(ids), runs.c.status == Status.FAILED)
-                connection.execute(update(runs).where(*failed).values(**rows.WAITING, attempts=0))
+                _retry(connection, ids)
         found = self.runs(ids=ids)  # curves are not read while nobody else may write
         if len(found) < len(ids):  # another command has removed one just now
             return self.plan(specs, facts)
@@ -96,6 +97,20 @@ class Planner(Reader):
         with self._write(alone=True) as connection:
             for registration, recipe in found:
                 _register(connection, registration, recipe)
+
+
+def _retry(connection: Connection, ids: Sequence[int]) -> None:
+    """Let those of these runs that failed wait again, and those that failed a proof, without what
+    came of them.
+    """
+    of = tables.gates
+    proofs = (of.c.run_id.in_(ids), of.c.name.in_(PROOFS), of.c.passed.is_(False))
+    disproved = connection.execute(select(of.c.run_id).where(*proofs).distinct()).scalars().all()
+    for table in OF_RUNS:
+        connection.execute(delete(table).where(table.c.run_id.in_(disproved)))
+    failed = runs.c.id.in_(ids) & (runs.c.status == Status.FAILED)
+    again = update(runs).where(failed | runs.c.id.in_(disproved))
+    connection.execute(again.values(**rows.WAITING, attempts=0))
 
 
 def _register(connection: Connection, found: Registration, recipe: Recipe) -> None:

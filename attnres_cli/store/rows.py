@@ -18,7 +18,7 @@ from attnres_cli.config.sections import as_tuple
 from attnres_cli.files import check_name
 from attnres_cli.records.code import Code
 from attnres_cli.records.comparison_terms import ArmRecipe, Given, Matched, Terms, Tuned
-from attnres_cli.records.gates import MEANING
+from attnres_cli.records.gates import MEANING, PROOFS
 from attnres_cli.records.items import Items, Kind
 from attnres_cli.records.run import (
     DataDescription,
@@ -122,7 +122,8 @@ def to_facts(row: Row) -> DataDescription:
 def of_result(result: RunResult) -> dict[str, Any]:
     """A result as columns of attnres_runs."""
     values = _shared(RunResult, runs, result) | asdict(result.settings)
-    return without_nan(values | {"step": result.steps})
+    wrong = [text for name, text in result.proofs if text and name in PROOFS]
+    return without_nan(values | {"step": result.steps, "error": "; ".join(wrong) or None})
 
 
 def of_probe(run_id: int, probe: Probe) -> list[dict[str, Any]]:

@@ -14,11 +14,13 @@ from torch import Tensor
 
 from attnres_cli.config.recipe import Recipe
 from attnres_cli.data.tokens import Tokens
+from attnres_cli.errors import ProofError
 from attnres_cli.nn.model import n_params, train_flops_per_token
 from attnres_cli.records.run import Point, RunResult, RunSpec, Settings, Status
 from attnres_cli.train import probes
 from attnres_cli.train.device import peak_bytes, reset_peak
 from attnres_cli.train.keeper import Keeper, Progress, Stopped
+from attnres_cli.train.proving import prove, prove_start
 from attnres_cli.train.trainer import Trainer, steady_steps
 
 OnStep = Callable[[int, float | None], None]
@@ -96,6 +98,7 @@ def _result(session: _Session, settings: Settings) -> RunResult:
         settings=replace(settings, way=session.way),
         curve=tuple(progress.curve),
         probes=tuple(progress.probes),
+        proofs=tuple(prove(trainer).items()) if math.isfinite(val_loss) else (),
     )
 
 
@@ -124,6 +127,9 @@ class _Session:
         """Take the run up where its keeper has it, or evaluate it before its first step."""
         found = self.trainer.known(self.keeper.load() if self.keeper else None)
         if found is None:
+            if wrong := next(filter(None, prove_start(self.trainer).values()), None):
+                spec = self.trainer.spec.variant
+                raise ProofError(f"{wrong}: attnres check '{spec}' shows more")
             self.progress.ways = [self.trainer.settings.way]
             self.progress.curve.append(Point(0, None, self.trainer.evaluate(self.check)))
             self._probe(0)

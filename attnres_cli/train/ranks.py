@@ -93,7 +93,7 @@ class Sharded(Ranks):
     def whole(self) -> Transformer:
         """A copy with all weights."""
         found = self._empty()
-        mine = chain(self._here().named_parameters(), self.model.named_buffers())
+        mine = chain(self.here().named_parameters(), self.model.named_buffers())
         theirs = dict(chain(found.named_parameters(), found.named_buffers()))
         with torch.no_grad():
             for name, tensor in mine:
@@ -102,13 +102,13 @@ class Sharded(Ranks):
 
     def tensors(self) -> dict[str, Tensor]:
         """All that the run's continuation needs, whole, on the CPU."""
-        return tensors_of(self._here(), self.optimizers, self.device, _whole)
+        return tensors_of(self.here(), self.optimizers, self.device, _whole)
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
         """Undo what has happened since `tensors`."""
-        restore(tensors, self._here(), self.optimizers, self.device, _part)
+        restore(tensors, self.here(), self.optimizers, self.device, _part)
 
-    def _here(self) -> Transformer:
+    def here(self) -> Transformer:
         """The model, with this rank's parts alone: after an evaluation some weights are whole."""
         assert isinstance(self.model, FSDPModule)
         self.model.reshard()

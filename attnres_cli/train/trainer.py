@@ -124,7 +124,19 @@ class Trainer:
     @torch.no_grad()
     def evaluate(self, between: Callable[[], None] = lambda: None) -> float:
         """Validation loss, nats per token, not compiled. `between` is called before each batch."""
-        recipe, settings = self.spec.recipe, self.settings.uncompiled
+        self.model.eval()
+        try:
+            return self._evaluated(between)
+        finally:
+            self.model.train()
+
+    @torch.no_grad()
+    def judge(self, windows: Tensor) -> Tensor:
+        """The mean loss of windows (B, T + 1), on the CPU, as an evaluation computes it."""
+        return self._loss(self.model, self.settings.uncompiled, self._on_device(windows))
+
+    def _evaluated(self, between: Callable[[], None]) -> float:
+        recipe = self.spec.recipe
         total, count = torch.zeros((), dtype=torch.float64, device=self.device), 0
         batches = iter(
             self.tokens.eval_batches(recipe.train.eval_tokens, self.rows, recipe.model.seq_len)
@@ -132,7 +144,7 @@ class Trainer:
         while each := list(islice(batches, self.ranks)):  # one for each rank, in their order
             between()
             mine = torch.from_numpy(each[min(self.rank, len(each) - 1)])
-            losses = self._gathered(self._loss(self.model, settings, self._on_device(mine))[None])
+            losses = self._gathered(self.judge(mine)[None])
             for loss, batch in zip(losses, each, strict=False):  # at the end some have none
                 total += loss.double() * len(batch)
                 count += len(batch)
@@ -177,6 +189,10 @@ class Trainer:
 
     def whole(self) -> Transformer:
         """The model with all its weights, on this device: to be looked into, and kept."""
+        return self.model
+
+    def here(self) -> Transformer:
+        """The model, of its weights the part that this rank keeps."""
         return self.model
 
     def tensors(self) -> dict[str, Tensor]:

@@ -19,7 +19,7 @@ from attnres_cli.stats.looks import Look, Word
 from attnres_cli.stats.pairs import Difference
 from attnres_cli.verdict.family import Family
 
-Verdict = Word | Literal["no verdict yet", "blocked", "baseline"]
+Verdict = Word | Literal["identical", "no verdict yet", "blocked", "baseline"]
 
 _NAMES_ERROR = re.compile(r"[\w.]+(Error|Exception)\b")
 RULE = (
@@ -75,6 +75,7 @@ class ArmResult:
     recipe_digest: str = ""
     own: ArmRecipe | None = None  # where its recipe is not the shared one
     gates: Mapping[int, tuple[Gate, ...]] = field(default_factory=dict)  # by seed
+    believed: str = ""  # why somebody believes what is too good to be true
     mixed: tuple[int, ...] = ()  # seeds whose baseline other versions of the software trained
 
     @property

@@ -21,7 +21,10 @@ from attnres_cli.stats.pairs import Difference, far, mean_sd, paired
 from attnres_cli.stats.power import detectable
 from attnres_cli.verdict.comparison import ArmResult, Comparison, Rules, ended_how
 from attnres_cli.verdict.family import Family, family
+from attnres_cli.verdict.plausible import doubt, is_doubtful, reason
 from attnres_cli.verdict.soundness import gates_of, mixed, stopped, unequal
+
+_SEVERAL = 2
 
 _UNFINISHED = {
     Status.PENDING: "is pending",
@@ -132,10 +135,16 @@ class _Table:
             or unequal(_results(runs), base, self.terms)
             or (None if self.base else "no runs of the baseline in this comparison")
         )
+        if not blocked and is_doubtful(arm.losses, _losses(base), self.rules.slope):
+            arm = replace(arm, believed=reason(runs))
+            blocked = None if arm.believed else doubt(runs, arm.losses, _losses(base), arm.gates)
         if blocked:
             return replace(arm, reason=blocked)
         arm = replace(arm, is_sound=bool(arm.losses.keys() & base.keys()))
-        return self._looked(arm, runs, base)
+        arm = self._looked(arm, runs, base)
+        if _is_same(arm.losses, _losses(base)):
+            return replace(arm, verdict="identical", reason="every loss is the same, bit for bit")
+        return arm
 
     def _looked(
         self, arm: ArmResult, runs: Sequence[RunRecord], base: Mapping[int, RunResult]
@@ -158,6 +167,12 @@ class _Table:
         if difference is None:
             return replace(arm, look=None, reason=no_spread)
         return _worded(arm, found, self.rules)
+
+
+def _is_same(losses: Mapping[int, float], base: Mapping[int, float]) -> bool:
+    """Whether two arms have the same losses on all seeds of one of them, which are several."""
+    pairs = [losses[seed] == base[seed] for seed in losses.keys() & base.keys()]
+    return len(pairs) >= _SEVERAL and all(pairs)
 
 
 def paired_seeds(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from attnres_cli.records import doubts
+from attnres_cli.records import doubts, gates
 from attnres_cli.records.comparison_terms import ArmRecipe, Given, Matched
 from attnres_cli.records.run import Status
 from attnres_cli.stats.looks import ALPHA
@@ -26,6 +26,7 @@ def qualifiers(comparison: Comparison, n_tables: int = 1) -> list[str]:
         *_ended(comparison),
         *_learned(comparison),
         *_rates(comparison),
+        *_doubts(comparison),
         *_seeds(comparison),
         *left_out(comparison.older, comparison.records),
         *_mixed(comparison),
@@ -79,6 +80,16 @@ def _learned(comparison: Comparison) -> Iterator[str]:
             f"the baseline ends above the {line[0]} line: models that have learned so little say "
             "little"
         )
+
+
+def _doubts(comparison: Comparison) -> Iterator[str]:
+    """What a design does not do that it should, and why one is believed all the same."""
+    for arm in comparison.arms:
+        if arm.believed:
+            yield f"{arm.variant} is believed because its runs are noted so: {arm.believed}"
+        missed = {gate.name for met in arm.gates.values() for gate in met if not gate.passed}
+        for name in sorted(missed & set(gates.DOUBTS)):
+            yield f"{arm.variant}: {gates.NOT_SO[name]} (attnres check {arm.variant})"
 
 
 def _rates(comparison: Comparison) -> Iterator[str]:

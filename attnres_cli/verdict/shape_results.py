@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from attnres_cli.records import gates
 from attnres_cli.records.run import RunRecord, Settings, Status
 from attnres_cli.records.search_records import Family, Search, State, Trial, Value, on_front
 from attnres_cli.stats.looks import ALPHA
@@ -242,7 +243,7 @@ def _why_not(run: RunRecord | None) -> str:
         return _WAITS.get(run.status) or f"failed: {last_line(run.error)}"
     if run.status is Status.DIVERGED or not math.isfinite(run.result.val_loss):
         return "diverged"
-    unmet = [gate.name for gate in run.gates if not gate.passed]
+    unmet = [gate.name for gate in run.gates if not gate.passed and gate.name not in gates.DOUBTS]
     return f"did not pass the gate '{unmet[0]}'" if unmet else ""
 
 

@@ -13,9 +13,9 @@ def stopped(runs: Sequence[RunRecord], data: DataDescription, whose: str = "") -
     """Why an arm's ended runs may not be judged: one was stopped at a gate."""
     for run in runs:
         for gate in () if run.result is None else gates_of(run, data):
-            if not gate.passed:
+            if not gate.passed and gate.name not in gates.DOUBTS:
                 assert run.result is not None
-                return f"{whose}seed {run.seed} {gates.explain(gate, run.result)}"
+                return f"{whose}seed {run.seed} {gates.explain(gate, run.result, run.error)}"
     return None
 
 

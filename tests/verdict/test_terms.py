@@ -76,7 +76,7 @@ def test_the_facts_say_how_rates_were_found_what_was_changed_and_what_remains(st
     (in_time,), warnings = labels.remaining([of_time]), labels.warnings(RECIPES)
 
     (line,) = [line for line in shared if line.startswith("gates")]
-    assert line.startswith("gates passed: 18 of 18 (the loss stayed finite, ")
+    assert line.startswith("gates passed: 36 of 36 (the loss stayed finite, ")
     assert "on seeds 7, 8, which no comparison uses" in "\n".join(tuned)
     line = "attnres: 0.005 1.9000, 0.01 1.5000, 0.02 diverged; lr 0.02 (the largest)"
     assert line in "\n".join(tuned)

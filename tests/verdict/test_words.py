@@ -11,6 +11,7 @@ for all arms and all looks of the study together, and it decides:
 
 Without an interval there is no such word:
 
+    identical                every loss is the baseline's, bit for bit
     no verdict yet           pending: seeds of the first look are still to come
     blocked                  a comparison would be unfair or unsound; the reason says why
     baseline                 what the others are compared with
@@ -26,6 +27,7 @@ from comparisons import BASE, BETTER, EQUAL, WORSE, arm_of
 from scipy.stats import ttest_rel
 
 from attnres_cli.records.comparison_terms import Terms
+from attnres_cli.records.gates import PROOFS
 from attnres_cli.records.run import Gate, Status
 from attnres_cli.stats.looks import first_rate
 from attnres_cli.stats.power import detectable
@@ -44,7 +46,7 @@ BETTER from -0.12 to -0.09, that of WORSE from +0.09 to +0.12."""
         ((1.39, 1.59, 1.50, 1.31, 1.45), None, "better", "look at 5 seeds"),
         ((1.61, 1.80, 1.71, 1.50, 1.65), None, "worse", "look at 5 seeds"),
         ((1.51, 1.68, 1.61, 1.40, 1.54), None, "not separable", "would have seen"),
-        ((1.50, 1.70, 1.60, 1.40, 1.55), None, "not separable", "look at 5 seeds"),  # identical
+        ((1.50, 1.70, 1.60, 1.40, 1.55), None, "identical", "bit for bit"),
         (ROUNDED, None, "not separable", "would have seen"),  # lower only by rounding
         # with a margin: differences that do not matter, whatever their sign
         ((1.51, 1.68, 1.61, 1.40, 1.54), CLOSE, "equal within the margin", "look at 5 seeds"),
@@ -166,7 +168,7 @@ def test_gates_are_the_studys_and_know_the_least_possible_loss(base, make_arm, j
 
     assert arm.reason == "seed 1 ends at 1.590, above its start: it has learned nothing"
     assert arm.gates[1] == runs[1].gates
-    assert [gate.name for gate in arm.gates[0]] == ["finite", "start", "learned"]
+    assert [gate.name for gate in arm.gates[0]] == ["finite", "start", "learned", *PROOFS]
     reason = "seed 3 ends at 1.3100, below the least possible loss 1.3500: something leaks"
     assert arm_of(leaks).reason == reason
     assert arm_of(leaks, "standard").reason == ""

@@ -25,7 +25,9 @@ from attnres_cli.lab.workers.heartbeat import Heartbeat
 from attnres_cli.lab.workers.provenance import code_of, made_with, remember_code
 from attnres_cli.lab.workers.ranks import together
 from attnres_cli.lab.workers.signals import ENDING
+from attnres_cli.nn.proofs.prove import doubts
 from attnres_cli.records.code import Code
+from attnres_cli.records.gates import DOUBTS
 from attnres_cli.records.run import WAITS, Event, RunRecord, RunSpec, Settings
 from attnres_cli.store.retry import patiently, retry_s, seconds_of
 from attnres_cli.store.store import Store
@@ -182,6 +184,8 @@ def _do(
         end = partial(store.fail, claimed.id, _explain(error, spec), versions, keeper.step)
         last = event(done=True)
     else:
+        doubted = zip(DOUBTS, doubts(spec.variant), strict=False)  # of designs of this release none
+        result = replace(result, proofs=(*result.proofs, *doubted))
         ended = replace(claimed, status=result.status, result=result, versions=versions)
         end = partial(store.finish, ended)
         last = event(result.steps, result.val_loss, done=True)

@@ -11,7 +11,13 @@ from torch import Tensor
 from attnres_cli.nn import design_page
 from attnres_cli.nn.counting import costs_of
 from attnres_cli.nn.plugins import place_of
-from attnres_cli.nn.proofs.subject import BrokenError, Subject, agree, design_of, values_for
+from attnres_cli.nn.proofs.subject import (
+    BrokenError,
+    Subject,
+    agree,
+    design_of,
+    values_for,
+)
 from attnres_cli.nn.residual import Residual, registry
 from attnres_cli.nn.variant import options_of, parse
 
@@ -23,22 +29,30 @@ def keeps_shape(subject: Subject) -> None:
 
 def is_token_wise(subject: Subject) -> None:
     """A token changes what no other token's sublayers see, in no sequence."""
-    design = design_of(subject)
-    before = values_for(subject, 1)[0]
-    changed = before.clone()
-    changed[1, 2] += 1.0
-    with torch.no_grad():
-        seen = [_all_reads(design, x) for x in (before, changed)]
+    for situation in subject.situations():
+        design = design_of(subject).to(situation.dtype).train(situation.trains)
+        x = values_for(subject, 1, situation.rows, situation.length)[0].to(situation.dtype)
+        with situation.run():
+            _is_token_wise(design, x, situation.rows - 1, situation.length // 2)
+
+
+def _is_token_wise(design: Residual, x: Tensor, row: int, time: int) -> None:
+    changed = x.clone()
+    changed[row, time] += 1.0
+    seen = [_all_reads(design, each) for each in (x, changed)]
     for l, (a, b) in enumerate(zip(*seen, strict=True), 1):
         if not (torch.isfinite(a).all() and torch.isfinite(b).all()):
             raise BrokenError(f"site {l} sees a number that is not finite")
         moved = (a != b).any(dim=-1)
-        moved[1, 2] = False
+        moved[row, time] = False
         if moved.any():
-            row, time = moved.nonzero()[0].tolist()
+            if not torch.equal(_all_reads(design, x)[l - 1], a):
+                raise BrokenError(f"site {l} sees other numbers when the same is computed again")
+            there, then = moved.nonzero()[0].tolist()
             raise BrokenError(
-                f"it mixes tokens: token 2 of sequence 1 was changed, and site {l} sees another "
-                f"token {time} of sequence {row}; a design may move nothing between tokens"
+                f"it mixes tokens: token {time} of sequence {row} was changed, and site {l} sees "
+                f"another token {then} of sequence {there}; a design may move nothing between "
+                "tokens"
             )
 
 

@@ -11,6 +11,7 @@ from torch.utils.checkpoint import checkpoint
 
 from attnres_cli.nn.generate import generate
 from attnres_cli.nn.model import n_params
+from attnres_cli.nn.proofs import trace
 from attnres_cli.nn.proofs.subject import (
     BrokenError,
     NotApplicableError,
@@ -24,6 +25,8 @@ from attnres_cli.nn.residual import Residual, VariantError
 from attnres_cli.nn.variant import parse
 
 _BFLOAT16 = 0.04
+_ROUNDING = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 0.05}
+"""Of logits: an expert's product has other rows, as another token may go elsewhere."""
 _SAY = (
     "where a weight depends on values, or on the channel, write depth_mixing; where sublayers see "
     "no weighted sum of outputs, say why in not_linear"
@@ -31,26 +34,35 @@ _SAY = (
 
 
 def is_causal(subject: Subject) -> None:
-    """A token changes no logits before it, and some from it on."""
-    model, tokens = subject.perturbed().double(), subject.tokens()
-    changed = tokens.clone()
-    changed[:, 5] = (changed[:, 5] + 1) % subject.shape.vocab_size
-    before, after = model(tokens), model(changed)
-    # not to the last bit: an expert's product has other rows, as another token may go elsewhere
-    agree("logits before the changed token", after[:, :5], before[:, :5], 0, 1e-12)
-    if torch.equal(before[:, 5:], after[:, 5:]):
-        raise BrokenError("the logits do not depend on the tokens")
+    """A token changes no logits before it or in another sequence, and some from it on."""
+    for situation in subject.situations():
+        model, tokens = subject.within(situation)
+        changed, time = tokens.clone(), situation.length // 2
+        changed[-1, time] = (changed[-1, time] + 1) % subject.shape.vocab_size
+        with situation.run():
+            before, after = model(tokens).detach(), model(changed).detach()
+            most = _ROUNDING[situation.dtype]
+            agree("logits before the changed token", after[-1:, :time], before[-1:, :time], 0, most)
+            agree("logits of another sequence", after[:-1], before[:-1], 0, most)
+        if torch.equal(before[-1, time:], after[-1, time:]):
+            raise BrokenError("the logits do not depend on the tokens")
 
 
 def repeats(subject: Subject) -> None:
-    """A second run gives the same bits."""
-    model, tokens = subject.perturbed(), subject.tokens()
-    agree("logits of a second run", model(tokens), model(tokens), 0, 0)
+    """A second run gives the same bits, and leaves nothing behind in the design."""
+    for situation in subject.situations():
+        model, tokens = subject.within(situation)
+        with situation.run():
+            logits, left = model(tokens).detach(), trace.held(model.residual)
+            agree("logits of a second run", model(tokens).detach(), logits, 0, 0)
+            model(tokens.flip(1))
+            if names := trace.changed(left, trace.held(model.residual)):
+                raise BrokenError(f"a batch leaves a trace in {names}")
 
 
 def learns(subject: Subject) -> None:
     """Every parameter has a gradient by the second step, but those documented as dead."""
-    model, tokens = subject.untrained().double(), subject.tokens()
+    model, tokens = subject.untrained().to(subject.dtype), subject.tokens()
     gradients(model, tokens)
     torch.optim.SGD(model.parameters(), lr=0.1).step()
     found = gradients(model, tokens)
@@ -81,13 +93,14 @@ def counts_parameters(subject: Subject) -> None:
 def starts_as_standard(subject: Subject) -> None:
     """The untrained model is `standard`, gradients included, exactly where the design says so."""
     tokens = subject.tokens()
-    ours = subject.untrained().double()
-    theirs = subject.untrained(parse("standard")).double()
+    ours = subject.untrained().to(subject.dtype)
+    theirs = subject.untrained(parse("standard")).to(subject.dtype)
     found, expected = gradients(ours, tokens), gradients(theirs, tokens)
     logits = ours(tokens), theirs(tokens)
     try:
-        agree("logits", *logits, 1e-9, 1e-9 * size(logits[1:]))
-        agree_all(found, expected, 1e-6, 1e-9)
+        near = subject.near(1e-9)
+        agree("logits", *logits, near, near * size(logits[1:]))
+        agree_all(found, expected, subject.near(1e-6), near)
     except BrokenError as wrong:
         if ours.residual.equals_standard_at_init:
             raise BrokenError(f"equals_standard_at_init is True, but {wrong}") from None
@@ -131,7 +144,7 @@ def runs_in_bfloat16(subject: Subject) -> None:
 
 def mixes_as_it_says(subject: Subject) -> None:
     """M applied to the sublayers' outputs gives what every sublayer saw."""
-    model, tokens = subject.perturbed().double(), subject.tokens()
+    model, tokens = subject.perturbed().to(subject.dtype), subject.tokens()
     if model.residual.not_linear:
         raise NotApplicableError(model.residual.not_linear)
     values, seen = model.trace(tokens)
@@ -146,9 +159,10 @@ def mixes_as_it_says(subject: Subject) -> None:
     v = torch.stack(values).unflatten(-1, (mixing.shape[2], -1))  # (S, B, T, H, D/H)
     everywhere = mixing.expand(v.shape[1], v.shape[2], -1, -1, -1)
     replayed = torch.einsum("bthls,sbthd->lbthd", everywhere, v).flatten(-2)
+    near = subject.near(1e-9)
     for l, (mine, exact) in enumerate(zip(replayed, seen, strict=True), 1):
         try:
-            agree(f"M at site {l}", mine, exact, 1e-9, 1e-9 * size([exact]))
+            agree(f"M at site {l}", mine, exact, near, near * size([exact]))
         except BrokenError as wrong:
             raise BrokenError(f"{wrong}; {_SAY}") from None
 
@@ -164,7 +178,7 @@ def recomputes(subject: Subject) -> None:
 
 def resumes(subject: Subject) -> None:
     """Cut into tensors after every sublayer, it goes on with the same outputs and gradients."""
-    model, tokens = subject.perturbed().double(), subject.tokens()
+    model, tokens = subject.perturbed().to(subject.dtype), subject.tokens()
     expected, logits = gradients(model, tokens), model(tokens)
     design = model.residual
     start, write = design.start, design.write
@@ -177,14 +191,15 @@ def resumes(subject: Subject) -> None:
 
     design.start = lambda x: cut(start(x), 0)  # type: ignore[method-assign]
     design.write = lambda state, l, y: cut(write(state, l, y), l)  # type: ignore[method-assign]
-    agree_all(gradients(model, tokens), expected, 1e-9, 1e-12)
+    near = subject.near(1e-9)
+    agree_all(gradients(model, tokens), expected, near, subject.near(1e-12))
     with torch.no_grad():
-        agree("logits without gradients", model(tokens), logits, 1e-9, 1e-12)
+        agree("logits without gradients", model(tokens), logits, near, subject.near(1e-12))
 
 
 def generates(subject: Subject) -> None:
     """Tokens generated with a cache are those of whole passes."""
-    model, tokens = subject.perturbed().double().eval(), subject.tokens()[:, :3]
+    model, tokens = subject.perturbed().to(subject.dtype).eval(), subject.tokens()[:, :3]
     found = generate(model, tokens, 4, temperature=0)
     with torch.no_grad():
         for _ in range(4):

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from attnres_cli.nn.model import Transformer, init_weights
-from attnres_cli.nn.residual import Residual
+from attnres_cli.nn.residual import Residual, VariantError
 from attnres_cli.nn.shape import Shape
 from attnres_cli.nn.variant import Variant
 
@@ -27,6 +28,8 @@ SHAPE = Shape(
 )
 """The trunk that proofs run on: three layers, six sublayers."""
 
+_FLOAT32 = 1e-4
+
 
 class BrokenError(Exception):
     """The contract is broken; the message is the first thing wrong."""
@@ -37,11 +40,68 @@ class NotApplicableError(Exception):
 
 
 @dataclass(frozen=True)
+class Situation:
+    """In what a design is run: so many sequences of so many tokens, in training mode or not, with
+    gradients or not.
+    """
+
+    rows: int
+    length: int
+    dtype: torch.dtype
+    trains: bool = True
+    grads: bool = False
+
+    def __str__(self) -> str:
+        mode = "training" if self.trains else "evaluation"
+        gradients = "" if self.grads else "out"
+        dtype = str(self.dtype).removeprefix("torch.")
+        return (
+            f"{self.rows} x {self.length} tokens in {dtype}, in {mode}, with{gradients} gradients"
+        )
+
+    @contextmanager
+    def run(self) -> Iterator[None]:
+        """With its gradients; what breaks there says in which situation."""
+        try:
+            with torch.set_grad_enabled(self.grads):
+                yield
+        except BrokenError as wrong:
+            raise BrokenError(f"{wrong} ({self})") from None
+
+
+@dataclass(frozen=True)
 class Subject:
-    """What is proven: a design with its options, and the trunk to prove it on."""
+    """What is proven: a design with its options, and the trunk to prove it on. `rows` and `length`
+    are those of a batch in training; `dtype` is that of proofs whose numbers must be exact.
+    """
 
     variant: Variant
     shape: Shape = SHAPE
+    rows: int = 16
+    length: int = 64
+    dtype: torch.dtype = torch.float64
+    is_quick: bool = False  # one situation is enough
+
+    def situations(self) -> tuple[Situation, ...]:
+        """Each pair of batch, length, type, mode and gradients that a design may tell apart, not
+        each product of them.
+        """
+        exact, rows, length = self.dtype, self.rows, self.length
+        found = (
+            Situation(2, 4, exact, grads=True),
+            Situation(rows, length, torch.float32, trains=False),
+            Situation(rows, length, torch.float32, grads=True),
+            Situation(1, 7, torch.float32, trains=False, grads=True),
+            Situation(2, length, torch.bfloat16),
+            Situation(1, length, exact, trains=False, grads=True),
+            Situation(rows, 5, torch.bfloat16, trains=False),
+            Situation(rows, 3, exact),
+        )
+        return found[:1] if self.is_quick else found
+
+    def near(self, tolerance: float) -> float:
+        """A tolerance for float64; in float32 what rounding leaves of it."""
+        return tolerance if self.dtype == torch.float64 else max(tolerance, _FLOAT32)
 
     def untrained(self, variant: Variant | None = None) -> Transformer:
         """A model at step 0; of another design if one is given."""
@@ -56,10 +116,33 @@ class Subject:
         perturb(model.residual, scale)
         return model
 
-    def tokens(self) -> Tensor:
-        """Two random rows."""
+    def tokens(self, rows: int = 2, length: int | None = None) -> Tensor:
+        """Random rows."""
         generator = torch.Generator().manual_seed(0)
-        return torch.randint(0, self.shape.vocab_size, (2, self.shape.seq_len), generator=generator)
+        size = rows, length or self.shape.seq_len
+        return torch.randint(0, self.shape.vocab_size, size, generator=generator)
+
+    def within(self, situation: Situation) -> tuple[Transformer, Tensor]:
+        """A model away from its start, and tokens, as a situation has them."""
+        shape = replace(self.shape, seq_len=max(self.shape.seq_len, situation.length))
+        model = replace(self, shape=shape).perturbed().to(situation.dtype)
+        return model.train(situation.trains), self.tokens(situation.rows, situation.length)
+
+
+def small(typed: Variant, rows: int = 16, length: int = 64) -> Subject:
+    """A design on the proofs' small trunk, a little wider where it needs that."""
+    width = fitting_width(typed, SHAPE.n_sublayers)
+    return Subject(typed, replace(SHAPE, d_model=width, d_head=width // 2), rows, length)
+
+
+def fitting_width(typed: Variant, n_sublayers: int) -> int:
+    """The smallest of some widths that a design can be built at; VariantError if there is none."""
+    for width in (16, 64, 256):
+        with suppress(VariantError):
+            typed.build(width, n_sublayers)
+            return width
+    typed.build(1024, n_sublayers)
+    return 1024
 
 
 Proof = Callable[[Subject], None]
@@ -74,17 +157,17 @@ def perturb(design: Residual, scale: float = 0.5) -> None:
 
 
 def design_of(subject: Subject) -> Residual:
-    """The design alone, away from its initial values, in float64."""
-    design = subject.variant.build(subject.shape.d_model, subject.shape.n_sublayers).double()
+    """The design alone, away from its initial values."""
+    design = subject.variant.build(subject.shape.d_model, subject.shape.n_sublayers)
     perturb(design)
-    return design
+    return design.to(subject.dtype)
 
 
-def values_for(subject: Subject, n: int) -> list[Tensor]:
-    """So many tensors (2, 4, D) in float64."""
+def values_for(subject: Subject, n: int, rows: int = 2, length: int = 4) -> list[Tensor]:
+    """So many tensors (rows, length, D)."""
     generator = torch.Generator().manual_seed(2)
-    size = (n, 2, 4, subject.shape.d_model)
-    return list(torch.randn(size, generator=generator, dtype=torch.float64))
+    size = (n, rows, length, subject.shape.d_model)
+    return list(torch.randn(size, generator=generator).to(subject.dtype))
 
 
 def gradients(
