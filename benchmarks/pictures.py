@@ -52,7 +52,8 @@ BROWSER = next(filter(None, map(shutil.which, ("chromium", "google-chrome"))), N
 
 def recipe_of(told: dict[str, Any]) -> Recipe:
     """The recipe that JSON tells of: one that comes with the tool, or of the reference plan."""
-    known = [load(told["recipe"]), *(recipe for _, recipe in read("reference", canonical))]
+    known = [load(told["recipe"]), load(told["recipe"], ["data.edition=1"])]
+    known += [*(recipe for _, recipe in read("reference", canonical))]
     found = [recipe for recipe in known if recipe.digest == told["recipe_digest"]]
     if not found:
         sys.exit(f"recipe {told['recipe']} is not that of the JSON: name a study of the new one")

@@ -199,6 +199,8 @@ def load(
         origin = f"recipe {name} with --set"
     if "slope" not in typed and typed - {"name", "description", "variants", "margin"}:
         values.pop("slope", None)
+    if "data.source" in typed and "data.edition" not in typed:
+        _drop_edition(values["data"])
     values.setdefault("name", Path(name).stem)
     recipe = validate(values, origin)
     if "data.val_fraction" in typed and not recipe.data.is_divided:
@@ -260,6 +262,12 @@ def _override(values: dict[str, Any], override: str) -> None:
         if not isinstance(inner, dict):
             raise RecipeError(f"--set {override}: '{section}' holds no keys")
     inner[key] = strict_yaml.load(text, f"--set {override}")
+
+
+def _drop_edition(data: dict[str, Any]) -> None:
+    """Drop the file's edition of the standard library's text if --set names another source."""
+    if data.get("source") != "stdlib":
+        data.pop("edition", None)
 
 
 def _drop_rates(values: dict[str, Any]) -> bool:

@@ -166,7 +166,7 @@ TEXTS = ("stdlib", "text", "huggingface")
 """Sources of text; others hold tokens, whose bytes say nothing of a text."""
 
 _READ_BY: Readers = {
-    "stdlib": ("tokenizer",),
+    "stdlib": ("tokenizer", "edition"),
     "text": ("path", "val_path", "tokenizer"),
     "nanogpt": ("path", "val_path", "vocab_size", "dtype"),
     "llmc": ("path", "val_path", "vocab_size"),
@@ -192,15 +192,17 @@ _FILLED_IN: dict[str, dict[str, Any]] = {
 class Data(Section):
     """Where tokens come from.
 
-    stdlib: the source of the running Python; text: a file or folder. nanogpt, llmc, npy: token
-    files, a folder of them or a pattern such as shards/*.bin. huggingface: a dataset by name or
-    saved to disk. pointers, permutations, recall: tasks that are generated (data/synthetic.py).
+    stdlib: the source of the running Python, in edition 2 without files that programs wrote. text:
+    a file or folder. nanogpt, llmc, npy: token files, a folder of them or a pattern such as
+    shards/*.bin. huggingface: a dataset by name or saved to disk. pointers, permutations, recall:
+    tasks that are generated (data/synthetic.py).
     """
 
     source: Literal[
         "stdlib", "text", "nanogpt", "llmc", "npy", "huggingface", "pointers", "permutations",
         "recall",
     ] = "stdlib"  # fmt: skip
+    edition: Annotated[int, Field(ge=1, le=2)] | None = None  # of stdlib; None: the first
     path: Annotated[str | None, BeforeValidator(_path)] = None
     val_path: Annotated[str | None, BeforeValidator(_path)] = None  # else a part of path
     val_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.05  # where `is_divided`
@@ -250,6 +252,8 @@ class Data(Section):
     def fixed(self) -> dict[str, Any]:
         """What a recipe's digest sees: all that is set but places, and whether val_path is."""
         held = self.model_dump(exclude={"path", "val_path"}, exclude_none=True)
+        if self.edition == 1:
+            del held["edition"]
         return held | ({} if self.val_path is None else {"val_path": True})
 
 

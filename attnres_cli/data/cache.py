@@ -9,14 +9,19 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 import os
 import re
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import platformdirs
 
 from attnres_cli.data.tokens import Array
+
+T = TypeVar("T")
 
 Halves = tuple[Array, Array]  # training tokens, validation tokens
 
@@ -54,6 +59,26 @@ def keep(key: str, vocab_size: int, halves: Halves) -> None:
             unfinished.replace(folder() / name)
         finally:
             unfinished.unlink(missing_ok=True)
+
+
+def remembered(key: str, make: Callable[[], T]) -> T:
+    """Return what `make` returned under a key of 32 hex digits, kept as JSON and checked."""
+    with contextlib.suppress(OSError, RuntimeError):
+        for path in folder().glob(f"{key}-*.json"):
+            content = path.read_bytes()
+            if path.stem.endswith(hashlib.sha256(content).hexdigest()[:16]):
+                found: T = json.loads(content)
+                return found
+    value = make()
+    content = json.dumps(value).encode()
+    with contextlib.suppress(OSError, RuntimeError):
+        unfinished = folder() / f".{key}-{os.getpid()}"
+        try:
+            unfinished.write_bytes(content)
+            unfinished.replace(folder() / f"{key}-{hashlib.sha256(content).hexdigest()[:16]}.json")
+        finally:
+            unfinished.unlink(missing_ok=True)
+    return value
 
 
 def folder() -> Path:

@@ -199,7 +199,8 @@ def by_path(documents: list[Document]) -> list[Document]:
     return sorted(documents, key=lambda document: document.name)
 
 
-def _name_hash(document: Document) -> bytes:
+def name_hash(document: Document) -> bytes:
+    """What orders documents when some of them are chosen: it depends on nothing but the name."""
     return hashlib.sha256(os.fsencode(document.name)).digest()
 
 
@@ -207,9 +208,9 @@ def _validation_names(ordered: list[Document], wanted: float) -> set[str]:
     chosen: set[str] = set()
     held = 0
     small = [d for d in ordered if len(d.content) <= wanted / 10]
-    by_hash = sorted(small, key=_name_hash)
+    by_hash = sorted(small, key=name_hash)
     if sum(len(d.content) for d in small) < wanted:
-        by_hash = sorted(ordered, key=lambda d: (len(d.content), _name_hash(d)))
+        by_hash = sorted(ordered, key=lambda d: (len(d.content), name_hash(d)))
     for document in by_hash:
         if held >= wanted or len(chosen) == len(ordered) - 1:  # one file stays for training
             break

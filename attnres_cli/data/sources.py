@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from attnres_cli.config.recipe import Data, Recipe
-from attnres_cli.data import documents, huggingface, synthetic, tokenfiles, tokenizers
+from attnres_cli.data import documents, huggingface, stdlib, synthetic, tokenfiles, tokenizers
 from attnres_cli.data.documents import Document, by_path, parts
 from attnres_cli.data.tokens import Streams, Tokens
 from attnres_cli.errors import DataError
@@ -37,6 +37,8 @@ def halves(config: Data) -> tuple[list[Document], list[Document]]:
 
 def _halves(config: Data) -> tuple[list[Document], list[Document], str, tuple[str, ...]]:
     """The same, how they were parted in words, and remarks."""
+    if config.source == "stdlib" and config.edition == 2:
+        return *stdlib.halves(config.val_fraction), ()
     train, val, remarks = _documents(config)
     what = "row" if config.source == "huggingface" else "file"
     if val is None:

@@ -46,6 +46,8 @@ def trained(source: Path, folder: Path, part: str) -> Trained:
     names = {"attnres_cli": "attnres_cli", "variants": "attnres_variants"}
     for name, installed in (names | {"recipes": "attnres_recipes"}).items():
         shutil.copytree(source / name, folder / installed)
+    recipe = folder / "attnres_recipes" / "smoke.yaml"  # of the first edition, as older code has it
+    recipe.write_text(recipe.read_text().replace("  edition: 2", "  edition: null"))
     environment = os.environ | {"PYTHONPATH": str(folder), "OMP_NUM_THREADS": "1"}
     options = ["--recipe", "smoke", "--set", "train.tokens=8k", "--seeds", "1", "--workers", "1"]
     command = [sys.executable, "-c", PROGRAM, part, "ablate", *DESIGNS, *options, "--study", "s.db"]
