@@ -369,10 +369,13 @@ def test_the_digest_does_not_see_how_values_and_keys_are_written(write: Write):
     backward = write("\n".join(reversed(TEXT.splitlines())))
     assert recipes.load(backward).digest == "2f5c6e35054b"
     of_old = {"quick": "5821f707fa1b", "smoke": "7d36719ae8d6", "small": "88c659a2b0f3"}
-    for recipe in map(recipes.load, of_old):
+    for recipe in (recipes.load(name, ["data.edition=null"]) for name in of_old):
         assert recipe.at_rate(recipe.optim.lr).digest == of_old[recipe.name]
     for key, digest in ("source=text", "f0952485d795"), ("val_fraction=0.1", "1cbcdbb20ff1"):
-        assert recipes.load("quick", [f"data.{key}"]).at_rate(6e-3).digest == digest
+        assert (
+            recipes.load("quick", ["data.edition=null", f"data.{key}"]).at_rate(6e-3).digest
+            == digest
+        )
     plain, spelled = (
         recipes.load("smoke", [f"data={{source: pointers{more}}}"]).digest
         for more in ("", ", nodes: 8, hops: 4")

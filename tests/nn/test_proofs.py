@@ -87,6 +87,12 @@ class Raises(Plain):
         return state, state
 
 
+class Remembers(Plain):
+    def finish(self, state):
+        self.last = state.detach()
+        return state
+
+
 class Undocumented(Plain):
     """broken: h_l = x."""
 
@@ -106,6 +112,9 @@ TOO_NARROW = but(read=lambda self, state, l: (state[..., :8], state))
 NO_PAIR = but(read=lambda self, state, l: state)
 GIVES_NOTHING = but(write=lambda self, state, l, y: None)
 LOOKS_AHEAD = but(read=lambda self, state, l: (state + 0.1 * state.roll(-1, dims=1), state))
+AT_48 = but(
+    write=lambda self, state, l, y: (state + y).roll(-1, 1) if y.shape[1] >= 48 else state + y
+)
 DICES = but(write=lambda self, state, l, y: state + y * (1 + 0.1 * torch.rand(1, dtype=y.dtype)))
 OVERFLOWS = but(WithScale, finish=lambda self, state: state * self.scale.abs().sum().exp())
 NEEDS_FOUR_TOKENS = but(
@@ -142,6 +151,10 @@ BROKEN: list[tuple[Proof, Design, str]] = [
         "do not depend on the tokens",
     ),
     (model.repeats, DICES, "logits of a second run at"),
+    (model.repeats, Remembers, "a batch leaves a trace in last"),
+    (design.is_token_wise, AT_48, "token 32 of sequence 15 was changed, and site 2 sees another"),
+    (design.is_token_wise, AT_48, "(16 x 64 tokens in float32, in evaluation, without gradients)"),
+    (design.is_token_wise, AT_48, 'no mean, shift or norm over batch or time (docs/contract.md, "'),
     (
         design.keeps_states,
         but(start=lambda self, x: x.clone(), write=lambda self, state, l, y: state.add_(y)),
