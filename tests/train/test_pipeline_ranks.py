@@ -22,8 +22,11 @@ from training import SETTINGS
 from attnres_cli.config.recipe import Recipe, load
 from attnres_cli.data.tokens import Tokens
 from attnres_cli.errors import UsageError
+from attnres_cli.nn.residual import PLUGINS
+from attnres_cli.records.gates import CAUSAL
 from attnres_cli.records.run import RunSpec
 from attnres_cli.train import device, group, loop
+from attnres_cli.train.proving import prove_start
 from attnres_cli.train.trainer import Trainer
 
 WAY = "pipeline 2x2 interleaved1f1b on 2 ranks"
@@ -56,11 +59,7 @@ def on_rank(
     ready: Barrier,
 ) -> list[tuple[Tensors, Tensors]]:
     """Two steps from the start, then from what one device had after two."""
-    rank = str(ready.wait())
-    os.environ |= {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    torch.set_num_threads(1)
-    group.join()
+    meet(port, ready)
     found = []
     for (variant, changes), of_one_device in zip(cases, kept, strict=True):
         way = device.settings(recipe_of(*changes), "cpu", 1, 0.0).way
@@ -82,17 +81,59 @@ def on_rank(
     return found
 
 
+def meet(port: int, ready: Barrier) -> None:
+    rank = str(ready.wait())
+    os.environ |= {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    torch.set_num_threads(1)
+    group.join()
+
+
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
+
+
+def proofs_on_rank(tokens: Tokens, port: int, ready: Barrier) -> dict[tuple[str, str], str]:
+    """What each way finds of a design that leaks, and of one that does not."""
+    meet(port, ready)
+    found = {}
+    for parallel in ("ddp", "fsdp", "pipeline"):
+        for variant in ("attnres", "at48"):
+            changes = [f"train.parallel={parallel}", "model.seq_len=64", "train.eval_tokens=512"]
+            recipe = load("smoke", ["train.micro_batch_size=4", *changes])
+            way = device.settings(recipe, "cpu", 1, 0.0).way
+            spec = RunSpec(recipe, variant, 0, tokens.fingerprint)
+            on = replace(SETTINGS, way=way)
+            trainer = loop.trainer_of(spec, tokens, on, torch.device("cpu"))
+            before = [x.clone() for name, x in trainer.tensors().items() if "model." in name]
+            found[parallel, variant] = prove_start(trainer)[CAUSAL]
+            after = [x for name, x in trainer.tensors().items() if "model." in name]
+            assert all(map(torch.equal, before, after)), parallel
+    torch.distributed.barrier()
+    torch.distributed.destroy_process_group()
+    return found
+
+
+@pytest.mark.slow
+def test_ranks_prove_their_run_alike(tokens: Tokens, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv(PLUGINS, str(Path(__file__).parent.parent / "cheats.py"))
+
+    one, other = in_processes(2, proofs_on_rank, tokens, free_port())
+
+    assert one == other
+    assert not any(text for (_, variant), text in one.items() if variant == "attnres")
+    assert all("reads at position" in text for (_, name), text in one.items() if name == "at48")
+
+
 @pytest.mark.slow
 def test_checkpoints_are_whole_and_resume_anywhere(tokens: Tokens):
     cases = [("attnres:block_size=2", KIMI[1::2]), ("mhc", ["optim.optimizer=muon"])]
     trainers = [trainer_of(tokens, *case) for case in cases]
     two = [two_steps(trainer, 0) for trainer in trainers]
     four = [two_steps(trainer, 2) for trainer in trainers]
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-
-    ranks = in_processes(2, on_rank, tokens, cases, two, port)
+    ranks = in_processes(2, on_rank, tokens, cases, two, free_port())
 
     for rank in ranks:
         assert not isinstance(rank, str), rank
