@@ -39,8 +39,8 @@ PAGES: dict[str, tuple[str, ...]] = {
 }
 SEARCH = "search"  # besides, of a search with failed and pruned trials
 FIGURES = {
-    "page": {"forest", "curves", "cost", "blocks", "depth", "mixing", "scaling"},
-    "scaling": {"scaling"},
+    "page": {"forest", "curves", "cost", "blocks", "depth", "mixing", "scaling", "gains"},
+    "scaling": {"scaling", "gains"},
     "paper": set(),
     SEARCH: {"shapes", "shapes-paper"},
 }
