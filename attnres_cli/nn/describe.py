@@ -28,8 +28,9 @@ def describe(typed: Variant, n_layers: int, d_model: int) -> Description:
         design = typed.build(d_model, shape.n_sublayers)
     findings = tuple(prove(small(typed), QUICK))
     at_start = sums = None
-    not_linear = design.not_linear or f"until {mixes_as_it_says.__name__} passes"
-    if any(f.name == mixes_as_it_says.__name__ and f.outcome == "passed" for f in findings):
+    (mixes,) = (f for f in findings if f.name == mixes_as_it_says.__name__)
+    not_linear = design.not_linear or mixes.detail
+    if mixes.outcome == "passed":
         at_start = _mixing(typed, shape.n_sublayers, noise=0.0)
         sums = joined(typed, shape.n_sublayers)
     return Description(

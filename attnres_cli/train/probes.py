@@ -45,7 +45,8 @@ from attnres_cli.nn.describe import joined
 from attnres_cli.nn.generate import evaluating
 from attnres_cli.nn.loss import next_token_loss
 from attnres_cli.nn.model import Sublayer, Transformer
-from attnres_cli.nn.residual import Hidden
+from attnres_cli.nn.proofs.model import UNKNOWN
+from attnres_cli.nn.residual import Hidden, Residual
 from attnres_cli.nn.trunk.moe import MoE
 from attnres_cli.nn.variant import Variant
 from attnres_cli.records.run import Numbers, Probe
@@ -102,7 +103,9 @@ def measure(
             try:
                 mixed = _mixed(model, design, values, seen)
             except Exception as error:  # a diagnostic costs nobody a run; `attnres check` tells
-                mixed = {"no_mixing": f"depth_mixing raised {type(error).__name__}: {error}"}
+                own = type(model.residual).depth_mixing is not Residual.depth_mixing
+                raised = f"depth_mixing raised {type(error).__name__}: {error}"
+                mixed = {"no_mixing": raised if own else UNKNOWN}
     return Probe(
         step, _rms_of(values), _rms_of(gradients), _rms_of(seen), imbalance=imbalance, **mixed
     )

@@ -180,15 +180,14 @@ BROKEN: list[tuple[Proof, Design, str]] = [
     (model.runs_in_bfloat16, HALVED_IN_BF16, "what the head sees is off by"),
     (
         model.mixes_as_it_says,
-        but(WithScale, write=lambda self, state, l, y: state + y * y),
-        "M at site 2 at",
+        but(depth_mixing=lambda self, values: torch.ones(1, 1, 1, 7, 7, dtype=torch.float64)),
+        "M at site 1 at",
     ),
     (
         model.mixes_as_it_says,
         but(depth_mixing=lambda self, values: None),
         "not_linear does not say why",
     ),
-    (model.mixes_as_it_says, WithMatrix, "say why in not_linear"),
     (model.resumes, CutTooSmall, "gradient of "),
     (model.generates, NEEDS_FOUR_TOKENS, "generated tokens at [0, "),
     (
@@ -219,6 +218,25 @@ def test_a_proof_finds_a_design_that_breaks_it(proof: Proof, cls: Design, words:
 
     assert finding.outcome == "failed"
     assert words in finding.detail, finding.detail
+
+
+@pytest.mark.parametrize(
+    "cls", [WithMatrix, but(WithScale, write=lambda self, state, l, y: state + y * y)]
+)
+def test_weights_that_no_method_tells_are_unknown_and_fail_nothing(cls: Design):
+    finding = found_by(model.mixes_as_it_says, cls)
+
+    assert finding.outcome == "not applicable"
+    assert "unknown to figures" in finding.detail
+
+
+def test_a_design_that_computes_in_float32_is_proven_in_it():
+    widens = but(write=lambda self, state, l, y: (state + y).float() * 1.0)
+
+    finding = found_by(model.starts_as_standard, widens)
+
+    assert finding.outcome == "passed"
+    assert finding.detail == "in float32, in which the design computes whatever it is given"
 
 
 def test_every_proof_has_a_design_that_it_refuses():

@@ -27,9 +27,9 @@ from attnres_cli.nn.variant import parse
 _BFLOAT16 = 0.04
 _ROUNDING = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 0.05}
 """Of logits: an expert's product has other rows, as another token may go elsewhere."""
-_SAY = (
-    "where a weight depends on values, or on the channel, write depth_mixing; where sublayers see "
-    "no weighted sum of outputs, say why in not_linear"
+UNKNOWN = (
+    "its weights are unknown to figures: they depend on the token or the channel, and it has no "
+    "depth_mixing of its own"
 )
 
 
@@ -144,16 +144,22 @@ def runs_in_bfloat16(subject: Subject) -> None:
 
 def mixes_as_it_says(subject: Subject) -> None:
     """M applied to the sublayers' outputs gives what every sublayer saw."""
-    model, tokens = subject.perturbed().to(subject.dtype), subject.tokens()
-    if model.residual.not_linear:
-        raise NotApplicableError(model.residual.not_linear)
-    values, seen = model.trace(tokens)
+    residual = subject.untrained().residual
+    if residual.not_linear:
+        raise NotApplicableError(residual.not_linear)
+    if type(residual).depth_mixing is not Residual.depth_mixing:
+        _mixes(subject)
+        return
     try:
-        mixing = model.residual.depth_mixing(values)
-    except RuntimeError as error:
-        if type(model.residual).depth_mixing is not Residual.depth_mixing:
-            raise
-        raise BrokenError(f"unit vectors in the place of outputs: {error}; {_SAY}") from error
+        _mixes(subject)
+    except (BrokenError, RuntimeError) as wrong:
+        raise NotApplicableError(UNKNOWN) from wrong
+
+
+def _mixes(subject: Subject) -> None:
+    model, tokens = subject.perturbed().to(subject.dtype), subject.tokens()
+    values, seen = model.trace(tokens)
+    mixing = model.residual.depth_mixing(values)
     if mixing is None:
         raise BrokenError("depth_mixing gives None, and not_linear does not say why")
     v = torch.stack(values).unflatten(-1, (mixing.shape[2], -1))  # (S, B, T, H, D/H)
@@ -161,10 +167,7 @@ def mixes_as_it_says(subject: Subject) -> None:
     replayed = torch.einsum("bthls,sbthd->lbthd", everywhere, v).flatten(-2)
     near = subject.near(1e-9)
     for l, (mine, exact) in enumerate(zip(replayed, seen, strict=True), 1):
-        try:
-            agree(f"M at site {l}", mine, exact, near, near * size([exact]))
-        except BrokenError as wrong:
-            raise BrokenError(f"{wrong}; {_SAY}") from None
+        agree(f"M at site {l}", mine, exact, near, near * size([exact]))
 
 
 def recomputes(subject: Subject) -> None:

@@ -88,6 +88,7 @@ _CHANGE: dict[Proof, str] = {
     model.stays_finite: "bound the weights, by a sigmoid or softmax, or say why not in unbounded",
     model.runs_in_autocast: "compute in float32 what is too fine, and give the type that was given",
     model.runs_in_bfloat16: "compute in float32 what is too fine, and give the type that was given",
+    model.mixes_as_it_says: "correct depth_mixing, or leave it out",
     model.recomputes: "keep nothing between calls",
     model.resumes: "carry gives all that resume, later sublayers and finish need",
     model.generates: "ask no tensor for its length: one token is computed alone",
