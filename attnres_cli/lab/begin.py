@@ -12,6 +12,7 @@ from typing import Any
 from attnres_cli import __version__
 from attnres_cli.config.recipe import Recipe, load, validate
 from attnres_cli.data import sources, tokenfiles
+from attnres_cli.data.overlap import TOO_MUCH
 from attnres_cli.data.tokens import Tokens
 from attnres_cli.errors import DataError
 from attnres_cli.files import path_of, read_text
@@ -41,6 +42,12 @@ def recipe_text(given: str, file: str) -> str:
         else:
             return _text(recipe, tokens, data, file)
     raise reasons[0]
+
+
+def duplicates_noted(text: str) -> list[str]:
+    """Lines of a recipe's first comment about copies, and about training text that validates."""
+    lines = [line.lstrip("# ") for line in text.splitlines() if line.startswith("#")]
+    return [line for line in lines if "exact copies" in line or TOO_MUCH in line]
 
 
 def _candidates(path: Path) -> Iterator[dict[str, Any]]:
