@@ -119,7 +119,7 @@ def terminal(found: Comparison, path: Path) -> None:
 
 def page_of(found: Comparison) -> str:
     """The page of the comparison."""
-    recipe = load(found.recipe)
+    recipe = recipe_of({"recipe": found.recipe, "recipe_digest": found.recipe_digest})
     return page.to_html([Chapter(found, recipes={recipe.digest: recipe}, study="attnres.db")])
 
 

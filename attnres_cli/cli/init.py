@@ -21,7 +21,7 @@ def init(
 ) -> None:
     """Write a recipe on data of one's own, with comments: a file to change and to train by."""
     from attnres_cli.files import path_of, slug, write_new
-    from attnres_cli.lab.begin import recipe_text
+    from attnres_cli.lab.begin import duplicates_noted, recipe_text
 
     folder = path_of(data, "the data").resolve()
     file = path_of(output or f"{slug(folder.stem)}.yaml", "--output")
@@ -31,7 +31,10 @@ def init(
         raise UsageError(f"{file} would lie among its own data: --output another folder's FILE")
     if file.exists():
         raise UsageError(f"{file} is there already: --output names another, or move it")
-    write_new(file, recipe_text(data, shlex.quote(str(file))))
+    text = recipe_text(data, shlex.quote(str(file)))
+    write_new(file, text)
+    for line in duplicates_noted(text):
+        typer.echo(f"note: {line}")
     typer.echo(f"wrote {file}: change it, then")
     for more in (" --dry-run", ""):
         typer.echo(f"  attnres ablate --recipe {shlex.quote(str(file))}{more}")

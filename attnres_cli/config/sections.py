@@ -167,12 +167,13 @@ TEXTS = ("stdlib", "text", "huggingface")
 
 _READ_BY: Readers = {
     "stdlib": ("tokenizer", "edition"),
-    "text": ("path", "val_path", "tokenizer"),
+    "text": ("path", "val_path", "tokenizer", "deduplicate"),
     "nanogpt": ("path", "val_path", "vocab_size", "dtype"),
     "llmc": ("path", "val_path", "vocab_size"),
     "npy": ("path", "val_path", "vocab_size"),
     "huggingface": (
         "path", "tokenizer", "subset", "split", "val_split", "column", "rows", "streaming",
+        "deduplicate",
     ),
     "pointers": ("nodes", "hops"),
     "permutations": ("degree", "length"),
@@ -203,6 +204,7 @@ class Data(Section):
         "recall",
     ] = "stdlib"  # fmt: skip
     edition: Annotated[int, Field(ge=1, le=2)] | None = None  # of stdlib; None: the first
+    deduplicate: bool | None = None  # each document once, near-duplicates on one side
     path: Annotated[str | None, BeforeValidator(_path)] = None
     val_path: Annotated[str | None, BeforeValidator(_path)] = None  # else a part of path
     val_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.05  # where `is_divided`
@@ -254,6 +256,8 @@ class Data(Section):
         held = self.model_dump(exclude={"path", "val_path"}, exclude_none=True)
         if self.edition == 1:
             del held["edition"]
+        if not self.deduplicate:
+            held.pop("deduplicate", None)
         return held | ({} if self.val_path is None else {"val_path": True})
 
 

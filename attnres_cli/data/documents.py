@@ -50,12 +50,17 @@ def of_path(given: str | Path | None, key: str = "data.path", but: Path | None =
             raise DataError(f"{key} {path} does not exist: --set {key}=FILE_OR_FOLDER")
         if not (path.is_dir() or path.is_file()):
             raise DataError(f"{key} {path} is no file or folder")
-        found = _folder(path, but) if path.is_dir() else [Document(path.name, path.read_bytes())]
+        links: list[str] = []
+        is_one = not path.is_dir()
+        one = [Document(path.name, path.read_bytes())] if is_one else []
+        found = one or _folder(path, but, links)
     except OSError as error:
         raise DataError(f"{key} {path} cannot be read: {error.strerror}") from error
     kinds = [(encoding(bytes(each.content)), each) for each in found if each.content]
     of = {kind: [each for its, each in kinds if its == kind] for kind in _SAID}
     remarks = tuple(f"{said}: {_names(of[kind])}" for kind, said in _SAID.items() if of[kind])
+    if links:
+        remarks = (*remarks, f"symlinked folders followed: {_listed(links)}")
     texts = [document for kind, document in kinds if kind in (UTF_8, OTHER)]
     if not texts:
         why = "; ".join(remarks) or "no file in it that is neither hidden nor empty"
@@ -92,16 +97,29 @@ def encoding(content: bytes) -> str:
 
 def _names(documents: list[Document]) -> str:
     """`a, b`; of more than a few how many more; on one line, whatever they are called."""
-    names = [harmless(document.name).replace("\n", r"\n") for document in documents[:_NAMED]]
-    more = len(documents) - len(names)
+    return _listed([document.name for document in documents])
+
+
+def _listed(every: list[str]) -> str:
+    names = [harmless(name).replace("\n", r"\n") for name in every[:_NAMED]]
+    more = len(every) - len(names)
     return ", ".join(names) + (f" and {more} more" if more else "")
 
 
-def _folder(root: Path, but: Path | None) -> list[Document]:
+def _folder(root: Path, but: Path | None, links: list[str]) -> list[Document]:
+    """Its documents. Names of symlinked folders below it are added to `links`."""
     found = []
-    for folder, subfolders, files in os.walk(root, onerror=_refuse):  # rglob passes errors over
-        subfolders[:] = [name for name in subfolders if name[0] != "."]
-        found += [Path(folder, name) for name in files if name[0] != "."]
+    above: dict[Path, frozenset[Path]] = {}  # real folders on the way to each folder
+    walk = os.walk(root, onerror=_refuse, followlinks=True)  # rglob passes errors over
+    for folder, subfolders, files in walk:
+        here, way = Path(folder), above.get(Path(folder).parent, frozenset[Path]())
+        if here.resolve() in way:
+            raise DataError(f"{here} links to a folder above it: remove this symbolic link")
+        above[here] = way | {here.resolve()}
+        subfolders[:] = sorted(name for name in subfolders if name[0] != ".")
+        inside = [here / name for name in subfolders]
+        links += [path.relative_to(root).as_posix() for path in inside if path.is_symlink()]
+        found += [here / name for name in files if name[0] != "."]
     paths = sorted(path for path in found if path.is_file() and path.resolve() != but)
     return [Document(path.relative_to(root).as_posix(), path.read_bytes()) for path in paths]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,7 +11,9 @@ from numpy.typing import NDArray
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
+from attnres_cli.data import documents
 from attnres_cli.data.documents import Document, name_hash
+from attnres_cli.errors import DataError
 
 Hashes = NDArray[np.uint64]
 
@@ -72,16 +75,58 @@ def _pairs(every: Hashes, owners: NDArray[np.int64], n: int) -> NDArray[np.int64
     return np.concatenate(found)
 
 
+def without(
+    train: Sequence[Document], val: Sequence[Document] | None, val_fraction: float, what: str
+) -> tuple[list[Document], list[Document], str]:
+    """Training and validation documents, each `what` once, and the rule in words. Validation
+    documents that are near-duplicates of training documents train. If none would then validate,
+    documents are split one by one.
+    """
+    every = [*train, *(val or ())]
+    own = {_digest(each): each for each in reversed(every)}
+    kept = [each for each in train if own.get(_digest(each)) is each]
+    given = [each for each in val or () if own.get(_digest(each)) is each]
+    n_copies = len(train) + len(val or ()) - len(kept) - len(given)
+    numbers = clusters([each.content for each in (*kept, *given)])
+    said = f"{n_copies:,} exact copies of {what}s left out"
+    if val is None:
+        found = parts(kept, numbers, val_fraction)
+        halves = found or documents.parts(kept, val_fraction)
+        split = documents.rule(*halves, val_fraction, what)
+        together = "together" if found else "not together: one group would be most of it"
+        return *halves, f"{split}; {said}, near-duplicates {together}"
+    trained = set(numbers[: len(kept)])
+    moved = {n for n in numbers[len(kept) :] if n in trained}
+    pairs = list(zip(given, numbers[len(kept) :], strict=True))
+    stay = [each for each, number in pairs if number not in moved]
+    if not stay:
+        raise DataError(
+            f"every validation {what} is a near-duplicate of a training {what}: use other "
+            "validation data, or leave data.deduplicate out"
+        )
+    train = [*kept, *(each for each, number in pairs if number in moved)]
+    split = f"{what}s that train: {len(train)}, others that validate: {len(stay)}"
+    return (
+        train,
+        stay,
+        f"{split}; {said}, {len(given) - len(stay):,} near-duplicates moved to train",
+    )
+
+
+def _digest(document: Document) -> bytes:
+    return hashlib.sha256(document.content).digest()
+
+
 def parts(
-    documents: Sequence[Document], numbers: Sequence[int], val_fraction: float
+    texts: Sequence[Document], numbers: Sequence[int], val_fraction: float
 ) -> tuple[list[Document], list[Document]] | None:
     """Training and validation documents, split by whole clusters. They validate in the order of the
     hashes of their first names, until they hold val_fraction of the bytes. A cluster of more than a
     tenth of that trains. None if the others hold less than half of what should validate.
     """
-    wanted = val_fraction * sum(len(document.content) for document in documents)
+    wanted = val_fraction * sum(len(document.content) for document in texts)
     groups: dict[int, list[Document]] = {}
-    for number, document in zip(numbers, documents, strict=True):
+    for number, document in zip(numbers, texts, strict=True):
         groups.setdefault(number, []).append(document)
     chosen: set[str] = set()
     held = 0
@@ -92,5 +137,5 @@ def parts(
             held += size
     if held < wanted / 2:
         return None
-    train = [document for document in documents if document.name not in chosen]
-    return train, [document for document in documents if document.name in chosen]
+    train = [document for document in texts if document.name not in chosen]
+    return train, [document for document in texts if document.name in chosen]

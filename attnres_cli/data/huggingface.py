@@ -16,11 +16,13 @@ from attnres_cli.data.documents import Document
 from attnres_cli.errors import DataError, required, unknown
 from attnres_cli.files import path_of
 
+_OWN = ("validation", "test")  # splits that validate if no other is named
 _SAVED = ("dataset_dict.json", "dataset_info.json")
 
 
-def documents(config: Data) -> tuple[list[Document], list[Document] | None]:
-    """Training documents, and those of the validation split where data.val_split names one.
+def documents(config: Data) -> tuple[list[Document], list[Document] | None, tuple[str, ...]]:
+    """Training documents, those of data.val_split, or else of the dataset's own split `validation`
+    or `test`, None if there is neither; and a remark about that.
 
     Rows are held in memory, or, with data.streaming, in a file. Raises DataError where the package,
     dataset, split, column or text is missing.
@@ -37,7 +39,10 @@ def documents(config: Data) -> tuple[list[Document], list[Document] | None]:
         )
     splits = _splits(config)
     train = _rows(config, splits, str(config.split))
-    return train, None if config.val_split is None else _rows(config, splits, config.val_split)
+    own = (name for name in _OWN if name in splits and name != config.split)
+    name = config.val_split or next(own, None)
+    remarks = (f"the dataset's own split {name} validates",) * (name != config.val_split)
+    return train, None if name is None else _rows(config, splits, name), remarks
 
 
 def _splits(config: Data) -> Any:

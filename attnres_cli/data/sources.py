@@ -6,11 +6,26 @@ from dataclasses import replace
 from pathlib import Path
 
 from attnres_cli.config.recipe import Data, Recipe
-from attnres_cli.data import documents, huggingface, stdlib, synthetic, tokenfiles, tokenizers
+from attnres_cli.data import (
+    documents,
+    duplicates,
+    huggingface,
+    overlap,
+    stdlib,
+    synthetic,
+    tokenfiles,
+    tokenizers,
+)
 from attnres_cli.data.documents import Document, by_path, parts
 from attnres_cli.data.tokens import Streams, Tokens
 from attnres_cli.errors import DataError
 from attnres_cli.files import path_of
+
+_REMEDY = {
+    "stdlib": ", --set data.edition=2",
+    **dict.fromkeys(("text", "huggingface"), ", --set data.deduplicate=true"),
+}
+"""What to do if much of validation stands in training."""
 
 
 def load(recipe: Recipe) -> Tokens:
@@ -18,9 +33,14 @@ def load(recipe: Recipe) -> Tokens:
     config = recipe.data
     if config.source in synthetic.TASKS:
         return synthetic.episodes(config, recipe.model.seq_len, recipe.train.eval_tokens)
-    tokens = tokenfiles.load(config) if config.source in tokenfiles.FORMATS else _texts(config)
+    is_text = config.source not in tokenfiles.FORMATS
+    tokens = _texts(config) if is_text else tokenfiles.load(config)
     tokens.check(recipe.model.seq_len, recipe.train.eval_tokens)
-    return tokens
+    unit = "byte" if is_text and config.tokenizer in (None, "bytes") else "token"
+    found = overlap.measure(tokens.train, tokens.val, tokens.fingerprint).words(
+        unit, _REMEDY.get(config.source, "")
+    )
+    return replace(tokens, split="; ".join(filter(None, (tokens.split, found))))
 
 
 def _texts(config: Data) -> Streams:
@@ -41,6 +61,13 @@ def _halves(config: Data) -> tuple[list[Document], list[Document], str, tuple[st
         return *stdlib.halves(config.val_fraction), ()
     train, val, remarks = _documents(config)
     what = "row" if config.source == "huggingface" else "file"
+    if config.deduplicate:
+        train, val, split = duplicates.without(by_path(train), val, config.val_fraction, what)
+        return train, val, split, remarks
+    n_copies = overlap.copies([*train, *(val or [])])
+    if n_copies:
+        n_all = len(train) + len(val or [])
+        remarks = (*remarks, f"{n_copies:,} of {n_all:,} {what}s are exact copies of another")
     if val is None:
         train, val = parts(train, config.val_fraction)
         return train, val, documents.rule(train, val, config.val_fraction, what), remarks
@@ -52,7 +79,7 @@ def _halves(config: Data) -> tuple[list[Document], list[Document], str, tuple[st
 def _documents(config: Data) -> tuple[list[Document], list[Document] | None, tuple[str, ...]]:
     """Those that train, or of which a part validates where there are none that do; remarks."""
     if config.source == "huggingface":
-        return *huggingface.documents(config), ()
+        return huggingface.documents(config)
     if config.source == "stdlib":
         return documents.standard_library(), None, ()
     is_file = config.tokenizer is not None and config.tokenizer.endswith(".json")

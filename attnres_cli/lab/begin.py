@@ -15,7 +15,7 @@ from attnres_cli.data import sources, tokenfiles
 from attnres_cli.data.tokens import Tokens
 from attnres_cli.errors import DataError
 from attnres_cli.files import path_of, read_text
-from attnres_cli.records.doubts import MOST_EPOCHS
+from attnres_cli.records.doubts import MOST_EPOCHS, STANDS_IN_TRAINING
 from attnres_cli.records.plan import n_tokens
 
 _LIKE = "quick"
@@ -41,6 +41,12 @@ def recipe_text(given: str, file: str) -> str:
         else:
             return _text(recipe, tokens, data, file)
     raise reasons[0]
+
+
+def duplicates_noted(text: str) -> list[str]:
+    """Lines of a recipe's first comment about copies, and about training text that validates."""
+    lines = [line.lstrip("# ") for line in text.splitlines() if line.startswith("#")]
+    return [line for line in lines if "exact copies" in line or STANDS_IN_TRAINING in line]
 
 
 def _candidates(path: Path) -> Iterator[dict[str, Any]]:

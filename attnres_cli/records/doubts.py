@@ -10,6 +10,8 @@ MOST_EPOCHS = 4  # Muennighoff et al., Scaling Data-Constrained Language Models,
 SMALL = 0.005  # nats per token: half of the gap that `attnres plan` asks for
 EVAL_NOISE = 0.7  # nats: docs/data.md says how it was measured
 EVAL_TOKENS = round((EVAL_NOISE / SMALL) ** 2)
+STANDS_IN_TRAINING = ": too much to judge new text by"
+"""What the split of data says where much of validation stands in training (data/overlap.py)."""
 LEAST_GAIN = 0.01  # nats per token by which one line must lie below another to say anything
 
 
@@ -50,6 +52,7 @@ def of(data: DataDescription, n_tokens: int = 0, eval_tokens: int | None = None)
             f"more than {MOST_EPOCHS} times they are worth less and less, and designs may differ "
             "in how they remember (Muennighoff et al. 2023); more data, or fewer train.tokens"
         )
+    found += [part for part in (data.split or "").split("; ") if STANDS_IN_TRAINING in part]
     if eval_tokens is not None and eval_tokens < EVAL_TOKENS:
         found.append(
             f"runs are evaluated on {eval_tokens:,} tokens alone: which ones moves a difference by "

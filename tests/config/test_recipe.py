@@ -40,7 +40,7 @@ OTHER = {
     **typed("model", "n_experts=4 top_k=3 n_shared_experts=0"),
     **typed("model", "tie_embeddings=yes rope_theta=5e5 norm_eps=1e-5"),
     **typed("data", "source=text path=elsewhere val_path=elsewhere val_fraction=0.1"),
-    **typed("data", "edition=2 tokenizer=words.json vocab_size=50257 dtype=uint32"),
+    **typed("data", "edition=2 deduplicate=yes tokenizer=words.json vocab_size=50257 dtype=uint32"),
     **typed("data", "subset=other split=other val_split=other column=other rows=100 streaming=yes"),
     **typed("data", "nodes=9 hops=5 degree=5 length=5 pairs=9 keys=33 values=33"),
     **typed(
@@ -63,7 +63,7 @@ READ_BY = {
     **dict.fromkeys(
         [f"model.{key}" for key in ("n_experts", "top_k", "n_shared_experts")], ("model.mlp=moe",)
     ),
-    "data.val_path": ("data.source=text",),
+    **dict.fromkeys(["data.val_path", "data.deduplicate"], ("data.source=text",)),
     **dict.fromkeys(["data.vocab_size", "data.dtype"], ("data.source=nanogpt",)),
     **dict.fromkeys(
         [f"data.{key}" for key in ("subset", "split", "val_split", "column", "rows", "streaming")],

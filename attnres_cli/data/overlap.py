@@ -1,0 +1,100 @@
+"""How much of the validation data stands in the training data word for word."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attnres_cli.data import cache
+from attnres_cli.data.documents import Document
+from attnres_cli.data.duplicates import Hashes, hashes, joined
+from attnres_cli.data.tokens import Stream
+from attnres_cli.records.doubts import STANDS_IN_TRAINING
+
+LENGTHS = (64, 128)  # tokens; a byte is a token where there is no tokenizer
+WARN = 0.05  # share of validation in stretches of 128 from which a loss says little of new text
+_MOST_TRAIN = 2**30  # tokens that are looked at; of more, evenly spread pieces
+_MOST_VAL = 2**24
+_PIECE = 2**22  # tokens at a time: 32 MB of hashes, and as much again while they are made
+_TABLE = 2**24
+
+
+@dataclass(frozen=True)
+class Overlap:
+    """Shares of validation tokens in stretches of 64 and 128 or more tokens that training has."""
+
+    short: float
+    long: float
+    sampled: bool = False  # whether only a part of a long stream was compared
+
+    def words(self, unit: str, remedy: str) -> str:
+        """The shares as a sentence without its period, with a remedy if they are large."""
+        of = " (sampled)" if self.sampled else ""
+        return (
+            f"{100 * self.short:.1f} % of validation {unit}s lie in stretches of 64 or more that "
+            f"training has, {100 * self.long:.1f} % of 128 or more{of}"
+            + (STANDS_IN_TRAINING + remedy if self.long > WARN else "")
+        )
+
+
+def measure(train: Stream, val: Stream, fingerprint: str) -> Overlap:
+    """The overlap of two streams, from the cache if it is known."""
+    key = hashlib.sha256(f"overlap 1 {fingerprint} {len(train)} {len(val)}".encode())
+    short, long = cache.remembered(key.hexdigest()[:32], lambda: shares(train, val))
+    return Overlap(short, long, len(train) > _MOST_TRAIN or len(val) > _MOST_VAL)
+
+
+def shares(train: Stream, val: Stream) -> list[float]:
+    """Share of validation tokens in stretches of each of LENGTHS or more that training has."""
+    mine = np.concatenate(list(_pieces(val, _MOST_VAL, 0)))
+    wanted = _by_length(mine)
+    known = [np.unique(each) for each in wanted]
+    seen = [np.zeros(len(each), bool) for each in known]
+    tables = [np.zeros(_TABLE, bool) for _ in known]
+    for table, each in zip(tables, known, strict=True):
+        table[each & np.uint64(_TABLE - 1)] = True  # sorts out nearly all that is not there
+    for piece in _pieces(train, _MOST_TRAIN, LENGTHS[-1] - 1):
+        for there, table, each, flags in zip(_by_length(piece), tables, known, seen, strict=True):
+            maybe = there[table[there & np.uint64(_TABLE - 1)]]
+            if len(each) and len(maybe):
+                at = np.minimum(np.searchsorted(each, maybe), len(each) - 1)
+                flags[at[each[at] == maybe]] = True
+    found = []
+    for n, each, flags, all_of_them in zip(LENGTHS, known, seen, wanted, strict=True):
+        starts = flags[np.searchsorted(each, all_of_them)]
+        found.append(float(_covered(starts, n, len(mine)).mean()) if len(mine) else 0.0)
+    return found
+
+
+def _by_length(tokens: NDArray[np.integer]) -> list[Hashes]:
+    short = hashes(tokens, LENGTHS[0])
+    return [short, joined(short.copy(), *LENGTHS)]
+
+
+def _pieces(stream: Stream, most: int, more: int) -> Iterator[NDArray[np.integer]]:
+    """All of a stream, or pieces of `most` tokens in all, evenly spread. Each goes on for `more`
+    tokens, so that no stretch is cut.
+    """
+    count = max(1, -(-min(len(stream), most) // _PIECE))
+    whole = len(stream) <= most
+    last = max(0, len(stream) - _PIECE)
+    spread = np.linspace(0, last, count).astype(np.int64).tolist()
+    for start in range(0, max(1, len(stream)), _PIECE) if whole else spread:
+        yield stream[start : min(len(stream), start + _PIECE + more)]
+
+
+def _covered(starts: NDArray[np.bool_], n: int, length: int) -> NDArray[np.bool_]:
+    """Which of `length` tokens lie in a stretch of n that starts where `starts` says."""
+    edges = np.zeros(length + 1, np.int64)
+    edges[: len(starts)] += starts
+    edges[n : n + len(starts)] -= starts
+    return np.cumsum(edges)[:-1] > 0
+
+
+def copies(documents: Sequence[Document]) -> int:
+    """Number of documents that are exact copies of an earlier one."""
+    return len(documents) - len({hashlib.sha256(each.content).digest() for each in documents})
