@@ -66,7 +66,7 @@ class Bench:
         self.study, self.trained = study, []
         typed = [variant.parse(spec) for spec in SPECS]
         asked = space.parse("n_layers=1..6,n_heads=1|2,n_blocks=1..3", typed)
-        recipe = load("smoke")
+        recipe = load("smoke", ["data.edition=1"])
         grid = points.grid(typed, asked, budget.parse(["params=60k"], 1), recipe, 256)
         self.store = Store.open(self.study, create=True)
         opened = ExitStack()

@@ -18,7 +18,7 @@ from attnres_cli.config.sections import as_tuple
 from attnres_cli.files import check_name
 from attnres_cli.records.code import Code
 from attnres_cli.records.comparison_terms import ArmRecipe, Given, Matched, Terms, Tuned
-from attnres_cli.records.gates import MEANING, PROOFS
+from attnres_cli.records.gates import DOUBTS, MEANING, PROOFS
 from attnres_cli.records.items import Items, Kind
 from attnres_cli.records.run import (
     DataDescription,
@@ -214,11 +214,12 @@ def to_record(row: Row, points: Sequence[Point], gates: Sequence[Gate] = ()) -> 
     tags = tuple(check_name(tag, "tag") for tag in row.tags or ())
     values |= {"code": code_of(row), "note": row.note or "", "tags": tags}
     values |= {"origin": row.origin or ""}
+    gates = sorted(gates, key=lambda gate: list(MEANING).index(gate.name))
     return RunRecord(
         **values,
         recipe=check_name(row.recipe, "recipe"),
-        result=_to_result(row, points) if ended else None,
-        gates=tuple(sorted(gates, key=lambda gate: list(MEANING).index(gate.name))),
+        result=_to_result(row, points, gates) if ended else None,
+        gates=tuple(gates),
     )
 
 
@@ -231,7 +232,7 @@ def to_standing(row: Row) -> Standing:
     return Standing(run_id=row.id, is_alive=alive, **values)
 
 
-def _to_result(row: Row, points: Sequence[Point]) -> RunResult:
+def _to_result(row: Row, points: Sequence[Point], gates: Sequence[Gate]) -> RunResult:
     values = _shared(RunResult, runs, row) | {"status": Status(row.status)}
     if missing := [
         name for name, value in values.items() if value is None and name not in _MAY_LACK
@@ -243,7 +244,12 @@ def _to_result(row: Row, points: Sequence[Point]) -> RunResult:
     settings = Settings(**found | {"way": found["way"] or ""})
     if None in vars(settings).values():
         raise ValueError(f"run {row.id} has ended, nobody knows how it was computed")
-    return RunResult(**values, settings=settings, curve=tuple(points))
+    proofs = tuple(
+        (gate.name, "" if gate.passed else row.error or gate.name)
+        for gate in gates
+        if gate.name in PROOFS + DOUBTS
+    )
+    return RunResult(**values, settings=settings, curve=tuple(points), proofs=proofs)
 
 
 def _or_nan(loss: float | None) -> float:
