@@ -31,6 +31,7 @@ from rich.text import Text
 from attnres_cli.config.recipe import Recipe, load
 from attnres_cli.lab.grid import canonical
 from attnres_cli.records.comparison_terms import ArmRecipe, Given, Terms, Tuned
+from attnres_cli.records.gates import PROOFS
 from attnres_cli.records.preregister import read
 from attnres_cli.records.run import DataDescription, RunRecord, RunResult, Settings, Status
 from attnres_cli.report import comparison as reported
@@ -78,10 +79,11 @@ def comparison(told: dict[str, Any]) -> Comparison:
             here = (recipe.digest, data.fingerprint, terms)
             own.append(ArmRecipe(*here, mine[2], mine[1], how, recipe.name))
         for seed, loss in arm["losses"].items():
+            proofs = tuple((g["name"], "") for g in arm["gates"][seed] if g["name"] in PROOFS)
             gates = {gate["name"]: gate["value"] for gate in arm["gates"][seed]}
             result = RunResult(
                 Status.COMPLETE, loss, gates["start"], recipe.steps, arm["tokens"], 0.0, 0.0, 0.0,
-                0, arm["params"], arm["flops_per_token"], settings, (),
+                0, arm["params"], arm["flops_per_token"], settings, (), proofs=proofs,
             )  # fmt: skip
             runs.append(
                 RunRecord(

@@ -185,7 +185,10 @@ def test_the_standard_library_is_the_source_of_the_quick_recipe_and_the_same_eac
     left_out = {"test", "tests", "idle_test", "site-packages", "dist-packages", "__pycache__"}
     assert not parts & left_out
     assert not any(part.startswith(("config-", "_sysconfigdata")) for part in parts)
-    tokens, again = sources.load(recipe.load("quick", ["data.edition=1"])), split("stdlib", standard_library(), 0.05)
+    tokens, again = (
+        sources.load(recipe.load("quick", ["data.edition=1"])),
+        split("stdlib", standard_library(), 0.05),
+    )
     assert (tokens.source, tokens.fingerprint) == ("stdlib", again.fingerprint)
     share = len(tokens.val) / (len(tokens.val) + len(tokens.train))
     assert share == pytest.approx(0.05, abs=0.005)
