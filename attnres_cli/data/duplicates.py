@@ -26,18 +26,18 @@ _FACTOR, _SHIFT = np.uint64(0x9E3779B97F4A7C15), np.uint64(29)
 
 def hashes(tokens: NDArray[Any], n: int) -> Hashes:
     """64-bit hash of the n tokens that start at each position; n is a power of two."""
-    return joined(_mixed(tokens.astype(np.uint64) + np.uint64(1)), 1, n)
+    return joined(mixed(tokens.astype(np.uint64) + np.uint64(1)), 1, n)
 
 
 def joined(found: Hashes, m: int, n: int) -> Hashes:
     """Hashes of stretches of n tokens from those of m tokens: two halves make a whole."""
     while m < n:
-        found = _mixed(found[: max(0, len(found) - m)] * _FACTOR + found[m:])
+        found = mixed(found[: max(0, len(found) - m)] * _FACTOR + found[m:])
         m *= 2
     return found
 
 
-def _mixed(values: Hashes) -> Hashes:
+def mixed(values: Hashes) -> Hashes:
     """The values in place, each bit spread over all others: a product alone would keep patterns."""
     values ^= values >> _SHIFT
     values *= _FACTOR

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from attnres_cli.data import cache
 from attnres_cli.data.documents import Document
-from attnres_cli.data.duplicates import Hashes, hashes, joined
+from attnres_cli.data.duplicates import Hashes, hashes, joined, mixed
 from attnres_cli.data.tokens import Stream
 from attnres_cli.records.doubts import STANDS_IN_TRAINING
 
@@ -21,6 +21,8 @@ _MOST_TRAIN = 2**30  # tokens that are looked at; of more, evenly spread pieces
 _MOST_VAL = 2**24
 _PIECE = 2**22  # tokens at a time: 32 MB of hashes, and as much again while they are made
 _TABLE = 2**24
+_WORD = 8  # bytes
+_RUN = LENGTHS[0] // _WORD - 1  # whole words in any 64 bytes in a row
 
 
 @dataclass(frozen=True)
@@ -57,8 +59,14 @@ def shares(train: Stream, val: Stream) -> list[float]:
     tables = [np.zeros(_TABLE, bool) for _ in known]
     for table, each in zip(tables, known, strict=True):
         table[each & np.uint64(_TABLE - 1)] = True  # sorts out nearly all that is not there
-    for piece in _pieces(train, _MOST_TRAIN, LENGTHS[-1] - 1):
-        for there, table, each, flags in zip(_by_length(piece), tables, known, seen, strict=True):
+    words = _words(mine)
+    parts = (
+        part
+        for piece in _pieces(train, _MOST_TRAIN, LENGTHS[-1] - 1)
+        for part in _likely(piece.astype(mine.dtype, copy=False), words)
+    )
+    for part in parts:
+        for there, table, each, flags in zip(_by_length(part), tables, known, seen, strict=True):
             maybe = there[table[there & np.uint64(_TABLE - 1)]]
             if len(each) and len(maybe):
                 at = np.minimum(np.searchsorted(each, maybe), len(each) - 1)
@@ -68,6 +76,37 @@ def shares(train: Stream, val: Stream) -> list[float]:
         starts = flags[np.searchsorted(each, all_of_them)]
         found.append(float(_covered(starts, n, len(mine)).mean()) if len(mine) else 0.0)
     return found
+
+
+def _words(val: NDArray[np.integer]) -> NDArray[np.bool_]:
+    """A table of the hashes of all eight bytes in a row that begin with a validation token."""
+    table = np.zeros(_TABLE, bool)
+    raw, size = val.view(np.uint8), val.itemsize
+    for shift in range(0, _WORD, size):
+        table[_slots(raw[shift:])] = True
+    return table
+
+
+def _slots(raw: NDArray[np.uint8]) -> NDArray[np.int64]:
+    """Where in a table each eight bytes stand, one after the other."""
+    words = np.frombuffer(raw[: len(raw) // _WORD * _WORD].tobytes(), np.uint64)
+    return (mixed(words.copy()) & np.uint64(_TABLE - 1)).astype(np.int64)
+
+
+def _likely(piece: NDArray[np.integer], words: NDArray[np.bool_]) -> Iterator[NDArray[np.integer]]:
+    """The parts of a training piece that may share a stretch of 64 tokens with validation: each
+    holds seven whole words in a row that validation has, counted from the piece's start.
+    """
+    known = words[_slots(piece.view(np.uint8))]
+    ends = np.concatenate(([0], np.cumsum(known)))
+    runs = np.flatnonzero(ends[_RUN:] - ends[:-_RUN] == _RUN)
+    if not len(runs):
+        return
+    breaks = np.flatnonzero(np.diff(runs) > _RUN + 2) + 1
+    per_word = _WORD // piece.itemsize
+    for first in np.split(runs, breaks):
+        start, end = int(first[0]) - 1, int(first[-1]) + _RUN + 1
+        yield piece[max(0, start) * per_word : end * per_word]
 
 
 def _by_length(tokens: NDArray[np.integer]) -> list[Hashes]:
