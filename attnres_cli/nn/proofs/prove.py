@@ -33,7 +33,7 @@ from attnres_cli.nn.shape import Shape
 from attnres_cli.nn.variant import Variant, parse
 
 _FEW_ROWS = 2
-_MOST_NUMBERS = 2**25  # of what a design keeps while it is admitted, some 200 MB
+_MOST_NUMBERS = 2**23  # of what a design keeps while it is proven, some 60 MB
 
 QUICK: tuple[Proof, ...] = (
     design.keeps_shape,
