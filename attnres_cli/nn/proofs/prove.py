@@ -55,7 +55,7 @@ QUICK: tuple[Proof, ...] = (
     design.reads_back,
     design.is_documented,
 )
-"""About a tenth of a second in all."""
+"""Some tenths of a second in all."""
 
 ALL: tuple[Proof, ...] = (*QUICK, model.compiles)
 """Compiling takes some seconds more."""
