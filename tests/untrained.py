@@ -22,6 +22,7 @@ from attnres_cli.lab.search.screening import screen
 from attnres_cli.lab.search.trial_runner import TrialRunner
 from attnres_cli.lab.workers.pool import Wanted
 from attnres_cli.nn import variant
+from attnres_cli.records import gates
 from attnres_cli.records.plan import Plan
 from attnres_cli.records.run import Point as CurvePoint
 from attnres_cli.records.run import RunRecord, Status
@@ -39,6 +40,10 @@ Outcome = Callable[[RunRecord], float | None]
 
 def deep_is_good(run: RunRecord) -> float:
     return 2.0 + int(run.recipe_digest, 16) % 1000 / 1000
+
+
+LEAKS = 0.125
+"""The loss of a run that fails its proof."""
 
 
 def opposed(run: RunRecord) -> float:
@@ -119,6 +124,8 @@ class Bench:
         steps = self.store.recipe(record.recipe_digest).steps
         curve = tuple(CurvePoint(n, loss if n else None, None) for n in range(steps + 1))
         result = replace(RESULT, val_loss=loss, status=status, curve=curve)
+        if loss == LEAKS:
+            result = replace(result, proofs=((gates.CAUSAL, "it sees a later token"),))
         self.store.finish(replace(record, status=status, result=result, versions=VERSIONS))
 
     @property

@@ -14,6 +14,7 @@ from attnres_cli.lab.experiment import Display, Experiment
 from attnres_cli.lab.search.families import Family
 from attnres_cli.lab.search.points import Point
 from attnres_cli.lab.workers.provenance import code_of
+from attnres_cli.records.gates import has_failed
 from attnres_cli.records.plan import Arm, Plan
 from attnres_cli.records.run import RunRecord, RunSpec, Status
 from attnres_cli.records.search_records import Search
@@ -70,9 +71,12 @@ class TrialRunner:
         )
 
     def values(self, record: RunRecord) -> tuple[float, ...] | None:
-        """A run's value of each objective, infinite where it diverged; None where it failed."""
+        """A run's value of each objective, infinite where it diverged; None where it failed, or
+        failed a proof: what sees the answer is nobody's best.
+        """
         result = record.result
-        if result is None or record.status not in (Status.COMPLETE, Status.DIVERGED):
+        ended = record.status in (Status.COMPLETE, Status.DIVERGED)
+        if result is None or not ended or has_failed(record):
             return None
         known = {
             "val_loss": result.val_loss if math.isfinite(result.val_loss) else math.inf,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from optuna.trial import TrialState
-from untrained import Bench, deep_is_good
+from untrained import LEAKS, Bench, deep_is_good
 
 from attnres_cli.lab.search import studies
 from attnres_cli.records.run import RunRecord
@@ -52,6 +52,15 @@ def test_failed_first_looks_are_trained_again_only_when_asked_for_and_then_count
     kept = again.families[0].kept()
     assert digests <= {p.recipe.digest for t, p in kept if t.state is TrialState.COMPLETE}
     assert bench(n_trials=1).run().trained == []
+
+
+def test_a_first_look_that_fails_its_proof_is_no_result_however_low_and_is_trained_again(bench):
+    failed = bench(n_trials=1).run(lambda run: LEAKS if run.variant == "standard" else 1.0)
+    assert set(standard(failed)) == {State.FAILED}
+    assert failed.experiment.failed
+
+    again = bench(n_trials=1).run(retry_failed=True)
+    assert State.FAILED not in standard(again)
 
 
 def test_failed_confirmations_are_listed_and_trained_again(bench):
