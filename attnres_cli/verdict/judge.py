@@ -135,7 +135,7 @@ class _Table:
             or unequal(_results(runs), base, self.terms)
             or (None if self.base else "no runs of the baseline in this comparison")
         )
-        if not blocked and is_doubtful(arm.losses, _losses(base), self.rules.slope):
+        if not blocked and self._is_doubtful(arm, base):
             arm = replace(arm, believed=reason(runs))
             blocked = None if arm.believed else doubt(runs, arm.losses, _losses(base), arm.gates)
         if blocked:
@@ -145,6 +145,9 @@ class _Table:
         if _is_same(arm.losses, _losses(base)):
             return replace(arm, verdict="identical", reason="every loss is the same, bit for bit")
         return arm
+
+    def _is_doubtful(self, arm: ArmResult, base: Mapping[int, RunResult]) -> bool:
+        return is_doubtful(arm.losses, _losses(base), self.rules.slope, self.data.floor)
 
     def _looked(
         self, arm: ArmResult, runs: Sequence[RunRecord], base: Mapping[int, RunResult]

@@ -18,11 +18,17 @@ _STEEP = 0.5  # nats per e-fold of tokens, where no slope is known: no recipe of
 
 
 def is_doubtful(
-    losses: Mapping[int, float], base: Mapping[int, float], slope: float | None
+    losses: Mapping[int, float],
+    base: Mapping[int, float],
+    slope: float | None,
+    floor: float | None = None,
 ) -> bool:
     """Whether an arm's losses by seed lie so far below the baseline's, which fall by `slope` nats
-    per e-fold of tokens.
+    per e-fold of tokens. Not where a floor of the task is known and no slope: there a design may
+    find the answer at once, and one that sees it falls below the floor.
     """
+    if slope is None and floor is not None:
+        return False
     return _gap(losses, base) < -(_STEEP if slope is None else slope) * math.log(_TOKENS)
 
 

@@ -45,6 +45,14 @@ def test_four_times_the_tokens_are_believed_of_no_design(by, slope, word, make_a
         assert "older attnres, did not prove" in arm_of(found).reason
 
 
+def test_a_task_whose_floor_is_known_may_be_solved_at_once(make_arm, judge, facts):
+    arm = make_arm("attnres", *lower(0.9))
+
+    found = judge(make_arm("standard", *BASE), arm, data=replace(facts, floor=0.2))
+
+    assert arm_of(found).verdict == "better"
+
+
 def test_a_reason_lets_the_word_stand_and_is_printed_beside_it(make_arm, judge):
     arm = make_arm("attnres", *lower(0.7))
     arm[2] = replace(arm[2], note="it has twice the layers", tags=("plausible",))
