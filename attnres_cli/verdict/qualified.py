@@ -86,7 +86,7 @@ def _doubts(comparison: Comparison) -> Iterator[str]:
     """What a design does not do that it should, and why one is believed all the same."""
     for arm in comparison.arms:
         if arm.believed:
-            yield f"{arm.variant} looks too good to be true; its note says why it is: {arm.believed}"
+            yield f"{arm.variant} looks too good to be true; its note says why: {arm.believed}"
         missed = {gate.name for met in arm.gates.values() for gate in met if not gate.passed}
         for name in sorted(missed & set(gates.DOUBTS)):
             yield f"{arm.variant}: {gates.NOT_SO[name]} (attnres check {arm.variant})"

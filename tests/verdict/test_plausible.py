@@ -60,7 +60,7 @@ def test_a_reason_lets_the_word_stand_and_is_printed_beside_it(make_arm, judge):
     found = judge(make_arm("standard", *BASE), arm)
 
     assert arm_of(found).verdict == "better"
-    expected = "attnres looks too good to be true; its note says why it is: it has twice the layers"
+    expected = "attnres looks too good to be true; its note says why: it has twice the layers"
     assert expected in qualifiers(found)
 
 
