@@ -112,7 +112,8 @@ def test_the_installed_packages_are_those_of_the_wheel(attnres: Path, tmp_path: 
     python = attnres.with_name("python")
     listed = run(attnres, "recipes", cwd=tmp_path) + run(attnres, "variants", cwd=tmp_path)
     assert run(python, "-c", program, cwd=tmp_path).startswith(str(attnres.parent.parent))
-    names_ = [path.stem for path in (ROOT / "recipes").rglob("*.yaml")]
+    folders = (ROOT / "recipes", ROOT / "recipes" / "suites")
+    names_ = [path.stem for folder in folders for path in folder.glob("*.yaml")]
     assert all(name in listed for name in (*names_, "standard", "denseformer", "attnres"))
     assert run(python, "-c", names, cwd=tmp_path) == "pip install 'psycopg[binary]>=3.2'\n"
 
