@@ -6,7 +6,6 @@ import json
 import shlex
 import shutil
 import sqlite3
-import time
 from contextlib import closing
 from pathlib import Path
 
@@ -189,7 +188,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("begin", REFUSED)
-def test_a_command_that_cannot_be_meant_is_refused_at_once_and_writes_nothing(
+def test_a_command_that_cannot_be_meant_is_refused_and_writes_nothing(
     begin: str,
     folder: Path,
     attnres: Attnres,
@@ -200,10 +199,7 @@ def test_a_command_that_cannot_be_meant_is_refused_at_once_and_writes_nothing(
     (folder / "circle").symlink_to("circle")
     for rest, words in REFUSED[begin].items():
         with subtests.test(rest[:80]):
-            started = time.process_time()
-
             assert words in attnres.refuses(*shlex.split(f"{begin} {rest}"))
-            assert time.process_time() - started < 10  # most of it are imports
             assert [each.name for each in folder.iterdir()] == ["circle"]
 
 
