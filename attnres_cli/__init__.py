@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from attnres_cli.lab.notebook import open_study
-    from attnres_cli.nn.model import Transformer, load
+    from attnres_cli.nn.exported import load
+    from attnres_cli.nn.model import Transformer
     from attnres_cli.nn.residual import Residual, register
     from attnres_cli.nn.shape import Shape
     from attnres_cli.nn.variant import parse
@@ -22,7 +23,7 @@ _MODULES = {
     "Residual": "nn.residual",
     "Shape": "nn.shape",
     "Transformer": "nn.model",
-    "load": "nn.model",
+    "load": "nn.exported",
     "open_study": "lab.notebook",
     "parse": "nn.variant",
     "register": "nn.residual",

@@ -2,24 +2,45 @@
 
 from __future__ import annotations
 
+import codecs
 import gc
 import io
+import logging
 import os
 import sys
+import threading
 import unicodedata
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import IO, NoReturn
 
 _LONGEST_LINE = 1000
+_LONG_S = 8.0
+_SPELLED = {
+    "\N{PLUS-MINUS SIGN}": "+/-", "\N{HORIZONTAL ELLIPSIS}": "...", "\N{RIGHTWARDS ARROW}": "->",
+    "\N{LEFTWARDS ARROW}": "<-", "\N{BOX DRAWINGS LIGHT HORIZONTAL}": "-",
+}  # fmt: skip
 
 
 def mend() -> None:
-    """Let no output fail for a character, as plus-minus in ASCII, or for a closed stream."""
+    """Let no output fail for a character, as plus-minus in ASCII, or for a closed stream, and let
+    no library put lines of its own between ours.
+    """
+    codecs.register_error("attnres", _spelled)
+    logging.getLogger("matplotlib").setLevel(logging.ERROR)
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115, PTH123
         elif isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")
+            stream.reconfigure(errors="attnres")
+
+
+def _spelled(error: UnicodeError) -> tuple[str, int]:
+    """What stands for characters that an encoding lacks: `+/-` for plus-minus."""
+    assert isinstance(error, UnicodeEncodeError)
+    lacking = error.object[error.start : error.end]
+    return "".join(_SPELLED.get(character, "?") for character in lacking), error.end
 
 
 def mute(stream: IO[str]) -> None:
@@ -77,10 +98,27 @@ def is_quiet() -> bool:
     return _loudness == QUIET
 
 
+def is_verbose() -> bool:
+    """Whether everything is printed that there is to say."""
+    return _loudness == VERBOSE
+
+
 def note(message: str) -> None:
     """`say` what a command does, unless it is to be quiet."""
     if _loudness >= USUAL:
         say(message)
+
+
+@contextmanager
+def told_if_slow(words: str) -> Iterator[None]:
+    """`note` the words, once what is done inside has taken a while."""
+    timer = threading.Timer(_LONG_S, note, (words,))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def warn(message: str) -> None:

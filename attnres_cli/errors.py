@@ -7,6 +7,7 @@ AttnresError
   StudyError      a database that cannot be opened, or holds something else
     NoStudyError  there is none yet
     AwayError     its server is not there at this moment
+  ExportError     a folder that is no export of a run, or is damaged
   DeviceError     a device that this machine does not have, or with too little memory
   WorkersError    processes that are ended by others before they have trained anything
   TorchError      a torch that the package does not work with
@@ -82,6 +83,10 @@ class AwayError(StudyError):
         self.is_up = is_up
 
 
+class ExportError(AttnresError, ValueError):
+    """A folder that is no export of a run, or is damaged."""
+
+
 class DeviceError(AttnresError):
     """A device that this machine does not have, or that has too little memory."""
 
@@ -100,11 +105,16 @@ class UsageError(AttnresError):
     """Any other argument on the command line that cannot be meant."""
 
 
+_MOST_KNOWN = 40  # names in an error: all designs or settings, not all digests of a study
+
+
 def unknown(what: str, name: str, known: Iterable[str]) -> str:
     """`unknown recipe 'quik': did you mean 'quick'? Known: quick, smoke`, for any kind of name."""
     names = sorted(known)
     near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
     hint = f": did you mean '{near[0]}'?" if near else "."
+    if (more := len(names) - _MOST_KNOWN) > 0:
+        names = [*names[:_MOST_KNOWN], f"and {more} more"]
     return f"unknown {what} '{name}'{hint} Known: {', '.join(names) or 'none'}"
 
 

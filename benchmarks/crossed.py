@@ -23,8 +23,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import stdtrit
 
-from attnres_cli.stats.looks import ALPHA, LEAST_SEEDS, first_rate, shares
-from attnres_cli.verdict.answered import FIRST_MEASURE
+from attnres_cli.stats.sequential import ALPHA, LEAST_SEEDS, first_rate, shares
+from attnres_cli.verdict.task_answers import FIRST_MEASURE
 
 Floats = NDArray[np.float64]
 Draw = Callable[[np.random.Generator, int, int, int], Floats]

@@ -3,6 +3,7 @@
 # from `trainer` on train as `attnres ablate` does, need attnres installed and fail without.
 #
 #   benchmarks/gpu.sh OUT_FOLDER
+#   PARTS="check step" benchmarks/gpu.sh OUT_FOLDER      # in pieces, where a GPU is lent by the minute
 #
 # Writes a log and JSON per part to the folder and ends with a short table. Parts that fail or run
 # out of their time are named in it; the others still run. PYTHON names the interpreter. Where there
@@ -22,6 +23,7 @@ names=()
 part() { # name, seconds, command...
   local name=$1 seconds=$2 started=$SECONDS
   shift 2
+  [[ -z ${PARTS:-} || " $PARTS " == *" $name "* ]] || return 0
   echo "== $name"
   timeout "$seconds" "$@" 2>&1 | tee "$out/$name.log"
   ended[$name]=${PIPESTATUS[0]}
@@ -31,7 +33,7 @@ part() { # name, seconds, command...
 
 nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader 2>/dev/null | tee "$out/device.txt"
 if [ "$device" = cuda ]; then
-  part check 130 "$python" benchmarks/check.py cuda
+  part check 300 "$python" benchmarks/check.py cuda
   part mixing 60 "$python" benchmarks/mixing.py --device cuda --json "$out/mixing.json"
   part step 240 "$python" benchmarks/step.py gpu --engines triton --json "$out/step.json" --rounds 15
   part memory 60 "$python" benchmarks/memory.py --device cuda --depths 16 --engines triton --json "$out/memory.json"
@@ -40,7 +42,8 @@ if [ "$device" = cuda ]; then
 fi
 part predicted 150 "$python" benchmarks/predicted.py --device "$device" --json "$out/predicted.json" ${SMALL:+--quick}
 part decode 150 "$python" -m attnres_cli bench decode --recipe small --device "$device" --format json "${small[@]}"
-sed -n '/^{/,$p' "$out/decode.log" >"$out/decode.json" # what it says first went to the log too
+[ ! -f "$out/decode.log" ] || # what it says first went to the log too
+  sed -n '/^{/,$p' "$out/decode.log" >"$out/decode.json"
 rm -rf "$out"/workers?.{db*,runs}
 for n in 1 2 4; do # eight runs of quick on one GPU: what the plan's own number of workers rests on
   part "workers$n" 240 "$python" -m attnres_cli ablate standard attnres --seeds 4 --workers "$n" \

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from attnres_cli.config.shipped import paper
 from attnres_cli.stats.scaling import FLOOR_SIZES, fit, multipliers, shared_floor
-from attnres_cli.verdict.format import outward
+from attnres_cli.verdict.numbers import outward
 
 Floats = NDArray[np.float64]
 

@@ -37,17 +37,18 @@ from attnres_cli.records.run import DataDescription, RunRecord, RunResult, Setti
 from attnres_cli.report import comparison as reported
 from attnres_cli.report import page
 from attnres_cli.report.figures.drawing import Drawing, drawings, of_sizes, picture
+from attnres_cli.report.table import brief
 from attnres_cli.report.terminal import print_report
-from attnres_cli.verdict.chapter import Chapter
 from attnres_cli.verdict.comparison import Comparison, Rules
 from attnres_cli.verdict.judge import compare
 from attnres_cli.verdict.ladder import Rung, ladder
+from attnres_cli.verdict.report_section import Chapter
 
 ROOT = Path(__file__).resolve().parent.parent
 IMAGES = ROOT / "docs" / "images"
 REFERENCE = ROOT / "recipes" / "reports" / "reference"
 PARTS = ("text", "pointers", "depth", "sizes")
-TERMINAL = {"COLUMNS": "112", "FORCE_COLOR": "1"}  # of the environment
+TERMINAL = {"COLUMNS": "100", "FORCE_COLOR": "1"}  # of the environment
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "google-chrome"))), None)
 
 
@@ -107,15 +108,17 @@ def comparison(told: dict[str, Any]) -> Comparison:
 
 
 def terminal(found: Comparison, path: Path) -> None:
-    """The answer and the table, without the notes below them."""
+    """What `attnres report` prints."""
     printed = io.StringIO()
-    print_report(reported.report_of([found]), printed)
-    lines = printed.getvalue().splitlines()
-    blank = [number for number, line in enumerate(lines) if not Text.from_ansi(line).plain.strip()]
+    typed = (
+        "Details: attnres report --notes",
+        "Page: attnres report --format html --output report.html",
+    )
+    print_report(brief(reported.report_of([found]), *typed), printed)
     with Path(os.devnull).open("w") as nowhere:
         console = Console(record=True, width=int(TERMINAL["COLUMNS"]), file=nowhere)
         console.print(Text("$ attnres report", style="bold"))
-        console.print(Text.from_ansi("\n".join(lines[: blank[1]])))
+        console.print(Text.from_ansi(printed.getvalue().rstrip()))
         console.save_svg(str(path), title="attnres")
 
 

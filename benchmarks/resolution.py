@@ -12,8 +12,8 @@ So other programs on the machine do not lengthen it.
 
 For each arm: the sd of its paired difference, with its 95 % interval, and what plans see of it with
 80 % power, in nats and as a multiple of compute: the default before (four arms, three seeds, Holm's
-strictest step), the default now (one arm, seven seeds, the first look of stats/looks.py), and one
-arm with as many seeds as five minutes on two cores have time for. Needs attnres installed.
+strictest step), the default now (one arm, seven seeds, the first look of stats/sequential.py), and
+one arm with as many seeds as five minutes on two cores have time for. Needs attnres installed.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ from attnres_cli.data import sources
 from attnres_cli.data.tokens import Tokens
 from attnres_cli.lab.comparing import Request, ablation
 from attnres_cli.lab.experiment import Place
-from attnres_cli.lab.held import Held
+from attnres_cli.lab.study_view import Held
 from attnres_cli.records.run import RunSpec
 from attnres_cli.report.progress import OnStderr
-from attnres_cli.stats.looks import ALPHA, LEAST_SEEDS, first_rate
 from attnres_cli.stats.power import detectable, multiplier, noise
+from attnres_cli.stats.sequential import ALPHA, LEAST_SEEDS, first_rate
 from attnres_cli.store.store import Store
 from attnres_cli.train.device import settings
 from attnres_cli.train.trainer import Trainer

@@ -98,7 +98,14 @@ GPU = Setting(
     "gpu", shape_of(16, 1024, 2048, 32768), 32, "bf16", True,
     _arms("triton", "compile", naive=False),
 )  # fmt: skip
-SETTINGS = {setting.name: setting for setting in (CPU_EAGER, CPU_4, CPU_12, GPU)}
+ENGINES = Setting(  # what each gains at a size as that of recipe quick
+    "cpu-engines", shape_of(6, 64, 64, 256), 16, "fp32", False,
+    (
+        ("standard", "eager"),
+        *((spec, engine) for spec in (FULL, BLOCK) for engine in ("eager", "compile", "reference")),
+    ),
+)  # fmt: skip
+SETTINGS = {setting.name: setting for setting in (CPU_EAGER, CPU_4, CPU_12, ENGINES, GPU)}
 TARGETS = {
     "cpu-eager": {FULL: 1.15, BLOCK: 1.08},
     "cpu-compile-4": {FULL: 1.08, BLOCK: 1.05},

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from scipy.special import stdtr
 
 from attnres_cli.records.run import RunRecord, Status
-from attnres_cli.stats.looks import ALPHA, LEAST_SEEDS, first_rate
+from attnres_cli.stats.sequential import ALPHA, LEAST_SEEDS, first_rate
 from attnres_cli.verdict.family import family
 
 Floats = NDArray[np.float64]

@@ -14,9 +14,9 @@ from studies import SETTINGS, VERSIONS
 
 from attnres_cli.config.recipe import Recipe, load, validate
 from attnres_cli.records.run import DataDescription, Point, Probe, RunRecord, Status
-from attnres_cli.verdict.chapter import Chapter
 from attnres_cli.verdict.comparison import ArmResult, Comparison
 from attnres_cli.verdict.judge import compare
+from attnres_cli.verdict.report_section import Chapter
 
 MakeRun = Callable[..., RunRecord]
 MakeArm = Callable[..., list[RunRecord]]

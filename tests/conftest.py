@@ -46,6 +46,12 @@ def attnres(capsys: pytest.CaptureFixture[str]) -> Any:
     return Attnres(capsys)
 
 
+@pytest.fixture(autouse=True)
+def _on_a_fast_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no line be told only since this machine has more to do than one command of ours."""
+    monkeypatch.setattr("attnres_cli.console._LONG_S", 600.0)
+
+
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty folder, in which the test works."""

@@ -8,8 +8,10 @@ import shutil
 import socket
 import subprocess
 import tempfile
+import threading
+import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -65,11 +67,13 @@ class Server:
         """The study on one of its databases, with the password quoted."""
         return f"postgresql+psycopg://{user}:{password}@127.0.0.1:{self.port}/{database}"
 
-    def sql(self, statement: str, database: str = "postgres") -> list[tuple]:
+    def sql(
+        self, statement: str, database: str = "postgres", *, password: str = PASSWORD
+    ) -> list[tuple]:
         import psycopg
 
         with psycopg.connect(
-            host="127.0.0.1", port=self.port, user=USER, password=PASSWORD, dbname=database,
+            host="127.0.0.1", port=self.port, user=USER, password=password, dbname=database,
             autocommit=True,
         ) as connection:  # fmt: skip
             found = connection.execute(statement)
@@ -101,6 +105,56 @@ class Server:
                 extra_groups=[] if self._as else None, **self._as,
             )  # fmt: skip
         assert done.returncode == 0, said.read_text(encoding="utf-8")
+
+
+class Proxy:
+    """A way to a server that can stop to forward, as a network does that drops all packets."""
+
+    def __init__(self, port: int) -> None:
+        self._to, self._flows = ("127.0.0.1", port), threading.Event()
+        self._flows.set()
+        self.delay_s = 0.0
+        """How long every packet takes."""
+        self._open: list[tuple[socket.socket, socket.socket]] = []
+        self._door = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._door.getsockname()[1]
+        threading.Thread(target=self._take, daemon=True).start()
+
+    def stall(self) -> None:
+        """Take everything, and pass nothing on."""
+        self._flows.clear()
+
+    def flow(self) -> None:
+        """Pass on what came meanwhile, and what comes."""
+        self._flows.set()
+
+    def half_close(self) -> None:
+        """End every connection in one direction: what is sent arrives, no answer comes."""
+        for ours, _ in self._open:
+            with suppress(OSError):
+                ours.shutdown(socket.SHUT_WR)
+        self._open.clear()
+
+    def close(self) -> None:
+        """Take nobody any more."""
+        self._door.close()
+
+    def _take(self) -> None:
+        with suppress(OSError):
+            while True:
+                ours, _ = self._door.accept()
+                theirs = socket.create_connection(self._to)
+                self._open.append((ours, theirs))
+                for ends in ((ours, theirs), (theirs, ours)):
+                    threading.Thread(target=self._pass_on, args=ends, daemon=True).start()
+
+    def _pass_on(self, source: socket.socket, target: socket.socket) -> None:
+        with suppress(OSError), source:
+            while data := source.recv(2**16):
+                self._flows.wait()
+                time.sleep(self.delay_s)
+                target.sendall(data)
+            target.shutdown(socket.SHUT_RDWR)
 
 
 def _server_user() -> pwd.struct_passwd | None:

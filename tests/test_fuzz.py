@@ -12,14 +12,17 @@ from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
+import yaml
 from commands import Attnres
-from studies import fill
+from studies import FACTS, fill
 
 from attnres_cli.config.recipe import load, text_of
 from attnres_cli.errors import BAD_INPUT, DONE, SOME_FAILED, AttnresError
+from attnres_cli.lab.downstream.task_files import wishes
 from attnres_cli.lab.search import budget, space
 from attnres_cli.nn import variant
-from attnres_cli.records.run import Probe
+from attnres_cli.records.run import Probe, RunSpec
+from attnres_cli.store.store import Store
 
 pytestmark = pytest.mark.slow
 ROUNDS, SEED = 60, 17
@@ -156,6 +159,36 @@ def test_spaces_and_budgets():
             budget.parse([f"{draw.choice(KINDS)}={parts[0]}"], 9).sizes()
 
 
+TASK = """task: sums
+include: base.yaml
+dataset_path: json
+dataset_kwargs: {data_files: {test: sums.jsonl}}
+output_type: multiple_choice
+doc_to_text: "{{context}}"
+doc_to_choice: [a, b]
+metric_list: [{metric: acc}]
+"""
+
+
+def test_task_files(folder: Path):
+    draw, code = random.Random(SEED), "!function evil.text"
+    (folder / "base.yaml").write_text("description: none\n")
+    (folder / "evil.yaml").write_text(f"x: {code}\n")
+    n_read = 0
+    for _ in range(10 * ROUNDS):
+        text = mutated(TASK, draw)
+        (folder / "task.yaml").write_text(text, encoding="utf-8", errors="replace")
+        with suppress(AttnresError):
+            wishes(folder / "task.yaml", {"acc"})
+            hidden = text.replace("base.yaml", "evil.yaml").replace("[a, b]", f"[a, {code}]")
+            (folder / "task.yaml").write_text(hidden, encoding="utf-8", errors="replace")
+            found = [wish for wish in wishes(folder / "task.yaml", {"acc"}) if wish.text == code]
+            tags = [e for e in yaml.parse(hidden) if getattr(e, "tag", None) == "!function"]
+            assert bool(found) >= bool(tags)
+            n_read += bool(found)
+    assert n_read > ROUNDS
+
+
 @pytest.mark.parametrize("secret", ["geheim", "ge:he@im", "ge%2Fheim?x"])
 def test_urls(attnres: Attnres, secret: str):
     draw = random.Random(SEED)
@@ -211,5 +244,10 @@ def test_damaged_studies(attnres: Attnres, folder: Path, damage: Callable[..., N
         damage(study, draw)
         _, fault = fault_of(attnres, [*draw.choice(commands).split(), "--study", str(study)])
         assert not fault
+        _, fault = fault_of(attnres, ["runs", "merge", str(study), "--into", f"into{number}.db"])
+        assert not fault
+        with suppress(AttnresError):  # what `ablate` does first
+            specs = [RunSpec(load("smoke"), "attnres", seed, FACTS.fingerprint) for seed in (0, 9)]
+            Store.open(str(study), create=True).plan(specs, FACTS)
         for left in folder.glob(f"{study.name}*"):
             left.unlink(missing_ok=True)

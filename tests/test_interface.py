@@ -17,6 +17,8 @@ import attnres_cli
 from attnres_cli import Shape, Transformer, load, open_study, parse
 from attnres_cli.config.recipe import Recipe
 from attnres_cli.errors import StudyError, UsageError
+from attnres_cli.verdict.fields import keys
+from attnres_cli.verdict.rows import FIELDS
 
 LOSSES = {"standard": [2.0, 2.1, 2.2, 2.0, 2.1], "attnres": [1.9, 2.0, 2.11, 1.89, 2.01]}
 
@@ -36,7 +38,7 @@ def test_ten_lines_of_a_notebook(here: Path):
     save_model(untrained, "winner/model.safetensors")
 
     study = open_study("attnres.db")
-    study.frame("verdicts")[["variant", "loss", "difference", "ci_low", "ci_high", "verdict"]]
+    study.frame("verdicts")[["variant", "mean", "difference", "ci_low", "ci_high", "verdict"]]
     study.frame("curves").pivot_table(index="step", columns="variant", values="val_loss")
     study.runs()[0]["val_loss"]  # the same as plain records
 
@@ -59,7 +61,8 @@ def test_a_study_gives_verdicts_runs_and_curves_as_records():
     assert (standard["variant"], standard["difference"]) == ("standard", None)
     assert attnres["difference"] == pytest.approx(-0.49 / 5)
     assert attnres["ci_low"] < attnres["difference"] < attnres["ci_high"] < 0
-    assert (attnres["verdict"], attnres["seeds"]) == ("better", 5)
+    assert (attnres["verdict"], attnres["n_seeds"]) == ("better", 5)
+    assert list(attnres) == [*keys(FIELDS), "qualified"]  # the columns of CSV
     assert opened.verdicts(baseline="attnres")[1]["verdict"] == "worse"
     assert {(r["variant"], r["seed"]): r["val_loss"] for r in runs} == {
         (variant, seed): loss for variant, all_ in LOSSES.items() for seed, loss in enumerate(all_)

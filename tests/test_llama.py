@@ -70,7 +70,16 @@ def test_standard_is_the_stock_model(drive, family: str, tokens: Tensor, mask: T
     assert torch.equal(rows(driven, tokens, mask), rows(original, tokens, mask))
 
 
-@pytest.mark.parametrize("name", registry())
+OPEN = {"dca", "mudd", "resv", "vres"}
+
+
+@pytest.mark.parametrize("name", sorted(OPEN))
+def test_designs_that_need_more_than_one_input_are_refused(drive, name: str):
+    with pytest.raises(ValueError, match=f"{name} needs an attention with named inputs"):
+        drive(stock("Llama"), name)
+
+
+@pytest.mark.parametrize("name", sorted(registry().keys() - OPEN))
 def test_every_design_learns_and_generates_with_the_cache(drive, name: str, tokens, mask):
     model = drive(stock("Llama"), name).train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)

@@ -27,7 +27,7 @@ from attnres_cli.records.plan import Plan
 from attnres_cli.records.run import Point as CurvePoint
 from attnres_cli.records.run import RunRecord, Status
 from attnres_cli.records.search_records import Search
-from attnres_cli.report.progress import Display
+from attnres_cli.report.progress import ProgressDisplay
 from attnres_cli.store.optuna import optuna_storage, turns
 from attnres_cli.store.retry import patiently
 from attnres_cli.store.store import Store
@@ -60,8 +60,8 @@ class Silent:
     warn = text = note
 
     @contextmanager
-    def progress(self, *arguments: Any, **options: Any) -> Iterator[Display]:
-        yield Display(*arguments, **options)
+    def progress(self, *arguments: Any, **options: Any) -> Iterator[ProgressDisplay]:
+        yield ProgressDisplay(*arguments, **options)
 
 
 class Bench:
@@ -96,7 +96,7 @@ class Bench:
     ) -> Bench:
         """Search, then confirm `confirmed` shapes of each design; die after `stop_after` runs."""
 
-        def train(_plan: Plan, wanted: Wanted, _display: Display) -> None:
+        def train(_plan: Plan, wanted: Wanted, _display: ProgressDisplay) -> None:
             while (ids := wanted(1)) is not None:
                 if record := self.store.claim(ids):
                     if len(self.trained) == stop_after:

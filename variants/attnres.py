@@ -26,6 +26,8 @@ Options:
     window      a site sees the embedding and the newest `window` outputs, older ones are dropped.
     agg         what a block's source is, of its outputs: mean, of those so far; rmssum, once it is
                 finished, sum_j v_j / rms(v_j), before that the plain sum. The embedding stays raw.
+    ways        qkv: an attention reads for its queries, keys and values by queries of their own, as
+                three sites that see the same sources; h: once for all (the paper).
     prior       recency: a learned scalar per site is added to the newest source's score; count: the
                 log of the number of outputs in a source is added to its score, 0 for the embedding.
 
@@ -38,9 +40,10 @@ agg=rmssum, with agg=mean, where an output in a long block counts less, and with
 for agg=mean and prior=count together: n_i / sum(n) times a mean of n_i outputs is the sum over
 sum(n). The first site has one source: under softmax what it learns never receives a gradient (kept,
 so that counts match the paper's).
-Parameters: 2 D (L + 1); D (L + 1) without key norm; rank (L + 1) with a rank; `heads` per site and
-source for static scores; D^2 (L + 1) more with query=input or stream, L + 1 more with
-prior=recency.
+Contains: rescaled, where queries or static scores are 0.
+Parameters: 2 D S for S = L + 1 sites, with ways=qkv 2 L + 1; D S without key norm; rank S with a
+rank; `heads` per site and source for static scores; D^2 S more with query=input or stream, S more
+with prior=recency.
 Cost: per site and source 2 D FLOPs for the sum, 2 D (2 rank) for the score, none for a static one;
 per source 2 D (2 rank) for its rms; 2 D (D + 1) a site with query=input or stream. A source is read
 where it is made and at each site that sees it.
@@ -60,7 +63,7 @@ short it is.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate, chain
 from typing import Literal
 
@@ -71,7 +74,7 @@ from torch import Tensor, nn
 from attnres_cli.nn.cost import TableOne
 from attnres_cli.nn.depthmix.history import History
 from attnres_cli.nn.depthmix.scoring import Norm, Scoring, wide
-from attnres_cli.nn.residual import Hidden, Residual, Value, register
+from attnres_cli.nn.residual import Hidden, Inputs, Residual, Value, register
 from attnres_cli.nn.trunk.norm import rms_norm
 
 from .parts.options import refuse_keys, refuse_weights, refuse_without_keys, size_of
@@ -102,6 +105,7 @@ class AttnRes(Residual):
         window: int | None = None,
         agg: Literal["sum", "mean", "rmssum"] = "sum",
         prior: Literal["none", "recency", "count"] = "none",
+        ways: Literal["h", "qkv"] = "h",
     ) -> None:
         super().__init__(d_model, n_sublayers)
         refuse(
@@ -114,6 +118,11 @@ class AttnRes(Residual):
         else:
             refuse_keys(d_model, heads, key_norm, head_norm, query, rank)
             refuse_weights(norm, prior, size)
+        self.named_inputs = ways == "qkv"
+        self.sites = tuple(self._sites())
+        seen = zip(self.sources.visible, self.sites, strict=True)
+        self.visible = tuple(sources for sources, its in seen for _ in its)
+        self.n_pairs = sum(map(len, self.visible))
         self.heads, self.rank, self.key_norm, self.head_norm = heads, rank, key_norm, head_norm
         self.norm: Norm = "softmax" if norm == "sigmoid_normalised" else norm
         self.squashed = norm == "sigmoid_normalised"
@@ -121,13 +130,20 @@ class AttnRes(Residual):
         self.equals_standard_at_init = prior in self.sources.standard_with
         self._learn(score, query)
 
+    def _sites(self) -> Iterator[range]:
+        """The numbers of each sublayer's reads, and of the output norm's, from 0."""
+        first = 0
+        for l in range(1, self.n_sublayers + 2):
+            is_attention = l % 2 == 1 and l <= self.n_sublayers
+            yield range(first, first := first + (3 if self.named_inputs and is_attention else 1))
+
     def _learn(self, score: str, query: str) -> None:
         """Add the parameters, and what a prior needs."""
-        sites, d = self.n_sublayers + 1, self.d_model
+        sites, d = len(self.visible), self.d_model
         self.query = self.gain = self.table = self.project = self.recency = None
         if score == "static":  # start where all weights of a site are equal
             equal = 1.0 if self.norm == "none" else 0.0
-            self.table = nn.Parameter(torch.full((self.sources.n_pairs, self.heads), equal))
+            self.table = nn.Parameter(torch.full((self.n_pairs, self.heads), equal))
             return
         self.query = nn.Parameter(torch.zeros(sites, self.rank or d))
         if self.key_norm and self.rank is None:
@@ -135,11 +151,11 @@ class AttnRes(Residual):
         if query != "learned":
             self.project = nn.Parameter(torch.zeros(sites, d, d))
         if self.prior == "recency":
-            newest = [end - 1 for end in accumulate(map(len, self.sources.visible))]
+            newest = [end - 1 for end in accumulate(map(len, self.visible))]
             self.recency = nn.Parameter(torch.zeros(sites))
             self.register_buffer("newest", torch.tensor(newest), persistent=False)
         if self.prior == "count":
-            seen = chain.from_iterable(self.sources.visible)
+            seen = chain.from_iterable(self.visible)
             counts = torch.tensor([len(self.sources.outputs(j)) for j in seen])
             self.register_buffer("counts", counts, persistent=False)
 
@@ -150,9 +166,9 @@ class AttnRes(Residual):
     def _scoring(self, x: Hidden) -> Scoring:
         gain: Tensor | None = self.gain
         if self.rank is not None:
-            gain = torch.ones(self.n_sublayers + 1, self.rank, device=x.device)
+            gain = torch.ones(len(self.visible), self.rank, device=x.device)
         return Scoring(
-            self.sources.visible,
+            self.visible,
             self.norm,
             self.heads,
             query=self.query if self.project is None else None,  # else reads bring theirs
@@ -174,16 +190,20 @@ class AttnRes(Residual):
         if self.prior == "none":
             return self.table
         if self.recency is not None:
-            zeros = self.recency.new_zeros(self.sources.n_pairs)
+            zeros = self.recency.new_zeros(self.n_pairs)
             found = zeros.index_copy(0, self.newest, self.recency)
         else:
             found = self.counts.to(wide(x)).log()
         return found.unsqueeze(-1).expand(-1, self.heads)
 
-    def read(self, state: State, l: int) -> tuple[Hidden, State]:
-        query = self._query(state, l - 1) if state.queries else None
-        h, history = state.history.read(l - 1, query)
-        return h, state if history is state.history else state._replace(history=history)
+    def read(self, state: State, l: int) -> tuple[Hidden | Inputs, State]:
+        found, history = [], state.history
+        for site in self.sites[l - 1]:
+            query = self._query(state, site) if state.queries else None
+            h, history = history.read(site, query)
+            found.append(h)
+        state = state if history is state.history else state._replace(history=history)
+        return found[0] if len(found) == 1 else Inputs(*found), state
 
     def _query(self, state: State, site: int) -> Tensor | None:
         """(B, T, D) of one read, where it depends on the input."""
@@ -201,26 +221,30 @@ class AttnRes(Residual):
         return self.sources.append(state, l, y)
 
     def finish(self, state: State) -> Hidden:
-        return self.read(state, self.n_sublayers + 1)[0]
+        (site,) = self.sites[-1]
+        return state.history.read(site, self._query(state, site))[0]
 
     def carry(self, state: State, l: int) -> list[Tensor]:
         beside = [x for x in (state.units, state.stream) if x is not None]
-        return [*state.history.carry(l), *beside]
+        return [*state.history.carry(self.sites[l].start), *beside]
 
     def resume(self, tensors: Sequence[Tensor], l: int) -> State:
         sources = list(tensors)
         stream = sources.pop() if self.keeps_stream else None
         units = sources.pop() if self.sources.has_units(l) else None
-        history = History.resume(self._scoring(sources[0]), sources, l, l + 1)
+        scoring, site = self._scoring(sources[0]), self.sites[l].start
+        history = History.resume(scoring, sources, site, l + 1)
         return State(history, units, stream, self._queries())
 
     def weights(self, values: Sequence[Hidden]) -> list[Tensor]:
-        """For each site, the (B, T, S, H) weights of the sources that it sees; 1, 1 for static."""
+        """For each sublayer (its queries) and the output norm, the (B, T, S, H) weights of the
+        sources that it sees; 1, 1 for static.
+        """
         state, found = self.start(values[0]), []
-        for site in range(self.n_sublayers + 1):
+        for l, (site, *_) in enumerate(self.sites, 1):
             found.append(state.history.weights(site, self._query(state, site)))
-            if site < self.n_sublayers:
-                state = self.write(state, site + 1, values[site + 1])
+            if l <= self.n_sublayers:
+                state = self.write(state, l, values[l])
         return found
 
     def depth_mixing(self, values: Sequence[Hidden]) -> Tensor:
@@ -233,28 +257,30 @@ class AttnRes(Residual):
         return mixing
 
     def extra_flops_per_token(self) -> int:
-        d, sites, pairs = self.d_model, self.n_sublayers + 1, self.sources.n_pairs
+        d, sites, pairs = self.d_model, len(self.visible), self.n_pairs
+        sums = self.sources.flops() + 2 * d * (pairs - self.sources.n_pairs)
         if self.query is None:
-            return self.sources.flops()
+            return sums
         scores = 2 * (self.rank or d) * (pairs + sites * self.key_norm)
         if self.project is not None:
             scores += 2 * d * (d + 1) * sites + d * self.n_sublayers * self.keeps_stream
         if self.prior != "none":
             scores += self.heads * pairs
-        return self.sources.flops() + scores
+        return sums + scores
 
     def dead_params(self) -> Mapping[str, Sequence[int]]:
         """Those of the first site, where under a softmax the weight of its only source is 1."""
         if self.norm != "softmax":
             return {}
-        return {name: (0,) for name, _ in self.named_parameters()}
+        return {name: tuple(self.sites[0]) for name, _ in self.named_parameters()}
 
     def table_one(self) -> TableOne | None:
         """Full in two phases: S + N in the best groups; Block: N / S + 5."""
         whole_keys = self.rank is None and not self.head_norm
         learned = self.query is not None and self.project is None
         softmax = self.norm == "softmax" and not self.squashed
-        if not (whole_keys and learned and softmax and type(self.sources) is Blocks):
+        once = not self.named_inputs
+        if not (once and whole_keys and learned and softmax and type(self.sources) is Blocks):
             return None
         depth, size = self.n_sublayers, self.sources.size
         if size == 1:

@@ -5,6 +5,7 @@ sum l, with a gain g_l (D), for l = 1..L; alpha a constant; beta = (8 n_layers)^
 on initial weights. n_layers counts Transformer layers, each with an attention and an MLP: L / 2.
 Start: g_l = 1; the initial weights of values, MLPs and output projections are multiplied by beta,
 those of queries and keys are not. Not `standard` at step 0.
+Contains: postnorm, where alpha and beta are 1.
 Parameters: L D, in place of the L D of the input norms that the sublayers do not have.
 Cost: one multiplication by alpha per channel and sublayer, D L FLOPs; no bytes.
 Depth mixing: M[l, i] = alpha^(l - 1 - i) prod_{j = i}^{l - 1} g_j / rms_j for an output i >= 1 and

@@ -10,16 +10,19 @@ Options:
     partial     off: the running block's own sum is no source until the block is finished.
     gate        none: g_l = 1; scalar: g_l = sigmoid(b_l); vector: g_l = sigmoid(W_l x_{l-1} + b_l).
     null        a zero vector is one more source, with score 0, so that less may be added.
+    ways        qkv: an attention reads for its queries, keys and values by queries and gates of
+                their own, as three sites that see the same sources; h: once for all.
 
 Start: w = 0, g' = 1, W = 0, b = -2 (sigmoid 0.12). All weights of a site are equal and its sources
 sum to x_{l-1}, so that h_l is a positive multiple of x_{l-1}: `standard` at step 0. It is not with
 partial=off, where outputs of the running block count less. The output norm sees x_L.
-Parameters: 2 D (L - 1); L - 1 more for gate=scalar, (D^2 + D) (L - 1) for gate=vector.
+Parameters: 2 D S for S = L - 1 sites, with ways=qkv 2 L - 3; S more for gate=scalar, (D^2 + D) S
+for gate=vector.
 Cost: per site but the first and source 4 D FLOPs, per source 2 D for its rms, 2 D a site to gate
 and add, 2 D^2 more with gate=vector. A source is read where it is made and at each site that sees
 it.
-Depth mixing: 1 + g_l a_il, the same for all outputs of a block; 1 for those in no source; of every
-channel with gate=vector.
+Depth mixing: 1 + g_l a_il, of what queries see; the same for all outputs of a block; 1 for those in
+no source; of every channel with gate=vector.
 Refused: partial=off with block_size=1, where every output is a finished block.
 
 Source: Delta Attention Residuals (arXiv 2605.18855) and its public code.
@@ -28,13 +31,13 @@ cumulative states instead. The public code lists no running block (partial=off) 
 block on subtracts an output instead of a state; here a block is the sum of its outputs. That the
 first site reads the embedding, having no earlier output, is from the code. The gates' b_l is
 learned for every site, of every channel with gate=vector; W_l sees x_{l-1} without a norm, as in
-the code.
+the code. ways=qkv is ours.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import chain
+from itertools import accumulate, chain, pairwise
 from typing import Literal, NamedTuple
 
 import torch
@@ -43,7 +46,7 @@ from torch import Tensor, nn
 
 from attnres_cli.nn.depthmix.history import History
 from attnres_cli.nn.depthmix.scoring import Scoring
-from attnres_cli.nn.residual import Hidden, Residual, VariantError, register
+from attnres_cli.nn.residual import Hidden, Inputs, Residual, VariantError, register
 
 from .parts.sources import Blocks
 
@@ -60,7 +63,9 @@ class State(NamedTuple):
 
 @register("delta")
 class Delta(Residual):
-    """The engine's site l - 2 is sublayer l; with null its source 0 is zero, the others follow."""
+    """`sites[l - 2]` are the engine's sites of sublayer l; with null its source 0 is zero, and the
+    others follow.
+    """
 
     def __init__(
         self,
@@ -71,6 +76,7 @@ class Delta(Residual):
         partial: bool = True,
         gate: Literal["none", "scalar", "vector"] = "none",
         null: bool = False,
+        ways: Literal["h", "qkv"] = "h",
     ) -> None:
         super().__init__(d_model, n_sublayers)
         if block_size < 1:
@@ -78,16 +84,21 @@ class Delta(Residual):
         if block_size == 1 and not partial:
             raise VariantError("partial=off means nothing for blocks of one output: drop it")
         self.sources, self.null = Blocks(d_model, n_sublayers, block_size), null
-        self.equals_standard_at_init = partial
+        self.equals_standard_at_init, self.named_inputs = partial, ways == "qkv"
         self.seen = [
             tuple(j for j in sources if partial or self.sources.is_finished(j))
             for sources in self.sources.visible[1:-1]
         ]
-        self.visible = tuple(self.seen)
-        if null:
-            self.visible = tuple((0, *(j + 1 for j in sources)) for sources in self.seen)
+        n_reads = [3 if self.named_inputs and l % 2 else 1 for l in range(2, n_sublayers + 1)]
+        ends = list(accumulate(n_reads, initial=0))
+        self.sites = [range(*pair) for pair in pairwise(ends)]
+        self.visible = tuple(
+            (0, *(j + 1 for j in sources)) if null else sources
+            for sources, its in zip(self.seen, self.sites, strict=True)
+            for _ in its
+        )
         self.n_pairs, self.n_scored = sum(map(len, self.visible)), len({*chain(*self.visible)})
-        sites = n_sublayers - 1
+        sites = ends[-1]
         self.query = nn.Parameter(torch.zeros(sites, d_model))
         self.gain = nn.Parameter(torch.ones(sites, d_model))
         self.bias = self.project = None
@@ -106,13 +117,17 @@ class Delta(Residual):
     def _scoring(self) -> Scoring:
         return Scoring(self.visible, "softmax", query=self.query, gain=self.gain)
 
-    def read(self, state: State, l: int) -> tuple[Hidden, State]:
+    def read(self, state: State, l: int) -> tuple[Hidden | Inputs, State]:
         if l == 1:
             return state.stream, state
-        mix, history = state.history.read(l - 2)
-        gate = self._gate(state.stream, l - 2)
-        added = mix if gate is None else (gate * mix).to(mix.dtype)
-        return state.stream + added, state._replace(history=history)
+        found, history = [], state.history
+        for site in self.sites[l - 2]:
+            mix, history = history.read(site)
+            gate = self._gate(state.stream, site)
+            added = mix if gate is None else (gate * mix).to(mix.dtype)
+            found.append(state.stream + added)
+        state = state._replace(history=history)
+        return found[0] if len(found) == 1 else Inputs(*found), state
 
     def _gate(self, stream: Hidden, site: int) -> Tensor | None:
         """(1), or (B, T, D) with gate=vector."""
@@ -134,12 +149,16 @@ class Delta(Residual):
         return state.stream
 
     def carry(self, state: State, l: int) -> tuple[Tensor, ...]:
-        return (state.stream, *state.history.carry(max(0, l - 1)))
+        return (state.stream, *state.history.carry(self._next(l)))
+
+    def _next(self, l: int) -> int:
+        """The first of the engine's sites that is read after sublayer l."""
+        return self.sites[l - 1].start if 1 <= l < self.n_sublayers else len(self.visible) * (l > 0)
 
     def resume(self, tensors: Sequence[Tensor], l: int) -> State:
         stream, *sources = tensors
         n_sources = min(l, self.n_sublayers - 1) + 1 + self.null
-        return State(stream, History.resume(self._scoring(), sources, max(0, l - 1), n_sources))
+        return State(stream, History.resume(self._scoring(), sources, self._next(l), n_sources))
 
     def depth_mixing(self, values: Sequence[Hidden]) -> Tensor:
         sites = self.n_sublayers + 1
@@ -148,17 +167,18 @@ class Delta(Residual):
         ones = torch.ones(sites, sites, dtype=values[0].dtype, device=values[0].device)
         mixing = ones.tril().expand(batch, time, width, sites, sites).clone()
         state = self.write(self.start(values[0]), 1, values[1])
-        for site, sources in enumerate(self.seen):
+        for l, sources in enumerate(self.seen, 2):
+            site = self.sites[l - 2].start
             weights, gate = state.history.weights(site), self._gate(state.stream, site)
             for j, a in zip(sources, weights.unbind(dim=-2)[self.null :], strict=True):
                 added = a if gate is None else gate * a  # (B, T, 1 or D)
                 for i in self.sources.outputs(j):
-                    mixing[..., site + 1, i] += added
-            state = self.write(state, site + 2, values[site + 2])
+                    mixing[..., l - 1, i] += added
+            state = self.write(state, l, values[l])
         return mixing
 
     def extra_flops_per_token(self) -> int:
-        d, sites = self.d_model, self.n_sublayers - 1
+        d, sites = self.d_model, len(self.visible)
         project = 0 if self.project is None else 2 * d * d
         return 4 * d * self.n_pairs + 2 * d * self.n_scored + (2 * d + project) * sites
 

@@ -9,19 +9,22 @@ Options:
               rw+lr, rw+pa: both.
     rank      r.
     previous  k, for kinds with pa.
-Start: (a_l, b_l) = 2 softmax(w_l) with w = 0, so a = b = 1; B = 0; c = 1 for h_l and 0 for the
+    total     a_l + b_l, for kinds with rw: 2, or 1 as in a plain softmax.
+Start: (a_l, b_l) = total softmax(w_l) with w = 0, so a = b = 1; B = 0; c = 1 for h_l and 0 for the
 older ones; row j of A has the same value for each channel i with i mod r = j, 0 elsewhere, and unit
-length, so that rows are orthogonal. The model is `standard` at step 0.
+length, so that rows are orthogonal. The model is `standard` at step 0. With total=1 a and b start
+at 1/2 and it is not: each site halves the stream.
 Parameters: rw: 2 L. lr: 2 r D L. pa: 2 r D L + sum_l min(k, l). Sums of these for both.
 Cost: rw: 2 D FLOPs per sublayer, no bytes. lr: (4 r + 1) D FLOPs, no bytes. pa: 2 m D
 FLOPs on top for the weighted sum of streams, m = min(k, l), of which m - 1 are read for it.
 Depth mixing: for rw M[l, i] = a_i prod_{j = i + 1}^{l - 1} b_j, a_0 = 1. The other kinds mix
 channels, so that there is no weight per channel.
-Refused: a rank that rw does not have, or above the width; `previous` without pa.
+Refused: a rank that rw does not have, or above the width; `previous` without pa; another total
+than 2 without rw.
 Source: Menghani, Kumar and Kumar 2024 (arXiv 2411.07501), section 2, with RW, LR, PA and
 their combination.
-Differences: the paper asks that a and b be bounded and names softmax; a plain softmax
-starts at 1/2, which halves the stream at every site, hence the factor 2. The start of A, B and c
+Differences: the paper asks that a and b be bounded and names softmax, without first values; the
+default starts where `standard` does, total=1 is the plain softmax. The start of A, B and c
 is our choice, as is one pair A, B for all streams of a site. The unit is a sublayer, the
 paper's is a layer. Gemma 3n maps the normalised attention input, normalises the result and divides
 the sum by sqrt 2, which is another design. Nothing bounds B A: large maps overflow.
@@ -29,6 +32,7 @@ the sum by sqrt 2, which is another design. Nothing bounds B A: large maps overf
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from functools import reduce
 from itertools import accumulate
@@ -40,15 +44,13 @@ from torch import Tensor, nn
 
 from attnres_cli.nn.residual import Hidden, Residual, Value, VariantError, register
 
-RANK, PREVIOUS = 16, 3
+RANK, PREVIOUS, TOTAL = 16, 3, 2.0
 Streams = tuple[Hidden, ...]
 
 
 @register("laurel")
 class Laurel(Residual):
     """The state is the newest streams, h_l first: as many as the next site needs."""
-
-    equals_standard_at_init = True
 
     def __init__(
         self,
@@ -58,10 +60,12 @@ class Laurel(Residual):
         kind: Literal["rw", "lr", "pa", "rw+lr", "rw+pa"] = "rw",
         rank: int = RANK,
         previous: int = PREVIOUS,
+        total: float = TOTAL,
     ) -> None:
         super().__init__(d_model, n_sublayers)
-        _refuse(d_model, kind, rank, previous)
-        self.rank = rank
+        _refuse(d_model, kind, rank, previous, total)
+        self.rank, self.total = rank, total
+        self.equals_standard_at_init = total == TOTAL
         self.kept = previous if "pa" in kind else 1
         counts = [min(self.kept, l) for l in range(1, n_sublayers + 1)]
         self.first = tuple(accumulate(counts, initial=0))  # of site l: row first[l - 1] of past
@@ -86,7 +90,7 @@ class Laurel(Residual):
     def write(self, state: Streams, l: int, y: Hidden) -> Streams:
         carried = self._carried(state, l)
         if self.logits is not None:
-            a, b = (2 * self.logits[l - 1].softmax(dim=-1)).chunk(2)
+            a, b = (self.total * self.logits[l - 1].softmax(dim=-1)).chunk(2)
             y, carried = a * y, b * carried
         return (y + carried, *state)[: self.kept]
 
@@ -131,7 +135,11 @@ def _orthogonal(rank: int, d_model: int) -> Tensor:
     return F.normalize(rows.float(), dim=-1)
 
 
-def _refuse(d_model: int, kind: str, rank: int, previous: int) -> None:
+def _refuse(d_model: int, kind: str, rank: int, previous: int, total: float) -> None:
+    if "rw" not in kind and total != TOTAL:
+        raise VariantError(f"kind={kind} has no a and b, so total means nothing: drop it")
+    if not 0 < total < math.inf:
+        raise VariantError(f"total must be above 0, got {total}")
     if kind == "rw" and rank != RANK:
         raise VariantError("kind=rw has no low-rank map, so rank means nothing: drop it")
     if kind != "rw" and not 1 <= rank <= d_model:

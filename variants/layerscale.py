@@ -6,6 +6,7 @@ Options:
     scale  the initial value of all g. 1 is `standard` at step 0.
 Start: g = scale = 1e-4, so that the stack is nearly the identity and every output grows from
 nothing at its own pace. Equal to `standard` at step 0 for scale=1 alone.
+Contains: standard, where g = 1.
 Parameters: L D.
 Cost: one multiplication per channel and sublayer, D L FLOPs; no bytes.
 Depth mixing: M[l, i] = g_i for 1 <= i < l, by channel, and M[l, 0] = 1.
@@ -18,17 +19,17 @@ and more) they go down to 1e-5 and 1e-6. No stochastic depth. The gains are neve
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from attnres_cli.nn.residual import Hidden, Residual, VariantError, register
+from attnres_cli.nn.addon import Addon
+from attnres_cli.nn.residual import Hidden, VariantError, register
 
 
 @register("layerscale")
-class LayerScale(Residual):
-    """The state is the stream itself."""
+class LayerScale(Addon):
+    """What is written of an output is it times its gains."""
 
     def __init__(self, d_model: int, n_sublayers: int, *, scale: float = 1e-4) -> None:
         super().__init__(d_model, n_sublayers)
@@ -37,13 +38,8 @@ class LayerScale(Residual):
         self.equals_standard_at_init = scale == 1
         self.gain = nn.Parameter(torch.full((n_sublayers, d_model), scale))
 
-    def write(self, state: Hidden, l: int, y: Hidden) -> Hidden:
-        return state + self.gain[l - 1] * y
+    def on_write(self, l: int, y: Hidden) -> Hidden:
+        return self.gain[l - 1] * y
 
     def extra_flops_per_token(self) -> int:
         return self.n_sublayers * self.d_model
-
-    def depth_mixing(self, values: Sequence[Hidden]) -> Tensor:
-        weights = torch.cat([torch.ones_like(self.gain[:1]), self.gain]).to(values[0])  # (L + 1, D)
-        sites = torch.ones(len(weights), len(weights)).tril().to(values[0])  # site l sees i < l
-        return (sites * weights.T.unsqueeze(1))[None, None]  # (1, 1, D, L + 1, L + 1)

@@ -10,7 +10,8 @@ The output norm sees the sum of the streams.
 Options:
     n_streams   n.
     residual    lite: R = sum_k softmax_k(a_r z W_r + b_r) Pi_k over all n! permutation matrices
-                Pi_k, doubly stochastic as it stands; n is 4 at most.
+                Pi_k, doubly stochastic as it stands; n is 4 at most. identity: R = I, as in
+                identity hyper-connections: streams are read and written, and never mixed.
     iterations  of Sinkhorn, each of which makes the columns and then the rows sum to 1.
     init        lite: as in the code of mHC-lite, b_q starts like b_p; not `standard` at step 0.
     readout     sigmoid: the output norm sees sum_i sigmoid(a z W + b)_i x_i, as in DeepSeek-V4.
@@ -22,15 +23,17 @@ multiple of the standard stream, and the model is `standard` at step 0. Were b_p
 streams would get equal gradients and stay equal for ever; as it is, their Q differ after one step.
 R has nothing to learn at the first sublayer, where streams are equal, and is not computed there but
 under a compiler, nor at the last before a sum.
-Parameters: L (n D (2 n + r) + 2 n + r + 3), r = n^2 or for lite n!; sigmoid n^2 D + n + 1 more.
+Parameters: L (n D (2 n + r) + 2 n + r + 3), r = n^2 or for lite n!, and L (2 n^2 D + 2 n + 2) for
+identity; sigmoid n^2 D + n + 1 more.
 Cost: per sublayer 2 D n (n + 2) FLOPs for the sums and 2 D n (2 n + r + 1) for the coefficients
 and their norm, 8 n^2 for each of Sinkhorn's iterations (lite: 2 n! (n^2 + 2)); (3 n - 1) D numbers
 moved. n D and (n + 1) D at the output; sigmoid 2 D n (n + 1) FLOPs more. Training holds 2 n
 numbers per token and iteration.
 Depth mixing: M[l, i] = P(l) R(l-1) ... R(i+1) Q(i)^T, per token.
-Refused: lite with more than 4 streams, and with iterations, of which it has none.
+Refused: lite with more than 4 streams; iterations for lite and identity, which have none.
 
-Source: Xie et al. 2025, mHC (arXiv 2512.24880), section 4; mHC-lite (arXiv 2601.05732).
+Source: Xie et al. 2025, mHC (arXiv 2512.24880), section 4; mHC-lite (arXiv 2601.05732). identity:
+arXiv 2607.28611, of which we know the abstract.
 Differences: the paper gives a = 0.01 and 20 iterations, but no W, no b and no readout: those are
 ours. Public codes differ in the order of rows and columns, in the norm's gain and inputs, and in
 whether R or its transpose is applied; as in the paper here, so that the rows of R, weights of one
@@ -79,27 +82,28 @@ class ManifoldHyperConnections(ManyStreams):
         n_sublayers: int,
         *,
         n_streams: int = 4,
-        residual: Literal["sinkhorn", "lite"] = "sinkhorn",
+        residual: Literal["sinkhorn", "lite", "identity"] = "sinkhorn",
         iterations: int = 20,
         init: Literal["standard", "lite"] = "standard",
         readout: Literal["sum", "sigmoid"] = "sum",
     ) -> None:
         super().__init__(d_model, n_sublayers)
         _refuse(n_streams, residual, iterations)
-        self.n_streams, self.iterations = n_streams, iterations
+        self.n_streams, self.iterations, self.mixes = n_streams, iterations, residual != "identity"
         self.equals_standard_at_init = init == "standard"
         table = _permutations(n_streams) if residual == "lite" else None
         self.register_buffer("permutations", table, persistent=False)
         mix = -8 * (1 - torch.eye(n_streams).flatten())
         if table is not None:
             mix = -8 * (torch.arange(len(table)) > 0).float()
+        mix = mix[: len(mix) * self.mixes]
         own = 2 * torch.eye(n_streams)[torch.arange(n_sublayers) % n_streams] - 1
         written = own if init == "lite" else torch.zeros_like(own)
-        self.sizes = (n_streams, n_streams, len(mix))
+        self.sizes = (n_streams, n_streams, *([len(mix)] * self.mixes))
         self.bias = nn.Parameter(torch.cat((own, written, mix.expand(n_sublayers, -1)), dim=-1))
         width = n_streams * d_model
         self.weight = nn.Parameter(torch.zeros(n_sublayers, width, sum(self.sizes)))
-        self.scale = nn.Parameter(torch.full((n_sublayers, 3), 0.01))
+        self.scale = nn.Parameter(torch.full((n_sublayers, len(self.sizes)), 0.01))
         self.head = nn.ParameterList()  # scale, weight, bias
         if readout == "sigmoid":
             sizes = ((width, n_streams), (n_streams,))
@@ -133,12 +137,15 @@ class ManifoldHyperConnections(ManyStreams):
         assert z is not None
         scores, n = z + own[0].unsqueeze(-1), self.n_streams
         gates = scores[: 2 * n].sigmoid()
-        if self.permutations is None:
+        kept: tuple[Tensor, ...] = ()
+        if not self.mixes:
+            mix = torch.eye(n).to(z).view(-1, 1).expand(-1, z.shape[1])
+        elif self.permutations is None:
             mix, kept = sinkhorn(scores[2 * n :].unflatten(0, (n, n)), self.iterations)
         else:
             kept = (scores[2 * n :].softmax(dim=0),)
             mix = self.permutations.t().to(z.dtype) @ kept[0]
-        sums = torch.cat((gates[:n], mix.view(n * n, -1))).t().contiguous()
+        sums = torch.cat((gates[:n], mix.reshape(n * n, -1))).t().contiguous()
         write = 2 * gates[n:].t().unsqueeze(-1)
         return Maps(sums.unflatten(-1, (n + 1, n)), write), (gates, *kept)
 
@@ -151,6 +158,8 @@ class ManifoldHyperConnections(ManyStreams):
         found[:n].copy_(sums[:n])
         torch.mul(g.write.squeeze(-1).t(), 2, out=found[n : 2 * n])
         found[: 2 * n].mul_(torch.addcmul(gates, gates, gates, value=-1))
+        if not self.mixes:
+            return found, found.sum(dim=1)
         if self.permutations is None:
             mix = sums[n:].contiguous().view(n, n, -1)
             found[2 * n :].copy_(sinkhorn_slopes(mix, *rest).flatten(0, 1))
@@ -175,15 +184,17 @@ class ManifoldHyperConnections(ManyStreams):
 
     def extra_flops_per_token(self) -> int:
         n, width = self.n_streams, self.n_streams * self.d_model
-        rounds = 8 * n * n * self.iterations
+        rounds = 8 * n * n * self.iterations * self.mixes
         if self.permutations is not None:
             rounds = 2 * len(self.permutations) * (n * n + 2)
         per_sublayer = 2 * width * (n + 2 + sum(self.sizes) + 1) + rounds
         head = 2 * width * (n + 1) if len(self.head) else 0
         return self.n_sublayers * per_sublayer + width + head
 
-    def table_one(self) -> TableOne:
+    def table_one(self) -> TableOne | None:
         """(8 n + 2) d; the few numbers beside d are left out."""
+        if not self.mixes:
+            return None
         return TableOne("mHC", 8.0 * self.n_streams + 2, None, 34.0)
 
 
@@ -267,5 +278,5 @@ def _refuse(n_streams: int, residual: str, iterations: int) -> None:
             f"residual=lite takes at most 4 streams: {n_streams} have {math.factorial(n_streams)} "
             "permutations; use residual=sinkhorn"
         )
-    if residual == "lite" and iterations != 20:
-        raise VariantError("residual=lite has no iterations: drop them")
+    if residual != "sinkhorn" and iterations != 20:
+        raise VariantError(f"residual={residual} has no iterations: drop them")

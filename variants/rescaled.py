@@ -5,6 +5,7 @@ Symbols: x (B, T, D) the embedding; v_i the output of sublayer i, f_i with its n
 Start: nothing is learned here. The model is `standard` at step 0, and stays so at every step: all
 that reads h_l begins with an RMSNorm, which does not see the factor 1 / l. Only the eps of the
 norms, which weighs more against a smaller h, and rounding set the two apart.
+Contains: standard, where norms undo the mean, but for their eps.
 Parameters: 0.
 Cost: one division per channel and site, D (L + 1) FLOPs; the sum read and the mean written at each
 site, 2 D (L + 1) numbers.

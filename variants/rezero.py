@@ -8,6 +8,7 @@ Options:
     shared  on: one scalar for both sublayers of a layer, as published. off: one for each sublayer.
 Start: a = 0: the stack is the identity and the output norm sees the embedding. At the first step
 nothing but the scalars, the embedding, the output norm and the head has a gradient.
+Contains: standard, where norm=on and the scales are 1.
 Parameters: n_layers, or L where they are not shared. norm=off takes the L D gains of the input
 norms away.
 Cost: one multiplication per channel and sublayer, D L FLOPs; no bytes. What is saved by norms

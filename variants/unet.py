@@ -9,6 +9,7 @@ Options:
     init  the initial value of all s. 0 is `standard` at step 0.
 Start: s = init = 1, as published: each skip adds the early streams once more. Equal to `standard`
 at step 0 for init=0 alone.
+Contains: standard, where s = 0.
 Parameters: n // 2.
 Cost: two FLOPs per channel and skip, 2 D (n // 2); both streams read and the sum written,
 3 D (n // 2) numbers. The streams of the first half stay in memory until they are popped.
@@ -24,25 +25,21 @@ the middle one of an odd number belongs is our choice.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from attnres_cli.nn.residual import Hidden, Residual, VariantError, register
-
-
-class State(NamedTuple):
-    """The stream, and the streams pushed and not yet popped."""
-
-    stream: Hidden
-    stack: tuple[Hidden, ...] = ()
+from attnres_cli.nn.addon import Addon, Kept
+from attnres_cli.nn.residual import VariantError, register
 
 
 @register("unet")
-class UNet(Residual):
-    """Layers are counted from 0 here: layers 0..n_skips - 1 push, the last n_skips pop."""
+class UNet(Addon):
+    """It keeps the stack. A layer, counted from 0, first pushes what it finds, then pops."""
+
+    acts_on_stream = True
+    order = 1  # after what keeps the stream as a layer left it
 
     def __init__(self, d_model: int, n_sublayers: int, *, init: float = 1.0) -> None:
         super().__init__(d_model, n_sublayers)
@@ -55,30 +52,22 @@ class UNet(Residual):
         # (n, 1): products with a row are in float32 under autocast, those with a scalar are not
         self.skip = nn.Parameter(torch.full((self.n_skips, 1), float(init)))
 
-    def start(self, x: Hidden) -> State:
-        return State(x)
+    def on_read(self, kept: Kept, l: int, h: Any) -> tuple[Any, Kept]:
+        layer = l // 2
+        if l % 2 == 0:
+            return h, kept
+        if 1 <= layer <= self.n_skips:
+            kept = (*kept, h)
+        skip = self._skip(layer)
+        return (h + self.skip[skip] * kept[-1], kept[:-1]) if skip >= 0 else (h, kept)
 
-    def read(self, state: State, l: int) -> tuple[Hidden, State]:
-        skip = l // 2 - (self.n_layers - self.n_skips)
-        if l % 2 == 0 or skip < 0:
-            return state.stream, state
-        h = state.stream + self.skip[skip] * state.stack[-1]
-        return h, State(h, state.stack[:-1])
+    def _skip(self, layer: int) -> int:
+        """The number of a layer's skip, below 0 where it has none."""
+        return layer - (self.n_layers - self.n_skips)
 
-    def write(self, state: State, l: int, y: Hidden) -> State:
-        stream = state.stream + y
-        ends_early_layer = l % 2 == 0 and l // 2 <= self.n_skips
-        return State(stream, (*state.stack, stream) if ends_early_layer else state.stack)
-
-    def finish(self, state: State) -> Hidden:
-        return state.stream
-
-    def carry(self, state: State, l: int) -> tuple[Tensor, ...]:
-        return (state.stream, *state.stack)
-
-    def resume(self, tensors: Sequence[Tensor], l: int) -> State:
-        stream, *stack = tensors
-        return State(stream, tuple(stack))
+    def n_kept(self, l: int) -> int:
+        layer = (l - 1) // 2  # the last one that has been read
+        return max(0, min(layer, self.n_skips) - max(0, self._skip(layer) + 1))
 
     def extra_flops_per_token(self) -> int:
         return 2 * self.d_model * self.n_skips

@@ -9,6 +9,7 @@ Options:
           in equal steps. neutral: r = 1, z = 0.
 Start: as `init` says. nanochat is the default because it is the published design, tuned as one;
 neutral is `standard` at step 0, and shows what the scalars learn by themselves.
+Contains: standard, where r = 1 and z = 0.
 Parameters: 2 n_layers.
 Cost: three FLOPs per channel and layer, 3 D n_layers; stream and embedding read and the sum
 written, 3 D n_layers numbers.
@@ -24,25 +25,21 @@ decay. A single layer takes the values of the first.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from typing import Any, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from attnres_cli.nn.residual import Hidden, Residual, register
-
-
-class State(NamedTuple):
-    """The stream and the embedding."""
-
-    stream: Hidden
-    x: Hidden
+from attnres_cli.nn.addon import Addon, Kept
+from attnres_cli.nn.residual import Hidden, register
 
 
 @register("x0")
-class X0(Residual):
+class X0(Addon):
     """The first sublayer of each layer reads the sum, and the stream goes on from there."""
+
+    acts_on_stream = True
+    order = 2  # after the long skips, as in modded-nanogpt
 
     def __init__(
         self,
@@ -60,27 +57,16 @@ class X0(Residual):
         # (n, 1): products with a row are in float32 under autocast, those with a scalar are not
         self.kept, self.added = nn.Parameter(kept[:, None]), nn.Parameter(added[:, None])
 
-    def start(self, x: Hidden) -> State:
-        return State(x, x)
+    def begin(self, x: Hidden) -> Kept:
+        return (x,)
 
-    def read(self, state: State, l: int) -> tuple[Hidden, State]:
+    def on_read(self, kept: Kept, l: int, h: Any) -> tuple[Any, Kept]:
         if l % 2 == 0:  # the MLP: inside its layer
-            return state.stream, state
-        layer = l // 2
-        h = self.kept[layer] * state.stream + self.added[layer] * state.x
-        return h, State(h, state.x)
+            return h, kept
+        return self.kept[l // 2] * h + self.added[l // 2] * kept[0], kept
 
-    def write(self, state: State, l: int, y: Hidden) -> State:
-        return State(state.stream + y, state.x)
-
-    def finish(self, state: State) -> Hidden:
-        return state.stream
-
-    def carry(self, state: State, l: int) -> State:
-        return state
-
-    def resume(self, tensors: Sequence[Tensor], l: int) -> State:
-        return State(*tensors)
+    def n_kept(self, l: int) -> int:
+        return 1
 
     def extra_flops_per_token(self) -> int:
         return 3 * self.d_model * self.n_layers

@@ -28,7 +28,7 @@ from attnres_cli.cli.options import (
     word,
 )
 from attnres_cli.config import address, complete
-from attnres_cli.console import note, say
+from attnres_cli.console import note, say, told_if_slow
 from attnres_cli.errors import SOME_FAILED, UsageError
 from attnres_cli.records.comparison_terms import MATCHES, Match
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 Arms = Annotated[
     list[str] | None,
     typer.Argument(
-        help="Arms, as `standard attnres:block_size=4`. Default: the recipe's, or suite quick.",
+        help="Arms to compare. Default: the recipe's, or standard attnres.",
         autocompletion=complete.specs,
     ),
 ]
@@ -48,28 +48,30 @@ Suites = Annotated[
     list[str] | None,
     typer.Option(
         "--suite",
-        help="A named set of arms, as table4 (attnres recipes lists them); again for another.",
+        help="A named set of arms, such as table4. Repeatable; attnres recipes lists them.",
         autocompletion=complete.suites,
     ),
 ]
-Seeds = Annotated[str, typer.Option(help="How many seeds, or which: 5, or 0,3,7; one alone: 7,")]
+Seeds = Annotated[str, typer.Option(help="How many seeds (5), or which (0,3,7, or 7, for one).")]
 InCommon = Annotated[
     Match,
     word(
         "--match",
-        "What arms have in common: tokens, or params, flops (by MLP width), time (by tokens).",
+        "What the arms have equal: tokens, params or flops (by MLP width), or time (by tokens).",
         MATCHES,
     ),
 ]
 TuneLr = Annotated[
     bool,
-    typer.Option("--tune-lr", help="Also compare each arm at a learning rate tuned for it."),
+    typer.Option(
+        "--tune-lr", help="Tune each arm first, and compare the arms at their own settings."
+    ),
 ]
 PlanFile = Annotated[
     str | None,
     typer.Option(
         "--plan",
-        help="Train what a YAML file has fixed: recipes, arms, seeds. Or a name, as reference.",
+        help="YAML file, or a name such as reference, that fixes recipes, arms and seeds.",
         autocompletion=complete.plans,
         show_default=False,
     ),
@@ -123,13 +125,15 @@ def ablate(
     from attnres_cli.cli import parts  # torch takes a second, and no mistake above it
     from attnres_cli.lab.comparing import Request
     from attnres_cli.lab.experiment import Place
-    from attnres_cli.report import comparison, formats
+    from attnres_cli.report import comparison, file_formats
+    from attnres_cli.report.answer import to_decide
     from attnres_cli.report.table import joined
 
     place = Place(study, here, device, engine, retry_failed, in_process)
     request = Request(variants or named, numbers, baseline, match, tune_lr, place, margin)
     if plan is None:
-        todo = parts.of_sizes(request, whole, sizes, all_here=launch is None)
+        with told_if_slow(parts.PLANNING):
+            todo = parts.of_sizes(request, whole, sizes, all_here=launch is None)
     else:
         typed: dict[str, object] = {
             "VARIANT": variants,
@@ -139,16 +143,19 @@ def ablate(
         }
         typed |= {"--recipe": recipe != "quick", "--seeds": seeds != "7", "--tune-lr": tune_lr}
         typed |= {"--match": match != "tokens", "--baseline": baseline != "standard"}
-        todo = parts.of_plan(plan, typed, place)
+        with told_if_slow(parts.PLANNING):
+            todo = parts.of_plan(plan, typed, place)
     if not dry_run and launched(launch, study, workers, job, prints=prints):
         return
     if dry_run:
-        formats.show(joined(parts.foreseen(todo)), form, sys.stdout)
+        file_formats.show(joined(parts.foreseen(todo)), form, sys.stdout)
         return
     if plan is not None:
         parts.fix(plan, study)
     found, failed = parts.trained(todo)
-    formats.show(comparison.report_of(found), form, sys.stdout)
+    more = to_decide(found[0], whole, study) if len(found) == 1 and plan is None else []
+    more += _details(found, study)
+    file_formats.glance(comparison.report_of(found), form, sys.stdout, *more)
     if plan is None:
         _keep_rates(whole, sizes, [one for one in found if one.terms.is_tuned], study)
     if len(sizes) > 1:
@@ -156,6 +163,16 @@ def ablate(
     if failed:
         say(f"failed runs: {failed}; the same command with --retry-failed trains them again")
         raise typer.Exit(SOME_FAILED)
+
+
+def _details(found: Sequence[Comparison], study: str) -> list[str]:
+    """The commands that show all that there is of these comparisons."""
+    (first, *others), words = found, ["attnres", "report", *address.typed(study)]
+    alike = all(one.recipe_digest == first.recipe_digest for one in others)
+    words += ["--recipe", first.recipe_digest if alike else first.recipe]
+    words += [] if first.baseline == "standard" else ["--baseline", first.baseline]
+    typed = shlex.join(words)
+    return [f"Details: {typed} --notes", f"Page: {typed} --format html --output report.html"]
 
 
 def _hands(workers: int | None, launch: str | None, *, in_process: bool) -> int | None:
@@ -172,22 +189,22 @@ def _sizes(whole: Recipe, *, tune_lr: bool) -> list[Recipe]:
     from attnres_cli.config.recipe import rungs
 
     sizes = rungs(whole)
-    if not (tune_lr and any(size.rates for size in sizes)):
+    if not (tune_lr and any(size.arms for size in sizes)):
         return sizes
-    note(f"--tune-lr: the learning rates by design of recipe {whole.name} are left out")
+    note(f"--tune-lr: the settings by design of recipe {whole.name} are left out")
     return [size.at_rate(size.optim.lr) for size in sizes]
 
 
 def _keep_rates(
     whole: Recipe, sizes: Sequence[Recipe], tuned: Sequence[Comparison], study: str
 ) -> None:
-    """Write the rates that were found, if any, into a recipe, and say how to use it."""
-    from attnres_cli.lab import rates
+    """Write the settings that were found, if any, into a recipe, and say how to use it."""
+    from attnres_cli.lab import by_design
 
-    if not tuned:
+    if not tuned or any(one.base is None for one in tuned):
         return
-    path, terms = rates.write(whole, sizes, tuned, study), tuned[0].terms
+    path, terms = by_design.write(whole, sizes, tuned, study), tuned[0].terms
     words = ["attnres", "ablate", "--recipe", str(path), *address.typed(study)]
     words += [] if terms.match == "tokens" else ["--match", terms.match]
     words += [] if tuned[0].baseline == "standard" else ["--baseline", tuned[0].baseline]
-    note(f"learning rates written to {path}: {shlex.join(words)}")
+    note(f"settings by design written to {path}: {shlex.join(words)}")

@@ -22,7 +22,7 @@ from attnres_cli.records import machine
 
 app = typer.Typer(
     name="attnres",
-    help="Which residual connection should a Transformer be trained with, and how sure can one be?",
+    help="Which residual connection should you train a Transformer with, and how sure can you be?",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -61,16 +61,19 @@ def _root(
         typer.Option("--version", callback=_version, is_eager=True, help="Print the version."),
     ] = False,
     _shows_all: Annotated[
-        bool, typer.Option(_TRACEBACK, help="Anywhere in a line: show what led to an error.")
+        bool,
+        typer.Option(
+            _TRACEBACK, help="Show the traceback of an error. Works anywhere in the command."
+        ),
     ] = False,
     quiet: Annotated[
-        bool, typer.Option(*_QUIET, help="Anywhere: print results, warnings and errors alone.")
+        bool, typer.Option(*_QUIET, help="Print only results, warnings and errors.")
     ] = False,
     verbose: Annotated[
-        bool, typer.Option(*_VERBOSE, help="Anywhere: say more of what is being done.")
+        bool, typer.Option(*_VERBOSE, help="Print the whole plan, all caveats, and every run.")
     ] = False,
 ) -> None:
-    """Find out which residual connection a Transformer should be trained with, and how surely."""
+    """Find out which residual connection to train a Transformer with, and how sure you can be."""
     if quiet and verbose:
         raise UsageError("--quiet and --verbose: give one of them")
     console.be(verbose - quiet)

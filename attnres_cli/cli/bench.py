@@ -81,7 +81,7 @@ def step(
     An arm whose loss or gradients are not those of the plain formula is reported as wrong, and not
     timed. `attnres bench decode` times generation instead.
     """
-    from attnres_cli.verdict.format import plural
+    from attnres_cli.verdict.numbers import plural
 
     plan, tokens, base = _plan(variants, recipe, override, device, engine, baseline)
 
@@ -102,11 +102,9 @@ def decode(
     baseline: Baseline = "standard",
     rounds: Rounds = 15,
     batch: Annotated[
-        list[int] | None, typer.Option(min=1, help="Rows at once. Repeatable. Default: 1 and 16.")
+        list[int] | None, typer.Option(min=1, help="Batch size. Repeatable. Default: 1 and 16.")
     ] = None,
-    n_new: Annotated[
-        int, typer.Option("--tokens", min=1, help="Tokens per row that are timed.")
-    ] = 32,
+    n_new: Annotated[int, typer.Option("--tokens", min=1, help="Timed tokens per row.")] = 32,
     form: PrintedFormat = Format.TABLE,
     _plugin: Plugins = None,
 ) -> None:
@@ -114,7 +112,7 @@ def decode(
 
     Half of the recipe's positions are the prompt. --set train.compile=on compiles the steps.
     """
-    from attnres_cli.verdict.format import plural
+    from attnres_cli.verdict.numbers import plural
 
     if engine == "compile":
         raise UsageError(
@@ -134,12 +132,12 @@ def prefill(
     variants: Variants = None,
     recipe: RecipeName = "quick",
     override: Override = None,
-    ranks: Annotated[int, typer.Option(min=1, max=64, help="Processes that share tokens.")] = 2,
+    ranks: Annotated[int, typer.Option(min=1, max=64, help="Processes that share the tokens.")] = 2,
     n_tokens: Annotated[
-        int | None, typer.Option("--tokens", min=1, help="In all. Default: model.seq_len.")
+        int | None, typer.Option("--tokens", min=1, help="Tokens in total. Default: model.seq_len.")
     ] = None,
     chunk: Annotated[
-        int | None, typer.Option(min=1, help="Tokens at a time. Default: a quarter of all.")
+        int | None, typer.Option(min=1, help="Tokens at a time. Default: a quarter of the total.")
     ] = None,
     form: PrintedFormat = Format.TABLE,
     _plugin: Plugins = None,
@@ -155,13 +153,13 @@ def prefill(
 
     from attnres_cli.lab import grid
     from attnres_cli.lab.prefill import prefill as run_ranks
-    from attnres_cli.report import formats
+    from attnres_cli.report import file_formats
     from attnres_cli.report.prefill import report_of, wrong
 
     arms = grid.resolve(variants or DEFAULT_ARMS, fixed, vocab_size=256)
     names = [arm.variant for arm in arms]
     found = run_ranks(fixed, names, ranks, n_tokens, chunk)
-    formats.show(report_of(found), form, sys.stdout)
+    file_formats.show(report_of(found), form, sys.stdout)
     if off := wrong(found):
         say(f"wrong: {', '.join(off)}")
         raise typer.Exit(SOME_FAILED)
@@ -194,10 +192,10 @@ def _plan(
 
 
 def _show(found: StepBench | DecodeBench, form: Format) -> None:
-    from attnres_cli.report import formats
+    from attnres_cli.report import file_formats
     from attnres_cli.report.costs import report_of
 
-    formats.show(report_of(found), form, sys.stdout)
+    file_formats.show(report_of(found), form, sys.stdout)
     if wrong := [arm.variant for arm in found.arms if arm.wrong]:
         say(f"wrong, and not timed: {', '.join(wrong)}")
         raise typer.Exit(SOME_FAILED)

@@ -29,22 +29,27 @@ def variants(
     name: Annotated[
         str | None,
         typer.Argument(
-            help="A variant, with options if it has any, to read all about it.",
+            help="A variant to describe in full.",
             autocompletion=complete.specs,
         ),
     ] = None,
     shape: Sizes = None,
     new: Annotated[
-        str | None, typer.Option(help="Write a starting file for a variant of this name.")
+        str | None, typer.Option(help="Write a documented file to start a design of this name.")
     ] = None,
+    tree: Annotated[bool, typer.Option("--tree", help="Draw which design contains which.")] = False,
     form: PrintedFormat = Format.TABLE,
     _plugin: Plugins = None,
 ) -> None:
     """List the residual designs, print one (equation, options, costs, proofs), or begin one."""
     if new is not None:
-        if name is not None or shape is not None:
+        if name is not None or shape is not None or tree:
             raise UsageError("--new writes a file and takes nothing else: attnres variants --new X")
         _start(new)
+    elif tree:
+        if name is not None or shape is not None:
+            raise UsageError("--tree draws all designs: attnres variants --tree")
+        _draw(form)
     elif name is None:
         if shape is not None:
             raise UsageError("--shape is of one variant: attnres variants NAME --shape ...")
@@ -56,20 +61,21 @@ def variants(
 def check(
     context: typer.Context,
     name: Annotated[
-        str, typer.Argument(help="A variant, as it is typed.", autocompletion=complete.specs)
+        str, typer.Argument(help="The variant to check.", autocompletion=complete.specs)
     ],
     only: Annotated[
-        list[str] | None, typer.Option(help="A proof, by the start of its name. Repeatable.")
+        list[str] | None,
+        typer.Option(help="Run only proofs whose name starts like this. Repeatable."),
     ] = None,
     skip: Annotated[
-        list[str] | None, typer.Option(help="A proof to leave out, as compile. Repeatable.")
+        list[str] | None, typer.Option(help="Skip proofs whose name starts like this. Repeatable.")
     ] = None,
     recipe: Annotated[
         str,
         typer.Option(
             "--recipe",
             "-r",
-            help="As many and as long sequences as its batches have.",
+            help="Also check with the batch size and length of this recipe.",
             autocompletion=complete.recipes,
         ),
     ] = "quick",
@@ -87,7 +93,7 @@ def check(
     from attnres_cli.nn.proofs.prove import ALL, at_most, prove
     from attnres_cli.nn.proofs.subject import SHAPE, small
     from attnres_cli.nn.variant import parse
-    from attnres_cli.report import formats
+    from attnres_cli.report import file_formats
     from attnres_cli.report.designs import findings_of
 
     subject = small(parse(name), *at_most(SHAPE, whole.train.rows, whole.model.seq_len))
@@ -99,7 +105,7 @@ def check(
     is_last = ALL[-1].__name__ in chosen
     note(f"checking {subject.variant}" + ("; compiling it takes longest" if is_last else ""))
     findings = list(prove(subject, [proof for proof in ALL if proof.__name__ in chosen]))
-    formats.show(findings_of(str(subject.variant), findings), form, sys.stdout)
+    file_formats.show(findings_of(str(subject.variant), findings), form, sys.stdout)
     for error in [
         f.error for f in findings if f.error and context.find_root().params["_shows_all"]
     ]:
@@ -122,48 +128,70 @@ def _named(option: str, starts: list[str] | None, names: list[str]) -> list[str]
 def recipes(
     name: Annotated[
         str | None,
-        typer.Argument(help="A recipe, by name or path.", autocompletion=complete.recipes),
+        typer.Argument(
+            help="A recipe to describe in full: name or path.", autocompletion=complete.recipes
+        ),
     ] = None,
     override: Override = None,
     form: PrintedFormat = Format.TABLE,
 ) -> None:
-    """List the recipes and suites, or print one recipe and what follows from it."""
-    from attnres_cli.report import formats
+    """List recipes and suites, or describe one recipe."""
+    from attnres_cli.report import file_formats
     from attnres_cli.report.designs import recipe_of, recipes_of
 
     if name is None and override:
         raise UsageError("--set changes one recipe: attnres recipes NAME --set ...")
     found = recipes_of() if name is None else recipe_of(name, override or [])
-    formats.show(found, form, sys.stdout)
+    file_formats.show(found, form, sys.stdout)
 
 
 def _list(form: Format) -> None:
     from attnres_cli.config.shipped import paper
+    from attnres_cli.nn.addon import Addon
     from attnres_cli.nn.residual import presets, registry
     from attnres_cli.nn.variant import parse
-    from attnres_cli.report import formats
+    from attnres_cli.report import file_formats
     from attnres_cli.report.designs import variants_of
 
     named = {name: str(parse(name)) for name in presets()}
-    formats.show(variants_of(registry(), named, paper()["table4"]), form, sys.stdout)
+    addons = {name: cls for name, cls in registry().items() if issubclass(cls, Addon)}
+    streams = {name: cls for name, cls in registry().items() if name not in addons}
+    file_formats.show(variants_of(streams, addons, named, paper()["table4"]), form, sys.stdout)
+
+
+def _draw(form: Format) -> None:
+    from attnres_cli.nn.design_page import page_of
+    from attnres_cli.nn.residual import registry
+    from attnres_cli.nn.variant import parse
+    from attnres_cli.report import file_formats
+    from attnres_cli.report.designs import tree_of
+
+    contains = {name: dict(page_of(cls).contains) for name, cls in registry().items()}
+    for name, known in contains.items():
+        starts = name != "standard" and parse(name).build(16, 12).equals_standard_at_init
+        if starts and not known:
+            known["standard"] = "nothing is learned yet"
+    file_formats.show(tree_of(contains), form, sys.stdout)
 
 
 def _show(name: str, sizes: dict[str, int], form: Format) -> None:
     from attnres_cli.config.shipped import paper
     from attnres_cli.nn.describe import describe
-    from attnres_cli.nn.residual import registry
     from attnres_cli.nn.variant import options_of, parse
-    from attnres_cli.report import formats
-    from attnres_cli.report.designs import variant_of
+    from attnres_cli.report import file_formats
+    from attnres_cli.report.designs import composition_of, variant_of
 
-    typed = parse(name)
-    cls, said = registry()[typed.name], paper()
+    typed, said = parse(name), paper()
     losses = [("Table 4 and Fig. 6, 436M", said["table4"].get(str(typed)))]
     losses += [(f"Table 2, {size}", row.get(str(typed))) for size, row in said["table2"].items()]
     found = [(where, loss) for where, loss in losses if loss is not None]
     described = describe(typed, sizes["n_layers"], sizes["d_model"])
-    report = variant_of(str(typed), cls, options_of(cls), found, described)
-    formats.show(report, form, sys.stdout)
+    (cls, *others) = typed.classes
+    if others:
+        report = composition_of(str(typed), typed.classes, found, described)
+    else:
+        report = variant_of(str(typed), cls, options_of(cls), found, described)
+    file_formats.show(report, form, sys.stdout)
 
 
 def _start(name: str) -> None:

@@ -18,7 +18,7 @@ def evaluate(
     runs: Annotated[
         list[str],
         typer.Argument(
-            help="Numbers of runs, or folders of `runs export`.",
+            help="Run numbers, or folders of `runs export`.",
             metavar="RUN...",
             show_default=False,
         ),
@@ -31,9 +31,13 @@ def evaluate(
         ),
     ] = "local",
     limit: Annotated[
-        int | None, typer.Option(min=1, help="The first items of each task.", show_default=False)
+        int | None,
+        typer.Option(min=1, help="Use only the first items of each task.", show_default=False),
     ] = None,
-    batch_size: Annotated[int, typer.Option(min=1, help="Sequences at once.")] = 32,
+    trust: Annotated[
+        bool, typer.Option("--trust", help="Run the code that a task file names (!function).")
+    ] = False,
+    batch_size: Annotated[int, typer.Option(min=1, help="Batch size.")] = 32,
     device: Device = "auto",
     study: Study = address.DEFAULT,
     form: PrintedFormat = Format.TABLE,
@@ -50,8 +54,8 @@ def evaluate(
     ids = [_number(text) for text in runs if text.isdecimal()]
     folders = [Path(text) for text in dict.fromkeys(runs) if not text.isdecimal()]
     from attnres_cli.lab.downstream import evaluating
-    from attnres_cli.lab.listing import chosen
-    from attnres_cli.report import formats
+    from attnres_cli.lab.run_listing import chosen
+    from attnres_cli.report import file_formats
     from attnres_cli.report.items import progress, report_of
     from attnres_cli.store.store import Store
     from attnres_cli.train.device import devices
@@ -64,7 +68,7 @@ def evaluate(
     if others := [subject for subject in subjects if subject.other_code]:
         labels = ", ".join(subject.label for subject in others)
         warn(f"{labels}: trained by other code ({others[0].other_code}) than answers now")
-    found = evaluating.asked(subjects, names, limit)
+    found = evaluating.asked(subjects, names, limit, trust=trust)
     if store is not None:
         store = Store.open(study, create=True)
     with progress(sum(len(each) for each in found.tasks.values())) as (watch, tell):
@@ -74,7 +78,7 @@ def evaluate(
             answered.append(each)
     if old := sum(not each.is_new for each in answered):
         note(f"{old} of {len(answered)} as the study had them")
-    formats.show(
+    file_formats.show(
         report_of(answered, study if ids else ", ".join(map(str, folders))), form, sys.stdout
     )
 

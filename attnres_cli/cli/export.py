@@ -53,17 +53,17 @@ def export(
         typer.Argument(
             min=1,
             max=MOST_ID,
-            help="Its number, as the list has it.",
+            help="Number of the run, from `attnres runs`.",
             metavar="[ID]",
             show_default=False,
         ),
     ] = None,
     output: Annotated[
-        Path | None, typer.Option(help="Folder to make. Default: run-ID.", show_default=False)
+        Path | None, typer.Option(help="Folder to create. Default: run-ID.", show_default=False)
     ] = None,
     to: Annotated[
         Literal["hf"] | None,
-        typer.Option(help="For whom: hf is Hugging Face's transformers.", show_default=False),
+        typer.Option(help="Export format: hf for Hugging Face transformers.", show_default=False),
     ] = None,
     tensorboard: Annotated[Path | None, _into("TensorBoard's event files")] = None,
     wandb: Annotated[Path | None, _into("offline runs of Weights & Biases")] = None,
@@ -80,7 +80,7 @@ def export(
     plugin's source; or curves, probes and final values of many runs for another tool.
     """
     from attnres_cli.lab.export import export as write
-    from attnres_cli.lab.listing import Filter, chosen
+    from attnres_cli.lab.run_listing import Filter, chosen
     from attnres_cli.store.store import Store
 
     asked = Filter(status, variant, recipe, tag, note)
@@ -135,8 +135,8 @@ def _check_export(
 
 
 def _export_events(store: Store, records: Sequence[RunRecord], folder: Path, tool: str) -> None:
-    from attnres_cli.lab.events import write
-    from attnres_cli.verdict.format import plural
+    from attnres_cli.lab.trackers import write
+    from attnres_cli.verdict.numbers import plural
 
     written = write(store, records, folder, tool)
     left_out = len(records) - written

@@ -11,17 +11,17 @@ from attnres_cli.errors import UsageError
 
 
 def init(
-    data: Annotated[str, typer.Argument(help="A file or folder of text or tokens.")],
+    data: Annotated[str, typer.Argument(help="File or folder with text or tokens.")],
     output: Annotated[
         str | None,
         typer.Option(
-            help="The recipe to write. Default: here, called as the data.", metavar="FILE"
+            help="Recipe to write. Default: NAME.yaml here, after the data.", metavar="FILE"
         ),
     ] = None,
 ) -> None:
-    """Write a recipe on data of one's own, with comments: a file to change and to train by."""
+    """Write a commented recipe for your own data."""
     from attnres_cli.files import path_of, slug, write_new
-    from attnres_cli.lab.begin import duplicates_noted, recipe_text
+    from attnres_cli.lab.recipe_from_data import duplicates_noted, recipe_text
 
     folder = path_of(data, "the data").resolve()
     file = path_of(output or f"{slug(folder.stem)}.yaml", "--output")

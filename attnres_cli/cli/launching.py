@@ -28,13 +28,13 @@ Job = Annotated[
     list[str] | None,
     typer.Option(
         "--job",
-        help="What each job gets: time=4:00:00 (of sbatch) or num_gpus=1 (of Ray). Repeatable.",
+        help="Resources of each job: time=4:00:00 (sbatch) or num_gpus=1 (Ray). Repeatable.",
         show_default=False,
     ),
 ]
 Print = Annotated[
     bool,
-    typer.Option("--print", help="With --launch slurm: print the batch script, submit nothing."),
+    typer.Option("--print", help="With --launch slurm: print the batch script and submit nothing."),
 ]
 
 _NOT_OF_CLAIMERS = ("--launch", "--job", "--workers", "--study")
@@ -108,7 +108,7 @@ def claimers_words(typed: Sequence[str], study: str) -> list[str]:
 
 def _on_ray(claimer: Claimer, study: str, n: int, options: Mapping[str, str]) -> Jobs:
     from attnres_cli.lab.workers import on_ray
-    from attnres_cli.verdict.format import plural
+    from attnres_cli.verdict.numbers import plural
 
     jobs = on_ray.OnRay(claimer, n, on_ray.checked(options))
     if jobs.n_machines > 1:

@@ -18,11 +18,11 @@ from attnres_cli.errors import UsageError
 def merge(
     studies: Annotated[
         list[str],
-        typer.Argument(help="SQLite files or PostgreSQL addresses that are read."),
+        typer.Argument(help="Studies to read: SQLite files or PostgreSQL URLs."),
     ],
     into: Annotated[
         str,
-        typer.Option(help="Study that takes their runs; made if it is not there."),
+        typer.Option(help="Study that receives the runs. Created if missing."),
     ],
     form: PrintedFormat = Format.TABLE,
 ) -> None:
@@ -33,7 +33,7 @@ def merge(
     stays in its study, its runs come along.
     """
     from attnres_cli.lab import merging
-    from attnres_cli.report import formats
+    from attnres_cli.report import file_formats
     from attnres_cli.report.runs import merged_of
     from attnres_cli.store.store import Store
 
@@ -48,4 +48,4 @@ def merge(
             note(f"study {name}: no weights and checkpoints, {source.without_files}")
     found = merging.merge(sources, Store.open(target, create=True))
     shown = [address.parted(name)[0] for name in names]
-    formats.show(merged_of(dict(zip(shown, found, strict=True))), form, sys.stdout)
+    file_formats.show(merged_of(dict(zip(shown, found, strict=True))), form, sys.stdout)

@@ -46,7 +46,7 @@ RecipeName = Annotated[
 ]
 Override = Annotated[
     list[str] | None,
-    typer.Option("--set", help="Change the recipe, as train.tokens=2M. Repeatable."),
+    typer.Option("--set", help="Change a key of the recipe: train.tokens=2M. Repeatable."),
 ]
 Study = Annotated[
     str,
@@ -58,28 +58,31 @@ Study = Annotated[
 Workers = Annotated[
     int | None,
     typer.Option(
-        min=1, max=MOST_WORKERS, help="Processes. Default: as many as pay and fit into memory."
+        min=1, max=MOST_WORKERS, help="Number of processes. Default: what the machine has room for."
     ),
 ]
 RunStatus = Annotated[
-    str | None, typer.Option(help="pending, running, complete, diverged or failed.")
+    str | None,
+    typer.Option(help="Only runs that are pending, running, complete, diverged or failed."),
 ]
 RunVariant = Annotated[
     str | None,
-    typer.Option(help="A variant as the list has it.", autocompletion=complete.specs),
+    typer.Option(help="Only runs of this variant.", autocompletion=complete.specs),
 ]
-RunRecipe = Annotated[str | None, typer.Option(help="Name, or start of a digest.")]
-RunTag = Annotated[str | None, typer.Option(help="A tag that they have.")]
-RunNote = Annotated[str | None, typer.Option(help="Words of their notes.")]
-RetryFailed = Annotated[bool, typer.Option(help="Train failed runs once more.")]
+RunRecipe = Annotated[
+    str | None, typer.Option(help="Only runs of this recipe: name, or start of a digest.")
+]
+RunTag = Annotated[str | None, typer.Option(help="Only runs with this tag.")]
+RunNote = Annotated[str | None, typer.Option(help="Only runs whose note contains this.")]
+RetryFailed = Annotated[bool, typer.Option(help="Train failed runs again.")]
 DryRun = Annotated[bool, typer.Option(help="Print the plan and train nothing.")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
 Engine = Annotated[
-    str, typer.Option(help="Of depth mixing: auto, reference, eager, compile or triton.")
+    str, typer.Option(help="Depth mixing engine: auto, reference, eager, compile or triton.")
 ]
 Baseline = Annotated[
     str,
-    typer.Option(help="The arm the others are compared with.", autocompletion=complete.specs),
+    typer.Option(help="The arm to compare the others with.", autocompletion=complete.specs),
 ]
 
 Sizes = Annotated[
@@ -89,7 +92,7 @@ Sizes = Annotated[
 Margin = Annotated[
     str | None,
     typer.Option(
-        help="Difference that does not matter: nats per token, as 0.01, or compute, as 1.05x.",
+        help="Largest difference that does not matter: nats per token (0.01) or compute (1.05x).",
         show_default=False,
     ),
 ]

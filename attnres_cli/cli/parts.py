@@ -6,11 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from attnres_cli.config.recipe import Recipe
-from attnres_cli.console import note
+from attnres_cli.console import note, told_if_slow
 from attnres_cli.errors import UsageError
-from attnres_cli.lab.comparing import Ablation, Request, ablation
+from attnres_cli.lab import tune
+from attnres_cli.lab.comparing import RATED, TUNED, Ablation, Request, ablation
 from attnres_cli.lab.experiment import Place
 from attnres_cli.lab.grid import canonical, resolve
+from attnres_cli.records.plan import Plan
 from attnres_cli.records.preregister import Registration, read
 from attnres_cli.records.run import Identity
 from attnres_cli.report.plans import Step, in_all, plan_of, summed
@@ -18,7 +20,9 @@ from attnres_cli.report.progress import OnStderr
 from attnres_cli.report.table import Report
 from attnres_cli.store.store import Store
 from attnres_cli.verdict.comparison import Comparison
-from attnres_cli.verdict.format import plural
+from attnres_cli.verdict.numbers import plural
+
+PLANNING = "still planning: many runs or large models take a while; Ctrl-C ends it"
 
 
 @dataclass(frozen=True)
@@ -35,7 +39,8 @@ class Part:
             note(self.title)
         part, _, _ = self.title.partition(":")
         watcher = OnStderr(is_live=not self.request.place.in_process, part=part)
-        return ablation(self.request, self.recipe, watcher)
+        with told_if_slow(PLANNING):
+            return ablation(self.request, self.recipe, watcher)
 
 
 def of_sizes(
@@ -105,21 +110,39 @@ def foreseen(parts: Sequence[Part]) -> list[Report]:
             before |= {plan.spec(arm, seed).identity for arm, seed in plan.missing}
         steps.append(
             [
-                Step(title or "the recipe's learning rates", len(plan.missing), plan.seconds)
+                Step(title or "the recipe's settings", len(plan.missing), plan.seconds)
                 for plan, title in plans
             ]
         )
-        if len(plans) == 2:  # the learning rates are not known before they are tuned
-            then = replace(plans[0][0], done=frozenset(), begun={})
-            runs = plural(len(then.missing), "run")
-            last = f"then {runs} at most, each arm at the rate chosen for it"
-            found[-1] = replace(found[-1], notes=[*found[-1].notes, last])
-            steps[-1].append(Step("each arm at the rate chosen", len(then.missing), then.seconds))
+        if part.request.tune_lr:
+            later = _later(plans)
+            notes = [f"then {plural(each.to_train, 'run')}, {each.title}" for each in later]
+            notes += ["up to 12 runs more for an arm, where the edge of a grid is its best"]
+            found[-1] = replace(found[-1], notes=[*found[-1].notes, *notes])
+            steps[-1] += later
     if len(parts) > 1:
         rows = [summed(part.title, mine) for part, mine in zip(parts, steps, strict=True)]
     else:
         rows = steps[0]
     return found if len(rows) == 1 else [*found, in_all(rows)]
+
+
+def _later(plans: Sequence[tuple[Plan, str]]) -> list[Step]:
+    """What is not known before learning rates are tuned, as far as it can be foreseen."""
+    by_title = {title: plan for plan, title in plans}
+    shared = plans[0][0]
+    whole = replace(shared, done=frozenset(), begun={})
+    times = {arm.variant: arm.step_s for arm in shared.arms}
+    known = (
+        {arm.variant for arm in by_title[tune.SECOND].arms} if tune.SECOND in by_title else set()
+    )
+    second = tune.second_at_shared(shared)
+    arms = tuple(replace(a, step_s=times[a.variant]) for a in second.arms if a.variant not in known)
+    later = {tune.SECOND: replace(second, arms=arms)}
+    later |= {title: whole for title in (RATED, TUNED) if title not in by_title}
+    return [
+        Step(title, len(plan.missing), plan.seconds) for title, plan in later.items() if plan.arms
+    ]
 
 
 def trained(parts: Sequence[Part]) -> tuple[list[Comparison], int]:

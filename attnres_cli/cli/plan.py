@@ -30,16 +30,14 @@ _LEAST_GAP, _MOST_GAP = 1e-9, 1e3  # nats per token
 def plan(
     designs: Annotated[
         list[str] | None,
-        typer.Argument(help="With --pipeline: variants.", autocompletion=complete.specs),
+        typer.Argument(help="Variants, with --pipeline.", autocompletion=complete.specs),
     ] = None,
     baseline: Baseline = "standard",
-    gap: Annotated[
-        float, typer.Option(help="Difference in loss to separate, nats per token.")
-    ] = 0.01,
+    gap: Annotated[float, typer.Option(help="Difference to detect, in nats per token.")] = 0.01,
     arms: Annotated[
         int | None,
         typer.Option(
-            min=1, max=1000, help="Arms beside the baseline. Default: those in the study."
+            min=1, max=1000, help="Number of arms besides the baseline. Default: the study's."
         ),
     ] = None,
     recipe: Annotated[
@@ -49,13 +47,13 @@ def plan(
     workers: Annotated[
         int | None,
         typer.Option(
-            min=1, max=MOST_WORKERS, help="Processes. Default: as the study's runs were made."
+            min=1, max=MOST_WORKERS, help="Number of processes. Default: as in the study."
         ),
     ] = None,
     pipeline: Annotated[
         str | None,
         typer.Option(
-            help="Tell instead what each hop of a pipeline sends: stages, virtual stages, as 4,2."
+            help="Instead count what a pipeline sends: stages and chunks per stage, such as 4,2."
         ),
     ] = None,
     shape: Sizes = None,
@@ -76,7 +74,7 @@ def plan(
 def _show_hops(text: str, designs: Sequence[str], sizes: dict[str, int], form: Format) -> None:
     from attnres_cli.nn.pipeline.cuts import planned
     from attnres_cli.nn.variant import parse
-    from attnres_cli.report import formats, pipelines
+    from attnres_cli.report import file_formats, pipelines
 
     if not designs:
         raise UsageError(f"--pipeline {text}: of which designs? As --pipeline {text} attnres")
@@ -87,7 +85,7 @@ def _show_hops(text: str, designs: Sequence[str], sizes: dict[str, int], form: F
         found = [planned(parse(each), **sizes, stages=stages, virtual=virtual) for each in designs]
     except ValueError as error:
         raise UsageError(f"--pipeline {text}: {error}") from error
-    formats.show(pipelines.report_of(found), form, sys.stdout)
+    file_formats.show(pipelines.report_of(found), form, sys.stdout)
 
 
 def _show_seeds(
@@ -100,9 +98,9 @@ def _show_seeds(
     form: Format,
 ) -> None:
     from attnres_cli.config.recipe import names
-    from attnres_cli.lab.held import Held
+    from attnres_cli.lab.study_view import Held
     from attnres_cli.records import machine
-    from attnres_cli.report import formats, power
+    from attnres_cli.report import file_formats, power
     from attnres_cli.store.store import Store
     from attnres_cli.verdict.power import analyse, to_measure, too_few_runs
 
@@ -124,4 +122,4 @@ def _show_seeds(
         ended = [r for r in chosen.records if r.variant == chosen.baseline and r.result is not None]
         raise too_few_runs(study, chosen.records[-1].recipe, chosen.baseline, len(ended))
     command = "" if slope else to_measure(held.recipe(chosen.recipe_digest), chosen.baseline, study)
-    formats.show(power.report_of(found, command), form, sys.stdout)
+    file_formats.show(power.report_of(found, command), form, sys.stdout)

@@ -12,7 +12,7 @@ import typer
 
 from attnres_cli.cli.options import PAPER, Baseline, Format, Margin, Plugins, Study, one_of
 from attnres_cli.config import address, complete
-from attnres_cli.console import say
+from attnres_cli.console import VERBOSE, be, say
 from attnres_cli.errors import AwayError, StudyError, UsageError, unknown
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 Rows = Annotated[
     list[str] | None,
     typer.Argument(
-        help="Arms whose rows are shown, judged with all others. Default: all.",
+        help="Show only these arms. They are judged with all others.",
         autocompletion=complete.specs,
     ),
 ]
@@ -31,17 +31,15 @@ Recipes = Annotated[
     list[str] | None,
     typer.Option(
         "--recipe",
-        help="Name or digest, or name of a search. Default: the newest recipe. Two: side by side.",
+        help="Recipe or search. Default: the newest recipe. Two recipes: side by side.",
     ),
 ]
 AnyFormat = Annotated[Format, one_of(*Format)]
-Output = Annotated[
-    Path | None, typer.Option(help="File to write instead of printing.", show_default=False)
-]
+Output = Annotated[Path | None, typer.Option(help="Write to this file.", show_default=False)]
 Figures = Annotated[
     str | None,
     typer.Option(
-        help="Folder to draw figures into, as SVG; or folder/name.png, .pdf or .svg.",
+        help="Folder for figures as SVG, or a name ending in .png, .pdf or .svg.",
         show_default=False,
     ),
 ]
@@ -73,18 +71,21 @@ Against = Annotated[
 ]
 Scaling = Annotated[
     bool,
-    typer.Option("--scaling", help="Fits over the sizes of this recipe: what an arm is worth."),
+    typer.Option(
+        "--scaling", help="Compare the sizes of this recipe: laws, and what an arm is worth."
+    ),
 ]
-Tasks = Annotated[
-    bool, typer.Option("--downstream", help="What tasks say of every arm: see attnres evaluate.")
-]
+Tasks = Annotated[bool, typer.Option("--downstream", help="Judge the answers of attnres evaluate.")]
 Preregister = Annotated[
     str | None, typer.Option(help="YAML file that fixes a comparison before its first run.")
+]
+Notes = Annotated[
+    bool, typer.Option("--notes", help="Print all caveats and what the numbers rest on.")
 ]
 CodeDigest = Annotated[
     str | None,
     typer.Option(
-        help="Start of a digest of code, as attnres runs has it. Default: the newest runs'.",
+        help="Start of a code digest, from attnres runs. Default: the newest.",
         show_default=False,
     ),
 ]
@@ -104,14 +105,17 @@ def report(
     downstream: Tasks = False,
     preregister: Preregister = None,
     code: CodeDigest = None,
+    notes: Notes = False,
     _plugin: Plugins = None,
 ) -> None:
     """Print the verdict from the study alone, or write it, with figures; nothing is trained."""
     from attnres_cli.cli import showing
-    from attnres_cli.lab.held import Held
-    from attnres_cli.records.search_records import is_searched
+    from attnres_cli.config.as_typed import is_searched
+    from attnres_cli.lab.study_view import Held
     from attnres_cli.store.store import Store
 
+    if notes:
+        be(VERBOSE)
     if preregister is not None:
         _preregister(preregister, study)
         return
@@ -166,7 +170,7 @@ def _refuse(typed: Mapping[str, object], why: str) -> None:
 def _preregister(path: str, study: str) -> None:
     """Write what the file says into the study, and say so. Raises as `parts.fix`."""
     from attnres_cli.cli.parts import fix
-    from attnres_cli.verdict.format import plural
+    from attnres_cli.verdict.numbers import plural
 
     for found, recipe in fix(path, study):
         sys.stdout.write(
@@ -189,8 +193,8 @@ def _keep(out: TextIO, output: Path | None) -> None:
 
 def _searches(store: Store, study: str, records: Sequence[RunRecord]) -> list[Search]:
     """The searches of the study; none where they cannot be read, which is said, if it has more."""
+    from attnres_cli.config.as_typed import is_searched
     from attnres_cli.lab.search.studies import read
-    from attnres_cli.records.search_records import is_searched
 
     if not store.has_searches():
         return []
@@ -207,7 +211,7 @@ def _asked_for(
     searches: Sequence[Search], recipe: str | None, records: Sequence[RunRecord]
 ) -> Search | None:
     """The search of that name; without a name the newest, where the study holds nothing else."""
-    from attnres_cli.records.search_records import is_searched
+    from attnres_cli.config.as_typed import is_searched
 
     if recipe is not None:
         return next((each for each in searches if each.name == recipe), None)

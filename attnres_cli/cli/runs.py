@@ -50,10 +50,13 @@ class _Runs(typer.core.TyperGroup):
 HELP = "List the runs of a study, show, export, merge, note or forget some."
 
 _RunId = Annotated[
-    int, typer.Argument(min=1, max=MOST_ID, help="Its number, as the list has it.", metavar="ID")
+    int,
+    typer.Argument(
+        min=1, max=MOST_ID, help="Number of the run, from `attnres runs`.", metavar="ID"
+    ),
 ]
 _RunIds = Annotated[
-    list[int], typer.Argument(min=1, max=MOST_ID, help="Their numbers.", metavar="ID...")
+    list[int], typer.Argument(min=1, max=MOST_ID, help="Numbers of runs.", metavar="ID...")
 ]
 
 _TAG = re.compile(r"[^\W\d_][\w.-]{0,39}")
@@ -75,14 +78,14 @@ def list_runs(
     form: PrintedFormat = Format.TABLE,
 ) -> None:
     """List the runs with status, progress and who runs them."""
-    from attnres_cli.lab.listing import Filter, listed
-    from attnres_cli.report import formats
+    from attnres_cli.lab.run_listing import Filter, listed
+    from attnres_cli.report import file_formats
     from attnres_cli.report.runs import list_of
     from attnres_cli.store.store import Store
 
     store = Store.open(study, create=False)
     chosen = Filter(status, variant, recipe, tag, note).of(store.runs(curves=False))
-    formats.show(list_of(listed(store, chosen)), form, sys.stdout)
+    file_formats.show(list_of(listed(store, chosen)), form, sys.stdout)
 
 
 @app.command()
@@ -92,8 +95,8 @@ def show(
     form: PrintedFormat = Format.TABLE,
 ) -> None:
     """Print all about one run: what it is, where it stands, its curve, what is in its model."""
-    from attnres_cli.lab.listing import chosen, listed
-    from attnres_cli.report import formats
+    from attnres_cli.lab.run_listing import chosen, listed
+    from attnres_cli.report import file_formats
     from attnres_cli.report.runs import run_of
     from attnres_cli.store.store import Store
 
@@ -103,13 +106,15 @@ def show(
         probed = replace(record.result, probes=store.probes([run])[run])
         record = replace(record, result=probed)
     for line in listed(store, [record]):
-        formats.show(run_of(line), form, sys.stdout)
+        file_formats.show(run_of(line), form, sys.stdout)
 
 
 @app.command("note")
 def write_note(
     run: _RunId,
-    words: Annotated[str, typer.Argument(help='In quotes; "" takes it away.', metavar="NOTE")],
+    words: Annotated[
+        str, typer.Argument(help='The note, in quotes. "" removes it.', metavar="NOTE")
+    ],
     study: Study = address.DEFAULT,
 ) -> None:
     """Write down what is to be known of a run: lists and reports show it."""
@@ -127,7 +132,7 @@ def write_note(
 def write_tag(
     runs: _RunIds,
     tag: Annotated[str, typer.Argument(help="One word.", metavar="TAG")],
-    away: Annotated[bool, typer.Option("--remove", help="Take it away.")] = False,
+    away: Annotated[bool, typer.Option("--remove", help="Remove the tag.")] = False,
     study: Study = address.DEFAULT,
 ) -> None:
     """Give runs a tag, by which `runs`, `runs export` and `runs rm` find them."""
@@ -136,7 +141,7 @@ def write_tag(
             f"expected a tag after the numbers, a letter and then at most 39 letters, digits, '.', "
             f"'_' or '-', got {tag[:40]!r}: attnres runs tag {runs[0]} baseline"
         )
-    from attnres_cli.verdict.format import plural
+    from attnres_cli.verdict.numbers import plural
 
     store, found = _to_change(study, runs)
     n = store.tag([record.id for record in found], tag, away=away)
@@ -146,16 +151,16 @@ def write_tag(
 @app.command()
 def extend(
     run: _RunId,
-    tokens: Annotated[str, typer.Option(help="In all, as 2M.")],
+    tokens: Annotated[str, typer.Option(help="Tokens in total, such as 2M.")],
     study: Study = address.DEFAULT,
     _plugin: Plugins = None,
 ) -> None:
     """Train a finished run further, where its schedule allows that exactly, as a run of its own."""
     from attnres_cli.config.sections import parse_count
-    from attnres_cli.lab import extend as further
+    from attnres_cli.lab import train_further as further
     from attnres_cli.lab.experiment import Place
-    from attnres_cli.lab.listing import chosen, listed
-    from attnres_cli.report import formats
+    from attnres_cli.lab.run_listing import chosen, listed
+    from attnres_cli.report import file_formats
     from attnres_cli.report.progress import OnStderr
     from attnres_cli.report.runs import list_of
     from attnres_cli.store.store import Store
@@ -166,7 +171,7 @@ def extend(
     store = Store.open(study, create=False)
     chosen(store, study, [run])
     found = further.extend(Place(study), run, number, OnStderr())
-    formats.show(list_of(listed(store, [found])), Format.TABLE, sys.stdout)
+    file_formats.show(list_of(listed(store, [found])), Format.TABLE, sys.stdout)
     if found.result is None:
         raise typer.Exit(SOME_FAILED)
 
@@ -175,18 +180,20 @@ def extend(
 def rm(
     runs: Annotated[
         list[int] | None,
-        typer.Argument(min=1, max=MOST_ID, help="Their numbers; or filters.", metavar="[ID...]"),
+        typer.Argument(
+            min=1, max=MOST_ID, help="Numbers of runs, or use filters.", metavar="[ID...]"
+        ),
     ] = None,
     reason: Annotated[
         str | None,
-        typer.Option(help="Why, which reports say: their seeds are excluded.", show_default=False),
+        typer.Option(help="Why. Reports then name the seeds as excluded.", show_default=False),
     ] = None,
     status: RunStatus = None,
     variant: RunVariant = None,
     recipe: RunRecipe = None,
     tag: RunTag = None,
     note: RunNote = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask before a filter removes.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Remove without asking.")] = False,
     study: Study = address.DEFAULT,
 ) -> None:
     """Remove runs, with their curves, weights and checkpoints; one that is running is refused.
@@ -195,7 +202,7 @@ def rm(
     would train them again. Reports go on to name those of recipes of which a run has ended; without
     a reason they keep the seed open.
     """
-    from attnres_cli.lab.listing import Filter
+    from attnres_cli.lab.run_listing import Filter
 
     asked = Filter(status, variant, recipe, tag, note)
     if bool(runs) == bool(asked.typed):
@@ -220,7 +227,7 @@ def rm(
 
 def _is_agreed(records: Sequence[RunRecord], again: Sequence[str]) -> bool:
     """Whether whoever types wants these removed. Raises UsageError where nobody can be asked."""
-    from attnres_cli.verdict.format import plural
+    from attnres_cli.verdict.numbers import plural
 
     counts = Counter(str(record.status) for record in records)
     of = ", ".join(f"{n} {status}" for status, n in counts.items())
@@ -232,7 +239,7 @@ def _is_agreed(records: Sequence[RunRecord], again: Sequence[str]) -> bool:
 
 def _to_change(study: str, ids: Sequence[int]) -> tuple[Store, list[RunRecord]]:
     """A study, which is not made, to be written to, and its runs of these numbers."""
-    from attnres_cli.lab.listing import chosen
+    from attnres_cli.lab.run_listing import chosen
     from attnres_cli.store.store import Store
 
     Store.open(study, create=False)
@@ -264,12 +271,13 @@ def verify(
 ) -> None:
     """Train a run once more from what the study holds, and say whether every bit is the same.
 
-    The study is not changed. The exit code is 3 where the second training departs from the first.
+    The study is not changed. The exit code is 3 if the second training departs from the first by
+    more than another processor or version of torch explains.
     """
     from attnres_cli.data import sources
     from attnres_cli.lab import verify as second
-    from attnres_cli.lab.listing import chosen
-    from attnres_cli.report import formats
+    from attnres_cli.lab.run_listing import chosen
+    from attnres_cli.report import file_formats
     from attnres_cli.report.progress import progress
     from attnres_cli.report.runs import verification_of
     from attnres_cli.store.store import Store
@@ -285,7 +293,9 @@ def verify(
         warn(f"weights are not compared, {store.without_files}")
     with progress(1, plan.seconds, plan.settings) as display:
         display.know(record, recipe, recipe, plan.arms[0].flops_per_token)
-        found = second.retrain(record, plan, changed, tokens, store.weights_of(record), display)
-    formats.show(verification_of(found), form, sys.stdout)
-    if not found.is_equal:
+        spread = second.spread_of(record, store.runs(curves=False))
+        kept = store.weights_of(record)
+        found = second.retrain(record, plan, changed, tokens, kept, display, spread)
+    file_formats.show(verification_of(found), form, sys.stdout)
+    if not (found.is_equal or found.agrees):
         raise typer.Exit(SOME_FAILED)

@@ -24,7 +24,7 @@ from attnres_cli.cli.options import (
     read_seeds,
 )
 from attnres_cli.config import address, complete
-from attnres_cli.console import note, say
+from attnres_cli.console import note, say, told_if_slow
 from attnres_cli.errors import SOME_FAILED, UsageError, unknown
 
 _N_FRESH = "3"
@@ -34,13 +34,15 @@ _DEFAULT_SUITE = "fig7"
 Variants = Annotated[
     list[str] | None,
     typer.Argument(
-        help="Designs, each searched for its own best shape. Default: standard attnres.",
+        help="Designs to search shapes for. Default: standard attnres.",
         autocompletion=complete.specs,
     ),
 ]
 Suite = Annotated[
     str | None,
-    typer.Option(help="Designs and space of a suite, as fig7.", autocompletion=complete.suites),
+    typer.Option(
+        help="Take designs and space from a suite, such as fig7.", autocompletion=complete.suites
+    ),
 ]
 Budget = Annotated[
     list[str] | None,
@@ -52,7 +54,7 @@ Budget = Annotated[
 Space = Annotated[
     list[str] | None,
     typer.Option(
-        help="What is searched, as aspect=15..75,n_heads=2|4,n_blocks=2..16.",
+        help="What to search: aspect=15..75,n_heads=2|4,n_blocks=2..16.",
         show_default=False,
     ),
 ]
@@ -65,13 +67,11 @@ Objective = Annotated[
 ]
 Sampler = Annotated[str, typer.Option(help="auto, tpe, gp, nsga2, grid, brute or random.")]
 Confirm = Annotated[
-    int, typer.Option(min=0, max=1000, help="How many best shapes of each design to confirm.")
+    int, typer.Option(min=0, max=1000, help="Number of best shapes of each design to confirm.")
 ]
 FreshSeeds = Annotated[
     str | None,
-    typer.Option(
-        help="Fresh seeds that confirm, beside earlier ones: how many, or 5,6,7. Default: 3."
-    ),
+    typer.Option(help="Fresh seeds that confirm: how many, or 5,6,7. Default: 3."),
 ]
 
 
@@ -81,7 +81,9 @@ def search(
     recipe: RecipeName = "quick",
     budget: Budget = None,
     space: Space = None,
-    trials: Annotated[int, typer.Option(min=1, max=100_000, help="Of each design, in all.")] = 40,
+    trials: Annotated[
+        int, typer.Option(min=1, max=100_000, help="Trials of each design in total.")
+    ] = 40,
     objective: Objective = "val_loss",
     sampler: Sampler = "auto",
     confirm: Confirm = 2,
@@ -119,7 +121,7 @@ def search(
     from attnres_cli.lab.experiment import Place
     from attnres_cli.lab.search.request import Typed, make
     from attnres_cli.lab.search.studies import read
-    from attnres_cli.report import formats
+    from attnres_cli.report import file_formats
     from attnres_cli.report.plans import plan_of_search
     from attnres_cli.report.progress import OnStderr
     from attnres_cli.report.search import report_of
@@ -128,14 +130,15 @@ def search(
 
     fresh = _fresh(seeds, confirm)
     typed = Typed(specs, budget or [], ranges, goals, trials, sampler, confirm, fresh)
-    request = make(loaded, typed)
+    with told_if_slow("still listing the shapes of this budget; a narrower --space has fewer"):
+        request = make(loaded, typed)
     if not dry_run and launched(launch, study, workers, job, prints=prints):
         return
     place, watcher = Place(study, workers, device, engine, retry_failed), OnStderr()
     plan = searching.planned(request, place)
-    if loaded.rates:
+    if loaded.arms:
         note(
-            f"recipe {loaded.name} has learning rates by design: a search takes none of them, but "
+            f"recipe {loaded.name} has settings by design: a search takes none of them, but "
             f"optim.lr {loaded.optim.lr:g} for every design"
         )
     if dry_run:
@@ -143,13 +146,15 @@ def search(
         step_s = searching.timed(request, plan)
         told = searching.lines(request, plan, step_s), searching.n_trials_of(request)
         seconds = searching.seconds_of(request, plan, step_s)
-        formats.show(plan_of_search(request.search, *told, plan, seconds), form, sys.stdout)
+        file_formats.show(plan_of_search(request.search, *told, plan, seconds), form, sys.stdout)
         return
     n_failed = searching.run(request, plan, place, watcher)
     (found,) = [each for each in read(study) if each.name == request.search.name]
     store = Store.open(study, create=False)
     finding = find(found, store.runs())
-    formats.show(report_of(finding, store.recipe, study), form, sys.stdout)
+    words = ["attnres", "report", "--recipe", found.name, *address.typed(study), "--notes"]
+    report = report_of(finding, store.recipe, study)
+    file_formats.glance(report, form, sys.stdout, f"Details: {shlex.join(words)}")
     if n_failed:
         listed = shlex.join(["attnres", "runs", "--status", "failed", *address.typed(study)])
         again = "the same command with --retry-failed trains them again"

@@ -2,38 +2,49 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
 from collections.abc import Sequence
 from typing import TextIO
 
 from attnres_cli.cli.options import PAPER, Format
 from attnres_cli.config import address
+from attnres_cli.config.address import without_passwords
 from attnres_cli.console import note, say
 from attnres_cli.errors import UsageError
-from attnres_cli.lab.held import Held
+from attnres_cli.lab.study_view import Held
 from attnres_cli.records.search_records import Search
-from attnres_cli.report import formats
+from attnres_cli.report import file_formats
+from attnres_cli.report.table import Report
 from attnres_cli.store.store import Store
-from attnres_cli.verdict.chapter import Chapter, split
 from attnres_cli.verdict.ladder import Ladder
 from attnres_cli.verdict.optima import Finding, find
+from attnres_cli.verdict.report_section import Chapter, split
 from attnres_cli.verdict.select import Choice
 
 _OTHERS = 3  # recipes that a report names besides its own
+
+
+def _show(report: Report, form: Format, out: TextIO, more: Sequence[str] = ()) -> None:
+    """Print a report at a glance, and what to type for the rest of it."""
+    typed = without_passwords(shlex.join(["attnres", *sys.argv[1:]]))
+    page = f"Page: {typed} --format html --output report.html"
+    file_formats.glance(report, form, out, *more, f"Details: {typed} --notes", page)
 
 
 def show_sides(
     held: Held, recipes: Sequence[str], codes: Sequence[str], form: Format, out: TextIO
 ) -> None:
     """Print or write two recipes side by side. Raises UsageError where more are named."""
-    from attnres_cli.report import sides
+    from attnres_cli.report import two_recipes
 
     if len(recipes) > 2:
         raise UsageError(f"--recipe takes one or two recipes, got {len(recipes)}")
-    report = sides.report_of(*held.sides(recipes, codes))
+    report = two_recipes.report_of(*held.sides(recipes, codes))
     if form is Format.HTML:
-        out.write(sides.to_html(report, address.parted(held.study)[0]))
+        out.write(two_recipes.to_html(report, address.parted(held.study)[0]))
     else:
-        formats.show(report, form, out)
+        _show(report, form, out)
 
 
 def show_tasks(held: Held, chosen: Choice, form: Format, out: TextIO) -> None:
@@ -44,7 +55,7 @@ def show_tasks(held: Held, chosen: Choice, form: Format, out: TextIO) -> None:
     if form is Format.HTML:
         out.write(downstream.to_html(report, address.parted(held.study)[0]))
     else:
-        formats.show(report, form, out)
+        _show(report, form, out)
 
 
 def show_search(
@@ -61,7 +72,7 @@ def show_search(
 
         out.write(to_html([finding], store.recipe, study))
     else:
-        formats.show(report_of(finding, store.recipe, study), form, out)
+        _show(report_of(finding, store.recipe, study), form, out)
 
 
 def say_others(found: Sequence[str]) -> None:
@@ -82,9 +93,9 @@ def show_comparisons(
     out: TextIO,
 ) -> None:
     """Print, write or draw the comparisons of one recipe or of several."""
-    from attnres_cli.report import other_table
+    from attnres_cli.report import published_table
     from attnres_cli.report.against import report_of as beside_paper
-    from attnres_cli.report.answer import unanswerable
+    from attnres_cli.report.answer import to_decide, unanswerable
     from attnres_cli.report.comparison import report_of
 
     is_page = form is Format.HTML
@@ -99,11 +110,11 @@ def show_comparisons(
     if figures is not None:
         _draw(figures, split(chapters)[0], ladders, findings)
     if against is not None and against != PAPER:
-        report = other_table.report_of(against, comparisons)
+        report = published_table.report_of(against, comparisons)
         if is_page:
-            out.write(other_table.to_html(report, address.parted(held.study)[0]))
+            out.write(published_table.to_html(report, address.parted(held.study)[0]))
         else:
-            formats.show(report, form, out)
+            file_formats.show(report, form, out)
     elif is_page:
         from attnres_cli.report import page
 
@@ -112,9 +123,12 @@ def show_comparisons(
         else:
             out.write(page.to_html(chapters, ladders, findings, held.store.recipe))
     elif against is not None:
-        formats.show(beside_paper(comparisons), form, out)
+        _show(beside_paper(comparisons), form, out)
     else:
-        formats.show(report_of(comparisons), form, out)
+        (first, *others), more = comparisons, []
+        if not others and form is Format.TABLE:
+            more = to_decide(first, held.store.recipe(first.recipe_digest), held.study)
+        _show(report_of(comparisons), form, out, more)
 
 
 def show_ladders(
@@ -130,7 +144,7 @@ def show_ladders(
     else:
         from attnres_cli.report import scaling
 
-        formats.show(scaling.report_of(found), form, out)
+        _show(scaling.report_of(found), form, out)
 
 
 def _draw(

@@ -53,6 +53,9 @@ def _shipped(folder: str, incomplete: str) -> list[str]:
 
 def _specs(typed: str) -> list[str]:
     designs = dict(_designs([*_installed(), *_plugins()]))
+    before, plus, last_part = typed.rpartition("+")
+    if plus and any(name.startswith(last_part.partition(":")[0]) for name in designs):
+        return [f"{before}+{each}" for each in _specs(last_part)]
     name, colon, rest = typed.partition(":")
     if not colon:
         return sorted(known for known in designs if known.startswith(typed))
@@ -70,7 +73,11 @@ def _specs(typed: str) -> list[str]:
 def plugins_of(specs: Iterable[str]) -> list[Path | None]:
     """The files of plugins that designs come from, None for unknown ones; none if installed."""
     origins = {name: file for file in _plugins() for name, _ in _designs([file])}
-    names = dict.fromkeys(spec.partition(":")[0] for spec in specs)
+    known = {*origins, *_installed_names()}
+    parts = [
+        (n, part.partition(":")[0]) for spec in specs for n, part in enumerate(spec.split("+"))
+    ]
+    names = dict.fromkeys(name for n, name in parts if n == 0 or name in known)  # not of rw+lr
     others = [name for name in names if name not in _installed_names()]
     return list(dict.fromkeys(origins.get(name) for name in others))
 
@@ -90,6 +97,9 @@ def _designs(sources: Iterable[Path]) -> Iterator[tuple[str, dict[str, list[str]
         for node in tree.body:
             if isinstance(node, ast.ClassDef):
                 yield from ((name, _options(node)) for name in _registered(node))
+            elif isinstance(node, ast.Expr) and ast.unparse(node).startswith("register_preset("):
+                assert isinstance(node.value, ast.Call)
+                yield ast.literal_eval(node.value.args[0]), {}
 
 
 def _plugins() -> list[Path]:

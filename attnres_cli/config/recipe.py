@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
-from collections.abc import Callable, ItemsView, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any
@@ -19,16 +18,26 @@ from pydantic import (
     model_validator,
 )
 
+from attnres_cli.config import arms as own
 from attnres_cli.config import complete, strict_yaml
+from attnres_cli.config import overrides as overrides_
 from attnres_cli.config.margin import Margin
-from attnres_cli.config.sections import Data, Model, Optim, Section, Train, as_tuple
+from attnres_cli.config.sections import (
+    Data,
+    Model,
+    Optim,
+    Section,
+    Train,
+    as_tuple,
+    as_tuples,
+)
 from attnres_cli.errors import AttnresError, RecipeError, unknown
 from attnres_cli.files import check_name, path_of, read_text
 
 __all__ = ["Data", "Model", "Optim", "Recipe", "Train"]
 
 _MOST_BYTES = 2**16  # of a recipe or a preregistration; reading as much takes a second
-_GROWN = ("model", "optim", "train", "rates")  # what may differ over a ladder; the data may not
+_GROWN = ("model", "optim", "train", "arms")  # what may differ over a ladder; the data may not
 
 
 Rung = tuple[tuple[str, str | int | float | bool | None], ...]
@@ -48,22 +57,13 @@ def _rungs(value: object) -> object:
     return tuple(found)
 
 
-Rates = tuple[tuple[str, float], ...]
-"""Learning rates by design, sorted by its name."""
+Regrets = tuple[tuple[str, Annotated[float, Field(ge=0)] | None], ...]
+"""By design: what its tuning may have missed, nats per token; None where an edge was best."""
 
 
-def _rates(value: object) -> object:
-    """A mapping as pairs, which can be hashed; a study holds them as pairs."""
-    pairs = value.items() if isinstance(value, Mapping) else value
-    if not isinstance(pairs, list | tuple | ItemsView):
-        raise ValueError(f"expected a mapping as {{attnres: 4e-3}}, got {value!r}")
-    found = {}
-    for name, lr in pairs:
-        is_number = isinstance(lr, int | float) and not isinstance(lr, bool)
-        if not (is_number and 0 < lr < math.inf):
-            raise ValueError(f"{name}: expected a learning rate above 0, got {lr!r}")
-        found[name] = float(lr)
-    return tuple(sorted(found.items()))
+def _pairs(value: object) -> object:
+    """A mapping as pairs, which can be hashed; a study holds them as lists of lists."""
+    return tuple(sorted(value.items())) if isinstance(value, Mapping) else as_tuples(value)
 
 
 Name = Annotated[str, AfterValidator(lambda name: check_name(name, "name"))]
@@ -73,9 +73,10 @@ class Recipe(Section):
     """One recipe, or with a ladder its `rungs`. Equal digests mean equal things held fixed.
 
     slope: a measured fact, of which the digest knows nothing: nats per token that `standard` gains
-    per e-fold of its tokens. `load` drops it where --set changes what it was measured on.
+    per e-fold of its tokens. So is `regret`: by how much tuning may have missed the best settings
+    of each design. `load` drops both where --set changes what they were measured on.
 
-    An arm's runs are under `of(variant)`, which has one learning rate and no `rates`.
+    An arm's runs are under `of(variant)`, which has that arm's settings and no `arms`.
     """
 
     name: Name = ""
@@ -84,11 +85,26 @@ class Recipe(Section):
     margin: Margin = None  # the difference that does not matter; no part of the digest
     ladder: Annotated[tuple[Rung, ...], BeforeValidator(_rungs)] = ()
     slope: Annotated[float, Field(gt=0)] | None = None
+    regret: Annotated[Regrets, BeforeValidator(_pairs)] = ()
     model: Model
     data: Data = Data()
     optim: Optim
-    rates: Annotated[Rates, BeforeValidator(_rates)] = ()  # of designs that do not take optim.lr
+    arms: Annotated[own.Arms, BeforeValidator(own.as_pairs)] = ()  # what designs have of their own
     train: Train
+
+    @model_validator(mode="before")
+    @classmethod
+    def _rates_are_of_arms(cls, values: Any) -> Any:
+        return own.joined(values) if isinstance(values, dict) else values
+
+    @model_validator(mode="after")
+    def _arms_are_sound(self) -> Recipe:
+        for name, changes in self.arms:
+            try:
+                own.changed(self.optim, changes)
+            except ValidationError as error:
+                raise ValueError(f"arms.{name}.optim.{explain(error.errors()[0], Optim)}") from None
+        return self
 
     @model_validator(mode="after")
     def _a_step_fits(self) -> Recipe:
@@ -125,37 +141,46 @@ class Recipe(Section):
         parts = {"data": self.data, "optim": self.optim, "train": self.train}
         fixed: dict[str, Any] = {name: part.fixed() for name, part in parts.items()}
         fixed["model"] = self.model.shape(vocab_size=1).fixed()  # however its sizes were given
-        if self.rates:
-            fixed["rates"] = dict(self.rates)
+        fixed |= own.fixed(self.arms)
         canonical = json.dumps(fixed, sort_keys=True)
         return hashlib.sha256(canonical.encode()).hexdigest()[:12]
 
     def at_rate(self, lr: float) -> Recipe:
-        """The recipe with this learning rate for every design."""
-        optim = self.optim.model_copy(update={"lr": lr})
-        slope = self.slope if lr == dict(self.rates).get("standard", self.optim.lr) else None
-        return self.model_copy(update={"optim": optim, "rates": (), "slope": slope})
+        """The recipe with this learning rate, and all else alike, for every design."""
+        return self._with(self.optim.model_copy(update={"lr": lr}))
+
+    def changed(self, *changes: own.Setting) -> Recipe:
+        """The recipe with these keys for every design, such as ("optim.lr", 4e-3)."""
+        return self._with(own.changed(self.optim, changes))
 
     def of(self, variant: str) -> Recipe:
         """What the design of that canonical name is trained under; see `named`."""
-        return self.at_rate(dict(self.rates).get(variant, self.optim.lr))
+        return self.changed(*dict(self.arms).get(variant, ()))
+
+    def _with(self, optim: Optim) -> Recipe:
+        standard = own.changed(self.optim, dict(self.arms).get("standard", ()))
+        slope = self.slope if optim == standard else None
+        return self.model_copy(update={"optim": optim, "arms": (), "regret": (), "slope": slope})
 
     def named(self, canonical: Callable[[str], str]) -> Recipe:
-        """The recipe with `rates` by canonical names. RecipeError where two are of one design."""
+        """The recipe with `arms` by canonical names. RecipeError where two are of one design."""
         typed: dict[str, str] = {}
-        for spec, _ in self.rates:
+        for spec, _ in (*self.arms, *self.regret):
             try:
                 other = typed.setdefault(canonical(spec), spec)
             except AttnresError as error:
-                raise RecipeError(f"recipe {self.name}: rates: {error}") from None
+                raise RecipeError(f"recipe {self.name}: arms: {error}") from None
             if other != spec:
                 raise RecipeError(
-                    f"recipe {self.name}: rates: {other} and {spec} are one design at this depth: "
+                    f"recipe {self.name}: arms: {other} and {spec} are one design at this depth: "
                     "leave one out"
                 )
-        held = dict(self.rates)
-        rates = tuple(sorted((name, held[spec]) for name, spec in typed.items()))
-        return self.model_copy(update={"rates": rates})
+        parts: dict[str, Any] = {"arms": dict(self.arms), "regret": dict(self.regret)}
+        renamed = {
+            key: tuple(sorted((name, held[spec]) for name, spec in typed.items() if spec in held))
+            for key, held in parts.items()
+        }
+        return self.model_copy(update=renamed)
 
 
 def names() -> list[str]:
@@ -174,33 +199,36 @@ def text_of(name: str) -> str:
 
 def text_at(name: str, what: str) -> str:
     """The text of a file that messages call `what`; RecipeError where there is none."""
-    return read_text(path_of(name, what, RecipeError), what, RecipeError, _MOST_BYTES)
+    text = read_text(path_of(name, what, RecipeError), what, RecipeError, _MOST_BYTES)
+    return text.removeprefix("\ufeff").replace("\r\n", "\n")
 
 
 def load(
     name: str, overrides: Sequence[str] = (), note: Callable[[str], None] = lambda _line: None
 ) -> Recipe:
-    """The recipe of that name or path, with `section.key=value` on top; `optim.lr=value` is a rate
-    for every design: the file's rates by design are dropped, and `note` is told so. Raises
-    RecipeError.
+    """The recipe of that name or path, with `section.key=value` on top. `optim.key=value` is one
+    value for every design: where designs of the file have their own, what the file says of designs
+    is dropped, and `note` is told so. Raises RecipeError.
     """
     origin = f"recipe {name}"
     values = strict_yaml.load(text_of(name), origin)
     if not isinstance(values, dict):
         raise RecipeError(f"{origin}: expected sections model, data, optim, train, found none")
+    values = overrides_.joined(values, origin)
     typed = {override.partition("=")[0].strip() for override in overrides}
-    if "optim.lr" in typed and _drop_rates(values):
+    if common := overrides_.drop_arms(values, typed):
         note(
-            f"--set optim.lr is one learning rate for every arm: those by design of recipe {name} "
-            "are left out"
+            f"--set {common} is one value for every arm: what recipe {name} has by design is left "
+            "out"
         )
     for override in overrides:
-        _override(values, override)
+        overrides_.put(values, override)
         origin = f"recipe {name} with --set"
-    if "slope" not in typed and typed - {"name", "description", "variants", "margin"}:
-        values.pop("slope", None)
+    if typed - {"name", "description", "variants", "margin", "slope", "regret"}:
+        for fact in {"slope", "regret"} - typed:
+            values.pop(fact, None)
     if "data.source" in typed and "data.edition" not in typed:
-        _drop_edition(values["data"])
+        overrides_.drop_edition(values["data"])
     values.setdefault("name", Path(name).stem)
     recipe = validate(values, origin)
     if "data.val_fraction" in typed and not recipe.data.is_divided:
@@ -218,23 +246,35 @@ def rungs(recipe: Recipe, origin: str = "") -> list[Recipe]:
     found = []
     for number, rung in enumerate(recipe.ladder, 1):
         where = f"{origin}: ladder, size {number}" if origin else f"ladder, size {number}"
-        values = recipe.model_dump(exclude={"ladder", "slope"})
-        values["rates"] = dict(recipe.rates)
-        keys = [key for key, _ in rung]
-        kept = [name for name, _ in recipe.rates if f"rates.{name}" not in keys]
-        if "optim.lr" in keys and kept:
-            raise RecipeError(f"{where}: what sets optim.lr sets every rate, rates.{kept[0]} too")
+        values = recipe.model_dump(exclude={"ladder", "slope", "regret"})
+        arms: dict[str, dict[str, Any]] = {name: dict(changes) for name, changes in recipe.arms}
+        values["arms"] = arms
         for key, value in rung:
             section, _, name = key.partition(".")
-            if section not in _GROWN or not name:
+            if (place := own.place_of(key)) is not None:
+                arms.setdefault(place[0], {})[place[1]] = value
+            elif section not in _GROWN or not name or section == "arms":
                 raise RecipeError(
-                    f"{where}: expected keys of {', '.join(_GROWN)}, as model.n_layers, got '{key}'"
+                    f"{where}: expected keys of {', '.join(_GROWN)}, such as model.n_layers, got "
+                    f"'{key}'"
                 )
-            values[section][name] = value
+            else:
+                values[section][name] = value
+        _refuse_shadowed(recipe, [key for key, _ in rung], where)
         found.append(validate(values, where))
     if len({each.digest for each in found}) < len(found):
         raise RecipeError(f"{origin}: ladder: two sizes are the same")
     return found or [recipe]
+
+
+def _refuse_shadowed(recipe: Recipe, keys: Sequence[str], where: str) -> None:
+    """Raise RecipeError for a size with another `optim.lr` whose arms would keep the old rates."""
+    for name, changes in recipe.arms:
+        is_left = (name, own.LR) not in map(own.place_of, keys)
+        if own.LR in keys and own.LR in dict(changes) and is_left:
+            raise RecipeError(
+                f"{where}: what sets optim.lr sets every rate, arms.{name}.optim.lr too"
+            )
 
 
 def validate(values: Mapping[str, Any], origin: str) -> Recipe:
@@ -246,41 +286,6 @@ def validate(values: Mapping[str, Any], origin: str) -> Recipe:
         first, *more = sorted(error.errors(), key=lambda e: e["type"] != "extra_forbidden")
         rest = f" (and {len(more)} more)" if more else ""
         raise RecipeError(f"{origin}: {explain(first)}{rest}") from None
-
-
-def _override(values: dict[str, Any], override: str) -> None:
-    path, equals, text = override.partition("=")
-    *sections, key = path.strip().split(".")
-    if override.startswith("rates."):  # a design's name has signs of its own
-        path, equals, text = override.rpartition("=")
-        sections, key = ["rates"], path.removeprefix("rates.")
-    if not equals or not key:
-        raise RecipeError(f"--set takes section.key=value, got '{override}'")
-    inner = values
-    for section in sections:
-        inner = inner.setdefault(section, {})
-        if not isinstance(inner, dict):
-            raise RecipeError(f"--set {override}: '{section}' holds no keys")
-    inner[key] = strict_yaml.load(text, f"--set {override}")
-
-
-def _drop_edition(data: dict[str, Any]) -> None:
-    """Drop the file's edition of the standard library's text if --set names another source."""
-    if data.get("source") != "stdlib":
-        data.pop("edition", None)
-
-
-def _drop_rates(values: dict[str, Any]) -> bool:
-    """Take the rates by design out of what a file says, and tell whether it had any."""
-    found = bool(values.pop("rates", None))
-    ladder = values.get("ladder")
-    for rung in ladder if isinstance(ladder, list) else []:
-        for key in (
-            [key for key in rung if key.startswith("rates.")] if isinstance(rung, dict) else []
-        ):
-            del rung[key]
-            found = True
-    return found
 
 
 def explain(problem: Any, whole: type[BaseModel] = Recipe) -> str:

@@ -32,6 +32,13 @@ def as_tuple(value: object) -> object:
     return tuple(value) if isinstance(value, list) else value
 
 
+def as_tuples(value: Any) -> Any:
+    """What JSON holds, with tuples where there are lists."""
+    if isinstance(value, dict):
+        return {key: as_tuples(each) for key, each in value.items()}
+    return tuple(as_tuples(each) for each in value) if isinstance(value, list) else value
+
+
 def _word(value: object) -> object:
     """The words on and off, which YAML reads as booleans, where a choice has them."""
     return ("off", "on")[value] if isinstance(value, bool) else value
@@ -167,13 +174,13 @@ TEXTS = ("stdlib", "text", "huggingface")
 
 _READ_BY: Readers = {
     "stdlib": ("tokenizer", "edition"),
-    "text": ("path", "val_path", "tokenizer", "deduplicate"),
+    "text": ("path", "val_path", "tokenizer", "separator", "deduplicate"),
     "nanogpt": ("path", "val_path", "vocab_size", "dtype"),
     "llmc": ("path", "val_path", "vocab_size"),
     "npy": ("path", "val_path", "vocab_size"),
     "huggingface": (
-        "path", "tokenizer", "subset", "split", "val_split", "column", "rows", "streaming",
-        "deduplicate",
+        "path", "tokenizer", "separator", "subset", "split", "val_split", "column", "rows",
+        "streaming", "deduplicate",
     ),
     "pointers": ("nodes", "hops"),
     "permutations": ("degree", "length"),
@@ -209,6 +216,7 @@ class Data(Section):
     val_path: Annotated[str | None, BeforeValidator(_path)] = None  # else a part of path
     val_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.05  # where `is_divided`
     tokenizer: str | None = None  # None: bytes. FILE.json, or tiktoken:NAME
+    separator: str | None = None  # between documents; None: data/tokenizers.py says; or none
     vocab_size: Annotated[Count, Field(le=2**24)] | None = None  # None: found in short files
     dtype: Literal["uint16", "uint32"] | None = None  # None: uint32 where vocab_size needs it
     subset: str | None = None  # the dataset's configuration
@@ -252,8 +260,10 @@ class Data(Section):
         return not given and self.source not in ("pointers", "permutations", "recall")
 
     def fixed(self) -> dict[str, Any]:
-        """What a recipe's digest sees: all that is set but places, and whether val_path is."""
-        held = self.model_dump(exclude={"path", "val_path"}, exclude_none=True)
+        """What a recipe's digest sees: all that is set, but for places (of val_path whether it is
+        set) and for what is seen in the tokens alone.
+        """
+        held = self.model_dump(exclude={"path", "val_path", "separator"}, exclude_none=True)
         if self.edition == 1:
             del held["edition"]
         if not self.deduplicate:
@@ -262,16 +272,18 @@ class Data(Section):
 
 
 class Optim(Section):
-    """lr rises over warmup_fraction of the steps, then falls to final_lr_fraction of lr.
+    """lr rises over warmup_fraction of the steps, then falls to final_lr_fraction of lr. What a
+    design adds is trained at design_lr_scale times that.
 
     optimizer muon: torch's own for the matrices inside of sublayers, AdamW for all else and for all
     that a design adds, at the same lr: muon's updates are scaled to the size of AdamW's.
     """
 
-    _LATER = ("optimizer",)
+    _LATER = ("optimizer", "design_lr_scale")
 
     optimizer: Literal["adamw", "muon"] = "adamw"
     lr: Annotated[float, Field(gt=0)]
+    design_lr_scale: Annotated[float, Field(gt=0, le=1e6)] = 1.0
     beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9
     beta2: Annotated[float, Field(ge=0, lt=1)] = 0.95
     eps: Annotated[float, Field(gt=0)] = 1e-8

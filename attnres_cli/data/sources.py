@@ -46,8 +46,10 @@ def load(recipe: Recipe) -> Tokens:
 def _texts(config: Data) -> Streams:
     """Documents, split whole, as bytes or by the tokenizer."""
     train, val, split, remarks = _halves(config)
-    tokens = tokenizers.streams(config.source, train, val, config.tokenizer)
-    return replace(tokens, split="; ".join((split, *remarks)))
+    separator = tokenizers.NOTHING if config.source == "stdlib" else config.separator
+    tokens = tokenizers.streams(config.source, train, val, config.tokenizer, separator)
+    joined = tokenizers.between((train, val), config.tokenizer, separator)
+    return replace(tokens, split="; ".join(filter(None, (split, *remarks, joined))))
 
 
 def halves(config: Data) -> tuple[list[Document], list[Document]]:

@@ -18,6 +18,8 @@ from attnres_cli.files import path_of, read_text
 
 _TIKTOKEN = "tiktoken:"
 _MOST_BYTES = 2**28  # of a tokenizer's file; those of 250,000 tokens have 2**24
+_ENDS = ("<|endoftext|>", "<|end_of_text|>", "<|eos|>", "<eos>", "</s>")  # of a text, by family
+NOTHING = "none"
 _AT_ONCE = 1000  # documents that are decoded at a time: they may lie on a disk
 
 
@@ -29,6 +31,7 @@ class Tokenizer:
     vocab_size: int
     encode: Callable[[list[str]], Iterable[Sequence[int]]]
     decode: Callable[[Sequence[int]], str]  # what is no UTF-8 becomes U+FFFD
+    end: tuple[int, str] | None = None  # the special token that ends a text
 
 
 def of(name: str | None) -> Tokenizer:
@@ -37,22 +40,30 @@ def of(name: str | None) -> Tokenizer:
 
 
 def streams(
-    source: str, train: list[Document], val: list[Document], tokenizer: str | None
+    source: str,
+    train: list[Document],
+    val: list[Document],
+    tokenizer: str | None,
+    separator: str | None = NOTHING,
 ) -> Streams:
-    """Both halves as tokens, without separators or special tokens; bytes where tokenizer is None.
+    """Both halves as tokens; bytes where tokenizer is None. Between documents stands the separator,
+    by default (None) the tokenizer's token for the end of a text, or where it has none a newline
+    where a document ends without one. What a text spells like a special token is text.
 
     Tokens are kept on disk (cache.py) for the next process. A character that the cut through a
     document divides is left out. Raises DataError where there is no such tokenizer, its package is
     missing, or a document is no UTF-8.
     """
-    if tokenizer is None or tokenizer == "bytes":
+    known, cut = of(tokenizer), {each.name for each in train} & {each.name for each in val}
+    end = known.end if separator is None else None
+    if end is None:
+        train, val = separated(train, separator), separated(val, separator)
+    if known is _BYTES:
         return of_bytes(source, train, val)
-    known = _open(tokenizer)
-    cut = {document.name for document in train} & {document.name for document in val}
-    key = _key(known, train, val)
+    key = _key(known, train, val, end)
     halves = cache.find(key, known.vocab_size)
     if halves is None:
-        halves = _encoded(known, train, cut), _encoded(known, val, cut)
+        halves = _encoded(known, train, cut, end), _encoded(known, val, cut, end)
         cache.keep(key, known.vocab_size, halves)
         halves = cache.find(key, known.vocab_size) or halves  # maps need less memory
     return Streams(
@@ -65,9 +76,40 @@ def streams(
     )
 
 
-def _key(tokenizer: Tokenizer, train: list[Document], val: list[Document]) -> str:
-    """32 hex digits over all that decides the tokens: the tokenizer and every document."""
-    digest = hashlib.sha256(tokenizer.identity.encode(errors="surrogatepass"))
+def separated(documents: list[Document], separator: str | None) -> list[Document]:
+    """With it between them; None: a newline where a document ends without one."""
+    if separator == NOTHING:
+        return documents
+    found: list[Document] = []
+    for document in documents:
+        last = bytes(found[-1].content[-1:]) if found else b"\n"
+        between = separator if found and separator else ""
+        if separator is None and last != b"\n":
+            between = "\n"
+        found += [Document("", between.encode())] if between else []
+        found.append(document)
+    return found
+
+
+def between(halves: Sequence[list[Document]], tokenizer: str | None, separator: str | None) -> str:
+    """What `streams` puts between documents, in words; empty for nothing."""
+    end, n_gaps = of(tokenizer).end, sum(max(0, len(half) - 1) for half in halves)
+    if separator is None and end and n_gaps:
+        return f"{end[1]} between documents"
+    n = sum(len(separated(half, separator)) - len(half) for half in halves)
+    what = "a newline" if separator is None else repr(separator)
+    return f"{what} put between documents, {n:,} times" if n else ""
+
+
+def _key(
+    tokenizer: Tokenizer,
+    train: list[Document],
+    val: list[Document],
+    end: tuple[int, str] | None,
+) -> str:
+    """32 hex digits over all that decides the tokens: the tokenizer, every document, the end."""
+    identity = tokenizer.identity + (f" {end}" if end else "")
+    digest = hashlib.sha256(identity.encode(errors="surrogatepass"))
     for document in (*train, None, *val):
         content = b"" if document is None else document.content
         name = "" if document is None else document.name  # one in both halves is cut in two
@@ -77,14 +119,20 @@ def _key(tokenizer: Tokenizer, train: list[Document], val: list[Document]) -> st
     return digest.hexdigest()[:32]
 
 
-def _encoded(tokenizer: Tokenizer, documents: list[Document], cut: set[str]) -> Array:
+def _encoded(
+    tokenizer: Tokenizer,
+    documents: list[Document],
+    cut: set[str],
+    end: tuple[int, str] | None,
+) -> Array:
     dtype = np.uint16 if tokenizer.vocab_size <= 2**16 else np.uint32
-    found = [np.zeros(0, dtype)]
+    found, last = [np.zeros(0, dtype)], np.array(end[:1] if end else (), dtype)
     for start in range(0, len(documents), _AT_ONCE):
         some = documents[start : start + _AT_ONCE]
         texts = [_text(document, whole=document.name not in cut) for document in some]
-        found += [np.array(tokens, dtype=dtype) for tokens in tokenizer.encode(texts)]
-    return np.concatenate(found)
+        for tokens in tokenizer.encode(texts):
+            found += [np.array(tokens, dtype=dtype), last]
+    return np.concatenate(found[:-1] or found)
 
 
 def _text(document: Document, *, whole: bool) -> str:
@@ -126,11 +174,15 @@ def _json(name: str) -> Tokenizer:
         raise DataError(f"tokenizer {path} is none that `tokenizers` reads: {error}") from error
     found.no_truncation()  # some files say how many tokens one of their models can take
     found.no_padding()
+    found.encode_special_tokens = True  # what a text spells like one is text
+    special = {str(each): n for n, each in found.get_added_tokens_decoder().items() if each.special}
+    ends = [(special[name], name) for name in _ENDS if name in special]
     return Tokenizer(
         f"tokenizers {package.__version__} {text}",
         max(found.get_vocab().values(), default=0) + 1,  # their number, where none is left out
         lambda texts: [e.ids for e in found.encode_batch_fast(texts, add_special_tokens=False)],
         lambda tokens: str(found.decode(list(tokens), skip_special_tokens=False)),
+        ends[0] if ends else None,
     )
 
 
@@ -146,6 +198,7 @@ def _tiktoken(name: str) -> Tokenizer:
             f"tiktoken cannot load {name}, which it downloads once unless TIKTOKEN_CACHE_DIR holds "
             f"it: {reason}"
         ) from error
+    ends = [name for name in _ENDS if name in found.special_tokens_set]
     parts = [
         name,
         version("tiktoken"),
@@ -158,4 +211,5 @@ def _tiktoken(name: str) -> Tokenizer:
         found.n_vocab,
         found.encode_ordinary_batch,
         lambda tokens: str(found.decode(list(tokens))),
+        (found.encode_single_token(ends[0]), ends[0]) if ends else None,
     )

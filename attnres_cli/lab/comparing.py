@@ -9,9 +9,9 @@ from attnres_cli.config.margin import nats
 from attnres_cli.config.recipe import Recipe
 from attnres_cli.data.sources import load
 from attnres_cli.data.tokens import Tokens
-from attnres_cli.lab import grid, match, memory, rates, tune
+from attnres_cli.lab import by_design, grid, match, memory, tune
 from attnres_cli.lab.experiment import Experiment, Place, Watcher
-from attnres_cli.lab.held import Held
+from attnres_cli.lab.study_view import Held
 from attnres_cli.records.code import Code
 from attnres_cli.records.comparison_terms import ArmRecipe, Match, Terms
 from attnres_cli.records.plan import Plan
@@ -20,10 +20,11 @@ from attnres_cli.store.optuna import make_tables
 from attnres_cli.store.store import Store
 from attnres_cli.verdict.codes import shown
 from attnres_cli.verdict.comparison import Comparison
-from attnres_cli.verdict.format import plural
 from attnres_cli.verdict.labels import warnings
+from attnres_cli.verdict.numbers import plural
 
-_TUNING, _TUNED = "learning rates, on seeds kept for them", "each arm at its own learning rate"
+RATED = "each arm at its own learning rate"
+TUNED = "each arm at its own settings"
 
 
 @dataclass(frozen=True)
@@ -76,15 +77,21 @@ class Ablation:
 
         plan = timed(plan)
         yield plan, ""
-        if self.request.tune_lr:
-            yield timed(tune.grid(plan)), _TUNING
-            tuned = tune.tuned(plan, records)
-            if len(tuned.arms) == len(plan.arms):
-                yield timed(tuned), _TUNED
+        if not self.request.tune_lr:
+            return
+        losses = tune.losses_of(records)
+        for title, stage in tune.STAGES.items():
+            if (part := stage(plan, losses)).arms:
+                yield timed(part), title
+        tuned = tune.tuned(plan, losses)
+        if len(tuned.arms) == len(plan.arms):
+            yield timed(tune.at_rates(tuned, plan)), RATED
+            yield timed(tuned), TUNED
 
     def compared(self) -> tuple[list[Comparison], int]:
-        """Train what is missing; the comparisons (a second at tuned rates), number of failures.
-        Raises UsageError where an arm cannot be made equal to the baseline.
+        """Train what is missing; the comparisons (more at tuned settings), number of failures, each
+        arm that no setting suits among them. Raises UsageError where an arm cannot be made equal to
+        the baseline.
         """
         plan, records, _ = self._planned()
         place = self.request.place
@@ -97,31 +104,39 @@ class Ablation:
         facts = self.tokens.description
         kept = store.keep_arm_recipes(plan, facts)  # of two commands one was first to time
         plan = experiment.complete(self._matched(kept), "")
-        asked = [plan.terms]
+        asked, diverged = [plan.terms], 0
         if self.request.tune_lr:
-            tuned = self._tuned(plan, experiment)
+            tuned, diverged = self._tuned(plan, experiment)
             if tuned.arms:
-                asked.append(experiment.complete(tuned, _TUNED).terms)
-        return self._judged(store, asked), len(experiment.failed)
+                experiment.complete(tune.at_rates(tuned, plan), RATED)
+                asked.append(experiment.complete(tuned, TUNED).terms)
+        return self._judged(store, asked), len(experiment.failed) + diverged
 
     def _matched(self, own: Sequence[ArmRecipe]) -> Plan:
         """The plan with its arms made equal in what was asked for; `own` are known already."""
         asked, note = self.request.match, self.watcher.note
         return match.matched(self.shared, asked, self.baseline, self.tokens, own, note)
 
-    def _tuned(self, plan: Plan, experiment: Experiment) -> Plan:
-        """The plan at the learning rates that the tuning runs speak for; they are trained first."""
-        experiment.complete(tune.grid(plan), _TUNING)
-        tuned = tune.tuned(plan, experiment.store.runs(curves=False))
+    def _tuned(self, plan: Plan, experiment: Experiment) -> tuple[Plan, int]:
+        """The plan at the settings that the tuning runs speak for, which are trained first; and how
+        many arms diverged at every rate.
+        """
+        for title, stage in tune.STAGES.items():
+            part = stage(plan, tune.losses_of(experiment.store.runs(curves=False)))
+            if part.arms:
+                experiment.complete(part, title)
+        losses = tune.losses_of(experiment.store.runs(curves=False))
+        tuned = tune.tuned(plan, losses)
         experiment.store.keep_arm_recipes(tuned, self.tokens.description)
-        chosen = {arm.variant for arm in tuned.arms}
+        chosen, diverged = {arm.variant for arm in tuned.arms}, tune.diverged(plan, losses)
         for variant in [arm.variant for arm in plan.arms if arm.variant not in chosen]:
-            self.watcher.note(
-                f"{variant}: no learning rate of its own, its tuning runs have not all ended well"
-            )
+            why = "it diverged at every learning rate that was tried"
+            if variant not in diverged:
+                why = "its tuning runs have not all ended well"
+            self.watcher.warn(f"{variant}: no settings of its own, {why}")
         for line in warnings(tuned.arm_recipes):
             self.watcher.warn(line)
-        return tuned
+        return tuned, len(diverged)
 
     def _judged(self, store: Store, asked: Sequence[Terms]) -> list[Comparison]:
         """What `attnres report` says on these terms, of all arms that the study holds by the code
@@ -177,7 +192,7 @@ def ablation(request: Request, recipe: Recipe, watcher: Watcher) -> Ablation:
     def planned(before: Sequence[RunRecord]) -> Plan:
         on = (place.device, place.workers, place.engine, grid.threads_of(before))
         plan = grid.make(recipe, arms, request.seeds, tokens.fingerprint, *on)
-        return rates.by_design(replace(plan, data=tokens.description))
+        return by_design.by_design(replace(plan, data=tokens.description))
 
     mine = {(spec.identity[:2], spec.code.digest) for spec in planned([]).specs}
     on_data = [run for run in records if run.fingerprint == tokens.fingerprint]

@@ -102,6 +102,8 @@ class Experiment:
             plan = memory.fitted(plan, self.tokens, self.place.workers)
             plan = grid.timed(plan, self.tokens, self.watcher.note)
             self.watcher.plan(plan, title)
+            if lacking := memory.lacks_disk(plan, self.store.folder):
+                self.watcher.warn(lacking)
         self.train_missing(plan, records)
         return plan
 

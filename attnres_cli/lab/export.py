@@ -10,12 +10,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from attnres_cli.errors import UsageError
+from attnres_cli.errors import UsageError, VariantError
 from attnres_cli.files import sha256
 from attnres_cli.lab import huggingface
 from attnres_cli.lab.workers.provenance import code_of
 from attnres_cli.nn import code, plugins
-from attnres_cli.nn.residual import PLUGINS, registry
+from attnres_cli.nn.residual import PLUGINS
+from attnres_cli.nn.variant import parse
 from attnres_cli.records.code import Code
 from attnres_cli.records.run import RunRecord
 from attnres_cli.store.store import Store
@@ -93,16 +94,23 @@ def _sources(record: RunRecord) -> dict[str, Path]:
     """The files of a plugin's design by their names beside the weights, its own first; none for a
     package's. Raises UsageError.
     """
-    name = record.variant.partition(":")[0]
-    cls = registry().get(name)
-    if cls is None:
+    try:
+        classes = parse(record.variant).classes
+    except VariantError as error:
+        name = record.variant.partition(":")[0]
         raise UsageError(
             f"run {record.id} is of {name}, which is not known here: its file is exported beside "
             f"the weights, name it by --plugin FILE or {PLUGINS}"
-        )
-    plugin = plugins.file_of(cls.__module__)
-    if plugin is None:
+        ) from error
+    own = {file: cls for cls in classes if (file := plugins.file_of(cls.__module__))}
+    if not own:
         return {}
+    if len(own) > 1:
+        raise UsageError(
+            f"the parts of {record.variant} are of two plugins, {' and '.join(own)}: export takes "
+            "one file, join them"
+        )
+    ((plugin, cls),) = own.items()
     was, now = Code.of(record.versions).design, code_of(record.variant).design
     if was != now:
         raise UsageError(

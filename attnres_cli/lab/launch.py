@@ -9,7 +9,7 @@ from attnres_cli.errors import BAD_INPUT, AttnresError, AwayError, UsageError, W
 from attnres_cli.lab.workers.claimer import Jobs, Outcome
 from attnres_cli.records.run import WAITS, RunRecord, Status
 from attnres_cli.store.store import Store
-from attnres_cli.verdict.format import plural
+from attnres_cli.verdict.numbers import plural
 
 _TICK_S = 0.5
 _LOOK_S = 10.0  # between looks at the study

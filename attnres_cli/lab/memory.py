@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import replace
+from pathlib import Path
+from shutil import disk_usage
 
 from attnres_cli.data.tokens import Tokens
 from attnres_cli.errors import DeviceError
@@ -12,7 +14,7 @@ from attnres_cli.records import machine
 from attnres_cli.records.device_flops import least_s
 from attnres_cli.records.plan import Arm, Memory, Plan
 from attnres_cli.train.device import memory_there
-from attnres_cli.verdict.format import megabytes, plural
+from attnres_cli.verdict.numbers import megabytes, plural
 
 _MARGIN = 1.15
 """How far a prediction may be too high: what could fit is not refused."""
@@ -31,6 +33,21 @@ _NOTHING = "not one sequence at a time fits, take a smaller model or a larger ma
 
 _KNOWN: dict[Hashable, Memory | None] = {}
 """What has been counted in this process."""
+
+
+def lacks_disk(plan: Plan, folder: Path) -> str:
+    """What to warn of where the disk that a study's files are to lie on has too little room for
+    what a plan's runs write; empty where it has.
+    """
+    there = next((place for place in (folder, *folder.parents) if place.is_dir()), None)
+    needed = plan.kept_bytes + plan.checkpoint_bytes
+    if there is None or not plan.missing or (free := disk_usage(there).free) >= needed:
+        return ""
+    return (
+        f"the disk of {folder} has {megabytes(free)} free, and these runs write up to "
+        f"{megabytes(needed)}: losses are kept, final weights and checkpoints that do not fit are "
+        "lost"
+    )
 
 
 def weighed(plan: Plan, tokens: Tokens, there: int | None) -> Plan:

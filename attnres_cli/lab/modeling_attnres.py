@@ -17,12 +17,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from safetensors import SafetensorError
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_parameter_registration_hook
 from transformers import GenerationMixin, PretrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import CausalLMOutputWithPast
 from transformers.utils import can_return_tuple
 
+from attnres_cli.nn.exported import check, damaged
 from attnres_cli.nn.model import Transformer, init_weights, model_of
 
 _SIZES = {
@@ -95,6 +97,16 @@ class AttnResForCausalLM(PreTrainedModel, GenerationMixin):
         if not self._is_read:
             init_weights(self.model, seed=0)
         self.post_init()
+
+    @classmethod
+    def from_pretrained(cls, name: Any, *arguments: Any, **known: Any) -> Any:
+        """As `PreTrainedModel` does it. Raises ExportError for a folder that is damaged."""
+        if (Path(name) / "model.safetensors").is_file():
+            check(Path(name))
+        try:
+            return super().from_pretrained(name, *arguments, **known)
+        except (SafetensorError, RuntimeError, KeyError) as error:
+            raise damaged(name, error) from error
 
     @can_return_tuple
     def forward(

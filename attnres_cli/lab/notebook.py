@@ -1,7 +1,7 @@
 """A study in a notebook: its runs, curves and verdicts as plain records, or as pandas data frames.
 
     study = open_study("attnres.db")
-    study.frame("verdicts")[["variant", "loss", "difference", "ci_low", "ci_high", "verdict"]]
+    study.frame("verdicts")[["variant", "mean", "difference", "ci_low", "ci_high", "verdict"]]
 
 A record is a dictionary of numbers and text, one per row of such a frame. Losses are in nats per
 token, times in seconds.
@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Literal
 
 from attnres_cli.config import address
 from attnres_cli.errors import UsageError, required, unknown
-from attnres_cli.lab.held import Held
-from attnres_cli.lab.listing import listed
-from attnres_cli.records.listed import Record, as_records
+from attnres_cli.lab.run_listing import listed
+from attnres_cli.lab.study_view import Held
+from attnres_cli.records.run_records import Record, as_records
 from attnres_cli.store.store import Store
-from attnres_cli.verdict.comparison import ArmResult, Comparison
-from attnres_cli.verdict.qualified import qualifiers
+from attnres_cli.verdict.caveats import qualifiers
+from attnres_cli.verdict.rows import record
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -66,8 +66,8 @@ class Study:
         ]
 
     def verdicts(self, baseline: str = "standard", recipe: str | None = None) -> list[Record]:
-        """A record per arm of every comparison, the newest recipe's last; `qualified` is what
-        the verdicts of the comparison must be read with.
+        """A record per arm of every comparison, the newest recipe's last: what `attnres report
+        --format csv` has (`verdict/rows.py`).
 
         Args:
             baseline: the arm that the others are compared with.
@@ -79,7 +79,7 @@ class Study:
         """
         held = Held(self._store, self.name, self._store.runs(curves=False))
         return [
-            _verdict(comparison, arm)
+            record(arm, comparison, "; ".join(qualifiers(comparison)))
             for chosen in held.every(recipe, baseline)
             for comparison in held.comparisons(chosen)
             for arm in comparison.arms
@@ -97,31 +97,3 @@ class Study:
         library = required("pandas", "pandas", "a data frame", UsageError)
         frame: pd.DataFrame = library.DataFrame(tables[table]())
         return frame
-
-
-def _verdict(comparison: Comparison, arm: ArmResult) -> Record:
-    terms, found = comparison.terms, arm.difference
-    low, high = arm.interval or (None, None)
-    return {
-        "recipe": comparison.recipe,
-        "recipe_digest": comparison.recipe_digest,
-        "data": comparison.data.fingerprint,
-        "match": terms.match,
-        "tuned": terms.is_tuned,
-        "rates_by_design": terms.by_design,
-        "registered": comparison.registered,
-        "baseline": comparison.baseline,
-        "variant": arm.variant,
-        "seeds": len(arm.pairs) or len(arm.losses),
-        "loss": arm.mean,
-        "sd": arm.sd,
-        "difference": None if found is None else found.mean,
-        "ci_low": low,
-        "ci_high": high,
-        "sees": arm.sees,
-        "verdict": arm.verdict,
-        "reason": arm.reason,
-        "qualified": "; ".join(qualifiers(comparison)),
-        "n_params": arm.n_params,
-        "flops_per_token": arm.flops_per_token,
-    }

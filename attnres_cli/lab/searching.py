@@ -9,6 +9,7 @@ from itertools import chain
 
 from optuna.storages import RDBStorage
 
+from attnres_cli.config.as_typed import searched_name
 from attnres_cli.errors import UsageError
 from attnres_cli.lab import grid, memory
 from attnres_cli.lab.experiment import Experiment, Place, Watcher
@@ -22,13 +23,13 @@ from attnres_cli.lab.search.trial_runner import TimeModel, TrialRunner, predicte
 from attnres_cli.records import doubts
 from attnres_cli.records.plan import Arm, Plan
 from attnres_cli.records.run import RunRecord
-from attnres_cli.records.search_records import Search, fresh_seeds, searched_name
+from attnres_cli.records.search_records import Search, fresh_seeds
 from attnres_cli.stats.optima import COMMON
 from attnres_cli.store.optuna import Turn, asking, optuna_storage, turns
 from attnres_cli.store.retry import retry_s
 from attnres_cli.store.store import Store
-from attnres_cli.verdict.format import computing, duration, megabytes, plural
 from attnres_cli.verdict.labels import of_data
+from attnres_cli.verdict.numbers import computing, duration, megabytes, plural
 
 TIMING = "timing a few training steps of the shallowest and the deepest shape of each design"
 

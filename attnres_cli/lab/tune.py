@@ -1,100 +1,180 @@
-"""A learning rate for every arm: the same grid, at the same budget, on seeds kept for it alone.
-
-That every arm is trained at the baseline's best rate is the commonest way in which comparisons of
-architectures are unfair (arXiv 2509.02046).
-"""
+"""Tuning by `lab/protocol.py`: which runs it takes next, and the plan at what they decide."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from attnres_cli.records.comparison_terms import Tuned
+from attnres_cli.config.arms import LR
+from attnres_cli.config.recipe import Recipe
+from attnres_cli.lab.grid import sketch
+from attnres_cli.lab.protocol import (
+    BEYOND,
+    SCALES,
+    SEEDS,
+    Changes,
+    best_of,
+    decided,
+    extended,
+    rates,
+    scaled,
+    seconds,
+)
+from attnres_cli.records.comparison_terms import Trial, Tuned
 from attnres_cli.records.plan import Arm, Plan
-from attnres_cli.records.run import FIRST_TUNING_SEED, Identity, RunRecord
-from attnres_cli.stats.optima import parabola_vertex
-from attnres_cli.stats.pairs import mean_sd
+from attnres_cli.records.run import Identity, RunRecord
+from attnres_cli.train.optimizers import design_parameters
 
-SEEDS = (FIRST_TUNING_SEED, FIRST_TUNING_SEED + 1)
-"""Of the tuning runs; `--seeds` takes none of them."""
-
-_N_RATES = 5
-_FACTOR = math.sqrt(2)
+Losses = Mapping[Identity, float]
 
 
-def rates(lr: float) -> tuple[float, ...]:
-    """The grid around a recipe's learning rate: 0.01 -> 0.005, 0.00707, 0.01, 0.0141, 0.02."""
-    steps = range(-(_N_RATES // 2), _N_RATES // 2 + 1)
-    return tuple(_rounded(lr * _FACTOR**step) if step else lr for step in steps)
+def adds_parameters(arm: Arm, recipe: Recipe) -> bool:
+    """Whether a design adds parameters that may learn at another rate."""
+    return bool(design_parameters(sketch(arm.variant, recipe.model.shape(vocab_size=1))))
 
 
-def grid(plan: Plan) -> Plan:
-    """Every arm of the plan at every rate, on the tuning seeds; the baseline is one of the arms."""
+def first(plan: Plan, _losses: Losses) -> Plan:
+    """Every arm of the plan at every rate; the baseline is one of the arms."""
+    grid = rates(plan.recipe.optim.lr)
+    return _tried(plan, [(arm, ((LR, lr),)) for lr in grid for arm in plan.arms])
+
+
+def further(plan: Plan, losses: Losses) -> Plan:
+    """The rates beyond the grid, for arms whose best is at its edge."""
+    wanted = []
+    for arm in plan.arms:
+        grid = _grid(arm, plan, losses)
+        wanted += [(arm, ((LR, lr),)) for lr in grid if lr not in rates(plan.recipe.optim.lr)]
+    return _tried(plan, wanted)
+
+
+def second(plan: Plan, losses: Losses) -> Plan:
+    """The second number of every arm at its best rate; less those whose rates are not known."""
+    wanted = []
+    for arm in plan.arms:
+        lr = _best_rate(arm, plan, losses)
+        wanted += [] if lr is None else _seconds(arm, plan, lr)
+    return _tried(plan, wanted)
+
+
+def last(plan: Plan, losses: Losses) -> Plan:
+    """A scale beyond the others, for arms whose largest is best."""
+    wanted = []
+    for arm in plan.arms:
+        lr = _best_rate(arm, plan, losses)
+        wanted += [] if lr is None else _seconds(arm, plan, lr, losses)[len(SCALES) :]
+    return _tried(plan, wanted)
+
+
+def second_at_shared(plan: Plan) -> Plan:
+    """What `second` will be like, before the best rates are known."""
+    return _tried(plan, [e for arm in plan.arms for e in _seconds(arm, plan, plan.recipe.optim.lr)])
+
+
+SECOND = "a second number at the best rate, on the same seeds"
+STAGES: Mapping[str, Callable[[Plan, Losses], Plan]] = {
+    "learning rates, on seeds kept for them": first,
+    "learning rates beyond the grid, where its edge was best": further,
+    SECOND: second,
+    "scales beyond the grid, where its edge was best": last,
+}
+"""By title: what to train next, given the losses of all before; without arms where nothing is."""
+
+
+def tuned(plan: Plan, losses: Losses) -> Plan:
+    """The plan with each arm at its own settings, without arms of which none is known."""
+    arms = [arm for each in plan.arms if (arm := _tuned(each, plan, losses)) is not None]
+    terms = replace(plan.terms, is_tuned=True)
+    return replace(plan, arms=tuple(arms), terms=terms, done=frozenset())
+
+
+def at_rates(found: Plan, before: Plan) -> Plan:
+    """A tuned plan with the learning rates alone; `before` is the one that was tuned."""
+    recipes = {arm.variant: before.recipe_of(arm) for arm in before.arms}
+    arms = []
+    for arm in found.arms:
+        assert isinstance(arm.how, Tuned)
+        arms.append(replace(arm, recipe=recipes[arm.variant].at_rate(arm.how.lr), how=None))
+    return replace(found, arms=tuple(arms), terms=replace(found.terms, rate_only=True))
+
+
+def diverged(plan: Plan, losses: Losses) -> list[str]:
+    """The arms that diverged at every rate."""
+    found = []
+    for arm in plan.arms:
+        trials = _trials(arm, plan, losses, [((LR, lr),) for lr in rates(plan.recipe.optim.lr)])
+        if all(trial is not None and trial.mean is None for trial in trials):
+            found.append(arm.variant)
+    return found
+
+
+def losses_of(records: Sequence[RunRecord]) -> Losses:
+    """What runs have come to; nan where one diverged."""
+    return {run.identity: run.result.val_loss for run in records if run.result is not None}
+
+
+def _tried(plan: Plan, wanted: Sequence[tuple[Arm, Changes]]) -> Plan:
     arms = [
-        replace(arm, recipe=plan.recipe_of(arm).at_rate(lr), how=None)
-        for lr in rates(plan.recipe.optim.lr)
-        for arm in plan.arms
+        replace(arm, recipe=plan.recipe_of(arm).changed(*changes), how=None)
+        for arm, changes in wanted
     ]
     return replace(plan, arms=tuple(arms), seeds=SEEDS, done=frozenset())
 
 
-def tuned(plan: Plan, records: Sequence[RunRecord]) -> Plan:
-    """The plan with each arm at its tuned rate, without arms whose tuning runs have not ended."""
-    losses = {
-        record.identity: record.result.val_loss for record in records if record.result is not None
-    }
-    arms = [_tuned(arm, plan, losses) for arm in plan.arms]
-    terms = replace(plan.terms, is_tuned=True)
-    found = tuple(arm for arm in arms if arm is not None)
-    return replace(plan, arms=found, terms=terms, done=frozenset())
-
-
-def _tuned(arm: Arm, plan: Plan, losses: dict[Identity, float]) -> Arm | None:
-    own = plan.recipe_of(arm)
-    shared, means = own.optim.lr, []
-    grid = rates(shared)
-    for lr in grid:
-        at = replace(arm, recipe=own.at_rate(lr))
-        found = [losses.get(plan.spec(at, seed).identity) for seed in SEEDS]
-        known = [loss for loss in found if loss is not None]
-        if len(known) < len(SEEDS):
-            return None
-        mean, _ = mean_sd(known)
-        means.append(mean if math.isfinite(mean) else None)
-    lr, is_on_edge, fit = choose(grid, means, shared)
-    how = Tuned(shared, grid, tuple(means), SEEDS, lr, is_on_edge, fit)
-    return replace(arm, recipe=own.at_rate(lr), how=how)
-
-
-def choose(
-    grid: Sequence[float], losses: Sequence[float | None], shared: float
-) -> tuple[float, bool, str]:
-    """A learning rate, whether it is at the grid's edge, and how it was chosen.
-
-    The rate is the vertex of the parabola in log(lr) through the best rate of the ascending grid
-    and its two neighbours, and lies between them. It is the best rate itself where that lacks two
-    neighbours that trained, or all three are equal; the shared one where no rate trained. A loss is
-    None where training diverged.
+def _seconds(
+    arm: Arm, plan: Plan, lr: float, losses: Losses | None = None
+) -> list[tuple[Arm, Changes]]:
+    """Settings of an arm at its best rate: three, and given `losses` one more where the largest
+    scale was best.
     """
-    trained = [(loss, i) for i, loss in enumerate(losses) if loss is not None]
-    if not trained:
-        return shared, False, "training diverged at every rate: the shared one is kept"
-    _, best = min(trained)
-    if best in (0, len(grid) - 1):
-        word = "largest" if best else "smallest"
-        return grid[best], True, f"the best is the {word} of the grid: a better one may lie beyond"
-    low, middle, high = losses[best - 1 : best + 2]
-    if low is None or high is None:
-        return grid[best], False, "the best of the grid: the rate next to it diverged"
-    assert middle is not None
-    logs = [math.log(lr) for lr in grid[best - 1 : best + 2]]
-    vertex = parabola_vertex(logs, [low, middle, high])
-    if vertex is None:
-        return grid[best], False, "the best of the grid: its neighbours are as good"
-    return _rounded(math.exp(vertex)), False, "parabola through the best of the grid and next to it"
+    own = plan.recipe_of(arm)
+    adds = adds_parameters(arm, own)
+    settings = [((LR, lr), *changes) for changes in seconds(own.optim, adds=adds)]
+    if losses is not None and adds:
+        best = best_of(_trials(arm, plan, losses, [((LR, lr),), *settings]))
+        more = scaled(own.optim, (BEYOND,)) if best == len(settings) else ()
+        settings += [((LR, lr), *changes) for changes in more]
+    return [(arm, changes) for changes in settings]
 
 
-def _rounded(lr: float) -> float:
-    """To three digits, so that a rate can be read and typed."""
-    return float(f"{lr:.3g}")
+def _trials(
+    arm: Arm, plan: Plan, losses: Losses, settings: Sequence[Changes]
+) -> list[Trial | None]:
+    """What came of each setting; None where not all of its runs have ended."""
+    found: list[Trial | None] = []
+    for changes in settings:
+        at = replace(arm, recipe=plan.recipe_of(arm).changed(*changes))
+        known = [losses.get(plan.spec(at, seed).identity) for seed in SEEDS]
+        trained = [loss for loss in known if loss is not None]
+        finite = tuple(loss if math.isfinite(loss) else None for loss in trained)
+        found.append(Trial(changes, finite) if len(trained) == len(SEEDS) else None)
+    return found
+
+
+def _grid(arm: Arm, plan: Plan, losses: Losses) -> tuple[float, ...]:
+    """The rates of an arm: more than five where the best of five is at an edge."""
+    grid = rates(plan.recipe.optim.lr)
+    return extended(grid, best_of(_trials(arm, plan, losses, [((LR, lr),) for lr in grid])))
+
+
+def _best_rate(arm: Arm, plan: Plan, losses: Losses) -> float | None:
+    grid = _grid(arm, plan, losses)
+    best = best_of(_trials(arm, plan, losses, [((LR, lr),) for lr in grid]))
+    return None if best is None else grid[best]
+
+
+def _tuned(arm: Arm, plan: Plan, losses: Losses) -> Arm | None:
+    own, grid = plan.recipe_of(arm), _grid(arm, plan, losses)
+    by_rate = _trials(arm, plan, losses, [((LR, lr),) for lr in grid])
+    best = best_of(by_rate)
+    if best is None:
+        return None
+    settings = [changes for _, changes in _seconds(arm, plan, grid[best], losses)]
+    more = _trials(arm, plan, losses, settings)
+    adds = adds_parameters(arm, own)
+    how = decided(own.optim.lr, by_rate, more, on_a_line=adds)
+    if how is None:
+        return None
+    how = replace(how, rate_digest=own.at_rate(how.lr).digest)
+    return replace(arm, recipe=own.changed((LR, how.lr), *how.changes), how=how)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import itertools
 import math
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
+from statistics import stdev
 
 import torch
 
@@ -41,6 +42,9 @@ _ROUNDED = 2e-2
 the first step is 1e-2 after a hundred steps of recipe smoke, whose rate is high.
 """
 
+_EARLY_STEPS = 10
+_LEAST_RUNS = 3
+
 Changed = tuple[tuple[str, str, str], ...]
 Curve = tuple[Point, ...]
 
@@ -71,10 +75,11 @@ def retrain(
     tokens: Tokens,
     kept: Path,
     on_event: Callable[[Event | None], None],
+    spread: float | None = None,
 ) -> Verification:
     """Train the run again and compare it with the record; nothing of the study is written.
-    Final weights are compared where `kept`, the study's file of them, is there. Raises UsageError
-    where it is damaged.
+    Final weights are compared where `kept`, the study's file of them, is there. `spread` is that of
+    the arm's final losses over seeds. Raises UsageError where the file is damaged.
     """
     if kept.exists() and record.result is not None:
         check_weights(record.id, kept, record.result.weights_sha256)
@@ -88,13 +93,43 @@ def retrain(
         keeper = Keeper(Checkpoints(again, {}), math.inf, Stop())
         on_event(Event(0, record.id))
         result = together(plan.specs[0], tokens, plan.settings, plan.devices[0], on_step, keeper)
-        on_event(Event(0, record.id, result.steps, result.val_loss, done=True))
+        on_event(Event(0, record.id, result.steps, done=True, val_loss=result.val_loss))
         weights, tolerance = None, _tolerance(record.result, result)
         if kept.exists() and not tolerance:
             weights = tuple(differing(kept, again / weights_file(result.weights_sha256)))
     assert record.result is not None
-    departure = departs(*_alike(plan.recipe, record.result.curve, result.curve), tolerance)
-    return Verification(record, result, departure, weights, changed, tolerance)
+    curves = _alike(plan.recipe, record.result.curve, result.curve)
+    departure, early = departs(*curves, tolerance), _early(*curves)
+    return Verification(record, result, departure, weights, changed, tolerance, early, spread)
+
+
+def spread_of(record: RunRecord, records: Sequence[RunRecord]) -> float | None:
+    """Standard deviation of the final losses of all runs that differ from this one in their seed
+    alone; None of fewer than three.
+    """
+    ends = [
+        other.result.val_loss
+        for other in records
+        if other.result is not None
+        and math.isfinite(other.result.val_loss)
+        and (other.variant, other.recipe_digest, other.fingerprint, other.code)
+        == (record.variant, record.recipe_digest, record.fingerprint, record.code)
+    ]
+    return stdev(ends) if len(ends) >= _LEAST_RUNS else None
+
+
+def _early(recorded: Curve, now: Curve) -> float:
+    """The largest relative difference of losses in the first steps; infinite if one is missing."""
+    found = [0.0]
+    for ours, theirs in zip(recorded, now, strict=False):
+        if ours.step > _EARLY_STEPS:
+            break
+        for one, other in zip(_losses(ours), _losses(theirs), strict=True):
+            if (one is None) != (other is None):
+                return math.inf
+            if one is not None and other is not None and one != other:
+                found.append(abs(one - other) / max(abs(one), abs(other)))
+    return max(found)
 
 
 def _tolerance(recorded: RunResult | None, now: RunResult) -> float:

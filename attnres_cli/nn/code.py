@@ -27,6 +27,7 @@ PARTS = {
         "nn/shape.py",
         "nn/residual.py",
         "nn/variant.py",
+        "nn/addon.py",
     ),
     "engine": ("nn/depthmix",),
     "loop": ("train",),
@@ -53,14 +54,36 @@ KEPT: tuple[Kept, ...] = (
     Kept("loop", "56846fe0bb4a", "d70ef4df936a", "f744deb75944baa27b1871fe7c7c293827ca65b3"),
     # a second edition of the standard library's text: all other data are as they were
     Kept("data", "271b62477881", "3f72d1154e40", "0305a759a239cf30b353bb5622e7f8c1ffc5f77b"),
+    # documents of a text may have something between them; the standard library's have not
+    Kept("data", "3f72d1154e40", "e02bcbb12026", "13830d25463cf21ed1b6a01c44665fd8d8f29256"),
+    # an option takes true and yes for on; a name that is too long is called so
+    Kept("trunk", "a836ec3ace6b", "601469d7caeb", "a334980fb9fd41fcf2888c52470d80a3352d0f8b"),
+    # attentions have named inputs and values, and designs may be composed
+    Kept("trunk", "601469d7caeb", "2f335dda5ad3", "3dbab08f10cc8f351c9044d14f855e38ab5f13ab"),
+    # designs that act on a stream are add-ons
+    Kept("design", "1cfa4ad296e9", "e7a06ca635fb", "3dbab08f10cc8f351c9044d14f855e38ab5f13ab"),
+    Kept("design", "f2ba413136c2", "b7744e1869d5", "3dbab08f10cc8f351c9044d14f855e38ab5f13ab"),
+    Kept("design", "3fd22873d564", "9ac7ba3c44a7", "3dbab08f10cc8f351c9044d14f855e38ab5f13ab"),
+    # an attention may read thrice
+    Kept("design", "d3bf405547c6", "c38b9481b28c", "3dbab08f10cc8f351c9044d14f855e38ab5f13ab"),
+    Kept("design", "3c6fd9b01dc7", "872bd8709fb4", "3dbab08f10cc8f351c9044d14f855e38ab5f13ab"),
+    # streams may never mix
+    Kept("design", "b58ecd3315ed", "54cfda402451", "3dbab08f10cc8f351c9044d14f855e38ab5f13ab"),
     # kernels write their masks as Triton 3.9's interpreter reads them
     Kept("engine", "495406ac8a25", "7f377b06143c", "74791939bb67c07c8437ddc7b5254a6ac9644cda"),
+    # a call that torch 2.11 cannot trace is written otherwise
+    Kept("engine", "7f377b06143c", "0086cf95cb23", "f34b425f8613d5e7d78b16c89d9345f8e7637173"),
     # a run proves itself, and evaluates in evaluation mode
     Kept("loop", "d70ef4df936a", "974cfaaf36d9", "0305a759a239cf30b353bb5622e7f8c1ffc5f77b"),
+    # what a design adds may have a rate of its own, and how far it moved is kept
+    Kept("loop", "974cfaaf36d9", "ce7caa5e66e4", "de1b7d8369953ebe537c9491d1ed61fe3cd4b3b1"),
+    # two methods of a trainer have other names; what follows a damaged checkpoint is said
+    Kept("loop", "ce7caa5e66e4", "17fa05f7e47e", "a334980fb9fd41fcf2888c52470d80a3352d0f8b"),
 )
 """All of them. A run of the one code and a run of the other are of the same code."""
 
 
+@cache
 def first(part: str, digest: str) -> str:
     """The digest of the first code of a part that gave the numbers of this one."""
     before = {(kept.part, kept.now): kept.before for kept in KEPT}
@@ -75,10 +98,10 @@ def of_parts() -> dict[str, str]:
     return {name: digest(_files(paths)) for name, paths in PARTS.items()}
 
 
-def of_design(cls: type) -> str:
-    """12 hex digits of a class's files (`files_of`); empty where there is none."""
-    files = files_of(cls)
-    return digest(files) if files else ""
+def of_design(*classes: type) -> str:
+    """12 hex digits of the files of a design's parts (`files_of`); empty where one has none."""
+    files = [files_of(cls) for cls in classes]
+    return digest(file for its in files for file in its) if all(files) else ""
 
 
 def files_of(cls: type) -> list[Path]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from attnres_cli.errors import VariantError
 from attnres_cli.nn import design_page, plugins
@@ -46,7 +47,8 @@ def costs_of(design: Residual) -> Costs:
     FLOPs: a matrix product's, two per multiply-add, and one for each number that any other
     operation puts out or a sum takes in; what is done with weights alone is shared by all tokens.
     Numbers: each call of a method reads what it needs of earlier calls once, and writes once what
-    a sublayer, the output norm or a later call reads: what no fusion of kernels can spare.
+    a sublayer, the output norm or a later call reads: what no fusion of kernels can spare. Values
+    are as wide as the model, as where there are as many heads for them as for queries.
     """
     if design not in _KNOWN:
         try:
@@ -62,6 +64,7 @@ def costs_of(design: Residual) -> Costs:
 
 @torch.no_grad()
 def _counted(design: Residual) -> Costs:
+    design = _whole(design)
     device = next((p.device for p in design.parameters()), torch.device("meta"))
 
     def token() -> Tensor:
@@ -71,13 +74,30 @@ def _counted(design: Residual) -> Costs:
         state = counter.call(design.start, token())
         for l in range(1, design.n_sublayers + 1):
             h, state = counter.call(design.read, state, l)
-            counter.write(h)
+            for each in _tensors(h):
+                counter.write(each)
+            if l % 2 and design.sees_values:
+                v, state = counter.call(design.values, state, l, token().unsqueeze(2))
+                counter.write(v)
             state = counter.call(design.write, state, l, token())
         counter.write(counter.call(design.finish, state))
     sublayers = design.n_sublayers * design.d_model
     after = sublayers if design.norms.name == "PRE_AND_POST" else 0  # the trunk's second norms
     flops = counter.flops + 4 * after - sublayers
     return Costs(flops, counter.numbers + 2 * after - 3 * sublayers)
+
+
+def _whole(design: Residual) -> Residual:
+    """The design, or where ranks share its parameters (FSDP) a copy without numbers."""
+    if not any(hasattr(p, "placements") for p in design.parameters()):
+        return design
+    held = [*design.parameters(), *design.buffers()]
+    bare = [torch.empty(each.shape, dtype=each.dtype, device="meta") for each in held]
+    named = [
+        nn.Parameter(x) if isinstance(each, nn.Parameter) else x
+        for x, each in zip(bare, held, strict=True)
+    ]
+    return copy.deepcopy(design, dict(zip(map(id, held), named, strict=True)))
 
 
 class _Counter(TorchDispatchMode):

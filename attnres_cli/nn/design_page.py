@@ -7,6 +7,7 @@ Options:
     option  its meaning, which may
             go on
 Start: ...
+Contains: other, where ...; another, where ...
 """
 
 from __future__ import annotations
@@ -25,12 +26,14 @@ _OPTION = re.compile(r"^    (\w+)\s+(.*)$")
 @dataclass(frozen=True)
 class Page:
     """A design's own page. `equation` is the first line without the name, empty where the line does
-    not read `name: equation`; `parts` are the rest by heading, in order; `text` is all of it.
+    not read `name: equation`; `parts` are the rest by heading, in order; `contains` are the designs
+    that it can be, and where it is; `text` is all of it.
     """
 
     equation: str
     parts: Mapping[str, str] = field(default_factory=dict)
     options: Mapping[str, str] = field(default_factory=dict)
+    contains: Mapping[str, str] = field(default_factory=dict)
     text: str = ""
 
 
@@ -91,7 +94,8 @@ def _page(text: str) -> Page:
     name, colon, equation = first.partition(": ")
     named = bool(colon) and re.fullmatch(r"\w+", name) is not None
     parts = _parts(rest)
-    return Page(equation if named else "", parts, _options(parts.get("Options", "")), text)
+    options, contains = _options(parts.get("Options", "")), _contains(parts.get("Contains", ""))
+    return Page(equation if named else "", parts, options, contains, text)
 
 
 def file_of(cls: type[Any]) -> str:
@@ -106,6 +110,11 @@ def _parts(text: str) -> dict[str, str]:
     lead, *rest = _HEADING.split(text)
     parts = {"": lead} | dict(zip(rest[::2], rest[1::2], strict=True))
     return {name: body.strip("\n") for name, body in parts.items() if name or body.strip()}
+
+
+def _contains(text: str) -> dict[str, str]:
+    each = (one.partition(", where ") for one in " ".join(text.split()).rstrip(".").split("; "))
+    return {name: where for name, _, where in each if name}
 
 
 def _options(text: str) -> dict[str, str]:

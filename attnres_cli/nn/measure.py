@@ -44,13 +44,16 @@ def seconds(call: Call, device: torch.device) -> float:
 
 
 def in_turn(
-    calls: Mapping[str, Call], rounds: int, device: torch.device
+    calls: Mapping[str, Call],
+    rounds: int,
+    device: torch.device,
+    clock: Callable[[Call, torch.device], float] = seconds,
 ) -> dict[str, tuple[float, ...]]:
     """Seconds of each call in each round. Every other round runs backwards, to be fair to all."""
     times: dict[str, list[float]] = {name: [] for name in calls}
     for number in range(rounds):
         for name in list(calls) if number % 2 == 0 else list(calls)[::-1]:
-            times[name].append(seconds(calls[name], device))
+            times[name].append(clock(calls[name], device))
     return {name: tuple(values) for name, values in times.items()}
 
 
@@ -141,6 +144,8 @@ def vectors_held(
         state = residual.start(drawn())
         for l in range(1, residual.n_sublayers + 1):
             state = residual.read(state, l)[1]
+            if l % 2 and residual.sees_values:
+                state = residual.values(state, l, drawn().unsqueeze(2))[1]
             held.append(made.n_bytes() // vector)
             state = residual.write(state, l, drawn())
         held.append(made.n_bytes() // vector)

@@ -8,7 +8,8 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +22,17 @@ from attnres_cli.files import sha256
 from attnres_cli.nn import code
 from attnres_cli.nn import generate as generation
 from attnres_cli.nn.loss import capped, chunked_loss, n_chunks, next_token_loss
-from attnres_cli.nn.residual import PLUGINS, Hidden, Norms, Residual, add_plugin, registry
+from attnres_cli.nn.residual import (
+    PLUGINS,
+    Hidden,
+    Inputs,
+    Norms,
+    Residual,
+    add_plugin,
+)
 from attnres_cli.nn.shape import Shape
 from attnres_cli.nn.trunk import kinds
-from attnres_cli.nn.trunk.kind import Kind
+from attnres_cli.nn.trunk.kind import Heads, Kind
 from attnres_cli.nn.trunk.linear import Linear
 from attnres_cli.nn.trunk.norm import RMSNorm
 from attnres_cli.nn.variant import parse
@@ -46,10 +54,23 @@ class Sublayer(nn.Sequential):
         """What it keeps of up to `length` tokens in generation, None for nothing."""
         return self.kind.cache(length)
 
-    def forward(self, h: Hidden, cache: object = None) -> Hidden:
-        """(B, T, D) -> (B, T, D), of tokens that follow those in the cache."""
+    def forward(
+        self, h: Hidden | Inputs | Heads, cache: object = None, *, to_heads: bool = False
+    ) -> Any:
+        """(B, T, D) -> (B, T, D), of tokens that follow those in the cache. An open attention also
+        goes in two steps: `to_heads` ends with its Heads, and takes these, changed or not, for h.
+        """
+        is_before = not isinstance(h, Heads)
         for part in self:
-            h = part(h, cache) if cache is not None and isinstance(part, Kind) else part(h)
+            if isinstance(part, Kind):
+                if to_heads:
+                    return part.heads(h)  # type: ignore[operator]
+                h = part(h) if cache is None else part(h, cache)
+                is_before = True
+            elif isinstance(h, Inputs):
+                h = Inputs(*map(part, h))
+            elif is_before:
+                h = part(h)
         return h
 
 
@@ -77,6 +98,7 @@ class Transformer(nn.Module):
         self.shape = shape
         self.checkpoints_activations = False
         self.embed = nn.Embedding(shape.vocab_size, shape.d_model)
+        check_open(residual, shape)
         parts = kinds.sublayers(shape)
         self.sublayers = nn.ModuleList(_with_norms(part, residual.norms, shape) for part in parts)
         self.residual = residual
@@ -118,8 +140,7 @@ class Transformer(nn.Module):
         """The state of the residual after these sublayers, counted from 1, from that before."""
         for l in sublayers:
             h, state = self.residual.read(state, l)
-            f = self.sublayers[l - 1]
-            y = f(h, caches[l - 1]) if caches else self._output(f, h)
+            y, state = self._output(l, h, state, caches)
             state = self.residual.write(state, l, y)
         return state
 
@@ -129,15 +150,16 @@ class Transformer(nn.Module):
 
     def trace(self, tokens: Tensor) -> tuple[list[Hidden], list[Hidden]]:
         """v_0..v_L, the embedding and what the sublayers put out, and h_1..h_L+1, what they and the
-        output norm see, each (B, T, D), from tokens (B, T).
+        output norm see (of `Inputs` the queries' part), each (B, T, D), from tokens (B, T).
         """
         values, seen = [self.embedded(tokens)], []
         state = self.residual.start(values[0])
-        for l, f in enumerate(self.sublayers, 1):
+        for l in range(1, len(self.sublayers) + 1):
             h, state = self.residual.read(state, l)
-            seen.append(h)
-            values.append(f(h))
-            state = self.residual.write(state, l, values[-1])
+            seen.append(h.q if isinstance(h, Inputs) else h)
+            y, state = self._output(l, h, state)
+            values.append(y)
+            state = self.residual.write(state, l, y)
         return values, [*seen, self.residual.finish(state)]
 
     def embedded(self, tokens: Tensor) -> Hidden:
@@ -145,7 +167,18 @@ class Transformer(nn.Module):
         x = self.embed(tokens)
         return x if self.embed_scale == 1 else x * self.embed_scale
 
-    def _output(self, f: nn.Module, h: Hidden) -> Hidden:
+    def _output(
+        self, l: int, h: Hidden | Inputs, state: Any, caches: Sequence[object] = ()
+    ) -> tuple[Hidden, Any]:
+        """What sublayer l makes of h, and the state, which may have seen an attention's values."""
+        f = self.sublayers[l - 1]
+        if l % 2 and self.residual.sees_values:
+            heads = self._recomputed(partial(f, to_heads=True), h)
+            v, state = self.residual.values(state, l, heads.v)
+            h = heads._replace(v=v)
+        return f(h, caches[l - 1]) if caches else self._recomputed(f, h), state
+
+    def _recomputed(self, f: Callable[[Any], Any], h: Any) -> Any:
         """f(h), of which backward may find nothing but h and compute the rest again."""
         if not (self.checkpoints_activations and torch.is_grad_enabled()):
             return f(h)
@@ -189,17 +222,19 @@ def model_of(config: Mapping[str, Any], folder: Path, *, plugin: bool) -> Transf
 
 def _know(config: Mapping[str, Any], file: Path, is_asked: bool) -> None:
     """Make the design of a plugin known, by the code that trained the run. Raises VariantError."""
-    name = config["variant"].partition(":")[0]
-    if name not in registry() and not is_asked:
-        raise VariantError(
-            f"{name} is a design of the plugin {file}, which is code: read it and type "
-            f"load(..., plugin=True), or name it in {PLUGINS}"
-        )
-    if name not in registry():
+    name = config["variant"]
+    try:
+        design = parse(name)
+    except VariantError as error:
+        if not is_asked:
+            raise VariantError(
+                f"{name} is a design of the plugin {file}, which is code: read it and type "
+                f"load(..., plugin=True), or name it in {PLUGINS}"
+            ) from error
         add_plugin(str(file))
-    if code.of_design(registry()[name]) != config["versions"]["code_design"]:
-        (own, *_) = code.files_of(registry()[name])
-        raise VariantError(f"{own} is not the code of {name} that trained these weights")
+        design = parse(name)
+    if code.of_design(*design.classes) != config["versions"]["code_design"]:
+        raise VariantError(f"{file} is not the code of {name} that trained these weights")
 
 
 def n_params(shape: Shape, residual: Residual) -> int:
@@ -211,6 +246,17 @@ def n_params(shape: Shape, residual: Residual) -> int:
 def train_flops_per_token(shape: Shape, residual: Residual) -> int:
     """FLOPs per trained token, forward and backward, trunk and design."""
     return 3 * (shape.flops_per_token() + residual.extra_flops_per_token())
+
+
+def check_open(residual: Residual, shape: Shape) -> None:
+    """Raise VariantError for a design that asks an attention for what its kind does not do."""
+    closed = sorted(set(shape.attentions) - kinds.OPEN)
+    if closed and (residual.named_inputs or residual.sees_values):
+        asked = "named inputs" if residual.named_inputs else "values"
+        raise VariantError(
+            f"{type(residual).__name__} needs an attention with {asked}, which "
+            f"{' and '.join(closed)} has not: --set model.attention=softmax"
+        )
 
 
 def _with_norms(part: Kind, norms: Norms, shape: Shape) -> Sublayer:

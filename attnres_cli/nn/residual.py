@@ -1,11 +1,12 @@
 """The contract of a residual design, and the registry of all known ones.
 
-A design owns what is carried from depth to depth. The trunk (model.py) asks it four questions and
-never which design it is:
+A design owns what is carried from depth to depth. The trunk (model.py) asks it four questions,
+and one more of attentions, and never which design it is:
 
     state = residual.start(x)
     for l, f in enumerate(sublayers, 1):
         h, state = residual.read(state, l)
+        [v, state = residual.values(state, l, v), v what attention f has made of h]
         state = residual.write(state, l, f(h))
     out = residual.finish(state)
 
@@ -28,7 +29,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -41,6 +42,15 @@ from attnres_cli.nn.counting import costs_of
 
 Hidden = Tensor
 """A float tensor of shape (batch, time, d_model)."""
+
+
+class Inputs(NamedTuple):
+    """What an attention makes its queries, keys and values of, where a design tells them apart."""
+
+    q: Hidden
+    k: Hidden
+    v: Hidden
+
 
 Value = int | float | bool | str | None
 """What an option can be."""
@@ -66,6 +76,7 @@ class Residual(nn.Module, ABC):
         branch_scale: a factor on the initial weights of values, MLPs and output projections.
         equals_standard_at_init: whether the untrained model computes the same function of the
             shared weights as `standard`, gradients included.
+        named_inputs: whether reads for attentions are `Inputs`.
         not_linear: why no sublayer sees a weighted sum of earlier outputs, one weight per slice
             of the width; empty where each does (`depth_mixing` then gives the weights).
         unbounded: why huge parameters overflow in the published formula; empty where they do not.
@@ -76,6 +87,7 @@ class Residual(nn.Module, ABC):
     norms: Norms = Norms.PRE
     branch_scale: float = 1.0
     equals_standard_at_init: bool = False
+    named_inputs: bool = False
     not_linear: str = ""
     unbounded: str = ""
 
@@ -93,9 +105,22 @@ class Residual(nn.Module, ABC):
         """The state that holds the embedding x = v_0."""
         return x
 
-    def read(self, state: Any, l: int) -> tuple[Hidden, Any]:
-        """What sublayer l in 1..L sees, and the state with whatever write needs kept in it."""
+    @property
+    def sees_values(self) -> bool:
+        """Whether attentions hand it their values."""
+        return type(self).values is not Residual.values
+
+    def read(self, state: Any, l: int) -> tuple[Hidden | Inputs, Any]:
+        """What sublayer l in 1..L sees, and the state with whatever write needs kept in it. For an
+        attention, the odd l, it may be `Inputs`; the norm before it is applied to each.
+        """
         return state, state
+
+    def values(self, state: Any, l: int, v: Tensor) -> tuple[Tensor, Any]:
+        """What attention l, between its read and its write, takes for its values v (batch, time,
+        n_kv_heads, d_head), to which no position has been given, and the state.
+        """
+        return v, state
 
     @abstractmethod
     def write(self, state: Any, l: int, y: Hidden) -> Any:
@@ -154,7 +179,7 @@ class Residual(nn.Module, ABC):
         state, rows = self.start(units[0].view(1, 1, -1)), []
         for l in range(1, self.n_sublayers + 1):
             h, state = self.read(state, l)
-            rows.append(h)
+            rows.append(h.q if isinstance(h, Inputs) else h)
             state = self.write(state, l, units[l].view(1, 1, -1))
         return torch.stack([*rows, self.finish(state)], dim=2).unsqueeze(2)
 
@@ -167,11 +192,12 @@ class Residual(nn.Module, ABC):
 
 
 _REGISTRY: dict[str, type[Residual]] = {}
-_PRESETS: dict[str, tuple[str, Mapping[str, Value]]] = {}
+_PRESETS: dict[str, tuple[str, Mapping[str, Value]] | str] = {}
 
 PLUGINS = "ATTNRES_PLUGINS"
 """Environment variable: files of designs to load, separated as in PATH; workers inherit it."""
 
+_LONGEST_NAME = 100
 _NAME = re.compile(r"[A-Za-z_][\w.-]{0,99}", re.ASCII)
 _OURS = "attnres_variants."
 
@@ -189,6 +215,11 @@ def register(
 
     def known_as(cls: type[R]) -> type[R]:
         for word in (name, *(presets or {})):
+            if len(word) > _LONGEST_NAME:
+                raise VariantError(
+                    f"a variant's name has at most {_LONGEST_NAME} characters, got {len(word)}: "
+                    f"{word[:20]}..."
+                )
             if not _NAME.fullmatch(word):
                 raise VariantError(f"a variant's name is a word as my_variant, got {word!r}")
         holder = _REGISTRY.get(name)
@@ -212,6 +243,11 @@ def register(
         return cls
 
     return known_as
+
+
+def register_preset(name: str, spec: str) -> None:
+    """Make a composition known under the name of a published model, which may be typed alone."""
+    _PRESETS[name] = spec
 
 
 def add_plugin(path: str) -> None:
@@ -286,7 +322,7 @@ def registry() -> Mapping[str, type[Residual]]:
     return dict(sorted(_REGISTRY.items(), key=lambda item: (item[0] != "standard", item[0])))
 
 
-def presets() -> Mapping[str, tuple[str, Mapping[str, Value]]]:
-    """(design, options) by the names of published models and layouts."""
+def presets() -> Mapping[str, tuple[str, Mapping[str, Value]] | str]:
+    """(design, options), or a spec, by the names of published models and layouts."""
     registry()
     return dict(sorted(_PRESETS.items()))

@@ -24,7 +24,7 @@ from torch import Tensor, distributed, nn
 
 from attnres_cli.nn.depthmix.history import History
 from attnres_cli.nn.model import Sublayer, Transformer
-from attnres_cli.nn.residual import Hidden
+from attnres_cli.nn.residual import Hidden, Inputs
 from attnres_cli.nn.shape import Shape
 from attnres_cli.nn.trunk.attention import Attention
 from attnres_cli.nn.trunk.kda import KDA
@@ -64,6 +64,8 @@ def shard(model: Transformer, rank: int, ranks: int) -> None:
         raise ValueError(f"sublayers of {kinds} have no parts for ranks")
     if uneven := indivisible(model.shape, ranks):
         raise ValueError(f"{ranks} ranks do not divide {uneven}")
+    if model.residual.sees_values:
+        raise ValueError("a design that changes values has no parts for ranks")
     parts = [_Part(f, model.shape, rank, ranks) for f in model.sublayers]
     model.sublayers = nn.ModuleList(parts)
 
@@ -77,13 +79,14 @@ class _Part(Sublayer):
             *(_cut(part, shape, rank, ranks) if isinstance(part, Kind) else part for part in f)
         )
 
-    def forward(self, h: Hidden, cache: object = None) -> Hidden:
+    def forward(self, h: Any, cache: object = None, *, to_heads: bool = False) -> Hidden:
         """(B, t, D) -> (B, t, D)."""
+        assert not to_heads
         for part in self:
             if not isinstance(part, Kind):
-                h = part(h)
+                h = Inputs(*map(part, h)) if isinstance(h, Inputs) else part(h)
                 continue
-            whole = gathered(h)
+            whole = Inputs(*map(gathered, h)) if isinstance(h, Inputs) else gathered(h)
             h = scattered(part(whole) if cache is None else part(whole, cache))
         return h
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import astuple, dataclass, fields
+from functools import cache, cached_property
 
 from attnres_cli.nn import code
 
@@ -28,10 +29,8 @@ class Code:
         """The code among the versions of a run, unknown unless all of it is there. Code of which a
         release says that it kept the numbers of an earlier one is that one (`code.KEPT`).
         """
-        names = {part.name: f"{_PREFIX}{part.name}" for part in fields(cls)}
-        if not versions.keys() >= set(names.values()):
-            return cls()
-        return cls(*(code.first(part, versions[name]) for part, name in names.items()))
+        found = [versions.get(f"{_PREFIX}{part}") for part in _PARTS]
+        return cls() if None in found else _first(*found)
 
     @property
     def shared(self) -> tuple[str, ...]:
@@ -48,8 +47,17 @@ class Code:
         found = {f"{_PREFIX}{part.name}": getattr(self, part.name) for part in fields(self)}
         return found if any(found.values()) else {}
 
-    @property
+    @cached_property
     def digest(self) -> str:
         """12 hex digits of all of it; empty where it is unknown."""
         held = astuple(self)
         return hashlib.sha256("\n".join(held).encode()).hexdigest()[:12] if any(held) else ""
+
+
+_PARTS = tuple(part.name for part in fields(Code))
+
+
+@cache
+def _first(*digests: str) -> Code:
+    """The code that gave these numbers first. A study has a few, and thousands of runs."""
+    return Code(*map(code.first, _PARTS, digests))

@@ -42,21 +42,20 @@ def of(data: DataDescription, n_tokens: int = 0, eval_tokens: int | None = None)
     found = []
     if nothing_to_learn(data):
         found.append(
-            f"there is nothing to learn: token frequencies leave {data.unigram_loss:.4f} nats per "
-            f"token of ln(vocab) {math.log(data.vocab_size):.4f}, and the token before adds "
-            "nothing; unless it lies further back, no design can be better than another"
+            f"there is nothing to learn: token frequencies leave {data.unigram_loss:.4f} of "
+            f"{math.log(data.vocab_size):.4f} nats per token, and the token before adds nothing"
         )
     if data.train_tokens and n_tokens > MOST_EPOCHS * data.train_tokens:
         found.append(
-            f"a run reads its training tokens {n_tokens / data.train_tokens:.1f} times: repeated "
-            f"more than {MOST_EPOCHS} times they are worth less and less, and designs may differ "
-            "in how they remember (Muennighoff et al. 2023); more data, or fewer train.tokens"
+            f"{n_tokens / data.train_tokens:.1f} epochs: beyond {MOST_EPOCHS}, repeated tokens "
+            "are worth less and less, and designs may differ in how they memorize (Muennighoff et "
+            "al. 2023); use more data, or fewer train.tokens"
         )
     found += [part for part in (data.split or "").split("; ") if STANDS_IN_TRAINING in part]
     if eval_tokens is not None and eval_tokens < EVAL_TOKENS:
         found.append(
-            f"runs are evaluated on {eval_tokens:,} tokens alone: which ones moves a difference by "
-            f"about {EVAL_NOISE / math.sqrt(eval_tokens):.3f} nats per token, and intervals over "
-            f"seeds know nothing of it; train.eval_tokens={EVAL_TOKENS} makes it {SMALL}"
+            f"only {eval_tokens:,} evaluation tokens: their choice alone can shift a difference by "
+            f"{EVAL_NOISE / math.sqrt(eval_tokens):.3f} nats, which the intervals ignore; --set "
+            f"train.eval_tokens={EVAL_TOKENS} brings that to {SMALL}"
         )
     return found

@@ -61,7 +61,7 @@ def has_failed(run: RunRecord) -> bool:
 
 
 def explain(gate: Gate, result: RunResult, error: str | None = None) -> str:
-    """How a run failed, by its error: `ends at 5.600, above its start: it has learned nothing`."""
+    """How a run failed: `ends at 5.6, not below its start: it has learned nothing`."""
     if gate.name in PROOFS:
         return f"fails a proof: {error}"
     value = math.nan if gate.value is None else gate.value
@@ -69,7 +69,7 @@ def explain(gate: Gate, result: RunResult, error: str | None = None) -> str:
         middle = gate.low + _NEAR_START
         return f"starts at {value:.2f}, not near ln(vocab) {middle:.2f}"
     if gate.name == LEARNED:
-        return f"ends at {value:.3f}, above its start: it has learned nothing"
+        return f"ends at {value:.3f}, not below its start: it has learned nothing"
     if gate.name == FLOOR and gate.low is not None:
         least = gate.low + _BELOW_FLOOR
         return f"ends at {value:.4f}, below the least possible loss {least:.4f}: something leaks"

@@ -20,7 +20,7 @@ from attnres_cli.errors import RecipeError
 from attnres_cli.records.comparison_terms import Match, Terms
 from attnres_cli.records.run import FIRST_TUNING_SEED
 
-LEAST_SEEDS = 5  # of a verdict: stats/looks.py, which says why
+LEAST_SEEDS = 5  # of a verdict: stats/sequential.py, which says why
 
 Seed = Annotated[int, Field(ge=0, lt=FIRST_TUNING_SEED)]
 

@@ -151,17 +151,20 @@ Numbers = tuple[float, ...]
 class Probe:
     """What was measured inside a model after `step` steps; train/probes.py has the formulas.
 
-    All have L+1 numbers. By output i = 0..L (0 is the embedding): output_rms, gradient_rms,
-    contribution, imbalance. By site l = 1..L+1, the last before the output norm: all others.
+    L+1 numbers each, by output i = 0..L (0 is the embedding): output_rms, gradient_rms,
+    contribution, imbalance; by site l = 1..L+1, the last before the output norm: all others.
     `imbalance` is 0 where there are no experts, and None where none has any. `mixing` is M, a row
     per site, a column per output. Where there is no M, `no_mixing` says why, and what comes
     of M is None.
+
+    `moved` and `agreement` have a number for each of the design's own parameters, whose names are
+    `added` (train/movement.py has the formulas); None before the first step, and without any.
     """
 
     step: int
-    output_rms: Numbers
-    gradient_rms: Numbers
-    input_rms: Numbers
+    output_rms: Numbers = ()
+    gradient_rms: Numbers = ()
+    input_rms: Numbers = ()
     newest_source_rms: Numbers | None = None
     newest_share: Numbers | None = None
     embedding_share: Numbers | None = None
@@ -170,6 +173,9 @@ class Probe:
     imbalance: Numbers | None = None
     mixing: tuple[Numbers, ...] | None = None
     no_mixing: str = ""
+    added: str = ""
+    moved: Numbers | None = None
+    agreement: Numbers | None = None
 
 
 @dataclass(frozen=True)
@@ -287,11 +293,20 @@ class Departure:
     now: float | None
 
 
+_ROUNDING = {"device_name", "cpu_capability", "torch", "cuda", "triton"}
+"""What of a run's provenance decides how sums are rounded."""
+_EARLY = 1e-3
+"""Relative: rounding is 1e-7 at the first step, and grows; other settings differ at once."""
+_OF_SPREAD = 1.0
+"""Of the spread over seeds: docs/recovery.md says what another processor came to."""
+
+
 @dataclass(frozen=True)
 class Verification:
     """A recorded run beside `result`, that of a second training. Where that was shared by ranks in
     another way, rounding differs, and losses are compared to a `tolerance`, relative; it is 0 where
-    every bit is.
+    every bit is. `early` is the largest relative difference of losses in the first steps, `spread`
+    the standard deviation of the arm's final losses over seeds, None where it has too few.
     """
 
     record: RunRecord
@@ -300,6 +315,25 @@ class Verification:
     weights: tuple[str, ...] | None  # those that differ; None where the study keeps none
     changed: tuple[tuple[str, str, str], ...]  # (name, recorded, now) of its provenance
     tolerance: float = 0.0
+    early: float = math.inf
+    spread: float | None = None
+
+    @property
+    def apart(self) -> float:
+        """How far the final losses are apart, nats per token."""
+        assert self.record.result is not None
+        return abs(self.record.result.val_loss - self.result.val_loss)
+
+    @property
+    def agrees(self) -> bool:
+        """Whether the two are equal but for rounding: something has changed that decides how sums
+        are rounded, and no code; they begin alike, and end within what seeds differ by.
+        """
+        names = {name for name, *_ in self.changed}
+        is_rounding = bool(names & _ROUNDING) and not any(n.startswith("code") for n in names)
+        if self.is_equal or not is_rounding or self.spread is None:
+            return False
+        return self.early <= _EARLY and self.apart <= _OF_SPREAD * self.spread
 
     @property
     def is_equal(self) -> bool:
@@ -314,12 +348,13 @@ class Verification:
 
 @dataclass(frozen=True)
 class Event:
-    """What a worker tells: a run has started (step 0), come further or ended (done). `loss` is of
-    training, at the end of validation, in nats per token.
+    """News of a run from its worker: it has started (step 0), come further or ended (`done`, with a
+    `val_loss` unless it failed). Losses in nats per token.
     """
 
     worker: int
     run_id: int
     step: int = 0
-    loss: float | None = None
+    train_loss: float | None = None
     done: bool = False
+    val_loss: float | None = None

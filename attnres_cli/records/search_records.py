@@ -3,31 +3,14 @@
 from __future__ import annotations
 
 import enum
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from attnres_cli.records.run import Identity
 
 Value = int | float | str  # of one dimension of a proposal
-
-_SEARCHED = "/search"
-
-
-def searched_name(recipe: str) -> str:
-    """What a recipe is called with the sizes of a trial: `quick/search`. Reports of recipes leave
-    such out, since a trial's run is compared with none; `ablate` trains it under its own name.
-    """
-    return recipe.removesuffix(_SEARCHED) + _SEARCHED
-
-
-def plain_name(recipe: str) -> str:
-    """The name of the recipe that a trial's was made of; of others their own."""
-    return recipe.removesuffix(_SEARCHED)
-
-
-def is_searched(recipe: str) -> bool:
-    """Whether that is the name of a trial's recipe."""
-    return recipe.endswith(_SEARCHED)
+_POINTS = re.compile(r"(\d+) points?\b")  # in the text that names a family's sampler
 
 
 class State(enum.StrEnum):
@@ -83,6 +66,12 @@ class Search:
     families: tuple[Family, ...]
     earlier_seeds: tuple[int, ...] = ()  # as asked for before
     codes: tuple[str, ...] = ()  # digests of the code of its designs; none where not known
+
+
+def n_asked(search: Search, family: Family) -> int:
+    """Trials that a family can have: those asked for, or all points where these are fewer."""
+    points = _POINTS.search(family.sampler)
+    return min(search.n_trials, int(points[1])) if points else search.n_trials
 
 
 def fresh_seeds(search: Search, trained: Collection[Identity]) -> tuple[int, ...]:

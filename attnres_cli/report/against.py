@@ -4,40 +4,48 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
-from typing import Any
 
 from attnres_cli.config.shipped import paper
+from attnres_cli.records.comparison_terms import stated
 from attnres_cli.records.items import Kind
 from attnres_cli.report.answer import unanswerable
-from attnres_cli.report.comparison import difference_text
-from attnres_cli.report.facts import UNIT
-from attnres_cli.report.table import (
-    Cell,
-    Column,
-    Report,
-    Style,
-    Table,
-    but,
-    flat,
-    joined,
-    noted_once,
-)
+from attnres_cli.report.footnotes import UNIT
+from attnres_cli.report.table import Column, Report, Table, joined, noted_once, tabled
 from attnres_cli.verdict import labels
+from attnres_cli.verdict.caveats import n_read, qualifiers
 from attnres_cli.verdict.comparison import Comparison
+from attnres_cli.verdict.fields import Field, Style, keys, record
 from attnres_cli.verdict.paper import RULE, Beside, BesideTasks, beside
-from attnres_cli.verdict.qualified import n_read, qualifiers
+from attnres_cli.verdict.rows import difference_text, n_seeds
 
 _STYLES: dict[str, Style] = {
     "same sign": "good", "opposite sign": "bad", "no verdict": "warning", "baseline": "strong",
 }  # fmt: skip
-_COLUMNS = (
-    Column("variant", "code"),
-    Column("paper"),
-    Column("yours [interval]"),
-    Column("ranks"),
-    Column("beside the paper", "word"),
-)
+_FIELDS: Sequence[Field[Beside, Comparison]] = (
+    Field("variant", lambda row, _: row.arm.variant, "variant", kind="code"),
+    Field("paper_loss", lambda row, _: row.paper_loss),
+    Field("paper_difference", lambda row, _: row.paper_gap, "paper", lambda row, _: _gap(row)),
+    Field("paper_rank", lambda row, _: row.paper_rank),
+    Field("difference", lambda row, _: row.arm.difference and row.arm.difference.mean),
+    Field("ci_low", lambda row, _: row.arm.interval and row.arm.interval[0]),
+    Field("ci_high", lambda row, _: row.arm.interval and row.arm.interval[1]),
+    Field(title="yours [interval]", show=lambda row, _: difference_text(row.arm)),
+    Field("n_seeds", lambda row, _: n_seeds(row.arm)),
+    Field("rank", lambda row, _: row.rank, "ranks", lambda row, _: _ranks(row)),
+    Field(
+        "beside_paper", lambda row, _: row.said, "beside the paper",
+        lambda row, _: f"{row.said}: {row.reason}" if row.reason else row.said, "word",
+        style=lambda row: _STYLES.get(row.said, ""),
+    ),
+    Field("reason", lambda row, _: row.reason),
+    Field("verdict", lambda row, _: row.arm.verdict),
+    Field("baseline", lambda _, of: of.baseline),
+    Field("recipe", lambda _, of: of.recipe),
+    Field("recipe_digest", lambda _, of: of.recipe_digest),
+    Field("fingerprint", lambda _, of: of.data.fingerprint),
+    Field("terms", lambda _, of: labels.name(of.terms)),
+    Field("registered", lambda _, of: of.registered),
+)  # fmt: skip
 
 KINDS = {
     Kind.CHOICE: "choice of an answer", Kind.ANSWER: "a given answer", Kind.TEXT: "whole texts",
@@ -61,12 +69,13 @@ def one_report(comparison: Comparison, n_tables: int = 1) -> Report:
     found, title, told = beside(comparison), labels.title(comparison), notes(comparison)
     qualified, why = qualifiers(comparison, n_tables), unanswerable(comparison)
     heading = f"difference from {comparison.baseline}, {UNIT}"
-    records = [_record(row, comparison) for row in found]
-    arms = [record | {"terms": asdict(comparison.terms)} for record in records]
+    records = [record(_FIELDS, row, comparison) for row in found]
+    arms = [one | {"terms": stated(comparison.terms)} for one in records]
     return Report(
         title=f"{title}, beside the paper",
-        text=[*([why] if why else []), *but(qualified)],
-        tables=[Table(heading, _COLUMNS, [_cells(row) for row in found])],
+        text=[why] if why else [],
+        caveats=qualified,
+        tables=[tabled(heading, _FIELDS, found, comparison)],
         notes=told,
         document={
             "title": title,
@@ -76,18 +85,18 @@ def one_report(comparison: Comparison, n_tables: int = 1) -> Report:
             "arms": arms,
             "notes": told,
         },
-        fields=[*_FIELDS, "qualified"],
-        records=[record | {"qualified": "; ".join(qualified)} for record in records],
+        fields=[*keys(_FIELDS), "qualified"],
+        records=[one | {"qualified": "; ".join(qualified)} for one in records],
         more=(),
     )
 
 
-def _cells(row: Beside) -> list[str | Cell]:
-    gap = "-" if row.paper_gap is None else f"{row.paper_gap:+.3f}"
-    ranks = ["-" if rank is None else str(rank) for rank in (row.paper_rank, row.rank)]
-    word = f"{row.said}: {row.reason}" if row.reason else row.said
-    told = Cell(word, _STYLES.get(row.said, ""))
-    return [row.arm.variant, gap, difference_text(row.arm), " / ".join(ranks), told]
+def _gap(row: Beside) -> str:
+    return "-" if row.paper_gap is None else f"{row.paper_gap:+.3f}"
+
+
+def _ranks(row: Beside) -> str:
+    return " / ".join("-" if rank is None else str(rank) for rank in (row.paper_rank, row.rank))
 
 
 def notes(comparison: Comparison) -> list[str]:
@@ -105,10 +114,21 @@ def notes(comparison: Comparison) -> list[str]:
     ]
     if comparison.baseline in next(iter(held["table2"].values())):
         lines.append(_sizes(comparison.baseline, held["table2"]))
+    if any(arm.variant in _OF_SCALARS for arm in comparison.arms):
+        lines.append(_ONE_RATE)
     for key, text in held["notes"].items():  # of table2 or figure4
         place = re.sub(r"^table(?=\d)", "Table ", re.sub(r"^figure(?=\d)", "Fig. ", key))
         lines.append(f"the paper, {place}: {text}")
     return lines
+
+
+_OF_SCALARS = ("denseformer", "attnres:score=static")
+_ONE_RATE = (
+    "the paper names one learning rate for all designs of Table 4. In recipe quick designs made of "
+    "scalars, denseformer and attnres:score=static, end as low as attnres once these learn ten "
+    "times as fast (docs/results/rates.md): at another size, budget and optimizer, so that it is "
+    "no evidence about the paper's runs"
+)
 
 
 def _sizes(baseline: str, table: Mapping[str, Mapping[str, float]]) -> str:
@@ -119,30 +139,6 @@ def _sizes(baseline: str, table: Mapping[str, Mapping[str, float]]) -> str:
         for spec in specs
     ]
     return f"the paper's gaps by size, {' '.join(table)} (Table 2): {'; '.join(parts)}"
-
-
-_FIELDS = {
-    "variant": "arm.variant", "paper_loss": "paper_loss", "paper_difference": "paper_gap",
-    "paper_rank": "paper_rank", "difference": "arm.difference.mean",
-    "ci_low": "low", "ci_high": "high",
-    "n_seeds": "n_seeds", "rank": "rank", "beside_paper": "said", "reason": "reason",
-    "verdict": "arm.verdict", "baseline": "baseline", "recipe": "recipe",
-    "recipe_digest": "recipe_digest", "fingerprint": "fingerprint", "terms": "terms",
-    "registered": "registered",
-}  # fmt: skip
-
-
-def _record(row: Beside, comparison: Comparison) -> dict[str, Any]:
-    low, high = row.arm.interval or (None, None)
-    n_seeds = len(row.arm.pairs) or len(row.arm.losses)
-    more = {
-        "n_seeds": n_seeds,
-        "low": low,
-        "high": high,
-        "reason": row.reason,
-        "terms": labels.name(comparison.terms),
-    }
-    return flat(vars(comparison) | vars(comparison.data) | asdict(row) | more, _FIELDS)
 
 
 def tasks_table(beside: Sequence[BesideTasks]) -> Table:

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import shlex
+from collections.abc import Mapping, Sequence
 from typing import get_args
 
+from attnres_cli.config import address
+from attnres_cli.config.as_typed import ablate_typed, overrides_of
+from attnres_cli.config.recipe import Recipe
 from attnres_cli.records.run import Status
-from attnres_cli.report.table import capital, listed
-from attnres_cli.stats.looks import Word
-from attnres_cli.stats.power import multiplier
+from attnres_cli.report.table import listed
 from attnres_cli.stats.scaling import Multiplier
+from attnres_cli.stats.sequential import Word
 from attnres_cli.verdict import labels
-from attnres_cli.verdict.chapter import Chapter
 from attnres_cli.verdict.comparison import ArmResult, Comparison, Verdict
-from attnres_cli.verdict.format import between, interval, outward, plural
+from attnres_cli.verdict.deciding import deciding
 from attnres_cli.verdict.ladder import Ladder
+from attnres_cli.verdict.numbers import between, duration, interval, outward, plural
+from attnres_cli.verdict.report_section import Chapter
 
-_MOST = 6  # arms of one verdict that an answer names: a table of thirty is read, a sentence is not
-_WORDS: tuple[Verdict, ...] = (*get_args(Word), "identical", "no verdict yet", "blocked")
+_MOST_ARMS = 6  # beside the baseline, of each of which an answer speaks
+_MOST_SENTENCES = 3
+_MOST_REASONS = 3
+_WORDS: tuple[Verdict, ...] = (*get_args(Word), "identical", "pending", "blocked")
 
 
 def question(chapters: Sequence[Chapter]) -> str:
@@ -36,11 +42,35 @@ def question(chapters: Sequence[Chapter]) -> str:
 
 
 def answer(comparison: Comparison) -> str:
-    """What the study says to that, and what it takes to say more; never more than it may say."""
-    arms = {word: [arm for arm in comparison.arms if arm.verdict == word] for word in _WORDS}
-    return unanswerable(comparison) or " ".join(
-        _sentence(word, comparison, arms[word]) for word in _WORDS if arms[word]
-    )
+    """What the study says to that, in three sentences at most; never more than it may say."""
+    if why := unanswerable(comparison):
+        return why
+    by_word = {word: [arm for arm in comparison.arms if arm.verdict == word] for word in _WORDS}
+    arms = {word: found for word, found in by_word.items() if found}
+    if sum(map(len, arms.values())) > _MOST_ARMS:
+        return _of_many(comparison, arms)
+    words = list(arms)
+    first = words if len(words) <= _MOST_SENTENCES else words[: _MOST_SENTENCES - 1]
+    sentences = [_sentence(word, comparison, arms[word]) for word in first]
+    rest = [f"{_names(arms[word])} {_be(arms[word])} {word}" for word in words[len(first) :]]
+    return " ".join([*sentences, *([f"{'; '.join(rest)}."] if rest else [])])
+
+
+def _of_many(comparison: Comparison, arms: Mapping[Verdict, Sequence[ArmResult]]) -> str:
+    """The best arm, and how many have each verdict: the table has the rest."""
+    n, base = len(comparison.arms) - 1, comparison.baseline
+    head = f"None of {n} arms beats {base}."
+    if better := arms.get("better"):
+        best = min(better, key=lambda arm: arm.mean)
+        head = f"{best.variant} beats {base} {_by_how_much(best)} nats per token, the most."
+    counts = [f"{len(found)} {word}" for word, found in arms.items()]
+    sentences = [head, f"Of {n} arms: {', '.join(counts)}."]
+    if blocked := arms.get("blocked"):
+        told = [f"{arm.variant} ({arm.reason})" for arm in blocked[:_MOST_REASONS]]
+        if (more := len(blocked) - _MOST_REASONS) > 0:
+            told.append(f"and {more} more")
+        sentences.append(f"No verdict: {'; '.join(told)}.")
+    return " ".join(sentences)
 
 
 def unanswerable(comparison: Comparison) -> str:
@@ -73,71 +103,63 @@ def _nothing(comparison: Comparison) -> str:
     )
 
 
-def _sentence(word: str, comparison: Comparison, arms: Sequence[ArmResult]) -> str:
-    """What is said of the arms of one verdict."""
-    baseline, names = comparison.baseline, listed([arm.variant for arm in arms])
-    if len(arms) > _MOST:
-        names = _of_all(arms, comparison)
-    if word in ("blocked", "no verdict yet"):
-        if len(arms) > _MOST:
-            return f"{'No verdict' if word == 'blocked' else capital(word)} of {names}."
-        told = "; ".join(f"{arm.variant} ({arm.reason})" for arm in arms)
-        return f"{'No verdict' if word == 'blocked' else capital(word)}: {told}."
+def _sentence(word: Verdict, comparison: Comparison, arms: Sequence[ArmResult]) -> str:
+    """What is said of the arms of one verdict, of few."""
+    names, margin = _names(arms), comparison.rules.margin
+    of = comparison.baseline
     if word in ("better", "worse"):
-        named = _all_or_most(arms, comparison)
-        return f"{capital(word)} than {baseline}: {named} nats per token."
+        verb = f"{_be(arms)} worse than"
+        if word == "better":
+            verb = "beats" if len(arms) == 1 else "beat"
+        much = listed([_by_how_much(arm) for arm in arms])
+        return f"{names} {verb} {of} {much} nats per token ({_seeds(arms)})."
+    if word in ("pending", "blocked"):
+        told = "; ".join(f"{arm.variant} ({arm.reason})" for arm in arms)
+        return f"{'Pending' if word == 'pending' else 'No verdict'}: {told}."
     if word == "identical":
-        return f"{names}: identical to {baseline}, every loss is the same, bit for bit."
-    if word != "not separable":
-        said = word.replace("equal", f"equal to {baseline}").replace(
-            "worse", f"worse than {baseline}"
-        )
-        text = f"{names}: {said} of {comparison.rules.margin:.4g} nats per token"
-        return f"{text}{_apart(baseline, arms)}."
-    seeds = min(len(arm.pairs) for arm in arms)
-    text = f"{names}: not separable from {baseline} with {seeds} seeds"
-    seen = [(arm.sees, arm.variant) for arm in arms if arm.sees is not None]
-    if not seen:
-        return f"{text}."
-    least, name = min(seen)
-    slope = comparison.rules.slope
-    worth = "" if slope is None else f", worth {multiplier(least, slope):.2f}x of compute,"
-    of = f" of {name}, and of the others only more" if len(arms) > 1 else ""
-    return f"{text}, which would have seen {least:.4f} nats{worth} or more{of} (80 % power)."
+        return f"{names} {_be(arms)} identical to {of}: every loss is the same, bit for bit."
+    if word == "equivalent":
+        return f"{names} {_be(arms)} equivalent to {of}, within {margin:.4g} nats per token."
+    if word == "non-inferior":
+        return f"{names} {_be(arms)} non-inferior to {of}, at most {margin:.4g} nats worse."
+    seen = [arm.detectable for arm in arms if arm.detectable is not None]
+    nats = f"; with 80% power it detects {listed([f'{s:.4f}' for s in seen])} nats" if seen else ""
+    return f"Inconclusive: {names} ({_seeds(arms)}{nats})."
 
 
-def _apart(baseline: str, arms: Sequence[ArmResult]) -> str:
-    """Which of them differ from the baseline all the same, by less than the margin."""
-    told = []
-    for arm in arms:
-        assert arm.interval is not None
-        if not arm.interval[0] <= 0 <= arm.interval[1]:
-            side = "below" if arm.interval[1] < 0 else "above"
-            told.append(f"{_by_how_much(arm)} {side} {baseline}")
-    return f", of them {listed(told)}" if told else ""
+def _names(arms: Sequence[ArmResult]) -> str:
+    return listed([arm.variant for arm in arms])
 
 
-def _of_all(arms: Sequence[ArmResult], comparison: Comparison) -> str:
-    """`9 of 27 arms`, where the table below has their names."""
-    return f"{len(arms)} of {plural(len(comparison.arms) - 1, 'arm')}"
+def _be(arms: Sequence[ArmResult]) -> str:
+    return "is" if len(arms) == 1 else "are"
 
 
-def _all_or_most(arms: Sequence[ArmResult], comparison: Comparison) -> str:
-    """By how much each arm, or of many the one that differs most."""
-    if len(arms) <= _MOST:
-        return listed([_by_how_much(arm) for arm in arms])
-    gaps = {abs(arm.difference.mean): arm for arm in arms if arm.difference is not None}
-    least, most = min(gaps), max(gaps)
-    span = f"by {least:.4f} to {most:.4f}"
-    return f"{_of_all(arms, comparison)}, {span}, most {_by_how_much(gaps[most])}"
+def _seeds(arms: Sequence[ArmResult]) -> str:
+    return plural(min(len(arm.pairs) for arm in arms), "seed")
 
 
 def _by_how_much(arm: ArmResult) -> str:
-    """`attnres by 0.0210 [0.0108, 0.0312]`."""
+    """`by 0.0210 (0.0108 to 0.0312)`."""
     assert arm.difference is not None
     assert arm.interval is not None
     low, high = sorted(map(abs, arm.interval))
-    return f"{arm.variant} by {interval(abs(arm.difference.mean), (low, high), '.4f')}"
+    return f"by {abs(arm.difference.mean):.4f} ({low:.4f} to {high:.4f})"
+
+
+def to_decide(comparison: Comparison, recipe: Recipe | None, study: str) -> list[str]:
+    """What would decide an inconclusive arm, with the command; empty where nothing would."""
+    found, typed = deciding(comparison), None if recipe is None else overrides_of(recipe)
+    if found is None or typed is None:
+        return []
+    arm, base = found.arm, comparison.baseline
+    long = "" if found.seconds is None else f", {duration(found.seconds)} on one worker"
+    words = ablate_typed([base, arm.variant], *typed, range(found.seeds))
+    return [
+        f"To decide: {found.seeds} seeds find the difference that {arm.variant} seems to have with "
+        f"80% power ({found.n_more} more{long}): "
+        f"{shlex.join([*words, *address.typed(study)])}"
+    ]
 
 
 def over_sizes(found: Ladder) -> str:
@@ -154,7 +176,7 @@ def over_sizes(found: Ladder) -> str:
             f"loss{points}: {listed(worth)}."
         )
     elif found.has_laws:
-        parts.append(f"No arm has a multiplier of {baseline}'s compute; the notes below say why.")
+        parts.append(f"No arm has a multiplier of {baseline}'s compute: `--notes` says why.")
     trends = [
         f"{arm.variant} {interval(arm.trend.mean, arm.trend.ci95, '+.4f')}"
         for arm in arms

@@ -16,7 +16,7 @@ from attnres_cli.nn.cost import (
     spread,
 )
 from attnres_cli.report.table import Column, Report, Table
-from attnres_cli.verdict.format import interval, plural
+from attnres_cli.verdict.numbers import interval, plural
 
 Bench = StepBench | DecodeBench
 _NESTED = {

@@ -11,7 +11,7 @@ from attnres_cli.nn import design_page
 from attnres_cli.nn.design_page import Description, Finding
 from attnres_cli.report.plans import params
 from attnres_cli.report.table import Cell, Column, Report, Table
-from attnres_cli.verdict.format import plural
+from attnres_cli.verdict.numbers import plural
 
 _SHADES = " ·░▒▓█"
 _MOST_SITES = 65
@@ -22,21 +22,69 @@ _OUTCOMES = {
 
 
 def variants_of(
-    known: Mapping[str, Any], presets: Mapping[str, str], paper: Mapping[str, float]
+    streams: Mapping[str, Any],
+    addons: Mapping[str, Any],
+    presets: Mapping[str, str],
+    paper: Mapping[str, float],
 ) -> Report:
-    """One line per design: its name, its equation, and what the paper measured of it."""
+    """One line per design: its name, its equation, and what the paper measured of it. Add-ons have
+    a table of their own.
+    """
     columns = [Column("name", "word"), Column("equation", "text"), Column("paper")]
-    rows = [
-        [name, design_page.page_of(cls).equation, f"{paper[name]:.3f}" if name in paper else ""]
-        for name, cls in known.items()
-    ]
+    rows, on = (
+        [
+            [name, design_page.page_of(cls).equation, f"{paper[name]:.3f}" if name in paper else ""]
+            for name, cls in known.items()
+        ]
+        for known in (streams, addons)
+    )
     rows += [[name, f"a preset: {spec}", ""] for name, spec in presets.items()]
     note = (
         "paper: validation loss of Table 4 (arXiv 2603.15031; 436M, 87.9B tokens, one run each) "
         "with default options"
     )
     title = "variants (attnres variants NAME tells all about one)"
-    return Report(title, [Table("", columns, rows)], notes=[note])
+    heading = "add-ons, alone or on a stream, as attnres+vres"
+    with_addons = Table(heading, columns[:2], [row[:2] for row in on])
+    return Report(title, [Table("", columns, rows), with_addons], notes=[note])
+
+
+def tree_of(contains: Mapping[str, Mapping[str, str]]) -> Report:
+    """What each design can be: below a design are those that are it somewhere. `contains` has, by
+    name, the names that a design contains, and where it is them.
+    """
+    columns = [Column("design", "word"), Column("is the one it hangs from", "text")]
+    tops = [name for name in contains if not contains[name]]
+    grown = [name for name in tops if any(name in each for each in contains.values())]
+    rows = [row for name in grown for row in _branches(name, contains)]
+    alone = Table("contains none of these", columns[:1], [[n] for n in tops if n not in grown])
+    return Report("what each design contains", [Table("", columns, rows), alone])
+
+
+def _branches(
+    name: str, contains: Mapping[str, Mapping[str, str]], before: str = "", where: str = ""
+) -> list[list[str | Cell]]:
+    """A design's row, and those of what contains it, drawn as a tree."""
+    rows: list[list[str | Cell]] = [[before + name, where]]
+    stem = before.replace("├─ ", "│  ").replace("└─ ", "   ")
+    below = [other for other, each in contains.items() if name in each]
+    for other in below:
+        branch = "└─ " if other == below[-1] else "├─ "
+        rows += _branches(other, contains, stem + branch, f"where {contains[other][name]}")
+    return rows
+
+
+def composition_of(
+    spec: str,
+    classes: Sequence[Any],
+    paper: Sequence[tuple[str, float]],
+    described: Description,
+) -> Report:
+    """A stream with add-ons: the equation of each, costs at a size, a drawing, proofs."""
+    lines = [design_page.page_of(cls).text.partition("\n")[0] for cls in classes]
+    text = ["\n".join(lines), "\n" + "\n".join([*_costs(described, paper), ""])]
+    text.append("\n".join(_drawing(described)))
+    return Report(spec, [_proofs(described.spec, described.findings)], text=text)
 
 
 def variant_of(

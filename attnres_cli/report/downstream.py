@@ -7,23 +7,24 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from attnres_cli.report.against import KINDS, TASKS, tasks_table
-from attnres_cli.report.facts import SEEDS
+from attnres_cli.report.footnotes import SEEDS
 from attnres_cli.report.html import Part, Section, page
-from attnres_cli.report.table import Cell, Column, Report, Style, Table, but, flat, joined, listed
-from attnres_cli.stats.looks import ALPHA
+from attnres_cli.report.table import Column, Report, Table, joined, listed, tabled
+from attnres_cli.stats.sequential import ALPHA
 from attnres_cli.verdict import labels
-from attnres_cli.verdict.answered import Measure, Task
-from attnres_cli.verdict.comparison import Verdict
+from attnres_cli.verdict.caveats import n_read, qualifiers
+from attnres_cli.verdict.comparison import Comparison, Verdict
 from attnres_cli.verdict.downstream import RULE, Downstream, Judged
-from attnres_cli.verdict.format import interval, plural
+from attnres_cli.verdict.fields import Field, Style, keys, record
+from attnres_cli.verdict.numbers import interval, plural
 from attnres_cli.verdict.paper import BesideTasks, beside_tasks
-from attnres_cli.verdict.qualified import n_read, qualifiers
+from attnres_cli.verdict.task_answers import Task
 
 _STYLES: dict[str, Style] = {
-    "better": "good", "worse": "bad", "no verdict yet": "warning", "blocked": "warning",
+    "better": "good", "worse": "bad", "pending": "warning", "blocked": "warning",
     "baseline": "strong",
 }  # fmt: skip
-_OTHERS: tuple[Verdict, ...] = ("not separable", "no verdict yet", "blocked")
+_OTHERS: tuple[Verdict, ...] = ("inconclusive", "pending", "blocked")
 _ORDER = (
     "measures of a task, in this order: bits per byte of right answers or texts (less is better), "
     "log-probability of the right answer among those given (nats), share of right answers; the "
@@ -52,7 +53,6 @@ def to_html(report: Report, study: str) -> str:
             f"d{n}",
             [Part(tables=one.tables, notes=one.notes)],
             answer=one.document["answer"],
-            is_linked=len(report.more or ()) > 0,
             qualified=one.document["qualified"],
         )
         for n, one in enumerate(report, 1)
@@ -68,7 +68,8 @@ def _one(found: Downstream, n_tables: int) -> Report:
     told = "; ".join(document["qualified"])
     return Report(
         title=f"{labels.title(found.comparison)}: tasks",
-        text=[document["answer"], *but(document["qualified"])],
+        text=[document["answer"]],
+        caveats=document["qualified"],
         tables=[
             *(_of_task(found, task) for task in found.tasks),
             _within(found),
@@ -76,15 +77,13 @@ def _one(found: Downstream, n_tables: int) -> Report:
         ],
         notes=document["notes"],
         document=document,
-        fields=_FIELDS,
+        fields=[*keys(_FIELDS), "qualified"],
         records=[
-            flat(
-                document | of_task | of_measure | arm | {"qualified": told, "n": len(arm["seeds"])},
-                _FIELDS,
-            )
-            for of_task in document["tasks"]
-            for of_measure in of_task["measures"]
-            for arm in of_measure["arms"]
+            record(_FIELDS, row, found.comparison) | {"qualified": told}
+            for task in found.tasks
+            for measure in task.measures
+            for row in found.rows
+            if row.task is task and row.measure is measure
         ],
         more=(),
     )
@@ -119,30 +118,19 @@ def _by_how_much(row: Judged) -> str:
 
 def _of_task(found: Downstream, task: Task) -> Table:
     """A task's measures and arms."""
-    columns = [Column("measure", "word"), Column("variant", "code"), Column("value")]
-    columns += [Column("vs baseline [interval]"), Column("verdict", "text")]
-    columns += [Column("n", is_optional=True)]
-    rows: list[list[str | Cell]] = [
-        [
-            row.measure.title + (", %" if row.measure.is_share else ""),
-            row.variant,
-            "-" if row.value is None else _number(row.value, row.measure),
-            _difference(row),
-            Cell(_verdict(row), _STYLES.get(row.verdict, "")),
-            str(len(row.seeds)),
-        ]
-        for row in found.rows
-        if row.task is task
-    ]
     chance = ""
     if task.chance is not None and task.chance_nats is not None:
         chance = f"; guessing has {100 * task.chance:.1f} % right, {task.chance_nats:.4f} nats"
     n_items = plural(f"{len(task.documents):,}", "item")
-    return Table(f"{task.name}: {KINDS[task.kind]}, {n_items}{chance}", columns, rows, n_keys=2)
+    rows = [row for row in found.rows if row.task is task]
+    title = f"{task.name}: {KINDS[task.kind]}, {n_items}{chance}"
+    return tabled(title, _FIELDS, rows, found.comparison, n_keys=2)
 
 
-def _number(value: float, measure: Measure) -> str:
-    return f"{100 * value:.1f}" if measure.is_share else f"{value:.4f}"
+def _number(row: Judged) -> str:
+    if row.value is None:
+        return "-"
+    return f"{100 * row.value:.1f}" if row.measure.is_share else f"{row.value:.4f}"
 
 
 def _difference(row: Judged) -> str:
@@ -156,12 +144,12 @@ def _difference(row: Judged) -> str:
 
 
 def _verdict(row: Judged) -> str:
-    if row.verdict in ("blocked", "no verdict yet"):
+    if row.verdict in ("blocked", "pending"):
         return f"{row.verdict}: {row.reason}"
-    if row.verdict != "not separable" or not row.sees:
+    if row.verdict != "inconclusive" or not row.detectable:
         return row.verdict
-    sees = f"{100 * row.sees:.1f}" if row.measure.is_share else f"{row.sees:.3f}"
-    return f"{row.verdict} (sees {sees})"
+    sees = f"{100 * row.detectable:.1f}" if row.measure.is_share else f"{row.detectable:.3f}"
+    return f"{row.verdict} (detects {sees})"
 
 
 def _within(found: Downstream) -> Table:
@@ -171,7 +159,7 @@ def _within(found: Downstream) -> Table:
     rows = [
         [row.task.name, row.variant, str(w.seed), str(w.arm_alone), str(w.baseline_alone), _p(w.p)]
         for row in found.rows
-        if row.verdict == "no verdict yet"
+        if row.verdict == "pending"
         for w in row.within
     ]
     return Table(_WITHIN, columns, rows, n_keys=2)
@@ -275,19 +263,44 @@ def _arm(row: Judged) -> dict[str, Any]:
         "difference": row.difference,
         "interval": row.interval,
         "look": None if look is None else {"n": look.n, "next": look.next, "alpha": look.alpha},
-        "sees": row.sees,
+        "detectable": row.detectable,
         "verdict": row.verdict,
         "reason": row.reason,
         "mcnemar": [vars(each) for each in row.within],
     }
 
 
-_FIELDS = {
-    "task": "task", "measure": "measure", "variant": "variant", "verdict": "verdict",
-    "reason": "reason", "kind": "kind", "n_items": "items", "n_seeds": "n", "chance": "chance",
-    "mean": "mean", "difference": "difference", "ci_low": "interval.0", "ci_high": "interval.1",
-    "sees": "sees", "look": "look.n", "next_look": "look.next", "alpha": "look.alpha",
-    "less_is_better": "less_is_better", "baseline": "baseline", "recipe": "recipe",
-    "recipe_digest": "recipe_digest", "fingerprint": "fingerprint", "terms": "terms",
-    "qualified": "qualified",
-}  # fmt: skip
+_FIELDS: Sequence[Field[Judged, Comparison]] = (
+    Field("task", lambda row, _: row.task.name),
+    Field(
+        "measure", lambda row, _: row.measure.name, "measure",
+        lambda row, _: row.measure.title + (", %" if row.measure.is_share else ""), "word",
+    ),
+    Field("variant", lambda row, _: row.variant, "variant", kind="code"),
+    Field("mean", lambda row, _: row.value, "value", lambda row, _: _number(row)),
+    Field(
+        "difference", lambda row, _: row.difference, "vs baseline [interval]",
+        lambda row, _: _difference(row),
+    ),
+    Field("ci_low", lambda row, _: row.interval and row.interval[0]),
+    Field("ci_high", lambda row, _: row.interval and row.interval[1]),
+    Field(
+        "verdict", lambda row, _: row.verdict, "verdict", lambda row, _: _verdict(row), "text",
+        style=lambda row: _STYLES.get(row.verdict, ""),
+    ),
+    Field("reason", lambda row, _: row.reason),
+    Field("kind", lambda row, _: row.task.kind),
+    Field("n_items", lambda row, _: len(row.task.documents)),
+    Field("n_seeds", lambda row, _: len(row.seeds), "n", is_optional=True),
+    Field("chance", lambda row, _: row.task.chance),
+    Field("detectable", lambda row, _: row.detectable),
+    Field("look", lambda row, _: row.look and row.look.n),
+    Field("next_look", lambda row, _: row.look and row.look.next),
+    Field("alpha", lambda row, _: row.look and row.look.alpha),
+    Field("less_is_better", lambda row, _: row.measure.is_less_better),
+    Field("baseline", lambda _, of: of.baseline),
+    Field("recipe", lambda _, of: of.recipe),
+    Field("recipe_digest", lambda _, of: of.recipe_digest),
+    Field("fingerprint", lambda _, of: of.data.fingerprint),
+    Field("terms", lambda _, of: labels.name(of.terms)),
+)  # fmt: skip

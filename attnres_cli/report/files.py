@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,9 +12,9 @@ from attnres_cli.errors import UsageError
 from attnres_cli.files import slug
 from attnres_cli.records.comparison_terms import Terms
 from attnres_cli.verdict import labels
-from attnres_cli.verdict.chapter import Chapter
 from attnres_cli.verdict.ladder import Ladder
 from attnres_cli.verdict.optima import Finding
+from attnres_cli.verdict.report_section import Chapter
 
 if TYPE_CHECKING:
     from attnres_cli.report.figures.drawing import Drawing
@@ -33,7 +34,8 @@ def write(path: Path, content: bytes, option: str) -> None:
         part.write_bytes(content)
         part.replace(path)
     except OSError as error:
-        part.unlink(missing_ok=True) if part.parent.is_dir() else None
+        with suppress(OSError):
+            part.unlink(missing_ok=True)
         raise UsageError(f"{option} {path} cannot be written: {error.strerror}") from error
 
 

@@ -1,4 +1,6 @@
-"""A report as one HTML file: no script, nothing from elsewhere, figures and styles within it."""
+"""A report as one HTML file: nothing from elsewhere, figures and styles within it. Its script sorts
+tables; without it nothing is missing.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ from markupsafe import Markup, escape
 from attnres_cli import __version__
 from attnres_cli.console import harmless
 from attnres_cli.report.figures.drawing import Drawing, picture
-from attnres_cli.report.table import Table, but, capital
+from attnres_cli.report.table import MOST_CAVEATS, Table, but, capital
 
 _MOST_ANSWERS = 6  # of a page that begins with all that they must be read with
 
@@ -34,19 +36,23 @@ class Part:
 
 @dataclass(frozen=True)
 class Section:
-    """A section of a page. Links reach it by `#name`. Its `answer` stands at the page's beginning,
-    with what it is `qualified` by, and a link if it `is_linked`; on a page of many answers in the
-    section too, and there alone if another section answers for it (`is_rung`). Without parts it
-    has its answer alone.
+    """A section of a page. Links reach it by `#name`. A page of one `answer` begins with it and
+    what it is `qualified` by. One of several begins with cards, which have the table `card` or the
+    last figure; a section for which another answers (`is_rung`) has none.
     """
 
     title: str
     name: str
     parts: Sequence[Part] = ()
     answer: str = ""
-    is_linked: bool = False
     qualified: Sequence[str] = ()
     is_rung: bool = False
+    card: Table | None = None
+
+    @property
+    def figures(self) -> list[Drawing]:
+        """Those of all parts."""
+        return [drawing for part in self.parts for drawing in part.figures]
 
     @property
     def shown(self) -> list[Part]:
@@ -68,21 +74,28 @@ def page(title: str, heading: str, sections: Sequence[Section], study_name: str)
     )
     files.filters |= {"prose": prose, "svg": svg, "capital": capital, "but": but}
     answers = [each for each in sections if each.answer or each.qualified]
-    is_long = len(answers) > _MOST_ANSWERS
-    if is_long:
+    has_cards = len(answers) > 1
+    if has_cards:
         answers = [each for each in answers if not each.is_rung]
-    css = files.get_template("page.css").render()
+    css, script = (files.get_template(name).render() for name in ("page.css", "page.js"))
     return files.get_template("page.html.j2").render(
         title=title,
         heading=heading,
         answers=answers,
-        in_common=_in_common(answers) if is_long else [],
-        is_long=is_long,
+        in_common=_in_common(answers) if len(answers) > 1 else [],
+        has_cards=has_cards,
+        most_caveats=MOST_CAVEATS,
         sections=sections,
         study=study_name,
         version=__version__,
         css=_markup(css),
+        script=_markup(script),
     )
+
+
+def is_of_many(n_answers: int) -> bool:
+    """Whether a page has so many answers that it shows less of each."""
+    return n_answers > _MOST_ANSWERS
 
 
 def _in_common(answers: Sequence[Section]) -> list[str]:
@@ -115,7 +128,7 @@ def svg(drawing: Drawing, name: str) -> Markup:
     )
     told = (
         f"<title id='{name}-title'>{escape(drawing.title)}</title>"
-        f"<desc id='{name}-told'>{escape(drawing.caption)}</desc>"
+        f"<desc id='{name}-told'>{escape(drawing.told)}</desc>"
     )
     end = drawn.index(">") + 1
     return _markup(drawn[:end].replace("<svg ", begin, 1) + told + drawn[end:])

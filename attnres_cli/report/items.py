@@ -24,7 +24,7 @@ from attnres_cli.records.items import (
 )
 from attnres_cli.report.table import Column, Report, Table
 from attnres_cli.report.terminal import console
-from attnres_cli.verdict.format import plural
+from attnres_cli.verdict.numbers import plural
 
 _LINE_EVERY_S = 10.0
 _SHOWN = {CHOICE_NATS: "nats among answers", ACC: "accuracy", EXACT_MATCH: "exact match"}

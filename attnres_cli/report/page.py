@@ -3,28 +3,31 @@
 from __future__ import annotations
 
 import shlex
+from collections import defaultdict
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from itertools import compress
 
 from attnres_cli.config import address
+from attnres_cli.config.as_typed import PLUGIN, plugins_typed
 from attnres_cli.records import gates
-from attnres_cli.records.run import Status
-from attnres_cli.report import against, answer, comparison, scaling
-from attnres_cli.report.facts import facts_of
+from attnres_cli.records.run import Gate, Status
+from attnres_cli.report import against, answer, scaling
+from attnres_cli.report.bars import card, with_bars
 from attnres_cli.report.figures.drawing import drawings, of_sizes
-from attnres_cli.report.html import Part, Section, page
+from attnres_cli.report.footnotes import facts_of
+from attnres_cli.report.html import Part, Section, is_of_many, page
 from attnres_cli.report.search_commands import RecipeOf
 from attnres_cli.report.search_page import section as search_section
-from attnres_cli.report.table import Cell, Column, Table, capital
+from attnres_cli.report.table import MOST_CAVEATS, Cell, Column, Table, capital
 from attnres_cli.verdict import labels
-from attnres_cli.verdict.chapter import PLUGIN, Chapter, names, plugins_typed, split
+from attnres_cli.verdict.caveats import n_read, qualifiers
 from attnres_cli.verdict.comparison import Comparison, last_line
-from attnres_cli.verdict.format import number
 from attnres_cli.verdict.ladder import Ladder
+from attnres_cli.verdict.numbers import number
 from attnres_cli.verdict.optima import Finding
 from attnres_cli.verdict.paper import is_known
-from attnres_cli.verdict.qualified import n_read, qualifiers
+from attnres_cli.verdict.report_section import Chapter, names, split
 
 
 def to_html(
@@ -43,8 +46,9 @@ def to_html(
     sizes = [_sizes(found, f"s{n}") for n, found in enumerate(ladders, 1)]
     rungs = {rung.recipe.digest for found in ladders for rung in found.rungs}
     comparisons = [chapter.comparison for chapter in whole]
+    is_long = is_of_many(len(ladders) + len(whole) + len(findings))
     told = [
-        _chapter(chapter, title, f"c{n}", comparisons, rungs)
+        _chapter(chapter, title, f"c{n}", comparisons, rungs, is_long)
         for n, (chapter, title) in enumerate(zip(whole, titles, strict=False), 1)
     ]
     searches = [search_section(found, known, study, n) for n, found in enumerate(findings, first)]
@@ -77,24 +81,31 @@ def _chapter(
     name: str,
     shown: Sequence[Comparison],
     rungs: Collection[str],
+    is_long: bool,
 ) -> Section:
-    held = chapter.comparison
-    is_rung = held.recipe_digest in rungs
+    """A comparison; on a page of many without its figures, and with the command that has them."""
+    held, table = chapter.comparison, with_bars(chapter.comparison)
     told = qualifiers(held, n_read(held, shown))
     failures = Table(
         "Runs that failed; `attnres runs show` has the whole traceback.",
         [Column("variant", "code"), Column("seed"), Column("error", "text")],
         [[run.variant, str(run.seed), last_line(run.error)] for run in held.runs(Status.FAILED)],
     )
+    more = ["attnres", "report", "--recipe", chapter.recipe_and_data, "--format", "html"]
+    more += address.typed(chapter.study)
     parts = [
-        Part(tables=[comparison.table_of(held)]),
+        Part(tables=[table]),
         Part("Failed runs", tables=[failures]),
-        Part("Figures", figures=drawings(chapter)),
+        Part(text=[f"Its figures: `{shlex.join([*more, '--output', 'report.html'])}`."])
+        if is_long
+        else Part("Figures", figures=drawings(chapter, without=["forest"])),
+        Part("Notes", notes=[*told[MOST_CAVEATS:], *facts_of(held)], summary="what it rests on"),
         _gates(held),
         _provenance(chapter),
-        Part("Reproduce a row", tables=[_commands(chapter)]),
+        Part("Reproduce a row", tables=[_commands(chapter)], summary="commands"),
     ]
-    return Section(title, name, parts, answer.answer(held), len(shown) > 1, told, is_rung)
+    is_rung = held.recipe_digest in rungs
+    return Section(title, name, parts, answer.answer(held), told, is_rung, card(table))
 
 
 def _without(chapters: Sequence[Chapter], titles: Sequence[str]) -> Section:
@@ -109,33 +120,43 @@ def _without(chapters: Sequence[Chapter], titles: Sequence[str]) -> Section:
 
 
 def _gates(held: Comparison) -> Part:
-    """Every gate of every run, open where one was not passed."""
-    rows, passed = [], 0
+    """Every condition with how many runs passed it, open where one did not."""
+    found: dict[str, list[tuple[str, Gate]]] = defaultdict(list)
     for arm in held.arms:
         for seed, met in sorted(arm.gates.items()):
             for gate in met:
-                ends = (gate.low, gate.high)
-                bounds = "" if ends == (None, None) else " to ".join(map(number, ends))
-                word = "passed" if gate.passed else Cell("not passed", "strong")
-                loss = number(gate.value)
-                rows.append([arm.variant, str(seed), gates.MEANING[gate.name], loss, bounds, word])
-                passed += gate.passed
-    columns = [Column("variant", "code"), Column("seed"), Column("condition", "text")]
-    columns += [Column("loss"), Column("allowed"), Column("outcome", "word")]
-    summary = f"{passed} of {len(rows)} passed"
-    title = f"What every run had to meet before it may be judged: {summary}."
-    table = Table(title, columns, rows)
-    return Part("Gates", tables=[table], summary=summary, is_open=passed < len(rows))
+                found[gate.name].append((f"{arm.variant} seed {seed}", gate))
+    rows: list[list[str | Cell]] = []
+    for name, runs in found.items():
+        missed = [(run, gate) for run, gate in runs if not gate.passed]
+        told = [f"{run}: {number(gate.value)}{_allowed(gate)}" for run, gate in missed]
+        passed = f"{len(runs) - len(missed)} of {len(runs)}"
+        rows.append([gates.MEANING[name], passed, Cell("; ".join(told), "strong" if told else "")])
+    columns = [Column("condition", "text"), Column("passed"), Column("not passed", "text")]
+    every = [gate for runs in found.values() for _, gate in runs]
+    n_passed = sum(gate.passed for gate in every)
+    table = Table("What every run had to meet before it may be judged.", columns, rows)
+    return Part(
+        "Gates",
+        tables=[table],
+        summary=f"{n_passed} of {len(every)} passed",
+        is_open=n_passed < len(every),
+    )
+
+
+def _allowed(gate: Gate) -> str:
+    ends = (gate.low, gate.high)
+    return "" if ends == (None, None) else f" (allowed: {' to '.join(map(number, ends))})"
 
 
 def _provenance(chapter: Chapter) -> Part:
-    lines, recipe = facts_of(chapter.comparison), chapter.recipe
+    lines, recipe = list[str](), chapter.recipe
     ended = [run for run in chapter.comparison.records if run.result is not None]
     for key in ("git_revision", "git_dirty", "platform", "cuda"):
         found = {run.versions[key] for run in ended if run.versions.get(key)}
         lines += [f"{key.replace('_', ' ')}: {', '.join(sorted(found))}"] if found else []
     if recipe is None:
-        return Part("Provenance", notes=lines)
+        return Part("Provenance", notes=lines, summary="versions")
     rows = [
         [name, ", ".join(f"{key} {value}" for key, value in held.items())]
         for name, held in recipe.model_dump(mode="json", exclude_none=True).items()
@@ -145,7 +166,7 @@ def _provenance(chapter: Chapter) -> Part:
     own = "; what an arm has of its own stands beside its name" if has_own else ""
     columns = [Column("section", "word"), Column("settings", "text")]
     table = Table(f"The recipe that all arms share{own}.", columns, rows)
-    return Part("Provenance", tables=[table], notes=lines)
+    return Part("Provenance", tables=[table], notes=lines, summary="recipe and versions")
 
 
 def _commands(chapter: Chapter) -> Table:
@@ -176,10 +197,11 @@ def _sizes(found: Ladder, name: str) -> Section:
     document = report.document
     parts = [
         Part("Figures", figures=of_sizes(found)),
-        Part("Over the sizes", tables=[differences, *worth], notes=report.notes),
+        Part("Over the sizes", tables=[differences, *worth]),
         Part("The sizes", tables=[sizes]),
+        Part("Notes", notes=report.notes, summary="what it rests on"),
     ]
-    told = document["answer"], True, document["qualified"]
+    told = document["answer"], document["qualified"]
     return Section(capital(report.title), name, parts, *told)
 
 

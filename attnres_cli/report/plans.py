@@ -8,12 +8,12 @@ from typing import Any
 
 from attnres_cli.config.recipe import Recipe
 from attnres_cli.records import doubts
-from attnres_cli.records.comparison_terms import Given
+from attnres_cli.records.comparison_terms import Given, settings_text
 from attnres_cli.records.plan import TIMED_STEPS, Arm, Plan, n_tokens
 from attnres_cli.records.search_records import Search
 from attnres_cli.report.table import Column, Report, Table
 from attnres_cli.verdict import labels
-from attnres_cli.verdict.format import between, computing, duration, megabytes, plural
+from attnres_cli.verdict.numbers import between, computing, duration, megabytes, plural
 
 _OF_A_RANK = {
     "ddp": "; all is of one rank",
@@ -48,12 +48,32 @@ def plan_of(plan: Plan, title: str = "") -> Report:
     return Report(
         f"plan: recipe {plan.recipe.name}" + (title and f", {title}"),
         [table],
-        warnings=[f"warning: {doubt}" for doubt in _doubts(plan)],
+        warnings=[f"warning: {doubt}" for doubt in doubts_of(plan)],
         notes=_lines(plan),
         document=_document(plan, title) | {"arms": records},
         fields=list(records[0]),
         records=records,
     )
+
+
+def line_of(plan: Plan, title: str = "") -> str:
+    """The plan in a line: size, tokens, runs, workers, time."""
+    held = [arm.n_params for arm in plan.arms]
+    size = " to ".join(dict.fromkeys(f"{n / 1e6:.2f}M" for n in (min(held), max(held))))
+    tokens = between([n_tokens(plan.recipe_of(arm)) for arm in plan.arms])
+    text = f"{plan.recipe.name}{title and f', {title}'}: {size} parameters, {tokens} tokens, "
+    text += f"{_runs(plan)}, {len(plan.missing)} to train on {plural(len(plan.devices), 'worker')}"
+    about = "" if plan.seconds is None else f", about {duration(plan.seconds)}"
+    return f"{text}{about} (-v: data, memory, disk)"
+
+
+def _runs(plan: Plan) -> str:
+    """`21 runs (3 arms x 7 seeds)`."""
+    arms = len({arm.variant for arm in plan.arms})
+    rates = len(plan.arms) // arms
+    grid = f"{rates} learning rates x " if rates > 1 else ""
+    runs = plural(len(plan.arms) * len(plan.seeds), "run")
+    return f"{runs} ({plural(arms, 'arm')} x {grid}{plural(len(plan.seeds), 'seed')})"
 
 
 @dataclass(frozen=True)
@@ -171,29 +191,22 @@ def own_text(recipe: Recipe, shared: Recipe) -> str:
     sizes = ("n_layers", "d_model", "n_heads")
     numbers = (
         *((name, getattr(recipe.model, name), getattr(shared.model, name)) for name in sizes),
-        ("lr", recipe.optim.lr, shared.optim.lr),
         ("d_ff", recipe.model.shape(1).d_ff, shared.model.shape(1).d_ff),
         ("tokens", n_tokens(recipe), n_tokens(shared)),
     )
-    return ", ".join(
-        f"{name} {mine:,}" if isinstance(mine, int) else f"{name} {mine:g}"
-        for name, mine, theirs in numbers
-        if mine != theirs
-    )
+    before, now = (each.optim.model_dump() for each in (shared, recipe))
+    own = tuple((f"optim.{key}", now[key]) for key in now if now[key] != before[key])
+    parts = [f"{name} {mine:,}" for name, mine, theirs in numbers if mine != theirs]
+    return ", ".join([*([settings_text(own)] if own else []), *parts])
 
 
 def _lines(plan: Plan) -> list[str]:
-    runs = len(plan.arms) * len(plan.seeds)
     steps = between([plan.recipe_of(arm).steps for arm in plan.arms])
     tokens = [n_tokens(plan.recipe_of(arm)) for arm in plan.arms]
-    arms = len({arm.variant for arm in plan.arms})
-    rates = len(plan.arms) // arms
-    grid = f"{rates} learning rates x " if rates > 1 else ""
     each = f"{plural(steps, 'step')}, {plural(between(tokens), 'token')}"
     lines = [
-        f"{plural(runs, 'run')} ({plural(arms, 'arm')} x {grid}{plural(len(plan.seeds), 'seed')}), "
-        f"{len(plan.missing)} to train; each {each}; {plan.flops:.3g} FLOPs in all",
-        *_going_on(plan),
+        f"{_runs(plan)}, {len(plan.missing)} to train; each {each}; {plan.flops:.3g} FLOPs in all",
+        *going_on(plan),
         *(labels.of_data(plan.data, plan.recipe, tokens) if plan.data else []),
         computing(plan),
         *([plan.threads_by] if plan.threads_by else []),
@@ -217,7 +230,7 @@ def _lines(plan: Plan) -> list[str]:
     return lines
 
 
-def _doubts(plan: Plan) -> list[str]:
+def doubts_of(plan: Plan) -> list[str]:
     """What to doubt of the data before a run is trained."""
     if plan.data is None:
         return []
@@ -225,7 +238,7 @@ def _doubts(plan: Plan) -> list[str]:
     return doubts.of(plan.data, tokens, plan.recipe.train.eval_tokens)
 
 
-def _going_on(plan: Plan) -> list[str]:
+def going_on(plan: Plan) -> list[str]:
     """`1 of them goes on: attnres seed 0 from step 120`; none where all begin."""
     steps = [(arm, n, plan.begun.get(plan.spec(arm, n).identity)) for arm, n in plan.missing]
     begun = [f"{arm.variant} seed {n} from step {step:,}" for arm, n, step in steps if step]

@@ -6,11 +6,11 @@ import math
 from typing import Any
 
 from attnres_cli.report.comparison import METRIC
-from attnres_cli.report.facts import UNIT
+from attnres_cli.report.footnotes import UNIT
 from attnres_cli.report.table import Column, Report, Table, flat
-from attnres_cli.stats.looks import LEAST_SEEDS, first_rate
 from attnres_cli.stats.power import POWER, SEEDS, Pairing, seconds
-from attnres_cli.verdict.format import duration, interval, multiple, plural
+from attnres_cli.stats.sequential import LEAST_SEEDS, first_rate
+from attnres_cli.verdict.numbers import duration, interval, multiple, plural
 from attnres_cli.verdict.power import MINUTES, PowerAnalysis
 
 _NEEDED = (

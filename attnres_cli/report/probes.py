@@ -36,7 +36,18 @@ def probe_tables(probes: Sequence[Probe]) -> tuple[list[Table], list[str]]:
         if last.mixing is None
         else "mean depth mixing M: `attnres report --figures DIR` draws it, --format json has it"
     )
-    return tables, [_LEGEND, *([_LOAD] if load else []), mixing]
+    return tables, [_LEGEND, *([_LOAD] if load else []), *_moved(last), mixing]
+
+
+def _moved(probe: Probe) -> list[str]:
+    if not (probe.moved and probe.agreement):
+        return []
+    shares = zip(probe.added.split(", "), probe.moved, probe.agreement, strict=True)
+    told = [f"{name} {share:.1%} ({agreement:.2f})" for name, share, agreement in shares]
+    return [
+        "what the design adds has moved, as a share of the way that its learning rate allows (and "
+        f"how far its last steps agreed in sign, 1: all): {', '.join(told)}"
+    ]
 
 
 def _means(probe: Probe) -> list[str]:

@@ -1,28 +1,35 @@
-"""Progress of runs on stderr: a live table on a terminal, a plain line now and then elsewhere."""
+"""Progress of runs on stderr: a live view on a terminal, a plain line now and then elsewhere."""
 
 from __future__ import annotations
 
 import math
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from statistics import fmean
 
+from rich.console import Group
 from rich.live import Live
+from rich.progress_bar import ProgressBar
 from rich.table import Table
 
 from attnres_cli.config.recipe import Recipe
-from attnres_cli.console import detail, is_quiet, note, warn
+from attnres_cli.console import detail, is_quiet, is_verbose, note, warn
 from attnres_cli.records import device_flops
 from attnres_cli.records.plan import Plan
 from attnres_cli.records.run import Event, RunRecord, Settings
-from attnres_cli.report.plans import own_text, plan_of
+from attnres_cli.report.plans import doubts_of, going_on, line_of, own_text, plan_of
 from attnres_cli.report.terminal import console, print_report
-from attnres_cli.verdict.format import duration, plural
+from attnres_cli.verdict.numbers import duration, plural
 
-_LINE_EVERY_S = 10.0
+_LINE_EVERY_S = 30.0
+_WIDE, _NARROW = 40, 20  # columns of bars
+_MOST_ARMS = 12  # whose means are shown while they train
+_MOST_DOUBTS = 2  # of a plan
 _PACE = 0.05  # of the work, after which it tells how long the rest takes
 
 
@@ -35,7 +42,7 @@ class _Run:
     flops_per_token: int
 
 
-class Display:
+class ProgressDisplay:
     """Which runs are under way and how far all of them are; called with every event.
 
     `predicted` is in seconds, None where that is not known. `lowest` is the lowest loss of the
@@ -57,6 +64,8 @@ class Display:
         self.ended, self.seeks = 0, seeks
         self.lowest: tuple[float, str] | None = None
         self.runs: dict[int, _Run] = {}
+        self.planned: Counter[str] = Counter()  # runs by variant
+        self.losses: dict[str, list[float]] = {}  # of those that have ended
         self.running: dict[int, Event] = {}  # by worker
         self.since: dict[int, tuple[float, int]] = {}  # by worker: its start, or its first step
         self.started = time.monotonic()
@@ -66,6 +75,9 @@ class Display:
         """Take a run, of whose recipe only what `base` has not is shown."""
         variant = f"{record.variant} {own_text(recipe, base)}".rstrip()
         name = f"{variant} seed {record.seed}"
+        self.planned[variant] += record.id not in self.runs
+        if record.result is not None:
+            self.losses.setdefault(variant, []).append(record.result.val_loss)
         self.runs[record.id] = _Run(name, variant, record.seed, recipe, flops_per_token)
 
     def expect(self, n_left: int) -> None:
@@ -86,9 +98,12 @@ class Display:
             return
         self.ended += 1
         self.running.pop(event.worker, None)
-        least = math.inf if self.lowest is None else self.lowest[0]
-        if self.seeks and event.loss is not None and event.loss < least:
-            self.lowest = event.loss, self.runs[event.run_id].variant
+        if (loss := event.val_loss) is None:
+            return
+        variant = self.runs[event.run_id].variant
+        self.losses.setdefault(variant, []).append(loss)
+        if self.seeks and loss < (math.inf if self.lowest is None else self.lowest[0]):
+            self.lowest = loss, variant
 
     @property
     def share(self) -> float:
@@ -140,21 +155,28 @@ class Display:
         for event in self.running.values():
             step, speed = self.step(event), self.speed(event)
             part = f"{self.runs[event.run_id].name} {'step ' if step[0].isdigit() else ''}{step}"
-            part += f" loss {event.loss:.3f}" if event.loss is not None else ""
+            part += f" loss {event.train_loss:.3f}" if event.train_loss is not None else ""
             parts.append(f"{part}, {speed}" if speed else part)
         return "; ".join(parts)
 
-    def table(self) -> Table:
-        """The head as its title, and a row per worker."""
-        table = Table(title=self.head(), title_justify="left")
-        for name in ("worker", "variant", "seed", "step", "train loss", "speed"):
-            table.add_column(name, justify="left" if name == "variant" else "right")
-        for worker, event in sorted(self.running.items()):
+    def view(self) -> Group:
+        """A bar of all, the arms with their mean losses so far, and a bar for each worker."""
+        head = Table.grid(padding=(0, 2))
+        head.add_row(ProgressBar(total=1.0, completed=self.share, width=_WIDE), self.head())
+        arms = Table.grid(padding=(0, 3))
+        for variant, total in self.planned.items():
+            losses = self.losses.get(variant, [])
+            mean = f"{fmean(losses):.4f}" if losses else "-"
+            arms.add_row(variant, f"{len(losses)}/{total}", mean)
+        workers = Table.grid(padding=(0, 2))
+        for _, event in sorted(self.running.items()):
             run = self.runs[event.run_id]
-            loss = f"{event.loss:.3f}" if event.loss is not None else "-"
-            cells = (str(run.seed), self.step(event), loss, self.speed(event) or "-")
-            table.add_row(str(worker), run.variant, *cells)
-        return table
+            bar = ProgressBar(total=run.recipe.steps, completed=event.step, width=_NARROW)
+            loss = f"loss {event.train_loss:.3f}" if event.train_loss is not None else ""
+            workers.add_row(run.name, bar, self.step(event), loss, self.speed(event))
+        return (
+            Group(head, arms, workers) if len(self.planned) <= _MOST_ARMS else Group(head, workers)
+        )
 
 
 @contextmanager
@@ -166,27 +188,27 @@ def progress(
     seeks: bool = False,
     is_live: bool = True,
     part: str = "",
-) -> Iterator[Display]:
+) -> Iterator[ProgressDisplay]:
     """A display that fits where stderr goes, and gets to know its runs by and by. One that is not
     live leaves a terminal to others, as a debugger.
     """
-    display = Display(total, predicted, settings, seeks=seeks, part=part)
+    display = ProgressDisplay(total, predicted, settings, seeks=seeks, part=part)
     stderr = console(sys.stderr)
     if not (stderr.is_terminal and is_live) or is_quiet():
         display.show = _lines(display)
         yield display
         return
-    with Live(display.table(), console=stderr, refresh_per_second=4, transient=True) as live:
+    with Live(display.view(), console=stderr, refresh_per_second=4, transient=True) as live:
 
         def show(event: Event | None) -> None:
             _tell_start(display, event)
-            live.update(display.table())
+            live.update(display.view())
 
         display.show = show
         yield display
 
 
-def _tell_start(display: Display, event: Event | None) -> None:
+def _tell_start(display: ProgressDisplay, event: Event | None) -> None:
     """Of a run that is taken, and of one that goes on."""
     if event is None or event.done or event.step == 1:
         return
@@ -195,16 +217,21 @@ def _tell_start(display: Display, event: Event | None) -> None:
         detail(f"{display.runs[event.run_id].name} (run {event.run_id}): {how}")
 
 
-def _lines(display: Display) -> Callable[[Event | None], None]:
-    """What prints a line every ten seconds, and one for each run that ends."""
+def _lines(display: ProgressDisplay) -> Callable[[Event | None], None]:
+    """What prints a line every half minute, one for each run that fails, and if all is to be heard
+    for each that ends.
+    """
     last = time.monotonic()
 
     def show(event: Event | None) -> None:
         nonlocal last
         _tell_start(display, event)
         if event is not None and event.done:
-            outcome = "failed" if event.loss is None else f"val loss {event.loss:.4f}"
-            note(f"{display.runs[event.run_id].name}: {outcome}")
+            name = display.runs[event.run_id].name
+            if event.val_loss is None:
+                note(f"{name}: failed")
+            else:
+                detail(f"{name}: val loss {event.val_loss:.4f}")
         elif time.monotonic() - last > _LINE_EVERY_S:
             last = time.monotonic()
             note(display.line())
@@ -222,9 +249,15 @@ class OnStderr:
         self.progress = partial(progress, is_live=is_live, part=part)
 
     def plan(self, plan: Plan, title: str) -> None:
-        """Print a plan that is about to be carried out."""
-        if not is_quiet():
+        """Print a plan that is about to be carried out, in a line with what to doubt of it."""
+        if is_verbose():
             print_report(plan_of(plan, title), sys.stderr)
+        if is_verbose() or is_quiet():
+            return
+        for line in (line_of(plan, title), *going_on(plan)):
+            note(line)
+        for doubt in doubts_of(plan)[:_MOST_DOUBTS]:
+            warn(doubt)
 
     def text(self, lines: Sequence[str]) -> None:
         """Print what is about to be searched."""

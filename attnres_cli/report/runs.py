@@ -9,15 +9,15 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 
-from attnres_cli.records.listed import Listed, as_records
 from attnres_cli.records.merged import Fate, Merged
 from attnres_cli.records.run import Point, RunRecord, RunResult, Standing, Status, Verification
+from attnres_cli.records.run_records import Listed, as_records
 from attnres_cli.report.plans import params
 from attnres_cli.report.probes import probe_tables
 from attnres_cli.report.table import Cell, Column, Kind, Report, Style, Table
 from attnres_cli.verdict.codes import shown
 from attnres_cli.verdict.comparison import last_line
-from attnres_cli.verdict.format import duration, number, plural
+from attnres_cli.verdict.numbers import duration, number, plural
 
 _STYLES: dict[Status, Style] = {
     Status.FAILED: "bad", Status.DIVERGED: "warning", Status.RUNNING: "good",
@@ -191,6 +191,8 @@ def verification_of(found: Verification) -> Report:
     record, before, first = found.record, found.record.result, found.departure
     assert before is not None
     told = _equal(found, before) if found.is_equal else _departs(found, before)
+    if found.agrees:
+        told = _agrees(found, told)
     changed = [f"changed since: {name}: {old}, now {new}" for name, old, new in found.changed]
     if not changed and not found.is_equal:
         changed = ["nothing that is recorded has changed: hardware, or what no version shows"]
@@ -199,6 +201,9 @@ def verification_of(found: Verification) -> Report:
     document: dict[str, Any] = {
         "run": record.id,
         "equal": found.is_equal,
+        "agrees": found.is_equal or found.agrees,
+        "apart": found.apart,
+        "spread": found.spread,
         "tolerance": found.tolerance,
         "departs": first
         and {"step": first.step, "loss": first.what, "recorded": first.recorded, "now": first.now},
@@ -222,6 +227,17 @@ def _equal(found: Verification, before: RunResult) -> list[str]:
     weights = "; no weights are kept to compare" if found.weights is None else ", weights"
     points, loss = f"{plural(len(before.curve), 'point')} of the curve", _exact(before.val_loss)
     return [f"equal, bit for bit: {points}, final loss {loss}{weights}"]
+
+
+def _agrees(found: Verification, told: Sequence[str]) -> list[str]:
+    """The lines of a run that agrees to rounding, with where it first differs."""
+    assert found.spread is not None
+    share = found.apart / found.spread if found.spread else 0.0
+    first = (
+        "" if found.departure is None else f" (first different bit: step {found.departure.step})"
+    )
+    ends = f"final losses {found.apart:.4f} apart, {share:.0%} of the spread over seeds"
+    return [f"agrees to rounding: {ends}{first}", *told[1:]]
 
 
 def _departs(found: Verification, before: RunResult) -> list[str]:

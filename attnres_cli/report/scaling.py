@@ -6,15 +6,16 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+from attnres_cli.config.as_typed import differing
+from attnres_cli.records.comparison_terms import stated
 from attnres_cli.report.answer import multiplier_text, over_sizes
-from attnres_cli.report.comparison import difference_text
-from attnres_cli.report.facts import UNIT
-from attnres_cli.report.table import Column, Report, Table, but, flat, joined, listed
+from attnres_cli.report.footnotes import UNIT
+from attnres_cli.report.table import Column, Report, Table, flat, joined, listed
 from attnres_cli.verdict import labels
-from attnres_cli.verdict.chapter import differing
-from attnres_cli.verdict.format import interval, plural
+from attnres_cli.verdict.caveats import qualifiers
 from attnres_cli.verdict.ladder import Ladder, Rung, Scaled, compute
-from attnres_cli.verdict.qualified import qualifiers
+from attnres_cli.verdict.numbers import interval, plural
+from attnres_cli.verdict.rows import difference_text
 
 _SIZES = (
     Column("recipe", "code"),
@@ -49,7 +50,8 @@ def _one(found: Ladder) -> Report:
     ]
     return Report(
         title=title(found),
-        text=[document["answer"], *but(document["qualified"])],
+        text=[document["answer"]],
+        caveats=document["qualified"],
         tables=tables,
         notes=notes(found),
         document=document,
@@ -80,7 +82,7 @@ def _differences(found: Ladder) -> Table:
         if arm.variant == baseline:
             continue
         at = [rung.arm(arm.variant) for rung in found.rungs]
-        row = [arm.variant, *("-" if one is None else difference_text(one) for one in at)]
+        row = [arm.variant, *map(difference_text, at)]
         if has_trend:
             trend = arm.trend
             row.append("-" if trend is None else interval(trend.mean, trend.ci95, "+.4f"))
@@ -226,7 +228,7 @@ def _document(found: Ladder) -> dict[str, Any]:
         | {"recipe": comparison.recipe, "baseline": comparison.baseline}
     )
     head |= {
-        "terms": asdict(found.terms),
+        "terms": stated(found.terms),
         "fingerprint": comparison.data.fingerprint,
         "compute_unit": "PFLOP/s-days",
     }

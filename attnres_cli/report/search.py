@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -14,6 +14,7 @@ from attnres_cli.report.search_words import (
     LOWEST,
     answer,
     best_text,
+    blocks,
     failures,
     fresh_text,
     notes,
@@ -22,11 +23,12 @@ from attnres_cli.report.search_words import (
     surprise_text,
     title,
 )
-from attnres_cli.report.table import Cell, Column, Kind, Report, Table, but
+from attnres_cli.report.table import Cell, Column, Kind, Report, Table
 from attnres_cli.verdict.optima import Finding, Pair
 from attnres_cli.verdict.shape_results import Optimum, Shape, front, layers_by_width, options
 
-_KINDS: dict[str, Kind] = {"best": "word", "front": "word", "options": "text"}
+_KINDS: dict[str, Kind] = {"variant": "name", "best": "word", "front": "word", "options": "word"}
+_OPTIONAL = ("first look", "change", "aspect", "d_ff", "h/layer", "params", "tokens", "FLOPs")
 _FIELDS = (
     "search", "family", "number", "state", "is_extra", "variant",
     "n_layers", "d_model", "n_heads", "d_ff",
@@ -41,13 +43,13 @@ def report_of(finding: Finding, known: RecipeOf | None = None, study: str = "") 
     """All that a search says. `known` gives the study's recipe of a digest, by which shapes are
     reproduced; without it only those of shipped recipes with other sizes are. `study` is as typed.
     """
-    tables = [table_of(one, finding.search) for one in finding.optima]
     lost = failures(finding)
     typed = commands(finding, known, study)
     return Report(
         title=title(finding.search),
-        text=[answer(finding), *but(qualified(finding))],
-        tables=[table for table in tables if table.rows] or tables[:1],
+        text=[answer(finding), *blocks(finding)],
+        caveats=qualified(finding),
+        tables=[table] if (table := table_of(finding.optima, finding.search)).rows else [],
         warnings=[f"failed: {variant} at {shape}: {error}" for variant, shape, error in lost],
         notes=[*notes(finding), *(f"{name}: `{command}`" for name, command in typed)],
         document=_document(finding, known),
@@ -56,20 +58,24 @@ def report_of(finding: Finding, known: RecipeOf | None = None, study: str = "") 
     )
 
 
-def table_of(one: Optimum, search: Search) -> Table:
-    """A variant's listed shapes, without the columns that nothing is in."""
-    goals = second_objective.cells(one, search)
-    rows = [_row(shape, goal) for shape, goal in zip(one.listed, goals, strict=True)]
+def table_of(optima: Sequence[Optimum], search: Search) -> Table:
+    """The listed shapes of each design, without the columns that nothing is in."""
+    rows = [
+        ({"variant": one.family.variant} if len(optima) > 1 else {}) | _row(shape, goal)
+        for one in optima
+        for shape, goal in zip(one.listed, second_objective.cells(one, search), strict=True)
+    ]
     names = [name for name in rows[0] if any(row[name] != "-" for row in rows)] if rows else []
-    columns = [Column(name, _KINDS.get(name, "number")) for name in names or ("shape", "heads")]
+    columns = [
+        Column(name, _KINDS.get(name, "number"), is_optional=name in _OPTIONAL) for name in names
+    ]
     cells = [[_cell(row[name]) for name in names] for row in rows]
-    both = second_objective.both(search) if second_objective.second(search) else ""
-    which = "trained with fresh seeds" if one.confirmed else "of the lowest first look, one seed"
+    goals = second_objective.both(search) if second_objective.second(search) else ""
     heading = (
-        f"shapes of {one.family.variant} {which}{f', or on the front of {both}' if both else ''}; "
-        "validation loss, nats per token, with its 95 % interval over fresh seeds"
+        f"shapes{f' that are best, or on the front of {goals}' if goals else ''}: nats per token, "
+        "95% intervals over fresh seeds"
     )
-    return Table(heading, columns, cells, n_keys=2)
+    return Table(heading, columns, cells, n_keys=3 if len(optima) > 1 else 2)
 
 
 def _cell(text: str) -> Cell:
@@ -82,18 +88,18 @@ def _row(shape: Shape, goal: dict[str, str]) -> dict[str, str]:
     return {
         "shape": layers_by_width(trial),
         "heads": str(held["n_heads"]),
-        "aspect": f"{float(held['aspect']):.3g}",
-        "first look": f"{shape.promised:.4f}",
-        "fresh seeds [95 %]": fresh_text(shape),
-        "change": surprise_text(shape),
+        "options": options_text(trial),
+        "fresh seeds [95%]": fresh_text(shape),
         "best": best_text(shape),
         **goal,
+        "first look": f"{shape.promised:.4f}",
+        "change": surprise_text(shape),
+        "aspect": f"{float(held['aspect']):.3g}",
         "d_ff": str(held["d_ff"]),
         "h/layer": f"{float(held['heads_per_layer']):.3g}",
         "params": f"{trial.n_params:,}",
         "tokens": f"{int(held['tokens']):,}",
         "FLOPs": f"{trial.flops:.2e}".replace("e+0", "e").replace("e+", "e"),
-        "options": options_text(trial),
     }
 
 
@@ -103,6 +109,7 @@ def _document(finding: Finding, known: RecipeOf | None) -> dict[str, Any]:
     return {
         "title": title(finding.search),
         "answer": answer(finding),
+        "blocks": blocks(finding),
         "qualified": qualified(finding),
         "search": head,
         "families": [_family(one, finding.search, known) for one in finding.optima],

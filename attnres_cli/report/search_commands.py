@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 from attnres_cli.config import address
 from attnres_cli.config import recipe as recipes
+from attnres_cli.config.as_typed import PLUGIN, ablate_typed, overrides_of
 from attnres_cli.config.recipe import Recipe
 from attnres_cli.errors import RecipeError
 from attnres_cli.records.search_records import Search, Trial
-from attnres_cli.verdict.chapter import PLUGIN, ablate_typed, overrides_of
 from attnres_cli.verdict.optima import Finding
 from attnres_cli.verdict.shape_results import Shape
 

@@ -20,18 +20,13 @@ def to_html(findings: Sequence[Finding], known: RecipeOf | None, study: str) -> 
     """A page of one search or several. `known` gives the study's recipe of a digest."""
     heads = [question(finding) for finding in findings]
     heading = heads[0] if len(findings) == 1 else f"{len(findings)} searches of shapes"
-    sections = [
-        section(each, known, study, number, is_linked=len(findings) > 1)
-        for number, each in enumerate(findings, 1)
-    ]
+    sections = [section(each, known, study, number) for number, each in enumerate(findings, 1)]
     name = f"attnres: {title(findings[0].search)}"
     return page(name, heading, sections, address.parted(study)[0])
 
 
-def section(
-    finding: Finding, known: RecipeOf | None, study: str, number: int, *, is_linked: bool = True
-) -> Section:
-    """A search as section `number` of a page; `is_linked` if its answer stands below its title."""
+def section(finding: Finding, known: RecipeOf | None, study: str, number: int) -> Section:
+    """A search as section `number` of a page."""
     failed = Table(
         "Runs that came to nothing: first looks, and of fresh seeds.",
         [Column("variant", "code"), Column("shape", "text"), Column("error", "text")],
@@ -50,12 +45,12 @@ def section(
         Part("What this rests on", notes=notes(finding)),
         Part("Reproduce", tables=[typed]),
     ]
-    told = answer(finding), is_linked, qualified(finding)
+    told = answer(finding), qualified(finding)
     return Section(title(finding.search), f"s{number}", parts, *told)
 
 
 def _table(one: Optimum, search: Search) -> Part:
-    name, table = one.family.variant, table_of(one, search)
+    name, table = one.family.variant, table_of([one], search)
     if not table.rows:
         return Part(text=[f"No trial of `{name}` is complete."])
     return Part(name, tables=[table])

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from attnres_cli.records.search_records import Search, Trial
+from attnres_cli.records.search_records import Search, Trial, Value, n_asked
 from attnres_cli.report import second_objective
-from attnres_cli.report.table import listed
-from attnres_cli.stats.looks import ALPHA
-from attnres_cli.verdict.format import plural
+from attnres_cli.report.table import capital, listed
+from attnres_cli.stats.pairs import paired
+from attnres_cli.stats.sequential import ALPHA
+from attnres_cli.verdict.numbers import interval, plural
 from attnres_cli.verdict.optima import Finding, Pair
 from attnres_cli.verdict.shape_results import Optimum, Shape, brief, named, options, sizes
 
@@ -50,20 +51,47 @@ def answer(finding: Finding) -> str:
     search = finding.search
     if not any(one.shapes for one in finding.optima):
         return f"No answer: no trial of {search.budget} is complete."
-    verdicts = [_prefers(one) for one in finding.optima if one.confirmed]
-    verdicts = [f"within {search.budget}, {', '.join(verdicts)}"] if verdicts else []
-    verdicts += [_pair_text(finding, pair) for pair in finding.pairs]
-    sentences = [f"{'; '.join(verdicts)}."] if verdicts else []
+    best = [_best(one) for one in finding.optima if one.confirmed]
+    sentences = [f"At {search.budget}, {'. '.join(best)}."] if best else []
+    sentences += [_pair_text(finding, pair) for pair in finding.pairs]
     for one in finding.optima:
         if not one.shapes:
             sentences.append(f"No trial of {one.family.variant} is complete.")
         elif not one.confirmed:
             sentences.append(
-                f"{_who(one)} has the lowest first look at {named(one.shapes[0])}: of one seed, "
-                f"the best of {plural(one.n_shapes, 'shape')}, which is no verdict."
+                f"{_who(one)} is lowest at {named(one.shapes[0])}, of "
+                f"{plural(one.n_shapes, 'shape')} by one seed: no verdict."
             )
-    text = " ".join(sentences)
-    return text[0].upper() + text[1:]
+    return " ".join(sentences)
+
+
+def blocks(finding: Finding) -> list[str]:
+    """For each design whose block size or number was searched: which cannot be told apart, and by
+    how much the others are worse, each at its best confirmed shape.
+    """
+    lines = []
+    for one in finding.optima:
+        for key, word in (("n_blocks", "block count"), ("block_size", "block size")):
+            best: dict[Value, Shape] = {}
+            for shape in one.confirmed:
+                if (value := options(shape.trial).get(key)) is not None:
+                    best.setdefault(value, shape)
+            if len(best) > 1 and not one.reason:
+                lines.append(f"{one.family.variant}, {word}: {_of_blocks(best)}.")
+    return lines
+
+
+def _of_blocks(best: Mapping[Value, Shape]) -> str:
+    """`4 and 8 cannot be told apart; 1 is worse by 0.0300 [0.0100, 0.0500]`."""
+    first, *_ = best.values()  # the lowest of all
+    alike = [str(value) for value, shape in sorted(best.items()) if shape.may_be_best]
+    parts = [f"{listed(alike)} cannot be told apart" if len(alike) > 1 else f"{alike[0]} is best"]
+    for value, shape in sorted(best.items()):
+        seeds = sorted(shape.fresh.keys() & first.fresh.keys())
+        if not shape.may_be_best and len(seeds) > 1:
+            by = paired([shape.fresh[n] for n in seeds], [first.fresh[n] for n in seeds])
+            parts.append(f"{value} is worse by {interval(by.mean, by.ci95, '.4f')}")
+    return "; ".join(parts)
 
 
 def qualified(finding: Finding) -> list[str]:
@@ -76,10 +104,8 @@ def qualified(finding: Finding) -> list[str]:
         )
     for one in finding.optima:
         done, lacking = one.counts["complete"], sum(bool(s.missing) for s in one.confirmed)
-        if done < search.n_trials:
-            told.append(
-                f"{one.family.variant}: {done} of {plural(search.n_trials, 'trial')} complete"
-            )
+        if done < (n := n_asked(search, one.family)):
+            told.append(f"{one.family.variant}: {done} of {plural(n, 'trial')} complete")
         if lacking:
             told.append(f"{one.family.variant}: {plural(lacking, 'shape')} without all fresh seeds")
     if lost:
@@ -91,28 +117,28 @@ def _are(n: int) -> str:
     return "is" if n == 1 else "are"
 
 
-def _prefers(one: Optimum) -> str:
-    """`standard prefers 6 layers of width 160 ... or one of 2 others with 4 to 8 layers`; a shape
-    is preferred only where another confirmed one is refuted against it.
+def _best(one: Optimum) -> str:
+    """`standard does best at 6 layers of width 160 ...; 2 other shapes with 4 to 8 layers may be as
+    good`. It does best there only where another confirmed shape is ruled out.
     """
     best, others = one.confirmed[0], [s for s in one.confirmed[1:] if s.may_be_best]
     if one.reason:
-        return f"{_who(one)} is lowest, which was not tested, at {named(best)}"
+        return f"{_who(one)} is lowest at {named(best)} (not tested)"
     if len(one.confirmed) == 1:
-        rivals = "" if one.n_shapes == 1 else ", which alone has fresh seeds"
-        return f"{_who(one)} has {'' if rivals else 'but '}{named(best)}{rivals}"
+        rivals = "the only shape" if one.n_shapes == 1 else "the only shape with fresh seeds"
+        return f"{_who(one)} has {named(best)}, {rivals}"
     if len(others) == len(one.confirmed) - 1:
         depths = _span([float(s.trial.dimensions["n_layers"]) for s in one.confirmed])
         return (
-            f"{_who(one)} may be best at any of its {len(one.confirmed)} confirmed shapes with "
-            f"{plural(depths, 'layer')}, and is lowest at {named(best)}"
+            f"{_who(one)} is lowest at {named(best)}, but none of its {len(one.confirmed)} "
+            f"confirmed shapes with {plural(depths, 'layer')} is ruled out"
         )
-    text = f"{_who(one)} prefers {named(best)}"
+    text = f"{_who(one)} does best at {named(best)}"
     if not others:
         return text
     depths = _span([float(s.trial.dimensions["n_layers"]) for s in others])
-    which = "another" if len(others) == 1 else f"one of {len(others)} others"
-    return f"{text} or {which} with {plural(depths, 'layer')}"
+    which = "another shape" if len(others) == 1 else f"{len(others)} other shapes"
+    return f"{text}; {which} with {plural(depths, 'layer')} may be as good"
 
 
 def _who(one: Optimum) -> str:
@@ -125,26 +151,23 @@ def _pair_text(finding: Finding, pair: Pair) -> str:
     of_two = "" if len(finding.pairs) == 1 else f" of {ours} and {theirs}"
     which = f"the optima{of_two}"
     if pair.test is None or pair.p is None:
-        return f"whether {which} differ is not known ({pair.reason})"
+        return f"Whether {which} differ is not known: {pair.reason}."
     n = len(pair.cells)
     if pair.differ:
         return (
-            f"of the {n} confirmed shapes (of {pair.n_tried} tried)"
-            f"{_options_clause(finding, pair)} {which} differ (p {pair.p:.2g}): none of them can "
-            "be best for both"
+            f"{capital(which)} differ (p = {pair.p:.2g}): none of the {n} confirmed shapes (of "
+            f"{pair.n_tried} tried){_options_clause(finding, pair)} can be best for both."
         )
-    shared = _shared(finding, pair)
-    text = f"{which} cannot be told apart (p {pair.p:.2g}): {shared} may be best for both"
-    if pair.needed is not None:
-        text += f", to rule that out would take about {pair.needed} fresh seeds"
-    return text
+    text = f"No evidence that {which} differ (p = {pair.p:.2g}): {_shared(finding, pair)} may be "
+    text += "best for both."
+    return f"{text} About {pair.needed} fresh seeds would tell." if pair.needed else text
 
 
 def _options_clause(finding: Finding, pair: Pair) -> str:
-    """`, each at the best lr and n_blocks that was tried there,`; empty if none were searched."""
+    """`, each at the best lr and n_blocks tried there,`; empty if none were searched."""
     both = [finding.optima[pair.ours], finding.optima[pair.theirs]]
     names = dict.fromkeys(name for one in both for s in one.shapes for name in options(s.trial))
-    return f", each at the best {listed(list(names))} that was tried there," if names else ""
+    return f", each at the best {listed(list(names))} tried there," if names else ""
 
 
 def _shared(finding: Finding, pair: Pair) -> str:
@@ -218,7 +241,7 @@ def trials_text(one: Optimum, search: Search) -> str:
     """`38 of 40 trials complete, 1 failed, and 2 shapes beyond them that ...`."""
     held = [f"{n} {word}" for word, n in one.counts.items() if n and word not in _APART]
     n_tried = sum(n for word, n in one.counts.items() if word not in ("failed", "extra"))
-    n_trials = max(search.n_trials, n_tried)
+    n_trials = max(n_asked(search, one.family), n_tried)
     text = ", ".join([f"{one.counts['complete']} of {plural(n_trials, 'trial')} complete", *held])
     extra = one.counts["extra"]
     if not extra:

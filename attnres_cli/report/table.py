@@ -4,20 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from functools import cached_property
+from typing import Any
 
 from attnres_cli.console import harmless
+from attnres_cli.verdict.fields import Field, Of, Row
+from attnres_cli.verdict.fields import Kind as Kind
+from attnres_cli.verdict.fields import Style as Style
 
-Kind = Literal["code", "number", "word", "text"]
-Style = Literal["", "good", "bad", "warning", "strong"]
+MOST_CAVEATS = 3
 
 
 @dataclass(frozen=True)
 class Column:
     """A column of a table; `is_optional` if a terminal that is too narrow leaves it out.
 
-    `kind`: `code` is typed somewhere (a variant, a digest, a command), `word` stays on one line,
-    `text` may take several; a `number` stands on the right.
+    `kind`: `code` is typed somewhere (a digest, a command), so is a `name`, which a narrow terminal
+    cuts in its middle; `word` stays on one line, `text` may take several; a `number` stands on the
+    right; a `bar` is drawn, on a page alone.
     """
 
     title: str
@@ -48,10 +52,20 @@ class Table:
     def __post_init__(self) -> None:
         object.__setattr__(self, "title", harmless(self.title))
 
-    @property
+    @cached_property
     def cells(self) -> list[list[Cell]]:
         """The rows, all of cells."""
         return [[c if isinstance(c, Cell) else Cell(c) for c in row] for row in self.rows]
+
+
+def tabled(
+    title: str, fields: Sequence[Field[Row, Of]], rows: Sequence[Row], of: Of, n_keys: int = 1
+) -> Table:
+    """The fields of these rows that are shown, as a table."""
+    shown = [field for field in fields if field.title and field.applies(of)]
+    columns = [Column(field.title, field.kind, field.is_optional) for field in shown]
+    cells = [[Cell(field.text(row, of), field.style(row)) for field in shown] for row in rows]
+    return Table(title, columns, cells, n_keys)
 
 
 @dataclass(frozen=True)
@@ -60,6 +74,7 @@ class Report:
 
     Attributes:
         text: sentences before the tables.
+        caveats: what they must be read with, what weighs most first.
         tables: those to be `shown`.
         warnings: lines below the tables that call for action, then `notes`: what numbers rest on.
         document: what JSON writes; numbers that are not finite become null.
@@ -70,6 +85,7 @@ class Report:
     title: str
     tables: Sequence[Table] = ()
     text: Sequence[str] = ()
+    caveats: Sequence[str] = ()
     warnings: Sequence[str] = ()
     notes: Sequence[str] = ()
     document: Any = None
@@ -79,7 +95,7 @@ class Report:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "title", harmless(self.title))
-        for name in ("text", "warnings", "notes"):
+        for name in ("text", "caveats", "warnings", "notes"):
             object.__setattr__(self, name, tuple(harmless(each) for each in getattr(self, name)))
 
     @property
@@ -97,6 +113,32 @@ def joined(reports: Sequence[Report]) -> Report:
     """One report of one or more."""
     first, *more = reports
     return replace(first, more=more)
+
+
+def brief(report: Report, *more: str) -> Report:
+    """The report at a glance: without its notes, with the weightiest caveats alone, and at its end
+    lines that say where the rest is.
+    """
+    *others, last = [replace(one, caveats=one.caveats[:MOST_CAVEATS], notes=()) for one in report]
+    return _rejoined([*others, replace(last, notes=more)])
+
+
+def captioned(report: Report) -> Report:
+    """Titles and tables alone, as a paper or a pull request takes them; what a report says that
+    compares nothing stays.
+    """
+
+    def cut(one: Report) -> Report:
+        has_rows = any(len(table.rows) > 1 for table in one.tables)
+        return replace(one, text=() if has_rows else one.text, caveats=(), notes=())
+
+    return _rejoined([cut(one) for one in report])
+
+
+def _rejoined(every: Sequence[Report]) -> Report:
+    """The reports that one was iterated into, as that one."""
+    first, *others = every
+    return replace(first, more=others) if others else first
 
 
 def noted_once(reports: Sequence[Report]) -> list[Report]:

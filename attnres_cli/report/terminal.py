@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from itertools import zip_longest
 from typing import TextIO
 
-import rich.table
-from rich import box
+from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
 from attnres_cli.console import mute
-from attnres_cli.report.table import Report, Table
+from attnres_cli.report.table import Cell, Kind, Report, Table
 
 _STYLE = {"good": "green", "bad": "red", "warning": "yellow", "strong": "bold"}
-_LEAST_TEXT = 13  # columns in which names and sentences are broken into lines
+_LEAST: Mapping[str, int] = {"code": 13, "text": 13, "name": 18}
+"""Columns in which codes and sentences are broken into lines, and names cut in their middle."""
+
 _PIPE_WIDTH = 140  # where nobody looks, so that a log holds every column
 _NARROWEST = 80
 
@@ -40,7 +43,7 @@ class _Console(Console):
 
 
 def print_report(report: Report, stream: TextIO) -> None:
-    """Titles, tables, warnings and notes."""
+    """Titles, tables, caveats, warnings and notes."""
     out = console(stream)
     for one in report:
         out.print(Text(one.title, style="bold")) if one.title else None
@@ -48,6 +51,8 @@ def print_report(report: Report, stream: TextIO) -> None:
             out.print(Text(text))
         for table in one.shown:
             _print_table(out, table)
+        for line in one.caveats:
+            out.print(Text(f"! {line}", style="yellow"))
         for line in one.warnings:
             out.print(Text(line, style="yellow"))
         for line in one.notes:
@@ -61,7 +66,8 @@ def _print_table(out: Console, table: Table) -> None:
     widths = [_least_width(table, i) for i in range(len(table.columns))]
     columns = list(range(len(widths)))
     unbroken = [
-        _most_width(table, i) if table.columns[i].kind == "code" else widths[i] for i in columns
+        _most_width(table, i) if table.columns[i].kind in ("code", "name") else widths[i]
+        for i in columns
     ]
     for i in [i for i in reversed(columns) if table.columns[i].is_optional]:
         if _room(unbroken, columns) > out.width:
@@ -73,13 +79,14 @@ def _print_table(out: Console, table: Table) -> None:
         parts[-1].append(i)
     for part in parts:
         spare = max(0, out.width - _room(widths, part))
-        out.print(_rich(table, part, table.title if part is parts[0] else "", spare))
+        out.print(Text(table.title, style="italic")) if part is parts[0] and table.title else None
+        _print_part(out, table, part, spare)
 
 
 def _least_width(table: Table, i: int) -> int:
     """Of a column: words are never broken, text and names are."""
-    most = _most_width(table, i)
-    return min(most, _LEAST_TEXT) if table.columns[i].kind in ("code", "text") else most
+    most, kind = _most_width(table, i), table.columns[i].kind
+    return min(most, _LEAST.get(kind, most))
 
 
 def _most_width(table: Table, i: int) -> int:
@@ -91,28 +98,54 @@ def _room(widths: Sequence[int], columns: Sequence[int]) -> int:
     return 1 + sum(widths[i] + 2 for i in columns)
 
 
-def _rich(table: Table, columns: Sequence[int], title: str, spare: int) -> rich.table.Table:
-    """Of some columns. Those that fold get the spare room, names first."""
-    made = rich.table.Table(
-        title=title or None,
-        title_justify="left",
-        box=box.SIMPLE_HEAD,
-        padding=(0, 1, 0, 0),
-    )
+def _print_part(out: Console, table: Table, columns: Sequence[int], spare: int) -> None:
+    """Some columns, line by line: rich's own tables take 1 ms a row. Those that fold get the spare
+    room, names first.
+    """
+    widths = []
     for i in columns:
-        column = table.columns[i]
-        folds, least = column.kind in ("code", "text"), _least_width(table, i)
-        if folds:
-            longest = max([least, *(len(row[i].text) for row in table.cells)])
-            given = min(spare, longest - least)
-            least, spare = least + given, spare - given
-        made.add_column(
-            column.title,
-            justify="right" if column.kind == "number" else "left",
-            no_wrap=not folds,
-            overflow="fold",
-            width=least if folds else None,
-        )
+        least, most = _least_width(table, i), _most_width(table, i)
+        widths.append(least + min(spare, most - least))
+        spare -= widths[-1] - least
+    shown = [(table.columns[i].kind, width) for i, width in zip(columns, widths, strict=True)]
+    heads = [Cell(table.columns[i].title, "strong") for i in columns]
+    lines = _lines(out, heads, shown)
+    lines.append(Text(f" {'─' * (sum(widths) + 2 * len(widths) - 1)}"))
     for row in table.cells:
-        made.add_row(*(Text(row[i].text, style=_STYLE.get(row[i].style, "")) for i in columns))
-    return made
+        lines += _lines(out, [row[i] for i in columns], shown)
+    out.print(Text("\n").join([*lines, Text()]), soft_wrap=True)
+
+
+def _lines(out: Console, row: Sequence[Cell], shown: Sequence[tuple[Kind, int]]) -> list[Text]:
+    """A row, as many lines as its highest cell has."""
+    parts = [_broken(out, cell.text, *each) for cell, each in zip(row, shown, strict=True)]
+    found = []
+    for line in zip_longest(*parts, fillvalue=""):
+        plain, styled = "", []
+        for part, cell, (kind, width) in zip(line, row, shown, strict=True):
+            blank = " " * (width - cell_len(part))
+            plain += "  " if plain else " "
+            start = len(plain)
+            plain += f"{blank}{part}" if kind == "number" else f"{part}{blank}"
+            styled += [(cell.style, start, len(plain))] if cell.style else []
+        found.append(Text(plain.rstrip()))
+        for style, start, end in styled:
+            found[-1].stylize(_STYLE[style], start, end)
+    return found
+
+
+@lru_cache  # rows repeat recipes and designs, and breaking one takes 0.2 ms
+def _broken(out: Console, text: str, kind: Kind, width: int) -> Sequence[str]:
+    """The lines of a cell: a name is cut, codes and text are broken."""
+    if kind == "name":
+        return [_cut(text, width)]
+    if cell_len(text) <= width and "\n" not in text:
+        return [text]
+    return [line.plain for line in Text(text).wrap(out, width, overflow="fold")]
+
+
+def _cut(name: str, room: int) -> str:
+    """A name without its middle where it is too long: `attnres:block…heads=16`."""
+    if len(name) <= room:
+        return name
+    return f"{name[: room // 2]}…{name[len(name) - (room - 1 - room // 2) :]}"

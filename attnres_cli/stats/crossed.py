@@ -17,8 +17,8 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.special import bdtr, stdtrit
 
 from attnres_cli.stats.power import detectable
 
@@ -40,11 +40,13 @@ class Crossed:
 
     def interval(self, alpha: float) -> tuple[float, float]:
         """At 1 - alpha, for other seeds and other items."""
-        seeds, items = (float(stdtrit(n - 1, 1 - alpha / 2)) for n in (self.n_seeds, self.n_items))
+        seeds, items = (
+            float(scipy.special.stdtrit(n - 1, 1 - alpha / 2)) for n in (self.n_seeds, self.n_items)
+        )
         half = math.sqrt(seeds**2 * self.of_seeds + items**2 * self.of_items) + self.rounding
         return self.mean - half, self.mean + half
 
-    def sees(self, alpha: float) -> float:
+    def detectable(self, alpha: float) -> float:
         """The least difference that as many seeds and items find with a power of 80 %."""
         parts = ((self.n_seeds, self.of_seeds), (self.n_items, self.of_items))
         return math.hypot(*(detectable(n, math.sqrt(n * of), alpha) for n, of in parts))
@@ -83,4 +85,5 @@ def mcnemar(ours: Floats, theirs: Floats) -> tuple[int, int, float]:
     """
     first, second = int((ours > theirs).sum()), int((theirs > ours).sum())
     n = first + second
-    return first, second, min(1.0, 2 * float(bdtr(min(first, second), n, 0.5))) if n else 1.0
+    p = 2 * float(scipy.special.bdtr(min(first, second), n, 0.5)) if n else 1.0
+    return first, second, min(1.0, p)

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.special import stdtr
 
 from attnres_cli.stats.pairs import Difference, paired
 
@@ -96,7 +96,7 @@ def above_zero(values: Floats) -> float:
     # Differences of losses near 1 that are equal but for rounding have about this much spread.
     if sd <= 8 * np.finfo(np.float64).eps * max(1.0, abs(mean)):
         return 1.0
-    return float(stdtr(n - 1, -mean / (sd / math.sqrt(n))))
+    return float(scipy.special.stdtr(n - 1, -mean / (sd / math.sqrt(n))))
 
 
 def parabola_vertex(x: Sequence[float], y: Sequence[float]) -> float | None:

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.special import stdtr, stdtrit
 
 CONFIDENCE = 0.95
 
@@ -49,7 +49,7 @@ def paired(arm: Sequence[float], baseline: Sequence[float]) -> Difference:
     largest = max(float(np.abs(each).max()) for each in (ours, theirs))
     if sd <= 8 * np.finfo(np.float64).eps * largest:
         raise ValueError(f"all {n} differences are {mean:.6g}: no spread, so no test")
-    p = 2 * float(stdtr(n - 1, -abs(mean / (sd / math.sqrt(n)))))
+    p = 2 * float(scipy.special.stdtr(n - 1, -abs(mean / (sd / math.sqrt(n)))))
     return Difference(n, mean, sd, mean_interval(values), p)
 
 
@@ -57,7 +57,7 @@ def mean_interval(values: Floats) -> tuple[float, float]:
     """Two-sided 95 % t interval of the mean of two values or more."""
     n = len(values)
     mean, error = float(values.mean()), float(values.std(ddof=1)) / math.sqrt(n)
-    half = float(stdtrit(n - 1, 0.5 + CONFIDENCE / 2)) * error
+    half = float(scipy.special.stdtrit(n - 1, 0.5 + CONFIDENCE / 2)) * error
     return mean - half, mean + half
 
 
@@ -85,7 +85,7 @@ def far(values: Sequence[float]) -> list[int]:
     n = len(array)
     if n < _FAR_FROM:
         return []
-    edge, found = float(stdtrit(n - 2, 1 - _FAR / (2 * n))), []
+    edge, found = float(scipy.special.stdtrit(n - 2, 1 - _FAR / (2 * n))), []
     for place in range(n):
         rest = np.delete(array, place)
         error = float(rest.std(ddof=1)) * math.sqrt(1 + 1 / (n - 1))

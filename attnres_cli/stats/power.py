@@ -10,10 +10,10 @@ from functools import cache
 from typing import Any
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.special import chdtri, ndtr, stdtrit
 
-from attnres_cli.stats.looks import LEAST_SEEDS
+from attnres_cli.stats.sequential import LEAST_SEEDS
 
 Floats = NDArray[np.float64]
 POWER = 0.8  # the share of studies that should find a difference which is there
@@ -64,7 +64,10 @@ def noise(losses: Sequence[float]) -> Noise:
 
 def sd_interval(sd: float, n: int) -> tuple[float, float]:
     """95 % interval of the standard deviation that n normal values have shown (chi-square)."""
-    low, high = (sd * math.sqrt((n - 1) / float(chdtri(n - 1, tail))) for tail in (0.025, 0.975))
+    low, high = (
+        sd * math.sqrt((n - 1) / float(scipy.special.chdtri(n - 1, tail)))
+        for tail in (0.025, 0.975)
+    )
     return low, high
 
 
@@ -72,9 +75,11 @@ def power(n: int, effect: float, alpha: float) -> float:
     """The chance that a paired t test of n >= 2 pairs has two-sided p < alpha, of normal
     differences. `effect` is their mean over their standard deviation, without sign.
     """
-    edge, centre = float(stdtrit(n - 1, 1 - alpha / 2)), effect * math.sqrt(n)
-    edges = edge * np.sqrt(chdtri(n - 1, _TAILS) / (n - 1))  # in true standard errors
-    return float(_WEIGHTS @ (ndtr(centre - edges) + ndtr(-centre - edges)))
+    edge, centre = float(scipy.special.stdtrit(n - 1, 1 - alpha / 2)), effect * math.sqrt(n)
+    edges = edge * np.sqrt(scipy.special.chdtri(n - 1, _TAILS) / (n - 1))  # in true standard errors
+    return float(
+        _WEIGHTS @ (scipy.special.ndtr(centre - edges) + scipy.special.ndtr(-centre - edges))
+    )
 
 
 def seeds_needed(mean: float, sd: float, alpha: float) -> int | None:

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import stdtrit
 
 from attnres_cli.stats.pairs import CONFIDENCE
 
@@ -117,7 +117,7 @@ def _half_widths(residuals: Floats, influence: Floats) -> Floats:
         return np.zeros(influence.shape[2])
     sums = np.einsum("at,ask->tsk", residuals, influence)
     errors: Floats = np.sqrt((sums**2).sum(axis=(0, 1)) / free)
-    return float(stdtrit(free, 0.5 + CONFIDENCE / 2)) * errors
+    return float(scipy.special.stdtrit(free, 0.5 + CONFIDENCE / 2)) * errors
 
 
 def _log_multipliers(x: Floats, losses: Floats, floors: Floats, at: Floats) -> Floats:

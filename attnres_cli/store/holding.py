@@ -33,7 +33,7 @@ class Holding:
 
 
 def holding(connection: Connection, study: str) -> Holding:
-    """All that a study holds, at one moment."""
+    """All that a study holds, at one moment. Raises ValueError for a value that is none of ours."""
 
     def of(table: Table) -> Sequence[Row]:
         if upgrade.lacks(connection, table):
@@ -42,7 +42,7 @@ def holding(connection: Connection, study: str) -> Holding:
         query = upgrade.rows_of(connection, table) if renewed else select(table)
         found = connection.execute(query.order_by(*table.primary_key)).all()
         names = table.c.keys()
-        read = [dict(zip(names, row, strict=True)) for row in found]
+        read = [rows.sound(table, dict(zip(names, row, strict=True))) for row in found]
         return (
             [{**a, **_now(b)} for a, b in zip(read, found, strict=True)] if table is runs else read
         )

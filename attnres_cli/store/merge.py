@@ -13,10 +13,10 @@ from typing import Any
 
 from sqlalchemy import Connection, Table, delete, insert, update
 
+from attnres_cli.config.as_typed import searched_name
 from attnres_cli.errors import StudyError
 from attnres_cli.records.merged import Fate, Merged
 from attnres_cli.records.run import Status
-from attnres_cli.records.search_records import searched_name
 from attnres_cli.store import tables
 from attnres_cli.store.holding import OF_RUNS, Holding, Row, holding
 from attnres_cli.store.planner import highest

@@ -5,7 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -17,6 +17,7 @@ from attnres_cli.config import address
 from attnres_cli.errors import StudyError
 from attnres_cli.store import engine, postgres, sqlite
 from attnres_cli.store.retry import patiently, retry_s
+from attnres_cli.store.waits import Stalls
 
 if TYPE_CHECKING:
     from optuna.storages import RDBStorage
@@ -34,8 +35,10 @@ def optuna_storage(study: str) -> Iterator[RDBStorage]:
     it writes, and where two processes do so at once both would get one waiting trial.
     """
     storage = patiently(partial(_storage, study), retry_s())
+    stalls = Stalls(storage.engine, address.parted(study)[0])
     try:
-        yield storage
+        with stalls.watched(retry_s()) if address.is_url(study) else nullcontext():
+            yield storage
     finally:
         storage.remove_session()
         storage.engine.dispose()
@@ -69,13 +72,17 @@ def turns(study: str) -> Iterator[Turn]:
         lock.dispose()
 
 
+def _opening(path: Path) -> Callable[[], Any]:
+    return sqlite.same_file(partial(sqlite.connection_to_create, path), path)
+
+
 def _storage(study: str) -> RDBStorage:
     from optuna.storages import RDBStorage
 
     engine.connect(study, create=True)
     if not address.is_url(study):
         path = address.file_of(study).resolve()
-        opens = {"poolclass": NullPool, "creator": partial(sqlite.connection_to_create, path)}
+        opens = {"poolclass": NullPool, "creator": _opening(path)}
         with _alone_in(path.parent), explained(study):
             found = RDBStorage(f"sqlite:///{path}", opens)
         sqlite.set_up(found.engine, begin="BEGIN IMMEDIATE")

@@ -9,6 +9,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Select, Table, delete, func, insert, select, text, update
 
+from attnres_cli.config.as_typed import is_searched, searched_name
 from attnres_cli.config.recipe import Recipe
 from attnres_cli.errors import StudyError
 from attnres_cli.records.comparison_terms import ArmRecipe
@@ -16,8 +17,8 @@ from attnres_cli.records.gates import PROOFS
 from attnres_cli.records.plan import Plan
 from attnres_cli.records.preregister import Registration
 from attnres_cli.records.run import DataDescription, Identity, RunRecord, RunSpec, Status
-from attnres_cli.records.search_records import is_searched, searched_name
 from attnres_cli.store import postgres, rows, tables
+from attnres_cli.store.engine import readable
 from attnres_cli.store.holding import OF_RUNS
 from attnres_cli.store.reader import ARM_RECIPES, Reader
 from attnres_cli.store.retry import patient
@@ -31,7 +32,7 @@ class Planner(Reader):
     @contextmanager
     def _write(self, *, alone: bool = False) -> Iterator[Connection]:
         """Change rows of the study; `alone`, what others may be about to write too."""
-        with self._explained(), self._writing.begin() as connection:
+        with self._explained(), readable(self._name), self._writing.begin() as connection:
             if alone and connection.dialect.name == "postgresql":
                 postgres.alone(connection)
             yield connection

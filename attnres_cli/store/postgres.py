@@ -18,7 +18,7 @@ from attnres_cli.errors import AwayError, StudyError, installing, unknown
 _SCHEME = "postgresql+psycopg"
 _KEY = 0x6174746E726573  # "attnres": whose transactions wait for each other
 _WAIT_S = 60  # for a lock, as on SQLite
-_CONNECT_S = 10
+_CONNECT_S = 8
 _SETTINGS = {"lock_timeout": _WAIT_S, "idle_in_transaction_session_timeout": _WAIT_S}
 """Seconds. The second ends the transaction of a machine that vanished, with its locks."""
 
@@ -32,6 +32,7 @@ _BUSY = (
 )  # fmt: skip
 _GONE = re.compile("08|57P0|53300|40001|40P01|55P03")
 """SQLSTATEs of what may go well when tried again: a lost connection, a transaction in the way."""
+_FULL = "53100"
 
 
 def url_of(study: str) -> URL:
@@ -117,6 +118,15 @@ def refusal(study: str, error: DBAPIError, *, opened: bool) -> StudyError:
         return AwayError(str(found)) if opened and not isinstance(found, AwayError) else found
     if _GONE.match(state):
         return AwayError(f"study {study}: {said}", is_up=True)
+    if state == _FULL:
+        return AwayError(
+            f"study {study}: the server's disk is full ({said}): free some space there; what is "
+            "recorded stays", is_up=True,
+        )  # fmt: skip
+    if state == "25006":
+        return StudyError(
+            f"study {study}: {said}: the server can only be read, as a standby: name its primary"
+        )
     if state == "42501":
         return StudyError(
             f"study {study}: {said}: take a database of your own (createdb), or ask its owner"

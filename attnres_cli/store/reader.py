@@ -44,6 +44,7 @@ from attnres_cli.store.engine import readable, refusals
 from attnres_cli.store.holding import Holding, holding
 from attnres_cli.store.retry import patient, retry_s
 from attnres_cli.store.tables import curve, data, recipes, runs
+from attnres_cli.store.waits import Stalls
 
 ARM_RECIPES = select(tables.arm_recipes, recipes.c.name.label("recipe")).join(
     recipes, recipes.c.digest == tables.arm_recipes.c.base_digest
@@ -64,6 +65,7 @@ class Reader:
         self._reading = engine if is_file else postgres.snapshots(engine)
         self._writing = sqlite.immediate(engine) if is_file else engine
         self._watch = owner.Watch()  # of the heartbeats that were seen
+        self._stalls = None if is_file else Stalls(engine, name)
         weakref.finalize(self, engine.pool.dispose)
 
     @contextmanager
@@ -80,9 +82,14 @@ class Reader:
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
-        """What the database refuses, as a StudyError."""
+        """What the database refuses, as a StudyError; a server that is silent is told of."""
+        if self._stalls:
+            self._stalls.ask()
         try:
-            with refusals(self._name, self._file and self._file.parent):
+            with (
+                self._stalls.watched(self.patience_s) if self._stalls else nullcontext(),
+                refusals(self._name, self._file and self._file.parent),
+            ):
                 yield
         except StudyError:
             self._watch = owner.Watch()  # no heartbeat could be seen: nobody is gone for that
@@ -109,10 +116,13 @@ class Reader:
             return [rows.to_removed(row) for row in found]
 
     @patient
-    def probes(self, ids: Sequence[int]) -> dict[int, tuple[Probe, ...]]:
-        """What was measured inside the models of these runs, by step; too much to be in `runs`."""
+    def probes(self, ids: Sequence[int], only: Sequence[str] = ()) -> dict[int, tuple[Probe, ...]]:
+        """What was measured inside the models of these runs, by step; too much to be in `runs`. Of
+        it only the fields of these names, if any are given.
+        """
         of = tables.probes
         query = select(of).where(of.c.run_id.in_(ids)).order_by(of.c.step)
+        query = query.where(of.c.name.in_(only)) if only else query
         found: dict[int, dict[int, dict[str, Any]]] = {run_id: defaultdict(dict) for run_id in ids}
         with self._read() as connection:
             for row in connection.execute(query):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 from collections.abc import Callable
 from functools import wraps
@@ -10,8 +9,8 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import tenacity
 
-from attnres_cli.console import say
 from attnres_cli.errors import AwayError, UsageError
+from attnres_cli.store import waits
 
 RETRY_S = "ATTNRES_RETRY_S"  # environment variable: seconds for which to try again
 
@@ -49,9 +48,9 @@ def patiently(work: Callable[[], _R], patience_s: float, *, only_up: bool = Fals
         return isinstance(error, AwayError) and (error.is_up or not only_up)
 
     def tell(tried: tenacity.RetryCallState) -> None:
-        if tried.attempt_number == 1 and multiprocessing.parent_process() is None:  # one says it
+        if tried.attempt_number == 1:
             away = tried.outcome.exception() if tried.outcome else None
-            say(f"{away}; trying again for {patience_s:g} s")
+            waits.tell(f"{away}; trying again for {patience_s:g} s")
 
     return tenacity.Retrying(
         retry=tenacity.retry_if_exception(is_away),

@@ -14,10 +14,10 @@ import numpy as np
 from sqlalchemy import Row as SqlRow
 from sqlalchemy import Table
 
-from attnres_cli.config.sections import as_tuple
+from attnres_cli.config.sections import as_tuples
 from attnres_cli.files import check_name
 from attnres_cli.records.code import Code
-from attnres_cli.records.comparison_terms import ArmRecipe, Given, Matched, Terms, Tuned
+from attnres_cli.records.comparison_terms import ArmRecipe, Given, Matched, Terms, Trial, Tuned
 from attnres_cli.records.gates import DOUBTS, MEANING, PROOFS
 from attnres_cli.records.items import Items, Kind
 from attnres_cli.records.run import (
@@ -44,7 +44,7 @@ _TIMES = ("created_at", "started_at", "finished_at", "heartbeat_at")
 WAITING = {"status": Status.PENDING, "owner": None, "error": None}
 """What makes a run one that waits for a worker."""
 
-_TEXT = "no_mixing"  # the one thing of a probe that is no number
+_TEXTS = ("no_mixing", "added")  # of a probe; all else are numbers
 
 
 def now() -> str:
@@ -90,15 +90,29 @@ def _shared(kind: Any, table: Table, found: object) -> dict[str, Any]:
     return values
 
 
+def sound(table: Table, row: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A row of a table as it is. Raises ValueError for a value that its column cannot have."""
+    for name, types in _types(table).items():
+        if not isinstance(row[name], types):
+            raise ValueError(f"{table.name}.{name} holds {row[name]!r}")
+    return row
+
+
 @cache
 def _columns(kind: Any, table: Table) -> list[tuple[str, tuple[type, ...]]]:
     """Those that are fields of the dataclass, and what each may hold."""
-    columns = [table.c[field.name] for field in fields(kind) if field.name in table.c]
-    found = []
-    for column in columns:
+    names = {field.name for field in fields(kind)}
+    return [(name, types) for name, types in _types(table).items() if name in names]
+
+
+@cache
+def _types(table: Table) -> dict[str, tuple[type, ...]]:
+    """What each column of a table may hold."""
+    found = {}
+    for column in table.c:
         of = column.type.python_type
         types = (int, float) if of is float else (dict, list) if of is dict else (of,)
-        found.append((column.name, (*types, type(None)) if column.nullable else types))
+        found[column.name] = (*types, type(None)) if column.nullable else types
     return found
 
 
@@ -132,8 +146,9 @@ def of_probe(run_id: int, probe: Probe) -> list[dict[str, Any]]:
     for name, value in vars(probe).items():
         if name == "step" or not value:
             continue
-        array = np.frombuffer(value.encode(), np.uint8) if name == _TEXT else np.array(value, "<f4")
-        shape = [] if name == _TEXT else list(array.shape)
+        is_text = name in _TEXTS
+        array = np.frombuffer(value.encode(), np.uint8) if is_text else np.array(value, "<f4")
+        shape = [] if is_text else list(array.shape)
         row = {"run_id": run_id, "step": probe.step, "name": name, "shape": shape}
         found.append(row | {"data": array.tobytes()})
     return found
@@ -141,7 +156,7 @@ def of_probe(run_id: int, probe: Probe) -> list[dict[str, Any]]:
 
 def measured(row: Row) -> Any:
     """What a row of attnres_probes holds: the text, numbers or rows of numbers."""
-    if row.name == _TEXT:
+    if row.name in _TEXTS:
         return row.data.decode()
     array = np.frombuffer(row.data, "<f4").reshape(row.shape)
     return tuple(tuple(each) if array.ndim > 1 else each for each in array.tolist())
@@ -194,10 +209,12 @@ def of_arm_recipe(found: ArmRecipe) -> dict[str, Any]:
 
 def to_arm_recipe(row: Row) -> ArmRecipe:
     """A row of attnres_arm_recipes (with the shared recipe's name)."""
-    held: dict[str, Any] = {key: as_tuple(value) for key, value in row.how.items()}
+    held: dict[str, Any] = as_tuples(row.how)
     given = Given(**held) if "is_own" in held else None
-    if "given" in held and held["given"] is not None:
+    if held.get("given") is not None:
         given = held["given"] = Given(**held["given"])
+    if "second" in held:
+        held["second"] = tuple(Trial(**each) for each in held["second"])
     how = Tuned(**held) if row.tuned else given if "is_own" in held else Matched(**held)
     terms = Terms(row.matched, row.baseline, row.tuned, by_design=given is not None)
     values = _shared(ArmRecipe, arm_recipes, row)

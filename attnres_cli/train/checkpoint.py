@@ -26,7 +26,8 @@ from attnres_cli.errors import UsageError
 from attnres_cli.files import sha256
 from attnres_cli.records.run import WEIGHTS, weights_file
 
-FORMAT = 2
+FORMAT = 3  # 2 called the optimiser's parameters by their numbers
+_READ = (2, FORMAT)
 _SPARE_BYTES = 2**20
 _FINAL = "weights"  # what their names begin with, here a machine's that may have taken over
 LONGER = "longer"  # a folder in a run's, with the checkpoint that longer runs may go on from
@@ -68,11 +69,13 @@ class Checkpoints:
         """State and tensors of the newest sound checkpoint, None if there is none. Damaged ones are
         removed, and all are where one is of another identity; stderr tells so.
         """
-        for note in self._notes():
+        notes = self._notes()
+        for note in notes:
             try:
                 return self._read(note)
             except _UnsoundError as error:
-                say(f"checkpoint {note} is damaged ({error}): going on from the one before")
+                then = "the run starts again" if note is notes[-1] else "the one before is tried"
+                say(f"checkpoint {note} is damaged ({error}): {then}")
                 note.unlink(missing_ok=True)
             except _ForeignError as error:
                 say(f"checkpoint {note} was made with another {error}: the run starts again")
@@ -176,7 +179,7 @@ def _unsigned(note: Path) -> dict[str, Any]:
         body: dict[str, Any] = json.loads(outer["body"])
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise _UnsoundError(f"{note.name} is no note of a checkpoint") from error
-    if body["format"] != FORMAT:
+    if body["format"] not in _READ:
         raise _UnsoundError(f"format {body['format']}, this version reads {FORMAT}")
     return body
 

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from attnres_cli.records.run import Point, Probe
 from attnres_cli.train.checkpoint import LONGER, Checkpoints, keep_weights
+from attnres_cli.train.optimizers import named, names_of
 
 _MOST_SHARE = 0.02
 """Of a run's time, what writing checkpoints may take: large ones are written less often."""
@@ -143,10 +144,11 @@ def tensors_of(
     """
     found = {f"model.{name}": tensor for name, tensor in _of_model(model).items()}
     for prefix, optimizer in named(optimizers).items():
+        names = names_of(optimizer)
         for index, values in optimizer.state_dict()["state"].items():
-            for name, value in values.items():
-                assert isinstance(value, Tensor), f"the optimiser's {name} is not kept"
-                found[f"{prefix}{index}.{name}"] = value
+            for key, value in values.items():
+                assert isinstance(value, Tensor), f"the optimiser's {key} is not kept"
+                found[f"{prefix}{names[index]}.{key}"] = value
     found["generator.cpu"] = torch.get_rng_state()
     if device.type == "cuda":
         found["generator.cuda"] = torch.cuda.get_rng_state(device)
@@ -162,18 +164,19 @@ def restore(
     part: Callable[[Tensor, Tensor], Tensor] = lambda tensor, _like: tensor,
 ) -> None:
     """Undo what has happened to these since `tensors_of` was asked. `part` takes of a whole tensor
-    what this device has of one like another.
+    what this device has of one like another. The state of parameters that are not here is left.
     """
     for name, tensor in _of_model(model).items():
         tensor.copy_(part(tensors[f"model.{name}"], tensor))
     for prefix, optimizer in named(optimizers).items():
         state: dict[int, dict[str, Tensor]] = {}
         owners = [each for group in optimizer.param_groups for each in group["params"]]
-        for key, value in tensors.items():
-            if key.startswith(prefix):
-                index, name = key.removeprefix(prefix).split(".", 1)
-                own = part(value, owners[int(index)])
-                state.setdefault(int(index), {})[name] = own.clone()  # its own, aligned memory
+        indices = {name: index for index, name in enumerate(names_of(optimizer))}
+        for full, value in tensors.items():
+            name, _, key = full.removeprefix(prefix).rpartition(".")
+            if full.startswith(prefix) and name in indices:
+                own = part(value, owners[indices[name]])
+                state.setdefault(indices[name], {})[key] = own.clone()  # its own, aligned memory
         optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
     torch.set_rng_state(tensors["generator.cpu"].clone())
     if device.type == "cuda":
@@ -185,11 +188,6 @@ def _as_tuples(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _as_tuples(each) for key, each in value.items()}
     return tuple(_as_tuples(each) for each in value) if isinstance(value, list) else value
-
-
-def named(optimizers: Sequence[torch.optim.Optimizer]) -> dict[str, torch.optim.Optimizer]:
-    """By what the names of their tensors in a checkpoint begin with."""
-    return {f"{type(optimizer).__name__.lower()}.": optimizer for optimizer in optimizers}
 
 
 def _of_model(model: torch.nn.Module) -> dict[str, Tensor]:

@@ -20,8 +20,9 @@ from attnres_cli.records.run import Point, RunResult, RunSpec, Settings, Status
 from attnres_cli.train import probes
 from attnres_cli.train.device import peak_bytes, reset_peak
 from attnres_cli.train.keeper import Keeper, Progress, Stopped
+from attnres_cli.train.optimizers import steady_steps
 from attnres_cli.train.proving import prove, prove_start
-from attnres_cli.train.trainer import Trainer, steady_steps
+from attnres_cli.train.trainer import Trainer
 
 OnStep = Callable[[int, float | None], None]
 """Called with (steps done, training loss in nats per token) some hundred times in a run; the loss
@@ -125,7 +126,7 @@ class _Session:
 
     def begin(self) -> None:
         """Take the run up where its keeper has it, or evaluate it before its first step."""
-        found = self.trainer.known(self.keeper.load() if self.keeper else None)
+        found = self.trainer.from_rank_0(self.keeper.load() if self.keeper else None)
         if found is None:
             if wrong := next(filter(None, prove_start(self.trainer).values()), None):
                 spec = self.trainer.spec.variant
@@ -221,7 +222,7 @@ class _Session:
         """What some rank wants, nothing, _DUE or _STOP: all ranks then do it."""
         assert self.keeper is not None
         stop = self.keeper.stop
-        found = self.trainer.most(_STOP if stop.wanted else wish)
+        found = self.trainer.largest_over_ranks(_STOP if stop.wanted else wish)
         stop.wanted |= found == _STOP  # a signal to one rank meanwhile counts the next time
         return found
 

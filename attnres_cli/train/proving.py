@@ -99,11 +99,15 @@ def _wrong(
     for changed, at in changes:
         kept = torch.arange(windows.shape[1] - 1) < at[:, None]
         after = _seen(trainer, changed)
-        if not trainer.most(_differs(before, after, kept)):
+        if not trainer.largest_over_ranks(_differs(before, after, kept)):
             continue
-        if not trainer.most(_is_more(before, after, kept, at, _rounding(trainer, windows, before))):
+        if not trainer.largest_over_ranks(
+            _is_more(before, after, kept, at, _rounding(trainer, windows, before))
+        ):
             continue
-        if trainer.most(_differs(before, _seen(trainer, windows), torch.ones_like(kept))):
+        if trainer.largest_over_ranks(
+            _differs(before, _seen(trainer, windows), torch.ones_like(kept))
+        ):
             yield REPEATS, "the same batch gives other numbers when it is computed again"
         else:
             yield CAUSAL, _where(trainer, windows, changed, at)
@@ -206,8 +210,10 @@ def _first(
                 row, time = moved.nonzero()[0].tolist()
                 mine = l, row, time
                 break
-    first = -trainer.most(-mine[0])
-    row, time = (trainer.most(number if mine[0] == first else 0) for number in mine[1:])
+    first = -trainer.largest_over_ranks(-mine[0])
+    row, time = (
+        trainer.largest_over_ranks(number if mine[0] == first else 0) for number in mine[1:]
+    )
     return first, row, time
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from itertools import chain
 
 import torch
@@ -20,8 +20,8 @@ from attnres_cli.nn.depthmix import engines
 from attnres_cli.nn.model import Transformer
 from attnres_cli.records.run import Settings
 from attnres_cli.train import group
-from attnres_cli.train.keeper import named, restore, tensors_of
-from attnres_cli.train.trainer import Forward, Kept, Trainer, make_optimizers
+from attnres_cli.train.keeper import restore, tensors_of
+from attnres_cli.train.trainer import Forward, Kept, Trainer
 
 
 class Ranks(Trainer):
@@ -43,12 +43,12 @@ class Ranks(Trainer):
             design = variant.parse(self.spec.variant).build(shape.d_model, shape.n_sublayers)
             return Transformer(shape, design).to(self.device)
 
-    def known(self, found: Kept | None) -> Kept | None:
+    def from_rank_0(self, found: Kept | None) -> Kept | None:
         """What rank 0 has found of a run that goes on."""
         state = self._group.tell(found and found[0])
         return None if state is None else (state, self._group.spread(found and found[1]))
 
-    def most(self, wish: int) -> int:
+    def largest_over_ranks(self, wish: int) -> int:
         """The largest of what the ranks wish."""
         return self._group.most(wish)
 
@@ -105,8 +105,11 @@ class Sharded(Ranks):
         return tensors_of(self.here(), self.optimizers, self.device, _whole)
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
-        """Undo what has happened since `tensors`."""
-        restore(tensors, self.here(), self.optimizers, self.device, _part)
+        """Restore the state saved in `tensors`."""
+        restore(self._named(tensors), self.here(), self.optimizers, self.device, _part)
+
+    def _joined(self, tensor: Tensor) -> Tensor:
+        return _whole(tensor)
 
     def here(self) -> Transformer:
         """The model, with this rank's parts alone: after an evaluation some weights are whole."""
@@ -126,7 +129,6 @@ class Staged(Ranks):
         from attnres_cli.nn.pipeline.run import Pipeline  # others need not wait for it
 
         model, cut = super()._placed(model), self.spec.recipe.train.pipeline
-        self._orders = _orders(model, make_optimizers(model, self.spec.recipe.optim))
         self._names = {name for name, _ in chain(model.named_parameters(), model.named_buffers())}
         self._pipeline = Pipeline(model, cut.virtual, cut.named(), within=self._within)
         return model
@@ -169,50 +171,15 @@ class Staged(Ranks):
     def tensors(self) -> dict[str, Tensor]:
         """All that the run's continuation needs, whole, on the CPU."""
         mine = tensors_of(self.model, self.optimizers, self.device)
-        here = _orders(self.model, self.optimizers)
-        parts = self._group.answers(_renumbered(mine, here, self._orders))
+        parts = self._group.answers(mine)
         found = {name: x for part in reversed(parts) for name, x in part.items()}
         names = {f"model.{name}" for name in self._names}
         return {n: x for n, x in found.items() if not n.startswith("model.") or n in names}
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
-        """Undo what has happened since `tensors`."""
+        """Restore the state saved in `tensors`."""
         mine = tensors_of(self.model, [], self.device)  # buffers may have other names here
-        here = _orders(self.model, self.optimizers)
-        found = mine | _renumbered(tensors, self._orders, here)
-        restore(found, self.model, self.optimizers, self.device)
-
-
-_Orders = dict[str, list[str]]
-"""By optimiser, the names of its parameters in their order, which is how a checkpoint calls them.
-"""
-
-
-def _orders(model: Transformer, optimizers: Sequence[torch.optim.Optimizer]) -> _Orders:
-    names = {id(parameter): name for name, parameter in model.named_parameters()}
-    return {
-        prefix: [names[id(each)] for group in optimizer.param_groups for each in group["params"]]
-        for prefix, optimizer in named(optimizers).items()
-    }
-
-
-def _renumbered(
-    tensors: Mapping[str, Tensor], before: _Orders, after: _Orders
-) -> dict[str, Tensor]:
-    """The same with optimisers' tensors called by other orders; those that are not there are left
-    out.
-    """
-    found = {}
-    for key, tensor in tensors.items():
-        prefix = next((each for each in before if key.startswith(each)), None)
-        if prefix is None:
-            found[key] = tensor
-            continue
-        index, _, rest = key.removeprefix(prefix).partition(".")
-        name = before[prefix][int(index)]
-        if name in after[prefix]:
-            found[f"{prefix}{after[prefix].index(name)}.{rest}"] = tensor
-    return found
+        restore(mine | self._named(tensors), self.model, self.optimizers, self.device)
 
 
 def _whole(tensor: Tensor) -> Tensor:

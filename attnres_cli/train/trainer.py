@@ -3,27 +3,32 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import statistics
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from attnres_cli.config.recipe import Optim
 from attnres_cli.data.tokens import Tokens
 from attnres_cli.nn import variant
 from attnres_cli.nn.depthmix import engines
 from attnres_cli.nn.model import Transformer, init_weights
 from attnres_cli.nn.trunk.moe import balance
 from attnres_cli.records.run import Probe, RunSpec, Settings
-from attnres_cli.train import probes
+from attnres_cli.train import movement, probes
 from attnres_cli.train.keeper import restore, tensors_of
+from attnres_cli.train.optimizers import (
+    by_name,
+    lr_factor,
+    make_optimizers,
+    order_before,
+    set_rate,
+)
 
 _LONG_S = 20.0  # of steps that are timed, after which no more are
 
@@ -98,6 +103,8 @@ class Trainer:
         model = Transformer(shape, design)
         model.checkpoints_activations = recipe.train.checkpoint_activations
         init_weights(model, self.spec.seed)
+        self._began = movement.starts(model.residual)
+        self._order_before = order_before(model, recipe.optim)
         self.model = self._placed(model)
         self.optimizers = make_optimizers(self.model, recipe.optim)
         part = self.rank % self.ranks, self.ranks
@@ -109,10 +116,7 @@ class Trainer:
     def step(self, step: int) -> Tensor:
         """Train on the batch of this step; its loss before the update, still on the device."""
         recipe = self.spec.recipe
-        lr = recipe.optim.lr * lr_factor(recipe.optim, step, recipe.steps)
-        for optimizer in self.optimizers:
-            for group in optimizer.param_groups:
-                group["lr"] = lr
+        set_rate(self.optimizers, recipe.optim.lr * lr_factor(recipe.optim, step, recipe.steps))
         loss = self._backward(self._on_device(self.batches.take(step)))
         self._clip(recipe.optim.clip)
         for optimizer in self.optimizers:
@@ -156,10 +160,21 @@ class Trainer:
             torch.from_numpy(probes.windows_of(self.tokens, self.spec.recipe))
         )
         design = variant.parse(self.spec.variant)
+        model, recipe = self.whole(), self.spec.recipe
         with engines.use(self.settings.uncompiled.engine):
-            return probes.measure(
-                self.whole(), design, windows[:, :-1], windows[:, 1:], step, self._autocast()
+            found = probes.measure(
+                model, design, windows[:, :-1], windows[:, 1:], step, self._autocast()
             )
+        moved = movement.movement(
+            self._began,
+            model.residual,
+            self.optimizers[-1],
+            recipe.optim,
+            step,
+            recipe.steps,
+            self._joined,
+        )
+        return replace(found, **moved)
 
     def _backward(self, windows: Tensor) -> Tensor:
         """Add the gradients of the mean loss of a batch, micro-batch by micro-batch; that loss."""
@@ -200,16 +215,24 @@ class Trainer:
         return tensors_of(self.model, self.optimizers, self.device)
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
-        """Undo what has happened since `tensors`."""
-        restore(tensors, self.model, self.optimizers, self.device)
+        """Restore the state saved in `tensors`."""
+        restore(self._named(tensors), self.model, self.optimizers, self.device)
 
-    def known(self, found: Kept | None) -> Kept | None:
+    def from_rank_0(self, found: Kept | None) -> Kept | None:
         """What rank 0 has found of a run that goes on."""
         return found
 
-    def most(self, wish: int) -> int:
+    def largest_over_ranks(self, wish: int) -> int:
         """The largest of what the ranks wish."""
         return wish
+
+    def _named(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Those of a checkpoint, by names where an older one has numbers."""
+        return by_name(tensors, self._order_before)
+
+    def _joined(self, tensor: Tensor) -> Tensor:
+        """A tensor of the optimiser's, whole."""
+        return tensor
 
     def _placed(self, model: Transformer) -> Transformer:
         """The model where it is trained, or this rank's part of it."""
@@ -239,65 +262,6 @@ class Trainer:
     def _gathered(self, losses: Tensor) -> Tensor:
         """(N,) of every rank in one, in their order."""
         return losses
-
-
-def make_optimizers(model: Transformer, optim: Optim) -> list[torch.optim.Optimizer]:
-    """AdamW, and Muon before it if the recipe says so; one lr serves both.
-
-    AdamW has two groups: matrices of the trunk are decayed; embedding, gains, and everything that
-    a design adds are not, since decay would pull a design towards its own start.
-
-    Muon (Jordan et al. 2024) takes the matrices inside of sublayers, as they lie: q, k and v are
-    one, and so are gate and up; stacks of matrices are left to AdamW. Its updates are scaled by
-    0.2 sqrt(max(rows, columns)), to the size that those of AdamW have (Liu et al. 2025, arXiv
-    2502.16982).
-    """
-    trunk = {n: p for n, p in model.shared_parameters().items() if p.ndim > 1}
-    hidden = [p for n, p in trunk.items() if n.startswith("sublayers") and p.ndim == 2]
-    by_muon = hidden if optim.optimizer == "muon" else []
-    taken = {id(parameter) for parameter in by_muon}
-    decayed = [p for n, p in trunk.items() if not n.startswith("embed") and id(p) not in taken]
-    taken |= {id(parameter) for parameter in decayed}
-    rest = [parameter for parameter in model.parameters() if id(parameter) not in taken]
-    groups = [
-        {"params": decayed, "weight_decay": optim.weight_decay},
-        {"params": rest, "weight_decay": 0.0},
-    ]
-    adamw = torch.optim.AdamW(
-        groups, lr=optim.lr, betas=(optim.beta1, optim.beta2), eps=optim.eps, fused=True
-    )
-    if not by_muon:
-        return [adamw]
-    decay = optim.weight_decay
-    muon = torch.optim.Muon(
-        by_muon, lr=optim.lr, weight_decay=decay, adjust_lr_fn="match_rms_adamw"
-    )
-    return [muon, adamw]
-
-
-def lr_factor(optim: Optim, step: int, steps: int) -> float:
-    """The factor on lr for step 0..steps-1: warm-up, then cosine, or at last a linear fall."""
-    warmup = math.ceil(optim.warmup_fraction * steps)
-    if step < warmup:
-        return (step + 1) / warmup
-    floor = optim.final_lr_fraction
-    if optim.schedule == "cosine":
-        progress = (step - warmup) / max(1, steps - 1 - warmup)
-        return floor + (1 - floor) * 0.5 * (1 + math.cos(math.pi * progress))
-    decay = max(1, round(optim.decay_fraction * steps))
-    remaining = (steps - 1 - step) / decay
-    return floor + (1 - floor) * min(1.0, remaining)
-
-
-def steady_steps(optim: Optim, steps: int) -> int:
-    """After how many steps a run is still that of any longer one with as many steps of warm-up and
-    this schedule; 0 where it falls from the warm-up on, as a cosine does.
-    """
-    if optim.final_lr_fraction == 1:
-        return steps
-    found = steps - max(1, round(optim.decay_fraction * steps))
-    is_level = optim.schedule == "wsd" and found >= math.ceil(optim.warmup_fraction * steps)
-    return found if is_level else 0
 
 
 def seconds_per_step(

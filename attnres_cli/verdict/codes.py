@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Sequence
 
 from attnres_cli.records.code import Code
 from attnres_cli.records.run import RunRecord
-from attnres_cli.verdict.format import plural
+from attnres_cli.verdict.numbers import plural
 
 NOT_KNOWN = "unknown"  # how runs are shown, and asked for, that do not say their code
 _MOST = 3

@@ -15,18 +15,17 @@ from attnres_cli.records.run import (
     RunRecord,
     Status,
 )
-from attnres_cli.stats.looks import Look, Word
 from attnres_cli.stats.pairs import Difference
+from attnres_cli.stats.sequential import Look, Word
 from attnres_cli.verdict.family import Family
 
-Verdict = Word | Literal["identical", "no verdict yet", "blocked", "baseline"]
+Verdict = Word | Literal["identical", "pending", "blocked", "baseline"]
 
 _NAMES_ERROR = re.compile(r"[\w.]+(Error|Exception)\b")
 RULE = (
-    "better or worse: 0 lies outside the interval. With probability 95 % the true differences of "
-    "all arms of this table lie in their intervals at all looks together: a table in which no arm "
-    "differs says so in 19 of 20 studies, however often it is read. Not separable (sees x): this "
-    "look finds a difference of x nats per token in 80 % of studies"
+    "intervals are simultaneous 95% confidence intervals: they hold for all arms of this table and "
+    "however often you look. Better or worse: the interval excludes 0. Inconclusive: it contains "
+    "0; this study finds a difference of the size under detectable with 80% power"
 )
 
 
@@ -69,7 +68,7 @@ class ArmResult:
     difference: Difference | None = None  # over the pairs of the last look, else over all pairs
     look: Look | None = None  # None where the arm may not be compared
     pairs: tuple[int, ...] = ()  # the seeds of `difference`
-    sees: float | None = None  # the least difference that the look finds in 80 % of studies
+    detectable: float | None = None  # the least difference that the look finds in 80 % of studies
     far: tuple[int, ...] = ()  # seeds whose differences lie far from the others'
     is_sound: bool = False  # no gate or inequality in the way, though it may be of one seed alone
     recipe_digest: str = ""
@@ -104,11 +103,17 @@ class Comparison:
     registered: str = ""  # preregistered, or exploratory; where the study has preregistrations
     older: tuple[RunRecord, ...] = ()  # left out because of their code
     n_hidden: int = 0  # arms of the table that were judged with the others and are not shown
+    beside: tuple[Comparison, ...] = ()  # of the same arms on lesser terms: they get no words
+    moving: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # arm, parameter, share
+
+    def arm(self, variant: str) -> ArmResult | None:
+        """The arm of that name; None where no run of it has ended."""
+        return next((arm for arm in self.arms if arm.variant == variant), None)
 
     @property
     def base(self) -> ArmResult | None:
         """The arm of the baseline; None where no run of it has ended."""
-        return next((arm for arm in self.arms if arm.variant == self.baseline), None)
+        return self.arm(self.baseline)
 
     def runs(self, *statuses: Status) -> list[RunRecord]:
         """Those in one of these states."""

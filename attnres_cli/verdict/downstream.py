@@ -15,10 +15,10 @@ import numpy as np
 from attnres_cli.records.items import Items
 from attnres_cli.records.run import RunRecord
 from attnres_cli.stats.crossed import Crossed, Floats, crossed, mcnemar
-from attnres_cli.stats.looks import ALPHA, Look, looked, word
-from attnres_cli.verdict.answered import Measure, Task, tasks_of
+from attnres_cli.stats.sequential import ALPHA, Look, looked, word
 from attnres_cli.verdict.comparison import ArmResult, Comparison, Verdict
 from attnres_cli.verdict.judge import paired_seeds
+from attnres_cli.verdict.task_answers import Measure, Task, tasks_of
 
 RULE = (
     "better or worse: 0 lies outside the interval, which is for other seeds and other items. With "
@@ -57,7 +57,7 @@ class Judged:
     value: float | None = None
     difference: float | None = None
     look: Look | None = None
-    sees: float | None = None  # the least difference that the look finds in 80 % of studies
+    detectable: float | None = None  # the least difference that the look finds in 80 % of studies
     within: tuple[Within, ...] = ()  # of shares of right items
 
     @property
@@ -142,7 +142,7 @@ class _OfMeasure:
             row = replace(row, within=self._within(seeds, ours, theirs))
         if found.n == 0:
             why, waits = missing or (f"{len(seeds)} of {found.next} seeds", True)
-            return replace(row, verdict="no verdict yet" if waits else "blocked", reason=why)
+            return replace(row, verdict="pending" if waits else "blocked", reason=why)
         if why := self._at_chance(arm.variant, seeds):
             return replace(row, reason=why)
         return self._worded(row, found)
@@ -158,8 +158,8 @@ class _OfMeasure:
         """The row with the word that its interval says."""
         less = (found.low, found.high) if self.measure.is_less_better else (-found.high, -found.low)
         reason = f"look at {found.n} seeds" + (f", the next at {found.next}" if found.next else "")
-        sees = self._paired(row.variant, row.seeds).sees(found.alpha)
-        return replace(row, verdict=word(*less), reason=reason, sees=sees)
+        sees = self._paired(row.variant, row.seeds).detectable(found.alpha)
+        return replace(row, verdict=word(*less), reason=reason, detectable=sees)
 
     def _within(self, seeds: Sequence[int], ours: Floats, theirs: Floats) -> tuple[Within, ...]:
         if not self.measure.is_share:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from attnres_cli.records.run import Removed, RunRecord
-from attnres_cli.stats.looks import ALPHA, LEAST_SEEDS, shares, sizes
+from attnres_cli.stats.sequential import ALPHA, LEAST_SEEDS, shares, sizes
 
 BASELINE_FIRST = 0.5
 """Part of the rate where the baseline was trained before the first arm joined. Its losses may have

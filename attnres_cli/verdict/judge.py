@@ -16,9 +16,9 @@ from attnres_cli.records.run import (
     RunResult,
     Status,
 )
-from attnres_cli.stats.looks import Look, look, word
 from attnres_cli.stats.pairs import Difference, far, mean_sd, paired
 from attnres_cli.stats.power import detectable
+from attnres_cli.stats.sequential import Look, look, word
 from attnres_cli.verdict.comparison import ArmResult, Comparison, Rules, ended_how
 from attnres_cli.verdict.family import Family, family
 from attnres_cli.verdict.plausible import doubt, is_doubtful, reason
@@ -68,7 +68,8 @@ def compare(
         for runs in by_arm.values()
         if _results(runs)
     ]
-    arms = _with_base(arms)
+    lost_by = {found.variant: found.may_miss for found in own}
+    arms = [_withheld(arm, lost_by, baseline) for arm in _with_base(arms)]
     arms.sort(key=lambda arm: (arm.variant != baseline, math.isnan(arm.mean), arm.mean))
     return Comparison(
         recipe=(own[0].recipe if own else "") or records[0].recipe,
@@ -166,7 +167,7 @@ class _Table:
         arm = replace(arm, difference=difference, far=tuple(seeds[i] for i in lying))
         if found.n == 0:
             why, waits = missing or (f"{len(seeds)} of {found.next} seeds", True)
-            return replace(arm, verdict="no verdict yet" if waits else "blocked", reason=why)
+            return replace(arm, verdict="pending" if waits else "blocked", reason=why)
         if difference is None:
             return replace(arm, look=None, reason=no_spread)
         return _worded(arm, found, self.rules)
@@ -277,6 +278,24 @@ def _with_base(arms: Sequence[ArmResult]) -> list[ArmResult]:
     return [shown(arm) for arm in arms]
 
 
+def may_be_tuning(low: float, high: float, missed: float) -> bool:
+    """Whether a difference in this interval may be what the loser's tuning has missed."""
+    return missed > 0 and missed >= min(abs(low), abs(high))
+
+
+def _withheld(arm: ArmResult, may_miss: Mapping[str, float], baseline: str) -> ArmResult:
+    """The arm without its word, where the loser's tuning may have missed as much as it lost by."""
+    if arm.interval is None or arm.verdict not in ("better", "worse"):
+        return arm
+    loser = arm.variant if arm.verdict == "worse" else baseline
+    missed = may_miss.get(loser, 0.0)
+    if not may_be_tuning(*arm.interval, missed):
+        return arm
+    by = f"by {missed:.3f} nats per token" if math.isfinite(missed) else "beyond what was tried"
+    why = f"tuning may have missed the best settings of {loser} {by}"
+    return replace(arm, verdict="blocked", reason=why)
+
+
 def _worded(arm: ArmResult, found: Look, rules: Rules) -> ArmResult:
     """The arm with the word that its interval says, of a look that is complete."""
     one = arm.difference
@@ -284,6 +303,6 @@ def _worded(arm: ArmResult, found: Look, rules: Rules) -> ArmResult:
     sees = detectable(found.n, one.sd, found.alpha) if one.sd > 0 else None
     verdict = word(found.low, found.high, rules.margin)
     reason = f"look at {found.n} seeds" + (f", the next at {found.next}" if found.next else "")
-    if verdict == "not separable" and sees is not None:
+    if verdict == "inconclusive" and sees is not None:
         reason += f"; would have seen {sees:.4f} or more with 80 % power"
-    return replace(arm, verdict=verdict, reason=reason, sees=sees)
+    return replace(arm, verdict=verdict, reason=reason, detectable=sees)

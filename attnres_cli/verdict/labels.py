@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from attnres_cli.config.recipe import Recipe
-from attnres_cli.records.comparison_terms import ArmRecipe, Matched, Terms, Tuned
+from attnres_cli.records.comparison_terms import ArmRecipe, Matched, Terms, Tuned, settings_text
 from attnres_cli.records.run import DataDescription
 from attnres_cli.verdict.comparison import Comparison
-from attnres_cli.verdict.format import between
+from attnres_cli.verdict.numbers import between
 
 _MATCHED = {"params": "parameters", "flops": "FLOPs per token", "time": "training time"}
 
 
 def name(terms: Terms) -> str:
-    """For a column of a table: `shared`, `tuned`, `rates by design`, `params matched to standard,
-    tuned`.
+    """For a column of a table: `shared`, `tuned`, `settings by design`, `params matched to
+    standard, tuned`.
     """
     named = [] if terms.match == "tokens" else [f"{terms.match} matched to {terms.baseline}"]
-    named += ["tuned"] if terms.is_tuned else ["rates by design"] if terms.by_design else []
+    named += ["tuned"] if terms.is_tuned else ["settings by design"] if terms.by_design else []
     return ", ".join(named) or "shared"
 
 
@@ -35,9 +35,10 @@ def parts(terms: Terms) -> list[str]:
     if terms.match != "tokens":
         found.append(f"each arm of {terms.baseline}'s {_MATCHED[terms.match]}")
     if terms.is_tuned:
-        found.append("each arm at its own tuned learning rate")
+        what = "learning rate" if terms.rate_only else "settings"
+        found.append(f"each arm at its own tuned {what}")
     if terms.by_design:
-        found.append("each arm at the recipe's learning rate for it")
+        found.append("each arm at the recipe's settings for it")
     return found
 
 
@@ -95,15 +96,22 @@ def said(comparison: Comparison) -> list[str]:
 def whose_rates(terms: Terms, how: Tuned | None = None) -> str:
     """Whose learning rates the arms have: the recipe's, one or by design, or found here."""
     if how is not None:
+        then = (
+            "; then at the best of them three settings of a second number: design_lr_scale of an "
+            "arm that adds parameters, else weight decay and warm-up"
+            if how.rate_digest
+            else ""
+        )
+        n = "five" if then else len(how.rates)
         return (
-            f"learning rates tuned here: {len(how.rates)} for every arm, a factor of about 1.41 "
-            f"apart, over the whole budget on seeds {', '.join(map(str, how.seeds))}, which no "
-            "comparison uses; mean losses"
+            f"settings tuned here: {n} learning rates for every arm, a factor of about 1.41 apart"
+            f"{', two more where the best was at an edge' if then else ''}{then}; over the whole "
+            f"budget on seeds {', '.join(map(str, how.seeds))}, which no comparison uses; mean "
+            "losses"
         )
     if terms.by_design:
         return (
-            "learning rates: the recipe's by design; a design without one takes its optim.lr (the "
-            "recipe's)"
+            "settings: the recipe's by design; a design without its own takes the recipe's optim.lr"
         )
     return "learning rate: one for every arm, the recipe's"
 
@@ -118,10 +126,10 @@ def remaining(own: Sequence[ArmRecipe]) -> list[str]:
 
 
 def warnings(own: Sequence[ArmRecipe]) -> list[str]:
-    """A line for each arm whose best rate is at the edge of the grid."""
+    """A line for each arm whose best settings are at the edge of what was tried."""
     return [
-        f"{each.variant}: {each.how.fit}; lr {each.how.lr:g} is taken. Another --set optim.lr "
-        "moves the grid of every arm"
+        f"{each.variant}: {each.text} ({each.how.fit}). Another --set optim.lr moves the grid of "
+        "every arm"
         for each in own
         if isinstance(each.how, Tuned) and each.how.is_on_edge
     ]
@@ -144,8 +152,11 @@ def _change(how: Matched, terms: Terms) -> str:
 
 
 def _rate(variant: str, how: Tuned) -> str:
-    points = ", ".join(
-        f"{lr:g} {'diverged' if loss is None else f'{loss:.4f}'}"
-        for lr, loss in zip(how.rates, how.losses, strict=True)
+    points = [(f"{lr:g}", loss) for lr, loss in zip(how.rates, how.losses, strict=True)] + [
+        (settings_text(trial.changes), trial.mean) for trial in how.second
+    ]
+    tried = ", ".join(
+        f"{what} {'diverged' if loss is None else f'{loss:.4f}'}" for what, loss in points
     )
-    return f"{variant}: {points}; lr {how.lr:g} ({how.fit})"
+    missed = "" if how.regret is None else f"; it may miss the best by {how.regret:.4f}"
+    return f"{variant}: {tried}; {how.text} ({how.fit}){missed}"

@@ -20,7 +20,7 @@ from attnres_cli.stats.scaling import (
     shared_floor,
 )
 from attnres_cli.verdict.comparison import ArmResult, Comparison
-from attnres_cli.verdict.format import plural
+from attnres_cli.verdict.numbers import plural
 
 PFLOP_S_DAY = 8.64e19
 """The paper's unit of compute, in FLOPs."""

@@ -10,10 +10,10 @@ import numpy as np
 
 from attnres_cli.records.run import RunRecord
 from attnres_cli.records.search_records import Search, Trial, fresh_seeds
-from attnres_cli.stats.looks import ALPHA
 from attnres_cli.stats.optima import CommonBest, common_best, likeliest_common
 from attnres_cli.stats.pairs import holm
 from attnres_cli.stats.power import seeds_needed
+from attnres_cli.stats.sequential import ALPHA
 from attnres_cli.verdict.codes import of_one_code, shown
 from attnres_cli.verdict.comparison import version
 from attnres_cli.verdict.shape_results import Cell, Optimum, Shape, named, optimum, sizes, untested

@@ -13,6 +13,7 @@ from attnres_cli.errors import UsageError, unknown
 from attnres_cli.records.items import Kind
 from attnres_cli.verdict.comparison import ArmResult, Comparison
 from attnres_cli.verdict.downstream import Downstream, Judged
+from attnres_cli.verdict.select import options_of
 
 _DIGITS = 4  # of differences of numbers that are printed with three decimals
 
@@ -134,7 +135,7 @@ def beside_tasks(found: Downstream) -> list[BesideTasks]:
             rows.setdefault((row.task.kind, row.variant), []).append(row)
     told = []
     for (kind, variant), judged in rows.items():
-        gains = _gains(kind) if variant.partition(":")[0] == "attnres" else {}
+        gains = _gains(kind) if options_of(variant)[0] == "attnres" else {}
         if found.comparison.baseline != "standard":
             gains = {}
         said = {row.task.name: _said_of(row, gains) for row in judged}
@@ -156,7 +157,7 @@ def _said_of(row: Judged, gains: Mapping[str, float]) -> Said:
     """The word for a task beside benchmarks that gain so much."""
     if not gains:
         return "not in the paper"
-    if row.verdict == "not separable":
+    if row.verdict == "inconclusive":
         return "within noise"
     if row.verdict not in ("better", "worse"):
         return "no verdict"

@@ -8,7 +8,7 @@ from statistics import fmean
 
 from attnres_cli.records.gates import CAUSAL
 from attnres_cli.records.run import Gate, RunRecord
-from attnres_cli.verdict.format import plural
+from attnres_cli.verdict.numbers import plural
 
 PLAUSIBLE = "plausible"
 """The tag of runs whose user has looked, and says why in their note."""

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from statistics import median
 
 from attnres_cli.config import address
+from attnres_cli.config.as_typed import ablate_typed, overrides_of
 from attnres_cli.config.recipe import Recipe
 from attnres_cli.errors import StudyError
 from attnres_cli.records.run import DataDescription, RunRecord, RunResult
-from attnres_cli.stats.looks import LEAST_SEEDS, first_rate
 from attnres_cli.stats.power import (
     ASSUMED,
     Noise,
@@ -23,11 +23,11 @@ from attnres_cli.stats.power import (
     multiplier,
     noise,
 )
-from attnres_cli.verdict.chapter import ablate_typed, overrides_of
+from attnres_cli.stats.sequential import LEAST_SEEDS, first_rate
 from attnres_cli.verdict.comparison import Comparison
 from attnres_cli.verdict.family import BASELINE_FIRST
-from attnres_cli.verdict.format import plural
 from attnres_cli.verdict.judge import compare
+from attnres_cli.verdict.numbers import plural
 from attnres_cli.verdict.slope import Slope
 
 MINUTES = 5  # of training: what a resolution is quoted for

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from attnres_cli.config.margin import nats
-from attnres_cli.records.comparison_terms import BY_DESIGN, SHARED, ArmRecipe
+from attnres_cli.records.comparison_terms import BY_DESIGN, SHARED, ArmRecipe, Tuned
 from attnres_cli.records.preregister import Registration
 from attnres_cli.records.run import DataDescription, RunRecord
 from attnres_cli.verdict.comparison import Comparison, Rules
@@ -32,7 +32,33 @@ def compared(
         found.append(compare(runs, data, chosen.baseline, terms, mine, rules, older))
     left_out = {run.id for run in chosen.older}
     same_code = [record for record in records if record.id not in left_out]
-    return labelled(found, same_code, data, registrations, own)
+    return _lesser_beside(labelled(found, same_code, data, registrations, own))
+
+
+def _lesser_beside(found: Sequence[Comparison]) -> list[Comparison]:
+    """Each comparison at tuned settings with those of its arms at tuned rates and at the shared
+    ones beside it. Only the first gets words, so that all three are one table's error.
+    """
+    taken: set[int] = set()
+    whole = []
+    for one in found:
+        lesser = [each for each in found if _is_lesser(each, one)]
+        taken |= {id(each) for each in lesser}
+        whole.append(replace(one, beside=tuple(lesser)))
+    return [one for one, was in zip(whole, found, strict=True) if id(was) not in taken]
+
+
+def _is_lesser(one: Comparison, than: Comparison) -> bool:
+    """Whether one is of the arms of a tuned comparison, at its rates or at the shared settings."""
+    hows = [arm.own.how for arm in than.arms if arm.own is not None]
+    if not than.terms.is_tuned or than.terms.rate_only:
+        return False
+    if not all(isinstance(how, Tuned) and how.rate_digest for how in hows):
+        return False  # by an earlier protocol, with words of its own
+    terms = (replace(than.terms, rate_only=True), replace(than.terms, is_tuned=False))
+    names = {arm.variant for arm in than.arms}
+    is_whole = all(arm.variant in names for arm in one.arms)
+    return one.terms in terms and is_whole and one.baseline == than.baseline
 
 
 def labelled(

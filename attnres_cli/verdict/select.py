@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 
 from attnres_cli.errors import AttnresError, StudyError, UsageError, unknown
-from attnres_cli.records.comparison_terms import BY_DESIGN, SHARED, ArmRecipe, Given, Terms
+from attnres_cli.records.comparison_terms import BY_DESIGN, SHARED, ArmRecipe, Given, Terms, Tuned
 from attnres_cli.records.run import FIRST_TUNING_SEED, RunRecord
 from attnres_cli.verdict.codes import of_code, of_one_code, shown
 
@@ -29,7 +29,7 @@ class Choice:
 
 
 def with_rates(records: Sequence[RunRecord], own: Sequence[ArmRecipe]) -> list[RunRecord]:
-    """The runs, and after each what it is too: a run of a recipe that has rates by design."""
+    """The runs, and after each what it is too: a run of a recipe with settings by design."""
     held: dict[tuple[str, str, str], dict[str, str]] = {}
     for each in own:
         if isinstance(each.how, Given):
@@ -41,6 +41,15 @@ def with_rates(records: Sequence[RunRecord], own: Sequence[ArmRecipe]) -> list[R
         bases = held.get((record.variant, record.recipe_digest, record.fingerprint), {})
         found += [replace(record, recipe=name, recipe_digest=base) for base, name in bases.items()]
     return found
+
+
+def with_rates_alone(own: Sequence[ArmRecipe]) -> list[ArmRecipe]:
+    """The recipes of arms, and those that tuned ones have with their learning rates alone."""
+    return [*own] + [
+        replace(each, digest=each.how.rate_digest, terms=replace(each.terms, rate_only=True))
+        for each in own
+        if isinstance(each.how, Tuned) and each.how.rate_digest
+    ]
 
 
 def comparable(records: Sequence[RunRecord], own: Sequence[ArmRecipe] = ()) -> list[RunRecord]:
@@ -162,8 +171,8 @@ def told(
 ) -> list[tuple[list[RunRecord], Terms, list[ArmRecipe]]]:
     """What a report compares: the runs under the shared recipe, then, for each of the terms on
     which arms got their own recipes, those runs and recipes. The former is left out where only the
-    baseline was trained under the shared recipe, or the recipe has rates by design. Runs of other
-    code are in none.
+    baseline was trained under the shared recipe, or the recipe has settings by design. Runs of
+    other code are in none.
     """
     older = {record.id for record in chosen.older}
     records = [record for record in records if record.id not in older]
@@ -209,7 +218,9 @@ def _is_meant(record: RunRecord, recipe: str | None) -> bool:
 
 
 def options_of(variant: str) -> tuple[str, dict[str, str]]:
-    """The name and the options of a canonical spec, as text."""
+    """The name and the options of a canonical spec, as text; one with add-ons is all name."""
+    if "+" in variant:
+        return variant, {}
     name, _, options = variant.partition(":")
     pairs = (option.partition("=") for option in options.split(",") if option)
     return name, {key: value for key, _, value in pairs}

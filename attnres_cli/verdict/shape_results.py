@@ -13,11 +13,11 @@ import numpy as np
 from attnres_cli.records import gates
 from attnres_cli.records.run import RunRecord, Settings, Status
 from attnres_cli.records.search_records import Family, Search, State, Trial, Value, on_front
-from attnres_cli.stats.looks import ALPHA
 from attnres_cli.stats.optima import may_be_best
 from attnres_cli.stats.pairs import mean_interval
+from attnres_cli.stats.sequential import ALPHA
 from attnres_cli.verdict.comparison import last_line
-from attnres_cli.verdict.format import plural
+from attnres_cli.verdict.numbers import plural
 
 SIZES = ("n_layers", "d_model", "n_heads", "mlp_ratio", "params")
 """What trials of one shape have in common, the last two where they were searched. d_ff is not in

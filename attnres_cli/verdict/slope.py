@@ -10,7 +10,7 @@ from statistics import fmean
 
 from attnres_cli.config.recipe import Recipe
 from attnres_cli.records.run import RunRecord
-from attnres_cli.verdict.format import plural
+from attnres_cli.verdict.numbers import plural
 
 _LEAST_RUNS = 2  # at one budget of tokens
 _LEAST_RATIO = math.sqrt(2)

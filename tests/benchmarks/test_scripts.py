@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 from servers import PASSWORD
 
-from attnres_cli.stats.looks import first_rate
 from attnres_cli.stats.power import detectable, multiplier
+from attnres_cli.stats.sequential import first_rate
 
 FOLDER = Path(__file__).parent.parent.parent / "benchmarks"
 HEAVY = ("pydantic", "typer", "rich", "yaml", "sqlalchemy", "optuna", "scipy", "matplotlib")

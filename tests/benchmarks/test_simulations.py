@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import lzma
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -9,11 +10,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from attnres_cli.config.recipe import load
 from attnres_cli.stats import scaling
+from attnres_cli.store.store import Store
 from attnres_cli.verdict.judge import compare
 
 sys.path.append(str(Path(__file__).parent.parent.parent / "benchmarks"))
 import ladders
+import rates
+import tuning
 from workflows import BASELINE, by_looks, error_rates, p_values, planned, powers
 
 
@@ -83,3 +88,44 @@ def test_the_papers_table_2_is_printed_with_its_intervals(capsys: pytest.Capture
 
     rows = {line.split(" | ")[0]: line for line in capsys.readouterr().out.splitlines()}
     assert "1.321 [1.185, 1.473] | 1.865 | 0.0574" in rows["| attnres"]
+
+
+def test_what_tuning_may_have_missed_is_not_held_against_an_arm():
+    random = np.random.default_rng(0)
+    scenario = tuning.SCENARIOS["scales matter much, best within the grid"]
+    words = [tuning.study(scenario, random) for _ in range(200)]
+
+    called, said = (sum(bool(each[k]) for each in words) for k in (0, 1))
+    assert said <= 20 < called  # of 10 that 5 % are, within three standard errors
+
+
+def test_a_design_has_a_row_with_three_terms_and_its_word_of_before():
+    at = {"mean": -0.01, "interval": [-0.02, 0.0]}
+    lesser = {"shared": {"mean": 0.03, "interval": None}, "own_rate": at}
+    arms = [
+        {"variant": "standard", "difference": None, "verdict": "baseline"},
+        {"variant": "hc", "difference": at, "verdict": "inconclusive", "beside": lesser},
+    ]
+    first = {"arms": [{"variant": "hc", "verdict": "non-inferior"}]}
+
+    assert rates.on_three_terms({"arms": arms}, first) == [
+        "| `standard` | - | - | - | baseline | - |",
+        "| `hc` | +0.0300 | -0.0100 [-0.0200, +0.0000] | -0.0100 [-0.0200, +0.0000] | inconclusive "
+        "| non-inferior |",
+    ]
+
+
+def test_the_page_on_learning_rates_has_what_its_study_decides(tmp_path: Path):
+    results = Path(__file__).parents[2] / "docs" / "results"
+    (tmp_path / "rates.db").write_bytes(lzma.decompress((results / "rates.db.xz").read_bytes()))
+    page = (results / "rates.md").read_text(encoding="utf-8")
+
+    tried = rates.settings_of(Store.open(str(tmp_path / "rates.db"), create=False))
+    decided = {variant: how for variant, each in tried.items() if (how := rates.tuned(each))}
+    recipe = load("quick")
+    for variant, how in decided.items():
+        losses = ", ".join(f"{a:g} {b:.4f}" for a, b in zip(how.rates, how.losses, strict=True))
+        assert f"| `{variant}` | {losses} |" in page
+        assert recipe.of(variant).optim == recipe.changed(("optim.lr", how.lr), *how.changes).optim
+        assert (dict(recipe.regret)[variant] is None) == how.is_on_edge
+    assert decided.keys() == dict(recipe.arms).keys()

@@ -14,8 +14,8 @@ from studies import RESULT, SETTINGS, fill
 
 from attnres_cli.config.recipe import Recipe, load
 from attnres_cli.records import machine
-from attnres_cli.stats.looks import LEAST_SEEDS, first_rate
 from attnres_cli.stats.power import detectable, multiplier, noise, seeds_needed
+from attnres_cli.stats.sequential import LEAST_SEEDS, first_rate
 from attnres_cli.verdict.family import BASELINE_FIRST
 
 LOSSES = [1.50, 1.52, 1.47, 1.51, 1.53]

@@ -78,14 +78,14 @@ def test_a_search_trains_confirms_and_is_there_at_once_the_second_time(attnres: 
 
 @pytest.mark.slow
 def test_a_study_reports_its_search_after_a_recipe_trained_later(attnres: Attnres, folder: Path):
-    printed = attnres.prints("search", "standard", *SMALL, "--confirm", "0")
+    printed = attnres.prints("search", "standard", *SMALL, "--confirm", "0", "-v")
     (search,) = read("attnres.db")
 
-    alone = attnres.prints("report")
+    alone = attnres.prints("report", "-v")
     written = attnres.prints("report", "--format", "html", "--output", "search.html")
-    _, _, ablated = attnres("ablate", "standard", *BRIEF, *SIZES, "--seeds", "2")
+    _, _, ablated = attnres("ablate", "standard", *BRIEF, *SIZES, "--seeds", "2", "-v")
     _, after, said = attnres("report")
-    named = attnres.prints("report", "--recipe", search.name)
+    named = attnres.prints("report", "--recipe", search.name, "--notes")
     attnres.prints("report", "--format", "html", "--output", "all.html", "--figures", "drawn/")
 
     assert alone == named == printed
@@ -103,7 +103,7 @@ def test_a_study_reports_its_search_after_a_recipe_trained_later(attnres: Attnre
     assert "Recipe smoke" in page
     drawn = {path.name for path in (folder / "drawn").iterdir()}
     assert {"curves.svg", "search-shapes.svg"} <= drawn
-    smaller = attnres.prints("search", "standard", *SMALL, "--confirm", "0", "--trials", "1")
+    smaller = attnres.prints("search", "standard", *SMALL, "--confirm", "0", "--trials", "1", "-v")
     assert "standard: 2 of 2 trials complete; 2 different shapes; grid: 2 points, no m" in smaller
 
 
@@ -136,7 +136,7 @@ def test_failed_runs_are_named_and_with_retry_failed_trained_again(attnres: Attn
     code, out, err = attnres(*command)
     (folder / "broken").unlink()
     same, unchanged, silence = attnres(*command)
-    mended = attnres.prints(*command, "--retry-failed")
+    mended = attnres.prints(*command, "--retry-failed", "-v")
 
     assert (code, same) == (3, 3)
     assert "failed runs: 3; `attnres runs --status failed --study f.db` lists them" in err
@@ -147,4 +147,4 @@ def test_failed_runs_are_named_and_with_retry_failed_trained_again(attnres: Attn
     assert unchanged == out
     assert "val loss" not in silence
     assert "failed: " not in mended
-    assert "flaky: 2 of 40 trials complete; 2 different shapes; grid" in mended
+    assert "flaky: 2 of 2 trials complete; 2 different shapes; grid" in mended

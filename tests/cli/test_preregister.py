@@ -13,7 +13,7 @@ from studies import fill
 from attnres_cli.config.recipe import Recipe, load
 from attnres_cli.errors import StudyError
 from attnres_cli.records.preregister import Registration
-from attnres_cli.stats.looks import LEAST_SEEDS
+from attnres_cli.stats.sequential import LEAST_SEEDS
 from attnres_cli.store.store import Store
 
 FILE = """
@@ -173,4 +173,4 @@ def test_a_registered_margin_gives_its_words_and_a_digest_of_its_own(
 
     assert alone.split()[1] != wide.split()[1]
     words = {arm["variant"]: arm["verdict"] for arm in document["arms"]}
-    assert (document["margin"], words["attnres"]) == (0.2, "equal within the margin")
+    assert (document["margin"], words["attnres"]) == (0.2, "equivalent")

@@ -68,7 +68,7 @@ def test_chosen_rows_keep_verdicts_and_intervals_of_all_arms(attnres: Attnres, t
     assert shown["arms"] == [arm for arm in whole["arms"] if arm["variant"] in names]
     assert whole["arms"][1]["look"]["alpha"] == pytest.approx(0.05 * 0.8 * 0.6 / 4)
     for form in FORMS:
-        out = attnres.prints("report", "denseformer", "--format", form)
+        out = attnres.prints("report", "denseformer", "--format", form, "--notes")
         assert "denseformer" in out
         if form not in ("csv", "json"):
             assert "3 arms of this table; words and intervals are of all of them" in out
@@ -103,7 +103,7 @@ def test_a_study_that_cannot_answer_says_why_in_every_format(
         if each != case:
             continue
         with subtests.test(form=form, options=options):
-            typed = ("report", "--format", form, *options)
+            typed = ("report", "--format", form, "--notes", *options)
             if options == ("--scaling",):
                 told = attnres.refuses(*typed)
                 assert "of recipe tiny with runs of standard, scaling takes two or more" in told
@@ -159,7 +159,11 @@ def evaluated(tiny_recipe: Recipe) -> Store:
 
 @pytest.mark.usefixtures("evaluated")
 def test_words_intervals_and_the_paper_in_every_format(attnres: Attnres):
-    table, held, lines = attnres.prints(*TASKS), attnres.json(*TASKS), attnres.csv(*TASKS)
+    table, held, lines = (
+        attnres.prints(*TASKS, "--notes"),
+        attnres.json(*TASKS),
+        attnres.csv(*TASKS),
+    )
     attnres.prints(*TASKS, "--format", "html", "--output", "page.html")
 
     assert "Better than standard: attnres on cloze (bits per byte -" in table
@@ -181,7 +185,7 @@ def test_words_intervals_and_the_paper_in_every_format(attnres: Attnres):
 
 def test_runs_without_answers_are_reported(evaluated: Store, tiny_recipe: Recipe, attnres: Attnres):
     fill(STUDY, tiny_recipe, {"mhc": [1.5]})
-    assert "But: 10 of 11 ended runs have answered" in attnres.prints(*TASKS)
+    assert "! 10 of 11 ended runs have answered" in attnres.prints(*TASKS)
     fill(Path("other.db"), tiny_recipe, {"mhc": [1.5]})
     told = attnres.refuses(*TASKS, "--study", "other.db")
     assert "no run of recipe tiny has answered a task yet: `attnres evaluate" in told

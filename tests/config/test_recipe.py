@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from pydantic import BaseModel, ValidationError
 
+from attnres_cli.config import as_typed, shipped
 from attnres_cli.config import margin as margins
 from attnres_cli.config import recipe as recipes
-from attnres_cli.config import shipped
 from attnres_cli.config.recipe import Recipe
 from attnres_cli.errors import RecipeError
 
@@ -34,26 +34,32 @@ OTHER = {
     "ladder": "[{optim.lr: 2e-3}]",
     "slope": "0.4",
     "margin": "1.05x",
-    "rates": "{attnres: 2e-3}",
+    "regret": "{attnres: 0.01}",
+    "arms": "{attnres: {optim.lr: 2e-3}}",
     **typed("model", "n_layers=3 d_model=32 n_heads=4 n_kv_heads=1 d_head=4 d_ff=24 seq_len=8"),
     **typed("model", "attention=mla d_latent=12 positions=none qk_norm=yes softcap=15 mlp=gelu"),
     **typed("model", "n_experts=4 top_k=3 n_shared_experts=0"),
     **typed("model", "tie_embeddings=yes rope_theta=5e5 norm_eps=1e-5"),
     **typed("data", "source=text path=elsewhere val_path=elsewhere val_fraction=0.1"),
-    **typed("data", "edition=2 deduplicate=yes tokenizer=words.json vocab_size=50257 dtype=uint32"),
+    **typed("data", "edition=2 deduplicate=yes tokenizer=words.json separator=none"),
+    **typed("data", "vocab_size=50257 dtype=uint32"),
     **typed("data", "subset=other split=other val_split=other column=other rows=100 streaming=yes"),
     **typed("data", "nodes=9 hops=5 degree=5 length=5 pairs=9 keys=33 values=33"),
     **typed(
         "optim", "optimizer=muon lr=4e-4 beta1=0.8 beta2=0.99 eps=1e-9 weight_decay=0 clip=0.5"
     ),
-    **typed("optim", "schedule=wsd warmup_fraction=0.1 decay_fraction=0.1 final_lr_fraction=0"),
+    **typed(
+        "optim",
+        "design_lr_scale=3 schedule=wsd warmup_fraction=0.1 decay_fraction=0.1 final_lr_fraction=0",
+    ),
     **typed("train", "tokens=2k batch_size=2 micro_batch_size=1 checkpoint_activations=true"),
     **typed("train", "eval_tokens=512 n_evals=2 precision=fp32 compile='off' parallel=ddp"),
     **typed("train.pipeline", "stages=2 virtual=2 schedule=gpipe"),
 }
 """One value for every key, none of them the one that TEXT or the default gives."""
 
-FREE = {"name", "slope", "margin", "description", "variants", "ladder", "data.path"}
+FREE = {"name", "slope", "regret", "margin", "description", "variants", "ladder", "data.path"}
+FREE |= {"data.separator"}  # the fingerprint sees it
 FREE |= {"train.parallel", *(f"train.pipeline.{key}" for key in ("stages", "virtual", "schedule"))}
 
 NO_POSITIONS = "model.positions=none"
@@ -84,10 +90,16 @@ REFUSED = {
     **{f"train.tokens={text}": ("integer", text.strip(".")) for text in NO_COUNTS},
     **{f"model.n_layers={text}": ("greater than 0", text) for text in ("0", "-1", "-2k", "0M")},
     "optim.lr=fast": ("valid number", "got 'fast'"),
-    "rates=3": ("rates", "a mapping as {attnres: 4e-3}", "got 3"),
-    "rates={attnres: yes}": ("rates: attnres", "learning rate above 0", "got True"),
-    "rates={attnres: .inf}": ("learning rate above 0",),
-    "rates.attnres:heads=2=0": ("attnres:heads=2", "learning rate above 0", "got 0"),
+    "rates=3": ("a mapping such as {attnres: 4e-3}", "got 3"),
+    "rates={attnres: yes}": ("arms.attnres.optim.lr", "valid number", "got True"),
+    "rates={attnres: .inf}": ("attnres: optim.lr: expected a number", "got inf"),
+    "rates.attnres:heads=2=0": ("arms.attnres:heads=2.optim.lr", "greater than 0", "got 0.0"),
+    "arms={attnres: 3}": ("attnres: expected a mapping such as {optim.lr: 4e-3}, got 3",),
+    "arms={mhc: {optim.rl: 1}}": ("mhc: unknown key 'optim.rl': did you mean 'optim.lr'",),
+    "arms=[1]": ("a mapping such as {attnres:", "got [1]"),
+    "arms.mhc.optim.design_lr_scale=-1": ("arms.mhc.optim.design_lr_scale", "greater than 0"),
+    "arms={mhc: {train.tokens: 1}}": ("mhc: unknown key 'train.tokens'",),
+    "regret={mhc: -1}": ("regret", "greater than or equal to 0"),
     "optim.lr=yes": ("valid number", "got True"),
     "optim.lr=": ("valid number", "got None"),
     "optim.lr='0.1'": ("valid number", "got '0.1'"),
@@ -369,13 +381,13 @@ def test_the_digest_does_not_see_how_values_and_keys_are_written(write: Write):
     backward = write("\n".join(reversed(TEXT.splitlines())))
     assert recipes.load(backward).digest == "2f5c6e35054b"
     of_old = {"quick": "5821f707fa1b", "smoke": "7d36719ae8d6", "small": "88c659a2b0f3"}
-    for recipe in (recipes.load(name, ["data.edition=null"]) for name in of_old):
-        assert recipe.at_rate(recipe.optim.lr).digest == of_old[recipe.name]
+    as_of_old = ["data.edition=null", "optim.warmup_fraction=0.05"]
+    for recipe in (recipes.load(name, as_of_old) for name in of_old):
+        lr = 6e-3 if recipe.name == "quick" else recipe.optim.lr
+        assert recipe.at_rate(lr).digest == of_old[recipe.name]
     for key, digest in ("source=text", "f0952485d795"), ("val_fraction=0.1", "1cbcdbb20ff1"):
-        assert (
-            recipes.load("quick", ["data.edition=null", f"data.{key}"]).at_rate(6e-3).digest
-            == digest
-        )
+        quick = recipes.load("quick", [*as_of_old, f"data.{key}"])
+        assert quick.at_rate(6e-3).digest == digest
     plain, spelled = (
         recipes.load("smoke", [f"data={{source: pointers{more}}}"]).digest
         for more in ("", ", nodes: 8, hops: 4")
@@ -413,6 +425,35 @@ def test_a_design_is_trained_at_its_own_rate(write: Write):
     assert Recipe.model_validate_json(recipe.model_dump_json()) == recipe
 
 
+def test_rates_of_older_files_are_settings_of_arms_with_the_same_digest(write: Write):
+    old = recipes.load(write(TEXT + "rates: {mhc: 1e-3}\n"))
+    new = recipes.load(write(TEXT + "arms: {mhc: {optim.lr: 1e-3}}\n"))
+    one = write(TEXT + "rates: {mhc: 1e-3}\narms: {mhc: {optim.design_lr_scale: 10}}\n")
+    scaled = recipes.load(one)
+
+    assert new == old
+    assert new.digest == old.digest != scaled.digest
+    assert dict(scaled.arms)["mhc"] == (("optim.design_lr_scale", 10.0), ("optim.lr", 1e-3))
+    both = write(TEXT + "rates: {mhc: 1e-3}\narms: {mhc: {optim.lr: 2e-3}}\n")
+    with pytest.raises(RecipeError, match="both have a learning rate"):
+        recipes.load(both)
+
+
+def test_an_arm_has_settings_of_its_own_and_the_baseline_keeps_its_identity(write: Write):
+    plain = recipes.load(write(TEXT))
+    text = "arms: {mhc: {optim.lr: 1e-3, optim.design_lr_scale: 10}}\nregret: {mhc: 0.01}\n"
+    recipe = recipes.load(write(TEXT + text))
+
+    assert recipe.of("standard") == plain
+    mhc = recipe.of("mhc")
+    assert (mhc.optim.lr, mhc.optim.design_lr_scale, mhc.regret) == (1e-3, 10.0, ())
+    assert mhc.digest not in (plain.digest, plain.at_rate(1e-3).digest)
+    assert recipe.digest != plain.digest
+    one = plain.changed(("optim.design_lr_scale", 1.0))
+    assert one.digest == plain.digest  # studies of before have no such key
+    assert Recipe.model_validate_json(recipe.model_dump_json()) == recipe
+
+
 def test_a_typed_rate_drops_the_rates_of_the_file_and_says_so(write: Write):
     path, told = write(TEXT + "rates: {attnres: 2e-3, mhc: 1e-3}\n"), []
 
@@ -420,9 +461,12 @@ def test_a_typed_rate_drops_the_rates_of_the_file_and_says_so(write: Write):
     two = recipes.load(path, ["rates.attnres:heads=2=3e-3", "optim.lr=1e-3"], told.append)
     more = recipes.load(path, ["rates.attnres:heads=2=3e-3"], told.append)
 
-    assert one.rates == ()
-    assert two.rates == (("attnres:heads=2", 3e-3),)
-    assert more.rates == (("attnres", 2e-3), ("attnres:heads=2", 3e-3), ("mhc", 1e-3))
+    assert one.arms == ()
+    assert [name for name, _ in two.arms] == ["attnres:heads=2"]
+    rates = [(name, dict(own)["optim.lr"]) for name, own in more.arms]
+    assert rates == [("attnres", 2e-3), ("attnres:heads=2", 3e-3), ("mhc", 1e-3)]
+    scaled = recipes.load(path, ["arms.attnres.optim.design_lr_scale=3"], told.append)
+    assert scaled.of("attnres").optim.design_lr_scale == 3
     assert len(told) == 2
 
 
@@ -443,3 +487,20 @@ def test_a_margin_is_in_nats_or_a_multiple_of_compute_which_takes_a_slope(write:
             margins.nats(margin, 0.4)
         with pytest.raises(RecipeError, match="margin"):
             recipes.load(write(f"margin: {margin}\n" + TEXT))
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["a #b", "#x", "null", "~", "none", "trail ", '"q"', "12_000", "1.50", "1e5", "no", "a: b"],
+)
+def test_a_key_that_takes_text_takes_it_as_it_is_typed(text: str):
+    recipe = recipes.load(
+        "smoke", ["data.source=huggingface", "data.path=wikitext", f"data.subset={text}"]
+    )
+
+    assert recipe.data.subset == text
+    assert as_typed.typed("data.subset", text) == f"data.subset={text}"
+    name, overrides = as_typed.overrides_of(recipe)
+    assert recipes.load(name, overrides).digest == recipe.digest
+    unset = recipes.load("smoke", ["data.source=huggingface", "data.path=wikitext", "data.subset="])
+    assert unset.data.subset is None

@@ -149,7 +149,7 @@ def test_a_recipe_on_a_text_loads_its_tokens_and_uses_its_fraction_or_its_valida
 
     assert (len(tokens.train), len(tokens.val), tokens.source) == (9500, 500, "text")
     assert len(fifth.val) == 2000
-    assert apart.train.tobytes() == b"a" * 100 + b"b" * 300
+    assert apart.train.tobytes() == b"a" * 100 + b"\n" + b"b" * 300
     assert apart.val.tobytes() == b"c" * 500
 
 

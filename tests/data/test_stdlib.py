@@ -92,6 +92,7 @@ def test_edition_2_shares_less_than_2_percent_with_training():
 
 def test_edition_1_is_the_text_of_before():
     rates = ["rates.standard=6.63e-3", "rates.attnres=4.49e-3"]  # which were found on it
+    rates += ["optim.lr=6e-3", "optim.warmup_fraction=0.05"]
     first = recipe.load("quick", [*rates, "data.edition=1"])
     unset = recipe.load("quick", [*rates, "data.edition=null"])
     assert first.digest == unset.digest == "a60f93cc8cd6"

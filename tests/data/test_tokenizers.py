@@ -165,3 +165,56 @@ def test_a_recipe_with_a_tokenizer_loads_its_tokens(tmp_path: Path, words: str):
     tokens = sources.load(recipe.load("smoke", [*sets, "train.eval_tokens=256"]))
     held = tokens.description
     assert held.train_tokens + held.val_tokens == pytest.approx(9000, abs=2)
+
+
+def test_a_newline_is_put_where_a_document_ends_without_one_or_what_is_asked_for():
+    train, val = documents("ab", "c\n", "d", "e"), documents("f", "g")
+
+    def texts(separator: str | None) -> tuple[bytes, bytes]:
+        tokens = streams("text", train, val, None, separator)
+        assert tokens.description.n_bytes == len(tokens.train) + len(tokens.val)
+        return bytes(np.asarray(tokens.train)), bytes(np.asarray(tokens.val))
+
+    assert texts(None) == (b"ab\nc\nd\ne", b"f\ng")
+    assert texts("none") == (b"abc\nde", b"fg")
+    assert texts("|") == (b"ab|c\n|d|e", b"f|g")
+    words = tokenizers.between((train, val), None, None)
+    assert words == "a newline put between documents, 3 times"
+    assert tokenizers.between((documents("a\n", "b"), val[:1]), None, None) == ""
+
+
+def test_a_tokenizers_end_of_text_stands_between_documents_and_its_spelling_in_one_is_text(
+    tmp_path: Path, words: str
+):
+    held_words = json.loads(Path(words).read_text())
+    special = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    end = {"id": 6, "content": "<|endoftext|>", "special": True} | special
+    path = tmp_path / "with_end.json"
+    path.write_text(json.dumps(held_words | {"added_tokens": [end]}))
+    train, val = documents("the cat", "sat", "the<|endoftext|>cat"), documents("cat")
+
+    tokens = streams("text", train, val, str(path), None)
+    plain = streams("text", train, val, str(path), "none")
+
+    assert held(tokens) == ([1, 2, 6, 3, 6, 1, 0, 0, 0, 2], [2])
+    assert held(plain) == ([1, 2, 3, 1, 0, 0, 0, 2], [2])
+    assert tokenizers.between((train, val), str(path), None) == "<|endoftext|> between documents"
+    assert held(streams("text", train, val, words, None))[0] == [1, 2, 3, 1, 0, 0, 0, 2]
+
+
+def test_the_recipes_digest_is_blind_to_the_separator_and_the_fingerprint_sees_its_tokens(
+    tmp_path: Path,
+):
+    for name, text in (("a.txt", "one\n"), ("b.txt", "two\n"), ("c.txt", "three\n" * 200)):
+        (tmp_path / name).write_text(text * 30)
+    given = ["data.source=text", f"data.path={tmp_path}", "train.eval_tokens=64"]
+    given += ["model.seq_len=16"]
+    plain = recipe.load("smoke", given)
+    asked = recipe.load("smoke", [*given, "data.separator=none"])
+    other = recipe.load("smoke", [*given, "data.separator=|"])
+
+    found = [sources.load(each) for each in (plain, asked, other)]
+
+    assert plain.digest == asked.digest == other.digest
+    assert found[1].fingerprint != found[2].fingerprint
+    assert "'|' put between documents" in found[2].split

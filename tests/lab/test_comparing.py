@@ -21,11 +21,11 @@ from attnres_cli.data import sources
 from attnres_cli.lab.workers.provenance import code_of
 from attnres_cli.records import machine
 from attnres_cli.records.machine import Cores
-from attnres_cli.stats.looks import first_rate, interval
+from attnres_cli.stats.sequential import first_rate, interval
 from attnres_cli.store.store import Store
 
 BASE = (1.50, 1.70, 1.60, 1.55, 1.65)
-NEAR = (1.475, 1.665, 1.59, 1.535, 1.61)  # better by itself, not separable among five arms
+NEAR = (1.475, 1.665, 1.59, 1.535, 1.61)  # better by itself, inconclusive among five arms
 DATA = ["data.source=text", "data.path=text.txt"]
 SMALL = ("--recipe", "smoke", "--set", DATA[0], "--set", DATA[1])
 SHORT = ("ablate", "standard", *SMALL, "--set", "train.tokens=2k", "--seeds", "1", "--in-process")
@@ -54,7 +54,7 @@ def test_ablate_and_report_judge_all_arms_of_the_study(recipe: Recipe, attnres):
     found = verdicts(attnres.json("ablate", "standard", "attnres", *SMALL, "--seeds", "5"))
     assert found == verdicts(attnres.json("report"))
     assert len(found) == 6
-    assert found["attnres"] == ("not separable", pytest.approx(first_rate(5)))
+    assert found["attnres"] == ("inconclusive", pytest.approx(first_rate(5)))
     low, high = interval(np.array(NEAR), np.array(BASE), first_rate(1))
     assert low < high < 0  # in a family of its own it would be better
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -144,3 +145,16 @@ def test_a_refused_command_writes_nothing(there: There, here: Path, attnres):
         said = attnres.refuses("ablate", "standard", "--recipe", "smoke", *data, *extra)
         assert "and this machine has little: --set train." in said
         assert not list(here.iterdir())
+
+
+def test_a_disk_with_too_little_room_is_told_before_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    plan, folder = plan_for(), tmp_path / "not" / "there.runs"
+    needed = plan.kept_bytes + plan.checkpoint_bytes
+    for free, is_told in ((needed, False), (needed - 1, True)):
+        monkeypatch.setattr(memory, "disk_usage", lambda _, n=free: SimpleNamespace(free=n))
+        told = memory.lacks_disk(plan, folder)
+        assert bool(told) == is_told
+    assert f"the disk of {folder} has " in told
+    assert "losses are kept, final weights and checkpoints that do not fit are lost" in told

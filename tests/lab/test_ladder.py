@@ -77,11 +77,13 @@ def test_a_design_that_does_not_fit_every_size_is_refused_before_training(attnre
 
 
 def test_a_size_may_have_rates_by_design_and_a_typed_rate_is_for_all():
-    own_rate = "{rates.attnres:block_size=1: 3e-3}"
+    own_rate = "{rates.attnres:block_size=1: 3e-3, arms.mhc.optim.design_lr_scale: 10}"
     name = write(f"ladder: [{own_rate}, {{model.n_layers: 2, optim.lr: 1e-3}}]")
     own, shared = rungs(load(name)), rungs(load(name, ["optim.lr=2e-2"]))
-    assert [each.rates for each in own] == [(("attnres:block_size=1", 3e-3),), ()]
-    assert [each.rates for each in shared] == [(), ()]
+    block, mhc = (("optim.lr", 3e-3),), (("optim.design_lr_scale", 10.0),)
+    arms = (("attnres:block_size=1", block), ("mhc", mhc))
+    assert [each.arms for each in own] == [arms, ()]
+    assert [each.arms for each in shared] == [(), ()]
 
 
 def test_a_dry_run_plans_every_size(attnres):

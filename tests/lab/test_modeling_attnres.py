@@ -16,6 +16,7 @@ from safetensors.torch import save_model
 from torch import Tensor
 
 from attnres_cli.config.recipe import Recipe
+from attnres_cli.errors import ExportError
 from attnres_cli.lab.huggingface import files, of_bytes
 from attnres_cli.nn.model import Transformer, init_weights
 from attnres_cli.nn.residual import registry
@@ -238,3 +239,16 @@ def test_a_tokenizer_is_copied_or_the_reason_why_not_is_given(here: Path, tiny_r
     assert lack(tokenizer="own.json", size=3) == ""
     (here / "own.json").write_text("[]")
     assert "is not the file" in lack(tokenizer="own.json")
+
+
+def test_a_damaged_folder_is_one_exception(export: Export):
+    _, folder = export("attnres")
+    config, weights = folder / "config.json", folder / "model.safetensors"
+    held, whole = config.read_text(), weights.read_bytes()
+    config.write_text(held.replace(f'"n_layers": {SHAPE.n_layers}', '"n_layers": "two"'))
+    with pytest.raises(ExportError, match=r"n_layers is 'two' in config\.json"):
+        loaded(folder)
+    config.write_text(held)
+    weights.write_bytes(whole[:100])
+    with pytest.raises(ExportError, match="is damaged"):
+        loaded(folder)

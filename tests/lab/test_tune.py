@@ -1,125 +1,163 @@
-"""Tuning a learning rate for every arm: the grid, the choice, and when there is none."""
+"""Tuning settings for every arm: what is tried, the choice, and when there is none."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 from studies import RESULT, SETTINGS
 
-from attnres_cli.config.recipe import Recipe
+from attnres_cli.config.arms import LR, SCALE
+from attnres_cli.config.recipe import Optim, Recipe
 from attnres_cli.lab import tune
 from attnres_cli.records.plan import Arm, Plan
 from attnres_cli.records.run import FIRST_TUNING_SEED, RunRecord, Status
 
-GRID = tune.rates(0.01)
+GRID = (0.005, 0.00707, 0.01, 0.0141, 0.02)
+Surface = Callable[[Optim], float | None]
+"""Loss by settings; None where a run has not ended, nan where it diverged."""
 
 
 @pytest.fixture
 def plan(tiny_recipe: Recipe) -> Plan:
     arms = (Arm("standard", 99, 600), Arm("attnres", 99, 600))
-    return Plan(tiny_recipe, arms, (0, 1), ("cpu",), SETTINGS, "0123456789abcdef")
+    return Plan(tiny_recipe.at_rate(0.01), arms, (0, 1), ("cpu",), SETTINGS, "0123456789abcdef")
 
 
-def parabola(best: float, bend: float = 0.1) -> list[float | None]:
-    """Losses at the rates of the grid that are lowest at `best`."""
-    return [2 + bend * math.log(lr / best) ** 2 for lr in GRID]
+def bowl(lr: float, scale: float = 1.0, decay: float = 0.1) -> Surface:
+    """Lowest at this rate, scale and decay, a tenth of a nat for each e-fold squared."""
+    return lambda optim: (
+        2
+        + 0.1 * math.log(optim.lr / lr) ** 2
+        + 0.1 * math.log(optim.design_lr_scale / scale) ** 2
+        + 0.1 * math.log(optim.weight_decay / decay) ** 2
+        + optim.warmup_fraction
+    )
 
 
-def ended(plan: Plan, **losses: list[float | None]) -> list[RunRecord]:
-    """The tuning runs of a plan with these losses at the five rates; None has not ended."""
-    records, grid = [], tune.rates(plan.recipe.optim.lr)
-    for number, spec in enumerate(tune.grid(plan).specs):
-        loss = losses[spec.variant][grid.index(spec.recipe.optim.lr)]
-        if loss is not None:
-            result = replace(RESULT, val_loss=loss)
+def trained(plan: Plan, standard: Surface, attnres: Surface) -> list[RunRecord]:
+    """All tuning runs, stage by stage, with the losses of a surface."""
+    records: list[RunRecord] = []
+    surface = {"standard": standard, "attnres": attnres}
+    for stage in tune.STAGES.values():
+        for spec in stage(plan, tune.losses_of(records)).specs:
+            if (loss := surface[spec.variant](spec.recipe.optim)) is None:
+                continue
+            result = replace(RESULT, val_loss=loss + 0.001 * (spec.seed % 10))
             of = (spec.recipe.name, spec.recipe.digest, spec.variant, spec.seed, spec.fingerprint)
-            records.append(RunRecord(number, *of, status=Status.COMPLETE, result=result))
+            kept = {"status": Status.COMPLETE, "result": result}
+            records.append(RunRecord(len(records), *of, **kept))
     return records
 
 
+def chosen(plan: Plan, standard: Surface, attnres: Surface) -> dict[str, Arm]:
+    found = tune.tuned(plan, tune.losses_of(trained(plan, standard, attnres)))
+    return {arm.variant: arm for arm in found.arms}
+
+
 def test_the_grid_has_the_recipes_rate_in_its_middle_and_a_factor_of_root_two_between():
-    assert GRID == (0.005, 0.00707, 0.01, 0.0141, 0.02)
+    assert tune.rates(0.01) == GRID
     for lr in (0.012345678, 3e-4, 1.0):
         assert tune.rates(lr)[2] == lr  # whatever its digits
 
 
-def test_the_vertex_of_a_parabola_is_found_between_the_rates_of_the_grid():
-    for best in (0.0065, 0.0085, 0.01, 0.0115, 0.0165):
-        lr, is_on_edge, _ = tune.choose(GRID, parabola(best), 0.01)
-        assert (lr, is_on_edge) == (pytest.approx(best, rel=1e-2), False)
+def test_every_arm_has_thirty_two_runs_at_one_budget_on_seeds_of_no_comparison(plan: Plan):
+    records = trained(plan, bowl(0.01), bowl(0.00707, scale=10))
+    counts = {name: sum(r.variant == name for r in records) for name in ("standard", "attnres")}
+
+    assert counts == {"standard": 32, "attnres": 32}
+    assert {r.seed for r in records} == set(tune.SEEDS)
+    assert len(tune.SEEDS) == 4
+    assert min(tune.SEEDS) >= FIRST_TUNING_SEED > max(plan.seeds)
+    specs = [s for stage in tune.STAGES.values() for s in stage(plan, {}).specs]
+    assert {spec.recipe.train for spec in specs} == {plan.recipe.train}
 
 
-def test_a_best_rate_on_the_edge_is_taken_as_it_is_with_a_warning():
-    for best, chosen in (0.001, 0.005), (0.2, 0.02):
-        lr, is_on_edge, fit = tune.choose(GRID, parabola(best), 0.01)
-        assert (lr, is_on_edge) == (chosen, True)
-        assert "may lie beyond" in fit
+def test_each_arm_gets_the_settings_that_its_own_runs_favor(plan: Plan):
+    found = chosen(plan, bowl(0.00707, decay=0.3), bowl(0.0141, scale=10))
+
+    standard, attnres = (found[name].how for name in ("standard", "attnres"))
+    assert (standard.lr, standard.changes) == (0.00707, (("optim.weight_decay", 0.3),))
+    assert (attnres.lr, attnres.changes) == (0.0141, ((SCALE, 10.0),))
+    assert found["attnres"].recipe == plan.recipe.changed((LR, 0.0141), (SCALE, 10.0))
+    assert [trial.changes for trial in attnres.second] == [((SCALE, s),) for s in (3, 10, 30)]
+    optims = [plan.recipe.at_rate(lr).optim for lr in GRID]
+    losses = [bowl(0.0141, scale=10)(optim) + 0.0015 for optim in optims]
+    assert attnres.losses == pytest.approx(losses)
+    assert not standard.is_on_edge
+    assert not attnres.is_on_edge
+    assert 0 <= attnres.regret < 0.01
+    rated = tune.at_rates(tune.tuned(plan, {}), plan)
+    assert rated.terms.rate_only
 
 
-def test_rates_that_diverged_are_left_out_and_nothing_is_fitted_next_to_them():
-    for losses, chosen, words in (
-        ([*parabola(0.0085)[:4], None], pytest.approx(0.0085, rel=1e-2), "parabola"),
-        ([*parabola(0.02)[:4], None], 0.0141, "diverged"),
-        ([None] * 5, 0.01, "every rate"),  # the shared one is kept
-    ):
-        lr, is_on_edge, fit = tune.choose(GRID, losses, 0.01)
-        assert (lr, is_on_edge) == (chosen, False)
-        assert words in fit
+def test_settings_of_the_recipe_that_are_best_keep_it_and_its_runs(plan: Plan):
+    found = chosen(plan, bowl(0.01), bowl(0.01))
+    assert {arm.recipe.digest for arm in found.values()} == {plan.recipe.digest}
+    assert {arm.how.rate_digest for arm in found.values()} == {plan.recipe.digest}
 
 
-def test_equal_losses_give_no_rate_beyond_the_grid():
-    lr, _, _ = tune.choose(GRID, [2.0] * 5, 0.01)
-    assert lr in GRID
-    lr, is_on_edge, fit = tune.choose(GRID, [3.0, 2.0, 2.0, 2.0, 3.0], 0.01)
-    assert GRID[0] < lr < GRID[2]
-    assert not is_on_edge
-    assert "parabola" in fit
+@pytest.mark.parametrize("best", [0.0065, 0.0085, 0.01, 0.0115, 0.0165])
+def test_the_rate_is_the_vertex_of_a_parabola_between_those_of_the_grid(plan: Plan, best: float):
+    how = chosen(plan, bowl(best), bowl(best))["attnres"].how
+    assert how.lr == pytest.approx(best, rel=1e-2)
+    assert "parabola" in how.fit
 
 
-def test_arms_are_tried_at_the_same_rates_and_budget_on_seeds_of_no_comparison(plan: Plan):
-    specs = tune.grid(plan).specs
-    standard, attnres = (
-        [(s.recipe.optim.lr, s.seed, s.recipe.train) for s in specs if s.variant == name]
-        for name in ("standard", "attnres")
-    )
-    assert standard == attnres
-    assert len(specs) == 2 * 5 * len(tune.SEEDS)
-    assert {train for _, _, train in standard} == {plan.recipe.train}
-    assert min(spec.seed for spec in specs) >= FIRST_TUNING_SEED > max(plan.seeds)
+def test_equal_losses_give_no_rate_beyond_the_grid(plan: Plan):
+    how = chosen(plan, bowl(0.01), lambda optim: 3.0 if optim.lr == 0.005 else 2.0)["attnres"].how
+    assert GRID[0] < how.lr < GRID[2]
 
 
-def test_each_arm_gets_the_rate_that_its_own_runs_favor(plan: Plan):
-    records = ended(plan, standard=parabola(0.0085), attnres=parabola(0.0115))
-    tuned = tune.tuned(plan, records)
-    lrs = [tuned.recipe_of(arm).optim.lr for arm in tuned.arms]
-    assert lrs == pytest.approx([0.0085, 0.0115], rel=1e-2)
-    assert tuned.seeds == plan.seeds
-    assert tuned.arms[1].how.losses == pytest.approx(parabola(0.0115))
-    shared = ended(plan, standard=parabola(0.01), attnres=parabola(0.01))
-    assert tune.tuned(plan, shared).specs == plan.specs  # which keep the recipe and its runs
+def test_what_is_no_better_than_noise_keeps_the_recipes_own_number(plan: Plan):
+    def noisy(optim: Optim) -> float:
+        return bowl(0.01)(optim.model_copy(update={"design_lr_scale": 1.0})) - 1e-9 * optim.lr
+
+    assert chosen(plan, bowl(0.01), noisy)["attnres"].how.changes == ()
 
 
-def test_a_rate_at_which_one_seed_diverged_counts_as_diverged(plan: Plan):
-    records = ended(plan, standard=parabola(0.0085), attnres=parabola(0.0085))
-    last = next(r for r in records if r.variant == "attnres" and r.seed == tune.SEEDS[1])
-    gone = replace(last.result, status=Status.DIVERGED, val_loss=math.nan)
-    records[records.index(last)] = replace(last, result=gone)
-    found = tune.tuned(plan, records).arms[1].how.losses
-    assert found[0] is None
-    assert None not in found[1:]
+@pytest.mark.parametrize(("best", "lr"), [(0.0035, 0.0035), (0.03, 0.03), (0.0001, 0.0025)])
+def test_a_best_rate_at_the_edge_extends_the_grid_of_that_arm_once(plan: Plan, best, lr):
+    found = chosen(plan, bowl(0.01), bowl(best))
+
+    how = found["attnres"].how
+    assert (len(how.rates), how.lr) == (7, pytest.approx(lr, rel=0.01))
+    assert how.is_on_edge == (best == 0.0001)
+    assert ("may lie beyond" in how.fit) == how.is_on_edge
+    assert len(found["standard"].how.rates) == 5
+
+
+@pytest.mark.parametrize(("best", "scale", "at_edge"), [(30, 30, False), (400, 100, True)])
+def test_the_largest_scale_extends_them_once(plan: Plan, best, scale, at_edge):
+    how = chosen(plan, bowl(0.01), bowl(0.01, scale=best))["attnres"].how
+
+    assert how.changes == ((SCALE, float(scale)),)
+    assert (len(how.second), how.is_on_edge) == (4, at_edge)
+
+
+def test_settings_that_diverged_are_not_chosen_and_an_arm_that_always_did_has_none(plan: Plan):
+    def unstable(optim: Optim) -> float:
+        return math.nan if optim.lr >= 0.01 or optim.design_lr_scale > 3 else bowl(0.1)(optim)
+
+    found = chosen(plan, bowl(0.01), unstable)["attnres"].how
+    assert (found.lr, found.losses[2]) == (0.00707, None)
+    assert "of those tried" in found.fit
+    assert found.second[1].mean is None
+    losses = tune.losses_of(trained(plan, bowl(0.01), lambda _optim: math.nan))
+    assert [arm.variant for arm in tune.tuned(plan, losses).arms] == ["standard"]
+    assert tune.diverged(plan, losses) == ["attnres"]
 
 
 def test_an_arm_with_a_tuning_run_that_has_not_ended_is_left_out(plan: Plan):
-    records = ended(plan, standard=parabola(0.01), attnres=[*parabola(0.01)[:4], None])
-    assert [arm.variant for arm in tune.tuned(plan, records).arms] == ["standard"]
+    waits = chosen(plan, bowl(0.01), lambda optim: None if optim.lr == 0.02 else 2.0)
+    assert waits.keys() == {"standard"}
 
 
 def test_an_arm_with_its_own_width_is_tuned_at_that_width(plan: Plan):
     model = plan.recipe.model.model_copy(update={"d_ff": 40})
     own = plan.recipe.model_copy(update={"model": model})
     plan = replace(plan, arms=(plan.arms[0], replace(plan.arms[1], recipe=own)))
-    tuned = tune.tuned(plan, ended(plan, standard=parabola(0.0085), attnres=parabola(0.0085)))
-    assert [tuned.recipe_of(arm).model.d_ff for arm in tuned.arms] == [None, 40]
-    assert {spec.recipe.model.d_ff for spec in tune.grid(plan).specs} == {None, 40}
+    found = chosen(plan, bowl(0.01), bowl(0.00707))
+    assert [arm.recipe.model.d_ff for arm in found.values()] == [None, 40]

@@ -80,28 +80,9 @@ def weights_of(folder: Path, run: int) -> Path:
     return found
 
 
-def test_a_run_trained_again_is_equal_and_the_study_stays_unchanged(folder: Path):
-    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-    found = attnres("verify", "2")
-    assert found.exit_code == 0, found.output
-    words = r"run 2 \(.*equal, bit for bit: 16 points of the curve, final loss.*, weights\n"
-    assert re.fullmatch(words, found.stdout, re.DOTALL)
-    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
-
-
-def test_a_curve_that_departs_is_reported_with_the_step_and_both_losses(folder: Path):
-    change(folder, "UPDATE attnres_curve SET train_loss = 3.25 WHERE run_id = 1 AND step >= 10")
-    found = attnres("verify", "1")
-    plain = json.loads(attnres("verify", "1", "--format", "json").stdout)
-    assert found.exit_code == 3
-    assert "run 1 (standard, seed 0): not equal" in found.stdout
-    losses = f"training loss 3.25 recorded, {plain['departs']['now']!r} now"
-    assert f"first at step 10: {losses}" in found.stdout
-    assert "nothing that is recorded has changed" in found.stdout
-    assert (plain["equal"], plain["departs"]["step"], plain["weights_differ"]) == (False, 10, [])
-
-
-def test_weights_that_differ_are_named(folder: Path):
+def test_a_run_trained_again_is_equal_unless_its_weights_differ_and_the_study_stays_unchanged(
+    folder: Path,
+):
     path = weights_of(folder, 1)
     held = load_file(path)
     name = next(iter(held))
@@ -109,27 +90,69 @@ def test_weights_that_differ_are_named(folder: Path):
     new = sha256(folder / "other")
     (folder / "other").rename(path.with_name(weights_file(new)))
     change(folder, f"UPDATE attnres_runs SET weights_sha256 = '{new}' WHERE id = 1")
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
-    found = attnres("verify", "1")
+    differs, found = attnres("verify", "1"), attnres("verify", "2")
 
-    assert found.exit_code == 3
-    assert "the 16 points of the curve are equal" in found.stdout
-    assert f"final weights that differ: {name}\n" in found.stdout
+    assert (differs.exit_code, found.exit_code) == (3, 0), found.output
+    assert "the 16 points of the curve are equal" in differs.stdout
+    assert f"final weights that differ: {name}\n" in differs.stdout
+    words = r"run 2 \(.*equal, bit for bit: 16 points of the curve, final loss.*, weights\n"
+    assert re.fullmatch(words, found.stdout, re.DOTALL)
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
 
 
-def test_changes_since_the_run_are_named_before_and_after(folder: Path):
-    torch_now = torch.__version__
-    change(folder, f"UPDATE attnres_runs SET versions = replace(versions, '{torch_now}', '1.0')")
-    change(folder, "UPDATE attnres_runs SET device_name = 'Abacus'")
+def test_another_processor_agrees_where_seeds_differ_by_more_and_it_begins_alike(folder: Path):
+    with closing(sqlite3.connect(folder / "attnres.db")) as connection, connection:
+        connection.row_factory = sqlite3.Row
+        one = dict(connection.execute("SELECT * FROM attnres_runs WHERE id = 1").fetchone())
+        for number, shift in ((11, 0.02), (12, -0.02)):
+            other = one | {"id": number, "seed": number, "val_loss": one["val_loss"] + shift}
+            marks = ", ".join("?" * len(other))
+            connection.execute(
+                f"INSERT INTO attnres_runs ({', '.join(other)}) VALUES ({marks})",
+                tuple(other.values()),
+            )
     weights_of(folder, 1).unlink()
-    found = attnres("verify", "1")
-    assert found.exit_code == 0
-    assert f"changed since run 1: torch: 1.0, now {torch_now}" in found.stderr
-    assert "changed since: device_name: Abacus, now " in found.stdout
-    assert "no weights are kept to compare" in found.stdout
+    change(folder, "UPDATE attnres_runs SET val_loss = val_loss + 1e-3 WHERE id = 1")
+
+    same_machine = attnres("verify", "1")
+    change(folder, "UPDATE attnres_runs SET device_name = 'Abacus' WHERE id = 1")
+    other_machine = attnres("verify", "1", "--format", "json")
+
+    assert same_machine.exit_code == 3
+    assert "run 1 (standard, seed 0): not equal" in same_machine.stdout
+    assert other_machine.exit_code == 0
+    told = json.loads(other_machine.stdout)
+    assert (told["equal"], told["agrees"]) == (False, True)
+    assert told["apart"] == pytest.approx(1e-3)
+    assert told["spread"] == pytest.approx(0.02, rel=0.05)
 
 
-def test_other_data_and_a_missing_device_are_refused_before_training(folder: Path):
+def test_a_curve_that_departs_and_changes_since_the_run_are_named_with_both_values(folder: Path):
+    torch_now = torch.__version__
+    older = f"versions = replace(versions, '{torch_now}', '1.0'), device_name = 'Abacus'"
+    change(folder, f"UPDATE attnres_runs SET {older} WHERE id = 2")
+    change(folder, "UPDATE attnres_curve SET train_loss = 3.25 WHERE run_id = 1 AND step >= 10")
+    weights_of(folder, 2).unlink()
+    found, changed = attnres("verify", "1"), attnres("verify", "2")
+    plain = json.loads(attnres("verify", "1", "--format", "json").stdout)
+    assert (found.exit_code, changed.exit_code) == (3, 0)
+    assert "run 1 (standard, seed 0): not equal" in found.stdout
+    losses = f"training loss 3.25 recorded, {plain['departs']['now']!r} now"
+    assert f"first at step 10: {losses}" in found.stdout
+    assert "nothing that is recorded has changed" in found.stdout
+    assert (plain["equal"], plain["departs"]["step"], plain["weights_differ"]) == (False, 10, [])
+    assert f"changed since run 2: torch: 1.0, now {torch_now}" in changed.stderr  # before it trains
+    assert "changed since: device_name: Abacus, now " in changed.stdout  # and afterwards
+    assert "no weights are kept to compare" in changed.stdout
+
+
+def test_runs_that_did_not_end_and_other_data_or_devices_are_refused_before_training(folder: Path):
+    refused("run 3 is pending: only what has ended is verified", "verify", "3")
+    refused("run 3 is pending and has no final weights", "runs", "export", "3")
+    for command in ["verify"], ["runs", "export"]:
+        refused(r"no run 17 in study attnres.db, it holds 1 to 3", *command, "17")
     if not torch.cuda.is_available():
         change(folder, "UPDATE attnres_runs SET device = 'cuda', device_name = 'A GPU'")
         words = r"run 1 was computed with cuda fp32 eager, .* on A GPU"
@@ -138,13 +161,6 @@ def test_other_data_and_a_missing_device_are_refused_before_training(folder: Pat
         text.write("more")
     words = r"run 1 was trained on data \w+, which are now \w+"
     refused(words, "verify", "1", error=DataError)
-
-
-def test_a_run_that_has_not_ended_or_does_not_exist_is_refused():
-    refused("run 3 is pending: only what has ended is verified", "verify", "3")
-    refused("run 3 is pending and has no final weights", "runs", "export", "3")
-    for command in ["verify"], ["runs", "export"]:
-        refused(r"no run 17 in study attnres.db, it holds 1 to 3", *command, "17")
 
 
 def test_curves_depart_at_the_first_loss_that_differs_or_is_missing():
@@ -236,28 +252,27 @@ def flip(file: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", [cut, flip])
-def test_damaged_weights_are_used_nowhere(folder: Path, damage):
+def test_damaged_weights_are_used_nowhere_and_those_of_an_older_study_only_whole(
+    folder: Path, damage
+):
     damage(weights_of(folder, 1))
     for command in ["verify"], ["runs", "export"]:
         refused(r"weights of run 1 are damaged.*attnres runs rm 1`", *command, "1")
     assert not (folder / "run-1").exists()
+    held = weights_of(folder, 2)
     attnres("runs", "export", "2")
     damage(folder / "run-2" / "model.safetensors")
     with pytest.raises(ValueError, match=r"model\.safetensors is damaged"):
         model.load(folder / "run-2")
-
-
-def test_weights_of_an_older_study_are_exported_unless_they_are_damaged(folder: Path):
-    held = weights_of(folder, 1)
     old = held.rename(held.with_name("weights.safetensors"))
     change(folder, "UPDATE attnres_runs SET weights_sha256 = NULL")
-    attnres("runs", "export", "1")
-    assert model.load(folder / "run-1").shape.n_layers == 2
+    attnres("runs", "export", "2", "--output", "old")
+    assert model.load(folder / "old").shape.n_layers == 2
     cut(old)
-    refused(r"weights of run 1 are damaged", "runs", "export", "1", "--output", "again")
+    refused(r"weights of run 2 are damaged", "runs", "export", "2", "--output", "again")
 
 
-def test_missing_weights_are_refused_with_how_to_get_them(folder: Path):
+def test_an_export_needs_weights_and_a_folder_that_can_be_made_and_overwrites_nothing(folder: Path):
     shutil.copy(folder / "attnres.db", folder / "alone.db")
     export = ("runs", "export", "1")
     words = r"folder .*alone.runs is not there: a study is copied to"
@@ -265,15 +280,12 @@ def test_missing_weights_are_refused_with_how_to_get_them(folder: Path):
     found = attnres("verify", "1", "--study", "alone.db")
     assert found.exit_code == 0
     assert "warning: weights are not compared, the folder" in found.stderr
-    weights_of(folder, 1).unlink()
-    refused(r"not kept .*`attnres runs rm 1`, and `attnres ablate`", *export)
-
-
-def test_an_export_overwrites_nothing_and_needs_a_folder_that_can_be_made():
-    attnres("runs", "export", "1", "--output", "mine")
+    attnres(*export, "--output", "mine")
     refused(r"mine already has model\.safetensors", "runs", "export", "2", "--output", "mine")
     words = r"--output text.txt/mine cannot be written: Not a dir"
-    refused(words, "runs", "export", "1", "--output", "text.txt/mine")
+    refused(words, *export, "--output", "text.txt/mine")
+    weights_of(folder, 1).unlink()
+    refused(r"not kept .*`attnres runs rm 1`, and `attnres ablate`", *export)
 
 
 def test_removed_runs_leave_no_weights(folder: Path):

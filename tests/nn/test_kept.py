@@ -18,7 +18,10 @@ import pytest
 from attnres_cli.nn.code import KEPT, Kept
 
 ROOT = Path(__file__).parents[2]
-DESIGNS = ("standard", "attnres:block_size=2", "attnres:heads=2", "denseformer", "hc")
+DESIGNS = (
+    "standard", "attnres:block_size=2", "attnres:heads=2", "denseformer", "hc", "x0", "unet",
+    "layerscale", "delta", "mhc",
+)  # fmt: skip
 PROGRAM = """
 import sys
 from attnres_cli.cli.app import main

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from attnres_cli.nn import residual
+from attnres_cli.nn.addon import Addon
 from attnres_cli.nn.design_page import Finding
 from attnres_cli.nn.proofs import design, model
 from attnres_cli.nn.proofs.prove import ALL, QUICK, admit, prove
@@ -127,8 +128,17 @@ HALVED_IN_BF16 = but(
 CALLS_DEAD_WHAT_LEARNS = but(WithScale, dead_params=lambda self: {"scale": (2,)})
 SAYS_NO_COST = but(WithMatrix, extra_flops_per_token=lambda self: 0)
 
+
+class Late(Addon):
+    """It does not commute with a gain."""
+
+    def on_write(self, l, y):
+        return y + 1.0
+
+
 BROKEN: list[tuple[Proof, Design, str]] = [
     (design.keeps_shape, TOO_NARROW, "sublayer 1 gives shape (2, 4, 8), expected (2, 4, 16)"),
+    (design.commutes, Late, "before layerscale, site 2 sees other numbers than after it"),
     (design.keeps_shape, NO_PAIR, "the pair (h, state), sublayer 1 got a Tensor"),
     (design.keeps_shape, GIVES_NOTHING, "write gives None: end it with `return` and the state"),
     (design.keeps_shape, Raises, "in read: RuntimeError: no such sublayer"),

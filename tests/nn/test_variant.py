@@ -48,7 +48,7 @@ def test_options_are_sorted_and_defaults_and_spaces_dropped(spec: str, canonical
         ("attnres:blok_size=4", ["unknown option of attnres 'blok_size'", "'block_size'"]),
         ("attnres:block_size=four", ["block_size", "a whole number", "'four'"]),
         ("attnres:block_size=4.5", ["block_size", "a whole number", "'4.5'"]),
-        ("attnres:key_norm=true", ["key_norm", "on or off", "'true'"]),
+        ("attnres:key_norm=maybe", ["key_norm", "on or off", "'maybe'"]),
         ("attnres:norm=softmin", ["norm", "softmax or sigmoid", "'softmin'"]),
         ("attnres:window=wide", ["window", "a whole number or none", "'wide'"]),
         ("attnres:block_size", ["option=value", "'block_size'"]),
@@ -89,10 +89,10 @@ def test_a_registered_design_is_parsed_with_its_own_options():
             super().__init__(d_model, n_sublayers)
             self.scale = scale
 
-    register("scaled")(Scaled)
+    register("own_scale")(Scaled)
 
-    assert parse("scaled:scale=3e-1").build(8, 2).scale == 0.3
-    assert str(parse("scaled:scale=1")) == "scaled"
+    assert parse("own_scale:scale=3e-1").build(8, 2).scale == 0.3
+    assert str(parse("own_scale:scale=1")) == "own_scale"
 
 
 @pytest.fixture
@@ -142,3 +142,9 @@ def test_a_package_of_designs_that_cannot_be_imported_is_named_in_one_line(
         "module named 'nobody_has_this'; install nobody_has_this where attnres is, or put its "
         "folder on PYTHONPATH: mend it, or pip uninstall theirs\n"
     )
+
+
+def test_what_is_on_or_off_is_also_true_or_false_and_yes_or_no():
+    for off, on in (("off", "on"), ("false", "true"), ("no", "yes"), ("False", "True")):
+        assert str(parse(f"attnres:key_norm={off}")) == "attnres:key_norm=off"
+        assert str(parse(f"attnres:key_norm={on}")) == "attnres"

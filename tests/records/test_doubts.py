@@ -14,7 +14,7 @@ from attnres_cli.records import doubts
 def test_more_than_four_epochs_are_doubted_by_their_number():
     (found,) = doubts.of(FACTS, n_tokens=7 * FACTS.train_tokens)
 
-    assert "reads its training tokens 7.0 times" in found
+    assert "7.0 epochs: beyond 4" in found
     assert "Muennighoff et al. 2023" in found
     assert doubts.of(FACTS, n_tokens=4 * FACTS.train_tokens, eval_tokens=65_536) == []
     assert doubts.of(replace(FACTS, train_tokens=0), n_tokens=10**9) == []  # a generated task
@@ -24,8 +24,8 @@ def test_more_than_four_epochs_are_doubted_by_their_number():
 def test_few_tokens_to_evaluate_on_are_doubted_by_their_noise(eval_tokens: int, noise: str):
     (found,) = doubts.of(FACTS, eval_tokens=eval_tokens)
 
-    assert f"evaluated on {eval_tokens:,} tokens" in found
-    assert f"about {noise} nats" in found
-    assert "train.eval_tokens=19600 makes it 0.005" in found
+    assert f"only {eval_tokens:,} evaluation tokens" in found
+    assert f"by {noise} nats" in found
+    assert "--set train.eval_tokens=19600 brings that to 0.005" in found
     assert doubts.EVAL_NOISE / math.sqrt(doubts.EVAL_TOKENS) == pytest.approx(doubts.SMALL)
     assert doubts.of(FACTS, eval_tokens=doubts.EVAL_TOKENS) == []

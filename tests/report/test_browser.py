@@ -39,7 +39,7 @@ PAGES: dict[str, tuple[str, ...]] = {
 }
 SEARCH = "search"  # besides, of a search with failed and pruned trials
 FIGURES = {
-    "page": {"forest", "curves", "cost", "blocks", "depth", "mixing", "scaling", "gains"},
+    "page": {"curves", "cost", "blocks", "depth", "mixing", "scaling", "gains", "card"},
     "scaling": {"scaling", "gains"},
     "paper": set(),
     SEARCH: {"shapes", "shapes-paper"},
@@ -187,6 +187,22 @@ def test_a_page_is_drawn_whole_and_open_to_everyone(browser, path: Path, width: 
     assert visit.complaints == []
     assert found.response["passes"]
     assert found.violations_count == 0, found.generate_report()
+    visit.page.close()
+
+
+@pytest.mark.slow
+def test_a_click_sorts_a_table_and_a_second_one_turns_it_round(browser, pages: Path):
+    visit = Visit(browser, pages / "page.html", WIDTHS["desktop"])
+    table = visit.page.locator("table", has_text="bits/byte").first
+    head = table.get_by_role("button", name="val loss")
+
+    def losses() -> list[float]:
+        cells = table.locator("tbody td:nth-child(4)").all_text_contents()
+        return [float(cell.split()[0]) for cell in cells if cell != "diverged"]
+
+    for up in (True, False):
+        head.click()
+        assert losses() == sorted(losses(), reverse=not up)
     visit.page.close()
 
 

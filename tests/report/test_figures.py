@@ -53,7 +53,7 @@ def test_a_forest_has_each_arms_mean_interval_seeds_and_verdict(chapter):
     assert {arm.variant, arm.verdict} <= set(texts(figure))
 
 
-def test_curves_are_means_with_bands_of_one_sd_until_a_loss_is_not_finite(make_run):
+def test_curves_are_means_over_seeds_until_a_loss_is_not_finite(make_run):
     start, gone = Point(0, None, 5.5), Point(7, 9.0, math.nan)
     runs = [
         make_run("standard", seed, curve=(start, Point(400, 1.6, loss)))
@@ -61,9 +61,23 @@ def test_curves_are_means_with_bands_of_one_sd_until_a_loss_is_not_finite(make_r
     ]
 
     sd = pytest.approx(math.sqrt(0.5))
-    assert comparison.curve_of(runs) == [(0.0, 5.5, 0.0), (102_400.0, 1.5, sd)]
+    assert comparison.curve_of(runs, "val_loss") == [(0.0, 5.5, 0.0), (102_400.0, 1.5, sd)]
+    assert comparison.curve_of(runs, "train_loss") == [(102_400.0, 1.6, 0.0)]
     diverged = make_run("standard", 0, curve=(start, gone))
-    assert comparison.curve_of([diverged]) == [(0.0, 5.5, 0.0)]
+    assert comparison.curve_of([diverged], "val_loss") == [(0.0, 5.5, 0.0)]
+
+
+def test_all_training_losses_are_drawn_as_a_running_mean_over_five_points(make_chapter, make_run):
+    losses = [3 - step / 20 + 0.1 * (-1) ** step for step in range(21)]
+    curve = tuple(
+        Point(20 * i, loss, loss if i in (0, 20) else None) for i, loss in enumerate(losses)
+    )
+
+    figure = comparison.draw_curves(make_chapter([make_run("standard", 0, curve=curve)]))
+
+    line = max(figure.axes[0].lines, key=lambda line: len(line.get_xdata()))
+    assert len(line.get_xdata()) == len(losses) - 4
+    assert line.get_ydata()[0] == pytest.approx(np.mean(losses[:5]))
 
 
 def test_cost_is_beside_gain_by_flops_and_block_sizes_lie_between_full_and_baseline(chapter):
@@ -124,8 +138,8 @@ def test_every_figure_says_recipe_seeds_tokens_and_version(chapter):
 
     assert [d.name for d in drawn] == ["forest", "curves", "cost", "blocks", "depth", "mixing"]
     for drawing in drawn:
-        assert "Recipe quick, the same for every arm (abcdef012345); 5 seeds per" in drawing.caption
-        assert "102,400 tokens per run; attnres 0.1.0." in drawing.caption
+        assert "Recipe quick, the same for every arm (abcdef012345); 5 seeds per" in drawing.told
+        assert "102,400 tokens per run; attnres 0.1.0." in drawing.told
 
 
 def test_the_best_of_many_arms_are_named_and_one_far_off_is_cut_off(make_chapter, make_arm):

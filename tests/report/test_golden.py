@@ -17,16 +17,16 @@ from golden import check
 from attnres_cli.config.recipe import load
 from attnres_cli.records.comparison_terms import ArmRecipe, Terms, Tuned
 from attnres_cli.records.items import Kind
-from attnres_cli.records.listed import Listed
 from attnres_cli.records.run import Departure, Standing, Status, Verification
+from attnres_cli.records.run_records import Listed
 from attnres_cli.report import against, comparison, downstream, page, power, runs, scaling
-from attnres_cli.report.formats import show
+from attnres_cli.report.file_formats import show
 from attnres_cli.report.table import Report
 from attnres_cli.verdict import downstream as tasks
-from attnres_cli.verdict.chapter import Chapter
 from attnres_cli.verdict.comparison import Rules
 from attnres_cli.verdict.ladder import Rung, ladder
 from attnres_cli.verdict.power import analyse
+from attnres_cli.verdict.report_section import Chapter
 from attnres_cli.verdict.slope import Slope
 
 UNKIND = "my_own:a=<b>x</b>&y,c=50%|~{d}"
@@ -124,9 +124,10 @@ def check_all(name: str, report: Report, subtests, forms=tuple(SUFFIXES)) -> Non
 
 
 def check_page(name: str, html: str) -> None:
-    """Without style and the drawings' insides, which tests of their own look at."""
-    html = re.sub(r"<style>.*?</style>", "<style></style>", html, flags=re.DOTALL)
-    check(f"{name}.html", re.sub(r"<svg.*?</svg>", "<svg></svg>", html, flags=re.DOTALL))
+    """Without style, script and the drawings' insides, which tests of their own look at."""
+    for tag in ("style", "script", "svg"):
+        html = re.sub(rf"<{tag}\b.*?</{tag}>", f"<{tag}></{tag}>", html, flags=re.DOTALL)
+    check(f"{name}.html", html)
 
 
 def test_a_verdict_is_the_same_in_every_format_and_at_any_width(comparisons, subtests, monkeypatch):
@@ -206,10 +207,21 @@ def test_a_verified_run_is_equal_or_says_where_it_departs(records, subtests):
     names = ("embed.weight", "head.weight", "norm.weight", "layers.0.attn.out.weight")
     departure = Departure(200, "train loss", 2.0, 2.0000000000000004)
     departs = Verification(record, other, departure, names, (("torch", "2.9.0", "2.10.0"),))
+    rounded = replace(departs, early=1e-6, spread=0.02)
+    assert rounded.agrees
+    assert not departs.agrees  # nothing is known of how far seeds are apart
+    for changes in (
+        {"early": 1e-2},  # they do not begin alike
+        {"spread": 1e-17},  # they end further apart than seeds do
+        {"changed": (("torch", "2.9.0", "2.10.0"), ("code_loop", "a", "b"))},
+        {"changed": (("git_revision", "a", "b"),)},
+    ):
+        assert not replace(rounded, **changes).agrees
+    check_all("rounded", runs.verification_of(rounded), subtests, ("table", "json"))
     check_all("equal", runs.verification_of(equal), subtests, ("table", "json"))
     check_all("departs", runs.verification_of(departs), subtests, ("table", "json"))
 
 
 def test_the_page_of_a_study_is_whole_and_every_name_on_it_is_text(comparisons, monkeypatch):
-    monkeypatch.setattr(page, "drawings", lambda chapter: [])
+    monkeypatch.setattr(page, "drawings", lambda chapter, without: [])
     check_page("page", page.to_html([Chapter(held, study="my.db") for held in comparisons]))

@@ -14,7 +14,7 @@ import pytest
 from commands import Attnres
 from studies import fill
 
-from attnres_cli.report.formats import show, to_csv
+from attnres_cli.report.file_formats import show, to_csv
 from attnres_cli.report.html import Part, Section, page
 from attnres_cli.report.table import Column, Report, Table
 
@@ -42,7 +42,7 @@ def test_no_control_character_and_no_markup_of_a_study_reaches_what_is_printed(f
         found = page(text, text, [Section(text, "a", [part], text)], text)
     else:
         report = Report(
-            text, [table], [text], [text], [text],
+            text, [table], [text], [text], [text], [text],
             {"name": text}, ["name"], [{"name": text}],
         )  # fmt: skip
         show(report, form, out := io.StringIO())

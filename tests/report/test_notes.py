@@ -9,15 +9,17 @@ from dataclasses import replace
 import pytest
 from comparisons import BASE, PROBE
 
-from attnres_cli.records.run import Probe
-from attnres_cli.report.answer import answer
+from attnres_cli.config.recipe import load
+from attnres_cli.records.run import Probe, Status
+from attnres_cli.report.answer import answer, to_decide
 from attnres_cli.report.comparison import report_of, table_of
-from attnres_cli.report.facts import CHOICES, facts_of
-from attnres_cli.report.formats import escaped, show
+from attnres_cli.report.file_formats import escaped, show
+from attnres_cli.report.footnotes import CHOICES, facts_of
 from attnres_cli.report.probes import probe_tables
 from attnres_cli.report.runs import speed_text
-from attnres_cli.report.table import Report
+from attnres_cli.report.table import Column, Report, Table, brief, captioned
 from attnres_cli.verdict.comparison import Rules
+from attnres_cli.verdict.deciding import deciding
 
 
 def shifted(gap: float) -> list[float]:
@@ -25,21 +27,56 @@ def shifted(gap: float) -> list[float]:
     return [loss + gap + step for loss, step in zip(BASE, noise, strict=True)]
 
 
-def test_more_than_six_arms_of_one_verdict_are_counted(base, make_arm, judge):
+def test_an_answer_names_six_arms_and_counts_more(base, make_arm, judge, make_run):
     arms = [make_arm(f"arm{i}", *shifted(-0.1 - 0.01 * i)) for i in range(7)]
+    gone = [make_run("gone", 0, status=Status.DIVERGED, steps=7)]
 
-    assert "arm0 by 0.0998 [" in answer(judge(base, *arms[:6]))
-    told = "Better than standard: 7 of 7 arms, by 0.0998 to 0.1598, most arm6 by 0.1598 ["
-    assert told in answer(judge(base, *arms))
+    assert "and by 0.0998 (" in answer(judge(base, *arms[:6]))
+    found = judge(base, *arms, gone)
+    told = answer(found)
+    assert told.startswith("arm6 beats standard by 0.1598 (")
+    assert "Of 8 arms: 7 better, 1 blocked. No verdict: gone (seed 0 diverged at step 7)." in told
+    assert "gone is blocked: seed 0 diverged at step 7" in facts_of(found)
+    worse = [make_arm(f"arm{i}", *shifted(0.1)) for i in range(7)]
+    assert answer(judge(base, *worse)) == "None of 7 arms beats standard. Of 7 arms: 7 worse."
 
 
-def test_an_equal_arm_apart_from_0_is_named_with_its_side(base, make_arm, judge):
-    for gap, side in ((-0.01, "below"), (0.01, "above")):
-        arms = make_arm("apart", *shifted(gap)), make_arm("alike", *shifted(0.0))
-        told = answer(judge(base, *arms, rules=Rules(margin=0.05)))
-        assert "equal to standard within the margin of 0.05 nats per token, of them apart" in told
-        assert told.endswith(f"] {side} standard.")
-        assert "alike by" not in told
+def test_an_answer_has_three_sentences_whatever_its_verdicts(base, make_arm, judge, make_run):
+    arms = [make_arm(f"a{i}", *shifted(gap)) for i, gap in enumerate((-0.1, 0.1, 0.01))]
+    gone = [make_run("gone", 0, status=Status.DIVERGED, steps=7)]
+
+    told = answer(judge(base, *arms, gone, rules=Rules(margin=0.05)))
+
+    assert told.startswith("a0 beats standard by 0.0998 (")
+    assert "a1 is worse than standard by 0.1002 (" in told
+    assert told.endswith(". a2 is equivalent; gone is blocked.")
+
+
+def test_an_open_answer_says_what_would_decide_it_with_the_command(base, make_arm, judge):
+    gaps = (0.06, -0.07, -0.02, 0.03, -0.09)
+    arm = make_arm("attnres", *(b + g for b, g in zip(BASE, gaps, strict=True)))
+    found = judge(base, arm)
+
+    (line,) = to_decide(found, load("smoke"), "my.db")
+
+    told, _, command = line.partition("): ")
+    seeds = deciding(found).seeds
+    assert f"{seeds} seeds find the difference that attnres seems to have" in told
+    assert command == (
+        f"attnres ablate standard attnres --recipe smoke --seeds {seeds} --study my.db"
+    )
+    assert to_decide(found, None, "my.db") == to_decide(judge(base), load("smoke"), "") == []
+
+
+def test_at_a_glance_there_are_three_caveats_no_notes_and_what_to_type():
+    last = Report("b", caveats="4567", notes=["note"])
+    whole = Report("a", text=["answer"], caveats="4567", notes=["note"], more=[last])
+
+    first, second = brief(whole, "Details: all")
+
+    assert (first.text, first.caveats, first.notes) == (("answer",), tuple("456"), ())
+    assert (second.caveats, second.notes) == (tuple("456"), ("Details: all",))
+    assert brief(replace(whole, more=())).notes == ()
 
 
 def test_reference_lines_and_the_split_are_those_that_the_data_have(make_arm, judge, facts):
@@ -154,3 +191,12 @@ def test_notes_and_tags_of_runs_are_below_the_table_and_in_json(make_arm, judge)
     assert f"tag old: run {second.id}" in told
     assert document["notes"] == {first.id: "the GPU was hot"}
     assert document["tags"] == {first.id: ("keep",), second.id: ("keep", "old")}
+
+
+def test_for_a_paper_there_are_titles_and_tables_and_a_reason_where_nothing_is_compared():
+    table = Table("losses", [Column("arm")], [["standard"], ["attnres"]])
+    whole = Report("quick", [table], ["attnres wins"], ["one text"], notes=["why"])
+
+    assert captioned(whole) == Report("quick", [table])
+    alone = replace(whole, tables=[replace(table, rows=[["standard"]])])
+    assert captioned(alone).text == ("attnres wins",)

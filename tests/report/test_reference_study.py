@@ -13,13 +13,13 @@ from commands import Attnres
 from studies import fill
 
 from attnres_cli.config.shipped import paper, plan_text, report_texts
-from attnres_cli.verdict.format import interval
+from attnres_cli.verdict.numbers import interval
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results"
 PAGE = RESULTS / "reference.md"
 SIZES = {"depth": ["8", "16", "32", "64"], "sizes": ["0.13M", "0.33M", "0.65M", "1.16M"]}
 """What the page calls the sizes of a part."""
-WORDS = {"no worse by the margin": "no worse", "equal within the margin": "equal"}
+WORDS = {"non-inferior": "no worse", "equivalent": "equal"}
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +66,7 @@ def cell(arm: dict[str, Any]) -> str:
     if arm["verdict"] == "baseline":
         return f"{arm['mean']:.4f} ± {arm['sd']:.4f}"
     low, high = arm["look"]["low"], arm["look"]["high"]
-    said = WORDS.get(arm["verdict"], "" if arm["verdict"] == "not separable" else arm["verdict"])
+    said = WORDS.get(arm["verdict"], "" if arm["verdict"] == "inconclusive" else arm["verdict"])
     word = f"**{said}**" if said in ("better", "worse") else said
     return f"{arm['difference']['mean']:+.4f} [{low:+.4f}, {high:+.4f}] {word}".rstrip()
 
@@ -145,7 +145,7 @@ def test_the_sentence_on_lower_rates_is_that_of_their_table():
     verdicts = {arm["variant"]: arm["verdict"] for arm in tuned["arms"]}
     assert verdicts.pop("mhc") == "better"
     assert verdicts.pop("standard") == "baseline"
-    assert set(verdicts.values()) == {"equal within the margin"}
+    assert set(verdicts.values()) == {"equivalent"}
 
 
 def test_every_table_is_of_the_plan_and_complete():

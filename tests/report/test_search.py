@@ -11,9 +11,9 @@ import searches
 
 from attnres_cli.records.run import Gate, RunRecord, Status
 from attnres_cli.records.search_records import Search, State, Trial
-from attnres_cli.report.search_words import answer, counts, failures, notes, qualified
-from attnres_cli.stats.looks import ALPHA
+from attnres_cli.report.search_words import answer, blocks, counts, failures, notes, qualified
 from attnres_cli.stats.optima import common_best, likeliest_common, may_be_best
+from attnres_cli.stats.sequential import ALPHA
 from attnres_cli.verdict.optima import Finding, find
 from attnres_cli.verdict.shape_results import cell, front, named, sizes
 
@@ -68,9 +68,9 @@ def test_valleys_far_apart_have_optima_that_differ(clear):
     assert names == ["standard", "attnres"]
     assert [choice.trial.dimensions["n_layers"] for choice in pair.choices] == [6, 9]
     text = answer(clear)
-    assert text.startswith("Within params=9M, standard prefers 6 layers of width 354")
-    assert "attnres prefers 9 layers of width 288" in text
-    told = f"of the 7 confirmed shapes (of 14 tried) the optima differ (p {pair.p:.2g}): none"
+    assert text.startswith("At params=9M, standard does best at 6 layers of width 354")
+    assert "attnres does best at 9 layers of width 288" in text
+    told = f"The optima differ (p = {pair.p:.2g}): none of the 7 confirmed shapes (of 14 tried)"
     assert told in text
 
 
@@ -95,18 +95,18 @@ def test_optima_are_not_said_to_differ_where_runs_that_decide_are_missing_or_do_
 
     for kept, lacking, why in (
         (not_common, [("standard", common), ("attnres", common)],
-         f"{sizes(likely)} may be best for both and lacks fresh seeds)"),
+         f"{sizes(likely)} may be best for both and lacks fresh seeds."),
         (not_best, [("standard", best)],
          "standard has not been trained with all fresh seeds at 9 layers of width 288"),
         (mixed, [], "attnres: runs were computed in different ways: cpu bf16 eager, 1 thread, cpu "
-         "fp32 eager, 1 thread)"),
+         "fp32 eager, 1 thread"),
     ):  # fmt: skip
         finding = find(search, kept)
 
         (pair,) = finding.pairs
         assert pair.test is None
         assert [(t.variant, t.recipe_digest) for t in pair.lacking] == lacking
-        assert f"whether the optima differ is not known ({why}" in answer(finding)
+        assert f"Whether the optima differ is not known: {why}" in answer(finding)
 
 
 def test_optima_that_cannot_be_told_apart_have_a_shape_for_both_or_seeds_that_would_tell():
@@ -118,14 +118,14 @@ def test_optima_that_cannot_be_told_apart_have_a_shape_for_both_or_seeds_that_wo
     ours, theirs = (one.best.cell for one in finding.optima)
     assert ours != theirs  # each its own lowest, which is luck
     shape = sizes(pair.cells[pair.test.hardest])
-    told = f"the optima cannot be told apart (p {pair.p:.2g}): {shape} may be best for both"
+    told = f"No evidence that the optima differ (p = {pair.p:.2g}): {shape} may be best for both"
     assert told in answer(finding)
     ours, theirs = (one.best.cell for one in clear.optima)
     assert ours == theirs
     assert f"{sizes(ours)} may be best for both" in answer(clear)
     near = find(*searches.valleys({"standard": 60.0, "attnres": 45.0}, noise=0.006, seed=4))
     assert near.pairs[0].needed > 3
-    assert f"would take about {near.pairs[0].needed} fresh seeds" in answer(near)
+    assert f"About {near.pairs[0].needed} fresh seeds would tell." in answer(near)
 
 
 def test_optima_at_one_shape_never_differ_whatever_options_the_first_look_chose():
@@ -229,31 +229,20 @@ def test_one_seed_is_never_a_preference_and_one_fresh_seed_is_no_test():
     finding, one_fresh = (find(*searches.valleys(seeds=seeds)) for seeds in ((), (1,)))
 
     text = answer(finding)
-    assert "prefer" not in text
-    assert "of one seed, the best of 14 shapes, which is no verdict" in text
-    assert "whether the optima differ is not known" in text.lower()
+    assert "does best" not in text
+    assert "of 14 shapes by one seed: no verdict" in text
+    assert "Whether the optima differ is not known" in text
     assert all(shape.may_be_best is None for one in finding.optima for shape in one.shapes)
     assert all(len(one.listed) == 5 for one in finding.optima)
     assert "every loss is of one seed (0)" in "\n".join(qualified(finding))
     assert one_fresh.pairs[0].test is None
     text = answer(one_fresh)
     assert "a test takes two fresh seeds or more, this search has one" in text
-    assert "is lowest, which was not tested" in text
+    assert "(not tested)" in text
 
 
-def test_nothing_is_preferred_where_no_confirmed_shape_is_refuted():
+def test_nothing_is_preferred_where_no_confirmed_shape_is_refuted_or_has_a_rival():
     finding = find(*searches.valleys(SAME, noise=0.5))
-
-    text = answer(finding)
-
-    assert "prefers" not in text
-    for one in finding.optima:
-        n, lowest = len(one.confirmed), named(one.confirmed[0])
-        assert f"{one.family.variant} may be best at any of its {n} confirmed shapes" in text
-        assert f"and is lowest at {lowest}" in text
-
-
-def test_a_shape_without_a_rival_is_not_called_preferred():
     search, runs = searches.valleys(SAME, noise=0.001)
     least = min(search.families[0].trials[:14], key=lambda t: t.values).recipe_digest
     runs = [r for r in runs if r.seed == 0 or r.recipe_digest == least]
@@ -262,17 +251,22 @@ def test_a_shape_without_a_rival_is_not_called_preferred():
         for f in search.families
     )
 
+    text = answer(finding)
     beside_others = answer(find(search, runs))
     alone = answer(find(replace(search, families=one_shape), runs))
 
+    for one in finding.optima:
+        n, lowest = len(one.confirmed), named(one.confirmed[0])
+        assert f"{one.family.variant} is lowest at {lowest}, but none of its {n} confirmed" in text
     rival = "one shape of 14 has fresh seeds for both, `--confirm 2` gives it a rival"
-    for text, *words in (
-        (beside_others, "which alone has fresh seeds", rival),
-        (alone, "standard has but ", "both have one shape alone"),
+    unknown = "Whether the optima differ is not known"
+    for said, *words in (
+        (text,),
+        (beside_others, unknown, "the only shape with fresh seeds", rival),
+        (alone, unknown, ", the only shape", "both have one shape alone"),
     ):
-        assert "prefers" not in text
-        for each in ("whether the optima differ is not known", *words):
-            assert each in text
+        assert "does best" not in said
+        assert all(each in said for each in words)
 
 
 def test_trials_are_counted_of_those_asked_for_by_what_became_of_them():
@@ -281,6 +275,13 @@ def test_trials_are_counted_of_those_asked_for_by_what_became_of_them():
     first, second, *_ = search.families[0].trials
     of_one = replace(search.families[0], trials=(first,))
     of_two = replace(of_one, trials=(first, replace(second, is_extra=True)))
+    plain = replace(search.families[1].trials[0], variant="attnres:n_blocks=4")
+    points = [
+        replace(plain, number=n, recipe_digest=f"{n:012x}", values=(loss,),
+                dimensions=plain.dimensions | {"lr": lr, "n_blocks": 4})
+        for n, (lr, loss) in enumerate(((1e-9, 5.5), (0.02, 2.5), (1e9, math.inf)))
+    ]  # fmt: skip
+    at_points = searches.search([searches.family("attnres", points)], n_trials=3, confirm_seeds=())
 
     for made, text in (
         (search, "15 of 18 trials complete, 1 running, 1 failed; 14 different shapes; grid: 15 "
@@ -293,16 +294,20 @@ def test_trials_are_counted_of_those_asked_for_by_what_became_of_them():
          "; "),
         (replace(search, families=(of_two,), n_trials=1), "1 of 1 trial complete, and 1 shape "
          "beyond it that was best for another variant; "),
+        (at_points, "2 of 3 trials complete, 1 diverged; 1 different shape (2 points); "),
     ):  # fmt: skip
         one = find(made, runs).optima[0]
-        assert counts(one, made).startswith(f"standard: {text}")
+        assert counts(one, made).startswith(f"{one.family.variant}: {text}")
         assert sum(one.counts.values()) == len(one.family.trials)
 
     one = find(gone, runs).optima[0]
     trial = gone.families[0].trials[0]
     assert (trial, "diverged") in one.failed
     assert trial not in [shape.trial for shape in one.shapes]  # no shape, nor an error of ours
-    assert "the best of 1 shape," in answer(find(replace(search, families=(of_one,)), runs[:1]))
+    assert "of 1 shape by one seed" in answer(find(replace(search, families=(of_one,)), runs[:1]))
+    of_points = find(at_points, [searches.run(t, 0, t.values[0]) for t in points])
+    which = "14 x 232, 4 heads, lr=1e+09, seed 0"
+    assert failures(of_points) == [("attnres:n_blocks=4", which, "diverged")]
 
 
 def test_failed_trials_and_failed_runs_of_fresh_seeds_are_listed_with_their_errors(clear):
@@ -319,24 +324,6 @@ def test_failed_trials_and_failed_runs_of_fresh_seeds_are_listed_with_their_erro
     assert len(found) == len(failures(clear)) + 1
     assert (more[0], more[2]) == ("standard", "OSError: the disk is full")
     assert more[1].endswith(" heads, seed 2")
-
-
-def test_points_of_one_shape_are_one_shape_and_a_failure_says_which_point_it_is():
-    plain = searches.trial(0, "attnres:n_blocks=4", (2, 32, 2))
-    points = [
-        replace(plain, number=n, recipe_digest=f"{n:012x}", values=(loss,),
-                dimensions=plain.dimensions | {"lr": lr, "n_blocks": 4})
-        for n, (lr, loss) in enumerate(((1e-9, 5.5), (0.02, 2.5), (1e9, math.inf)))
-    ]  # fmt: skip
-    family = searches.family("attnres", points)
-    search = searches.search([family], n_trials=3, confirm_seeds=())
-
-    finding = find(search, [searches.run(t, 0, t.values[0]) for t in points])
-
-    text = "2 of 3 trials complete, 1 diverged; 1 different shape (2 points); "
-    assert text in counts(finding.optima[0], search)
-    what = "2 x 32, 2 heads, lr=1e+09, seed 0"
-    assert failures(finding) == [("attnres:n_blocks=4", what, "diverged")]
 
 
 def test_the_first_look_chooses_among_several_options_of_a_shape():
@@ -367,7 +354,7 @@ def test_three_variants_are_three_pairs_whose_p_is_corrected():
     least = min(finding.pairs, key=lambda pair: pair.test.p)
     assert least.p == pytest.approx(3 * least.test.p)
     assert [pair.differ for pair in finding.pairs] == [True, True, False]
-    assert "the optima of attnres and hc cannot be told apart" in answer(finding)
+    assert "No evidence that the optima of attnres and hc differ" in answer(finding)
 
 
 def test_the_front_is_what_no_other_trial_is_better_than_in_both():
@@ -381,9 +368,36 @@ def test_the_front_is_what_no_other_trial_is_better_than_in_both():
     kept = front(one)
 
     for trial in trials:
-        beaten = any(
-            all(a <= b for a, b in zip(other.values, trial.values, strict=True))
-            and other.values != trial.values
-            for other in trials
-        )
-        assert (trial in kept) != beaten
+        others = [other.values for other in trials if other.values != trial.values]
+        assert (trial in kept) != any(np.less_equal(each, trial.values).all() for each in others)
+
+
+def test_a_searched_block_count_gets_a_line_of_its_own():
+    search, runs = searches.valleys()
+    nine_layers = (3, 4, 5)  # where the valley of attnres is
+    others = [number for number in range(15) if number not in nine_layers]
+    search = edited(search, *nine_layers, dimensions={"n_blocks": 4})
+    found = find(edited(search, *others, dimensions={"n_blocks": 2}), runs)
+
+    one = next(each for each in found.optima if each.family.variant == "attnres")
+    best, worse = (
+        next(s for s in one.confirmed if s.trial.dimensions["n_blocks"] == n) for n in (4, 2)
+    )
+    gap = np.mean([worse.fresh[seed] - best.fresh[seed] for seed in (1, 2, 3)])
+    (line,) = [line for line in blocks(found) if line.startswith("attnres")]
+    assert line.startswith(f"attnres, block count: 4 is best; 2 is worse by {gap:.4f} [")
+    alike = edited(search, *range(15), dimensions={"n_blocks": 4})
+    assert blocks(find(alike, runs)) == []
+
+
+def test_a_space_with_fewer_points_than_trials_lacks_none():
+    search, runs = searches.valleys()
+    few = [replace(f, sampler="grid: 15 points, no more than trials") for f in search.families]
+    whole = [replace(f, trials=f.trials[:15]) for f in few]
+
+    assert not [
+        line
+        for line in qualified(find(replace(search, families=tuple(whole)), runs))
+        if "trials complete" in line
+    ]
+    assert "15 of 18 trials complete" in "\n".join(qualified(find(search, runs)))

@@ -86,11 +86,11 @@ def test_the_papers_maps_are_its_numbers_and_say_that_they_are_the_papers(findin
     assert best.get_text().startswith("1.847")
     assert best.get_position() == (3, 0)  # 60 wide per layer, 0.3 heads
     assert "Attention Residuals paper" in drawing.caption
-    assert "quick" not in drawing.caption
+    assert "quick" not in drawing.told
 
 
 def test_captions_say_recipe_budget_seeds_tokens_trials_and_the_rule_of_the_rate(finding):
-    caption = drawn(finding)["shapes"].caption
+    caption = drawn(finding)["shapes"].told
 
     for words in ("Recipe quick (5821f707fa1b)", "params=9M within 2 %", "439,296 tokens",
                   "first look on seed 0, fresh seeds 1, 2, 3", "standard 15 of 18 trials complete",

@@ -12,15 +12,17 @@ from dataclasses import replace
 import pytest
 from comparisons import BASE, BETTER, EQUAL, WORSE
 
+from attnres_cli import console
 from attnres_cli.config.recipe import Recipe
 from attnres_cli.records.plan import Arm, Plan
 from attnres_cli.records.run import Event, RunRecord, Settings, Status
 from attnres_cli.report import comparison as reported
 from attnres_cli.report import progress
-from attnres_cli.report.formats import show
+from attnres_cli.report.file_formats import show
 from attnres_cli.report.plans import plan_of
 from attnres_cli.verdict.comparison import Comparison
-from attnres_cli.verdict.format import duration
+from attnres_cli.verdict.numbers import duration
+from attnres_cli.verdict.rows import difference_text, loss_text
 
 LONG = "attnres:block_size=4,heads=2,key_norm=off,norm=sigmoid"
 COLOR = re.compile(r"\x1b\[(?:\d+;)*[349][0-7]m")
@@ -69,27 +71,26 @@ def comparison(base, make_arm, make_run, judge) -> Comparison:
 
 
 @pytest.mark.parametrize("columns", [80, 100, 120, 140, 200, None])
-def test_a_verdict_fits_and_breaks_no_number_or_name(columns: int | None, comparison: Comparison):
-    text = shown(comparison, columns)
+def test_a_verdict_fits_and_breaks_no_number_or_name_also_where_the_baselines_is_long(
+    columns: int | None, comparison: Comparison, make_arm, judge
+):
+    led = judge(make_arm(LONG, *BASE), make_arm("standard", *BETTER), baseline=LONG)
+    text, of_long = shown(comparison, columns), shown(led, columns)
 
-    assert columns is None or max(map(len, text.splitlines())) <= columns
-    assert "\x1b" not in text
+    for each in (text, of_long):
+        assert columns is None or max(map(len, each.splitlines())) <= columns
+        assert "\x1b" not in each
     for arm in comparison.arms:
-        assert reported.loss_text(arm) in text
-        assert reported.difference_text(arm) in text
-    first_column = [line.removeprefix(" ").partition(" ")[0] for line in text.splitlines()]
-    assert f"standard{LONG}" in "".join(first_column)  # however it is folded
-
-
-@pytest.mark.parametrize("columns", [80, 140])
-def test_a_long_name_of_the_baseline_cuts_nothing_else(columns: int, make_arm, judge):
-    found = judge(make_arm(LONG, *BASE), make_arm("standard", *BETTER), baseline=LONG)
-
-    text = shown(found, columns)
-
-    assert max(map(len, text.splitlines())) <= columns
+        assert loss_text(arm) in text
+        assert difference_text(arm) in text
+    (row,) = [line for line in text.splitlines() if line.startswith(f" {LONG[:8]}")]
+    named = row.split()[0]
+    start, cut, end = named.partition("…")
+    assert LONG.startswith(start)
+    assert LONG.endswith(end)
+    assert bool(cut) == (columns in (80, 100))  # in its middle, where there is no room
     for whole in ("1.5500 ± 0.1118", "-0.1020 [-0.1152, -0.0888]", "baseline", "better"):
-        assert whole in text
+        assert whole in of_long
     named = make_arm("standard", 1.5, 1.6, recipe=("a [bold]b[/i] :smile:", "abcdef012345"))
     assert "ecipe a [bold]b[/i] :smile:, the same for every arm" in shown(judge(named))
 
@@ -120,17 +121,25 @@ def plan(tiny_recipe: Recipe) -> Plan:
 
 
 @pytest.mark.parametrize("columns", [80, 120, None])
-def test_a_plan_fits_and_says_what_it_trains_in_what_time(columns: int | None, plan: Plan):
-    text = shown(plan, columns)
+def test_a_plan_fits_and_says_what_it_trains_and_compiles_in_what_time(
+    columns: int | None, plan: Plan
+):
+    settings = replace(plan.settings, compiled=True, engine="compile")
+    compiled = replace(plan, settings=settings)
+    text, of_compiled = shown(plan, columns), shown(compiled, columns)
 
-    assert columns is None or max(map(len, text.splitlines())) <= columns
-    assert "\x1b" not in text
-    flat = " ".join(text.split())
+    for each in (text, of_compiled):
+        assert columns is None or max(map(len, each.splitlines())) <= columns
+        assert "\x1b" not in each
+    flat, of_compiled = " ".join(text.split()), " ".join(of_compiled.split())
     assert "4 runs (2 arms x 2 seeds), 3 to train; each 6 steps, 384 tokens" in flat
     assert "1 of 2" in flat
     assert "2 workers, each cpu fp32 eager, 1 thread, Some CPU, depth mixing by eager" in flat
     assert f"predicted time {duration(plan.seconds or math.nan)}" in flat
     assert "disk: 15 MB for final weights; while it trains up to 89 MB more" in flat
+    assert "cpu fp32 compiled, 1 thread, Some CPU, depth mixing by compile" in of_compiled
+    assert "compiling every arm: about a minute each the first time" in of_compiled
+    assert compiled.seconds == pytest.approx((plan.seconds or math.nan) + 60)  # two at once
 
 
 @pytest.mark.parametrize(("share", "held"), [(0.1, "90%"), (0.5, "50%"), (0.95, None)])
@@ -146,17 +155,6 @@ def test_a_plan_timed_on_a_busy_core_predicts_an_idle_one_too(share, held, plan:
     assert said.endswith(told if held else "one arm at a time")
 
 
-def test_a_compiled_plan_says_what_will_be_waited_for(plan: Plan):
-    settings = replace(plan.settings, compiled=True, engine="compile")
-    compiled = replace(plan, settings=settings)
-
-    text = shown(compiled)
-
-    assert "cpu fp32 compiled, 1 thread, Some CPU, depth mixing by compile" in text
-    assert "compiling every arm: about a minute each the first time" in text
-    assert compiled.seconds == pytest.approx((plan.seconds or math.nan) + 60)  # two at once
-
-
 @pytest.mark.parametrize(
     ("changes", "vocabulary"),
     [({}, "256 (bytes)"), ({"vocab_size": 50_257}, "50,257"), ({"source": "npy"}, "256")],
@@ -169,7 +167,7 @@ def test_a_plan_says_what_its_runs_will_read(plan: Plan, facts, changes: dict, v
     assert any(f"vocabulary {vocabulary}" == line.split("; ")[-1] for line in lines)
     assert "split: whole files validate: 3 of 60" in lines
     assert "a run reads its 95,000 training tokens 0.004 times (epochs)" in lines
-    assert any(line.startswith("warning: runs are evaluated on 256 tokens") for line in lines)
+    assert any(line.startswith("warning: only 256 evaluation tokens") for line in lines)
 
 
 def test_a_duration_has_two_units():
@@ -215,20 +213,20 @@ def watch(
     return lines
 
 
-def test_a_run_that_ends_is_one_line_on_stderr_and_between_ends_there_are_few(watch):
+def test_a_run_that_fails_is_a_line_one_that_ends_only_if_asked_for(watch, monkeypatch):
     steps = [event for step in range(6) for event in ((0, step, 2.0), None)]
+    ends, failed = [(0, 6, None, True, 1.25), (1, 0, None, True)], f"attnres: {LONG} seed 0: failed"
 
     assert watch(steps, often=False) == []
-    assert watch([(0, 6, 1.25, True), (1, 0, None, True)], often=False) == [
-        "attnres: standard seed 1: val loss 1.2500",
-        f"attnres: {LONG} seed 0: failed",
-    ]
+    assert watch(ends, often=False) == [failed]
+    monkeypatch.setattr(console, "_loudness", console.VERBOSE)
+    assert watch(ends, often=False) == ["attnres: standard seed 1: val loss 1.2500", failed]
 
 
 def test_a_line_says_how_far_all_runs_are_and_the_time_left(plan: Plan, planned, watch):
-    first, line = watch([(0,)])[-1], watch([(0, 6, 1.25, True), (1, 3, 2.5)])[-1]
-    part = progress.Display(336, None, plan.settings, part="part 1 of 11")
-    late = progress.Display(40, 0.0, plan.settings)
+    first, line = watch([(0,)])[-1], watch([(0, 6, None, True, 1.25), (1, 3, 2.5)])[-1]
+    part = progress.ProgressDisplay(336, None, plan.settings, part="part 1 of 11")
+    late = progress.ProgressDisplay(40, 0.0, plan.settings)
     late.know(planned[0], plan.recipe, plan.recipe, 6)
     late(Event(0, planned[0].id, 3, 2.5))
 
@@ -274,7 +272,7 @@ def test_a_search_names_the_lowest_finite_loss_so_far(plan: Plan, planned, capsy
         display(Event(0, planned[0].id, 3, 2.5))
         for record, loss in zip(planned, (1.25, math.nan, 1.75), strict=True):
             display.know(record, plan.recipe, plan.recipe, 6)
-            display(Event(0, record.id, 6, loss, done=True))
+            display(Event(0, record.id, 6, done=True, val_loss=loss))
         display(None)
         display.expect(7)
         display(None)
@@ -286,13 +284,18 @@ def test_a_search_names_the_lowest_finite_loss_so_far(plan: Plan, planned, capsy
     assert re.fullmatch(told.format(10), more)
 
 
-def test_a_terminal_shows_a_row_per_worker(plan: Plan, planned: list[RunRecord], monkeypatch):
+def test_a_terminal_shows_means_so_far_and_a_row_per_worker(
+    plan: Plan, planned: list[RunRecord], monkeypatch
+):
     monkeypatch.setattr(sys, "stderr", screen := Terminal())
 
     with progress.progress(3, plan.seconds, plan.settings) as display:
         for worker, step in ((0, (3, 2.5)), (1, ())):
             display.know(planned[worker], plan.recipe, plan.recipe, 6_000_000)
             display(Event(worker, planned[worker].id, *step))
+        display.know(planned[2], plan.recipe, plan.recipe, 6_000_000)
+        display(Event(1, planned[2].id, 6, done=True, val_loss=1.25))
 
-    for text in ("0 of 3 runs, 17%", "3/6", "2.500"):
-        assert text in screen.getvalue()
+    seen = COLOR.sub("", screen.getvalue())
+    for text in ("1 of 3 runs, 50%", "3/6", "loss 2.500", "1/2   1.2500"):
+        assert text in seen

@@ -12,7 +12,7 @@ from comparisons import grown
 from studies import fill
 
 from attnres_cli.config.recipe import Recipe, validate
-from attnres_cli.lab.held import Held
+from attnres_cli.lab.study_view import Held
 from attnres_cli.report.answer import multiplier_text
 from attnres_cli.report.figures.drawing import of_sizes
 from attnres_cli.report.scaling import notes, qualified
@@ -166,7 +166,7 @@ def test_what_qualifies_only_one_size_names_it(size: Size):
     told = qualified(ladder(rungs))
 
     assert any(line.startswith("at 2 layers: the baseline ends above the bigram") for line in told)
-    assert any(line.startswith("one learning rate for every arm") for line in told)
+    assert any(line.startswith("every arm has the recipe") for line in told)
 
 
 # Figures
@@ -249,7 +249,7 @@ def test_depths_of_one_compute_have_no_law_but_differences_and_their_trend(attnr
     for depth in (2, 4, 8):
         grow(depth, per_token=10**9 + depth)
 
-    out = attnres.prints("report", "--scaling")
+    out = attnres.prints("report", "--scaling", "--notes")
     page = attnres.prints("report", "--scaling", "--format", "html")
 
     assert "Per doubling of layers the difference changes by" in out
@@ -275,7 +275,7 @@ def test_a_page_and_figures_have_a_part_for_every_size_and_one_over_them(attnres
     page = attnres.prints("report", "--format", "html", "--figures", "drawn")
     _, _, only_scaling = attnres("report", "--scaling", "--figures", "alone/run.png")
 
-    heads = re.findall(r"<h2>(.*?)</h2>", page)
+    heads = re.findall(r"<h2>([^<]*)</h2>", page)
     assert heads[0] == "Scaling of recipe grown, 2 sizes, never pooled"
     assert [re.findall(r"(\d+) layers", head) for head in heads[1:3]] == [["2"], ["4"]]
     assert page.count("<figure id='s1-scaling'>") == 1

@@ -116,7 +116,7 @@ def test_a_detectable_difference_is_found_in_four_of_five_studies(ratios):
     d = parts(*ratios)(random, 1000, 7, 60)
     s, e = ratios[0], ratios[2]
     truth = crossed(d[0])  # with the variances that its estimates are of
-    seen = type(truth)(0.0, 7, 60, s + e, ratios[1], 0.0).sees(alpha)
+    seen = type(truth)(0.0, 7, 60, s + e, ratios[1], 0.0).detectable(alpha)
 
     found = np.mean([crossed(values + seen).interval(alpha)[0] > 0 for values in d])
 

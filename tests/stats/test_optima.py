@@ -10,9 +10,9 @@ import pytest
 from numpy.typing import NDArray
 from test_calibration import STUDIES, limit
 
-from attnres_cli.stats.looks import ALPHA
 from attnres_cli.stats.optima import above_zero, common_best, likeliest_common, may_be_best
 from attnres_cli.stats.pairs import paired
+from attnres_cli.stats.sequential import ALPHA
 
 Floats = NDArray[np.float64]
 

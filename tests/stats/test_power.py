@@ -9,7 +9,6 @@ import pytest
 from scipy.special import stdtrit
 from scipy.stats import nct
 
-from attnres_cli.stats.looks import ALPHA, first_rate
 from attnres_cli.stats.power import (
     ASSUMED,
     POWER,
@@ -22,6 +21,7 @@ from attnres_cli.stats.power import (
     seconds,
     seeds_needed,
 )
+from attnres_cli.stats.sequential import ALPHA, first_rate
 
 LOSSES = [1.50, 1.52, 1.47, 1.51, 1.53]
 

@@ -88,12 +88,13 @@ def test_a_new_study_has_only_our_tables_and_is_opened_again_unchanged(path: Pat
     records = plan(path)
     before = path.read_bytes()
 
-    store = Store.open(f"sqlite:///{path}", create=True)
+    store, held = Store.open(f"sqlite:///{path}", create=True), Store.existing(f"sqlite:///{path}")
 
     assert tables_of(path) == OURS == set(metadata.tables)
     assert all(name.startswith(PREFIX) for name in OURS)
+    assert held is not None
+    assert held.runs() == store.runs() == records
     assert path.read_bytes() == before
-    assert store.runs() == records
     folders = [store.folder_of(record) for record in records]
     assert len(set(folders)) == len(records)
     assert folders[0].parent == store.folder == path.with_suffix(".runs")
@@ -107,11 +108,10 @@ def old(path: Path) -> Path:
     return path
 
 
-def test_a_study_from_before_the_first_release_is_read_and_reported_as_it_was(
-    old: Path, capsys: pytest.CaptureFixture[str]
+def test_a_study_from_before_the_first_release_is_read_and_reported_as_it_was_then_continued(
+    tmp_path: Path, old: Path, capsys: pytest.CaptureFixture[str]
 ):
     before = old.read_bytes()
-
     report = Attnres(capsys).json("report", "--study", str(old))
 
     assert {arm["variant"]: list(arm["losses"].values()) for arm in report["arms"]} == {
@@ -121,19 +121,17 @@ def test_a_study_from_before_the_first_release_is_read_and_reported_as_it_was(
     assert len(report["more"]) == 2  # tuned, and matched
     store = Store.open(str(old), create=False)
     held, standing = store.runs(), store.standings([1])[1]
-    assert old.read_bytes() == before  # reading changes nothing
-    assert (len(held), held[0].code, store.removed()) == (50, "", [])
-    assert held[0].created_at == standing.created_at == "2026-11-22T20:14:44+00:00"
-    assert Store.open(str(old), create=True).runs() == held  # and neither does the upgrade
-    assert old.read_bytes() != before
-
-
-def test_a_study_from_before_the_first_release_is_upgraded_and_continued(tmp_path: Path, old: Path):
-    Store.open(str(tmp_path / "fresh.db"), create=True)
-
-    store = Store.open(str(old), create=True)
-    held = store.runs()
     first = held[0]
+    assert old.read_bytes() == before  # reading changes nothing
+    assert (len(held), first.code, store.removed()) == (50, "", [])
+    assert first.result is not None
+    assert first.result.val_loss == 2.8641823530197144
+    assert first.created_at == standing.created_at == "2026-11-22T20:14:44+00:00"
+
+    Store.open(str(tmp_path / "fresh.db"), create=True)
+    store = Store.open(str(old), create=True)
+    assert store.runs() == held  # and neither does the upgrade
+    assert old.read_bytes() != before
     recipe, facts = store.recipe(first.recipe_digest), store.data(first.fingerprint)
     specs = [RunSpec(recipe, first.variant, seed, first.fingerprint) for seed in range(4)]
     planned = store.plan(specs, facts)
@@ -141,8 +139,6 @@ def test_a_study_from_before_the_first_release_is_upgraded_and_continued(tmp_pat
     again = store.plan(specs, facts)[3]
 
     assert layout(old) == layout(tmp_path / "fresh.db")
-    assert first.result is not None
-    assert (len(held), first.result.val_loss) == (50, 2.8641823530197144)
     assert recipe.digest == first.recipe_digest
     assert planned[:3] == [held[0], held[2], held[4]]  # trained already
     assert (planned[3].id, again.id) == (51, 52)  # the number of a removed run is not given again
@@ -172,22 +168,6 @@ def test_codes_and_lines_of_an_older_study_are_read_where_they_hold(old: Path, u
         store.plan([], fitted)  # the next command replaces them
         store.plan([], replace(fitted, bigram_loss=1.0))  # a known value stays
         assert store.data(facts.fingerprint) == fitted
-
-
-@pytest.mark.parametrize("create", [True, False])
-def test_studies_of_unknown_schemas_are_refused_unchanged(path: Path, plan: Plan, create: bool):
-    plan(path)
-    sql(path, "UPDATE attnres_schema SET version_num = '9999'")
-    newer = refusal(path, create=create)
-    sql(path, "UPDATE attnres_schema SET version_num = '0006'")
-    sql(path, "DROP TABLE attnres_registrations")
-    before = sql(path, SCHEMA_OF)
-    older = refusal(path, create=create)
-
-    assert "was written by a newer attnres (schema 9999): upgrade attnres" in newer
-    assert "before its first release (schema 0006), which this one cannot read" in older
-    assert "--study names another, or a new one" in older
-    assert sql(path, SCHEMA_OF) == before
 
 
 def test_a_study_lies_under_the_name_it_was_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -224,7 +204,9 @@ def test_foreign_files_are_refused_in_a_line_and_left_as_they_were(tmp_path: Pat
 
 
 @pytest.mark.parametrize("create", [True, False])
-def test_a_truncated_or_damaged_file_is_refused_unchanged(path: Path, plan: Plan, create: bool):
+def test_a_damaged_file_or_one_of_an_unknown_schema_is_refused_unchanged(
+    path: Path, plan: Plan, create: bool
+):
     plan(path)
     whole = path.read_bytes()
     ends = [16, 99, *(int(share * len(whole)) for share in (0.1, 0.5, 0.95))]
@@ -239,6 +221,18 @@ def test_a_truncated_or_damaged_file_is_refused_unchanged(path: Path, plan: Plan
     path.write_bytes(whole)
     sql(path, "DROP TABLE attnres_curve")
     assert "tables are missing" in refusal(path, create=create)
+    path.write_bytes(whole)
+    sql(path, "UPDATE attnres_schema SET version_num = '9999'")
+    newer = refusal(path, create=create)
+    sql(path, "UPDATE attnres_schema SET version_num = '0006'")
+    sql(path, "DROP TABLE attnres_registrations")
+    before = sql(path, SCHEMA_OF)
+    older = refusal(path, create=create)
+
+    assert "was written by a newer attnres (schema 9999): upgrade attnres" in newer
+    assert "before its first release (schema 0006), which this one cannot read" in older
+    assert "--study names another, or a new one" in older
+    assert sql(path, SCHEMA_OF) == before
 
 
 def test_reading_makes_nothing_and_says_what_to_type(tmp_path: Path, path: Path, plan: Plan):
@@ -252,13 +246,7 @@ def test_reading_makes_nothing_and_says_what_to_type(tmp_path: Path, path: Path,
     assert path.stat().st_size > 0
     assert Store.existing(str(path)) is None
     records = plan(path)
-    before = path.read_bytes()
-
-    held = Store.existing(f"sqlite:///{path}")
-
-    assert held is not None
-    assert held.runs() == records
-    assert path.read_bytes() == before
+    assert Store.open(str(path), create=False).runs() == records
     assert list(tmp_path.iterdir()) == [path]
 
 
@@ -290,7 +278,9 @@ def test_a_study_and_optuna_share_one_file(path: Path, plan: Plan, ours_first: b
         assert len(optuna.load_study(storage=again, study_name="s").trials) == 3
 
 
-def test_a_briefly_locked_file_is_waited_for(path: Path):
+def test_a_briefly_locked_file_is_waited_for_and_one_that_stays_locked_is_refused(
+    path: Path, specs: list[RunSpec], monkeypatch: pytest.MonkeyPatch
+):
     for lock in ("BEGIN IMMEDIATE", "BEGIN EXCLUSIVE"):
         other = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
         other.execute(lock)
@@ -303,6 +293,13 @@ def test_a_briefly_locked_file_is_waited_for(path: Path):
         other.close()
         assert store.runs() == []
         path.unlink()
+    monkeypatch.setattr("attnres_cli.store.sqlite._BUSY_MS", 50)
+    store = Store.open(str(path), create=True)
+    store.patience_s = 0.0
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(StudyError, match="is locked by another program"):
+            store.plan(specs, FACTS)
 
 
 OPEN_AND_DIE = """

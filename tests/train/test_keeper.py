@@ -17,6 +17,7 @@ from attnres_cli.train.keeper import Stopped
 
 EXPERTS = {"model": {"mlp": ["swiglu", "moe", "swiglu"]}, "train": {"micro_batch_size": 2}}
 MUON = {"optim": {"optimizer": "muon"}, "train": {"micro_batch_size": 2}}
+FASTER = {"optim": {"optimizer": "muon", "design_lr_scale": 10.0}}
 
 
 COMPILER = {"compiled": True, "engine": "compile"}
@@ -33,7 +34,7 @@ MANY = (1, 2, 49, 50, 51, 100, 101, 200)
         pytest.param("attnres:block_size=2", COMPILER, {}, (61,), marks=pytest.mark.slow),
         ("attnres:block_size=2", {}, EXPERTS, FEW),
         ("standard", {"precision": "bf16"}, MUON, FEW),
-        ("mhc", {"precision": "bf16"}, MUON, FEW),
+        ("mhc", {"precision": "bf16"}, FASTER, FEW),
         ("laurel:kind=lr", {}, {}, FEW),
         ("noisy", {}, {}, FEW),
     ],

@@ -10,7 +10,7 @@ import pytest
 from training import Lab, keeper_of
 
 from attnres_cli.errors import UsageError
-from attnres_cli.lab.extend import longer
+from attnres_cli.lab.train_further import longer
 from attnres_cli.records.run import WEIGHTS
 from attnres_cli.train.checkpoint import LONGER, Checkpoints, clear, differing
 from attnres_cli.train.loop import joint

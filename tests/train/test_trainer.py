@@ -18,7 +18,8 @@ from attnres_cli.config.recipe import Optim, Recipe
 from attnres_cli.errors import DataError, RecipeError
 from attnres_cli.nn import measure
 from attnres_cli.nn.shape import Shape
-from attnres_cli.train.trainer import Batches, Trainer, lr_factor, make_optimizers
+from attnres_cli.train.optimizers import make_optimizers
+from attnres_cli.train.trainer import Batches, Trainer
 
 CPU = torch.device("cpu")
 DESIGNS = ["standard", "attnres", "attnres:block_size=2,heads=2", "mhc", "denseformer", "postnorm"]
@@ -267,32 +268,6 @@ def test_one_lr_is_right_for_both_optimizers(lab: Lab):
         return float((weight.detach() - before).square().mean().sqrt())
 
     assert 0.1 < moved("muon") / moved("adamw") < 1
-
-
-def factors(optim: Optim, steps: int) -> list[float]:
-    return [lr_factor(optim, step, steps) for step in range(steps)]
-
-
-def test_cosine_rises_to_one_and_falls_to_its_floor():
-    found = factors(Optim(lr=1.0, warmup_fraction=0.1, final_lr_fraction=0.1), 100)
-
-    assert found[:10] == pytest.approx([0.1 * i for i in range(1, 11)])
-    assert found[10] == 1.0
-    assert found[-1] == pytest.approx(0.1)
-    assert found[10:] == sorted(found[10:], reverse=True)
-
-
-def test_wsd_stays_at_one_until_the_last_steps():
-    found = factors(Optim(lr=1.0, schedule="wsd", decay_fraction=0.2, final_lr_fraction=0.0), 100)
-
-    assert set(found[5:79]) == {1.0}
-    assert found[80:] == pytest.approx([(99 - step) / 20 for step in range(80, 100)])
-
-
-@pytest.mark.parametrize("schedule", ["cosine", "wsd"])
-def test_the_shortest_runs_have_a_schedule_too(schedule: str):
-    for steps in (1, 2, 3):
-        assert all(0 < each <= 1 for each in factors(Optim(lr=1.0, schedule=schedule), steps))
 
 
 # batches

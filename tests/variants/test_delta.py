@@ -12,6 +12,7 @@ from torch import Tensor
 
 from attnres_cli.nn import variant
 from attnres_cli.nn.model import Transformer
+from attnres_cli.nn.residual import Inputs
 from attnres_cli.nn.shape import Shape
 
 
@@ -20,18 +21,22 @@ def slow_stream(model: Transformer, x: Tensor, spec: str) -> Tensor:
     asked = dict(variant.parse(spec).options)
     size, partial = asked.get("block_size", 1), asked.get("partial", True)
     design = model.residual
-    deltas, running = [x], []
+    deltas, running, site = [x], [], 0
     for l, f in enumerate(model.sublayers, 1):
         h = x
         if l > 1:
             sources = deltas + ([sum(running)] if running and partial else [])
             if asked.get("null"):
                 sources = [torch.zeros_like(x), *sources]
-            h = torch.zeros_like(x)
-            for b in range(x.shape[0]):
-                for t in range(x.shape[1]):
-                    at = [d[b, t] for d in sources]
-                    h[b, t] = x[b, t] + slow_mix(design, at, x[b, t], l - 2, asked.get("gate"))
+            apart = asked.get("ways") == "qkv" and l % 2
+            read = [torch.zeros_like(x) for _ in range(3 if apart else 1)]
+            for h in read:
+                for b in range(x.shape[0]):
+                    for t in range(x.shape[1]):
+                        at = [d[b, t] for d in sources]
+                        h[b, t] = x[b, t] + slow_mix(design, at, x[b, t], site, asked.get("gate"))
+                site += 1
+            h = Inputs(*read) if apart else read[0]
         y = f(h)
         x = x + y
         running.append(y)
@@ -62,6 +67,8 @@ def slow_mix(design: Delta, at: list[Tensor], x: Tensor, site: int, gate: object
     [
         "delta",
         "delta:block_size=2,gate=scalar",
+        "delta:ways=qkv",
+        "delta:block_size=2,gate=vector,null=on,ways=qkv",
         "delta:block_size=4,gate=vector,null=on",
         "delta:block_size=4,gate=scalar,partial=off",
         "delta:block_size=2,null=on,partial=off",

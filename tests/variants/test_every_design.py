@@ -23,7 +23,7 @@ STARTS = {
         attnres:agg=mean,block_size=4 attnres:block_size=4,prior=count
         attnres:agg=rmssum,block_size=4 attnres:agg=rmssum,block_size=4,prior=count
         delta:block_size=4,gate=scalar,partial=off delta:block_size=2,null=on,partial=off
-        layerscale unet x0""",
+        laurel:total=1.0 layerscale unet x0""",
 }
 
 
@@ -96,6 +96,9 @@ def test_a_design_with_the_parameters_of_another_is_that_design(
         ("laurel:kind=lr", 16, 6, 6 * 2 * 16 * 16),
         ("laurel:kind=pa", 16, 6, 6 * 2 * 16 * 16 + 1 + 2 + 3 * 4),
         ("laurel:kind=rw+pa,previous=2,rank=2", 16, 6, 12 + 6 * 2 * 2 * 16 + 1 + 2 * 5),
+        ("gtrxl", 16, 6, 6 * (6 * 256 + 16)),
+        ("lns", 16, 6, 6 * 16),
+        ("mixln", 16, 6, 6 * 16),
         ("rezero", 16, 6, 3),
         ("rezero:shared=off", 16, 6, 6),
         ("unet", 16, 4, 1),  # half of the layers have a skip
@@ -152,6 +155,8 @@ def test_a_design_adds_as_many_parameters_as_its_paper_says(
         ("laurel:kind=lr,rank=17", r"in 1\.\.16"),
         ("laurel:kind=lr,previous=2", "sees one stream"),
         ("laurel:previous=2", "sees one stream"),
+        ("laurel:kind=lr,total=1", "no a and b"),
+        ("laurel:total=0", "above 0"),
         ("laurel:kind=pa,previous=0", "at least 1"),
         ("layerscale:scale=-0.1", "at least 0"),
         ("layerscale:scale=inf", "finite"),

@@ -15,7 +15,7 @@ from designs import build, close, equals_slow_loop, perturbed, tokens_of
 from torch import Tensor
 
 from attnres_cli.nn import variant
-from attnres_cli.nn.model import Transformer, init_weights, n_params
+from attnres_cli.nn.model import Transformer, n_params
 from attnres_cli.nn.proofs.subject import perturb
 from attnres_cli.nn.shape import Shape
 
@@ -71,6 +71,57 @@ def slow_sandwich(model: Transformer, h: Tensor) -> Tensor:
     return h
 
 
+def slow_keel(model: Transformer, h: Tensor) -> Tensor:
+    for f, norm in zip(model.sublayers, model.residual.after_sum, strict=True):
+        h = slow_norm(len(model.sublayers) * h + f(h), norm.weight, 1e-6)
+    return h
+
+
+def slow_lns(model: Transformer, h: Tensor, fixed: float = 0.5) -> Tensor:
+    for l, (f, norm) in enumerate(zip(model.sublayers, model.residual.before, strict=True), 1):
+        h = h + f(slow_norm(h, norm.weight, 1e-6) / ((l + 1) // 2) ** fixed)
+    return h
+
+
+def slow_mixln(model: Transformer, h: Tensor, n_after: int) -> Tensor:
+    for l, (f, norm) in enumerate(zip(model.sublayers, model.residual.norm_of, strict=True), 1):
+        if l <= n_after:
+            h = slow_norm(h + f(h), norm.weight, 1e-6)
+        else:
+            h = h + f(slow_norm(h, norm.weight, 1e-6))
+    return h
+
+
+def slow_gtrxl(model: Transformer, h: Tensor) -> Tensor:
+    ours, d = model.residual, model.shape.d_model
+    for l, f in enumerate(model.sublayers):
+        y, of_y, of_h = f(h), ours.of_output[l], ours.of_stream[l]
+        r = 1 / (1 + torch.exp(-(y @ of_y[:d].T + h @ of_h[:d].T)))
+        z = 1 / (1 + torch.exp(-(y @ of_y[d : 2 * d].T + h @ of_h[d:].T - ours.bias[l])))
+        c = torch.tanh(y @ of_y[2 * d :].T + (r * h) @ ours.of_reset[l].T)
+        h = (1 - z) * h + z * c
+    return h
+
+
+def slow_scaled(model: Transformer, h: Tensor, exponent: float = 0.5) -> Tensor:
+    for f in model.sublayers:
+        h = h + f(h) / len(model.sublayers) ** exponent
+    return h
+
+
+def slow_dlcl(model: Transformer, x: Tensor, window: int = 99) -> Tensor:
+    weights, norms = iter(model.residual.weight.flatten()), model.residual.before
+    sources, y = [], x
+    for b in range(model.shape.n_layers + 1):
+        if b:
+            for f in model.sublayers[2 * b - 2 : 2 * b]:
+                y = y + f(y)
+        sources.append(slow_norm(y, norms[b].weight, 1e-6))
+        y = sum(next(weights) * source for source in sources[-window:])
+    assert next(weights, None) is None
+    return y
+
+
 def slow_rescaled(model: Transformer, x: Tensor) -> Tensor:
     sources = [x]
     for f in model.sublayers:
@@ -115,7 +166,7 @@ def slow_laurel(model: Transformer, x: Tensor) -> Tensor:
         a = b = 1.0
         if design.logits is not None:
             p, q = torch.exp(design.logits[i, 0]), torch.exp(design.logits[i, 1])
-            a, b = 2 * p / (p + q), 2 * q / (p + q)
+            a, b = design.total * p / (p + q), design.total * q / (p + q)
         extra = torch.zeros_like(h)
         if design.down is not None:
             matrix = design.up[i] @ design.down[i]  # (D, D)
@@ -170,12 +221,23 @@ def slow_unet(model: Transformer, x: Tensor) -> Tensor:
         ("highway", slow_highway, 3),
         ("highway:gate=scalar", slow_highway, 3),
         ("laurel", slow_laurel, 3),
+        ("laurel:total=1.0", slow_laurel, 3),
         ("laurel:kind=lr", slow_laurel, 3),
         ("laurel:kind=pa", slow_laurel, 3),
         ("laurel:kind=rw+lr,rank=3", slow_laurel, 3),
         ("laurel:kind=rw+pa,previous=2,rank=5", slow_laurel, 3),
         ("laurel:kind=pa,previous=9", slow_laurel, 3),
         ("x0", slow_x0, 3),
+        ("keel", slow_keel, 3),
+        ("lns", slow_lns, 3),
+        ("lns:mode=initial", partial(slow_lns, fixed=0), 3),
+        ("mixln", partial(slow_mixln, n_after=2), 4),
+        ("mixln:share=0.5", partial(slow_mixln, n_after=4), 4),
+        ("gtrxl", slow_gtrxl, 2),
+        ("scaled", slow_scaled, 3),
+        ("scaled:exponent=1.0", partial(slow_scaled, exponent=1.0), 2),
+        ("dlcl", slow_dlcl, 3),
+        ("dlcl:window=2", partial(slow_dlcl, window=2), 4),
         ("unet", slow_unet, 2),
         ("unet", slow_unet, 3),
         ("unet", slow_unet, 4),
@@ -186,6 +248,23 @@ def test_values_and_gradients_equal_a_slow_loop_from_the_paper(
 ):
     model = shaken(spec, dataclasses.replace(tiny_shape, n_layers=n_layers))
     equals_slow_loop(model, tokens_of(1, 2), slow)
+
+
+def test_gpas_scales_each_layers_stream_forward_and_not_its_gradient(tiny_shape: Shape):
+    model, tokens = perturbed("gpas", tiny_shape), tokens_of(1, 2)
+    x = model.embedded(tokens).detach().requires_grad_()
+    h, state = x, model.residual.start(x)
+    for l, f in enumerate(model.sublayers, 1):
+        read, state = model.residual.read(state, l)
+        close(read, h)
+        state = model.residual.write(state, l, f(read))
+        h = h + f(h)
+        if l % 2 == 0:
+            a = model.residual.gate[l // 2 - 1]
+            h = h - a * torch.sigmoid(a) * h.detach()
+    close(model.residual.finish(state), h)
+    one = torch.autograd.grad(model.residual.finish(state).sum(), x, retain_graph=True)[0]
+    close(one, torch.autograd.grad(h.sum(), x)[0])
 
 
 def test_standard_is_the_plain_prenorm_loop_bit_for_bit(tiny_shape: Shape):
@@ -209,14 +288,6 @@ def test_every_stream_after_a_norm_has_unit_size_at_step_0(spec: str, tiny_shape
 
         size = state.square().mean(dim=-1).sqrt()
         torch.testing.assert_close(size, torch.ones_like(size), rtol=1e-5, atol=1e-5)
-
-
-def test_deepnorm_with_alpha_and_beta_of_one_is_postnorm_bit_for_bit(tiny_shape: Shape):
-    postnorm, deepnorm = build("postnorm", tiny_shape), build("deepnorm", tiny_shape)
-    deepnorm.residual.alpha = deepnorm.residual.branch_scale = 1.0
-    init_weights(deepnorm, seed=0)
-
-    assert torch.equal(deepnorm(tokens_of()), postnorm(tokens_of()))
 
 
 def test_alpha_and_beta_count_transformer_layers():
@@ -264,13 +335,6 @@ def test_the_output_norm_of_untrained_rezero_sees_the_embedding(spec: str, tiny_
     model = build(spec, tiny_shape)
 
     assert torch.equal(model(tokens_of()), model.head(model.norm(model.embed(tokens_of()))))
-
-
-def test_rezero_with_norms_and_scalars_of_one_is_standard(tiny_shape: Shape):
-    model, standard = build("rezero:norm=on", tiny_shape), build("standard", tiny_shape)
-    torch.nn.init.ones_(model.residual.scale)
-
-    assert torch.equal(model(tokens_of()), standard(tokens_of()))
 
 
 def test_one_scalar_for_each_layer_is_two_equal_ones_for_its_sublayers(tiny_shape: Shape):

@@ -10,8 +10,8 @@ from scipy.stats import ttest_rel
 
 from attnres_cli.records.comparison_terms import ArmRecipe, Terms, Tuned
 from attnres_cli.records.run import Removed, Status
+from attnres_cli.verdict.caveats import qualifiers
 from attnres_cli.verdict.comparison import Rules, last_line
-from attnres_cli.verdict.qualified import qualifiers
 
 
 def test_runs_are_paired_by_seed_and_not_by_their_order(make_arm, judge, facts):
@@ -106,7 +106,7 @@ def test_versions_and_settings_are_listed_and_mixed_pairs_named(base, make_run, 
     mixed = {arm.variant: arm.mixed for arm in found.arms}
     assert mixed == {"standard": (), "attnres": (0, 2), "window": ()}
     (line,) = [line for line in qualifiers(found) if "other versions" in line]
-    assert "attnres on seed 0, 2;" in line
+    assert "attnres on seed 0, 2." in line
     assert found.versions == [
         "attnres 0.1.0, torch 2.10.0, python 3.11.7",
         "attnres 0.1.0, torch 2.9.0, python 3.11.7",

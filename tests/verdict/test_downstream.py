@@ -13,12 +13,12 @@ from answers import answers
 from attnres_cli.records.items import Items, Kind
 from attnres_cli.records.run import Removed, RunRecord, Status
 from attnres_cli.stats.crossed import crossed
-from attnres_cli.stats.looks import ALPHA
-from attnres_cli.verdict.answered import FIRST_MEASURE, joined, tasks_of
+from attnres_cli.stats.sequential import ALPHA
 from attnres_cli.verdict.comparison import Rules
 from attnres_cli.verdict.downstream import Downstream, Judged, downstream
 from attnres_cli.verdict.judge import compare
 from attnres_cli.verdict.paper import beside_tasks
+from attnres_cli.verdict.task_answers import FIRST_MEASURE, joined, tasks_of
 
 LOSSES = [1.50, 1.70, 1.60, 1.40, 1.55, 1.45, 1.65]
 
@@ -60,14 +60,14 @@ def test_the_words_are_those_of_the_crossed_interval_at_the_arms_part_of_the_rat
 
     words = {(r.variant, r.measure.name): r.verdict for r in found.rows}
     assert words["attnres", "bits_per_byte"] == words["attnres", "choice_nats"] == "better"
-    assert words["mhc", "bits_per_byte"] == words["mhc", "acc"] == "not separable"
+    assert words["mhc", "bits_per_byte"] == words["mhc", "acc"] == "inconclusive"
     assert words["standard", "acc"] == "baseline"
     one = row(found, "attnres", "acc")
     ours, theirs = (np.array([items[i + k].values["acc"] for i in range(7)]) for k in (7, 0))
     alpha = found.comparison.family.rates["attnres"] * 0.6 * 0.8 * (1 - FIRST_MEASURE) / 2
     assert one.interval == pytest.approx(crossed(ours - theirs).interval(alpha), abs=1e-5)
     assert one.difference == pytest.approx(ours.mean() - theirs.mean())
-    assert one.sees == pytest.approx(crossed(ours - theirs).sees(alpha))
+    assert one.detectable == pytest.approx(crossed(ours - theirs).detectable(alpha))
     bits = row(found, "attnres")
     assert bits.value == pytest.approx(np.mean([each.bits_per_byte for each in items[7:14]]))
     assert bits.difference is not None
@@ -131,7 +131,7 @@ def test_below_five_seeds_there_is_no_word_and_mcnemar_speaks_of_each_seed(make_
 
     found = row(judged(items, runs), "attnres", "acc")
 
-    assert (found.verdict, found.reason, found.interval) == ("no verdict yet", "2 of 5 seeds", None)
+    assert (found.verdict, found.reason, found.interval) == ("pending", "2 of 5 seeds", None)
     assert [each.seed for each in found.within] == [0, 1]
     assert all(each.arm_alone > each.baseline_alone and each.p < 1e-6 for each in found.within)
 
@@ -184,9 +184,9 @@ def test_answers_that_do_not_pair_end_a_row_and_say_why(judged, runs, change, wh
     found = judged(items, weights)
 
     one = row(found, "attnres")
-    assert (one.verdict, one.seeds) == ("no verdict yet", (0, 1, 2, 3, 4))
+    assert (one.verdict, one.seeds) == ("pending", (0, 1, 2, 3, 4))
     assert one.reason == f"seed 5 {why}: `attnres evaluate 13 --tasks cloze`"
-    assert row(found, "mhc").verdict == "not separable"
+    assert row(found, "mhc").verdict == "inconclusive"
 
 
 def test_items_pair_by_document_and_runs_of_other_tables_do_not_count(judged, items):

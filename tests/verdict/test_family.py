@@ -9,12 +9,12 @@ import pytest
 from comparisons import arm_of
 
 from attnres_cli.records.run import Removed, RunRecord, Status
-from attnres_cli.report.comparison import pairs_text
-from attnres_cli.report.facts import facts_of
-from attnres_cli.stats.looks import ALPHA, first_rate, interval, shares
+from attnres_cli.report.footnotes import facts_of
+from attnres_cli.stats.sequential import ALPHA, first_rate, interval, shares
+from attnres_cli.verdict.caveats import qualifiers
 from attnres_cli.verdict.comparison import Rules
 from attnres_cli.verdict.family import family
-from attnres_cli.verdict.qualified import qualifiers
+from attnres_cli.verdict.rows import pairs_text
 
 LOSSES = np.random.default_rng(0).normal(1.5, 0.1, 20)
 NOISE = np.random.default_rng(1).normal(0, 0.02, (4, 20))
@@ -200,6 +200,6 @@ def test_a_seed_far_from_the_others_is_named(planned, judge):
     found = judge(runs)
 
     assert arm_of(found).far == (2,)
-    told = f"attnres: far from its other seeds: 2 ({2.9 - LOSSES[2]:+.4f}); a mean speaks of all "
-    assert f"{told}seeds, not of most" in qualifiers(found)
+    told = f"outliers, far from the other seeds: attnres seed 2 ({2.9 - LOSSES[2]:+.4f})"
+    assert told in qualifiers(found)
     assert first_rate(1) == arm_of(found).look.alpha

@@ -8,8 +8,8 @@ import pytest
 from comparisons import BASE, arm_of
 
 from attnres_cli.records.gates import CAUSAL, LEARNS, PROOFS, STATED
+from attnres_cli.verdict.caveats import qualifiers
 from attnres_cli.verdict.comparison import Rules
-from attnres_cli.verdict.qualified import qualifiers
 
 FALLS = 0.4  # nats per e-fold of tokens: 0.555 for four times as many
 

@@ -6,11 +6,22 @@ from dataclasses import replace
 
 import pytest
 
-from attnres_cli.records.comparison_terms import SHARED, ArmRecipe, Matched, Terms, Tuned
+from attnres_cli.records.comparison_terms import (
+    BY_DESIGN,
+    SHARED,
+    ArmRecipe,
+    Given,
+    Matched,
+    Terms,
+    Tuned,
+)
 from attnres_cli.records.run import FIRST_TUNING_SEED, RunRecord
-from attnres_cli.report.facts import facts_of
+from attnres_cli.report.comparison import table_of
+from attnres_cli.report.footnotes import facts_of
 from attnres_cli.verdict import labels
-from attnres_cli.verdict.select import choose, told
+from attnres_cli.verdict.judge import compare
+from attnres_cli.verdict.registered import compared
+from attnres_cli.verdict.select import choose, told, with_rates_alone
 
 BASE, TUNED, WIDE = "aaaaaaaaaaaa", "bbbbbbbbbbbb", "cccccccccccc"
 DATA = "0123456789abcdef"
@@ -93,4 +104,87 @@ def test_the_facts_say_how_rates_were_found_what_was_changed_and_what_remains(st
     assert "25 rounds in turn on Some CPU" in in_time
     assert "remains +0.000% training time of standard's" in in_time
     assert len(warnings) == 2  # of best rates on the edge
-    assert "lr 0.02 is taken" in warnings[1]
+    assert "attnres: lr 0.02 (the largest)" in warnings[1]
+
+
+# by the protocol that tunes a second number
+
+
+RATED = "d" * 12
+BY_PROTOCOL = replace(HOW, is_on_edge=False, rate_digest=RATED, regret=0.001)
+
+
+def lower(losses: tuple[float, ...], by: float) -> list[float]:
+    return [loss - by + 1e-4 * i for i, loss in enumerate(losses)]
+
+
+def tuned(regret: float, *, on_edge: bool = False) -> list[ArmRecipe]:
+    how = replace(BY_PROTOCOL, regret=regret, is_on_edge=on_edge)
+    base = replace(how, rate_digest=BASE, regret=0.001, is_on_edge=False)
+    return [
+        ArmRecipe(BASE, DATA, AT_OWN_RATE, "standard", BASE, base),
+        ArmRecipe(BASE, DATA, AT_OWN_RATE, "attnres", TUNED, how),
+    ]
+
+
+def test_one_table_has_words_and_the_lesser_terms_beside_it(make_arm, facts):
+    first = (1.5, 1.7, 1.6, 1.55, 1.65)
+    runs = [
+        *make_arm("standard", *first, recipe=("quick", BASE)),
+        *make_arm("attnres", *lower(first, -0.01), recipe=("quick", BASE)),
+        *make_arm("attnres", *lower(first, 0.1), recipe=("quick", RATED)),
+        *make_arm("attnres", *lower(first, 0.2), recipe=("quick", TUNED)),
+    ]
+    own = with_rates_alone(tuned(0.001))
+    chosen = choose(runs, "attnres.db", None, "standard", own=own)
+
+    (found,) = compared(chosen, runs, facts, own, [])
+
+    assert (chosen.recipe_digest, found.terms) == (BASE, AT_OWN_RATE)
+    assert [one.terms for one in found.beside] == [SHARED, replace(AT_OWN_RATE, rate_only=True)]
+    means = [one.arm("attnres").difference.mean for one in (*found.beside, found)]
+    assert means == pytest.approx([0.01, -0.1, -0.2], abs=1e-3)
+    assert found.arm("attnres").verdict == "better"
+    columns = [column.title for column in table_of(found).columns]
+    assert {"at the shared rate", "at its rate alone"} <= set(columns)
+
+
+@pytest.mark.parametrize(
+    ("gap", "regret", "on_edge", "verdict"),
+    [
+        (0.1, 0.001, False, "worse"),
+        (0.1, 0.2, False, "blocked"),
+        (0.1, 0.001, True, "blocked"),
+        (-0.1, 0.2, True, "better"),  # what it lost by tuning can only be more
+        (0.0, 0.2, False, "inconclusive"),
+    ],
+)
+def test_no_word_says_of_a_design_what_its_tuning_may_have_missed(
+    gap: float, regret: float, on_edge: bool, verdict: str, make_arm, facts
+):
+    first = (1.5, 1.7, 1.6, 1.55, 1.65)
+    noise = (1e-3, -1e-3, 0.5e-3, -0.5e-3, 0.0)
+    runs = make_arm("standard", *first, recipe=("quick", BASE))
+    losses = (x + gap + y for x, y in zip(first, noise, strict=True))
+    runs += make_arm("attnres", *losses, recipe=("quick", TUNED))
+    found = compare(runs, facts, "standard", AT_OWN_RATE, tuned(regret, on_edge=on_edge))
+
+    arm = found.arm("attnres")
+    assert arm.verdict == verdict
+    assert ("tuning may have missed the best settings" in arm.reason) == (verdict == "blocked")
+
+
+def test_a_worse_word_of_a_recipes_settings_heeds_what_they_may_miss(make_arm, facts):
+    first = (1.5, 1.7, 1.6, 1.55, 1.65)
+    runs = make_arm("standard", *first, recipe=("quick", BASE))
+    losses = (x + 0.01 + i * 1e-4 for i, x in enumerate(first))
+    runs += make_arm("attnres", *losses, recipe=("quick", TUNED))
+    for regret, on_edge, verdict in (
+        (None, False, "worse"),
+        (0.02, False, "blocked"),
+        (None, True, "blocked"),
+    ):
+        how = Given(0.02, is_own=True, regret=regret, is_on_edge=on_edge)
+        own = [ArmRecipe(BASE, DATA, BY_DESIGN, "attnres", TUNED, how)]
+        found = compare(runs, facts, "standard", BY_DESIGN, own)
+        assert found.arm("attnres").verdict == verdict

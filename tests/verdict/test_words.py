@@ -5,14 +5,14 @@ for all arms and all looks of the study together, and it decides:
 
     better                   the whole interval lies below 0: the arm's loss is lower
     worse                    the whole interval lies above 0
-    not separable            the interval contains 0: this study is inconclusive
-    equal within the margin  the whole interval lies within a margin that the user gave: equivalent
-    no worse by the margin   the interval ends below that margin, but begins beyond it: non-inferior
+    inconclusive            the interval contains 0: this study is inconclusive
+    equivalent  the whole interval lies within a margin that the user gave: equivalent
+    non-inferior   the interval ends below that margin, but begins beyond it: non-inferior
 
 Without an interval there is no such word:
 
     identical                every loss is the baseline's, bit for bit
-    no verdict yet           pending: seeds of the first look are still to come
+    pending           pending: seeds of the first look are still to come
     blocked                  a comparison would be unfair or unsound; the reason says why
     baseline                 what the others are compared with
 """
@@ -29,8 +29,8 @@ from scipy.stats import ttest_rel
 from attnres_cli.records.comparison_terms import Terms
 from attnres_cli.records.gates import PROOFS
 from attnres_cli.records.run import Gate, Status
-from attnres_cli.stats.looks import first_rate
 from attnres_cli.stats.power import detectable
+from attnres_cli.stats.sequential import first_rate
 from attnres_cli.verdict.comparison import Rules
 
 ROUNDED = [loss - n * 1e-8 for loss, n in zip(BASE, (1, 2, 1, 3, 2), strict=True)]
@@ -45,27 +45,32 @@ BETTER from -0.12 to -0.09, that of WORSE from +0.09 to +0.12."""
         # on seeds 0 to 4 the baseline ends at 1.50, 1.70, 1.60, 1.40 and 1.55 nats per token
         ((1.39, 1.59, 1.50, 1.31, 1.45), None, "better", "look at 5 seeds"),
         ((1.61, 1.80, 1.71, 1.50, 1.65), None, "worse", "look at 5 seeds"),
-        ((1.51, 1.68, 1.61, 1.40, 1.54), None, "not separable", "would have seen"),
+        ((1.51, 1.68, 1.61, 1.40, 1.54), None, "inconclusive", "would have seen"),
         ((1.50, 1.70, 1.60, 1.40, 1.55), None, "identical", "bit for bit"),
-        (ROUNDED, None, "not separable", "would have seen"),  # lower only by rounding
+        (ROUNDED, None, "inconclusive", "would have seen"),  # lower only by rounding
         # with a margin: differences that do not matter, whatever their sign
-        ((1.51, 1.68, 1.61, 1.40, 1.54), CLOSE, "equal within the margin", "look at 5 seeds"),
-        ((1.39, 1.59, 1.50, 1.31, 1.45), WIDE, "equal within the margin", "look at 5 seeds"),
-        ((1.61, 1.80, 1.71, 1.50, 1.65), WIDE, "equal within the margin", "look at 5 seeds"),
+        ((1.51, 1.68, 1.61, 1.40, 1.54), CLOSE, "equivalent", "look at 5 seeds"),
+        ((1.39, 1.59, 1.50, 1.31, 1.45), WIDE, "equivalent", "look at 5 seeds"),
+        ((1.61, 1.80, 1.71, 1.50, 1.65), WIDE, "equivalent", "look at 5 seeds"),
         ((1.39, 1.59, 1.50, 1.31, 1.45), CLOSE, "better", "look at 5 seeds"),
         ((1.61, 1.80, 1.71, 1.50, 1.65), CLOSE, "worse", "look at 5 seeds"),
         ((1.61, 1.80, 1.71, 1.50, 1.65), 0.1, "worse", "look at 5 seeds"),  # the margin within
-        ((1.41, 1.71, 1.51, 1.39, 1.46), CLOSE, "no worse by the margin", "look at 5 seeds"),
-        ((1.41, 1.71, 1.51, 1.39, 1.46), 0.01, "not separable", "would have seen"),
+        ((1.41, 1.71, 1.51, 1.39, 1.46), CLOSE, "non-inferior", "look at 5 seeds"),
+        ((1.41, 1.71, 1.51, 1.39, 1.46), 0.01, "inconclusive", "would have seen"),
         # too few seeds
-        ((1.39, 1.59, 1.50, 1.31), None, "no verdict yet", "4 of 5 seeds"),
-        ((1.39, 1.59, 1.50), None, "no verdict yet", "3 of 5 seeds"),
-        ((1.39, 1.59), None, "no verdict yet", "2 of 5 seeds"),
-        ((1.39,), None, "no verdict yet", "1 of 5 seeds"),
+        ((1.39, 1.59, 1.50, 1.31), None, "pending", "4 of 5 seeds"),
+        ((1.39, 1.59, 1.50), None, "pending", "3 of 5 seeds"),
+        ((1.39, 1.59), None, "pending", "2 of 5 seeds"),
+        ((1.39,), None, "pending", "1 of 5 seeds"),
         # nothing that could be compared
         ((1.25, 1.45, 1.35, 1.15, 1.30), None, "blocked", "no spread"),  # 0.25 lower everywhere
         ((1.39, 1.59, 1.50, 1.31, math.nan), None, "blocked", "seed 4 diverged"),
-        ((1.39, 1.59, 1.50, 1.31, 5.60), None, "blocked", "seed 4 ends at 5.600, above its start"),
+        (
+            (1.39, 1.59, 1.50, 1.31, 5.60),
+            None,
+            "blocked",
+            "seed 4 ends at 5.600, not below its start",
+        ),
     ],
 )
 def test_losses_go_in_and_a_word_comes_out(losses, margin, word, reason, make_run, make_arm, judge):
@@ -80,12 +85,12 @@ def test_losses_go_in_and_a_word_comes_out(losses, margin, word, reason, make_ru
     assert arm_of(found).verdict == word
     assert reason in arm_of(found).reason
     assert arm_of(found, "standard").verdict == "baseline"
-    if word in ("no verdict yet", "blocked"):
+    if word in ("pending", "blocked"):
         assert arm_of(found).interval is None
         return
     low, high = arm_of(found).interval
     is_small = margin is not None and max(-low, high) < margin
-    assert (word == "equal within the margin") == is_small
+    assert (word == "equivalent") == is_small
     assert (word == "better") == (high < 0 and not is_small)
     assert (word == "worse") == (low > 0 and not is_small)
 
@@ -101,8 +106,8 @@ def test_the_interval_is_at_the_rate_of_its_look(base, make_arm, judge):
     interval = theirs.confidence_interval(0.95)
     assert a.difference.ci95 == pytest.approx((interval.low, interval.high))
     assert a.reason == "look at 5 seeds, the next at 8"
-    assert b.sees == pytest.approx(detectable(5, b.difference.sd, first_rate(2)))
-    assert b.reason == f"{a.reason}; would have seen {b.sees:.4f} or more with 80 % power"
+    assert b.detectable == pytest.approx(detectable(5, b.difference.sd, first_rate(2)))
+    assert b.reason == f"{a.reason}; would have seen {b.detectable:.4f} or more with 80 % power"
 
 
 def test_the_word_depends_on_the_baseline_and_on_how_many_arms_there_are(base, make_arm, judge):
@@ -113,14 +118,14 @@ def test_the_word_depends_on_the_baseline_and_on_how_many_arms_there_are(base, m
     assert arm_of(turned, "standard").verdict == "worse"
     assert arm_of(turned).verdict == "baseline"
     assert arm_of(judge(base, weak), "a").verdict == "better"
-    assert arm_of(judge(base, weak, *others), "a").verdict == "not separable"
+    assert arm_of(judge(base, weak, *others), "a").verdict == "inconclusive"
 
 
 @pytest.mark.parametrize(
     ("changes", "word", "reason"),
     [
-        ({"status": Status.PENDING}, "no verdict yet", "seed 1 is pending"),
-        ({"status": Status.RUNNING}, "no verdict yet", "seed 1 is running, or was killed"),
+        ({"status": Status.PENDING}, "pending", "seed 1 is pending"),
+        ({"status": Status.RUNNING}, "pending", "seed 1 is running, or was killed"),
         ({"status": Status.FAILED, "error": "no"}, "blocked", "seed 1 failed"),
     ],
 )
@@ -141,7 +146,7 @@ def test_no_word_before_the_first_look(changes, word, reason, base, make_arm, ma
         ({"status": Status.DIVERGED, "steps": 120}, "diverged at step 120"),
         ({"initial_loss": 6.6}, "starts at 6.60, not near ln(vocab) 5.55"),
         ({"initial_loss": 4.5}, "starts at 4.50, not near ln(vocab) 5.55"),
-        ({"val_loss": 5.6}, "ends at 5.600, above its start: it has learned nothing"),
+        ({"val_loss": 5.6}, "ends at 5.600, not below its start: it has learned nothing"),
     ],
 )
 def test_a_gate_blocks_its_arm_or_every_arm(changes, reason, base, make_arm, make_run, judge):
@@ -166,7 +171,7 @@ def test_gates_are_the_studys_and_know_the_least_possible_loss(base, make_arm, j
 
     arm = arm_of(judge(base, runs))
 
-    assert arm.reason == "seed 1 ends at 1.590, above its start: it has learned nothing"
+    assert arm.reason == "seed 1 ends at 1.590, not below its start: it has learned nothing"
     assert arm.gates[1] == runs[1].gates
     assert [gate.name for gate in arm.gates[0]] == ["finite", "start", "learned", *PROOFS]
     reason = "seed 3 ends at 1.3100, below the least possible loss 1.3500: something leaks"

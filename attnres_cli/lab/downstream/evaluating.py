@@ -20,7 +20,8 @@ from attnres_cli.lab.downstream import asking, shipped, tasks
 from attnres_cli.lab.downstream.tasks import LOCAL, Task
 from attnres_cli.lab.export import kept_weights
 from attnres_cli.lab.workers.provenance import code_of
-from attnres_cli.nn.model import Transformer, load
+from attnres_cli.nn.exported import load
+from attnres_cli.nn.model import Transformer
 from attnres_cli.nn.variant import parse
 from attnres_cli.records.code import Code
 from attnres_cli.records.items import Answered, Items
@@ -127,9 +128,12 @@ class Asked:
     limit: int | None
 
 
-def asked(subjects: Sequence[Subject], names: Sequence[str], limit: int | None) -> Asked:
+def asked(
+    subjects: Sequence[Subject], names: Sequence[str], limit: int | None, *, trust: bool = False
+) -> Asked:
     """The tasks of these names: shipped ones of each subject's own data, `local` all of them;
-    files; or the harness's. Raises UsageError for what cannot be asked, before anything is.
+    files, which run code only if `trust` allows it; or the harness's. Raises UsageError for what
+    cannot be asked, before anything is.
     """
     tasks.harness()
     for subject in subjects:
@@ -137,7 +141,8 @@ def asked(subjects: Sequence[Subject], names: Sequence[str], limit: int | None) 
     names = list(dict.fromkeys(n for name in names for n in _parts(name)))
     elsewhere = [name for name in names if not _is_file(name) and name not in shipped.NAMES]
     of_harness = iter(tasks.of_names(elsewhere)) if elsewhere else iter(())
-    shared = [*(t for name in names if _is_file(name) for t in tasks.of_file(_path(name)))]
+    files = [_path(name) for name in names if _is_file(name)]
+    shared = [task for file in files for task in tasks.of_file(file, trust=trust)]
     shared += of_harness
     own = [name for name in names if name in shipped.NAMES]
     made: dict[str, list[Task]] = {}

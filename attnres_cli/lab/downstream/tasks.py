@@ -18,14 +18,17 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from attnres_cli.console import note
 from attnres_cli.errors import AttnresError, UsageError, required
 from attnres_cli.files import read_text
 from attnres_cli.lab.downstream.shipped import NAMES, Item
+from attnres_cli.lab.downstream.task_files import Wish, wishes
 from attnres_cli.records.items import ACC, ACC_NORM
 
 LOCAL = "local"  # all shipped tasks
 _MOST_BYTES = 2**30  # of a JSONL file
 _OFFLINE = ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE")
+_ONLINE = " ".join(f"{name}=0" for name in _OFFLINE)
 _PLACES = ("task_alias", "tag", "custom_dataset", "dataset_path", "dataset_name", "dataset_kwargs")
 """What a task's configuration says of where documents lie, not of how they are asked."""
 
@@ -81,8 +84,8 @@ def quiet() -> Iterator[None]:
 
 
 def harness() -> str:
-    """The version of the harness, which is imported: offline, unless the user has decided that.
-    Raises UsageError where it is not installed.
+    """The version of the harness, which is imported: offline, unless the user has decided that, and
+    with templates in a sandbox. Raises UsageError where it is not installed.
     """
     for name in _OFFLINE:
         os.environ.setdefault(name, "1")
@@ -90,6 +93,13 @@ def harness() -> str:
         required("lm_eval.tasks", "lm-eval", "attnres evaluate", UsageError)
         api: Any = importlib.import_module("lm_eval.api.task")
         importlib.import_module("datasets").disable_progress_bars()
+        utils: Any = importlib.import_module("lm_eval.utils")
+        sandbox = importlib.import_module("jinja2.sandbox").SandboxedEnvironment
+        if not isinstance(utils.env, sandbox):
+            kept = ("loader", "undefined", "keep_trailing_newline")
+            made = sandbox(**{name: getattr(utils.env, name) for name in kept})
+            made.filters |= utils.env.filters
+            utils.env = made
     api.tqdm = lambda documents, **_: documents  # a bar of its own, which no setting takes away
     return version("lm_eval")
 
@@ -123,14 +133,38 @@ def of_items(name: str, items: Sequence[Item]) -> Task:
         return _task(ConfigurableTask(config=config))
 
 
-def of_file(path: Path) -> list[Task]:
-    """The tasks of a YAML file of the harness, or of a JSONL file of items. Raises UsageError."""
+def of_file(path: Path, *, trust: bool = False) -> list[Task]:
+    """The tasks of a YAML file of the harness, or of a JSONL file of items. Raises UsageError, also
+    where a YAML file would run code and is not trusted, or has an address while we are offline.
+    """
     if path.suffix == ".jsonl":
         return [of_items(path.stem, _read(path))]
+    from lm_eval.api import metrics, registry
     from lm_eval.tasks import TaskManager
 
+    assert metrics  # which registers them
+    for wish in wishes(path, registry.METRIC_REGISTRY):
+        _allow(wish, trust=trust)
     with quiet(), explained(str(path)):
         return _all(TaskManager(include_defaults=False).load([str(path)]))
+
+
+def _allow(wish: Wish, *, trust: bool) -> None:
+    if wish.kind == "address" and _is_offline():
+        raise UsageError(
+            f"{wish.where} has an address ({wish.text}), and evaluation is offline: "
+            f"{_ONLINE} attnres evaluate ... contacts it"
+        )
+    if wish.kind == "code" and not trust:
+        raise UsageError(
+            f"{wish.where} would run code ({wish.text}), and a task file is data: --trust runs it"
+        )
+    if wish.kind == "code":
+        note(f"{wish.where} runs code: {wish.text}")
+
+
+def _is_offline() -> bool:
+    return any(os.environ.get(name, "1") not in ("0", "false", "False") for name in _OFFLINE)
 
 
 def _read(path: Path) -> list[Item]:
@@ -222,7 +256,7 @@ def explained(name: str) -> Iterator[None]:
         if "Offline" in said or isinstance(error, ConnectionError):
             raise UsageError(
                 f"task {name} needs documents that are not in the cache of this machine ({said}): "
-                "HF_HUB_OFFLINE=0 HF_DATASETS_OFFLINE=0 attnres evaluate ... downloads them"
+                f"{_ONLINE} attnres evaluate ... downloads them"
             ) from error
         raise UsageError(f"task {name} cannot be asked: {said}") from error
 

@@ -14,7 +14,7 @@ from attnres_cli.lab.search.trial_runner import TrialRunner
 from attnres_cli.lab.search.trunk_grid import Trunk
 from attnres_cli.records.run import WAITS, Status
 from attnres_cli.stats.optima import COMMON, likeliest_common
-from attnres_cli.verdict.format import plural
+from attnres_cli.verdict.numbers import plural
 
 
 def confirm(runner: TrialRunner, families: Sequence[Family], k: int, seeds: Sequence[int]) -> None:

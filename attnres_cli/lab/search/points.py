@@ -13,6 +13,7 @@ from functools import cached_property
 
 import torch
 
+from attnres_cli.config.as_typed import searched_name
 from attnres_cli.config.recipe import Recipe
 from attnres_cli.errors import UsageError, VariantError
 from attnres_cli.lab import match
@@ -26,7 +27,6 @@ from attnres_cli.nn.residual import Residual, Value
 from attnres_cli.nn.shape import Shape
 from attnres_cli.nn.variant import Variant, parse, write_value
 from attnres_cli.records.search_records import Value as Found
-from attnres_cli.records.search_records import searched_name
 
 MOST_POINTS = 20_000
 """Of one variant. A space of more is refused: its enumeration would take minutes."""
@@ -237,7 +237,7 @@ class _Maker:
         key = (options, d_model, n_sublayers)
         if key not in self.designs:
             kept = {**dict(self.spec.options), **dict(options)}
-            typed = Variant(self.spec.name, tuple(sorted(kept.items())))
+            typed = replace(self.spec, options=tuple(sorted(kept.items())))
             try:
                 with torch.device("meta"):
                     design = typed.build(d_model, n_sublayers)

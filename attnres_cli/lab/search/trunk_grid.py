@@ -139,20 +139,21 @@ def _trunk(
     if n_heads % n_kv_heads or not _may_be(space, "heads_per_layer", n_heads / n_layers):
         return None
     exact = _width(n_layers, n_kv_heads / n_heads, params, ratio, recipe)
-    best: tuple[tuple[bool, float], Trunk] | None = None
-    least = 2 * int(exact * (1 - SLACK) / n_heads / 2)
-    for d_head in range(max(2, least), int(exact * (1 + SLACK) / n_heads) + 3, 2):
-        d_model = n_heads * d_head
-        if not _fits(space, n_layers, d_model, d_head):
-            continue
-        d_ff = _d_ff(Trunk(n_layers, d_model, n_heads, 0, ratio, params), recipe)
-        off = abs(d_ff / d_model / ratio - 1)
-        if d_ff < 1 or off > SLACK:
-            continue
-        rank = (d_head % _EIGHTS != 0, off)
-        if best is None or rank < best[0]:
-            best = rank, Trunk(n_layers, d_model, n_heads, d_ff, ratio, params)
-    return best[1] if best else None
+    least = max(2, 2 * int(exact * (1 - SLACK) / n_heads / 2))
+    widths = range(least, int(exact * (1 + SLACK) / n_heads) + 3, 2)
+    for every in (_EIGHTS, 2):  # the others only where none of these is in the space
+        best: tuple[float, Trunk] | None = None
+        for d_head in (width for width in widths if width % every == 0):
+            d_model = n_heads * d_head
+            if not _fits(space, n_layers, d_model, d_head):
+                continue
+            d_ff = _d_ff(Trunk(n_layers, d_model, n_heads, 0, ratio, params), recipe)
+            off = abs(d_ff / d_model / ratio - 1)
+            if d_ff >= 1 and off <= SLACK and (best is None or off < best[0]):
+                best = off, Trunk(n_layers, d_model, n_heads, d_ff, ratio, params)
+        if best is not None:
+            return best[1]
+    return None
 
 
 def _kv_heads(n_heads: int, recipe: Shape) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 
 from attnres_cli.errors import StudyError
+from attnres_cli.store import waits
 from attnres_cli.store.owner import BEAT_S
 from attnres_cli.store.store import Store
 from attnres_cli.train.keeper import Keeper
@@ -41,7 +42,8 @@ class Heartbeat:
                 return
             try:
                 is_ours = self._store.beat(self._run_id, self._keeper.step, further=further)
-            except StudyError:  # locked for a minute, or a full disk: the next may get through
+            except StudyError as error:  # locked, or a full disk: the next may get through
+                waits.tell(f"{error}; training goes on, and so do tries to record it")
                 if self._is_over:
                     return
                 self._is_further |= further

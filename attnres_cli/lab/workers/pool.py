@@ -22,9 +22,10 @@ from attnres_cli.lab.workers.signals import ENDING, handled, interrupt
 from attnres_cli.lab.workers.worker import Job, checkpoint_s, work
 from attnres_cli.records.machine import memory_kills
 from attnres_cli.records.run import WAITS, Event, Status
+from attnres_cli.store import waits
 from attnres_cli.store.store import MAX_ATTEMPTS, Store
 from attnres_cli.train.checkpoint import clear
-from attnres_cli.verdict.format import plural
+from attnres_cli.verdict.numbers import plural
 
 OnEvent = Callable[[Event | None], None]
 """Called with every event, and with None now and then so that a display can move on."""
@@ -43,7 +44,9 @@ _KEEPS_MEMORY = {"MALLOC_TRIM_THRESHOLD_": str(2**31 - 1), "MALLOC_MMAP_THRESHOL
 """For glibc: it gives the system back what a step frees, and pays 4 % of the next step to have it
 again; so much is the most that it takes.
 """
-_MOST_DEATHS = 3  # in a row in one worker's place, none of them in a run
+_MOST_DEATHS = 3  # in a row in one worker's place, none in a run; of one kind in runs of a design
+_CRASHES = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL)
+"""Signals by which a process ends for what it computes, not for what somebody wants."""
 
 
 @dataclass
@@ -51,8 +54,8 @@ class _Worker:
     number: int  # of its job
     process: BaseProcess
     line: Connection
-    is_busy: bool = False  # with a run now
-    step: int = 0  # of the run it has
+    run_id: int | None = None  # of the run it has now
+    step: int = 0  # of that run
 
 
 def run_all(store: Store, jobs: Sequence[Job], wanted: Wanted, on_event: OnEvent) -> None:
@@ -96,6 +99,7 @@ class _Pool:
         self.workers: dict[int, _Worker] = {}
         self.seen: dict[int, None] = {}  # in their order
         self._deaths: Counter[int] = Counter()  # since a worker in this place has begun a run
+        self._crashes: Counter[tuple[str, int]] = Counter()  # by design and signal
         self._kills = memory_kills()
         self._store, self._jobs, self._wanted, self._on_event = store, jobs, wanted, on_event
 
@@ -108,7 +112,7 @@ class _Pool:
             if not unfinished and not self.workers:
                 return
             waiting = sum(status is Status.PENDING for status in unfinished.values())
-            idle = sum(not worker.is_busy for worker in self.workers.values())  # they will ask
+            idle = sum(worker.run_id is None for worker in self.workers.values())  # they will ask
             if waiting and not places and not self.workers:
                 raise WorkersError(
                     f"no worker process lasts, {_MOST_DEATHS} in a row died before they had a run: "
@@ -152,15 +156,18 @@ class _Pool:
                     return
                 self._answer(worker, event)
 
-    def _answer(self, worker: _Worker, event: Event | AttnresError | None) -> None:
+    def _answer(self, worker: _Worker, event: Event | AttnresError | str | None) -> None:
         if isinstance(event, AttnresError):
             raise event
+        if isinstance(event, str):  # why it waits
+            waits.tell(event)
+            return
         if event is not None:
-            worker.is_busy, self._deaths[worker.number] = True, 0
+            worker.run_id, self._deaths[worker.number] = event.run_id, 0
             worker.step = 0 if event.done else event.step  # what there is to write down
             self._on_event(event)
             return
-        worker.is_busy, worker.step = False, 0
+        worker.run_id, worker.step = None, 0
         unfinished = self._unfinished(1).items()
         with suppress(OSError):  # it has died: that is seen where it is listened to
             worker.line.send([n for n, status in unfinished if status is Status.PENDING])
@@ -178,10 +185,42 @@ class _Pool:
             if code == 0:
                 continue
             how = _how(code, None if kills is None or before is None else kills > before)
+            if worker.run_id is None:
+                self._deaths[number] += 1
+                say(f"a worker process {how}")
+                continue
+            self._tell_of_death(worker.run_id, how)
             times = f"{MAX_ATTEMPTS} times without a new checkpoint in between"
             self._store.release(list(self.seen), cause=f"its worker process {how}; {times}")
-            self._deaths[number] += not worker.is_busy
-            say(f"a worker process {how}")
+            if -code in _CRASHES:
+                self._count_crash(worker.run_id, -code)
+
+    def _tell_of_death(self, run_id: int, how: str) -> None:
+        """Say which run a worker died in, and how many tries it has."""
+        found = self._store.runs(ids=[run_id], curves=False)
+        tries = self._store.standings([run_id])
+        for record in found:  # none where it was removed meanwhile
+            of = f"try {tries[run_id].attempts} of {MAX_ATTEMPTS}"
+            say(f"{record.variant} seed {record.seed}: its worker process {how} ({of})")
+
+    def _count_crash(self, run_id: int, number: int) -> None:
+        """Give a design up whose runs have crashed several processes in one way: its other runs
+        would do that too.
+        """
+        every = {run.id: run for run in self._store.runs(ids=list(self.seen), curves=False)}
+        if run_id not in every:
+            return
+        variant, name = every[run_id].variant, signal.Signals(number).name
+        self._crashes[variant, number] += 1
+        if self._crashes[variant, number] != _MOST_DEATHS:
+            return
+        waiting = [run for run in every.values() if run.variant == variant]
+        waiting = [run for run in waiting if run.status is Status.PENDING]
+        why = f"given up: {variant} has ended {_MOST_DEATHS} worker processes with {name}"
+        for run in waiting:
+            if self._store.claim([run.id]) is not None:
+                self._store.fail(run.id, why, run.versions)
+        say(f"{why}; {plural(len(waiting), 'waiting run')} of it failed")
 
 
 def _start(number: int, job: Job) -> _Worker:

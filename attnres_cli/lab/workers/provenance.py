@@ -46,7 +46,7 @@ def code_of(variant: str) -> Code:
     """The code by which this process trains a variant: files are read once, when first asked for,
     since what is imported already does not change with its file.
     """
-    return _code_of(registry()[parse(variant).name])
+    return _code_of(*parse(variant).classes)
 
 
 def remember_code() -> None:
@@ -56,8 +56,8 @@ def remember_code() -> None:
 
 
 @cache
-def _code_of(cls: type[Residual]) -> Code:
-    parts = {"design": code.of_design(cls), **code.of_parts()}
+def _code_of(*classes: type[Residual]) -> Code:
+    parts = {"design": code.of_design(*classes), **code.of_parts()}
     return Code.of({f"code_{part}": digest for part, digest in parts.items()})
 
 

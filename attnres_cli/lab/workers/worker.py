@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import faulthandler
 import re
 import signal
+import threading
 import time
 import traceback
 from bdb import BdbQuit
@@ -29,6 +31,7 @@ from attnres_cli.nn.proofs.prove import doubts
 from attnres_cli.records.code import Code
 from attnres_cli.records.gates import DOUBTS
 from attnres_cli.records.run import WAITS, Event, RunRecord, RunSpec, Settings
+from attnres_cli.store import waits
 from attnres_cli.store.retry import patiently, retry_s, seconds_of
 from attnres_cli.store.store import Store
 from attnres_cli.train.checkpoint import Checkpoints, clear
@@ -65,23 +68,26 @@ def work(worker: int, job: Job, line: Connection) -> None:
     launcher is gone, it ends early, and its run is saved and waits again. What keeps it from study
     or data, as a full disk, it sends to the launcher.
     """
-    stop = _heed_signals()
+    stop, send = _heed_signals(), partial(_send, line, threading.Lock())
+    waits.hear(send)
+    with suppress(OSError, ValueError, RuntimeError):  # stderr is no file
+        faulthandler.enable(all_threads=False)  # where Python was if a design crashes the process
     bind(job.cores)  # before there are threads
     remember_code()
     torch.set_num_threads(job.settings.threads)
     try:
         store = patiently(lambda: Store.open(job.study, create=True), retry_s())
         tokens = None
-        while not stop.wanted and (ids := _asked(line)):
+        while not stop.wanted and (ids := _asked(line, send)):
             tokens = tokens or sources.load(job.recipe)  # before a run is claimed: none is to blame
             claimed = store.claim(ids)
             if claimed is not None:  # nobody was first
-                _do(claimed, worker, line.send, store, job, tokens, stop)
+                _do(claimed, worker, send, store, job, tokens, stop)
     except (ConnectionError, EOFError, AwayError):  # the launcher sees itself that a server is away
         return
     except (StudyError, DataError) as error:
         with suppress(ConnectionError):
-            line.send(error)
+            send(error)
     finally:
         line.close()
 
@@ -123,9 +129,15 @@ def work_here(
             raise KeyboardInterrupt
 
 
-def _asked(line: Connection) -> list[int]:
+def _send(line: Connection, turn: threading.Lock, what: object) -> None:
+    """Send it whole: the heartbeat's thread sends too."""
+    with turn:
+        line.send(what)
+
+
+def _asked(line: Connection, send: Callable[[object], None]) -> list[int]:
     """The runs that wait, none where this is the end."""
-    line.send(None)
+    send(None)
     ids: list[int] = line.recv()
     return ids
 
@@ -188,7 +200,7 @@ def _do(
         result = replace(result, proofs=(*result.proofs, *doubted))
         ended = replace(claimed, status=result.status, result=result, versions=versions)
         end = partial(store.finish, ended)
-        last = event(result.steps, result.val_loss, done=True)
+        last = event(result.steps, done=True, val_loss=result.val_loss)
     try:
         end()
     except StudyError:

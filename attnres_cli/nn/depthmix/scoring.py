@@ -116,7 +116,8 @@ class Layout(NamedTuple):
 
 def layout_of(visible: Visible) -> Layout:
     """Who reads each source, in time linear in the pairs."""
-    pairs: list[dict[int, int]] = [{} for _ in range(1 + max(map(max, filter(None, visible))))]
+    newest = max(max(seen) for seen in visible if seen)
+    pairs: list[dict[int, int]] = [{} for _ in range(newest + 1)]
     row = 0
     for site, sources in enumerate(visible):
         for source in sources:

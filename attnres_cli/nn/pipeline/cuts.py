@@ -39,10 +39,10 @@ class States:
 
 
 @torch.no_grad()
-def states_of(design: Residual, x: Tensor, y: Tensor) -> States:
-    """The states between an embedding x and outputs y, both (1, 1, D). States never change in
-    place, so a tensor that two of them have is one value. Raises VariantError for a design that
-    cannot be cut.
+def states_of(design: Residual, x: Tensor, y: Tensor, v: Tensor) -> States:
+    """The states between an embedding x and outputs y, both (1, 1, D), with values v (1, 1, heads,
+    d_head) of attentions. States never change in place, so a tensor that two of them have is one
+    value. Raises VariantError for a design that cannot be cut.
     """
     numbers: dict[int, int] = {}
     tokens: list[Tensor] = []  # they live on, so that no other tensor takes the place of one
@@ -59,6 +59,8 @@ def states_of(design: Residual, x: Tensor, y: Tensor) -> States:
         carried = [numbered(design.carry(state, 0))]
         for l in range(1, design.n_sublayers + 1):
             _, state = design.read(state, l)
+            if l % 2 and design.sees_values:
+                _, state = design.values(state, l, v.clone())
             state = design.write(state, l, y.clone())
             carried.append(numbered(design.carry(state, l)))
     return States(tuple(carried), tokens)
@@ -71,7 +73,7 @@ def planned(typed: Variant, n_layers: int, d_model: int, stages: int, virtual: i
     with torch.device("meta"):
         design = typed.build(d_model, 2 * n_layers)
         token = torch.zeros(1, 1, d_model)
-    cuts, paper = states_of(design, token, token).cuts, design.table_one()
+    cuts, paper = states_of(design, token, token, token.unsqueeze(2)).cuts, design.table_one()
     n_blocks = None
     if paper is not None and paper.scheme in ("Full", "Block"):
         n_blocks = design.n_sublayers

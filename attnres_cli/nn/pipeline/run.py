@@ -200,4 +200,5 @@ def _states(model: Transformer, within: Within) -> States:
     token = torch.zeros(1, 1, dtype=torch.long, device=device)
     with torch.no_grad(), within():
         x = model.embedded(token)
-        return states_of(design, x, model.sublayers[0](x))
+        v = model.sublayers[0](x, to_heads=True).v if design.sees_values else x
+        return states_of(design, x, model.sublayers[0](x), v)

@@ -28,7 +28,7 @@ from attnres_cli.nn.proofs.subject import (
     Subject,
     small,
 )
-from attnres_cli.nn.residual import is_shipped, registry
+from attnres_cli.nn.residual import is_shipped
 from attnres_cli.nn.shape import Shape
 from attnres_cli.nn.variant import Variant, parse
 
@@ -52,6 +52,7 @@ QUICK: tuple[Proof, ...] = (
     model.recomputes,
     model.resumes,
     model.generates,
+    design.commutes,
     design.reads_back,
     design.is_documented,
 )
@@ -92,6 +93,7 @@ _CHANGE: dict[Proof, str] = {
     model.recomputes: "keep nothing between calls",
     model.resumes: "carry gives all that resume, later sublayers and finish need",
     model.generates: "ask no tensor for its length: one token is computed alone",
+    design.commutes: "set `order` on its class",
     design.reads_back: "options are numbers, words or yes and no",
     design.is_documented: "complete the docstring",
     model.compiles: "no .item(), and no branch on what a tensor holds",
@@ -193,7 +195,7 @@ def admit(variant: Variant, shape: Shape, rows: int = 2) -> None:
     long as the shape's; whatever its engine, whose faults are not its own. Those of this release,
     of which our tests have proven all, are proven for their options only.
     """
-    ours = is_shipped(registry()[variant.name])
+    ours = all(map(is_shipped, variant.classes))
     subject = Subject(variant, shape, *at_most(shape, rows, shape.seq_len), is_quick=ours)
     for proof in REFUSES[:-1] if ours else REFUSES:
         try:
@@ -220,7 +222,7 @@ def doubts(spec: str) -> tuple[str, ...]:
     release, of which our tests have proven all, nothing.
     """
     typed = parse(spec)
-    if is_shipped(registry()[typed.name]):
+    if all(map(is_shipped, typed.classes)):
         return ()
     return tuple(f.detail if f.outcome == "failed" else "" for f in prove(small(typed), DOUBTS))
 
@@ -229,4 +231,4 @@ def _told(error: Exception, variant: Variant) -> str:
     """What is wrong, or what was raised and by which line of the design's own file."""
     if isinstance(error, BrokenError):
         return str(error)
-    return f"it raised {plugins.blamed(error, [design_page.file_of(registry()[variant.name])])}"
+    return f"it raised {plugins.blamed(error, [*map(design_page.file_of, variant.classes)])}"

@@ -17,10 +17,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from attnres_cli.nn.residual import Hidden
+from attnres_cli.nn.residual import Hidden, Inputs
 from attnres_cli.nn.shape import Shape
-from attnres_cli.nn.trunk.kind import Kind
-from attnres_cli.nn.trunk.linear import Linear
+from attnres_cli.nn.trunk.kind import Heads, Kind
+from attnres_cli.nn.trunk.linear import Linear, linear
 from attnres_cli.nn.trunk.norm import RMSNorm
 
 
@@ -42,8 +42,10 @@ class Attention(Kind):
             norms = (RMSNorm(shape.d_head, eps=shape.norm_eps) for _ in range(2))
             self.norms = nn.ModuleList(norms)
 
-    def forward(self, h: Hidden, cache: KeysAndValues | None = None) -> Hidden:
+    def forward(self, h: Hidden | Inputs | Heads, cache: KeysAndValues | None = None) -> Hidden:
         """(B, T, D) -> (B, T, D); with a cache, h follows the tokens that the cache has seen."""
+        if not isinstance(h, Tensor):
+            return self._attend(self.heads(h) if isinstance(h, Inputs) else h, cache)
         start = 0 if cache is None else cache.seen
         qkv = self.qkv(h).unflatten(-1, (-1, self.d_head))  # (B, T, H + 2K, d_head)
         sizes = self.n_heads, self.n_kv_heads
@@ -55,6 +57,31 @@ class Attention(Kind):
             q, k, v = qkv.transpose(1, 2).split((*sizes, self.n_kv_heads), dim=1)
         else:
             q, k, v = self.rotary(qkv, *sizes, start)
+        if cache is not None:
+            k, v = cache.extend(k, v)
+        return self.out(attended(q, k, v, start).transpose(1, 2).flatten(-2))
+
+    def heads(self, h: Hidden | Inputs) -> Heads:
+        """What h, or each of three, is projected to."""
+        sizes = [n * self.d_head for n in (self.n_heads, self.n_kv_heads, self.n_kv_heads)]
+        if isinstance(h, Inputs):
+            q, k, v = map(linear, h, self.qkv.weight.split(sizes))
+            parts = torch.cat((q, k), dim=-1), v
+        else:
+            parts = self.qkv(h).tensor_split((sizes[0] + sizes[1],), dim=-1)
+        return Heads(*(part.unflatten(-1, (-1, self.d_head)) for part in parts))
+
+    def _attend(self, heads: Heads, cache: KeysAndValues | None) -> Hidden:
+        start, (qk, v) = 0 if cache is None else cache.seen, heads
+        sizes = self.n_heads, self.n_kv_heads
+        if self.norms is not None:
+            parts = zip(self.norms, qk.split(sizes, dim=-2), strict=True)
+            qk = torch.cat([norm(x).to(x.dtype) for norm, x in parts], dim=-2)
+        if self.rotary is None:
+            q, k = qk.transpose(1, 2).split(sizes, dim=1)
+        else:
+            q, k, _ = self.rotary(qk, *sizes, start)
+        v = v.to(q.dtype).transpose(1, 2)
         if cache is not None:
             k, v = cache.extend(k, v)
         return self.out(attended(q, k, v, start).transpose(1, 2).flatten(-2))
@@ -123,14 +150,18 @@ class Rotary(nn.Module):
         self, qkv: Tensor, n_heads: int, n_kv_heads: int, start: int = 0
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Queries (B, H, T, d_head), keys and values (B, K, T, d_head), from all (B, T, H + 2K,
-        d_head) side by side; queries and keys turned, the first time at position `start`.
+        d_head) side by side; queries and keys turned, the first time at position `start`. Values
+        may be missing, and are then none.
         """
-        here = slice(start, start + qkv.shape[1])
-        cos, sin = self.cos[here].to(qkv.dtype), self.sin[here].to(qkv.dtype)
+        cos, sin = self._at(start, qkv)
         if not torch.compiler.is_compiling():
             return _Turned.apply(qkv, cos, sin, n_heads, n_kv_heads)  # type: ignore[no-untyped-call]
-        q, k, v = qkv.transpose(1, 2).split((n_heads, n_kv_heads, n_kv_heads), dim=1)
+        q, k, v = qkv.transpose(1, 2).tensor_split((n_heads, n_heads + n_kv_heads), dim=1)
         return turned(q, cos, sin), turned(k, cos, sin), v
+
+    def _at(self, start: int, x: Tensor) -> tuple[Tensor, Tensor]:
+        here = slice(start, start + x.shape[1])
+        return self.cos[here].to(x.dtype), self.sin[here].to(x.dtype)
 
 
 def turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -154,7 +185,7 @@ class _Turned(torch.autograd.Function):
         out = qkv.new_empty(heads.shape)
         _turn(heads[:, :n_turned], cos, sin, out[:, :n_turned])
         out[:, n_turned:].copy_(heads[:, n_turned:])  # so that `qkv` need not be kept
-        q, k, v = out.split((n_heads, n_kv_heads, n_kv_heads), dim=1)
+        q, k, v = out.tensor_split((n_heads, n_turned), dim=1)
         return q, k, v
 
     @staticmethod

@@ -3,8 +3,16 @@
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 from torch import Tensor, nn
+
+
+class Heads(NamedTuple):
+    """Queries and keys (B, T, H + K, d_head), values (B, T, K, d_head), before norms, positions."""
+
+    qk: Tensor
+    v: Tensor
 
 
 class Kind(nn.Module):

@@ -26,6 +26,12 @@ ATTENTIONS: dict[str, Callable[[Shape, Rotary | None], Kind]] = {
 }
 """The rotary positions are those of all layers; None: there are no positions."""
 
+OPEN = frozenset({"softmax"})
+"""Attentions that take `Inputs`, and whose values a design may change. Latent attention makes keys
+and values of one vector, and in generation makes no values; KDA's gates and decay are made of what
+it reads too, and its values by a convolution over time.
+"""
+
 
 def sublayers(shape: Shape) -> Iterator[Kind]:
     """The attention and the MLP of every layer, in turn."""

@@ -40,12 +40,17 @@ class Linear(nn.Linear):
 
     def forward(self, x: Tensor) -> Tensor:
         """(..., n_in) -> (..., n_out)."""
-        n = x.shape[:-1].numel()
-        if not _BY_ONEDNN or n < _FEWEST or n % _IMAGES or not _is_eager_float32(x):
-            return F.linear(x, self.weight)
-        images = x.reshape(_IMAGES, 1, n // _IMAGES, -1).permute(0, 3, 1, 2)  # as they lie
-        y = F.conv2d(images, self.weight[:, :, None, None])
-        return y.permute(0, 2, 3, 1).reshape(*x.shape[:-1], -1)
+        return linear(x, self.weight)
+
+
+def linear(x: Tensor, weight: Tensor) -> Tensor:
+    """(..., n_in) -> (..., n_out), by the rows of a weight (n_out, n_in)."""
+    n = x.shape[:-1].numel()
+    if not _BY_ONEDNN or n < _FEWEST or n % _IMAGES or not _is_eager_float32(x):
+        return F.linear(x, weight)
+    images = x.reshape(_IMAGES, 1, n // _IMAGES, -1).permute(0, 3, 1, 2)  # as they lie
+    y = F.conv2d(images, weight[:, :, None, None])
+    return y.permute(0, 2, 3, 1).reshape(*x.shape[:-1], -1)
 
 
 def product(a: Tensor, b: Tensor, out: Tensor | None = None) -> Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -26,8 +26,8 @@ from attnres_cli.report.figures.style import (
     short,
 )
 from attnres_cli.stats.pairs import mean_sd
-from attnres_cli.verdict.chapter import Chapter
 from attnres_cli.verdict.comparison import ArmResult
+from attnres_cli.verdict.report_section import Chapter
 from attnres_cli.verdict.select import options_of
 
 FOREST = (
@@ -36,7 +36,10 @@ FOREST = (
     "is better; an arm off the scale has its mean beside an arrow."
 )
 _ALIKE = "Of many arms the baseline and the eight of least loss are named, the others grey."
-CURVES = f"Lines: mean over seeds; bands: one standard deviation to each side. {_ALIKE}"
+CURVES = (
+    "Lines: training loss, mean over seeds and over five steps that were logged; dots: validation "
+    f"loss, mean over seeds, bars one standard deviation to each side. {_ALIKE}"
+)
 COST = (
     f"Down is better, left is cheaper; bars: the interval of the paired difference. {_ALIKE} An "
     "arrow: off the scale."
@@ -44,6 +47,7 @@ COST = (
 BLOCK_SIZES = "Points and lines: mean over seeds; bars: one standard deviation to each side."
 
 _LONGEST = 38  # characters of a name that leave room for its verdict
+_SMOOTHED = 5  # points, of some 100 that a run keeps
 _SHOWN_FROM = 0.25  # of the tokens: the fall from ln(vocab) would leave the rest flat
 
 Curve = list[tuple[float, float, float]]
@@ -98,49 +102,64 @@ def _far_off(axes: Axes, row: int, mean: float, colour: str) -> None:
 
 
 def draw_curves(chapter: Chapter) -> Figure | None:
-    """Validation loss over tokens, a line per arm, a band over its seeds."""
+    """Training and validation loss over tokens, a colour per arm."""
     comparison = chapter.comparison
-    curves = {arm.variant: curve_of(chapter.runs_of(arm.variant)) for arm in comparison.arms}
-    curves = {name: curve for name, curve in curves.items() if len(curve) > 1}
-    if not curves:
+    runs = {arm.variant: chapter.runs_of(arm.variant) for arm in comparison.arms}
+    judged = {name: curve_of(of, "val_loss") for name, of in runs.items()}
+    judged = {name: curve for name, curve in judged.items() if len(curve) > 1}
+    if not judged:
         return None
+    trained = {name: _smooth(curve_of(runs[name], "train_loss")) for name in judged}
     figure, (axes,) = canvas(3.2)
     looks, names = looks_of(comparison), named(comparison)
-    front = {name: curve for name, curve in curves.items() if name in names}
-    for name, curve in front.items():
-        x, y, sd = np.transpose(curve)
+    front = [name for name in judged if name in names]
+    for name in front:
         look, zorder = looks[name], 3 if name == comparison.baseline else 2
-        axes.plot(x, y, look.dashes, color=look.colour, label=short(name), lw=1.6, zorder=zorder)
-        axes.fill_between(x, y - sd, y + sd, color=look.colour, alpha=0.15, lw=0)
-    for name, label in background(names, list(curves)).items():
-        x, y, _ = np.transpose(curves[name])
+        x, y, _ = np.transpose(trained[name] or judged[name])
+        axes.plot(x, y, look.dashes, color=look.colour, label=short(name), lw=1.2, zorder=zorder)
+        x, y, sd = np.transpose(judged[name])
+        axes.errorbar(
+            x, y, yerr=sd, fmt=look.marker, color=look.colour, ms=4, elinewidth=1.2, zorder=zorder,
+        )  # fmt: skip
+    for name, label in background(names, list(judged)).items():
+        x, y, _ = np.transpose(trained[name] or judged[name])
         axes.plot(x, y, color=OTHERS, label=label, lw=0.8, zorder=1)
-    axes.set(
-        xlabel="training tokens", ylabel=LOSS, ylim=_loss_range(list((front or curves).values()))
-    )
+    shown = [each for name in front or judged for each in (judged[name], trained[name]) if each]
+    axes.set(xlabel="training tokens", ylabel="loss (nats/token)", ylim=_loss_range(shown))
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     legend(figure, axes)
     return figure
 
 
-def curve_of(runs: Sequence[RunRecord]) -> Curve:
+def curve_of(runs: Sequence[RunRecord], loss: Literal["train_loss", "val_loss"]) -> Curve:
     """The mean curve of an arm's runs, over the points at which a loss is finite."""
     losses: dict[float, list[float]] = defaultdict(list)
     for run in runs:
         assert run.result is not None
         per_step = run.result.tokens / run.result.steps if run.result.steps else 0.0
         for point in run.result.curve:
-            if point.val_loss is not None and math.isfinite(point.val_loss):
-                losses[point.step * per_step].append(point.val_loss)
+            value = getattr(point, loss)
+            if value is not None and math.isfinite(value):
+                losses[point.step * per_step].append(value)
     means = [(tokens, *mean_sd(losses[tokens])) for tokens in sorted(losses)]
     return [(tokens, mean, sd or 0.0) for tokens, mean, sd in means]
 
 
+def _smooth(curve: Curve) -> Curve:
+    """The running mean over a few points; of a curve with fewer nothing."""
+    if len(curve) < 2 * _SMOOTHED:
+        return []
+    x, y, sd = np.transpose(curve)
+    weights, half = np.ones(_SMOOTHED) / _SMOOTHED, _SMOOTHED // 2
+    means = np.convolve(y, weights, "valid")
+    return list(zip(x[half:-half], means, sd[half:-half], strict=True))
+
+
 def _loss_range(curves: Sequence[Curve]) -> tuple[float, float]:
     """Least and greatest loss to be shown: all of the curves but their first fall."""
-    x, y, sd = np.concatenate(curves).T
-    late = x >= _SHOWN_FROM * x.max()
-    low, high = float((y - sd)[late].min()), float((y + sd)[late].max())
+    most = max(x for curve in curves for x, _, _ in curve)
+    late = [(y, sd) for curve in curves for x, y, sd in curve if x >= _SHOWN_FROM * most]
+    low, high = min(y - sd for y, sd in late), max(y + sd for y, sd in late)
     margin = 0.05 * (high - low) or 0.05
     return low - margin, high + margin
 

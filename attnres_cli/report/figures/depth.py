@@ -23,7 +23,7 @@ from attnres_cli.report.figures.style import (
     named,
     short,
 )
-from attnres_cli.verdict.chapter import Chapter
+from attnres_cli.verdict.report_section import Chapter
 
 MAGNITUDES = (
     "Root mean square over evaluation tokens and width, mean over seeds, at the end of training: "
@@ -144,11 +144,15 @@ def _title(name: str, longest: int) -> str:
 
 def mixing_caption(chapter: Chapter) -> str:
     """What the maps show, and of every arm the numbers that sum them up; or why it has none."""
-    arms = "; ".join(f"{name}: {_summary(probes)}" for name, probes in _probes(chapter).items())
-    return (
+    probed = _probes(chapter)
+    told = (
         "Mean weight over evaluation tokens and seeds at the end of training, each arm on a scale "
-        f"of its own. Means over all sites but the first: {arms}."
+        "of its own."
     )
+    if len(probed) > _MANY:
+        return f"{told} `attnres runs show` has the numbers of a run."
+    arms = "; ".join(f"{name}: {_summary(probes)}" for name, probes in probed.items())
+    return f"{told} Means over all sites but the first: {arms}."
 
 
 def _summary(probes: Sequence[Probe]) -> str:

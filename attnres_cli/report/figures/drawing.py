@@ -3,36 +3,47 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from matplotlib.figure import Figure
 
 from attnres_cli.report.figures import comparison as losses
-from attnres_cli.report.figures import depth, gains, search, sizes
+from attnres_cli.report.figures import depth, gains, multipliers, search, sizes
 from attnres_cli.report.figures.style import house_style
 from attnres_cli.report.search_words import trials_text
 from attnres_cli.report.table import capital
 from attnres_cli.verdict import labels
-from attnres_cli.verdict.chapter import Chapter
-from attnres_cli.verdict.format import between, plural
 from attnres_cli.verdict.ladder import Ladder
+from attnres_cli.verdict.numbers import between, plural
 from attnres_cli.verdict.optima import Finding
+from attnres_cli.verdict.report_section import Chapter
 
 _NOT_IN_XML = bytes({*range(32)} - {*b"\t\n\r"})
 
 
 @dataclass(frozen=True)
 class Drawing:
-    """A figure, its name (a word, for a file) and what stands above and below it."""
+    """A figure, its name (a word, for a file), what stands above and below it, and what its numbers
+    are `of`: figures of one comparison share that.
+    """
 
     name: str
     title: str
     caption: str
     figure: Figure
+    of: str = ""
+
+    @property
+    def told(self) -> str:
+        """All that a file says of it."""
+        return f"{self.caption} {self.of}".rstrip()
 
 
-def drawings(chapter: Chapter) -> list[Drawing]:
-    """The figures that this comparison has something for, in the order of a page."""
+def drawings(chapter: Chapter, without: Sequence[str] = ()) -> list[Drawing]:
+    """The figures that this comparison has something for, in the order of a page, but not those of
+    the names `without`.
+    """
     if not chapter.comparison.arms:
         return []
     of, mixing = _about_comparison(chapter), depth.mixing_caption(chapter)
@@ -42,13 +53,20 @@ def drawings(chapter: Chapter) -> list[Drawing]:
         ("curves", "Loss curves", losses.CURVES, losses.draw_curves),
         ("cost", "Cost beside gain", losses.COST, losses.draw_cost),
         ("blocks", "Loss against block size", losses.BLOCK_SIZES, losses.draw_block_sizes),
+        (
+            "multipliers",
+            "Learning rate of what a design adds",
+            multipliers.CAPTION,
+            multipliers.draw,
+        ),
         ("depth", "Outputs and gradients over depth", magnitudes, depth.draw_magnitudes),
         ("mixing", "Depth mixing: who reads what", mixing, depth.draw_mixing),
     )
     found = []
     with house_style():
         for name, title, caption, draw in figures:
-            found += _made(name, title, f"{caption} {of}", draw(chapter))
+            if name not in without:
+                found += _made(name, title, caption, draw(chapter), of)
     return found
 
 
@@ -66,29 +84,31 @@ def of_sizes(found: Ladder) -> list[Drawing]:
 
 def of_search(finding: Finding) -> list[Drawing]:
     """The figures that this search has something for; none before a trial is complete."""
-    of = " " + _about_search(finding)
+    of = _about_search(finding)
     with house_style():
         shapes = search.draw_shapes(finding)
         paper = search.draw_paper_shapes(finding)
         front = search.draw_front(finding)
     return [
-        *_made("shapes", "Loss by shape", search.SHAPES + of, shapes),
+        *_made("shapes", "Loss by shape", search.SHAPES, shapes, of),
         *_made("shapes-paper", "The paper's own shapes", search.PAPER_SHAPES, paper),
-        *_made("pareto", "What is given up for what", search.FRONT + of, front),
+        *_made("pareto", "What is given up for what", search.FRONT, front, of),
     ]
 
 
-def _made(name: str, title: str, caption: str, figure: Figure | None) -> list[Drawing]:
-    return [] if figure is None else [Drawing(name, title, caption, figure)]
+def _made(
+    name: str, title: str, caption: str, figure: Figure | None, of: str = ""
+) -> list[Drawing]:
+    return [] if figure is None else [Drawing(name, title, caption, figure, of)]
 
 
 def picture(drawing: Drawing, suffix: str) -> bytes:
     """The figure's file, as .svg, .png or .pdf; the same bytes whenever it is drawn."""
     out, kind = io.BytesIO(), suffix.removeprefix(".")
     told = {
-        "svg": {"Title": drawing.title, "Description": drawing.caption, "Date": None},
-        "pdf": {"Title": drawing.title, "Subject": drawing.caption, "CreationDate": None},
-        "png": {"Title": drawing.title, "Description": drawing.caption},
+        "svg": {"Title": drawing.title, "Description": drawing.told, "Date": None},
+        "pdf": {"Title": drawing.title, "Subject": drawing.told, "CreationDate": None},
+        "png": {"Title": drawing.title, "Description": drawing.told},
     }
     with house_style():
         drawing.figure.savefig(out, format=kind, metadata=told[kind])

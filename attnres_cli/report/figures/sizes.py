@@ -13,8 +13,8 @@ from matplotlib.ticker import EngFormatter, MaxNLocator, NullLocator, ScalarForm
 
 from attnres_cli.report.figures.style import LOSS, Look, canvas, legend, looks, short
 from attnres_cli.verdict import labels
-from attnres_cli.verdict.format import between, outward, plural
 from attnres_cli.verdict.ladder import PFLOP_S_DAY, Ladder, Scaled, compute
+from attnres_cli.verdict.numbers import between, outward, plural
 
 _LONGEST = 34  # characters of a name that leave room for its multiplier
 _FARTHEST = 5.0  # a multiplier whose arrow would leave little room for the rest

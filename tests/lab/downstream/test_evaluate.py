@@ -174,6 +174,72 @@ def test_a_yaml_task_of_the_harness_generates_text(attnres: Attnres):
     assert attnres("evaluate", "1", "--tasks", "sums.yaml,sums.jsonl")[0] == 2  # one name
 
 
+MARK = "import pathlib; pathlib.Path('ran').touch()\n"
+WITH_CODE = {
+    "a function": "doc_to_text: !function evil.text",
+    "a function for a choice": "doc_to_choice: [!function evil.text]",
+    "a class": "class: !function evil.Task",
+    "a tag of Python": "doc_to_text: !!python/name:evil.text",
+    "a metric that is a script": "metric_list: [{metric: ./evil.py}]",
+    "a metric from elsewhere": "metric_list: [{metric: acc, hf_evaluate: true}]",
+    "a script of a data set": "dataset_kwargs: {trust_remote_code: true}",
+    "a key": "? !function evil.text\n: x",
+    "a data set that is a script": "dataset_path: ./evil.py",
+    "another file": "include: more.yaml",
+    "an alias": "description: &a [!function evil.text]\nfewshot_config: *a",
+}
+
+
+@pytest.mark.parametrize("what", WITH_CODE)
+def test_a_task_file_that_names_code_is_refused_and_nothing_of_it_runs(what: str, attnres: Attnres):
+    Path("evil.py").write_text(MARK + "def text(doc): return 'x'\nclass Task: pass\n")
+    Path("more.yaml").write_text("doc_to_text: !function evil.text\n")
+    Path("evil.yaml").write_text(Path("sums.yaml").read_text() + WITH_CODE[what])
+
+    told = attnres.refuses("evaluate", "1", "--tasks", "evil.yaml")
+
+    assert "would run code" in told
+    assert "--trust runs it" in told
+    assert re.search(r"(evil|more)\.yaml line \d+ would", told)
+    assert not Path("ran").exists()
+
+
+def test_code_that_is_trusted_is_named_and_runs(attnres: Attnres):
+    Path("evil.py").write_text(MARK + "def text(doc): return doc['context']\n")
+    text = Path("sums.yaml").read_text().replace('"{{context}}"', "!function evil.text")
+    Path("own.yaml").write_text(text)
+
+    code, _, err = attnres("evaluate", "1", "--tasks", "own.yaml", "--trust")
+
+    assert code == 0
+    assert "own.yaml line 7 runs code: !function evil.text" in err
+    assert Path("ran").exists()
+
+
+def test_a_template_cannot_leave_its_sandbox(attnres: Attnres):
+    reach = "{{ cycler.__init__.__globals__.os.system('touch ran') }}"
+    text = Path("sums.yaml").read_text().replace("{{context}}", reach)
+    Path("evil.yaml").write_text(text)
+
+    assert "unsafe" in attnres.refuses("evaluate", "1", "--tasks", "evil.yaml")
+    assert not Path("ran").exists()
+
+
+def test_no_address_of_a_task_file_is_contacted_while_we_are_offline(attnres: Attnres, monkeypatch):
+    def connect(*_: Any) -> None:
+        raise AssertionError("an address was contacted")
+
+    monkeypatch.setattr("socket.socket.connect", connect)
+    for place in (
+        "dataset_kwargs: {data_files: {test: 'http://127.0.0.1:9/a.jsonl'}}",
+        "dataset_kwargs: {data_files: ['zip://a.jsonl::https://127.0.0.1:9/a.zip']}",
+        "dataset_path: 'hf://datasets/a/b'",
+    ):
+        Path("far.yaml").write_text(Path("sums.yaml").read_text() + place)
+        told = attnres.refuses("evaluate", "1", "--tasks", "far.yaml")
+        assert "evaluation is offline: HF_HUB_OFFLINE=0" in told
+
+
 def test_an_evaluation_replaces_only_a_shorter_or_outdated_one(attnres: Attnres):
     first = ("1", "--tasks", "sums.jsonl", "--limit", "3")
     assert [r["items"] for r in results(attnres, *first)] == [3]
@@ -217,12 +283,14 @@ def test_impossible_questions_end_in_one_line_and_exit_code_2(attnres):
         (("1", "--tasks", "keys.jsonl"), "one of these sets of keys"),
         (("1", "--tasks", "gold.jsonl"), "line 1: gold is the number"),
         (("1", "--tasks", "bad.yaml"), "task bad.yaml cannot be asked"),
+        (("1", "--tasks", "deep.yaml"), "deep.yaml is no YAML"),
         (("3", "--tasks", "recall"), "whose tokens stand for no text"),
         (("1", "--device", "gpu"), "--device takes"),
     ):
         Path("bad.jsonl").write_text('{"text": "a"}\n{"text": \n')
         Path("keys.jsonl").write_text('{"question": "a"}\n')
         Path("gold.jsonl").write_text('{"context": "a", "choices": ["b", "c"], "gold": 2}\n')
+        Path("deep.yaml").write_text("task: " + "[" * 9999)
         Path("bad.yaml").write_text("task: bad\ndataset_path: json\noutput_type: wrong\n")
         assert words in attnres.refuses("evaluate", *arguments)
         assert held() == []

@@ -185,7 +185,7 @@ def test_a_job_whose_time_is_over_is_queued_again_and_continues(folder: Path, un
             job._process.wait(60)
 
     assert outcome.code == 0
-    assert "validation loss" in outcome.out
+    assert "nats per token, mean" in outcome.out
     logs = (Path(path).read_text() for path in (mine.paths.stdout, mine.paths.stderr))
     assert "Requeued job" in "".join(logs)
     assert numbers(folder) == undisturbed
@@ -200,7 +200,7 @@ def test_claimers_of_batch_scripts_share_runs_and_outlast_their_time(folder, pro
     wait_until(lambda: not jobs(programs))
     assert numbers(folder) == undisturbed
     for log in folder.glob("attnres-*.log"):
-        assert "validation loss" in log.read_text()
+        assert "nats per token, mean" in log.read_text()
 
 
 @pytest.mark.slow
@@ -227,7 +227,7 @@ def test_slurm_by_its_own_programs_from_the_command_to_the_report(database, fold
     with started(folder, *launch) as command:
         command.succeed()
     assert n("complete") == 4
-    assert "4 of 4 runs ended" in command.err
+    assert re.search(r"([1-4]) of \1 runs ended", command.err)  # some may have ended before
     assert "attnres:block_size=2" in command.out
     written = [p.read_bytes() for p in (folder / "attnres-jobs").rglob("*") if p.is_file()]
     assert {b"s3cret" in each for each in written} == {False}
@@ -246,7 +246,7 @@ def test_a_run_whose_ray_task_is_killed_is_taken_over_by_the_other(folder: Path,
             command.succeed()
 
         assert "2 tasks on a Ray cluster of 1 machine" in command.err
-        assert "validation loss" in command.out
+        assert "nats per token, mean" in command.out
         assert numbers(folder) == undisturbed
         assert not query(folder, f"SELECT 1 FROM attnres_runs WHERE attempts > 1 AND id != {run}")
     finally:

@@ -51,6 +51,21 @@ def test_an_interrupted_command_saves_its_runs_and_ends_with_one_line(tmp_path: 
     assert list((tmp_path / "attnres.runs").glob("*/0*.json"))
 
 
+@pytest.mark.slow
+def test_a_study_that_is_removed_ends_the_command_with_one_line_and_is_not_made_again(
+    tmp_path: Path,
+):
+    with started(tmp_path, *ONE, "--set", "train.tokens=4M", **OFTEN) as command:
+        command.wait_for(lambda: grids.some_have_begun(tmp_path))
+        pids = forked_by(command.process.pid)
+        (tmp_path / "attnres.db").unlink()
+        assert command.end() == 2, command.err
+        wait_until(lambda: not any(map(lives, pids)), 120)
+    assert command.err.splitlines()[-1].startswith("attnres: study attnres.db was removed while")
+    assert "Traceback" not in command.err
+    assert not (tmp_path / "attnres.db").exists()
+
+
 def test_workers_end_with_their_killed_launcher_and_the_same_command_continues(tmp_path: Path):
     with started(tmp_path, *ONE, **OFTEN) as command:
         command.wait_for(lambda: grids.some_have_begun(tmp_path))

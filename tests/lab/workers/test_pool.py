@@ -137,23 +137,20 @@ def test_a_run_planned_with_other_code_fails_and_ends_no_other_run(grid: Grid):
     assert [failed.identity, trained.identity] == [spec.identity for spec in grid.specs]
 
 
-def test_one_worker_trains_every_run_even_if_the_next_depends_on_the_last(grid: Grid):
+@pytest.mark.parametrize("has_workers", [True, False])
+def test_one_worker_or_this_process_trains_every_run_even_if_the_next_depends_on_the_last(
+    grid: Grid, has_workers: bool
+):
     def wanted(n_free: int) -> list[int]:
         assert n_free in (0, 1)
         return grid.ids[: len(grid.ended()) + 1]
 
     grid.wanted = wanted
-    grid.run()
+    (grid.run if has_workers else grid.run_here)()
 
     assert [event.run_id for event in grid.events if event.done] == grid.ids
     assert len(set(grid.owners.values())) == 1
-    grid.assert_undisturbed()
-
-
-def test_without_workers_this_process_trains_the_same_numbers_in_order(grid: Grid):
-    grid.run_here()
-    assert {grid.pid(run_id) for run_id in grid.ids} == {os.getpid()}
-    assert [event.run_id for event in grid.events if event.done] == grid.ids
+    assert (grid.pid() == os.getpid()) is not has_workers
     grid.assert_undisturbed()
 
 
@@ -302,6 +299,25 @@ def test_a_run_that_two_workers_die_of_fails_with_the_reason(long: Grid):
     (record,) = long.store.runs(ids=long.ids)
     assert record.status is Status.FAILED
     assert re.search("SIGKILL.* 2 times without a new checkpoint in between$", str(record.error))
+
+
+def test_a_design_that_crashes_three_processes_is_given_up_and_every_death_is_named(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+):
+    grid = Grid(tmp_path, 5, "train.tokens=2k")
+    grid.on_event = lambda event: event.done or os.kill(grid.pid(event.run_id), signal.SIGSEGV)
+    grid.run()
+
+    errors = [str(record.error) for record in grid.store.runs(ids=grid.ids)]
+    assert {record.status for record in grid.store.runs(ids=grid.ids)} == {Status.FAILED}
+    assert "2 times without a new checkpoint" in errors[0]
+    why = f"given up: {DESIGN} has ended 3 worker processes with SIGSEGV"
+    assert errors[1:] == [why] * 4
+    said = capfd.readouterr().err
+    for line in ("seed 0: its", "seed 0: its", "seed 1: its"):
+        assert f"attnres: {DESIGN} {line} worker process ended with SIGSEGV (try " in said
+    assert said.count("worker process ended with SIGSEGV") == 3
+    assert f"attnres: {why}; 4 waiting runs of it failed" in said
 
 
 def test_a_death_by_the_memory_killer_is_told_from_others():

@@ -34,6 +34,8 @@ LONG = [*BLOCK, *SHORT, "--set", "train.tokens=30k"]
 MUON = ["--set", "optim.optimizer=muon"]
 MICRO = ["--set", "train.micro_batch_size=2"]
 RECOMPUTED = ["--set", "train.checkpoint_activations=true"]
+FASTER = ["--set", "optim.design_lr_scale=10"]
+OPEN = ["mudd", "attnres:block_size=2+vres", "backout+x0", *RECOMPUTED]  # on softmax attention
 
 
 def ranks(command: Command) -> list[int]:
@@ -104,7 +106,7 @@ def test_two_ranks_give_the_bits_of_one_process(tmp_path: Path):
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     pool.prepare()  # copies of it save imports: other tests start torchrun
-    command = (port, tmp_path, "ablate", *typed)
+    command = (port, tmp_path, "-v", "ablate", *typed)
     both = [get_context("forkserver").Process(target=as_rank, args=(n, *command)) for n in (0, 1)]
     for process in both:
         process.start()
@@ -174,11 +176,12 @@ def test_the_micro_batches_of_a_rank_divide_its_share():
 @pytest.mark.parametrize(
     ("way", "n", "more", "relative"),
     [
-        pytest.param("ddp", 2, [*KIMI, *RECOMPUTED], 0.0, marks=slow, id="ddp-kimi"),
+        pytest.param("ddp", 2, [*KIMI, *RECOMPUTED, *FASTER], 0.0, marks=slow, id="ddp-kimi"),
         pytest.param("ddp", 2, MUON, 0.0, marks=nightly, id="ddp-muon"),
         pytest.param("ddp", 4, [*KIMI, *MICRO], 1e-5, marks=nightly, id="ddp-4"),
         # shards and micro-batches are summed in another order, and Muon multiplies in bfloat16
-        pytest.param("fsdp", 2, [*KIMI, *RECOMPUTED], 1e-5, marks=slow, id="fsdp-kimi"),
+        pytest.param("fsdp", 2, [*KIMI, *RECOMPUTED, *FASTER], 1e-5, marks=slow, id="fsdp-kimi"),
+        pytest.param("fsdp", 2, OPEN, 1e-5, marks=slow, id="fsdp-open"),
         pytest.param("fsdp", 2, MUON, 5e-4, marks=nightly, id="fsdp-muon"),
         pytest.param("fsdp", 4, [*KIMI, *RECOMPUTED, *MICRO], 1e-5, marks=nightly, id="fsdp-4"),
     ],
@@ -209,7 +212,7 @@ CUT = ["--set", "train.parallel=pipeline", "--set", "train.pipeline.virtual=2"]
 @pytest.mark.parametrize(
     ("more", "by", "rank", "way"),
     [
-        pytest.param([], signal.SIGKILL, 0, "ddp", marks=slow),
+        pytest.param(FASTER, signal.SIGKILL, 0, "ddp", marks=slow),
         pytest.param([], signal.SIGTERM, 1, "ddp", marks=nightly),
         pytest.param(CUT, signal.SIGKILL, 1, "pipeline 2x2 interleaved1f1b", marks=slow),
     ],

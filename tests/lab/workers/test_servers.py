@@ -117,3 +117,20 @@ def test_a_server_that_stays_away_ends_the_command_with_one_line_and_an_outage_c
     assert numbers(study) == reference
     standings = Store.open(study, create=False).standings().values()
     assert {standing.attempts for standing in standings} == {1}
+
+
+def test_a_password_that_is_changed_is_said_while_training_goes_on_and_waited_for(
+    own_server: Server, tmp_path: Path, monkeypatch, reference: list[object]
+):
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "home"))
+    study = own_server.url()
+    with begun(tmp_path / "locked", study) as command:
+        command.wait_for(lambda: workers(study))
+        own_server.sql(f"ALTER ROLE lab PASSWORD '{PASSWORD}-new'")
+        command.wait_for(lambda: "password authentication failed" in command.err)
+        own_server.sql(f"ALTER ROLE lab PASSWORD '{PASSWORD}'", password=f"{PASSWORD}-new")
+        command.succeed()
+
+    (line,) = [line for line in command.err.splitlines() if "password authentication" in line][:1]
+    assert "check the user, and the password in PGPASSWORD" in line
+    assert numbers(study) == reference

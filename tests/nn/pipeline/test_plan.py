@@ -111,9 +111,9 @@ def test_a_state_of_one_tensor_is_sent_as_it_is_and_others_must_say_how():
 
     token = torch.zeros(1, 1, 16)
     with pytest.raises(VariantError, match=r"^Pair cannot be cut between processes: its state is"):
-        states_of(Pair(16, 6), token, token)
+        states_of(Pair(16, 6), token, token, token)
     for spec, sizes in (("standard", {64}), ("hc:n_streams=3", {192})):
         design = parse(spec).build(16, 6)
-        cuts = states_of(design, token, token).cuts
+        cuts = states_of(design, token, token, token).cuts
         assert {len(state) for state in cuts.states} == {1}
         assert {cuts.bytes_of[i] for state in cuts.states for i in state} == sizes

@@ -1,0 +1,142 @@
+"""The optimisers of a run: which parameters each trains, how fast, and how its state is called."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from attnres_cli.config.recipe import Optim
+from attnres_cli.nn.model import Transformer
+from attnres_cli.nn.residual import Norms, Residual
+from attnres_cli.nn.trunk.norm import RMSNorm
+
+Groups = dict[str, list[dict[str, Any]]]
+"""By optimiser, in the order of their steps: groups of parameters, each with `names`, what its
+`weight_decay` is, and by what its rate `scale`s the recipe's.
+"""
+
+
+def design_parameters(residual: Residual) -> dict[str, nn.Parameter]:
+    """What a design adds, by name. Norms that stand in place of the trunk's are the trunk's own."""
+    replaced: set[int] = set()
+    if residual.norms is Norms.NONE:
+        norms = (module for module in residual.modules() if isinstance(module, RMSNorm))
+        replaced = {id(parameter) for norm in norms for parameter in norm.parameters()}
+    named = residual.named_parameters()
+    return {name: parameter for name, parameter in named if id(parameter) not in replaced}
+
+
+def groups_of(model: Transformer, optim: Optim) -> Groups:
+    """What each optimiser trains.
+
+    AdamW decays matrices of the trunk. Embedding, gains, and everything that a design adds are not
+    decayed, since decay would pull a design towards its own start.
+
+    Muon (Jordan et al. 2024) takes the matrices inside of sublayers, as they lie: q, k and v are
+    one, and so are gate and up; stacks of matrices are left to AdamW.
+    """
+    trunk = {n: p for n, p in model.shared_parameters().items() if p.ndim > 1}
+    hidden = [n for n, p in trunk.items() if n.startswith("sublayers") and p.ndim == 2]
+    by_muon = hidden if optim.optimizer == "muon" else []
+    decayed = [n for n in trunk if not n.startswith("embed") and n not in by_muon]
+    rest = [n for n, _ in model.named_parameters() if n not in {*by_muon, *decayed}]
+    added: list[str] = []
+    if optim.design_lr_scale != 1:
+        added = [f"residual.{name}" for name in design_parameters(model.residual)]
+    rest = [name for name in rest if name not in added]
+    adamw = [_group(decayed, optim.weight_decay), _group(rest, 0.0)]
+    if added:
+        adamw.append(_group(added, 0.0, optim.design_lr_scale))
+    muon = {"muon.": [_group(by_muon, optim.weight_decay)]} if by_muon else {}
+    return muon | {"adamw.": adamw}
+
+
+def _group(names: Sequence[str], weight_decay: float, scale: float = 1.0) -> dict[str, Any]:
+    return {"names": list(names), "weight_decay": weight_decay, "scale": scale}
+
+
+def make_optimizers(model: Transformer, optim: Optim) -> list[torch.optim.Optimizer]:
+    """AdamW, and Muon before it if the recipe says so; one lr serves both.
+
+    Muon's updates are scaled by 0.2 sqrt(max(rows, columns)), to the size that those of AdamW have
+    (Liu et al. 2025, arXiv 2502.16982).
+    """
+    parameters = dict(model.named_parameters())
+    found: list[torch.optim.Optimizer] = []
+    for prefix, groups in groups_of(model, optim).items():
+        given = [{**each, "params": [parameters[n] for n in each["names"]]} for each in groups]
+        if prefix == "muon.":
+            found.append(torch.optim.Muon(given, lr=optim.lr, adjust_lr_fn="match_rms_adamw"))
+        else:
+            betas = optim.beta1, optim.beta2
+            adamw = torch.optim.AdamW(given, lr=optim.lr, betas=betas, eps=optim.eps, fused=True)
+            found.append(adamw)
+    return found
+
+
+def set_rate(optimizers: Sequence[torch.optim.Optimizer], lr: float) -> None:
+    """Let the next step be at this rate, and at its multiples."""
+    for optimizer in optimizers:
+        for group in optimizer.param_groups:
+            group["lr"] = lr * group["scale"]
+
+
+def named(optimizers: Sequence[torch.optim.Optimizer]) -> dict[str, torch.optim.Optimizer]:
+    """By what the names of their tensors in a checkpoint begin with."""
+    return {f"{type(optimizer).__name__.lower()}.": optimizer for optimizer in optimizers}
+
+
+def names_of(optimizer: torch.optim.Optimizer) -> list[str]:
+    """The names of its parameters, in its order."""
+    return [name for group in optimizer.param_groups for name in group["names"]]
+
+
+def by_name(
+    tensors: Mapping[str, Tensor], before: Mapping[str, Sequence[str]]
+) -> dict[str, Tensor]:
+    """Tensors of a checkpoint whose optimisers call parameters by their numbers, as format 2 did.
+    `before` are the names of all parameters in each optimiser's order of then.
+    """
+    found = {}
+    for key, tensor in tensors.items():
+        first, _, inner = key.partition(".")
+        number, _, rest = inner.partition(".")
+        prefix = f"{first}."
+        is_old = prefix in before and number.isdecimal()
+        found[f"{prefix}{before[prefix][int(number)]}.{rest}" if is_old else key] = tensor
+    return found
+
+
+def order_before(model: Transformer, optim: Optim) -> dict[str, list[str]]:
+    """The order that checkpoints of format 2 are in: nothing had a rate of its own."""
+    groups = groups_of(model, optim.model_copy(update={"design_lr_scale": 1.0}))
+    return {prefix: [n for each in held for n in each["names"]] for prefix, held in groups.items()}
+
+
+def lr_factor(optim: Optim, step: int, steps: int) -> float:
+    """The factor on lr for step 0..steps-1: warm-up, then cosine, or at last a linear fall."""
+    warmup = math.ceil(optim.warmup_fraction * steps)
+    if step < warmup:
+        return (step + 1) / warmup
+    floor = optim.final_lr_fraction
+    if optim.schedule == "cosine":
+        progress = (step - warmup) / max(1, steps - 1 - warmup)
+        return floor + (1 - floor) * 0.5 * (1 + math.cos(math.pi * progress))
+    decay = max(1, round(optim.decay_fraction * steps))
+    remaining = (steps - 1 - step) / decay
+    return floor + (1 - floor) * min(1.0, remaining)
+
+
+def steady_steps(optim: Optim, steps: int) -> int:
+    """After how many steps a run is still that of any longer one with as many steps of warm-up and
+    this schedule; 0 where it falls from the warm-up on, as a cosine does.
+    """
+    if optim.final_lr_fraction == 1:
+        return steps
+    found = steps - max(1, round(optim.decay_fraction * steps))
+    is_level = optim.schedule == "wsd" and found >= math.ceil(optim.warmup_fraction * steps)
+    return found if is_level else 0

@@ -1,0 +1,191 @@
+"""What qualifies the answer of a comparison: one list, which every format prints beside it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+from attnres_cli.config.arms import SCALE
+from attnres_cli.records import doubts, gates
+from attnres_cli.records.comparison_terms import (
+    ArmRecipe,
+    Given,
+    Matched,
+    Tuned,
+    settings_text,
+)
+from attnres_cli.records.run import Status
+from attnres_cli.stats.sequential import ALPHA
+from attnres_cli.verdict import labels
+from attnres_cli.verdict.codes import left_out
+from attnres_cli.verdict.comparison import Comparison, ended_how
+from attnres_cli.verdict.numbers import plural
+from attnres_cli.verdict.registered import EXPLORATORY
+
+_LARGEST_RATE = 0.5  # beyond it a bound says nothing
+_MOST_NAMED = 3
+_FAR_ABOVE = 1.5  # times the bits that zlib needs
+
+
+def qualifiers(comparison: Comparison, n_tables: int = 1) -> list[str]:
+    """What the answer must be read with, a line each, what weighs most first; empty where nothing
+    does. `n_tables` are read together.
+    """
+    found = [
+        *_fixed(comparison, n_tables),
+        *_ended(comparison),
+        *_doubts(comparison),
+        *_learned(comparison),
+        *_rates(comparison),
+        *_moving(comparison),
+        *_seeds(comparison),
+        *left_out(comparison.older, comparison.records),
+        *_mixed(comparison),
+    ]
+    return list(dict.fromkeys(found))
+
+
+def n_read(comparison: Comparison, shown: Sequence[Comparison]) -> int:
+    """How many tables are read together with one, itself included. No exploratory one changes what
+    was registered: beside a registered one they do not count.
+    """
+    is_fixed = not comparison.registered.startswith(EXPLORATORY)
+    return sum(not (is_fixed and each.registered.startswith(EXPLORATORY)) for each in shown)
+
+
+def _fixed(comparison: Comparison, n_tables: int) -> Iterator[str]:
+    """What was not fixed before the first run, and over how many tables one reads."""
+    if comparison.registered.startswith(EXPLORATORY):
+        yield comparison.registered
+    if n_tables > 1:
+        rate = ALPHA * n_tables
+        wrong = f"up to {rate:.1f} of them are wrong on average"
+        if rate <= _LARGEST_RATE:
+            wrong = f"the chance that any of them is wrong is up to {rate:.0%}"
+        yield f"one of {n_tables} tables: {wrong}"
+
+
+def _ended(comparison: Comparison) -> Iterator[str]:
+    """What has not ended, or failed; where nothing has ended the answer says it."""
+    if not comparison.arms:
+        return
+    words = {Status.PENDING: "pending", Status.RUNNING: "running, or killed"}
+    counts = {word: len(comparison.runs(status)) for status, word in words.items()}
+    if waiting := [f"{count} {word}" for word, count in counts.items() if count]:
+        yield f"runs {' and '.join(waiting)}: the same ablate command finishes them"
+    ended = comparison.runs(Status.COMPLETE)
+    lost = [run for run in ended if run.result and run.result.weights_sha256 is None]
+    if 0 < len(lost) < len(ended):
+        named = ", ".join(f"{run.variant} seed {run.seed}" for run in lost[:_MOST_NAMED])
+        more = f" and {len(lost) - _MOST_NAMED} more" if len(lost) > _MOST_NAMED else ""
+        yield f"no final weights were kept of {named}{more}, as of a full disk; losses are whole"
+    if failed := len(comparison.runs(Status.FAILED)):
+        yield f"{plural(failed, 'run')} failed: --retry-failed trains failed runs again"
+
+
+def _learned(comparison: Comparison) -> Iterator[str]:
+    """What makes the data too poor for a verdict, and a baseline that learned little of them."""
+    most = max((arm.tokens for arm in comparison.arms), default=0)
+    yield from doubts.of(comparison.data, most, comparison.rules.eval_tokens)
+    base, line = comparison.base, doubts.line(comparison.data)
+    if line is not None and base is not None and base.mean >= line[1]:
+        yield (
+            f"the baseline ends above the {line[0]} line: its models learned too little to say much"
+        )
+    bits = None if base is None else base.mean / math.log(2)
+    packed = comparison.data.zlib_bits
+    if comparison.data.is_bytes and bits and packed and bits > _FAR_ABOVE * packed:
+        yield (
+            f"the baseline ends at {bits:.1f} bits per byte, zlib needs {packed:.1f}: too little "
+            "training to say anything of longer training"
+        )
+
+
+def _doubts(comparison: Comparison) -> Iterator[str]:
+    """What a design does not do that it should, and why one is believed all the same."""
+    for arm in comparison.arms:
+        if arm.believed:
+            yield f"{arm.variant} looks too good to be true; its note says why: {arm.believed}"
+        missed = {gate.name for met in arm.gates.values() for gate in met if not gate.passed}
+        for name in sorted(missed & set(gates.DOUBTS)):
+            yield f"{arm.variant}: {gates.NOT_SO[name]} (attnres check {arm.variant})"
+
+
+def _rates(comparison: Comparison) -> Iterator[str]:
+    """Whose learning rates are not the arms' own."""
+    others = [arm for arm in comparison.arms if arm.variant != comparison.baseline]
+    terms, own = comparison.terms, [arm.own for arm in comparison.arms if arm.own is not None]
+    if others and not (terms.is_tuned or terms.by_design):
+        yield ("every arm has the recipe's learning rate; tuned, an arm may do better (--tune-lr)")
+    if lent := [each.variant for each in own if _is_lent(each)]:
+        yield (
+            f"the recipe has no settings for {', '.join(lent)}; tuned, an arm may do better "
+            "(--tune-lr)"
+        )
+    base = comparison.base and comparison.base.own
+    if base and isinstance(base.how, Tuned) and base.how.changes and not terms.rate_only:
+        keys = " ".join(f"--set {key}={value:g}" for key, value in base.how.changes)
+        yield (
+            f"{base.variant} does better at {settings_text(base.how.changes)} than at the recipe's "
+            f"value, which the other arms have: {keys} gives it to all"
+        )
+    yield from labels.warnings(own)
+
+
+def _moving(comparison: Comparison) -> Iterator[str]:
+    """Arms whose own parameters were still on their way when training ended, those with the one
+    that came furthest first.
+    """
+    furthest = {
+        variant: max(moved.items(), key=lambda each: each[1])
+        for variant, moved in comparison.moving.items()
+    }
+    first = sorted(furthest, key=lambda variant: -furthest[variant][1])
+    if first:
+        name, share = furthest[first[0]]
+        more = f", {', '.join(first[1:_MOST_NAMED])}" if first[1:] else ""
+        more += f" and {len(first) - _MOST_NAMED} more" if len(first) > _MOST_NAMED else ""
+        yield (
+            f"still moving when training ended: {first[0]} (its {name}, {share:.0%} of the way "
+            f"that the learning rate allows){more}; "
+            f"try --set arms.{first[0]}.{SCALE}=10, or --tune-lr"
+        )
+
+
+def _is_lent(own: ArmRecipe) -> bool:
+    """Whether an arm takes the recipe's one rate, though others have rates of their own."""
+    given = own.how.given if isinstance(own.how, Matched) else own.how
+    return isinstance(given, Given) and not given.is_own
+
+
+def _seeds(comparison: Comparison) -> Iterator[str]:
+    """Rows that are of fewer seeds than there are; seeds far from the others, and removed ones."""
+    every, base = len(comparison.family.seeds), comparison.base
+    short: dict[tuple[int, int | None], list[str]] = {}
+    for arm in comparison.arms:
+        if arm.look is not None and 0 < arm.look.n < every:
+            short.setdefault((arm.look.n, arm.look.next), []).append(arm.variant)
+    for (n, at), names in short.items():
+        later = "" if at is None else f"; the next look is at {at} seeds"
+        yield f"judged by {n} of {every} seeds: {', '.join(names)}{later}"
+    outliers = [
+        f"{arm.variant} seed {seed} ({arm.losses[seed] - base.losses[seed]:+.4f})"
+        for arm in comparison.arms
+        for seed in arm.far
+        if base is not None
+    ]
+    if outliers:
+        yield f"outliers, far from the other seeds: {', '.join(outliers)}"
+    for gone in comparison.removed:
+        why = "" if gone.reason is None else f"; left out: {gone.reason}"
+        yield f"removed: {gone.variant} seed {gone.seed}, {ended_how(gone)}{why}"
+
+
+def _mixed(comparison: Comparison) -> Iterator[str]:
+    mixed = [(arm.variant, ", ".join(map(str, arm.mixed))) for arm in comparison.arms if arm.mixed]
+    if mixed:
+        yield (
+            "trained by other versions of the software than the baseline: "
+            f"{'; '.join(f'{name} on seed {seeds}' for name, seeds in mixed)}. Part of the "
+            "difference may come from that; a new --study trains all by one version"
+        )

@@ -1,0 +1,144 @@
+"""A row of the verdict table: one schema, for every format and for notebooks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from attnres_cli.records.comparison_terms import SHARED
+from attnres_cli.stats.power import multiplier
+from attnres_cli.verdict import fields, labels
+from attnres_cli.verdict.comparison import ArmResult, Comparison
+from attnres_cli.verdict.fields import Field, Style
+from attnres_cli.verdict.numbers import interval
+
+ArmField = Field[ArmResult, Comparison]
+
+STYLES: dict[str, Style] = {
+    "better": "good", "worse": "bad", "equivalent": "good", "non-inferior": "good",
+    "pending": "warning", "blocked": "warning", "baseline": "strong", "identical": "warning",
+}  # fmt: skip
+_LESSER = {True: "its rate alone", False: "the shared rate"}
+
+
+def loss_text(arm: ArmResult) -> str:
+    """Mean and standard deviation over seeds: `1.5721 ± 0.0041`."""
+    if math.isnan(arm.mean):
+        return "diverged"
+    return f"{arm.mean:.4f}" + (f" ± {arm.sd:.4f}" if arm.sd is not None else "")
+
+
+def difference_text(arm: ArmResult | None) -> str:
+    """Mean paired difference and its interval: `-0.0210 [-0.0312, -0.0108]`."""
+    if arm is None or arm.difference is None:
+        return "-"
+    return interval(arm.difference.mean, arm.interval, "+.4f")
+
+
+def n_seeds(arm: ArmResult) -> int:
+    """How many seeds a row is of."""
+    return len(arm.pairs) or len(arm.losses)
+
+
+def pairs_text(arm: ArmResult, comparison: Comparison) -> str:
+    """How many seeds a row is of: `7`; `7 of 11` where the table has more."""
+    n, every = n_seeds(arm), len(comparison.family.seeds)
+    return str(n) if n == every else f"{n} of {every}"
+
+
+def _detects(of: Comparison) -> bool:
+    return any(arm.verdict == "inconclusive" and arm.detectable for arm in of.arms)
+
+
+def _detectable(arm: ArmResult, of: Comparison) -> str:
+    """What an inconclusive look finds with 80% power; by the slope of loss also in tokens."""
+    if arm.verdict != "inconclusive" or arm.detectable is None:
+        return "-"
+    slope = of.rules.slope
+    times = "" if slope is None else f" ({multiplier(arm.detectable, slope):.2f}x)"
+    return f"{arm.detectable:.4f}{times}"
+
+
+def _params(arm: ArmResult, _: Comparison) -> str:
+    return f"{arm.n_params:,}" + (f" ({arm.params_delta:+,})" if arm.params_delta else "")
+
+
+def _bits(arm: ArmResult, _: Comparison) -> str:
+    return "-" if math.isnan(arm.mean) else f"{bits_per_byte(arm.mean):.4f}"
+
+
+FIELDS: Sequence[ArmField] = (
+    Field("variant", lambda arm, _: arm.variant, "variant", kind="name"),
+    Field(title="val loss", show=lambda arm, _: loss_text(arm)),
+    Field(title="vs baseline [95% CI]", show=lambda arm, _: difference_text(arm)),
+    Field(
+        "verdict", lambda arm, _: arm.verdict, "verdict", kind="word",
+        style=lambda arm: STYLES.get(arm.verdict, ""),
+    ),
+    Field("reason", lambda arm, _: arm.reason),
+    Field(
+        "own", lambda arm, _: arm.own and arm.own.text, "its own", kind="word", is_optional=True,
+        applies=lambda of: of.terms != SHARED,
+    ),
+    Field("n_seeds", lambda arm, _: n_seeds(arm), "n", pairs_text, is_optional=True),
+    Field("mean", lambda arm, _: arm.mean),
+    Field("sd", lambda arm, _: arm.sd),
+    Field("difference", lambda arm, _: arm.difference and arm.difference.mean),
+    Field("difference_sd", lambda arm, _: arm.difference and arm.difference.sd),
+    Field("ci_low", lambda arm, _: arm.interval and arm.interval[0]),
+    Field("ci_high", lambda arm, _: arm.interval and arm.interval[1]),
+    Field(
+        "detectable", lambda arm, _: arm.detectable, "detectable", _detectable, is_optional=True,
+        applies=_detects,
+    ),
+    Field("look", lambda arm, _: arm.look and arm.look.n),
+    Field("next_look", lambda arm, _: arm.look and arm.look.next),
+    Field("alpha", lambda arm, _: arm.look and arm.look.alpha),
+    Field("params", lambda arm, _: arm.n_params, "params", _params, is_optional=True),
+    Field("params_delta", lambda arm, _: arm.params_delta),
+    Field(
+        "bits_per_byte", lambda arm, of: bits_per_byte(arm.mean) if of.data.is_bytes else None,
+        "bits/byte", _bits, is_optional=True, applies=lambda of: of.data.is_bytes,
+    ),
+    Field(
+        "flops_per_token", lambda arm, _: arm.flops_per_token, "FLOPs/token",
+        lambda arm, _: f"{arm.flops_per_token:.3g}", is_optional=True,
+    ),
+    Field("tokens", lambda arm, _: arm.tokens),
+    Field("engines", lambda arm, _: " ".join(arm.engines)),
+    Field("recipe", lambda _, of: of.recipe),
+    Field("recipe_digest", lambda arm, _: arm.recipe_digest),
+    Field("fingerprint", lambda _, of: of.data.fingerprint),
+    Field("baseline", lambda _, of: of.baseline),
+    Field("terms", lambda _, of: labels.name(of.terms)),
+    Field("unigram_loss", lambda _, of: of.data.unigram_loss),
+    Field("bigram_loss", lambda _, of: of.data.bigram_loss),
+    Field("floor", lambda _, of: of.data.floor),
+    Field("zlib_bits_per_byte", lambda _, of: of.data.zlib_bits),
+    Field("xz_bits_per_byte", lambda _, of: of.data.xz_bits),
+    Field("registered", lambda _, of: of.registered),
+)  # fmt: skip
+"""Losses in nats per token."""
+
+
+def fields_of(comparison: Comparison) -> list[ArmField]:
+    """The same, with a column for each of the lesser terms that the comparison stands beside."""
+    at = fields.keys(FIELDS).index("own") + 3  # two before it are shown only
+    return [*FIELDS[:at], *map(_on_lesser_terms, comparison.beside), *FIELDS[at:]]
+
+
+def _on_lesser_terms(beside: Comparison) -> ArmField:
+    title = f"at {_LESSER[beside.terms.rate_only]}"
+    show = lambda arm, _: difference_text(beside.arm(arm.variant))  # noqa: E731
+    return Field(title=title, show=show, is_optional=True)
+
+
+def record(arm: ArmResult, comparison: Comparison, qualified: str) -> dict[str, Any]:
+    """An arm's row as plain values, with what it must be read with."""
+    return fields.record(FIELDS, arm, comparison) | {"qualified": qualified}
+
+
+def bits_per_byte(loss: float) -> float:
+    """Nats per token in bits per byte, where a token is a byte."""
+    return loss / math.log(2)
