@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 import shutil
 import sqlite3
+import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 from sqlalchemy import Connection, Engine, create_engine, event
@@ -20,8 +23,10 @@ from sqlalchemy.pool import NullPool
 from attnres_cli.config import address
 from attnres_cli.errors import AwayError, NoStudyError, StudyError
 
+T = TypeVar("T")
+
 _HEADER = b"SQLite format 3\0"
-_BUSY_MS = 60_000
+_BUSY_MS = 10_000  # then it is said who waits for whom, and tried again
 _LITTLE_BYTES = 2**17  # free, where a write of a few pages may fail
 
 
@@ -60,10 +65,50 @@ def check_file(path: Path, create: bool) -> None:
 
 def engine_of(path: Path, *, readonly: bool) -> Engine:
     """An engine on the file; nothing is opened yet."""
-    creator = partial(connection_to_read if readonly else _connection, path.resolve())
-    engine = create_engine("sqlite://", creator=creator, poolclass=NullPool)
+    opens = partial(connection_to_read if readonly else _connection, path.resolve())
+    engine = create_engine("sqlite://", creator=same_file(opens, path), poolclass=NullPool)
     set_up(engine, readonly=readonly)
     return engine
+
+
+def same_file(opens: Callable[[], T], path: Path) -> Callable[[], T]:
+    """Open the file that was opened first, or raise StudyError: it may have been removed, of which
+    SQLite would make an empty one, or another put into its place, beside which its -wal may lie.
+    """
+    resolved, first = path.resolve(), list[tuple[int, int]]()
+
+    def refuse_others(number: tuple[int, int] | None) -> None:
+        if number is None:
+            raise StudyError(
+                f"study {path} was removed while this ran: nothing is written any more"
+            )
+        if number != first[0]:
+            raise StudyError(
+                f"study {path} was replaced by another file while this ran: nothing is written to "
+                "it; the same command goes on with what lies there now"
+            )
+
+    def opened() -> T:
+        if first:
+            refuse_others(_number(resolved))
+        found = opens()
+        number = _number(resolved)
+        if first or number is None:  # it may have been removed while it was opened
+            refuse_others(number)
+        else:
+            first.append(number)
+        return found
+
+    return opened
+
+
+def _number(path: Path) -> tuple[int, int] | None:
+    """The device and number of a file; None where none is there."""
+    try:
+        state = path.stat()
+    except FileNotFoundError:
+        return None
+    return state.st_dev, state.st_ino
 
 
 @contextmanager
@@ -198,7 +243,46 @@ def refusal(study: str, error: DBAPIError, folder: Path) -> StudyError:
         )
     if "malformed" in said or "not a database" in said:
         return StudyError(f"study {study} is damaged ({said}): restore a copy of it")
+    if "is locked" in said:
+        if not _can_lock(folder):
+            return StudyError(
+                f"study {study}: the disk ({folder}) cannot lock files, as some network disks "
+                "cannot: put the study on a local disk or into PostgreSQL"
+            )
+        by = ", ".join(_holders(folder / Path(study).name)) or "another program"
+        return AwayError(f"study {study} is locked by {by}", is_up=True)
+    if "disk I/O" in said:
+        return StudyError(
+            f"study {study}: the disk ({folder}) could not be read or written ({said}): look at it "
+            "(dmesg names faults); the same command goes on, what is recorded stays"
+        )
     return StudyError(f"study {study}: {said}")
+
+
+def _can_lock(folder: Path) -> bool:
+    """Whether files there can be locked. SQLite says "locked" where the system knows no locks."""
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        return error.errno not in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
+    return True
+
+
+def _holders(path: Path) -> list[str]:
+    """`python3 (process 17)` for each process of this machine that may hold back a writer of this
+    file; none where the system does not tell.
+    """
+    found: dict[str, None] = {}
+    with suppress(OSError, ValueError):
+        files = [each for each in (path, path.with_name(f"{path.name}-shm")) if each.exists()]
+        numbers = {str(each.stat().st_ino) for each in files}
+        for line in Path("/proc/locks").read_text(encoding="utf-8").splitlines():
+            _, _, _, kind, pid, place, *_ = line.replace("-> ", "").split()
+            if kind == "WRITE" and place.rpartition(":")[2] in numbers and int(pid) != os.getpid():
+                name = Path(f"/proc/{pid}/comm").read_text(encoding="utf-8").strip()
+                found[f"{name} (process {pid})"] = None
+    return list(found)
 
 
 def _is_cramped(said: str, folder: Path) -> bool:

@@ -22,7 +22,7 @@ from processes import in_processes
 from studies import FACTS, SETTINGS, VERSIONS
 
 from attnres_cli.config.recipe import Recipe, load
-from attnres_cli.errors import StudyError
+from attnres_cli.errors import AwayError, StudyError
 from attnres_cli.records import gates
 from attnres_cli.records.code import Code
 from attnres_cli.records.comparison_terms import Matched, Terms, Tuned
@@ -169,23 +169,6 @@ def test_runs_planned_together_share_a_time_and_later_plans_have_later_ones(
     assert rows.later("2100-01-01T00:00:00+00:00") == "2100-01-01T00:00:00.000001+00:00"
 
 
-def open_plan_and_claim_all(study: str, specs: list[RunSpec], ready: Any) -> list[int]:
-    """Open the study, plan, and claim until nothing waits."""
-    ready.wait()
-    store, mine = Store.open(study, create=True), []
-    ids = [record.id for record in store.plan(specs, FACTS)]
-    while (record := store.claim(ids)) is not None and len(mine) <= len(ids):  # not forever
-        mine.append(record.id)
-    return mine
-
-
-def test_processes_that_plan_and_claim_at_once_take_each_run_once(study: str, tiny_recipe: Recipe):
-    said = in_processes(3, open_plan_and_claim_all, study, grid(tiny_recipe, 40))
-    ids = [record.id for record in Store.open(study, create=False).runs()]
-    assert len(ids) == 40
-    assert sorted(run_id for mine in said for run_id in mine) == ids
-
-
 def test_claims_follow_the_requested_order_and_last_until_released(store: Store, ids: list[int]):
     order = [ids[4], ids[0], ids[2]]
 
@@ -204,20 +187,6 @@ def test_claims_follow_the_requested_order_and_last_until_released(store: Store,
     store.let_go(ids[4])
     assert status_of(store, ids[4]) is Status.PENDING
     assert store.standings()[ids[4]].attempts == 0
-
-
-def test_only_the_process_that_claimed_a_run_ends_it_and_only_once(store: Store, ids: list[int]):
-    with pytest.raises(StudyError, match=f"run {ids[0]} is no longer this process's"):
-        store.fail(ids[0], "no", VERSIONS)
-    assert status_of(store, ids[0]) is Status.PENDING
-    record = finished(store, ids)
-
-    with pytest.raises(StudyError, match="no longer"):
-        store.fail(record.id, "no", VERSIONS)
-    with pytest.raises(StudyError, match="no longer"):
-        store.finish(replace(record, result=replace(RESULT, val_loss=5.75)))
-
-    assert store.runs(ids=[record.id]) == [record]
 
 
 CLAIM = """
@@ -286,23 +255,31 @@ def test_a_run_that_kills_its_processes_without_progress_fails_after_max_attempt
 def test_a_run_of_another_host_is_taken_over_only_when_its_heartbeat_stops(
     study: str, store: Store, ids: list[int], monkeypatch: pytest.MonkeyPatch
 ):
-    now = [1000.0]
+    now, other = [1000.0], Store.open(study, create=True)
     monkeypatch.setattr(owner.time, "monotonic", lambda: now[0])
     for minute in range(5):  # alive, with a clock that is years behind
-        elsewhere(study, ids[0], f"2001-01-01T00:0{minute}:00+00:00")
+        with monkeypatch.context() as there:
+            there.setattr(owner, "_host", lambda: "elsewhere/1")
+            said = f"2001-01-01T00:0{minute}:00+00:00"
+            there.setattr("attnres_cli.store.store.now", lambda said=said: said)
+            assert other.beat(ids[0], 1) if minute else claimed(other, ids[:1])
         assert store.release(ids) == 0
         now[0] += 40
     now[0] += 10
 
     assert store.release(ids) == 1
     assert claimed(store, ids).id == ids[0]
+    assert store.owns(ids[0])
 
 
-def live_a_study(study: str, ids: list[int], ready: Any) -> list[int]:
-    """Claim, beat and end runs until none waits, as a worker does that trains in no time."""
+def live_a_study(study: str, specs: list[RunSpec], ready: Any) -> list[int]:
+    """Open the study, plan, and claim, beat and end runs until none waits, as a worker does that
+    trains in no time.
+    """
     ready.wait()
     store, mine = Store.open(study, create=True), []
-    while (record := store.claim(ids)) is not None:
+    ids = [record.id for record in store.plan(specs, FACTS)]
+    while (record := store.claim(ids)) is not None and len(mine) <= len(ids):  # not forever
         for step in range(5):
             assert store.beat(record.id, step, further=step % 2 == 0)
             store.release(ids)
@@ -314,30 +291,41 @@ def live_a_study(study: str, ids: list[int], ready: Any) -> list[int]:
 @pytest.mark.parametrize(
     ("any_study", "n_processes"),
     [
+        ("sqlite", 3),
         pytest.param("sqlite", 4, marks=pytest.mark.slow),
+        pytest.param("postgresql", 4, marks=pytest.mark.slow),
         pytest.param("postgresql", 16, marks=pytest.mark.nightly),
     ],
     indirect=["any_study"],
 )
-def test_many_processes_on_one_study_lose_nothing(
-    study: str, store: Store, tiny_recipe: Recipe, n_processes: int
+def test_processes_that_plan_claim_and_end_at_once_take_each_run_once_and_lose_nothing(
+    study: str, tiny_recipe: Recipe, n_processes: int
 ):
-    ids = [record.id for record in store.plan(grid(tiny_recipe, 10 * n_processes), FACTS)]
-
-    said = in_processes(n_processes, live_a_study, study, ids)
+    said = in_processes(n_processes, live_a_study, study, grid(tiny_recipe, 10 * n_processes))
 
     assert [type(mine) for mine in said] == [list] * n_processes, said
-    assert sorted(run_id for mine in said for run_id in mine) == ids
+    store = Store.open(study, create=False)
     records = store.runs()
+    assert len(records) == 10 * n_processes
+    assert sorted(run_id for mine in said for run_id in mine) == [record.id for record in records]
     assert {record.status for record in records} == {Status.COMPLETE}
     assert all(record.result and record.result.curve == CURVE for record in records)
     assert {standing.attempts for standing in store.standings().values()} == {1}
 
 
-def test_a_finished_or_diverged_run_is_read_as_it_ended(study: str, store: Store, ids: list[int]):
+def test_a_run_is_ended_once_by_the_process_that_claimed_it_and_read_as_it_ended(
+    study: str, store: Store, ids: list[int]
+):
+    with pytest.raises(StudyError, match=f"run {ids[0]} is no longer this process's"):
+        store.fail(ids[0], "no", VERSIONS)
+    assert status_of(store, ids[0]) is Status.PENDING
     other = replace(RESULT, curve=(Point(0, None, 5.0), Point(6, 1.0, 1.5)), val_loss=5.75)
     records = [finished(store, ids), finished(store, ids, other)]
     bare = finished(store, ids, replace(RESULT, curve=()))
+    with pytest.raises(StudyError, match="no longer"):
+        store.fail(ids[0], "no", VERSIONS)
+    with pytest.raises(StudyError, match="no longer"):
+        store.finish(replace(records[0], result=other))
 
     held = Store.open(study, create=False)  # as the next command finds it
     assert held.runs(ids=ids[:3]) == [*records, bare]
@@ -426,19 +414,15 @@ def test_a_thousand_runs_are_read_in_under_a_second_whatever_was_measured_in_the
     assert time.process_time() - started < 1
 
 
-def tuned_plan(recipe: Recipe, lr: float) -> Plan:
-    """Two arms, the second at a learning rate of its own."""
-    how = Tuned(1e-2, (5e-3, 1e-2, 2e-2), (2.5, None, 2.25), (7, 8), lr, True, "as it is")
-    return plan_of(recipe, recipe.at_rate(lr), how, Terms(is_tuned=True))
-
-
-def timed_plan(recipe: Recipe, tokens: int) -> Plan:
-    """Two arms, the second with tokens of its own."""
-    how = Matched("tokens", 384, tokens, 8.0, 4.0, 4.0, (2.0, 1.5, 2.5), 25, "A CPU")
-    return plan_of(recipe, recipe.at(tokens), how, Terms("time", "standard"))
-
-
-def plan_of(recipe: Recipe, own: Recipe, how: Tuned | Matched, terms: Terms) -> Plan:
+def own_plan(recipe: Recipe, *, lr: float = 0.0, tokens: int = 0) -> Plan:
+    """Two arms, the second at a learning rate or with tokens of its own."""
+    how: Tuned | Matched
+    if tokens:
+        own, terms = recipe.at(tokens), Terms("time", "standard")
+        how = Matched("tokens", 384, tokens, 8.0, 4.0, 4.0, (2.0, 1.5, 2.5), 25, "A CPU")
+    else:
+        own, terms = recipe.at_rate(lr), Terms(is_tuned=True)
+        how = Tuned(1e-2, (5e-3, 1e-2, 2e-2), (2.5, None, 2.25), (7, 8), lr, True, "as it is")
     arms = (Arm("standard", 99, 600), Arm("attnres", 99, 600, recipe=own, how=how))
     return Plan(recipe, arms, (0,), ("cpu",), SETTINGS, FACTS.fingerprint, terms=terms)
 
@@ -447,19 +431,18 @@ def test_an_arms_own_recipe_comes_back_with_how_it_came_to_be(
     study: str, store: Store, tiny_recipe: Recipe
 ):
     """A rate that is tuned again replaces the former, but the first matched tokens stand."""
-    digest = tiny_recipe.digest
-    for plan in (timed_plan(tiny_recipe, 192), tuned_plan(tiny_recipe, 2e-2)):
+    first, again = (own_plan(tiny_recipe, **own) for own in ({"tokens": 192}, {"lr": 3e-2}))
+    for plan in (first, own_plan(tiny_recipe, lr=2e-2)):
         assert store.keep_arm_recipes(plan, FACTS) == plan.arm_recipes
         held = Store.open(study, create=False)
         (own,) = (each for each in held.arm_recipes() if each.how == plan.arms[1].how)
         assert [own] == plan.arm_recipes
-        assert own in held.arm_recipes(digest, FACTS.fingerprint)
-        assert held.arm_recipes(digest, "another") == []
+        assert own in held.arm_recipes(tiny_recipe.digest, FACTS.fingerprint)
+        assert held.arm_recipes(tiny_recipe.digest, "another") == []
         assert held.recipe(own.digest) == plan.recipe_of(plan.arms[1])
 
-    again, first = tuned_plan(tiny_recipe, 3e-2), timed_plan(tiny_recipe, 192)
     store.keep_arm_recipes(again, FACTS)
-    assert store.keep_arm_recipes(timed_plan(tiny_recipe, 256), FACTS) == first.arm_recipes
+    assert store.keep_arm_recipes(own_plan(tiny_recipe, tokens=256), FACTS) == first.arm_recipes
     assert {own.how for own in store.arm_recipes()} == {again.arms[1].how, first.arms[1].how}
 
 
@@ -477,45 +460,27 @@ def test_a_study_can_be_read_but_not_written_by_a_reader_while_another_process_w
         Store.open(study, create=False).claim(ids)
 
 
-def test_a_file_that_stays_locked_is_a_study_error(
-    tmp_path: Path, specs: list[RunSpec], monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(sqlite, "_BUSY_MS", 50)
-    store = Store.open(str(tmp_path / "study.db"), create=True)
-    with closing(sqlite3.connect(tmp_path / "study.db", isolation_level=None)) as other:
-        other.execute("BEGIN IMMEDIATE")
-        with pytest.raises(StudyError, match="database is locked"):
-            store.plan(specs, FACTS)
-
-
-def test_a_removed_run_takes_what_was_measured_along(study: str, store: Store, ids: list[int]):
-    finished(store, ids, replace(RESULT, probes=(probe(6),)))
-    kept = finished(store, ids, replace(RESULT, probes=(probe(6),)))
-
-    store.remove([ids[0], 99])
-    store.remove(ids[:1])  # it is gone already
-
-    assert [record.id for record in store.runs()] == ids[1:]
-    assert [record.id for record in store.runs(ids=ids)] == ids[1:]
-    assert store.runs(ids=[kept.id])[0].result == replace(RESULT, probes=())
-    for table in ("attnres_curve", "attnres_gates", "attnres_probes"):
-        assert sql(study, f"SELECT DISTINCT run_id FROM {table}") == [(kept.id,)]
-
-
-def test_removals_are_recorded_once_any_loss_is_known(
+def test_a_removed_run_takes_what_was_measured_along_and_is_recorded_once_any_loss_is_known(
     study: str, store: Store, specs: list[RunSpec], ids: list[int]
 ):
     store.remove(ids[5:])
     assert store.removed() == []  # a mistake before anything was trained
-    first, diverged = finished(store, ids), finished(store, ids, DIVERGED)
+    probed = replace(RESULT, probes=(probe(6),))
+    first, diverged, kept = (finished(store, ids, each) for each in (probed, DIVERGED, probed))
 
-    store.remove([first.id, ids[2]])
+    store.remove([first.id, ids[3], 99])
     store.remove([diverged.id], reason="the machine was too warm")
+    store.remove([first.id])  # it is gone already
 
+    assert [record.id for record in store.runs()] == [kept.id, ids[4]]
+    assert [record.id for record in store.runs(ids=ids)] == [kept.id, ids[4]]
+    assert store.runs(ids=[kept.id])[0].result == replace(RESULT, probes=())
+    for table in ("attnres_curve", "attnres_gates", "attnres_probes"):
+        assert sql(study, f"SELECT DISTINCT run_id FROM {table}") == [(kept.id,)]
     removed = store.removed()
     assert [(each.variant, each.seed, each.status, each.reason) for each in removed] == [
         ("standard", 0, Status.COMPLETE, None),
-        ("standard", 1, Status.PENDING, None),
+        ("attnres", 1, Status.PENDING, None),
         ("attnres", 0, Status.DIVERGED, "the machine was too warm"),
     ]
     assert [str(each.val_loss) for each in removed] == ["2.375", "nan", "nan"]
@@ -573,3 +538,78 @@ def test_a_run_that_may_be_running_is_not_removed(study: str, store: Store, ids:
     store.remove([ids[2]])
 
     assert len(store.runs()) == len(ids) - 1
+
+
+HOLD = """
+import sqlite3, sys, time
+held = sqlite3.connect(sys.argv[1], isolation_level=None)
+held.execute("BEGIN IMMEDIATE")
+print("held", flush=True)
+time.sleep(float(sys.argv[2]))
+"""
+
+
+def test_a_file_that_another_program_holds_is_waited_for_and_its_holder_named(
+    tmp_path: Path,
+    tiny_recipe: Recipe,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+):
+    monkeypatch.setattr(sqlite, "_BUSY_MS", 50)
+    study = str(tmp_path / "attnres.db")
+    store = Store.open(study, create=True)
+    ids = [record.id for record in store.plan(grid(tiny_recipe, 1), FACTS)]
+
+    def held_for(seconds: float) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-c", HOLD, study, str(seconds)]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE)
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"held\n"
+        return process
+
+    store.patience_s = 0.0
+    with held_for(60) as process:
+        with pytest.raises(AwayError, match=rf"is locked by \S+ \(process {process.pid}\)$"):
+            store.claim(ids)
+        process.kill()
+    store.patience_s = 60.0
+    with held_for(1):
+        assert claimed(store, ids).id == ids[0]
+    assert "; trying again for 60 s" in capsys.readouterr().err
+
+
+def test_a_file_that_is_removed_or_replaced_meanwhile_is_noticed_before_anything_is_written(
+    tmp_path: Path, tiny_recipe: Recipe
+):
+    path, other = tmp_path / "attnres.db", tmp_path / "other.db"
+    store = Store.open(str(path), create=True)
+    ids = [record.id for record in store.plan(grid(tiny_recipe, 1), FACTS)]
+    Store.open(str(other), create=True)  # while the first is there: its number is not given again
+    path.unlink()
+    with pytest.raises(StudyError, match=r"attnres\.db was removed while this ran"):
+        store.claim(ids)
+    with pytest.raises(StudyError, match="was removed"):
+        store.runs()
+    assert not path.exists()
+
+    other.rename(path)
+    before = path.read_bytes()
+    with pytest.raises(StudyError, match="was replaced by another file while this ran"):
+        store.claim(ids)
+    assert path.read_bytes() == before
+    assert Store.open(str(path), create=False).runs() == []
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_file_that_is_removed_while_it_is_opened_is_said_to_be_removed(
+    tmp_path: Path, *, is_first: bool
+):
+    path = tmp_path / "attnres.db"
+    opened = sqlite.same_file(lambda: path.unlink() if removes else None, path)
+    removes = is_first
+    path.touch()
+    if not is_first:
+        opened()
+        removes = True
+    with pytest.raises(StudyError, match="was removed while this ran"):
+        opened()
