@@ -1,7 +1,7 @@
 """Check every engine of depth mixing on a device, with torch (and Triton) alone.
 
     python benchmarks/check.py cuda                        # minutes: `compile` compiles each case
-    python benchmarks/check.py cuda triton                 # one engine alone
+    python benchmarks/check.py cuda triton bfloat16        # one engine alone, one type alone
     TRITON_INTERPRET=1 python benchmarks/check.py cpu      # the same, tiny, in the interpreter
 
 Prints one line per check and ends with exit code 1 if any failed. Values and gradients are held
@@ -179,28 +179,28 @@ def not_recompiled(device: str) -> str | None:
 ENGINES = ("triton", "eager", "compile")
 
 
-def checks(
-    device: str, engines: Sequence[str] = ENGINES
-) -> list[tuple[str, Callable[[], str | None]]]:
-    """All of them, by name."""
+def checks(device: str, words: Sequence[str] = ()) -> list[tuple[str, Callable[[], str | None]]]:
+    """Those of the engines and types that words name, by default of all, or `small`; by name."""
+    engines = [name for name in ENGINES if name in words] or ENGINES
+    types = [dtype for dtype in TOLERANCE if str(dtype)[6:] in words] or TOLERANCE
     on_gpu = device.startswith("cuda")
     found: list[tuple[str, Callable[[], str | None]]] = []
     for engine in engines:
-        for dtype in TOLERANCE:
-            for case in [*CASES, *(LARGE if on_gpu else [])]:
+        for dtype in types:
+            for case in [*CASES, *(LARGE if on_gpu and "small" not in words else [])]:
                 label = f"{engine} {str(dtype).removeprefix('torch.')} {case}"
                 found.append((label, lambda c=case, t=dtype, e=engine: agree(c, t, device, e)))
-    if on_gpu and "triton" in engines:
+    if on_gpu and "triton" in engines and torch.bfloat16 in types:
         found.append(("more than 2^31 numbers", lambda: beyond_31_bits(device)))
         found.append(("CUDA graph", lambda: captured(device)))
         found.append(("no recompilation per token count", lambda: not_recompiled(device)))
     return found
 
 
-def main(device: str = "cuda", *engines: str) -> int:
-    """Run all, or those of some engines; the number that failed."""
+def main(device: str = "cuda", *words: str) -> int:
+    """Run all, or those that words name; the number that failed."""
     failed = 0
-    for label, check in checks(device, engines or ENGINES):
+    for label, check in checks(device, words):
         try:
             wrong = check()
         except Exception as problem:  # a kernel may fail in any way; the others still run

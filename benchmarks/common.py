@@ -103,6 +103,10 @@ class Training:
     def step(self) -> None:
         """One whole step: forward, backward, clip, optimiser."""
         self.loss().backward()
+        self.update()
+
+    def update(self) -> None:
+        """Clip and optimiser."""
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         self.optimizer.step()
         self.optimizer.zero_grad()

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Every GPU check and measurement in one call of some 25 minutes, with torch and Triton alone; parts
+# Every GPU check and measurement in one call of some 30 minutes, with torch and Triton alone; parts
 # from `trainer` on train as `attnres ablate` does, need attnres installed and fail without.
 #
 #   benchmarks/gpu.sh OUT_FOLDER
@@ -35,6 +35,8 @@ nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader 2>
 if [ "$device" = cuda ]; then
   part check 300 "$python" benchmarks/check.py cuda
   part mixing 60 "$python" benchmarks/mixing.py --device cuda --json "$out/mixing.json"
+  part tiles 150 "$python" benchmarks/tiles.py --json "$out/tiles.json"
+  part launches 240 "$python" benchmarks/launches.py --json "$out/launches.json"
   part step 240 "$python" benchmarks/step.py gpu --engines triton --json "$out/step.json" --rounds 15
   part memory 60 "$python" benchmarks/memory.py --device cuda --depths 16 --engines triton --json "$out/memory.json"
   part rivals 90 "$python" benchmarks/rivals.py --json "$out/rivals.json" --rounds 15

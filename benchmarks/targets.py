@@ -137,6 +137,7 @@ def counted(
         "scores": (ops.scores, [v, w, heads, True, 1e-6]),
         "mix": (ops.mix, [[g] + [v] * 5, [one] * 6, 0, torch.float32]),
         "mix_group": (ops.mix_group, [[g] + [v] * 24, [group] * 25, 0]),
+        "dots": (ops.dots, [g, v, heads]),
         "gather": (
             ops.gather, [v, z, [g] * sites, [make(2, n, heads)] * sites, [one] * sites, None, 0]
         ),

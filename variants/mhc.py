@@ -75,6 +75,7 @@ class ManifoldHyperConnections(ManyStreams):
     """Columns of W and b: the n of P, the n of Q, the n^2 or n! of R."""
 
     permutations: Tensor | None
+    repeats: Tensor
 
     def __init__(
         self,
@@ -100,6 +101,8 @@ class ManifoldHyperConnections(ManyStreams):
         own = 2 * torch.eye(n_streams)[torch.arange(n_sublayers) % n_streams] - 1
         written = own if init == "lite" else torch.zeros_like(own)
         self.sizes = (n_streams, n_streams, *([len(mix)] * self.mixes))
+        # Held: to make it in each forward pass, a GPU would be waited for
+        self.register_buffer("repeats", torch.tensor(self.sizes), persistent=False)
         self.bias = nn.Parameter(torch.cat((own, written, mix.expand(n_sublayers, -1)), dim=-1))
         width = n_streams * d_model
         self.weight = nn.Parameter(torch.zeros(n_sublayers, width, sum(self.sizes)))
@@ -110,8 +113,8 @@ class ManifoldHyperConnections(ManyStreams):
             self.head.extend([torch.tensor(0.01), *(torch.zeros(size) for size in sizes)])
 
     def each(self) -> Sequence[Own]:
-        sizes = torch.tensor(self.sizes, device=self.scale.device)
-        scale = self.scale.repeat_interleave(sizes, dim=-1, output_size=sum(self.sizes))
+        total = sum(self.sizes)
+        scale = self.scale.repeat_interleave(self.repeats, dim=-1, output_size=total)
         weight = self.weight * scale.unsqueeze(1)  # once for all tokens
         rest = ((bias,) for bias in self.bias.unbind())
         return [Own(*each) for each in zip(weight.unbind(), rest, strict=True)]

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, NamedTuple
 
 import torch
@@ -226,11 +227,20 @@ def all_params(state: EngineState, first: Tensor) -> Tensor | None:
     if params is None or scoring.plain:
         return None
     if scoring.query is None:  # a row that is not read has no gradient
-        rows = [max(row, 0) for rows in state.layout.pairs for row in rows]
-        params = params.index_select(0, torch.tensor(rows, device=params.device))
+        index = _index if torch.compiler.is_compiling() else _remembered
+        params = params.index_select(0, index(state.layout.pairs, params.device))
     elif scoring.gain is not None:
         params = params * scoring.gain
     return params.to(torch.promote_types(wide(params), first.dtype))
+
+
+def _index(pairs: tuple[tuple[int, ...], ...], device: torch.device) -> Tensor:
+    """The rows of a table, source by source."""
+    with torch.inference_mode(mode=False):  # or no gradient could go by what is remembered
+        return torch.tensor([max(row, 0) for rows in pairs for row in rows], device=device)
+
+
+_remembered = cache(_index)  # to make it anew, a GPU would be waited for in each forward pass
 
 
 def row_of(state: EngineState, number: int) -> int:

@@ -11,7 +11,6 @@ from torch import Tensor
 from attnres_cli.nn.depthmix.eager import Eager
 from attnres_cli.nn.depthmix.fused import ops
 from attnres_cli.nn.depthmix.gradients import ReadGrad, ScoredSource
-from attnres_cli.nn.depthmix.scoring import wide
 
 
 class Triton(Eager):
@@ -42,7 +41,7 @@ class Triton(Eager):
     ) -> tuple[Tensor, Tensor | None]:
         """By attnres::mix_group."""
         mixed, score = ops.mix_group(list(sources), list(scores), ops.NORMS[self.scoring.norm])
-        return mixed, score if self.scoring.norm == "softmax" else None
+        return mixed, score[:, : mixed.shape[1]] if self.scoring.norm == "softmax" else None
 
     def read_gradients(
         self, site: int, g: Tensor, kept: Sequence[Tensor], n_sources: int
@@ -51,10 +50,7 @@ class Triton(Eager):
         grad = ReadGrad(site, g)
         if kept:
             h, constants = kept
-            heads = constants.shape[-1]
-            rows = (len(g) * heads, 1, -1)
-            delta = torch.bmm(g.to(wide(g)).view(rows), h.to(wide(g)).view(rows).transpose(1, 2))
-            grad = grad._replace(delta=delta.view(-1, heads), constants=constants)
+            grad = grad._replace(delta=ops.dots(g, h, constants.shape[-1]), constants=constants)
         return [grad] * n_sources
 
     def gather(

@@ -48,6 +48,25 @@ def _if(condition, mask):
 
 
 @triton.jit
+def _dot(exact, wide, acc, PRECISION: tl.constexpr):
+    """Add exact @ wide to acc, in float32's accuracy. bf16x3 is for an `exact` whose numbers
+    bfloat16 can hold: of three products with parts of `wide` none takes `exact` apart.
+    """
+    if PRECISION == "bf16x3":
+        exact = exact.to(tl.bfloat16)
+        high = wide.to(tl.bfloat16)
+        rest = wide - high.to(tl.float32)
+        middle = rest.to(tl.bfloat16)
+        low = (rest - middle.to(tl.float32)).to(tl.bfloat16)
+        acc = tl.dot(exact, low, acc)
+        acc = tl.dot(exact, middle, acc)
+        acc = tl.dot(exact, high, acc)
+    else:
+        acc = tl.dot(exact, wide, acc, input_precision=PRECISION)
+    return acc
+
+
+@triton.jit
 def _weight(z, largest, inverse_sum, NORM: tl.constexpr):
     """A source's weight from its score and the softmax's constants."""
     if NORM == 0:
@@ -136,10 +155,12 @@ def mix_kernel(
     tl.store(out + at[None], acc.to(out.dtype.element_ty), mask=inside[None])
 
 
-@triton.jit(do_not_specialize=["n_wide", "n_narrow", "n_rows", "period", "n_sites", "z_row"])
+@triton.jit(
+    do_not_specialize=["n_wide", "n_narrow", "n_rows", "period", "n_sites", "z_row", "score_row"]
+)
 def mix_group_kernel(
     wide, wide_scores, narrow, narrow_scores, mixed, score, n_wide, n_narrow, n_rows, period,
-    n_sites, z_row,
+    n_sites, z_row, score_row,
     WIDTH: tl.constexpr, NORM: tl.constexpr,
     BLOCK_G: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
@@ -162,7 +183,8 @@ def mix_group_kernel(
     if NORM == 0:
         acc /= total[:, :, None]
         if tl.program_id(1) == 0:
-            tl.store(score + at_g, largest + tl.log(total), mask=inside_z)
+            at_score = score + g * score_row + m[None, :]
+            tl.store(at_score, largest + tl.log(total), mask=inside_z)
     at_out = mixed + at_g[:, :, None] * WIDTH + d[None, None, :]
     tl.store(at_out, acc, mask=inside_z[:, :, None] & (d < WIDTH)[None, None, :])
 
@@ -191,7 +213,7 @@ def scores_kernel(
             at_w = w + rows[None, :] * D + c[:, None]
             q = tl.load(at_w, mask=in_r[None, :] & in_d[:, None], other=0.0)
             squares += tl.sum(x * x, axis=1)
-            product = tl.dot(x, q, product, input_precision=PRECISION)
+            product = _dot(x, q, product, PRECISION)
         dots = dots + (product,)  # noqa: RUF005
     inverse_rms = tl.full([BLOCK_N], 1.0, tl.float32)
     if NORMALISE:
@@ -201,6 +223,24 @@ def scores_kernel(
     for h in tl.static_range(HEADS):
         z_h = dots[h] * inverse_rms[:, None]
         tl.store(at_z + h, z_h, mask=in_n[:, None] & in_r[None, :])
+
+
+@triton.jit(do_not_specialize=["n_rows"])
+def dots_kernel(
+    x, y, out, n_rows,
+    WIDTH: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
+):  # fmt: skip
+    """out[m] = x[m] . y[m]. Grid: tiles of rows."""
+    m = tl.program_id(0).to(tl.int64) * BLOCK_N + tl.arange(0, BLOCK_N)
+    d = tl.arange(0, BLOCK_D)
+    here = m < n_rows
+    total = tl.zeros([BLOCK_N, BLOCK_D], tl.float32)
+    for start in range(0, WIDTH, BLOCK_D):
+        at = m[:, None] * WIDTH + start + d[None, :]
+        inside = here[:, None] & (start + d < WIDTH)[None, :]
+        a = tl.load(x + at, mask=inside, other=0.0).to(tl.float32)
+        total += a * tl.load(y + at, mask=inside, other=0.0).to(tl.float32)
+    tl.store(out + m, tl.sum(total, axis=1), mask=here)
 
 
 @triton.jit(do_not_specialize=["n_grads", "n_rows", "period", "z_row", "ds_row", "has_start"])
@@ -254,7 +294,8 @@ def gather_kernel(
 @triton.jit(do_not_specialize=["n_tokens", "n_sites", "ds_row", "tiles_each"])
 def finish_kernel(
     acc, v, along, r, w, ds, dv, dw, n_tokens, n_sites, ds_row, tiles_each,
-    D: tl.constexpr, HEADS: tl.constexpr, NORMALISE: tl.constexpr, PRECISION: tl.constexpr,
+    D: tl.constexpr, HEADS: tl.constexpr, NORMALISE: tl.constexpr,
+    PRECISION: tl.constexpr, SUMS: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_H: tl.constexpr,
 ):  # fmt: skip
     """Gradients of a source and of its queries, from the sums of gather_kernel.
@@ -274,7 +315,7 @@ def finish_kernel(
     in_r = rows < n_sites
     in_w = in_r[:, None] & in_d[None, :]
     q = tl.load(w + rows[:, None] * D + column[None, :], mask=in_w, other=0.0)
-    dq = tl.zeros([BLOCK_R, BLOCK_D], tl.float32)
+    dq = tl.zeros([BLOCK_D, BLOCK_R] if SUMS == "bf16x3" else [BLOCK_R, BLOCK_D], tl.float32)
     for step in range(tiles_each):
         n = (part * tiles_each + step) * BLOCK_N + tl.arange(0, BLOCK_N)
         in_n = n < n_tokens
@@ -291,7 +332,12 @@ def finish_kernel(
             total -= over_d[:, None] * x
             s *= inverse_rms[:, None]
         total = tl.dot(s, q, total, input_precision=PRECISION)
-        dq = tl.dot(tl.trans(s), x, dq, input_precision=PRECISION)
+        if SUMS == "bf16x3":
+            dq = _dot(tl.trans(x), s, dq, SUMS)
+        else:
+            dq = tl.dot(tl.trans(s), x, dq, input_precision=SUMS)
         tl.store(dv + at, total.to(dv.dtype.element_ty), mask=inside)
+    if SUMS == "bf16x3":
+        dq = tl.trans(dq)
     at_dw = dw + (part * n_sites + rows[:, None]) * D + column[None, :]
     tl.store(at_dw, dq, mask=in_w)

@@ -37,13 +37,17 @@ def scores(v: Tensor, w: Tensor, heads: int, normalise: bool, eps: float) -> tup
     v, w = v.contiguous(), w.contiguous()
     n, d = v.shape
     z, r = _empty_scores(v, len(w), heads), v.new_empty(n, dtype=torch.float32)
-    block_r = _block(len(w), 32)
-    block_n = min(128, max(16, 8192 // (block_r * triton.next_power_of_2(heads))))
+    block_r, most_n, most_d, warps = _block(len(w), 32), 128, 32, 8
+    precision = _precision(v)
+    if precision == "bf16x3":
+        block_r, most_n, most_d, warps = _block(len(w), 16), 64, 64, 4
+    block_n = 1024 * warps // (block_r * triton.next_power_of_2(heads))
     with torch.cuda.device_of(v):
         kernels.scores_kernel[(triton.cdiv(n, block_n),)](
             v, w, z, r, n, len(w), z.stride(0), eps,
-            D=d, HEADS=heads, NORMALISE=normalise, PRECISION=_precision(),
-            BLOCK_N=block_n, BLOCK_R=block_r, BLOCK_D=_block(d // heads, 16, 32), num_warps=8,
+            D=d, HEADS=heads, NORMALISE=normalise, PRECISION=precision,
+            BLOCK_N=min(most_n, max(16, block_n)), BLOCK_R=block_r,
+            BLOCK_D=_block(d // heads, 16, most_d), num_warps=warps,
         )  # fmt: skip
     return z, r
 
@@ -64,11 +68,11 @@ def mix(
     out = sources[0].new_empty(n, d, dtype=dtype)
     constants = sources[0].new_empty(2, n, heads, dtype=torch.float32)
     pointers, counts = _by_type(sources, [z.contiguous() for z in scores])
-    block_n, block_d = _tile(d // heads, 2048, 4)
+    block_n, block_d = _tile(d // heads, 512, 4)
     with torch.cuda.device_of(out):
         kernels.mix_kernel[(triton.cdiv(n * heads, block_n), triton.cdiv(d // heads, block_d))](
             *pointers, out, constants, *counts, n * heads, scores[0].numel(),
-            WIDTH=d // heads, NORM=norm, BLOCK_N=block_n, BLOCK_D=block_d,
+            WIDTH=d // heads, NORM=norm, BLOCK_N=block_n, BLOCK_D=block_d, num_warps=1,
         )  # fmt: skip
     return out, constants
 
@@ -87,21 +91,22 @@ def mix_group(
     sources: Sequence[Tensor], scores: Sequence[Tensor], norm: int
 ) -> tuple[Tensor, Tensor]:
     """(G, N, D) float32 mixes of the same sources for G sites, under scores (G, N, H) of each
-    source, or (G, 1, H) of a table; (G, N, H) scores of the mixes, not defined without a softmax.
+    source, or (G, 1, H) of a table; (G, N', H) scores of the mixes, not defined without a softmax.
     """
     (n, d), (n_sites, period, heads) = sources[0].shape, scores[0].shape
     mixed = sources[0].new_empty(n_sites, n, d, dtype=torch.float32)
-    score = sources[0].new_empty(n_sites, n, heads, dtype=torch.float32)
+    score = _empty_scores(sources[0], n_sites, heads)
     pointers, counts = _by_type(sources, scores)
     block_g = triton.next_power_of_2(n_sites)
-    block_n, block_d = _tile(d // heads, 4096 // block_g, 2)
+    block_n, block_d = _tile(d // heads, 2048 // block_g, 2)
     with torch.cuda.device_of(mixed):
         kernels.mix_group_kernel[
             (triton.cdiv(n * heads, block_n), triton.cdiv(d // heads, block_d))
         ](
             *pointers, mixed, score, *counts, n * heads, period * heads,
-            n_sites, scores[0].stride(0),
+            n_sites, scores[0].stride(0), score.stride(0),
             WIDTH=d // heads, NORM=norm, BLOCK_G=block_g, BLOCK_N=block_n, BLOCK_D=block_d,
+            num_warps=2,
         )  # fmt: skip
     return mixed, score
 
@@ -109,8 +114,27 @@ def mix_group(
 @mix_group.register_fake
 def _(sources: Sequence[Tensor], scores: Sequence[Tensor], norm: int) -> tuple[Tensor, Tensor]:
     (n, d), (n_sites, _, heads) = sources[0].shape, scores[0].shape
-    score = sources[0].new_empty(n_sites, n, heads, dtype=torch.float32)
+    score = _empty_scores(sources[0], n_sites, heads)
     return sources[0].new_empty(n_sites, n, d, dtype=torch.float32), score
+
+
+@torch.library.custom_op("attnres::dots", mutates_args=())
+def dots(x: Tensor, y: Tensor, heads: int) -> Tensor:
+    """(N, H) dot products of (N, D) with (N, D), by head, in float32."""
+    x, y, (n, d) = x.contiguous(), y.contiguous(), x.shape
+    found = x.new_empty(n, heads, dtype=torch.float32)
+    block_n, block_d = _tile(d // heads, 1024, 16)
+    with torch.cuda.device_of(found):
+        kernels.dots_kernel[(triton.cdiv(n * heads, block_n),)](
+            x, y, found, n * heads,
+            WIDTH=d // heads, BLOCK_N=block_n, BLOCK_D=block_d, num_warps=1,
+        )  # fmt: skip
+    return found
+
+
+@dots.register_fake
+def _(x: Tensor, _y: Tensor, heads: int) -> Tensor:
+    return x.new_empty(x.shape[0], heads, dtype=torch.float32)
 
 
 @torch.library.custom_op("attnres::gather", mutates_args=())
@@ -139,6 +163,9 @@ def gather(
     block_d = _block(d // heads, 16)
     # 2048 numbers of rows of 512 spilled up to 68 bytes, 8 accesses of them in loops (sm_80).
     block_n = max(1, min(16, (1024 if block_d < 1024 else 2048) // block_d))
+    warps = min(16, max(4, block_n * block_d // 1024))
+    if block_d >= 1024 and _hopper():  # a row in one warp waits for no other: half the time there
+        block_n, warps = 1, block_d // 1024
     with torch.cuda.device_of(acc):
         kernels.gather_kernel[(triton.cdiv(n * heads, block_n),)](
             v, z, gs,
@@ -148,7 +175,7 @@ def gather(
             len(gradients), n * heads, period * heads, z.stride(0), ds.stride(0),
             int(start is not None),
             WIDTH=d // heads, NORM=norm,
-            BLOCK_N=block_n, BLOCK_D=block_d, num_warps=_warps(block_n * block_d),
+            BLOCK_N=block_n, BLOCK_D=block_d, num_warps=warps,
         )  # fmt: skip
     return acc, ds, along
 
@@ -189,7 +216,10 @@ def _finish(
     """finish, of at most so many sites, as the type asked for."""
     (n, d), heads, n_sites = v.shape, ds.shape[-1], len(w)
     dv = v.new_empty(n, d, dtype=dtype)
-    block_n, block_d = 16, _block(d // heads, 16, 8192 // block_r)
+    sums, block_n, most_d, warps = _precision(v), 16, 8192 // block_r, 8
+    if sums == "bf16x3" and block_r <= 32:  # for more sites it would spill
+        block_n, most_d, warps = 64, 64, 4
+    block_d = _block(d // heads, 16, most_d)
     n_tiles = triton.cdiv(n, block_n)
     tiles_each = triton.cdiv(n_tiles, min(PARTS, max(16, PARTS * 512 // d)))
     parts = triton.cdiv(n_tiles, tiles_each)
@@ -198,9 +228,10 @@ def _finish(
         kernels.finish_kernel[(parts, heads * triton.cdiv(d // heads, block_d))](
             acc, v, along, along if r is None else r, w, ds, dv, dw,
             n, n_sites, ds.stride(0), tiles_each,
-            D=d, HEADS=heads, NORMALISE=r is not None, PRECISION=_precision(),
+            D=d, HEADS=heads, NORMALISE=r is not None,
+            PRECISION=_precision(), SUMS=sums,
             BLOCK_N=block_n, BLOCK_R=block_r, BLOCK_D=block_d,
-            BLOCK_H=triton.next_power_of_2(heads), num_warps=8, num_stages=2,
+            BLOCK_H=triton.next_power_of_2(heads), num_warps=warps, num_stages=2,
         )  # fmt: skip
     return dv, dw.sum(dim=0)
 
@@ -249,10 +280,18 @@ def _tile(width: int, numbers: int, most_rows: int) -> tuple[int, int]:
     return max(1, min(most_rows, numbers // block_d)), block_d
 
 
-def _warps(numbers: int) -> int:
-    return min(16, max(4, triton.next_power_of_2(numbers // 1024)))
+def _hopper() -> bool:
+    """Whether kernels are for the GPUs on which tiles were measured (benchmarks/tiles.py)."""
+    if triton.knobs.runtime.interpret:
+        return False
+    return bool(triton.runtime.driver.active.get_current_target().arch == 90)
 
 
-def _precision() -> str:
-    """Of matrix products: three TF32 products make one as good as float32's."""
-    return "ieee" if triton.knobs.runtime.interpret else "tf32x3"
+def _precision(exact: Tensor | None = None) -> str:
+    """Of matrix products: three of TF32 make one as good as float32's, and three of bfloat16 if one
+    side is `exact` in it.
+    """
+    if triton.knobs.runtime.interpret:
+        return "ieee"
+    is_bf16 = exact is not None and exact.dtype == torch.bfloat16
+    return "bf16x3" if is_bf16 and _hopper() else "tf32x3"
