@@ -236,21 +236,27 @@ class AttnRes(Residual):
         history = History.resume(scoring, sources, site, l + 1)
         return State(history, units, stream, self._queries())
 
-    def weights(self, values: Sequence[Hidden]) -> list[Tensor]:
-        """For each sublayer (its queries) and the output norm, the (B, T, S, H) weights of the
-        sources that it sees; 1, 1 for static.
+    def weights(self, values: Sequence[Hidden], k: int = 0) -> list[Tensor]:
+        """For each sublayer (of three inputs the k-th) and the output norm, the (B, T, S, H)
+        weights of the sources that it sees; 1, 1 for static.
         """
         state, found = self.start(values[0]), []
-        for l, (site, *_) in enumerate(self.sites, 1):
+        for l, sites in enumerate(self.sites, 1):
+            site = sites[min(k, len(sites) - 1)]
             found.append(state.history.weights(site, self._query(state, site)))
             if l <= self.n_sublayers:
                 state = self.write(state, l, values[l])
         return found
 
-    def depth_mixing(self, values: Sequence[Hidden]) -> Tensor:
+    def depth_mixing(self, values: Sequence[Hidden]) -> Tensor | Inputs:
+        if self.named_inputs:
+            return Inputs(*(self._mixing(values, k) for k in range(3)))
+        return self._mixing(values)
+
+    def _mixing(self, values: Sequence[Hidden], k: int = 0) -> Tensor:
         batch, time, sites = *values[0].shape[:2], self.n_sublayers + 1
         mixing = values[0].new_zeros(batch, time, self.heads, sites, sites)
-        for site, weights in enumerate(self.weights(values)):
+        for site, weights in enumerate(self.weights(values, k)):
             for a, j in zip(weights.unbind(dim=-2), self.sources.visible[site], strict=True):
                 for i in self.sources.outputs(j):
                     mixing[..., site, i] = a * self.sources.share(values[i], j)

@@ -160,7 +160,12 @@ class Delta(Residual):
         n_sources = min(l, self.n_sublayers - 1) + 1 + self.null
         return State(stream, History.resume(self._scoring(), sources, self._next(l), n_sources))
 
-    def depth_mixing(self, values: Sequence[Hidden]) -> Tensor:
+    def depth_mixing(self, values: Sequence[Hidden]) -> Tensor | Inputs:
+        if self.named_inputs:
+            return Inputs(*(self._mixing(values, k) for k in range(3)))
+        return self._mixing(values)
+
+    def _mixing(self, values: Sequence[Hidden], k: int = 0) -> Tensor:
         sites = self.n_sublayers + 1
         width = self.d_model if self.project is not None else 1
         batch, time = values[0].shape[:2]
@@ -168,7 +173,7 @@ class Delta(Residual):
         mixing = ones.tril().expand(batch, time, width, sites, sites).clone()
         state = self.write(self.start(values[0]), 1, values[1])
         for l, sources in enumerate(self.seen, 2):
-            site = self.sites[l - 2].start
+            site = self.sites[l - 2][min(k, len(self.sites[l - 2]) - 1)]
             weights, gate = state.history.weights(site), self._gate(state.stream, site)
             for j, a in zip(sources, weights.unbind(dim=-2)[self.null :], strict=True):
                 added = a if gate is None else gate * a  # (B, T, 1 or D)

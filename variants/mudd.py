@@ -33,7 +33,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from attnres_cli.nn.residual import Hidden, Inputs, Residual, VariantError, register
+from attnres_cli.nn.residual import Hidden, Inputs, Residual, VariantError, by_input, register
 
 WAYS = 4
 EPS = 1e-6
@@ -126,17 +126,17 @@ class Mudd(Residual):
         sources, (stream, *inputs) = tensors[: l // 2 + 1], tensors[l // 2 + 1 :]
         return State(tuple(sources), stream, Inputs(*inputs) if inputs else None)
 
-    def depth_mixing(self, values: Sequence[Hidden]) -> Tensor:
+    def depth_mixing(self, values: Sequence[Hidden]) -> Tensor | Inputs:
         units = torch.eye(len(values)).to(values[0])
-        state, rows = self.start(values[0]), []
+        state, rows = self.start(values[0]), list[Hidden | Inputs]()
         held = self.start(units[0].expand(*values[0].shape[:-1], -1))  # by weights of the values
         for l, y in enumerate(values[1:], 1):
             h, _ = self.read(held, l)
-            rows.append(h.q if isinstance(h, Inputs) else h)
+            rows.append(h)
             state, stream = self.write(state, l, y), held.stream + units[l]
             b = l // 2
             sources = held.sources if l % 2 else (*held.sources, stream)
             held = State(sources, stream)
             if l % 2 == 0 and b in self.visible:
                 held = self._mixed(sources, b, self._weights(state.sources[-1], b))
-        return torch.stack([*rows, held.stream], dim=-2).unsqueeze(2)
+        return by_input([*rows, held.stream], lambda each: torch.stack(each, dim=-2).unsqueeze(2))

@@ -24,7 +24,7 @@ from attnres_cli.store.store import Store
 Scalars = tuple[int, dict[str, float]]
 """A step, and values by tag."""
 
-_NO_NUMBERS = ("step", "mixing", "no_mixing", "added")
+_NO_NUMBERS = ("step", "mixing", "mixing_k", "mixing_v", "no_mixing", "added")
 """Of a probe, what is no row of numbers over depth."""
 
 _QUIET = {

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from attnres_cli.errors import VariantError
-from attnres_cli.nn.residual import Hidden, Inputs, Residual
+from attnres_cli.nn.residual import Hidden, Inputs, Residual, by_input
 
 Kept = tuple[Tensor, ...]
 """What an add-on keeps of a batch, each (batch, time, ...)."""
@@ -134,7 +134,7 @@ class Composed(Residual):
         }
 
     @torch.no_grad()
-    def depth_mixing(self, values: Sequence[Hidden]) -> Tensor | None:
+    def depth_mixing(self, values: Sequence[Hidden]) -> Tensor | Inputs | None:
         """The stream's own, where no add-on changes what is read; else by channel, or with one
         weight for all where they are equal: sources are told apart by the sequence of a batch.
         """
@@ -145,14 +145,19 @@ class Composed(Residual):
             return stream.depth_mixing(values) if stream is not _SUM else _triangle(values)
         n, d = self.n_sublayers + 1, self.d_model
         units = torch.eye(n).to(values[0])[:, :, None, None].expand(n, n, 1, d)
-        state, rows = self.start(units[0]), []
+        state, rows = self.start(units[0]), list[Hidden | Inputs]()
         for l in range(1, n):
             h, state = self.read(state, l)
-            rows.append(h.q if isinstance(h, Inputs) else h)
+            rows.append(h)
             state = self.write(state, l, units[l])
-        found = torch.stack([*rows, self.finish(state)])[:, :, 0].permute(2, 0, 1)  # (D, l, i)
-        found = found[:1] if bool((found == found[:1]).all()) else found
-        return found[None, None]
+        return by_input([*rows, self.finish(state)], _by_channel)
+
+
+def _by_channel(rows: list[Tensor]) -> Tensor:
+    """M of what units became, or of one channel where all are equal."""
+    found = torch.stack(rows)[:, :, 0].permute(2, 0, 1)  # (D, l, i)
+    found = found[:1] if bool((found == found[:1]).all()) else found
+    return found[None, None]
 
 
 class Addon(Composed):

@@ -14,6 +14,7 @@ from attnres_cli.nn.model import n_params
 from attnres_cli.nn.proofs.model import mixes_as_it_says
 from attnres_cli.nn.proofs.prove import QUICK, prove
 from attnres_cli.nn.proofs.subject import fitting_width, perturb, small
+from attnres_cli.nn.residual import Inputs
 from attnres_cli.nn.shape import Shape
 from attnres_cli.nn.variant import Variant
 
@@ -27,7 +28,8 @@ def describe(typed: Variant, n_layers: int, d_model: int) -> Description:
     with torch.device("meta"):
         design = typed.build(d_model, shape.n_sublayers)
     findings = tuple(prove(small(typed), QUICK))
-    at_start = sums = None
+    at_start: tuple[Tensor, ...] = ()
+    sums = None
     (mixes,) = (f for f in findings if f.name == mixes_as_it_says.__name__)
     not_linear = design.not_linear or mixes.detail
     if mixes.outcome == "passed":
@@ -43,7 +45,7 @@ def describe(typed: Variant, n_layers: int, d_model: int) -> Description:
         trunk_flops=shape.flops_per_token(),
         extra_bytes=ITEMSIZE * costs_of(design).numbers,
         equals_standard=design.equals_standard_at_init,
-        mixing=None if at_start is None else at_start.mean(dim=(0, 1, 2)).tolist(),
+        mixing=at_start[0].mean(dim=(0, 1, 2)).tolist() if at_start else None,
         joined=None if sums is None else sums.tolist(),
         not_linear=not_linear,
         findings=findings,
@@ -70,15 +72,18 @@ def joined(typed: Variant, n_sublayers: int) -> Tensor | None:
     parameters are: then they are read as a sum. None for a design that is not linear.
     """
     found = _mixing(typed, n_sublayers, noise=0.5)
-    if found is None:
+    if not found:
         return None
-    steps = found.diff(dim=-1, prepend=torch.full_like(found[..., :1], torch.inf))
-    return (steps.abs() < 1e-12).flatten(0, 2).all(dim=0) & (found != 0).flatten(0, 2).any(dim=0)
+    rows = torch.cat([each.flatten(0, 2) for each in found])
+    steps = rows.diff(dim=-1, prepend=torch.full_like(rows[..., :1], torch.inf))
+    return (steps.abs() < 1e-12).all(dim=0) & (rows != 0).any(dim=0)
 
 
 @torch.no_grad()
-def _mixing(typed: Variant, n_sublayers: int, noise: float) -> Tensor | None:
-    """(1, 4, H, L+1, L+1) of random values, of a narrow design with noise on its parameters."""
+def _mixing(typed: Variant, n_sublayers: int, noise: float) -> tuple[Tensor, ...]:
+    """(1, 4, H, L+1, L+1) of random values, of a narrow design with noise on its parameters; three
+    of one with named inputs, none of one that has no M.
+    """
     width = fitting_width(typed, n_sublayers)
     design = typed.build(width, n_sublayers).double()
     perturb(design, noise)
@@ -86,4 +91,7 @@ def _mixing(typed: Variant, n_sublayers: int, noise: float) -> Tensor | None:
     size = (n_sublayers + 1, 1, 4, width)
     values = list(torch.randn(size, generator=generator, dtype=torch.float64))
     with engines.use("reference"):  # whatever a GPU nearby is computing with
-        return design.depth_mixing(values)
+        found = design.depth_mixing(values)
+    if found is None:
+        return ()
+    return found if isinstance(found, Inputs) else (found,)

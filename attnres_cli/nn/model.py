@@ -148,15 +148,15 @@ class Transformer(nn.Module):
         """Empty ones for `hidden`, with room for so many tokens; None for a sublayer without."""
         return [f.cache(length) for f in self.sublayers]  # type: ignore[operator]
 
-    def trace(self, tokens: Tensor) -> tuple[list[Hidden], list[Hidden]]:
+    def trace(self, tokens: Tensor) -> tuple[list[Hidden], list[Hidden | Inputs]]:
         """v_0..v_L, the embedding and what the sublayers put out, and h_1..h_L+1, what they and the
-        output norm see (of `Inputs` the queries' part), each (B, T, D), from tokens (B, T).
+        output norm see, each (B, T, D), from tokens (B, T).
         """
-        values, seen = [self.embedded(tokens)], []
+        values, seen = [self.embedded(tokens)], list[Hidden | Inputs]()
         state = self.residual.start(values[0])
         for l in range(1, len(self.sublayers) + 1):
             h, state = self.residual.read(state, l)
-            seen.append(h.q if isinstance(h, Inputs) else h)
+            seen.append(h)
             y, state = self._output(l, h, state)
             values.append(y)
             state = self.residual.write(state, l, y)

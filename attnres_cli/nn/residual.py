@@ -52,6 +52,16 @@ class Inputs(NamedTuple):
     v: Hidden
 
 
+def by_input(
+    rows: Sequence[Hidden | Inputs], join: Callable[[list[Tensor]], Tensor]
+) -> Tensor | Inputs:
+    """What `join` makes of all rows; if some are `Inputs`, of each input's rows."""
+    parts = [[h[k] if isinstance(h, Inputs) else h for h in rows] for k in range(3)]
+    if not any(isinstance(h, Inputs) for h in rows):
+        return join(parts[0])
+    return Inputs(*map(join, parts))
+
+
 Value = int | float | bool | str | None
 """What an option can be."""
 
@@ -165,9 +175,9 @@ class Residual(nn.Module, ABC):
         """Rows (first axis) of parameters that can never receive a gradient, by name."""
         return {}
 
-    def depth_mixing(self, values: Sequence[Hidden]) -> Tensor | None:
+    def depth_mixing(self, values: Sequence[Hidden]) -> Tensor | Inputs | None:
         """M with h_l = sum_i M[l, i] v_i, from the embedding v_0 and the outputs v_1..v_L, or None
-        where `not_linear` says why there is none.
+        where `not_linear` says why there is none. Of `Inputs` three, each with all sites.
 
         Its shape is (B, T, H, L+1, L+1): token, slice of the width, site l = 1..L+1, source i =
         0..L; H is D where every channel has weights of its own. B and T may be 1. This default
@@ -176,12 +186,13 @@ class Residual(nn.Module, ABC):
         if self.not_linear:
             return None
         units = torch.eye(self.n_sublayers + 1, dtype=values[0].dtype, device=values[0].device)
-        state, rows = self.start(units[0].view(1, 1, -1)), []
+        state, rows = self.start(units[0].view(1, 1, -1)), list[Hidden | Inputs]()
         for l in range(1, self.n_sublayers + 1):
             h, state = self.read(state, l)
-            rows.append(h.q if isinstance(h, Inputs) else h)
+            rows.append(h)
             state = self.write(state, l, units[l].view(1, 1, -1))
-        return torch.stack([*rows, self.finish(state)], dim=2).unsqueeze(2)
+        rows.append(self.finish(state))
+        return by_input(rows, lambda each: torch.stack(each, dim=2).unsqueeze(2))
 
     @classmethod
     def canonical_options(

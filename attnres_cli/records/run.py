@@ -154,7 +154,8 @@ class Probe:
     L+1 numbers each, by output i = 0..L (0 is the embedding): output_rms, gradient_rms,
     contribution, imbalance; by site l = 1..L+1, the last before the output norm: all others.
     `imbalance` is 0 where there are no experts, and None where none has any. `mixing` is M, a row
-    per site, a column per output. Where there is no M, `no_mixing` says why, and what comes
+    per site, a column per output; of an attention with named inputs that of its queries, with those
+    of keys and values beside it. Where there is no M, `no_mixing` says why, and what comes
     of M is None.
 
     `moved` and `agreement` have a number for each of the design's own parameters, whose names are
@@ -172,6 +173,8 @@ class Probe:
     contribution: Numbers | None = None
     imbalance: Numbers | None = None
     mixing: tuple[Numbers, ...] | None = None
+    mixing_k: tuple[Numbers, ...] | None = None
+    mixing_v: tuple[Numbers, ...] | None = None
     no_mixing: str = ""
     added: str = ""
     moved: Numbers | None = None

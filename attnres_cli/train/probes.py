@@ -15,6 +15,7 @@ output norm's. An rms is the root of the mean square over tokens and width.
 | entropy           | site l   | -sum p log p over the sources, in nats                            |
 | contribution      | output i | rms(M[L+1, i] v_i) / sum_j rms(M[L+1, j] v_j)                     |
 | mixing            | l, i     | M[l, i], with h_l = sum_i M[l, i] v_i                             |
+| mixing_k, _v      | l, i     | the same of keys and of values, where a design tells them apart   |
 | imbalance         | output i | tokens of the expert that has most, as times the mean of them all |
 
 A source is an output, or the sum of neighbouring outputs that a design reads with one weight
@@ -22,7 +23,7 @@ whatever its parameters are (nn/describe.py): all of them for `standard`, a bloc
 `attnres:block_size=4`. Its weight is M's, and p is its share in a token's absolute weights, so that
 p is the softmax's weight in Attention Residuals and is defined where weights are negative or sum to
 anything. p, entropy and M are taken per token, and per head or channel where those have weights of
-their own, then averaged.
+their own, then averaged. Where an attention's inputs are apart, h_l is what its queries see.
 
 The paper (arXiv 2603.15031) plots magnitudes and gradients per layer (Fig. 5) without saying of
 which tensor or in which norm; its series of magnitudes rises and falls as newest_source_rms does.
@@ -46,7 +47,7 @@ from attnres_cli.nn.generate import evaluating
 from attnres_cli.nn.loss import next_token_loss
 from attnres_cli.nn.model import Sublayer, Transformer
 from attnres_cli.nn.proofs.model import UNKNOWN
-from attnres_cli.nn.residual import Hidden, Residual
+from attnres_cli.nn.residual import Hidden, Inputs, Residual
 from attnres_cli.nn.trunk.moe import MoE
 from attnres_cli.nn.variant import Variant
 from attnres_cli.records.run import Numbers, Probe
@@ -58,6 +59,9 @@ _MOST_TOKENS = 4096  # of one probe; averages over more would move by less than 
 _MOST_LOGITS = 2**26  # of one probe: a quarter of a gigabyte
 _NUMBERS = 2**22  # of M at a time: 16 MB, so that a probe takes no more memory than a step
 _OFF = 0.1  # how far M may be off what the output site saw; bfloat16 is off by a hundredth
+
+_OTHERS = ("mixing_k", "mixing_v")
+"""M of the keys and of the values, where a design tells an attention's inputs apart."""
 
 _SHARES = ("newest_share", "embedding_share", "entropy")
 
@@ -93,7 +97,8 @@ def measure(
     devices = [inputs.device] if inputs.device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices), torch.enable_grad(), evaluating(model):
         with autocast:
-            values, seen = model.trace(inputs)
+            values, inputs_of = model.trace(inputs)
+            seen = [h.q if isinstance(h, Inputs) else h for h in inputs_of]
             imbalance = _imbalances(model, seen)
             loss = next_token_loss(model.head(model.norm(seen[-1])), targets)
         total = loss * targets.numel()
@@ -163,9 +168,13 @@ def _mixed(
     while start < n_tokens:
         end = min(n_tokens, start + max(1, _NUMBERS // (slices * len(values) ** 2)))
         v = torch.stack([value[0, start:end] for value in values])
-        mixing = residual.depth_mixing(list(v.unsqueeze(1)))
-        assert mixing is not None
-        for name, x in _sums(mixing[0], begins, v, seen[-1][0, start:end]).items():
+        found = residual.depth_mixing(list(v.unsqueeze(1)))
+        assert found is not None
+        mixing, *others = found if isinstance(found, Inputs) else (found,)
+        sums_of = _sums(mixing[0], begins, v, seen[-1][0, start:end])
+        for name, other in zip(_OTHERS, others, strict=False):
+            sums_of[name] = (end - start) * other[0].mean(dim=(0, 1))
+        for name, x in sums_of.items():
             total[name] = total[name] + x if name in total else x
         start, slices = end, mixing.shape[2]
     off = (total["off"] / total["out"]).sqrt().item()
@@ -176,7 +185,11 @@ def _mixed(
         **{name: _numbers(total[name] / n_tokens) for name in _SHARES},
         "newest_source_rms": _newest_rms(values, sums),
         "contribution": _numbers(sizes / sizes.sum()),
-        "mixing": tuple(tuple(row) for row in (total["mixing"] / n_tokens).tolist()),
+        **{
+            name: tuple(tuple(row) for row in (total[name] / n_tokens).tolist())
+            for name in ("mixing", *_OTHERS)
+            if name in total
+        },
     }
 
 

@@ -14,7 +14,7 @@ from attnres_cli.nn.design_page import Finding
 from attnres_cli.nn.proofs import design, model
 from attnres_cli.nn.proofs.prove import ALL, QUICK, admit, prove
 from attnres_cli.nn.proofs.subject import SHAPE, Proof, Subject, told_apart
-from attnres_cli.nn.residual import Residual, VariantError, register
+from attnres_cli.nn.residual import Inputs, Residual, VariantError, register
 from attnres_cli.nn.variant import parse
 
 Design = type[Residual]
@@ -192,6 +192,15 @@ BROKEN: list[tuple[Proof, Design, str]] = [
         model.mixes_as_it_says,
         but(depth_mixing=lambda self, values: torch.ones(1, 1, 1, 7, 7, dtype=torch.float64)),
         "M at site 1 at",
+    ),
+    (
+        model.mixes_as_it_says,
+        but(
+            named_inputs=True,
+            read=lambda self, x, l: (Inputs(x, 2 * x, x) if l % 2 else x, x),
+            depth_mixing=lambda self, values: torch.ones(7, 7).double().tril()[None, None, None],
+        ),
+        "M of the keys at site 1 at",
     ),
     (
         model.mixes_as_it_says,

@@ -119,6 +119,19 @@ def test_a_heat_map_shows_m_and_its_caption_sums_it_up(chapter, make_chapter, ma
     assert "standard: no matrix, it is not linear" in depth.mixing_caption(without)
 
 
+def test_an_arm_with_named_inputs_has_a_heat_map_for_each(make_chapter, make_arm):
+    chapter = make_chapter(runs := make_arm("standard", 1.5, 1.6))
+    keys = ((1.0, 0.0, 0.0), (0.9, 0.1, 0.0), (0.8, 0.1, 0.1))
+    apart = replace(PROBE, mixing_k=keys, mixing_v=PROBE.mixing)
+
+    figure = depth.draw_mixing(replace(chapter, probes={run.id: apart for run in runs}))
+
+    drawn = [axes for axes in figure.axes if axes.images and axes.get_title()]
+    titles = [axes.get_title() for axes in drawn]
+    assert titles == ["standard: queries", "standard: keys", "standard: values"]
+    assert drawn[1].images[0].get_array()[2].tolist() == pytest.approx([0.8, 0.1, 0.1])
+
+
 def test_every_arm_of_a_suite_has_its_own_look_and_keeps_it_when_others_join():
     before = looks(["standard", "attnres", "denseformer"], "standard")
     for suite in shipped.suite_names():

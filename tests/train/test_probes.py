@@ -140,6 +140,21 @@ def test_measures_of_m_are_those_of_plain_arithmetic_token_by_token(spec: str, t
     torch.testing.assert_close(torch.tensor(probe.mixing), exact.float(), rtol=1e-6, atol=1e-7)
 
 
+@pytest.mark.parametrize("spec", ["mudd", "attnres:ways=qkv", "delta:ways=qkv"])
+def test_an_attention_with_named_inputs_has_a_matrix_for_each(spec: str, tiny_shape: Shape):
+    model = moved(spec, tiny_shape)
+    probe = probe_of(model, spec, tiny_shape)
+    values = [v.detach() for v in watched(model, tiny_shape)[0]]
+
+    with torch.no_grad():
+        exact = model.residual.depth_mixing(values)
+    for part, m in zip((probe.mixing, probe.mixing_k, probe.mixing_v), exact, strict=True):
+        mean = m.mean(dim=(0, 1, 2)).float()
+        torch.testing.assert_close(torch.tensor(part), mean, rtol=1e-6, atol=1e-7)
+    assert probe.mixing != probe.mixing_k != probe.mixing_v
+    assert probe_of(moved("standard", tiny_shape), "standard", tiny_shape).mixing_k is None
+
+
 @pytest.mark.parametrize("spec", ["standard", "attnres", "attnres:block_size=4"])
 def test_the_newest_source_is_that_of_the_design(spec: str, tiny_shape: Shape):
     model = moved(spec, tiny_shape)

@@ -21,7 +21,7 @@ from attnres_cli.nn.proofs.subject import (
     gradients,
     size,
 )
-from attnres_cli.nn.residual import Residual, VariantError
+from attnres_cli.nn.residual import Inputs, Residual, VariantError
 from attnres_cli.nn.variant import parse
 
 _BFLOAT16 = 0.04
@@ -162,12 +162,24 @@ def _mixes(subject: Subject) -> None:
     mixing = model.residual.depth_mixing(values)
     if mixing is None:
         raise BrokenError("depth_mixing gives None, and not_linear does not say why")
+    n_inputs = 3 if any(isinstance(h, Inputs) for h in seen) else 1
+    for k, name in enumerate(("", " of the keys", " of the values")[:n_inputs]):
+        m = mixing[k] if isinstance(mixing, Inputs) else mixing
+        _agrees(
+            subject, f"M{name}", m, values, [h[k] if isinstance(h, Inputs) else h for h in seen]
+        )
+
+
+def _agrees(
+    subject: Subject, name: str, mixing: Tensor, values: list[Tensor], seen: list[Tensor]
+) -> None:
+    """M (B, T, H, L+1, L+1) applied to the outputs is what was seen at every site."""
     v = torch.stack(values).unflatten(-1, (mixing.shape[2], -1))  # (S, B, T, H, D/H)
     everywhere = mixing.expand(v.shape[1], v.shape[2], -1, -1, -1)
     replayed = torch.einsum("bthls,sbthd->lbthd", everywhere, v).flatten(-2)
     near = subject.near(1e-9)
     for l, (mine, exact) in enumerate(zip(replayed, seen, strict=True), 1):
-        agree(f"M at site {l}", mine, exact, near, near * size([exact]))
+        agree(f"{name} at site {l}", mine, exact, near, near * size([exact]))
 
 
 def recomputes(subject: Subject) -> None:

@@ -93,8 +93,9 @@ def _lines(axes: Axes, rows: Mapping[str, Sequence[Numbers]], looks: Mapping[str
 def draw_mixing(chapter: Chapter) -> Figure | None:
     """Each arm's mean depth-mixing matrix M (paper, Fig. 8): a row per site, column per output."""
     matrices = {
-        name: [p.mixing for p in of if p.mixing is not None]
+        f"{name}{which}": [m for p in of if (m := getattr(p, part)) is not None]
         for name, of in _probes(chapter).items()
+        for part, which in _parts(of)
     }
     found = {name: np.mean(each, axis=0) for name, each in matrices.items() if each}
     if not found:
@@ -112,6 +113,13 @@ def draw_mixing(chapter: Chapter) -> Figure | None:
     figure.supxlabel("output read (0: the embedding)", fontsize=10)
     figure.supylabel("site (the last: before the head)", fontsize=10)
     return figure
+
+
+def _parts(probes: Sequence[Probe]) -> list[tuple[str, str]]:
+    """What a probe's matrices are called, and what is said of each after the arm's name."""
+    if all(probe.mixing_k is None for probe in probes):
+        return [("mixing", "")]
+    return [("mixing", ": queries"), ("mixing_k", ": keys"), ("mixing_v", ": values")]
 
 
 def _draw_matrix(figure: Figure, axes: Axes, matrix: NDArray[np.float64]) -> None:
