@@ -61,6 +61,12 @@ Regrets = tuple[tuple[str, Annotated[float, Field(ge=0)] | None], ...]
 """By design: what its tuning may have missed, nats per token; None where an edge was best."""
 
 
+Drop = tuple[Annotated[float, Field(gt=0)], float, Annotated[float, Field(ge=0)], int]
+"""A multiple of the tokens, and what `standard` ends lower by there: nats per token, their standard
+error, and the number of seeds.
+"""
+
+
 def _pairs(value: object) -> object:
     """A mapping as pairs, which can be hashed; a study holds them as lists of lists."""
     return tuple(sorted(value.items())) if isinstance(value, Mapping) else as_tuples(value)
@@ -72,9 +78,10 @@ Name = Annotated[str, AfterValidator(lambda name: check_name(name, "name"))]
 class Recipe(Section):
     """One recipe, or with a ladder its `rungs`. Equal digests mean equal things held fixed.
 
-    slope: a measured fact, of which the digest knows nothing: nats per token that `standard` gains
-    per e-fold of its tokens. So is `regret`: by how much tuning may have missed the best settings
-    of each design. `load` drops both where --set changes what they were measured on.
+    slope: a measured fact, of which the digest knows nothing: what `standard` ends lower by at
+    other budgets of tokens, or how many nats per token it gains per e-fold of them. So is `regret`:
+    by how much tuning may have missed the best settings of each design. `load` drops both where
+    --set changes what they were measured on.
 
     An arm's runs are under `of(variant)`, which has that arm's settings and no `arms`.
     """
@@ -84,7 +91,9 @@ class Recipe(Section):
     variants: Annotated[tuple[str, ...], BeforeValidator(as_tuple)] = ()  # arms, if none are typed
     margin: Margin = None  # the difference that does not matter; no part of the digest
     ladder: Annotated[tuple[Rung, ...], BeforeValidator(_rungs)] = ()
-    slope: Annotated[float, Field(gt=0)] | None = None
+    slope: Annotated[
+        Annotated[float, Field(gt=0)] | tuple[Drop, ...] | None, BeforeValidator(as_tuples)
+    ] = None
     regret: Annotated[Regrets, BeforeValidator(_pairs)] = ()
     model: Model
     data: Data = Data()

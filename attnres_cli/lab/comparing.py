@@ -9,7 +9,7 @@ from attnres_cli.config.margin import nats
 from attnres_cli.config.recipe import Recipe
 from attnres_cli.data.sources import load
 from attnres_cli.data.tokens import Tokens
-from attnres_cli.lab import by_design, grid, match, memory, tune
+from attnres_cli.lab import by_design, grid, match, memory, step_times, tune
 from attnres_cli.lab.experiment import Experiment, Place, Watcher
 from attnres_cli.lab.study_view import Held
 from attnres_cli.records.code import Code
@@ -22,6 +22,7 @@ from attnres_cli.verdict.codes import shown
 from attnres_cli.verdict.comparison import Comparison
 from attnres_cli.verdict.labels import warnings
 from attnres_cli.verdict.numbers import plural
+from attnres_cli.verdict.slope import stated
 
 RATED = "each arm at its own learning rate"
 TUNED = "each arm at its own settings"
@@ -73,7 +74,7 @@ class Ablation:
         def timed(part: Plan) -> Plan:
             part = grid.without(part, records, folder_of)
             part = memory.fitted(part, self.tokens, self.request.place.workers)
-            return grid.timed(part, self.tokens, self.watcher.note)
+            return step_times.timed(part, self.tokens, self.watcher.note, self.baseline)
 
         plan = timed(plan)
         yield plan, ""
@@ -96,7 +97,7 @@ class Ablation:
         plan, records, _ = self._planned()
         place = self.request.place
         store = Store.open(place.study, create=True)
-        experiment = Experiment(place, store, self.tokens, self.watcher)
+        experiment = Experiment(place, store, self.tokens, self.watcher, self.baseline)
         if grid.without(plan, records).missing:
             experiment.prepare(plan)
         if not store.knows_optuna():
@@ -175,7 +176,8 @@ def _of_other_code(plan: Plan, records: Sequence[RunRecord]) -> str:
 def ablation(request: Request, recipe: Recipe, watcher: Watcher) -> Ablation:
     """A comparison under one recipe; loads its data, and tells what is not as it was typed."""
     if (margin := request.margin or recipe.margin) is not None:
-        nats(margin, recipe.slope)  # refused before anything is trained
+        slope = stated(recipe)
+        nats(margin, slope.value if slope else None)  # refused before anything is trained
     tokens, place, recipe = load(recipe), request.place, grid.named(recipe)
     for spec, name in grid.renamed(request.specs, recipe):
         watcher.note(f"{spec} is {name} in a model of {2 * recipe.model.n_layers} sublayers")

@@ -9,12 +9,13 @@ from typing import Protocol
 
 from attnres_cli.config.recipe import Recipe
 from attnres_cli.data.tokens import Tokens
-from attnres_cli.lab import grid, memory
+from attnres_cli.lab import grid, memory, step_times
 from attnres_cli.lab.workers import pool
 from attnres_cli.lab.workers.worker import work_here
 from attnres_cli.records.gates import has_failed
 from attnres_cli.records.plan import Plan
 from attnres_cli.records.run import Event, RunRecord, RunSpec, Settings, Status
+from attnres_cli.records.step_ratio import TimedArm
 from attnres_cli.store.store import Store
 
 
@@ -69,12 +70,15 @@ class Watcher(Protocol):
 
 @dataclass
 class Experiment:
-    """Runs of one data set in one study. `failed` has the ids of those that failed for good."""
+    """Runs of one data set in one study. `failed` has the ids of those that failed for good; steps
+    of the `baseline` are timed beside those of every arm.
+    """
 
     place: Place
     store: Store
     tokens: Tokens
     watcher: Watcher
+    baseline: str = ""
     failed: set[int] = field(default_factory=set)
 
     def records(self, specs: Sequence[RunSpec]) -> list[RunRecord]:
@@ -100,12 +104,31 @@ class Experiment:
         if plan.missing:
             self._tell_of_lost_steps(records)
             plan = memory.fitted(plan, self.tokens, self.place.workers)
-            plan = grid.timed(plan, self.tokens, self.watcher.note)
+            plan = step_times.timed(plan, self.tokens, self.watcher.note, self.baseline)
+            self._keep_step_ratios(plan)
             self.watcher.plan(plan, title)
             if lacking := memory.lacks_disk(plan, self.store.folder):
                 self.watcher.warn(lacking)
         self.train_missing(plan, records)
         return plan
+
+    def _keep_step_ratios(self, plan: Plan) -> None:
+        """Write how long steps of the arms take, where all arms are of the plan's own shape."""
+        on = plan.settings.uncompiled
+        self.store.keep_step_ratios(
+            [
+                TimedArm(
+                    recipe_digest=plan.recipe.digest,
+                    variant=arm.variant,
+                    baseline=self.baseline,
+                    numerics=on.numerics,
+                    device_name=on.device_name,
+                    **vars(arm.step_ratio),
+                )
+                for arm in plan.arms
+                if arm.step_ratio is not None and plan.recipe_of(arm).model == plan.recipe.model
+            ]
+        )
 
     def _tell_of_lost_steps(self, records: Sequence[RunRecord]) -> None:
         """Where runs had come further than they begin now, as after a study was copied alone."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +9,6 @@ from pathlib import Path
 import torch
 
 from attnres_cli.config.recipe import Recipe
-from attnres_cli.data.tokens import Tokens
 from attnres_cli.errors import UsageError
 from attnres_cli.lab.workers import cores
 from attnres_cli.lab.workers.provenance import code_of
@@ -22,12 +20,11 @@ from attnres_cli.nn.residual import Residual, presets
 from attnres_cli.nn.shape import Shape
 from attnres_cli.records import machine
 from attnres_cli.records.machine import Cores
-from attnres_cli.records.plan import TIMED_STEPS, Arm, Plan
-from attnres_cli.records.run import WAITS, RunRecord, RunSpec
+from attnres_cli.records.plan import Arm, Plan
+from attnres_cli.records.run import WAITS, RunRecord
 from attnres_cli.train import device as computing
 from attnres_cli.train import group
 from attnres_cli.train.checkpoint import newest_step
-from attnres_cli.train.trainer import seconds_per_step
 from attnres_cli.verdict.numbers import plural
 
 _NARROW = 256  # widths up to which two processes of one thread beat one of two on a CPU
@@ -149,52 +146,6 @@ def threads_of(records: Iterable[RunRecord]) -> int | None:
     """CPU threads of the newest of these runs that a CPU has trained; None if none has."""
     ended = [run.result.settings for run in records if run.result is not None]
     return next((on.threads for on in reversed(ended) if on.device == "cpu"), None)
-
-
-def timed(plan: Plan, tokens: Tokens, note: Callable[[str], None] | None = None) -> Plan:
-    """The plan, after timing a few steps of every missing arm on its first device; of long steps a
-    part of the batch (`Plan.timed_sequences`). An arm that cannot be trained keeps step_s None. On
-    CPUs the plan has the share of a core that was had for it.
-    """
-    missing = {arm.variant for arm, _ in plan.missing if arm.step_s is None}
-    if note is not None and missing:
-        note("timing a few training steps of every arm")
-    if plan.timed_sequences == 0:
-        return plan
-    torch.set_num_threads(plan.settings.threads)
-    began, worked = time.perf_counter(), time.thread_time()
-    first = next((arm for arm in plan.arms if arm.variant in missing), None)
-    if first is not None:  # the first steps of a process are slower, whosever they are
-        _step_s(first, plan, tokens)
-    times = {}  # arms that differ in their learning rates are as fast as each other
-    for arm in plan.arms:
-        alike = (arm.variant, plan.recipe_of(arm).model)
-        if arm.variant in missing and alike not in times:
-            times[alike] = _step_s(arm, plan, tokens)
-    share = (time.thread_time() - worked) / (time.perf_counter() - began)
-    if torch.cuda.is_initialized():
-        torch.cuda.empty_cache()  # the workers need that memory
-    arms = [
-        replace(arm, step_s=times.get((arm.variant, plan.recipe_of(arm).model), arm.step_s))
-        for arm in plan.arms
-    ]
-    is_known = times and plan.settings.device == "cpu"  # on a GPU this thread waits
-    return replace(plan, arms=tuple(arms), core_share=share if is_known else plan.core_share)
-
-
-def _step_s(arm: Arm, plan: Plan, tokens: Tokens) -> float | None:
-    sequences, recipe = plan.timed_sequences, plan.recipe_of(arm)
-    batch_size = recipe.train.of_rank(plan.settings.ranks).batch_size
-    less = {"batch_size": sequences, "micro_batch_size": None}
-    part = recipe.train.model_copy(update=less)
-    recipe = recipe.model_copy(update={"train": part})
-    spec = RunSpec(recipe, arm.variant, plan.seeds[0], plan.fingerprint)
-    settings = plan.settings.uncompiled
-    try:
-        seconds = seconds_per_step(spec, tokens, settings, plan.devices[0], TIMED_STEPS)
-    except Exception:  # a design may raise anything; the worker that runs it writes it down
-        return None
-    return seconds * batch_size / sequences
 
 
 def without(

@@ -17,6 +17,7 @@ from attnres_cli.verdict.codes import of_one_code, shown
 from attnres_cli.verdict.comparison import Comparison, Rules
 from attnres_cli.verdict.downstream import Downstream, downstream
 from attnres_cli.verdict.ladder import Ladder, Rung, ladder
+from attnres_cli.verdict.pays import step_ratios
 from attnres_cli.verdict.registered import EXPLORATORY, compared
 from attnres_cli.verdict.report_section import Chapter
 from attnres_cli.verdict.select import (
@@ -152,17 +153,24 @@ class Held:
         data = self.store.data(chosen.fingerprint)
         rules = self._rules(chosen)
         found = compared(chosen, self.records, data, self._own, self._registrations, rules)
-        return [self._with_movement(one) for one in found]
+        return [self._with_measured(one) for one in found]
 
-    def _with_movement(self, comparison: Comparison) -> Comparison:
-        """The comparison with what of its arms was still moving when training ended."""
+    def _with_measured(self, comparison: Comparison) -> Comparison:
+        """The comparison with what of its arms was still moving when training ended, and how long
+        their steps take.
+        """
         runs = [run for run in comparison.records if run.result is not None]
         probes = self.store.probes([run.id for run in runs], only=moving.FIELDS)
         last: dict[str, list[Probe]] = {}
         for run in runs:
             last.setdefault(run.variant, []).extend(probes[run.id][-1:])
         found = {variant: moving.still_moving(each) for variant, each in last.items()}
-        return replace(comparison, moving={arm: moved for arm, moved in found.items() if moved})
+        timed = self.store.step_ratios(comparison.recipe_digest)
+        return replace(
+            comparison,
+            moving={arm: moved for arm, moved in found.items() if moved},
+            step_ratios=step_ratios(timed, runs, comparison.baseline),
+        )
 
     def downstream(self, chosen: Choice) -> list[Downstream]:
         """What tasks say beside each comparison under a recipe. Raises StudyError where no run of
@@ -182,9 +190,12 @@ class Held:
         """By what runs under a recipe are judged. Raises RecipeError where a margin is none."""
         recipe, found = self.recipe(chosen.recipe_digest), self.slope(chosen)
         margin, slope = self.margin or recipe.margin, found.value if found else None
+        budgets = found.budgets if found else ()
         margin_nats = None if margin is None else nats(margin, slope)
         evaluated, is_routed = recipe.train.eval_tokens, "moe" in recipe.model.mlp
-        return Rules(margin_nats, slope, self._removed, eval_tokens=evaluated, is_routed=is_routed)
+        return Rules(
+            margin_nats, slope, budgets, self._removed, eval_tokens=evaluated, is_routed=is_routed
+        )
 
     def chapters(self, chosen: Choice, *, whole: bool) -> list[Chapter]:
         """The comparisons under a recipe, each with its runs; the `whole` ones with what pages and

@@ -67,6 +67,10 @@ KEPT: tuple[Kept, ...] = (
     Kept("design", "3c6fd9b01dc7", "99f60ce30298", "de1b7d8369953ebe537c9491d1ed61fe3cd4b3b1"),
     # streams may never mix; a GPU is not waited for
     Kept("design", "b58ecd3315ed", "9798b848b5d5", "de1b7d8369953ebe537c9491d1ed61fe3cd4b3b1"),
+    # depth mixing is drawn once for each input of an attention
+    Kept("design", "d137afb94b04", "314176c89e75", "548715b30eb67e95b41ee0246d46cd62d3d7547a"),
+    Kept("design", "95e086f9fcdb", "9132f22bc2b0", "548715b30eb67e95b41ee0246d46cd62d3d7547a"),
+    Kept("design", "bb7ec21e0fae", "ab23ed34849c", "548715b30eb67e95b41ee0246d46cd62d3d7547a"),
     # kernels write their masks as Triton 3.9's interpreter reads them
     Kept("engine", "495406ac8a25", "7f377b06143c", "74791939bb67c07c8437ddc7b5254a6ac9644cda"),
     # a call that torch 2.11 cannot trace; no wait for the device; other tiles of the fused kernels,
@@ -75,7 +79,7 @@ KEPT: tuple[Kept, ...] = (
     # a run proves itself, and evaluates in evaluation mode
     Kept("loop", "d70ef4df936a", "974cfaaf36d9", "0305a759a239cf30b353bb5622e7f8c1ffc5f77b"),
     # what a design adds may have a rate of its own, and how far it moved is kept; other names
-    Kept("loop", "974cfaaf36d9", "4d934929b3f6", "de1b7d8369953ebe537c9491d1ed61fe3cd4b3b1"),
+    Kept("loop", "974cfaaf36d9", "afebde607856", "de1b7d8369953ebe537c9491d1ed61fe3cd4b3b1"),
 )
 """All of them. A run of the one code and a run of the other are of the same code."""
 

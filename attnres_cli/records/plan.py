@@ -10,8 +10,9 @@ from attnres_cli.config.recipe import Recipe
 from attnres_cli.records.code import Code
 from attnres_cli.records.comparison_terms import SHARED, ArmRecipe, Given, Matched, Terms, Tuned
 from attnres_cli.records.run import UNKNOWN, DataDescription, Identity, RunSpec, Settings
+from attnres_cli.records.step_ratio import StepRatio
 
-TIMED_STEPS = 4  # training steps of each arm that a prediction rests on
+TIMED_STEPS = 8  # training steps of each arm that a prediction rests on
 _TIMED_TOKENS = {"cpu": 2**15, "cuda": 2**20}  # at most: of tiny models memory decides, not FLOPs
 _TIMED_FLOPS = {"cpu": 5e10, "cuda": 2e13}  # about a second's work: longer steps are timed in part
 _EVAL_SHARE = 0.4  # of a training step's time per token: one forward pass of three, and a little
@@ -41,9 +42,9 @@ class Memory:
 
 @dataclass(frozen=True)
 class Arm:
-    """A variant in this experiment, by the code that trains it now. step_s (seconds per step) and
-    `memory` are None until timed and counted; `recipe` is None where it is the plan's, else `how`
-    says what it was made for.
+    """A variant in this experiment, by the code that trains it now. step_s (seconds per step), its
+    ratio to the baseline's and `memory` are None until timed and counted; `recipe` is None where it
+    is the plan's, else `how` says what it was made for.
     """
 
     variant: str
@@ -54,6 +55,7 @@ class Arm:
     how: Matched | Tuned | Given | None = None
     code: Code = UNKNOWN
     memory: Memory | None = None
+    step_ratio: StepRatio | None = None
 
 
 @dataclass(frozen=True)

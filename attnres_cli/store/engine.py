@@ -139,7 +139,7 @@ def _make_tables(connection: Connection, study: str) -> None:
     first.
     """
     held = _check(connection, study, create=True)
-    if held in (upgrade.OLDER, upgrade.BEFORE):
+    if held in (upgrade.OLDER, *upgrade.BEFORE):
         upgrade.upgrade(connection)
     elif held != SCHEMA:
         metadata.create_all(connection, checkfirst=False)

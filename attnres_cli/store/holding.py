@@ -52,7 +52,8 @@ def holding(connection: Connection, study: str) -> Holding:
         found = of_runs[table.name] = defaultdict(list)
         for row in of(table):
             found[row["run_id"]].append(row)
-    whole = (recipes, tables.data, runs, removed, tables.arm_recipes, registrations)
+    whole = [recipes, tables.data, runs, removed, registrations]
+    whole += [tables.arm_recipes, tables.step_ratios]
     return Holding(study, {table.name: of(table) for table in whole}, of_runs)
 
 

@@ -32,7 +32,7 @@ def merge(connection: Connection, part: Holding) -> list[Merged]:
     replaced is running.
     """
     here = holding(connection, "")
-    for table in (recipes, tables.data, tables.arm_recipes):
+    for table in (recipes, tables.data, tables.arm_recipes, tables.step_ratios):
         _add(connection, table, table.primary_key.columns.keys(), part, here)
     _rename(connection, part, here)
     _register(connection, part, here)

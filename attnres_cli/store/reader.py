@@ -39,6 +39,7 @@ from attnres_cli.records.run import (
     Status,
     weights_file,
 )
+from attnres_cli.records.step_ratio import TimedArm
 from attnres_cli.store import owner, postgres, rows, sqlite, tables, upgrade
 from attnres_cli.store.engine import readable, refusals
 from attnres_cli.store.holding import Holding, holding
@@ -142,6 +143,16 @@ class Reader:
                 return []
             query = select(of).where(*mine).order_by(of.c.run_id, of.c.task)
             return [rows.to_items(row) for row in connection.execute(query)]
+
+    @patient
+    def step_ratios(self, recipe_digest: str) -> list[TimedArm]:
+        """How long steps of arms take under this recipe, as multiples of a baseline's."""
+        of = tables.step_ratios
+        with self._read() as connection:
+            if upgrade.lacks(connection, of):
+                return []
+            query = select(of).where(of.c.recipe_digest == recipe_digest).order_by(*of.primary_key)
+            return [rows.to_step_ratio(row) for row in connection.execute(query)]
 
     @patient
     def statuses(self, ids: Sequence[int]) -> dict[int, Status]:

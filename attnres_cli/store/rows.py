@@ -32,8 +32,18 @@ from attnres_cli.records.run import (
     Standing,
     Status,
 )
+from attnres_cli.records.step_ratio import TimedArm
 from attnres_cli.store import owner
-from attnres_cli.store.tables import IDENTITY, arm_recipes, data, gates, items, removed, runs
+from attnres_cli.store.tables import (
+    IDENTITY,
+    arm_recipes,
+    data,
+    gates,
+    items,
+    removed,
+    runs,
+    step_ratios,
+)
 
 Row = SqlRow[Any]
 
@@ -77,6 +87,11 @@ def to_removed(row: Row) -> Removed:
     """A row of attnres_removed."""
     values = _shared(Removed, removed, row) | {"status": Status(row.status), "code": code_of(row)}
     return Removed(**(values | {"val_loss": _or_nan(row.val_loss)}))
+
+
+def to_step_ratio(row: Row) -> TimedArm:
+    """A row of attnres_step_ratios."""
+    return TimedArm(**_shared(TimedArm, step_ratios, row))
 
 
 def _shared(kind: Any, table: Table, found: object) -> dict[str, Any]:

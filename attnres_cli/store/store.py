@@ -25,6 +25,7 @@ from attnres_cli.records import gates
 from attnres_cli.records.items import Items
 from attnres_cli.records.merged import Merged
 from attnres_cli.records.run import RunRecord, Status
+from attnres_cli.records.step_ratio import TimedArm
 from attnres_cli.store import merge, owner, rows, sqlite, tables
 from attnres_cli.store.engine import connect, runs_folder
 from attnres_cli.store.holding import OF_RUNS, Holding
@@ -172,6 +173,17 @@ class Store(Planner):
             mine = (of.c.run_id == found.run_id, of.c.task == found.task)
             connection.execute(delete(of).where(*mine))
             connection.execute(insert(of), row)
+
+    @patient
+    def keep_step_ratios(self, timed: Sequence[TimedArm]) -> None:
+        """Write how long steps of arms take, in place of what was measured before."""
+        of = tables.step_ratios
+        with self._write() as connection:
+            for each in timed:
+                row = vars(each)
+                mine = [column == row[column.name] for column in of.primary_key]
+                connection.execute(delete(of).where(*mine))
+                connection.execute(insert(of), row)
 
     @patient
     def note(self, run_id: int, text: str) -> None:

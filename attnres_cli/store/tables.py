@@ -21,7 +21,7 @@ from sqlalchemy import (
 
 PREFIX = "attnres_"
 
-SCHEMA = "0009"  # which tables these are: a study says it in `schema`, as Alembic would write it
+SCHEMA = "0010"  # which tables these are: a study says it in `schema`, as Alembic would write it
 
 IDENTITY = ("recipe_digest", "variant", "seed", "fingerprint", "code")
 """The columns that tell a run from every other."""
@@ -166,6 +166,20 @@ items = Table(
     Column("weights_sha256", String(64), nullable=False),
     Column("harness", String(32), nullable=False),
     Column("evaluated_at", String(32), nullable=False),  # UTC, ISO 8601
+)
+
+step_ratios = Table(
+    "attnres_step_ratios",
+    metadata,
+    Column("recipe_digest", ForeignKey("attnres_recipes.digest"), primary_key=True),
+    Column("variant", Text, primary_key=True),
+    Column("baseline", Text, primary_key=True),
+    Column("numerics", Text, primary_key=True),
+    Column("device_name", Text, primary_key=True),
+    Column("n", Integer, nullable=False),  # pairs of steps, timed in turn
+    Column("median", Float, nullable=False),  # of the arm's seconds over the baseline's
+    Column("low", Float, nullable=False),  # quartiles
+    Column("high", Float, nullable=False),
 )
 
 registrations = Table(

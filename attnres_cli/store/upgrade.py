@@ -20,14 +20,24 @@ from sqlalchemy import (
 )
 
 from attnres_cli.records.code import Code
-from attnres_cli.store.tables import SCHEMA, data, items, metadata, removed, runs, schema
+from attnres_cli.store.tables import (
+    SCHEMA,
+    data,
+    items,
+    metadata,
+    removed,
+    runs,
+    schema,
+    step_ratios,
+)
 
 OLDER = "0007"
 """Its runs do not say their code in a column, and are not told when removed. Its reference lines
 are of tables fitted to the very tokens they were held against: they are dropped.
 """
 
-BEFORE = "0008"  # the same without what runs answered to items
+BEFORE = {"0008": (items, step_ratios), "0009": (step_ratios,)}
+"""Schemas that lack whole tables alone: what runs answered to items, ratios of step times."""
 
 _NEW = {
     runs.name: {"code", "weights_sha256", "note", "tags", "origin", "way"},
@@ -40,8 +50,10 @@ _OPTION = "attnres_schema"  # of an engine, where the study it reads is not of S
 
 def tables_of(version: str) -> set[str] | None:
     """The names of a schema's tables; None of one that is not known here."""
-    lacking = {OLDER: {removed.name, items.name}, BEFORE: {items.name}, SCHEMA: set[str]()}
-    return metadata.tables.keys() - lacking[version] if version in lacking else None
+    lacking = {OLDER: (removed, items, step_ratios), SCHEMA: (), **BEFORE}
+    if version not in lacking:
+        return None
+    return metadata.tables.keys() - {table.name for table in lacking[version]}
 
 
 def reading(version: str) -> dict[str, str]:
@@ -68,12 +80,14 @@ def rows_of(connection: Connection, table: Table) -> Select[Any]:
 
 
 def upgrade(connection: Connection) -> None:
-    """Make a study of OLDER or BEFORE one of SCHEMA, in the transaction that is under way. In
-    SQLite, foreign keys must not be enforced in it, since a table with them is made anew.
+    """Make a study of OLDER, or of one of BEFORE, one of SCHEMA, in the transaction that is under
+    way. In SQLite, foreign keys must not be enforced in it: a table with them is made anew.
     """
-    if connection.execute(select(schema.c.version_num)).scalar() == OLDER:
+    version = connection.execute(select(schema.c.version_num)).scalar_one()
+    if version == OLDER:
         _upgrade_older(connection)
-    items.create(connection)
+    for table in BEFORE.get(version, (items, step_ratios)):
+        table.create(connection)
     connection.execute(update(schema).values(version_num=SCHEMA))
 
 

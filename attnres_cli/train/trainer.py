@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import statistics
-import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -29,8 +27,6 @@ from attnres_cli.train.optimizers import (
     order_before,
     set_rate,
 )
-
-_LONG_S = 20.0  # of steps that are timed, after which no more are
 
 Forward = Callable[[Tensor, Tensor], Tensor]
 """Tokens and targets (B, T) to the mean loss in nats per token."""
@@ -262,19 +258,3 @@ class Trainer:
     def _gathered(self, losses: Tensor) -> Tensor:
         """(N,) of every rank in one, in their order."""
         return losses
-
-
-def seconds_per_step(
-    spec: RunSpec, tokens: Tokens, settings: Settings, device: str, n_steps: int
-) -> float:
-    """Median seconds of n_steps training steps, after one to warm up; what a plan is made with. Of
-    steps that take long there are fewer, of very long ones the first alone.
-    """
-    trainer, times = Trainer(spec, tokens, settings, torch.device(device)), []
-    for step in range(n_steps + 1):
-        started = time.perf_counter()
-        trainer.step(min(step, spec.recipe.steps - 1)).item()
-        times.append(time.perf_counter() - started)
-        if sum(times) > _LONG_S:
-            break
-    return statistics.median(times[1:] or times)

@@ -15,8 +15,10 @@ from attnres_cli.records.run import (
     RunRecord,
     Status,
 )
+from attnres_cli.records.step_ratio import StepRatio
 from attnres_cli.stats.pairs import Difference
 from attnres_cli.stats.sequential import Look, Word
+from attnres_cli.stats.worth import Budget
 from attnres_cli.verdict.family import Family
 
 Verdict = Word | Literal["identical", "pending", "blocked", "baseline"]
@@ -36,6 +38,7 @@ class Rules:
     Attributes:
         margin: a difference in nats per token that does not matter; None: none was given.
         slope: by how much the baseline's loss falls per e-fold of compute, nats per token.
+        budgets: by how much it falls to other budgets of tokens; empty where none is known.
         removed: what was removed of the study.
         eval_tokens: on which losses are measured; None: unknown.
         is_registered: whether arms and seeds were fixed before the first run, for one look.
@@ -44,6 +47,7 @@ class Rules:
 
     margin: float | None = None
     slope: float | None = None
+    budgets: tuple[Budget, ...] = ()
     removed: tuple[Removed, ...] = ()
     is_registered: bool = False
     eval_tokens: int | None = None
@@ -105,6 +109,7 @@ class Comparison:
     n_hidden: int = 0  # arms of the table that were judged with the others and are not shown
     beside: tuple[Comparison, ...] = ()  # of the same arms on lesser terms: they get no words
     moving: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # arm, parameter, share
+    step_ratios: Mapping[str, StepRatio] = field(default_factory=dict)  # by arm, to the baseline's
 
     def arm(self, variant: str) -> ArmResult | None:
         """The arm of that name; None where no run of it has ended."""

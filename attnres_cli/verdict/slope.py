@@ -1,4 +1,4 @@
-"""The slope of loss over tokens: what a difference in loss is worth in compute."""
+"""The baseline's loss at other budgets of tokens: what a difference in loss is worth."""
 
 from __future__ import annotations
 
@@ -8,25 +8,39 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
+import numpy as np
+
 from attnres_cli.config.recipe import Recipe
 from attnres_cli.records.run import RunRecord
+from attnres_cli.stats.worth import Budget
 from attnres_cli.verdict.numbers import plural
 
 _LEAST_RUNS = 2  # at one budget of tokens
-_LEAST_RATIO = math.sqrt(2)
+_LEAST_RATIO = math.sqrt(2) * 0.995
 """Budgets nearer than this measure the noise of seeds: at a factor of 1.1, twelve runs of recipe
-`quick` beside six give 0.39 with a standard error of some 0.1.
+`quick` beside six give 0.39 with a standard error of some 0.1. Whole steps make 1.41 a little less.
 """
+_MOST_RATIO = 4.5
+_STATED = "as the recipe states"
+_OWN = Budget(1, 0.0, 0.0, 0)
+
+Losses = Mapping[int, float]
+"""By seed, nats per token."""
 
 
 @dataclass(frozen=True)
 class Slope:
-    """Nats per token that the baseline gains per e-fold of its tokens, above 0, and how that is
-    known.
+    """How the baseline's loss falls with its tokens, and how that is known.
+
+    Attributes:
+        value: nats per token per e-fold of tokens, above 0, between the nearest budgets on both
+            sides of the recipe's own; the own is one of them where a side has none.
+        budgets: what it ends lower by at each; empty where only `value` is known.
     """
 
     value: float
     source: str
+    budgets: tuple[Budget, ...] = ()
 
 
 def slope_of(
@@ -35,25 +49,56 @@ def slope_of(
     """The slope of the baseline's loss at the recipe of this digest. `runs` are of one fingerprint,
     `recipes` those of their digests.
 
-    It is measured between the nearest budgets of tokens on both sides of the recipe's own, a factor
-    of 1.41 or more from it, with two runs or more each; the own is one of them where a side has
-    none. Where fewer than two such budgets are held it is what the recipe states. None: not known,
-    or loss does not fall.
+    It is measured at budgets of two runs or more that lie a factor of 1.41 to 4.5 from the recipe's
+    own, which needs two too. Without any it is what the recipe states. None: not known, or loss
+    does not fall.
     """
     recipe = recipes[digest].of(baseline)
-    losses: dict[int, list[float]] = defaultdict(list)
+    losses: dict[int, dict[int, float]] = defaultdict(dict)
     for run in runs:
         if run.result is None or run.variant != baseline:
             continue
         other = recipes[run.recipe_digest]
         if other.digest == recipe.at(other.train.tokens).digest:
-            losses[run.result.tokens].append(run.result.val_loss)
+            losses[run.result.tokens][run.seed] = run.result.val_loss
     own = recipe.steps * recipe.tokens_per_step
-    held = [n for n, of in losses.items() if len(of) >= _LEAST_RUNS and math.isfinite(sum(of))]
-    low = max((n for n in held if n * _LEAST_RATIO <= own), default=own)
-    high = min((n for n in held if n >= own * _LEAST_RATIO), default=own)
-    if low == high or not {low, high} <= set(held):
-        return None if recipe.slope is None else Slope(recipe.slope, "as the recipe states")
-    value = (fmean(losses[low]) - fmean(losses[high])) / math.log(high / low)
-    ends = [f"{n:,} tokens ({plural(len(losses[n]), 'run')})" for n in (low, high)]
-    return Slope(value, f"measured at {' and '.join(ends)}") if value > 0 else None
+    held = {n: of for n, of in losses.items() if _is_enough(of)}
+    others = [n for n in held if _LEAST_RATIO <= max(n / own, own / n) <= _MOST_RATIO]
+    if own in held and others:
+        budgets = tuple(_budget(n / own, held[n], held[own]) for n in sorted(others))
+        ends = [f"{n:,} tokens ({plural(len(held[n]), 'run')})" for n in sorted([own, *others])]
+        return _sloping(budgets, f"measured at {', '.join(ends[:-1])} and {ends[-1]}")
+    return stated(recipe)
+
+
+def stated(recipe: Recipe) -> Slope | None:
+    """The slope that the recipe states; None if it states none."""
+    if isinstance(recipe.slope, tuple):
+        return _sloping(tuple(Budget(*each) for each in recipe.slope), _STATED)
+    return None if recipe.slope is None else Slope(recipe.slope, _STATED)
+
+
+def _sloping(budgets: Sequence[Budget], source: str) -> Slope | None:
+    """The slope between the nearest budgets on both sides."""
+    low = max((b for b in budgets if b.ratio < 1), key=lambda b: b.ratio, default=_OWN)
+    high = min((b for b in budgets if b.ratio > 1), key=lambda b: b.ratio, default=_OWN)
+    value = (high.drop - low.drop) / math.log(high.ratio / low.ratio)
+    return Slope(value, source, tuple(budgets)) if value > 0 else None
+
+
+def _is_enough(losses: Losses) -> bool:
+    return len(losses) >= _LEAST_RUNS and math.isfinite(sum(losses.values()))
+
+
+def _budget(ratio: float, theirs: Losses, own: Losses) -> Budget:
+    """What the baseline ends lower by at `theirs` than at its own budget: over the seeds that both
+    have, where those are enough.
+    """
+    shared = sorted(theirs.keys() & own.keys())
+    if len(shared) >= _LEAST_RUNS:
+        drops = {seed: own[seed] - theirs[seed] for seed in shared}
+        error = float(np.std([*drops.values()], ddof=1)) / math.sqrt(len(drops))
+        return Budget(ratio, fmean(drops.values()), error, len(drops), drops)
+    groups = [[*own.values()], [*theirs.values()]]
+    error = math.sqrt(sum(float(np.var(group, ddof=1)) / len(group) for group in groups))
+    return Budget(ratio, fmean(groups[0]) - fmean(groups[1]), error, min(map(len, groups)))

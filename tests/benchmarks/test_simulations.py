@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from attnres_cli.config.recipe import load
+from attnres_cli.lab import grid
 from attnres_cli.stats import scaling
 from attnres_cli.store.store import Store
 from attnres_cli.verdict.judge import compare
@@ -115,17 +116,22 @@ def test_a_design_has_a_row_with_three_terms_and_its_word_of_before():
     ]
 
 
-def test_the_page_on_learning_rates_has_what_its_study_decides(tmp_path: Path):
+def test_the_pages_on_tuning_have_what_their_studies_decide_and_quick_takes_it(tmp_path: Path):
     results = Path(__file__).parents[2] / "docs" / "results"
-    (tmp_path / "rates.db").write_bytes(lzma.decompress((results / "rates.db.xz").read_bytes()))
-    page = (results / "rates.md").read_text(encoding="utf-8")
-
-    tried = rates.settings_of(Store.open(str(tmp_path / "rates.db"), create=False))
-    decided = {variant: how for variant, each in tried.items() if (how := rates.tuned(each))}
-    recipe = load("quick")
-    for variant, how in decided.items():
-        losses = ", ".join(f"{a:g} {b:.4f}" for a, b in zip(how.rates, how.losses, strict=True))
-        assert f"| `{variant}` | {losses} |" in page
-        assert recipe.of(variant).optim == recipe.changed(("optim.lr", how.lr), *how.changes).optim
-        assert (dict(recipe.regret)[variant] is None) == how.is_on_edge
-    assert decided.keys() == dict(recipe.arms).keys()
+    recipe, settled = grid.named(load("quick")), set[str]()
+    for name in ("rates", "inputs"):
+        study = tmp_path / f"{name}.db"
+        study.write_bytes(lzma.decompress((results / f"{name}.db.xz").read_bytes()))
+        page = (results / f"{name}.md").read_text(encoding="utf-8")
+        tried = rates.settings_of(Store.open(str(study), create=False))
+        decided = {variant: how for variant, each in tried.items() if (how := rates.tuned(each))}
+        for variant, how in decided.items():
+            losses = ", ".join(f"{a:g} {b:.4f}" for a, b in zip(how.rates, how.losses, strict=True))
+            assert f"| `{variant}` | {losses} |" in page
+            if variant in settled:  # `standard`, which every plan tunes
+                continue
+            optim = recipe.changed(("optim.lr", how.lr), *how.changes).optim
+            assert recipe.of(variant).optim == optim
+            assert (dict(recipe.regret)[variant] is None) == how.is_on_edge
+        settled |= decided.keys()
+    assert settled == dict(recipe.arms).keys()

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from dataclasses import replace
 
 import pytest
 
 from attnres_cli.config.recipe import load
-from attnres_cli.data import sources
 from attnres_cli.lab import grid
 from attnres_cli.records import machine
 from attnres_cli.records.machine import Cores
-from attnres_cli.records.plan import Plan
 from attnres_cli.records.run import Status
 from attnres_cli.report.plans import _lines
 
@@ -97,20 +92,3 @@ def test_a_plan_says_from_which_step_runs_with_checkpoints_go_on(plan, make_run,
 
     assert found.begun == {runs[0].identity: 24}
     assert "1 of them goes on: denseformer seed 0 from step 24" in _lines(found)
-
-
-def test_a_plan_says_what_share_of_a_core_its_steps_were_timed_with(plan: Plan):
-    tokens, before = sources.load(plan.recipe), os.sched_getaffinity(0)
-    os.sched_setaffinity(0, {min(before)})  # which others inherit
-    others = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(3)]
-    try:
-        timed = grid.timed(plan, tokens)
-    finally:
-        for other in others:
-            other.kill()
-            other.wait()
-        os.sched_setaffinity(0, before)
-
-    assert 0 < timed.core_share < 0.6  # a quarter
-    assert "of its core meanwhile" in "\n".join(_lines(timed))
-    assert grid.timed(timed, tokens).core_share == timed.core_share

@@ -9,6 +9,7 @@ import sqlite3
 import subprocess
 import sys
 import tarfile
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple
@@ -22,13 +23,19 @@ DESIGNS = (
     "standard", "attnres:block_size=2", "attnres:heads=2", "denseformer", "hc", "x0", "unet",
     "layerscale", "delta", "mhc",
 )  # fmt: skip
+NEWEST = ("standard", "mudd", "attnres+vres", "mudd:layers=2,window=2+resv")
+NEWER = {"548715b30eb67e95b41ee0246d46cd62d3d7547a": NEWEST}
+"""By the first commit that has them; the others train at all commits."""
+
 PROGRAM = """
 import sys
 from attnres_cli.cli.app import main
 from attnres_cli.nn import code
 from attnres_cli.nn.residual import registry
+from attnres_cli.nn.variant import parse
 part, *command = sys.argv[1:]
 designs = {code.of_design(cls) for cls in registry().values()}
+designs |= {code.of_design(*parse(name).classes) for name in command if "+" in name}
 print(*(designs if part == "design" else {code.of_parts()[part]}))
 sys.argv[1:] = command
 main()
@@ -43,8 +50,8 @@ class Trained(NamedTuple):
     weights: dict[str, bytes]
 
 
-def trained(source: Path, folder: Path, part: str) -> Trained:
-    """Train some designs with the package that lies in a folder of sources."""
+def trained(source: Path, folder: Path, part: str, designs: Sequence[str]) -> Trained:
+    """Train these designs with the package that lies in a folder of sources."""
     folder.mkdir()
     names = {"attnres_cli": "attnres_cli", "variants": "attnres_variants"}
     for name, installed in (names | {"recipes": "attnres_recipes"}).items():
@@ -53,7 +60,7 @@ def trained(source: Path, folder: Path, part: str) -> Trained:
     recipe.write_text(recipe.read_text().replace("  edition: 2", "  edition: null"))
     environment = os.environ | {"PYTHONPATH": str(folder), "OMP_NUM_THREADS": "1"}
     options = ["--recipe", "smoke", "--set", "train.tokens=8k", "--seeds", "1", "--workers", "1"]
-    command = [sys.executable, "-c", PROGRAM, part, "ablate", *DESIGNS, *options, "--study", "s.db"]
+    command = [sys.executable, "-c", PROGRAM, part, "ablate", *designs, *options, "--study", "s.db"]
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     with closing(sqlite3.connect(folder / "s.db")) as study:
@@ -63,7 +70,7 @@ def trained(source: Path, folder: Path, part: str) -> Trained:
         path.parent.name.partition("-")[0]: path.read_bytes()
         for path in folder.glob("s.runs/*/weights*.safetensors")
     }
-    assert len(losses) == len(weights) == len(DESIGNS)
+    assert len(losses) == len(weights) == len(designs)
     return Trained(set(done.stdout.partition("\n")[0].split()), [losses, curves], weights)
 
 
@@ -85,8 +92,9 @@ def at_commit(commit: str, folder: Path) -> Path:
 def test_code_that_claims_to_keep_the_numbers_keeps_every_bit(kept: Kept, tmp_path: Path):
     later = [each.commit for each in KEPT if (each.part, each.before) == (kept.part, kept.now)]
     now = at_commit(later[0], tmp_path / "later") if later else ROOT
-    old = trained(at_commit(kept.commit, tmp_path / "commit"), tmp_path / "old", kept.part)
-    new = trained(now, tmp_path / "new", kept.part)
+    designs, before = NEWER.get(kept.commit, DESIGNS), at_commit(kept.commit, tmp_path / "commit")
+    old = trained(before, tmp_path / "old", kept.part, designs)
+    new = trained(now, tmp_path / "new", kept.part, designs)
 
     assert kept.before in old.digests
     assert kept.now in new.digests

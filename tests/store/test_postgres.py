@@ -114,7 +114,7 @@ def test_reading_makes_nothing_and_another_schema_can_be_named(database: Lab, st
 
     Store.open(f"{study}?options=-csearch_path%3Dmine", create=True)
 
-    assert server.sql(f"{OURS} AND schemaname = 'mine'", name) == [(11,)]
+    assert server.sql(f"{OURS} AND schemaname = 'mine'", name) == [(12,)]
     assert server.sql(f"{OURS} AND schemaname = 'public'", name) == [(0,)]
 
 

@@ -9,7 +9,7 @@ from functools import partial
 from typing import TypeVar
 
 from attnres_cli.data.tokens import Tokens
-from attnres_cli.lab import grid
+from attnres_cli.lab import step_times
 from attnres_cli.lab.experiment import Display, Experiment
 from attnres_cli.lab.search.families import Family
 from attnres_cli.lab.search.points import Point
@@ -123,7 +123,7 @@ def timed(families: Sequence[Sequence[Point]], plan: Plan, tokens: Tokens) -> Ti
         by_depth = sorted(small, key=lambda point: point.trunk.n_layers)
         ends = (by_depth[0], by_depth[-1])
         arms = [Arm(p.variant, p.n_params, p.flops_per_token, None, p.recipe) for p in ends]
-        found = grid.timed(replace(plan, arms=tuple(arms)), tokens).arms
+        found = step_times.timed(replace(plan, arms=tuple(arms)), tokens).arms
         per_flop = [arm.step_s and arm.step_s / arm.flops_per_token for arm in found]
         shallow, deep = zip((p.trunk.n_layers for p in ends), per_flop, strict=True)
         slopes |= dict.fromkeys((point.variant for point in points), (shallow, deep))

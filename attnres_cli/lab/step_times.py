@@ -1,0 +1,115 @@
+"""How long a training step of each arm takes, in turn with the baseline's, before the first run."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from statistics import median
+
+import torch
+
+from attnres_cli.data.tokens import Tokens
+from attnres_cli.records.plan import TIMED_STEPS, Arm, Plan
+from attnres_cli.records.run import RunSpec
+from attnres_cli.records.step_ratio import StepRatio
+from attnres_cli.train.trainer import Trainer
+
+_LONG_S = 5.0  # after so long an arm is timed no more
+_Pairs = Sequence[tuple[float, float]]
+
+
+def timed(
+    plan: Plan, tokens: Tokens, note: Callable[[str], None] | None = None, baseline: str = ""
+) -> Plan:
+    """The plan, after timing a few steps of every missing arm on its first device, each followed by
+    one of the baseline, which makes their ratio fair on a busy machine; of long steps a part of the
+    batch (`Plan.timed_sequences`). An arm that cannot be trained keeps step_s None. On CPUs the
+    plan has the share of a core that was had for it.
+    """
+    missing = {arm.variant for arm, _ in plan.missing if arm.step_s is None}
+    if note is not None and missing:
+        note("timing a few training steps of every arm")
+    if plan.timed_sequences == 0 or not missing:
+        return plan
+    torch.set_num_threads(plan.settings.threads)
+    began, worked = time.perf_counter(), time.thread_time()
+    arms = {
+        (arm.variant, plan.recipe_of(arm).model): arm for arm in plan.arms
+    }  # rates are no matter
+    base = next((arm for arm in plan.arms if arm.variant == baseline), None)
+    theirs = None if base is None else _trainer(base, plan, tokens)
+    first = next(arm for arm in plan.arms if arm.variant in missing)
+    _in_turn(_trainer(first, plan, tokens), None)  # the first steps of a process are slower
+    found: dict[object, _Pairs] = {}
+    for key, arm in arms.items():
+        if arm.variant not in missing:
+            continue
+        try:
+            found[key] = _in_turn(_trainer(arm, plan, tokens), theirs)
+        except torch.OutOfMemoryError:  # not both at once
+            theirs = base = None
+            found[key] = _in_turn(_trainer(arm, plan, tokens), None)
+    share = (time.thread_time() - worked) / (time.perf_counter() - began)
+    if torch.cuda.is_initialized():
+        torch.cuda.empty_cache()  # the workers need that memory
+    known = [
+        _known(arm, plan, found.get((arm.variant, plan.recipe_of(arm).model), ()), base is not None)
+        for arm in plan.arms
+    ]
+    on_cpu = plan.settings.device == "cpu"  # on a GPU this thread waits
+    return replace(plan, arms=tuple(known), core_share=share if on_cpu else plan.core_share)
+
+
+def _known(arm: Arm, plan: Plan, pairs: _Pairs, is_ratio: bool) -> Arm:
+    """The arm with what its steps took."""
+    if not pairs:
+        return arm
+    part = plan.timed_sequences / plan.recipe_of(arm).train.of_rank(plan.settings.ranks).batch_size
+    arm = replace(arm, step_s=median(ours for ours, _ in pairs) / part)
+    if not is_ratio:
+        return arm
+    ratio = StepRatio.of([ours / theirs for ours, theirs in pairs])
+    return replace(arm, step_ratio=ratio)
+
+
+def _trainer(arm: Arm, plan: Plan, tokens: Tokens) -> Trainer | None:
+    """What trains an arm on so many sequences as are timed; None where it cannot be trained."""
+    less = {"batch_size": plan.timed_sequences, "micro_batch_size": None}
+    recipe = plan.recipe_of(arm)
+    recipe = recipe.model_copy(update={"train": recipe.train.model_copy(update=less)})
+    spec = RunSpec(recipe, arm.variant, plan.seeds[0], plan.fingerprint)
+    try:
+        return Trainer(spec, tokens, plan.settings.uncompiled, torch.device(plan.devices[0]))
+    except Exception:  # a design may raise anything; the worker that runs it writes it down
+        return None
+
+
+def _in_turn(ours: Trainer | None, theirs: Trainer | None) -> _Pairs:
+    """Seconds of warm steps of both in turn; empty where one fails. Raises OutOfMemoryError where
+    there is not room for both.
+    """
+    pairs: list[tuple[float, float]] = []
+    began = time.perf_counter()
+    if ours is None:
+        return pairs
+    try:
+        for step in range(TIMED_STEPS + 1):
+            mine = _step(ours, step)
+            pairs.append((mine, mine if theirs is None else _step(theirs, step)))
+            if time.perf_counter() - began > _LONG_S:
+                break
+    except torch.OutOfMemoryError:
+        if theirs is not None:
+            raise
+        return []
+    except Exception:  # as above
+        return []
+    return pairs[1:] or pairs
+
+
+def _step(trainer: Trainer, step: int) -> float:
+    """Seconds of one training step."""
+    began = time.perf_counter()
+    trainer.step(min(step, trainer.spec.recipe.steps - 1)).item()
+    return time.perf_counter() - began

@@ -1,0 +1,61 @@
+"""Whether a difference pays: what it is worth in tokens of the baseline, and at equal time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from attnres_cli.records.run import RunRecord
+from attnres_cli.records.step_ratio import StepRatio, TimedArm
+from attnres_cli.stats.worth import Worth, worth
+from attnres_cli.verdict.comparison import ArmResult, Comparison
+
+_SELF = StepRatio(0, 1.0, 1.0, 1.0)
+
+
+def tokens(arm: ArmResult, of: Comparison) -> Worth | None:
+    """How many times its tokens the baseline needs for the arm's loss. None where that is not
+    known, before the first look, and where arms were not trained on equal tokens.
+    """
+    base, interval = of.base, arm.interval
+    if base is None or interval is None or arm.difference is None or arm.tokens != base.tokens:
+        return None
+    by_seed = {seed: arm.losses[seed] - base.losses[seed] for seed in arm.pairs}
+    return worth(arm.difference, interval, by_seed, of.rules.budgets)
+
+
+def time(arm: ArmResult, of: Comparison) -> Worth | None:
+    """The same at equal time. None where steps were not timed."""
+    found, ratio = tokens(arm, of), of.step_ratios.get(arm.variant)
+    return None if found is None or ratio is None else found.over(ratio.median, ratio.error)
+
+
+def step_ratios(
+    timed: Sequence[TimedArm], runs: Sequence[RunRecord], baseline: str
+) -> Mapping[str, StepRatio]:
+    """By arm, how long its steps take as a multiple of the baseline's, computed as these runs were.
+    Arms that were timed beside another than the baseline are held against it.
+    """
+    ways = {
+        (run.result.settings.numerics, run.result.settings.device_name)
+        for run in runs
+        if run.result is not None
+    }
+    found: dict[str, dict[str, StepRatio]] = {}
+    for each in timed:
+        if (each.numerics, each.device_name) in ways:
+            found.setdefault(each.baseline, {each.baseline: _SELF})[each.variant] = each.ratio
+    for ratios in found.values():
+        if baseline in ratios:
+            return {arm: _over(ratio, ratios[baseline]) for arm, ratio in ratios.items()}
+    return {}
+
+
+def _over(ours: StepRatio, theirs: StepRatio) -> StepRatio:
+    """One ratio over another, spread as both are."""
+    if theirs is _SELF or theirs.n == 0:
+        return ours
+    median = ours.median / theirs.median
+    spreads = [math.log(each.high / each.low) / 2 for each in (ours, theirs)]
+    half = math.exp(math.hypot(*spreads))
+    return StepRatio(min(n for n in (ours.n, theirs.n) if n), median, median / half, median * half)

@@ -1,0 +1,126 @@
+"""How long steps of arms take, in turn with the baseline's."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from attnres_cli.config.recipe import load
+from attnres_cli.data import sources
+from attnres_cli.lab import grid, step_times
+from attnres_cli.records.plan import TIMED_STEPS, Plan
+from attnres_cli.records.step_ratio import StepRatio, TimedArm
+from attnres_cli.report.plans import _lines
+from attnres_cli.store.store import Store
+from attnres_cli.train.trainer import Trainer
+
+
+@pytest.fixture
+def plan():
+    recipe = load("smoke")
+    arms = grid.resolve(["standard", "denseformer"], recipe, 256)
+    return grid.make(recipe, arms, (0, 1), "0123456789abcdef", "cpu", 1)
+
+
+def test_a_plan_says_what_share_of_a_core_its_steps_were_timed_with(plan: Plan):
+    tokens, before = sources.load(plan.recipe), os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(before)})  # which others inherit
+    others = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(3)]
+    try:
+        timed = step_times.timed(plan, tokens)
+    finally:
+        for other in others:
+            other.kill()
+            other.wait()
+        os.sched_setaffinity(0, before)
+
+    assert 0 < timed.core_share < 0.6  # a quarter
+    assert "of its core meanwhile" in "\n".join(_lines(timed))
+    assert step_times.timed(timed, tokens).core_share == timed.core_share
+
+
+def test_steps_of_an_arm_and_its_baseline_are_taken_in_turn(plan: Plan, monkeypatch):
+    names = []
+    of = Trainer.step
+
+    def step(self: Trainer, number: int) -> torch.Tensor:
+        names.append(self.spec.variant)
+        return of(self, number)
+
+    monkeypatch.setattr(Trainer, "step", step)
+    timed = step_times.timed(plan, sources.load(plan.recipe), baseline="standard")
+
+    assert names[-2 * (TIMED_STEPS + 1) :] == ["denseformer", "standard"] * (TIMED_STEPS + 1)
+    itself, dense = (arm.step_ratio for arm in timed.arms)
+    assert itself is not None
+    assert dense is not None
+    assert 0.5 < itself.median < 2
+    assert 0.5 < dense.low <= dense.median <= dense.high < 5
+
+
+def test_an_arm_that_cannot_be_trained_has_no_time_and_the_others_have(plan: Plan, monkeypatch):
+    of = Trainer.step
+
+    def step(self: Trainer, number: int) -> torch.Tensor:
+        if self.spec.variant == "denseformer":
+            raise RuntimeError("a design may raise anything")
+        return of(self, number)
+
+    monkeypatch.setattr(Trainer, "step", step)
+    timed = step_times.timed(plan, sources.load(plan.recipe), baseline="standard")
+    assert [arm.step_s is None for arm in timed.arms] == [False, True]
+
+
+def test_without_room_for_both_an_arm_is_timed_alone(plan: Plan, monkeypatch):
+    of, alive = Trainer.step, set[str]()
+
+    def step(self: Trainer, number: int) -> torch.Tensor:
+        alive.add(self.spec.variant)
+        if alive == {"standard", "denseformer"}:
+            alive.clear()
+            raise torch.OutOfMemoryError("both")
+        return of(self, number)
+
+    monkeypatch.setattr(Trainer, "step", step)
+    timed = step_times.timed(plan, sources.load(plan.recipe), baseline="standard")
+    assert [arm.step_s is None for arm in timed.arms] == [False, False]
+    assert timed.arms[1].step_ratio is None
+
+
+def test_a_study_keeps_the_newest_ratio_of_each_arm(here: Path, attnres):
+    attnres("ablate", "standard", "attnres", "--recipe", "smoke", "--seeds", "2")
+    store = Store.open("attnres.db", create=True)
+    digest = store.runs()[0].recipe_digest
+    first, second = store.step_ratios(digest)
+    assert (first.variant, first.baseline, second.baseline) == ("attnres", "standard", "standard")
+    newer = replace(first, median=7.0)
+    store.keep_step_ratios([newer])
+    assert store.step_ratios(digest) == [newer, second]
+
+
+def test_a_study_from_before_there_were_ratios_gets_them_when_written_to(here: Path, attnres):
+    attnres("ablate", "standard", "--recipe", "smoke", "--seeds", "2")
+    with closing(sqlite3.connect("attnres.db")) as study:
+        study.execute("DROP TABLE attnres_step_ratios")
+        study.execute("UPDATE attnres_schema SET version_num = '0009'")
+        study.commit()
+    attnres("ablate", "standard", "attnres", "--recipe", "smoke", "--seeds", "2")
+    store = Store.open("attnres.db", create=False)
+    found = store.step_ratios(store.runs()[0].recipe_digest)
+    assert [each.variant for each in found] == ["attnres"]
+
+
+def test_the_error_of_a_ratio_is_that_of_a_median_by_its_quartiles():
+    ratio = StepRatio.of([1.0, 1.1, 1.2, 1.3, 1.4])
+    assert (ratio.n, ratio.low, ratio.median, ratio.high) == (5, 1.1, 1.2, 1.3)
+    assert ratio.error == pytest.approx(1.96 * 1.2533 * 0.1671 / 1.349 / 5**0.5, rel=1e-3)
+    alone = TimedArm("d", "attnres", "standard", "cpu", "EPYC", 5, 1.2, 1.1, 1.3)
+    assert alone.ratio == ratio

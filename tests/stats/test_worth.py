@@ -1,0 +1,113 @@
+"""How many times its tokens the baseline needs for an arm's loss, with its interval."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from attnres_cli.stats.pairs import Difference, paired
+from attnres_cli.stats.worth import Budget, Worth, worth
+
+ABOVE, BELOW = 0.348, 0.480  # nats per e-fold of tokens
+DOUBLE = Budget(2, ABOVE * math.log(2), 0.004, 7)
+HALF = Budget(0.5, -BELOW * math.log(2), 0.004, 7)
+
+
+def gain(nats: float, sd: float = 0.01, n: int = 7) -> Difference:
+    """An arm that ends `nats` lower."""
+    half = 2.447 * sd / math.sqrt(n)
+    return Difference(n, -nats, sd, (-nats - half, -nats + half), 0.0)
+
+
+def value(nats: float, budgets: list[Budget]) -> Worth:
+    """What a gain is worth; of no known seeds."""
+    one = gain(nats)
+    found = worth(one, one.ci95, {}, budgets)
+    assert found is not None
+    return found
+
+
+def test_by_two_budgets_a_gain_is_read_on_their_chord():
+    assert value(0.0247, [DOUBLE]).value == pytest.approx(math.exp(0.0247 / ABOVE), rel=1e-3)
+    assert value(0.1, [DOUBLE]).value == pytest.approx(1.333, rel=1e-3)
+    assert value(-0.1, [HALF]).value == pytest.approx(math.exp(-0.1 / BELOW), rel=1e-3)
+
+
+def test_a_budget_that_was_trained_is_met_whatever_the_others_are():
+    for budgets in ([DOUBLE], [HALF, DOUBLE], [HALF, DOUBLE, Budget(4, 0.42, 0.004, 7)]):
+        assert value(DOUBLE.drop, budgets).value == pytest.approx(2)
+    assert value(HALF.drop, [HALF, DOUBLE]).value == pytest.approx(0.5)
+    assert value(0, [HALF, DOUBLE]).value == 1
+
+
+def test_between_three_budgets_loss_is_a_parabola_over_the_logarithm_of_tokens():
+    u = math.log(1.3)
+    x = u / math.log(2)
+    drop = DOUBLE.drop * x * (x + 1) / 2 + HALF.drop * x * (x - 1) / 2
+    assert value(drop, [HALF, DOUBLE]).value == pytest.approx(1.3, rel=1e-3)
+
+
+def test_nothing_is_said_beyond_the_budgets_that_were_measured():
+    assert value(0.5, [HALF, DOUBLE]).value == math.inf
+    assert value(-0.5, [HALF, DOUBLE]).value == 0
+    far = value(0.235, [HALF, DOUBLE])
+    assert 1.5 < far.low < far.value < 2
+    assert far.high == math.inf
+    assert (far.least, far.most) == (0.5, 2)
+
+
+@pytest.mark.parametrize("nats", [-0.02, -0.0093, -0.0092, 0, 0.0092, 0.0093, 0.02])
+def test_the_interval_leaves_out_1_where_that_of_the_difference_leaves_out_0(nats: float):
+    found, half = value(nats, [HALF, DOUBLE]), 2.447 * 0.01 / math.sqrt(7)
+    assert (found.low < 1 < found.high) == (abs(nats) < half)
+
+
+def test_a_wider_interval_of_the_difference_makes_this_one_wider():
+    one = gain(0.03)
+    wide = (one.ci95[0] - 0.01, one.ci95[1] + 0.01)
+    narrow, found = (worth(one, i, {}, [HALF, DOUBLE]) for i in (one.ci95, wide))
+    assert narrow is not None
+    assert found is not None
+    assert found.low < narrow.low < narrow.high < found.high
+    assert found.value == narrow.value
+
+
+def test_noise_of_the_slope_makes_the_interval_wider_and_none_at_1():
+    exact, noisy = (value(0.05, [HALF, Budget(2, DOUBLE.drop, error, 7)]) for error in (1e-6, 0.03))
+    assert noisy.low < exact.low < exact.high < noisy.high
+    exact, noisy = (value(0.0, [HALF, Budget(2, DOUBLE.drop, error, 7)]) for error in (1e-6, 0.03))
+    assert noisy.high == pytest.approx(exact.high, rel=0.02)
+
+
+def test_paired_seeds_give_the_t_test_of_the_arm_against_the_interpolated_baseline():
+    random = np.random.default_rng(1)
+    base, double = 1.7 + random.normal(size=7) * 0.01, 1.5 + random.normal(size=7) * 0.01
+    arm = 1.65 + random.normal(size=7) * 0.01
+    one, drops = paired(list(arm), list(base)), base - double
+    budget = Budget(2, float(drops.mean()), 0.0, 7, dict(enumerate(drops)))
+    found = worth(one, one.ci95, dict(enumerate(arm - base)), [budget])
+    assert found is not None
+    for end in (found.low, found.high):
+        share = math.log(end) / math.log(2)
+        test = paired(list(arm), list((1 - share) * base + share * double))
+        assert test.p == pytest.approx(0.05, abs=2e-3)
+
+
+def test_without_a_budget_or_a_falling_loss_nothing_is_said():
+    one = gain(0.05)
+    assert worth(one, one.ci95, {}, []) is None
+    assert worth(one, one.ci95, {}, [Budget(2, -0.01, 0.01, 7)]) is None
+    assert worth(one, one.ci95, {}, [DOUBLE, Budget(4, 0.9 * DOUBLE.drop, 0.01, 7)]) is None
+
+
+def test_at_equal_time_the_multiple_is_divided_by_the_ratio_of_step_times():
+    found = Worth(1.2, 1.1, 1.4, 0.5, 2)
+    plain = found.over(1.5)
+    assert (plain.low, plain.high, plain.most) == pytest.approx((1.1 / 1.5, 1.4 / 1.5, 2 / 1.5))
+    timed = found.over(1.5, 0.01)
+    assert timed.value == pytest.approx(0.8)
+    assert timed.low < 1.1 / 1.5
+    assert timed.high > 1.4 / 1.5
+    assert Worth(math.inf, 1.1, math.inf, 0.5, 2).over(2, 0.1).high == math.inf
