@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import math
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,6 +11,11 @@ from dataclasses import dataclass
 from attnres_cli.records.run import Identity
 
 Value = int | float | str  # of one dimension of a proposal
+Cell = tuple[Value | None, ...]  # the sizes of a shape, None for one that was not searched
+
+_SIZES = ("n_layers", "d_model", "n_heads", "mlp_ratio", "params")
+"""What trials of one shape share. d_ff takes up what a variant's own parameters change."""
+_NOT_OPTIONS = {*_SIZES[:3], "d_ff", "aspect", "heads_per_layer", "tokens"}
 _POINTS = re.compile(r"(\d+) points?\b")  # in the text that names a family's sampler
 
 
@@ -36,6 +42,22 @@ class Trial:
     flops: float  # of the whole training
     values: tuple[float, ...] = ()  # of each objective on the first look's seed; inf: diverged
     is_extra: bool = False  # beyond those asked for: best for another variant
+
+    @property
+    def outcome(self) -> str:
+        """Its state, or `diverged` if its loss is not a number."""
+        is_finite = bool(self.values) and math.isfinite(self.values[0])
+        return "diverged" if self.state is State.COMPLETE and not is_finite else self.state.value
+
+    @property
+    def cell(self) -> Cell:
+        """Its sizes, the same for trials of one shape whatever their variants."""
+        return tuple(self.dimensions.get(name) for name in _SIZES)
+
+    @property
+    def options(self) -> dict[str, Value]:
+        """What was searched besides sizes: options of the variant, learning rate and others."""
+        return {name: v for name, v in self.dimensions.items() if name not in _NOT_OPTIONS}
 
 
 @dataclass(frozen=True)

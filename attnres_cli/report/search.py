@@ -3,210 +3,208 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from collections.abc import Callable
+from dataclasses import asdict, replace
 from typing import Any
 
-from attnres_cli.records.search_records import Search, Trial
-from attnres_cli.report import second_objective
+from attnres_cli.report import search_words as words
 from attnres_cli.report.search_commands import RecipeOf, again, commands
-from attnres_cli.report.search_words import (
-    LOWEST,
-    answer,
-    best_text,
-    blocks,
-    failures,
-    fresh_text,
-    notes,
-    options_text,
-    qualified,
-    surprise_text,
-    title,
-)
-from attnres_cli.report.table import Cell, Column, Kind, Report, Table
+from attnres_cli.report.table import Report, Table, tabled
+from attnres_cli.verdict import fields
+from attnres_cli.verdict.fields import Field
+from attnres_cli.verdict.numbers import interval
 from attnres_cli.verdict.optima import Finding, Pair
-from attnres_cli.verdict.shape_results import Optimum, Shape, front, layers_by_width, options
+from attnres_cli.verdict.shape_results import Shape, layers_by_width
 
-_KINDS: dict[str, Kind] = {"variant": "name", "best": "word", "front": "word", "options": "word"}
-_OPTIONAL = ("first look", "change", "aspect", "d_ff", "h/layer", "params", "tokens", "FLOPs")
-_FIELDS = (
-    "search", "family", "number", "state", "is_extra", "variant",
-    "n_layers", "d_model", "n_heads", "d_ff",
-    "aspect", "heads_per_layer", "tokens", "options", "n_params", "flops", "first_look",
-    "second_objective", "on_front", "fresh_mean", "fresh_low", "fresh_high", "n_fresh", "change",
-    "best", "error", "recipe", "recipe_digest", "fingerprint", "budget",
-    "qualified",
-)  # fmt: skip
+_GOALS: dict[str, tuple[str, Callable[[float], str]]] = {
+    "step_time": (" (ms)", lambda seconds: f"{1e3 * seconds:.2f}"),
+    "memory": (" (MB)", lambda n_bytes: f"{n_bytes / 1e6:,.1f}"),
+    "flops": ("", lambda flops: f"{flops:.4e}"),
+    "params": ("", lambda n: f"{n:,.0f}"),
+}
+"""Unit and text of a second objective."""
+
+
+def _value(shape: Shape, objective: int) -> float | None:
+    """What the first look gave, if it is a number."""
+    found = shape.trial.values[objective : objective + 1]
+    return next(filter(math.isfinite, found), None)
+
+
+def _best(shape: Shape, _: Finding) -> str | None:
+    """Whether it may be the best of the confirmed ones; None where that is not tested."""
+    if shape.may_be_best is None:
+        return None
+    return words.LOWEST if shape.is_lowest else "may be" if shape.may_be_best else "no"
+
+
+def _fresh(shape: Shape, _: Finding) -> str:
+    """`1.6021 [1.5911, 1.6131]`; where seeds are missing how many there are."""
+    if shape.mean is None:
+        return "one seed"
+    n, text = len(shape.fresh), interval(shape.mean, shape.ci95, ".4f")
+    return f"{text} ({n} of {n + len(shape.missing)} seeds)" if shape.missing else text
+
+
+def _has_two(of: Finding) -> bool:
+    return len(of.search.objectives) > 1
+
+
+def _number(
+    key: str,
+    get: Callable[[Shape], Any],
+    title: str = "",
+    form: str = "",
+    *,
+    is_optional: bool = True,
+) -> Field[Shape, Finding]:
+    """A number in a column that a narrow terminal may leave out."""
+
+    def show(shape: Shape, _: Finding) -> str:
+        value = get(shape)
+        return "-" if value is None else f"{value:{form}}"
+
+    return Field(key, lambda shape, _: get(shape), title, show, is_optional=is_optional)
+
+
+def _size(name: str, title: str = "", form: str = "") -> Field[Shape, Finding]:
+    return _number(name, lambda shape: shape.trial.dimensions[name], title, form)
+
+
+FIELDS: list[Field[Shape, Finding]] = [
+    Field("search", lambda _, of: of.search.name),
+    Field(
+        "family", lambda shape, _: shape.family, "variant", kind="name",
+        applies=lambda of: len(of.optima) > 1,
+    ),
+    Field("number", lambda shape, _: shape.trial.number),
+    Field("state", lambda shape, _: shape.trial.state),
+    Field("is_extra", lambda shape, _: shape.trial.is_extra),
+    Field("variant", lambda shape, _: shape.trial.variant),
+    Field(title="shape", show=lambda shape, _: layers_by_width(shape.trial)),
+    _size("n_layers"),
+    _size("d_model"),
+    replace(_size("n_heads", "heads"), is_optional=False),
+    Field("options", lambda shape, _: words.options_text(shape.trial), "options", kind="word"),
+    Field("fresh_mean", lambda shape, _: shape.mean, "fresh seeds [95%]", _fresh),
+    Field("fresh_low", lambda shape, _: shape.ci95 and shape.ci95[0]),
+    Field("fresh_high", lambda shape, _: shape.ci95 and shape.ci95[1]),
+    Field("n_fresh", lambda shape, _: len(shape.fresh) if shape.is_complete else None),
+    Field(
+        "best", _best, "best", kind="word", style=lambda shape: "strong" if shape.is_lowest else ""
+    ),
+    Field("second_objective", lambda shape, _: _value(shape, 1), "goal", applies=_has_two),
+    Field(
+        "on_front", lambda shape, _: shape.on_front, "front", kind="word", applies=_has_two,
+        show=lambda shape, _: "yes" if shape.on_front else "no",
+    ),
+    _number("first_look", lambda shape: _value(shape, 0), "first look", ".4f"),
+    _number("change", lambda shape: shape.surprise, "change", "+.4f"),
+    _size("aspect", "aspect", ".3g"),
+    _size("d_ff", "d_ff"),
+    _size("heads_per_layer", "h/layer", ".3g"),
+    _number("n_params", lambda shape: shape.trial.n_params, "params", ","),
+    _size("tokens", "tokens", ","),
+    Field(
+        "flops", lambda shape, _: shape.trial.flops, "FLOPs", is_optional=True,
+        show=lambda shape, _: f"{shape.trial.flops:.2e}".replace("e+0", "e").replace("e+", "e"),
+    ),
+    Field("error", lambda shape, _: shape.error),
+    Field("recipe", lambda _, of: of.search.recipe),
+    Field("recipe_digest", lambda shape, _: shape.trial.recipe_digest),
+    Field("fingerprint", lambda _, of: of.search.fingerprint),
+    Field("budget", lambda _, of: of.search.budget),
+    Field("qualified", lambda _, of: "; ".join(words.qualified(of))),
+]  # fmt: skip
+"""Of a trial, once for tables and files."""
 
 
 def report_of(finding: Finding, known: RecipeOf | None = None, study: str = "") -> Report:
     """All that a search says. `known` gives the study's recipe of a digest, by which shapes are
     reproduced; without it only those of shipped recipes with other sizes are. `study` is as typed.
     """
-    lost = failures(finding)
-    typed = commands(finding, known, study)
+    lost, typed = words.failures(finding), commands(finding, known, study)
+    trials = [shape for one in finding.optima for shape in one.results]
     return Report(
-        title=title(finding.search),
-        text=[answer(finding), *blocks(finding)],
-        caveats=qualified(finding),
-        tables=[table] if (table := table_of(finding.optima, finding.search)).rows else [],
+        title=words.title(finding.search),
+        text=[words.answer(finding), *words.blocks(finding)],
+        caveats=words.qualified(finding),
+        tables=[table] if (table := table_of(finding)).rows else [],
         warnings=[f"failed: {variant} at {shape}: {error}" for variant, shape, error in lost],
-        notes=[*notes(finding), *(f"{name}: `{command}`" for name, command in typed)],
+        notes=[*words.notes(finding), *(f"{name}: `{command}`" for name, command in typed)],
         document=_document(finding, known),
-        fields=_FIELDS,
-        records=list(_records(finding)),
+        fields=fields.keys(FIELDS),
+        records=[fields.record(FIELDS, shape, finding) for shape in trials],
     )
 
 
-def table_of(optima: Sequence[Optimum], search: Search) -> Table:
+def table_of(finding: Finding) -> Table:
     """The listed shapes of each design, without the columns that nothing is in."""
-    rows = [
-        ({"variant": one.family.variant} if len(optima) > 1 else {}) | _row(shape, goal)
-        for one in optima
-        for shape, goal in zip(one.listed, second_objective.cells(one, search), strict=True)
-    ]
-    names = [name for name in rows[0] if any(row[name] != "-" for row in rows)] if rows else []
-    columns = [
-        Column(name, _KINDS.get(name, "number"), is_optional=name in _OPTIONAL) for name in names
-    ]
-    cells = [[_cell(row[name]) for name in names] for row in rows]
-    goals = second_objective.both(search) if second_objective.second(search) else ""
-    heading = (
-        f"shapes{f' that are best, or on the front of {goals}' if goals else ''}: nats per token, "
-        "95% intervals over fresh seeds"
-    )
-    return Table(heading, columns, cells, n_keys=3 if len(optima) > 1 else 2)
-
-
-def _cell(text: str) -> Cell:
-    return Cell(text, "strong" if text == LOWEST else "")
-
-
-def _row(shape: Shape, goal: dict[str, str]) -> dict[str, str]:
-    """By column; what there is nothing of is `-`."""
-    trial, held = shape.trial, shape.trial.dimensions
-    return {
-        "shape": layers_by_width(trial),
-        "heads": str(held["n_heads"]),
-        "options": options_text(trial),
-        "fresh seeds [95%]": fresh_text(shape),
-        "best": best_text(shape),
-        **goal,
-        "first look": f"{shape.promised:.4f}",
-        "change": surprise_text(shape),
-        "aspect": f"{float(held['aspect']):.3g}",
-        "d_ff": str(held["d_ff"]),
-        "h/layer": f"{float(held['heads_per_layer']):.3g}",
-        "params": f"{trial.n_params:,}",
-        "tokens": f"{int(held['tokens']):,}",
-        "FLOPs": f"{trial.flops:.2e}".replace("e+0", "e").replace("e+", "e"),
-    }
+    rows, goals = [shape for one in finding.optima for shape in one.listed], ""
+    shown = [f for f in FIELDS if f.title and any(f.text(row, finding) != "-" for row in rows)]
+    if _has_two(finding):
+        goals = f" that are best, or on the front of {words.goals(finding.search)}"
+        name = finding.search.objectives[1]
+        unit, text = _GOALS[name]
+        show = lambda shape, _: text(shape.trial.values[1])  # noqa: E731
+        goal = {"title": f"goal: {name}{unit}", "show": show}
+        shown = [replace(f, **goal) if f.title == "goal" else f for f in shown]
+    heading = f"shapes{goals}: nats per token, 95% intervals over fresh seeds"
+    return tabled(heading, shown, rows, finding, n_keys=3 if len(finding.optima) > 1 else 2)
 
 
 def _document(finding: Finding, known: RecipeOf | None) -> dict[str, Any]:
     head = asdict(finding.search)
     del head["families"]
     return {
-        "title": title(finding.search),
-        "answer": answer(finding),
-        "blocks": blocks(finding),
-        "qualified": qualified(finding),
+        "title": words.title(finding.search),
+        "answer": words.answer(finding),
+        "blocks": words.blocks(finding),
+        "qualified": words.qualified(finding),
         "search": head,
-        "families": [_family(one, finding.search, known) for one in finding.optima],
-        "pairs": [_pair(finding, pair) for pair in finding.pairs],
+        "families": [
+            {
+                "variant": one.family.variant,
+                "sampler": one.family.sampler,
+                "counts": one.counts,
+                "best": one.best and one.best.trial.number,
+                "command": again(finding.search, one.best, known) if one.best else "",
+                "reason": one.reason,
+                "trials": [_trial(shape, finding) for shape in one.results],
+            }
+            for one in finding.optima
+        ],
+        "pairs": [_pair(pair) for pair in finding.pairs],
         "settings": finding.settings,
         "versions": finding.versions,
-        "notes": notes(finding),
+        "notes": words.notes(finding),
     }
 
 
-def _family(one: Optimum, search: Search, known: RecipeOf | None) -> dict[str, Any]:
-    best = one.best
-    return {
-        "variant": one.family.variant,
-        "sampler": one.family.sampler,
-        "counts": one.counts,
-        "best": best.trial.number if best else None,
-        "command": again(search, best, known) if best else "",
-        "reason": one.reason,
-        "trials": _trials(one),
-    }
-
-
-def _trials(one: Optimum) -> list[dict[str, Any]]:
-    """Every trial, and the shape that it is of, if that is complete."""
-    shapes = {shape.trial.number: shape for shape in one.shapes}
-    errors = {trial.number: error for trial, error in one.failed}
-    best = {trial.number for trial in front(one)}
-    return [
-        asdict(trial)
-        | {
-            "options": options(trial),
-            "shape": _shape(shapes[trial.number]) if trial.number in shapes else None,
-            "error": errors.get(trial.number),
-            "on_front": trial.number in best,
-        }
-        for trial in one.family.trials
-    ]
-
-
-def _shape(shape: Shape) -> dict[str, Any]:
-    return {
+def _trial(shape: Shape, finding: Finding) -> dict[str, Any]:
+    """A trial, and what its shape has given if it is complete."""
+    found = {
         "first_look": shape.promised,
         "fresh": shape.fresh,
         "missing": shape.missing,
         "mean": shape.mean,
         "ci95": shape.ci95,
         "change": shape.surprise,
-        "best": None if shape.may_be_best is None else best_text(shape),
-    }
+        "best": _best(shape, finding),
+    } if shape.is_complete else None  # fmt: skip
+    own = {"options": shape.trial.options, "shape": found, "error": shape.error}
+    return asdict(shape.trial) | own | {"on_front": shape.on_front}
 
 
-def _pair(finding: Finding, pair: Pair) -> dict[str, Any]:
+def _pair(pair: Pair) -> dict[str, Any]:
     return {
-        "variants": [finding.optima[i].family.variant for i in (pair.ours, pair.theirs)],
+        "variants": pair.names,
         "differ": pair.differ if pair.test is not None else None,
         "p_holm": pair.p,
-        "test": asdict(pair.test) if pair.test is not None else None,
+        "test": pair.test and asdict(pair.test),
         "shapes": pair.cells,
         "chosen": [shape.trial.number for shape in pair.choices],
         "reason": pair.reason,
         "seeds_needed": pair.needed,
         "lacking": [{"variant": t.variant, "number": t.number} for t in pair.lacking],
     }
-
-
-def _records(finding: Finding) -> Iterator[dict[str, Any]]:
-    """Every trial of every variant as a line of numbers."""
-    search, told = finding.search, "; ".join(qualified(finding))
-    for one in finding.optima:
-        for trial, record in zip(one.family.trials, _trials(one), strict=True):
-            shape = record["shape"] or {}
-            low, high = shape.get("ci95") or (None, None)
-            first, second = (*map(_finite, trial.values), None, None)[:2]
-            yield {
-                **record,
-                **trial.dimensions,
-                **shape,
-                "search": search.name,
-                "family": one.family.variant,
-                "options": _options(trial),
-                "first_look": first,
-                "second_objective": second,
-                "fresh_mean": shape.get("mean"),
-                "fresh_low": low,
-                "fresh_high": high,
-                "n_fresh": len(shape["fresh"]) if shape else None,
-                "recipe": search.recipe,
-                "budget": search.budget,
-                "fingerprint": search.fingerprint,
-                "qualified": told,
-            }
-
-
-def _options(trial: Trial) -> str | None:
-    return options_text(trial) if options(trial) else None
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None

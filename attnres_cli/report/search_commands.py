@@ -19,12 +19,24 @@ RecipeOf = Callable[[str], Recipe]
 
 
 def commands(finding: Finding, known: RecipeOf | None, study: str) -> list[tuple[str, str]]:
-    """What to type, and what for: a variant's best shape again, or runs that a comparison lacks."""
-    found = [(one, again(finding.search, one.best, known)) for one in finding.optima if one.best]
-    typed = [(f"{one.family.variant} again", words) for one, words in found if words]
-    typed += [("to compare", words) for words in lacking(finding, known, study)]
+    """What to type, and what for: a variant's best shape again, or, in the same study, the runs
+    without which two optima cannot be compared.
+    """
+    search, where = finding.search, address.typed(study)
+    typed = [
+        (f"{one.family.variant} again", again(search, one.best, known))
+        for one in finding.optima
+        if one.best
+    ]
+    for trial in (trial for pair in finding.pairs for trial in pair.lacking):
+        words = _ablate(search, trial, known)
+        typed.append(("to compare", shlex.join([*words, *where]) if words else ""))
     told = f" ({PLUGIN}: the plugin that has it)"
-    return [(f"{n}{told if f'--plugin {PLUGIN}' in words else ''}", words) for n, words in typed]
+    return [
+        (f"{name}{told if f'--plugin {PLUGIN}' in command else ''}", command)
+        for name, command in dict.fromkeys(typed)
+        if command
+    ]
 
 
 def again(search: Search, shape: Shape, known: RecipeOf | None) -> str:
@@ -35,26 +47,16 @@ def again(search: Search, shape: Shape, known: RecipeOf | None) -> str:
     return shlex.join([*words, "--study", "again.db"]) if words else ""
 
 
-def lacking(finding: Finding, known: RecipeOf | None, study: str) -> list[str]:
-    """What trains, in the same study, the runs without which two optima cannot be compared."""
-    trials = [trial for pair in finding.pairs for trial in pair.lacking]
-    found = [_ablate(finding.search, trial, known) for trial in trials]
-    where = address.typed(study)
-    return list(dict.fromkeys(shlex.join([*words, *where]) for words in found if words))
-
-
 def _ablate(search: Search, trial: Trial, known: RecipeOf | None) -> list[str]:
     """The command that trains all seeds of a trial's shape, without its study."""
-    found = _typed(search, trial, known(trial.recipe_digest) if known else None)
+    found = overrides_of(known(trial.recipe_digest)) if known else _shipped(search, trial)
     if found is None:
         return []
     return ablate_typed([trial.variant], *found, {search.first_seed, *search.confirm_seeds})
 
 
-def _typed(search: Search, trial: Trial, recipe: Recipe | None) -> tuple[str, list[str]] | None:
-    """A trial's recipe and overrides: of the study's recipe, or the named one if it is the same."""
-    if recipe is not None:
-        return overrides_of(recipe)
+def _shipped(search: Search, trial: Trial) -> tuple[str, list[str]] | None:
+    """A trial's recipe and overrides, if the search's named recipe with its sizes is the same."""
     held = trial.dimensions
     sets = [f"model.{name}={held[name]}" for name in ("n_layers", "d_model", "n_heads", "d_ff")]
     sets += [f"optim.lr={held['lr']}"] if "lr" in held else []

@@ -1,43 +1,65 @@
-"""What a search has found, in words and cells: one text for every format."""
+"""What a search has found, in words: one text for every format."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
 from attnres_cli.records.search_records import Search, Trial, Value, n_asked
-from attnres_cli.report import second_objective
 from attnres_cli.report.table import capital, listed
 from attnres_cli.stats.pairs import paired
 from attnres_cli.stats.sequential import ALPHA
 from attnres_cli.verdict.numbers import interval, plural
 from attnres_cli.verdict.optima import Finding, Pair
-from attnres_cli.verdict.shape_results import Optimum, Shape, brief, named, options, sizes
-
-_APART = ("complete", "extra")  # of what became of trials: said with words of their own
+from attnres_cli.verdict.shape_results import Optimum, Shape, brief, named, sizes
 
 LOWEST = "lowest"  # of the confirmed shapes
 
-RULE = (
+_ANSWERS = {
+    "no trial": "No trial of {variant} is complete.",
+    "one seed": "{who} is lowest at {best}, of {n_shapes} by one seed: no verdict.",
+    "not tested": "{who} is lowest at {best} (not tested)",
+    "only": "{who} has {best}, the only shape",
+    "only fresh": "{who} has {best}, the only shape with fresh seeds",
+    "none ruled out": "{who} is lowest at {best}, but none of its {n} confirmed shapes with "
+    "{depths} is ruled out",
+    "all ruled out": "{who} does best at {best}",
+    "another": "{who} does best at {best}; another shape with {depths} may be as good",
+    "others": "{who} does best at {best}; {n} other shapes with {depths} may be as good",
+}
+"""What a variant prefers. It `does best` only where another confirmed shape is ruled out."""
+
+_RULES = (
+    "first look: one seed ({first}), so that the lowest of many is lucky; fresh seeds: {fresh}, "
+    f"which did not choose what is confirmed; the shape called {LOWEST} is chosen by them, so that "
+    "its own mean and interval are a little lucky",
+    "shape: layers x width; change: fresh mean minus first look; best: `lowest` has the lowest "
+    "mean over fresh seeds, `may be` cannot be told from the best: these shapes hold the best of "
+    "the confirmed ones with 95 % confidence; `no`: it is not; `-`: not tested",
     "`differ` is said of the optima of the confirmed shapes if for each of them the t test that it "
     f"is best for both has p < {ALPHA} (one-sided, paired by seed; Holm over pairs of variants), "
     "against the shapes that the first look chose; else they cannot be told apart. Shapes without "
-    "fresh seeds are not tested: the likeliest to be best for both are among the confirmed"
+    "fresh seeds are not tested: the likeliest to be best for both are among the confirmed",
 )
-SET_RULE = (
-    "shape: layers x width; change: fresh mean minus first look; best: `lowest` has the lowest "
-    "mean over fresh seeds, `may be` cannot be told from the best: these shapes hold the best of "
-    "the confirmed ones with 95 % confidence; `no`: it is not; `-`: not tested"
+"""Of a search with fresh seeds."""
+
+_GOALS = (
+    "the verdict is of val_loss alone: {goal} is that of the first look{where}",
+    "front: by the first look (seed {first} alone, so that lucky losses are on it), no other shape "
+    "of the variant is as low in both {goals} and lower in one",
 )
+_BUSY = "step times are of trials at different hours and loads: `attnres bench` times in turn"
 
 
 def title(search: Search) -> str:
     """`Search 5ea4c0ffee12: recipe quick, params=2M within 2 %`; of two objectives, with both."""
-    second = second_objective.second(search)
-    return (
-        f"Search {search.name}: recipe {search.recipe}, {search.budget} within "
-        f"{100 * search.tolerance:.3g} %"
-        f"{f', for {second_objective.both(search)}' if second else ''}"
-    )
+    both = f", for {goals(search)}" if len(search.objectives) > 1 else ""
+    within = f"{search.budget} within {100 * search.tolerance:.3g} %"
+    return f"Search {search.name}: recipe {search.recipe}, {within}{both}"
+
+
+def goals(search: Search) -> str:
+    """`val_loss and step_time`."""
+    return " and ".join(search.objectives)
 
 
 def question(finding: Finding) -> str:
@@ -48,21 +70,64 @@ def question(finding: Finding) -> str:
 
 def answer(finding: Finding) -> str:
     """The verdict: what each variant prefers and whether that differs, and no more."""
-    search = finding.search
+    budget = finding.search.budget
     if not any(one.shapes for one in finding.optima):
-        return f"No answer: no trial of {search.budget} is complete."
+        return f"No answer: no trial of {budget} is complete."
     best = [_best(one) for one in finding.optima if one.confirmed]
-    sentences = [f"At {search.budget}, {'. '.join(best)}."] if best else []
+    sentences = [f"At {budget}, {'. '.join(best)}."] if best else []
     sentences += [_pair_text(finding, pair) for pair in finding.pairs]
-    for one in finding.optima:
-        if not one.shapes:
-            sentences.append(f"No trial of {one.family.variant} is complete.")
-        elif not one.confirmed:
-            sentences.append(
-                f"{_who(one)} is lowest at {named(one.shapes[0])}, of "
-                f"{plural(one.n_shapes, 'shape')} by one seed: no verdict."
-            )
-    return " ".join(sentences)
+    return " ".join([*sentences, *(_best(one) for one in finding.optima if not one.confirmed)])
+
+
+def _best(one: Optimum) -> str:
+    """What one variant prefers."""
+    best, confirmed = one.best, one.confirmed
+    others = [shape for shape in confirmed[1:] if shape.may_be_best]
+    alike, code = others, "others"
+    if best is None:
+        return _ANSWERS["no trial"].format(variant=one.family.variant)
+    if not confirmed:
+        code = "one seed"
+    elif one.reason:
+        code = "not tested"
+    elif len(confirmed) == 1:
+        code = "only" if one.n_shapes == 1 else "only fresh"
+    elif len(others) == len(confirmed) - 1:
+        alike, code = confirmed, "none ruled out"
+    elif len(others) < 2:
+        code = "another" if others else "all ruled out"
+    return _ANSWERS[code].format(
+        who=best.trial.variant,  # with its options where those were searched
+        best=named(best),
+        n=len(alike),
+        n_shapes=plural(one.n_shapes, "shape"),
+        depths=plural(_span(alike, "n_layers"), "layer"),
+    )
+
+
+def _span(shapes: Sequence[Shape], dimension: str) -> str:
+    """`4 to 8`; empty of none."""
+    values = sorted(float(shape.trial.dimensions[dimension]) for shape in shapes)
+    ends = [f"{value:.3g}" for value in (*values[:1], *values[-1:])]
+    return " to ".join(dict.fromkeys(ends))
+
+
+def _pair_text(finding: Finding, pair: Pair) -> str:
+    which = "the optima" if len(finding.pairs) == 1 else f"the optima of {' and '.join(pair.names)}"
+    if pair.test is None or pair.p is None:
+        return f"Whether {which} differ is not known: {pair.reason}."
+    if pair.differ:
+        names = [name for one in pair.both for s in one.shapes for name in s.trial.options]
+        options = listed(list(dict.fromkeys(names))) if names else ""
+        return (
+            f"{capital(which)} differ (p = {pair.p:.2g}): none of the {len(pair.cells)} confirmed "
+            f"shapes (of {pair.n_tried} tried)"
+            f"{options and f', each at the best {options} tried there,'} can be best for both."
+        )
+    ours, theirs = (one.confirmed[0].cell for one in pair.both)
+    shared = sizes(ours if ours == theirs else pair.cells[pair.test.hardest])
+    text = f"No evidence that {which} differ (p = {pair.p:.2g}): {shared} may be best for both."
+    return f"{text} About {pair.needed} fresh seeds would tell." if pair.needed else text
 
 
 def blocks(finding: Finding) -> list[str]:
@@ -74,7 +139,7 @@ def blocks(finding: Finding) -> list[str]:
         for key, word in (("n_blocks", "block count"), ("block_size", "block size")):
             best: dict[Value, Shape] = {}
             for shape in one.confirmed:
-                if (value := options(shape.trial).get(key)) is not None:
+                if (value := shape.trial.options.get(key)) is not None:
                     best.setdefault(value, shape)
             if len(best) > 1 and not one.reason:
                 lines.append(f"{one.family.variant}, {word}: {_of_blocks(best)}.")
@@ -83,13 +148,12 @@ def blocks(finding: Finding) -> list[str]:
 
 def _of_blocks(best: Mapping[Value, Shape]) -> str:
     """`4 and 8 cannot be told apart; 1 is worse by 0.0300 [0.0100, 0.0500]`."""
-    first, *_ = best.values()  # the lowest of all
+    first = next(iter(best.values()))  # the lowest of all
     alike = [str(value) for value, shape in sorted(best.items()) if shape.may_be_best]
     parts = [f"{listed(alike)} cannot be told apart" if len(alike) > 1 else f"{alike[0]} is best"]
     for value, shape in sorted(best.items()):
-        seeds = sorted(shape.fresh.keys() & first.fresh.keys())
-        if not shape.may_be_best and len(seeds) > 1:
-            by = paired([shape.fresh[n] for n in seeds], [first.fresh[n] for n in seeds])
+        if not shape.may_be_best:
+            by = paired(*([each.fresh[n] for n in sorted(first.fresh)] for each in (shape, first)))
             parts.append(f"{value} is worse by {interval(by.mean, by.ci95, '.4f')}")
     return "; ".join(parts)
 
@@ -103,130 +167,64 @@ def qualified(finding: Finding) -> list[str]:
             "verdict rests on it"
         )
     for one in finding.optima:
-        done, lacking = one.counts["complete"], sum(bool(s.missing) for s in one.confirmed)
+        done = one.counts["complete"]
         if done < (n := n_asked(search, one.family)):
             told.append(f"{one.family.variant}: {done} of {plural(n, 'trial')} complete")
-        if lacking:
-            told.append(f"{one.family.variant}: {plural(lacking, 'shape')} without all fresh seeds")
     if lost:
-        told.append(f"{plural(lost, 'run')} failed or diverged, and {_are(lost)} in no verdict")
+        are = "is" if lost == 1 else "are"
+        told.append(f"{plural(lost, 'run')} failed or diverged, and {are} in no verdict")
     return told
-
-
-def _are(n: int) -> str:
-    return "is" if n == 1 else "are"
-
-
-def _best(one: Optimum) -> str:
-    """`standard does best at 6 layers of width 160 ...; 2 other shapes with 4 to 8 layers may be as
-    good`. It does best there only where another confirmed shape is ruled out.
-    """
-    best, others = one.confirmed[0], [s for s in one.confirmed[1:] if s.may_be_best]
-    if one.reason:
-        return f"{_who(one)} is lowest at {named(best)} (not tested)"
-    if len(one.confirmed) == 1:
-        rivals = "the only shape" if one.n_shapes == 1 else "the only shape with fresh seeds"
-        return f"{_who(one)} has {named(best)}, {rivals}"
-    if len(others) == len(one.confirmed) - 1:
-        depths = _span([float(s.trial.dimensions["n_layers"]) for s in one.confirmed])
-        return (
-            f"{_who(one)} is lowest at {named(best)}, but none of its {len(one.confirmed)} "
-            f"confirmed shapes with {plural(depths, 'layer')} is ruled out"
-        )
-    text = f"{_who(one)} does best at {named(best)}"
-    if not others:
-        return text
-    depths = _span([float(s.trial.dimensions["n_layers"]) for s in others])
-    which = "another shape" if len(others) == 1 else f"{len(others)} other shapes"
-    return f"{text}; {which} with {plural(depths, 'layer')} may be as good"
-
-
-def _who(one: Optimum) -> str:
-    """The variant, with its options where those were searched."""
-    return one.best.trial.variant if one.best is not None else one.family.variant
-
-
-def _pair_text(finding: Finding, pair: Pair) -> str:
-    ours, theirs = (finding.optima[i].family.variant for i in (pair.ours, pair.theirs))
-    of_two = "" if len(finding.pairs) == 1 else f" of {ours} and {theirs}"
-    which = f"the optima{of_two}"
-    if pair.test is None or pair.p is None:
-        return f"Whether {which} differ is not known: {pair.reason}."
-    n = len(pair.cells)
-    if pair.differ:
-        return (
-            f"{capital(which)} differ (p = {pair.p:.2g}): none of the {n} confirmed shapes (of "
-            f"{pair.n_tried} tried){_options_clause(finding, pair)} can be best for both."
-        )
-    text = f"No evidence that {which} differ (p = {pair.p:.2g}): {_shared(finding, pair)} may be "
-    text += "best for both."
-    return f"{text} About {pair.needed} fresh seeds would tell." if pair.needed else text
-
-
-def _options_clause(finding: Finding, pair: Pair) -> str:
-    """`, each at the best lr and n_blocks tried there,`; empty if none were searched."""
-    both = [finding.optima[pair.ours], finding.optima[pair.theirs]]
-    names = dict.fromkeys(name for one in both for s in one.shapes for name in options(s.trial))
-    return f", each at the best {listed(list(names))} tried there," if names else ""
-
-
-def _shared(finding: Finding, pair: Pair) -> str:
-    """The shape that is lowest for both, or else the one that is hardest to rule out."""
-    assert pair.test is not None
-    ours, theirs = (finding.optima[i].confirmed[0].cell for i in (pair.ours, pair.theirs))
-    return sizes(ours if ours == theirs else pair.cells[pair.test.hardest])
-
-
-def ranges(finding: Finding) -> list[str]:
-    """For each variant the sizes among which its best confirmed shape may be."""
-    lines = []
-    for one in finding.optima:
-        confirmed, name = one.confirmed, one.family.variant
-        held = [shape for shape in confirmed if shape.may_be_best]
-        if one.reason:
-            lines.append(f"{name}: which shapes may be best is not known: {one.reason}")
-        elif len(confirmed) == 1:
-            lines.append(f"{name}: one shape alone has fresh seeds, so that no other was refuted")
-        elif held:
-            of = ", ".join(
-                f"{word} {_span([float(s.trial.dimensions[key]) for s in held])}"
-                for key, word in (
-                    ("n_layers", "layers"),
-                    ("d_model", "width"),
-                    ("aspect", "aspect"),
-                )
-            )
-            lines.append(
-                f"{name}: {len(held)} of {len(confirmed)} confirmed shapes may be its best (95 %): "
-                f"{of}"
-            )
-    return lines
-
-
-def _span(values: Sequence[float]) -> str:
-    low, high = f"{min(values):.3g}", f"{max(values):.3g}"
-    return low if low == high else f"{low} to {high}"
 
 
 def notes(finding: Finding) -> list[str]:
     """What the tables rest on: seeds, trials, rules, provenance."""
     search = finding.search
+    shapes = [shape for one in finding.optima for shape in one.shapes]
     fresh = ", ".join(map(str, search.confirm_seeds))
-    of_seeds = (
-        f"first look: one seed ({search.first_seed}), so that the lowest of many is lucky; fresh "
-        f"seeds: {fresh}, which did not choose what is confirmed; the shape called {LOWEST} is "
-        "chosen by them, so that its own mean and interval are a little lucky"
+    told = [*map(_range, finding.optima), *map(_interaction, finding.pairs)]
+    told += [rule.format(first=search.first_seed, fresh=fresh) for rule in _RULES if fresh]
+    told += [counts(one, search) for one in finding.optima]
+    told += [f"space {search.space}; learning rate: {search.learning_rate}"]
+    for goal in search.objectives[1:]:
+        where = _devices(shapes) if shapes and goal in ("step_time", "memory") else ""
+        held = {"goal": goal, "goals": goals(search), "first": search.first_seed, "where": where}
+        told += [line.format(**held) for line in _GOALS]
+        told += [_BUSY] if goal == "step_time" else []
+    told += [f"{search.recipe} ({search.recipe_digest}) on data {search.fingerprint}"]
+    computed = f"computed with {'; '.join(finding.settings)}" if finding.settings else ""
+    return [line for line in (*told, computed, *finding.versions) if line]
+
+
+def _devices(shapes: Sequence[Shape]) -> str:
+    names = sorted({shape.settings.device_name for shape in shapes if shape.settings})
+    text = f" on {' and '.join(names) or 'a device that is not known'}"
+    return text if len(names) < 2 else f"{text}, which cannot be compared"
+
+
+def _range(one: Optimum) -> str:
+    """The sizes among which a variant's best confirmed shape may be."""
+    confirmed, name = one.confirmed, one.family.variant
+    held = [shape for shape in confirmed if shape.may_be_best]
+    if one.reason:
+        return f"{name}: which shapes may be best is not known: {one.reason}"
+    if len(confirmed) == 1:
+        return f"{name}: one shape alone has fresh seeds, so that no other was refuted"
+    words = {"layers": "n_layers", "width": "d_model", "aspect": "aspect"}
+    of = ", ".join(f"{word} {_span(held, key)}" for word, key in words.items())
+    n = f"{len(held)} of {len(confirmed)}"
+    return f"{name}: {n} confirmed shapes may be its best (95 %): {of}" if held else ""
+
+
+def _interaction(pair: Pair) -> str:
+    """What it costs to exchange the shapes that the first look chose."""
+    if pair.test is None or pair.choices[0].cell == pair.choices[1].cell:
+        return ""
+    found = pair.test.interaction
+    return (
+        f"{' and '.join(pair.names)} exchanging the shapes that their first looks chose "
+        f"({'; '.join(brief(choice.trial) for choice in pair.choices)}) changes their losses, "
+        f"added up, by {interval(found.mean, found.ci95, '+.4f')} over {found.n} fresh seeds"
     )
-    lines = [*ranges(finding), *(_interaction(finding, pair) for pair in finding.pairs)]
-    lines = [line for line in lines if line]
-    lines += [of_seeds, SET_RULE, RULE] if fresh else []
-    lines += [counts(one, search) for one in finding.optima]
-    lines += [f"space {search.space}; learning rate: {search.learning_rate}"]
-    lines += second_objective.notes(search, finding.optima)
-    lines += [f"{search.recipe} ({search.recipe_digest}) on data {search.fingerprint}"]
-    if finding.settings:
-        lines.append(f"computed with {'; '.join(finding.settings)}")
-    return lines + list(finding.versions)
 
 
 def counts(one: Optimum, search: Search) -> str:
@@ -239,78 +237,35 @@ def counts(one: Optimum, search: Search) -> str:
 
 def trials_text(one: Optimum, search: Search) -> str:
     """`38 of 40 trials complete, 1 failed, and 2 shapes beyond them that ...`."""
-    held = [f"{n} {word}" for word, n in one.counts.items() if n and word not in _APART]
-    n_tried = sum(n for word, n in one.counts.items() if word not in ("failed", "extra"))
-    n_trials = max(n_asked(search, one.family), n_tried)
-    text = ", ".join([f"{one.counts['complete']} of {plural(n_trials, 'trial')} complete", *held])
-    extra = one.counts["extra"]
+    n, extra = one.counts, one.counts["extra"]
+    tried = n["complete"] + n["running"] + n["diverged"]
+    n_trials = max(n_asked(search, one.family), tried)
+    rest = [f"{n[word]} {word}" for word in ("running", "failed", "diverged") if n[word]]
+    text = ", ".join([f"{n['complete']} of {plural(n_trials, 'trial')} complete", *rest])
     if not extra:
         return text
-    them = "it" if n_trials == 1 else "them"
-    verb = "was" if extra == 1 else "were"
-    return (
-        f"{text}, and {plural(extra, 'shape')} beyond {them} that {verb} best for another variant"
-    )
-
-
-def _interaction(finding: Finding, pair: Pair) -> str:
-    """What it costs to exchange the shapes that the first look chose."""
-    if pair.test is None or pair.choices[0].cell == pair.choices[1].cell:
-        return ""
-    found = pair.test.interaction
-    ours, theirs = (finding.optima[i].family.variant for i in (pair.ours, pair.theirs))
-    return (
-        f"{ours} and {theirs} exchanging the shapes that their first looks chose "
-        f"({brief(pair.choices[0].trial)}; {brief(pair.choices[1].trial)}) changes their losses, "
-        f"added up, by {found.mean:+.4f} [{found.ci95[0]:+.4f}, {found.ci95[1]:+.4f}] over "
-        f"{found.n} fresh seeds"
-    )
+    them, were = "it" if n_trials == 1 else "them", "was" if extra == 1 else "were"
+    beyond = f"{plural(extra, 'shape')} beyond {them} that {were} best for another variant"
+    return f"{text}, and {beyond}"
 
 
 def failures(finding: Finding) -> list[tuple[str, str, str]]:
     """Variant, point with seed, and error of all trials and runs that failed or diverged."""
-    first, found = finding.search.first_seed, []
-    for one in finding.optima:
-        runs = [*((trial, first, error) for trial, error in one.failed), *one.failed_runs]
-        found += [(t.variant, f"{_point(t)}, seed {seed}", error) for t, seed, error in runs]
-    return found
+    failed = [each for one in finding.optima for each in one.failed]
+    return [(t.variant, f"{_point(t)}, seed {seed}", error) for t, seed, error in failed]
 
 
 def _point(trial: Trial) -> str:
     """`6 x 354, 2 heads, lr=0.01`, without the options that the variant's name says."""
     named_there = trial.variant.partition(":")[2].split(",")
-    held = [text for text in _options(trial) if text not in named_there]
-    return ", ".join([brief(trial), *held])
+    return ", ".join([brief(trial), *(each for each in _options(trial) if each not in named_there)])
 
 
-def best_text(shape: Shape) -> str:
-    """Whether it may be the best: `lowest`, `may be`, `no`, or `-` where that is not tested."""
-    if shape.may_be_best is None:
-        return "-"
-    return LOWEST if shape.is_lowest else "may be" if shape.may_be_best else "no"
-
-
-def fresh_text(shape: Shape) -> str:
-    """`1.6021 [1.5911, 1.6131]`; where seeds are missing how many there are."""
-    if shape.mean is None:
-        return "one seed"
-    text = f"{shape.mean:.4f}"
-    if shape.ci95 is not None:
-        text += f" [{shape.ci95[0]:.4f}, {shape.ci95[1]:.4f}]"
-    n, all_ = len(shape.fresh), len(shape.fresh) + len(shape.missing)
-    return f"{text} ({n} of {all_} seeds)" if shape.missing else text
-
-
-def surprise_text(shape: Shape) -> str:
-    """Fresh minus first look; `-` without fresh seeds."""
-    return "-" if shape.surprise is None else f"{shape.surprise:+.4f}"
-
-
-def options_text(trial: Trial) -> str:
-    """`n_blocks=4, lr=0.01`, or `-`."""
-    return ", ".join(_options(trial)) or "-"
+def options_text(trial: Trial) -> str | None:
+    """`n_blocks=4, lr=0.01`; None where nothing but sizes was searched."""
+    return ", ".join(_options(trial)) or None
 
 
 def _options(trial: Trial) -> list[str]:
-    held = options(trial).items()
+    held = trial.options.items()
     return [f"{name}={v:.4g}" if isinstance(v, float) else f"{name}={v}" for name, v in held]

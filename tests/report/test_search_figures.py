@@ -12,9 +12,8 @@ import searches
 from attnres_cli.config.shipped import paper
 from attnres_cli.records.search_records import State
 from attnres_cli.report.figures.drawing import of_search
-from attnres_cli.report.figures.search import axes_of, best_losses
+from attnres_cli.report.figures.search import axes_of, map_of
 from attnres_cli.verdict.optima import Finding, find
-from attnres_cli.verdict.shape_results import front
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +42,7 @@ def test_a_map_holds_the_lowest_loss_of_each_cell_and_blanks_where_nothing_was_t
     x, y = axes_of(finding)
     one = finding.optima[0]
 
-    losses = best_losses(one, x, y)
+    losses = map_of(one, x, y).losses
 
     assert losses.shape == (len(y.groups), len(x.groups))
     assert np.nanmin(losses) == min(shape.promised for shape in one.shapes)
@@ -68,8 +67,7 @@ def test_maps_on_one_scale_star_the_optimum_frame_the_lowest_mean_and_mark_lost_
         assert frames == {(x.place(best), y.place(best))}  # over fresh seeds
         marked = {t.get_position()[::-1]: t.get_text() for t in axes.texts if len(t.get_text()) < 4}
         losses = np.asarray(axes.images[0].get_array().filled(np.nan))
-        lost = {(y.place(t), x.place(t)): why[0] for t, why in one.unmeasured}
-        assert {why for _, why in one.unmeasured} == {"failed"}
+        lost = {(y.place(t), x.place(t)): "f" for t in one.family.trials if t.outcome == "failed"}
         assert marked == {cell: letter for cell, letter in lost.items() if np.isnan(losses[cell])}
         assert marked
         assert np.isfinite(losses).sum() == len(axes.texts) - len(marked)
@@ -154,7 +152,7 @@ def test_the_front_is_drawn_where_there_are_two_goals_and_only_there(finding):
     assert "pareto" not in drawn(finding)
     lines = {line.get_label(): line for line in axes.lines}
     for one in two.optima:
-        expected = sorted((1000 * t.values[1], t.values[0]) for t in front(one))
+        expected = sorted((1000 * t.values[1], t.values[0]) for t in one.front)
         points = np.column_stack(lines[one.family.variant].get_data())
         assert points == pytest.approx(np.array(expected))
         losses = [loss for _, loss in expected]

@@ -23,7 +23,7 @@ from attnres_cli.report.search import report_of, table_of
 from attnres_cli.report.search_page import to_html
 from attnres_cli.report.search_words import answer, notes, qualified
 from attnres_cli.verdict.optima import find
-from attnres_cli.verdict.shape_results import front, layers_by_width
+from attnres_cli.verdict.shape_results import layers_by_width
 
 FORMATS = ("table", "markdown", "csv", "json", "latex", "html")
 
@@ -90,11 +90,11 @@ def test_a_second_goal_is_in_title_and_notes_and_a_column_beside_every_shape_of_
             assert "ront: by the first look (seed 0 alone" in text
             assert not any(word in without for word in ("ront: ", "goal: ", "for val_loss"))
     for one in found.optima:
-        table = table_of([one], search)
+        table = table_of(replace(found, optima=(one,)))
         head, rows = [c.title for c in table.columns], [[c.text for c in r] for r in table.cells]
         goal, on, heads = (head.index(t) for t in ("goal: step_time (ms)", "front", "heads"))
         listed = {(row[0], row[heads]): (row[goal], row[on]) for row in rows}
-        best = {(layers_by_width(t), str(t.dimensions["n_heads"])): t for t in front(one)}
+        best = {(layers_by_width(t), str(t.dimensions["n_heads"])): t for t in one.front}
         assert len(best) >= 2
         assert {name for name, (_, is_on) in listed.items() if is_on == "yes"} == set(best)
         assert all(listed[name][0] == f"{1000 * t.values[1]:.2f}" for name, t in best.items())

@@ -29,7 +29,7 @@ from attnres_cli.report.figures.style import (
     short,
 )
 from attnres_cli.verdict.optima import Finding
-from attnres_cli.verdict.shape_results import Optimum, front, is_sound, options
+from attnres_cli.verdict.shape_results import Optimum
 
 SHAPES = (
     "Validation loss of the first look, nats per token: one run each, the lowest where a cell "
@@ -63,7 +63,7 @@ _OBJECTIVES = {
 """Name and factor of an objective, whose values are seconds, numbers and bytes."""
 
 Losses = NDArray[np.float64]
-Marks = Mapping[tuple[int, int], str]
+Place = tuple[int, int]  # row and column of a cell
 
 
 @dataclass(frozen=True)
@@ -72,8 +72,8 @@ class Map:
 
     name: str
     losses: Losses
-    lost: Marks = field(default_factory=dict)
-    best: tuple[int, int] | None = None
+    lost: Mapping[Place, str] = field(default_factory=dict)
+    best: Place | None = None
 
 
 @dataclass(frozen=True)
@@ -96,8 +96,8 @@ class Axis:
     @property
     def names(self) -> list[str]:
         """Of the groups: `45`, or `44-47` of several sizes."""
-        ends = [(_number(group[0]), _number(group[-1])) for group in self.groups]
-        return [low if low == high else f"{low}-{high}" for low, high in ends]
+        ends = [dict.fromkeys((_number(group[0]), _number(group[-1]))) for group in self.groups]
+        return ["-".join(each) for each in ends]
 
 
 def draw_shapes(finding: Finding) -> Figure | None:
@@ -106,16 +106,7 @@ def draw_shapes(finding: Finding) -> Figure | None:
     if axes is None:
         return None
     x, y = axes
-    maps = [
-        Map(
-            one.family.variant,
-            best_losses(one, x, y),
-            lost_cells(one, x, y),
-            next(((y.place(s.trial), x.place(s.trial)) for s in one.confirmed), None),
-        )
-        for one in finding.optima
-        if one.shapes
-    ]
+    maps = [map_of(one, x, y) for one in finding.optima if one.shapes]
     if y.dimension == x.dimension:
         return _maps(maps, x.names, [""], (x.label, ""))
     return _maps(maps, x.names, y.names, (x.label, y.label))
@@ -130,9 +121,8 @@ def draw_paper_shapes(finding: Finding) -> Figure | None:
     order = np.argsort(held["heads_per_layer"])
     names = {"standard": "baseline (paper)", "attnres": "AttnRes (paper)"}
     maps = [Map(told, np.array(held[name])[order]) for name, told in names.items()]
-    x, y = held["width_per_layer"], sorted(held["heads_per_layer"])
-    labels = (_LABELS[_ASPECT], _LABELS[_HEADS])
-    return _maps(maps, [f"{v:g}" for v in x], [f"{v:g}" for v in y], labels)
+    x, y = ([f"{v:g}" for v in sorted(held[k])] for k in ("width_per_layer", "heads_per_layer"))
+    return _maps(maps, x, y, (_LABELS[_ASPECT], _LABELS[_HEADS]))
 
 
 def axes_of(finding: Finding) -> tuple[Axis, Axis] | None:
@@ -143,12 +133,17 @@ def axes_of(finding: Finding) -> tuple[Axis, Axis] | None:
     that has ended has a place, whatever became of it.
     """
     shapes = [shape.trial for one in finding.optima for shape in one.shapes]
-    trials = [*shapes, *(trial for one in finding.optima for trial, _ in one.unmeasured)]
+    trials = [*shapes, *(trial for one in finding.optima for trial in _lost(one))]
     x = _axis(_ASPECT, trials)
     if len(x.groups) < 2 or not shapes:
         return None
     found = [(0.0, Axis(_ASPECT, (tuple(v for group in x.groups for v in group),)))]
-    for name in dict.fromkeys((_HEADS, "n_heads", *_searched(trials))):
+    options = [
+        name
+        for name in trials[0].options
+        if all(isinstance(v := t.options.get(name), int | float) and v > 0 for t in trials)
+    ]
+    for name in dict.fromkeys((_HEADS, "n_heads", *options)):
         y = _axis(name, trials)
         cells = len({(x.place(trial), y.place(trial)) for trial in shapes})
         if len(y.groups) > 1 and cells > max(len(x.groups), len(y.groups)):
@@ -160,14 +155,9 @@ def _axis(dimension: str, trials: Sequence[Trial]) -> Axis:
     return Axis(dimension, groups([float(trial.dimensions[dimension]) for trial in trials]))
 
 
-def _searched(trials: Sequence[Trial]) -> list[str]:
-    """Options that every trial has as a number above zero."""
-    held = [options(trial) for trial in trials]
-    return [
-        name
-        for name in held[0]
-        if all(isinstance(v := each.get(name), int | float) and v > 0 for each in held)
-    ]
+def _lost(one: Optimum) -> list[Trial]:
+    """Trials that ended without a loss."""
+    return [trial for trial in one.family.trials if trial.outcome in ("failed", "diverged")]
 
 
 def _number(value: float) -> str:
@@ -186,23 +176,21 @@ def groups(values: Sequence[float]) -> tuple[tuple[float, ...], ...]:
     return tuple(tuple(group) for group in found)
 
 
-def best_losses(one: Optimum, x: Axis, y: Axis) -> Losses:
-    """Rows of y, columns of x: the lowest first look of the cell's shapes, nan of none."""
-    found = np.full((len(y.groups), len(x.groups)), np.nan)
+def map_of(one: Optimum, x: Axis, y: Axis) -> Map:
+    """A variant's map: in each cell the lowest first look, or nan and the first letters of why."""
+
+    def cell(trial: Trial) -> Place:
+        return y.place(trial), x.place(trial)
+
+    losses, lost = np.full((len(y.groups), len(x.groups)), np.nan), dict[Place, set[str]]()
     for shape in one.shapes:
-        row, column = y.place(shape.trial), x.place(shape.trial)
-        found[row, column] = np.fmin(found[row, column], shape.promised)
-    return found
-
-
-def lost_cells(one: Optimum, x: Axis, y: Axis) -> Marks:
-    """For each (row, column) without a loss the first letters of why: failed, diverged."""
-    losses, found = best_losses(one, x, y), dict[tuple[int, int], set[str]]()
-    for trial, why in one.unmeasured:
-        place = (y.place(trial), x.place(trial))
-        if math.isnan(losses[place]):
-            found.setdefault(place, set()).add(why[0])
-    return {place: " ".join(sorted(letters)) for place, letters in found.items()}
+        losses[cell(shape.trial)] = np.fmin(losses[cell(shape.trial)], shape.promised)
+    for trial in _lost(one):
+        if math.isnan(losses[cell(trial)]):
+            lost.setdefault(cell(trial), set()).add(trial.outcome[0])
+    letters = {place: " ".join(sorted(found)) for place, found in lost.items()}
+    best = cell(one.confirmed[0].trial) if one.confirmed else None
+    return Map(one.family.variant, losses, letters, best)
 
 
 def _maps(
@@ -223,8 +211,7 @@ def _maps(
         place.set_yticks(range(len(y)), y, fontsize=8)
         place.grid(visible=False)
         place.tick_params(length=0)
-        _numbers(place, each.losses, scale, 6.5 if columns > 1 else 8)
-        _marks(place, each)
+        _write(place, each, scale, 6.5 if columns > 1 else 8)
     for place in axes[len(maps) :]:
         place.set_visible(False)
     for place in axes[: len(maps)][-columns:]:
@@ -235,34 +222,30 @@ def _maps(
     return figure
 
 
-def _marks(axes: Axes, of: Map) -> None:
-    """Letters where a shape has no loss; two lines, dark and light, around the best one's cell."""
+def _write(axes: Axes, of: Map, scale: Normalize, size: float) -> None:
+    """Losses, the lowest starred; letters where a shape has none; a frame around the best one's
+    cell, of two lines, dark and light.
+    """
+    lowest = np.unravel_index(int(np.nanargmin(of.losses)), of.losses.shape)
+    for (row, column), loss in np.ndenumerate(of.losses):
+        is_best = (row, column) == lowest
+        if not math.isnan(loss):
+            axes.text(
+                column, row, f"{loss:.3f}" + ("\n★" if is_best else ""), ha="center", va="center",
+                fontsize=size, weight="bold" if is_best else "normal", linespacing=0.9,
+                color="white" if scale(loss) < 0.55 else "black",
+            )  # fmt: skip
     for (row, column), letters in of.lost.items():
         axes.text(column, row, letters, ha="center", va="center", fontsize=8, color="#555555")
-    if of.best is not None:
-        row, column = of.best
-        for width, colour in ((3.0, "black"), (1.2, "white")):
-            corner = (column - 0.46, row - 0.46)
-            axes.add_patch(Rectangle(corner, 0.92, 0.92, fill=False, lw=width, ec=colour))
-
-
-def _numbers(axes: Axes, losses: Losses, scale: Normalize, size: float) -> None:
-    best = np.unravel_index(int(np.nanargmin(losses)), losses.shape)
-    for (row, column), loss in np.ndenumerate(losses):
-        if math.isnan(loss):
-            continue
-        is_best = (row, column) == tuple(map(int, best))
-        axes.text(
-            column, row, f"{loss:.3f}" + ("\n★" if is_best else ""), ha="center", va="center",
-            fontsize=size, weight="bold" if is_best else "normal", linespacing=0.9,
-            color="white" if scale(loss) < 0.55 else "black",
-        )  # fmt: skip
+    for width, colour in ((3.0, "black"), (1.2, "white")) if of.best is not None else ():
+        corner = (of.best[1] - 0.46, of.best[0] - 0.46)
+        axes.add_patch(Rectangle(corner, 0.92, 0.92, fill=False, lw=width, ec=colour))
 
 
 def draw_front(finding: Finding) -> Figure | None:
     """Loss over the second objective; None where the search has one, or no complete trial."""
     objectives = finding.search.objectives
-    found = [one for one in finding.optima if front(one)]
+    found = [one for one in finding.optima if one.front]
     if len(objectives) < 2 or not found:
         return None
     label, factor = _OBJECTIVES.get(objectives[1], (objectives[1], 1.0))
@@ -281,15 +264,12 @@ def draw_front(finding: Finding) -> Figure | None:
 
 
 def _draw_front(axes: Axes, one: Optimum, look: Look, factor: float) -> None:
-    best = front(one)
-    others = [t for t in one.family.trials if is_sound(t) and t not in best]
-    axes.plot(
-        [factor * t.values[1] for t in others], [t.values[0] for t in others], look.marker,
-        ms=4, mfc="none", color=look.colour, alpha=0.7,
-    )  # fmt: skip
-    ordered = sorted(best, key=lambda t: t.values[1])
-    axes.plot(
-        [factor * t.values[1] for t in ordered], [t.values[0] for t in ordered],
-        drawstyle="steps-post", ls=look.dashes, marker=look.marker, ms=6, color=look.colour,
-        lw=1.2, label=short(one.family.variant),
-    )  # fmt: skip
+    best = one.front
+    others = [t for t in one.family.trials if t.outcome == "complete" and t not in best]
+    hollow = {"ls": "", "ms": 4, "mfc": "none", "alpha": 0.7}
+    joined = {"drawstyle": "steps-post", "ls": look.dashes, "lw": 1.2, "ms": 6}
+    joined["label"] = short(one.family.variant)
+    ordered = sorted(best, key=lambda trial: trial.values[1])
+    for trials, drawn in ((others, hollow), (ordered, joined)):
+        goals, losses = [factor * t.values[1] for t in trials], [t.values[0] for t in trials]
+        axes.plot(goals, losses, marker=look.marker, color=look.colour, **drawn)
