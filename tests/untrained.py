@@ -16,9 +16,7 @@ from studies import FACTS, RESULT, SETTINGS, VERSIONS
 from attnres_cli.config.recipe import load
 from attnres_cli.lab.experiment import Experiment, Place
 from attnres_cli.lab.search import budget, points, proposals, space, studies
-from attnres_cli.lab.search.confirmation import confirm
 from attnres_cli.lab.search.families import Family
-from attnres_cli.lab.search.screening import screen
 from attnres_cli.lab.search.trial_runner import TrialRunner
 from attnres_cli.lab.workers.pool import Wanted
 from attnres_cli.nn import variant
@@ -81,15 +79,16 @@ class Bench:
         self.search = replace(SEARCH, n_trials=n_trials, objectives=objectives)
         self.families = []
         for spec, found in zip(SPECS, grid.values(), strict=True):
-            study = studies.open_study(self.storage, self.search, SPECS, spec)
-            studies.keep_asked(study, self.search, f"{kind}: as asked")
+            held = studies.open_study(self.storage, self.search, SPECS, spec)
             mapped, startup = proposals.Points(found), proposals.n_startup(kind, n_trials)
-            study.sampler = proposals.Feasible(mapped, kind, 7, startup)
-            self.families.append(Family(spec, mapped, study, self.storage, self.alone, startup))
+            held.sampler = proposals.Feasible(mapped, kind, 7, startup)
+            opened_with = self.storage, self.alone, startup, self.study
+            self.families.append(Family(spec, mapped, held, *opened_with))
+            studies.keep_asked(held, self.search, f"{kind}: as asked")
         tokens: Any = SimpleNamespace(fingerprint=FACTS.fingerprint, description=FACTS)
         plan = Plan(recipe, (), (0,), ("cpu", "cpu"), SETTINGS, FACTS.fingerprint)
         self.experiment = Experiment(Place(self.study), self.store, tokens, Silent())
-        self.runner = TrialRunner(self.experiment, plan, self.search)
+        self.runner = TrialRunner(self.experiment, plan, self.search, self.families)
 
     def run(
         self, outcome: Outcome = deep_is_good, stop_after: int = -1, confirmed: int = 1, **how: bool
@@ -110,9 +109,9 @@ class Bench:
         place = replace(self.experiment.place, **how)
         self.experiment.place, self.experiment.train = place, train  # type: ignore[method-assign]
         if place.retry_failed:
-            self.runner.retry(self.families)
-        screen(self.runner, self.families)
-        confirm(self.runner, self.families, confirmed, self.search.confirm_seeds)
+            self.runner.retry()
+        self.runner.screen()
+        self.runner.confirm(confirmed, self.search.confirm_seeds)
         return self
 
     def end(self, record: RunRecord, loss: float | None) -> None:

@@ -144,7 +144,7 @@ def search(
     if dry_run:
         say(searching.TIMING)
         step_s = searching.timed(request, plan)
-        told = searching.lines(request, plan, step_s), searching.n_trials_of(request)
+        told = searching.lines(request, plan, step_s), request.n_trials
         seconds = searching.seconds_of(request, plan, step_s)
         file_formats.show(plan_of_search(request.search, *told, plan, seconds), form, sys.stdout)
         return

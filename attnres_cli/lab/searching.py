@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import chain
 
 from optuna.storages import RDBStorage
 
@@ -14,12 +13,9 @@ from attnres_cli.errors import UsageError
 from attnres_cli.lab import grid, memory
 from attnres_cli.lab.experiment import Experiment, Place, Watcher
 from attnres_cli.lab.search import proposals, studies, trial_runner
-from attnres_cli.lab.search.confirmation import confirm
 from attnres_cli.lab.search.families import Family
-from attnres_cli.lab.search.points import Point
 from attnres_cli.lab.search.request import Request
-from attnres_cli.lab.search.screening import screen
-from attnres_cli.lab.search.trial_runner import TimeModel, TrialRunner, predicted_s
+from attnres_cli.lab.search.trial_runner import TimeModel, TrialRunner, arm_of, predicted_s
 from attnres_cli.records import doubts
 from attnres_cli.records.plan import Arm, Plan
 from attnres_cli.records.run import RunRecord
@@ -41,16 +37,16 @@ def planned(request: Request, place: Place) -> Plan:
     the ends of what is searched, weighed. Raises DeviceError where one of them cannot fit.
     """
     search, data = request.search, request.tokens.fingerprint
-    points = chain(*request.points.values())
-    arms = tuple(Arm(p.variant, p.n_params, p.flops_per_token, None, p.recipe) for p in points)
     held, names = Store.existing(place.study), (search.recipe, searched_name(search.recipe))
     before = [
         run
         for run in (held.runs(curves=False) if held else [])
         if run.recipe in names and run.fingerprint == data and run.code in search.codes
     ]
+    largest = max(request.every, key=lambda point: point.flops)
+    arms = tuple(map(arm_of, request.every))
     on = (place.device, place.workers, place.engine, grid.threads_of(before))
-    made = grid.make(request.largest.recipe, arms, (search.first_seed,), data, *on)
+    made = grid.make(largest.recipe, arms, (search.first_seed,), data, *on)
     if "memory" in search.objectives and "cpu" in made.devices:
         raise UsageError(
             "--objective memory: on a CPU the peak is that of the whole process, with the "
@@ -69,10 +65,9 @@ def _ends(request: Request, held: Sequence[RunRecord]) -> tuple[Arm, ...]:
     ends: dict[Arm, None] = {}
     for points in request.points.values():
         left = [p for p in points if not ended or (p.recipe.digest, p.variant) not in ended]
-        for pick in (min, max):
-            if left:
-                p = pick(left, key=lambda point: (point.trunk.n_layers, point.n_params))
-                ends[Arm(p.variant, p.n_params, p.flops_per_token, None, p.recipe)] = None
+        for pick in (min, max) if left else ():
+            end = pick(left, key=lambda point: (point.trunk.n_layers, point.n_params))
+            ends[arm_of(end)] = None
     return tuple(ends)
 
 
@@ -85,78 +80,31 @@ def run(request: Request, plan: Plan, place: Place, watcher: Watcher) -> int:
             f"search {other}, the same by other code, stays: `attnres report --recipe {other}`"
         )
     experiment = Experiment(place, store, request.tokens, watcher)
-    runner = TrialRunner(experiment, plan, search)
     with optuna_storage(study) as storage, turns(study) as alone:
-        families = _families(request, storage, study, alone)
+        families = [_family(request, spec, storage, study, alone) for spec in request.points]
+        runner = TrialRunner(experiment, plan, search, families)
         if place.retry_failed:
-            runner.retry(families)
-        if runner.patiently(lambda: sum(family.n_left(search.n_trials) for family in families)):
+            runner.retry()
+        if any(family.n_left(search.n_trials) for family in families):
             experiment.prepare(plan)
             watcher.note(TIMING)
             runner.step_s = timed(request, plan)
             watcher.text(lines(request, plan, runner.step_s))
-        screen(runner, families)
-        confirm(runner, families, request.n_confirmed, _fresh_seeds(search, store, study))
+        runner.screen()
+        runner.confirm(request.n_confirmed, _fresh_seeds(search, store, study))
     return len(experiment.failed)
 
 
-def timed(request: Request, plan: Plan) -> TimeModel:
-    """How long each point takes, from a few steps trained now."""
-    return trial_runner.timed(list(request.points.values()), plan, request.tokens)
-
-
-def n_trials_of(request: Request) -> dict[str, int]:
-    """How many trials each design gets: no more than it has points."""
-    asked = request.search.n_trials
-    return {spec: min(asked, len(points)) for spec, points in request.points.items()}
-
-
-def seconds_of(request: Request, plan: Plan, step_s: TimeModel) -> float | None:
-    """How long the training steps of the first look take; None where that cannot be timed."""
-    trials = [(n, request.points[spec]) for spec, n in n_trials_of(request).items()]
-    return predicted_s(trials, step_s, len(plan.devices))
-
-
-def lines(request: Request, plan: Plan, step_s: TimeModel) -> list[str]:
-    """What a search will try, and how long its first look takes at most."""
-    search = request.search
-    ranges = _ranges(list(chain(*request.points.values())))
-    n_shapes = plural(request.n_shapes, "shape")
-    tokens = [int(point.dimensions["tokens"]) for point in chain(*request.points.values())]
-    seconds = seconds_of(request, plan, step_s)
-    data, n_eval_tokens = request.tokens.description, request.recipe.train.eval_tokens
-    return [
-        f"search {search.name}: recipe {search.recipe}, --budget {search.budget}",
-        f"space {search.space}: {n_shapes}, the same for every design, each within "
-        f"{search.tolerance:.1%} of the budget:",
-        *(f"  {name} {low}" + (f" to {high}" if high != low else "") for name, low, high in ranges),
-        f"learning rate: {search.learning_rate}",
-        *(
-            f"{spec}: {plural(n_trials, 'trial')}; {request.samplers[spec][1]}"
-            for spec, n_trials in n_trials_of(request).items()
-        ),
-        f"objective {', '.join(search.objectives)}; first look on seed {search.first_seed}"
-        + _confirming(request),
-        *of_data(data, request.recipe, tokens),
-        *(f"warning: {doubt}" for doubt in doubts.of(data, max(tokens), n_eval_tokens)),
-        computing(plan),
-        *([plan.threads_by] if plan.threads_by else []),
-        *([plan.workers_by] if plan.workers_by else []),
-        *_memory(plan),
-    ] + (
-        []
-        if seconds is None
-        else [f"predicted time of the training steps of the first look: {duration(seconds)}"]
-    )
-
-
-def _memory(plan: Plan) -> list[str]:
-    """What a training step holds, at the shallowest and the deepest shapes; not where unknown."""
-    held = sorted(arm.memory.peak for arm in plan.arms if arm.memory is not None)
-    if not held:
-        return []
-    ends = dict.fromkeys(map(megabytes, (held[0], held[-1])))
-    return [f"memory of a training step, shallowest and deepest shapes: {' to '.join(ends)}"]
+def _family(request: Request, spec: str, storage: RDBStorage, study: str, alone: Turn) -> Family:
+    """The search of a design, as the study holds it or begun now."""
+    search, (kind, told) = request.search, request.samplers[spec]
+    begin = partial(studies.open_study, storage, search, list(request.points), spec)
+    held, points = asking(study, begin, retry_s()), proposals.Points(request.points[spec])
+    n_startup = proposals.n_startup(kind, search.n_trials)
+    held.sampler = proposals.Feasible(points, kind, int(search.name, 16), n_startup)
+    family = Family(spec, points, held, storage, alone, n_startup, study)
+    family.keep_asked(search, told)
+    return family
 
 
 def _fresh_seeds(asked: Search, store: Store, study: str) -> tuple[int, ...]:
@@ -168,6 +116,59 @@ def _fresh_seeds(asked: Search, store: Store, study: str) -> tuple[int, ...]:
     return fresh_seeds(search, {run.identity for run in runs if run.result is not None})
 
 
+def timed(request: Request, plan: Plan) -> TimeModel:
+    """How long each point takes, from a few steps trained now."""
+    return trial_runner.timed(list(request.points.values()), plan, request.tokens)
+
+
+def seconds_of(request: Request, plan: Plan, step_s: TimeModel) -> float | None:
+    """How long the training steps of the first look take; None where that cannot be timed."""
+    trials = [(n, request.points[spec]) for spec, n in request.n_trials.items()]
+    return predicted_s(trials, step_s, len(plan.devices))
+
+
+def lines(request: Request, plan: Plan, step_s: TimeModel) -> list[str]:
+    """What a search will try, and how long its first look takes at most."""
+    search, tokens = request.search, [int(p.dimensions["tokens"]) for p in request.every]
+    data, n_eval_tokens = request.tokens.description, request.recipe.train.eval_tokens
+    n_shapes = plural(len({point.trunk for point in request.every}), "shape")
+    told = [
+        f"search {search.name}: recipe {search.recipe}, --budget {search.budget}",
+        f"space {search.space}: {n_shapes}, the same for every design, each within "
+        f"{search.tolerance:.1%} of the budget:",
+        *_ranges(request),
+        f"learning rate: {search.learning_rate}",
+    ]
+    for spec, n_trials in request.n_trials.items():
+        told.append(f"{spec}: {plural(n_trials, 'trial')}; {request.samplers[spec][1]}")
+    objectives = ", ".join(search.objectives)
+    told += [
+        f"objective {objectives}; first look on seed {search.first_seed}{_confirming(request)}",
+        *of_data(data, request.recipe, tokens),
+        *(f"warning: {doubt}" for doubt in doubts.of(data, max(tokens), n_eval_tokens)),
+        computing(plan),
+        *filter(None, (plan.threads_by, plan.workers_by)),
+    ]
+    if peaks := sorted(arm.memory.peak for arm in plan.arms if arm.memory is not None):
+        held = " to ".join(dict.fromkeys(map(megabytes, (peaks[0], peaks[-1]))))
+        told.append(f"memory of a training step, shallowest and deepest shapes: {held}")
+    if (seconds := seconds_of(request, plan, step_s)) is not None:
+        time = duration(seconds)
+        told.append(f"predicted time of the training steps of the first look: {time}")
+    return told
+
+
+def _ranges(request: Request) -> list[str]:
+    """What the points have, from the least to the most."""
+    columns = {name: [float(p.dimensions[name]) for p in request.every] for name in _RANGES}
+    columns["params"] = [float(point.n_params) for point in request.every]
+    told = []
+    for name, values in columns.items():
+        ends = [f"{v:,.0f}" if v == int(v) else f"{v:.3g}" for v in (min(values), max(values))]
+        told.append(f"  {name} {' to '.join(dict.fromkeys(ends))}")
+    return told
+
+
 def _confirming(request: Request) -> str:
     """What follows the first look."""
     search, n = request.search, request.n_confirmed
@@ -177,38 +178,4 @@ def _confirming(request: Request) -> str:
     of = "each design" if len(search.objectives) == 1 else "the front of each design"
     common = f", and the {COMMON} best of each two together, for all designs"
     seeds = ", ".join(map(str, search.confirm_seeds))
-    shared = common if len(request.points) > 1 else ""
-    return f"; {shapes} of {of}{shared}: then trained on seeds {seeds}"
-
-
-def _families(request: Request, storage: RDBStorage, study: str, alone: Turn) -> list[Family]:
-    """The search of each design, as the study holds it or begun now."""
-    search, found = request.search, []
-    for spec, points in request.points.items():
-        kind, _ = request.samplers[spec]
-        begin = partial(studies.open_study, storage, search, list(request.points), spec)
-        held = asking(study, begin, retry_s())
-        mapped, startup = proposals.Points(points), proposals.n_startup(kind, search.n_trials)
-        held.sampler = proposals.Feasible(mapped, kind, int(search.name, 16), startup)
-        found.append(Family(spec, mapped, held, storage, alone, startup))
-        asking(study, partial(_keep_asked, request, found[-1]), retry_s())
-    return found
-
-
-def _keep_asked(request: Request, family: Family) -> None:
-    """Record in Optuna's study what was asked for last; the sampler only if it has work to do."""
-    search = request.search
-    text = request.samplers[family.spec][1] if family.n_to_ask(search.n_trials) else ""
-    with family.alone():
-        studies.keep_asked(family.study, search, text)
-
-
-def _ranges(points: Sequence[Point]) -> list[tuple[str, str, str]]:
-    """(name, least, most) of what the points have."""
-    values = {name: [float(point.dimensions[name]) for point in points] for name in _RANGES}
-    values["params"] = [float(point.n_params) for point in points]
-    return [(name, _number(min(held)), _number(max(held))) for name, held in values.items()]
-
-
-def _number(value: float) -> str:
-    return f"{int(value):,}" if value == int(value) else f"{value:.3g}"
+    return f"; {shapes} of {of}{common * (len(request.points) > 1)}: then trained on seeds {seeds}"

@@ -8,7 +8,7 @@ import hashlib
 import math
 import random
 import warnings
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import optuna
@@ -18,13 +18,13 @@ from optuna.distributions import (
     FloatDistribution,
     IntDistribution,
 )
-from optuna.samplers import BaseSampler
+from optuna.samplers import BaseSampler, RandomSampler
 from optuna.trial import FrozenTrial
 
 from attnres_cli.errors import UsageError, unknown
 from attnres_cli.lab.search.points import Point
 from attnres_cli.lab.search.studies import VOID, was_pruned
-from attnres_cli.records.search_records import Value
+from attnres_cli.records.search_records import State, Trial, Value
 
 SAMPLERS = ("auto", "tpe", "gp", "nsga2", "grid", "brute", "random")
 
@@ -55,9 +55,8 @@ class Points:
         """What a trial tries; None where it is void, or its process died before it was written."""
         if VOID in trial.user_attrs or was_pruned(trial):
             return None
-        if any(name not in trial.params for name in self.names):
-            return None
-        return self.of_key.get(self._key(trial.params))
+        is_whole = all(name in trial.params for name in self.names)
+        return self.of_key.get(self._key(trial.params)) if is_whole else None
 
     def tried(self, trials: Sequence[FrozenTrial]) -> set[Point]:
         """The points of these trials."""
@@ -67,12 +66,15 @@ class Points:
         """What Optuna is told of a point."""
         return {name: point.dimensions[name] for name in self.names}
 
-    def nearest(self, params: Mapping[str, Any], tried: Collection[Point]) -> Point:
-        """The nearest point that is not tried, or if all are, the nearest; the first of equals."""
-        free = [point for point in self.points if point not in tried] or list(self.points)
-        return min(free, key=lambda point: self._distance(params, point))
+    def trial(self, point: Point) -> Trial:
+        """The point as a trial that has just begun; its number is not known here."""
+        follow = {"mlp_ratio", "params", "lr"} - {*self.names}
+        searched = {name: v for name, v in point.dimensions.items() if name not in follow}
+        run = (point.variant, point.recipe.digest, point.n_params, point.flops)
+        return Trial(-1, State.RUNNING, searched, *run)
 
-    def _distance(self, params: Mapping[str, Any], point: Point) -> float:
+    def distance(self, params: Mapping[str, Any], point: Point) -> float:
+        """The squared distance of a proposal from a point, each dimension from 0 to 1."""
         return sum(
             _apart(params[name], point.dimensions[name], distribution) ** 2
             for name, distribution in self.distributions.items()
@@ -84,11 +86,8 @@ def _searched(points: Sequence[Point]) -> list[str]:
     trunk = ("aspect", "heads_per_layer", "mlp_ratio", "params")
     options = [name for name, _ in points[0].options] if points else []
     lr = ["lr"] if any(point.lr is not None for point in points) else []
-    found = []
-    for name in (*trunk, *lr, *options):
-        if len({point.dimensions[name] for point in points}) > 1:
-            found.append(name)
-    return found
+    names = (*trunk, *lr, *options)
+    return [name for name in names if len({point.dimensions[name] for point in points}) > 1]
 
 
 def _distribution(values: Sequence[Value]) -> BaseDistribution:
@@ -115,7 +114,7 @@ def _apart(a: Any, b: Any, distribution: BaseDistribution) -> float:
     return float(a != b)
 
 
-class Feasible(BaseSampler):
+class Feasible(RandomSampler):
     """A sampler of Optuna that proposes points. It is seeded by (study, trial number), so that an
     interrupted search goes on instead of repeating its first proposals.
 
@@ -124,6 +123,7 @@ class Feasible(BaseSampler):
     """
 
     def __init__(self, points: Points, kind: str, seed: int, n_startup: int) -> None:
+        super().__init__(seed)  # of parameters that are not of the space: there are none
         self._points, self._kind, self._seed, self._n_startup = points, kind, seed, n_startup
 
     def infer_relative_search_space(
@@ -136,20 +136,20 @@ class Feasible(BaseSampler):
         self, study: optuna.Study, trial: FrozenTrial, search_space: _Space
     ) -> dict[str, Any]:
         """The point nearest to what the sampler proposes that is not tried yet."""
+        points, seed = self._points, _seed(self._seed, trial.number)
         others = [each for each in study.get_trials(deepcopy=False) if each.number != trial.number]
-        tried = self._points.tried(others)
-        if self._kind in ("grid", "brute"):
-            free = [point for point in self._points.points if point not in tried]
-            drawn = random.Random(_seed(self._seed, trial.number))  # noqa: S311
-            point = (
-                free[0 if self._kind == "grid" else drawn.randrange(len(free))] if free else None
-            )
-            return self._points.params_of(point or self._points.points[0])
-        proposed = self._proposed(study, trial)
-        return self._points.params_of(self._points.nearest(proposed, tried))
+        tried = points.tried(others)
+        free = [point for point in points.points if point not in tried] or points.points
+        if self._kind == "grid":
+            return points.params_of(free[0])
+        if self._kind == "brute":
+            return points.params_of(random.Random(seed).choice(free))  # noqa: S311
+        proposed = self._proposed(study, trial, _sampler(self._kind, seed, self._n_startup))
+        return points.params_of(min(free, key=lambda point: points.distance(proposed, point)))
 
-    def _proposed(self, study: optuna.Study, trial: FrozenTrial) -> dict[str, Any]:
-        sampler = _sampler(self._kind, _seed(self._seed, trial.number), self._n_startup)
+    def _proposed(
+        self, study: optuna.Study, trial: FrozenTrial, sampler: BaseSampler
+    ) -> dict[str, Any]:
         space = sampler.infer_relative_search_space(study, trial)
         found = dict(sampler.sample_relative(study, trial, space))
         for name, distribution in self._points.distributions.items():
@@ -157,31 +157,19 @@ class Feasible(BaseSampler):
                 found[name] = sampler.sample_independent(study, trial, name, distribution)
         return found
 
-    def sample_independent(
-        self,
-        study: optuna.Study,
-        trial: FrozenTrial,
-        param_name: str,
-        param_distribution: BaseDistribution,
-    ) -> Any:
-        """Never asked: all dimensions are relative."""
-        raise AssertionError(param_name)
-
 
 def _sampler(kind: str, seed: int, n_startup: int) -> BaseSampler:
-    make: dict[str, Callable[[], BaseSampler]] = {
-        "tpe": lambda: optuna.samplers.TPESampler(
-            seed=seed, n_startup_trials=n_startup, multivariate=True, constant_liar=True
-        ),
-        "gp": lambda: optuna.samplers.GPSampler(
-            seed=seed, n_startup_trials=n_startup, deterministic_objective=False
-        ),
-        "nsga2": lambda: optuna.samplers.NSGAIISampler(seed=seed, population_size=n_startup),
-        "random": lambda: optuna.samplers.RandomSampler(seed=seed),
-    }
+    samplers = optuna.samplers
+    learns = {"seed": seed, "n_startup_trials": n_startup}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-        return make[kind]()
+        if kind == "tpe":
+            return samplers.TPESampler(**learns, multivariate=True, constant_liar=True)
+        if kind == "gp":
+            return samplers.GPSampler(**learns, deterministic_objective=False)
+        if kind == "nsga2":
+            return samplers.NSGAIISampler(seed=seed, population_size=n_startup)
+        return RandomSampler(seed=seed)
 
 
 def _seed(study_seed: int, number: int) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 
 from attnres_cli.config.recipe import Recipe
 from attnres_cli.data import sources
@@ -24,14 +25,8 @@ FIRST_SEED = 0
 
 @dataclass(frozen=True)
 class Typed:
-    """What a user types of a search, beside the recipe.
-
-    Attributes:
-        budget: as `params=2M`; the recipe's own parameters where there is none.
-        space: as `aspect=15..75,n_blocks=2..16`.
-        objectives: val_loss first.
-        n_trials: of each variant, in all.
-        n_confirmed: best shapes of each variant, which are then trained on `confirm_seeds`.
+    """What a user types of a search, beside the recipe: each list as it is typed, trials of each
+    variant in all, and how many best shapes of each are confirmed on which seeds.
     """
 
     variants: Sequence[str]
@@ -58,15 +53,15 @@ class Request:
     n_confirmed: int
 
     @property
-    def n_shapes(self) -> int:
-        """Shapes that all variants have in common."""
-        return len({point.trunk for points in self.points.values() for point in points})
+    def every(self) -> list[Point]:
+        """The points of all variants."""
+        return list(chain(*self.points.values()))
 
     @property
-    def largest(self) -> Point:
-        """The point whose training takes the most FLOPs, which decides how runs are computed."""
-        every = [point for points in self.points.values() for point in points]
-        return max(every, key=lambda point: point.flops)
+    def n_trials(self) -> dict[str, int]:
+        """How many trials each design gets: no more than it has points."""
+        asked = self.search.n_trials
+        return {spec: min(asked, len(points)) for spec, points in self.points.items()}
 
 
 def make(recipe: Recipe, typed: Typed) -> Request:
@@ -76,14 +71,15 @@ def make(recipe: Recipe, typed: Typed) -> Request:
     if recipe.ladder:
         raise UsageError(f"recipe {recipe.name} has a ladder of sizes: a search has one budget")
     recipe = recipe.at_rate(recipe.optim.lr)  # scaled with the width, or searched, for each alike
-    specs = list(dict.fromkeys(variant.parse(spec) for spec in typed.variants))
-    space = spaces.parse(typed.space, specs)
+    variants = list(dict.fromkeys(variant.parse(spec) for spec in typed.variants))
+    specs = [str(spec) for spec in variants]
+    space = spaces.parse(typed.space, variants)
     budget = budgets.parse(typed.budget, 1)
     _check_goals(typed, space, budget)
     tokens = sources.load(recipe)
     if not typed.budget:
         budget = budgets.parse((), recipe.model.shape(tokens.vocab_size).n_params())
-    points = grid(specs, space, budget, recipe, tokens.vocab_size)
+    points = dict(zip(specs, grid(variants, space, budget, recipe, tokens.vocab_size), strict=True))
     search = Search(
         name="",
         recipe=recipe.name,
@@ -98,21 +94,14 @@ def make(recipe: Recipe, typed: Typed) -> Request:
         confirm_seeds=typed.confirm_seeds,
         n_trials=typed.n_trials,
         families=(),
-        codes=tuple(dict.fromkeys(code_of(str(spec)).digest for spec in specs)),
+        codes=tuple(dict.fromkeys(code_of(spec).digest for spec in specs)),
     )
-    search = replace(search, name=name_of(search, [str(spec) for spec in specs]))
-    goals = len(typed.objectives)
-    return Request(
-        search=search,
-        recipe=recipe,
-        tokens=tokens,
-        points={str(spec): points[spec] for spec in specs},
-        samplers={
-            str(spec): proposals.chosen(typed.sampler, len(points[spec]), typed.n_trials, goals)
-            for spec in specs
-        },
-        n_confirmed=typed.n_confirmed,
-    )
+    search = replace(search, name=name_of(search, specs))
+    samplers = {
+        spec: proposals.chosen(typed.sampler, len(of), typed.n_trials, len(typed.objectives))
+        for spec, of in points.items()
+    }
+    return Request(search, recipe, tokens, points, samplers, typed.n_confirmed)
 
 
 def _check_goals(typed: Typed, space: spaces.Space, budget: budgets.Budget) -> None:
@@ -120,10 +109,10 @@ def _check_goals(typed: Typed, space: spaces.Space, budget: budgets.Budget) -> N
     sizes = space.trunk["params"].values if "params" in space.trunk else budget.sizes()
     fixed = {"params": len(sizes) == 1, "flops": budget.flops is not None}
     by = "the budget" if typed.budget else "the default budget, the recipe's params,"
+    others = ", ".join(["step_time", *(name for name, is_fixed in fixed.items() if not is_fixed)])
     for goal in typed.objectives:
         if fixed.get(goal):
-            others = [name for name, is_fixed in fixed.items() if not is_fixed]
             raise UsageError(
                 f"--objective {goal}: {by} fixes it for every shape, but for rounding; take "
-                f"{', '.join(['step_time', *others])}, or on a GPU memory"
+                f"{others}, or on a GPU memory"
             )

@@ -39,28 +39,27 @@ _STATES = {
     "FAIL": State.FAILED,
 }
 _GROWS = ("n_trials", "confirm_seeds")  # of a search, without making it another one
-_ASKED_FOR = (*_GROWS, "earlier_seeds")
-_NO_PART = ("name", "families", *_ASKED_FOR)
+_ASKED_FOR = (*_GROWS, "earlier_seeds", "families")
+
+
+def _defined(search: Search) -> dict[str, Any]:
+    """What makes a search another one, and its name."""
+    return {key: value for key, value in asdict(search).items() if key not in _ASKED_FOR}
 
 
 def name_of(search: Search, variants: Sequence[str]) -> str:
     """What a search is known by: a digest of all that decides what it may try and how it judges."""
-    decides = {key: value for key, value in asdict(search).items() if key not in _NO_PART}
+    decides = _defined(search)
+    del decides["name"]
     text = json.dumps([decides, list(variants)], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
 def of_other_code(search: Search, variants: Sequence[str], study: str) -> list[str]:
     """The names of the study's searches that differ from this one in the code of designs alone."""
-
-    def same_code(other: Search) -> str:
-        return name_of(replace(other, codes=search.codes), variants)
-
-    return [
-        other.name
-        for other in read(study)
-        if other.name != search.name and same_code(other) == search.name
-    ]
+    others = [other for other in read(study) if other.name != search.name]
+    alike = [replace(other, codes=search.codes) for other in others]
+    return [each.name for each in alike if name_of(each, variants) == search.name]
 
 
 def open_study(storage: RDBStorage, search: Search, variants: Sequence[str], spec: str) -> Study:
@@ -74,21 +73,22 @@ def open_study(storage: RDBStorage, search: Search, variants: Sequence[str], spe
         directions=["minimize"] * len(search.objectives),
         load_if_exists=True,
     )
-    defined = {key: value for key, value in asdict(search).items() if key not in ("families",)}
-    defined |= {"variant": spec, "variants": list(variants)}
     if _DEFINED not in found.user_attrs:
-        found.set_user_attr(_DEFINED, {k: v for k, v in defined.items() if k not in _ASKED_FOR})
+        defined = _defined(search) | {"variant": spec, "variants": list(variants)}
+        found.set_user_attr(_DEFINED, defined)
     return found
 
 
 def keep_asked(study: Study, search: Search, sampler: str) -> None:
     """Record what was asked last: trials, confirmation seeds, and the sampler if one is named."""
     before = study.user_attrs.get(_ASKED, {})
-    asked = {key: getattr(search, key) for key in _GROWS}
-    asked["sampler"] = sampler or before.get("sampler", "")
-    earlier = [seed for seed in _seeds_of(before) if seed not in search.confirm_seeds]
-    asked["earlier_seeds"] = earlier
-    if before != json.loads(json.dumps(asked)):
+    asked = {
+        "n_trials": search.n_trials,
+        "confirm_seeds": list(search.confirm_seeds),
+        "sampler": sampler or before.get("sampler", ""),
+        "earlier_seeds": [n for n in _seeds_of(before) if n not in search.confirm_seeds],
+    }
+    if before != asked:
         study.set_user_attr(_ASKED, asked)
 
 
@@ -106,6 +106,14 @@ def has_run(trial: FrozenTrial) -> bool:
 def was_pruned(trial: FrozenTrial) -> bool:
     """Whether it was ended early, as searches of older releases could be asked to."""
     return trial.state.name == "PRUNED"
+
+
+def rank(trial: FrozenTrial) -> tuple[int, int]:
+    """Which of several trials of one point counts, the least: a complete one, and a failed one only
+    if it was not tried again.
+    """
+    order = {"COMPLETE": 0, "FAIL": 2}
+    return order.get(trial.state.name, 1), trial.number
 
 
 def read(study: str) -> list[Search]:
@@ -154,26 +162,21 @@ def _searches(studies: Sequence[Study]) -> list[Search]:
 
 
 def _search(studies: Mapping[str, Study]) -> Search:
-    defined = dict(next(iter(studies.values())).user_attrs[_DEFINED])
-    order, _ = defined.pop("variants"), defined.pop("variant")
-    found = {spec: studies[spec] for spec in order if spec in studies}
+    defined = next(iter(studies.values())).user_attrs[_DEFINED]
+    found = {spec: studies[spec] for spec in defined["variants"] if spec in studies}
     asked = [study.user_attrs.get(_ASKED, {}) for study in found.values()]
-    seeds = _most([each.get("confirm_seeds", []) for each in asked])
+    # A command may have died before it told all: the study that says the most is right.
+    seeds = max((each.get("confirm_seeds", []) for each in asked), key=len, default=[])
     ever = dict.fromkeys(seed for each in asked for seed in _seeds_of(each))
-    known = {field.name for field in fields(Search)}
+    known = {field.name for field in fields(Search)} & defined.keys()
+    tupled = {key: tuple(v) if isinstance(v := defined[key], list) else v for key in known}
     return Search(
-        **{key: _tupled(value) for key, value in defined.items() if key in known},
+        **tupled,
         n_trials=max((each.get("n_trials", 0) for each in asked), default=0),
-        confirm_seeds=seeds,
+        confirm_seeds=tuple(seeds),
         earlier_seeds=tuple(seed for seed in ever if seed not in seeds),
         families=tuple(_family(spec, study) for spec, study in found.items()),
     )
-
-
-def _most(found: Sequence[list[int]]) -> tuple[int, ...]:
-    """Of the seeds that each study says the most: a command may have died before it told all."""
-    most: list[int] = max(found, key=len, default=[])
-    return tuple(most)
 
 
 def _seeds_of(asked: Mapping[str, Any]) -> list[int]:
@@ -182,35 +185,27 @@ def _seeds_of(asked: Mapping[str, Any]) -> list[int]:
     return list(dict.fromkeys(every))
 
 
-def _tupled(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
-
-
 def _family(spec: str, study: Study) -> Family:
-    found = [trial for trial in study.get_trials(deepcopy=False) if has_run(trial)]
-    first: dict[str, FrozenTrial] = {}  # of a race of two processes one has won
-    for trial in found:
-        held = first.setdefault(_key(trial), trial)
-        if _rank(trial) < _rank(held):
-            first[_key(trial)] = trial
-    kept = sorted(first.values(), key=lambda trial: trial.number)
-    wanted = {_key(trial) for trial in found if EXTRA not in trial.user_attrs}
-    trials = tuple(_trial(trial, is_extra=_key(trial) not in wanted) for trial in kept)
-    return Family(spec, trials, study.user_attrs.get(_ASKED, {}).get("sampler", ""))
+    found = sorted(filter(has_run, study.get_trials(deepcopy=False)), key=rank)
+    runs = [(_run(trial), trial) for trial in found]
+    first = dict(reversed(runs))  # of a race of two processes one has won
+    wanted = {run for run, trial in runs if EXTRA not in trial.user_attrs}
+    trials = [
+        Trial(
+            trial.number,
+            state := _STATES[trial.state.name],
+            **trial.user_attrs[_RUN],
+            values=tuple(trial.values or ()) if state is State.COMPLETE else (),
+            is_extra=run not in wanted,
+        )
+        for run, trial in first.items()
+    ]
+    asked = study.user_attrs.get(_ASKED, {})
+    in_order = sorted(trials, key=lambda trial: trial.number)
+    return Family(spec, tuple(in_order), asked.get("sampler", ""))
 
 
-def _key(trial: FrozenTrial) -> str:
+def _run(trial: FrozenTrial) -> tuple[str, str]:
     """What tells its run from those of other points."""
-    return json.dumps([trial.user_attrs[_RUN][name] for name in ("recipe_digest", "variant")])
-
-
-def _rank(trial: FrozenTrial) -> tuple[int, int]:
-    """A complete one first; one that failed last, since it may have been tried again."""
-    order = {State.COMPLETE: 0, State.FAILED: 2}
-    return order.get(_STATES[trial.state.name], 1), trial.number
-
-
-def _trial(trial: FrozenTrial, *, is_extra: bool) -> Trial:
-    state = _STATES[trial.state.name]
-    values = tuple(trial.values or ()) if state is State.COMPLETE else ()
-    return Trial(trial.number, state, **trial.user_attrs[_RUN], values=values, is_extra=is_extra)
+    held = trial.user_attrs[_RUN]
+    return held["recipe_digest"], held["variant"]

@@ -49,7 +49,7 @@ def test_failed_first_looks_are_trained_again_only_when_asked_for_and_then_count
     assert State.FAILED not in standard(again)
     assert digests <= {digest for digest, _, seed in again.trained if seed == 0}
     assert (listed(again), again.experiment.failed) == ([], set())
-    kept = again.families[0].kept()
+    kept = again.families[0].tried()
     assert digests <= {p.recipe.digest for t, p in kept if t.state is TrialState.COMPLETE}
     assert bench(n_trials=1).run().trained == []
 

@@ -9,7 +9,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from threading import Event, Thread
 from time import sleep
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,7 +18,7 @@ from untrained import SEARCH, Bench, deep_is_good, opposed
 
 from attnres_cli.config.recipe import load
 from attnres_cli.lab import searching
-from attnres_cli.lab.search import confirmation, studies
+from attnres_cli.lab.search import studies
 from attnres_cli.lab.search.families import unless_ended
 from attnres_cli.lab.search.proposals import Feasible
 from attnres_cli.records.run import RunRecord, RunSpec, Status
@@ -205,9 +204,7 @@ def test_commands_that_ask_for_other_seeds_at_once_forget_none(continued, monkey
         return found
 
     def ask(one: Bench, seeds: tuple[int, ...]) -> None:
-        search = replace(one.search, confirm_seeds=seeds)
-        wanted: Any = SimpleNamespace(search=search, samplers={"standard": ("grid", "grid")})
-        searching._keep_asked(wanted, one.families[0])
+        one.families[0].keep_asked(replace(one.search, confirm_seeds=seeds), "grid")
 
     monkeypatch.setattr(studies, "_seeds_of", slowly)
     with ThreadPoolExecutor(2) as threads:
@@ -237,20 +234,6 @@ def test_two_goals_are_kept_in_their_order(bench):
     done = bench(n_trials=1, kind="nsga2", goals=2).run()
     values = [trial.values for family in done.found.families for trial in family.trials]
     assert all(2 <= loss < 3 < flops for loss, flops in values)
-
-
-def test_the_plan_says_which_shapes_are_confirmed():
-    for n_goals, k, words in (
-        (1, 1, "the best of each variant"),
-        (1, 2, "the 2 best of each variant, or all where there are fewer"),
-        (1, 9, "all that each variant has, fewer than the 9 wanted"),
-        (2, 1, "the best of the front of each variant"),
-        (2, 9, "all on the front of each variant, fewer than the 9 wanted"),
-    ):
-        shapes = [[SimpleNamespace(trunk=n) for n in range(count)] for count in (1, 3)]
-        families: Any = [SimpleNamespace(best=lambda found=found: found) for found in shapes]
-        text = confirmation._which(families, k, n_goals)
-        assert text == f"{words}, and the 2 best of each two together"
 
 
 def test_a_trial_that_another_process_has_just_ended_stays_as_it_is(bench):
