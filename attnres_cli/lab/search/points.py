@@ -56,35 +56,28 @@ class Point:
     def recipe(self) -> Recipe:
         """The recipe with these sizes."""
         trunk, base = self.trunk, self.base
-        sizes = {
-            "n_layers": trunk.n_layers,
-            "d_model": trunk.d_model,
-            "n_heads": trunk.n_heads,
-            "d_head": None,
-            "d_ff": self.d_ff,
-        }
+        sizes = {"n_layers": trunk.n_layers, "d_model": trunk.d_model, "n_heads": trunk.n_heads}
+        model = base.model.model_copy(update={**sizes, "d_head": None, "d_ff": self.d_ff})
         optim = base.optim.model_copy(update={"lr": self.rate})
-        parts: dict[str, object] = {
-            "name": searched_name(base.name),
-            "model": base.model.model_copy(update=sizes),
-            "optim": optim,
-        }
+        parts = {"name": searched_name(base.name), "model": model, "optim": optim}
         if self.steps != base.steps:
-            tokens = {"tokens": self.steps * base.tokens_per_step}
-            parts["train"] = base.train.model_copy(update=tokens)
+            parts["train"] = base.train.model_copy(update={"tokens": self.tokens})
         return base.model_copy(update=parts)
+
+    @property
+    def tokens(self) -> int:
+        """Of the whole training."""
+        return self.steps * self.base.tokens_per_step
 
     @property
     def rate(self) -> float:
         """The learning rate: its own, or the recipe's times the recipe's width over this one."""
-        if self.lr is not None:
-            return self.lr
-        return scaled_lr(self.base, self.trunk.d_model)
+        return scaled_lr(self.base, self.trunk.d_model) if self.lr is None else self.lr
 
     @property
     def flops(self) -> float:
         """Of the whole training."""
-        return float(self.flops_per_token) * self.steps * self.base.tokens_per_step
+        return float(self.flops_per_token) * self.tokens
 
     @property
     def dimensions(self) -> dict[str, Found]:
@@ -97,7 +90,7 @@ class Point:
             "d_ff": self.d_ff,
             "aspect": trunk.aspect,
             "heads_per_layer": trunk.heads_per_layer,
-            "tokens": self.steps * self.base.tokens_per_step,
+            "tokens": self.tokens,
             "mlp_ratio": trunk.mlp_ratio,
             "params": trunk.params,
             "lr": self.rate,
@@ -137,96 +130,75 @@ def grid(
             f"--space params: --budget {budget.text} says how many; leave params out of --space, "
             "or search them under FLOPs alone, as --budget flops=1e15"
         )
-    trunks = shapes(space, _sizes(space, budget), base)
-    makers = {spec: _Maker(spec, space, budget, recipe, base) for spec in specs}
-    for maker in makers.values():
-        maker.check(trunks)
-    made = {
-        spec: {trunk: maker.points(trunk) for trunk in trunks} for spec, maker in makers.items()
-    }
-    for maker in makers.values() if trunks else ():
-        maker.check_ends()
-    shared = [trunk for trunk in trunks if all(points[trunk] for points in made.values())]
-    if not shared:
-        for maker in makers.values():
-            maker.complain()
-        raise UsageError(_impossible(space, budget))
-    return {spec: [p for trunk in shared for p in points[trunk]] for spec, points in made.items()}
-
-
-def _impossible(space: Space, budget: Budget) -> str:
-    """What to type where no shape has the budget."""
-    start = f"no shape of the space has --budget {budget.text} within {TOLERANCE:.1%}"
-    if budget.flops is None:
-        return f"{start} ({space.text}): widen a range, or take another budget, as params=2M"
-    return (
-        f"{start} ({space.text}): widen a range, or take more FLOPs, since a run has whole steps, "
-        "of which 100 fit any budget"
+    trunks = shapes(space, space.size("params").values or budget.sizes(), base)
+    makers = [_Maker(spec, space, budget, recipe, base) for spec in specs]
+    made = [maker.points(trunks) for maker in makers]
+    shared = [trunk for trunk in trunks if all(points[trunk] for points in made)]
+    if shared:
+        return {
+            spec: [point for trunk in shared for point in points[trunk]]
+            for spec, points in zip(specs, made, strict=True)
+        }
+    for maker in makers:
+        if maker.refused is not None:
+            raise UsageError(
+                f"--space: no shape of the budget fits {maker.refused}; leave {maker.spec} out, or "
+                "search widths that it fits, as d_model=64..256..32"
+            )
+    instead = "another budget, as params=2M"
+    if budget.flops is not None:
+        instead = "more FLOPs, since a run has whole steps, of which 100 fit any budget"
+    raise UsageError(
+        f"no shape of the space has --budget {budget.text} within {TOLERANCE:.1%} ({space.text}): "
+        f"widen a range, or take {instead}"
     )
 
 
-def _sizes(space: Space, budget: Budget) -> tuple[int, ...]:
-    """Parameters that are tried: those that are searched, else the budget's own."""
-    listed = space.trunk.get("params")
-    return tuple(int(str(v)) for v in listed.values) if listed else budget.sizes()
-
-
 class _Maker:
-    """Makes the points of one variant."""
+    """Makes the points of one variant. `refused` is why the last one of its designs was."""
 
     def __init__(
         self, spec: Variant, space: Space, budget: Budget, recipe: Recipe, base: Shape
     ) -> None:
         self.spec, self.budget, self.recipe, self.base = spec, budget, recipe, base
         self.searched = space.of(spec)
-        self.rates: tuple[float | None, ...] = (None,)
-        if "lr" in space.trunk:
-            self.rates = tuple(float(str(rate)) for rate in space.trunk["lr"].values)
-        self.choices = [
-            tuple(zip(self.searched, values, strict=True))
-            for values in itertools.product(*(each.values for each in self.searched.values()))
-        ]
-        self.accepted: set[Options] = set()
+        self.rates = space.size("lr").values or (None,)
         self.refused: VariantError | None = None
-        self.designs: dict[tuple[Options, int, int], tuple[str, Residual | None]] = {}
+        self._accepted: set[Options] = set()
+        self._designs: dict[tuple[Options, int, int], tuple[str, Residual | None]] = {}
 
-    def check(self, trunks: Sequence[Trunk]) -> None:
-        """Raise UsageError where there would be too many points."""
-        n = len(trunks) * len(self.choices) * len(self.rates)
+    def points(self, trunks: Sequence[Trunk]) -> dict[Trunk, list[Point]]:
+        """Its points at each shape, equal designs once. Raises UsageError where there would be too
+        many, or the least or most of an option fits no shape.
+        """
+        values = itertools.product(*(each.values for each in self.searched.values()))
+        choices = [tuple(zip(self.searched, each, strict=True)) for each in values]
+        n = len(trunks) * len(choices) * len(self.rates)
         if n > MOST_POINTS:
             raise UsageError(
                 f"--space: {n:,} points of {self.spec}, at most {MOST_POINTS:,} are searched: "
                 "narrow a range, or give it a step"
             )
-
-    def check_ends(self) -> None:
-        """Raise UsageError where the least or most of an option fits no shape."""
-        for place, (name, dimension) in enumerate(self.searched.items()):
+        found = {trunk: self._at(trunk, choices) for trunk in trunks}
+        for name, dimension in self.searched.items() if trunks else ():
             for end in (dimension.values[0], dimension.values[-1]):
-                if all(choice[place][1] != end for choice in self.accepted):
+                if all((name, end) not in options for options in self._accepted):
                     raise UsageError(
                         f"--space {name}={dimension.text}: {write_value(end)} fits no shape of the "
                         f"budget: {self.refused}"
                     )
+        return found
 
-    def complain(self) -> None:
-        """Raise the design's own reason where it refused every choice of options."""
-        if self.refused is not None:
-            raise UsageError(
-                f"--space: no shape of the budget fits {self.refused}; leave {self.spec} out, or "
-                "search widths that it fits, as d_model=64..256..32"
-            )
-
-    def points(self, trunk: Trunk) -> list[Point]:
-        """Its points at one shape, equal designs once."""
+    def _at(self, trunk: Trunk, choices: Sequence[Options]) -> list[Point]:
         found: dict[str, list[Point]] = {}
-        for options in self.choices:
+        for options in choices:
             name, design = self._built(options, trunk.d_model, 2 * trunk.n_layers)
-            if design is not None:
-                if not self.accepted:  # the first that is built: nothing of it is counted before
-                    admit(parse(name), trunk.shape(self.base))
-                self.accepted.add(options)
-            if design is not None and name not in found:
+            if design is None:
+                continue
+            if not self._accepted:  # the first that is built: nothing of it is counted before
+                admit(parse(name), trunk.shape(self.base))
+            self._accepted.add(options)
+            if name not in found:
                 found[name] = self._points(trunk, design, name, options)
         return [point for points in found.values() for point in points]
 
@@ -235,17 +207,17 @@ class _Maker:
     ) -> tuple[str, Residual | None]:
         """The canonical name and the design, once for shapes that differ in their heads alone."""
         key = (options, d_model, n_sublayers)
-        if key not in self.designs:
+        if key not in self._designs:
             kept = {**dict(self.spec.options), **dict(options)}
             typed = replace(self.spec, options=tuple(sorted(kept.items())))
             try:
                 with torch.device("meta"):
                     design = typed.build(d_model, n_sublayers)
-                self.designs[key] = str(typed.at_depth(n_sublayers)), design
+                self._designs[key] = str(typed.at_depth(n_sublayers)), design
             except VariantError as error:
                 self.refused = error
-                self.designs[key] = str(typed), None
-        return self.designs[key]
+                self._designs[key] = str(typed), None
+        return self._designs[key]
 
     def _points(self, trunk: Trunk, design: Residual, name: str, options: Options) -> list[Point]:
         shape = trunk.shape(self.base)
@@ -253,24 +225,16 @@ class _Maker:
             lambda d_ff: n_params(replace(shape, d_ff=d_ff), design), shape, trunk.params
         )
         count, flops_per_token = counted(design, replace(shape, d_ff=d_ff))
-        steps = self._steps(flops_per_token)
-        if steps is None or d_ff < _LEAST_D_FF * trunk.d_ff:
-            return []
-        if abs(count / trunk.params - 1) > TOLERANCE:
+        steps = exact = float(self.recipe.steps)
+        if self.budget.flops is not None:
+            exact = self.budget.flops / (flops_per_token * self.recipe.tokens_per_step)
+            steps = round(exact)
+        misses = abs(count / trunk.params - 1), abs(steps / exact - 1)
+        if d_ff < _LEAST_D_FF * trunk.d_ff or not steps or max(misses) > TOLERANCE:
             return []
         typed = tuple((key, _typed(value)) for key, value in options)
-        return [
-            Point(trunk, name, typed, lr, d_ff, steps, count, flops_per_token, self.recipe)
-            for lr in self.rates
-        ]
-
-    def _steps(self, flops_per_token: int) -> int | None:
-        """Steps of a run, None where whole ones cannot hold the budget."""
-        if self.budget.flops is None:
-            return self.recipe.steps
-        exact = self.budget.flops / (flops_per_token * self.recipe.tokens_per_step)
-        steps = round(exact)
-        return steps if steps and abs(steps / exact - 1) <= TOLERANCE else None
+        sizes = (d_ff, int(steps), count, flops_per_token)
+        return [Point(trunk, name, typed, lr, *sizes, self.recipe) for lr in self.rates]
 
 
 def _typed(value: Value) -> Found:

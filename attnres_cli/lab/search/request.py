@@ -79,7 +79,8 @@ def make(recipe: Recipe, typed: Typed) -> Request:
     tokens = sources.load(recipe)
     if not typed.budget:
         budget = budgets.parse((), recipe.model.shape(tokens.vocab_size).n_params())
-    points = dict(zip(specs, grid(variants, space, budget, recipe, tokens.vocab_size), strict=True))
+    found = grid(variants, space, budget, recipe, tokens.vocab_size)
+    points = {str(spec): of_spec for spec, of_spec in found.items()}
     search = Search(
         name="",
         recipe=recipe.name,
