@@ -5,17 +5,19 @@ from __future__ import annotations
 import fcntl
 import os
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
+from sqlalchemy import create_engine
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.pool import NullPool
 
 from attnres_cli.config import address
 from attnres_cli.errors import StudyError
 from attnres_cli.store import engine, postgres, sqlite
+from attnres_cli.store.reader import has_searches
 from attnres_cli.store.retry import patiently, retry_s
 from attnres_cli.store.waits import Stalls
 
@@ -40,8 +42,7 @@ def optuna_storage(study: str) -> Iterator[RDBStorage]:
         with stalls.watched(retry_s()) if address.is_url(study) else nullcontext():
             yield storage
     finally:
-        storage.remove_session()
-        storage.engine.dispose()
+        _close(storage)
 
 
 def make_tables(study: str) -> None:
@@ -72,19 +73,15 @@ def turns(study: str) -> Iterator[Turn]:
         lock.dispose()
 
 
-def _opening(path: Path) -> Callable[[], Any]:
-    return sqlite.same_file(partial(sqlite.connection_to_create, path), path)
-
-
 def _storage(study: str) -> RDBStorage:
     from optuna.storages import RDBStorage
 
     engine.connect(study, create=True)
     if not address.is_url(study):
         path = address.file_of(study).resolve()
-        opens = {"poolclass": NullPool, "creator": _opening(path)}
+        opens = sqlite.same_file(partial(sqlite.connection_to_create, path), path)
         with _alone_in(path.parent), explained(study):
-            found = RDBStorage(f"sqlite:///{path}", opens)
+            found = RDBStorage(f"sqlite:///{path}", {"poolclass": NullPool, "creator": opens})
         sqlite.set_up(found.engine, begin="BEGIN IMMEDIATE")
         return found
     url, arguments = postgres.connection_of(study, readonly=False)
@@ -131,21 +128,38 @@ def _line(error: object) -> str:
 
 def asking(study: str, work: Callable[[], T], patience_s: float) -> T:
     """What `work` returns, which asks Optuna; tried again while the server is away."""
-
-    def explains() -> T:
-        with explained(study):
-            return work()
-
-    return patiently(explains, patience_s)
+    return patiently(explained(study)(work), patience_s)
 
 
-def to_read(study: str) -> tuple[str, dict[str, Any]]:
-    """The URL and options of `create_engine` to read a study; the URL may hold a password."""
+@contextmanager
+def searches_to_read(study: str) -> Iterator[RDBStorage | None]:
+    """Optuna's storage of a study, which is not changed; None where there is no search yet."""
+    from optuna.storages import RDBStorage
+
     if address.is_url(study):
-        url, arguments = postgres.connection_of(study, readonly=True)
-        return url.render_as_string(hide_password=False), arguments
-    path = address.file_of(study).resolve()
-    return "sqlite://", {"creator": partial(sqlite.connection_to_read, path)}
+        found, arguments = postgres.connection_of(study, readonly=True)
+        url, kept = found.render_as_string(hide_password=False), nullcontext()
+    elif (path := address.file_of(study).resolve()).exists():
+        url, arguments = "sqlite://", {"creator": partial(sqlite.connection_to_read, path)}
+        kept = sqlite.unchanged(path)
+    else:
+        yield None
+        return
+    with kept, explained(study), ExitStack() as end:
+        opened = create_engine(url, **arguments)
+        end.callback(opened.dispose)
+        with opened.connect() as connection:
+            if not has_searches(connection):  # nor may all of Optuna's tables be there yet
+                yield None
+                return
+        storage = RDBStorage(url, engine_kwargs=arguments, skip_table_creation=True)
+        end.callback(_close, storage)
+        yield storage
+
+
+def _close(storage: RDBStorage) -> None:
+    storage.remove_session()
+    storage.engine.dispose()
 
 
 @contextmanager

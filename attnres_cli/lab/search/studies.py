@@ -12,12 +12,9 @@ from dataclasses import asdict, fields, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from attnres_cli.config import address
 from attnres_cli.records.search_records import Family, Search, State, Trial
-from attnres_cli.store.optuna import asking, explained, to_read
-from attnres_cli.store.reader import has_searches
+from attnres_cli.store.optuna import asking, searches_to_read
 from attnres_cli.store.retry import retry_s
-from attnres_cli.store.sqlite import unchanged
 
 if TYPE_CHECKING:
     from optuna import Study
@@ -118,47 +115,23 @@ def rank(trial: FrozenTrial) -> tuple[int, int]:
 
 def read(study: str) -> list[Search]:
     """The searches of a study, oldest first. A server that is away is asked again for a while."""
-    if address.is_url(study):
-        return asking(study, partial(_read, study), retry_s())
-    path = address.file_of(study).resolve()
-
-    def read_file() -> list[Search]:
-        with unchanged(path), explained(study):
-            return _read(study)
-
-    return asking(study, read_file, retry_s()) if path.exists() else []
+    return asking(study, partial(_read, study), retry_s())
 
 
 def _read(study: str) -> list[Search]:
     import optuna
-    from optuna.storages import RDBStorage
-    from sqlalchemy import create_engine
 
-    url, arguments = to_read(study)
     optuna.logging.set_verbosity(optuna.logging.ERROR)  # a lost connection is told by us
-    engine = create_engine(url, **arguments)
-    try:
-        with engine.connect() as connection:
-            if not has_searches(connection):  # nor may all of Optuna's tables be there yet
-                return []
-    finally:
-        engine.dispose()
-    storage = RDBStorage(url, engine_kwargs=arguments, skip_table_creation=True)
-    try:
-        names = [n for n in optuna.get_all_study_names(storage) if n.startswith(PREFIX)]
-        studies = [optuna.load_study(study_name=name, storage=storage) for name in names]
-        return _searches([found for found in studies if _DEFINED in found.user_attrs])
-    finally:
-        storage.remove_session()
-        storage.engine.dispose()
-
-
-def _searches(studies: Sequence[Study]) -> list[Search]:
-    by_name: dict[str, dict[str, Study]] = {}
-    for study in studies:
-        defined = study.user_attrs[_DEFINED]
-        by_name.setdefault(defined["name"], {})[defined["variant"]] = study
-    return [_search(found) for found in by_name.values()]
+    with searches_to_read(study) as storage:
+        if storage is None:
+            return []
+        by_name: dict[str, dict[str, Study]] = {}
+        for name in optuna.get_all_study_names(storage):
+            if name.startswith(PREFIX):
+                held = optuna.load_study(study_name=name, storage=storage)
+                if (defined := held.user_attrs.get(_DEFINED)) is not None:
+                    by_name.setdefault(defined["name"], {})[defined["variant"]] = held
+        return [_search(found) for found in by_name.values()]
 
 
 def _search(studies: Mapping[str, Study]) -> Search:
