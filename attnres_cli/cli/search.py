@@ -47,16 +47,12 @@ Suite = Annotated[
 Budget = Annotated[
     list[str] | None,
     typer.Option(
-        help="What every shape costs: params=2M, flops=1e17, or both. Default: the recipe's.",
-        show_default=False,
+        help="What every shape costs: params=2M, flops=1e17, or both. Default: the recipe's."
     ),
 ]
 Space = Annotated[
     list[str] | None,
-    typer.Option(
-        help="What to search: aspect=15..75,n_heads=2|4,n_blocks=2..16.",
-        show_default=False,
-    ),
+    typer.Option(help="What to search: aspect=15..75,n_heads=2|4,n_blocks=2..16."),
 ]
 Objective = Annotated[
     str,
@@ -119,7 +115,7 @@ def search(
 
     from attnres_cli.lab import searching  # torch takes a second, and no mistake above it
     from attnres_cli.lab.experiment import Place
-    from attnres_cli.lab.search.request import Typed, make
+    from attnres_cli.lab.search.request import make
     from attnres_cli.lab.search.studies import read
     from attnres_cli.report import file_formats
     from attnres_cli.report.plans import plan_of_search
@@ -129,9 +125,9 @@ def search(
     from attnres_cli.verdict.optima import find
 
     fresh = _fresh(seeds, confirm)
-    typed = Typed(specs, budget or [], ranges, goals, trials, sampler, confirm, fresh)
     with told_if_slow("still listing the shapes of this budget; a narrower --space has fewer"):
-        request = make(loaded, typed)
+        asked = specs, budget or [], ranges, goals
+        request = make(loaded, *asked, trials, sampler, confirm, fresh)
     if not dry_run and launched(launch, study, workers, job, prints=prints):
         return
     place, watcher = Place(study, workers, device, engine, retry_failed), OnStderr()
@@ -144,19 +140,19 @@ def search(
     if dry_run:
         say(searching.TIMING)
         step_s = searching.timed(request, plan)
-        told = searching.lines(request, plan, step_s), request.n_trials
+        lines = searching.lines(request, plan, step_s)
         seconds = searching.seconds_of(request, plan, step_s)
-        file_formats.show(plan_of_search(request.search, *told, plan, seconds), form, sys.stdout)
+        planned = plan_of_search(request.search, lines, request.n_trials, plan, seconds)
+        file_formats.show(planned, form, sys.stdout)
         return
     n_failed = searching.run(request, plan, place, watcher)
     (found,) = [each for each in read(study) if each.name == request.search.name]
-    store = Store.open(study, create=False)
-    finding = find(found, store.runs())
-    words = ["attnres", "report", "--recipe", found.name, *address.typed(study), "--notes"]
-    report = report_of(finding, store.recipe, study)
+    store, typed = Store.open(study, create=False), address.typed(study)
+    words = ["attnres", "report", "--recipe", found.name, *typed, "--notes"]
+    report = report_of(find(found, store.runs()), store.recipe, study)
     file_formats.glance(report, form, sys.stdout, f"Details: {shlex.join(words)}")
     if n_failed:
-        listed = shlex.join(["attnres", "runs", "--status", "failed", *address.typed(study)])
+        listed = shlex.join(["attnres", "runs", "--status", "failed", *typed])
         again = "the same command with --retry-failed trains them again"
         say(f"failed runs: {n_failed}; `{listed}` lists them, {again}")
         raise typer.Exit(SOME_FAILED)
@@ -168,7 +164,7 @@ def _goals(text: str) -> tuple[str, ...]:
     for goal in found:
         if goal not in _GOALS:
             raise UsageError("--objective: " + unknown("objective", goal, _GOALS))
-    if found[0] != "val_loss" or len(found) > 2 or len(set(found)) < len(found):
+    if found[0] != "val_loss" or len(found) > 2 or found[1:] == found[:1]:
         raise UsageError(
             f"--objective takes val_loss, or val_loss and one more as val_loss,params, got '{text}'"
         )

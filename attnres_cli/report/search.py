@@ -71,6 +71,9 @@ def _size(name: str, title: str = "", form: str = "") -> Field[Shape, Finding]:
     return _number(name, lambda shape: shape.trial.dimensions[name], title, form)
 
 
+_GOAL: Field[Shape, Finding] = Field(
+    "second_objective", lambda shape, _: _value(shape, 1), "goal", applies=_has_two
+)
 FIELDS: list[Field[Shape, Finding]] = [
     Field("search", lambda _, of: of.search.name),
     Field(
@@ -93,7 +96,7 @@ FIELDS: list[Field[Shape, Finding]] = [
     Field(
         "best", _best, "best", kind="word", style=lambda shape: "strong" if shape.is_lowest else ""
     ),
-    Field("second_objective", lambda shape, _: _value(shape, 1), "goal", applies=_has_two),
+    _GOAL,
     Field(
         "on_front", lambda shape, _: shape.on_front, "front", kind="word", applies=_has_two,
         show=lambda shape, _: "yes" if shape.on_front else "no",
@@ -121,7 +124,7 @@ FIELDS: list[Field[Shape, Finding]] = [
 
 def report_of(finding: Finding, known: RecipeOf | None = None, study: str = "") -> Report:
     """All that a search says. `known` gives the study's recipe of a digest, by which shapes are
-    reproduced; without it only those of shipped recipes with other sizes are. `study` is as typed.
+    reproduced. `study` is as typed.
     """
     lost, typed = words.failures(finding), commands(finding, known, study)
     trials = [shape for one in finding.optima for shape in one.results]
@@ -147,8 +150,8 @@ def table_of(finding: Finding) -> Table:
         name = finding.search.objectives[1]
         unit, text = _GOALS[name]
         show = lambda shape, _: text(shape.trial.values[1])  # noqa: E731
-        goal = {"title": f"goal: {name}{unit}", "show": show}
-        shown = [replace(f, **goal) if f.title == "goal" else f for f in shown]
+        goal = replace(_GOAL, title=f"goal: {name}{unit}", show=show)
+        shown = [goal if field is _GOAL else field for field in shown]
     heading = f"shapes{goals}: nats per token, 95% intervals over fresh seeds"
     return tabled(heading, shown, rows, finding, n_keys=3 if len(finding.optima) > 1 else 2)
 
@@ -168,7 +171,7 @@ def _document(finding: Finding, known: RecipeOf | None) -> dict[str, Any]:
                 "sampler": one.family.sampler,
                 "counts": one.counts,
                 "best": one.best and one.best.trial.number,
-                "command": again(finding.search, one.best, known) if one.best else "",
+                "command": again(finding.search, one.best, known) if one.best and known else "",
                 "reason": one.reason,
                 "trials": [_trial(shape, finding) for shape in one.results],
             }

@@ -24,22 +24,6 @@ FIRST_SEED = 0
 
 
 @dataclass(frozen=True)
-class Typed:
-    """What a user types of a search, beside the recipe: each list as it is typed, trials of each
-    variant in all, and how many best shapes of each are confirmed on which seeds.
-    """
-
-    variants: Sequence[str]
-    budget: Sequence[str]
-    space: str
-    objectives: tuple[str, ...]
-    n_trials: int
-    sampler: str
-    n_confirmed: int
-    confirm_seeds: tuple[int, ...]
-
-
-@dataclass(frozen=True)
 class Request:
     """A search that can be carried out, and the points it may try. `points` and `samplers` (kind,
     and what is said of it) are by spec as typed; `search` has no families: those say what was done.
@@ -64,54 +48,65 @@ class Request:
         return {spec: min(asked, len(points)) for spec, points in self.points.items()}
 
 
-def make(recipe: Recipe, typed: Typed) -> Request:
-    """The search that is asked for. Loads the data, whose vocabulary is a part of every model.
-    Raises UsageError, VariantError or DataError where what was typed is wrong.
+def make(
+    recipe: Recipe,
+    variants: Sequence[str],
+    budget: Sequence[str],
+    space: str,
+    objectives: tuple[str, ...],
+    n_trials: int,
+    sampler: str,
+    n_confirmed: int,
+    confirm_seeds: tuple[int, ...],
+) -> Request:
+    """The search that is asked for, of what is typed. Loads the data, whose vocabulary is a part of
+    every model. Raises UsageError, VariantError or DataError where what was typed is wrong.
     """
     if recipe.ladder:
         raise UsageError(f"recipe {recipe.name} has a ladder of sizes: a search has one budget")
     recipe = recipe.at_rate(recipe.optim.lr)  # scaled with the width, or searched, for each alike
-    variants = list(dict.fromkeys(variant.parse(spec) for spec in typed.variants))
-    specs = [str(spec) for spec in variants]
-    space = spaces.parse(typed.space, variants)
-    budget = budgets.parse(typed.budget, 1)
-    _check_goals(typed, space, budget)
+    parsed = list(dict.fromkeys(variant.parse(spec) for spec in variants))
+    searched = spaces.parse(space, parsed)
+    cost = budgets.parse(budget, 1)
+    _check_goals(objectives, searched, cost, is_default=not budget)
     tokens = sources.load(recipe)
-    if not typed.budget:
-        budget = budgets.parse((), recipe.model.shape(tokens.vocab_size).n_params())
-    found = grid(variants, space, budget, recipe, tokens.vocab_size)
+    if not budget:
+        cost = budgets.parse((), recipe.model.shape(tokens.vocab_size).n_params())
+    found = grid(parsed, searched, cost, recipe, tokens.vocab_size)
     points = {str(spec): of_spec for spec, of_spec in found.items()}
     search = Search(
         name="",
         recipe=recipe.name,
         recipe_digest=recipe.digest,
         fingerprint=tokens.fingerprint,
-        budget=budget.text,
+        budget=cost.text,
         tolerance=budgets.TOLERANCE,
-        space=space.text,
-        objectives=typed.objectives,
-        learning_rate=lr_rule(space, recipe),
+        space=searched.text,
+        objectives=objectives,
+        learning_rate=lr_rule(searched, recipe),
         first_seed=FIRST_SEED,
-        confirm_seeds=typed.confirm_seeds,
-        n_trials=typed.n_trials,
+        confirm_seeds=confirm_seeds,
+        n_trials=n_trials,
         families=(),
-        codes=tuple(dict.fromkeys(code_of(spec).digest for spec in specs)),
+        codes=tuple(dict.fromkeys(code_of(spec).digest for spec in points)),
     )
-    search = replace(search, name=name_of(search, specs))
+    search = replace(search, name=name_of(search, list(points)))
     samplers = {
-        spec: proposals.chosen(typed.sampler, len(of), typed.n_trials, len(typed.objectives))
+        spec: proposals.chosen(sampler, len(of), n_trials, len(objectives))
         for spec, of in points.items()
     }
-    return Request(search, recipe, tokens, points, samplers, typed.n_confirmed)
+    return Request(search, recipe, tokens, points, samplers, n_confirmed)
 
 
-def _check_goals(typed: Typed, space: spaces.Space, budget: budgets.Budget) -> None:
+def _check_goals(
+    goals: Sequence[str], space: spaces.Space, budget: budgets.Budget, *, is_default: bool
+) -> None:
     """Refuse a goal that every shape reaches alike: rounding alone would decide who is better."""
-    sizes = space.trunk["params"].values if "params" in space.trunk else budget.sizes()
+    sizes = space.size("params").values or budget.sizes()
     fixed = {"params": len(sizes) == 1, "flops": budget.flops is not None}
-    by = "the budget" if typed.budget else "the default budget, the recipe's params,"
+    by = "the default budget, the recipe's params," if is_default else "the budget"
     others = ", ".join(["step_time", *(name for name, is_fixed in fixed.items() if not is_fixed)])
-    for goal in typed.objectives:
+    for goal in goals:
         if fixed.get(goal):
             raise UsageError(
                 f"--objective {goal}: {by} fixes it for every shape, but for rounding; take "

@@ -8,6 +8,7 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -19,15 +20,7 @@ from numpy.typing import NDArray
 
 from attnres_cli.config import shipped
 from attnres_cli.records.search_records import Trial
-from attnres_cli.report.figures.style import (
-    LOSS,
-    Look,
-    bare_colorbar,
-    canvas,
-    legend,
-    looks,
-    short,
-)
+from attnres_cli.report.figures import style
 from attnres_cli.verdict.optima import Finding
 from attnres_cli.verdict.shape_results import Optimum
 
@@ -199,14 +192,14 @@ def _maps(
     """Heat maps of one scale, the lowest cell of each starred."""
     columns = min(len(maps), 1 if max(len(x), max(map(len, x))) > _MANY else 2)
     rows = -(-len(maps) // columns)
-    figure, axes = canvas(0.95 + rows * (0.45 + 0.3 * len(y)), rows, columns, sharey=True)
+    figure, axes = style.canvas(0.95 + rows * (0.45 + 0.3 * len(y)), rows, columns, sharey=True)
     every = np.concatenate([each.losses.ravel() for each in maps])
     every = every[np.isfinite(every)]
     low, middle = float(every.min()), float(np.median(every))
     scale = Normalize(low, min(float(every.max()), low + _TOP * (middle - low)) or low + 1e-9)
     for place, each in zip(axes, maps, strict=False):
         image = place.imshow(each.losses, cmap="cividis", norm=scale, origin="lower", aspect="auto")
-        place.set_title(short(each.name, 30), fontsize=9)
+        place.set_title(style.short(each.name, 30), fontsize=9)
         place.set_xticks(range(len(x)), x, fontsize=8)
         place.set_yticks(range(len(y)), y, fontsize=8)
         place.grid(visible=False)
@@ -217,7 +210,9 @@ def _maps(
     for place in axes[: len(maps)][-columns:]:
         place.set_xlabel(labels[0], fontsize=9.5)
     figure.supylabel(labels[1], fontsize=9.5)
-    bar = bare_colorbar(figure, image, ax=axes, location="bottom", shrink=0.7, aspect=40, pad=0.02)
+    bar = style.bare_colorbar(
+        figure, image, ax=axes, location="bottom", shrink=0.7, aspect=40, pad=0.02
+    )
     bar.locator_params(nbins=5)
     return figure
 
@@ -237,9 +232,11 @@ def _write(axes: Axes, of: Map, scale: Normalize, size: float) -> None:
             )  # fmt: skip
     for (row, column), letters in of.lost.items():
         axes.text(column, row, letters, ha="center", va="center", fontsize=8, color="#555555")
-    for width, colour in ((3.0, "black"), (1.2, "white")) if of.best is not None else ():
-        corner = (of.best[1] - 0.46, of.best[0] - 0.46)
-        axes.add_patch(Rectangle(corner, 0.92, 0.92, fill=False, lw=width, ec=colour))
+    if of.best is not None:
+        row, column = of.best
+        for width, colour in ((3.0, "black"), (1.2, "white")):
+            corner = (column - 0.46, row - 0.46)
+            axes.add_patch(Rectangle(corner, 0.92, 0.92, fill=False, lw=width, ec=colour))
 
 
 def draw_front(finding: Finding) -> Figure | None:
@@ -250,25 +247,25 @@ def draw_front(finding: Finding) -> Figure | None:
         return None
     label, factor = _OBJECTIVES.get(objectives[1], (objectives[1], 1.0))
     names = [one.family.variant for one in found]
-    look_of = looks(names, "standard" if "standard" in names else names[0])
-    figure, (axes,) = canvas(3.2)
+    look_of = style.looks(names, "standard" if "standard" in names else names[0])
+    figure, (axes,) = style.canvas(3.2)
     for one in found:
         _draw_front(axes, one, look_of[one.family.variant], factor)
     axes.set_xlabel(label)
-    axes.set_ylabel(LOSS)
+    axes.set_ylabel(style.LOSS)
     if objectives[1] != "step_time":
         axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     axes.locator_params(axis="x", nbins=6)
-    legend(figure, axes)
+    style.legend(figure, axes)
     return figure
 
 
-def _draw_front(axes: Axes, one: Optimum, look: Look, factor: float) -> None:
+def _draw_front(axes: Axes, one: Optimum, look: style.Look, factor: float) -> None:
     best = one.front
     others = [t for t in one.family.trials if t.outcome == "complete" and t not in best]
-    hollow = {"ls": "", "ms": 4, "mfc": "none", "alpha": 0.7}
-    joined = {"drawstyle": "steps-post", "ls": look.dashes, "lw": 1.2, "ms": 6}
-    joined["label"] = short(one.family.variant)
+    hollow: dict[str, Any] = {"ls": "", "ms": 4, "mfc": "none", "alpha": 0.7}
+    joined: dict[str, Any] = {"drawstyle": "steps-post", "ls": look.dashes, "lw": 1.2, "ms": 6}
+    joined["label"] = style.short(one.family.variant)
     ordered = sorted(best, key=lambda trial: trial.values[1])
     for trials, drawn in ((others, hollow), (ordered, joined)):
         goals, losses = [factor * t.values[1] for t in trials], [t.values[0] for t in trials]
