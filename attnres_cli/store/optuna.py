@@ -136,9 +136,10 @@ def searches_to_read(study: str) -> Iterator[RDBStorage | None]:
     """Optuna's storage of a study, which is not changed; None where there is no search yet."""
     from optuna.storages import RDBStorage
 
+    kept: AbstractContextManager[None] = nullcontext()
     if address.is_url(study):
         found, arguments = postgres.connection_of(study, readonly=True)
-        url, kept = found.render_as_string(hide_password=False), nullcontext()
+        url = found.render_as_string(hide_password=False)
     elif (path := address.file_of(study).resolve()).exists():
         url, arguments = "sqlite://", {"creator": partial(sqlite.connection_to_read, path)}
         kept = sqlite.unchanged(path)

@@ -160,7 +160,7 @@ class Feasible(RandomSampler):
 
 def _sampler(kind: str, seed: int, n_startup: int) -> BaseSampler:
     samplers = optuna.samplers
-    learns = {"seed": seed, "n_startup_trials": n_startup}
+    learns: dict[str, Any] = {"seed": seed, "n_startup_trials": n_startup}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
         if kind == "tpe":

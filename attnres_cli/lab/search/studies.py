@@ -139,12 +139,14 @@ def _search(studies: Mapping[str, Study]) -> Search:
     found = {spec: studies[spec] for spec in defined["variants"] if spec in studies}
     asked = [study.user_attrs.get(_ASKED, {}) for study in found.values()]
     # A command may have died before it told all: the study that says the most is right.
-    seeds = max((each.get("confirm_seeds", []) for each in asked), key=len, default=[])
+    seeds: list[int] = max((each.get("confirm_seeds", []) for each in asked), key=len, default=[])
     ever = dict.fromkeys(seed for each in asked for seed in _seeds_of(each))
     known = {field.name for field in fields(Search)} & defined.keys()
-    tupled = {key: tuple(v) if isinstance(v := defined[key], list) else v for key in known}
+    kept: dict[str, Any] = {
+        key: tuple(v) if isinstance(v := defined[key], list) else v for key in known
+    }
     return Search(
-        **tupled,
+        **kept,
         n_trials=max((each.get("n_trials", 0) for each in asked), default=0),
         confirm_seeds=tuple(seeds),
         earlier_seeds=tuple(seed for seed in ever if seed not in seeds),
