@@ -117,6 +117,7 @@ def search(
     from attnres_cli.lab.experiment import Place
     from attnres_cli.lab.search.request import make
     from attnres_cli.lab.search.studies import read
+    from attnres_cli.lab.search.trial_runner import timed
     from attnres_cli.report import file_formats
     from attnres_cli.report.plans import plan_of_search
     from attnres_cli.report.progress import OnStderr
@@ -139,7 +140,7 @@ def search(
         )
     if dry_run:
         say(searching.TIMING)
-        step_s = searching.timed(request, plan)
+        step_s = timed(request.points.values(), plan, request.tokens)
         lines = searching.lines(request, plan, step_s)
         seconds = searching.seconds_of(request, plan, step_s)
         planned = plan_of_search(request.search, lines, request.n_trials, plan, seconds)

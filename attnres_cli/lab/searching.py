@@ -12,10 +12,10 @@ from attnres_cli.config.as_typed import searched_name
 from attnres_cli.errors import UsageError
 from attnres_cli.lab import grid, memory
 from attnres_cli.lab.experiment import Experiment, Place, Watcher
-from attnres_cli.lab.search import proposals, studies, trial_runner
+from attnres_cli.lab.search import proposals, studies
 from attnres_cli.lab.search.families import Family
 from attnres_cli.lab.search.request import Request
-from attnres_cli.lab.search.trial_runner import TimeModel, TrialRunner, arm_of, predicted_s
+from attnres_cli.lab.search.trial_runner import TimeModel, TrialRunner, arm_of, predicted_s, timed
 from attnres_cli.records import doubts
 from attnres_cli.records.plan import Arm, Plan
 from attnres_cli.records.run import RunRecord
@@ -88,7 +88,7 @@ def run(request: Request, plan: Plan, place: Place, watcher: Watcher) -> int:
         if any(family.n_left(search.n_trials) for family in families):
             experiment.prepare(plan)
             watcher.note(TIMING)
-            runner.step_s = timed(request, plan)
+            runner.step_s = timed(request.points.values(), plan, request.tokens)
             watcher.text(lines(request, plan, runner.step_s))
         runner.screen()
         runner.confirm(request.n_confirmed, _fresh_seeds(search, store, study))
@@ -114,11 +114,6 @@ def _fresh_seeds(asked: Search, store: Store, study: str) -> tuple[int, ...]:
     search = replace(held, confirm_seeds=asked.confirm_seeds, earlier_seeds=others)
     runs = store.runs(curves=False)
     return fresh_seeds(search, {run.identity for run in runs if run.result is not None})
-
-
-def timed(request: Request, plan: Plan) -> TimeModel:
-    """How long each point takes, from a few steps trained now."""
-    return trial_runner.timed(list(request.points.values()), plan, request.tokens)
 
 
 def seconds_of(request: Request, plan: Plan, step_s: TimeModel) -> float | None:

@@ -101,12 +101,12 @@ def fresh_seeds(search: Search, trained: Collection[Identity]) -> tuple[int, ...
     that has trained a shape of it, so that no choice of seeds hides another. `trained` are all runs
     that have ended.
     """
-    data = search.fingerprint
-    shapes = {(t.recipe_digest, t.variant, data) for f in search.families for t in f.trials}
+    shapes = {(t.recipe_digest, t.variant) for f in search.families for t in f.trials}
     held = {
         seed
-        for digest, variant, seed, on, code in trained
-        if (digest, variant, on) in shapes and (code in search.codes or not search.codes)
+        for digest, variant, seed, data, code in trained
+        if (digest, variant) in shapes and data == search.fingerprint
+        if code in search.codes or not search.codes
     }
     earlier = [seed for seed in search.earlier_seeds if seed in held]
     return tuple(dict.fromkeys([*earlier, *search.confirm_seeds]))

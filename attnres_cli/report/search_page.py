@@ -10,14 +10,17 @@ from attnres_cli.report.figures.drawing import of_search
 from attnres_cli.report.html import Part, Section, page
 from attnres_cli.report.search import table_of
 from attnres_cli.report.search_commands import RecipeOf, commands
-from attnres_cli.report.search_words import answer, failures, notes, qualified, question, title
-from attnres_cli.report.table import Column, Table
+from attnres_cli.report.search_words import answer, failures, notes, qualified, title
+from attnres_cli.report.table import Column, Table, listed
 from attnres_cli.verdict.optima import Finding
 
 
 def to_html(findings: Sequence[Finding], known: RecipeOf | None, study: str) -> str:
     """A page of one search or several. `known` gives the study's recipe of a digest."""
-    heading = f"{len(findings)} searches of shapes" if findings[1:] else question(findings[0])
+    heading = f"{len(findings)} searches of shapes"
+    if len(findings) == 1:
+        variants = listed([one.family.variant for one in findings[0].optima])
+        heading = f"At {findings[0].search.budget}, which shape should {variants} have?"
     sections = [section(each, known, study, number) for number, each in enumerate(findings, 1)]
     name = f"attnres: {title(findings[0].search)}"
     return page(name, heading, sections, address.parted(study)[0])

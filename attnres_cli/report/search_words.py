@@ -62,12 +62,6 @@ def goals(search: Search) -> str:
     return " and ".join(search.objectives)
 
 
-def question(finding: Finding) -> str:
-    """What was asked."""
-    variants = listed([one.family.variant for one in finding.optima])
-    return f"At {finding.search.budget}, which shape should {variants} have?"
-
-
 def answer(finding: Finding) -> str:
     """The verdict: what each variant prefers and whether that differs, and no more."""
     budget = finding.search.budget

@@ -54,10 +54,8 @@ def common_best(ours: Floats, theirs: Floats, our_choice: int, their_choice: int
     excess = ours - ours[our_choice] + theirs - theirs[their_choice]
     shapes = tuple(above_zero(row) for row in excess)
     hardest = int(np.argmax(shapes))
-    exchanged, kept = (
-        ours[their_choice] + theirs[our_choice],
-        ours[our_choice] + theirs[their_choice],
-    )
+    exchanged = ours[their_choice] + theirs[our_choice]
+    kept = ours[our_choice] + theirs[their_choice]
     return CommonBest(
         p=shapes[hardest],
         shapes=shapes,

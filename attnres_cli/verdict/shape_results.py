@@ -37,7 +37,7 @@ class Shape:
         fresh: losses by seed, of the fresh seeds that have one that counts.
         missing: why each of the others has none: `seed 3 failed: ...`.
         numerics: of its runs, which are paired only if they are one; settings: of the first.
-        error: why the first look came to nothing: a line, or `diverged`.
+        errors: seed and error, a line or `diverged`, of the first look and runs that failed.
         on_front: whether no other is better in both objectives, where there are two.
         may_be_best: whether it is in the set of its variant's confirmed shapes that holds the best
             with 95 % confidence; None where that was not tested. is_lowest: among them, by mean.
@@ -49,7 +49,7 @@ class Shape:
     missing: tuple[str, ...]
     numerics: frozenset[str]
     settings: Settings | None = None
-    error: str | None = None
+    errors: tuple[tuple[int, str], ...] = ()
     on_front: bool = False
     may_be_best: bool | None = None
     is_lowest: bool = False
@@ -63,6 +63,11 @@ class Shape:
     def is_complete(self) -> bool:
         """Whether the first look gave a loss."""
         return self.trial.outcome == "complete"
+
+    @property
+    def error(self) -> str | None:
+        """Why the first look came to nothing."""
+        return self.errors[0][1] if self.trial.outcome in ("failed", "diverged") else None
 
     @property
     def mean(self) -> float | None:
@@ -96,14 +101,18 @@ class Optimum:
 
     Attributes:
         results: of every trial, in their order.
-        failed: trial, seed and error of all runs that failed or diverged, first looks first.
         reason: why it is not said which shapes may be best; empty where it is.
     """
 
     family: Family
     results: tuple[Shape, ...]
-    failed: tuple[tuple[Trial, int, str], ...]
     reason: str = ""
+
+    @property
+    def failed(self) -> list[tuple[Trial, int, str]]:
+        """Trial, seed and error of all runs that failed, and first looks that diverged, by seed."""
+        found = [(each.trial, seed, why) for each in self.results for seed, why in each.errors]
+        return sorted(found, key=lambda each: each[1])
 
     @cached_property
     def shapes(self) -> list[Shape]:
@@ -178,28 +187,22 @@ def layers_by_width(trial: Trial) -> str:
 def optimum(search: Search, family: Family, runs: Runs) -> Optimum:
     """What a variant's trials and their runs, on the search's data, say."""
     results = [_shape(search, family, trial, runs) for trial in family.trials]
-    first, fresh = search.first_seed, search.confirm_seeds
-    failed = [(shape.trial, first, shape.error) for shape in results if shape.error]
-    for trial in family.trials:
-        for seed in fresh if trial.state is State.FAILED else (first, *fresh):
-            run = runs.get((trial.variant, trial.recipe_digest, seed))
-            if run is not None and run.status is Status.FAILED:
-                failed.append((trial, seed, last_line(run.error)))
-    found = Optimum(family, _with_front(results), tuple(failed))
+    found = Optimum(family, _with_front(results))
     reason = untested(search, found.confirmed)
     return replace(found, reason=reason) if reason else _set_of_best(found, search)
 
 
 def _shape(search: Search, family: Family, trial: Trial, runs: Runs) -> Shape:
-    seeds = (search.first_seed, *search.confirm_seeds)
-    held = {seed: runs.get((trial.variant, trial.recipe_digest, seed)) for seed in seeds}
+    first, key = search.first_seed, (trial.variant, trial.recipe_digest)
+    held = {seed: runs.get((*key, seed)) for seed in (first, *search.confirm_seeds)}
     mine = [run.result for run in held.values() if run is not None and run.result is not None]
-    fresh = search.confirm_seeds if trial.outcome == "complete" else ()
-    losses = {seed: _loss(held[seed]) for seed in fresh}
-    error = trial.outcome if trial.outcome == "diverged" else None
-    if trial.state is State.FAILED:
-        first = held[search.first_seed]
-        error = last_line(first.error if first else None)
+    judging = search.confirm_seeds if trial.outcome == "complete" else ()
+    losses = {seed: _loss(held[seed]) for seed in judging}
+    errors = [(first, "diverged")] if trial.outcome == "diverged" else []
+    for seed, run in held.items():
+        is_own = seed == first and trial.state is State.FAILED
+        if is_own or (run is not None and run.status is Status.FAILED):
+            errors.append((seed, last_line(run.error if run else None)))
     return Shape(
         family=family.variant,
         trial=trial,
@@ -207,7 +210,7 @@ def _shape(search: Search, family: Family, trial: Trial, runs: Runs) -> Shape:
         missing=tuple(f"seed {n} {why}" for n, why in losses.items() if isinstance(why, str)),
         numerics=frozenset(result.settings.numerics for result in mine),
         settings=mine[0].settings if mine else None,
-        error=error,
+        errors=tuple(errors),
     )
 
 

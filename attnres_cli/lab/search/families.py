@@ -29,13 +29,11 @@ _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
 
-def _patient(
-    method: Callable[Concatenate[Family, _P], _R],
-) -> Callable[Concatenate[Family, _P], _R]:
+def _patient(method: Callable[Concatenate[Any, _P], _R]) -> Callable[Concatenate[Any, _P], _R]:
     """The method, tried again as a whole while the server of its study is away."""
 
     @wraps(method)
-    def tried(self: Family, /, *args: _P.args, **kwargs: _P.kwargs) -> _R:
+    def tried(self: Any, /, *args: _P.args, **kwargs: _P.kwargs) -> _R:
         return asking(self.address, partial(method, self, *args, **kwargs), retry_s())
 
     return tried
@@ -78,8 +76,7 @@ class Family:
 
     def complete(self) -> dict[Point, tuple[float, ...]]:
         """The values of points that have them."""
-        tried = self.tried()
-        return {p: tuple(t.values) for t, p in tried if t.state is TrialState.COMPLETE}
+        return {p: tuple(t.values) for t, p in self.tried() if t.state is TrialState.COMPLETE}
 
     def n_to_ask(self, n_trials: int) -> int:
         """Trials that are left to be asked for, if none fails."""
@@ -114,9 +111,8 @@ class Family:
     def at(self, trunk: Trunk) -> Point:
         """Its point of that shape: its best one, else one with its best options and rate."""
         best, there = self.best(), [p for p in self.points.points if p.trunk == trunk]
-        tried = [point for point in best if point.trunk == trunk]
         alike = [p for p in there if best and (p.options, p.lr) == (best[0].options, best[0].lr)]
-        return [*tried, *alike, *there][0]
+        return next(point for point in (*best, *alike, *there) if point.trunk == trunk)
 
     @_patient
     def keep_asked(self, search: Search, sampler: str) -> None:

@@ -71,8 +71,13 @@ class Point:
 
     @property
     def rate(self) -> float:
-        """The learning rate: its own, or the recipe's times the recipe's width over this one."""
-        return scaled_lr(self.base, self.trunk.d_model) if self.lr is None else self.lr
+        """The learning rate: its own, or the recipe's at another width, as 1 / d_model (muP's rule
+        for hidden matrices under Adam, Yang et al. 2022, arXiv 2203.03466), to three digits.
+        """
+        base, d_model = self.base, self.trunk.d_model
+        if self.lr is not None or d_model == base.model.d_model:
+            return base.optim.lr if self.lr is None else self.lr
+        return float(f"{base.optim.lr * base.model.d_model / d_model:.3g}")
 
     @property
     def flops(self) -> float:
@@ -96,15 +101,6 @@ class Point:
             "lr": self.rate,
             **dict(self.options),
         }
-
-
-def scaled_lr(recipe: Recipe, d_model: int) -> float:
-    """The recipe's learning rate at another width: as 1 / d_model (muP's rule for hidden matrices
-    under Adam, Yang et al. 2022, arXiv 2203.03466), to three digits.
-    """
-    if d_model == recipe.model.d_model:
-        return recipe.optim.lr
-    return float(f"{recipe.optim.lr * recipe.model.d_model / d_model:.3g}")
 
 
 def lr_rule(space: Space, recipe: Recipe) -> str:

@@ -31,7 +31,6 @@ SAMPLERS = ("auto", "tpe", "gp", "nsga2", "grid", "brute", "random")
 STARTUP = 10
 """Trials that TPE and GP draw at random before they learn; of few trials, at most half."""
 
-Key = tuple[Value, ...]
 _Space = Mapping[str, BaseDistribution]
 
 
@@ -48,7 +47,7 @@ class Points:
     def __len__(self) -> int:
         return len(self.points)
 
-    def _key(self, params: Mapping[str, Value]) -> Key:
+    def _key(self, params: Mapping[str, Value]) -> tuple[Value, ...]:
         return tuple(_rounded(params[name]) for name in self.names)
 
     def of_trial(self, trial: FrozenTrial) -> Point | None:

@@ -208,23 +208,17 @@ def _stepped(name: str, low: float, high: float, step: float) -> tuple[float, ..
     n = math.floor((high - low) / step * (1 + 1e-12)) + 1
     if n > _MOST_VALUES:
         raise UsageError(f"--space {name}: {n:,} values, at most {_MOST_VALUES} are searched")
-    return _like((low, step), (low + i * step for i in range(n)), 12)
+    values = (low + i * step for i in range(n))
+    return tuple(v if isinstance(v, int) else float(f"{v:.12g}") for v in values)
 
 
 def _ladder(low: float, high: float, factor: float) -> tuple[float, ...]:
-    """From low to high in equal ratios near the factor."""
+    """From low to high in equal ratios near the factor; whole numbers between whole ones."""
     if low == high:
         return (low,)
-    n = max(1, round(math.log(high / low) / math.log(factor)))
-    inner = (low * (high / low) ** (i / n) for i in range(1, n))
-    return (low, *_like((low, high), inner, 3), high)
-
-
-def _like(given: Sequence[float], numbers: Iterable[float], digits: int) -> tuple[float, ...]:
-    """Numbers to so many digits, whole ones where those given are."""
-    is_whole = all(isinstance(number, int) for number in given)
-    rounded = (float(f"{number:.{digits}g}") for number in numbers)
-    return tuple(int(number) if is_whole else number for number in rounded)
+    n, whole_or_not = max(1, round(math.log(high / low) / math.log(factor))), type(low)
+    inner = (float(f"{low * (high / low) ** (i / n):.3g}") for i in range(1, n))
+    return (low, *map(whole_or_not, inner), high)
 
 
 def _of_option(name: str, text: str, option: variant.Option) -> Dimension:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -216,7 +216,7 @@ def predicted_s(
     return total / n_workers
 
 
-def timed(families: Sequence[Sequence[Point]], plan: Plan, tokens: Tokens) -> TimeModel:
+def timed(families: Iterable[Sequence[Point]], plan: Plan, tokens: Tokens) -> TimeModel:
     """A model of seconds per FLOP that are linear in depth. It follows from a few timed steps of
     each variant's shallowest and deepest points of the fewest parameters.
     """
