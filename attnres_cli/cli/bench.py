@@ -154,12 +154,12 @@ def prefill(
     from attnres_cli.lab import grid
     from attnres_cli.lab.prefill import prefill as run_ranks
     from attnres_cli.report import file_formats
-    from attnres_cli.report.prefill import report_of, wrong
+    from attnres_cli.report.costs import prefill_of, wrong
 
     arms = grid.resolve(variants or DEFAULT_ARMS, fixed, vocab_size=256)
     names = [arm.variant for arm in arms]
     found = run_ranks(fixed, names, ranks, n_tokens, chunk)
-    file_formats.show(report_of(found), form, sys.stdout)
+    file_formats.show(prefill_of(found), form, sys.stdout)
     if off := wrong(found):
         say(f"wrong: {', '.join(off)}")
         raise typer.Exit(SOME_FAILED)

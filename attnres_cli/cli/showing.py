@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TextIO
 
 from attnres_cli.cli.options import PAPER, Format
@@ -32,30 +32,34 @@ def _show(report: Report, form: Format, out: TextIO, more: Sequence[str] = ()) -
     file_formats.glance(report, form, out, *more, f"Details: {typed} --notes", page)
 
 
+def _show_or_page(
+    report: Report, study: str, form: Format, out: TextIO, show: Callable[..., None] = _show
+) -> None:
+    """Print a report, or write its page."""
+    if form is Format.HTML:
+        from attnres_cli.report.html import page_of
+
+        out.write(page_of(report, address.parted(study)[0]))
+    else:
+        show(report, form, out)
+
+
 def show_sides(
     held: Held, recipes: Sequence[str], codes: Sequence[str], form: Format, out: TextIO
 ) -> None:
     """Print or write two recipes side by side. Raises UsageError where more are named."""
-    from attnres_cli.report import two_recipes
+    from attnres_cli.report.two_recipes import report_of
 
     if len(recipes) > 2:
         raise UsageError(f"--recipe takes one or two recipes, got {len(recipes)}")
-    report = two_recipes.report_of(*held.sides(recipes, codes))
-    if form is Format.HTML:
-        out.write(two_recipes.to_html(report, address.parted(held.study)[0]))
-    else:
-        _show(report, form, out)
+    _show_or_page(report_of(*held.sides(recipes, codes)), held.study, form, out)
 
 
 def show_tasks(held: Held, chosen: Choice, form: Format, out: TextIO) -> None:
     """Print or write what tasks say of the arms of a recipe."""
-    from attnres_cli.report import downstream
+    from attnres_cli.report.downstream import report_of
 
-    report = downstream.report_of(held.downstream(chosen))
-    if form is Format.HTML:
-        out.write(downstream.to_html(report, address.parted(held.study)[0]))
-    else:
-        _show(report, form, out)
+    _show_or_page(report_of(held.downstream(chosen)), held.study, form, out)
 
 
 def show_search(
@@ -93,8 +97,7 @@ def show_comparisons(
     out: TextIO,
 ) -> None:
     """Print, write or draw the comparisons of one recipe or of several."""
-    from attnres_cli.report import published_table
-    from attnres_cli.report.against import report_of as beside_paper
+    from attnres_cli.report import against as beside
     from attnres_cli.report.answer import to_decide, unanswerable
     from attnres_cli.report.comparison import report_of
 
@@ -110,11 +113,8 @@ def show_comparisons(
     if figures is not None:
         _draw(figures, split(chapters)[0], ladders, findings)
     if against is not None and against != PAPER:
-        report = published_table.report_of(against, comparisons)
-        if is_page:
-            out.write(published_table.to_html(report, address.parted(held.study)[0]))
-        else:
-            file_formats.show(report, form, out)
+        report = beside.report_of_other(against, comparisons)
+        _show_or_page(report, held.study, form, out, file_formats.show)
     elif is_page:
         from attnres_cli.report import page
 
@@ -123,7 +123,7 @@ def show_comparisons(
         else:
             out.write(page.to_html(chapters, ladders, findings, held.store.recipe))
     elif against is not None:
-        _show(beside_paper(comparisons), form, out)
+        _show(beside.report_of(comparisons), form, out)
     else:
         (first, *others), more = comparisons, []
         if not others and form is Format.TABLE:

@@ -1,8 +1,8 @@
-"""What arms cost, as a report."""
+"""What arms cost, as a report: of training steps, of generation, of prefill on ranks."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -11,74 +11,80 @@ from attnres_cli.nn.cost import (
     Conditions,
     DecodeArm,
     DecodeBench,
+    PrefillArm,
+    PrefillBench,
     Spread,
     StepBench,
     spread,
-)
-from attnres_cli.report.table import Column, Report, Table
+)  # fmt: skip
+from attnres_cli.report.table import Report, Table, columns
+from attnres_cli.verdict.fields import picked
 from attnres_cli.verdict.numbers import interval, plural
 
-Bench = StepBench | DecodeBench
+EQUAL = 1e-12
+"""How far prefill in float64 may be off."""
 _NESTED = {
-    "step_s": Spread._fields,
-    "token_s": Spread._fields,
-    "ratio": Spread._fields,
+    "step_s": Spread._fields, "token_s": Spread._fields, "ratio": Spread._fields,
     "table_one": ("scheme", "here", "paper"),
-}
+}  # fmt: skip
 """Of a document, what CSV has as `step_s_median` and so on."""
+_STEP_NOTES = (
+    "checked first: loss and every gradient against the reference engine in fp32, with the "
+    "design moved off its start",
+    "extra: beyond standard, forward, per token, with every source read once at each site; "
+    "copied meanwhile: bytes that a copy moves in the extra time per trained token",
+    "I/O per sublayer in units of d_model, as arXiv 2603.15031 counts: here and, in brackets, "
+    "by its Table 1 at 128 sublayers, 8 blocks of 16; mHC with 4 streams has 34 there",
+)
+_PREFILL_NOTES = (
+    "off by: the largest difference from one process, of outputs of unit size, in float64",
+    "bytes: all of full width that a design carries from depth to depth, the most at once; "
+    "by formula: (1 + blocks) tokens d_model 8 bytes",
+    "sent by each rank for each sublayer: {:,} bytes, an all-reduce's",
+    "ranks are processes of this machine (gloo); no times, as they share its cores",
+)
 
 
-def report_of(bench: Bench) -> Report:
+def report_of(bench: StepBench | DecodeBench) -> Report:
     """Times, memory and counts of every arm; of generation its times."""
+    conditions = bench.conditions
     if isinstance(bench, DecodeBench):
-        what, tables, how = "ms per generated token", [_decode_table(bench)], _how_decoded(bench)
+        what, tables = "ms per generated token", [_decode_table(bench)]
         arms = [_decoded(bench, arm) for arm in bench.arms]
         rows = [
-            arm | {"batch_size": int(size)} | arm["batch_sizes"][size]
+            arm | {"batch_size": int(size)} | found
             for arm in arms
-            for size in arm["batch_sizes"]
+            for size, found in arm["batch_sizes"].items()
+        ]
+        how = "by compiled steps" if conditions.compiled else "nothing compiled"
+        notes = [
+            f"{plural(bench.n_new, 'token')} after a prompt of {bench.n_prompt}, whose own pass is "
+            f"taken off; one at a time, keys and values kept, {how}",
+            "checked first: every token is the likeliest of the reference engine's, to rounding",
         ]
     else:
-        what, how = "one training step", _how_stepped(bench)
-        tables = [_step_table(bench), _count_table(bench)]
+        what, tables = "one training step", [_step_table(bench), _count_table(bench)]
         rows = arms = [_stepped(bench, arm) for arm in bench.arms]
-    conditions, records = bench.conditions, [_flat(row) for row in rows]
-    taken = (
+        start = "; start: the first pass, with compilation" if conditions.compiled else ""
+        notes = [
+            f"a step of {bench.tokens_per_step:,} tokens is forward, backward, clip and optimiser; "
+            f"memory: the most that is held at once in a step{start}",
+            *_STEP_NOTES,
+        ]
+    records = [_flat(row) for row in rows]
+    notes[0] = (
         f"median [quartiles] of {plural(conditions.rounds, 'round')} in which the arms take turns; "
-        f"vs {conditions.baseline}: of each round's ratio"
+        f"vs {conditions.baseline}: of each round's ratio; {notes[0]}"
     )
     return Report(
         title=f"recipe {conditions.recipe}: {what}",
         tables=tables,
         warnings=[f"wrong: {arm.variant}: {arm.wrong}" for arm in bench.arms if arm.wrong],
-        notes=[f"{taken}; {how[0]}", *how[1:], *_where(conditions)],
+        notes=[*notes, *_where(conditions)],
         document=asdict(bench) | {"arms": arms},
         fields=list(records[0]),
         records=records,
     )
-
-
-def _how_decoded(bench: DecodeBench) -> list[str]:
-    how = "by compiled steps" if bench.conditions.compiled else "nothing compiled"
-    return [
-        f"{plural(bench.n_new, 'token')} after a prompt of {bench.n_prompt}, whose own pass is "
-        f"taken off; one at a time, keys and values kept, {how}",
-        "checked first: every token is the likeliest of the reference engine's, to rounding",
-    ]
-
-
-def _how_stepped(bench: StepBench) -> list[str]:
-    start = "; start: the first pass, with compilation" if bench.conditions.compiled else ""
-    return [
-        f"a step of {bench.tokens_per_step:,} tokens is forward, backward, clip and optimiser; "
-        f"memory: the most that is held at once in a step{start}",
-        "checked first: loss and every gradient against the reference engine in fp32, with the "
-        "design moved off its start",
-        "extra: beyond standard, forward, per token, with every source read once at each site; "
-        "copied meanwhile: bytes that a copy moves in the extra time per trained token",
-        "I/O per sublayer in units of d_model, as arXiv 2603.15031 counts: here and, in brackets, "
-        "by its Table 1 at 128 sublayers, 8 blocks of 16; mHC with 4 streams has 34 there",
-    ]
 
 
 def _where(conditions: Conditions) -> list[str]:
@@ -87,12 +93,11 @@ def _where(conditions: Conditions) -> list[str]:
         f"recipe {conditions.recipe} ({conditions.recipe_digest}): "
         f"{plural(shape['n_layers'], 'layer')}, width {shape['d_model']}, "
         f"{plural(shape['n_heads'], 'head')}, {_kinds(shape.get('attention', 'softmax'))}, "
-        f"{_kinds(shape['mlp'])} {shape['d_ff']}, "
-        f"sequences of {shape['seq_len']}, batch {shape['batch_size']}, "
-        f"vocabulary {shape['vocab_size']}",
+        f"{_kinds(shape['mlp'])} {shape['d_ff']}, sequences of {shape['seq_len']}, "
+        f"batch {shape['batch_size']}, vocabulary {shape['vocab_size']}",
         f"computed with {conditions.computed}, engine {conditions.engine}, "
-        f"on {conditions.device_name} "
-        f"({conditions.device}), which copies {conditions.copy_speed / 1e9:.1f} GB/s",
+        f"on {conditions.device_name} ({conditions.device}), which copies "
+        f"{conditions.copy_speed / 1e9:.1f} GB/s",
         ", ".join(f"{name} {version}" for name, version in conditions.versions.items()),
     ]
 
@@ -102,54 +107,45 @@ def _kinds(found: object) -> str:
     return " ".join(found) if isinstance(found, list | tuple) else str(found)
 
 
-def _table(title: str, names: Iterable[str], rows: Sequence[Sequence[str]]) -> Table:
-    """A row per variant, of numbers."""
-    return Table(title, [Column("variant", "code"), *map(Column, names)], rows)
-
-
 def _step_table(bench: StepBench) -> Table:
     base, compiled = bench.conditions.baseline, bench.conditions.compiled
     rows = []
     for arm in bench.arms:
         time = spread(arm.seconds) if arm.seconds else None
-        row = [
+        start = "-" if arm.start_s is None else f"{arm.start_s:.1f} s"
+        rows.append([
             arm.variant,
             "wrong" if arm.wrong is not None else _spread_text(time, 1000, 1),
             "baseline" if arm.variant == base else _spread_text(bench.versus(arm), 1, 3),
             f"{bench.tokens_per_step / time.median:,.0f}" if time else "-",
             _bytes(arm.peak_bytes) if arm.peak_bytes is not None else "-",
-        ]
-        start = "-" if arm.start_s is None else f"{arm.start_s:.1f} s"
-        rows.append([*row, start] if compiled else row)
-    names = ["ms/step", f"vs {base}", "tokens/s", "memory", *(["start"] if compiled else [])]
-    return _table("", names, rows)
+            *[start] * compiled,
+        ])  # fmt: skip
+    heads = ("variant:code", "ms/step", f"vs {base}", "tokens/s", "memory", *["start"] * compiled)
+    return Table("", columns(*heads), rows)
 
 
 def _count_table(bench: StepBench) -> Table:
     rows = []
     for arm in bench.arms:
-        extra_s = bench.extra_s_per_token(arm)
-        rows.append(
-            [
-                arm.variant,
-                f"{arm.n_params:,}",
-                f"{arm.extra_flops:,}",
-                f"{arm.extra_bytes:,}",
-                "-" if extra_s is None else f"{1e9 * extra_s:,.0f} ns",
-                "-" if extra_s is None else f"{extra_s * bench.conditions.copy_speed:,.0f}",
-                f"{arm.io_per_sublayer:.2f} d",
-                _paper_text(arm),
-            ]
-        )
-    names = ("params", "extra FLOPs", "extra bytes", "extra time", "copied meanwhile")
-    return _table("what it is made of", (*names, "I/O per sublayer", "the paper's"), rows)
-
-
-def _paper_text(arm: ArmCost) -> str:
-    if (table := arm.table_one) is None:
-        return "no formula in the paper"
-    groups = "" if table.groups is None else " at S={}, N={}".format(*table.groups)
-    return f"{table.here:.2f} d{groups} [{table.paper:g} d]"
+        extra_s, table = bench.extra_s_per_token(arm), arm.table_one
+        paper = "no formula in the paper"
+        if table is not None:
+            groups = "" if table.groups is None else " at S={}, N={}".format(*table.groups)
+            paper = f"{table.here:.2f} d{groups} [{table.paper:g} d]"
+        rows.append([
+            arm.variant,
+            *(f"{n:,}" for n in (arm.n_params, arm.extra_flops, arm.extra_bytes)),
+            "-" if extra_s is None else f"{1e9 * extra_s:,.0f} ns",
+            "-" if extra_s is None else f"{extra_s * bench.conditions.copy_speed:,.0f}",
+            f"{arm.io_per_sublayer:.2f} d",
+            paper,
+        ])  # fmt: skip
+    heads = columns(
+        "variant:code", "params", "extra FLOPs", "extra bytes", "extra time", "copied meanwhile",
+        "I/O per sublayer", "the paper's",
+    )  # fmt: skip
+    return Table("what it is made of", heads, rows)
 
 
 def _decode_table(bench: DecodeBench) -> Table:
@@ -162,15 +158,15 @@ def _decode_table(bench: DecodeBench) -> Table:
             row.append("wrong" if arm.wrong is not None else text)
             row.append("baseline" if arm.variant == base else _spread_text(versus, 1, 3))
         rows.append(row)
-    sizes = bench.batch_sizes
-    return _table("", [t for n in sizes for t in (f"batch {n}", f"batch {n} vs {base}")], rows)
+    heads = [head for n in bench.batch_sizes for head in (f"batch {n}", f"batch {n} vs {base}")]
+    return Table("", columns("variant:code", *heads), rows)
 
 
 def _stepped(bench: StepBench, arm: ArmCost) -> dict[str, Any]:
     time = spread(arm.seconds) if arm.seconds else None
     return asdict(arm) | {
         "table_one": arm.table_one and arm.table_one._asdict(),
-        "step_s": time and time._asdict(),
+        "step_s": _dict(time),
         "ratio": _dict(bench.versus(arm)),
         "tokens_per_second": bench.tokens_per_step / time.median if time else None,
         "extra_s_per_token": bench.extra_s_per_token(arm),
@@ -181,13 +177,9 @@ def _decoded(bench: DecodeBench, arm: DecodeArm) -> dict[str, Any]:
     sizes = {}
     for size in bench.batch_sizes:
         times = arm.seconds.get(size)
-        sizes[str(size)] = {
-            "token_s": _dict(spread(times) if times else None),
-            "ratio": _dict(bench.versus(arm, size)),
-            "seconds": times,
-        }
-    document = {"variant": arm.variant, "n_params": arm.n_params, "wrong": arm.wrong}
-    return document | {"batch_sizes": sizes}
+        time, ratio = _dict(spread(times) if times else None), _dict(bench.versus(arm, size))
+        sizes[str(size)] = {"token_s": time, "ratio": ratio, "seconds": times}
+    return picked(arm, "variant n_params wrong") | {"batch_sizes": sizes}
 
 
 def _dict(value: Spread | None) -> dict[str, float] | None:
@@ -219,3 +211,46 @@ def _bytes(count: float) -> str:
             break
         count /= 1024
     return f"{count:.0f} B" if unit == "B" else f"{count:.1f} {unit}"
+
+
+def wrong(bench: PrefillBench) -> list[str]:
+    """The arms of which prefill on ranks is not what one process computes."""
+    return [arm.variant for arm in bench.arms if not max(arm.off) <= EQUAL]
+
+
+def prefill_of(bench: PrefillBench) -> Report:
+    """How far each arm is off, and what its sources hold in the three ways; the paper's case."""
+    ways = ("one process", f"each of {bench.ranks} ranks", f"in chunks of {bench.chunk}")
+    rows, records = [_prefill_row(arm) for arm in bench.arms], [asdict(arm) for arm in bench.arms]
+    heads = columns("variant:code", "off by", "in chunks", *ways, "by formula")
+    paper = columns("sources:text", "one device", "each of 8", "in chunks of 16K")
+    case = "128K tokens of width 7168 in bf16, 8 blocks"
+    return Report(
+        title=f"recipe {bench.recipe}: prefill of {bench.n_tokens:,} tokens on {bench.ranks} ranks",
+        tables=[Table("", heads, rows), Table(case, paper, _paper_rows())],
+        warnings=[f"wrong: {name} is not what one process computes" for name in wrong(bench)],
+        notes=[note.format(bench.sent) for note in _PREFILL_NOTES],
+        document=asdict(bench),
+        fields=list(records[0]),
+        records=records,
+    )
+
+
+def _prefill_row(arm: PrefillArm) -> list[str]:
+    counted = ", ".join(f"{n:,}" for n in arm.counted) or "no formula"
+    off, held = [f"{off:.1e}" for off in arm.off], [f"{n:,}" for n in arm.held]
+    return [arm.variant, *off, *held, counted]
+
+
+def _paper_rows() -> Sequence[Sequence[str]]:
+    """The paper's case, 128K tokens on 8 ranks, in bf16; the width is its largest model's."""
+    tokens, ranks, chunk, blocks = 2**17, 8, 2**14, 8
+
+    def sizes(sources: int) -> list[str]:
+        counts = (tokens, tokens // ranks, chunk // ranks)
+        return [f"{sources * n * 7168 * 2 / 1e9:.2f} GB" for n in counts]
+
+    return [
+        ["blocks alone, as the paper counts: 15, 1.9, under 0.3 GB", *sizes(blocks)],
+        ["with the embedding, as here", *sizes(1 + blocks)],
+    ]

@@ -8,21 +8,13 @@ import json
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any, TextIO
 
 from attnres_cli.console import harmless, is_verbose
-from attnres_cli.report.table import (
-    Cell,
-    Column,
-    Kind,
-    Report,
-    Table,
-    brief,
-    but,
-    capital,
-    captioned,
-)
+from attnres_cli.report.table import Cell, Column, Report, Table, brief, but, capital, captioned
+from attnres_cli.verdict.fields import picked
+
+_NUMBER = r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?"
 
 
 def show(report: Report, form: str, out: TextIO) -> None:
@@ -48,7 +40,10 @@ def glance(report: Report, form: str, out: TextIO, *more: str) -> None:
 
 def to_json(report: Report) -> str:
     """What scripts read. A number that is not finite is null."""
-    document = report.document if report.document is not None else _plainly(report)
+    document = report.document
+    if document is None:  # then what it says, and the rows of its tables
+        document = picked(report, "title text tables caveats warnings notes")
+        document["tables"] = [{"title": each.title, "rows": _rows(each)} for each in report.shown]
     if report.more is not None:
         document = document | {"more": [other.document for other in report.more]}
     return json.dumps(plain(document), indent=2, allow_nan=False)
@@ -63,30 +58,21 @@ def plain(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _plainly(report: Report) -> dict[str, Any]:
-    """A report that has no document of its own: what it says, and the rows of its tables."""
-    tables = [{"title": table.title, "rows": _rows(table)} for table in report.shown]
-    said = {"title": report.title, "text": report.text, "tables": tables}
-    return said | {"caveats": report.caveats, "warnings": report.warnings, "notes": report.notes}
-
-
 def _rows(table: Table) -> list[dict[str, str]]:
     titles = [column.title for column in table.columns]
     return [dict(zip(titles, (cell.text for cell in row), strict=True)) for row in table.cells]
 
 
 def to_csv(report: Report) -> str:
-    """One line per record; empty where there is no value, and for what is not a number."""
-    if not report.fields:  # it has no records of its own: then its tables' rows
-        rows = [row for table in report.shown for row in _rows(table)]
-        names = list(dict.fromkeys(name for row in rows for name in row))
-        report = replace(report, records=rows, fields=names)
+    """A header and a line per record; without records the rows of the tables."""
+    fields, records = report.fields, [record for one in report for record in one.records]
+    if not fields:
+        records = [row for table in report.shown for row in _rows(table)]
+        fields = list(dict.fromkeys(name for row in records for name in row))
     text = io.StringIO()
-    writer = csv.DictWriter(text, report.fields, lineterminator="\n", extrasaction="ignore")
+    writer = csv.DictWriter(text, fields, lineterminator="\n", extrasaction="ignore")
     writer.writeheader()
-    for one in report:
-        for record in one.records:
-            writer.writerow({name: _in_csv(value) for name, value in record.items()})
+    writer.writerows({name: _in_csv(value) for name, value in each.items()} for each in records)
     return text.getvalue()
 
 
@@ -94,17 +80,7 @@ def _in_csv(value: Any) -> Any:
     """A value of a line; a text that a spreadsheet would compute is quoted as they do it."""
     if not isinstance(value, str):
         return None if value != value else value
-    value = harmless(value)
-    return (
-        f"'{value}" if value.startswith(("=", "+", "-", "@")) and not _is_number(value) else value
-    )
-
-
-def _is_number(text: str) -> bool:
-    try:
-        return math.isfinite(float(text))
-    except ValueError:
-        return False
+    return re.sub(rf"^(?=[=+@-])(?!{_NUMBER}$)", "'", harmless(value))
 
 
 def to_markdown(report: Report) -> str:
@@ -117,11 +93,10 @@ def _markdown(report: Report) -> str:
     lines += [part for text in report.text for part in (_literal(text), "")]
     for table in report.shown:
         lines += [f"**{_literal(capital(table.title))}**", ""] if table.title else []
-        lines += [_pipes([_literal(column.title) for column in table.columns])]
-        lines += [_pipes(["---:" if c.kind == "number" else "---" for c in table.columns])]
+        lines.append(_pipes([_literal(column.title) for column in table.columns]))
+        lines.append(_pipes(["---:" if c.kind == "number" else "---" for c in table.columns]))
         for row in table.cells:
-            pairs = zip(row, table.columns, strict=True)
-            lines += [_pipes([_markdown_cell(cell, column.kind) for cell, column in pairs])]
+            lines.append(_pipes(list(map(_markdown_cell, row, table.columns))))
         lines.append("")
     lines += [f"- {_literal(line)}" for line in _below(report)]
     return "\n".join(lines) + "\n"
@@ -132,28 +107,41 @@ def _below(report: Report) -> list[str]:
     return [*but(report.caveats), *report.warnings, *report.notes]
 
 
-def _markdown_cell(cell: Cell, kind: Kind) -> str:
-    if kind not in ("code", "name") or not cell.text:
-        text = _literal(cell.text)
-        return f"**{text}**" if cell.style == "strong" else text
-    return "<br>".join(f"`{line}`" for line in cell.text.split("\n"))
+def _markdown_cell(cell: Cell, column: Column) -> str:
+    if column.is_typed and cell.text:
+        return "<br>".join(f"`{line}`" for line in cell.text.split("\n"))
+    text = _literal(cell.text)
+    return f"**{text}**" if cell.style == "strong" else text
 
 
 def _literal(text: str) -> str:
     """Text in which no name begins a tag; what stands in backquotes stays code."""
-    return re.sub(r"<(?=[A-Za-z/!?])", "&lt;", " ".join(text.split("\n")))
+    return re.sub(r"<(?=[A-Za-z/!?])", "&lt;", text.replace("\n", " "))
 
 
 def _pipes(cells: list[str]) -> str:
     return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
 
 
-_LATEX = {
+_LATEX = str.maketrans({
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_",
     "{": r"\{", "}": r"\}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
     "±": r"$\pm$", "<": r"\textless{}", ">": r"\textgreater{}",
-}  # fmt: skip
+})  # fmt: skip
 _LONG = 28  # characters of a cell that would push a table over the margin
+_FLOAT = r"""
+\begin{{table}}
+  \centering
+  \caption{{{caption}}}
+  \begin{{tabular}}{{@{{}}{columns}@{{}}}}
+    \toprule
+    {head} \\
+    \midrule
+{rows}
+    \bottomrule
+  \end{{tabular}}
+{below}\end{{table}}
+""".lstrip()
 
 
 def to_latex(report: Report) -> str:
@@ -162,53 +150,38 @@ def to_latex(report: Report) -> str:
 
 
 def _latex(report: Report) -> str:
-    tables, told, found = report.shown, [report.title, *report.text], []
+    tables, said, found = report.shown, [report.title, *report.text], []
     for table in tables:
         notes = _below(report) if table is tables[-1] else []
-        caption = ". ".join(capital(text.rstrip(".")) for text in (*told, table.title) if text)
+        caption = ". ".join(capital(text.rstrip(".")) for text in (*said, table.title) if text)
         found.append(_floating(table, f"{caption}.", notes))
     return "\n".join(found)
 
 
 def _floating(table: Table, caption: str, notes: list[str]) -> str:
-    columns = "".join(_alignment(table, i) for i in range(len(table.columns)))
-    head = " & ".join(escaped(column.title) for column in table.columns)
-    rows = [
-        " & ".join(_latex_cell(*pair) for pair in zip(row, table.columns, strict=True))
-        for row in table.cells
-    ]
+    rows = [" & ".join(map(_latex_cell, row, table.columns)) for row in table.cells]
     rows = rows or [rf"\multicolumn{{{len(table.columns)}}}{{l}}{{no run has ended}}"]
-    below = [r"  \par\medskip\raggedright\footnotesize"] if notes else []
-    lines = [
-        r"\begin{table}",
-        r"  \centering",
-        rf"  \caption{{{escaped(caption)}}}",
-        rf"  \begin{{tabular}}{{@{{}}{columns}@{{}}}}",
-        r"    \toprule",
-        rf"    {head} \\",
-        r"    \midrule",
-        *(rf"    {row} \\" for row in rows),
-        r"    \bottomrule",
-        r"  \end{tabular}",
-        *below,
-        *(rf"  {escaped(note)}\par" for note in notes),
-        r"\end{table}",
-    ]
-    return "\n".join(lines) + "\n"
+    small = [r"  \par\medskip\raggedright\footnotesize"] if notes else []
+    below = [*small, *(rf"  {escaped(note)}\par" for note in notes)]
+    return _FLOAT.format(
+        caption=escaped(caption),
+        columns="".join(_alignment(table, i) for i in range(len(table.columns))),
+        head=" & ".join(escaped(column.title) for column in table.columns),
+        rows="\n".join(rf"    {row} \\" for row in rows),
+        below="".join(f"{line}\n" for line in below),
+    )
 
 
 def _alignment(table: Table, i: int) -> str:
     kind = table.columns[i].kind
-    if kind == "number":
-        return "r"
     is_long = kind == "text" and any(len(row[i].text) > _LONG for row in table.cells)
-    return r"p{0.3\linewidth}" if is_long else "l"
+    return "r" if kind == "number" else r"p{0.3\linewidth}" if is_long else "l"
 
 
 def _latex_cell(cell: Cell, column: Column) -> str:
-    if column.kind in ("code", "name"):
-        return rf"\texttt{{{escaped(cell.text)}}}"
     text = escaped(cell.text)
+    if column.is_typed:
+        return rf"\texttt{{{escaped(cell.text)}}}"
     if column.kind == "number":  # a hyphen is shorter than a minus
         text = re.sub(r"(?<![\w.])-(?=\d)", "$-$", text)
     return rf"\textbf{{{text}}}" if cell.style == "strong" else text
@@ -216,4 +189,4 @@ def _latex_cell(cell: Cell, column: Column) -> str:
 
 def escaped(text: str) -> str:
     """Text with every character that LaTeX takes for a command written out."""
-    return "".join(_LATEX.get(character, character) for character in text)
+    return text.translate(_LATEX)

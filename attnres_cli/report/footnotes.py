@@ -21,6 +21,7 @@ CHOICES = (
     "arms begin a seed with the same weights; which experts a token then uses follows from what "
     "its arm has computed, and is not the same in all"
 )
+_HIDDEN = "not shown: {} of this table; words and intervals are of all of them"
 _SHOWN_LOOKS = 3
 
 
@@ -31,7 +32,11 @@ def facts_of(comparison: Comparison) -> list[str]:
     return [
         f"recipe {comparison.recipe} ({comparison.recipe_digest}), {tokens}; loss: mean ± sd over "
         f"seeds; difference from {comparison.baseline}, paired by seed",
-        *_reasons(comparison),
+        *(
+            f"{arm.variant} is {arm.verdict}: {arm.reason}"
+            for arm in comparison.arms
+            if arm.verdict in ("blocked", "pending", "baseline") and arm.reason
+        ),
         *labels.lines(comparison),
         *labels.said(comparison),
         f"data {data.source} ({data.fingerprint}), {data.size}",
@@ -39,20 +44,13 @@ def facts_of(comparison: Comparison) -> list[str]:
         *_reference_lines(data),
         *_passed(comparison),
         RULE,
-        *_hidden(comparison),
+        *([_HIDDEN.format(plural(comparison.n_hidden, "arm"))] if comparison.n_hidden else []),
         *_looked(comparison),
         SEEDS,
         *([CHOICES] if comparison.rules.is_routed else []),
         *_computed(comparison),
         *comparison.versions,
     ]
-
-
-def _reasons(comparison: Comparison) -> Iterator[str]:
-    """Why an arm has no verdict, or what is wrong with the baseline."""
-    for arm in comparison.arms:
-        if arm.verdict in ("blocked", "pending", "baseline") and arm.reason:
-            yield f"{arm.variant} is {arm.verdict}: {arm.reason}"
 
 
 def _reference_lines(data: DataDescription) -> Iterator[str]:
@@ -78,22 +76,15 @@ def _reference_lines(data: DataDescription) -> Iterator[str]:
 
 def _passed(comparison: Comparison) -> Iterator[str]:
     """How many gates were passed; where one was not, its arm's verdict says which."""
-    met = [gate for arm in comparison.arms for found in arm.gates.values() for gate in found]
+    every = [found for arm in comparison.arms for found in arm.gates.values()]
+    met = [gate for found in every for gate in found]
     if met:
         passed, names = sum(gate.passed for gate in met), {gate.name for gate in met}
         meanings = ", ".join(text for name, text in gates.MEANING.items() if name in names)
         yield f"gates passed: {passed} of {len(met)} ({meanings})"
-    every = [found for arm in comparison.arms for found in arm.gates.values()]
     if unproven := sum(not {gate.name for gate in found} & set(gates.PROOFS) for found in every):
-        yield (
-            f"{plural(unproven, 'run')} of an older attnres did not prove that no token sees a "
-            "later one"
-        )
-
-
-def _hidden(comparison: Comparison) -> Iterator[str]:
-    if n := comparison.n_hidden:
-        yield f"not shown: {plural(n, 'arm')} of this table; words and intervals are of all of them"
+        runs = plural(unproven, "run")
+        yield f"{runs} of an older attnres did not prove that no token sees a later one"
 
 
 def _looked(comparison: Comparison) -> Iterator[str]:

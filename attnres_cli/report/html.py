@@ -14,9 +14,10 @@ from markupsafe import Markup, escape
 from attnres_cli import __version__
 from attnres_cli.console import harmless
 from attnres_cli.report.figures.drawing import Drawing, picture
-from attnres_cli.report.table import MOST_CAVEATS, Table, but, capital
+from attnres_cli.report.table import MOST_CAVEATS, Report, Table, but, capital
 
-_MOST_ANSWERS = 6  # of a page that begins with all that they must be read with
+RESTS_ON = "what it rests on"
+"""Above folded notes."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,25 @@ class Section:
         return [part for part in parts if part.tables or part.figures or part.text or part.notes]
 
 
+def section_of(report: Report, name: str, figures: Sequence[Drawing] = ()) -> Section:
+    """A report as a section: its answer, or its text and caveats; figures, tables, notes."""
+    answer = (report.document or {}).get("answer", "")
+    parts = [
+        Part(text=() if answer else [*report.text, *but(report.caveats)]),
+        Part("Figures", figures=figures),
+        Part(tables=report.tables),
+        Part("Notes", notes=report.notes, summary=RESTS_ON),
+    ]
+    qualified = report.caveats if answer else ()
+    return Section(capital(report.title), name, parts, answer, qualified)
+
+
+def page_of(report: Report, study_name: str) -> str:
+    """A page of a report and those below it."""
+    sections = [section_of(one, f"r{n}") for n, one in enumerate(report, 1)]
+    return page(f"attnres: {report.title}", report.question, sections, study_name)
+
+
 def page(title: str, heading: str, sections: Sequence[Section], study_name: str) -> str:
     """A whole page: all answers, then the sections. `title` is of the window, `heading` the one
     `h1`, `study_name` the study as anyone may see it.
@@ -77,40 +97,26 @@ def page(title: str, heading: str, sections: Sequence[Section], study_name: str)
     has_cards = len(answers) > 1
     if has_cards:
         answers = [each for each in answers if not each.is_rung]
-    css, script = (files.get_template(name).render() for name in ("page.css", "page.js"))
+    qualified = [each.qualified for each in answers]
     return files.get_template("page.html.j2").render(
         title=title,
         heading=heading,
         answers=answers,
-        in_common=_in_common(answers) if len(answers) > 1 else [],
+        in_common=[line for line in qualified[0] if all(line in other for other in qualified)]
+        if len(answers) > 1
+        else [],
         has_cards=has_cards,
         most_caveats=MOST_CAVEATS,
         sections=sections,
         study=study_name,
         version=__version__,
-        css=_markup(css),
-        script=_markup(script),
     )
-
-
-def is_of_many(n_answers: int) -> bool:
-    """Whether a page has so many answers that it shows less of each."""
-    return n_answers > _MOST_ANSWERS
-
-
-def _in_common(answers: Sequence[Section]) -> list[str]:
-    """What qualifies every one of them."""
-    first, *others = [each.qualified for each in answers]
-    return [line for line in first if all(line in other for other in others)]
-
-
-def _markup(text: str) -> Markup:
-    return Markup(text)  # noqa: S704
 
 
 def prose(text: str) -> Markup:
     """Text as HTML, with what stands in backquotes as code."""
-    return _markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(harmless(text)))))
+    html = re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(harmless(text))))
+    return Markup(html)  # noqa: S704
 
 
 def svg(drawing: Drawing, name: str) -> Markup:
@@ -131,4 +137,4 @@ def svg(drawing: Drawing, name: str) -> Markup:
         f"<desc id='{name}-told'>{escape(drawing.told)}</desc>"
     )
     end = drawn.index(">") + 1
-    return _markup(drawn[:end].replace("<svg ", begin, 1) + told + drawn[end:])
+    return Markup(drawn[:end].replace("<svg ", begin, 1) + told + drawn[end:])  # noqa: S704

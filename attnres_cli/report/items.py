@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 from rich.live import Live
 from rich.text import Text
@@ -21,14 +22,21 @@ from attnres_cli.records.items import (
     N_CHOICES,
     Answered,
     Items,
-)
-from attnres_cli.report.table import Column, Report, Table
+)  # fmt: skip
+from attnres_cli.report.table import Column, Report, Table, columns
 from attnres_cli.report.terminal import console
+from attnres_cli.verdict.fields import picked
 from attnres_cli.verdict.numbers import plural
 
 _LINE_EVERY_S = 10.0
 _SHOWN = {CHOICE_NATS: "nats among answers", ACC: "accuracy", EXACT_MATCH: "exact match"}
 """Metrics that have a column, where a task has them; all are in JSON and CSV."""
+_RECORD = (
+    "task=items.task of=label run=items.run_id variant seed kind=items.kind items=items.doc_ids "
+    "truncated=items.truncated chance=items.chance chance_nats=items.chance_nats "
+    "bits_per_byte=items.bits_per_byte bits_per_byte_se=items.bits_per_byte "
+    "content=items.content weights_sha256=items.weights_sha256 harness=items.harness"
+)
 
 
 def report_of(answered: Sequence[Answered], study: str) -> Report:
@@ -38,21 +46,21 @@ def report_of(answered: Sequence[Answered], study: str) -> Report:
     rows = sorted(answered, key=lambda each: each.items.task)
     records = [_record(each) for each in rows]
     shown = [name for name in _SHOWN if any(name in each.items.values for each in rows)]
-    columns = [Column("task", "code"), Column("of", "word"), Column("variant", "code")]
-    columns += [Column("seed"), Column("items"), Column("bits per byte")]
+    heads = columns("task:code", "of:word", "variant:code", "seed", "items", "bits per byte")
     for name in shown:
-        columns += [Column(_SHOWN[name]), *([] if name == EXACT_MATCH else [Column("chance")])]
-    columns.append(Column("cut", is_optional=True))
+        heads += columns(_SHOWN[name], *["chance"] * (name != EXACT_MATCH))
+    heads.append(Column("cut", is_optional=True))
     cut = sum(each.items.truncated for each in rows)
     notes = [
         "value ± standard error over items; items of two runs pair: their differences have less"
     ]
-    notes += [
-        f"cut: {plural(cut, 'context')} longer than a model's, of which it saw the end"
-    ] * bool(cut)
+    if cut:
+        notes.append(
+            f"cut: {plural(cut, 'context')} longer than a model's, of which it saw the end"
+        )
     return Report(
         title=f"downstream tasks: {study}",
-        tables=[Table("", columns, [_row(each, shown) for each in rows], n_keys=4)],
+        tables=[Table("", heads, [_row(each, shown) for each in rows], n_keys=4)],
         notes=notes,
         document={"study": study, "results": records},
         fields=list(dict.fromkeys(name for record in records for name in record)),
@@ -61,17 +69,14 @@ def report_of(answered: Sequence[Answered], study: str) -> Report:
 
 
 def _row(each: Answered, shown: Sequence[str]) -> list[str]:
-    items = each.items
-    bits = items.bits_per_byte
+    items, found = each.items, _record(each)
+    chances = {CHOICE_NATS: items.chance_nats, ACC: items.chance}
     cells = [items.task, each.label, each.variant, str(each.seed), f"{len(items.doc_ids):,}"]
-    cells.append("" if bits is None else f"{bits:.3f} ± {_bits_error(items):.3f}")
-    for name in shown:
-        has = name in items.values
-        value = f"{items.mean(name):.3f} ± {items.standard_error(name):.3f}" if has else ""
-        chance = {ACC: items.chance, CHOICE_NATS: items.chance_nats}.get(name) if has else None
-        cells.append(value)
-        if name != EXACT_MATCH:
-            cells.append("" if chance is None else f"{chance:.3f}")
+    for name in ("bits_per_byte", *shown):
+        value, chance = found.get(name), chances.get(name)
+        cells.append("" if value is None else f"{value:.3f} ± {found[f'{name}_se']:.3f}")
+        if name in chances:
+            cells.append("" if value is None or chance is None else f"{chance:.3f}")
     return [*cells, str(items.truncated or "")]
 
 
@@ -86,24 +91,14 @@ def _bits_error(items: Items) -> float:
     return math.sqrt(math.fsum(off) * n / (n - 1)) / math.fsum(sizes)
 
 
-def _record(each: Answered) -> dict[str, object]:
+def _record(each: Answered) -> dict[str, Any]:
     items = each.items
-    found: dict[str, object] = {
-        "task": items.task,
-        "of": each.label,
+    has_bits = items.bits_per_byte is not None
+    found = picked(each, _RECORD) | {
         "run": items.run_id or None,
-        "variant": each.variant,
-        "seed": each.seed,
         "kind": str(items.kind),
         "items": len(items.doc_ids),
-        "truncated": items.truncated,
-        "chance": items.chance,
-        "chance_nats": items.chance_nats,
-        "bits_per_byte": items.bits_per_byte,
-        "bits_per_byte_se": None if items.bits_per_byte is None else _bits_error(items),
-        "content": items.content,
-        "weights_sha256": items.weights_sha256,
-        "harness": items.harness,
+        "bits_per_byte_se": _bits_error(items) if has_bits else None,
     }
     for name in items.values:
         if name not in (GOLD_BYTES, N_CHOICES):
@@ -146,12 +141,9 @@ def progress(total: int) -> Iterator[tuple[Watch, Callable[[Answered], None]]]:
 
 def _headline(items: Items) -> str:
     """What there is to say first of a task."""
-    bits, parts = items.bits_per_byte, []
-    if bits is not None:
-        parts.append(f"{bits:.3f} bits per byte")
-    for name in (ACC, EXACT_MATCH):
-        if name in items.values:
-            parts.append(f"{_SHOWN[name]} {items.mean(name):.3f}")
-    if items.chance is not None:
-        parts.append(f"chance {items.chance:.3f}")
+    bits, chance = items.bits_per_byte, items.chance
+    parts = [] if bits is None else [f"{bits:.3f} bits per byte"]
+    shares = [name for name in (ACC, EXACT_MATCH) if name in items.values]
+    parts += [f"{_SHOWN[name]} {items.mean(name):.3f}" for name in shares]
+    parts += [] if chance is None else [f"chance {chance:.3f}"]
     return ", ".join(parts) or plural(len(items.doc_ids), "item")

@@ -16,10 +16,10 @@ from attnres_cli.report import against, answer, scaling
 from attnres_cli.report.bars import card, with_bars
 from attnres_cli.report.figures.drawing import drawings, of_sizes
 from attnres_cli.report.footnotes import facts_of
-from attnres_cli.report.html import Part, Section, is_of_many, page
+from attnres_cli.report.html import RESTS_ON, Part, Section, page, section_of
 from attnres_cli.report.search_commands import RecipeOf
 from attnres_cli.report.search_page import section as search_section
-from attnres_cli.report.table import MOST_CAVEATS, Cell, Column, Table, capital
+from attnres_cli.report.table import MOST_CAVEATS, Cell, Table, capital, columns
 from attnres_cli.verdict import labels
 from attnres_cli.verdict.caveats import n_read, qualifiers
 from attnres_cli.verdict.comparison import Comparison, last_line
@@ -28,6 +28,17 @@ from attnres_cli.verdict.numbers import number
 from attnres_cli.verdict.optima import Finding
 from attnres_cli.verdict.paper import is_known
 from attnres_cli.verdict.report_section import Chapter, names, split
+
+_MOST_ANSWERS = 6  # of a page that shows all of each
+_AGAIN = (
+    "What trains the runs of a row again in a study of their own, equal to rounding (another "
+    "number of threads adds in another order); and what trains a single run again as this "
+    "study has it and compares every bit."
+)
+_UNKNOWN = (
+    "The paper has none of these arms besides `{}`: `attnres ablate --suite table4` trains those "
+    "that it has."
+)
 
 
 def to_html(
@@ -43,11 +54,10 @@ def to_html(
     every = [*whole, *brief]
     titles = [_title(*named) for named in zip(every, names(every), strict=True)]
     study, first = every[0].study_name, len(ladders) + 1
-    sizes = [_sizes(found, f"s{n}") for n, found in enumerate(ladders, 1)]
     rungs = {rung.recipe.digest for found in ladders for rung in found.rungs}
     comparisons = [chapter.comparison for chapter in whole]
-    is_long = is_of_many(len(ladders) + len(whole) + len(findings))
-    told = [
+    is_long = len(ladders) + len(whole) + len(findings) > _MOST_ANSWERS
+    sections = [
         _chapter(chapter, title, f"c{n}", comparisons, rungs, is_long)
         for n, (chapter, title) in enumerate(zip(whole, titles, strict=False), 1)
     ]
@@ -61,7 +71,7 @@ def to_html(
     return page(
         f"attnres: {titles[0] if n_recipes == 1 else several}",
         answer.question(whole),
-        [*sizes, *told, *searches, beside, rest],
+        [*_sizes(ladders), *sections, *searches, beside, rest],
         study,
     )
 
@@ -70,9 +80,9 @@ def _title(chapter: Chapter, name: str) -> str:
     """The terms, with what tells the recipe from others on the page."""
     held = chapter.comparison
     title, recipe = labels.title(held), f"recipe {held.recipe}"
-    if not name:
-        return capital(title)
-    return capital(title.replace(recipe, f"{recipe} ({held.recipe_digest}), {name}", 1))
+    if name:
+        title = title.replace(recipe, f"{recipe} ({held.recipe_digest}), {name}", 1)
+    return capital(title)
 
 
 def _chapter(
@@ -85,27 +95,27 @@ def _chapter(
 ) -> Section:
     """A comparison; on a page of many without its figures, and with the command that has them."""
     held, table = chapter.comparison, with_bars(chapter.comparison)
-    told = qualifiers(held, n_read(held, shown))
+    qualified = qualifiers(held, n_read(held, shown))
     failures = Table(
         "Runs that failed; `attnres runs show` has the whole traceback.",
-        [Column("variant", "code"), Column("seed"), Column("error", "text")],
+        columns("variant:code", "seed", "error:text"),
         [[run.variant, str(run.seed), last_line(run.error)] for run in held.runs(Status.FAILED)],
     )
     more = ["attnres", "report", "--recipe", chapter.recipe_and_data, "--format", "html"]
-    more += address.typed(chapter.study)
+    more += [*address.typed(chapter.study), "--output", "report.html"]
     parts = [
         Part(tables=[table]),
         Part("Failed runs", tables=[failures]),
-        Part(text=[f"Its figures: `{shlex.join([*more, '--output', 'report.html'])}`."])
+        Part(text=[f"Its figures: `{shlex.join(more)}`."])
         if is_long
         else Part("Figures", figures=drawings(chapter, without=["forest"])),
-        Part("Notes", notes=[*told[MOST_CAVEATS:], *facts_of(held)], summary="what it rests on"),
+        Part("Notes", notes=[*qualified[MOST_CAVEATS:], *facts_of(held)], summary=RESTS_ON),
         _gates(held),
         _provenance(chapter),
         Part("Reproduce a row", tables=[_commands(chapter)], summary="commands"),
     ]
     is_rung = held.recipe_digest in rungs
-    return Section(title, name, parts, answer.answer(held), told, is_rung, card(table))
+    return Section(title, name, parts, answer.answer(held), qualified, is_rung, card(table))
 
 
 def _without(chapters: Sequence[Chapter], titles: Sequence[str]) -> Section:
@@ -113,7 +123,7 @@ def _without(chapters: Sequence[Chapter], titles: Sequence[str]) -> Section:
     answers = [answer.answer(chapter.comparison) for chapter in chapters]
     table = Table(
         "What else the study holds; `attnres report --recipe DIGEST` shows one of them.",
-        [Column("recipe", "text"), Column("answer", "text")],
+        columns("recipe:text", "answer:text"),
         list(zip(titles, answers, strict=True)),
     )
     return Section("Recipes without a verdict", "without", [Part(tables=[table])])
@@ -127,34 +137,32 @@ def _gates(held: Comparison) -> Part:
             for gate in met:
                 found[gate.name].append((f"{arm.variant} seed {seed}", gate))
     rows: list[list[str | Cell]] = []
+    n_passed, n = 0, sum(map(len, found.values()))
     for name, runs in found.items():
-        missed = [(run, gate) for run, gate in runs if not gate.passed]
-        told = [f"{run}: {number(gate.value)}{_allowed(gate)}" for run, gate in missed]
-        passed = f"{len(runs) - len(missed)} of {len(runs)}"
-        rows.append([gates.MEANING[name], passed, Cell("; ".join(told), "strong" if told else "")])
-    columns = [Column("condition", "text"), Column("passed"), Column("not passed", "text")]
-    every = [gate for runs in found.values() for _, gate in runs]
-    n_passed = sum(gate.passed for gate in every)
-    table = Table("What every run had to meet before it may be judged.", columns, rows)
-    return Part(
-        "Gates",
-        tables=[table],
-        summary=f"{n_passed} of {len(every)} passed",
-        is_open=n_passed < len(every),
-    )
+        missed = [f"{run}: {_value(gate)}" for run, gate in runs if not gate.passed]
+        passed = len(runs) - len(missed)
+        n_passed += passed
+        why = Cell("; ".join(missed), "strong" if missed else "")
+        rows.append([gates.MEANING[name], f"{passed} of {len(runs)}", why])
+    heads = columns("condition:text", "passed", "not passed:text")
+    table = Table("What every run had to meet before it may be judged.", heads, rows)
+    summary = f"{n_passed} of {n} passed"
+    return Part("Gates", tables=[table], summary=summary, is_open=n_passed < n)
 
 
-def _allowed(gate: Gate) -> str:
+def _value(gate: Gate) -> str:
+    """Of one that was not passed, with what is allowed."""
     ends = (gate.low, gate.high)
-    return "" if ends == (None, None) else f" (allowed: {' to '.join(map(number, ends))})"
+    allowed = "" if ends == (None, None) else f" (allowed: {' to '.join(map(number, ends))})"
+    return f"{number(gate.value)}{allowed}"
 
 
 def _provenance(chapter: Chapter) -> Part:
     lines, recipe = list[str](), chapter.recipe
     ended = [run for run in chapter.comparison.records if run.result is not None]
     for key in ("git_revision", "git_dirty", "platform", "cuda"):
-        found = {run.versions[key] for run in ended if run.versions.get(key)}
-        lines += [f"{key.replace('_', ' ')}: {', '.join(sorted(found))}"] if found else []
+        if found := {run.versions[key] for run in ended if run.versions.get(key)}:
+            lines.append(f"{key.replace('_', ' ')}: {', '.join(sorted(found))}")
     if recipe is None:
         return Part("Provenance", notes=lines, summary="versions")
     rows = [
@@ -164,13 +172,13 @@ def _provenance(chapter: Chapter) -> Part:
     ]
     has_own = any(arm.own is not None for arm in chapter.comparison.arms)
     own = "; what an arm has of its own stands beside its name" if has_own else ""
-    columns = [Column("section", "word"), Column("settings", "text")]
-    table = Table(f"The recipe that all arms share{own}.", columns, rows)
+    heads = columns("section:word", "settings:text")
+    table = Table(f"The recipe that all arms share{own}.", heads, rows)
     return Part("Provenance", tables=[table], notes=lines, summary="recipe and versions")
 
 
 def _commands(chapter: Chapter) -> Table:
-    rows = []
+    rows, title = [], _AGAIN
     for arm in chapter.comparison.arms:
         where = address.typed(chapter.study) + plugins_typed([arm.variant])
         checks = [
@@ -179,38 +187,22 @@ def _commands(chapter: Chapter) -> Table:
         ]
         again = chapter.command(arm) or "none: no command gives its recipe"
         rows.append([arm.variant, again, "\n".join(checks)])
-    title = (
-        "What trains the runs of a row again in a study of their own, equal to rounding (another "
-        "number of threads adds in another order); and what trains a single run again as this "
-        "study has it and compares every bit."
-    )
     if any(f"--plugin {PLUGIN}" in again for _, again, _ in rows):
         title += f" {PLUGIN} stands for the plugin that has the design."
-    columns = [Column(name, "code") for name in ("variant", "again", "bit for bit")]
-    return Table(title, columns, rows)
+    return Table(title, columns("variant:code", "again:code", "bit for bit:code"), rows)
 
 
-def _sizes(found: Ladder, name: str) -> Section:
-    """A ladder: its figures, the differences and what each arm is worth, the sizes, notes."""
-    report = scaling.report_of([found])
-    sizes, differences, *worth = report.shown
-    document = report.document
-    parts = [
-        Part("Figures", figures=of_sizes(found)),
-        Part("Over the sizes", tables=[differences, *worth]),
-        Part("The sizes", tables=[sizes]),
-        Part("Notes", notes=report.notes, summary="what it rests on"),
+def _sizes(ladders: Sequence[Ladder]) -> list[Section]:
+    return [
+        section_of(scaling.report_of([found]), f"s{n}", of_sizes(found))
+        for n, found in enumerate(ladders, 1)
     ]
-    told = document["answer"], document["qualified"]
-    return Section(capital(report.title), name, parts, *told)
 
 
 def scaling_page(ladders: Sequence[Ladder], study_name: str) -> str:
     """A page about the ladders of one recipe alone."""
-    baseline = ladders[0].rungs[0].comparison.baseline
-    heading = f"What is a residual connection worth in the compute of {baseline}?"
-    sections = [_sizes(found, f"s{n}") for n, found in enumerate(ladders, 1)]
-    return page(f"attnres: {scaling.title(ladders[0])}", heading, sections, study_name)
+    report = scaling.report_of(ladders)
+    return page(f"attnres: {report.title}", report.question, _sizes(ladders), study_name)
 
 
 def beside_paper(chapters: Sequence[Chapter], titles: Sequence[str]) -> Section:
@@ -233,10 +225,7 @@ def paper_page(chapters: Sequence[Chapter]) -> str:
     section = beside_paper(chapters, [capital(labels.title(held)) for held in comparisons])
     baseline, why = comparisons[0].baseline, answer.unanswerable(comparisons[0])
     if not section.shown and not why:
-        why = (
-            f"The paper has none of these arms besides `{baseline}`: `attnres ablate --suite "
-            "table4` trains those that it has."
-        )
+        why = _UNKNOWN.format(baseline)
     heading = f"Do these differences from {baseline} agree with the paper's?"
     title = f"attnres: {labels.title(comparisons[0])}, beside the paper"
     told = [line for held in comparisons for line in qualifiers(held, n_read(held, comparisons))]

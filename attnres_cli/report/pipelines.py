@@ -6,53 +6,74 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from attnres_cli.nn.pipeline.plan import Planned
-from attnres_cli.report.table import Column, Report, Table
+from attnres_cli.report.table import Report, Table, columns, tabled
+from attnres_cli.verdict.fields import Field, keys, picked, record
 
 _EMBEDDING = (0,)
-_HOPS = (Column("hop", "word"), Column("after sublayer"), Column("whole"), Column("cached"))
 _SUMS = ("total", "bytes", "peak hop", "cache of a rank", "without embedding", "paper")
-_FIELDS = (
-    "variant", "d_model", "stages", "virtual", "hop", "from_stage", "to_stage", "after_sublayer",
-    "whole", "cached", "whole_bytes", "cached_bytes",
-)  # fmt: skip
+_HOPS: Sequence[Field[dict[str, Any], Planned]] = (
+    Field("variant", lambda _, of: of.variant),
+    Field("d_model", lambda _, of: of.d_model),
+    Field("stages", lambda _, of: of.whole.stages),
+    Field("virtual", lambda _, of: of.whole.virtual),
+    Field("hop", "", "hop", lambda hop, _: "{from_stage} to {to_stage}".format(**hop), "word"),
+    Field("from_stage"),
+    Field("to_stage"),
+    Field("after_sublayer", title="after sublayer"),
+    Field("whole", lambda hop, of: of.in_widths(hop["whole_bytes"]), "whole", "{:g}"),
+    Field("cached", lambda hop, of: of.in_widths(hop["cached_bytes"]), "cached", "{:g}"),
+    Field("whole_bytes"),
+    Field("cached_bytes"),
+)
+_NOTES = (
+    "one direction; backward sends as much, the gradient of each value once. Bytes are those "
+    "of float32, in which under autocast too all is but outputs that are sources of their own",
+    "cached: a hop leaves out what the receiving stage has had, in the chunk that it held "
+    "last. cache of a rank: of the stage that keeps most, for each micro-batch under way; what "
+    "is kept is not copied",
+)
+_PAPER = (
+    "paper: Eq. 7 (whole) and Eq. 8 (cached) of arXiv 2603.15031, blocks alone. They count "
+    "neither the embedding nor the running sum of a block that a cut divides. Eq. 8 counts "
+    "blocks that the receiver made itself, so that what is sent is less"
+)
+_OWN = (
+    "beside the hops: parameters of the design are on every stage, and their gradients "
+    "are summed over the stages once a step ({})"
+)
 
 
 def report_of(designs: Sequence[Planned]) -> Report:
     """Each hop of each design, sent whole and sent cached, and the sums beside the paper's."""
-    plan = designs[0].whole
-    layers, width = plan.cuts.n_sublayers // 2, designs[0].d_model
-    records = [record for each in designs for record in _hops(each)]
-    shape = {"n_layers": layers, "d_model": width, "stages": plan.stages, "virtual": plan.virtual}
+    plan, width = designs[0].whole, designs[0].d_model
+    layers = plan.cuts.n_sublayers // 2
+    tables, records, documents = [], [], []
+    for each in designs:
+        hops, sums = _hops(each), _sums(each)
+        records += [record(_HOPS, hop, each) for hop in hops]
+        rows = [
+            [way, *("-" if value is None else f"{value:,g}" for value in of.values())]
+            for way, of in sums.items()
+        ]
+        title = f"{each.variant}: sent per token by each hop, in numbers / d_model"
+        heads = columns("sent:word", *_SUMS)
+        tables.append(tabled(title, _HOPS, hops, each))
+        tables.append(Table(f"{each.variant}: in all per token", heads, rows))
+        keyed = {way: {n.replace(" ", "_"): v for n, v in of.items()} for way, of in sums.items()}
+        document = picked(each, "variant n_params n_blocks")
+        documents.append(document | {"sums": keyed, "hops": records[-len(hops) :]})
+    own = "; ".join(f"{each.variant} {each.n_params:,}" for each in designs if each.n_params)
+    notes = [*_NOTES, *[_PAPER] * any(each.n_blocks is not None for each in designs)]
+    shape = {"n_layers": layers, "d_model": width, **picked(plan, "stages virtual")}
     return Report(
         f"pipeline: {layers} layers of width {width} in {plan.stages} stages of "
         f"{plan.virtual} virtual",
-        [table for each in designs for table in _tables(each)],
-        notes=_notes(designs),
-        document=shape | {"designs": [_document(each) for each in designs]},
-        fields=_FIELDS,
+        tables,
+        notes=[*notes, *[_OWN.format(own)] * bool(own)],
+        document=shape | {"designs": documents},
+        fields=keys(_HOPS),
         records=records,
     )
-
-
-def _tables(design: Planned) -> list[Table]:
-    rows = [
-        [
-            f"{each['from_stage']} to {each['to_stage']}",
-            str(each["after_sublayer"]),
-            f"{each['whole']:g}",
-            f"{each['cached']:g}",
-        ]
-        for each in _hops(design)
-    ]
-    sums = [
-        [way, *("-" if value is None else f"{value:,g}" for value in of.values())]
-        for way, of in _sums(design).items()
-    ]
-    columns = [Column("sent", "word"), *map(Column, _SUMS)]
-    return [
-        Table(f"{design.variant}: sent per token by each hop, in numbers / d_model", _HOPS, rows),
-        Table(f"{design.variant}: in all per token", columns, sums),
-    ]
 
 
 def _hops(design: Planned) -> list[dict[str, Any]]:
@@ -60,16 +81,10 @@ def _hops(design: Planned) -> list[dict[str, Any]]:
     both = zip(plan.hops(), design.cached.hops(), strict=True)
     return [
         {
-            "variant": design.variant,
-            "d_model": design.d_model,
-            "stages": plan.stages,
-            "virtual": plan.virtual,
             "hop": c,
             "from_stage": (c - 1) % plan.stages,
             "to_stage": c % plan.stages,
             "after_sublayer": plan.sublayers(c).start - 1,
-            "whole": design.in_widths(whole),
-            "cached": design.in_widths(cached),
             "whole_bytes": whole,
             "cached_bytes": cached,
         }
@@ -87,39 +102,3 @@ def _sums(design: Planned) -> dict[str, Mapping[str, float | None]]:
         blocks = None if paper is None else float(paper)
         found[plan.way] = dict(zip(_SUMS, [total, sum(hops), *others, blocks], strict=True))
     return found
-
-
-def _document(design: Planned) -> dict[str, Any]:
-    return {
-        "variant": design.variant,
-        "n_params": design.n_params,
-        "n_blocks": design.n_blocks,
-        "sums": {
-            way: {name.replace(" ", "_"): value for name, value in of.items()}
-            for way, of in _sums(design).items()
-        },
-        "hops": _hops(design),
-    }
-
-
-def _notes(designs: Sequence[Planned]) -> list[str]:
-    lines = [
-        "one direction; backward sends as much, the gradient of each value once. Bytes are those "
-        "of float32, in which under autocast too all is but outputs that are sources of their own",
-        "cached: a hop leaves out what the receiving stage has had, in the chunk that it held "
-        "last. cache of a rank: of the stage that keeps most, for each micro-batch under way; what "
-        "is kept is not copied",
-    ]
-    if any(each.n_blocks is not None for each in designs):
-        lines.append(
-            "paper: Eq. 7 (whole) and Eq. 8 (cached) of arXiv 2603.15031, blocks alone. They count "
-            "neither the embedding nor the running sum of a block that a cut divides. Eq. 8 counts "
-            "blocks that the receiver made itself, so that what is sent is less"
-        )
-    own = "; ".join(f"{each.variant} {each.n_params:,}" for each in designs if each.n_params)
-    if own:
-        lines.append(
-            f"beside the hops: parameters of the design are on every stage, and their gradients "
-            f"are summed over the stages once a step ({own})"
-        )
-    return lines

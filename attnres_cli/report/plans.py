@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -11,8 +12,9 @@ from attnres_cli.records import doubts
 from attnres_cli.records.comparison_terms import Given, settings_text
 from attnres_cli.records.plan import TIMED_STEPS, Arm, Plan, n_tokens
 from attnres_cli.records.search_records import Search
-from attnres_cli.report.table import Column, Report, Table
+from attnres_cli.report.table import Report, Table, columns
 from attnres_cli.verdict import labels
+from attnres_cli.verdict.fields import picked
 from attnres_cli.verdict.numbers import between, computing, duration, megabytes, plural
 
 _OF_A_RANK = {
@@ -22,6 +24,12 @@ _OF_A_RANK = {
 """What a plan's memory is of, by the way that ranks share a run."""
 
 _IDLE = 0.8  # of a core that timed steps had: less, and other processes slowed them
+_MEMORY = "memory_bytes=memory.peak weights_bytes=memory.weights optimiser_bytes=memory.optimiser"
+_COMPILING = "compiling every arm: about a minute each the first time, seconds after that"
+_HELD = (
+    "memory: the most that a training step holds (weights, optimiser state, activations, logits, "
+    "gradients), not compiled; each process takes some 0.4 GB more"
+)
 
 
 def plan_of(plan: Plan, title: str = "") -> Report:
@@ -29,25 +37,27 @@ def plan_of(plan: Plan, title: str = "") -> Report:
     and CSV have a record per arm; in a plan that tunes there is one per learning rate.
     """
     has_own = any(arm.recipe is not None for arm in plan.arms)
-    names = ["params", "FLOPs/token", "memory", "ms/step", "to train"]
-    columns = [Column("variant", "code"), *[Column("its own", "text")] * has_own]
     by_variant: dict[str, list[Arm]] = {}
     for arm in plan.arms:
         by_variant.setdefault(arm.variant, []).append(arm)
-    to_train, rows = [arm.variant for arm, _ in plan.missing], []
+    to_train, rows = Counter(arm.variant for arm, _ in plan.missing), []
     for variant, arms in by_variant.items():
         arm, mine = arms[0], [_own(arm, plan) for arm in arms]
-        speed = f"{1000 * arm.step_s:.1f}" if arm.step_s is not None else "-"
-        left = f"{to_train.count(variant)} of {len(arms) * len(plan.seeds)}"
-        own = [f"{mine[0]} to {mine[-1]}" if len(arms) > 1 else mine[0]] * has_own
-        memory = "-" if arm.memory is None else megabytes(arm.memory.peak)
-        sizes = [params(arm.n_params, plan.recipe_of(arm)), f"{arm.flops_per_token:.3g}", memory]
-        rows.append([variant, *own, *sizes, speed, left])
-    table = Table("", [*columns, *map(Column, names)], rows)
+        own = f"{mine[0]} to {mine[-1]}" if len(arms) > 1 else mine[0]
+        rows.append([
+            variant,
+            *[own] * has_own,
+            params(arm.n_params, plan.recipe_of(arm)),
+            f"{arm.flops_per_token:.3g}",
+            "-" if arm.memory is None else megabytes(arm.memory.peak),
+            "-" if arm.step_s is None else f"{1000 * arm.step_s:.1f}",
+            f"{to_train[variant]} of {len(arms) * len(plan.seeds)}",
+        ])  # fmt: skip
+    heads = ["variant:code", *["its own:text"] * has_own, "params", "FLOPs/token", "memory"]
     records = [_record(arm, plan) for arm in plan.arms]
     return Report(
         f"plan: recipe {plan.recipe.name}" + (title and f", {title}"),
-        [table],
+        [Table("", columns(*heads, "ms/step", "to train"), rows)],
         warnings=[f"warning: {doubt}" for doubt in doubts_of(plan)],
         notes=_lines(plan),
         document=_document(plan, title) | {"arms": records},
@@ -95,17 +105,15 @@ def summed(title: str, steps: Sequence[Step]) -> Step:
 def in_all(steps: Sequence[Step]) -> Report:
     """What several plans take, one after the other."""
     whole = summed("all", steps)
-    times = ["-" if step.seconds is None else duration(step.seconds) for step in (*steps, whole)]
     rows = [
-        [step.title, str(step.to_train), time]
-        for step, time in zip((*steps, whole), times, strict=True)
+        [each.title, str(each.to_train), "-" if each.seconds is None else duration(each.seconds)]
+        for each in (*steps, whole)
     ]
-    columns = (Column("plan", "text"), Column("to train"), Column("predicted time"))
     records = [asdict(step) for step in steps]
     return Report(
         "all plans, one after the other",
-        [Table("", columns, rows)],
-        document={"plans": records, "to_train": whole.to_train, "seconds": whole.seconds},
+        [Table("", columns("plan:text", "to train", "predicted time"), rows)],
+        document={"plans": records, **picked(whole, "to_train seconds")},
         fields=list(records[0]),
         records=records,
     )
@@ -119,27 +127,35 @@ def plan_of_search(
     seconds: float | None,
 ) -> Report:
     """What a search will try, in `lines`; JSON and CSV have the number of trials of each design."""
-    asked = asdict(replace(search, families=()))
     records = [{"variant": spec, "trials": n} for spec, n in n_trials.items()]
-    document = {key: value for key, value in asked.items() if key != "families"}
-    document |= {"workers": len(plan.devices), "settings": asdict(plan.settings)}
-    document |= {"threads_by": plan.threads_by, "workers_by": plan.workers_by}
-    held = [arm.memory.peak for arm in plan.arms if arm.memory is not None]
-    document |= {"memory_bytes": max(held, default=None), "seconds": seconds, "designs": records}
+    document = asdict(replace(search, families=())) | {
+        **_computing(plan),
+        "memory_bytes": max((a.memory.peak for a in plan.arms if a.memory), default=None),
+        "seconds": seconds,
+        "designs": records,
+    }
+    del document["families"]
     return Report("", text=lines, document=document, fields=("variant", "trials"), records=records)
 
 
+def _computing(plan: Plan) -> dict[str, Any]:
+    return {
+        "workers": len(plan.devices),
+        "settings": asdict(plan.settings),
+        **picked(plan, "threads_by workers_by"),
+    }
+
+
 def _record(arm: Arm, plan: Plan) -> dict[str, Any]:
+    recipe = plan.recipe_of(arm)
     return {
         "variant": arm.variant,
         "its_own": _own(arm, plan),
-        "recipe_digest": plan.recipe_of(arm).digest,
+        "recipe_digest": recipe.digest,
         "n_params": arm.n_params,
-        "n_active_params": plan.recipe_of(arm).model.active(arm.n_params),
+        "n_active_params": recipe.model.active(arm.n_params),
         "flops_per_token": arm.flops_per_token,
-        "memory_bytes": arm.memory and arm.memory.peak,
-        "weights_bytes": arm.memory and arm.memory.weights,
-        "optimiser_bytes": arm.memory and arm.memory.optimiser,
+        **picked(arm, _MEMORY),
         "step_s": arm.step_s,
         "runs": len(plan.seeds),
         "to_train": sum(each == arm for each, _ in plan.missing),
@@ -148,29 +164,18 @@ def _record(arm: Arm, plan: Plan) -> dict[str, Any]:
 
 def _document(plan: Plan, title: str) -> dict[str, Any]:
     """All but the arms."""
-    going_on = [
-        {"variant": variant, "seed": seed, "step": step}
-        for (_, variant, seed, *_), step in plan.begun.items()
-    ]
     return {
-        "recipe": plan.recipe.name,
-        "recipe_digest": plan.recipe.digest,
+        **picked(plan, "recipe=recipe.name recipe_digest=recipe.digest"),
         "title": title,
         "data": None if plan.data is None else asdict(plan.data),
-        "match": plan.terms.match,
-        "tuned": plan.terms.is_tuned,
-        "seeds": list(plan.seeds),
-        "workers": len(plan.devices),
-        "settings": asdict(plan.settings),
-        "threads_by": plan.threads_by,
-        "workers_by": plan.workers_by,
+        **picked(plan, "match=terms.match tuned=terms.is_tuned seeds"),
+        **_computing(plan),
         "to_train": len(plan.missing),
-        "going_on": going_on,
-        "flops": plan.flops,
-        "kept_bytes": plan.kept_bytes,
-        "checkpoint_bytes": plan.checkpoint_bytes,
-        "seconds": plan.seconds,
-        "core_share": plan.core_share,
+        "going_on": [
+            {"variant": variant, "seed": seed, "step": step}
+            for (_, variant, seed, *_), step in plan.begun.items()
+        ],
+        **picked(plan, "flops kept_bytes checkpoint_bytes seconds core_share"),
     }
 
 
@@ -215,17 +220,13 @@ def _lines(plan: Plan) -> list[str]:
         *labels.remaining(plan.arm_recipes),
     ]
     if plan.missing and plan.settings.compiled:
-        lines.append("compiling every arm: about a minute each the first time, seconds after that")
+        lines.append(_COMPILING)
     if plan.missing:
         kept, written = megabytes(plan.kept_bytes), megabytes(plan.checkpoint_bytes)
         what = "final weights" + (", and to train further from" if plan.can_go_on else "")
         lines.append(f"disk: {kept} for {what}; while it trains up to {written} more")
         if any(arm.memory for arm in plan.arms):
-            lines.append(
-                "memory: the most that a training step holds (weights, optimiser state, "
-                "activations, logits, gradients), not compiled; each process takes some 0.4 GB more"
-                + _OF_A_RANK.get(plan.settings.parallel[0], "")
-            )
+            lines.append(_HELD + _OF_A_RANK.get(plan.settings.parallel[0], ""))
         lines.append(_prediction(plan))
     return lines
 
@@ -258,12 +259,8 @@ def _prediction(plan: Plan) -> str:
         text += f" ({plan.timed_sequences} of the batch's {batch_size} sequences)"
     eager = ", not compiled yet; a minute per arm is added" if plan.settings.compiled else ""
     alone = f", by one of {ranks} ranks, which send nothing to each other yet" if ranks > 1 else ""
-    return f"{text} timed just now, one arm at a time{alone}{eager}{_busy(plan, plan.seconds)}"
-
-
-def _busy(plan: Plan, seconds: float) -> str:
-    """What the prediction is worth where other processes had a part of the core it was timed on."""
+    text = f"{text} timed just now, one arm at a time{alone}{eager}"
     if plan.core_share > _IDLE:
-        return ""
-    held, alone = 1 - plan.core_share, duration(plan.core_share * seconds)
-    return f"; other processes had {held:.0%} of its core meanwhile: without them some {alone}"
+        return text
+    held, idle = 1 - plan.core_share, duration(plan.core_share * plan.seconds)
+    return f"{text}; other processes had {held:.0%} of its core meanwhile: without them some {idle}"

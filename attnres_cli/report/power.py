@@ -7,26 +7,29 @@ from typing import Any
 
 from attnres_cli.report.comparison import METRIC
 from attnres_cli.report.footnotes import UNIT
-from attnres_cli.report.table import Column, Report, Table, flat
+from attnres_cli.report.table import Report, Table, columns
 from attnres_cli.stats.power import POWER, SEEDS, Pairing, seconds
 from attnres_cli.stats.sequential import LEAST_SEEDS, first_rate
+from attnres_cli.verdict.fields import names_of, picked
 from attnres_cli.verdict.numbers import duration, interval, multiple, plural
 from attnres_cli.verdict.power import MINUTES, PowerAnalysis
 
-_NEEDED = (
-    Column("correlation", "word"),
-    *map(Column, ("sd of difference", "seeds [95 %]", "runs", "to train", "time")),
+_NEEDED = columns(
+    "correlation:word", "sd of difference", "seeds [95 %]", "runs", "to train", "time"
 )
-_SEEN = (Column("correlation", "word"), *(Column(str(n)) for n in SEEDS))
-_FIELDS = {
-    "recipe": "recipe", "recipe_digest": "recipe_digest", "baseline": "baseline", "gap": "gap",
-    "arms": "arms", "noise_sd": "noise.sd", "correlation": "correlation",
-    "is_measured": "is_measured", "measured_arms": "measured_arms",
-    "measured_pairs": "measured_pairs", "sd": "sd", "seeds": "seeds", "runs": "runs",
-    "to_train": "to_train", "seconds": "seconds", "seeds_low": "seeds_ci95.0",
-    "seeds_high": "seeds_ci95.1", "slope": "slope.value",
-    **{f"{name}_{n}": f"{name}.{n}" for name in ("detectable", "resolution") for n in SEEDS},
-}  # fmt: skip
+_SEEN = columns("correlation:word", *map(str, SEEDS))
+_DOCUMENT = (
+    "recipe=comparison.recipe recipe_digest=comparison.recipe_digest "
+    "baseline=comparison.baseline gap arms=n_arms alpha workers numerics left_out"
+)
+_PAIRING = (
+    "correlation measured_arms=n_arms measured_pairs=n_pairs sd seeds=needed seeds_ci95=range"
+)
+_FIELDS = (
+    "recipe recipe_digest baseline gap arms noise_sd=noise.sd correlation is_measured "
+    "measured_arms measured_pairs sd seeds runs to_train seconds seeds_low=seeds_ci95.0 "
+    "seeds_high=seeds_ci95.1 slope=slope.value "
+) + " ".join(f"{name}_{n}={name}.{n}" for name in ("detectable", "resolution") for n in SEEDS)
 
 
 def report_of(found: PowerAnalysis, to_measure: str = "") -> Report:
@@ -35,41 +38,36 @@ def report_of(found: PowerAnalysis, to_measure: str = "") -> Report:
     """
     comparison, floor, base = found.comparison, found.noise, found.comparison.base
     arms, document = f"{plural(found.n_arms, 'arm')} beside the baseline", _document(found)
+    tables = [
+        Table(
+            f"seeds to separate {found.gap:g} from {comparison.baseline}, {arms}",
+            _NEEDED,
+            [_needed_cells(row, found) for row in found.pairings],
+        ),
+        Table(
+            f"least difference that so many seeds separate, {arms}",
+            _SEEN,
+            [[_name(row), *(f"{v:.3f}" for v in row.detectable)] for row in found.pairings],
+        ),
+    ]
+    if found.slope is not None:
+        title = f"resolution: the same as a multiple of the compute of {comparison.baseline}"
+        worth = [[found.worth(v) or math.inf for v in row.detectable] for row in found.pairings]
+        rows = zip(found.pairings, worth, strict=True)
+        tables.append(Table(title, _SEEN, [[_name(row), *map(multiple, of)] for row, of in rows]))
     return Report(
         title=(
             f"noise floor: {floor.n} runs of {comparison.baseline} under recipe "
             f"{comparison.recipe} ({comparison.recipe_digest}) end at {floor.mean:.4f}, sd "
             f"{interval(floor.sd, floor.ci95, '.4f')} nats per token"
         ),
-        tables=[
-            Table(
-                f"seeds to separate {found.gap:g} from {comparison.baseline}, {arms}",
-                _NEEDED,
-                [_needed_cells(row, found) for row in found.pairings],
-            ),
-            Table(
-                f"least difference that so many seeds separate, {arms}",
-                _SEEN,
-                [[_name(row), *(f"{v:.3f}" for v in row.detectable)] for row in found.pairings],
-            ),
-            *_resolutions(found),
-        ],
+        tables=tables,
         warnings=[f"warning: {base.reason}"] if base is not None and base.reason else [],
         notes=[*_notes(found), _resolution(found, to_measure)],
         document=document,
-        fields=_FIELDS,
-        records=[flat(document | row, _FIELDS) for row in document["pairings"]],
+        fields=names_of(_FIELDS),
+        records=[picked(document | row, _FIELDS) for row in document["pairings"]],
     )
-
-
-def _resolutions(found: PowerAnalysis) -> list[Table]:
-    """The least differences as multiples of compute, where a slope is known."""
-    if found.slope is None:
-        return []
-    title = f"resolution: the same as a multiple of the compute of {found.comparison.baseline}"
-    rows = [[found.worth(nats) or math.inf for nats in row.detectable] for row in found.pairings]
-    named = zip(found.pairings, rows, strict=True)
-    return [Table(title, _SEEN, [[_name(row), *map(multiple, worth)] for row, worth in named])]
 
 
 def _resolution(found: PowerAnalysis, to_measure: str) -> str:
@@ -91,8 +89,8 @@ def _resolution(found: PowerAnalysis, to_measure: str) -> str:
 
 
 def _needed_cells(row: Pairing, found: PowerAnalysis) -> list[str]:
-    low, high = map(_count, row.range)
-    cells = [_name(row), f"{row.sd:.4f}", f"{_count(row.needed)} [{low}-{high}]"]
+    counts = ["over 10,000" if n is None else f"{n:,}" for n in (row.needed, *row.range)]
+    cells = [_name(row), f"{row.sd:.4f}", "{} [{}-{}]".format(*counts)]
     if row.needed is None:
         return [*cells, "-", "-", "-"]
     runs, left, took = seconds(row.needed, found.runs, found.workers)
@@ -102,10 +100,6 @@ def _needed_cells(row: Pairing, found: PowerAnalysis) -> list[str]:
 def _name(row: Pairing) -> str:
     known = "none" if row.correlation is None else f"{row.correlation:.2f}"
     return f"{known} {'measured' if row.n_arms else 'assumed'}"
-
-
-def _count(seeds: int | None) -> str:
-    return "over 10,000" if seeds is None else f"{seeds:,}"
 
 
 def _notes(found: PowerAnalysis) -> list[str]:
@@ -147,25 +141,15 @@ def _time(seconds: float) -> str:
 
 
 def _document(found: PowerAnalysis) -> dict[str, Any]:
-    comparison, floor = found.comparison, found.noise
-    data, (base, *arms) = comparison.data, found.runs
-    return {
-        "recipe": comparison.recipe,
-        "recipe_digest": comparison.recipe_digest,
-        "data": {"source": data.source, "fingerprint": data.fingerprint, "bytes": data.n_bytes},
-        "baseline": comparison.baseline,
+    base, *arms = [time for _, time in found.runs]
+    return picked(found, _DOCUMENT) | {
+        "data": picked(found.comparison.data, "source fingerprint bytes=n_bytes"),
         "metric": METRIC,
         "unit": UNIT,
-        "noise": {"runs": floor.n, "mean": floor.mean, "sd": floor.sd, "sd_ci95": floor.ci95},
-        "gap": found.gap,
-        "arms": found.n_arms,
-        "alpha": found.alpha,
+        "noise": picked(found.noise, "runs=n mean sd sd_ci95=ci95"),
         "power": POWER,
-        "workers": found.workers,
-        "numerics": found.numerics,
-        "left_out": found.left_out,
-        "run_s": {"baseline": base[1], "arms": [time for _, time in arms], "runs": found.n_timed},
-        "slope": found.slope and {"value": found.slope.value, "source": found.slope.source},
+        "run_s": {"baseline": base, "arms": arms, "runs": found.n_timed},
+        "slope": found.slope and picked(found.slope, "value source"),
         "minutes": MINUTES,
         "pairings": [_pairing(row, found) for row in found.pairings],
     }
@@ -178,16 +162,9 @@ def _pairing(row: Pairing, found: PowerAnalysis) -> dict[str, Any]:
     seeds, nats = found.in_minutes(row)
     worth = None if nats is None else found.worth(nats)
     return {
-        "correlation": row.correlation,
+        **picked(row, _PAIRING),
         "is_measured": row.n_arms > 0,
-        "measured_arms": row.n_arms,
-        "measured_pairs": row.n_pairs,
-        "sd": row.sd,
-        "seeds": row.needed,
-        "seeds_ci95": row.range,
-        "runs": cost[0],
-        "to_train": cost[1],
-        "seconds": cost[2],
+        **dict(zip(("runs", "to_train", "seconds"), cost, strict=True)),
         "detectable": dict(zip(SEEDS, row.detectable, strict=True)),
         "resolution": {n: found.worth(v) for n, v in zip(SEEDS, row.detectable, strict=True)},
         "in_minutes": {"seeds": seeds, "detectable": nats, "resolution": worth},

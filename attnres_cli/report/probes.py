@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from statistics import fmean
 
 from attnres_cli.records.run import Numbers, Probe
-from attnres_cli.report.table import Column, Table
+from attnres_cli.report.table import Table, columns
 
 _OVER_TRAINING = ("step", "largest output", "gradients", "newest", "embed", "entropy")
 _INSIDE = ("reads", "newest", "embed", "entropy", "writes", "grad", "share")
@@ -26,11 +27,10 @@ def probe_tables(probes: Sequence[Probe]) -> tuple[list[Table], list[str]]:
     load = ["load"] if last.imbalance else []
     if len(probes) > 1:
         title = "inside the model (means over all sites but the first)"
-        columns = [*map(Column, (*_OVER_TRAINING, *load))]
-        tables.append(Table(title, columns, [_means(probe) for probe in probes]))
-    title = f"inside the model after step {last.step}"
-    columns = [Column("sublayer", "word"), *map(Column, (*_INSIDE, *load))]
-    tables.append(Table(title, columns, _sublayers(last)))
+        rows = [_means(probe) for probe in probes]
+        tables.append(Table(title, columns(*_OVER_TRAINING, *load), rows))
+    heads = columns("sublayer:word", *_INSIDE, *load)
+    tables.append(Table(f"inside the model after step {last.step}", heads, _sublayers(last)))
     mixing = (
         f"depth mixing: no table, {last.no_mixing}"
         if last.mixing is None
@@ -52,19 +52,20 @@ def _moved(probe: Probe) -> list[str]:
 
 def _means(probe: Probe) -> list[str]:
     outputs, gradients = probe.output_rms[1:], probe.gradient_rms[1:]
-    largest = max(range(len(outputs)), key=outputs.__getitem__)
+    shares = (probe.newest_share, probe.embedding_share, probe.entropy)
     return [
         str(probe.step),
-        f"{_number(outputs[largest])} of {_name(largest + 1, len(outputs))}",
+        _largest(outputs),
         f"{_number(min(gradients))} to {_number(max(gradients))}",
-        *(_mean(each) for each in (probe.newest_share, probe.embedding_share, probe.entropy)),
-        *([_largest(probe.imbalance)] if probe.imbalance else []),
+        *("-" if each is None else _number(fmean(each[1:])) for each in shares),
+        *([_largest(probe.imbalance[1:])] if probe.imbalance else []),
     ]
 
 
-def _largest(imbalance: Numbers) -> str:
-    load = max(imbalance)
-    return f"{_number(load)} of {_name(imbalance.index(load), len(imbalance) - 1)}"
+def _largest(of: Numbers) -> str:
+    """The largest number of the sublayers', and whose it is."""
+    most = max(range(len(of)), key=of.__getitem__)
+    return f"{_number(of[most])} of {_name(most + 1, len(of))}"
 
 
 def _sublayers(probe: Probe) -> list[list[str]]:
@@ -100,8 +101,3 @@ def _number(x: float) -> str:
     if 0.001 <= abs(x) < 0.1 or not math.isfinite(x):
         return f"{x:.2g}"
     return f"{x:.1e}".replace("e-0", "e-").replace("e+0", "e")
-
-
-def _mean(numbers: Numbers | None) -> str:
-    """Over the sites that have a choice."""
-    return "-" if numbers is None else _number(sum(numbers[1:]) / len(numbers[1:]))

@@ -14,9 +14,10 @@ from attnres_cli.records.run import Point, RunRecord, RunResult, Standing, Statu
 from attnres_cli.records.run_records import Listed, as_records
 from attnres_cli.report.plans import params
 from attnres_cli.report.probes import probe_tables
-from attnres_cli.report.table import Cell, Column, Kind, Report, Style, Table
+from attnres_cli.report.table import Cell, Column, Kind, Report, Style, Table, columns
 from attnres_cli.verdict.codes import shown
 from attnres_cli.verdict.comparison import last_line
+from attnres_cli.verdict.fields import picked
 from attnres_cli.verdict.numbers import duration, number, plural
 
 _STYLES: dict[Status, Style] = {
@@ -24,11 +25,6 @@ _STYLES: dict[Status, Style] = {
 }  # fmt: skip
 _MOST_POINTS = 12
 _MOST_NAMES = 3
-
-
-def _progress(line: Listed) -> str:
-    """`120/400`, as far as its process has told."""
-    return f"{line.standing.step or 0}/{line.recipe.steps}"
 
 
 def _owner(standing: Standing) -> str:
@@ -55,41 +51,37 @@ def list_of(lines: Sequence[Listed]) -> Report:
     """A row per run; JSON and CSV have their records."""
     records = as_records(lines)
     of_one = len({line.record.fingerprint for line in lines}) == 1
-    told = [_columns(line) | ({"data": ""} if of_one else {}) for line in lines]
-    shown = [name for name in _COLUMNS if name in _ALWAYS or any(row[name] for row in told)]
+    rows = [_columns(line) | ({"data": ""} if of_one else {}) for line in lines]
+    shown = [name for name in _COLUMNS if name in _ALWAYS or any(row[name] for row in rows)]
     counts = Counter(line.record.status for line in lines)
     of = ", ".join(f"{counts[status]} {status}" for status in Status if counts[status])
     notes = [plural(len(lines), "run") + (f": {of}" if of else "")]
-    bases = dict.fromkeys(line.base for line in lines if line.own)
-    notes += [f"differs: from {base}" for base in bases]
-    columns = [Column(name, _COLUMNS[name]) for name in shown]
-    rows = [[row[name] for name in shown] for row in told]
+    notes += [f"differs: from {base}" for base in dict.fromkeys(e.base for e in lines if e.own)]
+    heads = [Column(name, _COLUMNS[name]) for name in shown]
+    table = Table("", heads, [[row[name] for name in shown] for row in rows])
     fields = list(records[0]) if records else []
-    return Report(
-        "", [Table("", columns, rows)], notes=notes, document=records, fields=fields,
-        records=records,
-    )  # fmt: skip
+    return Report("", [table], notes=notes, document=records, fields=fields, records=records)
 
 
 def merged_of(studies: Mapping[str, Sequence[Merged]]) -> Report:
     """How many runs of each study came to what; JSON and CSV have every run."""
-    columns = [Column("study", "code"), Column("runs"), Column("here", "text")]
-    counts = {name: Counter(each.fate for each in found) for name, found in studies.items()}
+    counts = Counter((name, each.fate) for name, found in studies.items() for each in found)
     rows = [
-        [name, str(count[fate]), str(fate)]
-        for name, count in counts.items()
+        [name, str(counts[name, fate]), str(fate)]
+        for name in studies
         for fate in Fate
-        if count[fate]
+        if counts[name, fate]
     ]
     records = [
         {"study": name, "run": each.there, "here": each.here, "fate": str(each.fate)}
         for name, found in studies.items()
         for each in found
     ]
-    fields = ("study", "run", "here", "fate")
-    return Report("", [Table("", columns, rows)], document=records, fields=fields, records=records)
+    table, fields = Table("", columns("study:code", "runs", "here:text"), rows), _MERGED
+    return Report("", [table], document=records, fields=fields, records=records)
 
 
+_MERGED = ("study", "run", "here", "fate")
 _COLUMNS: dict[str, Kind] = {
     "run": "number", "status": "word", "recipe": "text", "differs": "code", "variant": "code",
     "seed": "number", "data": "code", "code": "code", "step": "number", "val loss": "text",
@@ -110,7 +102,7 @@ def _columns(line: Listed) -> dict[str, str | Cell]:
         "seed": str(record.seed),
         "data": record.fingerprint,
         "code": shown(record),
-        "step": _progress(line),
+        "step": f"{line.standing.step or 0}/{line.recipe.steps}",
         "val loss": _outcome(record),
         "tags": " ".join(record.tags),
         "note": record.note,
@@ -121,8 +113,7 @@ def _columns(line: Listed) -> dict[str, str | Cell]:
 def run_of(line: Listed) -> Report:
     """All about one run: its facts, its error, its curve and what is inside its model."""
     record, result = line.record, line.record.result
-    columns = [Column("fact", "word"), Column("", "text")]
-    facts = Table("", columns, [fact for fact in _facts(line) if fact[1]])
+    facts = Table("", columns("fact:word", ":text"), [fact for fact in _facts(line) if fact[1]])
     inside, notes = probe_tables(result.probes if result else ())
     (document,) = as_records([line])
     document |= {"settings": line.settings, "result": result and asdict(result)}
@@ -135,23 +126,17 @@ def run_of(line: Listed) -> Report:
     )
 
 
-def _facts(line: Listed) -> list[tuple[str, str]]:
+def _facts(line: Listed) -> list[tuple[str, str | Cell]]:
+    """What there is to say of a run; some of it may be empty."""
     record, standing, result = line.record, line.standing, line.record.result
-    found = [
-        ("status", str(record.status)),
-        ("recipe", f"{record.recipe} ({record.recipe_digest})"),
-        ("differs", f"{line.differs} (from {line.base})" if line.own else ""),
-        ("variant", record.variant),
-        ("seed", str(record.seed)),
-        ("note", record.note),
-        ("tags", " ".join(record.tags)),
-        ("merged from", record.origin),
-        ("data", record.fingerprint),
-        ("code", shown(record)),
-        ("step", _progress(line)),
-        ("owner", _owner(standing)),
+    cells = _columns(line) | {"differs": f"{line.differs} (from {line.base})" if line.own else ""}
+    cells |= {"status": str(record.status), "merged from": record.origin}
+    first = ("status", "recipe", "differs", "variant", "seed", "note", "tags", "merged from")
+    found = [(name, cells[name]) for name in (*first, "data", "code", "step", "owner")]
+    planned = datetime.fromisoformat(standing.created_at).isoformat(timespec="seconds")
+    found += [
         ("attempts", str(standing.attempts)),
-        ("planned", datetime.fromisoformat(standing.created_at).isoformat(timespec="seconds")),
+        ("planned", planned),
         ("started", standing.started_at or ""),
         ("last heard", standing.heartbeat_at or ""),
         ("ended", standing.finished_at or ""),
@@ -182,80 +167,70 @@ def _curve(points: Sequence[Point]) -> Table:
     gap = max(1, math.ceil(len(points) / _MOST_POINTS))
     chosen = [p for i, p in enumerate(points) if p.val_loss is not None or i % gap == 0]
     rows = [[str(p.step), number(p.train_loss), number(p.val_loss)] for p in chosen]
-    columns = [Column(name) for name in ("step", "train loss", "val loss")]
-    return Table("curve, nats per token", columns, rows)
+    return Table("curve, nats per token", columns("step", "train loss", "val loss"), rows)
 
 
 def verification_of(found: Verification) -> Report:
     """What came of training a run once more: equal, or where it departs and what has changed."""
     record, before, first = found.record, found.record.result, found.departure
     assert before is not None
-    told = _equal(found, before) if found.is_equal else _departs(found, before)
-    if found.agrees:
-        told = _agrees(found, told)
+    lines = _equal(found, before) if found.is_equal else _departs(found, before)
     changed = [f"changed since: {name}: {old}, now {new}" for name, old, new in found.changed]
     if not changed and not found.is_equal:
         changed = ["nothing that is recorded has changed: hardware, or what no version shows"]
         if record.versions.get("git_dirty") == "yes":
             changed[0] += "; the run was made with source that was not committed (git_dirty)"
+    final = {"recorded": before.val_loss, "now": found.result.val_loss}
     document: dict[str, Any] = {
         "run": record.id,
         "equal": found.is_equal,
         "agrees": found.is_equal or found.agrees,
-        "apart": found.apart,
-        "spread": found.spread,
-        "tolerance": found.tolerance,
-        "departs": first
-        and {"step": first.step, "loss": first.what, "recorded": first.recorded, "now": first.now},
-        "final": {"recorded": before.val_loss, "now": found.result.val_loss},
-        "weights_differ": found.weights,
+        **picked(found, "apart spread tolerance weights_differ=weights"),
+        "departs": first and picked(first, "step loss=what recorded now"),
+        "final": final,
         "changed": [{"name": n, "recorded": old, "now": new} for n, old, new in found.changed],
     }
-    title = f"run {record.id} ({record.variant}, seed {record.seed}): {told[0]}"
-    line = {"run": record.id, "equal": found.is_equal, **document["final"]}
-    text = [*told[1:], *changed]
+    title = f"run {record.id} ({record.variant}, seed {record.seed}): {lines[0]}"
+    line = {"run": record.id, "equal": found.is_equal, **final}
+    text = [*lines[1:], *changed]
     return Report(title, text=text, document=document, fields=list(line), records=[line])
 
 
 def _equal(found: Verification, before: RunResult) -> list[str]:
     if found.tolerance:
-        ends = f"{_exact(before.val_loss)} recorded, {_exact(found.result.val_loss)} now"
         return [
-            f"equal to {found.tolerance:.0%}, as ranks round in their own way: final loss {ends}",
+            f"equal to {found.tolerance:.0%}, as ranks round in their own way: final loss "
+            f"{_both(before.val_loss, found.result.val_loss)}",
             "under torchrun with the ranks and train.parallel of the run, every bit is compared",
         ]
     weights = "; no weights are kept to compare" if found.weights is None else ", weights"
-    points, loss = f"{plural(len(before.curve), 'point')} of the curve", _exact(before.val_loss)
-    return [f"equal, bit for bit: {points}, final loss {loss}{weights}"]
-
-
-def _agrees(found: Verification, told: Sequence[str]) -> list[str]:
-    """The lines of a run that agrees to rounding, with where it first differs."""
-    assert found.spread is not None
-    share = found.apart / found.spread if found.spread else 0.0
-    first = (
-        "" if found.departure is None else f" (first different bit: step {found.departure.step})"
-    )
-    ends = f"final losses {found.apart:.4f} apart, {share:.0%} of the spread over seeds"
-    return [f"agrees to rounding: {ends}{first}", *told[1:]]
+    points = plural(len(before.curve), "point")
+    return [f"equal, bit for bit: {points} of the curve, final loss {before.val_loss!r}{weights}"]
 
 
 def _departs(found: Verification, before: RunResult) -> list[str]:
-    lines, first = ["not equal"], found.departure
-    if first is None:
-        lines.append(f"the {len(before.curve)} points of the curve are equal")
-    else:
-        losses = f"{_exact(first.recorded)} recorded, {_exact(first.now)} now"
-        lines.append(f"first at step {first.step}: {first.what} {losses}")
-    ends = f"{_exact(before.val_loss)} recorded, {_exact(found.result.val_loss)} now"
-    lines.append(f"final validation loss: {ends}")
+    """Where it departs; of a run that agrees to rounding how far it does, first."""
+    first, head = found.departure, "not equal"
+    lines = [f"the {len(before.curve)} points of the curve are equal"]
+    if first is not None:
+        losses = _both(first.recorded, first.now)
+        lines = [f"first at step {first.step}: {first.what} {losses}"]
+    lines.append(f"final validation loss: {_both(before.val_loss, found.result.val_loss)}")
     if found.weights:
         more = len(found.weights) - _MOST_NAMES
         rest = f" and {more} more" if more > 0 else ""
         lines.append(f"final weights that differ: {', '.join(found.weights[:_MOST_NAMES])}{rest}")
-    return lines
+    if found.agrees:
+        share = found.apart / found.spread if found.spread else 0.0
+        head = (
+            f"agrees to rounding: final losses {found.apart:.4f} apart, {share:.0%} of the spread "
+            "over seeds"
+        )
+        head += "" if first is None else f" (first different bit: step {first.step})"
+    return [head, *lines]
 
 
-def _exact(loss: float | None) -> str:
-    """All digits: departures may be in the last one."""
-    return "none" if loss is None else repr(loss)
+def _both(recorded: float | None, now: float | None) -> str:
+    """With all digits: departures may be in the last one."""
+    then, after = ("none" if loss is None else repr(loss) for loss in (recorded, now))
+    return f"{then} recorded, {after} now"

@@ -10,21 +10,39 @@ from attnres_cli.config.as_typed import differing
 from attnres_cli.records.comparison_terms import stated
 from attnres_cli.report.answer import multiplier_text, over_sizes
 from attnres_cli.report.footnotes import UNIT
-from attnres_cli.report.table import Column, Report, Table, flat, joined, listed
+from attnres_cli.report.table import Report, Table, columns, joined, listed, tabled
 from attnres_cli.verdict import labels
 from attnres_cli.verdict.caveats import qualifiers
+from attnres_cli.verdict.comparison import ArmResult
+from attnres_cli.verdict.fields import Field, names_of, picked
 from attnres_cli.verdict.ladder import Ladder, Rung, Scaled, compute
 from attnres_cli.verdict.numbers import interval, plural
 from attnres_cli.verdict.rows import difference_text
 
-_SIZES = (
-    Column("recipe", "code"),
-    *map(Column, ("layers", "width", "tokens", "FLOPs", "loss")),
+_SIZES: Sequence[Field[Rung, None]] = (
+    Field("recipe", "recipe.digest", "recipe", kind="code"),
+    Field("layers", "recipe.model.n_layers", "layers"),
+    Field("width", "recipe.model.d_model", "width"),
+    Field("tokens", "baseline.tokens", "tokens", "{:,}"),
+    Field("flops", lambda r, _: r.baseline.flops_per_token * r.baseline.tokens, "FLOPs", "{:.3g}"),
+    Field("loss", lambda rung, _: rung.mean(rung.baseline), "loss", "{:.4f}"),
 )
-_ARMS = (
-    Column("variant", "code"),
-    *map(Column, ("multiplier [95 %]", "one size left out", "A", "alpha")),
+_ARMS: Sequence[Field[Scaled, None]] = (
+    Field("variant", title="variant", kind="code"),
+    Field(title="multiplier [95 %]", show=lambda row, _: multiplier_text(row.worth)),
+    Field("left_out", "worth.left_out", "one size left out", "{0[0]:.3f} to {0[1]:.3f}"),
+    Field("a", "law.a", "A", "{:.4g}"),
+    Field("alpha", "law.alpha", "alpha", "{:.4f}"),
 )
+_FIELDS = (
+    "variant a=law.a alpha=law.alpha rmse=law.rmse compute=worth.compute multiplier=worth.value "
+    "ci95_low=worth.ci95.0 ci95_high=worth.ci95.1 left_out_low=worth.left_out.0 "
+    "left_out_high=worth.left_out.1 floor=law.floor plain_a=plain.a plain_alpha=plain.alpha "
+    "plain_multiplier=plain_worth.value plain_ci95_low=plain_worth.ci95.0 "
+    "plain_ci95_high=plain_worth.ci95.1 trend=trend.mean trend_low=trend.ci95.0 "
+    "trend_high=trend.ci95.1"
+)
+_AT_RUNG = "tokens difference=difference.mean interval verdict"
 
 
 def report_of(ladders: Sequence[Ladder]) -> Report:
@@ -35,71 +53,40 @@ def report_of(ladders: Sequence[Ladder]) -> Report:
 
 
 def _one(found: Ladder) -> Report:
-    baseline = found.rungs[0].comparison.baseline
-    document = _document(found)
-    more = {"n_sizes": len(found.rungs), "qualified": "; ".join(document["qualified"])}
-    worth = f"what each arm is worth in the compute of {baseline}"
-    tables = [
-        Table(
-            f"the sizes, and the loss of {baseline}",
-            _SIZES,
-            [_size_cells(rung) for rung in found.rungs],
-        ),
-        _differences(found),
-        Table(worth, _ARMS, [_arm_cells(arm) for arm in found.arms if arm.law]),
-    ]
+    baseline, document = found.rungs[0].comparison.baseline, _document(found)
+    shared = {"n_sizes": len(found.rungs)} | picked(document, "baseline recipe fingerprint")
+    shared |= {"registered": found.registered, "qualified": "; ".join(document["qualified"])}
+    fitted = [arm for arm in found.arms if arm.law]
     return Report(
-        title=title(found),
+        title=document["title"],
         text=[document["answer"]],
         caveats=document["qualified"],
-        tables=tables,
-        notes=notes(found),
-        document=document,
-        fields=_FIELDS,
-        records=[
-            flat(document | arm | more | {"registered": found.registered}, _FIELDS)
-            for arm in document["arms"]
+        tables=[
+            tabled(f"the sizes, and the loss of {baseline}", _SIZES, found.rungs, None),
+            _differences(found),
+            tabled(f"what each arm is worth in the compute of {baseline}", _ARMS, fitted, None),
         ],
+        notes=document["notes"],
+        document=document,
+        fields=[*names_of(_FIELDS), *shared],
+        records=[picked(arm, _FIELDS) | shared for arm in found.arms],
         more=(),
+        question=f"What is a residual connection worth in the compute of {baseline}?",
     )
-
-
-def _size_cells(rung: Rung) -> list[str]:
-    base, model = rung.baseline, rung.recipe.model
-    flops = f"{base.flops_per_token * base.tokens:.3g}"
-    sizes = [str(model.n_layers), str(model.d_model), f"{base.tokens:,}"]
-    return [rung.recipe.digest, *sizes, flops, f"{rung.mean(base):.4f}"]
 
 
 def _differences(found: Ladder) -> Table:
     """Every arm at every size, with the interval of that size's verdict table."""
-    baseline = found.rungs[0].comparison.baseline
-    columns = [Column("variant", "code"), *map(Column, found.size_names)]
-    if has_trend := any(arm.trend for arm in found.arms):
-        columns.append(Column("per doubling of layers"))
+    baseline, has_trend = found.rungs[0].comparison.baseline, any(arm.trend for arm in found.arms)
     rows = []
     for arm in found.arms:
-        if arm.variant == baseline:
-            continue
-        at = [rung.arm(arm.variant) for rung in found.rungs]
-        row = [arm.variant, *map(difference_text, at)]
-        if has_trend:
+        if arm.variant != baseline:
             trend = arm.trend
-            row.append("-" if trend is None else interval(trend.mean, trend.ci95, "+.4f"))
-        rows.append(row)
-    return Table(f"difference from {baseline} at each size, {UNIT}", columns, rows)
-
-
-def _arm_cells(arm: Scaled) -> list[str]:
-    assert arm.law is not None
-    left = arm.worth.left_out if arm.worth is not None else None
-    return [
-        arm.variant,
-        multiplier_text(arm.worth),
-        f"{left[0]:.3f} to {left[1]:.3f}" if left else "-",
-        f"{arm.law.a:.4g}",
-        f"{arm.law.alpha:.4f}",
-    ]
+            text = "-" if trend is None else interval(trend.mean, trend.ci95, "+.4f")
+            at = [difference_text(rung.arm(arm.variant)) for rung in found.rungs]
+            rows.append([arm.variant, *at, *[text] * has_trend])
+    heads = columns("variant:code", *found.size_names, *["per doubling of layers"] * has_trend)
+    return Table(f"difference from {baseline} at each size, {UNIT}", heads, rows)
 
 
 def notes(found: Ladder) -> list[str]:
@@ -201,50 +188,24 @@ def title(found: Ladder) -> str:
 
 def _document(found: Ladder) -> dict[str, Any]:
     comparison = found.rungs[0].comparison
-    rungs = [
-        {
-            "recipe_digest": rung.recipe.digest,
-            "n_layers": rung.recipe.model.n_layers,
-            "d_model": rung.recipe.model.d_model,
-            "arms": {
-                arm.variant: {
-                    "compute": compute(arm),
-                    "tokens": arm.tokens,
-                    "mean": rung.mean(arm),
-                    "difference": arm.difference and arm.difference.mean,
-                    "interval": arm.interval,
-                    "verdict": arm.verdict,
-                }
-                for arm in rung.comparison.arms
-                if arm.is_sound
-            },
-        }
-        for rung in found.rungs
-    ]
-    told = {"answer": over_sizes(found), "qualified": qualified(found)}
-    head: dict[str, Any] = (
-        {"title": title(found)}
-        | told
-        | {"recipe": comparison.recipe, "baseline": comparison.baseline}
-    )
-    head |= {
+    return {
+        "title": title(found),
+        "answer": over_sizes(found),
+        "qualified": qualified(found),
+        **picked(comparison, "recipe baseline fingerprint=data.fingerprint"),
         "terms": stated(found.terms),
-        "fingerprint": comparison.data.fingerprint,
         "compute_unit": "PFLOP/s-days",
+        "rungs": [
+            picked(
+                rung.recipe, "recipe_digest=digest n_layers=model.n_layers d_model=model.d_model"
+            )
+            | {"arms": {a.variant: _at(rung, a) for a in rung.comparison.arms if a.is_sound}}
+            for rung in found.rungs
+        ],
+        "arms": [asdict(arm) for arm in found.arms],
+        "notes": notes(found),
     }
-    arms = [asdict(arm) for arm in found.arms]
-    return head | {"rungs": rungs, "arms": arms, "notes": notes(found)}
 
 
-_FIELDS = {
-    "variant": "variant", "a": "law.a", "alpha": "law.alpha", "rmse": "law.rmse",
-    "compute": "worth.compute", "multiplier": "worth.value", "ci95_low": "worth.ci95.0",
-    "ci95_high": "worth.ci95.1", "left_out_low": "worth.left_out.0",
-    "left_out_high": "worth.left_out.1", "floor": "law.floor", "plain_a": "plain.a",
-    "plain_alpha": "plain.alpha", "plain_multiplier": "plain_worth.value",
-    "plain_ci95_low": "plain_worth.ci95.0",
-    "plain_ci95_high": "plain_worth.ci95.1", "trend": "trend.mean", "trend_low": "trend.ci95.0",
-    "trend_high": "trend.ci95.1", "n_sizes": "n_sizes", "baseline": "baseline",
-    "recipe": "recipe", "fingerprint": "fingerprint", "registered": "registered",
-    "qualified": "qualified",
-}  # fmt: skip
+def _at(rung: Rung, arm: ArmResult) -> dict[str, Any]:
+    return picked(arm, _AT_RUNG) | {"compute": compute(arm), "mean": rung.mean(arm)}

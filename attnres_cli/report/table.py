@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, cast, get_args
 
 from attnres_cli.console import harmless
 from attnres_cli.verdict.fields import Field, Of, Row
@@ -27,6 +27,21 @@ class Column:
     title: str
     kind: Kind = "number"
     is_optional: bool = False
+
+    @property
+    def is_typed(self) -> bool:
+        """Whether its cells are code."""
+        return self.kind in ("code", "name")
+
+
+def columns(*titles: str) -> list[Column]:
+    """Columns of numbers; of another kind where that stands after a colon: `variant:code`."""
+    kinds: tuple[str, ...] = get_args(Kind)
+    ends = [title.rpartition(":") for title in titles]
+    return [
+        Column(title, cast("Kind", kind)) if kind in kinds else Column(whole)
+        for whole, (title, _, kind) in zip(titles, ends, strict=True)
+    ]
 
 
 @dataclass(frozen=True)
@@ -63,9 +78,14 @@ def tabled(
 ) -> Table:
     """The fields of these rows that are shown, as a table."""
     shown = [field for field in fields if field.title and field.applies(of)]
-    columns = [Column(field.title, field.kind, field.is_optional) for field in shown]
-    cells = [[Cell(field.text(row, of), field.style(row)) for field in shown] for row in rows]
-    return Table(title, columns, cells, n_keys)
+    heads = [Column(field.title, field.kind, field.is_optional) for field in shown]
+    cells = [[_cell(field, row, of) for field in shown] for row in rows]
+    return Table(title, heads, cells, n_keys)
+
+
+def _cell(field: Field[Row, Of], row: Row, of: Of) -> Cell:
+    style = field.style.get(field.value(row, of), "") if field.style else ""
+    return Cell(field.text(row, of), style)
 
 
 @dataclass(frozen=True)
@@ -80,6 +100,7 @@ class Report:
         document: what JSON writes; numbers that are not finite become null.
         fields: the columns of CSV; a field that one of its `records` lacks is empty.
         more: reports below this one, in JSON under `more`; None where there are never any.
+        question: what a page of it is headed by.
     """
 
     title: str
@@ -92,6 +113,7 @@ class Report:
     fields: Collection[str] = ()
     records: Sequence[Mapping[str, Any]] = ()
     more: Sequence[Report] | None = None
+    question: str = ""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "title", harmless(self.title))
@@ -110,62 +132,36 @@ class Report:
 
 
 def joined(reports: Sequence[Report]) -> Report:
-    """One report of one or more."""
-    first, *more = reports
+    """One report of one or more, which says no note twice."""
+    said: set[str] = set()
+    shorter = []
+    for report in reports:
+        new = [note for note in report.notes if note not in said]
+        rest = ["the rest as above"] if len(new) < len(report.notes) else []
+        shorter.append(replace(report, notes=[*new, *rest]))
+        said.update(new)
+    first, *more = shorter
     return replace(first, more=more)
 
 
 def brief(report: Report, *more: str) -> Report:
-    """The report at a glance: without its notes, with the weightiest caveats alone, and at its end
-    lines that say where the rest is.
-    """
-    *others, last = [replace(one, caveats=one.caveats[:MOST_CAVEATS], notes=()) for one in report]
-    return _rejoined([*others, replace(last, notes=more)])
+    """The report at a glance: its weightiest caveats, no notes; `more` says where the rest is."""
+    cut = _each(report, lambda one: replace(one, caveats=one.caveats[:MOST_CAVEATS], notes=()))
+    return replace(cut, more=[*(cut.more or ()), Report("", notes=more)])
 
 
 def captioned(report: Report) -> Report:
-    """Titles and tables alone, as a paper or a pull request takes them; what a report says that
-    compares nothing stays.
-    """
+    """Titles and tables only, as for a paper; text stays where a report compares nothing."""
 
     def cut(one: Report) -> Report:
         has_rows = any(len(table.rows) > 1 for table in one.tables)
         return replace(one, text=() if has_rows else one.text, caveats=(), notes=())
 
-    return _rejoined([cut(one) for one in report])
+    return _each(report, cut)
 
 
-def _rejoined(every: Sequence[Report]) -> Report:
-    """The reports that one was iterated into, as that one."""
-    first, *others = every
-    return replace(first, more=others) if others else first
-
-
-def noted_once(reports: Sequence[Report]) -> list[Report]:
-    """The same without the notes that an earlier one has."""
-    told: set[str] = set()
-    shorter = []
-    for report in reports:
-        new = [note for note in report.notes if note not in told]
-        told.update(new)
-        rest = ["the rest as above"] if len(new) < len(report.notes) else []
-        shorter.append(replace(report, notes=[*new, *rest]))
-    return shorter
-
-
-def flat(row: Mapping[str, Any], fields: Mapping[str, str]) -> dict[str, Any]:
-    """A line of CSV from a row of JSON: for each field what stands at its path, which reads like
-    `difference.ci95.0`; None where a part of the path is None.
-    """
-    return {field: _at(row, path.split(".")) for field, path in fields.items()}
-
-
-def _at(value: Any, path: Sequence[str]) -> Any:
-    for name in path:
-        if value is None:
-            return None
-        value = value[int(name) if name.isdigit() else name]
-    return value
+def _each(report: Report, change: Callable[[Report], Report]) -> Report:
+    return replace(change(report), more=report.more and [change(one) for one in report.more])
 
 
 def but(qualified: Sequence[str]) -> list[str]:

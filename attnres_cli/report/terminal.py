@@ -46,73 +46,58 @@ def print_report(report: Report, stream: TextIO) -> None:
     """Titles, tables, caveats, warnings and notes."""
     out = console(stream)
     for one in report:
-        out.print(Text(one.title, style="bold")) if one.title else None
+        if one.title:
+            out.print(Text(one.title, style="bold"))
         for text in one.text:
             out.print(Text(text))
         for table in one.shown:
             _print_table(out, table)
-        for line in one.caveats:
-            out.print(Text(f"! {line}", style="yellow"))
-        for line in one.warnings:
-            out.print(Text(line, style="yellow"))
-        for line in one.notes:
-            out.print(Text(line, style="dim"))
+        caveats = [f"! {line}" for line in one.caveats]
+        for lines, style in ((caveats, "yellow"), (one.warnings, "yellow"), (one.notes, "dim")):
+            for line in lines:
+                out.print(Text(line, style=style))
 
 
 def _print_table(out: Console, table: Table) -> None:
     """The table, without its last optional columns if names would be broken, in several parts if
-    it is still too wide with broken ones.
+    it is still too wide with broken ones. Columns that fold get the spare room, names first.
     """
-    widths = [_least_width(table, i) for i in range(len(table.columns))]
-    columns = list(range(len(widths)))
-    unbroken = [
-        _most_width(table, i) if table.columns[i].kind in ("code", "name") else widths[i]
-        for i in columns
-    ]
-    for i in [i for i in reversed(columns) if table.columns[i].is_optional]:
-        if _room(unbroken, columns) > out.width:
+    heads = table.columns
+    lengths = [[len(cell.text) for cell in row] for row in table.cells]
+    most = [max(len(heads[i].title), *(row[i] for row in lengths), 0) for i in range(len(heads))]
+    least = [min(_LEAST.get(heads[i].kind, width), width) for i, width in enumerate(most)]
+    unbroken = [most[i] if heads[i].is_typed else width for i, width in enumerate(least)]
+    columns = list(range(len(heads)))
+    for i in reversed(range(len(heads))):
+        if heads[i].is_optional and _room(unbroken, columns) > out.width:
             columns.remove(i)
-    keys, parts = columns[: table.n_keys], [columns[: table.n_keys]]
+    keys = columns[: table.n_keys]
+    parts = [keys]
     for i in columns[table.n_keys :]:
-        if parts[-1] != keys and _room(widths, [*parts[-1], i]) > out.width:
-            parts.append(list(keys))
-        parts[-1].append(i)
+        if parts[-1] != keys and _room(least, [*parts[-1], i]) > out.width:
+            parts.append(keys)
+        parts[-1] = [*parts[-1], i]
+    if table.title:
+        out.print(Text(table.title, style="italic"))
     for part in parts:
-        spare = max(0, out.width - _room(widths, part))
-        out.print(Text(table.title, style="italic")) if part is parts[0] and table.title else None
-        _print_part(out, table, part, spare)
-
-
-def _least_width(table: Table, i: int) -> int:
-    """Of a column: words are never broken, text and names are."""
-    most, kind = _most_width(table, i), table.columns[i].kind
-    return min(most, _LEAST.get(kind, most))
-
-
-def _most_width(table: Table, i: int) -> int:
-    """Of a column, with nothing broken."""
-    return max(len(table.columns[i].title), *(len(row[i].text) for row in table.cells), 0)
+        spare, widths = max(0, out.width - _room(least, part)), {}
+        for i in part:
+            widths[i] = min(most[i], least[i] + spare)
+            spare -= widths[i] - least[i]
+        _print_part(out, table, widths)
 
 
 def _room(widths: Sequence[int], columns: Sequence[int]) -> int:
     return 1 + sum(widths[i] + 2 for i in columns)
 
 
-def _print_part(out: Console, table: Table, columns: Sequence[int], spare: int) -> None:
-    """Some columns, line by line: rich's own tables take 1 ms a row. Those that fold get the spare
-    room, names first.
-    """
-    widths = []
-    for i in columns:
-        least, most = _least_width(table, i), _most_width(table, i)
-        widths.append(least + min(spare, most - least))
-        spare -= widths[-1] - least
-    shown = [(table.columns[i].kind, width) for i, width in zip(columns, widths, strict=True)]
-    heads = [Cell(table.columns[i].title, "strong") for i in columns]
-    lines = _lines(out, heads, shown)
-    lines.append(Text(f" {'─' * (sum(widths) + 2 * len(widths) - 1)}"))
+def _print_part(out: Console, table: Table, widths: Mapping[int, int]) -> None:
+    """The columns of these widths, line by line: rich's own tables take 1 ms a row."""
+    shown = [(table.columns[i].kind, width) for i, width in widths.items()]
+    lines = _lines(out, [Cell(table.columns[i].title, "strong") for i in widths], shown)
+    lines.append(Text(f" {'─' * (sum(widths.values()) + 2 * len(widths) - 1)}"))
     for row in table.cells:
-        lines += _lines(out, [row[i] for i in columns], shown)
+        lines += _lines(out, [row[i] for i in widths], shown)
     out.print(Text("\n").join([*lines, Text()]), soft_wrap=True)
 
 
@@ -137,15 +122,8 @@ def _lines(out: Console, row: Sequence[Cell], shown: Sequence[tuple[Kind, int]])
 @lru_cache  # rows repeat recipes and designs, and breaking one takes 0.2 ms
 def _broken(out: Console, text: str, kind: Kind, width: int) -> Sequence[str]:
     """The lines of a cell: a name is cut, codes and text are broken."""
-    if kind == "name":
-        return [_cut(text, width)]
+    if kind == "name" and len(text) > width:  # `attnres:block…heads=16`
+        return [f"{text[: width // 2]}…{text[len(text) - (width - 1 - width // 2) :]}"]
     if cell_len(text) <= width and "\n" not in text:
         return [text]
     return [line.plain for line in Text(text).wrap(out, width, overflow="fold")]
-
-
-def _cut(name: str, room: int) -> str:
-    """A name without its middle where it is too long: `attnres:block…heads=16`."""
-    if len(name) <= room:
-        return name
-    return f"{name[: room // 2]}…{name[len(name) - (room - 1 - room // 2) :]}"

@@ -94,6 +94,7 @@ class OtherTable(BaseModel):
 class Beside:
     """One arm of the user's, and the other table's of that name."""
 
+    table: OtherTable
     arm: ArmResult
     theirs: OtherArm | None
     said: Said
@@ -167,7 +168,7 @@ def beside(table: OtherTable, mine: Comparison) -> list[Beside]:
     """Every arm of a comparison beside the table's."""
     theirs = {arm.variant: arm for arm in table.arms}
     found = [(arm, theirs.get(arm.variant)) for arm in mine.arms]
-    return [Beside(arm, other, _said(arm, other)) for arm, other in found]
+    return [Beside(table, arm, other, _said(arm, other)) for arm, other in found]
 
 
 def again(table: OtherTable, mine: Comparison) -> Again:

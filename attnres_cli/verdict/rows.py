@@ -68,56 +68,55 @@ def _bits(arm: ArmResult, _: Comparison) -> str:
     return "-" if math.isnan(arm.mean) else f"{bits_per_byte(arm.mean):.4f}"
 
 
+RECIPE = Field[Any, Comparison]("recipe", lambda _, of: of.recipe)
+DIGEST = Field[Any, Comparison]("recipe_digest", lambda _, of: of.recipe_digest)
+FINGERPRINT = Field[Any, Comparison]("fingerprint", lambda _, of: of.data.fingerprint)
+BASELINE = Field[Any, Comparison]("baseline", lambda _, of: of.baseline)
+TERMS = Field[Any, Comparison]("terms", lambda _, of: labels.name(of.terms))
+REGISTERED = Field[Any, Comparison]("registered", lambda _, of: of.registered)
+"""What a row has of the comparison it is of."""
+
 FIELDS: Sequence[ArmField] = (
-    Field("variant", lambda arm, _: arm.variant, "variant", kind="name"),
+    Field("variant", title="variant", kind="name"),
     Field(title="val loss", show=lambda arm, _: loss_text(arm)),
     Field(title="vs baseline [95% CI]", show=lambda arm, _: difference_text(arm)),
+    Field("verdict", title="verdict", kind="word", style=STYLES),
+    Field("reason"),
     Field(
-        "verdict", lambda arm, _: arm.verdict, "verdict", kind="word",
-        style=lambda arm: STYLES.get(arm.verdict, ""),
-    ),
-    Field("reason", lambda arm, _: arm.reason),
-    Field(
-        "own", lambda arm, _: arm.own and arm.own.text, "its own", kind="word", is_optional=True,
+        "own", "own.text", "its own", kind="word", is_optional=True,
         applies=lambda of: of.terms != SHARED,
     ),
     Field("n_seeds", lambda arm, _: n_seeds(arm), "n", pairs_text, is_optional=True),
-    Field("mean", lambda arm, _: arm.mean),
-    Field("sd", lambda arm, _: arm.sd),
-    Field("difference", lambda arm, _: arm.difference and arm.difference.mean),
-    Field("difference_sd", lambda arm, _: arm.difference and arm.difference.sd),
-    Field("ci_low", lambda arm, _: arm.interval and arm.interval[0]),
-    Field("ci_high", lambda arm, _: arm.interval and arm.interval[1]),
-    Field(
-        "detectable", lambda arm, _: arm.detectable, "detectable", _detectable, is_optional=True,
-        applies=_detects,
-    ),
-    Field("look", lambda arm, _: arm.look and arm.look.n),
-    Field("next_look", lambda arm, _: arm.look and arm.look.next),
-    Field("alpha", lambda arm, _: arm.look and arm.look.alpha),
-    Field("params", lambda arm, _: arm.n_params, "params", _params, is_optional=True),
-    Field("params_delta", lambda arm, _: arm.params_delta),
+    Field("mean"),
+    Field("sd"),
+    Field("difference", "difference.mean"),
+    Field("difference_sd", "difference.sd"),
+    Field("ci_low", "interval.0"),
+    Field("ci_high", "interval.1"),
+    Field("detectable", "", "detectable", _detectable, is_optional=True, applies=_detects),
+    Field("look", "look.n"),
+    Field("next_look", "look.next"),
+    Field("alpha", "look.alpha"),
+    Field("params", "n_params", "params", _params, is_optional=True),
+    Field("params_delta"),
     Field(
         "bits_per_byte", lambda arm, of: bits_per_byte(arm.mean) if of.data.is_bytes else None,
         "bits/byte", _bits, is_optional=True, applies=lambda of: of.data.is_bytes,
     ),
-    Field(
-        "flops_per_token", lambda arm, _: arm.flops_per_token, "FLOPs/token",
-        lambda arm, _: f"{arm.flops_per_token:.3g}", is_optional=True,
-    ),
-    Field("tokens", lambda arm, _: arm.tokens),
+    Field("flops_per_token", "", "FLOPs/token", "{:.3g}", is_optional=True),
+    Field("tokens"),
     Field("engines", lambda arm, _: " ".join(arm.engines)),
-    Field("recipe", lambda _, of: of.recipe),
-    Field("recipe_digest", lambda arm, _: arm.recipe_digest),
-    Field("fingerprint", lambda _, of: of.data.fingerprint),
-    Field("baseline", lambda _, of: of.baseline),
-    Field("terms", lambda _, of: labels.name(of.terms)),
+    RECIPE,
+    Field("recipe_digest"),
+    FINGERPRINT,
+    BASELINE,
+    TERMS,
     Field("unigram_loss", lambda _, of: of.data.unigram_loss),
     Field("bigram_loss", lambda _, of: of.data.bigram_loss),
     Field("floor", lambda _, of: of.data.floor),
     Field("zlib_bits_per_byte", lambda _, of: of.data.zlib_bits),
     Field("xz_bits_per_byte", lambda _, of: of.data.xz_bits),
-    Field("registered", lambda _, of: of.registered),
+    REGISTERED,
 )  # fmt: skip
 """Losses in nats per token."""
 

@@ -21,6 +21,7 @@ from attnres_cli.records.run import Departure, Standing, Status, Verification
 from attnres_cli.records.run_records import Listed
 from attnres_cli.report import against, comparison, downstream, page, power, runs, scaling
 from attnres_cli.report.file_formats import show
+from attnres_cli.report.html import page_of
 from attnres_cli.report.table import Report
 from attnres_cli.verdict import downstream as tasks
 from attnres_cli.verdict.comparison import Rules
@@ -165,7 +166,7 @@ def test_the_paper_stands_beside_a_study_in_every_format(comparisons, subtests):
 def test_tasks_are_the_same_in_every_format_and_their_page_is_whole(answered, subtests):
     report = downstream.report_of([answered])
     check_all("downstream", report, subtests)
-    check_page("downstream", downstream.to_html(report, "my.db"))
+    check_page("downstream", page_of(report, "my.db"))
 
 
 def test_a_ladder_is_the_same_in_every_format_and_its_page_is_whole(sizes, subtests):

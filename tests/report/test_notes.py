@@ -72,11 +72,11 @@ def test_at_a_glance_there_are_three_caveats_no_notes_and_what_to_type():
     last = Report("b", caveats="4567", notes=["note"])
     whole = Report("a", text=["answer"], caveats="4567", notes=["note"], more=[last])
 
-    first, second = brief(whole, "Details: all")
+    first, second, below = brief(whole, "Details: all")
 
     assert (first.text, first.caveats, first.notes) == (("answer",), tuple("456"), ())
-    assert (second.caveats, second.notes) == (tuple("456"), ("Details: all",))
-    assert brief(replace(whole, more=())).notes == ()
+    assert (second.caveats, second.notes) == (tuple("456"), ())
+    assert below == Report("", notes=["Details: all"])
 
 
 def test_reference_lines_and_the_split_are_those_that_the_data_have(make_arm, judge, facts):
