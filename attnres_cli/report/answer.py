@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
-from typing import get_args
+from typing import Any, get_args
 
 from attnres_cli.config import address
 from attnres_cli.config.as_typed import ablate_typed, overrides_of
 from attnres_cli.config.recipe import Recipe
 from attnres_cli.records.run import Status
 from attnres_cli.report.table import listed
+from attnres_cli.stats.pairs import Difference
 from attnres_cli.stats.scaling import Multiplier
 from attnres_cli.stats.sequential import Word
 from attnres_cli.verdict import labels
@@ -24,6 +25,26 @@ _MOST_ARMS = 6  # beside the baseline, of each of which an answer speaks
 _MOST_SENTENCES = 3
 _MOST_REASONS = 3
 _WORDS: tuple[Verdict, ...] = (*get_args(Word), "identical", "pending", "blocked")
+_SENTENCES: Mapping[Verdict, str] = {
+    "better": "{names} {beat} {base} {much} nats per token ({seeds}).",
+    "worse": "{names} {be} worse than {base} {much} nats per token ({seeds}).",
+    "equivalent": "{names} {be} equivalent to {base}, within {margin:.4g} nats per token.",
+    "non-inferior": "{names} {be} non-inferior to {base}, at most {margin:.4g} nats worse.",
+    "inconclusive": "Inconclusive: {names} ({seeds}{detects}).",
+    "identical": "{names} {be} identical to {base}: every loss is the same, bit for bit.",
+    "pending": "Pending: {reasons}.",
+    "blocked": "No verdict: {reasons}.",
+}
+"""What is said of the arms of one verdict, of few."""
+_NO_BASELINE = (
+    "No run of the baseline {0} has ended, and every verdict is a difference from it: "
+    "`attnres ablate {0}` trains it, or --baseline names another arm."
+)
+_ONE_ROW = "The row of the baseline {0} alone is shown, which is compared with nothing."
+_ONE_ARM = (
+    "Only the baseline {0} has been trained: another arm is what it can be compared with, as by "
+    "`attnres ablate {0} attnres`."
+)
 
 
 def question(chapters: Sequence[Chapter]) -> str:
@@ -51,9 +72,34 @@ def answer(comparison: Comparison) -> str:
         return _of_many(comparison, arms)
     words = list(arms)
     first = words if len(words) <= _MOST_SENTENCES else words[: _MOST_SENTENCES - 1]
-    sentences = [_sentence(word, comparison, arms[word]) for word in first]
-    rest = [f"{_names(arms[word])} {_be(arms[word])} {word}" for word in words[len(first) :]]
+    values = {word: _values(comparison, arms[word]) for word in words}
+    sentences = [_SENTENCES[word].format(**values[word]) for word in first]
+    rest = ["{names} {be} ".format(**values[word]) + word for word in words[len(first) :]]
     return " ".join([*sentences, *([f"{'; '.join(rest)}."] if rest else [])])
+
+
+def _values(comparison: Comparison, arms: Sequence[ArmResult]) -> dict[str, Any]:
+    """What a sentence may say of the arms of one verdict."""
+    is_one, sees = len(arms) == 1, [f"{a.detectable:.4f}" for a in arms if a.detectable is not None]
+    return {
+        "names": listed([arm.variant for arm in arms]),
+        "base": comparison.baseline,
+        "be": "is" if is_one else "are",
+        "beat": "beats" if is_one else "beat",
+        "much": listed([_by_how_much(arm) for arm in arms]),
+        "seeds": plural(min(len(arm.pairs) for arm in arms), "seed"),
+        "margin": comparison.rules.margin,
+        "detects": f"; with 80% power it detects {listed(sees)} nats" if sees else "",
+        "reasons": "; ".join(f"{arm.variant} ({arm.reason})" for arm in arms),
+    }
+
+
+def _by_how_much(arm: ArmResult) -> str:
+    """`by 0.0210 (0.0108 to 0.0312)`; empty before the first look."""
+    if arm.difference is None or arm.interval is None:
+        return ""
+    low, high = sorted(map(abs, arm.interval))
+    return f"by {abs(arm.difference.mean):.4f} ({low:.4f} to {high:.4f})"
 
 
 def _of_many(comparison: Comparison, arms: Mapping[Verdict, Sequence[ArmResult]]) -> str:
@@ -66,10 +112,10 @@ def _of_many(comparison: Comparison, arms: Mapping[Verdict, Sequence[ArmResult]]
     counts = [f"{len(found)} {word}" for word, found in arms.items()]
     sentences = [head, f"Of {n} arms: {', '.join(counts)}."]
     if blocked := arms.get("blocked"):
-        told = [f"{arm.variant} ({arm.reason})" for arm in blocked[:_MOST_REASONS]]
+        reasons = [f"{arm.variant} ({arm.reason})" for arm in blocked[:_MOST_REASONS]]
         if (more := len(blocked) - _MOST_REASONS) > 0:
-            told.append(f"and {more} more")
-        sentences.append(f"No verdict: {'; '.join(told)}.")
+            reasons.append(f"and {more} more")
+        sentences.append(f"No verdict: {'; '.join(reasons)}.")
     return " ".join(sentences)
 
 
@@ -77,74 +123,19 @@ def unanswerable(comparison: Comparison) -> str:
     """Why no two arms stand beside each other, and what to type; empty where they do."""
     base, variants = comparison.baseline, {arm.variant for arm in comparison.arms}
     if not variants:
-        return _nothing(comparison)
+        failed = len(comparison.runs(Status.FAILED))
+        waits = len(comparison.runs(Status.PENDING, Status.RUNNING))
+        counts = [f"{failed} failed"] * bool(failed) + [f"{waits} waiting or running"] * bool(waits)
+        again = ", with `--retry-failed` it trains failed runs again" if failed else ""
+        return (
+            f"No answer: no run has ended ({', '.join(counts)}). The same ablate command goes on"
+            f"{again}."
+        )
     if base not in variants:
-        return (
-            f"No run of the baseline {base} has ended, and every verdict is a difference from it: "
-            f"`attnres ablate {base}` trains it, or --baseline names another arm."
-        )
-    if variants == {base} and comparison.n_hidden:
-        return f"The row of the baseline {base} alone is shown, which is compared with nothing."
+        return _NO_BASELINE.format(base)
     if variants == {base}:
-        return (
-            f"Only the baseline {base} has been trained: another arm is what it can be compared "
-            f"with, as by `attnres ablate {base} attnres`."
-        )
+        return (_ONE_ROW if comparison.n_hidden else _ONE_ARM).format(base)
     return ""
-
-
-def _nothing(comparison: Comparison) -> str:
-    failed = len(comparison.runs(Status.FAILED))
-    waits = len(comparison.runs(Status.PENDING, Status.RUNNING))
-    told = [f"{failed} failed" if failed else "", f"{waits} waiting or running" if waits else ""]
-    counts = ", ".join(part for part in told if part)
-    return f"No answer: no run has ended ({counts}). The same ablate command goes on" + (
-        ", with `--retry-failed` it trains failed runs again." if failed else "."
-    )
-
-
-def _sentence(word: Verdict, comparison: Comparison, arms: Sequence[ArmResult]) -> str:
-    """What is said of the arms of one verdict, of few."""
-    names, margin = _names(arms), comparison.rules.margin
-    of = comparison.baseline
-    if word in ("better", "worse"):
-        verb = f"{_be(arms)} worse than"
-        if word == "better":
-            verb = "beats" if len(arms) == 1 else "beat"
-        much = listed([_by_how_much(arm) for arm in arms])
-        return f"{names} {verb} {of} {much} nats per token ({_seeds(arms)})."
-    if word in ("pending", "blocked"):
-        told = "; ".join(f"{arm.variant} ({arm.reason})" for arm in arms)
-        return f"{'Pending' if word == 'pending' else 'No verdict'}: {told}."
-    if word == "identical":
-        return f"{names} {_be(arms)} identical to {of}: every loss is the same, bit for bit."
-    if word == "equivalent":
-        return f"{names} {_be(arms)} equivalent to {of}, within {margin:.4g} nats per token."
-    if word == "non-inferior":
-        return f"{names} {_be(arms)} non-inferior to {of}, at most {margin:.4g} nats worse."
-    seen = [arm.detectable for arm in arms if arm.detectable is not None]
-    nats = f"; with 80% power it detects {listed([f'{s:.4f}' for s in seen])} nats" if seen else ""
-    return f"Inconclusive: {names} ({_seeds(arms)}{nats})."
-
-
-def _names(arms: Sequence[ArmResult]) -> str:
-    return listed([arm.variant for arm in arms])
-
-
-def _be(arms: Sequence[ArmResult]) -> str:
-    return "is" if len(arms) == 1 else "are"
-
-
-def _seeds(arms: Sequence[ArmResult]) -> str:
-    return plural(min(len(arm.pairs) for arm in arms), "seed")
-
-
-def _by_how_much(arm: ArmResult) -> str:
-    """`by 0.0210 (0.0108 to 0.0312)`."""
-    assert arm.difference is not None
-    assert arm.interval is not None
-    low, high = sorted(map(abs, arm.interval))
-    return f"by {abs(arm.difference.mean):.4f} ({low:.4f} to {high:.4f})"
 
 
 def to_decide(comparison: Comparison, recipe: Recipe | None, study: str) -> list[str]:
@@ -164,11 +155,15 @@ def to_decide(comparison: Comparison, recipe: Recipe | None, study: str) -> list
 
 def over_sizes(found: Ladder) -> str:
     """What each arm is worth in the baseline's compute, and how its difference goes with depth."""
-    baseline = found.rungs[0].comparison.baseline
-    arms = found.arms
+    baseline, arms, names = found.rungs[0].comparison.baseline, found.arms, found.size_names
+    points = ", by lines through two points" if len(found.rungs) == 2 else " [95 % over sizes]"
     worth = [f"{arm.variant} {multiplier_text(arm.worth)}" for arm in arms if arm.worth]
-    n = len(found.rungs)
-    points = ", by lines through two points" if n == 2 else " [95 % over sizes]"
+    trends = [f"{arm.variant} {_change(arm.trend)}" for arm in arms if arm.trend]
+    turns = [
+        f"from {names[k]} to {names[k + 1]} {arm.variant} changes by {_change(arm.steps[k])}"
+        for arm in arms
+        for k in arm.turns
+    ]
     parts = []
     if worth:
         parts.append(
@@ -177,23 +172,15 @@ def over_sizes(found: Ladder) -> str:
         )
     elif found.has_laws:
         parts.append(f"No arm has a multiplier of {baseline}'s compute: `--notes` says why.")
-    trends = [
-        f"{arm.variant} {interval(arm.trend.mean, arm.trend.ci95, '+.4f')}"
-        for arm in arms
-        if arm.trend
-    ]
     if trends:
         parts.append(f"Per doubling of layers the difference changes by: {listed(trends)}.")
-    names = found.size_names
-    turns = [
-        f"from {names[k]} to {names[k + 1]} {arm.variant} changes by "
-        f"{interval(arm.steps[k].mean, arm.steps[k].ci95, '+.4f')}"
-        for arm in arms
-        for k in arm.turns
-    ]
     if turns:
         parts.append(f"Not in a line, though: {listed(turns)}.")
     return " ".join(parts) or "Each size is an answer of its own; the table below has them."
+
+
+def _change(found: Difference) -> str:
+    return interval(found.mean, found.ci95, "+.4f")
 
 
 def multiplier_text(found: Multiplier | None) -> str:

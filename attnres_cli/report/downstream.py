@@ -100,7 +100,7 @@ def _answer(found: Downstream) -> str:
             named.append(f"{variant} on {listed(on)}")
         if named:
             parts.append(f"{said.capitalize()} than {base}: {'; '.join(named)}.")
-    counts = Counter(row.verdict for row in found.rows)
+    counts = Counter[str](row.verdict for row in found.rows)
     words = ("inconclusive", "pending", "blocked")
     others = [f"{plural(counts[word], 'row')} {word}" for word in words if counts[word]]
     if not parts and not others:

@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import math
-import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from rich.live import Live
-from rich.text import Text
-
-from attnres_cli.console import is_quiet, note
+from attnres_cli.console import note
 from attnres_cli.records.items import (
     ACC,
     CHOICE_NATS,
@@ -23,8 +18,8 @@ from attnres_cli.records.items import (
     Answered,
     Items,
 )  # fmt: skip
+from attnres_cli.report.progress import live
 from attnres_cli.report.table import Column, Report, Table, columns
-from attnres_cli.report.terminal import console
 from attnres_cli.verdict.fields import picked
 from attnres_cli.verdict.numbers import plural
 
@@ -114,29 +109,25 @@ def progress(total: int) -> Iterator[tuple[Watch, Callable[[Answered], None]]]:
     """Two functions: one to tell who answers which task, how many requests are done and of how
     many; one for what has been answered, of `total` in all. A live line, or lines now and then.
     """
-    stderr, ended, last = console(sys.stderr), 0, time.monotonic()
+    ended, now = 0, ""
 
-    def words(who: str, task: str, done: int, of: int) -> str:
-        return f"{ended} of {total} answered; {who} {task}: {done:,} of {of:,} requests"
+    def words() -> str:
+        return now and f"{ended} of {total} answered; {now}"
 
-    def tell(answered: Answered) -> None:
+    def end(answered: Answered) -> None:
         nonlocal ended
         ended += 1
         if answered.is_new:
             note(f"{answered.label} {answered.items.task}: {_headline(answered.items)}")
 
-    if not stderr.is_terminal or is_quiet():
+    with live(words, words, _LINE_EVERY_S) as show:
 
-        def line(who: str, task: str, done: int, of: int) -> None:
-            nonlocal last
-            if time.monotonic() - last > _LINE_EVERY_S:
-                last = time.monotonic()
-                note(words(who, task, done, of))
+        def watch(who: str, task: str, done: int, of: int) -> None:
+            nonlocal now
+            now = f"{who} {task}: {done:,} of {of:,} requests"
+            show(True)
 
-        yield line, tell
-        return
-    with Live(Text(""), console=stderr, refresh_per_second=4, transient=True) as live:
-        yield lambda *told: live.update(Text(words(*told))), tell
+        yield watch, end
 
 
 def _headline(items: Items) -> str:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from statistics import fmean
 
-from rich.console import Group
+from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
@@ -69,7 +69,7 @@ class ProgressDisplay:
         self.running: dict[int, Event] = {}  # by worker
         self.since: dict[int, tuple[float, int]] = {}  # by worker: its start, or its first step
         self.started = time.monotonic()
-        self.show: Callable[[Event | None], None] = lambda _event: None
+        self.show: Callable[[bool], None] = lambda _may_print: None
 
     def know(self, record: RunRecord, recipe: Recipe, base: Recipe, flops_per_token: int) -> None:
         """Take a run, of whose recipe only what `base` has not is shown."""
@@ -87,23 +87,31 @@ class ProgressDisplay:
     def __call__(self, event: Event | None) -> None:
         """Take an event; None: a moment has passed."""
         if event is not None:
-            self._take(event)
-        self.show(event)
+            (self._end if event.done else self._go_on)(event)
+        self.show(event is None or not event.done)
 
-    def _take(self, event: Event) -> None:
-        if not event.done:
-            if event.step == 0 or self.since.get(event.worker, (0.0, 0))[1] == 0:
-                self.since[event.worker] = time.monotonic(), event.step
-            self.running[event.worker] = event
-            return
+    def _go_on(self, event: Event) -> None:
+        """Take a step; the first of a run, or of one that goes on, is told if all is to be."""
+        if event.step == 0 or self.since.get(event.worker, (0.0, 0))[1] == 0:
+            self.since[event.worker] = time.monotonic(), event.step
+        self.running[event.worker] = event
+        if event.step != 1 and self.since[event.worker][1] == event.step:
+            how = f"goes on from step {event.step}"
+            how = how if event.step else f"taken by worker {event.worker}"
+            detail(f"{self.runs[event.run_id].name} (run {event.run_id}): {how}")
+
+    def _end(self, event: Event) -> None:
+        """Take the end of a run; that it failed is told, its loss if all is to be."""
+        run, loss = self.runs[event.run_id], event.val_loss
         self.ended += 1
         self.running.pop(event.worker, None)
-        if (loss := event.val_loss) is None:
+        if loss is None:
+            note(f"{run.name}: failed")
             return
-        variant = self.runs[event.run_id].variant
-        self.losses.setdefault(variant, []).append(loss)
+        detail(f"{run.name}: val loss {loss:.4f}")
+        self.losses.setdefault(run.variant, []).append(loss)
         if self.seeks and loss < (math.inf if self.lowest is None else self.lowest[0]):
-            self.lowest = loss, variant
+            self.lowest = loss, run.variant
 
     @property
     def share(self) -> float:
@@ -141,9 +149,7 @@ class ProgressDisplay:
         return f"{speed:,.0f} tokens/s" + ("" if share is None else f", MFU {share:.0%}")
 
     def head(self) -> str:
-        """`3 of 15 runs, 22%, about 4 min 1 s left`, after its part, and of a search the lowest
-        loss.
-        """
+        """`3 of 15 runs, 22%, about 4 min 1 s left`, and of a search the lowest loss."""
         part = self.part and f"{self.part}: "
         lowest = "" if self.lowest is None else ", lowest {:.4f}: {}".format(*self.lowest)
         counts = f"{part}{self.ended} of {plural(self.total, 'run')}, {self.share:.0%}"
@@ -193,50 +199,34 @@ def progress(
     live leaves a terminal to others, as a debugger.
     """
     display = ProgressDisplay(total, predicted, settings, seeks=seeks, part=part)
-    stderr = console(sys.stderr)
-    if not (stderr.is_terminal and is_live) or is_quiet():
-        display.show = _lines(display)
-        yield display
-        return
-    with Live(display.view(), console=stderr, refresh_per_second=4, transient=True) as live:
-
-        def show(event: Event | None) -> None:
-            _tell_start(display, event)
-            live.update(display.view())
-
-        display.show = show
+    with live(display.view, display.line, _LINE_EVERY_S, is_live=is_live) as display.show:
         yield display
 
 
-def _tell_start(display: ProgressDisplay, event: Event | None) -> None:
-    """Of a run that is taken, and of one that goes on."""
-    if event is None or event.done or event.step == 1:
-        return
-    if display.since[event.worker][1] == event.step:
-        how = f"goes on from step {event.step}" if event.step else f"taken by worker {event.worker}"
-        detail(f"{display.runs[event.run_id].name} (run {event.run_id}): {how}")
-
-
-def _lines(display: ProgressDisplay) -> Callable[[Event | None], None]:
-    """What prints a line every half minute, one for each run that fails, and if all is to be heard
-    for each that ends.
+@contextmanager
+def live(
+    view: Callable[[], RenderableType],
+    line: Callable[[], str],
+    every_s: float,
+    *,
+    is_live: bool = True,
+) -> Iterator[Callable[[bool], None]]:
+    """What is called when something has changed: it draws the view anew on a terminal, and prints
+    the line now and then elsewhere, if it may print.
     """
-    last = time.monotonic()
+    stderr, last = console(sys.stderr), time.monotonic()
+    if stderr.is_terminal and is_live and not is_quiet():
+        with Live(view(), console=stderr, refresh_per_second=4, transient=True) as drawn:
+            yield lambda _may_print: drawn.update(view())
+        return
 
-    def show(event: Event | None) -> None:
+    def show(may_print: bool) -> None:
         nonlocal last
-        _tell_start(display, event)
-        if event is not None and event.done:
-            name = display.runs[event.run_id].name
-            if event.val_loss is None:
-                note(f"{name}: failed")
-            else:
-                detail(f"{name}: val loss {event.val_loss:.4f}")
-        elif time.monotonic() - last > _LINE_EVERY_S:
+        if may_print and time.monotonic() - last > every_s:
             last = time.monotonic()
-            note(display.line())
+            note(line())
 
-    return show
+    yield show
 
 
 class OnStderr:

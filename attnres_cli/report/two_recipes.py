@@ -23,19 +23,15 @@ _NOTES = (
     "and the same initial weights where that of the model is; else pairing only costs freedom",
     f"an interval takes {LEAST_SEEDS} seeds in common",
 )
-_FIELDS: Sequence[Field[dict[str, Any], Sequence[Side]]] = (
+_Arm = dict[str, Any]
+_FIELDS: Sequence[Field[_Arm, Sequence[Side]]] = (
     Field("variant", title="variant", kind="code"),
-    *(
-        field
-        for name in "ab"
-        for field in (
-            Field[dict[str, Any], Sequence[Side]](
-                f"mean_{name}", f"{name}.mean", name.upper(), lambda row, _, n=name: _loss(row[n])
-            ),
-            Field(f"sd_{name}", f"{name}.sd"),
-            Field(f"n_{name}", f"{name}.n"),
-        )
-    ),
+    Field("mean_a", "a.mean", "A", lambda row, _: _loss(row["a"])),
+    Field("sd_a", "a.sd"),
+    Field("n_a", "a.n"),
+    Field("mean_b", "b.mean", "B", lambda row, _: _loss(row["b"])),
+    Field("sd_b", "b.sd"),
+    Field("n_b", "b.n"),
     Field("difference", "", "B minus A [interval]", lambda row, _: _difference(row)),
     Field("ci_low", "interval.0"),
     Field("ci_high", "interval.1"),
@@ -89,7 +85,7 @@ def report_of(first: Side, second: Side, rows: Sequence[Row]) -> Report:
     )
 
 
-def _arm(row: Row) -> dict[str, Any]:
+def _arm(row: Row) -> _Arm:
     found = {}
     for name, losses in zip("ab", row.losses, strict=True):
         mean, sd = mean_sd([*losses.values()]) if losses else (None, None)
