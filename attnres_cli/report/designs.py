@@ -10,7 +10,7 @@ from attnres_cli.config import shipped
 from attnres_cli.nn import design_page
 from attnres_cli.nn.design_page import Description, Finding
 from attnres_cli.report.plans import params
-from attnres_cli.report.table import Cell, Column, Report, Table
+from attnres_cli.report.table import Cell, Report, Table, columns
 from attnres_cli.verdict.numbers import plural
 
 _SHADES = " ·░▒▓█"
@@ -19,6 +19,26 @@ _OUTCOMES = {
     "passed": Cell("ok", "good"), "failed": Cell("FAILED", "bad"), "not applicable": Cell("-"),
     "not run": Cell("not run"),
 }  # fmt: skip
+_PAPER = (
+    "paper: validation loss of Table 4 (arXiv 2603.15031; 436M, 87.9B tokens, one run each) "
+    "with default options"
+)
+_MIXING = (
+    "who reads what at step 0, {}: a row per site (the last is the output's), a column per output "
+    "(the first is the embedding); the darker, the larger its weight in the row; ─ goes with the "
+    "output to its left: they are read as a sum, with one weight"
+)
+_COSTS = """\
+{of.spec} at {layers} of width {of.d_model} (--shape n_layers=...,d_model=...):
+  parameters     {of.n_params:+,}, {params:+.3%} of the layers' {of.trunk_params:,}
+  FLOPs/token    {of.extra_flops:+,} forward, {flops:+.2%} of a trunk with 2,048 positions
+  bytes/token    {of.extra_bytes:+,} forward in bf16: {bytes:.1f} d_model read and written per \
+sublayer, standard's 3 included
+  at step 0      {start}"""
+_RECIPE = """
+digest {digest}: {params} parameters of the trunk with 256 byte tokens (d_ff {shape.d_ff}, d_head \
+{shape.d_head}); {steps} of {step_tokens:,} tokens, {tokens:,} in all; {flops:.3g} training FLOPs \
+per run of standard"""
 
 
 def variants_of(
@@ -30,42 +50,41 @@ def variants_of(
     """One line per design: its name, its equation, and what the paper measured of it. Add-ons have
     a table of their own.
     """
-    columns = [Column("name", "word"), Column("equation", "text"), Column("paper")]
-    rows, on = (
-        [
-            [name, design_page.page_of(cls).equation, f"{paper[name]:.3f}" if name in paper else ""]
-            for name, cls in known.items()
-        ]
-        for known in (streams, addons)
-    )
+    rows = [
+        [name, design_page.page_of(cls).equation, f"{paper[name]:.3f}" if name in paper else ""]
+        for name, cls in streams.items()
+    ]
     rows += [[name, f"a preset: {spec}", ""] for name, spec in presets.items()]
-    note = (
-        "paper: validation loss of Table 4 (arXiv 2603.15031; 436M, 87.9B tokens, one run each) "
-        "with default options"
-    )
-    title = "variants (attnres variants NAME tells all about one)"
-    heading = "add-ons, alone or on a stream, as attnres+vres"
-    with_addons = Table(heading, columns[:2], [row[:2] for row in on])
-    return Report(title, [Table("", columns, rows), with_addons], notes=[note])
+    on = [[name, design_page.page_of(cls).equation] for name, cls in addons.items()]
+    tables = [
+        Table("", columns("name:word", "equation:text", "paper"), rows),
+        Table(
+            "add-ons, alone or on a stream, as attnres+vres",
+            columns("name:word", "equation:text"),
+            on,
+        ),
+    ]
+    return Report("variants (attnres variants NAME tells all about one)", tables, notes=[_PAPER])
 
 
 def tree_of(contains: Mapping[str, Mapping[str, str]]) -> Report:
     """What each design can be: below a design are those that are it somewhere. `contains` has, by
     name, the names that a design contains, and where it is them.
     """
-    columns = [Column("design", "word"), Column("is the one it hangs from", "text")]
+    heads = columns("design:word", "is the one it hangs from:text")
     tops = [name for name in contains if not contains[name]]
     grown = [name for name in tops if any(name in each for each in contains.values())]
     rows = [row for name in grown for row in _branches(name, contains)]
-    alone = Table("contains none of these", columns[:1], [[n] for n in tops if n not in grown])
-    return Report("what each design contains", [Table("", columns, rows), alone])
+    alone = [[name] for name in tops if name not in grown]
+    tables = [Table("", heads, rows), Table("contains none of these", heads[:1], alone)]
+    return Report("what each design contains", tables)
 
 
 def _branches(
     name: str, contains: Mapping[str, Mapping[str, str]], before: str = "", where: str = ""
-) -> list[list[str | Cell]]:
+) -> list[list[str]]:
     """A design's row, and those of what contains it, drawn as a tree."""
-    rows: list[list[str | Cell]] = [[before + name, where]]
+    rows = [[before + name, where]]
     stem = before.replace("├─ ", "│  ").replace("└─ ", "   ")
     below = [other for other, each in contains.items() if name in each]
     for other in below:
@@ -81,9 +100,8 @@ def composition_of(
     described: Description,
 ) -> Report:
     """A stream with add-ons: the equation of each, costs at a size, a drawing, proofs."""
-    lines = [design_page.page_of(cls).text.partition("\n")[0] for cls in classes]
-    text = ["\n".join(lines), "\n" + "\n".join([*_costs(described, paper), ""])]
-    text.append("\n".join(_drawing(described)))
+    equations = [design_page.page_of(cls).text.partition("\n")[0] for cls in classes]
+    text = ["\n".join(equations), f"\n{_costs(described, paper)}\n", _drawing(described)]
     return Report(spec, [_proofs(described.spec, described.findings)], text=text)
 
 
@@ -95,21 +113,20 @@ def variant_of(
     described: Description,
 ) -> Report:
     """A design's own page: equation, options, start, source; costs at a size; proofs; a drawing."""
-    page, tables = design_page.page_of(cls), []
+    page = design_page.page_of(cls)
     text = [
         f"\n{heading}: {body}" if heading else f"\n{body}"
         for heading, body in page.parts.items()
         if heading != "Options" or not options
     ]
-    if options:
-        texts = [Column(name, "text") for name in ("takes", "default", "meaning")]
-        rows = [
-            [each.name, each.allowed(), each.default_text(), page.options.get(each.name, "")]
-            for each in options.values()
-        ]
-        title = f"options, as in attnres ablate {spec.partition(':')[0]}:option=value"
-        tables.append(Table(title, [Column("option", "word"), *texts], rows))
-    text += ["\n" + "\n".join([*_costs(described, paper), "", *_drawing(described)])]
+    text.append(f"\n{_costs(described, paper)}\n\n{_drawing(described)}")
+    rows = [
+        [each.name, each.allowed(), each.default_text(), page.options.get(each.name, "")]
+        for each in options.values()
+    ]
+    title = f"options, as in attnres ablate {spec.partition(':')[0]}:option=value"
+    heads = columns("option:word", "takes:text", "default:text", "meaning:text")
+    tables = [Table(title, heads, rows)] if rows else []
     tables.append(_proofs(described.spec, described.findings))
     return Report(page.text.partition("\n")[0], tables, text=text)
 
@@ -120,39 +137,28 @@ def findings_of(spec: str, findings: Sequence[Finding]) -> Report:
 
 
 def _proofs(spec: str, findings: Sequence[Finding]) -> Table:
-    rows: list[list[str | Cell]] = [
-        [_OUTCOMES[each.outcome], each.name, _told(each)] for each in findings
-    ]
-    columns = [Column("outcome", "word"), Column("name", "word"), Column("proof", "text")]
-    return Table(f"{spec}: the contract, checked now", columns, rows)
+    """What each proof proves, and below it what it found."""
+    rows: list[list[str | Cell]] = []
+    for each in findings:
+        parts = [each.detail] if each.outcome == "not run" else [each.proof, each.detail]
+        rows.append([_OUTCOMES[each.outcome], each.name, "\n".join(filter(None, parts))])
+    heads = columns("outcome:word", "name:word", "proof:text")
+    return Table(f"{spec}: the contract, checked now", heads, rows)
 
 
-def _told(finding: Finding) -> str:
-    """What a proof proves, and below it what it found."""
-    if finding.outcome == "not run":
-        return finding.detail
-    return finding.proof + (f"\n{finding.detail}" if finding.detail else "")
-
-
-def _drawing(described: Description) -> list[str]:
+def _drawing(described: Description) -> str:
     """M at step 0 by shades: a row per site, a column per source."""
     if described.mixing is None:
-        return [f"depth mixing: no table, {described.not_linear}"]
-    if len(described.mixing) > _MOST_SITES:
-        n = len(described.mixing)
-        return [f"{n} sites are too many to draw; try --shape n_layers=8"]
+        return f"depth mixing: no table, {described.not_linear}"
+    if (n := len(described.mixing)) > _MOST_SITES:
+        return f"{n} sites are too many to draw; try --shape n_layers=8"
     assert described.joined is not None
-    lines = [
-        f"who reads what at step 0, {plural(described.n_layers, 'layer')}: a row per site (the "
-        "last is the output's), a column per output (the first is the embedding); the darker, the "
-        "larger its weight in the row; ─ goes with the output to its left: they are read as a sum, "
-        "with one weight"
-    ]
+    lines = [_MIXING.format(plural(described.n_layers, "layer"))]
     for l, (row, joined) in enumerate(zip(described.mixing, described.joined, strict=True), 1):
         largest = max(map(abs, row)) or 1.0
         shades = zip((_shade(abs(weight) / largest) for weight in row), joined, strict=True)
         lines.append(f"{l:4d} {''.join('─' if goes else s for s, goes in shades).rstrip()}")
-    return lines
+    return "\n".join(lines)
 
 
 def _shade(share: float) -> str:
@@ -160,24 +166,17 @@ def _shade(share: float) -> str:
     return _SHADES[0 if share == 0 else 1 + int(share * (len(_SHADES) - 1) * 0.999)]
 
 
-def _costs(described: Description, paper: Sequence[tuple[str, float]]) -> list[str]:
-    sublayers = 2 * described.n_layers
-    per_sublayer = described.extra_bytes / (2 * described.d_model * sublayers)
-    share = described.n_params / described.trunk_params
-    facts = [
-        f"{described.spec} at {plural(described.n_layers, 'layer')} of width {described.d_model} "
-        "(--shape n_layers=...,d_model=...):",
-        f"  parameters     {described.n_params:+,}, {share:+.3%} of the layers' "
-        f"{described.trunk_params:,}",
-        f"  FLOPs/token    {described.extra_flops:+,} forward, "
-        f"{described.extra_flops / described.trunk_flops:+.2%} of a trunk with 2,048 positions",
-        f"  bytes/token    {described.extra_bytes:+,} forward in bf16: {3 + per_sublayer:.1f} "
-        "d_model read and written per sublayer, standard's 3 included",
-        f"  at step 0      {'equal to standard' if described.equals_standard else 'not standard'}",
-    ]
-    return facts + [
-        f"  paper          {loss:.3f} nats per token ({where})" for where, loss in paper
-    ]
+def _costs(described: Description, paper: Sequence[tuple[str, float]]) -> str:
+    costs = _COSTS.format(
+        of=described,
+        layers=plural(described.n_layers, "layer"),
+        params=described.n_params / described.trunk_params,
+        flops=described.extra_flops / described.trunk_flops,
+        bytes=3 + described.extra_bytes / (4 * described.d_model * described.n_layers),
+        start="equal to standard" if described.equals_standard else "not standard",
+    )
+    facts = [f"  paper          {loss:.3f} nats per token ({where})" for where, loss in paper]
+    return "\n".join([costs, *facts])
 
 
 def recipes_of() -> Report:
@@ -187,12 +186,12 @@ def recipes_of() -> Report:
         [name, f"{shipped.about_suite(name)['description']}\n{'  '.join(shipped.suite(name))}"]
         for name in shipped.suite_names()
     ]
-    name = Column("name", "word")
+    title = "recipes (attnres recipes NAME prints one)"
     tables = [
+        Table(title, columns("name:word", "purpose:text"), purposes),
         Table(
-            "recipes (attnres recipes NAME prints one)", [name, Column("purpose", "text")], purposes
+            "suites (attnres ablate --suite NAME)", columns("name:word", "variants:text"), suites
         ),
-        Table("suites (attnres ablate --suite NAME)", [name, Column("variants", "text")], suites),
     ]
     return Report("", tables)
 
@@ -206,17 +205,21 @@ def recipe_of(name: str, overrides: Sequence[str]) -> Report:
     if overrides:
         text.append("with " + " ".join(f"--set {override}" for override in overrides))
     text.append(
-        f"\ndigest {loaded.digest}: {params(shape.n_params(), loaded)} parameters of the trunk "
-        f"with 256 byte tokens (d_ff {shape.d_ff}, d_head {shape.d_head}); "
-        f"{plural(f'{loaded.steps:,}', 'step')} of {loaded.tokens_per_step:,} tokens, {tokens:,} "
-        f"in all; {3 * shape.flops_per_token() * tokens:.3g} training FLOPs per run of standard"
+        _RECIPE.format(
+            digest=loaded.digest,
+            params=params(shape.n_params(), loaded),
+            shape=shape,
+            steps=plural(f"{loaded.steps:,}", "step"),
+            step_tokens=loaded.tokens_per_step,
+            tokens=tokens,
+            flops=3 * shape.flops_per_token() * tokens,
+        )
     )
     keys = loaded.model_dump(mode="json")
     records = [
-        {"key": f"{section}.{key}", "value": value}
+        {"key": f"{section}.{key}".rstrip("."), "value": value}
         for section, values in keys.items()
         for key, value in (values.items() if isinstance(values, dict) else [("", values)])
     ]
-    records = [{**each, "key": each["key"].rstrip(".")} for each in records]
     document = {"digest": loaded.digest, "steps": loaded.steps, "recipe": keys}
     return Report("", text=text, document=document, fields=("key", "value"), records=records)
