@@ -112,18 +112,15 @@ def show_comparisons(
     findings = [find(search, runs) for search in searches] if whole else []
     if figures is not None:
         _draw(figures, split(chapters)[0], ladders, findings)
-    if against is not None and against != PAPER:
+    if against == PAPER:
+        _show_or_page(beside.report_of(comparisons), held.study, form, out)
+    elif against is not None:
         report = beside.report_of_other(against, comparisons)
         _show_or_page(report, held.study, form, out, file_formats.show)
     elif is_page:
-        from attnres_cli.report import page
+        from attnres_cli.report.page import to_html
 
-        if against is not None:
-            out.write(page.paper_page(chapters))
-        else:
-            out.write(page.to_html(chapters, ladders, findings, held.store.recipe))
-    elif against is not None:
-        _show(beside.report_of(comparisons), form, out)
+        out.write(to_html(chapters, ladders, findings, held.store.recipe))
     else:
         (first, *others), more = comparisons, []
         if not others and form is Format.TABLE:
@@ -135,15 +132,17 @@ def show_ladders(
     found: Sequence[Ladder], study: str, form: Format, figures: str | None, out: TextIO
 ) -> None:
     """Print, write or draw what the sizes of a recipe say together, on each of its terms."""
+    from attnres_cli.report import scaling
+
     if figures is not None:
         _draw(figures, ladders=found)
     if form is Format.HTML:
-        from attnres_cli.report.page import scaling_page
+        from attnres_cli.report.figures.drawing import of_sizes
+        from attnres_cli.report.html import page_of
 
-        out.write(scaling_page(found, address.parted(study)[0]))
+        figures_of = [of_sizes(each) for each in found]
+        out.write(page_of(scaling.report_of(found), address.parted(study)[0], figures_of))
     else:
-        from attnres_cli.report import scaling
-
         _show(scaling.report_of(found), form, out)
 
 

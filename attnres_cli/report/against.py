@@ -99,6 +99,10 @@ _NOTES = (
     "ranks: the paper's / yours, among the arms shown here that both have, least loss first",
     papers.RULE,
 )
+_UNKNOWN = (
+    "The paper has none of these arms besides `{}`: `attnres ablate --suite table4` trains those "
+    "that it has."
+)
 _OF_SCALARS = ("denseformer", "attnres:score=static")
 _ONE_RATE = (
     "the paper names one learning rate for all designs of Table 4. In recipe quick designs made of "
@@ -118,16 +122,21 @@ def report_of(comparisons: Sequence[Comparison]) -> Report:
 def one_report(mine: Comparison, n_tables: int = 1) -> Report:
     """One comparison beside the paper. Raises UsageError as `report_of`."""
     rows, why = papers.beside(mine), unanswerable(mine)
+    if not why and not papers.is_known(mine):
+        why = _UNKNOWN.format(mine.baseline)
     report = _beside(mine, "the paper", n_tables, _PAPER, rows, _notes(mine))
     terms = {"terms": stated(mine.terms)}
-    document = {"answer": why, "arms": [one | terms for one in report.document["arms"]]}
-    return replace(report, text=[why] if why else [], document=report.document | document)
+    return replace(
+        report,
+        text=[why] if why else [],
+        document=report.document
+        | {"answer": why, "arms": [one | terms for one in report.document["arms"]]},
+        question=f"Do these differences from {mine.baseline} agree with the paper's?",
+    )
 
 
 def report_of_other(of: str, comparisons: Sequence[Comparison]) -> Report:
-    """Each comparison beside the nearest of a report: one that comes with the tool, or a file.
-    Raises UsageError where that has none.
-    """
+    """Each comparison beside the nearest of a shipped report or a file. Raises UsageError."""
     texts = report_texts(of) or [read_text(Path(of), "--against", most=_MOST_BYTES)]
     tables = [table for text in texts for table in published.read(text, f"--against {of}")]
     name, reports = Path(of).name, []

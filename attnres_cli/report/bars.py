@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from attnres_cli.report import comparison
-from attnres_cli.report.figures.style import in_sight
+from attnres_cli.report.figures.style import gaps
 from attnres_cli.report.table import Cell, Column, Table
 from attnres_cli.verdict.comparison import ArmResult, Comparison
 from attnres_cli.verdict.rows import STYLES
@@ -30,11 +30,9 @@ class Bar(Cell):
 
 def with_bars(held: Comparison) -> Table:
     """The verdict table, with all differences drawn on one scale, but those far off it."""
-    table = comparison.table_of(held)
-    drawn = [arm for arm in held.arms if arm.difference is not None]
-    far = in_sight([_mean(arm) for arm in drawn]) if drawn else 0.0
-    near = [arm for arm in drawn if abs(_mean(arm)) <= far]
-    ends = [end for arm in near for end in (_mean(arm), *(arm.interval or ()), *_seeds(arm, held))]
+    table, found = comparison.table_of(held), {gap.arm.variant: gap for gap in gaps(held)}
+    near = [gap for gap in found.values() if not gap.is_far]
+    ends = [end for gap in near for end in (gap.mean, *gap.ends, *gap.seeds)]
     if not ends:
         return table
     low, high = min(0.0, *ends), max(0.0, *ends)
@@ -43,44 +41,23 @@ def with_bars(held: Comparison) -> Table:
     def place(value: float) -> float:
         return round(_EDGE + (100 - 2 * _EDGE) * (value - low) / room, 1)
 
+    def bar(arm: ArmResult) -> Bar:
+        gap, style = found.get(arm.variant), STYLES.get(arm.verdict, "")
+        if gap is None:
+            return Bar("", zero=place(0.0))
+        if gap.is_far:
+            return Bar(gap.arrow(2), style, place(0.0))
+        places = [*map(place, gap.ends)], [*map(place, gap.seeds)]
+        return Bar("", style, place(0.0), place(gap.mean), *places)
+
     titles = [column.title for column in table.columns]
     word = titles.index("verdict")
-    rest = [i for i in range(1, len(titles)) if i != word]
+    rest = [word, *(i for i in range(1, len(titles)) if i != word)]
     scale = Column(f"{low:+.2g} to {high:+.2g}", "bar")
-    columns = [table.columns[0], scale, *(table.columns[i] for i in (word, *rest))]
-    rows = [
-        [
-            row[0],
-            _bar(arm, held, place) if arm in near else _far_off(arm, place(0.0)),
-            *(row[i] for i in (word, *rest)),
-        ]
-        for row, arm in zip(table.rows, held.arms, strict=True)
-    ]
-    return Table(f"{table.title}. {_DRAWN}", columns, rows)
-
-
-def _mean(arm: ArmResult) -> float:
-    assert arm.difference is not None
-    return arm.difference.mean
-
-
-def _seeds(arm: ArmResult, held: Comparison) -> list[float]:
-    """The differences of single seeds."""
-    assert held.base is not None
-    return [arm.losses[seed] - held.base.losses[seed] for seed in arm.pairs]
-
-
-def _bar(arm: ArmResult, held: Comparison, place: Callable[[float], float]) -> Bar:
-    style, ends = STYLES.get(arm.verdict, ""), [*map(place, arm.interval or ())]
-    seeds = [*map(place, _seeds(arm, held))]
-    return Bar("", style, place(0.0), place(_mean(arm)), ends, seeds)
-
-
-def _far_off(arm: ArmResult, zero: float) -> Bar:
-    if arm.difference is None:
-        return Bar("", zero=zero)
-    side = "\N{RIGHTWARDS ARROW}" if _mean(arm) > 0 else "\N{LEFTWARDS ARROW}"
-    return Bar(f"{_mean(arm):+.2g} {side}", STYLES.get(arm.verdict, ""), zero)
+    heads = [table.columns[0], scale, *(table.columns[i] for i in rest)]
+    pairs = zip(table.rows, held.arms, strict=True)
+    rows = [[row[0], bar(arm), *(row[i] for i in rest)] for row, arm in pairs]
+    return Table(f"{table.title}. {_DRAWN}", heads, rows)
 
 
 def card(table: Table) -> Table:

@@ -47,9 +47,7 @@ def variants_of(
     presets: Mapping[str, str],
     paper: Mapping[str, float],
 ) -> Report:
-    """One line per design: its name, its equation, and what the paper measured of it. Add-ons have
-    a table of their own.
-    """
+    """A line per design, and per add-on: name, equation, the paper's loss."""
     rows = [
         [name, design_page.page_of(cls).equation, f"{paper[name]:.3f}" if name in paper else ""]
         for name, cls in streams.items()
@@ -68,9 +66,7 @@ def variants_of(
 
 
 def tree_of(contains: Mapping[str, Mapping[str, str]]) -> Report:
-    """What each design can be: below a design are those that are it somewhere. `contains` has, by
-    name, the names that a design contains, and where it is them.
-    """
+    """Which designs each contains; `contains` has, by name, their names and where it is them."""
     heads = columns("design:word", "is the one it hangs from:text")
     tops = [name for name in contains if not contains[name]]
     grown = [name for name in tops if any(name in each for each in contains.values())]

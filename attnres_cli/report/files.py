@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from contextlib import suppress
+from itertools import chain, count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,9 +26,7 @@ SUFFIXES = (".svg", ".png", ".pdf")
 
 
 def write(path: Path, content: bytes, option: str) -> None:
-    """Make or replace a file in one step, so that readers see the old or the new one. Raises
-    UsageError, naming `option`, where it cannot be written.
-    """
+    """Make or replace a file in one step. Raises UsageError, naming `option`, if it cannot."""
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -62,41 +61,33 @@ def save_figures(
     ladders: Sequence[Ladder] = (),
     findings: Sequence[Finding] = (),
 ) -> list[Path]:
-    """Draw all figures into files; their paths. Names begin with recipe and terms, or the search,
-    where there are several.
-    """
+    """Draw all figures into files named by recipe, terms and search; their paths."""
     from attnres_cli.report.figures.drawing import drawings, of_search, of_sizes, picture
 
     folder, begin, suffix = places(where)
     recipes = {chapter.recipe_and_data for chapter in chapters}
-    drawn: dict[str, Drawing] = {}
+    found: list[tuple[list[str], list[Drawing]]] = []
     for chapter in chapters:
-        comparison = chapter.comparison
-        named = [f"{comparison.recipe}-{comparison.recipe_digest}"] if len(recipes) > 1 else []
-        if len(recipes) < len(chapters):
-            named.append(_slug_of(comparison.terms))
-        _add(drawn, named, drawings(chapter))
-    for found in ladders:
-        recipe, terms = found.rungs[0].comparison.recipe, _slug_of(found.terms)
-        _add(drawn, [recipe, terms] if len(ladders) > 1 else [], of_sizes(found))
+        held = chapter.comparison
+        named = [f"{held.recipe}-{held.recipe_digest}"] if len(recipes) > 1 else []
+        named += [_slug_of(held.terms)] if len(recipes) < len(chapters) else []
+        found.append((named, drawings(chapter)))
+    for ladder in ladders:
+        named = [ladder.rungs[0].comparison.recipe, _slug_of(ladder.terms)]
+        found.append((named if len(ladders) > 1 else [], of_sizes(ladder)))
     for finding in findings:
-        named = [finding.search.name] if len(findings) > 1 else []
-        _add(drawn, ["search", *named], of_search(finding))
-    paths = [folder / f"{begin}{name}{suffix}" for name in drawn]
-    for path, drawing in zip(paths, drawn.values(), strict=True):
+        named = ["search", *[finding.search.name] * (len(findings) > 1)]
+        found.append((named, of_search(finding)))
+    paths: dict[Path, Drawing] = {}
+    for named, drawing in [(named, each) for named, of in found for each in of]:
+        tries = chain([named], ([*named, str(again)] for again in count(2)))
+        names = (slug("-".join([*words, drawing.name])) for words in tries)
+        every = (folder / f"{begin}{name}{suffix}" for name in names)
+        paths[next(path for path in every if path not in paths)] = drawing
+    for path, drawing in paths.items():
         write(path, picture(drawing, suffix), "--figures")
-    return paths
+    return list(paths)
 
 
 def _slug_of(terms: Terms) -> str:
     return labels.name(terms).replace(", ", "-").replace(" ", "-")
-
-
-def _add(drawn: dict[str, Drawing], named: Sequence[str], drawings: Sequence[Drawing]) -> None:
-    """Add drawings under unused names: a second comparison on the same terms gets a number."""
-    for drawing in drawings:
-        name, again = slug("-".join([*named, drawing.name])), 1
-        while name in drawn:
-            again += 1
-            name = slug("-".join([*named, str(again), drawing.name]))
-        drawn[name] = drawing

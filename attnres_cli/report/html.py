@@ -22,9 +22,7 @@ RESTS_ON = "what it rests on"
 
 @dataclass(frozen=True)
 class Part:
-    """What stands under one heading of a section; behind `summary`, if it has one, to be opened.
-    Tables without rows are left out, and so is a part without anything.
-    """
+    """What stands under one heading of a section, folded behind `summary` if it has one."""
 
     title: str = ""
     figures: Sequence[Drawing] = ()
@@ -75,9 +73,11 @@ def section_of(report: Report, name: str, figures: Sequence[Drawing] = ()) -> Se
     return Section(capital(report.title), name, parts, answer, qualified)
 
 
-def page_of(report: Report, study_name: str) -> str:
-    """A page of a report and those below it."""
-    sections = [section_of(one, f"r{n}") for n, one in enumerate(report, 1)]
+def page_of(report: Report, study_name: str, figures: Sequence[Sequence[Drawing]] = ()) -> str:
+    """A page of a report and those below it, each with its figures where there are any."""
+    found = [*figures] or [() for _ in report]
+    pairs = zip(report, found, strict=True)
+    sections = [section_of(one, f"r{n}", drawn) for n, (one, drawn) in enumerate(pairs, 1)]
     return page(f"attnres: {report.title}", report.question, sections, study_name)
 
 

@@ -35,9 +35,7 @@ _RECORD = (
 
 
 def report_of(answered: Sequence[Answered], study: str) -> Report:
-    """By task and run: bits per byte, then what was chosen or written, with standard errors and
-    what guessing gives.
-    """
+    """By task and run: bits per byte, what was chosen or written, and what guessing gives."""
     rows = sorted(answered, key=lambda each: each.items.task)
     records = [_record(each) for each in rows]
     shown = [name for name in _SHOWN if any(name in each.items.values for each in rows)]

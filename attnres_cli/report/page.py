@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 from collections import defaultdict
 from collections.abc import Collection, Sequence
-from dataclasses import replace
 from itertools import compress
 
 from attnres_cli.config import address
@@ -35,10 +34,6 @@ _AGAIN = (
     "number of threads adds in another order); and what trains a single run again as this "
     "study has it and compares every bit."
 )
-_UNKNOWN = (
-    "The paper has none of these arms besides `{}`: `attnres ablate --suite table4` trains those "
-    "that it has."
-)
 
 
 def to_html(
@@ -56,6 +51,10 @@ def to_html(
     study, first = every[0].study_name, len(ladders) + 1
     rungs = {rung.recipe.digest for found in ladders for rung in found.rungs}
     comparisons = [chapter.comparison for chapter in whole]
+    sizes = [
+        section_of(scaling.report_of([found]), f"s{n}", of_sizes(found))
+        for n, found in enumerate(ladders, 1)
+    ]
     is_long = len(ladders) + len(whole) + len(findings) > _MOST_ANSWERS
     sections = [
         _chapter(chapter, title, f"c{n}", comparisons, rungs, is_long)
@@ -64,14 +63,14 @@ def to_html(
     searches = [search_section(found, known, study, n) for n, found in enumerate(findings, first)]
     alone = [chapter.comparison.recipe_digest not in rungs for chapter in whole]
     compared = alone if any(alone) else [True] * len(whole)  # with the paper, which has one size
-    beside = beside_paper(list(compress(whole, compared)), list(compress(titles, compared)))
+    beside = _beside_paper(list(compress(whole, compared)), list(compress(titles, compared)))
     rest = _without(brief, titles[len(whole) :])
     n_recipes = len({chapter.recipe_and_data for chapter in every})
     several = f"{n_recipes} recipes of {study}, never pooled"
     return page(
         f"attnres: {titles[0] if n_recipes == 1 else several}",
         answer.question(whole),
-        [*_sizes(ladders), *sections, *searches, beside, rest],
+        [*sizes, *sections, *searches, beside, rest],
         study,
     )
 
@@ -192,20 +191,7 @@ def _commands(chapter: Chapter) -> Table:
     return Table(title, columns("variant:code", "again:code", "bit for bit:code"), rows)
 
 
-def _sizes(ladders: Sequence[Ladder]) -> list[Section]:
-    return [
-        section_of(scaling.report_of([found]), f"s{n}", of_sizes(found))
-        for n, found in enumerate(ladders, 1)
-    ]
-
-
-def scaling_page(ladders: Sequence[Ladder], study_name: str) -> str:
-    """A page about the ladders of one recipe alone."""
-    report = scaling.report_of(ladders)
-    return page(f"attnres: {report.title}", report.question, _sizes(ladders), study_name)
-
-
-def beside_paper(chapters: Sequence[Chapter], titles: Sequence[str]) -> Section:
+def _beside_paper(chapters: Sequence[Chapter], titles: Sequence[str]) -> Section:
     """Comparisons beside the paper; empty where it has none of their arms but the baseline."""
     parts, notes = [], dict[str, None]()
     for chapter, title in zip(chapters, titles, strict=True):
@@ -214,20 +200,3 @@ def beside_paper(chapters: Sequence[Chapter], titles: Sequence[str]) -> Section:
             parts.append(Part(title if len(chapters) > 1 else "", tables=report.tables))
             notes |= dict.fromkeys(report.notes)
     return Section("Beside the paper", "paper", [*parts, Part(notes=[*notes])])
-
-
-def paper_page(chapters: Sequence[Chapter]) -> str:
-    """A page of one recipe's comparisons beside the paper alone. Raises UsageError where the paper
-    lacks the baseline.
-    """
-    comparisons = [chapter.comparison for chapter in chapters]
-    against.report_of(comparisons)
-    section = beside_paper(chapters, [capital(labels.title(held)) for held in comparisons])
-    baseline, why = comparisons[0].baseline, answer.unanswerable(comparisons[0])
-    if not section.shown and not why:
-        why = _UNKNOWN.format(baseline)
-    heading = f"Do these differences from {baseline} agree with the paper's?"
-    title = f"attnres: {labels.title(comparisons[0])}, beside the paper"
-    told = [line for held in comparisons for line in qualifiers(held, n_read(held, comparisons))]
-    section = replace(section, answer=why, qualified=list(dict.fromkeys(told)))
-    return page(title, heading, [section], chapters[0].study_name)

@@ -33,9 +33,7 @@ _FIELDS = (
 
 
 def report_of(found: PowerAnalysis, to_measure: str = "") -> Report:
-    """The noise floor, the seeds that the gap takes with their cost, and what so many seeds see.
-    `to_measure` is the command that measures a slope that is not known.
-    """
+    """The noise floor, the seeds a gap takes; `to_measure` is what measures a missing slope."""
     comparison, floor, base = found.comparison, found.noise, found.comparison.base
     arms, document = f"{plural(found.n_arms, 'arm')} beside the baseline", _document(found)
     tables = [

@@ -136,9 +136,7 @@ class ProgressDisplay:
         return f"{event.step}/{self.runs[event.run_id].recipe.steps}"
 
     def speed(self, event: Event) -> str:
-        """`51,200 tokens/s, MFU 41 %`, of a run since its first step, evaluations included; the
-        share where the device's peak is known. Empty as long as there is none.
-        """
+        """`51,200 tokens/s, MFU 41 %` since its first step; empty as long as there is none."""
         at, step = self.since[event.worker]
         if event.step <= step:
             return ""
@@ -195,9 +193,7 @@ def progress(
     is_live: bool = True,
     part: str = "",
 ) -> Iterator[ProgressDisplay]:
-    """A display that fits where stderr goes, and gets to know its runs by and by. One that is not
-    live leaves a terminal to others, as a debugger.
-    """
+    """A display that fits stderr; one that is not live leaves the terminal to a debugger."""
     display = ProgressDisplay(total, predicted, settings, seeks=seeks, part=part)
     with live(display.view, display.line, _LINE_EVERY_S, is_live=is_live) as display.show:
         yield display
@@ -211,9 +207,7 @@ def live(
     *,
     is_live: bool = True,
 ) -> Iterator[Callable[[bool], None]]:
-    """What is called when something has changed: it draws the view anew on a terminal, and prints
-    the line now and then elsewhere, if it may print.
-    """
+    """What to call after a change: it redraws a view, or prints a line now and then if it may."""
     stderr, last = console(sys.stderr), time.monotonic()
     if stderr.is_terminal and is_live and not is_quiet():
         with Live(view(), console=stderr, refresh_per_second=4, transient=True) as drawn:

@@ -46,9 +46,7 @@ _AT_RUNG = "tokens difference=difference.mean interval verdict"
 
 
 def report_of(ladders: Sequence[Ladder]) -> Report:
-    """Of the ladder on each of the terms: sizes with the baseline's losses, the differences at
-    each, and what each arm is worth.
-    """
+    """Of each ladder the sizes, the differences at each, and what each arm is worth."""
     return joined([_one(found) for found in ladders])
 
 
@@ -175,9 +173,7 @@ def _of_intervals(found: Ladder) -> list[str]:
 
 
 def title(found: Ladder) -> str:
-    """`scaling of recipe grown, 4 sizes, never pooled`, with its terms and its label where it has
-    such.
-    """
+    """`scaling of recipe grown, 4 sizes, never pooled`, with its terms and its label."""
     comparison = found.rungs[0].comparison
     label = f" [{found.registered}]" if found.registered else ""
     own = "".join(f", {part}" for part in labels.parts(comparison.terms))

@@ -24,9 +24,7 @@ _NARROWEST = 80
 
 
 def console(stream: TextIO) -> Console:
-    """A console on stdout or stderr; rich itself respects NO_COLOR and TERM=dumb. Where it is no
-    terminal, tables are 140 columns wide unless COLUMNS says otherwise.
-    """
+    """A console on a stream, 140 columns wide unless it is a terminal or COLUMNS says otherwise."""
     width = None if stream.isatty() or "COLUMNS" in os.environ else _PIPE_WIDTH
     out = _Console(file=stream, width=width, highlight=False, markup=False, emoji=False)
     if out.width < _NARROWEST:  # a line that wraps loses less than a table whose columns are cut

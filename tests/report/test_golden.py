@@ -20,6 +20,7 @@ from attnres_cli.records.items import Kind
 from attnres_cli.records.run import Departure, Standing, Status, Verification
 from attnres_cli.records.run_records import Listed
 from attnres_cli.report import against, comparison, downstream, page, power, runs, scaling
+from attnres_cli.report.figures.drawing import of_sizes
 from attnres_cli.report.file_formats import show
 from attnres_cli.report.html import page_of
 from attnres_cli.report.table import Report
@@ -159,8 +160,9 @@ def test_a_study_of_failures_is_the_same_in_every_format(make_run, judge, subtes
 
 
 def test_the_paper_stands_beside_a_study_in_every_format(comparisons, subtests):
-    check_all("paper", against.report_of(comparisons), subtests)
-    check_page("paper", page.paper_page([Chapter(held, study="my.db") for held in comparisons]))
+    report = against.report_of(comparisons)
+    check_all("paper", report, subtests)
+    check_page("paper", page_of(report, "my.db"))
 
 
 def test_tasks_are_the_same_in_every_format_and_their_page_is_whole(answered, subtests):
@@ -171,7 +173,7 @@ def test_tasks_are_the_same_in_every_format_and_their_page_is_whole(answered, su
 
 def test_a_ladder_is_the_same_in_every_format_and_its_page_is_whole(sizes, subtests):
     check_all("scaling", scaling.report_of([sizes]), subtests)
-    check_page("scaling", page.scaling_page([sizes], "my.db"))
+    check_page("scaling", page_of(scaling.report_of([sizes]), "my.db", [of_sizes(sizes)]))
 
 
 def test_a_power_analysis_is_the_same_in_every_format(records, facts, subtests):

@@ -8,23 +8,12 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 
 from attnres_cli.records.run import RunRecord
-from attnres_cli.report.figures.style import (
-    LOSS,
-    OTHERS,
-    Look,
-    background,
-    canvas,
-    in_sight,
-    legend,
-    looks_of,
-    named,
-    short,
-)
+from attnres_cli.report.figures import style
+from attnres_cli.report.figures.style import canvas, legend, looks_of, named, short
 from attnres_cli.stats.pairs import mean_sd
 from attnres_cli.verdict.comparison import ArmResult
 from attnres_cli.verdict.report_section import Chapter
@@ -56,49 +45,33 @@ Curve = list[tuple[float, float, float]]
 
 def draw_forest(chapter: Chapter) -> Figure | None:
     """Forest plot: the paired difference of every arm from the baseline, with its interval."""
-    comparison = chapter.comparison
-    differences = [(arm, arm.difference) for arm in comparison.arms if arm.difference is not None]
-    if not differences:
+    comparison, gaps = chapter.comparison, style.gaps(chapter.comparison)
+    if not gaps:
         return None
-    assert comparison.base is not None
-    looks, base = looks_of(comparison), comparison.base.losses
-    figure, (axes,) = canvas(0.85 + 0.52 * len(differences))
-    above: dict[str, Any] = {
-        "bbox": {"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 0.5},
-        "transform": axes.get_yaxis_transform(),
-        "va": "bottom",
-        "fontsize": 9,
-    }
-    far = in_sight([difference.mean for _, difference in differences])
-    for row, (arm, difference) in enumerate(differences):
-        colour, marker = looks[arm.variant].colour, looks[arm.variant].marker
-        axes.text(0, row - 0.24, short(arm.variant, _LONGEST), ha="left", **above)
-        axes.text(1, row - 0.24, arm.verdict, ha="right", weight="bold", **above)
-        if abs(difference.mean) > far:
-            _far_off(axes, row, difference.mean, colour)
+    looks = looks_of(comparison)
+    figure, (axes,) = canvas(0.85 + 0.52 * len(gaps))
+    across = axes.get_yaxis_transform()
+    box = {"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 0.5}
+    above: dict[str, Any] = {"bbox": box, "transform": across, "va": "bottom", "fontsize": 9}
+    off: dict[str, Any] = {"weight": "bold", "transform": across, "va": "center", "fontsize": 9}
+    for row, gap in enumerate(gaps):
+        look = looks[gap.arm.variant]
+        axes.text(0, row - 0.24, short(gap.arm.variant, _LONGEST), ha="left", **above)
+        axes.text(1, row - 0.24, gap.arm.verdict, ha="right", weight="bold", **above)
+        if gap.is_far:
+            side = "right" if gap.mean > 0 else "left"
+            axes.text(gap.mean > 0, row, gap.arrow(3), color=look.colour, ha=side, **off)
             continue
-        if arm.interval is not None:
-            axes.plot(arm.interval, (row, row), color=colour, lw=2.2, solid_capstyle="butt")
-        single = [arm.losses[seed] - base[seed] for seed in arm.pairs]
-        rows = [row] * len(single)
-        axes.plot(single, rows, "o", zorder=4, ms=3, mfc="white", mec=colour, mew=0.8)
-        axes.plot(difference.mean, row, marker, ms=8, color=colour)
+        axes.plot(gap.ends, [row] * len(gap.ends), color=look.colour, lw=2.2, solid_capstyle="butt")
+        at = [row] * len(gap.seeds)
+        axes.plot(gap.seeds, at, "o", zorder=4, ms=3, mfc="white", mec=look.colour, mew=0.8)
+        axes.plot(gap.mean, row, look.marker, ms=8, color=look.colour)
     axes.axvline(0, color=looks[comparison.baseline].colour, lw=1, ls="--")
     axes.grid(visible=False, axis="y")
     axes.spines["left"].set_visible(False)
-    told = f"loss minus that of {short(comparison.baseline)} (nats/token)"
-    axes.set(xlabel=told, ylim=(len(differences) - 0.6, -0.8), yticks=[])
+    label = f"loss minus that of {short(comparison.baseline)} (nats/token)"
+    axes.set(xlabel=label, ylim=(len(gaps) - 0.6, -0.8), yticks=[])
     return figure
-
-
-def _far_off(axes: Axes, row: int, mean: float, colour: str) -> None:
-    """The mean of an arm that lies off the scale, at the side where it lies."""
-    side = 1.0 if mean > 0 else 0.0
-    told = f"{mean:+.3g} \N{RIGHTWARDS ARROW}" if side else f"\N{LEFTWARDS ARROW} {mean:+.3g}"
-    axes.text(
-        side, row, told, transform=axes.get_yaxis_transform(), color=colour, weight="bold",
-        ha="right" if side else "left", va="center", fontsize=9,
-    )  # fmt: skip
 
 
 def draw_curves(chapter: Chapter) -> Figure | None:
@@ -121,9 +94,9 @@ def draw_curves(chapter: Chapter) -> Figure | None:
         axes.errorbar(
             x, y, yerr=sd, fmt=look.marker, color=look.colour, ms=4, elinewidth=1.2, zorder=zorder,
         )  # fmt: skip
-    for name, label in background(names, list(judged)).items():
+    for name, label in style.background(names, list(judged)).items():
         x, y, _ = np.transpose(trained[name] or judged[name])
-        axes.plot(x, y, color=OTHERS, label=label, lw=0.8, zorder=1)
+        axes.plot(x, y, color=style.OTHERS, label=label, lw=0.8, zorder=1)
     shown = [each for name in front or judged for each in (judged[name], trained[name]) if each]
     axes.set(xlabel="training tokens", ylabel="loss (nats/token)", ylim=_loss_range(shown))
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
@@ -172,12 +145,12 @@ def draw_cost(chapter: Chapter) -> Figure | None:
         return None
     looks, names = looks_of(comparison), named(comparison)
     gains = {arm.variant: arm.difference.mean if arm.difference else 0.0 for arm in arms}
-    far = in_sight([arm.difference.mean for arm in arms if arm.difference])
-    alike = background(names, [name for name, gain in gains.items() if abs(gain) <= far])
+    far = style.in_sight([arm.difference.mean for arm in arms if arm.difference])
+    alike = style.background(names, [name for name, gain in gains.items() if abs(gain) <= far])
     figure, (axes,) = canvas(2.9)
     for arm in arms:
         gain, at = gains[arm.variant], arm.flops_per_token * arm.tokens
-        look = looks[arm.variant] if arm.variant in names else Look(OTHERS)
+        look = looks[arm.variant] if arm.variant in names else style.Look(style.OTHERS)
         if abs(gain) > far:
             mark, at_edge = ("^", far) if gain > 0 else ("v", -far)
             axes.plot(at, at_edge, mark, ms=7, color=look.colour)
@@ -200,9 +173,7 @@ def draw_cost(chapter: Chapter) -> Figure | None:
 
 
 def draw_block_sizes(chapter: Chapter) -> Figure | None:
-    """Loss over block size (paper, Fig. 6): designs that differ in it alone, as points; the design
-    without blocks, and the baseline, as lines.
-    """
+    """Loss over block size (paper, Fig. 6), with lines for no blocks and for the baseline."""
     comparison = chapter.comparison
     arms = [arm for arm in comparison.arms if not math.isnan(arm.mean)]
     families = {name: sizes for name, sizes in _by_block_size(arms).items() if len(sizes) > 1}
@@ -224,7 +195,7 @@ def draw_block_sizes(chapter: Chapter) -> Figure | None:
     axes.set_xscale("log", base=2)
     axes.set_xticks(every, [str(size) for size in every])
     axes.minorticks_off()
-    axes.set(xlabel="block size (sublayers)", ylabel=LOSS)
+    axes.set(xlabel="block size (sublayers)", ylabel=style.LOSS)
     legend(figure, axes)
     return figure
 

@@ -12,17 +12,8 @@ from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from attnres_cli.records.run import Numbers, Probe
-from attnres_cli.report.figures.style import (
-    OTHERS,
-    Look,
-    background,
-    bare_colorbar,
-    canvas,
-    legend,
-    looks_of,
-    named,
-    short,
-)
+from attnres_cli.report.figures import style
+from attnres_cli.report.figures.style import canvas, legend, looks_of, named, short
 from attnres_cli.verdict.report_section import Chapter
 
 MAGNITUDES = (
@@ -75,7 +66,9 @@ def _probes(chapter: Chapter) -> dict[str, list[Probe]]:
     return {name: probes for name, probes in found.items() if probes}
 
 
-def _lines(axes: Axes, rows: Mapping[str, Sequence[Numbers]], looks: Mapping[str, Look]) -> None:
+def _lines(
+    axes: Axes, rows: Mapping[str, Sequence[Numbers]], looks: Mapping[str, style.Look]
+) -> None:
     """A line per arm, the mean over its rows; of arms without a look grey, on the others' scale."""
     means = {name: np.mean(of, axis=0) for name, of in rows.items()}
     drawn: list[float] = []
@@ -86,8 +79,8 @@ def _lines(axes: Axes, rows: Mapping[str, Sequence[Numbers]], looks: Mapping[str
     if drawn and max(drawn) > _LOG_FROM * min(drawn):
         axes.set_yscale("log")
     axes.set_ylim(axes.get_ylim())
-    for name, label in background([*looks], list(means)).items():
-        axes.plot(means[name], color=OTHERS, label=label, lw=0.8, zorder=1)
+    for name, label in style.background([*looks], list(means)).items():
+        axes.plot(means[name], color=style.OTHERS, label=label, lw=0.8, zorder=1)
 
 
 def draw_mixing(chapter: Chapter) -> Figure | None:
@@ -138,7 +131,7 @@ def _draw_matrix(figure: Figure, axes: Axes, matrix: NDArray[np.float64]) -> Non
     axes.grid(visible=False)
     for line in (axes.xaxis, axes.yaxis):
         line.set_major_locator(MaxNLocator(6, integer=True))
-    bare_colorbar(figure, image, ax=axes, shrink=0.8, pad=0.03)
+    style.bare_colorbar(figure, image, ax=axes, shrink=0.8, pad=0.03)
 
 
 def _title(name: str, longest: int) -> str:

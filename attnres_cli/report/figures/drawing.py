@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from matplotlib.figure import Figure
 
 from attnres_cli.report.figures import comparison as losses
-from attnres_cli.report.figures import depth, gains, multipliers, search, sizes
+from attnres_cli.report.figures import depth, multipliers, search, sizes
 from attnres_cli.report.figures.style import house_style
 from attnres_cli.report.search_words import trials_text
 from attnres_cli.report.table import capital
@@ -19,14 +20,13 @@ from attnres_cli.verdict.numbers import between, plural
 from attnres_cli.verdict.optima import Finding
 from attnres_cli.verdict.report_section import Chapter
 
+Thing = TypeVar("Thing")
 _NOT_IN_XML = bytes({*range(32)} - {*b"\t\n\r"})
 
 
 @dataclass(frozen=True)
 class Drawing:
-    """A figure, its name (a word, for a file), what stands above and below it, and what its numbers
-    are `of`: figures of one comparison share that.
-    """
+    """A figure; its name is for a file, and figures of one comparison share what they are `of`."""
 
     name: str
     title: str
@@ -41,65 +41,58 @@ class Drawing:
 
 
 def drawings(chapter: Chapter, without: Sequence[str] = ()) -> list[Drawing]:
-    """The figures that this comparison has something for, in the order of a page, but not those of
-    the names `without`.
-    """
+    """The figures that this comparison has something for, but not those named `without`."""
     if not chapter.comparison.arms:
         return []
-    of, mixing = _about_comparison(chapter), depth.mixing_caption(chapter)
-    magnitudes = depth.magnitudes_caption(chapter)
+    rates = "Learning rate of what a design adds"
+    magnitudes, mixing = depth.magnitudes_caption(chapter), depth.mixing_caption(chapter)
     figures = (
         ("forest", "Paired differences from the baseline", losses.FOREST, losses.draw_forest),
         ("curves", "Loss curves", losses.CURVES, losses.draw_curves),
         ("cost", "Cost beside gain", losses.COST, losses.draw_cost),
         ("blocks", "Loss against block size", losses.BLOCK_SIZES, losses.draw_block_sizes),
-        (
-            "multipliers",
-            "Learning rate of what a design adds",
-            multipliers.CAPTION,
-            multipliers.draw,
-        ),
+        ("multipliers", rates, multipliers.CAPTION, multipliers.draw),
         ("depth", "Outputs and gradients over depth", magnitudes, depth.draw_magnitudes),
         ("mixing", "Depth mixing: who reads what", mixing, depth.draw_mixing),
     )
-    found = []
-    with house_style():
-        for name, title, caption, draw in figures:
-            if name not in without:
-                found += _made(name, title, caption, draw(chapter), of)
-    return found
+    wanted = [figure for figure in figures if figure[0] not in without]
+    return _drawn(chapter, wanted, _about_comparison(chapter))
 
 
 def of_sizes(found: Ladder) -> list[Drawing]:
     """The figures of a ladder: differences over the sizes, and loss over compute with its laws."""
-    with house_style():
-        laws = sizes.draw(found) if found.has_laws else None
-        figure = gains.draw(found)
-    title = "Differences from the baseline over the sizes"
-    return [
-        *_made("scaling", "Loss over compute", sizes.caption(found), laws),
-        *_made("gains", title, gains.caption(found), figure),
-    ]
+    gains = "Differences from the baseline over the sizes"
+    figures = [("gains", gains, sizes.gains_caption(found), sizes.draw_gains)]
+    if found.has_laws:
+        laws = ("scaling", "Loss over compute", sizes.laws_caption(found), sizes.draw_laws)
+        figures.insert(0, laws)
+    return _drawn(found, figures)
 
 
 def of_search(finding: Finding) -> list[Drawing]:
     """The figures that this search has something for; none before a trial is complete."""
-    of = _about_search(finding)
-    with house_style():
-        shapes = search.draw_shapes(finding)
-        paper = search.draw_paper_shapes(finding)
-        front = search.draw_front(finding)
+    of, paper = _about_search(finding), "The paper's own shapes"
     return [
-        *_made("shapes", "Loss by shape", search.SHAPES, shapes, of),
-        *_made("shapes-paper", "The paper's own shapes", search.PAPER_SHAPES, paper),
-        *_made("pareto", "What is given up for what", search.FRONT, front, of),
+        *_drawn(finding, [("shapes", "Loss by shape", search.SHAPES, search.draw_shapes)], of),
+        *_drawn(finding, [("shapes-paper", paper, search.PAPER_SHAPES, search.draw_paper_shapes)]),
+        *_drawn(
+            finding, [("pareto", "What is given up for what", search.FRONT, search.draw_front)], of
+        ),
     ]
 
 
-def _made(
-    name: str, title: str, caption: str, figure: Figure | None, of: str = ""
+def _drawn(
+    thing: Thing,
+    figures: Sequence[tuple[str, str, str, Callable[[Thing], Figure | None]]],
+    of: str = "",
 ) -> list[Drawing]:
-    return [] if figure is None else [Drawing(name, title, caption, figure, of)]
+    """The figures of a thing, by name, title and caption; without those that it has nothing for."""
+    with house_style():
+        return [
+            Drawing(name, title, caption, figure, of)
+            for name, title, caption, draw in figures
+            if (figure := draw(thing)) is not None
+        ]
 
 
 def picture(drawing: Drawing, suffix: str) -> bytes:

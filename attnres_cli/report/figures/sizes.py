@@ -1,6 +1,4 @@
-"""Loss over compute (paper, Fig. 4): every arm at every size, the power laws through them, and how
-much more compute the baseline takes to the loss of the best arm.
-"""
+"""Figures of a ladder: loss over compute with its laws (paper, Fig. 4), differences over sizes."""
 
 from __future__ import annotations
 
@@ -20,9 +18,14 @@ _LONGEST = 34  # characters of a name that leave room for its multiplier
 _FARTHEST = 5.0  # a multiplier whose arrow would leave little room for the rest
 _TIMES = "\N{MULTIPLICATION SIGN}"
 _NEAREST = 1.05  # one whose arrow would be no longer than its heads
+_APART = 0.5  # of the room between two sizes that their arms take
+_GAINS = (
+    "Mean over seeds of arm minus baseline, paired by seed; bars: the intervals of each size's "
+    "verdict table, for its arms together. Below zero is better. "
+)
 
 
-def draw(found: Ladder) -> Figure:
+def draw_laws(found: Ladder) -> Figure:
     """Losses and fitted laws over training FLOPs, both on logarithmic axes."""
     baseline = found.rungs[0].comparison.baseline
     look = looks([arm.variant for arm in found.arms], baseline)
@@ -44,27 +47,26 @@ def draw(found: Ladder) -> Figure:
     return figure
 
 
-def caption(found: Ladder) -> str:
-    """What is drawn, and of what: recipe, sizes, seeds, tokens, versions."""
-    n, baseline = len(found.rungs), found.rungs[0].comparison.baseline
-    has_floor = found.arms[0].plain is not None
+def laws_caption(found: Ladder) -> str:
+    """What is drawn, and of what."""
+    n, has_floor = len(found.rungs), found.arms[0].plain is not None
     form = "L = E + A C^-alpha, one E for all arms," if has_floor else "L = A C^-alpha"
-    parts = [
+    checked = ", here through two points, so that nothing checks it" if n == 2 else ""
+    text = (
         f"Large points: mean over seeds; small ones: single seeds; lines: {form} by least squares "
-        "in logs of the means"
-        + (", here through two points, so that nothing checks it." if n == 2 else "."),
-    ]
-    if has_floor:
-        parts.append("Dotted: the same without E.")
+        f"in logs of the means{checked}. "
+    )
+    text += "Dotted: the same without E. " if has_floor else ""
     if any(arm.worth for arm in found.arms):
-        parts.append(
-            f"Beside a name: how many times an arm's compute {baseline} takes to its "
-            "loss at the largest size" + (", with the 95 % interval over sizes." if n > 2 else ".")
+        text += (
+            f"Beside a name: how many times an arm's compute {found.rungs[0].comparison.baseline} "
+            "takes to its loss at the largest size"
+            f"{', with the 95 % interval over sizes' if n > 2 else ''}. "
         )
-    return " ".join([*parts, of_what(found)])
+    return text + _of(found)
 
 
-def of_what(found: Ladder) -> str:
+def _of(found: Ladder) -> str:
     """What the numbers are of: recipe, sizes, terms, seeds, tokens, versions."""
     comparison = found.rungs[0].comparison
     label = f" [{found.registered}]" if found.registered else ""
@@ -136,3 +138,41 @@ def _apart(sizes: Sequence[float]) -> list[float]:
         if not kept or np.log(kept[-1] / size) > room:
             kept.append(size)
     return kept[::-1]
+
+
+def draw_gains(found: Ladder) -> Figure | None:
+    """Paired differences over the sizes, side by side; None where no size has any."""
+    baseline, *others = [arm.variant for arm in found.arms]
+    look = looks([baseline, *others], baseline)
+    if not any(arm.difference for rung in found.rungs for arm in rung.comparison.arms):
+        return None
+    figure, (axes,) = canvas(3.0)
+    for place, variant in enumerate(others):
+        arms = enumerate(rung.arm(variant) for rung in found.rungs)
+        shift = _APART * ((place + 0.5) / len(others) - 0.5)
+        points = [
+            (at + shift, arm.difference.mean, arm.interval)
+            for at, arm in arms
+            if arm is not None and arm.difference is not None
+        ]
+        if not points:
+            continue
+        colour, marker = look[variant].colour, look[variant].marker
+        x, means, bars = zip(*points, strict=True)
+        axes.plot(x, means, look[variant].dashes, color=colour, lw=0.8, alpha=0.6)
+        axes.plot(x, means, marker, color=colour, ms=6, label=short(variant))
+        for at, bar in zip(x, bars, strict=True):
+            if bar is not None:
+                axes.plot((at, at), bar, color=colour, lw=1.8, solid_capstyle="butt")
+    axes.axhline(0, color=look[baseline].colour, lw=1, ls="--", zorder=1)
+    axes.set_xticks(range(len(found.rungs)), found.size_names)
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.grid(visible=False, axis="x")
+    axes.set(ylabel=f"loss minus that of {short(baseline)}\n(nats/token)")
+    legend(figure, axes)
+    return figure
+
+
+def gains_caption(found: Ladder) -> str:
+    """What is drawn, and of what."""
+    return _GAINS + _of(found)

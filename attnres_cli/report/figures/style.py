@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 
 from attnres_cli.config import shipped
-from attnres_cli.verdict.comparison import Comparison
+from attnres_cli.verdict.comparison import ArmResult, Comparison
 
 LOSS = "validation loss (nats/token)"
 WIDTH = 4.8  # inches: on a phone it shrinks by a quarter, and 10 pt type is still read
@@ -104,9 +104,7 @@ def _places() -> dict[str, int]:
 
 
 def named(comparison: Comparison) -> list[str]:
-    """The arms that a figure of all of them names: the baseline, and of many the eight of least
-    loss. The others are drawn alike.
-    """
+    """The arms that a figure names: of many the baseline and the eight of least loss."""
     arms = [arm.variant for arm in comparison.arms]
     found = [name for name in arms if name != comparison.baseline]
     return arms if len(found) <= _MOST_NAMED else [comparison.baseline, *found[:_MOST_NAMED]]
@@ -119,12 +117,44 @@ def background(names: Sequence[str], all_names: Sequence[str]) -> dict[str, str]
 
 
 def in_sight(values: Sequence[float]) -> float:
-    """How far from 0 a scale reaches on which most values are told apart: beyond it lie those six
-    times as far as half of them.
-    """
+    """How far from 0 a scale reaches: six times as far as half of the values, or to the last."""
     sizes = sorted(abs(value) for value in values)
     bound = _FAR * sizes[len(sizes) // 2] or sizes[-1]  # of designs that mostly do not differ, all
     return max(size for size in sizes if size <= bound)
+
+
+@dataclass(frozen=True)
+class Gap:
+    """A paired difference as it is drawn: with its interval, those of single seeds, and an arrow
+    instead where it is off the scale.
+    """
+
+    arm: ArmResult
+    mean: float
+    seeds: Sequence[float]
+    is_far: bool
+
+    @property
+    def ends(self) -> Sequence[float]:
+        """Of the interval; none before the first look."""
+        return self.arm.interval or ()
+
+    def arrow(self, digits: int) -> str:
+        """`+0.31 →`, to the side where it lies."""
+        right, left = "\N{RIGHTWARDS ARROW}", "\N{LEFTWARDS ARROW}"
+        text = f"{self.mean:+.{digits}g}"
+        return f"{text} {right}" if self.mean > 0 else f"{left} {text}"
+
+
+def gaps(comparison: Comparison) -> list[Gap]:
+    """The arms that have a difference from the baseline."""
+    found = [(arm, arm.difference.mean) for arm in comparison.arms if arm.difference is not None]
+    far = in_sight([mean for _, mean in found]) if found else 0.0
+    base = comparison.base.losses if comparison.base is not None else {}
+    return [
+        Gap(arm, mean, [arm.losses[n] - base[n] for n in arm.pairs], abs(mean) > far)
+        for arm, mean in found
+    ]
 
 
 def canvas(
