@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -18,16 +18,18 @@ from attnres_cli.nn.cost import (
     spread,
 )  # fmt: skip
 from attnres_cli.report.table import Report, Table, columns
-from attnres_cli.verdict.fields import picked
+from attnres_cli.verdict.fields import names_of, picked
 from attnres_cli.verdict.numbers import interval, plural
 
 EQUAL = 1e-12
 """How far prefill in float64 may be off."""
-_NESTED = {
-    "step_s": Spread._fields, "token_s": Spread._fields, "ratio": Spread._fields,
-    "table_one": ("scheme", "here", "paper"),
-}  # fmt: skip
-"""Of a document, what CSV has as `step_s_median` and so on."""
+_SPREAD = "{0}_median={0}.median {0}_low={0}.low {0}_high={0}.high "
+_STEPS = (
+    "variant n_params extra_flops extra_bytes io_per_sublayer table_one_scheme=table_one.scheme "
+    "table_one_here=table_one.here table_one_paper=table_one.paper wrong start_s peak_bytes "
+    f"{_SPREAD.format('step_s')}{_SPREAD.format('ratio')}tokens_per_second extra_s_per_token"
+)
+_DECODES = f"variant n_params wrong batch_size {_SPREAD.format('token_s')}{_SPREAD.format('ratio')}"
 _STEP_NOTES = (
     "checked first: loss and every gradient against the reference engine in fp32, with the "
     "design moved off its start",
@@ -49,7 +51,7 @@ def report_of(bench: StepBench | DecodeBench) -> Report:
     """Times, memory and counts of every arm; of generation its times."""
     conditions = bench.conditions
     if isinstance(bench, DecodeBench):
-        what, tables = "ms per generated token", [_decode_table(bench)]
+        what, tables, names = "ms per generated token", [_decode_table(bench)], _DECODES
         arms = [_decoded(bench, arm) for arm in bench.arms]
         rows = [
             arm | {"batch_size": int(size)} | found
@@ -63,7 +65,8 @@ def report_of(bench: StepBench | DecodeBench) -> Report:
             "checked first: every token is the likeliest of the reference engine's, to rounding",
         ]
     else:
-        what, tables = "one training step", [_step_table(bench), _count_table(bench)]
+        what, names = "one training step", _STEPS
+        tables = [_step_table(bench), _count_table(bench)]
         rows = arms = [_stepped(bench, arm) for arm in bench.arms]
         start = "; start: the first pass, with compilation" if conditions.compiled else ""
         notes = [
@@ -71,7 +74,6 @@ def report_of(bench: StepBench | DecodeBench) -> Report:
             f"memory: the most that is held at once in a step{start}",
             *_STEP_NOTES,
         ]
-    records = [_flat(row) for row in rows]
     notes[0] = (
         f"median [quartiles] of {plural(conditions.rounds, 'round')} in which the arms take turns; "
         f"vs {conditions.baseline}: of each round's ratio; {notes[0]}"
@@ -82,8 +84,8 @@ def report_of(bench: StepBench | DecodeBench) -> Report:
         warnings=[f"wrong: {arm.variant}: {arm.wrong}" for arm in bench.arms if arm.wrong],
         notes=[*notes, *_where(conditions)],
         document=asdict(bench) | {"arms": arms},
-        fields=list(records[0]),
-        records=records,
+        fields=names_of(names),
+        records=[picked(row, names) for row in rows],
     )
 
 
@@ -184,17 +186,6 @@ def _decoded(bench: DecodeBench, arm: DecodeArm) -> dict[str, Any]:
 
 def _dict(value: Spread | None) -> dict[str, float] | None:
     return None if value is None else value._asdict()
-
-
-def _flat(document: Mapping[str, Any]) -> dict[str, Any]:
-    """A document without its lists; always all columns."""
-    flat: dict[str, Any] = {}
-    for key, value in document.items():
-        if key in _NESTED:
-            flat |= {f"{key}_{part}": (value or {}).get(part) for part in _NESTED[key]}
-        elif key not in ("seconds", "disagreement", "batch_sizes"):
-            flat[key] = value
-    return flat
 
 
 def _spread_text(value: Spread | None, scale: float, digits: int) -> str:

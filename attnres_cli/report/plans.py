@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -12,9 +11,9 @@ from attnres_cli.records import doubts
 from attnres_cli.records.comparison_terms import Given, settings_text
 from attnres_cli.records.plan import TIMED_STEPS, Arm, Plan, n_tokens
 from attnres_cli.records.search_records import Search
-from attnres_cli.report.table import Report, Table, columns
+from attnres_cli.report.table import Report, Table, columns, tabled
 from attnres_cli.verdict import labels
-from attnres_cli.verdict.fields import picked
+from attnres_cli.verdict.fields import Field, keys, picked, record
 from attnres_cli.verdict.numbers import between, computing, duration, megabytes, plural
 
 _OF_A_RANK = {
@@ -24,7 +23,6 @@ _OF_A_RANK = {
 """What a plan's memory is of, by the way that ranks share a run."""
 
 _IDLE = 0.8  # of a core that timed steps had: less, and other processes slowed them
-_MEMORY = "memory_bytes=memory.peak weights_bytes=memory.weights optimiser_bytes=memory.optimiser"
 _COMPILING = "compiling every arm: about a minute each the first time, seconds after that"
 _HELD = (
     "memory: the most that a training step holds (weights, optimiser state, activations, logits, "
@@ -32,38 +30,62 @@ _HELD = (
 )
 
 
+_ARMS: Sequence[Field[Arm, Plan]] = (
+    Field("variant", title="variant", kind="code"),
+    Field(
+        "its_own", lambda arm, plan: _own(arm, plan), "its own", lambda arm, plan: _owns(arm, plan),
+        "text", applies=lambda plan: any(arm.recipe is not None for arm in plan.arms),
+    ),
+    Field("recipe_digest", lambda arm, plan: plan.recipe_of(arm).digest),
+    Field("n_params", "", "params", lambda arm, plan: params(arm.n_params, plan.recipe_of(arm))),
+    Field("n_active_params", lambda arm, plan: plan.recipe_of(arm).model.active(arm.n_params)),
+    Field("flops_per_token", "", "FLOPs/token", "{:.3g}"),
+    Field(
+        "memory_bytes", "memory.peak", "memory",
+        lambda arm, _: "-" if arm.memory is None else megabytes(arm.memory.peak),
+    ),
+    Field("weights_bytes", "memory.weights"),
+    Field("optimiser_bytes", "memory.optimiser"),
+    Field(
+        "step_s", "", "ms/step",
+        lambda arm, _: "-" if arm.step_s is None else f"{1000 * arm.step_s:.1f}",
+    ),
+    Field("runs", lambda _, plan: len(plan.seeds)),
+    Field(
+        "to_train", lambda arm, plan: sum(each == arm for each, _ in plan.missing), "to train",
+        lambda arm, plan: _left(arm, plan),
+    ),
+)  # fmt: skip
+
+
 def plan_of(plan: Plan, title: str = "") -> Report:
     """What will be done: per arm its size, memory and speed, in all the runs, FLOPs and time. JSON
     and CSV have a record per arm; in a plan that tunes there is one per learning rate.
     """
-    has_own = any(arm.recipe is not None for arm in plan.arms)
-    by_variant: dict[str, list[Arm]] = {}
-    for arm in plan.arms:
-        by_variant.setdefault(arm.variant, []).append(arm)
-    to_train, rows = Counter(arm.variant for arm, _ in plan.missing), []
-    for variant, arms in by_variant.items():
-        arm, mine = arms[0], [_own(arm, plan) for arm in arms]
-        own = f"{mine[0]} to {mine[-1]}" if len(arms) > 1 else mine[0]
-        rows.append([
-            variant,
-            *[own] * has_own,
-            params(arm.n_params, plan.recipe_of(arm)),
-            f"{arm.flops_per_token:.3g}",
-            "-" if arm.memory is None else megabytes(arm.memory.peak),
-            "-" if arm.step_s is None else f"{1000 * arm.step_s:.1f}",
-            f"{to_train[variant]} of {len(arms) * len(plan.seeds)}",
-        ])  # fmt: skip
-    heads = ["variant:code", *["its own:text"] * has_own, "params", "FLOPs/token", "memory"]
-    records = [_record(arm, plan) for arm in plan.arms]
+    first = {arm.variant: arm for arm in reversed(plan.arms)}
+    rows = [first[variant] for variant in dict.fromkeys(arm.variant for arm in plan.arms)]
+    records = [record(_ARMS, arm, plan) for arm in plan.arms]
     return Report(
         f"plan: recipe {plan.recipe.name}" + (title and f", {title}"),
-        [Table("", columns(*heads, "ms/step", "to train"), rows)],
+        [tabled("", _ARMS, rows, plan)],
         warnings=[f"warning: {doubt}" for doubt in doubts_of(plan)],
         notes=_lines(plan),
         document=_document(plan, title) | {"arms": records},
-        fields=list(records[0]),
+        fields=keys(_ARMS),
         records=records,
     )
+
+
+def _owns(arm: Arm, plan: Plan) -> str:
+    """What a design has of its own, from its first learning rate to its last."""
+    owns = [_own(each, plan) for each in plan.arms if each.variant == arm.variant]
+    return " to ".join(owns if len(owns) == 1 else [owns[0], owns[-1]])
+
+
+def _left(arm: Arm, plan: Plan) -> str:
+    left = sum(each.variant == arm.variant for each, _ in plan.missing)
+    of = sum(each.variant == arm.variant for each in plan.arms) * len(plan.seeds)
+    return f"{left} of {of}"
 
 
 def line_of(plan: Plan, title: str = "") -> str:
@@ -143,22 +165,6 @@ def _computing(plan: Plan) -> dict[str, Any]:
         "workers": len(plan.devices),
         "settings": asdict(plan.settings),
         **picked(plan, "threads_by workers_by"),
-    }
-
-
-def _record(arm: Arm, plan: Plan) -> dict[str, Any]:
-    recipe = plan.recipe_of(arm)
-    return {
-        "variant": arm.variant,
-        "its_own": _own(arm, plan),
-        "recipe_digest": recipe.digest,
-        "n_params": arm.n_params,
-        "n_active_params": recipe.model.active(arm.n_params),
-        "flops_per_token": arm.flops_per_token,
-        **picked(arm, _MEMORY),
-        "step_s": arm.step_s,
-        "runs": len(plan.seeds),
-        "to_train": sum(each == arm for each, _ in plan.missing),
     }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -14,10 +14,10 @@ from attnres_cli.records.run import Point, RunRecord, RunResult, Standing, Statu
 from attnres_cli.records.run_records import Listed, as_records
 from attnres_cli.report.plans import params
 from attnres_cli.report.probes import probe_tables
-from attnres_cli.report.table import Cell, Column, Kind, Report, Style, Table, columns
+from attnres_cli.report.table import Report, Style, Table, columns, tabled
 from attnres_cli.verdict.codes import shown
 from attnres_cli.verdict.comparison import last_line
-from attnres_cli.verdict.fields import picked
+from attnres_cli.verdict.fields import Field, picked
 from attnres_cli.verdict.numbers import duration, number, plural
 
 _STYLES: dict[Status, Style] = {
@@ -49,18 +49,21 @@ def _outcome(record: RunRecord) -> str:
 
 def list_of(lines: Sequence[Listed]) -> Report:
     """A row per run; JSON and CSV have their records."""
-    records = as_records(lines)
-    of_one = len({line.record.fingerprint for line in lines}) == 1
-    rows = [_columns(line) | ({"data": ""} if of_one else {}) for line in lines]
-    shown = [name for name in _COLUMNS if name in _ALWAYS or any(row[name] for row in rows)]
+    records, of_one = as_records(lines), len({line.record.fingerprint for line in lines}) == 1
+    left_out = {
+        field.title
+        for field in _COLUMNS
+        if field.is_optional and not any(field.text(line, None) for line in lines)
+    }
+    if of_one:
+        left_out.add("data")
     counts = Counter(line.record.status for line in lines)
     of = ", ".join(f"{counts[status]} {status}" for status in Status if counts[status])
     notes = [plural(len(lines), "run") + (f": {of}" if of else "")]
     notes += [f"differs: from {base}" for base in dict.fromkeys(e.base for e in lines if e.own)]
-    heads = [Column(name, _COLUMNS[name]) for name in shown]
-    table = Table("", heads, [[row[name] for name in shown] for row in rows])
-    fields = list(records[0]) if records else []
-    return Report("", [table], notes=notes, document=records, fields=fields, records=records)
+    heads = [replace(f, is_optional=False) for f in _COLUMNS if f.title not in left_out]
+    fields, tables = list(records[0]) if records else [], [tabled("", heads, lines, None)]
+    return Report("", tables, notes=notes, document=records, fields=fields, records=records)
 
 
 def merged_of(studies: Mapping[str, Sequence[Merged]]) -> Report:
@@ -82,32 +85,28 @@ def merged_of(studies: Mapping[str, Sequence[Merged]]) -> Report:
 
 
 _MERGED = ("study", "run", "here", "fate")
-_COLUMNS: dict[str, Kind] = {
-    "run": "number", "status": "word", "recipe": "text", "differs": "code", "variant": "code",
-    "seed": "number", "data": "code", "code": "code", "step": "number", "val loss": "text",
-    "tags": "text", "note": "text", "owner": "text",
-}  # fmt: skip
-_ALWAYS = ("run", "status", "recipe", "variant", "seed", "code", "step", "val loss")
+_COLUMNS: Sequence[Field[Listed, None]] = (
+    Field("run", "record.id", "run"),
+    Field("status", "record.status", "status", kind="word", style=_STYLES),
+    Field("recipe", "record.recipe", "recipe", lambda line, _: _recipe(line), "text"),
+    Field("differs", title="differs", kind="code", is_optional=True),
+    Field("variant", "record.variant", "variant", kind="code"),
+    Field("seed", "record.seed", "seed"),
+    Field("data", "record.fingerprint", "data", kind="code", is_optional=True),
+    Field(title="code", show=lambda line, _: shown(line.record), kind="code"),
+    Field(title="step", show=lambda line, _: f"{line.standing.step or 0}/{line.recipe.steps}"),
+    Field(title="val loss", show=lambda line, _: _outcome(line.record), kind="text"),
+    Field(
+        title="tags", show=lambda line, _: " ".join(line.record.tags), kind="text", is_optional=True
+    ),
+    Field("note", "record.note", "note", kind="text", is_optional=True),
+    Field(title="owner", show=lambda line, _: _owner(line.standing), kind="text", is_optional=True),
+)
+"""Columns of the list; optional ones are left out where all rows have nothing."""
 
 
-def _columns(line: Listed) -> dict[str, str | Cell]:
-    """What a row may show, by column; some columns are left out where all rows have nothing."""
-    record = line.record
-    return {
-        "run": str(record.id),
-        "status": Cell(record.status, _STYLES.get(record.status, "")),
-        "recipe": f"{record.recipe} ({record.recipe_digest})",
-        "differs": line.differs,
-        "variant": record.variant,
-        "seed": str(record.seed),
-        "data": record.fingerprint,
-        "code": shown(record),
-        "step": f"{line.standing.step or 0}/{line.recipe.steps}",
-        "val loss": _outcome(record),
-        "tags": " ".join(record.tags),
-        "note": record.note,
-        "owner": _owner(line.standing),
-    }
+def _recipe(line: Listed) -> str:
+    return f"{line.record.recipe} ({line.record.recipe_digest})"
 
 
 def run_of(line: Listed) -> Report:
@@ -126,11 +125,12 @@ def run_of(line: Listed) -> Report:
     )
 
 
-def _facts(line: Listed) -> list[tuple[str, str | Cell]]:
+def _facts(line: Listed) -> list[tuple[str, str]]:
     """What there is to say of a run; some of it may be empty."""
     record, standing, result = line.record, line.standing, line.record.result
-    cells = _columns(line) | {"differs": f"{line.differs} (from {line.base})" if line.own else ""}
-    cells |= {"status": str(record.status), "merged from": record.origin}
+    cells = {field.title: field.text(line, None) for field in _COLUMNS}
+    cells |= {"differs": f"{line.differs} (from {line.base})" if line.own else ""}
+    cells |= {"merged from": record.origin}
     first = ("status", "recipe", "differs", "variant", "seed", "note", "tags", "merged from")
     found = [(name, cells[name]) for name in (*first, "data", "code", "step", "owner")]
     planned = datetime.fromisoformat(standing.created_at).isoformat(timespec="seconds")
