@@ -25,7 +25,7 @@ from attnres_cli.lab.protocol import SEEDS, decided
 from attnres_cli.lab.tune import losses_of
 from attnres_cli.records.comparison_terms import Trial, Tuned, settings_text
 from attnres_cli.records.run import RunRecord
-from attnres_cli.report.figures import multipliers
+from attnres_cli.report.figures import comparison
 from attnres_cli.report.figures.drawing import Drawing, picture
 from attnres_cli.report.figures.style import house_style
 from attnres_cli.store.store import Store
@@ -103,7 +103,7 @@ def draw(found: dict[str, Tuned], path: Path) -> None:
     arms = [SimpleNamespace(variant=v, own=SimpleNamespace(how=found[v])) for v in DRAWN]
     chapter = SimpleNamespace(comparison=SimpleNamespace(arms=arms, baseline="standard"))
     with house_style():
-        figure = multipliers.draw(chapter)
+        figure = comparison.draw_multipliers(chapter)
     drawing = Drawing("multipliers", "Learning rate of what a design adds", "", figure)
     path.write_bytes(picture(drawing, path.suffix.removeprefix(".")))
 

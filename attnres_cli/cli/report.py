@@ -184,7 +184,7 @@ def _preregister(path: str, study: str) -> None:
 def _keep(out: TextIO, output: Path | None) -> None:
     """Write what was not printed into its file, and say so."""
     if output is not None and isinstance(out, StringIO):
-        from attnres_cli.report.files import write
+        from attnres_cli.report.file_formats import write
 
         content = out.getvalue().encode()
         write(output, content, "--output")

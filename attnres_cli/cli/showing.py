@@ -153,7 +153,7 @@ def _draw(
     findings: Sequence[Finding] = (),
 ) -> None:
     """Draw all figures of these into files, and say which."""
-    from attnres_cli.report.files import save_figures
+    from attnres_cli.report.figures.drawing import save_figures
 
     paths = save_figures(where, chapters, ladders, findings)
     names = ", ".join(path.name for path in paths)

@@ -13,7 +13,7 @@ from attnres_cli.files import read_text
 from attnres_cli.records.comparison_terms import stated
 from attnres_cli.records.items import Kind
 from attnres_cli.report.answer import unanswerable
-from attnres_cli.report.footnotes import UNIT
+from attnres_cli.report.comparison import UNIT
 from attnres_cli.report.table import Report, Table, columns, joined, tabled
 from attnres_cli.verdict import labels
 from attnres_cli.verdict import paper as papers
@@ -175,7 +175,6 @@ def _beside(
         },
         fields=[*keys(fields), "qualified"],
         records=[arm | {"qualified": "; ".join(qualified)} for arm in arms],
-        more=(),
     )  # fmt: skip
 
 

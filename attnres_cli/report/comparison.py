@@ -2,24 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
+from itertools import islice
 from typing import Any
 
+from attnres_cli.records import gates
 from attnres_cli.records.comparison_terms import stated
-from attnres_cli.records.run import Status
+from attnres_cli.records.run import DataDescription, Status
 from attnres_cli.report.answer import answer
-from attnres_cli.report.footnotes import UNIT, facts_of
 from attnres_cli.report.table import Report, Table, capital, joined, tabled
 from attnres_cli.stats.sequential import ALPHA
 from attnres_cli.verdict import labels
 from attnres_cli.verdict.caveats import n_read, qualifiers
 from attnres_cli.verdict.codes import shown
-from attnres_cli.verdict.comparison import ArmResult, Comparison, last_line
+from attnres_cli.verdict.comparison import RULE, ArmResult, Comparison, last_line
 from attnres_cli.verdict.fields import keys, picked
+from attnres_cli.verdict.numbers import plural
 from attnres_cli.verdict.rows import FIELDS, fields_of, record
 
 METRIC = "val_loss"
+UNIT = "nats/token"
+SEEDS = (
+    "a seed decides initial weights and the order of batches; data, evaluation windows, learning "
+    "rate and machine are the same for all seeds, so intervals do not speak of them"
+)
+CHOICES = (
+    "arms begin a seed with the same weights; which experts a token then uses follows from what "
+    "its arm has computed, and is not the same in all"
+)
+_HIDDEN = "not shown: {} of this table; words and intervals are of all of them"
+_SHOWN_LOOKS = 3
 SCHEMA = 2
 """Of the document in JSON; docs/reports.md says what each changed."""
 _CAPTION = "nats per token, mean ± sd over seeds; paired differences, simultaneous 95% CIs"
@@ -52,7 +66,6 @@ def _one(comparison: Comparison, n_tables: int) -> Report:
         document=document,
         fields=[*keys(FIELDS), "qualified"],
         records=[record(arm, comparison, qualified) for arm in comparison.arms],
-        more=(),
     )
 
 
@@ -114,3 +127,100 @@ def _difference(arm: ArmResult) -> dict[str, Any] | None:
     if arm.difference is None:
         return None
     return picked(arm.difference, "n mean sd") | {"interval": arm.interval}
+
+
+def facts_of(comparison: Comparison) -> list[str]:
+    """What the numbers are of: recipe, tokens, data, reference lines, rule, versions."""
+    data = comparison.data
+    tokens = labels.tokens(comparison) if comparison.arms else "no run has ended"
+    return [
+        f"recipe {comparison.recipe} ({comparison.recipe_digest}), {tokens}; loss: mean ± sd over "
+        f"seeds; difference from {comparison.baseline}, paired by seed",
+        *(
+            f"{arm.variant} is {arm.verdict}: {arm.reason}"
+            for arm in comparison.arms
+            if arm.verdict in ("blocked", "pending", "baseline") and arm.reason
+        ),
+        *labels.lines(comparison),
+        *labels.said(comparison),
+        f"data {data.source} ({data.fingerprint}), {data.size}",
+        *([f"split: {data.split}"] if data.split else []),
+        *_reference_lines(data),
+        *_passed(comparison),
+        RULE,
+        *([_HIDDEN.format(plural(comparison.n_hidden, "arm"))] if comparison.n_hidden else []),
+        *_looked(comparison),
+        SEEDS,
+        *([CHOICES] if comparison.rules.is_routed else []),
+        *_computed(comparison),
+        *comparison.versions,
+    ]
+
+
+def _reference_lines(data: DataDescription) -> Iterator[str]:
+    """What a loss is to be seen beside."""
+    token = "byte" if data.is_bytes else "token"
+    if data.unigram_loss is None:
+        yield "reference: none, this study is of an attnres that fitted it to validation tokens"
+    else:
+        of = f"{token} frequencies (unigram) {data.unigram_loss:.4f}"
+        if data.bigram_loss is not None:
+            of = f"next {token} given this {token} (bigram) {data.bigram_loss:.4f}, {of}"
+        yield f"reference, of tables fitted to training {token}s: {of} {UNIT}"
+    if data.floor is not None:
+        yield f"floor: a model that knows the task loses {data.floor:.4f} {UNIT}"
+    if data.zlib_bits is not None and data.xz_bits is not None:
+        packed = [
+            f"{name} {bits:.4f} bits/byte"
+            + (f" ({bits * math.log(2):.4f} {UNIT})" if data.is_bytes else "")
+            for name, bits in (("zlib", data.zlib_bits), ("xz", data.xz_bits))
+        ]
+        yield f"compressors, on at most a MiB of validation text: {', '.join(packed)}"
+
+
+def _passed(comparison: Comparison) -> Iterator[str]:
+    """How many gates were passed; where one was not, its arm's verdict says which."""
+    every = [found for arm in comparison.arms for found in arm.gates.values()]
+    met = [gate for found in every for gate in found]
+    if met:
+        passed, names = sum(gate.passed for gate in met), {gate.name for gate in met}
+        meanings = ", ".join(text for name, text in gates.MEANING.items() if name in names)
+        yield f"gates passed: {passed} of {len(met)} ({meanings})"
+    if unproven := sum(not {gate.name for gate in found} & set(gates.PROOFS) for found in every):
+        runs = plural(unproven, "run")
+        yield f"{runs} of an older attnres did not prove that no token sees a later one"
+
+
+def _looked(comparison: Comparison) -> Iterator[str]:
+    """When verdicts are given."""
+    held = comparison.family
+    if held.rates:
+        at = [size for size, _ in islice(held.looks(next(iter(held.rates))), _SHOWN_LOOKS)]
+        later = "" if held.is_registered else ", ...; between them no word changes"
+        of = "registered" if held.is_registered else "planned"
+        were = "was" if held.planned == 1 else "were"
+        yield (
+            f"verdicts at {', '.join(map(str, at))} seeds{later} ({held.planned} {were} {of} for "
+            f"{plural(len(held.rates), 'arm')})"
+        )
+    detects = any(arm.verdict == "inconclusive" and arm.detectable for arm in comparison.arms)
+    if detects and (slope := comparison.rules.slope) is not None:
+        yield (
+            f"1.05x: what the baseline gains by 1.05 times its tokens, at {slope:.3g} nats per "
+            "e-fold"
+        )
+    if (margin := comparison.rules.margin) is not None:
+        yield f"margin: {margin:.4f} {UNIT}; a difference within it does not matter"
+
+
+def _computed(comparison: Comparison) -> Iterator[str]:
+    """How runs were computed: where not all alike, which."""
+    yield from (f"computed with {text}" for text in comparison.settings)
+    if len(comparison.arms) > 1 and comparison.terms.match != "time":
+        yield "no step times: runs are of different hours and loads; `attnres bench` times in turn"
+    by_engines: dict[tuple[str, ...], list[str]] = {}
+    for arm in comparison.arms:
+        by_engines.setdefault(arm.engines, []).append(arm.variant)
+    if len({engine for engines in by_engines for engine in engines}) > 1:
+        named = [f"{', '.join(arms)} by {' and '.join(e)}" for e, arms in by_engines.items()]
+        yield f"arms computed by different engines, which agree to rounding: {'; '.join(named)}"

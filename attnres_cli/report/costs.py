@@ -18,7 +18,7 @@ from attnres_cli.nn.cost import (
     spread,
 )  # fmt: skip
 from attnres_cli.report.table import Report, Table, columns
-from attnres_cli.verdict.fields import names_of, picked
+from attnres_cli.verdict.fields import picked
 from attnres_cli.verdict.numbers import interval, plural
 
 EQUAL = 1e-12
@@ -84,7 +84,6 @@ def report_of(bench: StepBench | DecodeBench) -> Report:
         warnings=[f"wrong: {arm.variant}: {arm.wrong}" for arm in bench.arms if arm.wrong],
         notes=[*notes, *_where(conditions)],
         document=asdict(bench) | {"arms": arms},
-        fields=names_of(names),
         records=[picked(row, names) for row in rows],
     )
 
@@ -222,7 +221,6 @@ def prefill_of(bench: PrefillBench) -> Report:
         warnings=[f"wrong: {name} is not what one process computes" for name in wrong(bench)],
         notes=[note.format(bench.sent) for note in _PREFILL_NOTES],
         document=asdict(bench),
-        fields=list(records[0]),
         records=records,
     )
 

@@ -218,4 +218,4 @@ def recipe_of(name: str, overrides: Sequence[str]) -> Report:
         for key, value in (values.items() if isinstance(values, dict) else [("", values)])
     ]
     document = {"digest": loaded.digest, "steps": loaded.steps, "recipe": keys}
-    return Report("", text=text, document=document, fields=("key", "value"), records=records)
+    return Report("", text=text, document=document, records=records)

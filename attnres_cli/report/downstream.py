@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from attnres_cli.report.against import KINDS, TASKS, tasks_table
-from attnres_cli.report.footnotes import SEEDS
+from attnres_cli.report.comparison import SEEDS
 from attnres_cli.report.table import Report, Table, columns, joined, listed, tabled
 from attnres_cli.stats.sequential import ALPHA
 from attnres_cli.verdict import labels
@@ -79,7 +79,6 @@ def _one(found: Downstream, n_tables: int) -> Report:
         document=document,
         fields=[*keys(_FIELDS), "qualified"],
         records=[record(_FIELDS, row, found.comparison) | more for row in found.rows],
-        more=(),
         question="What is the difference worth in tasks?",
     )
 

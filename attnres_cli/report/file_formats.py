@@ -6,11 +6,15 @@ import csv
 import io
 import json
 import math
+import os
 import re
 from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
 from typing import Any, TextIO
 
 from attnres_cli.console import harmless, is_verbose
+from attnres_cli.errors import UsageError
 from attnres_cli.report.table import Cell, Column, Report, Table, brief, but, capital, captioned
 from attnres_cli.verdict.fields import picked
 
@@ -65,10 +69,10 @@ def _rows(table: Table) -> list[dict[str, str]]:
 
 def to_csv(report: Report) -> str:
     """A header and a line per record; without records the rows of the tables."""
-    fields, records = report.fields, [record for one in report for record in one.records]
-    if not fields:
+    records = [record for one in report for record in one.records]
+    if not records and not report.fields:
         records = [row for table in report.shown for row in _rows(table)]
-        fields = list(dict.fromkeys(name for row in records for name in row))
+    fields = report.fields or list(dict.fromkeys(name for each in records for name in each))
     text = io.StringIO()
     writer = csv.DictWriter(text, fields, lineterminator="\n", extrasaction="ignore")
     writer.writeheader()
@@ -190,3 +194,16 @@ def _latex_cell(cell: Cell, column: Column) -> str:
 def escaped(text: str) -> str:
     """Text with every character that LaTeX takes for a command written out."""
     return text.translate(_LATEX)
+
+
+def write(path: Path, content: bytes, option: str) -> None:
+    """Make or replace a file in one step. Raises UsageError, naming `option`, if it cannot."""
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part.write_bytes(content)
+        part.replace(path)
+    except OSError as error:
+        with suppress(OSError):
+            part.unlink(missing_ok=True)
+        raise UsageError(f"{option} {path} cannot be written: {error.strerror}") from error

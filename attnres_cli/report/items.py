@@ -56,7 +56,6 @@ def report_of(answered: Sequence[Answered], study: str) -> Report:
         tables=[Table("", heads, [_row(each, shown) for each in rows], n_keys=4)],
         notes=notes,
         document={"study": study, "results": records},
-        fields=list(dict.fromkeys(name for record in records for name in record)),
         records=records,
     )
 

@@ -13,8 +13,8 @@ from attnres_cli.records import gates
 from attnres_cli.records.run import Gate, Status
 from attnres_cli.report import against, answer, scaling
 from attnres_cli.report.bars import card, with_bars
+from attnres_cli.report.comparison import facts_of
 from attnres_cli.report.figures.drawing import drawings, of_sizes
-from attnres_cli.report.footnotes import facts_of
 from attnres_cli.report.html import RESTS_ON, Part, Section, page, section_of
 from attnres_cli.report.search_commands import RecipeOf
 from attnres_cli.report.search_page import section as search_section

@@ -7,7 +7,7 @@ from typing import Any
 
 from attnres_cli.nn.pipeline.plan import Planned
 from attnres_cli.report.table import Report, Table, columns, tabled
-from attnres_cli.verdict.fields import Field, keys, picked, record
+from attnres_cli.verdict.fields import Field, picked, record
 
 _EMBEDDING = (0,)
 _SUMS = ("total", "bytes", "peak hop", "cache of a rank", "without embedding", "paper")
@@ -71,7 +71,6 @@ def report_of(designs: Sequence[Planned]) -> Report:
         tables,
         notes=[*notes, *[_OWN.format(own)] * bool(own)],
         document=shape | {"designs": documents},
-        fields=keys(_HOPS),
         records=records,
     )
 

@@ -13,7 +13,7 @@ from attnres_cli.records.plan import TIMED_STEPS, Arm, Plan, n_tokens
 from attnres_cli.records.search_records import Search
 from attnres_cli.report.table import Report, Table, columns, tabled
 from attnres_cli.verdict import labels
-from attnres_cli.verdict.fields import Field, keys, picked, record
+from attnres_cli.verdict.fields import Field, picked, record
 from attnres_cli.verdict.numbers import between, computing, duration, megabytes, plural
 
 _OF_A_RANK = {
@@ -71,7 +71,6 @@ def plan_of(plan: Plan, title: str = "") -> Report:
         warnings=[f"warning: {doubt}" for doubt in doubts_of(plan)],
         notes=_lines(plan),
         document=_document(plan, title) | {"arms": records},
-        fields=keys(_ARMS),
         records=records,
     )
 
@@ -136,7 +135,6 @@ def in_all(steps: Sequence[Step]) -> Report:
         "all plans, one after the other",
         [Table("", columns("plan:text", "to train", "predicted time"), rows)],
         document={"plans": records, **picked(whole, "to_train seconds")},
-        fields=list(records[0]),
         records=records,
     )
 
@@ -157,7 +155,7 @@ def plan_of_search(
         "designs": records,
     }
     del document["families"]
-    return Report("", text=lines, document=document, fields=("variant", "trials"), records=records)
+    return Report("", text=lines, document=document, records=records)
 
 
 def _computing(plan: Plan) -> dict[str, Any]:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from attnres_cli.report.comparison import METRIC
-from attnres_cli.report.footnotes import UNIT
+from attnres_cli.report.comparison import METRIC, UNIT
 from attnres_cli.report.table import Report, Table, columns
 from attnres_cli.stats.power import POWER, SEEDS, Pairing, seconds
 from attnres_cli.stats.sequential import LEAST_SEEDS, first_rate
-from attnres_cli.verdict.fields import names_of, picked
+from attnres_cli.verdict.fields import picked
 from attnres_cli.verdict.numbers import duration, interval, multiple, plural
 from attnres_cli.verdict.power import MINUTES, PowerAnalysis
 
@@ -63,7 +62,6 @@ def report_of(found: PowerAnalysis, to_measure: str = "") -> Report:
         warnings=[f"warning: {base.reason}"] if base is not None and base.reason else [],
         notes=[*_notes(found), _resolution(found, to_measure)],
         document=document,
-        fields=names_of(_FIELDS),
         records=[picked(document | row, _FIELDS) for row in document["pairings"]],
     )
 

@@ -62,8 +62,8 @@ def list_of(lines: Sequence[Listed]) -> Report:
     notes = [plural(len(lines), "run") + (f": {of}" if of else "")]
     notes += [f"differs: from {base}" for base in dict.fromkeys(e.base for e in lines if e.own)]
     heads = [replace(f, is_optional=False) for f in _COLUMNS if f.title not in left_out]
-    fields, tables = list(records[0]) if records else [], [tabled("", heads, lines, None)]
-    return Report("", tables, notes=notes, document=records, fields=fields, records=records)
+    table = tabled("", heads, lines, None)
+    return Report("", [table], notes=notes, document=records, records=records)
 
 
 def merged_of(studies: Mapping[str, Sequence[Merged]]) -> Report:
@@ -80,8 +80,8 @@ def merged_of(studies: Mapping[str, Sequence[Merged]]) -> Report:
         for name, found in studies.items()
         for each in found
     ]
-    table, fields = Table("", columns("study:code", "runs", "here:text"), rows), _MERGED
-    return Report("", [table], document=records, fields=fields, records=records)
+    table = Table("", columns("study:code", "runs", "here:text"), rows)
+    return Report("", [table], document=records, fields=_MERGED, records=records)
 
 
 _MERGED = ("study", "run", "here", "fate")
@@ -193,7 +193,7 @@ def verification_of(found: Verification) -> Report:
     title = f"run {record.id} ({record.variant}, seed {record.seed}): {lines[0]}"
     line = {"run": record.id, "equal": found.is_equal, **final}
     text = [*lines[1:], *changed]
-    return Report(title, text=text, document=document, fields=list(line), records=[line])
+    return Report(title, text=text, document=document, records=[line])
 
 
 def _equal(found: Verification, before: RunResult) -> list[str]:

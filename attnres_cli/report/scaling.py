@@ -9,12 +9,12 @@ from typing import Any
 from attnres_cli.config.as_typed import differing
 from attnres_cli.records.comparison_terms import stated
 from attnres_cli.report.answer import multiplier_text, over_sizes
-from attnres_cli.report.footnotes import UNIT
+from attnres_cli.report.comparison import UNIT
 from attnres_cli.report.table import Report, Table, columns, joined, listed, tabled
 from attnres_cli.verdict import labels
 from attnres_cli.verdict.caveats import qualifiers
 from attnres_cli.verdict.comparison import ArmResult
-from attnres_cli.verdict.fields import Field, names_of, picked
+from attnres_cli.verdict.fields import Field, picked
 from attnres_cli.verdict.ladder import Ladder, Rung, Scaled, compute
 from attnres_cli.verdict.numbers import interval, plural
 from attnres_cli.verdict.rows import difference_text
@@ -66,9 +66,7 @@ def _one(found: Ladder) -> Report:
         ],
         notes=document["notes"],
         document=document,
-        fields=[*names_of(_FIELDS), *shared],
         records=[picked(arm, _FIELDS) | shared for arm in found.arms],
-        more=(),
         question=f"What is a residual connection worth in the compute of {baseline}?",
     )
 

@@ -98,7 +98,7 @@ class Report:
         tables: those to be `shown`.
         warnings: lines below the tables that call for action, then `notes`: what numbers rest on.
         document: what JSON writes; numbers that are not finite become null.
-        fields: the columns of CSV; a field that one of its `records` lacks is empty.
+        fields: the columns of CSV, all keys of `records` unless said; what one lacks is empty.
         more: reports below this one, in JSON under `more`; None where there are never any.
         question: what a page of it is headed by.
     """

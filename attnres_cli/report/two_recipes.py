@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from attnres_cli.config.as_typed import differing, settings
-from attnres_cli.report.footnotes import UNIT
+from attnres_cli.report.comparison import UNIT
 from attnres_cli.report.table import Report, tabled
 from attnres_cli.stats.pairs import mean_sd
 from attnres_cli.stats.sequential import LEAST_SEEDS
-from attnres_cli.verdict.fields import Field, keys, picked, record
+from attnres_cli.verdict.fields import Field, picked, record
 from attnres_cli.verdict.numbers import interval
 from attnres_cli.verdict.two_recipes import Row, Side
 
@@ -79,7 +79,6 @@ def report_of(first: Side, second: Side, rows: Sequence[Row]) -> Report:
             "arms": arms,
             "notes": [*text, *_NOTES],
         },
-        fields=keys(_FIELDS),
         records=[record(_FIELDS, arm, sides) for arm in arms],
         question="What does the other recipe change for each design?",
     )

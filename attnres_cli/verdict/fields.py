@@ -69,8 +69,3 @@ def picked(thing: Any, names: str) -> dict[str, Any]:
     """Some values of a thing, in the order of `names`: `key`, or `key=where.it.stands`."""
     pairs = [name.partition("=") for name in names.split()]
     return {key: at(thing, path or key) for key, _, path in pairs}
-
-
-def names_of(names: str) -> list[str]:
-    """The keys of what is `picked` so."""
-    return [name.partition("=")[0] for name in names.split()]

@@ -20,9 +20,8 @@ from matplotlib.transforms import Bbox
 from attnres_cli.config import shipped
 from attnres_cli.records.run import Point, Status
 from attnres_cli.report.figures import comparison, depth
-from attnres_cli.report.figures.drawing import drawings, picture
+from attnres_cli.report.figures.drawing import SUFFIXES, drawings, picture
 from attnres_cli.report.figures.style import house_style, in_sight, looks, short
-from attnres_cli.report.files import SUFFIXES
 
 LONG = "attnres:block_size=4,heads=16,key_norm=off,norm=sigmoid,score=static"
 
@@ -243,8 +242,8 @@ def test_a_scale_reaches_to_values_near_most_and_a_long_name_keeps_both_its_ends
 def test_a_report_imports_matplotlib_only_for_figures_and_never_pyplot_or_torch():
     code = (
         "import sys, attnres_cli.cli.report, attnres_cli.report.comparison, "
-        "attnres_cli.report.files, attnres_cli.report.terminal, attnres_cli.report.progress, "
-        "attnres_cli.verdict.select; "
+        "attnres_cli.report.file_formats, attnres_cli.report.terminal, "
+        "attnres_cli.report.progress, attnres_cli.verdict.select; "
         "assert 'matplotlib' not in sys.modules; import attnres_cli.report.page; "
         "assert not {'torch', 'matplotlib.pyplot'} & sys.modules.keys()"
     )

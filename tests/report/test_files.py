@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from attnres_cli.errors import UsageError
-from attnres_cli.report.files import places, save_figures, write
+from attnres_cli.report.figures.drawing import places, save_figures
+from attnres_cli.report.file_formats import write
 
 
 def test_a_file_is_replaced_whole_or_not_at_all_and_nothing_is_left_beside_it(tmp_path: Path):

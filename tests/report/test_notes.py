@@ -12,9 +12,8 @@ from comparisons import BASE, PROBE
 from attnres_cli.config.recipe import load
 from attnres_cli.records.run import Probe, Status
 from attnres_cli.report.answer import answer, to_decide
-from attnres_cli.report.comparison import report_of, table_of
+from attnres_cli.report.comparison import CHOICES, facts_of, report_of, table_of
 from attnres_cli.report.file_formats import escaped, show
-from attnres_cli.report.footnotes import CHOICES, facts_of
 from attnres_cli.report.probes import probe_tables
 from attnres_cli.report.runs import speed_text
 from attnres_cli.report.table import Column, Report, Table, brief, captioned

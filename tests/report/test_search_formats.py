@@ -18,7 +18,7 @@ from test_search import edited
 from attnres_cli.config.recipe import load
 from attnres_cli.records.search_records import State
 from attnres_cli.report import file_formats
-from attnres_cli.report.files import save_figures
+from attnres_cli.report.figures.drawing import save_figures
 from attnres_cli.report.search import report_of, table_of
 from attnres_cli.report.search_page import to_html
 from attnres_cli.report.search_words import answer, notes, qualified

@@ -9,7 +9,7 @@ import pytest
 from comparisons import arm_of
 
 from attnres_cli.records.run import Removed, RunRecord, Status
-from attnres_cli.report.footnotes import facts_of
+from attnres_cli.report.comparison import facts_of
 from attnres_cli.stats.sequential import ALPHA, first_rate, interval, shares
 from attnres_cli.verdict.caveats import qualifiers
 from attnres_cli.verdict.comparison import Rules

@@ -16,8 +16,7 @@ from attnres_cli.records.comparison_terms import (
     Tuned,
 )
 from attnres_cli.records.run import FIRST_TUNING_SEED, RunRecord
-from attnres_cli.report.comparison import table_of
-from attnres_cli.report.footnotes import facts_of
+from attnres_cli.report.comparison import facts_of, table_of
 from attnres_cli.verdict import labels
 from attnres_cli.verdict.judge import compare
 from attnres_cli.verdict.registered import compared

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import io
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import chain, count
+from pathlib import Path
 from typing import TypeVar
 
 from matplotlib.figure import Figure
 
+from attnres_cli.errors import UsageError
+from attnres_cli.files import slug
+from attnres_cli.records.comparison_terms import Terms
 from attnres_cli.report.figures import comparison as losses
-from attnres_cli.report.figures import depth, multipliers, search, sizes
+from attnres_cli.report.figures import depth, search, sizes
 from attnres_cli.report.figures.style import house_style
+from attnres_cli.report.file_formats import write
 from attnres_cli.report.search_words import trials_text
 from attnres_cli.report.table import capital
 from attnres_cli.verdict import labels
@@ -21,6 +28,8 @@ from attnres_cli.verdict.optima import Finding
 from attnres_cli.verdict.report_section import Chapter
 
 Thing = TypeVar("Thing")
+SUFFIXES = (".svg", ".png", ".pdf")
+"""Of the files that figures can be written to."""
 _NOT_IN_XML = bytes({*range(32)} - {*b"\t\n\r"})
 
 
@@ -51,7 +60,7 @@ def drawings(chapter: Chapter, without: Sequence[str] = ()) -> list[Drawing]:
         ("curves", "Loss curves", losses.CURVES, losses.draw_curves),
         ("cost", "Cost beside gain", losses.COST, losses.draw_cost),
         ("blocks", "Loss against block size", losses.BLOCK_SIZES, losses.draw_block_sizes),
-        ("multipliers", rates, multipliers.CAPTION, multipliers.draw),
+        ("multipliers", rates, losses.MULTIPLIERS, losses.draw_multipliers),
         ("depth", "Outputs and gradients over depth", magnitudes, depth.draw_magnitudes),
         ("mixing", "Depth mixing: who reads what", mixing, depth.draw_mixing),
     )
@@ -106,6 +115,59 @@ def picture(drawing: Drawing, suffix: str) -> bytes:
     with house_style():
         drawing.figure.savefig(out, format=kind, metadata=told[kind])
     return out.getvalue() if kind != "svg" else out.getvalue().translate(None, delete=_NOT_IN_XML)
+
+
+def places(where: str) -> tuple[Path, str, str]:
+    """Folder, beginning of names and suffix of the figures to be written.
+
+    `figures` or `figures/` is a folder of SVG files; `figures/run.png` stands for
+    figures/run-curves.png and so on, as PNG; .svg and .pdf likewise. Raises UsageError for others.
+    """
+    path = Path(where)
+    if where.endswith(("/", os.sep)) or not path.suffix or path.is_dir():
+        return path, "", ".svg"
+    if path.suffix not in SUFFIXES:
+        raise UsageError(
+            "--figures takes a folder, which gets SVG files, or a name that ends in "
+            f"{', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}, got '{where}'"
+        )
+    return path.parent, f"{path.stem}-", path.suffix
+
+
+def save_figures(
+    where: str,
+    chapters: Sequence[Chapter] = (),
+    ladders: Sequence[Ladder] = (),
+    findings: Sequence[Finding] = (),
+) -> list[Path]:
+    """Draw all figures into files named by recipe, terms and search; their paths."""
+    folder, begin, suffix = places(where)
+    recipes = {chapter.recipe_and_data for chapter in chapters}
+    found: list[tuple[list[str], list[Drawing]]] = []
+    for chapter in chapters:
+        held = chapter.comparison
+        named = [f"{held.recipe}-{held.recipe_digest}"] if len(recipes) > 1 else []
+        named += [_slug_of(held.terms)] if len(recipes) < len(chapters) else []
+        found.append((named, drawings(chapter)))
+    for ladder in ladders:
+        named = [ladder.rungs[0].comparison.recipe, _slug_of(ladder.terms)]
+        found.append((named if len(ladders) > 1 else [], of_sizes(ladder)))
+    for finding in findings:
+        named = ["search", *[finding.search.name] * (len(findings) > 1)]
+        found.append((named, of_search(finding)))
+    paths: dict[Path, Drawing] = {}
+    for named, drawing in [(named, each) for named, of in found for each in of]:
+        tries = chain([named], ([*named, str(again)] for again in count(2)))
+        names = (slug("-".join([*words, drawing.name])) for words in tries)
+        every = (folder / f"{begin}{name}{suffix}" for name in names)
+        paths[next(path for path in every if path not in paths)] = drawing
+    for path, drawing in paths.items():
+        write(path, picture(drawing, suffix), "--figures")
+    return list(paths)
+
+
+def _slug_of(terms: Terms) -> str:
+    return labels.name(terms).replace(", ", "-").replace(" ", "-")
 
 
 def _about_comparison(chapter: Chapter) -> str:
