@@ -14,7 +14,7 @@ from attnres_cli.records.comparison_terms import stated
 from attnres_cli.records.items import Kind
 from attnres_cli.report.answer import unanswerable
 from attnres_cli.report.comparison import UNIT
-from attnres_cli.report.table import Report, Table, columns, joined, tabled
+from attnres_cli.report.table import Report, Table, columns, grouped, joined, tabled
 from attnres_cli.verdict import labels
 from attnres_cli.verdict import paper as papers
 from attnres_cli.verdict import published_table as published
@@ -271,7 +271,5 @@ def tasks_table(beside: Sequence[papers.BesideTasks]) -> Table:
 
 def _said(by_task: Mapping[str, str]) -> str:
     """`same sign: cloze, words; within noise: recall`."""
-    by_word: dict[str, list[str]] = {}
-    for task, said in by_task.items():
-        by_word.setdefault(said, []).append(task)
+    by_word = grouped((said, task) for task, said in by_task.items())
     return "; ".join(f"{said}: {', '.join(tasks)}" for said, tasks in by_word.items())

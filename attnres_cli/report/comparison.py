@@ -12,7 +12,7 @@ from attnres_cli.records import gates
 from attnres_cli.records.comparison_terms import stated
 from attnres_cli.records.run import DataDescription, Status
 from attnres_cli.report.answer import answer
-from attnres_cli.report.table import Report, Table, capital, joined, tabled
+from attnres_cli.report.table import Report, Table, capital, grouped, joined, tabled
 from attnres_cli.stats.sequential import ALPHA
 from attnres_cli.verdict import labels
 from attnres_cli.verdict.caveats import n_read, qualifiers
@@ -218,9 +218,7 @@ def _computed(comparison: Comparison) -> Iterator[str]:
     yield from (f"computed with {text}" for text in comparison.settings)
     if len(comparison.arms) > 1 and comparison.terms.match != "time":
         yield "no step times: runs are of different hours and loads; `attnres bench` times in turn"
-    by_engines: dict[tuple[str, ...], list[str]] = {}
-    for arm in comparison.arms:
-        by_engines.setdefault(arm.engines, []).append(arm.variant)
+    by_engines = grouped((arm.engines, arm.variant) for arm in comparison.arms)
     if len({engine for engines in by_engines for engine in engines}) > 1:
         named = [f"{', '.join(arms)} by {' and '.join(e)}" for e, arms in by_engines.items()]
         yield f"arms computed by different engines, which agree to rounding: {'; '.join(named)}"

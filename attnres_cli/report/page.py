@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from collections import defaultdict
 from collections.abc import Collection, Sequence
 from itertools import compress
 
@@ -18,7 +17,7 @@ from attnres_cli.report.figures.drawing import drawings, of_sizes
 from attnres_cli.report.html import RESTS_ON, Part, Section, page, section_of
 from attnres_cli.report.search_commands import RecipeOf
 from attnres_cli.report.search_page import section as search_section
-from attnres_cli.report.table import MOST_CAVEATS, Cell, Table, capital, columns
+from attnres_cli.report.table import MOST_CAVEATS, Cell, Table, capital, columns, grouped
 from attnres_cli.verdict import labels
 from attnres_cli.verdict.caveats import n_read, qualifiers
 from attnres_cli.verdict.comparison import Comparison, last_line
@@ -130,11 +129,12 @@ def _without(chapters: Sequence[Chapter], titles: Sequence[str]) -> Section:
 
 def _gates(held: Comparison) -> Part:
     """Every condition with how many runs passed it, open where one did not."""
-    found: dict[str, list[tuple[str, Gate]]] = defaultdict(list)
-    for arm in held.arms:
-        for seed, met in sorted(arm.gates.items()):
-            for gate in met:
-                found[gate.name].append((f"{arm.variant} seed {seed}", gate))
+    found = grouped(
+        (gate.name, (f"{arm.variant} seed {seed}", gate))
+        for arm in held.arms
+        for seed, met in sorted(arm.gates.items())
+        for gate in met
+    )
     rows: list[list[str | Cell]] = []
     n_passed, n = 0, sum(map(len, found.values()))
     for name, runs in found.items():

@@ -20,7 +20,7 @@ from attnres_cli.verdict.comparison import last_line
 from attnres_cli.verdict.fields import Field, picked
 from attnres_cli.verdict.numbers import duration, number, plural
 
-_STYLES: dict[Status, Style] = {
+_STYLES: dict[str, Style] = {
     Status.FAILED: "bad", Status.DIVERGED: "warning", Status.RUNNING: "good",
 }  # fmt: skip
 _MOST_POINTS = 12

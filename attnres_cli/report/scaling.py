@@ -10,7 +10,7 @@ from attnres_cli.config.as_typed import differing
 from attnres_cli.records.comparison_terms import stated
 from attnres_cli.report.answer import multiplier_text, over_sizes
 from attnres_cli.report.comparison import UNIT
-from attnres_cli.report.table import Report, Table, columns, joined, listed, tabled
+from attnres_cli.report.table import Report, Table, columns, grouped, joined, listed, tabled
 from attnres_cli.verdict import labels
 from attnres_cli.verdict.caveats import qualifiers
 from attnres_cli.verdict.comparison import ArmResult
@@ -105,17 +105,14 @@ def notes(found: Ladder) -> list[str]:
             worth = f", multiplier {multiplier_text(arm.plain_worth)}" if arm.plain_worth else ""
             text = f"A {arm.plain.a:.4g}, alpha {arm.plain.alpha:.4f}"
             lines.append(f"without E, {arm.variant}: {text}{worth}")
-    for reason in dict.fromkeys(arm.reason for arm in found.arms if arm.reason):
-        named = ", ".join(arm.variant for arm in found.arms if arm.reason == reason)
-        lines.append(f"no multiplier of {named}: {reason}")
-    return lines
+    without = grouped((arm.reason, arm.variant) for arm in found.arms if arm.reason)
+    return lines + [f"no multiplier of {', '.join(n)}: {why}" for why, n in without.items()]
 
 
 def _computed(found: Ladder) -> str:
     """By what: each table is of one machine, a ladder may be of several."""
-    by: dict[str, list[str]] = {}
-    for rung, name in zip(found.rungs, found.size_names, strict=True):
-        by.setdefault(" and ".join(rung.comparison.settings), []).append(name)
+    settings = (" and ".join(rung.comparison.settings) for rung in found.rungs)
+    by = grouped(zip(settings, found.size_names, strict=True))
     if len(by) == 1:
         return f"computed with {next(iter(by))}"
     named = "; ".join(f"{', '.join(sizes)} with {settings}" for settings, sizes in by.items())
@@ -143,10 +140,8 @@ def qualified(found: Ladder) -> list[str]:
     """What the answer over sizes must be read with: what is left out, and what any size says."""
     told = [found.registered] if found.registered else []
     told += [f"left out: {text}" for text in found.left_out]
-    at: dict[str, list[str]] = {}
-    for size, rung in zip(found.size_names, found.rungs, strict=True):
-        for line in qualifiers(rung.comparison):
-            at.setdefault(line, []).append(size)
+    sized = zip(found.size_names, found.rungs, strict=True)
+    at = grouped((line, size) for size, rung in sized for line in qualifiers(rung.comparison))
     told += [
         line if len(sizes) == len(found.rungs) else f"at {listed(sizes)}: {line}"
         for line, sizes in at.items()

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, cast, get_args
+from typing import Any, TypeVar, cast, get_args
 
 from attnres_cli.console import harmless
 from attnres_cli.verdict.fields import Field, Of, Row
 from attnres_cli.verdict.fields import Kind as Kind
 from attnres_cli.verdict.fields import Style as Style
+
+Key = TypeVar("Key")
+Value = TypeVar("Value")
 
 MOST_CAVEATS = 3
 
@@ -172,6 +175,14 @@ def but(qualified: Sequence[str]) -> list[str]:
 def capital(text: str) -> str:
     """Text as a sentence begins."""
     return text[:1].upper() + text[1:]
+
+
+def grouped(pairs: Iterable[tuple[Key, Value]]) -> dict[Key, list[Value]]:
+    """The values of each key, in the order of its first."""
+    found: dict[Key, list[Value]] = {}
+    for key, value in pairs:
+        found.setdefault(key, []).append(value)
+    return found
 
 
 def listed(names: Sequence[str]) -> str:
