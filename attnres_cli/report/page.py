@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from itertools import compress
 
 from attnres_cli.config import address
@@ -11,28 +12,44 @@ from attnres_cli.config.as_typed import PLUGIN, plugins_typed
 from attnres_cli.records import gates
 from attnres_cli.records.run import Gate, Status
 from attnres_cli.report import against, answer, scaling
-from attnres_cli.report.bars import card, with_bars
-from attnres_cli.report.comparison import facts_of
+from attnres_cli.report.comparison import facts_of, table_of
 from attnres_cli.report.figures.drawing import drawings, of_sizes
+from attnres_cli.report.figures.style import gaps
 from attnres_cli.report.html import RESTS_ON, Part, Section, page, section_of
 from attnres_cli.report.search_commands import RecipeOf
 from attnres_cli.report.search_page import section as search_section
-from attnres_cli.report.table import MOST_CAVEATS, Cell, Table, capital, columns, grouped
+from attnres_cli.report.table import MOST_CAVEATS, Cell, Column, Table, capital, columns, grouped
 from attnres_cli.verdict import labels
 from attnres_cli.verdict.caveats import n_read, qualifiers
-from attnres_cli.verdict.comparison import Comparison, last_line
+from attnres_cli.verdict.comparison import ArmResult, Comparison, last_line
 from attnres_cli.verdict.ladder import Ladder
 from attnres_cli.verdict.numbers import number
 from attnres_cli.verdict.optima import Finding
 from attnres_cli.verdict.paper import is_known
 from attnres_cli.verdict.report_section import Chapter, names, split
+from attnres_cli.verdict.rows import STYLES
 
 _MOST_ANSWERS = 6  # of a page that shows all of each
+_CARD_ROWS = 8
+_EDGE = 2.0  # percent of the column that stays free at each side
+_DRAWN = "Drawn: mean and interval; small dots are seeds, the line is the baseline"
 _AGAIN = (
     "What trains the runs of a row again in a study of their own, equal to rounding (another "
     "number of threads adds in another order); and what trains a single run again as this "
     "study has it and compares every bit."
 )
+
+
+@dataclass(frozen=True)
+class Bar(Cell):
+    """A difference with its interval: places of `mean`, its `ends`, the single `seeds` and the
+    baseline's `zero`, in percent of the column's width. Without a mean its text is shown.
+    """
+
+    zero: float = 0.0
+    mean: float | None = None
+    ends: Sequence[float] = ()
+    seeds: Sequence[float] = ()
 
 
 def to_html(
@@ -200,3 +217,44 @@ def _beside_paper(chapters: Sequence[Chapter], titles: Sequence[str]) -> Section
             parts.append(Part(title if len(chapters) > 1 else "", tables=report.tables))
             notes |= dict.fromkeys(report.notes)
     return Section("Beside the paper", "paper", [*parts, Part(notes=[*notes])])
+
+
+def with_bars(held: Comparison) -> Table:
+    """The verdict table, with all differences drawn on one scale, but those far off it."""
+    table, found = table_of(held), {gap.arm.variant: gap for gap in gaps(held)}
+    near = [gap for gap in found.values() if not gap.is_far]
+    ends = [end for gap in near for end in (gap.mean, *gap.ends, *gap.seeds)]
+    if not ends:
+        return table
+    low, high = min(0.0, *ends), max(0.0, *ends)
+    room = (high - low) or 1.0
+
+    def place(value: float) -> float:
+        return round(_EDGE + (100 - 2 * _EDGE) * (value - low) / room, 1)
+
+    def bar(arm: ArmResult) -> Bar:
+        gap, style = found.get(arm.variant), STYLES.get(arm.verdict, "")
+        if gap is None:
+            return Bar("", zero=place(0.0))
+        if gap.is_far:
+            return Bar(gap.arrow(2), style, place(0.0))
+        places = [*map(place, gap.ends)], [*map(place, gap.seeds)]
+        return Bar("", style, place(0.0), place(gap.mean), *places)
+
+    titles = [column.title for column in table.columns]
+    word = titles.index("verdict")
+    rest = [word, *(i for i in range(1, len(titles)) if i != word)]
+    scale = Column(f"{low:+.2g} to {high:+.2g}", "bar")
+    heads = [table.columns[0], scale, *(table.columns[i] for i in rest)]
+    pairs = zip(table.rows, held.arms, strict=True)
+    rows = [[row[0], bar(arm), *(row[i] for i in rest)] for row, arm in pairs]
+    return Table(f"{table.title}. {_DRAWN}", heads, rows)
+
+
+def card(table: Table) -> Table:
+    """The first arms of such a table, with their bars and words alone."""
+    kept = 3 if table.columns[1].kind == "bar" else len(table.columns)
+    rows = [row[:kept] for row in table.rows[:_CARD_ROWS]]
+    more = len(table.rows) > len(rows)
+    title = f"The first {len(rows)} of {len(table.rows)} arms" if more else "All arms"
+    return Table(title, table.columns[:kept], rows)

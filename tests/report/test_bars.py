@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from comparisons import BASE, BETTER
 
-from attnres_cli.report.bars import card, with_bars
+from attnres_cli.report.page import card, with_bars
 
 
 def test_every_difference_is_drawn_on_one_scale_with_its_interval_and_seeds(
