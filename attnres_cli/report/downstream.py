@@ -237,20 +237,10 @@ def _task_document(found: Downstream, task: Task) -> dict[str, Any]:
             for row in rows
         ]
 
-    return {
-        "task": task.name,
-        "kind": task.kind,
+    measures = "measure=name less_is_better=is_less_better"
+    return picked(task, "task=name kind chance not_judged=others") | {
         "items": len(task.documents),
-        "chance": task.chance,
         "truncated": _truncated(task),
         "harness": _harness(task),
-        "not_judged": task.others,
-        "measures": [
-            {
-                "measure": measure.name,
-                "less_is_better": measure.is_less_better,
-                "arms": arms(measure),
-            }
-            for measure in task.measures
-        ],
+        "measures": [picked(each, measures) | {"arms": arms(each)} for each in task.measures],
     }

@@ -23,6 +23,7 @@ _NOTES = (
     "and the same initial weights where that of the model is; else pairing only costs freedom",
     f"an interval takes {LEAST_SEEDS} seeds in common",
 )
+_SIDE = "name=recipe.name digest=recipe.digest data=data.fingerprint"
 _Arm = dict[str, Any]
 _FIELDS: Sequence[Field[_Arm, Sequence[Side]]] = (
     Field("variant", title="variant", kind="code"),
@@ -44,25 +45,19 @@ _FIELDS: Sequence[Field[_Arm, Sequence[Side]]] = (
 
 def report_of(first: Side, second: Side, rows: Sequence[Row]) -> Report:
     """The designs under both recipes."""
-    sides, names = (
-        (first, second),
-        [f"{s.recipe.name} ({s.recipe.digest})" for s in (first, second)],
-    )
-    differ = {
-        key: [settings(side.recipe).get(key) for side in sides]
-        for key in differing([side.recipe for side in sides])
-    }
+    sides = first, second
+    names = [f"{side.recipe.name} ({side.recipe.digest})" for side in sides]
+    keys = differing([side.recipe for side in sides])
+    differ = {key: [settings(side.recipe).get(key) for side in sides] for key in keys}
     parts = []
     for key, values in differ.items():
         a, b = ("nothing" if value is None else value for value in values)
         parts.append(f"{key} {a} in A, {b} in B")
     text = [
-        *(
-            f"{letter}: recipe {name}, data {side.data.source} ({side.data.fingerprint})"
-            for letter, name, side in zip("AB", names, sides, strict=True)
-        ),
-        f"what differs: {'; '.join(parts) or 'no setting'}",
+        f"{letter}: recipe {name}, data {side.data.source} ({side.data.fingerprint})"
+        for letter, name, side in zip("AB", names, sides, strict=True)
     ]
+    text.append(f"what differs: {'; '.join(parts) or 'no setting'}")
     arms = [_arm(row) for row in rows]
     return Report(
         title=f"recipes {' and '.join(names)} side by side",
@@ -70,10 +65,7 @@ def report_of(first: Side, second: Side, rows: Sequence[Row]) -> Report:
         tables=[tabled("validation loss, mean ± sd over seeds", _FIELDS, arms, sides)],
         notes=_NOTES,
         document={
-            "recipes": [
-                picked(side, "name=recipe.name digest=recipe.digest data=data.fingerprint")
-                for side in sides
-            ],
+            "recipes": [picked(side, _SIDE) for side in sides],
             "differ": differ,
             "unit": UNIT,
             "arms": arms,

@@ -146,29 +146,27 @@ def _loss_range(curves: Sequence[Curve]) -> tuple[float, float]:
 
 def draw_cost(chapter: Chapter) -> Figure | None:
     """What an arm changes of the loss, over its training FLOPs."""
-    comparison = chapter.comparison
-    arms = [arm for arm in comparison.arms if arm.difference or arm.verdict == "baseline"]
-    if not any(arm.difference for arm in arms):
+    comparison, gaps = chapter.comparison, style.gaps(chapter.comparison)
+    if not gaps or comparison.base is None:
         return None
+    gaps = [style.Gap(comparison.base, 0.0, (), is_far=False), *gaps]
     looks, names = looks_of(comparison), named(comparison)
-    gains = {arm.variant: arm.difference.mean if arm.difference else 0.0 for arm in arms}
-    far = style.in_sight([arm.difference.mean for arm in arms if arm.difference])
-    alike = style.background(names, [name for name, gain in gains.items() if abs(gain) <= far])
+    alike = style.background(names, [gap.arm.variant for gap in gaps if not gap.is_far])
+    far = max(abs(gap.mean) for gap in gaps if not gap.is_far)
     figure, (axes,) = canvas(2.9)
-    for arm in arms:
-        gain, at = gains[arm.variant], arm.flops_per_token * arm.tokens
-        look = looks[arm.variant] if arm.variant in names else style.Look(style.OTHERS)
-        if abs(gain) > far:
-            mark, at_edge = ("^", far) if gain > 0 else ("v", -far)
-            axes.plot(at, at_edge, mark, ms=7, color=look.colour)
-            told = f"  {short(arm.variant, _LONGEST)} {gain:+.3g}"
-            axes.text(at, at_edge, told, ha="left", va="center", fontsize=8)
+    for gap in gaps:
+        name, at = gap.arm.variant, gap.arm.flops_per_token * gap.arm.tokens
+        look = looks[name] if name in names else style.Look(style.OTHERS)
+        if gap.is_far:
+            mark, edge = ("^", far) if gap.mean > 0 else ("v", -far)
+            axes.plot(at, edge, mark, ms=7, color=look.colour)
+            told = f"  {short(name, _LONGEST)} {gap.mean:+.3g}"
+            axes.text(at, edge, told, ha="left", va="center", fontsize=8)
             continue
-        bar = [[gain - arm.interval[0]], [arm.interval[1] - gain]] if arm.interval else None
         axes.errorbar(
-            at, gain, yerr=bar, fmt=look.marker, ms=7, color=look.colour, elinewidth=1.4,
-            label=alike.get(arm.variant, short(arm.variant)),
-            zorder=2 if arm.variant in alike else 3,
+            at, gap.mean, yerr=[[abs(gap.mean - end)] for end in gap.ends] or None,
+            fmt=look.marker, ms=7, color=look.colour, elinewidth=1.4,
+            label=alike.get(name, short(name)), zorder=2 if name in alike else 3,
         )  # fmt: skip
     axes.axhline(0, color=looks[comparison.baseline].colour, lw=1, ls="--", zorder=1)
     axes.margins(x=0.15)

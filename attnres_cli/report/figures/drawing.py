@@ -71,11 +71,11 @@ def drawings(chapter: Chapter, without: Sequence[str] = ()) -> list[Drawing]:
 def of_sizes(found: Ladder) -> list[Drawing]:
     """The figures of a ladder: differences over the sizes, and loss over compute with its laws."""
     gains = "Differences from the baseline over the sizes"
-    figures = [("gains", gains, sizes.gains_caption(found), sizes.draw_gains)]
+    figures = [("gains", gains, sizes.GAINS, sizes.draw_gains)]
     if found.has_laws:
         laws = ("scaling", "Loss over compute", sizes.laws_caption(found), sizes.draw_laws)
         figures.insert(0, laws)
-    return _drawn(found, figures)
+    return _drawn(found, figures, sizes.about(found))
 
 
 def of_search(finding: Finding) -> list[Drawing]:

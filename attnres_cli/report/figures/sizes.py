@@ -19,9 +19,9 @@ _FARTHEST = 5.0  # a multiplier whose arrow would leave little room for the rest
 _TIMES = "\N{MULTIPLICATION SIGN}"
 _NEAREST = 1.05  # one whose arrow would be no longer than its heads
 _APART = 0.5  # of the room between two sizes that their arms take
-_GAINS = (
+GAINS = (
     "Mean over seeds of arm minus baseline, paired by seed; bars: the intervals of each size's "
-    "verdict table, for its arms together. Below zero is better. "
+    "verdict table, for its arms together. Below zero is better."
 )
 
 
@@ -63,10 +63,10 @@ def laws_caption(found: Ladder) -> str:
             "takes to its loss at the largest size"
             f"{', with the 95 % interval over sizes' if n > 2 else ''}. "
         )
-    return text + _of(found)
+    return text.rstrip()
 
 
-def _of(found: Ladder) -> str:
+def about(found: Ladder) -> str:
     """What the numbers are of: recipe, sizes, terms, seeds, tokens, versions."""
     comparison = found.rungs[0].comparison
     label = f" [{found.registered}]" if found.registered else ""
@@ -144,7 +144,8 @@ def draw_gains(found: Ladder) -> Figure | None:
     """Paired differences over the sizes, side by side; None where no size has any."""
     baseline, *others = [arm.variant for arm in found.arms]
     look = looks([baseline, *others], baseline)
-    if not any(arm.difference for rung in found.rungs for arm in rung.comparison.arms):
+    every = [arm for rung in found.rungs for arm in rung.comparison.arms if arm.variant in look]
+    if not any(arm.difference for arm in every):
         return None
     figure, (axes,) = canvas(3.0)
     for place, variant in enumerate(others):
@@ -171,8 +172,3 @@ def draw_gains(found: Ladder) -> Figure | None:
     axes.set(ylabel=f"loss minus that of {short(baseline)}\n(nats/token)")
     legend(figure, axes)
     return figure
-
-
-def gains_caption(found: Ladder) -> str:
-    """What is drawn, and of what."""
-    return _GAINS + _of(found)
