@@ -206,7 +206,7 @@ def test_the_figure_has_every_seed_the_laws_and_an_arrow_as_long_as_the_multipli
     assert arrow.xy[0] / arrow.xyann[0] == pytest.approx(WORTH, rel=1e-4)
     assert arrow.xy[1] == arrow.xyann[1]
     assert arrow.xy[1] == pytest.approx(shift * LAW.loss(arrow.xy[0] / UNIT), rel=1e-4)
-    assert "4 sizes; 3 seeds per arm and size; 10,000 tokens per run" in drawing.caption
+    assert "4 sizes; 3 seeds per arm and size; 10,000 tokens per run" in drawing.told
     assert not worse.figure.axes[0].texts  # no arrow of an arm worth less than the baseline
     assert "two points, so that nothing checks it" in worse.caption
 
@@ -256,7 +256,7 @@ def test_depths_of_one_compute_have_no_law_but_differences_and_their_trend(attnr
     assert re.search(r"mhc +\+0.0200 +\+0.0400 +\+0.080\d +\+0.0300 \[", out)
     assert "no multiplier of attnres, mhc: standard takes nearly the same compute" in out
     assert "alpha" not in out
-    assert "<figure id='s1-gains'>" in page
+    assert "<figure id='r1-gains'>" in page
     assert "s1-scaling" not in page
 
 
