@@ -102,9 +102,9 @@ def test_a_plan_shows_the_memory_in_every_format():
     report = plan_of(fitted(plan_for()))
     (table,) = report.tables
     at = [column.title for column in table.columns].index("memory")
-    assert all(row[at].endswith(" MB") for row in table.rows)
+    assert all(row[at].text.endswith(" MB") for row in table.cells)
     assert report.records[0]["memory_bytes"] == peaks(plan_for())[0]
-    assert {"weights_bytes", "optimiser_bytes"} <= set(report.fields)
+    assert {"weights_bytes", "optimiser_bytes"} <= set(report.records[0])
 
 
 H100 = "NVIDIA H100 80GB HBM3"
