@@ -14,7 +14,7 @@ from comparisons import BASE, BETTER, EQUAL, WORSE
 
 from attnres_cli import console
 from attnres_cli.config.recipe import Recipe
-from attnres_cli.records.plan import Arm, Plan
+from attnres_cli.records.plan import TIMED_STEPS, Arm, Plan
 from attnres_cli.records.run import Event, RunRecord, Settings, Status
 from attnres_cli.report import comparison as reported
 from attnres_cli.report import progress
@@ -149,7 +149,9 @@ def test_a_plan_timed_on_a_busy_core_predicts_an_idle_one_too(share, held, plan:
 
     (said,) = [line for line in plan_of(busy).notes if line.startswith("predicted time")]
 
-    assert said.startswith(f"predicted time {duration(busy.seconds or math.nan)}, from 4 training")
+    assert said.startswith(
+        f"predicted time {duration(busy.seconds or math.nan)}, from {TIMED_STEPS} training"
+    )
     alone = duration(share * (busy.seconds or math.nan))
     told = f"; other processes had {held} of its core meanwhile: without them some {alone}"
     assert said.endswith(told if held else "one arm at a time")
