@@ -14,12 +14,13 @@ from attnres_cli.report.table import listed
 from attnres_cli.stats.pairs import Difference
 from attnres_cli.stats.scaling import Multiplier
 from attnres_cli.stats.sequential import Word
-from attnres_cli.verdict import labels
+from attnres_cli.verdict import labels, pays
 from attnres_cli.verdict.comparison import ArmResult, Comparison, Verdict
 from attnres_cli.verdict.deciding import deciding
 from attnres_cli.verdict.ladder import Ladder
 from attnres_cli.verdict.numbers import between, duration, interval, outward, plural
 from attnres_cli.verdict.report_section import Chapter
+from attnres_cli.verdict.rows import worth_text
 
 _MOST_ARMS = 6  # beside the baseline, of each of which an answer speaks
 _MOST_SENTENCES = 3
@@ -74,6 +75,8 @@ def answer(comparison: Comparison) -> str:
     first = words if len(words) <= _MOST_SENTENCES else words[: _MOST_SENTENCES - 1]
     values = {word: _values(comparison, arms[word]) for word in words}
     sentences = [_SENTENCES[word].format(**values[word]) for word in first]
+    if len(arms.get("better", ())) == 1 and len(words) < _MOST_SENTENCES:
+        sentences[1:1] = _paying(arms["better"][0], comparison)
     rest = ["{names} {be} ".format(**values[word]) + word for word in words[len(first) :]]
     return " ".join([*sentences, *([f"{'; '.join(rest)}."] if rest else [])])
 
@@ -92,6 +95,18 @@ def _values(comparison: Comparison, arms: Sequence[ArmResult]) -> dict[str, Any]
         "detects": f"; with 80% power it detects {listed(sees)} nats" if sees else "",
         "reasons": "; ".join(f"{arm.variant} ({arm.reason})" for arm in arms),
     }
+
+
+def _paying(arm: ArmResult, comparison: Comparison) -> list[str]:
+    """What an arm that is better is worth; empty where that is not known."""
+    tokens, time = pays.tokens(arm, comparison), pays.time(arm, comparison)
+    if tokens is None:
+        return []
+    worth, at_time = (worth_text(each).partition(" ")[0] for each in (tokens, time))
+    if time is None:
+        return [f"That is worth {worth} tokens."]
+    ratio = comparison.step_ratios[arm.variant].median
+    return [f"That is worth {worth} tokens; a step takes {ratio:.2f}x as long: {at_time} in time."]
 
 
 def _by_how_much(arm: ArmResult) -> str:

@@ -20,7 +20,7 @@ from attnres_cli.verdict.codes import shown
 from attnres_cli.verdict.comparison import RULE, ArmResult, Comparison, last_line
 from attnres_cli.verdict.fields import keys, picked
 from attnres_cli.verdict.numbers import plural
-from attnres_cli.verdict.rows import FIELDS, fields_of, record
+from attnres_cli.verdict.rows import FIELDS, fields_of, multipliers, record
 
 METRIC = "val_loss"
 UNIT = "nats/token"
@@ -97,13 +97,16 @@ def _document(comparison: Comparison, n_tables: int) -> dict[str, Any]:
         "codes": {run.variant: shown(run) for run in runs},
         "runs_of_other_code": [run.id for run in comparison.older if run.result is not None],
         "arms_not_shown": comparison.n_hidden,
-        "arms": [_arm(arm) | _beside(arm, comparison) for arm in comparison.arms],
+        "arms": [_arm(arm, comparison) | _beside(arm, comparison) for arm in comparison.arms],
         "failed": [picked(run, "variant seed") | {"error": last_line(run.error)} for run in failed],
     }
 
 
-def _arm(arm: ArmResult) -> dict[str, Any]:
+def _arm(arm: ArmResult, of: Comparison) -> dict[str, Any]:
+    ratio = of.step_ratios.get(arm.variant)
     return picked(arm, _ARM) | {
+        "multiplier": multipliers(arm, of),
+        "step_ratio": None if ratio is None else asdict(ratio),
         "seeds": sorted(arm.losses),
         "difference": _difference(arm),
         "look": asdict(arm.look) if arm.look is not None else None,
@@ -216,7 +219,9 @@ def _looked(comparison: Comparison) -> Iterator[str]:
 def _computed(comparison: Comparison) -> Iterator[str]:
     """How runs were computed: where not all alike, which."""
     yield from (f"computed with {text}" for text in comparison.settings)
-    if len(comparison.arms) > 1 and comparison.terms.match != "time":
+    if ratios := {n for arm, r in comparison.step_ratios.items() if (n := r.n)}:
+        yield f"time: tokens over the ratio of step times, of {min(ratios)} steps in turn, medians"
+    elif len(comparison.arms) > 1 and comparison.terms.match != "time":
         yield "no step times: runs are of different hours and loads; `attnres bench` times in turn"
     by_engines = grouped((arm.engines, arm.variant) for arm in comparison.arms)
     if len({engine for engines in by_engines for engine in engines}) > 1:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 from attnres_cli.records.comparison_terms import SHARED
 from attnres_cli.stats.power import multiplier
-from attnres_cli.verdict import fields, labels
+from attnres_cli.stats.worth import Worth
+from attnres_cli.verdict import fields, labels, pays
 from attnres_cli.verdict.comparison import ArmResult, Comparison
 from attnres_cli.verdict.fields import Field, Style
 from attnres_cli.verdict.numbers import interval
@@ -60,6 +61,46 @@ def _detectable(arm: ArmResult, of: Comparison) -> str:
     return f"{arm.detectable:.4f}{times}"
 
 
+def worth_text(found: Worth | None) -> str:
+    """`1.08x [1.04, 1.12]`; beyond the budgets that were measured `>2x [1.62, >2]`."""
+    if found is None:
+        return "-"
+    value, low, high = (_times(end, found) for end in (found.value, found.low, found.high))
+    return f"{value}x [{low}, {high}]"
+
+
+def _times(end: float, found: Worth) -> str:
+    beyond = f"<{found.least:.2g}" if end < found.least else f">{found.most:.2g}"
+    return f"{end:.2f}" if 0 < end < math.inf else beyond
+
+
+def _tokens(arm: ArmResult, of: Comparison) -> str:
+    return "1.00x" if arm is of.base else worth_text(pays.tokens(arm, of))
+
+
+def _time(arm: ArmResult, of: Comparison) -> str:
+    return "1.00x" if arm is of.base else worth_text(pays.time(arm, of)).partition(" ")[0]
+
+
+def _multiplier(name: Literal["tokens", "time"], part: str) -> ArmField:
+    """A number of an arm's multiplier, for files."""
+    return Field(
+        f"multiplier_{name}{'' if part == 'value' else '_' + part}",
+        lambda arm, of: (found := multipliers(arm, of)[name]) and found[part],
+    )
+
+
+def multipliers(arm: ArmResult, of: Comparison) -> dict[str, dict[str, float | None] | None]:
+    """What an arm's difference is worth, for files: None beyond what was measured."""
+    found = {"tokens": pays.tokens(arm, of), "time": pays.time(arm, of)}
+    return {name: one and _numbers(one) for name, one in found.items()}
+
+
+def _numbers(found: Worth) -> dict[str, float | None]:
+    ends = {"value": found.value, "low": found.low, "high": found.high}
+    return {name: end if 0 < end < math.inf else None for name, end in ends.items()}
+
+
 def _params(arm: ArmResult, _: Comparison) -> str:
     return f"{arm.n_params:,}" + (f" ({arm.params_delta:+,})" if arm.params_delta else "")
 
@@ -81,6 +122,14 @@ FIELDS: Sequence[ArmField] = (
     Field(title="val loss", show=lambda arm, _: loss_text(arm)),
     Field(title="vs baseline [95% CI]", show=lambda arm, _: difference_text(arm)),
     Field("verdict", title="verdict", kind="word", style=STYLES),
+    Field(
+        title="tokens", show=_tokens, is_optional=True,
+        applies=lambda of: any(pays.tokens(arm, of) for arm in of.arms),
+    ),
+    Field(
+        title="time", show=_time, is_optional=True,
+        applies=lambda of: any(pays.time(arm, of) for arm in of.arms),
+    ),
     Field("reason"),
     Field(
         "own", "own.text", "its own", kind="word", is_optional=True,
@@ -93,6 +142,8 @@ FIELDS: Sequence[ArmField] = (
     Field("difference_sd", "difference.sd"),
     Field("ci_low", "interval.0"),
     Field("ci_high", "interval.1"),
+    *(_multiplier(name, part) for name in ("tokens", "time") for part in ("value", "low", "high")),
+    Field("step_ratio", lambda arm, of: (r := of.step_ratios.get(arm.variant)) and r.median),
     Field("detectable", "", "detectable", _detectable, is_optional=True, applies=_detects),
     Field("look", "look.n"),
     Field("next_look", "look.next"),
