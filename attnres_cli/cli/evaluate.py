@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from attnres_cli.cli.options import MOST_ID, Device, Format, Plugins, PrintedFormat, Study
+from attnres_cli.cli.options import MOST_ID, PRINTED, Device, Format, Plugins, Study, opened, show
 from attnres_cli.config import address
 from attnres_cli.console import note, warn
 from attnres_cli.errors import UsageError
@@ -18,29 +17,24 @@ def evaluate(
     runs: Annotated[
         list[str],
         typer.Argument(
-            help="Run numbers, or folders of `runs export`.",
-            metavar="RUN...",
-            show_default=False,
+            help="Run numbers, or folders of `runs export`.", metavar="RUN...", show_default=False
         ),
     ],
-    tasks: Annotated[
-        str,
-        typer.Option(
-            help="cloze, continuation, recall, or local for all three; .yaml or .jsonl files; "
-            "names of lm-evaluation-harness. Several with commas."
-        ),
-    ] = "local",
-    limit: Annotated[
-        int | None,
-        typer.Option(min=1, help="Use only the first items of each task.", show_default=False),
-    ] = None,
-    trust: Annotated[
-        bool, typer.Option("--trust", help="Run the code that a task file names (!function).")
-    ] = False,
-    batch_size: Annotated[int, typer.Option(min=1, help="Batch size.")] = 32,
+    tasks: str = typer.Option(
+        "local",
+        help="cloze, continuation, recall, or local for all three; .yaml or .jsonl files; "
+        "names of lm-evaluation-harness. Several with commas.",
+    ),
+    limit: int | None = typer.Option(
+        None, min=1, help="Use only the first items of each task.", show_default=False
+    ),
+    trust: bool = typer.Option(
+        False, "--trust", help="Run the code that a task file names (!function)."
+    ),
+    batch_size: int = typer.Option(32, min=1, help="Batch size."),
     device: Device = "auto",
     study: Study = address.DEFAULT,
-    form: PrintedFormat = Format.TABLE,
+    form: Format = PRINTED,
     _plugin: Plugins = None,
 ) -> None:
     r"""Let runs answer the items of downstream tasks, and keep every answer in the study.
@@ -55,13 +49,12 @@ def evaluate(
     folders = [Path(text) for text in dict.fromkeys(runs) if not text.isdecimal()]
     from attnres_cli.lab.downstream import evaluating
     from attnres_cli.lab.run_listing import chosen
-    from attnres_cli.report import file_formats
     from attnres_cli.report.items import progress, report_of
     from attnres_cli.store.store import Store
     from attnres_cli.train.device import devices
 
     (place, *_) = devices(device)
-    store = Store.open(study, create=False) if ids else None
+    store = opened(study) if ids else None
     records = chosen(store, study, list(dict.fromkeys(ids))) if store is not None else []
     subjects = [evaluating.of_run(store, each) for each in records if store is not None]
     subjects += [evaluating.of_folder(folder) for folder in folders]
@@ -78,9 +71,7 @@ def evaluate(
             answered.append(each)
     if old := sum(not each.is_new for each in answered):
         note(f"{old} of {len(answered)} as the study had them")
-    file_formats.show(
-        report_of(answered, study if ids else ", ".join(map(str, folders))), form, sys.stdout
-    )
+    show(report_of(answered, study if ids else ", ".join(map(str, folders))), form)
 
 
 def _number(text: str) -> int:

@@ -4,25 +4,12 @@ from __future__ import annotations
 
 import shlex
 import sys
-from typing import Annotated
+from dataclasses import dataclass
 
 import typer
 
-from attnres_cli.cli.launching import Job, Launch, Print, launched
-from attnres_cli.cli.options import (
-    Device,
-    DryRun,
-    Engine,
-    Format,
-    Override,
-    Plugins,
-    PrintedFormat,
-    RecipeName,
-    RetryFailed,
-    Study,
-    Workers,
-    read_seeds,
-)
+from attnres_cli.cli.launching import launched
+from attnres_cli.cli.options import Training, opened, read_seeds, show, takes
 from attnres_cli.config import address, complete
 from attnres_cli.console import note, say, told_if_slow
 from attnres_cli.errors import SOME_FAILED, UsageError, unknown
@@ -31,76 +18,46 @@ _N_FRESH = "3"
 _GOALS = ("val_loss", "step_time", "params", "flops", "memory")
 _DEFAULT_SUITE = "fig7"
 
-Variants = Annotated[
-    list[str] | None,
-    typer.Argument(
+
+@dataclass(frozen=True, kw_only=True)
+class Searching(Training):
+    """What `search` is asked."""
+
+    variants: list[str] | None = typer.Argument(
+        None,
         help="Designs to search shapes for. Default: standard attnres.",
         autocompletion=complete.specs,
-    ),
-]
-Suite = Annotated[
-    str | None,
-    typer.Option(
-        help="Take designs and space from a suite, such as fig7.", autocompletion=complete.suites
-    ),
-]
-Budget = Annotated[
-    list[str] | None,
-    typer.Option(
+    )
+    suite: str | None = typer.Option(
+        None,
+        help="Take designs and space from a suite, such as fig7.",
+        autocompletion=complete.suites,
+    )
+    budget: list[str] | None = typer.Option(
+        None,
         help="What every shape costs: params=2M, flops=1e17, or both. Default: the recipe's.",
         show_default=False,
-    ),
-]
-Space = Annotated[
-    list[str] | None,
-    typer.Option(
-        help="What to search: aspect=15..75,n_heads=2|4,n_blocks=2..16.",
-        show_default=False,
-    ),
-]
-Objective = Annotated[
-    str,
-    typer.Option(
+    )
+    space: list[str] | None = typer.Option(
+        None, help="What to search: aspect=15..75,n_heads=2|4,n_blocks=2..16.", show_default=False
+    )
+    trials: int = typer.Option(40, min=1, max=100_000, help="Trials of each design in total.")
+    objective: str = typer.Option(
+        "val_loss",
         help="val_loss; a second: step_time, params or flops if the budget does not fix it, "
-        "memory on a GPU."
-    ),
-]
-Sampler = Annotated[str, typer.Option(help="auto, tpe, gp, nsga2, grid, brute or random.")]
-Confirm = Annotated[
-    int, typer.Option(min=0, max=1000, help="Number of best shapes of each design to confirm.")
-]
-FreshSeeds = Annotated[
-    str | None,
-    typer.Option(help="Fresh seeds that confirm: how many, or 5,6,7. Default: 3."),
-]
+        "memory on a GPU.",
+    )
+    sampler: str = typer.Option("auto", help="auto, tpe, gp, nsga2, grid, brute or random.")
+    confirm: int = typer.Option(
+        2, min=0, max=1000, help="Number of best shapes of each design to confirm."
+    )
+    seeds: str | None = typer.Option(
+        None, help="Fresh seeds that confirm: how many, or 5,6,7. Default: 3."
+    )
 
 
-def search(
-    variants: Variants = None,
-    suite: Suite = None,
-    recipe: RecipeName = "quick",
-    budget: Budget = None,
-    space: Space = None,
-    trials: Annotated[
-        int, typer.Option(min=1, max=100_000, help="Trials of each design in total.")
-    ] = 40,
-    objective: Objective = "val_loss",
-    sampler: Sampler = "auto",
-    confirm: Confirm = 2,
-    seeds: FreshSeeds = None,
-    override: Override = None,
-    study: Study = address.DEFAULT,
-    workers: Workers = None,
-    launch: Launch = None,
-    job: Job = None,
-    prints: Print = False,
-    device: Device = "auto",
-    engine: Engine = "auto",
-    form: PrintedFormat = Format.TABLE,
-    retry_failed: RetryFailed = False,
-    dry_run: DryRun = False,
-    _plugin: Plugins = None,
-) -> None:
+@takes(Searching)
+def search(asked: Searching) -> None:
     """Find the best shape under an exact budget, for each design, and confirm it on fresh seeds.
 
     Every trial is a run of the study: what it holds is not trained again, and the same command goes
@@ -110,56 +67,59 @@ def search(
     from attnres_cli.config.shipped import about_suite
     from attnres_cli.config.shipped import suite as specs_of
 
-    goals = _goals(objective)
-    if variants and suite is not None:
+    goals, suite = _goals(asked.objective), asked.suite
+    if asked.variants and suite is not None:
         raise UsageError("give either variants or --suite, not both")
-    specs = list(variants or specs_of(suite or _DEFAULT_SUITE))
-    ranges = ",".join(space or []) or (about_suite(suite).get("space", "") if suite else "")
-    loaded = load(recipe, override or [])
+    specs = list(asked.variants or specs_of(suite or _DEFAULT_SUITE))
+    ranges = ",".join(asked.space or []) or (about_suite(suite).get("space", "") if suite else "")
+    loaded = load(asked.recipe, asked.override or [])
 
     from attnres_cli.lab import searching  # torch takes a second, and no mistake above it
-    from attnres_cli.lab.experiment import Place
     from attnres_cli.lab.search.request import Typed, make
-    from attnres_cli.lab.search.studies import read
-    from attnres_cli.report import file_formats
     from attnres_cli.report.plans import plan_of_search
     from attnres_cli.report.progress import OnStderr
-    from attnres_cli.report.search import report_of
-    from attnres_cli.store.store import Store
-    from attnres_cli.verdict.optima import find
 
-    fresh = _fresh(seeds, confirm)
-    typed = Typed(specs, budget or [], ranges, goals, trials, sampler, confirm, fresh)
+    confirmed = asked.confirm, _fresh(asked.seeds, asked.confirm)
+    typed = Typed(specs, asked.budget or [], ranges, goals, asked.trials, asked.sampler, *confirmed)
     with told_if_slow("still listing the shapes of this budget; a narrower --space has fewer"):
         request = make(loaded, typed)
-    if not dry_run and launched(launch, study, workers, job, prints=prints):
+    if not asked.dry_run and launched(asked):
         return
-    place, watcher = Place(study, workers, device, engine, retry_failed), OnStderr()
+    place = asked.place(asked.workers)
     plan = searching.planned(request, place)
     if loaded.arms:
         note(
             f"recipe {loaded.name} has settings by design: a search takes none of them, but "
             f"optim.lr {loaded.optim.lr:g} for every design"
         )
-    if dry_run:
+    if asked.dry_run:
         say(searching.TIMING)
         step_s = searching.timed(request, plan)
         told = searching.lines(request, plan, step_s), searching.n_trials_of(request)
         seconds = searching.seconds_of(request, plan, step_s)
-        file_formats.show(plan_of_search(request.search, *told, plan, seconds), form, sys.stdout)
+        show(plan_of_search(request.search, *told, plan, seconds), asked.form)
         return
-    n_failed = searching.run(request, plan, place, watcher)
-    (found,) = [each for each in read(study) if each.name == request.search.name]
-    store = Store.open(study, create=False)
-    finding = find(found, store.runs())
-    words = ["attnres", "report", "--recipe", found.name, *address.typed(study), "--notes"]
-    report = report_of(finding, store.recipe, study)
-    file_formats.glance(report, form, sys.stdout, f"Details: {shlex.join(words)}")
+    n_failed = searching.run(request, plan, place, OnStderr())
+    _tell(asked, request.search.name)
     if n_failed:
-        listed = shlex.join(["attnres", "runs", "--status", "failed", *address.typed(study)])
+        failed = ["attnres", "runs", "--status", "failed", *address.typed(asked.study)]
         again = "the same command with --retry-failed trains them again"
-        say(f"failed runs: {n_failed}; `{listed}` lists them, {again}")
+        say(f"failed runs: {n_failed}; `{shlex.join(failed)}` lists them, {again}")
         raise typer.Exit(SOME_FAILED)
+
+
+def _tell(asked: Searching, name: str) -> None:
+    """Print what a search has found."""
+    from attnres_cli.lab.search.studies import read
+    from attnres_cli.report import file_formats
+    from attnres_cli.report.search import report_of
+    from attnres_cli.verdict.optima import find
+
+    store = opened(asked.study)
+    (found,) = [each for each in read(asked.study) if each.name == name]
+    words = ["attnres", "report", "--recipe", name, *address.typed(asked.study), "--notes"]
+    report = report_of(find(found, store.runs()), store.recipe, asked.study)
+    file_formats.glance(report, asked.form, sys.stdout, f"Details: {shlex.join(words)}")
 
 
 def _goals(text: str) -> tuple[str, ...]:
