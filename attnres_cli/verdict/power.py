@@ -13,16 +13,8 @@ from attnres_cli.config.as_typed import ablate_typed, overrides_of
 from attnres_cli.config.recipe import Recipe
 from attnres_cli.errors import StudyError
 from attnres_cli.records.run import DataDescription, RunRecord, RunResult
-from attnres_cli.stats.power import (
-    ASSUMED,
-    Noise,
-    Pairing,
-    assumed,
-    detectable,
-    measured,
-    multiplier,
-    noise,
-)
+from attnres_cli.stats import power
+from attnres_cli.stats.power import Noise, Pairing
 from attnres_cli.stats.sequential import LEAST_SEEDS, first_rate
 from attnres_cli.verdict.comparison import Comparison
 from attnres_cli.verdict.family import BASELINE_FIRST
@@ -63,14 +55,15 @@ class PowerAnalysis:
 
     def worth(self, nats: float) -> float | None:
         """A difference in loss as a multiple of compute; None where no slope is known."""
-        return multiplier(nats, self.slope.value) if self.slope else None
+        return power.multiplier(nats, self.slope.value) if self.slope else None
 
     def in_minutes(self, pairing: Pairing) -> tuple[int, float | None]:
         """Seeds of all arms that fit into MINUTES of training, and the least difference that they
         find, None of fewer than a verdict takes.
         """
         seeds = int(60 * MINUTES * self.workers / sum(each for _, each in self.runs))
-        return seeds, detectable(seeds, pairing.sd, self.alpha) if seeds >= LEAST_SEEDS else None
+        least = power.detectable(seeds, pairing.sd, self.alpha) if seeds >= LEAST_SEEDS else None
+        return seeds, least
 
 
 def analyse(
@@ -108,10 +101,11 @@ def analyse(
             shared = sorted(arm.losses.keys() & losses.keys())
             pairs.append(([arm.losses[s] for s in shared], [losses[s] for s in shared]))
     n_tests = n_arms or max(1, len(results) - 1)
-    floor = noise(list(losses.values()))
+    floor = power.noise(list(losses.values()))
     alpha = first_rate(n_tests) * (1 if len(results) > 1 else BASELINE_FIRST)
-    found = measured(pairs, gap, alpha)
-    rows = [*([found] if found else []), *(assumed(floor, rho, gap, alpha) for rho in ASSUMED)]
+    found = power.measured(pairs, gap, alpha)
+    rows = [found] if found else []
+    rows += [power.assumed(floor, rho, gap, alpha) for rho in power.ASSUMED]
     on = base[next(iter(losses))].settings
     fitting = max(1, n_cores // max(1, on.threads)) if on.device == "cpu" else 1
     return PowerAnalysis(
