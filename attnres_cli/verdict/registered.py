@@ -11,28 +11,27 @@ from attnres_cli.records.preregister import Registration
 from attnres_cli.records.run import DataDescription, RunRecord
 from attnres_cli.verdict.comparison import Comparison, Rules
 from attnres_cli.verdict.judge import compare
-from attnres_cli.verdict.select import Choice, told
+from attnres_cli.verdict.select import Choice, Runs
 
 EXPLORATORY = "exploratory"
 
 
 def compared(
+    held: Runs,
     chosen: Choice,
-    records: Sequence[RunRecord],
     data: DataDescription,
-    own: Sequence[ArmRecipe],
     registrations: Sequence[Registration],
     rules: Rules = Rules(),  # noqa: B008 (frozen)
 ) -> list[Comparison]:
     """The labelled comparisons of a recipe: on the shared terms, then on each of the others."""
     found = []
-    for runs, terms, mine in told(chosen, records, own):
+    for runs, terms, mine in held.told(chosen):
         digests = {run.recipe_digest for run in runs}
         older = tuple(run for run in chosen.older if run.recipe_digest in digests)
         found.append(compare(runs, data, chosen.baseline, terms, mine, rules, older))
     left_out = {run.id for run in chosen.older}
-    same_code = [record for record in records if record.id not in left_out]
-    return _lesser_beside(labelled(found, same_code, data, registrations, own))
+    same_code = [record for record in held.records if record.id not in left_out]
+    return _lesser_beside(labelled(found, same_code, data, registrations, held.own))
 
 
 def _lesser_beside(found: Sequence[Comparison]) -> list[Comparison]:
