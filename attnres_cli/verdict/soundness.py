@@ -32,17 +32,13 @@ def unequal(
     for seed in sorted(results.keys() & base.keys()):
         ours, theirs = results[seed], base[seed]
         if ours.tokens * theirs.steps != theirs.tokens * ours.steps:
-            return (
-                f"seed {seed} was trained with {ours.tokens // ours.steps} tokens per step, the "
-                f"baseline with {theirs.tokens // theirs.steps}"
-            )
+            here, there = (each.tokens // each.steps for each in (ours, theirs))
+            return f"seed {seed} was trained with {here} tokens per step, the baseline with {there}"
         if ours.tokens != theirs.tokens and terms.match != "time":
             return f"seed {seed} saw {ours.tokens} tokens, the baseline {theirs.tokens}"
-        if ours.settings.numerics != theirs.settings.numerics:
-            return (
-                f"seed {seed} was computed on {ours.settings.numerics}, the baseline on "
-                f"{theirs.settings.numerics}"
-            )
+        on, base_on = ours.settings.numerics, theirs.settings.numerics
+        if on != base_on:
+            return f"seed {seed} was computed on {on}, the baseline on {base_on}"
     return None
 
 
