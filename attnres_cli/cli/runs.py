@@ -133,7 +133,7 @@ def extend(
     _plugin: options.Plugins = None,
 ) -> None:
     """Train a finished run further, where its schedule allows that exactly, as a run of its own."""
-    from attnres_cli.config.sections import parse_count
+    from attnres_cli.config.reading import parse_count
     from attnres_cli.lab import train_further as further
     from attnres_cli.lab.experiment import Place
     from attnres_cli.lab.run_listing import chosen, listed

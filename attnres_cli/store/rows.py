@@ -14,7 +14,7 @@ import numpy as np
 from sqlalchemy import Row as SqlRow
 from sqlalchemy import Table
 
-from attnres_cli.config.sections import as_tuples
+from attnres_cli.config.reading import as_tuples
 from attnres_cli.files import check_name
 from attnres_cli.records.code import Code
 from attnres_cli.records.comparison_terms import ArmRecipe, Given, Matched, Terms, Trial, Tuned
