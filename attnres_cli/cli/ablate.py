@@ -26,10 +26,8 @@ if TYPE_CHECKING:
 class Comparing(options.Training):
     """What `ablate` is asked."""
 
-    variants: list[str] | None = typer.Argument(
-        None,
-        help="Arms to compare. Default: the recipe's, or standard attnres.",
-        autocompletion=complete.specs,
+    variants: list[str] | None = options.specs(
+        "Arms to compare. Default: the recipe's, or standard attnres."
     )
     suites: list[str] | None = typer.Option(
         None,
@@ -45,9 +43,7 @@ class Comparing(options.Training):
         MATCHES,
     )
     tune_lr: bool = typer.Option(
-        False,
-        "--tune-lr",
-        help="Tune each arm first, and compare the arms at their own settings.",
+        False, "--tune-lr", help="Tune each arm first, and compare the arms at their own settings."
     )
     plan: str | None = typer.Option(
         None,
@@ -55,8 +51,8 @@ class Comparing(options.Training):
         autocompletion=complete.plans,
         show_default=False,
     )
-    baseline: options.Baseline = "standard"
-    margin: options.Margin = None
+    baseline: str = options.BASELINE
+    margin: str | None = options.MARGIN
     in_process: bool = typer.Option(
         False, "--in-process", help="Train in this process, for breakpoints and profilers."
     )

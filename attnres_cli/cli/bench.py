@@ -10,7 +10,6 @@ import typer
 import typer.core
 
 from attnres_cli.cli import options
-from attnres_cli.config import complete
 from attnres_cli.console import note, say
 from attnres_cli.errors import INTERRUPTED, SOME_FAILED, UsageError
 
@@ -52,22 +51,20 @@ app = typer.Typer(cls=_Steps, pretty_exceptions_enable=False)
 class Arms:
     """What is measured, and how it is printed."""
 
-    variants: list[str] | None = typer.Argument(
-        None, help=f"Arms. Default: {' '.join(DEFAULT_ARMS)}.", autocompletion=complete.specs
-    )
-    recipe: options.RecipeName = "quick"
-    override: options.Override = None
+    variants: list[str] | None = options.specs(f"Arms. Default: {' '.join(DEFAULT_ARMS)}.")
+    recipe: str = options.RECIPE
+    override: list[str] | None = options.OVERRIDE
     form: options.Format = options.PRINTED
-    plugin: options.Plugins = None
+    plugin: list[str] | None = options.PLUGINS
 
 
 @dataclass(frozen=True, kw_only=True)
 class Timing(Arms):
     """What arms are timed by, in turn."""
 
-    device: options.Device = "auto"
-    engine: options.Engine = "auto"
-    baseline: options.Baseline = "standard"
+    device: str = options.DEVICE
+    engine: str = options.ENGINE
+    baseline: str = options.BASELINE
     rounds: int = typer.Option(
         15, min=1, max=_MOST_ROUNDS, help="Rounds in which the arms take turns."
     )

@@ -6,7 +6,6 @@ import re
 import traceback
 from collections import Counter
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
@@ -21,13 +20,13 @@ def variants(
     name: str | None = typer.Argument(
         None, help="A variant to describe in full.", autocompletion=complete.specs
     ),
-    shape: options.Sizes = None,
+    shape: str | None = options.SIZES,
     new: str | None = typer.Option(
         None, help="Write a documented file to start a design of this name."
     ),
     tree: bool = typer.Option(False, "--tree", help="Draw which design contains which."),
     form: options.Format = options.PRINTED,
-    _plugin: options.Plugins = None,
+    _plugin: list[str] | None = options.PLUGINS,
 ) -> None:
     """List the residual designs, print one (equation, options, costs, proofs), or begin one."""
     given = name is not None or shape is not None
@@ -49,9 +48,7 @@ def variants(
 
 def check(
     context: typer.Context,
-    name: Annotated[
-        str, typer.Argument(help="The variant to check.", autocompletion=complete.specs)
-    ],
+    name: str = typer.Argument(help="The variant to check.", autocompletion=complete.specs),
     only: list[str] | None = typer.Option(
         None, help="Run only proofs whose name starts like this. Repeatable."
     ),
@@ -66,7 +63,7 @@ def check(
         autocompletion=complete.recipes,
     ),
     form: options.Format = options.PRINTED,
-    _plugin: options.Plugins = None,
+    _plugin: list[str] | None = options.PLUGINS,
 ) -> None:
     """Prove that a design keeps the contract: causal, sound gradients, counts, start, and the rest.
 
@@ -114,7 +111,7 @@ def recipes(
     name: str | None = typer.Argument(
         None, help="A recipe to describe in full: name or path.", autocompletion=complete.recipes
     ),
-    override: options.Override = None,
+    override: list[str] | None = options.OVERRIDE,
     form: options.Format = options.PRINTED,
 ) -> None:
     """List recipes and suites, or describe one recipe."""

@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
-from attnres_cli.cli.options import MOST_ID, PRINTED, Device, Format, Plugins, Study, opened, show
-from attnres_cli.config import address
+from attnres_cli.cli.options import DEVICE, MOST_ID, PLUGINS, PRINTED, STUDY, Format, opened, show
 from attnres_cli.console import note, warn
 from attnres_cli.errors import UsageError
 
 
 def evaluate(
-    runs: Annotated[
-        list[str],
-        typer.Argument(
-            help="Run numbers, or folders of `runs export`.", metavar="RUN...", show_default=False
-        ),
-    ],
+    runs: list[str] = typer.Argument(
+        help="Run numbers, or folders of `runs export`.", metavar="RUN...", show_default=False
+    ),
     tasks: str = typer.Option(
         "local",
         help="cloze, continuation, recall, or local for all three; .yaml or .jsonl files; "
@@ -32,10 +27,10 @@ def evaluate(
         False, "--trust", help="Run the code that a task file names (!function)."
     ),
     batch_size: int = typer.Option(32, min=1, help="Batch size."),
-    device: Device = "auto",
-    study: Study = address.DEFAULT,
+    device: str = DEVICE,
+    study: str = STUDY,
     form: Format = PRINTED,
-    _plugin: Plugins = None,
+    _plugin: list[str] | None = PLUGINS,
 ) -> None:
     r"""Let runs answer the items of downstream tasks, and keep every answer in the study.
 

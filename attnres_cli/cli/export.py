@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import typer
 
-from attnres_cli.cli.options import MOST_ID, Filtered, Plugins, opened, takes
+from attnres_cli.cli.options import MOST_ID, PLUGINS, Filtered, opened, takes
 from attnres_cli.console import note
 from attnres_cli.errors import UsageError, installing
 
@@ -54,7 +54,7 @@ class Exporting(Filtered):
     tensorboard: Path | None = _into("TensorBoard's event files")
     wandb: Path | None = _into("offline runs of Weights & Biases")
     mlflow: Path | None = _into("a database of MLflow")
-    plugin: Plugins = None
+    plugin: list[str] | None = PLUGINS
 
     def check(self, tools: list[str]) -> None:
         """Refuse what does not go together. Raises UsageError."""

@@ -9,12 +9,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import wraps
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, Any, TypeVar, get_type_hints
 
 import typer
 
 from attnres_cli.config import address, complete
-from attnres_cli.config.address import withhold
 from attnres_cli.errors import UsageError, unknown
 
 if TYPE_CHECKING:
@@ -41,56 +40,45 @@ def _add_plugins(paths: list[str] | None) -> list[str] | None:
     return paths
 
 
-Plugins = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--plugin",
-        help="Python file with a design of your own. Repeatable; or ATTNRES_PLUGINS.",
-        callback=_add_plugins,
-        is_eager=True,
-    ),
-]
-RecipeName = Annotated[
-    str,
-    typer.Option(help="Name of a recipe, or path to a YAML file.", autocompletion=complete.recipes),
-]
-Override = Annotated[
-    list[str] | None,
-    typer.Option("--set", help="Change a key of the recipe: train.tokens=2M. Repeatable."),
-]
-Study = Annotated[
-    str,
-    typer.Option(
-        help="SQLite file that holds all runs, or postgresql+psycopg://user@host/database.",
-        callback=withhold,
-    ),
-]
-RunId = Annotated[
-    int,
-    typer.Argument(
-        min=1, max=MOST_ID, help="Number of the run, from `attnres runs`.", metavar="ID"
-    ),
-]
-Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
-Engine = Annotated[
-    str, typer.Option(help="Depth mixing engine: auto, reference, eager, compile or triton.")
-]
-Baseline = Annotated[
-    str,
-    typer.Option(help="The arm to compare the others with.", autocompletion=complete.specs),
-]
+PLUGINS = typer.Option(
+    None,
+    "--plugin",
+    help="Python file with a design of your own. Repeatable; or ATTNRES_PLUGINS.",
+    callback=_add_plugins,
+    is_eager=True,
+)
+RECIPE = typer.Option(
+    "quick", help="Name of a recipe, or path to a YAML file.", autocompletion=complete.recipes
+)
+OVERRIDE = typer.Option(
+    None, "--set", help="Change a key of the recipe: train.tokens=2M. Repeatable."
+)
+STUDY = typer.Option(
+    address.DEFAULT,
+    help="SQLite file that holds all runs, or postgresql+psycopg://user@host/database.",
+    callback=address.withhold,
+)
+RUN = typer.Argument(
+    min=1, max=MOST_ID, help="Number of the run, from `attnres runs`.", metavar="ID"
+)
+DEVICE = typer.Option("auto", help="auto, cpu, cuda or cuda:N.")
+ENGINE = typer.Option(
+    "auto", help="Depth mixing engine: auto, reference, eager, compile or triton."
+)
+BASELINE = typer.Option(
+    "standard", help="The arm to compare the others with.", autocompletion=complete.specs
+)
+SIZES = typer.Option(None, "--shape", help="Sizes to count with: n_layers=16,d_model=1024.")
+MARGIN = typer.Option(
+    None,
+    help="Largest difference that does not matter: nats per token (0.01) or compute (1.05x).",
+    show_default=False,
+)
 
-Sizes = Annotated[
-    str | None, typer.Option("--shape", help="Sizes to count with: n_layers=16,d_model=1024.")
-]
 
-Margin = Annotated[
-    str | None,
-    typer.Option(
-        help="Largest difference that does not matter: nats per token (0.01) or compute (1.05x).",
-        show_default=False,
-    ),
-]
+def specs(meaning: str) -> Any:
+    """The argument that takes designs."""
+    return typer.Argument(None, help=meaning, autocompletion=complete.specs)
 
 
 def word(default: str | None, option: str, meaning: str, known: Sequence[str]) -> Any:
@@ -194,9 +182,9 @@ def opened(study: str) -> Store:
 class Training:
     """What a command that trains is asked: under which recipe, and where."""
 
-    recipe: RecipeName = "quick"
-    override: Override = None
-    study: Study = address.DEFAULT
+    recipe: str = RECIPE
+    override: list[str] | None = OVERRIDE
+    study: str = STUDY
     workers: int | None = typer.Option(
         None,
         min=1,
@@ -215,16 +203,14 @@ class Training:
         show_default=False,
     )
     prints: bool = typer.Option(
-        False,
-        "--print",
-        help="With --launch slurm: print the batch script and submit nothing.",
+        False, "--print", help="With --launch slurm: print the batch script and submit nothing."
     )
-    device: Device = "auto"
-    engine: Engine = "auto"
+    device: str = DEVICE
+    engine: str = ENGINE
     form: Format = PRINTED
     retry_failed: bool = typer.Option(False, help="Train failed runs again.")
     dry_run: bool = typer.Option(False, help="Print the plan and train nothing.")
-    plugin: Plugins = None
+    plugin: list[str] | None = PLUGINS
 
     def place(self, workers: int | None, *, in_process: bool = False) -> Place:
         """Where runs are recorded and computed."""
@@ -248,7 +234,7 @@ class Filtered:
     )
     tag: str | None = typer.Option(None, help="Only runs with this tag.")
     note: str | None = typer.Option(None, help="Only runs whose note contains this.")
-    study: Study = address.DEFAULT
+    study: str = STUDY
 
     @property
     def filter(self) -> Filter:

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 import typer
 
 from attnres_cli.cli import options
-from attnres_cli.config import address, complete
 from attnres_cli.errors import UsageError
 
 _LEAST_GAP, _MOST_GAP = 1e-9, 1e3  # nats per token
@@ -20,10 +19,8 @@ _LEAST_GAP, _MOST_GAP = 1e-9, 1e3  # nats per token
 class Planning:
     """What `plan` is asked."""
 
-    designs: list[str] | None = typer.Argument(
-        None, help="Variants, with --pipeline.", autocompletion=complete.specs
-    )
-    baseline: options.Baseline = "standard"
+    designs: list[str] | None = options.specs("Variants, with --pipeline.")
+    baseline: str = options.BASELINE
     gap: float = typer.Option(0.01, help="Difference to detect, in nats per token.")
     arms: int | None = typer.Option(
         None, min=1, max=1000, help="Number of arms besides the baseline. Default: the study's."
@@ -31,16 +28,16 @@ class Planning:
     recipe: str | None = typer.Option(
         None, help="Name or digest. Default: the newest in the study."
     )
-    study: options.Study = address.DEFAULT
+    study: str = options.STUDY
     workers: int | None = typer.Option(
         None, min=1, max=options.MOST_WORKERS, help="Number of processes. Default: as in the study."
     )
     pipeline: str | None = typer.Option(
         None, help="Instead count what a pipeline sends: stages and chunks per stage, such as 4,2."
     )
-    shape: options.Sizes = None
+    shape: str | None = options.SIZES
     form: options.Format = options.PRINTED
-    plugin: options.Plugins = None
+    plugin: list[str] | None = options.PLUGINS
 
 
 @options.takes(Planning)

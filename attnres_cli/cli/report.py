@@ -8,7 +8,7 @@ from pathlib import Path
 import typer
 
 from attnres_cli.cli import options
-from attnres_cli.config import address, complete
+from attnres_cli.config import complete
 from attnres_cli.console import VERBOSE, be
 from attnres_cli.errors import UsageError, unknown
 
@@ -29,19 +29,17 @@ def _with_numbers(incomplete: str) -> list[str]:
 class Reporting:
     """What `report` is asked."""
 
-    variants: list[str] | None = typer.Argument(
-        None,
-        help="Show only these arms. They are judged with all others.",
-        autocompletion=complete.specs,
+    variants: list[str] | None = options.specs(
+        "Show only these arms. They are judged with all others."
     )
-    study: options.Study = address.DEFAULT
+    study: str = options.STUDY
     recipes: list[str] | None = typer.Option(
         None,
         "--recipe",
         help="Recipe or search. Default: the newest recipe. Two recipes: side by side.",
     )
-    baseline: options.Baseline = "standard"
-    margin: options.Margin = None
+    baseline: str = options.BASELINE
+    margin: str | None = options.MARGIN
     form: options.Format = options.one_of(*options.Format)
     output: Path | None = typer.Option(None, help="Write to this file.", show_default=False)
     figures: str | None = typer.Option(
@@ -75,7 +73,7 @@ class Reporting:
     notes: bool = typer.Option(
         False, "--notes", help="Print all caveats and what the numbers rest on."
     )
-    plugin: options.Plugins = None
+    plugin: list[str] | None = options.PLUGINS
 
     @property
     def recipe(self) -> str | None:

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 import typer.core
@@ -66,9 +66,7 @@ def list_runs(asked: Listing) -> None:
 
 @app.command("show")
 def show_run(
-    run: options.RunId,
-    study: options.Study = address.DEFAULT,
-    form: options.Format = options.PRINTED,
+    run: int = options.RUN, study: str = options.STUDY, form: options.Format = options.PRINTED
 ) -> None:
     """Print all about one run: what it is, where it stands, its curve, what is in its model."""
     from attnres_cli.lab.run_listing import chosen, listed
@@ -85,11 +83,9 @@ def show_run(
 
 @app.command("note")
 def write_note(
-    run: options.RunId,
-    words: Annotated[
-        str, typer.Argument(help='The note, in quotes. "" removes it.', metavar="NOTE")
-    ],
-    study: options.Study = address.DEFAULT,
+    run: int = options.RUN,
+    words: str = typer.Argument(help='The note, in quotes. "" removes it.', metavar="NOTE"),
+    study: str = options.STUDY,
 ) -> None:
     """Write down what is to be known of a run: lists and reports show it."""
     if not words.isprintable() or len(words) > _LONGEST_NOTE:
@@ -104,13 +100,12 @@ def write_note(
 
 @app.command("tag")
 def write_tag(
-    runs: Annotated[
-        list[int],
-        typer.Argument(min=1, max=options.MOST_ID, help="Numbers of runs.", metavar="ID..."),
-    ],
-    tag: Annotated[str, typer.Argument(help="One word.", metavar="TAG")],
-    away: Annotated[bool, typer.Option("--remove", help="Remove the tag.")] = False,
-    study: options.Study = address.DEFAULT,
+    runs: list[int] = typer.Argument(
+        min=1, max=options.MOST_ID, help="Numbers of runs.", metavar="ID..."
+    ),
+    tag: str = typer.Argument(help="One word.", metavar="TAG"),
+    away: bool = typer.Option(False, "--remove", help="Remove the tag."),
+    study: str = options.STUDY,
 ) -> None:
     """Give runs a tag, by which `runs`, `runs export` and `runs rm` find them."""
     if not _TAG.fullmatch(tag):
@@ -127,10 +122,10 @@ def write_tag(
 
 @app.command()
 def extend(
-    run: options.RunId,
-    tokens: Annotated[str, typer.Option(help="Tokens in total, such as 2M.")],
-    study: options.Study = address.DEFAULT,
-    _plugin: options.Plugins = None,
+    run: int = options.RUN,
+    tokens: str = typer.Option(help="Tokens in total, such as 2M."),
+    study: str = options.STUDY,
+    _plugin: list[str] | None = options.PLUGINS,
 ) -> None:
     """Train a finished run further, where its schedule allows that exactly, as a run of its own."""
     from attnres_cli.config.reading import parse_count
@@ -233,10 +228,10 @@ def _remove(store: Store, records: Sequence[RunRecord], reason: str | None) -> N
 
 
 def verify(
-    run: options.RunId,
-    study: options.Study = address.DEFAULT,
+    run: int = options.RUN,
+    study: str = options.STUDY,
     form: options.Format = options.PRINTED,
-    _plugin: options.Plugins = None,
+    _plugin: list[str] | None = options.PLUGINS,
 ) -> None:
     """Train a run once more from what the study holds, and say whether every bit is the same.
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import typer
 
 from attnres_cli.cli.launching import launched
-from attnres_cli.cli.options import Training, opened, read_seeds, show, takes
+from attnres_cli.cli.options import Training, opened, read_seeds, show, specs, takes
 from attnres_cli.config import address, complete
 from attnres_cli.console import note, say, told_if_slow
 from attnres_cli.errors import SOME_FAILED, UsageError, unknown
@@ -23,11 +23,7 @@ _DEFAULT_SUITE = "fig7"
 class Searching(Training):
     """What `search` is asked."""
 
-    variants: list[str] | None = typer.Argument(
-        None,
-        help="Designs to search shapes for. Default: standard attnres.",
-        autocompletion=complete.specs,
-    )
+    variants: list[str] | None = specs("Designs to search shapes for. Default: standard attnres.")
     suite: str | None = typer.Option(
         None,
         help="Take designs and space from a suite, such as fig7.",

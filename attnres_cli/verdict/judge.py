@@ -15,8 +15,15 @@ from attnres_cli.stats.power import detectable
 from attnres_cli.stats.sequential import Look, look, word
 from attnres_cli.verdict.comparison import ArmResult, Comparison, Rules, ended_how
 from attnres_cli.verdict.family import Family, family
-from attnres_cli.verdict.plausible import doubt, is_doubtful, reason
-from attnres_cli.verdict.soundness import gates_of, mixed, stopped, unequal
+from attnres_cli.verdict.soundness import (
+    believed,
+    doubt,
+    gates_of,
+    is_doubtful,
+    mixed,
+    stopped,
+    unequal,
+)
 
 _SEVERAL = 2
 
@@ -124,7 +131,7 @@ class _Table:
         )
         theirs = _losses(base)
         if not blocked and is_doubtful(arm.losses, theirs, self.rules.slope, self.data.floor):
-            arm = replace(arm, believed=reason(runs))
+            arm = replace(arm, believed=believed(runs))
             blocked = None if arm.believed else doubt(runs, arm.losses, theirs, arm.gates)
         if blocked:
             return replace(arm, reason=blocked)
@@ -216,10 +223,7 @@ def _missing(
         if (each.variant, each.seed) == (runs[0].variant, seed):
             told = f"{whose}seed {seed} was removed, {ended_how(each)}"
             return f"{told}: the same ablate command trains it", False
-    return (
-        f"{whose}seed {seed} is missing, which others have: --seeds with all of theirs",
-        False,
-    )
+    return (f"{whose}seed {seed} is missing, which others have: --seeds with all of theirs", False)
 
 
 def _described(
