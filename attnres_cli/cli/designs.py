@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import traceback
 from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
 
 import typer
@@ -46,49 +47,60 @@ def variants(
         _list(form)
 
 
-def check(
-    context: typer.Context,
-    name: str = typer.Argument(help="The variant to check.", autocompletion=complete.specs),
+@dataclass(frozen=True, kw_only=True)
+class Checking:
+    """What `check` is asked."""
+
+    context: typer.Context
+    name: str = typer.Argument(help="The variant to check.", autocompletion=complete.specs)
     only: list[str] | None = typer.Option(
         None, help="Run only proofs whose name starts like this. Repeatable."
-    ),
+    )
     skip: list[str] | None = typer.Option(
         None, help="Skip proofs whose name starts like this. Repeatable."
-    ),
+    )
     recipe: str = typer.Option(
         "quick",
         "--recipe",
         "-r",
         help="Also check with the batch size and length of this recipe.",
         autocompletion=complete.recipes,
-    ),
-    form: options.Format = options.PRINTED,
-    _plugin: list[str] | None = options.PLUGINS,
-) -> None:
+    )
+    form: options.Format = options.PRINTED
+    plugin: list[str] | None = options.PLUGINS
+
+    def chosen(self, names: list[str]) -> list[str]:
+        """The proofs of these that are asked for. Raises UsageError."""
+        left_out = _named("--skip", self.skip, names)
+        found = [n for n in _named("--only", self.only, names) or names if n not in left_out]
+        if not found:
+            raise UsageError("--skip leaves out all that --only names: nothing is proven")
+        return found
+
+
+@options.takes(Checking)
+def check(asked: Checking) -> None:
     """Prove that a design keeps the contract: causal, sound gradients, counts, start, and the rest.
 
     The exit code is 3 where a proof fails.
     """
     from attnres_cli.config.recipe import load
 
-    whole = load(recipe)
+    whole = load(asked.recipe)
 
     from attnres_cli.nn.proofs.prove import ALL, at_most, prove
     from attnres_cli.nn.proofs.subject import SHAPE, small
     from attnres_cli.nn.variant import parse
     from attnres_cli.report.designs import findings_of
 
-    subject = small(parse(name), *at_most(SHAPE, whole.train.rows, whole.model.seq_len))
+    subject = small(parse(asked.name), *at_most(SHAPE, whole.train.rows, whole.model.seq_len))
     names = [proof.__name__ for proof in ALL]
-    left_out = _named("--skip", skip, names)
-    chosen = set(_named("--only", only, names) or names).difference(left_out)
-    if not chosen:
-        raise UsageError("--skip leaves out all that --only names: nothing is proven")
+    chosen = asked.chosen(names)
     is_last = names[-1] in chosen
     note(f"checking {subject.variant}" + ("; compiling it takes longest" if is_last else ""))
     findings = list(prove(subject, [proof for proof in ALL if proof.__name__ in chosen]))
-    options.show(findings_of(str(subject.variant), findings), form)
-    if context.find_root().params["_shows_all"]:
+    options.show(findings_of(str(subject.variant), findings), asked.form)
+    if asked.context.find_root().params["_shows_all"]:
         for finding in findings:
             if finding.error:
                 traceback.print_exception(finding.error)

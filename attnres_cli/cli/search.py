@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -13,6 +14,10 @@ from attnres_cli.cli.options import Training, opened, read_seeds, show, specs, t
 from attnres_cli.config import address, complete
 from attnres_cli.console import note, say, told_if_slow
 from attnres_cli.errors import SOME_FAILED, UsageError, unknown
+
+if TYPE_CHECKING:
+    from attnres_cli.lab.search.request import Request
+    from attnres_cli.records.plan import Plan
 
 _N_FRESH = "3"
 _GOALS = ("val_loss", "step_time", "params", "flops", "memory")
@@ -51,6 +56,17 @@ class Searching(Training):
         None, help="Fresh seeds that confirm: how many, or 5,6,7. Default: 3."
     )
 
+    def designs_and_space(self) -> tuple[list[str], str]:
+        """Both as typed, or as a suite has them. Raises UsageError and RecipeError."""
+        from attnres_cli.config.shipped import about_suite
+        from attnres_cli.config.shipped import suite as specs_of
+
+        if self.variants and self.suite is not None:
+            raise UsageError("give either variants or --suite, not both")
+        of_suite = about_suite(self.suite).get("space", "") if self.suite else ""
+        designs = self.variants or specs_of(self.suite or _DEFAULT_SUITE)
+        return list(designs), ",".join(self.space or []) or of_suite
+
 
 @takes(Searching)
 def search(asked: Searching) -> None:
@@ -60,19 +76,12 @@ def search(asked: Searching) -> None:
     on where it stopped.
     """
     from attnres_cli.config.recipe import load
-    from attnres_cli.config.shipped import about_suite
-    from attnres_cli.config.shipped import suite as specs_of
 
-    goals, suite = _goals(asked.objective), asked.suite
-    if asked.variants and suite is not None:
-        raise UsageError("give either variants or --suite, not both")
-    specs = list(asked.variants or specs_of(suite or _DEFAULT_SUITE))
-    ranges = ",".join(asked.space or []) or (about_suite(suite).get("space", "") if suite else "")
+    goals, (specs, ranges) = _goals(asked.objective), asked.designs_and_space()
     loaded = load(asked.recipe, asked.override or [])
 
     from attnres_cli.lab import searching  # torch takes a second, and no mistake above it
     from attnres_cli.lab.search.request import Typed, make
-    from attnres_cli.report.plans import plan_of_search
     from attnres_cli.report.progress import OnStderr
 
     confirmed = asked.confirm, _fresh(asked.seeds, asked.confirm)
@@ -89,11 +98,7 @@ def search(asked: Searching) -> None:
             f"optim.lr {loaded.optim.lr:g} for every design"
         )
     if asked.dry_run:
-        say(searching.TIMING)
-        step_s = searching.timed(request, plan)
-        told = searching.lines(request, plan, step_s), searching.n_trials_of(request)
-        seconds = searching.seconds_of(request, plan, step_s)
-        show(plan_of_search(request.search, *told, plan, seconds), asked.form)
+        _foresee(asked, request, plan)
         return
     n_failed = searching.run(request, plan, place, OnStderr())
     _tell(asked, request.search.name)
@@ -102,6 +107,18 @@ def search(asked: Searching) -> None:
         again = "the same command with --retry-failed trains them again"
         say(f"failed runs: {n_failed}; `{shlex.join(failed)}` lists them, {again}")
         raise typer.Exit(SOME_FAILED)
+
+
+def _foresee(asked: Searching, request: Request, plan: Plan) -> None:
+    """Print what a search would train."""
+    from attnres_cli.lab import searching
+    from attnres_cli.report.plans import plan_of_search
+
+    say(searching.TIMING)
+    step_s = searching.timed(request, plan)
+    told = searching.lines(request, plan, step_s), searching.n_trials_of(request)
+    seconds = searching.seconds_of(request, plan, step_s)
+    show(plan_of_search(request.search, *told, plan, seconds), asked.form)
 
 
 def _tell(asked: Searching, name: str) -> None:

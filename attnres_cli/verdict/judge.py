@@ -52,36 +52,21 @@ def compare(
     for record in records:
         by_arm.setdefault(record.variant, []).append(record)
     gone = _of_recipes(rules.removed, records, own, data)
-    codes = {(run.variant, run.code) for run in records}
+    removed, edited = _by_code(gone, older, records)
+    too = [replace(e, variant=f"{e.variant} {e.code}") for e in edited if e.variant != baseline]
+    held = family([*records, *removed, *too], baseline, is_registered=rules.is_registered)
     there = {(run.variant, run.seed) for run in records}
-    removed = [e for e in gone if (e.variant, e.code) in codes or e.variant not in by_arm]
-    shared = Code.of(records[-1].versions).shared
-    edited: list[RunRecord | Removed] = [e for e in gone if e not in removed]
-    edited += [run for run in older if Code.of(run.versions).shared == shared]
-    arms_too = [
-        replace(e, variant=f"{e.variant} {e.code}") for e in edited if e.variant != baseline
-    ]
-    every = [*records, *removed, *arms_too]
-    held = family(every, baseline, is_registered=rules.is_registered)
     lost = tuple(each for each in removed if (each.variant, each.seed) not in there)
     table = _Table(data, terms, rules, held, by_arm.get(baseline, []), lost)
     arms = _with_base([table.judged(runs) for runs in by_arm.values() if _results(runs)])
-    lost_by = {found.variant: found.may_miss for found in own}
-    arms = [_withheld(replace(arm, own=own_of.get(arm.variant)), lost_by, baseline) for arm in arms]
+    arms = [_withheld(replace(arm, own=own_of.get(arm.variant)), own_of, baseline) for arm in arms]
     arms.sort(key=lambda arm: (arm.variant != baseline, math.isnan(arm.mean), arm.mean))
     return Comparison(
         recipe=(own[0].recipe if own else "") or records[0].recipe,
         recipe_digest=own[0].base_digest if own else records[0].recipe_digest,
-        data=data,
-        baseline=baseline,
-        arms=tuple(arms),
-        records=tuple(records),
-        terms=terms,
-        rules=rules,
-        family=held,
-        removed=lost,
-        older=tuple(older),
-    )
+        data=data, baseline=baseline, arms=tuple(arms), records=tuple(records), terms=terms,
+        rules=rules, family=held, removed=lost, older=tuple(older),
+    )  # fmt: skip
 
 
 def _results(runs: Sequence[RunRecord]) -> dict[int, RunResult]:
@@ -103,6 +88,17 @@ def _of_recipes(
         if each.fingerprint == data.fingerprint
         and each.recipe_digest == digest.get(each.variant, records[0].recipe_digest)
     ]
+
+
+def _by_code(
+    gone: Sequence[Removed], older: Sequence[RunRecord], records: Sequence[RunRecord]
+) -> tuple[list[Removed], list[RunRecord | Removed]]:
+    """The removed runs of the arms as they are, and what is of designs that were edited since."""
+    codes = {(run.variant, run.code) for run in records}
+    names, shared = {run.variant for run in records}, Code.of(records[-1].versions).shared
+    removed = [e for e in gone if (e.variant, e.code) in codes or e.variant not in names]
+    edited = [run for run in older if Code.of(run.versions).shared == shared]
+    return removed, [*(e for e in gone if e not in removed), *edited]
 
 
 @dataclass(frozen=True)
@@ -274,12 +270,12 @@ def may_be_tuning(low: float, high: float, missed: float) -> bool:
     return missed > 0 and missed >= min(abs(low), abs(high))
 
 
-def _withheld(arm: ArmResult, may_miss: Mapping[str, float], baseline: str) -> ArmResult:
+def _withheld(arm: ArmResult, own: Mapping[str, ArmRecipe], baseline: str) -> ArmResult:
     """The arm without its word, where the loser's tuning may have missed as much as it lost by."""
     if arm.interval is None or arm.verdict not in ("better", "worse"):
         return arm
     loser = arm.variant if arm.verdict == "worse" else baseline
-    missed = may_miss.get(loser, 0.0)
+    missed = own[loser].may_miss if loser in own else 0.0
     if not may_be_tuning(*arm.interval, missed):
         return arm
     by = f"by {missed:.3f} nats per token" if math.isfinite(missed) else "beyond what was tried"

@@ -77,7 +77,6 @@ def analyse(
     slope: Slope | None = None,
 ) -> PowerAnalysis | None:
     """What runs of one recipe and fingerprint say; None where fewer than two of the baseline count.
-
     n_arms None stands for the arms that the study holds, or one; workers None for as many processes
     as the threads of the runs leave room for on n_cores, on a GPU one.
     """
@@ -86,7 +85,7 @@ def analyse(
         if run.result is not None:
             results.setdefault(run.variant, {})[run.seed] = run.result
     base = results[baseline]
-    numerics = next((result.settings.numerics for result in reversed(base.values())), "")
+    numerics = next((each.settings.numerics for each in reversed(base.values())), "")
     losses = {
         seed: result.val_loss
         for seed, result in base.items()
@@ -94,34 +93,30 @@ def analyse(
     }
     if len(losses) < 2:
         return None
-    comparison = compare([run for run in records if run.result is not None], facts, baseline)
-    pairs = []
+    comparison = compare([run for run in records if run.result], facts, baseline)
+    n_tests, floor = n_arms or max(1, len(results) - 1), power.noise([*losses.values()])
+    alpha = first_rate(n_tests) * (1 if len(results) > 1 else BASELINE_FIRST)
+    assumed = [power.assumed(floor, rho, gap, alpha) for rho in power.ASSUMED]
+    found = (power.measured(_pairs(comparison, losses), gap, alpha), *assumed)
+    on = base[next(iter(losses))].settings
+    fitting = max(1, n_cores // max(1, on.threads)) if on.device == "cpu" else 1
+    runs, n_timed = _runs(results, baseline, n_tests), sum(map(len, results.values()))
+    return PowerAnalysis(
+        comparison, floor, gap, n_tests, alpha, tuple(filter(None, found)), tuple(runs), n_timed,
+        workers or fitting, numerics, len(base) - len(losses), slope,
+    )  # fmt: skip
+
+
+def _pairs(
+    comparison: Comparison, losses: Mapping[int, float]
+) -> list[tuple[list[float], list[float]]]:
+    """The losses of each arm that can be compared, and the baseline's, of the seeds of both."""
+    found = []
     for arm in comparison.arms:
         if arm.difference is not None:
             shared = sorted(arm.losses.keys() & losses.keys())
-            pairs.append(([arm.losses[s] for s in shared], [losses[s] for s in shared]))
-    n_tests = n_arms or max(1, len(results) - 1)
-    floor = power.noise(list(losses.values()))
-    alpha = first_rate(n_tests) * (1 if len(results) > 1 else BASELINE_FIRST)
-    found = power.measured(pairs, gap, alpha)
-    rows = [found] if found else []
-    rows += [power.assumed(floor, rho, gap, alpha) for rho in power.ASSUMED]
-    on = base[next(iter(losses))].settings
-    fitting = max(1, n_cores // max(1, on.threads)) if on.device == "cpu" else 1
-    return PowerAnalysis(
-        comparison=comparison,
-        noise=floor,
-        gap=gap,
-        n_arms=n_tests,
-        alpha=alpha,
-        pairings=tuple(rows),
-        runs=tuple(_runs(results, baseline, n_tests)),
-        n_timed=sum(map(len, results.values())),
-        workers=workers or fitting,
-        numerics=numerics,
-        left_out=len(base) - len(losses),
-        slope=slope,
-    )
+            found.append(([arm.losses[s] for s in shared], [losses[s] for s in shared]))
+    return found
 
 
 def _runs(
