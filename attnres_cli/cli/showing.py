@@ -151,55 +151,64 @@ class _Shown:
         self._put(lambda: report, lambda: downstream.to_html(report, self.study_name))
 
     def _search(self, search: Search) -> None:
-        from attnres_cli.report import search_page
         from attnres_cli.report.search import report_of
 
         finding, known = find(search, self.records), self.store.recipe
         self._draw(findings=[finding])
-        self._put(
-            lambda: report_of(finding, known, self.asked.study),
-            lambda: search_page.to_html([finding], known, self.asked.study),
-        )
+
+        def page() -> str:
+            from attnres_cli.report.search_page import to_html  # with matplotlib, as below
+
+            return to_html([finding], known, self.asked.study)
+
+        self._put(lambda: report_of(finding, known, self.asked.study), page)
 
     def _ladders(self, found: Sequence[Ladder]) -> None:
         """What the sizes of a recipe say together, on each of its terms."""
-        from attnres_cli.report import page, scaling
+        from attnres_cli.report import scaling
+
+        def page() -> str:
+            from attnres_cli.report.page import scaling_page
+
+            return scaling_page(found, self.study_name)
 
         self._draw(ladders=found)
-        self._put(
-            lambda: scaling.report_of(found), lambda: page.scaling_page(found, self.study_name)
-        )
+        self._put(lambda: scaling.report_of(found), page)
 
     def _comparisons(self, held: Held, shown: Sequence[Choice], searches: Sequence[Search]) -> None:
         """The comparisons of one recipe or of several."""
-        from attnres_cli.report import against, page, published_table
+        from attnres_cli.report import against
         from attnres_cli.report.answer import to_decide, unanswerable
         from attnres_cli.report.comparison import report_of
 
         asked = self.asked
         whole = asked.figures is not None or (asked.is_page and asked.against is None)
         chapters = [each for chosen in shown for each in held.chapters(chosen, whole=whole)]
-        comparisons = [chapter.comparison for chapter in chapters]
-        first, *others = comparisons
+        first, *others = comparisons = [chapter.comparison for chapter in chapters]
         if asked.form is Format.CSV and (why := unanswerable(first)):
             say(why)  # lines of numbers do not
         ladders = held.every_ladder(shown) if whole else []
         findings = [find(search, self.records) for search in searches] if whole else []
         if asked.figures is not None:
             self._draw(split(chapters)[0], ladders, findings)
+
+        def page() -> str:
+            from attnres_cli.report.page import paper_page, to_html
+
+            if asked.against is not None:
+                return paper_page(chapters)
+            return to_html(chapters, ladders, findings, held.store.recipe)
+
         if asked.against is None:
             more = []
             if not others and asked.form is Format.TABLE:
                 more = to_decide(first, held.store.recipe(first.recipe_digest), held.study)
-            known = held.store.recipe
-            self._put(
-                lambda: report_of(comparisons),
-                lambda: page.to_html(chapters, ladders, findings, known),
-                more,
-            )
+            self._put(lambda: report_of(comparisons), page, more)
         elif asked.against == PAPER:
-            self._put(lambda: against.report_of(comparisons), lambda: page.paper_page(chapters))
+            self._put(lambda: against.report_of(comparisons), page)
         else:
+            from attnres_cli.report import published_table
+
             report = published_table.report_of(asked.against, comparisons)
             if asked.is_page:
                 self.out.write(published_table.to_html(report, self.study_name))
