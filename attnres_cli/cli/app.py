@@ -8,7 +8,6 @@ from __future__ import annotations
 import sys
 import traceback
 import warnings
-from typing import Annotated
 
 import typer
 
@@ -28,16 +27,11 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-app.command()(ablate.ablate)
-app.command()(search.search)
-app.command()(report.report)
-app.command()(evaluate.evaluate)
-app.command()(plan.plan)
-app.command()(init.init)
-app.command()(designs.variants)
-app.command()(designs.check)
-app.command()(designs.recipes)
-app.command()(runs.verify)
+for _command in (
+    ablate.ablate, search.search, report.report, evaluate.evaluate, plan.plan, init.init,
+    designs.variants, designs.check, designs.recipes, runs.verify,
+):  # fmt: skip
+    app.command()(_command)
 app.add_typer(bench.app, name="bench", help=bench.HELP)
 app.add_typer(runs.app, name="runs", help=runs.HELP)
 
@@ -56,22 +50,16 @@ def _version(asked: bool) -> None:
 
 @app.callback()
 def _root(
-    _asked: Annotated[
-        bool,
-        typer.Option("--version", callback=_version, is_eager=True, help="Print the version."),
-    ] = False,
-    _shows_all: Annotated[
-        bool,
-        typer.Option(
-            _TRACEBACK, help="Show the traceback of an error. Works anywhere in the command."
-        ),
-    ] = False,
-    quiet: Annotated[
-        bool, typer.Option(*_QUIET, help="Print only results, warnings and errors.")
-    ] = False,
-    verbose: Annotated[
-        bool, typer.Option(*_VERBOSE, help="Print the whole plan, all caveats, and every run.")
-    ] = False,
+    _asked: bool = typer.Option(
+        False, "--version", callback=_version, is_eager=True, help="Print the version."
+    ),
+    _shows_all: bool = typer.Option(
+        False, _TRACEBACK, help="Show the traceback of an error. Works anywhere in the command."
+    ),
+    quiet: bool = typer.Option(False, *_QUIET, help="Print only results, warnings and errors."),
+    verbose: bool = typer.Option(
+        False, *_VERBOSE, help="Print the whole plan, all caveats, and every run."
+    ),
 ) -> None:
     """Find out which residual connection to train a Transformer with, and how sure you can be."""
     if quiet and verbose:

@@ -3,22 +3,13 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Annotated, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import typer
 import typer.core
 
-from attnres_cli.cli.options import (
-    Baseline,
-    Device,
-    Engine,
-    Format,
-    Override,
-    Plugins,
-    PrintedFormat,
-    RecipeName,
-)
-from attnres_cli.config import complete
+from attnres_cli.cli import options
 from attnres_cli.console import note, say
 from attnres_cli.errors import INTERRUPTED, SOME_FAILED, UsageError
 
@@ -55,93 +46,119 @@ HELP = (
 
 app = typer.Typer(cls=_Steps, pretty_exceptions_enable=False)
 
-Variants = Annotated[
-    list[str] | None,
-    typer.Argument(help=f"Arms. Default: {' '.join(DEFAULT_ARMS)}.", autocompletion=complete.specs),
-]
-Rounds = Annotated[
-    int, typer.Option(min=1, max=_MOST_ROUNDS, help="Rounds in which the arms take turns.")
-]
+
+@dataclass(frozen=True, kw_only=True)
+class Arms:
+    """What is measured, and how it is printed."""
+
+    variants: list[str] | None = options.specs(f"Arms. Default: {' '.join(DEFAULT_ARMS)}.")
+    recipe: str = options.RECIPE
+    override: list[str] | None = options.OVERRIDE
+    form: options.Format = options.PRINTED
+    plugin: list[str] | None = options.PLUGINS
+
+
+@dataclass(frozen=True, kw_only=True)
+class Timing(Arms):
+    """What arms are timed by, in turn."""
+
+    device: str = options.DEVICE
+    engine: str = options.ENGINE
+    baseline: str = options.BASELINE
+    rounds: int = typer.Option(
+        15, min=1, max=_MOST_ROUNDS, help="Rounds in which the arms take turns."
+    )
+
+    def plan(self, what: str) -> tuple[Plan, Tokens, str]:
+        """The plan, its data, and the name of the baseline, which is first if it was not asked for;
+        says what is timed.
+        """
+        from attnres_cli.config.recipe import load
+
+        fixed = load(self.recipe, self.override or [])
+
+        from attnres_cli.data import sources
+        from attnres_cli.lab import grid
+        from attnres_cli.verdict.numbers import plural
+
+        tokens = sources.load(fixed)
+        (base,) = grid.resolve([self.baseline], fixed, tokens.vocab_size)
+        arms = grid.resolve(self.variants or DEFAULT_ARMS, fixed, tokens.vocab_size)
+        if base.variant not in {arm.variant for arm in arms}:
+            note(f"the baseline {base.variant} is timed too: every ratio is to it")
+            arms = (base, *arms)
+        plan = grid.make(fixed, arms, (0,), tokens.fingerprint, self.device, 1, self.engine)
+        note(f"checking {plural(len(arms), 'arm')}, then {plural(self.rounds, 'round')} of {what}")
+        return plan, tokens, base.variant
+
+    def tell(self, found: StepBench | DecodeBench) -> None:
+        """Print what was measured."""
+        from attnres_cli.report.costs import report_of
+
+        options.show(report_of(found), self.form)
+        _end([arm.variant for arm in found.arms if arm.wrong], "wrong, and not timed")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decoding(Timing):
+    """How much is generated."""
+
+    batch: list[int] | None = typer.Option(
+        None, min=1, help="Batch size. Repeatable. Default: 1 and 16."
+    )
+    n_new: int = typer.Option(32, "--tokens", min=1, help="Timed tokens per row.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sharing(Arms):
+    """How much is sent through ranks."""
+
+    ranks: int = typer.Option(2, min=1, max=64, help="Processes that share the tokens.")
+    n_tokens: int | None = typer.Option(
+        None, "--tokens", min=1, help="Tokens in total. Default: model.seq_len."
+    )
+    chunk: int | None = typer.Option(
+        None, min=1, help="Tokens at a time. Default: a quarter of the total."
+    )
 
 
 @app.command()
-def step(
-    variants: Variants = None,
-    recipe: RecipeName = "quick",
-    override: Override = None,
-    device: Device = "auto",
-    engine: Engine = "auto",
-    baseline: Baseline = "standard",
-    rounds: Rounds = 15,
-    form: PrintedFormat = Format.TABLE,
-    _plugin: Plugins = None,
-) -> None:
+@options.takes(Timing)
+def step(asked: Timing) -> None:
     """Time whole training steps of every arm, in turn, beside what each reads, writes and computes.
 
     An arm whose loss or gradients are not those of the plain formula is reported as wrong, and not
     timed. `attnres bench decode` times generation instead.
     """
-    from attnres_cli.verdict.numbers import plural
-
-    plan, tokens, base = _plan(variants, recipe, override, device, engine, baseline)
+    plan, tokens, base = asked.plan("training steps")
 
     from attnres_cli.lab import bench
 
-    arms = plural(len(plan.arms), "arm")
-    note(f"checking {arms}, then {plural(rounds, 'round')} of training steps")
-    _show(bench.steps(plan, tokens, rounds, base, note), form)
+    asked.tell(bench.steps(plan, tokens, asked.rounds, base, note))
 
 
 @app.command()
-def decode(
-    variants: Variants = None,
-    recipe: RecipeName = "quick",
-    override: Override = None,
-    device: Device = "auto",
-    engine: Engine = "auto",
-    baseline: Baseline = "standard",
-    rounds: Rounds = 15,
-    batch: Annotated[
-        list[int] | None, typer.Option(min=1, help="Batch size. Repeatable. Default: 1 and 16.")
-    ] = None,
-    n_new: Annotated[int, typer.Option("--tokens", min=1, help="Timed tokens per row.")] = 32,
-    form: PrintedFormat = Format.TABLE,
-    _plugin: Plugins = None,
-) -> None:
+@options.takes(Decoding)
+def decode(asked: Decoding) -> None:
     """Time generation by every arm, in turn: ms per token, beside the baseline's.
 
     Half of the recipe's positions are the prompt. --set train.compile=on compiles the steps.
     """
-    from attnres_cli.verdict.numbers import plural
-
-    if engine == "compile":
+    if asked.engine == "compile":
         raise UsageError(
             "engine compile is for training: --set train.compile=on compiles generation"
         )
-    plan, tokens, base = _plan(variants, recipe, override, device, engine, baseline)
-    sizes = tuple(dict.fromkeys(batch or (1, 16)))
+    plan, tokens, base = asked.plan("generation")
+    sizes = tuple(dict.fromkeys(asked.batch or (1, 16)))
 
     from attnres_cli.lab import bench
 
-    note(f"checking {plural(len(plan.arms), 'arm')}, then {plural(rounds, 'round')} of generation")
-    _show(bench.decode(plan, tokens, rounds, base, sizes, n_new), form)
+    asked.tell(bench.decode(plan, tokens, asked.rounds, base, sizes, asked.n_new))
 
 
 @app.command()
-def prefill(
-    variants: Variants = None,
-    recipe: RecipeName = "quick",
-    override: Override = None,
-    ranks: Annotated[int, typer.Option(min=1, max=64, help="Processes that share the tokens.")] = 2,
-    n_tokens: Annotated[
-        int | None, typer.Option("--tokens", min=1, help="Tokens in total. Default: model.seq_len.")
-    ] = None,
-    chunk: Annotated[
-        int | None, typer.Option(min=1, help="Tokens at a time. Default: a quarter of the total.")
-    ] = None,
-    form: PrintedFormat = Format.TABLE,
-    _plugin: Plugins = None,
-) -> None:
+@options.takes(Sharing)
+def prefill(asked: Sharing) -> None:
     """Send a sequence through every arm with its tokens in parts on ranks: whether the
     numbers are those of one process, in float64, and what the sources hold in memory.
 
@@ -149,53 +166,20 @@ def prefill(
     """
     from attnres_cli.config.recipe import load
 
-    fixed = load(recipe, override or [])
+    fixed = load(asked.recipe, asked.override or [])
 
     from attnres_cli.lab import grid
     from attnres_cli.lab.prefill import prefill as run_ranks
-    from attnres_cli.report import file_formats
     from attnres_cli.report.costs import prefill_of, wrong
 
-    arms = grid.resolve(variants or DEFAULT_ARMS, fixed, vocab_size=256)
+    arms = grid.resolve(asked.variants or DEFAULT_ARMS, fixed, vocab_size=256)
     names = [arm.variant for arm in arms]
-    found = run_ranks(fixed, names, ranks, n_tokens, chunk)
-    file_formats.show(prefill_of(found), form, sys.stdout)
-    if off := wrong(found):
-        say(f"wrong: {', '.join(off)}")
-        raise typer.Exit(SOME_FAILED)
+    found = run_ranks(fixed, names, asked.ranks, asked.n_tokens, asked.chunk)
+    options.show(prefill_of(found), asked.form)
+    _end(wrong(found), "wrong")
 
 
-def _plan(
-    specs: list[str] | None,
-    recipe: str,
-    override: list[str] | None,
-    device: str,
-    engine: str,
-    baseline: str,
-) -> tuple[Plan, Tokens, str]:
-    """What is measured, and the name of the baseline, which is first if it was not asked for."""
-    from attnres_cli.config.recipe import load
-
-    fixed = load(recipe, override or [])
-
-    from attnres_cli.data import sources
-    from attnres_cli.lab import grid
-
-    tokens = sources.load(fixed)
-    (base,) = grid.resolve([baseline], fixed, tokens.vocab_size)
-    arms = grid.resolve(specs or DEFAULT_ARMS, fixed, tokens.vocab_size)
-    if base.variant not in {arm.variant for arm in arms}:
-        note(f"the baseline {base.variant} is timed too: every ratio is to it")
-        arms = (base, *arms)
-    plan = grid.make(fixed, arms, (0,), tokens.fingerprint, device, 1, engine)
-    return plan, tokens, base.variant
-
-
-def _show(found: StepBench | DecodeBench, form: Format) -> None:
-    from attnres_cli.report import file_formats
-    from attnres_cli.report.costs import report_of
-
-    file_formats.show(report_of(found), form, sys.stdout)
-    if wrong := [arm.variant for arm in found.arms if arm.wrong]:
-        say(f"wrong, and not timed: {', '.join(wrong)}")
+def _end(wrong: list[str], what: str) -> None:
+    if wrong:
+        say(f"{what}: {', '.join(wrong)}")
         raise typer.Exit(SOME_FAILED)

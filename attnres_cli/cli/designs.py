@@ -3,22 +3,14 @@
 from __future__ import annotations
 
 import re
-import sys
 import traceback
 from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
-from attnres_cli.cli.options import (
-    Format,
-    Override,
-    Plugins,
-    PrintedFormat,
-    Sizes,
-    read_shape,
-)
+from attnres_cli.cli import options
 from attnres_cli.config import complete
 from attnres_cli.console import note, say
 from attnres_cli.errors import SOME_FAILED, UsageError, VariantError, unknown
@@ -26,90 +18,92 @@ from attnres_cli.files import write_new
 
 
 def variants(
-    name: Annotated[
-        str | None,
-        typer.Argument(
-            help="A variant to describe in full.",
-            autocompletion=complete.specs,
-        ),
-    ] = None,
-    shape: Sizes = None,
-    new: Annotated[
-        str | None, typer.Option(help="Write a documented file to start a design of this name.")
-    ] = None,
-    tree: Annotated[bool, typer.Option("--tree", help="Draw which design contains which.")] = False,
-    form: PrintedFormat = Format.TABLE,
-    _plugin: Plugins = None,
+    name: str | None = typer.Argument(
+        None, help="A variant to describe in full.", autocompletion=complete.specs
+    ),
+    shape: str | None = options.SIZES,
+    new: str | None = typer.Option(
+        None, help="Write a documented file to start a design of this name."
+    ),
+    tree: bool = typer.Option(False, "--tree", help="Draw which design contains which."),
+    form: options.Format = options.PRINTED,
+    _plugin: list[str] | None = options.PLUGINS,
 ) -> None:
     """List the residual designs, print one (equation, options, costs, proofs), or begin one."""
+    given = name is not None or shape is not None
     if new is not None:
-        if name is not None or shape is not None or tree:
+        if given or tree:
             raise UsageError("--new writes a file and takes nothing else: attnres variants --new X")
         _start(new)
     elif tree:
-        if name is not None or shape is not None:
+        if given:
             raise UsageError("--tree draws all designs: attnres variants --tree")
         _draw(form)
-    elif name is None:
-        if shape is not None:
-            raise UsageError("--shape is of one variant: attnres variants NAME --shape ...")
-        _list(form)
+    elif name is not None:
+        _describe(name, options.read_shape(shape), form)
+    elif given:
+        raise UsageError("--shape is of one variant: attnres variants NAME --shape ...")
     else:
-        _show(name, read_shape(shape), form)
+        _list(form)
 
 
-def check(
-    context: typer.Context,
-    name: Annotated[
-        str, typer.Argument(help="The variant to check.", autocompletion=complete.specs)
-    ],
-    only: Annotated[
-        list[str] | None,
-        typer.Option(help="Run only proofs whose name starts like this. Repeatable."),
-    ] = None,
-    skip: Annotated[
-        list[str] | None, typer.Option(help="Skip proofs whose name starts like this. Repeatable.")
-    ] = None,
-    recipe: Annotated[
-        str,
-        typer.Option(
-            "--recipe",
-            "-r",
-            help="Also check with the batch size and length of this recipe.",
-            autocompletion=complete.recipes,
-        ),
-    ] = "quick",
-    form: PrintedFormat = Format.TABLE,
-    _plugin: Plugins = None,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class Checking:
+    """What `check` is asked."""
+
+    context: typer.Context
+    name: str = typer.Argument(help="The variant to check.", autocompletion=complete.specs)
+    only: list[str] | None = typer.Option(
+        None, help="Run only proofs whose name starts like this. Repeatable."
+    )
+    skip: list[str] | None = typer.Option(
+        None, help="Skip proofs whose name starts like this. Repeatable."
+    )
+    recipe: str = typer.Option(
+        "quick",
+        "--recipe",
+        "-r",
+        help="Also check with the batch size and length of this recipe.",
+        autocompletion=complete.recipes,
+    )
+    form: options.Format = options.PRINTED
+    plugin: list[str] | None = options.PLUGINS
+
+    def chosen(self, names: list[str]) -> list[str]:
+        """The proofs of these that are asked for. Raises UsageError."""
+        left_out = _named("--skip", self.skip, names)
+        found = [n for n in _named("--only", self.only, names) or names if n not in left_out]
+        if not found:
+            raise UsageError("--skip leaves out all that --only names: nothing is proven")
+        return found
+
+
+@options.takes(Checking)
+def check(asked: Checking) -> None:
     """Prove that a design keeps the contract: causal, sound gradients, counts, start, and the rest.
 
     The exit code is 3 where a proof fails.
     """
     from attnres_cli.config.recipe import load
 
-    whole = load(recipe)
+    whole = load(asked.recipe)
 
     from attnres_cli.nn.proofs.prove import ALL, at_most, prove
     from attnres_cli.nn.proofs.subject import SHAPE, small
     from attnres_cli.nn.variant import parse
-    from attnres_cli.report import file_formats
     from attnres_cli.report.designs import findings_of
 
-    subject = small(parse(name), *at_most(SHAPE, whole.train.rows, whole.model.seq_len))
+    subject = small(parse(asked.name), *at_most(SHAPE, whole.train.rows, whole.model.seq_len))
     names = [proof.__name__ for proof in ALL]
-    left_out = _named("--skip", skip, names)
-    chosen = set(_named("--only", only, names) or names).difference(left_out)
-    if not chosen:
-        raise UsageError("--skip leaves out all that --only names: nothing is proven")
-    is_last = ALL[-1].__name__ in chosen
+    chosen = asked.chosen(names)
+    is_last = names[-1] in chosen
     note(f"checking {subject.variant}" + ("; compiling it takes longest" if is_last else ""))
     findings = list(prove(subject, [proof for proof in ALL if proof.__name__ in chosen]))
-    file_formats.show(findings_of(str(subject.variant), findings), form, sys.stdout)
-    for error in [
-        f.error for f in findings if f.error and context.find_root().params["_shows_all"]
-    ]:
-        traceback.print_exception(error)
+    options.show(findings_of(str(subject.variant), findings), asked.form)
+    if asked.context.find_root().params["_shows_all"]:
+        for finding in findings:
+            if finding.error:
+                traceback.print_exception(finding.error)
     outcomes = Counter(finding.outcome for finding in findings)
     if outcomes["failed"]:
         rest = f", {outcomes['not run']} not run for that" if outcomes["not run"] else ""
@@ -126,44 +120,38 @@ def _named(option: str, starts: list[str] | None, names: list[str]) -> list[str]
 
 
 def recipes(
-    name: Annotated[
-        str | None,
-        typer.Argument(
-            help="A recipe to describe in full: name or path.", autocompletion=complete.recipes
-        ),
-    ] = None,
-    override: Override = None,
-    form: PrintedFormat = Format.TABLE,
+    name: str | None = typer.Argument(
+        None, help="A recipe to describe in full: name or path.", autocompletion=complete.recipes
+    ),
+    override: list[str] | None = options.OVERRIDE,
+    form: options.Format = options.PRINTED,
 ) -> None:
     """List recipes and suites, or describe one recipe."""
-    from attnres_cli.report import file_formats
     from attnres_cli.report.designs import recipe_of, recipes_of
 
     if name is None and override:
         raise UsageError("--set changes one recipe: attnres recipes NAME --set ...")
     found = recipes_of() if name is None else recipe_of(name, override or [])
-    file_formats.show(found, form, sys.stdout)
+    options.show(found, form)
 
 
-def _list(form: Format) -> None:
+def _list(form: options.Format) -> None:
     from attnres_cli.config.shipped import paper
     from attnres_cli.nn.addon import Addon
     from attnres_cli.nn.residual import presets, registry
     from attnres_cli.nn.variant import parse
-    from attnres_cli.report import file_formats
     from attnres_cli.report.designs import variants_of
 
     named = {name: str(parse(name)) for name in presets()}
     addons = {name: cls for name, cls in registry().items() if issubclass(cls, Addon)}
     streams = {name: cls for name, cls in registry().items() if name not in addons}
-    file_formats.show(variants_of(streams, addons, named, paper()["table4"]), form, sys.stdout)
+    options.show(variants_of(streams, addons, named, paper()["table4"]), form)
 
 
-def _draw(form: Format) -> None:
+def _draw(form: options.Format) -> None:
     from attnres_cli.nn.design_page import page_of
     from attnres_cli.nn.residual import registry
     from attnres_cli.nn.variant import parse
-    from attnres_cli.report import file_formats
     from attnres_cli.report.designs import tree_of
 
     contains = {name: dict(page_of(cls).contains) for name, cls in registry().items()}
@@ -171,14 +159,13 @@ def _draw(form: Format) -> None:
         starts = name != "standard" and parse(name).build(16, 12).equals_standard_at_init
         if starts and not known:
             known["standard"] = "nothing is learned yet"
-    file_formats.show(tree_of(contains), form, sys.stdout)
+    options.show(tree_of(contains), form)
 
 
-def _show(name: str, sizes: dict[str, int], form: Format) -> None:
+def _describe(name: str, sizes: dict[str, int], form: options.Format) -> None:
     from attnres_cli.config.shipped import paper
     from attnres_cli.nn.describe import describe
     from attnres_cli.nn.variant import options_of, parse
-    from attnres_cli.report import file_formats
     from attnres_cli.report.designs import composition_of, variant_of
 
     typed, said = parse(name), paper()
@@ -188,10 +175,9 @@ def _show(name: str, sizes: dict[str, int], form: Format) -> None:
     described = describe(typed, sizes["n_layers"], sizes["d_model"])
     (cls, *others) = typed.classes
     if others:
-        report = composition_of(str(typed), typed.classes, found, described)
+        options.show(composition_of(str(typed), typed.classes, found, described), form)
     else:
-        report = variant_of(str(typed), cls, options_of(cls), found, described)
-    file_formats.show(report, form, sys.stdout)
+        options.show(variant_of(str(typed), cls, options_of(cls), found, described), form)
 
 
 def _start(name: str) -> None:

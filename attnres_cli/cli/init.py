@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from typing import Annotated
 
 import typer
 
@@ -11,13 +10,10 @@ from attnres_cli.errors import UsageError
 
 
 def init(
-    data: Annotated[str, typer.Argument(help="File or folder with text or tokens.")],
-    output: Annotated[
-        str | None,
-        typer.Option(
-            help="Recipe to write. Default: NAME.yaml here, after the data.", metavar="FILE"
-        ),
-    ] = None,
+    data: str = typer.Argument(help="File or folder with text or tokens."),
+    output: str | None = typer.Option(
+        None, help="Recipe to write. Default: NAME.yaml here, after the data.", metavar="FILE"
+    ),
 ) -> None:
     """Write a commented recipe for your own data."""
     from attnres_cli.files import path_of, slug, write_new

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import inspect
 import re
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import Annotated, Any
+from functools import wraps
+from typing import TYPE_CHECKING, Any, TypeVar, get_type_hints
 
 import typer
 
-from attnres_cli.config import complete
-from attnres_cli.config.address import withhold
+from attnres_cli.config import address, complete
 from attnres_cli.errors import UsageError, unknown
+
+if TYPE_CHECKING:
+    from attnres_cli.lab.experiment import Place
+    from attnres_cli.lab.run_listing import Filter
+    from attnres_cli.report.table import Report
+    from attnres_cli.store.store import Store
 
 _TEXT = "<str>"
 _MOST_SEEDS = 1000
@@ -31,74 +40,48 @@ def _add_plugins(paths: list[str] | None) -> list[str] | None:
     return paths
 
 
-Plugins = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--plugin",
-        help="Python file with a design of your own. Repeatable; or ATTNRES_PLUGINS.",
-        callback=_add_plugins,
-        is_eager=True,
-    ),
-]
-RecipeName = Annotated[
-    str,
-    typer.Option(help="Name of a recipe, or path to a YAML file.", autocompletion=complete.recipes),
-]
-Override = Annotated[
-    list[str] | None,
-    typer.Option("--set", help="Change a key of the recipe: train.tokens=2M. Repeatable."),
-]
-Study = Annotated[
-    str,
-    typer.Option(
-        help="SQLite file that holds all runs, or postgresql+psycopg://user@host/database.",
-        callback=withhold,
-    ),
-]
-Workers = Annotated[
-    int | None,
-    typer.Option(
-        min=1, max=MOST_WORKERS, help="Number of processes. Default: what the machine has room for."
-    ),
-]
-RunStatus = Annotated[
-    str | None,
-    typer.Option(help="Only runs that are pending, running, complete, diverged or failed."),
-]
-RunVariant = Annotated[
-    str | None,
-    typer.Option(help="Only runs of this variant.", autocompletion=complete.specs),
-]
-RunRecipe = Annotated[
-    str | None, typer.Option(help="Only runs of this recipe: name, or start of a digest.")
-]
-RunTag = Annotated[str | None, typer.Option(help="Only runs with this tag.")]
-RunNote = Annotated[str | None, typer.Option(help="Only runs whose note contains this.")]
-RetryFailed = Annotated[bool, typer.Option(help="Train failed runs again.")]
-DryRun = Annotated[bool, typer.Option(help="Print the plan and train nothing.")]
-Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
-Engine = Annotated[
-    str, typer.Option(help="Depth mixing engine: auto, reference, eager, compile or triton.")
-]
-Baseline = Annotated[
-    str,
-    typer.Option(help="The arm to compare the others with.", autocompletion=complete.specs),
-]
-
-Sizes = Annotated[
-    str | None, typer.Option("--shape", help="Sizes to count with: n_layers=16,d_model=1024.")
-]
-
-Margin = Annotated[
-    str | None,
-    typer.Option(
-        help="Largest difference that does not matter: nats per token (0.01) or compute (1.05x).",
-        show_default=False,
-    ),
-]
+PLUGINS = typer.Option(
+    None,
+    "--plugin",
+    help="Python file with a design of your own. Repeatable; or ATTNRES_PLUGINS.",
+    callback=_add_plugins,
+    is_eager=True,
+)
+RECIPE = typer.Option(
+    "quick", help="Name of a recipe, or path to a YAML file.", autocompletion=complete.recipes
+)
+OVERRIDE = typer.Option(
+    None, "--set", help="Change a key of the recipe: train.tokens=2M. Repeatable."
+)
+STUDY = typer.Option(
+    address.DEFAULT,
+    help="SQLite file that holds all runs, or postgresql+psycopg://user@host/database.",
+    callback=address.withhold,
+)
+RUN = typer.Argument(
+    min=1, max=MOST_ID, help="Number of the run, from `attnres runs`.", metavar="ID"
+)
+DEVICE = typer.Option("auto", help="auto, cpu, cuda or cuda:N.")
+ENGINE = typer.Option(
+    "auto", help="Depth mixing engine: auto, reference, eager, compile or triton."
+)
+BASELINE = typer.Option(
+    "standard", help="The arm to compare the others with.", autocompletion=complete.specs
+)
+SIZES = typer.Option(None, "--shape", help="Sizes to count with: n_layers=16,d_model=1024.")
+MARGIN = typer.Option(
+    None,
+    help="Largest difference that does not matter: nats per token (0.01) or compute (1.05x).",
+    show_default=False,
+)
 
 
-def word(option: str, meaning: str, known: Sequence[str]) -> Any:
+def specs(meaning: str) -> Any:
+    """The argument that takes designs."""
+    return typer.Argument(None, help=meaning, autocompletion=complete.specs)
+
+
+def word(default: str | None, option: str, meaning: str, known: Sequence[str]) -> Any:
     """An option that takes one of these words; others are refused with the nearest of them."""
 
     def read(text: str) -> str:
@@ -106,7 +89,7 @@ def word(option: str, meaning: str, known: Sequence[str]) -> Any:
             raise UsageError(unknown(option, text, known))
         return text
 
-    return typer.Option(option, help=meaning, parser=read, metavar=_TEXT)
+    return typer.Option(default, option, help=meaning, parser=read, metavar=_TEXT)
 
 
 class Format(StrEnum):
@@ -131,11 +114,10 @@ def one_of(*allowed: Format) -> Any:
         raise UsageError(unknown("format", text, allowed))
 
     names = f"{', '.join(allowed[:-1])} or {allowed[-1]}."
-    return typer.Option("--format", help=names, parser=read, metavar=_TEXT)
+    return typer.Option(Format.TABLE, "--format", help=names, parser=read, metavar=_TEXT)
 
 
-_PRINTED = (Format.TABLE, Format.JSON, Format.MARKDOWN, Format.CSV)
-PrintedFormat = Annotated[Format, one_of(*_PRINTED)]
+PRINTED = one_of(Format.TABLE, Format.JSON, Format.MARKDOWN, Format.CSV)
 
 
 def read_shape(text: str | None) -> dict[str, int]:
@@ -174,3 +156,119 @@ def read_seeds(text: str) -> tuple[int, ...]:
     if not 1 <= numbers[0] <= _MOST_SEEDS:
         raise UsageError(f"--seeds must be at least 1, at most {_MOST_SEEDS}, got {numbers[0]}")
     return tuple(range(numbers[0]))
+
+
+def refuse(typed: Mapping[str, object], why: str) -> None:
+    """Raise UsageError, with its name in `why`, for the first option here that was typed."""
+    for option in [name for name, value in typed.items() if value]:
+        raise UsageError(why.format(option))
+
+
+def show(report: Report, form: Format) -> None:
+    """Print a report whole."""
+    from attnres_cli.report import file_formats
+
+    file_formats.show(report, form, sys.stdout)
+
+
+def opened(study: str) -> Store:
+    """A study that is only read. Raises StudyError where there is none."""
+    from attnres_cli.store.store import Store
+
+    return Store.open(study, create=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training:
+    """What a command that trains is asked: under which recipe, and where."""
+
+    recipe: str = RECIPE
+    override: list[str] | None = OVERRIDE
+    study: str = STUDY
+    workers: int | None = typer.Option(
+        None,
+        min=1,
+        max=MOST_WORKERS,
+        help="Number of processes. Default: what the machine has room for.",
+    )
+    launch: str | None = word(
+        None,
+        "--launch",
+        "Train on a cluster, slurm or ray: --workers N jobs, each a worker of the study.",
+        ("slurm", "ray"),
+    )
+    job: list[str] | None = typer.Option(
+        None,
+        help="Resources of each job: time=4:00:00 (sbatch) or num_gpus=1 (Ray). Repeatable.",
+        show_default=False,
+    )
+    prints: bool = typer.Option(
+        False, "--print", help="With --launch slurm: print the batch script and submit nothing."
+    )
+    device: str = DEVICE
+    engine: str = ENGINE
+    form: Format = PRINTED
+    retry_failed: bool = typer.Option(False, help="Train failed runs again.")
+    dry_run: bool = typer.Option(False, help="Print the plan and train nothing.")
+    plugin: list[str] | None = PLUGINS
+
+    def place(self, workers: int | None, *, in_process: bool = False) -> Place:
+        """Where runs are recorded and computed."""
+        from attnres_cli.lab.experiment import Place
+
+        return Place(self.study, workers, self.device, self.engine, self.retry_failed, in_process)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Filtered:
+    """Which runs of a study a command is about; all, where nothing is asked."""
+
+    status: str | None = typer.Option(
+        None, help="Only runs that are pending, running, complete, diverged or failed."
+    )
+    variant: str | None = typer.Option(
+        None, help="Only runs of this variant.", autocompletion=complete.specs
+    )
+    recipe: str | None = typer.Option(
+        None, help="Only runs of this recipe: name, or start of a digest."
+    )
+    tag: str | None = typer.Option(None, help="Only runs with this tag.")
+    note: str | None = typer.Option(None, help="Only runs whose note contains this.")
+    study: str = STUDY
+
+    @property
+    def filter(self) -> Filter:
+        """What leaves these runs."""
+        from attnres_cli.lab.run_listing import Filter
+
+        return Filter(self.status, self.variant, self.recipe, self.tag, self.note)
+
+
+Asked = TypeVar("Asked")
+
+
+def takes(asked: type[Asked]) -> Callable[[Callable[[Asked], None]], Callable[..., None]]:
+    """Make a function a command: an argument or option for each field of the dataclass that it is
+    given, those of its own before those that other commands have too.
+    """
+    hints = get_type_hints(asked, include_extras=True)
+    parameters = [
+        inspect.Parameter(
+            name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=getattr(asked, name, inspect.Parameter.empty),
+            annotation=hints[name],
+        )
+        for name in sorted(hints, key=lambda name: name not in asked.__annotations__)
+    ]
+
+    def decorate(function: Callable[[Asked], None]) -> Callable[..., None]:
+        @wraps(function)
+        def command(**typed: Any) -> None:
+            function(asked(**typed))
+
+        command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        command.__annotations__ = hints
+        return command
+
+    return decorate

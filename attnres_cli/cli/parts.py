@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from attnres_cli.config.recipe import Recipe
 from attnres_cli.console import note, told_if_slow
-from attnres_cli.errors import UsageError
 from attnres_cli.lab import tune
 from attnres_cli.lab.comparing import RATED, TUNED, Ablation, Request, ablation
 from attnres_cli.lab.experiment import Place
@@ -17,7 +16,7 @@ from attnres_cli.records.preregister import Registration, read
 from attnres_cli.records.run import Identity
 from attnres_cli.report.plans import Step, in_all, plan_of, summed
 from attnres_cli.report.progress import OnStderr
-from attnres_cli.report.table import Report
+from attnres_cli.report.table import Report, joined
 from attnres_cli.store.store import Store
 from attnres_cli.verdict.comparison import Comparison
 from attnres_cli.verdict.numbers import plural
@@ -51,22 +50,17 @@ def of_sizes(
     """
     for size in sizes[1:] if all_here else sizes:
         resolve([request.baseline, *request.specs], size, vocab_size=256)
-    found = []
-    for number, size in enumerate(sizes, 1):
-        changed = (
-            ", ".join(f"{key}={value}" for key, value in dict(whole.ladder[number - 1]).items())
-            if whole.ladder
-            else ""
-        )
-        title = f"size {number} of {len(sizes)}: {changed}" if len(sizes) > 1 else ""
-        found.append(Part(title, request, size))
-    return found
+    if len(sizes) == 1:
+        return [Part("", request, sizes[0])]
+    changes = [", ".join(f"{k}={v}" for k, v in dict(rung).items()) for rung in whole.ladder]
+    return [
+        Part(f"size {number} of {len(sizes)}: {changed}", request, size)
+        for number, (changed, size) in enumerate(zip(changes, sizes, strict=True), 1)
+    ]
 
 
-def of_plan(name: str, typed: Mapping[str, object], place: Place) -> list[Part]:
-    """The comparisons of a plan. Raises UsageError where something was typed that it says."""
-    for option in [option for option, value in typed.items() if value]:
-        raise UsageError(f"--plan says what is compared, and how: leave {option} out")
+def of_plan(name: str, place: Place) -> list[Part]:
+    """The comparisons of a plan."""
     todo = []
     for found, recipe in read(name, canonical):
         resolve(found.arms, recipe, vocab_size=256)
@@ -95,61 +89,47 @@ def fix(name: str, study: str) -> list[tuple[Registration, Recipe]]:
     return found
 
 
-def foreseen(parts: Sequence[Part]) -> list[Report]:
+def foreseen(parts: Sequence[Part]) -> Report:
     """The plans of all parts, each of what those before it leave to train, and what all take."""
     found: list[Report] = []
-    steps: list[list[Step]] = []
+    rows: list[Step] = []
     before: frozenset[Identity] = frozenset()
     for part in parts:
-        plans = [
-            (replace(plan, done=plan.done | before), title)
-            for plan, title in part.ablation().foreseen()
-        ]
-        for plan, title in plans:
-            found.append(plan_of(plan, title))
+        plans = []
+        for plan, title in part.ablation().foreseen():
+            plans.append((replace(plan, done=plan.done | before), title))
+            found.append(plan_of(*plans[-1]))
+        for plan, _ in plans:
             before |= {plan.spec(arm, seed).identity for arm, seed in plan.missing}
-        steps.append(
-            [
-                Step(title or "the recipe's settings", len(plan.missing), plan.seconds)
-                for plan, title in plans
-            ]
-        )
+        steps = [_step(plan, title or "the recipe's settings") for plan, title in plans]
         if part.request.tune_lr:
             later = _later(plans)
             notes = [f"then {plural(each.to_train, 'run')}, {each.title}" for each in later]
             notes += ["up to 12 runs more for an arm, where the edge of a grid is its best"]
             found[-1] = replace(found[-1], notes=[*found[-1].notes, *notes])
-            steps[-1] += later
-    if len(parts) > 1:
-        rows = [summed(part.title, mine) for part, mine in zip(parts, steps, strict=True)]
-    else:
-        rows = steps[0]
-    return found if len(rows) == 1 else [*found, in_all(rows)]
+            steps += later
+        rows += [summed(part.title, steps)] if len(parts) > 1 else steps
+    return joined(found if len(rows) == 1 else [*found, in_all(rows)])
+
+
+def _step(plan: Plan, title: str) -> Step:
+    return Step(title, len(plan.missing), plan.seconds)
 
 
 def _later(plans: Sequence[tuple[Plan, str]]) -> list[Step]:
     """What is not known before learning rates are tuned, as far as it can be foreseen."""
     by_title = {title: plan for plan, title in plans}
-    shared = plans[0][0]
-    whole = replace(shared, done=frozenset(), begun={})
+    shared, _ = plans[0]
     times = {arm.variant: arm.step_s for arm in shared.arms}
-    known = (
-        {arm.variant for arm in by_title[tune.SECOND].arms} if tune.SECOND in by_title else set()
-    )
+    known = [arm.variant for arm in by_title[tune.SECOND].arms] if tune.SECOND in by_title else []
     second = tune.second_at_shared(shared)
     arms = tuple(replace(a, step_s=times[a.variant]) for a in second.arms if a.variant not in known)
-    later = {tune.SECOND: replace(second, arms=arms)}
-    later |= {title: whole for title in (RATED, TUNED) if title not in by_title}
-    return [
-        Step(title, len(plan.missing), plan.seconds) for title, plan in later.items() if plan.arms
-    ]
+    whole = replace(shared, done=frozenset(), begun={})
+    later = [_step(replace(second, arms=arms), tune.SECOND)] if arms else []
+    return later + [_step(whole, title) for title in (RATED, TUNED) if title not in by_title]
 
 
 def trained(parts: Sequence[Part]) -> tuple[list[Comparison], int]:
     """Train what is missing of all parts: their comparisons, and how many runs failed."""
-    found: list[Comparison] = []
-    failed = 0
-    for part in parts:
-        compared, n_failed = part.ablation().compared()
-        found, failed = [*found, *compared], failed + n_failed
-    return found, failed
+    ended = [part.ablation().compared() for part in parts]
+    return [one for compared, _ in ended for one in compared], sum(n for _, n in ended)

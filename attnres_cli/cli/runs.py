@@ -9,26 +9,15 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 import typer
 import typer.core
 
+from attnres_cli.cli import options
 from attnres_cli.cli.export import export
 from attnres_cli.cli.merge import merge
-from attnres_cli.cli.options import (
-    MOST_ID,
-    Format,
-    Plugins,
-    PrintedFormat,
-    RunNote,
-    RunRecipe,
-    RunStatus,
-    RunTag,
-    RunVariant,
-    Study,
-)
 from attnres_cli.config import address
 from attnres_cli.console import say, warn
 from attnres_cli.errors import SOME_FAILED, UsageError
@@ -49,16 +38,6 @@ class _Runs(typer.core.TyperGroup):
 
 HELP = "List the runs of a study, show, export, merge, note or forget some."
 
-_RunId = Annotated[
-    int,
-    typer.Argument(
-        min=1, max=MOST_ID, help="Number of the run, from `attnres runs`.", metavar="ID"
-    ),
-]
-_RunIds = Annotated[
-    list[int], typer.Argument(min=1, max=MOST_ID, help="Numbers of runs.", metavar="ID...")
-]
-
 _TAG = re.compile(r"[^\W\d_][\w.-]{0,39}")
 _LONGEST_NOTE = 500
 
@@ -67,55 +46,46 @@ app.command()(export)
 app.command()(merge)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Listing(options.Filtered):
+    """Which runs are listed."""
+
+    form: options.Format = options.PRINTED
+
+
 @app.command("list")
-def list_runs(
-    study: Study = address.DEFAULT,
-    status: RunStatus = None,
-    variant: RunVariant = None,
-    recipe: RunRecipe = None,
-    tag: RunTag = None,
-    note: RunNote = None,
-    form: PrintedFormat = Format.TABLE,
-) -> None:
+@options.takes(Listing)
+def list_runs(asked: Listing) -> None:
     """List the runs with status, progress and who runs them."""
-    from attnres_cli.lab.run_listing import Filter, listed
-    from attnres_cli.report import file_formats
+    from attnres_cli.lab.run_listing import listed
     from attnres_cli.report.runs import list_of
-    from attnres_cli.store.store import Store
 
-    store = Store.open(study, create=False)
-    chosen = Filter(status, variant, recipe, tag, note).of(store.runs(curves=False))
-    file_formats.show(list_of(listed(store, chosen)), form, sys.stdout)
+    store = options.opened(asked.study)
+    options.show(list_of(listed(store, asked.filter.of(store.runs(curves=False)))), asked.form)
 
 
-@app.command()
-def show(
-    run: _RunId,
-    study: Study = address.DEFAULT,
-    form: PrintedFormat = Format.TABLE,
+@app.command("show")
+def show_run(
+    run: int = options.RUN, study: str = options.STUDY, form: options.Format = options.PRINTED
 ) -> None:
     """Print all about one run: what it is, where it stands, its curve, what is in its model."""
     from attnres_cli.lab.run_listing import chosen, listed
-    from attnres_cli.report import file_formats
     from attnres_cli.report.runs import run_of
-    from attnres_cli.store.store import Store
 
-    store = Store.open(study, create=False)
+    store = options.opened(study)
     (record,) = chosen(store, study, [run])
     if record.result is not None:
         probed = replace(record.result, probes=store.probes([run])[run])
         record = replace(record, result=probed)
     for line in listed(store, [record]):
-        file_formats.show(run_of(line), form, sys.stdout)
+        options.show(run_of(line), form)
 
 
 @app.command("note")
 def write_note(
-    run: _RunId,
-    words: Annotated[
-        str, typer.Argument(help='The note, in quotes. "" removes it.', metavar="NOTE")
-    ],
-    study: Study = address.DEFAULT,
+    run: int = options.RUN,
+    words: str = typer.Argument(help='The note, in quotes. "" removes it.', metavar="NOTE"),
+    study: str = options.STUDY,
 ) -> None:
     """Write down what is to be known of a run: lists and reports show it."""
     if not words.isprintable() or len(words) > _LONGEST_NOTE:
@@ -130,10 +100,12 @@ def write_note(
 
 @app.command("tag")
 def write_tag(
-    runs: _RunIds,
-    tag: Annotated[str, typer.Argument(help="One word.", metavar="TAG")],
-    away: Annotated[bool, typer.Option("--remove", help="Remove the tag.")] = False,
-    study: Study = address.DEFAULT,
+    runs: list[int] = typer.Argument(
+        min=1, max=options.MOST_ID, help="Numbers of runs.", metavar="ID..."
+    ),
+    tag: str = typer.Argument(help="One word.", metavar="TAG"),
+    away: bool = typer.Option(False, "--remove", help="Remove the tag."),
+    study: str = options.STUDY,
 ) -> None:
     """Give runs a tag, by which `runs`, `runs export` and `runs rm` find them."""
     if not _TAG.fullmatch(tag):
@@ -150,76 +122,68 @@ def write_tag(
 
 @app.command()
 def extend(
-    run: _RunId,
-    tokens: Annotated[str, typer.Option(help="Tokens in total, such as 2M.")],
-    study: Study = address.DEFAULT,
-    _plugin: Plugins = None,
+    run: int = options.RUN,
+    tokens: str = typer.Option(help="Tokens in total, such as 2M."),
+    study: str = options.STUDY,
+    _plugin: list[str] | None = options.PLUGINS,
 ) -> None:
     """Train a finished run further, where its schedule allows that exactly, as a run of its own."""
-    from attnres_cli.config.sections import parse_count
+    from attnres_cli.config.reading import parse_count
     from attnres_cli.lab import train_further as further
     from attnres_cli.lab.experiment import Place
     from attnres_cli.lab.run_listing import chosen, listed
-    from attnres_cli.report import file_formats
     from attnres_cli.report.progress import OnStderr
     from attnres_cli.report.runs import list_of
-    from attnres_cli.store.store import Store
 
     number = parse_count(int(tokens) if tokens.isdecimal() and len(tokens) < 17 else tokens)
     if not isinstance(number, int):
         raise UsageError(f"--tokens takes a number as 2M or 2000000, got {tokens[:40]!r}")
-    store = Store.open(study, create=False)
+    store = options.opened(study)
     chosen(store, study, [run])
     found = further.extend(Place(study), run, number, OnStderr())
-    file_formats.show(list_of(listed(store, [found])), Format.TABLE, sys.stdout)
+    options.show(list_of(listed(store, [found])), options.Format.TABLE)
     if found.result is None:
         raise typer.Exit(SOME_FAILED)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Removing(options.Filtered):
+    """Which runs are removed, and why."""
+
+    runs: list[int] | None = typer.Argument(
+        None, min=1, max=options.MOST_ID, help="Numbers of runs, or use filters.", metavar="[ID...]"
+    )
+    reason: str | None = typer.Option(
+        None, help="Why. Reports then name the seeds as excluded.", show_default=False
+    )
+    yes: bool = typer.Option(False, "--yes", help="Remove without asking.")
+
+
 @app.command()
-def rm(
-    runs: Annotated[
-        list[int] | None,
-        typer.Argument(
-            min=1, max=MOST_ID, help="Numbers of runs, or use filters.", metavar="[ID...]"
-        ),
-    ] = None,
-    reason: Annotated[
-        str | None,
-        typer.Option(help="Why. Reports then name the seeds as excluded.", show_default=False),
-    ] = None,
-    status: RunStatus = None,
-    variant: RunVariant = None,
-    recipe: RunRecipe = None,
-    tag: RunTag = None,
-    note: RunNote = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Remove without asking.")] = False,
-    study: Study = address.DEFAULT,
-) -> None:
+@options.takes(Removing)
+def rm(asked: Removing) -> None:
     """Remove runs, with their curves, weights and checkpoints; one that is running is refused.
 
     All of them are removed, or none; where filters choose them, after a question. `attnres ablate`
     would train them again. Reports go on to name those of recipes of which a run has ended; without
     a reason they keep the seed open.
     """
-    from attnres_cli.lab.run_listing import Filter
-
-    asked = Filter(status, variant, recipe, tag, note)
-    if bool(runs) == bool(asked.typed):
+    typed, reason = asked.filter.typed, asked.reason
+    if bool(asked.runs) == bool(typed):
         raise UsageError(
             "runs rm takes the numbers of runs, or filters as --status failed, not both: attnres "
             "runs lists them"
         )
     if reason is not None and not reason.strip():
         raise UsageError("--reason takes words, as 'the disk was full'")
-    store, records = _to_change(study, runs or [])
-    if not runs:
-        records = asked.of(store.runs(curves=False))
+    store, records = _to_change(asked.study, asked.runs or [])
+    if typed:
+        records = asked.filter.of(store.runs(curves=False))
         if not records:
             raise UsageError("these filters leave no run: attnres runs lists them")
         given = [] if reason is None else ["--reason", reason]
-        again = ["attnres", "runs", "rm", *asked.typed, *given, *address.typed(study), "--yes"]
-        if not yes and not _is_agreed(records, again):
+        again = ["attnres", "runs", "rm", *typed, *given, *address.typed(asked.study), "--yes"]
+        if not asked.yes and not _is_agreed(records, again):
             say("no run was removed")
             return
     _remove(store, records, reason)
@@ -242,7 +206,7 @@ def _to_change(study: str, ids: Sequence[int]) -> tuple[Store, list[RunRecord]]:
     from attnres_cli.lab.run_listing import chosen
     from attnres_cli.store.store import Store
 
-    Store.open(study, create=False)
+    options.opened(study)
     store = Store.open(study, create=True)
     return store, chosen(store, study, list(dict.fromkeys(ids)))
 
@@ -264,10 +228,10 @@ def _remove(store: Store, records: Sequence[RunRecord], reason: str | None) -> N
 
 
 def verify(
-    run: _RunId,
-    study: Study = address.DEFAULT,
-    form: PrintedFormat = Format.TABLE,
-    _plugin: Plugins = None,
+    run: int = options.RUN,
+    study: str = options.STUDY,
+    form: options.Format = options.PRINTED,
+    _plugin: list[str] | None = options.PLUGINS,
 ) -> None:
     """Train a run once more from what the study holds, and say whether every bit is the same.
 
@@ -277,12 +241,10 @@ def verify(
     from attnres_cli.data import sources
     from attnres_cli.lab import verify as second
     from attnres_cli.lab.run_listing import chosen
-    from attnres_cli.report import file_formats
     from attnres_cli.report.progress import progress
     from attnres_cli.report.runs import verification_of
-    from attnres_cli.store.store import Store
 
-    store = Store.open(study, create=False)
+    store = options.opened(study)
     (record,) = chosen(store, study, [run])
     recipe = store.recipe(record.recipe_digest)
     tokens = sources.load(recipe)
@@ -296,6 +258,6 @@ def verify(
         spread = second.spread_of(record, store.runs(curves=False))
         kept = store.weights_of(record)
         found = second.retrain(record, plan, changed, tokens, kept, display, spread)
-    file_formats.show(verification_of(found), form, sys.stdout)
+    options.show(verification_of(found), form)
     if not (found.is_equal or found.agrees):
         raise typer.Exit(SOME_FAILED)

@@ -4,159 +4,136 @@ from __future__ import annotations
 
 import shlex
 import sys
-from typing import Annotated
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import typer
 
-from attnres_cli.cli.launching import Job, Launch, Print, launched
-from attnres_cli.cli.options import (
-    Device,
-    DryRun,
-    Engine,
-    Format,
-    Override,
-    Plugins,
-    PrintedFormat,
-    RecipeName,
-    RetryFailed,
-    Study,
-    Workers,
-    read_seeds,
-)
+from attnres_cli.cli.launching import launched
+from attnres_cli.cli.options import Training, opened, read_seeds, show, specs, takes
 from attnres_cli.config import address, complete
 from attnres_cli.console import note, say, told_if_slow
 from attnres_cli.errors import SOME_FAILED, UsageError, unknown
+
+if TYPE_CHECKING:
+    from attnres_cli.lab.search.request import Request
+    from attnres_cli.records.plan import Plan
 
 _N_FRESH = "3"
 _GOALS = ("val_loss", "step_time", "params", "flops", "memory")
 _DEFAULT_SUITE = "fig7"
 
-Variants = Annotated[
-    list[str] | None,
-    typer.Argument(
-        help="Designs to search shapes for. Default: standard attnres.",
-        autocompletion=complete.specs,
-    ),
-]
-Suite = Annotated[
-    str | None,
-    typer.Option(
-        help="Take designs and space from a suite, such as fig7.", autocompletion=complete.suites
-    ),
-]
-Budget = Annotated[
-    list[str] | None,
-    typer.Option(
-        help="What every shape costs: params=2M, flops=1e17, or both. Default: the recipe's."
-    ),
-]
-Space = Annotated[
-    list[str] | None,
-    typer.Option(help="What to search: aspect=15..75,n_heads=2|4,n_blocks=2..16."),
-]
-Objective = Annotated[
-    str,
-    typer.Option(
+
+@dataclass(frozen=True, kw_only=True)
+class Searching(Training):
+    """What `search` is asked."""
+
+    variants: list[str] | None = specs("Designs to search shapes for. Default: standard attnres.")
+    suite: str | None = typer.Option(
+        None,
+        help="Take designs and space from a suite, such as fig7.",
+        autocompletion=complete.suites,
+    )
+    budget: list[str] | None = typer.Option(
+        None,
+        help="What every shape costs: params=2M, flops=1e17, or both. Default: the recipe's.",
+        show_default=False,
+    )
+    space: list[str] | None = typer.Option(
+        None, help="What to search: aspect=15..75,n_heads=2|4,n_blocks=2..16.", show_default=False
+    )
+    trials: int = typer.Option(40, min=1, max=100_000, help="Trials of each design in total.")
+    objective: str = typer.Option(
+        "val_loss",
         help="val_loss; a second: step_time, params or flops if the budget does not fix it, "
-        "memory on a GPU."
-    ),
-]
-Sampler = Annotated[str, typer.Option(help="auto, tpe, gp, nsga2, grid, brute or random.")]
-Confirm = Annotated[
-    int, typer.Option(min=0, max=1000, help="Number of best shapes of each design to confirm.")
-]
-FreshSeeds = Annotated[
-    str | None,
-    typer.Option(help="Fresh seeds that confirm: how many, or 5,6,7. Default: 3."),
-]
+        "memory on a GPU.",
+    )
+    sampler: str = typer.Option("auto", help="auto, tpe, gp, nsga2, grid, brute or random.")
+    confirm: int = typer.Option(
+        2, min=0, max=1000, help="Number of best shapes of each design to confirm."
+    )
+    seeds: str | None = typer.Option(
+        None, help="Fresh seeds that confirm: how many, or 5,6,7. Default: 3."
+    )
+
+    def designs_and_space(self) -> tuple[list[str], str]:
+        """Both as typed, or as a suite has them. Raises UsageError and RecipeError."""
+        from attnres_cli.config.shipped import about_suite
+        from attnres_cli.config.shipped import suite as specs_of
+
+        if self.variants and self.suite is not None:
+            raise UsageError("give either variants or --suite, not both")
+        of_suite = about_suite(self.suite).get("space", "") if self.suite else ""
+        designs = self.variants or specs_of(self.suite or _DEFAULT_SUITE)
+        return list(designs), ",".join(self.space or []) or of_suite
 
 
-def search(
-    variants: Variants = None,
-    suite: Suite = None,
-    recipe: RecipeName = "quick",
-    budget: Budget = None,
-    space: Space = None,
-    trials: Annotated[
-        int, typer.Option(min=1, max=100_000, help="Trials of each design in total.")
-    ] = 40,
-    objective: Objective = "val_loss",
-    sampler: Sampler = "auto",
-    confirm: Confirm = 2,
-    seeds: FreshSeeds = None,
-    override: Override = None,
-    study: Study = address.DEFAULT,
-    workers: Workers = None,
-    launch: Launch = None,
-    job: Job = None,
-    prints: Print = False,
-    device: Device = "auto",
-    engine: Engine = "auto",
-    form: PrintedFormat = Format.TABLE,
-    retry_failed: RetryFailed = False,
-    dry_run: DryRun = False,
-    _plugin: Plugins = None,
-) -> None:
+@takes(Searching)
+def search(asked: Searching) -> None:
     """Find the best shape under an exact budget, for each design, and confirm it on fresh seeds.
 
     Every trial is a run of the study: what it holds is not trained again, and the same command goes
     on where it stopped.
     """
     from attnres_cli.config.recipe import load
-    from attnres_cli.config.shipped import about_suite
-    from attnres_cli.config.shipped import suite as specs_of
 
-    goals = _goals(objective)
-    if variants and suite is not None:
-        raise UsageError("give either variants or --suite, not both")
-    specs = list(variants or specs_of(suite or _DEFAULT_SUITE))
-    ranges = ",".join(space or []) or (about_suite(suite).get("space", "") if suite else "")
-    loaded = load(recipe, override or [])
+    goals, (specs, ranges) = _goals(asked.objective), asked.designs_and_space()
+    loaded = load(asked.recipe, asked.override or [])
 
     from attnres_cli.lab import searching  # torch takes a second, and no mistake above it
-    from attnres_cli.lab.experiment import Place
     from attnres_cli.lab.search.request import make
-    from attnres_cli.lab.search.studies import read
-    from attnres_cli.lab.search.trial_runner import timed
-    from attnres_cli.report import file_formats
-    from attnres_cli.report.plans import plan_of_search
     from attnres_cli.report.progress import OnStderr
-    from attnres_cli.report.search import report_of
-    from attnres_cli.store.store import Store
-    from attnres_cli.verdict.optima import find
 
-    fresh = _fresh(seeds, confirm)
+    confirmed = asked.confirm, _fresh(asked.seeds, asked.confirm)
     with told_if_slow("still listing the shapes of this budget; a narrower --space has fewer"):
-        asked = specs, budget or [], ranges, goals
-        request = make(loaded, *asked, trials, sampler, confirm, fresh)
-    if not dry_run and launched(launch, study, workers, job, prints=prints):
+        typed = specs, asked.budget or [], ranges, goals, asked.trials, asked.sampler
+        request = make(loaded, *typed, *confirmed)
+    if not asked.dry_run and launched(asked):
         return
-    place, watcher = Place(study, workers, device, engine, retry_failed), OnStderr()
+    place = asked.place(asked.workers)
     plan = searching.planned(request, place)
     if loaded.arms:
         note(
             f"recipe {loaded.name} has settings by design: a search takes none of them, but "
             f"optim.lr {loaded.optim.lr:g} for every design"
         )
-    if dry_run:
-        say(searching.TIMING)
-        step_s = timed(request.points.values(), plan, request.tokens)
-        lines = searching.lines(request, plan, step_s)
-        seconds = searching.seconds_of(request, plan, step_s)
-        planned = plan_of_search(request.search, lines, request.n_trials, plan, seconds)
-        file_formats.show(planned, form, sys.stdout)
+    if asked.dry_run:
+        _foresee(asked, request, plan)
         return
-    n_failed = searching.run(request, plan, place, watcher)
-    (found,) = [each for each in read(study) if each.name == request.search.name]
-    store, typed = Store.open(study, create=False), address.typed(study)
-    words = ["attnres", "report", "--recipe", found.name, *typed, "--notes"]
-    report = report_of(find(found, store.runs()), store.recipe, study)
-    file_formats.glance(report, form, sys.stdout, f"Details: {shlex.join(words)}")
+    n_failed = searching.run(request, plan, place, OnStderr())
+    _tell(asked, request.search.name)
     if n_failed:
-        listed = shlex.join(["attnres", "runs", "--status", "failed", *typed])
+        failed = ["attnres", "runs", "--status", "failed", *address.typed(asked.study)]
         again = "the same command with --retry-failed trains them again"
-        say(f"failed runs: {n_failed}; `{listed}` lists them, {again}")
+        say(f"failed runs: {n_failed}; `{shlex.join(failed)}` lists them, {again}")
         raise typer.Exit(SOME_FAILED)
+
+
+def _foresee(asked: Searching, request: Request, plan: Plan) -> None:
+    """Print what a search would train."""
+    from attnres_cli.lab import searching
+    from attnres_cli.lab.search.trial_runner import timed
+    from attnres_cli.report.plans import plan_of_search
+
+    say(searching.TIMING)
+    step_s = timed(request.points.values(), plan, request.tokens)
+    lines = searching.lines(request, plan, step_s)
+    seconds = searching.seconds_of(request, plan, step_s)
+    show(plan_of_search(request.search, lines, request.n_trials, plan, seconds), asked.form)
+
+
+def _tell(asked: Searching, name: str) -> None:
+    """Print what a search has found."""
+    from attnres_cli.lab.search.studies import read
+    from attnres_cli.report import file_formats
+    from attnres_cli.report.search import report_of
+    from attnres_cli.verdict.optima import find
+
+    store = opened(asked.study)
+    (found,) = [each for each in read(asked.study) if each.name == name]
+    words = ["attnres", "report", "--recipe", name, *address.typed(asked.study), "--notes"]
+    report = report_of(find(found, store.runs()), store.recipe, asked.study)
+    file_formats.glance(report, asked.form, sys.stdout, f"Details: {shlex.join(words)}")
 
 
 def _goals(text: str) -> tuple[str, ...]:

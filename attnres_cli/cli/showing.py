@@ -5,81 +5,222 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Callable, Sequence
+from io import StringIO
 from typing import TextIO
 
-from attnres_cli.cli.options import PAPER, Format
+import typer
+
+from attnres_cli.cli.options import PAPER, Format, opened
+from attnres_cli.cli.report import Reporting
 from attnres_cli.config import address
 from attnres_cli.config.address import without_passwords
+from attnres_cli.config.as_typed import is_searched
 from attnres_cli.console import note, say
-from attnres_cli.errors import UsageError
+from attnres_cli.errors import AwayError, StudyError, UsageError
+from attnres_cli.lab.search import studies
 from attnres_cli.lab.study_view import Held
+from attnres_cli.records.run import RunRecord
 from attnres_cli.records.search_records import Search
 from attnres_cli.report import file_formats
 from attnres_cli.report.table import Report
 from attnres_cli.store.store import Store
 from attnres_cli.verdict.ladder import Ladder
+from attnres_cli.verdict.numbers import plural
 from attnres_cli.verdict.optima import Finding, find
 from attnres_cli.verdict.report_section import Chapter, split
 from attnres_cli.verdict.select import Choice
 
 _OTHERS = 3  # recipes that a report names besides its own
+_OF_RECIPES = ("--scaling", "--against", "--downstream")
 
 
-def _show(report: Report, form: Format, out: TextIO, more: Sequence[str] = ()) -> None:
-    """Print a report at a glance, and what to type for the rest of it."""
-    typed = without_passwords(shlex.join(["attnres", *sys.argv[1:]]))
-    page = f"Page: {typed} --format html --output report.html"
-    file_formats.glance(report, form, out, *more, f"Details: {typed} --notes", page)
+def preregister(path: str, study: str) -> None:
+    """Write what the file says into the study, and say so. Raises as `parts.fix`."""
+    from attnres_cli.cli.parts import fix
+
+    for found, recipe in fix(path, study):
+        typer.echo(
+            f"preregistered {found.digest}: {plural(len(found.arms), 'arm')} x "
+            f"{plural(len(found.seeds), 'seed')} under recipe {recipe.name} ({recipe.digest}) in "
+            f"study {study}; reports label all else as exploratory"
+        )
 
 
-def _show_or_page(
-    report: Report, study: str, form: Format, out: TextIO, show: Callable[..., None] = _show
-) -> None:
-    """Print a report, or write its page."""
-    if form is Format.HTML:
+def write(asked: Reporting) -> None:
+    """Print what is asked, or write it into a file and say so."""
+    if asked.output is None:
+        _Shown(asked, sys.stdout).show()
+        return
+    from attnres_cli.report.file_formats import write as keep
+
+    out = StringIO()
+    _Shown(asked, out).show()
+    content = out.getvalue().encode()
+    keep(asked.output, content, "--output")
+    typer.echo(f"{asked.output}  {len(content):,} bytes")
+
+
+class _Shown:
+    """A report of a study into a stream."""
+
+    def __init__(self, asked: Reporting, out: TextIO) -> None:
+        self.asked, self.out = asked, out
+        self.store = opened(asked.study)
+        self.records = self.store.runs(curves=False)
+        self.study_name = address.parted(asked.study)[0]
+
+    def show(self) -> None:
+        """Of two recipes, a search, or what one recipe or all are asked for."""
+        asked, recipe, records = self.asked, self.asked.recipe, self.records
+        searches = _searches(self.store, asked.study, records)
+        if len(asked.recipes or ()) > 1:
+            self._sides()
+            return
+        if searched := _asked_for(searches, recipe, records):
+            asked.refuse(
+                f"{{}} is of recipes, and {searched.name} is a search: --recipe names one that "
+                "`attnres ablate` has trained",
+                *_OF_RECIPES, "--code", "VARIANT",
+            )  # fmt: skip
+            self._search(searched)
+            return
+        if recipe is None:
+            records = [record for record in records if not is_searched(record.recipe)]
+        held = Held(self.store, asked.study, records, asked.margin, asked.variants or ())
+        others, named = searches if recipe is None else [], (recipe, asked.baseline, asked.codes)
+        if asked.downstream:
+            of_losses = ("--margin", "--figures", "--against", "--scaling")
+            asked.refuse("{} is of losses, --downstream of tasks", *of_losses)
+            self._tasks(held, held.choose(*named))
+        elif asked.scaling:
+            self._ladders(held.ladders(held.choose(*named)))
+        elif asked.is_page and asked.against is None:
+            self._comparisons(held, held.every(*named), others)
+        else:
+            chosen = held.choose(*named)
+            _say_others((*chosen.others, *(f"{each.name} (a search)" for each in others)))
+            self._comparisons(held, [chosen], others)
+
+    def _put(
+        self,
+        report: Callable[[], Report],
+        page: Callable[[], str] | None = None,
+        more: Sequence[str] = (),
+    ) -> None:
+        """Write the page if one is asked for, that of the report unless another is given; else the
+        report at a glance and what to type for the rest of it.
+        """
+        if self.asked.is_page:
+            self.out.write(page() if page else self._page_of(report()))
+            return
+        typed = without_passwords(shlex.join(["attnres", *sys.argv[1:]]))
+        more = [*more, f"Details: {typed} --notes"]
+        more += [f"Page: {typed} --format html --output report.html"]
+        file_formats.glance(report(), self.asked.form, self.out, *more)
+
+    def _page_of(self, report: Report) -> str:
         from attnres_cli.report.html import page_of
 
-        out.write(page_of(report, address.parted(study)[0]))
-    else:
-        show(report, form, out)
+        return page_of(report, self.study_name)
+
+    def _draw(
+        self,
+        chapters: Sequence[Chapter] = (),
+        ladders: Sequence[Ladder] = (),
+        findings: Sequence[Finding] = (),
+    ) -> None:
+        """Draw all figures of these into files if they are asked for, and say which."""
+        if self.asked.figures is None:
+            return
+        from attnres_cli.report.figures.drawing import save_figures
+
+        paths = save_figures(self.asked.figures, chapters, ladders, findings)
+        names = ", ".join(path.name for path in paths)
+        note(f"figures in {paths[0].parent}: {names}" if paths else "no figures: no run has ended")
+
+    def _sides(self) -> None:
+        """Two recipes side by side. Raises UsageError where more are named."""
+        from attnres_cli.report.two_recipes import report_of
+
+        asked, names = self.asked, self.asked.recipes or []
+        of_one = (*_OF_RECIPES, "--margin", "--figures", "--baseline")
+        asked.refuse("{} is of one recipe, and several are named: leave it out", *of_one)
+        if len(names) > 2:
+            raise UsageError(f"--recipe takes one or two recipes, got {len(names)}")
+        held = Held(self.store, asked.study, self.records, arms=asked.variants or ())
+        self._put(lambda: report_of(*held.sides(names, asked.codes)))
+
+    def _tasks(self, held: Held, chosen: Choice) -> None:
+        """What tasks say of the arms of a recipe."""
+        from attnres_cli.report.downstream import report_of
+
+        self._put(lambda: report_of(held.downstream(chosen)))
+
+    def _search(self, search: Search) -> None:
+        from attnres_cli.report.search import report_of
+
+        finding, known = find(search, self.records), self.store.recipe
+        self._draw(findings=[finding])
+
+        def page() -> str:
+            from attnres_cli.report.search_page import to_html  # with matplotlib, as below
+
+            return to_html([finding], known, self.asked.study)
+
+        self._put(lambda: report_of(finding, known, self.asked.study), page)
+
+    def _ladders(self, found: Sequence[Ladder]) -> None:
+        """What the sizes of a recipe say together, on each of its terms."""
+        from attnres_cli.report import scaling
+
+        def page() -> str:
+            from attnres_cli.report.figures.drawing import of_sizes
+            from attnres_cli.report.html import page_of
+
+            drawn = [of_sizes(each) for each in found]
+            return page_of(scaling.report_of(found), self.study_name, drawn)
+
+        self._draw(ladders=found)
+        self._put(lambda: scaling.report_of(found), page)
+
+    def _comparisons(self, held: Held, shown: Sequence[Choice], searches: Sequence[Search]) -> None:
+        """The comparisons of one recipe or of several."""
+        from attnres_cli.report import against
+        from attnres_cli.report.answer import to_decide, unanswerable
+        from attnres_cli.report.comparison import report_of
+
+        asked = self.asked
+        whole = asked.figures is not None or (asked.is_page and asked.against is None)
+        chapters = [each for chosen in shown for each in held.chapters(chosen, whole=whole)]
+        first, *others = comparisons = [chapter.comparison for chapter in chapters]
+        if asked.form is Format.CSV and (why := unanswerable(first)):
+            say(why)  # lines of numbers do not
+        ladders = held.every_ladder(shown) if whole else []
+        findings = [find(search, self.records) for search in searches] if whole else []
+        if asked.figures is not None:
+            self._draw(split(chapters)[0], ladders, findings)
+
+        def page() -> str:
+            from attnres_cli.report.page import to_html
+
+            return to_html(chapters, ladders, findings, held.store.recipe)
+
+        if asked.against is None:
+            more = []
+            if not others and asked.form is Format.TABLE:
+                more = to_decide(first, held.store.recipe(first.recipe_digest), held.study)
+            self._put(lambda: report_of(comparisons), page, more)
+        elif asked.against == PAPER:
+            self._put(lambda: against.report_of(comparisons))
+        else:
+            report = against.report_of_other(asked.against, comparisons)
+            if asked.is_page:
+                self.out.write(self._page_of(report))
+            else:
+                file_formats.show(report, asked.form, self.out)
 
 
-def show_sides(
-    held: Held, recipes: Sequence[str], codes: Sequence[str], form: Format, out: TextIO
-) -> None:
-    """Print or write two recipes side by side. Raises UsageError where more are named."""
-    from attnres_cli.report.two_recipes import report_of
-
-    if len(recipes) > 2:
-        raise UsageError(f"--recipe takes one or two recipes, got {len(recipes)}")
-    _show_or_page(report_of(*held.sides(recipes, codes)), held.study, form, out)
-
-
-def show_tasks(held: Held, chosen: Choice, form: Format, out: TextIO) -> None:
-    """Print or write what tasks say of the arms of a recipe."""
-    from attnres_cli.report.downstream import report_of
-
-    _show_or_page(report_of(held.downstream(chosen)), held.study, form, out)
-
-
-def show_search(
-    search: Search, store: Store, study: str, form: Format, figures: str | None, out: TextIO
-) -> None:
-    """Print, write or draw a search."""
-    from attnres_cli.report.search import report_of
-
-    finding = find(search, store.runs(curves=False))
-    if figures is not None:
-        _draw(figures, findings=[finding])
-    if form is Format.HTML:
-        from attnres_cli.report.search_page import to_html
-
-        out.write(to_html([finding], store.recipe, study))
-    else:
-        _show(report_of(finding, store.recipe, study), form, out)
-
-
-def say_others(found: Sequence[str]) -> None:
+def _say_others(found: Sequence[str]) -> None:
     """What else could be reported, a line each, which fits a terminal."""
     for each in found[:_OTHERS]:
         note(f"also in the study: --recipe {each}")
@@ -87,74 +228,23 @@ def say_others(found: Sequence[str]) -> None:
         note(f"and {len(found) - _OTHERS} recipes more, which a page names (--format html)")
 
 
-def show_comparisons(
-    held: Held,
-    shown: Sequence[Choice],
-    searches: Sequence[Search],
-    form: Format,
-    figures: str | None,
-    against: str | None,
-    out: TextIO,
-) -> None:
-    """Print, write or draw the comparisons of one recipe or of several."""
-    from attnres_cli.report import against as beside
-    from attnres_cli.report.answer import to_decide, unanswerable
-    from attnres_cli.report.comparison import report_of
-
-    is_page = form is Format.HTML
-    whole = figures is not None or (is_page and against is None)
-    chapters = [each for chosen in shown for each in held.chapters(chosen, whole=whole)]
-    comparisons = [chapter.comparison for chapter in chapters]
-    if form is Format.CSV and (why := unanswerable(comparisons[0])):
-        say(why)  # lines of numbers do not
-    ladders = held.every_ladder(shown) if whole else []
-    runs = held.store.runs(curves=False) if whole and searches else []
-    findings = [find(search, runs) for search in searches] if whole else []
-    if figures is not None:
-        _draw(figures, split(chapters)[0], ladders, findings)
-    if against == PAPER:
-        _show_or_page(beside.report_of(comparisons), held.study, form, out)
-    elif against is not None:
-        report = beside.report_of_other(against, comparisons)
-        _show_or_page(report, held.study, form, out, file_formats.show)
-    elif is_page:
-        from attnres_cli.report.page import to_html
-
-        out.write(to_html(chapters, ladders, findings, held.store.recipe))
-    else:
-        (first, *others), more = comparisons, []
-        if not others and form is Format.TABLE:
-            more = to_decide(first, held.store.recipe(first.recipe_digest), held.study)
-        _show(report_of(comparisons), form, out, more)
+def _searches(store: Store, study: str, records: Sequence[RunRecord]) -> list[Search]:
+    """The searches of the study; none where they cannot be read, which is said, if it has more."""
+    if not store.has_searches():
+        return []
+    try:
+        return studies.read(study)
+    except StudyError as error:  # as of another Optuna
+        if isinstance(error, AwayError) or all(is_searched(each.recipe) for each in records):
+            raise
+        say(f"{error}; reported without")
+        return []
 
 
-def show_ladders(
-    found: Sequence[Ladder], study: str, form: Format, figures: str | None, out: TextIO
-) -> None:
-    """Print, write or draw what the sizes of a recipe say together, on each of its terms."""
-    from attnres_cli.report import scaling
-
-    if figures is not None:
-        _draw(figures, ladders=found)
-    if form is Format.HTML:
-        from attnres_cli.report.figures.drawing import of_sizes
-        from attnres_cli.report.html import page_of
-
-        figures_of = [of_sizes(each) for each in found]
-        out.write(page_of(scaling.report_of(found), address.parted(study)[0], figures_of))
-    else:
-        _show(scaling.report_of(found), form, out)
-
-
-def _draw(
-    where: str,
-    chapters: Sequence[Chapter] = (),
-    ladders: Sequence[Ladder] = (),
-    findings: Sequence[Finding] = (),
-) -> None:
-    """Draw all figures of these into files, and say which."""
-    from attnres_cli.report.figures.drawing import save_figures
-
-    paths = save_figures(where, chapters, ladders, findings)
-    names = ", ".join(path.name for path in paths)
-    note(f"figures in {paths[0].parent}: {names}" if paths else "no figures: no run has ended")
+def _asked_for(
+    searches: Sequence[Search], recipe: str | None, records: Sequence[RunRecord]
+) -> Search | None:
+    """The search of that name; without a name the newest, where the study holds nothing else."""
+    if recipe is not None:
+        return next((each for each in searches if each.name == recipe), None)
+    return searches[-1] if searches and all(is_searched(r.recipe) for r in records) else None

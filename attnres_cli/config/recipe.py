@@ -22,15 +22,8 @@ from attnres_cli.config import arms as own
 from attnres_cli.config import complete, strict_yaml
 from attnres_cli.config import overrides as overrides_
 from attnres_cli.config.margin import Margin
-from attnres_cli.config.sections import (
-    Data,
-    Model,
-    Optim,
-    Section,
-    Train,
-    as_tuple,
-    as_tuples,
-)
+from attnres_cli.config.reading import Section, as_tuple, as_tuples
+from attnres_cli.config.sections import Data, Model, Optim, Train
 from attnres_cli.errors import AttnresError, RecipeError, unknown
 from attnres_cli.files import check_name, path_of, read_text
 

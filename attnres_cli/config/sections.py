@@ -3,107 +3,29 @@
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Collection, Mapping
-from decimal import Decimal
-from typing import Annotated, Any, ClassVar, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
-from attnres_cli.errors import unknown
+from attnres_cli.config.reading import (
+    Count,
+    Fraction,
+    Readers,
+    Section,
+    Size,
+    kinds,
+    on_or_off,
+    refuse_unread,
+    text_of_path,
+)
+from attnres_cli.config.reading import parse_count as parse_count
 from attnres_cli.nn.shape import Attention, Mlp, Positions, Shape
-
-_COUNT = re.compile(r"([-+]?\d{1,12}(?:\.\d{1,12})?)([kMB])")
-_SUFFIX = {"k": 10**3, "M": 10**6, "B": 10**9}
-
-
-def parse_count(value: object) -> object:
-    """1.5k -> 1500, 2M -> 2000000; anything that is not such a text is returned as it came."""
-    if isinstance(value, str) and (match := _COUNT.fullmatch(value)):
-        count = Decimal(match[1]) * _SUFFIX[match[2]]
-        return int(count) if count == count.to_integral_value() else value
-    if isinstance(value, float) and value.is_integer():
-        return int(value)
-    return value
-
-
-def as_tuple(value: object) -> object:
-    """YAML's lists, which cannot be hashed, as tuples."""
-    return tuple(value) if isinstance(value, list) else value
-
-
-def as_tuples(value: Any) -> Any:
-    """What JSON holds, with tuples where there are lists."""
-    if isinstance(value, dict):
-        return {key: as_tuples(each) for key, each in value.items()}
-    return tuple(as_tuples(each) for each in value) if isinstance(value, list) else value
-
-
-def _word(value: object) -> object:
-    """The words on and off, which YAML reads as booleans, where a choice has them."""
-    return ("off", "on")[value] if isinstance(value, bool) else value
-
-
-def _path(value: object) -> object:
-    """A folder's name may be a number, which YAML reads as one."""
-    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
-
-
-Count = Annotated[int, BeforeValidator(parse_count), Field(gt=0, lt=2**53)]
-Size = Annotated[Count, Field(le=2**24)]  # of a model or a batch: no machine has a larger one
-Fraction = Annotated[float, Field(ge=0, le=1)]
-
-
-class Section(BaseModel):
-    """Unknown keys and wrong types are refused, nothing can be changed afterwards."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
-
-    _LATER: ClassVar[tuple[str, ...]] = ()
-    """Keys newer than some studies: a recipe that does not set them keeps its meaning and digest.
-    """
-
-    def fixed(self) -> dict[str, Any]:
-        """What a recipe's digest sees."""
-        held = self.model_dump()
-        unset = [key for key in self._LATER if held[key] == type(self).model_fields[key].default]
-        return {key: value for key, value in held.items() if key not in unset}
-
-
-Readers = Mapping[str, tuple[str, ...]]
-"""By choice: the keys that mean something to it, of those that mean nothing to others."""
-
-
-def _refuse_unread(section: Section, choice: str, chosen: Collection[str], by: Readers) -> None:
-    """Raise ValueError for a key that is set and that nothing chosen reads."""
-    for key, about in type(section).model_fields.items():
-        readers = [name for name, keys in by.items() if key in keys]
-        if readers and getattr(section, key) != about.default and not set(chosen) & set(readers):
-            raise ValueError(
-                f"{key} is read with {choice}: {' or '.join(readers)}, got {choice}: "
-                f"{', '.join(dict.fromkeys(chosen))}; add --set "
-                f"{type(section).__name__.lower()}.{choice}={readers[0]}"
-            )
-
 
 _READ_BY_MODEL: dict[str, Readers] = {
     "attention": {"softmax": ("n_kv_heads", "qk_norm"), "mla": ("d_latent",)},
     "mlp": {"moe": ("n_experts", "top_k", "n_shared_experts")},
     "positions": {"rope": ("rope_theta",)},
 }
-
-
-def _kinds(known: Collection[str]) -> BeforeValidator:
-    """One kind, or a pattern of them as a tuple."""
-
-    def read(value: object) -> object:
-        kinds = tuple(value) if isinstance(value, list | tuple) else (value,)
-        for kind in kinds:
-            if kind not in known:
-                raise ValueError(unknown("kind", str(kind), known))
-        return kinds[0] if len(kinds) == 1 else kinds
-
-    return BeforeValidator(read)
 
 
 class Model(Section):
@@ -120,10 +42,10 @@ class Model(Section):
     d_head: Size | None = None  # None: d_model / n_heads
     d_ff: Size | None = None  # None: 8/3 d_model over a token's experts, 4 d_model without a gate
     seq_len: Size
-    attention: Annotated[Attention | tuple[Attention, ...], _kinds(get_args(Attention))] = "softmax"
+    attention: Annotated[Attention | tuple[Attention, ...], kinds(get_args(Attention))] = "softmax"
     d_latent: Size | None = None  # None: 4 d_head, as DeepSeek-V2's
     positions: Positions = "rope"
-    mlp: Annotated[Mlp | tuple[Mlp, ...], _kinds(get_args(Mlp))] = "swiglu"
+    mlp: Annotated[Mlp | tuple[Mlp, ...], kinds(get_args(Mlp))] = "swiglu"
     n_experts: Size | None = None  # of one layer, beside the shared ones; None: 8
     top_k: Size | None = None  # of them that a token uses; None: 2
     n_shared_experts: Annotated[int | None, Field(ge=0, le=2**24)] = None  # None: 1
@@ -139,7 +61,7 @@ class Model(Section):
         positions = (shape.positions,)
         chosen = {"attention": shape.attentions, "mlp": shape.mlps, "positions": positions}
         for choice, by in _READ_BY_MODEL.items():
-            _refuse_unread(self, choice, chosen[choice], by)
+            refuse_unread(self, choice, chosen[choice], by)
         return self
 
     def shape(self, vocab_size: int) -> Shape:
@@ -212,8 +134,8 @@ class Data(Section):
     ] = "stdlib"  # fmt: skip
     edition: Annotated[int, Field(ge=1, le=2)] | None = None  # of stdlib; None: the first
     deduplicate: bool | None = None  # each document once, near-duplicates on one side
-    path: Annotated[str | None, BeforeValidator(_path)] = None
-    val_path: Annotated[str | None, BeforeValidator(_path)] = None  # else a part of path
+    path: Annotated[str | None, BeforeValidator(text_of_path)] = None
+    val_path: Annotated[str | None, BeforeValidator(text_of_path)] = None  # else a part of path
     val_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.05  # where `is_divided`
     tokenizer: str | None = None  # None: bytes. FILE.json, or tiktoken:NAME
     separator: str | None = None  # between documents; None: data/tokenizers.py says; or none
@@ -245,7 +167,7 @@ class Data(Section):
 
     @model_validator(mode="after")
     def _keys_are_read(self) -> Data:
-        _refuse_unread(self, "source", (self.source,), _READ_BY)
+        refuse_unread(self, "source", (self.source,), _READ_BY)
         if self.pairs is not None and self.keys is not None and self.keys < self.pairs:
             raise ValueError(
                 f"recall asks for {self.pairs} pairs with different keys, got {self.keys} keys; "
@@ -331,7 +253,7 @@ class Train(Section):
     eval_tokens: Count
     n_evals: Size = 4  # evaluations, evenly spaced, the last one at the end
     precision: Literal["auto", "fp32", "bf16"] = "auto"
-    compile: Annotated[Literal["auto", "on", "off"], BeforeValidator(_word)] = "auto"
+    compile: Annotated[Literal["auto", "on", "off"], BeforeValidator(on_or_off)] = "auto"
     parallel: Literal["auto", "none", "ddp", "fsdp", "pipeline"] = "auto"
     pipeline: Pipeline = Pipeline()
 

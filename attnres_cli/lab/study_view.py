@@ -20,15 +20,7 @@ from attnres_cli.verdict.ladder import Ladder, Rung, ladder
 from attnres_cli.verdict.pays import step_ratios
 from attnres_cli.verdict.registered import EXPLORATORY, compared
 from attnres_cli.verdict.report_section import Chapter
-from attnres_cli.verdict.select import (
-    Choice,
-    choose,
-    comparable,
-    every,
-    named,
-    with_rates,
-    with_rates_alone,
-)
+from attnres_cli.verdict.select import Choice, Runs, comparable, named, with_rates, with_rates_alone
 from attnres_cli.verdict.slope import Slope, slope_of
 from attnres_cli.verdict.two_recipes import Row, Side, rows
 
@@ -49,14 +41,14 @@ class Held:
     def __post_init__(self) -> None:
         self._own = with_rates_alone(self.store.arm_recipes())
         self.records = with_rates(self.records, self._own)
+        self._runs = Runs(self.records, self._own, self.study, self._canonical)
         self._registrations = self.store.registrations()
         self._recipes: dict[str, Recipe] = {}
         self._removed = tuple(self.store.removed())
 
     def choose(self, recipe: str | None, baseline: str, codes: Collection[str] = ()) -> Choice:
         """The runs under one recipe by one code, by default the newest; see `select.choose`."""
-        asked = (self.study, recipe, baseline, self._canonical, self._own, codes)
-        chosen = choose(self.records, *asked)
+        chosen = self._runs.choose(recipe, baseline, codes)
         held = self._arms(chosen)
         for typed, name in self._rows(chosen).items():
             if name not in held:
@@ -66,8 +58,8 @@ class Held:
     def every(self, recipe: str | None, baseline: str, codes: Collection[str] = ()) -> list[Choice]:
         """The runs under each recipe that is meant, by default all, those of the newest last."""
         newest = self.choose(recipe, baseline, codes)
-        asked = (recipe, baseline, self._canonical, self._own, codes)
-        return [one for one in every(newest, self.records, *asked) if self._has_rows(one)]
+        found = self._runs.every(newest, recipe, baseline, codes)
+        return [one for one in found if self._has_rows(one)]
 
     def sides(
         self, recipes: Sequence[str], codes: Collection[str] = ()
@@ -77,8 +69,7 @@ class Held:
         """
         found = []
         for recipe in recipes:
-            asked = (self.study, recipe, "standard", self._canonical, self._own, codes)
-            chosen = choose(self.records, *asked)
+            chosen = self._runs.choose(recipe, "standard", codes)
             data = self.store.data(chosen.fingerprint)
             found.append(Side(self.recipe(chosen.recipe_digest), chosen, data))
         first, second = found
@@ -152,7 +143,7 @@ class Held:
         """The same, of all rows."""
         data = self.store.data(chosen.fingerprint)
         rules = self._rules(chosen)
-        found = compared(chosen, self.records, data, self._own, self._registrations, rules)
+        found = compared(self._runs, chosen, data, self._registrations, rules)
         return [self._with_measured(one) for one in found]
 
     def _with_measured(self, comparison: Comparison) -> Comparison:
@@ -220,9 +211,8 @@ class Held:
         more have. Raises StudyError where there is but one.
         """
         name, codes = chosen.records[-1].recipe, {shown(run) for run in chosen.records}
-        asked = (name, chosen.baseline, self._canonical, self._own, codes)
         sizes: dict[Terms, list[Rung]] = {}
-        for one in every(chosen, self.records, *asked):
+        for one in self._runs.every(chosen, name, chosen.baseline, codes):
             if one.fingerprint == chosen.fingerprint and {shown(r) for r in one.records} & codes:
                 recipe = self.recipe(one.recipe_digest)
                 for terms, comparison in self._on_all_terms(one).items():

@@ -21,16 +21,15 @@ from attnres_cli.lab.workers.ranks import together
 from attnres_cli.records.code import Code
 from attnres_cli.records.plan import Arm, Plan
 from attnres_cli.records.run import (
-    Departure,
     Event,
     Point,
     RunRecord,
     RunResult,
     RunSpec,
     Settings,
-    Verification,
     weights_file,
 )
+from attnres_cli.records.verification import Departure, Verification
 from attnres_cli.train import group
 from attnres_cli.train.checkpoint import Checkpoints, differing
 from attnres_cli.train.device import devices, settings

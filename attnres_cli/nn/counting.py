@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import torch
@@ -15,9 +15,6 @@ from attnres_cli.errors import VariantError
 from attnres_cli.nn import design_page, plugins
 from attnres_cli.nn.depthmix import engines
 from attnres_cli.nn.private import TorchDispatchMode, tree_leaves
-
-if TYPE_CHECKING:
-    from attnres_cli.nn.residual import Residual
 
 _PER_NUMBER = {  # of what is put out; every other pointwise operation is one
     "addcmul": 2,
@@ -37,12 +34,12 @@ class Costs(NamedTuple):
     numbers: int
 
 
-_KNOWN: WeakKeyDictionary[Residual, Costs] = WeakKeyDictionary()
+_KNOWN: WeakKeyDictionary[nn.Module, Costs] = WeakKeyDictionary()
 
 
-def costs_of(design: Residual) -> Costs:
-    """What a design costs beyond `standard`, counted on one token. One on the device `meta` is
-    counted without memory, whatever its sizes. Raises VariantError where that cannot be.
+def costs_of(design: nn.Module) -> Costs:
+    """What a design (`Residual`) costs beyond `standard`, counted on one token. One on the device
+    `meta` is counted without memory, whatever its sizes. Raises VariantError where that cannot be.
 
     FLOPs: a matrix product's, two per multiply-add, and one for each number that any other
     operation puts out or a sum takes in; what is done with weights alone is shared by all tokens.
@@ -63,7 +60,7 @@ def costs_of(design: Residual) -> Costs:
 
 
 @torch.no_grad()
-def _counted(design: Residual) -> Costs:
+def _counted(design: Any) -> Costs:
     design = _whole(design)
     device = next((p.device for p in design.parameters()), torch.device("meta"))
 
@@ -87,7 +84,7 @@ def _counted(design: Residual) -> Costs:
     return Costs(flops, counter.numbers + 2 * after - 3 * sublayers)
 
 
-def _whole(design: Residual) -> Residual:
+def _whole(design: nn.Module) -> nn.Module:
     """The design, or where ranks share its parameters (FSDP) a copy without numbers."""
     if not any(hasattr(p, "placements") for p in design.parameters()):
         return design

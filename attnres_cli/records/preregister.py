@@ -12,8 +12,8 @@ from pydantic import BeforeValidator, Field, ValidationError
 
 from attnres_cli.config import recipe as recipes
 from attnres_cli.config.margin import Margin
+from attnres_cli.config.reading import Section, as_tuple
 from attnres_cli.config.recipe import Recipe
-from attnres_cli.config.sections import Section, as_tuple
 from attnres_cli.config.shipped import plan_text
 from attnres_cli.config.strict_yaml import documents
 from attnres_cli.errors import RecipeError

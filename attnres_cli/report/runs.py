@@ -10,8 +10,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 from attnres_cli.records.merged import Fate, Merged
-from attnres_cli.records.run import Point, RunRecord, RunResult, Standing, Status, Verification
+from attnres_cli.records.run import Point, RunRecord, RunResult, Standing, Status
 from attnres_cli.records.run_records import Listed, as_records
+from attnres_cli.records.verification import Verification
 from attnres_cli.report.plans import params
 from attnres_cli.report.probes import probe_tables
 from attnres_cli.report.table import Report, Style, Table, columns, tabled

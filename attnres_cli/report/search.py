@@ -93,9 +93,7 @@ FIELDS: list[Field[Shape, Finding]] = [
     Field("fresh_low", lambda shape, _: shape.ci95 and shape.ci95[0]),
     Field("fresh_high", lambda shape, _: shape.ci95 and shape.ci95[1]),
     Field("n_fresh", lambda shape, _: len(shape.fresh) if shape.is_complete else None),
-    Field(
-        "best", _best, "best", kind="word", style=lambda shape: "strong" if shape.is_lowest else ""
-    ),
+    Field("best", _best, "best", kind="word", style={words.LOWEST: "strong"}),
     _GOAL,
     Field(
         "on_front", lambda shape, _: shape.on_front, "front", kind="word", applies=_has_two,

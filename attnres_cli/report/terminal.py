@@ -93,13 +93,22 @@ def _print_part(out: Console, table: Table, widths: Mapping[int, int]) -> None:
     """The columns of these widths, line by line: rich's own tables take 1 ms a row."""
     shown = [(table.columns[i].kind, width) for i, width in widths.items()]
     lines = _lines(out, [Cell(table.columns[i].title, "strong") for i in widths], shown)
-    lines.append(Text(f" {'─' * (sum(widths.values()) + 2 * len(widths) - 1)}"))
+    lines.append((f" {'─' * (sum(widths.values()) + 2 * len(widths) - 1)}", []))
     for row in table.cells:
         lines += _lines(out, [row[i] for i in widths], shown)
-    out.print(Text("\n").join([*lines, Text()]), soft_wrap=True)
+    whole, start = Text("".join(f"{line}\n" for line, _ in lines)), 0  # one, as each takes 0.1 ms
+    for line, styled in lines:
+        for style, begin, end in styled:
+            whole.stylize(style, start + begin, min(start + end, start + len(line)))
+        start += len(line) + 1
+    out.print(whole, soft_wrap=True)
 
 
-def _lines(out: Console, row: Sequence[Cell], shown: Sequence[tuple[Kind, int]]) -> list[Text]:
+Line = tuple[str, list[tuple[str, int, int]]]
+"""A line of text, and of its parts the style, the first place and the one behind the last."""
+
+
+def _lines(out: Console, row: Sequence[Cell], shown: Sequence[tuple[Kind, int]]) -> list[Line]:
     """A row, as many lines as its highest cell has."""
     parts = [_broken(out, cell.text, *each) for cell, each in zip(row, shown, strict=True)]
     found = []
@@ -110,14 +119,12 @@ def _lines(out: Console, row: Sequence[Cell], shown: Sequence[tuple[Kind, int]])
             plain += "  " if plain else " "
             start = len(plain)
             plain += f"{blank}{part}" if kind == "number" else f"{part}{blank}"
-            styled += [(cell.style, start, len(plain))] if cell.style else []
-        found.append(Text(plain.rstrip()))
-        for style, start, end in styled:
-            found[-1].stylize(_STYLE[style], start, end)
+            styled += [(_STYLE[cell.style], start, len(plain))] if cell.style else []
+        found.append((plain.rstrip(), styled))
     return found
 
 
-@lru_cache  # rows repeat recipes and designs, and breaking one takes 0.2 ms
+@lru_cache(maxsize=4096)  # rows repeat recipes and designs, and breaking one takes 0.2 ms
 def _broken(out: Console, text: str, kind: Kind, width: int) -> Sequence[str]:
     """The lines of a cell: a name is cut, codes and text are broken."""
     if kind == "name" and len(text) > width:  # `attnres:block…heads=16`

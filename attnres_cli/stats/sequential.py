@@ -59,6 +59,16 @@ class Look:
     next: int | None
     alpha: float
 
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """The same; None before the first look."""
+        return (self.low, self.high) if self.n else None
+
+    @property
+    def reason(self) -> str:
+        """At how many seeds a word was given, and when the next is."""
+        return f"look at {self.n} seeds" + (f", the next at {self.next}" if self.next else "")
+
 
 def sizes(planned: int) -> Iterator[tuple[int, float]]:
     """(seeds, share of the rate) of every look, without end: the shares add up to 1."""

@@ -8,13 +8,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
 from datetime import UTC, datetime, timedelta
 from functools import cache
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
 from sqlalchemy import Row as SqlRow
 from sqlalchemy import Table
 
-from attnres_cli.config.sections import as_tuples
+from attnres_cli.config.reading import as_tuples
 from attnres_cli.files import check_name
 from attnres_cli.records.code import Code
 from attnres_cli.records.comparison_terms import ArmRecipe, Given, Matched, Terms, Trial, Tuned
@@ -96,10 +97,11 @@ def to_step_ratio(row: Row) -> TimedArm:
 
 def _shared(kind: Any, table: Table, found: object) -> dict[str, Any]:
     """The fields of a dataclass that are columns of a table, of an object or row that has them."""
-    values = {name: getattr(found, name) for name, _ in _columns(kind, table)}
-    for name, types in _columns(kind, table):
-        if not isinstance(values[name], types):  # SQLite puts anything into any column
-            raise ValueError(f"{table.name}.{name} holds {values[name]!r}")
+    columns = _columns(kind, table)
+    values = dict(zip(columns, attrgetter(*columns)(found), strict=True))
+    for name, value in values.items():
+        if not isinstance(value, columns[name]):  # SQLite puts anything into any column
+            raise ValueError(f"{table.name}.{name} holds {value!r}")
     if "variant" in values:
         check_name(values["variant"], "variant")
     return values
@@ -114,10 +116,10 @@ def sound(table: Table, row: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 @cache
-def _columns(kind: Any, table: Table) -> list[tuple[str, tuple[type, ...]]]:
+def _columns(kind: Any, table: Table) -> dict[str, tuple[type, ...]]:
     """Those that are fields of the dataclass, and what each may hold."""
     names = {field.name for field in fields(kind)}
-    return [(name, types) for name, types in _types(table).items() if name in names]
+    return {name: types for name, types in _types(table).items() if name in names}
 
 
 @cache

@@ -7,18 +7,12 @@ from collections.abc import Iterator, Sequence
 
 from attnres_cli.config.arms import SCALE
 from attnres_cli.records import doubts, gates
-from attnres_cli.records.comparison_terms import (
-    ArmRecipe,
-    Given,
-    Matched,
-    Tuned,
-    settings_text,
-)
+from attnres_cli.records.comparison_terms import Given, Matched, Tuned, settings_text
 from attnres_cli.records.run import Status
 from attnres_cli.stats.sequential import ALPHA
 from attnres_cli.verdict import labels
 from attnres_cli.verdict.codes import left_out
-from attnres_cli.verdict.comparison import Comparison, ended_how
+from attnres_cli.verdict.comparison import ArmResult, Comparison, ended_how
 from attnres_cli.verdict.numbers import plural
 from attnres_cli.verdict.registered import EXPLORATORY
 
@@ -76,9 +70,8 @@ def _ended(comparison: Comparison) -> Iterator[str]:
     ended = comparison.runs(Status.COMPLETE)
     lost = [run for run in ended if run.result and run.result.weights_sha256 is None]
     if 0 < len(lost) < len(ended):
-        named = ", ".join(f"{run.variant} seed {run.seed}" for run in lost[:_MOST_NAMED])
-        more = f" and {len(lost) - _MOST_NAMED} more" if len(lost) > _MOST_NAMED else ""
-        yield f"no final weights were kept of {named}{more}, as of a full disk; losses are whole"
+        named = _named([f"{run.variant} seed {run.seed}" for run in lost])
+        yield f"no final weights were kept of {named}, as of a full disk; losses are whole"
     if failed := len(comparison.runs(Status.FAILED)):
         yield f"{plural(failed, 'run')} failed: --retry-failed trains failed runs again"
 
@@ -92,13 +85,14 @@ def _learned(comparison: Comparison) -> Iterator[str]:
         yield (
             f"the baseline ends above the {line[0]} line: its models learned too little to say much"
         )
-    bits = None if base is None else base.mean / math.log(2)
     packed = comparison.data.zlib_bits
-    if comparison.data.is_bytes and bits and packed and bits > _FAR_ABOVE * packed:
-        yield (
-            f"the baseline ends at {bits:.1f} bits per byte, zlib needs {packed:.1f}: too little "
-            "training to say anything of longer training"
-        )
+    if base is not None and packed and comparison.data.is_bytes:
+        bits = base.mean / math.log(2)
+        if bits > _FAR_ABOVE * packed:
+            yield (
+                f"the baseline ends at {bits:.1f} bits per byte, zlib needs {packed:.1f}: too "
+                "little training to say anything of longer training"
+            )
 
 
 def _doubts(comparison: Comparison) -> Iterator[str]:
@@ -113,49 +107,48 @@ def _doubts(comparison: Comparison) -> Iterator[str]:
 
 def _rates(comparison: Comparison) -> Iterator[str]:
     """Whose learning rates are not the arms' own."""
-    others = [arm for arm in comparison.arms if arm.variant != comparison.baseline]
-    terms, own = comparison.terms, [arm.own for arm in comparison.arms if arm.own is not None]
-    if others and not (terms.is_tuned or terms.by_design):
-        yield ("every arm has the recipe's learning rate; tuned, an arm may do better (--tune-lr)")
-    if lent := [each.variant for each in own if _is_lent(each)]:
+    terms, base = comparison.terms, comparison.base
+    is_compared = any(arm.variant != comparison.baseline for arm in comparison.arms)
+    if is_compared and not (terms.is_tuned or terms.by_design):
+        yield "every arm has the recipe's learning rate; tuned, an arm may do better (--tune-lr)"
+    if lent := ", ".join(arm.variant for arm in comparison.arms if _is_lent(arm)):
+        yield f"the recipe has no settings for {lent}; tuned, an arm may do better (--tune-lr)"
+    how = base.own.how if base and base.own else None
+    if base and isinstance(how, Tuned) and how.changes and not terms.rate_only:
+        keys = " ".join(f"--set {key}={value:g}" for key, value in how.changes)
         yield (
-            f"the recipe has no settings for {', '.join(lent)}; tuned, an arm may do better "
-            "(--tune-lr)"
-        )
-    base = comparison.base and comparison.base.own
-    if base and isinstance(base.how, Tuned) and base.how.changes and not terms.rate_only:
-        keys = " ".join(f"--set {key}={value:g}" for key, value in base.how.changes)
-        yield (
-            f"{base.variant} does better at {settings_text(base.how.changes)} than at the recipe's "
+            f"{base.variant} does better at {settings_text(how.changes)} than at the recipe's "
             f"value, which the other arms have: {keys} gives it to all"
         )
-    yield from labels.warnings(own)
+    yield from labels.warnings([arm.own for arm in comparison.arms if arm.own is not None])
+
+
+def _is_lent(arm: ArmResult) -> bool:
+    """Whether an arm takes the recipe's one rate, though others have rates of their own."""
+    how = arm.own and arm.own.how
+    given = how.given if isinstance(how, Matched) else how
+    return isinstance(given, Given) and not given.is_own
 
 
 def _moving(comparison: Comparison) -> Iterator[str]:
     """Arms whose own parameters were still on their way when training ended, those with the one
     that came furthest first.
     """
-    furthest = {
-        variant: max(moved.items(), key=lambda each: each[1])
-        for variant, moved in comparison.moving.items()
-    }
-    first = sorted(furthest, key=lambda variant: -furthest[variant][1])
-    if first:
-        name, share = furthest[first[0]]
-        more = f", {', '.join(first[1:_MOST_NAMED])}" if first[1:] else ""
-        more += f" and {len(first) - _MOST_NAMED} more" if len(first) > _MOST_NAMED else ""
+    far = [(max((n, name) for name, n in of.items()), arm) for arm, of in comparison.moving.items()]
+    if far:
+        far.sort(key=lambda each: -each[0][0])
+        ((share, name), first), *_ = far
+        more = _named([arm for _, arm in far]).removeprefix(first)
         yield (
-            f"still moving when training ended: {first[0]} (its {name}, {share:.0%} of the way "
-            f"that the learning rate allows){more}; "
-            f"try --set arms.{first[0]}.{SCALE}=10, or --tune-lr"
+            f"still moving when training ended: {first} (its {name}, {share:.0%} of the way that "
+            f"the learning rate allows){more}; try --set arms.{first}.{SCALE}=10, or --tune-lr"
         )
 
 
-def _is_lent(own: ArmRecipe) -> bool:
-    """Whether an arm takes the recipe's one rate, though others have rates of their own."""
-    given = own.how.given if isinstance(own.how, Matched) else own.how
-    return isinstance(given, Given) and not given.is_own
+def _named(names: Sequence[str]) -> str:
+    """The first of several, and how many more there are."""
+    more = len(names) - _MOST_NAMED
+    return ", ".join(names[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 def _seeds(comparison: Comparison) -> Iterator[str]:
@@ -182,10 +175,11 @@ def _seeds(comparison: Comparison) -> Iterator[str]:
 
 
 def _mixed(comparison: Comparison) -> Iterator[str]:
-    mixed = [(arm.variant, ", ".join(map(str, arm.mixed))) for arm in comparison.arms if arm.mixed]
-    if mixed:
+    mixed = [arm for arm in comparison.arms if arm.mixed]
+    named = [f"{arm.variant} on seed {', '.join(map(str, arm.mixed))}" for arm in mixed]
+    if named:
         yield (
             "trained by other versions of the software than the baseline: "
-            f"{'; '.join(f'{name} on seed {seeds}' for name, seeds in mixed)}. Part of the "
+            f"{'; '.join(named)}. Part of the "
             "difference may come from that; a new --study trains all by one version"
         )

@@ -32,9 +32,7 @@ def of_one_code(
     """
     newest = (of_code(records, asked) or records)[-1:]
     mine = [r for r in records if newest and _shared(r) == _shared(newest[0])]
-    design_of = {r.variant: r.code for r in mine}
-    if asked:
-        design_of |= {r.variant: r.code for r in of_code(mine, asked)}
+    design_of = {r.variant: r.code for r in (*mine, *(of_code(mine, asked) if asked else ()))}
     kept = [r for r in mine if r.code == design_of[r.variant]]
     ids = {r.id for r in kept}
     return kept, [r for r in records if r.id not in ids]
@@ -45,10 +43,10 @@ def left_out(older: Sequence[RunRecord], compared: Sequence[RunRecord]) -> list[
     code of what all share, and of each design under the same.
     """
     groups: dict[object, list[RunRecord]] = {}
-    now = compared[-1] if compared else None
+    now = _shared(compared[-1]) if compared else None
     for run in reversed([r for r in older if r.result is not None]):
-        is_design = now is not None and _shared(run) == _shared(now)
-        groups.setdefault((run.variant, run.code) if is_design else _shared(run), []).append(run)
+        shared = _shared(run)
+        groups.setdefault((run.variant, run.code) if shared == now else shared, []).append(run)
     lines = [
         f"not compared here: {plural(len(runs), 'run')} of {_arms(runs)} by other code "
         f"({_changed(runs[0], compared)}): attnres report --code {shown(runs[0])}"

@@ -8,13 +8,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from attnres_cli.records.comparison_terms import SHARED, ArmRecipe, Terms
-from attnres_cli.records.run import (
-    DataDescription,
-    Gate,
-    Removed,
-    RunRecord,
-    Status,
-)
+from attnres_cli.records.run import DataDescription, Gate, Removed, RunRecord, Status
 from attnres_cli.records.step_ratio import StepRatio
 from attnres_cli.stats.pairs import Difference
 from attnres_cli.stats.sequential import Look, Word
@@ -84,8 +78,7 @@ class ArmResult:
     @property
     def interval(self) -> tuple[float, float] | None:
         """Of the difference, for all arms and looks together; None before the first look."""
-        found = self.look
-        return (found.low, found.high) if found is not None and found.n else None
+        return self.look.interval if self.look else None
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
@@ -36,12 +35,13 @@ def deciding(comparison: Comparison) -> Deciding | None:
     if not needed:
         return None
     seeds, arm = min(needed, key=lambda each: each[0])
-    names = (comparison.baseline, arm.variant)
-    held = {name: _seconds(comparison, name) for name in names}
-    missing = {name: max(0, seeds - len(held[name])) for name in names}
-    is_known = all(held.values())
-    seconds = sum(missing[name] * median(held[name]) for name in names) if is_known else None
-    return Deciding(arm, seeds, max(missing.values()), seconds)
+    held: dict[str, list[float]] = {comparison.baseline: [], arm.variant: []}
+    for run in comparison.records:
+        if run.result is not None and run.variant in held:
+            held[run.variant].append(run.result.train_s)
+    missing = [(max(0, seeds - len(times)), times) for times in held.values()]
+    seconds = sum(n * median(times) for n, times in missing) if all(held.values()) else None
+    return Deciding(arm, seeds, max(n for n, _ in missing), seconds)
 
 
 def _needed(arm: ArmResult, comparison: Comparison) -> int | None:
@@ -55,9 +55,3 @@ def _needed(arm: ArmResult, comparison: Comparison) -> int | None:
         if size > look.n and power(size, abs(one.mean) / one.sd, alpha) >= POWER:
             return size
     return None
-
-
-def _seconds(comparison: Comparison, variant: str) -> Sequence[float]:
-    """Of training, of each run of an arm that has ended."""
-    runs = [run.result for run in comparison.records if run.variant == variant]
-    return [result.train_s for result in runs if result is not None]

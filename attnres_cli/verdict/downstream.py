@@ -7,7 +7,7 @@ difference is paired by seed and by item, and its interval is for other seeds an
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -17,7 +17,7 @@ from attnres_cli.records.run import RunRecord
 from attnres_cli.stats.crossed import Crossed, Floats, crossed, mcnemar
 from attnres_cli.stats.sequential import ALPHA, Look, looked, word
 from attnres_cli.verdict.comparison import ArmResult, Comparison, Verdict
-from attnres_cli.verdict.judge import paired_seeds
+from attnres_cli.verdict.judge import paired_seeds, unlooked
 from attnres_cli.verdict.task_answers import Measure, Task, tasks_of
 
 RULE = (
@@ -27,6 +27,7 @@ RULE = (
     "never pooled: what several of them say alike is no verdict"
 )
 LEAST_ITEMS = 20
+_NONE: Floats = np.zeros((0, 0))
 AT_CHANCE = "at chance: neither arm nor baseline is above {:.1f} %"
 
 
@@ -63,8 +64,7 @@ class Judged:
     @property
     def interval(self) -> tuple[float, float] | None:
         """Of the difference; None before the first look."""
-        found = self.look
-        return (found.low, found.high) if found is not None and found.n else None
+        return self.look.interval if self.look else None
 
 
 @dataclass(frozen=True)
@@ -82,9 +82,9 @@ class Downstream:
 def downstream(comparison: Comparison, items: Sequence[Items]) -> Downstream:
     """The tasks that runs of a table have answered, judged."""
     tasks = tasks_of(comparison, items)
-    runs: dict[str, list[RunRecord]] = {arm.variant: [] for arm in comparison.arms}
+    runs: dict[str, dict[int, RunRecord]] = {arm.variant: {} for arm in comparison.arms}
     for run in comparison.records:
-        runs.setdefault(run.variant, []).append(run)
+        runs.setdefault(run.variant, {})[run.seed] = run
     rows = [
         row
         for task in tasks
@@ -97,29 +97,25 @@ def downstream(comparison: Comparison, items: Sequence[Items]) -> Downstream:
 
 @dataclass(frozen=True)
 class _OfMeasure:
+    """Arms by one measure of one task; `runs` are by arm and seed."""
+
     comparison: Comparison
     task: Task
     measure: Measure
-    runs: dict[str, list[RunRecord]]
+    runs: Mapping[str, Mapping[int, RunRecord]]
 
     def rows(self) -> list[Judged]:
         """The baseline, over the seeds of the arm with most pairs, and every arm."""
         base = self.comparison.baseline
         arms = [self._arm(arm) for arm in self.comparison.arms if arm.variant != base]
-        seeds = max((row.seeds for row in arms), key=len, default=()) or self._own_seeds(base)
-        first = Judged(self.task, self.measure, base, "baseline", "", seeds)
-        if seeds:
-            first = replace(first, value=float(self._values(base, seeds).mean()))
-        return [first, *arms]
-
-    def _own_seeds(self, variant: str) -> tuple[int, ...]:
-        """The seeds of an arm that have answered."""
-        runs = [run for run in self.runs.get(variant, []) if run.result is not None]
-        return tuple(sorted(run.seed for run in runs if not self.task.lacks(run)))
+        ended = {seed: run for seed, run in self.runs.get(base, {}).items() if run.result}
+        own = sorted(seed for seed, run in ended.items() if not self.task.lacks(run))
+        seeds = max((row.seeds for row in arms), key=len, default=()) or tuple(own)
+        value = float(self._values(base, seeds).mean()) if seeds else None
+        return [Judged(self.task, self.measure, base, "baseline", "", seeds, value), *arms]
 
     def _values(self, variant: str, seeds: Sequence[int]) -> Floats:
-        by_seed = {run.seed: run for run in self.runs[variant]}
-        return self.task.values(self.measure, [by_seed[seed] for seed in seeds])
+        return self.task.values(self.measure, [self.runs[variant][seed] for seed in seeds])
 
     def _arm(self, arm: ArmResult) -> Judged:
         row = Judged(self.task, self.measure, arm.variant, "blocked", arm.reason)
@@ -127,54 +123,39 @@ class _OfMeasure:
             return replace(row, reason=row.reason or "no seed in common with the baseline")
         if len(self.task.documents) < LEAST_ITEMS:
             return replace(row, reason=f"a task takes {LEAST_ITEMS} items or more")
-        held, base = self.comparison, self.comparison.baseline
-        of_both = self.runs[arm.variant], self.runs[base]
-        seeds, missing = paired_seeds(held.family, held.removed, *of_both, self.task.lacks)
+        held, names = self.comparison, (arm.variant, self.comparison.baseline)
+        mine, base = ([*self.runs[name].values()] for name in names)
+        seeds, missing = paired_seeds(held.family, held.removed, mine, base, self.task.lacks)
         part = self.task.rate_of(self.measure)
         rates = ((n, alpha * part) for n, alpha in held.family.looks(arm.variant))
-        found = looked(len(seeds), rates, lambda n, alpha: self._crossed(arm, seeds[:n], alpha))
-        seeds = seeds[: found.n or len(seeds)]
-        row = replace(row, seeds=tuple(seeds), look=found)
-        if seeds:
-            ours, theirs = (self._values(name, seeds) for name in (arm.variant, base))
+        ours, theirs = (self._values(name, seeds) for name in names) if seeds else (_NONE, _NONE)
+
+        def over(n: int) -> Crossed:
+            return crossed(ours[:n] - theirs[:n], float(np.abs(theirs[:n]).max()))
+
+        found = looked(len(seeds), rates, lambda n, alpha: over(n).interval(alpha))
+        n = found.n or len(seeds)
+        ours, theirs = ours[:n], theirs[:n]
+        row = replace(row, seeds=tuple(seeds[:n]), look=found)
+        if n:
             value, difference = float(ours.mean()), float(ours.mean() - theirs.mean())
-            row = replace(row, value=value, difference=difference)
-            row = replace(row, within=self._within(seeds, ours, theirs))
+            pairs = zip(seeds, ours, theirs, strict=False) if self.measure.is_share else ()
+            within = tuple(Within(seed, *mcnemar(a, b)) for seed, a, b in pairs)
+            row = replace(row, value=value, difference=difference, within=within)
         if found.n == 0:
-            why, waits = missing or (f"{len(seeds)} of {found.next} seeds", True)
-            return replace(row, verdict="pending" if waits else "blocked", reason=why)
-        if why := self._at_chance(arm.variant, seeds):
-            return replace(row, reason=why)
-        return self._worded(row, found)
+            return replace(row, **unlooked(found, len(seeds), missing))
+        if self.measure.is_share and self._is_at_chance(arm.variant, seeds[0], ours, theirs):
+            return replace(row, reason=AT_CHANCE.format(100 * (self.task.chance or 0)))
+        ends = (found.low, found.high) if self.measure.is_less_better else (-found.high, -found.low)
+        sees = over(n).detectable(found.alpha)
+        return replace(row, verdict=word(*ends), reason=found.reason, detectable=sees)
 
-    def _paired(self, variant: str, seeds: Sequence[int]) -> Crossed:
-        ours, theirs = (self._values(name, seeds) for name in (variant, self.comparison.baseline))
-        return crossed(ours - theirs, float(np.abs(theirs).max()))
-
-    def _crossed(self, arm: ArmResult, seeds: Sequence[int], alpha: float) -> tuple[float, float]:
-        return self._paired(arm.variant, seeds).interval(alpha)
-
-    def _worded(self, row: Judged, found: Look) -> Judged:
-        """The row with the word that its interval says."""
-        less = (found.low, found.high) if self.measure.is_less_better else (-found.high, -found.low)
-        reason = f"look at {found.n} seeds" + (f", the next at {found.next}" if found.next else "")
-        sees = self._paired(row.variant, row.seeds).detectable(found.alpha)
-        return replace(row, verdict=word(*less), reason=reason, detectable=sees)
-
-    def _within(self, seeds: Sequence[int], ours: Floats, theirs: Floats) -> tuple[Within, ...]:
-        if not self.measure.is_share:
-            return ()
-        pairs = zip(seeds, ours, theirs, strict=True)
-        return tuple(Within(seed, *mcnemar(a, b)) for seed, a, b in pairs)
-
-    def _at_chance(self, variant: str, seeds: Sequence[int]) -> str:
-        """Why shares of right items say nothing: nobody is above what guessing gives."""
-        if not self.measure.is_share:
-            return ""
-        for name in (variant, self.comparison.baseline):
-            one = next(run for run in self.runs[name] if run.seed == seeds[0])
-            above = self._values(name, seeds) - self.task.guessed(one)
-            low, _ = crossed(above).interval(2 * ALPHA)  # one-sided
-            if low > 0:
-                return ""
-        return AT_CHANCE.format(100 * (self.task.chance or 0))
+    def _is_at_chance(self, variant: str, seed: int, *both: Floats) -> bool:
+        """Whether neither arm nor baseline is above what guessing gives: their shares of right
+        items say nothing.
+        """
+        for name, values in zip((variant, self.comparison.baseline), both, strict=True):
+            low, _ = crossed(values - self.task.guessed(self.runs[name][seed])).interval(2 * ALPHA)
+            if low > 0:  # one-sided
+                return False
+        return True

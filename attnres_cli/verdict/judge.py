@@ -5,24 +5,25 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from attnres_cli.records.code import Code
 from attnres_cli.records.comparison_terms import SHARED, ArmRecipe, Terms
-from attnres_cli.records.run import (
-    WAITS,
-    DataDescription,
-    Removed,
-    RunRecord,
-    RunResult,
-    Status,
-)
-from attnres_cli.stats.pairs import Difference, far, mean_sd, paired
+from attnres_cli.records.run import WAITS, DataDescription, Removed, RunRecord, RunResult, Status
+from attnres_cli.stats.pairs import far, mean_sd, paired
 from attnres_cli.stats.power import detectable
 from attnres_cli.stats.sequential import Look, look, word
 from attnres_cli.verdict.comparison import ArmResult, Comparison, Rules, ended_how
 from attnres_cli.verdict.family import Family, family
-from attnres_cli.verdict.plausible import doubt, is_doubtful, reason
-from attnres_cli.verdict.soundness import gates_of, mixed, stopped, unequal
+from attnres_cli.verdict.soundness import (
+    believed,
+    doubt,
+    gates_of,
+    is_doubtful,
+    mixed,
+    stopped,
+    unequal,
+)
 
 _SEVERAL = 2
 
@@ -51,39 +52,21 @@ def compare(
     for record in records:
         by_arm.setdefault(record.variant, []).append(record)
     gone = _of_recipes(rules.removed, records, own, data)
-    codes = {(run.variant, run.code) for run in records}
-    removed = [e for e in gone if (e.variant, e.code) in codes or e.variant not in by_arm]
-    edited: list[RunRecord | Removed] = [e for e in gone if e not in removed]
-    edited += [run for run in older if _shares_code(run, records[-1])]
-    arms_too = [
-        replace(e, variant=f"{e.variant} {e.code}") for e in edited if e.variant != baseline
-    ]
-    every = [*records, *removed, *arms_too]
-    held = family(every, baseline, is_registered=rules.is_registered)
+    removed, edited = _by_code(gone, older, records)
+    too = [replace(e, variant=f"{e.variant} {e.code}") for e in edited if e.variant != baseline]
+    held = family([*records, *removed, *too], baseline, is_registered=rules.is_registered)
     there = {(run.variant, run.seed) for run in records}
     lost = tuple(each for each in removed if (each.variant, each.seed) not in there)
     table = _Table(data, terms, rules, held, by_arm.get(baseline, []), lost)
-    arms = [
-        replace(table.judged(runs), own=own_of.get(runs[0].variant))
-        for runs in by_arm.values()
-        if _results(runs)
-    ]
-    lost_by = {found.variant: found.may_miss for found in own}
-    arms = [_withheld(arm, lost_by, baseline) for arm in _with_base(arms)]
+    arms = _with_base([table.judged(runs) for runs in by_arm.values() if _results(runs)])
+    arms = [_withheld(replace(arm, own=own_of.get(arm.variant)), own_of, baseline) for arm in arms]
     arms.sort(key=lambda arm: (arm.variant != baseline, math.isnan(arm.mean), arm.mean))
     return Comparison(
         recipe=(own[0].recipe if own else "") or records[0].recipe,
         recipe_digest=own[0].base_digest if own else records[0].recipe_digest,
-        data=data,
-        baseline=baseline,
-        arms=tuple(arms),
-        records=tuple(records),
-        terms=terms,
-        rules=rules,
-        family=held,
-        removed=lost,
-        older=tuple(older),
-    )
+        data=data, baseline=baseline, arms=tuple(arms), records=tuple(records), terms=terms,
+        rules=rules, family=held, removed=lost, older=tuple(older),
+    )  # fmt: skip
 
 
 def _results(runs: Sequence[RunRecord]) -> dict[int, RunResult]:
@@ -107,9 +90,15 @@ def _of_recipes(
     ]
 
 
-def _shares_code(one: RunRecord, other: RunRecord) -> bool:
-    """Whether two runs differ in the code of their designs at most."""
-    return Code.of(one.versions).shared == Code.of(other.versions).shared
+def _by_code(
+    gone: Sequence[Removed], older: Sequence[RunRecord], records: Sequence[RunRecord]
+) -> tuple[list[Removed], list[RunRecord | Removed]]:
+    """The removed runs of the arms as they are, and what is of designs that were edited since."""
+    codes = {(run.variant, run.code) for run in records}
+    names, shared = {run.variant for run in records}, Code.of(records[-1].versions).shared
+    removed = [e for e in gone if (e.variant, e.code) in codes or e.variant not in names]
+    edited = [run for run in older if Code.of(run.versions).shared == shared]
+    return removed, [*(e for e in gone if e not in removed), *edited]
 
 
 @dataclass(frozen=True)
@@ -127,56 +116,64 @@ class _Table:
         """The arm with its difference and what may be said of it."""
         base = _results(self.base)
         arm = replace(_described(runs, base, self.data), mixed=mixed(runs, self.base))
+        blocked = stopped(runs, self.data)
         if runs is self.base:
-            gate = stopped(runs, self.data) or ""
-            return replace(arm, verdict="baseline", reason=gate, is_sound=not gate)
+            return replace(arm, verdict="baseline", reason=blocked or "", is_sound=not blocked)
         blocked = (
-            stopped(runs, self.data)
+            blocked
             or stopped(self.base, self.data, "the baseline's ")
             or unequal(_results(runs), base, self.terms)
             or (None if self.base else "no runs of the baseline in this comparison")
         )
-        if not blocked and self._is_doubtful(arm, base):
-            arm = replace(arm, believed=reason(runs))
-            blocked = None if arm.believed else doubt(runs, arm.losses, _losses(base), arm.gates)
+        theirs = _losses(base)
+        if not blocked and is_doubtful(arm.losses, theirs, self.rules.slope, self.data.floor):
+            arm = replace(arm, believed=believed(runs))
+            blocked = None if arm.believed else doubt(runs, arm.losses, theirs, arm.gates)
         if blocked:
             return replace(arm, reason=blocked)
-        arm = replace(arm, is_sound=bool(arm.losses.keys() & base.keys()))
-        arm = self._looked(arm, runs, base)
-        if _is_same(arm.losses, _losses(base)):
+        same = [arm.losses[seed] == theirs[seed] for seed in arm.losses.keys() & base.keys()]
+        arm = self._looked(replace(arm, is_sound=bool(same)), runs, theirs)
+        if len(same) >= _SEVERAL and all(same):
             return replace(arm, verdict="identical", reason="every loss is the same, bit for bit")
         return arm
 
-    def _is_doubtful(self, arm: ArmResult, base: Mapping[int, RunResult]) -> bool:
-        return is_doubtful(arm.losses, _losses(base), self.rules.slope, self.data.floor)
-
     def _looked(
-        self, arm: ArmResult, runs: Sequence[RunRecord], base: Mapping[int, RunResult]
+        self, arm: ArmResult, runs: Sequence[RunRecord], base: Mapping[int, float]
     ) -> ArmResult:
         """The arm as of its last look, or with all its pairs before the first."""
         seeds, missing = paired_seeds(self.family, self.lost, runs, self.base)
-        ours, theirs = ([of[s] for s in seeds] for of in (arm.losses, _losses(base)))
+        ours, theirs = ([of[s] for s in seeds] for of in (arm.losses, base))
         found = look(ours, theirs, self.family.looks(arm.variant))
         n = found.n or len(seeds)
+        ours, theirs, no_spread = ours[:n], theirs[:n], ""
         arm = replace(arm, look=found, pairs=tuple(seeds[:n]))
         if n:
-            mean, sd = mean_sd(ours[:n])
-            arm = replace(arm, mean=mean, sd=sd)
-        difference, no_spread = _paired(ours[:n], theirs[:n])
-        lying = far([a - b for a, b in zip(ours[:n], theirs[:n], strict=True)])
+            arm = replace(arm, **_means(ours))
+        try:
+            difference = paired(ours, theirs)
+        except ValueError as error:
+            difference, no_spread = None, str(error)
+        lying = far([a - b for a, b in zip(ours, theirs, strict=True)])
         arm = replace(arm, difference=difference, far=tuple(seeds[i] for i in lying))
         if found.n == 0:
-            why, waits = missing or (f"{len(seeds)} of {found.next} seeds", True)
-            return replace(arm, verdict="pending" if waits else "blocked", reason=why)
+            return replace(arm, **unlooked(found, len(seeds), missing))
         if difference is None:
             return replace(arm, look=None, reason=no_spread)
-        return _worded(arm, found, self.rules)
+        sees = detectable(n, difference.sd, found.alpha) if difference.sd > 0 else None
+        verdict, why = word(found.low, found.high, self.rules.margin), found.reason
+        if verdict == "inconclusive" and sees is not None:
+            why += f"; would have seen {sees:.4f} or more with 80 % power"
+        return replace(arm, verdict=verdict, reason=why, detectable=sees)
 
 
-def _is_same(losses: Mapping[int, float], base: Mapping[int, float]) -> bool:
-    """Whether two arms have the same losses on all seeds of one of them, which are several."""
-    pairs = [losses[seed] == base[seed] for seed in losses.keys() & base.keys()]
-    return len(pairs) >= _SEVERAL and all(pairs)
+Missing = tuple[str, bool]
+"""Why a pair is missing, and whether it is still to come."""
+
+
+def unlooked(found: Look, n: int, missing: Missing | None) -> dict[str, Any]:
+    """Verdict and reason of an arm with n pairs before its first look."""
+    why, waits = missing or (f"{n} of {found.next} seeds", True)
+    return {"verdict": "pending" if waits else "blocked", "reason": why}
 
 
 def paired_seeds(
@@ -185,7 +182,7 @@ def paired_seeds(
     runs: Sequence[RunRecord],
     base: Sequence[RunRecord],
     lacks: Callable[[RunRecord], str] = lambda _run: "",
-) -> tuple[list[int], tuple[str, bool] | None]:
+) -> tuple[list[int], Missing | None]:
     """The seeds that arm and baseline have, in the order in which they were planned, up to the
     first that one lacks; and why it does, with whether it is still to come. `lacks` says what an
     ended run lacks besides, which is to come.
@@ -210,7 +207,7 @@ def _missing(
     lost: Sequence[Removed],
     whose: str,
     lacks: Callable[[RunRecord], str],
-) -> tuple[str, bool] | None:
+) -> Missing | None:
     """Why an arm has no loss on a seed, and whether it is still to come."""
     run = next((run for run in runs if run.seed == seed), None)
     if run is not None:
@@ -222,18 +219,7 @@ def _missing(
         if (each.variant, each.seed) == (runs[0].variant, seed):
             told = f"{whose}seed {seed} was removed, {ended_how(each)}"
             return f"{told}: the same ablate command trains it", False
-    return (
-        f"{whose}seed {seed} is missing, which others have: --seeds with all of theirs",
-        False,
-    )
-
-
-def _paired(ours: Sequence[float], theirs: Sequence[float]) -> tuple[Difference | None, str]:
-    """The paired difference, or why there is none."""
-    try:
-        return paired(ours, theirs), ""
-    except ValueError as error:
-        return None, str(error)
+    return (f"{whose}seed {seed} is missing, which others have: --seeds with all of theirs", False)
 
 
 def _described(
@@ -243,7 +229,6 @@ def _described(
     results = _results(runs)
     one = next(iter(results.values()))
     losses = _losses(results)
-    mean, sd = mean_sd(list(losses.values()))
     return ArmResult(
         variant=runs[0].variant,
         losses=losses,
@@ -251,8 +236,7 @@ def _described(
         params_delta=one.n_params - next(iter(base.values())).n_params if base else None,
         flops_per_token=one.flops_per_token,
         tokens=one.tokens,
-        mean=mean,
-        sd=sd,
+        **_means([*losses.values()]),
         engines=tuple(sorted({result.settings.engine for result in results.values()})),
         verdict="blocked",
         reason="",
@@ -265,17 +249,20 @@ def _losses(results: Mapping[int, RunResult]) -> dict[int, float]:
     return {seed: result.val_loss for seed, result in sorted(results.items())}
 
 
+def _means(losses: Sequence[float]) -> dict[str, Any]:
+    mean, sd = mean_sd(losses)
+    return {"mean": mean, "sd": sd}
+
+
 def _with_base(arms: Sequence[ArmResult]) -> list[ArmResult]:
     """The arms, the baseline's mean over the seeds of the arm with most pairs, if any has some."""
     pairs = max((arm.pairs for arm in arms), key=len, default=())
-
-    def shown(arm: ArmResult) -> ArmResult:
-        if arm.verdict != "baseline" or not pairs:
-            return arm
-        mean, sd = mean_sd([arm.losses[seed] for seed in pairs])
-        return replace(arm, mean=mean, sd=sd, pairs=pairs)
-
-    return [shown(arm) for arm in arms]
+    return [
+        replace(arm, pairs=pairs, **_means([arm.losses[seed] for seed in pairs]))
+        if arm.verdict == "baseline" and pairs
+        else arm
+        for arm in arms
+    ]
 
 
 def may_be_tuning(low: float, high: float, missed: float) -> bool:
@@ -283,26 +270,14 @@ def may_be_tuning(low: float, high: float, missed: float) -> bool:
     return missed > 0 and missed >= min(abs(low), abs(high))
 
 
-def _withheld(arm: ArmResult, may_miss: Mapping[str, float], baseline: str) -> ArmResult:
+def _withheld(arm: ArmResult, own: Mapping[str, ArmRecipe], baseline: str) -> ArmResult:
     """The arm without its word, where the loser's tuning may have missed as much as it lost by."""
     if arm.interval is None or arm.verdict not in ("better", "worse"):
         return arm
     loser = arm.variant if arm.verdict == "worse" else baseline
-    missed = may_miss.get(loser, 0.0)
+    missed = own[loser].may_miss if loser in own else 0.0
     if not may_be_tuning(*arm.interval, missed):
         return arm
     by = f"by {missed:.3f} nats per token" if math.isfinite(missed) else "beyond what was tried"
     why = f"tuning may have missed the best settings of {loser} {by}"
     return replace(arm, verdict="blocked", reason=why)
-
-
-def _worded(arm: ArmResult, found: Look, rules: Rules) -> ArmResult:
-    """The arm with the word that its interval says, of a look that is complete."""
-    one = arm.difference
-    assert one is not None
-    sees = detectable(found.n, one.sd, found.alpha) if one.sd > 0 else None
-    verdict = word(found.low, found.high, rules.margin)
-    reason = f"look at {found.n} seeds" + (f", the next at {found.next}" if found.next else "")
-    if verdict == "inconclusive" and sees is not None:
-        reason += f"; would have seen {sees:.4f} or more with 80 % power"
-    return replace(arm, verdict=verdict, reason=reason, detectable=sees)

@@ -53,17 +53,18 @@ def tokens(comparison: Comparison) -> str:
 def of_data(data: DataDescription, recipe: Recipe, n_tokens: Collection[int]) -> list[str]:
     """What runs of so many tokens will see: size, vocabulary, split, epochs."""
     tokenizer = recipe.data.tokenizer or ("bytes" if data.is_bytes else "")
+    named = f" ({tokenizer})" if tokenizer else ""
     lines = [
-        f"data {data.source} ({data.fingerprint}), {data.size}; vocabulary {data.vocab_size:,}"
-        + (f" ({tokenizer})" if tokenizer else "")
+        f"data {data.source} ({data.fingerprint}), {data.size}; "
+        f"vocabulary {data.vocab_size:,}{named}"
     ]
     if data.split:
         lines.append(f"split: {data.split}")
     if data.train_tokens:
-        epochs = [n / data.train_tokens for n in (min(n_tokens), max(n_tokens))]
-        shown = " to ".join(dict.fromkeys(f"{number:.2g}" for number in epochs))
+        epochs = [f"{n / data.train_tokens:.2g}" for n in (min(n_tokens), max(n_tokens))]
+        times = " to ".join(dict.fromkeys(epochs))
         lines.append(
-            f"a run reads its {data.train_tokens:,} training tokens {shown} times (epochs)"
+            f"a run reads its {data.train_tokens:,} training tokens {times} times (epochs)"
         )
     return lines
 
@@ -71,16 +72,14 @@ def of_data(data: DataDescription, recipe: Recipe, n_tokens: Collection[int]) ->
 def lines(comparison: Comparison) -> list[str]:
     """How each arm came to its recipe, with the numbers that decided, and what remains unequal."""
     own = [arm.own for arm in comparison.arms if arm.own is not None]
-    tuned = [(each.variant, each.how) for each in own if isinstance(each.how, Tuned)]
-    rates = [_rate(variant, how) for variant, how in tuned]
+    rates = [_rate(each.variant, each.how) for each in own if isinstance(each.how, Tuned)]
     return [*remaining(own), rates_of(comparison), *rates]
 
 
 def rates_of(comparison: Comparison) -> str:
     """Whose learning rates its arms have."""
     own = [arm.own.how for arm in comparison.arms if arm.own is not None]
-    tuned = [how for how in own if isinstance(how, Tuned)]
-    return whose_rates(comparison.terms, tuned[0] if tuned else None)
+    return whose_rates(comparison.terms, next((h for h in own if isinstance(h, Tuned)), None))
 
 
 def said(comparison: Comparison) -> list[str]:
@@ -96,18 +95,17 @@ def said(comparison: Comparison) -> list[str]:
 def whose_rates(terms: Terms, how: Tuned | None = None) -> str:
     """Whose learning rates the arms have: the recipe's, one or by design, or found here."""
     if how is not None:
-        then = (
-            "; then at the best of them three settings of a second number: design_lr_scale of an "
-            "arm that adds parameters, else weight decay and warm-up"
-            if how.rate_digest
-            else ""
-        )
-        n = "five" if then else len(how.rates)
+        n, edge, then = len(how.rates), "", ""
+        if how.rate_digest:
+            n, edge = 5, ", two more where the best was at an edge"
+            then = (
+                "; then at the best of them three settings of a second number: design_lr_scale of "
+                "an arm that adds parameters, else weight decay and warm-up"
+            )
         return (
             f"settings tuned here: {n} learning rates for every arm, a factor of about 1.41 apart"
-            f"{', two more where the best was at an edge' if then else ''}{then}; over the whole "
-            f"budget on seeds {', '.join(map(str, how.seeds))}, which no comparison uses; mean "
-            "losses"
+            f"{edge}{then}; over the whole budget on seeds {', '.join(map(str, how.seeds))}, which "
+            "no comparison uses; mean losses"
         )
     if terms.by_design:
         return (
@@ -136,27 +134,23 @@ def warnings(own: Sequence[ArmRecipe]) -> list[str]:
 
 
 def _change(how: Matched, terms: Terms) -> str:
-    kept = how.before == how.after
+    kept, unit, base = how.before == how.after, _MATCHED[terms.match], terms.baseline
     change = f"{how.changed} {how.before:,} " + ("kept" if kept else f"-> {how.after:,}")
-    unit, remains = _MATCHED[terms.match], f"{how.remains:+.3%}"
+    remains = f"remains {how.remains:+.3%}"
     if how.step_ratio is None:
-        what = f"{unit} {how.unmatched:,.0f}" + ("" if kept else f" -> {how.value:,.0f}")
-    else:
-        median, low, high = how.step_ratio
-        what = (
-            f"a step takes {median:.3f} [{low:.3f}, {high:.3f}] times {terms.baseline}'s (median "
-            f"and quartiles of {how.rounds} rounds in turn on {how.device_name})"
-        )
-        remains += f" {unit}"
-    return f"{change}, {what}; remains {remains} of {terms.baseline}'s"
+        value = "" if kept else f" -> {how.value:,.0f}"
+        return f"{change}, {unit} {how.unmatched:,.0f}{value}; {remains} of {base}'s"
+    median, low, high = how.step_ratio
+    return (
+        f"{change}, a step takes {median:.3f} [{low:.3f}, {high:.3f}] times {base}'s (median and "
+        f"quartiles of {how.rounds} rounds in turn on {how.device_name}); {remains} {unit} of "
+        f"{base}'s"
+    )
 
 
 def _rate(variant: str, how: Tuned) -> str:
-    points = [(f"{lr:g}", loss) for lr, loss in zip(how.rates, how.losses, strict=True)] + [
-        (settings_text(trial.changes), trial.mean) for trial in how.second
-    ]
-    tried = ", ".join(
-        f"{what} {'diverged' if loss is None else f'{loss:.4f}'}" for what, loss in points
-    )
+    points = [(f"{lr:g}", loss) for lr, loss in zip(how.rates, how.losses, strict=True)]
+    points += [(settings_text(trial.changes), trial.mean) for trial in how.second]
+    tried = [f"{what} {'diverged' if loss is None else f'{loss:.4f}'}" for what, loss in points]
     missed = "" if how.regret is None else f"; it may miss the best by {how.regret:.4f}"
-    return f"{variant}: {tried}; {how.text} ({how.fit}){missed}"
+    return f"{variant}: {', '.join(tried)}; {how.text} ({how.fit}){missed}"

@@ -4,21 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from attnres_cli.config.recipe import Recipe
 from attnres_cli.errors import StudyError
 from attnres_cli.records.comparison_terms import Terms
+from attnres_cli.stats import scaling
 from attnres_cli.stats.pairs import Difference, mean_sd, paired
-from attnres_cli.stats.scaling import (
-    FLOOR_SIZES,
-    Multiplier,
-    PowerLaw,
-    fit,
-    multipliers,
-    shared_floor,
-)
+from attnres_cli.stats.scaling import FLOOR_SIZES, Multiplier, PowerLaw
 from attnres_cli.verdict.comparison import ArmResult, Comparison
 from attnres_cli.verdict.numbers import plural
 
@@ -110,11 +104,12 @@ class Ladder:
     def size_names(self) -> list[str]:
         """`8 layers` for each size; by width, tokens or digest where depths are not different."""
         models = [rung.recipe.model for rung in self.rungs]
-        for numbers, unit in (
-            ([model.n_layers for model in models], "layers"),
-            ([model.d_model for model in models], "wide"),
-            ([rung.baseline.tokens for rung in self.rungs], "tokens"),
-        ):
+        by_unit = {
+            "layers": [model.n_layers for model in models],
+            "wide": [model.d_model for model in models],
+            "tokens": [rung.baseline.tokens for rung in self.rungs],
+        }
+        for unit, numbers in by_unit.items():
             if len(set(numbers)) == len(numbers):
                 return [f"{number:,} {unit}" for number in numbers]
         return [rung.recipe.digest for rung in self.rungs]
@@ -157,45 +152,39 @@ def ladder(sizes: Sequence[Rung]) -> Ladder:
     names = dict.fromkeys(arm.variant for rung in ordered for arm in rung.comparison.arms)
     found = []
     for variant in sorted(names, key=lambda each: each != baseline):
-        missing = [rung.recipe.digest for rung in ordered if rung.arm(variant) is None]
+        own = [rung.arm(variant) for rung in ordered]
+        missing = [rung.recipe.digest for rung, arm in zip(ordered, own, strict=True) if not arm]
         if missing:
             left_out.append(f"{variant}: not comparable under recipe {', '.join(missing)}")
         else:
-            found.append([arm for rung in ordered if (arm := rung.arm(variant)) is not None])
+            found.append([arm for arm in own if arm is not None])
     return Ladder(ordered, _scaled(found, ordered), tuple(left_out))
 
 
 def _scaled(arms: Sequence[Sequence[ArmResult]], rungs: Sequence[Rung]) -> tuple[Scaled, ...]:
     """Each arm, given at every rung, the baseline first."""
+    base, *others = (Scaled(own[0].variant) for own in arms)
+    trends = [_trend(rungs, own, arms[0]) for own in arms[1:]]
+    found = [replace(one, trend=t, steps=s) for one, (t, s) in zip(others, trends, strict=True)]
     sizes = [[compute(arm) for arm in own] for own in arms]
-    means = [[rung.mean(arm) for rung, arm in zip(rungs, own, strict=True)] for own in arms]
-    trends = [(None, ()), *(_trend(rungs, own, arms[0]) for own in arms[1:])]
     if max(sizes[0]) < LEAST_RANGE * min(sizes[0]):
         reason = (
-            f"{rungs[0].comparison.baseline} takes nearly the same compute at every size: a law "
-            f"over compute takes a range of {LEAST_RANGE:g}"
+            f"{base.variant} takes nearly the same compute at every size: a law over compute takes "
+            f"a range of {LEAST_RANGE:g}"
         )
-        return tuple(
-            Scaled(own[0].variant, trend=trend, steps=steps, reason=reason if k else "")
-            for k, (own, (trend, steps)) in enumerate(zip(arms, trends, strict=True))
-        )
-    deep = len(rungs) >= FLOOR_SIZES
-    laws = fit(sizes, means, shared_floor(sizes, means) if deep else 0.0)
-    worths, reason = _worths(sizes, means, deep)
-    plain = fit(sizes, means) if deep else [None] * len(arms)
-    plain_worths = _worths(sizes, means, False)[0] if deep else [None] * len(arms)
-    return tuple(
-        Scaled(
-            own[0].variant,
-            laws[k],
-            worths[k],
-            plain[k],
-            plain_worths[k],
-            *trends[k],
-            reason if k else "",
-        )
-        for k, own in enumerate(arms)
-    )
+        return base, *(replace(one, reason=reason) for one in found)
+    means = [[rung.mean(arm) for rung, arm in zip(rungs, own, strict=True)] for own in arms]
+    floor = scaling.shared_floor(sizes, means) if len(rungs) >= FLOOR_SIZES else None
+    worths, reason = _worths(sizes, means, floor is not None)
+    laws = scaling.fit(sizes, means, floor or 0.0)
+    fitted = [
+        replace(one, law=law, worth=worth, reason=reason if one is not base else "")
+        for one, law, worth in zip((base, *found), laws, worths, strict=True)
+    ]
+    if floor is None:
+        return tuple(fitted)
+    plain = zip(fitted, scaling.fit(sizes, means), _worths(sizes, means, False)[0], strict=True)
+    return tuple(replace(one, plain=law, plain_worth=worth) for one, law, worth in plain)
 
 
 def _worths(
@@ -203,7 +192,7 @@ def _worths(
 ) -> tuple[list[Multiplier | None], str]:
     """The multiplier of every arm, None of the baseline; or of none, with the reason."""
     try:
-        return [None, *multipliers(sizes, means, floor)], ""
+        return [None, *scaling.multipliers(sizes, means, floor)], ""
     except ValueError as error:
         return [None] * len(sizes), str(error)
 
@@ -219,9 +208,10 @@ def _trend(
         return None, ()
     gaps = [[a.losses[seed] - b.losses[seed] for seed in shared] for a, b in pairs]
     centre = sum(depths) / len(depths)
-    scale = sum((depth - centre) ** 2 for depth in depths)
+    weights = [depth - centre for depth in depths]
+    scale = sum(weight**2 for weight in weights)
     slopes = [
-        sum((depth - centre) * gap for depth, gap in zip(depths, of_seed, strict=True)) / scale
+        sum(weight * gap for weight, gap in zip(weights, of_seed, strict=True)) / scale
         for of_seed in zip(*gaps, strict=True)
     ]
     grows = all(before < after for before, after in pairwise(depths))

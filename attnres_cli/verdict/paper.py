@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Literal
@@ -65,19 +65,14 @@ def beside(comparison: Comparison) -> list[Beside]:
     gaps = {spec: round(loss - theirs[baseline], _DIGITS) for spec, loss in theirs.items()}
     ours = {arm.variant: arm.difference.mean for arm in comparison.arms if arm.difference}
     ours |= {baseline: 0.0} if comparison.base is not None else {}
-    known = {name: gap for name, gap in ours.items() if name in gaps}
-    ranks, paper_ranks = _ranks(known), _ranks({name: gaps[name] for name in known})
-    return [
-        Beside(
-            arm=arm,
-            paper_loss=theirs.get(arm.variant),
-            paper_gap=gaps.get(arm.variant),
-            paper_rank=paper_ranks.get(arm.variant),
-            rank=ranks.get(arm.variant),
-            said=_said(arm, gaps.get(arm.variant)),
-        )
-        for arm in comparison.arms
-    ]
+    both = ours.keys() & gaps.keys()
+    ranks, paper_ranks = _ranks(ours, both), _ranks(gaps, both)
+    found = []
+    for arm in comparison.arms:
+        name, gap = arm.variant, gaps.get(arm.variant)
+        ranked = paper_ranks.get(name), ranks.get(name)
+        found.append(Beside(arm, theirs.get(name), gap, *ranked, _said(arm, gap)))
+    return found
 
 
 def is_known(comparison: Comparison) -> bool:
@@ -87,8 +82,8 @@ def is_known(comparison: Comparison) -> bool:
     return comparison.baseline in theirs and not known <= {comparison.baseline}
 
 
-def _ranks(gaps: Mapping[str, float]) -> dict[str, int]:
-    return {name: 1 + sum(other < gap for other in gaps.values()) for name, gap in gaps.items()}
+def _ranks(gaps: Mapping[str, float], names: Collection[str]) -> dict[str, int]:
+    return {name: 1 + sum(gaps[other] < gaps[name] for other in names) for name in names}
 
 
 def _said(arm: ArmResult, gap: float | None) -> Said:
@@ -128,16 +123,13 @@ class BesideTasks:
 
 def beside_tasks(found: Downstream) -> list[BesideTasks]:
     """Every arm's tasks by their kind."""
-    first = [row for row in found.rows if row.measure is row.task.measures[0]]
     rows: dict[tuple[Kind, str], list[Judged]] = {}
-    for row in first:
-        if row.verdict != "baseline":
+    for row in found.rows:
+        if row.verdict != "baseline" and row.measure is row.task.measures[0]:
             rows.setdefault((row.task.kind, row.variant), []).append(row)
-    told = []
+    is_standard, told = found.comparison.baseline == "standard", []
     for (kind, variant), judged in rows.items():
-        gains = _gains(kind) if options_of(variant)[0] == "attnres" else {}
-        if found.comparison.baseline != "standard":
-            gains = {}
+        gains = _gains(kind) if is_standard and options_of(variant)[0] == "attnres" else {}
         said = {row.task.name: _said_of(row, gains) for row in judged}
         told.append(BesideTasks(kind, variant, gains, said))
     return told
@@ -146,10 +138,7 @@ def beside_tasks(found: Downstream) -> list[BesideTasks]:
 def _gains(kind: Kind) -> dict[str, float]:
     """Table 3, what AttnRes gains over the baseline in points, of benchmarks of one kind."""
     held, written = paper()["table3"], paper()["table3_written"]
-    names = {
-        Kind.CHOICE: [name for name in held if name not in written],
-        Kind.GENERATION: written,
-    }
+    names = {Kind.CHOICE: [name for name in held if name not in written], Kind.GENERATION: written}
     return {name: round(held[name][1] - held[name][0], 1) for name in names.get(kind, [])}
 
 
@@ -161,6 +150,5 @@ def _said_of(row: Judged, gains: Mapping[str, float]) -> Said:
         return "within noise"
     if row.verdict not in ("better", "worse"):
         return "no verdict"
-    return (
-        "same sign" if (row.verdict == "better") == (fmean(gains.values()) > 0) else "opposite sign"
-    )
+    is_same = (row.verdict == "better") == (fmean(gains.values()) > 0)
+    return "same sign" if is_same else "opposite sign"

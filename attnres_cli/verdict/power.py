@@ -13,16 +13,8 @@ from attnres_cli.config.as_typed import ablate_typed, overrides_of
 from attnres_cli.config.recipe import Recipe
 from attnres_cli.errors import StudyError
 from attnres_cli.records.run import DataDescription, RunRecord, RunResult
-from attnres_cli.stats.power import (
-    ASSUMED,
-    Noise,
-    Pairing,
-    assumed,
-    detectable,
-    measured,
-    multiplier,
-    noise,
-)
+from attnres_cli.stats import power
+from attnres_cli.stats.power import Noise, Pairing
 from attnres_cli.stats.sequential import LEAST_SEEDS, first_rate
 from attnres_cli.verdict.comparison import Comparison
 from attnres_cli.verdict.family import BASELINE_FIRST
@@ -63,14 +55,15 @@ class PowerAnalysis:
 
     def worth(self, nats: float) -> float | None:
         """A difference in loss as a multiple of compute; None where no slope is known."""
-        return multiplier(nats, self.slope.value) if self.slope else None
+        return power.multiplier(nats, self.slope.value) if self.slope else None
 
     def in_minutes(self, pairing: Pairing) -> tuple[int, float | None]:
         """Seeds of all arms that fit into MINUTES of training, and the least difference that they
         find, None of fewer than a verdict takes.
         """
         seeds = int(60 * MINUTES * self.workers / sum(each for _, each in self.runs))
-        return seeds, detectable(seeds, pairing.sd, self.alpha) if seeds >= LEAST_SEEDS else None
+        least = power.detectable(seeds, pairing.sd, self.alpha) if seeds >= LEAST_SEEDS else None
+        return seeds, least
 
 
 def analyse(
@@ -84,7 +77,6 @@ def analyse(
     slope: Slope | None = None,
 ) -> PowerAnalysis | None:
     """What runs of one recipe and fingerprint say; None where fewer than two of the baseline count.
-
     n_arms None stands for the arms that the study holds, or one; workers None for as many processes
     as the threads of the runs leave room for on n_cores, on a GPU one.
     """
@@ -93,7 +85,7 @@ def analyse(
         if run.result is not None:
             results.setdefault(run.variant, {})[run.seed] = run.result
     base = results[baseline]
-    numerics = next((result.settings.numerics for result in reversed(base.values())), "")
+    numerics = next((each.settings.numerics for each in reversed(base.values())), "")
     losses = {
         seed: result.val_loss
         for seed, result in base.items()
@@ -101,33 +93,30 @@ def analyse(
     }
     if len(losses) < 2:
         return None
-    comparison = compare([run for run in records if run.result is not None], facts, baseline)
-    pairs = []
+    comparison = compare([run for run in records if run.result], facts, baseline)
+    n_tests, floor = n_arms or max(1, len(results) - 1), power.noise([*losses.values()])
+    alpha = first_rate(n_tests) * (1 if len(results) > 1 else BASELINE_FIRST)
+    assumed = [power.assumed(floor, rho, gap, alpha) for rho in power.ASSUMED]
+    found = (power.measured(_pairs(comparison, losses), gap, alpha), *assumed)
+    on = base[next(iter(losses))].settings
+    fitting = max(1, n_cores // max(1, on.threads)) if on.device == "cpu" else 1
+    runs, n_timed = _runs(results, baseline, n_tests), sum(map(len, results.values()))
+    return PowerAnalysis(
+        comparison, floor, gap, n_tests, alpha, tuple(filter(None, found)), tuple(runs), n_timed,
+        workers or fitting, numerics, len(base) - len(losses), slope,
+    )  # fmt: skip
+
+
+def _pairs(
+    comparison: Comparison, losses: Mapping[int, float]
+) -> list[tuple[list[float], list[float]]]:
+    """The losses of each arm that can be compared, and the baseline's, of the seeds of both."""
+    found = []
     for arm in comparison.arms:
         if arm.difference is not None:
             shared = sorted(arm.losses.keys() & losses.keys())
-            pairs.append(([arm.losses[s] for s in shared], [losses[s] for s in shared]))
-    n_tests = n_arms or max(1, len(results) - 1)
-    floor = noise(list(losses.values()))
-    alpha = first_rate(n_tests) * (1 if len(results) > 1 else BASELINE_FIRST)
-    found = measured(pairs, gap, alpha)
-    rows = [*([found] if found else []), *(assumed(floor, rho, gap, alpha) for rho in ASSUMED)]
-    on = base[next(iter(losses))].settings
-    fitting = max(1, n_cores // max(1, on.threads)) if on.device == "cpu" else 1
-    return PowerAnalysis(
-        comparison=comparison,
-        noise=floor,
-        gap=gap,
-        n_arms=n_tests,
-        alpha=alpha,
-        pairings=tuple(rows),
-        runs=tuple(_runs(results, baseline, n_tests)),
-        n_timed=sum(map(len, results.values())),
-        workers=workers or fitting,
-        numerics=numerics,
-        left_out=len(base) - len(losses),
-        slope=slope,
-    )
+            found.append(([arm.losses[s] for s in shared], [losses[s] for s in shared]))
+    return found
 
 
 def _runs(

@@ -25,7 +25,6 @@ RULE = (
     "where neither does, the signs of both are compared"
 )
 
-
 _SCHEMA_1 = {
     "not separable": "inconclusive",
     "equal within the margin": "equivalent",
@@ -63,8 +62,7 @@ class OtherArm(BaseModel):
     @property
     def interval(self) -> tuple[float, float] | None:
         """Of the difference; None before the first look."""
-        look = self.look
-        if look is None or look.low is None or look.high is None or not look.n:
+        if (look := self.look) is None or look.low is None or look.high is None or not look.n:
             return None
         return look.low, look.high
 
@@ -176,11 +174,9 @@ def again(table: OtherTable, mine: Comparison) -> Again:
     codes = {run.variant: shown(run) for run in mine.records}
     gaps: list[float] = []
     other: list[str] = []
-    for row in beside(table, mine):
+    for row in beside(table, mine) if are_same(table, mine)[1] else ():
         arm, theirs = row.arm, row.theirs
-        if theirs is None or not are_same(table, mine)[1]:
-            continue
-        if theirs.recipe_digest != arm.recipe_digest:
+        if theirs is None or theirs.recipe_digest != arm.recipe_digest:
             continue
         seeds = [seed for seed in arm.losses if seed in theirs.losses]
         gaps += [_gap(arm.losses[seed], theirs.losses[seed]) for seed in seeds]
@@ -190,9 +186,9 @@ def again(table: OtherTable, mine: Comparison) -> Again:
 
 
 def _gap(mine: float, theirs: float | None) -> float:
-    if theirs is None or math.isnan(mine):
-        return 0.0 if theirs is None and math.isnan(mine) else math.inf
-    return mine - theirs
+    if theirs is None and math.isnan(mine):
+        return 0.0
+    return math.inf if theirs is None or math.isnan(mine) else mine - theirs
 
 
 def _said(arm: ArmResult, theirs: OtherArm | None) -> Said:
@@ -204,14 +200,10 @@ def _said(arm: ArmResult, theirs: OtherArm | None) -> Said:
         return "no verdict here"
     if theirs.difference is None or theirs.interval is None:
         return "no verdict there"
-    here, there = _is_noise(arm.interval), _is_noise(theirs.interval)
+    here, there = (low <= 0 <= high for low, high in (arm.interval, theirs.interval))
     if here and there:
         return "within noise in both"
     if here or there:
         return "within noise here" if here else "within noise there"
-    signs = {math.copysign(1, arm.difference.mean), math.copysign(1, theirs.difference.mean)}
-    return "same sign" if len(signs) == 1 else "opposite sign"
-
-
-def _is_noise(interval: tuple[float, float]) -> bool:
-    return interval[0] <= 0 <= interval[1]
+    is_same = arm.difference.mean * theirs.difference.mean > 0
+    return "same sign" if is_same else "opposite sign"

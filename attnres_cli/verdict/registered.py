@@ -6,46 +6,42 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from attnres_cli.config.margin import nats
-from attnres_cli.records.comparison_terms import BY_DESIGN, SHARED, ArmRecipe, Tuned
+from attnres_cli.records.comparison_terms import BY_DESIGN, SHARED, ArmRecipe, Terms, Tuned
 from attnres_cli.records.preregister import Registration
 from attnres_cli.records.run import DataDescription, RunRecord
 from attnres_cli.verdict.comparison import Comparison, Rules
 from attnres_cli.verdict.judge import compare
-from attnres_cli.verdict.select import Choice, told
+from attnres_cli.verdict.select import Choice, Runs
 
 EXPLORATORY = "exploratory"
 
 
 def compared(
+    held: Runs,
     chosen: Choice,
-    records: Sequence[RunRecord],
     data: DataDescription,
-    own: Sequence[ArmRecipe],
     registrations: Sequence[Registration],
     rules: Rules = Rules(),  # noqa: B008 (frozen)
 ) -> list[Comparison]:
     """The labelled comparisons of a recipe: on the shared terms, then on each of the others."""
     found = []
-    for runs, terms, mine in told(chosen, records, own):
+    for runs, terms, mine in held.told(chosen):
         digests = {run.recipe_digest for run in runs}
         older = tuple(run for run in chosen.older if run.recipe_digest in digests)
         found.append(compare(runs, data, chosen.baseline, terms, mine, rules, older))
     left_out = {run.id for run in chosen.older}
-    same_code = [record for record in records if record.id not in left_out]
-    return _lesser_beside(labelled(found, same_code, data, registrations, own))
+    same_code = [record for record in held.records if record.id not in left_out]
+    return _lesser_beside(labelled(found, same_code, data, registrations, held.own))
 
 
 def _lesser_beside(found: Sequence[Comparison]) -> list[Comparison]:
     """Each comparison at tuned settings with those of its arms at tuned rates and at the shared
     ones beside it. Only the first gets words, so that all three are one table's error.
     """
-    taken: set[int] = set()
-    whole = []
-    for one in found:
-        lesser = [each for each in found if _is_lesser(each, one)]
-        taken |= {id(each) for each in lesser}
-        whole.append(replace(one, beside=tuple(lesser)))
-    return [one for one, was in zip(whole, found, strict=True) if id(was) not in taken]
+    lesser = [[each for each in found if _is_lesser(each, one)] for one in found]
+    taken = {id(each) for below in lesser for each in below}
+    pairs = zip(found, lesser, strict=True)
+    return [replace(one, beside=tuple(below)) for one, below in pairs if id(one) not in taken]
 
 
 def _is_lesser(one: Comparison, than: Comparison) -> bool:
@@ -82,9 +78,8 @@ def labelled(
         return _explore(found, "this recipe is not preregistered")
     of_recipe = [record for record in records if record.recipe_digest == digest]
     if of_recipe and of_recipe[0].fingerprint != facts.fingerprint:
-        return _explore(
-            found, f"other data than of the first runs of preregistration {mine.digest}"
-        )
+        why = f"other data than of the first runs of preregistration {mine.digest}"
+        return _explore(found, why)
     runs = [r for r in _of_plan(mine, of_recipe) if r.fingerprint == facts.fingerprint]
     if not runs:
         return _explore(found, f"nothing of preregistration {mine.digest} has been planned")
@@ -128,9 +123,8 @@ def _explore(found: Sequence[Comparison], why: str) -> list[Comparison]:
 
 def _is_same(one: Comparison, other: Comparison) -> bool:
     """Whether they compare the same runs in the same way."""
+    return _compared(one) == _compared(other)
 
-    def runs(comparison: Comparison) -> set[tuple[str, int]]:
-        return {(arm.variant, seed) for arm in comparison.arms for seed in arm.losses}
 
-    same = (one.terms, one.baseline) == (other.terms, other.baseline)
-    return same and runs(one) == runs(other)
+def _compared(one: Comparison) -> tuple[Terms, str, set[tuple[str, int]]]:
+    return one.terms, one.baseline, {(arm.variant, n) for arm in one.arms for n in arm.losses}

@@ -60,17 +60,16 @@ class Chapter:
         the device, but cannot name the kind of machine.
         """
         recipe, runs = self.recipes.get(arm.recipe_digest), self.runs_of(arm.variant)
-        if recipe is None or not runs or runs[0].result is None:
-            return ""
-        typed = overrides_of(recipe)
-        if typed is None:
+        typed = None if recipe is None or not runs else overrides_of(recipe)
+        if typed is None or runs[0].result is None:
             return ""
         alone = arm.own is not None or arm.recipe_digest != self.comparison.recipe_digest
         base = arm.variant if alone else self.comparison.baseline
         words = ablate_typed([base, arm.variant], *typed, arm.losses)
-        settings = runs[0].result.settings
-        words += ["--device", settings.device, "--engine", settings.engine, "--study", "again.db"]
-        return shlex.join(words)
+        on = runs[0].result.settings
+        return shlex.join(
+            [*words, "--device", on.device, "--engine", on.engine, "--study", "again.db"]
+        )
 
 
 def split(chapters: Sequence[Chapter]) -> tuple[list[Chapter], list[Chapter]]:

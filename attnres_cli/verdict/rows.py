@@ -92,11 +92,12 @@ def _multiplier(name: Literal["tokens", "time"], part: str) -> ArmField:
 
 def multipliers(arm: ArmResult, of: Comparison) -> dict[str, dict[str, float | None] | None]:
     """What an arm's difference is worth, for files: None beyond what was measured."""
-    found = {"tokens": pays.tokens(arm, of), "time": pays.time(arm, of)}
-    return {name: one and _numbers(one) for name, one in found.items()}
+    return {"tokens": _numbers(pays.tokens(arm, of)), "time": _numbers(pays.time(arm, of))}
 
 
-def _numbers(found: Worth) -> dict[str, float | None]:
+def _numbers(found: Worth | None) -> dict[str, float | None] | None:
+    if found is None:
+        return None
     ends = {"value": found.value, "low": found.low, "high": found.high}
     return {name: end if 0 < end < math.inf else None for name, end in ends.items()}
 

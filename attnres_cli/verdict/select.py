@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from attnres_cli.errors import AttnresError, StudyError, UsageError, unknown
 from attnres_cli.records.comparison_terms import BY_DESIGN, SHARED, ArmRecipe, Given, Terms, Tuned
@@ -61,102 +62,117 @@ def comparable(records: Sequence[RunRecord], own: Sequence[ArmRecipe] = ()) -> l
     return [record for record in records if record.recipe_digest in whole]
 
 
-def choose(
-    records: Sequence[RunRecord],
-    study: str,
-    recipe: str | None,
-    baseline: str,
-    canonical: Canonical = lambda spec, _digest: spec,
-    own: Sequence[ArmRecipe] = (),
-    codes: Collection[str] = (),
-) -> Choice:
-    """The runs of one recipe on one fingerprint by one code, by default the newest of the study.
-    `recipe` is a name, the start of a digest, or digest@fingerprint; an arm's own recipe is
-    reported with the one it was made of, and can be asked for by its digest. `codes` are starts of
-    digests, see `of_one_code`.
-
-    `canonical` gives the canonical form of a spec under the recipe of a digest. It takes torch, so
-    it is asked only where no arm has the name as typed, with options in any order.
-
-    Raises StudyError where the study has no run, UsageError where it lacks the recipe, code or
-    baseline.
+@dataclass(frozen=True)
+class Runs:
+    """The runs of a study to choose from, oldest first, and the recipes that arms have of their
+    own. `canonical` takes torch, so it is asked only where no arm has the name as typed, with
+    options in any order.
     """
-    records = comparable(records)
-    if not records:
-        raise StudyError(f"study {study} holds no runs yet: `attnres ablate --study {study}`")
-    whole = comparable(records, own) or records
-    meant = [r for r in whole if _is_meant(r, recipe)] or [
-        r for r in records if _is_meant(r, recipe)
-    ]
-    if not meant:
-        known = {name for r in records for name in (r.recipe, r.recipe_digest)}
-        raise UsageError(unknown("recipe in this study", str(recipe), known))
-    last = (of_code(meant, codes) or meant)[-1]
-    family = _family(last, records, own)
-    if not of_code(family, codes):
-        known = {shown(run) for run in family}
-        raise UsageError(unknown("code of these runs", ", ".join(codes), known))
-    others = {f"{_group(r)} ({r.recipe})" for r in whole if _group(r) != _group(last)}
-    arms = _arms(records, last, own)
-    name = named(baseline, last.recipe_digest, arms, canonical)
-    if name not in arms and name != "standard":
-        raise UsageError(unknown("baseline", baseline, arms))
-    return replace(_of(last, records, name, own, codes), others=tuple(sorted(others)))
 
+    records: Sequence[RunRecord]
+    own: Sequence[ArmRecipe] = ()
+    study: str = ""
+    canonical: Canonical = lambda spec, _digest: spec
 
-def every(
-    newest: Choice,
-    records: Sequence[RunRecord],
-    recipe: str | None,
-    baseline: str,
-    canonical: Canonical,
-    own: Sequence[ArmRecipe] = (),
-    codes: Collection[str] = (),
-) -> list[Choice]:
-    """A choice per recipe and data that `recipe` can mean, by default all, with `newest` last. One
-    that lacks the baseline is among them.
-    """
-    last = {_group(r): r for r in comparable(records, own) if _is_meant(r, recipe)}
-    last.pop(_group(newest.records[-1]), None)
-    records, found = comparable(records), []
-    for record in last.values():
-        try:
-            arms = _arms(records, record, own)
-            name = named(baseline, record.recipe_digest, arms, canonical)
-        except AttnresError:  # a spec that does not fit this depth has no runs at it
-            name = baseline
-        found.append(_of(record, records, name, own, codes))
-    return [*found, newest]
+    @cached_property
+    def _comparable(self) -> list[RunRecord]:
+        return comparable(self.records)
 
+    def choose(self, recipe: str | None, baseline: str, codes: Collection[str] = ()) -> Choice:
+        """The runs of one recipe on one fingerprint by one code, by default the newest of the
+        study. `recipe` is a name, the start of a digest, or digest@fingerprint; an arm's own recipe
+        is reported with the one it was made of, and can be asked for by its digest. `codes` are
+        starts of digests, see `of_one_code`.
 
-def _of(
-    last: RunRecord,
-    records: Sequence[RunRecord],
-    baseline: str,
-    own: Sequence[ArmRecipe],
-    codes: Collection[str],
-) -> Choice:
-    """The runs of the recipe of this one, by one code, which is that of recipes made of it too."""
-    kept, older = of_one_code(_family(last, records, own), codes or [shown(last)])
-    chosen = [record for record in kept if record.recipe_digest == last.recipe_digest] or kept
-    return Choice(chosen, last.recipe_digest, last.fingerprint, baseline, older=tuple(older))
+        Raises StudyError where the study has no run, UsageError where it lacks the recipe, code or
+        baseline.
+        """
+        records = self._comparable
+        if not records:
+            study = self.study
+            raise StudyError(f"study {study} holds no runs yet: `attnres ablate --study {study}`")
+        whole = comparable(records, self.own) or records
+        meant = [r for r in whole if _is_meant(r, recipe)]
+        meant = meant or [r for r in records if _is_meant(r, recipe)]
+        if not meant:
+            known = {name for r in records for name in (r.recipe, r.recipe_digest)}
+            raise UsageError(unknown("recipe in this study", str(recipe), known))
+        last = (of_code(meant, codes) or meant)[-1]
+        family = self._family(last)
+        if not of_code(family, codes):
+            known = {shown(run) for run in family}
+            raise UsageError(unknown("code of these runs", ", ".join(codes), known))
+        arms = self._arms(last)
+        name = named(baseline, last.recipe_digest, arms, self.canonical)
+        if name not in arms and name != "standard":
+            raise UsageError(unknown("baseline", baseline, arms))
+        others = {f"{_group(r)} ({r.recipe})" for r in whole if _group(r) != _group(last)}
+        return replace(self._of(last, name, codes), others=tuple(sorted(others)))
 
+    def every(
+        self, newest: Choice, recipe: str | None, baseline: str, codes: Collection[str] = ()
+    ) -> list[Choice]:
+        """A choice per recipe and data that `recipe` can mean, by default all, with `newest` last.
+        One that lacks the baseline is among them.
+        """
+        last = {_group(r): r for r in comparable(self.records, self.own) if _is_meant(r, recipe)}
+        last.pop(_group(newest.records[-1]), None)
+        found = []
+        for record in last.values():
+            try:
+                name = named(baseline, record.recipe_digest, self._arms(record), self.canonical)
+            except AttnresError:  # a spec that does not fit this depth has no runs at it
+                name = baseline
+            found.append(self._of(record, name, codes))
+        return [*found, newest]
 
-def _family(
-    last: RunRecord, records: Sequence[RunRecord], own: Sequence[ArmRecipe]
-) -> list[RunRecord]:
-    """The runs of the recipe of this one and of those made of it, on its data."""
-    base = (last.recipe_digest, last.fingerprint)
-    made = {each.digest for each in own if (each.base_digest, each.fingerprint) == base}
-    digests = {last.recipe_digest, *made}
-    on_data = [record for record in records if record.fingerprint == last.fingerprint]
-    return [record for record in on_data if record.recipe_digest in digests]
+    def _of(self, last: RunRecord, baseline: str, codes: Collection[str]) -> Choice:
+        """The runs of the recipe of this one and of those made of it, by one code."""
+        kept, older = of_one_code(self._family(last), codes or [shown(last)])
+        chosen = [record for record in kept if record.recipe_digest == last.recipe_digest] or kept
+        return Choice(chosen, last.recipe_digest, last.fingerprint, baseline, older=tuple(older))
 
+    def _made_of(self, digest: str, fingerprint: str) -> list[ArmRecipe]:
+        base = (digest, fingerprint)
+        return [each for each in self.own if (each.base_digest, each.fingerprint) == base]
 
-def _arms(records: Sequence[RunRecord], last: RunRecord, own: Sequence[ArmRecipe]) -> set[str]:
-    """The arms of a recipe, those of recipes made of it too."""
-    arms = {record.variant for record in records if _group(record) == _group(last)}
-    return arms | {found.variant for found in own if found.base_digest == last.recipe_digest}
+    def _family(self, last: RunRecord) -> list[RunRecord]:
+        """The runs of the recipe of this one and of those made of it, on its data."""
+        made = {each.digest for each in self._made_of(last.recipe_digest, last.fingerprint)}
+        digests, data = {last.recipe_digest, *made}, last.fingerprint
+        runs = [run for run in self._comparable if run.fingerprint == data]
+        return [run for run in runs if run.recipe_digest in digests]
+
+    def _arms(self, last: RunRecord) -> set[str]:
+        """The arms of a recipe, those of recipes made of it too."""
+        arms = {run.variant for run in self._comparable if _group(run) == _group(last)}
+        return arms | {each.variant for each in self.own if each.base_digest == last.recipe_digest}
+
+    def told(self, chosen: Choice) -> list[tuple[list[RunRecord], Terms, list[ArmRecipe]]]:
+        """What a report compares: the runs under the shared recipe, then, for each of the terms on
+        which arms got their own recipes, those runs and recipes. The former is left out where only
+        the baseline was trained under the shared recipe, or the recipe has settings by design. Runs
+        of other code are in none.
+        """
+        older = {record.id for record in chosen.older}
+        records = [record for record in self._comparable if record.id not in older]
+        own = self._made_of(chosen.recipe_digest, chosen.fingerprint)
+        found = []
+        for terms in dict.fromkeys(each.terms for each in own):
+            mine = [each for each in own if each.terms == terms]
+            digests = {each.variant: each.digest for each in mine}
+            if not terms.is_tuned:  # the baseline, to which others are made equal, has the recipe
+                digests.setdefault(terms.baseline, chosen.recipe_digest)
+            of = {(name, digest, chosen.fingerprint) for name, digest in digests.items()}
+            runs = [r for r in records if (r.variant, r.recipe_digest, r.fingerprint) in of]
+            if runs and terms.baseline in ("", chosen.baseline):
+                found.append((runs, terms, mine))
+        is_shared = not any(each.terms.by_design for each in own)
+        trained = {record.variant for record in chosen.records}
+        if not found or (is_shared and trained - {chosen.baseline}):
+            none: list[ArmRecipe] = []
+            found.insert(0, (chosen.records, SHARED if is_shared else BY_DESIGN, none))
+        return sorted(found, key=lambda each: each[1] not in (SHARED, BY_DESIGN))
 
 
 def named(typed: str, digest: str, arms: Collection[str], canonical: Canonical) -> str:
@@ -164,47 +180,6 @@ def named(typed: str, digest: str, arms: Collection[str], canonical: Canonical) 
     spec, colon, options = typed.strip().partition(":")
     name = spec + colon + ",".join(sorted(options.split(",")))
     return name if name in arms else canonical(typed, digest)
-
-
-def told(
-    chosen: Choice, records: Sequence[RunRecord], own: Sequence[ArmRecipe]
-) -> list[tuple[list[RunRecord], Terms, list[ArmRecipe]]]:
-    """What a report compares: the runs under the shared recipe, then, for each of the terms on
-    which arms got their own recipes, those runs and recipes. The former is left out where only the
-    baseline was trained under the shared recipe, or the recipe has settings by design. Runs of
-    other code are in none.
-    """
-    older = {record.id for record in chosen.older}
-    records = [record for record in records if record.id not in older]
-    base = (chosen.recipe_digest, chosen.fingerprint)
-    own = [each for each in own if (each.base_digest, each.fingerprint) == base]
-    found = []
-    for terms in dict.fromkeys(each.terms for each in own):
-        mine = [each for each in own if each.terms == terms]
-        runs = _on(terms, mine, records, chosen)
-        if runs and terms.baseline in ("", chosen.baseline):
-            found.append((runs, terms, mine))
-    is_shared = not any(each.terms.by_design for each in own)
-    trained = {record.variant for record in chosen.records}
-    if not found or (is_shared and trained - {chosen.baseline}):
-        none: list[ArmRecipe] = []
-        found.insert(0, (chosen.records, SHARED if is_shared else BY_DESIGN, none))
-    return sorted(found, key=lambda each: each[1] not in (SHARED, BY_DESIGN))
-
-
-def _on(
-    terms: Terms, own: Sequence[ArmRecipe], records: Sequence[RunRecord], chosen: Choice
-) -> list[RunRecord]:
-    """The runs that these recipes of arms are compared by."""
-    digests = {each.variant: each.digest for each in own}
-    if not terms.is_tuned:  # the baseline, to which the others are made equal, keeps the recipe
-        digests.setdefault(terms.baseline, chosen.recipe_digest)
-    return [
-        record
-        for record in comparable(records)
-        if digests.get(record.variant) == record.recipe_digest
-        and record.fingerprint == chosen.fingerprint
-    ]
 
 
 def _group(record: RunRecord) -> str:

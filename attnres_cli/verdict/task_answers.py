@@ -15,16 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from attnres_cli.records.items import (
-    ACC,
-    CHOICE_NATS,
-    EXACT_MATCH,
-    GOLD_BYTES,
-    GOLD_NATS,
-    N_CHOICES,
-    Items,
-    Kind,
-)
+from attnres_cli.records import items as metrics
+from attnres_cli.records.items import Items, Kind
 from attnres_cli.records.run import RunRecord
 from attnres_cli.stats.crossed import per_unit
 from attnres_cli.stats.sequential import shares
@@ -35,10 +27,6 @@ Floats = NDArray[np.float64]
 
 FIRST_MEASURE = 0.5
 """Part of a task's rate that its first measure has; the others share the rest evenly."""
-
-
-def _bits_per_byte(of: Mapping[str, Floats]) -> Floats:
-    return per_unit(-of[GOLD_NATS] / math.log(2), of[GOLD_BYTES][0])
 
 
 @dataclass(frozen=True)
@@ -54,18 +42,23 @@ class Measure:
     @property
     def is_share(self) -> bool:
         """Whether it is a share of items that are right, of which guessing gets some."""
-        return self.name in (ACC, EXACT_MATCH)
+        return self.name in (metrics.ACC, metrics.EXACT_MATCH)
+
+
+def _bits_per_byte(of: Mapping[str, Floats]) -> Floats:
+    return per_unit(-of[metrics.GOLD_NATS] / math.log(2), of[metrics.GOLD_BYTES][0])
 
 
 def _plain(name: str, title: str) -> Measure:
     return Measure(name, title, (name,), lambda of: of[name])
 
 
+_GOLD = (metrics.GOLD_NATS, metrics.GOLD_BYTES)
 MEASURES = (
-    Measure("bits_per_byte", "bits per byte", (GOLD_NATS, GOLD_BYTES), _bits_per_byte, True),
-    _plain(CHOICE_NATS, "nats among answers"),
-    _plain(ACC, "accuracy"),
-    _plain(EXACT_MATCH, "exact match"),
+    Measure("bits_per_byte", "bits per byte", _GOLD, _bits_per_byte, is_less_better=True),
+    _plain(metrics.CHOICE_NATS, "nats among answers"),
+    _plain(metrics.ACC, "accuracy"),
+    _plain(metrics.EXACT_MATCH, "exact match"),
 )
 """In the order in which they are judged: what sees most first."""
 
@@ -90,7 +83,8 @@ class Task:
     def guessed(self, run: RunRecord) -> Floats | float:
         """How often who guesses is right, of each item, by the answers of a run."""
         found = self.answers[run.id]
-        return 1 / self._column(found, N_CHOICES) if N_CHOICES in found.values else 0.0
+        choices = metrics.N_CHOICES
+        return 1 / self._column(found, choices) if choices in found.values else 0.0
 
     def rate_of(self, measure: Measure) -> float:
         """The part of an arm's rate that a measure has."""
@@ -101,23 +95,23 @@ class Task:
 
     def lacks(self, run: RunRecord) -> str:
         """Why a run's answers do not count; empty where they do."""
-        found, again = self.answers.get(run.id), f"`attnres evaluate {run.id} --tasks {self.name}`"
+        found, weights = self.answers.get(run.id), run.result and run.result.weights_sha256
         if found is None:
-            return f"is not evaluated: {again}"
-        if found.content != self.content:
-            return f"was asked otherwise: {again}"
-        weights = run.result and run.result.weights_sha256
-        if weights and found.weights_sha256 and weights != found.weights_sha256:
-            return f"was evaluated with other weights than it has: {again}"
-        n, every = len(found.doc_ids), len(self.documents)
-        return "" if n == every else f"answered {n:,} of {plural(f'{every:,}', 'item')}: {again}"
+            why = "is not evaluated"
+        elif found.content != self.content:
+            why = "was asked otherwise"
+        elif weights and found.weights_sha256 and weights != found.weights_sha256:
+            why = "was evaluated with other weights than it has"
+        elif (n := len(found.doc_ids)) != (every := len(self.documents)):
+            why = f"answered {n:,} of {plural(f'{every:,}', 'item')}"
+        else:
+            return ""
+        return f"{why}: `attnres evaluate {run.id} --tasks {self.name}`"
 
     def values(self, measure: Measure, runs: Sequence[RunRecord]) -> Floats:
         """(seeds, items) of a measure, of runs that lack nothing."""
-        held = {
-            name: np.array([self._column(self.answers[run.id], name) for run in runs])
-            for name in measure.metrics
-        }
+        answers = [self.answers[run.id] for run in runs]
+        held = {m: np.array([self._column(each, m) for each in answers]) for m in measure.metrics}
         return measure.of(held)
 
     def _column(self, found: Items, metric: str) -> Floats:
@@ -138,23 +132,17 @@ def tasks_of(comparison: Comparison, items: Sequence[Items]) -> list[Task]:
         if each.run_id in mine:
             by_task.setdefault(each.task, {})[each.run_id] = each
     groups = joined(by_task)
-    parts = shares([len(group) for group in groups]) if groups else []
-    return [
-        _task(name, by_task[name], part)
-        for group, part in zip(groups, parts, strict=True)
-        for name in group
-    ]
+    parts = zip(groups, shares([len(group) for group in groups]) if groups else [], strict=True)
+    return [_task(name, by_task[name], part) for group, part in parts for name in group]
 
 
 def _task(name: str, answers: Mapping[int, Items], rate: float) -> Task:
     newest = max(answers.values(), key=lambda each: each.evaluated_at)
     alike = [each for each in answers.values() if each.content == newest.content]
-    documents = dict.fromkeys(
-        document for each in alike for document in zip(each.doc_ids, each.doc_hashes, strict=True)
-    )
+    documents = {each for held in alike for each in zip(held.doc_ids, held.doc_hashes, strict=True)}
     held = set.intersection(*(set(each.values) for each in alike))
     measures = tuple(each for each in MEASURES if held.issuperset(each.metrics))
-    used = {metric for measure in measures for metric in measure.metrics} | {N_CHOICES}
+    used = {metric for measure in measures for metric in measure.metrics} | {metrics.N_CHOICES}
     return Task(
         name=name,
         kind=newest.kind,
@@ -178,11 +166,10 @@ def joined(by_task: Mapping[str, Mapping[int, Items]]) -> list[list[str]]:
     groups: list[list[str]] = []
     closed = ""  # when a second run had answered a task of the last group
     for name in sorted(times, key=lambda name: (times[name][0], name)):
-        second = times[name][1] if len(times[name]) > 1 else "~"  # after any time
-        if groups and times[name][0] <= closed:
-            groups[-1].append(name)
-            closed = min(closed, second)
-        else:
-            groups.append([name])
+        first, second = (*times[name], "~")[:2]  # after any time
+        if not groups or first > closed:
+            groups.append([])
             closed = second
+        groups[-1].append(name)
+        closed = min(closed, second)
     return groups

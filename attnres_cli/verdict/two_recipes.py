@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -58,7 +58,8 @@ def rows(first: Side, second: Side, baseline: str) -> list[Row]:
     loss. Intervals hold for all designs that can be paired together, at this one look.
     """
     names = dict.fromkeys(r.variant for side in (first, second) for r in side.chosen.records)
-    found = [_paired(name, first, second, _unlike(first, second)) for name in names]
+    unlike = _unlike(first, second)
+    found = [_paired(name, first, second, unlike) for name in names]
     n_tests = sum(row.difference is not None for row in found)
     told = [_with_interval(row, n_tests) for row in found if any(row.losses)]
 
@@ -73,10 +74,12 @@ def _unlike(first: Side, second: Side) -> str:
     """Why no run of one recipe can be paired with one of the other; empty where they can be."""
     if first.data.fingerprint != second.data.fingerprint:
         return "other data: their losses are of other tokens"
-    for name, ours, theirs in (
-        ("model.seq_len", first.recipe.model.seq_len, second.recipe.model.seq_len),
-        ("train.eval_tokens", first.recipe.train.eval_tokens, second.recipe.train.eval_tokens),
-    ):
+    one, other = first.recipe, second.recipe
+    windows = {
+        "model.seq_len": (one.model.seq_len, other.model.seq_len),
+        "train.eval_tokens": (one.train.eval_tokens, other.train.eval_tokens),
+    }
+    for name, (ours, theirs) in windows.items():
         if ours != theirs:
             return f"other evaluation windows: {name} is {ours} and {theirs}"
     return ""
@@ -85,13 +88,12 @@ def _unlike(first: Side, second: Side) -> str:
 def _paired(variant: str, first: Side, second: Side, unlike: str) -> Row:
     """A design with its difference, or the reason why it has none."""
     both = first.runs(variant), second.runs(variant)
-    found = tuple({r.seed: r.result.val_loss for r in runs if r.result} for runs in both)
-    row = Row(variant, (found[0], found[1]))
-    seeds = sorted(found[0].keys() & found[1].keys())
+    ours, theirs = ({r.seed: r.result.val_loss for r in runs if r.result} for runs in both)
+    seeds = sorted(ours.keys() & theirs.keys())
     reason = unlike or _blocked(both, (first, second)) or ("" if seeds else "no seed in common")
     if reason:
-        return Row(variant, row.losses, reason=reason)
-    ours, theirs = ({seed: each[seed] for seed in seeds} for each in row.losses)
+        return Row(variant, (ours, theirs), reason=reason)
+    ours, theirs = ({seed: each[seed] for seed in seeds} for each in (ours, theirs))
     difference = mean_sd([theirs[s] - ours[s] for s in seeds])[0]
     short = "" if len(seeds) >= LEAST_SEEDS else f"{len(seeds)} of {LEAST_SEEDS} seeds in common"
     return Row(variant, (ours, theirs), difference, reason=short)
@@ -100,10 +102,11 @@ def _paired(variant: str, first: Side, second: Side, unlike: str) -> Row:
 def _blocked(both: Sequence[Sequence[RunRecord]], sides: Sequence[Side]) -> str:
     """Why the runs of a design under both recipes are not alike but for the recipe."""
     for runs, side in zip(both, sides, strict=True):
+        name = f"{side.recipe.name} ({side.recipe.digest})"
         if not runs:
-            return f"no run under {side.recipe.name} ({side.recipe.digest})"
+            return f"no run under {name}"
         if why := stopped(runs, side.data):
-            return f"{side.recipe.name} ({side.recipe.digest}): {why}"
+            return f"{name}: {why}"
     if len({Code.of(run.versions) for runs in both for run in runs}) > 1:
         return "trained by other code"
     numerics = {run.result.settings.numerics for runs in both for run in runs if run.result}
@@ -114,6 +117,5 @@ def _with_interval(row: Row, n_tests: int) -> Row:
     """The row with Student's interval at its part of the rate, where it has seeds enough."""
     if row.difference is None or row.reason:
         return row
-    ours, theirs = (np.array([each[seed] for seed in row.losses[0]]) for each in row.losses)
-    ends = interval(theirs, ours, ALPHA / n_tests)
-    return Row(row.variant, row.losses, row.difference, ends)
+    ours, theirs = (np.array([*each.values()]) for each in row.losses)
+    return replace(row, interval=interval(theirs, ours, ALPHA / n_tests))

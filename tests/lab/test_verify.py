@@ -27,7 +27,8 @@ from attnres_cli.errors import AttnresError, DataError, DeviceError, UsageError
 from attnres_cli.files import sha256
 from attnres_cli.lab.verify import departs
 from attnres_cli.nn import model
-from attnres_cli.records.run import WEIGHTS, Departure, Point, weights_file
+from attnres_cli.records.run import WEIGHTS, Point, weights_file
+from attnres_cli.records.verification import Departure
 
 ABLATE = ["ablate", "standard", "attnres:block_size=2", "--recipe", "smoke", "--seeds", "1"]
 ABLATE += ["--in-process", "--set", "data.source=text", "--set", "data.path=text.txt"]

@@ -17,8 +17,9 @@ from golden import check
 from attnres_cli.config.recipe import load
 from attnres_cli.records.comparison_terms import ArmRecipe, Terms, Tuned
 from attnres_cli.records.items import Kind
-from attnres_cli.records.run import Departure, Standing, Status, Verification
+from attnres_cli.records.run import Standing, Status
 from attnres_cli.records.run_records import Listed
+from attnres_cli.records.verification import Departure, Verification
 from attnres_cli.report import against, comparison, downstream, page, power, runs, scaling
 from attnres_cli.report.figures.drawing import of_sizes
 from attnres_cli.report.file_formats import show

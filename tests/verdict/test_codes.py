@@ -15,7 +15,7 @@ from attnres_cli.records.code import Code
 from attnres_cli.records.run import RunRecord, Status
 from attnres_cli.verdict.codes import left_out, of_one_code
 from attnres_cli.verdict.registered import compared
-from attnres_cli.verdict.select import choose, every
+from attnres_cli.verdict.select import Runs
 
 OLD = Code("standard", "trunk", "engine", "loop", "data")
 
@@ -41,11 +41,11 @@ def test_an_edited_design_is_compared_only_by_its_newest_code(runs_of, facts):
     new = runs_of("denseformer", 2.0, 2.1, 2.2, code=of("denseformer", " edited"))
     study = [*base, *old, *new]
 
-    chosen = choose(study, "s.db", None, "standard")
+    chosen = Runs(study).choose(None, "standard")
 
     assert chosen.records == [*base, *new]
     assert list(chosen.older) == old
-    (comparison,) = compared(chosen, study, facts, [], [])
+    (comparison,) = compared(Runs(study), chosen, facts, [])
     assert arm_of(comparison, "denseformer").mean == pytest.approx(2.1)
     assert left_out(comparison.older, comparison.records) == [
         "not compared here: 3 runs of denseformer by other code (design changed): "
@@ -58,7 +58,7 @@ def test_an_edited_trunk_leaves_all_earlier_runs_out(runs_of):
     waiting = runs_of("standard", 1.0, status=Status.PENDING)
     after = runs_of("standard", 1.5, code=of("standard", trunk="another", loop="another"))
 
-    chosen = choose([*before, *after], "s.db", None, "standard")
+    chosen = Runs([*before, *after]).choose(None, "standard")
 
     assert chosen.records == after
     assert left_out(chosen.older, chosen.records) == [
@@ -76,7 +76,7 @@ def test_a_code_that_is_asked_for_is_compared_with_the_shared_code_of_its_time(r
 
     def chosen(*codes: str) -> list[RunRecord]:
         study = [*base, *old, *new, *other]
-        return choose(study, "s.db", None, "standard", codes=codes).records
+        return Runs(study).choose(None, "standard", codes=codes).records
 
     assert chosen(old[0].code[:6]) == [*base, *old]
     assert chosen(base[0].code) == [*base, *new]
@@ -91,7 +91,7 @@ def test_runs_without_a_recorded_code_are_never_pooled_with_others(runs_of):
     assert of_one_code([*unknown, *known]) == (known, unknown)
     assert of_one_code([*known, *unknown]) == (unknown, known)
     assert of_one_code([*known, *unknown], [known[0].code]) == (known, unknown)
-    chosen = choose([*unknown, *known], "s.db", None, "standard", codes=["unknown"])
+    chosen = Runs([*unknown, *known]).choose(None, "standard", codes=["unknown"])
     assert chosen.records == unknown
     assert "(not recorded)" in left_out(unknown, known)[0]
 
@@ -101,8 +101,8 @@ def test_other_recipes_and_data_do_not_decide_which_code_is_compared(runs_of):
     old, new = runs_of("standard", 1.0), runs_of("standard", 1.0, code=of("new"), **small)
     whole = [*old, *new]
 
-    newest = choose(whole, "s.db", None, "standard")
-    both = every(newest, whole, None, "standard", lambda spec, _: spec)
+    newest = Runs(whole).choose(None, "standard")
+    both = Runs(whole).every(newest, None, "standard")
 
     assert [(each.records, each.older) for each in both] == [(old, ()), (new, ())]
 

@@ -20,7 +20,7 @@ from attnres_cli.report.comparison import facts_of, table_of
 from attnres_cli.verdict import labels
 from attnres_cli.verdict.judge import compare
 from attnres_cli.verdict.registered import compared
-from attnres_cli.verdict.select import choose, told, with_rates_alone
+from attnres_cli.verdict.select import Runs, with_rates_alone
 
 BASE, TUNED, WIDE = "aaaaaaaaaaaa", "bbbbbbbbbbbb", "cccccccccccc"
 DATA = "0123456789abcdef"
@@ -51,9 +51,9 @@ def study(make_arm, make_run) -> list[RunRecord]:
 
 
 def test_a_report_has_the_newest_shared_recipe_and_those_made_of_it(study):
-    chosen = choose(study, "attnres.db", None, "standard", own=RECIPES)
+    chosen = Runs(study, RECIPES).choose(None, "standard")
 
-    found = told(chosen, study, RECIPES)
+    found = Runs(study, RECIPES).told(chosen)
 
     assert (chosen.recipe_digest, chosen.others) == (BASE, ())
     assert [terms for _, terms, _ in found] == [SHARED, AT_OWN_RATE, IN_PARAMS]
@@ -64,25 +64,25 @@ def test_a_report_has_the_newest_shared_recipe_and_those_made_of_it(study):
 
 
 def test_arms_matched_to_one_baseline_are_not_reported_for_another(study):
-    chosen = choose(study, "attnres.db", None, "attnres", own=RECIPES)
-    by_digest = choose(study, "attnres.db", TUNED, "attnres", own=RECIPES)
+    chosen = Runs(study, RECIPES).choose(None, "attnres")
+    by_digest = Runs(study, RECIPES).choose(TUNED, "attnres")
 
-    assert [terms for _, terms, _ in told(chosen, study, RECIPES)] == [SHARED, AT_OWN_RATE]
+    assert [terms for _, terms, _ in Runs(study, RECIPES).told(chosen)] == [SHARED, AT_OWN_RATE]
     assert by_digest.recipe_digest == TUNED  # an arm's own recipe can be asked for
 
 
 def test_a_shared_recipe_that_only_the_baseline_has_is_no_comparison(study):
     runs = [run for run in study if run.variant == "standard" or run.recipe_digest == WIDE]
-    chosen = choose(runs, "attnres.db", None, "standard", own=RECIPES[2:])
+    chosen = Runs(runs, RECIPES[2:]).choose(None, "standard")
 
-    assert [terms for _, terms, _ in told(chosen, runs, RECIPES[2:])] == [IN_PARAMS]
+    assert [terms for _, terms, _ in Runs(runs, RECIPES[2:]).told(chosen)] == [IN_PARAMS]
 
 
 def test_the_facts_say_how_rates_were_found_what_was_changed_and_what_remains(study, judge):
-    chosen = choose(study, "attnres.db", None, "standard", own=RECIPES)
+    chosen = Runs(study, RECIPES).choose(None, "standard")
     shared, tuned, matched = (
         facts_of(judge(runs, terms=terms, own=mine))
-        for runs, terms, mine in told(chosen, study, RECIPES)
+        for runs, terms, mine in Runs(study, RECIPES).told(chosen)
     )
     of_time = ArmRecipe(BASE, DATA, Terms("time", "standard"), "attnres", WIDE, SLOWER)
     (in_time,), warnings = labels.remaining([of_time]), labels.warnings(RECIPES)
@@ -91,7 +91,7 @@ def test_the_facts_say_how_rates_were_found_what_was_changed_and_what_remains(st
     assert line.startswith("gates passed: 36 of 36 (the loss stayed finite, ")
     older = [replace(run, result=replace(run.result, proofs=())) for run in study]
     line = "6 runs of an older attnres did not prove that no token sees a later one"
-    chosen = choose(older, "attnres.db", None, "standard", own=RECIPES)
+    chosen = Runs(older, RECIPES).choose(None, "standard")
     assert line in facts_of(judge(chosen.records))
     assert "on seeds 7, 8, which no comparison uses" in "\n".join(tuned)
     line = "attnres: 0.005 1.9000, 0.01 1.5000, 0.02 diverged; lr 0.02 (the largest)"
@@ -135,9 +135,9 @@ def test_one_table_has_words_and_the_lesser_terms_beside_it(make_arm, facts):
         *make_arm("attnres", *lower(first, 0.2), recipe=("quick", TUNED)),
     ]
     own = with_rates_alone(tuned(0.001))
-    chosen = choose(runs, "attnres.db", None, "standard", own=own)
+    chosen = Runs(runs, own).choose(None, "standard")
 
-    (found,) = compared(chosen, runs, facts, own, [])
+    (found,) = compared(Runs(runs, own), chosen, facts, [])
 
     assert (chosen.recipe_digest, found.terms) == (BASE, AT_OWN_RATE)
     assert [one.terms for one in found.beside] == [SHARED, replace(AT_OWN_RATE, rate_only=True)]
