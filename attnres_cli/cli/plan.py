@@ -96,5 +96,6 @@ def _show_seeds(asked: Planning) -> None:
     if found is None:
         ended = [r for r in chosen.records if r.variant == chosen.baseline and r.result is not None]
         raise too_few_runs(study, chosen.records[-1].recipe, chosen.baseline, len(ended))
-    command = "" if slope else to_measure(held.recipe(chosen.recipe_digest), chosen.baseline, study)
-    options.show(power.report_of(found, command), asked.form)
+    recipe = held.recipe(chosen.recipe_digest)
+    missing = [] if slope else to_measure(recipe, chosen.baseline, study)
+    options.show(power.report_of(found, missing), asked.form)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from attnres_cli.report.comparison import METRIC, UNIT
@@ -31,7 +32,7 @@ _FIELDS = (
 ) + " ".join(f"{name}_{n}={name}.{n}" for name in ("detectable", "resolution") for n in SEEDS)
 
 
-def report_of(found: PowerAnalysis, to_measure: str = "") -> Report:
+def report_of(found: PowerAnalysis, to_measure: Sequence[str] = ()) -> Report:
     """The noise floor, the seeds a gap takes; `to_measure` is what measures a missing slope."""
     comparison, floor, base = found.comparison, found.noise, found.comparison.base
     arms, document = f"{plural(found.n_arms, 'arm')} beside the baseline", _document(found)
@@ -66,7 +67,7 @@ def report_of(found: PowerAnalysis, to_measure: str = "") -> Report:
     )
 
 
-def _resolution(found: PowerAnalysis, to_measure: str) -> str:
+def _resolution(found: PowerAnalysis, to_measure: Sequence[str]) -> str:
     """What the seeds see that fit into a few minutes, and what its multiple of compute rests on."""
     first, base = found.pairings[0], found.comparison.baseline
     seeds, nats = found.in_minutes(first)
@@ -80,7 +81,8 @@ def _resolution(found: PowerAnalysis, to_measure: str) -> str:
     if found.slope is not None:
         slope = f"{found.slope.value:.3f} nats per e-fold of tokens"
         return f"{line}. {base} gains {slope}, {found.slope.source}"
-    how = f"`{to_measure}`" if to_measure else f"train {base} twice at half the tokens"
+    how = " and ".join(f"`{command}`" for command in to_measure)
+    how = how or f"train {base} with half and with twice the tokens"
     return f"{line}. No resolution without the slope of {base}'s loss over tokens: {how}"
 
 

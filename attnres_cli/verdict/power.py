@@ -23,6 +23,7 @@ from attnres_cli.verdict.numbers import plural
 from attnres_cli.verdict.slope import Slope
 
 MINUTES = 5  # of training: what a resolution is quoted for
+_SEEDS = 7  # of the baseline at another budget
 
 
 @dataclass(frozen=True)
@@ -141,12 +142,14 @@ def too_few_runs(study: str, recipe: str, baseline: str, held: int) -> StudyErro
     )
 
 
-def to_measure(recipe: Recipe, baseline: str, study: str) -> str:
-    """What trains the baseline at half of the recipe's tokens, for its slope; empty where no
-    command gives such a recipe.
+def to_measure(recipe: Recipe, baseline: str, study: str) -> list[str]:
+    """What trains the baseline at half of the recipe's tokens and at twice as many, for its slope;
+    empty where no command gives such recipes.
     """
-    half = recipe.at(recipe.steps // 2 * recipe.tokens_per_step)
-    typed = overrides_of(half) if recipe.steps > 1 else None
-    if typed is None:
-        return ""
-    return shlex.join([*ablate_typed([baseline], *typed, range(2)), *address.typed(study)])
+    other = [recipe.at(n * recipe.tokens_per_step) for n in (recipe.steps // 2, 2 * recipe.steps)]
+    typed = [overrides_of(each) for each in other] if recipe.steps > 1 else []
+    return [
+        shlex.join([*ablate_typed([baseline], *each, range(_SEEDS)), *address.typed(study)])
+        for each in typed
+        if each is not None
+    ]
