@@ -10,9 +10,9 @@ from typing import Literal
 from attnres_cli.records.comparison_terms import SHARED, ArmRecipe, Terms
 from attnres_cli.records.run import DataDescription, Gate, Removed, RunRecord, Status
 from attnres_cli.records.step_ratio import StepRatio
+from attnres_cli.stats.multiples import Budget
 from attnres_cli.stats.pairs import Difference
 from attnres_cli.stats.sequential import Look, Word
-from attnres_cli.stats.worth import Budget
 from attnres_cli.verdict.family import Family
 
 Verdict = Word | Literal["identical", "pending", "blocked", "baseline"]

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from attnres_cli.records.run import RunRecord
 from attnres_cli.records.step_ratio import StepRatio, TimedArm
-from attnres_cli.stats.worth import Worth, worth
+from attnres_cli.stats.multiples import Worth, worth
 from attnres_cli.verdict.comparison import ArmResult, Comparison
 
 _SELF = StepRatio(0, 1.0, 1.0, 1.0)

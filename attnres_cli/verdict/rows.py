@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 from attnres_cli.records.comparison_terms import SHARED
+from attnres_cli.stats.multiples import Worth
 from attnres_cli.stats.power import multiplier
-from attnres_cli.stats.worth import Worth
 from attnres_cli.verdict import fields, labels, pays
 from attnres_cli.verdict.comparison import ArmResult, Comparison
 from attnres_cli.verdict.fields import Field, Style

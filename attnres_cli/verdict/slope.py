@@ -12,7 +12,7 @@ import numpy as np
 
 from attnres_cli.config.recipe import Recipe
 from attnres_cli.records.run import RunRecord
-from attnres_cli.stats.worth import Budget
+from attnres_cli.stats.multiples import Budget
 from attnres_cli.verdict.numbers import plural
 
 _LEAST_RUNS = 2  # at one budget of tokens

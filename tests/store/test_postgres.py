@@ -129,6 +129,7 @@ OLDER = (
     "ADD COLUMN bigram_entropy FLOAT NOT NULL DEFAULT 2.4",
     "DROP TABLE attnres_removed",
     "DROP TABLE attnres_items",
+    "DROP TABLE attnres_step_ratios",
     "UPDATE attnres_schema SET version_num = '0007'",
 )
 COLUMNS = (

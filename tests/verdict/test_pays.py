@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from attnres_cli.records.step_ratio import StepRatio, TimedArm
-from attnres_cli.stats.worth import Budget
+from attnres_cli.stats.multiples import Budget
 from attnres_cli.verdict.comparison import Comparison, Rules
 from attnres_cli.verdict.pays import step_ratios, time, tokens
 

@@ -9,7 +9,7 @@ import weakref
 
 import pytest
 
-from attnres_cli.lab import grid
+from attnres_cli.lab import step_times
 from attnres_cli.lab.workers.signals import handled, interrupt, none_lost
 
 
@@ -51,7 +51,7 @@ def test_other_errors_in_a_callback_are_reported_as_usual(monkeypatch: pytest.Mo
 
 
 def test_ctrl_c_in_a_callback_ends_a_command_with_its_line(here, monkeypatch, attnres):
-    monkeypatch.setattr(grid, "timed", lambda *_arguments: interrupted(signal.SIGINT))
+    monkeypatch.setattr(step_times, "timed", lambda *_arguments: interrupted(signal.SIGINT))
     code, _, err = attnres("ablate", "standard", "--seeds", "1", "--recipe", "smoke")
     assert code == 130
     assert "attnres: interrupted; what is done is in the study" in err

@@ -1,10 +1,11 @@
 """What a difference in loss is worth: how many times its tokens the baseline needs for it.
 
-The baseline's loss is known at a few budgets of tokens. Between them it is interpolated over
-ln(tokens), by a parabola through the nearest three, or a chord where there are two. The multiple m
-is where the interpolated loss is the arm's. Its interval holds every m at which a t test between
-the arm and the baseline with m times the tokens finds no difference (Fieller 1954). At m = 1 that
-is the test of the verdict, so the interval leaves out 1 if the difference's leaves out 0.
+The baseline's loss is known at two budgets of tokens or more besides its own. Between them it is
+interpolated over ln(tokens), by a polynomial through the two nearest and their neighbors: a chord
+would be off by more than seeds are apart. The multiple m is where that loss is the arm's. Its
+interval holds every m at which a t test between the arm and the baseline with m times the tokens
+finds no difference (Fieller 1954). At m = 1 that is the test of the verdict, so the interval leaves
+out 1 if the difference's leaves out 0.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from numpy.typing import NDArray
 from attnres_cli.stats.pairs import Difference
 
 Floats = NDArray[np.float64]
+_FEWEST = 2  # budgets besides the own
 _STEPS = 2000  # of the grid over all budgets: 0.0014 of m, where they span a factor of 16
 
 
@@ -73,12 +75,12 @@ def worth(
 ) -> Worth | None:
     """What a difference of an arm, by seed `by_seed`, is worth. `interval` is the difference's,
     however wide the table's arms and looks make it: this interval is as wide. None where loss does
-    not fall from budget to budget, or no budget is known.
+    not fall from budget to budget, or fewer than two budgets are known.
     """
     curve = sorted(budgets, key=lambda budget: budget.ratio)
     drops = [each.drop for each in curve if each.ratio < 1] + [0.0]
     drops += [each.drop for each in curve if each.ratio > 1]
-    if not curve or any(a >= b for a, b in pairwise(drops)):
+    if len(curve) < _FEWEST or any(a >= b for a, b in pairwise(drops)):
         return None
     places = sorted([0.0, *(math.log(each.ratio) for each in curve)])
     grid, weights = _weights(tuple(places))
@@ -131,12 +133,8 @@ def _weights(places: tuple[float, ...]) -> tuple[Floats, Floats]:
 
 
 def _near(places: Sequence[float], at: int) -> list[float]:
-    """The ends of the stretch that starts at a place, and its nearest neighbor towards 0 or beyond:
-    the runs at the baseline's own budget are the most and the nearest.
-    """
-    ends = [places[at], places[at + 1]]
-    more = [p for p in (places[at - 1] if at else None, *places[at + 2 : at + 3]) if p is not None]
-    return sorted([*ends, *sorted(more, key=abs)[:1]])
+    """The ends of the stretch that starts at a place, and its neighbors, one on either side."""
+    return places[max(0, at - 1) : at + 3]
 
 
 def _error(

@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 
+from attnres_cli.stats.multiples import Budget, Worth, worth
 from attnres_cli.stats.pairs import Difference, paired
-from attnres_cli.stats.worth import Budget, Worth, worth
 
 ABOVE, BELOW = 0.348, 0.480  # nats per e-fold of tokens
 DOUBLE = Budget(2, ABOVE * math.log(2), 0.004, 7)
@@ -29,14 +29,8 @@ def value(nats: float, budgets: list[Budget]) -> Worth:
     return found
 
 
-def test_by_two_budgets_a_gain_is_read_on_their_chord():
-    assert value(0.0247, [DOUBLE]).value == pytest.approx(math.exp(0.0247 / ABOVE), rel=1e-3)
-    assert value(0.1, [DOUBLE]).value == pytest.approx(1.333, rel=1e-3)
-    assert value(-0.1, [HALF]).value == pytest.approx(math.exp(-0.1 / BELOW), rel=1e-3)
-
-
 def test_a_budget_that_was_trained_is_met_whatever_the_others_are():
-    for budgets in ([DOUBLE], [HALF, DOUBLE], [HALF, DOUBLE, Budget(4, 0.42, 0.004, 7)]):
+    for budgets in ([HALF, DOUBLE], [HALF, DOUBLE, Budget(4, 0.42, 0.004, 7)]):
         assert value(DOUBLE.drop, budgets).value == pytest.approx(2)
     assert value(HALF.drop, [HALF, DOUBLE]).value == pytest.approx(0.5)
     assert value(0, [HALF, DOUBLE]).value == 1
@@ -86,19 +80,25 @@ def test_paired_seeds_give_the_t_test_of_the_arm_against_the_interpolated_baseli
     base, double = 1.7 + random.normal(size=7) * 0.01, 1.5 + random.normal(size=7) * 0.01
     arm = 1.65 + random.normal(size=7) * 0.01
     one, drops = paired(list(arm), list(base)), base - double
-    budget = Budget(2, float(drops.mean()), 0.0, 7, dict(enumerate(drops)))
-    found = worth(one, one.ci95, dict(enumerate(arm - base)), [budget])
+    half = 2.0 + random.normal(size=7) * 0.01
+    more = base - half
+    budgets = [
+        Budget(ratio, float(each.mean()), 0.0, 7, dict(enumerate(each)))
+        for ratio, each in ((2, drops), (0.5, more))
+    ]
+    found = worth(one, one.ci95, dict(enumerate(arm - base)), budgets)
     assert found is not None
     for end in (found.low, found.high):
-        share = math.log(end) / math.log(2)
-        test = paired(list(arm), list((1 - share) * base + share * double))
-        assert test.p == pytest.approx(0.05, abs=2e-3)
+        x = math.log(end) / math.log(2)
+        between = (1 - x * x) * base + x * (x + 1) / 2 * double + x * (x - 1) / 2 * half
+        assert paired(list(arm), list(between)).p == pytest.approx(0.05, abs=2e-3)
 
 
 def test_without_a_budget_or_a_falling_loss_nothing_is_said():
     one = gain(0.05)
     assert worth(one, one.ci95, {}, []) is None
-    assert worth(one, one.ci95, {}, [Budget(2, -0.01, 0.01, 7)]) is None
+    assert worth(one, one.ci95, {}, [DOUBLE]) is None
+    assert worth(one, one.ci95, {}, [HALF, Budget(2, -0.01, 0.01, 7)]) is None
     assert worth(one, one.ci95, {}, [DOUBLE, Budget(4, 0.9 * DOUBLE.drop, 0.01, 7)]) is None
 
 

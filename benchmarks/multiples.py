@@ -1,6 +1,6 @@
 """Whether intervals of "how many times its tokens the baseline needs" hold the truth in 95%.
 
-    python benchmarks/worth.py [N_STUDIES]
+    python benchmarks/multiples.py [N_STUDIES]
 
 Each study has an arm and its baseline, seven seeds or twelve, and the baseline at other budgets.
 The baseline's true loss is E + A / tokens^a, fitted to what `quick` came to at half, one and two
@@ -18,8 +18,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from attnres_cli.stats.multiples import Budget, worth
 from attnres_cli.stats.pairs import paired
-from attnres_cli.stats.worth import Budget, worth
 
 Floats = NDArray[np.float64]
 SD, TOGETHER = 0.012, 0.5  # of losses over seeds; the share of variance that a seed gives all runs
@@ -39,7 +39,7 @@ STUDIES = {
     "7 seeds, half and double with 7": Study(7, 7, (0.5, 2)),
     "7 seeds, half, double, fourfold with 7": Study(7, 7, (0.5, 2, 4)),
     "12 seeds, half and double with 7": Study(12, 7, (0.5, 2)),
-    "7 seeds, double with 7": Study(7, 7, (2,)),
+    "7 seeds, half, 1.41 and double with 7": Study(7, 7, (0.5, 1.41, 2)),
     "7 seeds, half and double with 3": Study(7, 3, (0.5, 2)),
     "7 seeds of t, 3 df": Study(7, 7, (0.5, 2), heavy=True),
 }
