@@ -96,6 +96,6 @@ def _show_seeds(asked: Planning) -> None:
     if found is None:
         ended = [r for r in chosen.records if r.variant == chosen.baseline and r.result is not None]
         raise too_few_runs(study, chosen.records[-1].recipe, chosen.baseline, len(ended))
-    recipe = held.recipe(chosen.recipe_digest)
-    missing = [] if slope else to_measure(recipe, chosen.baseline, study)
+    fixed = held.recipe(chosen.recipe_digest)
+    missing = [] if slope else to_measure(fixed, chosen.baseline, study)
     options.show(power.report_of(found, missing), asked.form)

@@ -132,7 +132,7 @@ def _weights(places: tuple[float, ...]) -> tuple[Floats, Floats]:
     return grid, np.delete(rows, places.index(0.0), axis=1)
 
 
-def _near(places: Sequence[float], at: int) -> list[float]:
+def _near(places: Sequence[float], at: int) -> Sequence[float]:
     """The ends of the stretch that starts at a place, and its neighbors, one on either side."""
     return places[max(0, at - 1) : at + 3]
 
