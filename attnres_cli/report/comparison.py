@@ -41,7 +41,7 @@ _DATA = "source fingerprint bytes=n_bytes vocab_size train_tokens val_tokens spl
 _REFERENCE = "unigram_loss bigram_loss floor zlib_bits_per_byte=zlib_bits xz_bits_per_byte=xz_bits"
 _ARM = (
     "variant params=n_params params_delta flops_per_token tokens mean sd losses engines pairs "
-    "detectable far_seeds=far verdict reason recipe_digest"
+    "median=signs.median sign_test=signs.p detectable far_seeds=far verdict reason recipe_digest"
 )
 
 

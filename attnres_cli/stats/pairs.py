@@ -77,6 +77,22 @@ def mean_sd(values: Sequence[float]) -> tuple[float, float | None]:
     return float(array.mean()), float(array.std(ddof=1)) if len(array) > 1 else None
 
 
+@dataclass(frozen=True)
+class Signs:
+    """Of paired differences: their median, and p of the two-sided sign test, for this one alone."""
+
+    median: float
+    p: float
+
+
+def signs(values: Sequence[float]) -> Signs:
+    """What most of one or more differences say. Differences of 0 are no sign of anything."""
+    array = np.asarray(values, dtype=np.float64)
+    less, more = int((array < 0).sum()), int((array > 0).sum())
+    p = min(1.0, 2 * float(scipy.special.bdtr(min(less, more), less + more, 0.5)))
+    return Signs(float(np.median(array)), p)
+
+
 def far(values: Sequence[float]) -> list[int]:
     """The places of values that lie farther from the others than normal values do in 99 of 100
     samples (Grubbs 1969: each against mean and sd of the rest); none of fewer than five.

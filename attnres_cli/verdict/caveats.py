@@ -18,6 +18,7 @@ from attnres_cli.verdict.registered import EXPLORATORY
 
 _LARGEST_RATE = 0.5  # beyond it a bound says nothing
 _MOST_NAMED = 3
+_UNSURE = 0.2  # p of a sign test that says nothing: at seven seeds, five of one sign have 0.45
 _FAR_ABOVE = 1.5  # times the bits that zlib needs
 
 
@@ -169,9 +170,28 @@ def _seeds(comparison: Comparison) -> Iterator[str]:
     ]
     if outliers:
         yield f"outliers, far from the other seeds: {', '.join(outliers)}"
+    for arm in comparison.arms:
+        if arm.signs and arm.difference and _is_torn(arm):
+            yield (
+                f"{arm.variant}: few seeds decide its mean, {arm.difference.mean:+.4f}; the median "
+                f"is {arm.signs.median:+.4f}, the sign test has p = {arm.signs.p:.2g}"
+            )
     for gone in comparison.removed:
         why = "" if gone.reason is None else f"; left out: {gone.reason}"
         yield f"removed: {gone.variant} seed {gone.seed}, {ended_how(gone)}{why}"
+
+
+def _is_torn(arm: ArmResult) -> bool:
+    """Whether the sign test and the interval disagree: the interval excludes 0 and the signs say
+    nothing, or most seeds say the opposite of the mean.
+    """
+    assert arm.signs is not None
+    assert arm.difference is not None
+    if arm.interval is None:
+        return False
+    is_clear = arm.interval[0] > 0 or arm.interval[1] < 0
+    is_opposite = arm.signs.median * arm.difference.mean < 0
+    return arm.signs.p >= _UNSURE if is_clear else is_opposite and arm.signs.p < _UNSURE
 
 
 def _mixed(comparison: Comparison) -> Iterator[str]:

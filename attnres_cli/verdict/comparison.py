@@ -11,7 +11,7 @@ from attnres_cli.records.comparison_terms import SHARED, ArmRecipe, Terms
 from attnres_cli.records.run import DataDescription, Gate, Removed, RunRecord, Status
 from attnres_cli.records.step_ratio import StepRatio
 from attnres_cli.stats.multiples import Budget
-from attnres_cli.stats.pairs import Difference
+from attnres_cli.stats.pairs import Difference, Signs
 from attnres_cli.stats.sequential import Look, Word
 from attnres_cli.verdict.family import Family
 
@@ -68,6 +68,7 @@ class ArmResult:
     pairs: tuple[int, ...] = ()  # the seeds of `difference`
     detectable: float | None = None  # the least difference that the look finds in 80 % of studies
     far: tuple[int, ...] = ()  # seeds whose differences lie far from the others'
+    signs: Signs | None = None  # of the differences: what most seeds say
     is_sound: bool = False  # no gate or inequality in the way, though it may be of one seed alone
     recipe_digest: str = ""
     own: ArmRecipe | None = None  # where its recipe is not the shared one

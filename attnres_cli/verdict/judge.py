@@ -10,7 +10,7 @@ from typing import Any
 from attnres_cli.records.code import Code
 from attnres_cli.records.comparison_terms import SHARED, ArmRecipe, Terms
 from attnres_cli.records.run import WAITS, DataDescription, Removed, RunRecord, RunResult, Status
-from attnres_cli.stats.pairs import far, mean_sd, paired
+from attnres_cli.stats.pairs import far, mean_sd, paired, signs
 from attnres_cli.stats.power import detectable
 from attnres_cli.stats.sequential import Look, look, word
 from attnres_cli.verdict.comparison import ArmResult, Comparison, Rules, ended_how
@@ -153,8 +153,9 @@ class _Table:
             difference = paired(ours, theirs)
         except ValueError as error:
             difference, no_spread = None, str(error)
-        lying = far([a - b for a, b in zip(ours, theirs, strict=True)])
-        arm = replace(arm, difference=difference, far=tuple(seeds[i] for i in lying))
+        gaps = [a - b for a, b in zip(ours, theirs, strict=True)]
+        lying = tuple(seeds[i] for i in far(gaps))
+        arm = replace(arm, difference=difference, far=lying, signs=signs(gaps) if gaps else None)
         if found.n == 0:
             return replace(arm, **unlooked(found, len(seeds), missing))
         if difference is None:

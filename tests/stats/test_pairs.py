@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import ttest_1samp
 
-from attnres_cli.stats.pairs import Difference, far, holm, mean_sd
+from attnres_cli.stats.pairs import Difference, Signs, far, holm, mean_sd, signs
 from attnres_cli.stats.pairs import paired as paired_losses
 
 
@@ -78,3 +78,10 @@ def test_values_have_a_mean_and_two_an_sd_and_one_far_from_the_others_is_found()
     assert mean_sd([1.5]) == (1.5, None)
     assert far(values) == [3]
     assert far(values[:4]) == far([1.0] * 6) == []
+
+
+def test_the_sign_test_is_binomial_and_zeros_count_for_nothing():
+    assert signs([-1, -2, -3, -4, -5, -6, 7]) == Signs(-3, pytest.approx(2 * 8 / 2**7))
+    assert signs([0, 0, 1]) == Signs(0, 1.0)
+    assert signs([0.0]) == Signs(0, 1.0)
+    assert signs([-1] * 7).p == pytest.approx(2 / 2**7)

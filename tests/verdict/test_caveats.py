@@ -96,6 +96,26 @@ def test_designs_that_were_still_moving_are_named_with_what_to_type(base, make_a
     assert "--set arms.hc.optim.design_lr_scale=10" in told
 
 
+@pytest.mark.parametrize(
+    ("gaps", "is_torn"),
+    [
+        ([-0.05, -0.05, -0.05, -0.05, -0.05, -0.04, 0.9], True),  # most lower, the mean higher
+        ([-0.05, -0.05, -0.05, -0.05, -0.05, -0.04, -0.06], False),
+        ([0.01, -0.01, 0.02, -0.02, 0.03, -0.01, 0.9], False),  # the signs say nothing either
+    ],
+)
+def test_a_mean_that_few_seeds_decide_is_said(gaps: list[float], is_torn: bool, make_arm, judge):
+    base = [1.7 + 0.01 * i for i in range(7)]
+    arm = [b + gap + 0.0001 * i for i, (b, gap) in enumerate(zip(base, gaps, strict=True))]
+    told = [
+        line
+        for line in qualifiers(judge(make_arm("standard", *base), make_arm("attnres", *arm)))
+        if "few seeds decide" in line
+    ]
+    assert bool(told) == is_torn
+    assert all("the median is -0.0497, the sign test has p = 0.12" in line for line in told)
+
+
 def test_an_arm_that_takes_anothers_learning_rate_is_named(make_arm, judge, facts):
     rates = {name: Given(0.01, name != "mhc") for name in ("standard", "attnres", "mhc")}
     own = [
