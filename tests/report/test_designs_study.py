@@ -12,7 +12,7 @@ RESULTS = Path(__file__).parents[2] / "docs" / "results"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "n_rows"), [("designs", 24), ("inputs", 36)])
+@pytest.mark.parametrize(("name", "n_rows"), [("designs", 24), ("inputs", 12)])
 def test_the_page_has_every_loss_difference_and_verdict_of_its_study(
     name: str, n_rows: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
