@@ -35,7 +35,7 @@ CHOICES = (
 _HIDDEN = "not shown: {} of this table; words and intervals are of all of them"
 _SHOWN_LOOKS = 3
 SCHEMA = 2
-"""Of the document in JSON; CHANGELOG.md says what each changed."""
+"""Of the document in JSON; docs/reports.md says what each changed."""
 _CAPTION = "nats per token, mean ± sd over seeds; paired differences, simultaneous 95% CIs"
 _DATA = "source fingerprint bytes=n_bytes vocab_size train_tokens val_tokens split"
 _REFERENCE = "unigram_loss bigram_loss floor zlib_bits_per_byte=zlib_bits xz_bits_per_byte=xz_bits"
