@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from attnres_cli.config.recipe import Recipe
-from attnres_cli.errors import UsageError
+from attnres_cli.errors import UsageError, VariantError
 from attnres_cli.lab.workers import cores
 from attnres_cli.lab.workers.provenance import code_of
 from attnres_cli.lab.workers.worker import Job
@@ -53,8 +53,19 @@ def canonical(spec: str, recipe: Recipe) -> str:
 
 
 def named(recipe: Recipe) -> Recipe:
-    """The recipe with its learning rates by the canonical names of designs. Raises RecipeError."""
-    return recipe.named(lambda spec: canonical(spec, recipe))
+    """The recipe with its settings by the canonical names of designs. Raises RecipeError. A design
+    that does not fit the recipe's sizes or attention keeps the name that it has: nobody can train
+    it here, and what a recipe says of it is of no matter.
+    """
+
+    def name(spec: str) -> str:
+        typed = str(variant.parse(spec))
+        try:
+            return canonical(spec, recipe)
+        except VariantError:
+            return typed
+
+    return recipe.named(name)
 
 
 def sketch(spec: str, shape: Shape) -> Residual:
