@@ -48,13 +48,15 @@ def timed(
         try:
             found[key] = _in_turn(_trainer(arm, plan, tokens), theirs)
         except torch.OutOfMemoryError:  # not both at once
-            theirs = base = None
+            theirs = None
             found[key] = _in_turn(_trainer(arm, plan, tokens), None)
     share = (time.thread_time() - worked) / (time.perf_counter() - began)
     if torch.cuda.is_initialized():
         torch.cuda.empty_cache()  # the workers need that memory
     known = [
-        _known(arm, plan, found.get((arm.variant, plan.recipe_of(arm).model), ()), base is not None)
+        _known(
+            arm, plan, found.get((arm.variant, plan.recipe_of(arm).model), ()), theirs is not None
+        )
         for arm in plan.arms
     ]
     on_cpu = plan.settings.device == "cpu"  # on a GPU this thread waits
