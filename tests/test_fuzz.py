@@ -148,7 +148,7 @@ def test_overrides(attnres: Attnres):
 
 def test_spaces_and_budgets():
     draw, specs = random.Random(SEED), [variant.parse("attnres"), variant.parse("standard")]
-    names = [*space.SIZES, *space.RATIOS, *space.LADDERS, "block_size", "heads", "window", "query"]
+    names = [*space.TRUNK, "block_size", "heads", "window", "query"]
     signs = ("..", "|", "=", ",", "")
     for _ in range(200):
         parts = [draw.choice((*NASTY[2:13], "2", "16", "0.5", "3e-4")) for _ in range(3)]

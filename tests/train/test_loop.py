@@ -199,7 +199,9 @@ def test_a_long_run_takes_no_more_memory_at_its_end_than_after_its_warm_up(
     )
 
     early = max(n_bytes for step, n_bytes in resident.items() if step <= steps // 5)
-    assert max(resident.values()) - early < 4 * 2**20
+    # One activation kept per step would be 16 kB of it, 26 MB in all; a heap that other tests left
+    # in pieces grows by a few of its own.
+    assert max(resident.values()) - early < 16 * 2**20
 
 
 VOCAB = 256

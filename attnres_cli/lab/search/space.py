@@ -32,7 +32,8 @@ _SIZES = ("n_layers", "d_model", "n_heads", "d_head")  # whole; of a range all t
 _RATIOS = ("aspect", "heads_per_layer")  # d_model / n_layers and n_heads / n_layers
 _LADDERS = {"mlp_ratio": math.sqrt(2), "lr": math.sqrt(2), "params": 2.0}
 """Dimensions that a range goes through by a factor."""
-_TRUNK = (*_SIZES, *_RATIOS, *_LADDERS)
+TRUNK = (*_SIZES, *_RATIOS, *_LADDERS)
+"""Every name of a dimension that is not an option of a design."""
 
 _DEFAULT = {
     ("aspect", "n_layers", "d_model"): "15..75",
@@ -128,9 +129,9 @@ def parse(text: str, specs: Sequence[variant.Variant]) -> Space:
     for kind, values in _DEFAULT.items():
         if not any(name in typed for name in kind):
             typed[kind[0]] = values
-    options = {name: values for name, values in typed.items() if name not in _TRUNK}
+    options = {name: values for name, values in typed.items() if name not in TRUNK}
     return Space(
-        {name: _of_trunk(name, typed[name]) for name in _TRUNK if name in typed},
+        {name: _of_trunk(name, typed[name]) for name in TRUNK if name in typed},
         {name: _of_option(name, values, _option(name, specs)) for name, values in options.items()},
     )
 
@@ -154,7 +155,7 @@ def _option(name: str, specs: Sequence[variant.Variant]) -> variant.Option:
             f"{', '.join(others)} would"
         )
     mine = {key for spec in specs for key in _options(spec)}
-    raise UsageError("--space: " + unknown("dimension", name, [*_TRUNK, *mine]))
+    raise UsageError("--space: " + unknown("dimension", name, [*TRUNK, *mine]))
 
 
 def _of_trunk(name: str, text: str) -> Dimension:
